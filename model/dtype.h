@@ -1,0 +1,28 @@
+/* Number formats of tensors. */
+#ifndef DTP_DTYPE_H
+#define DTP_DTYPE_H
+
+#include <stdbool.h>
+
+/* X(enum suffix, spelling, bytes per element) */
+#define DTP_DTYPE_TABLE(X) \
+    X(FP32, "fp32", 4)     \
+    X(TF32, "tf32", 4)     \
+    X(BF16, "bf16", 2)     \
+    X(FP16, "fp16", 2)     \
+    X(FP8, "fp8", 1)       \
+    X(INT8, "int8", 1)
+
+enum dtp_dtype {
+#define DTP_DTYPE_ENUM(suffix, text, bytes) DTP_##suffix,
+    DTP_DTYPE_TABLE(DTP_DTYPE_ENUM)
+#undef DTP_DTYPE_ENUM
+        DTP_DTYPE_COUNT
+};
+
+unsigned dtp_dtype_bytes(enum dtp_dtype dtype);
+const char *dtp_dtype_text(enum dtp_dtype dtype);
+/* Returns false when `text` names no format. */
+bool dtp_dtype_parse(const char *text, enum dtp_dtype *out);
+
+#endif

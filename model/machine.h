@@ -1,0 +1,59 @@
+/* GPUs, machines and clusters: rates with provenance.
+ *
+ * Rates are per GPU and per direction unless a name says otherwise; NVLink's advertised figure counts both directions,
+ * the catalogue stores half of it. Every figure of the catalogue carries its source and kind (catalog.h). */
+#ifndef DTP_MACHINE_H
+#define DTP_MACHINE_H
+
+#include "dtype.h"
+#include "status.h"
+
+#include <stdint.h>
+
+enum dtp_link { DTP_LINK_NONE, DTP_LINK_NVLINK, DTP_LINK_PCIE, DTP_LINK_XGMI };
+enum dtp_gpu_architecture {
+    DTP_GPU_VOLTA, DTP_GPU_AMPERE, DTP_GPU_ADA, DTP_GPU_HOPPER, DTP_GPU_BLACKWELL, DTP_GPU_CDNA2, DTP_GPU_CDNA3
+};
+
+struct dtp_gpu {
+    char key[32];                       /* catalogue key, e.g. "h100-sxm" */
+    char name[64];                      /* as people write it, e.g. "NVIDIA H100 SXM5 80GB" */
+    enum dtp_gpu_architecture architecture;
+    double peak_flops_per_s[DTP_DTYPE_COUNT]; /* dense; 0 = the GPU has no unit for it */
+    double matmul_fraction;             /* sustained large bf16 matmul rate / peak under this part's power limit */
+    uint64_t memory_bytes;              /* what the driver reports as total */
+    double memory_bytes_per_s;          /* HBM/GDDR, read+write together */
+    enum dtp_link link;                 /* GPU-to-GPU link inside a machine */
+    double link_bytes_per_s;            /* that link, one direction, all lanes of one GPU */
+    double pcie_bytes_per_s;            /* host link, one direction */
+    uint32_t sm_count;
+    double power_w;
+};
+
+struct dtp_machine {
+    char key[32];
+    char name[64];
+    char gpu_key[32];                   /* "" in a generic box: any GPU */
+    uint32_t gpus;                      /* GPUs per node */
+    double network_bytes_per_s;         /* whole node, one direction: NICs * Gb/s / 8 */
+    uint32_t nics;
+    double gpu_peer_bytes_per_s;        /* 0: the GPU's own link; else overrides it (a PCIe box) */
+    enum dtp_link link;                 /* DTP_LINK_NONE: the GPU's own link */
+    uint64_t host_memory_bytes;
+    double host_memory_bytes_per_s;
+    uint32_t host_cores;
+    uint64_t nvme_bytes;
+    double nvme_read_bytes_per_s, nvme_write_bytes_per_s;
+};
+
+/* What a job runs on. nodes * gpus_per_node == gpus, or nodes == 1. */
+struct dtp_cluster {
+    struct dtp_gpu gpu;
+    struct dtp_machine machine;
+    uint32_t gpus, gpus_per_node, nodes;
+    double oversubscription;            /* of the network beyond one node; 1 = none */
+};
+
+enum dtp_status dtp_cluster_check(const struct dtp_cluster *cluster, struct dtp_faults *faults);
+
+#endif

@@ -1,0 +1,111 @@
+/* The choices of a training job: everything that is neither the model's shape nor the machine.
+ *
+ * A plan is a plain struct; dtp_plan_default() gives what PyTorch users run today, dtp_plan_check() refuses
+ * combinations that are not modelled and says why. Words are PyTorch's and DeepSpeed's. */
+#ifndef DTP_PLAN_H
+#define DTP_PLAN_H
+
+#include "dtype.h"
+#include "machine.h"
+#include "status.h"
+#include "transformer.h"
+
+#include <stdint.h>
+
+/* X(enum suffix, spelling). no_shard is an accepted synonym of ddp. */
+#define DTP_STRATEGY_TABLE(X)          \
+    X(DDP, "ddp")                      \
+    X(ZERO1, "zero1")                  \
+    X(ZERO2, "zero2")                  \
+    X(ZERO3, "zero3")                  \
+    X(FULL_SHARD, "full_shard")        \
+    X(SHARD_GRAD_OP, "shard_grad_op")  \
+    X(HYBRID_SHARD, "hybrid_shard")
+enum dtp_strategy {
+#define DTP_STRATEGY_ENUM(suffix, text) DTP_##suffix,
+    DTP_STRATEGY_TABLE(DTP_STRATEGY_ENUM)
+#undef DTP_STRATEGY_ENUM
+        DTP_STRATEGY_COUNT
+};
+
+/* Whose rules of saved tensors, buckets, buffers and overlap are predicted. TORCH: DDP, ZeroRedundancyOptimizer, FSDP2
+ * (FSDP1 with plan.fsdp1). MEGATRON: Megatron-Core's DDP and distributed optimizer. DTPLAN: our executor. */
+enum dtp_runtime { DTP_RUNTIME_TORCH, DTP_RUNTIME_DEEPSPEED, DTP_RUNTIME_MEGATRON, DTP_RUNTIME_DTPLAN };
+enum dtp_offload { DTP_OFFLOAD_NONE, DTP_OFFLOAD_OPTIMIZER, DTP_OFFLOAD_PARAMS, DTP_OFFLOAD_NVME };
+enum dtp_checkpointing {
+    DTP_CHECKPOINT_NONE,
+    DTP_CHECKPOINT_FULL,                /* every block: only its input is kept */
+    DTP_CHECKPOINT_EVERY_N,             /* blocks 0, N, 2N, ... are checkpointed, the others keep everything */
+    DTP_CHECKPOINT_SELECTIVE_ATTENTION, /* Korthikanti 2022: recompute the attention core only */
+    DTP_CHECKPOINT_SELECTIVE_MATMUL     /* torchtitan op-SAC: every second matmul and attention are kept */
+};
+enum dtp_attention { DTP_ATTENTION_FLASH, DTP_ATTENTION_MATH };
+enum dtp_loss { DTP_LOSS_EAGER, DTP_LOSS_FUSED, DTP_LOSS_CHUNKED }; /* cross entropy: 12*T*V | 4*T*V | one chunk */
+enum dtp_optimizer { DTP_ADAMW_FUSED, DTP_ADAMW_FOREACH, DTP_SGD, DTP_ADAM8BIT };
+
+struct dtp_precision {
+    enum dtp_dtype params;  /* of the (sharded) stored parameters */
+    enum dtp_dtype compute; /* of gathered weights, activations, matmuls; fp8 = matmuls in fp8, the rest bf16 */
+    enum dtp_dtype reduce;  /* of gradients on the wire and in reduction */
+    enum dtp_dtype master;  /* optimizer's copy of the parameters; equal to params = there is no extra copy */
+    enum dtp_dtype moments;
+    bool fp8_rowwise;       /* torchao rowwise scaling; false = tensorwise */
+    bool fp8_all_gather;    /* FSDP2 float8 all-gather (tensorwise only) */
+};
+
+struct dtp_plan {
+    enum dtp_strategy strategy;
+    enum dtp_runtime runtime;
+    bool compile;                       /* torch.compile of each block and of the loss */
+    bool fsdp1;                         /* torch runtime: FullyShardedDataParallel instead of fully_shard */
+    uint32_t shard_group;               /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
+                                           node for hybrid_shard); resolved by dtp_plan_resolve */
+    uint32_t tp, pp, cp;                /* tensor, pipeline, context parallel; only 1 is modelled so far */
+    uint32_t micro_batch;               /* sequences per GPU per micro-step */
+    uint32_t accumulate;                /* micro-steps per optimizer step */
+    bool accumulate_sync;               /* reduce gradients in every micro-step (false: no_sync) */
+    uint64_t sequence;                  /* tokens per sequence */
+    enum dtp_checkpointing checkpointing;
+    uint32_t checkpoint_every;          /* N of DTP_CHECKPOINT_EVERY_N */
+    enum dtp_offload offload;
+    struct dtp_precision precision;
+    enum dtp_attention attention;
+    enum dtp_loss loss;
+    enum dtp_optimizer optimizer;
+    uint32_t wrap_layers;               /* layers per FSDP unit; 0 = the whole model is one unit */
+    bool reshard_after_forward;         /* full_shard true, shard_grad_op false; follows strategy in resolve */
+    bool ddp_bucket_view;               /* gradient_as_bucket_view */
+    uint64_t ddp_bucket_bytes;          /* bucket_cap_mb, 25 MiB */
+    bool deepspeed_overlap;             /* overlap_comm */
+    bool prefetch;                      /* gather the next unit during the current one's compute */
+    bool fused_qkv, fused_gate_up;      /* one matmul (and one saved buffer) for q,k,v / gate,up */
+    double price_per_gpu_hour;          /* money; 0 = the catalogue's typical price */
+};
+
+/* Default plan: full_shard, torch FSDP2 eager, bf16-mixed, flash attention, eager cross entropy, fused AdamW, micro
+ * batch 1, accumulate 1, sequence 2048, no checkpointing, no offload, one unit per layer. */
+struct dtp_plan dtp_plan_default(void);
+
+/* Named recipes of `--precision`: fp32, bf16-mixed, bf16, bf16-pure, fp16-mixed, fp8-tensorwise, fp8-rowwise.
+ * Returns false for an unknown name. The name of a precision, or "custom". */
+bool dtp_precision_recipe(const char *name, struct dtp_precision *out);
+const char *dtp_precision_name(const struct dtp_precision *precision);
+
+const char *dtp_strategy_text(enum dtp_strategy strategy);
+bool dtp_strategy_parse(const char *text, enum dtp_strategy *out); /* accepts no_shard, fsdp, hyphens for underscores */
+const char *dtp_runtime_text(enum dtp_runtime runtime);
+const char *dtp_offload_text(enum dtp_offload offload);
+const char *dtp_attention_text(enum dtp_attention attention);
+const char *dtp_loss_text(enum dtp_loss loss);
+const char *dtp_optimizer_text(enum dtp_optimizer optimizer);
+/* "none", "full", "every-4", "selective-attention", "selective"; `out` gets at most `bytes` bytes. */
+void dtp_checkpointing_text(const struct dtp_plan *plan, char *out, size_t bytes);
+
+/* Fills what follows from other choices (shard_group, reshard_after_forward, one GPU = no communication) and refuses,
+ * all faults at once, what is invalid or not modelled: tp/pp/cp above 1, gpus not a multiple of shard_group, zero2
+ * under torch, fp8 on a GPU without fp8, nvme offload outside deepspeed, sequence beyond the position table, ...
+ * After DTP_OK the closed form needs no further check. */
+enum dtp_status dtp_plan_resolve(struct dtp_plan *plan, const struct dtp_transformer *transformer,
+                                 const struct dtp_cluster *cluster, struct dtp_faults *faults);
+
+#endif

@@ -1,0 +1,46 @@
+/* From words to a checked triple of transformer, cluster and plan.
+ *
+ * One table of keys serves the command line (--micro-batch 4), scenario files (micro_batch = 4, INI by inih) and the
+ * backtest's rows, so that a key means the same wherever it is written. Later settings override earlier ones; what
+ * depends on others (shape from --params, machine from GPU) is resolved once, at the end. */
+#ifndef DTP_SCENARIO_H
+#define DTP_SCENARIO_H
+
+#include "catalog.h"
+#include "plan.h"
+
+struct dtp_scenario; /* opaque: settings with the place each came from */
+
+/* A resolved job, ready for the closed form. */
+struct dtp_job {
+    struct dtp_transformer transformer;
+    struct dtp_cluster cluster;
+    struct dtp_plan plan;
+    char shape_note[200]; /* how the shape was chosen when only --params was given, else "" */
+};
+
+/* One key of the table. */
+struct dtp_scenario_key {
+    const char *key;     /* "micro_batch"; the flag is --micro-batch */
+    const char *section; /* model | cluster | plan | money: section in INI files and in --help */
+    const char *value;   /* "N", "NAME", ... or NULL for a switch */
+    const char *words;   /* one line of help with its default */
+};
+const struct dtp_scenario_key *dtp_scenario_keys(size_t *count);
+
+enum dtp_status dtp_scenario_create(struct dtp_scenario **out, struct dtp_faults *faults);
+void dtp_scenario_destroy(struct dtp_scenario *scenario);
+/* Sets one key; an unknown key is a fault that names the nearest known ones. Text is copied. */
+enum dtp_status dtp_scenario_set(struct dtp_scenario *scenario, const char *key, const char *value, const char *where,
+                                 size_t line, struct dtp_faults *faults);
+/* Reads an INI file: all faults at once. */
+enum dtp_status dtp_scenario_read(struct dtp_scenario *scenario, const char *path, struct dtp_faults *faults);
+enum dtp_status dtp_scenario_parse(struct dtp_scenario *scenario, const char *name, const char *text, size_t bytes,
+                                   struct dtp_faults *faults);
+/* Text a key was last set to, or NULL. Borrowed. */
+const char *dtp_scenario_get(const struct dtp_scenario *scenario, const char *key);
+/* Resolves everything against the catalogues, checks all, fills `job`. All faults at once. */
+enum dtp_status dtp_scenario_resolve(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                                     struct dtp_job *job, struct dtp_faults *faults);
+
+#endif

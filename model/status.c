@@ -1,0 +1,51 @@
+#include "status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *dtp_status_text(enum dtp_status status)
+{
+    switch (status) {
+#define DTP_STATUS_CASE(name, value, text) \
+    case DTP_##name: return text;
+        DTP_STATUS_TABLE(DTP_STATUS_CASE)
+#undef DTP_STATUS_CASE
+    }
+    return "unknown status";
+}
+
+/* Messages may carry text from files: what could move a terminal's cursor is shown as '?'. */
+static void make_printable(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c; c++)
+        if ((*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7f)
+            *c = '?';
+}
+
+enum dtp_status dtp_fault(struct dtp_faults *faults, enum dtp_status status, const char *file, size_t line,
+                          const char *format, ...)
+{
+    if (!faults)
+        return status;
+    if (status > faults->status)
+        faults->status = status;
+    if (faults->count++ >= DTP_FAULTS_KEPT)
+        return status;
+    char *text = faults->text[faults->count - 1];
+    int used = 0;
+    if (file && line)
+        used = snprintf(text, DTP_FAULT_TEXT_BYTES, "%.200s:%zu: ", file, line);
+    else if (file)
+        used = snprintf(text, DTP_FAULT_TEXT_BYTES, "%.200s: ", file);
+    if (used < 0)
+        used = 0;
+    va_list arguments;
+    va_start(arguments, format);
+    int more = vsnprintf(text + used, DTP_FAULT_TEXT_BYTES - (size_t)used, format, arguments);
+    va_end(arguments);
+    if (more >= DTP_FAULT_TEXT_BYTES - used)
+        memcpy(text + DTP_FAULT_TEXT_BYTES - 4, "...", 4);
+    make_printable(text);
+    return status;
+}

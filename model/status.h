@@ -1,0 +1,43 @@
+/* Status codes and the collector of faults.
+ *
+ * Every function that can fail returns an enum dtp_status; what went wrong, where, and what to do about it goes
+ * to a struct dtp_faults passed last, so that a file with five mistakes is reported with five messages in one go.
+ * The values of enum dtp_status are the exit statuses of the program (see "Exit status" in dtplan.1). */
+#ifndef DTP_STATUS_H
+#define DTP_STATUS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* X(name, exit status, meaning) */
+#define DTP_STATUS_TABLE(X)                                                        \
+    X(OK, 0, "done")                                                               \
+    X(NO, 1, "the answer is no: it does not fit, or validation is outside its bound") \
+    X(BAD_INPUT, 2, "usage or bad input")                                          \
+    X(ENVIRONMENT, 3, "environment: no GPU, missing library, I/O, out of memory")
+
+enum dtp_status {
+#define DTP_STATUS_ENUM(name, value, text) DTP_##name = value,
+    DTP_STATUS_TABLE(DTP_STATUS_ENUM)
+#undef DTP_STATUS_ENUM
+};
+
+/* Meaning of a status as a static string. */
+const char *dtp_status_text(enum dtp_status status);
+
+#define DTP_FAULT_TEXT_BYTES 512
+#define DTP_FAULTS_KEPT 32
+
+/* Faults in the order they were found. Beyond DTP_FAULTS_KEPT only the count grows. Zero-initialise to start. */
+struct dtp_faults {
+    enum dtp_status status; /* worst seen: ENVIRONMENT > BAD_INPUT > NO > OK */
+    size_t count;
+    char text[DTP_FAULTS_KEPT][DTP_FAULT_TEXT_BYTES]; /* "FILE:LINE: what is wrong; what to do" */
+};
+
+/* Records one fault and returns `status`, so that callers can write `return dtp_fault(...)`. `file` may be NULL (no
+ * place), `line` 0 (whole file). Control bytes of the arguments are printed as '?', long texts are cut with "...". */
+enum dtp_status dtp_fault(struct dtp_faults *faults, enum dtp_status status, const char *file, size_t line,
+                          const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+#endif

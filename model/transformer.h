@@ -1,0 +1,74 @@
+/* A decoder-only transformer as the numbers that decide its memory, FLOPs and bytes.
+ *
+ * GPT, LLaMA, MPT, BLOOM, OPT, Qwen ... differ only in a few choices; each choice is one field here, so that no
+ * formula ever asks for a family by name. Shapes: hidden h, heads n_h of width d_h, kv_heads n_kv, d_q = n_h*d_h,
+ * d_kv = n_kv*d_h, ffn f, vocab V, layers L, sequence s. */
+#ifndef DTP_TRANSFORMER_H
+#define DTP_TRANSFORMER_H
+
+#include "status.h"
+
+#include <stdint.h>
+
+#define DTP_NAME_BYTES 64
+
+enum dtp_norm { DTP_LAYER_NORM, DTP_RMS_NORM };
+enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU };               /* SwiGLU has a gate matrix beside up */
+enum dtp_position { DTP_POSITION_LEARNED, DTP_POSITION_ROPE, DTP_POSITION_ALIBI, DTP_POSITION_NONE };
+
+struct dtp_transformer {
+    char name[DTP_NAME_BYTES];
+    uint64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
+    uint64_t positions;          /* rows of the learned position table (0 unless DTP_POSITION_LEARNED) */
+    uint64_t max_sequence;       /* longest sequence the source states; 0 if unknown */
+    enum dtp_norm norm;
+    enum dtp_activation activation;
+    enum dtp_position position;
+    bool norm_bias;              /* LayerNorm has a bias vector */
+    bool qkv_bias;               /* Qwen: bias on q, k, v only */
+    bool attention_output_bias;
+    bool mlp_bias;
+    bool tied_head;              /* lm_head shares the embedding matrix */
+    bool head_bias;
+    bool embedding_norm;         /* BLOOM: LayerNorm after the embedding */
+    bool qk_norm;                /* Qwen3: RMSNorm of width head_dim on q and on k */
+    bool final_norm;
+};
+
+/* Parameters of each part; total is exact. `block` is one layer, of which `block_matmul` sit in matmul weights. */
+struct dtp_parameter_count {
+    uint64_t embedding, position, block, block_matmul, block_vectors, final_norm, head; /* head 0 when tied */
+    uint64_t total;
+    uint64_t matmul; /* weights that multiply activations: layers*block_matmul + vocab*hidden (head, tied or not) */
+};
+
+/* LLaMA-like defaults with all dimensions zero (the caller fills them). */
+struct dtp_transformer dtp_transformer_default(void);
+
+/* Reports every impossible field at once (zero dimension, heads*head_dim overflow, kv_heads not dividing heads, ...).
+ * Upper limits are far beyond any real model and keep all later arithmetic inside uint64_t: layers <= 1e5,
+ * hidden, ffn, vocab <= 1e8, total parameters <= 1e15. */
+enum dtp_status dtp_transformer_check(const struct dtp_transformer *transformer, struct dtp_faults *faults);
+
+struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *transformer);
+
+/* Model FLOPs of one token, forward and backward, no recompute, at sequence length `sequence`: 6 * matmul parameters
+ * + 6*L*d_q*s (causal attention counted half; Megatron-LM num_floating_point_operations, torchtitan). */
+double dtp_transformer_model_flops_per_token(const struct dtp_transformer *transformer, uint64_t sequence);
+
+/* Reads a Hugging Face config.json (jansson). Understands model_type llama, mistral, qwen2, qwen3, gpt2, opt, bloom,
+ * mpt, gpt_neox, phi3 and refuses others (MoE included) by name with the known ones listed. */
+enum dtp_status dtp_transformer_read_hf_config(const char *path, struct dtp_transformer *out, struct dtp_faults *faults);
+/* The same from memory; `name` stands for the file in messages. For tests and the fuzzer. */
+enum dtp_status dtp_transformer_parse_hf_config(const char *name, const char *text, size_t bytes,
+                                                struct dtp_transformer *out, struct dtp_faults *faults);
+
+/* The rule behind `--params N`: of `presets` take the one of nearest count on a log scale (ties: the earlier row) as
+ * pattern; keep vocabulary, head width, kv ratio, ffn ratio and layers/hidden aspect; scale hidden in multiples of
+ * head_dim (times kv groups) and layers until the count is within 2 % of `parameters`. Fails with DTP_BAD_INPUT when
+ * no shape comes within 2 % (N < about 1e6), naming the nearest reachable count. */
+enum dtp_status dtp_transformer_from_parameters(double parameters, const struct dtp_transformer *presets,
+                                                size_t preset_count, struct dtp_transformer *out,
+                                                struct dtp_faults *faults);
+
+#endif
