@@ -35,9 +35,10 @@ struct dtp_transformer {
     bool final_norm;
 };
 
-/* Parameters of each part; total is exact. `block` is one layer, of which `block_matmul` sit in matmul weights. */
+/* Parameters of each part; total is exact. `block` is one layer = `block_matmul` (weights [in, out] of its matmuls) +
+ * `block_vectors` (norms and biases). `head` is 0 when tied, but for a bias. */
 struct dtp_parameter_count {
-    uint64_t embedding, position, block, block_matmul, block_vectors, final_norm, head; /* head 0 when tied */
+    uint64_t embedding, position, embedding_norm, block, block_matmul, block_vectors, final_norm, head;
     uint64_t total;
     uint64_t matmul; /* weights that multiply activations: layers*block_matmul + vocab*hidden (head, tied or not) */
 };
@@ -47,9 +48,12 @@ struct dtp_transformer dtp_transformer_default(void);
 
 /* Reports every impossible field at once (zero dimension, heads*head_dim overflow, kv_heads not dividing heads, ...).
  * Upper limits are far beyond any real model and keep all later arithmetic inside uint64_t: layers <= 1e5,
- * hidden, ffn, vocab <= 1e8, total parameters <= 1e15. */
-enum dtp_status dtp_transformer_check(const struct dtp_transformer *transformer, struct dtp_faults *faults);
+ * hidden, heads, head_dim, heads*head_dim, ffn, vocab, positions <= 1e8, max_sequence <= 1e9, total parameters <= 1e15.
+ * `where` (may be NULL) and `line` (0: none) are the place the shape came from, for the messages. */
+enum dtp_status dtp_transformer_check(const struct dtp_transformer *transformer, const char *where, size_t line,
+                                      struct dtp_faults *faults);
 
+/* Exact when the transformer passed dtp_transformer_check. */
 struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *transformer);
 
 /* Model FLOPs of one token, forward and backward, no recompute, at sequence length `sequence`: 6 * matmul parameters
