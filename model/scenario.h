@@ -15,7 +15,11 @@ struct dtp_scenario; /* opaque: settings with the place each came from */
 struct dtp_job {
     struct dtp_transformer transformer;
     struct dtp_cluster cluster;
-    struct dtp_plan plan;
+    struct dtp_plan plan;       /* after dtp_plan_resolve */
+    struct dtp_plan asked;      /* before it: the solvers change this copy and resolve again, so that what follows by
+                                   rule (shard_group 0, ...) follows the change too */
+    uint32_t node_gpus;         /* GPUs a node offers the job: --gpus-per-node, else the machine's; cluster.gpus_per_node
+                                   is smaller when the job fills only part of one node */
     char shape_note[200]; /* how the shape was chosen when only --params was given, else "" */
 };
 
