@@ -10,15 +10,44 @@
 /* X(name, value, unit, what it is; what it was fitted on) */
 #define DTP_CALIBRATION_TABLE(X)                                                                                     \
     /* -- matmul, attention, memory-bound operations ---------------------------------------------------------- */ \
-    X(memory_bandwidth_fraction, 0.80, "1",                                                                          \
-      "achieved / datasheet HBM bandwidth of long elementwise kernels; h200_copies.csv reaches 0.89 on pure copies") \
+    X(matmul_power_headroom, 0.22, "1",                                                                              \
+      "Hopper/Blackwell matmuls run faster by this * (1 - their share of the step), as other kernels draw less "     \
+      "power: 668 TFLOP/s back to back, 716 at a share of 0.65, 764 at 0.43; 7 profiled runs on one H200")           \
+    X(matmul_output_overlap_loss, 0.25, "1",                                                                         \
+      "share of a matmul's operand traffic that adds to its time; 27 shapes x 3 layouts on one H200")                \
+    X(hbm_fraction, 0.90, "1", "HBM rate of a long copy / datasheet; h200_copies.csv 4.28/4.8 TB/s")                 \
+    X(eager_sm_bytes_per_s, 43e9, "B/s",                                                                             \
+      "bytes/s per SM of eager pointwise kernels (strided views included), in series with HBM; H200 profiles")       \
+    X(fused_sm_bytes_per_s, 60e9, "B/s", "the same of fused (compiled) kernels; H200 profiles")                      \
+    X(streaming_sm_bytes_per_s, 126e9, "B/s", "the same of long streams: fused AdamW 3.43 TB/s on H200")             \
+    X(kernel_gap_s, 1.6e-6, "s", "idle device time between two kernels of a stream; 7 profiled runs on one H200")    \
+    X(flash_hopper_forward, 0.57, "1",                                                                               \
+      "cuDNN flash attention, causal half counted, head 128, long sequences / dense bf16 peak; H200, s = 1k..16k")   \
+    X(flash_hopper_backward, 0.55, "1", "the same backward with 2.5 x the forward's FLOPs")                          \
+    X(flash_forward_half_sequence, 480, "tokens", "sequence at which half of that rate is reached; same runs")       \
+    X(flash_backward_half_sequence, 900, "tokens", "the same backward")                                              \
+    X(flash2_hopper_forward, 0.40, "1", "FlashAttention-2 (mma, no wgmma) on Hopper; its published 335-370 TFLOP/s")  \
+    X(flash2_hopper_backward, 0.32, "1", "the same backward")                                                        \
+    X(flash_forward, 0.70, "1", "FlashAttention-2 on other GPUs / dense peak; its published A100 figures")            \
+    X(flash_backward, 0.60, "1", "the same backward")                                                                \
+    /* -- host ------------------------------------------------------------------------------------------------- */ \
+    X(torch_launch_s, 15e-6, "s", "host time per kernel of eager PyTorch with autograd; GPT-2, 14 ms for 940")       \
+    X(native_launch_s, 3e-6, "s", "host time per kernel of a C or C++ runtime; assumed")                             \
+    X(torch_host_adam_bytes_per_s, 22e9, "B/s",                                                                      \
+      "AdamW on the host under CPUOffloadPolicy per rank: torchrun gives a rank one thread; LLaMA 7B on 4 H200")     \
+    X(host_adam_memory_fraction, 0.5, "1", "vectorised multi-threaded host Adam / host memory bandwidth; assumed")   \
+    X(pcie_fraction, 0.87, "1", "pinned copies / one PCIe direction; h200_copies.csv 55/64 alone")                   \
+    /* -- overlap ---------------------------------------------------------------------------------------------- */ \
+    X(overlap_contention, 0.15, "1", "compute time lost per second of hidden collective: NCCL's SMs and HBM")         \
+    X(straggler_per_doubling, 0.004, "1", "step time lost per doubling of nodes to jitter between ranks")            \
     /* -- collectives ------------------------------------------------------------------------------------------ */ \
     X(ring_link_fraction, 0.79, "1",                                                                                 \
       "bus bandwidth of a long ring / one-direction link rate, many ranks; A100 x8 235/300, B200 x8 682/900")        \
     X(ring_few_ranks_loss, 0.33, "1",                                                                                \
       "that fraction falls by (1 - this/n) for n ranks; vTrain's A100 all-reduce tables, n = 2..8")                  \
     X(network_fraction, 0.93, "1",                                                                                   \
-      "bus bandwidth of a long multi-node ring / node network rate; H100 64 GPUs 386/400, B200 32 GPUs 382/400")
+      "bus bandwidth of a long multi-node ring / node network rate; H100 64 GPUs 386/400, B200 32 GPUs 382/400") \
+    X(pcie_ring_fraction, 0.45, "1", "ring bus bandwidth through PCIe and host memory / one PCIe direction; assumed")
 
 struct dtp_calibration {
 #define DTP_CALIBRATION_FIELD(name, value, unit, words) double name;

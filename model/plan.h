@@ -79,6 +79,8 @@ struct dtp_plan {
     bool deepspeed_overlap;             /* overlap_comm */
     bool prefetch;                      /* gather the next unit during the current one's compute */
     bool fused_qkv, fused_gate_up;      /* one matmul (and one saved buffer) for q,k,v / gate,up */
+    bool rope_fp32;                     /* RoPE by fp32 halves, each product a kernel (the reference script); false: the usual
+                                           complex or rotate-half form */
     double price_per_gpu_hour;          /* money; 0 = the catalogue's typical price */
 };
 

@@ -1,0 +1,391 @@
+/* The closed form of a step's time: device work per micro-step from block_work and op_cost, collectives from the
+ * communication totals, and how much of them hides behind which window of compute.
+ *
+ * Windows. A sharded step gathers unit i+1 while unit i computes, so of U equal units the first gather is exposed and the
+ * others hide behind the block time; in backward gathers and reduce-scatters share one communicator (a FIFO), so their
+ * sum competes with the backward time; the last reduce-scatter has nothing to hide behind. Sums of maxima over equal
+ * units are maxima of sums, which is what makes the form closed. */
+#include "closed_form.h"
+
+#include "block_work.h"
+#include "calibration.h"
+#include "collective_cost.h"
+#include "op_cost.h"
+
+#include <math.h>
+
+/* Device seconds of one micro-step. */
+struct micro_step {
+    double matmul_forward_s, matmul_backward_s, attention_forward_s, attention_backward_s;
+    double memory_forward_s, memory_backward_s, loss_s, head_s;
+    double recompute_matmul_s, recompute_other_s;
+    double weights_s;  /* casts and copies of weights and gradients */
+    double fp8_s;
+    double kernels;
+};
+
+struct context {
+    const struct dtp_transformer *transformer;
+    const struct dtp_cluster *cluster;
+    const struct dtp_plan *plan;
+    struct dtp_parameter_count count;
+    struct dtp_block_work block;
+    double tokens;      /* of one micro-step */
+    double layers;
+    double eager_bytes_per_s, streaming_bytes_per_s;
+};
+
+static bool shards_parameters(const struct dtp_plan *plan)
+{
+    return plan->strategy == DTP_ZERO3 || plan->strategy == DTP_FULL_SHARD || plan->strategy == DTP_SHARD_GRAD_OP ||
+           plan->strategy == DTP_HYBRID_SHARD;
+}
+
+static double sum_matmuls(const struct context *c, bool backward, bool only_recomputed)
+{
+    double total = 0;
+    const struct dtp_gpu *gpu = &c->cluster->gpu;
+    enum dtp_dtype dtype = c->plan->precision.compute;
+    for (int i = 0; i < c->block.matmul_count; i++) {
+        const struct dtp_weight_matmul *m = &c->block.matmul[i];
+        if (only_recomputed && !m->recomputed)
+            continue;
+        double once = backward ? dtp_matmul_s(gpu, dtype, c->tokens, m->k, m->n) +     /* input gradient */
+                                     dtp_matmul_s(gpu, dtype, m->n, m->k, c->tokens)   /* weight gradient */
+                               : dtp_matmul_s(gpu, dtype, c->tokens, m->n, m->k);
+        total += m->copies * once;
+    }
+    return total;
+}
+
+static double head_matmuls_s(const struct context *c)
+{
+    enum dtp_dtype dtype = c->plan->precision.compute == DTP_FP8 ? DTP_BF16 : c->plan->precision.compute;
+    const struct dtp_gpu *gpu = &c->cluster->gpu;
+    double h = (double)c->transformer->hidden, vocab = (double)c->transformer->vocab;
+    return dtp_matmul_s(gpu, dtype, c->tokens, vocab, h) + dtp_matmul_s(gpu, dtype, c->tokens, h, vocab) +
+           dtp_matmul_s(gpu, dtype, vocab, h, c->tokens);
+}
+
+/* Blocks whose forward runs again in backward. */
+static double recomputed_layers(const struct context *c)
+{
+    switch (c->plan->checkpointing) {
+    case DTP_CHECKPOINT_NONE: return 0;
+    case DTP_CHECKPOINT_EVERY_N: return ceil(c->layers / c->plan->checkpoint_every);
+    case DTP_CHECKPOINT_FULL:
+    case DTP_CHECKPOINT_SELECTIVE_ATTENTION:
+    case DTP_CHECKPOINT_SELECTIVE_MATMUL: return c->layers;
+    }
+    return 0;
+}
+
+static void add_recompute(const struct context *c, const struct dtp_attention_time *attention, struct micro_step *m)
+{
+    double layers = recomputed_layers(c);
+    bool matmul_selective = c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL;
+    bool attention_only = c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+    if (attention_only) {
+        m->recompute_other_s = layers * attention->forward_s;
+        return;
+    }
+    m->recompute_matmul_s = layers * sum_matmuls(c, false, matmul_selective);
+    m->recompute_other_s = layers * ((matmul_selective ? 0 : attention->forward_s) +
+                                     c->block.forward_bytes_per_token * c->tokens / c->eager_bytes_per_s);
+    m->kernels += layers * c->block.forward_kernels;
+}
+
+/* Bytes the device moves to turn stored weights into usable ones and gradients into what the optimizer takes, in one
+ * micro-step; `reduces` says whether gradients leave in this one. internals: DDP under autocast casts every weight
+ * (4+w) and every gradient back (w+4) and copies it into its bucket (4+4); FSDP2 copies each gathered unit out (w+w) and
+ * its gradients in (w+r); FSDP1 gathers in place but concatenates gradients (w+w) before the cast (w+r). */
+static double weight_traffic_bytes(const struct context *c, bool reduces)
+{
+    const struct dtp_plan *plan = c->plan;
+    double w = fmax(2, dtp_dtype_bytes(plan->precision.compute)), r = dtp_dtype_bytes(plan->precision.reduce);
+    double total = (double)c->count.total;
+    bool alone = c->cluster->gpus == 1;
+    if (dtp_plan_uses_autocast(plan))
+        return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 : 0));
+    if (!shards_parameters(plan) || plan->runtime == DTP_RUNTIME_DTPLAN)
+        return total * ((plan->accumulate > 1 ? 2 * r + w : 0) + (reduces && !alone ? 2 * r : 0));
+    double gathers = plan->reshard_after_forward ? 2 : 1;
+    double per_gather = plan->fsdp1 ? 0 : 2 * w;
+    double per_reduce = w + r + (plan->fsdp1 ? 2 * w : 0);
+    double accumulate = plan->accumulate > 1 && !plan->accumulate_sync ? w + 2 * r : 0;
+    return total * (gathers * per_gather + (reduces ? per_reduce : 0) + accumulate);
+}
+
+/* fp8: inputs, weights and output gradients are scaled and cast around every matmul. torchao reads each tensor for its
+ * amax (2), reads and writes it for the cast (2+1), forward and again backward; TransformerEngine casts once into both
+ * layouts and keeps weights for all micro-steps. */
+static double fp8_cast_bytes(const struct context *c)
+{
+    if (c->plan->precision.compute != DTP_FP8)
+        return 0;
+    bool torchao = c->plan->runtime == DTP_RUNTIME_TORCH && !c->plan->fsdp1;
+    double bytes = 0;
+    for (int i = 0; i < c->block.matmul_count; i++) {
+        const struct dtp_weight_matmul *m = &c->block.matmul[i];
+        double input = m->k * c->tokens, output = m->n * c->tokens, weight = m->n * m->k;
+        bytes += m->copies * (torchao ? 10 * input + 5 * output + 10 * weight : 4 * input + 4 * output + 4 * weight);
+    }
+    return bytes * c->layers;
+}
+
+static struct micro_step micro_step(const struct context *c, bool reduces)
+{
+    const struct dtp_gpu *gpu = &c->cluster->gpu;
+    struct micro_step m = {0};
+    struct dtp_attention_time attention = dtp_attention_time(gpu, c->transformer, c->plan, c->tokens);
+    m.matmul_forward_s = c->layers * sum_matmuls(c, false, false);
+    m.matmul_backward_s = c->layers * sum_matmuls(c, true, false);
+    m.head_s = head_matmuls_s(c);
+    m.attention_forward_s = c->layers * attention.forward_s;
+    m.attention_backward_s = c->layers * attention.backward_s;
+    m.memory_forward_s = c->layers * c->block.forward_bytes_per_token * c->tokens / c->eager_bytes_per_s;
+    m.memory_backward_s = c->layers * c->block.backward_bytes_per_token * c->tokens / c->eager_bytes_per_s;
+    m.loss_s = dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens / c->eager_bytes_per_s;
+    m.weights_s = weight_traffic_bytes(c, reduces) / c->streaming_bytes_per_s;
+    m.fp8_s = fp8_cast_bytes(c) / c->eager_bytes_per_s;
+    m.kernels = c->layers * (c->block.forward_kernels + c->block.backward_kernels) + 40;
+    add_recompute(c, &attention, &m);
+    return m;
+}
+
+/* Bytes per parameter one optimizer step moves: reads p, g and moments, writes p and moments. foreach AdamW makes about
+ * ten passes (decay 8, lerp 12, mul 8, addcmul 12, sqrt 8, division and eps 16, addcdiv 16). */
+static double optimizer_bytes_per_parameter(const struct dtp_plan *plan)
+{
+    const struct dtp_precision *p = &plan->precision;
+    double param = dtp_dtype_bytes(p->params), master = p->master != p->params ? dtp_dtype_bytes(p->master) : 0;
+    double moment = dtp_dtype_bytes(p->moments), grad = dtp_dtype_bytes(p->params);
+    switch (plan->optimizer) {
+    case DTP_ADAMW_FUSED: return (master > 0 ? param + 2 * master : 2 * param) + grad + 4 * moment;
+    case DTP_ADAMW_FOREACH: return 20 * moment + 2 * param + 2 * master;
+    case DTP_SGD: return 2 * param + 2 * master + grad;
+    case DTP_ADAM8BIT: return 2 * param + 2 * master + grad + 4;
+    }
+    return 0;
+}
+
+static double optimizer_shard(const struct context *c)
+{
+    bool sharded = c->plan->strategy != DTP_DDP;
+    return (double)c->count.total / (sharded ? c->plan->shard_group : 1);
+}
+
+static double device_optimizer_s(const struct context *c)
+{
+    if (c->plan->offload != DTP_OFFLOAD_NONE)
+        return 0;
+    return optimizer_shard(c) * optimizer_bytes_per_parameter(c->plan) / c->streaming_bytes_per_s;
+}
+
+/* ---- collectives ------------------------------------------------------------------------------------------------ */
+
+/* Seconds of all operations of one collective, alone: `count` equal operations. */
+static double collective_total_s(const struct context *c, const struct dtp_communication *communication,
+                                 enum dtp_collective collective)
+{
+    uint64_t count = communication->count[collective];
+    if (!count)
+        return 0;
+    const struct dtp_plan *plan = c->plan;
+    bool replicas = collective == DTP_ALL_REDUCE && plan->shard_group < c->cluster->gpus;
+    struct dtp_group group = replicas ? dtp_group_strided(c->cluster, plan->shard_group)
+                                      : dtp_group_consecutive(c->cluster, plan->shard_group > 1 ? plan->shard_group
+                                                                                               : c->cluster->gpus);
+    struct dtp_collective_cost cost = dtp_collective_cost(c->cluster, &group, collective);
+    double each = (double)communication->bytes[collective] / (double)count;
+    return (double)count * dtp_collective_time(&cost, each);
+}
+
+/* Compute windows of one micro-step behind which collectives can hide. */
+struct windows {
+    double forward_s, backward_s, head_s;
+};
+
+/* Share of the parameters in the root unit (embeddings, head, final norm). */
+static double root_share(const struct context *c)
+{
+    return 1 - (double)c->transformer->layers * (double)c->count.block / (double)c->count.total;
+}
+
+static double exposed_gathering(const struct context *c, const struct dtp_time *time, const struct windows *window)
+{
+    const struct dtp_plan *plan = c->plan;
+    double units = plan->wrap_layers ? ceil(c->layers / plan->wrap_layers) : 1;
+    double micro_steps = plan->accumulate, reductions = plan->accumulate_sync ? micro_steps : 1;
+    double root = root_share(c), unit = (1 - root) / units, later = plan->prefetch ? 1 - root - unit : 0;
+    double gathers = plan->reshard_after_forward ? 2 : 1;
+    double gather_s = time->collective_s[DTP_ALL_GATHER] / (gathers * micro_steps);
+    double reduce_s = time->collective_s[DTP_REDUCE_SCATTER] / reductions;
+    double all_reduce_s = time->collective_s[DTP_ALL_REDUCE] / reductions;
+    double hide = (units - 1) / units;
+    double forward = gather_s * (1 - later) + fmax(0, gather_s * later - window->forward_s * hide);
+    double backward_gather_s = plan->reshard_after_forward ? gather_s * (1 - root) : 0;
+    double first_gather = fmax(0, backward_gather_s / units - window->head_s);
+    double gathers_left = backward_gather_s * hide;
+    double tail = unit + root;
+    /* In the micro-steps that reduce: gathers and reduce-scatters share a FIFO, the replicas' all-reduce has its own. */
+    double fifo = gathers_left + reduce_s * (1 - tail), with_reduce;
+    with_reduce = fmax(0, fmax(fifo, all_reduce_s * (1 - tail)) - window->backward_s * hide) +
+                  (reduce_s + all_reduce_s) * tail + first_gather;
+    double without = fmax(0, gathers_left - window->backward_s * hide) + first_gather;
+    if (!plan->prefetch)
+        with_reduce += gathers_left, without += gathers_left;
+    return micro_steps * forward + reductions * with_reduce + (micro_steps - reductions) * without;
+}
+
+static double exposed_replicated(const struct context *c, const struct dtp_time *time, const struct windows *window)
+{
+    const struct dtp_plan *plan = c->plan;
+    double reductions = plan->accumulate_sync || (plan->runtime == DTP_RUNTIME_DEEPSPEED && plan->strategy == DTP_ZERO2)
+                            ? plan->accumulate
+                            : 1;
+    double reduce_s = (time->collective_s[DTP_ALL_REDUCE] + time->collective_s[DTP_REDUCE_SCATTER]) / reductions;
+    double after_step_s = time->collective_s[DTP_ALL_GATHER];
+    bool overlaps = plan->runtime == DTP_RUNTIME_TORCH || plan->runtime == DTP_RUNTIME_DTPLAN || plan->deepspeed_overlap;
+    if (!overlaps)
+        return reductions * reduce_s + after_step_s;
+    /* The embedding's gradient is the last to be ready and its bucket has no compute left to hide behind. */
+    double last = (double)(c->count.embedding + c->count.position) / (double)c->count.total;
+    double bucket = (double)plan->ddp_bucket_bytes / (4 * (double)c->count.total);
+    double tail = fmin(1, fmax(last, bucket));
+    double exposed = reduce_s * tail + fmax(0, reduce_s * (1 - tail) - window->backward_s);
+    return reductions * exposed + after_step_s;
+}
+
+/* ---- offload ---------------------------------------------------------------------------------------------------- */
+
+static void add_offload(const struct context *c, const struct dtp_communication *communication,
+                        const struct windows *window, struct dtp_time *time)
+{
+    const struct dtp_plan *plan = c->plan;
+    const struct dtp_machine *machine = &c->cluster->machine;
+    if (plan->offload == DTP_OFFLOAD_NONE)
+        return;
+    double pcie = c->cluster->gpu.pcie_bytes_per_s * dtp_calibration.pcie_fraction;
+    double down_s = (double)communication->device_to_host_bytes / pcie;
+    double up_s = (double)communication->host_to_device_bytes / pcie;
+    /* AdamW on the host: reads p, g, m, v and writes p, m, v in fp32, 28 B a parameter. */
+    double adam_bytes = 28 * optimizer_shard(c), ranks = c->cluster->gpus_per_node;
+    double host = plan->runtime == DTP_RUNTIME_TORCH
+                      ? dtp_calibration.torch_host_adam_bytes_per_s
+                      : machine->host_memory_bytes_per_s * dtp_calibration.host_adam_memory_fraction / ranks;
+    double adam_s = adam_bytes / host, nvme_s = 0;
+    if (plan->offload == DTP_OFFLOAD_NVME) /* read p, m, v, g; write p, m, v; all ranks of a node share the drives */
+        nvme_s = optimizer_shard(c) * ranks *
+                 (16 / machine->nvme_read_bytes_per_s + 12 / machine->nvme_write_bytes_per_s);
+    time->optimizer_s = 0;
+    double compute_s = plan->accumulate * (window->forward_s + window->backward_s);
+    bool params = plan->offload != DTP_OFFLOAD_OPTIMIZER;
+    double copies_exposed = params ? fmax(0, up_s - compute_s) + fmax(0, down_s - plan->accumulate * window->backward_s)
+                                   : fmax(0, down_s - plan->accumulate * window->backward_s) + up_s;
+    time->offload_s = up_s + down_s + adam_s + nvme_s;
+    time->exposed_offload_s = copies_exposed + fmax(adam_s, nvme_s);
+}
+
+/* ---- the whole -------------------------------------------------------------------------------------------------- */
+
+static void add_compute(const struct context *c, struct dtp_time *time, struct windows *window)
+{
+    const struct dtp_plan *plan = c->plan;
+    double n = plan->accumulate, reductions = plan->accumulate_sync ? n : 1;
+    struct micro_step m = micro_step(c, true), quiet = micro_step(c, false);
+    double matmul = m.matmul_forward_s + m.matmul_backward_s + m.head_s + m.recompute_matmul_s;
+    double gaps = m.kernels * dtp_calibration.kernel_gap_s;
+    double other = m.attention_forward_s + m.attention_backward_s + m.memory_forward_s + m.memory_backward_s + m.loss_s +
+                   m.recompute_other_s + m.fp8_s + gaps;
+    double weights = (reductions * m.weights_s + (n - reductions) * quiet.weights_s) / n;
+    double speedup = dtp_matmul_speedup(&c->cluster->gpu, matmul, other + weights + time->optimizer_s / n);
+    time->matmul_s = n * matmul / speedup;
+    time->attention_s = n * (m.attention_forward_s + m.attention_backward_s);
+    time->memory_bound_s = n * (m.memory_forward_s + m.memory_backward_s + m.fp8_s + weights + gaps);
+    time->loss_s = n * m.loss_s;
+    time->recompute_s = n * (m.recompute_matmul_s / speedup + m.recompute_other_s);
+    double device = n * (matmul / speedup + other + weights);
+    double launch_s = plan->runtime == DTP_RUNTIME_TORCH || plan->runtime == DTP_RUNTIME_DEEPSPEED
+                          ? dtp_calibration.torch_launch_s
+                          : dtp_calibration.native_launch_s;
+    time->host_launch_s = n * m.kernels * launch_s;
+    time->compute_s = fmax(device, time->host_launch_s);
+    double stretch = time->compute_s / device; /* a launch-bound step leaves wider windows */
+    window->head_s = stretch * (m.head_s / speedup + m.loss_s);
+    window->forward_s = stretch * (m.matmul_forward_s / speedup + m.attention_forward_s + m.memory_forward_s);
+    window->backward_s = time->compute_s / n - window->forward_s - window->head_s;
+}
+
+static double model_flops(const struct context *c)
+{
+    return dtp_transformer_model_flops_per_token(c->transformer, c->plan->sequence) * c->tokens * c->plan->accumulate;
+}
+
+/* What the hardware multiplies beyond the model's FLOPs: recomputed blocks, and flash attention's backward, which forms
+ * QK^T again (7/6 of the core). */
+static double hardware_flops(const struct context *c)
+{
+    double s = (double)c->plan->sequence, d_q = (double)(c->transformer->heads * c->transformer->head_dim);
+    double core_forward = 2 * s * d_q * c->layers, tokens = c->tokens * c->plan->accumulate;
+    double extra = c->plan->attention == DTP_ATTENTION_FLASH ? core_forward / 2 : 0;
+    double share = recomputed_layers(c) / c->layers, matmuls = 0;
+    for (int i = 0; i < c->block.matmul_count; i++)
+        if (c->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || c->block.matmul[i].recomputed)
+            matmuls += c->block.matmul[i].copies * 2 * c->block.matmul[i].n * c->block.matmul[i].k * c->layers;
+    if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
+        matmuls = 0;
+    if (c->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL)
+        extra += share * core_forward;
+    return model_flops(c) + tokens * (extra + share * matmuls);
+}
+
+static void add_throughput(const struct context *c, const struct dtp_time *time, struct dtp_throughput *out)
+{
+    enum dtp_dtype dtype = c->plan->precision.compute;
+    double peak = c->cluster->gpu.peak_flops_per_s[dtype], gpus = c->cluster->gpus;
+    out->tokens_per_s_per_gpu = c->tokens * c->plan->accumulate / time->step_s;
+    out->tokens_per_s = out->tokens_per_s_per_gpu * gpus;
+    out->flops_per_s_per_gpu = model_flops(c) / time->step_s;
+    out->mfu = out->flops_per_s_per_gpu / peak;
+    out->hfu = hardware_flops(c) / time->step_s / peak;
+}
+
+void dtp_closed_form_time(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                          const struct dtp_plan *plan, const struct dtp_communication *communication,
+                          struct dtp_time *out, struct dtp_throughput *throughput)
+{
+    const struct dtp_gpu *gpu = &cluster->gpu;
+    struct context c = {.transformer = transformer, .cluster = cluster, .plan = plan,
+                        .count = dtp_transformer_count(transformer), .block = dtp_block_work(transformer, plan),
+                        .tokens = (double)plan->micro_batch * (double)plan->sequence,
+                        .layers = (double)transformer->layers};
+    c.eager_bytes_per_s = dtp_memory_kernel_bytes_per_s(gpu, c.block.fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
+    c.streaming_bytes_per_s = dtp_memory_kernel_bytes_per_s(gpu, DTP_KERNEL_STREAMING);
+    *out = (struct dtp_time){.optimizer_s = device_optimizer_s(&c)};
+    struct windows window;
+    add_compute(&c, out, &window);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        out->collective_s[i] = collective_total_s(&c, communication, (enum dtp_collective)i);
+        out->communication_s += out->collective_s[i];
+    }
+    add_offload(&c, communication, &window, out);
+    double exposed = shards_parameters(plan) ? exposed_gathering(&c, out, &window) : exposed_replicated(&c, out, &window);
+    exposed = fmin(exposed, out->communication_s);
+    double hidden = out->communication_s - exposed;
+    out->exposed_communication_s = exposed + dtp_calibration.overlap_contention * hidden;
+    double device_s = out->compute_s + out->optimizer_s;
+    double straggle = 1 + dtp_calibration.straggler_per_doubling * log2(cluster->nodes);
+    out->step_s = (device_s + out->exposed_communication_s + out->exposed_offload_s) * straggle;
+    out->step_perfect_overlap_s = fmax(device_s, fmax(out->communication_s, out->offload_s));
+    out->step_no_overlap_s = (device_s + out->communication_s + out->offload_s) * straggle;
+    add_throughput(&c, out, throughput);
+}
+
+void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                     const struct dtp_plan *plan, struct dtp_prediction *out)
+{
+    dtp_closed_form_memory(transformer, cluster, plan, &out->memory);
+    dtp_closed_form_communication(transformer, cluster, plan, &out->communication);
+    dtp_closed_form_time(transformer, cluster, plan, &out->communication, &out->time, &out->throughput);
+}

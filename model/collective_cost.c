@@ -1,0 +1,112 @@
+#include "collective_cost.h"
+
+#include "calibration.h"
+
+#include <math.h>
+
+/* NCCL 2.30 src/graph/tuning.cc, baseLat and hwLat, microseconds -> seconds; columns LL, LL128, Simple, and for the
+ * fourth, a tree in the Simple protocol. */
+static const double base_latency_s[DTP_PROTOCOL_COUNT] = {6.6e-6, 14.0e-6, 8.4e-6, 8.4e-6};
+static const double nvlink_hop_s[DTP_PROTOCOL_COUNT] = {0.6e-6, 1.9e-6, 3.4e-6, 4.0e-6};
+static const double pcie_hop_s[DTP_PROTOCOL_COUNT] = {1.0e-6, 2.5e-6, 5.7e-6, 4.0e-6};
+static const double network_hop_s[DTP_PROTOCOL_COUNT] = {2.7e-6, 4.0e-6, 14.0e-6, 14.0e-6};
+/* Share of the Simple protocol's bandwidth: LL carries 4 bytes of data in 8, LL128 120 in 128; a tree is double-binary
+ * with the 0.85 NCCL gives it. */
+static const double bandwidth_share[DTP_PROTOCOL_COUNT] = {0.5, 0.92, 1.0, 0.85};
+
+/* llMaxBw of the same file, one node: beyond it LL's flag checks are the limit. */
+static double ll_limit_bytes_per_s(const struct dtp_gpu *gpu)
+{
+    switch (gpu->architecture) {
+    case DTP_GPU_VOLTA: return 39e9;
+    case DTP_GPU_AMPERE:
+    case DTP_GPU_ADA: return 87.7e9;
+    case DTP_GPU_HOPPER: return 141e9;
+    case DTP_GPU_BLACKWELL: return 282e9;
+    case DTP_GPU_CDNA2:
+    case DTP_GPU_CDNA3: return 87.7e9;
+    }
+    return 39e9;
+}
+
+struct dtp_group dtp_group_consecutive(const struct dtp_cluster *cluster, uint32_t ranks)
+{
+    uint32_t per_node = cluster->gpus_per_node;
+    if (ranks <= per_node)
+        return (struct dtp_group){ranks, 1, per_node / ranks};
+    return (struct dtp_group){ranks, (ranks + per_node - 1) / per_node, 1};
+}
+
+struct dtp_group dtp_group_strided(const struct dtp_cluster *cluster, uint32_t stride)
+{
+    uint32_t per_node = cluster->gpus_per_node;
+    uint32_t ranks = cluster->gpus / stride;
+    if (stride >= per_node) /* one rank of a group per node; every GPU of a node is in another group */
+        return (struct dtp_group){ranks, ranks, per_node};
+    return (struct dtp_group){ranks, cluster->nodes, stride};
+}
+
+static enum dtp_link link_kind(const struct dtp_cluster *cluster)
+{
+    return cluster->machine.link != DTP_LINK_NONE ? cluster->machine.link : cluster->gpu.link;
+}
+
+static double link_bytes_per_s(const struct dtp_cluster *cluster, uint32_t ranks_per_node)
+{
+    double link = cluster->machine.gpu_peer_bytes_per_s > 0 ? cluster->machine.gpu_peer_bytes_per_s
+                                                            : cluster->gpu.link_bytes_per_s;
+    if (link_kind(cluster) == DTP_LINK_PCIE)
+        return link * dtp_calibration.pcie_ring_fraction;
+    return link * dtp_calibration.ring_link_fraction *
+           (1.0 - dtp_calibration.ring_few_ranks_loss / (double)ranks_per_node);
+}
+
+double dtp_group_bus_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group)
+{
+    uint32_t ranks_per_node = (group->ranks + group->nodes - 1) / group->nodes;
+    double link = ranks_per_node > 1 ? link_bytes_per_s(cluster, ranks_per_node) : INFINITY;
+    if (group->nodes == 1)
+        return link;
+    /* A ring enters each node once per channel, so the group's bus bandwidth is the node's network, shared by the
+     * groups that use it at the same time. */
+    double network = cluster->machine.network_bytes_per_s * dtp_calibration.network_fraction /
+                     (cluster->oversubscription * group->groups_per_node);
+    return link < network ? link : network;
+}
+
+struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                                               enum dtp_collective collective)
+{
+    bool all_reduce = collective == DTP_ALL_REDUCE;
+    const double *hop_s = link_kind(cluster) == DTP_LINK_PCIE ? pcie_hop_s : nvlink_hop_s;
+    double bus = dtp_group_bus_bytes_per_s(cluster, group);
+    double network_steps = group->nodes - 1, link_steps = (double)group->ranks - 1 - network_steps;
+    struct dtp_collective_cost cost;
+    for (int p = 0; p < DTP_PROTOCOL_COUNT; p++) {
+        double rounds = all_reduce ? 2 : 1;
+        double latency = base_latency_s[p] + rounds * (link_steps * hop_s[p] + network_steps * network_hop_s[p]);
+        double bandwidth = bus * bandwidth_share[p];
+        if (p == DTP_PROTOCOL_TREE)
+            latency = base_latency_s[p] + 2 * ((double)group->ranks / group->nodes - 1) * hop_s[p] +
+                      2 * log2(group->nodes) * network_hop_s[p];
+        if (p == DTP_PROTOCOL_LL)
+            bandwidth = fmin(bandwidth, ll_limit_bytes_per_s(&cluster->gpu));
+        bool usable = !(p == DTP_PROTOCOL_TREE && (!all_reduce || group->nodes == 1)) &&
+                      !(p == DTP_PROTOCOL_LL128 && link_kind(cluster) == DTP_LINK_PCIE);
+        cost.latency_s[p] = usable ? latency : INFINITY;
+        cost.s_per_byte[p] = 1 / bandwidth;
+    }
+    return cost;
+}
+
+double dtp_collective_time(const struct dtp_collective_cost *cost, double sent_bytes)
+{
+    if (sent_bytes <= 0)
+        return 0;
+    double best = INFINITY;
+    for (int p = 0; p < DTP_PROTOCOL_COUNT; p++) {
+        double time = cost->latency_s[p] + sent_bytes * cost->s_per_byte[p];
+        best = time < best ? time : best;
+    }
+    return best;
+}

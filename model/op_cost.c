@@ -1,0 +1,87 @@
+#include "op_cost.h"
+
+#include "calibration.h"
+
+#include <math.h>
+
+double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype)
+{
+    return gpu->peak_flops_per_s[dtype] * gpu->matmul_fraction;
+}
+
+double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, double m, double n, double k)
+{
+    double tiles = ceil(m / 128) * ceil(n / 128);
+    double occupancy = tiles < gpu->sm_count ? tiles / gpu->sm_count : 1;
+    double in_bytes = dtp_dtype_bytes(dtype), out_bytes = in_bytes < 2 ? 2 : in_bytes;
+    double traffic_s = ((m + n) * k * in_bytes + m * n * out_bytes) / gpu->memory_bytes_per_s;
+    double flops_s = 2 * m * n * k / (dtp_matmul_flops_per_s(gpu, dtype) * occupancy);
+    /* Small k: the kernel is memory-bound and the traffic itself is the time. */
+    double hidden = flops_s + dtp_calibration.matmul_output_overlap_loss * traffic_s;
+    double traffic_bound = traffic_s / dtp_calibration.hbm_fraction;
+    return hidden > traffic_bound ? hidden : traffic_bound;
+}
+
+double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, enum dtp_memory_kernel kind)
+{
+    double per_sm = kind == DTP_KERNEL_EAGER   ? dtp_calibration.eager_sm_bytes_per_s
+                    : kind == DTP_KERNEL_FUSED ? dtp_calibration.fused_sm_bytes_per_s
+                                               : dtp_calibration.streaming_sm_bytes_per_s;
+    return 1 / (1 / (gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction) + 1 / (per_sm * gpu->sm_count));
+}
+
+struct flash_rates {
+    double forward, backward; /* of the dense peak */
+};
+
+/* FSDP1 stacks (2023) called FlashAttention-2; today's SDPA picks cuDNN's wgmma kernels on Hopper and Blackwell. */
+static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dtp_plan *plan)
+{
+    bool wgmma = gpu->architecture == DTP_GPU_HOPPER || gpu->architecture == DTP_GPU_BLACKWELL;
+    if (wgmma && !plan->fsdp1)
+        return (struct flash_rates){dtp_calibration.flash_hopper_forward, dtp_calibration.flash_hopper_backward};
+    if (wgmma)
+        return (struct flash_rates){dtp_calibration.flash2_hopper_forward, dtp_calibration.flash2_hopper_backward};
+    return (struct flash_rates){dtp_calibration.flash_forward, dtp_calibration.flash_backward};
+}
+
+/* Scores, softmax and probabilities of math attention each pass through memory: forward writes scores, reads and
+ * writes them for mask and softmax and reads them for the product; backward about as often. */
+static double math_attention_bytes_per_token(const struct dtp_transformer *transformer, double sequence)
+{
+    return (double)transformer->heads * sequence * 2 * 6;
+}
+
+struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_transformer *transformer,
+                                             const struct dtp_plan *plan, double tokens)
+{
+    enum dtp_dtype dtype = plan->precision.compute == DTP_FP8 ? DTP_BF16 : plan->precision.compute;
+    double peak = gpu->peak_flops_per_s[dtype], s = (double)plan->sequence;
+    double d_q = (double)(transformer->heads * transformer->head_dim), width = (double)transformer->head_dim;
+    double flops = 2 * s * d_q * tokens; /* QK^T and PV, each 2*s*d_q, causal half */
+    if (plan->attention == DTP_ATTENTION_MATH) {
+        double rate = dtp_matmul_flops_per_s(gpu, dtype);
+        double memory_s = math_attention_bytes_per_token(transformer, s) * tokens /
+                          dtp_memory_kernel_bytes_per_s(gpu, DTP_KERNEL_EAGER);
+        return (struct dtp_attention_time){2 * flops / rate + memory_s, 4 * flops / rate + memory_s};
+    }
+    struct flash_rates rates = flash_rates(gpu, plan);
+    /* Narrow heads feed the tensor cores less per softmax: 128 is the reference width, 64 reaches 0.83 of it. */
+    double head = fmin(1, 1.25 * width / (width + 32));
+    double forward = rates.forward * head * s / (s + dtp_calibration.flash_forward_half_sequence);
+    double backward = rates.backward * head * s / (s + dtp_calibration.flash_backward_half_sequence);
+    return (struct dtp_attention_time){flops / (peak * forward), 2.5 * flops / (peak * backward)};
+}
+
+double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double other_s)
+{
+    bool limited = gpu->architecture == DTP_GPU_HOPPER || gpu->architecture == DTP_GPU_BLACKWELL;
+    if (!limited || matmul_s + other_s <= 0)
+        return 1;
+    double speedup = 1;
+    for (int i = 0; i < 3; i++) { /* the share depends on the speed-up; three rounds settle it to 1e-3 */
+        double share = matmul_s / speedup / (matmul_s / speedup + other_s);
+        speedup = 1 + dtp_calibration.matmul_power_headroom * (1 - share);
+    }
+    return speedup;
+}

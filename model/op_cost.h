@@ -1,0 +1,30 @@
+/* How long single device operations take when they run alone: matmul, attention, memory-bound kernels. */
+#ifndef DTP_OP_COST_H
+#define DTP_OP_COST_H
+
+#include "machine.h"
+#include "plan.h"
+
+/* Sustained matmul rate of large shapes in a format, FLOP/s: peak * the GPU's matmul_fraction. */
+double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype);
+
+/* Seconds of [m,k] x [k,n] at the sustained rate: FLOPs / rate, divided by the share of SMs that have a tile, plus the
+ * part of operand traffic that the pipeline does not hide. */
+double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, double m, double n, double k);
+
+/* Kinds of memory-bound kernels, by how close they come to HBM bandwidth (calibration.h). */
+enum dtp_memory_kernel { DTP_KERNEL_EAGER, DTP_KERNEL_FUSED, DTP_KERNEL_STREAMING };
+double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, enum dtp_memory_kernel kind);
+
+/* Seconds of causal attention's core over `tokens` tokens in sequences of `sequence`. */
+struct dtp_attention_time {
+    double forward_s, backward_s;
+};
+struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_transformer *transformer,
+                                             const struct dtp_plan *plan, double tokens);
+
+/* Factor > 1 by which matmuls run above their sustained rate when they are only part of the work: chips at their power
+ * limit clock up while memory-bound kernels run. matmul_s is at the sustained rate, other_s everything else. */
+double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double other_s);
+
+#endif
