@@ -99,8 +99,10 @@ static void count_fused(const struct dtp_transformer *t, const struct dtp_plan *
     bool gated = t->activation == DTP_SWIGLU, rope = t->position == DTP_POSITION_ROPE;
     double norm1 = (p + w) * h, add_norm2 = 2 * (p + w) * h, add = (2 * p + w) * h;
     double rotate = rope ? 2 * w * (q + kv) : 0, qk_norm = t->qk_norm ? 2 * w * (q + kv) : 0;
+    /* PyTorch's attention returns heads before tokens; ours writes the layout the next matmul reads. */
+    double transposes = plan->runtime == DTP_RUNTIME_DTPLAN ? 0 : 2 * w * q;
     work->forward_bytes_per_token = norm1 + add_norm2 + add + rotate + qk_norm + (gated ? 3 : 2) * w * f;
-    work->backward_bytes_per_token = 2 * (w + 3 * p) * h + (rope ? 2 * w * (q + 2 * kv) : 0) + 2 * w * q +
+    work->backward_bytes_per_token = 2 * (w + 3 * p) * h + (rope ? 2 * w * (q + 2 * kv) : 0) + transposes +
                                      2.5 * qk_norm + (gated ? 6 : 4) * w * f + bias_outputs(t) * w;
     work->forward_kernels = 12;
     work->backward_kernels = 26 + (bias_outputs(t) > 0 ? 4 : 0);

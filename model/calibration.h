@@ -10,17 +10,18 @@
 /* X(name, value, unit, what it is; what it was fitted on) */
 #define DTP_CALIBRATION_TABLE(X)                                                                                     \
     /* -- matmul, attention, memory-bound operations ---------------------------------------------------------- */ \
-    X(matmul_power_headroom, 0.22, "1",                                                                              \
+    X(matmul_power_headroom, 0.21, "1",                                                                              \
       "Hopper/Blackwell matmuls run faster by this * (1 - their share of the step), as other kernels draw less "     \
       "power: 668 TFLOP/s back to back, 716 at a share of 0.65, 764 at 0.43; 7 profiled runs on one H200")           \
     X(matmul_output_overlap_loss, 0.25, "1",                                                                         \
       "share of a matmul's operand traffic that adds to its time; 27 shapes x 3 layouts on one H200")                \
     X(hbm_fraction, 0.90, "1", "HBM rate of a long copy / datasheet; h200_copies.csv 4.28/4.8 TB/s")                 \
-    X(eager_sm_bytes_per_s, 43e9, "B/s",                                                                             \
+    X(eager_sm_bytes_per_s, 42e9, "B/s",                                                                             \
       "bytes/s per SM of eager pointwise kernels (strided views included), in series with HBM; H200 profiles")       \
     X(fused_sm_bytes_per_s, 60e9, "B/s", "the same of fused (compiled) kernels; H200 profiles")                      \
     X(streaming_sm_bytes_per_s, 126e9, "B/s", "the same of long streams: fused AdamW 3.43 TB/s on H200")             \
     X(kernel_gap_s, 1.6e-6, "s", "idle device time between two kernels of a stream; 7 profiled runs on one H200")    \
+    X(graph_kernel_gap_s, 0.84e-6, "s", "the same inside a CUDA graph; 1000 tiny kernels on one H200")               \
     X(flash_hopper_forward, 0.57, "1",                                                                               \
       "cuDNN flash attention, causal half counted, head 128, long sequences / dense bf16 peak; H200, s = 1k..16k")   \
     X(flash_hopper_backward, 0.55, "1", "the same backward with 2.5 x the forward's FLOPs")                          \
@@ -28,8 +29,12 @@
     X(flash_backward_half_sequence, 900, "tokens", "the same backward")                                              \
     X(flash2_hopper_forward, 0.40, "1", "FlashAttention-2 (mma, no wgmma) on Hopper; its published 335-370 TFLOP/s")  \
     X(flash2_hopper_backward, 0.32, "1", "the same backward")                                                        \
-    X(flash_forward, 0.70, "1", "FlashAttention-2 on other GPUs / dense peak; its published A100 figures")            \
-    X(flash_backward, 0.60, "1", "the same backward")                                                                \
+    X(flash2_forward, 0.70, "1", "FlashAttention-2 on other GPUs / dense peak; its published A100 figures")           \
+    X(flash2_backward, 0.60, "1", "the same backward")                                                               \
+    X(flash1_hopper_forward, 0.205, "1", "FlashAttention-1 on Hopper; llm-foundry's H100 rows")                        \
+    X(flash1_hopper_backward, 0.174, "1", "the same backward")                                                        \
+    X(flash1_forward, 0.40, "1", "FlashAttention-1 on other GPUs / dense peak; llm-foundry's A100 rows")              \
+    X(flash1_backward, 0.33, "1", "the same backward")                                                               \
     /* -- host ------------------------------------------------------------------------------------------------- */ \
     X(torch_launch_s, 15e-6, "s", "host time per kernel of eager PyTorch with autograd; GPT-2, 14 ms for 940")       \
     X(native_launch_s, 3e-6, "s", "host time per kernel of a C or C++ runtime; assumed")                             \
@@ -38,8 +43,13 @@
     X(host_adam_memory_fraction, 0.5, "1", "vectorised multi-threaded host Adam / host memory bandwidth; assumed")   \
     X(pcie_fraction, 0.87, "1", "pinned copies / one PCIe direction; h200_copies.csv 55/64 alone")                   \
     /* -- overlap ---------------------------------------------------------------------------------------------- */ \
-    X(overlap_contention, 0.15, "1", "compute time lost per second of hidden collective: NCCL's SMs and HBM")         \
-    X(straggler_per_doubling, 0.004, "1", "step time lost per doubling of nodes to jitter between ranks")            \
+    X(contention_sm_share, 0.115, "1",                                                                                \
+      "compute time lost per second of hidden collective: NCCL's CTAs take SMs; profiles on 2 H200")                 \
+    X(contention_memory_passes, 6.3, "1",                                                                            \
+      "HBM passes per byte sent that slow the compute beside a hidden collective; profiles on 2 H200")               \
+    X(rank_speed_deviation, 0.03, "1",                                                                              \
+      "standard deviation of compute speed between GPUs of a kind, the slowest of n sets the step; fitted on "       \
+      "llm-foundry, torchtitan, fms-fsdp and the H200 runs together (Sinha et al. 2022 report 8 % spreads)")         \
     /* -- collectives ------------------------------------------------------------------------------------------ */ \
     X(ring_link_fraction, 0.79, "1",                                                                                 \
       "bus bandwidth of a long ring / one-direction link rate, many ranks; A100 x8 235/300, B200 x8 682/900")        \

@@ -12,6 +12,7 @@
 #include "collective_cost.h"
 #include "op_cost.h"
 
+#include <gsl/gsl_cdf.h>
 #include <math.h>
 
 /* Device seconds of one micro-step. */
@@ -80,6 +81,16 @@ static double recomputed_layers(const struct context *c)
     return 0;
 }
 
+/* Non-reentrant checkpointing stops its replay at the last saved tensor: the block's last matmul (down) is not run again
+ * (torch.utils.checkpoint early_stop; profiled: 3 matmuls a layer are replayed, not 4). */
+static double early_stop_s(const struct context *c)
+{
+    const struct dtp_plan *plan = c->plan;
+    bool stops = plan->runtime == DTP_RUNTIME_TORCH && !plan->fsdp1 && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
+    const struct dtp_weight_matmul *down = &c->block.matmul[c->block.matmul_count - 1];
+    return stops ? dtp_matmul_s(&c->cluster->gpu, plan->precision.compute, c->tokens, down->n, down->k) : 0;
+}
+
 static void add_recompute(const struct context *c, const struct dtp_attention_time *attention, struct micro_step *m)
 {
     double layers = recomputed_layers(c);
@@ -89,7 +100,7 @@ static void add_recompute(const struct context *c, const struct dtp_attention_ti
         m->recompute_other_s = layers * attention->forward_s;
         return;
     }
-    m->recompute_matmul_s = layers * sum_matmuls(c, false, matmul_selective);
+    m->recompute_matmul_s = layers * (sum_matmuls(c, false, matmul_selective) - early_stop_s(c));
     m->recompute_other_s = layers * ((matmul_selective ? 0 : attention->forward_s) +
                                      c->block.forward_bytes_per_token * c->tokens / c->eager_bytes_per_s);
     m->kernels += layers * c->block.forward_kernels;
@@ -146,7 +157,7 @@ static struct micro_step micro_step(const struct context *c, bool reduces)
     m.memory_forward_s = c->layers * c->block.forward_bytes_per_token * c->tokens / c->eager_bytes_per_s;
     m.memory_backward_s = c->layers * c->block.backward_bytes_per_token * c->tokens / c->eager_bytes_per_s;
     m.loss_s = dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens / c->eager_bytes_per_s;
-    m.weights_s = weight_traffic_bytes(c, reduces) / c->streaming_bytes_per_s;
+    m.weights_s = weight_traffic_bytes(c, reduces) / dtp_memory_kernel_bytes_per_s(gpu, DTP_KERNEL_FUSED);
     m.fp8_s = fp8_cast_bytes(c) / c->eager_bytes_per_s;
     m.kernels = c->layers * (c->block.forward_kernels + c->block.backward_kernels) + 40;
     add_recompute(c, &attention, &m);
@@ -257,6 +268,29 @@ static double exposed_replicated(const struct context *c, const struct dtp_time 
     return reductions * exposed + after_step_s;
 }
 
+/* Hidden collectives are not free: NCCL's CTAs sit on SMs for as long as they run and its buffers pass through HBM. The
+ * loss cannot exceed what is hidden. */
+static double contention_s(const struct context *c, const struct dtp_communication *communication,
+                           double communication_s, double exposed_s)
+{
+    if (communication_s <= 0)
+        return 0;
+    double hidden_s = communication_s - exposed_s;
+    double hidden_bytes = (double)communication->total_bytes * hidden_s / communication_s;
+    double loss = dtp_calibration.contention_sm_share * hidden_s +
+                  dtp_calibration.contention_memory_passes * hidden_bytes / c->cluster->gpu.memory_bytes_per_s;
+    return fmin(loss, hidden_s);
+}
+
+/* Every collective waits for the slowest of n ranks whose speeds scatter normally: the expected maximum of n standard
+ * normals by Blom's approximation, times the deviation. */
+static double slowest_rank(double ranks)
+{
+    if (ranks < 2)
+        return 1;
+    return 1 + dtp_calibration.rank_speed_deviation * gsl_cdf_ugaussian_Pinv((ranks - 0.375) / (ranks + 0.25));
+}
+
 /* ---- offload ---------------------------------------------------------------------------------------------------- */
 
 static void add_offload(const struct context *c, const struct dtp_communication *communication,
@@ -295,7 +329,8 @@ static void add_compute(const struct context *c, struct dtp_time *time, struct w
     double n = plan->accumulate, reductions = plan->accumulate_sync ? n : 1;
     struct micro_step m = micro_step(c, true), quiet = micro_step(c, false);
     double matmul = m.matmul_forward_s + m.matmul_backward_s + m.head_s + m.recompute_matmul_s;
-    double gaps = m.kernels * dtp_calibration.kernel_gap_s;
+    double gaps = m.kernels * (plan->runtime == DTP_RUNTIME_DTPLAN ? dtp_calibration.graph_kernel_gap_s
+                                                                   : dtp_calibration.kernel_gap_s);
     double other = m.attention_forward_s + m.attention_backward_s + m.memory_forward_s + m.memory_backward_s + m.loss_s +
                    m.recompute_other_s + m.fp8_s + gaps;
     double weights = (reductions * m.weights_s + (n - reductions) * quiet.weights_s) / n;
@@ -328,7 +363,7 @@ static double hardware_flops(const struct context *c)
 {
     double s = (double)c->plan->sequence, d_q = (double)(c->transformer->heads * c->transformer->head_dim);
     double core_forward = 2 * s * d_q * c->layers, tokens = c->tokens * c->plan->accumulate;
-    double extra = c->plan->attention == DTP_ATTENTION_FLASH ? core_forward / 2 : 0;
+    double extra = c->plan->attention != DTP_ATTENTION_MATH ? core_forward / 2 : 0;
     double share = recomputed_layers(c) / c->layers, matmuls = 0;
     for (int i = 0; i < c->block.matmul_count; i++)
         if (c->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || c->block.matmul[i].recomputed)
@@ -372,13 +407,11 @@ void dtp_closed_form_time(const struct dtp_transformer *transformer, const struc
     add_offload(&c, communication, &window, out);
     double exposed = shards_parameters(plan) ? exposed_gathering(&c, out, &window) : exposed_replicated(&c, out, &window);
     exposed = fmin(exposed, out->communication_s);
-    double hidden = out->communication_s - exposed;
-    out->exposed_communication_s = exposed + dtp_calibration.overlap_contention * hidden;
-    double device_s = out->compute_s + out->optimizer_s;
-    double straggle = 1 + dtp_calibration.straggler_per_doubling * log2(cluster->nodes);
-    out->step_s = (device_s + out->exposed_communication_s + out->exposed_offload_s) * straggle;
-    out->step_perfect_overlap_s = fmax(device_s, fmax(out->communication_s, out->offload_s));
-    out->step_no_overlap_s = (device_s + out->communication_s + out->offload_s) * straggle;
+    out->exposed_communication_s = exposed + contention_s(&c, communication, out->communication_s, exposed);
+    double device_s = (out->compute_s + out->optimizer_s) * slowest_rank(cluster->gpus);
+    out->step_s = device_s + out->exposed_communication_s + out->exposed_offload_s;
+    out->step_perfect_overlap_s = fmax(out->compute_s + out->optimizer_s, fmax(out->communication_s, out->offload_s));
+    out->step_no_overlap_s = device_s + out->communication_s + out->offload_s;
     add_throughput(&c, out, throughput);
 }
 

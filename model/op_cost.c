@@ -34,15 +34,17 @@ struct flash_rates {
     double forward, backward; /* of the dense peak */
 };
 
-/* FSDP1 stacks (2023) called FlashAttention-2; today's SDPA picks cuDNN's wgmma kernels on Hopper and Blackwell. */
-static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dtp_plan *plan)
+static struct flash_rates flash_rates(const struct dtp_gpu *gpu, enum dtp_attention attention)
 {
     bool wgmma = gpu->architecture == DTP_GPU_HOPPER || gpu->architecture == DTP_GPU_BLACKWELL;
-    if (wgmma && !plan->fsdp1)
-        return (struct flash_rates){dtp_calibration.flash_hopper_forward, dtp_calibration.flash_hopper_backward};
-    if (wgmma)
+    if (attention == DTP_ATTENTION_FLASH1)
+        return wgmma ? (struct flash_rates){dtp_calibration.flash1_hopper_forward, dtp_calibration.flash1_hopper_backward}
+                     : (struct flash_rates){dtp_calibration.flash1_forward, dtp_calibration.flash1_backward};
+    if (!wgmma)
+        return (struct flash_rates){dtp_calibration.flash2_forward, dtp_calibration.flash2_backward};
+    if (attention == DTP_ATTENTION_FLASH2)
         return (struct flash_rates){dtp_calibration.flash2_hopper_forward, dtp_calibration.flash2_hopper_backward};
-    return (struct flash_rates){dtp_calibration.flash_forward, dtp_calibration.flash_backward};
+    return (struct flash_rates){dtp_calibration.flash_hopper_forward, dtp_calibration.flash_hopper_backward};
 }
 
 /* Scores, softmax and probabilities of math attention each pass through memory: forward writes scores, reads and
@@ -65,7 +67,7 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
                           dtp_memory_kernel_bytes_per_s(gpu, DTP_KERNEL_EAGER);
         return (struct dtp_attention_time){2 * flops / rate + memory_s, 4 * flops / rate + memory_s};
     }
-    struct flash_rates rates = flash_rates(gpu, plan);
+    struct flash_rates rates = flash_rates(gpu, plan->attention);
     /* Narrow heads feed the tensor cores less per softmax: 128 is the reference width, 64 reaches 0.83 of it. */
     double head = fmin(1, 1.25 * width / (width + 32));
     double forward = rates.forward * head * s / (s + dtp_calibration.flash_forward_half_sequence);
