@@ -110,10 +110,16 @@ static int suffix_power(const char *text)
     if (!only_spaces(text + 1))
         return -1;
     switch (text[0]) {
-    case 'k': case 'K': return 1;
-    case 'm': case 'M': return 2;
-    case 'g': case 'G': case 'b': case 'B': return 3;
-    case 't': case 'T': return 4;
+    case 'k':
+    case 'K': return 1;
+    case 'm':
+    case 'M': return 2;
+    case 'g':
+    case 'G':
+    case 'b':
+    case 'B': return 3;
+    case 't':
+    case 'T': return 4;
     default: return -1;
     }
 }
@@ -280,14 +286,18 @@ static char *format_units(double value, const struct unit *units, size_t count, 
 
 char *dtp_number_format_count(double value, char *out, size_t bytes)
 {
-    static const struct unit units[] = {{"T", 1e12, 1e12}, {"B", 1e9, 1e9}, {"M", 1e6, 1e6}, {"k", 1e3, 1e3}, {"", 1, 0}};
+    static const struct unit units[] = {
+        {"T", 1e12, 1e12}, {"B", 1e9, 1e9}, {"M", 1e6, 1e6}, {"k", 1e3, 1e3}, {"", 1, 0}};
     return format_units(value, units, sizeof units / sizeof *units, out, bytes);
 }
 
 char *dtp_number_format_memory(uint64_t value_bytes, char *out, size_t bytes)
 {
-    static const struct unit units[] = {
-        {"TiB", 0x1p40, 1e4 * 0x1p30}, {"GiB", 0x1p30, 0x1p30}, {"MiB", 0x1p20, 0x1p20}, {"KiB", 0x1p10, 0x1p10}, {"B", 1, 0}};
+    static const struct unit units[] = {{"TiB", 0x1p40, 1e4 * 0x1p30},
+                                        {"GiB", 0x1p30, 0x1p30},
+                                        {"MiB", 0x1p20, 0x1p20},
+                                        {"KiB", 0x1p10, 0x1p10},
+                                        {"B", 1, 0}};
     return format_units((double)value_bytes, units, sizeof units / sizeof *units, out, bytes);
 }
 

@@ -1,6 +1,6 @@
 /* The choices of a training job: everything that is neither the model's shape nor the machine.
  *
- * A plan is a plain struct; dtp_plan_default() gives what PyTorch users run today, dtp_plan_check() refuses
+ * A plan is a plain struct; dtp_plan_default() gives what PyTorch users run today, dtp_plan_resolve() refuses
  * combinations that are not modelled and says why. Words are PyTorch's and DeepSpeed's. */
 #ifndef DTP_PLAN_H
 #define DTP_PLAN_H
@@ -31,6 +31,8 @@ enum dtp_strategy {
 /* Whose rules of saved tensors, buckets, buffers and overlap are predicted. TORCH: DDP, ZeroRedundancyOptimizer, FSDP2
  * (FSDP1 with plan.fsdp1). MEGATRON: Megatron-Core's DDP and distributed optimizer. DTPLAN: our executor. */
 enum dtp_runtime { DTP_RUNTIME_TORCH, DTP_RUNTIME_DEEPSPEED, DTP_RUNTIME_MEGATRON, DTP_RUNTIME_DTPLAN };
+/* Of the sharded state to the host: OPTIMIZER = master, moments and step on the CPU; PARAMS = that and the parameters;
+ * NVME = as PARAMS, with the optimizer state on the node's NVMe. */
 enum dtp_offload { DTP_OFFLOAD_NONE, DTP_OFFLOAD_OPTIMIZER, DTP_OFFLOAD_PARAMS, DTP_OFFLOAD_NVME };
 enum dtp_checkpointing {
     DTP_CHECKPOINT_NONE,
@@ -73,12 +75,12 @@ struct dtp_plan {
     struct dtp_precision precision;
     enum dtp_attention attention;
     enum dtp_loss loss;
-    enum dtp_optimizer optimizer;
+    enum dtp_optimizer optimizer;       /* SGD without momentum: no state */
     uint32_t wrap_layers;               /* layers per FSDP unit; 0 = the whole model is one unit */
     bool reshard_after_forward;         /* full_shard true, shard_grad_op false; follows strategy in resolve */
-    bool ddp_bucket_view;               /* gradient_as_bucket_view */
+    bool ddp_bucket_view;               /* gradient_as_bucket_view; PyTorch's default is false */
     uint64_t ddp_bucket_bytes;          /* bucket_cap_mb, 25 MiB */
-    bool deepspeed_overlap;             /* overlap_comm */
+    bool deepspeed_overlap;             /* overlap_comm; by default only zero3 has it */
     bool prefetch;                      /* gather the next unit during the current one's compute */
     bool fused_qkv, fused_gate_up;      /* one matmul (and one saved buffer) for q,k,v / gate,up */
     bool rope_fp32;                     /* RoPE by fp32 halves, each product a kernel (the reference script); false: the usual
@@ -90,26 +92,66 @@ struct dtp_plan {
  * batch 1, accumulate 1, sequence 2048, no checkpointing, no offload, one unit per layer. */
 struct dtp_plan dtp_plan_default(void);
 
-/* Named recipes of `--precision`: fp32, bf16-mixed, bf16, bf16-pure, fp16-mixed, fp8-tensorwise, fp8-rowwise.
- * Returns false for an unknown name. The name of a precision, or "custom". */
+/* Named recipes of `--precision`: fp32; bf16-mixed (fp32 parameters and moments, bf16 compute, fp32 reduction); bf16
+ * (bf16 parameters and gradients, fp32 moments, no master: the tutorials' 12 bytes a parameter); bf16-pure (moments in
+ * bf16 too); fp16-mixed; fp8-tensorwise (torchao, with fp8 all-gather); fp8-rowwise. False for an unknown name.
+ *
+ * DeepSpeed and Megatron keep 16-bit parameters and an fp32 master in the optimizer, so there the mixed recipes mean
+ * parameters and compute in 16 bits, master and moments in fp32, and gradients in what the runtime defaults to:
+ * DeepSpeed the parameters' dtype, Megatron fp32 for bf16 and fp16 for fp16. dtp_precision_for_runtime makes that
+ * change (and none to any other precision); dtp_plan_resolve calls it. */
 bool dtp_precision_recipe(const char *name, struct dtp_precision *out);
+void dtp_precision_for_runtime(struct dtp_precision *precision, enum dtp_runtime runtime);
+/* The name of a recipe in either form, or "custom". */
 const char *dtp_precision_name(const struct dtp_precision *precision);
 
+/* Words of the choices and back. Parsing ignores case and takes '-', '_' or nothing between words ("zero-1",
+ * "FULL_SHARD"); strategies also accept no_shard and single (ddp), fsdp (full_shard), hsdp (hybrid_shard). */
 const char *dtp_strategy_text(enum dtp_strategy strategy);
-bool dtp_strategy_parse(const char *text, enum dtp_strategy *out); /* accepts no_shard, fsdp, hyphens for underscores */
 const char *dtp_runtime_text(enum dtp_runtime runtime);
 const char *dtp_offload_text(enum dtp_offload offload);
 const char *dtp_attention_text(enum dtp_attention attention);
 const char *dtp_loss_text(enum dtp_loss loss);
 const char *dtp_optimizer_text(enum dtp_optimizer optimizer);
+bool dtp_strategy_parse(const char *text, enum dtp_strategy *out);
+bool dtp_runtime_parse(const char *text, enum dtp_runtime *out);
+bool dtp_offload_parse(const char *text, enum dtp_offload *out);
+bool dtp_attention_parse(const char *text, enum dtp_attention *out);
+bool dtp_loss_parse(const char *text, enum dtp_loss *out);
+bool dtp_optimizer_parse(const char *text, enum dtp_optimizer *out);
 /* "none", "full", "every-4", "selective-attention", "selective"; `out` gets at most `bytes` bytes. */
 void dtp_checkpointing_text(const struct dtp_plan *plan, char *out, size_t bytes);
+bool dtp_checkpointing_parse(const char *text, struct dtp_plan *plan);
 
-/* Fills what follows from other choices (shard_group, reshard_after_forward, one GPU = no communication) and refuses,
- * all faults at once, what is invalid or not modelled: tp/pp/cp above 1, gpus not a multiple of shard_group, zero2
- * under torch, fp8 on a GPU without fp8, nvme offload outside deepspeed, sequence beyond the position table, ...
- * After DTP_OK the closed form needs no further check. */
+/* Fills what follows from other choices and refuses, all faults at once, what is invalid or not modelled. After DTP_OK
+ * the closed form needs no further check: every product it forms stays below 2^62. Applying it twice changes nothing.
+ *
+ * What follows:
+ *   shard_group             1 under ddp; all GPUs under zero1-3, full_shard and shard_grad_op unless given; the node
+ *                           under hybrid_shard unless given. Replicas = gpus / shard_group.
+ *   precision               as dtp_precision_for_runtime says; moments int8 under adam8bit; fp8_all_gather only where
+ *                           FSDP2 gathers
+ *   reshard_after_forward   false under ddp, zero1, zero2, shard_grad_op; true under zero3, full_shard; as given under
+ *                           hybrid_shard
+ *   accumulate_sync         DeepSpeed: true under zero2 and zero3 (reduces every micro-step), false under zero1;
+ *                           Megatron: false (reduces once a step)
+ *   deepspeed_overlap       true under zero3 (overlap_comm's default there), false outside DeepSpeed
+ *   fused_qkv, fused_gate_up  true under Megatron
+ * zero3 under torch is full_shard: the word is kept, the rules are FSDP's. */
 enum dtp_status dtp_plan_resolve(struct dtp_plan *plan, const struct dtp_transformer *transformer,
                                  const struct dtp_cluster *cluster, struct dtp_faults *faults);
+
+/* The same, with messages that name the place where the key at fault was set. `find` returns the place (NULL: not set)
+ * and its line for a key of the scenario table such as "micro_batch". */
+struct dtp_plan_source {
+    const char *(*find)(const void *context, const char *key, size_t *line);
+    const void *context;
+};
+enum dtp_status dtp_plan_resolve_from(struct dtp_plan *plan, const struct dtp_transformer *transformer,
+                                      const struct dtp_cluster *cluster, const struct dtp_plan_source *source,
+                                      struct dtp_faults *faults);
+
+/* True where the sharded state is gathered and reduced unit by unit: torch FSDP (zero3 is its synonym there). */
+bool dtp_plan_is_fsdp(const struct dtp_plan *plan);
 
 #endif

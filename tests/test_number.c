@@ -17,10 +17,30 @@ static double parsed(const char *text)
 static void test_numbers_as_people_write_them(void **state)
 {
     (void)state;
-    static const struct { const char *text; double value; } cases[] = {
-        {"7e9", 7e9}, {"7B", 7e9}, {"1.3b", 1.3e9}, {"2k", 2000}, {"2K", 2000}, {"0.5", 0.5}, {".5", 0.5}, {"5.", 5},
-        {"-3", -3}, {"+4", 4}, {"6.7G", 6.7e9}, {"1.8T", 1.8e12}, {"124M", 124e6}, {"1e-3", 1e-3}, {"0", 0},
-        {"000.000", 0}, {"7 B", 7e9}, {"0.1", 0.1}, {"1.1e308", 1.1e308}, {"1e-320", 1e-320}, {"12345678901234567890", 12345678901234567890.0}};
+    static const struct {
+        const char *text;
+        double value;
+    } cases[] = {{"7e9", 7e9},
+                 {"7B", 7e9},
+                 {"1.3b", 1.3e9},
+                 {"2k", 2000},
+                 {"2K", 2000},
+                 {"0.5", 0.5},
+                 {".5", 0.5},
+                 {"5.", 5},
+                 {"-3", -3},
+                 {"+4", 4},
+                 {"6.7G", 6.7e9},
+                 {"1.8T", 1.8e12},
+                 {"124M", 124e6},
+                 {"1e-3", 1e-3},
+                 {"0", 0},
+                 {"000.000", 0},
+                 {"7 B", 7e9},
+                 {"0.1", 0.1},
+                 {"1.1e308", 1.1e308},
+                 {"1e-320", 1e-320},
+                 {"12345678901234567890", 12345678901234567890.0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (!(parsed(cases[i].text) == cases[i].value))
             fail_msg("%s gave %.17g, expected %.17g", cases[i].text, parsed(cases[i].text), cases[i].value);
@@ -30,9 +50,16 @@ static void test_what_is_no_number_is_refused(void **state)
 {
     (void)state;
     static const char *const refused[] = {
-        "", " ", "nan", "NaN", "inf", "-inf", "infinity", "0x10", "1e", "e9", "1e+", "1..2", "1.2.3", "7BB", "7Bx", "7 B 8",
-        "1,5", "1e999", "1e309", "--3", "+-3", "k", ".", "-", "7e9e9", "7q", "1e99999999999999999999", "\t7", "1_000",
-        "11111111111111111111111111111111111111111111111111111111111111111"};
+        "",         " ",     "nan",
+        "NaN",      "inf",   "-inf",
+        "infinity", "0x10",  "1e",
+        "e9",       "1e+",   "1..2",
+        "1.2.3",    "7BB",   "7Bx",
+        "7 B 8",    "1,5",   "1e999",
+        "1e309",    "--3",   "+-3",
+        "k",        ".",     "-",
+        "7e9e9",    "7q",    "1e99999999999999999999",
+        "\t7",      "1_000", "11111111111111111111111111111111111111111111111111111111111111111"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (!isnan(parsed(refused[i])))
             fail_msg("'%s' was accepted as %g", refused[i], parsed(refused[i]));
@@ -92,9 +119,12 @@ static void test_integers_out_of_range_are_refused(void **state)
 static void test_bytes(void **state)
 {
     (void)state;
-    static const struct { const char *text; uint64_t value; } cases[] = {
-        {"40GiB", 42949672960u}, {"40 GiB", 42949672960u}, {"80GB", 80000000000u}, {"1kB", 1000}, {"1KB", 1000}, {"1kib", 1024},
-        {"512", 512}, {"512B", 512}, {"25MiB", 26214400}, {"1.5GiB", 1610612736}, {"0.1KiB", 102}, {"2TB", 2000000000000u}};
+    static const struct {
+        const char *text;
+        uint64_t value;
+    } cases[] = {{"40GiB", 42949672960u}, {"40 GiB", 42949672960u}, {"80GB", 80000000000u}, {"1kB", 1000},
+                 {"1KB", 1000},           {"1kib", 1024},           {"512", 512},           {"512B", 512},
+                 {"25MiB", 26214400},     {"1.5GiB", 1610612736},   {"0.1KiB", 102},        {"2TB", 2000000000000u}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint64_t value = 0;
         assert_true(dtp_number_parse_bytes(cases[i].text, &value));
@@ -152,10 +182,13 @@ static void test_a_decimal_comma_locale_changes_nothing(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers_as_people_write_them), cmocka_unit_test(test_what_is_no_number_is_refused),
-        cmocka_unit_test(test_integers_are_exact), cmocka_unit_test(test_sequences_count_in_1024),
-        cmocka_unit_test(test_integers_out_of_range_are_refused), cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_formats), cmocka_unit_test(test_a_decimal_comma_locale_changes_nothing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers_as_people_write_them),
+                                       cmocka_unit_test(test_what_is_no_number_is_refused),
+                                       cmocka_unit_test(test_integers_are_exact),
+                                       cmocka_unit_test(test_sequences_count_in_1024),
+                                       cmocka_unit_test(test_integers_out_of_range_are_refused),
+                                       cmocka_unit_test(test_bytes),
+                                       cmocka_unit_test(test_formats),
+                                       cmocka_unit_test(test_a_decimal_comma_locale_changes_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
