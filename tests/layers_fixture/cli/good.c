@@ -1,0 +1,2 @@
+#include "good.h"
+#include <getopt.h>

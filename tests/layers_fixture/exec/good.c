@@ -1,0 +1,3 @@
+#include "device.h"
+#include "good.h"
+#include "kernels.h"

@@ -1,0 +1,2 @@
+#include <cuda_bf16.h>
+#include <math.h>

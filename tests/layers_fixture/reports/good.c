@@ -1,0 +1,2 @@
+#include "good.h"
+#include <stdio.h>

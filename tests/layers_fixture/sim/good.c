@@ -1,0 +1,2 @@
+#include "simulate.h"
+#include <gsl/gsl_rng.h>
