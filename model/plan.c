@@ -217,7 +217,7 @@ void dtp_precision_for_runtime(struct dtp_precision *precision, enum dtp_runtime
 {
     if (runtime != DTP_RUNTIME_DEEPSPEED && runtime != DTP_RUNTIME_MEGATRON)
         return;
-    struct dtp_precision mixed;
+    struct dtp_precision mixed = {0};
     dtp_precision_recipe("bf16-mixed", &mixed);
     if (same_precision(precision, &mixed)) {
         *precision = master_forms[runtime == DTP_RUNTIME_DEEPSPEED ? 0 : 1].precision;
