@@ -37,8 +37,8 @@ struct dtp_machine {
     uint32_t gpus;                      /* GPUs per node */
     double network_bytes_per_s;         /* whole node, one direction: NICs * Gb/s / 8 */
     uint32_t nics;
-    double gpu_peer_bytes_per_s;        /* 0: the GPU's own link; else overrides it (a PCIe box) */
-    enum dtp_link link;                 /* DTP_LINK_NONE: the GPU's own link */
+    enum dtp_link link;                 /* between its GPUs; DTP_LINK_NONE: the GPU's own link */
+    double gpu_peer_bytes_per_s;        /* one direction; 0: what the GPU has for that link */
     uint64_t host_memory_bytes;
     double host_memory_bytes_per_s;
     uint32_t host_cores;
@@ -54,6 +54,19 @@ struct dtp_cluster {
     double oversubscription;            /* of the network beyond one node; 1 = none */
 };
 
+/* The link between GPUs of one node, and its rate per GPU in one direction: the machine's where it says, else the GPU's
+ * (its PCIe rate where the machine joins them by PCIe). */
+enum dtp_link dtp_cluster_link(const struct dtp_cluster *cluster);
+double dtp_cluster_link_bytes_per_s(const struct dtp_cluster *cluster);
+
+/* "nvlink", "hopper", ... as the catalogues write them. */
+const char *dtp_link_text(enum dtp_link link);
+const char *dtp_gpu_architecture_text(enum dtp_gpu_architecture architecture);
+bool dtp_link_parse(const char *text, enum dtp_link *out);
+bool dtp_gpu_architecture_parse(const char *text, enum dtp_gpu_architecture *out);
+
+/* Reports every impossible field at once: counts that do not multiply up, more GPUs a node than the machine has, several
+ * nodes without a network, rates that are not finite and positive, a machine that holds another GPU. */
 enum dtp_status dtp_cluster_check(const struct dtp_cluster *cluster, struct dtp_faults *faults);
 
 #endif

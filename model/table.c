@@ -366,9 +366,10 @@ size_t dtp_table_line(const struct dtp_table *table, size_t row)
 void dtp_table_write_field(FILE *file, const char *text)
 {
     size_t bytes = strlen(text);
-    /* Beyond RFC 4180: our reader trims spaces and takes a leading '#' for a comment. */
-    bool spaced = bytes && (strchr(" \t#", text[0]) || strchr(" \t", text[bytes - 1]));
-    if (!spaced && !strpbrk(text, ",\"\r\n")) {
+    /* Beyond RFC 4180: our reader trims spaces, takes a leading '#' for a comment and, at the start of a file, the bytes
+     * EF, FE and FF for a byte order mark. */
+    bool special = bytes && (strchr(" \t#\xef\xfe\xff", text[0]) || strchr(" \t", text[bytes - 1]));
+    if (!special && !strpbrk(text, ",\"\r\n")) {
         fputs(text, file);
         return;
     }

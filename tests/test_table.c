@@ -273,7 +273,7 @@ static void test_written_fields_are_read_back(void **state)
 {
     (void)state;
     const char *const fields[] = {"plain", "", "a,b", "say \"x\"", "two\nlines", "cr\r\nlf", " lead", "trail ",
-                                  "#not a comment", "\t", "\"", "a'b;c"};
+                                  "#not a comment", "\t", "\"", "a'b;c", "\xef\xbb\xbfx", "\xff\xfe"};
     const size_t count = sizeof fields / sizeof *fields;
     char *text = NULL;
     size_t bytes = 0;
