@@ -42,6 +42,15 @@
       "AdamW on the host under CPUOffloadPolicy per rank: torchrun gives a rank one thread; LLaMA 7B on 4 H200")     \
     X(host_adam_memory_fraction, 0.5, "1", "vectorised multi-threaded host Adam / host memory bandwidth; assumed")   \
     X(pcie_fraction, 0.87, "1", "pinned copies / one PCIe direction; h200_copies.csv 55/64 alone")                   \
+    /* -- memory ----------------------------------------------------------------------------------------------- */ \
+    X(torch_replicated_slack, 1.05, "1",                                                                             \
+      "segments / tensors of the compute stream's pool, PyTorch's caching allocator, DDP and one GPU; H200 runs")    \
+    X(torch_gathered_slack, 1.08, "1", "the same under FSDP2, other streams' pools apart; H200 runs")                \
+    X(context_bytes, 804e6, "B",                                                                                     \
+      "CUDA context 552 MB and the kernel modules a PyTorch step loads; driver's used - segments on H200, CUDA 13")  \
+    X(nccl_library_bytes, 386e6, "B", "NCCL 2.28 after init_process_group over 2 GPUs; H200")                        \
+    X(nccl_communicator_bytes, 505e6, "B", "buffers of one communicator after its first collective; H200, NVLink")  \
+    X(nccl_one_rank_bytes, 585e6, "B", "NCCL 2.28 with a communicator of one rank (torchrun on one GPU); H200")      \
     /* -- overlap ---------------------------------------------------------------------------------------------- */ \
     X(contention_sm_share, 0.115, "1",                                                                                \
       "compute time lost per second of hidden collective: NCCL's CTAs take SMs; profiles on 2 H200")                 \

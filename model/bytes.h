@@ -1,0 +1,21 @@
+/* Products of bytes that cannot wrap: absurd plans (a batch of 4e9 sequences of 1e9 tokens) end at a bound far beyond
+ * any memory instead of at a small wrong number. Sums of up to 64 such products still fit uint64_t. */
+#ifndef DTP_BYTES_H
+#define DTP_BYTES_H
+
+#include <stdint.h>
+
+#define DTP_BYTES_BOUND (UINT64_C(1) << 57)
+
+static inline uint64_t dtp_bytes_product(uint64_t a, uint64_t b)
+{
+    uint64_t product;
+    return __builtin_mul_overflow(a, b, &product) || product > DTP_BYTES_BOUND ? DTP_BYTES_BOUND : product;
+}
+
+static inline uint64_t dtp_divide_up(uint64_t a, uint64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+#endif

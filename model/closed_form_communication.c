@@ -1,0 +1,216 @@
+/* Communication of a plan: bytes each GPU sends per optimizer step and how many operations that takes.
+ *
+ * Ring accounting: an all-gather or reduce-scatter of B bytes over n ranks sends B(n-1)/n from each, an all-reduce
+ * twice that. A ring that spans nodes leaves each node once per channel and all channels together carry the ring's
+ * traffic once, so of what the g ranks of a node send, one g-th crosses the network (NCCL rings; trees and NVLS split
+ * alike): network = sent / g, link = the rest.
+ *
+ * Notation: psi parameters, N shard ranks, R replicas, K micro-steps, w bytes on the wire of gathered weights, r of
+ * reduced gradients. Recomputation gathers nothing again: weights are gathered once for backward anyway. */
+#include "activations.h"
+#include "bytes.h"
+#include "closed_form.h"
+#include "sharding.h"
+
+struct traffic {
+    const struct dtp_cluster *cluster;
+    const struct dtp_plan *plan;
+    struct dtp_units units;
+    struct dtp_element_bytes bytes;
+    uint64_t reductions; /* micro-steps that reduce gradients: K, or 1 with no_sync */
+    struct dtp_communication *out;
+};
+
+/* Ranks of a group of `ranks` that share a node; `stride` ranks apart in rank order (1: neighbours). */
+static uint64_t ranks_in_node(const struct traffic *job, uint64_t ranks, uint64_t stride)
+{
+    uint64_t in_node = job->cluster->gpus_per_node / stride;
+    if (in_node < 1)
+        in_node = 1;
+    return ranks < in_node ? ranks : in_node;
+}
+
+/* One kind of collective over a group: `sent` bytes from each GPU in `count` operations. */
+static void add(struct traffic *job, enum dtp_collective collective, uint64_t sent, uint64_t count, uint64_t ranks,
+                uint64_t stride)
+{
+    if (ranks < 2)
+        return;
+    uint64_t local = ranks_in_node(job, ranks, stride);
+    uint64_t network = local < ranks ? sent / local : 0;
+    job->out->bytes[collective] += sent;
+    job->out->count[collective] += count;
+    job->out->total_bytes += sent;
+    job->out->network_bytes += network;
+    job->out->link_bytes += sent - network;
+}
+
+/* What a ring sends of a tensor of `bytes` bytes over `ranks`: the shards of all others, bytes padded to whole ones. */
+static uint64_t ring(uint64_t bytes, uint64_t ranks)
+{
+    return ranks < 2 ? 0 : dtp_bytes_product(dtp_divide_up(bytes, ranks), ranks - 1);
+}
+
+/* ---- replicated parameters ------------------------------------------------------------------------------------- */
+
+/* Buckets of one all-reduce each. DDP fills a bucket until it reaches the cap (the first: 1 MiB), so a tensor beyond
+ * the cap ends one: as many as tensors that large, or as caps fit, whichever is more. */
+static uint64_t bucket_count(const struct traffic *job, uint64_t cap_bytes)
+{
+    const struct dtp_units *u = &job->units;
+    uint64_t total = u->total * job->bytes.grads;
+    uint64_t caps = cap_bytes ? dtp_divide_up(total, cap_bytes) : 1;
+    return caps < u->tensors ? caps : u->tensors;
+}
+
+/* torch: DDP all-reduces gradients in their own dtype (fp32 under autocast), ZeroRedundancyOptimizer then broadcasts
+ * each parameter from the rank that updated it. A broadcast of B around a ring of n is n-1 sends of B; spread over all
+ * owners that is psi p (n-1)/n from each GPU, what an all-gather sends, and it is counted as one. */
+static void replicated_torch(struct traffic *job)
+{
+    const struct dtp_units *u = &job->units;
+    uint64_t gpus = job->cluster->gpus;
+    add(job, DTP_ALL_REDUCE, job->reductions * 2 * ring(u->total * job->bytes.reduce, gpus),
+        job->reductions * bucket_count(job, job->plan->ddp_bucket_bytes), gpus, 1);
+    if (job->plan->strategy == DTP_ZERO1)
+        add(job, DTP_ALL_GATHER, ring(u->total * job->bytes.params, gpus), u->tensors, gpus, 1);
+}
+
+#define DEEPSPEED_BUCKET 500000000u /* reduce_bucket_size, elements */
+
+/* DeepSpeed stages 1 and 2 all-reduce gradients by default even where a reduce-scatter would do
+ * (use_multi_rank_bucket_allreduce), stage 2 in every micro-step whatever no_sync says; one blocking all-gather of the
+ * flat parameters follows the step. */
+static void replicated_deepspeed(struct traffic *job)
+{
+    const struct dtp_units *u = &job->units;
+    uint64_t gpus = job->cluster->gpus;
+    uint64_t reductions = job->plan->strategy == DTP_ZERO2 ? job->plan->accumulate : job->reductions;
+    add(job, DTP_ALL_REDUCE, dtp_bytes_product(reductions, 2 * ring(u->total * job->bytes.reduce, gpus)),
+        reductions * dtp_divide_up(u->total, DEEPSPEED_BUCKET), gpus, 1);
+    if (job->plan->strategy != DTP_DDP)
+        add(job, DTP_ALL_GATHER, ring(u->total * job->bytes.params, u->ranks), 1, u->ranks, 1);
+}
+
+#define MEGATRON_BUCKET 40000000u /* elements, or 1e6 per data parallel rank */
+
+/* Megatron reduces its fp32 buffer once a step: all-reduce, or with the distributed optimizer reduce-scatter and an
+ * all-gather of the updated weights. Ours does the same layer by layer, and under ZeRO-2 in every micro-step, since
+ * only a shard of the gradients is kept. */
+static void replicated_buffered(struct traffic *job)
+{
+    const struct dtp_units *u = &job->units;
+    bool ours = job->plan->runtime == DTP_RUNTIME_DTPLAN;
+    uint64_t gpus = job->cluster->gpus, per_rank = 1000000 * gpus;
+    uint64_t bucket = per_rank > MEGATRON_BUCKET ? per_rank : MEGATRON_BUCKET;
+    uint64_t count = ours ? u->count + 1 : dtp_divide_up(u->total, bucket);
+    uint64_t reductions = job->plan->strategy == DTP_ZERO2 ? job->plan->accumulate : job->reductions;
+    uint64_t sent = ring(u->total * job->bytes.reduce, gpus);
+    if (job->plan->strategy == DTP_DDP) {
+        add(job, DTP_ALL_REDUCE, dtp_bytes_product(reductions, 2 * sent), reductions * count, gpus, 1);
+        return;
+    }
+    add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(reductions, sent), reductions * count, gpus, 1);
+    add(job, DTP_ALL_GATHER, ring(u->total * job->bytes.params, gpus), count, gpus, 1);
+}
+
+/* ---- sharded parameters ---------------------------------------------------------------------------------------- */
+
+/* Wire bytes of one gather of everything: each rank's padded shard, matrices at the gathered dtype (fp8: 1), the rest
+ * at the compute dtype. */
+static uint64_t gather_bytes(const struct traffic *job)
+{
+    const struct dtp_units *u = &job->units;
+    uint64_t full = u->total_shard * u->ranks * job->bytes.compute;
+    uint64_t layers = u->layer ? (u->total - (u->count ? u->root : 0)) / u->layer : 0;
+    return full - layers * u->layer_matmul * (job->bytes.compute - job->bytes.gathered);
+}
+
+/* FSDP and our executor: gathered for forward, again for backward unless kept; gradients reduced over the shard group,
+ * then all-reduced between replicas. FSDP reduces in the reduce dtype. */
+static void sharded_units(struct traffic *job)
+{
+    const struct dtp_units *u = &job->units;
+    const struct dtp_plan *plan = job->plan;
+    uint64_t gathers = (uint64_t)plan->accumulate * (plan->reshard_after_forward ? 2 : 1);
+    uint64_t units = u->count + 1;
+    add(job, DTP_ALL_GATHER, dtp_bytes_product(gathers, ring(gather_bytes(job), u->ranks)), gathers * units, u->ranks,
+        1);
+    uint64_t reduced = u->total_shard * job->bytes.reduce;
+    add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(job->reductions, ring(reduced * u->ranks, u->ranks)),
+        job->reductions * units, u->ranks, 1);
+    add(job, DTP_ALL_REDUCE, dtp_bytes_product(job->reductions, 2 * ring(reduced, u->replicas)),
+        job->reductions * units, u->replicas, u->ranks);
+}
+
+#define ZERO3_REUSE 500000000u   /* half of stage3_max_reuse_distance: elements next to the turn that are kept */
+#define ZERO3_PREFETCH 50000000u /* stage3_prefetch_bucket_size */
+
+/* DeepSpeed stage 3: gathers for forward and backward, except that parameters whose next use is less than
+ * max_reuse_distance away are kept over the turn from forward to backward; a true reduce-scatter in every micro-step
+ * in the model's dtype. */
+static void sharded_deepspeed(struct traffic *job)
+{
+    const struct dtp_units *u = &job->units;
+    uint64_t steps = job->plan->accumulate;
+    uint64_t again = u->total > ZERO3_REUSE ? u->total - ZERO3_REUSE : 0;
+    uint64_t count = dtp_divide_up(u->total, ZERO3_PREFETCH) + dtp_divide_up(again, ZERO3_PREFETCH);
+    add(job, DTP_ALL_GATHER, dtp_bytes_product(steps, ring((u->total + again) * job->bytes.compute, u->ranks)),
+        steps * count, u->ranks, 1);
+    add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(steps, ring(u->total * job->bytes.reduce, u->ranks)),
+        steps * dtp_divide_up(u->total, DEEPSPEED_BUCKET), u->ranks, 1);
+}
+
+/* ---- host copies ----------------------------------------------------------------------------------------------- */
+
+/* CPUOffloadPolicy: every all-gather first uploads the fp32 shard, every reduction downloads the fp32 gradients.
+ * ZeRO-Offload: fp32 gradients of the partition down, updated weights up; ZeRO-3 with parameters offloaded uploads its
+ * shard for every gather. Ours: gradients down in the dtype they rest in, weights up. */
+static void add_host_copies(struct traffic *job)
+{
+    const struct dtp_plan *plan = job->plan;
+    const struct dtp_units *u = &job->units;
+    uint64_t gathers = (uint64_t)plan->accumulate * (plan->reshard_after_forward ? 2 : 1);
+    uint64_t shard = dtp_divide_up(u->total, u->ranks);
+    uint64_t uploads = plan->offload == DTP_OFFLOAD_OPTIMIZER ? 1 : gathers;
+    uint64_t downloads = dtp_plan_shards_grads(plan) ? plan->accumulate : 1;
+    switch (plan->runtime) {
+    case DTP_RUNTIME_TORCH:
+        shard = u->total_shard;
+        downloads = job->reductions;
+        job->out->device_to_host_bytes = dtp_bytes_product(downloads, shard * job->bytes.grads);
+        break;
+    case DTP_RUNTIME_DEEPSPEED: job->out->device_to_host_bytes = dtp_bytes_product(downloads, 4 * shard); break;
+    case DTP_RUNTIME_MEGATRON:
+    case DTP_RUNTIME_DTPLAN:
+        job->out->device_to_host_bytes = dtp_bytes_product(job->reductions, job->bytes.grads * shard);
+        break;
+    }
+    job->out->host_to_device_bytes = dtp_bytes_product(uploads, shard * job->bytes.params);
+}
+
+void dtp_closed_form_communication(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                   const struct dtp_plan *plan, struct dtp_communication *out)
+{
+    struct traffic job = {.cluster = cluster,
+                          .plan = plan,
+                          .reductions = plan->accumulate_sync ? plan->accumulate : 1,
+                          .out = out};
+    *out = (struct dtp_communication){0};
+    dtp_units_count(transformer, cluster, plan, &job.units);
+    dtp_element_bytes_count(plan, &job.bytes);
+    if (!dtp_plan_shards_params(plan)) {
+        if (plan->runtime == DTP_RUNTIME_TORCH)
+            replicated_torch(&job);
+        else if (plan->runtime == DTP_RUNTIME_DEEPSPEED)
+            replicated_deepspeed(&job);
+        else
+            replicated_buffered(&job);
+    } else if (plan->runtime == DTP_RUNTIME_DEEPSPEED) {
+        sharded_deepspeed(&job);
+    } else {
+        sharded_units(&job);
+    }
+    if (plan->offload != DTP_OFFLOAD_NONE)
+        add_host_copies(&job);
+}

@@ -1,0 +1,170 @@
+/* Peak memory where every GPU holds all parameters: DDP, ZeRO-1, ZeRO-2 under each runtime.
+ *
+ * Notation: p bytes of a stored parameter, c of the compute dtype, psi parameters, P of one layer, V h of the
+ * embedding, T tokens. */
+#include "bytes.h"
+#include "memory_instant.h"
+
+#define DEEPSPEED_BUCKET 500000000u /* reduce_bucket_size, elements */
+
+/* Copies of weights that autocast made: cast once in forward, saved for backward, freed layer by layer. Under eager
+ * checkpointing autocast's cache keeps them to the end of forward (it is cleared when the context ends); under
+ * compiled checkpointing only the recomputed layer has any. */
+static uint64_t cast_weights(const struct dtp_memory_job *job, uint64_t layers, bool recomputing)
+{
+    if (!dtp_plan_autocast(job->plan))
+        return 0;
+    uint64_t casts = job->activations.checkpoint_every ? (recomputing ? 1 : 0) : layers;
+    return job->bytes.compute * casts * job->units.layer_cast;
+}
+
+static uint64_t head_cast(const struct dtp_memory_job *job)
+{
+    return dtp_plan_autocast(job->plan) ? job->bytes.compute * job->units.embedding : 0;
+}
+
+/* How many elements of gradients rest on this GPU when `done` elements have been through backward in the last
+ * micro-step.
+ *   torch, several GPUs   DDP's buckets hold all of them from construction; without gradient_as_bucket_view each
+ *                         .grad is a second copy
+ *   torch, one GPU        .grad as it is made (zero_grad sets it to None)
+ *   DeepSpeed             stage 1 as they are made, stage 2 only this rank's partition
+ *   Megatron, ours        one buffer, allocated once; ours is sharded under ZeRO-2
+ * With accumulation those of the first micro-step stay. */
+static uint64_t resting_gradients(const struct dtp_memory_job *job, uint64_t done)
+{
+    const struct dtp_plan *plan = job->plan;
+    uint64_t total = job->units.total, shard = dtp_divide_up(total, job->units.ranks);
+    uint64_t made = plan->accumulate > 1 ? total : done;
+    switch (plan->runtime) {
+    case DTP_RUNTIME_TORCH:
+        if (job->cluster->gpus == 1)
+            return made;
+        return total + (plan->ddp_bucket_view ? 0 : made);
+    case DTP_RUNTIME_DEEPSPEED:
+        return plan->strategy != DTP_ZERO2 ? made : made < shard ? made : shard;
+    case DTP_RUNTIME_MEGATRON: return total;
+    case DTP_RUNTIME_DTPLAN: return plan->strategy == DTP_ZERO2 ? shard : total;
+    }
+    return 0;
+}
+
+/* Buffers that reduction needs during backward. torch: the largest gradient before it is copied into its bucket (the
+ * down matrix, at the instant that matters). DeepSpeed: the IPG bucket of reduce_bucket_size elements, two with
+ * overlap_comm, and the flattened copy that is all-reduced. Ours under ZeRO-2: one layer's gradients in flight and one
+ * being made. */
+static uint64_t reduction_buffers(const struct dtp_memory_job *job)
+{
+    const struct dtp_units *u = &job->units;
+    uint64_t bucket = u->total < DEEPSPEED_BUCKET ? u->total : DEEPSPEED_BUCKET;
+    switch (job->plan->runtime) {
+    case DTP_RUNTIME_TORCH: return job->bytes.grads * u->down;
+    case DTP_RUNTIME_DEEPSPEED:
+        if (job->plan->strategy == DTP_DDP)
+            return job->bytes.grads * u->down;
+        return job->bytes.grads * bucket * (job->plan->deepspeed_overlap ? 3 : 2);
+    case DTP_RUNTIME_MEGATRON: return 0;
+    case DTP_RUNTIME_DTPLAN: return job->plan->strategy == DTP_ZERO2 ? 2 * job->bytes.grads * u->layer : 0;
+    }
+    return 0;
+}
+
+/* Forward's end, and the loss with all activations and casts standing. */
+static void forward_and_loss(struct dtp_memory_job *job)
+{
+    uint64_t layers = job->transformer->layers;
+    bool autocast_cache = job->activations.checkpoint_every && !job->plan->compile && dtp_plan_autocast(job->plan);
+    struct dtp_instant instant = dtp_instant_at_rest(job);
+    instant.bytes[DTP_OWNER_GRADS] = job->bytes.grads * resting_gradients(job, 0);
+    instant.bytes[DTP_OWNER_ACTIVATIONS] =
+        dtp_saved_activations(job, layers) + dtp_tokens_bytes(job, job->activations.head);
+    instant.bytes[DTP_OWNER_WEIGHTS] = cast_weights(job, layers, false) + head_cast(job);
+    instant.bytes[DTP_OWNER_LOGITS] = dtp_tokens_bytes(job, job->activations.loss);
+    if (dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED) /* the head's gradient is made in forward */
+        instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * job->units.embedding;
+    dtp_memory_consider(job, DTP_PHASE_LOSS, &instant);
+
+    instant.bytes[DTP_OWNER_REDUCE] = 0;
+    instant.bytes[DTP_OWNER_LOGITS] = dtp_tokens_bytes(job, job->activations.logits);
+    if (autocast_cache)
+        instant.bytes[DTP_OWNER_WEIGHTS] += job->bytes.compute * layers * job->units.layer_cast;
+    dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &instant);
+}
+
+/* Backward of the head: the logits' gradient, the head's gradient in the compute dtype, the hidden gradient. */
+static void head_backward(struct dtp_memory_job *job)
+{
+    struct dtp_instant instant = dtp_instant_at_rest(job);
+    instant.bytes[DTP_OWNER_GRADS] = job->bytes.grads * resting_gradients(job, 0);
+    instant.bytes[DTP_OWNER_ACTIVATIONS] =
+        dtp_saved_activations(job, job->transformer->layers) + dtp_tokens_bytes(job, job->activations.head);
+    instant.bytes[DTP_OWNER_WEIGHTS] = cast_weights(job, job->transformer->layers, false) + head_cast(job);
+    instant.bytes[DTP_OWNER_LOGITS] = dtp_tokens_bytes(job, job->activations.logits_gradient);
+    instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * job->units.embedding;
+    instant.bytes[DTP_OWNER_WORKSPACE] += dtp_tokens_bytes(job, job->activations.gradient);
+    dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &instant);
+}
+
+/* Worst instant of the backward of layer `layer`. */
+static void layer_backward(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t layer)
+{
+    const struct dtp_units *u = &job->units;
+    uint64_t above = job->transformer->layers - 1 - layer;
+    uint64_t done = u->embedding + above * u->layer;
+    if (job->plan->runtime == DTP_RUNTIME_TORCH && job->cluster->gpus == 1)
+        done += u->down;
+    uint64_t recomputed = dtp_recomputed_activations(job, layer);
+    struct dtp_instant instant = dtp_instant_at_rest(job);
+    instant.bytes[DTP_OWNER_GRADS] = job->bytes.grads * resting_gradients(job, done);
+    instant.bytes[DTP_OWNER_ACTIVATIONS] = dtp_saved_activations(job, layer + 1) + recomputed;
+    instant.bytes[DTP_OWNER_WEIGHTS] = cast_weights(job, layer + 1, recomputed != 0);
+    if (instant.bytes[DTP_OWNER_WEIGHTS]) /* the down matrix's cast is freed as its gradient is made */
+        instant.bytes[DTP_OWNER_WEIGHTS] -= job->bytes.compute * u->down;
+    if (job->cluster->gpus > 1)
+        instant.bytes[DTP_OWNER_REDUCE] = reduction_buffers(job);
+    instant.bytes[DTP_OWNER_WORKSPACE] += dtp_backward_workspace(job);
+    dtp_memory_consider(job, phase, &instant);
+}
+
+/* End of backward: the embedding's dense gradient and the partial sums it is made of. Tied to the head, it is a second
+ * tensor beside the head's until the two are added. */
+static void embedding_backward(struct dtp_memory_job *job)
+{
+    const struct dtp_units *u = &job->units;
+    bool buffered = job->plan->runtime == DTP_RUNTIME_MEGATRON || job->plan->runtime == DTP_RUNTIME_DTPLAN;
+    bool extra = job->cluster->gpus > 1 || !u->head;
+    struct dtp_instant instant = dtp_instant_at_rest(job);
+    instant.bytes[DTP_OWNER_GRADS] = job->bytes.grads * resting_gradients(job, u->total);
+    instant.bytes[DTP_OWNER_REDUCE] = (buffered || !extra ? 0 : job->bytes.grads * u->embedding) +
+                                      (job->plan->runtime == DTP_RUNTIME_DEEPSPEED ? reduction_buffers(job) : 0);
+    instant.bytes[DTP_OWNER_WORKSPACE] +=
+        job->activations.embedding_backward + dtp_tokens_bytes(job, job->activations.gradient);
+    dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
+}
+
+/* Optimizer step. foreach AdamW makes a list of sqrt(v), one more moment per local parameter; DeepSpeed turns its
+ * partition of the gradients into fp32. */
+static void optimizer_step(struct dtp_memory_job *job)
+{
+    uint64_t local = dtp_plan_shards_optimizer(job->plan) ? dtp_divide_up(job->units.total, job->units.ranks)
+                                                          : job->units.total;
+    bool offloaded = job->plan->offload != DTP_OFFLOAD_NONE;
+    struct dtp_instant instant = dtp_instant_at_rest(job);
+    instant.bytes[DTP_OWNER_GRADS] = job->bytes.grads * resting_gradients(job, job->units.total);
+    if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED && job->bytes.grads < 4 && !offloaded)
+        instant.bytes[DTP_OWNER_WORKSPACE] += 4 * local;
+    else if (job->plan->optimizer == DTP_ADAMW_FOREACH && job->plan->runtime == DTP_RUNTIME_TORCH)
+        instant.bytes[DTP_OWNER_WORKSPACE] += dtp_dtype_bytes(job->plan->precision.moments) * local;
+    dtp_memory_consider(job, DTP_PHASE_STEP, &instant);
+}
+
+void dtp_memory_replicated(struct dtp_memory_job *job)
+{
+    uint64_t last = job->transformer->layers - 1;
+    forward_and_loss(job);
+    head_backward(job);
+    layer_backward(job, DTP_PHASE_EARLY_BACKWARD, last);
+    layer_backward(job, DTP_PHASE_LATE_BACKWARD, 0);
+    embedding_backward(job);
+    optimizer_step(job);
+}

@@ -1,0 +1,264 @@
+#include "sharding.h"
+
+#include "activations.h"
+#include "bytes.h"
+
+/* ---- units ----------------------------------------------------------------------------------------------------- */
+
+/* PyTorch's pinned allocator rounds every allocation up to a power of two (CachingHostAllocator.h): a 9 GB flat
+ * buffer pins 16 GB. */
+static uint64_t pinned(uint64_t bytes)
+{
+    if (bytes <= 1)
+        return bytes;
+    unsigned shift = 64u - (unsigned)__builtin_clzll(bytes - 1);
+    return shift > 62 ? bytes : UINT64_C(1) << shift;
+}
+
+/* Sums over the tensors of one group: elements, elements of a rank's shard, tensors, and the host bytes of the shards
+ * when each is a pinned tensor of its own with `element_bytes` an element (0: not wanted). */
+struct tensor_sum {
+    uint64_t ranks, element_bytes, elements, shard, tensors, pinned_bytes;
+};
+
+/* A parameter [rows, width]: sharded along its rows with torch.chunk, every rank stores ceil(rows/N) of them. */
+static void add_tensor(struct tensor_sum *sum, uint64_t rows, uint64_t width)
+{
+    sum->elements += rows * width;
+    uint64_t shard = dtp_divide_up(rows, sum->ranks) * width;
+    sum->shard += shard;
+    sum->tensors++;
+    if (sum->element_bytes)
+        sum->pinned_bytes += pinned(shard * sum->element_bytes);
+}
+
+static void add_vector(struct tensor_sum *sum, uint64_t elements, bool present)
+{
+    if (present)
+        add_tensor(sum, elements, 1);
+}
+
+static void add_norm(struct tensor_sum *sum, const struct dtp_transformer *t, uint64_t width, bool present)
+{
+    add_vector(sum, width, present);
+    add_vector(sum, width, present && t->norm_bias);
+}
+
+/* One layer as its modules make parameters, weights [out, in]. */
+static void sum_layer(const struct dtp_transformer *t, const struct dtp_plan *plan, struct tensor_sum *sum)
+{
+    uint64_t h = t->hidden, f = t->ffn, d_q = t->heads * t->head_dim, d_kv = t->kv_heads * t->head_dim;
+    if (plan->fused_qkv) {
+        add_tensor(sum, d_q + 2 * d_kv, h);
+        add_vector(sum, d_q + 2 * d_kv, t->qkv_bias);
+    } else {
+        add_tensor(sum, d_q, h);
+        add_tensor(sum, d_kv, h);
+        add_tensor(sum, d_kv, h);
+        add_vector(sum, d_q, t->qkv_bias);
+        add_vector(sum, d_kv, t->qkv_bias);
+        add_vector(sum, d_kv, t->qkv_bias);
+    }
+    add_tensor(sum, h, d_q);
+    add_vector(sum, h, t->attention_output_bias);
+    uint64_t up = t->activation == DTP_SWIGLU && plan->fused_gate_up ? 2 * f : f;
+    for (int i = 0; i < (t->activation == DTP_SWIGLU && !plan->fused_gate_up ? 2 : 1); i++) {
+        add_tensor(sum, up, h);
+        add_vector(sum, up, t->mlp_bias);
+    }
+    add_tensor(sum, h, f);
+    add_vector(sum, h, t->mlp_bias);
+    add_norm(sum, t, h, true);
+    add_norm(sum, t, h, true);
+    add_vector(sum, t->head_dim, t->qk_norm);
+    add_vector(sum, t->head_dim, t->qk_norm);
+}
+
+static void sum_root(const struct dtp_transformer *t, struct tensor_sum *sum)
+{
+    add_tensor(sum, t->vocab, t->hidden);
+    if (t->position == DTP_POSITION_LEARNED)
+        add_tensor(sum, t->positions, t->hidden);
+    add_norm(sum, t, t->hidden, t->embedding_norm);
+    add_norm(sum, t, t->hidden, t->final_norm);
+    if (!t->tied_head)
+        add_tensor(sum, t->vocab, t->hidden);
+    add_vector(sum, t->vocab, t->head_bias);
+}
+
+/* Ranks that share one copy: everything for the ZeRO stages and FSDP, the shard group where the plan names one. */
+static uint64_t shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+{
+    if (plan->strategy == DTP_DDP)
+        return 1;
+    uint64_t group = plan->shard_group;
+    if (!group)
+        group = plan->strategy == DTP_HYBRID_SHARD ? cluster->gpus_per_node : cluster->gpus;
+    return group && group < cluster->gpus ? group : cluster->gpus;
+}
+
+static void count_unit_layers(const struct dtp_transformer *t, const struct dtp_plan *plan, struct dtp_units *out)
+{
+    if (!plan->wrap_layers)
+        return;
+    out->layers_per_unit = plan->wrap_layers < t->layers ? plan->wrap_layers : t->layers;
+    out->count = dtp_divide_up(t->layers, out->layers_per_unit);
+    out->last_unit_layers = t->layers - (out->count - 1) * out->layers_per_unit;
+}
+
+void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                     const struct dtp_plan *plan, struct dtp_units *out)
+{
+    const struct dtp_transformer *t = transformer;
+    *out = (struct dtp_units){.ranks = shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden};
+    out->replicas = cluster->gpus / out->ranks;
+    struct tensor_sum layer = {.ranks = out->ranks}, root = {.ranks = out->ranks};
+    sum_layer(t, plan, &layer);
+    sum_root(t, &root);
+    count_unit_layers(t, plan, out);
+    out->layer = layer.elements;
+    out->layer_shard = layer.shard;
+    uint64_t d_q = t->heads * t->head_dim, d_kv = t->kv_heads * t->head_dim, up = t->activation == DTP_SWIGLU ? 2 : 1;
+    out->layer_matmul = t->hidden * (2 * d_q + 2 * d_kv + (up + 1) * t->ffn);
+    out->layer_cast = out->layer_matmul + (t->qkv_bias ? d_q + 2 * d_kv : 0) +
+                      (t->attention_output_bias ? t->hidden : 0) + (t->mlp_bias ? up * t->ffn + t->hidden : 0);
+    out->largest = t->hidden * (plan->fused_gate_up ? up * t->ffn : t->ffn);
+    out->down = t->hidden * t->ffn;
+    out->head = t->tied_head ? 0 : out->embedding;
+    out->total = t->layers * layer.elements + root.elements;
+    out->total_shard = t->layers * layer.shard + root.shard;
+    out->root = out->count ? root.elements : out->total;
+    out->root_shard = out->count ? root.shard : out->total_shard;
+    out->tensors_per_layer = layer.tensors;
+    out->tensors = t->layers * layer.tensors + root.tensors;
+}
+
+/* ---- bytes per element ----------------------------------------------------------------------------------------- */
+
+/* torch stores what the recipe calls params and casts on the way to the matmul; the other runtimes hold the weights in
+ * the compute dtype and the recipe's master copy beside the moments (DeepSpeed bf16/fp16 engine, Megatron's mixed
+ * precision optimizer, our executor). */
+static uint64_t stored_bytes(const struct dtp_plan *plan)
+{
+    unsigned params = dtp_dtype_bytes(plan->precision.params), compute = dtp_plan_compute_bytes(plan);
+    return plan->runtime == DTP_RUNTIME_TORCH || params < compute ? params : compute;
+}
+
+/* Adam keeps two moments, plain SGD none; 8-bit Adam one byte each (its scales, 4 bytes per 256, are left out). */
+static uint64_t moments_bytes(const struct dtp_plan *plan)
+{
+    switch (plan->optimizer) {
+    case DTP_SGD: return 0;
+    case DTP_ADAM8BIT: return 2;
+    case DTP_ADAMW_FUSED:
+    case DTP_ADAMW_FOREACH: break;
+    }
+    return 2 * (uint64_t)dtp_dtype_bytes(plan->precision.moments);
+}
+
+/* Where gradients rest: torch in the dtype of the parameters (FSDP2 casts back to it after reducing), DeepSpeed in the
+ * model's dtype, Megatron and our executor in a buffer of the reduce dtype that matmuls accumulate into. */
+static uint64_t grads_bytes(const struct dtp_plan *plan, uint64_t stored)
+{
+    bool buffer = plan->runtime == DTP_RUNTIME_MEGATRON || plan->runtime == DTP_RUNTIME_DTPLAN;
+    return buffer ? dtp_dtype_bytes(plan->precision.reduce) : stored;
+}
+
+void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out)
+{
+    uint64_t stored = stored_bytes(plan), master = dtp_dtype_bytes(plan->precision.master);
+    bool replicated = plan->strategy == DTP_DDP || plan->strategy == DTP_ZERO1;
+    *out = (struct dtp_element_bytes){.params = stored,
+                                      .compute = dtp_plan_compute_bytes(plan),
+                                      .grads = grads_bytes(plan, stored),
+                                      .reduce = dtp_dtype_bytes(plan->precision.reduce),
+                                      .optimizer = moments_bytes(plan)};
+    if (master > stored)
+        out->optimizer += master;
+    out->gathered = plan->precision.fp8_all_gather ? 1 : out->compute;
+    /* DDP reduces gradients in their own dtype, fp32 under autocast; DeepSpeed in the model's dtype. */
+    if ((plan->runtime == DTP_RUNTIME_TORCH && replicated) || plan->runtime == DTP_RUNTIME_DEEPSPEED)
+        out->reduce = out->grads;
+}
+
+bool dtp_plan_shards_params(const struct dtp_plan *plan)
+{
+    return plan->strategy == DTP_ZERO3 || plan->strategy == DTP_FULL_SHARD || plan->strategy == DTP_SHARD_GRAD_OP ||
+           plan->strategy == DTP_HYBRID_SHARD;
+}
+
+bool dtp_plan_shards_grads(const struct dtp_plan *plan)
+{
+    return plan->strategy == DTP_ZERO2 || dtp_plan_shards_params(plan);
+}
+
+bool dtp_plan_shards_optimizer(const struct dtp_plan *plan)
+{
+    return plan->strategy != DTP_DDP;
+}
+
+/* ---- state at rest --------------------------------------------------------------------------------------------- */
+
+#define DEEPSPEED_SUB_GROUP 1000000000u   /* elements the optimizer works on at a time */
+#define DEEPSPEED_SWAP_BUFFERS 4u         /* of the largest sub-group: fp32 weight, two moments, gradient */
+#define DEEPSPEED_PARAM_BUFFERS 500000000u /* elements: 5 buffers of 1e8 for parameters read from NVMe */
+
+/* ZeRO-Offload: fp32 master and gradients and the staging copy in the model's dtype are pinned flat buffers, the
+ * moments are pageable. ZeRO-Infinity keeps only its swap buffers in memory. */
+static void offload_deepspeed(uint64_t shard, const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
+                              struct dtp_state_bytes *out)
+{
+    uint64_t moments = moments_bytes(plan) * shard;
+    out->optimizer = 0;
+    if (plan->offload == DTP_OFFLOAD_NVME) {
+        uint64_t group = shard < DEEPSPEED_SUB_GROUP ? shard : DEEPSPEED_SUB_GROUP;
+        out->nvme = 4 * shard + moments + (dtp_plan_shards_params(plan) ? bytes->params * shard : 0);
+        out->host = DEEPSPEED_SWAP_BUFFERS * pinned(4 * group) + pinned(4 * shard);
+        if (dtp_plan_shards_params(plan))
+            out->host += pinned(bytes->params * DEEPSPEED_PARAM_BUFFERS);
+    } else {
+        out->host = 2 * pinned(4 * shard) + pinned(bytes->params * shard) + moments;
+    }
+    if (plan->offload != DTP_OFFLOAD_OPTIMIZER)
+        out->params = 0;
+}
+
+/* CPUOffloadPolicy: every sharded parameter and every gradient is a pinned tensor of its own, the moments (zeros_like
+ * of a parameter) are pageable. */
+static void offload_torch(const struct dtp_transformer *t, const struct dtp_units *units, const struct dtp_plan *plan,
+                          const struct dtp_element_bytes *bytes, struct dtp_state_bytes *out)
+{
+    struct tensor_sum layer = {.ranks = units->ranks, .element_bytes = bytes->params}, root = layer;
+    sum_layer(t, plan, &layer);
+    sum_root(t, &root);
+    out->host = 2 * (t->layers * layer.pinned_bytes + root.pinned_bytes) + moments_bytes(plan) * units->total_shard;
+    out->params = out->grads = out->optimizer = 0;
+}
+
+void dtp_state_bytes_count(const struct dtp_transformer *transformer, const struct dtp_units *units,
+                           const struct dtp_plan *plan, struct dtp_state_bytes *out)
+{
+    struct dtp_element_bytes bytes;
+    dtp_element_bytes_count(plan, &bytes);
+    /* FSDP2 pads each parameter; the flat buffers of ZeRO, Megatron and our arenas pad only their end. */
+    bool padded = plan->runtime == DTP_RUNTIME_TORCH && dtp_plan_shards_params(plan);
+    uint64_t shard = padded ? units->total_shard : dtp_divide_up(units->total, units->ranks);
+    *out = (struct dtp_state_bytes){
+        .params = bytes.params * (dtp_plan_shards_params(plan) ? shard : units->total),
+        .grads = bytes.grads * (dtp_plan_shards_grads(plan) ? shard : units->total),
+        .optimizer = bytes.optimizer * (dtp_plan_shards_optimizer(plan) ? shard : units->total)};
+    if (plan->offload == DTP_OFFLOAD_NONE)
+        return;
+    if (plan->runtime == DTP_RUNTIME_TORCH) {
+        offload_torch(transformer, units, plan, &bytes, out);
+    } else if (plan->runtime == DTP_RUNTIME_DEEPSPEED) {
+        offload_deepspeed(shard, plan, &bytes, out);
+    } else { /* ours: exact sizes, registered instead of rounded; gradients land beside the state */
+        out->host = out->optimizer + bytes.grads * shard;
+        out->optimizer = 0;
+        if (plan->offload != DTP_OFFLOAD_OPTIMIZER) {
+            out->host += out->params;
+            out->params = 0;
+        }
+    }
+}
