@@ -1,0 +1,116 @@
+#include "collective_cost.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "hardware.h"
+
+static double operation_s(const struct dtp_cluster *cluster, struct dtp_group group, enum dtp_collective collective,
+                          double sent_bytes)
+{
+    struct dtp_collective_cost cost = dtp_collective_cost(cluster, &group, collective);
+    return dtp_collective_time(&cost, sent_bytes);
+}
+
+/* Long ring on 8 A100: bus = 300e9 * 0.79 * (1 - 0.33/8) = 227.2e9; Simple latency 8.4 + 7 * 3.4 = 32.2 us. */
+static void test_long_ring_by_hand(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_a100(), 8, 8);
+    struct dtp_group group = dtp_group_consecutive(&cluster, 8);
+    assert_near(dtp_group_bus_bytes_per_s(&cluster, &group), 227.22e9, 1e-4);
+    assert_near(operation_s(&cluster, group, DTP_ALL_GATHER, 1e9), 32.2e-6 + 1e9 / 227.22e9, 1e-4);
+    assert_near(operation_s(&cluster, group, DTP_ALL_REDUCE, 2e9), 56e-6 + 2e9 / 227.22e9, 1e-4);
+    assert_true(operation_s(&cluster, group, DTP_ALL_GATHER, 0) == 0);
+}
+
+/* Small messages take LL: 6.6 us + 7 hops of 0.6 us and little else. */
+static void test_small_messages_are_latency(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    double time = operation_s(&cluster, dtp_group_consecutive(&cluster, 8), DTP_ALL_GATHER, 1024);
+    assert_near(time, 6.6e-6 + 7 * 0.6e-6, 0.01);
+}
+
+/* vTrain's all-reduce tables of one A100 node (published_collectives.csv c-131..c-179): bus bandwidth in GB/s. */
+static void test_published_all_reduces(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t ranks;
+        double bytes, bus_gb_per_s;
+    } rows[] = {{2, 1 << 30, 197.3}, {4, 1 << 30, 221.9}, {8, 1 << 30, 229.4}, {2, 1 << 28, 184.4},
+                {4, 1 << 28, 208.7}, {8, 1 << 28, 217.3}, {4, 1 << 26, 185.1}, {8, 1 << 26, 202.5}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct dtp_cluster cluster = test_cluster(test_a100(), rows[i].ranks, 8);
+        double sent = 2 * rows[i].bytes * (rows[i].ranks - 1) / rows[i].ranks;
+        double time = operation_s(&cluster, dtp_group_consecutive(&cluster, rows[i].ranks), DTP_ALL_REDUCE, sent);
+        assert_near(sent / time / 1e9, rows[i].bus_gb_per_s, 0.16);
+    }
+}
+
+/* Measured on 4 H200 of one host from the host API, which adds about 25 us (h200_collectives.csv). */
+static void test_measured_h200(void **state)
+{
+    (void)state;
+    static const struct {
+        enum dtp_collective collective;
+        double bytes, time_s;
+    } rows[] = {{DTP_ALL_GATHER, 1 << 30, 2.495e-3},     {DTP_ALL_GATHER, 1 << 28, 6.76e-4},
+                {DTP_ALL_GATHER, 1 << 26, 2.017e-4},     {DTP_REDUCE_SCATTER, 1 << 30, 2.53e-3},
+                {DTP_REDUCE_SCATTER, 1 << 26, 2.043e-4}, {DTP_ALL_REDUCE, 1 << 30, 4.579e-3},
+                {DTP_ALL_REDUCE, 1 << 28, 1.206e-3},     {DTP_ALL_REDUCE, 1 << 26, 3.363e-4}};
+    struct dtp_cluster cluster = test_cluster(test_h200(), 4, 8);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        double sent = rows[i].bytes * 3 / 4 * (rows[i].collective == DTP_ALL_REDUCE ? 2 : 1);
+        double time = operation_s(&cluster, dtp_group_consecutive(&cluster, 4), rows[i].collective, sent);
+        assert_near(time + 25e-6, rows[i].time_s, 0.13);
+    }
+}
+
+/* Beyond one node the node's network is the ring's narrowest point, whoever shares it. */
+static void test_network_is_shared(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 16, 8);
+    cluster.machine.network_bytes_per_s = 100e9;
+    struct dtp_group world = dtp_group_consecutive(&cluster, 16), replicas = dtp_group_strided(&cluster, 8);
+    assert_int_equal(world.nodes, 2);
+    assert_int_equal(replicas.ranks, 2);
+    assert_int_equal(replicas.groups_per_node, 8);
+    assert_near(dtp_group_bus_bytes_per_s(&cluster, &world), 93e9, 1e-9);
+    assert_near(dtp_group_bus_bytes_per_s(&cluster, &replicas), 93e9 / 8, 1e-9);
+    cluster.oversubscription = 2;
+    assert_near(dtp_group_bus_bytes_per_s(&cluster, &world), 46.5e9, 1e-9);
+}
+
+static void test_time_grows_with_bytes_and_ranks(void **state)
+{
+    (void)state;
+    double before = 0;
+    for (double bytes = 1; bytes < 1e12; bytes *= 3) {
+        struct dtp_cluster cluster = test_cluster(test_h200(), 64, 8);
+        double time = operation_s(&cluster, dtp_group_consecutive(&cluster, 64), DTP_REDUCE_SCATTER, bytes);
+        assert_true(time >= before);
+        before = time;
+    }
+    before = 0;
+    for (uint32_t ranks = 16; ranks <= 4096; ranks *= 2) {
+        struct dtp_cluster cluster = test_cluster(test_h200(), ranks, 8);
+        double time = operation_s(&cluster, dtp_group_consecutive(&cluster, ranks), DTP_ALL_GATHER, 1e8);
+        assert_true(time > before);
+        before = time;
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_long_ring_by_hand),     cmocka_unit_test(test_small_messages_are_latency),
+        cmocka_unit_test(test_published_all_reduces), cmocka_unit_test(test_measured_h200),
+        cmocka_unit_test(test_network_is_shared),     cmocka_unit_test(test_time_grows_with_bytes_and_ranks)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
