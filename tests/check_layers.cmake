@@ -9,7 +9,7 @@
 cmake_minimum_required(VERSION 3.22)
 
 set(libc "(assert|complex|ctype|dirent|errno|fcntl|fenv|float|fnmatch|getopt|glob|inttypes|iso646|langinfo|libgen|limits|\
-locale|math|poll|pthread|regex|sched|setjmp|signal|spawn|stdalign|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|\
+locale|math|poll|pthread|regex|sched|search|setjmp|signal|spawn|stdalign|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|\
 stdnoreturn|string|strings|tgmath|threads|time|uchar|unistd|wchar|wctype|sys/[a-z]+)\\.h")
 set(gsl "gsl/[a-z0-9_]+\\.h")
 set(cuda "(cuda|cuda_[a-z0-9_]+|cooperative_groups|mma|curand_kernel|vector_types)\\.h|cub/[a-z_]+\\.cuh|math_constants\\.h")

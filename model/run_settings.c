@@ -1,0 +1,408 @@
+/* From a row's words to settings of a scenario: the same keys a person would type, so that no rule is written twice.
+ *
+ * What a row does not state follows from its framework, by the table below. Each entry says what that framework does
+ * when nobody asks for anything else; the sources are named. */
+#include "run_table.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- frameworks ------------------------------------------------------------------------------------------------ */
+
+/* What "selective" checkpointing means to a framework. */
+enum selective { SELECTIVE_ATTENTION, SELECTIVE_MATMUL, SELECTIVE_EVERY_SECOND_BLOCK, SELECTIVE_POINTWISE };
+
+struct framework {
+    const char *word; /* in the framework's text, any case; the first entry that fits counts */
+    const char *runtime;
+    const char *optimizer, *loss;
+    const char *attention; /* its fused kernel; unfused where flash_attention is 0 */
+    const char *reduce;    /* dtype of gradients on the wire under bf16 compute; NULL = the precision recipe's */
+    enum selective selective;
+    bool unfused_unless_asked; /* an empty flash_attention means none */
+    bool fsdp1, accumulate_sync, fused_matmuls, reference_rope;
+};
+
+/* Megatron's, NeMo's and InternEvo's layers are fused kernels over a flat gradient buffer with a distributed optimizer:
+ * the megatron rules. llmq is a C++/CUDA program of fused kernels without an autograd graph, as our executor is.
+ *
+ * llm-foundry: Composer's FSDP modes DEFAULT and PURE both reduce in bf16 (get_mixed_precision leaves reduce_dtype unset
+ *   or sets it to bf16); its no_sync is for DDP models only, so FSDP reduces in every micro-step; MPT has one Wqkv, a
+ *   FlashAttention-1 kernel (attn_impl triton, submit_benchmarks.py) and flash-attn's fused cross entropy; DecoupledAdamW
+ *   runs one operation after the other, nearest to foreach.
+ * torchtitan: reduces in fp32 and in every micro-step; SDPA of 2024; selective = op-SAC unless the notes say (layer).
+ * fms-fsdp: its bfSixteen policy reduces in bf16; SDPA of 2024; selective = every k-th block (k is not stated: 2).
+ * "PyTorch 2.x": the reference model of h200_torch_runs.csv: fused QKV and gate+up, RoPE in fp32, no_sync.
+ * Megatron-DeepSpeed, NeMo-Megatron and Megatron-LM of 2021-23 ran unfused attention unless flash was asked for. */
+#define MEGATRON_RULES                                                                                                  \
+    .runtime = "megatron", .optimizer = "adamw-fused", .loss = "fused", .selective = SELECTIVE_ATTENTION,               \
+    .fused_matmuls = true
+#define EXECUTOR_RULES                                                                                                  \
+    .runtime = "dtplan", .optimizer = "adamw-fused", .loss = "fused", .selective = SELECTIVE_POINTWISE,                 \
+    .fused_matmuls = true, .attention = "flash"
+static const struct framework frameworks[] = {
+    {.word = "llm-foundry", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1",
+     .reduce = "bf16", .selective = SELECTIVE_MATMUL, .fsdp1 = true, .accumulate_sync = true, .fused_matmuls = true},
+    {.word = "torchtitan", .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",
+     .selective = SELECTIVE_MATMUL, .accumulate_sync = true},
+    {.word = "fms-fsdp", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",
+     .reduce = "bf16", .selective = SELECTIVE_EVERY_SECOND_BLOCK, .fsdp1 = true},
+    {.word = "PyTorch 2.", .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",
+     .selective = SELECTIVE_MATMUL, .fused_matmuls = true, .reference_rope = true},
+    {.word = "llmq", EXECUTOR_RULES},
+    {.word = "llm.c", EXECUTOR_RULES},
+    {.word = "Megatron-DeepSpeed", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
+    {.word = "NeMo-Megatron", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
+    {.word = "PTD-P", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
+    {.word = "Megatron", MEGATRON_RULES, .attention = "flash"},
+    {.word = "NeMo", MEGATRON_RULES, .attention = "flash"},
+    {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},
+    {.word = "DeepSpeed", .runtime = "deepspeed", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",
+     .selective = SELECTIVE_ATTENTION},
+    {.word = "", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash",
+     .selective = SELECTIVE_MATMUL},
+};
+
+/* Programs whose runs none of the four runtimes describes. */
+static const char *const foreign[] = {"JAX", "MaxText", "Paxml", "Colossal", "MindSpore", "Paddle", "OneFlow", "Alpa",
+                                      "TensorFlow", "Praxis"};
+
+static const struct framework *framework_of(const struct dtp_run *run, struct dtp_faults *faults)
+{
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+        if (strcasestr(run->framework, foreign[i])) {
+            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "framework '%.60s' is not modelled", run->framework);
+            return NULL;
+        }
+    const struct framework *found = frameworks;
+    while (!strcasestr(run->framework, found->word))
+        found++;
+    return found;
+}
+
+/* ---- writing settings ------------------------------------------------------------------------------------------ */
+
+struct writer {
+    const struct dtp_run *run;
+    const struct framework *framework;
+    struct dtp_scenario *scenario;
+    struct dtp_faults *faults;
+    enum dtp_status status;
+};
+
+static void set(struct writer *w, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void set(struct writer *w, const char *key, const char *format, ...)
+{
+    char value[128];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(value, sizeof value, format, arguments);
+    va_end(arguments);
+    enum dtp_status status = dtp_scenario_set(w->scenario, key, value, NULL, 0, w->faults);
+    if (status > w->status)
+        w->status = status;
+}
+
+static void set_count(struct writer *w, const char *key, uint64_t value)
+{
+    set(w, key, "%" PRIu64, value);
+}
+
+static void set_switch(struct writer *w, const char *key, bool on)
+{
+    set(w, key, on ? "on" : "off");
+}
+
+#define REFUSE(w, ...) ((w)->status = dtp_fault((w)->faults, DTP_BAD_INPUT, NULL, 0, __VA_ARGS__))
+
+/* A 0 | 1 column; `otherwise` where it is empty. */
+static bool flag(struct writer *w, const char *column, const char *text, bool otherwise)
+{
+    if (!*text)
+        return otherwise;
+    if (strcmp(text, "0") && strcmp(text, "1"))
+        REFUSE(w, "%s '%.20s' is neither 0 nor 1", column, text);
+    return *text == '1';
+}
+
+/* ---- model and cluster ----------------------------------------------------------------------------------------- */
+
+static void write_model(struct writer *w, const struct dtp_transformer *shape)
+{
+    set_count(w, "layers", shape->layers);
+    set_count(w, "hidden", shape->hidden);
+    set_count(w, "heads", shape->heads);
+    set_count(w, "kv_heads", shape->kv_heads);
+    set_count(w, "ffn", shape->ffn);
+    set_count(w, "vocab", shape->vocab);
+    set_count(w, "seq", w->run->sequence);
+}
+
+/* Nodes are filled one after the other: a job smaller than a node takes part of one. What is not stated (GPUs a node,
+ * network) is that of the machine the GPU usually comes in. */
+static void write_cluster(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    set(w, "gpu", "%s", run->gpu_key);
+    set_count(w, "gpus", run->gpus);
+    if (run->gpus_per_node)
+        set_count(w, "gpus_per_node", run->gpus_per_node < run->gpus ? run->gpus_per_node : run->gpus);
+    if (run->node_network_gbit_per_s > 0)
+        set(w, "network_gbit_per_s", "%.17g", run->node_network_gbit_per_s);
+}
+
+/* ---- batch ----------------------------------------------------------------------------------------------------- */
+
+/* Micro-steps a step: the column, or what the global batch leaves after GPUs and micro batch, or 1 when neither is
+ * given. Three columns that contradict each other are no configuration. */
+static uint64_t accumulation(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    uint64_t micro_step = run->micro_batch * run->gpus, global = run->global_batch;
+    if (!run->accumulate && !global)
+        return 1;
+    if (!run->accumulate && global % micro_step == 0)
+        return global / micro_step;
+    if (!run->accumulate || (global && micro_step * run->accumulate != global)) {
+        REFUSE(w, "micro_batch_per_gpu %" PRIu64 " x gpus %" PRIu64 " x grad_accum %" PRIu64
+               " does not give global_batch %" PRIu64, run->micro_batch, run->gpus, run->accumulate, global);
+        return 1;
+    }
+    return run->accumulate;
+}
+
+static void write_batch(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    const uint64_t most = UINT32_MAX; /* keeps the product below 2^64 */
+    if (!run->micro_batch)
+        REFUSE(w, "micro_batch_per_gpu is empty");
+    else if (run->micro_batch > most || run->gpus > most || run->accumulate > most)
+        REFUSE(w, "micro_batch_per_gpu, gpus or grad_accum is beyond %" PRIu64, most);
+    else if (run->gpus) {
+        set_count(w, "micro_batch", run->micro_batch);
+        set_count(w, "accumulate", accumulation(w));
+        set_switch(w, "accumulate_sync", w->framework->accumulate_sync);
+    }
+}
+
+/* ---- strategy -------------------------------------------------------------------------------------------------- */
+
+static void write_parallelism(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    const struct {
+        const char *name;
+        uint64_t degree;
+    } others[] = {{"tensor", run->tp}, {"pipeline", run->pp}, {"context", run->cp}};
+    bool data_only = true;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (others[i].degree > 1) {
+            REFUSE(w, "%s parallel %" PRIu64 " is not modelled yet", others[i].name, others[i].degree);
+            data_only = false;
+        }
+    if (!run->gpus)
+        REFUSE(w, "gpus is empty");
+    else if (data_only && run->dp && run->dp != run->gpus)
+        REFUSE(w, "dp %" PRIu64 " is not gpus %" PRIu64 ", and no other parallelism is stated", run->dp, run->gpus);
+}
+
+/* Rules differ between FSDP1 and FSDP2; "FSDP" without a number is from before there were two. */
+static bool is_fsdp1(const struct writer *w)
+{
+    const char *text = w->run->framework;
+    if (strcasestr(text, "FSDP1"))
+        return true;
+    if (strcasestr(text, "FSDP2"))
+        return false;
+    return w->framework->fsdp1 || (!*w->framework->word && strcasestr(text, "FSDP"));
+}
+
+/* ZeRO-2 and ZeRO-3 exist in DeepSpeed only, whatever program uses it; PyTorch's names only in PyTorch, which is whom
+ * Megatron-FSDP follows. */
+static const char *runtime_of(const struct writer *w)
+{
+    const char *strategy = w->run->strategy_key, *runtime = w->framework->runtime;
+    if (strcmp(runtime, "dtplan") == 0)
+        return runtime;
+    if (strcmp(strategy, "zero2") == 0 || strcmp(strategy, "zero3") == 0)
+        return "deepspeed";
+    return strstr(strategy, "shard") ? "torch" : runtime;
+}
+
+static bool is_fsdp(const struct writer *w)
+{
+    return strstr(w->run->strategy_key, "shard") && strcmp(runtime_of(w), "torch") == 0;
+}
+
+static void write_strategy(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    write_parallelism(w);
+    set(w, "runtime", "%s", runtime_of(w));
+    if (!*run->strategy_key)
+        REFUSE(w, "strategy_key is empty");
+    else if (strcmp(run->strategy_key, "single") == 0) {
+        if (run->gpus > 1)
+            REFUSE(w, "strategy_key single contradicts gpus %" PRIu64, run->gpus);
+        set(w, "strategy", "ddp"); /* on one GPU every strategy is this one */
+    } else
+        set(w, "strategy", "%s", run->strategy_key);
+    if (run->shard_group)
+        set_count(w, "shard_group", run->shard_group);
+    if (is_fsdp(w) && is_fsdp1(w))
+        set_switch(w, "fsdp1", true);
+    if (strstr(run->notes, "gradient_as_bucket_view"))
+        set_switch(w, "ddp_bucket_view", true);
+}
+
+/* ---- precision ------------------------------------------------------------------------------------------------- */
+
+/* An unstated dtype is read as bf16: fp16 runs at the same rate on every GPU that has both. */
+static void write_precision(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    const char *dtype = *run->param_dtype ? run->param_dtype : "bf16";
+    bool pure = strstr(run->notes, "pure bf16 params") || strstr(run->notes, "bf16 Adam m,v");
+    bool fp8 = flag(w, "fp8", run->fp8, false) || strcmp(dtype, "fp8") == 0;
+    if (fp8)
+        set(w, "precision", strstr(run->notes, "rowwise") ? "fp8-rowwise" : "fp8-tensorwise");
+    else if (strcmp(dtype, "bf16") == 0)
+        set(w, "precision", pure ? "bf16-pure" : "bf16-mixed");
+    else if (strcmp(dtype, "fp16") == 0)
+        set(w, "precision", "fp16-mixed");
+    else if (strcmp(dtype, "fp32") == 0)
+        set(w, "precision", "fp32");
+    else
+        REFUSE(w, "param_dtype '%.20s' is unknown; known: bf16, fp16, fp32, fp8", dtype);
+    if (fp8 && pure) { /* llmq: bf16 weights, gradients, master and moments around fp8 matmuls */
+        set(w, "param_dtype", "bf16");
+        set(w, "master_dtype", "bf16");
+        set(w, "moment_dtype", "bf16");
+        set(w, "reduce_dtype", "bf16");
+    } else if (w->framework->reduce && is_fsdp(w) && strcmp(dtype, "fp32"))
+        set(w, "reduce_dtype", "%s", w->framework->reduce);
+}
+
+/* ---- memory choices -------------------------------------------------------------------------------------------- */
+
+static void write_selective(struct writer *w)
+{
+    const char *notes = w->run->notes;
+    enum selective selective = w->framework->selective;
+    if (strstr(notes, "selective(op)"))
+        selective = SELECTIVE_MATMUL;
+    if (strstr(notes, "selective(layer)"))
+        selective = SELECTIVE_EVERY_SECOND_BLOCK;
+    switch (selective) {
+    case SELECTIVE_ATTENTION: set(w, "checkpointing", "selective-attention"); break;
+    case SELECTIVE_MATMUL: set(w, "checkpointing", "selective"); break;
+    case SELECTIVE_EVERY_SECOND_BLOCK: set(w, "checkpointing", "every-2"); break;
+    case SELECTIVE_POINTWISE:
+        /* Norms and SwiGLU made again cost bandwidth that an executor of fused kernels hides; matmuls do not. */
+        if (strstr(notes, "recompute-ffn") || strstr(notes, "recompute-att"))
+            REFUSE(w, "recomputing only part of a block's matmuls is not modelled");
+        set(w, "checkpointing", "none");
+        break;
+    }
+}
+
+/* Not stated means none: a source that recomputes says so, for it costs a quarter of the speed. */
+static void write_checkpointing(struct writer *w)
+{
+    const char *text = w->run->checkpointing;
+    if (strcmp(text, "selective") == 0)
+        write_selective(w);
+    else
+        set(w, "checkpointing", "%s", *text ? text : "none");
+}
+
+static bool in_set(const char *set_text, const char *word)
+{
+    size_t length = strlen(word);
+    for (const char *at = set_text; (at = strstr(at, word)); at += length)
+        if ((at == set_text || at[-1] == '+') && (at[length] == 0 || at[length] == '+'))
+            return true;
+    return false;
+}
+
+/* FSDP's CPUOffloadPolicy moves parameters, gradients and optimizer together; DeepSpeed moves gradients along with the
+ * optimizer; our executor moves the optimizer's state (with the master weights) only. */
+static void write_offload(struct writer *w)
+{
+    static const char *const known[] = {"params", "weights", "master", "optimizer", "gradients", "activations"};
+    const char *text = w->run->offload_key, *runtime = runtime_of(w);
+    size_t length = 0;
+    if (!*text || strcmp(text, "none") == 0)
+        return;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        length += in_set(text, known[i]) ? strlen(known[i]) + 1 : 0;
+    bool executor = strcmp(runtime, "dtplan") == 0;
+    bool params = in_set(text, "params"), optimizer = in_set(text, "optimizer");
+    if (length != strlen(text) + 1)
+        REFUSE(w, "offload_key '%.60s' is no +-joined set of params, weights, master, optimizer, gradients, activations",
+               text);
+    else if (in_set(text, "activations") || in_set(text, "weights") || (executor && in_set(text, "gradients")))
+        REFUSE(w, "offload of %s is not modelled%s",
+               in_set(text, "activations") ? "activations" : in_set(text, "weights") ? "weights" : "gradients",
+               executor ? " under the dtplan runtime" : "");
+    else if (params && !executor)
+        set(w, "offload", "params");
+    else if (optimizer && !params && strcmp(runtime, "torch"))
+        set(w, "offload", "optimizer");
+    else
+        REFUSE(w, "offload of %.60s is not modelled under %s", text, runtime);
+}
+
+static void write_kernels(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    const struct framework *framework = w->framework;
+    bool flash = flag(w, "flash_attention", run->flash_attention, !framework->unfused_unless_asked);
+    set_switch(w, "compile", flag(w, "compile", run->compile, false));
+    set(w, "attention", "%s", flash ? framework->attention : "math");
+    set(w, "loss", "%s", strstr(run->notes, "lmhead-chunks") ? "chunked" : framework->loss);
+    set(w, "optimizer", "%s", strcmp(runtime_of(w), "torch") ? "adamw" : framework->optimizer);
+    set_switch(w, "fused_qkv", framework->fused_matmuls);
+    set_switch(w, "fused_gate_up", framework->fused_matmuls);
+    set_switch(w, "rope_fp32", framework->reference_rope);
+}
+
+/* ---- the row --------------------------------------------------------------------------------------------------- */
+
+enum dtp_status dtp_run_settings(const struct dtp_run *run, struct dtp_scenario *scenario, struct dtp_faults *faults)
+{
+    struct dtp_transformer shape;
+    struct writer w = {.run = run, .scenario = scenario, .faults = faults};
+    w.framework = framework_of(run, faults);
+    if (!w.framework)
+        return DTP_BAD_INPUT;
+    /* The strategy first: what refuses most rows is then the first reason given. */
+    write_strategy(&w);
+    enum dtp_status shaped = dtp_run_shape(run, &shape, faults);
+    if (shaped == DTP_OK)
+        write_model(&w, &shape);
+    write_cluster(&w);
+    write_batch(&w);
+    write_precision(&w);
+    write_checkpointing(&w);
+    write_offload(&w);
+    write_kernels(&w);
+    return w.status > shaped ? w.status : shaped;
+}
+
+enum dtp_status dtp_run_job(const struct dtp_run *run, const struct dtp_catalog *catalog, struct dtp_job *job,
+                            struct dtp_faults *faults)
+{
+    struct dtp_scenario *scenario = NULL;
+    enum dtp_status status = dtp_scenario_create(&scenario, faults);
+    if (status == DTP_OK)
+        status = dtp_run_settings(run, scenario, faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(scenario, catalog, job, faults);
+    dtp_scenario_destroy(scenario);
+    return status;
+}
