@@ -8,9 +8,10 @@
 # in tables only. An allow-list, so that a new dependency is a decision made here and not an accident.
 cmake_minimum_required(VERSION 3.22)
 
-set(libc "(assert|complex|ctype|dirent|errno|fcntl|fenv|float|fnmatch|getopt|glob|inttypes|iso646|langinfo|libgen|limits|\
-locale|math|poll|pthread|regex|sched|search|setjmp|signal|spawn|stdalign|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|\
-stdnoreturn|string|strings|tgmath|threads|time|uchar|unistd|wchar|wctype|sys/[a-z]+)\\.h")
+set(libc "(alloca|assert|complex|ctype|dirent|err|errno|error|fcntl|fenv|float|fnmatch|ftw|getopt|glob|inttypes|iso646|\
+langinfo|libgen|limits|locale|malloc|math|poll|pthread|regex|sched|search|setjmp|signal|spawn|stdalign|stdarg|stdatomic|\
+stdbool|stddef|stdint|stdio|stdio_ext|stdlib|stdnoreturn|string|strings|sysexits|termios|tgmath|threads|time|uchar|\
+unistd|wchar|wctype|wordexp|sys/[a-z]+)\\.h")
 set(gsl "gsl/[a-z0-9_]+\\.h")
 set(cuda "(cuda|cuda_[a-z0-9_]+|cooperative_groups|mma|curand_kernel|vector_types)\\.h|cub/[a-z_]+\\.cuh|math_constants\\.h")
 set(libraries "nccl\\.h|nccl_device\\.h|cublas[A-Za-z_0-9]*\\.h|cudnn[a-z_0-9]*\\.h|cblas\\.h|numa\\.h|immintrin\\.h")
