@@ -59,11 +59,10 @@ install_packages() {
     shift
     local by_hand="apt-get update && apt-get install -y --no-install-recommends $*"
     command -v apt-get >/dev/null ||
-        die "missing here: $*; this system has no apt-get: install what these Debian packages hold, then call again"
+        die "$* missing, and there is no apt-get; install what these Debian packages hold, then call again"
+    as_root true >>"$log" 2>&1 </dev/null ||
+        die "$* missing, and you are neither root nor may use sudo; have an administrator run: $by_hand"
     say "installing $*"
-    if ! as_root true >>"$log" 2>&1; then
-        die "missing: $*; you are not root and sudo does not work: have an administrator run: $by_hand"
-    fi
     # Stale package lists still often serve; what counts is whether the install works.
     apt update >>"$log" 2>&1 || true
     apt install --no-install-recommends "$@" >>"$log" 2>&1 ||
