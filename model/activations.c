@@ -23,7 +23,7 @@ enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan)
 {
     if (plan->runtime == DTP_RUNTIME_DTPLAN)
         return DTP_LOSS_CHUNKED;
-    return plan->loss == DTP_LOSS_EAGER && plan->compile ? DTP_LOSS_FUSED : plan->loss;
+    return plan->loss == DTP_LOSS_EAGER && plan->compile && plan->compile_loss ? DTP_LOSS_FUSED : plan->loss;
 }
 
 /* The numbers every formula below shares. */
@@ -70,22 +70,18 @@ static uint64_t norm_saved(const struct shape *s)
  * q, k, v as the core's backward reads them: RoPE makes new q and k, and v stays a view of the fused matmul's result,
  * which therefore lives as a whole (fused_qkv), while separate q and k results are dropped. qk_norm saves its inputs.
  * The core's own result and its fp32 log-sum-exp; math attention keeps the probabilities [heads, s] instead.
- * In the reference decoder RoPE ends in a cat, q is contiguous as [B, heads, s, d_h], the core's result follows q, and
- * putting the heads back beside each other copies it; separate q,k,v matmuls (torchtitan, Hugging Face) rotate in
- * [B, s, heads, d_h] layout and need no copy. */
+ * Where RoPE ends in a cat (rope_fp32), q is contiguous as [B, heads, s, d_h], the core's result follows q, and putting
+ * the heads back beside each other copies it; the usual forms rotate in [B, s, heads, d_h] layout and need no copy. */
 static uint64_t attention_saved(const struct shape *s)
 {
     uint64_t qk = s->c * (s->d_q + s->d_kv), v = s->c * s->d_kv, out = s->c * s->d_q;
     bool rotated = s->t->position == DTP_POSITION_ROPE && !s->executor;
-    bool torch = s->plan->runtime == DTP_RUNTIME_TORCH;
-    uint64_t saved = qk + v + out;
+    uint64_t saved = qk + v + out; /* q, k, v of the core, whichever buffers they are views of */
     if (rotated && s->plan->fused_qkv)
-        saved += qk;
-    else if (s->t->qk_norm)
-        saved += qk;
+        saved += qk; /* the unrotated part of the fused buffer */
     if (s->t->qk_norm)
-        saved += 4 * (s->t->heads + s->t->kv_heads) + (rotated && s->plan->fused_qkv ? qk : 0);
-    if (rotated && s->plan->fused_qkv && torch)
+        saved += (rotated && s->plan->fused_qkv ? 0 : qk) + 4 * (s->t->heads + s->t->kv_heads);
+    if (rotated && s->plan->rope_fp32 && s->plan->runtime == DTP_RUNTIME_TORCH)
         saved += out;
     if (s->plan->attention == DTP_ATTENTION_MATH)
         return saved + s->c * s->t->heads * s->plan->sequence;

@@ -1,5 +1,7 @@
 #include "block_work.h"
 
+#include "activations.h"
+
 /* Notation of the comments: h hidden, q = d_q, kv = d_kv, f = ffn, w bytes of the compute dtype, p bytes of the residual
  * stream (4 under autocast: embedding and residual adds stay fp32; else w).
  *
@@ -124,7 +126,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
 double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
     double w = compute_bytes(plan), vocab = (double)transformer->vocab;
-    if (plan->loss == DTP_LOSS_EAGER && !plan->compile)
+    if (dtp_plan_loss(plan) == DTP_LOSS_EAGER)
         /* logits.float(): w+4; log_softmax 4+4; its backward reads 4+4 writes 4; cast back 4+w */
         return vocab * (2 * (4 + w) + 8 + 12);
     return vocab * 4 * w; /* fused: read logits for max/sum and for the gradient, write the gradient, and read it */

@@ -116,14 +116,22 @@ static void replicated_buffered(struct traffic *job)
 
 /* ---- sharded parameters ---------------------------------------------------------------------------------------- */
 
-/* Wire bytes of one gather of everything: each rank's padded shard, matrices at the gathered dtype (fp8: 1), the rest
- * at the compute dtype. */
-static uint64_t gather_bytes(const struct traffic *job)
+/* Wire bytes of one gather of all layers, and of the root: each rank's padded shard, matrices of layers at the gathered
+ * dtype (fp8: 1), the rest at the compute dtype. */
+static uint64_t layers_bytes(const struct traffic *job)
 {
     const struct dtp_units *u = &job->units;
-    uint64_t full = u->total_shard * u->ranks * job->bytes.compute;
-    uint64_t layers = u->layer ? (u->total - (u->count ? u->root : 0)) / u->layer : 0;
-    return full - layers * u->layer_matmul * (job->bytes.compute - job->bytes.gathered);
+    uint64_t layers = u->layer_shard ? (u->total_shard - (u->count ? u->root_shard : 0)) / u->layer_shard : 0;
+    uint64_t narrowed = u->layer_matmul * (job->bytes.compute - job->bytes.gathered);
+    return u->count ? layers * (u->layer_shard * u->ranks * job->bytes.compute - narrowed) : 0;
+}
+
+static uint64_t root_bytes(const struct traffic *job)
+{
+    const struct dtp_units *u = &job->units;
+    uint64_t layers = u->count || !u->layer_shard ? 0 : u->total_shard / u->layer_shard;
+    uint64_t narrowed = layers * u->layer_matmul * (job->bytes.compute - job->bytes.gathered);
+    return u->root_shard * u->ranks * job->bytes.compute - narrowed;
 }
 
 /* FSDP and our executor: gathered for forward, again for backward unless kept; gradients reduced over the shard group,
@@ -132,15 +140,16 @@ static void sharded_units(struct traffic *job)
 {
     const struct dtp_units *u = &job->units;
     const struct dtp_plan *plan = job->plan;
-    uint64_t gathers = (uint64_t)plan->accumulate * (plan->reshard_after_forward ? 2 : 1);
-    uint64_t units = u->count + 1;
-    add(job, DTP_ALL_GATHER, dtp_bytes_product(gathers, ring(gather_bytes(job), u->ranks)), gathers * units, u->ranks,
-        1);
+    uint64_t steps = plan->accumulate, gathers = steps * (plan->reshard_after_forward ? 2 : 1);
+    uint64_t root_gathers = plan->keep_root ? steps : gathers;
+    uint64_t gathered = dtp_bytes_product(gathers, ring(layers_bytes(job), u->ranks)) +
+                        dtp_bytes_product(root_gathers, ring(root_bytes(job), u->ranks));
+    add(job, DTP_ALL_GATHER, gathered, gathers * u->count + root_gathers, u->ranks, 1);
     uint64_t reduced = u->total_shard * job->bytes.reduce;
     add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(job->reductions, ring(reduced * u->ranks, u->ranks)),
-        job->reductions * units, u->ranks, 1);
+        job->reductions * (u->count + 1), u->ranks, 1);
     add(job, DTP_ALL_REDUCE, dtp_bytes_product(job->reductions, 2 * ring(reduced, u->replicas)),
-        job->reductions * units, u->replicas, u->ranks);
+        job->reductions * (u->count + 1), u->replicas, u->ranks);
 }
 
 #define ZERO3_REUSE 500000000u   /* half of stage3_max_reuse_distance: elements next to the turn that are kept */

@@ -131,7 +131,8 @@ static void fsdp_loss(struct dtp_memory_job *job)
     instant.bytes[DTP_OWNER_LOGITS] = dtp_tokens_bytes(job, job->activations.loss);
     if (keeps_weights(job) && job->units.count)
         instant.bytes[DTP_OWNER_WEIGHTS] = gathered_bytes(job, job->transformer->layers);
-    if (keeps_weights(job) || chunked || job->plan->fsdp1) /* FSDP1 never frees its root after forward */
+    /* FSDP1 never frees its root after forward; FSDP2 not when it was left to decide */
+    if (keeps_weights(job) || chunked || job->plan->fsdp1 || job->plan->keep_root)
         instant.bytes[DTP_OWNER_WEIGHTS] += root_bytes(job);
     if (chunked)
         instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * job->units.embedding;
@@ -153,7 +154,8 @@ static void fsdp_head(struct dtp_memory_job *job)
     struct dtp_instant gathering = instant;
     if (copies_out(job) && !keeps_weights(job)) {
         uint64_t cast = unit + cast_bytes(job, unit);
-        add_other_stream(&gathering, DTP_OWNER_GATHER, root > cast ? root : cast);
+        bool again = root > cast && !job->plan->keep_root;
+        add_other_stream(&gathering, DTP_OWNER_GATHER, again ? root : cast);
         add_other_stream(&instant, DTP_OWNER_GATHER, unit);
     }
     instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * job->units.embedding;

@@ -11,6 +11,7 @@ struct dtp_plan dtp_plan_default(void)
 {
     struct dtp_plan plan = {.strategy = DTP_FULL_SHARD,
                             .runtime = DTP_RUNTIME_TORCH,
+                            .compile_loss = true,
                             .tp = 1,
                             .pp = 1,
                             .cp = 1,

@@ -60,7 +60,8 @@ struct dtp_precision {
 struct dtp_plan {
     enum dtp_strategy strategy;
     enum dtp_runtime runtime;
-    bool compile;                       /* torch.compile of each block and of the loss */
+    bool compile;                       /* torch.compile of each block */
+    bool compile_loss;                  /* with compile: of the loss too, which fuses an eager one (default) */
     bool fsdp1;                         /* torch runtime: FullyShardedDataParallel instead of fully_shard */
     uint32_t shard_group;               /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
                                            node for hybrid_shard); resolved by dtp_plan_resolve */
@@ -78,6 +79,8 @@ struct dtp_plan {
     enum dtp_optimizer optimizer;       /* SGD without momentum: no state */
     uint32_t wrap_layers;               /* layers per FSDP unit; 0 = the whole model is one unit */
     bool reshard_after_forward;         /* full_shard true, shard_grad_op false; follows strategy in resolve */
+    bool keep_root;                     /* FSDP2's root unit stays gathered from forward to backward, as it does when
+                                           fully_shard(model) leaves reshard_after_forward open; default false */
     bool ddp_bucket_view;               /* gradient_as_bucket_view; PyTorch's default is false */
     uint64_t ddp_bucket_bytes;          /* bucket_cap_mb, 25 MiB */
     bool deepspeed_overlap;             /* overlap_comm; by default only zero3 has it */
