@@ -1,0 +1,375 @@
+#include "advise.h"
+
+#include "solve.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the candidates --------------------------------------------------------------------------------------------- */
+
+/* What a change costs besides time; decides when it may be proposed. */
+enum harm { HARMLESS, CHANGES_NUMERICS };
+
+struct candidate {
+    const char *flags;
+    enum harm harm;
+    /* Makes the change; false where it would change nothing. */
+    bool (*apply)(struct dtp_plan *plan);
+};
+
+static bool set_strategy(struct dtp_plan *plan, enum dtp_strategy strategy)
+{
+    if (plan->strategy == strategy)
+        return false;
+    plan->strategy = strategy;
+    /* reshard_after_forward follows the strategy by the rule of dtp_plan_default and dtp_plan_resolve. */
+    plan->reshard_after_forward = strategy != DTP_SHARD_GRAD_OP;
+    return true;
+}
+
+static bool set_checkpointing(struct dtp_plan *plan, enum dtp_checkpointing checkpointing)
+{
+    if (plan->checkpointing == checkpointing)
+        return false;
+    plan->checkpointing = checkpointing;
+    return true;
+}
+
+#define STRATEGY_CANDIDATE(suffix, text)                      \
+    static bool use_##suffix(struct dtp_plan *plan)           \
+    {                                                         \
+        return set_strategy(plan, DTP_##suffix);              \
+    }
+DTP_STRATEGY_TABLE(STRATEGY_CANDIDATE)
+
+static bool keep_activations(struct dtp_plan *plan) { return set_checkpointing(plan, DTP_CHECKPOINT_NONE); }
+static bool recompute_all(struct dtp_plan *plan) { return set_checkpointing(plan, DTP_CHECKPOINT_FULL); }
+static bool recompute_some(struct dtp_plan *plan) { return set_checkpointing(plan, DTP_CHECKPOINT_SELECTIVE_MATMUL); }
+
+static bool compile(struct dtp_plan *plan)
+{
+    bool changed = plan->runtime == DTP_RUNTIME_TORCH && !plan->compile;
+    plan->compile = true;
+    return changed;
+}
+
+static bool flash(struct dtp_plan *plan)
+{
+    bool changed = plan->attention != DTP_ATTENTION_FLASH;
+    plan->attention = DTP_ATTENTION_FLASH;
+    return changed;
+}
+
+static bool fuse_loss(struct dtp_plan *plan)
+{
+    bool changed = plan->loss == DTP_LOSS_EAGER;
+    plan->loss = DTP_LOSS_FUSED;
+    return changed;
+}
+
+static bool chunk_loss(struct dtp_plan *plan)
+{
+    bool changed = plan->loss != DTP_LOSS_CHUNKED;
+    plan->loss = DTP_LOSS_CHUNKED;
+    return changed;
+}
+
+static bool fuse_optimizer(struct dtp_plan *plan)
+{
+    bool changed = plan->optimizer == DTP_ADAMW_FOREACH;
+    plan->optimizer = DTP_ADAMW_FUSED;
+    return changed;
+}
+
+static bool offload_optimizer(struct dtp_plan *plan)
+{
+    bool changed = plan->offload == DTP_OFFLOAD_NONE;
+    plan->offload = DTP_OFFLOAD_OPTIMIZER;
+    return changed;
+}
+
+static bool offload_params(struct dtp_plan *plan)
+{
+    bool changed = plan->offload == DTP_OFFLOAD_NONE || plan->offload == DTP_OFFLOAD_OPTIMIZER;
+    plan->offload = DTP_OFFLOAD_PARAMS;
+    return changed;
+}
+
+static bool stop_offload(struct dtp_plan *plan)
+{
+    bool changed = plan->offload != DTP_OFFLOAD_NONE;
+    plan->offload = DTP_OFFLOAD_NONE;
+    return changed;
+}
+
+static bool prefetch(struct dtp_plan *plan)
+{
+    bool changed = !plan->prefetch;
+    plan->prefetch = true;
+    return changed;
+}
+
+static bool no_sync(struct dtp_plan *plan)
+{
+    bool changed = plan->accumulate > 1 && plan->accumulate_sync;
+    plan->accumulate_sync = false;
+    return changed;
+}
+
+static bool sync_each(struct dtp_plan *plan)
+{
+    bool changed = plan->accumulate > 1 && !plan->accumulate_sync;
+    plan->accumulate_sync = true;
+    return changed;
+}
+
+/* Half the width of the matmuls and of what is saved for backward; tensor cores instead of fp32 units. */
+static bool mix_precision(struct dtp_plan *plan)
+{
+    return plan->precision.compute == DTP_FP32 && dtp_precision_recipe("bf16-mixed", &plan->precision);
+}
+
+static bool small_moments(struct dtp_plan *plan)
+{
+    bool changed = plan->optimizer == DTP_ADAMW_FUSED || plan->optimizer == DTP_ADAMW_FOREACH;
+    plan->optimizer = DTP_ADAM8BIT;
+    return changed;
+}
+
+static bool small_state(struct dtp_plan *plan)
+{
+    struct dtp_precision before = plan->precision;
+    return before.compute == DTP_BF16 && before.moments == DTP_FP32 &&
+           dtp_precision_recipe("bf16-pure", &plan->precision);
+}
+
+static const struct candidate candidates[] = {
+#define STRATEGY_ROW(suffix, text) {"--strategy " text, HARMLESS, use_##suffix},
+    DTP_STRATEGY_TABLE(STRATEGY_ROW)
+#undef STRATEGY_ROW
+    {"--checkpointing none", HARMLESS, keep_activations},
+    {"--checkpointing selective", HARMLESS, recompute_some},
+    {"--checkpointing full", HARMLESS, recompute_all},
+    {"--compile", HARMLESS, compile},
+    {"--attention flash", HARMLESS, flash},
+    {"--loss fused", HARMLESS, fuse_loss},
+    {"--loss chunked", HARMLESS, chunk_loss},
+    {"--optimizer adamw-fused", HARMLESS, fuse_optimizer},
+    {"--offload none", HARMLESS, stop_offload},
+    {"--offload optimizer", HARMLESS, offload_optimizer},
+    {"--offload params", HARMLESS, offload_params},
+    {"--prefetch", HARMLESS, prefetch},
+    {"--no-accumulate-sync", HARMLESS, no_sync},
+    {"--accumulate-sync", HARMLESS, sync_each},
+    {"--precision bf16-mixed", HARMLESS, mix_precision},
+    {"--optimizer adam8bit", CHANGES_NUMERICS, small_moments},
+    {"--precision bf16-pure", CHANGES_NUMERICS, small_state},
+};
+
+/* ---- judging ---------------------------------------------------------------------------------------------------- */
+
+struct search {
+    const struct dtp_job *job;
+    double tokens_per_s;   /* of the plan as it stands */
+    double least_gain;     /* changes below it are not worth a word */
+    struct dtp_advice *advice;
+};
+
+/* Keeps the best DTP_ADVICE_KEPT, ordered by tokens/s; of equals the first found stays ahead. */
+static void keep(struct dtp_advice *advice, const struct dtp_change *change)
+{
+    size_t place = 0;
+    while (place < advice->count && advice->changes[place].gain >= change->gain)
+        place++;
+    if (place == DTP_ADVICE_KEPT)
+        return;
+    size_t last = advice->count < DTP_ADVICE_KEPT ? advice->count++ : DTP_ADVICE_KEPT - 1;
+    for (size_t i = last; i > place; i--)
+        advice->changes[i] = advice->changes[i - 1];
+    advice->changes[place] = *change;
+}
+
+static void say_batch(struct dtp_change *change, const struct dtp_plan *from, const struct dtp_plan *to)
+{
+    double before = (double)from->micro_batch * from->accumulate;
+    double after = (double)to->micro_batch * to->accumulate;
+    if (after > before)
+        snprintf(change->note, sizeof change->note, "tokens per step x %g", after / before);
+    else if (after < before)
+        snprintf(change->note, sizeof change->note, "tokens per step / %g", before / after);
+}
+
+/* Predicts one change and keeps it when it fits and is worth it. Returns whether it was kept for ranking. */
+static bool consider(struct search *search, const struct dtp_plan *asked, uint32_t gpus, const char *flags)
+{
+    struct dtp_change change;
+    search->advice->tried_count++;
+    if (dtp_variant_predict(search->job, asked, gpus, &change.variant, NULL, 0) != DTP_OK ||
+        change.variant.prediction.memory.verdict != DTP_VERDICT_FITS)
+        return false;
+    change.gain = change.variant.prediction.throughput.tokens_per_s / search->tokens_per_s - 1.0;
+    if (change.gain < search->least_gain)
+        return false;
+    snprintf(change.flags, sizeof change.flags, "%s", flags);
+    change.note[0] = '\0';
+    say_batch(&change, &search->job->asked, asked);
+    keep(search->advice, &change);
+    return true;
+}
+
+static void consider_table(struct search *search, enum harm harm)
+{
+    for (size_t i = 0; i < sizeof candidates / sizeof *candidates; i++) {
+        struct dtp_plan asked = search->job->asked;
+        if (candidates[i].harm == harm && candidates[i].apply(&asked))
+            consider(search, &asked, search->job->cluster.gpus, candidates[i].flags);
+    }
+}
+
+static void consider_micro_batch(struct search *search, uint32_t micro_batch, uint32_t accumulate)
+{
+    struct dtp_plan asked = search->job->asked;
+    char flags[96];
+    bool accumulates = accumulate != asked.accumulate;
+    asked.micro_batch = micro_batch;
+    asked.accumulate = accumulate;
+    snprintf(flags, sizeof flags, "--micro-batch %u", micro_batch);
+    if (accumulates)
+        snprintf(flags + strlen(flags), sizeof flags - strlen(flags), " --accumulate %u", accumulate);
+    consider(search, &asked, search->job->cluster.gpus, flags);
+}
+
+/* Smaller micro batches keep the tokens per step by accumulating more. */
+static void consider_smaller_batches(struct search *search)
+{
+    const struct dtp_plan *asked = &search->job->asked;
+    uint64_t per_step = (uint64_t)asked->micro_batch * asked->accumulate;
+    for (uint32_t micro_batch = asked->micro_batch / 2; micro_batch >= 1; micro_batch /= 2)
+        if (per_step % micro_batch == 0 && per_step / micro_batch <= UINT32_MAX)
+            consider_micro_batch(search, micro_batch, (uint32_t)(per_step / micro_batch));
+}
+
+/* Larger ones first use up the accumulation, then enlarge the step. Throughput flattens while memory keeps growing, so
+ * of the sizes that fit the smallest within 2 % of the fastest is proposed. */
+static void consider_larger_batches(struct search *search)
+{
+    const struct dtp_plan *asked = &search->job->asked;
+    struct dtp_variant variant;
+    double best = 0;
+    uint32_t sizes[16], size_count = 0;
+    double speeds[16];
+    for (uint32_t factor = 2; factor <= 64 && asked->micro_batch <= UINT32_MAX / factor; factor *= 2) {
+        struct dtp_plan larger = *asked;
+        larger.micro_batch = asked->micro_batch * factor;
+        larger.accumulate = asked->accumulate % factor == 0 ? asked->accumulate / factor : asked->accumulate;
+        search->advice->tried_count++;
+        if (dtp_variant_predict(search->job, &larger, search->job->cluster.gpus, &variant, NULL, 0) != DTP_OK ||
+            variant.prediction.memory.verdict != DTP_VERDICT_FITS)
+            break;
+        sizes[size_count] = factor;
+        speeds[size_count++] = variant.prediction.throughput.tokens_per_s;
+        if (speeds[size_count - 1] > best)
+            best = speeds[size_count - 1];
+    }
+    for (uint32_t i = 0; i < size_count; i++)
+        if (speeds[i] >= 0.98 * best) {
+            uint32_t accumulate = asked->accumulate % sizes[i] == 0 ? asked->accumulate / sizes[i] : asked->accumulate;
+            consider_micro_batch(search, asked->micro_batch * sizes[i], accumulate);
+            return;
+        }
+}
+
+/* Fewer gradient exchanges and optimizer steps for each token. */
+static void consider_accumulation(struct search *search)
+{
+    struct dtp_plan asked = search->job->asked;
+    char flags[48];
+    if (asked.accumulate > UINT32_MAX / 4)
+        return;
+    asked.accumulate *= 4;
+    snprintf(flags, sizeof flags, "--accumulate %u", asked.accumulate);
+    consider(search, &asked, search->job->cluster.gpus, flags);
+}
+
+/* Where no single change fits: two at once. The table is small, so all pairs are tried. */
+static void consider_pairs(struct search *search)
+{
+    const size_t count = sizeof candidates / sizeof *candidates;
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = i + 1; j < count; j++) {
+            struct dtp_plan asked = search->job->asked;
+            char flags[96];
+            size_t first_word = strcspn(candidates[i].flags, " ");
+            if (candidates[i].harm != HARMLESS || candidates[j].harm != HARMLESS)
+                continue;
+            /* Two values of one flag are no pair. */
+            if (first_word == strcspn(candidates[j].flags, " ") &&
+                strncmp(candidates[i].flags, candidates[j].flags, first_word) == 0)
+                continue;
+            if (!candidates[i].apply(&asked) || !candidates[j].apply(&asked))
+                continue;
+            snprintf(flags, sizeof flags, "%s %s", candidates[i].flags, candidates[j].flags);
+            consider(search, &asked, search->job->cluster.gpus, flags);
+        }
+}
+
+/* The smallest count that fits, as it is; else with everything that saves memory without changing the numerics. */
+static void consider_more_gpus(struct search *search)
+{
+    struct dtp_solution solution;
+    char flags[96];
+    struct dtp_job job = *search->job;
+    bool as_it_is = dtp_solve(&job, DTP_SOLVE_MIN_GPUS, &solution) == DTP_OK;
+    if (!as_it_is) {
+        set_strategy(&job.asked, job.asked.runtime == DTP_RUNTIME_DEEPSPEED ? DTP_ZERO3 : DTP_FULL_SHARD);
+        job.asked.checkpointing = DTP_CHECKPOINT_FULL;
+        if (dtp_solve(&job, DTP_SOLVE_MIN_GPUS, &solution) != DTP_OK)
+            return;
+    }
+    snprintf(flags, sizeof flags, "--gpus %u%s%s%s", (unsigned)solution.value,
+             as_it_is ? "" : " --strategy ", as_it_is ? "" : dtp_strategy_text(job.asked.strategy),
+             as_it_is ? "" : " --checkpointing full");
+    search->advice->tried_count += solution.predictions_count;
+    consider(search, &job.asked, (uint32_t)solution.value, flags);
+}
+
+static void advise_faster(struct search *search)
+{
+    search->least_gain = DTP_ADVICE_MIN_GAIN;
+    consider_table(search, HARMLESS);
+    consider_larger_batches(search);
+    consider_accumulation(search);
+    search->advice->kind = search->advice->count ? DTP_ADVICE_FASTER : DTP_ADVICE_NONE;
+}
+
+/* Cheapest first: what changes nothing but time; then two changes; then the numerics; then money. */
+static void advise_fitting(struct search *search)
+{
+    struct dtp_advice *advice = search->advice;
+    search->least_gain = -1.0;
+    advice->kind = DTP_ADVICE_MAKES_FIT;
+    consider_table(search, HARMLESS);
+    consider_smaller_batches(search);
+    if (advice->count == 0)
+        consider_pairs(search);
+    if (advice->count == 0)
+        consider_table(search, CHANGES_NUMERICS);
+    if (advice->count > 0)
+        return;
+    advice->kind = DTP_ADVICE_MORE_GPUS;
+    consider_more_gpus(search);
+    if (advice->count == 0)
+        advice->kind = DTP_ADVICE_HOPELESS;
+}
+
+void dtp_advise(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_advice *out)
+{
+    struct search search = {.job = job, .tokens_per_s = prediction->throughput.tokens_per_s, .advice = out};
+    memset(out, 0, sizeof *out);
+    if (!(search.tokens_per_s > 0))
+        return;
+    if (prediction->memory.verdict == DTP_VERDICT_FITS)
+        advise_faster(&search);
+    else
+        advise_fitting(&search);
+}

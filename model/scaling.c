@@ -1,0 +1,43 @@
+#include "scaling.h"
+
+#include <string.h>
+
+/* Divisors of the node, then doublings of whole nodes, up to the job's own count. */
+static uint32_t next_count(uint32_t gpus, uint32_t node_gpus)
+{
+    if (gpus >= node_gpus)
+        return gpus * 2;
+    do
+        gpus++;
+    while (node_gpus % gpus != 0);
+    return gpus;
+}
+
+void dtp_scaling_of(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_scaling *out)
+{
+    struct dtp_variant variant;
+    double own = prediction->throughput.tokens_per_s_per_gpu;
+    memset(out, 0, sizeof *out);
+    for (uint32_t gpus = 1; gpus < job->cluster.gpus && gpus <= UINT32_MAX / 2; gpus = next_count(gpus, job->node_gpus)) {
+        if (dtp_variant_predict(job, &job->asked, gpus, &variant, NULL, 0) != DTP_OK)
+            continue;
+        bool fits = variant.prediction.memory.verdict != DTP_VERDICT_OOM;
+        bool first = out->reference_gpus == 0;
+        if (fits || first) {
+            out->reference_gpus = gpus;
+            out->reference_fits = fits;
+            out->reference_tokens_per_s_per_gpu = variant.prediction.throughput.tokens_per_s_per_gpu;
+        }
+        if (fits)
+            break;
+    }
+    /* A job that fits only as it stands is its own reference; so is a job on one GPU. */
+    bool own_fits = prediction->memory.verdict != DTP_VERDICT_OOM;
+    if (out->reference_gpus == 0 || (!out->reference_fits && own_fits)) {
+        out->reference_gpus = job->cluster.gpus;
+        out->reference_fits = own_fits;
+        out->reference_tokens_per_s_per_gpu = own;
+    }
+    if (out->reference_tokens_per_s_per_gpu > 0)
+        out->efficiency = own / out->reference_tokens_per_s_per_gpu;
+}

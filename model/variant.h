@@ -1,0 +1,21 @@
+/* A variant: the same job with one choice changed, resolved by the same rules and predicted anew.
+ *
+ * Solvers, the advisor and the scaling reference all ask "what if": they change job->asked or the number of GPUs and
+ * call dtp_variant_predict. Nothing is allocated; one call costs a few microseconds. */
+#ifndef DTP_VARIANT_H
+#define DTP_VARIANT_H
+
+#include "closed_form.h"
+#include "scenario.h"
+
+struct dtp_variant {
+    struct dtp_job job;
+    struct dtp_prediction prediction;
+};
+
+/* Resolves `asked` on `gpus` GPUs of the same kind of node and predicts it. DTP_BAD_INPUT when the combination is
+ * refused; `reason` (may be NULL) then gets the first fault. `out` is only valid after DTP_OK. */
+enum dtp_status dtp_variant_predict(const struct dtp_job *job, const struct dtp_plan *asked, uint32_t gpus,
+                                    struct dtp_variant *out, char *reason, size_t reason_bytes);
+
+#endif

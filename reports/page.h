@@ -1,0 +1,52 @@
+/* A page of text for people: headings, bars, wrapped sentences and aligned tables of at most DTP_PAGE_COLUMNS.
+ *
+ * Whether to colour and whether the reader's locale can show UTF-8 is decided by the caller (main), once. Widths are
+ * counted in characters, so that a bar or an accent never shifts a column. */
+#ifndef DTP_PAGE_H
+#define DTP_PAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define DTP_PAGE_COLUMNS 100
+
+struct dtp_page {
+    FILE *file; /* borrowed */
+    bool colour, utf8;
+};
+
+enum dtp_ink { DTP_INK_PLAIN, DTP_INK_BOLD, DTP_INK_DIM, DTP_INK_GREEN, DTP_INK_YELLOW, DTP_INK_RED, DTP_INK_BLUE };
+
+/* Everything until the next ink is printed in it; no effect without colour. */
+void dtp_page_ink(const struct dtp_page *page, enum dtp_ink ink);
+/* "HEADING  words", the words dim, with an empty line before. */
+void dtp_page_heading(const struct dtp_page *page, const char *heading, const char *words);
+/* A bar of `fraction` (0..1) of `width` characters, padded to that width; the smallest visible amount for any
+ * fraction above 0. */
+void dtp_page_bar(const struct dtp_page *page, double fraction, int width);
+/* Prints `text` broken at spaces within DTP_PAGE_COLUMNS. The cursor stands at column `at`; further lines are indented
+ * by `indent`. Ends the line. */
+void dtp_page_wrap(const struct dtp_page *page, int at, int indent, const char *text);
+/* Characters of a UTF-8 text. */
+int dtp_page_width(const char *text);
+/* "-" or "·" between the parts of a line, "x" or "×" between factors. */
+const char *dtp_page_dot(const struct dtp_page *page);
+const char *dtp_page_times(const struct dtp_page *page);
+
+/* One unit for a whole table, chosen by its largest figure: bytes in GiB, MiB or KiB (2^30, 2^20, 2^10), times in s,
+ * ms or us, traffic in TB, GB, MB or kB (powers of 1000). */
+struct dtp_unit {
+    double divisor;
+    const char *name;
+};
+struct dtp_unit dtp_unit_memory(uint64_t largest_bytes);
+struct dtp_unit dtp_unit_traffic(uint64_t largest_bytes);
+struct dtp_unit dtp_unit_time(double largest_s);
+/* "6,738,415,616". Writes at most `bytes` bytes and returns `out`. */
+char *dtp_page_grouped(uint64_t value, char *out, size_t bytes);
+/* A figure with about three digits that matter, no exponent below 1e15: "0.042", "4.27", "132", "1,234,568". */
+char *dtp_page_figure(double value, char *out, size_t bytes);
+
+#endif

@@ -1,0 +1,346 @@
+/* One plan for people: does it fit, what does it send, how long does a step take, what does it cost, what would help. */
+#include "report.h"
+
+#include <math.h>
+#include <string.h>
+
+#define BAR_COLUMNS 36
+#define LABEL_COLUMNS 26
+
+/* ---- memory ----------------------------------------------------------------------------------------------------- */
+
+static void print_bytes_row(const struct dtp_page *page, const char *label, uint64_t bytes, uint64_t whole,
+                            struct dtp_unit unit, const char *words)
+{
+    fprintf(page->file, "  %-*s %9.2f %s  ", LABEL_COLUMNS, label, (double)bytes / unit.divisor, unit.name);
+    if (whole > 0)
+        dtp_page_bar(page, (double)bytes / (double)whole, BAR_COLUMNS);
+    if (*words)
+        fprintf(page->file, whole > 0 ? " %s" : "%s", words);
+    fputc('\n', page->file);
+}
+
+static void print_owners(const struct dtp_memory *m, const struct dtp_page *page, struct dtp_unit unit)
+{
+    uint64_t whole = m->allocated_peak_bytes;
+    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++) {
+        uint64_t bytes = m->phase_bytes[m->peak_phase][owner];
+        char share[16];
+        if (bytes == 0)
+            continue;
+        snprintf(share, sizeof share, "%4.1f %%", 100.0 * (double)bytes / (double)whole);
+        print_bytes_row(page, dtp_owner_words((enum dtp_owner)owner), bytes, whole, unit, share);
+    }
+}
+
+static void print_phases(const struct dtp_memory *m, const struct dtp_page *page, struct dtp_unit unit)
+{
+    char line[400];
+    size_t used = 0;
+    for (int phase = 0; phase < DTP_PHASE_COUNT; phase++) {
+        int wrote = snprintf(line + used, sizeof line - used, "%s%s %.2f", phase ? ", " : "",
+                             dtp_phase_words((enum dtp_phase)phase), (double)m->phase_total_bytes[phase] / unit.divisor);
+        if (wrote > 0 && used + (size_t)wrote < sizeof line)
+            used += (size_t)wrote;
+    }
+    fprintf(page->file, "  ");
+    dtp_page_ink(page, DTP_INK_DIM);
+    fprintf(page->file, "allocated by phase, %s: ", unit.name);
+    dtp_page_wrap(page, 2 + 20 + 2 + (int)strlen(unit.name), 4, line);
+    dtp_page_ink(page, DTP_INK_PLAIN);
+}
+
+static void print_verdict(const struct dtp_memory *m, const struct dtp_page *page)
+{
+    double capacity = (double)m->capacity_bytes, device = (double)m->device_peak_bytes;
+    double free_gib = (capacity - device) / 0x1p30, share = 100.0 * (capacity - device) / capacity;
+    enum dtp_ink ink = m->verdict == DTP_VERDICT_FITS ? DTP_INK_GREEN
+                       : m->verdict == DTP_VERDICT_TIGHT ? DTP_INK_YELLOW
+                                                         : DTP_INK_RED;
+    fputs("  ", page->file);
+    dtp_page_ink(page, ink);
+    if (m->verdict == DTP_VERDICT_OOM)
+        fprintf(page->file, "OUT OF MEMORY: %.2f GiB too much (%.0f %% of the capacity)", -free_gib,
+                100.0 * device / capacity);
+    else
+        fprintf(page->file, "%s: %.2f GiB to spare (%.0f %% of the capacity)%s",
+                m->verdict == DTP_VERDICT_FITS ? "FITS" : "TIGHT", free_gib, share,
+                m->verdict == DTP_VERDICT_TIGHT ? "; fragmentation may tip it over" : "");
+    dtp_page_ink(page, DTP_INK_PLAIN);
+    fputc('\n', page->file);
+}
+
+static void print_memory(const struct dtp_report *report, const struct dtp_page *page)
+{
+    const struct dtp_memory *m = &report->prediction.memory;
+    struct dtp_unit unit = dtp_unit_memory(m->device_peak_bytes);
+    char words[128], heading[128];
+    snprintf(heading, sizeof heading, "of each GPU at its peak, the %s (1 GiB = 2^30 bytes)", dtp_phase_words(m->peak_phase));
+    dtp_page_heading(page, "MEMORY", heading);
+    print_owners(m, page, unit);
+    print_bytes_row(page, "= allocated", m->allocated_peak_bytes, 0, unit, "tensors");
+    print_bytes_row(page, "  reserved", m->reserved_peak_bytes, 0, unit, "the allocator's segments");
+    snprintf(words, sizeof words, "with CUDA context %.2f GiB, NCCL %.2f GiB", (double)m->context_bytes / 0x1p30,
+             (double)m->nccl_bytes / 0x1p30);
+    print_bytes_row(page, "  device", m->device_peak_bytes, 0, unit, words);
+    print_bytes_row(page, "  capacity", m->capacity_bytes, 0, unit, "");
+    print_verdict(m, page);
+    print_phases(m, page, unit);
+    if (m->host_bytes > 0 || m->nvme_bytes > 0)
+        fprintf(page->file, "  each node also holds %.1f GiB in host memory%s", (double)m->host_bytes / 0x1p30,
+                m->nvme_bytes ? "" : "\n");
+    if (m->nvme_bytes > 0)
+        fprintf(page->file, " and %.1f GiB on NVMe\n", (double)m->nvme_bytes / 0x1p30);
+}
+
+/* ---- communication ---------------------------------------------------------------------------------------------- */
+
+static const char *const collective_words[DTP_COLLECTIVE_COUNT] = {
+    [DTP_ALL_GATHER] = "all-gather",   [DTP_REDUCE_SCATTER] = "reduce-scatter", [DTP_ALL_REDUCE] = "all-reduce",
+    [DTP_SEND_RECV] = "send/receive", [DTP_ALL_TO_ALL] = "all-to-all",
+};
+
+static void print_sent(const struct dtp_page *page, const char *label, uint64_t bytes, struct dtp_unit unit,
+                       const char *words)
+{
+    fprintf(page->file, "  %-*s %9.2f %s   %s\n", LABEL_COLUMNS, label, (double)bytes / unit.divisor, unit.name, words);
+}
+
+static void print_total_sent(const struct dtp_report *report, const struct dtp_page *page, struct dtp_unit unit)
+{
+    const struct dtp_communication *c = &report->prediction.communication;
+    char words[128];
+    if (c->network_bytes == 0)
+        snprintf(words, sizeof words, "all inside the node");
+    else
+        snprintf(words, sizeof words, "%.2f %s inside the node, %.2f %s over the network",
+                 (double)c->link_bytes / unit.divisor, unit.name, (double)c->network_bytes / unit.divisor, unit.name);
+    print_sent(page, "= total", c->total_bytes, unit, words);
+}
+
+static void print_communication(const struct dtp_report *report, const struct dtp_page *page)
+{
+    const struct dtp_communication *c = &report->prediction.communication;
+    const struct dtp_time *t = &report->prediction.time;
+    uint64_t host = c->host_to_device_bytes > c->device_to_host_bytes ? c->host_to_device_bytes : c->device_to_host_bytes;
+    struct dtp_unit unit = dtp_unit_traffic(c->total_bytes > host ? c->total_bytes : host);
+    struct dtp_unit time_unit = dtp_unit_time(t->step_s);
+    char words[128], number[32];
+    dtp_page_heading(page, "COMMUNICATION", "sent by each GPU per optimizer step (1 GB = 10^9 bytes)");
+    if (c->total_bytes == 0 && host == 0) {
+        fputs("  none: one GPU\n", page->file);
+        return;
+    }
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        if (c->count[i] == 0)
+            continue;
+        snprintf(words, sizeof words, "%s operations, %.*f %s alone", dtp_page_grouped(c->count[i], number, sizeof number),
+                 time_unit.divisor < 1 ? 1 : 3, t->collective_s[i] / time_unit.divisor, time_unit.name);
+        print_sent(page, collective_words[i], c->bytes[i], unit, words);
+    }
+    if (c->total_bytes > 0)
+        print_total_sent(report, page, unit);
+    if (c->host_to_device_bytes > 0)
+        print_sent(page, "host to GPU (PCIe)", c->host_to_device_bytes, unit, "");
+    if (c->device_to_host_bytes > 0)
+        print_sent(page, "GPU to host (PCIe)", c->device_to_host_bytes, unit, "");
+}
+
+/* ---- time ------------------------------------------------------------------------------------------------------- */
+
+static void print_seconds(const struct dtp_page *page, const char *label, double seconds, double whole,
+                          struct dtp_unit unit, const char *words)
+{
+    fprintf(page->file, "  %-*s %9.*f %-3s  ", LABEL_COLUMNS, label, unit.divisor < 1 ? 1 : 3, seconds / unit.divisor,
+            unit.name);
+    if (whole > 0)
+        dtp_page_bar(page, seconds / whole, BAR_COLUMNS);
+    fprintf(page->file, "%s%s\n", whole > 0 && *words ? " " : "", words);
+}
+
+/* What fills the compute part: device work by kind, as far as it is named, and launch gaps. */
+static void print_compute_words(const struct dtp_time *t, const struct dtp_page *page, struct dtp_unit unit)
+{
+    int digits = unit.divisor < 1 ? 1 : 3;
+    char line[300], recompute[64] = "";
+    if (t->recompute_s > 0)
+        snprintf(recompute, sizeof recompute, "; %.*f of it recomputed", digits, t->recompute_s / unit.divisor);
+    snprintf(line, sizeof line, "matmuls %.*f, attention %.*f, memory-bound kernels %.*f, loss %.*f%s", digits,
+             t->matmul_s / unit.divisor, digits, t->attention_s / unit.divisor, digits, t->memory_bound_s / unit.divisor,
+             digits, t->loss_s / unit.divisor, recompute);
+    fputs("    ", page->file);
+    dtp_page_ink(page, DTP_INK_DIM);
+    dtp_page_wrap(page, 4, 4, line);
+    if (t->host_launch_s >= t->compute_s * (1 - 1e-9))
+        fputs("    launch bound: the host cannot issue kernels as fast as the GPU finishes them\n", page->file);
+    dtp_page_ink(page, DTP_INK_PLAIN);
+}
+
+static void print_time(const struct dtp_report *report, const struct dtp_page *page)
+{
+    const struct dtp_time *t = &report->prediction.time;
+    struct dtp_unit unit = dtp_unit_time(t->step_s);
+    int digits = unit.divisor < 1 ? 1 : 3;
+    char words[128];
+    dtp_page_heading(page, "STEP TIME", "of one optimizer step");
+    print_seconds(page, "forward and backward", t->compute_s, t->step_s, unit, "");
+    print_compute_words(t, page, unit);
+    print_seconds(page, "optimizer", t->optimizer_s, t->step_s, unit, "");
+    if (t->communication_s > 0) {
+        snprintf(words, sizeof words, "of %.*f", digits, t->communication_s / unit.divisor);
+        print_seconds(page, "exposed communication", t->exposed_communication_s, t->step_s, unit, words);
+    }
+    if (t->offload_s > 0) {
+        snprintf(words, sizeof words, "of %.*f", digits, t->offload_s / unit.divisor);
+        print_seconds(page, "exposed offload", t->exposed_offload_s, t->step_s, unit, words);
+    }
+    if (t->bubble_s > 0)
+        print_seconds(page, "pipeline bubble", t->bubble_s, t->step_s, unit, "");
+    double rest = t->step_s - t->compute_s - t->optimizer_s - t->exposed_communication_s - t->exposed_offload_s - t->bubble_s;
+    if (rest > 1e-3 * t->step_s)
+        print_seconds(page, "waiting for slower nodes", rest, t->step_s, unit, "");
+    snprintf(words, sizeof words, "best estimate; %.*f with perfect overlap, %.*f with none", digits,
+             t->step_perfect_overlap_s / unit.divisor, digits, t->step_no_overlap_s / unit.divisor);
+    print_seconds(page, "= step", t->step_s, 0, unit, words);
+}
+
+/* ---- throughput and money --------------------------------------------------------------------------------------- */
+
+static void print_throughput(const struct dtp_report *report, const struct dtp_page *page)
+{
+    const struct dtp_throughput *t = &report->prediction.throughput;
+    const struct dtp_scaling *s = &report->scaling;
+    char total[32], each[32], days[32];
+    dtp_page_heading(page, "THROUGHPUT", "");
+    fprintf(page->file, "  %-*s %9s tokens/s, %s per GPU; 10^12 tokens take %s days\n", LABEL_COLUMNS, "tokens",
+            dtp_page_grouped((uint64_t)llround(t->tokens_per_s), total, sizeof total),
+            dtp_page_figure(t->tokens_per_s_per_gpu, each, sizeof each),
+            dtp_page_figure(1e12 / t->tokens_per_s / 86400.0, days, sizeof days));
+    fprintf(page->file, "  %-*s %9.0f TFLOP/s per GPU: MFU %.1f %%, HFU %.1f %% (recompute counted)\n", LABEL_COLUMNS,
+            "model arithmetic", t->flops_per_s_per_gpu / 1e12, 100 * t->mfu, 100 * t->hfu);
+    if (report->job.cluster.gpus == 1)
+        return;
+    fprintf(page->file, "  %-*s %9.1f %% of ", LABEL_COLUMNS, "scaling efficiency", 100 * s->efficiency);
+    if (s->reference_gpus == report->job.cluster.gpus)
+        fputs("itself: it fits on no smaller number of GPUs\n", page->file);
+    else
+        fprintf(page->file, "%u GPU%s%s\n", s->reference_gpus, s->reference_gpus == 1 ? "" : "s",
+                !s->reference_fits       ? " of unlimited memory"
+                : s->reference_gpus == 1 ? ""
+                                         : ", the smallest number that fits");
+}
+
+static void print_price_row(const struct dtp_page *page, const char *label, const double *usd, bool given)
+{
+    char low[32], typical[32], high[32];
+    fprintf(page->file, "  %-*s %9s", LABEL_COLUMNS, label, dtp_page_figure(usd[DTP_PRICE_TYPICAL], typical, sizeof typical));
+    if (!given)
+        fprintf(page->file, "   (%s to %s)", dtp_page_figure(usd[DTP_PRICE_LOW], low, sizeof low),
+                dtp_page_figure(usd[DTP_PRICE_HIGH], high, sizeof high));
+    fputc('\n', page->file);
+}
+
+static void print_money(const struct dtp_report *report, const struct dtp_page *page)
+{
+    const struct dtp_money *m = &report->money;
+    char words[96];
+    if (!m->known) {
+        dtp_page_heading(page, "COST", "no price known for this GPU; give one with --price");
+        return;
+    }
+    if (m->given)
+        snprintf(words, sizeof words, "US dollars, at the price given");
+    else
+        snprintf(words, sizeof words, "US dollars, typical (low to high) of %s", m->date);
+    dtp_page_heading(page, "COST", words);
+    print_price_row(page, "a GPU-hour", m->gpu_hour_usd, m->given);
+    print_price_row(page, "an hour of the job", m->job_hour_usd, m->given);
+    print_price_row(page, "10^9 tokens", m->billion_tokens_usd, m->given);
+}
+
+/* ---- advice and solver ------------------------------------------------------------------------------------------ */
+
+static void print_change(const struct dtp_report *report, const struct dtp_change *change, const struct dtp_page *page)
+{
+    char line[400], gain[48] = "";
+    const struct dtp_memory *m = &change->variant.prediction.memory;
+    double percent = 100 * change->gain;
+    bool fits_now = report->prediction.memory.verdict == DTP_VERDICT_FITS;
+    double step_ratio = 1 + change->gain;
+    if (fits_now)
+        snprintf(gain, sizeof gain, "%+.0f %% tokens/s", percent);
+    else
+        snprintf(gain, sizeof gain, "fits at %s tokens/s",
+                 dtp_page_grouped((uint64_t)llround(step_ratio * report->prediction.throughput.tokens_per_s),
+                                  (char[32]){0}, 32));
+    snprintf(line, sizeof line, "%s: %s, device memory %.1f GiB%s%s", change->flags, gain,
+             (double)m->device_peak_bytes / 0x1p30, change->note[0] ? "; " : "", change->note);
+    dtp_page_wrap(page, 2, 4, line);
+}
+
+static void print_advice(const struct dtp_report *report, const struct dtp_page *page)
+{
+    const struct dtp_advice *advice = &report->advice;
+    static const char *const words[] = {
+        [DTP_ADVICE_NONE] = "", [DTP_ADVICE_FASTER] = "the one that gains most, of those that fit",
+        [DTP_ADVICE_MAKES_FIT] = "the fastest that fits",
+        [DTP_ADVICE_MORE_GPUS] = "no change on these GPUs makes it fit; more of them do",
+        [DTP_ADVICE_HOPELESS] = "none found: neither a change nor more GPUs of this kind make it fit",
+    };
+    if (advice->kind == DTP_ADVICE_NONE)
+        return;
+    dtp_page_heading(page, "ONE CHANGE THAT WOULD HELP", words[advice->kind]);
+    for (size_t i = 0; i < advice->count; i++) {
+        dtp_page_ink(page, i == 0 ? DTP_INK_BOLD : DTP_INK_DIM);
+        fputs(i == 0 ? "  " : "  or ", page->file);
+        print_change(report, &advice->changes[i], page);
+        dtp_page_ink(page, DTP_INK_PLAIN);
+    }
+}
+
+static void print_neighbour(const struct dtp_solution *s, const struct dtp_page *page)
+{
+    if (s->next_value == 0)
+        return;
+    if (s->next_device_bytes > 0)
+        fprintf(page->file, "; %llu %s %.1f GiB, %s", (unsigned long long)s->next_value, "would take",
+                (double)s->next_device_bytes / 0x1p30,
+                s->next_verdict == DTP_VERDICT_TIGHT  ? "which is tight"
+                : s->next_verdict == DTP_VERDICT_FITS ? "which also fits"
+                                                      : "which is too much");
+    else
+        fprintf(page->file, "; %llu is refused: %s", (unsigned long long)s->next_value, s->next_reason);
+}
+
+static void print_solution(const struct dtp_report *report, const struct dtp_page *page)
+{
+    static const char *const goals[] = {
+        [DTP_SOLVE_MAX_MICRO_BATCH] = "largest micro batch that fits",
+        [DTP_SOLVE_MAX_SEQUENCE] = "longest sequence that fits",
+        [DTP_SOLVE_MIN_GPUS] = "fewest GPUs that fit",
+    };
+    const struct dtp_solution *s = &report->solution;
+    dtp_page_ink(page, s->found ? DTP_INK_BOLD : DTP_INK_RED);
+    fprintf(page->file, "%s: ", goals[s->goal]);
+    if (!s->found)
+        fprintf(page->file, "none; below is the plan with %llu", (unsigned long long)s->value);
+    else
+        fprintf(page->file, "%llu", (unsigned long long)s->value);
+    dtp_page_ink(page, DTP_INK_PLAIN);
+    if (s->found)
+        print_neighbour(s, page);
+    fputs("\n\n", page->file);
+}
+
+void dtp_report_plan_text(const struct dtp_report *report, const struct dtp_page *page)
+{
+    if (report->solved)
+        print_solution(report, page);
+    dtp_report_head(&report->job, page);
+    print_memory(report, page);
+    print_communication(report, page);
+    print_time(report, page);
+    print_throughput(report, page);
+    print_money(report, page);
+    print_advice(report, page);
+}

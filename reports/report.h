@@ -1,0 +1,55 @@
+/* Reports: what the planner found, for people (text), programs (JSON) and spreadsheets (CSV).
+ *
+ * A report borrows everything it prints and computes nothing but units, shares and sums of what it shows. Writing
+ * errors are left on the FILE for the caller to check once, at the end. */
+#ifndef DTP_REPORT_H
+#define DTP_REPORT_H
+
+#include "advise.h"
+#include "money.h"
+#include "page.h"
+#include "scaling.h"
+#include "solve.h"
+
+/* One predicted plan with everything said about it. */
+struct dtp_report {
+    struct dtp_job job;
+    struct dtp_prediction prediction;
+    struct dtp_scaling scaling;
+    struct dtp_money money;
+    struct dtp_advice advice;     /* kind DTP_ADVICE_NONE where none was asked for */
+    bool solved;                  /* the job is the answer of a solver */
+    struct dtp_solution solution; /* valid when solved */
+};
+
+/* One row of a comparison: a report, or why there is none. */
+struct dtp_comparison_row {
+    char strategy[32];
+    bool refused;
+    char reason[DTP_FAULT_TEXT_BYTES]; /* when refused */
+    const struct dtp_report *report;   /* when not; borrowed */
+};
+
+/* The row with the highest tokens/s among those that fit (tight ones only where none fits), or -1. */
+long dtp_comparison_best(const struct dtp_comparison_row *rows, size_t count);
+
+void dtp_report_plan_text(const struct dtp_report *report, const struct dtp_page *page);
+void dtp_report_compare_text(const struct dtp_comparison_row *rows, size_t count, const struct dtp_page *page);
+
+/* Schema dtplan.plan/1: one object. */
+enum dtp_status dtp_report_plan_json(const struct dtp_report *report, FILE *file, struct dtp_faults *faults);
+/* Schema dtplan.compare/1: {"plans": [dtplan.plan/1 ...], "refused": [{strategy, reason}], "best": strategy|null}. */
+enum dtp_status dtp_report_compare_json(const struct dtp_comparison_row *rows, size_t count, FILE *file,
+                                        struct dtp_faults *faults);
+
+/* A header with units in the names, then one row a plan. Refused rows have an empty prediction and the reason. */
+void dtp_report_csv(const struct dtp_comparison_row *rows, size_t count, FILE *file);
+
+/* Lines shared by the reports of a plan and of an explanation: model, cluster, plan. */
+void dtp_report_head(const struct dtp_job *job, const struct dtp_page *page);
+/* "full_shard over 8 GPUs" and the other choices in words. */
+void dtp_report_plan_words(const struct dtp_job *job, const struct dtp_page *page, char *out, size_t bytes);
+/* The "torch FSDP2 eager" of a plan. */
+void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t bytes);
+
+#endif
