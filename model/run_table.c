@@ -146,7 +146,7 @@ enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row,
     read_positive(table, row, columns->step_time, "step_time_s", &out->step_s, faults, &status);
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
         out->memory_bytes[kind] = 0;
-        if (columns->memory[kind] >= 0)
+        if (memory_kinds[kind].column && columns->memory[kind] >= 0)
             read_positive(table, row, columns->memory[kind], memory_kinds[kind].column, &out->memory_bytes[kind], faults,
                           &status);
     }
