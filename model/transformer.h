@@ -67,12 +67,19 @@ enum dtp_status dtp_transformer_read_hf_config(const char *path, struct dtp_tran
 enum dtp_status dtp_transformer_parse_hf_config(const char *name, const char *text, size_t bytes,
                                                 struct dtp_transformer *out, struct dtp_faults *faults);
 
-/* The rule behind `--params N`: of `presets` take the one of nearest count on a log scale (ties: the earlier row) as
- * pattern; keep vocabulary, head width, kv ratio, ffn ratio and layers/hidden aspect; scale hidden in multiples of
- * head_dim (times kv groups) and layers until the count is within 2 % of `parameters`. Fails with DTP_BAD_INPUT when
- * no shape comes within 2 % (N < about 1e6), naming the nearest reachable count. */
-enum dtp_status dtp_transformer_from_parameters(double parameters, const struct dtp_transformer *presets,
-                                                size_t preset_count, struct dtp_transformer *out,
+/* The rule behind `--params N` alone. Pattern: of a fixed list of LLaMA-like shapes (llama2.c's 0.26M, 15M, 42M, 110M,
+ * TinyLlama 1.1B, Llama 3.2 3B, Llama 2 7B, Llama 3 8B, Llama 2 13B, LLaMA 33B, Llama 3 70B, Llama 3.1 405B) the one of
+ * nearest count on a log scale; the list is no part of a catalogue, so that a user's rows never change the answer.
+ * A pattern within 2 % of N is taken as it is, under its own name. Otherwise its vocabulary, head width, kv ratio and
+ * tied head stay, and heads, layers and ffn are chosen so that layers/hidden and ffn/hidden stay nearest to the
+ * pattern's while the count is within 2 % of N (mostly within 0.3 %); heads in multiples of 4 where that gives a like
+ * shape. The name reads "llama-like 7.0B"; max_sequence is 0 (no limit stated). Deterministic; allocates nothing.
+ * DTP_BAD_INPUT when no shape comes within 2 % (some N below 7e4, N above 9e14, NaN), naming the nearest count. */
+enum dtp_status dtp_transformer_from_parameters(double parameters, struct dtp_transformer *out,
                                                 struct dtp_faults *faults);
+/* Pattern `index` of that list, or false past its end. For tests and for showing the rule. */
+bool dtp_transformer_pattern(size_t index, struct dtp_transformer *out);
+/* Index of the pattern that N = `parameters` takes. */
+size_t dtp_transformer_nearest_pattern(double parameters);
 
 #endif
