@@ -85,7 +85,7 @@ static void replicated_deepspeed(struct traffic *job)
 {
     const struct dtp_units *u = &job->units;
     uint64_t gpus = job->cluster->gpus;
-    uint64_t reductions = job->plan->strategy == DTP_ZERO2 ? job->plan->accumulate : job->reductions;
+    uint64_t reductions = job->reductions;
     add(job, DTP_ALL_REDUCE, dtp_bytes_product(reductions, 2 * ring(u->total * job->bytes.reduce, gpus)),
         reductions * dtp_divide_up(u->total, DEEPSPEED_BUCKET), gpus, 1);
     if (job->plan->strategy != DTP_DDP)
@@ -104,7 +104,7 @@ static void replicated_buffered(struct traffic *job)
     uint64_t gpus = job->cluster->gpus, per_rank = 1000000 * gpus;
     uint64_t bucket = per_rank > MEGATRON_BUCKET ? per_rank : MEGATRON_BUCKET;
     uint64_t count = ours ? u->count + 1 : dtp_divide_up(u->total, bucket);
-    uint64_t reductions = job->plan->strategy == DTP_ZERO2 ? job->plan->accumulate : job->reductions;
+    uint64_t reductions = job->reductions;
     uint64_t sent = ring(u->total * job->bytes.reduce, gpus);
     if (job->plan->strategy == DTP_DDP) {
         add(job, DTP_ALL_REDUCE, dtp_bytes_product(reductions, 2 * sent), reductions * count, gpus, 1);
@@ -203,7 +203,7 @@ void dtp_closed_form_communication(const struct dtp_transformer *transformer, co
 {
     struct traffic job = {.cluster = cluster,
                           .plan = plan,
-                          .reductions = plan->accumulate_sync ? plan->accumulate : 1,
+                          .reductions = dtp_plan_reductions(plan),
                           .out = out};
     *out = (struct dtp_communication){0};
     dtp_units_count(transformer, cluster, plan, &job.units);

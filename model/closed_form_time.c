@@ -11,6 +11,7 @@
 #include "calibration.h"
 #include "collective_cost.h"
 #include "op_cost.h"
+#include "sharding.h"
 
 #include <gsl/gsl_cdf.h>
 #include <math.h>
@@ -35,12 +36,6 @@ struct context {
     double layers;
     double eager_bytes_per_s, streaming_bytes_per_s;
 };
-
-static bool shards_parameters(const struct dtp_plan *plan)
-{
-    return plan->strategy == DTP_ZERO3 || plan->strategy == DTP_FULL_SHARD || plan->strategy == DTP_SHARD_GRAD_OP ||
-           plan->strategy == DTP_HYBRID_SHARD;
-}
 
 static double sum_matmuls(const struct context *c, bool backward, bool only_recomputed)
 {
@@ -118,7 +113,7 @@ static double weight_traffic_bytes(const struct context *c, bool reduces)
     bool alone = c->cluster->gpus == 1;
     if (dtp_plan_uses_autocast(plan))
         return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 : 0));
-    if (!shards_parameters(plan) || plan->runtime == DTP_RUNTIME_DTPLAN)
+    if (!dtp_plan_shards_params(plan) || plan->runtime == DTP_RUNTIME_DTPLAN)
         return total * ((plan->accumulate > 1 ? 2 * r + w : 0) + (reduces && !alone ? 2 * r : 0));
     double gathers = plan->reshard_after_forward ? 2 : 1;
     double per_gather = plan->fsdp1 ? 0 : 2 * w;
@@ -182,8 +177,7 @@ static double optimizer_bytes_per_parameter(const struct dtp_plan *plan)
 
 static double optimizer_shard(const struct context *c)
 {
-    bool sharded = c->plan->strategy != DTP_DDP;
-    return (double)c->count.total / (sharded ? c->plan->shard_group : 1);
+    return (double)c->count.total / (dtp_plan_shards_optimizer(c->plan) ? c->plan->shard_group : 1);
 }
 
 static double device_optimizer_s(const struct context *c)
@@ -227,34 +221,33 @@ static double exposed_gathering(const struct context *c, const struct dtp_time *
 {
     const struct dtp_plan *plan = c->plan;
     double units = plan->wrap_layers ? ceil(c->layers / plan->wrap_layers) : 1;
-    double micro_steps = plan->accumulate, reductions = plan->accumulate_sync ? micro_steps : 1;
-    double root = root_share(c), unit = (1 - root) / units, later = plan->prefetch ? 1 - root - unit : 0;
-    double gathers = plan->reshard_after_forward ? 2 : 1;
-    double gather_s = time->collective_s[DTP_ALL_GATHER] / (gathers * micro_steps);
+    double micro_steps = plan->accumulate, reductions = dtp_plan_reductions(plan);
+    double root = plan->wrap_layers ? root_share(c) : 1, unit = (1 - root) / units, tail = root + unit;
+    double prefetched = plan->prefetch ? 1 - tail : 0, hide = (units - 1) / units;
+    /* Backward gathers what was released after forward: all but a root that is kept. */
+    double again = !plan->reshard_after_forward ? 0 : plan->keep_root ? 1 - root : 1;
+    double gather_s = time->collective_s[DTP_ALL_GATHER] / (micro_steps * (1 + again));
     double reduce_s = time->collective_s[DTP_REDUCE_SCATTER] / reductions;
     double all_reduce_s = time->collective_s[DTP_ALL_REDUCE] / reductions;
-    double hide = (units - 1) / units;
-    double forward = gather_s * (1 - later) + fmax(0, gather_s * later - window->forward_s * hide);
-    double backward_gather_s = plan->reshard_after_forward ? gather_s * (1 - root) : 0;
-    double first_gather = fmax(0, backward_gather_s / units - window->head_s);
-    double gathers_left = backward_gather_s * hide;
-    double tail = unit + root;
-    /* In the micro-steps that reduce: gathers and reduce-scatters share a FIFO, the replicas' all-reduce has its own. */
-    double fifo = gathers_left + reduce_s * (1 - tail), with_reduce;
-    with_reduce = fmax(0, fmax(fifo, all_reduce_s * (1 - tail)) - window->backward_s * hide) +
-                  (reduce_s + all_reduce_s) * tail + first_gather;
-    double without = fmax(0, gathers_left - window->backward_s * hide) + first_gather;
-    if (!plan->prefetch)
-        with_reduce += gathers_left, without += gathers_left;
-    return micro_steps * forward + reductions * with_reduce + (micro_steps - reductions) * without;
+    double forward = gather_s * (1 - prefetched) + fmax(0, gather_s * prefetched - window->forward_s * hide);
+    /* Into backward: the root comes back exposed, the last unit behind the head's and loss's backward. */
+    double backward = 0, behind_blocks = 0;
+    if (again > 0) {
+        backward = gather_s * (again - (1 - root)) + fmax(0, gather_s * unit - (plan->prefetch ? window->head_s : 0));
+        behind_blocks = gather_s * prefetched;
+        backward += gather_s * (1 - tail) - behind_blocks;
+    }
+    /* In micro-steps that reduce: gathers and reduce-scatters share a FIFO, the replicas' all-reduce has its own. */
+    double fifo = fmax(behind_blocks + reduce_s * (1 - tail), all_reduce_s * (1 - tail));
+    double with_reduce = fmax(0, fifo - window->backward_s * hide) + (reduce_s + all_reduce_s) * tail;
+    double without = fmax(0, behind_blocks - window->backward_s * hide);
+    return micro_steps * (forward + backward) + reductions * with_reduce + (micro_steps - reductions) * without;
 }
 
 static double exposed_replicated(const struct context *c, const struct dtp_time *time, const struct windows *window)
 {
     const struct dtp_plan *plan = c->plan;
-    double reductions = plan->accumulate_sync || (plan->runtime == DTP_RUNTIME_DEEPSPEED && plan->strategy == DTP_ZERO2)
-                            ? plan->accumulate
-                            : 1;
+    double reductions = dtp_plan_reductions(plan);
     double reduce_s = (time->collective_s[DTP_ALL_REDUCE] + time->collective_s[DTP_REDUCE_SCATTER]) / reductions;
     double after_step_s = time->collective_s[DTP_ALL_GATHER];
     bool overlaps = plan->runtime == DTP_RUNTIME_TORCH || plan->runtime == DTP_RUNTIME_DTPLAN || plan->deepspeed_overlap;
@@ -293,6 +286,10 @@ static double slowest_rank(double ranks)
 
 /* ---- offload ---------------------------------------------------------------------------------------------------- */
 
+/* Copies run on two engines, up and down, beside compute and collectives. Gathered parameters go up in forward and
+ * backward, gradients come down from the start of backward, so with a path of compute and exposed collectives of p, of
+ * which f is forward, the step ends no earlier than p, up, and f + down. An optimizer on the host updates after the last
+ * gradient is down, and its weights go up after that. */
 static void add_offload(const struct context *c, const struct dtp_communication *communication,
                         const struct windows *window, struct dtp_time *time)
 {
@@ -312,13 +309,13 @@ static void add_offload(const struct context *c, const struct dtp_communication 
     if (plan->offload == DTP_OFFLOAD_NVME) /* read p, m, v, g; write p, m, v; all ranks of a node share the drives */
         nvme_s = optimizer_shard(c) * ranks *
                  (16 / machine->nvme_read_bytes_per_s + 12 / machine->nvme_write_bytes_per_s);
-    time->optimizer_s = 0;
-    double compute_s = plan->accumulate * (window->forward_s + window->backward_s);
+    double path_s = time->compute_s + time->exposed_communication_s;
+    double down_end_s = plan->accumulate * window->forward_s + down_s;
     bool params = plan->offload != DTP_OFFLOAD_OPTIMIZER;
-    double copies_exposed = params ? fmax(0, up_s - compute_s) + fmax(0, down_s - plan->accumulate * window->backward_s)
-                                   : fmax(0, down_s - plan->accumulate * window->backward_s) + up_s;
+    double copies_s = fmax(0, down_end_s - path_s);
+    copies_s = params ? fmax(copies_s, up_s - path_s) : copies_s + up_s;
     time->offload_s = up_s + down_s + adam_s + nvme_s;
-    time->exposed_offload_s = copies_exposed + fmax(adam_s, nvme_s);
+    time->exposed_offload_s = fmin(copies_s + fmax(adam_s, nvme_s), time->offload_s);
 }
 
 /* ---- the whole -------------------------------------------------------------------------------------------------- */
@@ -326,7 +323,7 @@ static void add_offload(const struct context *c, const struct dtp_communication 
 static void add_compute(const struct context *c, struct dtp_time *time, struct windows *window)
 {
     const struct dtp_plan *plan = c->plan;
-    double n = plan->accumulate, reductions = plan->accumulate_sync ? n : 1;
+    double n = plan->accumulate, reductions = dtp_plan_reductions(plan);
     struct micro_step m = micro_step(c, true), quiet = micro_step(c, false);
     double matmul = m.matmul_forward_s + m.matmul_backward_s + m.head_s + m.recompute_matmul_s;
     double gaps = m.kernels * (plan->runtime == DTP_RUNTIME_DTPLAN ? dtp_calibration.graph_kernel_gap_s
@@ -340,15 +337,13 @@ static void add_compute(const struct context *c, struct dtp_time *time, struct w
     time->memory_bound_s = n * (m.memory_forward_s + m.memory_backward_s + m.fp8_s + weights + gaps);
     time->loss_s = n * m.loss_s;
     time->recompute_s = n * (m.recompute_matmul_s / speedup + m.recompute_other_s);
-    double device = n * (matmul / speedup + other + weights);
+    time->compute_s = n * (matmul / speedup + other + weights);
     double launch_s = plan->runtime == DTP_RUNTIME_TORCH || plan->runtime == DTP_RUNTIME_DEEPSPEED
                           ? dtp_calibration.torch_launch_s
                           : dtp_calibration.native_launch_s;
     time->host_launch_s = n * m.kernels * launch_s;
-    time->compute_s = fmax(device, time->host_launch_s);
-    double stretch = time->compute_s / device; /* a launch-bound step leaves wider windows */
-    window->head_s = stretch * (m.head_s / speedup + m.loss_s);
-    window->forward_s = stretch * (m.matmul_forward_s / speedup + m.attention_forward_s + m.memory_forward_s);
+    window->head_s = m.head_s / speedup + m.loss_s;
+    window->forward_s = m.matmul_forward_s / speedup + m.attention_forward_s + m.memory_forward_s;
     window->backward_s = time->compute_s / n - window->forward_s - window->head_s;
 }
 
@@ -386,6 +381,17 @@ static void add_throughput(const struct context *c, const struct dtp_time *time,
     out->hfu = hardware_flops(c) / time->step_s / peak;
 }
 
+/* Where the host issues kernels more slowly than the device runs them, the device idles between kernels and collectives
+ * hide in those gaps too: the step takes the longer of the host's time and of the device's with what it exposes. */
+static void add_launch_bound(struct dtp_time *time)
+{
+    double idle_s = time->host_launch_s - time->compute_s;
+    if (idle_s <= 0)
+        return;
+    time->compute_s = time->host_launch_s;
+    time->exposed_communication_s = fmax(0, time->exposed_communication_s - idle_s);
+}
+
 void dtp_closed_form_time(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                           const struct dtp_plan *plan, const struct dtp_communication *communication,
                           struct dtp_time *out, struct dtp_throughput *throughput)
@@ -404,13 +410,18 @@ void dtp_closed_form_time(const struct dtp_transformer *transformer, const struc
         out->collective_s[i] = collective_total_s(&c, communication, (enum dtp_collective)i);
         out->communication_s += out->collective_s[i];
     }
-    add_offload(&c, communication, &window, out);
-    double exposed = shards_parameters(plan) ? exposed_gathering(&c, out, &window) : exposed_replicated(&c, out, &window);
+    double exposed = dtp_plan_shards_params(plan) ? exposed_gathering(&c, out, &window) : exposed_replicated(&c, out, &window);
     exposed = fmin(exposed, out->communication_s);
     out->exposed_communication_s = exposed + contention_s(&c, communication, out->communication_s, exposed);
+    add_launch_bound(out);
+    add_offload(&c, communication, &window, out);
     double device_s = (out->compute_s + out->optimizer_s) * slowest_rank(cluster->gpus);
     out->step_s = device_s + out->exposed_communication_s + out->exposed_offload_s;
-    out->step_perfect_overlap_s = fmax(out->compute_s + out->optimizer_s, fmax(out->communication_s, out->offload_s));
+    /* Shard and replica collectives run on two communicators, which at best overlap each other as well. */
+    double longest_s = out->communication_s;
+    if (plan->strategy == DTP_HYBRID_SHARD)
+        longest_s = fmax(out->collective_s[DTP_ALL_REDUCE], longest_s - out->collective_s[DTP_ALL_REDUCE]);
+    out->step_perfect_overlap_s = fmax(out->compute_s + out->optimizer_s, fmax(longest_s, out->exposed_offload_s));
     out->step_no_overlap_s = device_s + out->communication_s + out->offload_s;
     add_throughput(&c, out, throughput);
 }

@@ -262,3 +262,11 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
         }
     }
 }
+
+uint32_t dtp_plan_reductions(const struct dtp_plan *plan)
+{
+    bool deepspeed = plan->runtime == DTP_RUNTIME_DEEPSPEED;
+    bool every = plan->accumulate_sync || (deepspeed && (plan->strategy == DTP_ZERO2 || plan->strategy == DTP_ZERO3)) ||
+                 (plan->runtime != DTP_RUNTIME_TORCH && plan->strategy == DTP_ZERO2);
+    return every ? plan->accumulate : 1;
+}

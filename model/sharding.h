@@ -44,6 +44,10 @@ bool dtp_plan_shards_params(const struct dtp_plan *plan);
 bool dtp_plan_shards_grads(const struct dtp_plan *plan);
 bool dtp_plan_shards_optimizer(const struct dtp_plan *plan);
 
+/* Micro-steps of a step in which gradients are reduced: with no_sync the last only; DeepSpeed's stages 2 and 3, and
+ * ours under zero2, keep only a shard of the gradients and reduce in every one. */
+uint32_t dtp_plan_reductions(const struct dtp_plan *plan);
+
 /* Bytes at rest on one GPU, and on its share of host and NVMe. */
 struct dtp_state_bytes {
     uint64_t params, grads, optimizer; /* grads: at the optimizer step */

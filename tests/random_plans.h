@@ -110,7 +110,7 @@ static inline bool random_job(struct random_job *job)
         job->transformer = random_transformer();
         job->cluster = random_cluster();
         job->plan = job->asked = random_plan(&job->cluster);
-        if (dtp_transformer_check(&job->transformer, NULL) == DTP_OK &&
+        if (dtp_transformer_check(&job->transformer, NULL, 0, NULL) == DTP_OK &&
             dtp_cluster_check(&job->cluster, NULL) == DTP_OK &&
             dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK)
             return true;
