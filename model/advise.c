@@ -154,7 +154,7 @@ static const struct candidate candidates[] = {
     {"--attention flash", HARMLESS, flash},
     {"--loss fused", HARMLESS, fuse_loss},
     {"--loss chunked", HARMLESS, chunk_loss},
-    {"--optimizer adamw-fused", HARMLESS, fuse_optimizer},
+    {"--optimizer adamw", HARMLESS, fuse_optimizer},
     {"--offload none", HARMLESS, stop_offload},
     {"--offload optimizer", HARMLESS, offload_optimizer},
     {"--offload params", HARMLESS, offload_params},

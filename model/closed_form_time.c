@@ -12,6 +12,7 @@
 #include "collective_cost.h"
 #include "op_cost.h"
 #include "sharding.h"
+#include "time_parts.h"
 
 #include <gsl/gsl_cdf.h>
 #include <math.h>
@@ -35,6 +36,7 @@ struct context {
     double tokens;      /* of one micro-step */
     double layers;
     double eager_bytes_per_s, streaming_bytes_per_s;
+    struct dtp_time_parts *parts;
 };
 
 static double sum_matmuls(const struct context *c, bool backward, bool only_recomputed)
@@ -314,8 +316,44 @@ static void add_offload(const struct context *c, const struct dtp_communication 
     bool params = plan->offload != DTP_OFFLOAD_OPTIMIZER;
     double copies_s = fmax(0, down_end_s - path_s);
     copies_s = params ? fmax(copies_s, up_s - path_s) : copies_s + up_s;
+    c->parts->host_to_device_s = up_s;
+    c->parts->device_to_host_s = down_s;
+    c->parts->host_adam_s = adam_s;
+    c->parts->nvme_s = nvme_s;
     time->offload_s = up_s + down_s + adam_s + nvme_s;
     time->exposed_offload_s = fmin(copies_s + fmax(adam_s, nvme_s), time->offload_s);
+}
+
+/* ---- the record for explain -------------------------------------------------------------------------------------- */
+
+/* Seconds and bytes of the step's device work: `n` micro-steps `m`, of which some are `quiet` (reduce nothing). */
+static void note_compute(const struct context *c, const struct micro_step *m, double weights_s, double gaps_s,
+                         double speedup, double n)
+{
+    double tokens = n * c->tokens, fused = dtp_memory_kernel_bytes_per_s(&c->cluster->gpu, DTP_KERNEL_FUSED);
+    *c->parts = (struct dtp_time_parts){
+        .matmul_forward_s = n * m->matmul_forward_s,
+        .matmul_backward_s = n * m->matmul_backward_s,
+        .matmul_head_s = n * m->head_s,
+        .matmul_recompute_s = n * m->recompute_matmul_s,
+        .matmul_speedup = speedup,
+        .attention_forward_s = n * m->attention_forward_s,
+        .attention_backward_s = n * m->attention_backward_s,
+        .memory_forward_s = n * m->memory_forward_s,
+        .memory_backward_s = n * m->memory_backward_s,
+        .weights_s = n * weights_s,
+        .fp8_s = n * m->fp8_s,
+        .gaps_s = n * gaps_s,
+        .recompute_other_s = n * m->recompute_other_s,
+        .loss_s = n * m->loss_s,
+        .kernels_count = n * m->kernels,
+        .block_forward_bytes = c->layers * c->block.forward_bytes_per_token * tokens,
+        .block_backward_bytes = c->layers * c->block.backward_bytes_per_token * tokens,
+        .block_bytes_per_s = c->eager_bytes_per_s,
+        .loss_bytes = dtp_loss_bytes_per_token(c->transformer, c->plan) * tokens,
+        .weights_bytes = n * weights_s * fused,
+        .weights_bytes_per_s = fused,
+    };
 }
 
 /* ---- the whole -------------------------------------------------------------------------------------------------- */
@@ -345,6 +383,11 @@ static void add_compute(const struct context *c, struct dtp_time *time, struct w
     window->head_s = m.head_s / speedup + m.loss_s;
     window->forward_s = m.matmul_forward_s / speedup + m.attention_forward_s + m.memory_forward_s;
     window->backward_s = time->compute_s / n - window->forward_s - window->head_s;
+    note_compute(c, &m, weights, gaps, speedup, n);
+    c->parts->launch_s = launch_s;
+    c->parts->forward_window_s = window->forward_s;
+    c->parts->backward_window_s = window->backward_s;
+    c->parts->head_window_s = window->head_s;
 }
 
 static double model_flops(const struct context *c)
@@ -392,15 +435,15 @@ static void add_launch_bound(struct dtp_time *time)
     time->exposed_communication_s = fmax(0, time->exposed_communication_s - idle_s);
 }
 
-void dtp_closed_form_time(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                          const struct dtp_plan *plan, const struct dtp_communication *communication,
-                          struct dtp_time *out, struct dtp_throughput *throughput)
+static void predict(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                    const struct dtp_plan *plan, const struct dtp_communication *communication, struct dtp_time *out,
+                    struct dtp_throughput *throughput, struct dtp_time_parts *parts)
 {
     const struct dtp_gpu *gpu = &cluster->gpu;
     struct context c = {.transformer = transformer, .cluster = cluster, .plan = plan,
                         .count = dtp_transformer_count(transformer), .block = dtp_block_work(transformer, plan),
                         .tokens = (double)plan->micro_batch * (double)plan->sequence,
-                        .layers = (double)transformer->layers};
+                        .layers = (double)transformer->layers, .parts = parts};
     c.eager_bytes_per_s = dtp_memory_kernel_bytes_per_s(gpu, c.block.fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
     c.streaming_bytes_per_s = dtp_memory_kernel_bytes_per_s(gpu, DTP_KERNEL_STREAMING);
     *out = (struct dtp_time){.optimizer_s = device_optimizer_s(&c)};
@@ -412,10 +455,16 @@ void dtp_closed_form_time(const struct dtp_transformer *transformer, const struc
     }
     double exposed = dtp_plan_shards_params(plan) ? exposed_gathering(&c, out, &window) : exposed_replicated(&c, out, &window);
     exposed = fmin(exposed, out->communication_s);
-    out->exposed_communication_s = exposed + contention_s(&c, communication, out->communication_s, exposed);
+    parts->not_hidden_s = exposed;
+    parts->contention_s = contention_s(&c, communication, out->communication_s, exposed);
+    out->exposed_communication_s = exposed + parts->contention_s;
+    parts->device_s = out->compute_s;
     add_launch_bound(out);
     add_offload(&c, communication, &window, out);
-    double device_s = (out->compute_s + out->optimizer_s) * slowest_rank(cluster->gpus);
+    parts->slowest_rank = slowest_rank(cluster->gpus);
+    parts->optimizer_bytes = out->optimizer_s * c.streaming_bytes_per_s;
+    parts->optimizer_bytes_per_s = c.streaming_bytes_per_s;
+    double device_s = (out->compute_s + out->optimizer_s) * parts->slowest_rank;
     out->step_s = device_s + out->exposed_communication_s + out->exposed_offload_s;
     /* Shard and replica collectives run on two communicators, which at best overlap each other as well. */
     double longest_s = out->communication_s;
@@ -424,6 +473,23 @@ void dtp_closed_form_time(const struct dtp_transformer *transformer, const struc
     out->step_perfect_overlap_s = fmax(out->compute_s + out->optimizer_s, fmax(longest_s, out->exposed_offload_s));
     out->step_no_overlap_s = device_s + out->communication_s + out->offload_s;
     add_throughput(&c, out, throughput);
+}
+
+void dtp_closed_form_time(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                          const struct dtp_plan *plan, const struct dtp_communication *communication,
+                          struct dtp_time *out, struct dtp_throughput *throughput)
+{
+    struct dtp_time_parts parts;
+    predict(transformer, cluster, plan, communication, out, throughput, &parts);
+}
+
+void dtp_closed_form_time_parts(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                const struct dtp_plan *plan, const struct dtp_communication *communication,
+                                struct dtp_time_parts *out)
+{
+    struct dtp_time time;
+    struct dtp_throughput throughput;
+    predict(transformer, cluster, plan, communication, &time, &throughput, out);
 }
 
 void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
