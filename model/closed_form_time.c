@@ -83,7 +83,7 @@ static double recomputed_layers(const struct context *c)
 static double early_stop_s(const struct context *c)
 {
     const struct dtp_plan *plan = c->plan;
-    bool stops = plan->runtime == DTP_RUNTIME_TORCH && !plan->fsdp1 && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
+    bool stops = plan->runtime == DTP_RUNTIME_TORCH && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
     const struct dtp_weight_matmul *down = &c->block.matmul[c->block.matmul_count - 1];
     return stops ? dtp_matmul_s(&c->cluster->gpu, plan->precision.compute, c->tokens, down->n, down->k) : 0;
 }
