@@ -1,8 +1,8 @@
 #include "plan.h"
 
+#include "nearest.h"
 #include "number.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,21 +33,6 @@ struct dtp_plan dtp_plan_default(void)
 
 /* ---- words ----------------------------------------------------------------------------------------------------- */
 
-/* Words are compared without case, '-' and '_': people write zero-1, ZeRO_1 and zero1 for one thing. */
-static bool same_word(const char *a, const char *b)
-{
-    for (;; a++, b++) {
-        while (*a == '-' || *a == '_')
-            a++;
-        while (*b == '-' || *b == '_')
-            b++;
-        if (tolower((unsigned char)*a) != tolower((unsigned char)*b))
-            return false;
-        if (!*a)
-            return true;
-    }
-}
-
 struct word {
     const char *text;
     int value;
@@ -56,7 +41,7 @@ struct word {
 static bool find_word(const struct word *words, size_t count, const char *text, int *value)
 {
     for (size_t i = 0; text && i < count; i++)
-        if (same_word(words[i].text, text)) {
+        if (dtp_names_equal(words[i].text, text)) {
             *value = words[i].value;
             return true;
         }
@@ -151,7 +136,7 @@ bool dtp_checkpointing_parse(const char *text, struct dtp_plan *plan)
         return false;
     memcpy(head, text, sizeof head - 1);
     uint64_t every;
-    if (!same_word(head, "every-") || !dtp_number_parse_integer(text + 6, false, 1, UINT32_MAX, &every))
+    if (!dtp_names_equal(head, "every-") || !dtp_number_parse_integer(text + 6, false, 1, UINT32_MAX, &every))
         return false;
     plan->checkpointing = DTP_CHECKPOINT_EVERY_N;
     plan->checkpoint_every = (uint32_t)every;
@@ -185,7 +170,7 @@ static const struct recipe master_forms[] = {
 bool dtp_precision_recipe(const char *name, struct dtp_precision *out)
 {
     for (size_t i = 0; name && i < RECIPE_COUNT; i++)
-        if (same_word(recipes[i].name, name)) {
+        if (dtp_names_equal(recipes[i].name, name)) {
             *out = recipes[i].precision;
             return true;
         }

@@ -36,7 +36,7 @@ static void refuse(struct resolver *r, const char *key, const char *format, ...)
     va_end(arguments);
     size_t line = 0;
     const char *where = r->source ? r->source->find(r->source->context, key, &line) : NULL;
-    r->status = dtp_fault(r->faults, DTP_BAD_INPUT, where, line, "%s: %s", key, text);
+    r->status = dtp_fault_about(r->faults, DTP_BAD_INPUT, where, line, key, "%s", text);
 }
 
 bool dtp_plan_is_fsdp(const struct dtp_plan *plan)

@@ -21,6 +21,7 @@ struct dtp_job {
     uint32_t node_gpus;         /* GPUs a node offers the job: --gpus-per-node, else the machine's; cluster.gpus_per_node
                                    is smaller when the job fills only part of one node */
     char shape_note[200]; /* how the shape was chosen when only --params was given, else "" */
+    char plan_note[200];  /* what was read into the plan's words (zero3 under torch, the runtime of zero2), else "" */
 };
 
 /* One key of the table. */
@@ -34,16 +35,31 @@ const struct dtp_scenario_key *dtp_scenario_keys(size_t *count);
 
 enum dtp_status dtp_scenario_create(struct dtp_scenario **out, struct dtp_faults *faults);
 void dtp_scenario_destroy(struct dtp_scenario *scenario);
-/* Sets one key; an unknown key is a fault that names the nearest known ones. Text is copied. */
+/* Sets one key ('-' and '_' alike); an unknown key is a fault that names the nearest known ones, a value that is none
+ * of the key's a fault that says what is. NULL sets a switch. Text is copied. */
 enum dtp_status dtp_scenario_set(struct dtp_scenario *scenario, const char *key, const char *value, const char *where,
                                  size_t line, struct dtp_faults *faults);
-/* Reads an INI file: all faults at once. */
+/* Reads an INI file with the sections [model] [cluster] [plan] [money]; comments start with ';' or '#'. All faults at
+ * once; keys that are in order are set even then. Refused: a key twice in one file, in another section than its own or
+ * without a value, NUL bytes, lines beyond inih's limit (200 bytes), files beyond 1 MiB or without any key. */
 enum dtp_status dtp_scenario_read(struct dtp_scenario *scenario, const char *path, struct dtp_faults *faults);
 enum dtp_status dtp_scenario_parse(struct dtp_scenario *scenario, const char *name, const char *text, size_t bytes,
                                    struct dtp_faults *faults);
 /* Text a key was last set to, or NULL. Borrowed. */
 const char *dtp_scenario_get(const struct dtp_scenario *scenario, const char *key);
-/* Resolves everything against the catalogues, checks all, fills `job`. All faults at once. */
+/* Resolves everything against the catalogues, checks all, fills `job`. All faults at once, each with the place where
+ * its key was set.
+ *
+ *   model    --model (a preset, or a path: it ends in .json or holds a '/') with dimensions given beside it on top; or
+ *            layers, hidden, heads and vocab at least; or --params alone. --params beside a shape must agree with its
+ *            count within 2 %.
+ *   machine  --machine, else the GPU's usual one. GPU: --gpu, else the machine's, else h100-sxm.
+ *   gpus     one machine's when --machine is given, else 1. gpus_per_node: the machine's, at most gpus.
+ *   runtime  torch; deepspeed for zero2, which PyTorch does not have.
+ *   seq      2048, or the learned position table where that is shorter.
+ *   dtypes   the recipe of --precision as the runtime means it, then each dtype given; a master that is no extra copy
+ *            follows param_dtype, and so does what DDP reduces.
+ * A switch given as what the runtime never does (accumulate_sync = true under megatron) is a fault. */
 enum dtp_status dtp_scenario_resolve(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
                                      struct dtp_job *job, struct dtp_faults *faults);
 

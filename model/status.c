@@ -7,7 +7,7 @@
 const char *dtp_status_text(enum dtp_status status)
 {
     switch (status) {
-#define DTP_STATUS_CASE(name, value, text) \
+#define DTP_STATUS_CASE(name, value, text)                                                                             \
     case DTP_##name: return text;
         DTP_STATUS_TABLE(DTP_STATUS_CASE)
 #undef DTP_STATUS_CASE
@@ -23,6 +23,29 @@ static void make_printable(char *text)
             *c = '?';
 }
 
+/* `key` NULL: no key before the words. */
+static void record(struct dtp_faults *faults, const char *file, size_t line, const char *key, const char *format,
+                   va_list arguments)
+{
+    if (faults->count++ >= DTP_FAULTS_KEPT)
+        return;
+    char *text = faults->text[faults->count - 1];
+    bool flag = file && file[0] == '-';
+    int used = 0;
+    if (file && line)
+        used = snprintf(text, DTP_FAULT_TEXT_BYTES, "%.200s:%zu: ", file, line);
+    else if (file)
+        used = snprintf(text, DTP_FAULT_TEXT_BYTES, "%.200s: ", file);
+    if (used >= 0 && key && !flag)
+        used += snprintf(text + used, DTP_FAULT_TEXT_BYTES - (size_t)used, "%.64s: ", key);
+    if (used < 0)
+        used = 0;
+    int more = vsnprintf(text + used, DTP_FAULT_TEXT_BYTES - (size_t)used, format, arguments);
+    if (more >= DTP_FAULT_TEXT_BYTES - used)
+        memcpy(text + DTP_FAULT_TEXT_BYTES - 4, "...", 4);
+    make_printable(text);
+}
+
 enum dtp_status dtp_fault(struct dtp_faults *faults, enum dtp_status status, const char *file, size_t line,
                           const char *format, ...)
 {
@@ -30,22 +53,23 @@ enum dtp_status dtp_fault(struct dtp_faults *faults, enum dtp_status status, con
         return status;
     if (status > faults->status)
         faults->status = status;
-    if (faults->count++ >= DTP_FAULTS_KEPT)
-        return status;
-    char *text = faults->text[faults->count - 1];
-    int used = 0;
-    if (file && line)
-        used = snprintf(text, DTP_FAULT_TEXT_BYTES, "%.200s:%zu: ", file, line);
-    else if (file)
-        used = snprintf(text, DTP_FAULT_TEXT_BYTES, "%.200s: ", file);
-    if (used < 0)
-        used = 0;
     va_list arguments;
     va_start(arguments, format);
-    int more = vsnprintf(text + used, DTP_FAULT_TEXT_BYTES - (size_t)used, format, arguments);
+    record(faults, file, line, NULL, format, arguments);
     va_end(arguments);
-    if (more >= DTP_FAULT_TEXT_BYTES - used)
-        memcpy(text + DTP_FAULT_TEXT_BYTES - 4, "...", 4);
-    make_printable(text);
+    return status;
+}
+
+enum dtp_status dtp_fault_about(struct dtp_faults *faults, enum dtp_status status, const char *file, size_t line,
+                                const char *key, const char *format, ...)
+{
+    if (!faults)
+        return status;
+    if (status > faults->status)
+        faults->status = status;
+    va_list arguments;
+    va_start(arguments, format);
+    record(faults, file, line, key, format, arguments);
+    va_end(arguments);
     return status;
 }

@@ -40,4 +40,8 @@ struct dtp_faults {
 enum dtp_status dtp_fault(struct dtp_faults *faults, enum dtp_status status, const char *file, size_t line,
                           const char *format, ...) __attribute__((format(printf, 5, 6)));
 
+/* The same about a named key, with "KEY: " before the words unless `file` is a flag ("--micro-batch"), which says it. */
+enum dtp_status dtp_fault_about(struct dtp_faults *faults, enum dtp_status status, const char *file, size_t line,
+                                const char *key, const char *format, ...) __attribute__((format(printf, 6, 7)));
+
 #endif

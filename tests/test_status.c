@@ -33,9 +33,22 @@ static void test_hostile_text_is_cut_and_printable(void **state)
     assert_int_equal(faults.count, 101);
 }
 
+static void test_a_key_is_named_once(void **state)
+{
+    (void)state;
+    struct dtp_faults faults = {0};
+    dtp_fault_about(&faults, DTP_BAD_INPUT, "job.ini", 3, "seq", "is %d", 0);
+    dtp_fault_about(&faults, DTP_BAD_INPUT, "--seq", 0, "seq", "is %d", 0);
+    dtp_fault_about(&faults, DTP_BAD_INPUT, NULL, 0, "seq", "is %d", 0);
+    assert_string_equal(faults.text[0], "job.ini:3: seq: is 0");
+    assert_string_equal(faults.text[1], "--seq: is 0");
+    assert_string_equal(faults.text[2], "seq: is 0");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_worst_status_wins),
-                                       cmocka_unit_test(test_hostile_text_is_cut_and_printable)};
+                                       cmocka_unit_test(test_hostile_text_is_cut_and_printable),
+                                       cmocka_unit_test(test_a_key_is_named_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,251 @@
+#include "scenario_keys.h"
+
+#include "models.h"
+#include "nearest.h"
+#include "number.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- parsers of words ------------------------------------------------------------------------------------------ */
+
+#define PARSE_WORD(name)                                                                                               \
+    static bool parse_##name(const char *text, void *field)                                                            \
+    {                                                                                                                  \
+        enum dtp_##name *out = field;                                                                                  \
+        return dtp_##name##_parse(text, out);                                                                          \
+    }
+PARSE_WORD(strategy)
+PARSE_WORD(runtime)
+PARSE_WORD(offload)
+PARSE_WORD(attention)
+PARSE_WORD(loss)
+PARSE_WORD(optimizer)
+
+#define PARSE_CHOICE(name, last)                                                                                       \
+    static bool parse_##name(const char *text, void *field)                                                            \
+    {                                                                                                                  \
+        enum dtp_##name *out = field;                                                                                  \
+        for (int i = 0; i <= (int)(last); i++)                                                                         \
+            if (dtp_names_equal(text, dtp_##name##_text((enum dtp_##name)i))) {                                        \
+                *out = (enum dtp_##name)i;                                                                             \
+                return true;                                                                                           \
+            }                                                                                                          \
+        return false;                                                                                                  \
+    }
+PARSE_CHOICE(norm, DTP_RMS_NORM)
+PARSE_CHOICE(activation, DTP_SWIGLU)
+PARSE_CHOICE(position, DTP_POSITION_NONE)
+PARSE_CHOICE(dtype, DTP_DTYPE_COUNT - 1)
+
+static bool parse_precision(const char *text, void *field)
+{
+    return dtp_precision_recipe(text, field);
+}
+
+static bool parse_checkpointing(const char *text, void *field)
+{
+    return dtp_checkpointing_parse(text, field);
+}
+
+static bool parse_mib(const char *text, void *field)
+{
+    uint64_t *out = field, value;
+    double mib;
+    if (!dtp_number_parse(text, &mib) || !(mib > 0 && mib <= 1048576))
+        return false;
+    value = (uint64_t)(mib * 1048576);
+    if (value)
+        *out = value;
+    return value > 0;
+}
+
+static bool parse_switch(const char *text, bool *out)
+{
+    static const char *const yes[] = {"true", "1", "yes", "on"}, *const no[] = {"false", "0", "no", "off"};
+    for (size_t i = 0; i < sizeof yes / sizeof *yes; i++)
+        if (dtp_names_equal(text, yes[i]) || dtp_names_equal(text, no[i])) {
+            *out = dtp_names_equal(text, yes[i]);
+            return true;
+        }
+    return false;
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+enum kind { KIND_WHOLE32, KIND_WHOLE64, KIND_BINARY64, KIND_NUMBER, KIND_SWITCH, KIND_PARSED, KIND_TEXT };
+
+struct rule {
+    enum kind kind;
+    size_t offset, size; /* of the field in the draft */
+    double minimum, maximum;
+    bool (*parse)(const char *text, void *field);
+};
+
+#define FIELD(field) offsetof(struct dtp_draft, field), sizeof((struct dtp_draft *)0)->field
+#define WHOLE32(field, minimum, maximum)                                                                               \
+    {                                                                                                                  \
+        KIND_WHOLE32, FIELD(field), minimum, maximum, NULL                                                             \
+    }
+#define WHOLE64(field, minimum, maximum)                                                                               \
+    {                                                                                                                  \
+        KIND_WHOLE64, FIELD(field), minimum, maximum, NULL                                                             \
+    }
+#define BINARY64(field, minimum, maximum)                                                                              \
+    {                                                                                                                  \
+        KIND_BINARY64, FIELD(field), minimum, maximum, NULL                                                            \
+    }
+#define NUMBER(field, minimum, maximum)                                                                                \
+    {                                                                                                                  \
+        KIND_NUMBER, FIELD(field), minimum, maximum, NULL                                                              \
+    }
+#define SWITCH(field)                                                                                                  \
+    {                                                                                                                  \
+        KIND_SWITCH, FIELD(field), 0, 0, NULL                                                                          \
+    }
+#define PARSED(field, parser)                                                                                          \
+    {                                                                                                                  \
+        KIND_PARSED, FIELD(field), 0, 0, parser                                                                        \
+    }
+#define TEXT(most)                                                                                                     \
+    {                                                                                                                  \
+        KIND_TEXT, 0, 0, 0, most, NULL                                                                                 \
+    }
+
+static const struct rule rules[DTP_KEY_COUNT] = {
+#define RULE(key, section, value, how, words) how,
+    DTP_KEY_TABLE(RULE)
+#undef RULE
+};
+
+static const struct dtp_scenario_key keys[DTP_KEY_COUNT] = {
+#define ROW(key, section, value, how, words) {#key, section, value, words},
+    DTP_KEY_TABLE(ROW)
+#undef ROW
+};
+
+const struct dtp_scenario_key *dtp_scenario_keys(size_t *count)
+{
+    *count = DTP_KEY_COUNT;
+    return keys;
+}
+
+enum dtp_key dtp_key_find(const char *name)
+{
+    for (int i = 0; i < DTP_KEY_COUNT; i++) {
+        const char *a = keys[i].key, *b = name;
+        while (*a && (*a == *b || (*a == '_' && *b == '-')))
+            a++, b++;
+        if (!*a && !*b)
+            return (enum dtp_key)i;
+    }
+    return DTP_KEY_COUNT;
+}
+
+const char *dtp_key_name(enum dtp_key key)
+{
+    return keys[key].key;
+}
+
+const char *dtp_key_section(enum dtp_key key)
+{
+    return keys[key].section;
+}
+
+bool dtp_key_is_switch(enum dtp_key key)
+{
+    return rules[key].kind == KIND_SWITCH;
+}
+
+/* ---- the draft -----------------------------------------------------------------------------------------------------
+ */
+
+struct dtp_draft dtp_draft_default(void)
+{
+    return (struct dtp_draft){.plan = dtp_plan_default(), .oversubscription = 1};
+}
+
+static bool apply_whole(const struct rule *rule, const char *value, void *field)
+{
+    uint64_t number;
+    if (!dtp_number_parse_integer(value, rule->kind == KIND_BINARY64, (uint64_t)rule->minimum, (uint64_t)rule->maximum,
+                                  &number))
+        return false;
+    uint32_t narrow = (uint32_t)number;
+    if (rule->kind == KIND_WHOLE32)
+        memcpy(field, &narrow, sizeof narrow);
+    else
+        memcpy(field, &number, sizeof number);
+    return true;
+}
+
+static bool apply_number(const struct rule *rule, const char *value, void *field)
+{
+    double number;
+    if (!dtp_number_parse(value, &number) || !(number >= rule->minimum && number <= rule->maximum))
+        return false;
+    memcpy(field, &number, sizeof number);
+    return true;
+}
+
+/* Texts reach terminals and file names: no control bytes. */
+static bool is_plain_text(const char *value, size_t most)
+{
+    for (const char *c = value; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            return false;
+    return strlen(value) <= most;
+}
+
+static void explain(enum dtp_key key, char *why, size_t why_bytes)
+{
+    const struct rule *rule = &rules[key];
+    switch (rule->kind) {
+    case KIND_WHOLE32:
+    case KIND_WHOLE64:
+    case KIND_BINARY64:
+        snprintf(why, why_bytes, "a whole number from %.0f to %.0f", rule->minimum, rule->maximum);
+        break;
+    case KIND_NUMBER: snprintf(why, why_bytes, "a number from %.15g to %.15g", rule->minimum, rule->maximum); break;
+    case KIND_SWITCH: snprintf(why, why_bytes, "true or false"); break;
+    case KIND_TEXT: snprintf(why, why_bytes, "a text of at most %.0f printable bytes", rule->maximum); break;
+    case KIND_PARSED:
+        if (!strcmp(keys[key].value, "DTYPE"))
+            snprintf(why, why_bytes, "one of fp32|tf32|bf16|fp16|fp8|int8");
+        else if (!strcmp(keys[key].value, "MIB"))
+            snprintf(why, why_bytes, "a number of MiB above 0 and up to 1048576");
+        else
+            snprintf(why, why_bytes, "one of %s", keys[key].value);
+        break;
+    }
+}
+
+bool dtp_key_apply(enum dtp_key key, const char *value, struct dtp_draft *draft, char *why, size_t why_bytes)
+{
+    const struct rule *rule = &rules[key];
+    void *field = (char *)draft + rule->offset;
+    bool applied = false;
+    switch (rule->kind) {
+    case KIND_WHOLE32:
+    case KIND_WHOLE64:
+    case KIND_BINARY64: applied = apply_whole(rule, value, field); break;
+    case KIND_NUMBER: applied = apply_number(rule, value, field); break;
+    case KIND_SWITCH: applied = parse_switch(value, field); break;
+    case KIND_PARSED: applied = rule->parse(value, field); break;
+    case KIND_TEXT: applied = is_plain_text(value, (size_t)rule->maximum); break;
+    }
+    if (!applied)
+        explain(key, why, why_bytes);
+    return applied;
+}
+
+void dtp_key_copy_dimension(enum dtp_key key, const struct dtp_draft *draft, struct dtp_transformer *out)
+{
+    const struct rule *rule = &rules[key];
+    size_t start = offsetof(struct dtp_draft, transformer), end = start + sizeof draft->transformer;
+    if (rule->kind == KIND_TEXT || rule->offset < start || rule->offset >= end)
+        return;
+    memcpy((char *)out + (rule->offset - start), (const char *)draft + rule->offset, rule->size);
+}

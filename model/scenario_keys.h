@@ -1,0 +1,141 @@
+/* Inside of the scenario: the table of keys with how each is read, and the draft that they fill.
+ *
+ * A draft holds every value a key can set, at the same types as the structs it ends up in, so that a row of the table
+ * needs only an offset. Values are read twice: when they are set, to refuse them where they stand, and again when the
+ * scenario is resolved, in table order. */
+#ifndef DTP_SCENARIO_KEYS_H
+#define DTP_SCENARIO_KEYS_H
+
+#include "scenario.h"
+
+struct dtp_draft {
+    struct dtp_transformer transformer; /* only fields whose key was given mean something */
+    struct dtp_plan plan;               /* starts as the default plan */
+    double params, network_gbit_per_s, oversubscription;
+    uint64_t global_batch;              /* sequences per step over all GPUs; 0 = by accumulate */
+    uint32_t gpus, gpus_per_node;
+    bool bias;
+};
+
+/* X(key, section, value, how, words). `how`: WHOLE32, WHOLE64 and BINARY64 (minimum, maximum), NUMBER (minimum,
+ * maximum), SWITCH, PARSED (parser) into a field of the draft; TEXT (limit in bytes) keeps the words only. */
+#define DTP_KEY_TABLE(X)                                                                                               \
+    X(model, "model", "NAME|FILE.json", TEXT(4096),                                                                    \
+      "preset (dtplan catalog models) or Hugging Face config.json")                                                    \
+    X(params, "model", "N", NUMBER(params, 1, 1e15),                                                                   \
+      "parameters: alone, the nearest preset is scaled to N; beside a shape, its count must agree within 2 %")         \
+    X(name, "model", "TEXT", TEXT(DTP_NAME_BYTES - 1), "name of the model in reports")                                 \
+    X(layers, "model", "N", WHOLE64(transformer.layers, 1, 100000), "layers")                                          \
+    X(hidden, "model", "N", WHOLE64(transformer.hidden, 1, 100000000), "hidden width")                                 \
+    X(heads, "model", "N", WHOLE64(transformer.heads, 1, 100000000), "attention heads")                                \
+    X(kv_heads, "model", "N", WHOLE64(transformer.kv_heads, 1, 100000000), "key/value heads; default heads")           \
+    X(head_dim, "model", "N", WHOLE64(transformer.head_dim, 1, 100000000), "width of a head; default hidden / heads")  \
+    X(ffn, "model", "N", WHOLE64(transformer.ffn, 1, 100000000),                                                       \
+      "inner width of the MLP; default 4 hidden, with swiglu 8/3 hidden up to a multiple of 256")                      \
+    X(vocab, "model", "N", WHOLE64(transformer.vocab, 1, 100000000), "vocabulary")                                     \
+    X(positions, "model", "N", WHOLE64(transformer.positions, 1, 100000000),                                           \
+      "rows of the learned position table; default seq")                                                               \
+    X(norm, "model", "layer_norm|rms_norm", PARSED(transformer.norm, parse_norm), "norm; default rms_norm")            \
+    X(activation, "model", "gelu|relu|swiglu", PARSED(transformer.activation, parse_activation),                       \
+      "activation of the MLP; default swiglu")                                                                         \
+    X(position, "model", "learned|rope|alibi|none", PARSED(transformer.position, parse_position),                      \
+      "position scheme; default rope")                                                                                 \
+    X(tied_head, "model", NULL, SWITCH(transformer.tied_head), "output head shares the embedding; default false")      \
+    X(bias, "model", NULL, SWITCH(bias), "biases on all linear layers and LayerNorms of a block; default false")       \
+    X(qkv_bias, "model", NULL, SWITCH(transformer.qkv_bias), "biases on q, k and v only")                              \
+    X(attention_output_bias, "model", NULL, SWITCH(transformer.attention_output_bias), "bias after attention")         \
+    X(mlp_bias, "model", NULL, SWITCH(transformer.mlp_bias), "biases in the MLP")                                      \
+    X(norm_bias, "model", NULL, SWITCH(transformer.norm_bias), "biases of LayerNorms; default true with layer_norm")   \
+    X(head_bias, "model", NULL, SWITCH(transformer.head_bias), "bias of the output head")                              \
+    X(embedding_norm, "model", NULL, SWITCH(transformer.embedding_norm), "norm after the embedding (BLOOM)")           \
+    X(qk_norm, "model", NULL, SWITCH(transformer.qk_norm), "norms of q and k (Qwen3)")                                 \
+    X(gpu, "cluster", "NAME", TEXT(64), "GPU (dtplan catalog gpus); default the machine's, else h100-sxm")             \
+    X(machine, "cluster", "NAME", TEXT(64), "machine (dtplan catalog machines); default the GPU's usual one")          \
+    X(gpus, "cluster", "N", WHOLE32(gpus, 1, 1000000), "GPUs in all; default one machine if machine is given, else 1") \
+    X(gpus_per_node, "cluster", "N", WHOLE32(gpus_per_node, 1, 1000000), "GPUs per node; default the machine's")       \
+    X(network_gbit_per_s, "cluster", "GBIT", NUMBER(network_gbit_per_s, 1e-3, 1e6),                                    \
+      "network of a whole node in Gbit/s, one direction; default the machine's")                                       \
+    X(oversubscription, "cluster", "F", NUMBER(oversubscription, 1, 1000),                                             \
+      "of the network between nodes; default 1 (none)")                                                                \
+    X(strategy, "plan", "ddp|zero1|zero2|zero3|full_shard|shard_grad_op|hybrid_shard",                                 \
+      PARSED(plan.strategy, parse_strategy), "what is sharded; default full_shard")                                    \
+    X(runtime, "plan", "torch|deepspeed|megatron|dtplan", PARSED(plan.runtime, parse_runtime),                         \
+      "whose rules; default torch, for zero2 deepspeed")                                                               \
+    X(compile, "plan", NULL, SWITCH(plan.compile), "torch.compile of each block; default false")                       \
+    X(compile_loss, "plan", NULL, SWITCH(plan.compile_loss), "with compile: of the loss too; default true")            \
+    X(fsdp1, "plan", NULL, SWITCH(plan.fsdp1), "FullyShardedDataParallel instead of fully_shard; default false")       \
+    X(shard_group, "plan", "N", WHOLE32(plan.shard_group, 1, 1000000),                                                 \
+      "GPUs that share one copy; default all, hybrid_shard a node")                                                    \
+    X(tp, "plan", "N", WHOLE32(plan.tp, 1, 1000000), "tensor parallel; only 1 so far")                                 \
+    X(pp, "plan", "N", WHOLE32(plan.pp, 1, 1000000), "pipeline parallel; only 1 so far")                               \
+    X(cp, "plan", "N", WHOLE32(plan.cp, 1, 1000000), "context parallel; only 1 so far")                                \
+    X(micro_batch, "plan", "N", WHOLE32(plan.micro_batch, 1, 1000000), "sequences per GPU per micro-step; default 1")  \
+    X(accumulate, "plan", "N", WHOLE32(plan.accumulate, 1, 1000000), "micro-steps per optimizer step; default 1")      \
+    X(global_batch, "plan", "N", WHOLE64(global_batch, 1, 1000000000000), "sequences per step; sets accumulate")       \
+    X(accumulate_sync, "plan", NULL, SWITCH(plan.accumulate_sync),                                                     \
+      "reduce gradients in every micro-step; default false (no_sync)")                                                 \
+    X(seq, "plan", "N", BINARY64(plan.sequence, 1, 100000000),                                                         \
+      "tokens per sequence, 8k = 8192; default 2048, or the position table where that is shorter")                     \
+    X(checkpointing, "plan", "none|full|every-N|selective|selective-attention", PARSED(plan, parse_checkpointing),     \
+      "activations recomputed in backward; default none")                                                              \
+    X(offload, "plan", "none|optimizer|params|nvme", PARSED(plan.offload, parse_offload),                              \
+      "sharded state kept on the host; default none")                                                                  \
+    X(precision, "plan", "fp32|bf16-mixed|bf16|bf16-pure|fp16-mixed|fp8-tensorwise|fp8-rowwise",                       \
+      PARSED(plan.precision, parse_precision), "recipe of number formats; default bf16-mixed")                         \
+    X(param_dtype, "plan", "DTYPE", PARSED(plan.precision.params, parse_dtype), "stored parameters")                   \
+    X(compute_dtype, "plan", "DTYPE", PARSED(plan.precision.compute, parse_dtype), "matmuls and activations")          \
+    X(reduce_dtype, "plan", "DTYPE", PARSED(plan.precision.reduce, parse_dtype), "gradients in reduction")             \
+    X(master_dtype, "plan", "DTYPE", PARSED(plan.precision.master, parse_dtype), "the optimizer's copy of parameters") \
+    X(moment_dtype, "plan", "DTYPE", PARSED(plan.precision.moments, parse_dtype), "Adam's moments")                    \
+    X(fp8_all_gather, "plan", NULL, SWITCH(plan.precision.fp8_all_gather),                                             \
+      "gather weights in fp8 (FSDP2, tensorwise); default true with fp8-tensorwise")                                   \
+    X(attention, "plan", "flash|math|flash2|flash1", PARSED(plan.attention, parse_attention),                          \
+      "attention kernel; default flash, the fastest fused one")                                                        \
+    X(loss, "plan", "eager|fused|chunked", PARSED(plan.loss, parse_loss), "cross entropy; default eager")              \
+    X(optimizer, "plan", "adamw|adamw-foreach|sgd|adam8bit", PARSED(plan.optimizer, parse_optimizer),                  \
+      "optimizer; default adamw (fused)")                                                                              \
+    X(wrap_layers, "plan", "N", WHOLE32(plan.wrap_layers, 0, 100000), "layers per sharded unit, 0 = all; default 1")   \
+    X(reshard_after_forward, "plan", NULL, SWITCH(plan.reshard_after_forward),                                         \
+      "free gathered weights after forward; follows strategy, for hybrid_shard default true")                          \
+    X(keep_root, "plan", NULL, SWITCH(plan.keep_root),                                                                 \
+      "FSDP2's root unit stays gathered from forward to backward; default false")                                      \
+    X(ddp_bucket_mib, "plan", "MIB", PARSED(plan.ddp_bucket_bytes, parse_mib), "bucket_cap_mb of ddp; default 25")     \
+    X(ddp_bucket_view, "plan", NULL, SWITCH(plan.ddp_bucket_view), "gradient_as_bucket_view of ddp; default false")    \
+    X(deepspeed_overlap, "plan", NULL, SWITCH(plan.deepspeed_overlap), "overlap_comm; default true with zero3 only")   \
+    X(prefetch, "plan", NULL, SWITCH(plan.prefetch), "gather the next unit during the current one; default true")      \
+    X(fused_qkv, "plan", NULL, SWITCH(plan.fused_qkv), "one matmul for q, k and v; default false")                     \
+    X(fused_gate_up, "plan", NULL, SWITCH(plan.fused_gate_up), "one matmul for gate and up; default false")            \
+    X(price, "money", "USD", NUMBER(plan.price_per_gpu_hour, 0, 1e6),                                                  \
+      "dollars per GPU-hour; default the catalogue's typical price")
+
+enum dtp_key {
+#define DTP_KEY_ENUM(key, section, value, how, words) DTP_KEY_##key,
+    DTP_KEY_TABLE(DTP_KEY_ENUM)
+#undef DTP_KEY_ENUM
+        DTP_KEY_COUNT
+};
+
+/* Text of each key and where it was set; value NULL = not given. */
+struct dtp_setting {
+    char *value, *where;
+    size_t line;
+};
+
+struct dtp_scenario {
+    struct dtp_setting settings[DTP_KEY_COUNT];
+};
+
+/* Index of a key, '-' and '_' alike, or DTP_KEY_COUNT. */
+enum dtp_key dtp_key_find(const char *name);
+const char *dtp_key_name(enum dtp_key key);
+const char *dtp_key_section(enum dtp_key key);
+bool dtp_key_is_switch(enum dtp_key key);
+
+/* Default plan, everything else zero, no oversubscription. */
+struct dtp_draft dtp_draft_default(void);
+/* Reads `value` into the draft. False when it is no value of this key; `why` then says what one is. */
+bool dtp_key_apply(enum dtp_key key, const char *value, struct dtp_draft *draft, char *why, size_t why_bytes);
+/* Copies a field that lies in draft->transformer to the same field of `out`; other keys change nothing. */
+void dtp_key_copy_dimension(enum dtp_key key, const struct dtp_draft *draft, struct dtp_transformer *out);
+
+#endif
