@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Whether completion offers, and the man page documents, what the program takes: check_completion.sh DTPLAN CLI_FOLDER
+set -euo pipefail
+
+program=$1
+cli=$2
+failures=0
+PATH=$(dirname -- "$program"):$PATH
+# shellcheck source=cli/dtplan.bash
+source "$cli/dtplan.bash"
+
+# What Tab offers after the words of a line, the last of which is being typed.
+completions() {
+    COMP_WORDS=("$@")
+    COMP_CWORD=$(($# - 1))
+    COMPREPLY=()
+    _dtplan
+    printf '%s\n' "${COMPREPLY[@]}"
+}
+
+# expect WORD LINE...: WORD is among what Tab offers.
+expect() {
+    local word=$1
+    shift
+    if ! completions "$@" | grep -qx -e "$word"; then
+        echo "not offered after '$*': $word"
+        failures=$((failures + 1))
+    fi
+}
+
+# The man page's keys are compared with the table elsewhere, so this list does not come from what is tested here.
+documented=$(sed -n '/BEGIN KEYS/,/END KEYS/s/^\.It Fl \(\\-[^ ]*\).*/\1/p' "$cli/dtplan.1" | sed 's/\\-/-/g; s/^/-/')
+[[ $(wc -l <<<"$documented") -gt 40 ]] || { echo "the man page lists hardly any keys" && exit 1; }
+offered=$(completions dtplan plan --)
+for flag in $documented; do
+    if ! grep -qx -e "$flag" <<<"$offered"; then
+        echo "not offered: $flag"
+        failures=$((failures + 1))
+    fi
+done
+
+expect explain dtplan ex
+expect --micro-batch dtplan --mi
+expect full_shard dtplan --strategy full
+expect full_shard dtplan plan --strategy ""
+expect all dtplan --strategy a
+expect deepspeed dtplan --gpus 8 --runtime d
+expect h100-sxm dtplan --gpu h100
+expect llama-7b dtplan plan --model llama-7
+expect machines dtplan catalog m
+expect h100-sxm dtplan catalog gpus h100-s
+expect --output dtplan backtest --o
+
+# Every flag of every command's help stands in the man page.
+page=$(sed 's/\\-/-/g' "$cli/dtplan.1")
+for command in plan explain backtest catalog help; do
+    grep -q "^\.It Cm $command" <<<"$page" || { echo "undocumented command: $command" && failures=$((failures + 1)); }
+    for flag in $("$program" help "$command" | sed -n 's/^  -\(-[a-z0-9-]*\).*/\1/p'); do
+        if ! grep -q -e "^\.It.* Fl $flag\( \|$\)" <<<"$page"; then
+            echo "undocumented: dtplan $command -$flag"
+            failures=$((failures + 1))
+        fi
+    done
+done
+exit $((failures > 0))
