@@ -152,6 +152,8 @@ static void fsdp_head(struct dtp_memory_job *job)
     if (keeps_weights(job) && job->units.count)
         instant.bytes[DTP_OWNER_WEIGHTS] += gathered_bytes(job, job->transformer->layers);
     struct dtp_instant gathering = instant;
+    if (!job->plan->prefetch)
+        unit = 0;
     if (copies_out(job) && !keeps_weights(job)) {
         uint64_t cast = unit + cast_bytes(job, unit);
         bool again = root > cast && !job->plan->keep_root;
@@ -218,7 +220,7 @@ static void fsdp_reduce(struct dtp_memory_job *job, enum dtp_phase phase, uint64
     if (!keeps_weights(job) && !copies_out(job))
         instant.bytes[DTP_OWNER_WEIGHTS] =
             root_bytes(job) + gathered_bytes(job, (unit ? 2 : 1) * u->layers_per_unit);
-    else if (unit && !keeps_weights(job))
+    else if (unit && !keeps_weights(job) && job->plan->prefetch)
         add_other_stream(&instant, DTP_OWNER_GATHER, gathered_bytes(job, u->layers_per_unit));
     uint64_t copies = job->plan->fsdp1 ? 2 : 1;
     bool cast = !job->plan->fsdp1 || job->bytes.reduce != job->bytes.compute;
