@@ -5,7 +5,7 @@
 : "${root:?physical path of the checkout}"
 
 say() {
-    printf 'dtplan: %s\n' "$*" >&2
+    printf 'dtplan: %s\n' "$*" >&2 || true # who closes stderr must not stop a build
 }
 
 die() {
