@@ -32,7 +32,7 @@ enum dtp_strategy {
  * (FSDP1 with plan.fsdp1). MEGATRON: Megatron-Core's DDP and distributed optimizer. DTPLAN: our executor. */
 enum dtp_runtime { DTP_RUNTIME_TORCH, DTP_RUNTIME_DEEPSPEED, DTP_RUNTIME_MEGATRON, DTP_RUNTIME_DTPLAN };
 /* Of the sharded state to the host: OPTIMIZER = master, moments and step on the CPU; PARAMS = that and the parameters;
- * NVME = as PARAMS, with the optimizer state on the node's NVMe. */
+ * NVME = as PARAMS, with parameters and optimizer state on the node's NVMe. */
 enum dtp_offload { DTP_OFFLOAD_NONE, DTP_OFFLOAD_OPTIMIZER, DTP_OFFLOAD_PARAMS, DTP_OFFLOAD_NVME };
 enum dtp_checkpointing {
     DTP_CHECKPOINT_NONE,

@@ -408,6 +408,15 @@ static void check_offload(struct resolver *r)
         refuse(r, "offload", "%s needs sharded parameters; use zero3, or offload optimizer with %s", word, strategy);
 }
 
+static void check_nvme(struct resolver *r)
+{
+    const struct dtp_machine *m = &r->cluster->machine;
+    if (r->plan->offload != DTP_OFFLOAD_NVME ||
+        (m->nvme_bytes && m->nvme_read_bytes_per_s > 0 && m->nvme_write_bytes_per_s > 0))
+        return;
+    refuse(r, "offload", "machine %s states no NVMe; choose another machine or offload params", m->key);
+}
+
 static void check_optimizer(struct resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -484,6 +493,7 @@ enum dtp_status dtp_plan_resolve_from(struct dtp_plan *plan, const struct dtp_tr
     check_gpu_dtype(&r);
     check_fp8(&r);
     check_offload(&r);
+    check_nvme(&r);
     check_optimizer(&r);
     check_checkpointing(&r);
     check_positions(&r);

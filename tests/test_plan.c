@@ -26,6 +26,8 @@ static struct dtp_cluster cluster(uint32_t gpus, uint32_t gpus_per_node)
     struct dtp_cluster c = {
         .gpus = gpus, .gpus_per_node = gpus_per_node, .nodes = gpus / gpus_per_node, .oversubscription = 1};
     snprintf(c.gpu.key, sizeof c.gpu.key, "h100-sxm");
+    c.machine.nvme_bytes = 30000000000000u;
+    c.machine.nvme_read_bytes_per_s = c.machine.nvme_write_bytes_per_s = 20e9;
     for (int i = 0; i < DTP_DTYPE_COUNT; i++)
         c.gpu.peak_flops_per_s[i] = 1e15;
     return c;
@@ -451,6 +453,19 @@ static void test_learned_positions_bound_the_sequence(void **state)
     assert_int_equal(dtp_plan_resolve(&plan, &t, &c, &faults), DTP_OK);
 }
 
+static void test_nvme_needs_a_machine_with_it(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster c = cluster(8, 8);
+    c.machine.nvme_write_bytes_per_s = 0;
+    struct dtp_plan plan = with_strategy("zero3", "deepspeed");
+    plan.offload = DTP_OFFLOAD_NVME;
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &c, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "no NVMe"));
+}
+
 static const char *find_place(const void *context, const char *key, size_t *line)
 {
     *line = 7;
@@ -487,6 +502,7 @@ int main(void)
                                        cmocka_unit_test(test_other_combinations),
                                        cmocka_unit_test(test_ranges_and_products),
                                        cmocka_unit_test(test_learned_positions_bound_the_sequence),
+                                       cmocka_unit_test(test_nvme_needs_a_machine_with_it),
                                        cmocka_unit_test(test_messages_name_the_place)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
