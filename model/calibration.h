@@ -22,19 +22,19 @@
     X(streaming_sm_bytes_per_s, 126e9, "B/s", "the same of long streams: fused AdamW 3.43 TB/s on H200")             \
     X(kernel_gap_s, 1.6e-6, "s", "idle device time between two kernels of a stream; 7 profiled runs on one H200")    \
     X(graph_kernel_gap_s, 0.84e-6, "s", "the same inside a CUDA graph; 1000 tiny kernels on one H200")               \
-    X(flash_hopper_forward, 0.57, "1",                                                                               \
-      "cuDNN flash attention, causal half counted, head 128, long sequences / dense bf16 peak; H200, s = 1k..16k")   \
-    X(flash_hopper_backward, 0.55, "1", "the same backward with 2.5 x the forward's FLOPs")                          \
+    X(flash_hopper_forward, 0.826, "1", \
+      "cuDNN flash attention, causal half counted, head 128, long sequences / sustained matmul rate; H200, 1k..16k") \
+    X(flash_hopper_backward, 0.797, "1", "the same backward with 2.5 x the forward's FLOPs") \
     X(flash_forward_half_sequence, 480, "tokens", "sequence at which half of that rate is reached; same runs")       \
     X(flash_backward_half_sequence, 900, "tokens", "the same backward")                                              \
-    X(flash2_hopper_forward, 0.40, "1", "FlashAttention-2 (mma, no wgmma) on Hopper; its published 335-370 TFLOP/s")  \
-    X(flash2_hopper_backward, 0.32, "1", "the same backward")                                                        \
-    X(flash2_forward, 0.70, "1", "FlashAttention-2 on other GPUs / dense peak; its published A100 figures")           \
-    X(flash2_backward, 0.60, "1", "the same backward")                                                               \
-    X(flash1_hopper_forward, 0.205, "1", "FlashAttention-1 on Hopper; llm-foundry's H100 rows")                        \
-    X(flash1_hopper_backward, 0.174, "1", "the same backward")                                                        \
-    X(flash1_forward, 0.40, "1", "FlashAttention-1 on other GPUs / dense peak; llm-foundry's A100 rows")              \
-    X(flash1_backward, 0.33, "1", "the same backward")                                                               \
+    X(flash2_hopper_forward, 0.60, "1", "FlashAttention-2 (mma, no wgmma) on Hopper; its published 335-370 TFLOP/s") \
+    X(flash2_hopper_backward, 0.48, "1", "the same backward") \
+    X(flash2_forward, 0.82, "1", "FlashAttention-2 on other GPUs; its published A100 figures") \
+    X(flash2_backward, 0.70, "1", "the same backward") \
+    X(flash1_hopper_forward, 0.305, "1", "FlashAttention-1 on Hopper; llm-foundry's H100 rows") \
+    X(flash1_hopper_backward, 0.26, "1", "the same backward") \
+    X(flash1_forward, 0.47, "1", "FlashAttention-1 on other GPUs; llm-foundry's A100 rows") \
+    X(flash1_backward, 0.39, "1", "the same backward") \
     /* -- host ------------------------------------------------------------------------------------------------- */ \
     X(torch_launch_s, 15e-6, "s", "host time per kernel of eager PyTorch with autograd; GPT-2, 14 ms for 940")       \
     X(native_launch_s, 3e-6, "s", "host time per kernel of a C or C++ runtime; assumed")                             \

@@ -31,7 +31,7 @@ double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, enum dtp_memory_
 }
 
 struct flash_rates {
-    double forward, backward; /* of the dense peak */
+    double forward, backward; /* of the sustained matmul rate, so that a part with less power attends slower too */
 };
 
 static struct flash_rates flash_rates(const struct dtp_gpu *gpu, enum dtp_attention attention)
@@ -58,11 +58,10 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
                                              const struct dtp_plan *plan, double tokens)
 {
     enum dtp_dtype dtype = plan->precision.compute == DTP_FP8 ? DTP_BF16 : plan->precision.compute;
-    double peak = gpu->peak_flops_per_s[dtype], s = (double)plan->sequence;
+    double rate = dtp_matmul_flops_per_s(gpu, dtype), s = (double)plan->sequence;
     double d_q = (double)(transformer->heads * transformer->head_dim), width = (double)transformer->head_dim;
     double flops = 2 * s * d_q * tokens; /* QK^T and PV, each 2*s*d_q, causal half */
     if (plan->attention == DTP_ATTENTION_MATH) {
-        double rate = dtp_matmul_flops_per_s(gpu, dtype);
         double memory_s = math_attention_bytes_per_token(transformer, s) * tokens /
                           dtp_memory_kernel_bytes_per_s(gpu, DTP_KERNEL_EAGER);
         return (struct dtp_attention_time){2 * flops / rate + memory_s, 4 * flops / rate + memory_s};
@@ -72,7 +71,7 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
     double head = fmin(1, 1.25 * width / (width + 32));
     double forward = rates.forward * head * s / (s + dtp_calibration.flash_forward_half_sequence);
     double backward = rates.backward * head * s / (s + dtp_calibration.flash_backward_half_sequence);
-    return (struct dtp_attention_time){flops / (peak * forward), 2.5 * flops / (peak * backward)};
+    return (struct dtp_attention_time){flops / (rate * forward), 2.5 * flops / (rate * backward)};
 }
 
 double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double other_s)
