@@ -46,6 +46,8 @@ static void check_dimensions(const struct dtp_transformer *t, struct place *plac
     check_range(place, "vocab", t->vocab, MAX_WIDTH);
     if (t->max_sequence > MAX_SEQUENCE)
         FAULT(place, "max_sequence is %" PRIu64 "; at most %u is supported", t->max_sequence, MAX_SEQUENCE);
+    if (t->sliding_window > MAX_SEQUENCE)
+        FAULT(place, "sliding_window is %" PRIu64 "; at most %u is supported", t->sliding_window, MAX_SEQUENCE);
     if (t->heads && t->kv_heads && t->heads % t->kv_heads)
         FAULT(place, "kv_heads %" PRIu64 " do not divide heads %" PRIu64, t->kv_heads, t->heads);
     if (t->heads && t->head_dim > MAX_WIDTH / t->heads)

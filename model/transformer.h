@@ -33,6 +33,7 @@ struct dtp_transformer {
     bool embedding_norm;         /* BLOOM: LayerNorm after the embedding */
     bool qk_norm;                /* Qwen3: RMSNorm of width head_dim on q and on k */
     bool final_norm;
+    uint64_t sliding_window;     /* tokens attention reaches back; 0: all. Longer sequences are not modelled: refused */
 };
 
 /* Parameters of each part; total is exact. `block` is one layer = `block_matmul` (weights [in, out] of its matmuls) +
@@ -60,8 +61,11 @@ struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *t
  * + 6*L*d_q*s (causal attention counted half; Megatron-LM num_floating_point_operations, torchtitan). */
 double dtp_transformer_model_flops_per_token(const struct dtp_transformer *transformer, uint64_t sequence);
 
-/* Reads a Hugging Face config.json (jansson). Understands model_type llama, mistral, qwen2, qwen3, gpt2, opt, bloom,
- * mpt, gpt_neox, phi3 and refuses others (MoE included) by name with the known ones listed. */
+/* Reads a Hugging Face config.json (jansson, at most DTP_HF_CONFIG_MAX_BYTES). Understands model_type llama, mistral,
+ * qwen2, qwen3, phi3, gpt2, opt, bloom, mpt and gpt_neox, with the defaults of their configuration classes for missing
+ * keys, and refuses others (mixture of experts included) by name with the known ones listed. All faults at once, with
+ * the line of the key. The shape is named after the file, or its folder where the file is called config.json. */
+#define DTP_HF_CONFIG_MAX_BYTES (1u << 20)
 enum dtp_status dtp_transformer_read_hf_config(const char *path, struct dtp_transformer *out, struct dtp_faults *faults);
 /* The same from memory; `name` stands for the file in messages. For tests and the fuzzer. */
 enum dtp_status dtp_transformer_parse_hf_config(const char *name, const char *text, size_t bytes,

@@ -23,6 +23,15 @@ static double count(struct dtp_transformer t)
     return (double)dtp_transformer_count(&t).total;
 }
 
+/* Field by field, for padding may differ. */
+static bool same_shape(const struct dtp_transformer *a, const struct dtp_transformer *b)
+{
+    return a->layers == b->layers && a->hidden == b->hidden && a->heads == b->heads && a->kv_heads == b->kv_heads &&
+           a->head_dim == b->head_dim && a->ffn == b->ffn && a->vocab == b->vocab && a->norm == b->norm &&
+           a->activation == b->activation && a->position == b->position && a->tied_head == b->tied_head &&
+           dtp_transformer_count(a).total == dtp_transformer_count(b).total;
+}
+
 static void test_patterns_are_the_catalogue_rows(void **state)
 {
     (void)state;
@@ -39,8 +48,7 @@ static void test_patterns_are_the_catalogue_rows(void **state)
             r++;
         assert_true(r < dtp_table_row_count(table));
         assert_int_equal(dtp_transformer_from_row(table, r, &row, &faults), DTP_OK);
-        row.max_sequence = 0;
-        assert_memory_equal(&row.layers, &pattern.layers, sizeof row - offsetof(struct dtp_transformer, layers));
+        assert_true(same_shape(&row, &pattern));
         assert_true(count(pattern) > last);
         last = count(pattern);
     }
@@ -81,7 +89,7 @@ static void test_every_count_is_reached_within_two_percent(void **state)
         struct dtp_transformer t = shape_of(parameters), again = shape_of(parameters);
         struct dtp_faults faults = {0};
         assert_int_equal(dtp_transformer_check(&t, NULL, 0, &faults), DTP_OK);
-        assert_memory_equal(&t, &again, sizeof t);
+        assert_true(same_shape(&t, &again));
         assert_int_equal(t.heads * t.head_dim, t.hidden);
         assert_int_equal(t.max_sequence, 0);
         double error = fabs(count(t) / parameters - 1);
