@@ -2,9 +2,9 @@
  *
  * What a row does not state follows from its framework, by the table below. Each entry says what that framework does
  * when nobody asks for anything else; the sources are named. */
+#include "models.h"
 #include "run_table.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -23,7 +23,10 @@ struct framework {
     const char *reduce;    /* dtype of gradients on the wire under bf16 compute; NULL = the precision recipe's */
     enum selective selective;
     bool unfused_unless_asked; /* an empty flash_attention means none */
-    bool fsdp1, accumulate_sync, fused_matmuls, reference_rope;
+    bool fsdp_syncs_always; /* reduces in every micro-step of an accumulation */
+    bool fsdp1, fused_matmuls, reference_rope;
+    bool keeps_root;        /* FSDP2's root unit stays gathered from forward to backward */
+    bool eager_loss;        /* compile leaves the loss alone */
 };
 
 /* Megatron's, NeMo's and InternEvo's layers are fused kernels over a flat gradient buffer with a distributed optimizer:
@@ -33,7 +36,8 @@ struct framework {
  *   or sets it to bf16); its no_sync is for DDP models only, so FSDP reduces in every micro-step; MPT has one Wqkv, a
  *   FlashAttention-1 kernel (attn_impl triton, submit_benchmarks.py) and flash-attn's fused cross entropy; DecoupledAdamW
  *   runs one operation after the other, nearest to foreach.
- * torchtitan: reduces in fp32 and in every micro-step; SDPA of 2024; selective = op-SAC unless the notes say (layer).
+ * torchtitan: reduces in fp32 and in every micro-step; SDPA of 2024; selective = op-SAC unless the notes say (layer);
+ *   through 2024 its loss was not compiled and PyTorch kept the root unit.
  * fms-fsdp: its bfSixteen policy reduces in bf16; SDPA of 2024; selective = every k-th block (k is not stated: 2).
  * "PyTorch 2.x": the reference model of h200_torch_runs.csv: fused QKV and gate+up, RoPE in fp32, no_sync.
  * Megatron-DeepSpeed, NeMo-Megatron and Megatron-LM of 2021-23 ran unfused attention unless flash was asked for. */
@@ -45,9 +49,9 @@ struct framework {
     .fused_matmuls = true, .attention = "flash"
 static const struct framework frameworks[] = {
     {.word = "llm-foundry", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1",
-     .reduce = "bf16", .selective = SELECTIVE_MATMUL, .fsdp1 = true, .accumulate_sync = true, .fused_matmuls = true},
+     .reduce = "bf16", .selective = SELECTIVE_MATMUL, .fsdp1 = true, .fsdp_syncs_always = true, .fused_matmuls = true},
     {.word = "torchtitan", .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",
-     .selective = SELECTIVE_MATMUL, .accumulate_sync = true},
+     .selective = SELECTIVE_MATMUL, .fsdp_syncs_always = true, .keeps_root = true, .eager_loss = true},
     {.word = "fms-fsdp", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",
      .reduce = "bf16", .selective = SELECTIVE_EVERY_SECOND_BLOCK, .fsdp1 = true},
     {.word = "PyTorch 2.", .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",
@@ -113,7 +117,7 @@ static void set_count(struct writer *w, const char *key, uint64_t value)
 
 static void set_switch(struct writer *w, const char *key, bool on)
 {
-    set(w, key, on ? "on" : "off");
+    set(w, key, "%s", on ? "true" : "false");
 }
 
 #define REFUSE(w, ...) ((w)->status = dtp_fault((w)->faults, DTP_BAD_INPUT, NULL, 0, __VA_ARGS__))
@@ -128,16 +132,60 @@ static bool flag(struct writer *w, const char *column, const char *text, bool ot
     return *text == '1';
 }
 
+/* ---- whose rules ---------------------------------------------------------------------------------------------- */
+
+/* ZeRO-2 and ZeRO-3 exist in DeepSpeed only, whatever program uses it; PyTorch's names only in PyTorch, which is whom
+ * Megatron-FSDP follows. */
+static const char *runtime_of(const struct writer *w)
+{
+    const char *strategy = w->run->strategy_key, *runtime = w->framework->runtime;
+    if (strcmp(runtime, "dtplan") == 0)
+        return runtime;
+    if (strcmp(strategy, "zero2") == 0 || strcmp(strategy, "zero3") == 0)
+        return "deepspeed";
+    return strstr(strategy, "shard") ? "torch" : runtime;
+}
+
+static bool is_fsdp(const struct writer *w)
+{
+    return strstr(w->run->strategy_key, "shard") && strcmp(runtime_of(w), "torch") == 0;
+}
+
+/* Rules differ between FSDP1 and FSDP2; "FSDP" without a number is from before there were two. */
+static bool is_fsdp1(const struct writer *w)
+{
+    const char *text = w->run->framework;
+    if (strcasestr(text, "FSDP1"))
+        return true;
+    if (strcasestr(text, "FSDP2"))
+        return false;
+    return w->framework->fsdp1 || (!*w->framework->word && strcasestr(text, "FSDP"));
+}
+
 /* ---- model and cluster ----------------------------------------------------------------------------------------- */
 
 static void write_model(struct writer *w, const struct dtp_transformer *shape)
 {
+    set(w, "name", "%s", shape->name);
     set_count(w, "layers", shape->layers);
     set_count(w, "hidden", shape->hidden);
     set_count(w, "heads", shape->heads);
     set_count(w, "kv_heads", shape->kv_heads);
+    set_count(w, "head_dim", shape->head_dim);
     set_count(w, "ffn", shape->ffn);
     set_count(w, "vocab", shape->vocab);
+    if (shape->positions)
+        set_count(w, "positions", shape->positions);
+    set(w, "norm", "%s", dtp_norm_text(shape->norm));
+    set(w, "activation", "%s", dtp_activation_text(shape->activation));
+    set(w, "position", "%s", dtp_position_text(shape->position));
+    set_switch(w, "norm_bias", shape->norm_bias);
+    set_switch(w, "qkv_bias", shape->qkv_bias);
+    set_switch(w, "attention_output_bias", shape->attention_output_bias);
+    set_switch(w, "mlp_bias", shape->mlp_bias);
+    set_switch(w, "tied_head", shape->tied_head);
+    set_switch(w, "embedding_norm", shape->embedding_norm);
+    set_switch(w, "qk_norm", shape->qk_norm);
     set_count(w, "seq", w->run->sequence);
 }
 
@@ -185,7 +233,8 @@ static void write_batch(struct writer *w)
     else if (run->gpus) {
         set_count(w, "micro_batch", run->micro_batch);
         set_count(w, "accumulate", accumulation(w));
-        set_switch(w, "accumulate_sync", w->framework->accumulate_sync);
+        if (w->framework->fsdp_syncs_always && is_fsdp(w))
+            set_switch(w, "accumulate_sync", true);
     }
 }
 
@@ -208,34 +257,6 @@ static void write_parallelism(struct writer *w)
         REFUSE(w, "gpus is empty");
     else if (data_only && run->dp && run->dp != run->gpus)
         REFUSE(w, "dp %" PRIu64 " is not gpus %" PRIu64 ", and no other parallelism is stated", run->dp, run->gpus);
-}
-
-/* Rules differ between FSDP1 and FSDP2; "FSDP" without a number is from before there were two. */
-static bool is_fsdp1(const struct writer *w)
-{
-    const char *text = w->run->framework;
-    if (strcasestr(text, "FSDP1"))
-        return true;
-    if (strcasestr(text, "FSDP2"))
-        return false;
-    return w->framework->fsdp1 || (!*w->framework->word && strcasestr(text, "FSDP"));
-}
-
-/* ZeRO-2 and ZeRO-3 exist in DeepSpeed only, whatever program uses it; PyTorch's names only in PyTorch, which is whom
- * Megatron-FSDP follows. */
-static const char *runtime_of(const struct writer *w)
-{
-    const char *strategy = w->run->strategy_key, *runtime = w->framework->runtime;
-    if (strcmp(runtime, "dtplan") == 0)
-        return runtime;
-    if (strcmp(strategy, "zero2") == 0 || strcmp(strategy, "zero3") == 0)
-        return "deepspeed";
-    return strstr(strategy, "shard") ? "torch" : runtime;
-}
-
-static bool is_fsdp(const struct writer *w)
-{
-    return strstr(w->run->strategy_key, "shard") && strcmp(runtime_of(w), "torch") == 0;
 }
 
 static void write_strategy(struct writer *w)
@@ -362,13 +383,21 @@ static void write_kernels(struct writer *w)
     const struct dtp_run *run = w->run;
     const struct framework *framework = w->framework;
     bool flash = flag(w, "flash_attention", run->flash_attention, !framework->unfused_unless_asked);
-    set_switch(w, "compile", flag(w, "compile", run->compile, false));
+    bool compiled = flag(w, "compile", run->compile, false);
+    set_switch(w, "compile", compiled);
+    if (compiled && framework->eager_loss)
+        set_switch(w, "compile_loss", false);
+    if (framework->keeps_root && is_fsdp(w))
+        set_switch(w, "keep_root", true);
     set(w, "attention", "%s", flash ? framework->attention : "math");
     set(w, "loss", "%s", strstr(run->notes, "lmhead-chunks") ? "chunked" : framework->loss);
     set(w, "optimizer", "%s", strcmp(runtime_of(w), "torch") ? "adamw" : framework->optimizer);
-    set_switch(w, "fused_qkv", framework->fused_matmuls);
-    set_switch(w, "fused_gate_up", framework->fused_matmuls);
-    set_switch(w, "rope_fp32", framework->reference_rope);
+    if (framework->fused_matmuls) {
+        set_switch(w, "fused_qkv", true);
+        set_switch(w, "fused_gate_up", true);
+    }
+    if (framework->reference_rope)
+        set_switch(w, "rope_fp32", true);
 }
 
 /* ---- the row --------------------------------------------------------------------------------------------------- */
