@@ -24,7 +24,8 @@ struct framework {
     enum selective selective;
     bool unfused_unless_asked; /* an empty flash_attention means none */
     bool fsdp_syncs_always; /* reduces in every micro-step of an accumulation */
-    bool fsdp1, fused_matmuls, reference_rope;
+    bool fsdp1, fused_matmuls;
+    bool reference_script;  /* of the H200 runs: its RoPE and its initialisation */
     bool keeps_root;        /* FSDP2's root unit stays gathered from forward to backward */
     bool eager_loss;        /* compile leaves the loss alone */
 };
@@ -39,7 +40,8 @@ struct framework {
  * torchtitan: reduces in fp32 and in every micro-step; SDPA of 2024; selective = op-SAC unless the notes say (layer);
  *   through 2024 its loss was not compiled and PyTorch kept the root unit.
  * fms-fsdp: its bfSixteen policy reduces in bf16; SDPA of 2024; selective = every k-th block (k is not stated: 2).
- * "PyTorch 2.x": the reference model of h200_torch_runs.csv: fused QKV and gate+up, RoPE in fp32, no_sync.
+ * "PyTorch 2.x": the script of h200_torch_runs.csv: fused QKV and gate+up, RoPE in fp32, no_sync; it builds the model on
+ *   the meta device, and to_empty() then gives a tied head storage of its own, except where fully_shard came before.
  * Megatron-DeepSpeed, NeMo-Megatron and Megatron-LM of 2021-23 ran unfused attention unless flash was asked for. */
 #define MEGATRON_RULES                                                                                                  \
     .runtime = "megatron", .optimizer = "adamw-fused", .loss = "fused", .selective = SELECTIVE_ATTENTION,               \
@@ -55,7 +57,7 @@ static const struct framework frameworks[] = {
     {.word = "fms-fsdp", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",
      .reduce = "bf16", .selective = SELECTIVE_EVERY_SECOND_BLOCK, .fsdp1 = true},
     {.word = "PyTorch 2.", .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",
-     .selective = SELECTIVE_MATMUL, .fused_matmuls = true, .reference_rope = true},
+     .selective = SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true},
     {.word = "llmq", EXECUTOR_RULES},
     {.word = "llm.c", EXECUTOR_RULES},
     {.word = "Megatron-DeepSpeed", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
@@ -183,7 +185,7 @@ static void write_model(struct writer *w, const struct dtp_transformer *shape)
     set_switch(w, "qkv_bias", shape->qkv_bias);
     set_switch(w, "attention_output_bias", shape->attention_output_bias);
     set_switch(w, "mlp_bias", shape->mlp_bias);
-    set_switch(w, "tied_head", shape->tied_head);
+    set_switch(w, "tied_head", shape->tied_head && (!w->framework->reference_script || is_fsdp(w)));
     set_switch(w, "embedding_norm", shape->embedding_norm);
     set_switch(w, "qk_norm", shape->qk_norm);
     set_count(w, "seq", w->run->sequence);
@@ -259,6 +261,16 @@ static void write_parallelism(struct writer *w)
         REFUSE(w, "dp %" PRIu64 " is not gpus %" PRIu64 ", and no other parallelism is stated", run->dp, run->gpus);
 }
 
+/* On one GPU all strategies are one. ddp, except where that runtime has none or offloads only what is sharded. */
+static const char *single_strategy(const struct writer *w)
+{
+    const char *runtime = runtime_of(w), *offload = w->run->offload_key;
+    bool offloads = *offload && strcmp(offload, "none");
+    if (strcmp(runtime, "deepspeed") == 0 || (strcmp(runtime, "dtplan") == 0 && offloads))
+        return "zero1";
+    return strcmp(runtime, "torch") == 0 && offloads ? "full_shard" : "ddp";
+}
+
 static void write_strategy(struct writer *w)
 {
     const struct dtp_run *run = w->run;
@@ -269,7 +281,7 @@ static void write_strategy(struct writer *w)
     else if (strcmp(run->strategy_key, "single") == 0) {
         if (run->gpus > 1)
             REFUSE(w, "strategy_key single contradicts gpus %" PRIu64, run->gpus);
-        set(w, "strategy", "ddp"); /* on one GPU every strategy is this one */
+        set(w, "strategy", "%s", single_strategy(w));
     } else
         set(w, "strategy", "%s", run->strategy_key);
     if (run->shard_group)
@@ -396,7 +408,7 @@ static void write_kernels(struct writer *w)
         set_switch(w, "fused_qkv", true);
         set_switch(w, "fused_gate_up", true);
     }
-    if (framework->reference_rope)
+    if (framework->reference_script)
         set_switch(w, "rope_fp32", true);
 }
 
