@@ -37,20 +37,48 @@ static uint64_t rebuilt_buckets(const struct dtp_memory_job *job)
     return job->cluster->gpus > 1 ? job->bytes.grads * job->units.total : 0;
 }
 
+/* The root's reduce-scatter input [r R] is one block, needed at the very end of backward. Where nothing freed before it
+ * is as long in one piece (the loss's blocks, a unit's own input), it takes a new segment, although much more than
+ * that lies free in pieces. */
+static uint64_t root_reduce_segment(const struct dtp_memory_job *job)
+{
+    const struct dtp_units *u = &job->units;
+    uint64_t input = job->bytes.reduce * u->root, unit = job->bytes.reduce * u->layers_per_unit * u->layer;
+    bool eager = dtp_plan_loss(job->plan) == DTP_LOSS_EAGER;
+    uint64_t loss_block = eager ? dtp_tokens_bytes(job, 4 * job->transformer->vocab)
+                                : dtp_tokens_bytes(job, job->activations.logits);
+    return input > loss_block && input > unit ? input : 0;
+}
+
+/* Tensors that come and go cut the pool into pieces; parameters, optimizer state and buckets stay where they are.
+ *
+ * The optimizer state is made after the first step, out of segments that the first backward freed, and what stood there
+ * moves into the free block of the logits [c T V] at the next forward: the logits then need a new one, and the rest of
+ * the old one lies idle at the peak. A compiled loss has two such blocks (logits and gradient) and no third to give. */
+static uint64_t fragments(const struct dtp_memory_job *job, uint64_t buckets)
+{
+    uint64_t made_later = job->state.optimizer + buckets, resting = job->state.params + made_later;
+    uint64_t moving = job->compute_stream_peak > resting ? job->compute_stream_peak - resting : 0;
+    uint64_t pieces = (uint64_t)((double)moving * dtp_calibration.torch_fragmentation);
+    uint64_t logits = dtp_tokens_bytes(job, job->activations.logits);
+    bool fused = dtp_plan_loss(job->plan) == DTP_LOSS_FUSED;
+    uint64_t broken = fused && made_later && logits > made_later ? logits - made_later : 0;
+    return pieces > broken ? pieces : broken;
+}
+
 uint64_t dtp_allocator_reserved_bytes(const struct dtp_memory_job *job, uint64_t allocated_peak_bytes)
 {
     const struct dtp_plan *plan = job->plan;
     if (plan->runtime == DTP_RUNTIME_DTPLAN)
         return allocated_peak_bytes;
-    double slack = dtp_calibration.torch_replicated_slack;
-    uint64_t pools = 0;
+    uint64_t pools = 0, buckets = 0;
     if (plan->runtime == DTP_RUNTIME_TORCH && dtp_plan_shards_params(plan)) {
-        slack = dtp_calibration.torch_gathered_slack;
-        pools = reduce_pool(job) + (plan->fsdp1 ? 0 : gather_pool(job));
+        pools = reduce_pool(job) + root_reduce_segment(job) + (plan->fsdp1 ? 0 : gather_pool(job));
     } else if (plan->runtime == DTP_RUNTIME_TORCH) {
-        pools = rebuilt_buckets(job);
+        buckets = rebuilt_buckets(job);
+        pools = buckets;
     }
-    uint64_t reserved = pools + (uint64_t)((double)job->compute_stream_peak * slack);
+    uint64_t reserved = job->compute_stream_peak + pools + fragments(job, buckets);
     return reserved > allocated_peak_bytes ? reserved : allocated_peak_bytes;
 }
 

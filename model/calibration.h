@@ -43,9 +43,9 @@
     X(host_adam_memory_fraction, 0.5, "1", "vectorised multi-threaded host Adam / host memory bandwidth; assumed")   \
     X(pcie_fraction, 0.87, "1", "pinned copies / one PCIe direction; h200_copies.csv 55/64 alone")                   \
     /* -- memory ----------------------------------------------------------------------------------------------- */ \
-    X(torch_replicated_slack, 1.05, "1",                                                                             \
-      "segments / tensors of the compute stream's pool, PyTorch's caching allocator, DDP and one GPU; H200 runs")    \
-    X(torch_gathered_slack, 1.08, "1", "the same under FSDP2, other streams' pools apart; H200 runs")                \
+    X(torch_fragmentation, 0.09, "1",                                                                                \
+      "segments of PyTorch's caching allocator beyond the tensors of its compute stream / tensors that come and "    \
+      "go (all but parameters, optimizer state, buckets); 35 H200 runs")                                             \
     X(context_bytes, 804e6, "B",                                                                                     \
       "CUDA context 552 MB and the kernel modules a PyTorch step loads; driver's used - segments on H200, CUDA 13")  \
     X(nccl_library_bytes, 386e6, "B", "NCCL 2.28 after init_process_group over 2 GPUs; H200")                        \

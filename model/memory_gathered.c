@@ -176,6 +176,14 @@ static uint64_t fsdp_resting_gradients(const struct dtp_memory_job *job, uint64_
     return accumulated_bytes(job, job->units.total - unit_elements(job, layers)) + reduced;
 }
 
+/* They are outputs of the reduce stream, unless whole gradients are accumulated on the compute stream. */
+static void add_resting_gradients(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layers)
+{
+    instant->bytes[DTP_OWNER_GRADS] = fsdp_resting_gradients(job, layers);
+    if (!accumulated_bytes(job, 1))
+        instant->other_streams += instant->bytes[DTP_OWNER_GRADS];
+}
+
 /* Worst instant in the backward of unit `unit` when `finished` of its layers have gone through. */
 static void fsdp_unit(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit, uint64_t finished)
 {
@@ -183,10 +191,7 @@ static void fsdp_unit(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t
     uint64_t layer = layers_before(job, unit) + layers_in(job, unit) - 1 - finished; /* in backward now */
     uint64_t above = job->transformer->layers - layers_before(job, unit) - layers_in(job, unit);
     struct dtp_instant instant = dtp_instant_at_rest(job);
-    uint64_t resting = fsdp_resting_gradients(job, above);
-    instant.bytes[DTP_OWNER_GRADS] = resting;
-    if (!accumulated_bytes(job, 1)) /* outputs of the reduce stream */
-        instant.other_streams += resting;
+    add_resting_gradients(job, &instant, above);
     instant.bytes[DTP_OWNER_ACTIVATIONS] =
         dtp_saved_activations(job, layer + 1) + dtp_recomputed_activations(job, layer);
     uint64_t kept = keeps_weights(job) ? layers_before(job, unit) + layers_in(job, unit) : layers_in(job, unit);
@@ -212,7 +217,7 @@ static void fsdp_reduce(struct dtp_memory_job *job, enum dtp_phase phase, uint64
     uint64_t elements = unit_elements(job, layers_in(job, unit));
     uint64_t above = job->transformer->layers - layers_before(job, unit) - layers_in(job, unit);
     struct dtp_instant instant = dtp_instant_at_rest(job);
-    instant.bytes[DTP_OWNER_GRADS] = fsdp_resting_gradients(job, above);
+    add_resting_gradients(job, &instant, above);
     instant.bytes[DTP_OWNER_ACTIVATIONS] = dtp_saved_activations(job, layers_before(job, unit));
     instant.bytes[DTP_OWNER_WEIGHTS] = root_bytes(job);
     if (keeps_weights(job) || !copies_out(job))
@@ -237,7 +242,7 @@ static void fsdp_root(struct dtp_memory_job *job)
     const struct dtp_units *u = &job->units;
     uint64_t layers = u->count ? job->transformer->layers : 0;
     struct dtp_instant instant = dtp_instant_at_rest(job);
-    instant.bytes[DTP_OWNER_GRADS] = fsdp_resting_gradients(job, layers);
+    add_resting_gradients(job, &instant, layers);
     struct dtp_instant reducing = instant;
     instant.bytes[DTP_OWNER_WEIGHTS] = root_bytes(job);
     instant.bytes[DTP_OWNER_REDUCE] =
@@ -354,7 +359,7 @@ static void optimizer_step(struct dtp_memory_job *job)
     struct dtp_instant instant = dtp_instant_at_rest(job);
     instant.bytes[DTP_OWNER_GRADS] = job->state.grads;
     if (plan->runtime == DTP_RUNTIME_TORCH)
-        instant.other_streams = job->state.grads;
+        instant.other_streams += job->state.grads;
     uint64_t shard = dtp_divide_up(job->units.total, job->units.ranks);
     if (plan->runtime == DTP_RUNTIME_DEEPSPEED) {
         instant.bytes[DTP_OWNER_REDUCE] = scatter_buffers(job, false);

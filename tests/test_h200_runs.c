@@ -130,7 +130,7 @@ static void test_h200_runs(void **state)
     }
     dtp_table_destroy(table);
     check_errors(&allocated, "allocated", 0.5, 1.0);
-    check_errors(&reserved, "reserved", 4, 15);
+    check_errors(&reserved, "reserved", 2, 12);
     check_errors(&device, "device", 4, 30);
     check_errors(&start, "after initialisation", 1, 12);
 }
