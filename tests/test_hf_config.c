@@ -1,6 +1,7 @@
 #include "models.h"
 #include "transformer.h"
 
+#include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -278,6 +279,35 @@ static void test_large_files_are_not_read_whole(void **state)
     assert_int_not_equal(dtp_transformer_read_hf_config("/", &t, &faults), DTP_OK);
 }
 
+static size_t allocations_left;
+
+static void *failing_malloc(size_t bytes)
+{
+    return allocations_left && allocations_left-- ? malloc(bytes) : NULL;
+}
+
+/* Whichever allocation of the parser fails: a fault, no crash, no leak (under the sanitizers), never a shape. */
+static void test_every_failing_allocation(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"model_type\": \"qwen3\", \"layer_types\": [\"full_attention\"], \"x\": {\"y\": 1.5}}";
+    struct dtp_transformer t;
+    enum dtp_status status = DTP_ENVIRONMENT;
+    size_t count = 0;
+    json_set_alloc_funcs(failing_malloc, free);
+    for (; status != DTP_OK && count < 1000; count++) {
+        struct dtp_faults faults = {0};
+        allocations_left = count;
+        status = dtp_transformer_parse_hf_config("memory", text, strlen(text), &t, &faults);
+        assert_int_equal(status == DTP_OK, faults.count == 0);
+        assert_int_equal(status == DTP_OK, t.layers != 0);
+    }
+    json_set_alloc_funcs(malloc, free);
+    assert_int_equal(status, DTP_OK);
+    assert_true(count > 10);
+}
+
 static void expect_name(const char *path, const char *name)
 {
     struct dtp_transformer t;
@@ -322,6 +352,7 @@ int main(void)
                                        cmocka_unit_test(test_what_is_no_config_is_refused),
                                        cmocka_unit_test(test_hostile_bytes),
                                        cmocka_unit_test(test_large_files_are_not_read_whole),
+                                       cmocka_unit_test(test_every_failing_allocation),
                                        cmocka_unit_test(test_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
