@@ -154,8 +154,12 @@ static enum dtp_status score_all(struct dtp_backtest *backtest, const char *only
     if (!backtest->row_count)
         return dtp_fault(faults, DTP_BAD_INPUT, name, 0, "no row's id or source starts with '%.100s'", only);
     status = refuse_duplicates(backtest, faults);
-    for (size_t i = 0; i < backtest->row_count; i++)
-        *(backtest->rows[i].verdict == DTP_BACKTEST_OK ? &backtest->scored : &backtest->refused) += 1;
+    for (size_t i = 0; i < backtest->row_count; i++) {
+        const struct dtp_backtest_row *row = &backtest->rows[i];
+        *(row->verdict == DTP_BACKTEST_OK ? &backtest->scored : &backtest->refused) += 1;
+        if (row->verdict == DTP_BACKTEST_OK)
+            backtest->fit_count[row->forecast.prediction.memory.verdict]++;
+    }
     return status;
 }
 

@@ -69,6 +69,7 @@ struct dtp_backtest {
     size_t row_count, scored, refused;
     struct dtp_error_statistics throughput, baseline, memory[DTP_RUN_MEMORY_COUNT];
     double macro_median_abs_pct, baseline_macro_median_abs_pct; /* NaN when nothing was scored */
+    size_t fit_count[3];                /* of the scored rows, by enum dtp_verdict; they ran, so oom is a false alarm */
     struct dtp_backtest_group *sources; /* in order of appearance */
     size_t source_count;
     struct dtp_backtest_group *dtypes;  /* "source, dtype" for sources with rows of more than one dtype */

@@ -2,6 +2,7 @@
  *
  * What a row does not state follows from its framework, by the table below. Each entry says what that framework does
  * when nobody asks for anything else; the sources are named. */
+#include "closed_form.h"
 #include "models.h"
 #include "run_table.h"
 
@@ -39,7 +40,8 @@ struct framework {
  *   runs one operation after the other, nearest to foreach.
  * torchtitan: reduces in fp32 and in every micro-step; SDPA of 2024; selective = op-SAC unless the notes say (layer);
  *   through 2024 its loss was not compiled and PyTorch kept the root unit.
- * fms-fsdp: its bfSixteen policy reduces in bf16; SDPA of 2024; selective = every k-th block (k is not stated: 2).
+ * fms-fsdp: its bfSixteen policy reduces in bf16; SDPA of 2024; selective = every k-th block (k is not stated: 2,
+ *   or 1 where the job would not fit otherwise).
  * "PyTorch 2.x": the script of h200_torch_runs.csv: fused QKV and gate+up, RoPE in fp32, no_sync; it builds the model on
  *   the meta device, and to_empty() then gives a tied head storage of its own, except where fully_shard came before.
  * Megatron-DeepSpeed, NeMo-Megatron and Megatron-LM of 2021-23 ran unfused attention unless flash was asked for. */
@@ -435,6 +437,29 @@ enum dtp_status dtp_run_settings(const struct dtp_run *run, struct dtp_scenario 
     return w.status > shaped ? w.status : shaped;
 }
 
+/* A run that was published fitted its GPUs. So where the source leaves open how much was recomputed, a job whose
+ * tensors alone (no context, no fragments) exceed the memory is not the job that ran: "selective" in blocks is then every
+ * block, and not stated at all is refused. */
+static enum dtp_status settle_checkpointing(const struct dtp_run *run, const struct dtp_catalog *catalog,
+                                            struct dtp_scenario *scenario, struct dtp_job *job,
+                                            struct dtp_faults *faults)
+{
+    struct dtp_memory memory;
+    bool by_block = strcmp(run->checkpointing, "selective") == 0 && job->plan.checkpointing == DTP_CHECKPOINT_EVERY_N &&
+                    !strstr(run->notes, "selective(layer)");
+    if (*run->checkpointing && !by_block)
+        return DTP_OK;
+    dtp_closed_form_memory(&job->transformer, &job->cluster, &job->plan, &memory);
+    if (memory.allocated_peak_bytes <= memory.capacity_bytes)
+        return DTP_OK;
+    if (!by_block)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "activation_checkpointing is empty, and without it the job takes %.0f of %.0f GiB",
+                         (double)memory.allocated_peak_bytes / 1073741824, (double)memory.capacity_bytes / 1073741824);
+    enum dtp_status status = dtp_scenario_set(scenario, "checkpointing", "full", NULL, 0, faults);
+    return status ? status : dtp_scenario_resolve(scenario, catalog, job, faults);
+}
+
 enum dtp_status dtp_run_job(const struct dtp_run *run, const struct dtp_catalog *catalog, struct dtp_job *job,
                             struct dtp_faults *faults)
 {
@@ -444,6 +469,8 @@ enum dtp_status dtp_run_job(const struct dtp_run *run, const struct dtp_catalog 
         status = dtp_run_settings(run, scenario, faults);
     if (status == DTP_OK)
         status = dtp_scenario_resolve(scenario, catalog, job, faults);
+    if (status == DTP_OK)
+        status = settle_checkpointing(run, catalog, scenario, job, faults);
     dtp_scenario_destroy(scenario);
     return status;
 }

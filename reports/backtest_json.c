@@ -74,6 +74,15 @@ static json_t *throughput_object(const struct dtp_backtest *backtest)
     return object;
 }
 
+static json_t *fit_object(const struct dtp_backtest *backtest)
+{
+    json_t *object = json_object();
+    for (int verdict = DTP_VERDICT_FITS; verdict <= DTP_VERDICT_OOM; verdict++)
+        json_object_set_new(object, dtp_verdict_text((enum dtp_verdict)verdict),
+                            json_integer((json_int_t)backtest->fit_count[verdict]));
+    return object;
+}
+
 static json_t *refusals_array(const struct dtp_backtest *backtest)
 {
     json_t *array = json_array();
@@ -93,6 +102,7 @@ enum dtp_status dtp_backtest_write_json(FILE *file, const struct dtp_backtest *b
     json_object_set_new(root, "refused", json_integer((json_int_t)backtest->refused));
     json_object_set_new(root, "throughput", throughput_object(backtest));
     json_object_set_new(root, "memory", memory_object(backtest->memory));
+    json_object_set_new(root, "predicted_fit", fit_object(backtest));
     json_object_set_new(root, "refusals", refusals_array(backtest));
     /* 15 digits print a double as people write it (27.3, not 27.300000000000001). */
     int failed = !root || json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) || fputc('\n', file) == EOF;

@@ -82,6 +82,9 @@ static void print_memory(FILE *file, const struct dtp_backtest *backtest)
         fprintf(file, " %5s %6zu %7s %7s %7s %7s\n", "", errors->count, percent(errors->median_abs_pct, a),
                 percent(errors->mean_abs_pct, b), percent(errors->max_abs_pct, c), percent(errors->median_pct, d));
     }
+    fprintf(file, "  all of these runs ran; predicted: %zu fit, %zu tight, %zu out of memory\n",
+            backtest->fit_count[DTP_VERDICT_FITS], backtest->fit_count[DTP_VERDICT_TIGHT],
+            backtest->fit_count[DTP_VERDICT_OOM]);
 }
 
 static void print_refusals(FILE *file, const struct dtp_backtest *backtest)
