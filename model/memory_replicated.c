@@ -7,14 +7,14 @@
 
 #define DEEPSPEED_BUCKET 500000000u /* reduce_bucket_size, elements */
 
-/* Copies of weights that autocast made: cast once in forward, saved for backward, freed layer by layer. Under eager
- * checkpointing autocast's cache keeps them to the end of forward (it is cleared when the context ends); under
- * compiled checkpointing only the recomputed layer has any. */
+/* Copies of weights that autocast made: cast once in forward, saved for backward, freed layer by layer. A checkpointed
+ * layer saves none; it makes them again when it is recomputed. */
 static uint64_t cast_weights(const struct dtp_memory_job *job, uint64_t layers, bool recomputing)
 {
     if (!dtp_plan_autocast(job->plan))
         return 0;
-    uint64_t casts = job->activations.checkpoint_every ? (recomputing ? 1 : 0) : layers;
+    uint64_t every = job->activations.checkpoint_every;
+    uint64_t casts = layers - (every ? dtp_divide_up(layers, every) : 0) + (recomputing ? 1 : 0);
     return job->bytes.compute * casts * job->units.layer_cast;
 }
 
@@ -73,7 +73,6 @@ static uint64_t reduction_buffers(const struct dtp_memory_job *job)
 static void forward_and_loss(struct dtp_memory_job *job)
 {
     uint64_t layers = job->transformer->layers;
-    bool autocast_cache = job->activations.checkpoint_every && !job->plan->compile && dtp_plan_autocast(job->plan);
     struct dtp_instant instant = dtp_instant_at_rest(job);
     instant.bytes[DTP_OWNER_GRADS] = job->bytes.grads * resting_gradients(job, 0);
     instant.bytes[DTP_OWNER_ACTIVATIONS] =
@@ -86,8 +85,9 @@ static void forward_and_loss(struct dtp_memory_job *job)
 
     instant.bytes[DTP_OWNER_REDUCE] = 0;
     instant.bytes[DTP_OWNER_LOGITS] = dtp_tokens_bytes(job, job->activations.logits);
-    if (autocast_cache)
-        instant.bytes[DTP_OWNER_WEIGHTS] += job->bytes.compute * layers * job->units.layer_cast;
+    /* autocast's cache keeps eager casts until its context ends with forward, checkpointed or not */
+    if (dtp_plan_autocast(job->plan) && !job->plan->compile)
+        instant.bytes[DTP_OWNER_WEIGHTS] = job->bytes.compute * layers * job->units.layer_cast + head_cast(job);
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &instant);
 }
 
