@@ -21,8 +21,8 @@ struct dtp_activations {
     uint64_t logits;         /* logits at the end of forward */
     uint64_t loss;           /* logits, losses and their gradients at the worst instant of the loss */
     uint64_t logits_gradient;
-    uint64_t checkpoint_every;    /* layers 0, N, 2N, ... keep layer_kept instead of layer_all; 0: none does */
-    uint64_t embedding_backward;  /* fp32 partial sums of the embedding's gradient, bytes of the whole micro-step */
+    uint64_t checkpoint_every;   /* layers 0, N, 2N, ... keep layer_kept instead of layer_all; 0: none does */
+    uint64_t embedding_backward; /* fp32 partial sums of the embedding's gradient, bytes of the whole micro-step */
 };
 
 void dtp_activations_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

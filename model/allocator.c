@@ -45,8 +45,8 @@ static uint64_t root_reduce_segment(const struct dtp_memory_job *job)
     const struct dtp_units *u = &job->units;
     uint64_t input = job->bytes.reduce * u->root, unit = job->bytes.reduce * u->layers_per_unit * u->layer;
     bool eager = dtp_plan_loss(job->plan) == DTP_LOSS_EAGER;
-    uint64_t loss_block = eager ? dtp_tokens_bytes(job, 4 * job->transformer->vocab)
-                                : dtp_tokens_bytes(job, job->activations.logits);
+    uint64_t loss_block =
+        eager ? dtp_tokens_bytes(job, 4 * job->transformer->vocab) : dtp_tokens_bytes(job, job->activations.logits);
     return input > loss_block && input > unit ? input : 0;
 }
 

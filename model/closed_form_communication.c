@@ -201,10 +201,7 @@ static void add_host_copies(struct traffic *job)
 void dtp_closed_form_communication(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                    const struct dtp_plan *plan, struct dtp_communication *out)
 {
-    struct traffic job = {.cluster = cluster,
-                          .plan = plan,
-                          .reductions = dtp_plan_reductions(plan),
-                          .out = out};
+    struct traffic job = {.cluster = cluster, .plan = plan, .reductions = dtp_plan_reductions(plan), .out = out};
     *out = (struct dtp_communication){0};
     dtp_units_count(transformer, cluster, plan, &job.units);
     dtp_element_bytes_count(plan, &job.bytes);

@@ -12,7 +12,8 @@
 static uint64_t workspace_bytes(const struct dtp_memory_job *job)
 {
     const struct dtp_transformer *t = job->transformer;
-    bool large = job->cluster->gpu.architecture == DTP_GPU_HOPPER || job->cluster->gpu.architecture == DTP_GPU_BLACKWELL;
+    bool large =
+        job->cluster->gpu.architecture == DTP_GPU_HOPPER || job->cluster->gpu.architecture == DTP_GPU_BLACKWELL;
     uint64_t cublas = large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
     uint64_t rope = t->position == DTP_POSITION_ROPE ? dtp_bytes_product(4 * t->head_dim, job->plan->sequence) : 0;
     uint64_t handles = job->plan->runtime == DTP_RUNTIME_DTPLAN ? 1 : 2;

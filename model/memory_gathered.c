@@ -15,9 +15,9 @@
 #include "bytes.h"
 #include "memory_instant.h"
 
-#define ZERO3_LIVE 1000000000u    /* stage3_max_live_parameters, elements */
-#define ZERO3_PREFETCH 50000000u  /* stage3_prefetch_bucket_size */
-#define ZERO3_BUCKET 500000000u   /* reduce_bucket_size */
+#define ZERO3_LIVE 1000000000u   /* stage3_max_live_parameters, elements */
+#define ZERO3_PREFETCH 50000000u /* stage3_prefetch_bucket_size */
+#define ZERO3_BUCKET 500000000u  /* reduce_bucket_size */
 
 static uint64_t smaller(uint64_t a, uint64_t b)
 {
@@ -113,8 +113,7 @@ static void fsdp_forward(struct dtp_memory_job *job)
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &start);
 
     if (keeps_weights(job))
-        instant.bytes[DTP_OWNER_WEIGHTS] +=
-            job->units.count ? gathered_bytes(job, job->transformer->layers) : 0;
+        instant.bytes[DTP_OWNER_WEIGHTS] += job->units.count ? gathered_bytes(job, job->transformer->layers) : 0;
     if (copies_out(job))
         add_other_stream(&instant, DTP_OWNER_GATHER, unit);
     instant.bytes[DTP_OWNER_ACTIVATIONS] = all_activations(job);
@@ -201,8 +200,7 @@ static void fsdp_unit(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t
         add_other_stream(&instant, DTP_OWNER_GATHER, next);
     else
         instant.bytes[DTP_OWNER_GATHER] += next;
-    instant.bytes[DTP_OWNER_REDUCE] =
-        job->bytes.compute * (u->embedding + unit_elements(job, finished) + u->down);
+    instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * (u->embedding + unit_elements(job, finished) + u->down);
     if (unit + 1 < u->count)
         instant.bytes[DTP_OWNER_REDUCE] += job->bytes.reduce * unit_elements(job, layers_in(job, unit + 1));
     instant.bytes[DTP_OWNER_WORKSPACE] += dtp_backward_workspace(job);
@@ -223,14 +221,13 @@ static void fsdp_reduce(struct dtp_memory_job *job, enum dtp_phase phase, uint64
     if (keeps_weights(job) || !copies_out(job))
         instant.bytes[DTP_OWNER_WEIGHTS] += gathered_bytes(job, layers_before(job, unit));
     if (!keeps_weights(job) && !copies_out(job))
-        instant.bytes[DTP_OWNER_WEIGHTS] =
-            root_bytes(job) + gathered_bytes(job, (unit ? 2 : 1) * u->layers_per_unit);
+        instant.bytes[DTP_OWNER_WEIGHTS] = root_bytes(job) + gathered_bytes(job, (unit ? 2 : 1) * u->layers_per_unit);
     else if (unit && !keeps_weights(job) && job->plan->prefetch)
         add_other_stream(&instant, DTP_OWNER_GATHER, gathered_bytes(job, u->layers_per_unit));
     uint64_t copies = job->plan->fsdp1 ? 2 : 1;
     bool cast = !job->plan->fsdp1 || job->bytes.reduce != job->bytes.compute;
-    instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * (u->embedding + copies * elements) +
-                                      (cast ? job->bytes.reduce * elements : 0);
+    instant.bytes[DTP_OWNER_REDUCE] =
+        job->bytes.compute * (u->embedding + copies * elements) + (cast ? job->bytes.reduce * elements : 0);
     instant.bytes[DTP_OWNER_WORKSPACE] += dtp_tokens_bytes(job, job->activations.gradient);
     dtp_memory_consider(job, phase, &instant);
 }
@@ -245,9 +242,8 @@ static void fsdp_root(struct dtp_memory_job *job)
     add_resting_gradients(job, &instant, layers);
     struct dtp_instant reducing = instant;
     instant.bytes[DTP_OWNER_WEIGHTS] = root_bytes(job);
-    instant.bytes[DTP_OWNER_REDUCE] =
-        job->bytes.compute * (u->count ? 2 * u->embedding : u->total + u->embedding) +
-        (u->count ? job->bytes.reduce * unit_elements(job, u->layers_per_unit) : 0);
+    instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * (u->count ? 2 * u->embedding : u->total + u->embedding) +
+                                      (u->count ? job->bytes.reduce * unit_elements(job, u->layers_per_unit) : 0);
     instant.bytes[DTP_OWNER_WORKSPACE] +=
         job->activations.embedding_backward + dtp_tokens_bytes(job, job->activations.gradient);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
@@ -321,6 +317,8 @@ static uint64_t scatter_buffers(const struct dtp_memory_job *job, bool backward)
     if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED)
         return (backward ? 2 : 1) * job->bytes.grads * smaller(u->total, ZERO3_BUCKET);
     uint64_t units = u->count > 1 ? 2 : u->count;
+    if (accumulated_bytes(job, 1)) /* whole gradients stand already, and are scattered from where they are */
+        return 0;
     return backward ? job->bytes.reduce * (units * unit_elements(job, u->layers_per_unit) + u->root) : 0;
 }
 
@@ -379,8 +377,8 @@ void dtp_memory_gathered(struct dtp_memory_job *job)
         fsdp_backward(job);
         fsdp_root(job);
     } else {
-        arena_phase(job, DTP_PHASE_FORWARD_END, all_activations(job),
-                    dtp_tokens_bytes(job, job->activations.logits), 0);
+        arena_phase(job, DTP_PHASE_FORWARD_END, all_activations(job), dtp_tokens_bytes(job, job->activations.logits),
+                    0);
         arena_phase(job, DTP_PHASE_LOSS, all_activations(job), dtp_tokens_bytes(job, job->activations.loss), 0);
         arena_backward(job);
     }

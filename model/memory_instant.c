@@ -33,8 +33,8 @@ uint64_t dtp_saved_activations(const struct dtp_memory_job *job, uint64_t layers
 {
     const struct dtp_activations *a = &job->activations;
     uint64_t checkpointed = a->checkpoint_every ? dtp_divide_up(layers, a->checkpoint_every) : 0;
-    uint64_t per_token = dtp_bytes_product(checkpointed, a->layer_kept) +
-                         dtp_bytes_product(layers - checkpointed, a->layer_all);
+    uint64_t per_token =
+        dtp_bytes_product(checkpointed, a->layer_kept) + dtp_bytes_product(layers - checkpointed, a->layer_all);
     return dtp_tokens_bytes(job, per_token);
 }
 

@@ -41,8 +41,7 @@ static uint64_t resting_gradients(const struct dtp_memory_job *job, uint64_t don
         if (job->cluster->gpus == 1)
             return made;
         return total + (plan->ddp_bucket_view ? 0 : made);
-    case DTP_RUNTIME_DEEPSPEED:
-        return plan->strategy != DTP_ZERO2 ? made : made < shard ? made : shard;
+    case DTP_RUNTIME_DEEPSPEED: return plan->strategy != DTP_ZERO2 ? made : made < shard ? made : shard;
     case DTP_RUNTIME_MEGATRON: return total;
     case DTP_RUNTIME_DTPLAN: return plan->strategy == DTP_ZERO2 ? shard : total;
     }
@@ -146,8 +145,8 @@ static void embedding_backward(struct dtp_memory_job *job)
  * partition of the gradients into fp32. */
 static void optimizer_step(struct dtp_memory_job *job)
 {
-    uint64_t local = dtp_plan_shards_optimizer(job->plan) ? dtp_divide_up(job->units.total, job->units.ranks)
-                                                          : job->units.total;
+    uint64_t local =
+        dtp_plan_shards_optimizer(job->plan) ? dtp_divide_up(job->units.total, job->units.ranks) : job->units.total;
     bool offloaded = job->plan->offload != DTP_OFFLOAD_NONE;
     struct dtp_instant instant = dtp_instant_at_rest(job);
     instant.bytes[DTP_OWNER_GRADS] = job->bytes.grads * resting_gradients(job, job->units.total);

@@ -199,8 +199,8 @@ bool dtp_plan_shards_optimizer(const struct dtp_plan *plan)
 
 /* ---- state at rest --------------------------------------------------------------------------------------------- */
 
-#define DEEPSPEED_SUB_GROUP 1000000000u   /* elements the optimizer works on at a time */
-#define DEEPSPEED_SWAP_BUFFERS 4u         /* of the largest sub-group: fp32 weight, two moments, gradient */
+#define DEEPSPEED_SUB_GROUP 1000000000u    /* elements the optimizer works on at a time */
+#define DEEPSPEED_SWAP_BUFFERS 4u          /* of the largest sub-group: fp32 weight, two moments, gradient */
 #define DEEPSPEED_PARAM_BUFFERS 500000000u /* elements: 5 buffers of 1e8 for parameters read from NVMe */
 
 /* ZeRO-Offload: fp32 master and gradients and the staging copy in the model's dtype are pinned flat buffers, the
@@ -243,10 +243,10 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
     /* FSDP2 pads each parameter; the flat buffers of ZeRO, Megatron and our arenas pad only their end. */
     bool padded = plan->runtime == DTP_RUNTIME_TORCH && dtp_plan_shards_params(plan);
     uint64_t shard = padded ? units->total_shard : dtp_divide_up(units->total, units->ranks);
-    *out = (struct dtp_state_bytes){
-        .params = bytes.params * (dtp_plan_shards_params(plan) ? shard : units->total),
-        .grads = bytes.grads * (dtp_plan_shards_grads(plan) ? shard : units->total),
-        .optimizer = bytes.optimizer * (dtp_plan_shards_optimizer(plan) ? shard : units->total)};
+    *out = (struct dtp_state_bytes){.params = bytes.params * (dtp_plan_shards_params(plan) ? shard : units->total),
+                                    .grads = bytes.grads * (dtp_plan_shards_grads(plan) ? shard : units->total),
+                                    .optimizer =
+                                        bytes.optimizer * (dtp_plan_shards_optimizer(plan) ? shard : units->total)};
     if (plan->offload == DTP_OFFLOAD_NONE)
         return;
     if (plan->runtime == DTP_RUNTIME_TORCH) {

@@ -12,16 +12,16 @@
 
 /* Elements. "shard" is what one rank stores, padding included. */
 struct dtp_units {
-    uint64_t ranks;                             /* N: ranks that share one copy of what the strategy shards */
-    uint64_t replicas;                          /* R: copies of that, each on its own ranks */
+    uint64_t ranks;    /* N: ranks that share one copy of what the strategy shards */
+    uint64_t replicas; /* R: copies of that, each on its own ranks */
     uint64_t total, total_shard;
     uint64_t layer, layer_shard, layer_matmul;
-    uint64_t layer_cast;                        /* of a layer: matmul weights and biases, what autocast casts */
-    uint64_t largest, down;                     /* largest matrix of a layer | the MLP's down matrix [f, h] */
+    uint64_t layer_cast;    /* of a layer: matmul weights and biases, what autocast casts */
+    uint64_t largest, down; /* largest matrix of a layer | the MLP's down matrix [f, h] */
     uint64_t root, root_shard;
-    uint64_t embedding, head;                   /* V*h each; head is 0 elements when tied, but its gradient is V*h */
+    uint64_t embedding, head; /* V*h each; head is 0 elements when tied, but its gradient is V*h */
     uint64_t count, layers_per_unit, last_unit_layers; /* units of layers: 0 units when the whole model is the root */
-    uint64_t tensors;                           /* parameters as tensors, in the whole model */
+    uint64_t tensors;                                  /* parameters as tensors, in the whole model */
     uint64_t tensors_per_layer;
 };
 

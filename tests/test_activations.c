@@ -42,8 +42,8 @@ static struct dtp_activations count(const struct dtp_transformer *t, const struc
     return activations;
 }
 
-/* Llama-3-8B, FSDP2, bf16: x, x2, two norms 8h; q,k,v 2 d_q + 4 d_kv; core's result 2 d_q; log-sum-exp 4 heads; gate, up,
- * silu, product 8f; two fp32 statistics. 8*4096 + 4*4096 + 4*1024 + 8*14336 + 4*32 + 8. */
+/* Llama-3-8B, FSDP2, bf16: x, x2, two norms 8h; q,k,v 2 d_q + 4 d_kv; core's result 2 d_q; log-sum-exp 4 heads; gate,
+ * up, silu, product 8f; two fp32 statistics. 8*4096 + 4*4096 + 4*1024 + 8*14336 + 4*32 + 8. */
 static void test_eager_llama(void **state)
 {
     (void)state;
@@ -164,10 +164,9 @@ static void test_fp8(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_eager_llama), cmocka_unit_test(test_reference_llama),
-        cmocka_unit_test(test_gpt2),        cmocka_unit_test(test_checkpointing),
-        cmocka_unit_test(test_loss),        cmocka_unit_test(test_embedding_backward),
-        cmocka_unit_test(test_fp8)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_eager_llama), cmocka_unit_test(test_reference_llama),
+                                       cmocka_unit_test(test_gpt2),        cmocka_unit_test(test_checkpointing),
+                                       cmocka_unit_test(test_loss),        cmocka_unit_test(test_embedding_backward),
+                                       cmocka_unit_test(test_fp8)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -221,12 +221,11 @@ static void test_executor(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_full_shard_bf16), cmocka_unit_test(test_fp32_reduce),
-        cmocka_unit_test(test_kept_root),       cmocka_unit_test(test_ddp),
-        cmocka_unit_test(test_torch_zero1),     cmocka_unit_test(test_deepspeed),
-        cmocka_unit_test(test_megatron),        cmocka_unit_test(test_accumulation),
-        cmocka_unit_test(test_two_nodes),       cmocka_unit_test(test_fp8_all_gather),
-        cmocka_unit_test(test_offload),         cmocka_unit_test(test_executor)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_shard_bf16), cmocka_unit_test(test_fp32_reduce),
+                                       cmocka_unit_test(test_kept_root),       cmocka_unit_test(test_ddp),
+                                       cmocka_unit_test(test_torch_zero1),     cmocka_unit_test(test_deepspeed),
+                                       cmocka_unit_test(test_megatron),        cmocka_unit_test(test_accumulation),
+                                       cmocka_unit_test(test_two_nodes),       cmocka_unit_test(test_fp8_all_gather),
+                                       cmocka_unit_test(test_offload),         cmocka_unit_test(test_executor)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

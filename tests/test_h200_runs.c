@@ -67,7 +67,8 @@ static struct dtp_plan plan_of(struct row row)
     p.offload = strcmp(text(row, "offload_key"), "none") ? DTP_OFFLOAD_PARAMS : DTP_OFFLOAD_NONE;
     p.fused_qkv = p.fused_gate_up = p.rope_fp32 = p.ddp_bucket_view = true;
     p.reshard_after_forward = p.strategy == DTP_FULL_SHARD || p.strategy == DTP_HYBRID_SHARD;
-    assert_true(dtp_precision_recipe(strstr(text(row, "notes"), "pure bf16") ? "bf16-pure" : "bf16-mixed", &p.precision));
+    assert_true(
+        dtp_precision_recipe(strstr(text(row, "notes"), "pure bf16") ? "bf16-pure" : "bf16-mixed", &p.precision));
     return p;
 }
 

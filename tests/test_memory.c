@@ -447,17 +447,26 @@ static void test_no_overflow(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp32_states),      cmocka_unit_test(test_bf16_states),
-        cmocka_unit_test(test_deepspeed_states), cmocka_unit_test(test_megatron_states),
-        cmocka_unit_test(test_bucket_view),      cmocka_unit_test(test_foreach),
-        cmocka_unit_test(test_copy_out),         cmocka_unit_test(test_backward_buffers),
-        cmocka_unit_test(test_kept_weights),     cmocka_unit_test(test_accumulation),
-        cmocka_unit_test(test_hybrid),           cmocka_unit_test(test_cross_entropy),
-        cmocka_unit_test(test_autocast_casts),   cmocka_unit_test(test_workspace),
-        cmocka_unit_test(test_torch_offload),    cmocka_unit_test(test_deepspeed_offload),
-        cmocka_unit_test(test_executor),         cmocka_unit_test(test_verdict),
-        cmocka_unit_test(test_more_shards_never_cost), cmocka_unit_test(test_llama_3_8b),
-        cmocka_unit_test(test_no_overflow)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32_states),
+                                       cmocka_unit_test(test_bf16_states),
+                                       cmocka_unit_test(test_deepspeed_states),
+                                       cmocka_unit_test(test_megatron_states),
+                                       cmocka_unit_test(test_bucket_view),
+                                       cmocka_unit_test(test_foreach),
+                                       cmocka_unit_test(test_copy_out),
+                                       cmocka_unit_test(test_backward_buffers),
+                                       cmocka_unit_test(test_kept_weights),
+                                       cmocka_unit_test(test_accumulation),
+                                       cmocka_unit_test(test_hybrid),
+                                       cmocka_unit_test(test_cross_entropy),
+                                       cmocka_unit_test(test_autocast_casts),
+                                       cmocka_unit_test(test_workspace),
+                                       cmocka_unit_test(test_torch_offload),
+                                       cmocka_unit_test(test_deepspeed_offload),
+                                       cmocka_unit_test(test_executor),
+                                       cmocka_unit_test(test_verdict),
+                                       cmocka_unit_test(test_more_shards_never_cost),
+                                       cmocka_unit_test(test_llama_3_8b),
+                                       cmocka_unit_test(test_no_overflow)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
