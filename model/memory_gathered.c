@@ -319,7 +319,8 @@ static uint64_t scatter_buffers(const struct dtp_memory_job *job, bool backward)
     uint64_t units = u->count > 1 ? 2 : u->count;
     if (accumulated_bytes(job, 1)) /* whole gradients stand already, and are scattered from where they are */
         return 0;
-    return backward ? job->bytes.reduce * (units * unit_elements(job, u->layers_per_unit) + u->root) : 0;
+    uint64_t elements = smaller(units * unit_elements(job, u->layers_per_unit) + u->root, u->total);
+    return backward ? job->bytes.reduce * elements : 0;
 }
 
 static void arena_phase(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t activations, uint64_t logits,
