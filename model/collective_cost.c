@@ -46,16 +46,10 @@ struct dtp_group dtp_group_strided(const struct dtp_cluster *cluster, uint32_t s
     return (struct dtp_group){ranks, cluster->nodes, stride};
 }
 
-static enum dtp_link link_kind(const struct dtp_cluster *cluster)
-{
-    return cluster->machine.link != DTP_LINK_NONE ? cluster->machine.link : cluster->gpu.link;
-}
-
 static double link_bytes_per_s(const struct dtp_cluster *cluster, uint32_t ranks_per_node)
 {
-    double link = cluster->machine.gpu_peer_bytes_per_s > 0 ? cluster->machine.gpu_peer_bytes_per_s
-                                                            : cluster->gpu.link_bytes_per_s;
-    if (link_kind(cluster) == DTP_LINK_PCIE)
+    double link = dtp_cluster_link_bytes_per_s(cluster);
+    if (dtp_cluster_link(cluster) == DTP_LINK_PCIE)
         return link * dtp_calibration.pcie_ring_fraction;
     return link * dtp_calibration.ring_link_fraction *
            (1.0 - dtp_calibration.ring_few_ranks_loss / (double)ranks_per_node);
@@ -78,7 +72,7 @@ struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster
                                                enum dtp_collective collective)
 {
     bool all_reduce = collective == DTP_ALL_REDUCE;
-    const double *hop_s = link_kind(cluster) == DTP_LINK_PCIE ? pcie_hop_s : nvlink_hop_s;
+    const double *hop_s = dtp_cluster_link(cluster) == DTP_LINK_PCIE ? pcie_hop_s : nvlink_hop_s;
     double bus = dtp_group_bus_bytes_per_s(cluster, group);
     double network_steps = group->nodes - 1, link_steps = (double)group->ranks - 1 - network_steps;
     struct dtp_collective_cost cost;
@@ -92,7 +86,7 @@ struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster
         if (p == DTP_PROTOCOL_LL)
             bandwidth = fmin(bandwidth, ll_limit_bytes_per_s(&cluster->gpu));
         bool usable = !(p == DTP_PROTOCOL_TREE && (!all_reduce || group->nodes == 1)) &&
-                      !(p == DTP_PROTOCOL_LL128 && link_kind(cluster) == DTP_LINK_PCIE);
+                      !(p == DTP_PROTOCOL_LL128 && dtp_cluster_link(cluster) == DTP_LINK_PCIE);
         cost.latency_s[p] = usable ? latency : INFINITY;
         cost.s_per_byte[p] = 1 / bandwidth;
     }

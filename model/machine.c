@@ -3,13 +3,12 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const link_texts[] = {[DTP_LINK_NONE] = "none",
-                                         [DTP_LINK_NVLINK] = "nvlink",
-                                         [DTP_LINK_PCIE] = "pcie",
-                                         [DTP_LINK_XGMI] = "xgmi"};
+static const char *const link_texts[] = {
+    [DTP_LINK_NONE] = "none", [DTP_LINK_NVLINK] = "nvlink", [DTP_LINK_PCIE] = "pcie", [DTP_LINK_XGMI] = "xgmi"};
 static const char *const architecture_texts[] = {
-    [DTP_GPU_VOLTA] = "volta",         [DTP_GPU_AMPERE] = "ampere", [DTP_GPU_ADA] = "ada",    [DTP_GPU_HOPPER] = "hopper",
-    [DTP_GPU_BLACKWELL] = "blackwell", [DTP_GPU_CDNA2] = "cdna2",   [DTP_GPU_CDNA3] = "cdna3"};
+    [DTP_GPU_VOLTA] = "volta",   [DTP_GPU_AMPERE] = "ampere",       [DTP_GPU_ADA] = "ada",
+    [DTP_GPU_HOPPER] = "hopper", [DTP_GPU_BLACKWELL] = "blackwell", [DTP_GPU_CDNA2] = "cdna2",
+    [DTP_GPU_CDNA3] = "cdna3"};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -74,18 +73,20 @@ static enum dtp_status check_counts(const struct dtp_cluster *c, struct dtp_faul
     enum dtp_status status = DTP_OK;
     const char *machine = c->machine.key;
     if (!c->gpus || !c->gpus_per_node || !c->nodes)
-        return FAULT(faults, "a cluster needs at least 1 GPU, 1 GPU per node and 1 node (gpus %u, per node %u, nodes %u)",
+        return FAULT(faults,
+                     "a cluster needs at least 1 GPU, 1 GPU per node and 1 node (gpus %u, per node %u, nodes %u)",
                      c->gpus, c->gpus_per_node, c->nodes);
     bool part_of_a_node = c->nodes == 1 && c->gpus <= c->gpus_per_node;
     if (!part_of_a_node && (uint64_t)c->gpus_per_node * c->nodes != c->gpus)
-        status = FAULT(faults, "%u GPUs are not %u nodes of %u; give a multiple of the GPUs per node", c->gpus, c->nodes,
-                       c->gpus_per_node);
+        status = FAULT(faults, "%u GPUs are not %u nodes of %u; give a multiple of the GPUs per node", c->gpus,
+                       c->nodes, c->gpus_per_node);
     if (c->gpus_per_node > c->machine.gpus)
         status = FAULT(faults, "%u GPUs per node, but %s has %u; choose another --machine or fewer --gpus-per-node",
                        c->gpus_per_node, machine, c->machine.gpus);
     if (c->nodes > 1 && !(c->machine.network_bytes_per_s > 0))
-        status = FAULT(faults, "%u nodes of %s, which has no network; choose another --machine or give the network's rate",
-                       c->nodes, machine);
+        status =
+            FAULT(faults, "%u nodes of %s, which has no network; choose another --machine or give the network's rate",
+                  c->nodes, machine);
     if (!(isfinite(c->oversubscription) && c->oversubscription >= 1))
         status = FAULT(faults, "the network's oversubscription is %g; 1 (none) or more is meant", c->oversubscription);
     return status;

@@ -29,12 +29,12 @@ struct reader {
     struct dtp_table *table;
     struct dtp_faults *faults;
     struct csv_parser parser;
-    size_t line, row_line;             /* being read | where the open row began */
-    size_t field_count;                /* fields of the open row so far, also those not kept */
-    size_t cells_used, text_used;      /* of finished rows */
-    size_t row_text_used;              /* text of the open row */
-    enum dtp_status status;            /* worst so far; the table is only given out when it is DTP_OK */
-    bool have_header, stopped;         /* stopped: what follows would make no sense */
+    size_t line, row_line;        /* being read | where the open row began */
+    size_t field_count;           /* fields of the open row so far, also those not kept */
+    size_t cells_used, text_used; /* of finished rows */
+    size_t row_text_used;         /* text of the open row */
+    enum dtp_status status;       /* worst so far; the table is only given out when it is DTP_OK */
+    bool have_header, stopped;    /* stopped: what follows would make no sense */
 };
 
 static void __attribute__((format(printf, 3, 4))) refuse(struct reader *reader, size_t line, const char *format, ...)
@@ -366,8 +366,8 @@ size_t dtp_table_line(const struct dtp_table *table, size_t row)
 void dtp_table_write_field(FILE *file, const char *text)
 {
     size_t bytes = strlen(text);
-    /* Beyond RFC 4180: our reader trims spaces, takes a leading '#' for a comment and, at the start of a file, the bytes
-     * EF, FE and FF for a byte order mark. */
+    /* Beyond RFC 4180: our reader trims spaces, takes a leading '#' for a comment and, at the start of a file, the
+     * bytes EF, FE and FF for a byte order mark. */
     bool special = bytes && (strchr(" \t#\xef\xfe\xff", text[0]) || strchr(" \t", text[bytes - 1]));
     if (!special && !strpbrk(text, ",\"\r\n")) {
         fputs(text, file);

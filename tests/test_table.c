@@ -49,7 +49,8 @@ static void assert_cell(const struct dtp_table *table, size_t row, const char *c
 static void test_plain(void **state)
 {
     (void)state;
-    struct dtp_table *table = parse("# comment, with \"quote\nkey,value\n\na,1\n# more\n b c\t, 2 \n\"x,\"\"y\"\"\",\" 3 \"\n");
+    struct dtp_table *table =
+        parse("# comment, with \"quote\nkey,value\n\na,1\n# more\n b c\t, 2 \n\"x,\"\"y\"\"\",\" 3 \"\n");
     assert_non_null(table);
     assert_string_equal(dtp_table_name(table), "t.csv");
     assert_int_equal(dtp_table_row_count(table), 3);
@@ -126,7 +127,9 @@ static void test_bad_headers(void **state)
                    "t.csv:1: a quote inside a field (the row begins on line 1); write the field in quotes and the "
                    "quote twice");
     assert_refused("a,\"b", "t.csv:1: a quote opened in this row is never closed; is the file cut short?");
-    assert_refused("\xff\xfe" "a,b", "t.csv:1: the file is in UTF-16; save it as UTF-8");
+    assert_refused("\xff\xfe"
+                   "a,b",
+                   "t.csv:1: the file is in UTF-16; save it as UTF-8");
 }
 
 static void test_all_faults_at_once(void **state)
@@ -215,7 +218,7 @@ static void test_linear_time(void **state)
     const struct {
         const char *unit, *before;
     } shapes[] = {{"1,2\n", "a,b\n"}, {"\n", "a\n"}, {",", "a\n"}, {"\"\"\n", "a\n"}, {"#\n", "a\n"},
-                  {"\r", "a\n"}, {"\"", "a\n"}, {" ", "a\n"}, {"\"\n", "a\n"}};
+                  {"\r", "a\n"},      {"\"", "a\n"}, {" ", "a\n"}, {"\"\n", "a\n"}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         double small = seconds_to_parse(shapes[i].unit, 1u << 17, shapes[i].before);
         double large = seconds_to_parse(shapes[i].unit, 1u << 20, shapes[i].before);
@@ -272,8 +275,9 @@ static void test_files(void **state)
 static void test_written_fields_are_read_back(void **state)
 {
     (void)state;
-    const char *const fields[] = {"plain", "", "a,b", "say \"x\"", "two\nlines", "cr\r\nlf", " lead", "trail ",
-                                  "#not a comment", "\t", "\"", "a'b;c", "\xef\xbb\xbfx", "\xff\xfe"};
+    const char *const fields[] = {"plain",    "",      "a,b",           "say \"x\"",      "two\nlines",
+                                  "cr\r\nlf", " lead", "trail ",        "#not a comment", "\t",
+                                  "\"",       "a'b;c", "\xef\xbb\xbfx", "\xff\xfe"};
     const size_t count = sizeof fields / sizeof *fields;
     char *text = NULL;
     size_t bytes = 0;
