@@ -25,8 +25,7 @@ static uint64_t head_cast(const struct dtp_memory_job *job)
 
 /* How many elements of gradients rest on this GPU when `done` elements have been through backward in the last
  * micro-step.
- *   torch, several GPUs   DDP's buckets hold all of them from construction; without gradient_as_bucket_view each
- *                         .grad is a second copy
+ *   torch, several GPUs   DDP's buckets hold all of them from construction
  *   torch, one GPU        .grad as it is made (zero_grad sets it to None)
  *   DeepSpeed             stage 1 as they are made, stage 2 only this rank's partition
  *   Megatron, ours        one buffer, allocated once; ours is sharded under ZeRO-2
@@ -38,14 +37,34 @@ static uint64_t resting_gradients(const struct dtp_memory_job *job, uint64_t don
     uint64_t made = plan->accumulate > 1 ? total : done;
     switch (plan->runtime) {
     case DTP_RUNTIME_TORCH:
-        if (job->cluster->gpus == 1)
-            return made;
-        return total + (plan->ddp_bucket_view ? 0 : made);
-    case DTP_RUNTIME_DEEPSPEED: return plan->strategy != DTP_ZERO2 ? made : made < shard ? made : shard;
+        return job->cluster->gpus == 1 ? made : total;
+    case DTP_RUNTIME_DEEPSPEED:
+        return plan->strategy != DTP_ZERO2 ? made : made < shard ? made : shard;
     case DTP_RUNTIME_MEGATRON: return total;
     case DTP_RUNTIME_DTPLAN: return plan->strategy == DTP_ZERO2 ? shard : total;
     }
     return 0;
+}
+
+/* Elements of DDP that stand a second time, beside the buckets: without gradient_as_bucket_view every .grad; with it,
+ * those that no_sync accumulated as tensors of their own, until the last backward moves them into the buckets. */
+static uint64_t beside_buckets(const struct dtp_memory_job *job, uint64_t done)
+{
+    const struct dtp_plan *plan = job->plan;
+    if (plan->runtime != DTP_RUNTIME_TORCH || job->cluster->gpus == 1)
+        return 0;
+    bool accumulated = plan->accumulate > 1 && !plan->accumulate_sync;
+    uint64_t total = job->units.total, left = done < total ? total - done : 0;
+    return plan->ddp_bucket_view ? (accumulated ? left : 0) : plan->accumulate > 1 ? total : done;
+}
+
+/* What rests before the layers' own: states, gradients of `done` elements, DDP's second copies. */
+static struct dtp_instant with_gradients(const struct dtp_memory_job *job, uint64_t done)
+{
+    struct dtp_instant instant = dtp_instant_at_rest(job);
+    instant.bytes[DTP_OWNER_GRADS] = job->bytes.grads * resting_gradients(job, done);
+    instant.bytes[DTP_OWNER_REDUCE] = job->bytes.grads * beside_buckets(job, done);
+    return instant;
 }
 
 /* Buffers that reduction needs during backward. torch: the largest gradient before it is copied into its bucket (the
@@ -72,17 +91,16 @@ static uint64_t reduction_buffers(const struct dtp_memory_job *job)
 static void forward_and_loss(struct dtp_memory_job *job)
 {
     uint64_t layers = job->transformer->layers;
-    struct dtp_instant instant = dtp_instant_at_rest(job);
-    instant.bytes[DTP_OWNER_GRADS] = job->bytes.grads * resting_gradients(job, 0);
+    struct dtp_instant instant = with_gradients(job, 0);
     instant.bytes[DTP_OWNER_ACTIVATIONS] =
         dtp_saved_activations(job, layers) + dtp_tokens_bytes(job, job->activations.head);
     instant.bytes[DTP_OWNER_WEIGHTS] = cast_weights(job, layers, false) + head_cast(job);
     instant.bytes[DTP_OWNER_LOGITS] = dtp_tokens_bytes(job, job->activations.loss);
     if (dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED) /* the head's gradient is made in forward */
-        instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * job->units.embedding;
+        instant.bytes[DTP_OWNER_REDUCE] += job->bytes.compute * job->units.embedding;
     dtp_memory_consider(job, DTP_PHASE_LOSS, &instant);
 
-    instant.bytes[DTP_OWNER_REDUCE] = 0;
+    instant.bytes[DTP_OWNER_REDUCE] = job->bytes.grads * beside_buckets(job, 0);
     instant.bytes[DTP_OWNER_LOGITS] = dtp_tokens_bytes(job, job->activations.logits);
     /* autocast's cache keeps eager casts until its context ends with forward, checkpointed or not */
     if (dtp_plan_autocast(job->plan) && !job->plan->compile)
@@ -93,13 +111,12 @@ static void forward_and_loss(struct dtp_memory_job *job)
 /* Backward of the head: the logits' gradient, the head's gradient in the compute dtype, the hidden gradient. */
 static void head_backward(struct dtp_memory_job *job)
 {
-    struct dtp_instant instant = dtp_instant_at_rest(job);
-    instant.bytes[DTP_OWNER_GRADS] = job->bytes.grads * resting_gradients(job, 0);
+    struct dtp_instant instant = with_gradients(job, 0);
     instant.bytes[DTP_OWNER_ACTIVATIONS] =
         dtp_saved_activations(job, job->transformer->layers) + dtp_tokens_bytes(job, job->activations.head);
     instant.bytes[DTP_OWNER_WEIGHTS] = cast_weights(job, job->transformer->layers, false) + head_cast(job);
     instant.bytes[DTP_OWNER_LOGITS] = dtp_tokens_bytes(job, job->activations.logits_gradient);
-    instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * job->units.embedding;
+    instant.bytes[DTP_OWNER_REDUCE] += job->bytes.compute * job->units.embedding;
     instant.bytes[DTP_OWNER_WORKSPACE] += dtp_tokens_bytes(job, job->activations.gradient);
     dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &instant);
 }
@@ -113,14 +130,13 @@ static void layer_backward(struct dtp_memory_job *job, enum dtp_phase phase, uin
     if (job->plan->runtime == DTP_RUNTIME_TORCH && job->cluster->gpus == 1)
         done += u->down;
     uint64_t recomputed = dtp_recomputed_activations(job, layer);
-    struct dtp_instant instant = dtp_instant_at_rest(job);
-    instant.bytes[DTP_OWNER_GRADS] = job->bytes.grads * resting_gradients(job, done);
+    struct dtp_instant instant = with_gradients(job, done);
     instant.bytes[DTP_OWNER_ACTIVATIONS] = dtp_saved_activations(job, layer + 1) + recomputed;
     instant.bytes[DTP_OWNER_WEIGHTS] = cast_weights(job, layer + 1, recomputed != 0);
     if (instant.bytes[DTP_OWNER_WEIGHTS]) /* the down matrix's cast is freed as its gradient is made */
         instant.bytes[DTP_OWNER_WEIGHTS] -= job->bytes.compute * u->down;
     if (job->cluster->gpus > 1)
-        instant.bytes[DTP_OWNER_REDUCE] = reduction_buffers(job);
+        instant.bytes[DTP_OWNER_REDUCE] += reduction_buffers(job);
     instant.bytes[DTP_OWNER_WORKSPACE] += dtp_backward_workspace(job);
     dtp_memory_consider(job, phase, &instant);
 }
@@ -132,9 +148,8 @@ static void embedding_backward(struct dtp_memory_job *job)
     const struct dtp_units *u = &job->units;
     bool buffered = job->plan->runtime == DTP_RUNTIME_MEGATRON || job->plan->runtime == DTP_RUNTIME_DTPLAN;
     bool extra = job->cluster->gpus > 1 || !u->head;
-    struct dtp_instant instant = dtp_instant_at_rest(job);
-    instant.bytes[DTP_OWNER_GRADS] = job->bytes.grads * resting_gradients(job, u->total);
-    instant.bytes[DTP_OWNER_REDUCE] = (buffered || !extra ? 0 : job->bytes.grads * u->embedding) +
+    struct dtp_instant instant = with_gradients(job, u->total);
+    instant.bytes[DTP_OWNER_REDUCE] += (buffered || !extra ? 0 : job->bytes.grads * u->embedding) +
                                       (job->plan->runtime == DTP_RUNTIME_DEEPSPEED ? reduction_buffers(job) : 0);
     instant.bytes[DTP_OWNER_WORKSPACE] +=
         job->activations.embedding_backward + dtp_tokens_bytes(job, job->activations.gradient);
@@ -148,8 +163,7 @@ static void optimizer_step(struct dtp_memory_job *job)
     uint64_t local =
         dtp_plan_shards_optimizer(job->plan) ? dtp_divide_up(job->units.total, job->units.ranks) : job->units.total;
     bool offloaded = job->plan->offload != DTP_OFFLOAD_NONE;
-    struct dtp_instant instant = dtp_instant_at_rest(job);
-    instant.bytes[DTP_OWNER_GRADS] = job->bytes.grads * resting_gradients(job, job->units.total);
+    struct dtp_instant instant = with_gradients(job, job->units.total);
     if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED && job->bytes.grads < 4 && !offloaded)
         instant.bytes[DTP_OWNER_WORKSPACE] += 4 * local;
     else if (job->plan->optimizer == DTP_ADAMW_FOREACH && job->plan->runtime == DTP_RUNTIME_TORCH)

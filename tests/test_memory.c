@@ -147,11 +147,18 @@ static void test_bucket_view(void **state)
     (void)state;
     struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_DDP, "bf16-mixed");
     struct dtp_memory m = predict(&plan, &eight_gpus);
-    assert_int_equal(m.grads_bytes, 8 * PARAMETERS);
+    assert_int_equal(m.grads_bytes, 4 * PARAMETERS);
+    assert_int_equal(m.phase_bytes[DTP_PHASE_STEP][DTP_OWNER_REDUCE], 4 * PARAMETERS);
     plan.ddp_bucket_view = true;
     m = predict(&plan, &eight_gpus);
     assert_int_equal(m.grads_bytes, 4 * PARAMETERS);
     assert_int_equal(m.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_GRADS], 4 * PARAMETERS);
+    assert_int_equal(m.phase_bytes[DTP_PHASE_STEP][DTP_OWNER_REDUCE], 0);
+    /* no_sync accumulates into tensors beside the buckets (measured: 4 psi more at the last micro-step's loss) */
+    plan.accumulate = 4;
+    m = predict(&plan, &eight_gpus);
+    assert_int_equal(m.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_REDUCE], 4 * PARAMETERS);
+    plan.accumulate = 1;
     /* on one GPU there are no buckets: gradients come and go */
     m = predict(&plan, &one_gpu);
     assert_int_equal(m.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_GRADS], 0);
