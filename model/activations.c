@@ -5,6 +5,7 @@
 
 /* Chunks of the head and loss under DTP_LOSS_CHUNKED: torchtitan's ChunkedLossWrapper default. */
 #define LOSS_CHUNKS 8
+#define FIRST_BUCKET_BYTES (1u << 20) /* DDP's first bucket; DDPOptimizer ends its first graph there */
 
 bool dtp_plan_autocast(const struct dtp_plan *plan)
 {
@@ -49,7 +50,7 @@ static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_p
                           .e = dtp_plan_autocast(plan) ? 4 : c,
                           .compiled = plan->compile || plan->runtime == DTP_RUNTIME_DTPLAN,
                           .executor = plan->runtime == DTP_RUNTIME_DTPLAN,
-                          .cut = ddp && plan->compile};
+                          .cut = ddp && plan->compile && 4 * t->hidden * t->ffn >= FIRST_BUCKET_BYTES};
 }
 
 /* Statistics of one norm, fp32: RMSNorm the reciprocal root mean square, LayerNorm mean and reciprocal deviation. */
@@ -105,7 +106,8 @@ static uint64_t mlp_saved(const struct shape *s)
 /* A layer that keeps everything:
  *   x [e h] | norm | q,k,v, core | x2 = x + attention [e h] | norm | MLP
  * A compiler keeps the attention matmul's result [c h] instead of x2 and adds again; under DDP it cannot, because
- * DDPOptimizer cuts the layer into graphs where buckets end and x2 crosses a cut. */
+ * DDPOptimizer cuts the layer before the down matmul (its fp32 gradient fills the first bucket) and x2 crosses the cut
+ * to the last addition. */
 static uint64_t layer_all(const struct shape *s)
 {
     bool added_again = s->compiled && !s->executor && !s->cut;
