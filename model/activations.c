@@ -221,6 +221,9 @@ void dtp_activations_count(const struct dtp_transformer *transformer, const stru
     bool ddp = plan->runtime == DTP_RUNTIME_TORCH && !dtp_plan_shards_params(plan) && cluster->gpus > 1;
     struct shape s = shape_of(transformer, plan, ddp);
     *out = (struct dtp_activations){.layer_all = layer_all(&s),
+                                    .layer_norms = 2 * norm_saved(&s),
+                                    .layer_attention = attention_saved(&s),
+                                    .layer_mlp = mlp_saved(&s),
                                     .layer_input = s.e * s.h,
                                     .layer_kept = layer_kept(&s),
                                     .layer_backward = layer_backward(&s),

@@ -14,6 +14,7 @@
 struct dtp_activations {
     uint64_t layer_all;      /* a layer that keeps everything, its input included */
     uint64_t layer_input;    /* of those the input, e*h: what full checkpointing keeps */
+    uint64_t layer_norms, layer_attention, layer_mlp; /* of layer_all; the rest is the residual stream */
     uint64_t layer_kept;     /* a checkpointed layer under the plan's rule; equals layer_all without checkpointing */
     uint64_t layer_backward; /* gradients of activations at the worst instant of a layer's backward, above layer_all */
     uint64_t gradient;       /* gradient of the residual stream, e*h */

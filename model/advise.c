@@ -19,7 +19,10 @@ struct candidate {
 
 static bool set_strategy(struct dtp_plan *plan, enum dtp_strategy strategy)
 {
-    if (plan->strategy == strategy)
+    /* Under torch zero3 is another word for full_shard. */
+    bool torch = plan->runtime == DTP_RUNTIME_TORCH;
+    if (plan->strategy == strategy || (torch && strategy == DTP_ZERO3) ||
+        (torch && plan->strategy == DTP_ZERO3 && strategy == DTP_FULL_SHARD))
         return false;
     plan->strategy = strategy;
     /* reshard_after_forward follows the strategy by the rule of dtp_plan_default and dtp_plan_resolve. */

@@ -25,11 +25,18 @@ static enum dtp_status predict_at(const struct dtp_job *job, struct dtp_solution
     return dtp_variant_predict(job, &asked, gpus, out, reason, reason_bytes);
 }
 
-static bool fits_at(const struct dtp_job *job, struct dtp_solution *solution, uint64_t value)
+/* One search: for which verdicts a value counts as fitting. */
+struct search {
+    const struct dtp_job *job;
+    struct dtp_solution *solution;
+    enum dtp_verdict worst;
+};
+
+static bool fits_at(const struct search *search, uint64_t value)
 {
     struct dtp_variant variant;
-    return predict_at(job, solution, value, &variant, NULL, 0) == DTP_OK &&
-           variant.prediction.memory.verdict == DTP_VERDICT_FITS;
+    return predict_at(search->job, search->solution, value, &variant, NULL, 0) == DTP_OK &&
+           variant.prediction.memory.verdict <= search->worst;
 }
 
 /* Keeps the job at `value`, and what happens at the neighbour `next` (0: there is none). */
@@ -48,40 +55,53 @@ static void keep(const struct dtp_job *job, struct dtp_solution *solution, uint6
     solution->next_device_bytes = variant.prediction.memory.device_peak_bytes;
 }
 
-/* Largest index that fits, 0 if index 1 does not. `limit` bounds the doubling. */
-static uint64_t largest_index(const struct dtp_job *job, struct dtp_solution *solution, uint64_t limit)
+/* Most doublings end long before: no job has 16 million sequences or 2 billion tokens in a micro-step. */
+#define MAX_INDEX (UINT64_C(1) << 24)
+
+/* Doubles from `low`, which fits (or is 0), and bisects. */
+static uint64_t climb(const struct search *search, uint64_t low, uint64_t high)
 {
-    enum dtp_solve_goal goal = solution->goal;
-    uint64_t low = 0, high = 1;
-    for (int round = 0; round < 8; round++) {
-        while (high <= limit && fits_at(job, solution, value_of(goal, high))) {
-            low = high;
-            high *= 2;
-        }
-        while (high - low > 1) {
-            uint64_t middle = low + (high - low) / 2;
-            if (middle <= limit && fits_at(job, solution, value_of(goal, middle)))
-                low = middle;
-            else
-                high = middle;
-        }
-        /* Verify: something well above may fit where the next index did not (rounding, a rule that switches). */
-        uint64_t probes[] = {low + 2, low + 3, low + low / 8 + 1, low + low / 2 + 1};
-        high = 0;
-        for (size_t i = 0; i < sizeof probes / sizeof *probes && low > 0; i++)
-            if (probes[i] > low + 1 && probes[i] <= limit && fits_at(job, solution, value_of(goal, probes[i])))
-                high = probes[i];
-        if (high == 0)
+    enum dtp_solve_goal goal = search->solution->goal;
+    while (high <= MAX_INDEX && fits_at(search, value_of(goal, high))) {
+        low = high;
+        high *= 2;
+    }
+    while (high - low > 1) {
+        uint64_t middle = low + (high - low) / 2;
+        if (middle <= MAX_INDEX && fits_at(search, value_of(goal, middle)))
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Largest index that fits, 0 if index 1 does not. What climbing found is verified: something above may fit where the
+ * next index did not (allocators round, rules switch), and then the climb goes on from there. */
+static uint64_t largest_index(const struct search *search)
+{
+    uint64_t low = climb(search, 0, 1);
+    for (int round = 0; round < 8 && low > 0; round++) {
+        const uint64_t probes[] = {low + 2, low + 3, low + low / 8 + 1, low + low / 2 + 1};
+        uint64_t above = 0;
+        for (size_t i = 0; i < sizeof probes / sizeof *probes; i++)
+            if (probes[i] <= MAX_INDEX && fits_at(search, value_of(search->solution->goal, probes[i])))
+                above = probes[i];
+        if (above == 0)
             return low;
+        low = climb(search, above, above + 1);
     }
     return low;
 }
 
 static enum dtp_status solve_largest(const struct dtp_job *job, struct dtp_solution *solution)
 {
-    const uint64_t limit = UINT64_C(1) << 24;
-    uint64_t index = largest_index(job, solution, limit);
+    struct search search = {job, solution, DTP_VERDICT_FITS};
+    uint64_t index = largest_index(&search);
+    search.worst = DTP_VERDICT_TIGHT;
+    uint64_t tight = largest_index(&search);
     solution->found = index > 0;
+    solution->tight_value = tight > index ? value_of(solution->goal, tight) : 0;
     keep(job, solution, value_of(solution->goal, solution->found ? index : 1),
          solution->found ? value_of(solution->goal, index + 1) : 0);
     return solution->found ? DTP_OK : DTP_NO;
@@ -97,30 +117,43 @@ static uint64_t rented_count(uint32_t node_gpus, uint64_t index)
     return count <= DTP_SOLVE_MAX_GPUS ? count : 0;
 }
 
-/* Counts inside one node are few: scan them. Whole nodes: double, then bisect between the last misfit and first fit. */
-static enum dtp_status solve_min_gpus(const struct dtp_job *job, struct dtp_solution *solution)
+/* Index of the fewest that fit; UINT64_MAX when none does. Counts inside one node are few and are scanned; of whole
+ * nodes, doubling brackets and bisection finds the step between the last misfit and the first fit. */
+static uint64_t smallest_index(const struct search *search)
 {
+    uint32_t node_gpus = search->job->node_gpus;
     uint64_t index = 0, last_misfit = 0, step = 1;
-    while (rented_count(job->node_gpus, index) && !fits_at(job, solution, rented_count(job->node_gpus, index))) {
+    while (rented_count(node_gpus, index) && !fits_at(search, rented_count(node_gpus, index))) {
         last_misfit = index;
-        if (rented_count(job->node_gpus, index) >= job->node_gpus)
+        if (rented_count(node_gpus, index) >= node_gpus)
             step *= 2;
         index += step;
     }
-    if (!rented_count(job->node_gpus, index)) {
-        keep(job, solution, rented_count(job->node_gpus, last_misfit), 0);
-        return DTP_NO;
-    }
+    if (!rented_count(node_gpus, index))
+        return UINT64_MAX;
     while (index > last_misfit + 1) {
         uint64_t middle = last_misfit + (index - last_misfit) / 2;
-        if (fits_at(job, solution, rented_count(job->node_gpus, middle)))
+        if (fits_at(search, rented_count(node_gpus, middle)))
             index = middle;
         else
             last_misfit = middle;
     }
-    solution->found = true;
-    keep(job, solution, rented_count(job->node_gpus, index), index > 0 ? rented_count(job->node_gpus, index - 1) : 0);
-    return DTP_OK;
+    return index;
+}
+
+static enum dtp_status solve_min_gpus(const struct dtp_job *job, struct dtp_solution *solution)
+{
+    struct search search = {job, solution, DTP_VERDICT_FITS};
+    uint64_t index = smallest_index(&search);
+    search.worst = DTP_VERDICT_TIGHT;
+    uint64_t tight = smallest_index(&search);
+    solution->found = index != UINT64_MAX;
+    solution->tight_value = tight < index ? rented_count(job->node_gpus, tight) : 0;
+    if (solution->found)
+        keep(job, solution, rented_count(job->node_gpus, index), index ? rented_count(job->node_gpus, index - 1) : 0);
+    else
+        keep(job, solution, job->cluster.gpus, 0);
+    return solution->found ? DTP_OK : DTP_NO;
 }
 
 enum dtp_status dtp_solve(const struct dtp_job *job, enum dtp_solve_goal goal, struct dtp_solution *out)

@@ -18,7 +18,8 @@ enum dtp_solve_goal { DTP_SOLVE_MAX_MICRO_BATCH, DTP_SOLVE_MAX_SEQUENCE, DTP_SOL
 struct dtp_solution {
     enum dtp_solve_goal goal;
     bool found;
-    uint64_t value;             /* the answer; when not found, the smallest (GPUs: largest) value tried */
+    uint64_t value;             /* the answer; when not found, the smallest value tried (GPUs: the job's own) */
+    uint64_t tight_value;       /* the answer if tight counted as fitting; 0 = none, or the same as value */
     struct dtp_variant variant; /* the job at `value`; valid when `variant_valid` */
     bool variant_valid;
     uint64_t next_value;        /* the neighbour that no longer fits; 0 = none was tried */

@@ -87,7 +87,6 @@ COLUMN(model_sequence, rate((double)MODEL(max_sequence), 0))
 
 static const struct column gpu_columns[] = {
     {"gpu_key", {"--gpu", ""}, 'l', 1, gpu_key},
-    {"name", {"name", ""}, 'l', 1, gpu_name},
     {"memory_bytes", {"memory", "GiB"}, 'r', 0x1p30, gpu_memory},
     {"memory_bytes_per_s", {"memory", "GB/s"}, 'r', 1e9, gpu_memory_rate},
     {"bf16_flops_per_s", {"bf16", "TFLOP/s"}, 'r', 1e12, gpu_bf16},
@@ -97,16 +96,17 @@ static const struct column gpu_columns[] = {
     {"pcie_bytes_per_s", {"PCIe", "GB/s"}, 'r', 1e9, gpu_pcie_rate},
     {"power_w", {"power", "W"}, 'r', 1, gpu_power},
     {"usd_per_gpu_hour", {"price", "$/h"}, 'r', 1, gpu_price},
+    {"name", {"name", ""}, 'l', 1, gpu_name},
 };
 static const struct column machine_columns[] = {
     {"machine_key", {"--machine", ""}, 'l', 1, machine_key},
-    {"name", {"name", ""}, 'l', 1, machine_name},
     {"gpu_key", {"GPU", ""}, 'l', 1, machine_gpu},
     {"gpus_count", {"GPUs", ""}, 'r', 1, machine_gpus},
     {"nics_count", {"NICs", ""}, 'r', 1, machine_nics},
     {"network_bytes_per_s", {"network", "GB/s"}, 'r', 1e9, machine_network},
     {"host_memory_bytes", {"host", "GiB"}, 'r', 0x1p30, machine_memory},
     {"nvme_bytes", {"NVMe", "TB"}, 'r', 1e12, machine_nvme},
+    {"name", {"name", ""}, 'l', 1, machine_name},
 };
 static const struct column model_columns[] = {
     {"name", {"--model", ""}, 'l', 1, model_name},

@@ -10,7 +10,7 @@ static bool better(const struct dtp_prediction *a, const struct dtp_prediction *
 {
     if (a->memory.verdict != b->memory.verdict)
         return a->memory.verdict < b->memory.verdict;
-    return a->throughput.tokens_per_s > b->throughput.tokens_per_s;
+    return a->throughput.tokens_per_s >= b->throughput.tokens_per_s; /* of zero3 and full_shard under torch, the latter */
 }
 
 long dtp_comparison_best(const struct dtp_comparison_row *rows, size_t count)
@@ -108,7 +108,7 @@ void dtp_report_compare_text(const struct dtp_comparison_row *rows, size_t count
     long best = dtp_comparison_best(rows, count);
     struct dtp_grid grid;
     if (first) {
-        dtp_report_head(&first->job, page);
+        dtp_report_head(&first->job, DTP_HEAD_COMPARISON, page);
         dtp_page_heading(page, "STRATEGIES", "per GPU and optimizer step; the other choices as above");
         dtp_grid_create(&grid, "llrrlrrrrrr");
         add_header(&grid, first->solved ? solved_names[first->solution.goal] : "");

@@ -70,23 +70,16 @@ static const char *link_words(enum dtp_link link)
 static void print_cluster(const struct dtp_job *job, const struct dtp_page *page)
 {
     const struct dtp_cluster *c = &job->cluster;
-    const struct dtp_machine *machine = &c->machine;
-    enum dtp_link link = machine->link != DTP_LINK_NONE ? machine->link : c->gpu.link;
-    double link_rate = machine->gpu_peer_bytes_per_s > 0 ? machine->gpu_peer_bytes_per_s : c->gpu.link_bytes_per_s;
-    if (link == DTP_LINK_NONE || !(link_rate > 0)) { /* no link of its own: peers talk over the host link */
-        link = DTP_LINK_PCIE;
-        link_rate = c->gpu.pcie_bytes_per_s;
-    }
-    char line[400];
-    int used = snprintf(line, sizeof line, "%u %s %s, %u %s (%s)", c->gpus, dtp_page_times(page), c->gpu.name, c->nodes,
-                        c->nodes == 1 ? "node" : "nodes", machine->name);
-    if (c->gpus_per_node > 1 && used > 0 && (size_t)used < sizeof line)
-        used += snprintf(line + used, sizeof line - (size_t)used, "; %s %.0f GB/s each way per GPU", link_words(link),
-                         link_rate / 1e9);
-    if (c->nodes > 1 && used > 0 && (size_t)used < sizeof line)
-        snprintf(line + used, sizeof line - (size_t)used, "; network %.0f Gb/s per node (%.1f GB/s per GPU)%s",
-                 machine->network_bytes_per_s * 8e-9, machine->network_bytes_per_s / c->gpus_per_node / 1e9,
+    char line[500], link[80] = "", network[120] = "";
+    if (c->gpus_per_node > 1)
+        snprintf(link, sizeof link, "; %s %.0f GB/s each way per GPU", link_words(dtp_cluster_link(c)),
+                 dtp_cluster_link_bytes_per_s(c) / 1e9);
+    if (c->nodes > 1)
+        snprintf(network, sizeof network, "; network %.0f Gb/s per node (%.1f GB/s per GPU)%s",
+                 c->machine.network_bytes_per_s * 8e-9, c->machine.network_bytes_per_s / c->gpus_per_node / 1e9,
                  c->oversubscription > 1 ? ", oversubscribed" : "");
+    snprintf(line, sizeof line, "%u %s %s, %u %s (%s)%s%s", c->gpus, dtp_page_times(page), c->gpu.name, c->nodes,
+             c->nodes == 1 ? "node" : "nodes", c->machine.name, link, network);
     print_label(page, "cluster");
     dtp_page_wrap(page, 9, 9, line);
 }
@@ -102,30 +95,41 @@ void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t byt
              plan->runtime != DTP_RUNTIME_TORCH ? "" : plan->compile ? " compiled" : " eager");
 }
 
-void dtp_report_plan_words(const struct dtp_job *job, const struct dtp_page *page, char *out, size_t bytes)
+/* "full_shard over 8 GPUs, torch FSDP2 eager, ". */
+static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
 {
     const struct dtp_plan *p = &job->plan;
-    char runtime[64], checkpointing[48], group[64] = "", tokens[32];
+    char runtime[64], group[64] = "";
     dtp_report_runtime_words(p, runtime, sizeof runtime);
-    dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
     if (p->strategy != DTP_DDP && job->cluster.gpus > 1)
-        snprintf(group, sizeof group, " over %u%s", p->shard_group, p->shard_group < job->cluster.gpus ? " GPUs of each replica" : " GPUs");
-    uint64_t step_tokens = (uint64_t)p->micro_batch * p->accumulate * p->sequence * job->cluster.gpus;
-    snprintf(out, bytes,
-             "%s%s, %s, %s; %s attention, %s loss, %s, checkpointing %s, offload %s; micro batch %u %s %llu tokens %s "
-             "accumulate %u: %s tokens a step",
-             dtp_strategy_text(p->strategy), group, runtime, dtp_precision_name(&p->precision),
-             dtp_attention_text(p->attention), dtp_loss_text(p->loss), dtp_optimizer_text(p->optimizer), checkpointing,
-             dtp_offload_text(p->offload), p->micro_batch, dtp_page_times(page), (unsigned long long)p->sequence,
-             dtp_page_times(page), p->accumulate, dtp_page_grouped(step_tokens, tokens, sizeof tokens));
+        snprintf(group, sizeof group, " over %u GPUs%s", p->shard_group,
+                 p->shard_group < job->cluster.gpus ? " of each replica" : "");
+    snprintf(out, bytes, "%s%s, %s, ", dtp_strategy_text(p->strategy), group, runtime);
 }
 
-void dtp_report_head(const struct dtp_job *job, const struct dtp_page *page)
+static void print_plan(const struct dtp_job *job, enum dtp_head head, const struct dtp_page *page)
 {
-    char words[512];
+    const struct dtp_plan *p = &job->plan;
+    const char *times = dtp_page_times(page);
+    char line[512], strategy[192] = "", checkpointing[48], tokens[32];
+    if (head == DTP_HEAD_PLAN)
+        strategy_words(job, strategy, sizeof strategy);
+    dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
+    uint64_t step_tokens = (uint64_t)p->micro_batch * p->accumulate * p->sequence * job->cluster.gpus;
+    snprintf(line, sizeof line,
+             "%s%s; %s attention, %s cross entropy, %s, checkpointing %s, offload %s; micro batch %u %s %llu tokens %s "
+             "accumulate %u %s %u GPU%s = %s tokens a step",
+             strategy, dtp_precision_name(&p->precision), dtp_attention_text(p->attention), dtp_loss_text(p->loss),
+             dtp_optimizer_text(p->optimizer), checkpointing, dtp_offload_text(p->offload), p->micro_batch, times,
+             (unsigned long long)p->sequence, times, p->accumulate, times, job->cluster.gpus,
+             job->cluster.gpus == 1 ? "" : "s", dtp_page_grouped(step_tokens, tokens, sizeof tokens));
+    print_label(page, "plan");
+    dtp_page_wrap(page, 9, 9, line);
+}
+
+void dtp_report_head(const struct dtp_job *job, enum dtp_head head, const struct dtp_page *page)
+{
     print_model(job, page);
     print_cluster(job, page);
-    print_label(page, "plan");
-    dtp_report_plan_words(job, page, words, sizeof words);
-    dtp_page_wrap(page, 9, 9, words);
+    print_plan(job, head, page);
 }

@@ -28,7 +28,7 @@ void dtp_page_heading(const struct dtp_page *page, const char *heading, const ch
 }
 
 /* Eighths of a character, so that a bar of 30 characters shows 240 steps. */
-static void bar_utf8(const struct dtp_page *page, double fraction, int width)
+static int bar_utf8(const struct dtp_page *page, double fraction, int width)
 {
     static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     int steps = (int)lround(fraction * width * 8);
@@ -37,26 +37,29 @@ static void bar_utf8(const struct dtp_page *page, double fraction, int width)
     for (int i = 0; i < steps / 8; i++)
         fputs("█", page->file);
     fputs(eighths[steps % 8], page->file);
-    fprintf(page->file, "%*s", width - (steps + 7) / 8, "");
+    return (steps + 7) / 8;
 }
 
-void dtp_page_bar(const struct dtp_page *page, double fraction, int width)
+static int bar_ascii(const struct dtp_page *page, double fraction, int width)
+{
+    int full = (int)lround(fraction * width);
+    if (full == 0 && fraction > 0)
+        full = 1;
+    for (int i = 0; i < full; i++)
+        fputc('#', page->file);
+    return full;
+}
+
+int dtp_page_bar(const struct dtp_page *page, double fraction, int width)
 {
     if (!(fraction > 0))
         fraction = 0;
     if (fraction > 1)
         fraction = 1;
     dtp_page_ink(page, DTP_INK_BLUE);
-    if (page->utf8) {
-        bar_utf8(page, fraction, width);
-    } else {
-        int full = (int)lround(fraction * width);
-        if (full == 0 && fraction > 0)
-            full = 1;
-        for (int i = 0; i < width; i++)
-            fputc(i < full ? '#' : ' ', page->file);
-    }
+    int used = page->utf8 ? bar_utf8(page, fraction, width) : bar_ascii(page, fraction, width);
     dtp_page_ink(page, DTP_INK_PLAIN);
+    return width - used;
 }
 
 int dtp_page_width(const char *text)

@@ -23,9 +23,9 @@ enum dtp_ink { DTP_INK_PLAIN, DTP_INK_BOLD, DTP_INK_DIM, DTP_INK_GREEN, DTP_INK_
 void dtp_page_ink(const struct dtp_page *page, enum dtp_ink ink);
 /* "HEADING  words", the words dim, with an empty line before. */
 void dtp_page_heading(const struct dtp_page *page, const char *heading, const char *words);
-/* A bar of `fraction` (0..1) of `width` characters, padded to that width; the smallest visible amount for any
- * fraction above 0. */
-void dtp_page_bar(const struct dtp_page *page, double fraction, int width);
+/* A bar of `fraction` (0..1) of `width` characters, with the smallest visible amount for any fraction above 0; returns
+ * how many characters of the width are left. */
+int dtp_page_bar(const struct dtp_page *page, double fraction, int width);
 /* Prints `text` broken at spaces within DTP_PAGE_COLUMNS. The cursor stands at column `at`; further lines are indented
  * by `indent`. Ends the line. */
 void dtp_page_wrap(const struct dtp_page *page, int at, int indent, const char *text);

@@ -257,6 +257,7 @@ static json_t *solution_object(const struct dtp_solution *s)
     json_object_set_new(object, "goal", json_string(goals[s->goal]));
     json_object_set_new(object, "found", json_boolean(s->found));
     json_object_set_new(object, "value", s->found ? whole(s->value) : json_null());
+    json_object_set_new(object, "tight_value", s->tight_value ? whole(s->tight_value) : json_null());
     json_object_set_new(object, "next_value", s->next_value ? whole(s->next_value) : json_null());
     json_object_set_new(object, "next_device_bytes", s->next_device_bytes ? whole(s->next_device_bytes) : json_null());
     json_object_set_new(object, "next_reason", text_or_null(s->next_reason));

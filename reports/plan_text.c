@@ -4,20 +4,30 @@
 #include <math.h>
 #include <string.h>
 
-#define BAR_COLUMNS 36
-#define LABEL_COLUMNS 26
+#define BAR_COLUMNS 34
+#define LABEL_COLUMNS 36
+#define GAUGE_COLUMNS 26
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
+
+/* Words stand two columns right of where the longest bar ends; no blanks where there are none. */
+static void end_row(const struct dtp_page *page, int left, const char *words)
+{
+    if (*words)
+        fprintf(page->file, "%*s%s", left + 2, "", words);
+    fputc('\n', page->file);
+}
 
 static void print_bytes_row(const struct dtp_page *page, const char *label, uint64_t bytes, uint64_t whole,
                             struct dtp_unit unit, const char *words)
 {
-    fprintf(page->file, "  %-*s %9.2f %s  ", LABEL_COLUMNS, label, (double)bytes / unit.divisor, unit.name);
-    if (whole > 0)
-        dtp_page_bar(page, (double)bytes / (double)whole, BAR_COLUMNS);
-    if (*words)
-        fprintf(page->file, whole > 0 ? " %s" : "%s", words);
-    fputc('\n', page->file);
+    int left = 0;
+    fprintf(page->file, "  %-*s %9.2f %s", LABEL_COLUMNS, label, (double)bytes / unit.divisor, unit.name);
+    if (whole > 0) {
+        fputs("  ", page->file);
+        left = dtp_page_bar(page, (double)bytes / (double)whole, BAR_COLUMNS);
+    }
+    end_row(page, left, words);
 }
 
 static void print_owners(const struct dtp_memory *m, const struct dtp_page *page, struct dtp_unit unit)
@@ -50,22 +60,29 @@ static void print_phases(const struct dtp_memory *m, const struct dtp_page *page
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
+/* How full the GPU is, as a gauge before the words. */
 static void print_verdict(const struct dtp_memory *m, const struct dtp_page *page)
 {
+    static const enum dtp_ink inks[] = {[DTP_VERDICT_FITS] = DTP_INK_GREEN, [DTP_VERDICT_TIGHT] = DTP_INK_YELLOW,
+                                        [DTP_VERDICT_OOM] = DTP_INK_RED};
     double capacity = (double)m->capacity_bytes, device = (double)m->device_peak_bytes;
-    double free_gib = (capacity - device) / 0x1p30, share = 100.0 * (capacity - device) / capacity;
-    enum dtp_ink ink = m->verdict == DTP_VERDICT_FITS ? DTP_INK_GREEN
-                       : m->verdict == DTP_VERDICT_TIGHT ? DTP_INK_YELLOW
-                                                         : DTP_INK_RED;
+    double free_gib = (capacity - device) / 0x1p30, used = device / capacity;
+    int filled = used >= 1 ? GAUGE_COLUMNS : (int)(used * GAUGE_COLUMNS + 0.5);
     fputs("  ", page->file);
-    dtp_page_ink(page, ink);
-    if (m->verdict == DTP_VERDICT_OOM)
-        fprintf(page->file, "OUT OF MEMORY: %.2f GiB too much (%.0f %% of the capacity)", -free_gib,
-                100.0 * device / capacity);
+    dtp_page_ink(page, inks[m->verdict]);
+    for (int i = 0; i < GAUGE_COLUMNS; i++)
+        fputs(page->utf8 ? (i < filled ? "█" : "░") : (i < filled ? "#" : "."), page->file);
+    fprintf(page->file, " %.0f %%  ", 100 * used);
+    if (m->verdict == DTP_VERDICT_OOM && free_gib < 0)
+        fprintf(page->file, "OUT OF MEMORY: %.2f GiB too much", -free_gib);
+    else if (m->verdict == DTP_VERDICT_OOM)
+        fprintf(page->file, "OUT OF MEMORY");
+    else if (m->verdict == DTP_VERDICT_FITS)
+        fprintf(page->file, "FITS: %.2f GiB to spare", free_gib);
+    else if (free_gib >= 0)
+        fprintf(page->file, "TIGHT: %.2f GiB to spare, fragmentation may tip it over", free_gib);
     else
-        fprintf(page->file, "%s: %.2f GiB to spare (%.0f %% of the capacity)%s",
-                m->verdict == DTP_VERDICT_FITS ? "FITS" : "TIGHT", free_gib, share,
-                m->verdict == DTP_VERDICT_TIGHT ? "; fragmentation may tip it over" : "");
+        fprintf(page->file, "TIGHT: tensors fit, the allocator's cache does not: it will free and retry");
     dtp_page_ink(page, DTP_INK_PLAIN);
     fputc('\n', page->file);
 }
@@ -151,11 +168,14 @@ static void print_communication(const struct dtp_report *report, const struct dt
 static void print_seconds(const struct dtp_page *page, const char *label, double seconds, double whole,
                           struct dtp_unit unit, const char *words)
 {
-    fprintf(page->file, "  %-*s %9.*f %-3s  ", LABEL_COLUMNS, label, unit.divisor < 1 ? 1 : 3, seconds / unit.divisor,
+    int left = 0;
+    fprintf(page->file, "  %-*s %9.*f %-3s", LABEL_COLUMNS, label, unit.divisor < 1 ? 1 : 3, seconds / unit.divisor,
             unit.name);
-    if (whole > 0)
-        dtp_page_bar(page, seconds / whole, BAR_COLUMNS);
-    fprintf(page->file, "%s%s\n", whole > 0 && *words ? " " : "", words);
+    if (whole > 0) {
+        fputs("  ", page->file);
+        left = dtp_page_bar(page, seconds / whole, BAR_COLUMNS);
+    }
+    end_row(page, left, words);
 }
 
 /* What fills the compute part: device work by kind, as far as it is named, and launch gaps. */
@@ -198,7 +218,7 @@ static void print_time(const struct dtp_report *report, const struct dtp_page *p
         print_seconds(page, "pipeline bubble", t->bubble_s, t->step_s, unit, "");
     double rest = t->step_s - t->compute_s - t->optimizer_s - t->exposed_communication_s - t->exposed_offload_s - t->bubble_s;
     if (rest > 1e-3 * t->step_s)
-        print_seconds(page, "waiting for slower nodes", rest, t->step_s, unit, "");
+        print_seconds(page, "waiting for the slowest rank", rest, t->step_s, unit, "");
     snprintf(words, sizeof words, "best estimate; %.*f with perfect overlap, %.*f with none", digits,
              t->step_perfect_overlap_s / unit.divisor, digits, t->step_no_overlap_s / unit.divisor);
     print_seconds(page, "= step", t->step_s, 0, unit, words);
@@ -298,18 +318,29 @@ static void print_advice(const struct dtp_report *report, const struct dtp_page 
     }
 }
 
-static void print_neighbour(const struct dtp_solution *s, const struct dtp_page *page)
+static const char *verdict_of_neighbour(enum dtp_verdict verdict)
 {
-    if (s->next_value == 0)
-        return;
-    if (s->next_device_bytes > 0)
-        fprintf(page->file, "; %llu %s %.1f GiB, %s", (unsigned long long)s->next_value, "would take",
-                (double)s->next_device_bytes / 0x1p30,
-                s->next_verdict == DTP_VERDICT_TIGHT  ? "which is tight"
-                : s->next_verdict == DTP_VERDICT_FITS ? "which also fits"
-                                                      : "which is too much");
-    else
-        fprintf(page->file, "; %llu is refused: %s", (unsigned long long)s->next_value, s->next_reason);
+    switch (verdict) {
+    case DTP_VERDICT_FITS: return "fits too"; /* not monotone here */
+    case DTP_VERDICT_TIGHT: return "is tight";
+    case DTP_VERDICT_OOM: return "is out of memory";
+    }
+    return "";
+}
+
+/* "; 6 is tight (73.1 GiB); up to 7 is tight" */
+static void add_neighbours(const struct dtp_solution *s, char *line, size_t bytes)
+{
+    size_t used = strlen(line);
+    if (s->next_value > 0 && s->next_device_bytes > 0)
+        snprintf(line + used, bytes - used, "; %llu %s (%.1f GiB)", (unsigned long long)s->next_value,
+                 verdict_of_neighbour(s->next_verdict), (double)s->next_device_bytes / 0x1p30);
+    else if (s->next_value > 0)
+        snprintf(line + used, bytes - used, "; %llu is refused: %s", (unsigned long long)s->next_value, s->next_reason);
+    used = strlen(line);
+    if (s->tight_value > 0 && s->tight_value != s->next_value)
+        snprintf(line + used, bytes - used, "; tight %s %llu", s->goal == DTP_SOLVE_MIN_GPUS ? "from" : "up to",
+                 (unsigned long long)s->tight_value);
 }
 
 static void print_solution(const struct dtp_report *report, const struct dtp_page *page)
@@ -320,23 +351,23 @@ static void print_solution(const struct dtp_report *report, const struct dtp_pag
         [DTP_SOLVE_MIN_GPUS] = "fewest GPUs that fit",
     };
     const struct dtp_solution *s = &report->solution;
-    dtp_page_ink(page, s->found ? DTP_INK_BOLD : DTP_INK_RED);
-    fprintf(page->file, "%s: ", goals[s->goal]);
-    if (!s->found)
-        fprintf(page->file, "none; below is the plan with %llu", (unsigned long long)s->value);
-    else
-        fprintf(page->file, "%llu", (unsigned long long)s->value);
-    dtp_page_ink(page, DTP_INK_PLAIN);
+    char line[DTP_FAULT_TEXT_BYTES + 256];
     if (s->found)
-        print_neighbour(s, page);
-    fputs("\n\n", page->file);
+        snprintf(line, sizeof line, "%s: %llu", goals[s->goal], (unsigned long long)s->value);
+    else
+        snprintf(line, sizeof line, "%s: none; the plan with %llu is below", goals[s->goal], (unsigned long long)s->value);
+    add_neighbours(s, line, sizeof line);
+    dtp_page_ink(page, s->found ? DTP_INK_BOLD : DTP_INK_RED);
+    dtp_page_wrap(page, 0, 2, line);
+    dtp_page_ink(page, DTP_INK_PLAIN);
+    fputc('\n', page->file);
 }
 
 void dtp_report_plan_text(const struct dtp_report *report, const struct dtp_page *page)
 {
     if (report->solved)
         print_solution(report, page);
-    dtp_report_head(&report->job, page);
+    dtp_report_head(&report->job, DTP_HEAD_PLAN, page);
     print_memory(report, page);
     print_communication(report, page);
     print_time(report, page);

@@ -46,9 +46,8 @@ enum dtp_status dtp_report_compare_json(const struct dtp_comparison_row *rows, s
 void dtp_report_csv(const struct dtp_comparison_row *rows, size_t count, FILE *file);
 
 /* Lines shared by the reports of a plan and of an explanation: model, cluster, plan. */
-void dtp_report_head(const struct dtp_job *job, const struct dtp_page *page);
-/* "full_shard over 8 GPUs" and the other choices in words. */
-void dtp_report_plan_words(const struct dtp_job *job, const struct dtp_page *page, char *out, size_t bytes);
+enum dtp_head { DTP_HEAD_PLAN, DTP_HEAD_COMPARISON }; /* a comparison says the strategies elsewhere */
+void dtp_report_head(const struct dtp_job *job, enum dtp_head head, const struct dtp_page *page);
 /* The "torch FSDP2 eager" of a plan. */
 void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t bytes);
 

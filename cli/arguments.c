@@ -1,0 +1,277 @@
+#include "arguments.h"
+
+#include "nearest.h"
+#include "scenario.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ON(command) (1u << DTP_COMMAND_##command)
+#define ON_PLANS (ON(PLAN) | ON(EXPLAIN))
+#define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CATALOG) | ON(HELP))
+
+enum option {
+    OPTION_JSON, OPTION_CSV, OPTION_MAX_MICRO_BATCH, OPTION_MAX_SEQ, OPTION_MIN_GPUS, OPTION_CATALOG, OPTION_OUTPUT,
+    OPTION_ONLY, OPTION_HELP, OPTION_VERSION, OPTION_COUNT
+};
+
+static const struct dtp_option options[OPTION_COUNT] = {
+    [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP), "print one JSON object, for programs"},
+    [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(CATALOG), "print a CSV table with units in its header"},
+    [OPTION_MAX_MICRO_BATCH] = {"--max-micro-batch", NULL, ON(PLAN), "find the largest micro batch that fits, plan with it"},
+    [OPTION_MAX_SEQ] = {"--max-seq", NULL, ON(PLAN), "find the longest sequence that fits, in steps of 128 tokens"},
+    [OPTION_MIN_GPUS] = {"--min-gpus", NULL, ON(PLAN), "find the fewest GPUs that fit: parts of a node, then whole nodes"},
+    [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(HELP), "add rows to the catalogues from a CSV file; may be repeated"},
+    [OPTION_OUTPUT] = {"--output", "FILE", ON(BACKTEST), "write one row per run, predicted beside measured (also -o FILE)"},
+    [OPTION_ONLY] = {"--only", "PREFIX", ON(BACKTEST), "score only runs whose id or source starts with PREFIX"},
+    [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
+    [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},
+};
+
+const struct dtp_option *dtp_options(size_t *count)
+{
+    *count = OPTION_COUNT;
+    return options;
+}
+
+/* ---- commands --------------------------------------------------------------------------------------------------- */
+
+static const char *const command_names[DTP_COMMAND_COUNT] = {
+    [DTP_COMMAND_PLAN] = "plan",       [DTP_COMMAND_EXPLAIN] = "explain", [DTP_COMMAND_BACKTEST] = "backtest",
+    [DTP_COMMAND_CATALOG] = "catalog", [DTP_COMMAND_HELP] = "help",
+};
+
+const char *dtp_command_text(enum dtp_command command)
+{
+    return command_names[command];
+}
+
+bool dtp_command_parse(const char *text, enum dtp_command *out)
+{
+    for (int i = 0; i < DTP_COMMAND_COUNT; i++)
+        if (strcmp(text, command_names[i]) == 0) {
+            *out = (enum dtp_command)i;
+            return true;
+        }
+    return false;
+}
+
+enum dtp_status dtp_command_unknown(const char *text, struct dtp_faults *faults)
+{
+    struct dtp_nearest nearest;
+    char hint[128];
+    dtp_nearest_begin(&nearest, text);
+    for (int i = 0; i < DTP_COMMAND_COUNT; i++)
+        dtp_nearest_offer(&nearest, command_names[i]);
+    dtp_nearest_text(&nearest, hint, sizeof hint);
+    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "unknown command '%s'; %s", text,
+                     hint[0] ? hint : "commands are plan, explain, backtest, catalog and help");
+}
+
+/* A first word that can only be a file is no mistyped command. */
+static bool looks_like_file(const char *text)
+{
+    return strchr(text, '/') || strchr(text, '.');
+}
+
+/* ---- flags ------------------------------------------------------------------------------------------------------ */
+
+/* "--micro-batch" without its leading hyphens and any "=value", as a key: "micro_batch". */
+static void key_of_flag(const char *flag, char *key, size_t bytes)
+{
+    size_t length = strcspn(flag + 2, "=");
+    if (length >= bytes)
+        length = bytes - 1;
+    for (size_t i = 0; i < length; i++)
+        key[i] = flag[2 + i] == '-' ? '_' : flag[2 + i];
+    key[length] = '\0';
+}
+
+static const struct dtp_scenario_key *find_key(const char *key)
+{
+    size_t count;
+    const struct dtp_scenario_key *keys = dtp_scenario_keys(&count);
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(keys[i].key, key) == 0)
+            return &keys[i];
+    return NULL;
+}
+
+static enum option find_option(const char *flag)
+{
+    size_t length = strcspn(flag, "=");
+    if (strcmp(flag, "-h") == 0)
+        return OPTION_HELP;
+    if (strcmp(flag, "-o") == 0)
+        return OPTION_OUTPUT;
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (strlen(options[i].flag) == length && strncmp(options[i].flag, flag, length) == 0)
+            return (enum option)i;
+    return OPTION_COUNT;
+}
+
+/* "micro_batch" as it is typed: "--micro-batch". Valid until DTP_NEAREST_KEPT later calls. */
+static const char *flag_of_name(const char *name)
+{
+    static char flags[DTP_NEAREST_KEPT][64];
+    static size_t turn;
+    char *flag = flags[turn++ % DTP_NEAREST_KEPT];
+    snprintf(flag, sizeof flags[0], "%s%s", name[0] == '-' ? "" : "--", name);
+    for (char *c = flag; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    return flag;
+}
+
+/* Names the flags of the command that resemble the typed one. */
+static void fault_unknown_flag(const char *flag, enum dtp_command command, struct dtp_faults *faults)
+{
+    struct dtp_nearest nearest;
+    char typed[64], hint[192], fallback[64];
+    size_t key_count;
+    const struct dtp_scenario_key *keys = dtp_scenario_keys(&key_count);
+    snprintf(typed, sizeof typed, "%.*s", (int)strcspn(flag, "="), flag);
+    dtp_nearest_begin(&nearest, typed);
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (options[i].commands & (1u << command))
+            dtp_nearest_offer(&nearest, options[i].flag);
+    for (size_t i = 0; i < key_count && (ON_PLANS & (1u << command)); i++)
+        dtp_nearest_offer(&nearest, keys[i].key);
+    for (size_t i = 0; i < nearest.count; i++)
+        nearest.names[i] = flag_of_name(nearest.names[i]);
+    dtp_nearest_text(&nearest, hint, sizeof hint);
+    snprintf(fallback, sizeof fallback, "see dtplan help %s", command_names[command]);
+    dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: unknown flag of '%s'; %s", flag, command_names[command],
+              hint[0] ? hint : fallback);
+}
+
+/* The value of argv[*at]: after '=', else the next argument (which is then used up). NULL after a fault. */
+static const char *take_value(int argc, char **argv, int *at, struct dtp_faults *faults)
+{
+    const char *equals = strchr(argv[*at], '=');
+    if (equals && strncmp(argv[*at], "--", 2) == 0)
+        return equals + 1;
+    /* "-3" is a value (for the number parser to refuse), "--json" is the next flag. */
+    if (*at + 1 >= argc || strncmp(argv[*at + 1], "--", 2) == 0) {
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: a value is missing; write %s VALUE", argv[*at], argv[*at]);
+        return NULL;
+    }
+    return argv[++*at];
+}
+
+static void set_goal(struct dtp_arguments *a, enum dtp_solve_goal goal, const char *flag, struct dtp_faults *faults)
+{
+    if (a->solves && a->goal != goal)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: only one thing can be solved for at a time; run dtplan twice", flag);
+    a->solves = true;
+    a->goal = goal;
+}
+
+static void take_option(struct dtp_arguments *a, enum option option, int argc, char **argv, int *at,
+                        struct dtp_faults *faults)
+{
+    const char *flag = argv[*at], *value = NULL;
+    if (!options[option].value && strchr(flag, '=')) {
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: this flag takes no value; write %s", flag, options[option].flag);
+        return;
+    }
+    if (options[option].value && !(value = take_value(argc, argv, at, faults)))
+        return;
+    switch (option) {
+    case OPTION_JSON: a->json = true; break;
+    case OPTION_CSV: a->csv = true; break;
+    case OPTION_MAX_MICRO_BATCH: set_goal(a, DTP_SOLVE_MAX_MICRO_BATCH, flag, faults); break;
+    case OPTION_MAX_SEQ: set_goal(a, DTP_SOLVE_MAX_SEQUENCE, flag, faults); break;
+    case OPTION_MIN_GPUS: set_goal(a, DTP_SOLVE_MIN_GPUS, flag, faults); break;
+    case OPTION_CATALOG: a->catalogs[a->catalog_count++] = value; break;
+    case OPTION_OUTPUT: a->output = value; break;
+    case OPTION_ONLY: a->only = value; break;
+    case OPTION_HELP: a->help = true; break;
+    case OPTION_VERSION: a->version = true; break;
+    case OPTION_COUNT: break;
+    }
+}
+
+/* A key of the scenario table, or no_ before a switch. False when it is neither. */
+static bool take_setting(struct dtp_arguments *a, int argc, char **argv, int *at, struct dtp_faults *faults)
+{
+    char key[64];
+    const char *flag = argv[*at], *value = "true";
+    key_of_flag(flag, key, sizeof key);
+    const struct dtp_scenario_key *found = find_key(key);
+    if (!found && strncmp(key, "no_", 3) == 0 && (found = find_key(key + 3)) != NULL) {
+        if (found->value || strchr(flag, '=')) {
+            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: only a switch without a value can be negated; write --%s", flag,
+                      flag + strlen("--no-"));
+            return true;
+        }
+        value = "false";
+    } else if (found && (found->value || strchr(flag, '='))) {
+        value = take_value(argc, argv, at, faults);
+    }
+    if (found && value)
+        a->settings[a->setting_count++] = (struct dtp_typed_key){flag, found->key, value};
+    return found != NULL;
+}
+
+static void take_flag(struct dtp_arguments *a, int argc, char **argv, int *at, struct dtp_faults *faults)
+{
+    enum option option = find_option(argv[*at]);
+    unsigned command = 1u << a->command;
+    const char *flag = argv[*at];
+    if (option != OPTION_COUNT && (options[option].commands & command))
+        take_option(a, option, argc, argv, at, faults);
+    else if (option != OPTION_COUNT)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: not a flag of '%s'; see dtplan help %s", flag,
+                  command_names[a->command], command_names[a->command]);
+    else if (strncmp(flag, "--", 2) != 0 || !(ON_PLANS & command) || !take_setting(a, argc, argv, at, faults))
+        fault_unknown_flag(flag, a->command, faults);
+}
+
+/* ---- the line --------------------------------------------------------------------------------------------------- */
+
+/* Takes the command off the front. The default is plan: `dtplan --params 7e9`, `dtplan job.ini`. */
+static int read_command(int argc, char **argv, struct dtp_arguments *out, struct dtp_faults *faults)
+{
+    out->command = DTP_COMMAND_PLAN;
+    if (argc < 2 || argv[1][0] == '-' || looks_like_file(argv[1]))
+        return 1;
+    out->command_named = true;
+    if (!dtp_command_parse(argv[1], &out->command))
+        dtp_command_unknown(argv[1], faults);
+    return 2;
+}
+
+enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *out, struct dtp_faults *faults)
+{
+    memset(out, 0, sizeof *out);
+    size_t room = argc > 0 ? (size_t)argc : 1;
+    out->catalogs = calloc(room, sizeof *out->catalogs);
+    out->words = calloc(room, sizeof *out->words);
+    out->settings = calloc(room, sizeof *out->settings);
+    if (!out->catalogs || !out->words || !out->settings)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    size_t before = faults->count;
+    bool flags_end = false;
+    int at = read_command(argc, argv, out, faults);
+    if (faults->count > before) /* of an unknown command nothing is known, its flags neither */
+        return faults->status;
+    for (; at < argc; at++)
+        if (!flags_end && strcmp(argv[at], "--") == 0)
+            flags_end = true;
+        else if (!flags_end && argv[at][0] == '-' && argv[at][1])
+            take_flag(out, argc, argv, &at, faults);
+        else
+            out->words[out->word_count++] = argv[at];
+    if (out->json && out->csv)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--json and --csv: choose one of them");
+    return faults->count > before ? faults->status : DTP_OK;
+}
+
+void dtp_arguments_destroy(struct dtp_arguments *arguments)
+{
+    free(arguments->catalogs);
+    free(arguments->words);
+    free(arguments->settings);
+    memset(arguments, 0, sizeof *arguments);
+}

@@ -1,0 +1,53 @@
+/* The command line as data: which command, which of its options, which keys of the scenario table.
+ *
+ * A flag is either an option of the front end (--json, listed in arguments.c) or a key of the scenario table
+ * (--micro-batch 4, --micro-batch=4, --compile, --no-compile). Nothing is resolved here. */
+#ifndef DTP_ARGUMENTS_H
+#define DTP_ARGUMENTS_H
+
+#include "solve.h"
+#include "status.h"
+
+enum dtp_command { DTP_COMMAND_PLAN, DTP_COMMAND_EXPLAIN, DTP_COMMAND_BACKTEST, DTP_COMMAND_CATALOG, DTP_COMMAND_HELP,
+                   DTP_COMMAND_COUNT };
+const char *dtp_command_text(enum dtp_command command);
+
+/* An option of the front end; for --help. */
+struct dtp_option {
+    const char *flag;     /* "--json" */
+    const char *value;    /* "FILE", or NULL for a switch */
+    unsigned commands;    /* bit 1 << enum dtp_command for each command that takes it */
+    const char *words;
+};
+const struct dtp_option *dtp_options(size_t *count);
+
+/* One key of the scenario table as it was typed; texts point into argv or to constants. */
+struct dtp_typed_key {
+    const char *flag, *key, *value;
+};
+
+struct dtp_arguments {
+    enum dtp_command command;
+    bool command_named;          /* false: plan by default */
+    bool help, version, json, csv;
+    bool solves;                 /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */
+    enum dtp_solve_goal goal;
+    const char *output;          /* -o FILE, or NULL */
+    const char *only;            /* --only PREFIX, or NULL */
+    const char **catalogs;       /* --catalog FILE ... */
+    size_t catalog_count;
+    const char **words;          /* what is neither flag nor value */
+    size_t word_count;
+    struct dtp_typed_key *settings;
+    size_t setting_count;
+};
+
+/* All faults of the line at once. Destroy also after a failure. */
+enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *out, struct dtp_faults *faults);
+void dtp_arguments_destroy(struct dtp_arguments *arguments);
+/* The command of that name; false when there is none. */
+bool dtp_command_parse(const char *text, enum dtp_command *out);
+/* Fault "unknown command" with the nearest names. */
+enum dtp_status dtp_command_unknown(const char *text, struct dtp_faults *faults);
+
+#endif

@@ -1,0 +1,41 @@
+/* The commands. Each writes its whole output to context->out and returns the status to exit with; main then writes the
+ * output in one go, so that a full disk or a closed pipe is one clear error. */
+#ifndef DTP_COMMAND_H
+#define DTP_COMMAND_H
+
+#include "arguments.h"
+#include "catalog.h"
+#include "page.h"
+#include "scenario.h"
+
+struct dtp_context {
+    const struct dtp_arguments *arguments;
+    bool bare;            /* nothing at all was typed: help, not a fault */
+    FILE *out;            /* same as page.file */
+    struct dtp_page page;
+    struct dtp_faults *faults;
+};
+
+enum dtp_status dtp_command_plan(const struct dtp_context *context);
+enum dtp_status dtp_command_explain(const struct dtp_context *context);
+enum dtp_status dtp_command_backtest(const struct dtp_context *context);
+enum dtp_status dtp_command_catalog(const struct dtp_context *context);
+enum dtp_status dtp_command_help(const struct dtp_context *context);
+
+/* ---- shared steps ----------------------------------------------------------------------------------------------- */
+
+/* Finds the data directory, reads the catalogues there and the files of --catalog. Caller destroys. */
+enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dtp_catalog *out);
+/* Reads the scenario files, then sets the flags over them. `strategies` gets the value of a --strategy that names
+ * several ("all" or a comma list), which is then not set; else "". Caller destroys. */
+enum dtp_status dtp_context_scenario(const struct dtp_context *context, struct dtp_scenario **out, char *strategies,
+                                     size_t bytes);
+/* Writes the directory that holds the catalogues into `out`: $DTPLAN_DATA, <executable>/../share/dtplan, where
+ * `cmake --install` put them, the source tree. */
+enum dtp_status dtp_data_directory(char *out, size_t bytes, struct dtp_faults *faults);
+
+/* Help of one command, or of the program. */
+void dtp_help_command(enum dtp_command command, const struct dtp_page *page);
+void dtp_help_program(const struct dtp_page *page);
+
+#endif

@@ -1,0 +1,40 @@
+/* dtplan backtest RUNS.csv [-o ROWS.csv] */
+#include "command.h"
+
+#include "backtest_report.h"
+
+#define WORST_ROWS 10
+
+static enum dtp_status write_report(const struct dtp_context *context, const struct dtp_backtest *backtest)
+{
+    const struct dtp_arguments *a = context->arguments;
+    enum dtp_status status = DTP_OK;
+    if (a->output)
+        status = dtp_backtest_write_rows(a->output, backtest, context->faults);
+    if (status != DTP_OK)
+        return status;
+    if (a->json)
+        return dtp_backtest_write_json(context->out, backtest, context->faults);
+    dtp_backtest_write_text(context->out, backtest, WORST_ROWS);
+    return DTP_OK;
+}
+
+enum dtp_status dtp_command_backtest(const struct dtp_context *context)
+{
+    const struct dtp_arguments *a = context->arguments;
+    struct dtp_catalog catalog;
+    struct dtp_backtest *backtest = NULL;
+    if (a->word_count != 1)
+        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                         "backtest: %s; write dtplan backtest RUNS.csv",
+                         a->word_count ? "one table at a time" : "which table of measured runs?");
+    enum dtp_status status = dtp_context_catalog(context, &catalog);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_backtest_run_only(a->words[0], a->only, &catalog, &backtest, context->faults);
+    if (status == DTP_OK)
+        status = write_report(context, backtest);
+    dtp_backtest_destroy(backtest);
+    dtp_catalog_destroy(&catalog);
+    return status;
+}

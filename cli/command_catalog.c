@@ -1,0 +1,47 @@
+/* dtplan catalog gpus|machines|models [NAME ...] */
+#include "command.h"
+
+#include "catalog_report.h"
+
+#include <string.h>
+
+static bool parse_table(const char *word, enum dtp_catalog_table *out)
+{
+    static const char *const names[][2] = {{"gpus", "gpu"}, {"machines", "machine"}, {"models", "model"}};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(word, names[i][0]) == 0 || strcmp(word, names[i][1]) == 0) {
+            *out = (enum dtp_catalog_table)i;
+            return true;
+        }
+    return false;
+}
+
+static enum dtp_status report(const struct dtp_context *context, enum dtp_catalog_table table)
+{
+    const struct dtp_arguments *a = context->arguments;
+    enum dtp_catalog_form form = a->json ? DTP_CATALOG_JSON : a->csv ? DTP_CATALOG_CSV : DTP_CATALOG_TEXT;
+    struct dtp_catalog catalog;
+    enum dtp_status status = dtp_context_catalog(context, &catalog);
+    if (status != DTP_OK)
+        return status;
+    if (a->word_count == 1)
+        status = dtp_report_catalog(&catalog, table, form, &context->page, context->faults);
+    else
+        status = dtp_report_catalog_entries(&catalog, table, form, a->words + 1, a->word_count - 1, &context->page,
+                                            context->faults);
+    dtp_catalog_destroy(&catalog);
+    return status;
+}
+
+enum dtp_status dtp_command_catalog(const struct dtp_context *context)
+{
+    const struct dtp_arguments *a = context->arguments;
+    enum dtp_catalog_table table;
+    if (a->word_count == 0)
+        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                         "catalog: which one? write dtplan catalog gpus, machines or models");
+    if (!parse_table(a->words[0], &table))
+        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                         "catalog: there is no catalogue '%s'; the catalogues are gpus, machines and models", a->words[0]);
+    return report(context, table);
+}

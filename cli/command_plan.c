@@ -1,0 +1,206 @@
+/* dtplan plan: one plan, or several strategies in one table. */
+#include "command.h"
+
+#include "report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Everything said about one resolved job. With a goal, the job becomes the solver's answer first. */
+static enum dtp_status fill_report(const struct dtp_context *context, const struct dtp_catalog *catalog,
+                                   const struct dtp_job *job, struct dtp_report *out)
+{
+    const struct dtp_arguments *a = context->arguments;
+    memset(out, 0, sizeof *out);
+    out->job = *job;
+    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &out->prediction);
+    if (a->solves) {
+        out->solved = true;
+        dtp_solve(job, a->goal, &out->solution);
+        if (!out->solution.variant_valid)
+            return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "%s", out->solution.next_reason);
+        out->job = out->solution.variant.job;
+        out->prediction = out->solution.variant.prediction;
+    }
+    dtp_scaling_of(&out->job, &out->prediction, &out->scaling);
+    dtp_money_of(&out->job, &out->prediction.throughput, dtp_catalog_price(catalog, out->job.cluster.gpu.key),
+                 &out->money);
+    dtp_advise(&out->job, &out->prediction, &out->advice);
+    return DTP_OK;
+}
+
+/* The answer is no: it does not fit, or the solver found nothing. */
+static bool is_no(const struct dtp_report *report)
+{
+    return report->prediction.memory.verdict == DTP_VERDICT_OOM || (report->solved && !report->solution.found);
+}
+
+/* ---- one plan --------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status plan_one(const struct dtp_context *context, const struct dtp_scenario *scenario,
+                                const struct dtp_catalog *catalog)
+{
+    struct dtp_job job;
+    enum dtp_status status = dtp_scenario_resolve(scenario, catalog, &job, context->faults);
+    struct dtp_report *report = status == DTP_OK ? malloc(sizeof *report) : NULL;
+    if (status == DTP_OK && !report)
+        status = dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK)
+        status = fill_report(context, catalog, &job, report);
+    if (status == DTP_OK) {
+        struct dtp_comparison_row row = {.report = report};
+        snprintf(row.strategy, sizeof row.strategy, "%s", dtp_strategy_text(report->job.plan.strategy));
+        if (context->arguments->json)
+            status = dtp_report_plan_json(report, context->out, context->faults);
+        else if (context->arguments->csv)
+            dtp_report_csv(&row, 1, context->out);
+        else
+            dtp_report_plan_text(report, &context->page);
+        if (status == DTP_OK && is_no(report))
+            status = DTP_NO;
+    }
+    free(report);
+    return status;
+}
+
+/* ---- several strategies ----------------------------------------------------------------------------------------- */
+
+struct comparison {
+    struct dtp_comparison_row rows[DTP_STRATEGY_COUNT];
+    struct dtp_report *reports; /* one a row */
+    size_t count;
+};
+
+/* Adds the next name of a comma list. Names that are no strategy, empty ones and repeated ones are faults. */
+static void add_name(struct comparison *comparison, const char *name, struct dtp_faults *faults)
+{
+    enum dtp_strategy strategy;
+    if (!dtp_strategy_parse(name, &strategy)) {
+        char known[160] = "";
+        for (int i = 0; i < DTP_STRATEGY_COUNT; i++)
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
+                     dtp_strategy_text((enum dtp_strategy)i));
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--strategy: unknown strategy '%s'; known are %s, all", name, known);
+        return;
+    }
+    for (size_t i = 0; i < comparison->count; i++)
+        if (strcmp(comparison->rows[i].strategy, dtp_strategy_text(strategy)) == 0) {
+            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--strategy: '%s' is named twice; name it once", name);
+            return;
+        }
+    struct dtp_comparison_row *row = &comparison->rows[comparison->count++];
+    snprintf(row->strategy, sizeof row->strategy, "%s", dtp_strategy_text(strategy));
+}
+
+static enum dtp_status read_names(struct comparison *comparison, const char *list, struct dtp_faults *faults)
+{
+    size_t before = faults->count;
+    if (strcmp(list, "all") == 0)
+        for (int i = 0; i < DTP_STRATEGY_COUNT; i++)
+            add_name(comparison, dtp_strategy_text((enum dtp_strategy)i), faults);
+    else
+        for (;;) {
+            char name[64];
+            size_t length = strcspn(list, ",");
+            snprintf(name, sizeof name, "%.*s", length < sizeof name ? (int)length : (int)sizeof name - 1, list);
+            add_name(comparison, name, faults);
+            if (!list[length])
+                break;
+            list += length + 1;
+        }
+    return faults->count > before ? DTP_BAD_INPUT : DTP_OK;
+}
+
+static enum dtp_status fill_row(const struct dtp_context *context, struct dtp_scenario *scenario,
+                                const struct dtp_catalog *catalog, struct dtp_comparison_row *row,
+                                struct dtp_report *report, struct dtp_faults *own)
+{
+    struct dtp_context quiet = *context;
+    struct dtp_job job;
+    memset(own, 0, sizeof *own);
+    quiet.faults = own;
+    enum dtp_status status = dtp_scenario_set(scenario, "strategy", row->strategy, "command line", 0, own);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(scenario, catalog, &job, own);
+    if (status == DTP_OK)
+        status = fill_report(&quiet, catalog, &job, report);
+    row->refused = status != DTP_OK;
+    row->report = report;
+    if (row->refused)
+        snprintf(row->reason, sizeof row->reason, "%s", own->count ? own->text[0] : dtp_status_text(status));
+    return status;
+}
+
+/* What all strategies are refused for lies elsewhere: report it as for one plan. */
+static enum dtp_status all_refused(const struct comparison *comparison, const struct dtp_faults *last,
+                                   struct dtp_faults *faults)
+{
+    for (size_t i = 1; i < comparison->count; i++)
+        if (strcmp(comparison->rows[i].reason, comparison->rows[0].reason) != 0) {
+            for (size_t k = 0; k < comparison->count; k++)
+                dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: %s", comparison->rows[k].strategy,
+                          comparison->rows[k].reason);
+            return DTP_BAD_INPUT;
+        }
+    for (size_t i = 0; i < last->count && i < DTP_FAULTS_KEPT; i++)
+        dtp_fault(faults, last->status, NULL, 0, "%s", last->text[i]);
+    return last->status;
+}
+
+static enum dtp_status print_comparison(const struct dtp_context *context, const struct comparison *comparison)
+{
+    enum dtp_status status = DTP_OK;
+    if (context->arguments->json)
+        status = dtp_report_compare_json(comparison->rows, comparison->count, context->out, context->faults);
+    else if (context->arguments->csv)
+        dtp_report_csv(comparison->rows, comparison->count, context->out);
+    else
+        dtp_report_compare_text(comparison->rows, comparison->count, &context->page);
+    if (status != DTP_OK)
+        return status;
+    for (size_t i = 0; i < comparison->count; i++)
+        if (!comparison->rows[i].refused && !is_no(comparison->rows[i].report))
+            return DTP_OK;
+    return DTP_NO;
+}
+
+static enum dtp_status plan_several(const struct dtp_context *context, struct dtp_scenario *scenario,
+                                    const struct dtp_catalog *catalog, const char *list)
+{
+    static struct dtp_faults own; /* 16 KiB */
+    struct comparison comparison = {.count = 0};
+    enum dtp_status status = read_names(&comparison, list, context->faults);
+    if (status != DTP_OK)
+        return status;
+    comparison.reports = calloc(comparison.count, sizeof *comparison.reports);
+    if (!comparison.reports)
+        return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    size_t planned = 0;
+    for (size_t i = 0; i < comparison.count; i++)
+        planned += fill_row(context, scenario, catalog, &comparison.rows[i], &comparison.reports[i], &own) == DTP_OK;
+    status = planned > 0 ? print_comparison(context, &comparison) : all_refused(&comparison, &own, context->faults);
+    free(comparison.reports);
+    return status;
+}
+
+enum dtp_status dtp_command_plan(const struct dtp_context *context)
+{
+    struct dtp_catalog catalog;
+    struct dtp_scenario *scenario = NULL;
+    char strategies[256];
+    if (context->bare) {
+        dtp_help_program(&context->page);
+        return DTP_OK;
+    }
+    enum dtp_status status = dtp_context_catalog(context, &catalog);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_context_scenario(context, &scenario, strategies, sizeof strategies);
+    if (status == DTP_OK && strategies[0])
+        status = plan_several(context, scenario, &catalog, strategies);
+    else if (status == DTP_OK)
+        status = plan_one(context, scenario, &catalog);
+    dtp_scenario_destroy(scenario);
+    dtp_catalog_destroy(&catalog);
+    return status;
+}

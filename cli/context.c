@@ -1,0 +1,57 @@
+/* Steps that several commands share. */
+#include "command.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dtp_catalog *out)
+{
+    const struct dtp_arguments *a = context->arguments;
+    char directory[4096];
+    memset(out, 0, sizeof *out);
+    enum dtp_status status = dtp_data_directory(directory, sizeof directory, context->faults);
+    if (status == DTP_OK)
+        status = dtp_catalog_load(directory, out, context->faults);
+    if (status != DTP_OK)
+        return status;
+    for (size_t i = 0; i < a->catalog_count; i++) {
+        enum dtp_status added = dtp_catalog_add(a->catalogs[i], out, context->faults);
+        if (added > status)
+            status = added;
+    }
+    if (status != DTP_OK)
+        dtp_catalog_destroy(out);
+    return status;
+}
+
+static bool names_several(const char *value)
+{
+    return strchr(value, ',') || strcmp(value, "all") == 0;
+}
+
+enum dtp_status dtp_context_scenario(const struct dtp_context *context, struct dtp_scenario **out, char *strategies,
+                                     size_t bytes)
+{
+    const struct dtp_arguments *a = context->arguments;
+    enum dtp_status worst = dtp_scenario_create(out, context->faults);
+    strategies[0] = '\0';
+    for (size_t i = 0; i < a->word_count && *out; i++) {
+        enum dtp_status status = dtp_scenario_read(*out, a->words[i], context->faults);
+        worst = status > worst ? status : worst;
+    }
+    for (size_t i = 0; i < a->setting_count && *out; i++) {
+        const struct dtp_typed_key *s = &a->settings[i];
+        bool strategy = strcmp(s->key, "strategy") == 0;
+        if (strategy)
+            snprintf(strategies, bytes, "%s", names_several(s->value) ? s->value : ""); /* the last one counts */
+        if (strategy && names_several(s->value))
+            continue;
+        enum dtp_status status = dtp_scenario_set(*out, s->key, s->value, "command line", 0, context->faults);
+        worst = status > worst ? status : worst;
+    }
+    if (worst != DTP_OK) {
+        dtp_scenario_destroy(*out);
+        *out = NULL;
+    }
+    return worst;
+}

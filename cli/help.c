@@ -1,0 +1,171 @@
+/* --help: usage, options and keys from the tables that the parser itself reads, and examples that run as they stand. */
+#include "command.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define WORDS_COLUMN 30
+
+struct command_help {
+    const char *usage, *words;
+    const char *examples[8][2]; /* command, what it does */
+};
+
+static const struct command_help helps[DTP_COMMAND_COUNT] = {
+    [DTP_COMMAND_PLAN] = {
+        "dtplan [plan] [SCENARIO.ini ...] [--KEY VALUE ...] [--json | --csv]",
+        "Predicts memory, communication, step time and cost of one training job. Scenario files hold the same keys as "
+        "the flags; flags override them. --strategy takes one name, a comma list or 'all'; several strategies give one "
+        "comparison table.",
+        {{"dtplan --params 7e9 --gpus 8 --strategy full_shard", "seven billion parameters on one node"},
+         {"dtplan --model llama-2-7b --gpus 8 --gpu a100-80-sxm --seq 4096 --micro-batch 2 --checkpointing full",
+          "a known model on named GPUs"},
+         {"dtplan --model path/to/config.json --gpus 16 --compile --json", "a Hugging Face model, for a program"},
+         {"dtplan --params 13B --gpus 8 --strategy all", "all strategies side by side"},
+         {"dtplan --params 70B --checkpointing full --compile --min-gpus", "how many GPUs are needed at least"},
+         {"dtplan --params 7B --gpus 8 --max-micro-batch", "how large the micro batch can be"}}},
+    [DTP_COMMAND_EXPLAIN] = {
+        "dtplan explain [SCENARIO.ini ...] [--KEY VALUE ...] [--json]",
+        "Shows where each byte and each second of a plan comes from: the rule, the numbers put into it, and the sum. "
+        "Takes the same keys as plan.",
+        {{"dtplan explain --params 7e9 --gpus 8 --strategy full_shard", "formula by formula"},
+         {"dtplan explain --model gpt2 --gpus 4 --strategy ddp --micro-batch 8", "a small model under DDP"}}},
+    [DTP_COMMAND_BACKTEST] = {
+        "dtplan backtest RUNS.csv [-o ROWS.csv] [--json]",
+        "Predicts measured runs from their configuration alone and reports how far off the predictions are, beside the "
+        "simplest predictor there is: one constant MFU per kind of GPU.",
+        {{"dtplan backtest scenarios/published_runs.csv", "score the published runs"},
+         {"dtplan backtest scenarios/published_runs.csv -o rows.csv", "and write predicted beside measured, run by run"}}},
+    [DTP_COMMAND_CATALOG] = {
+        "dtplan catalog gpus|machines|models [NAME ...] [--json | --csv]",
+        "Lists what can be named with --gpu, --machine and --model. With names: every figure with its kind (datasheet, "
+        "measured, assumed) and source.",
+        {{"dtplan catalog gpus", "all GPUs"},
+         {"dtplan catalog gpus h100-sxm", "each figure of one of them and where it comes from"},
+         {"dtplan catalog models --csv", "all models as a table for a spreadsheet"}}},
+    [DTP_COMMAND_HELP] = {
+        "dtplan help [COMMAND]",
+        "Prints help of the program or of one command.",
+        {{"dtplan help plan", "all keys of a plan"}}},
+};
+
+static void print_usage(const struct dtp_page *page, const char *usage)
+{
+    dtp_page_ink(page, DTP_INK_BOLD);
+    fputs("usage: ", page->file);
+    dtp_page_ink(page, DTP_INK_PLAIN);
+    fprintf(page->file, "%s\n", usage);
+}
+
+/* "  --micro-batch N            words", wrapped. */
+static void print_flag(const struct dtp_page *page, const char *flag, const char *value, const char *words)
+{
+    char left[160];
+    snprintf(left, sizeof left, "%s%s%s", flag, value ? " " : "", value ? value : "");
+    fprintf(page->file, "  %-*s", WORDS_COLUMN - 2, left);
+    if (strlen(left) > WORDS_COLUMN - 4)
+        fprintf(page->file, "\n%*s", WORDS_COLUMN, "");
+    dtp_page_wrap(page, WORDS_COLUMN, WORDS_COLUMN, words);
+}
+
+static void print_options(const struct dtp_page *page, enum dtp_command command)
+{
+    size_t count;
+    const struct dtp_option *options = dtp_options(&count);
+    dtp_page_heading(page, "OPTIONS", "");
+    for (size_t i = 0; i < count; i++)
+        if (options[i].commands & (1u << command))
+            print_flag(page, options[i].flag, options[i].value, options[i].words);
+}
+
+/* The keys in the order of their table, a heading where the section changes. */
+static void print_keys(const struct dtp_page *page)
+{
+    size_t count;
+    const struct dtp_scenario_key *keys = dtp_scenario_keys(&count);
+    const char *section = "";
+    for (size_t i = 0; i < count; i++) {
+        char flag[64], heading[96];
+        if (strcmp(section, keys[i].section) != 0) {
+            section = keys[i].section;
+            snprintf(heading, sizeof heading, "[%.40s] in a scenario file", section);
+            dtp_page_heading(page, "KEYS", heading);
+        }
+        snprintf(flag, sizeof flag, "--%s", keys[i].key);
+        for (char *c = flag; *c; c++)
+            *c = *c == '_' ? '-' : *c;
+        print_flag(page, flag, keys[i].value, keys[i].words);
+    }
+    fputc('\n', page->file);
+    dtp_page_wrap(page, 0, 0,
+                  "A switch is turned off by --no-SWITCH. Numbers accept 7e9, 7B, 2k. In a scenario file a key is "
+                  "written with underscores: micro_batch = 4.");
+}
+
+static void print_examples(const struct dtp_page *page, const struct command_help *help)
+{
+    dtp_page_heading(page, "EXAMPLES", "");
+    for (size_t i = 0; i < sizeof help->examples / sizeof *help->examples && help->examples[i][0]; i++) {
+        fputs("  ", page->file);
+        dtp_page_ink(page, DTP_INK_DIM);
+        fprintf(page->file, "# %s", help->examples[i][1]);
+        dtp_page_ink(page, DTP_INK_PLAIN);
+        fprintf(page->file, "\n  %s\n", help->examples[i][0]);
+    }
+}
+
+static void print_exit_status(const struct dtp_page *page)
+{
+    dtp_page_heading(page, "EXIT STATUS", "");
+    fputs("  0  done\n"
+          "  1  the answer is no: the plan does not fit, or nothing that was asked for does\n"
+          "  2  usage or bad input\n"
+          "  3  environment: catalogues not found, output cannot be written\n",
+          page->file);
+}
+
+void dtp_help_command(enum dtp_command command, const struct dtp_page *page)
+{
+    const struct command_help *help = &helps[command];
+    print_usage(page, help->usage);
+    fputc('\n', page->file);
+    dtp_page_wrap(page, 0, 0, help->words);
+    print_examples(page, help);
+    print_options(page, command);
+    if (command == DTP_COMMAND_PLAN || command == DTP_COMMAND_EXPLAIN)
+        print_keys(page);
+    print_exit_status(page);
+}
+
+void dtp_help_program(const struct dtp_page *page)
+{
+    dtp_page_wrap(page, 0, 0,
+                  "dtplan predicts what training a transformer on GPUs needs and delivers, before the GPUs are rented: "
+                  "memory, communication, step time, throughput and cost.");
+    fputc('\n', page->file);
+    print_usage(page, helps[DTP_COMMAND_PLAN].usage);
+    for (int i = DTP_COMMAND_PLAN + 1; i < DTP_COMMAND_COUNT; i++)
+        fprintf(page->file, "       %s\n", helps[i].usage);
+    print_examples(page, &helps[DTP_COMMAND_PLAN]);
+    dtp_page_heading(page, "COMMANDS", "");
+    for (int i = 0; i < DTP_COMMAND_COUNT; i++)
+        print_flag(page, dtp_command_text((enum dtp_command)i), NULL, helps[i].words);
+    print_exit_status(page);
+    fputs("\nAll keys and options of a command: dtplan help COMMAND\n", page->file);
+}
+
+enum dtp_status dtp_command_help(const struct dtp_context *context)
+{
+    const struct dtp_arguments *a = context->arguments;
+    enum dtp_command command;
+    if (a->word_count == 0) {
+        dtp_help_program(&context->page);
+        return DTP_OK;
+    }
+    if (a->word_count > 1)
+        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "help takes one command; see dtplan help");
+    if (!dtp_command_parse(a->words[0], &command))
+        return dtp_command_unknown(a->words[0], context->faults);
+    dtp_help_command(command, &context->page);
+    return DTP_OK;
+}

@@ -1,0 +1,95 @@
+/* dtplan: predicts memory, communication, time and cost of training a model, before GPUs are rented.
+ *
+ * main reads the line, runs one command into memory, writes the result out and chooses the exit status. */
+#include "command.h"
+
+#include <errno.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void print_faults(const struct dtp_faults *faults)
+{
+    for (size_t i = 0; i < faults->count && i < DTP_FAULTS_KEPT; i++)
+        fprintf(stderr, "dtplan: %s\n", faults->text[i]);
+    if (faults->count > DTP_FAULTS_KEPT)
+        fprintf(stderr, "dtplan: and %zu more\n", faults->count - DTP_FAULTS_KEPT);
+}
+
+static struct dtp_page terminal_page(FILE *file)
+{
+    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+    struct dtp_page page = {.file = file};
+    page.colour = isatty(STDOUT_FILENO) && !(no_color && *no_color) && !(term && strcmp(term, "dumb") == 0);
+    page.utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+    return page;
+}
+
+static enum dtp_status run(const struct dtp_context *context)
+{
+    const struct dtp_arguments *a = context->arguments;
+    if (a->version) {
+        fprintf(context->out, "dtplan %s\n", DTPLAN_VERSION);
+        return DTP_OK;
+    }
+    if (a->help) {
+        if (a->command == DTP_COMMAND_HELP || (a->command == DTP_COMMAND_PLAN && !a->command_named))
+            dtp_help_program(&context->page);
+        else
+            dtp_help_command(a->command, &context->page);
+        return DTP_OK;
+    }
+    switch (a->command) {
+    case DTP_COMMAND_PLAN: return dtp_command_plan(context);
+    case DTP_COMMAND_EXPLAIN: return dtp_command_explain(context);
+    case DTP_COMMAND_BACKTEST: return dtp_command_backtest(context);
+    case DTP_COMMAND_CATALOG: return dtp_command_catalog(context);
+    case DTP_COMMAND_HELP: return dtp_command_help(context);
+    case DTP_COMMAND_COUNT: break;
+    }
+    return DTP_BAD_INPUT;
+}
+
+/* Writes all of it to standard output, whatever that is; a pipe closed by its reader is an error like a full disk. */
+static enum dtp_status write_out(const char *text, size_t bytes, struct dtp_faults *faults)
+{
+    while (bytes > 0) {
+        ssize_t wrote = write(STDOUT_FILENO, text, bytes);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote <= 0)
+            return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "standard output: %s; the output is incomplete",
+                             strerror(errno));
+        text += wrote;
+        bytes -= (size_t)wrote;
+    }
+    return DTP_OK;
+}
+
+int main(int argc, char **argv)
+{
+    static struct dtp_faults faults;
+    struct dtp_arguments arguments;
+    char *text = NULL;
+    size_t bytes = 0;
+    setlocale(LC_CTYPE, ""); /* only to learn whether bars can be UTF-8; numbers stay in the C locale */
+    signal(SIGPIPE, SIG_IGN);
+    enum dtp_status status = dtp_arguments_read(argc, argv, &arguments, &faults);
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out)
+        status = dtp_fault(&faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK) {
+        struct dtp_context context = {&arguments, argc < 2, out, terminal_page(out), &faults};
+        status = run(&context);
+    }
+    if (out && fclose(out) != 0)
+        status = dtp_fault(&faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing the report");
+    enum dtp_status written = write_out(text, text ? bytes : 0, &faults);
+    print_faults(&faults);
+    free(text);
+    dtp_arguments_destroy(&arguments);
+    return (int)(written > status ? written : status);
+}
