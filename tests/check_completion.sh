@@ -29,7 +29,7 @@ expect() {
 }
 
 # The man page's keys are compared with the table elsewhere, so this list does not come from what is tested here.
-documented=$(sed -n '/BEGIN KEYS/,/END KEYS/s/^\.It Fl \(\\-[^ ]*\).*/\1/p' "$cli/dtplan.1" | sed 's/\\-/-/g; s/^/-/')
+documented=$(sed -n '/" BEGIN KEYS/,/" END KEYS/s/^\.It Fl \(\\-[^ ]*\).*/\1/p' "$cli/dtplan.1" | sed 's/\\-/-/g; s/^/-/')
 [[ $(wc -l <<<"$documented") -gt 40 ]] || { echo "the man page lists hardly any keys" && exit 1; }
 offered=$(completions dtplan plan --)
 for flag in $documented; do
