@@ -18,7 +18,7 @@ _dtplan_command() {
 
 # What may follow one flag of a command: its choices, one a line, or the kind of value it takes (NAME, FILE, N, ...).
 _dtplan_values() {
-    "$1" help "$2" 2>/dev/null | sed -n "s/^  $3 \([^ ]*\).*/\1/p" | head -n 1 | tr '|' '\n'
+    "$1" help "$2" 2>/dev/null | sed -n "s/^  $3 \([^ ]*\).*/\1/p" | sed -n 1p | tr '|' '\n'
 }
 
 _dtplan_names() {

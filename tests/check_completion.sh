@@ -20,9 +20,10 @@ completions() {
 
 # expect WORD LINE...: WORD is among what Tab offers.
 expect() {
-    local word=$1
+    local word=$1 offers
     shift
-    if ! completions "$@" | grep -qx -e "$word"; then
+    offers=$(completions "$@") # whole, before grep: a pipe that grep -q closes early fails now and then
+    if ! grep -qx -e "$word" <<<"$offers"; then
         echo "not offered after '$*': $word"
         failures=$((failures + 1))
     fi
