@@ -14,7 +14,10 @@
 
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
 
-/* X(enum suffix, key, words for people) */
+/* X(enum suffix, key, words for people)
+ * GRADS are gradients at rest (buckets, shards, accumulated ones), REDUCE whole gradients on their way to a reduction and
+ * its input; WEIGHTS are gathered or autocast copies that matmuls read, GATHER flat all-gather buffers and cast shards;
+ * WORKSPACE has library workspaces and the gradients of activations. */
 #define DTP_OWNER_TABLE(X)                                                  \
     X(PARAMS, "params", "parameters")                                       \
     X(GRADS, "grads", "gradients")                                          \
