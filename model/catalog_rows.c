@@ -354,7 +354,8 @@ static void read_long_table(struct reader *reader, const struct long_table *kind
     }
     for (size_t i = reader->known_count; i < entry_count(reader->catalog, kind); i++)
         check_given(reader, kind, i);
-    for (size_t i = 0; i < entry_count(reader->catalog, kind) && reader->status == DTP_OK; i++)
+    bool sound = reader->status == DTP_OK; /* of entries with a bad figure not everything is known */
+    for (size_t i = 0; sound && i < entry_count(reader->catalog, kind); i++)
         if (reader->lines[i])
             (kind->of_gpus ? check_gpu : check_machine)(reader, i);
 }

@@ -1,7 +1,7 @@
 /* libFuzzer target: any bytes are a table or are refused; a table written out and read again is the same table.
  *
- *   CC=clang cmake -B build-fuzz -DDTPLAN_FUZZ=ON && cmake --build build-fuzz --target fuzz_table
- *   build-fuzz/tests/fuzz_table -max_total_time=600 -max_len=4096 CORPUS_FOLDER scenarios */
+ *   cmake --preset fuzz && cmake --build --preset fuzz --target fuzz_table
+ *   build-fuzz/tests/fuzz_table -max_total_time=600 -max_len=4096 tests/corpus/table */
 #include "table.h"
 
 #include <stdlib.h>
