@@ -1,7 +1,7 @@
 /* libFuzzer target: any bytes are a scenario file or are refused; what resolves is predicted in finite, positive
  * numbers.
  *
- *   CC=clang cmake -B build-fuzz -DDTPLAN_FUZZ=ON && cmake --build build-fuzz --target fuzz_scenario
+ *   cmake --preset fuzz && cmake --build --preset fuzz
  *   build-fuzz/tests/fuzz_scenario -max_total_time=600 -max_len=4096 -dict=tests/corpus/scenario.dict CORPUS_FOLDER */
 #include "closed_form.h"
 #include "scenario.h"
