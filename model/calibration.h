@@ -56,7 +56,7 @@
       "compute time lost per second of hidden collective: NCCL's CTAs take SMs; profiles on 2 H200")                 \
     X(contention_memory_passes, 6.3, "1",                                                                            \
       "HBM passes per byte sent that slow the compute beside a hidden collective; profiles on 2 H200")               \
-    X(rank_speed_deviation, 0.03, "1",                                                                              \
+    X(rank_speed_deviation, 0.04, "1",                                                                              \
       "standard deviation of compute speed between GPUs of a kind, the slowest of n sets the step; fitted on "       \
       "llm-foundry, torchtitan, fms-fsdp and the H200 runs together (Sinha et al. 2022 report 8 % spreads)")         \
     /* -- collectives ------------------------------------------------------------------------------------------ */ \
