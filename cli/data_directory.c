@@ -41,7 +41,8 @@ enum dtp_status dtp_data_directory(char *out, size_t bytes, struct dtp_faults *f
     }
     if (beside_executable(out, bytes))
         return DTP_OK;
-    const char *const built_in[] = {DTPLAN_INSTALL_DATA_DIR, DTPLAN_SOURCE_DATA_DIR};
+    /* A build in a checkout means the checkout's catalogues, even where an older release is installed. */
+    const char *const built_in[] = {DTPLAN_SOURCE_DATA_DIR, DTPLAN_INSTALL_DATA_DIR};
     for (size_t i = 0; i < sizeof built_in / sizeof *built_in; i++)
         if (holds_catalogues(built_in[i])) {
             snprintf(out, bytes, "%s", built_in[i]);
