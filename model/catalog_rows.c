@@ -492,7 +492,7 @@ static void read_alias_row(struct reader *reader)
 
 /* ---- kinds of table --------------------------------------------------------------------------------------------- */
 
-#define MAX_COLUMNS 25
+#define MAX_COLUMNS 26
 static const struct table_kind {
     const char *words;
     const char *telling[2]; /* columns that only this kind has together */
@@ -525,7 +525,7 @@ static const struct table_kind {
       "norm",      "activation", "position",     "source",         "name",     "kv_heads",
       "head_dim",  "positions",  "max_sequence", "norm_bias",      "qkv_bias", "attention_output_bias",
       "mlp_bias",  "tied_head",  "head_bias",    "embedding_norm", "qk_norm",  "final_norm",
-      "parameters"},
+      "parameters", "sliding_window"},
      false,
      NULL,
      read_model_row},

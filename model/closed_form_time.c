@@ -399,7 +399,8 @@ static double model_flops(const struct context *c)
  * QK^T again (7/6 of the core). */
 static double hardware_flops(const struct context *c)
 {
-    double s = (double)c->plan->sequence, d_q = (double)(c->transformer->heads * c->transformer->head_dim);
+    double s = dtp_transformer_attention_length(c->transformer, c->plan->sequence);
+    double d_q = (double)(c->transformer->heads * c->transformer->head_dim);
     double core_forward = 2 * s * d_q * c->layers, tokens = c->tokens * c->plan->accumulate;
     double extra = c->plan->attention != DTP_ATTENTION_MATH ? core_forward / 2 : 0;
     double share = recomputed_layers(c) / c->layers, matmuls = 0;

@@ -69,32 +69,41 @@ static void finish_phi3(struct dtp_hf_reader *reader, struct dtp_transformer *t)
     read_window(reader, MAX_SEQUENCE, t);
 }
 
-static bool any_layer_slides(struct dtp_hf_reader *reader, const struct dtp_transformer *t)
+/* How many of the layers a list of layer_types lets slide. */
+static uint64_t count_sliding(struct dtp_hf_reader *reader, const json_t *types)
 {
-    const json_t *types = dtp_hf_value(reader, "layer_types"), *type;
-    if (!json_is_array(types)) {
-        if (types)
-            dtp_hf_refuse(reader, "layer_types", "is no list; a list of strings is needed");
-        return dtp_hf_integer(reader, "max_window_layers", 28, 0, MAX_SEQUENCE) < t->layers;
-    }
+    uint64_t sliding = 0;
     for (size_t i = 0; i < json_array_size(types); i++) {
-        type = json_array_get(types, i);
-        if (!json_is_string(type))
+        const char *type = json_string_value(json_array_get(types, i));
+        if (!type)
             dtp_hf_refuse(reader, "layer_types", "holds something other than strings");
-        else if (!strcmp(json_string_value(type), "sliding_attention"))
-            return true;
-        else if (strcmp(json_string_value(type), "full_attention"))
+        else if (!strcmp(type, "sliding_attention"))
+            sliding++;
+        else if (strcmp(type, "full_attention"))
             dtp_hf_refuse(reader, "layer_types", "holds \"%.40s\"; full_attention and sliding_attention are modelled",
-                          json_string_value(type));
+                          type);
     }
-    return false;
+    return sliding;
 }
 
-/* Layers from max_window_layers on use the window, when it is used at all. */
+/* Layers from max_window_layers on use the window, when it is used at all; layer_types says so layer by layer. */
 static void read_qwen_window(struct dtp_hf_reader *reader, struct dtp_transformer *t)
 {
-    if (dtp_hf_switch(reader, "use_sliding_window", false) && any_layer_slides(reader, t))
-        read_window(reader, 4096, t);
+    if (!dtp_hf_switch(reader, "use_sliding_window", false))
+        return;
+    uint64_t full = dtp_hf_integer(reader, "max_window_layers", 28, 0, MAX_SEQUENCE);
+    uint64_t sliding = full < t->layers ? t->layers - full : 0;
+    const json_t *types = dtp_hf_value(reader, "layer_types");
+    if (json_is_array(types))
+        sliding = count_sliding(reader, types);
+    else if (types)
+        dtp_hf_refuse(reader, "layer_types", "is no list; a list of strings is needed");
+    if (sliding == 0)
+        return;
+    read_window(reader, 4096, t);
+    if (t->sliding_window && sliding < t->layers)
+        dtp_hf_refuse(reader, "use_sliding_window",
+                      "is true for %" PRIu64 " of %" PRIu64 " layers; all or none are modelled", sliding, t->layers);
 }
 
 /* Biases on q, k and v always, nowhere else: Qwen2Attention. */

@@ -69,6 +69,8 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
     struct flash_rates rates = flash_rates(gpu, plan->attention);
     /* Narrow heads feed the tensor cores less per softmax: 128 is the reference width, 64 reaches 0.83 of it. */
     double head = fmin(1, 1.25 * width / (width + 32));
+    /* Flash kernels skip what a sliding window hides; math attention computes it all and masks it. */
+    flops *= dtp_transformer_attention_length(transformer, plan->sequence) / s;
     double forward = rates.forward * head * s / (s + dtp_calibration.flash_forward_half_sequence);
     double backward = rates.backward * head * s / (s + dtp_calibration.flash_backward_half_sequence);
     return (struct dtp_attention_time){flops / (rate * forward), 2.5 * flops / (rate * backward)};

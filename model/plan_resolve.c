@@ -451,11 +451,6 @@ static void check_positions(struct resolver *r)
                "is %" PRIu64 ", but the model's learned position table has %" PRIu64
                " rows; use a shorter sequence or set positions",
                r->plan->sequence, t->positions);
-    if (t->sliding_window && r->plan->sequence > t->sliding_window)
-        refuse(r, "seq",
-               "is %" PRIu64 ", but attention reaches back only %" PRIu64
-               " tokens, which is not modelled; use a sequence within that window",
-               r->plan->sequence, t->sliding_window);
 }
 
 /* Enums that came from a cast, not from a parser. */

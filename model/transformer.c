@@ -157,12 +157,20 @@ struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *t
     return count;
 }
 
+/* With a window w the i-th token sees min(i, w) tokens: w - w^2/(2s) on average, where s/2 makes s the plain length. */
+double dtp_transformer_attention_length(const struct dtp_transformer *transformer, uint64_t sequence)
+{
+    double s = (double)sequence, w = (double)transformer->sliding_window;
+    return w <= 0 || s <= w ? s : 2 * w - w * w / s;
+}
+
 /* 2 FLOPs per weight and token forward, twice that backward: 6 per weight. Attention: q k^T and p v are each
  * 2 d_q s FLOPs per token over a full square, half of it under the causal mask: 2 * 2 * d_q * s / 2 forward, times 3
  * for forward and backward = 6 d_q s a layer. The embedding is a look-up, norms and activations are not counted. */
 double dtp_transformer_model_flops_per_token(const struct dtp_transformer *transformer, uint64_t sequence)
 {
     double d_q = (double)(transformer->heads * transformer->head_dim);
-    double attention = 6.0 * (double)transformer->layers * d_q * (double)sequence;
+    double s = dtp_transformer_attention_length(transformer, sequence);
+    double attention = 6.0 * (double)transformer->layers * d_q * s;
     return 6.0 * (double)dtp_transformer_count(transformer).matmul + attention;
 }

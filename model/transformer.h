@@ -33,7 +33,7 @@ struct dtp_transformer {
     bool embedding_norm;         /* BLOOM: LayerNorm after the embedding */
     bool qk_norm;                /* Qwen3: RMSNorm of width head_dim on q and on k */
     bool final_norm;
-    uint64_t sliding_window;     /* tokens attention reaches back; 0: all. Longer sequences are not modelled: refused */
+    uint64_t sliding_window;     /* tokens attention reaches back, in every layer (Mistral); 0: all of them */
 };
 
 /* Parameters of each part; total is exact. `block` is one layer = `block_matmul` (weights [in, out] of its matmuls) +
@@ -57,8 +57,13 @@ enum dtp_status dtp_transformer_check(const struct dtp_transformer *transformer,
 /* Exact when the transformer passed dtp_transformer_check. */
 struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *transformer);
 
+/* The sequence length s of plain causal attention that costs as much as this model's at length `sequence`: `sequence`
+ * itself, or less where a sliding window cuts what a token sees. A causal token sees s/2 others on average. */
+double dtp_transformer_attention_length(const struct dtp_transformer *transformer, uint64_t sequence);
+
 /* Model FLOPs of one token, forward and backward, no recompute, at sequence length `sequence`: 6 * matmul parameters
- * + 6*L*d_q*s (causal attention counted half; Megatron-LM num_floating_point_operations, torchtitan). */
+ * + 6*L*d_q*s (causal attention counted half; Megatron-LM num_floating_point_operations, torchtitan), s the attention
+ * length above. */
 double dtp_transformer_model_flops_per_token(const struct dtp_transformer *transformer, uint64_t sequence);
 
 /* Reads a Hugging Face config.json (jansson, at most DTP_HF_CONFIG_MAX_BYTES). Understands model_type llama, mistral,

@@ -321,7 +321,7 @@ static void put_model(struct sink *sink, const struct dtp_transformer *m)
         {"layers", m->layers, "1"},       {"hidden", m->hidden, "1"},     {"heads", m->heads, "1"},
         {"kv_heads", m->kv_heads, "1"},   {"head_dim", m->head_dim, "1"}, {"ffn", m->ffn, "1"},
         {"vocab", m->vocab, "tokens"},    {"positions", m->positions, "tokens"},
-        {"max_sequence", m->max_sequence, "tokens"},
+        {"max_sequence", m->max_sequence, "tokens"}, {"sliding_window", m->sliding_window, "tokens"},
     }, parts[] = {
         {"embedding", count.embedding, "parameters"}, {"position", count.position, "parameters"},
         {"block", count.block, "parameters"},         {"final_norm", count.final_norm, "parameters"},

@@ -26,6 +26,7 @@ static void expect_same_shape(const struct dtp_transformer *a, const struct dtp_
     assert_int_equal(a->vocab, b->vocab);
     assert_int_equal(a->positions, b->positions);
     assert_int_equal(a->max_sequence, b->max_sequence);
+    assert_int_equal(a->sliding_window, b->sliding_window);
     assert_int_equal(a->norm, b->norm);
     assert_int_equal(a->activation, b->activation);
     assert_int_equal(a->position, b->position);
@@ -157,21 +158,18 @@ static void test_switches_of_the_families(void **state)
 static void test_sliding_windows(void **state)
 {
     (void)state;
+#define QWEN(type, rest) "{\"model_type\": \"" type "\", \"sliding_window\": 1024" rest "}"
+#define USED ", \"use_sliding_window\": true"
     assert_int_equal(good("{\"model_type\": \"mistral\"}").sliding_window, 4096);
     assert_int_equal(good("{\"model_type\": \"mistral\", \"sliding_window\": null}").sliding_window, 0);
     assert_int_equal(good("{\"model_type\": \"phi3\", \"sliding_window\": 2047}").sliding_window, 2047);
-    assert_int_equal(good("{\"model_type\": \"qwen2\", \"sliding_window\": 1024}").sliding_window, 0);
+    assert_int_equal(good(QWEN("qwen2", "")).sliding_window, 0);
+    assert_int_equal(good(QWEN("qwen2", USED ", \"max_window_layers\": 0")).sliding_window, 1024);
+    assert_int_equal(good(QWEN("qwen2", USED ", \"max_window_layers\": 32")).sliding_window, 0);
+    assert_int_equal(good(QWEN("qwen3", USED ", \"layer_types\": [\"full_attention\"]")).sliding_window, 0);
     assert_int_equal(
-        good("{\"model_type\": \"qwen2\", \"sliding_window\": 1024, \"use_sliding_window\": true}").sliding_window,
+        good(QWEN("qwen3", USED ", \"num_hidden_layers\": 1, \"layer_types\": [\"sliding_attention\"]")).sliding_window,
         1024);
-    assert_int_equal(good("{\"model_type\": \"qwen2\", \"sliding_window\": 1024, \"use_sliding_window\": true,"
-                          " \"max_window_layers\": 32}")
-                         .sliding_window,
-                     0);
-    assert_int_equal(good("{\"model_type\": \"qwen3\", \"sliding_window\": 1024, \"use_sliding_window\": true,"
-                          " \"layer_types\": [\"full_attention\"]}")
-                         .sliding_window,
-                     0);
 }
 
 static void expect_fault(const char *text, const char *part)
@@ -215,6 +213,7 @@ static void test_wrong_values_name_line_and_key(void **state)
     expect_fault("{\"model_type\": \"bloom\", \"n_embed\": 64, \"hidden_size\": 128}",
                  "hidden_size differs from n_embed, which means the same");
     expect_fault("{\"model_type\": \"qwen3\", \"use_sliding_window\": true, \"layer_types\": [\"linear\"]}", "linear");
+    expect_fault("{\"model_type\": \"qwen2\", \"use_sliding_window\": true}", "is true for 4 of 32 layers");
 }
 
 static void test_all_faults_at_once(void **state)

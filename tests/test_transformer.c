@@ -90,6 +90,11 @@ static void test_flops_by_hand(void **state)
     (void)state;
     struct dtp_transformer t = llama(2, 4, 2, 1, 6, 8);
     assert_true(dtp_transformer_model_flops_per_token(&t, 10) == 6 * (2 * 120 + 32) + 480);
+    /* A window of 4 over 10 tokens leaves 4 * 10 - 4 * 4 / 2 = 32 of the triangle's 50 pairs: 6.4 of 10 tokens. */
+    t.sliding_window = 4;
+    assert_true(dtp_transformer_attention_length(&t, 10) == 6.4);
+    assert_true(dtp_transformer_attention_length(&t, 4) == 4);
+    assert_true(dtp_transformer_model_flops_per_token(&t, 10) == 6 * (2 * 120 + 32) + 6 * 2 * 4 * 6.4);
     t.qk_norm = true;
     assert_int_equal(dtp_transformer_count(&t).block_vectors, 2 * 4 + 2 * 2);
 }
