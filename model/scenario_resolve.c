@@ -329,6 +329,16 @@ static bool choose_hardware(struct resolution *r, struct dtp_cluster *c)
     return true;
 }
 
+/* A rack is a node of 72 GPUs, but jobs come in powers of two: it is filled evenly, as 64 of 72 for 256 GPUs. An even
+ * filling below half of the rack is not assumed, nor any of a usual node of 8. */
+static uint32_t filled_node(uint32_t gpus, uint32_t node)
+{
+    for (uint32_t part = node; node > 8 && gpus > node && part >= node / 2; part--)
+        if (gpus % part == 0)
+            return part;
+    return node;
+}
+
 /* Whole nodes, or part of one. */
 static bool count_nodes(struct resolution *r, struct dtp_cluster *c)
 {
@@ -336,6 +346,8 @@ static bool count_nodes(struct resolution *r, struct dtp_cluster *c)
     if (node == 0)
         node = 1; /* dtp_cluster_check refuses such a machine */
     c->gpus = given(r, DTP_KEY_gpus) ? r->draft.gpus : given(r, DTP_KEY_machine) ? node : 1;
+    if (!given(r, DTP_KEY_gpus_per_node))
+        node = filled_node(c->gpus, node);
     r->job->node_gpus = node;
     c->gpus_per_node = node < c->gpus ? node : c->gpus;
     c->nodes = c->gpus / c->gpus_per_node;

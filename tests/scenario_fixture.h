@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 static struct dtp_gpu fixture_gpus[2];
-static struct dtp_machine fixture_machines[3];
+static struct dtp_machine fixture_machines[4];
 static struct dtp_transformer fixture_models[2];
 
 static void fixture_gpu(struct dtp_gpu *gpu, const char *key, bool modern)
@@ -58,6 +58,7 @@ static struct dtp_catalog fixture_catalog(void)
     fixture_machine(&fixture_machines[0], "dgx-h100", "h100-sxm", 8, 400e9);
     fixture_machine(&fixture_machines[1], "dgx-v100", "v100-sxm", 4, 50e9);
     fixture_machine(&fixture_machines[2], "box", "", 2, 0);
+    fixture_machine(&fixture_machines[3], "rack", "h100-sxm", 72, 3.6e12);
     struct dtp_transformer *llama = &fixture_models[0], *gpt = &fixture_models[1];
     *llama = dtp_transformer_default(); /* 6738415616 parameters */
     snprintf(llama->name, sizeof llama->name, "llama-2-7b");
@@ -80,7 +81,7 @@ static struct dtp_catalog fixture_catalog(void)
     return (struct dtp_catalog){.gpus = fixture_gpus,
                                 .gpu_count = 2,
                                 .machines = fixture_machines,
-                                .machine_count = 3,
+                                .machine_count = 4,
                                 .models = fixture_models,
                                 .model_count = 2};
 }

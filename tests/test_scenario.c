@@ -260,6 +260,10 @@ static void test_clusters(void **state)
     assert_cluster("machine=box gpu=v100-sxm precision=fp32", "v100-sxm", 2, 2, 1);
     assert_cluster("machine=box gpus=4 network_gbit_per_s=100", "h100-sxm", 4, 2, 2);
     assert_true(job.cluster.machine.network_bytes_per_s == 12.5e9);
+    assert_cluster("machine=rack gpus=256", "h100-sxm", 256, 64, 4);
+    assert_int_equal(job.node_gpus, 64);
+    assert_cluster("machine=rack gpus=144", "h100-sxm", 144, 72, 2);
+    assert_refused("model=gpt2-124m machine=rack gpus=73", "use 72 or 144");
     assert_refused("model=gpt2-124m gpus=12", "use 8 or 16");
     assert_refused("model=gpt2-124m machine=box gpus=4", "no network");
     assert_refused("model=gpt2-124m machine=dgx-v100 gpu=h100-sxm", "holds v100-sxm");
