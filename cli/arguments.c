@@ -224,8 +224,11 @@ static void take_flag(struct dtp_arguments *a, int argc, char **argv, int *at, s
     else if (option != OPTION_COUNT)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: not a flag of '%s'; see dtplan help %s", flag,
                   command_names[a->command], command_names[a->command]);
-    else if (strncmp(flag, "--", 2) != 0 || !(ON_PLANS & command) || !take_setting(a, argc, argv, at, faults))
+    else if (strncmp(flag, "--", 2) != 0 || !(ON_PLANS & command) || !take_setting(a, argc, argv, at, faults)) {
         fault_unknown_flag(flag, a->command, faults);
+        if (!strchr(flag, '=') && *at + 1 < argc && argv[*at + 1][0] != '-')
+            ++*at; /* most likely its value: no scenario file to complain about */
+    }
 }
 
 /* ---- the line --------------------------------------------------------------------------------------------------- */

@@ -26,10 +26,11 @@ enum dtp_status dtp_command_help(const struct dtp_context *context);
 
 /* Finds the data directory, reads the catalogues there and the files of --catalog. Caller destroys. */
 enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dtp_catalog *out);
-/* Reads the scenario files, then sets the flags over them. `strategies` gets the value of a --strategy that names
- * several ("all" or a comma list), which is then not set; else "". Caller destroys. */
-enum dtp_status dtp_context_scenario(const struct dtp_context *context, struct dtp_scenario **out, char *strategies,
-                                     size_t bytes);
+/* Reads the scenario files, then sets the flags over them. Caller destroys. */
+enum dtp_status dtp_context_scenario(const struct dtp_context *context, const struct dtp_catalog *catalog,
+                                     struct dtp_scenario **out);
+/* Of a line whose flags are faulty already: the faults of its values, files and names as well, all in one go. */
+void dtp_context_collect(const struct dtp_context *context);
 /* Writes the directory that holds the catalogues into `out`: $DTPLAN_DATA, <executable>/../share/dtplan, where
  * `cmake --install` put them, the source tree. */
 enum dtp_status dtp_data_directory(char *out, size_t bytes, struct dtp_faults *faults);

@@ -29,14 +29,10 @@ enum dtp_status dtp_command_explain(const struct dtp_context *context)
     struct dtp_catalog catalog;
     struct dtp_scenario *scenario = NULL;
     struct dtp_job job;
-    char strategies[256];
     enum dtp_status status = dtp_context_catalog(context, &catalog);
     if (status != DTP_OK)
         return status;
-    status = dtp_context_scenario(context, &scenario, strategies, sizeof strategies);
-    if (status == DTP_OK && strategies[0])
-        status = dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
-                           "--strategy: explain takes one strategy at a time; dtplan plan compares them");
+    status = dtp_context_scenario(context, &catalog, &scenario);
     if (status == DTP_OK)
         status = dtp_scenario_resolve(scenario, &catalog, &job, context->faults);
     if (status == DTP_OK)

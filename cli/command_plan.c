@@ -71,46 +71,6 @@ struct comparison {
     size_t count;
 };
 
-/* Adds the next name of a comma list. Names that are no strategy, empty ones and repeated ones are faults. */
-static void add_name(struct comparison *comparison, const char *name, struct dtp_faults *faults)
-{
-    enum dtp_strategy strategy;
-    if (!dtp_strategy_parse(name, &strategy)) {
-        char known[160] = "";
-        for (int i = 0; i < DTP_STRATEGY_COUNT; i++)
-            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
-                     dtp_strategy_text((enum dtp_strategy)i));
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--strategy: unknown strategy '%s'; known are %s, all", name, known);
-        return;
-    }
-    for (size_t i = 0; i < comparison->count; i++)
-        if (strcmp(comparison->rows[i].strategy, dtp_strategy_text(strategy)) == 0) {
-            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--strategy: '%s' is named twice; name it once", name);
-            return;
-        }
-    struct dtp_comparison_row *row = &comparison->rows[comparison->count++];
-    snprintf(row->strategy, sizeof row->strategy, "%s", dtp_strategy_text(strategy));
-}
-
-static enum dtp_status read_names(struct comparison *comparison, const char *list, struct dtp_faults *faults)
-{
-    size_t before = faults->count;
-    if (strcmp(list, "all") == 0)
-        for (int i = 0; i < DTP_STRATEGY_COUNT; i++)
-            add_name(comparison, dtp_strategy_text((enum dtp_strategy)i), faults);
-    else
-        for (;;) {
-            char name[64];
-            size_t length = strcspn(list, ",");
-            snprintf(name, sizeof name, "%.*s", length < sizeof name ? (int)length : (int)sizeof name - 1, list);
-            add_name(comparison, name, faults);
-            if (!list[length])
-                break;
-            list += length + 1;
-        }
-    return faults->count > before ? DTP_BAD_INPUT : DTP_OK;
-}
-
 static enum dtp_status fill_row(const struct dtp_context *context, struct dtp_scenario *scenario,
                                 const struct dtp_catalog *catalog, struct dtp_comparison_row *row,
                                 struct dtp_report *report, struct dtp_faults *own)
@@ -165,20 +125,20 @@ static enum dtp_status print_comparison(const struct dtp_context *context, const
 }
 
 static enum dtp_status plan_several(const struct dtp_context *context, struct dtp_scenario *scenario,
-                                    const struct dtp_catalog *catalog, const char *list)
+                                    const struct dtp_catalog *catalog, const enum dtp_strategy *list, size_t count)
 {
     static struct dtp_faults own; /* 16 KiB */
-    struct comparison comparison = {.count = 0};
-    enum dtp_status status = read_names(&comparison, list, context->faults);
-    if (status != DTP_OK)
-        return status;
+    struct comparison comparison = {.count = count};
+    for (size_t i = 0; i < count; i++)
+        snprintf(comparison.rows[i].strategy, sizeof comparison.rows[i].strategy, "%s", dtp_strategy_text(list[i]));
     comparison.reports = calloc(comparison.count, sizeof *comparison.reports);
     if (!comparison.reports)
         return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     size_t planned = 0;
     for (size_t i = 0; i < comparison.count; i++)
         planned += fill_row(context, scenario, catalog, &comparison.rows[i], &comparison.reports[i], &own) == DTP_OK;
-    status = planned > 0 ? print_comparison(context, &comparison) : all_refused(&comparison, &own, context->faults);
+    enum dtp_status status =
+        planned > 0 ? print_comparison(context, &comparison) : all_refused(&comparison, &own, context->faults);
     free(comparison.reports);
     return status;
 }
@@ -187,7 +147,7 @@ enum dtp_status dtp_command_plan(const struct dtp_context *context)
 {
     struct dtp_catalog catalog;
     struct dtp_scenario *scenario = NULL;
-    char strategies[256];
+    enum dtp_strategy strategies[DTP_STRATEGY_COUNT];
     if (context->bare) {
         dtp_help_program(&context->page);
         return DTP_OK;
@@ -195,9 +155,11 @@ enum dtp_status dtp_command_plan(const struct dtp_context *context)
     enum dtp_status status = dtp_context_catalog(context, &catalog);
     if (status != DTP_OK)
         return status;
-    status = dtp_context_scenario(context, &scenario, strategies, sizeof strategies);
-    if (status == DTP_OK && strategies[0])
-        status = plan_several(context, scenario, &catalog, strategies);
+    status = dtp_context_scenario(context, &catalog, &scenario);
+    const char *named = status == DTP_OK ? dtp_scenario_get(scenario, "strategy") : NULL;
+    size_t count = named ? dtp_scenario_strategies(named, strategies) : 1;
+    if (status == DTP_OK && count > 1)
+        status = plan_several(context, scenario, &catalog, strategies, count);
     else if (status == DTP_OK)
         status = plan_one(context, scenario, &catalog);
     dtp_scenario_destroy(scenario);

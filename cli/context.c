@@ -24,34 +24,36 @@ enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dt
     return status;
 }
 
-static bool names_several(const char *value)
-{
-    return strchr(value, ',') || strcmp(value, "all") == 0;
-}
-
-enum dtp_status dtp_context_scenario(const struct dtp_context *context, struct dtp_scenario **out, char *strategies,
-                                     size_t bytes)
+enum dtp_status dtp_context_scenario(const struct dtp_context *context, const struct dtp_catalog *catalog,
+                                     struct dtp_scenario **out)
 {
     const struct dtp_arguments *a = context->arguments;
     enum dtp_status worst = dtp_scenario_create(out, context->faults);
-    strategies[0] = '\0';
     for (size_t i = 0; i < a->word_count && *out; i++) {
         enum dtp_status status = dtp_scenario_read(*out, a->words[i], context->faults);
         worst = status > worst ? status : worst;
     }
     for (size_t i = 0; i < a->setting_count && *out; i++) {
         const struct dtp_typed_key *s = &a->settings[i];
-        bool strategy = strcmp(s->key, "strategy") == 0;
-        if (strategy)
-            snprintf(strategies, bytes, "%s", names_several(s->value) ? s->value : ""); /* the last one counts */
-        if (strategy && names_several(s->value))
-            continue;
         enum dtp_status status = dtp_scenario_set(*out, s->key, s->value, "command line", 0, context->faults);
         worst = status > worst ? status : worst;
     }
+    if (worst == DTP_BAD_INPUT || context->faults->count > 0)
+        dtp_scenario_check_names(*out, catalog, context->faults);
     if (worst != DTP_OK) {
         dtp_scenario_destroy(*out);
         *out = NULL;
     }
     return worst;
+}
+
+void dtp_context_collect(const struct dtp_context *context)
+{
+    struct dtp_catalog catalog;
+    struct dtp_scenario *scenario = NULL;
+    if (dtp_context_catalog(context, &catalog) != DTP_OK)
+        return;
+    dtp_context_scenario(context, &catalog, &scenario);
+    dtp_scenario_destroy(scenario);
+    dtp_catalog_destroy(&catalog);
 }

@@ -81,9 +81,12 @@ int main(int argc, char **argv)
     FILE *out = open_memstream(&text, &bytes);
     if (!out)
         status = dtp_fault(&faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    if (status == DTP_OK) {
+    if (out) {
         struct dtp_context context = {&arguments, argc < 2, out, terminal_page(out), &faults};
-        status = run(&context);
+        if (status == DTP_OK)
+            status = run(&context);
+        else if (arguments.command == DTP_COMMAND_PLAN || arguments.command == DTP_COMMAND_EXPLAIN)
+            dtp_context_collect(&context);
     }
     if (out && fclose(out) != 0)
         status = dtp_fault(&faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing the report");

@@ -47,6 +47,9 @@ enum dtp_status dtp_scenario_parse(struct dtp_scenario *scenario, const char *na
                                    struct dtp_faults *faults);
 /* Text a key was last set to, or NULL. Borrowed. */
 const char *dtp_scenario_get(const struct dtp_scenario *scenario, const char *key);
+/* The strategies that a value of the key strategy names: one, several with commas between, or all. 0 when one of them is
+ * none or named twice. */
+size_t dtp_scenario_strategies(const char *text, enum dtp_strategy list[DTP_STRATEGY_COUNT]);
 /* Resolves everything against the catalogues, checks all, fills `job`. All faults at once, each with the place where
  * its key was set.
  *
@@ -59,8 +62,13 @@ const char *dtp_scenario_get(const struct dtp_scenario *scenario, const char *ke
  *   seq      2048, or the learned position table where that is shorter.
  *   dtypes   the recipe of --precision as the runtime means it, then each dtype given; a master that is no extra copy
  *            follows param_dtype, and so does what DDP reduces.
+ * A scenario that names several strategies has none to resolve, a fault: set one of them first.
  * A switch given as what the runtime never does (accumulate_sync = true under megatron) is a fault. */
 enum dtp_status dtp_scenario_resolve(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
                                      struct dtp_job *job, struct dtp_faults *faults);
+/* Of a scenario that some keys were refused of: whether the GPU, machine and preset it names exist, so that a misspelt
+ * name is reported together with the other faults. Resolving it would report what only follows from them. */
+enum dtp_status dtp_scenario_check_names(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                                         struct dtp_faults *faults);
 
 #endif

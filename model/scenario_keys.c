@@ -17,12 +17,56 @@
         enum dtp_##name *out = field;                                                                                  \
         return dtp_##name##_parse(text, out);                                                                          \
     }
-PARSE_WORD(strategy)
 PARSE_WORD(runtime)
 PARSE_WORD(offload)
 PARSE_WORD(attention)
 PARSE_WORD(loss)
 PARSE_WORD(optimizer)
+
+/* The next of several names that commas separate; false when it is no strategy or was named before. */
+static bool take_strategy(const char *text, size_t bytes, enum dtp_strategy *list, size_t *count)
+{
+    char name[64];
+    enum dtp_strategy strategy;
+    if (bytes >= sizeof name)
+        return false;
+    memcpy(name, text, bytes);
+    name[bytes] = '\0';
+    if (!dtp_strategy_parse(name, &strategy))
+        return false;
+    for (size_t i = 0; i < *count; i++)
+        if (list[i] == strategy)
+            return false;
+    list[(*count)++] = strategy;
+    return true;
+}
+
+size_t dtp_scenario_strategies(const char *text, enum dtp_strategy list[DTP_STRATEGY_COUNT])
+{
+    size_t count = 0;
+    if (dtp_names_equal(text, "all")) {
+        for (; count < DTP_STRATEGY_COUNT; count++)
+            list[count] = (enum dtp_strategy)count;
+        return count;
+    }
+    for (;; text++) {
+        size_t bytes = strcspn(text, ",");
+        if (!take_strategy(text, bytes, list, &count))
+            return 0;
+        text += bytes;
+        if (!*text)
+            return count;
+    }
+}
+
+static bool parse_strategy(const char *text, void *field)
+{
+    enum dtp_strategy *out = field, list[DTP_STRATEGY_COUNT];
+    if (dtp_scenario_strategies(text, list) == 0)
+        return false;
+    *out = list[0];
+    return true;
+}
 
 #define PARSE_CHOICE(name, last)                                                                                       \
     static bool parse_##name(const char *text, void *field)                                                            \

@@ -57,8 +57,9 @@ struct dtp_draft {
       "network of a whole node in Gbit/s, one direction; default the machine's")                                       \
     X(oversubscription, "cluster", "F", NUMBER(oversubscription, 1, 1000),                                             \
       "of the network between nodes; default 1 (none)")                                                                \
-    X(strategy, "plan", "ddp|zero1|zero2|zero3|full_shard|shard_grad_op|hybrid_shard",                                 \
-      PARSED(plan.strategy, parse_strategy), "what is sharded; default full_shard")                                    \
+    X(strategy, "plan", "ddp|zero1|zero2|zero3|full_shard|shard_grad_op|hybrid_shard|all",                             \
+      PARSED(plan.strategy, parse_strategy),                                                                           \
+      "what is sharded; all, or several with commas between: dtplan plan compares them; default full_shard")           \
     X(runtime, "plan", "torch|deepspeed|megatron|dtplan", PARSED(plan.runtime, parse_runtime),                         \
       "whose rules; default torch, for zero2 deepspeed")                                                               \
     X(compile, "plan", NULL, SWITCH(plan.compile), "torch.compile of each block; default false")                       \

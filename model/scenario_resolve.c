@@ -253,15 +253,14 @@ static void check_params(struct resolution *r, const struct dtp_transformer *t)
 
 static void note_shape(struct resolution *r, const struct dtp_transformer *t)
 {
-    char has[DTP_NUMBER_TEXT_BYTES], asked[DTP_NUMBER_TEXT_BYTES];
+    char asked[DTP_NUMBER_TEXT_BYTES];
     if (given(r, DTP_KEY_model) || !given(r, DTP_KEY_params) || has_all_dimensions(r))
         return;
+    double off = (double)dtp_transformer_count(t).total / r->draft.params - 1;
     snprintf(r->job->shape_note, sizeof r->job->shape_note,
-             "shape chosen for %s parameters: %s, %" PRIu64 " layers, hidden %" PRIu64 ", %" PRIu64 " heads (%" PRIu64
-             " kv), ffn %" PRIu64 ", vocab %" PRIu64 " = %s",
-             dtp_number_format_count(r->draft.params, asked, sizeof asked), t->name, t->layers, t->hidden, t->heads,
-             t->kv_heads, t->ffn, t->vocab,
-             dtp_number_format_count((double)dtp_transformer_count(t).total, has, sizeof has));
+             "shape chosen for %s parameters: the nearest LLaMA-like pattern%s, %.2f %% %s; name another with --model",
+             dtp_number_format_count(r->draft.params, asked, sizeof asked), strchr(t->name, ' ') ? ", scaled" : "",
+             100 * fabs(off), off < 0 ? "fewer" : "more");
 }
 
 static bool resolve_model(struct resolution *r)
@@ -387,6 +386,13 @@ static bool resolve_cluster(struct resolution *r)
 /* ---- plan
  * ------------------------------------------------------------------------------------------------------------ */
 
+static void refuse_several_strategies(struct resolution *r)
+{
+    enum dtp_strategy list[DTP_STRATEGY_COUNT];
+    if (given(r, DTP_KEY_strategy) && dtp_scenario_strategies(text_of(r, DTP_KEY_strategy), list) > 1)
+        refuse(r, DTP_KEY_strategy, "names several; only dtplan plan compares them, name one here");
+}
+
 static void choose_runtime(struct resolution *r, struct dtp_plan *plan)
 {
     char *note = r->job->plan_note;
@@ -490,6 +496,7 @@ static void check_switches(struct resolution *r)
 static void resolve_plan(struct resolution *r)
 {
     struct dtp_plan *plan = &r->draft.plan;
+    refuse_several_strategies(r);
     choose_runtime(r, plan);
     choose_precision(r, plan);
     choose_sequence(r, plan);
@@ -516,4 +523,19 @@ enum dtp_status dtp_scenario_resolve(const struct dtp_scenario *scenario, const 
     if (model && cluster)
         resolve_plan(&r);
     return r.status;
+}
+
+enum dtp_status dtp_scenario_check_names(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                                         struct dtp_faults *faults)
+{
+    struct resolution r = {.scenario = scenario, .catalog = catalog, .faults = faults};
+    size_t before = faults->count;
+    if (given(&r, DTP_KEY_machine))
+        find_machine(&r);
+    if (given(&r, DTP_KEY_gpu))
+        dtp_catalog_gpu(catalog, text_of(&r, DTP_KEY_gpu), where_of(&r, DTP_KEY_gpu), line_of(&r, DTP_KEY_gpu), faults);
+    if (given(&r, DTP_KEY_model) && !is_path(text_of(&r, DTP_KEY_model)))
+        dtp_catalog_model(catalog, text_of(&r, DTP_KEY_model), where_of(&r, DTP_KEY_model), line_of(&r, DTP_KEY_model),
+                          faults);
+    return faults->count > before ? DTP_BAD_INPUT : DTP_OK;
 }

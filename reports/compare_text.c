@@ -84,9 +84,10 @@ static void print_best(const struct dtp_comparison_row *rows, size_t count, long
     }
     dtp_page_wrap(page, 0, 2, line);
     for (size_t i = 0; i < count; i++) {
-        if (!rows[i].refused)
+        const char *note = rows[i].refused ? rows[i].reason : rows[i].report->job.plan_note;
+        if (!note[0])
             continue;
-        snprintf(line, sizeof line, "%s: refused: %.300s", rows[i].strategy, rows[i].reason);
+        snprintf(line, sizeof line, "%s: %s%.300s", rows[i].strategy, rows[i].refused ? "refused: " : "", note);
         dtp_page_wrap(page, 0, 2, line);
     }
 }

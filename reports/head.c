@@ -12,6 +12,17 @@ static void print_label(const struct dtp_page *page, const char *label)
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
+/* What was chosen by a rule and not by the user. */
+static void print_note(const struct dtp_page *page, const char *note)
+{
+    if (!note[0])
+        return;
+    fprintf(page->file, "%9s", "");
+    dtp_page_ink(page, DTP_INK_DIM);
+    dtp_page_wrap(page, 9, 9, note);
+    dtp_page_ink(page, DTP_INK_PLAIN);
+}
+
 static const char *position_words(enum dtp_position position)
 {
     switch (position) {
@@ -48,12 +59,7 @@ static void print_model(const struct dtp_job *job, const struct dtp_page *page)
              (unsigned long long)m->ffn, (unsigned long long)m->vocab, m->norm == DTP_RMS_NORM ? "RMSNorm" : "LayerNorm",
              activation_words(m->activation), position_words(m->position), m->tied_head ? "tied" : "untied");
     dtp_page_wrap(page, 9, 9, line);
-    if (job->shape_note[0]) {
-        fprintf(page->file, "%9s", "");
-        dtp_page_ink(page, DTP_INK_DIM);
-        dtp_page_wrap(page, 9, 9, job->shape_note);
-        dtp_page_ink(page, DTP_INK_PLAIN);
-    }
+    print_note(page, job->shape_note);
 }
 
 static const char *link_words(enum dtp_link link)
@@ -125,6 +131,8 @@ static void print_plan(const struct dtp_job *job, enum dtp_head head, const stru
              job->cluster.gpus == 1 ? "" : "s", dtp_page_grouped(step_tokens, tokens, sizeof tokens));
     print_label(page, "plan");
     dtp_page_wrap(page, 9, 9, line);
+    if (head == DTP_HEAD_PLAN)
+        print_note(page, job->plan_note);
 }
 
 void dtp_report_head(const struct dtp_job *job, enum dtp_head head, const struct dtp_page *page)

@@ -94,6 +94,7 @@ static json_t *plan_object(const struct dtp_job *job)
     json_object_set_new(object, "loss", json_string(dtp_loss_text(p->loss)));
     json_object_set_new(object, "optimizer", json_string(dtp_optimizer_text(p->optimizer)));
     json_object_set_new(object, "wrap_layers", whole(p->wrap_layers));
+    json_object_set_new(object, "note", text_or_null(job->plan_note));
     json_object_set_new(object, "reshard_after_forward", json_boolean(p->reshard_after_forward));
     return object;
 }
