@@ -1,0 +1,139 @@
+/* The step program: one optimizer step of one rank as a flat list of operations on streams.
+ *
+ * Lowering writes it, the verifier and the simulator read it, the executor runs it. The list is in the order in which
+ * the host issues operations. An operation starts when it has been issued, the operation before it on its stream is done
+ * and its dependencies are done. Buffers have a size, an owner and a pool; ALLOC and FREE say when the host's allocator
+ * hands them out and takes them back. Data parallel ranks share one program.
+ *
+ * Build with dtp_program_create, dtp_program_add_*, dtp_program_seal; immutable after that. All memory of a program
+ * lies in one arena freed by dtp_program_destroy; returned pointers are borrowed from it. */
+#ifndef DTP_PROGRAM_H
+#define DTP_PROGRAM_H
+
+#include "closed_form.h"
+
+enum dtp_op_class {
+    DTP_CLASS_NONE, DTP_CLASS_MATMUL, DTP_CLASS_ATTENTION, DTP_CLASS_MEMORY, DTP_CLASS_COLLECTIVE, DTP_CLASS_UPLOAD,
+    DTP_CLASS_DOWNLOAD, DTP_CLASS_HOST, DTP_CLASS_STORAGE
+};
+enum dtp_op_kind {
+#define X(suffix, text, class, words) DTP_OP_##suffix,
+#include "op_table.def"
+#undef X
+    DTP_OP_KIND_COUNT
+};
+const char *dtp_op_kind_text(enum dtp_op_kind kind);
+bool dtp_op_kind_parse(const char *text, enum dtp_op_kind *out);
+enum dtp_op_class dtp_op_kind_class(enum dtp_op_kind kind);
+/* The collective of a DTP_CLASS_COLLECTIVE kind. */
+enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
+
+/* X(suffix, spelling). Each is a FIFO. GATHER and REDUCE issue into the same communicator unless the groups differ. */
+#define DTP_STREAM_TABLE(X) \
+    X(COMPUTE, "compute")   \
+    X(COPY, "copy")         \
+    X(GATHER, "gather")     \
+    X(REDUCE, "reduce")     \
+    X(REPLICATE, "replicate") \
+    X(UPLOAD, "upload")     \
+    X(DOWNLOAD, "download") \
+    X(HOST, "host")         \
+    X(STORAGE, "storage")
+enum dtp_stream {
+#define DTP_STREAM_ENUM(suffix, text) DTP_STREAM_##suffix,
+    DTP_STREAM_TABLE(DTP_STREAM_ENUM)
+#undef DTP_STREAM_ENUM
+        DTP_STREAM_COUNT
+};
+const char *dtp_stream_text(enum dtp_stream stream);
+
+typedef struct { uint32_t index; } dtp_op_id;
+typedef struct { uint32_t index; } dtp_buffer_id;
+#define DTP_NO_INDEX UINT32_MAX
+
+enum dtp_space { DTP_SPACE_DEVICE, DTP_SPACE_HOST, DTP_SPACE_STORAGE };
+
+struct dtp_buffer {
+    const char *name;            /* "x", "qkv", "gathered", ...; layer and micro-step stand in their fields */
+    uint64_t bytes;
+    enum dtp_owner owner;
+    enum dtp_space space;
+    enum dtp_stream pool;        /* stream whose allocator pool it comes from */
+    uint16_t layer, micro_step;  /* DTP_NO_LAYER / 0 */
+    bool persistent;             /* alive before, during and after the step; has no ALLOC or FREE */
+};
+#define DTP_NO_LAYER UINT16_MAX
+
+/* A communicator: operations of one group serialise in issue order, whatever their streams. */
+struct dtp_program_group {
+    uint32_t ranks, stride;      /* ranks `stride` apart; stride 1 = consecutive */
+};
+
+enum dtp_access { DTP_READ = 1, DTP_WRITE = 2, DTP_UPDATE = 3 };
+struct dtp_operand {
+    dtp_buffer_id buffer;
+    enum dtp_access access;
+};
+
+/* What an operation asks of the machine; fields that its class does not use are 0. */
+struct dtp_demand {
+    double flops;                /* multiply-adds count 2; recompute included as it happens */
+    double m, n, k;              /* matmul */
+    double bytes;                /* through HBM, reads + writes; host: bytes of host memory; storage: bytes */
+    double sent_bytes;           /* collective: bytes each rank sends (ring accounting); copies: bytes copied */
+    double tokens;               /* attention */
+    uint32_t kernels;            /* launches the operation stands for (eager pointwise chains are one operation) */
+    enum dtp_dtype dtype;        /* matmul */
+    uint8_t memory_kernel;       /* enum dtp_memory_kernel, for class MEMORY */
+    uint8_t recompute;           /* 1: repeated forward work */
+};
+
+struct dtp_op {
+    enum dtp_op_kind kind;
+    enum dtp_stream stream;
+    uint16_t layer, micro_step;
+    uint32_t group;              /* collectives: index of the group, else DTP_NO_INDEX */
+    uint32_t first_operand, operand_count;
+    uint32_t first_dependency, dependency_count; /* dependencies on operations of other streams */
+    const char *name;            /* "qkv", "down input gradient", ...; "" if the kind says it all */
+    struct dtp_demand demand;
+};
+
+struct dtp_program; /* opaque */
+
+/* `op_limit` 0 = DTP_PROGRAM_MAX_OPS. Adding beyond it fails with DTP_BAD_INPUT before memory is taken. */
+#define DTP_PROGRAM_MAX_OPS 20000000u
+enum dtp_status dtp_program_create(uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults);
+void dtp_program_destroy(struct dtp_program *program);
+
+/* Building. Errors (no memory, limit, bad index) are sticky: adders return DTP_NO_INDEX ids and seal reports the first.
+ * Names are copied unless they are string literals passed through DTP_LITERAL; operands are copied. */
+dtp_buffer_id dtp_program_add_buffer(struct dtp_program *program, const struct dtp_buffer *buffer);
+uint32_t dtp_program_add_group(struct dtp_program *program, struct dtp_program_group group);
+dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
+                             size_t operand_count);
+/* `later` waits for `earlier`; only to the operation added last, so dependencies stay contiguous. */
+void dtp_program_depend(struct dtp_program *program, dtp_op_id later, dtp_op_id earlier);
+/* Ends building; checks indices, that dependencies point backwards and that every collective has a group. */
+enum dtp_status dtp_program_seal(struct dtp_program *program, struct dtp_faults *faults);
+
+size_t dtp_program_op_count(const struct dtp_program *program);
+size_t dtp_program_buffer_count(const struct dtp_program *program);
+size_t dtp_program_group_count(const struct dtp_program *program);
+const struct dtp_op *dtp_program_ops(const struct dtp_program *program);
+const struct dtp_buffer *dtp_program_buffers(const struct dtp_program *program);
+const struct dtp_program_group *dtp_program_groups(const struct dtp_program *program);
+const struct dtp_operand *dtp_program_operands(const struct dtp_program *program, const struct dtp_op *op);
+const dtp_op_id *dtp_program_dependencies(const struct dtp_program *program, const struct dtp_op *op);
+
+/* Sums over the program, for the checks against the closed form: exact where the closed form is. */
+struct dtp_program_totals {
+    double matmul_flops, attention_flops, recompute_flops; /* recompute is part of the first two */
+    uint64_t sent_bytes[DTP_COLLECTIVE_COUNT], count[DTP_COLLECTIVE_COUNT];
+    uint64_t host_to_device_bytes, device_to_host_bytes;
+    double memory_bytes;
+    uint64_t kernels;
+};
+void dtp_program_sum(const struct dtp_program *program, struct dtp_program_totals *out);
+
+#endif
