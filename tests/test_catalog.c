@@ -214,7 +214,7 @@ static void test_default_machines(void **state)
                  {"b200-sxm", "dgx-b200", 3200},
                  {"h100-96-hbm2e-500w", "meta-h100-96", 3200},
                  {"l40s", "pcie-box", 200},
-                 {"rtx-4090", "consumer-4090", 0}};
+                 {"rtx-4090", "consumer-4090", 25}};
     for (size_t i = 0; i < COUNT(known); i++) {
         const struct dtp_gpu *gpu = dtp_catalog_gpu(&catalog, known[i].gpu, NULL, 0, NULL);
         const struct dtp_machine *machine = dtp_catalog_default_machine(&catalog, gpu);
@@ -434,13 +434,16 @@ static void test_bad_machines(void **state)
     assert_int_equal(faults.count, COUNT(expected) + 1);
 
     static const char *const together[] = {
-        "u.csv:4: machine 'dgx-h100': gpu_peer_bytes_per_s needs a link",
-        "u.csv:3: machine 'lumi-g': nvme_bytes, nvme_read_bytes_per_s and nvme_write_bytes_per_s belong together",
-        "u.csv:2: machine 'consumer-4090': network_bytes_per_s and nics belong together",
+        "u.csv:3: machine 'dgx-h100': gpu_peer_bytes_per_s needs a link",
+        "u.csv:2: machine 'lumi-g': nvme_bytes, nvme_read_bytes_per_s and nvme_write_bytes_per_s belong together",
+        "u.csv:4: machine 'mine': network_bytes_per_s and nics belong together",
     };
-    assert_refused(MACHINE_HEADER "consumer-4090,nics,2,count,assumed,x\n"
-                                  "lumi-g,nvme_bytes,1e12,bytes,assumed,x\n"
-                                  "dgx-h100,gpu_peer_bytes_per_s,1e11,bytes_per_s,assumed,x\n",
+    assert_refused(MACHINE_HEADER "lumi-g,nvme_bytes,1e12,bytes,assumed,x\n"
+                                  "dgx-h100,gpu_peer_bytes_per_s,1e11,bytes_per_s,assumed,x\n"
+                                  "mine,nics,2,count,assumed,x\nmine,name,Mine,text,assumed,x\n"
+                                  "mine,gpus,2,count,assumed,x\nmine,host_memory_bytes,1e12,bytes,assumed,x\n"
+                                  "mine,host_memory_bytes_per_s,1e11,bytes_per_s,assumed,x\n"
+                                  "mine,host_cores,8,count,assumed,x\n",
                    COUNT(together), together);
 }
 
