@@ -18,6 +18,7 @@ enum selective { SELECTIVE_ATTENTION, SELECTIVE_MATMUL, SELECTIVE_EVERY_SECOND_B
 
 struct framework {
     const char *word; /* in the framework's text, any case; the first entry that fits counts */
+    const char *note; /* in the notes too; NULL = any */
     const char *runtime;
     const char *optimizer, *loss;
     const char *attention; /* its fused kernel; unfused where flash_attention is 0 */
@@ -42,24 +43,28 @@ struct framework {
  *   through 2024 its loss was not compiled and PyTorch kept the root unit.
  * fms-fsdp: its bfSixteen policy reduces in bf16; SDPA of 2024; selective = every k-th block (k is not stated: 2,
  *   or 1 where the job would not fit otherwise).
- * "PyTorch 2.x": the script of h200_torch_runs.csv: fused QKV and gate+up, RoPE in fp32, no_sync; it builds the model on
+ * "PyTorch 2.x" with the note "architecture=": the script of h200_torch_runs.csv: fused QKV and gate+up, RoPE in fp32, no_sync; it builds the model on
  *   the meta device, and to_empty() then gives a tied head storage of its own, except where fully_shard came before.
- * Megatron-DeepSpeed, NeMo-Megatron and Megatron-LM of 2021-23 ran unfused attention unless flash was asked for. */
+ * Megatron-DeepSpeed, NeMo-Megatron and Megatron-LM of 2021-23 ran unfused attention unless flash was asked for.
+ * Any other text: PyTorch's own defaults (foreach AdamW, eager cross entropy, SDPA's FlashAttention-2). */
 #define MEGATRON_RULES                                                                                                  \
     .runtime = "megatron", .optimizer = "adamw-fused", .loss = "fused", .selective = SELECTIVE_ATTENTION,               \
     .fused_matmuls = true
 #define EXECUTOR_RULES                                                                                                  \
     .runtime = "dtplan", .optimizer = "adamw-fused", .loss = "fused", .selective = SELECTIVE_POINTWISE,                 \
     .fused_matmuls = true, .attention = "flash"
+#define COMPOSER_RULES                                                                                                  \
+    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1", .reduce = "bf16",         \
+    .selective = SELECTIVE_MATMUL, .fsdp1 = true, .fsdp_syncs_always = true, .fused_matmuls = true
 static const struct framework frameworks[] = {
-    {.word = "llm-foundry", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1",
-     .reduce = "bf16", .selective = SELECTIVE_MATMUL, .fsdp1 = true, .fsdp_syncs_always = true, .fused_matmuls = true},
+    {.word = "llm-foundry", COMPOSER_RULES},
+    {.word = "Composer", COMPOSER_RULES},
     {.word = "torchtitan", .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",
      .selective = SELECTIVE_MATMUL, .fsdp_syncs_always = true, .keeps_root = true, .eager_loss = true},
     {.word = "fms-fsdp", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",
      .reduce = "bf16", .selective = SELECTIVE_EVERY_SECOND_BLOCK, .fsdp1 = true},
-    {.word = "PyTorch 2.", .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",
-     .selective = SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true},
+    {.word = "PyTorch 2.", .note = "architecture=", .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager",
+     .attention = "flash", .selective = SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true},
     {.word = "llmq", EXECUTOR_RULES},
     {.word = "llm.c", EXECUTOR_RULES},
     {.word = "Megatron-DeepSpeed", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
@@ -70,7 +75,7 @@ static const struct framework frameworks[] = {
     {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},
     {.word = "DeepSpeed", .runtime = "deepspeed", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",
      .selective = SELECTIVE_ATTENTION},
-    {.word = "", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash",
+    {.word = "", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",
      .selective = SELECTIVE_MATMUL},
 };
 
@@ -86,7 +91,7 @@ static const struct framework *framework_of(const struct dtp_run *run, struct dt
             return NULL;
         }
     const struct framework *found = frameworks;
-    while (!strcasestr(run->framework, found->word))
+    while (!strcasestr(run->framework, found->word) || (found->note && !strstr(run->notes, found->note)))
         found++;
     return found;
 }
@@ -193,12 +198,39 @@ static void write_model(struct writer *w, const struct dtp_transformer *shape)
     set_count(w, "seq", w->run->sequence);
 }
 
+/* Could the run have been on nodes of this machine? `exact`: of its full size. */
+static bool machine_suits(const struct dtp_run *run, const struct dtp_machine *machine, bool exact)
+{
+    uint64_t node = run->gpus_per_node ? run->gpus_per_node : machine->gpus;
+    node = node < run->gpus ? node : run->gpus;
+    bool linked = node == run->gpus || machine->network_bytes_per_s > 0 || run->node_network_gbit_per_s > 0;
+    return linked && node && run->gpus % node == 0 && (exact ? machine->gpus == node : machine->gpus >= node);
+}
+
+/* The first machine of that GPU, or of any, that suits; NULL leaves the refusal to the scenario. A machine of just the
+ * stated node size comes before a part of a larger one, whose network is meant for more GPUs. */
+static const struct dtp_machine *choose_machine(const struct dtp_run *run, const struct dtp_catalog *catalog)
+{
+    const struct dtp_gpu *gpu = dtp_catalog_gpu(catalog, run->gpu_key, NULL, 0, NULL);
+    for (int pass = 0; gpu && run->gpus && pass < 4; pass++) {
+        const char *held = pass < 2 ? gpu->key : "";
+        for (size_t i = 0; i < catalog->machine_count; i++)
+            if (strcmp(catalog->machines[i].gpu_key, held) == 0 &&
+                machine_suits(run, &catalog->machines[i], pass % 2 == 0 && run->gpus_per_node))
+                return &catalog->machines[i];
+    }
+    return NULL;
+}
+
 /* Nodes are filled one after the other: a job smaller than a node takes part of one. What is not stated (GPUs a node,
  * network) is that of the machine the GPU usually comes in. */
-static void write_cluster(struct writer *w)
+static void write_cluster(struct writer *w, const struct dtp_catalog *catalog)
 {
     const struct dtp_run *run = w->run;
+    const struct dtp_machine *machine = choose_machine(run, catalog);
     set(w, "gpu", "%s", run->gpu_key);
+    if (machine)
+        set(w, "machine", "%s", machine->key);
     set_count(w, "gpus", run->gpus);
     if (run->gpus_per_node)
         set_count(w, "gpus_per_node", run->gpus_per_node < run->gpus ? run->gpus_per_node : run->gpus);
@@ -416,7 +448,8 @@ static void write_kernels(struct writer *w)
 
 /* ---- the row --------------------------------------------------------------------------------------------------- */
 
-enum dtp_status dtp_run_settings(const struct dtp_run *run, struct dtp_scenario *scenario, struct dtp_faults *faults)
+enum dtp_status dtp_run_settings(const struct dtp_run *run, const struct dtp_catalog *catalog,
+                                 struct dtp_scenario *scenario, struct dtp_faults *faults)
 {
     struct dtp_transformer shape;
     struct writer w = {.run = run, .scenario = scenario, .faults = faults};
@@ -428,7 +461,7 @@ enum dtp_status dtp_run_settings(const struct dtp_run *run, struct dtp_scenario 
     enum dtp_status shaped = dtp_run_shape(run, &shape, faults);
     if (shaped == DTP_OK)
         write_model(&w, &shape);
-    write_cluster(&w);
+    write_cluster(&w, catalog);
     write_batch(&w);
     write_precision(&w);
     write_checkpointing(&w);
@@ -466,7 +499,7 @@ enum dtp_status dtp_run_job(const struct dtp_run *run, const struct dtp_catalog 
     struct dtp_scenario *scenario = NULL;
     enum dtp_status status = dtp_scenario_create(&scenario, faults);
     if (status == DTP_OK)
-        status = dtp_run_settings(run, scenario, faults);
+        status = dtp_run_settings(run, catalog, scenario, faults);
     if (status == DTP_OK)
         status = dtp_scenario_resolve(scenario, catalog, job, faults);
     if (status == DTP_OK)

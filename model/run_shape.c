@@ -36,9 +36,15 @@ static const struct family families[] = {
     {"vicuna", LLAMA, UNTIED},     {"alpaca", LLAMA, UNTIED},      {"mistral", LLAMA, UNTIED},
     {"yi", LLAMA, UNTIED},         {"baichuan", LLAMA, UNTIED},    {"smollm", LLAMA, TIED},
     {"deepseek", LLAMA, UNTIED},   {"granite", LLAMA, TIED},       {"olmo", LLAMA, UNTIED},
-    {"phi3", LLAMA, UNTIED},       {"gemma", LLAMA, TIED},         {"qwen", QWEN2, TIED_WHEN_SMALL},
-    {"qwen3", QWEN3, TIED_WHEN_SMALL},
+    {"phi3", LLAMA, UNTIED},       {"qwen", QWEN2, TIED_WHEN_SMALL},
+    {"qwen3", QWEN3, TIED_WHEN_SMALL}, {"gemma", LLAMA, TIED},
 };
+
+/* Families whose heads need not be hidden / heads wide; a run table has no column for it. */
+static const struct {
+    const char *prefix;
+    uint64_t head_dim;
+} wide_heads[] = {{"qwen3", 128}, {"gemma", 256}, {"mistralnemo", 128}};
 
 /* Mixture-of-experts and encoder models: their dimensions do not say what a decoder's do. */
 static const char *const foreign[] = {"mixtral", "dbrx",  "grok",   "arctic", "deepseekv2", "deepseekv3", "deepseekmoe",
@@ -68,6 +74,15 @@ static const struct family *family_of_name(const char *folded)
         if (starts_with(folded, families[i].prefix) && (!best || strlen(families[i].prefix) > strlen(best->prefix)))
             best = &families[i];
     return best;
+}
+
+/* Width of its heads where its name tells, else 0. */
+static uint64_t head_dim_of_name(const char *folded)
+{
+    for (size_t i = 0; i < sizeof wide_heads / sizeof *wide_heads; i++)
+        if (starts_with(folded, wide_heads[i].prefix))
+            return wide_heads[i].head_dim;
+    return 0;
 }
 
 /* The family of a row, or NULL for one that only the shape can tell. */
@@ -138,28 +153,34 @@ static void apply_style(struct dtp_transformer *shape, enum style style, uint64_
 struct variant {
     enum style style;
     bool tied;
+    uint64_t head_dim;
 };
+#define MOST_VARIANTS 8
 
-static size_t add_variants(struct variant *out, size_t used, enum style style, bool tied_first)
+static size_t add_variants(struct variant *out, size_t used, enum style style, bool tied_first, uint64_t head_dim)
 {
-    out[used] = (struct variant){style, tied_first};
-    out[used + 1] = (struct variant){style, !tied_first};
+    out[used] = (struct variant){style, tied_first, head_dim};
+    out[used + 1] = (struct variant){style, !tied_first, head_dim};
     return used + 2;
 }
 
 /* What the row's model may be, likeliest first. */
-static size_t list_variants(const struct dtp_run *run, const struct family *family, struct variant *out)
+static size_t list_variants(const struct dtp_run *run, const struct family *family, uint64_t wide, struct variant *out)
 {
+    uint64_t even = run->hidden / run->heads;
     if (!family) {
         bool gpt_first = run->ffn == 4 * run->hidden;
-        size_t used = add_variants(out, 0, gpt_first ? GPT : LLAMA, gpt_first);
-        return add_variants(out, used, gpt_first ? LLAMA : GPT, !gpt_first);
+        size_t used = add_variants(out, 0, gpt_first ? GPT : LLAMA, gpt_first, even);
+        return add_variants(out, used, gpt_first ? LLAMA : GPT, !gpt_first, even);
     }
     /* Qwen2(.5) ties its head up to 3B (hidden 2048), Qwen3 up to 4B (hidden 2560). */
     bool small = run->hidden <= (family->style == QWEN3 ? 2560 : 2048);
-    size_t used = add_variants(out, 0, family->style, family->tying == TIED || (family->tying == TIED_WHEN_SMALL && small));
+    bool tied = family->tying == TIED || (family->tying == TIED_WHEN_SMALL && small);
+    size_t used = add_variants(out, 0, family->style, tied, wide ? wide : even);
+    if (wide)
+        used = add_variants(out, used, family->style, tied, even);
     if (family->style == MPT)
-        used = add_variants(out, used, MPT_ALIBI, true);
+        used = add_variants(out, used, MPT_ALIBI, true, even);
     return used;
 }
 
@@ -171,7 +192,7 @@ static struct dtp_transformer build_variant(const struct dtp_run *run, struct va
     shape.hidden = run->hidden;
     shape.heads = run->heads;
     shape.kv_heads = run->kv_heads ? run->kv_heads : run->heads;
-    shape.head_dim = run->hidden / run->heads;
+    shape.head_dim = variant.head_dim;
     shape.ffn = run->ffn;
     shape.vocab = run->vocab;
     shape.tied_head = variant.tied;
@@ -219,7 +240,7 @@ static enum dtp_status check_dimensions(const struct dtp_run *run, const struct 
                                family->style != BLOOM && family->style != NEOX);
     if (!run->kv_heads && !run->params && grouped)
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "n_kv_heads is empty, and no params column confirms a guess");
-    if (run->heads && run->hidden % run->heads)
+    if (run->heads && run->hidden % run->heads && !head_dim_of_name(folded))
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "n_heads %" PRIu64 " do not divide hidden %" PRIu64, run->heads,
                            run->hidden);
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
@@ -237,8 +258,8 @@ enum dtp_status dtp_run_shape(const struct dtp_run *run, struct dtp_transformer 
     enum dtp_status status = check_dimensions(run, family, folded, faults);
     if (status)
         return status;
-    struct variant variants[4];
-    size_t count = list_variants(run, family, variants);
+    struct variant variants[MOST_VARIANTS];
+    size_t count = list_variants(run, family, head_dim_of_name(folded), variants);
     *out = build_variant(run, variants[0]);
     status = dtp_transformer_check(out, NULL, 0, faults);
     if (status || !run->params)

@@ -86,6 +86,8 @@ static void test_counts_are_exact(void **state)
         shaped("llama3.2-1b", 1498482688, 16, 2048, 32, 8, 8192, 128256, 4096),        /* untied by its count */
         shaped("gpt2-124m", 124475904, 12, 768, 12, 12, 3072, 50304, 1024),
         shaped("Bloom-176B", 176247271424, 70, 14336, 112, 112, 57344, 250880, 2048),
+        shaped("Qwen3-0.6B", 596049920, 28, 1024, 16, 8, 3072, 151936, 4096), /* heads of 128, not hidden / heads */
+        shaped("Gemma-7B", 8537680896, 28, 3072, 16, 16, 24576, 256000, 4096),
         shaped("unheard-of", 6738415616, 32, 4096, 32, 32, 11008, 32000, 2048),
     };
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
@@ -147,8 +149,11 @@ static void test_framework_rules(void **state)
     run.framework = "torchtitan (FSDP1)";
     assert_true(job_of(&run).plan.fsdp1);
     run.framework = "PyTorch 2.11 FSDP2";
+    run.notes = "architecture=llama";
     plan = job_of(&run).plan;
     assert_true(plan.fused_qkv && plan.fused_gate_up && !plan.fsdp1);
+    run.notes = ""; /* somebody else's PyTorch 2.11 */
+    assert_false(job_of(&run).plan.fused_qkv);
     run.framework = "HF Trainer, PyTorch FSDP";
     assert_true(job_of(&run).plan.fsdp1);
     run.strategy_key = "zero1";
@@ -245,6 +250,17 @@ static void test_cluster(void **state)
     cluster = job_of(&run).cluster;
     assert_int_equal(cluster.gpus_per_node, 8);
     assert_true(cluster.machine.network_bytes_per_s > 0);
+    run.gpus_per_node = 4; /* nodes of four have the network of four */
+    assert_string_equal(job_of(&run).cluster.machine.key, "hgx-h100-4");
+    run.gpu_key = "rtx-4090"; /* eight in one box: not the consumer's box of four */
+    run.gpus = run.gpus_per_node = 8;
+    assert_int_equal(job_of(&run).cluster.nodes, 1);
+    run.gpu_key = "gb200"; /* 128 GPUs are no whole number of racks of 72 */
+    run.gpus = 128;
+    run.gpus_per_node = 0;
+    assert_int_equal(job_of(&run).cluster.nodes, 2);
+    run.gpus_per_node = 7;
+    assert_refused(&run, "128");
 }
 
 static void test_offload(void **state)
