@@ -34,8 +34,7 @@ enum dtp_status dtp_backtest_predict(const struct dtp_run *run, const struct dtp
     out->matmul_dtype = job.plan.precision.compute;
     out->peak_flops_per_s = gpu->peak_flops_per_s[out->matmul_dtype];
     out->model_flops_per_token = dtp_transformer_model_flops_per_token(&job.transformer, job.plan.sequence);
-    out->step_tokens_per_gpu =
-        (double)job.plan.micro_batch * (double)job.plan.accumulate * (double)job.plan.sequence;
+    out->step_tokens_per_gpu = (double)job.plan.micro_batch * (double)job.plan.accumulate * (double)job.plan.sequence;
     dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &out->prediction);
     return DTP_OK;
 }
@@ -52,8 +51,7 @@ static void refuse(struct dtp_backtest_row *row, const struct dtp_faults *faults
     row->verdict = DTP_BACKTEST_REFUSED;
     snprintf(row->first_reason, sizeof row->first_reason, "%.199s", kept ? faults->text[0] : "refused");
     for (size_t i = 0; i < kept && used < sizeof row->reason; i++)
-        used += (size_t)snprintf(row->reason + used, sizeof row->reason - used, "%s%s", i ? "; " : "",
-                                 faults->text[i]);
+        used += (size_t)snprintf(row->reason + used, sizeof row->reason - used, "%s%s", i ? "; " : "", faults->text[i]);
 }
 
 static void compare(struct dtp_backtest_row *row, struct dtp_faults *faults)

@@ -37,18 +37,18 @@ struct dtp_backtest_forecast {
 };
 
 struct dtp_backtest_row {
-    struct dtp_run run;                  /* its text is borrowed from the backtest's table */
+    struct dtp_run run; /* its text is borrowed from the backtest's table */
     struct dtp_run_measured measured;
-    size_t source_group, dtype_group;    /* index into sources, dtypes; SIZE_MAX = in none */
-    bool predicted;                      /* `forecast` holds; a refused row may have one (nothing measured) */
+    size_t source_group, dtype_group; /* index into sources, dtypes; SIZE_MAX = in none */
+    bool predicted;                   /* `forecast` holds; a refused row may have one (nothing measured) */
     struct dtp_backtest_forecast forecast;
-    double measured_tokens_per_s_per_gpu; /* 0 = not measured; from the step time where only that is given */
-    double baseline_tokens_per_s_per_gpu; /* 0 = none */
-    double error_pct, baseline_error_pct;                   /* of tokens/s; NaN = none */
-    double memory_error_pct[DTP_RUN_MEMORY_COUNT];          /* NaN = none */
+    double measured_tokens_per_s_per_gpu;          /* 0 = not measured; from the step time where only that is given */
+    double baseline_tokens_per_s_per_gpu;          /* 0 = none */
+    double error_pct, baseline_error_pct;          /* of tokens/s; NaN = none */
+    double memory_error_pct[DTP_RUN_MEMORY_COUNT]; /* NaN = none */
     enum dtp_backtest_verdict verdict;
-    char reason[512];                    /* of a refusal; several are joined by "; " */
-    char first_reason[200];              /* the first of them: what refusals are counted by */
+    char reason[512];       /* of a refusal; several are joined by "; " */
+    char first_reason[200]; /* the first of them: what refusals are counted by */
 };
 
 /* One publication, or one publication's rows of one matmul dtype. */
@@ -72,7 +72,7 @@ struct dtp_backtest {
     size_t fit_count[3];                /* of the scored rows, by enum dtp_verdict; they ran, so oom is a false alarm */
     struct dtp_backtest_group *sources; /* in order of appearance */
     size_t source_count;
-    struct dtp_backtest_group *dtypes;  /* "source, dtype" for sources with rows of more than one dtype */
+    struct dtp_backtest_group *dtypes; /* "source, dtype" for sources with rows of more than one dtype */
     size_t dtype_count;
     struct dtp_backtest_refusal *refusals; /* most frequent first */
     size_t refusal_count;

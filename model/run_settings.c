@@ -25,46 +25,59 @@ struct framework {
     const char *reduce;    /* dtype of gradients on the wire under bf16 compute; NULL = the precision recipe's */
     enum selective selective;
     bool unfused_unless_asked; /* an empty flash_attention means none */
-    bool fsdp_syncs_always; /* reduces in every micro-step of an accumulation */
+    bool fsdp_syncs_always;    /* reduces in every micro-step of an accumulation */
     bool fsdp1, fused_matmuls;
-    bool reference_script;  /* of the H200 runs: its RoPE and its initialisation */
-    bool keeps_root;        /* FSDP2's root unit stays gathered from forward to backward */
-    bool eager_loss;        /* compile leaves the loss alone */
+    bool reference_script; /* of the H200 runs: its RoPE and its initialisation */
+    bool keeps_root;       /* FSDP2's root unit stays gathered from forward to backward */
+    bool eager_loss;       /* compile leaves the loss alone */
 };
 
 /* Megatron's, NeMo's and InternEvo's layers are fused kernels over a flat gradient buffer with a distributed optimizer:
- * the megatron rules. llmq is a C++/CUDA program of fused kernels without an autograd graph, as our executor is.
- *
- * llm-foundry: Composer's FSDP modes DEFAULT and PURE both reduce in bf16 (get_mixed_precision leaves reduce_dtype unset
- *   or sets it to bf16); its no_sync is for DDP models only, so FSDP reduces in every micro-step; MPT has one Wqkv, a
- *   FlashAttention-1 kernel (attn_impl triton, submit_benchmarks.py) and flash-attn's fused cross entropy; DecoupledAdamW
- *   runs one operation after the other, nearest to foreach.
- * torchtitan: reduces in fp32 and in every micro-step; SDPA of 2024; selective = op-SAC unless the notes say (layer);
- *   through 2024 its loss was not compiled and PyTorch kept the root unit.
- * fms-fsdp: its bfSixteen policy reduces in bf16; SDPA of 2024; selective = every k-th block (k is not stated: 2,
- *   or 1 where the job would not fit otherwise).
- * "PyTorch 2.x" with the note "architecture=": the script of h200_torch_runs.csv: fused QKV and gate+up, RoPE in fp32, no_sync; it builds the model on
- *   the meta device, and to_empty() then gives a tied head storage of its own, except where fully_shard came before.
- * Megatron-DeepSpeed, NeMo-Megatron and Megatron-LM of 2021-23 ran unfused attention unless flash was asked for.
- * Any other text: PyTorch's own defaults (foreach AdamW, eager cross entropy, SDPA's FlashAttention-2). */
-#define MEGATRON_RULES                                                                                                  \
-    .runtime = "megatron", .optimizer = "adamw-fused", .loss = "fused", .selective = SELECTIVE_ATTENTION,               \
+ * the megatron rules. Those of 2021-23 (Megatron-DeepSpeed, NeMo-Megatron, PTD-P) ran unfused attention unless flash
+ * was asked for. */
+#define MEGATRON_RULES                                                                                                 \
+    .runtime = "megatron", .optimizer = "adamw-fused", .loss = "fused", .selective = SELECTIVE_ATTENTION,              \
     .fused_matmuls = true
-#define EXECUTOR_RULES                                                                                                  \
-    .runtime = "dtplan", .optimizer = "adamw-fused", .loss = "fused", .selective = SELECTIVE_POINTWISE,                 \
+/* llmq is a C++/CUDA program of fused kernels without an autograd graph, as our executor is. */
+#define EXECUTOR_RULES                                                                                                 \
+    .runtime = "dtplan", .optimizer = "adamw-fused", .loss = "fused", .selective = SELECTIVE_POINTWISE,                \
     .fused_matmuls = true, .attention = "flash"
-#define COMPOSER_RULES                                                                                                  \
-    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1", .reduce = "bf16",         \
+/* llm-foundry on Composer: both FSDP modes, DEFAULT and PURE, reduce in bf16 (get_mixed_precision leaves reduce_dtype
+ * unset or sets it to bf16). Its no_sync is for DDP models only, so FSDP reduces in every micro-step. MPT has one Wqkv,
+ * a FlashAttention-1 kernel (attn_impl triton, submit_benchmarks.py) and flash-attn's fused cross entropy.
+ * DecoupledAdamW runs one operation after the other, nearest to foreach. */
+#define COMPOSER_RULES                                                                                                 \
+    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1", .reduce = "bf16",        \
     .selective = SELECTIVE_MATMUL, .fsdp1 = true, .fsdp_syncs_always = true, .fused_matmuls = true
+/* torchtitan reduces in fp32 and in every micro-step; through 2024 its loss was not compiled and PyTorch kept the root
+ * unit; "selective" is op-SAC unless the notes say (layer). */
+#define TORCHTITAN_RULES                                                                                               \
+    .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                            \
+    .selective = SELECTIVE_MATMUL, .fsdp_syncs_always = true, .keeps_root = true, .eager_loss = true
+/* fms-fsdp's policy bfSixteen reduces in bf16; "selective" is every k-th block (configurations.md), k not stated: 2, or
+ * 1 where the job would not fit otherwise. */
+#define FMS_RULES                                                                                                      \
+    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2", .reduce = "bf16",        \
+    .selective = SELECTIVE_EVERY_SECOND_BLOCK, .fsdp1 = true
+/* The script of h200_torch_runs.csv, known by its notes: fused QKV and gate+up, RoPE in fp32, no_sync. It builds the
+ * model on the meta device, and to_empty() then gives a tied head storage of its own, except where fully_shard came
+ * before. */
+#define SCRIPT_RULES                                                                                                   \
+    .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                             \
+    .selective = SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true
+/* Anybody else's PyTorch: its own defaults, SDPA's FlashAttention-2 among them. */
+#define TORCH_RULES                                                                                                    \
+    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",                          \
+    .selective = SELECTIVE_MATMUL
+#define DEEPSPEED_RULES                                                                                                \
+    .runtime = "deepspeed", .optimizer = "adamw", .loss = "eager", .attention = "flash2",                              \
+    .selective = SELECTIVE_ATTENTION
 static const struct framework frameworks[] = {
     {.word = "llm-foundry", COMPOSER_RULES},
     {.word = "Composer", COMPOSER_RULES},
-    {.word = "torchtitan", .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",
-     .selective = SELECTIVE_MATMUL, .fsdp_syncs_always = true, .keeps_root = true, .eager_loss = true},
-    {.word = "fms-fsdp", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",
-     .reduce = "bf16", .selective = SELECTIVE_EVERY_SECOND_BLOCK, .fsdp1 = true},
-    {.word = "PyTorch 2.", .note = "architecture=", .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager",
-     .attention = "flash", .selective = SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true},
+    {.word = "torchtitan", TORCHTITAN_RULES},
+    {.word = "fms-fsdp", FMS_RULES},
+    {.word = "PyTorch 2.", .note = "architecture=", SCRIPT_RULES},
     {.word = "llmq", EXECUTOR_RULES},
     {.word = "llm.c", EXECUTOR_RULES},
     {.word = "Megatron-DeepSpeed", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
@@ -73,15 +86,13 @@ static const struct framework frameworks[] = {
     {.word = "Megatron", MEGATRON_RULES, .attention = "flash"},
     {.word = "NeMo", MEGATRON_RULES, .attention = "flash"},
     {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},
-    {.word = "DeepSpeed", .runtime = "deepspeed", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",
-     .selective = SELECTIVE_ATTENTION},
-    {.word = "", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",
-     .selective = SELECTIVE_MATMUL},
+    {.word = "DeepSpeed", DEEPSPEED_RULES},
+    {.word = "", TORCH_RULES},
 };
 
 /* Programs whose runs none of the four runtimes describes. */
-static const char *const foreign[] = {"JAX", "MaxText", "Paxml", "Colossal", "MindSpore", "Paddle", "OneFlow", "Alpa",
-                                      "TensorFlow", "Praxis"};
+static const char *const foreign[] = {"JAX",    "MaxText", "Paxml",      "Colossal", "MindSpore",
+                                      "Paddle", "OneFlow", "TensorFlow", "Praxis"};
 
 static const struct framework *framework_of(const struct dtp_run *run, struct dtp_faults *faults)
 {
@@ -204,7 +215,7 @@ static bool machine_suits(const struct dtp_run *run, const struct dtp_machine *m
     uint64_t node = run->gpus_per_node ? run->gpus_per_node : machine->gpus;
     node = node < run->gpus ? node : run->gpus;
     bool linked = node == run->gpus || machine->network_bytes_per_s > 0 || run->node_network_gbit_per_s > 0;
-    return linked && node && run->gpus % node == 0 && (exact ? machine->gpus == node : machine->gpus >= node);
+    return linked && (exact ? machine->gpus == node : machine->gpus >= node);
 }
 
 /* The first machine of that GPU, or of any, that suits; NULL leaves the refusal to the scenario. A machine of just the
@@ -251,8 +262,10 @@ static uint64_t accumulation(struct writer *w)
     if (!run->accumulate && global % micro_step == 0)
         return global / micro_step;
     if (!run->accumulate || (global && micro_step * run->accumulate != global)) {
-        REFUSE(w, "micro_batch_per_gpu %" PRIu64 " x gpus %" PRIu64 " x grad_accum %" PRIu64
-               " does not give global_batch %" PRIu64, run->micro_batch, run->gpus, run->accumulate, global);
+        REFUSE(w,
+               "micro_batch_per_gpu %" PRIu64 " x gpus %" PRIu64 " x grad_accum %" PRIu64
+               " does not give global_batch %" PRIu64,
+               run->micro_batch, run->gpus, run->accumulate, global);
         return 1;
     }
     return run->accumulate;
@@ -410,11 +423,14 @@ static void write_offload(struct writer *w)
     bool executor = strcmp(runtime, "dtplan") == 0;
     bool params = in_set(text, "params"), optimizer = in_set(text, "optimizer");
     if (length != strlen(text) + 1)
-        REFUSE(w, "offload_key '%.60s' is no +-joined set of params, weights, master, optimizer, gradients, activations",
+        REFUSE(w,
+               "offload_key '%.60s' is no +-joined set of params, weights, master, optimizer, gradients, activations",
                text);
     else if (in_set(text, "activations") || in_set(text, "weights") || (executor && in_set(text, "gradients")))
         REFUSE(w, "offload of %s is not modelled%s",
-               in_set(text, "activations") ? "activations" : in_set(text, "weights") ? "weights" : "gradients",
+               in_set(text, "activations") ? "activations"
+               : in_set(text, "weights")   ? "weights"
+                                           : "gradients",
                executor ? " under the dtplan runtime" : "");
     else if (params && !executor)
         set(w, "offload", "params");
@@ -471,8 +487,8 @@ enum dtp_status dtp_run_settings(const struct dtp_run *run, const struct dtp_cat
 }
 
 /* A run that was published fitted its GPUs. So where the source leaves open how much was recomputed, a job whose
- * tensors alone (no context, no fragments) exceed the memory is not the job that ran: "selective" in blocks is then every
- * block, and not stated at all is refused. */
+ * tensors alone (no context, no fragments) exceed the memory is not the job that ran: "selective" in blocks is then
+ * every block, and not stated at all is refused. */
 static enum dtp_status settle_checkpointing(const struct dtp_run *run, const struct dtp_catalog *catalog,
                                             struct dtp_scenario *scenario, struct dtp_job *job,
                                             struct dtp_faults *faults)

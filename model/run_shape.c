@@ -26,18 +26,40 @@ struct family {
 };
 
 static const struct family families[] = {
-    {"gpt", GPT, TIED},            {"gptneox", NEOX, UNTIED},      {"pythia", NEOX, UNTIED},
-    {"opt", OPT, TIED},            {"bloom", BLOOM, TIED},         {"mpt", MPT, TIED},
-    {"mtnlg", GPT, TIED},          {"turingnlg", GPT, TIED},       {"cerebrasgpt", GPT, TIED},
-    {"starcoder", GPT, TIED},      {"santacoder", GPT, TIED},      {"falcon", FALCON, TIED},
-    {"nemotron", NEMOTRON, UNTIED},{"internlm", INTERNLM, UNTIED}, {"internlm2", LLAMA, UNTIED},
-    {"llama", LLAMA, UNTIED},      {"llama321b", LLAMA, TIED},     {"llama323b", LLAMA, TIED},
-    {"openllama", LLAMA, UNTIED},  {"tinyllama", LLAMA, UNTIED},   {"codellama", LLAMA, UNTIED},
-    {"vicuna", LLAMA, UNTIED},     {"alpaca", LLAMA, UNTIED},      {"mistral", LLAMA, UNTIED},
-    {"yi", LLAMA, UNTIED},         {"baichuan", LLAMA, UNTIED},    {"smollm", LLAMA, TIED},
-    {"deepseek", LLAMA, UNTIED},   {"granite", LLAMA, TIED},       {"olmo", LLAMA, UNTIED},
-    {"phi3", LLAMA, UNTIED},       {"qwen", QWEN2, TIED_WHEN_SMALL},
-    {"qwen3", QWEN3, TIED_WHEN_SMALL}, {"gemma", LLAMA, TIED},
+    {"gpt", GPT, TIED},
+    {"gptneox", NEOX, UNTIED},
+    {"pythia", NEOX, UNTIED},
+    {"opt", OPT, TIED},
+    {"bloom", BLOOM, TIED},
+    {"mpt", MPT, TIED},
+    {"mtnlg", GPT, TIED},
+    {"turingnlg", GPT, TIED},
+    {"cerebrasgpt", GPT, TIED},
+    {"starcoder", GPT, TIED},
+    {"santacoder", GPT, TIED},
+    {"falcon", FALCON, TIED},
+    {"nemotron", NEMOTRON, UNTIED},
+    {"internlm", INTERNLM, UNTIED},
+    {"internlm2", LLAMA, UNTIED},
+    {"llama", LLAMA, UNTIED},
+    {"llama321b", LLAMA, TIED},
+    {"llama323b", LLAMA, TIED},
+    {"openllama", LLAMA, UNTIED},
+    {"tinyllama", LLAMA, UNTIED},
+    {"codellama", LLAMA, UNTIED},
+    {"vicuna", LLAMA, UNTIED},
+    {"alpaca", LLAMA, UNTIED},
+    {"mistral", LLAMA, UNTIED},
+    {"yi", LLAMA, UNTIED},
+    {"baichuan", LLAMA, UNTIED},
+    {"smollm", LLAMA, TIED},
+    {"deepseek", LLAMA, UNTIED},
+    {"granite", LLAMA, TIED},
+    {"olmo", LLAMA, UNTIED},
+    {"phi3", LLAMA, UNTIED},
+    {"qwen", QWEN2, TIED_WHEN_SMALL},
+    {"qwen3", QWEN3, TIED_WHEN_SMALL},
+    {"gemma", LLAMA, TIED},
 };
 
 /* Families whose heads need not be hidden / heads wide; a run table has no column for it. */
@@ -47,9 +69,10 @@ static const struct {
 } wide_heads[] = {{"qwen3", 128}, {"gemma", 256}, {"mistralnemo", 128}};
 
 /* Mixture-of-experts and encoder models: their dimensions do not say what a decoder's do. */
-static const char *const foreign[] = {"mixtral", "dbrx",  "grok",   "arctic", "deepseekv2", "deepseekv3", "deepseekmoe",
-                                      "gptoss",  "bert",  "t5",     "vit",    "llama4scout", "llama4maverick", "switch",
-                                      "roberta", "mamba", "rwkv",   "glam",   "qwen3moe"};
+static const char *const foreign[] = {"mixtral",    "dbrx",        "grok",           "arctic",  "deepseekv2",
+                                      "deepseekv3", "deepseekmoe", "gptoss",         "bert",    "t5",
+                                      "vit",        "llama4scout", "llama4maverick", "switch",  "roberta",
+                                      "mamba",      "rwkv",        "glam",           "qwen3moe"};
 
 /* "Meta-Llama/Llama-3.1_8B" -> "llama318b": what follows the last '/', letters and digits only, in lower case. */
 static void fold_name(const char *name, char *out, size_t bytes)
@@ -231,18 +254,19 @@ static enum dtp_status check_dimensions(const struct dtp_run *run, const struct 
     const struct {
         const char *name;
         uint64_t value;
-    } needed[] = {{"n_layers", run->layers}, {"hidden", run->hidden},     {"n_heads", run->heads},
-                  {"ffn_hidden", run->ffn},  {"vocab", run->vocab},       {"seq_len", run->sequence}};
+    } needed[] = {{"n_layers", run->layers}, {"hidden", run->hidden}, {"n_heads", run->heads},
+                  {"ffn_hidden", run->ffn},  {"vocab", run->vocab},   {"seq_len", run->sequence}};
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (!needed[i].value)
             status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s is empty", needed[i].name);
     bool grouped = !family || (family->style != GPT && family->style != MPT && family->style != OPT &&
                                family->style != BLOOM && family->style != NEOX);
     if (!run->kv_heads && !run->params && grouped)
-        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "n_kv_heads is empty, and no params column confirms a guess");
+        status =
+            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "n_kv_heads is empty, and no params column confirms a guess");
     if (run->heads && run->hidden % run->heads && !head_dim_of_name(folded))
-        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "n_heads %" PRIu64 " do not divide hidden %" PRIu64, run->heads,
-                           run->hidden);
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "n_heads %" PRIu64 " do not divide hidden %" PRIu64,
+                           run->heads, run->hidden);
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
         if (starts_with(folded, foreign[i]))
             status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "model '%.40s' is no dense decoder; not modelled",

@@ -105,7 +105,7 @@ enum dtp_status dtp_run_read(const struct dtp_table *table, size_t row, const st
     DTP_RUN_TEXT_TABLE(READ_TEXT)
 #undef READ_TEXT
     i = 0;
-#define READ_COUNT(field, column, needed) \
+#define READ_COUNT(field, column, needed)                                                                              \
     read_count(table, row, columns->count[i++], column, &out->field, faults, &status);
     DTP_RUN_COUNT_TABLE(READ_COUNT)
 #undef READ_COUNT
@@ -147,8 +147,8 @@ enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row,
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
         out->memory_bytes[kind] = 0;
         if (memory_kinds[kind].column && columns->memory[kind] >= 0)
-            read_positive(table, row, columns->memory[kind], memory_kinds[kind].column, &out->memory_bytes[kind], faults,
-                          &status);
+            read_positive(table, row, columns->memory[kind], memory_kinds[kind].column, &out->memory_bytes[kind],
+                          faults, &status);
     }
     enum dtp_status rounded = read_rounded_memory(table, row, columns, out, faults);
     return status > rounded ? status : rounded;

@@ -1,9 +1,9 @@
 /* Measured training runs: the rows of a run table, split into what was run and what was measured.
  *
  * One CSV row describes a run (model, machine, strategy: struct dtp_run) and what came out of it (tokens/s, step time,
- * memory: struct dtp_run_measured). The two are read by two functions into two structs so that a predictor that is given
- * the first cannot look at the second; tests/test_backtest.c scrambles every measured column and asks for the same
- * predictions to the last bit. Columns go by name, in any order; columns not named here are ignored.
+ * memory: struct dtp_run_measured). The two are read by two functions into two structs so that a predictor that is
+ * given the first cannot look at the second; tests/test_backtest.c scrambles every measured column and asks for the
+ * same predictions to the last bit. Columns go by name, in any order; columns not named here are ignored.
  *
  * Text is borrowed from the table, "" where the column is absent or the field empty; counts are 0 then. */
 #ifndef DTP_RUN_TABLE_H
@@ -14,40 +14,40 @@
 #include "table.h"
 
 /* X(field, column, needed): a table without a needed column is no run table and is refused whole. */
-#define DTP_RUN_TEXT_TABLE(X)                            \
-    X(id, "id", true)                                    \
-    X(source, "source", true)                            \
-    X(model_name, "model_name", true)                    \
-    X(framework, "framework", true)                      \
-    X(gpu_key, "gpu_key", true)                          \
-    X(strategy_key, "strategy_key", true)                \
-    X(offload_key, "offload_key", false)                 \
-    X(param_dtype, "param_dtype", false)                 \
-    X(checkpointing, "activation_checkpointing", false)  \
-    X(fp8, "fp8", false)                                 \
-    X(flash_attention, "flash_attention", false)         \
-    X(compile, "compile", false)                         \
+#define DTP_RUN_TEXT_TABLE(X)                                                                                          \
+    X(id, "id", true)                                                                                                  \
+    X(source, "source", true)                                                                                          \
+    X(model_name, "model_name", true)                                                                                  \
+    X(framework, "framework", true)                                                                                    \
+    X(gpu_key, "gpu_key", true)                                                                                        \
+    X(strategy_key, "strategy_key", true)                                                                              \
+    X(offload_key, "offload_key", false)                                                                               \
+    X(param_dtype, "param_dtype", false)                                                                               \
+    X(checkpointing, "activation_checkpointing", false)                                                                \
+    X(fp8, "fp8", false)                                                                                               \
+    X(flash_attention, "flash_attention", false)                                                                       \
+    X(compile, "compile", false)                                                                                       \
     X(notes, "notes", false)
 
 /* Whole numbers from 1 up. */
-#define DTP_RUN_COUNT_TABLE(X)                      \
-    X(params, "params", false)                      \
-    X(layers, "n_layers", true)                     \
-    X(hidden, "hidden", true)                       \
-    X(heads, "n_heads", true)                       \
-    X(kv_heads, "n_kv_heads", false)                \
-    X(ffn, "ffn_hidden", true)                      \
-    X(vocab, "vocab", true)                         \
-    X(sequence, "seq_len", true)                    \
-    X(gpus, "gpus", true)                           \
-    X(gpus_per_node, "gpus_per_node", false)        \
-    X(tp, "tp", false)                              \
-    X(pp, "pp", false)                              \
-    X(cp, "cp", false)                              \
-    X(dp, "dp", false)                              \
-    X(micro_batch, "micro_batch_per_gpu", true)     \
-    X(accumulate, "grad_accum", false)              \
-    X(global_batch, "global_batch", false)          \
+#define DTP_RUN_COUNT_TABLE(X)                                                                                         \
+    X(params, "params", false)                                                                                         \
+    X(layers, "n_layers", true)                                                                                        \
+    X(hidden, "hidden", true)                                                                                          \
+    X(heads, "n_heads", true)                                                                                          \
+    X(kv_heads, "n_kv_heads", false)                                                                                   \
+    X(ffn, "ffn_hidden", true)                                                                                         \
+    X(vocab, "vocab", true)                                                                                            \
+    X(sequence, "seq_len", true)                                                                                       \
+    X(gpus, "gpus", true)                                                                                              \
+    X(gpus_per_node, "gpus_per_node", false)                                                                           \
+    X(tp, "tp", false)                                                                                                 \
+    X(pp, "pp", false)                                                                                                 \
+    X(cp, "cp", false)                                                                                                 \
+    X(dp, "dp", false)                                                                                                 \
+    X(micro_batch, "micro_batch_per_gpu", true)                                                                        \
+    X(accumulate, "grad_accum", false)                                                                                 \
+    X(global_batch, "global_batch", false)                                                                             \
     X(shard_group, "shard_group", false)
 
 struct dtp_run {
@@ -63,11 +63,11 @@ struct dtp_run {
 
 /* Kinds of memory figure, each with the prediction it is compared with.
  * X(enum suffix, mem_kind word, byte column or NULL) */
-#define DTP_RUN_MEMORY_TABLE(X)                                  \
-    X(ALLOCATED, "allocated", "peak_allocated_bytes")            \
-    X(RESERVED, "reserved", "peak_reserved_bytes")               \
-    X(NVIDIA_SMI, "nvidia-smi", NULL)                            \
-    X(DEVICE, "device", "device_used_bytes")                     \
+#define DTP_RUN_MEMORY_TABLE(X)                                                                                        \
+    X(ALLOCATED, "allocated", "peak_allocated_bytes")                                                                  \
+    X(RESERVED, "reserved", "peak_reserved_bytes")                                                                     \
+    X(NVIDIA_SMI, "nvidia-smi", NULL)                                                                                  \
+    X(DEVICE, "device", "device_used_bytes")                                                                           \
     X(AFTER_INIT, "after_init", "after_init_allocated_bytes")
 enum dtp_run_memory {
 #define DTP_RUN_MEMORY_ENUM(suffix, word, column) DTP_RUN_##suffix,

@@ -51,9 +51,10 @@ static void write_memory(FILE *file, const struct dtp_backtest_row *row)
 static void write_parts(FILE *file, const struct dtp_backtest_row *row)
 {
     const struct dtp_time *t = &row->forecast.prediction.time;
-    const double parts[] = {t->matmul_s,      t->attention_s, t->memory_bound_s,  t->loss_s,
-                            t->recompute_s,   t->host_launch_s, t->compute_s,     t->optimizer_s,
-                            t->communication_s, t->exposed_communication_s, t->exposed_offload_s};
+    const double parts[] = {
+        t->matmul_s,         t->attention_s, t->memory_bound_s, t->loss_s,          t->recompute_s,
+        t->host_launch_s,    t->compute_s,   t->optimizer_s,    t->communication_s, t->exposed_communication_s,
+        t->exposed_offload_s};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         write_value(file, row->predicted, parts[i]);
 }
@@ -102,7 +103,8 @@ static FILE *open_beside(const char *path, char **temporary)
     return fopen(*temporary, "wx");
 }
 
-enum dtp_status dtp_backtest_write_rows(const char *path, const struct dtp_backtest *backtest, struct dtp_faults *faults)
+enum dtp_status dtp_backtest_write_rows(const char *path, const struct dtp_backtest *backtest,
+                                        struct dtp_faults *faults)
 {
     char *temporary = NULL;
     FILE *file = open_beside(path, &temporary);

@@ -114,9 +114,9 @@ static void print_row(FILE *file, const struct dtp_backtest_row *row)
     char error[16], baseline[16];
     fprintf(file, "  %-14.14s %8s %8s  %9.0f %9.0f  %.24s s%llu b%llu, %llu x %s, %s %s\n", run->id,
             percent(row->error_pct, error), percent(row->baseline_error_pct, baseline),
-            row->forecast.prediction.throughput.tokens_per_s_per_gpu, row->measured_tokens_per_s_per_gpu, run->model_name,
-            (unsigned long long)run->sequence, (unsigned long long)run->micro_batch, (unsigned long long)run->gpus,
-            row->forecast.gpu_key, run->strategy_key, run->checkpointing);
+            row->forecast.prediction.throughput.tokens_per_s_per_gpu, row->measured_tokens_per_s_per_gpu,
+            run->model_name, (unsigned long long)run->sequence, (unsigned long long)run->micro_batch,
+            (unsigned long long)run->gpus, row->forecast.gpu_key, run->strategy_key, run->checkpointing);
 }
 
 static void print_worst(FILE *file, const struct dtp_backtest *backtest, size_t worst)

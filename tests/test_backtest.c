@@ -37,9 +37,9 @@ static int drop_catalog(void **state)
 /* ---- the fixture, changed --------------------------------------------------------------------------------------- */
 
 struct change {
-    const char *drop;                          /* a column left out */
-    bool reversed, extra;                      /* columns in reverse order; one nobody knows */
-    size_t row;                                /* whose `column` is set to `value` */
+    const char *drop;     /* a column left out */
+    bool reversed, extra; /* columns in reverse order; one nobody knows */
+    size_t row;           /* whose `column` is set to `value` */
     const char *column, *value;
     const char *(*replace)(const char *column, size_t row, const char *value);
     bool last_row_twice;
@@ -196,45 +196,46 @@ static void test_a_table_without_rows(void **state)
 }
 
 /* One changed field of row a-1 refuses that row with this reason and leaves the others alone. */
+static const struct {
+    const char *column, *value, *reason;
+} bad_fields[] = {
+    {"n_layers", "many", "n_layers 'many' is no whole number"},
+    {"hidden", "-4096", "hidden '-4096' is no whole number"},
+    {"gpus", "1.5", "gpus '1.5' is no whole number"},
+    {"gpus", "", "gpus is empty"},
+    {"micro_batch_per_gpu", "", "micro_batch_per_gpu is empty"},
+    {"vocab", "", "vocab is empty"},
+    {"params", "7e9", "params column says 7000000000 (3.7 % off, 2 % allowed)"},
+    {"gpu_key", "h1000", "h1000"},
+    {"strategy_key", "", "strategy_key is empty"},
+    {"strategy_key", "magic", "magic"},
+    {"strategy_key", "single", "single contradicts gpus 8"},
+    {"pp", "4", "pipeline parallel 4 is not modelled yet"},
+    {"cp", "2", "context parallel 2 is not modelled yet"},
+    {"dp", "4", "dp 4 is not gpus 8"},
+    {"global_batch", "17", "does not give global_batch 17"},
+    {"offload_key", "activations", "offload of activations is not modelled"},
+    {"offload_key", "spoons", "offload_key 'spoons' is no"},
+    {"param_dtype", "int4", "param_dtype 'int4' is unknown"},
+    {"fp8", "maybe", "fp8 'maybe' is neither 0 nor 1"},
+    {"activation_checkpointing", "sometimes", "sometimes"},
+    {"framework", "JAX/MaxText", "framework 'JAX/MaxText' is not modelled"},
+    {"model_name", "Mixtral-8x7B", "no dense decoder"},
+    {"tokens_per_s_per_gpu", "nan", "tokens_per_s_per_gpu 'nan' is no positive number"},
+    {"tokens_per_s_per_gpu", "-5", "tokens_per_s_per_gpu '-5' is no positive number"},
+    {"mem_kind", "guessed", "mem_kind 'guessed' is unknown"},
+    {"id", "", "id is empty"},
+};
+
 static void test_a_bad_field_refuses_its_row(void **state)
 {
     (void)state;
-    static const struct {
-        const char *column, *value, *reason;
-    } cases[] = {
-        {"n_layers", "many", "n_layers 'many' is no whole number"},
-        {"hidden", "-4096", "hidden '-4096' is no whole number"},
-        {"gpus", "1.5", "gpus '1.5' is no whole number"},
-        {"gpus", "", "gpus is empty"},
-        {"micro_batch_per_gpu", "", "micro_batch_per_gpu is empty"},
-        {"vocab", "", "vocab is empty"},
-        {"params", "7e9", "params column says 7000000000 (3.7 % off, 2 % allowed)"},
-        {"gpu_key", "h1000", "h1000"},
-        {"strategy_key", "", "strategy_key is empty"},
-        {"strategy_key", "magic", "magic"},
-        {"strategy_key", "single", "single contradicts gpus 8"},
-        {"pp", "4", "pipeline parallel 4 is not modelled yet"},
-        {"cp", "2", "context parallel 2 is not modelled yet"},
-        {"dp", "4", "dp 4 is not gpus 8"},
-        {"global_batch", "17", "does not give global_batch 17"},
-        {"offload_key", "activations", "offload of activations is not modelled"},
-        {"offload_key", "spoons", "offload_key 'spoons' is no"},
-        {"param_dtype", "int4", "param_dtype 'int4' is unknown"},
-        {"fp8", "maybe", "fp8 'maybe' is neither 0 nor 1"},
-        {"activation_checkpointing", "sometimes", "sometimes"},
-        {"framework", "JAX/MaxText", "framework 'JAX/MaxText' is not modelled"},
-        {"model_name", "Mixtral-8x7B", "no dense decoder"},
-        {"tokens_per_s_per_gpu", "nan", "tokens_per_s_per_gpu 'nan' is no positive number"},
-        {"tokens_per_s_per_gpu", "-5", "tokens_per_s_per_gpu '-5' is no positive number"},
-        {"mem_kind", "guessed", "mem_kind 'guessed' is unknown"},
-        {"id", "", "id is empty"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof bad_fields / sizeof *bad_fields; i++) {
         struct dtp_backtest *backtest =
-            run_changed(&(struct change){.row = 0, .column = cases[i].column, .value = cases[i].value});
-        if (!strstr(backtest->rows[0].reason, cases[i].reason))
-            fail_msg("%s = '%s': '%s' does not say '%s'", cases[i].column, cases[i].value, backtest->rows[0].reason,
-                     cases[i].reason);
+            run_changed(&(struct change){.row = 0, .column = bad_fields[i].column, .value = bad_fields[i].value});
+        if (!strstr(backtest->rows[0].reason, bad_fields[i].reason))
+            fail_msg("%s = '%s': '%s' does not say '%s'", bad_fields[i].column, bad_fields[i].value,
+                     backtest->rows[0].reason, bad_fields[i].reason);
         assert_int_equal(backtest->scored, 3);
         assert_int_equal(backtest->refused, 2);
         assert_true(isnan(backtest->rows[0].error_pct));
@@ -289,9 +290,10 @@ static void test_only(void **state)
 /* ---- blindness -------------------------------------------------------------------------------------------------- */
 
 static const char *const measured_columns[] = {
-    "tokens_per_s_per_gpu", "tflops_per_gpu",     "mfu_pct",           "step_time_s",
-    "peak_mem_gib",         "peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes",
-    "after_init_allocated_bytes", "step_time_min_s", "step_time_max_s"};
+    "tokens_per_s_per_gpu", "tflops_per_gpu",    "mfu_pct",
+    "step_time_s",          "peak_mem_gib",      "peak_allocated_bytes",
+    "peak_reserved_bytes",  "device_used_bytes", "after_init_allocated_bytes",
+    "step_time_min_s",      "step_time_max_s"};
 
 static const char *scramble(const char *column, size_t row, const char *value)
 {
@@ -390,7 +392,8 @@ static void test_baseline_by_hand(void **state)
     double mfu[2];
     for (size_t i = 0; i < 2; i++) {
         const struct dtp_backtest_row *row = &backtest->rows[i];
-        mfu[i] = row->measured_tokens_per_s_per_gpu * row->forecast.model_flops_per_token / row->forecast.peak_flops_per_s;
+        mfu[i] =
+            row->measured_tokens_per_s_per_gpu * row->forecast.model_flops_per_token / row->forecast.peak_flops_per_s;
         assert_true(mfu[i] > 0.2 && mfu[i] < 0.7);
     }
     for (size_t i = 0; i < 2; i++)

@@ -29,11 +29,29 @@ static int drop_catalog(void **state)
 /* Llama-2-7B under torchtitan on one node. */
 static struct dtp_run plain_run(void)
 {
-    return (struct dtp_run){
-        .id = "x", .source = "s", .model_name = "Llama-2-7B", .framework = "torchtitan (FSDP2)", .gpu_key = "h100-sxm",
-        .strategy_key = "full_shard", .offload_key = "none", .param_dtype = "bf16", .checkpointing = "none", .fp8 = "0",
-        .flash_attention = "", .compile = "", .notes = "", .params = 6738415616, .layers = 32, .hidden = 4096,
-        .heads = 32, .kv_heads = 32, .ffn = 11008, .vocab = 32000, .sequence = 2048, .gpus = 8, .micro_batch = 2};
+    return (struct dtp_run){.id = "x",
+                            .source = "s",
+                            .model_name = "Llama-2-7B",
+                            .framework = "torchtitan (FSDP2)",
+                            .gpu_key = "h100-sxm",
+                            .strategy_key = "full_shard",
+                            .offload_key = "none",
+                            .param_dtype = "bf16",
+                            .checkpointing = "none",
+                            .fp8 = "0",
+                            .flash_attention = "",
+                            .compile = "",
+                            .notes = "",
+                            .params = 6738415616,
+                            .layers = 32,
+                            .hidden = 4096,
+                            .heads = 32,
+                            .kv_heads = 32,
+                            .ffn = 11008,
+                            .vocab = 32000,
+                            .sequence = 2048,
+                            .gpus = 8,
+                            .micro_batch = 2};
 }
 
 static struct dtp_job job_of(const struct dtp_run *run)
@@ -77,13 +95,13 @@ static void test_counts_are_exact(void **state)
 {
     (void)state;
     const struct dtp_run runs[] = {
-        shaped("MPT-7b", 6658859008, 32, 4096, 32, 32, 16384, 50368, 2048), /* biases, learned table, tied */
+        shaped("MPT-7b", 6658859008, 32, 4096, 32, 32, 16384, 50368, 2048),          /* biases, learned table, tied */
         shaped("mosaicml/mpt-7b", 6649286656, 32, 4096, 32, 32, 16384, 50432, 2048), /* ALiBi, no bias, tied */
         shaped("Qwen2.5-0.5B", 494032768, 24, 896, 14, 2, 4864, 151936, 1024),
         shaped("Qwen2.5-7B", 7615616512, 28, 3584, 28, 4, 18944, 152064, 1024),
         shaped("meta-llama/Llama-3.1_8B", 8030261248, 32, 4096, 32, 8, 14336, 128256, 8192),
-        shaped("Llama-3.2-1B", 1235814400, 16, 2048, 32, 8, 8192, 128256, 4096),       /* tied */
-        shaped("llama3.2-1b", 1498482688, 16, 2048, 32, 8, 8192, 128256, 4096),        /* untied by its count */
+        shaped("Llama-3.2-1B", 1235814400, 16, 2048, 32, 8, 8192, 128256, 4096), /* tied */
+        shaped("llama3.2-1b", 1498482688, 16, 2048, 32, 8, 8192, 128256, 4096),  /* untied by its count */
         shaped("gpt2-124m", 124475904, 12, 768, 12, 12, 3072, 50304, 1024),
         shaped("Bloom-176B", 176247271424, 70, 14336, 112, 112, 57344, 250880, 2048),
         shaped("Qwen3-0.6B", 596049920, 28, 1024, 16, 8, 3072, 151936, 4096), /* heads of 128, not hidden / heads */
@@ -286,10 +304,14 @@ static void test_offload(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts_are_exact), cmocka_unit_test(test_shapes_that_are_refused),
-        cmocka_unit_test(test_notes_decide_the_architecture), cmocka_unit_test(test_framework_rules),
-        cmocka_unit_test(test_precision), cmocka_unit_test(test_checkpointing),
-        cmocka_unit_test(test_batch), cmocka_unit_test(test_cluster),
+        cmocka_unit_test(test_counts_are_exact),
+        cmocka_unit_test(test_shapes_that_are_refused),
+        cmocka_unit_test(test_notes_decide_the_architecture),
+        cmocka_unit_test(test_framework_rules),
+        cmocka_unit_test(test_precision),
+        cmocka_unit_test(test_checkpointing),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_cluster),
         cmocka_unit_test(test_offload),
     };
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
