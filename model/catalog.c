@@ -110,6 +110,15 @@ static const void *find_key(const struct keyed *keyed, const char *name)
     return NULL;
 }
 
+/* An alias beside the key it stands for would only fill the list; one of another kind of table is no answer. */
+static bool is_offered(const struct dtp_nearest *nearest, const char *key)
+{
+    bool found = !key;
+    for (size_t i = 0; i < nearest->count; i++)
+        found = found || nearest->names[i] == key;
+    return found;
+}
+
 static void refuse_name(const struct dtp_catalog *catalog, const struct keyed *keyed, const char *name,
                         const char *where, size_t line, struct dtp_faults *faults)
 {
@@ -119,7 +128,7 @@ static void refuse_name(const struct dtp_catalog *catalog, const struct keyed *k
     for (size_t i = 0; i < keyed->count; i++)
         dtp_nearest_offer(&nearest, key_at(keyed, i));
     for (size_t i = 0; i < catalog->alias_count; i++)
-        if (find_key(keyed, catalog->aliases[i].key))
+        if (!is_offered(&nearest, find_key(keyed, catalog->aliases[i].key)))
             dtp_nearest_offer(&nearest, catalog->aliases[i].alias);
     dtp_nearest_text(&nearest, nearest_text, sizeof nearest_text);
     dtp_fault(faults, DTP_BAD_INPUT, where, line, "unknown %s '%.64s'; %s%s`dtplan catalog %s` lists them",
