@@ -4,7 +4,8 @@
 
 #include "program.h"
 
-/* Issue-order lifetime of a buffer: [first, last] operation indices; persistent buffers span the step. */
+/* Issue-order lifetime of a buffer: [first, last] operation indices, those that allocate and free it; persistent buffers
+ * span the step. */
 struct dtp_lifetime {
     uint32_t first, last;
 };

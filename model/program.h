@@ -2,8 +2,11 @@
  *
  * Lowering writes it, the verifier and the simulator read it, the executor runs it. The list is in the order in which
  * the host issues operations. An operation starts when it has been issued, the operation before it on its stream is done
- * and its dependencies are done. Buffers have a size, an owner and a pool; ALLOC and FREE say when the host's allocator
- * hands them out and takes them back. Data parallel ranks share one program.
+ * and its dependencies are done. Buffers have a size, an owner and a pool. Operands say when the host's allocator hands
+ * them out and takes them back: those marked DTP_ALLOC, in their order, as the operation is issued and before it uses
+ * them, those marked DTP_FREE right after it was issued. So most of a step needs no operations for memory alone, which
+ * would be two of three; DTP_OP_ALLOC and DTP_OP_FREE stand where memory moves without other work (their operands have
+ * no read or write). Data parallel ranks share one program.
  *
  * Build with dtp_program_create, dtp_program_add_*, dtp_program_seal; immutable after that. All memory of a program
  * lies in one arena freed by dtp_program_destroy; returned pointers are borrowed from it. */
@@ -60,7 +63,7 @@ struct dtp_buffer {
     enum dtp_space space;
     enum dtp_stream pool;        /* stream whose allocator pool it comes from */
     uint16_t layer, micro_step;  /* DTP_NO_LAYER / 0 */
-    bool persistent;             /* alive before, during and after the step; has no ALLOC or FREE */
+    bool persistent;             /* alive before, during and after the step; never marked ALLOC or FREE */
 };
 #define DTP_NO_LAYER UINT16_MAX
 
@@ -69,10 +72,11 @@ struct dtp_program_group {
     uint32_t ranks, stride;      /* ranks `stride` apart; stride 1 = consecutive */
 };
 
-enum dtp_access { DTP_READ = 1, DTP_WRITE = 2, DTP_UPDATE = 3 };
+/* Bits. A result is DTP_ALLOC | DTP_WRITE, a last use DTP_READ | DTP_FREE, a workspace all four of ALLOC, UPDATE, FREE. */
+enum dtp_access { DTP_READ = 1, DTP_WRITE = 2, DTP_UPDATE = 3, DTP_ALLOC = 4, DTP_FREE = 8 };
 struct dtp_operand {
     dtp_buffer_id buffer;
-    enum dtp_access access;
+    uint32_t access; /* enum dtp_access bits; a buffer occurs once in an operation */
 };
 
 /* What an operation asks of the machine; fields that its class does not use are 0. */

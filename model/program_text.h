@@ -4,7 +4,7 @@
  *   group 0 ranks 8 stride 1
  *   buffer 3 qkv bytes 100663296 owner activations space device pool compute layer 0 micro 0
  *   buffer 0 params bytes 3500000000 owner params space device pool compute persistent
- *   op 17 matmul compute layer 0 micro 0 reads 2 5 writes 3 after 14 m 8192 n 6144 k 2048 flops 206158430208 dtype bf16 name "qkv"
+ *   op 17 matmul compute layer 0 micro 0 reads 2 5 writes 3 allocs 3 frees 2 after 14 m 8192 n 6144 k 2048 flops 206158430208 dtype bf16 name "qkv"
  *
  * Numbers print so that reading gives the same bits. Any corruption is refused with its line and a reason. */
 #ifndef DTP_PROGRAM_TEXT_H

@@ -4,7 +4,7 @@
 
 #include "program.h"
 
-/* Refuses, all faults at once (op, buffer, reason): use of a buffer before ALLOC or after FREE in issue order; two
+/* Refuses, all faults at once (op, buffer, reason): use of a buffer before it is allocated or after it is freed in issue order; two
  * operations of different streams that touch a buffer, one writing, with no path of dependencies between them (a
  * race); a free or a reuse of memory another stream may still read; collectives of one group whose order is not fixed;
  * reads of bytes nobody wrote; a buffer allocated twice or never freed. Linear in operations times streams (vector
