@@ -33,7 +33,10 @@ enum dtp_status dtp_backtest_predict(const struct dtp_run *run, const struct dtp
     memcpy(out->gpu_key, gpu->key, sizeof out->gpu_key);
     out->matmul_dtype = job.plan.precision.compute;
     out->peak_flops_per_s = gpu->peak_flops_per_s[out->matmul_dtype];
-    out->model_flops_per_token = dtp_transformer_model_flops_per_token(&job.transformer, job.plan.sequence);
+    /* The model FLOPs count causal attention half; what they are beyond the matmuls' is that half. */
+    double model_flops = dtp_transformer_model_flops_per_token(&job.transformer, job.plan.sequence);
+    double matmul_flops = 6 * (double)dtp_transformer_count(&job.transformer).matmul;
+    out->full_attention_flops_per_token = 2 * model_flops - matmul_flops;
     out->step_tokens_per_gpu = (double)job.plan.micro_batch * (double)job.plan.accumulate * (double)job.plan.sequence;
     dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &out->prediction);
     return DTP_OK;

@@ -15,7 +15,7 @@ static bool has_throughput(const struct dtp_backtest_row *row)
 static double measured_mfu(const struct dtp_backtest_row *row)
 {
     const struct dtp_backtest_forecast *f = &row->forecast;
-    return row->measured_tokens_per_s_per_gpu * f->model_flops_per_token / f->peak_flops_per_s;
+    return row->measured_tokens_per_s_per_gpu * f->full_attention_flops_per_token / f->peak_flops_per_s;
 }
 
 static int by_gpu_and_dtype(const void *a, const void *b)
@@ -25,25 +25,15 @@ static int by_gpu_and_dtype(const void *a, const void *b)
     return gpu ? gpu : (int)x->forecast.matmul_dtype - (int)y->forecast.matmul_dtype;
 }
 
-/* Sum of |constant / mfu - 1|: what decides between the two constants. */
-static double total_error(const double *mfu, size_t count, double constant)
-{
-    double sum = 0;
-    for (size_t i = 0; i < count; i++)
-        sum += fabs(constant / mfu[i] - 1);
-    return sum;
-}
-
 static void fit_group(struct dtp_backtest_row **rows, size_t count, double *mfu)
 {
     for (size_t i = 0; i < count; i++)
         mfu[i] = measured_mfu(rows[i]);
     gsl_sort(mfu, 1, count);
-    double mean = gsl_stats_mean(mfu, 1, count), median = gsl_stats_median_from_sorted_data(mfu, 1, count);
-    double constant = total_error(mfu, count, mean) < total_error(mfu, count, median) ? mean : median;
+    double constant = gsl_stats_median_from_sorted_data(mfu, 1, count);
     for (size_t i = 0; i < count; i++) {
         const struct dtp_backtest_forecast *f = &rows[i]->forecast;
-        rows[i]->baseline_tokens_per_s_per_gpu = constant * f->peak_flops_per_s / f->model_flops_per_token;
+        rows[i]->baseline_tokens_per_s_per_gpu = constant * f->peak_flops_per_s / f->full_attention_flops_per_token;
         rows[i]->baseline_error_pct = 100 * (constant / measured_mfu(rows[i]) - 1);
     }
 }
