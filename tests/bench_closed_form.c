@@ -2,11 +2,8 @@
  * Every call gets another configuration, and a checksum keeps the compiler from dropping any. */
 #include "closed_form.h"
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "random_plans.h"

@@ -7,6 +7,7 @@
 
 #include "hardware.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 struct random_job {
@@ -21,7 +22,7 @@ static inline uint64_t random_seed(void)
 {
     const char *text = getenv("DTPLAN_TEST_SEED");
     random_state = text ? strtoull(text, NULL, 10) : 20240611u;
-    print_message("seed %llu (DTPLAN_TEST_SEED)\n", (unsigned long long)random_state);
+    printf("seed %llu (DTPLAN_TEST_SEED)\n", (unsigned long long)random_state);
     return random_state;
 }
 
