@@ -173,8 +173,9 @@ static const struct candidate candidates[] = {
 
 struct search {
     const struct dtp_job *job;
-    double tokens_per_s;   /* of the plan as it stands */
-    double least_gain;     /* changes below it are not worth a word */
+    double tokens_per_s;    /* of the plan as it stands */
+    double least_gain;      /* changes below it are not worth a word */
+    enum dtp_verdict worst; /* that still counts as fitting */
     struct dtp_advice *advice;
 };
 
@@ -208,12 +209,15 @@ static bool consider(struct search *search, const struct dtp_plan *asked, uint32
     struct dtp_change change;
     search->advice->tried_count++;
     if (dtp_variant_predict(search->job, asked, gpus, &change.variant, NULL, 0) != DTP_OK ||
-        change.variant.prediction.memory.verdict != DTP_VERDICT_FITS)
+        change.variant.prediction.memory.verdict > search->worst)
         return false;
     change.gain = change.variant.prediction.throughput.tokens_per_s / search->tokens_per_s - 1.0;
     if (change.gain < search->least_gain)
         return false;
     snprintf(change.flags, sizeof change.flags, "%s", flags);
+    /* Without --runtime a strategy brings its own. */
+    if (asked->strategy != search->job->asked.strategy && asked->runtime != DTP_RUNTIME_TORCH)
+        snprintf(change.flags, sizeof change.flags, "%s --runtime %s", flags, dtp_runtime_text(asked->runtime));
     change.note[0] = '\0';
     say_batch(&change, &search->job->asked, asked);
     keep(search->advice, &change);
@@ -229,27 +233,41 @@ static void consider_table(struct search *search, enum harm harm)
     }
 }
 
-static void consider_micro_batch(struct search *search, uint32_t micro_batch, uint32_t accumulate)
+/* Another micro batch and accumulation; returns whether it was worth keeping. */
+static bool consider_micro_batch(struct search *search, uint32_t micro_batch, uint32_t accumulate, bool sync)
 {
     struct dtp_plan asked = search->job->asked;
     char flags[96];
-    bool accumulates = accumulate != asked.accumulate;
+    size_t used;
+    snprintf(flags, sizeof flags, "--micro-batch %u", micro_batch);
+    if (accumulate != asked.accumulate) {
+        used = strlen(flags);
+        snprintf(flags + used, sizeof flags - used, " --accumulate %u", accumulate);
+    }
+    if (sync && !asked.accumulate_sync) {
+        used = strlen(flags);
+        snprintf(flags + used, sizeof flags - used, " --accumulate-sync");
+    }
     asked.micro_batch = micro_batch;
     asked.accumulate = accumulate;
-    snprintf(flags, sizeof flags, "--micro-batch %u", micro_batch);
-    if (accumulates)
-        snprintf(flags + strlen(flags), sizeof flags - strlen(flags), " --accumulate %u", accumulate);
-    consider(search, &asked, search->job->cluster.gpus, flags);
+    asked.accumulate_sync = sync;
+    return consider(search, &asked, search->job->cluster.gpus, flags);
 }
 
-/* Smaller micro batches keep the tokens per step by accumulating more. */
+/* Smaller micro batches keep the tokens per step by accumulating more. Accumulating without reducing keeps whole
+ * gradients, which sharded plans may have no room for: then reduce in each micro-step, or take a smaller step. */
 static void consider_smaller_batches(struct search *search)
 {
     const struct dtp_plan *asked = &search->job->asked;
     uint64_t per_step = (uint64_t)asked->micro_batch * asked->accumulate;
-    for (uint32_t micro_batch = asked->micro_batch / 2; micro_batch >= 1; micro_batch /= 2)
-        if (per_step % micro_batch == 0 && per_step / micro_batch <= UINT32_MAX)
-            consider_micro_batch(search, micro_batch, (uint32_t)(per_step / micro_batch));
+    for (uint32_t micro_batch = asked->micro_batch / 2; micro_batch >= 1; micro_batch /= 2) {
+        uint64_t accumulate = per_step / micro_batch;
+        if (per_step % micro_batch != 0 || accumulate > UINT32_MAX)
+            continue;
+        if (!consider_micro_batch(search, micro_batch, (uint32_t)accumulate, asked->accumulate_sync) &&
+            !consider_micro_batch(search, micro_batch, (uint32_t)accumulate, true))
+            consider_micro_batch(search, micro_batch, asked->accumulate, asked->accumulate_sync);
+    }
 }
 
 /* Larger ones first use up the accumulation, then enlarge the step. Throughput flattens while memory keeps growing, so
@@ -277,7 +295,7 @@ static void consider_larger_batches(struct search *search)
     for (uint32_t i = 0; i < size_count; i++)
         if (speeds[i] >= 0.98 * best) {
             uint32_t accumulate = asked->accumulate % sizes[i] == 0 ? asked->accumulate / sizes[i] : asked->accumulate;
-            consider_micro_batch(search, asked->micro_batch * sizes[i], accumulate);
+            consider_micro_batch(search, asked->micro_batch * sizes[i], accumulate, asked->accumulate_sync);
             return;
         }
 }
@@ -294,10 +312,31 @@ static void consider_accumulation(struct search *search)
     consider(search, &asked, search->job->cluster.gpus, flags);
 }
 
+/* The least a step can be: whole gradients kept over micro-steps would cost more than they save. */
+static bool one_sequence(struct dtp_plan *plan)
+{
+    bool changed = plan->micro_batch > 1 || plan->accumulate > 1;
+    plan->micro_batch = plan->accumulate = 1;
+    return changed;
+}
+
+/* One change and the smallest micro batch. */
+static void consider_small_batch_with(struct search *search, const struct candidate *candidate)
+{
+    struct dtp_plan asked = search->job->asked;
+    char flags[96];
+    if (candidate->harm != HARMLESS || !candidate->apply(&asked) || !one_sequence(&asked))
+        return;
+    snprintf(flags, sizeof flags, "%s --micro-batch 1 --accumulate 1", candidate->flags);
+    consider(search, &asked, search->job->cluster.gpus, flags);
+}
+
 /* Where no single change fits: two at once. The table is small, so all pairs are tried. */
 static void consider_pairs(struct search *search)
 {
     const size_t count = sizeof candidates / sizeof *candidates;
+    for (size_t i = 0; i < count; i++)
+        consider_small_batch_with(search, &candidates[i]);
     for (size_t i = 0; i < count; i++)
         for (size_t j = i + 1; j < count; j++) {
             struct dtp_plan asked = search->job->asked;
@@ -316,24 +355,50 @@ static void consider_pairs(struct search *search)
         }
 }
 
-/* The smallest count that fits, as it is; else with everything that saves memory without changing the numerics. */
+static bool shard_all(struct dtp_plan *plan)
+{
+    return set_strategy(plan, plan->runtime == DTP_RUNTIME_DEEPSPEED ? DTP_ZERO3 : DTP_FULL_SHARD);
+}
+
+/* Appends "--flag value" of what the step has made of the plan. */
+static void add_flags(char *flags, size_t bytes, const struct dtp_plan *plan, size_t step)
+{
+    size_t used = strlen(flags);
+    switch (step) {
+    case 0: snprintf(flags + used, bytes - used, " --strategy %s", dtp_strategy_text(plan->strategy)); break;
+    case 1: snprintf(flags + used, bytes - used, " --checkpointing full"); break;
+    case 2: snprintf(flags + used, bytes - used, " --micro-batch 1 --accumulate 1"); break;
+    case 3: snprintf(flags + used, bytes - used, " --attention flash"); break;
+    default: break;
+    }
+}
+
+/* The smallest count that fits as it is; where none does, with what saves most memory without changing the numerics,
+ * one step after the other. */
 static void consider_more_gpus(struct search *search)
 {
+    bool (*const steps[])(struct dtp_plan *) = {shard_all, recompute_all, one_sequence, flash};
     struct dtp_solution solution;
-    char flags[96];
     struct dtp_job job = *search->job;
-    bool as_it_is = dtp_solve(&job, DTP_SOLVE_MIN_GPUS, &solution) == DTP_OK;
-    if (!as_it_is) {
-        set_strategy(&job.asked, job.asked.runtime == DTP_RUNTIME_DEEPSPEED ? DTP_ZERO3 : DTP_FULL_SHARD);
-        job.asked.checkpointing = DTP_CHECKPOINT_FULL;
-        if (dtp_solve(&job, DTP_SOLVE_MIN_GPUS, &solution) != DTP_OK)
-            return;
+    char changed[96] = "", flags[128];
+    for (size_t step = 0;; step++) {
+        enum dtp_status status = dtp_solve(&job, DTP_SOLVE_MIN_GPUS, &solution);
+        search->advice->tried_count += solution.predictions_count;
+        if (status == DTP_OK)
+            break;
+        while (step < sizeof steps / sizeof *steps && !steps[step](&job.asked))
+            step++;
+        if (step >= sizeof steps / sizeof *steps)
+            break;
+        add_flags(changed, sizeof changed, &job.asked, step);
     }
-    snprintf(flags, sizeof flags, "--gpus %u%s%s%s", (unsigned)solution.value,
-             as_it_is ? "" : " --strategy ", as_it_is ? "" : dtp_strategy_text(job.asked.strategy),
-             as_it_is ? "" : " --checkpointing full");
-    search->advice->tried_count += solution.predictions_count;
-    consider(search, &job.asked, (uint32_t)solution.value, flags);
+    /* The allocator's cache may outgrow any number of GPUs where one layer is large: then tight must do. */
+    search->worst = solution.found ? DTP_VERDICT_FITS : DTP_VERDICT_TIGHT;
+    uint64_t gpus = solution.found ? solution.value : solution.tight_value;
+    if (gpus == 0)
+        return;
+    snprintf(flags, sizeof flags, "--gpus %u%s", (unsigned)gpus, changed);
+    consider(search, &job.asked, (uint32_t)gpus, flags);
 }
 
 static void advise_faster(struct search *search)
@@ -367,7 +432,8 @@ static void advise_fitting(struct search *search)
 
 void dtp_advise(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_advice *out)
 {
-    struct search search = {.job = job, .tokens_per_s = prediction->throughput.tokens_per_s, .advice = out};
+    struct search search = {.job = job, .tokens_per_s = prediction->throughput.tokens_per_s,
+                            .worst = DTP_VERDICT_FITS, .advice = out};
     memset(out, 0, sizeof *out);
     if (!(search.tokens_per_s > 0))
         return;

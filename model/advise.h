@@ -21,7 +21,7 @@ enum dtp_advice_kind {
 #define DTP_ADVICE_MIN_GAIN 0.01 /* of tokens/s; below it a change is noise */
 
 struct dtp_change {
-    char flags[96];  /* as typed: "--micro-batch 4 --accumulate 2" */
+    char flags[128]; /* as typed: "--micro-batch 4 --accumulate 2" */
     char note[96];   /* what else it changes, "" if nothing: "tokens per step x 4" */
     double gain;     /* tokens/s of the variant over the plan's, minus 1; can be negative where the plan is oom */
     struct dtp_variant variant;

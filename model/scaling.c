@@ -13,13 +13,24 @@ static uint32_t next_count(uint32_t gpus, uint32_t node_gpus)
     return gpus;
 }
 
+/* The plan on fewer GPUs. Within one group hybrid_shard is full_shard: there is no replica to average with. */
+static enum dtp_status predict_on(const struct dtp_job *job, uint32_t gpus, struct dtp_variant *out)
+{
+    struct dtp_plan asked = job->asked;
+    if (asked.strategy == DTP_HYBRID_SHARD && gpus <= job->plan.shard_group) {
+        asked.strategy = DTP_FULL_SHARD;
+        asked.shard_group = 0;
+    }
+    return dtp_variant_predict(job, &asked, gpus, out, NULL, 0);
+}
+
 void dtp_scaling_of(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_scaling *out)
 {
     struct dtp_variant variant;
     double own = prediction->throughput.tokens_per_s_per_gpu;
     memset(out, 0, sizeof *out);
     for (uint32_t gpus = 1; gpus < job->cluster.gpus && gpus <= UINT32_MAX / 2; gpus = next_count(gpus, job->node_gpus)) {
-        if (dtp_variant_predict(job, &job->asked, gpus, &variant, NULL, 0) != DTP_OK)
+        if (predict_on(job, gpus, &variant) != DTP_OK)
             continue;
         bool fits = variant.prediction.memory.verdict != DTP_VERDICT_OOM;
         bool first = out->reference_gpus == 0;

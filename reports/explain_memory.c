@@ -124,7 +124,6 @@ struct memory_numbers {
 
 static void explain_at_rest(const struct memory_numbers *n, const uint64_t *peak, struct dtp_explanation *e)
 {
-    const struct dtp_units *u = &n->u;
     struct sum params = {.count = 0}, optimizer = {.count = 0};
     bool sharded = dtp_plan_shards_params(&n->job->plan), states = dtp_plan_shards_optimizer(&n->job->plan);
     add_block(&params, "at rest", sharded ? "bytes x psi / N, rows padded" : "bytes x psi", n->state.params, 1,
@@ -134,7 +133,6 @@ static void explain_at_rest(const struct memory_numbers *n, const uint64_t *peak
               n->state.optimizer, 1, "%llu B x %llu", ULL(n->b.optimizer),
               ULL(n->state.optimizer / (n->b.optimizer ? n->b.optimizer : 1)));
     explain_sum(&optimizer, peak[DTP_OWNER_OPTIMIZER], "optimizer state", e);
-    (void)u;
 }
 
 static void explain_grads(const struct memory_numbers *n, uint64_t bytes, struct dtp_explanation *e)
@@ -241,29 +239,53 @@ static void explain_weights(const struct memory_numbers *n, const uint64_t *peak
     explain_sum(&gather, peak[DTP_OWNER_GATHER], "all-gather", e);
 }
 
-static void explain_reduce(const struct memory_numbers *n, uint64_t bytes, struct dtp_explanation *e)
+/* DDP's buckets are among the gradients; what autograd made is a second copy beside them. */
+static void add_replicated_blocks(struct sum *sum, const struct memory_numbers *n)
+{
+    const struct dtp_units *u = &n->u;
+    uint64_t g = n->b.grads, c = n->b.compute;
+    if (n->job->plan.runtime == DTP_RUNTIME_DEEPSPEED)
+        add_block(sum, "reduction buckets", "bytes x reduce_bucket_size", g * at_most(u->total, REDUCE_BUCKET), 3,
+                  "%llu B x %llu", ULL(g), ULL(at_most(u->total, REDUCE_BUCKET)));
+    add_block(sum, "gradients beside their buckets", "bytes x psi", g * u->total, 1, "%llu B x %llu", ULL(g),
+              ULL(u->total));
+    add_block(sum, "gradient of the head", "compute bytes x V h", c * u->embedding, 1, "%llu B x %llu", ULL(c),
+              ULL(u->embedding));
+    add_block(sum, "gradient of the embedding", "bytes x V h", g * u->embedding, 1, "%llu B x %llu", ULL(g),
+              ULL(u->embedding));
+    add_block(sum, "largest gradient before its bucket", "bytes x f h", g * u->down, 1, "%llu B x %llu", ULL(g),
+              ULL(u->down));
+    add_block(sum, "layers' gradients beside their buckets", "bytes x P", g * u->layer, n->layers, "%llu B x %llu",
+              ULL(g), ULL(u->layer));
+}
+
+static void add_sharded_blocks(struct sum *sum, const struct memory_numbers *n)
 {
     const struct dtp_units *u = &n->u;
     uint64_t c = n->b.compute, r = n->b.reduce, g = n->b.grads;
     int64_t unit_layers = u->layers_per_unit ? (int64_t)u->layers_per_unit : 1;
-    struct sum sum = {.count = 0};
     if (n->job->plan.runtime == DTP_RUNTIME_DEEPSPEED)
-        add_block(&sum, "reduction buckets", "bytes x reduce_bucket_size", g * at_most(u->total, REDUCE_BUCKET), 3,
+        add_block(sum, "reduction buckets", "bytes x reduce_bucket_size", g * at_most(u->total, REDUCE_BUCKET), 2,
                   "%llu B x %llu", ULL(g), ULL(at_most(u->total, REDUCE_BUCKET)));
-    add_block(&sum, "gradients of embedding and head", "bytes x V h", c * u->embedding, 2, "%llu B x %llu", ULL(c),
+    add_block(sum, "gradients of embedding and head", "bytes x V h", c * u->embedding, 2, "%llu B x %llu", ULL(c),
               ULL(u->embedding));
-    add_block(&sum, "gradient of the embedding", "bytes x V h", g * u->embedding, 1, "%llu B x %llu", ULL(g),
-              ULL(u->embedding));
-    add_block(&sum, "gradient of the down matrix", "bytes x f h", c * u->down, 1, "%llu B x %llu", ULL(c), ULL(u->down));
-    add_block(&sum, "largest gradient before its bucket", "bytes x f h", g * u->down, 1, "%llu B x %llu", ULL(g),
-              ULL(u->down));
-    add_block(&sum, "root, reduce-scatter input", "reduce bytes x root", r * u->root, 1, "%llu B x %llu", ULL(r),
+    add_block(sum, "gradient of the down matrix", "bytes x f h", c * u->down, 1, "%llu B x %llu", ULL(c), ULL(u->down));
+    add_block(sum, "root, reduce-scatter input", "reduce bytes x root", r * u->root, 1, "%llu B x %llu", ULL(r),
               ULL(u->root));
-    add_block(&sum, "root, gradients", "bytes x root", c * u->root, 1, "%llu B x %llu", ULL(c), ULL(u->root));
-    add_block(&sum, "layers' gradients", "bytes x P", c * u->layer, 2 * unit_layers, "%llu B x %llu", ULL(c),
+    add_block(sum, "root, gradients", "bytes x root", c * u->root, 1, "%llu B x %llu", ULL(c), ULL(u->root));
+    add_block(sum, "layers' gradients", "bytes x P", c * u->layer, u->count ? 2 * unit_layers : n->layers,
+              "%llu B x %llu", ULL(c), ULL(u->layer));
+    add_block(sum, "reduce-scatter input", "reduce bytes x P", r * u->layer, 2 * unit_layers, "%llu B x %llu", ULL(r),
               ULL(u->layer));
-    add_block(&sum, "reduce-scatter input", "reduce bytes x P", r * u->layer, 2 * unit_layers, "%llu B x %llu", ULL(r),
-              ULL(u->layer));
+}
+
+static void explain_reduce(const struct memory_numbers *n, uint64_t bytes, struct dtp_explanation *e)
+{
+    struct sum sum = {.count = 0};
+    if (dtp_plan_shards_params(&n->job->plan))
+        add_sharded_blocks(&sum, n);
+    else
+        add_replicated_blocks(&sum, n);
     explain_sum(&sum, bytes, "reduction", e);
 }
 

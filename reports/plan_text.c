@@ -120,7 +120,8 @@ static const char *const collective_words[DTP_COLLECTIVE_COUNT] = {
 static void print_sent(const struct dtp_page *page, const char *label, uint64_t bytes, struct dtp_unit unit,
                        const char *words)
 {
-    fprintf(page->file, "  %-*s %9.2f %s   %s\n", LABEL_COLUMNS, label, (double)bytes / unit.divisor, unit.name, words);
+    fprintf(page->file, "  %-*s %9.2f %s%s%s\n", LABEL_COLUMNS, label, (double)bytes / unit.divisor, unit.name,
+            *words ? "   " : "", words);
 }
 
 static void print_total_sent(const struct dtp_report *report, const struct dtp_page *page, struct dtp_unit unit)
@@ -130,8 +131,8 @@ static void print_total_sent(const struct dtp_report *report, const struct dtp_p
     if (c->network_bytes == 0)
         snprintf(words, sizeof words, "all inside the node");
     else
-        snprintf(words, sizeof words, "%.2f %s inside the node, %.2f %s over the network",
-                 (double)c->link_bytes / unit.divisor, unit.name, (double)c->network_bytes / unit.divisor, unit.name);
+        snprintf(words, sizeof words, "%.2f inside the node, %.2f over the network",
+                 (double)c->link_bytes / unit.divisor, (double)c->network_bytes / unit.divisor);
     print_sent(page, "= total", c->total_bytes, unit, words);
 }
 
@@ -219,9 +220,12 @@ static void print_time(const struct dtp_report *report, const struct dtp_page *p
     double rest = t->step_s - t->compute_s - t->optimizer_s - t->exposed_communication_s - t->exposed_offload_s - t->bubble_s;
     if (rest > 1e-3 * t->step_s)
         print_seconds(page, "waiting for the slowest rank", rest, t->step_s, unit, "");
-    snprintf(words, sizeof words, "best estimate; %.*f with perfect overlap, %.*f with none", digits,
-             t->step_perfect_overlap_s / unit.divisor, digits, t->step_no_overlap_s / unit.divisor);
+    snprintf(words, sizeof words, "best estimate; bounds %.*f to %.*f", digits, t->step_perfect_overlap_s / unit.divisor,
+             digits, t->step_no_overlap_s / unit.divisor);
     print_seconds(page, "= step", t->step_s, 0, unit, words);
+    dtp_page_ink(page, DTP_INK_DIM);
+    fputs("    bounds: compute, communication and copies overlap perfectly, or not at all\n", page->file);
+    dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
 /* ---- throughput and money --------------------------------------------------------------------------------------- */
@@ -231,12 +235,12 @@ static void print_throughput(const struct dtp_report *report, const struct dtp_p
     const struct dtp_throughput *t = &report->prediction.throughput;
     const struct dtp_scaling *s = &report->scaling;
     char total[32], each[32], days[32];
-    dtp_page_heading(page, "THROUGHPUT", "");
+    dtp_page_heading(page, "THROUGHPUT", "MFU counts what the model needs, HFU what is recomputed too");
     fprintf(page->file, "  %-*s %9s tokens/s, %s per GPU; 10^12 tokens take %s days\n", LABEL_COLUMNS, "tokens",
             dtp_page_grouped((uint64_t)llround(t->tokens_per_s), total, sizeof total),
             dtp_page_figure(t->tokens_per_s_per_gpu, each, sizeof each),
             dtp_page_figure(1e12 / t->tokens_per_s / 86400.0, days, sizeof days));
-    fprintf(page->file, "  %-*s %9.0f TFLOP/s per GPU: MFU %.1f %%, HFU %.1f %% (recompute counted)\n", LABEL_COLUMNS,
+    fprintf(page->file, "  %-*s %9.0f TFLOP/s per GPU: MFU %.1f %%, HFU %.1f %%\n", LABEL_COLUMNS,
             "model arithmetic", t->flops_per_s_per_gpu / 1e12, 100 * t->mfu, 100 * t->hfu);
     if (report->job.cluster.gpus == 1)
         return;
@@ -290,11 +294,15 @@ static void print_change(const struct dtp_report *report, const struct dtp_chang
     if (fits_now)
         snprintf(gain, sizeof gain, "%+.0f %% tokens/s", percent);
     else
-        snprintf(gain, sizeof gain, "fits at %s tokens/s",
+        snprintf(gain, sizeof gain, "%s at %s tokens/s", m->verdict == DTP_VERDICT_FITS ? "fits" : "tight",
                  dtp_page_grouped((uint64_t)llround(step_ratio * report->prediction.throughput.tokens_per_s),
                                   (char[32]){0}, 32));
-    snprintf(line, sizeof line, "%s: %s, device memory %.1f GiB%s%s", change->flags, gain,
-             (double)m->device_peak_bytes / 0x1p30, change->note[0] ? "; " : "", change->note);
+    /* Where the allocator's cache would outgrow the GPU, what counts is that the tensors fit. */
+    bool overgrown = m->device_peak_bytes > m->capacity_bytes;
+    snprintf(line, sizeof line, "%s: %s, %s %.1f GiB%s%s", change->flags, gain,
+             overgrown ? "tensors" : "device memory",
+             (double)(overgrown ? m->allocated_peak_bytes : m->device_peak_bytes) / 0x1p30,
+             change->note[0] ? "; " : "", change->note);
     dtp_page_wrap(page, 2, 4, line);
 }
 
@@ -302,14 +310,14 @@ static void print_advice(const struct dtp_report *report, const struct dtp_page 
 {
     const struct dtp_advice *advice = &report->advice;
     static const char *const words[] = {
-        [DTP_ADVICE_NONE] = "", [DTP_ADVICE_FASTER] = "the one that gains most, of those that fit",
-        [DTP_ADVICE_MAKES_FIT] = "the fastest that fits",
+        [DTP_ADVICE_NONE] = "", [DTP_ADVICE_FASTER] = "one change: the fastest of those that fit",
+        [DTP_ADVICE_MAKES_FIT] = "the change with which it fits and is fastest",
         [DTP_ADVICE_MORE_GPUS] = "no change on these GPUs makes it fit; more of them do",
         [DTP_ADVICE_HOPELESS] = "none found: neither a change nor more GPUs of this kind make it fit",
     };
     if (advice->kind == DTP_ADVICE_NONE)
         return;
-    dtp_page_heading(page, "ONE CHANGE THAT WOULD HELP", words[advice->kind]);
+    dtp_page_heading(page, "WHAT WOULD HELP MOST", words[advice->kind]);
     for (size_t i = 0; i < advice->count; i++) {
         dtp_page_ink(page, i == 0 ? DTP_INK_BOLD : DTP_INK_DIM);
         fputs(i == 0 ? "  " : "  or ", page->file);
