@@ -8,11 +8,12 @@
  * would be two of three; DTP_OP_ALLOC and DTP_OP_FREE stand where memory moves without other work (their operands have
  * no read or write). Data parallel ranks share one program.
  *
- * Build with dtp_program_create, dtp_program_add_*, dtp_program_seal; immutable after that. All memory of a program
- * lies in one arena freed by dtp_program_destroy; returned pointers are borrowed from it. */
+ * Build with dtp_program_create, dtp_program_add_*, dtp_program_seal; immutable after that. A program owns all its memory,
+ * names included, until dtp_program_destroy; returned pointers are borrowed from it and valid once it is sealed. */
 #ifndef DTP_PROGRAM_H
 #define DTP_PROGRAM_H
 
+#include "bytes.h"
 #include "closed_form.h"
 
 enum dtp_op_class {
@@ -49,12 +50,13 @@ enum dtp_stream {
         DTP_STREAM_COUNT
 };
 const char *dtp_stream_text(enum dtp_stream stream);
+bool dtp_stream_parse(const char *text, enum dtp_stream *out);
 
 typedef struct { uint32_t index; } dtp_op_id;
 typedef struct { uint32_t index; } dtp_buffer_id;
 #define DTP_NO_INDEX UINT32_MAX
 
-enum dtp_space { DTP_SPACE_DEVICE, DTP_SPACE_HOST, DTP_SPACE_STORAGE };
+enum dtp_space { DTP_SPACE_DEVICE, DTP_SPACE_HOST, DTP_SPACE_STORAGE, DTP_SPACE_COUNT };
 
 struct dtp_buffer {
     const char *name;            /* "x", "qkv", "gathered", ...; layer and micro-step stand in their fields */
@@ -72,8 +74,12 @@ struct dtp_program_group {
     uint32_t ranks, stride;      /* ranks `stride` apart; stride 1 = consecutive */
 };
 
-/* Bits. A result is DTP_ALLOC | DTP_WRITE, a last use DTP_READ | DTP_FREE, a workspace all four of ALLOC, UPDATE, FREE. */
-enum dtp_access { DTP_READ = 1, DTP_WRITE = 2, DTP_UPDATE = 3, DTP_ALLOC = 4, DTP_FREE = 8 };
+/* Bits. A result is DTP_ALLOC | DTP_WRITE, a last use DTP_READ | DTP_FREE, a workspace all four of ALLOC, UPDATE, FREE.
+ *
+ * What FREE gives back may be handed out again at once, to whoever allocates from that pool next; the streams that use it
+ * then must have waited for those that used it before. With DTP_DEFER (record_stream of PyTorch) the allocator itself
+ * waits: it hands the bytes out when it has seen the operations done that used them. */
+enum dtp_access { DTP_READ = 1, DTP_WRITE = 2, DTP_UPDATE = 3, DTP_ALLOC = 4, DTP_FREE = 8, DTP_DEFER = 16 };
 struct dtp_operand {
     dtp_buffer_id buffer;
     uint32_t access; /* enum dtp_access bits; a buffer occurs once in an operation */
@@ -96,8 +102,8 @@ struct dtp_op {
     enum dtp_op_kind kind;
     enum dtp_stream stream;
     uint16_t layer, micro_step;
-    uint32_t group;              /* collectives: index of the group, else DTP_NO_INDEX */
-    uint32_t first_operand, operand_count;
+    uint32_t group;              /* collectives: index of the group; adding sets DTP_NO_INDEX for others */
+    uint32_t first_operand, operand_count;       /* set by adding, like the next two */
     uint32_t first_dependency, dependency_count; /* dependencies on operations of other streams */
     const char *name;            /* "qkv", "down input gradient", ...; "" if the kind says it all */
     struct dtp_demand demand;
@@ -110,15 +116,25 @@ struct dtp_program; /* opaque */
 enum dtp_status dtp_program_create(uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults);
 void dtp_program_destroy(struct dtp_program *program);
 
-/* Building. Errors (no memory, limit, bad index) are sticky: adders return DTP_NO_INDEX ids and seal reports the first.
- * Names are copied unless they are string literals passed through DTP_LITERAL; operands are copied. */
+/* Bounds of what a program may hold: products and sums of such amounts stay finite, and bytes in uint64_t. */
+#define DTP_BUFFER_MAX_BYTES DTP_BYTES_BOUND
+#define DTP_DEMAND_MAX 1e30
+#define DTP_DEMAND_MAX_SENT_BYTES 0x1p57
+#define DTP_PROGRAM_MAX_NAME_BYTES 63
+
+/* Building. Errors (no memory, limit, bad index) are sticky: adders then return DTP_NO_INDEX ids and seal reports the
+ * first. Names (printable ASCII without quotes; NULL is "") and operands are copied. Adding to a sealed program is a
+ * broken invariant. */
 dtp_buffer_id dtp_program_add_buffer(struct dtp_program *program, const struct dtp_buffer *buffer);
 uint32_t dtp_program_add_group(struct dtp_program *program, struct dtp_program_group group);
 dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
                              size_t operand_count);
-/* `later` waits for `earlier`; only to the operation added last, so dependencies stay contiguous. */
+/* `later` waits for `earlier`; only to the operation added last, so dependencies stay contiguous. What the order of the
+ * streams implies is not kept: nothing for an operation of the same stream, and of two of one stream the later. So an
+ * operation has at most DTP_STREAM_COUNT - 1. Nothing happens where `earlier` is DTP_NO_INDEX. */
 void dtp_program_depend(struct dtp_program *program, dtp_op_id later, dtp_op_id earlier);
-/* Ends building; checks indices, that dependencies point backwards and that every collective has a group. */
+/* Ends building, or reports why the program is none: bad indices, a dependency that does not point backwards, a
+ * collective without group, a demand that is no amount, too many operations, no memory. */
 enum dtp_status dtp_program_seal(struct dtp_program *program, struct dtp_faults *faults);
 
 size_t dtp_program_op_count(const struct dtp_program *program);
@@ -135,7 +151,7 @@ struct dtp_program_totals {
     double matmul_flops, attention_flops, recompute_flops; /* recompute is part of the first two */
     uint64_t sent_bytes[DTP_COLLECTIVE_COUNT], count[DTP_COLLECTIVE_COUNT];
     uint64_t host_to_device_bytes, device_to_host_bytes;
-    double memory_bytes;
+    double memory_bytes; /* of class MEMORY */
     uint64_t kernels;
 };
 void dtp_program_sum(const struct dtp_program *program, struct dtp_program_totals *out);
