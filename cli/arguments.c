@@ -201,7 +201,7 @@ static bool take_setting(struct dtp_arguments *a, int argc, char **argv, int *at
     const struct dtp_scenario_key *found = find_key(key);
     if (!found && strncmp(key, "no_", 3) == 0 && (found = find_key(key + 3)) != NULL) {
         if (found->value || strchr(flag, '=')) {
-            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: only a switch without a value can be negated; write --%s", flag,
+            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: only a switch can be negated, without a value; write --%s", flag,
                       flag + strlen("--no-"));
             return true;
         }

@@ -15,12 +15,17 @@ const char *dtp_status_text(enum dtp_status status)
     return "unknown status";
 }
 
-/* Messages may carry text from files: what could move a terminal's cursor is shown as '?'. */
+/* Messages may carry text from files: what could move a terminal's cursor, or begin a line that is no message, is shown
+ * as '?'. C1 controls (U+0080 to U+009F) are two bytes, the first of them C2. */
 static void make_printable(char *text)
 {
-    for (unsigned char *c = (unsigned char *)text; *c; c++)
-        if ((*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7f)
+    for (unsigned char *c = (unsigned char *)text; *c; c++) {
+        bool c1 = c[0] == 0xC2 && c[1] >= 0x80 && c[1] <= 0x9F;
+        if ((*c < 0x20 && *c != '\t') || *c == 0x7f || c1)
             *c = '?';
+        if (c1)
+            *++c = '?';
+    }
 }
 
 /* `key` NULL: no key before the words. */

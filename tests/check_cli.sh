@@ -1,0 +1,230 @@
+#!/usr/bin/env bash
+# The program as its users call it: check_cli.sh DTPLAN SOURCE_TREE SANITIZERS
+#
+# Exit statuses, streams, colours, encodings, careless and hostile lines. The words of errors and of help are compared
+# with tests/golden/cli_*.txt; DTPLAN_UPDATE=1 ./test.sh -R command_line rewrites them.
+set -uo pipefail
+
+program=$1
+source=$2
+sanitizers=${3:-}
+golden=$source/tests/golden
+export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
+unset NO_COLOR
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
+cd -- "$scratch" || exit 1
+failures=0
+
+failed() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+# run ARGUMENTS: leaves out, err and status behind.
+run() {
+    "$program" "$@" >out 2>err </dev/null
+    status=$?
+}
+
+# expect STATUS ARGUMENTS: and every line on stderr starts with "dtplan: ", and an error leaves stdout empty.
+expect() {
+    local wanted=$1
+    shift
+    run "$@"
+    [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan $*: $(head -c 300 err)"
+    ! grep -qv '^dtplan: ' err || failed "stderr: dtplan $*: $(grep -v '^dtplan: ' err | head -c 300)"
+    if ((wanted >= 2)); then
+        [[ -s err ]] || failed "no message: dtplan $*"
+        [[ ! -s out ]] || failed "output beside an error: dtplan $*"
+    fi
+}
+
+# says TEXT: the last run's stderr holds it.
+says() {
+    grep -qF -e "$1" err || failed "stderr lacks '$1': $(head -c 500 err)"
+}
+
+# compare NAME: the file NAME against the golden one.
+compare() {
+    [[ -n ${DTPLAN_UPDATE:-} ]] && cp -- "$1" "$golden/$1"
+    diff -u -- "$golden/$1" "$1" || failed "golden/$1 differs; DTPLAN_UPDATE=1 rewrites it"
+}
+
+# ---- what works --------------------------------------------------------------------------------------------------------
+
+seven=(--params 7e9 --gpus 8 --strategy full_shard)
+expect 0
+expect 0 "${seven[@]}"
+grep -q 'FITS' out || failed "no verdict"
+expect 0 plan "${seven[@]}"
+expect 0 --params=7B --gpus=8 --strategy=full-shard --compile --no-prefetch
+expect 0 "${seven[@]}" --json
+grep -q '"schema": "dtplan.plan/1"' out || failed "schema of --json"
+! grep -qiE '\b(nan|inf|infinity)\b' out || failed "--json: a number that is none"
+expect 0 "${seven[@]}" --csv
+[[ $(wc -l <out) == 2 ]] || failed "--csv: a header and a row"
+expect 0 explain "${seven[@]}"
+expect 0 explain "${seven[@]}" --json
+expect 0 catalog gpus
+expect 0 catalog gpus h100-sxm a100
+expect 0 catalog machines --csv
+expect 0 catalog models --json
+expect 0 backtest "$source/scenarios/h200_torch_runs.csv"
+expect 0 backtest "$source/scenarios/h200_torch_runs.csv" -o rows.csv --json
+[[ $(wc -l <rows.csv) == $(wc -l <"$source/scenarios/h200_torch_runs.csv") ]] || failed "backtest -o: a row a run"
+expect 0 --version
+for command in '' plan explain backtest catalog help; do
+    expect 0 help ${command:+"$command"}
+    expect 0 ${command:+"$command"} --help
+done
+for scenario in "$source"/scenarios/*.ini; do
+    run plan "$scenario" --json
+    ((status <= 1)) || failed "shipped scenario $scenario: $(cat err)"
+done
+
+# ---- the answer is no --------------------------------------------------------------------------------------------------
+
+expect 1 --params 70e9 --gpus 1
+grep -q 'OUT OF MEMORY' out || failed "a plan that does not fit is still printed"
+expect 1 --params 70e9 --gpus 1 --json
+grep -q '"verdict": "oom"' out || failed "verdict of --json"
+expect 1 --params 70e9 --strategy ddp --min-gpus
+expect 1 --params 70e9 --gpus 8 --strategy ddp,zero1
+expect 0 --params 7e9 --gpus 8 --strategy all
+grep -q '▶' out || failed "best strategy not marked"
+
+# ---- flags over files --------------------------------------------------------------------------------------------------
+
+printf '[model]\nparams = 7B\n[cluster]\ngpus = 8\n[plan]\nmicro_batch = 2\nstrategy = ddp,full_shard\n' >job.ini
+expect 0 job.ini
+expect 0 job.ini --strategy full_shard --micro-batch 3 --json
+grep -q '"micro_batch": 3' out || failed "a flag overrides the file"
+expect 0 --micro-batch 3 job.ini --strategy full_shard --json
+grep -q '"micro_batch": 3' out || failed "a flag overrides the file, whatever the order"
+
+# ---- five careless uses ------------------------------------------------------------------------------------------------
+
+{
+    careless() {
+        echo "\$ dtplan $*"
+        run "$@"
+        sed "s|$source|SOURCE|g" err
+        echo "exit status $status"
+    }
+    careless paln --params 7e9
+    careless --params 7e9 --gpus 0 --gpu h10 --micro-bacth 3 --strategy ful_shard
+    careless --gpus 8
+    careless --params 7e9 --gpus 12
+    careless --params 7e9 --heads 33
+    careless --params
+    careless --params 7e9 --max-seq --min-gpus --json --csv
+    careless --params 7e9 --no-gpus
+    careless job.in
+    careless catalog
+    careless catalog gpus h1000
+    careless backtest
+    careless help foo
+    careless explain --csv
+} >cli_errors.txt
+compare cli_errors.txt
+run help catalog
+cp out cli_help_catalog.txt
+compare cli_help_catalog.txt
+
+# All faults of a file at once, each with its line.
+printf '[model]\nmodel = lama-2-7b\nfoo = 3\n[cluster]\ngpu = h10\ngpus = -1\n[plan]\nmicro_batch = x\n' >bad.ini
+expect 2 plan bad.ini
+for line in 2 3 5 6 8; do
+    says "bad.ini:$line: "
+done
+
+# ---- five hostile uses -------------------------------------------------------------------------------------------------
+
+# Escape sequences and line ends in arguments do not reach the terminal.
+expect 2 $'pl\e[31man\n'
+expect 2 --gpu $'\e]0;owned\a\nh100' --params 7e9
+! grep -q $'\e' err || failed "an escape sequence got through"
+# Numbers that are none, or too large for any type.
+for number in nan inf -inf 1e400 -1 0 0x10 1e18 99999999999999999999999999 '' ' ' 7e9x $'7e9\n' --; do
+    expect 2 --params "$number" --gpus 8
+    expect 2 --params 7e9 --gpus "$number"
+    expect 2 --params 7e9 --gpus 8 --micro-batch "$number"
+done
+expect 2 --params 7e9 --gpus 8 --price nan
+# The largest of everything the parser lets pass: an answer, and finite.
+run --params 1e14 --gpus 1000000 --gpus-per-node 1000000 --micro-batch 1000000 --seq 100000000 --accumulate 1000000 --json
+((status <= 2)) || failed "largest plan: status $status"
+! grep -qE '\b(nan|inf)\b|: -[0-9]' out || failed "largest plan: $(grep -E '\b(nan|inf)\b|: -[0-9]' out | head -3)"
+# Files that are none of ours: binary, endless lines, directories, nothing.
+head -c 100000 /dev/urandom >random
+head -c 2000000 /dev/zero >zeros
+printf 'a%.0s' {1..100000} >long
+: >empty
+for file in random zeros long empty / /nonexistent; do
+    expect 2 plan "./$file"
+    expect 2 --params 7e9 --gpus 8 --catalog "$file"
+    expect 2 backtest "$file"
+done
+expect 2 --model "$scratch/random" --gpus 8
+# Thousands of arguments.
+mapfile -t many < <(for i in {1..5000}; do echo "--nonsense-$i"; done)
+expect 2 --params 7e9 "${many[@]}"
+says "and "
+mapfile -t many < <(for i in {1..5000}; do echo "--gpus=8"; done)
+expect 0 --params 7e9 "${many[@]}"
+
+# ---- output that cannot be written -------------------------------------------------------------------------------------
+
+if [[ -w /dev/full ]]; then
+    "$program" "${seven[@]}" >/dev/full 2>err
+    status=$?
+    [[ $status == 3 ]] || failed "full disk: exit status $status"
+    says 'standard output'
+    expect 3 backtest "$source/scenarios/h200_torch_runs.csv" -o /dev/full/rows.csv
+fi
+"$program" "${seven[@]}" >&- 2>err
+status=$?
+[[ $status == 3 ]] || failed "closed standard output: exit status $status"
+{
+    sleep 0.3
+    "$program" "${seven[@]}" 2>err
+    echo $? >piped
+} | true
+[[ $(cat piped) == 3 ]] || failed "closed pipe: exit status $(cat piped)"
+says 'standard output'
+DTPLAN_DATA=$scratch expect 3 "${seven[@]}"
+says DTPLAN_DATA
+
+# ---- colours and encodings ---------------------------------------------------------------------------------------------
+
+run "${seven[@]}"
+! grep -q $'\e' out || failed "colour without a terminal"
+LC_ALL=C run "${seven[@]}"
+! LC_ALL=C grep -q '[^ -~]' out || failed "bytes beyond ASCII in the C locale"
+if command -v script >/dev/null; then
+    export TERM=xterm
+    line=$(printf '%q ' "$program" "${seven[@]}")
+    script -qec "$line" /dev/null </dev/null >out 2>&1
+    grep -q $'\e\[' out || failed "no colour on a terminal"
+    NO_COLOR=1 script -qec "$line" /dev/null </dev/null >out 2>&1
+    ! grep -q $'\e\[' out || failed "colour in spite of NO_COLOR"
+    TERM=dumb script -qec "$line" /dev/null </dev/null >out 2>&1
+    ! grep -q $'\e\[' out || failed "colour on a dumb terminal"
+fi
+
+# ---- speed -------------------------------------------------------------------------------------------------------------
+
+# The whole process in less than 30 ms: the best of ten, since other programs run too.
+if [[ -z $sanitizers ]]; then
+    best=1000000
+    for _ in {1..10}; do
+        begin=${EPOCHREALTIME/[.,]/}
+        "$program" "${seven[@]}" >/dev/null
+        took=$((${EPOCHREALTIME/[.,]/} - begin))
+        ((took < best)) && best=$took
+    done
+    echo "dtplan ${seven[*]}: $((best / 1000)).$((best / 100 % 10)) ms"
+    ((best < 30000)) || failed "slow: $best us"
+fi
+exit $((failures > 0))
