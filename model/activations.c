@@ -20,6 +20,12 @@ unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan)
     return bytes < 2 ? 2 : bytes;
 }
 
+bool dtp_plan_keeps_fp8(const struct dtp_plan *plan)
+{
+    return plan->precision.compute == DTP_FP8 &&
+           (plan->runtime == DTP_RUNTIME_MEGATRON || plan->runtime == DTP_RUNTIME_DTPLAN);
+}
+
 enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan)
 {
     if (plan->runtime == DTP_RUNTIME_DTPLAN)
@@ -32,6 +38,7 @@ struct shape {
     const struct dtp_transformer *t;
     const struct dtp_plan *plan;
     uint64_t h, f, d_q, d_kv, c, e;
+    uint64_t input; /* bytes of a matmul's input as it is kept for the weight gradient */
     bool compiled; /* pointwise results are recomputed in backward instead of saved */
     bool executor; /* ours: compiled by hand, and without the layout copies of PyTorch */
     bool cut;      /* compiled layers are cut at the ends of DDP's buckets */
@@ -47,6 +54,7 @@ static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_p
                           .d_q = t->heads * t->head_dim,
                           .d_kv = t->kv_heads * t->head_dim,
                           .c = c,
+                          .input = dtp_plan_keeps_fp8(plan) ? 1 : c,
                           .e = dtp_plan_autocast(plan) ? 4 : c,
                           .compiled = plan->compile || plan->runtime == DTP_RUNTIME_DTPLAN,
                           .executor = plan->runtime == DTP_RUNTIME_DTPLAN,
@@ -64,7 +72,7 @@ static uint64_t norm_statistics(const struct dtp_transformer *t)
  * older versions keeps an fp32 copy as well. */
 static uint64_t norm_saved(const struct shape *s)
 {
-    return s->c * s->h + norm_statistics(s->t);
+    return s->input * s->h + norm_statistics(s->t);
 }
 
 /* Attention from the q,k,v matmul to the input of the output matmul.
@@ -78,6 +86,8 @@ static uint64_t attention_saved(const struct shape *s)
     uint64_t qk = s->c * (s->d_q + s->d_kv), v = s->c * s->d_kv, out = s->c * s->d_q;
     bool rotated = s->t->position == DTP_POSITION_ROPE && !s->executor;
     uint64_t saved = qk + v + out; /* q, k, v of the core, whichever buffers they are views of */
+    if (s->input < s->c)
+        saved += s->input * s->d_q; /* the output matmul's input is a cast of the core's result */
     if (rotated && s->plan->fused_qkv)
         saved += qk; /* the unrotated part of the fused buffer */
     if (s->t->qk_norm)
@@ -96,9 +106,9 @@ static uint64_t attention_saved(const struct shape *s)
 static uint64_t mlp_saved(const struct shape *s)
 {
     switch (s->t->activation) {
-    case DTP_SWIGLU: return s->c * s->f * (s->compiled ? 3 : 4);
-    case DTP_GELU: return s->c * s->f * 2;
-    case DTP_RELU: return s->c * s->f;
+    case DTP_SWIGLU: return s->c * s->f * (s->compiled ? 2 : 3) + s->input * s->f;
+    case DTP_GELU: return (s->c + s->input) * s->f;
+    case DTP_RELU: return (s->input < s->c ? s->c + s->input : s->c) * s->f;
     }
     return 0;
 }
@@ -231,8 +241,8 @@ void dtp_activations_count(const struct dtp_transformer *transformer, const stru
                                     .head = s.e * s.h,
                                     .checkpoint_every = checkpoint_every(&s),
                                     .embedding_backward = embedding_backward(&s)};
-    if (transformer->final_norm)
-        out->head += norm_saved(&s);
+    if (transformer->final_norm) /* the head's matmul stays in the compute dtype, fp8 or not */
+        out->head += s.c * s.h + norm_statistics(transformer);
     if (transformer->embedding_norm)
         out->head += s.e * s.h + norm_statistics(transformer);
     count_loss(&s, out);

@@ -116,10 +116,14 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     struct dtp_block_work work = {.matmul_count = 0};
     list_matmuls(transformer, plan, &work);
     bool fused = plan->compile || plan->runtime == DTP_RUNTIME_DTPLAN || plan->runtime == DTP_RUNTIME_MEGATRON;
+    count_eager(transformer, plan, &work);
+    double forward_kernels = work.forward_kernels, backward_kernels = work.backward_kernels;
     if (fused)
         count_fused(transformer, plan, &work);
-    else
-        count_eager(transformer, plan, &work);
+    if (plan->runtime == DTP_RUNTIME_MEGATRON) { /* fused kernels, but Python still launches each by itself */
+        work.forward_kernels = forward_kernels;
+        work.backward_kernels = backward_kernels;
+    }
     return work;
 }
 

@@ -20,6 +20,19 @@ static uint64_t workspace_bytes(const struct dtp_memory_job *job)
     return handles * cublas + rope + dtp_tokens_bytes(job, 8);
 }
 
+/* Transformer Engine's casts of the matmul weights, by rows and by columns, 1 byte each, cached over the micro-steps; of
+ * sharded weights only the unit in use and the one being gathered have any. */
+static uint64_t fp8_weight_bytes(const struct dtp_memory_job *job)
+{
+    if (!dtp_plan_keeps_fp8(job->plan))
+        return 0;
+    const struct dtp_units *u = &job->units;
+    uint64_t layers = job->transformer->layers, two_units = 2 * u->layers_per_unit;
+    if (dtp_plan_shards_params(job->plan) && u->count && two_units < layers)
+        layers = two_units;
+    return 2 * layers * u->layer_matmul;
+}
+
 /* Parameters, and DDP's buckets or Megatron's gradient buffer where they are made at construction. cuBLAS workspaces
  * count: a process that is about to train has run a matmul. */
 static uint64_t after_init_bytes(const struct dtp_memory_job *job)
@@ -80,6 +93,7 @@ void dtp_closed_form_memory(const struct dtp_transformer *transformer, const str
     dtp_element_bytes_count(plan, &job.bytes);
     dtp_state_bytes_count(transformer, &job.units, plan, &job.state);
     job.workspace = workspace_bytes(&job);
+    job.fp8_weights = fp8_weight_bytes(&job);
     if (dtp_plan_shards_params(plan))
         dtp_memory_gathered(&job);
     else

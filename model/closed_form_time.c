@@ -376,9 +376,8 @@ static void add_compute(const struct context *c, struct dtp_time *time, struct w
     time->loss_s = n * m.loss_s;
     time->recompute_s = n * (m.recompute_matmul_s / speedup + m.recompute_other_s);
     time->compute_s = n * (matmul / speedup + other + weights);
-    double launch_s = plan->runtime == DTP_RUNTIME_TORCH || plan->runtime == DTP_RUNTIME_DEEPSPEED
-                          ? dtp_calibration.torch_launch_s
-                          : dtp_calibration.native_launch_s;
+    double launch_s = plan->runtime == DTP_RUNTIME_DTPLAN ? dtp_calibration.native_launch_s
+                                                          : dtp_calibration.torch_launch_s;
     time->host_launch_s = n * m.kernels * launch_s;
     window->head_s = m.head_s / speedup + m.loss_s;
     window->forward_s = m.matmul_forward_s / speedup + m.attention_forward_s + m.memory_forward_s;

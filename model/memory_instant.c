@@ -12,7 +12,7 @@ struct dtp_instant dtp_instant_at_rest(const struct dtp_memory_job *job)
 void dtp_memory_consider(struct dtp_memory_job *job, enum dtp_phase phase, const struct dtp_instant *instant)
 {
     struct dtp_memory *out = job->out;
-    uint64_t total = 0;
+    uint64_t total = job->fp8_weights;
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
         total += instant->bytes[owner];
     if (total - instant->other_streams > job->compute_stream_peak)
@@ -22,6 +22,7 @@ void dtp_memory_consider(struct dtp_memory_job *job, enum dtp_phase phase, const
     out->phase_total_bytes[phase] = total;
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
         out->phase_bytes[phase][owner] = instant->bytes[owner];
+    out->phase_bytes[phase][DTP_OWNER_WEIGHTS] += job->fp8_weights;
 }
 
 uint64_t dtp_tokens_bytes(const struct dtp_memory_job *job, uint64_t bytes_per_token)

@@ -20,6 +20,7 @@ struct dtp_memory_job {
     struct dtp_state_bytes state;
     uint64_t tokens;              /* T, per micro-step and GPU */
     uint64_t workspace;           /* library workspaces and small tables, always there */
+    uint64_t fp8_weights;         /* two fp8 copies of matmul weights, kept over the step; sharded: of two units */
     uint64_t compute_stream_peak; /* largest total of what the compute stream's pool of the allocator holds */
     struct dtp_memory *out;
 };

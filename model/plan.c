@@ -164,6 +164,7 @@ static const struct recipe master_forms[] = {
     {"bf16-mixed", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, false, false}}, /* DeepSpeed */
     {"bf16-mixed", {DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, false, false}}, /* Megatron */
     {"fp16-mixed", {DTP_FP16, DTP_FP16, DTP_FP16, DTP_FP32, DTP_FP32, false, false}}, /* both */
+    {"fp8-tensorwise", {DTP_BF16, DTP_FP8, DTP_FP32, DTP_FP32, DTP_FP32, false, false}}, /* Megatron */
 };
 #define MASTER_FORM_COUNT (sizeof master_forms / sizeof *master_forms)
 
@@ -212,4 +213,7 @@ void dtp_precision_for_runtime(struct dtp_precision *precision, enum dtp_runtime
     dtp_precision_recipe("fp16-mixed", &mixed);
     if (same_precision(precision, &mixed))
         *precision = master_forms[2].precision;
+    dtp_precision_recipe("fp8-tensorwise", &mixed);
+    if (runtime == DTP_RUNTIME_MEGATRON && same_precision(precision, &mixed))
+        *precision = master_forms[3].precision;
 }

@@ -257,7 +257,7 @@ static void derive_precision(struct dtp_plan *p)
     if (p->optimizer == DTP_ADAM8BIT)
         p->precision.moments = DTP_INT8;
     /* torchao gathers fp8 weights through FSDP2's extension points; without them there is nothing to gather. */
-    if (!dtp_plan_is_fsdp(p) || p->fsdp1)
+    if (!dtp_plan_is_fsdp(p) || p->fsdp1 || p->runtime != DTP_RUNTIME_TORCH)
         p->precision.fp8_all_gather = false;
 }
 
@@ -346,7 +346,8 @@ static void check_gpu_dtype(struct resolver *r)
            dtp_dtype_text(compute), instead);
 }
 
-/* torchao's Float8Linear; Transformer Engine saves other tensors and is not modelled. */
+/* torchao's Float8Linear under torch; under megatron and dtplan matmuls as Transformer Engine does them, which scales
+ * whole tensors. DeepSpeed has no fp8 training of its own. */
 static void check_fp8(struct resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -356,9 +357,10 @@ static void check_fp8(struct resolver *r)
             refuse(r, "precision", "fp8 scaling and all-gather need fp8 compute");
         return;
     }
-    if (p->runtime != DTP_RUNTIME_TORCH)
-        refuse(r, "precision", "fp8 is modelled as torchao does it under runtime torch, not under %s",
-               dtp_runtime_text(p->runtime));
+    if (p->runtime == DTP_RUNTIME_DEEPSPEED)
+        refuse(r, "precision", "fp8 is not modelled under runtime deepspeed; use torch, megatron or dtplan");
+    if (p->precision.fp8_rowwise && p->runtime != DTP_RUNTIME_TORCH)
+        refuse(r, "precision", "rowwise scaling is torchao's, of runtime torch; use fp8-tensorwise");
     if (p->precision.fp8_all_gather && p->precision.fp8_rowwise)
         refuse(r, "precision", "torchao gathers fp8 weights with tensorwise scaling only; use fp8-tensorwise");
     if (p->precision.fp8_all_gather && p->offload != DTP_OFFLOAD_NONE)

@@ -228,6 +228,9 @@ static void explain_weights(const struct memory_numbers *n, const uint64_t *peak
     else
         add_block(&weights, "layers gathered", "bytes x P", n->layer_gathered, n->layers, "%llu B x %llu", ULL(c),
                   ULL(u->layer));
+    if (dtp_plan_keeps_fp8(&n->job->plan))
+        add_block(&weights, "fp8 casts by rows and columns", "2 x 1 B x matmul P", 2 * u->layer_matmul, n->layers,
+                  "2 B x %llu", ULL(u->layer_matmul));
     explain_sum(&weights, peak[DTP_OWNER_WEIGHTS], "weights", e);
     add_block(&gather, "root", "bytes x root", n->root_gathered, 1, "%llu B", ULL(n->root_gathered));
     add_block(&gather, "root, own shard cast", "bytes x root / N", n->root_gathered / ranks, 1, "%llu B / %llu",

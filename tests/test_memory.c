@@ -452,12 +452,30 @@ static void test_no_overflow(void **state)
     assert_true(m.allocated_peak_bytes > UINT64_C(1) << 56);
 }
 
+/* Transformer Engine: two fp8 copies of each matmul weight, kept over the step, and every matmul's input kept as its
+ * 1-byte cast: per token and layer norms -2h, product -f, and the output matmul's own copy of the core's result +d_q. */
+static void test_transformer_engine(void **state)
+{
+    (void)state;
+    struct dtp_plan bf16 = plan_of(DTP_RUNTIME_MEGATRON, DTP_ZERO1, "bf16-mixed");
+    struct dtp_plan fp8 = plan_of(DTP_RUNTIME_MEGATRON, DTP_ZERO1, "fp8-tensorwise");
+    fp8.precision.fp8_all_gather = false;
+    struct dtp_memory wide = predict(&bf16, &eight_gpus), narrow = predict(&fp8, &eight_gpus);
+    assert_int_equal(states(&wide), states(&narrow));
+    uint64_t matmul_weights = 32 * (4 * UINT64_C(4096) * 4096 + 3 * UINT64_C(4096) * 11008);
+    assert_int_equal(narrow.phase_bytes[DTP_PHASE_STEP][DTP_OWNER_WEIGHTS], 2 * matmul_weights);
+    assert_int_equal(wide.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_ACTIVATIONS] -
+                         narrow.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_ACTIVATIONS],
+                     fp8.micro_batch * fp8.sequence * 32 * (2 * 4096 + 11008 - 4096));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32_states),
                                        cmocka_unit_test(test_bf16_states),
                                        cmocka_unit_test(test_deepspeed_states),
                                        cmocka_unit_test(test_megatron_states),
+                                       cmocka_unit_test(test_transformer_engine),
                                        cmocka_unit_test(test_bucket_view),
                                        cmocka_unit_test(test_foreach),
                                        cmocka_unit_test(test_copy_out),

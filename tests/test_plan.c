@@ -218,7 +218,15 @@ static void test_fp8_rules(void **state)
     assert_refused(odd, "offload", "fp8 all-gather");
     odd = with_strategy("zero3", "deepspeed");
     dtp_precision_recipe("fp8-tensorwise", &odd.precision);
-    assert_refused(odd, "precision", "runtime torch");
+    assert_refused(odd, "precision", "runtime deepspeed");
+    odd = with_strategy("zero1", "megatron");
+    dtp_precision_recipe("fp8-tensorwise", &odd.precision);
+    assert_int_equal(resolve(&odd, 16, 8), DTP_OK);
+    assert_int_equal(odd.precision.params, DTP_BF16);
+    assert_int_equal(odd.precision.master, DTP_FP32);
+    assert_string_equal(dtp_precision_name(&odd.precision), "fp8-tensorwise");
+    dtp_precision_recipe("fp8-rowwise", &odd.precision);
+    assert_refused(odd, "precision", "torchao");
     odd = with_strategy("ddp", "torch");
     dtp_precision_recipe("fp8-tensorwise", &odd.precision);
     assert_int_equal(resolve(&odd, 16, 8), DTP_OK);
