@@ -12,10 +12,17 @@ void dtp_explain_group(struct dtp_explanation *e, const char *title, const char 
     struct dtp_term_group *group = &e->groups[e->group_count++];
     snprintf(group->title, sizeof group->title, "%s", title);
     snprintf(group->words, sizeof group->words, "%s", words);
+    group->source[0] = '\0';
     group->unit = unit;
     group->total = total;
     group->first = e->term_count;
     group->count = 0;
+}
+
+void dtp_explain_source(struct dtp_explanation *e, const char *source)
+{
+    struct dtp_term_group *group = &e->groups[e->group_count - 1];
+    snprintf(group->source, sizeof group->source, "%s", source);
 }
 
 static struct dtp_term *new_term(struct dtp_explanation *e, const char *name, const char *rule, double value)
@@ -89,6 +96,7 @@ static void explain_arithmetic(const struct dtp_job *job, struct dtp_explanation
     double width = (double)(m->heads * m->head_dim), s = (double)p->sequence;
     dtp_explain_group(e, "MODEL FLOPS", "of one GPU per step: forward 2 and backward 4 per weight and token",
                       DTP_EXPLAIN_FLOPS, tokens * dtp_transformer_model_flops_per_token(m, p->sequence));
+    dtp_explain_source(e, "Megatron-LM num_floating_point_operations, torchtitan: causal attention half, no recompute");
     dtp_explain_term(e, "matmuls of the layers", "6 x weights x tokens", 6.0 * (double)(m->layers * c.block_matmul) * tokens,
                      "6 x %.5g x %.0f", (double)(m->layers * c.block_matmul), tokens);
     dtp_explain_term(e, "output head", "6 V h x tokens", 6.0 * (double)(m->vocab * m->hidden) * tokens,

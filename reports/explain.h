@@ -21,7 +21,7 @@ struct dtp_term {
 };
 
 struct dtp_term_group {
-    char title[64], words[112];
+    char title[64], words[112], source[160]; /* source: where the rules were read or measured; may be "" */
     enum dtp_explain_unit unit;
     double total;
     size_t first, count; /* of terms */
@@ -40,13 +40,16 @@ struct dtp_explanation {
 void dtp_explain(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_explanation *out);
 
 void dtp_explain_text(const struct dtp_report *report, const struct dtp_page *page);
-/* Schema dtplan.explain/1: {"groups": [{title, unit, total, terms: [{name, rule, numbers, value, gap}]}], "constants"}. */
+/* Schema dtplan.explain/1: {"groups": [{title, unit, total, source, terms: [{name, rule, numbers, value,
+ * gap}]}], "constants": [...]}. */
 enum dtp_status dtp_explain_json(const struct dtp_report *report, FILE *file, struct dtp_faults *faults);
 
 /* ---- for the parts of explain ----------------------------------------------------------------------------------- */
 
 void dtp_explain_group(struct dtp_explanation *e, const char *title, const char *words, enum dtp_explain_unit unit,
                        double total);
+/* Says where the rules of the newest group come from. */
+void dtp_explain_source(struct dtp_explanation *e, const char *source);
 /* Adds a term to the newest group; a value of 0 is left out. `numbers` is a format. */
 void dtp_explain_term(struct dtp_explanation *e, const char *name, const char *rule, double value, const char *numbers,
                       ...) __attribute__((format(printf, 5, 6)));

@@ -144,10 +144,10 @@ static void explain_grads(const struct memory_numbers *n, uint64_t bytes, struct
     if (sharded)
         add_block(&sum, "all, sharded", "bytes x psi / N", n->state.grads, 1, "%llu B x %llu", ULL(g),
                   ULL(n->state.grads / (g ? g : 1)));
+    if (sharded && n->job->plan.accumulate > 1)
+        add_block(&sum, "accumulated whole, not reduced yet", "reduce bytes x psi", r * u->total, 1, "%llu B x %llu",
+                  ULL(r), ULL(u->total));
     add_block(&sum, "all", "bytes x psi", g * u->total, 2, "%llu B x %llu", ULL(g), ULL(u->total));
-    if (n->job->plan.accumulate > 1)
-        add_block(&sum, "accumulated, not reduced yet", "reduce bytes x psi", r * u->total, 1, "%llu B x %llu", ULL(r),
-                  ULL(u->total));
     add_block(&sum, "embedding", "bytes x V h", g * u->embedding, 1, "%llu B x %llu", ULL(g), ULL(u->embedding));
     add_block(&sum, "down matrix", "bytes x f h", g * u->down, 1, "%llu B x %llu", ULL(g), ULL(u->down));
     if (n->job->plan.accumulate > 1 && whole > shard)
@@ -319,12 +319,31 @@ static void explain_workspace(const struct memory_numbers *n, uint64_t bytes, st
 
 /* ---- groups ----------------------------------------------------------------------------------------------------- */
 
+/* Where a runtime's rules of buffers and lifetimes were read. */
+static const char *memory_source(const struct dtp_plan *plan)
+{
+    bool sharded = dtp_plan_shards_params(plan);
+    switch (plan->runtime) {
+    case DTP_RUNTIME_TORCH:
+        return !sharded      ? "PyTorch: distributed.py and reducer.cpp of DDP, zero_redundancy_optimizer.py, autocast_mode.cpp"
+               : plan->fsdp1 ? "PyTorch: fsdp/_runtime_utils.py, _flat_param.py"
+                             : "PyTorch: fsdp/_fully_shard/_fsdp_param_group.py, _fsdp_collectives.py; allocation traces";
+    case DTP_RUNTIME_DEEPSPEED:
+        return sharded ? "DeepSpeed: runtime/zero/stage3.py, partitioned_param_coordinator.py"
+                       : "DeepSpeed: runtime/zero/stage_1_and_2.py";
+    case DTP_RUNTIME_MEGATRON: return "Megatron-Core: distributed/, optimizer/distrib_optimizer.py";
+    case DTP_RUNTIME_DTPLAN: return "dtplan's own executor: buffers placed before the step starts";
+    }
+    return "";
+}
+
 static void explain_layer(const struct memory_numbers *n, struct dtp_explanation *e)
 {
     const struct dtp_transformer *m = &n->job->transformer;
     const struct dtp_activations *a = &n->a;
     dtp_explain_group(e, "SAVED FOR BACKWARD", "bytes of one token in one layer, nothing recomputed", DTP_EXPLAIN_BYTES,
                       (double)a->layer_all);
+    dtp_explain_source(e, "what autograd keeps: PyTorch tools/autograd/derivatives.yaml; Korthikanti et al. 2022");
     dtp_explain_term(e, "residual stream", "x and x + attention",
                      (double)(a->layer_all - a->layer_norms - a->layer_attention - a->layer_mlp), "; h = %llu",
                      ULL(m->hidden));
@@ -341,6 +360,7 @@ static void explain_device(const struct memory_numbers *n, struct dtp_explanatio
     const struct dtp_memory *m = n->memory;
     dtp_explain_group(e, "DEVICE MEMORY", "what the driver reports as used", DTP_EXPLAIN_BYTES,
                       (double)m->device_peak_bytes);
+    dtp_explain_source(e, "PyTorch c10/cuda/CUDACachingAllocator.cpp; context and NCCL measured (see constants)");
     dtp_explain_term(e, "allocated", "tensors, as above", (double)m->allocated_peak_bytes, "%llu B",
                      ULL(m->allocated_peak_bytes));
     dtp_explain_term(e, "reserved beyond that", "the caching allocator's segments: other streams, rounding",
@@ -376,6 +396,7 @@ void dtp_explain_memory(const struct dtp_job *job, const struct dtp_prediction *
     const uint64_t *peak = m->phase_bytes[m->peak_phase];
     snprintf(words, sizeof words, "allocated on one GPU at the %s", dtp_phase_words(m->peak_phase));
     dtp_explain_group(e, "MEMORY AT THE PEAK", words, DTP_EXPLAIN_BYTES, (double)m->allocated_peak_bytes);
+    dtp_explain_source(e, memory_source(&job->plan));
     explain_at_rest(&n, peak, e);
     explain_grads(&n, peak[DTP_OWNER_GRADS], e);
     explain_activations(&n, peak[DTP_OWNER_ACTIVATIONS], e);

@@ -66,6 +66,12 @@ static void print_group(const struct dtp_page *page, const struct dtp_explanatio
     struct scale scale = scale_of(group);
     char value[48];
     dtp_page_heading(page, group->title, group->words);
+    if (group->source[0]) {
+        dtp_page_ink(page, DTP_INK_DIM);
+        fputs("  source: ", page->file);
+        dtp_page_wrap(page, 10, 10, group->source);
+        dtp_page_ink(page, DTP_INK_PLAIN);
+    }
     for (size_t i = 0; i < group->count; i++)
         print_term(page, &e->terms[group->first + i], &scale);
     format_value(&scale, group->total, value, sizeof value);
@@ -143,6 +149,7 @@ static json_t *group_object(const struct dtp_explanation *e, const struct dtp_te
     }
     json_object_set_new(object, "title", json_string(group->title));
     json_object_set_new(object, "words", json_string(group->words));
+    json_object_set_new(object, "source", json_string(group->source));
     json_object_set_new(object, "unit", json_string(units[group->unit]));
     json_object_set_new(object, "total", json_real(group->total));
     json_object_set_new(object, "terms", terms);

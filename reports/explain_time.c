@@ -79,6 +79,7 @@ void dtp_explain_communication(const struct dtp_job *job, const struct dtp_predi
     w.psi = (double)w.u.total;
     w.padded = (double)(w.u.total_shard * w.u.ranks);
     dtp_explain_group(e, "COMMUNICATION", "bytes each GPU sends per step", DTP_EXPLAIN_TRAFFIC, (double)w.c->total_bytes);
+    dtp_explain_source(e, "ring accounting: all-gather and reduce-scatter send B(n-1)/n, all-reduce twice that");
     if (dtp_plan_shards_params(&job->plan))
         explain_sharded(&w, e);
     else
@@ -95,12 +96,13 @@ static void explain_alone(const struct dtp_job *job, const struct dtp_prediction
     (void)job;
     dtp_explain_group(e, "COLLECTIVES", "seconds of a step as if nothing overlapped", DTP_EXPLAIN_SECONDS,
                       t->communication_s);
+    dtp_explain_source(e, "latencies: NCCL src/graph/tuning.cc; bandwidths measured (see constants)");
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         if (c->count[i] == 0 || t->collective_s[i] <= 0)
             continue;
         double each = t->collective_s[i] / (double)c->count[i];
         dtp_explain_term(e, dtp_collective_text((enum dtp_collective)i), "operations x (latency + bytes / bus rate)",
-                         t->collective_s[i], "%llu x %.3g ms for %.4g MB each: %.3g GB/s", ULL(c->count[i]), each * 1e3,
+                         t->collective_s[i], "%llu x %.3g ms for %.4g MB each: %.0f GB/s", ULL(c->count[i]), each * 1e3,
                          (double)c->bytes[i] / (double)c->count[i] / 1e6,
                          (double)c->bytes[i] / t->collective_s[i] / 1e9);
     }
@@ -123,7 +125,7 @@ static void explain_matmul(struct dtp_explanation *e, const char *name, const ch
 {
     if (seconds <= 0)
         return;
-    dtp_explain_term(e, name, rule, seconds, "%.4g FLOP at %.3g TFLOP/s", flops, flops / seconds / 1e12);
+    dtp_explain_term(e, name, rule, seconds, "%.4g FLOP at %.0f TFLOP/s", flops, flops / seconds / 1e12);
 }
 
 static void explain_moved(struct dtp_explanation *e, const char *name, const char *rule, double bytes, double rate,
@@ -131,7 +133,7 @@ static void explain_moved(struct dtp_explanation *e, const char *name, const cha
 {
     if (seconds <= 0)
         return;
-    dtp_explain_term(e, name, rule, seconds, "%.4g GB at %.3g GB/s", bytes / 1e9, rate / 1e9);
+    dtp_explain_term(e, name, rule, seconds, "%.4g GB at %.0f GB/s", bytes / 1e9, rate / 1e9);
 }
 
 static void explain_matmuls(const struct dtp_job *job, const struct dtp_time_parts *t, double tokens,

@@ -210,6 +210,9 @@ static void print_time(const struct dtp_report *report, const struct dtp_page *p
     if (t->communication_s > 0) {
         snprintf(words, sizeof words, "of %.*f", digits, t->communication_s / unit.divisor);
         print_seconds(page, "exposed communication", t->exposed_communication_s, t->step_s, unit, words);
+        dtp_page_ink(page, DTP_INK_DIM);
+        fputs("    counts how much compute slows down beside hidden collectives\n", page->file);
+        dtp_page_ink(page, DTP_INK_PLAIN);
     }
     if (t->offload_s > 0) {
         snprintf(words, sizeof words, "of %.*f", digits, t->offload_s / unit.divisor);
