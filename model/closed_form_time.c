@@ -106,7 +106,8 @@ static void add_recompute(const struct context *c, const struct dtp_attention_ti
 /* Bytes the device moves to turn stored weights into usable ones and gradients into what the optimizer takes, in one
  * micro-step; `reduces` says whether gradients leave in this one. internals: DDP under autocast casts every weight
  * (4+w) and every gradient back (w+4) and copies it into its bucket (4+4); FSDP2 copies each gathered unit out (w+w) and
- * its gradients in (w+r); FSDP1 gathers in place but concatenates gradients (w+w) before the cast (w+r). */
+ * its gradients in (w+r); Megatron and ours add a weight gradient to the sum of earlier micro-steps in the matmul's own
+ * output pass (the sum is read and written instead of the gradient written); FSDP1 gathers in place but concatenates gradients (w+w) before the cast (w+r). */
 static double weight_traffic_bytes(const struct context *c, bool reduces)
 {
     const struct dtp_plan *plan = c->plan;
@@ -115,8 +116,11 @@ static double weight_traffic_bytes(const struct context *c, bool reduces)
     bool alone = c->cluster->gpus == 1;
     if (dtp_plan_uses_autocast(plan))
         return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 : 0));
-    if (!dtp_plan_shards_params(plan) || plan->runtime == DTP_RUNTIME_DTPLAN)
-        return total * ((plan->accumulate > 1 ? 2 * r + w : 0) + (reduces && !alone ? 2 * r : 0));
+    bool in_matmul = plan->runtime == DTP_RUNTIME_DTPLAN || plan->runtime == DTP_RUNTIME_MEGATRON;
+    if (!dtp_plan_shards_params(plan) || plan->runtime == DTP_RUNTIME_DTPLAN) {
+        double adding = in_matmul ? 2 * r - w : 2 * r + w;
+        return total * ((plan->accumulate > 1 ? adding : 0) + (reduces && !alone ? 2 * r : 0));
+    }
     double gathers = plan->reshard_after_forward ? 2 : 1;
     double per_gather = plan->fsdp1 ? 0 : 2 * w;
     double per_reduce = w + r + (plan->fsdp1 ? 2 * w : 0);
@@ -124,19 +128,22 @@ static double weight_traffic_bytes(const struct context *c, bool reduces)
     return total * (gathers * per_gather + (reduces ? per_reduce : 0) + accumulate);
 }
 
-/* fp8: inputs, weights and output gradients are scaled and cast around every matmul. torchao reads each tensor for its
- * amax (2), reads and writes it for the cast (2+1), forward and again backward; TransformerEngine casts once into both
- * layouts and keeps weights for all micro-steps. */
+/* fp8: inputs, weights and output gradients are scaled and cast around every matmul; bytes of one micro-step.
+ *   torchao               reads each tensor for its amax (2), reads and writes it for the cast (2+1), forward and backward
+ *   te.Linear in eager    one pass reads (2) and writes both layouts (1+1)
+ *   megatron, dtplan      the kernel before the matmul writes fp8 instead of bf16, so an input costs its second layout
+ *                         (1); weights are cast once a step for all micro-steps */
 static double fp8_cast_bytes(const struct context *c)
 {
-    if (c->plan->precision.compute != DTP_FP8)
+    const struct dtp_plan *plan = c->plan;
+    if (plan->precision.compute != DTP_FP8)
         return 0;
-    bool torchao = c->plan->runtime == DTP_RUNTIME_TORCH && !c->plan->fsdp1;
-    double bytes = 0;
+    bool torchao = plan->runtime == DTP_RUNTIME_TORCH && !plan->fsdp1, fused = plan->runtime != DTP_RUNTIME_TORCH;
+    double per_input = torchao ? 10 : fused ? 1 : 4, per_output = torchao ? 5 : 4;
+    double per_weight = torchao ? 10 : fused ? 4.0 / plan->accumulate : 4, bytes = 0;
     for (int i = 0; i < c->block.matmul_count; i++) {
         const struct dtp_weight_matmul *m = &c->block.matmul[i];
-        double input = m->k * c->tokens, output = m->n * c->tokens, weight = m->n * m->k;
-        bytes += m->copies * (torchao ? 10 * input + 5 * output + 10 * weight : 4 * input + 4 * output + 4 * weight);
+        bytes += m->copies * (per_input * m->k * c->tokens + per_output * m->n * c->tokens + per_weight * m->n * m->k);
     }
     return bytes * c->layers;
 }
