@@ -27,7 +27,7 @@
     X(WEIGHTS, "compute_weights", "weights in compute dtype")               \
     X(GATHER, "gather", "all-gather buffers")                               \
     X(REDUCE, "reduce", "gradient reduction buffers")                       \
-    X(WORKSPACE, "workspace", "library workspaces and temporaries")
+    X(WORKSPACE, "workspace", "workspaces and temporaries")
 enum dtp_owner {
 #define DTP_OWNER_ENUM(suffix, key, words) DTP_OWNER_##suffix,
     DTP_OWNER_TABLE(DTP_OWNER_ENUM)

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,24 +81,37 @@ static void print_group(const struct dtp_page *page, const struct dtp_explanatio
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
+static void print_rate(const struct dtp_page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void print_rate(const struct dtp_page *page, const char *format, ...)
+{
+    char line[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    fputs("  ", page->file);
+    dtp_page_wrap(page, 2, RULE_INDENT, line);
+}
+
 static void print_rates(const struct dtp_report *report, const struct dtp_page *page)
 {
     const struct dtp_plan *p = &report->job.plan;
     const struct dtp_throughput *t = &report->prediction.throughput;
     double tokens = (double)p->micro_batch * (double)p->accumulate * (double)p->sequence;
-    double peak = report->job.cluster.gpu.peak_flops_per_s[p->precision.compute];
+    double peak = report->job.cluster.gpu.peak_flops_per_s[p->precision.compute], step_s = report->prediction.time.step_s;
     dtp_page_heading(page, "RATES", "");
-    fprintf(page->file, "  tokens/s = GPUs x micro batch x K x s / step = %u x %u x %u x %llu / %.5g s = %.5g\n",
-            report->job.cluster.gpus, p->micro_batch, p->accumulate, (unsigned long long)p->sequence,
-            report->prediction.time.step_s, t->tokens_per_s);
-    fprintf(page->file, "  MFU = model FLOPs / step / dense %s peak = %.5g / %.5g s / %.4g TFLOP/s = %.2f %%\n",
-            dtp_dtype_text(p->precision.compute),
-            tokens * dtp_transformer_model_flops_per_token(&report->job.transformer, p->sequence),
-            report->prediction.time.step_s, peak / 1e12, 100 * t->mfu);
+    print_rate(page, "tokens/s = GPUs x micro batch x K x s / step = %u x %u x %u x %llu / %.5g s = %.5g",
+               report->job.cluster.gpus, p->micro_batch, p->accumulate, (unsigned long long)p->sequence, step_s,
+               t->tokens_per_s);
+    print_rate(page, "MFU = model FLOPs / step / dense %s peak = %.5g / %.5g s / %.4g TFLOP/s = %.2f %%",
+               dtp_dtype_text(p->precision.compute),
+               tokens * dtp_transformer_model_flops_per_token(&report->job.transformer, p->sequence), step_s, peak / 1e12,
+               100 * t->mfu);
     if (report->money.known)
-        fprintf(page->file, "  10^9 tokens = GPUs x price / (tokens/s x 3600) x 10^9 = %u x %.2f / %.5g x 10^9 = %.2f USD\n",
-                report->job.cluster.gpus, report->money.gpu_hour_usd[DTP_PRICE_TYPICAL], t->tokens_per_s * 3600,
-                report->money.billion_tokens_usd[DTP_PRICE_TYPICAL]);
+        print_rate(page, "10^9 tokens = GPUs x price / (tokens/s x 3600) x 10^9 = %u x %.2f / %.5g x 10^9 = %.2f USD",
+                   report->job.cluster.gpus, report->money.gpu_hour_usd[DTP_PRICE_TYPICAL], t->tokens_per_s * 3600,
+                   report->money.billion_tokens_usd[DTP_PRICE_TYPICAL]);
 }
 
 /* Everything that was measured instead of derived. Rates of the GPU itself are in `dtplan catalog`. */

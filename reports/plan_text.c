@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#define BAR_COLUMNS 34
-#define LABEL_COLUMNS 36
+#define BAR_COLUMNS 40
+#define LABEL_COLUMNS 28
 #define GAUGE_COLUMNS 26
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
@@ -82,7 +82,7 @@ static void print_verdict(const struct dtp_memory *m, const struct dtp_page *pag
     else if (free_gib >= 0)
         fprintf(page->file, "TIGHT: %.2f GiB to spare, fragmentation may tip it over", free_gib);
     else
-        fprintf(page->file, "TIGHT: tensors fit, the allocator's cache does not: it will free and retry");
+        fprintf(page->file, "TIGHT: the tensors fit, the allocator's cache does not");
     dtp_page_ink(page, DTP_INK_PLAIN);
     fputc('\n', page->file);
 }
@@ -170,10 +170,10 @@ static void print_seconds(const struct dtp_page *page, const char *label, double
                           struct dtp_unit unit, const char *words)
 {
     int left = 0;
-    fprintf(page->file, "  %-*s %9.*f %-3s", LABEL_COLUMNS, label, unit.divisor < 1 ? 1 : 3, seconds / unit.divisor,
+    fprintf(page->file, "  %-*s %9.*f %s", LABEL_COLUMNS, label, unit.divisor < 1 ? 1 : 3, seconds / unit.divisor,
             unit.name);
-    if (whole > 0) {
-        fputs("  ", page->file);
+    if (whole > 0 && (seconds > 0 || *words)) {
+        fprintf(page->file, "%*s", 5 - (int)strlen(unit.name), ""); /* bars start where the memory's do */
         left = dtp_page_bar(page, seconds / whole, BAR_COLUMNS);
     }
     end_row(page, left, words);
@@ -206,7 +206,8 @@ static void print_time(const struct dtp_report *report, const struct dtp_page *p
     dtp_page_heading(page, "STEP TIME", "of one optimizer step");
     print_seconds(page, "forward and backward", t->compute_s, t->step_s, unit, "");
     print_compute_words(t, page, unit);
-    print_seconds(page, "optimizer", t->optimizer_s, t->step_s, unit, "");
+    if (t->optimizer_s > 0) /* on the host it is part of the offload */
+        print_seconds(page, "optimizer", t->optimizer_s, t->step_s, unit, "");
     if (t->communication_s > 0) {
         snprintf(words, sizeof words, "of %.*f", digits, t->communication_s / unit.divisor);
         print_seconds(page, "exposed communication", t->exposed_communication_s, t->step_s, unit, words);
@@ -239,9 +240,10 @@ static void print_throughput(const struct dtp_report *report, const struct dtp_p
     const struct dtp_scaling *s = &report->scaling;
     char total[32], each[32], days[32];
     dtp_page_heading(page, "THROUGHPUT", "MFU counts what the model needs, HFU what is recomputed too");
-    fprintf(page->file, "  %-*s %9s tokens/s, %s per GPU; 10^12 tokens take %s days\n", LABEL_COLUMNS, "tokens",
+    fprintf(page->file, "  %-*s %9s tokens/s, %s per GPU\n", LABEL_COLUMNS, "tokens",
             dtp_page_grouped((uint64_t)llround(t->tokens_per_s), total, sizeof total),
-            dtp_page_figure(t->tokens_per_s_per_gpu, each, sizeof each),
+            dtp_page_figure(t->tokens_per_s_per_gpu, each, sizeof each));
+    fprintf(page->file, "  %-*s %9s days\n", LABEL_COLUMNS, "10^12 tokens take",
             dtp_page_figure(1e12 / t->tokens_per_s / 86400.0, days, sizeof days));
     fprintf(page->file, "  %-*s %9.0f TFLOP/s per GPU: MFU %.1f %%, HFU %.1f %%\n", LABEL_COLUMNS,
             "model arithmetic", t->flops_per_s_per_gpu / 1e12, 100 * t->mfu, 100 * t->hfu);
@@ -287,7 +289,8 @@ static void print_money(const struct dtp_report *report, const struct dtp_page *
 
 /* ---- advice and solver ------------------------------------------------------------------------------------------ */
 
-static void print_change(const struct dtp_report *report, const struct dtp_change *change, const struct dtp_page *page)
+static void print_change(const struct dtp_report *report, const struct dtp_change *change, int at,
+                         const struct dtp_page *page)
 {
     char line[400], gain[48] = "";
     const struct dtp_memory *m = &change->variant.prediction.memory;
@@ -306,7 +309,7 @@ static void print_change(const struct dtp_report *report, const struct dtp_chang
              overgrown ? "tensors" : "device memory",
              (double)(overgrown ? m->allocated_peak_bytes : m->device_peak_bytes) / 0x1p30,
              change->note[0] ? "; " : "", change->note);
-    dtp_page_wrap(page, 2, 4, line);
+    dtp_page_wrap(page, at, 7, line);
 }
 
 static void print_advice(const struct dtp_report *report, const struct dtp_page *page)
@@ -324,7 +327,7 @@ static void print_advice(const struct dtp_report *report, const struct dtp_page 
     for (size_t i = 0; i < advice->count; i++) {
         dtp_page_ink(page, i == 0 ? DTP_INK_BOLD : DTP_INK_DIM);
         fputs(i == 0 ? "  " : "  or ", page->file);
-        print_change(report, &advice->changes[i], page);
+        print_change(report, &advice->changes[i], i == 0 ? 2 : 5, page);
         dtp_page_ink(page, DTP_INK_PLAIN);
     }
 }
