@@ -12,18 +12,31 @@
 #define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CATALOG) | ON(HELP))
 
 enum option {
-    OPTION_JSON, OPTION_CSV, OPTION_MAX_MICRO_BATCH, OPTION_MAX_SEQ, OPTION_MIN_GPUS, OPTION_CATALOG, OPTION_OUTPUT,
-    OPTION_ONLY, OPTION_HELP, OPTION_VERSION, OPTION_COUNT
+    OPTION_JSON,
+    OPTION_CSV,
+    OPTION_MAX_MICRO_BATCH,
+    OPTION_MAX_SEQ,
+    OPTION_MIN_GPUS,
+    OPTION_CATALOG,
+    OPTION_OUTPUT,
+    OPTION_ONLY,
+    OPTION_HELP,
+    OPTION_VERSION,
+    OPTION_COUNT
 };
 
 static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP), "print one JSON object, for programs"},
     [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(CATALOG), "print a CSV table with units in its header"},
-    [OPTION_MAX_MICRO_BATCH] = {"--max-micro-batch", NULL, ON(PLAN), "find the largest micro batch that fits, plan with it"},
+    [OPTION_MAX_MICRO_BATCH] = {"--max-micro-batch", NULL, ON(PLAN),
+                                "find the largest micro batch that fits, plan with it"},
     [OPTION_MAX_SEQ] = {"--max-seq", NULL, ON(PLAN), "find the longest sequence that fits, in steps of 128 tokens"},
-    [OPTION_MIN_GPUS] = {"--min-gpus", NULL, ON(PLAN), "find the fewest GPUs that fit: parts of a node, then whole nodes"},
-    [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(HELP), "add rows to the catalogues from a CSV file; may be repeated"},
-    [OPTION_OUTPUT] = {"--output", "FILE", ON(BACKTEST), "write one row per run, predicted beside measured (also -o FILE)"},
+    [OPTION_MIN_GPUS] = {"--min-gpus", NULL, ON(PLAN),
+                         "find the fewest GPUs that fit: parts of a node, then whole nodes"},
+    [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(HELP),
+                        "add rows to the catalogues from a CSV file; may be repeated"},
+    [OPTION_OUTPUT] = {"--output", "FILE", ON(BACKTEST),
+                       "write one row per run, predicted beside measured (also -o FILE)"},
     [OPTION_ONLY] = {"--only", "PREFIX", ON(BACKTEST), "score only runs whose id or source starts with PREFIX"},
     [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
     [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},
@@ -162,7 +175,8 @@ static const char *take_value(int argc, char **argv, int *at, struct dtp_faults 
 static void set_goal(struct dtp_arguments *a, enum dtp_solve_goal goal, const char *flag, struct dtp_faults *faults)
 {
     if (a->solves && a->goal != goal)
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: only one thing can be solved for at a time; run dtplan twice", flag);
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: only one thing can be solved for at a time; run dtplan twice",
+                  flag);
     a->solves = true;
     a->goal = goal;
 }
@@ -201,8 +215,8 @@ static bool take_setting(struct dtp_arguments *a, int argc, char **argv, int *at
     const struct dtp_scenario_key *found = find_key(key);
     if (!found && strncmp(key, "no_", 3) == 0 && (found = find_key(key + 3)) != NULL) {
         if (found->value || strchr(flag, '=')) {
-            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: only a switch can be negated, without a value; write --%s", flag,
-                      flag + strlen("--no-"));
+            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: only a switch can be negated, without a value; write --%s",
+                      flag, flag + strlen("--no-"));
             return true;
         }
         value = "false";

@@ -8,15 +8,21 @@
 #include "solve.h"
 #include "status.h"
 
-enum dtp_command { DTP_COMMAND_PLAN, DTP_COMMAND_EXPLAIN, DTP_COMMAND_BACKTEST, DTP_COMMAND_CATALOG, DTP_COMMAND_HELP,
-                   DTP_COMMAND_COUNT };
+enum dtp_command {
+    DTP_COMMAND_PLAN,
+    DTP_COMMAND_EXPLAIN,
+    DTP_COMMAND_BACKTEST,
+    DTP_COMMAND_CATALOG,
+    DTP_COMMAND_HELP,
+    DTP_COMMAND_COUNT
+};
 const char *dtp_command_text(enum dtp_command command);
 
 /* An option of the front end; for --help. */
 struct dtp_option {
-    const char *flag;     /* "--json" */
-    const char *value;    /* "FILE", or NULL for a switch */
-    unsigned commands;    /* bit 1 << enum dtp_command for each command that takes it */
+    const char *flag;  /* "--json" */
+    const char *value; /* "FILE", or NULL for a switch */
+    unsigned commands; /* bit 1 << enum dtp_command for each command that takes it */
     const char *words;
 };
 const struct dtp_option *dtp_options(size_t *count);
@@ -28,15 +34,15 @@ struct dtp_typed_key {
 
 struct dtp_arguments {
     enum dtp_command command;
-    bool command_named;          /* false: plan by default */
+    bool command_named; /* false: plan by default */
     bool help, version, json, csv;
-    bool solves;                 /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */
+    bool solves; /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */
     enum dtp_solve_goal goal;
-    const char *output;          /* -o FILE, or NULL */
-    const char *only;            /* --only PREFIX, or NULL */
-    const char **catalogs;       /* --catalog FILE ... */
+    const char *output;    /* -o FILE, or NULL */
+    const char *only;      /* --only PREFIX, or NULL */
+    const char **catalogs; /* --catalog FILE ... */
     size_t catalog_count;
-    const char **words;          /* what is neither flag nor value */
+    const char **words; /* what is neither flag nor value */
     size_t word_count;
     struct dtp_typed_key *settings;
     size_t setting_count;

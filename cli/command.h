@@ -10,8 +10,8 @@
 
 struct dtp_context {
     const struct dtp_arguments *arguments;
-    bool bare;            /* nothing at all was typed: help, not a fault */
-    FILE *out;            /* same as page.file */
+    bool bare; /* nothing at all was typed: help, not a fault */
+    FILE *out; /* same as page.file */
     struct dtp_page page;
     struct dtp_faults *faults;
 };

@@ -25,8 +25,7 @@ enum dtp_status dtp_command_backtest(const struct dtp_context *context)
     struct dtp_catalog catalog;
     struct dtp_backtest *backtest = NULL;
     if (a->word_count != 1)
-        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
-                         "backtest: %s; write dtplan backtest RUNS.csv",
+        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "backtest: %s; write dtplan backtest RUNS.csv",
                          a->word_count ? "takes one table at a time" : "no table of measured runs is named");
     enum dtp_status status = dtp_context_catalog(context, &catalog);
     if (status != DTP_OK)

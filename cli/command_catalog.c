@@ -42,6 +42,7 @@ enum dtp_status dtp_command_catalog(const struct dtp_context *context)
                          "catalog: none is named; write dtplan catalog gpus, machines or models");
     if (!parse_table(a->words[0], &table))
         return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
-                         "catalog: there is no catalogue '%s'; the catalogues are gpus, machines and models", a->words[0]);
+                         "catalog: there is no catalogue '%s'; the catalogues are gpus, machines and models",
+                         a->words[0]);
     return report(context, table);
 }

@@ -12,41 +12,41 @@ struct command_help {
 };
 
 static const struct command_help helps[DTP_COMMAND_COUNT] = {
-    [DTP_COMMAND_PLAN] = {
-        "dtplan [plan] [SCENARIO.ini ...] [--KEY VALUE ...] [--json | --csv]",
-        "Predicts memory, communication, step time and cost of one training job. Scenario files hold the same keys as "
-        "the flags; flags override them. --strategy takes one name, a comma list or 'all'; several strategies give one "
-        "comparison table.",
-        {{"dtplan --params 7e9 --gpus 8 --strategy full_shard", "seven billion parameters on one node"},
-         {"dtplan --model llama-2-7b --gpus 8 --gpu a100-80-sxm --seq 4096 --micro-batch 2 --checkpointing full",
-          "a known model on named GPUs"},
-         {"dtplan --model path/to/config.json --gpus 16 --compile --json", "a Hugging Face model, for a program"},
-         {"dtplan --params 13B --gpus 8 --strategy all", "all strategies side by side"},
-         {"dtplan --params 70B --checkpointing full --compile --min-gpus", "how many GPUs are needed at least"},
-         {"dtplan --params 7B --gpus 8 --max-micro-batch", "how large the micro batch can be"}}},
-    [DTP_COMMAND_EXPLAIN] = {
-        "dtplan explain [SCENARIO.ini ...] [--KEY VALUE ...] [--json]",
-        "Shows where each byte and each second of a plan comes from: the rule, the numbers put into it, and the sum. "
-        "Takes the same keys as plan.",
-        {{"dtplan explain --params 7e9 --gpus 8 --strategy full_shard", "formula by formula"},
-         {"dtplan explain --model gpt2 --gpus 4 --strategy ddp --micro-batch 8", "a small model under DDP"}}},
-    [DTP_COMMAND_BACKTEST] = {
-        "dtplan backtest RUNS.csv [-o ROWS.csv] [--json]",
-        "Predicts measured runs from their configuration alone and reports how far off the predictions are, beside the "
-        "simplest predictor there is: one constant MFU per kind of GPU.",
-        {{"dtplan backtest scenarios/published_runs.csv", "score the published runs"},
-         {"dtplan backtest scenarios/published_runs.csv -o rows.csv", "and write predicted beside measured, run by run"}}},
-    [DTP_COMMAND_CATALOG] = {
-        "dtplan catalog gpus|machines|models [NAME ...] [--json | --csv]",
-        "Lists what can be named with --gpu, --machine and --model. With names: every figure with its kind (datasheet, "
-        "measured, assumed) and source.",
-        {{"dtplan catalog gpus", "all GPUs"},
-         {"dtplan catalog gpus h100-sxm", "each figure of one of them and where it comes from"},
-         {"dtplan catalog models --csv", "all models as a table for a spreadsheet"}}},
-    [DTP_COMMAND_HELP] = {
-        "dtplan help [COMMAND]",
-        "Prints help of the program or of one command.",
-        {{"dtplan help plan", "all keys of a plan"}}},
+    [DTP_COMMAND_PLAN] =
+        {"dtplan [plan] [SCENARIO.ini ...] [--KEY VALUE ...] [--json | --csv]",
+         "Predicts memory, communication, step time and cost of one training job. Scenario files hold the same keys as "
+         "the flags; flags override them. --strategy takes one name, a comma list or 'all'; several are compared in "
+         "one table.",
+         {{"dtplan --params 7e9 --gpus 8 --strategy full_shard", "seven billion parameters on one node"},
+          {"dtplan --model llama-2-7b --gpus 8 --gpu a100-80-sxm --seq 4096 --micro-batch 2 --checkpointing full",
+           "a known model on named GPUs"},
+          {"dtplan --model path/to/config.json --gpus 16 --compile --json", "a Hugging Face model, for a program"},
+          {"dtplan --params 13B --gpus 8 --strategy all", "all strategies side by side"},
+          {"dtplan --params 70B --checkpointing full --compile --min-gpus", "how many GPUs are needed at least"},
+          {"dtplan --params 7B --gpus 8 --max-micro-batch", "how large the micro batch can be"}}},
+    [DTP_COMMAND_EXPLAIN] =
+        {"dtplan explain [SCENARIO.ini ...] [--KEY VALUE ...] [--json]",
+         "Shows where each byte and each second of a plan comes from: the rule, the numbers put into it, and the sum. "
+         "Takes the same keys as plan.",
+         {{"dtplan explain --params 7e9 --gpus 8 --strategy full_shard", "formula by formula"},
+          {"dtplan explain --model gpt2 --gpus 4 --strategy ddp --micro-batch 8", "a small model under DDP"}}},
+    [DTP_COMMAND_BACKTEST] = {"dtplan backtest RUNS.csv [-o ROWS.csv] [--json]",
+                              "Predicts measured runs from their configuration alone and reports how far off the "
+                              "predictions are, beside the "
+                              "simplest predictor there is: one constant MFU per kind of GPU.",
+                              {{"dtplan backtest scenarios/published_runs.csv", "score the published runs"},
+                               {"dtplan backtest scenarios/published_runs.csv -o rows.csv",
+                                "and write predicted beside measured, run by run"}}},
+    [DTP_COMMAND_CATALOG] = {"dtplan catalog gpus|machines|models [NAME ...] [--json | --csv]",
+                             "Lists what can be named with --gpu, --machine and --model. With names: every figure with "
+                             "its kind (datasheet, "
+                             "measured, assumed) and source.",
+                             {{"dtplan catalog gpus", "all GPUs"},
+                              {"dtplan catalog gpus h100-sxm", "each figure of one of them and where it comes from"},
+                              {"dtplan catalog models --csv", "all models as a table for a spreadsheet"}}},
+    [DTP_COMMAND_HELP] = {"dtplan help [COMMAND]",
+                          "Prints help of the program or of one command.",
+                          {{"dtplan help plan", "all keys of a plan"}}},
 };
 
 static void print_usage(const struct dtp_page *page, const char *usage)

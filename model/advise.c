@@ -38,16 +38,25 @@ static bool set_checkpointing(struct dtp_plan *plan, enum dtp_checkpointing chec
     return true;
 }
 
-#define STRATEGY_CANDIDATE(suffix, text)                      \
-    static bool use_##suffix(struct dtp_plan *plan)           \
-    {                                                         \
-        return set_strategy(plan, DTP_##suffix);              \
+#define STRATEGY_CANDIDATE(suffix, text)                                                                               \
+    static bool use_##suffix(struct dtp_plan *plan)                                                                    \
+    {                                                                                                                  \
+        return set_strategy(plan, DTP_##suffix);                                                                       \
     }
 DTP_STRATEGY_TABLE(STRATEGY_CANDIDATE)
 
-static bool keep_activations(struct dtp_plan *plan) { return set_checkpointing(plan, DTP_CHECKPOINT_NONE); }
-static bool recompute_all(struct dtp_plan *plan) { return set_checkpointing(plan, DTP_CHECKPOINT_FULL); }
-static bool recompute_some(struct dtp_plan *plan) { return set_checkpointing(plan, DTP_CHECKPOINT_SELECTIVE_MATMUL); }
+static bool keep_activations(struct dtp_plan *plan)
+{
+    return set_checkpointing(plan, DTP_CHECKPOINT_NONE);
+}
+static bool recompute_all(struct dtp_plan *plan)
+{
+    return set_checkpointing(plan, DTP_CHECKPOINT_FULL);
+}
+static bool recompute_some(struct dtp_plan *plan)
+{
+    return set_checkpointing(plan, DTP_CHECKPOINT_SELECTIVE_MATMUL);
+}
 
 static bool compile(struct dtp_plan *plan)
 {
@@ -150,7 +159,7 @@ static const struct candidate candidates[] = {
 #define STRATEGY_ROW(suffix, text) {"--strategy " text, HARMLESS, use_##suffix},
     DTP_STRATEGY_TABLE(STRATEGY_ROW)
 #undef STRATEGY_ROW
-    {"--checkpointing none", HARMLESS, keep_activations},
+        {"--checkpointing none", HARMLESS, keep_activations},
     {"--checkpointing selective", HARMLESS, recompute_some},
     {"--checkpointing full", HARMLESS, recompute_all},
     {"--compile", HARMLESS, compile},
@@ -432,8 +441,8 @@ static void advise_fitting(struct search *search)
 
 void dtp_advise(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_advice *out)
 {
-    struct search search = {.job = job, .tokens_per_s = prediction->throughput.tokens_per_s,
-                            .worst = DTP_VERDICT_FITS, .advice = out};
+    struct search search = {
+        .job = job, .tokens_per_s = prediction->throughput.tokens_per_s, .worst = DTP_VERDICT_FITS, .advice = out};
     memset(out, 0, sizeof *out);
     if (!(search.tokens_per_s > 0))
         return;

@@ -29,7 +29,7 @@ struct dtp_change {
 
 struct dtp_advice {
     enum dtp_advice_kind kind;
-    size_t count;                             /* of changes[], best first */
+    size_t count; /* of changes[], best first */
     struct dtp_change changes[DTP_ADVICE_KEPT];
     unsigned tried_count;
 };

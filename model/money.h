@@ -11,8 +11,8 @@
 enum dtp_price_level { DTP_PRICE_LOW, DTP_PRICE_TYPICAL, DTP_PRICE_HIGH, DTP_PRICE_LEVEL_COUNT };
 
 struct dtp_money {
-    bool known;  /* false: neither a price in the catalogue nor one given; all figures are 0 */
-    bool given;  /* the user's own price: low = typical = high */
+    bool known; /* false: neither a price in the catalogue nor one given; all figures are 0 */
+    bool given; /* the user's own price: low = typical = high */
     double gpu_hour_usd[DTP_PRICE_LEVEL_COUNT];
     double job_hour_usd[DTP_PRICE_LEVEL_COUNT];
     double billion_tokens_usd[DTP_PRICE_LEVEL_COUNT];

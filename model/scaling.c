@@ -29,7 +29,8 @@ void dtp_scaling_of(const struct dtp_job *job, const struct dtp_prediction *pred
     struct dtp_variant variant;
     double own = prediction->throughput.tokens_per_s_per_gpu;
     memset(out, 0, sizeof *out);
-    for (uint32_t gpus = 1; gpus < job->cluster.gpus && gpus <= UINT32_MAX / 2; gpus = next_count(gpus, job->node_gpus)) {
+    for (uint32_t gpus = 1; gpus < job->cluster.gpus && gpus <= UINT32_MAX / 2;
+         gpus = next_count(gpus, job->node_gpus)) {
         if (predict_on(job, gpus, &variant) != DTP_OK)
             continue;
         bool fits = variant.prediction.memory.verdict != DTP_VERDICT_OOM;

@@ -10,7 +10,7 @@ struct dtp_scaling {
     uint32_t reference_gpus;
     bool reference_fits; /* false: no count up to the job's fits, so one GPU of unlimited memory is the reference */
     double reference_tokens_per_s_per_gpu;
-    double efficiency;   /* fraction of 1 */
+    double efficiency; /* fraction of 1 */
 };
 
 void dtp_scaling_of(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_scaling *out);

@@ -22,7 +22,7 @@ struct dtp_solution {
     uint64_t tight_value;       /* the answer if tight counted as fitting; 0 = none, or the same as value */
     struct dtp_variant variant; /* the job at `value`; valid when `variant_valid` */
     bool variant_valid;
-    uint64_t next_value;        /* the neighbour that no longer fits; 0 = none was tried */
+    uint64_t next_value; /* the neighbour that no longer fits; 0 = none was tried */
     enum dtp_verdict next_verdict;
     uint64_t next_device_bytes; /* what it would take; 0 when it is refused, and then next_reason says why */
     char next_reason[DTP_FAULT_TEXT_BYTES];

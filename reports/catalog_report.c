@@ -18,10 +18,10 @@ struct cell {
 };
 
 struct column {
-    const char *key;       /* of JSON and CSV, with its unit */
-    const char *words[2];  /* header for people, two lines */
+    const char *key;      /* of JSON and CSV, with its unit */
+    const char *words[2]; /* header for people, two lines */
     char alignment;
-    double scale;          /* people see number / scale */
+    double scale; /* people see number / scale */
     struct cell (*value)(const struct dtp_catalog *catalog, size_t row);
 };
 
@@ -44,10 +44,10 @@ static struct cell rate(double value, int digits)
 #define GPU(field) (catalog->gpus[row].field)
 #define MACHINE(field) (catalog->machines[row].field)
 #define MODEL(field) (catalog->models[row].field)
-#define COLUMN(name, expression)                                                   \
-    static struct cell name(const struct dtp_catalog *catalog, size_t row)         \
-    {                                                                              \
-        return expression;                                                         \
+#define COLUMN(name, expression)                                                                                       \
+    static struct cell name(const struct dtp_catalog *catalog, size_t row)                                             \
+    {                                                                                                                  \
+        return expression;                                                                                             \
     }
 
 COLUMN(gpu_key, text(GPU(key)))
@@ -317,16 +317,24 @@ static void put_model(struct sink *sink, const struct dtp_transformer *m)
         const char *quantity;
         uint64_t value;
         const char *unit;
-    } dimensions[] = {
-        {"layers", m->layers, "1"},       {"hidden", m->hidden, "1"},     {"heads", m->heads, "1"},
-        {"kv_heads", m->kv_heads, "1"},   {"head_dim", m->head_dim, "1"}, {"ffn", m->ffn, "1"},
-        {"vocab", m->vocab, "tokens"},    {"positions", m->positions, "tokens"},
-        {"max_sequence", m->max_sequence, "tokens"}, {"sliding_window", m->sliding_window, "tokens"},
-    }, parts[] = {
-        {"embedding", count.embedding, "parameters"}, {"position", count.position, "parameters"},
-        {"block", count.block, "parameters"},         {"final_norm", count.final_norm, "parameters"},
-        {"head", count.head, "parameters"},           {"total", count.total, "parameters"},
-    };
+    } dimensions[] =
+        {
+            {"layers", m->layers, "1"},
+            {"hidden", m->hidden, "1"},
+            {"heads", m->heads, "1"},
+            {"kv_heads", m->kv_heads, "1"},
+            {"head_dim", m->head_dim, "1"},
+            {"ffn", m->ffn, "1"},
+            {"vocab", m->vocab, "tokens"},
+            {"positions", m->positions, "tokens"},
+            {"max_sequence", m->max_sequence, "tokens"},
+            {"sliding_window", m->sliding_window, "tokens"},
+        },
+      parts[] = {
+          {"embedding", count.embedding, "parameters"}, {"position", count.position, "parameters"},
+          {"block", count.block, "parameters"},         {"final_norm", count.final_norm, "parameters"},
+          {"head", count.head, "parameters"},           {"total", count.total, "parameters"},
+      };
     for (size_t i = 0; i < sizeof dimensions / sizeof *dimensions; i++)
         put_number(sink, m->name, dimensions[i].quantity, (double)dimensions[i].value, dimensions[i].unit, "published",
                    "models.csv");

@@ -10,7 +10,8 @@ static bool better(const struct dtp_prediction *a, const struct dtp_prediction *
 {
     if (a->memory.verdict != b->memory.verdict)
         return a->memory.verdict < b->memory.verdict;
-    return a->throughput.tokens_per_s >= b->throughput.tokens_per_s; /* of zero3 and full_shard under torch, the latter */
+    return a->throughput.tokens_per_s >=
+           b->throughput.tokens_per_s; /* of zero3 and full_shard under torch, the latter */
 }
 
 long dtp_comparison_best(const struct dtp_comparison_row *rows, size_t count)
@@ -56,14 +57,14 @@ static void add_row(struct dtp_grid *grid, const struct dtp_comparison_row *row,
     dtp_grid_cell(grid, "%s", dtp_verdict_text(m->verdict));
     dtp_grid_cell(grid, "%.2f", (double)r->prediction.communication.total_bytes / 1e9);
     dtp_grid_cell(grid, "%.4g", r->prediction.time.step_s);
-    dtp_grid_cell(grid, "%s",
-                  dtp_page_grouped((uint64_t)llround(r->prediction.throughput.tokens_per_s_per_gpu), number, sizeof number));
+    dtp_grid_cell(
+        grid, "%s",
+        dtp_page_grouped((uint64_t)llround(r->prediction.throughput.tokens_per_s_per_gpu), number, sizeof number));
     dtp_grid_cell(grid, "%.1f", 100 * r->prediction.throughput.mfu);
     dtp_grid_cell(grid, "%.1f", 100 * r->scaling.efficiency);
-    dtp_grid_cell(grid, "%s",
-                  r->money.known
-                      ? dtp_page_figure(r->money.billion_tokens_usd[DTP_PRICE_TYPICAL], number, sizeof number)
-                      : "-");
+    dtp_grid_cell(
+        grid, "%s",
+        r->money.known ? dtp_page_figure(r->money.billion_tokens_usd[DTP_PRICE_TYPICAL], number, sizeof number) : "-");
 }
 
 static void print_best(const struct dtp_comparison_row *rows, size_t count, long best, const struct dtp_page *page)
@@ -103,8 +104,9 @@ static const struct dtp_report *first_report(const struct dtp_comparison_row *ro
 
 void dtp_report_compare_text(const struct dtp_comparison_row *rows, size_t count, const struct dtp_page *page)
 {
-    static const char *const solved_names[] = {
-        [DTP_SOLVE_MAX_MICRO_BATCH] = "micro batch", [DTP_SOLVE_MAX_SEQUENCE] = "sequence", [DTP_SOLVE_MIN_GPUS] = "GPUs"};
+    static const char *const solved_names[] = {[DTP_SOLVE_MAX_MICRO_BATCH] = "micro batch",
+                                               [DTP_SOLVE_MAX_SEQUENCE] = "sequence",
+                                               [DTP_SOLVE_MIN_GPUS] = "GPUs"};
     const struct dtp_report *first = first_report(rows, count);
     long best = dtp_comparison_best(rows, count);
     struct dtp_grid grid;

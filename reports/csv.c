@@ -37,49 +37,49 @@ static void write_price(FILE *file, const struct dtp_money *money, double usd)
 }
 
 /* X(column, expression that writes it; r is the report, f the file) */
-#define COLUMN_TABLE(X)                                                                        \
-    X("model", write_text(f, r->job.transformer.name))                                         \
-    X("params_count", write_whole(f, dtp_transformer_count(&r->job.transformer).total))        \
-    X("seq_tokens", write_whole(f, r->job.plan.sequence))                                      \
-    X("gpu", write_text(f, r->job.cluster.gpu.key))                                            \
-    X("gpus_count", write_whole(f, r->job.cluster.gpus))                                       \
-    X("nodes_count", write_whole(f, r->job.cluster.nodes))                                     \
-    X("runtime", write_text(f, dtp_runtime_text(r->job.plan.runtime)))                         \
-    X("compile", write_whole(f, r->job.plan.compile))                                          \
-    X("precision", write_text(f, dtp_precision_name(&r->job.plan.precision)))                  \
-    X("micro_batch_sequences", write_whole(f, r->job.plan.micro_batch))                        \
-    X("accumulate_count", write_whole(f, r->job.plan.accumulate))                              \
-    X("checkpointing", write_checkpointing(f, &r->job.plan))                                   \
-    X("offload", write_text(f, dtp_offload_text(r->job.plan.offload)))                         \
-    X("verdict", write_text(f, dtp_verdict_text(r->prediction.memory.verdict)))                \
-    X("params_bytes", write_whole(f, r->prediction.memory.params_bytes))                       \
-    X("grads_bytes", write_whole(f, r->prediction.memory.grads_bytes))                         \
-    X("optimizer_bytes", write_whole(f, r->prediction.memory.optimizer_bytes))                 \
-    X("activations_bytes", write_whole(f, r->prediction.memory.activations_bytes))             \
-    X("temporary_bytes", write_whole(f, r->prediction.memory.temporary_bytes))                 \
-    X("allocated_peak_bytes", write_whole(f, r->prediction.memory.allocated_peak_bytes))       \
-    X("reserved_peak_bytes", write_whole(f, r->prediction.memory.reserved_peak_bytes))         \
-    X("device_peak_bytes", write_whole(f, r->prediction.memory.device_peak_bytes))             \
-    X("capacity_bytes", write_whole(f, r->prediction.memory.capacity_bytes))                   \
-    X("host_bytes", write_whole(f, r->prediction.memory.host_bytes))                           \
-    X("nvme_bytes", write_whole(f, r->prediction.memory.nvme_bytes))                           \
-    X("sent_bytes", write_whole(f, r->prediction.communication.total_bytes))                   \
-    X("sent_network_bytes", write_whole(f, r->prediction.communication.network_bytes))         \
-    X("step_s", write_real(f, r->prediction.time.step_s))                                      \
-    X("step_perfect_overlap_s", write_real(f, r->prediction.time.step_perfect_overlap_s))      \
-    X("step_no_overlap_s", write_real(f, r->prediction.time.step_no_overlap_s))                \
-    X("compute_s", write_real(f, r->prediction.time.compute_s))                                \
-    X("optimizer_s", write_real(f, r->prediction.time.optimizer_s))                            \
-    X("exposed_communication_s", write_real(f, r->prediction.time.exposed_communication_s))    \
-    X("exposed_offload_s", write_real(f, r->prediction.time.exposed_offload_s))                \
-    X("tokens_per_s", write_real(f, r->prediction.throughput.tokens_per_s))                    \
-    X("tokens_per_s_per_gpu", write_real(f, r->prediction.throughput.tokens_per_s_per_gpu))    \
-    X("flops_per_s_per_gpu", write_real(f, r->prediction.throughput.flops_per_s_per_gpu))      \
-    X("mfu_fraction", write_real(f, r->prediction.throughput.mfu))                             \
-    X("hfu_fraction", write_real(f, r->prediction.throughput.hfu))                             \
-    X("scaling_efficiency_fraction", write_real(f, r->scaling.efficiency))                     \
-    X("scaling_reference_gpus_count", write_whole(f, r->scaling.reference_gpus))               \
-    X("job_usd_per_hour", write_price(f, &r->money, r->money.job_hour_usd[DTP_PRICE_TYPICAL])) \
+#define COLUMN_TABLE(X)                                                                                                \
+    X("model", write_text(f, r->job.transformer.name))                                                                 \
+    X("params_count", write_whole(f, dtp_transformer_count(&r->job.transformer).total))                                \
+    X("seq_tokens", write_whole(f, r->job.plan.sequence))                                                              \
+    X("gpu", write_text(f, r->job.cluster.gpu.key))                                                                    \
+    X("gpus_count", write_whole(f, r->job.cluster.gpus))                                                               \
+    X("nodes_count", write_whole(f, r->job.cluster.nodes))                                                             \
+    X("runtime", write_text(f, dtp_runtime_text(r->job.plan.runtime)))                                                 \
+    X("compile", write_whole(f, r->job.plan.compile))                                                                  \
+    X("precision", write_text(f, dtp_precision_name(&r->job.plan.precision)))                                          \
+    X("micro_batch_sequences", write_whole(f, r->job.plan.micro_batch))                                                \
+    X("accumulate_count", write_whole(f, r->job.plan.accumulate))                                                      \
+    X("checkpointing", write_checkpointing(f, &r->job.plan))                                                           \
+    X("offload", write_text(f, dtp_offload_text(r->job.plan.offload)))                                                 \
+    X("verdict", write_text(f, dtp_verdict_text(r->prediction.memory.verdict)))                                        \
+    X("params_bytes", write_whole(f, r->prediction.memory.params_bytes))                                               \
+    X("grads_bytes", write_whole(f, r->prediction.memory.grads_bytes))                                                 \
+    X("optimizer_bytes", write_whole(f, r->prediction.memory.optimizer_bytes))                                         \
+    X("activations_bytes", write_whole(f, r->prediction.memory.activations_bytes))                                     \
+    X("temporary_bytes", write_whole(f, r->prediction.memory.temporary_bytes))                                         \
+    X("allocated_peak_bytes", write_whole(f, r->prediction.memory.allocated_peak_bytes))                               \
+    X("reserved_peak_bytes", write_whole(f, r->prediction.memory.reserved_peak_bytes))                                 \
+    X("device_peak_bytes", write_whole(f, r->prediction.memory.device_peak_bytes))                                     \
+    X("capacity_bytes", write_whole(f, r->prediction.memory.capacity_bytes))                                           \
+    X("host_bytes", write_whole(f, r->prediction.memory.host_bytes))                                                   \
+    X("nvme_bytes", write_whole(f, r->prediction.memory.nvme_bytes))                                                   \
+    X("sent_bytes", write_whole(f, r->prediction.communication.total_bytes))                                           \
+    X("sent_network_bytes", write_whole(f, r->prediction.communication.network_bytes))                                 \
+    X("step_s", write_real(f, r->prediction.time.step_s))                                                              \
+    X("step_perfect_overlap_s", write_real(f, r->prediction.time.step_perfect_overlap_s))                              \
+    X("step_no_overlap_s", write_real(f, r->prediction.time.step_no_overlap_s))                                        \
+    X("compute_s", write_real(f, r->prediction.time.compute_s))                                                        \
+    X("optimizer_s", write_real(f, r->prediction.time.optimizer_s))                                                    \
+    X("exposed_communication_s", write_real(f, r->prediction.time.exposed_communication_s))                            \
+    X("exposed_offload_s", write_real(f, r->prediction.time.exposed_offload_s))                                        \
+    X("tokens_per_s", write_real(f, r->prediction.throughput.tokens_per_s))                                            \
+    X("tokens_per_s_per_gpu", write_real(f, r->prediction.throughput.tokens_per_s_per_gpu))                            \
+    X("flops_per_s_per_gpu", write_real(f, r->prediction.throughput.flops_per_s_per_gpu))                              \
+    X("mfu_fraction", write_real(f, r->prediction.throughput.mfu))                                                     \
+    X("hfu_fraction", write_real(f, r->prediction.throughput.hfu))                                                     \
+    X("scaling_efficiency_fraction", write_real(f, r->scaling.efficiency))                                             \
+    X("scaling_reference_gpus_count", write_whole(f, r->scaling.reference_gpus))                                       \
+    X("job_usd_per_hour", write_price(f, &r->money, r->money.job_hour_usd[DTP_PRICE_TYPICAL]))                         \
     X("usd_per_billion_tokens", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_TYPICAL]))
 
 static void write_row(const struct dtp_comparison_row *row, FILE *f)
@@ -88,9 +88,9 @@ static void write_row(const struct dtp_comparison_row *row, FILE *f)
     write_text(f, row->strategy);
     fputc(',', f);
     write_text(f, row->refused ? row->reason : "");
-#define WRITE_COLUMN(name, expression) \
-    fputc(',', f);                     \
-    if (!row->refused)                 \
+#define WRITE_COLUMN(name, expression)                                                                                 \
+    fputc(',', f);                                                                                                     \
+    if (!row->refused)                                                                                                 \
         expression;
     COLUMN_TABLE(WRITE_COLUMN)
 #undef WRITE_COLUMN

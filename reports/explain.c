@@ -97,8 +97,9 @@ static void explain_arithmetic(const struct dtp_job *job, struct dtp_explanation
     dtp_explain_group(e, "MODEL FLOPS", "of one GPU per step: forward 2 and backward 4 per weight and token",
                       DTP_EXPLAIN_FLOPS, tokens * dtp_transformer_model_flops_per_token(m, p->sequence));
     dtp_explain_source(e, "Megatron-LM num_floating_point_operations, torchtitan: causal attention half, no recompute");
-    dtp_explain_term(e, "matmuls of the layers", "6 x weights x tokens", 6.0 * (double)(m->layers * c.block_matmul) * tokens,
-                     "6 x %.5g x %.0f", (double)(m->layers * c.block_matmul), tokens);
+    dtp_explain_term(e, "matmuls of the layers", "6 x weights x tokens",
+                     6.0 * (double)(m->layers * c.block_matmul) * tokens, "6 x %.5g x %.0f",
+                     (double)(m->layers * c.block_matmul), tokens);
     dtp_explain_term(e, "output head", "6 V h x tokens", 6.0 * (double)(m->vocab * m->hidden) * tokens,
                      "6 x %llu x %llu x %.0f", ULL(m->vocab), ULL(m->hidden), tokens);
     dtp_explain_term(e, "attention, causal half", "6 L d_q s x tokens", 6.0 * (double)m->layers * width * s * tokens,

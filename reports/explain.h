@@ -11,8 +11,14 @@
 
 #include "report.h"
 
-enum dtp_explain_unit { DTP_EXPLAIN_COUNT, DTP_EXPLAIN_BYTES, DTP_EXPLAIN_TRAFFIC, DTP_EXPLAIN_SECONDS,
-                        DTP_EXPLAIN_FLOPS, DTP_EXPLAIN_USD };
+enum dtp_explain_unit {
+    DTP_EXPLAIN_COUNT,
+    DTP_EXPLAIN_BYTES,
+    DTP_EXPLAIN_TRAFFIC,
+    DTP_EXPLAIN_SECONDS,
+    DTP_EXPLAIN_FLOPS,
+    DTP_EXPLAIN_USD
+};
 
 struct dtp_term {
     char name[64], rule[112], numbers[128];

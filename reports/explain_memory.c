@@ -1,9 +1,10 @@
 /* Memory, owner by owner at the peak.
  *
- * The closed form gives one number of bytes per owner and instant. That number is a sum of a few known blocks (a layer's
- * saved activations, a gathered unit, a layer's gradients in the reduce dtype, ...), each a product of what
- * sharding.h and activations.h count. Explaining it means finding which blocks and how many of each add up to it, to the
- * byte; the blocks are large and unlike, so that no wrong sum matches by accident. Of several the shortest is taken. */
+ * The closed form gives one number of bytes per owner and instant. That number is a sum of a few known blocks (a
+ * layer's saved activations, a gathered unit, a layer's gradients in the reduce dtype, ...), each a product of what
+ * sharding.h and activations.h count. Explaining it means finding which blocks and how many of each add up to it, to
+ * the byte; the blocks are large and unlike, so that no wrong sum matches by accident. Of several the shortest is
+ * taken. */
 #include "explain.h"
 
 #include "activations.h"
@@ -15,14 +16,14 @@
 
 #define ULL(value) ((unsigned long long)(value))
 #define MAX_BLOCKS 12
-#define MAX_COUNT 2000 /* of one block; more layers than any model has */
+#define MAX_COUNT 2000                    /* of one block; more layers than any model has */
 #define LARGEST_BLOCK (UINT64_C(1) << 50) /* times MAX_COUNT still fits int64_t; no GPU holds a millionth of it */
 
 struct block {
     const char *name, *rule;
     char numbers[96]; /* of one such block */
     int64_t bytes;
-    int64_t most;     /* how often it can stand in the sum; negative: it is taken away */
+    int64_t most; /* how often it can stand in the sum; negative: it is taken away */
 };
 
 struct sum {
@@ -169,16 +170,18 @@ static void explain_activations(const struct memory_numbers *n, uint64_t bytes, 
     uint64_t t = n->tokens;
     if (t == 0)
         return;
-    add_block(&sum, "final norm", "T x head bytes", dtp_bytes_product(t, a->head), 1, "%llu x %llu B", ULL(t), ULL(a->head));
+    add_block(&sum, "final norm", "T x head bytes", dtp_bytes_product(t, a->head), 1, "%llu x %llu B", ULL(t),
+              ULL(a->head));
     if (a->checkpoint_every && a->layer_all > a->layer_kept)
-        add_block(&sum, "the layer recomputed", "T x (saved - kept)", dtp_bytes_product(t, a->layer_all - a->layer_kept), 1,
-                  "%llu x %llu B", ULL(t), ULL(a->layer_all - a->layer_kept));
+        add_block(&sum, "the layer recomputed", "T x (saved - kept)",
+                  dtp_bytes_product(t, a->layer_all - a->layer_kept), 1, "%llu x %llu B", ULL(t),
+                  ULL(a->layer_all - a->layer_kept));
     if (a->checkpoint_every)
-        add_block(&sum, "checkpointed layers", "T x kept bytes", dtp_bytes_product(t, a->layer_kept), n->layers, "%llu x %llu B", ULL(t),
-                  ULL(a->layer_kept));
+        add_block(&sum, "checkpointed layers", "T x kept bytes", dtp_bytes_product(t, a->layer_kept), n->layers,
+                  "%llu x %llu B", ULL(t), ULL(a->layer_kept));
     if (a->checkpoint_every != 1)
-        add_block(&sum, "layers", "T x saved bytes", dtp_bytes_product(t, a->layer_all), n->layers, "%llu x %llu B", ULL(t),
-                  ULL(a->layer_all));
+        add_block(&sum, "layers", "T x saved bytes", dtp_bytes_product(t, a->layer_all), n->layers, "%llu x %llu B",
+                  ULL(t), ULL(a->layer_all));
     explain_sum(&sum, bytes, "activations", e);
 }
 
@@ -187,18 +190,18 @@ static void explain_logits(const struct memory_numbers *n, uint64_t bytes, struc
     const struct dtp_activations *a = &n->a;
     struct sum sum = {.count = 0};
     uint64_t t = n->tokens, vocab = n->job->transformer.vocab;
-    add_block(&sum, "cross entropy at its worst", "T x bytes per token", dtp_bytes_product(t, a->loss), 1, "%llu x %.4g B x %llu", ULL(t),
-              (double)a->loss / (double)vocab, ULL(vocab));
+    add_block(&sum, "cross entropy at its worst", "T x bytes per token", dtp_bytes_product(t, a->loss), 1,
+              "%llu x %.4g B x %llu", ULL(t), (double)a->loss / (double)vocab, ULL(vocab));
     add_block(&sum, "logits", "T x bytes per token", dtp_bytes_product(t, a->logits), 1, "%llu x %.4g B x %llu", ULL(t),
               (double)a->logits / (double)vocab, ULL(vocab));
-    add_block(&sum, "gradient of the logits", "T x bytes per token", dtp_bytes_product(t, a->logits_gradient), 1, "%llu x %.4g B x %llu",
-              ULL(t), (double)a->logits_gradient / (double)vocab, ULL(vocab));
+    add_block(&sum, "gradient of the logits", "T x bytes per token", dtp_bytes_product(t, a->logits_gradient), 1,
+              "%llu x %.4g B x %llu", ULL(t), (double)a->logits_gradient / (double)vocab, ULL(vocab));
     explain_sum(&sum, bytes, "logits and loss", e);
 }
 
-#define ZERO3_LIVE UINT64_C(1000000000)    /* stage3_max_live_parameters */
-#define ZERO3_PREFETCH UINT64_C(50000000)  /* stage3_prefetch_bucket_size */
-#define REDUCE_BUCKET UINT64_C(500000000)  /* reduce_bucket_size */
+#define ZERO3_LIVE UINT64_C(1000000000)   /* stage3_max_live_parameters */
+#define ZERO3_PREFETCH UINT64_C(50000000) /* stage3_prefetch_bucket_size */
+#define REDUCE_BUCKET UINT64_C(500000000) /* reduce_bucket_size */
 
 static uint64_t at_most(uint64_t value, uint64_t limit)
 {
@@ -212,12 +215,13 @@ static void explain_weights(const struct memory_numbers *n, const uint64_t *peak
     struct sum weights = {.count = 0}, gather = {.count = 0};
     bool deepspeed = n->job->plan.runtime == DTP_RUNTIME_DEEPSPEED;
     if (deepspeed) {
-        add_block(&weights, "live", "bytes x max_live_parameters", c * at_most(u->total, ZERO3_LIVE), 1, "%llu B x %llu",
-                  ULL(c), ULL(at_most(u->total, ZERO3_LIVE)));
+        add_block(&weights, "live", "bytes x max_live_parameters", c * at_most(u->total, ZERO3_LIVE), 1,
+                  "%llu B x %llu", ULL(c), ULL(at_most(u->total, ZERO3_LIVE)));
         add_block(&gather, "newest fetch", "bytes x prefetch bucket", c * at_most(u->total, ZERO3_PREFETCH), 1,
                   "%llu B x %llu", ULL(c), ULL(at_most(u->total, ZERO3_PREFETCH)));
     }
-    add_block(&weights, "embedding, norm and head", "bytes x root", n->root_gathered, 1, "%llu B", ULL(n->root_gathered));
+    add_block(&weights, "embedding, norm and head", "bytes x root", n->root_gathered, 1, "%llu B",
+              ULL(n->root_gathered));
     add_block(&weights, "head cast by autocast", "bytes x V h", c * u->embedding, 1, "%llu B x %llu", ULL(c),
               ULL(u->embedding));
     add_block(&weights, "down matrix, already freed", "bytes x f h", c * u->down, -1, "%llu B x %llu", ULL(c),
@@ -303,10 +307,10 @@ static void explain_workspace(const struct memory_numbers *n, uint64_t bytes, st
     add_block(&sum, "libraries and tables", "cuBLAS workspaces, RoPE tables, token ids",
               n->memory->phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_WORKSPACE], 1, "%llu B",
               ULL(n->memory->phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_WORKSPACE]));
-    add_block(&sum, "gradient of the residual stream", "T x bytes x h", dtp_bytes_product(t, a->gradient), 1, "%llu x %llu B", ULL(t),
-              ULL(a->gradient));
-    add_block(&sum, "gradients inside the layer", "T x bytes per token", dtp_bytes_product(t, a->layer_backward), 1, "%llu x %llu B",
-              ULL(t), ULL(a->layer_backward));
+    add_block(&sum, "gradient of the residual stream", "T x bytes x h", dtp_bytes_product(t, a->gradient), 1,
+              "%llu x %llu B", ULL(t), ULL(a->gradient));
+    add_block(&sum, "gradients inside the layer", "T x bytes per token", dtp_bytes_product(t, a->layer_backward), 1,
+              "%llu x %llu B", ULL(t), ULL(a->layer_backward));
     add_block(&sum, "partial sums of the embedding's gradient", "4 B x h x rows", a->embedding_backward, 1, "%llu B",
               ULL(a->embedding_backward));
     add_block(&sum, "foreach AdamW's sqrt(v)", "moment bytes x psi / N", moment * u->total_shard, 1, "%llu B x %llu",
@@ -325,9 +329,11 @@ static const char *memory_source(const struct dtp_plan *plan)
     bool sharded = dtp_plan_shards_params(plan);
     switch (plan->runtime) {
     case DTP_RUNTIME_TORCH:
-        return !sharded      ? "PyTorch: distributed.py and reducer.cpp of DDP, zero_redundancy_optimizer.py, autocast_mode.cpp"
-               : plan->fsdp1 ? "PyTorch: fsdp/_runtime_utils.py, _flat_param.py"
-                             : "PyTorch: fsdp/_fully_shard/_fsdp_param_group.py, _fsdp_collectives.py; allocation traces";
+        return !sharded
+                   ? "PyTorch: distributed.py and reducer.cpp of DDP, zero_redundancy_optimizer.py, autocast_mode.cpp"
+               : plan->fsdp1
+                   ? "PyTorch: fsdp/_runtime_utils.py, _flat_param.py"
+                   : "PyTorch: fsdp/_fully_shard/_fsdp_param_group.py, _fsdp_collectives.py; allocation traces";
     case DTP_RUNTIME_DEEPSPEED:
         return sharded ? "DeepSpeed: runtime/zero/stage3.py, partitioned_param_coordinator.py"
                        : "DeepSpeed: runtime/zero/stage_1_and_2.py";
@@ -347,7 +353,8 @@ static void explain_layer(const struct memory_numbers *n, struct dtp_explanation
     dtp_explain_term(e, "residual stream", "x and x + attention",
                      (double)(a->layer_all - a->layer_norms - a->layer_attention - a->layer_mlp), "; h = %llu",
                      ULL(m->hidden));
-    dtp_explain_term(e, "norms", "2 results and their statistics", (double)a->layer_norms, "; h = %llu", ULL(m->hidden));
+    dtp_explain_term(e, "norms", "2 results and their statistics", (double)a->layer_norms, "; h = %llu",
+                     ULL(m->hidden));
     dtp_explain_term(e, "attention", "q, k, v, result, statistics of the softmax", (double)a->layer_attention,
                      "; d_q = %llu, d_kv = %llu", ULL(m->heads * m->head_dim), ULL(m->kv_heads * m->head_dim));
     dtp_explain_term(e, "MLP", "inputs of the activation and of the last matmul", (double)a->layer_mlp, "; f = %llu",
@@ -375,8 +382,8 @@ static void explain_device(const struct memory_numbers *n, struct dtp_explanatio
         return;
     dtp_explain_group(e, "HOST MEMORY", "of a node", DTP_EXPLAIN_BYTES, (double)m->host_bytes);
     dtp_explain_term(e, "offloaded state", "GPUs per node x pinned and pageable bytes of one",
-                     (double)(n->state.host * n->job->cluster.gpus_per_node), "%u x %llu B", n->job->cluster.gpus_per_node,
-                     ULL(n->state.host));
+                     (double)(n->state.host * n->job->cluster.gpus_per_node), "%u x %llu B",
+                     n->job->cluster.gpus_per_node, ULL(n->state.host));
     dtp_explain_close(e, "other", "");
 }
 

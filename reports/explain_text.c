@@ -44,7 +44,8 @@ static void format_value(const struct scale *scale, double value, char *out, siz
         snprintf(out, bytes, "%.*f", scale->digits, value / scale->divisor);
 }
 
-/* name, value and unit on one line; below it, dim, the rule and its numbers (words that begin with ';' are no numbers). */
+/* name, value and unit on one line; below it, dim, the rule and its numbers (words that begin with ';' are no numbers).
+ */
 static void print_term(const struct dtp_page *page, const struct dtp_term *term, const struct scale *scale)
 {
     char value[48], line[256];
@@ -62,7 +63,8 @@ static void print_term(const struct dtp_page *page, const struct dtp_term *term,
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
-static void print_group(const struct dtp_page *page, const struct dtp_explanation *e, const struct dtp_term_group *group)
+static void print_group(const struct dtp_page *page, const struct dtp_explanation *e,
+                        const struct dtp_term_group *group)
 {
     struct scale scale = scale_of(group);
     char value[48];
@@ -99,15 +101,16 @@ static void print_rates(const struct dtp_report *report, const struct dtp_page *
     const struct dtp_plan *p = &report->job.plan;
     const struct dtp_throughput *t = &report->prediction.throughput;
     double tokens = (double)p->micro_batch * (double)p->accumulate * (double)p->sequence;
-    double peak = report->job.cluster.gpu.peak_flops_per_s[p->precision.compute], step_s = report->prediction.time.step_s;
+    double peak = report->job.cluster.gpu.peak_flops_per_s[p->precision.compute],
+           step_s = report->prediction.time.step_s;
     dtp_page_heading(page, "RATES", "");
     print_rate(page, "tokens/s = GPUs x micro batch x K x s / step = %u x %u x %u x %llu / %.5g s = %.5g",
                report->job.cluster.gpus, p->micro_batch, p->accumulate, (unsigned long long)p->sequence, step_s,
                t->tokens_per_s);
     print_rate(page, "MFU = model FLOPs / step / dense %s peak = %.5g / %.5g s / %.4g TFLOP/s = %.2f %%",
                dtp_dtype_text(p->precision.compute),
-               tokens * dtp_transformer_model_flops_per_token(&report->job.transformer, p->sequence), step_s, peak / 1e12,
-               100 * t->mfu);
+               tokens * dtp_transformer_model_flops_per_token(&report->job.transformer, p->sequence), step_s,
+               peak / 1e12, 100 * t->mfu);
     if (report->money.known)
         print_rate(page, "10^9 tokens = GPUs x price / (tokens/s x 3600) x 10^9 = %u x %.2f / %.5g x 10^9 = %.2f USD",
                    report->job.cluster.gpus, report->money.gpu_hour_usd[DTP_PRICE_TYPICAL], t->tokens_per_s * 3600,
@@ -127,7 +130,9 @@ static void print_constants(const struct dtp_job *job, const struct dtp_page *pa
         dtp_page_wrap(page, RULE_INDENT, RULE_INDENT, row->words);
         dtp_page_ink(page, DTP_INK_PLAIN);
     }
-    fprintf(page->file, "\nRates of the GPU and its node, with their sources:\n  dtplan catalog gpus %s\n  dtplan catalog machines %s\n",
+    fprintf(page->file,
+            "\nRates of the GPU and its node, with their sources:\n  dtplan catalog gpus %s\n  dtplan catalog machines "
+            "%s\n",
             job->cluster.gpu.key, job->cluster.machine.key);
 }
 

@@ -35,7 +35,8 @@ static void explain_collective(const struct wire *w, enum dtp_collective collect
     double predicted = (double)w->c->bytes[collective], formula = times * bytes * elements * share(ranks);
     if (predicted == 0)
         return;
-    dtp_explain_term(e, name, rule, formula, "%g x %.4g B x %.0f x %.0f/%.0f", times, bytes, elements, ranks - 1, ranks);
+    dtp_explain_term(e, name, rule, formula, "%g x %.4g B x %.0f x %.0f/%.0f", times, bytes, elements, ranks - 1,
+                     ranks);
     double rest = predicted - formula;
     if (fabs(rest) > 1e-9 * predicted)
         dtp_explain_term(e, rest > 0 ? "  more: shards padded" : "  less: kept or not gathered in full", "", rest, "%s",
@@ -70,7 +71,9 @@ static void explain_replicated(const struct wire *w, struct dtp_explanation *e)
 void dtp_explain_communication(const struct dtp_job *job, const struct dtp_prediction *prediction,
                                struct dtp_explanation *e)
 {
-    struct wire w = {.job = job, .c = &prediction->communication, .micro_steps = job->plan.accumulate,
+    struct wire w = {.job = job,
+                     .c = &prediction->communication,
+                     .micro_steps = job->plan.accumulate,
                      .reductions = dtp_plan_reductions(&job->plan)};
     if (w.c->total_bytes == 0)
         return;
@@ -78,7 +81,8 @@ void dtp_explain_communication(const struct dtp_job *job, const struct dtp_predi
     dtp_element_bytes_count(&job->plan, &w.b);
     w.psi = (double)w.u.total;
     w.padded = (double)(w.u.total_shard * w.u.ranks);
-    dtp_explain_group(e, "COMMUNICATION", "bytes each GPU sends per step", DTP_EXPLAIN_TRAFFIC, (double)w.c->total_bytes);
+    dtp_explain_group(e, "COMMUNICATION", "bytes each GPU sends per step", DTP_EXPLAIN_TRAFFIC,
+                      (double)w.c->total_bytes);
     dtp_explain_source(e, "ring accounting: all-gather and reduce-scatter send B(n-1)/n, all-reduce twice that");
     if (dtp_plan_shards_params(&job->plan))
         explain_sharded(&w, e);
@@ -148,7 +152,8 @@ static void explain_matmuls(const struct dtp_job *job, const struct dtp_time_par
     explain_matmul(e, "output head", "6 V h x tokens / rate", head, t->matmul_head_s / up);
     if (t->matmul_recompute_s > 0)
         dtp_explain_term(e, "matmuls, recomputed", "forward again, as far as checkpointing asks",
-                         t->matmul_recompute_s / up, "; %.3g of the forward", t->matmul_recompute_s / t->matmul_forward_s);
+                         t->matmul_recompute_s / up, "; %.3g of the forward",
+                         t->matmul_recompute_s / t->matmul_forward_s);
 }
 
 static void explain_compute(const struct dtp_job *job, const struct dtp_prediction *prediction,
@@ -192,15 +197,15 @@ static void explain_step(const struct dtp_prediction *prediction, const struct d
     explain_moved(e, "optimizer", "bytes per parameter x psi / N / rate", t->optimizer_bytes, t->optimizer_bytes_per_s,
                   time->optimizer_s);
     dtp_explain_term(e, "communication nothing can hide", "collectives - what fits behind compute", t->not_hidden_s,
-                     "; of %.4g ms, windows per micro-step: forward %.4g, backward %.4g ms", time->communication_s * 1e3,
-                     t->forward_window_s * 1e3, t->backward_window_s * 1e3);
+                     "; of %.4g ms, windows per micro-step: forward %.4g, backward %.4g ms",
+                     time->communication_s * 1e3, t->forward_window_s * 1e3, t->backward_window_s * 1e3);
     dtp_explain_term(e, "compute slowed by hidden collectives", "SMs and memory they take", t->contention_s,
                      "; %.4g ms hidden", (time->communication_s - t->not_hidden_s) * 1e3);
     dtp_explain_term(e, "hidden in waits for the host", "a device that idles hides communication",
                      time->exposed_communication_s - exposed, "%s", "");
     dtp_explain_term(e, "offload", "host copies, host optimizer and NVMe not hidden", time->exposed_offload_s,
-                     "; copies %.4g + %.4g, Adam %.4g, NVMe %.4g ms", t->host_to_device_s * 1e3, t->device_to_host_s * 1e3,
-                     t->host_adam_s * 1e3, t->nvme_s * 1e3);
+                     "; copies %.4g + %.4g, Adam %.4g, NVMe %.4g ms", t->host_to_device_s * 1e3,
+                     t->device_to_host_s * 1e3, t->host_adam_s * 1e3, t->nvme_s * 1e3);
     dtp_explain_term(e, "waiting for the slowest rank", "device time x (expected maximum of n ranks - 1)",
                      device * (t->slowest_rank - 1), "%.4g ms x %.4f", device * 1e3, t->slowest_rank - 1);
     dtp_explain_close(e, "other", "");

@@ -51,13 +51,14 @@ static void print_model(const struct dtp_job *job, const struct dtp_page *page)
     if (m->kv_heads != m->heads)
         snprintf(kv, sizeof kv, " (%llu for k, v)", (unsigned long long)m->kv_heads);
     print_label(page, "model");
-    snprintf(line, sizeof line,
-             "%s: %s parameters; %llu layers, hidden %llu, %llu heads of %llu%s, ffn %llu, vocab %llu; %s, %s, %s, %s head",
-             m->name[0] ? m->name : "custom",
-             dtp_page_grouped(dtp_transformer_count(m).total, count, sizeof count), (unsigned long long)m->layers,
-             (unsigned long long)m->hidden, (unsigned long long)m->heads, (unsigned long long)m->head_dim, kv,
-             (unsigned long long)m->ffn, (unsigned long long)m->vocab, m->norm == DTP_RMS_NORM ? "RMSNorm" : "LayerNorm",
-             activation_words(m->activation), position_words(m->position), m->tied_head ? "tied" : "untied");
+    snprintf(
+        line, sizeof line,
+        "%s: %s parameters; %llu layers, hidden %llu, %llu heads of %llu%s, ffn %llu, vocab %llu; %s, %s, %s, %s head",
+        m->name[0] ? m->name : "custom", dtp_page_grouped(dtp_transformer_count(m).total, count, sizeof count),
+        (unsigned long long)m->layers, (unsigned long long)m->hidden, (unsigned long long)m->heads,
+        (unsigned long long)m->head_dim, kv, (unsigned long long)m->ffn, (unsigned long long)m->vocab,
+        m->norm == DTP_RMS_NORM ? "RMSNorm" : "LayerNorm", activation_words(m->activation), position_words(m->position),
+        m->tied_head ? "tied" : "untied");
     dtp_page_wrap(page, 9, 9, line);
     print_note(page, job->shape_note);
 }
@@ -95,10 +96,14 @@ void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t byt
     const char *how = dtp_runtime_text(plan->runtime), *what = "";
     if (plan->runtime == DTP_RUNTIME_TORCH) {
         bool fsdp = plan->strategy != DTP_DDP && plan->strategy != DTP_ZERO1;
-        what = fsdp ? (plan->fsdp1 ? " FSDP1" : " FSDP2") : plan->strategy == DTP_DDP ? " DDP" : " ZeroRedundancyOptimizer";
+        what = fsdp                        ? (plan->fsdp1 ? " FSDP1" : " FSDP2")
+               : plan->strategy == DTP_DDP ? " DDP"
+                                           : " ZeroRedundancyOptimizer";
     }
     snprintf(out, bytes, "%s%s%s", how, what,
-             plan->runtime != DTP_RUNTIME_TORCH ? "" : plan->compile ? " compiled" : " eager");
+             plan->runtime != DTP_RUNTIME_TORCH ? ""
+             : plan->compile                    ? " compiled"
+                                                : " eager");
 }
 
 /* "full_shard over 8 GPUs, torch FSDP2 eager, ". */

@@ -4,8 +4,8 @@
 #include <string.h>
 
 static const char *const inks[] = {
-    [DTP_INK_PLAIN] = "\033[0m",     [DTP_INK_BOLD] = "\033[0;1m", [DTP_INK_DIM] = "\033[0;2m",
-    [DTP_INK_GREEN] = "\033[0;32m",  [DTP_INK_YELLOW] = "\033[0;33m", [DTP_INK_RED] = "\033[0;1;31m",
+    [DTP_INK_PLAIN] = "\033[0m",    [DTP_INK_BOLD] = "\033[0;1m",    [DTP_INK_DIM] = "\033[0;2m",
+    [DTP_INK_GREEN] = "\033[0;32m", [DTP_INK_YELLOW] = "\033[0;33m", [DTP_INK_RED] = "\033[0;1;31m",
     [DTP_INK_BLUE] = "\033[0;34m",
 };
 

@@ -1,4 +1,5 @@
-/* One plan for people: does it fit, what does it send, how long does a step take, what does it cost, what would help. */
+/* One plan for people: does it fit, what does it send, how long does a step take, what does it cost, what would help.
+ */
 #include "report.h"
 
 #include <math.h>
@@ -48,8 +49,9 @@ static void print_phases(const struct dtp_memory *m, const struct dtp_page *page
     char line[400];
     size_t used = 0;
     for (int phase = 0; phase < DTP_PHASE_COUNT; phase++) {
-        int wrote = snprintf(line + used, sizeof line - used, "%s%s %.2f", phase ? ", " : "",
-                             dtp_phase_words((enum dtp_phase)phase), (double)m->phase_total_bytes[phase] / unit.divisor);
+        int wrote =
+            snprintf(line + used, sizeof line - used, "%s%s %.2f", phase ? ", " : "",
+                     dtp_phase_words((enum dtp_phase)phase), (double)m->phase_total_bytes[phase] / unit.divisor);
         if (wrote > 0 && used + (size_t)wrote < sizeof line)
             used += (size_t)wrote;
     }
@@ -63,8 +65,8 @@ static void print_phases(const struct dtp_memory *m, const struct dtp_page *page
 /* How full the GPU is, as a gauge before the words. */
 static void print_verdict(const struct dtp_memory *m, const struct dtp_page *page)
 {
-    static const enum dtp_ink inks[] = {[DTP_VERDICT_FITS] = DTP_INK_GREEN, [DTP_VERDICT_TIGHT] = DTP_INK_YELLOW,
-                                        [DTP_VERDICT_OOM] = DTP_INK_RED};
+    static const enum dtp_ink inks[] = {
+        [DTP_VERDICT_FITS] = DTP_INK_GREEN, [DTP_VERDICT_TIGHT] = DTP_INK_YELLOW, [DTP_VERDICT_OOM] = DTP_INK_RED};
     double capacity = (double)m->capacity_bytes, device = (double)m->device_peak_bytes;
     double free_gib = (capacity - device) / 0x1p30, used = device / capacity;
     int filled = used >= 1 ? GAUGE_COLUMNS : (int)(used * GAUGE_COLUMNS + 0.5);
@@ -92,7 +94,8 @@ static void print_memory(const struct dtp_report *report, const struct dtp_page 
     const struct dtp_memory *m = &report->prediction.memory;
     struct dtp_unit unit = dtp_unit_memory(m->device_peak_bytes);
     char words[128], heading[128];
-    snprintf(heading, sizeof heading, "of each GPU at its peak, the %s (1 GiB = 2^30 bytes)", dtp_phase_words(m->peak_phase));
+    snprintf(heading, sizeof heading, "of each GPU at its peak, the %s (1 GiB = 2^30 bytes)",
+             dtp_phase_words(m->peak_phase));
     dtp_page_heading(page, "MEMORY", heading);
     print_owners(m, page, unit);
     print_bytes_row(page, "= allocated", m->allocated_peak_bytes, 0, unit, "tensors");
@@ -113,7 +116,7 @@ static void print_memory(const struct dtp_report *report, const struct dtp_page 
 /* ---- communication ---------------------------------------------------------------------------------------------- */
 
 static const char *const collective_words[DTP_COLLECTIVE_COUNT] = {
-    [DTP_ALL_GATHER] = "all-gather",   [DTP_REDUCE_SCATTER] = "reduce-scatter", [DTP_ALL_REDUCE] = "all-reduce",
+    [DTP_ALL_GATHER] = "all-gather",  [DTP_REDUCE_SCATTER] = "reduce-scatter", [DTP_ALL_REDUCE] = "all-reduce",
     [DTP_SEND_RECV] = "send/receive", [DTP_ALL_TO_ALL] = "all-to-all",
 };
 
@@ -140,7 +143,8 @@ static void print_communication(const struct dtp_report *report, const struct dt
 {
     const struct dtp_communication *c = &report->prediction.communication;
     const struct dtp_time *t = &report->prediction.time;
-    uint64_t host = c->host_to_device_bytes > c->device_to_host_bytes ? c->host_to_device_bytes : c->device_to_host_bytes;
+    uint64_t host =
+        c->host_to_device_bytes > c->device_to_host_bytes ? c->host_to_device_bytes : c->device_to_host_bytes;
     struct dtp_unit unit = dtp_unit_traffic(c->total_bytes > host ? c->total_bytes : host);
     struct dtp_unit time_unit = dtp_unit_time(t->step_s);
     char words[128], number[32];
@@ -152,8 +156,9 @@ static void print_communication(const struct dtp_report *report, const struct dt
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         if (c->count[i] == 0)
             continue;
-        snprintf(words, sizeof words, "%s operations, %.*f %s alone", dtp_page_grouped(c->count[i], number, sizeof number),
-                 time_unit.divisor < 1 ? 1 : 3, t->collective_s[i] / time_unit.divisor, time_unit.name);
+        snprintf(words, sizeof words, "%s operations, %.*f %s alone",
+                 dtp_page_grouped(c->count[i], number, sizeof number), time_unit.divisor < 1 ? 1 : 3,
+                 t->collective_s[i] / time_unit.divisor, time_unit.name);
         print_sent(page, collective_words[i], c->bytes[i], unit, words);
     }
     if (c->total_bytes > 0)
@@ -187,8 +192,8 @@ static void print_compute_words(const struct dtp_time *t, const struct dtp_page 
     if (t->recompute_s > 0)
         snprintf(recompute, sizeof recompute, "; %.*f of it recomputed", digits, t->recompute_s / unit.divisor);
     snprintf(line, sizeof line, "matmuls %.*f, attention %.*f, memory-bound kernels %.*f, loss %.*f%s", digits,
-             t->matmul_s / unit.divisor, digits, t->attention_s / unit.divisor, digits, t->memory_bound_s / unit.divisor,
-             digits, t->loss_s / unit.divisor, recompute);
+             t->matmul_s / unit.divisor, digits, t->attention_s / unit.divisor, digits,
+             t->memory_bound_s / unit.divisor, digits, t->loss_s / unit.divisor, recompute);
     fputs("    ", page->file);
     dtp_page_ink(page, DTP_INK_DIM);
     dtp_page_wrap(page, 4, 4, line);
@@ -221,11 +226,12 @@ static void print_time(const struct dtp_report *report, const struct dtp_page *p
     }
     if (t->bubble_s > 0)
         print_seconds(page, "pipeline bubble", t->bubble_s, t->step_s, unit, "");
-    double rest = t->step_s - t->compute_s - t->optimizer_s - t->exposed_communication_s - t->exposed_offload_s - t->bubble_s;
+    double rest =
+        t->step_s - t->compute_s - t->optimizer_s - t->exposed_communication_s - t->exposed_offload_s - t->bubble_s;
     if (rest > 1e-3 * t->step_s)
         print_seconds(page, "waiting for the slowest rank", rest, t->step_s, unit, "");
-    snprintf(words, sizeof words, "best estimate; bounds %.*f to %.*f", digits, t->step_perfect_overlap_s / unit.divisor,
-             digits, t->step_no_overlap_s / unit.divisor);
+    snprintf(words, sizeof words, "best estimate; bounds %.*f to %.*f", digits,
+             t->step_perfect_overlap_s / unit.divisor, digits, t->step_no_overlap_s / unit.divisor);
     print_seconds(page, "= step", t->step_s, 0, unit, words);
     dtp_page_ink(page, DTP_INK_DIM);
     fputs("    bounds: compute, communication and copies overlap perfectly, or not at all\n", page->file);
@@ -245,8 +251,8 @@ static void print_throughput(const struct dtp_report *report, const struct dtp_p
             dtp_page_figure(t->tokens_per_s_per_gpu, each, sizeof each));
     fprintf(page->file, "  %-*s %9s days\n", LABEL_COLUMNS, "10^12 tokens take",
             dtp_page_figure(1e12 / t->tokens_per_s / 86400.0, days, sizeof days));
-    fprintf(page->file, "  %-*s %9.0f TFLOP/s per GPU: MFU %.1f %%, HFU %.1f %%\n", LABEL_COLUMNS,
-            "model arithmetic", t->flops_per_s_per_gpu / 1e12, 100 * t->mfu, 100 * t->hfu);
+    fprintf(page->file, "  %-*s %9.0f TFLOP/s per GPU: MFU %.1f %%, HFU %.1f %%\n", LABEL_COLUMNS, "model arithmetic",
+            t->flops_per_s_per_gpu / 1e12, 100 * t->mfu, 100 * t->hfu);
     if (report->job.cluster.gpus == 1)
         return;
     fprintf(page->file, "  %-*s %9.1f %% of ", LABEL_COLUMNS, "scaling efficiency", 100 * s->efficiency);
@@ -262,7 +268,8 @@ static void print_throughput(const struct dtp_report *report, const struct dtp_p
 static void print_price_row(const struct dtp_page *page, const char *label, const double *usd, bool given)
 {
     char low[32], typical[32], high[32];
-    fprintf(page->file, "  %-*s %9s", LABEL_COLUMNS, label, dtp_page_figure(usd[DTP_PRICE_TYPICAL], typical, sizeof typical));
+    fprintf(page->file, "  %-*s %9s", LABEL_COLUMNS, label,
+            dtp_page_figure(usd[DTP_PRICE_TYPICAL], typical, sizeof typical));
     if (!given)
         fprintf(page->file, "   (%s to %s)", dtp_page_figure(usd[DTP_PRICE_LOW], low, sizeof low),
                 dtp_page_figure(usd[DTP_PRICE_HIGH], high, sizeof high));
@@ -305,10 +312,9 @@ static void print_change(const struct dtp_report *report, const struct dtp_chang
                                   (char[32]){0}, 32));
     /* Where the allocator's cache would outgrow the GPU, what counts is that the tensors fit. */
     bool overgrown = m->device_peak_bytes > m->capacity_bytes;
-    snprintf(line, sizeof line, "%s: %s, %s %.1f GiB%s%s", change->flags, gain,
-             overgrown ? "tensors" : "device memory",
-             (double)(overgrown ? m->allocated_peak_bytes : m->device_peak_bytes) / 0x1p30,
-             change->note[0] ? "; " : "", change->note);
+    snprintf(line, sizeof line, "%s: %s, %s %.1f GiB%s%s", change->flags, gain, overgrown ? "tensors" : "device memory",
+             (double)(overgrown ? m->allocated_peak_bytes : m->device_peak_bytes) / 0x1p30, change->note[0] ? "; " : "",
+             change->note);
     dtp_page_wrap(page, at, 7, line);
 }
 
@@ -316,7 +322,8 @@ static void print_advice(const struct dtp_report *report, const struct dtp_page 
 {
     const struct dtp_advice *advice = &report->advice;
     static const char *const words[] = {
-        [DTP_ADVICE_NONE] = "", [DTP_ADVICE_FASTER] = "one change: the fastest of those that fit",
+        [DTP_ADVICE_NONE] = "",
+        [DTP_ADVICE_FASTER] = "one change: the fastest of those that fit",
         [DTP_ADVICE_MAKES_FIT] = "the change with which it fits and is fastest",
         [DTP_ADVICE_MORE_GPUS] = "no change on these GPUs makes it fit; more of them do",
         [DTP_ADVICE_HOPELESS] = "none found: neither a change nor more GPUs of this kind make it fit",
@@ -369,7 +376,8 @@ static void print_solution(const struct dtp_report *report, const struct dtp_pag
     if (s->found)
         snprintf(line, sizeof line, "%s: %llu", goals[s->goal], (unsigned long long)s->value);
     else
-        snprintf(line, sizeof line, "%s: none; the plan with %llu is below", goals[s->goal], (unsigned long long)s->value);
+        snprintf(line, sizeof line, "%s: none; the plan with %llu is below", goals[s->goal],
+                 (unsigned long long)s->value);
     add_neighbours(s, line, sizeof line);
     dtp_page_ink(page, s->found ? DTP_INK_BOLD : DTP_INK_RED);
     dtp_page_wrap(page, 0, 2, line);

@@ -83,6 +83,19 @@ for scenario in "$source"/scenarios/*.ini; do
     ((status <= 1)) || failed "shipped scenario $scenario: $(cat err)"
 done
 
+# The examples of --help run as they stand (the file of one of them is the reader's).
+examples=0
+for command in plan explain backtest catalog help; do
+    while read -r _ line; do
+        [[ $line == *path/to/* ]] && continue
+        read -ra words <<<"${line//scenarios\//$source/scenarios/}"
+        run "${words[@]}"
+        ((status <= 1)) || failed "example of help $command: $line: $(cat err)"
+        examples=$((examples + 1))
+    done < <("$program" help "$command" | sed -n 's/^  \(dtplan .*\)/\1/p')
+done
+((examples >= 12)) || failed "only $examples examples in the help"
+
 # ---- the answer is no --------------------------------------------------------------------------------------------------
 
 expect 1 --params 70e9 --gpus 1

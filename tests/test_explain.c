@@ -22,8 +22,11 @@ static double group_sum(const struct dtp_term_group *group)
 
 static void explain(const struct random_job *random, struct dtp_job *job, struct dtp_prediction *prediction)
 {
-    *job = (struct dtp_job){.transformer = random->transformer, .cluster = random->cluster, .plan = random->plan,
-                            .asked = random->asked, .node_gpus = random->cluster.machine.gpus};
+    *job = (struct dtp_job){.transformer = random->transformer,
+                            .cluster = random->cluster,
+                            .plan = random->plan,
+                            .asked = random->asked,
+                            .node_gpus = random->cluster.machine.gpus};
     dtp_closed_form(&job->transformer, &job->cluster, &job->plan, prediction);
     dtp_explain(job, prediction, &explanation);
 }
@@ -125,7 +128,8 @@ static void test_seven_billion_on_eight(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_terms_sum_to_totals), cmocka_unit_test(test_bytes_are_exact),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_terms_sum_to_totals),
+                                       cmocka_unit_test(test_bytes_are_exact),
                                        cmocka_unit_test(test_seven_billion_on_eight)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

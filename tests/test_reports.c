@@ -50,13 +50,21 @@ static void made_up_rest(struct dtp_prediction *p)
     p->communication.bytes[DTP_REDUCE_SCATTER] = 24000000000u;
     p->communication.count[DTP_REDUCE_SCATTER] = 1033;
     p->communication.total_bytes = p->communication.link_bytes = 48000000000u;
-    p->time = (struct dtp_time){.matmul_s = 0.2, .attention_s = 0.02, .memory_bound_s = 0.07, .loss_s = 0.01,
-                                .host_launch_s = 0.05, .compute_s = 0.3, .optimizer_s = 0.02, .communication_s = 0.16,
-                                .exposed_communication_s = 0.08, .step_s = 0.4, .step_perfect_overlap_s = 0.32,
+    p->time = (struct dtp_time){.matmul_s = 0.2,
+                                .attention_s = 0.02,
+                                .memory_bound_s = 0.07,
+                                .loss_s = 0.01,
+                                .host_launch_s = 0.05,
+                                .compute_s = 0.3,
+                                .optimizer_s = 0.02,
+                                .communication_s = 0.16,
+                                .exposed_communication_s = 0.08,
+                                .step_s = 0.4,
+                                .step_perfect_overlap_s = 0.32,
                                 .step_no_overlap_s = 0.48};
     p->time.collective_s[DTP_ALL_GATHER] = p->time.collective_s[DTP_REDUCE_SCATTER] = 0.08;
-    p->throughput = (struct dtp_throughput){.tokens_per_s = 40960, .tokens_per_s_per_gpu = 5120,
-                                            .flops_per_s_per_gpu = 225e12, .mfu = 0.25, .hfu = 0.26};
+    p->throughput = (struct dtp_throughput){
+        .tokens_per_s = 40960, .tokens_per_s_per_gpu = 5120, .flops_per_s_per_gpu = 225e12, .mfu = 0.25, .hfu = 0.26};
 }
 
 static struct dtp_report *made_up(void)
@@ -65,8 +73,12 @@ static struct dtp_report *made_up(void)
     assert_non_null(r);
     struct dtp_catalog catalog = fixture_catalog();
     r->job.transformer = catalog.models[0];
-    r->job.cluster = (struct dtp_cluster){.gpu = catalog.gpus[0], .machine = catalog.machines[0], .gpus = 8,
-                                          .gpus_per_node = 8, .nodes = 1, .oversubscription = 1};
+    r->job.cluster = (struct dtp_cluster){.gpu = catalog.gpus[0],
+                                          .machine = catalog.machines[0],
+                                          .gpus = 8,
+                                          .gpus_per_node = 8,
+                                          .nodes = 1,
+                                          .oversubscription = 1};
     snprintf(r->job.cluster.machine.name, sizeof r->job.cluster.machine.name, "DGX H100");
     r->job.node_gpus = 8;
     r->job.plan = r->job.asked = dtp_plan_default();
@@ -156,8 +168,12 @@ static void test_solutions_text(void **state)
     (void)state;
     struct dtp_report *r = made_up();
     r->solved = true;
-    r->solution = (struct dtp_solution){.goal = DTP_SOLVE_MAX_SEQUENCE, .found = true, .value = 8192,
-                                        .tight_value = 9216, .next_value = 8320, .next_verdict = DTP_VERDICT_TIGHT,
+    r->solution = (struct dtp_solution){.goal = DTP_SOLVE_MAX_SEQUENCE,
+                                        .found = true,
+                                        .value = 8192,
+                                        .tight_value = 9216,
+                                        .next_value = 8320,
+                                        .next_verdict = DTP_VERDICT_TIGHT,
                                         .next_device_bytes = 77 * GIB};
     check_text("plan_solved.txt", dtp_report_plan_text, r, false, true);
     free(r);
@@ -347,7 +363,7 @@ static void test_figures(void **state)
     static const struct {
         double value;
         const char *text;
-    } cases[] = {{0, "0.00"},      {0.0421, "0.0421"}, {4.266, "4.27"},       {12.34, "12.3"}, {131.7, "132"},
+    } cases[] = {{0, "0.00"},      {0.0421, "0.0421"}, {4.266, "4.27"},        {12.34, "12.3"}, {131.7, "132"},
                  {999.7, "1,000"}, {-3.21, "-3.21"},   {1234567, "1,234,567"}, {1e16, "1e+16"}, {2e-5, "2e-05"}};
     char text[32];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

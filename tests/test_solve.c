@@ -1,4 +1,5 @@
-/* Solvers, advisor and scaling reference: every answer is checked by planning it anew from its flags, as a user would. */
+/* Solvers, advisor and scaling reference: every answer is checked by planning it anew from its flags, as a user would.
+ */
 #include "advise.h"
 #include "money.h"
 #include "scaling.h"
@@ -136,7 +137,8 @@ static struct dtp_advice check_advice(const char *base)
         struct dtp_variant again = planned(base, change->flags);
         double promised = change->variant.prediction.throughput.tokens_per_s;
         assert_near(again.prediction.throughput.tokens_per_s, promised, 1e-12);
-        assert_int_equal(again.prediction.memory.device_peak_bytes, change->variant.prediction.memory.device_peak_bytes);
+        assert_int_equal(again.prediction.memory.device_peak_bytes,
+                         change->variant.prediction.memory.device_peak_bytes);
         assert_int_equal(again.prediction.memory.verdict, DTP_VERDICT_FITS);
         assert_near(1 + change->gain, promised / v.prediction.throughput.tokens_per_s, 1e-12);
         if (i > 0)
@@ -183,8 +185,11 @@ static void test_random_advice_always_fits(void **state)
         struct dtp_prediction prediction;
         struct dtp_advice advice;
         assert_true(random_job(&random));
-        struct dtp_job job = {.transformer = random.transformer, .cluster = random.cluster, .plan = random.plan,
-                              .asked = random.asked, .node_gpus = random.cluster.machine.gpus};
+        struct dtp_job job = {.transformer = random.transformer,
+                              .cluster = random.cluster,
+                              .plan = random.plan,
+                              .asked = random.asked,
+                              .node_gpus = random.cluster.machine.gpus};
         dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &prediction);
         dtp_advise(&job, &prediction, &advice);
         assert_in_range(advice.count, advice.kind == DTP_ADVICE_NONE || advice.kind == DTP_ADVICE_HOPELESS ? 0 : 1,
@@ -232,8 +237,8 @@ static void test_scaling_is_weak_scaling(void **state)
     struct dtp_variant two = planned("--model gpt2-124m --strategy ddp --gpus 2", "");
     struct dtp_scaling s;
     dtp_scaling_of(&two.job, &two.prediction, &s);
-    assert_near(s.efficiency,
-                two.prediction.throughput.tokens_per_s / (2 * one.prediction.throughput.tokens_per_s), 1e-12);
+    assert_near(s.efficiency, two.prediction.throughput.tokens_per_s / (2 * one.prediction.throughput.tokens_per_s),
+                1e-12);
 }
 
 static void test_money(void **state)
