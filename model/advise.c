@@ -237,7 +237,10 @@ static void consider_table(struct search *search, enum harm harm)
 {
     for (size_t i = 0; i < sizeof candidates / sizeof *candidates; i++) {
         struct dtp_plan asked = search->job->asked;
-        if (candidates[i].harm == harm && candidates[i].apply(&asked))
+        if (candidates[i].harm != harm || !candidates[i].apply(&asked))
+            continue;
+        /* One GPU has nothing to shard: another strategy there is another runtime's overhead, no advice. */
+        if (search->job->cluster.gpus > 1 || asked.strategy == search->job->asked.strategy)
             consider(search, &asked, search->job->cluster.gpus, candidates[i].flags);
     }
 }

@@ -230,6 +230,10 @@ static void print_time(const struct dtp_report *report, const struct dtp_page *p
         t->step_s - t->compute_s - t->optimizer_s - t->exposed_communication_s - t->exposed_offload_s - t->bubble_s;
     if (rest > 1e-3 * t->step_s)
         print_seconds(page, "waiting for the slowest rank", rest, t->step_s, unit, "");
+    if (t->step_no_overlap_s <= t->step_perfect_overlap_s * (1 + 1e-9)) { /* nothing that could overlap */
+        print_seconds(page, "= step", t->step_s, 0, unit, "best estimate");
+        return;
+    }
     snprintf(words, sizeof words, "best estimate; bounds %.*f to %.*f", digits,
              t->step_perfect_overlap_s / unit.divisor, digits, t->step_no_overlap_s / unit.divisor);
     print_seconds(page, "= step", t->step_s, 0, unit, words);
