@@ -4,15 +4,21 @@
 
 #include "program.h"
 
-/* Refuses, all faults at once (op, buffer, reason): use of a buffer before it is allocated or after it is freed in issue order; two
- * operations of different streams that touch a buffer, one writing, with no path of dependencies between them (a
- * race); a free or a reuse of memory another stream may still read; collectives of one group whose order is not fixed;
- * reads of bytes nobody wrote; a buffer allocated twice or never freed. Linear in operations times streams (vector
- * clocks over DTP_STREAM_COUNT streams). */
+/* Refuses with DTP_BAD_INPUT, all faults at once, each with operation, buffer and reason:
+ *   - use of a buffer before it is allocated or after it is freed in issue order; a buffer allocated or freed twice, or
+ *     never freed; reads of bytes nobody wrote;
+ *   - a race: two operations that touch a buffer, one of them writing, of which none certainly is done before the other
+ *     starts (happens_before.h says what certainly is);
+ *   - reuse: the first write to a buffer while an operation may still use a buffer that its pool got back before. Which
+ *     bytes the allocator hands out is not known, so each must be safe, as in PyTorch's allocator;
+ *   - an operation on a stream that cannot run it.
+ * Between two steps all streams wait for all others. Collectives of a group run in issue order, which is the same on all
+ * ranks of a program. Linear in operations and operands times streams. */
 enum dtp_status dtp_program_verify(const struct dtp_program *program, struct dtp_faults *faults);
 
-/* True when dependency `index` of `op` is implied by the others and the streams' order, so that deleting it changes
- * nothing. */
-bool dtp_program_dependency_redundant(const struct dtp_program *program, const struct dtp_op *op, uint32_t index);
+/* Whether dependency `index` of `op` is implied by the others and the order of streams and groups, so that deleting it
+ * changes nothing. Linear in the operations before `op`; fails where memory runs out. */
+enum dtp_status dtp_program_dependency_redundant(const struct dtp_program *program, const struct dtp_op *op,
+                                                 uint32_t index, bool *redundant, struct dtp_faults *faults);
 
 #endif

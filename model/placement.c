@@ -1,0 +1,211 @@
+#include "placement.h"
+#include "arena_fit.h"
+#include "happens_before.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- lifetimes and live bytes ---------------------------------------------------------------------------------- */
+
+/* Sets all lifetimes; true when some buffer is freed with DTP_DEFER. */
+static bool find_lifetimes(const struct dtp_program *program, struct dtp_lifetime *lifetime)
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    const struct dtp_op *ops = dtp_program_ops(program);
+    size_t op_count = dtp_program_op_count(program), buffer_count = dtp_program_buffer_count(program);
+    uint32_t end = op_count ? (uint32_t)op_count - 1 : 0;
+    bool defers = false;
+    for (size_t b = 0; b < buffer_count; b++)
+        lifetime[b] = buffers[b].persistent ? (struct dtp_lifetime){0, end} : (struct dtp_lifetime){DTP_NO_INDEX, 0};
+    for (uint32_t i = 0; i < op_count; i++) {
+        const struct dtp_operand *operands = dtp_program_operands(program, &ops[i]);
+        for (uint32_t j = 0; j < ops[i].operand_count; j++) {
+            struct dtp_lifetime *life = &lifetime[operands[j].buffer.index];
+            if ((operands[j].access & DTP_ALLOC) && life->first == DTP_NO_INDEX)
+                *life = (struct dtp_lifetime){i, end};
+            if ((operands[j].access & DTP_FREE) && life->first != DTP_NO_INDEX)
+                life->last = i;
+            defers = defers || (operands[j].access & DTP_DEFER);
+        }
+    }
+    return defers;
+}
+
+static bool is_placed(const struct dtp_placement *placement, const struct dtp_buffer *buffers, size_t buffer)
+{
+    return buffers[buffer].space == DTP_SPACE_DEVICE && placement->lifetime[buffer].first != DTP_NO_INDEX;
+}
+
+/* Largest running sum of what lifetimes begin and end; those of one operation overlap in it. `change_bytes` has room
+ * for op_count + 1 zeros; sums cannot leave int64_t, for buffers have at most 2^57 bytes in total 2^63. */
+static void find_peak(const struct dtp_program *program, int64_t *change_bytes, struct dtp_placement *out)
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    size_t op_count = dtp_program_op_count(program), buffer_count = dtp_program_buffer_count(program);
+    for (size_t b = 0; b < buffer_count; b++)
+        if (is_placed(out, buffers, b)) {
+            change_bytes[out->lifetime[b].first] += (int64_t)buffers[b].bytes;
+            change_bytes[out->lifetime[b].last + 1] -= (int64_t)buffers[b].bytes;
+        }
+    int64_t live_bytes = 0;
+    for (size_t i = 0; i < op_count; i++) {
+        live_bytes += change_bytes[i];
+        if (live_bytes > (int64_t)out->live_peak_bytes) {
+            out->live_peak_bytes = (uint64_t)live_bytes;
+            out->live_peak_op = (uint32_t)i;
+        }
+    }
+    for (size_t b = 0; b < buffer_count; b++)
+        if (is_placed(out, buffers, b) && out->lifetime[b].first <= out->live_peak_op &&
+            out->lifetime[b].last >= out->live_peak_op)
+            out->live_peak_owner_bytes[buffers[b].owner] += buffers[b].bytes;
+}
+
+/* ---- buffers that the allocator gets back later ---------------------------------------------------------------- */
+
+static bool covers(const struct dtp_clock *clock, const struct dtp_clock *uses)
+{
+    for (int s = 0; s < DTP_STREAM_COUNT; s++)
+        if (uses->at[s] > clock->at[s])
+            return false;
+    return true;
+}
+
+/* Buffers freed with DTP_DEFER in the order in which they were. */
+struct deferred {
+    uint32_t *buffers, head, count;
+    struct dtp_clock *uses; /* per buffer: last operation of each stream that named it */
+};
+
+static void follow_operands(const struct dtp_program *program, uint32_t index, struct deferred *deferred,
+                            uint32_t *last)
+{
+    const struct dtp_op *op = &dtp_program_ops(program)[index];
+    const struct dtp_operand *operands = dtp_program_operands(program, op);
+    for (uint32_t j = 0; j < op->operand_count; j++) {
+        uint32_t buffer = operands[j].buffer.index;
+        deferred->uses[buffer].at[op->stream] = index + 1;
+        if ((operands[j].access & DTP_DEFER) && last[buffer] == index) {
+            last[buffer] = (uint32_t)dtp_program_op_count(program) - 1;
+            deferred->buffers[deferred->count++] = buffer;
+        }
+    }
+}
+
+/* Extends last[] of deferred buffers to the first HOST_WAIT that knows their users to be done. They are asked in the
+ * order in which they were freed, as allocators do, so that one still in use keeps those behind it. False: no memory.
+ */
+static bool extend_deferred(const struct dtp_program *program, uint32_t *last)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    size_t op_count = dtp_program_op_count(program), buffer_count = dtp_program_buffer_count(program);
+    struct dtp_host_arena arena = {0};
+    struct deferred deferred = {.buffers = dtp_host_arena_take(&arena, buffer_count, sizeof *deferred.buffers),
+                                .uses = dtp_host_arena_take_zeroed(&arena, buffer_count, sizeof *deferred.uses)};
+    const struct dtp_clock *clocks = dtp_happens_before(program, op_count, DTP_NO_INDEX, &arena);
+    bool done = deferred.buffers && deferred.uses && clocks;
+    for (uint32_t i = 0; done && i < op_count; i++) {
+        if (ops[i].kind == DTP_OP_HOST_WAIT)
+            while (deferred.head < deferred.count &&
+                   covers(&clocks[i], &deferred.uses[deferred.buffers[deferred.head]]))
+                last[deferred.buffers[deferred.head++]] = i;
+        follow_operands(program, i, &deferred, last);
+    }
+    dtp_host_arena_release(&arena);
+    return done;
+}
+
+/* ---- offsets --------------------------------------------------------------------------------------------------- */
+
+struct pool {
+    struct dtp_span *spans;
+    uint32_t *buffers; /* of the spans */
+    uint32_t count;
+};
+
+/* `last` may lie behind the lifetime's (deferred buffers). */
+static void collect_pool(const struct dtp_program *program, enum dtp_stream stream, const uint32_t *last,
+                         const struct dtp_placement *placement, struct pool *pool)
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    size_t buffer_count = dtp_program_buffer_count(program);
+    pool->count = 0;
+    for (uint32_t b = 0; b < buffer_count; b++)
+        if (is_placed(placement, buffers, b) && buffers[b].pool == stream) {
+            uint64_t blocks = dtp_divide_up(buffers[b].bytes, DTP_PLACEMENT_ALIGNMENT);
+            pool->buffers[pool->count] = b;
+            pool->spans[pool->count++] =
+                (struct dtp_span){placement->lifetime[b].first, last[b], blocks * DTP_PLACEMENT_ALIGNMENT, 0};
+        }
+}
+
+/* One arena per pool, one behind the other. */
+static bool place_pools(const struct dtp_program *program, const uint32_t *last, struct pool *pool,
+                        struct dtp_placement *out)
+{
+    for (int s = 0; s < DTP_STREAM_COUNT; s++) {
+        uint64_t extent_bytes = 0;
+        collect_pool(program, (enum dtp_stream)s, last, out, pool);
+        if (pool->count &&
+            !dtp_arena_fit(pool->spans, pool->count, (uint32_t)dtp_program_op_count(program), &extent_bytes))
+            return false;
+        for (uint32_t i = 0; i < pool->count; i++)
+            out->offset_bytes[pool->buffers[i]] = out->arena_bytes + pool->spans[i].offset_bytes;
+        out->arena_bytes += extent_bytes;
+    }
+    return true;
+}
+
+static bool place(const struct dtp_program *program, struct dtp_host_arena *arena, struct dtp_placement *out)
+{
+    size_t op_count = dtp_program_op_count(program), buffer_count = dtp_program_buffer_count(program);
+    struct pool pool = {.spans = dtp_host_arena_take(arena, buffer_count, sizeof *pool.spans),
+                        .buffers = dtp_host_arena_take(arena, buffer_count, sizeof *pool.buffers)};
+    int64_t *change_bytes = dtp_host_arena_take_zeroed(arena, op_count + 2, sizeof *change_bytes);
+    uint32_t *last = dtp_host_arena_take(arena, buffer_count, sizeof *last);
+    out->offset_bytes = malloc(buffer_count * sizeof *out->offset_bytes + 1);
+    out->lifetime = malloc(buffer_count * sizeof *out->lifetime + 1);
+    if (!pool.spans || !pool.buffers || !change_bytes || !last || !out->offset_bytes || !out->lifetime)
+        return false;
+    bool defers = find_lifetimes(program, out->lifetime);
+    find_peak(program, change_bytes, out);
+    for (size_t b = 0; b < buffer_count; b++) {
+        out->offset_bytes[b] = UINT64_MAX;
+        last[b] = out->lifetime[b].last;
+    }
+    return (!defers || extend_deferred(program, last)) && place_pools(program, last, &pool, out);
+}
+
+static bool is_too_large(const struct dtp_program *program)
+{
+    uint64_t sum_bytes = 0;
+    for (size_t b = 0; b < dtp_program_buffer_count(program); b++) {
+        sum_bytes += dtp_program_buffers(program)[b].bytes + DTP_PLACEMENT_ALIGNMENT;
+        if (sum_bytes >= UINT64_C(1) << 63)
+            return true;
+    }
+    return false;
+}
+
+enum dtp_status dtp_program_place(const struct dtp_program *program, struct dtp_placement *out,
+                                  struct dtp_faults *faults)
+{
+    *out = (struct dtp_placement){0};
+    if (is_too_large(program))
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "the buffers of the step sum to more than 2^63 bytes");
+    struct dtp_host_arena arena = {0};
+    bool done = place(program, &arena, out);
+    dtp_host_arena_release(&arena);
+    if (done)
+        return DTP_OK;
+    dtp_placement_release(out);
+    return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to place %zu buffers",
+                     dtp_program_buffer_count(program));
+}
+
+void dtp_placement_release(struct dtp_placement *placement)
+{
+    free(placement->offset_bytes);
+    free(placement->lifetime);
+    *placement = (struct dtp_placement){0};
+}
