@@ -14,7 +14,6 @@
 #include "sharding.h"
 #include "time_parts.h"
 
-#include <gsl/gsl_cdf.h>
 #include <math.h>
 
 /* Device seconds of one micro-step. */
@@ -284,15 +283,6 @@ static double contention_s(const struct context *c, const struct dtp_communicati
     return fmin(loss, hidden_s);
 }
 
-/* Every collective waits for the slowest of n ranks whose speeds scatter normally: the expected maximum of n standard
- * normals by Blom's approximation, times the deviation. */
-static double slowest_rank(double ranks)
-{
-    if (ranks < 2)
-        return 1;
-    return 1 + dtp_calibration.rank_speed_deviation * gsl_cdf_ugaussian_Pinv((ranks - 0.375) / (ranks + 0.25));
-}
-
 /* ---- offload ---------------------------------------------------------------------------------------------------- */
 
 /* Copies run on two engines, up and down, beside compute and collectives. Gathered parameters go up in forward and
@@ -371,8 +361,7 @@ static void add_compute(const struct context *c, struct dtp_time *time, struct w
     double n = plan->accumulate, reductions = dtp_plan_reductions(plan);
     struct micro_step m = micro_step(c, true), quiet = micro_step(c, false);
     double matmul = m.matmul_forward_s + m.matmul_backward_s + m.head_s + m.recompute_matmul_s;
-    double gaps = m.kernels * (plan->runtime == DTP_RUNTIME_DTPLAN ? dtp_calibration.graph_kernel_gap_s
-                                                                   : dtp_calibration.kernel_gap_s);
+    double gaps = m.kernels * dtp_kernel_gap_s(plan);
     double other = m.attention_forward_s + m.attention_backward_s + m.memory_forward_s + m.memory_backward_s + m.loss_s +
                    m.recompute_other_s + m.fp8_s + gaps;
     double weights = (reductions * m.weights_s + (n - reductions) * quiet.weights_s) / n;
@@ -383,8 +372,7 @@ static void add_compute(const struct context *c, struct dtp_time *time, struct w
     time->loss_s = n * m.loss_s;
     time->recompute_s = n * (m.recompute_matmul_s / speedup + m.recompute_other_s);
     time->compute_s = n * (matmul / speedup + other + weights);
-    double launch_s = plan->runtime == DTP_RUNTIME_DTPLAN ? dtp_calibration.native_launch_s
-                                                          : dtp_calibration.torch_launch_s;
+    double launch_s = dtp_kernel_launch_s(plan);
     time->host_launch_s = n * m.kernels * launch_s;
     window->head_s = m.head_s / speedup + m.loss_s;
     window->forward_s = m.matmul_forward_s / speedup + m.attention_forward_s + m.memory_forward_s;
@@ -468,7 +456,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     parts->device_s = out->compute_s;
     add_launch_bound(out);
     add_offload(&c, communication, &window, out);
-    parts->slowest_rank = slowest_rank(cluster->gpus);
+    parts->slowest_rank = dtp_slowest_rank_factor(cluster->gpus);
     parts->optimizer_bytes = out->optimizer_s * c.streaming_bytes_per_s;
     parts->optimizer_bytes_per_s = c.streaming_bytes_per_s;
     double device_s = (out->compute_s + out->optimizer_s) * parts->slowest_rank;

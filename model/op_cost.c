@@ -2,6 +2,7 @@
 
 #include "calibration.h"
 
+#include <gsl/gsl_cdf.h>
 #include <math.h>
 
 double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype)
@@ -87,4 +88,23 @@ double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double oth
         speedup = 1 + dtp_calibration.matmul_power_headroom * (1 - share);
     }
     return speedup;
+}
+
+double dtp_kernel_launch_s(const struct dtp_plan *plan)
+{
+    return plan->runtime == DTP_RUNTIME_DTPLAN ? dtp_calibration.native_launch_s : dtp_calibration.torch_launch_s;
+}
+
+double dtp_kernel_gap_s(const struct dtp_plan *plan)
+{
+    return plan->runtime == DTP_RUNTIME_DTPLAN ? dtp_calibration.graph_kernel_gap_s : dtp_calibration.kernel_gap_s;
+}
+
+/* Speeds of n GPUs scatter normally: the expected maximum of n standard normals by Blom's approximation, times the
+ * deviation. */
+double dtp_slowest_rank_factor(double ranks)
+{
+    if (ranks < 2)
+        return 1;
+    return 1 + dtp_calibration.rank_speed_deviation * gsl_cdf_ugaussian_Pinv((ranks - 0.375) / (ranks + 0.25));
 }

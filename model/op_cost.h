@@ -27,4 +27,11 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
  * limit clock up while memory-bound kernels run. matmul_s is at the sustained rate, other_s everything else. */
 double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double other_s);
 
+/* Host time to launch one kernel, and the device's idle time between two kernels of a stream, by runtime. */
+double dtp_kernel_launch_s(const struct dtp_plan *plan);
+double dtp_kernel_gap_s(const struct dtp_plan *plan);
+
+/* Factor >= 1 on device time because every collective waits for the slowest of `ranks` GPUs. */
+double dtp_slowest_rank_factor(double ranks);
+
 #endif

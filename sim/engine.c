@@ -1,0 +1,270 @@
+#include "engine.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- who waits for whom ------------------------------------------------------------------------------------------ */
+
+struct linker {
+    struct dtp_engine_graph *graph;
+    uint32_t edges;
+};
+
+static void link_edge(struct linker *linker, uint32_t from, uint32_t to)
+{
+    struct dtp_engine_graph *g = linker->graph;
+    g->successor[linker->edges] = to;
+    g->next_edge[linker->edges] = g->first_edge[from];
+    g->first_edge[from] = linker->edges++;
+    g->predecessors[to]++;
+}
+
+bool dtp_engine_link(const struct dtp_program *program, struct dtp_host_arena *arena, struct dtp_engine_graph *out)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    size_t count = dtp_program_op_count(program), groups = dtp_program_group_count(program), edges = 0;
+    for (size_t i = 0; i < count; i++)
+        edges += ops[i].dependency_count + 1u + (ops[i].group != DTP_NO_INDEX);
+    *out = (struct dtp_engine_graph){dtp_host_arena_take_zeroed(arena, count, sizeof(uint32_t)),
+                                     dtp_host_arena_take(arena, count, sizeof(uint32_t)),
+                                     dtp_host_arena_take(arena, edges, sizeof(uint32_t)),
+                                     dtp_host_arena_take(arena, edges, sizeof(uint32_t))};
+    uint32_t *last_of_group = dtp_host_arena_take(arena, groups, sizeof(uint32_t));
+    if (!out->predecessors || !out->first_edge || !out->next_edge || !out->successor || (groups && !last_of_group))
+        return false;
+    uint32_t last_of_stream[DTP_STREAM_COUNT];
+    memset(last_of_stream, 0xff, sizeof last_of_stream);
+    memset(out->first_edge, 0xff, count * sizeof(uint32_t));
+    if (groups)
+        memset(last_of_group, 0xff, groups * sizeof(uint32_t));
+    struct linker linker = {out, 0};
+    for (uint32_t i = 0; i < count; i++) {
+        const dtp_op_id *dependency = dtp_program_dependencies(program, &ops[i]);
+        for (uint32_t d = 0; d < ops[i].dependency_count; d++)
+            link_edge(&linker, dependency[d].index, i);
+        uint32_t *last = &last_of_stream[ops[i].stream];
+        if (*last != DTP_NO_INDEX)
+            link_edge(&linker, *last, i);
+        *last = i;
+        if (ops[i].group == DTP_NO_INDEX)
+            continue;
+        last = &last_of_group[ops[i].group];
+        if (*last != DTP_NO_INDEX)
+            link_edge(&linker, *last, i);
+        *last = i;
+    }
+    return true;
+}
+
+/* ---- state ------------------------------------------------------------------------------------------------------- */
+
+struct running {
+    uint32_t op;
+    double end_s;                /* if speeds stay as they are */
+    double speed, since_s, left_s; /* left_s: seconds at full speed left at since_s */
+    struct dtp_usage usage;
+};
+
+struct engine {
+    const struct dtp_engine_job *job;
+    const struct dtp_engine_graph *graph;
+    const struct dtp_op *ops;
+    uint32_t count, done, *pending;
+    double now_s;
+    struct running running[DTP_STREAM_COUNT];
+    size_t running_count;
+    uint32_t waiting[DTP_STREAM_COUNT]; /* per stream: operation whose predecessors are done, which has not started */
+    uint32_t waiting_count;
+    bool changed;                /* the set of running operations, since speeds were shared */
+    /* The host thread runs ahead of the device until a HOST_WAIT stops it. */
+    uint32_t next_issue;
+    double host_s;
+    bool host_blocked;
+};
+
+/* ---- the host thread --------------------------------------------------------------------------------------------- */
+
+static void set_waiting(struct engine *e, uint32_t op)
+{
+    enum dtp_stream stream = e->ops[op].stream;
+    assert(e->waiting[stream] == DTP_NO_INDEX);
+    e->waiting[stream] = op;
+    e->waiting_count++;
+}
+
+/* Issues operations until a HOST_WAIT whose predecessors are not done; its span begins when the host comes to it. issue_s
+ * is when the first kernel is launched; the host goes on when all of them are. */
+static void issue(struct engine *e)
+{
+    double launch_s = e->job->rates->launch_s;
+    while (e->next_issue < e->count) {
+        uint32_t i = e->next_issue;
+        const struct dtp_op *op = &e->ops[i];
+        uint32_t kernels = op->demand.kernels;
+        if (op->kind == DTP_OP_HOST_WAIT && !e->host_blocked)
+            e->job->span[i].start_s = e->host_s;
+        if (op->kind == DTP_OP_HOST_WAIT && e->pending[i]) {
+            e->host_blocked = true;
+            return;
+        }
+        if (e->host_blocked) { /* the HOST_WAIT itself, at last */
+            e->host_blocked = false;
+            e->host_s = e->host_s > e->now_s ? e->host_s : e->now_s;
+        }
+        e->job->issue_s[i] = kernels ? e->host_s + launch_s : e->host_s;
+        e->host_s += kernels * launch_s;
+        e->next_issue++;
+        if (!e->pending[i])
+            set_waiting(e, i);
+    }
+}
+
+/* ---- starting and ending ----------------------------------------------------------------------------------------- */
+
+static void end(struct engine *e, uint32_t op)
+{
+    e->job->span[op].end_s = e->now_s;
+    e->done++;
+    for (uint32_t edge = e->graph->first_edge[op]; edge != DTP_NO_INDEX; edge = e->graph->next_edge[edge]) {
+        uint32_t next = e->graph->successor[edge];
+        if (--e->pending[next])
+            continue;
+        e->job->cause[next] = op;
+        if (next < e->next_issue)
+            set_waiting(e, next);
+        else if (next == e->next_issue && e->host_blocked)
+            issue(e);
+    }
+}
+
+/* Seconds the operation takes alone from now on: its own, or until its last kernel has been launched and has run, for
+ * kernels of one operation take equal parts of its time. The difference is starvation. */
+static double stretched_s(struct engine *e, uint32_t op)
+{
+    double seconds = e->job->seconds[op], kernels = e->ops[op].demand.kernels;
+    e->job->starved_s[op] = 0;
+    if (kernels < 2)
+        return seconds;
+    double last_launch_s = e->job->issue_s[op] + (kernels - 1) * e->job->rates->launch_s;
+    double until_s = last_launch_s + seconds / kernels - e->now_s;
+    if (until_s <= seconds)
+        return seconds;
+    e->job->cause[op] = DTP_CAUSE_HOST;
+    e->job->starved_s[op] = until_s - seconds;
+    return until_s;
+}
+
+static void start(struct engine *e, uint32_t op)
+{
+    if (e->ops[op].kind != DTP_OP_HOST_WAIT)
+        e->job->span[op].start_s = e->now_s;
+    uint32_t cause = e->job->cause[op];
+    if (e->job->issue_s[op] >= e->now_s && (cause == DTP_CAUSE_NONE ? e->now_s > 0 : e->job->span[cause].end_s < e->now_s))
+        e->job->cause[op] = DTP_CAUSE_HOST;
+    double seconds = stretched_s(e, op);
+    if (seconds <= 0) {
+        end(e, op);
+        return;
+    }
+    struct running *r = &e->running[e->running_count++];
+    r->op = op;
+    r->speed = 1;
+    r->since_s = e->now_s;
+    r->left_s = seconds;
+    r->end_s = e->now_s + seconds;
+    if (e->job->contention)
+        r->usage = dtp_op_usage(e->job->rates, &e->ops[op], seconds);
+    e->changed = true;
+}
+
+/* Starts everything that can start now, lowest index first. What takes no time ends at once and may let others start. */
+static void start_ready(struct engine *e)
+{
+    while (e->waiting_count) {
+        uint32_t first = DTP_NO_INDEX;
+        for (int s = 0; s < DTP_STREAM_COUNT; s++)
+            if (e->waiting[s] < first && e->job->issue_s[e->waiting[s]] <= e->now_s)
+                first = e->waiting[s];
+        if (first == DTP_NO_INDEX)
+            return;
+        e->waiting[e->ops[first].stream] = DTP_NO_INDEX;
+        e->waiting_count--;
+        start(e, first);
+    }
+}
+
+/* ---- time -------------------------------------------------------------------------------------------------------- */
+
+/* Operations whose speed does not change keep their end to the last bit, so that sums of times stay sums. */
+static void share_again(struct engine *e)
+{
+    e->changed = false;
+    if (!e->job->contention)
+        return;
+    const struct dtp_usage *usage[DTP_STREAM_COUNT];
+    double speed[DTP_STREAM_COUNT];
+    for (size_t i = 0; i < e->running_count; i++)
+        usage[i] = &e->running[i].usage;
+    dtp_share(usage, e->running_count, speed);
+    for (size_t i = 0; i < e->running_count; i++) {
+        struct running *r = &e->running[i];
+        if (speed[i] == r->speed)
+            continue;
+        r->left_s = fmax(0, r->left_s - (e->now_s - r->since_s) * r->speed);
+        r->since_s = e->now_s;
+        r->speed = speed[i];
+        r->end_s = e->now_s + r->left_s / r->speed;
+    }
+}
+
+static double next_event_s(const struct engine *e)
+{
+    double next_s = INFINITY;
+    for (size_t i = 0; i < e->running_count; i++)
+        if (e->running[i].end_s < next_s)
+            next_s = e->running[i].end_s;
+    for (int s = 0; s < DTP_STREAM_COUNT && e->waiting_count; s++)
+        if (e->waiting[s] != DTP_NO_INDEX && e->job->issue_s[e->waiting[s]] < next_s)
+            next_s = e->job->issue_s[e->waiting[s]];
+    return next_s;
+}
+
+/* Ends what is due, lowest index first, so that causes do not depend on the order of starts. */
+static void end_due(struct engine *e)
+{
+    for (;;) {
+        size_t first = e->running_count;
+        for (size_t i = 0; i < e->running_count; i++)
+            if (e->running[i].end_s <= e->now_s &&
+                (first == e->running_count || e->running[i].op < e->running[first].op))
+                first = i;
+        if (first == e->running_count)
+            return;
+        uint32_t op = e->running[first].op;
+        e->running[first] = e->running[--e->running_count];
+        e->changed = true;
+        end(e, op);
+    }
+}
+
+void dtp_engine_run(const struct dtp_engine_job *job, const struct dtp_engine_graph *graph, uint32_t *pending)
+{
+    struct engine e = {.job = job, .graph = graph, .ops = dtp_program_ops(job->program), .pending = pending,
+                       .count = (uint32_t)dtp_program_op_count(job->program)};
+    memcpy(pending, graph->predecessors, e.count * sizeof *pending);
+    memset(e.waiting, 0xff, sizeof e.waiting);
+    memset(job->cause, 0xff, e.count * sizeof *job->cause); /* DTP_CAUSE_NONE */
+    issue(&e);
+    for (;;) {
+        start_ready(&e);
+        if (e.done == e.count)
+            return;
+        if (e.changed)
+            share_again(&e);
+        double next_s = next_event_s(&e);
+        assert(next_s >= e.now_s && next_s < INFINITY); /* the first operation not done can always run */
+        e.now_s = next_s;
+        end_due(&e);
+    }
+}

@@ -1,0 +1,120 @@
+#include "noise.h"
+
+#include "calibration.h"
+
+#include <gsl/gsl_cdf.h>
+#include <gsl/gsl_randist.h>
+#include <gsl/gsl_rng.h>
+#include <math.h>
+#include <stdlib.h>
+
+/* GSL's own error handler aborts where memory runs out; allocating its state here leaves that to the caller. */
+static gsl_rng *make_generator(uint64_t seed)
+{
+    gsl_rng *rng = malloc(sizeof *rng);
+    if (!rng)
+        return NULL;
+    rng->type = gsl_rng_mt19937;
+    rng->state = malloc(rng->type->size);
+    if (!rng->state) {
+        free(rng);
+        return NULL;
+    }
+    gsl_rng_set(rng, (unsigned long)(seed ^ seed >> 32));
+    return rng;
+}
+
+static void release_generator(gsl_rng *rng)
+{
+    free(rng->state);
+    free(rng);
+}
+
+bool dtp_noise_jitter(uint64_t seed, double deviation, double *seconds, size_t count)
+{
+    gsl_rng *rng = make_generator(seed);
+    if (!rng)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        seconds[i] *= fmax(0.1, 1 + deviation * gsl_ran_gaussian_ziggurat(rng, 1));
+    release_generator(rng);
+    return true;
+}
+
+/* ---- step times of many jobs ------------------------------------------------------------------------------------- */
+
+/* Factors at which the step is simulated: from no scatter to beyond what a million ranks have. */
+#define FACTORS 6
+
+struct curve {
+    double z[FACTORS], step_s[FACTORS];
+};
+
+static double on_curve(const struct curve *curve, double z)
+{
+    int i = 1;
+    while (i < FACTORS - 1 && z > curve->z[i])
+        i++;
+    double share = (z - curve->z[i - 1]) / (curve->z[i] - curve->z[i - 1]);
+    return curve->step_s[i - 1] + share * (curve->step_s[i] - curve->step_s[i - 1]);
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Linear between order statistics. */
+static double quantile(const double *sorted, size_t count, double p)
+{
+    double place = p * (double)(count - 1);
+    size_t below = (size_t)place;
+    return below + 1 < count ? sorted[below] + (place - (double)below) * (sorted[below + 1] - sorted[below])
+                             : sorted[count - 1];
+}
+
+static void sample(const struct curve *curve, double ranks, gsl_rng *rng, double *step_s, size_t samples,
+                   struct dtp_step_quantiles *out)
+{
+    double sum_s = 0;
+    for (size_t i = 0; i < samples; i++) {
+        step_s[i] = on_curve(curve, gsl_cdf_ugaussian_Pinv(pow(gsl_rng_uniform_pos(rng), 1 / ranks)));
+        sum_s += step_s[i];
+    }
+    qsort(step_s, samples, sizeof *step_s, compare);
+    *out = (struct dtp_step_quantiles){quantile(step_s, samples, 0.50), quantile(step_s, samples, 0.95),
+                                       quantile(step_s, samples, 0.99), sum_s / (double)samples};
+}
+
+enum dtp_status dtp_noise_step_quantiles(const struct dtp_program *program, const struct dtp_transformer *transformer,
+                                         const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                                         const struct dtp_simulation_options *options, double deviation,
+                                         size_t samples, struct dtp_step_quantiles *out, struct dtp_faults *faults)
+{
+    static const double z[FACTORS] = {-2.5, 0, 1, 2, 3.5, 5.5};
+    struct curve curve;
+    struct dtp_simulation_options at = *options;
+    if (!(deviation > 0))
+        deviation = dtp_calibration.rank_speed_deviation;
+    at.replay_allocator = false;
+    for (int i = 0; i < FACTORS; i++) {
+        struct dtp_timeline timeline;
+        curve.z[i] = z[i];
+        at.compute_factor = fmax(0.1, 1 + deviation * z[i]);
+        enum dtp_status status = dtp_simulate(program, transformer, cluster, plan, &at, &timeline, faults);
+        if (status != DTP_OK)
+            return status;
+        curve.step_s[i] = timeline.step_s;
+        dtp_timeline_release(&timeline);
+    }
+    samples = samples ? samples : 1;
+    double *step_s = calloc(samples, sizeof *step_s);
+    gsl_rng *rng = step_s ? make_generator(options->seed) : NULL;
+    if (rng) {
+        sample(&curve, cluster->gpus, rng, step_s, samples, out);
+        release_generator(rng);
+    }
+    free(step_s);
+    return rng ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for %zu samples", samples);
+}

@@ -1,0 +1,193 @@
+#include "op_time.h"
+
+#include "calibration.h"
+#include "simulate.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- rates of a job --------------------------------------------------------------------------------------------- */
+
+static struct dtp_group place_group(const struct dtp_cluster *cluster, const struct dtp_program_group *group)
+{
+    return group->stride == 1 ? dtp_group_consecutive(cluster, group->ranks) : dtp_group_strided(cluster, group->stride);
+}
+
+static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_program_group *group,
+                          struct dtp_group_rates *out)
+{
+    struct dtp_group placed = place_group(cluster, group);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        out->cost[i] = dtp_collective_cost(cluster, &placed, (enum dtp_collective)i);
+    out->bus_bytes_per_s = dtp_group_bus_bytes_per_s(cluster, &placed);
+    /* Every link and NIC that a ring passes carries its bus rate. Where one is faster than the ring's slowest it has room
+     * for another communicator; how much is not known for links below a network, so the slowest counts as full and
+     * the others as used in proportion. */
+    double ranks_per_node = ceil((double)placed.ranks / placed.nodes);
+    double link = dtp_cluster_link_bytes_per_s(cluster);
+    out->link_use = ranks_per_node > 1 ? (placed.nodes > 1 ? fmin(1, out->bus_bytes_per_s / link) : 1) : 0;
+    out->network_use = placed.nodes > 1 ? 1 : 0;
+}
+
+/* AdamW on the host: PyTorch's runs on the one thread that torchrun gives a rank, other runtimes' on all cores of the node
+ * (calibration.h). */
+static double host_optimizer_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+{
+    if (plan->runtime == DTP_RUNTIME_TORCH)
+        return dtp_calibration.torch_host_adam_bytes_per_s;
+    return cluster->machine.host_memory_bytes_per_s * dtp_calibration.host_adam_memory_fraction / cluster->gpus_per_node;
+}
+
+enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_transformer *transformer,
+                                     const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                                     struct dtp_op_rates *out, struct dtp_faults *faults)
+{
+    double ranks = cluster->gpus_per_node;
+    *out = (struct dtp_op_rates){
+        .cluster = cluster,
+        .attention_per_token = dtp_attention_time(&cluster->gpu, transformer, plan, 1),
+        .copy_bytes_per_s = cluster->gpu.pcie_bytes_per_s * dtp_calibration.pcie_fraction,
+        .host_optimizer_bytes_per_s = host_optimizer_bytes_per_s(cluster, plan),
+        .storage_read_bytes_per_s = cluster->machine.nvme_read_bytes_per_s / ranks,
+        .storage_write_bytes_per_s = cluster->machine.nvme_write_bytes_per_s / ranks,
+        .host_memory_bytes_per_s = cluster->machine.host_memory_bytes_per_s / ranks,
+        .gap_s = dtp_kernel_gap_s(plan),
+        .launch_s = dtp_kernel_launch_s(plan),
+        .group_count = dtp_program_group_count(program),
+    };
+    for (int i = 0; i < 3; i++)
+        out->memory_kernel_bytes_per_s[i] = dtp_memory_kernel_bytes_per_s(&cluster->gpu, (enum dtp_memory_kernel)i);
+    if (!out->group_count)
+        return DTP_OK;
+    out->group = malloc(out->group_count * sizeof *out->group);
+    if (!out->group)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for %zu communicators", out->group_count);
+    for (size_t i = 0; i < out->group_count; i++)
+        prepare_group(cluster, &dtp_program_groups(program)[i], &out->group[i]);
+    return DTP_OK;
+}
+
+void dtp_op_rates_release(struct dtp_op_rates *rates)
+{
+    free(rates->group);
+    *rates = (struct dtp_op_rates){0};
+}
+
+/* ---- one operation ---------------------------------------------------------------------------------------------- */
+
+bool dtp_op_is_kernel(const struct dtp_op *op)
+{
+    enum dtp_op_class class = dtp_op_kind_class(op->kind);
+    return class == DTP_CLASS_MATMUL || class == DTP_CLASS_ATTENTION || class == DTP_CLASS_MEMORY;
+}
+
+/* One [m,k] x [k,n], or several equal ones where the FLOPs say so (k and v of grouped-query attention). */
+static double matmul_seconds(const struct dtp_gpu *gpu, const struct dtp_demand *d)
+{
+    double one_flops = 2 * d->m * d->n * d->k;
+    if (one_flops <= 0)
+        return 0;
+    double copies = d->flops > one_flops ? d->flops / one_flops : 1;
+    return copies * dtp_matmul_s(gpu, d->dtype, d->m, d->n, d->k);
+}
+
+static double ratio(double amount, double rate)
+{
+    return amount > 0 ? amount / rate : 0;
+}
+
+double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
+{
+    const struct dtp_demand *d = &op->demand;
+    double gaps_s = d->kernels * rates->gap_s;
+    switch (dtp_op_kind_class(op->kind)) {
+    case DTP_CLASS_NONE: return 0;
+    case DTP_CLASS_MATMUL: return gaps_s + matmul_seconds(&rates->cluster->gpu, d);
+    case DTP_CLASS_ATTENTION:
+        return gaps_s + d->tokens * (op->kind == DTP_OP_ATTENTION ? rates->attention_per_token.forward_s
+                                                                  : rates->attention_per_token.backward_s);
+    case DTP_CLASS_MEMORY: return gaps_s + ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]);
+    case DTP_CLASS_COLLECTIVE:
+        return dtp_collective_time(&rates->group[op->group].cost[dtp_op_kind_collective(op->kind)], d->sent_bytes);
+    case DTP_CLASS_UPLOAD:
+    case DTP_CLASS_DOWNLOAD: return ratio(d->sent_bytes, rates->copy_bytes_per_s);
+    case DTP_CLASS_HOST: return ratio(d->bytes, rates->host_optimizer_bytes_per_s);
+    case DTP_CLASS_STORAGE:
+        return ratio(d->bytes, op->kind == DTP_OP_STORAGE_READ ? rates->storage_read_bytes_per_s
+                                                               : rates->storage_write_bytes_per_s);
+    }
+    return 0;
+}
+
+/* A collective takes its share of the SMs for as long as it runs: its CTAs sit there (contention_sm_share), and what its
+ * buffers move through L2 and HBM slows every kernel beside it, matmuls too (contention_memory_passes; a profiled down
+ * projection's backward took 410 us instead of 261). Both are counted as SMs, for that is what computing kernels have all
+ * of: the same two constants and the same loss as the closed form's, now only while something runs beside it. It is the
+ * kernel that yields: CTAs of a collective, once resident, do not leave their SMs, hence the weight. */
+#define COLLECTIVE_WEIGHT 100
+#define COLLECTIVE_MOST_SMS 0.9
+static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds)
+{
+    const struct dtp_group_rates *group = &rates->group[op->group];
+    double sent_per_s = op->demand.sent_bytes / seconds, hbm = sent_per_s / rates->cluster->gpu.memory_bytes_per_s;
+    double sms = dtp_calibration.contention_sm_share + dtp_calibration.contention_memory_passes * hbm;
+    double bus = fmin(1, sent_per_s / group->bus_bytes_per_s);
+    struct dtp_usage usage = {.weight = COLLECTIVE_WEIGHT};
+    usage.of[DTP_RESOURCE_SM] = fmin(sms, COLLECTIVE_MOST_SMS);
+    usage.of[DTP_RESOURCE_HBM] = fmin(1, 2 * hbm);
+    usage.of[DTP_RESOURCE_LINK_OUT] = usage.of[DTP_RESOURCE_LINK_IN] = bus * group->link_use;
+    usage.of[DTP_RESOURCE_NETWORK] = bus * group->network_use;
+    return usage;
+}
+
+/* Kernels fill the device's SMs; those bound by memory also want all of HBM's attainable rate that they reach alone. */
+static struct dtp_usage kernel_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds)
+{
+    double attainable = rates->cluster->gpu.memory_bytes_per_s * dtp_calibration.hbm_fraction;
+    struct dtp_usage usage = {.weight = 1};
+    usage.of[DTP_RESOURCE_SM] = 1;
+    usage.of[DTP_RESOURCE_HBM] = fmin(1, op->demand.bytes / seconds / attainable);
+    return usage;
+}
+
+static double host_memory_use(const struct dtp_op_rates *rates, double bytes, double seconds)
+{
+    return rates->host_memory_bytes_per_s > 0 ? bytes / seconds / rates->host_memory_bytes_per_s : 0;
+}
+
+struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds)
+{
+    const struct dtp_demand *d = &op->demand;
+    struct dtp_usage usage = {.weight = 1};
+    switch (dtp_op_kind_class(op->kind)) {
+    case DTP_CLASS_NONE: break;
+    case DTP_CLASS_MATMUL:
+    case DTP_CLASS_ATTENTION:
+    case DTP_CLASS_MEMORY: return kernel_usage(rates, op, seconds);
+    case DTP_CLASS_COLLECTIVE: return collective_usage(rates, op, seconds);
+    case DTP_CLASS_UPLOAD:
+    case DTP_CLASS_DOWNLOAD:
+        usage.of[op->kind == DTP_OP_UPLOAD ? DTP_RESOURCE_PCIE_UP : DTP_RESOURCE_PCIE_DOWN] =
+            fmin(1, d->sent_bytes / seconds / rates->copy_bytes_per_s);
+        usage.of[DTP_RESOURCE_HOST_MEMORY] = host_memory_use(rates, d->sent_bytes, seconds);
+        break;
+    case DTP_CLASS_HOST: usage.of[DTP_RESOURCE_HOST_MEMORY] = host_memory_use(rates, d->bytes, seconds); break;
+    case DTP_CLASS_STORAGE:
+        usage.of[DTP_RESOURCE_STORAGE] = 1;
+        usage.of[DTP_RESOURCE_HOST_MEMORY] = host_memory_use(rates, d->bytes, seconds);
+        break;
+    }
+    return usage;
+}
+
+double dtp_op_isolated_s(const struct dtp_program *program, const struct dtp_op *op,
+                         const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                         const struct dtp_plan *plan)
+{
+    struct dtp_op_rates rates;
+    if (dtp_op_rates_prepare(program, transformer, cluster, plan, &rates, NULL) != DTP_OK)
+        return NAN;
+    double seconds = dtp_op_seconds(&rates, op);
+    dtp_op_rates_release(&rates);
+    return seconds;
+}

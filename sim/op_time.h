@@ -1,0 +1,42 @@
+/* What one operation of a program costs when it runs alone, and what it uses of the machine while it does.
+ *
+ * The same cost functions as the closed form's (op_cost.h, collective_cost.h), prepared once per job so that an operation
+ * costs some ten nanoseconds to price. */
+#ifndef DTP_OP_TIME_H
+#define DTP_OP_TIME_H
+
+#include "collective_cost.h"
+#include "op_cost.h"
+#include "program.h"
+#include "share.h"
+
+struct dtp_op_rates {
+    const struct dtp_cluster *cluster; /* borrowed, like the program's groups */
+    double memory_kernel_bytes_per_s[3];
+    struct dtp_attention_time attention_per_token;
+    double copy_bytes_per_s, host_optimizer_bytes_per_s, storage_read_bytes_per_s, storage_write_bytes_per_s;
+    double host_memory_bytes_per_s;    /* one GPU's share of the node's; 0 unknown */
+    double gap_s, launch_s;            /* device and host time per kernel */
+    struct dtp_group_rates {
+        struct dtp_collective_cost cost[DTP_COLLECTIVE_COUNT];
+        double bus_bytes_per_s, link_use, network_use; /* uses at the bus rate */
+    } *group;
+    size_t group_count;
+};
+
+/* Caller frees with dtp_op_rates_release. Inputs are borrowed until then. */
+enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_transformer *transformer,
+                                     const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                                     struct dtp_op_rates *out, struct dtp_faults *faults);
+void dtp_op_rates_release(struct dtp_op_rates *rates);
+
+/* Seconds alone on its stream, gaps between its kernels included; 0 for events. */
+double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op);
+
+/* What it uses at the speed at which it takes `seconds` > 0. */
+struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds);
+
+/* True for kernels that compute: matmul, attention, memory-bound. */
+bool dtp_op_is_kernel(const struct dtp_op *op);
+
+#endif
