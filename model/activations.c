@@ -26,6 +26,12 @@ bool dtp_plan_keeps_fp8(const struct dtp_plan *plan)
            (plan->runtime == DTP_RUNTIME_MEGATRON || plan->runtime == DTP_RUNTIME_DTPLAN);
 }
 
+unsigned dtp_plan_score_bytes(const struct dtp_plan *plan)
+{
+    bool wide = plan->runtime == DTP_RUNTIME_TORCH || plan->runtime == DTP_RUNTIME_DEEPSPEED;
+    return wide ? 4 : dtp_plan_compute_bytes(plan);
+}
+
 enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan)
 {
     if (plan->runtime == DTP_RUNTIME_DTPLAN)
@@ -75,10 +81,19 @@ static uint64_t norm_saved(const struct shape *s)
     return s->input * s->h + norm_statistics(s->t);
 }
 
+/* What the core saves beside q, k, v and its result: the fp32 log-sum-exp; math attention the probabilities [heads, s],
+ * and where those are wider than q, k and v, their casts, k and v repeated for each query head. */
+static uint64_t core_saved(const struct shape *s)
+{
+    if (s->plan->attention != DTP_ATTENTION_MATH)
+        return 4 * s->t->heads;
+    uint64_t score = dtp_plan_score_bytes(s->plan);
+    return score * s->t->heads * s->plan->sequence + (score > s->c ? 3 * score * s->d_q : 0);
+}
+
 /* Attention from the q,k,v matmul to the input of the output matmul.
  * q, k, v as the core's backward reads them: RoPE makes new q and k, and v stays a view of the fused matmul's result,
  * which therefore lives as a whole (fused_qkv), while separate q and k results are dropped. qk_norm saves its inputs.
- * The core's own result and its fp32 log-sum-exp; math attention keeps the probabilities [heads, s] instead.
  * Where RoPE ends in a cat (rope_fp32), q is contiguous as [B, heads, s, d_h], the core's result follows q, and putting
  * the heads back beside each other copies it; the usual forms rotate in [B, s, heads, d_h] layout and need no copy. */
 static uint64_t attention_saved(const struct shape *s)
@@ -94,9 +109,7 @@ static uint64_t attention_saved(const struct shape *s)
         saved += (rotated && s->plan->fused_qkv ? 0 : qk) + 4 * (s->t->heads + s->t->kv_heads);
     if (rotated && s->plan->rope_fp32 && s->plan->runtime == DTP_RUNTIME_TORCH)
         saved += out;
-    if (s->plan->attention == DTP_ATTENTION_MATH)
-        return saved + s->c * s->t->heads * s->plan->sequence;
-    return saved + 4 * s->t->heads;
+    return saved + core_saved(s);
 }
 
 /* MLP between its norm and its end: what the activation function and the two matmuls around it save.
@@ -154,13 +167,11 @@ static uint64_t selective_matmul_kept(const struct shape *s)
  * log-sum-exp go, q, k, v and the core's result stay. */
 static uint64_t layer_kept(const struct shape *s)
 {
-    const struct dtp_transformer *t = s->t;
-    uint64_t core = s->plan->attention == DTP_ATTENTION_MATH ? s->c * t->heads * s->plan->sequence : 4 * t->heads;
     switch (s->plan->checkpointing) {
     case DTP_CHECKPOINT_NONE: return layer_all(s);
     case DTP_CHECKPOINT_FULL:
     case DTP_CHECKPOINT_EVERY_N: return s->e * s->h;
-    case DTP_CHECKPOINT_SELECTIVE_ATTENTION: return layer_all(s) - core;
+    case DTP_CHECKPOINT_SELECTIVE_ATTENTION: return layer_all(s) - core_saved(s);
     case DTP_CHECKPOINT_SELECTIVE_MATMUL: return selective_matmul_kept(s);
     }
     return 0;
@@ -185,7 +196,8 @@ static uint64_t checkpoint_every(const struct shape *s)
 static uint64_t layer_backward(const struct shape *s)
 {
     uint64_t mlp = s->c * s->f * (s->t->activation == DTP_GELU ? 1 : 2);
-    uint64_t core = s->plan->attention == DTP_ATTENTION_MATH ? 2 * s->c * s->t->heads * s->plan->sequence : 0;
+    bool math = s->plan->attention == DTP_ATTENTION_MATH;
+    uint64_t core = math ? 2 * dtp_plan_score_bytes(s->plan) * s->t->heads * s->plan->sequence : 0;
     return mlp > core ? mlp : core;
 }
 

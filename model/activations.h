@@ -35,6 +35,9 @@ bool dtp_plan_autocast(const struct dtp_plan *plan);
 /* True where matmuls run as Transformer Engine's: inputs are kept for backward as their fp8 cast, and each weight has two
  * fp8 copies, by rows and by columns, for all micro-steps (te.pytorch.module.linear). torchao keeps inputs in bf16. */
 bool dtp_plan_keeps_fp8(const struct dtp_plan *plan);
+/* Bytes of a score and a probability of math attention: PyTorch's math kernel computes 16-bit inputs in fp32 unless
+ * torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp says otherwise; Megatron's and ours stay in 16 bits. */
+unsigned dtp_plan_score_bytes(const struct dtp_plan *plan);
 /* Bytes of one activation or compute weight; fp8 recipes keep activations in bf16. */
 unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan);
 /* The loss that runs: torch.compile fuses the eager one, our executor always chunks. */

@@ -73,10 +73,19 @@ static bool copies_out(const struct dtp_memory_job *job)
     return job->plan->runtime == DTP_RUNTIME_TORCH && !job->plan->fsdp1;
 }
 
-/* Gradients kept whole between micro-steps when they are not reduced in each: in the reduce dtype. */
+/* The stored shard on its way up from the host (CPUOffloadPolicy), on the device until it has been cast. */
+static uint64_t uploaded_bytes(const struct dtp_memory_job *job, uint64_t elements)
+{
+    bool offloaded = job->plan->runtime == DTP_RUNTIME_TORCH && job->plan->offload == DTP_OFFLOAD_PARAMS;
+    return offloaded ? dtp_divide_up(elements * job->bytes.params, job->units.ranks) : 0;
+}
+
+/* Gradients kept whole between micro-steps when they are not reduced in each: FSDP2 in the reduce dtype, FSDP1 as they
+ * are made. */
 static uint64_t accumulated_bytes(const struct dtp_memory_job *job, uint64_t elements)
 {
-    return job->plan->accumulate > 1 && !job->plan->accumulate_sync ? elements * job->bytes.reduce : 0;
+    uint64_t each = job->plan->fsdp1 ? job->bytes.compute : job->bytes.reduce;
+    return job->plan->accumulate > 1 && !job->plan->accumulate_sync ? elements * each : 0;
 }
 
 /* Sharded gradients that stand before the last micro-step's backward. */
@@ -99,7 +108,7 @@ static void add_other_stream(struct dtp_instant *instant, enum dtp_owner owner, 
 
 /* ---- FSDP ------------------------------------------------------------------------------------------------------ */
 
-/* Start of forward: the root's flat buffer beside the weights copied out of it. End of forward: root, the last unit's
+/* Start of forward: the root's flat buffer beside the weights copied out of it and the shard it was cast from. End of forward: root, the last unit's
  * flat buffer, logits, all activations. */
 static void fsdp_forward(struct dtp_memory_job *job)
 {
@@ -109,7 +118,8 @@ static void fsdp_forward(struct dtp_memory_job *job)
     instant.bytes[DTP_OWNER_WEIGHTS] = root;
     struct dtp_instant start = instant;
     if (copies_out(job))
-        add_other_stream(&start, DTP_OWNER_GATHER, root + cast_bytes(job, root));
+        add_other_stream(&start, DTP_OWNER_GATHER,
+                         root + cast_bytes(job, root) + uploaded_bytes(job, job->units.root));
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &start);
 
     if (keeps_weights(job))

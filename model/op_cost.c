@@ -1,5 +1,6 @@
 #include "op_cost.h"
 
+#include "activations.h"
 #include "calibration.h"
 
 #include <gsl/gsl_cdf.h>
@@ -48,11 +49,18 @@ static struct flash_rates flash_rates(const struct dtp_gpu *gpu, enum dtp_attent
     return (struct flash_rates){dtp_calibration.flash_hopper_forward, dtp_calibration.flash_hopper_backward};
 }
 
-/* Scores, softmax and probabilities of math attention each pass through memory: forward writes scores, reads and
- * writes them for mask and softmax and reads them for the product; backward about as often. */
-static double math_attention_bytes_per_token(const struct dtp_transformer *transformer, double sequence)
+/* Math attention: two matmuls over whole rows, and scores that pass through memory: forward writes them, reads and writes
+ * them for mask and softmax and reads them for the product; backward about as often. PyTorch computes 16-bit inputs in
+ * fp32 here, off the tensor cores. */
+static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu, const struct dtp_transformer *transformer,
+                                                     const struct dtp_plan *plan, double causal_flops, double tokens)
 {
-    return (double)transformer->heads * sequence * 2 * 6;
+    double score_bytes = dtp_plan_score_bytes(plan);
+    enum dtp_dtype compute = plan->precision.compute == DTP_FP8 ? DTP_BF16 : plan->precision.compute;
+    double rate = dtp_matmul_flops_per_s(gpu, score_bytes > dtp_dtype_bytes(compute) ? DTP_FP32 : compute);
+    double passes_bytes = (double)transformer->heads * (double)plan->sequence * score_bytes * 6;
+    double memory_s = passes_bytes * tokens / dtp_memory_kernel_bytes_per_s(gpu, DTP_KERNEL_EAGER);
+    return (struct dtp_attention_time){2 * causal_flops / rate + memory_s, 4 * causal_flops / rate + memory_s};
 }
 
 struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_transformer *transformer,
@@ -62,11 +70,8 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
     double rate = dtp_matmul_flops_per_s(gpu, dtype), s = (double)plan->sequence;
     double d_q = (double)(transformer->heads * transformer->head_dim), width = (double)transformer->head_dim;
     double flops = 2 * s * d_q * tokens; /* QK^T and PV, each 2*s*d_q, causal half */
-    if (plan->attention == DTP_ATTENTION_MATH) {
-        double memory_s = math_attention_bytes_per_token(transformer, s) * tokens /
-                          dtp_memory_kernel_bytes_per_s(gpu, DTP_KERNEL_EAGER);
-        return (struct dtp_attention_time){2 * flops / rate + memory_s, 4 * flops / rate + memory_s};
-    }
+    if (plan->attention == DTP_ATTENTION_MATH)
+        return math_attention_time(gpu, transformer, plan, flops, tokens);
     struct flash_rates rates = flash_rates(gpu, plan->attention);
     /* Narrow heads feed the tensor cores less per softmax: 128 is the reference width, 64 reaches 0.83 of it. */
     double head = fmin(1, 1.25 * width / (width + 32));

@@ -469,6 +469,35 @@ static void test_transformer_engine(void **state)
                      fp8.micro_batch * fp8.sequence * 32 * (2 * 4096 + 11008 - 4096));
 }
 
+/* FSDP1 accumulates whole gradients as they are made (2 psi), FSDP2 in the reduce dtype (4 psi). */
+static void test_accumulated_gradients(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    plan.accumulate = 4;
+    struct dtp_memory fsdp2 = predict(&plan, &eight_gpus);
+    assert_int_equal(fsdp2.phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_GRADS], 4 * PARAMETERS);
+    plan.fsdp1 = true;
+    struct dtp_memory fsdp1 = predict(&plan, &eight_gpus);
+    assert_int_equal(fsdp1.phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_GRADS], 2 * PARAMETERS);
+}
+
+/* CPUOffloadPolicy at the root's gather: weights 2, flat buffer 2, cast shard 2/N, and the fp32 shard it came from, 4/N,
+ * of 2 V h + h parameters. */
+static void test_offloaded_root(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    plan.offload = DTP_OFFLOAD_PARAMS;
+    plan.checkpointing = DTP_CHECKPOINT_FULL;
+    plan.sequence = 16;
+    struct dtp_memory m = predict(&plan, &eight_gpus);
+    uint64_t root = 2 * (uint64_t)VOCAB * 4096 + 4096;
+    assert_int_equal(m.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_WEIGHTS] +
+                         m.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_GATHER],
+                     4 * root + (2 + 4) * root / 8);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32_states),
@@ -476,6 +505,8 @@ int main(void)
                                        cmocka_unit_test(test_deepspeed_states),
                                        cmocka_unit_test(test_megatron_states),
                                        cmocka_unit_test(test_transformer_engine),
+                                       cmocka_unit_test(test_accumulated_gradients),
+                                       cmocka_unit_test(test_offloaded_root),
                                        cmocka_unit_test(test_bucket_view),
                                        cmocka_unit_test(test_foreach),
                                        cmocka_unit_test(test_copy_out),
