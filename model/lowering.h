@@ -1,0 +1,224 @@
+/* What the files of lowering share: the step as it is being built, its buffers by layer, and a draft of one operation.
+ *
+ * Sizes are derived here from shapes, tensor by tensor; nothing is taken from the closed form's sums (dtp_units,
+ * dtp_activations, dtp_block_work), so that each can check the other. Only rules of the plan (dtypes, whether autocast
+ * casts, which loss runs) are shared. Notation: T tokens of a micro-step, h hidden, d_q, d_kv, f ffn, V vocab, c bytes of
+ * the compute dtype, e of the residual stream. Backward orders are those of allocation traces of PyTorch 2.11. */
+#ifndef DTP_LOWERING_H
+#define DTP_LOWERING_H
+
+#include "activations.h"
+#include "lower.h"
+#include "op_cost.h"
+#include "sharding.h"
+
+/* X(suffix, name): tensors that a block's forward makes. */
+#define DTP_SLOT_TABLE(X)                                   \
+    X(INPUT, "block input")                                 \
+    X(NORM1, "norm 1")                                      \
+    X(STATISTICS1, "norm 1 statistics")                     \
+    X(WIDE1, "norm 1 in fp32")                              \
+    X(QKV, "qkv")                                           \
+    X(Q_RAW, "q projection")                                \
+    X(K_RAW, "k projection")                                \
+    X(V, "v")                                               \
+    X(Q, "q")                                               \
+    X(K, "k")                                               \
+    X(QK_STATISTICS, "q and k statistics")                  \
+    X(CORE, "attention result")                             \
+    X(CORE_STATE, "attention state")                        \
+    X(CORE_COPY, "attention result by token")               \
+    X(MIDDLE, "attention projection")                       \
+    X(INPUT2, "residual after attention")                   \
+    X(NORM2, "norm 2")                                      \
+    X(STATISTICS2, "norm 2 statistics")                     \
+    X(WIDE2, "norm 2 in fp32")                              \
+    X(GATE, "gate")                                         \
+    X(UP, "up")                                             \
+    X(SILU, "silu of gate")                                 \
+    X(PRODUCT, "activation")                                \
+    X(DOWN, "down projection")
+enum dtp_slot {
+#define DTP_SLOT_ENUM(suffix, text) DTP_SLOT_##suffix,
+    DTP_SLOT_TABLE(DTP_SLOT_ENUM)
+#undef DTP_SLOT_ENUM
+        DTP_SLOT_COUNT
+};
+#define DTP_SLOT_BIT(suffix) (1u << DTP_SLOT_##suffix)
+
+#define DTP_MAX_MATRICES 7
+#define DTP_MAX_PARTS 8 /* matrices, then all vectors as one */
+
+/* A weight matrix [out, in] of a block: result[T, out] = input[T, in] * weight. */
+struct dtp_lower_matrix {
+    const char *name, *gradient_name, *weight_name;
+    uint64_t out, in;
+    bool bias;
+    enum dtp_slot input, result;
+};
+
+/* Parameters of a block, or of the root: what is one tensor for buckets, shards and gradients. `shard` is what one rank
+ * stores under FSDP2, ceil(rows/N) rows of each tensor. */
+struct dtp_lower_module {
+    int parts;
+    uint64_t elements[DTP_MAX_PARTS], shard[DTP_MAX_PARTS];
+    bool matrix[DTP_MAX_PARTS];
+    const char *weight_name[DTP_MAX_PARTS], *gradient_name[DTP_MAX_PARTS];
+    uint32_t tensors[DTP_MAX_PARTS]; /* a part is one but for the vectors */
+    uint64_t all_elements, all_shard;
+};
+enum { DTP_ROOT_EMBEDDING, DTP_ROOT_POSITION, DTP_ROOT_VECTORS, DTP_ROOT_HEAD, DTP_ROOT_PARTS };
+
+/* Buffers of one module in the micro-step at hand. */
+struct dtp_module_state {
+    dtp_buffer_id slot[DTP_SLOT_COUNT];
+    uint32_t alive;                          /* slots that exist now */
+    dtp_buffer_id weight[DTP_MAX_PARTS];     /* gathered or cast; DTP_NO_INDEX: read `params` */
+    dtp_buffer_id gradient[DTP_MAX_PARTS];   /* as autograd made it in this micro-step */
+    dtp_buffer_id kept[DTP_MAX_PARTS];       /* .grad, or what micro-steps accumulate into */
+    dtp_buffer_id params, moments;           /* at rest; modules of one FSDP unit share theirs */
+    uint32_t bucket[DTP_MAX_PARTS];          /* the reduction bucket each part lies in */
+};
+
+struct dtp_lower_sharding; /* lower_sharding.c */
+struct dtp_lower_buckets;  /* lower_replicated.c */
+
+struct dtp_lowering {
+    const struct dtp_transformer *transformer;
+    const struct dtp_cluster *cluster;
+    const struct dtp_plan *plan;
+    struct dtp_program *program;
+    struct dtp_faults *faults;
+
+    struct dtp_element_bytes bytes;
+    uint64_t tokens, compute, residual, d_q, d_kv;
+    bool autocast, compiled, executor, fused, gated, rope, rotated, cut, sharded;
+    enum dtp_loss loss;
+
+    struct dtp_lower_matrix matrix[DTP_MAX_MATRICES];
+    int matrices;
+    struct dtp_lower_module block, root;
+    uint64_t slot_bytes[DTP_SLOT_COUNT]; /* 0: the runtime makes no such tensor */
+    uint32_t saved;                      /* slots that backward reads */
+    uint32_t kept;                       /* of those, what a checkpointed block keeps */
+    uint32_t locals;                     /* held by the frame of the block's function until it returns */
+
+    struct dtp_module_state *state;      /* of each layer; [layers]: of the root */
+    struct dtp_lower_sharding *sharding;
+    struct dtp_lower_buckets *buckets;
+
+    uint16_t layer, micro_step;          /* where the skeleton stands */
+    bool recompute, last_micro_step, reduces;
+    dtp_op_id last_op[DTP_STREAM_COUNT]; /* issued last to each stream */
+    enum dtp_owner gradient_owner;       /* GRADS where autograd's own tensor becomes .grad */
+
+    dtp_buffer_id embedded;              /* tensor before an embedding norm */
+    dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
+    dtp_buffer_id logits, loss_state, logits_gradient;
+    dtp_buffer_id gradient;              /* of the residual stream, updated in place from the head down to x0 */
+    dtp_buffer_id tokens_in;
+};
+
+/* ---- a draft of one operation ------------------------------------------------------------------------------------ */
+
+#define DTP_DRAFT_OPERANDS 40
+#define DTP_DRAFT_AFTER 4
+struct dtp_draft {
+    struct dtp_op op;
+    struct dtp_operand operands[DTP_DRAFT_OPERANDS];
+    dtp_op_id after[DTP_DRAFT_AFTER];
+    uint32_t operand_count, after_count;
+};
+
+/* An operation of the compute stream at the skeleton's layer and micro-step. */
+void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name);
+/* Adds bits of access; a buffer DTP_NO_INDEX is no operand. */
+void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t access);
+void dtp_draft_after(struct dtp_draft *draft, dtp_op_id earlier);
+/* A fresh buffer from the pool of the operation's stream, with ALLOC and the bits given; none for 0 bytes. */
+dtp_buffer_id dtp_draft_new(struct dtp_lowering *l, struct dtp_draft *draft, const char *name, enum dtp_owner owner,
+                            uint64_t bytes, uint32_t access);
+/* Bytes and launches of a memory-bound operation. */
+void dtp_draft_memory(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes, uint32_t kernels);
+dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft);
+
+/* A buffer without an operation that makes it; `persistent` ones live for the whole step. */
+dtp_buffer_id dtp_lower_buffer(struct dtp_lowering *l, const char *name, enum dtp_owner owner, enum dtp_stream pool,
+                               uint64_t bytes, bool persistent);
+#define DTP_NO_BUFFER ((dtp_buffer_id){DTP_NO_INDEX})
+#define DTP_NO_OP ((dtp_op_id){DTP_NO_INDEX})
+
+/* [m,k] x [k,n] in the compute dtype; fp8 only inside blocks. */
+void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k,
+                      bool head);
+/* What each rank sends around a ring of a tensor of `bytes`: the shards of all others, padded to whole bytes. */
+uint64_t dtp_lower_ring(uint64_t bytes, uint64_t ranks);
+
+static inline struct dtp_module_state *dtp_lower_state(struct dtp_lowering *l)
+{
+    return &l->state[l->layer == DTP_NO_LAYER ? l->transformer->layers : l->layer];
+}
+static inline bool dtp_lower_checkpointed(const struct dtp_lowering *l, uint64_t layer)
+{
+    switch (l->plan->checkpointing) {
+    case DTP_CHECKPOINT_NONE: return false;
+    case DTP_CHECKPOINT_EVERY_N: return layer % l->plan->checkpoint_every == 0;
+    case DTP_CHECKPOINT_FULL:
+    case DTP_CHECKPOINT_SELECTIVE_ATTENTION:
+    case DTP_CHECKPOINT_SELECTIVE_MATMUL: break;
+    }
+    return true;
+}
+
+/* ---- the concerns ------------------------------------------------------------------------------------------------ */
+
+/* lower_tensors.c: matrices, modules and slots of the plan's blocks. */
+void dtp_lower_tensors(struct dtp_lowering *l);
+
+/* lower_forward.c */
+void dtp_lower_embedding(struct dtp_lowering *l);
+void dtp_lower_block_forward(struct dtp_lowering *l);
+void dtp_lower_block_recompute(struct dtp_lowering *l);
+
+/* lower_loss.c */
+void dtp_lower_final_norm(struct dtp_lowering *l);
+void dtp_lower_loss_forward(struct dtp_lowering *l);  /* head and loss; chunked: with their backward */
+void dtp_lower_loss_backward(struct dtp_lowering *l);
+void dtp_lower_head_backward(struct dtp_lowering *l); /* with the final norm's */
+
+/* lower_backward.c */
+void dtp_lower_block_backward(struct dtp_lowering *l);
+void dtp_lower_embedding_backward(struct dtp_lowering *l);
+
+/* lower_weights.c: what matmuls read and what becomes of their gradients. dtp_lower_weight: the buffer of part `part` of
+ * the module the skeleton stands at; emits the cast where autocast has none yet. */
+dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part);
+void dtp_lower_forget_casts(struct dtp_lowering *l); /* autocast's context ends with forward */
+void dtp_lower_gradient_made(struct dtp_lowering *l, int part);
+void dtp_lower_cast_gradient(struct dtp_lowering *l, int part); /* autocast: into the parameters' dtype */
+bool dtp_lower_recasts(const struct dtp_lowering *l, uint64_t layer); /* the layer's casts are made again in backward */
+
+/* lower_sharding.c: FSDP's units at the skeleton's points; the module is the one the skeleton stands at. */
+enum dtp_status dtp_lower_units_make(struct dtp_lowering *l);
+void dtp_lower_units_release(struct dtp_lowering *l);
+void dtp_lower_before_forward(struct dtp_lowering *l);
+void dtp_lower_after_forward(struct dtp_lowering *l);
+void dtp_lower_release_gathered(struct dtp_lowering *l);
+void dtp_lower_before_backward(struct dtp_lowering *l);
+void dtp_lower_after_backward(struct dtp_lowering *l);
+void dtp_lower_units_step(struct dtp_lowering *l);
+
+/* lower_replicated.c: state that every rank holds whole; DDP's buckets, ZeroRedundancyOptimizer's broadcasts. */
+enum dtp_status dtp_lower_buckets_make(struct dtp_lowering *l);
+void dtp_lower_buckets_release(struct dtp_lowering *l);
+void dtp_lower_into_bucket(struct dtp_lowering *l, int part);
+dtp_buffer_id dtp_lower_bucket_of(const struct dtp_lowering *l, uint64_t module, int part);
+void dtp_lower_buckets_finish(struct dtp_lowering *l);
+void dtp_lower_broadcast(struct dtp_lowering *l);
+
+/* lower_optimizer.c: the update of all of this rank's parameters; of `elements` of them, with their buffers. */
+void dtp_lower_optimizer(struct dtp_lowering *l);
+void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, dtp_buffer_id moments, const dtp_buffer_id *grads,
+                      int grad_count, uint64_t elements);
+
+#endif
