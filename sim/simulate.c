@@ -1,5 +1,6 @@
 #include "simulate.h"
 
+#include "caching_allocator.h"
 #include "engine.h"
 #include "noise.h"
 #include "timeline.h"
@@ -119,6 +120,18 @@ static void run_at_power_limit(struct simulation *s, struct dtp_timeline *out)
     run(s, out);
 }
 
+static enum dtp_status replay_allocator(const struct simulation *s, struct dtp_timeline *out, struct dtp_faults *faults)
+{
+    if (!s->options->replay_allocator)
+        return DTP_OK;
+    struct dtp_allocator_replay replay;
+    enum dtp_status status =
+        dtp_allocator_replay(s->program, out, s->options->expandable_segments, 0, &replay, faults);
+    out->allocated_peak_bytes = replay.state.allocated_peak_bytes;
+    out->reserved_peak_bytes = replay.state.reserved_peak_bytes;
+    return status;
+}
+
 enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp_transformer *transformer,
                              const struct dtp_cluster *cluster, const struct dtp_plan *plan,
                              const struct dtp_simulation_options *options, struct dtp_timeline *out,
@@ -138,9 +151,9 @@ enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp
     }
     dtp_host_arena_release(&s.scratch);
     dtp_op_rates_release(&s.rates);
-    if (!memory) {
+    status = memory ? replay_allocator(&s, out, faults)
+                    : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to simulate %zu operations", s.count);
+    if (status != DTP_OK)
         dtp_timeline_release(out);
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to simulate %zu operations", s.count);
-    }
-    return DTP_OK;
+    return status;
 }

@@ -1,0 +1,161 @@
+/* Replays a program's device buffers through the caching allocator (caching_allocator.h). */
+#include "caching_allocator.h"
+
+#include <stdlib.h>
+
+/* Blocks freed while other streams still use them: they come back when the host, at its next request, sees those done. */
+struct deferred {
+    uint32_t block;
+    double done_s;
+};
+
+struct replay {
+    const struct dtp_program *program;
+    const struct dtp_buffer *buffers;
+    const struct dtp_timeline *timeline; /* or NULL */
+    struct dtp_caching_allocator *allocator;
+    struct dtp_host_arena memory;
+    uint32_t *block;             /* per buffer */
+    double *used_until_s;        /* per buffer, in this step; only with a timeline */
+    struct deferred *deferred;
+    size_t deferred_count, deferred_capacity;
+    double step_start_s;
+    bool optimizer_made, failed;
+};
+
+static void take(struct replay *r, uint32_t buffer)
+{
+    const struct dtp_buffer *b = &r->buffers[buffer];
+    if (b->space != DTP_SPACE_DEVICE || !b->bytes)
+        return;
+    r->block[buffer] = dtp_caching_allocator_take(r->allocator, b->pool, b->bytes);
+    r->failed = r->failed || r->block[buffer] == DTP_NO_BLOCK;
+    if (r->timeline)
+        r->used_until_s[buffer] = 0;
+}
+
+static void give(struct replay *r, uint32_t block)
+{
+    r->failed = r->failed || !dtp_caching_allocator_give(r->allocator, block);
+}
+
+static void defer(struct replay *r, uint32_t buffer)
+{
+    if (r->deferred_count == r->deferred_capacity) {
+        size_t capacity = r->deferred_capacity ? 2 * r->deferred_capacity : 16;
+        struct deferred *grown = realloc(r->deferred, capacity * sizeof *grown);
+        if (!grown) {
+            r->failed = true;
+            return;
+        }
+        r->deferred = grown;
+        r->deferred_capacity = capacity;
+    }
+    r->deferred[r->deferred_count++] = (struct deferred){r->block[buffer], r->step_start_s + r->used_until_s[buffer]};
+}
+
+static void free_buffer(struct replay *r, const struct dtp_operand *operand)
+{
+    uint32_t buffer = operand->buffer.index;
+    if (r->block[buffer] == DTP_NO_BLOCK)
+        return;
+    if (r->timeline && (operand->access & DTP_DEFER))
+        defer(r, buffer);
+    else
+        give(r, r->block[buffer]);
+    r->block[buffer] = DTP_NO_BLOCK;
+}
+
+static void give_back_deferred(struct replay *r, double now_s)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < r->deferred_count; i++)
+        if (r->deferred[i].done_s <= now_s)
+            give(r, r->deferred[i].block);
+        else
+            r->deferred[kept++] = r->deferred[i];
+    r->deferred_count = kept;
+}
+
+/* Persistent buffers of the optimizer, or all others. */
+static void take_persistent(struct replay *r, bool of_optimizer)
+{
+    size_t count = dtp_program_buffer_count(r->program);
+    for (uint32_t i = 0; i < count; i++)
+        if (r->buffers[i].persistent && (r->buffers[i].owner == DTP_OWNER_OPTIMIZER) == of_optimizer)
+            take(r, i);
+}
+
+static void replay_op(struct replay *r, size_t index)
+{
+    const struct dtp_op *op = &dtp_program_ops(r->program)[index];
+    const struct dtp_operand *operand = dtp_program_operands(r->program, op);
+    if (op->kind == DTP_OP_OPTIMIZER && !r->optimizer_made) {
+        take_persistent(r, true);
+        r->optimizer_made = true;
+    }
+    if (r->deferred_count)
+        give_back_deferred(r, r->step_start_s + r->timeline->issue_s[index]);
+    for (uint32_t i = 0; i < op->operand_count && !r->failed; i++) {
+        uint32_t buffer = operand[i].buffer.index;
+        if (operand[i].access & DTP_ALLOC)
+            take(r, buffer);
+        if (r->timeline && r->timeline->span[index].end_s > r->used_until_s[buffer])
+            r->used_until_s[buffer] = r->timeline->span[index].end_s;
+    }
+    for (uint32_t i = 0; i < op->operand_count && !r->failed; i++)
+        if (operand[i].access & DTP_FREE)
+            free_buffer(r, &operand[i]);
+}
+
+static bool prepare(struct replay *r, bool expandable_segments, uint64_t capacity_bytes)
+{
+    size_t buffers = dtp_program_buffer_count(r->program);
+    r->allocator = dtp_caching_allocator_create(expandable_segments, capacity_bytes);
+    r->block = dtp_host_arena_take(&r->memory, buffers, sizeof *r->block);
+    r->used_until_s = dtp_host_arena_take_zeroed(&r->memory, buffers, sizeof *r->used_until_s);
+    if (!r->allocator || !r->block || !r->used_until_s)
+        return false;
+    for (size_t i = 0; i < buffers; i++)
+        r->block[i] = DTP_NO_BLOCK;
+    return true;
+}
+
+/* Steps until segments stop growing: the first has no optimizer state in its backward, the second no gaps left by its
+ * making in its forward; later ones repeat. */
+static void replay_steps(struct replay *r, struct dtp_allocator_replay *out)
+{
+    size_t ops = dtp_program_op_count(r->program);
+    uint64_t before = 0;
+    take_persistent(r, false);
+    while (out->steps < DTP_REPLAY_STEPS && !r->failed) {
+        for (size_t i = 0; i < ops && !r->failed; i++)
+            replay_op(r, i);
+        out->steps++;
+        r->step_start_s += r->timeline ? r->timeline->step_s : 0;
+        out->state = dtp_caching_allocator_look(r->allocator);
+        if (out->steps > 1 && out->state.reserved_peak_bytes == before)
+            break;
+        before = out->state.reserved_peak_bytes;
+    }
+    if (!r->optimizer_made) /* updated on the host, or a program of forward and backward alone */
+        take_persistent(r, true);
+    out->state = dtp_caching_allocator_look(r->allocator);
+    for (int s = 0; s < DTP_STREAM_COUNT; s++)
+        out->pool_reserved_bytes[s] = dtp_caching_allocator_pool_bytes(r->allocator, (enum dtp_stream)s);
+}
+
+enum dtp_status dtp_allocator_replay(const struct dtp_program *program, const struct dtp_timeline *timeline,
+                                     bool expandable_segments, uint64_t capacity_bytes,
+                                     struct dtp_allocator_replay *out, struct dtp_faults *faults)
+{
+    struct replay r = {.program = program, .buffers = dtp_program_buffers(program), .timeline = timeline};
+    *out = (struct dtp_allocator_replay){.steps = 0};
+    r.failed = !prepare(&r, expandable_segments, capacity_bytes);
+    if (!r.failed)
+        replay_steps(&r, out);
+    dtp_caching_allocator_destroy(r.allocator);
+    dtp_host_arena_release(&r.memory);
+    free(r.deferred);
+    return r.failed ? dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to replay the allocator") : DTP_OK;
+}

@@ -1,0 +1,328 @@
+#include "caching_allocator.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* kMinBlockSize, kSmallSize, kSmallBuffer, kLargeBuffer, kMinLargeAlloc, kRoundLarge of CUDACachingAllocator.cpp. */
+#define ROUND_BYTES 512u
+#define MIB ((uint64_t)1 << 20)
+#define SMALL_REQUEST_BYTES MIB
+#define SMALL_SEGMENT_BYTES (2 * MIB)
+#define MEDIUM_SEGMENT_BYTES (20 * MIB)
+#define MEDIUM_REQUEST_BYTES (10 * MIB)
+#define LARGE_ROUND_BYTES (2 * MIB)
+
+/* A piece of a segment. Neighbours in address order; a segment's first has no previous, its last no next. */
+struct block {
+    uint64_t address, bytes;
+    uint32_t previous, next;
+    uint8_t pool;
+    bool free;
+};
+
+/* Cached blocks of a pool, ascending by size, then address: the order of the best fit. */
+struct cached {
+    uint64_t bytes, address;
+    uint32_t block;
+};
+struct pool {
+    struct cached *item;
+    size_t count, capacity;
+    uint32_t last;           /* expandable segments: the block at the end of the range */
+    uint64_t reserved_bytes;
+};
+
+#define POOL_COUNT (2 * DTP_STREAM_COUNT) /* per stream: large, small */
+
+struct dtp_caching_allocator {
+    struct block *block;
+    uint32_t count, capacity, unused; /* unused: list through `next` of records to use again */
+    struct pool pool[POOL_COUNT];
+    uint64_t next_address, capacity_bytes;
+    bool expandable;
+    struct dtp_caching_allocator_state state;
+};
+
+struct dtp_caching_allocator *dtp_caching_allocator_create(bool expandable_segments, uint64_t capacity_bytes)
+{
+    struct dtp_caching_allocator *a = calloc(1, sizeof *a);
+    if (!a)
+        return NULL;
+    a->expandable = expandable_segments;
+    a->capacity_bytes = capacity_bytes;
+    a->unused = DTP_NO_BLOCK;
+    for (int i = 0; i < POOL_COUNT; i++)
+        a->pool[i].last = DTP_NO_BLOCK;
+    return a;
+}
+
+void dtp_caching_allocator_destroy(struct dtp_caching_allocator *allocator)
+{
+    if (!allocator)
+        return;
+    for (int i = 0; i < POOL_COUNT; i++)
+        free(allocator->pool[i].item);
+    free(allocator->block);
+    free(allocator);
+}
+
+struct dtp_caching_allocator_state dtp_caching_allocator_look(const struct dtp_caching_allocator *allocator)
+{
+    return allocator->state;
+}
+
+static bool is_small(uint8_t pool)
+{
+    return pool & 1;
+}
+
+/* ---- lists ------------------------------------------------------------------------------------------------------- */
+
+static uint32_t new_block(struct dtp_caching_allocator *a)
+{
+    if (a->unused != DTP_NO_BLOCK) {
+        uint32_t block = a->unused;
+        a->unused = a->block[block].next;
+        return block;
+    }
+    if (a->count == a->capacity) {
+        uint32_t capacity = a->capacity ? 2 * a->capacity : 256;
+        struct block *grown = realloc(a->block, capacity * sizeof *grown);
+        if (!grown)
+            return DTP_NO_BLOCK;
+        a->block = grown;
+        a->capacity = capacity;
+    }
+    return a->count++;
+}
+
+static void drop_block(struct dtp_caching_allocator *a, uint32_t block)
+{
+    a->block[block].next = a->unused;
+    a->unused = block;
+}
+
+/* Position of the first cached block that is not below (bytes, address). */
+static size_t lower_bound(const struct pool *pool, uint64_t bytes, uint64_t address)
+{
+    size_t low = 0, high = pool->count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        const struct cached *c = &pool->item[middle];
+        if (c->bytes < bytes || (c->bytes == bytes && c->address < address))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool cache(struct dtp_caching_allocator *a, uint32_t block)
+{
+    struct block *b = &a->block[block];
+    struct pool *pool = &a->pool[b->pool];
+    if (pool->count == pool->capacity) {
+        size_t capacity = pool->capacity ? 2 * pool->capacity : 64;
+        struct cached *grown = realloc(pool->item, capacity * sizeof *grown);
+        if (!grown)
+            return false;
+        pool->item = grown;
+        pool->capacity = capacity;
+    }
+    size_t place = lower_bound(pool, b->bytes, b->address);
+    memmove(&pool->item[place + 1], &pool->item[place], (pool->count - place) * sizeof *pool->item);
+    pool->item[place] = (struct cached){b->bytes, b->address, block};
+    pool->count++;
+    b->free = true;
+    return true;
+}
+
+static void uncache(struct dtp_caching_allocator *a, uint32_t block)
+{
+    struct block *b = &a->block[block];
+    struct pool *pool = &a->pool[b->pool];
+    size_t place = lower_bound(pool, b->bytes, b->address);
+    assert(place < pool->count && pool->item[place].block == block);
+    pool->count--;
+    memmove(&pool->item[place], &pool->item[place + 1], (pool->count - place) * sizeof *pool->item);
+    b->free = false;
+}
+
+/* ---- segments ---------------------------------------------------------------------------------------------------- */
+
+static uint64_t round_up(uint64_t bytes, uint64_t step)
+{
+    return (bytes + step - 1) / step * step;
+}
+
+static uint64_t segment_bytes(uint64_t bytes)
+{
+    if (bytes <= SMALL_REQUEST_BYTES)
+        return SMALL_SEGMENT_BYTES;
+    return bytes < MEDIUM_REQUEST_BYTES ? MEDIUM_SEGMENT_BYTES : round_up(bytes, LARGE_ROUND_BYTES);
+}
+
+static void hold(struct dtp_caching_allocator *a, uint8_t pool, uint64_t bytes)
+{
+    a->pool[pool].reserved_bytes += bytes;
+    a->state.reserved_bytes += bytes;
+    if (a->state.reserved_bytes > a->state.reserved_peak_bytes)
+        a->state.reserved_peak_bytes = a->state.reserved_bytes;
+}
+
+/* Gives back cached segments of which no part is in use (release_cached_blocks). */
+static void release_cached(struct dtp_caching_allocator *a)
+{
+    a->state.retries++;
+    for (uint8_t p = 0; p < POOL_COUNT; p++) {
+        struct pool *pool = &a->pool[p];
+        size_t kept = 0;
+        for (size_t i = 0; i < pool->count; i++) {
+            const struct block *b = &a->block[pool->item[i].block];
+            if (b->previous != DTP_NO_BLOCK || b->next != DTP_NO_BLOCK) {
+                pool->item[kept++] = pool->item[i];
+                continue;
+            }
+            pool->reserved_bytes -= b->bytes;
+            a->state.reserved_bytes -= b->bytes;
+            a->state.segments--;
+            if (pool->last == pool->item[i].block)
+                pool->last = DTP_NO_BLOCK;
+            drop_block(a, pool->item[i].block);
+        }
+        pool->count = kept;
+    }
+}
+
+static void make_room(struct dtp_caching_allocator *a, uint64_t bytes)
+{
+    if (!a->capacity_bytes || a->state.reserved_bytes + bytes <= a->capacity_bytes)
+        return;
+    release_cached(a);
+    if (a->state.reserved_bytes + bytes > a->capacity_bytes)
+        a->state.out_of_memory = true;
+}
+
+static uint32_t new_segment(struct dtp_caching_allocator *a, uint8_t pool, uint64_t bytes)
+{
+    make_room(a, bytes);
+    uint32_t block = new_block(a);
+    if (block == DTP_NO_BLOCK)
+        return block;
+    a->block[block] = (struct block){.address = a->next_address, .bytes = bytes, .previous = DTP_NO_BLOCK,
+                                     .next = DTP_NO_BLOCK, .pool = pool};
+    a->next_address += bytes;
+    a->state.segments++;
+    hold(a, pool, bytes);
+    return block;
+}
+
+/* The end of the pool's range, lengthened until it holds `bytes`. Ranges lie 2^48 bytes apart. */
+static uint32_t extend_range(struct dtp_caching_allocator *a, uint8_t pool, uint64_t bytes)
+{
+    uint64_t step = is_small(pool) ? SMALL_SEGMENT_BYTES : MEDIUM_SEGMENT_BYTES;
+    uint32_t last = a->pool[pool].last;
+    if (last != DTP_NO_BLOCK && a->block[last].free) {
+        uint64_t more = round_up(bytes - a->block[last].bytes, step);
+        if (a->capacity_bytes && a->state.reserved_bytes + more > a->capacity_bytes)
+            a->state.out_of_memory = true;
+        uncache(a, last);
+        a->block[last].bytes += more;
+        hold(a, pool, more);
+        return last;
+    }
+    uint32_t block = new_segment(a, pool, round_up(bytes, step));
+    if (block == DTP_NO_BLOCK)
+        return block;
+    struct block *b = &a->block[block];
+    b->address = last == DTP_NO_BLOCK ? (uint64_t)(pool + 1) << 48 : a->block[last].address + a->block[last].bytes;
+    b->previous = last;
+    if (last != DTP_NO_BLOCK)
+        a->block[last].next = block;
+    a->pool[pool].last = block;
+    return block;
+}
+
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
+
+/* Cuts what a request does not need off a block in use, if that is worth keeping. */
+static bool split(struct dtp_caching_allocator *a, uint32_t block, uint64_t bytes)
+{
+    uint64_t rest = a->block[block].bytes - bytes;
+    bool fine = is_small(a->block[block].pool) || a->expandable;
+    if (fine ? rest < ROUND_BYTES : rest <= SMALL_REQUEST_BYTES)
+        return true;
+    uint32_t tail = new_block(a);
+    if (tail == DTP_NO_BLOCK)
+        return false;
+    struct block *b = &a->block[block];
+    a->block[tail] = (struct block){.address = b->address + bytes, .bytes = rest, .previous = block, .next = b->next,
+                                    .pool = b->pool};
+    if (b->next != DTP_NO_BLOCK)
+        a->block[b->next].previous = tail;
+    if (a->pool[b->pool].last == block)
+        a->pool[b->pool].last = tail;
+    b->next = tail;
+    b->bytes = bytes;
+    return cache(a, tail);
+}
+
+uint32_t dtp_caching_allocator_take(struct dtp_caching_allocator *allocator, enum dtp_stream stream, uint64_t bytes)
+{
+    struct dtp_caching_allocator *a = allocator;
+    bytes = round_up(bytes, ROUND_BYTES);
+    uint8_t pool_index = (uint8_t)(2 * (unsigned)stream + (bytes <= SMALL_REQUEST_BYTES));
+    const struct pool *pool = &a->pool[pool_index];
+    size_t place = lower_bound(pool, bytes, 0);
+    uint32_t block;
+    if (place < pool->count) {
+        block = pool->item[place].block;
+        uncache(a, block);
+    } else {
+        block = a->expandable ? extend_range(a, pool_index, bytes) : new_segment(a, pool_index, segment_bytes(bytes));
+    }
+    if (block == DTP_NO_BLOCK || !split(a, block, bytes))
+        return DTP_NO_BLOCK;
+    a->state.allocated_bytes += a->block[block].bytes;
+    if (a->state.allocated_bytes > a->state.allocated_peak_bytes)
+        a->state.allocated_peak_bytes = a->state.allocated_bytes;
+    return block;
+}
+
+/* Joins the block behind `block`, which is free, to it. */
+static void swallow_next(struct dtp_caching_allocator *a, uint32_t block)
+{
+    struct block *b = &a->block[block];
+    uint32_t next = b->next;
+    b->bytes += a->block[next].bytes;
+    b->next = a->block[next].next;
+    if (b->next != DTP_NO_BLOCK)
+        a->block[b->next].previous = block;
+    if (a->pool[b->pool].last == next)
+        a->pool[b->pool].last = block;
+    drop_block(a, next);
+}
+
+bool dtp_caching_allocator_give(struct dtp_caching_allocator *allocator, uint32_t block)
+{
+    struct dtp_caching_allocator *a = allocator;
+    struct block *b = &a->block[block];
+    a->state.allocated_bytes -= b->bytes;
+    if (b->next != DTP_NO_BLOCK && a->block[b->next].free) {
+        uncache(a, b->next);
+        swallow_next(a, block);
+    }
+    if (b->previous != DTP_NO_BLOCK && a->block[b->previous].free) {
+        uint32_t previous = b->previous;
+        uncache(a, previous);
+        swallow_next(a, previous);
+        block = previous;
+    }
+    return cache(a, block);
+}
+
+uint64_t dtp_caching_allocator_pool_bytes(const struct dtp_caching_allocator *allocator, enum dtp_stream stream)
+{
+    return allocator->pool[2 * stream].reserved_bytes + allocator->pool[2 * stream + 1].reserved_bytes;
+}
