@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define ON(command) (1u << DTP_COMMAND_##command)
-#define ON_PLANS (ON(PLAN) | ON(EXPLAIN))
+#define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(WHATIF))
 #define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CATALOG) | ON(HELP))
 
 enum option {
@@ -27,7 +27,7 @@ enum option {
 
 static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP), "print one JSON object, for programs"},
-    [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(CATALOG), "print a CSV table with units in its header"},
+    [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(CATALOG), "print a CSV table with units in its header"},
     [OPTION_MAX_MICRO_BATCH] = {"--max-micro-batch", NULL, ON(PLAN),
                                 "find the largest micro batch that fits, plan with it"},
     [OPTION_MAX_SEQ] = {"--max-seq", NULL, ON(PLAN), "find the longest sequence that fits, in steps of 128 tokens"},
@@ -51,13 +51,18 @@ const struct dtp_option *dtp_options(size_t *count)
 /* ---- commands --------------------------------------------------------------------------------------------------- */
 
 static const char *const command_names[DTP_COMMAND_COUNT] = {
-    [DTP_COMMAND_PLAN] = "plan",       [DTP_COMMAND_EXPLAIN] = "explain", [DTP_COMMAND_BACKTEST] = "backtest",
-    [DTP_COMMAND_CATALOG] = "catalog", [DTP_COMMAND_HELP] = "help",
+    [DTP_COMMAND_PLAN] = "plan",         [DTP_COMMAND_EXPLAIN] = "explain", [DTP_COMMAND_WHATIF] = "whatif",
+    [DTP_COMMAND_BACKTEST] = "backtest", [DTP_COMMAND_CATALOG] = "catalog", [DTP_COMMAND_HELP] = "help",
 };
 
 const char *dtp_command_text(enum dtp_command command)
 {
     return command_names[command];
+}
+
+bool dtp_command_takes_job(enum dtp_command command)
+{
+    return (ON_PLANS & (1u << command)) != 0;
 }
 
 bool dtp_command_parse(const char *text, enum dtp_command *out)
@@ -79,7 +84,7 @@ enum dtp_status dtp_command_unknown(const char *text, struct dtp_faults *faults)
         dtp_nearest_offer(&nearest, command_names[i]);
     dtp_nearest_text(&nearest, hint, sizeof hint);
     return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "unknown command '%s'; %s", text,
-                     hint[0] ? hint : "commands are plan, explain, backtest, catalog and help");
+                     hint[0] ? hint : "commands are plan, explain, whatif, backtest, catalog and help");
 }
 
 /* A first word that can only be a file is no mistyped command. */

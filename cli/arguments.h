@@ -11,6 +11,7 @@
 enum dtp_command {
     DTP_COMMAND_PLAN,
     DTP_COMMAND_EXPLAIN,
+    DTP_COMMAND_WHATIF,
     DTP_COMMAND_BACKTEST,
     DTP_COMMAND_CATALOG,
     DTP_COMMAND_HELP,
@@ -51,6 +52,8 @@ struct dtp_arguments {
 /* All faults of the line at once. Destroy also after a failure. */
 enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *out, struct dtp_faults *faults);
 void dtp_arguments_destroy(struct dtp_arguments *arguments);
+/* Whether it takes a job: scenario files and --KEY VALUE. */
+bool dtp_command_takes_job(enum dtp_command command);
 /* The command of that name; false when there is none. */
 bool dtp_command_parse(const char *text, enum dtp_command *out);
 /* Fault "unknown command" with the nearest names. */

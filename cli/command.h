@@ -18,6 +18,7 @@ struct dtp_context {
 
 enum dtp_status dtp_command_plan(const struct dtp_context *context);
 enum dtp_status dtp_command_explain(const struct dtp_context *context);
+enum dtp_status dtp_command_whatif(const struct dtp_context *context);
 enum dtp_status dtp_command_backtest(const struct dtp_context *context);
 enum dtp_status dtp_command_catalog(const struct dtp_context *context);
 enum dtp_status dtp_command_help(const struct dtp_context *context);

@@ -30,6 +30,13 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          "Takes the same keys as plan.",
          {{"dtplan explain --params 7e9 --gpus 8 --strategy full_shard", "formula by formula"},
           {"dtplan explain --model gpt2 --gpus 4 --strategy ddp --micro-batch 8", "a small model under DDP"}}},
+    [DTP_COMMAND_WHATIF] =
+        {"dtplan whatif [SCENARIO.ini ...] [--KEY VALUE ...] [--json | --csv]",
+         "Predicts every single change of a plan: units, batch, shard group, offload, checkpointing, dtypes, overlap, "
+         "compile, kernels. One ranked table with what each costs or saves in memory and time, and why. Takes the same "
+         "keys as plan.",
+         {{"dtplan whatif --params 7e9 --gpus 8 --strategy full_shard", "what to tune first"},
+          {"dtplan whatif --params 13e9 --gpus 16 --accumulate 4 --csv", "all changes as a table for a spreadsheet"}}},
     [DTP_COMMAND_BACKTEST] = {"dtplan backtest RUNS.csv [-o ROWS.csv] [--json]",
                               "Predicts measured runs from their configuration alone and reports how far off the "
                               "predictions are, beside the "
@@ -132,7 +139,7 @@ void dtp_help_command(enum dtp_command command, const struct dtp_page *page)
     dtp_page_wrap(page, 0, 0, help->words);
     print_examples(page, help);
     print_options(page, command);
-    if (command == DTP_COMMAND_PLAN || command == DTP_COMMAND_EXPLAIN)
+    if (dtp_command_takes_job(command))
         print_keys(page);
     print_exit_status(page);
 }

@@ -45,6 +45,7 @@ static enum dtp_status run(const struct dtp_context *context)
     switch (a->command) {
     case DTP_COMMAND_PLAN: return dtp_command_plan(context);
     case DTP_COMMAND_EXPLAIN: return dtp_command_explain(context);
+    case DTP_COMMAND_WHATIF: return dtp_command_whatif(context);
     case DTP_COMMAND_BACKTEST: return dtp_command_backtest(context);
     case DTP_COMMAND_CATALOG: return dtp_command_catalog(context);
     case DTP_COMMAND_HELP: return dtp_command_help(context);
@@ -85,7 +86,7 @@ int main(int argc, char **argv)
         struct dtp_context context = {&arguments, argc < 2, out, terminal_page(out), &faults};
         if (status == DTP_OK)
             status = run(&context);
-        else if (arguments.command == DTP_COMMAND_PLAN || arguments.command == DTP_COMMAND_EXPLAIN)
+        else if (dtp_command_takes_job(arguments.command))
             dtp_context_collect(&context);
     }
     if (out && fclose(out) != 0)

@@ -1,182 +1,10 @@
 #include "advise.h"
 
+#include "change.h"
 #include "solve.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* ---- the candidates --------------------------------------------------------------------------------------------- */
-
-/* What a change costs besides time; decides when it may be proposed. */
-enum harm { HARMLESS, CHANGES_NUMERICS };
-
-struct candidate {
-    const char *flags;
-    enum harm harm;
-    /* Makes the change; false where it would change nothing. */
-    bool (*apply)(struct dtp_plan *plan);
-};
-
-static bool set_strategy(struct dtp_plan *plan, enum dtp_strategy strategy)
-{
-    /* Under torch zero3 is another word for full_shard. */
-    bool torch = plan->runtime == DTP_RUNTIME_TORCH;
-    if (plan->strategy == strategy || (torch && strategy == DTP_ZERO3) ||
-        (torch && plan->strategy == DTP_ZERO3 && strategy == DTP_FULL_SHARD))
-        return false;
-    plan->strategy = strategy;
-    /* reshard_after_forward follows the strategy by the rule of dtp_plan_default and dtp_plan_resolve. */
-    plan->reshard_after_forward = strategy != DTP_SHARD_GRAD_OP;
-    return true;
-}
-
-static bool set_checkpointing(struct dtp_plan *plan, enum dtp_checkpointing checkpointing)
-{
-    if (plan->checkpointing == checkpointing)
-        return false;
-    plan->checkpointing = checkpointing;
-    return true;
-}
-
-#define STRATEGY_CANDIDATE(suffix, text)                                                                               \
-    static bool use_##suffix(struct dtp_plan *plan)                                                                    \
-    {                                                                                                                  \
-        return set_strategy(plan, DTP_##suffix);                                                                       \
-    }
-DTP_STRATEGY_TABLE(STRATEGY_CANDIDATE)
-
-static bool keep_activations(struct dtp_plan *plan)
-{
-    return set_checkpointing(plan, DTP_CHECKPOINT_NONE);
-}
-static bool recompute_all(struct dtp_plan *plan)
-{
-    return set_checkpointing(plan, DTP_CHECKPOINT_FULL);
-}
-static bool recompute_some(struct dtp_plan *plan)
-{
-    return set_checkpointing(plan, DTP_CHECKPOINT_SELECTIVE_MATMUL);
-}
-
-static bool compile(struct dtp_plan *plan)
-{
-    bool changed = plan->runtime == DTP_RUNTIME_TORCH && !plan->compile;
-    plan->compile = true;
-    return changed;
-}
-
-static bool flash(struct dtp_plan *plan)
-{
-    bool changed = plan->attention != DTP_ATTENTION_FLASH;
-    plan->attention = DTP_ATTENTION_FLASH;
-    return changed;
-}
-
-static bool fuse_loss(struct dtp_plan *plan)
-{
-    bool changed = plan->loss == DTP_LOSS_EAGER;
-    plan->loss = DTP_LOSS_FUSED;
-    return changed;
-}
-
-static bool chunk_loss(struct dtp_plan *plan)
-{
-    bool changed = plan->loss != DTP_LOSS_CHUNKED;
-    plan->loss = DTP_LOSS_CHUNKED;
-    return changed;
-}
-
-static bool fuse_optimizer(struct dtp_plan *plan)
-{
-    bool changed = plan->optimizer == DTP_ADAMW_FOREACH;
-    plan->optimizer = DTP_ADAMW_FUSED;
-    return changed;
-}
-
-static bool offload_optimizer(struct dtp_plan *plan)
-{
-    bool changed = plan->offload == DTP_OFFLOAD_NONE;
-    plan->offload = DTP_OFFLOAD_OPTIMIZER;
-    return changed;
-}
-
-static bool offload_params(struct dtp_plan *plan)
-{
-    bool changed = plan->offload == DTP_OFFLOAD_NONE || plan->offload == DTP_OFFLOAD_OPTIMIZER;
-    plan->offload = DTP_OFFLOAD_PARAMS;
-    return changed;
-}
-
-static bool stop_offload(struct dtp_plan *plan)
-{
-    bool changed = plan->offload != DTP_OFFLOAD_NONE;
-    plan->offload = DTP_OFFLOAD_NONE;
-    return changed;
-}
-
-static bool prefetch(struct dtp_plan *plan)
-{
-    bool changed = !plan->prefetch;
-    plan->prefetch = true;
-    return changed;
-}
-
-static bool no_sync(struct dtp_plan *plan)
-{
-    bool changed = plan->accumulate > 1 && plan->accumulate_sync;
-    plan->accumulate_sync = false;
-    return changed;
-}
-
-static bool sync_each(struct dtp_plan *plan)
-{
-    bool changed = plan->accumulate > 1 && !plan->accumulate_sync;
-    plan->accumulate_sync = true;
-    return changed;
-}
-
-/* Half the width of the matmuls and of what is saved for backward; tensor cores instead of fp32 units. */
-static bool mix_precision(struct dtp_plan *plan)
-{
-    return plan->precision.compute == DTP_FP32 && dtp_precision_recipe("bf16-mixed", &plan->precision);
-}
-
-static bool small_moments(struct dtp_plan *plan)
-{
-    bool changed = plan->optimizer == DTP_ADAMW_FUSED || plan->optimizer == DTP_ADAMW_FOREACH;
-    plan->optimizer = DTP_ADAM8BIT;
-    return changed;
-}
-
-static bool small_state(struct dtp_plan *plan)
-{
-    struct dtp_precision before = plan->precision;
-    return before.compute == DTP_BF16 && before.moments == DTP_FP32 &&
-           dtp_precision_recipe("bf16-pure", &plan->precision);
-}
-
-static const struct candidate candidates[] = {
-#define STRATEGY_ROW(suffix, text) {"--strategy " text, HARMLESS, use_##suffix},
-    DTP_STRATEGY_TABLE(STRATEGY_ROW)
-#undef STRATEGY_ROW
-        {"--checkpointing none", HARMLESS, keep_activations},
-    {"--checkpointing selective", HARMLESS, recompute_some},
-    {"--checkpointing full", HARMLESS, recompute_all},
-    {"--compile", HARMLESS, compile},
-    {"--attention flash", HARMLESS, flash},
-    {"--loss fused", HARMLESS, fuse_loss},
-    {"--loss chunked", HARMLESS, chunk_loss},
-    {"--optimizer adamw", HARMLESS, fuse_optimizer},
-    {"--offload none", HARMLESS, stop_offload},
-    {"--offload optimizer", HARMLESS, offload_optimizer},
-    {"--offload params", HARMLESS, offload_params},
-    {"--prefetch", HARMLESS, prefetch},
-    {"--no-accumulate-sync", HARMLESS, no_sync},
-    {"--accumulate-sync", HARMLESS, sync_each},
-    {"--precision bf16-mixed", HARMLESS, mix_precision},
-    {"--optimizer adam8bit", CHANGES_NUMERICS, small_moments},
-    {"--precision bf16-pure", CHANGES_NUMERICS, small_state},
-};
 
 /* ---- judging ---------------------------------------------------------------------------------------------------- */
 
@@ -202,16 +30,6 @@ static void keep(struct dtp_advice *advice, const struct dtp_change *change)
     advice->changes[place] = *change;
 }
 
-static void say_batch(struct dtp_change *change, const struct dtp_plan *from, const struct dtp_plan *to)
-{
-    double before = (double)from->micro_batch * from->accumulate;
-    double after = (double)to->micro_batch * to->accumulate;
-    if (after > before)
-        snprintf(change->note, sizeof change->note, "tokens per step x %g", after / before);
-    else if (after < before)
-        snprintf(change->note, sizeof change->note, "tokens per step / %g", before / after);
-}
-
 /* Predicts one change and keeps it when it fits and is worth it. Returns whether it was kept for ranking. */
 static bool consider(struct search *search, const struct dtp_plan *asked, uint32_t gpus, const char *flags)
 {
@@ -223,25 +41,23 @@ static bool consider(struct search *search, const struct dtp_plan *asked, uint32
     change.gain = change.variant.prediction.throughput.tokens_per_s / search->tokens_per_s - 1.0;
     if (change.gain < search->least_gain)
         return false;
-    snprintf(change.flags, sizeof change.flags, "%s", flags);
-    /* Without --runtime a strategy brings its own. */
-    if (asked->strategy != search->job->asked.strategy && asked->runtime != DTP_RUNTIME_TORCH)
-        snprintf(change.flags, sizeof change.flags, "%s --runtime %s", flags, dtp_runtime_text(asked->runtime));
-    change.note[0] = '\0';
-    say_batch(&change, &search->job->asked, asked);
+    dtp_change_flags(search->job, asked, flags, change.flags, sizeof change.flags);
+    dtp_change_batch_note(&search->job->asked, asked, change.note, sizeof change.note);
     keep(search->advice, &change);
     return true;
 }
 
-static void consider_table(struct search *search, enum harm harm)
+static void consider_table(struct search *search, enum dtp_change_use use)
 {
-    for (size_t i = 0; i < sizeof candidates / sizeof *candidates; i++) {
+    size_t count;
+    const struct dtp_change_rule *rules = dtp_change_rules(&count);
+    for (size_t i = 0; i < count; i++) {
         struct dtp_plan asked = search->job->asked;
-        if (candidates[i].harm != harm || !candidates[i].apply(&asked))
+        if (rules[i].use != use || !rules[i].apply(&asked))
             continue;
         /* One GPU has nothing to shard: another strategy there is another runtime's overhead, no advice. */
         if (search->job->cluster.gpus > 1 || asked.strategy == search->job->asked.strategy)
-            consider(search, &asked, search->job->cluster.gpus, candidates[i].flags);
+            consider(search, &asked, search->job->cluster.gpus, rules[i].flags);
     }
 }
 
@@ -333,43 +149,52 @@ static bool one_sequence(struct dtp_plan *plan)
 }
 
 /* One change and the smallest micro batch. */
-static void consider_small_batch_with(struct search *search, const struct candidate *candidate)
+static void consider_small_batch_with(struct search *search, const struct dtp_change_rule *rule)
 {
     struct dtp_plan asked = search->job->asked;
     char flags[96];
-    if (candidate->harm != HARMLESS || !candidate->apply(&asked) || !one_sequence(&asked))
+    if (rule->use != DTP_CHANGE_ADVISED || !rule->apply(&asked) || !one_sequence(&asked))
         return;
-    snprintf(flags, sizeof flags, "%s --micro-batch 1 --accumulate 1", candidate->flags);
+    snprintf(flags, sizeof flags, "%s --micro-batch 1 --accumulate 1", rule->flags);
     consider(search, &asked, search->job->cluster.gpus, flags);
 }
 
 /* Where no single change fits: two at once. The table is small, so all pairs are tried. */
 static void consider_pairs(struct search *search)
 {
-    const size_t count = sizeof candidates / sizeof *candidates;
+    size_t count;
+    const struct dtp_change_rule *rules = dtp_change_rules(&count);
     for (size_t i = 0; i < count; i++)
-        consider_small_batch_with(search, &candidates[i]);
+        consider_small_batch_with(search, &rules[i]);
     for (size_t i = 0; i < count; i++)
         for (size_t j = i + 1; j < count; j++) {
             struct dtp_plan asked = search->job->asked;
             char flags[96];
-            size_t first_word = strcspn(candidates[i].flags, " ");
-            if (candidates[i].harm != HARMLESS || candidates[j].harm != HARMLESS)
+            size_t first_word = strcspn(rules[i].flags, " ");
+            if (rules[i].use != DTP_CHANGE_ADVISED || rules[j].use != DTP_CHANGE_ADVISED)
                 continue;
             /* Two values of one flag are no pair. */
-            if (first_word == strcspn(candidates[j].flags, " ") &&
-                strncmp(candidates[i].flags, candidates[j].flags, first_word) == 0)
+            if (first_word == strcspn(rules[j].flags, " ") && strncmp(rules[i].flags, rules[j].flags, first_word) == 0)
                 continue;
-            if (!candidates[i].apply(&asked) || !candidates[j].apply(&asked))
+            if (!rules[i].apply(&asked) || !rules[j].apply(&asked))
                 continue;
-            snprintf(flags, sizeof flags, "%s %s", candidates[i].flags, candidates[j].flags);
+            snprintf(flags, sizeof flags, "%s %s", rules[i].flags, rules[j].flags);
             consider(search, &asked, search->job->cluster.gpus, flags);
         }
 }
 
 static bool shard_all(struct dtp_plan *plan)
 {
-    return set_strategy(plan, plan->runtime == DTP_RUNTIME_DEEPSPEED ? DTP_ZERO3 : DTP_FULL_SHARD);
+    return dtp_change_strategy(plan, plan->runtime == DTP_RUNTIME_DEEPSPEED ? DTP_ZERO3 : DTP_FULL_SHARD);
+}
+
+static bool recompute_all(struct dtp_plan *plan)
+{
+    return dtp_change_apply("--checkpointing full", plan);
+}
+static bool flash(struct dtp_plan *plan)
+{
+    return dtp_change_apply("--attention flash", plan);
 }
 
 /* Appends "--flag value" of what the step has made of the plan. */
@@ -416,7 +241,7 @@ static void consider_more_gpus(struct search *search)
 static void advise_faster(struct search *search)
 {
     search->least_gain = DTP_ADVICE_MIN_GAIN;
-    consider_table(search, HARMLESS);
+    consider_table(search, DTP_CHANGE_ADVISED);
     consider_larger_batches(search);
     consider_accumulation(search);
     search->advice->kind = search->advice->count ? DTP_ADVICE_FASTER : DTP_ADVICE_NONE;
@@ -428,12 +253,12 @@ static void advise_fitting(struct search *search)
     struct dtp_advice *advice = search->advice;
     search->least_gain = -1.0;
     advice->kind = DTP_ADVICE_MAKES_FIT;
-    consider_table(search, HARMLESS);
+    consider_table(search, DTP_CHANGE_ADVISED);
     consider_smaller_batches(search);
     if (advice->count == 0)
         consider_pairs(search);
     if (advice->count == 0)
-        consider_table(search, CHANGES_NUMERICS);
+        consider_table(search, DTP_CHANGE_ADVISED_LAST);
     if (advice->count > 0)
         return;
     advice->kind = DTP_ADVICE_MORE_GPUS;

@@ -66,6 +66,12 @@ expect 0 "${seven[@]}" --csv
 [[ $(wc -l <out) == 2 ]] || failed "--csv: a header and a row"
 expect 0 explain "${seven[@]}"
 expect 0 explain "${seven[@]}" --json
+expect 0 whatif "${seven[@]}"
+expect 0 whatif "${seven[@]}" --json
+! grep -qiE '\b(nan|inf|infinity)\b' out || failed "whatif --json: a number that is none"
+expect 0 whatif "${seven[@]}" --csv
+[[ $(awk -F, 'NR == 1 {print NF}' out) == 13 ]] || failed "whatif --csv: columns"
+expect 0 whatif --params 70e9 --gpus 1
 expect 0 catalog gpus
 expect 0 catalog gpus h100-sxm a100
 expect 0 catalog machines --csv
@@ -74,7 +80,7 @@ expect 0 backtest "$source/scenarios/h200_torch_runs.csv"
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv" -o rows.csv --json
 [[ $(wc -l <rows.csv) == $(wc -l <"$source/scenarios/h200_torch_runs.csv") ]] || failed "backtest -o: a row a run"
 expect 0 --version
-for command in '' plan explain backtest catalog help; do
+for command in '' plan explain whatif backtest catalog help; do
     expect 0 help ${command:+"$command"}
     expect 0 ${command:+"$command"} --help
 done

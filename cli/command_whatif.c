@@ -1,0 +1,41 @@
+/* dtplan whatif: every single change of a plan, ranked, with the reason of what it does. */
+#include "command.h"
+
+#include "whatif_report.h"
+
+#include <stdlib.h>
+
+static enum dtp_status whatif(const struct dtp_context *context, const struct dtp_job *job)
+{
+    struct dtp_whatif *found = malloc(sizeof *found);
+    struct dtp_predictor predictor = dtp_predictor_closed();
+    if (!found)
+        return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    enum dtp_status status = dtp_whatif(job, &predictor, found, context->faults);
+    if (status == DTP_OK && context->arguments->json)
+        status = dtp_whatif_json(found, context->out, context->faults);
+    else if (status == DTP_OK && context->arguments->csv)
+        dtp_whatif_csv(found, context->out);
+    else if (status == DTP_OK)
+        dtp_whatif_text(found, &context->page);
+    free(found);
+    return status;
+}
+
+enum dtp_status dtp_command_whatif(const struct dtp_context *context)
+{
+    struct dtp_catalog catalog;
+    struct dtp_scenario *scenario = NULL;
+    struct dtp_job job;
+    enum dtp_status status = dtp_context_catalog(context, &catalog);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_context_scenario(context, &catalog, &scenario);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(scenario, &catalog, &job, context->faults);
+    if (status == DTP_OK)
+        status = whatif(context, &job);
+    dtp_scenario_destroy(scenario);
+    dtp_catalog_destroy(&catalog);
+    return status;
+}
