@@ -214,14 +214,15 @@ static void release_weights(struct dtp_lowering *l, struct unit *unit)
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 /* Gathers wait for the copy-out two units back, whose flat buffer they may overwrite; without prefetch for all compute
- * before them. */
+ * before them, as the root's always does (_root_pre_forward: "wait for optimizer before implicitly prefetched
+ * all-gathers"), so that no micro-step gathers into memory that the one before it still copies from. */
 void dtp_lower_before_forward(struct dtp_lowering *l)
 {
     struct unit *unit = l->sharded ? unit_here(l) : NULL;
     if (!unit || unit->weights_live)
         return;
     struct dtp_lower_sharding *s = l->sharding;
-    gather(l, unit, l->plan->prefetch ? s->copied[1] : l->last_op[DTP_STREAM_COMPUTE]);
+    gather(l, unit, l->plan->prefetch && !unit->root ? s->copied[1] : l->last_op[DTP_STREAM_COMPUTE]);
     copy_out(l, unit, s->held);
     s->held = unit;
 }

@@ -210,7 +210,8 @@ static bool append_op(struct dtp_program *program, const struct dtp_op *op, cons
                       size_t operand_count)
 {
     struct dtp_op *place = extend(program, &program->ops, 1, sizeof *place);
-    struct dtp_operand *operand_place = extend(program, &program->operands, operand_count, sizeof *operand_place);
+    struct dtp_operand *operand_place =
+        operand_count ? extend(program, &program->operands, operand_count, sizeof *operand_place) : NULL;
     if (!place || (operand_count && !operand_place))
         return false;
     *place = *op;
