@@ -461,9 +461,10 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     parts->optimizer_bytes_per_s = c.streaming_bytes_per_s;
     double device_s = (out->compute_s + out->optimizer_s) * parts->slowest_rank;
     out->step_s = device_s + out->exposed_communication_s + out->exposed_offload_s;
-    /* Shard and replica collectives run on two communicators, which at best overlap each other as well. */
+    /* Shard and replica collectives run on two communicators, which at best overlap each other as well: whichever
+     * strategy it is called, a group smaller than the cluster has both. */
     double longest_s = out->communication_s;
-    if (plan->strategy == DTP_HYBRID_SHARD)
+    if (dtp_plan_shards_params(plan) && plan->shard_group < cluster->gpus)
         longest_s = fmax(out->collective_s[DTP_ALL_REDUCE], longest_s - out->collective_s[DTP_ALL_REDUCE]);
     out->step_perfect_overlap_s = fmax(out->compute_s + out->optimizer_s, fmax(longest_s, out->exposed_offload_s));
     out->step_no_overlap_s = device_s + out->communication_s + out->offload_s;

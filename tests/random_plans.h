@@ -98,7 +98,8 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
     plan.deepspeed_overlap = random_bool();
     plan.prefetch = random_below(4) != 0;
     plan.fused_qkv = random_bool(), plan.fused_gate_up = random_bool(), plan.rope_fp32 = random_bool();
-    if (plan.strategy == DTP_HYBRID_SHARD)
+    /* Groups smaller than the cluster go by other names than hybrid_shard as well; under ddp they are refused. */
+    if (plan.strategy == DTP_HYBRID_SHARD || (plan.strategy != DTP_DDP && random_below(4) == 0))
         plan.shard_group = 1u << random_below(4);
     (void)cluster;
     return plan;
