@@ -13,6 +13,7 @@ struct search {
     double tokens_per_s;    /* of the plan as it stands */
     double least_gain;      /* changes below it are not worth a word */
     enum dtp_verdict worst; /* that still counts as fitting */
+    enum dtp_verdict worst_of_all; /* where nothing better is found: tight helps a job that is out of memory */
     struct dtp_advice *advice;
 };
 
@@ -221,7 +222,7 @@ static void consider_more_gpus(struct search *search)
     for (size_t step = 0;; step++) {
         enum dtp_status status = dtp_solve(&job, DTP_SOLVE_MIN_GPUS, &solution);
         search->advice->tried_count += solution.predictions_count;
-        if (status == DTP_OK)
+        if (status == DTP_OK && !solution.tight)
             break;
         while (step < sizeof steps / sizeof *steps && !steps[step](&job.asked))
             step++;
@@ -230,12 +231,17 @@ static void consider_more_gpus(struct search *search)
         add_flags(changed, sizeof changed, &job.asked, step);
     }
     /* The allocator's cache may outgrow any number of GPUs where one layer is large: then tight must do. */
-    search->worst = solution.found ? DTP_VERDICT_FITS : DTP_VERDICT_TIGHT;
-    uint64_t gpus = solution.found ? solution.value : solution.tight_value;
-    if (gpus == 0)
+    search->worst = solution.tight ? search->worst_of_all : DTP_VERDICT_FITS;
+    if (!solution.found)
         return;
-    snprintf(flags, sizeof flags, "--gpus %u%s", (unsigned)gpus, changed);
-    consider(search, &job.asked, (uint32_t)gpus, flags);
+    /* With all the changes it may fit on fewer than there are: then the changes alone are the advice. */
+    if (solution.value <= search->job->cluster.gpus && changed[0]) {
+        search->advice->kind = DTP_ADVICE_MAKES_FIT;
+        consider(search, &job.asked, search->job->cluster.gpus, changed + 1);
+        return;
+    }
+    snprintf(flags, sizeof flags, "--gpus %u%s", (unsigned)solution.value, changed);
+    consider(search, &job.asked, (uint32_t)solution.value, flags);
 }
 
 static void advise_faster(struct search *search)
@@ -247,30 +253,41 @@ static void advise_faster(struct search *search)
     search->advice->kind = search->advice->count ? DTP_ADVICE_FASTER : DTP_ADVICE_NONE;
 }
 
-/* Cheapest first: what changes nothing but time; then two changes; then the numerics; then money. */
+static void consider_harmless(struct search *search)
+{
+    consider_table(search, DTP_CHANGE_ADVISED);
+    consider_smaller_batches(search);
+    if (search->advice->count == 0)
+        consider_pairs(search);
+}
+
+/* Cheapest first: what changes nothing but time; then two changes; then the numerics; then the same without a margin,
+ * which costs no more; then money. */
 static void advise_fitting(struct search *search)
 {
     struct dtp_advice *advice = search->advice;
     search->least_gain = -1.0;
     advice->kind = DTP_ADVICE_MAKES_FIT;
-    consider_table(search, DTP_CHANGE_ADVISED);
-    consider_smaller_batches(search);
-    if (advice->count == 0)
-        consider_pairs(search);
+    consider_harmless(search);
     if (advice->count == 0)
         consider_table(search, DTP_CHANGE_ADVISED_LAST);
+    search->worst = search->worst_of_all;
+    if (advice->count == 0 && search->worst != DTP_VERDICT_FITS)
+        consider_harmless(search);
     if (advice->count > 0)
         return;
     advice->kind = DTP_ADVICE_MORE_GPUS;
     consider_more_gpus(search);
     if (advice->count == 0)
-        advice->kind = DTP_ADVICE_HOPELESS;
+        advice->kind = search->worst_of_all == DTP_VERDICT_TIGHT ? DTP_ADVICE_HOPELESS : DTP_ADVICE_NONE;
 }
 
 void dtp_advise(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_advice *out)
 {
-    struct search search = {
-        .job = job, .tokens_per_s = prediction->throughput.tokens_per_s, .worst = DTP_VERDICT_FITS, .advice = out};
+    struct search search = {.job = job, .tokens_per_s = prediction->throughput.tokens_per_s,
+                            .worst = DTP_VERDICT_FITS, .worst_of_all = DTP_VERDICT_FITS, .advice = out};
+    if (prediction->memory.verdict == DTP_VERDICT_OOM)
+        search.worst_of_all = DTP_VERDICT_TIGHT;
     memset(out, 0, sizeof *out);
     if (!(search.tokens_per_s > 0))
         return;

@@ -10,9 +10,9 @@
 #include "variant.h"
 
 enum dtp_advice_kind {
-    DTP_ADVICE_NONE,      /* the plan fits, and no change gains DTP_ADVICE_MIN_GAIN */
+    DTP_ADVICE_NONE,      /* the plan fits, and no change gains DTP_ADVICE_MIN_GAIN; or it is tight, as is all else */
     DTP_ADVICE_FASTER,    /* fits now; changes[0] is faster */
-    DTP_ADVICE_MAKES_FIT, /* oom or tight now; changes[0] fits */
+    DTP_ADVICE_MAKES_FIT, /* oom or tight now; changes[0] fits, from oom perhaps only tightly (see its verdict) */
     DTP_ADVICE_MORE_GPUS, /* no change on these GPUs makes it fit; changes[0] is more GPUs */
     DTP_ADVICE_HOPELESS   /* nothing tried makes it fit */
 };

@@ -94,13 +94,21 @@ static uint64_t largest_index(const struct search *search)
     return low;
 }
 
+/* The answer among indices counted from 1, 0 for none: the one with the margin before the tight one. */
+static uint64_t answer_of(struct dtp_solution *solution, uint64_t fitting, uint64_t tight)
+{
+    solution->tight = fitting == 0 && tight > 0;
+    solution->found = fitting > 0 || tight > 0;
+    return fitting > 0 ? fitting : tight;
+}
+
 static enum dtp_status solve_largest(const struct dtp_job *job, struct dtp_solution *solution)
 {
     struct search search = {job, solution, DTP_VERDICT_FITS};
-    uint64_t index = largest_index(&search);
+    uint64_t fitting = largest_index(&search);
     search.worst = DTP_VERDICT_TIGHT;
     uint64_t tight = largest_index(&search);
-    solution->found = index > 0;
+    uint64_t index = answer_of(solution, fitting, tight);
     solution->tight_value = tight > index ? value_of(solution->goal, tight) : 0;
     keep(job, solution, value_of(solution->goal, solution->found ? index : 1),
          solution->found ? value_of(solution->goal, index + 1) : 0);
@@ -117,7 +125,7 @@ static uint64_t rented_count(uint32_t node_gpus, uint64_t index)
     return count <= DTP_SOLVE_MAX_GPUS ? count : 0;
 }
 
-/* Index of the fewest that fit; UINT64_MAX when none does. Counts inside one node are few and are scanned; of whole
+/* Index of the fewest that fit, counted from 1; 0 when none does. Counts inside one node are few and are scanned; of whole
  * nodes, doubling brackets and bisection finds the step between the last misfit and the first fit. */
 static uint64_t smallest_index(const struct search *search)
 {
@@ -130,7 +138,7 @@ static uint64_t smallest_index(const struct search *search)
         index += step;
     }
     if (!rented_count(node_gpus, index))
-        return UINT64_MAX;
+        return 0;
     while (index > last_misfit + 1) {
         uint64_t middle = last_misfit + (index - last_misfit) / 2;
         if (fits_at(search, rented_count(node_gpus, middle)))
@@ -138,19 +146,20 @@ static uint64_t smallest_index(const struct search *search)
         else
             last_misfit = middle;
     }
-    return index;
+    return index + 1;
 }
 
 static enum dtp_status solve_min_gpus(const struct dtp_job *job, struct dtp_solution *solution)
 {
     struct search search = {job, solution, DTP_VERDICT_FITS};
-    uint64_t index = smallest_index(&search);
+    uint64_t fitting = smallest_index(&search);
     search.worst = DTP_VERDICT_TIGHT;
     uint64_t tight = smallest_index(&search);
-    solution->found = index != UINT64_MAX;
-    solution->tight_value = tight < index ? rented_count(job->node_gpus, tight) : 0;
+    uint64_t index = answer_of(solution, fitting, tight);
+    solution->tight_value = tight < index ? rented_count(job->node_gpus, tight - 1) : 0;
     if (solution->found)
-        keep(job, solution, rented_count(job->node_gpus, index), index ? rented_count(job->node_gpus, index - 1) : 0);
+        keep(job, solution, rented_count(job->node_gpus, index - 1),
+             index > 1 ? rented_count(job->node_gpus, index - 2) : 0);
     else
         keep(job, solution, job->cluster.gpus, 0);
     return solution->found ? DTP_OK : DTP_NO;

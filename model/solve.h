@@ -1,6 +1,7 @@
 /* Solvers: the largest micro batch or sequence, or the smallest number of GPUs, with which a job fits.
  *
- * "Fits" is the verdict fits: with the margin, not tight. Memory grows with batch and sequence and shrinks with GPUs,
+ * "Fits" is the verdict fits: with the margin. Where no value leaves a margin (layers so large that the allocator's cache
+ * fills any GPU), a tight one is the answer and is marked: such jobs run. Memory grows with batch and sequence and shrinks with GPUs,
  * so doubling brackets the answer and bisection finds it; because allocators round and rules switch, monotony is an
  * assumption, and the neighbours of every answer are verified. */
 #ifndef DTP_SOLVE_H
@@ -18,6 +19,7 @@ enum dtp_solve_goal { DTP_SOLVE_MAX_MICRO_BATCH, DTP_SOLVE_MAX_SEQUENCE, DTP_SOL
 struct dtp_solution {
     enum dtp_solve_goal goal;
     bool found;
+    bool tight;                 /* the answer is tight: no value fits with the margin */
     uint64_t value;             /* the answer; when not found, the smallest value tried (GPUs: the job's own) */
     uint64_t tight_value;       /* the answer if tight counted as fitting; 0 = none, or the same as value */
     struct dtp_variant variant; /* the job at `value`; valid when `variant_valid` */

@@ -242,6 +242,7 @@ static json_t *solution_object(const struct dtp_solution *s)
     json_object_set_new(object, "goal", json_string(goals[s->goal]));
     json_object_set_new(object, "found", json_boolean(s->found));
     json_object_set_new(object, "value", s->found ? dtp_json_whole(s->value) : json_null());
+    json_object_set_new(object, "tight", json_boolean(s->tight));
     json_object_set_new(object, "tight_value", s->tight_value ? dtp_json_whole(s->tight_value) : json_null());
     json_object_set_new(object, "next_value", s->next_value ? dtp_json_whole(s->next_value) : json_null());
     json_object_set_new(object, "next_device_bytes",

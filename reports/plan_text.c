@@ -334,7 +334,10 @@ static void print_advice(const struct dtp_report *report, const struct dtp_page 
     };
     if (advice->kind == DTP_ADVICE_NONE)
         return;
-    dtp_page_heading(page, "WHAT WOULD HELP MOST", words[advice->kind]);
+    bool tight = advice->count > 0 && advice->changes[0].variant.prediction.memory.verdict == DTP_VERDICT_TIGHT;
+    dtp_page_heading(page, "WHAT WOULD HELP MOST",
+                     tight && advice->kind == DTP_ADVICE_MAKES_FIT ? "none leaves a margin; the fastest change that is tight"
+                                                                   : words[advice->kind]);
     for (size_t i = 0; i < advice->count; i++) {
         dtp_page_ink(page, i == 0 ? DTP_INK_BOLD : DTP_INK_DIM);
         fputs(i == 0 ? "  " : "  or ", page->file);
@@ -378,7 +381,8 @@ static void print_solution(const struct dtp_report *report, const struct dtp_pag
     const struct dtp_solution *s = &report->solution;
     char line[DTP_FAULT_TEXT_BYTES + 256];
     if (s->found)
-        snprintf(line, sizeof line, "%s: %llu", goals[s->goal], (unsigned long long)s->value);
+        snprintf(line, sizeof line, "%s: %llu%s", goals[s->goal], (unsigned long long)s->value,
+                 s->tight ? ", though tight: none leaves a margin" : "");
     else
         snprintf(line, sizeof line, "%s: none; the plan with %llu is below", goals[s->goal],
                  (unsigned long long)s->value);

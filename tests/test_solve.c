@@ -124,6 +124,26 @@ static void test_no_number_of_gpus(void **state)
     assert_int_equal(s.value, 1);
 }
 
+/* Layers of 70B leave the allocator no margin on 80 GB, whatever the number of GPUs: the fewest that hold the tensors are
+ * the answer, and it says so. The same for the micro batch of a cluster that is tight with one sequence. */
+static void test_a_tight_answer_is_one(void **state)
+{
+    (void)state;
+    const char *base = "--layers 80 --hidden 8192 --heads 64 --kv-heads 8 --ffn 28672 --vocab 128256";
+    struct dtp_variant v = planned(base, "--gpus 1");
+    struct dtp_solution s;
+    assert_int_equal(dtp_solve(&v.job, DTP_SOLVE_MIN_GPUS, &s), DTP_OK);
+    assert_true(s.found && s.tight && s.tight_value == 0);
+    assert_int_equal(verdict(base, "--gpus", s.value), DTP_VERDICT_TIGHT);
+    assert_int_equal(verdict(base, "--gpus", s.next_value), DTP_VERDICT_OOM);
+    assert_int_equal(s.variant.job.cluster.gpus, s.value);
+    v = planned(base, "--gpus 64");
+    assert_int_equal(dtp_solve(&v.job, DTP_SOLVE_MAX_MICRO_BATCH, &s), DTP_OK);
+    assert_true(s.found && s.tight);
+    assert_int_equal(s.value, 1);
+    assert_int_equal(s.variant.prediction.memory.verdict, DTP_VERDICT_TIGHT);
+}
+
 /* ---- advisor ---------------------------------------------------------------------------------------------------- */
 
 /* What is advised, typed as it stands, gives what was promised. */
@@ -176,6 +196,21 @@ static void test_more_gpus(void **state)
     assert_true(advice.changes[0].variant.prediction.memory.verdict != DTP_VERDICT_OOM);
 }
 
+/* 405B on more GPUs than it needs is out of memory for its activations: recomputing them makes it tight, and no number of
+ * GPUs is "more" that is less than it has. */
+static void test_advice_is_never_fewer_gpus(void **state)
+{
+    (void)state;
+    struct dtp_variant v = planned("--layers 126 --hidden 16384 --heads 128 --kv-heads 8 --ffn 53248 --vocab 128256", "--gpus 16384");
+    struct dtp_advice advice;
+    assert_int_equal(v.prediction.memory.verdict, DTP_VERDICT_OOM);
+    dtp_advise(&v.job, &v.prediction, &advice);
+    assert_int_equal(advice.kind, DTP_ADVICE_MAKES_FIT);
+    assert_true(advice.count > 0);
+    assert_int_equal(advice.changes[0].variant.job.cluster.gpus, 16384);
+    assert_int_equal(advice.changes[0].variant.prediction.memory.verdict, DTP_VERDICT_TIGHT);
+}
+
 static void test_random_advice_always_fits(void **state)
 {
     (void)state;
@@ -194,9 +229,14 @@ static void test_random_advice_always_fits(void **state)
         dtp_advise(&job, &prediction, &advice);
         assert_in_range(advice.count, advice.kind == DTP_ADVICE_NONE || advice.kind == DTP_ADVICE_HOPELESS ? 0 : 1,
                         DTP_ADVICE_KEPT);
-        for (size_t k = 0; k < advice.count; k++)
-            assert_in_range(advice.changes[k].variant.prediction.memory.verdict, DTP_VERDICT_FITS,
-                            advice.kind == DTP_ADVICE_MORE_GPUS ? DTP_VERDICT_TIGHT : DTP_VERDICT_FITS);
+        enum dtp_verdict worst = prediction.memory.verdict == DTP_VERDICT_OOM ? DTP_VERDICT_TIGHT : DTP_VERDICT_FITS;
+        for (size_t k = 0; k < advice.count; k++) {
+            const struct dtp_variant *variant = &advice.changes[k].variant;
+            assert_in_range(variant->prediction.memory.verdict, DTP_VERDICT_FITS, worst);
+            /* All of one kind: a margin or none. */
+            assert_int_equal(variant->prediction.memory.verdict, advice.changes[0].variant.prediction.memory.verdict);
+            assert_true(advice.kind != DTP_ADVICE_MORE_GPUS || variant->job.cluster.gpus > job.cluster.gpus);
+        }
     }
 }
 
@@ -269,8 +309,10 @@ int main(void)
         cmocka_unit_test(test_a_refusal_ends_the_search),
         cmocka_unit_test(test_fewest_gpus),
         cmocka_unit_test(test_no_number_of_gpus),
+        cmocka_unit_test(test_a_tight_answer_is_one),
         cmocka_unit_test(test_advice_keeps_its_promise),
         cmocka_unit_test(test_more_gpus),
+        cmocka_unit_test(test_advice_is_never_fewer_gpus),
         cmocka_unit_test(test_random_advice_always_fits),
         cmocka_unit_test(test_scaling_reference),
         cmocka_unit_test(test_scaling_is_weak_scaling),
