@@ -107,7 +107,7 @@ struct dtp_draft {
     X(fused_qkv, "plan", NULL, SWITCH(plan.fused_qkv), "one matmul for q, k and v; default false")                     \
     X(fused_gate_up, "plan", NULL, SWITCH(plan.fused_gate_up), "one matmul for gate and up; default false")            \
     X(rope_fp32, "plan", NULL, SWITCH(plan.rope_fp32), "RoPE in fp32, each product a kernel of its own; default false")  \
-    X(price, "money", "USD", NUMBER(plan.price_per_gpu_hour, 0, 1e6),                                                  \
+    X(price, "money", "USD", NUMBER(plan.price_per_gpu_hour, 1e-3, 1e6),                                                  \
       "dollars per GPU-hour; default the catalogue's typical price")
 
 enum dtp_key {

@@ -267,6 +267,9 @@ static void print_throughput(const struct dtp_report *report, const struct dtp_p
                 !s->reference_fits       ? " of unlimited memory"
                 : s->reference_gpus == 1 ? ""
                                          : ", the smallest number that fits");
+    /* Shards of the optimizer shrink with the number of GPUs, which can gain more than communication costs. */
+    if (s->efficiency > 1.0005)
+        fputs("    above 100 %: each GPU updates a smaller share of the parameters\n", page->file);
 }
 
 static void print_price_row(const struct dtp_page *page, const char *label, const double *usd, bool given)

@@ -177,6 +177,17 @@ static void test_solutions_text(void **state)
                                         .next_device_bytes = 77 * GIB};
     check_text("plan_solved.txt", dtp_report_plan_text, r, false, true);
     free(r);
+    /* No margin anywhere, and better than linear: both are said. */
+    r = made_up();
+    r->solved = true;
+    r->solution = (struct dtp_solution){.goal = DTP_SOLVE_MIN_GPUS, .found = true, .tight = true, .value = 8,
+                                        .next_value = 4, .next_verdict = DTP_VERDICT_OOM, .next_device_bytes = 99 * GIB};
+    r->scaling.efficiency = 1.05;
+    r->prediction.memory.verdict = DTP_VERDICT_OOM;
+    r->advice.kind = DTP_ADVICE_MAKES_FIT;
+    r->advice.changes[0].variant.prediction.memory.verdict = DTP_VERDICT_TIGHT;
+    check_text("plan_tight.txt", dtp_report_plan_text, r, false, true);
+    free(r);
 }
 
 static struct dtp_comparison_row *comparison(struct dtp_report *fast, struct dtp_report *slow)

@@ -132,7 +132,8 @@ static void test_bad_values_are_refused_where_they_stand(void **state)
                  {"ddp_bucket_mib", "0", "MiB"},
                  {"gpu", "", "has no value"},
                  {"gpu", NULL, "has no value"},
-                 {"price", "-1", "number from 0"},
+                 {"price", "-1", "number from 0.001"},
+                 {"price", "0", "number from 0.001"}, /* nothing is the catalogue's price, so it is none to give */
                  {"micro_bach", "4", "did you mean 'micro_batch'"},
                  {"tokens-per-cow", "4", "unknown key"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -137,7 +137,7 @@ static void test_a_tight_answer_is_one(void **state)
     assert_int_equal(verdict(base, "--gpus", s.value), DTP_VERDICT_TIGHT);
     assert_int_equal(verdict(base, "--gpus", s.next_value), DTP_VERDICT_OOM);
     assert_int_equal(s.variant.job.cluster.gpus, s.value);
-    v = planned(base, "--gpus 64");
+    v = s.variant;
     assert_int_equal(dtp_solve(&v.job, DTP_SOLVE_MAX_MICRO_BATCH, &s), DTP_OK);
     assert_true(s.found && s.tight);
     assert_int_equal(s.value, 1);
@@ -159,7 +159,10 @@ static struct dtp_advice check_advice(const char *base)
         assert_near(again.prediction.throughput.tokens_per_s, promised, 1e-12);
         assert_int_equal(again.prediction.memory.device_peak_bytes,
                          change->variant.prediction.memory.device_peak_bytes);
-        assert_int_equal(again.prediction.memory.verdict, DTP_VERDICT_FITS);
+        /* Tight only where the plan is out of memory and nothing leaves a margin. */
+        assert_int_equal(again.prediction.memory.verdict, change->variant.prediction.memory.verdict);
+        assert_true(again.prediction.memory.verdict < v.prediction.memory.verdict ||
+                    v.prediction.memory.verdict == DTP_VERDICT_FITS);
         assert_near(1 + change->gain, promised / v.prediction.throughput.tokens_per_s, 1e-12);
         if (i > 0)
             assert_true(change->gain <= advice.changes[i - 1].gain);
