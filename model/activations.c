@@ -223,7 +223,7 @@ static void count_loss(const struct shape *s, struct dtp_activations *out)
     case DTP_LOSS_CHUNKED:
         out->logits = s->c * chunk_vocab;
         out->loss = s->executor ? s->c * chunk_vocab + s->c * s->h : 12 * chunk_vocab + 4 * s->h;
-        out->logits_gradient = 0;
+        out->logits_gradient = (s->executor ? s->c : 4) * s->h; /* the hidden states' gradient, made with the loss */
         break;
     }
 }

@@ -13,6 +13,7 @@
 #include "sharding.h"
 
 struct traffic {
+    const struct dtp_transformer *transformer;
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     struct dtp_units units;
@@ -53,14 +54,51 @@ static uint64_t ring(uint64_t bytes, uint64_t ranks)
 
 /* ---- replicated parameters ------------------------------------------------------------------------------------- */
 
-/* Buckets of one all-reduce each. DDP fills a bucket until it reaches the cap (the first: 1 MiB), so a tensor beyond
- * the cap ends one: as many as tensors that large, or as caps fit, whichever is more. */
-static uint64_t bucket_count(const struct traffic *job, uint64_t cap_bytes)
+#define DDP_DEFAULT_BUCKET (UINT64_C(25) << 20) /* bucket_cap_mb=None; the first bucket is then 1 MiB */
+#define DDP_FIRST_BUCKET (UINT64_C(1) << 20)
+
+struct buckets {
+    uint64_t cap, limit, filled, count; /* limit: of the bucket being filled */
+};
+
+/* A bucket that has reached its limit is closed before the next tensor. */
+static void add_to_bucket(struct buckets *buckets, uint64_t bytes)
 {
+    if (!bytes)
+        return;
+    if (!buckets->count || buckets->filled >= buckets->limit) {
+        buckets->limit = buckets->count || buckets->cap != DDP_DEFAULT_BUCKET ? buckets->cap : DDP_FIRST_BUCKET;
+        buckets->filled = 0;
+        buckets->count++;
+    }
+    buckets->filled += bytes;
+}
+
+/* Buckets of one all-reduce each, filled with gradients as backward makes them: head, layers from the last (down, up and
+ * gate, output, qkv; a layer's vectors are small and taken as one), embeddings. */
+static uint64_t bucket_count(const struct traffic *job)
+{
+    const struct dtp_transformer *t = job->transformer;
     const struct dtp_units *u = &job->units;
-    uint64_t total = u->total * job->bytes.grads;
-    uint64_t caps = cap_bytes ? dtp_divide_up(total, cap_bytes) : 1;
-    return caps < u->tensors ? caps : u->tensors;
+    uint64_t g = job->bytes.grads, h = t->hidden, q = h * t->heads * t->head_dim, kv = h * t->kv_heads * t->head_dim;
+    bool gated = t->activation == DTP_SWIGLU, joined = gated && job->plan->fused_gate_up;
+    uint64_t positions = t->position == DTP_POSITION_LEARNED ? t->positions * h : 0, layers = t->layers;
+    struct buckets buckets = {.cap = job->plan->ddp_bucket_bytes};
+    add_to_bucket(&buckets, g * u->head);
+    add_to_bucket(&buckets, g * (u->total - layers * u->layer - u->head - u->embedding - positions));
+    for (uint64_t layer = 0; layer < layers; layer++) {
+        add_to_bucket(&buckets, g * u->down);
+        add_to_bucket(&buckets, g * (joined ? 2 : 1) * u->down);
+        add_to_bucket(&buckets, gated && !joined ? g * u->down : 0);
+        add_to_bucket(&buckets, g * q);
+        add_to_bucket(&buckets, job->plan->fused_qkv ? g * (q + 2 * kv) : g * q);
+        add_to_bucket(&buckets, job->plan->fused_qkv ? 0 : g * kv);
+        add_to_bucket(&buckets, job->plan->fused_qkv ? 0 : g * kv);
+        add_to_bucket(&buckets, g * (u->layer - u->layer_matmul));
+    }
+    add_to_bucket(&buckets, g * positions);
+    add_to_bucket(&buckets, g * u->embedding);
+    return buckets.count;
 }
 
 /* torch: DDP all-reduces gradients in their own dtype (fp32 under autocast), ZeroRedundancyOptimizer then broadcasts
@@ -71,7 +109,7 @@ static void replicated_torch(struct traffic *job)
     const struct dtp_units *u = &job->units;
     uint64_t gpus = job->cluster->gpus;
     add(job, DTP_ALL_REDUCE, job->reductions * 2 * ring(u->total * job->bytes.reduce, gpus),
-        job->reductions * bucket_count(job, job->plan->ddp_bucket_bytes), gpus, 1);
+        job->reductions * bucket_count(job), gpus, 1);
     if (job->plan->strategy == DTP_ZERO1)
         add(job, DTP_ALL_GATHER, ring(u->total * job->bytes.params, gpus), u->tensors, gpus, 1);
 }
@@ -121,16 +159,14 @@ static void replicated_buffered(struct traffic *job)
 static uint64_t layers_bytes(const struct traffic *job)
 {
     const struct dtp_units *u = &job->units;
-    uint64_t layers = u->layer_shard ? (u->total_shard - (u->count ? u->root_shard : 0)) / u->layer_shard : 0;
-    uint64_t narrowed = u->layer_matmul * (job->bytes.compute - job->bytes.gathered);
-    return u->count ? layers * (u->layer_shard * u->ranks * job->bytes.compute - narrowed) : 0;
+    uint64_t narrowed = u->layer_matmul_shard * u->ranks * (job->bytes.compute - job->bytes.gathered);
+    return u->count ? u->layers * (u->layer_shard * u->ranks * job->bytes.compute - narrowed) : 0;
 }
 
 static uint64_t root_bytes(const struct traffic *job)
 {
     const struct dtp_units *u = &job->units;
-    uint64_t layers = u->count || !u->layer_shard ? 0 : u->total_shard / u->layer_shard;
-    uint64_t narrowed = layers * u->layer_matmul * (job->bytes.compute - job->bytes.gathered);
+    uint64_t narrowed = (u->count ? 0 : u->layers) * u->layer_matmul_shard * u->ranks * (job->bytes.compute - job->bytes.gathered);
     return u->root_shard * u->ranks * job->bytes.compute - narrowed;
 }
 
@@ -201,7 +237,7 @@ static void add_host_copies(struct traffic *job)
 void dtp_closed_form_communication(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                    const struct dtp_plan *plan, struct dtp_communication *out)
 {
-    struct traffic job = {.cluster = cluster, .plan = plan, .reductions = dtp_plan_reductions(plan), .out = out};
+    struct traffic job = {.transformer = transformer, .cluster = cluster, .plan = plan, .reductions = dtp_plan_reductions(plan), .out = out};
     *out = (struct dtp_communication){0};
     dtp_units_count(transformer, cluster, plan, &job.units);
     dtp_element_bytes_count(plan, &job.bytes);

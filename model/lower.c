@@ -199,6 +199,8 @@ static void derive(struct dtp_lowering *l)
     l->sharded = dtp_plan_shards_params(plan);
     l->d_q = t->heads * t->head_dim;
     l->d_kv = t->kv_heads * t->head_dim;
+    if (plan->attention == DTP_ATTENTION_MATH)
+        l->scores_bytes = dtp_bytes_product(dtp_bytes_product(l->tokens, plan->sequence), t->heads * dtp_plan_score_bytes(plan));
     l->loss = dtp_plan_loss(plan);
     /* DDPOptimizer ends its first graph where DDP's first bucket is full: the down matrix's fp32 gradient does that */
     bool ddp = plan->runtime == DTP_RUNTIME_TORCH && !l->sharded && l->cluster->gpus > 1;

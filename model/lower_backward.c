@@ -303,7 +303,7 @@ static struct core_gradients core(const struct backward *b, dtp_buffer_id gradie
     made.k = workspace(l, &draft, "k gradient", kv, DTP_WRITE);
     made.v = workspace(l, &draft, "v gradient", kv, DTP_WRITE);
     workspace(l, &draft, "attention workspace",
-              math ? 2 * l->slot_bytes[DTP_SLOT_CORE_STATE] : token_bytes(l, 4 * l->d_q), DTP_UPDATE | DTP_FREE);
+              math ? 2 * l->scores_bytes : token_bytes(l, 4 * l->d_q), DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     static const enum dtp_slot inputs[] = {DTP_SLOT_Q, DTP_SLOT_K, DTP_SLOT_V, DTP_SLOT_QKV, DTP_SLOT_CORE_STATE,
                                            DTP_SLOT_CORE};

@@ -229,7 +229,6 @@ static void attention(const struct pass *pass)
     struct dtp_lowering *l = pass->l;
     if (!wanted(pass, DTP_SLOT_CORE) && !wanted(pass, DTP_SLOT_CORE_STATE))
         return;
-    bool math = l->plan->attention == DTP_ATTENTION_MATH;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ATTENTION, "");
     draft.op.demand.flops = core_flops(l);
@@ -237,8 +236,7 @@ static void attention(const struct pass *pass)
     draft.op.demand.kernels = 2;
     make(pass, &draft, DTP_SLOT_CORE);
     make(pass, &draft, DTP_SLOT_CORE_STATE);
-    dtp_draft_new(l, &draft, "scores", DTP_OWNER_WORKSPACE, math ? l->slot_bytes[DTP_SLOT_CORE_STATE] : 0,
-                  DTP_UPDATE | DTP_FREE);
+    dtp_draft_new(l, &draft, "scores", DTP_OWNER_WORKSPACE, l->scores_bytes, DTP_UPDATE | DTP_FREE);
     static const enum dtp_slot inputs[] = {DTP_SLOT_QKV, DTP_SLOT_V, DTP_SLOT_Q, DTP_SLOT_K};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         read(pass, &draft, inputs[i], true);

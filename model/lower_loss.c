@@ -157,10 +157,10 @@ static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens
     return into;
 }
 
-/* Under autocast the norm ran in fp32, so its result's gradient is cast back. */
+/* Under autocast the norm ran in fp32, so its result's gradient is cast back; a chunked loss summed it in fp32. */
 static dtp_buffer_id widened(struct dtp_lowering *l, dtp_buffer_id gradient)
 {
-    if (l->residual == l->compute)
+    if (l->residual == l->compute || l->loss == DTP_LOSS_CHUNKED)
         return gradient;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "final norm gradient");

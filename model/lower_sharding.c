@@ -30,7 +30,7 @@ struct dtp_lower_sharding {
     uint32_t shard_group, replica_group;
     struct unit *held;            /* whose flat buffer forward still holds */
     struct unit *reducing;        /* whose reduce-scatter input still stands */
-    dtp_op_id copied[2];          /* copy-outs of the last unit and of the one before it */
+    dtp_op_id copied, awaited;    /* the last copy-out; the one that the gather's streams have waited for */
     uint64_t replicated_bytes;    /* all-reduced so far in this reduction, so that rounding adds up */
 };
 
@@ -72,7 +72,7 @@ enum dtp_status dtp_lower_units_make(struct dtp_lowering *l)
     if (!s || !s->unit)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     s->count = count;
-    s->copied[0] = s->copied[1] = DTP_NO_OP;
+    s->copied = s->awaited = DTP_NO_OP;
     for (uint64_t i = 0; i < count; i++) {
         s->unit[i].first = i * width;
         s->unit[i].end = (i + 1) * width < layers ? (i + 1) * width : layers;
@@ -188,8 +188,7 @@ static void copy_out(struct dtp_lowering *l, struct unit *unit, struct unit *rel
         release->flat = DTP_NO_BUFFER;
     unit->gathering = false;
     unit->weights_live = true;
-    l->sharding->copied[1] = l->sharding->copied[0];
-    l->sharding->copied[0] = l->last_op[DTP_STREAM_COMPUTE];
+    l->sharding->copied = l->last_op[DTP_STREAM_COMPUTE];
     l->layer = layer;
 }
 
@@ -213,16 +212,23 @@ static void release_weights(struct dtp_lowering *l, struct unit *unit)
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Gathers wait for the copy-out two units back, whose flat buffer they may overwrite; without prefetch for all compute
- * before them, as the root's always does (_root_pre_forward: "wait for optimizer before implicitly prefetched
- * all-gathers"), so that no micro-step gathers into memory that the one before it still copies from. */
+/* What a gather waits for: the copy-outs of flat buffers it may overwrite; without prefetch all compute before it, as the
+ * root's always does in forward (_root_pre_forward: "wait for optimizer before implicitly prefetched all-gathers"). */
+static dtp_op_id gather_after(const struct dtp_lowering *l, bool prefetched)
+{
+    return l->plan->prefetch && prefetched ? l->sharding->awaited : l->last_op[DTP_STREAM_COMPUTE];
+}
+
+/* The gather's streams wait for the previous unit's copy-out only after this unit's gather has been issued, so that it
+ * runs two units ahead. */
 void dtp_lower_before_forward(struct dtp_lowering *l)
 {
     struct unit *unit = l->sharded ? unit_here(l) : NULL;
     if (!unit || unit->weights_live)
         return;
     struct dtp_lower_sharding *s = l->sharding;
-    gather(l, unit, l->plan->prefetch && !unit->root ? s->copied[1] : l->last_op[DTP_STREAM_COMPUTE]);
+    gather(l, unit, gather_after(l, !unit->root));
+    s->awaited = s->copied;
     copy_out(l, unit, s->held);
     s->held = unit;
 }
@@ -255,6 +261,7 @@ void dtp_lower_release_gathered(struct dtp_lowering *l)
     dtp_draft_end(l, &draft);
     s->held->flat = DTP_NO_BUFFER;
     s->held = NULL;
+    s->awaited = s->copied;
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
@@ -276,12 +283,13 @@ void dtp_lower_before_backward(struct dtp_lowering *l)
     struct dtp_lower_sharding *s = l->sharding;
     if (!unit->weights_live) {
         if (!unit->gathering)
-            gather(l, unit, l->plan->prefetch ? s->copied[0] : l->last_op[DTP_STREAM_COMPUTE]);
+            gather(l, unit, gather_after(l, true));
         copy_out(l, unit, unit);
+        s->awaited = s->copied;
     }
     struct unit *next = next_in_backward(l, unit);
     if (next && l->plan->prefetch && !next->weights_live)
-        gather(l, next, s->copied[0]);
+        gather(l, next, s->awaited);
 }
 
 /* Gradients of micro-steps that do not reduce stay whole: in the reduce dtype, or as they are where that is the same. */

@@ -137,6 +137,16 @@ static void list_norms(struct dtp_lowering *l)
     slot(l, DTP_SLOT_WIDE2, wide, false);
 }
 
+/* What the core saves beside q, k, v and its result: the fp32 log-sum-exp; math attention its probabilities [heads, s] and,
+ * where they are wider than q, k and v, the casts of those, k and v repeated for each query head. */
+static uint64_t core_state(const struct dtp_lowering *l)
+{
+    uint64_t heads = l->transformer->heads, score = dtp_plan_score_bytes(l->plan);
+    if (l->plan->attention != DTP_ATTENTION_MATH)
+        return 4 * heads;
+    return score * heads * l->plan->sequence + (score > l->compute ? 3 * score * l->d_q : 0);
+}
+
 /* Rotation makes new q and k (ours rotates in place); a norm of q and k saves what it read. v stays a view of the fused
  * result, which then lives as a whole. Where RoPE ends in a cat, q is [B, heads, s, d_h], the core's result follows it
  * and putting the heads side by side copies. */
@@ -157,8 +167,7 @@ static void list_attention(struct dtp_lowering *l)
     slot(l, DTP_SLOT_K, made_new ? kv : 0, true);
     slot(l, DTP_SLOT_QK_STATISTICS, t->qk_norm ? 4 * (t->heads + t->kv_heads) : 0, true);
     slot(l, DTP_SLOT_CORE, q, true);
-    bool math = plan->attention == DTP_ATTENTION_MATH;
-    slot(l, DTP_SLOT_CORE_STATE, math ? c * t->heads * plan->sequence : 4 * t->heads, true);
+    slot(l, DTP_SLOT_CORE_STATE, core_state(l), true);
     bool copied = l->rotated && plan->rope_fp32 && plan->runtime == DTP_RUNTIME_TORCH;
     slot(l, DTP_SLOT_CORE_COPY, copied ? q : 0, true);
 }

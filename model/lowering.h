@@ -92,6 +92,7 @@ struct dtp_lowering {
 
     struct dtp_element_bytes bytes;
     uint64_t tokens, compute, residual, d_q, d_kv;
+    uint64_t scores_bytes;               /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
     bool autocast, compiled, executor, fused, gated, rope, rotated, cut, sharded;
     enum dtp_loss loss;
 

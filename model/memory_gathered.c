@@ -40,20 +40,41 @@ static uint64_t layers_in(const struct dtp_memory_job *job, uint64_t unit)
     return unit + 1 == job->units.count ? job->units.last_unit_layers : job->units.layers_per_unit;
 }
 
+/* FSDP2 pads each parameter to equal shards, in flat buffers and in what is copied out of them. */
+static bool pads(const struct dtp_memory_job *job)
+{
+    return job->plan->runtime == DTP_RUNTIME_TORCH && !job->plan->fsdp1;
+}
+
 /* Gathered bytes of `layers` layers: matrices in the dtype on the wire (fp8 all-gather: 1), the rest in compute. */
 static uint64_t gathered_bytes(const struct dtp_memory_job *job, uint64_t layers)
 {
     const struct dtp_units *u = &job->units;
+    if (pads(job))
+        return layers * u->ranks *
+               (u->layer_matmul_shard * job->bytes.gathered + (u->layer_shard - u->layer_matmul_shard) * job->bytes.compute);
     return layers * (u->layer_matmul * job->bytes.gathered + (u->layer - u->layer_matmul) * job->bytes.compute);
 }
 
 static uint64_t root_bytes(const struct dtp_memory_job *job)
 {
     const struct dtp_units *u = &job->units;
+    uint64_t root = pads(job) ? u->root_shard * u->ranks : u->root, layer = pads(job) ? u->layer_shard * u->ranks : u->layer;
     if (u->count)
-        return u->root * job->bytes.compute;
+        return root * job->bytes.compute;
     uint64_t layers = job->transformer->layers;
-    return gathered_bytes(job, layers) + (u->root - layers * u->layer) * job->bytes.compute;
+    return gathered_bytes(job, layers) + (root - layers * layer) * job->bytes.compute;
+}
+
+/* Input of the reduce-scatter of a unit of `layers` layers, and of the root. */
+static uint64_t scatter_bytes(const struct dtp_memory_job *job, uint64_t layers)
+{
+    return layers * job->bytes.reduce * (pads(job) ? job->units.layer_shard * job->units.ranks : job->units.layer);
+}
+
+static uint64_t root_scatter_bytes(const struct dtp_memory_job *job)
+{
+    return job->bytes.reduce * (pads(job) ? job->units.root_shard * job->units.ranks : job->units.root);
 }
 
 /* The shard cast to the wire's dtype before it is gathered; none where it is stored in that dtype. */
@@ -113,19 +134,22 @@ static void add_other_stream(struct dtp_instant *instant, enum dtp_owner owner, 
 static void fsdp_forward(struct dtp_memory_job *job)
 {
     uint64_t root = root_bytes(job), unit = gathered_bytes(job, job->units.layers_per_unit);
+    bool uploads = job->plan->offload != DTP_OFFLOAD_NONE;
     struct dtp_instant instant = dtp_instant_at_rest(job);
     instant.bytes[DTP_OWNER_GRADS] = standing_gradients(job);
     instant.bytes[DTP_OWNER_WEIGHTS] = root;
     struct dtp_instant start = instant;
-    if (copies_out(job))
+    if (copies_out(job)) /* a cast shard that was not uploaded has gone when the weights are copied out */
         add_other_stream(&start, DTP_OWNER_GATHER,
-                         root + cast_bytes(job, root) + uploaded_bytes(job, job->units.root));
+                         root + (uploads ? cast_bytes(job, root) + uploaded_bytes(job, job->units.root) : 0));
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &start);
 
     if (keeps_weights(job))
         instant.bytes[DTP_OWNER_WEIGHTS] += job->units.count ? gathered_bytes(job, job->transformer->layers) : 0;
-    if (copies_out(job))
-        add_other_stream(&instant, DTP_OWNER_GATHER, unit);
+    if (copies_out(job)) /* a single unit's buffer stays to the end as well */
+        add_other_stream(&instant, DTP_OWNER_GATHER, job->units.count ? unit : root);
+    if (dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED) /* the model's forward ends without logits */
+        job->activations.logits = 0;
     instant.bytes[DTP_OWNER_ACTIVATIONS] = all_activations(job);
     instant.bytes[DTP_OWNER_LOGITS] = dtp_tokens_bytes(job, job->activations.logits);
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &instant);
@@ -158,6 +182,8 @@ static void fsdp_head(struct dtp_memory_job *job)
     instant.bytes[DTP_OWNER_ACTIVATIONS] = all_activations(job);
     instant.bytes[DTP_OWNER_LOGITS] = dtp_tokens_bytes(job, job->activations.logits_gradient);
     instant.bytes[DTP_OWNER_WEIGHTS] = root;
+    if (dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED) /* the head's gradient was made in forward */
+        instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * job->units.embedding;
     if (keeps_weights(job) && job->units.count)
         instant.bytes[DTP_OWNER_WEIGHTS] += gathered_bytes(job, job->transformer->layers);
     struct dtp_instant gathering = instant;
@@ -212,7 +238,7 @@ static void fsdp_unit(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t
         instant.bytes[DTP_OWNER_GATHER] += next;
     instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * (u->embedding + unit_elements(job, finished) + u->down);
     if (unit + 1 < u->count)
-        instant.bytes[DTP_OWNER_REDUCE] += job->bytes.reduce * unit_elements(job, layers_in(job, unit + 1));
+        instant.bytes[DTP_OWNER_REDUCE] += scatter_bytes(job, layers_in(job, unit + 1));
     instant.bytes[DTP_OWNER_WORKSPACE] += dtp_backward_workspace(job);
     dtp_memory_consider(job, phase, &instant);
 }
@@ -234,10 +260,11 @@ static void fsdp_reduce(struct dtp_memory_job *job, enum dtp_phase phase, uint64
         instant.bytes[DTP_OWNER_WEIGHTS] = root_bytes(job) + gathered_bytes(job, (unit ? 2 : 1) * u->layers_per_unit);
     else if (unit && !keeps_weights(job) && job->plan->prefetch)
         add_other_stream(&instant, DTP_OWNER_GATHER, gathered_bytes(job, u->layers_per_unit));
-    uint64_t copies = job->plan->fsdp1 ? 2 : 1;
+    /* accumulated ones have taken the gradients in before, and stand in their place */
+    uint64_t copies = job->plan->fsdp1 ? 2 : accumulated_bytes(job, 1) ? 0 : 1;
     bool cast = !job->plan->fsdp1 || job->bytes.reduce != job->bytes.compute;
     instant.bytes[DTP_OWNER_REDUCE] =
-        job->bytes.compute * (u->embedding + copies * elements) + (cast ? job->bytes.reduce * elements : 0);
+        job->bytes.compute * (u->embedding + copies * elements) + (cast ? scatter_bytes(job, layers_in(job, unit)) : 0);
     instant.bytes[DTP_OWNER_WORKSPACE] += dtp_tokens_bytes(job, job->activations.gradient);
     dtp_memory_consider(job, phase, &instant);
 }
@@ -253,12 +280,13 @@ static void fsdp_root(struct dtp_memory_job *job)
     struct dtp_instant reducing = instant;
     instant.bytes[DTP_OWNER_WEIGHTS] = root_bytes(job);
     instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * (u->count ? 2 * u->embedding : u->total + u->embedding) +
-                                      (u->count ? job->bytes.reduce * unit_elements(job, u->layers_per_unit) : 0);
+                                      (u->count ? scatter_bytes(job, u->layers_per_unit) : 0);
     instant.bytes[DTP_OWNER_WORKSPACE] +=
         job->activations.embedding_backward + dtp_tokens_bytes(job, job->activations.gradient);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
 
-    reducing.bytes[DTP_OWNER_REDUCE] = (job->bytes.compute + job->bytes.reduce) * u->root;
+    uint64_t made = accumulated_bytes(job, 1) ? 0 : job->bytes.compute * u->root;
+    reducing.bytes[DTP_OWNER_REDUCE] = made + root_scatter_bytes(job);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &reducing);
 }
 

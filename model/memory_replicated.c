@@ -8,13 +8,14 @@
 #define DEEPSPEED_BUCKET 500000000u /* reduce_bucket_size, elements */
 
 /* Copies of weights that autocast made: cast once in forward, saved for backward, freed layer by layer. A checkpointed
- * layer saves none; it makes them again when it is recomputed. */
+ * layer saves none; it makes them again when it is recomputed. Selective attention leaves the linears outside. */
 static uint64_t cast_weights(const struct dtp_memory_job *job, uint64_t layers, bool recomputing)
 {
     if (!dtp_plan_autocast(job->plan))
         return 0;
-    uint64_t every = job->activations.checkpoint_every;
-    uint64_t casts = layers - (every ? dtp_divide_up(layers, every) : 0) + (recomputing ? 1 : 0);
+    bool linears = job->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+    uint64_t every = linears ? job->activations.checkpoint_every : 0;
+    uint64_t casts = layers - (every ? dtp_divide_up(layers, every) : 0) + (every && recomputing ? 1 : 0);
     return job->bytes.compute * casts * job->units.layer_cast;
 }
 
@@ -56,6 +57,14 @@ static uint64_t beside_buckets(const struct dtp_memory_job *job, uint64_t done)
     bool accumulated = plan->accumulate > 1 && !plan->accumulate_sync;
     uint64_t total = job->units.total, left = done < total ? total - done : 0;
     return plan->ddp_bucket_view ? (accumulated ? left : 0) : plan->accumulate > 1 ? total : done;
+}
+
+/* A tied head's gradient waits in autograd's input buffer for the embedding's, and reaches its bucket with it. On one
+ * GPU `done` counts it. */
+static uint64_t tied_head(const struct dtp_memory_job *job)
+{
+    bool waits = job->plan->runtime == DTP_RUNTIME_TORCH && job->cluster->gpus > 1 && !job->units.head;
+    return waits ? job->bytes.grads * job->units.embedding : 0;
 }
 
 /* What rests before the layers' own: states, gradients of `done` elements, DDP's second copies. */
@@ -103,8 +112,12 @@ static void forward_and_loss(struct dtp_memory_job *job)
     instant.bytes[DTP_OWNER_REDUCE] = job->bytes.grads * beside_buckets(job, 0);
     instant.bytes[DTP_OWNER_LOGITS] = dtp_tokens_bytes(job, job->activations.logits);
     /* autocast's cache keeps eager casts until its context ends with forward, checkpointed or not */
+    bool chunked = dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED; /* head and loss come after forward, in chunks */
     if (dtp_plan_autocast(job->plan) && !job->plan->compile)
-        instant.bytes[DTP_OWNER_WEIGHTS] = job->bytes.compute * layers * job->units.layer_cast + head_cast(job);
+        instant.bytes[DTP_OWNER_WEIGHTS] =
+            job->bytes.compute * layers * job->units.layer_cast + (chunked ? 0 : head_cast(job));
+    if (chunked)
+        instant.bytes[DTP_OWNER_LOGITS] = 0;
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &instant);
 }
 
@@ -136,20 +149,22 @@ static void layer_backward(struct dtp_memory_job *job, enum dtp_phase phase, uin
     if (instant.bytes[DTP_OWNER_WEIGHTS]) /* the down matrix's cast is freed as its gradient is made */
         instant.bytes[DTP_OWNER_WEIGHTS] -= job->bytes.compute * u->down;
     if (job->cluster->gpus > 1)
-        instant.bytes[DTP_OWNER_REDUCE] += reduction_buffers(job);
+        instant.bytes[DTP_OWNER_REDUCE] += reduction_buffers(job) + tied_head(job);
     instant.bytes[DTP_OWNER_WORKSPACE] += dtp_backward_workspace(job);
     dtp_memory_consider(job, phase, &instant);
 }
 
-/* End of backward: the embedding's dense gradient and the partial sums it is made of. Tied to the head, it is a second
- * tensor beside the head's until the two are added. */
+/* End of backward: the embedding's dense gradient, beside the bucket it will be copied into, and the partial sums it is
+ * made of. Tied to the head, it is a second tensor beside the head's until the two are added. */
 static void embedding_backward(struct dtp_memory_job *job)
 {
     const struct dtp_units *u = &job->units;
     bool buffered = job->plan->runtime == DTP_RUNTIME_MEGATRON || job->plan->runtime == DTP_RUNTIME_DTPLAN;
-    bool extra = job->cluster->gpus > 1 || !u->head;
+    bool torch = job->plan->runtime == DTP_RUNTIME_TORCH;
+    bool bucketed = job->cluster->gpus > 1 && (!torch || job->plan->ddp_bucket_view);
+    uint64_t extra = (bucketed ? 1u : 0u) + (u->head || !torch ? 0u : 1u);
     struct dtp_instant instant = with_gradients(job, u->total);
-    instant.bytes[DTP_OWNER_REDUCE] += (buffered || !extra ? 0 : job->bytes.grads * u->embedding) +
+    instant.bytes[DTP_OWNER_REDUCE] += (buffered ? 0 : extra * job->bytes.grads * u->embedding) +
                                       (job->plan->runtime == DTP_RUNTIME_DEEPSPEED ? reduction_buffers(job) : 0);
     instant.bytes[DTP_OWNER_WORKSPACE] +=
         job->activations.embedding_backward + dtp_tokens_bytes(job, job->activations.gradient);

@@ -18,7 +18,7 @@ static uint64_t pinned(uint64_t bytes)
 /* Sums over the tensors of one group: elements, elements of a rank's shard, tensors, and the host bytes of the shards
  * when each is a pinned tensor of its own with `element_bytes` an element (0: not wanted). */
 struct tensor_sum {
-    uint64_t ranks, element_bytes, elements, shard, tensors, pinned_bytes;
+    uint64_t ranks, element_bytes, elements, shard, matrix_shard, tensors, pinned_bytes;
 };
 
 /* A parameter [rows, width]: sharded along its rows with torch.chunk, every rank stores ceil(rows/N) of them. */
@@ -27,6 +27,7 @@ static void add_tensor(struct tensor_sum *sum, uint64_t rows, uint64_t width)
     sum->elements += rows * width;
     uint64_t shard = dtp_divide_up(rows, sum->ranks) * width;
     sum->shard += shard;
+    sum->matrix_shard += width > 1 ? shard : 0;
     sum->tensors++;
     if (sum->element_bytes)
         sum->pinned_bytes += pinned(shard * sum->element_bytes);
@@ -110,7 +111,8 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
                      const struct dtp_plan *plan, struct dtp_units *out)
 {
     const struct dtp_transformer *t = transformer;
-    *out = (struct dtp_units){.ranks = shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden};
+    *out = (struct dtp_units){
+        .ranks = shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden, .layers = t->layers};
     out->replicas = cluster->gpus / out->ranks;
     struct tensor_sum layer = {.ranks = out->ranks}, root = {.ranks = out->ranks};
     sum_layer(t, plan, &layer);
@@ -118,6 +120,7 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     count_unit_layers(t, plan, out);
     out->layer = layer.elements;
     out->layer_shard = layer.shard;
+    out->layer_matmul_shard = layer.matrix_shard;
     uint64_t d_q = t->heads * t->head_dim, d_kv = t->kv_heads * t->head_dim, up = t->activation == DTP_SWIGLU ? 2 : 1;
     out->layer_matmul = t->hidden * (2 * d_q + 2 * d_kv + (up + 1) * t->ffn);
     out->layer_cast = out->layer_matmul + (t->qkv_bias ? d_q + 2 * d_kv : 0) +

@@ -14,8 +14,9 @@
 struct dtp_units {
     uint64_t ranks;    /* N: ranks that share one copy of what the strategy shards */
     uint64_t replicas; /* R: copies of that, each on its own ranks */
-    uint64_t total, total_shard;
+    uint64_t total, total_shard, layers;
     uint64_t layer, layer_shard, layer_matmul;
+    uint64_t layer_matmul_shard; /* of layer_shard: the matrices */
     uint64_t layer_cast;    /* of a layer: matmul weights and biases, what autocast casts */
     uint64_t largest, down; /* largest matrix of a layer | the MLP's down matrix [f, h] */
     uint64_t root, root_shard;

@@ -1,0 +1,137 @@
+/* The step program against the closed form, which never sees it, over random plans: matmul and attention FLOPs, bytes
+ * sent and number of operations of every collective, bytes copied to and from the host equal exactly; the peak of live
+ * bytes within 0.5 % but for named cases. */
+#include "lower.h"
+#include "placement.h"
+#include "verify.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "random_plans.h"
+
+#define JOBS 1200
+
+static void describe(const struct random_job *job)
+{
+    const struct dtp_transformer *t = &job->transformer;
+    const struct dtp_plan *p = &job->plan;
+    char checkpointing[32];
+    dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
+    print_error("L%llu h%llu heads %llu/%llu d_h%llu f%llu V%llu on %u (%u a node); %s %s compile %d fsdp1 %d group %u micro %u "
+                "accumulate %u sync %d seq %llu checkpointing %s offload %s precision %s attention %s loss %s optimizer %s wrap %u "
+                "reshard %d keep %d prefetch %d view %d fused %d %d rope %d\n",
+                (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
+                (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
+                (unsigned long long)t->vocab, job->cluster.gpus, job->cluster.gpus_per_node, dtp_strategy_text(p->strategy),
+                dtp_runtime_text(p->runtime), p->compile, p->fsdp1, p->shard_group, p->micro_batch, p->accumulate,
+                p->accumulate_sync, (unsigned long long)p->sequence, checkpointing, dtp_offload_text(p->offload),
+                dtp_precision_name(&p->precision), dtp_attention_text(p->attention), dtp_loss_text(p->loss),
+                dtp_optimizer_text(p->optimizer), p->wrap_layers, p->reshard_after_forward, p->keep_root, p->prefetch,
+                p->ddp_bucket_view, p->fused_qkv, p->fused_gate_up, p->rope_fp32);
+}
+
+#define check_equal(program_value, closed_value, job)                                                                  \
+    do {                                                                                                               \
+        double in_program = (double)(program_value), in_closed_form = (double)(closed_value);                          \
+        if (in_program != in_closed_form) {                                                                            \
+            describe(job);                                                                                             \
+            print_error("%s:%d: %s is %.17g in the program, %.17g in the closed form\n", __FILE__, __LINE__,           \
+                        #program_value, in_program, in_closed_form);                                                   \
+            fail();                                                                                                    \
+        }                                                                                                              \
+    } while (0)
+
+/* Model FLOPs: 6 for every weight and token; the core 2 s d_q forward, twice that backward, 2.5 times with flash. */
+static void check_flops(const struct random_job *job, const struct dtp_program_totals *totals)
+{
+    const struct dtp_transformer *t = &job->transformer;
+    const struct dtp_plan *p = &job->plan;
+    double tokens = (double)p->micro_batch * (double)p->sequence * p->accumulate;
+    double weights = (double)dtp_transformer_count(t).matmul, s = dtp_transformer_attention_length(t, p->sequence);
+    double core = (p->attention == DTP_ATTENTION_MATH ? 6 : 7) * s * (double)(t->heads * t->head_dim * t->layers);
+    check_equal(totals->matmul_flops + totals->attention_flops - totals->recompute_flops, (6 * weights + core) * tokens, job);
+}
+
+static void check_traffic(const struct random_job *job, const struct dtp_program_totals *totals)
+{
+    struct dtp_communication closed;
+    dtp_closed_form_communication(&job->transformer, &job->cluster, &job->plan, &closed);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        check_equal(totals->sent_bytes[i], closed.bytes[i], job);
+        check_equal(totals->count[i], closed.count[i], job);
+    }
+    check_equal(totals->host_to_device_bytes, closed.host_to_device_bytes, job);
+    check_equal(totals->device_to_host_bytes, closed.device_to_host_bytes, job);
+}
+
+/* Difference of the peaks in percent, and which operation the program's lies at. */
+struct difference {
+    double percent;
+    enum dtp_op_kind kind;
+};
+
+static struct difference compare_peaks(const struct random_job *job, const struct dtp_program *program)
+{
+    struct dtp_placement placement;
+    struct dtp_memory closed;
+    static struct dtp_faults faults;
+    memset(&faults, 0, sizeof faults);
+    if (dtp_program_place(program, &placement, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    dtp_closed_form_memory(&job->transformer, &job->cluster, &job->plan, &closed);
+    struct difference difference = {100 * ((double)placement.live_peak_bytes / (double)closed.allocated_peak_bytes - 1),
+                                    dtp_program_ops(program)[placement.live_peak_op].kind};
+    dtp_placement_release(&placement);
+    return difference;
+}
+
+static void check_proofs(const struct random_job *job, const struct dtp_program *program)
+{
+    static struct dtp_faults faults;
+    memset(&faults, 0, sizeof faults);
+    if (dtp_program_verify(program, &faults) == DTP_OK)
+        return;
+    describe(job);
+    for (size_t i = 0; i < faults.count && i < DTP_FAULTS_KEPT; i++)
+        print_error("%s\n", faults.text[i]);
+    fail();
+}
+
+static void test_random_plans(void **state)
+{
+    (void)state;
+    random_seed();
+    int within = 0, close = 0;
+    double worst = 0;
+    for (int lowered = 0; lowered < JOBS;) {
+        struct random_job job;
+        struct dtp_program *program;
+        struct dtp_program_totals totals;
+        assert_true(random_job(&job));
+        if (dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL) != DTP_OK)
+            continue;
+        lowered++;
+        dtp_program_sum(program, &totals);
+        check_flops(&job, &totals);
+        check_traffic(&job, &totals);
+        check_proofs(&job, program);
+        struct difference difference = compare_peaks(&job, program);
+        within += fabs(difference.percent) <= 0.5;
+        close += fabs(difference.percent) <= 0.1;
+        worst = fabs(difference.percent) > worst ? fabs(difference.percent) : worst;
+        dtp_program_destroy(program);
+    }
+    print_message("%d plans: peaks within 0.1 %% in %.1f %%, within 0.5 %% in %.1f %%, worst %.2f %%\n", JOBS,
+                  100.0 * close / JOBS, 100.0 * within / JOBS, worst);
+    assert_true(within > JOBS * 88 / 100);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_plans)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
