@@ -1,5 +1,6 @@
 /* Properties that hold for every valid plan, whatever the numbers: 12,000 random jobs from a printed seed. */
 #include "closed_form.h"
+#include "sharding.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -149,7 +150,15 @@ static void test_monotone_in_bandwidth(void **state)
     }
 }
 
-/* Sharding over twice as many ranks never takes more memory on a GPU. */
+/* What FSDP2's padding of each parameter to equal shards can add to gathered weights and scattered gradients. */
+static uint64_t padding_bytes(const struct random_job *job)
+{
+    struct dtp_units u;
+    dtp_units_count(&job->transformer, &job->cluster, &job->plan, &u);
+    return 12 * (u.ranks * u.total_shard - u.total);
+}
+
+/* Sharding over twice as many ranks never takes more memory on a GPU, padding apart. */
 static void test_memory_shrinks_with_sharding(void **state)
 {
     (void)state;
@@ -166,7 +175,7 @@ static void test_memory_shrinks_with_sharding(void **state)
         if (dtp_plan_resolve(&wider.plan, &wider.transformer, &wider.cluster, NULL) != DTP_OK)
             continue;
         struct dtp_prediction narrow = predict(&job), wide = predict(&wider);
-        check(wide.memory.allocated_peak_bytes <= narrow.memory.allocated_peak_bytes, &wider);
+        check(wide.memory.allocated_peak_bytes <= narrow.memory.allocated_peak_bytes + padding_bytes(&wider), &wider);
         check(wide.memory.params_bytes <= narrow.memory.params_bytes, &wider);
         check(wide.memory.optimizer_bytes <= narrow.memory.optimizer_bytes, &wider);
         compared++;

@@ -1,5 +1,6 @@
 /* Memory of state and buffers, counted by hand for LLaMA-7B: each difference between runtimes that matters. */
 #include "closed_form.h"
+#include "sharding.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -196,13 +197,13 @@ static void test_copy_out(void **state)
     plan.fsdp1 = true;
     m = predict(&plan, &eight_gpus);
     assert_int_equal(m.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_GATHER], 0);
-    /* the whole model as one unit: twice 2 psi and the cast shard before the first layer runs */
+    /* the whole model as one unit: twice 2 psi, as the cast shard has gone when the weights are copied out */
     plan.fsdp1 = false;
     plan.wrap_layers = 0;
     plan.micro_batch = 1;
     plan.sequence = 16;
     m = predict(&plan, &eight_gpus);
-    assert_int_equal(m.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_GATHER], 2 * PARAMETERS + 2 * PARAMETERS / 8);
+    assert_int_equal(m.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_GATHER], 2 * PARAMETERS);
     assert_int_equal(m.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_WEIGHTS], 2 * PARAMETERS);
 }
 
@@ -381,7 +382,16 @@ static void test_verdict(void **state)
     assert_int_equal(predict(&plan, &eight_gpus).verdict, DTP_VERDICT_OOM);
 }
 
-/* Over 2, 4, 8, ... GPUs every figure but NCCL's shrinks or stays. */
+/* What FSDP2's padding of each parameter to equal shards can add to gathered weights and scattered gradients. */
+static uint64_t padding_bytes(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+{
+    struct dtp_transformer t = llama_7b();
+    struct dtp_units u;
+    dtp_units_count(&t, cluster, plan, &u);
+    return 12 * (u.ranks * u.total_shard - u.total);
+}
+
+/* Over 2, 4, 8, ... GPUs every figure but NCCL's shrinks or stays, padding apart. */
 static void test_more_shards_never_cost(void **state)
 {
     (void)state;
@@ -395,7 +405,8 @@ static void test_more_shards_never_cost(void **state)
             cluster.nodes = gpus < 8 ? 1 : gpus / 8;
             cluster.gpus_per_node = gpus / cluster.nodes;
             struct dtp_memory m = predict(&plan, &cluster);
-            assert_true(m.allocated_peak_bytes <= allocated && m.reserved_peak_bytes <= reserved);
+            uint64_t padding = padding_bytes(&plan, &cluster);
+            assert_true(m.allocated_peak_bytes <= allocated + padding && m.reserved_peak_bytes <= reserved + padding);
             allocated = m.allocated_peak_bytes;
             reserved = m.reserved_peak_bytes;
         }
