@@ -175,7 +175,8 @@ static void clear_states(struct dtp_lowering *l)
             state->slot[slot] = DTP_NO_BUFFER;
         for (int part = 0; part < DTP_MAX_PARTS; part++)
             state->weight[part] = state->gradient[part] = state->kept[part] = DTP_NO_BUFFER;
-        state->params = state->moments = DTP_NO_BUFFER;
+        state->params = DTP_NO_BUFFER;
+        state->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
     }
     for (int stream = 0; stream < DTP_STREAM_COUNT; stream++)
         l->last_op[stream] = DTP_NO_OP;

@@ -71,6 +71,19 @@ static void lay_out(struct layout *layout)
     place(layout, root, &l->root, DTP_ROOT_EMBEDDING);
 }
 
+/* The optimizer's tensors of this rank's `own` elements of a module: whole tensors, as ZeroRedundancyOptimizer deals them
+ * out, but for the last one, so that shares add up. */
+static void make_moments(struct dtp_lowering *l, const struct dtp_lower_module *module, uint64_t own,
+                         struct dtp_lower_moments *out)
+{
+    *out = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
+    for (int part = 0; part < module->parts && own; part++) {
+        uint64_t elements = module->elements[part] < own ? module->elements[part] : own;
+        dtp_lower_add_moments(l, out, elements);
+        own -= elements;
+    }
+}
+
 /* State of a module: parameters whole; moments too, or this rank's share of what all modules have (rounded once). */
 static void make_state(struct dtp_lowering *l)
 {
@@ -84,8 +97,7 @@ static void make_state(struct dtp_lowering *l)
         l->layer = root ? DTP_NO_LAYER : (uint16_t)i;
         l->state[i].params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE,
                                               l->bytes.params * elements, true);
-        l->state[i].moments = dtp_lower_buffer(l, "optimizer state", DTP_OWNER_OPTIMIZER, DTP_STREAM_COMPUTE,
-                                               l->bytes.optimizer * own, true);
+        make_moments(l, module, own, &l->state[i].moments);
     }
     l->layer = DTP_NO_LAYER;
 }

@@ -19,7 +19,8 @@ struct unit {
     bool root, weights_live, gathering;
     uint64_t elements, shard;     /* shard: what one rank stores, padded */
     uint64_t gathered_shard_bytes; /* of it on the wire */
-    dtp_buffer_id params, moments, flat, scatter_input, grads;
+    dtp_buffer_id params, flat, scatter_input, grads;
+    struct dtp_lower_moments moments;
     dtp_op_id gathered;           /* the gather's last operation */
     dtp_op_id scattered;          /* the reduce-scatter, or the copy that stands for it on one rank */
 };
@@ -49,6 +50,21 @@ static void add_module(const struct dtp_lowering *l, struct unit *unit, const st
         unit->gathered_shard_bytes += times * wire_bytes(l, module, part);
 }
 
+/* Tensor by tensor where the unit is one module; together where it has too many for one operation. */
+static void make_moments(struct dtp_lowering *l, struct unit *unit)
+{
+    uint64_t blocks = unit->end - unit->first;
+    const struct dtp_lower_module *module = unit->root ? &l->root : &l->block;
+    unit->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
+    if (blocks + unit->root > 1) {
+        dtp_lower_add_moments(l, &unit->moments, unit->shard);
+        return;
+    }
+    for (int part = 0; part < module->parts; part++)
+        if (module->shard[part])
+            dtp_lower_add_moments(l, &unit->moments, module->shard[part]);
+}
+
 static void make_unit(struct dtp_lowering *l, struct unit *unit)
 {
     unit->flat = unit->scatter_input = unit->grads = DTP_NO_BUFFER;
@@ -58,8 +74,7 @@ static void make_unit(struct dtp_lowering *l, struct unit *unit)
         add_module(l, unit, &l->root, 1);
     l->layer = unit->root ? DTP_NO_LAYER : (uint16_t)unit->first;
     unit->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * unit->shard, true);
-    unit->moments = dtp_lower_buffer(l, "optimizer state", DTP_OWNER_OPTIMIZER, DTP_STREAM_COMPUTE,
-                                     l->bytes.optimizer * unit->shard, true);
+    make_moments(l, unit);
 }
 
 enum dtp_status dtp_lower_units_make(struct dtp_lowering *l)

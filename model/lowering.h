@@ -69,6 +69,13 @@ struct dtp_lower_module {
 };
 enum { DTP_ROOT_EMBEDDING, DTP_ROOT_POSITION, DTP_ROOT_VECTORS, DTP_ROOT_HEAD, DTP_ROOT_PARTS };
 
+/* The optimizer's tensors of some parameters, buffers that follow each other. One by one, for the allocator makes them so
+ * and fits them into what the first backward left. */
+struct dtp_lower_moments {
+    dtp_buffer_id first;
+    uint32_t count;
+};
+
 /* Buffers of one module in the micro-step at hand. */
 struct dtp_module_state {
     dtp_buffer_id slot[DTP_SLOT_COUNT];
@@ -76,7 +83,8 @@ struct dtp_module_state {
     dtp_buffer_id weight[DTP_MAX_PARTS];     /* gathered or cast; DTP_NO_INDEX: read `params` */
     dtp_buffer_id gradient[DTP_MAX_PARTS];   /* as autograd made it in this micro-step */
     dtp_buffer_id kept[DTP_MAX_PARTS];       /* .grad, or what micro-steps accumulate into */
-    dtp_buffer_id params, moments;           /* at rest; modules of one FSDP unit share theirs */
+    dtp_buffer_id params;                    /* at rest; modules of one FSDP unit share theirs */
+    struct dtp_lower_moments moments;
     uint32_t bucket[DTP_MAX_PARTS];          /* the reduction bucket each part lies in */
 };
 
@@ -219,7 +227,9 @@ void dtp_lower_broadcast(struct dtp_lowering *l);
 
 /* lower_optimizer.c: the update of all of this rank's parameters; of `elements` of them, with their buffers. */
 void dtp_lower_optimizer(struct dtp_lowering *l);
-void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, dtp_buffer_id moments, const dtp_buffer_id *grads,
-                      int grad_count, uint64_t elements);
+void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_lower_moments moments,
+                      const dtp_buffer_id *grads, int grad_count, uint64_t elements);
+/* Adds the optimizer's tensors of one parameter of `elements` to those made just before; starts from {DTP_NO_BUFFER, 0}. */
+void dtp_lower_add_moments(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t elements);
 
 #endif

@@ -20,6 +20,8 @@ struct replay {
     struct deferred *deferred;
     size_t deferred_count, deferred_capacity;
     double step_start_s;
+    uint32_t first_bucket;       /* DDP's, while it is held */
+    bool buckets_rebuilt;
     bool optimizer_made, failed;
 };
 
@@ -77,13 +79,51 @@ static void give_back_deferred(struct replay *r, double now_s)
     r->deferred_count = kept;
 }
 
-/* Persistent buffers of the optimizer, or all others. */
-static void take_persistent(struct replay *r, bool of_optimizer)
+enum persistent { BUCKETS, OPTIMIZER_STATE, THE_REST };
+
+static enum persistent persistent_kind(const struct dtp_buffer *b)
+{
+    return b->owner == DTP_OWNER_GRADS ? BUCKETS : b->owner == DTP_OWNER_OPTIMIZER ? OPTIMIZER_STATE : THE_REST;
+}
+
+static void take_persistent(struct replay *r, enum persistent kind)
 {
     size_t count = dtp_program_buffer_count(r->program);
     for (uint32_t i = 0; i < count; i++)
-        if (r->buffers[i].persistent && (r->buffers[i].owner == DTP_OWNER_OPTIMIZER) == of_optimizer)
+        if (r->buffers[i].persistent && persistent_kind(&r->buffers[i]) == kind)
             take(r, i);
+}
+
+/* DDP begins with one bucket of all gradients (distributed.py: bucket_size_limits = [sys.maxsize] unless it has to find
+ * unused parameters) and makes the ones of bucket_cap_mb when it has seen the order of the first backward, at the start
+ * of the second step (reducer.cpp, rebuild_buckets). The first one is dropped then, but its memory stays: the work of its
+ * all-reduce holds it until the next collective is issued (ProcessGroupNCCL's shelves), which is in the second backward,
+ * after the loss, where memory peaks. */
+static void take_first_bucket(struct replay *r)
+{
+    size_t count = dtp_program_buffer_count(r->program);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        if (r->buffers[i].persistent && persistent_kind(&r->buffers[i]) == BUCKETS)
+            bytes += r->buffers[i].bytes;
+    if (!bytes)
+        return;
+    r->first_bucket = dtp_caching_allocator_take(r->allocator, DTP_STREAM_COMPUTE, bytes);
+    r->failed = r->failed || r->first_bucket == DTP_NO_BLOCK;
+}
+
+static void rebuild_buckets(struct replay *r)
+{
+    if (r->first_bucket == DTP_NO_BLOCK || r->failed)
+        return;
+    take_persistent(r, BUCKETS);
+    r->buckets_rebuilt = true;
+}
+
+static void drop_first_bucket(struct replay *r)
+{
+    give(r, r->first_bucket);
+    r->first_bucket = DTP_NO_BLOCK;
 }
 
 static void replay_op(struct replay *r, size_t index)
@@ -91,9 +131,12 @@ static void replay_op(struct replay *r, size_t index)
     const struct dtp_op *op = &dtp_program_ops(r->program)[index];
     const struct dtp_operand *operand = dtp_program_operands(r->program, op);
     if (op->kind == DTP_OP_OPTIMIZER && !r->optimizer_made) {
-        take_persistent(r, true);
+        take_persistent(r, OPTIMIZER_STATE);
         r->optimizer_made = true;
     }
+    bool collective = dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE;
+    if (collective && r->buckets_rebuilt && r->first_bucket != DTP_NO_BLOCK)
+        drop_first_bucket(r);
     if (r->deferred_count)
         give_back_deferred(r, r->step_start_s + r->timeline->issue_s[index]);
     for (uint32_t i = 0; i < op->operand_count && !r->failed; i++) {
@@ -116,30 +159,35 @@ static bool prepare(struct replay *r, bool expandable_segments, uint64_t capacit
     r->used_until_s = dtp_host_arena_take_zeroed(&r->memory, buffers, sizeof *r->used_until_s);
     if (!r->allocator || !r->block || !r->used_until_s)
         return false;
+    r->first_bucket = DTP_NO_BLOCK;
     for (size_t i = 0; i < buffers; i++)
         r->block[i] = DTP_NO_BLOCK;
     return true;
 }
 
-/* Steps until segments stop growing: the first has no optimizer state in its backward, the second no gaps left by its
- * making in its forward; later ones repeat. */
+/* Steps until segments stop growing, with DDP at least three. The first has no optimizer state in its backward; in the
+ * second the first bucket is still there; later ones repeat but for gaps that have moved. */
 static void replay_steps(struct replay *r, struct dtp_allocator_replay *out)
 {
     size_t ops = dtp_program_op_count(r->program);
     uint64_t before = 0;
-    take_persistent(r, false);
+    take_persistent(r, THE_REST);
+    take_first_bucket(r);
     while (out->steps < DTP_REPLAY_STEPS && !r->failed) {
+        dtp_caching_allocator_reset_peaks(r->allocator);
         for (size_t i = 0; i < ops && !r->failed; i++)
             replay_op(r, i);
         out->steps++;
         r->step_start_s += r->timeline ? r->timeline->step_s : 0;
         out->state = dtp_caching_allocator_look(r->allocator);
-        if (out->steps > 1 && out->state.reserved_peak_bytes == before)
+        if (out->steps > (r->buckets_rebuilt ? 2u : 1u) && out->state.reserved_peak_bytes == before)
             break;
         before = out->state.reserved_peak_bytes;
+        if (out->steps == 1)
+            rebuild_buckets(r);
     }
     if (!r->optimizer_made) /* updated on the host, or a program of forward and backward alone */
-        take_persistent(r, true);
+        take_persistent(r, OPTIMIZER_STATE);
     out->state = dtp_caching_allocator_look(r->allocator);
     for (int s = 0; s < DTP_STREAM_COUNT; s++)
         out->pool_reserved_bytes[s] = dtp_caching_allocator_pool_bytes(r->allocator, (enum dtp_stream)s);

@@ -72,6 +72,12 @@ struct dtp_caching_allocator_state dtp_caching_allocator_look(const struct dtp_c
     return allocator->state;
 }
 
+void dtp_caching_allocator_reset_peaks(struct dtp_caching_allocator *allocator)
+{
+    allocator->state.allocated_peak_bytes = allocator->state.allocated_bytes;
+    allocator->state.reserved_peak_bytes = allocator->state.reserved_bytes;
+}
+
 static bool is_small(uint8_t pool)
 {
     return pool & 1;

@@ -33,6 +33,8 @@ struct dtp_caching_allocator_state {
     uint64_t segments, retries;  /* segments held; times that cached ones were given back */
     bool out_of_memory;          /* capacity exceeded in spite of that */
 };
+/* Peaks from now on. */
+void dtp_caching_allocator_reset_peaks(struct dtp_caching_allocator *allocator);
 struct dtp_caching_allocator_state dtp_caching_allocator_look(const struct dtp_caching_allocator *allocator);
 
 /* Segments of one stream's pools. */
@@ -41,15 +43,16 @@ uint64_t dtp_caching_allocator_pool_bytes(const struct dtp_caching_allocator *al
 /* ---- a program's steps ------------------------------------------------------------------------------------------ */
 
 struct dtp_allocator_replay {
-    struct dtp_caching_allocator_state state;
+    struct dtp_caching_allocator_state state; /* peaks are those of the last step */
     uint64_t pool_reserved_bytes[DTP_STREAM_COUNT];
     uint32_t steps;              /* replayed until segments stopped growing, at most DTP_REPLAY_STEPS */
 };
-#define DTP_REPLAY_STEPS 4
+#define DTP_REPLAY_STEPS 6
 
 /* Replays what device buffers do in issue order, step after step. As in training, persistent buffers come first except
- * those of the optimizer, which the first update makes out of what the first backward left. `timeline` says when the
- * bytes of deferred frees (DTP_DEFER) come back; NULL: at once. */
+ * those of the optimizer, which the first update makes out of what the first backward left, and DDP's buckets, which are
+ * laid out anew after the first backward. `timeline` says when the bytes of deferred frees (DTP_DEFER) come back; NULL: at
+ * once. */
 enum dtp_status dtp_allocator_replay(const struct dtp_program *program, const struct dtp_timeline *timeline,
                                      bool expandable_segments, uint64_t capacity_bytes,
                                      struct dtp_allocator_replay *out, struct dtp_faults *faults);
