@@ -3,6 +3,8 @@
 
 #include "backtest_report.h"
 
+#include <sys/stat.h>
+
 #define WORST_ROWS 10
 
 static enum dtp_status write_report(const struct dtp_context *context, const struct dtp_backtest *backtest)
@@ -19,6 +21,13 @@ static enum dtp_status write_report(const struct dtp_context *context, const str
     return DTP_OK;
 }
 
+/* Rows written over the runs that they came from would destroy measurements. */
+static bool is_same_file(const char *one, const char *other)
+{
+    struct stat a, b;
+    return stat(one, &a) == 0 && stat(other, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
 enum dtp_status dtp_command_backtest(const struct dtp_context *context)
 {
     const struct dtp_arguments *a = context->arguments;
@@ -27,6 +36,8 @@ enum dtp_status dtp_command_backtest(const struct dtp_context *context)
     if (a->word_count != 1)
         return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "backtest: %s; write dtplan backtest RUNS.csv",
                          a->word_count ? "takes one table at a time" : "no table of measured runs is named");
+    if (a->output && is_same_file(a->words[0], a->output))
+        return dtp_fault(context->faults, DTP_BAD_INPUT, a->output, 0, "is the table of runs itself; name another for -o");
     enum dtp_status status = dtp_context_catalog(context, &catalog);
     if (status != DTP_OK)
         return status;

@@ -65,28 +65,6 @@ static void *grow(struct reader *reader, void *array, size_t count, size_t most,
 
 /* ---- texts ------------------------------------------------------------------------------------------------------ */
 
-/* Length of the UTF-8 sequence at `c` when it is well-formed (no surrogates, nothing overlong) and no control
- * character (C0, DEL, and C1, which terminals obey too); else 0. */
-static size_t printable_bytes(const unsigned char *c)
-{
-    static const unsigned least[] = {0, 0x20, 0xa0, 0x800, 0x10000};
-    size_t length = *c < 0x80                 ? 1
-                    : *c >= 0xc2 && *c < 0xe0 ? 2
-                    : *c >= 0xe0 && *c < 0xf0 ? 3
-                    : *c >= 0xf0 && *c < 0xf5 ? 4
-                                              : 0;
-    if (!length)
-        return 0;
-    unsigned code = length == 1 ? *c : *c & (0x7fu >> length);
-    for (size_t i = 1; i < length; i++) {
-        if ((c[i] & 0xc0) != 0x80)
-            return 0;
-        code = code << 6 | (c[i] & 0x3fu);
-    }
-    bool surrogate = code >= 0xd800 && code < 0xe000;
-    return code >= least[length] && code != 0x7f && code <= 0x10ffff && !surrogate ? length : 0;
-}
-
 static const char *field(const struct reader *reader, const char *column)
 {
     return dtp_table_text(reader->table, reader->row, dtp_table_column(reader->table, column));
@@ -102,7 +80,7 @@ static void read_text(struct reader *reader, const char *column, char *out, size
         return;
     }
     for (size_t i = 0, step; i < length; i += step)
-        if (!(step = printable_bytes((const unsigned char *)text + i))) {
+        if (!(step = dtp_printable_bytes(text + i))) {
             REFUSE(reader, "byte %zu of %s is a control character or not UTF-8", i + 1, column);
             return;
         }

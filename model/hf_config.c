@@ -436,6 +436,10 @@ enum dtp_status dtp_transformer_parse_hf_config(const char *name, const char *te
     if (bytes > DTP_HF_CONFIG_MAX_BYTES)
         return dtp_fault(faults, DTP_BAD_INPUT, name, 0, "more than %u bytes; no config.json is that large",
                          DTP_HF_CONFIG_MAX_BYTES);
+    if (bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) { /* UTF-8 byte order mark, as in scenario files and tables */
+        text += 3;
+        bytes -= 3;
+    }
     json_error_t error;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (!root && json_error_code(&error) == json_error_out_of_memory)
@@ -461,7 +465,8 @@ enum dtp_status dtp_transformer_read_hf_config(const char *path, struct dtp_tran
     if (!text)
         status = dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "out of memory");
     else if (ferror(file))
-        status = dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "cannot read: %s", strerror(errno));
+        status = dtp_fault(faults, DTP_BAD_INPUT, path, 0, "cannot read: %s%s", strerror(errno),
+                           errno == EISDIR ? "; name the config.json in it" : "");
     else
         status = dtp_transformer_parse_hf_config(path, text, bytes, out, faults);
     free(text);

@@ -1,6 +1,7 @@
 #include "hf_reader.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -111,7 +112,10 @@ static const char *describe(const json_t *value, char *out, size_t bytes)
     case JSON_ARRAY: return "a list";
     case JSON_STRING: snprintf(out, bytes, "\"%.40s\"", json_string_value(value)); return out;
     case JSON_INTEGER: snprintf(out, bytes, "%" JSON_INTEGER_FORMAT, json_integer_value(value)); return out;
-    case JSON_REAL: snprintf(out, bytes, "%.9g", json_real_value(value)); return out;
+    case JSON_REAL: /* 4096.0 is no whole number to Hugging Face either; shown as 4096 the message would deny itself */
+        snprintf(out, bytes, "%.9g%s", json_real_value(value),
+                 nearbyint(json_real_value(value)) == json_real_value(value) ? ".0" : "");
+        return out;
     case JSON_TRUE: return "true";
     case JSON_FALSE: return "false";
     case JSON_NULL: return "null";

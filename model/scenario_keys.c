@@ -234,16 +234,34 @@ static bool apply_number(const struct rule *rule, const char *value, void *field
     return true;
 }
 
-/* Texts reach terminals and file names: no control bytes. */
+/* Names reach terminals, JSON and CSV: whole UTF-8 characters, no controls, not only blanks. */
 static bool is_plain_text(const char *value, size_t most)
 {
-    for (const char *c = value; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+    size_t step;
+    for (const char *c = value; *c; c += step)
+        if (!(step = dtp_printable_bytes(c)))
             return false;
-    return strlen(value) <= most;
+    return strlen(value) <= most && value[strspn(value, " ")];
 }
 
-static void explain(enum dtp_key key, char *why, size_t why_bytes)
+/* Which name of a list is the wrong one. */
+static void explain_strategies(const char *value, char *why, size_t why_bytes)
+{
+    enum dtp_strategy list[DTP_STRATEGY_COUNT], again;
+    size_t count = 0, bytes = strcspn(value, ",");
+    char name[32];
+    while (take_strategy(value, bytes, list, &count) && value[bytes]) {
+        value += bytes + 1;
+        bytes = strcspn(value, ",");
+    }
+    snprintf(name, sizeof name, "%.*s", (int)(bytes < sizeof name ? bytes : sizeof name - 1), value);
+    if (dtp_strategy_parse(name, &again))
+        snprintf(why, why_bytes, "a list of different strategies: '%s' is there twice", name);
+    else
+        snprintf(why, why_bytes, "a list of strategies: '%s' is not one of %s", name, keys[DTP_KEY_strategy].value);
+}
+
+static void explain(enum dtp_key key, const char *value, char *why, size_t why_bytes)
 {
     const struct rule *rule = &rules[key];
     switch (rule->kind) {
@@ -254,12 +272,14 @@ static void explain(enum dtp_key key, char *why, size_t why_bytes)
         break;
     case KIND_NUMBER: snprintf(why, why_bytes, "a number from %.15g to %.15g", rule->minimum, rule->maximum); break;
     case KIND_SWITCH: snprintf(why, why_bytes, "true or false"); break;
-    case KIND_TEXT: snprintf(why, why_bytes, "a text of at most %.0f printable bytes", rule->maximum); break;
+    case KIND_TEXT: snprintf(why, why_bytes, "a text of at most %.0f printable bytes in UTF-8", rule->maximum); break;
     case KIND_PARSED:
         if (!strcmp(keys[key].value, "DTYPE"))
             snprintf(why, why_bytes, "one of fp32|tf32|bf16|fp16|fp8|int8");
         else if (!strcmp(keys[key].value, "MIB"))
             snprintf(why, why_bytes, "a number of MiB above 0 and up to 1048576");
+        else if (key == DTP_KEY_strategy && strchr(value, ','))
+            explain_strategies(value, why, why_bytes);
         else
             snprintf(why, why_bytes, "one of %s", keys[key].value);
         break;
@@ -281,7 +301,7 @@ bool dtp_key_apply(enum dtp_key key, const char *value, struct dtp_draft *draft,
     case KIND_TEXT: applied = is_plain_text(value, (size_t)rule->maximum); break;
     }
     if (!applied)
-        explain(key, why, why_bytes);
+        explain(key, value, why, why_bytes);
     return applied;
 }
 

@@ -108,6 +108,10 @@ static bool base_from_model(struct resolution *r, struct dtp_transformer *out)
     if (is_path(model)) {
         enum dtp_status status = dtp_transformer_read_hf_config(model, out, r->faults);
         worsen(r, status);
+        /* "meta-llama/Llama-3.1-8B", as a model is called on its hub. */
+        const char *last = strrchr(model, '/');
+        if (status != DTP_OK && last && dtp_catalog_model(r->catalog, last + 1, NULL, 0, NULL))
+            refuse(r, DTP_KEY_model, "'%s' without a folder is a preset; leave the folder out", last + 1);
         return status == DTP_OK;
     }
     const struct dtp_transformer *preset =
@@ -318,6 +322,15 @@ static bool choose_hardware(struct resolution *r, struct dtp_cluster *c)
         machine = dtp_catalog_default_machine(r->catalog, gpu);
         if (!machine)
             refuse(r, DTP_KEY_gpu, "the catalogue has no machine for %s; give machine", gpu->key);
+        /* A machine for any GPU joins it by PCIe: a rate several times off, unless it is asked for. */
+        bool joined = gpu->link == DTP_LINK_NVLINK || gpu->link == DTP_LINK_XGMI;
+        if (machine && joined && !machine->gpu_key[0] && machine->link == DTP_LINK_PCIE) {
+            refuse(r, DTP_KEY_gpu,
+                   "%s has links between GPUs, but the catalogue has no machine with them; add one whose gpu_key is %s, or "
+                   "give machine %s to use PCIe",
+                   gpu->key, gpu->key, machine->key);
+            return false;
+        }
     }
     if (!gpu || missing)
         worsen(r, DTP_BAD_INPUT);

@@ -15,6 +15,27 @@ const char *dtp_status_text(enum dtp_status status)
     return "unknown status";
 }
 
+size_t dtp_printable_bytes(const char *text)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    static const unsigned least[] = {0, 0x20, 0xa0, 0x800, 0x10000};
+    size_t length = *c < 0x80                 ? 1
+                    : *c >= 0xc2 && *c < 0xe0 ? 2
+                    : *c >= 0xe0 && *c < 0xf0 ? 3
+                    : *c >= 0xf0 && *c < 0xf5 ? 4
+                                              : 0;
+    if (!length)
+        return 0;
+    unsigned code = length == 1 ? *c : *c & (0x7fu >> length);
+    for (size_t i = 1; i < length; i++) {
+        if ((c[i] & 0xc0) != 0x80)
+            return 0;
+        code = code << 6 | (c[i] & 0x3fu);
+    }
+    bool surrogate = code >= 0xd800 && code < 0xe000;
+    return code >= least[length] && code != 0x7f && code <= 0x10ffff && !surrogate ? length : 0;
+}
+
 /* Messages may carry text from files: what could move a terminal's cursor, or begin a line that is no message, is shown
  * as '?'. C1 controls (U+0080 to U+009F) are two bytes, the first of them C2. */
 static void make_printable(char *text)

@@ -35,6 +35,10 @@ struct dtp_faults {
     char text[DTP_FAULTS_KEPT][DTP_FAULT_TEXT_BYTES]; /* "FILE:LINE: what is wrong; what to do" */
 };
 
+/* Length of the UTF-8 sequence at `text` when it is well-formed (no surrogates, nothing overlong) and no control character
+ * (C0, DEL, and C1, which terminals obey too); else 0. What is kept and printed later consists of these. */
+size_t dtp_printable_bytes(const char *text);
+
 /* Records one fault and returns `status`, so that callers can write `return dtp_fault(...)`. `file` may be NULL (no
  * place), `line` 0 (whole file). Control bytes of the arguments are printed as '?', long texts are cut with "...". */
 enum dtp_status dtp_fault(struct dtp_faults *faults, enum dtp_status status, const char *file, size_t line,

@@ -158,6 +158,24 @@ for line in 2 3 5 6 8; do
     says "bad.ini:$line: "
 done
 
+# A GPU of one's own with NVLink and no machine: PCIe is not assumed silently.
+(head -n 1 <(grep -v '^#' "$source/scenarios/gpus.csv") && grep '^h100-sxm,' "$source/scenarios/gpus.csv") |
+    sed 's/^h100-sxm,/mine,/' >mine.csv
+expect 2 --params 1e9 --gpus 8 --gpu mine --catalog mine.csv
+says "give machine pcie-box to use PCIe"
+expect 0 --params 1e9 --gpus 8 --gpu mine --machine pcie-box --catalog mine.csv
+# A model as its hub calls it.
+expect 2 --model meta-llama/Llama-3.1-8B
+says "'Llama-3.1-8B' without a folder is a preset"
+expect 2 --model ./
+says "name the config.json in it"
+# Measurements are not written over.
+cp -- rows.csv same.csv
+ln -s same.csv also-same.csv
+expect 2 backtest same.csv -o also-same.csv
+says "is the table of runs itself"
+cmp -s rows.csv same.csv || failed "backtest -o wrote over the table of runs"
+
 # ---- five hostile uses -------------------------------------------------------------------------------------------------
 
 # Escape sequences and line ends in arguments do not reach the terminal.

@@ -122,6 +122,10 @@ static void test_bad_values_are_refused_where_they_stand(void **state)
                  {"params", "-7e9", "number from"},
                  {"params", "inf", "number from"},
                  {"strategy", "zero4", "one of ddp|zero1"},
+                 {"strategy", "ddp,zero1,ddp", "'ddp' is there twice"},
+                 {"strategy", "ddp,no_shard", "'no_shard' is there twice"}, /* the same by another name */
+                 {"strategy", "ddp,,zero1", "'' is not one of ddp|zero1"},
+                 {"strategy", "zero1,zero9", "'zero9' is not one of ddp|zero1"},
                  {"compile", "maybe", "true or false"},
                  {"param_dtype", "int4", "fp32|tf32"},
                  {"precision", "bf17", "one of fp32|bf16-mixed"},
@@ -129,6 +133,9 @@ static void test_bad_values_are_refused_where_they_stand(void **state)
                  {"seq", "0", "whole number"},
                  {"oversubscription", "0.5", "number from 1"},
                  {"name", "a\033[2Jb", "printable"},
+                 {"name", "a\xc2\x9b" "2Jb", "printable"}, /* the same to a terminal */
+                 {"name", "a\xff", "UTF-8"},
+                 {"name", "  ", "printable"},
                  {"ddp_bucket_mib", "0", "MiB"},
                  {"gpu", "", "has no value"},
                  {"gpu", NULL, "has no value"},
