@@ -9,10 +9,12 @@
 
 #include "memory_instant.h"
 
-uint64_t dtp_allocator_reserved_bytes(const struct dtp_memory_job *job, uint64_t allocated_peak_bytes);
+/* Each adds what it returns to the chain, part by part. */
+uint64_t dtp_allocator_reserved_bytes(const struct dtp_memory_job *job, uint64_t allocated_peak_bytes,
+                                      struct dtp_part_chain *chain);
 /* CUDA context with the modules a training step loads. */
-uint64_t dtp_context_bytes(const struct dtp_memory_job *job);
+uint64_t dtp_context_bytes(struct dtp_part_chain *chain);
 /* NCCL's kernels and the buffers of every communicator the strategy opens. */
-uint64_t dtp_nccl_bytes(const struct dtp_memory_job *job);
+uint64_t dtp_nccl_bytes(const struct dtp_memory_job *job, struct dtp_part_chain *chain);
 
 #endif

@@ -1,6 +1,5 @@
 /* Memory of a plan: state at rest, the instants that can be the peak, and what allocator and driver put on top. */
 #include "allocator.h"
-#include "bytes.h"
 #include "closed_form.h"
 #include "memory_instant.h"
 
@@ -9,28 +8,45 @@
 /* cuBLAS workspace per handle and stream, from the caching allocator: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB
  * + 8 x 16 KiB (CublasHandlePool.cpp). Forward's thread and autograd's each have one. RoPE's fp32 tables of sine and
  * cosine and the micro-step's 64-bit tokens ride along. */
-static uint64_t workspace_bytes(const struct dtp_memory_job *job)
+static void add_workspace(const struct dtp_memory_job *job, struct dtp_instant *instant)
 {
     const struct dtp_transformer *t = job->transformer;
     bool large =
         job->cluster->gpu.architecture == DTP_GPU_HOPPER || job->cluster->gpu.architecture == DTP_GPU_BLACKWELL;
     uint64_t cublas = large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
-    uint64_t rope = t->position == DTP_POSITION_ROPE ? dtp_bytes_product(4 * t->head_dim, job->plan->sequence) : 0;
-    uint64_t handles = job->plan->runtime == DTP_RUNTIME_DTPLAN ? 1 : 2;
-    return handles * cublas + rope + dtp_tokens_bytes(job, 8);
+    dtp_instant_add(instant, DTP_TERM_CUBLAS, job->plan->runtime == DTP_RUNTIME_DTPLAN ? 1 : 2, 1, cublas);
+    if (t->position == DTP_POSITION_ROPE)
+        dtp_instant_add(instant, DTP_TERM_ROPE_TABLES, 1, job->plan->sequence, 4 * t->head_dim);
+    dtp_instant_add_tokens(job, instant, DTP_TERM_TOKEN_IDS, 1, 8);
 }
 
-/* Transformer Engine's casts of the matmul weights, by rows and by columns, 1 byte each, cached over the micro-steps; of
- * sharded weights only the unit in use and the one being gathered have any. */
-static uint64_t fp8_weight_bytes(const struct dtp_memory_job *job)
+/* Transformer Engine's casts of the matmul weights, by rows and by columns, 1 byte each, cached over the micro-steps;
+ * of sharded weights only the unit in use and the one being gathered have any. */
+static void add_fp8_casts(const struct dtp_memory_job *job, struct dtp_instant *instant)
 {
     if (!dtp_plan_keeps_fp8(job->plan))
-        return 0;
+        return;
     const struct dtp_units *u = &job->units;
     uint64_t layers = job->transformer->layers, two_units = 2 * u->layers_per_unit;
     if (dtp_plan_shards_params(job->plan) && u->count && two_units < layers)
         layers = two_units;
-    return 2 * layers * u->layer_matmul;
+    dtp_instant_add(instant, DTP_TERM_FP8_CASTS, 2 * layers, u->layer_matmul, 1);
+}
+
+/* Parameters, optimizer state, workspaces: what every instant of a step has. */
+static struct dtp_instant at_rest(const struct dtp_memory_job *job)
+{
+    struct dtp_instant instant = {.chain.record = job->record};
+    bool params = dtp_plan_shards_params(job->plan), optimizer = dtp_plan_shards_optimizer(job->plan);
+    dtp_instant_add(&instant, params ? DTP_TERM_PARAMS_SHARD : DTP_TERM_PARAMS, 1, job->state.params_elements,
+                    job->bytes.params);
+    dtp_instant_add(&instant, optimizer ? DTP_TERM_MOMENTS_SHARD : DTP_TERM_MOMENTS, 1, job->state.optimizer_elements,
+                    job->bytes.moments);
+    dtp_instant_add(&instant, optimizer ? DTP_TERM_MASTER_SHARD : DTP_TERM_MASTER, 1, job->state.optimizer_elements,
+                    job->bytes.master);
+    add_fp8_casts(job, &instant);
+    add_workspace(job, &instant);
+    return instant;
 }
 
 /* Parameters, and DDP's buckets or Megatron's gradient buffer where they are made at construction. cuBLAS workspaces
@@ -41,7 +57,7 @@ static uint64_t after_init_bytes(const struct dtp_memory_job *job)
     bool buckets = plan->runtime == DTP_RUNTIME_TORCH && job->cluster->gpus > 1 && !dtp_plan_shards_params(plan);
     bool buffer = plan->runtime == DTP_RUNTIME_MEGATRON || plan->runtime == DTP_RUNTIME_DTPLAN;
     uint64_t grads = buckets ? job->bytes.grads * job->units.total : buffer ? job->state.grads : 0;
-    return job->state.params + grads + job->workspace;
+    return job->state.params + grads + job->at_rest.bytes[DTP_OWNER_WORKSPACE];
 }
 
 static uint64_t largest_of(const struct dtp_memory *memory, enum dtp_owner owner)
@@ -79,34 +95,61 @@ static enum dtp_verdict verdict_of(const struct dtp_memory *memory)
                                                                                     : DTP_VERDICT_FITS;
 }
 
-void dtp_closed_form_memory(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                            const struct dtp_plan *plan, struct dtp_memory *out)
+/* What stands on top of the tensors, and beside the GPU. */
+static void beyond_tensors(struct dtp_memory_job *job)
 {
-    struct dtp_memory_job job = {.transformer = transformer,
-                                 .cluster = cluster,
-                                 .plan = plan,
-                                 .tokens = dtp_bytes_product(plan->micro_batch, plan->sequence),
-                                 .out = out};
+    struct dtp_memory *out = job->out;
+    const struct dtp_cluster *cluster = job->cluster;
+    uint64_t gpus = cluster->gpus < cluster->gpus_per_node ? cluster->gpus : cluster->gpus_per_node;
+    struct dtp_part_chain reserved = {.record = job->record}, driver = {.record = job->record};
+    out->after_init_bytes = after_init_bytes(job);
+    out->reserved_peak_bytes = dtp_allocator_reserved_bytes(job, out->allocated_peak_bytes, &reserved);
+    out->context_bytes = dtp_context_bytes(&driver);
+    out->nccl_bytes = dtp_nccl_bytes(job, &driver);
+    out->device_peak_bytes = out->reserved_peak_bytes + out->context_bytes + out->nccl_bytes;
+    out->capacity_bytes = cluster->gpu.memory_bytes;
+    out->host_bytes = gpus * job->state.host;
+    out->nvme_bytes = gpus * job->state.nvme;
+    out->verdict = verdict_of(out);
+    if (!job->record)
+        return;
+    job->record->node_gpus = gpus;
+    job->record->newest[DTP_ACCOUNT_PEAK] = job->phase_newest[out->peak_phase];
+    job->record->newest[DTP_ACCOUNT_RESERVED] = reserved.newest;
+    job->record->newest[DTP_ACCOUNT_DRIVER] = driver.newest;
+    job->record->newest[DTP_ACCOUNT_HOST] = job->state.host_chain.newest;
+    job->record->newest[DTP_ACCOUNT_NVME] = job->state.nvme_chain.newest;
+}
+
+void dtp_closed_form_memory_parts(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                  const struct dtp_plan *plan, struct dtp_memory *out, struct dtp_memory_parts *parts)
+{
+    struct dtp_memory_job job; /* 1 KiB: to clear what is about to be written takes a tenth of the whole call */
+    job.transformer = transformer;
+    job.cluster = cluster;
+    job.plan = plan;
+    job.tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
+    job.compute_stream_peak = 0;
+    job.out = out;
+    job.record = parts;
     *out = (struct dtp_memory){0};
+    if (parts)
+        parts->count = 0;
     dtp_activations_count(transformer, cluster, plan, &job.activations);
     dtp_units_count(transformer, cluster, plan, &job.units);
     dtp_element_bytes_count(plan, &job.bytes);
-    dtp_state_bytes_count(transformer, &job.units, plan, &job.state);
-    job.workspace = workspace_bytes(&job);
-    job.fp8_weights = fp8_weight_bytes(&job);
+    dtp_state_bytes_count(transformer, &job.units, plan, &job.bytes, parts, &job.state);
+    job.at_rest = at_rest(&job);
     if (dtp_plan_shards_params(plan))
         dtp_memory_gathered(&job);
     else
         dtp_memory_replicated(&job);
     summarise(out);
-    uint64_t gpus = cluster->gpus < cluster->gpus_per_node ? cluster->gpus : cluster->gpus_per_node;
-    out->after_init_bytes = after_init_bytes(&job);
-    out->reserved_peak_bytes = dtp_allocator_reserved_bytes(&job, out->allocated_peak_bytes);
-    out->context_bytes = dtp_context_bytes(&job);
-    out->nccl_bytes = dtp_nccl_bytes(&job);
-    out->device_peak_bytes = out->reserved_peak_bytes + out->context_bytes + out->nccl_bytes;
-    out->capacity_bytes = cluster->gpu.memory_bytes;
-    out->host_bytes = gpus * job.state.host;
-    out->nvme_bytes = gpus * job.state.nvme;
-    out->verdict = verdict_of(out);
+    beyond_tensors(&job);
+}
+
+void dtp_closed_form_memory(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                            const struct dtp_plan *plan, struct dtp_memory *out)
+{
+    dtp_closed_form_memory_parts(transformer, cluster, plan, out, NULL);
 }

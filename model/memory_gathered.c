@@ -12,22 +12,14 @@
  *   after i   U(i) freed, input of i+1 freed, input of i made [r P] beside c P of gradients, gradients freed, output
  *             g P/N stays as .grad
  *   root      last: gradients of embedding and head in c, then its reduce-scatter input r R */
-#include "bytes.h"
 #include "memory_instant.h"
 
-#define ZERO3_LIVE 1000000000u   /* stage3_max_live_parameters, elements */
+#define ZERO3_LIVE 1000000000u   /* stage3_max_live_parameters, and sub_group_size: elements */
 #define ZERO3_PREFETCH 50000000u /* stage3_prefetch_bucket_size */
-#define ZERO3_BUCKET 500000000u  /* reduce_bucket_size */
 
 static uint64_t smaller(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
-}
-
-/* Elements of one unit of layers, and of the first `units` of them. */
-static uint64_t unit_elements(const struct dtp_memory_job *job, uint64_t layers)
-{
-    return layers * job->units.layer;
 }
 
 static uint64_t layers_before(const struct dtp_memory_job *job, uint64_t unit)
@@ -40,47 +32,10 @@ static uint64_t layers_in(const struct dtp_memory_job *job, uint64_t unit)
     return unit + 1 == job->units.count ? job->units.last_unit_layers : job->units.layers_per_unit;
 }
 
-/* FSDP2 pads each parameter to equal shards, in flat buffers and in what is copied out of them. */
-static bool pads(const struct dtp_memory_job *job)
+/* Layers whose units come after `unit`. */
+static uint64_t layers_above(const struct dtp_memory_job *job, uint64_t unit)
 {
-    return job->plan->runtime == DTP_RUNTIME_TORCH && !job->plan->fsdp1;
-}
-
-/* Gathered bytes of `layers` layers: matrices in the dtype on the wire (fp8 all-gather: 1), the rest in compute. */
-static uint64_t gathered_bytes(const struct dtp_memory_job *job, uint64_t layers)
-{
-    const struct dtp_units *u = &job->units;
-    if (pads(job))
-        return layers * u->ranks *
-               (u->layer_matmul_shard * job->bytes.gathered + (u->layer_shard - u->layer_matmul_shard) * job->bytes.compute);
-    return layers * (u->layer_matmul * job->bytes.gathered + (u->layer - u->layer_matmul) * job->bytes.compute);
-}
-
-static uint64_t root_bytes(const struct dtp_memory_job *job)
-{
-    const struct dtp_units *u = &job->units;
-    uint64_t root = pads(job) ? u->root_shard * u->ranks : u->root, layer = pads(job) ? u->layer_shard * u->ranks : u->layer;
-    if (u->count)
-        return root * job->bytes.compute;
-    uint64_t layers = job->transformer->layers;
-    return gathered_bytes(job, layers) + (root - layers * layer) * job->bytes.compute;
-}
-
-/* Input of the reduce-scatter of a unit of `layers` layers, and of the root. */
-static uint64_t scatter_bytes(const struct dtp_memory_job *job, uint64_t layers)
-{
-    return layers * job->bytes.reduce * (pads(job) ? job->units.layer_shard * job->units.ranks : job->units.layer);
-}
-
-static uint64_t root_scatter_bytes(const struct dtp_memory_job *job)
-{
-    return job->bytes.reduce * (pads(job) ? job->units.root_shard * job->units.ranks : job->units.root);
-}
-
-/* The shard cast to the wire's dtype before it is gathered; none where it is stored in that dtype. */
-static uint64_t cast_bytes(const struct dtp_memory_job *job, uint64_t gathered)
-{
-    return job->bytes.params == job->bytes.compute ? 0 : gathered / job->units.ranks;
+    return job->transformer->layers - layers_before(job, unit) - layers_in(job, unit);
 }
 
 static bool keeps_weights(const struct dtp_memory_job *job)
@@ -94,178 +49,281 @@ static bool copies_out(const struct dtp_memory_job *job)
     return job->plan->runtime == DTP_RUNTIME_TORCH && !job->plan->fsdp1;
 }
 
-/* The stored shard on its way up from the host (CPUOffloadPolicy), on the device until it has been cast. */
-static uint64_t uploaded_bytes(const struct dtp_memory_job *job, uint64_t elements)
+/* ---- gathered weights ------------------------------------------------------------------------------------------ */
+
+/* The same elements stand as weights or in the flat buffer that they are gathered into. */
+struct gathered_terms {
+    enum dtp_memory_term layers, fp8, root;
+};
+static const struct gathered_terms weights = {DTP_TERM_GATHERED_LAYERS, DTP_TERM_GATHERED_FP8, DTP_TERM_GATHERED_ROOT};
+static const struct gathered_terms flat = {DTP_TERM_FLAT_LAYERS, DTP_TERM_FLAT_FP8, DTP_TERM_FLAT_ROOT};
+
+/* Elements of a layer, of its matrices and of the root as they are gathered and reduced: FSDP2 pads each parameter to
+ * equal shards, in flat buffers and in what is copied out of them. */
+static uint64_t layer_elements(const struct dtp_memory_job *job)
 {
-    bool offloaded = job->plan->runtime == DTP_RUNTIME_TORCH && job->plan->offload == DTP_OFFLOAD_PARAMS;
-    return offloaded ? dtp_divide_up(elements * job->bytes.params, job->units.ranks) : 0;
+    return copies_out(job) ? job->units.layer_shard * job->units.ranks : job->units.layer;
 }
 
-/* Gradients kept whole between micro-steps when they are not reduced in each: FSDP2 in the reduce dtype, FSDP1 as they
- * are made. */
-static uint64_t accumulated_bytes(const struct dtp_memory_job *job, uint64_t elements)
+static uint64_t matrix_elements(const struct dtp_memory_job *job)
 {
-    uint64_t each = job->plan->fsdp1 ? job->bytes.compute : job->bytes.reduce;
-    return job->plan->accumulate > 1 && !job->plan->accumulate_sync ? elements * each : 0;
+    return copies_out(job) ? job->units.layer_matmul_shard * job->units.ranks : job->units.layer_matmul;
 }
 
-/* Sharded gradients that stand before the last micro-step's backward. */
-static uint64_t standing_gradients(const struct dtp_memory_job *job)
+static uint64_t root_elements(const struct dtp_memory_job *job)
 {
-    bool synced = job->plan->accumulate > 1 && job->plan->accumulate_sync;
-    return accumulated_bytes(job, job->units.total) + (synced ? job->state.grads : 0);
+    return copies_out(job) ? job->units.root_shard * job->units.ranks : job->units.root;
 }
 
-static uint64_t all_activations(const struct dtp_memory_job *job)
+/* Weights of `layers` layers: matrices in the dtype on the wire (fp8 all-gather: 1 byte), the rest in compute. */
+static void add_layers(const struct dtp_memory_job *job, struct dtp_instant *instant,
+                       const struct gathered_terms *terms, uint64_t layers)
 {
-    return dtp_saved_activations(job, job->transformer->layers) + dtp_tokens_bytes(job, job->activations.head);
+    dtp_instant_add(instant, terms->layers, layers, layer_elements(job), job->bytes.compute);
+    if (job->bytes.gathered != job->bytes.compute)
+        dtp_instant_take(instant, terms->fp8, layers, matrix_elements(job), job->bytes.compute - job->bytes.gathered);
 }
 
-static void add_other_stream(struct dtp_instant *instant, enum dtp_owner owner, uint64_t bytes)
+/* Embeddings, final norm and head; without units the layers too. */
+static void add_root(const struct dtp_memory_job *job, struct dtp_instant *instant, const struct gathered_terms *terms)
 {
-    instant->bytes[owner] += bytes;
-    instant->other_streams += bytes;
+    uint64_t layers = job->units.count ? 0 : job->transformer->layers;
+    if (layers)
+        add_layers(job, instant, terms, layers);
+    dtp_instant_add(instant, terms->root, 1, root_elements(job) - layers * layer_elements(job), job->bytes.compute);
+}
+
+/* All layers where they stay gathered after forward; without units they are in the root. */
+static void add_kept_layers(const struct dtp_memory_job *job, struct dtp_instant *instant)
+{
+    if (keeps_weights(job) && job->units.count)
+        add_layers(job, instant, &weights, job->transformer->layers);
+}
+
+/* Rank's part of what stands in the flat buffer, cast to the wire's dtype before it is gathered; none where it is
+ * stored in that dtype. */
+static void add_cast_shard(const struct dtp_memory_job *job, struct dtp_instant *instant)
+{
+    if (job->bytes.params != job->bytes.compute)
+        dtp_instant_add(instant, DTP_TERM_CAST_SHARD, 1, 1, instant->bytes[DTP_OWNER_GATHER] / job->units.ranks);
+}
+
+/* The root's stored shard on its way up from the host (CPUOffloadPolicy), on the device until it has been cast. */
+static void add_uploaded_shard(const struct dtp_memory_job *job, struct dtp_instant *instant)
+{
+    if (job->plan->offload == DTP_OFFLOAD_PARAMS)
+        dtp_instant_add(instant, DTP_TERM_UPLOADED_SHARD, 1, 1,
+                        dtp_divide_up(job->units.root * job->bytes.params, job->units.ranks));
+}
+
+/* FSDP2 gathers on a stream of its own. Called once, when all of the gather buffers have been added. */
+static void gather_elsewhere(const struct dtp_memory_job *job, struct dtp_instant *instant)
+{
+    if (copies_out(job))
+        instant->other_streams += instant->bytes[DTP_OWNER_GATHER];
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------------------- */
+
+/* Gradients are kept whole between micro-steps when they are not reduced in each. */
+static bool accumulates_whole(const struct dtp_memory_job *job)
+{
+    return job->plan->accumulate > 1 && !job->plan->accumulate_sync;
+}
+
+/* FSDP2, ZeRO-3 and ours keep them in the reduce dtype, FSDP1 as they are made. */
+static void add_whole_gradients(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t elements)
+{
+    if (!accumulates_whole(job))
+        return;
+    if (job->plan->fsdp1)
+        dtp_instant_add(instant, DTP_TERM_GRADS_AS_MADE, 1, elements, job->bytes.compute);
+    else
+        dtp_instant_add(instant, DTP_TERM_GRADS_WHOLE, 1, elements, job->bytes.reduce);
+}
+
+static void add_sharded_gradients(const struct dtp_memory_job *job, struct dtp_instant *instant)
+{
+    dtp_instant_add(instant, DTP_TERM_GRADS_SHARD, 1, job->state.grads_elements, job->bytes.grads);
+}
+
+static bool accumulates_shards(const struct dtp_memory_job *job)
+{
+    return job->plan->accumulate > 1 && job->plan->accumulate_sync;
+}
+
+/* State at rest and the gradients that stand before the last micro-step's backward. */
+static struct dtp_instant before_backward(const struct dtp_memory_job *job)
+{
+    struct dtp_instant instant = job->at_rest;
+    add_whole_gradients(job, &instant, job->units.total);
+    if (accumulates_shards(job))
+        add_sharded_gradients(job, &instant);
+    return instant;
+}
+
+/* FSDP: state at rest and gradients when the last `layers` layers have been reduced in the last micro-step. They are
+ * outputs of the reduce stream, unless whole gradients are accumulated on the compute stream. */
+static struct dtp_instant in_backward(const struct dtp_memory_job *job, uint64_t layers)
+{
+    struct dtp_instant instant = job->at_rest;
+    if (accumulates_shards(job)) { /* already there; only the newest output stands beside them until it is added */
+        add_sharded_gradients(job, &instant);
+    } else {
+        add_whole_gradients(job, &instant, job->units.total - layers * job->units.layer);
+        if (job->state.grads_elements)
+            dtp_instant_add(&instant, DTP_TERM_GRADS_REDUCED, layers, job->units.layer_shard, job->bytes.grads);
+    }
+    if (!accumulates_whole(job))
+        instant.other_streams += instant.bytes[DTP_OWNER_GRADS];
+    return instant;
+}
+
+/* Gradients as autograd makes them. */
+static void add_made(const struct dtp_memory_job *job, struct dtp_instant *instant, enum dtp_memory_term term,
+                     uint64_t count, uint64_t elements)
+{
+    dtp_instant_add(instant, term, count, elements, job->bytes.compute);
+}
+
+static void add_reduce_input(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layers)
+{
+    dtp_instant_add(instant, DTP_TERM_REDUCE_INPUT, layers, layer_elements(job), job->bytes.reduce);
 }
 
 /* ---- FSDP ------------------------------------------------------------------------------------------------------ */
 
-/* Start of forward: the root's flat buffer beside the weights copied out of it and the shard it was cast from. End of forward: root, the last unit's
- * flat buffer, logits, all activations. */
+/* Start of forward: the root's flat buffer beside the weights copied out of it; a cast shard has gone by then, unless
+ * it was uploaded. End of forward: root, the last unit's flat buffer (a single unit's stays as well), all activations,
+ * and logits where the model makes them: head and loss in chunks come after it. */
 static void fsdp_forward(struct dtp_memory_job *job)
 {
-    uint64_t root = root_bytes(job), unit = gathered_bytes(job, job->units.layers_per_unit);
-    bool uploads = job->plan->offload != DTP_OFFLOAD_NONE;
-    struct dtp_instant instant = dtp_instant_at_rest(job);
-    instant.bytes[DTP_OWNER_GRADS] = standing_gradients(job);
-    instant.bytes[DTP_OWNER_WEIGHTS] = root;
-    struct dtp_instant start = instant;
-    if (copies_out(job)) /* a cast shard that was not uploaded has gone when the weights are copied out */
-        add_other_stream(&start, DTP_OWNER_GATHER,
-                         root + (uploads ? cast_bytes(job, root) + uploaded_bytes(job, job->units.root) : 0));
+    struct dtp_instant end = before_backward(job);
+    add_root(job, &end, &weights);
+    struct dtp_instant start = end;
+    if (copies_out(job)) {
+        add_root(job, &start, &flat);
+        if (job->plan->offload != DTP_OFFLOAD_NONE) {
+            add_cast_shard(job, &start);
+            add_uploaded_shard(job, &start);
+        }
+        if (job->units.count)
+            add_layers(job, &end, &flat, job->units.layers_per_unit);
+        else
+            add_root(job, &end, &flat);
+    }
+    gather_elsewhere(job, &start);
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &start);
 
-    if (keeps_weights(job))
-        instant.bytes[DTP_OWNER_WEIGHTS] += job->units.count ? gathered_bytes(job, job->transformer->layers) : 0;
-    if (copies_out(job)) /* a single unit's buffer stays to the end as well */
-        add_other_stream(&instant, DTP_OWNER_GATHER, job->units.count ? unit : root);
-    if (dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED) /* the model's forward ends without logits */
-        job->activations.logits = 0;
-    instant.bytes[DTP_OWNER_ACTIVATIONS] = all_activations(job);
-    instant.bytes[DTP_OWNER_LOGITS] = dtp_tokens_bytes(job, job->activations.logits);
-    dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &instant);
+    add_kept_layers(job, &end);
+    gather_elsewhere(job, &end);
+    dtp_add_all_saved(job, &end);
+    if (dtp_plan_loss(job->plan) != DTP_LOSS_CHUNKED)
+        dtp_instant_add_tokens(job, &end, DTP_TERM_LOGITS, 1, job->activations.logits);
+    dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &end);
 }
 
 static void fsdp_loss(struct dtp_memory_job *job)
 {
     bool chunked = dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED;
-    struct dtp_instant instant = dtp_instant_at_rest(job);
-    instant.bytes[DTP_OWNER_GRADS] = standing_gradients(job);
-    instant.bytes[DTP_OWNER_ACTIVATIONS] = all_activations(job);
-    instant.bytes[DTP_OWNER_LOGITS] = dtp_tokens_bytes(job, job->activations.loss);
-    if (keeps_weights(job) && job->units.count)
-        instant.bytes[DTP_OWNER_WEIGHTS] = gathered_bytes(job, job->transformer->layers);
+    struct dtp_instant instant = before_backward(job);
+    dtp_add_all_saved(job, &instant);
+    dtp_instant_add_tokens(job, &instant, DTP_TERM_LOSS, 1, job->activations.loss);
+    add_kept_layers(job, &instant);
     /* FSDP1 never frees its root after forward; FSDP2 not when it was left to decide */
     if (keeps_weights(job) || chunked || job->plan->fsdp1 || job->plan->keep_root)
-        instant.bytes[DTP_OWNER_WEIGHTS] += root_bytes(job);
+        add_root(job, &instant, &weights);
     if (chunked)
-        instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * job->units.embedding;
+        add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
     dtp_memory_consider(job, DTP_PHASE_LOSS, &instant);
 }
 
-/* Backward of the head: the root gathered again (flat buffer and copy); then the next unit's flat buffer, first with
- * the cast shard it is gathered from, then with the head's gradient and the hidden one. */
+/* Backward of the head gathers again: first the root, then the next unit's flat buffer with the cast shard that it is
+ * gathered from, whichever is more. */
+static void add_gathering(const struct dtp_memory_job *job, struct dtp_instant *instant)
+{
+    struct dtp_instant root = *instant, unit = *instant;
+    add_root(job, &root, &flat);
+    if (job->plan->prefetch) {
+        add_layers(job, &unit, &flat, job->units.layers_per_unit);
+        add_cast_shard(job, &unit);
+    }
+    bool again = root.bytes[DTP_OWNER_GATHER] > unit.bytes[DTP_OWNER_GATHER] && !job->plan->keep_root;
+    *instant = again ? root : unit;
+    gather_elsewhere(job, instant);
+}
+
+/* Backward of the head: the root gathered again (flat buffer and copy); then the next unit's flat buffer, with the
+ * head's gradient and the hidden one. */
 static void fsdp_head(struct dtp_memory_job *job)
 {
-    uint64_t root = root_bytes(job), unit = gathered_bytes(job, job->units.layers_per_unit);
-    struct dtp_instant instant = dtp_instant_at_rest(job);
-    instant.bytes[DTP_OWNER_GRADS] = standing_gradients(job);
-    instant.bytes[DTP_OWNER_ACTIVATIONS] = all_activations(job);
-    instant.bytes[DTP_OWNER_LOGITS] = dtp_tokens_bytes(job, job->activations.logits_gradient);
-    instant.bytes[DTP_OWNER_WEIGHTS] = root;
-    if (dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED) /* the head's gradient was made in forward */
-        instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * job->units.embedding;
-    if (keeps_weights(job) && job->units.count)
-        instant.bytes[DTP_OWNER_WEIGHTS] += gathered_bytes(job, job->transformer->layers);
+    struct dtp_instant instant = before_backward(job);
+    dtp_add_all_saved(job, &instant);
+    dtp_instant_add_tokens(job, &instant, DTP_TERM_LOGITS_GRADIENT, 1, job->activations.logits_gradient);
+    add_root(job, &instant, &weights);
+    add_kept_layers(job, &instant);
+    bool chunked = dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED; /* the head's gradient was made in forward */
+    if (chunked)
+        add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
     struct dtp_instant gathering = instant;
-    if (!job->plan->prefetch)
-        unit = 0;
     if (copies_out(job) && !keeps_weights(job)) {
-        uint64_t cast = unit + cast_bytes(job, unit);
-        bool again = root > cast && !job->plan->keep_root;
-        add_other_stream(&gathering, DTP_OWNER_GATHER, again ? root : cast);
-        add_other_stream(&instant, DTP_OWNER_GATHER, unit);
+        add_gathering(job, &gathering);
+        if (job->plan->prefetch)
+            add_layers(job, &instant, &flat, job->units.layers_per_unit);
+        gather_elsewhere(job, &instant);
     }
-    instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * job->units.embedding;
-    instant.bytes[DTP_OWNER_WORKSPACE] += dtp_tokens_bytes(job, job->activations.gradient);
+    if (!chunked)
+        add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
+    dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
     dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &gathering);
     dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &instant);
-}
-
-/* Gradients at rest when the last `above` units have been reduced (last micro-step), `layers` layers in all. */
-static uint64_t fsdp_resting_gradients(const struct dtp_memory_job *job, uint64_t layers)
-{
-    uint64_t reduced = job->state.grads ? layers * job->units.layer_shard * job->bytes.grads : 0;
-    bool synced = job->plan->accumulate > 1 && job->plan->accumulate_sync;
-    if (synced) /* already there; only the newest output stands beside them until it is added */
-        return job->state.grads;
-    return accumulated_bytes(job, job->units.total - unit_elements(job, layers)) + reduced;
-}
-
-/* They are outputs of the reduce stream, unless whole gradients are accumulated on the compute stream. */
-static void add_resting_gradients(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layers)
-{
-    instant->bytes[DTP_OWNER_GRADS] = fsdp_resting_gradients(job, layers);
-    if (!accumulated_bytes(job, 1))
-        instant->other_streams += instant->bytes[DTP_OWNER_GRADS];
 }
 
 /* Worst instant in the backward of unit `unit` when `finished` of its layers have gone through. */
 static void fsdp_unit(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit, uint64_t finished)
 {
     const struct dtp_units *u = &job->units;
-    uint64_t layer = layers_before(job, unit) + layers_in(job, unit) - 1 - finished; /* in backward now */
-    uint64_t above = job->transformer->layers - layers_before(job, unit) - layers_in(job, unit);
-    struct dtp_instant instant = dtp_instant_at_rest(job);
-    add_resting_gradients(job, &instant, above);
-    instant.bytes[DTP_OWNER_ACTIVATIONS] =
-        dtp_saved_activations(job, layer + 1) + dtp_recomputed_activations(job, layer);
-    uint64_t kept = keeps_weights(job) ? layers_before(job, unit) + layers_in(job, unit) : layers_in(job, unit);
-    instant.bytes[DTP_OWNER_WEIGHTS] = root_bytes(job) + gathered_bytes(job, kept);
-    uint64_t next = unit && !keeps_weights(job) && job->plan->prefetch ? gathered_bytes(job, u->layers_per_unit) : 0;
-    if (copies_out(job))
-        add_other_stream(&instant, DTP_OWNER_GATHER, next);
-    else
-        instant.bytes[DTP_OWNER_GATHER] += next;
-    instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * (u->embedding + unit_elements(job, finished) + u->down);
+    uint64_t end = layers_before(job, unit) + layers_in(job, unit);
+    struct dtp_instant instant = in_backward(job, layers_above(job, unit));
+    dtp_add_layer_backward(job, &instant, end - 1 - finished);
+    add_root(job, &instant, &weights);
+    add_layers(job, &instant, &weights, keeps_weights(job) ? end : layers_in(job, unit));
+    if (unit && !keeps_weights(job) && job->plan->prefetch)
+        add_layers(job, &instant, &flat, u->layers_per_unit);
+    gather_elsewhere(job, &instant);
+    add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, u->embedding);
+    add_made(job, &instant, DTP_TERM_LAYER_GRADIENTS, finished, u->layer);
+    add_made(job, &instant, DTP_TERM_DOWN_GRADIENT, 1, u->down);
     if (unit + 1 < u->count)
-        instant.bytes[DTP_OWNER_REDUCE] += scatter_bytes(job, layers_in(job, unit + 1));
-    instant.bytes[DTP_OWNER_WORKSPACE] += dtp_backward_workspace(job);
+        add_reduce_input(job, &instant, layers_in(job, unit + 1));
     dtp_memory_consider(job, phase, &instant);
 }
 
 /* Unit `unit` is reduced: its gradients in c and, beside them, the reduce-scatter input. FSDP1 concatenates its views'
- * gradients into a flat one first, so they stand twice. */
+ * gradients into a flat one first, so they stand twice; FSDP2's accumulated ones have taken the new ones in before, and
+ * stand in their place. */
 static void fsdp_reduce(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit)
 {
     const struct dtp_units *u = &job->units;
-    uint64_t elements = unit_elements(job, layers_in(job, unit));
-    uint64_t above = job->transformer->layers - layers_before(job, unit) - layers_in(job, unit);
-    struct dtp_instant instant = dtp_instant_at_rest(job);
-    add_resting_gradients(job, &instant, above);
-    instant.bytes[DTP_OWNER_ACTIVATIONS] = dtp_saved_activations(job, layers_before(job, unit));
-    instant.bytes[DTP_OWNER_WEIGHTS] = root_bytes(job);
-    if (keeps_weights(job) || !copies_out(job))
-        instant.bytes[DTP_OWNER_WEIGHTS] += gathered_bytes(job, layers_before(job, unit));
-    if (!keeps_weights(job) && !copies_out(job))
-        instant.bytes[DTP_OWNER_WEIGHTS] = root_bytes(job) + gathered_bytes(job, (unit ? 2 : 1) * u->layers_per_unit);
-    else if (unit && !keeps_weights(job) && job->plan->prefetch)
-        add_other_stream(&instant, DTP_OWNER_GATHER, gathered_bytes(job, u->layers_per_unit));
-    /* accumulated ones have taken the gradients in before, and stand in their place */
-    uint64_t copies = job->plan->fsdp1 ? 2 : accumulated_bytes(job, 1) ? 0 : 1;
-    bool cast = !job->plan->fsdp1 || job->bytes.reduce != job->bytes.compute;
-    instant.bytes[DTP_OWNER_REDUCE] =
-        job->bytes.compute * (u->embedding + copies * elements) + (cast ? scatter_bytes(job, layers_in(job, unit)) : 0);
-    instant.bytes[DTP_OWNER_WORKSPACE] += dtp_tokens_bytes(job, job->activations.gradient);
+    uint64_t layers = layers_in(job, unit);
+    struct dtp_instant instant = in_backward(job, layers_above(job, unit));
+    dtp_add_saved(job, &instant, layers_before(job, unit));
+    add_root(job, &instant, &weights);
+    if (keeps_weights(job))
+        add_layers(job, &instant, &weights, layers_before(job, unit));
+    else if (!copies_out(job))
+        add_layers(job, &instant, &weights, (unit ? 2 : 1) * u->layers_per_unit);
+    else if (unit && job->plan->prefetch)
+        add_layers(job, &instant, &flat, u->layers_per_unit);
+    gather_elsewhere(job, &instant);
+    add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, u->embedding);
+    if (job->plan->fsdp1 || !accumulates_whole(job))
+        add_made(job, &instant, DTP_TERM_LAYER_GRADIENTS, layers, u->layer);
+    if (job->plan->fsdp1)
+        add_made(job, &instant, DTP_TERM_FLAT_GRADIENTS, layers, u->layer);
+    if (!job->plan->fsdp1 || job->bytes.reduce != job->bytes.compute)
+        add_reduce_input(job, &instant, layers);
+    dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
     dtp_memory_consider(job, phase, &instant);
 }
 
@@ -274,35 +332,44 @@ static void fsdp_reduce(struct dtp_memory_job *job, enum dtp_phase phase, uint64
 static void fsdp_root(struct dtp_memory_job *job)
 {
     const struct dtp_units *u = &job->units;
-    uint64_t layers = u->count ? job->transformer->layers : 0;
-    struct dtp_instant instant = dtp_instant_at_rest(job);
-    add_resting_gradients(job, &instant, layers);
+    struct dtp_instant instant = in_backward(job, u->count ? job->transformer->layers : 0);
     struct dtp_instant reducing = instant;
-    instant.bytes[DTP_OWNER_WEIGHTS] = root_bytes(job);
-    instant.bytes[DTP_OWNER_REDUCE] = job->bytes.compute * (u->count ? 2 * u->embedding : u->total + u->embedding) +
-                                      (u->count ? scatter_bytes(job, u->layers_per_unit) : 0);
-    instant.bytes[DTP_OWNER_WORKSPACE] +=
-        job->activations.embedding_backward + dtp_tokens_bytes(job, job->activations.gradient);
+    add_root(job, &instant, &weights);
+    if (u->count) {
+        add_made(job, &instant, DTP_TERM_HEAD_EMBEDDING_GRADIENTS, 2, u->embedding);
+        add_reduce_input(job, &instant, u->layers_per_unit);
+    } else {
+        add_made(job, &instant, DTP_TERM_MODEL_GRADIENTS, 1, u->total);
+        add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, u->embedding);
+    }
+    dtp_add_embedding_backward(job, &instant);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
 
-    uint64_t made = accumulated_bytes(job, 1) ? 0 : job->bytes.compute * u->root;
-    reducing.bytes[DTP_OWNER_REDUCE] = made + root_scatter_bytes(job);
+    if (!accumulates_whole(job))
+        add_made(job, &reducing, DTP_TERM_ROOT_GRADIENTS, 1, u->root);
+    dtp_instant_add(&reducing, DTP_TERM_ROOT_INPUT, 1, root_elements(job), job->bytes.reduce);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &reducing);
 }
 
 /* Without units of layers the whole model is one: its backward holds all weights and, growing, all gradients. */
 static void fsdp_whole(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t layer)
 {
-    uint64_t above = job->transformer->layers - 1 - layer;
-    struct dtp_instant instant = dtp_instant_at_rest(job);
-    instant.bytes[DTP_OWNER_GRADS] = standing_gradients(job);
-    instant.bytes[DTP_OWNER_ACTIVATIONS] =
-        dtp_saved_activations(job, layer + 1) + dtp_recomputed_activations(job, layer);
-    instant.bytes[DTP_OWNER_WEIGHTS] = root_bytes(job);
-    instant.bytes[DTP_OWNER_REDUCE] =
-        job->bytes.compute * (job->units.embedding + unit_elements(job, above) + job->units.down);
-    instant.bytes[DTP_OWNER_WORKSPACE] += dtp_backward_workspace(job);
+    struct dtp_instant instant = before_backward(job);
+    dtp_add_layer_backward(job, &instant, layer);
+    add_root(job, &instant, &weights);
+    add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
+    add_made(job, &instant, DTP_TERM_LAYER_GRADIENTS, job->transformer->layers - 1 - layer, job->units.layer);
+    add_made(job, &instant, DTP_TERM_DOWN_GRADIENT, 1, job->units.down);
     dtp_memory_consider(job, phase, &instant);
+}
+
+/* Saved activations fall and gradients grow from layer to layer of a unit: its worst instant is at its first or last.
+ */
+static void fsdp_unit_ends(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit)
+{
+    fsdp_unit(job, phase, unit, 0);
+    if (layers_in(job, unit) > 1)
+        fsdp_unit(job, phase, unit, layers_in(job, unit) - 1);
 }
 
 static void fsdp_backward(struct dtp_memory_job *job)
@@ -314,15 +381,12 @@ static void fsdp_backward(struct dtp_memory_job *job)
         return;
     }
     uint64_t early = count > 1 ? count - 2 : 0, late = count > 1 ? 1 : 0;
-    fsdp_unit(job, DTP_PHASE_EARLY_BACKWARD, count - 1, 0);
-    fsdp_unit(job, DTP_PHASE_EARLY_BACKWARD, count - 1, layers_in(job, count - 1) - 1);
-    fsdp_unit(job, DTP_PHASE_EARLY_BACKWARD, early, 0);
-    fsdp_unit(job, DTP_PHASE_EARLY_BACKWARD, early, layers_in(job, early) - 1);
+    fsdp_unit_ends(job, DTP_PHASE_EARLY_BACKWARD, count - 1);
+    fsdp_unit_ends(job, DTP_PHASE_EARLY_BACKWARD, early);
     fsdp_reduce(job, DTP_PHASE_EARLY_BACKWARD, count - 1);
     fsdp_reduce(job, DTP_PHASE_EARLY_BACKWARD, early);
     fsdp_unit(job, DTP_PHASE_LATE_BACKWARD, late, 0);
-    fsdp_unit(job, DTP_PHASE_LATE_BACKWARD, 0, 0);
-    fsdp_unit(job, DTP_PHASE_LATE_BACKWARD, 0, layers_in(job, 0) - 1);
+    fsdp_unit_ends(job, DTP_PHASE_LATE_BACKWARD, 0);
     fsdp_reduce(job, DTP_PHASE_LATE_BACKWARD, late);
     fsdp_reduce(job, DTP_PHASE_LATE_BACKWARD, 0);
 }
@@ -336,74 +400,81 @@ static void add_live_weights(const struct dtp_memory_job *job, struct dtp_instan
 {
     const struct dtp_units *u = &job->units;
     if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED) {
-        instant->bytes[DTP_OWNER_WEIGHTS] = job->bytes.compute * smaller(u->total, ZERO3_LIVE);
-        instant->bytes[DTP_OWNER_GATHER] = job->bytes.compute * smaller(u->total, ZERO3_PREFETCH);
-    } else {
-        uint64_t unit = gathered_bytes(job, u->layers_per_unit);
-        instant->bytes[DTP_OWNER_WEIGHTS] =
-            root_bytes(job) + (keeps_weights(job) && u->count ? gathered_bytes(job, job->transformer->layers) : unit);
-        if (u->count > 1 && job->plan->prefetch && !keeps_weights(job))
-            instant->bytes[DTP_OWNER_GATHER] = unit;
+        dtp_instant_add(instant, DTP_TERM_LIVE, 1, smaller(u->total, ZERO3_LIVE), job->bytes.compute);
+        dtp_instant_add(instant, DTP_TERM_PREFETCHED, 1, smaller(u->total, ZERO3_PREFETCH), job->bytes.compute);
+        return;
     }
+    add_root(job, instant, &weights);
+    add_layers(job, instant, &weights, keeps_weights(job) && u->count ? job->transformer->layers : u->layers_per_unit);
+    if (u->count > 1 && job->plan->prefetch && !keeps_weights(job))
+        add_layers(job, instant, &flat, u->layers_per_unit);
 }
 
 /* DeepSpeed's permanent IPG bucket and the copy reduce_scatter_coalesced makes of it; ours: the unit being written and
  * the unit being scattered, and the root's gradients, whose first part (the head) comes first and last part last. */
-static uint64_t scatter_buffers(const struct dtp_memory_job *job, bool backward)
+static void add_scatter_buffers(const struct dtp_memory_job *job, struct dtp_instant *instant, bool backward)
 {
     const struct dtp_units *u = &job->units;
-    if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED)
-        return (backward ? 2 : 1) * job->bytes.grads * smaller(u->total, ZERO3_BUCKET);
+    if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED) {
+        dtp_instant_add(instant, DTP_TERM_REDUCE_BUCKETS, backward ? 2 : 1, smaller(u->total, DTP_DEEPSPEED_BUCKET),
+                        job->bytes.grads);
+        return;
+    }
     uint64_t units = u->count > 1 ? 2 : u->count;
-    if (accumulated_bytes(job, 1)) /* whole gradients stand already, and are scattered from where they are */
-        return 0;
-    uint64_t elements = smaller(units * unit_elements(job, u->layers_per_unit) + u->root, u->total);
-    return backward ? job->bytes.reduce * elements : 0;
+    if (!backward || accumulates_whole(job)) /* whole gradients stand already, and are scattered from where they are */
+        return;
+    dtp_instant_add(instant, DTP_TERM_UNITS_IN_FLIGHT, 1,
+                    smaller(units * u->layers_per_unit * u->layer + u->root, u->total), job->bytes.reduce);
 }
 
-static void arena_phase(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t activations, uint64_t logits,
-                        uint64_t workspace)
+/* What every instant of forward, or of backward, has. */
+static struct dtp_instant arena_instant(const struct dtp_memory_job *job, bool backward)
 {
-    bool backward = phase == DTP_PHASE_EARLY_BACKWARD || phase == DTP_PHASE_LATE_BACKWARD;
-    struct dtp_instant instant = dtp_instant_at_rest(job);
+    struct dtp_instant instant = job->at_rest;
     add_live_weights(job, &instant);
-    instant.bytes[DTP_OWNER_GRADS] = job->state.grads + accumulated_bytes(job, job->units.total);
-    instant.bytes[DTP_OWNER_ACTIVATIONS] = activations;
-    instant.bytes[DTP_OWNER_LOGITS] = logits;
-    instant.bytes[DTP_OWNER_REDUCE] = scatter_buffers(job, backward);
-    instant.bytes[DTP_OWNER_WORKSPACE] += workspace;
-    dtp_memory_consider(job, phase, &instant);
+    add_sharded_gradients(job, &instant);
+    add_whole_gradients(job, &instant, job->units.total);
+    add_scatter_buffers(job, &instant, backward);
+    return instant;
+}
+
+static void arena_forward(struct dtp_memory_job *job)
+{
+    struct dtp_instant end = arena_instant(job, false);
+    dtp_add_all_saved(job, &end);
+    struct dtp_instant loss = end;
+    dtp_instant_add_tokens(job, &end, DTP_TERM_LOGITS, 1, job->activations.logits);
+    dtp_instant_add_tokens(job, &loss, DTP_TERM_LOSS, 1, job->activations.loss);
+    dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &end);
+    dtp_memory_consider(job, DTP_PHASE_LOSS, &loss);
 }
 
 static void arena_backward(struct dtp_memory_job *job)
 {
-    uint64_t last = job->transformer->layers - 1;
-    arena_phase(job, DTP_PHASE_EARLY_BACKWARD,
-                dtp_saved_activations(job, last + 1) + dtp_recomputed_activations(job, last), 0,
-                dtp_backward_workspace(job));
-    arena_phase(job, DTP_PHASE_LATE_BACKWARD, dtp_saved_activations(job, 1) + dtp_recomputed_activations(job, 0), 0,
-                dtp_backward_workspace(job));
+    struct dtp_instant early = arena_instant(job, true), late = early;
+    dtp_add_layer_backward(job, &early, job->transformer->layers - 1);
+    dtp_add_layer_backward(job, &late, 0);
+    dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &early);
+    dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &late);
 }
 
 /* ---- all ------------------------------------------------------------------------------------------------------- */
 
-/* Nothing is gathered any more. foreach AdamW: one more moment per local parameter; DeepSpeed: fp32 gradients of one
- * sub-group of at most 1e9 elements. */
+/* Nothing is gathered any more. DeepSpeed: fp32 gradients of one sub-group of at most 1e9 elements. */
 static void optimizer_step(struct dtp_memory_job *job)
 {
     const struct dtp_plan *plan = job->plan;
-    bool offloaded = plan->offload != DTP_OFFLOAD_NONE;
-    struct dtp_instant instant = dtp_instant_at_rest(job);
-    instant.bytes[DTP_OWNER_GRADS] = job->state.grads;
+    struct dtp_instant instant = job->at_rest;
+    add_sharded_gradients(job, &instant);
     if (plan->runtime == DTP_RUNTIME_TORCH)
         instant.other_streams += job->state.grads;
-    uint64_t shard = dtp_divide_up(job->units.total, job->units.ranks);
     if (plan->runtime == DTP_RUNTIME_DEEPSPEED) {
-        instant.bytes[DTP_OWNER_REDUCE] = scatter_buffers(job, false);
-        instant.bytes[DTP_OWNER_WORKSPACE] += offloaded ? 0 : 4 * smaller(shard, ZERO3_LIVE);
-    } else if (plan->optimizer == DTP_ADAMW_FOREACH && plan->runtime == DTP_RUNTIME_TORCH && !offloaded) {
-        instant.bytes[DTP_OWNER_WORKSPACE] += dtp_dtype_bytes(plan->precision.moments) * job->units.total_shard;
+        uint64_t shard = dtp_divide_up(job->units.total, job->units.ranks);
+        add_scatter_buffers(job, &instant, false);
+        if (plan->offload == DTP_OFFLOAD_NONE)
+            dtp_instant_add(&instant, DTP_TERM_FP32_GRADIENTS, 1, smaller(shard, ZERO3_LIVE), 4);
     }
+    dtp_add_foreach(job, &instant, job->units.total_shard);
     dtp_memory_consider(job, DTP_PHASE_STEP, &instant);
 }
 
@@ -416,9 +487,7 @@ void dtp_memory_gathered(struct dtp_memory_job *job)
         fsdp_backward(job);
         fsdp_root(job);
     } else {
-        arena_phase(job, DTP_PHASE_FORWARD_END, all_activations(job), dtp_tokens_bytes(job, job->activations.logits),
-                    0);
-        arena_phase(job, DTP_PHASE_LOSS, all_activations(job), dtp_tokens_bytes(job, job->activations.loss), 0);
+        arena_forward(job);
         arena_backward(job);
     }
     optimizer_step(job);

@@ -1,53 +1,68 @@
 #include "memory_instant.h"
 
-#include "bytes.h"
-
-struct dtp_instant dtp_instant_at_rest(const struct dtp_memory_job *job)
+void dtp_instant_take(struct dtp_instant *instant, enum dtp_memory_term term, uint64_t count, uint64_t elements,
+                      uint64_t element_bytes)
 {
-    return (struct dtp_instant){.bytes = {[DTP_OWNER_PARAMS] = job->state.params,
-                                          [DTP_OWNER_OPTIMIZER] = job->state.optimizer,
-                                          [DTP_OWNER_WORKSPACE] = job->workspace}};
+    size_t before = instant->chain.newest;
+    uint64_t bytes = dtp_memory_part(&instant->chain, term, count, elements, element_bytes);
+    instant->bytes[dtp_memory_term_owner(term)] -= bytes;
+    instant->total -= bytes;
+    if (instant->chain.newest != before)
+        instant->chain.record->parts[instant->chain.newest].taken = true;
 }
 
 void dtp_memory_consider(struct dtp_memory_job *job, enum dtp_phase phase, const struct dtp_instant *instant)
 {
     struct dtp_memory *out = job->out;
-    uint64_t total = job->fp8_weights;
-    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
-        total += instant->bytes[owner];
-    if (total - instant->other_streams > job->compute_stream_peak)
-        job->compute_stream_peak = total - instant->other_streams;
-    if (total <= out->phase_total_bytes[phase])
+    if (instant->total - instant->other_streams > job->compute_stream_peak)
+        job->compute_stream_peak = instant->total - instant->other_streams;
+    if (instant->total <= out->phase_total_bytes[phase])
         return;
-    out->phase_total_bytes[phase] = total;
+    out->phase_total_bytes[phase] = instant->total;
+    job->phase_newest[phase] = instant->chain.newest;
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
         out->phase_bytes[phase][owner] = instant->bytes[owner];
-    out->phase_bytes[phase][DTP_OWNER_WEIGHTS] += job->fp8_weights;
 }
 
-uint64_t dtp_tokens_bytes(const struct dtp_memory_job *job, uint64_t bytes_per_token)
-{
-    return dtp_bytes_product(job->tokens, bytes_per_token);
-}
-
-uint64_t dtp_saved_activations(const struct dtp_memory_job *job, uint64_t layers)
+void dtp_add_saved(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layers)
 {
     const struct dtp_activations *a = &job->activations;
     uint64_t checkpointed = a->checkpoint_every ? dtp_divide_up(layers, a->checkpoint_every) : 0;
-    uint64_t per_token =
-        dtp_bytes_product(checkpointed, a->layer_kept) + dtp_bytes_product(layers - checkpointed, a->layer_all);
-    return dtp_tokens_bytes(job, per_token);
+    dtp_instant_add_tokens(job, instant, DTP_TERM_LAYERS_KEPT, checkpointed, a->layer_kept);
+    dtp_instant_add_tokens(job, instant, DTP_TERM_LAYERS_SAVED, layers - checkpointed, a->layer_all);
 }
 
-uint64_t dtp_recomputed_activations(const struct dtp_memory_job *job, uint64_t layer)
+void dtp_add_all_saved(const struct dtp_memory_job *job, struct dtp_instant *instant)
+{
+    dtp_add_saved(job, instant, job->transformer->layers);
+    dtp_instant_add_tokens(job, instant, DTP_TERM_HEAD, 1, job->activations.head);
+}
+
+bool dtp_layer_recomputed(const struct dtp_memory_job *job, uint64_t layer)
 {
     const struct dtp_activations *a = &job->activations;
-    if (!a->checkpoint_every || layer % a->checkpoint_every || a->layer_all < a->layer_kept)
-        return 0;
-    return dtp_tokens_bytes(job, a->layer_all - a->layer_kept);
+    return a->checkpoint_every && layer % a->checkpoint_every == 0 && a->layer_all > a->layer_kept;
 }
 
-uint64_t dtp_backward_workspace(const struct dtp_memory_job *job)
+void dtp_add_layer_backward(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layer)
 {
-    return dtp_tokens_bytes(job, job->activations.gradient + job->activations.layer_backward);
+    const struct dtp_activations *a = &job->activations;
+    dtp_add_saved(job, instant, layer + 1);
+    if (dtp_layer_recomputed(job, layer))
+        dtp_instant_add_tokens(job, instant, DTP_TERM_RECOMPUTED, 1, a->layer_all - a->layer_kept);
+    dtp_instant_add_tokens(job, instant, DTP_TERM_STREAM_GRADIENT, 1, a->gradient);
+    dtp_instant_add_tokens(job, instant, DTP_TERM_INNER_GRADIENTS, 1, a->layer_backward);
+}
+
+void dtp_add_embedding_backward(const struct dtp_memory_job *job, struct dtp_instant *instant)
+{
+    dtp_instant_add(instant, DTP_TERM_EMBEDDING_SUMS, 1, 1, job->activations.embedding_backward);
+    dtp_instant_add_tokens(job, instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
+}
+
+void dtp_add_foreach(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t local_elements)
+{
+    const struct dtp_plan *plan = job->plan;
+    if (plan->optimizer == DTP_ADAMW_FOREACH && plan->runtime == DTP_RUNTIME_TORCH && plan->offload == DTP_OFFLOAD_NONE)
+        dtp_instant_add(instant, DTP_TERM_FOREACH, 1, local_elements, dtp_dtype_bytes(plan->precision.moments));
 }

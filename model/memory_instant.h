@@ -7,8 +7,15 @@
 #define DTP_MEMORY_INSTANT_H
 
 #include "activations.h"
-#include "closed_form.h"
+#include "memory_parts.h"
 #include "sharding.h"
+
+struct dtp_instant {
+    uint64_t bytes[DTP_OWNER_COUNT];
+    uint64_t total;
+    uint64_t other_streams; /* of all bytes: in the pools of other streams than the compute stream */
+    struct dtp_part_chain chain;
+};
 
 struct dtp_memory_job {
     const struct dtp_transformer *transformer;
@@ -19,30 +26,49 @@ struct dtp_memory_job {
     struct dtp_element_bytes bytes;
     struct dtp_state_bytes state;
     uint64_t tokens;              /* T, per micro-step and GPU */
-    uint64_t workspace;           /* library workspaces and small tables, always there */
-    uint64_t fp8_weights;         /* two fp8 copies of matmul weights, kept over the step; sharded: of two units */
     uint64_t compute_stream_peak; /* largest total of what the compute stream's pool of the allocator holds */
+    struct dtp_instant at_rest;   /* parameters, optimizer state, workspaces: every instant begins as its copy */
     struct dtp_memory *out;
+    struct dtp_memory_parts *record;      /* NULL: none is asked for */
+    size_t phase_newest[DTP_PHASE_COUNT]; /* part at which the chain of the phase's largest instant ends */
 };
 
-struct dtp_instant {
-    uint64_t bytes[DTP_OWNER_COUNT];
-    uint64_t other_streams; /* of all bytes: in the pools of other streams than the compute stream */
-};
+/* count x elements x element_bytes more, or less, of the term's owner. */
+static inline void dtp_instant_add(struct dtp_instant *instant, enum dtp_memory_term term, uint64_t count,
+                                   uint64_t elements, uint64_t element_bytes)
+{
+    uint64_t bytes = dtp_memory_part(&instant->chain, term, count, elements, element_bytes);
+    instant->bytes[dtp_memory_term_owner(term)] += bytes;
+    instant->total += bytes;
+}
+/* The same for count x token_bytes of every token. */
+static inline void dtp_instant_add_tokens(const struct dtp_memory_job *job, struct dtp_instant *instant,
+                                          enum dtp_memory_term term, uint64_t count, uint64_t token_bytes)
+{
+    uint64_t bytes = dtp_memory_tokens_part(&instant->chain, term, count, job->tokens, token_bytes);
+    instant->bytes[dtp_memory_term_owner(term)] += bytes;
+    instant->total += bytes;
+}
+void dtp_instant_take(struct dtp_instant *instant, enum dtp_memory_term term, uint64_t count, uint64_t elements,
+                      uint64_t element_bytes);
 
-/* State at rest: parameters, optimizer state and workspaces; gradients as the caller knows. */
-struct dtp_instant dtp_instant_at_rest(const struct dtp_memory_job *job);
 /* Replaces the phase's breakdown when this instant is larger. */
 void dtp_memory_consider(struct dtp_memory_job *job, enum dtp_phase phase, const struct dtp_instant *instant);
 
-/* Saved activations of the first `layers` layers. */
-uint64_t dtp_saved_activations(const struct dtp_memory_job *job, uint64_t layers);
-/* What the backward of layer `layer` (from 0) adds: recomputed activations, and gradients of activations. */
-uint64_t dtp_recomputed_activations(const struct dtp_memory_job *job, uint64_t layer);
-uint64_t dtp_backward_workspace(const struct dtp_memory_job *job);
+/* Saved activations of the first `layers` layers; of all of them and the final norm. */
+void dtp_add_saved(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layers);
+void dtp_add_all_saved(const struct dtp_memory_job *job, struct dtp_instant *instant);
+/* What the backward of layer `layer` (from 0) stands on and adds: activations saved up to it and recomputed ones,
+ * gradients of activations. */
+void dtp_add_layer_backward(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layer);
+/* True where activations of layer `layer` are recomputed. */
+bool dtp_layer_recomputed(const struct dtp_memory_job *job, uint64_t layer);
+/* Partial sums of the embedding's gradient and the gradient of the residual stream they are made from. */
+void dtp_add_embedding_backward(const struct dtp_memory_job *job, struct dtp_instant *instant);
+/* foreach AdamW of PyTorch makes a list of sqrt(v): one more moment per local parameter. */
+void dtp_add_foreach(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t local_elements);
 
-/* bytes_per_token of the micro-step's tokens. */
-uint64_t dtp_tokens_bytes(const struct dtp_memory_job *job, uint64_t bytes_per_token);
+#define DTP_DEEPSPEED_BUCKET UINT64_C(500000000) /* reduce_bucket_size, elements; stages 1 to 3 */
 
 void dtp_memory_replicated(struct dtp_memory_job *job); /* DDP, ZeRO-1, ZeRO-2 */
 void dtp_memory_gathered(struct dtp_memory_job *job);   /* FSDP, ZeRO-3 */

@@ -175,9 +175,9 @@ void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_byt
                                       .compute = dtp_plan_compute_bytes(plan),
                                       .grads = grads_bytes(plan, stored),
                                       .reduce = dtp_dtype_bytes(plan->precision.reduce),
-                                      .optimizer = moments_bytes(plan)};
-    if (master > stored)
-        out->optimizer += master;
+                                      .moments = moments_bytes(plan),
+                                      .master = master > stored ? master : 0};
+    out->optimizer = out->moments + out->master;
     out->gathered = plan->precision.fp8_all_gather ? 1 : out->compute;
     /* DDP reduces gradients in their own dtype, fp32 under autocast; DeepSpeed in the model's dtype. */
     if ((plan->runtime == DTP_RUNTIME_TORCH && replicated) || plan->runtime == DTP_RUNTIME_DEEPSPEED)
@@ -206,24 +206,41 @@ bool dtp_plan_shards_optimizer(const struct dtp_plan *plan)
 #define DEEPSPEED_SWAP_BUFFERS 4u          /* of the largest sub-group: fp32 weight, two moments, gradient */
 #define DEEPSPEED_PARAM_BUFFERS 500000000u /* elements: 5 buffers of 1e8 for parameters read from NVMe */
 
+static void add_host(struct dtp_state_bytes *state, enum dtp_memory_term term, uint64_t count, uint64_t elements,
+                     uint64_t element_bytes)
+{
+    state->host += dtp_memory_part(&state->host_chain, term, count, elements, element_bytes);
+}
+
+static void add_nvme(struct dtp_state_bytes *state, enum dtp_memory_term term, uint64_t elements,
+                     uint64_t element_bytes)
+{
+    state->nvme += dtp_memory_part(&state->nvme_chain, term, 1, elements, element_bytes);
+}
+
 /* ZeRO-Offload: fp32 master and gradients and the staging copy in the model's dtype are pinned flat buffers, the
  * moments are pageable. ZeRO-Infinity keeps only its swap buffers in memory. */
 static void offload_deepspeed(uint64_t shard, const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
                               struct dtp_state_bytes *out)
 {
-    uint64_t moments = moments_bytes(plan) * shard;
-    out->optimizer = 0;
+    out->optimizer_elements = 0;
     if (plan->offload == DTP_OFFLOAD_NVME) {
         uint64_t group = shard < DEEPSPEED_SUB_GROUP ? shard : DEEPSPEED_SUB_GROUP;
-        out->nvme = 4 * shard + moments + (dtp_plan_shards_params(plan) ? bytes->params * shard : 0);
-        out->host = DEEPSPEED_SWAP_BUFFERS * pinned(4 * group) + pinned(4 * shard);
-        if (dtp_plan_shards_params(plan))
-            out->host += pinned(bytes->params * DEEPSPEED_PARAM_BUFFERS);
+        add_nvme(out, DTP_TERM_NVME_MASTER, shard, 4);
+        add_nvme(out, DTP_TERM_NVME_MOMENTS, shard, bytes->moments);
+        add_host(out, DTP_TERM_SWAP_BUFFERS, DEEPSPEED_SWAP_BUFFERS, 1, pinned(4 * group));
+        add_host(out, DTP_TERM_HOST_GRADS32, 1, 1, pinned(4 * shard));
+        if (dtp_plan_shards_params(plan)) {
+            add_nvme(out, DTP_TERM_NVME_PARAMS, shard, bytes->params);
+            add_host(out, DTP_TERM_SWAP_PARAMS, 1, 1, pinned(bytes->params * DEEPSPEED_PARAM_BUFFERS));
+        }
     } else {
-        out->host = 2 * pinned(4 * shard) + pinned(bytes->params * shard) + moments;
+        add_host(out, DTP_TERM_HOST_FP32, 2, 1, pinned(4 * shard));
+        add_host(out, DTP_TERM_HOST_STAGING, 1, 1, pinned(bytes->params * shard));
+        add_host(out, DTP_TERM_HOST_MOMENTS, 1, shard, bytes->moments);
     }
     if (plan->offload != DTP_OFFLOAD_OPTIMIZER)
-        out->params = 0;
+        out->params_elements = 0;
 }
 
 /* CPUOffloadPolicy: every sharded parameter and every gradient is a pinned tensor of its own, the moments (zeros_like
@@ -234,36 +251,49 @@ static void offload_torch(const struct dtp_transformer *t, const struct dtp_unit
     struct tensor_sum layer = {.ranks = units->ranks, .element_bytes = bytes->params}, root = layer;
     sum_layer(t, plan, &layer);
     sum_root(t, &root);
-    out->host = 2 * (t->layers * layer.pinned_bytes + root.pinned_bytes) + moments_bytes(plan) * units->total_shard;
-    out->params = out->grads = out->optimizer = 0;
+    add_host(out, DTP_TERM_HOST_LAYERS, 2 * t->layers, 1, layer.pinned_bytes);
+    add_host(out, DTP_TERM_HOST_ROOT, 2, 1, root.pinned_bytes);
+    add_host(out, DTP_TERM_HOST_MOMENTS, 1, units->total_shard, bytes->moments);
+    out->params_elements = out->grads_elements = out->optimizer_elements = 0;
+}
+
+/* Ours: exact sizes, registered instead of rounded; gradients land beside the state. */
+static void offload_ours(uint64_t shard, const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
+                         struct dtp_state_bytes *out)
+{
+    add_host(out, DTP_TERM_HOST_MASTER, 1, out->optimizer_elements, bytes->master);
+    add_host(out, DTP_TERM_HOST_MOMENTS, 1, out->optimizer_elements, bytes->moments);
+    add_host(out, DTP_TERM_HOST_GRADS, 1, shard, bytes->grads);
+    out->optimizer_elements = 0;
+    if (plan->offload != DTP_OFFLOAD_OPTIMIZER) {
+        add_host(out, DTP_TERM_HOST_PARAMS, 1, out->params_elements, bytes->params);
+        out->params_elements = 0;
+    }
 }
 
 void dtp_state_bytes_count(const struct dtp_transformer *transformer, const struct dtp_units *units,
-                           const struct dtp_plan *plan, struct dtp_state_bytes *out)
+                           const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
+                           struct dtp_memory_parts *record, struct dtp_state_bytes *out)
 {
-    struct dtp_element_bytes bytes;
-    dtp_element_bytes_count(plan, &bytes);
     /* FSDP2 pads each parameter; the flat buffers of ZeRO, Megatron and our arenas pad only their end. */
     bool padded = plan->runtime == DTP_RUNTIME_TORCH && dtp_plan_shards_params(plan);
     uint64_t shard = padded ? units->total_shard : dtp_divide_up(units->total, units->ranks);
-    *out = (struct dtp_state_bytes){.params = bytes.params * (dtp_plan_shards_params(plan) ? shard : units->total),
-                                    .grads = bytes.grads * (dtp_plan_shards_grads(plan) ? shard : units->total),
-                                    .optimizer =
-                                        bytes.optimizer * (dtp_plan_shards_optimizer(plan) ? shard : units->total)};
-    if (plan->offload == DTP_OFFLOAD_NONE)
-        return;
-    if (plan->runtime == DTP_RUNTIME_TORCH) {
-        offload_torch(transformer, units, plan, &bytes, out);
-    } else if (plan->runtime == DTP_RUNTIME_DEEPSPEED) {
-        offload_deepspeed(shard, plan, &bytes, out);
-    } else { /* ours: exact sizes, registered instead of rounded; gradients land beside the state */
-        out->host = out->optimizer + bytes.grads * shard;
-        out->optimizer = 0;
-        if (plan->offload != DTP_OFFLOAD_OPTIMIZER) {
-            out->host += out->params;
-            out->params = 0;
-        }
+    *out = (struct dtp_state_bytes){.params_elements = dtp_plan_shards_params(plan) ? shard : units->total,
+                                    .grads_elements = dtp_plan_shards_grads(plan) ? shard : units->total,
+                                    .optimizer_elements = dtp_plan_shards_optimizer(plan) ? shard : units->total,
+                                    .host_chain.record = record,
+                                    .nvme_chain.record = record};
+    if (plan->offload != DTP_OFFLOAD_NONE) {
+        if (plan->runtime == DTP_RUNTIME_TORCH)
+            offload_torch(transformer, units, plan, bytes, out);
+        else if (plan->runtime == DTP_RUNTIME_DEEPSPEED)
+            offload_deepspeed(shard, plan, bytes, out);
+        else
+            offload_ours(shard, plan, bytes, out);
     }
+    out->params = bytes->params * out->params_elements;
+    out->grads = bytes->grads * out->grads_elements;
+    out->optimizer = bytes->optimizer * out->optimizer_elements;
 }
 
 uint32_t dtp_plan_reductions(const struct dtp_plan *plan)

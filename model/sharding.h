@@ -7,6 +7,7 @@
 #define DTP_SHARDING_H
 
 #include "machine.h"
+#include "memory_parts.h"
 #include "plan.h"
 #include "transformer.h"
 
@@ -36,7 +37,9 @@ struct dtp_element_bytes {
     uint64_t gathered;  /* of matmul weights on the wire of an all-gather: 1 with the fp8 all-gather */
     uint64_t grads;     /* of gradients as they rest between backward and step */
     uint64_t reduce;    /* of gradients on the wire */
-    uint64_t optimizer; /* moments and, where it is a copy of its own, the master weight */
+    uint64_t moments;   /* both of Adam's */
+    uint64_t master;    /* of the master weight where it is a copy of its own */
+    uint64_t optimizer; /* both */
 };
 void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out);
 
@@ -49,12 +52,16 @@ bool dtp_plan_shards_optimizer(const struct dtp_plan *plan);
  * ours under zero2, keep only a shard of the gradients and reduce in every one. */
 uint32_t dtp_plan_reductions(const struct dtp_plan *plan);
 
-/* Bytes at rest on one GPU, and on its share of host and NVMe. */
+/* Bytes at rest on one GPU, and on its share of host and NVMe; elements of what stays on the GPU. */
 struct dtp_state_bytes {
+    uint64_t params_elements, grads_elements, optimizer_elements;
     uint64_t params, grads, optimizer; /* grads: at the optimizer step */
-    uint64_t host, nvme;               /* per GPU */
+    uint64_t host, nvme;               /* per GPU; pinned host buffers as the runtime's allocator rounds them */
+    struct dtp_part_chain host_chain, nvme_chain;
 };
+/* `record` gets the parts of host and NVMe bytes; NULL: none. */
 void dtp_state_bytes_count(const struct dtp_transformer *transformer, const struct dtp_units *units,
-                           const struct dtp_plan *plan, struct dtp_state_bytes *out);
+                           const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
+                           struct dtp_memory_parts *record, struct dtp_state_bytes *out);
 
 #endif

@@ -131,8 +131,8 @@ static void explain_at_rest(const struct memory_numbers *n, const uint64_t *peak
               "%llu B x %llu", ULL(n->b.params), ULL(n->state.params / (n->b.params ? n->b.params : 1)));
     explain_sum(&params, peak[DTP_OWNER_PARAMS], "parameters", e);
     add_block(&optimizer, "at rest", states ? "(moments + master copy) x psi / N" : "(moments + master copy) x psi",
-              n->state.optimizer, 1, "%llu B x %llu", ULL(n->b.optimizer),
-              ULL(n->state.optimizer / (n->b.optimizer ? n->b.optimizer : 1)));
+              n->state.optimizer, 1, "%llu B x %llu", ULL((n->b.moments + n->b.master)),
+              ULL(n->state.optimizer / ((n->b.moments + n->b.master) ? (n->b.moments + n->b.master) : 1)));
     explain_sum(&optimizer, peak[DTP_OWNER_OPTIMIZER], "optimizer state", e);
 }
 
@@ -394,7 +394,7 @@ void dtp_explain_memory(const struct dtp_job *job, const struct dtp_prediction *
     char words[112];
     dtp_units_count(&job->transformer, &job->cluster, &job->plan, &n.u);
     dtp_element_bytes_count(&job->plan, &n.b);
-    dtp_state_bytes_count(&job->transformer, &n.u, &job->plan, &n.state);
+    dtp_state_bytes_count(&job->transformer, &n.u, &job->plan, &n.b, NULL, &n.state);
     dtp_activations_count(&job->transformer, &job->cluster, &job->plan, &n.a);
     n.tokens = dtp_bytes_product(job->plan.micro_batch, job->plan.sequence);
     n.layer_gathered = n.u.layer_matmul * n.b.gathered + (n.u.layer - n.u.layer_matmul) * n.b.compute;
