@@ -177,7 +177,7 @@ static void sharded_units(struct traffic *job)
     const struct dtp_units *u = &job->units;
     const struct dtp_plan *plan = job->plan;
     uint64_t steps = plan->accumulate, gathers = steps * (plan->reshard_after_forward ? 2 : 1);
-    uint64_t root_gathers = plan->keep_root ? steps : gathers;
+    uint64_t root_gathers = dtp_plan_keeps_root(plan) ? steps : gathers;
     uint64_t gathered = dtp_bytes_product(gathers, ring(layers_bytes(job), u->ranks)) +
                         dtp_bytes_product(root_gathers, ring(root_bytes(job), u->ranks));
     add(job, DTP_ALL_GATHER, gathered, gathers * u->count + root_gathers, u->ranks, 1);

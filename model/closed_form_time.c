@@ -233,7 +233,7 @@ static double exposed_gathering(const struct context *c, const struct dtp_time *
     double root = plan->wrap_layers ? root_share(c) : 1, unit = (1 - root) / units, tail = root + unit;
     double prefetched = plan->prefetch ? 1 - tail : 0, hide = (units - 1) / units;
     /* Backward gathers what was released after forward: all but a root that is kept. */
-    double again = !plan->reshard_after_forward ? 0 : plan->keep_root ? 1 - root : 1;
+    double again = !plan->reshard_after_forward ? 0 : dtp_plan_keeps_root(plan) ? 1 - root : 1;
     double gather_s = time->collective_s[DTP_ALL_GATHER] / (micro_steps * (1 + again));
     double reduce_s = time->collective_s[DTP_REDUCE_SCATTER] / reductions;
     double all_reduce_s = time->collective_s[DTP_ALL_REDUCE] / reductions;

@@ -145,7 +145,7 @@ static void micro_step(struct dtp_lowering *l, uint32_t index)
     l->last_micro_step = index + 1 == plan->accumulate;
     l->reduces = l->last_micro_step || dtp_plan_reductions(plan) == plan->accumulate;
     /* one GPU: autograd's gradient becomes .grad; FSDP without sync: it is what later ones are added to */
-    bool becomes_grad = l->sharded ? plan->accumulate > 1 && !plan->accumulate_sync && l->bytes.reduce == l->compute
+    bool becomes_grad = l->sharded ? l->whole_gradients && !l->direct && l->bytes.reduce == l->compute
                                    : l->cluster->gpus == 1 && !l->autocast;
     becomes_grad = becomes_grad && index == 0;
     l->gradient_owner = becomes_grad ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE;
@@ -198,6 +198,8 @@ static void derive(struct dtp_lowering *l)
     l->rope = t->position == DTP_POSITION_ROPE;
     l->rotated = l->rope && !l->executor;
     l->sharded = dtp_plan_shards_params(plan);
+    l->direct = plan->fsdp1 || l->executor;
+    l->whole_gradients = plan->accumulate > 1 && !plan->accumulate_sync;
     l->d_q = t->heads * t->head_dim;
     l->d_kv = t->kv_heads * t->head_dim;
     if (plan->attention == DTP_ATTENTION_MATH)
@@ -219,9 +221,6 @@ static enum dtp_status check_lowered(const struct dtp_transformer *t, const stru
         status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "runtime",
                                  "%s has no step program yet; its closed form is available (--fidelity closed)",
                                  dtp_runtime_text(plan->runtime));
-    if (plan->fsdp1)
-        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "fsdp1",
-                                 "has no step program yet; its closed form is available (--fidelity closed)");
     if (plan->offload != DTP_OFFLOAD_NONE)
         status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "offload",
                                  "%s has no step program yet; its closed form is available (--fidelity closed)",

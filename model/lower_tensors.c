@@ -230,6 +230,10 @@ void dtp_lower_tensors(struct dtp_lowering *l)
     list_matrices(l);
     list_block_vectors(l);
     list_root(l);
+    if (l->direct) { /* one flat parameter, cut into equal shards across tensors */
+        l->block.all_shard = dtp_divide_up(l->block.all_elements, l->plan->shard_group);
+        l->root.all_shard = dtp_divide_up(l->root.all_elements, l->plan->shard_group);
+    }
     l->kept = kept_slots(l);
     /* Variables of a Python function live until it returns: q, k, v, the residual sum, the activation. */
     if (!l->fused)

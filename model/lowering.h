@@ -102,6 +102,8 @@ struct dtp_lowering {
     uint64_t tokens, compute, residual, d_q, d_kv;
     uint64_t scores_bytes;               /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
     bool autocast, compiled, executor, fused, gated, rope, rotated, cut, sharded;
+    bool direct;  /* gathers write the weights themselves: FSDP1's flat parameter, ours; FSDP2 copies them out */
+    bool whole_gradients; /* gradients of several micro-steps are added up before one reduction */
     enum dtp_loss loss;
 
     struct dtp_lower_matrix matrix[DTP_MAX_MATRICES];

@@ -294,14 +294,14 @@ static void fsdp_unit(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t
     add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, u->embedding);
     add_made(job, &instant, DTP_TERM_LAYER_GRADIENTS, finished, u->layer);
     add_made(job, &instant, DTP_TERM_DOWN_GRADIENT, 1, u->down);
-    if (unit + 1 < u->count)
+    if (unit + 1 < u->count && !job->plan->fsdp1) /* FSDP1 frees it in the order of its host */
         add_reduce_input(job, &instant, layers_in(job, unit + 1));
     dtp_memory_consider(job, phase, &instant);
 }
 
 /* Unit `unit` is reduced: its gradients in c and, beside them, the reduce-scatter input. FSDP1 concatenates its views'
- * gradients into a flat one first, so they stand twice; FSDP2's accumulated ones have taken the new ones in before, and
- * stand in their place. */
+ * gradients into a flat one first, so they stand twice, beside weights that go before anything is cast; FSDP2's
+ * accumulated ones have taken the new ones in before, and stand in their place. */
 static void fsdp_reduce(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit)
 {
     const struct dtp_units *u = &job->units;
@@ -321,7 +321,7 @@ static void fsdp_reduce(struct dtp_memory_job *job, enum dtp_phase phase, uint64
         add_made(job, &instant, DTP_TERM_LAYER_GRADIENTS, layers, u->layer);
     if (job->plan->fsdp1)
         add_made(job, &instant, DTP_TERM_FLAT_GRADIENTS, layers, u->layer);
-    if (!job->plan->fsdp1 || job->bytes.reduce != job->bytes.compute)
+    else
         add_reduce_input(job, &instant, layers);
     dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
     dtp_memory_consider(job, phase, &instant);
@@ -337,7 +337,8 @@ static void fsdp_root(struct dtp_memory_job *job)
     add_root(job, &instant, &weights);
     if (u->count) {
         add_made(job, &instant, DTP_TERM_HEAD_EMBEDDING_GRADIENTS, 2, u->embedding);
-        add_reduce_input(job, &instant, u->layers_per_unit);
+        if (!job->plan->fsdp1)
+            add_reduce_input(job, &instant, u->layers_per_unit);
     } else {
         add_made(job, &instant, DTP_TERM_MODEL_GRADIENTS, 1, u->total);
         add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, u->embedding);
@@ -345,9 +346,14 @@ static void fsdp_root(struct dtp_memory_job *job)
     dtp_add_embedding_backward(job, &instant);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
 
-    if (!accumulates_whole(job))
+    if (job->plan->fsdp1 || !accumulates_whole(job))
         add_made(job, &reducing, DTP_TERM_ROOT_GRADIENTS, 1, u->root);
-    dtp_instant_add(&reducing, DTP_TERM_ROOT_INPUT, 1, root_elements(job), job->bytes.reduce);
+    if (job->plan->fsdp1) { /* views' gradients and the flat one, before the weights go */
+        add_root(job, &reducing, &weights);
+        add_made(job, &reducing, DTP_TERM_FLAT_GRADIENTS, 1, u->root);
+    } else {
+        dtp_instant_add(&reducing, DTP_TERM_ROOT_INPUT, 1, root_elements(job), job->bytes.reduce);
+    }
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &reducing);
 }
 

@@ -118,6 +118,11 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     sum_layer(t, plan, &layer);
     sum_root(t, &root);
     count_unit_layers(t, plan, out);
+    if (plan->runtime != DTP_RUNTIME_TORCH || plan->fsdp1) { /* flat parameters pad their end only */
+        layer.shard = dtp_divide_up(layer.elements, out->ranks);
+        layer.matrix_shard = 0; /* and are gathered in one dtype */
+        root.shard = dtp_divide_up(root.elements, out->ranks);
+    }
     out->layer = layer.elements;
     out->layer_shard = layer.shard;
     out->layer_matmul_shard = layer.matrix_shard;
@@ -198,6 +203,11 @@ bool dtp_plan_shards_grads(const struct dtp_plan *plan)
 bool dtp_plan_shards_optimizer(const struct dtp_plan *plan)
 {
     return plan->strategy != DTP_DDP;
+}
+
+bool dtp_plan_keeps_root(const struct dtp_plan *plan)
+{
+    return plan->keep_root || plan->fsdp1 || plan->runtime == DTP_RUNTIME_DTPLAN;
 }
 
 /* ---- state at rest --------------------------------------------------------------------------------------------- */

@@ -47,6 +47,9 @@ void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_byt
 bool dtp_plan_shards_params(const struct dtp_plan *plan);
 bool dtp_plan_shards_grads(const struct dtp_plan *plan);
 bool dtp_plan_shards_optimizer(const struct dtp_plan *plan);
+/* True where the root unit stays gathered from forward to backward: FSDP2 where it was left to decide, FSDP1 and ours
+ * always. */
+bool dtp_plan_keeps_root(const struct dtp_plan *plan);
 
 /* Micro-steps of a step in which gradients are reduced: with no_sync the last only; DeepSpeed's stages 2 and 3, and
  * ours under zero2, keep only a shard of the gradients and reduce in every one. */

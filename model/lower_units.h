@@ -1,0 +1,40 @@
+/* Units of sharded parameters, between lower_sharding.c (gathers) and lower_scatter.c (reductions). */
+#ifndef DTP_LOWER_UNITS_H
+#define DTP_LOWER_UNITS_H
+
+#include "lowering.h"
+
+struct dtp_lower_unit {
+    uint64_t first, end;          /* blocks */
+    bool root, weights_live, gathering;
+    uint64_t elements, shard;     /* shard: what one rank stores, padded */
+    uint64_t gathered_shard_bytes; /* of it on the wire */
+    dtp_buffer_id params, flat, scatter_input, grads;
+    struct dtp_lower_moments moments;
+    dtp_buffer_id accumulated;    /* FSDP1, ours: whole gradients of micro-steps that did not reduce */
+    dtp_op_id gathered;           /* the gather's last operation */
+    dtp_op_id scattered;          /* the reduce-scatter, or the copy that stands for it on one rank */
+};
+
+struct dtp_lower_sharding {
+    struct dtp_lower_unit *unit;     /* units of blocks, then the root */
+    uint64_t count;                  /* without the root */
+    uint32_t shard_group, replica_group;
+    struct dtp_lower_unit *held;     /* whose flat buffer forward still holds */
+    struct dtp_lower_unit *reducing; /* whose reduce-scatter input still stands */
+    dtp_op_id copied, awaited;       /* the last copy-out; the one that the gather's streams have waited for */
+    dtp_op_id released[2];           /* FSDP1: releases of weights that no gather has waited for, oldest first */
+    uint32_t released_count;
+    uint64_t replicated_bytes;    /* all-reduced so far in this reduction, so that rounding adds up */
+};
+
+/* Modules of a unit by index: its blocks, then the root module; moves the skeleton to it. */
+uint64_t dtp_unit_modules(const struct dtp_lower_unit *unit);
+struct dtp_module_state *dtp_unit_module(struct dtp_lowering *l, const struct dtp_lower_unit *unit, uint64_t index,
+                                         const struct dtp_lower_module **module);
+/* lower_scatter.c, when the unit's backward is through, before and after its weights are released. */
+void dtp_lower_collect_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit);
+void dtp_lower_reduce_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit);
+void dtp_lower_await_reduction(struct dtp_lowering *l);
+
+#endif
