@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define ON(command) (1u << DTP_COMMAND_##command)
-#define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(WHATIF))
+#define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF))
 #define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CATALOG) | ON(HELP))
 
 enum option {
@@ -20,6 +20,9 @@ enum option {
     OPTION_CATALOG,
     OPTION_OUTPUT,
     OPTION_ONLY,
+    OPTION_TRACE,
+    OPTION_TIMELINE,
+    OPTION_MEMORY,
     OPTION_HELP,
     OPTION_VERSION,
     OPTION_COUNT
@@ -38,6 +41,9 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_OUTPUT] = {"--output", "FILE", ON(BACKTEST),
                        "write one row per run, predicted beside measured (also -o FILE)"},
     [OPTION_ONLY] = {"--only", "PREFIX", ON(BACKTEST), "score only runs whose id or source starts with PREFIX"},
+    [OPTION_TRACE] = {"--trace", "FILE.json", ON(SIMULATE), "write the step for ui.perfetto.dev or chrome://tracing"},
+    [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE), "write when each operation runs, a row an operation"},
+    [OPTION_MEMORY] = {"--memory", "FILE.csv", ON(SIMULATE), "write device memory over time, a column an owner"},
     [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
     [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},
 };
@@ -51,8 +57,9 @@ const struct dtp_option *dtp_options(size_t *count)
 /* ---- commands --------------------------------------------------------------------------------------------------- */
 
 static const char *const command_names[DTP_COMMAND_COUNT] = {
-    [DTP_COMMAND_PLAN] = "plan",         [DTP_COMMAND_EXPLAIN] = "explain", [DTP_COMMAND_WHATIF] = "whatif",
-    [DTP_COMMAND_BACKTEST] = "backtest", [DTP_COMMAND_CATALOG] = "catalog", [DTP_COMMAND_HELP] = "help",
+    [DTP_COMMAND_PLAN] = "plan",     [DTP_COMMAND_EXPLAIN] = "explain",   [DTP_COMMAND_SIMULATE] = "simulate",
+    [DTP_COMMAND_WHATIF] = "whatif", [DTP_COMMAND_BACKTEST] = "backtest", [DTP_COMMAND_CATALOG] = "catalog",
+    [DTP_COMMAND_HELP] = "help",
 };
 
 const char *dtp_command_text(enum dtp_command command)
@@ -84,7 +91,7 @@ enum dtp_status dtp_command_unknown(const char *text, struct dtp_faults *faults)
         dtp_nearest_offer(&nearest, command_names[i]);
     dtp_nearest_text(&nearest, hint, sizeof hint);
     return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "unknown command '%s'; %s", text,
-                     hint[0] ? hint : "commands are plan, explain, whatif, backtest, catalog and help");
+                     hint[0] ? hint : "commands are plan, explain, simulate, whatif, backtest, catalog and help");
 }
 
 /* A first word that can only be a file is no mistyped command. */
@@ -205,6 +212,9 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_CATALOG: a->catalogs[a->catalog_count++] = value; break;
     case OPTION_OUTPUT: a->output = value; break;
     case OPTION_ONLY: a->only = value; break;
+    case OPTION_TRACE: a->trace = value; break;
+    case OPTION_TIMELINE: a->timeline = value; break;
+    case OPTION_MEMORY: a->memory = value; break;
     case OPTION_HELP: a->help = true; break;
     case OPTION_VERSION: a->version = true; break;
     case OPTION_COUNT: break;

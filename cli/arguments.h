@@ -11,6 +11,7 @@
 enum dtp_command {
     DTP_COMMAND_PLAN,
     DTP_COMMAND_EXPLAIN,
+    DTP_COMMAND_SIMULATE,
     DTP_COMMAND_WHATIF,
     DTP_COMMAND_BACKTEST,
     DTP_COMMAND_CATALOG,
@@ -39,9 +40,10 @@ struct dtp_arguments {
     bool help, version, json, csv;
     bool solves; /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */
     enum dtp_solve_goal goal;
-    const char *output;    /* -o FILE, or NULL */
-    const char *only;      /* --only PREFIX, or NULL */
-    const char **catalogs; /* --catalog FILE ... */
+    const char *output;                    /* -o FILE, or NULL */
+    const char *only;                      /* --only PREFIX, or NULL */
+    const char *trace, *timeline, *memory; /* files of simulate, or NULL */
+    const char **catalogs;                 /* --catalog FILE ... */
     size_t catalog_count;
     const char **words; /* what is neither flag nor value */
     size_t word_count;

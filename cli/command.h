@@ -19,6 +19,7 @@ struct dtp_context {
 enum dtp_status dtp_command_plan(const struct dtp_context *context);
 enum dtp_status dtp_command_explain(const struct dtp_context *context);
 enum dtp_status dtp_command_whatif(const struct dtp_context *context);
+enum dtp_status dtp_command_simulate(const struct dtp_context *context);
 enum dtp_status dtp_command_backtest(const struct dtp_context *context);
 enum dtp_status dtp_command_catalog(const struct dtp_context *context);
 enum dtp_status dtp_command_help(const struct dtp_context *context);
@@ -30,6 +31,10 @@ enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dt
 /* Reads the scenario files, then sets the flags over them. Caller destroys. */
 enum dtp_status dtp_context_scenario(const struct dtp_context *context, const struct dtp_catalog *catalog,
                                      struct dtp_scenario **out);
+/* Both of them, then the job they make; calls `use` with it. */
+enum dtp_status dtp_context_with_job(const struct dtp_context *context,
+                                     enum dtp_status (*use)(const struct dtp_context *context,
+                                                            const struct dtp_job *job));
 /* Of a line whose flags are faulty already: the faults of its values, files and names as well, all in one go. */
 void dtp_context_collect(const struct dtp_context *context);
 /* Writes the directory that holds the catalogues into `out`: $DTPLAN_DATA, <executable>/../share/dtplan, where

@@ -24,18 +24,5 @@ static enum dtp_status whatif(const struct dtp_context *context, const struct dt
 
 enum dtp_status dtp_command_whatif(const struct dtp_context *context)
 {
-    struct dtp_catalog catalog;
-    struct dtp_scenario *scenario = NULL;
-    struct dtp_job job;
-    enum dtp_status status = dtp_context_catalog(context, &catalog);
-    if (status != DTP_OK)
-        return status;
-    status = dtp_context_scenario(context, &catalog, &scenario);
-    if (status == DTP_OK)
-        status = dtp_scenario_resolve(scenario, &catalog, &job, context->faults);
-    if (status == DTP_OK)
-        status = whatif(context, &job);
-    dtp_scenario_destroy(scenario);
-    dtp_catalog_destroy(&catalog);
-    return status;
+    return dtp_context_with_job(context, whatif);
 }

@@ -47,6 +47,26 @@ enum dtp_status dtp_context_scenario(const struct dtp_context *context, const st
     return worst;
 }
 
+enum dtp_status dtp_context_with_job(const struct dtp_context *context,
+                                     enum dtp_status (*use)(const struct dtp_context *context,
+                                                            const struct dtp_job *job))
+{
+    struct dtp_catalog catalog;
+    struct dtp_scenario *scenario = NULL;
+    struct dtp_job job;
+    enum dtp_status status = dtp_context_catalog(context, &catalog);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_context_scenario(context, &catalog, &scenario);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(scenario, &catalog, &job, context->faults);
+    if (status == DTP_OK)
+        status = use(context, &job);
+    dtp_scenario_destroy(scenario);
+    dtp_catalog_destroy(&catalog);
+    return status;
+}
+
 void dtp_context_collect(const struct dtp_context *context)
 {
     struct dtp_catalog catalog;

@@ -30,6 +30,15 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          "Takes the same keys as plan.",
          {{"dtplan explain --params 7e9 --gpus 8 --strategy full_shard", "formula by formula"},
           {"dtplan explain --model gpt2 --gpus 4 --strategy ddp --micro-batch 8", "a small model under DDP"}}},
+    [DTP_COMMAND_SIMULATE] =
+        {"dtplan simulate [SCENARIO.ini ...] [--KEY VALUE ...] [--trace FILE] [--timeline FILE] [--memory FILE] "
+         "[--json]",
+         "Writes out the job's step as a program of operations on streams and runs it in time: what overlaps, what "
+         "waits, "
+         "which chain of operations sets the length of the step, when memory peaks. Takes the same keys as plan.",
+         {{"dtplan simulate --params 7e9 --gpus 8 --strategy full_shard", "where the time of a step goes"},
+          {"dtplan simulate --model gpt2 --gpus 4 --strategy ddp --trace step.json", "look at it in ui.perfetto.dev"},
+          {"dtplan simulate --params 7e9 --gpus 8 --memory memory.csv", "memory over time as a table"}}},
     [DTP_COMMAND_WHATIF] =
         {"dtplan whatif [SCENARIO.ini ...] [--KEY VALUE ...] [--json | --csv]",
          "Predicts every single change of a plan: units, batch, shard group, offload, checkpointing, dtypes, overlap, "

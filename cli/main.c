@@ -45,6 +45,7 @@ static enum dtp_status run(const struct dtp_context *context)
     switch (a->command) {
     case DTP_COMMAND_PLAN: return dtp_command_plan(context);
     case DTP_COMMAND_EXPLAIN: return dtp_command_explain(context);
+    case DTP_COMMAND_SIMULATE: return dtp_command_simulate(context);
     case DTP_COMMAND_WHATIF: return dtp_command_whatif(context);
     case DTP_COMMAND_BACKTEST: return dtp_command_backtest(context);
     case DTP_COMMAND_CATALOG: return dtp_command_catalog(context);

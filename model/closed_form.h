@@ -131,6 +131,9 @@ void dtp_closed_form_time(const struct dtp_transformer *transformer, const struc
 void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                      const struct dtp_plan *plan, struct dtp_prediction *out);
 
+/* From the peaks of tensors and device, context, NCCL and capacity. */
+enum dtp_verdict dtp_memory_verdict(const struct dtp_memory *memory);
+
 const char *dtp_owner_key(enum dtp_owner owner);
 const char *dtp_owner_words(enum dtp_owner owner);
 const char *dtp_phase_key(enum dtp_phase phase);

@@ -86,7 +86,7 @@ static void summarise(struct dtp_memory *memory)
 
 /* The allocator gives cached segments back before it fails, so only tensors, context and NCCL decide what cannot run;
  * a job whose segments come near the capacity runs with retries, or not at all on a worse day. */
-static enum dtp_verdict verdict_of(const struct dtp_memory *memory)
+enum dtp_verdict dtp_memory_verdict(const struct dtp_memory *memory)
 {
     uint64_t needed = memory->allocated_peak_bytes + memory->context_bytes + memory->nccl_bytes;
     if (needed > memory->capacity_bytes)
@@ -110,7 +110,7 @@ static void beyond_tensors(struct dtp_memory_job *job)
     out->capacity_bytes = cluster->gpu.memory_bytes;
     out->host_bytes = gpus * job->state.host;
     out->nvme_bytes = gpus * job->state.nvme;
-    out->verdict = verdict_of(out);
+    out->verdict = dtp_memory_verdict(out);
     if (!job->record)
         return;
     job->record->node_gpus = gpus;

@@ -1,12 +1,10 @@
 /* ROWS.csv: what was predicted, what was measured, how far apart, row by row. */
 #include "backtest_report.h"
 
-#include <errno.h>
+#include "output_file.h"
+
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static void write_text(FILE *file, const char *text)
 {
@@ -82,45 +80,15 @@ static void write_row(FILE *file, const struct dtp_backtest_row *row)
     fputc('\n', file);
 }
 
-/* What is no plain file (/dev/stdout, a pipe) is written straight: there is nothing to replace. */
-static bool is_special(const char *path)
-{
-    struct stat information;
-    return stat(path, &information) == 0 && !S_ISREG(information.st_mode);
-}
-
-/* Opens a new file in the folder of `path`; *temporary is NULL when `path` itself was opened. */
-static FILE *open_beside(const char *path, char **temporary)
-{
-    *temporary = NULL;
-    if (is_special(path))
-        return fopen(path, "w");
-    if (asprintf(temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) {
-        *temporary = NULL;
-        errno = ENOMEM;
-        return NULL;
-    }
-    return fopen(*temporary, "wx");
-}
-
 enum dtp_status dtp_backtest_write_rows(const char *path, const struct dtp_backtest *backtest,
                                         struct dtp_faults *faults)
 {
-    char *temporary = NULL;
-    FILE *file = open_beside(path, &temporary);
-    bool failed = !file;
-    if (file) {
-        write_header(file);
-        for (size_t i = 0; i < backtest->row_count; i++)
-            write_row(file, &backtest->rows[i]);
-        failed = ferror(file);
-        failed = fclose(file) || failed || (temporary && rename(temporary, path));
-    }
-    int reason = errno;
-    if (failed && file && temporary)
-        unlink(temporary);
-    free(temporary);
-    if (failed)
-        return dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "cannot write rows here: %s", strerror(reason));
-    return DTP_OK;
+    struct dtp_output_file output;
+    enum dtp_status status = dtp_output_open(path, &output, faults);
+    if (status != DTP_OK)
+        return status;
+    write_header(output.file);
+    for (size_t i = 0; i < backtest->row_count; i++)
+        write_row(output.file, &backtest->rows[i]);
+    return dtp_output_close(&output, faults);
 }

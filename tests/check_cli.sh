@@ -66,6 +66,16 @@ expect 0 "${seven[@]}" --csv
 [[ $(wc -l <out) == 2 ]] || failed "--csv: a header and a row"
 expect 0 explain "${seven[@]}"
 expect 0 explain "${seven[@]}" --json
+expect 0 simulate "${seven[@]}" --trace trace.json --timeline timeline.csv --memory memory.csv
+for file in trace.json timeline.csv memory.csv; do
+    [[ -s $file ]] || failed "simulate: no $file"
+done
+expect 0 simulate "${seven[@]}" --json
+! grep -qiE '\b(nan|inf|infinity)\b' out || failed "simulate --json: a number that is none"
+expect 1 simulate --params 70e9 --gpus 1
+expect 2 simulate "${seven[@]}" --accumulate 1000000
+expect 3 simulate "${seven[@]}" --trace /nonexistent/trace.json
+! ls -- *.tmp 2>/dev/null || failed "simulate leaves temporary files"
 expect 0 whatif "${seven[@]}"
 expect 0 whatif "${seven[@]}" --json
 ! grep -qiE '\b(nan|inf|infinity)\b' out || failed "whatif --json: a number that is none"
@@ -80,7 +90,7 @@ expect 0 backtest "$source/scenarios/h200_torch_runs.csv"
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv" -o rows.csv --json
 [[ $(wc -l <rows.csv) == $(wc -l <"$source/scenarios/h200_torch_runs.csv") ]] || failed "backtest -o: a row a run"
 expect 0 --version
-for command in '' plan explain whatif backtest catalog help; do
+for command in '' plan explain simulate whatif backtest catalog help; do
     expect 0 help ${command:+"$command"}
     expect 0 ${command:+"$command"} --help
 done

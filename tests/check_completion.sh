@@ -41,6 +41,8 @@ for flag in $documented; do
 done
 
 expect explain dtplan ex
+expect simulate dtplan s
+expect --timeline dtplan simulate --ti
 expect whatif dtplan w
 expect --micro-batch dtplan whatif --mi
 expect --micro-batch dtplan --mi
@@ -56,7 +58,7 @@ expect --output dtplan backtest --o
 
 # Every flag of every command's help stands in the man page.
 page=$(sed 's/\\-/-/g' "$cli/dtplan.1")
-for command in plan explain whatif backtest catalog help; do
+for command in plan explain simulate whatif backtest catalog help; do
     grep -q "^\.It Cm $command" <<<"$page" || { echo "undocumented command: $command" && failures=$((failures + 1)); }
     for flag in $("$program" help "$command" | sed -n 's/^  -\(-[a-z0-9-]*\).*/\1/p'); do
         if ! grep -q -e "^\.It.* Fl $flag\( \|$\)" <<<"$page"; then

@@ -1,0 +1,67 @@
+#include "output_file.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool is_special(const char *path)
+{
+    struct stat information;
+    return stat(path, &information) == 0 && !S_ISREG(information.st_mode);
+}
+
+static enum dtp_status refuse(const char *path, int reason, struct dtp_faults *faults)
+{
+    return dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "cannot be written: %s", strerror(reason));
+}
+
+enum dtp_status dtp_output_open(const char *path, struct dtp_output_file *out, struct dtp_faults *faults)
+{
+    *out = (struct dtp_output_file){.path = path};
+    if (is_special(path)) {
+        out->file = fopen(path, "w");
+    } else if (asprintf(&out->temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) {
+        out->temporary = NULL;
+        errno = ENOMEM;
+    } else {
+        out->file = fopen(out->temporary, "wx");
+    }
+    if (out->file)
+        return DTP_OK;
+    int reason = errno;
+    free(out->temporary);
+    *out = (struct dtp_output_file){0};
+    return refuse(path, reason, faults);
+}
+
+enum dtp_status dtp_output_close(struct dtp_output_file *output, struct dtp_faults *faults)
+{
+    errno = 0;
+    bool failed = ferror(output->file) || fflush(output->file);
+    int reason = errno;
+    failed = fclose(output->file) || failed;
+    if (!failed && output->temporary && rename(output->temporary, output->path) != 0) {
+        failed = true;
+        reason = errno;
+    }
+    enum dtp_status status = failed ? refuse(output->path, reason ? reason : EIO, faults) : DTP_OK;
+    if (failed && output->temporary)
+        unlink(output->temporary);
+    free(output->temporary);
+    *output = (struct dtp_output_file){0};
+    return status;
+}
+
+void dtp_output_abandon(struct dtp_output_file *output)
+{
+    if (!output->file)
+        return;
+    fclose(output->file);
+    if (output->temporary)
+        unlink(output->temporary);
+    free(output->temporary);
+    *output = (struct dtp_output_file){0};
+}

@@ -1,0 +1,24 @@
+/* A file that is there whole or not at all: written beside its name and renamed when it is complete.
+ *
+ * What is no plain file (/dev/stdout, a pipe) is written straight: there is nothing to replace. */
+#ifndef DTP_OUTPUT_FILE_H
+#define DTP_OUTPUT_FILE_H
+
+#include "status.h"
+
+#include <stdio.h>
+
+struct dtp_output_file {
+    FILE *file; /* to write to; errors may be left on it */
+    const char *path;
+    char *temporary; /* NULL: `path` itself is open */
+};
+
+/* `path` is borrowed until the file is closed. DTP_ENVIRONMENT: it cannot be written, with the reason. */
+enum dtp_status dtp_output_open(const char *path, struct dtp_output_file *out, struct dtp_faults *faults);
+/* Puts the file in its place, or, where anything failed, removes it and says why. */
+enum dtp_status dtp_output_close(struct dtp_output_file *output, struct dtp_faults *faults);
+/* Removes what was written: something else went wrong. */
+void dtp_output_abandon(struct dtp_output_file *output);
+
+#endif

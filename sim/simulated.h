@@ -1,0 +1,35 @@
+/* A job simulated: its step program, where its buffers lie, when its operations run, and the prediction this makes.
+ *
+ * The closed form stands beside it and is never mixed in, save for what a program of one step cannot know: CUDA
+ * context, NCCL's buffers, host memory, and what the model's arithmetic is. */
+#ifndef DTP_SIMULATED_H
+#define DTP_SIMULATED_H
+
+#include "placement.h"
+#include "simulate.h"
+#include "variant.h"
+
+struct dtp_simulated {
+    struct dtp_job job;
+    struct dtp_program *program;
+    struct dtp_placement placement;
+    struct dtp_timeline timeline;
+    struct dtp_program_totals totals;
+    double kernels_alone_s;           /* kernels as if nothing shared the GPU with them; the optimizer left out */
+    struct dtp_prediction prediction; /* memory: owners and peak of the program, allocator replayed; time: of the run */
+    struct dtp_prediction closed;
+};
+
+/* Most operations of a step that commands simulate: about 1 GiB of memory. */
+#define DTP_SIMULATED_MAX_OPS 4000000u
+
+/* DTP_BAD_INPUT: the job has no step program (the fault says what of it) or one of too many operations. Caller releases
+ * *out, which is zeroed after a failure. */
+enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp_simulation_options *options,
+                                     struct dtp_simulated *out, struct dtp_faults *faults);
+void dtp_simulated_release(struct dtp_simulated *simulated);
+
+/* "simulated", with the default options. */
+struct dtp_predictor dtp_predictor_simulated(void);
+
+#endif
