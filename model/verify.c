@@ -20,6 +20,8 @@ struct proof {
     struct buffer_state *states;
     /* Last operation of each stream that used any buffer which its pool has got back. */
     struct dtp_clock returned[DTP_SPACE_COUNT][DTP_STREAM_COUNT];
+    /* What the next operation of each stream starts after, and whatever is issued once the host has waited. */
+    struct dtp_clock stream_end[DTP_STREAM_COUNT], host;
     struct dtp_faults *faults;
     bool refused;
 };
@@ -131,6 +133,20 @@ static void check_write(struct proof *proof, uint32_t op, struct dtp_operand ope
     state->readers = (struct dtp_clock){0};
 }
 
+/* Memory that goes back to a pool is safe for the pool's stream, or for the one that frees it. */
+static void check_users_done(struct proof *proof, uint32_t op, uint32_t buffer)
+{
+    const struct buffer_state *state = &proof->states[buffer];
+    const struct dtp_clock *pool = &proof->stream_end[proof->buffers[buffer].pool];
+    for (int s = 0; s < DTP_STREAM_COUNT; s++) {
+        uint32_t user = state->readers.at[s];
+        if (state->writer > user && (int)proof->ops[state->writer - 1].stream == s)
+            user = state->writer;
+        if (user > proof->clocks[op].at[s] && user > pool->at[s] && user > proof->host.at[s])
+            refuse_race(proof, op, "frees", buffer, "which", user, "use");
+    }
+}
+
 static void check_free(struct proof *proof, uint32_t op, struct dtp_operand operand)
 {
     uint32_t buffer = operand.buffer.index;
@@ -140,6 +156,7 @@ static void check_free(struct proof *proof, uint32_t op, struct dtp_operand oper
     state->freed = op + 1;
     if (operand.access & DTP_DEFER)
         return; /* the allocator waits */
+    check_users_done(proof, op, buffer);
     struct dtp_clock *returned = &proof->returned[proof->buffers[buffer].space][proof->buffers[buffer].pool];
     if (state->writer) {
         uint32_t *last = &returned->at[proof->ops[state->writer - 1].stream];
@@ -191,6 +208,9 @@ static void check_all(struct proof *proof)
 {
     uint32_t op_count = (uint32_t)dtp_program_op_count(proof->program);
     for (uint32_t i = 0; i < op_count; i++) {
+        proof->stream_end[proof->ops[i].stream] = proof->clocks[i];
+        if (proof->ops[i].kind == DTP_OP_HOST_WAIT)
+            proof->host = proof->clocks[i];
         check_stream(proof, i);
         check_op(proof, i);
     }

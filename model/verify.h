@@ -9,6 +9,8 @@
  *     never freed; reads of bytes nobody wrote;
  *   - a race: two operations that touch a buffer, one of them writing, of which none certainly is done before the other
  *     starts (happens_before.h says what certainly is);
+ *   - a free while an operation may still use the buffer that neither the stream that frees nor that of the pool has
+ *     waited for (DTP_DEFER: the allocator waits);
  *   - reuse: the first write to a buffer while an operation may still use a buffer that its pool got back before. Which
  *     bytes the allocator hands out is not known, so each must be safe, as in PyTorch's allocator;
  *   - an operation on a stream that cannot run it.

@@ -180,14 +180,45 @@ static void test_groups_and_host_waits_order(void **state)
     }
 }
 
-/* x is freed while the reduce stream reads it; y may get its memory, and is written by compute. */
+/* x, of compute's pool, is freed by compute while the reduce stream reads it. */
+static void free_of_another(uint32_t defer, bool wait)
+{
+    fresh();
+    dtp_buffer_id x = buffer_of("x", C, false);
+    dtp_op_id write = use(NORM, C, x, DTP_ALLOC | DTP_WRITE, none);
+    dtp_op_id read = use(NORM, R, x, DTP_READ, write);
+    use(DTP_OP_FREE, C, x, DTP_FREE | defer, wait ? read : none);
+}
+
+static void test_frees_wait_for_users(void **state)
+{
+    (void)state;
+    free_of_another(0, true);
+    expect_legal();
+    free_of_another(DTP_DEFER, false); /* the allocator waits */
+    expect_legal();
+    free_of_another(0, false);
+    expect_refused("operation 2 (free, compute) frees buffer 0 (x), which operation 1 (norm, reduce) may still use");
+    fresh(); /* freed by a stream that knows nothing of it, but compute's order protects what compute alone used */
+    dtp_buffer_id x = buffer_of("x", C, false);
+    use(NORM, C, x, DTP_ALLOC | DTP_WRITE, none);
+    use(DTP_OP_FREE, G, x, DTP_FREE, none);
+    expect_legal();
+    fresh(); /* the host has waited */
+    x = buffer_of("x", G, false);
+    dtp_op_id write = use(NORM, R, x, DTP_ALLOC | DTP_WRITE, none);
+    use(DTP_OP_HOST_WAIT, C, x, DTP_READ, write);
+    use(DTP_OP_FREE, G, x, DTP_FREE, none);
+    expect_legal();
+}
+
+/* x is freed by the reduce stream, which used it; y may get its memory, and is written by compute. */
 static void reuse(enum dtp_stream pool, uint32_t defer, bool wait)
 {
     fresh();
     dtp_buffer_id x = buffer_of("x", C, false), y = buffer_of("y", pool, false);
     dtp_op_id write = use(NORM, C, x, DTP_ALLOC | DTP_WRITE, none);
-    dtp_op_id read = use(NORM, R, x, DTP_READ, write);
-    use(DTP_OP_FREE, C, x, DTP_FREE | defer, none);
+    dtp_op_id read = use(NORM, R, x, DTP_READ | DTP_FREE | defer, write);
     use(NORM, C, y, DTP_ALLOC | DTP_WRITE | DTP_FREE, wait ? read : none);
 }
 
@@ -198,10 +229,10 @@ static void test_reuse_of_freed_memory(void **state)
     expect_legal();
     reuse(C, 0, false);
     expect_refused(
-        "operation 3 (norm, compute) writes buffer 1 (y), whose memory operation 1 (norm, reduce) may still use");
+        "operation 2 (norm, compute) writes buffer 1 (y), whose memory operation 1 (norm, reduce) may still use");
     reuse(G, 0, false); /* another pool */
     expect_legal();
-    reuse(C, DTP_DEFER, false); /* the allocator waits */
+    reuse(C, DTP_DEFER, false);
     expect_legal();
     fresh(); /* written on another stream than the pool's, which still writes what was there */
     dtp_buffer_id x = buffer_of("x", C, false), y = buffer_of("y", C, false);
@@ -287,6 +318,7 @@ int main(void)
                                        cmocka_unit_test(test_the_gather_race),
                                        cmocka_unit_test(test_races),
                                        cmocka_unit_test(test_groups_and_host_waits_order),
+                                       cmocka_unit_test(test_frees_wait_for_users),
                                        cmocka_unit_test(test_reuse_of_freed_memory),
                                        cmocka_unit_test(test_streams),
                                        cmocka_unit_test(test_all_faults_at_once),
