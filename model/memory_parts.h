@@ -17,122 +17,122 @@
  * h hidden, f ffn, V vocabulary, s sequence. */
 #define DTP_TENSOR_TERM_TABLE(X)                                                                                       \
     X(PARAMS, PARAMS, "at rest", "", "psi", "parameter bytes", "")                                                     \
-    X(PARAMS_SHARD, PARAMS, "at rest", "", "psi / N, padded", "parameter bytes", "")                                   \
+    X(PARAMS_SHARD, PARAMS, "at rest", "", "padded psi / N", "parameter bytes", "")                                    \
     X(MOMENTS, OPTIMIZER, "moments", "", "psi", "moment bytes", "")                                                    \
-    X(MOMENTS_SHARD, OPTIMIZER, "moments", "", "psi / N, padded", "moment bytes", "")                                  \
+    X(MOMENTS_SHARD, OPTIMIZER, "moments", "", "padded psi / N", "moment bytes", "")                                   \
     X(MASTER, OPTIMIZER, "master copy", "", "psi", "master bytes", "")                                                 \
-    X(MASTER_SHARD, OPTIMIZER, "master copy", "", "psi / N, padded", "master bytes", "")                               \
+    X(MASTER_SHARD, OPTIMIZER, "master copy", "", "padded psi / N", "master bytes", "")                                \
     X(GRADS_MADE, GRADS, "made so far", "", "V h + layers x P", "gradient bytes", "")                                  \
     X(GRADS_KEPT, GRADS, "of earlier micro-steps", "", "psi", "gradient bytes", "")                                    \
-    X(GRADS_BUCKETS, GRADS, "DDP's buckets", "", "psi", "gradient bytes", "PyTorch reducer.cpp")                       \
-    X(GRADS_BUFFER, GRADS, "buffer", "", "psi", "gradient bytes", "Megatron-Core param_and_grad_buffer.py")            \
-    X(GRADS_SHARD, GRADS, "all, sharded", "", "psi / N, padded", "gradient bytes", "")                                 \
+    X(GRADS_BUCKETS, GRADS, "DDP's buckets", "", "psi", "gradient bytes", "PyTorch: reducer.cpp")                      \
+    X(GRADS_BUFFER, GRADS, "buffer", "", "psi", "gradient bytes", "Megatron-Core: param_and_grad_buffer.py")           \
+    X(GRADS_SHARD, GRADS, "all, sharded", "", "padded psi / N", "gradient bytes", "")                                  \
     X(GRADS_WHOLE, GRADS, "whole, not reduced yet", "", "psi - layers x P", "reduce bytes",                            \
-      "PyTorch _fsdp_param_group.py")                                                                                  \
+      "PyTorch: _fsdp_param_group.py")                                                                                 \
     X(GRADS_AS_MADE, GRADS, "whole, not reduced yet", "", "psi - layers x P", "compute bytes",                         \
-      "PyTorch fsdp/_flat_param.py")                                                                                   \
-    X(GRADS_REDUCED, GRADS, "layers already reduced", "layers", "P / N, padded", "gradient bytes",                     \
-      "PyTorch _fsdp_collectives.py")                                                                                  \
-    X(LAYERS_SAVED, ACTIVATIONS, "layers", "layers", "T", "saved bytes", "PyTorch derivatives.yaml")                   \
-    X(LAYERS_KEPT, ACTIVATIONS, "checkpointed layers", "layers", "T", "kept bytes", "PyTorch checkpoint.py")           \
-    X(RECOMPUTED, ACTIVATIONS, "the layer recomputed", "", "T", "saved - kept bytes", "PyTorch checkpoint.py")         \
-    X(HEAD, ACTIVATIONS, "final norm and its input", "", "T", "bytes", "PyTorch derivatives.yaml")                     \
-    X(LOGITS, LOGITS, "logits", "", "T", "bytes", "")                                                                  \
-    X(LOSS, LOGITS, "cross entropy at its worst", "", "T", "bytes", "PyTorch derivatives.yaml")                        \
-    X(LOGITS_GRADIENT, LOGITS, "gradient of the logits", "", "T", "bytes", "")                                         \
+      "PyTorch: fsdp/_flat_param.py")                                                                                  \
+    X(GRADS_REDUCED, GRADS, "layers already reduced", "layers", "padded P / N", "gradient bytes",                      \
+      "PyTorch: _fsdp_collectives.py")                                                                                 \
+    X(LAYERS_SAVED, ACTIVATIONS, "layers", "layers", "T", "saved bytes", "PyTorch: derivatives.yaml")                  \
+    X(LAYERS_KEPT, ACTIVATIONS, "checkpointed layers", "layers", "T", "kept bytes", "PyTorch: checkpoint.py")          \
+    X(RECOMPUTED, ACTIVATIONS, "the layer recomputed", "", "T", "saved - kept bytes", "PyTorch: checkpoint.py")        \
+    X(HEAD, ACTIVATIONS, "final norm and its input", "", "T", "bytes of a token", "PyTorch: derivatives.yaml")         \
+    X(LOGITS, LOGITS, "logits", "", "T", "bytes of a token", "")                                                       \
+    X(LOSS, LOGITS, "cross entropy at its worst", "", "T", "bytes of a token", "PyTorch: derivatives.yaml")            \
+    X(LOGITS_GRADIENT, LOGITS, "gradient of the logits", "", "T", "bytes of a token", "")                              \
     X(LAYER_CASTS, WEIGHTS, "layers cast by autocast", "layers", "weights and biases", "compute bytes",                \
-      "PyTorch autocast_mode.cpp")                                                                                     \
-    X(DOWN_CAST, WEIGHTS, "down matrix, already freed", "", "f h", "compute bytes", "PyTorch autocast_mode.cpp")       \
-    X(HEAD_CAST, WEIGHTS, "head cast by autocast", "", "V h", "compute bytes", "PyTorch autocast_mode.cpp")            \
+      "PyTorch: autocast_mode.cpp")                                                                                    \
+    X(DOWN_CAST, WEIGHTS, "down matrix, already freed", "", "f h", "compute bytes", "PyTorch: autocast_mode.cpp")      \
+    X(HEAD_CAST, WEIGHTS, "head cast by autocast", "", "V h", "compute bytes", "PyTorch: autocast_mode.cpp")           \
     X(FP8_CASTS, WEIGHTS, "fp8 casts by rows and columns", "2 x layers", "matrices", "1 B",                            \
-      "Transformer Engine module/linear.py")                                                                           \
-    X(GATHERED_ROOT, WEIGHTS, "embedding, norm and head", "", "root, padded", "compute bytes", "")                     \
-    X(GATHERED_LAYERS, WEIGHTS, "layers gathered", "layers", "P, padded", "compute bytes",                             \
-      "PyTorch _fsdp_param_group.py")                                                                                  \
+      "Transformer Engine: module/linear.py")                                                                          \
+    X(GATHERED_ROOT, WEIGHTS, "embedding, norm and head", "", "padded root", "compute bytes", "")                      \
+    X(GATHERED_LAYERS, WEIGHTS, "layers gathered", "layers", "padded P", "compute bytes",                              \
+      "PyTorch: _fsdp_param_group.py")                                                                                 \
     X(GATHERED_FP8, WEIGHTS, "matrices gathered in fp8", "layers", "matrices", "compute bytes - 1",                    \
-      "torchao fsdp_utils.py")                                                                                         \
-    X(LIVE, WEIGHTS, "live", "", "max_live_parameters", "compute bytes", "DeepSpeed stage3.py")                        \
-    X(FLAT_ROOT, GATHER, "flat buffer of the root", "", "root, padded", "compute bytes",                               \
-      "PyTorch _fsdp_collectives.py")                                                                                  \
-    X(FLAT_LAYERS, GATHER, "flat buffer of a unit", "layers", "P, padded", "compute bytes",                            \
-      "PyTorch _fsdp_collectives.py")                                                                                  \
-    X(FLAT_FP8, GATHER, "matrices of it in fp8", "layers", "matrices", "compute bytes - 1", "torchao fsdp_utils.py")   \
-    X(CAST_SHARD, GATHER, "own shard, cast", "", "", "flat bytes / N", "PyTorch _fsdp_param.py")                       \
+      "torchao: fsdp_utils.py")                                                                                        \
+    X(LIVE, WEIGHTS, "live", "", "max_live_parameters", "compute bytes", "DeepSpeed: stage3.py")                       \
+    X(FLAT_ROOT, GATHER, "flat buffer of the root", "", "padded root", "compute bytes",                                \
+      "PyTorch: _fsdp_collectives.py")                                                                                 \
+    X(FLAT_LAYERS, GATHER, "flat buffer of a unit", "layers", "padded P", "compute bytes",                             \
+      "PyTorch: _fsdp_collectives.py")                                                                                 \
+    X(FLAT_FP8, GATHER, "matrices of it in fp8", "layers", "matrices", "compute bytes - 1", "torchao: fsdp_utils.py")  \
+    X(CAST_SHARD, GATHER, "own shard, cast", "", "", "flat bytes / N", "PyTorch: _fsdp_param.py")                      \
     X(UPLOADED_SHARD, GATHER, "own shard, from the host", "", "", "parameter bytes x root / N",                        \
-      "PyTorch _fsdp_param.py")                                                                                        \
+      "PyTorch: _fsdp_param.py")                                                                                       \
     X(PREFETCHED, GATHER, "newest fetch", "", "prefetch_bucket_size", "compute bytes",                                 \
-      "DeepSpeed partitioned_param_coordinator.py")                                                                    \
+      "DeepSpeed: partitioned_param_coordinator.py")                                                                   \
     X(BESIDE_BUCKETS, REDUCE, "gradients beside their buckets", "", "psi or those made", "gradient bytes",             \
-      "PyTorch reducer.cpp")                                                                                           \
+      "PyTorch: reducer.cpp")                                                                                          \
     X(LARGEST_GRADIENT, REDUCE, "largest gradient before its bucket", "", "f h", "gradient bytes",                     \
-      "PyTorch reducer.cpp")                                                                                           \
+      "PyTorch: reducer.cpp")                                                                                          \
     X(REDUCE_BUCKETS, REDUCE, "reduction buckets", "buckets", "reduce_bucket_size", "gradient bytes",                  \
-      "DeepSpeed stage_1_and_2.py, stage3.py")                                                                         \
+      "DeepSpeed: zero/config.py")                                                                                     \
     X(LAYERS_IN_FLIGHT, REDUCE, "layer made, layer reduced", "layers", "P", "gradient bytes", "")                      \
     X(UNITS_IN_FLIGHT, REDUCE, "unit made, unit reduced, root", "", "2 units + root", "reduce bytes", "")              \
     X(HEAD_GRADIENT, REDUCE, "gradient of the head", "", "V h", "compute bytes", "")                                   \
     X(HEAD_EMBEDDING_GRADIENTS, REDUCE, "gradients of head and embedding", "2", "V h", "compute bytes", "")            \
-    X(TIED_HEAD_GRADIENT, REDUCE, "gradient of the tied head", "", "V h", "gradient bytes", "PyTorch reducer.cpp")     \
+    X(TIED_HEAD_GRADIENT, REDUCE, "gradient of the tied head", "", "V h", "gradient bytes", "PyTorch: reducer.cpp")    \
     X(EMBEDDING_GRADIENT, REDUCE, "gradient of the embedding", "copies", "V h", "gradient bytes", "")                  \
     X(DOWN_GRADIENT, REDUCE, "gradient of the down matrix", "", "f h", "compute bytes", "")                            \
-    X(LAYER_GRADIENTS, REDUCE, "layers' gradients", "layers", "P", "compute bytes", "PyTorch _fsdp_param_group.py")    \
-    X(FLAT_GRADIENTS, REDUCE, "their flat copy", "layers", "P", "compute bytes", "PyTorch fsdp/_flat_param.py")        \
-    X(MODEL_GRADIENTS, REDUCE, "all gradients", "", "psi", "compute bytes", "PyTorch _fsdp_param_group.py")            \
-    X(REDUCE_INPUT, REDUCE, "reduce-scatter input", "layers", "P, padded", "reduce bytes",                             \
-      "PyTorch _fsdp_collectives.py")                                                                                  \
-    X(ROOT_GRADIENTS, REDUCE, "root, gradients", "", "root", "compute bytes", "PyTorch _fsdp_param_group.py")          \
-    X(ROOT_INPUT, REDUCE, "root, reduce-scatter input", "", "root, padded", "reduce bytes",                            \
-      "PyTorch _fsdp_collectives.py")                                                                                  \
-    X(CUBLAS, WORKSPACE, "cuBLAS", "handles", "", "bytes", "PyTorch CublasHandlePool.cpp")                             \
+    X(LAYER_GRADIENTS, REDUCE, "layers' gradients", "layers", "P", "compute bytes", "PyTorch: _fsdp_param_group.py")   \
+    X(FLAT_GRADIENTS, REDUCE, "their flat copy", "layers", "P", "compute bytes", "PyTorch: fsdp/_flat_param.py")       \
+    X(MODEL_GRADIENTS, REDUCE, "all gradients", "", "psi", "compute bytes", "PyTorch: _fsdp_param_group.py")           \
+    X(REDUCE_INPUT, REDUCE, "reduce-scatter input", "layers", "padded P", "reduce bytes",                              \
+      "PyTorch: _fsdp_collectives.py")                                                                                 \
+    X(ROOT_GRADIENTS, REDUCE, "root, gradients", "", "root", "compute bytes", "PyTorch: _fsdp_param_group.py")         \
+    X(ROOT_INPUT, REDUCE, "root, reduce-scatter input", "", "padded root", "reduce bytes",                             \
+      "PyTorch: _fsdp_collectives.py")                                                                                 \
+    X(CUBLAS, WORKSPACE, "cuBLAS", "handles", "", "bytes", "PyTorch: CublasHandlePool.cpp")                            \
     X(ROPE_TABLES, WORKSPACE, "RoPE's sine and cosine", "", "s", "4 B x head width", "")                               \
     X(TOKEN_IDS, WORKSPACE, "token ids", "", "T", "8 B", "")                                                           \
     X(STREAM_GRADIENT, WORKSPACE, "gradient of the residual stream", "", "T", "bytes x h", "")                         \
-    X(INNER_GRADIENTS, WORKSPACE, "gradients inside the layer", "", "T", "bytes", "PyTorch derivatives.yaml")          \
-    X(EMBEDDING_SUMS, WORKSPACE, "partial sums of the embedding's gradient", "", "", "4 B x h x rows",                 \
-      "PyTorch Embedding.cu")                                                                                          \
-    X(FOREACH, WORKSPACE, "foreach AdamW's sqrt(v)", "", "psi / N", "moment bytes", "PyTorch optim/adamw.py")          \
-    X(FP32_GRADIENTS, WORKSPACE, "fp32 gradients for the step", "", "psi / N", "4 B",                                  \
-      "DeepSpeed stage_1_and_2.py, stage3.py")
+    X(INNER_GRADIENTS, WORKSPACE, "gradients inside the layer", "", "T", "bytes of a token",                           \
+      "PyTorch: derivatives.yaml")                                                                                     \
+    X(EMBEDDING_SUMS, WORKSPACE, "sums for the embedding's gradient", "", "", "4 B x h x rows",                        \
+      "PyTorch: Embedding.cu")                                                                                         \
+    X(FOREACH, WORKSPACE, "foreach AdamW's sqrt(v)", "", "psi / N", "moment bytes", "PyTorch: optim/adam.py")          \
+    X(FP32_GRADIENTS, WORKSPACE, "fp32 gradients for the step", "", "psi / N", "4 B", "DeepSpeed: runtime/zero/")
 
 /* What is no tensor on the GPU, or a tensor elsewhere: X(enum suffix, words, count, elements, bytes, source). */
 #define DTP_STORE_TERM_TABLE(X)                                                                                        \
     X(TENSORS, "tensors, as above", "", "", "bytes", "")                                                               \
-    X(COMPUTE_POOL, "compute stream's pool at its own peak", "", "", "bytes", "PyTorch CUDACachingAllocator.cpp")      \
-    X(POOL_GRADS, "reduce stream's pool: sharded gradients", "", "psi / N, padded", "gradient bytes",                  \
-      "PyTorch CUDACachingAllocator.cpp")                                                                              \
-    X(POOL_NEWEST_GRADS, "reduce stream's pool: root and one unit", "", "(root + unit) / N, padded", "gradient bytes", \
-      "PyTorch CUDACachingAllocator.cpp")                                                                              \
-    X(POOL_ROOT, "all-gather stream's pool: root", "", "root", "compute bytes", "PyTorch CUDACachingAllocator.cpp")    \
+    X(COMPUTE_POOL, "compute stream's pool at its own peak", "", "", "bytes", "PyTorch: CUDACachingAllocator.cpp")     \
+    X(POOL_GRADS, "reduce stream's pool: sharded gradients", "", "padded psi / N", "gradient bytes",                   \
+      "PyTorch: CUDACachingAllocator.cpp")                                                                             \
+    X(POOL_NEWEST_GRADS, "reduce stream's pool: root and one unit", "", "padded (root + unit) / N", "gradient bytes",  \
+      "PyTorch: CUDACachingAllocator.cpp")                                                                             \
+    X(POOL_ROOT, "all-gather stream's pool: root", "", "root", "compute bytes", "PyTorch: CUDACachingAllocator.cpp")   \
     X(POOL_CAST, "all-gather stream's pool: root's own shard", "", "", "compute bytes x root / N",                     \
-      "PyTorch CUDACachingAllocator.cpp")                                                                              \
+      "PyTorch: CUDACachingAllocator.cpp")                                                                             \
     X(POOL_UNITS, "all-gather stream's pool: units", "units", "P of a unit", "compute bytes",                          \
-      "PyTorch CUDACachingAllocator.cpp")                                                                              \
+      "PyTorch: CUDACachingAllocator.cpp")                                                                             \
     X(ROOT_SEGMENT, "root's reduce-scatter input, its own segment", "", "root", "reduce bytes",                        \
-      "PyTorch CUDACachingAllocator.cpp")                                                                              \
-    X(REBUILT_BUCKETS, "first buckets of DDP, in pieces", "", "psi", "gradient bytes", "PyTorch reducer.cpp")          \
+      "PyTorch: CUDACachingAllocator.cpp")                                                                             \
+    X(REBUILT_BUCKETS, "first buckets of DDP, in pieces", "", "psi", "gradient bytes", "PyTorch: reducer.cpp")         \
     X(FRAGMENTS, "fragments", "", "", "torch_fragmentation x what comes and goes", "fitted on H200 runs")              \
     X(BROKEN_LOGITS, "the last step's logits, broken up", "", "", "logits - state made later",                         \
-      "PyTorch CUDACachingAllocator.cpp")                                                                              \
+      "PyTorch: CUDACachingAllocator.cpp")                                                                             \
     X(CONTEXT, "CUDA context", "", "", "context_bytes", "measured (see constants)")                                    \
     X(NCCL_LIBRARY, "NCCL, library", "", "", "nccl_library_bytes", "measured (see constants)")                         \
     X(NCCL_COMMUNICATORS, "NCCL, communicators", "groups", "", "nccl_communicator_bytes", "measured (see constants)")  \
     X(NCCL_ONE_RANK, "NCCL of one rank", "", "", "nccl_one_rank_bytes", "measured (see constants)")                    \
     X(HOST_LAYERS, "parameters and gradients of the layers", "2 x layers", "", "pinned bytes",                         \
-      "PyTorch CachingHostAllocator.h")                                                                                \
-    X(HOST_ROOT, "parameters and gradients of the root", "2", "", "pinned bytes", "PyTorch CachingHostAllocator.h")    \
+      "PyTorch: CachingHostAllocator.h")                                                                               \
+    X(HOST_ROOT, "parameters and gradients of the root", "2", "", "pinned bytes", "PyTorch: CachingHostAllocator.h")   \
     X(HOST_PARAMS, "parameters", "", "psi / N", "parameter bytes", "")                                                 \
-    X(HOST_STAGING, "staging copy of the parameters", "", "", "pinned bytes", "PyTorch CachingHostAllocator.h")        \
-    X(HOST_FP32, "fp32 master and gradients", "2", "", "pinned bytes", "PyTorch CachingHostAllocator.h")               \
-    X(HOST_GRADS32, "fp32 gradients", "", "", "pinned bytes", "PyTorch CachingHostAllocator.h")                        \
+    X(HOST_STAGING, "staging copy of the parameters", "", "", "pinned bytes", "PyTorch: CachingHostAllocator.h")       \
+    X(HOST_FP32, "fp32 master and gradients", "2", "", "pinned bytes", "PyTorch: CachingHostAllocator.h")              \
+    X(HOST_GRADS32, "fp32 gradients", "", "", "pinned bytes", "PyTorch: CachingHostAllocator.h")                       \
     X(HOST_MOMENTS, "moments", "", "psi / N", "moment bytes", "")                                                      \
     X(HOST_MASTER, "master copy", "", "psi / N", "master bytes", "")                                                   \
     X(HOST_GRADS, "gradients", "", "psi / N", "gradient bytes", "")                                                    \
     X(SWAP_BUFFERS, "swap buffers of the optimizer", "buffers", "", "pinned bytes of a sub-group",                     \
-      "DeepSpeed swap_tensor/")                                                                                        \
-    X(SWAP_PARAMS, "buffers of parameters on NVMe", "", "", "pinned bytes", "DeepSpeed swap_tensor/")                  \
-    X(NVME_MASTER, "fp32 master copy", "", "psi / N", "4 B", "DeepSpeed swap_tensor/")                                 \
-    X(NVME_MOMENTS, "moments", "", "psi / N", "moment bytes", "DeepSpeed swap_tensor/")                                \
-    X(NVME_PARAMS, "parameters", "", "psi / N", "parameter bytes", "DeepSpeed swap_tensor/")
+      "DeepSpeed: swap_tensor/")                                                                                       \
+    X(SWAP_PARAMS, "buffers of parameters on NVMe", "", "", "pinned bytes", "DeepSpeed: swap_tensor/")                 \
+    X(NVME_MASTER, "fp32 master copy", "", "psi / N", "4 B", "DeepSpeed: swap_tensor/")                                \
+    X(NVME_MOMENTS, "moments", "", "psi / N", "moment bytes", "DeepSpeed: swap_tensor/")                               \
+    X(NVME_PARAMS, "parameters", "", "psi / N", "parameter bytes", "DeepSpeed: swap_tensor/")
 
 enum dtp_memory_term {
 #define DTP_TENSOR_TERM_ENUM(suffix, owner, words, count, elements, bytes, source) DTP_TERM_##suffix,
@@ -143,11 +143,13 @@ enum dtp_memory_term {
         DTP_TERM_COUNT
 };
 
+#define DTP_MEMORY_FACTORS 3
+
 /* The words of a term; owner is DTP_OWNER_COUNT where it is no tensor on the GPU. */
 struct dtp_memory_term_words {
     enum dtp_owner owner;
     const char *words;
-    const char *factors[3]; /* count, elements, bytes; "": always 1 */
+    const char *factors[DTP_MEMORY_FACTORS]; /* count, elements, bytes; "": always 1 */
     const char *source;
 };
 extern const struct dtp_memory_term_words dtp_memory_terms[DTP_TERM_COUNT];
@@ -165,10 +167,10 @@ static inline enum dtp_owner dtp_memory_term_owner(enum dtp_memory_term term)
 
 struct dtp_memory_part {
     enum dtp_memory_term term;
-    bool taken;          /* away instead of added */
-    uint64_t factors[3]; /* count, elements, bytes */
-    uint64_t bytes;      /* their product, bounded as dtp_bytes_product does */
-    size_t previous;     /* number of the part added before it in the same sum; 0: it is the first */
+    bool taken;                           /* away instead of added */
+    uint64_t factors[DTP_MEMORY_FACTORS]; /* count, elements, bytes */
+    uint64_t bytes;                       /* their product, bounded as dtp_bytes_product does */
+    size_t previous;                      /* number of the part added before it in the same sum; 0: it is the first */
 };
 
 /* The sums, each of one GPU. */

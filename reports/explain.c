@@ -33,6 +33,7 @@ static struct dtp_term *new_term(struct dtp_explanation *e, const char *name, co
     snprintf(term->name, sizeof term->name, "%s", name);
     snprintf(term->rule, sizeof term->rule, "%s", rule);
     term->numbers[0] = '\0';
+    term->source = "";
     term->value = value;
     term->gap = false;
     e->groups[e->group_count - 1].count++;

@@ -1,7 +1,7 @@
 /* Where each byte and each second comes from: terms that sum to the figures of a plan.
  *
  * A term is a rule in symbols, the numbers put into it, and its value. The numbers come from the records that the
- * closed form itself works with (sharding.h, activations.h, time_parts.h), never from a second copy of a rule; what
+ * closed form itself works with (memory_parts.h, time_parts.h, sharding.h), never from a second copy of a rule; what
  * no rule accounts for becomes a term of its own, so that the terms of a group always sum to its total and a gap shows.
  *
  * Symbols: psi parameters, N ranks that share one copy, R replicas, K micro-steps, T tokens per micro-step and GPU,
@@ -22,12 +22,13 @@ enum dtp_explain_unit {
 
 struct dtp_term {
     char name[64], rule[112], numbers[128];
+    const char *source; /* where the rule was read; "": see the group */
     double value;
     bool gap; /* no rule accounts for it */
 };
 
 struct dtp_term_group {
-    char title[64], words[112], source[160]; /* source: where the rules were read or measured; may be "" */
+    char title[64], words[112], source[400]; /* source: where the rules were read or measured; may be "" */
     enum dtp_explain_unit unit;
     double total;
     size_t first, count; /* of terms */
@@ -46,8 +47,8 @@ struct dtp_explanation {
 void dtp_explain(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_explanation *out);
 
 void dtp_explain_text(const struct dtp_report *report, const struct dtp_page *page);
-/* Schema dtplan.explain/1: {"groups": [{title, unit, total, source, terms: [{name, rule, numbers, value,
- * gap}]}], "constants": [...]}. */
+/* Schema dtplan.explain/1: {"groups": [{title, unit, total, source, terms: [{name, rule, numbers, source,
+ * value, gap}]}], "constants": [...]}. */
 enum dtp_status dtp_explain_json(const struct dtp_report *report, FILE *file, struct dtp_faults *faults);
 
 /* ---- for the parts of explain ----------------------------------------------------------------------------------- */

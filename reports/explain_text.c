@@ -162,6 +162,7 @@ static json_t *group_object(const struct dtp_explanation *e, const struct dtp_te
         json_object_set_new(entry, "name", json_string(term->name));
         json_object_set_new(entry, "rule", json_string(term->rule));
         json_object_set_new(entry, "numbers", json_string(term->numbers));
+        json_object_set_new(entry, "source", json_string(term->source));
         json_object_set_new(entry, "value", json_real(term->value));
         json_object_set_new(entry, "gap", json_boolean(term->gap));
         json_array_append_new(terms, entry);

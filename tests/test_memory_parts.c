@@ -80,11 +80,11 @@ static void test_symbols_fit_factors(void **state)
         for (size_t k = 1; k <= parts.count; k++) {
             const struct dtp_memory_part *part = &parts.parts[k];
             const struct dtp_memory_term_words *words = &dtp_memory_terms[part->term];
-            for (int f = 0; f < 3; f++)
+            for (int f = 0; f < DTP_MEMORY_FACTORS; f++)
                 if (!*words->factors[f] && part->factors[f] != 1)
                     fail_msg("%s: factor %d is %llu but has no symbol", words->words, f,
                              (unsigned long long)part->factors[f]);
-            assert_true(*words->factors[2]);
+            assert_true(*words->factors[DTP_MEMORY_FACTORS - 1]);
             assert_true(part->factors[0] * part->factors[1] * part->factors[2] == part->bytes);
             seen[part->term] = true;
         }
