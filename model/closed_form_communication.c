@@ -216,7 +216,7 @@ static void add_host_copies(struct traffic *job)
     const struct dtp_plan *plan = job->plan;
     const struct dtp_units *u = &job->units;
     uint64_t gathers = (uint64_t)plan->accumulate * (plan->reshard_after_forward ? 2 : 1);
-    uint64_t shard = dtp_divide_up(u->total, u->ranks);
+    uint64_t shard = dtp_divide_up(u->total, u->ranks), again = 0; /* again: not uploaded for backward */
     uint64_t uploads = plan->offload == DTP_OFFLOAD_OPTIMIZER ? 1 : gathers;
     uint64_t downloads = dtp_plan_shards_grads(plan) ? plan->accumulate : 1;
     switch (plan->runtime) {
@@ -224,6 +224,7 @@ static void add_host_copies(struct traffic *job)
         shard = u->total_shard;
         downloads = job->reductions;
         job->out->device_to_host_bytes = dtp_bytes_product(downloads, shard * job->bytes.grads);
+        again = dtp_plan_keeps_root(plan) ? u->root_shard * (gathers - plan->accumulate) : 0;
         break;
     case DTP_RUNTIME_DEEPSPEED: job->out->device_to_host_bytes = dtp_bytes_product(downloads, 4 * shard); break;
     case DTP_RUNTIME_MEGATRON:
@@ -231,7 +232,7 @@ static void add_host_copies(struct traffic *job)
         job->out->device_to_host_bytes = dtp_bytes_product(job->reductions, job->bytes.grads * shard);
         break;
     }
-    job->out->host_to_device_bytes = dtp_bytes_product(uploads, shard * job->bytes.params);
+    job->out->host_to_device_bytes = dtp_bytes_product(uploads, shard * job->bytes.params) - again * job->bytes.params;
 }
 
 void dtp_closed_form_communication(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

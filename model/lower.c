@@ -45,6 +45,15 @@ dtp_buffer_id dtp_lower_buffer(struct dtp_lowering *l, const char *name, enum dt
     return dtp_program_add_buffer(l->program, &buffer);
 }
 
+dtp_buffer_id dtp_lower_host_buffer(struct dtp_lowering *l, const char *name, enum dtp_owner owner, uint64_t bytes)
+{
+    if (!bytes)
+        return DTP_NO_BUFFER;
+    struct dtp_buffer buffer = {.name = name, .bytes = bytes, .owner = owner, .space = DTP_SPACE_HOST,
+                                .pool = DTP_STREAM_HOST, .layer = l->layer, .persistent = true};
+    return dtp_program_add_buffer(l->program, &buffer);
+}
+
 dtp_buffer_id dtp_draft_new(struct dtp_lowering *l, struct dtp_draft *draft, const char *name, enum dtp_owner owner,
                             uint64_t bytes, uint32_t access)
 {
@@ -199,6 +208,7 @@ static void derive(struct dtp_lowering *l)
     l->rotated = l->rope && !l->executor;
     l->sharded = dtp_plan_shards_params(plan);
     l->direct = plan->fsdp1 || l->executor;
+    l->offloaded = plan->runtime == DTP_RUNTIME_TORCH && plan->offload == DTP_OFFLOAD_PARAMS;
     l->whole_gradients = plan->accumulate > 1 && !plan->accumulate_sync;
     l->d_q = t->heads * t->head_dim;
     l->d_kv = t->kv_heads * t->head_dim;
@@ -221,7 +231,7 @@ static enum dtp_status check_lowered(const struct dtp_transformer *t, const stru
         status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "runtime",
                                  "%s has no step program yet; its closed form is available (--fidelity closed)",
                                  dtp_runtime_text(plan->runtime));
-    if (plan->offload != DTP_OFFLOAD_NONE)
+    if (plan->offload != DTP_OFFLOAD_NONE && plan->runtime != DTP_RUNTIME_TORCH)
         status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "offload",
                                  "%s has no step program yet; its closed form is available (--fidelity closed)",
                                  dtp_offload_text(plan->offload));

@@ -172,7 +172,7 @@ static dtp_buffer_id scatter(struct dtp_lowering *l, struct dtp_lower_unit *unit
 {
     uint64_t ranks = l->plan->shard_group, bytes = l->bytes.reduce * unit->shard;
     bool alone = ranks == 1;
-    bool rests = l->bytes.reduce == l->bytes.grads && unit->grads.index == DTP_NO_INDEX;
+    bool rests = l->bytes.reduce == l->bytes.grads && unit->grads.index == DTP_NO_INDEX && !l->offloaded;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, alone ? DTP_OP_COPY_OUT : DTP_OP_REDUCE_SCATTER, alone ? "reduced gradients" : "");
     draft.op.stream = DTP_STREAM_REDUCE;
@@ -258,5 +258,8 @@ void dtp_lower_reduce_gradients(struct dtp_lowering *l, struct dtp_lower_unit *u
     if (l->plan->fsdp1)
         unit->scatter_input = DTP_NO_BUFFER;
     all_reduce(l, unit, reduced);
-    keep_reduced(l, unit, reduced);
+    if (l->offloaded)
+        dtp_lower_download(l, unit, reduced);
+    else
+        keep_reduced(l, unit, reduced);
 }

@@ -55,6 +55,10 @@ static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     if (unit->root)
         add_module(l, unit, &l->root, 1);
     l->layer = unit->root ? DTP_NO_LAYER : (uint16_t)unit->first;
+    if (l->offloaded) {
+        dtp_lower_host_state(l, unit);
+        return;
+    }
     unit->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * unit->shard, true);
     make_moments(l, unit);
 }
@@ -131,10 +135,18 @@ static dtp_buffer_id copy_in(struct dtp_lowering *l, struct dtp_lower_unit *unit
     uint64_t ranks = l->plan->shard_group, shard = unit->gathered_shard_bytes;
     bool casts = l->bytes.params != l->bytes.compute;
     double stored = (double)(l->bytes.params * unit->shard), bytes = (double)shard;
+    dtp_buffer_id uploaded = l->offloaded ? dtp_lower_upload(l, unit, after) : DTP_NO_BUFFER;
+    if (l->offloaded && l->direct) {
+        unit->gathered = l->last_op[DTP_STREAM_COPY];
+        return uploaded;
+    }
+    casts = casts && !l->offloaded;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "shard");
     draft.op.stream = DTP_STREAM_COPY;
-    dtp_draft_use(&draft, unit->params, DTP_READ);
+    dtp_draft_use(&draft, uploaded, DTP_READ | DTP_FREE);
+    if (!l->offloaded)
+        dtp_draft_use(&draft, unit->params, DTP_READ);
     dtp_buffer_id cast = dtp_draft_new(l, &draft, "cast shard", DTP_OWNER_GATHER, casts ? shard : 0,
                                        l->direct ? DTP_WRITE : DTP_UPDATE | DTP_FREE);
     if (!l->direct)
@@ -191,7 +203,7 @@ static void gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_i
     l->layer = unit->root ? DTP_NO_LAYER : (uint16_t)unit->first;
     wait_for_release(l);
     dtp_buffer_id cast = DTP_NO_BUFFER;
-    if (!l->direct || l->bytes.params != l->bytes.compute)
+    if (!l->direct || l->offloaded || l->bytes.params != l->bytes.compute)
         cast = copy_in(l, unit, after);
     if (!l->direct)
         cast = DTP_NO_BUFFER;
@@ -382,6 +394,10 @@ void dtp_lower_after_backward(struct dtp_lowering *l)
 void dtp_lower_units_step(struct dtp_lowering *l)
 {
     struct dtp_lower_sharding *s = l->sharding;
+    if (l->offloaded) {
+        dtp_lower_host_step(l);
+        return;
+    }
     struct dtp_draft draft;
     for (uint64_t i = 0; i <= s->count; i++) {
         l->layer = s->unit[i].root ? DTP_NO_LAYER : (uint16_t)s->unit[i].first;

@@ -11,6 +11,7 @@ struct dtp_lower_unit {
     uint64_t gathered_shard_bytes; /* of it on the wire */
     dtp_buffer_id params, flat, scatter_input, grads;
     struct dtp_lower_moments moments;
+    dtp_buffer_id host_gradients; /* where a download lands before it is added to grads */
     dtp_buffer_id accumulated;    /* FSDP1, ours: whole gradients of micro-steps that did not reduce */
     dtp_op_id gathered;           /* the gather's last operation */
     dtp_op_id scattered;          /* the reduce-scatter, or the copy that stands for it on one rank */
@@ -36,5 +37,12 @@ struct dtp_module_state *dtp_unit_module(struct dtp_lowering *l, const struct dt
 void dtp_lower_collect_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit);
 void dtp_lower_reduce_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit);
 void dtp_lower_await_reduction(struct dtp_lowering *l);
+
+/* lower_offload.c: state on the host; a unit's shard on its way up, its reduced gradients on their way down, and the step
+ * on CPU cores. `upload` returns the shard on the device, cast where it is gathered narrower; its user frees it. */
+void dtp_lower_host_state(struct dtp_lowering *l, struct dtp_lower_unit *unit);
+dtp_buffer_id dtp_lower_upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_id after);
+void dtp_lower_download(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_buffer_id reduced);
+void dtp_lower_host_step(struct dtp_lowering *l);
 
 #endif

@@ -103,6 +103,7 @@ struct dtp_lowering {
     uint64_t scores_bytes;               /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
     bool autocast, compiled, executor, fused, gated, rope, rotated, cut, sharded;
     bool direct;  /* gathers write the weights themselves: FSDP1's flat parameter, ours; FSDP2 copies them out */
+    bool offloaded; /* PyTorch's CPU offload: shards, gradients and the step on the host */
     bool whole_gradients; /* gradients of several micro-steps are added up before one reduction */
     enum dtp_loss loss;
 
@@ -156,6 +157,7 @@ dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft);
 /* A buffer without an operation that makes it; `persistent` ones live for the whole step. */
 dtp_buffer_id dtp_lower_buffer(struct dtp_lowering *l, const char *name, enum dtp_owner owner, enum dtp_stream pool,
                                uint64_t bytes, bool persistent);
+dtp_buffer_id dtp_lower_host_buffer(struct dtp_lowering *l, const char *name, enum dtp_owner owner, uint64_t bytes);
 #define DTP_NO_BUFFER ((dtp_buffer_id){DTP_NO_INDEX})
 #define DTP_NO_OP ((dtp_op_id){DTP_NO_INDEX})
 
