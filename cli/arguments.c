@@ -20,6 +20,7 @@ enum option {
     OPTION_CATALOG,
     OPTION_OUTPUT,
     OPTION_ONLY,
+    OPTION_PROGRAM,
     OPTION_TRACE,
     OPTION_TIMELINE,
     OPTION_MEMORY,
@@ -41,6 +42,7 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_OUTPUT] = {"--output", "FILE", ON(BACKTEST),
                        "write one row per run, predicted beside measured (also -o FILE)"},
     [OPTION_ONLY] = {"--only", "PREFIX", ON(BACKTEST), "score only runs whose id or source starts with PREFIX"},
+    [OPTION_PROGRAM] = {"--program", NULL, ON(EXPLAIN), "list the step's operations with what each takes alone"},
     [OPTION_TRACE] = {"--trace", "FILE.json", ON(SIMULATE), "write the step for ui.perfetto.dev or chrome://tracing"},
     [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE), "write when each operation runs, a row an operation"},
     [OPTION_MEMORY] = {"--memory", "FILE.csv", ON(SIMULATE), "write device memory over time, a column an owner"},
@@ -212,6 +214,7 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_CATALOG: a->catalogs[a->catalog_count++] = value; break;
     case OPTION_OUTPUT: a->output = value; break;
     case OPTION_ONLY: a->only = value; break;
+    case OPTION_PROGRAM: a->program = true; break;
     case OPTION_TRACE: a->trace = value; break;
     case OPTION_TIMELINE: a->timeline = value; break;
     case OPTION_MEMORY: a->memory = value; break;

@@ -37,7 +37,8 @@ enum dtp_status dtp_command_backtest(const struct dtp_context *context)
         return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "backtest: %s; write dtplan backtest RUNS.csv",
                          a->word_count ? "takes one table at a time" : "no table of measured runs is named");
     if (a->output && is_same_file(a->words[0], a->output))
-        return dtp_fault(context->faults, DTP_BAD_INPUT, a->output, 0, "is the table of runs itself; name another for -o");
+        return dtp_fault(context->faults, DTP_BAD_INPUT, a->output, 0,
+                         "is the table of runs itself; name another for -o");
     enum dtp_status status = dtp_context_catalog(context, &catalog);
     if (status != DTP_OK)
         return status;

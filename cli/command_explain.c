@@ -2,6 +2,7 @@
 #include "command.h"
 
 #include "explain.h"
+#include "simulation_report.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,21 @@ static enum dtp_status explain(const struct dtp_context *context, const struct d
     return status;
 }
 
+static enum dtp_status list_program(const struct dtp_context *context, const struct dtp_job *job)
+{
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    struct dtp_simulated simulated;
+    enum dtp_status status = dtp_simulated_create(job, &options, &simulated, context->faults);
+    if (status != DTP_OK)
+        return status;
+    if (context->arguments->json)
+        status = dtp_program_json(&simulated, context->out, context->faults);
+    else
+        status = dtp_program_listing(&simulated, &context->page, context->faults);
+    dtp_simulated_release(&simulated);
+    return status;
+}
+
 enum dtp_status dtp_command_explain(const struct dtp_context *context)
 {
     struct dtp_catalog catalog;
@@ -36,7 +52,7 @@ enum dtp_status dtp_command_explain(const struct dtp_context *context)
     if (status == DTP_OK)
         status = dtp_scenario_resolve(scenario, &catalog, &job, context->faults);
     if (status == DTP_OK)
-        status = explain(context, &job, &catalog);
+        status = context->arguments->program ? list_program(context, &job) : explain(context, &job, &catalog);
     dtp_scenario_destroy(scenario);
     dtp_catalog_destroy(&catalog);
     return status;

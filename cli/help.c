@@ -25,11 +25,12 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
           {"dtplan --params 70B --checkpointing full --compile --min-gpus", "how many GPUs are needed at least"},
           {"dtplan --params 7B --gpus 8 --max-micro-batch", "how large the micro batch can be"}}},
     [DTP_COMMAND_EXPLAIN] =
-        {"dtplan explain [SCENARIO.ini ...] [--KEY VALUE ...] [--json]",
+        {"dtplan explain [SCENARIO.ini ...] [--KEY VALUE ...] [--program] [--json]",
          "Shows where each byte and each second of a plan comes from: the rule, the numbers put into it, and the sum. "
          "Takes the same keys as plan.",
          {{"dtplan explain --params 7e9 --gpus 8 --strategy full_shard", "formula by formula"},
-          {"dtplan explain --model gpt2 --gpus 4 --strategy ddp --micro-batch 8", "a small model under DDP"}}},
+          {"dtplan explain --model gpt2 --gpus 4 --strategy ddp --micro-batch 8", "a small model under DDP"},
+          {"dtplan explain --params 7e9 --gpus 8 --program", "the operations of the step, layer by layer"}}},
     [DTP_COMMAND_SIMULATE] =
         {"dtplan simulate [SCENARIO.ini ...] [--KEY VALUE ...] [--trace FILE] [--timeline FILE] [--memory FILE] "
          "[--json]",

@@ -20,7 +20,8 @@ void dtp_op_words(const struct dtp_op *op, char *out, size_t bytes)
     char layer[24] = "";
     if (op->layer != DTP_NO_LAYER)
         snprintf(layer, sizeof layer, ", layer %u", (unsigned)op->layer);
-    snprintf(out, bytes, "%s%s%s%s", kind, op->name[0] ? " " : "", op->name, layer);
+    bool says_kind = strncmp(op->name, kind, strlen(kind)) == 0; /* "norm 1" of a norm */
+    snprintf(out, bytes, "%s%s%s%s", says_kind ? "" : kind, op->name[0] && !says_kind ? " " : "", op->name, layer);
 }
 
 const char *dtp_op_class_text(enum dtp_op_class class)

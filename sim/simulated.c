@@ -83,22 +83,33 @@ static void fill_throughput(double closed_step_s, double step_s, struct dtp_thro
     t->hfu *= ratio;
 }
 
+/* Kernels as the simulation scales them: of the slowest rank, matmuls at the clock that power allows. */
+static void price(const struct dtp_op_rates *rates, const struct dtp_op *op, struct dtp_simulated *s, double *alone_s)
+{
+    double gaps_s = op->demand.kernels * rates->gap_s;
+    *alone_s = dtp_op_seconds(rates, op);
+    if (!dtp_op_is_kernel(op))
+        return;
+    if (dtp_op_kind_class(op->kind) == DTP_CLASS_MATMUL)
+        *alone_s = (*alone_s - gaps_s) / s->timeline.matmul_speedup + gaps_s;
+    *alone_s *= s->timeline.compute_factor;
+    if (op->stream == DTP_STREAM_COMPUTE && op->kind != DTP_OP_OPTIMIZER)
+        s->kernels_alone_s += *alone_s;
+}
+
 static enum dtp_status add_alone_times(struct dtp_simulated *s, struct dtp_faults *faults)
 {
     const struct dtp_op *ops = dtp_program_ops(s->program);
     struct dtp_op_rates rates;
+    s->alone_s = dtp_host_arena_take(&s->timeline.memory, s->timeline.op_count + 1, sizeof *s->alone_s);
+    if (!s->alone_s)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     enum dtp_status status =
         dtp_op_rates_prepare(s->program, &s->job.transformer, &s->job.cluster, &s->job.plan, &rates, faults);
     if (status != DTP_OK)
         return status;
-    for (size_t i = 0; i < s->timeline.op_count; i++) {
-        if (ops[i].stream != DTP_STREAM_COMPUTE || !dtp_op_is_kernel(&ops[i]) || ops[i].kind == DTP_OP_OPTIMIZER)
-            continue;
-        bool matmul = dtp_op_kind_class(ops[i].kind) == DTP_CLASS_MATMUL;
-        double gaps_s = ops[i].demand.kernels * rates.gap_s, seconds = dtp_op_seconds(&rates, &ops[i]);
-        s->kernels_alone_s += matmul ? (seconds - gaps_s) / s->timeline.matmul_speedup + gaps_s : seconds;
-    }
-    s->kernels_alone_s *= s->timeline.compute_factor;
+    for (size_t i = 0; i < s->timeline.op_count; i++)
+        price(&rates, &ops[i], s, &s->alone_s[i]);
     dtp_op_rates_release(&rates);
     return DTP_OK;
 }

@@ -15,7 +15,8 @@ struct dtp_simulated {
     struct dtp_placement placement;
     struct dtp_timeline timeline;
     struct dtp_program_totals totals;
-    double kernels_alone_s;           /* kernels as if nothing shared the GPU with them; the optimizer left out */
+    double *alone_s;                  /* per operation, as if nothing ran beside it; lies with the timeline */
+    double kernels_alone_s;           /* of forward and backward, the optimizer left out */
     struct dtp_prediction prediction; /* memory: owners and peak of the program, allocator replayed; time: of the run */
     struct dtp_prediction closed;
 };

@@ -66,6 +66,8 @@ expect 0 "${seven[@]}" --csv
 [[ $(wc -l <out) == 2 ]] || failed "--csv: a header and a row"
 expect 0 explain "${seven[@]}"
 expect 0 explain "${seven[@]}" --json
+expect 0 explain "${seven[@]}" --accumulate 4 --program
+expect 0 explain "${seven[@]}" --program --json
 expect 0 simulate "${seven[@]}" --trace trace.json --timeline timeline.csv --memory memory.csv
 for file in trace.json timeline.csv memory.csv; do
     [[ -s $file ]] || failed "simulate: no $file"

@@ -221,6 +221,8 @@ static char *text_of(const struct dtp_simulated *s, int what, size_t *bytes)
     case 0: status = dtp_simulation_write_trace(s, file, &faults); break;
     case 1: dtp_simulation_write_timeline(s, file); break;
     case 2: status = dtp_simulation_write_memory(s, file, &faults); break;
+    case 5: status = dtp_program_listing(s, &(struct dtp_page){.file = file}, &faults); break;
+    case 6: status = dtp_program_json(s, file, &faults); break;
     case 3: status = dtp_simulation_json(s, file, &faults); break;
     default: dtp_simulation_text(s, &(struct dtp_page){.file = file});
     }
@@ -308,6 +310,30 @@ static void test_reports(void **state)
     }
 }
 
+/* Layers that repeat are one line; each operation that takes time is in the JSON, and what takes time alone is what the
+ * sections sum up to. */
+static void test_listing(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < STRATEGIES; i++) {
+        struct dtp_simulated s = simulate(strategies[i], 4);
+        size_t bytes;
+        char *text = text_of(&s, 5, &bytes), *rest = text, *line;
+        assert_non_null(strstr(text, "as layer "));
+        assert_non_null(strstr(text, "as micro-step "));
+        while ((line = strtok_r(rest, "\n", &rest)))
+            if (dtp_page_width(line) > DTP_PAGE_COLUMNS)
+                fail_msg("wider than the page: %s", line);
+        free(text);
+        text = text_of(&s, 6, &bytes);
+        json_t *object = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        assert_int_equal(json_array_size(json_object_get(object, "ops")), s.timeline.op_count);
+        json_decref(object);
+        free(text);
+        dtp_simulated_release(&s);
+    }
+}
+
 /* ---- files that are whole or not there
  * ------------------------------------------------------------------------------- */
 
@@ -355,6 +381,7 @@ int main(void)
         cmocka_unit_test(test_curve),
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_reports),
+        cmocka_unit_test(test_listing),
         cmocka_unit_test(test_output_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
