@@ -2,6 +2,7 @@
 #include "caching_allocator.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Blocks freed while other streams still use them: they come back when the host, at its next request, sees those done. */
 struct deferred {
@@ -22,6 +23,7 @@ struct replay {
     double step_start_s;
     uint32_t first_bucket;       /* DDP's, while it is held */
     bool buckets_rebuilt;
+    size_t third, repeats, repeats_end; /* operations: start of the third micro-step; those that only repeat, or none */
     bool optimizer_made, failed;
 };
 
@@ -151,6 +153,66 @@ static void replay_op(struct replay *r, size_t index)
             free_buffer(r, &operand[i]);
 }
 
+/* ---- micro-steps that repeat ------------------------------------------------------------------------------------- */
+
+/* First operation after those of the micro-step that `from` belongs to. */
+static size_t end_of_micro_step(const struct dtp_op *ops, size_t count, size_t from)
+{
+    size_t i = from;
+    while (i < count && ops[i].micro_step == ops[from].micro_step)
+        i++;
+    return i;
+}
+
+/* True where the operations [from, end) free exactly what they allocate. `block` is scratch: all DTP_NO_BLOCK. */
+static bool is_self_contained(const struct dtp_program *program, size_t from, size_t end, uint32_t *block)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    size_t live = 0;
+    bool own = true;
+    for (size_t i = from; i < end; i++) {
+        const struct dtp_operand *operand = dtp_program_operands(program, &ops[i]);
+        for (uint32_t k = 0; k < ops[i].operand_count; k++) {
+            uint32_t *mine = &block[operand[k].buffer.index];
+            if (operand[k].access & DTP_ALLOC) {
+                *mine = 0;
+                live++;
+            }
+            if (operand[k].access & DTP_FREE) {
+                own = own && *mine != DTP_NO_BLOCK;
+                live -= *mine != DTP_NO_BLOCK;
+                *mine = DTP_NO_BLOCK;
+            }
+        }
+    }
+    return own && !live;
+}
+
+/* Micro-steps between the third and the last that leave nothing behind only repeat what the allocator has seen: operations
+ * [from, end) may be left out once a micro-step has not made it grow. from == end: none. */
+static void find_repetition(struct replay *r)
+{
+    const struct dtp_op *ops = dtp_program_ops(r->program);
+    size_t count = dtp_program_op_count(r->program), start[4] = {0}, last = 0;
+    for (int m = 1; m < 4; m++)
+        start[m] = end_of_micro_step(ops, count, start[m - 1]);
+    for (size_t i = 1; i < count; i++) {
+        if (ops[i].micro_step < ops[i - 1].micro_step)
+            return;
+        last = ops[i].micro_step > ops[i - 1].micro_step ? i : last;
+    }
+    if (start[3] >= last)
+        return;
+    for (size_t from = start[2], end; from < last; from = end) {
+        end = end_of_micro_step(ops, count, from);
+        if (!is_self_contained(r->program, from, end, r->block))
+            return;
+    }
+    r->third = start[2];
+    r->repeats = start[3];
+    r->repeats_end = last;
+}
+
 static bool prepare(struct replay *r, bool expandable_segments, uint64_t capacity_bytes)
 {
     size_t buffers = dtp_program_buffer_count(r->program);
@@ -160,23 +222,38 @@ static bool prepare(struct replay *r, bool expandable_segments, uint64_t capacit
     if (!r->allocator || !r->block || !r->used_until_s)
         return false;
     r->first_bucket = DTP_NO_BLOCK;
-    for (size_t i = 0; i < buffers; i++)
-        r->block[i] = DTP_NO_BLOCK;
+    memset(r->block, 0xff, buffers * sizeof *r->block); /* DTP_NO_BLOCK */
+    find_repetition(r);
+    memset(r->block, 0xff, buffers * sizeof *r->block);
     return true;
 }
+
+static void replay_step(struct replay *r)
+{
+    size_t ops = dtp_program_op_count(r->program);
+    uint64_t before = 0;
+    for (size_t i = 0; i < ops && !r->failed; i++) {
+        bool at_end = i == r->third || i == r->repeats;
+        uint64_t reserved = at_end ? dtp_caching_allocator_look(r->allocator).reserved_bytes : 0;
+        if (r->repeats && i == r->repeats && reserved == before)
+            i = r->repeats_end;
+        before = at_end ? reserved : before;
+        replay_op(r, i);
+    }
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 /* Steps until segments stop growing, with DDP at least three. The first has no optimizer state in its backward; in the
  * second the first bucket is still there; later ones repeat but for gaps that have moved. */
 static void replay_steps(struct replay *r, struct dtp_allocator_replay *out)
 {
-    size_t ops = dtp_program_op_count(r->program);
     uint64_t before = 0;
     take_persistent(r, THE_REST);
     take_first_bucket(r);
     while (out->steps < DTP_REPLAY_STEPS && !r->failed) {
         dtp_caching_allocator_reset_peaks(r->allocator);
-        for (size_t i = 0; i < ops && !r->failed; i++)
-            replay_op(r, i);
+        replay_step(r);
         out->steps++;
         r->step_start_s += r->timeline ? r->timeline->step_s : 0;
         out->state = dtp_caching_allocator_look(r->allocator);

@@ -63,7 +63,9 @@ struct running {
     uint32_t op;
     double end_s;                /* if speeds stay as they are */
     double speed, since_s, left_s; /* left_s: seconds at full speed left at since_s */
-    struct dtp_usage usage;
+    double seconds;              /* alone */
+    struct dtp_usage usage;      /* once it has run beside another */
+    bool usage_known;
 };
 
 struct engine {
@@ -173,8 +175,8 @@ static void start(struct engine *e, uint32_t op)
     r->since_s = e->now_s;
     r->left_s = seconds;
     r->end_s = e->now_s + seconds;
-    if (e->job->contention)
-        r->usage = dtp_op_usage(e->job->rates, &e->ops[op], seconds);
+    r->seconds = seconds;
+    r->usage_known = false;
     e->changed = true;
 }
 
@@ -196,6 +198,14 @@ static void start_ready(struct engine *e)
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
+static const struct dtp_usage *usage_of(const struct engine *e, struct running *r)
+{
+    if (!r->usage_known)
+        r->usage = dtp_op_usage(e->job->rates, &e->ops[r->op], r->seconds);
+    r->usage_known = true;
+    return &r->usage;
+}
+
 /* Operations whose speed does not change keep their end to the last bit, so that sums of times stay sums. */
 static void share_again(struct engine *e)
 {
@@ -203,15 +213,18 @@ static void share_again(struct engine *e)
     if (!e->job->contention)
         return;
     const struct dtp_usage *usage[DTP_STREAM_COUNT];
-    double speed[DTP_STREAM_COUNT];
-    for (size_t i = 0; i < e->running_count; i++)
-        usage[i] = &e->running[i].usage;
-    dtp_share(usage, e->running_count, speed);
+    double speed[DTP_STREAM_COUNT] = {1};
+    bool alone = e->running_count == 1 && dtp_op_is_kernel(&e->ops[e->running[0].op]);
+    for (size_t i = 0; i < e->running_count && !alone; i++)
+        usage[i] = usage_of(e, &e->running[i]);
+    if (!alone) /* a kernel alone has full speed; a copy may not, for other GPUs copy too */
+        dtp_share(usage, e->running_count, speed);
     for (size_t i = 0; i < e->running_count; i++) {
         struct running *r = &e->running[i];
         if (speed[i] == r->speed)
             continue;
-        r->left_s = fmax(0, r->left_s - (e->now_s - r->since_s) * r->speed);
+        double left_s = r->left_s - (e->now_s - r->since_s) * r->speed;
+        r->left_s = left_s > 0 ? left_s : 0;
         r->since_s = e->now_s;
         r->speed = speed[i];
         r->end_s = e->now_s + r->left_s / r->speed;

@@ -6,6 +6,11 @@
 #include <math.h>
 #include <stdlib.h>
 
+static double least(double a, double b)
+{
+    return a < b ? a : b;
+}
+
 /* ---- rates of a job --------------------------------------------------------------------------------------------- */
 
 static struct dtp_group place_group(const struct dtp_cluster *cluster, const struct dtp_program_group *group)
@@ -25,7 +30,7 @@ static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_pr
      * the others as used in proportion. */
     double ranks_per_node = ceil((double)placed.ranks / placed.nodes);
     double link = dtp_cluster_link_bytes_per_s(cluster);
-    out->link_use = ranks_per_node > 1 ? (placed.nodes > 1 ? fmin(1, out->bus_bytes_per_s / link) : 1) : 0;
+    out->link_use = ranks_per_node > 1 ? (placed.nodes > 1 ? least(1, out->bus_bytes_per_s / link) : 1) : 0;
     out->network_use = placed.nodes > 1 ? 1 : 0;
 }
 
@@ -131,10 +136,10 @@ static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const
     const struct dtp_group_rates *group = &rates->group[op->group];
     double sent_per_s = op->demand.sent_bytes / seconds, hbm = sent_per_s / rates->cluster->gpu.memory_bytes_per_s;
     double sms = dtp_calibration.contention_sm_share + dtp_calibration.contention_memory_passes * hbm;
-    double bus = fmin(1, sent_per_s / group->bus_bytes_per_s);
+    double bus = least(1, sent_per_s / group->bus_bytes_per_s);
     struct dtp_usage usage = {.weight = COLLECTIVE_WEIGHT};
-    usage.of[DTP_RESOURCE_SM] = fmin(sms, COLLECTIVE_MOST_SMS);
-    usage.of[DTP_RESOURCE_HBM] = fmin(1, 2 * hbm);
+    usage.of[DTP_RESOURCE_SM] = least(sms, COLLECTIVE_MOST_SMS);
+    usage.of[DTP_RESOURCE_HBM] = least(1, 2 * hbm);
     usage.of[DTP_RESOURCE_LINK_OUT] = usage.of[DTP_RESOURCE_LINK_IN] = bus * group->link_use;
     usage.of[DTP_RESOURCE_NETWORK] = bus * group->network_use;
     return usage;
@@ -150,13 +155,13 @@ static struct dtp_usage kernel_usage(const struct dtp_op_rates *rates, const str
     double attainable = rates->cluster->gpu.memory_bytes_per_s * dtp_calibration.hbm_fraction;
     struct dtp_usage usage = {.weight = 1};
     if (dtp_op_kind_class(op->kind) == DTP_CLASS_MEMORY) {
-        double busy = fmin(1, ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]) / seconds);
-        usage.of[DTP_RESOURCE_HBM] = fmin(busy, d->bytes / attainable / seconds);
+        double busy = least(1, ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]) / seconds);
+        usage.of[DTP_RESOURCE_HBM] = least(busy, d->bytes / attainable / seconds);
         usage.of[DTP_RESOURCE_SM] = busy - usage.of[DTP_RESOURCE_HBM];
         return usage;
     }
     double operand_bytes = ((d->m + d->n) * d->k + d->m * d->n) * dtp_dtype_bytes(d->dtype);
-    usage.of[DTP_RESOURCE_HBM] = fmin(1, operand_bytes / attainable / seconds);
+    usage.of[DTP_RESOURCE_HBM] = least(1, operand_bytes / attainable / seconds);
     usage.of[DTP_RESOURCE_SM] = 1;
     return usage;
 }
@@ -179,7 +184,7 @@ struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp
     case DTP_CLASS_UPLOAD:
     case DTP_CLASS_DOWNLOAD:
         usage.of[op->kind == DTP_OP_UPLOAD ? DTP_RESOURCE_PCIE_UP : DTP_RESOURCE_PCIE_DOWN] =
-            fmin(1, d->sent_bytes / seconds / rates->copy_bytes_per_s);
+            least(1, d->sent_bytes / seconds / rates->copy_bytes_per_s);
         usage.of[DTP_RESOURCE_HOST_MEMORY] = host_memory_use(rates, d->sent_bytes, seconds);
         break;
     case DTP_CLASS_HOST: usage.of[DTP_RESOURCE_HOST_MEMORY] = host_memory_use(rates, d->bytes, seconds); break;

@@ -10,6 +10,7 @@
 struct lanes {
     uint32_t *op;
     size_t next[DTP_STREAM_COUNT], end[DTP_STREAM_COUNT]; /* positions in op */
+    int used[DTP_STREAM_COUNT], used_count;               /* streams that have any */
 };
 
 static bool takes_time(const struct dtp_op *op, const struct dtp_span *span)
@@ -24,9 +25,12 @@ static bool sort_into_lanes(const struct dtp_program *program, const struct dtp_
     size_t count[DTP_STREAM_COUNT] = {0}, total = 0;
     for (size_t i = 0; i < t->op_count; i++)
         count[ops[i].stream] += takes_time(&ops[i], &t->span[i]);
+    lanes->used_count = 0;
     for (int s = 0; s < DTP_STREAM_COUNT; s++) {
         lanes->next[s] = lanes->end[s] = total;
         total += count[s];
+        if (count[s])
+            lanes->used[lanes->used_count++] = s;
     }
     lanes->op = dtp_host_arena_take(arena, total, sizeof *lanes->op);
     if (total && !lanes->op)
@@ -45,6 +49,13 @@ struct interval {
     int collective_count;
     bool copies;
 };
+
+static void clear(struct interval *interval)
+{
+    interval->main = interval->other_kernel = DTP_NO_INDEX;
+    interval->collective_count = 0;
+    interval->copies = false;
+}
 
 static void note(const struct dtp_op *ops, uint32_t op, struct interval *interval)
 {
@@ -96,8 +107,10 @@ static void split(const struct dtp_op *ops, const double *starved_s, struct lane
     double now_s = 0;
     while (now_s < t->step_s) {
         double next_s = t->step_s;
-        struct interval interval = {.main = DTP_NO_INDEX, .other_kernel = DTP_NO_INDEX};
-        for (int s = 0; s < DTP_STREAM_COUNT; s++) {
+        struct interval interval;
+        clear(&interval);
+        for (int u = 0; u < lanes->used_count; u++) {
+            int s = lanes->used[u];
             if (lanes->next[s] == lanes->end[s])
                 continue;
             uint32_t op = lanes->op[lanes->next[s]];
