@@ -155,7 +155,7 @@ static void release(struct fit *fit, uint32_t index)
 }
 
 /* Spans by ascending `key`, those of one key in their order: counting sort. `starts` has room for time_count + 1. */
-static void sort_spans(const struct dtp_span *spans, uint32_t count, uint32_t time_count, bool by_last,
+static void sort_spans(const struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, bool by_last,
                        uint32_t *starts, uint32_t *order)
 {
     memset(starts, 0, ((size_t)time_count + 1) * sizeof *starts);
@@ -168,7 +168,7 @@ static void sort_spans(const struct dtp_span *spans, uint32_t count, uint32_t ti
 }
 
 /* One pass. Backwards, a span begins at its last time and ends at its first. */
-static uint64_t sweep(struct fit *fit, const struct dtp_span *spans, uint32_t count, bool backwards)
+static uint64_t sweep(struct fit *fit, const struct dtp_fit_span *spans, uint32_t count, bool backwards)
 {
     fit->top = fit->youngest_hole = NONE;
     fit->extent_bytes = 0;
@@ -206,7 +206,7 @@ static bool take_memory(struct fit *fit, struct dtp_host_arena *arena, uint32_t 
     return fit->pieces && fit->unused && fit->order_first && fit->order_last && fit->piece_of && fit->offset_bytes;
 }
 
-bool dtp_arena_fit(struct dtp_span *spans, uint32_t count, uint32_t time_count, uint64_t *extent_bytes)
+bool dtp_arena_fit(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, uint64_t *extent_bytes)
 {
     struct dtp_host_arena arena = {0};
     struct fit fit;

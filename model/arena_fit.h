@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct dtp_span {
+struct dtp_fit_span {
     uint32_t first, last; /* both inclusive; spans of one time overlap */
     uint64_t bytes;
     uint64_t offset_bytes; /* set by dtp_arena_fit */
@@ -21,6 +21,6 @@ struct dtp_span {
 
 /* Sets the offsets: spans that share a time never share a byte. `*extent_bytes` is the end of the highest. Times lie
  * below `time_count`, the sum of all bytes below 2^64. False: no memory. */
-bool dtp_arena_fit(struct dtp_span *spans, uint32_t count, uint32_t time_count, uint64_t *extent_bytes);
+bool dtp_arena_fit(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, uint64_t *extent_bytes);
 
 #endif

@@ -118,7 +118,7 @@ static bool extend_deferred(const struct dtp_program *program, uint32_t *last)
 /* ---- offsets --------------------------------------------------------------------------------------------------- */
 
 struct pool {
-    struct dtp_span *spans;
+    struct dtp_fit_span *spans;
     uint32_t *buffers; /* of the spans */
     uint32_t count;
 };
@@ -135,7 +135,7 @@ static void collect_pool(const struct dtp_program *program, enum dtp_stream stre
             uint64_t blocks = dtp_divide_up(buffers[b].bytes, DTP_PLACEMENT_ALIGNMENT);
             pool->buffers[pool->count] = b;
             pool->spans[pool->count++] =
-                (struct dtp_span){placement->lifetime[b].first, last[b], blocks * DTP_PLACEMENT_ALIGNMENT, 0};
+                (struct dtp_fit_span){placement->lifetime[b].first, last[b], blocks * DTP_PLACEMENT_ALIGNMENT, 0};
         }
 }
 

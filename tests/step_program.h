@@ -130,12 +130,15 @@ static inline void step_optimizer(struct step *s)
             (struct dtp_operand[]){{s->gradient[l], DTP_READ}, {s->state[l], DTP_UPDATE}, {s->shard[l], DTP_UPDATE}});
 }
 
-/* Caller destroys the result; NULL: no memory. */
-static inline struct dtp_program *step_program(uint32_t layers, uint16_t micro_steps, uint32_t kernels)
+/* Caller destroys *out; NULL on failure. */
+static inline enum dtp_status step_program_make(uint32_t layers, uint16_t micro_steps, uint32_t kernels,
+                                                struct dtp_program **out, struct dtp_faults *faults)
 {
     struct step s = {.layers = layers, .kernels = kernels, .copied_out = {DTP_NO_INDEX}, .reduced = {DTP_NO_INDEX}};
-    if (dtp_program_create(0, &s.program, NULL) != DTP_OK)
-        return NULL;
+    *out = NULL;
+    enum dtp_status status = dtp_program_create(0, &s.program, faults);
+    if (status != DTP_OK)
+        return status;
     s.group = dtp_program_add_group(s.program, (struct dtp_program_group){8, 1});
     for (uint32_t l = 0; l < layers; l++) {
         s.shard[l] = step_buffer(&s, "shard", 2000000, DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l, true);
@@ -151,10 +154,20 @@ static inline struct dtp_program *step_program(uint32_t layers, uint16_t micro_s
             step_backward(&s, l);
     }
     step_optimizer(&s);
-    if (dtp_program_seal(s.program, NULL) == DTP_OK)
-        return s.program;
-    dtp_program_destroy(s.program);
-    return NULL;
+    status = dtp_program_seal(s.program, faults);
+    if (status == DTP_OK)
+        *out = s.program;
+    else
+        dtp_program_destroy(s.program);
+    return status;
+}
+
+/* The same; NULL: no memory. */
+static inline struct dtp_program *step_program(uint32_t layers, uint16_t micro_steps, uint32_t kernels)
+{
+    struct dtp_program *program;
+    step_program_make(layers, micro_steps, kernels, &program, NULL);
+    return program;
 }
 
 #endif

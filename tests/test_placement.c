@@ -20,7 +20,7 @@ static uint32_t random_below(uint32_t bound)
 }
 
 /* No two spans that share a time share a byte; the extent is the end of the highest. */
-static void expect_disjoint(const struct dtp_span *spans, uint32_t count, uint64_t extent_bytes)
+static void expect_disjoint(const struct dtp_fit_span *spans, uint32_t count, uint64_t extent_bytes)
 {
     uint64_t end_bytes = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -36,7 +36,7 @@ static void expect_disjoint(const struct dtp_span *spans, uint32_t count, uint64
     assert_true(extent_bytes == end_bytes);
 }
 
-static uint64_t fit(struct dtp_span *spans, uint32_t count, uint32_t time_count)
+static uint64_t fit(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count)
 {
     uint64_t extent_bytes;
     assert_true(dtp_arena_fit(spans, count, time_count, &extent_bytes));
@@ -48,10 +48,10 @@ static void test_nothing_and_one(void **state)
 {
     (void)state;
     assert_int_equal(fit(NULL, 0, 0), 0);
-    struct dtp_span one = {0, 0, 7, 99};
+    struct dtp_fit_span one = {0, 0, 7, 99};
     assert_int_equal(fit(&one, 1, 1), 7);
     assert_int_equal(one.offset_bytes, 0);
-    struct dtp_span empty[2] = {{0, 5, 0, 0}, {0, 5, 0, 0}};
+    struct dtp_fit_span empty[2] = {{0, 5, 0, 0}, {0, 5, 0, 0}};
     assert_int_equal(fit(empty, 2, 6), 0);
 }
 
@@ -60,7 +60,8 @@ static void test_nothing_and_one(void **state)
 static void test_a_stack_and_what_grows_while_it_shrinks(void **state)
 {
     (void)state;
-    struct dtp_span spans[] = {{0, 5, 10, 0}, {1, 4, 10, 0}, {2, 3, 10, 0}, {4, 9, 4, 0}, {5, 9, 4, 0}, {6, 9, 4, 0}};
+    struct dtp_fit_span spans[] = {{0, 5, 10, 0}, {1, 4, 10, 0}, {2, 3, 10, 0},
+                                   {4, 9, 4, 0},  {5, 9, 4, 0},  {6, 9, 4, 0}};
     assert_int_equal(fit(spans, 6, 10), 30);
 }
 
@@ -68,7 +69,7 @@ static void test_a_stack_and_what_grows_while_it_shrinks(void **state)
 static void test_a_hole_is_reused(void **state)
 {
     (void)state;
-    struct dtp_span spans[] = {{0, 1, 4, 0}, {0, 9, 4, 0}, {2, 3, 4, 0}, {4, 5, 3, 0}, {4, 5, 1, 0}};
+    struct dtp_fit_span spans[] = {{0, 1, 4, 0}, {0, 9, 4, 0}, {2, 3, 4, 0}, {4, 5, 3, 0}, {4, 5, 1, 0}};
     assert_int_equal(fit(spans, 5, 10), 8);
 }
 
@@ -77,12 +78,12 @@ static void test_random_spans(void **state)
     (void)state;
     for (uint64_t seed = 1; seed <= 300; seed++) {
         random_state = seed;
-        struct dtp_span spans[300];
+        struct dtp_fit_span spans[300];
         uint32_t count = 1 + random_below(300), time_count = 1 + random_below(200);
         for (uint32_t i = 0; i < count; i++) {
             uint32_t first = random_below(time_count), length = random_below(random_below(4) ? 10 : 200);
             uint32_t last = first + length < time_count ? first + length : time_count - 1;
-            spans[i] = (struct dtp_span){first, last, random_below(10) ? random_below(1000) : 0, 0};
+            spans[i] = (struct dtp_fit_span){first, last, random_below(10) ? random_below(1000) : 0, 0};
         }
         fit(spans, count, time_count);
     }
@@ -206,12 +207,12 @@ static void expect_placement_of(struct dtp_program *p, double most)
     assert_non_null(p);
     struct dtp_placement placement = place(p);
     uint32_t count = (uint32_t)dtp_program_buffer_count(p), placed = 0;
-    struct dtp_span *spans = calloc(count, sizeof *spans);
+    struct dtp_fit_span *spans = calloc(count, sizeof *spans);
     for (uint32_t b = 0; b < count; b++)
         if (placement.offset_bytes[b] != UINT64_MAX) {
             assert_int_equal(placement.offset_bytes[b] % DTP_PLACEMENT_ALIGNMENT, 0);
-            spans[placed++] = (struct dtp_span){placement.lifetime[b].first, placement.lifetime[b].last,
-                                                dtp_program_buffers(p)[b].bytes, placement.offset_bytes[b]};
+            spans[placed++] = (struct dtp_fit_span){placement.lifetime[b].first, placement.lifetime[b].last,
+                                                    dtp_program_buffers(p)[b].bytes, placement.offset_bytes[b]};
         }
     assert_int_equal(placed, count);
     uint64_t end_bytes = 0, owners_bytes = 0;
