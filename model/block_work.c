@@ -2,24 +2,12 @@
 
 #include "activations.h"
 
-/* Notation of the comments: h hidden, q = d_q, kv = d_kv, f = ffn, w bytes of the compute dtype, p bytes of the residual
- * stream (4 under autocast: embedding and residual adds stay fp32; else w).
+/* Notation of the comments: h hidden, q = d_q, kv = d_kv, f = ffn, w bytes of the compute dtype, p bytes of the
+ * residual stream (4 under autocast: embedding and residual adds stay fp32; else w).
  *
  * Checked against kernel lists of PyTorch 2.11 on one H200 (LLaMA 1.3B, 8192 tokens; GPT-2 124M): memory-bound kernels
  * outside optimizer, loss and weight casts took 71.6 ms eager and 18.3 ms compiled for the LLaMA under autocast, which
  * these counts turn into 2.5 and 2.9 TB/s; 60.5 and 16.0 ms in pure bf16: 2.4 and 2.7 TB/s; GPT-2 2.2 and 3.3 TB/s. */
-
-bool dtp_plan_uses_autocast(const struct dtp_plan *plan)
-{
-    return plan->runtime == DTP_RUNTIME_TORCH && plan->precision.params == DTP_FP32 &&
-           plan->precision.compute != DTP_FP32 && (plan->strategy == DTP_DDP || plan->strategy == DTP_ZERO1);
-}
-
-static double compute_bytes(const struct dtp_plan *plan)
-{
-    unsigned bytes = dtp_dtype_bytes(plan->precision.compute);
-    return bytes < 2 ? 2 : bytes; /* fp8 is a format of matmul inputs; between them tensors are bf16 */
-}
 
 static void add_matmul(struct dtp_block_work *work, double n, double k, double copies, bool recomputed)
 {
@@ -62,9 +50,9 @@ static double bias_outputs(const struct dtp_transformer *t)
 /* Each pointwise operation is a kernel: it reads its inputs and writes its output whole. */
 static void count_eager(const struct dtp_transformer *t, const struct dtp_plan *plan, struct dtp_block_work *work)
 {
-    double h = (double)t->hidden, f = (double)t->ffn, w = compute_bytes(plan);
+    double h = (double)t->hidden, f = (double)t->ffn, w = dtp_plan_compute_bytes(plan);
     double q = (double)(t->heads * t->head_dim), kv = (double)(t->kv_heads * t->head_dim);
-    bool autocast = dtp_plan_uses_autocast(plan), gated = t->activation == DTP_SWIGLU;
+    bool autocast = dtp_plan_autocast(plan), gated = t->activation == DTP_SWIGLU;
     double p = autocast ? 4 : w;
     double qkv_linears = plan->fused_qkv ? 1 : 3, up_linears = gated && !plan->fused_gate_up ? 2 : 1;
     double casts = autocast ? (4 + w) * h * (qkv_linears + up_linears) : 0; /* fp32 norm output -> linear input */
@@ -79,7 +67,8 @@ static void count_eager(const struct dtp_transformer *t, const struct dtp_plan *
     work->forward_bytes_per_token = norms + casts + rope_forward * (q + kv) + qk_norm + adds + activation;
 
     double activation_backward = gated ? 9 * w * f + (plan->fused_gate_up ? 4 * w * f : 0) : 3 * w * f;
-    double norms_backward = 2 * (3 * p + 2 * p + (autocast ? 4 + w : 0)) * h; /* input gradient, weight gradient, cast */
+    double norms_backward =
+        2 * (3 * p + 2 * p + (autocast ? 4 + w : 0)) * h; /* input gradient, weight gradient, cast */
     double residual_adds = 2 * 3 * p * h;
     double input_gradient_sums = (qkv_linears - 1 + up_linears - 1) * 3 * w * h;
     double qkv_cat = plan->fused_qkv ? 2 * w * (q + 2 * kv) : 0;
@@ -95,9 +84,9 @@ static void count_eager(const struct dtp_transformer *t, const struct dtp_plan *
 /* One pass between matmuls: a tensor is read or written once per pass. */
 static void count_fused(const struct dtp_transformer *t, const struct dtp_plan *plan, struct dtp_block_work *work)
 {
-    double h = (double)t->hidden, f = (double)t->ffn, w = compute_bytes(plan);
+    double h = (double)t->hidden, f = (double)t->ffn, w = dtp_plan_compute_bytes(plan);
     double q = (double)(t->heads * t->head_dim), kv = (double)(t->kv_heads * t->head_dim);
-    double p = dtp_plan_uses_autocast(plan) ? 4 : w;
+    double p = dtp_plan_autocast(plan) ? 4 : w;
     bool gated = t->activation == DTP_SWIGLU, rope = t->position == DTP_POSITION_ROPE;
     double norm1 = (p + w) * h, add_norm2 = 2 * (p + w) * h, add = (2 * p + w) * h;
     double rotate = rope ? 2 * w * (q + kv) : 0, qk_norm = t->qk_norm ? 2 * w * (q + kv) : 0;
@@ -129,7 +118,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
 
 double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
-    double w = compute_bytes(plan), vocab = (double)transformer->vocab;
+    double w = dtp_plan_compute_bytes(plan), vocab = (double)transformer->vocab;
     if (dtp_plan_loss(plan) == DTP_LOSS_EAGER)
         /* logits.float(): w+4; log_softmax 4+4; its backward reads 4+4 writes 4; cast back 4+w */
         return vocab * (2 * (4 + w) + 8 + 12);

@@ -27,10 +27,6 @@ struct dtp_block_work {
 
 struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 
-/* True where PyTorch's autocast keeps fp32 parameters and an fp32 residual stream (DDP, ZeroRedundancyOptimizer, one
- * GPU) instead of gathering compute-dtype weights (FSDP). */
-bool dtp_plan_uses_autocast(const struct dtp_plan *plan);
-
 /* Bytes of memory-bound kernels per token of logits and cross entropy, forward and backward together. */
 double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 

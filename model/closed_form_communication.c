@@ -9,6 +9,7 @@
  * reduced gradients. Recomputation gathers nothing again: weights are gathered once for backward anyway. */
 #include "activations.h"
 #include "bytes.h"
+#include "deepspeed.h"
 #include "closed_form.h"
 #include "sharding.h"
 
@@ -74,8 +75,8 @@ static void add_to_bucket(struct buckets *buckets, uint64_t bytes)
     buckets->filled += bytes;
 }
 
-/* Buckets of one all-reduce each, filled with gradients as backward makes them: head, layers from the last (down, up and
- * gate, output, qkv; a layer's vectors are small and taken as one), embeddings. */
+/* Buckets of one all-reduce each, filled with gradients as backward makes them: head, layers from the last (down, up
+ * and gate, output, qkv; a layer's vectors are small and taken as one), embeddings. */
 static uint64_t bucket_count(const struct traffic *job)
 {
     const struct dtp_transformer *t = job->transformer;
@@ -114,8 +115,6 @@ static void replicated_torch(struct traffic *job)
         add(job, DTP_ALL_GATHER, ring(u->total * job->bytes.params, gpus), u->tensors, gpus, 1);
 }
 
-#define DEEPSPEED_BUCKET 500000000u /* reduce_bucket_size, elements */
-
 /* DeepSpeed stages 1 and 2 all-reduce gradients by default even where a reduce-scatter would do
  * (use_multi_rank_bucket_allreduce), stage 2 in every micro-step whatever no_sync says; one blocking all-gather of the
  * flat parameters follows the step. */
@@ -125,7 +124,7 @@ static void replicated_deepspeed(struct traffic *job)
     uint64_t gpus = job->cluster->gpus;
     uint64_t reductions = job->reductions;
     add(job, DTP_ALL_REDUCE, dtp_bytes_product(reductions, 2 * ring(u->total * job->bytes.reduce, gpus)),
-        reductions * dtp_divide_up(u->total, DEEPSPEED_BUCKET), gpus, 1);
+        reductions * dtp_divide_up(u->total, DTP_DEEPSPEED_BUCKET), gpus, 1);
     if (job->plan->strategy != DTP_DDP)
         add(job, DTP_ALL_GATHER, ring(u->total * job->bytes.params, u->ranks), 1, u->ranks, 1);
 }
@@ -166,7 +165,8 @@ static uint64_t layers_bytes(const struct traffic *job)
 static uint64_t root_bytes(const struct traffic *job)
 {
     const struct dtp_units *u = &job->units;
-    uint64_t narrowed = (u->count ? 0 : u->layers) * u->layer_matmul_shard * u->ranks * (job->bytes.compute - job->bytes.gathered);
+    uint64_t narrowed =
+        (u->count ? 0 : u->layers) * u->layer_matmul_shard * u->ranks * (job->bytes.compute - job->bytes.gathered);
     return u->root_shard * u->ranks * job->bytes.compute - narrowed;
 }
 
@@ -188,9 +188,6 @@ static void sharded_units(struct traffic *job)
         job->reductions * (u->count + 1), u->replicas, u->ranks);
 }
 
-#define ZERO3_REUSE 500000000u   /* half of stage3_max_reuse_distance: elements next to the turn that are kept */
-#define ZERO3_PREFETCH 50000000u /* stage3_prefetch_bucket_size */
-
 /* DeepSpeed stage 3: gathers for forward and backward, except that parameters whose next use is less than
  * max_reuse_distance away are kept over the turn from forward to backward; a true reduce-scatter in every micro-step
  * in the model's dtype. */
@@ -198,12 +195,12 @@ static void sharded_deepspeed(struct traffic *job)
 {
     const struct dtp_units *u = &job->units;
     uint64_t steps = job->plan->accumulate;
-    uint64_t again = u->total > ZERO3_REUSE ? u->total - ZERO3_REUSE : 0;
-    uint64_t count = dtp_divide_up(u->total, ZERO3_PREFETCH) + dtp_divide_up(again, ZERO3_PREFETCH);
+    uint64_t again = u->total > DTP_DEEPSPEED_REUSE ? u->total - DTP_DEEPSPEED_REUSE : 0;
+    uint64_t count = dtp_divide_up(u->total, DTP_DEEPSPEED_PREFETCH) + dtp_divide_up(again, DTP_DEEPSPEED_PREFETCH);
     add(job, DTP_ALL_GATHER, dtp_bytes_product(steps, ring((u->total + again) * job->bytes.compute, u->ranks)),
         steps * count, u->ranks, 1);
     add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(steps, ring(u->total * job->bytes.reduce, u->ranks)),
-        steps * dtp_divide_up(u->total, DEEPSPEED_BUCKET), u->ranks, 1);
+        steps * dtp_divide_up(u->total, DTP_DEEPSPEED_BUCKET), u->ranks, 1);
 }
 
 /* ---- host copies ----------------------------------------------------------------------------------------------- */
@@ -238,7 +235,11 @@ static void add_host_copies(struct traffic *job)
 void dtp_closed_form_communication(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                    const struct dtp_plan *plan, struct dtp_communication *out)
 {
-    struct traffic job = {.transformer = transformer, .cluster = cluster, .plan = plan, .reductions = dtp_plan_reductions(plan), .out = out};
+    struct traffic job = {.transformer = transformer,
+                          .cluster = cluster,
+                          .plan = plan,
+                          .reductions = dtp_plan_reductions(plan),
+                          .out = out};
     *out = (struct dtp_communication){0};
     dtp_units_count(transformer, cluster, plan, &job.units);
     dtp_element_bytes_count(plan, &job.bytes);

@@ -7,6 +7,7 @@
  * units are maxima of sums, which is what makes the form closed. */
 #include "closed_form.h"
 
+#include "activations.h"
 #include "block_work.h"
 #include "calibration.h"
 #include "collective_cost.h"
@@ -110,10 +111,10 @@ static void add_recompute(const struct context *c, const struct dtp_attention_ti
 static double weight_traffic_bytes(const struct context *c, bool reduces)
 {
     const struct dtp_plan *plan = c->plan;
-    double w = fmax(2, dtp_dtype_bytes(plan->precision.compute)), r = dtp_dtype_bytes(plan->precision.reduce);
+    double w = dtp_plan_compute_bytes(plan), r = dtp_dtype_bytes(plan->precision.reduce);
     double total = (double)c->count.total;
     bool alone = c->cluster->gpus == 1;
-    if (dtp_plan_uses_autocast(plan))
+    if (dtp_plan_autocast(plan))
         return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 : 0));
     bool in_matmul = plan->runtime == DTP_RUNTIME_DTPLAN || plan->runtime == DTP_RUNTIME_MEGATRON;
     if (!dtp_plan_shards_params(plan) || plan->runtime == DTP_RUNTIME_DTPLAN) {

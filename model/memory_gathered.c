@@ -12,10 +12,8 @@
  *   after i   U(i) freed, input of i+1 freed, input of i made [r P] beside c P of gradients, gradients freed, output
  *             g P/N stays as .grad
  *   root      last: gradients of embedding and head in c, then its reduce-scatter input r R */
+#include "deepspeed.h"
 #include "memory_instant.h"
-
-#define ZERO3_LIVE 1000000000u   /* stage3_max_live_parameters, and sub_group_size: elements */
-#define ZERO3_PREFETCH 50000000u /* stage3_prefetch_bucket_size */
 
 static uint64_t smaller(uint64_t a, uint64_t b)
 {
@@ -406,8 +404,8 @@ static void add_live_weights(const struct dtp_memory_job *job, struct dtp_instan
 {
     const struct dtp_units *u = &job->units;
     if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED) {
-        dtp_instant_add(instant, DTP_TERM_LIVE, 1, smaller(u->total, ZERO3_LIVE), job->bytes.compute);
-        dtp_instant_add(instant, DTP_TERM_PREFETCHED, 1, smaller(u->total, ZERO3_PREFETCH), job->bytes.compute);
+        dtp_instant_add(instant, DTP_TERM_LIVE, 1, smaller(u->total, DTP_DEEPSPEED_LIVE), job->bytes.compute);
+        dtp_instant_add(instant, DTP_TERM_PREFETCHED, 1, smaller(u->total, DTP_DEEPSPEED_PREFETCH), job->bytes.compute);
         return;
     }
     add_root(job, instant, &weights);
@@ -478,7 +476,7 @@ static void optimizer_step(struct dtp_memory_job *job)
         uint64_t shard = dtp_divide_up(job->units.total, job->units.ranks);
         add_scatter_buffers(job, &instant, false);
         if (plan->offload == DTP_OFFLOAD_NONE)
-            dtp_instant_add(&instant, DTP_TERM_FP32_GRADIENTS, 1, smaller(shard, ZERO3_LIVE), 4);
+            dtp_instant_add(&instant, DTP_TERM_FP32_GRADIENTS, 1, smaller(shard, DTP_DEEPSPEED_SUB_GROUP), 4);
     }
     dtp_add_foreach(job, &instant, job->units.total_shard);
     dtp_memory_consider(job, DTP_PHASE_STEP, &instant);

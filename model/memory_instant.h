@@ -68,8 +68,6 @@ void dtp_add_embedding_backward(const struct dtp_memory_job *job, struct dtp_ins
 /* foreach AdamW of PyTorch makes a list of sqrt(v): one more moment per local parameter. */
 void dtp_add_foreach(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t local_elements);
 
-#define DTP_DEEPSPEED_BUCKET UINT64_C(500000000) /* reduce_bucket_size, elements; stages 1 to 3 */
-
 void dtp_memory_replicated(struct dtp_memory_job *job); /* DDP, ZeRO-1, ZeRO-2 */
 void dtp_memory_gathered(struct dtp_memory_job *job);   /* FSDP, ZeRO-3 */
 

@@ -2,6 +2,7 @@
  *
  * Notation: p bytes of a stored parameter, c of the compute dtype, psi parameters, P of one layer, V h of the
  * embedding, T tokens. */
+#include "deepspeed.h"
 #include "memory_instant.h"
 
 /* Layers whose weights have a copy that autocast made: cast once in forward, saved for backward, freed layer by layer.

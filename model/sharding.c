@@ -2,6 +2,7 @@
 
 #include "activations.h"
 #include "bytes.h"
+#include "deepspeed.h"
 
 /* ---- units ----------------------------------------------------------------------------------------------------- */
 
@@ -111,8 +112,8 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
                      const struct dtp_plan *plan, struct dtp_units *out)
 {
     const struct dtp_transformer *t = transformer;
-    *out = (struct dtp_units){
-        .ranks = shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden, .layers = t->layers};
+    *out =
+        (struct dtp_units){.ranks = shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden, .layers = t->layers};
     out->replicas = cluster->gpus / out->ranks;
     struct tensor_sum layer = {.ranks = out->ranks}, root = {.ranks = out->ranks};
     sum_layer(t, plan, &layer);
@@ -212,10 +213,6 @@ bool dtp_plan_keeps_root(const struct dtp_plan *plan)
 
 /* ---- state at rest --------------------------------------------------------------------------------------------- */
 
-#define DEEPSPEED_SUB_GROUP 1000000000u    /* elements the optimizer works on at a time */
-#define DEEPSPEED_SWAP_BUFFERS 4u          /* of the largest sub-group: fp32 weight, two moments, gradient */
-#define DEEPSPEED_PARAM_BUFFERS 500000000u /* elements: 5 buffers of 1e8 for parameters read from NVMe */
-
 static void add_host(struct dtp_state_bytes *state, enum dtp_memory_term term, uint64_t count, uint64_t elements,
                      uint64_t element_bytes)
 {
@@ -235,14 +232,14 @@ static void offload_deepspeed(uint64_t shard, const struct dtp_plan *plan, const
 {
     out->optimizer_elements = 0;
     if (plan->offload == DTP_OFFLOAD_NVME) {
-        uint64_t group = shard < DEEPSPEED_SUB_GROUP ? shard : DEEPSPEED_SUB_GROUP;
+        uint64_t group = shard < DTP_DEEPSPEED_SUB_GROUP ? shard : DTP_DEEPSPEED_SUB_GROUP;
         add_nvme(out, DTP_TERM_NVME_MASTER, shard, 4);
         add_nvme(out, DTP_TERM_NVME_MOMENTS, shard, bytes->moments);
-        add_host(out, DTP_TERM_SWAP_BUFFERS, DEEPSPEED_SWAP_BUFFERS, 1, pinned(4 * group));
+        add_host(out, DTP_TERM_SWAP_BUFFERS, DTP_DEEPSPEED_SWAP_BUFFERS, 1, pinned(4 * group));
         add_host(out, DTP_TERM_HOST_GRADS32, 1, 1, pinned(4 * shard));
         if (dtp_plan_shards_params(plan)) {
             add_nvme(out, DTP_TERM_NVME_PARAMS, shard, bytes->params);
-            add_host(out, DTP_TERM_SWAP_PARAMS, 1, 1, pinned(bytes->params * DEEPSPEED_PARAM_BUFFERS));
+            add_host(out, DTP_TERM_SWAP_PARAMS, 1, 1, pinned(bytes->params * DTP_DEEPSPEED_PARAM_BUFFERS));
         }
     } else {
         add_host(out, DTP_TERM_HOST_FP32, 2, 1, pinned(4 * shard));

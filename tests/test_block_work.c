@@ -1,3 +1,4 @@
+#include "activations.h"
 #include "block_work.h"
 
 #include <setjmp.h>
@@ -32,7 +33,10 @@ static void test_eager_autocast_by_hand(void **state)
     struct dtp_transformer transformer = profiled_llama();
     struct dtp_plan plan = profiled_plan(DTP_DDP, false);
     struct dtp_block_work work = dtp_block_work(&transformer, &plan);
-    assert_true(dtp_plan_uses_autocast(&plan));
+    assert_true(dtp_plan_autocast(&plan));
+    plan.precision.compute = DTP_TF32; /* a mode of fp32 matmuls: nothing is cast */
+    assert_false(dtp_plan_autocast(&plan));
+    plan.precision.compute = DTP_BF16;
     assert_near(work.forward_bytes_per_token, 144.0 * 2048 + 10 * 5504, 1e-12);
     assert_near(work.backward_bytes_per_token, 204.0 * 2048 + 26 * 5504, 1e-12);
     assert_int_equal(work.matmul_count, 4);
@@ -46,7 +50,7 @@ static void test_compiled_fsdp_by_hand(void **state)
     struct dtp_transformer transformer = profiled_llama();
     struct dtp_plan plan = profiled_plan(DTP_FULL_SHARD, true);
     struct dtp_block_work work = dtp_block_work(&transformer, &plan);
-    assert_false(dtp_plan_uses_autocast(&plan));
+    assert_false(dtp_plan_autocast(&plan));
     assert_near(work.forward_bytes_per_token, 26.0 * 2048 + 6 * 5504, 1e-12);
     assert_near(work.backward_bytes_per_token, 32.0 * 2048 + 12 * 5504, 1e-12);
 }
