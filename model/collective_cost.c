@@ -63,7 +63,7 @@ double dtp_group_bus_bytes_per_s(const struct dtp_cluster *cluster, const struct
         return link;
     /* A ring enters each node once per channel, so the group's bus bandwidth is the node's network, shared by the
      * groups that use it at the same time. */
-    double network = cluster->machine.network_bytes_per_s * dtp_calibration.network_fraction /
+    double network = dtp_cluster_network_bytes_per_s(cluster) * dtp_calibration.network_fraction /
                      (cluster->oversubscription * group->groups_per_node);
     return link < network ? link : network;
 }

@@ -64,6 +64,14 @@ double dtp_cluster_link_bytes_per_s(const struct dtp_cluster *cluster)
     return cluster->gpu.link_bytes_per_s;
 }
 
+double dtp_cluster_network_bytes_per_s(const struct dtp_cluster *cluster)
+{
+    const struct dtp_machine *machine = &cluster->machine;
+    double share = machine->gpus ? machine->network_bytes_per_s / machine->gpus : 0;
+    double each = fmax(cluster->gpu.pcie_bytes_per_s, share);
+    return fmin(machine->network_bytes_per_s, each * cluster->gpus_per_node);
+}
+
 /* ---- check ------------------------------------------------------------------------------------------------------ */
 
 #define FAULT(faults, ...) dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, __VA_ARGS__)

@@ -87,6 +87,28 @@ static void test_network_is_shared(void **state)
     assert_near(dtp_group_bus_bytes_per_s(&cluster, &world), 46.5e9, 1e-9);
 }
 
+/* One GPU of a node of eight has the eight NICs for itself, but its PCIe 5.0 x16 ends at 64 GB/s: not at 400. Four of them
+ * reach 256 GB/s; all eight the 400 of the NICs. */
+static void test_few_gpus_of_a_node_do_not_fill_its_network(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t per_node;
+        double bytes_per_s;
+    } rows[] = {{1, 64e9}, {4, 256e9}, {8, 400e9}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct dtp_cluster cluster = test_cluster(test_h200(), 2 * rows[i].per_node, rows[i].per_node);
+        cluster.machine.gpus = 8;
+        assert_near(dtp_cluster_network_bytes_per_s(&cluster), rows[i].bytes_per_s, 1e-12);
+        struct dtp_group world = dtp_group_consecutive(&cluster, cluster.gpus);
+        assert_true(dtp_group_bus_bytes_per_s(&cluster, &world) <= 0.93 * rows[i].bytes_per_s);
+    }
+    /* Where the NICs have faster lanes than the GPU to its host, a full node still has all of them. */
+    struct dtp_cluster cluster = test_cluster(test_h200(), 16, 8);
+    cluster.machine.network_bytes_per_s = 800e9;
+    assert_near(dtp_cluster_network_bytes_per_s(&cluster), 800e9, 1e-12);
+}
+
 static void test_time_grows_with_bytes_and_ranks(void **state)
 {
     (void)state;
@@ -111,6 +133,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_long_ring_by_hand),     cmocka_unit_test(test_small_messages_are_latency),
         cmocka_unit_test(test_published_all_reduces), cmocka_unit_test(test_measured_h200),
-        cmocka_unit_test(test_network_is_shared),     cmocka_unit_test(test_time_grows_with_bytes_and_ranks)};
+        cmocka_unit_test(test_few_gpus_of_a_node_do_not_fill_its_network), cmocka_unit_test(test_network_is_shared),     cmocka_unit_test(test_time_grows_with_bytes_and_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
