@@ -66,7 +66,8 @@ struct dtp_memory {
     uint64_t context_bytes, nccl_bytes;
     uint64_t capacity_bytes;
     uint64_t host_bytes, nvme_bytes; /* per node; pinned host buffers as the runtime's allocator rounds them */
-    enum dtp_verdict verdict;        /* fits; tight: within 5 % of the capacity; oom */
+    uint64_t host_capacity_bytes, nvme_capacity_bytes; /* of a node; 0: not stated, and not judged */
+    enum dtp_verdict verdict; /* the worst of GPU, host and NVMe: fits; tight: within 5 % of the capacity; oom */
 };
 
 /* ---- communication --------------------------------------------------------------------------------------------- */

@@ -84,15 +84,31 @@ static void summarise(struct dtp_memory *memory)
                               peak[DTP_OWNER_OPTIMIZER] - peak[DTP_OWNER_ACTIVATIONS];
 }
 
+static enum dtp_verdict verdict_of_host(uint64_t needed, uint64_t capacity)
+{
+    if (capacity == 0 || needed <= capacity / 100 * TIGHT_PERCENT)
+        return DTP_VERDICT_FITS;
+    return needed > capacity ? DTP_VERDICT_OOM : DTP_VERDICT_TIGHT;
+}
+
 /* The allocator gives cached segments back before it fails, so only tensors, context and NCCL decide what cannot run;
  * a job whose segments come near the capacity runs with retries, or not at all on a worse day. */
-enum dtp_verdict dtp_memory_verdict(const struct dtp_memory *memory)
+static enum dtp_verdict verdict_of_gpu(const struct dtp_memory *memory)
 {
     uint64_t needed = memory->allocated_peak_bytes + memory->context_bytes + memory->nccl_bytes;
     if (needed > memory->capacity_bytes)
         return DTP_VERDICT_OOM;
     return memory->device_peak_bytes > memory->capacity_bytes / 100 * TIGHT_PERCENT ? DTP_VERDICT_TIGHT
                                                                                     : DTP_VERDICT_FITS;
+}
+
+enum dtp_verdict dtp_memory_verdict(const struct dtp_memory *memory)
+{
+    enum dtp_verdict gpu = verdict_of_gpu(memory);
+    enum dtp_verdict host = verdict_of_host(memory->host_bytes, memory->host_capacity_bytes);
+    enum dtp_verdict nvme = verdict_of_host(memory->nvme_bytes, memory->nvme_capacity_bytes);
+    enum dtp_verdict beside = host > nvme ? host : nvme;
+    return gpu > beside ? gpu : beside;
 }
 
 /* What stands on top of the tensors, and beside the GPU. */
@@ -110,6 +126,8 @@ static void beyond_tensors(struct dtp_memory_job *job)
     out->capacity_bytes = cluster->gpu.memory_bytes;
     out->host_bytes = gpus * job->state.host;
     out->nvme_bytes = gpus * job->state.nvme;
+    out->host_capacity_bytes = dtp_cluster_host_share(cluster, cluster->machine.host_memory_bytes);
+    out->nvme_capacity_bytes = dtp_cluster_host_share(cluster, cluster->machine.nvme_bytes);
     out->verdict = dtp_memory_verdict(out);
     if (!job->record)
         return;

@@ -72,6 +72,12 @@ double dtp_cluster_network_bytes_per_s(const struct dtp_cluster *cluster)
     return fmin(machine->network_bytes_per_s, each * cluster->gpus_per_node);
 }
 
+uint64_t dtp_cluster_host_share(const struct dtp_cluster *cluster, uint64_t bytes)
+{
+    uint32_t gpus = cluster->machine.gpus, used = cluster->gpus_per_node;
+    return gpus <= 8 || used >= gpus ? bytes : bytes / gpus * used;
+}
+
 /* ---- check ------------------------------------------------------------------------------------------------------ */
 
 #define FAULT(faults, ...) dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, __VA_ARGS__)

@@ -58,6 +58,9 @@ struct dtp_cluster {
  * (its PCIe rate where the machine joins them by PCIe). */
 enum dtp_link dtp_cluster_link(const struct dtp_cluster *cluster);
 double dtp_cluster_link_bytes_per_s(const struct dtp_cluster *cluster);
+/* Host memory or NVMe that the GPUs in use on a node can have of the `bytes` its machine states: all of it, but of a rack
+ * (more than 8 GPUs: trays with a host each) their even share. */
+uint64_t dtp_cluster_host_share(const struct dtp_cluster *cluster, uint64_t bytes);
 /* What the GPUs in use on one node can send to the network together: the node's rate, but where only some of its GPUs are
  * used, no more than their PCIe lanes carry (or their even share, where that is more: NICs may hang on faster lanes). */
 double dtp_cluster_network_bytes_per_s(const struct dtp_cluster *cluster);

@@ -116,6 +116,10 @@ static json_t *memory_object(const struct dtp_memory *m)
     json_object_set_new(object, "capacity_bytes", dtp_json_whole(m->capacity_bytes));
     json_object_set_new(object, "host_bytes", dtp_json_whole(m->host_bytes));
     json_object_set_new(object, "nvme_bytes", dtp_json_whole(m->nvme_bytes));
+    json_object_set_new(object, "host_capacity_bytes",
+                        m->host_capacity_bytes ? dtp_json_whole(m->host_capacity_bytes) : json_null());
+    json_object_set_new(object, "nvme_capacity_bytes",
+                        m->nvme_capacity_bytes ? dtp_json_whole(m->nvme_capacity_bytes) : json_null());
     json_object_set_new(object, "verdict", json_string(dtp_verdict_text(m->verdict)));
     json_object_set_new(object, "peak_phase", json_string(dtp_phase_key(m->peak_phase)));
     json_object_set_new(object, "phases", phases_object(m));

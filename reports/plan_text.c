@@ -62,6 +62,25 @@ static void print_phases(const struct dtp_memory *m, const struct dtp_page *page
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
+/* Which of the memories it is that does not hold the job; the GPU's own words when it is none of the node's. */
+static void print_shortage(const struct dtp_memory *m, const struct dtp_page *page)
+{
+    bool gpu = m->allocated_peak_bytes + m->context_bytes + m->nccl_bytes > m->capacity_bytes;
+    bool host = m->host_capacity_bytes && m->host_bytes > m->host_capacity_bytes;
+    bool nvme = m->nvme_capacity_bytes && m->nvme_bytes > m->nvme_capacity_bytes;
+    if (gpu && m->device_peak_bytes > m->capacity_bytes)
+        fprintf(page->file, "OUT OF MEMORY: %.2f GiB too much",
+                (double)(m->device_peak_bytes - m->capacity_bytes) / 0x1p30);
+    else if (host)
+        fprintf(page->file, "OUT OF HOST MEMORY: %.1f GiB too much on each node",
+                (double)(m->host_bytes - m->host_capacity_bytes) / 0x1p30);
+    else if (nvme)
+        fprintf(page->file, "OUT OF NVME SPACE: %.1f GiB too much on each node",
+                (double)(m->nvme_bytes - m->nvme_capacity_bytes) / 0x1p30);
+    else
+        fputs("OUT OF MEMORY", page->file);
+}
+
 /* How full the GPU is, as a gauge before the words. */
 static void print_verdict(const struct dtp_memory *m, const struct dtp_page *page)
 {
@@ -75,17 +94,31 @@ static void print_verdict(const struct dtp_memory *m, const struct dtp_page *pag
     for (int i = 0; i < GAUGE_COLUMNS; i++)
         fputs(page->utf8 ? (i < filled ? "█" : "░") : (i < filled ? "#" : "."), page->file);
     fprintf(page->file, " %.0f %%  ", 100 * used);
-    if (m->verdict == DTP_VERDICT_OOM && free_gib < 0)
-        fprintf(page->file, "OUT OF MEMORY: %.2f GiB too much", -free_gib);
-    else if (m->verdict == DTP_VERDICT_OOM)
-        fprintf(page->file, "OUT OF MEMORY");
+    if (m->verdict == DTP_VERDICT_OOM)
+        print_shortage(m, page);
     else if (m->verdict == DTP_VERDICT_FITS)
         fprintf(page->file, "FITS: %.2f GiB to spare", free_gib);
+    else if (used <= 0.95)
+        fputs("TIGHT: the GPU has room, the node's host memory or NVMe is nearly full", page->file);
     else if (free_gib >= 0)
         fprintf(page->file, "TIGHT: %.2f GiB to spare, fragmentation may tip it over", free_gib);
     else
         fprintf(page->file, "TIGHT: the tensors fit, the allocator's cache does not");
     dtp_page_ink(page, DTP_INK_PLAIN);
+    fputc('\n', page->file);
+}
+
+static void print_node(const struct dtp_memory *m, const struct dtp_page *page)
+{
+    if (m->host_bytes == 0 && m->nvme_bytes == 0)
+        return;
+    fprintf(page->file, "  each node also holds %.1f GiB in host memory", (double)m->host_bytes / 0x1p30);
+    if (m->host_capacity_bytes)
+        fprintf(page->file, " of %.0f", (double)m->host_capacity_bytes / 0x1p30);
+    if (m->nvme_bytes > 0)
+        fprintf(page->file, " and %.1f GiB on NVMe", (double)m->nvme_bytes / 0x1p30);
+    if (m->nvme_bytes > 0 && m->nvme_capacity_bytes)
+        fprintf(page->file, " of %.0f", (double)m->nvme_capacity_bytes / 0x1p30);
     fputc('\n', page->file);
 }
 
@@ -106,11 +139,7 @@ static void print_memory(const struct dtp_report *report, const struct dtp_page 
     print_bytes_row(page, "  capacity", m->capacity_bytes, 0, unit, "");
     print_verdict(m, page);
     print_phases(m, page, unit);
-    if (m->host_bytes > 0 || m->nvme_bytes > 0)
-        fprintf(page->file, "  each node also holds %.1f GiB in host memory%s", (double)m->host_bytes / 0x1p30,
-                m->nvme_bytes ? "" : "\n");
-    if (m->nvme_bytes > 0)
-        fprintf(page->file, " and %.1f GiB on NVMe\n", (double)m->nvme_bytes / 0x1p30);
+    print_node(m, page);
 }
 
 /* ---- communication ---------------------------------------------------------------------------------------------- */
@@ -248,15 +277,15 @@ static void print_throughput(const struct dtp_report *report, const struct dtp_p
 {
     const struct dtp_throughput *t = &report->prediction.throughput;
     const struct dtp_scaling *s = &report->scaling;
-    char total[32], each[32], days[32];
+    char total[32], each[32], days[32], flops[32];
     dtp_page_heading(page, "THROUGHPUT", "MFU counts what the model needs, HFU what is recomputed too");
     fprintf(page->file, "  %-*s %9s tokens/s, %s per GPU\n", LABEL_COLUMNS, "tokens",
-            dtp_page_grouped((uint64_t)llround(t->tokens_per_s), total, sizeof total),
+            dtp_page_figure(t->tokens_per_s, total, sizeof total),
             dtp_page_figure(t->tokens_per_s_per_gpu, each, sizeof each));
     fprintf(page->file, "  %-*s %9s days\n", LABEL_COLUMNS, "10^12 tokens take",
             dtp_page_figure(1e12 / t->tokens_per_s / 86400.0, days, sizeof days));
-    fprintf(page->file, "  %-*s %9.0f TFLOP/s per GPU: MFU %.1f %%, HFU %.1f %%\n", LABEL_COLUMNS, "model arithmetic",
-            t->flops_per_s_per_gpu / 1e12, 100 * t->mfu, 100 * t->hfu);
+    fprintf(page->file, "  %-*s %9s TFLOP/s per GPU: MFU %.1f %%, HFU %.1f %%\n", LABEL_COLUMNS, "model arithmetic",
+            dtp_page_figure(t->flops_per_s_per_gpu / 1e12, flops, sizeof flops), 100 * t->mfu, 100 * t->hfu);
     if (report->job.cluster.gpus == 1)
         return;
     fprintf(page->file, "  %-*s %9.1f %% of ", LABEL_COLUMNS, "scaling efficiency", 100 * s->efficiency);

@@ -330,6 +330,32 @@ static void test_torch_offload(void **state)
     assert_int_equal(m.host_bytes, 8 * (2 * (32 * layer + root) + 8 * (PARAMETERS / 8)));
 }
 
+/* A node holds what is offloaded, or the job does not run: with 2 % to spare tightly, one byte short not at all.
+ * Of a rack's memory a GPU has its share: 1/72 of what all trays hold together. */
+static void test_host_memory_is_judged(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    plan.offload = DTP_OFFLOAD_PARAMS;
+    struct dtp_cluster cluster = eight_gpus;
+    struct dtp_memory m = predict(&plan, &cluster);
+    assert_int_equal(m.verdict, DTP_VERDICT_FITS);
+    assert_true(m.host_capacity_bytes == cluster.machine.host_memory_bytes);
+    cluster.machine.host_memory_bytes = m.host_bytes + m.host_bytes / 50;
+    assert_int_equal(predict(&plan, &cluster).verdict, DTP_VERDICT_TIGHT);
+    cluster.machine.host_memory_bytes = m.host_bytes - 1;
+    assert_int_equal(predict(&plan, &cluster).verdict, DTP_VERDICT_OOM);
+    plan.offload = DTP_OFFLOAD_NONE;
+    assert_int_equal(predict(&plan, &cluster).verdict, DTP_VERDICT_FITS);
+    cluster.machine.gpus = 72;
+    assert_true(dtp_cluster_host_share(&cluster, 7200) == 800);
+    plan = plan_of(DTP_RUNTIME_DEEPSPEED, DTP_ZERO3, "bf16-mixed");
+    plan.offload = DTP_OFFLOAD_NVME;
+    cluster = eight_gpus;
+    cluster.machine.nvme_bytes = 14 * PARAMETERS - 1;
+    assert_int_equal(predict(&plan, &cluster).verdict, DTP_VERDICT_OOM);
+}
+
 /* ZeRO-Offload pins fp32 master and gradients (3.37 -> 4 GiB each) and bf16 staging (1.68 -> 2 GiB). */
 static void test_deepspeed_offload(void **state)
 {
@@ -529,7 +555,7 @@ int main(void)
                                        cmocka_unit_test(test_autocast_casts),
                                        cmocka_unit_test(test_workspace),
                                        cmocka_unit_test(test_torch_offload),
-                                       cmocka_unit_test(test_deepspeed_offload),
+                                       cmocka_unit_test(test_host_memory_is_judged), cmocka_unit_test(test_deepspeed_offload),
                                        cmocka_unit_test(test_executor),
                                        cmocka_unit_test(test_verdict),
                                        cmocka_unit_test(test_more_shards_never_cost),

@@ -145,6 +145,9 @@ static void test_plan_text_of_trouble(void **state)
     r->prediction.memory.verdict = DTP_VERDICT_OOM;
     r->prediction.memory.host_bytes = 512 * GIB;
     r->prediction.memory.nvme_bytes = 1024 * GIB;
+    r->prediction.memory.host_capacity_bytes = 256 * GIB;
+    r->prediction.memory.nvme_capacity_bytes = 2048 * GIB;
+    r->prediction.throughput.tokens_per_s = r->prediction.throughput.tokens_per_s_per_gpu = 0.25; /* is not 0 */
     r->prediction.communication.host_to_device_bytes = 3000000000u;
     r->prediction.communication.device_to_host_bytes = 1000000000u;
     r->prediction.communication.network_bytes = 6000000000u;
@@ -160,6 +163,9 @@ static void test_plan_text_of_trouble(void **state)
     r->solution.goal = DTP_SOLVE_MAX_MICRO_BATCH;
     r->solution.value = 1;
     check_text("plan_trouble.txt", dtp_report_plan_text, r, false, true);
+    /* The GPU has room, the node has not. */
+    r->prediction.memory.capacity_bytes = 80 * GIB;
+    check_text("plan_host.txt", dtp_report_plan_text, r, false, true);
     free(r);
 }
 
