@@ -17,7 +17,7 @@ struct replay {
     struct dtp_caching_allocator *allocator;
     struct dtp_host_arena memory;
     uint32_t *block;             /* per buffer */
-    double *used_until_s;        /* per buffer, in this step; only with a timeline */
+    double *used_until_s;        /* per buffer, by streams other than its pool's, in this step; only with a timeline */
     struct deferred *deferred;
     size_t deferred_count, deferred_capacity;
     double step_start_s;
@@ -55,6 +55,7 @@ static void defer(struct replay *r, uint32_t buffer)
         r->deferred = grown;
         r->deferred_capacity = capacity;
     }
+    dtp_caching_allocator_release(r->allocator, r->block[buffer]);
     r->deferred[r->deferred_count++] = (struct deferred){r->block[buffer], r->step_start_s + r->used_until_s[buffer]};
 }
 
@@ -106,7 +107,8 @@ static void take_first_bucket(struct replay *r)
     size_t count = dtp_program_buffer_count(r->program);
     uint64_t bytes = 0;
     for (size_t i = 0; i < count; i++)
-        if (r->buffers[i].persistent && persistent_kind(&r->buffers[i]) == BUCKETS)
+        if (r->buffers[i].persistent && r->buffers[i].space == DTP_SPACE_DEVICE &&
+            persistent_kind(&r->buffers[i]) == BUCKETS)
             bytes += r->buffers[i].bytes;
     if (!bytes)
         return;
@@ -145,7 +147,8 @@ static void replay_op(struct replay *r, size_t index)
         uint32_t buffer = operand[i].buffer.index;
         if (operand[i].access & DTP_ALLOC)
             take(r, buffer);
-        if (r->timeline && r->timeline->span[index].end_s > r->used_until_s[buffer])
+        bool foreign = r->buffers[buffer].pool != op->stream; /* its own stream needs no waiting: it reuses in order */
+        if (r->timeline && foreign && r->timeline->span[index].end_s > r->used_until_s[buffer])
             r->used_until_s[buffer] = r->timeline->span[index].end_s;
     }
     for (uint32_t i = 0; i < op->operand_count && !r->failed; i++)

@@ -18,7 +18,7 @@ struct block {
     uint64_t address, bytes;
     uint32_t previous, next;
     uint8_t pool;
-    bool free;
+    bool free, released;
 };
 
 /* Cached blocks of a pool, ascending by size, then address: the order of the best fit. */
@@ -290,6 +290,7 @@ uint32_t dtp_caching_allocator_take(struct dtp_caching_allocator *allocator, enu
     }
     if (block == DTP_NO_BLOCK || !split(a, block, bytes))
         return DTP_NO_BLOCK;
+    a->block[block].released = false;
     a->state.allocated_bytes += a->block[block].bytes;
     if (a->state.allocated_bytes > a->state.allocated_peak_bytes)
         a->state.allocated_peak_bytes = a->state.allocated_bytes;
@@ -310,11 +311,18 @@ static void swallow_next(struct dtp_caching_allocator *a, uint32_t block)
     drop_block(a, next);
 }
 
+void dtp_caching_allocator_release(struct dtp_caching_allocator *allocator, uint32_t block)
+{
+    struct block *b = &allocator->block[block];
+    allocator->state.allocated_bytes -= b->released ? 0 : b->bytes;
+    b->released = true;
+}
+
 bool dtp_caching_allocator_give(struct dtp_caching_allocator *allocator, uint32_t block)
 {
     struct dtp_caching_allocator *a = allocator;
     struct block *b = &a->block[block];
-    a->state.allocated_bytes -= b->bytes;
+    dtp_caching_allocator_release(a, block);
     if (b->next != DTP_NO_BLOCK && a->block[b->next].free) {
         uncache(a, b->next);
         swallow_next(a, block);

@@ -25,6 +25,8 @@ void dtp_caching_allocator_destroy(struct dtp_caching_allocator *allocator);
 
 /* A block of at least `bytes` > 0 for a stream. Logarithmic in the blocks cached, save for moving their list. */
 uint32_t dtp_caching_allocator_take(struct dtp_caching_allocator *allocator, enum dtp_stream stream, uint64_t bytes);
+/* Freed, so no longer counted as allocated, but not to be handed out before it is given. */
+void dtp_caching_allocator_release(struct dtp_caching_allocator *allocator, uint32_t block);
 /* False: no host memory. */
 bool dtp_caching_allocator_give(struct dtp_caching_allocator *allocator, uint32_t block);
 

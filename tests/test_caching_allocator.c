@@ -260,6 +260,7 @@ static void test_deferred_free(void **state)
         struct dtp_allocator_replay replay;
         assert_int_equal(dtp_allocator_replay(program, &timeline, false, 0, &replay, NULL), DTP_OK);
         assert_true(replay.state.reserved_peak_bytes == (deferred ? 40 : 20) * MIB);
+        assert_true(replay.state.allocated_peak_bytes == 20 * MIB);
         dtp_program_destroy(program);
     }
 }
