@@ -206,8 +206,10 @@ static void sharded_deepspeed(struct traffic *job)
 /* ---- host copies ----------------------------------------------------------------------------------------------- */
 
 /* CPUOffloadPolicy: every all-gather first uploads the fp32 shard, every reduction downloads the fp32 gradients.
- * ZeRO-Offload: fp32 gradients of the partition down, updated weights up; ZeRO-3 with parameters offloaded uploads its
- * shard for every gather. Ours: gradients down in the dtype they rest in, weights up. */
+ * ZeRO-Offload: fp32 gradients of the partition down at the last micro-step, updated weights up; in the model's dtype,
+ * stage 2 carries the sum down after every other micro-step and up again into the next, stage 3 both in every one
+ * (partition_grads copies its buffer back to use it). ZeRO-3 with parameters offloaded uploads its shard for every
+ * gather. Ours: gradients down in the dtype they rest in, weights up. */
 static void add_host_copies(struct traffic *job)
 {
     const struct dtp_plan *plan = job->plan;
@@ -215,21 +217,25 @@ static void add_host_copies(struct traffic *job)
     uint64_t gathers = (uint64_t)plan->accumulate * (plan->reshard_after_forward ? 2 : 1);
     uint64_t shard = dtp_divide_up(u->total, u->ranks), again = 0; /* again: not uploaded for backward */
     uint64_t uploads = plan->offload == DTP_OFFLOAD_OPTIMIZER ? 1 : gathers;
-    uint64_t downloads = dtp_plan_shards_grads(plan) ? plan->accumulate : 1;
+    uint64_t carried = 0; /* elements of gradient sums, down and up */
     switch (plan->runtime) {
     case DTP_RUNTIME_TORCH:
         shard = u->total_shard;
-        downloads = job->reductions;
-        job->out->device_to_host_bytes = dtp_bytes_product(downloads, shard * job->bytes.grads);
+        job->out->device_to_host_bytes = dtp_bytes_product(job->reductions, shard * job->bytes.grads);
         again = dtp_plan_keeps_root(plan) ? u->root_shard * (gathers - plan->accumulate) : 0;
         break;
-    case DTP_RUNTIME_DEEPSPEED: job->out->device_to_host_bytes = dtp_bytes_product(downloads, 4 * shard); break;
+    case DTP_RUNTIME_DEEPSPEED:
+        if (dtp_plan_shards_grads(plan))
+            carried = dtp_bytes_product(plan->accumulate - (plan->strategy == DTP_ZERO2 ? 1 : 0), shard);
+        job->out->device_to_host_bytes = 4 * shard + dtp_bytes_product(carried, job->bytes.grads);
+        break;
     case DTP_RUNTIME_MEGATRON:
     case DTP_RUNTIME_DTPLAN:
         job->out->device_to_host_bytes = dtp_bytes_product(job->reductions, job->bytes.grads * shard);
         break;
     }
-    job->out->host_to_device_bytes = dtp_bytes_product(uploads, shard * job->bytes.params) - again * job->bytes.params;
+    job->out->host_to_device_bytes = dtp_bytes_product(uploads, shard * job->bytes.params) -
+                                     again * job->bytes.params + dtp_bytes_product(carried, job->bytes.grads);
 }
 
 void dtp_closed_form_communication(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

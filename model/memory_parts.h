@@ -123,7 +123,8 @@
     X(HOST_PARAMS, "parameters", "", "psi / N", "parameter bytes", "")                                                 \
     X(HOST_STAGING, "staging copy of the parameters", "", "", "pinned bytes", "PyTorch: CachingHostAllocator.h")       \
     X(HOST_FP32, "fp32 master and gradients", "2", "", "pinned bytes", "PyTorch: CachingHostAllocator.h")              \
-    X(HOST_GRADS32, "fp32 gradients", "", "", "pinned bytes", "PyTorch: CachingHostAllocator.h")                       \
+    X(HOST_PARTITION, "gradients of the partition", "", "", "pinned bytes", "DeepSpeed: runtime/zero/stage3.py")       \
+    X(HOST_PINNED_PARAMS, "parameters", "", "", "pinned bytes", "DeepSpeed: runtime/zero/stage3.py")                   \
     X(HOST_MOMENTS, "moments", "", "psi / N", "moment bytes", "")                                                      \
     X(HOST_MASTER, "master copy", "", "psi / N", "master bytes", "")                                                   \
     X(HOST_GRADS, "gradients", "", "psi / N", "gradient bytes", "")                                                    \
@@ -132,6 +133,7 @@
     X(SWAP_PARAMS, "buffers of parameters on NVMe", "", "", "pinned bytes", "DeepSpeed: swap_tensor/")                 \
     X(NVME_MASTER, "fp32 master copy", "", "psi / N", "4 B", "DeepSpeed: swap_tensor/")                                \
     X(NVME_MOMENTS, "moments", "", "psi / N", "moment bytes", "DeepSpeed: swap_tensor/")                               \
+    X(NVME_GRADS, "fp32 gradients", "", "psi / N", "4 B", "DeepSpeed: swap_tensor/")                                   \
     X(NVME_PARAMS, "parameters", "", "psi / N", "parameter bytes", "DeepSpeed: swap_tensor/")
 
 enum dtp_memory_term {

@@ -225,8 +225,10 @@ static void add_nvme(struct dtp_state_bytes *state, enum dtp_memory_term term, u
     state->nvme += dtp_memory_part(&state->nvme_chain, term, 1, elements, element_bytes);
 }
 
-/* ZeRO-Offload: fp32 master and gradients and the staging copy in the model's dtype are pinned flat buffers, the
- * moments are pageable. ZeRO-Infinity keeps only its swap buffers in memory. */
+/* ZeRO-Offload: fp32 master and gradients and a buffer in the model's dtype are pinned and flat, the moments are
+ * pageable. That buffer is stage 3's grad_partitions_flat_buffer, the staging copy of the parameters below it; offloaded
+ * parameters are one more (stage3.py). ZeRO-Infinity has master, moments, fp32 gradients (swap_out_gradients) and
+ * parameters on NVMe, and in memory its swap buffers and that flat buffer. */
 static void offload_deepspeed(uint64_t shard, const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
                               struct dtp_state_bytes *out)
 {
@@ -236,15 +238,17 @@ static void offload_deepspeed(uint64_t shard, const struct dtp_plan *plan, const
         add_nvme(out, DTP_TERM_NVME_MASTER, shard, 4);
         add_nvme(out, DTP_TERM_NVME_MOMENTS, shard, bytes->moments);
         add_host(out, DTP_TERM_SWAP_BUFFERS, DTP_DEEPSPEED_SWAP_BUFFERS, 1, pinned(4 * group));
-        add_host(out, DTP_TERM_HOST_GRADS32, 1, 1, pinned(4 * shard));
-        if (dtp_plan_shards_params(plan)) {
-            add_nvme(out, DTP_TERM_NVME_PARAMS, shard, bytes->params);
-            add_host(out, DTP_TERM_SWAP_PARAMS, 1, 1, pinned(bytes->params * DTP_DEEPSPEED_PARAM_BUFFERS));
-        }
+        add_nvme(out, DTP_TERM_NVME_GRADS, shard, 4);
+        add_nvme(out, DTP_TERM_NVME_PARAMS, shard, bytes->params);
+        add_host(out, DTP_TERM_HOST_PARTITION, 1, 1, pinned(bytes->grads * shard));
+        add_host(out, DTP_TERM_SWAP_PARAMS, 1, 1, pinned(bytes->params * DTP_DEEPSPEED_PARAM_BUFFERS));
     } else {
         add_host(out, DTP_TERM_HOST_FP32, 2, 1, pinned(4 * shard));
-        add_host(out, DTP_TERM_HOST_STAGING, 1, 1, pinned(bytes->params * shard));
+        bool third = plan->strategy == DTP_ZERO3;
+        add_host(out, third ? DTP_TERM_HOST_PARTITION : DTP_TERM_HOST_STAGING, 1, 1, pinned(bytes->params * shard));
         add_host(out, DTP_TERM_HOST_MOMENTS, 1, shard, bytes->moments);
+        if (plan->offload == DTP_OFFLOAD_PARAMS)
+            add_host(out, DTP_TERM_HOST_PINNED_PARAMS, 1, 1, pinned(bytes->params * shard));
     }
     if (plan->offload != DTP_OFFLOAD_OPTIMIZER)
         out->params_elements = 0;

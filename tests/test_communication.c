@@ -205,6 +205,18 @@ static void test_offload(void **state)
     c = count(&plan, 8, 8);
     assert_int_equal(c.host_to_device_bytes, 2 * (PARAMETERS / 8));
     assert_int_equal(c.device_to_host_bytes, 4 * (PARAMETERS / 8));
+    /* three micro-steps: bf16 sums go down after the first two and up into the last two */
+    plan.accumulate = 3;
+    c = count(&plan, 8, 8);
+    assert_int_equal(c.host_to_device_bytes, (2 + 2 * 2) * (PARAMETERS / 8));
+    assert_int_equal(c.device_to_host_bytes, (4 + 2 * 2) * (PARAMETERS / 8));
+    /* stage 3: down and up in all three; offloaded parameters up for six gathers instead of once */
+    plan.strategy = DTP_ZERO3;
+    c = count(&plan, 8, 8);
+    assert_int_equal(c.host_to_device_bytes, (2 + 3 * 2) * (PARAMETERS / 8));
+    assert_int_equal(c.device_to_host_bytes, (4 + 3 * 2) * (PARAMETERS / 8));
+    plan.offload = DTP_OFFLOAD_PARAMS;
+    assert_int_equal(count(&plan, 8, 8).host_to_device_bytes, (6 * 2 + 3 * 2) * (PARAMETERS / 8));
 }
 
 /* Our executor: an all-reduce taken apart under ZeRO-1 sends the same as one under DDP when the dtypes agree. */

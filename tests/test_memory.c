@@ -352,11 +352,14 @@ static void test_host_memory_is_judged(void **state)
     plan = plan_of(DTP_RUNTIME_DEEPSPEED, DTP_ZERO3, "bf16-mixed");
     plan.offload = DTP_OFFLOAD_NVME;
     cluster = eight_gpus;
-    cluster.machine.nvme_bytes = 14 * PARAMETERS - 1;
+    cluster.machine.nvme_bytes = 18 * PARAMETERS - 1;
     assert_int_equal(predict(&plan, &cluster).verdict, DTP_VERDICT_OOM);
 }
 
-/* ZeRO-Offload pins fp32 master and gradients (3.37 -> 4 GiB each) and bf16 staging (1.68 -> 2 GiB). */
+/* ZeRO-Offload pins fp32 master and gradients (3.14 -> 4 GiB each) and bf16 staging (1.57 -> 2 GiB). Stage 3 pins bf16
+ * gradients instead of the staging, and offloaded bf16 parameters beside them. On NVMe: master, two moments and
+ * gradients in fp32, bf16 parameters: 18 bytes; in memory four fp32 buffers of the partition, which is smaller than a
+ * sub-group, bf16 gradients, and 5e8 bf16 parameters (0.93 -> 1 GiB). */
 static void test_deepspeed_offload(void **state)
 {
     (void)state;
@@ -369,10 +372,14 @@ static void test_deepspeed_offload(void **state)
     assert_int_equal(m.host_bytes, 8 * (2 * 4 * gib + 2 * gib + 8 * (PARAMETERS / 8)));
     assert_int_equal(m.nvme_bytes, 0);
     plan.strategy = DTP_ZERO3;
+    assert_int_equal(predict(&plan, &eight_gpus).host_bytes, m.host_bytes);
+    plan.offload = DTP_OFFLOAD_PARAMS;
+    assert_int_equal(predict(&plan, &eight_gpus).host_bytes, m.host_bytes + 8 * 2 * gib);
     plan.offload = DTP_OFFLOAD_NVME;
     m = predict(&plan, &eight_gpus);
     assert_int_equal(m.params_bytes, 0);
-    assert_int_equal(m.nvme_bytes, 14 * PARAMETERS);
+    assert_int_equal(m.nvme_bytes, 18 * PARAMETERS);
+    assert_int_equal(m.host_bytes, 8 * (4 * 4 * gib + 2 * gib + gib));
 }
 
 /* ---- our executor, allocator, verdict -------------------------------------------------------------------------- */
