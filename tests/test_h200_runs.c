@@ -1,4 +1,4 @@
-/* Predicted memory against 35 measured PyTorch runs on H200 (data/h200_torch_runs.csv). The prediction reads the
+/* Predicted memory against 35 measured PyTorch runs on H200 (scenarios/h200_torch_runs.csv). The prediction reads the
  * configuration columns only. */
 #include "closed_form.h"
 #include "table.h"
@@ -118,7 +118,7 @@ static void test_h200_runs(void **state)
     (void)state;
     struct dtp_faults faults = {0};
     struct dtp_table *table = NULL;
-    assert_int_equal(dtp_table_read(TEST_SOURCE_DIR "/tests/data/h200_torch_runs.csv", &table, &faults), DTP_OK);
+    assert_int_equal(dtp_table_read(TEST_SOURCE_DIR "/scenarios/h200_torch_runs.csv", &table, &faults), DTP_OK);
     assert_int_equal(dtp_table_row_count(table), 35);
     struct errors allocated = {.count = 0}, reserved = allocated, device = allocated, start = allocated;
     for (size_t i = 0; i < dtp_table_row_count(table); i++) {
