@@ -22,28 +22,25 @@ struct tensor_sum {
     uint64_t ranks, element_bytes, elements, shard, matrix_shard, tensors, pinned_bytes;
 };
 
-/* A parameter [rows, width]: sharded along its rows with torch.chunk, every rank stores ceil(rows/N) of them. */
-static void add_tensor(struct tensor_sum *sum, uint64_t rows, uint64_t width)
+/* `count` equal parameters [rows, width]: sharded along their rows with torch.chunk, every rank stores ceil(rows/N) of
+ * each. */
+static void add_tensors(struct tensor_sum *sum, uint64_t count, uint64_t rows, uint64_t width)
 {
-    sum->elements += rows * width;
+    if (!count)
+        return;
     uint64_t shard = dtp_divide_up(rows, sum->ranks) * width;
-    sum->shard += shard;
-    sum->matrix_shard += width > 1 ? shard : 0;
-    sum->tensors++;
+    sum->elements += count * rows * width;
+    sum->shard += count * shard;
+    sum->matrix_shard += width > 1 ? count * shard : 0;
+    sum->tensors += count;
     if (sum->element_bytes)
-        sum->pinned_bytes += pinned(shard * sum->element_bytes);
+        sum->pinned_bytes += count * pinned(shard * sum->element_bytes);
 }
 
-static void add_vector(struct tensor_sum *sum, uint64_t elements, bool present)
+/* Biases and norms, where the model has them. */
+static void add_vectors(struct tensor_sum *sum, bool present, uint64_t count, uint64_t elements)
 {
-    if (present)
-        add_tensor(sum, elements, 1);
-}
-
-static void add_norm(struct tensor_sum *sum, const struct dtp_transformer *t, uint64_t width, bool present)
-{
-    add_vector(sum, width, present);
-    add_vector(sum, width, present && t->norm_bias);
+    add_tensors(sum, present ? count : 0, elements, 1);
 }
 
 /* One layer as its modules make parameters, weights [out, in]. */
@@ -51,41 +48,35 @@ static void sum_layer(const struct dtp_transformer *t, const struct dtp_plan *pl
 {
     uint64_t h = t->hidden, f = t->ffn, d_q = t->heads * t->head_dim, d_kv = t->kv_heads * t->head_dim;
     if (plan->fused_qkv) {
-        add_tensor(sum, d_q + 2 * d_kv, h);
-        add_vector(sum, d_q + 2 * d_kv, t->qkv_bias);
+        add_tensors(sum, 1, d_q + 2 * d_kv, h);
+        add_vectors(sum, t->qkv_bias, 1, d_q + 2 * d_kv);
     } else {
-        add_tensor(sum, d_q, h);
-        add_tensor(sum, d_kv, h);
-        add_tensor(sum, d_kv, h);
-        add_vector(sum, d_q, t->qkv_bias);
-        add_vector(sum, d_kv, t->qkv_bias);
-        add_vector(sum, d_kv, t->qkv_bias);
+        add_tensors(sum, 1, d_q, h);
+        add_tensors(sum, 2, d_kv, h);
+        add_vectors(sum, t->qkv_bias, 1, d_q);
+        add_vectors(sum, t->qkv_bias, 2, d_kv);
     }
-    add_tensor(sum, h, d_q);
-    add_vector(sum, h, t->attention_output_bias);
-    uint64_t up = t->activation == DTP_SWIGLU && plan->fused_gate_up ? 2 * f : f;
-    for (int i = 0; i < (t->activation == DTP_SWIGLU && !plan->fused_gate_up ? 2 : 1); i++) {
-        add_tensor(sum, up, h);
-        add_vector(sum, up, t->mlp_bias);
-    }
-    add_tensor(sum, h, f);
-    add_vector(sum, h, t->mlp_bias);
-    add_norm(sum, t, h, true);
-    add_norm(sum, t, h, true);
-    add_vector(sum, t->head_dim, t->qk_norm);
-    add_vector(sum, t->head_dim, t->qk_norm);
+    add_tensors(sum, 1, h, d_q);
+    add_vectors(sum, t->attention_output_bias, 1, h);
+    bool gated = t->activation == DTP_SWIGLU;
+    uint64_t ups = gated && !plan->fused_gate_up ? 2 : 1, up = gated && plan->fused_gate_up ? 2 * f : f;
+    add_tensors(sum, ups, up, h);
+    add_vectors(sum, t->mlp_bias, ups, up);
+    add_tensors(sum, 1, h, f);
+    add_vectors(sum, t->mlp_bias, 1, h);
+    add_vectors(sum, true, t->norm_bias ? 4 : 2, h);
+    add_vectors(sum, t->qk_norm, 2, t->head_dim);
 }
 
 static void sum_root(const struct dtp_transformer *t, struct tensor_sum *sum)
 {
-    add_tensor(sum, t->vocab, t->hidden);
+    uint64_t norm = t->norm_bias ? 2 : 1;
+    add_tensors(sum, t->tied_head ? 1 : 2, t->vocab, t->hidden);
     if (t->position == DTP_POSITION_LEARNED)
-        add_tensor(sum, t->positions, t->hidden);
-    add_norm(sum, t, t->hidden, t->embedding_norm);
-    add_norm(sum, t, t->hidden, t->final_norm);
-    if (!t->tied_head)
-        add_tensor(sum, t->vocab, t->hidden);
-    add_vector(sum, t->vocab, t->head_bias);
+        add_tensors(sum, 1, t->positions, t->hidden);
+    add_vectors(sum, t->embedding_norm, norm, t->hidden);
+    add_vectors(sum, t->final_norm, norm, t->hidden);
+    add_vectors(sum, t->head_bias, 1, t->vocab);
 }
 
 /* Ranks that share one copy: everything for the ZeRO stages and FSDP, the shard group where the plan names one. */
