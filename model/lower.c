@@ -118,6 +118,7 @@ static void forward(struct dtp_lowering *l)
     }
     l->layer = DTP_NO_LAYER;
     dtp_lower_final_norm(l);
+    dtp_lower_open_gradients(l);
     bool chunked = l->loss == DTP_LOSS_CHUNKED; /* head and loss run after the model's forward, chunk by chunk */
     if (chunked) {
         dtp_lower_release_gathered(l);
@@ -145,6 +146,7 @@ static void backward(struct dtp_lowering *l)
     dtp_lower_embedding_backward(l);
     dtp_lower_after_backward(l);
     dtp_lower_buckets_finish(l);
+    dtp_lower_contiguous_reduce(l);
 }
 
 static void micro_step(struct dtp_lowering *l, uint32_t index)
@@ -173,6 +175,12 @@ static void make_standing_buffers(struct dtp_lowering *l)
     for (int handle = 0; handle < (l->executor ? 1 : 2); handle++)
         dtp_lower_buffer(l, "cuBLAS workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, cublas, true);
     dtp_lower_buffer(l, "sines and cosines", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, tables, true);
+    if (l->keeps_fp8) { /* casts of weights by rows and by columns, kept over the step; sharded: of two units */
+        uint64_t layers = l->transformer->layers, matmul = l->block.all_elements - l->block.elements[l->matrices];
+        uint64_t two = 2 * (uint64_t)l->plan->wrap_layers;
+        layers = l->sharded && two && two < layers ? two : layers;
+        dtp_lower_buffer(l, "fp8 weights", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE, 2 * layers * matmul, true);
+    }
     l->tokens_in = dtp_lower_buffer(l, "tokens", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, 8 * l->tokens, true);
 }
 
@@ -184,7 +192,7 @@ static void clear_states(struct dtp_lowering *l)
             state->slot[slot] = DTP_NO_BUFFER;
         for (int part = 0; part < DTP_MAX_PARTS; part++)
             state->weight[part] = state->gradient[part] = state->kept[part] = DTP_NO_BUFFER;
-        state->params = DTP_NO_BUFFER;
+        state->params = state->gradient_buffer = DTP_NO_BUFFER;
         state->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
     }
     for (int stream = 0; stream < DTP_STREAM_COUNT; stream++)
@@ -207,6 +215,11 @@ static void derive(struct dtp_lowering *l)
     l->rope = t->position == DTP_POSITION_ROPE;
     l->rotated = l->rope && !l->executor;
     l->sharded = dtp_plan_shards_params(plan);
+    l->buffered = l->executor || plan->runtime == DTP_RUNTIME_MEGATRON;
+    l->transient_gradients =
+        l->executor && (plan->strategy == DTP_ZERO2 || (l->sharded && (plan->accumulate == 1 || plan->accumulate_sync)));
+    l->keeps_fp8 = dtp_plan_keeps_fp8(plan);
+    l->has_units = l->sharded || l->executor;
     l->direct = plan->fsdp1 || l->executor;
     l->offloaded = plan->runtime == DTP_RUNTIME_TORCH && plan->offload == DTP_OFFLOAD_PARAMS;
     l->whole_gradients = plan->accumulate > 1 && !plan->accumulate_sync;
@@ -224,17 +237,22 @@ static void derive(struct dtp_lowering *l)
 
 /* ---- what is not lowered yet ------------------------------------------------------------------------------------- */
 
-static enum dtp_status check_lowered(const struct dtp_transformer *t, const struct dtp_plan *plan, struct dtp_faults *faults)
+#define CLOSED_ONLY "has no step program yet; its closed form is available (--fidelity closed)"
+
+static enum dtp_status check_lowered(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
+                                     const struct dtp_plan *plan, struct dtp_faults *faults)
 {
     enum dtp_status status = DTP_OK;
-    if (plan->runtime != DTP_RUNTIME_TORCH)
-        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "runtime",
-                                 "%s has no step program yet; its closed form is available (--fidelity closed)",
+    if (plan->runtime == DTP_RUNTIME_DEEPSPEED)
+        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "runtime", "%s " CLOSED_ONLY,
                                  dtp_runtime_text(plan->runtime));
-    if (plan->offload != DTP_OFFLOAD_NONE && plan->runtime != DTP_RUNTIME_TORCH)
-        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "offload",
-                                 "%s has no step program yet; its closed form is available (--fidelity closed)",
-                                 dtp_offload_text(plan->offload));
+    else if (plan->offload != DTP_OFFLOAD_NONE && plan->runtime != DTP_RUNTIME_TORCH)
+        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "offload", "%s under runtime %s " CLOSED_ONLY,
+                                 dtp_offload_text(plan->offload), dtp_runtime_text(plan->runtime));
+    if (plan->runtime == DTP_RUNTIME_DTPLAN && (plan->strategy == DTP_ZERO1 || plan->strategy == DTP_ZERO2) &&
+        plan->shard_group != cluster->gpus)
+        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "shard_group", "of a part of the GPUs under %s " CLOSED_ONLY,
+                                 dtp_strategy_text(plan->strategy));
     if (t->layers >= DTP_NO_LAYER || plan->accumulate > UINT16_MAX)
         status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "layers",
                                  "a step program holds at most 65534 layers and 65535 micro-steps");
@@ -266,7 +284,9 @@ static enum dtp_status lower(struct dtp_lowering *l)
     clear_states(l);
     dtp_lower_tensors(l);
     make_standing_buffers(l);
-    enum dtp_status status = l->sharded ? dtp_lower_units_make(l) : dtp_lower_buckets_make(l);
+    enum dtp_status status = l->has_units  ? dtp_lower_units_make(l)
+                             : l->buffered ? dtp_lower_contiguous_make(l)
+                                           : dtp_lower_buckets_make(l);
     if (status != DTP_OK)
         return status;
     for (uint32_t i = 0; i < l->plan->accumulate; i++)
@@ -281,7 +301,7 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
                           struct dtp_faults *faults)
 {
     *out = NULL;
-    enum dtp_status status = check_lowered(transformer, plan, faults);
+    enum dtp_status status = check_lowered(transformer, cluster, plan, faults);
     if (status == DTP_OK)
         status = check_limit(transformer, plan, op_limit, faults);
     struct dtp_lowering l = {.transformer = transformer, .cluster = cluster, .plan = plan, .faults = faults};

@@ -55,8 +55,7 @@ static void weight_gradient(const struct backward *b, int index, dtp_buffer_id o
     dtp_draft_use(&draft, output_gradient, DTP_READ);
     /* a compiler drops the input here, eager autograd with the node, after the input gradient */
     consume(b, &draft, matrix->input, last_reader && l->compiled ? DTP_READ | DTP_FREE : DTP_READ);
-    b->state->gradient[index] = dtp_draft_new(l, &draft, matrix->gradient_name, l->gradient_owner,
-                                              l->compute * matrix->out * matrix->in, DTP_WRITE);
+    dtp_lower_gradient_result(l, &draft, index, l->compute);
     dtp_draft_matmul(l, &draft, matrix->out, matrix->in, l->tokens, false);
     dtp_draft_end(l, &draft);
 }
@@ -83,14 +82,15 @@ static dtp_buffer_id input_gradient(const struct backward *b, int index, dtp_buf
     return gradient;
 }
 
-/* fp8: output gradient, and input and weight again. */
+/* fp8: output gradient, and input and weight again where their casts are not kept. */
 static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matrix)
 {
     if (l->plan->precision.compute != DTP_FP8)
         return;
     double tokens = (double)l->tokens, out = (double)matrix->out, in = (double)matrix->in;
-    double bytes = l->plan->fsdp1 ? 2 * (tokens * in + out * in) + 4 * tokens * out
-                                  : 5 * (tokens * in + out * in + tokens * out);
+    bool torchao = l->plan->runtime == DTP_RUNTIME_TORCH && !l->plan->fsdp1;
+    double inputs = l->keeps_fp8 ? 0 : (torchao ? 5 : 2) * (tokens * in + out * in);
+    double bytes = inputs + (torchao ? 5 : 4) * tokens * out;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, matrix->name);
     dtp_draft_memory(l, &draft, bytes, 6);
@@ -388,16 +388,14 @@ static void attention(struct backward *b)
 /* ---- the block --------------------------------------------------------------------------------------------------- */
 
 /* Gradients of norms and biases, which are small, appear as one buffer at the block's end. */
-static void vectors(const struct backward *b)
+static void vectors(struct dtp_lowering *l)
 {
-    struct dtp_lowering *l = b->l;
     int part = l->matrices;
     if (!l->block.elements[part])
         return;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "vector gradients");
-    b->state->gradient[part] = dtp_draft_new(l, &draft, l->block.gradient_name[part], l->gradient_owner,
-                                             l->compute * l->block.elements[part], DTP_WRITE);
+    dtp_lower_gradient_result(l, &draft, part, l->compute);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
     dtp_lower_gradient_made(l, part);
@@ -410,7 +408,7 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
         dtp_lower_block_recompute(l);
     mlp(&b);
     attention(&b);
-    vectors(&b);
+    vectors(l);
 }
 
 /* ---- the embedding ----------------------------------------------------------------------------------------------- */
@@ -434,15 +432,12 @@ static void embedding_norm_backward(struct dtp_lowering *l, struct dtp_module_st
     dtp_draft_end(l, &draft);
 }
 
-static void position_gradient(struct dtp_lowering *l, struct dtp_module_state *root)
+static void position_gradient(struct dtp_lowering *l)
 {
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_EMBEDDING_BACKWARD, "position");
     dtp_draft_use(&draft, l->gradient, DTP_READ);
-    uint64_t element = l->autocast ? l->bytes.grads : l->compute;
-    root->gradient[DTP_ROOT_POSITION] = dtp_draft_new(l, &draft, l->root.gradient_name[DTP_ROOT_POSITION],
-                                                      l->gradient_owner, element * l->root.elements[DTP_ROOT_POSITION],
-                                                      DTP_WRITE);
+    dtp_lower_gradient_result(l, &draft, DTP_ROOT_POSITION, l->autocast ? l->bytes.grads : l->compute);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
     dtp_lower_gradient_made(l, DTP_ROOT_POSITION);
@@ -454,23 +449,27 @@ void dtp_lower_embedding_backward(struct dtp_lowering *l)
     if (l->transformer->embedding_norm)
         embedding_norm_backward(l, root);
     if (l->transformer->position == DTP_POSITION_LEARNED)
-        position_gradient(l, root);
+        position_gradient(l);
     dtp_buffer_id head = root->gradient[DTP_ROOT_EMBEDDING]; /* a tied head's gradient waits here */
     uint64_t element = l->autocast ? l->bytes.grads : l->compute;
+    bool tied = l->transformer->tied_head, apart = head.index != DTP_NO_INDEX;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_EMBEDDING_BACKWARD, "");
-    dtp_buffer_id made = dtp_draft_new(l, &draft, l->root.gradient_name[DTP_ROOT_EMBEDDING], l->gradient_owner,
-                                       element * l->root.elements[DTP_ROOT_EMBEDDING], DTP_WRITE);
+    dtp_lower_gradient_result(l, &draft, DTP_ROOT_EMBEDDING, element);
+    if (tied && !apart)
+        dtp_draft_use(&draft, root->gradient_buffer, DTP_UPDATE);
     workspace(l, &draft, "embedding partial sums", partial_sums(l), DTP_UPDATE | DTP_FREE);
+    /* Megatron's embedding makes a gradient in the parameters' dtype, which is then added to the buffer */
+    workspace(l, &draft, "embedding gradient", l->buffered && !l->executor ? element * l->root.elements[DTP_ROOT_EMBEDDING] : 0,
+              DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, l->tokens_in, DTP_READ);
     dtp_draft_use(&draft, l->gradient, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, 0, 3);
     dtp_draft_end(l, &draft);
     l->gradient = DTP_NO_BUFFER;
-    root->gradient[DTP_ROOT_EMBEDDING] = made;
-    if (l->transformer->tied_head) {
+    if (tied && apart) {
         dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, "head and embedding");
-        dtp_draft_use(&draft, made, DTP_UPDATE);
+        dtp_draft_use(&draft, root->gradient[DTP_ROOT_EMBEDDING], DTP_UPDATE);
         dtp_draft_use(&draft, head, DTP_READ | DTP_FREE);
         dtp_draft_memory(l, &draft, 0, 1);
         dtp_draft_end(l, &draft);

@@ -127,13 +127,16 @@ static void residual(const struct pass *pass)
 
 /* ---- matmuls ----------------------------------------------------------------------------------------------------- */
 
-/* fp8: amax (2), read and cast (2+1) of input and weight, each tensor anew; FSDP1 as Transformer Engine once. */
+/* fp8. torchao: amax (2), read and cast (2+1) of input and weight, each tensor anew. te.Linear in eager: one pass writes
+ * both layouts. Megatron and ours: the kernel before writes fp8 instead, so an input costs its second layout (1), and
+ * weights are cast once a step (2+1+1). */
 static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matrix)
 {
     if (l->plan->precision.compute != DTP_FP8)
         return;
     double input = (double)l->tokens * (double)matrix->in, weight = (double)matrix->out * (double)matrix->in;
-    double bytes = l->plan->fsdp1 ? 2 * (input + weight) : 5 * (input + weight);
+    bool torchao = l->plan->runtime == DTP_RUNTIME_TORCH && !l->plan->fsdp1;
+    double bytes = l->keeps_fp8 ? input + (l->micro_step ? 0 : 4 * weight) : (torchao ? 5 : 2) * (input + weight);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, matrix->name);
     dtp_draft_memory(l, &draft, bytes, 4);

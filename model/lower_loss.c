@@ -124,10 +124,10 @@ static void head_weight_gradient(struct dtp_lowering *l, uint64_t tokens, bool f
     dtp_draft_use(&draft, l->logits_gradient, DTP_READ);
     dtp_draft_use(&draft, l->final_norm, DTP_READ);
     if (first)
-        root->gradient[head_part(l)] = dtp_draft_new(l, &draft, "head gradient", l->gradient_owner,
-                                                     l->compute * t->vocab * t->hidden, DTP_WRITE);
+        dtp_lower_gradient_result(l, &draft, head_part(l), l->compute);
     else
-        dtp_draft_use(&draft, root->gradient[head_part(l)], DTP_UPDATE);
+        dtp_draft_use(&draft, root->gradient_buffer.index == DTP_NO_INDEX ? root->gradient[head_part(l)] : root->gradient_buffer,
+                      DTP_UPDATE);
     dtp_draft_matmul(l, &draft, t->vocab, t->hidden, tokens, true);
     dtp_draft_end(l, &draft);
 }
@@ -175,7 +175,6 @@ static dtp_buffer_id widened(struct dtp_lowering *l, dtp_buffer_id gradient)
 /* The residual stream's gradient is born here and updated in place down to the embedding. */
 static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
 {
-    struct dtp_module_state *root = dtp_lower_state(l);
     if (!l->transformer->final_norm) {
         l->gradient = gradient;
         return;
@@ -188,8 +187,7 @@ static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, l->final_input, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, l->final_statistics, DTP_READ | DTP_FREE);
-    root->gradient[DTP_ROOT_VECTORS] = dtp_draft_new(l, &draft, l->root.gradient_name[DTP_ROOT_VECTORS], l->gradient_owner,
-                                                     l->compute * l->root.elements[DTP_ROOT_VECTORS], DTP_WRITE);
+    dtp_lower_gradient_result(l, &draft, DTP_ROOT_VECTORS, l->compute);
     dtp_draft_memory(l, &draft, 0, 2);
     dtp_draft_end(l, &draft);
     dtp_lower_gradient_made(l, DTP_ROOT_VECTORS);

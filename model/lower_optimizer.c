@@ -54,6 +54,7 @@ void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_l
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_REPLICATE]);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COPY]); /* gathers read the shards */
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_GATHER]);
     dtp_draft_memory(l, &draft, bytes_per_element(l->plan) * (double)elements, 3);
     draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
@@ -115,8 +116,10 @@ void dtp_lower_optimizer(struct dtp_lowering *l)
                               dtp_dtype_bytes(l->plan->precision.moments) * local_elements(l), 0);
         dtp_draft_end(l, &draft);
     }
-    if (l->sharded)
+    if (l->has_units)
         dtp_lower_units_step(l);
+    else if (l->buffered)
+        dtp_lower_contiguous_step(l);
     else
         replicated_step(l);
     if (foreach) {
@@ -124,5 +127,6 @@ void dtp_lower_optimizer(struct dtp_lowering *l)
         dtp_draft_use(&draft, roots, DTP_FREE);
         dtp_draft_end(l, &draft);
     }
-    dtp_lower_broadcast(l);
+    if (!l->buffered)
+        dtp_lower_broadcast(l);
 }

@@ -191,7 +191,7 @@ static dtp_buffer_id scatter(struct dtp_lowering *l, struct dtp_lower_unit *unit
 }
 
 /* Between replicas, on a communicator and stream of its own. */
-static void all_reduce(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_buffer_id reduced)
+void dtp_lower_all_reduce(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_buffer_id reduced)
 {
     struct dtp_lower_sharding *s = l->sharding;
     uint64_t replicas = l->cluster->gpus / l->plan->shard_group, bytes = l->bytes.reduce * unit->shard;
@@ -238,6 +238,8 @@ static void keep_reduced(struct dtp_lowering *l, struct dtp_lower_unit *unit, dt
 
 void dtp_lower_collect_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
+    if (l->executor)
+        return;
     if (l->plan->fsdp1)
         concatenate(l, unit);
     if (l->whole_gradients && l->plan->fsdp1)
@@ -248,6 +250,10 @@ void dtp_lower_collect_gradients(struct dtp_lowering *l, struct dtp_lower_unit *
 
 void dtp_lower_reduce_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
+    if (l->executor) {
+        dtp_lower_buffered_reduce(l, unit);
+        return;
+    }
     if (l->plan->fsdp1) {
         cast_flat(l, unit);
     } else {
@@ -257,7 +263,7 @@ void dtp_lower_reduce_gradients(struct dtp_lowering *l, struct dtp_lower_unit *u
     dtp_buffer_id reduced = scatter(l, unit);
     if (l->plan->fsdp1)
         unit->scatter_input = DTP_NO_BUFFER;
-    all_reduce(l, unit, reduced);
+    dtp_lower_all_reduce(l, unit, reduced);
     if (l->offloaded)
         dtp_lower_download(l, unit, reduced);
     else

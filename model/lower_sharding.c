@@ -47,7 +47,22 @@ static void make_moments(struct dtp_lowering *l, struct dtp_lower_unit *unit)
             dtp_lower_add_moments(l, &unit->moments, module->shard[part]);
 }
 
-static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
+/* Ours, where parameters are not sharded: they are whole, and moments are this rank's share of what all units have. */
+static void make_whole_state(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t before)
+{
+    uint64_t ranks = l->plan->shard_group, own = dtp_divide_up(before + unit->elements, ranks) - dtp_divide_up(before, ranks);
+    unit->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * unit->elements, true);
+    unit->shard = own;
+    unit->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
+    dtp_lower_add_moments(l, &unit->moments, own);
+    for (uint64_t i = 0; i < dtp_unit_modules(unit); i++) {
+        const struct dtp_lower_module *module;
+        dtp_unit_module(l, unit, i, &module)->params = unit->params;
+    }
+}
+
+/* `before`: elements of the units before it. */
+static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t before)
 {
     unit->flat = unit->scatter_input = unit->grads = unit->accumulated = DTP_NO_BUFFER;
     unit->gathered = unit->scattered = DTP_NO_OP;
@@ -59,8 +74,14 @@ static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
         dtp_lower_host_state(l, unit);
         return;
     }
-    unit->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * unit->shard, true);
-    make_moments(l, unit);
+    if (!l->sharded) {
+        make_whole_state(l, unit, before);
+    } else {
+        unit->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * unit->shard, true);
+        make_moments(l, unit);
+    }
+    if (l->executor)
+        dtp_lower_unit_buffers(l, unit);
 }
 
 enum dtp_status dtp_lower_units_make(struct dtp_lowering *l)
@@ -74,15 +95,17 @@ enum dtp_status dtp_lower_units_make(struct dtp_lowering *l)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     s->count = count;
     s->copied = s->awaited = DTP_NO_OP;
+    uint64_t before = 0;
     for (uint64_t i = 0; i < count; i++) {
         s->unit[i].first = i * width;
         s->unit[i].end = (i + 1) * width < layers ? (i + 1) * width : layers;
-        make_unit(l, &s->unit[i]);
+        make_unit(l, &s->unit[i], before);
+        before += s->unit[i].elements;
     }
     s->unit[count].root = true;
     s->unit[count].end = count ? 0 : layers;
-    make_unit(l, &s->unit[count]);
-    uint32_t ranks = l->plan->shard_group, replicas = l->cluster->gpus / ranks;
+    make_unit(l, &s->unit[count], before);
+    uint32_t ranks = l->sharded ? l->plan->shard_group : l->cluster->gpus, replicas = l->cluster->gpus / ranks;
     s->shard_group = ranks > 1 ? dtp_program_add_group(l->program, (struct dtp_program_group){ranks, 1}) : DTP_NO_INDEX;
     s->replica_group =
         replicas > 1 ? dtp_program_add_group(l->program, (struct dtp_program_group){replicas, ranks}) : DTP_NO_INDEX;
@@ -103,8 +126,7 @@ static struct dtp_lower_unit *root_of(const struct dtp_lowering *l)
     return &l->sharding->unit[l->sharding->count];
 }
 
-/* The unit that the module at hand belongs to; NULL for a block of the root unit. */
-static struct dtp_lower_unit *unit_here(const struct dtp_lowering *l)
+struct dtp_lower_unit *dtp_lower_unit_here(const struct dtp_lowering *l)
 {
     if (l->layer == DTP_NO_LAYER)
         return root_of(l);
@@ -288,6 +310,8 @@ static void release_weights(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     struct dtp_lower_sharding *s = l->sharding;
     if (l->plan->fsdp1 && s->released_count < 2)
         s->released[s->released_count++] = l->last_op[DTP_STREAM_COMPUTE];
+    if (l->executor) /* the next gather but one writes where these weights were */
+        s->awaited = l->last_op[DTP_STREAM_COMPUTE];
     unit->weights_live = false;
     l->layer = layer;
 }
@@ -305,14 +329,19 @@ static dtp_op_id gather_after(const struct dtp_lowering *l, bool prefetched)
  * runs two units ahead. */
 void dtp_lower_before_forward(struct dtp_lowering *l)
 {
-    struct dtp_lower_unit *unit = l->sharded ? unit_here(l) : NULL;
+    struct dtp_lower_unit *unit = l->sharded ? dtp_lower_unit_here(l) : NULL;
     if (!unit || unit->weights_live)
         return;
     struct dtp_lower_sharding *s = l->sharding;
-    gather(l, unit, gather_after(l, !unit->root));
-    s->awaited = s->copied;
+    if (!unit->gathering)
+        gather(l, unit, gather_after(l, !unit->root));
+    if (!l->direct)
+        s->awaited = s->copied;
     copy_out(l, unit, s->held);
     s->held = l->direct ? NULL : unit;
+    struct dtp_lower_unit *next = unit->root ? s->unit : unit + 1;
+    if (l->executor && l->plan->prefetch && !next->root && !next->gathering && !next->weights_live)
+        gather(l, next, s->awaited);
 }
 
 static bool keeps_weights(const struct dtp_lowering *l, const struct dtp_lower_unit *unit)
@@ -322,7 +351,7 @@ static bool keeps_weights(const struct dtp_lowering *l, const struct dtp_lower_u
 
 void dtp_lower_after_forward(struct dtp_lowering *l)
 {
-    struct dtp_lower_unit *unit = l->sharded ? unit_here(l) : NULL;
+    struct dtp_lower_unit *unit = l->sharded ? dtp_lower_unit_here(l) : NULL;
     if (!unit || (!unit->root && l->layer + 1u != unit->end))
         return;
     if (!keeps_weights(l, unit))
@@ -359,15 +388,19 @@ static struct dtp_lower_unit *next_in_backward(const struct dtp_lowering *l, con
 
 void dtp_lower_before_backward(struct dtp_lowering *l)
 {
-    struct dtp_lower_unit *unit = l->sharded ? unit_here(l) : NULL;
+    struct dtp_lower_unit *unit = l->has_units ? dtp_lower_unit_here(l) : NULL;
     if (!unit || (!unit->root && l->layer + 1u != unit->end))
+        return;
+    dtp_lower_open_gradients(l);
+    if (!l->sharded)
         return;
     struct dtp_lower_sharding *s = l->sharding;
     if (!unit->weights_live) {
         if (!unit->gathering)
             gather(l, unit, gather_after(l, true));
         copy_out(l, unit, unit);
-        s->awaited = s->copied;
+        if (!l->direct)
+            s->awaited = s->copied;
     }
     struct dtp_lower_unit *next = next_in_backward(l, unit);
     if (next && l->plan->prefetch && !next->weights_live)
@@ -376,18 +409,22 @@ void dtp_lower_before_backward(struct dtp_lowering *l)
 
 void dtp_lower_after_backward(struct dtp_lowering *l)
 {
-    struct dtp_lower_unit *unit = l->sharded ? unit_here(l) : NULL;
+    struct dtp_lower_unit *unit = l->has_units ? dtp_lower_unit_here(l) : NULL;
     if (!unit || (!unit->root && l->layer != unit->first))
         return;
     uint16_t layer = l->layer;
     dtp_lower_collect_gradients(l, unit);
-    release_weights(l, unit);
+    if (l->sharded)
+        release_weights(l, unit);
     if (l->reduces)
         dtp_lower_reduce_gradients(l, unit);
     l->layer = layer;
     if (unit->root) { /* the step's last reduction is awaited before anything else runs */
-        dtp_lower_await_reduction(l);
-        l->sharding->replicated_bytes = 0;
+        if (l->executor)
+            dtp_lower_finish_gradients(l);
+        else
+            dtp_lower_await_reduction(l);
+        l->sharding->replicated_bytes = l->sharding->reduced_bytes = 0;
     }
 }
 
@@ -401,7 +438,14 @@ void dtp_lower_units_step(struct dtp_lowering *l)
     struct dtp_draft draft;
     for (uint64_t i = 0; i <= s->count; i++) {
         l->layer = s->unit[i].root ? DTP_NO_LAYER : (uint16_t)s->unit[i].first;
-        dtp_lower_update(l, s->unit[i].params, s->unit[i].moments, &s->unit[i].grads, 1, s->unit[i].shard);
+        bool apart = s->unit[i].grads.index != DTP_NO_INDEX; /* else this rank's part of the gradient buffer */
+        dtp_lower_update(l, s->unit[i].params, s->unit[i].moments, apart ? &s->unit[i].grads : &s->unit[i].scatter_input, 1,
+                         s->unit[i].shard);
+    }
+    if (l->executor) {
+        l->layer = DTP_NO_LAYER;
+        dtp_lower_gather_updated(l);
+        return;
     }
     for (uint64_t i = 0; i <= s->count; i++) { /* zero_grad(set_to_none=True) */
         l->layer = s->unit[i].root ? DTP_NO_LAYER : (uint16_t)s->unit[i].first;

@@ -129,8 +129,9 @@ static void list_norms(struct dtp_lowering *l)
 {
     uint64_t h = l->transformer->hidden, statistics = l->transformer->norm == DTP_RMS_NORM ? 4 : 8;
     uint64_t wide = l->autocast && !l->fused ? 4 * h : 0;
-    slot(l, DTP_SLOT_NORM1, l->compute * h, true);
-    slot(l, DTP_SLOT_NORM2, l->compute * h, true);
+    uint64_t input = l->keeps_fp8 ? 1 : l->compute; /* bytes of a matmul's input as it is kept */
+    slot(l, DTP_SLOT_NORM1, input * h, true);
+    slot(l, DTP_SLOT_NORM2, input * h, true);
     slot(l, DTP_SLOT_STATISTICS1, statistics, true);
     slot(l, DTP_SLOT_STATISTICS2, statistics, true);
     slot(l, DTP_SLOT_WIDE1, wide, false);
@@ -169,7 +170,7 @@ static void list_attention(struct dtp_lowering *l)
     slot(l, DTP_SLOT_CORE, q, true);
     slot(l, DTP_SLOT_CORE_STATE, core_state(l), true);
     bool copied = l->rotated && plan->rope_fp32 && plan->runtime == DTP_RUNTIME_TORCH;
-    slot(l, DTP_SLOT_CORE_COPY, copied ? q : 0, true);
+    slot(l, DTP_SLOT_CORE_COPY, l->keeps_fp8 ? l->d_q : copied ? q : 0, true);
 }
 
 /* A compiler keeps the attention matmul's result and adds again, unless DDPOptimizer cuts the block before that addition
@@ -189,9 +190,10 @@ static void list_mlp(struct dtp_lowering *l)
     uint64_t f = l->compute * l->transformer->ffn;
     bool apart = l->gated && !l->plan->fused_gate_up;
     slot(l, DTP_SLOT_GATE, apart ? f : 0, true);
-    slot(l, DTP_SLOT_UP, l->gated && !apart ? 2 * f : f, l->transformer->activation != DTP_RELU);
+    bool relu = l->transformer->activation == DTP_RELU; /* reads its result, unless that is kept in fp8 only */
+    slot(l, DTP_SLOT_UP, l->gated && !apart ? 2 * f : f, !relu || l->keeps_fp8);
     slot(l, DTP_SLOT_SILU, l->gated && !l->compiled ? f : 0, true);
-    slot(l, DTP_SLOT_PRODUCT, f, true);
+    slot(l, DTP_SLOT_PRODUCT, l->keeps_fp8 ? l->transformer->ffn : f, true);
 }
 
 /* ---- checkpointing ----------------------------------------------------------------------------------------------- */

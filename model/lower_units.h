@@ -26,9 +26,12 @@ struct dtp_lower_sharding {
     dtp_op_id copied, awaited;       /* the last copy-out; the one that the gather's streams have waited for */
     dtp_op_id released[2];           /* FSDP1: releases of weights that no gather has waited for, oldest first */
     uint32_t released_count;
-    uint64_t replicated_bytes;    /* all-reduced so far in this reduction, so that rounding adds up */
+    uint64_t replicated_bytes;       /* all-reduced so far in this reduction, so that rounding adds up */
+    uint64_t reduced_bytes;          /* ours: reduced so far, likewise */
 };
 
+/* The unit that the module at hand belongs to; NULL for a block of the root unit. */
+struct dtp_lower_unit *dtp_lower_unit_here(const struct dtp_lowering *l);
 /* Modules of a unit by index: its blocks, then the root module; moves the skeleton to it. */
 uint64_t dtp_unit_modules(const struct dtp_lower_unit *unit);
 struct dtp_module_state *dtp_unit_module(struct dtp_lowering *l, const struct dtp_lower_unit *unit, uint64_t index,
@@ -37,6 +40,13 @@ struct dtp_module_state *dtp_unit_module(struct dtp_lowering *l, const struct dt
 void dtp_lower_collect_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit);
 void dtp_lower_reduce_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit);
 void dtp_lower_await_reduction(struct dtp_lowering *l);
+void dtp_lower_all_reduce(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_buffer_id reduced);
+
+/* lower_buffered.c: our gradient buffers. */
+void dtp_lower_unit_buffers(struct dtp_lowering *l, struct dtp_lower_unit *unit);
+void dtp_lower_finish_gradients(struct dtp_lowering *l); /* the micro-step's last reduction has been issued */
+void dtp_lower_buffered_reduce(struct dtp_lowering *l, struct dtp_lower_unit *unit);
+void dtp_lower_gather_updated(struct dtp_lowering *l);
 
 /* lower_offload.c: state on the host; a unit's shard on its way up, its reduced gradients on their way down, and the step
  * on CPU cores. `upload` returns the shard on the device, cast where it is gathered narrower; its user frees it. */

@@ -63,6 +63,20 @@ void dtp_lower_forget_casts(struct dtp_lowering *l)
     }
 }
 
+void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, int part, uint64_t element_bytes)
+{
+    struct dtp_module_state *state = dtp_lower_state(l);
+    uint64_t elements = module(l)->elements[part];
+    if (state->gradient_buffer.index == DTP_NO_INDEX) {
+        state->gradient[part] = dtp_draft_new(l, draft, module(l)->gradient_name[part], l->gradient_owner,
+                                              element_bytes * elements, DTP_WRITE);
+        return;
+    }
+    /* the sum of earlier micro-steps is read in the matmul's own output pass */
+    bool adds = l->micro_step && !l->transient_gradients;
+    dtp_draft_use(draft, state->gradient_buffer, adds ? DTP_UPDATE : DTP_WRITE);
+}
+
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 void dtp_lower_cast_gradient(struct dtp_lowering *l, int part)

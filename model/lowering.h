@@ -85,6 +85,7 @@ struct dtp_module_state {
     dtp_buffer_id kept[DTP_MAX_PARTS];       /* .grad, or what micro-steps accumulate into */
     dtp_buffer_id params;                    /* at rest; modules of one FSDP unit share theirs */
     struct dtp_lower_moments moments;
+    dtp_buffer_id gradient_buffer;           /* that matmuls write into; DTP_NO_BUFFER: each makes a tensor */
     uint32_t bucket[DTP_MAX_PARTS];          /* the reduction bucket each part lies in */
 };
 
@@ -103,6 +104,10 @@ struct dtp_lowering {
     uint64_t scores_bytes;               /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
     bool autocast, compiled, executor, fused, gated, rope, rotated, cut, sharded;
     bool direct;  /* gathers write the weights themselves: FSDP1's flat parameter, ours; FSDP2 copies them out */
+    bool buffered;  /* Megatron, ours: matmuls write gradients into buffers of the reduce dtype, and add to them there */
+    bool keeps_fp8; /* Transformer Engine: matmul inputs are kept as their fp8 casts */
+    bool transient_gradients; /* of these, buffers that go once they are reduced into a shard: ours */
+    bool has_units; /* sharded, or ours, which reduces unit by unit whatever it shards */
     bool offloaded; /* PyTorch's CPU offload: shards, gradients and the step on the host */
     bool whole_gradients; /* gradients of several micro-steps are added up before one reduction */
     enum dtp_loss loss;
@@ -121,6 +126,7 @@ struct dtp_lowering {
 
     uint16_t layer, micro_step;          /* where the skeleton stands */
     bool recompute, last_micro_step, reduces;
+    uint32_t contiguous_group;           /* Megatron: all ranks */
     dtp_op_id last_op[DTP_STREAM_COUNT]; /* issued last to each stream */
     enum dtp_owner gradient_owner;       /* GRADS where autograd's own tensor becomes .grad */
 
@@ -208,6 +214,8 @@ void dtp_lower_embedding_backward(struct dtp_lowering *l);
 dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part);
 void dtp_lower_forget_casts(struct dtp_lowering *l); /* autocast's context ends with forward */
 void dtp_lower_gradient_made(struct dtp_lowering *l, int part);
+/* Adds the result of an operation that makes gradient `part`: a fresh tensor, or its place in the gradient buffer. */
+void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, int part, uint64_t element_bytes);
 void dtp_lower_cast_gradient(struct dtp_lowering *l, int part); /* autocast: into the parameters' dtype */
 bool dtp_lower_recasts(const struct dtp_lowering *l, uint64_t layer); /* the layer's casts are made again in backward */
 
@@ -228,6 +236,12 @@ void dtp_lower_into_bucket(struct dtp_lowering *l, int part);
 dtp_buffer_id dtp_lower_bucket_of(const struct dtp_lowering *l, uint64_t module, int part);
 void dtp_lower_buckets_finish(struct dtp_lowering *l);
 void dtp_lower_broadcast(struct dtp_lowering *l);
+
+/* lower_buffered.c: gradient buffers of Megatron and ours. */
+enum dtp_status dtp_lower_contiguous_make(struct dtp_lowering *l);
+void dtp_lower_contiguous_reduce(struct dtp_lowering *l);
+void dtp_lower_contiguous_step(struct dtp_lowering *l);
+void dtp_lower_open_gradients(struct dtp_lowering *l);
 
 /* lower_optimizer.c: the update of all of this rank's parameters; of `elements` of them, with their buffers. */
 void dtp_lower_optimizer(struct dtp_lowering *l);

@@ -397,69 +397,84 @@ static void fsdp_backward(struct dtp_memory_job *job)
 
 /* ---- ZeRO-3 and our executor ----------------------------------------------------------------------------------- */
 
-/* What is gathered at any time in forward and backward.
- *   DeepSpeed  up to max_live_parameters elements, and of the newest fetch a flat buffer beside the parameters
- *   ours       the root, and the unit in use beside the one being prefetched: the gathered buffer is the weights */
-static void add_live_weights(const struct dtp_memory_job *job, struct dtp_instant *instant)
+/* DeepSpeed gathers up to max_live_parameters elements, and of the newest fetch a flat buffer beside the parameters; its
+ * IPG bucket is permanent, and reduce_scatter_coalesced makes a copy of it. */
+static struct dtp_instant deepspeed_instant(const struct dtp_memory_job *job, bool backward)
 {
     const struct dtp_units *u = &job->units;
-    if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED) {
-        dtp_instant_add(instant, DTP_TERM_LIVE, 1, smaller(u->total, DTP_DEEPSPEED_LIVE), job->bytes.compute);
-        dtp_instant_add(instant, DTP_TERM_PREFETCHED, 1, smaller(u->total, DTP_DEEPSPEED_PREFETCH), job->bytes.compute);
-        return;
-    }
-    add_root(job, instant, &weights);
-    add_layers(job, instant, &weights, keeps_weights(job) && u->count ? job->transformer->layers : u->layers_per_unit);
-    if (u->count > 1 && job->plan->prefetch && !keeps_weights(job))
-        add_layers(job, instant, &flat, u->layers_per_unit);
-}
-
-/* DeepSpeed's permanent IPG bucket and the copy reduce_scatter_coalesced makes of it; ours: the unit being written and
- * the unit being scattered, and the root's gradients, whose first part (the head) comes first and last part last. */
-static void add_scatter_buffers(const struct dtp_memory_job *job, struct dtp_instant *instant, bool backward)
-{
-    const struct dtp_units *u = &job->units;
-    if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED) {
-        dtp_instant_add(instant, DTP_TERM_REDUCE_BUCKETS, backward ? 2 : 1, smaller(u->total, DTP_DEEPSPEED_BUCKET),
-                        job->bytes.grads);
-        return;
-    }
-    uint64_t units = u->count > 1 ? 2 : u->count;
-    if (!backward || accumulates_whole(job)) /* whole gradients stand already, and are scattered from where they are */
-        return;
-    dtp_instant_add(instant, DTP_TERM_UNITS_IN_FLIGHT, 1,
-                    smaller(units * u->layers_per_unit * u->layer + u->root, u->total), job->bytes.reduce);
-}
-
-/* What every instant of forward, or of backward, has. */
-static struct dtp_instant arena_instant(const struct dtp_memory_job *job, bool backward)
-{
     struct dtp_instant instant = job->at_rest;
-    add_live_weights(job, &instant);
+    dtp_instant_add(&instant, DTP_TERM_LIVE, 1, smaller(u->total, DTP_DEEPSPEED_LIVE), job->bytes.compute);
+    dtp_instant_add(&instant, DTP_TERM_PREFETCHED, 1, smaller(u->total, DTP_DEEPSPEED_PREFETCH), job->bytes.compute);
     add_sharded_gradients(job, &instant);
-    add_whole_gradients(job, &instant, job->units.total);
-    add_scatter_buffers(job, &instant, backward);
+    add_whole_gradients(job, &instant, u->total);
+    dtp_instant_add(&instant, DTP_TERM_REDUCE_BUCKETS, backward ? 2 : 1, smaller(u->total, DTP_DEEPSPEED_BUCKET),
+                    job->bytes.grads);
     return instant;
 }
 
-static void arena_forward(struct dtp_memory_job *job)
+static void deepspeed_step(struct dtp_memory_job *job)
 {
-    struct dtp_instant end = arena_instant(job, false);
+    struct dtp_instant end = deepspeed_instant(job, false);
     dtp_add_all_saved(job, &end);
-    struct dtp_instant loss = end;
+    struct dtp_instant loss = end, early = deepspeed_instant(job, true), late = early;
     dtp_instant_add_tokens(job, &end, DTP_TERM_LOGITS, 1, job->activations.logits);
     dtp_instant_add_tokens(job, &loss, DTP_TERM_LOSS, 1, job->activations.loss);
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &end);
     dtp_memory_consider(job, DTP_PHASE_LOSS, &loss);
-}
-
-static void arena_backward(struct dtp_memory_job *job)
-{
-    struct dtp_instant early = arena_instant(job, true), late = early;
     dtp_add_layer_backward(job, &early, job->transformer->layers - 1);
     dtp_add_layer_backward(job, &late, 0);
     dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &early);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &late);
+}
+
+/* Ours: the root stays gathered, and the gathered buffer is the weights: of the unit in use and of the one prefetched.
+ * Gradients are written into a buffer of the unit and of the root (its head comes first and its embedding last), and a
+ * buffer goes when its scatter has been awaited; whole gradients stand already, and are scattered from where they are. */
+static struct dtp_instant our_instant(const struct dtp_memory_job *job, uint64_t gathered, uint64_t in_flight, bool root)
+{
+    const struct dtp_units *u = &job->units;
+    struct dtp_instant instant = job->at_rest;
+    add_root(job, &instant, &weights);
+    if (keeps_weights(job) && u->count)
+        gathered = 0, add_layers(job, &instant, &weights, job->transformer->layers);
+    add_layers(job, &instant, &weights, gathered ? u->layers_per_unit : 0);
+    if (gathered > 1 && job->plan->prefetch)
+        add_layers(job, &instant, &flat, u->layers_per_unit);
+    add_sharded_gradients(job, &instant);
+    add_whole_gradients(job, &instant, u->total);
+    if (accumulates_whole(job))
+        return instant;
+    uint64_t elements = in_flight * u->layers_per_unit * u->layer;
+    dtp_instant_add(&instant, DTP_TERM_UNITS_IN_FLIGHT, 1, smaller(elements + (root ? u->root : 0), u->total),
+                    job->bytes.reduce);
+    return instant;
+}
+
+static void our_layer(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t layer, uint64_t gathered,
+                      uint64_t in_flight)
+{
+    struct dtp_instant instant = our_instant(job, gathered, in_flight, true);
+    dtp_add_layer_backward(job, &instant, layer);
+    dtp_memory_consider(job, phase, &instant);
+}
+
+static void our_step(struct dtp_memory_job *job)
+{
+    const struct dtp_units *u = &job->units;
+    uint64_t last = job->transformer->layers - 1, count = u->count;
+    struct dtp_instant end = our_instant(job, 1, 0, false), loss = our_instant(job, 0, 0, true);
+    dtp_add_all_saved(job, &end);
+    dtp_add_all_saved(job, &loss);
+    dtp_instant_add_tokens(job, &loss, DTP_TERM_LOSS, 1, job->activations.loss);
+    dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &end);
+    dtp_memory_consider(job, DTP_PHASE_LOSS, &loss);
+    our_layer(job, DTP_PHASE_EARLY_BACKWARD, last, count > 1 ? 2 : count, count ? 1 : 0);
+    if (count > 1) {
+        our_layer(job, DTP_PHASE_EARLY_BACKWARD, last - u->last_unit_layers, count > 2 ? 2 : 1, 2);
+        our_layer(job, DTP_PHASE_LATE_BACKWARD, smaller(last, 2 * u->layers_per_unit - 1), 2, count > 2 ? 2 : 1);
+        our_layer(job, DTP_PHASE_LATE_BACKWARD, u->layers_per_unit - 1, 1, 2);
+    }
+    our_layer(job, DTP_PHASE_LATE_BACKWARD, 0, count ? 1 : 0, smaller(count, 2));
 }
 
 /* ---- all ------------------------------------------------------------------------------------------------------- */
@@ -474,7 +489,8 @@ static void optimizer_step(struct dtp_memory_job *job)
         instant.other_streams += job->state.grads;
     if (plan->runtime == DTP_RUNTIME_DEEPSPEED) {
         uint64_t shard = dtp_divide_up(job->units.total, job->units.ranks);
-        add_scatter_buffers(job, &instant, false);
+        dtp_instant_add(&instant, DTP_TERM_REDUCE_BUCKETS, 1, smaller(job->units.total, DTP_DEEPSPEED_BUCKET),
+                        job->bytes.grads);
         if (plan->offload == DTP_OFFLOAD_NONE)
             dtp_instant_add(&instant, DTP_TERM_FP32_GRADIENTS, 1, smaller(shard, DTP_DEEPSPEED_SUB_GROUP), 4);
     }
@@ -490,9 +506,10 @@ void dtp_memory_gathered(struct dtp_memory_job *job)
         fsdp_head(job);
         fsdp_backward(job);
         fsdp_root(job);
+    } else if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED) {
+        deepspeed_step(job);
     } else {
-        arena_forward(job);
-        arena_backward(job);
+        our_step(job);
     }
     optimizer_step(job);
 }

@@ -70,6 +70,7 @@
       "DeepSpeed: zero/config.py")                                                                                     \
     X(LAYERS_IN_FLIGHT, REDUCE, "layer made, layer reduced", "layers", "P", "gradient bytes", "")                      \
     X(UNITS_IN_FLIGHT, REDUCE, "unit made, unit reduced, root", "", "2 units + root", "reduce bytes", "")              \
+    X(ROOT_WRITTEN, REDUCE, "root, gradients", "", "root", "reduce bytes", "")                                         \
     X(HEAD_GRADIENT, REDUCE, "gradient of the head", "", "V h", "compute bytes", "")                                   \
     X(HEAD_EMBEDDING_GRADIENTS, REDUCE, "gradients of head and embedding", "2", "V h", "compute bytes", "")            \
     X(TIED_HEAD_GRADIENT, REDUCE, "gradient of the tied head", "", "V h", "gradient bytes", "PyTorch: reducer.cpp")    \

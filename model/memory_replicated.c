@@ -77,11 +77,22 @@ static struct dtp_instant with_gradients(const struct dtp_memory_job *job, uint6
     return instant;
 }
 
+/* Megatron's and our matmuls write gradients into their buffers; elsewhere the head's is a tensor first. Ours under ZeRO-2
+ * has no buffer at rest: the root's lives from the loss to the end of backward. */
+static void add_head_gradient(const struct dtp_memory_job *job, struct dtp_instant *instant)
+{
+    const struct dtp_plan *plan = job->plan;
+    if (plan->runtime == DTP_RUNTIME_DTPLAN && plan->strategy == DTP_ZERO2)
+        dtp_instant_add(instant, DTP_TERM_ROOT_WRITTEN, 1, job->units.root, job->bytes.grads);
+    else if (plan->runtime != DTP_RUNTIME_DTPLAN && plan->runtime != DTP_RUNTIME_MEGATRON)
+        dtp_instant_add(instant, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding, job->bytes.compute);
+}
+
 /* Buffers that reduction needs during backward. torch: the largest gradient before it is copied into its bucket (the
  * down matrix, at the instant that matters). DeepSpeed: the IPG bucket of reduce_bucket_size elements, two with
- * overlap_comm, and the flattened copy that is all-reduced. Ours under ZeRO-2: one layer's gradients in flight and one
- * being made. */
-static void add_reduction_buffers(const struct dtp_memory_job *job, struct dtp_instant *instant)
+ * overlap_comm, and the flattened copy that is all-reduced. Ours under ZeRO-2: the root's gradients, one unit's in flight
+ * unless it is the first, and one unit's being made. */
+static void add_reduction_buffers(const struct dtp_memory_job *job, struct dtp_instant *instant, bool first)
 {
     const struct dtp_units *u = &job->units;
     const struct dtp_plan *plan = job->plan;
@@ -91,8 +102,10 @@ static void add_reduction_buffers(const struct dtp_memory_job *job, struct dtp_i
         dtp_instant_add(instant, DTP_TERM_LARGEST_GRADIENT, 1, u->down, job->bytes.grads);
     else if (deepspeed)
         dtp_instant_add(instant, DTP_TERM_REDUCE_BUCKETS, plan->deepspeed_overlap ? 3 : 2, bucket, job->bytes.grads);
-    else if (plan->runtime == DTP_RUNTIME_DTPLAN && plan->strategy == DTP_ZERO2)
-        dtp_instant_add(instant, DTP_TERM_LAYERS_IN_FLIGHT, 2, u->layer, job->bytes.grads);
+    else if (plan->runtime == DTP_RUNTIME_DTPLAN && plan->strategy == DTP_ZERO2) {
+        dtp_instant_add(instant, DTP_TERM_LAYERS_IN_FLIGHT, (first ? 1 : 2) * u->layers_per_unit, u->layer, job->bytes.grads);
+        add_head_gradient(job, instant);
+    }
 }
 
 /* A tied head's gradient waits in autograd's input buffer for the embedding's, and reaches its bucket with it. On one
@@ -116,7 +129,7 @@ static void forward_and_loss(struct dtp_memory_job *job)
     add_head_cast(job, &loss);
     dtp_instant_add_tokens(job, &loss, DTP_TERM_LOSS, 1, job->activations.loss);
     if (chunked)
-        dtp_instant_add(&loss, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding, job->bytes.compute);
+        add_head_gradient(job, &loss);
     dtp_memory_consider(job, DTP_PHASE_LOSS, &loss);
 
     /* autocast's cache keeps eager casts until its context ends with forward, checkpointed or not */
@@ -137,7 +150,7 @@ static void head_backward(struct dtp_memory_job *job)
     add_casts(job, &instant, cast_layers(job, job->transformer->layers, false));
     add_head_cast(job, &instant);
     dtp_instant_add_tokens(job, &instant, DTP_TERM_LOGITS_GRADIENT, 1, job->activations.logits_gradient);
-    dtp_instant_add(&instant, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding, job->bytes.compute);
+    add_head_gradient(job, &instant);
     dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
     dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &instant);
 }
@@ -156,8 +169,9 @@ static void layer_backward(struct dtp_memory_job *job, enum dtp_phase phase, uin
     add_casts(job, &instant, casts);
     if (casts) /* the down matrix's cast is freed as its gradient is made */
         dtp_instant_take(&instant, DTP_TERM_DOWN_CAST, 1, u->down, job->bytes.compute);
-    if (job->cluster->gpus > 1) {
-        add_reduction_buffers(job, &instant);
+    bool zero2 = job->plan->runtime == DTP_RUNTIME_DTPLAN && job->plan->strategy == DTP_ZERO2;
+    if (job->cluster->gpus > 1 || zero2) {
+        add_reduction_buffers(job, &instant, layer + u->layers_per_unit >= job->transformer->layers);
         add_tied_head(job, &instant);
     }
     dtp_memory_consider(job, phase, &instant);
@@ -175,7 +189,11 @@ static void embedding_backward(struct dtp_memory_job *job)
     struct dtp_instant instant = with_gradients(job, u->total);
     dtp_instant_add(&instant, DTP_TERM_EMBEDDING_GRADIENT, buffered ? 0 : copies, u->embedding, job->bytes.grads);
     if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED)
-        add_reduction_buffers(job, &instant);
+        add_reduction_buffers(job, &instant, false);
+    if (job->plan->runtime == DTP_RUNTIME_MEGATRON) /* made in the parameters' dtype and added to the buffer */
+        dtp_instant_add(&instant, DTP_TERM_EMBEDDING_GRADIENT, 1, u->embedding, job->bytes.compute);
+    if (job->plan->runtime == DTP_RUNTIME_DTPLAN && job->plan->strategy == DTP_ZERO2)
+        add_reduction_buffers(job, &instant, true);
     dtp_add_embedding_backward(job, &instant);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
 }
@@ -199,6 +217,8 @@ void dtp_memory_replicated(struct dtp_memory_job *job)
     forward_and_loss(job);
     head_backward(job);
     layer_backward(job, DTP_PHASE_EARLY_BACKWARD, last);
+    if (job->units.count > 1 && job->plan->runtime == DTP_RUNTIME_DTPLAN) /* the second unit, while the first is reduced */
+        layer_backward(job, DTP_PHASE_EARLY_BACKWARD, last - job->units.last_unit_layers);
     layer_backward(job, DTP_PHASE_LATE_BACKWARD, 0);
     embedding_backward(job);
     optimizer_step(job);
