@@ -37,6 +37,20 @@ missing_packages() {
     fi
 }
 
+# What tests use where it is there, and nothing else needs: charts are drawn by gnuplot.
+optional_packages() {
+    [[ $1 != tests ]] || command -v gnuplot >/dev/null || echo gnuplot-nox
+}
+
+install_optional_packages() {
+    local log=$1
+    shift
+    if ! command -v apt-get >/dev/null || ! as_root true >>"$log" 2>&1 </dev/null ||
+        ! apt install --no-install-recommends "$@" >>"$log" 2>&1; then
+        say "without $*: what draws with it is not tested"
+    fi
+}
+
 # Prefixes a command with what makes it run as root; fails where nothing does. Without a terminal sudo must not ask.
 as_root() {
     if [[ $(id -u) == 0 ]]; then
@@ -105,6 +119,8 @@ set_up() {
     : >"$log"
     mapfile -t packages < <(missing_packages "$with_tests" | tr ' ' '\n')
     ((${#packages[@]} == 0)) || install_packages "$log" "${packages[@]}"
+    mapfile -t packages < <(optional_packages "$with_tests")
+    ((${#packages[@]} == 0)) || install_optional_packages "$log" "${packages[@]}"
     say "building in $build (log: setup.log there)"
     configure "$preset" "$build" "$log" "$@" || fail_with_log "$log" "configuring failed"
     cmake --build "$build" --target "${targets[@]}" >>"$log" 2>&1 </dev/null ||

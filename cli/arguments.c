@@ -24,6 +24,7 @@ enum option {
     OPTION_TRACE,
     OPTION_TIMELINE,
     OPTION_MEMORY,
+    OPTION_CHARTS,
     OPTION_HELP,
     OPTION_VERSION,
     OPTION_COUNT
@@ -46,6 +47,7 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_TRACE] = {"--trace", "FILE.json", ON(SIMULATE), "write the step for ui.perfetto.dev or chrome://tracing"},
     [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE), "write when each operation runs, a row an operation"},
     [OPTION_MEMORY] = {"--memory", "FILE.csv", ON(SIMULATE), "write device memory over time, a column an owner"},
+    [OPTION_CHARTS] = {"--charts", NULL, ON(SIMULATE), "have gnuplot draw what --timeline and --memory write"},
     [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
     [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},
 };
@@ -218,6 +220,7 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_TRACE: a->trace = value; break;
     case OPTION_TIMELINE: a->timeline = value; break;
     case OPTION_MEMORY: a->memory = value; break;
+    case OPTION_CHARTS: a->charts = true; break;
     case OPTION_HELP: a->help = true; break;
     case OPTION_VERSION: a->version = true; break;
     case OPTION_COUNT: break;

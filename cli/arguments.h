@@ -39,6 +39,7 @@ struct dtp_arguments {
     bool command_named; /* false: plan by default */
     bool help, version, json, csv;
     bool program; /* explain --program */
+    bool charts;  /* simulate --charts */
     bool solves;  /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */
     enum dtp_solve_goal goal;
     const char *output;                    /* -o FILE, or NULL */

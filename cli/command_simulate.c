@@ -1,8 +1,11 @@
 /* dtplan simulate: the job's step program, run operation by operation. */
 #include "command.h"
 
+#include "chart.h"
 #include "output_file.h"
 #include "simulation_report.h"
+
+#include <stdio.h>
 
 enum table { TRACE, TIMELINE, MEMORY };
 
@@ -35,6 +38,35 @@ static enum dtp_status write_tables(const struct dtp_context *context, const str
     return status;
 }
 
+/* ---- charts -------------------------------------------------------------------------------------------------------
+ */
+
+static enum dtp_status draw_one(const struct dtp_context *context, const struct dtp_simulated *simulated,
+                                enum dtp_chart chart, const char *csv)
+{
+    char title[400], said[DTP_FAULT_TEXT_BYTES] = "";
+    const struct dtp_job *job = &simulated->job;
+    if (!csv)
+        return DTP_OK;
+    snprintf(title, sizeof title, "%s on %u %s: %s, %s per GPU", job->transformer.name, job->cluster.gpus,
+             job->cluster.gpu.name, dtp_strategy_text(job->plan.strategy),
+             chart == DTP_CHART_MEMORY ? "device memory" : "streams");
+    enum dtp_status status = dtp_chart_draw(chart, csv, title, simulated->closed.memory.allocated_peak_bytes, said,
+                                            sizeof said, context->faults);
+    if (status == DTP_OK) /* on the side: standard output may be JSON */
+        dtp_fault(context->faults, DTP_OK, NULL, 0, "%s", said);
+    return status;
+}
+
+static enum dtp_status draw_charts(const struct dtp_context *context, const struct dtp_simulated *simulated)
+{
+    const struct dtp_arguments *a = context->arguments;
+    if (!a->charts)
+        return DTP_OK;
+    enum dtp_status status = draw_one(context, simulated, DTP_CHART_TIMELINE, a->timeline);
+    return status == DTP_OK ? draw_one(context, simulated, DTP_CHART_MEMORY, a->memory) : status;
+}
+
 static enum dtp_status simulate(const struct dtp_context *context, const struct dtp_job *job)
 {
     struct dtp_simulation_options options = dtp_simulation_options_default();
@@ -43,6 +75,8 @@ static enum dtp_status simulate(const struct dtp_context *context, const struct 
     if (status != DTP_OK)
         return status;
     status = write_tables(context, &simulated);
+    if (status == DTP_OK)
+        status = draw_charts(context, &simulated);
     if (status == DTP_OK && context->arguments->json)
         status = dtp_simulation_json(&simulated, context->out, context->faults);
     else if (status == DTP_OK)
@@ -55,5 +89,12 @@ static enum dtp_status simulate(const struct dtp_context *context, const struct 
 
 enum dtp_status dtp_command_simulate(const struct dtp_context *context)
 {
+    const struct dtp_arguments *a = context->arguments;
+    if (a->charts && !a->timeline && !a->memory)
+        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                         "--charts: there is no table to draw; give --timeline FILE.csv or --memory FILE.csv as well");
+    if (a->charts &&
+        ((a->timeline && dtp_output_is_special(a->timeline)) || (a->memory && dtp_output_is_special(a->memory))))
+        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "--charts: gnuplot needs a table in a plain file");
     return dtp_context_with_job(context, simulate);
 }

@@ -39,7 +39,7 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          "which chain of operations sets the length of the step, when memory peaks. Takes the same keys as plan.",
          {{"dtplan simulate --params 7e9 --gpus 8 --strategy full_shard", "where the time of a step goes"},
           {"dtplan simulate --model gpt2 --gpus 4 --strategy ddp --trace step.json", "look at it in ui.perfetto.dev"},
-          {"dtplan simulate --params 7e9 --gpus 8 --memory memory.csv", "memory over time as a table"}}},
+          {"dtplan simulate --params 7e9 --gpus 8 --memory memory.csv --charts", "memory over time, table and chart"}}},
     [DTP_COMMAND_WHATIF] =
         {"dtplan whatif [SCENARIO.ini ...] [--KEY VALUE ...] [--json | --csv]",
          "Predicts every single change of a plan: units, batch, shard group, offload, checkpointing, dtypes, overlap, "

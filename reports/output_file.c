@@ -7,10 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool is_special(const char *path)
+bool dtp_output_is_special(const char *path)
 {
     struct stat information;
-    return stat(path, &information) == 0 && !S_ISREG(information.st_mode);
+    return lstat(path, &information) == 0 && !S_ISREG(information.st_mode);
 }
 
 static enum dtp_status refuse(const char *path, int reason, struct dtp_faults *faults)
@@ -21,7 +21,7 @@ static enum dtp_status refuse(const char *path, int reason, struct dtp_faults *f
 enum dtp_status dtp_output_open(const char *path, struct dtp_output_file *out, struct dtp_faults *faults)
 {
     *out = (struct dtp_output_file){.path = path};
-    if (is_special(path)) {
+    if (dtp_output_is_special(path)) {
         out->file = fopen(path, "w");
     } else if (asprintf(&out->temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) {
         out->temporary = NULL;

@@ -1,11 +1,13 @@
 /* A file that is there whole or not at all: written beside its name and renamed when it is complete.
  *
- * What is no plain file (/dev/stdout, a pipe) is written straight: there is nothing to replace. */
+ * What is no plain file (a link such as /dev/stdout, a pipe) is written straight: to rename over it would replace the
+ * link or the device itself. */
 #ifndef DTP_OUTPUT_FILE_H
 #define DTP_OUTPUT_FILE_H
 
 #include "status.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 
 struct dtp_output_file {
@@ -14,6 +16,8 @@ struct dtp_output_file {
     char *temporary; /* NULL: `path` itself is open */
 };
 
+/* Whether there is something of that name that is no plain file; a link is none, whatever it leads to. */
+bool dtp_output_is_special(const char *path);
 /* `path` is borrowed until the file is closed. DTP_ENVIRONMENT: it cannot be written, with the reason. */
 enum dtp_status dtp_output_open(const char *path, struct dtp_output_file *out, struct dtp_faults *faults);
 /* Puts the file in its place, or, where anything failed, removes it and says why. */

@@ -223,6 +223,51 @@ says "and "
 mapfile -t many < <(for i in {1..5000}; do echo "--gpus=8"; done)
 expect 0 --params 7e9 "${many[@]}"
 
+# ---- charts ------------------------------------------------------------------------------------------------------------
+
+small=(--model gpt2 --gpus 8 --strategy full_shard)
+expect 2 simulate "${small[@]}" --charts
+says "no table to draw"
+: >target.csv
+ln -s target.csv link.csv
+expect 2 simulate "${small[@]}" --charts --memory link.csv
+# A link is written through, not replaced: /dev/stdout is one.
+expect 0 simulate "${small[@]}" --memory link.csv
+[[ -L link.csv && -s target.csv ]] || failed "a link was replaced"
+# Without gnuplot: the table, the script, and what to do.
+env PATH=/nonexistent "$program" simulate "${small[@]}" --charts --memory alone.csv >out 2>err </dev/null
+status=$?
+[[ $status == 0 ]] || failed "charts without gnuplot: exit status $status"
+says "there is no gnuplot here"
+[[ -s alone.csv && -s alone.gp && ! -e alone.png ]] || failed "charts without gnuplot"
+cmp -s alone.gp "$source/reports/memory.gp" || failed "the script written is not the script kept"
+# A gnuplot that fails: its words, no chart, and nothing left over.
+mkdir broken
+printf '#!/bin/sh\necho "no such terminal" >&2\nexit 1\n' >broken/gnuplot
+chmod +x broken/gnuplot
+PATH=$PWD/broken:$PATH expect 3 simulate "${small[@]}" --charts --memory alone.csv
+says "no such terminal"
+! ls -- *.tmp 2>/dev/null || failed "a failed chart leaves temporary files"
+if command -v gnuplot >/dev/null; then
+    # No name is a command to gnuplot or to a shell, whatever it holds.
+    mkdir hostile
+    cd hostile || exit 1
+    # shellcheck disable=SC2016
+    for name in plain.csv '<touch pwned' '|touch pwned' '| touch pwned.csv' '`touch pwned`.csv' '$(touch pwned).csv' \
+        "';touch pwned;'.csv" '"; system("touch pwned"); "' '@touch.csv' '~root.csv' '-' $'a\nsystem("touch pwned")' '+' '++'; do
+        "$program" simulate "${small[@]}" --charts "--memory=$name" --name '"`touch pwned`{/=99 x' >out 2>err </dev/null ||
+            failed "chart of $name: $(cat err)"
+        [[ $(head -c 4 -- "${name%.csv}.png" | tail -c 3) == PNG ]] || failed "no chart of $name"
+    done
+    expect 0 simulate "${small[@]}" --charts --timeline t.csv
+    [[ $(head -c 4 t.png | tail -c 3) == PNG ]] || failed "no chart of the timeline"
+    ! compgen -G '*pwned' | grep -qx pwned || failed "a name was run as a command"
+    [[ ! -e pwned && ! -e pwned.csv ]] || failed "a name was run as a command"
+    cd .. || exit 1
+else
+    echo "no gnuplot here: charts are not drawn"
+fi
+
 # ---- output that cannot be written -------------------------------------------------------------------------------------
 
 if [[ -w /dev/full ]]; then

@@ -362,6 +362,18 @@ static void test_output_file(void **state)
     fclose(file);
     assert_string_equal(text, "new");
     unlink(path);
+    /* A link is written through: to rename over /dev/stdout would replace it for everyone. */
+    char target[] = "/tmp/dtplan-test-XXXXXX";
+    struct stat information;
+    close(mkstemp(target));
+    assert_int_equal(symlink(target, path), 0);
+    assert_int_equal(dtp_output_open(path, &output, &faults), DTP_OK);
+    fputs("new", output.file);
+    assert_int_equal(dtp_output_close(&output, &faults), DTP_OK);
+    assert_true(lstat(path, &information) == 0 && S_ISLNK(information.st_mode));
+    assert_true(stat(target, &information) == 0 && information.st_size == 3);
+    unlink(path);
+    unlink(target);
     assert_int_equal(dtp_output_open("/nonexistent/file", &output, &faults), DTP_ENVIRONMENT);
     if (access("/dev/full", W_OK) == 0) {
         assert_int_equal(dtp_output_open("/dev/full", &output, &faults), DTP_OK);

@@ -1,0 +1,41 @@
+# Device memory over one step, stacked by owner: gnuplot -c THIS.gp MEMORY.csv CHART.png [TITLE [CLOSED_FORM_PEAK_BYTES]]
+# Colours are Okabe and Ito's, which the colour-blind tell apart; neighbours differ in lightness, for print.
+if (ARGC < 2) { print "usage: gnuplot -c THIS.gp MEMORY.csv CHART.png [TITLE [CLOSED_FORM_PEAK_BYTES]]"; exit }
+set datafile separator ","
+set terminal pngcairo size 1600,900 font "sans,16" linewidth 1.2
+set output ARG2
+columns = "3 5 11 4 6 7 8 9 10"
+names = "'parameters' 'optimizer state' 'workspaces and temporaries' 'gradients' 'activations' 'logits and loss' \
+'weights in compute dtype' 'all-gather buffers' 'gradient reduction buffers'"
+colours = "#0072B2 #56B4E9 #999999 #009E73 #E69F00 #D55E00 #F0E442 #CC79A7 #333333"
+GiB = 2.0**30
+# What a step never holds has no place in the key.
+shown = ""
+do for [i=1:words(columns)] {
+    stats ARG1 using (column(int(word(columns, i)))) skip 1 nooutput
+    if (STATS_max > 0) { shown = shown . " " . i }
+}
+stats ARG1 using 1 skip 1 nooutput
+last_s = STATS_max
+stats ARG1 using 12 skip 1 nooutput
+peak = STATS_max / GiB
+stacked(n) = sum [k=1:n] column(int(word(columns, int(word(shown, k)))))
+set title ARG3 noenhanced
+set xlabel "time of the step at which the device comes to it, ms"
+set ylabel "tensors on the device, GiB"
+set xrange [0:last_s * 1000]
+set yrange [0:peak * 1.12]
+set grid ytics lc rgb "#cccccc"
+set tics out nomirror
+set border 3
+set key outside right center Left reverse spacing 1.3
+set style fill solid 1 noborder
+set label 1 sprintf("peak %.2f GiB", peak) at graph 0.01, first peak * 1.04 front
+closed = ARGC > 3 ? real(ARG4) / GiB : 0
+if (closed > 0) {
+    set arrow 1 from graph 0, first closed to graph 1, first closed nohead dashtype 2 lc rgb "black" front
+    set label 2 sprintf("closed form %.2f GiB", closed) at graph 0.99, first peak * 1.04 right front
+}
+n = words(shown)
+plot for [i=n:1:-1] ARG1 using ($1 * 1000):(stacked(i) / GiB) skip 1 with fillsteps \
+    lc rgb word(colours, int(word(shown, i))) title word(names, int(word(shown, i)))

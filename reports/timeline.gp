@@ -1,0 +1,54 @@
+# Lanes of one step, a stream each; below, a part of it enlarged: gnuplot -c THIS.gp TIMELINE.csv CHART.png [TITLE]
+# Colours are Okabe and Ito's, which the colour-blind tell apart.
+if (ARGC < 2) { print "usage: gnuplot -c THIS.gp TIMELINE.csv CHART.png [TITLE]"; exit }
+set datafile separator ","
+set terminal pngcairo size 1800,1000 font "sans,16"
+set output ARG2
+kinds = "matmul attention memory all_gather reduce_scatter all_reduce other copy host"
+names = "'matmul' 'attention' 'memory-bound kernels' 'all-gather' 'reduce-scatter' 'all-reduce' 'other collective' \
+'host copy' 'host and storage'"
+colours = "#0072B2 #56B4E9 #F0E442 #D55E00 #CC79A7 #E69F00 #333333 #009E73 #999999"
+kind(op, class) = class eq "collective" ? (strstrt(kinds, op) ? op : "other") : \
+    class eq "upload" || class eq "download" ? "copy" : class eq "host" || class eq "storage" ? "host" : class
+is(k) = (column(10) > column(9) && kind(strcol(3), strcol(4)) eq word(kinds, k))
+# Lanes and colours that are used, in their order.
+streams = "compute copy gather reduce replicate upload download host storage"
+lanes = ""
+do for [stream in streams] {
+    stats ARG1 using (strcol(2) eq stream && column(10) > column(9) ? 1 : 0) skip 1 nooutput
+    if (STATS_sum > 0) { lanes = lanes . " " . stream }
+}
+shown = ""
+do for [k=1:words(kinds)] {
+    stats ARG1 using (is(k) ? 1 : 0) skip 1 nooutput
+    if (STATS_sum > 0) { shown = shown . " " . k }
+}
+lane(stream) = sum [i=1:words(lanes)] (word(lanes, i) eq stream ? words(lanes) - i : 0)
+stats ARG1 using 10 skip 1 nooutput
+last_ms = STATS_max * 1000
+set style fill solid 1 noborder
+set border 3
+set tics out nomirror
+set yrange [-0.6:words(lanes) - 0.4]
+set ytics ("" 0)
+do for [i=1:words(lanes)] { set ytics add (word(lanes, i) words(lanes) - i) }
+box(k) = (is(k) ? column(9) * 1000 : NaN)
+set multiplot layout 2,1 margins 0.09,0.98,0.09,0.88 spacing 0.13 title ARG3 noenhanced
+set key at screen 0.535, screen 0.925 center center horizontal Left reverse samplen 1.5
+set xrange [0:last_ms]
+set xlabel "ms: the whole step"
+plot for [i=1:words(shown)] ARG1 \
+    using (box(int(word(shown, i)))):(lane(strcol(2))):($9 * 1000):($10 * 1000):(lane(strcol(2)) - 0.4):(lane(strcol(2)) + 0.4) \
+    skip 1 with boxxyerror lc rgb word(colours, int(word(shown, i))) title word(names, int(word(shown, i)))
+unset key
+set style fill solid 1 border rgb "#555555"
+from = 0.55 * last_ms
+to = from + (last_ms > 20 * 15 ? 15 : last_ms / 20)
+set xrange [from:to]
+set xlabel sprintf("ms: %.3g of %.4g ms enlarged", to - from, last_ms)
+inside(k) = (is(k) && column(9) * 1000 < to && column(10) * 1000 > from ? column(9) * 1000 : NaN)
+clip(ms) = (ms < from ? from : ms > to ? to : ms)
+plot for [i=1:words(shown)] ARG1 \
+    using (inside(int(word(shown, i)))):(lane(strcol(2))):(clip($9 * 1000)):(clip($10 * 1000)):(lane(strcol(2)) - 0.4):(lane(strcol(2)) + 0.4) \
+    skip 1 with boxxyerror lc rgb word(colours, int(word(shown, i)))
+unset multiplot
