@@ -22,20 +22,20 @@
     X(MOMENTS_SHARD, OPTIMIZER, "moments", "", "padded psi / N", "moment bytes", "")                                   \
     X(MASTER, OPTIMIZER, "master copy", "", "psi", "master bytes", "")                                                 \
     X(MASTER_SHARD, OPTIMIZER, "master copy", "", "padded psi / N", "master bytes", "")                                \
-    X(GRADS_MADE, GRADS, "made so far", "", "V h + layers x P", "gradient bytes", "")                                  \
+    X(GRADS_MADE, GRADS, "made so far", "", "(V h + layers x P)", "gradient bytes", "")                                \
     X(GRADS_KEPT, GRADS, "of earlier micro-steps", "", "psi", "gradient bytes", "")                                    \
     X(GRADS_BUCKETS, GRADS, "DDP's buckets", "", "psi", "gradient bytes", "PyTorch: reducer.cpp")                      \
     X(GRADS_BUFFER, GRADS, "buffer", "", "psi", "gradient bytes", "Megatron-Core: param_and_grad_buffer.py")           \
     X(GRADS_SHARD, GRADS, "all, sharded", "", "padded psi / N", "gradient bytes", "")                                  \
-    X(GRADS_WHOLE, GRADS, "whole, not reduced yet", "", "psi - layers x P", "reduce bytes",                            \
+    X(GRADS_WHOLE, GRADS, "whole, not reduced yet", "", "(psi - layers x P)", "reduce bytes",                          \
       "PyTorch: _fsdp_param_group.py")                                                                                 \
-    X(GRADS_AS_MADE, GRADS, "whole, not reduced yet", "", "psi - layers x P", "compute bytes",                         \
+    X(GRADS_AS_MADE, GRADS, "whole, not reduced yet", "", "(psi - layers x P)", "compute bytes",                       \
       "PyTorch: fsdp/_flat_param.py")                                                                                  \
     X(GRADS_REDUCED, GRADS, "layers already reduced", "layers", "padded P / N", "gradient bytes",                      \
       "PyTorch: _fsdp_collectives.py")                                                                                 \
     X(LAYERS_SAVED, ACTIVATIONS, "layers", "layers", "T", "saved bytes", "PyTorch: derivatives.yaml")                  \
     X(LAYERS_KEPT, ACTIVATIONS, "checkpointed layers", "layers", "T", "kept bytes", "PyTorch: checkpoint.py")          \
-    X(RECOMPUTED, ACTIVATIONS, "the layer recomputed", "", "T", "saved - kept bytes", "PyTorch: checkpoint.py")        \
+    X(RECOMPUTED, ACTIVATIONS, "the layer recomputed", "", "T", "(saved - kept bytes)", "PyTorch: checkpoint.py")      \
     X(HEAD, ACTIVATIONS, "final norm and its input", "", "T", "bytes of a token", "PyTorch: derivatives.yaml")         \
     X(LOGITS, LOGITS, "logits", "", "T", "bytes of a token", "")                                                       \
     X(LOSS, LOGITS, "cross entropy at its worst", "", "T", "bytes of a token", "PyTorch: derivatives.yaml")            \
@@ -49,14 +49,15 @@
     X(GATHERED_ROOT, WEIGHTS, "embedding, norm and head", "", "padded root", "compute bytes", "")                      \
     X(GATHERED_LAYERS, WEIGHTS, "layers gathered", "layers", "padded P", "compute bytes",                              \
       "PyTorch: _fsdp_param_group.py")                                                                                 \
-    X(GATHERED_FP8, WEIGHTS, "matrices gathered in fp8", "layers", "matrices", "compute bytes - 1",                    \
+    X(GATHERED_FP8, WEIGHTS, "saved by fp8 matrices", "layers", "matrices", "(compute bytes - 1)",                     \
       "torchao: fsdp_utils.py")                                                                                        \
-    X(LIVE, WEIGHTS, "live", "", "max_live_parameters", "compute bytes", "DeepSpeed: stage3.py")                       \
+    X(LIVE, WEIGHTS, "live parameters", "", "max_live_parameters", "compute bytes", "DeepSpeed: stage3.py")            \
     X(FLAT_ROOT, GATHER, "flat buffer of the root", "", "padded root", "compute bytes",                                \
       "PyTorch: _fsdp_collectives.py")                                                                                 \
     X(FLAT_LAYERS, GATHER, "flat buffer of a unit", "layers", "padded P", "compute bytes",                             \
       "PyTorch: _fsdp_collectives.py")                                                                                 \
-    X(FLAT_FP8, GATHER, "matrices of it in fp8", "layers", "matrices", "compute bytes - 1", "torchao: fsdp_utils.py")  \
+    X(FLAT_FP8, GATHER, "saved by fp8 matrices", "layers", "matrices", "(compute bytes - 1)",                          \
+      "torchao: fsdp_utils.py")                                                                                        \
     X(CAST_SHARD, GATHER, "own shard, cast", "", "", "flat bytes / N", "PyTorch: _fsdp_param.py")                      \
     X(UPLOADED_SHARD, GATHER, "own shard, from the host", "", "", "parameter bytes x root / N",                        \
       "PyTorch: _fsdp_param.py")                                                                                       \
@@ -69,7 +70,7 @@
     X(REDUCE_BUCKETS, REDUCE, "reduction buckets", "buckets", "reduce_bucket_size", "gradient bytes",                  \
       "DeepSpeed: zero/config.py")                                                                                     \
     X(LAYERS_IN_FLIGHT, REDUCE, "layer made, layer reduced", "layers", "P", "gradient bytes", "")                      \
-    X(UNITS_IN_FLIGHT, REDUCE, "unit made, unit reduced, root", "", "2 units + root", "reduce bytes", "")              \
+    X(UNITS_IN_FLIGHT, REDUCE, "unit made, unit reduced, root", "", "(2 units + root)", "reduce bytes", "")            \
     X(ROOT_WRITTEN, REDUCE, "root, gradients", "", "root", "reduce bytes", "")                                         \
     X(HEAD_GRADIENT, REDUCE, "gradient of the head", "", "V h", "compute bytes", "")                                   \
     X(HEAD_EMBEDDING_GRADIENTS, REDUCE, "gradients of head and embedding", "2", "V h", "compute bytes", "")            \

@@ -2,6 +2,7 @@
 #include "explain.h"
 
 #include "calibration.h"
+#include "sharding.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -136,11 +137,34 @@ static void print_constants(const struct dtp_job *job, const struct dtp_page *pa
             job->cluster.gpu.key, job->cluster.machine.key);
 }
 
+/* What the letters of the rules stand for. */
+static void print_symbols(const struct dtp_job *job, const struct dtp_page *page)
+{
+    const struct dtp_transformer *m = &job->transformer;
+    const struct dtp_plan *p = &job->plan;
+    struct dtp_units units;
+    char line[400];
+    dtp_units_count(m, &job->cluster, p, &units);
+    dtp_page_heading(page, "SYMBOLS", "");
+    snprintf(
+        line, sizeof line,
+        "psi = %llu parameters, P = %llu of a layer; N = %llu GPUs share one copy, R = %llu copies; K = %u "
+        "micro-steps of T = %llu tokens on a GPU, s = %llu tokens of a sequence; L = %llu layers, h = %llu hidden, "
+        "f = %llu ffn, V = %llu vocabulary",
+        (unsigned long long)units.total, (unsigned long long)units.layer, (unsigned long long)units.ranks,
+        (unsigned long long)units.replicas, p->accumulate, (unsigned long long)(p->micro_batch * p->sequence),
+        (unsigned long long)p->sequence, (unsigned long long)m->layers, (unsigned long long)m->hidden,
+        (unsigned long long)m->ffn, (unsigned long long)m->vocab);
+    fputs("  ", page->file);
+    dtp_page_wrap(page, 2, 2, line);
+}
+
 void dtp_explain_text(const struct dtp_report *report, const struct dtp_page *page)
 {
     static struct dtp_explanation explanation; /* 50 KiB; the program explains one plan at a time */
     dtp_explain(&report->job, &report->prediction, &explanation);
     dtp_report_head(&report->job, DTP_HEAD_PLAN, page);
+    print_symbols(&report->job, page);
     for (size_t i = 0; i < explanation.group_count; i++)
         print_group(page, &explanation, &explanation.groups[i]);
     print_rates(report, page);
