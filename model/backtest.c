@@ -134,6 +134,26 @@ static enum dtp_status refuse_duplicates(struct dtp_backtest *backtest, struct d
     return DTP_OK;
 }
 
+/* Ids and sources name rows and groups in all reports: a table where they move the cursor, or are no text in JSON, is
+ * refused whole, with all such lines. */
+static enum dtp_status check_names(const struct dtp_table *table, const struct dtp_run_columns *columns,
+                                   struct dtp_faults *faults)
+{
+    static const int named[] = {DTP_RUN_TEXT_id, DTP_RUN_TEXT_source};
+    enum dtp_status status = DTP_OK;
+    for (size_t row = 0; row < dtp_table_row_count(table); row++)
+        for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+            const char *text = dtp_table_text(table, row, columns->text[named[i]]), *c = text;
+            for (size_t step; *c && (step = dtp_printable_bytes(c)) > 0;)
+                c += step;
+            if (*c)
+                status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), dtp_table_line(table, row),
+                                   "byte %zu of %s is a control character or not UTF-8", (size_t)(c - text) + 1,
+                                   named[i] == DTP_RUN_TEXT_id ? "id" : "source");
+        }
+    return status;
+}
+
 static enum dtp_status score_all(struct dtp_backtest *backtest, const char *only, const struct dtp_catalog *catalog,
                                  struct dtp_faults *faults)
 {
@@ -141,6 +161,9 @@ static enum dtp_status score_all(struct dtp_backtest *backtest, const char *only
     const char *name = dtp_table_name(table);
     struct dtp_run_columns columns;
     enum dtp_status status = dtp_run_columns_find(table, &columns, faults);
+    if (status)
+        return status;
+    status = check_names(table, &columns, faults);
     if (status)
         return status;
     size_t count = dtp_table_row_count(table);

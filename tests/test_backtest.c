@@ -182,6 +182,11 @@ static void test_tables_that_are_none(void **state)
     fclose(file);
     assert_refused_whole(WRITTEN, "no column 'model_name'");
     assert_refused_whole(TEST_BINARY_DIR "/no_such_file.csv", "no_such_file.csv");
+    /* What names rows and groups reaches terminals and JSON. */
+    assert_refused_whole(write_changed(FIXTURE, &(struct change){.row = 0, .column = "id", .value = "a\033[31m"}),
+                         ":2: byte 2 of id is a control character");
+    assert_refused_whole(write_changed(FIXTURE, &(struct change){.row = 1, .column = "source", .value = "s\xff"}),
+                         ":3: byte 2 of source is a control character or not UTF-8");
 }
 
 static void test_a_table_without_rows(void **state)
