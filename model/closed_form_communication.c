@@ -10,7 +10,7 @@
 #include "activations.h"
 #include "bytes.h"
 #include "deepspeed.h"
-#include "closed_form.h"
+#include "closed_form_counted.h"
 #include "sharding.h"
 
 struct traffic {
@@ -241,14 +241,23 @@ static void add_host_copies(struct traffic *job)
 void dtp_closed_form_communication(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                    const struct dtp_plan *plan, struct dtp_communication *out)
 {
+    struct dtp_counts counts;
+    dtp_counts_of(transformer, cluster, plan, &counts);
+    dtp_counted_communication(transformer, cluster, plan, &counts, out);
+}
+
+void dtp_counted_communication(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                               const struct dtp_plan *plan, const struct dtp_counts *counts,
+                               struct dtp_communication *out)
+{
     struct traffic job = {.transformer = transformer,
                           .cluster = cluster,
                           .plan = plan,
+                          .units = counts->units,
+                          .bytes = counts->bytes,
                           .reductions = dtp_plan_reductions(plan),
                           .out = out};
     *out = (struct dtp_communication){0};
-    dtp_units_count(transformer, cluster, plan, &job.units);
-    dtp_element_bytes_count(plan, &job.bytes);
     if (!dtp_plan_shards_params(plan)) {
         if (plan->runtime == DTP_RUNTIME_TORCH)
             replicated_torch(&job);

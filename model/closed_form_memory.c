@@ -1,6 +1,6 @@
 /* Memory of a plan: state at rest, the instants that can be the peak, and what allocator and driver put on top. */
 #include "allocator.h"
-#include "closed_form.h"
+#include "closed_form_counted.h"
 #include "memory_instant.h"
 
 #define TIGHT_PERCENT 95u /* of the capacity */
@@ -139,8 +139,9 @@ static void beyond_tensors(struct dtp_memory_job *job)
     job->record->newest[DTP_ACCOUNT_NVME] = job->state.nvme_chain.newest;
 }
 
-void dtp_closed_form_memory_parts(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                                  const struct dtp_plan *plan, struct dtp_memory *out, struct dtp_memory_parts *parts)
+void dtp_counted_memory(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                        const struct dtp_plan *plan, const struct dtp_counts *counts, struct dtp_memory *out,
+                        struct dtp_memory_parts *parts)
 {
     struct dtp_memory_job job; /* 1 KiB: to clear what is about to be written takes a tenth of the whole call */
     job.transformer = transformer;
@@ -154,8 +155,8 @@ void dtp_closed_form_memory_parts(const struct dtp_transformer *transformer, con
     if (parts)
         parts->count = 0;
     dtp_activations_count(transformer, cluster, plan, &job.activations);
-    dtp_units_count(transformer, cluster, plan, &job.units);
-    dtp_element_bytes_count(plan, &job.bytes);
+    job.units = counts->units;
+    job.bytes = counts->bytes;
     dtp_state_bytes_count(transformer, &job.units, plan, &job.bytes, parts, &job.state);
     job.at_rest = at_rest(&job);
     if (dtp_plan_shards_params(plan))
@@ -164,6 +165,14 @@ void dtp_closed_form_memory_parts(const struct dtp_transformer *transformer, con
         dtp_memory_replicated(&job);
     summarise(out);
     beyond_tensors(&job);
+}
+
+void dtp_closed_form_memory_parts(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                  const struct dtp_plan *plan, struct dtp_memory *out, struct dtp_memory_parts *parts)
+{
+    struct dtp_counts counts;
+    dtp_counts_of(transformer, cluster, plan, &counts);
+    dtp_counted_memory(transformer, cluster, plan, &counts, out, parts);
 }
 
 void dtp_closed_form_memory(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

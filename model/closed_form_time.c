@@ -5,7 +5,7 @@
  * others hide behind the block time; in backward gathers and reduce-scatters share one communicator (a FIFO), so their
  * sum competes with the backward time; the last reduce-scatter has nothing to hide behind. Sums of maxima over equal
  * units are maxima of sums, which is what makes the form closed. */
-#include "closed_form.h"
+#include "closed_form_counted.h"
 
 #include "activations.h"
 #include "block_work.h"
@@ -492,7 +492,9 @@ void dtp_closed_form_time_parts(const struct dtp_transformer *transformer, const
 void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                      const struct dtp_plan *plan, struct dtp_prediction *out)
 {
-    dtp_closed_form_memory(transformer, cluster, plan, &out->memory);
-    dtp_closed_form_communication(transformer, cluster, plan, &out->communication);
+    struct dtp_counts counts;
+    dtp_counts_of(transformer, cluster, plan, &counts);
+    dtp_counted_memory(transformer, cluster, plan, &counts, &out->memory, NULL);
+    dtp_counted_communication(transformer, cluster, plan, &counts, &out->communication);
     dtp_closed_form_time(transformer, cluster, plan, &out->communication, &out->time, &out->throughput);
 }
