@@ -4,7 +4,7 @@
 
 #define NONE UINT32_MAX
 /* Holes looked at for one span, the youngest first; well-behaved steps have some tens. */
-#define HOLES_TRIED 128
+#define HOLES_TRIED 64
 
 /* A piece of the arena, a span or a hole; pieces tile [0, extent) as a list in order of address. */
 struct piece {
@@ -17,8 +17,8 @@ struct piece {
 
 struct fit {
     struct piece *pieces;
-    uint32_t *unused, unused_count; /* stack of pieces */
-    uint32_t top, youngest_hole;    /* highest piece, youngest hole */
+    uint32_t piece_count, unused; /* pieces ever used, and a list of free ones through `above` */
+    uint32_t top, youngest_hole;  /* highest piece, youngest hole */
     uint64_t extent_bytes;
     uint32_t *order_first, *order_last; /* spans by first and by last time */
     uint32_t *piece_of;                 /* per span */
@@ -51,7 +51,11 @@ static void link_hole(struct fit *fit, uint32_t hole)
 /* Inserts a piece of `bytes` at `offset_bytes` above piece `below` (NONE: at the bottom of an empty arena). */
 static uint32_t insert_above(struct fit *fit, uint32_t below, uint64_t offset_bytes, uint64_t bytes)
 {
-    uint32_t index = fit->unused[--fit->unused_count];
+    uint32_t index = fit->unused;
+    if (index == NONE)
+        index = fit->piece_count++;
+    else
+        fit->unused = fit->pieces[index].above;
     uint32_t above = below == NONE ? NONE : fit->pieces[below].above;
     fit->pieces[index] = (struct piece){.offset_bytes = offset_bytes, .bytes = bytes, .below = below, .above = above};
     if (below != NONE)
@@ -73,18 +77,22 @@ static void merge_into_below(struct fit *fit, uint32_t index)
         fit->pieces[p->above].below = p->below;
     else
         fit->top = p->below;
-    fit->unused[fit->unused_count++] = index;
+    p->above = fit->unused;
+    fit->unused = index;
 }
 
 static uint32_t smallest_hole(const struct fit *fit, uint64_t bytes)
 {
     uint32_t best = NONE, hole = fit->youngest_hole;
+    uint64_t best_bytes = UINT64_MAX;
     for (int tried = 0; hole != NONE && tried < HOLES_TRIED; tried++, hole = fit->pieces[hole].older_hole) {
         uint64_t room_bytes = fit->pieces[hole].bytes;
-        if (room_bytes >= bytes && (best == NONE || room_bytes < fit->pieces[best].bytes))
-            best = hole;
         if (room_bytes == bytes)
-            break;
+            return hole;
+        if (room_bytes > bytes && room_bytes < best_bytes) {
+            best = hole;
+            best_bytes = room_bytes;
+        }
     }
     return best;
 }
@@ -172,9 +180,8 @@ static uint64_t sweep(struct fit *fit, const struct dtp_fit_span *spans, uint32_
 {
     fit->top = fit->youngest_hole = NONE;
     fit->extent_bytes = 0;
-    fit->unused_count = 0;
-    for (uint32_t i = 2 * count + 1; i > 0; i--)
-        fit->unused[fit->unused_count++] = i - 1;
+    fit->piece_count = 0;
+    fit->unused = NONE;
     for (uint32_t begun = 0, ended = 0; begun < count; begun++) {
         uint32_t index = backwards ? fit->order_last[count - 1 - begun] : fit->order_first[begun];
         for (; ended < count; ended++) {
@@ -196,14 +203,12 @@ static uint64_t sweep(struct fit *fit, const struct dtp_fit_span *spans, uint32_
 
 static bool take_memory(struct fit *fit, struct dtp_host_arena *arena, uint32_t count)
 {
-    size_t piece_count = 2 * (size_t)count + 1;
-    fit->pieces = dtp_host_arena_take(arena, piece_count, sizeof *fit->pieces);
-    fit->unused = dtp_host_arena_take(arena, piece_count, sizeof *fit->unused);
+    fit->pieces = dtp_host_arena_take(arena, 2 * (size_t)count + 1, sizeof *fit->pieces);
     fit->order_first = dtp_host_arena_take(arena, count, sizeof *fit->order_first);
     fit->order_last = dtp_host_arena_take(arena, count, sizeof *fit->order_last);
     fit->piece_of = dtp_host_arena_take(arena, count, sizeof *fit->piece_of);
     fit->offset_bytes = dtp_host_arena_take(arena, count, sizeof *fit->offset_bytes);
-    return fit->pieces && fit->unused && fit->order_first && fit->order_last && fit->piece_of && fit->offset_bytes;
+    return fit->pieces && fit->order_first && fit->order_last && fit->piece_of && fit->offset_bytes;
 }
 
 bool dtp_arena_fit(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, uint64_t *extent_bytes)

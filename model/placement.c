@@ -117,6 +117,14 @@ static bool extend_deferred(const struct dtp_program *program, uint32_t *last)
 
 /* ---- offsets --------------------------------------------------------------------------------------------------- */
 
+typedef bool fit_spans(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, uint64_t *extent_bytes);
+
+static bool fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, uint64_t *extent_bytes)
+{
+    (void)time_count;
+    return dtp_arena_fit_tight(spans, count, extent_bytes);
+}
+
 struct pool {
     struct dtp_fit_span *spans;
     uint32_t *buffers; /* of the spans */
@@ -140,14 +148,18 @@ static void collect_pool(const struct dtp_program *program, enum dtp_stream stre
 }
 
 /* One arena per pool, one behind the other. */
-static bool place_pools(const struct dtp_program *program, const uint32_t *last, struct pool *pool,
+static bool place_pools(const struct dtp_program *program, const uint32_t *last, fit_spans *fit, struct pool *pool,
                         struct dtp_placement *out)
 {
+    uint32_t pools = 0; /* bits of those in use */
+    for (size_t b = 0; b < dtp_program_buffer_count(program); b++)
+        pools |= 1u << dtp_program_buffers(program)[b].pool;
     for (int s = 0; s < DTP_STREAM_COUNT; s++) {
         uint64_t extent_bytes = 0;
+        if (!(pools & 1u << s))
+            continue;
         collect_pool(program, (enum dtp_stream)s, last, out, pool);
-        if (pool->count &&
-            !dtp_arena_fit(pool->spans, pool->count, (uint32_t)dtp_program_op_count(program), &extent_bytes))
+        if (pool->count && !fit(pool->spans, pool->count, (uint32_t)dtp_program_op_count(program), &extent_bytes))
             return false;
         for (uint32_t i = 0; i < pool->count; i++)
             out->offset_bytes[pool->buffers[i]] = out->arena_bytes + pool->spans[i].offset_bytes;
@@ -156,7 +168,8 @@ static bool place_pools(const struct dtp_program *program, const uint32_t *last,
     return true;
 }
 
-static bool place(const struct dtp_program *program, struct dtp_host_arena *arena, struct dtp_placement *out)
+static bool place(const struct dtp_program *program, fit_spans *fit, struct dtp_host_arena *arena,
+                  struct dtp_placement *out)
 {
     size_t op_count = dtp_program_op_count(program), buffer_count = dtp_program_buffer_count(program);
     struct pool pool = {.spans = dtp_host_arena_take(arena, buffer_count, sizeof *pool.spans),
@@ -173,7 +186,7 @@ static bool place(const struct dtp_program *program, struct dtp_host_arena *aren
         out->offset_bytes[b] = UINT64_MAX;
         last[b] = out->lifetime[b].last;
     }
-    return (!defers || extend_deferred(program, last)) && place_pools(program, last, &pool, out);
+    return (!defers || extend_deferred(program, last)) && place_pools(program, last, fit, &pool, out);
 }
 
 static bool is_too_large(const struct dtp_program *program)
@@ -187,20 +200,32 @@ static bool is_too_large(const struct dtp_program *program)
     return false;
 }
 
-enum dtp_status dtp_program_place(const struct dtp_program *program, struct dtp_placement *out,
+static enum dtp_status place_with(const struct dtp_program *program, fit_spans *fit, struct dtp_placement *out,
                                   struct dtp_faults *faults)
 {
     *out = (struct dtp_placement){0};
     if (is_too_large(program))
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "the buffers of the step sum to more than 2^63 bytes");
     struct dtp_host_arena arena = {0};
-    bool done = place(program, &arena, out);
+    bool done = place(program, fit, &arena, out);
     dtp_host_arena_release(&arena);
     if (done)
         return DTP_OK;
     dtp_placement_release(out);
     return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to place %zu buffers",
                      dtp_program_buffer_count(program));
+}
+
+enum dtp_status dtp_program_place(const struct dtp_program *program, struct dtp_placement *out,
+                                  struct dtp_faults *faults)
+{
+    return place_with(program, dtp_arena_fit, out, faults);
+}
+
+enum dtp_status dtp_program_place_tight(const struct dtp_program *program, struct dtp_placement *out,
+                                        struct dtp_faults *faults)
+{
+    return place_with(program, fit_tight, out, faults);
 }
 
 void dtp_placement_release(struct dtp_placement *placement)

@@ -13,15 +13,21 @@ struct list {
     uint32_t count, capacity;
 };
 
-/* Direct-mapped by spelling: a step has some hundred names for tens of thousands of operations. A name that loses its
- * slot is stored again, which costs memory and nothing else. */
+/* Names are stored once a spelling, or nearly: a step has some hundred for tens of thousands of operations. Two
+ * direct-mapped tables find them, by the caller's pointer (mostly literals) and by spelling; one that loses its slot is
+ * stored again, which costs memory and nothing else. */
 #define NAME_SLOTS 512u
+
+struct known_name {
+    const char *source, *copy; /* the copy says what stood at `source` then */
+};
 
 struct dtp_program {
     struct list ops, operands, dependencies, buffers, groups;
     struct list last_ops; /* per buffer: 1 + the operation that named it last, to find it twice in one */
     struct dtp_host_arena names;
-    const char *name_slots[NAME_SLOTS];
+    struct known_name by_pointer[NAME_SLOTS];
+    const char *by_spelling[NAME_SLOTS];
     uint32_t op_limit;
     bool sealed;
     enum dtp_status status; /* of the first fault while building */
@@ -63,30 +69,42 @@ static bool is_plain_name(const char *name)
     return bytes <= DTP_PROGRAM_MAX_NAME_BYTES;
 }
 
-/* The program's own copy of a name; "" where it has none or memory has run out. */
-static const char *own_name(struct dtp_program *program, const char *name)
+/* The program's own copy of a name; NULL where it is none or memory has run out. */
+static const char *copy_name(struct dtp_program *program, const char *name)
 {
-    if (!name || !*name)
-        return "";
     uint32_t hash = 2166136261u; /* FNV-1a */
     for (const char *c = name; *c; c++)
         hash = (hash ^ (unsigned char)*c) * 16777619u;
-    const char **slot = &program->name_slots[(hash ^ hash >> 16) % NAME_SLOTS];
+    const char **slot = &program->by_spelling[(hash ^ hash >> 16) % NAME_SLOTS];
     if (*slot && !strcmp(*slot, name))
         return *slot;
     if (!is_plain_name(name)) {
         REFUSE(program, DTP_BAD_INPUT, "a name must be at most %d printable characters without quotes",
                DTP_PROGRAM_MAX_NAME_BYTES);
-        return "";
+        return NULL;
     }
     size_t bytes = strlen(name) + 1;
     char *copy = dtp_host_arena_take(&program->names, bytes, 1);
     if (!copy) {
         REFUSE(program, DTP_ENVIRONMENT, "no memory for the names of a program");
-        return "";
+        return NULL;
     }
-    memcpy(copy, name, bytes);
-    return *slot = copy;
+    return *slot = memcpy(copy, name, bytes);
+}
+
+/* The program's own name; "" where there is none. */
+static const char *own_name(struct dtp_program *program, const char *name)
+{
+    if (!name || !*name)
+        return "";
+    struct known_name *known = &program->by_pointer[((uintptr_t)name ^ (uintptr_t)name >> 9) % NAME_SLOTS];
+    if (known->source == name && !strcmp(known->copy, name))
+        return known->copy;
+    const char *copy = copy_name(program, name);
+    if (!copy)
+        return "";
+    *known = (struct known_name){name, copy};
+    return copy;
 }
 
 enum dtp_status dtp_program_create(uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults)

@@ -34,12 +34,14 @@ static void expect_round_trip(const struct dtp_program *program)
     free(text);
 }
 
-static void expect_placed(const struct dtp_program *program)
+typedef enum dtp_status place(const struct dtp_program *program, struct dtp_placement *out, struct dtp_faults *faults);
+
+static void expect_placed(const struct dtp_program *program, place *place_it)
 {
     struct dtp_placement placement;
     const struct dtp_buffer *buffers = dtp_program_buffers(program);
     size_t count = dtp_program_buffer_count(program);
-    if (dtp_program_place(program, &placement, NULL) != DTP_OK)
+    if (place_it(program, &placement, NULL) != DTP_OK)
         return; /* more than 2^63 bytes */
     expect(placement.arena_bytes >= placement.live_peak_bytes);
     for (size_t i = 0; i < count; i++)
@@ -83,7 +85,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     expect_round_trip(program);
     status = dtp_program_verify(program, &faults);
     expect((status == DTP_OK) == (faults.count == 0));
-    expect_placed(program);
+    expect_placed(program, dtp_program_place);
+    expect_placed(program, dtp_program_place_tight);
     expect_read(program);
     dtp_program_destroy(program);
     return 0;

@@ -112,6 +112,15 @@ static enum dtp_status place(struct subject *subject, struct dtp_faults *faults)
     return status;
 }
 
+static enum dtp_status place_tight(struct subject *subject, struct dtp_faults *faults)
+{
+    struct dtp_placement placement;
+    enum dtp_status status = dtp_program_place_tight(subject->program, &placement, faults);
+    assert_true((status == DTP_OK) == (placement.offset_bytes != NULL));
+    dtp_placement_release(&placement);
+    return status;
+}
+
 static enum dtp_status parse(struct subject *subject, struct dtp_faults *faults)
 {
     struct dtp_program *program;
@@ -159,6 +168,7 @@ static void test_a_hand_made_step(void **state)
     refuse_each(verify, &subject, 2);
     refuse_each(ask, &subject, 0);
     refuse_each(place, &subject, 6);
+    refuse_each(place_tight, &subject, 6);
     refuse_each(parse, &subject, 10);
     free(subject.text);
     dtp_program_destroy(subject.program);
