@@ -34,7 +34,8 @@ enum dtp_status dtp_context_scenario(const struct dtp_context *context, const st
 /* Both of them, then the job they make; calls `use` with it. */
 enum dtp_status dtp_context_with_job(const struct dtp_context *context,
                                      enum dtp_status (*use)(const struct dtp_context *context,
-                                                            const struct dtp_job *job));
+                                                            const struct dtp_job *job,
+                                                            const struct dtp_catalog *catalog));
 /* Of a line whose flags are faulty already: the faults of its values, files and names as well, all in one go. */
 void dtp_context_collect(const struct dtp_context *context);
 /* Writes the directory that holds the catalogues into `out`: $DTPLAN_DATA, <executable>/../share/dtplan, where

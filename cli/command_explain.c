@@ -25,8 +25,10 @@ static enum dtp_status explain(const struct dtp_context *context, const struct d
     return status;
 }
 
-static enum dtp_status list_program(const struct dtp_context *context, const struct dtp_job *job)
+static enum dtp_status list_program(const struct dtp_context *context, const struct dtp_job *job,
+                                    const struct dtp_catalog *catalog)
 {
+    (void)catalog;
     struct dtp_simulation_options options = dtp_simulation_options_default();
     struct dtp_simulated simulated;
     enum dtp_status status = dtp_simulated_create(job, &options, &simulated, context->faults);
@@ -42,18 +44,5 @@ static enum dtp_status list_program(const struct dtp_context *context, const str
 
 enum dtp_status dtp_command_explain(const struct dtp_context *context)
 {
-    struct dtp_catalog catalog;
-    struct dtp_scenario *scenario = NULL;
-    struct dtp_job job;
-    enum dtp_status status = dtp_context_catalog(context, &catalog);
-    if (status != DTP_OK)
-        return status;
-    status = dtp_context_scenario(context, &catalog, &scenario);
-    if (status == DTP_OK)
-        status = dtp_scenario_resolve(scenario, &catalog, &job, context->faults);
-    if (status == DTP_OK)
-        status = context->arguments->program ? list_program(context, &job) : explain(context, &job, &catalog);
-    dtp_scenario_destroy(scenario);
-    dtp_catalog_destroy(&catalog);
-    return status;
+    return dtp_context_with_job(context, context->arguments->program ? list_program : explain);
 }

@@ -38,8 +38,7 @@ static enum dtp_status write_tables(const struct dtp_context *context, const str
     return status;
 }
 
-/* ---- charts -------------------------------------------------------------------------------------------------------
- */
+/* ---- charts ------------------------------------------------------------------------------------------------------ */
 
 static enum dtp_status draw_one(const struct dtp_context *context, const struct dtp_simulated *simulated,
                                 enum dtp_chart chart, const char *csv)
@@ -67,8 +66,10 @@ static enum dtp_status draw_charts(const struct dtp_context *context, const stru
     return status == DTP_OK ? draw_one(context, simulated, DTP_CHART_MEMORY, a->memory) : status;
 }
 
-static enum dtp_status simulate(const struct dtp_context *context, const struct dtp_job *job)
+static enum dtp_status simulate(const struct dtp_context *context, const struct dtp_job *job,
+                                const struct dtp_catalog *catalog)
 {
+    (void)catalog;
     struct dtp_simulation_options options = dtp_simulation_options_default();
     struct dtp_simulated simulated;
     enum dtp_status status = dtp_simulated_create(job, &options, &simulated, context->faults);

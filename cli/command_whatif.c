@@ -5,8 +5,10 @@
 
 #include <stdlib.h>
 
-static enum dtp_status whatif(const struct dtp_context *context, const struct dtp_job *job)
+static enum dtp_status whatif(const struct dtp_context *context, const struct dtp_job *job,
+                              const struct dtp_catalog *catalog)
 {
+    (void)catalog;
     struct dtp_whatif *found = malloc(sizeof *found);
     struct dtp_predictor predictor = dtp_predictor_closed();
     if (!found)

@@ -49,7 +49,8 @@ enum dtp_status dtp_context_scenario(const struct dtp_context *context, const st
 
 enum dtp_status dtp_context_with_job(const struct dtp_context *context,
                                      enum dtp_status (*use)(const struct dtp_context *context,
-                                                            const struct dtp_job *job))
+                                                            const struct dtp_job *job,
+                                                            const struct dtp_catalog *catalog))
 {
     struct dtp_catalog catalog;
     struct dtp_scenario *scenario = NULL;
@@ -61,7 +62,7 @@ enum dtp_status dtp_context_with_job(const struct dtp_context *context,
     if (status == DTP_OK)
         status = dtp_scenario_resolve(scenario, &catalog, &job, context->faults);
     if (status == DTP_OK)
-        status = use(context, &job);
+        status = use(context, &job, &catalog);
     dtp_scenario_destroy(scenario);
     dtp_catalog_destroy(&catalog);
     return status;

@@ -50,9 +50,13 @@ static void make_printable(char *text)
 }
 
 /* `key` NULL: no key before the words. */
-static void record(struct dtp_faults *faults, const char *file, size_t line, const char *key, const char *format,
-                   va_list arguments)
+static void record(struct dtp_faults *faults, enum dtp_status status, const char *file, size_t line, const char *key,
+                   const char *format, va_list arguments)
 {
+    if (!faults)
+        return;
+    if (status > faults->status)
+        faults->status = status;
     if (faults->count++ >= DTP_FAULTS_KEPT)
         return;
     char *text = faults->text[faults->count - 1];
@@ -75,13 +79,9 @@ static void record(struct dtp_faults *faults, const char *file, size_t line, con
 enum dtp_status dtp_fault(struct dtp_faults *faults, enum dtp_status status, const char *file, size_t line,
                           const char *format, ...)
 {
-    if (!faults)
-        return status;
-    if (status > faults->status)
-        faults->status = status;
     va_list arguments;
     va_start(arguments, format);
-    record(faults, file, line, NULL, format, arguments);
+    record(faults, status, file, line, NULL, format, arguments);
     va_end(arguments);
     return status;
 }
@@ -89,13 +89,9 @@ enum dtp_status dtp_fault(struct dtp_faults *faults, enum dtp_status status, con
 enum dtp_status dtp_fault_about(struct dtp_faults *faults, enum dtp_status status, const char *file, size_t line,
                                 const char *key, const char *format, ...)
 {
-    if (!faults)
-        return status;
-    if (status > faults->status)
-        faults->status = status;
     va_list arguments;
     va_start(arguments, format);
-    record(faults, file, line, key, format, arguments);
+    record(faults, status, file, line, key, format, arguments);
     va_end(arguments);
     return status;
 }

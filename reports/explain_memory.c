@@ -29,7 +29,9 @@ static void explain_part(const struct dtp_memory_part *part, const char *owner, 
     double bytes = (double)times * (double)part->bytes;
     snprintf(name, sizeof name, "%s%s%s", owner, *owner ? ": " : "", words->words);
     snprintf(rule, sizeof rule, "%s", times > 1 ? "GPUs" : "");
-    snprintf(numbers, sizeof numbers, times > 1 ? "%llu" : "", ULL(times));
+    *numbers = 0;
+    if (times > 1)
+        snprintf(numbers, sizeof numbers, "%llu", ULL(times));
     for (int i = 0; i < DTP_MEMORY_FACTORS; i++) {
         if (!*words->factors[i])
             continue;

@@ -13,26 +13,10 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "shipped_catalog.h"
+
 #define FIXTURE TEST_SOURCE_DIR "/tests/data/runs.csv"
 #define WRITTEN TEST_BINARY_DIR "/test_backtest_runs.csv"
-
-#define assert_close(actual, expected, most_apart) assert_true(fabs((actual) - (expected)) <= (most_apart))
-
-static struct dtp_catalog catalog;
-
-static int load_catalog(void **state)
-{
-    (void)state;
-    struct dtp_faults faults = {0};
-    return dtp_catalog_load(TEST_SOURCE_DIR "/scenarios", &catalog, &faults) == DTP_OK ? 0 : -1;
-}
-
-static int drop_catalog(void **state)
-{
-    (void)state;
-    dtp_catalog_destroy(&catalog);
-    return 0;
-}
 
 /* ---- the fixture, changed --------------------------------------------------------------------------------------- */
 

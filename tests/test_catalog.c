@@ -367,8 +367,8 @@ static void test_all_faults_of_a_gpu_file(void **state)
         "u.csv:7: kind is 'guess'; datasheet, measured or assumed is meant",
         "u.csv:7: source has 0 bytes; 1 to 199 are meant",
         "u.csv:8: link of h100-sxm is 'infiniband'; nvlink, xgmi, pcie or none is meant",
-        "u.csv:9: architecture of h100-sxm is 'vaporware'; volta, ampere, ada, hopper, blackwell, cdna2 or cdna3 is "
-        "meant",
+        ("u.csv:9: architecture of h100-sxm is 'vaporware'; volta, ampere, ada, hopper, blackwell, cdna2 or cdna3 is "
+         "meant"),
         "u.csv:10: gpu_key is 'a b;c'; letters, digits, '.', '-', '_' and '+' are meant",
         "u.csv:11: byte 2 of value is a control character or not UTF-8",
         "u.csv:12: 'dgx-h100' is already the key of a machine",

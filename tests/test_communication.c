@@ -7,32 +7,7 @@
 
 #include <cmocka.h>
 
-#define PARAMETERS UINT64_C(6738415616) /* LLaMA-7B; every dimension divides by 8 */
-#define LAYERS 32
-
-static struct dtp_transformer llama_7b(void)
-{
-    struct dtp_transformer t = dtp_transformer_default();
-    t.layers = LAYERS;
-    t.hidden = 4096;
-    t.heads = t.kv_heads = 32;
-    t.head_dim = 128;
-    t.ffn = 11008;
-    t.vocab = 32000;
-    assert_int_equal(dtp_transformer_count(&t).total, PARAMETERS);
-    return t;
-}
-
-static struct dtp_plan plan_of(enum dtp_runtime runtime, enum dtp_strategy strategy, const char *precision)
-{
-    struct dtp_plan plan = dtp_plan_default();
-    plan.runtime = runtime;
-    plan.strategy = strategy;
-    plan.reshard_after_forward = strategy != DTP_SHARD_GRAD_OP;
-    assert_true(dtp_precision_recipe(precision, &plan.precision));
-    dtp_precision_for_runtime(&plan.precision, runtime);
-    return plan;
-}
+#include "llama_7b.h"
 
 static struct dtp_communication count(const struct dtp_plan *plan, uint32_t gpus, uint32_t gpus_per_node)
 {

@@ -8,15 +8,9 @@
 #include <cmocka.h>
 
 #include "random_plans.h"
+#include "llama_7b.h"
 
 /* LLaMA 7B. */
-static struct dtp_transformer llama_7b(void)
-{
-    struct dtp_transformer t = dtp_transformer_default();
-    t.layers = 32, t.hidden = 4096, t.heads = t.kv_heads = 32, t.head_dim = 128, t.ffn = 11008, t.vocab = 32000;
-    return t;
-}
-
 static struct dtp_program *lower(const struct dtp_transformer *t, const struct dtp_cluster *cluster, struct dtp_plan *plan)
 {
     static struct dtp_faults faults;

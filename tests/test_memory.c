@@ -9,42 +9,14 @@
 
 #include <cmocka.h>
 
-#define PARAMETERS UINT64_C(6738415616) /* psi; divides by 8 tensor by tensor */
-#define LAYER UINT64_C(202383360)       /* P: 4*4096^2 + 3*4096*11008 + 2*4096 */
-#define ROOT UINT64_C(262148096)        /* R: 2*32000*4096 + 4096 */
-#define HEAD UINT64_C(131072000)        /* 32000*4096 */
-#define DOWN UINT64_C(45088768)         /* 11008*4096 */
+#include "llama_7b.h"
+
 #define TOKENS UINT64_C(2048)
-#define VOCAB UINT64_C(32000)
 
 static const struct dtp_cluster eight_gpus = {
     .gpus = 8, .gpus_per_node = 8, .nodes = 1, .gpu = {.memory_bytes = 80000000000, .architecture = DTP_GPU_HOPPER}};
 static const struct dtp_cluster one_gpu = {
     .gpus = 1, .gpus_per_node = 1, .nodes = 1, .gpu = {.memory_bytes = 80000000000, .architecture = DTP_GPU_HOPPER}};
-
-static struct dtp_transformer llama_7b(void)
-{
-    struct dtp_transformer t = dtp_transformer_default();
-    t.layers = 32;
-    t.hidden = 4096;
-    t.heads = t.kv_heads = 32;
-    t.head_dim = 128;
-    t.ffn = 11008;
-    t.vocab = VOCAB;
-    assert_int_equal(dtp_transformer_count(&t).total, PARAMETERS);
-    return t;
-}
-
-static struct dtp_plan plan_of(enum dtp_runtime runtime, enum dtp_strategy strategy, const char *precision)
-{
-    struct dtp_plan plan = dtp_plan_default();
-    plan.runtime = runtime;
-    plan.strategy = strategy;
-    plan.reshard_after_forward = strategy != DTP_SHARD_GRAD_OP;
-    assert_true(dtp_precision_recipe(precision, &plan.precision));
-    dtp_precision_for_runtime(&plan.precision, runtime);
-    return plan;
-}
 
 static struct dtp_memory predict(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {

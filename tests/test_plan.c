@@ -7,19 +7,9 @@
 #include <string.h>
 #include <cmocka.h>
 
-/* ---- a model, clusters, helpers -------------------------------------------------------------------------------- */
+#include "llama_7b.h"
 
-static struct dtp_transformer llama_7b(void)
-{
-    struct dtp_transformer t = dtp_transformer_default();
-    t.layers = 32;
-    t.hidden = 4096;
-    t.heads = t.kv_heads = 32;
-    t.head_dim = 128;
-    t.ffn = 11008;
-    t.vocab = 32000;
-    return t;
-}
+/* ---- a model, clusters, helpers -------------------------------------------------------------------------------- */
 
 static struct dtp_cluster cluster(uint32_t gpus, uint32_t gpus_per_node)
 {

@@ -8,23 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#define assert_close(actual, expected, most_apart) assert_true(fabs((actual) - (expected)) <= (most_apart))
-
-static struct dtp_catalog catalog;
-
-static int load_catalog(void **state)
-{
-    (void)state;
-    struct dtp_faults faults = {0};
-    return dtp_catalog_load(TEST_SOURCE_DIR "/scenarios", &catalog, &faults) == DTP_OK ? 0 : -1;
-}
-
-static int drop_catalog(void **state)
-{
-    (void)state;
-    dtp_catalog_destroy(&catalog);
-    return 0;
-}
+#include "shipped_catalog.h"
 
 /* Llama-2-7B under torchtitan on one node. */
 static struct dtp_run plain_run(void)

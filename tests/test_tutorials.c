@@ -12,17 +12,7 @@
 #include <cmocka.h>
 
 #include "hardware.h"
-
-#define PARAMETERS UINT64_C(6738415616)
-
-static struct dtp_transformer llama_7b(void)
-{
-    struct dtp_transformer t = dtp_transformer_default();
-    t.layers = 32, t.hidden = 4096, t.ffn = 11008, t.vocab = 32000;
-    t.heads = t.kv_heads = 32, t.head_dim = 128;
-    assert_int_equal(dtp_transformer_count(&t).total, PARAMETERS);
-    return t;
-}
+#include "llama_7b.h"
 
 static struct dtp_prediction predict(enum dtp_runtime runtime, enum dtp_strategy strategy, const char *precision,
                                      uint32_t gpus)
