@@ -19,7 +19,7 @@ static int begin(void **state)
     (void)state;
     catalog = fixture_catalog();
     memset(&faults, 0, sizeof faults);
-    return dtp_scenario_create(&scenario, &faults);
+    return dtp_scenario_create(&scenario, &faults) == DTP_OK ? 0 : -1;
 }
 
 static int end(void **state)
