@@ -126,16 +126,20 @@ static uint64_t mlp_saved(const struct shape *s)
     return 0;
 }
 
-/* A layer that keeps everything:
- *   x [e h] | norm | q,k,v, core | x2 = x + attention [e h] | norm | MLP
- * A compiler keeps the attention matmul's result [c h] instead of x2 and adds again; under DDP it cannot, because
- * DDPOptimizer cuts the layer before the down matmul (its fp32 gradient fills the first bucket) and x2 crosses the cut
- * to the last addition. */
-static uint64_t layer_all(const struct shape *s)
+/* A compiler keeps the attention matmul's result [c h] instead of x2 = x + attention [e h] and adds again; under DDP it
+ * cannot, because DDPOptimizer cuts the layer before the down matmul (its fp32 gradient fills the first bucket) and x2
+ * crosses the cut to the last addition. */
+static uint64_t middle(const struct shape *s)
 {
     bool added_again = s->compiled && !s->executor && !s->cut;
-    uint64_t middle = added_again ? s->c * s->h : s->e * s->h;
-    return s->e * s->h + middle + 2 * norm_saved(s) + attention_saved(s) + mlp_saved(s);
+    return added_again ? s->c * s->h : s->e * s->h;
+}
+
+/* A layer that keeps everything:
+ *   x [e h] | norm | q,k,v, core | x2 | norm | MLP */
+static uint64_t layer_all(const struct shape *s)
+{
+    return s->e * s->h + middle(s) + 2 * norm_saved(s) + attention_saved(s) + mlp_saved(s);
 }
 
 /* torchtitan's selective checkpointing: the input, the attention core's results, and every second matmul result,
@@ -189,15 +193,39 @@ static uint64_t checkpoint_every(const struct shape *s)
     return 1;
 }
 
-/* Worst instant of a layer's backward lies in its MLP, before anything large is freed. SwiGLU: the product's operand
- * is freed as its gradient appears, then the gradients of silu(gate) and up stand beside all that was saved: 2f.
- * GELU: the gradient of its input beside its result's, whose saved value is gone: f. ReLU reads its saved result, so
- * two gradients: 2f. Math attention: gradients of probabilities and scores. */
+/* Gradients in the MLP above everything saved. The product goes when its gradient has appeared; SwiGLU then has those of
+ * silu(gate) and up, or of gate and up at once; GELU that of its input, which a compiler writes over the first; ReLU
+ * still reads its result. */
+static uint64_t mlp_backward(const struct shape *s)
+{
+    uint64_t f = s->c * s->f, product = s->input * s->f;
+    switch (s->t->activation) {
+    case DTP_SWIGLU: return 3 * f - product;
+    case DTP_GELU: return (s->compiled ? 1 : 2) * f - product;
+    case DTP_RELU: return (s->compiled ? 1 : 2) * f;
+    }
+    return 0;
+}
+
+/* The same in the attention core, when the MLP's tensors, its norm's, the residual sum and the output matmul's own copy of
+ * its input have gone: gradients of the result and of q, k, v, and dq summed in fp32, or those of probabilities and
+ * scores. */
+static uint64_t core_backward(const struct shape *s)
+{
+    bool math = s->plan->attention == DTP_ATTENTION_MATH;
+    uint64_t sums = math ? 2 * dtp_plan_score_bytes(s->plan) * s->t->heads * s->plan->sequence : 4 * s->d_q;
+    uint64_t made = 2 * s->c * (s->d_q + s->d_kv) + sums;
+    bool rotated = s->t->position == DTP_POSITION_ROPE && !s->executor;
+    bool copied = rotated && s->plan->rope_fp32 && s->plan->runtime == DTP_RUNTIME_TORCH;
+    uint64_t copy = s->input < s->c ? s->input * s->d_q : copied ? s->c * s->d_q : 0;
+    uint64_t gone = mlp_saved(s) + norm_saved(s) + middle(s) + copy;
+    return made > gone ? made - gone : 0;
+}
+
+/* Worst instant of a layer's backward: mostly in its MLP, before anything large is freed. */
 static uint64_t layer_backward(const struct shape *s)
 {
-    uint64_t mlp = s->c * s->f * (s->t->activation == DTP_GELU ? 1 : 2);
-    bool math = s->plan->attention == DTP_ATTENTION_MATH;
-    uint64_t core = math ? 2 * dtp_plan_score_bytes(s->plan) * s->t->heads * s->plan->sequence : 0;
+    uint64_t mlp = mlp_backward(s), core = core_backward(s);
     return mlp > core ? mlp : core;
 }
 
