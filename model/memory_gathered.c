@@ -277,12 +277,19 @@ static void fsdp_head(struct dtp_memory_job *job)
     dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &instant);
 }
 
-/* Worst instant in the backward of unit `unit` when `finished` of its layers have gone through. */
-static void fsdp_unit(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit, uint64_t finished)
+/* Between the first and the last of at least three micro-steps whole gradients stand for all layers, and none is reduced. */
+static bool has_quiet_micro_steps(const struct dtp_memory_job *job)
+{
+    return accumulates_whole(job) && job->plan->accumulate > 2;
+}
+
+/* Worst instant in the backward of unit `unit` when `finished` of its layers have gone through, in a micro-step that
+ * reduces or not. */
+static void fsdp_unit_in(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit, uint64_t finished, bool reduces)
 {
     const struct dtp_units *u = &job->units;
     uint64_t end = layers_before(job, unit) + layers_in(job, unit);
-    struct dtp_instant instant = in_backward(job, layers_above(job, unit));
+    struct dtp_instant instant = reduces ? in_backward(job, layers_above(job, unit)) : before_backward(job);
     dtp_add_layer_backward(job, &instant, end - 1 - finished);
     add_root(job, &instant, &weights);
     add_layers(job, &instant, &weights, keeps_weights(job) ? end : layers_in(job, unit));
@@ -292,9 +299,16 @@ static void fsdp_unit(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t
     add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, u->embedding);
     add_made(job, &instant, DTP_TERM_LAYER_GRADIENTS, finished, u->layer);
     add_made(job, &instant, DTP_TERM_DOWN_GRADIENT, 1, u->down);
-    if (unit + 1 < u->count && !job->plan->fsdp1) /* FSDP1 frees it in the order of its host */
+    if (reduces && unit + 1 < u->count && !job->plan->fsdp1) /* FSDP1 frees it in the order of its host */
         add_reduce_input(job, &instant, layers_in(job, unit + 1));
     dtp_memory_consider(job, phase, &instant);
+}
+
+static void fsdp_unit(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit, uint64_t finished)
+{
+    fsdp_unit_in(job, phase, unit, finished, true);
+    if (has_quiet_micro_steps(job))
+        fsdp_unit_in(job, phase, unit, finished, false);
 }
 
 /* Unit `unit` is reduced: its gradients in c and, beside them, the reduce-scatter input. FSDP1 concatenates its views'
@@ -308,9 +322,9 @@ static void fsdp_reduce(struct dtp_memory_job *job, enum dtp_phase phase, uint64
     dtp_add_saved(job, &instant, layers_before(job, unit));
     add_root(job, &instant, &weights);
     if (keeps_weights(job))
-        add_layers(job, &instant, &weights, layers_before(job, unit));
+        add_layers(job, &instant, &weights, layers_before(job, unit) + (job->plan->fsdp1 ? layers : 0));
     else if (!copies_out(job))
-        add_layers(job, &instant, &weights, (unit ? 2 : 1) * u->layers_per_unit);
+        add_layers(job, &instant, &weights, layers + (unit && job->plan->prefetch ? u->layers_per_unit : 0));
     else if (unit && job->plan->prefetch)
         add_layers(job, &instant, &flat, u->layers_per_unit);
     gather_elsewhere(job, &instant);
@@ -331,7 +345,7 @@ static void fsdp_root(struct dtp_memory_job *job)
 {
     const struct dtp_units *u = &job->units;
     struct dtp_instant instant = in_backward(job, u->count ? job->transformer->layers : 0);
-    struct dtp_instant reducing = instant;
+    struct dtp_instant reducing = job->plan->fsdp1 && has_quiet_micro_steps(job) ? before_backward(job) : instant;
     add_root(job, &instant, &weights);
     if (u->count) {
         add_made(job, &instant, DTP_TERM_HEAD_EMBEDDING_GRADIENTS, 2, u->embedding);

@@ -1,6 +1,12 @@
 /* The step program against the closed form, which never sees it, over random plans: matmul and attention FLOPs, bytes
  * sent and number of operations of every collective, bytes copied to and from the host equal exactly; the peak of live
- * bytes within 0.5 % but for named cases. */
+ * bytes within 0.5 % in most. What is left is named; the closed form weighs a handful of instants, the program all:
+ *   - late steps of a layer's backward, where more weight gradients stand than activations have gone: small micro-batches
+ *     of checkpointed layers
+ *   - forward of a checkpointed layer as the peak, its own tensors still standing: long sequences, loss in chunks
+ *   - a head gradient under autocast in both dtypes while it is cast
+ *   - units of several layers, and the whole model as one: instants between their first and last layer
+ *   - reads of the flat buffers of the last unit, which may have fewer layers than the others */
 #include "lower.h"
 #include "placement.h"
 #include "verify.h"
@@ -127,7 +133,7 @@ static void test_random_plans(void **state)
     }
     print_message("%d plans: peaks within 0.1 %% in %.1f %%, within 0.5 %% in %.1f %%, worst %.2f %%\n", JOBS,
                   100.0 * close / JOBS, 100.0 * within / JOBS, worst);
-    assert_true(within > JOBS * 88 / 100);
+    assert_true(within > JOBS * 95 / 100);
 }
 
 int main(void)
