@@ -457,7 +457,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     parts->device_s = out->compute_s;
     add_launch_bound(out);
     add_offload(&c, communication, &window, out);
-    parts->slowest_rank = dtp_slowest_rank_factor(cluster->gpus);
+    parts->slowest_rank = dtp_slowest_rank_factor(cluster->gpus, dtp_calibration.rank_speed_deviation);
     parts->optimizer_bytes = out->optimizer_s * c.streaming_bytes_per_s;
     parts->optimizer_bytes_per_s = c.streaming_bytes_per_s;
     double device_s = (out->compute_s + out->optimizer_s) * parts->slowest_rank;

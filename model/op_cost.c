@@ -107,9 +107,9 @@ double dtp_kernel_gap_s(const struct dtp_plan *plan)
 
 /* Speeds of n GPUs scatter normally: the expected maximum of n standard normals by Blom's approximation, times the
  * deviation. */
-double dtp_slowest_rank_factor(double ranks)
+double dtp_slowest_rank_factor(double ranks, double deviation)
 {
     if (ranks < 2)
         return 1;
-    return 1 + dtp_calibration.rank_speed_deviation * gsl_cdf_ugaussian_Pinv((ranks - 0.375) / (ranks + 0.25));
+    return 1 + deviation * gsl_cdf_ugaussian_Pinv((ranks - 0.375) / (ranks + 0.25));
 }

@@ -31,7 +31,8 @@ double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double oth
 double dtp_kernel_launch_s(const struct dtp_plan *plan);
 double dtp_kernel_gap_s(const struct dtp_plan *plan);
 
-/* Factor >= 1 on device time because every collective waits for the slowest of `ranks` GPUs. */
-double dtp_slowest_rank_factor(double ranks);
+/* Factor >= 1 on device time because every collective waits for the slowest of `ranks` GPUs whose speeds have this
+ * relative standard deviation. */
+double dtp_slowest_rank_factor(double ranks, double deviation);
 
 #endif

@@ -96,7 +96,7 @@ enum dtp_status dtp_noise_step_quantiles(const struct dtp_program *program, cons
     struct curve curve;
     struct dtp_simulation_options at = *options;
     if (!(deviation > 0))
-        deviation = dtp_calibration.rank_speed_deviation;
+        deviation = dtp_calibration.simulated_rank_deviation;
     at.replay_allocator = false;
     for (int i = 0; i < FACTORS; i++) {
         struct dtp_timeline timeline;

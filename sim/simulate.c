@@ -1,5 +1,6 @@
 #include "simulate.h"
 
+#include "calibration.h"
 #include "caching_allocator.h"
 #include "engine.h"
 #include "noise.h"
@@ -139,8 +140,8 @@ enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp
 {
     struct simulation s = {.program = program, .ops = dtp_program_ops(program), .options = options,
                            .gpu = &cluster->gpu, .count = dtp_program_op_count(program)};
-    *out = (struct dtp_timeline){.compute_factor = options->compute_factor > 0 ? options->compute_factor
-                                                                              : dtp_slowest_rank_factor(cluster->gpus)};
+    double slowest = dtp_slowest_rank_factor(cluster->gpus, dtp_calibration.simulated_rank_deviation);
+    *out = (struct dtp_timeline){.compute_factor = options->compute_factor > 0 ? options->compute_factor : slowest};
     enum dtp_status status = dtp_op_rates_prepare(program, transformer, cluster, plan, &s.rates, faults);
     if (status != DTP_OK)
         return status;
