@@ -25,6 +25,7 @@ enum option {
     OPTION_TIMELINE,
     OPTION_MEMORY,
     OPTION_CHARTS,
+    OPTION_FIDELITY,
     OPTION_HELP,
     OPTION_VERSION,
     OPTION_COUNT
@@ -48,6 +49,8 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE), "write when each operation runs, a row an operation"},
     [OPTION_MEMORY] = {"--memory", "FILE.csv", ON(SIMULATE), "write device memory over time, a column an owner"},
     [OPTION_CHARTS] = {"--charts", NULL, ON(SIMULATE), "have gnuplot draw what --timeline and --memory write"},
+    [OPTION_FIDELITY] = {"--fidelity", "closed|simulated", ON(PLAN) | ON(WHATIF),
+                         "predict by formulas, or by simulating the step program; default closed"},
     [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
     [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},
 };
@@ -197,6 +200,13 @@ static void set_goal(struct dtp_arguments *a, enum dtp_solve_goal goal, const ch
     a->goal = goal;
 }
 
+static void set_fidelity(struct dtp_arguments *a, const char *value, struct dtp_faults *faults)
+{
+    a->simulated = strcmp(value, "simulated") == 0;
+    if (!a->simulated && strcmp(value, "closed") != 0)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--fidelity: '%s' is neither closed nor simulated", value);
+}
+
 static void take_option(struct dtp_arguments *a, enum option option, int argc, char **argv, int *at,
                         struct dtp_faults *faults)
 {
@@ -220,6 +230,7 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_TRACE: a->trace = value; break;
     case OPTION_TIMELINE: a->timeline = value; break;
     case OPTION_MEMORY: a->memory = value; break;
+    case OPTION_FIDELITY: set_fidelity(a, value, faults); break;
     case OPTION_CHARTS: a->charts = true; break;
     case OPTION_HELP: a->help = true; break;
     case OPTION_VERSION: a->version = true; break;
@@ -301,6 +312,9 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
             take_flag(out, argc, argv, &at, faults);
         else
             out->words[out->word_count++] = argv[at];
+    if (out->simulated && out->solves)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                  "--fidelity simulated: solving goes by the closed form; solve first, then simulate the answer");
     if (out->json && out->csv)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--json and --csv: choose one of them");
     return faults->count > before ? faults->status : DTP_OK;

@@ -38,9 +38,10 @@ struct dtp_arguments {
     enum dtp_command command;
     bool command_named; /* false: plan by default */
     bool help, version, json, csv;
-    bool program; /* explain --program */
-    bool charts;  /* simulate --charts */
-    bool solves;  /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */
+    bool program;   /* explain --program */
+    bool simulated; /* --fidelity simulated */
+    bool charts;    /* simulate --charts */
+    bool solves;    /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */
     enum dtp_solve_goal goal;
     const char *output;                    /* -o FILE, or NULL */
     const char *only;                      /* --only PREFIX, or NULL */

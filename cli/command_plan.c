@@ -2,6 +2,7 @@
 #include "command.h"
 
 #include "report.h"
+#include "simulated.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,10 +23,19 @@ static enum dtp_status fill_report(const struct dtp_context *context, const stru
         out->job = out->solution.variant.job;
         out->prediction = out->solution.variant.prediction;
     }
-    dtp_scaling_of(&out->job, &out->prediction, &out->scaling);
+    struct dtp_prediction closed = out->prediction;
+    if (a->simulated) {
+        struct dtp_predictor simulated = dtp_predictor_simulated();
+        enum dtp_status status = simulated.predict(simulated.context, &out->job, &out->prediction, context->faults);
+        if (status != DTP_OK)
+            return status;
+    }
+    out->simulated = a->simulated;
+    out->closed_step_s = closed.time.step_s;
+    dtp_scaling_of(&out->job, &closed, &out->scaling); /* of ratios, which must not mix two kinds of prediction */
     dtp_money_of(&out->job, &out->prediction.throughput, dtp_catalog_price(catalog, out->job.cluster.gpu.key),
                  &out->money);
-    dtp_advise(&out->job, &out->prediction, &out->advice);
+    dtp_advise(&out->job, &closed, &out->advice);
     return DTP_OK;
 }
 

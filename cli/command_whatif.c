@@ -1,6 +1,7 @@
 /* dtplan whatif: every single change of a plan, ranked, with the reason of what it does. */
 #include "command.h"
 
+#include "simulated.h"
 #include "whatif_report.h"
 
 #include <stdlib.h>
@@ -10,7 +11,7 @@ static enum dtp_status whatif(const struct dtp_context *context, const struct dt
 {
     (void)catalog;
     struct dtp_whatif *found = malloc(sizeof *found);
-    struct dtp_predictor predictor = dtp_predictor_closed();
+    struct dtp_predictor predictor = context->arguments->simulated ? dtp_predictor_simulated() : dtp_predictor_closed();
     if (!found)
         return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     enum dtp_status status = dtp_whatif(job, &predictor, found, context->faults);

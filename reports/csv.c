@@ -80,7 +80,8 @@ static void write_price(FILE *file, const struct dtp_money *money, double usd)
     X("scaling_efficiency_fraction", write_real(f, r->scaling.efficiency))                                             \
     X("scaling_reference_gpus_count", write_whole(f, r->scaling.reference_gpus))                                       \
     X("job_usd_per_hour", write_price(f, &r->money, r->money.job_hour_usd[DTP_PRICE_TYPICAL]))                         \
-    X("usd_per_billion_tokens", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_TYPICAL]))
+    X("usd_per_billion_tokens", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_TYPICAL])) \
+    X("fidelity", write_text(f, r->simulated ? "simulated" : "closed"))
 
 static void write_row(const struct dtp_comparison_row *row, FILE *f)
 {

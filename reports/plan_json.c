@@ -259,6 +259,7 @@ static json_t *report_object(const struct dtp_report *report)
 {
     json_t *object = json_object();
     json_object_set_new(object, "schema", json_string("dtplan.plan/1"));
+    json_object_set_new(object, "fidelity", json_string(report->simulated ? "simulated" : "closed"));
     json_object_set_new(object, "model", model_object(&report->job));
     json_object_set_new(object, "cluster", cluster_object(&report->job.cluster));
     json_object_set_new(object, "plan", plan_object(&report->job));

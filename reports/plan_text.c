@@ -236,8 +236,11 @@ static void print_time(const struct dtp_report *report, const struct dtp_page *p
     const struct dtp_time *t = &report->prediction.time;
     struct dtp_unit unit = dtp_unit_time(t->step_s);
     int digits = unit.divisor < 1 ? 1 : 3;
-    char words[128];
-    dtp_page_heading(page, "STEP TIME", "of one optimizer step");
+    char words[128] = "of one optimizer step";
+    if (report->simulated)
+        snprintf(words, sizeof words, "of one optimizer step, simulated; the closed form says %.*f %s", digits,
+                 report->closed_step_s / unit.divisor, unit.name);
+    dtp_page_heading(page, "STEP TIME", words);
     print_seconds(page, "forward and backward", t->compute_s, t->step_s, unit, "");
     print_compute_words(t, page, unit);
     if (t->optimizer_s > 0) /* on the host it is part of the offload */

@@ -15,6 +15,8 @@
 struct dtp_report {
     struct dtp_job job;
     struct dtp_prediction prediction;
+    bool simulated;       /* the prediction is a simulation's; scaling and advice are the closed form's */
+    double closed_step_s; /* what the closed form says; with `simulated` */
     struct dtp_scaling scaling;
     struct dtp_money money;
     struct dtp_advice advice;     /* kind DTP_ADVICE_NONE where none was asked for */

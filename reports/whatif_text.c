@@ -73,9 +73,14 @@ static void print_unanswered(const struct dtp_whatif *w, const struct dtp_page *
 void dtp_whatif_text(const struct dtp_whatif *w, const struct dtp_page *page)
 {
     dtp_report_head(&w->base.job, DTP_HEAD_PLAN, page);
-    dtp_page_heading(page, "WHAT IF", "one change at a time: those that fit first, by tokens/s");
+    char words[96];
+    snprintf(words, sizeof words, "one change at a time: those that fit first, by tokens/s; fidelity: %s",
+             w->predictor);
+    dtp_page_heading(page, "WHAT IF", words);
     print_base(w, page);
     for (size_t i = 0; i < w->count; i++)
         print_row(w, &w->rows[i], page);
     print_unanswered(w, page);
+    if (w->refused_count)
+        fprintf(page->file, "\n  %zu changes are refused: --json and --csv say why\n", w->refused_count);
 }

@@ -1,75 +1,144 @@
 #include "simulated.h"
 
 #include "lower.h"
+#include "memory_curve.h"
 #include "op_time.h"
 
+#include <math.h>
 #include <string.h>
 
-/* The phase in which an operation is issued: that of the last mark before it. */
-static enum dtp_phase phase_of(const struct dtp_program *program, uint32_t op)
+/* ---- memory ---------------------------------------------------------------------------------------------------------
+ */
+
+static enum dtp_phase phase_of_mark(const char *mark, enum dtp_phase before)
 {
     static const struct {
         const char *mark;
         enum dtp_phase phase;
-    } marks[] = {{"loss", DTP_PHASE_LOSS}, {"backward", DTP_PHASE_EARLY_BACKWARD}, {"step", DTP_PHASE_STEP}};
-    const struct dtp_op *ops = dtp_program_ops(program);
-    for (uint32_t i = op + 1; i-- > 0;)
-        if (ops[i].kind == DTP_OP_MARK)
-            for (size_t k = 0; k < sizeof marks / sizeof *marks; k++)
-                if (strcmp(ops[i].name, marks[k].mark) == 0)
-                    return marks[k].phase;
-    return DTP_PHASE_FORWARD_END;
+    } marks[] = {{"forward", DTP_PHASE_FORWARD_END},
+                 {"loss", DTP_PHASE_LOSS},
+                 {"backward", DTP_PHASE_EARLY_BACKWARD},
+                 {"step", DTP_PHASE_STEP}};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (strcmp(mark, marks[i].mark) == 0)
+            return marks[i].phase;
+    return before;
 }
 
-static void fill_memory(const struct dtp_simulated *s, struct dtp_memory *m)
+/* Keeps the largest of each phase. The second half of the layers' backward is the late one. */
+static void take_phases(const struct dtp_simulated *s, const struct dtp_memory_point *points, size_t count,
+                        struct dtp_memory *m)
 {
-    enum dtp_phase phase =
-        dtp_program_op_count(s->program) ? phase_of(s->program, s->placement.live_peak_op) : DTP_PHASE_FORWARD_END;
-    m->peak_phase = phase;
-    memcpy(m->phase_bytes[phase], s->placement.live_peak_owner_bytes, sizeof m->phase_bytes[phase]);
-    m->phase_total_bytes[phase] = s->placement.live_peak_bytes;
+    const struct dtp_op *ops = dtp_program_ops(s->program);
+    enum dtp_phase marked = DTP_PHASE_FORWARD_END;
+    uint32_t seen = 0;
+    uint64_t half = s->job.transformer.layers / 2;
+    for (size_t i = 0; i < count; i++) {
+        for (; seen <= points[i].op && seen < s->timeline.op_count; seen++) {
+            if (ops[seen].kind == DTP_OP_MARK)
+                marked = phase_of_mark(ops[seen].name, marked);
+            else if (marked == DTP_PHASE_EARLY_BACKWARD && ops[seen].layer < half)
+                marked = DTP_PHASE_LATE_BACKWARD;
+        }
+        if (points[i].total_bytes <= m->phase_total_bytes[marked])
+            continue;
+        m->phase_total_bytes[marked] = points[i].total_bytes;
+        memcpy(m->phase_bytes[marked], points[i].bytes, sizeof m->phase_bytes[marked]);
+    }
+}
+
+static uint64_t most_of(const struct dtp_memory_point *points, size_t count, enum dtp_owner owner)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < count; i++)
+        most = points[i].bytes[owner] > most ? points[i].bytes[owner] : most;
+    return most;
+}
+
+static void fill_memory(const struct dtp_simulated *s, const struct dtp_memory_point *points, size_t count,
+                        struct dtp_memory *m)
+{
+    memset(m->phase_bytes, 0, sizeof m->phase_bytes);
+    memset(m->phase_total_bytes, 0, sizeof m->phase_total_bytes);
+    take_phases(s, points, count, m);
+    for (int phase = 0; phase < DTP_PHASE_COUNT; phase++)
+        if (phase == 0 || m->phase_total_bytes[phase] > m->phase_total_bytes[m->peak_phase])
+            m->peak_phase = (enum dtp_phase)phase;
+    m->params_bytes = most_of(points, count, DTP_OWNER_PARAMS);
+    m->grads_bytes = most_of(points, count, DTP_OWNER_GRADS);
+    m->optimizer_bytes = most_of(points, count, DTP_OWNER_OPTIMIZER);
+    m->activations_bytes = most_of(points, count, DTP_OWNER_ACTIVATIONS);
     m->allocated_peak_bytes = s->timeline.allocated_peak_bytes;
+    const uint64_t *peak = m->phase_bytes[m->peak_phase];
+    m->temporary_bytes = m->allocated_peak_bytes - peak[DTP_OWNER_PARAMS] - peak[DTP_OWNER_GRADS] -
+                         peak[DTP_OWNER_OPTIMIZER] - peak[DTP_OWNER_ACTIVATIONS];
     m->reserved_peak_bytes = s->timeline.reserved_peak_bytes;
     m->device_peak_bytes = m->reserved_peak_bytes + m->context_bytes + m->nccl_bytes;
     m->verdict = dtp_memory_verdict(m);
 }
 
-/* Kernel time by what it is for, as it ran: beside collectives kernels take longer than alone. */
-static void fill_kernel_times(const struct dtp_simulated *s, struct dtp_time *t)
+static enum dtp_status add_memory(struct dtp_simulated *s, struct dtp_faults *faults)
+{
+    struct dtp_host_arena arena = {0};
+    const struct dtp_memory_point *points;
+    size_t count;
+    if (!dtp_memory_curve(s->program, &s->timeline, &arena, &points, &count))
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    fill_memory(s, points, count, &s->prediction.memory);
+    dtp_host_arena_release(&arena);
+    return DTP_OK;
+}
+
+/* ---- time -----------------------------------------------------------------------------------------------------------
+ */
+
+/* Time alone by what it is for. */
+static void fill_alone_times(const struct dtp_simulated *s, struct dtp_time *t)
 {
     const struct dtp_op *ops = dtp_program_ops(s->program);
     t->matmul_s = t->attention_s = t->memory_bound_s = t->loss_s = t->recompute_s = 0;
+    memset(t->collective_s, 0, sizeof t->collective_s);
     for (size_t i = 0; i < s->timeline.op_count; i++) {
-        double duration_s = s->timeline.span[i].end_s - s->timeline.span[i].start_s;
+        double alone_s = s->alone_s[i];
         enum dtp_op_class class = dtp_op_kind_class(ops[i].kind);
+        if (class == DTP_CLASS_COLLECTIVE)
+            t->collective_s[dtp_op_kind_collective(ops[i].kind)] += alone_s;
         if (ops[i].stream != DTP_STREAM_COMPUTE || !dtp_op_is_kernel(&ops[i]) || ops[i].kind == DTP_OP_OPTIMIZER)
             continue;
         if (ops[i].demand.recompute)
-            t->recompute_s += duration_s;
-        else if (class == DTP_CLASS_MATMUL)
-            t->matmul_s += duration_s;
+            t->recompute_s += alone_s;
+        if (class == DTP_CLASS_MATMUL)
+            t->matmul_s += alone_s;
+        else if (ops[i].demand.recompute)
+            continue;
         else if (class == DTP_CLASS_ATTENTION)
-            t->attention_s += duration_s;
+            t->attention_s += alone_s;
         else if (ops[i].kind == DTP_OP_LOSS || ops[i].kind == DTP_OP_LOSS_BACKWARD)
-            t->loss_s += duration_s;
+            t->loss_s += alone_s;
         else
-            t->memory_bound_s += duration_s;
+            t->memory_bound_s += alone_s;
     }
 }
 
+/* As in the closed form, what kernels lose beside collectives counts as exposed communication. */
 static void fill_time(const struct dtp_simulated *s, struct dtp_time *t)
 {
     const struct dtp_timeline *line = &s->timeline;
-    fill_kernel_times(s, t);
-    t->host_launch_s = line->op_count ? line->issue_s[line->op_count - 1] : 0;
-    t->compute_s = line->compute_s + line->host_bound_s;
+    fill_alone_times(s, t);
+    t->communication_s = 0;
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        t->communication_s += t->collective_s[i];
+    double hidden_s = fmax(0, t->communication_s - line->exposed_communication_s);
+    double slowed_s = fmin(hidden_s, fmax(0, line->compute_s - s->kernels_alone_s));
+    t->exposed_communication_s = line->exposed_communication_s + slowed_s;
+    t->compute_s = line->compute_s - slowed_s + line->host_bound_s;
     t->optimizer_s = line->optimizer_s;
-    t->communication_s = line->communication_s;
-    memcpy(t->collective_s, line->communication_by_collective_s, sizeof t->collective_s);
-    t->exposed_communication_s = line->exposed_communication_s;
     t->exposed_offload_s = line->exposed_offload_s;
     t->bubble_s = line->bubble_s;
     t->step_s = line->step_s;
+    double device_s = t->compute_s + t->optimizer_s;
+    t->step_perfect_overlap_s = fmin(t->step_s, fmax(device_s, fmax(t->communication_s, t->exposed_offload_s)));
+    t->step_no_overlap_s = fmax(t->step_s, device_s + t->communication_s + t->offload_s);
 }
 
 /* Throughput is inverse to the step's time; what is computed in it stays. */
@@ -131,12 +200,13 @@ enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp
         status = dtp_simulate(out->program, transformer, cluster, plan, options, &out->timeline, faults);
     if (status == DTP_OK)
         status = add_alone_times(out, faults);
+    if (status == DTP_OK)
+        status = add_memory(out, faults);
     if (status != DTP_OK) {
         dtp_simulated_release(out);
         return status;
     }
     dtp_program_sum(out->program, &out->totals);
-    fill_memory(out, &out->prediction.memory);
     fill_time(out, &out->prediction.time);
     fill_throughput(out->closed.time.step_s, out->prediction.time.step_s, &out->prediction.throughput);
     return DTP_OK;

@@ -68,6 +68,16 @@ expect 0 explain "${seven[@]}"
 expect 0 explain "${seven[@]}" --json
 expect 0 explain "${seven[@]}" --accumulate 4 --program
 expect 0 explain "${seven[@]}" --program --json
+expect 0 plan "${seven[@]}" --fidelity simulated
+grep -q 'simulated; the closed form says' out || failed "plan does not say that it simulates"
+expect 0 plan "${seven[@]}" --fidelity simulated --json
+grep -q '"fidelity": "simulated"' out || failed "plan --json does not say that it simulates"
+expect 0 plan "${seven[@]}" --fidelity closed --json
+grep -q '"fidelity": "closed"' out || failed "plan --json does not say that it does not simulate"
+expect 2 plan "${seven[@]}" --fidelity simulate
+expect 2 plan "${seven[@]}" --fidelity simulated --min-gpus
+expect 0 plan "${seven[@]}" --strategy all --fidelity simulated
+expect 0 whatif "${seven[@]}" --fidelity simulated
 expect 0 simulate "${seven[@]}" --trace trace.json --timeline timeline.csv --memory memory.csv
 for file in trace.json timeline.csv memory.csv; do
     [[ -s $file ]] || failed "simulate: no $file"
