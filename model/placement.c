@@ -63,6 +63,17 @@ static void find_peak(const struct dtp_program *program, int64_t *change_bytes, 
 
 /* ---- buffers that the allocator gets back later ---------------------------------------------------------------- */
 
+/* A buffer freed with DTP_DEFER may leave its bytes to the buffers of its pool allocated from some point on, when all
+ * of those are first written after its users are done. */
+struct deferral {
+    const struct dtp_clock *clocks;
+    struct dtp_clock *uses;          /* per buffer: last operation of each stream that touches it */
+    uint32_t *writer;                /* per buffer: first operation that writes it */
+    uint32_t *allocs;                /* buffers by pool, those of one in the order of allocation */
+    struct dtp_clock *written_after; /* per alloc: what is done before it and all later ones of its pool are written */
+    uint32_t pool_begin[DTP_STREAM_COUNT + 1];
+};
+
 static bool covers(const struct dtp_clock *clock, const struct dtp_clock *uses)
 {
     for (int s = 0; s < DTP_STREAM_COUNT; s++)
@@ -71,45 +82,99 @@ static bool covers(const struct dtp_clock *clock, const struct dtp_clock *uses)
     return true;
 }
 
-/* Buffers freed with DTP_DEFER in the order in which they were. */
-struct deferred {
-    uint32_t *buffers, head, count;
-    struct dtp_clock *uses; /* per buffer: last operation of each stream that named it */
-};
-
-static void follow_operands(const struct dtp_program *program, uint32_t index, struct deferred *deferred,
-                            uint32_t *last)
+static bool take_memory(const struct dtp_program *program, struct dtp_host_arena *arena, struct deferral *d)
 {
-    const struct dtp_op *op = &dtp_program_ops(program)[index];
-    const struct dtp_operand *operands = dtp_program_operands(program, op);
-    for (uint32_t j = 0; j < op->operand_count; j++) {
-        uint32_t buffer = operands[j].buffer.index;
-        deferred->uses[buffer].at[op->stream] = index + 1;
-        if ((operands[j].access & DTP_DEFER) && last[buffer] == index) {
-            last[buffer] = (uint32_t)dtp_program_op_count(program) - 1;
-            deferred->buffers[deferred->count++] = buffer;
+    size_t buffer_count = dtp_program_buffer_count(program);
+    d->clocks = dtp_happens_before(program, dtp_program_op_count(program), DTP_NO_INDEX, arena);
+    d->uses = dtp_host_arena_take_zeroed(arena, buffer_count, sizeof *d->uses);
+    d->writer = dtp_host_arena_take(arena, buffer_count, sizeof *d->writer);
+    d->allocs = dtp_host_arena_take(arena, buffer_count, sizeof *d->allocs);
+    d->written_after = dtp_host_arena_take(arena, buffer_count, sizeof *d->written_after);
+    if (!d->clocks || !d->uses || !d->writer || !d->allocs || !d->written_after)
+        return false;
+    for (size_t b = 0; b < buffer_count; b++)
+        d->writer[b] = DTP_NO_INDEX;
+    return true;
+}
+
+/* Uses, first writers, and allocs in order: `fill` is where the next one of each pool goes. */
+static void find_uses(const struct dtp_program *program, const struct dtp_placement *placement, uint32_t *fill,
+                      struct deferral *d)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    size_t op_count = dtp_program_op_count(program);
+    for (uint32_t i = 0; i < op_count; i++) {
+        const struct dtp_operand *operands = dtp_program_operands(program, &ops[i]);
+        for (uint32_t j = 0; j < ops[i].operand_count; j++) {
+            uint32_t buffer = operands[j].buffer.index;
+            if (operands[j].access & DTP_UPDATE)
+                d->uses[buffer].at[ops[i].stream] = i + 1;
+            if ((operands[j].access & DTP_WRITE) && d->writer[buffer] == DTP_NO_INDEX)
+                d->writer[buffer] = i;
+            if ((operands[j].access & DTP_ALLOC) && placement->lifetime[buffer].first == i)
+                d->allocs[fill[dtp_program_buffers(program)[buffer].pool]++] = buffer;
         }
     }
 }
 
-/* Extends last[] of deferred buffers to the first HOST_WAIT that knows their users to be done. They are asked in the
- * order in which they were freed, as allocators do, so that one still in use keeps those behind it. False: no memory.
+static void order_allocs(const struct dtp_program *program, const struct dtp_placement *placement, struct deferral *d)
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    uint32_t fill[DTP_STREAM_COUNT + 1] = {0};
+    for (size_t b = 0; b < dtp_program_buffer_count(program); b++)
+        if (!buffers[b].persistent && placement->lifetime[b].first != DTP_NO_INDEX)
+            fill[buffers[b].pool + 1]++;
+    for (int s = 0; s < DTP_STREAM_COUNT; s++)
+        fill[s + 1] += fill[s];
+    memcpy(d->pool_begin, fill, sizeof fill);
+    find_uses(program, placement, fill, d);
+    for (int s = 0; s < DTP_STREAM_COUNT; s++) {
+        struct dtp_clock after;
+        memset(&after, 0xff, sizeof after); /* nothing is written later: everything is done */
+        for (uint32_t i = d->pool_begin[s + 1]; i-- > d->pool_begin[s];) {
+            uint32_t writer = d->writer[d->allocs[i]];
+            for (int t = 0; t < DTP_STREAM_COUNT && writer != DTP_NO_INDEX; t++)
+                after.at[t] = d->clocks[writer].at[t] < after.at[t] ? d->clocks[writer].at[t] : after.at[t];
+            d->written_after[i] = after;
+        }
+    }
+}
+
+/* The operation before the first allocation from which on the bytes of `buffer`, freed at `freed`, may be handed out.
  */
-static bool extend_deferred(const struct dtp_program *program, uint32_t *last)
+static uint32_t taken_until(const struct dtp_program *program, const struct dtp_placement *placement,
+                            const struct deferral *d, uint32_t buffer, uint32_t freed)
+{
+    enum dtp_stream pool = dtp_program_buffers(program)[buffer].pool;
+    uint32_t low = d->pool_begin[pool], high = d->pool_begin[pool + 1];
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (placement->lifetime[d->allocs[middle]].first > freed && covers(&d->written_after[middle], &d->uses[buffer]))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    if (low == d->pool_begin[pool + 1])
+        return (uint32_t)dtp_program_op_count(program) - 1;
+    return placement->lifetime[d->allocs[low]].first - 1;
+}
+
+/* Moves last[] of deferred buffers behind what may not have their bytes. False: no memory. */
+static bool extend_deferred(const struct dtp_program *program, const struct dtp_placement *placement, uint32_t *last)
 {
     const struct dtp_op *ops = dtp_program_ops(program);
-    size_t op_count = dtp_program_op_count(program), buffer_count = dtp_program_buffer_count(program);
     struct dtp_host_arena arena = {0};
-    struct deferred deferred = {.buffers = dtp_host_arena_take(&arena, buffer_count, sizeof *deferred.buffers),
-                                .uses = dtp_host_arena_take_zeroed(&arena, buffer_count, sizeof *deferred.uses)};
-    const struct dtp_clock *clocks = dtp_happens_before(program, op_count, DTP_NO_INDEX, &arena);
-    bool done = deferred.buffers && deferred.uses && clocks;
-    for (uint32_t i = 0; done && i < op_count; i++) {
-        if (ops[i].kind == DTP_OP_HOST_WAIT)
-            while (deferred.head < deferred.count &&
-                   covers(&clocks[i], &deferred.uses[deferred.buffers[deferred.head]]))
-                last[deferred.buffers[deferred.head++]] = i;
-        follow_operands(program, i, &deferred, last);
+    struct deferral d = {0};
+    bool done = take_memory(program, &arena, &d);
+    if (done)
+        order_allocs(program, placement, &d);
+    for (uint32_t i = 0; done && i < dtp_program_op_count(program); i++) {
+        const struct dtp_operand *operands = dtp_program_operands(program, &ops[i]);
+        for (uint32_t j = 0; j < ops[i].operand_count; j++) {
+            uint32_t buffer = operands[j].buffer.index;
+            if ((operands[j].access & DTP_DEFER) && placement->lifetime[buffer].last == i)
+                last[buffer] = taken_until(program, placement, &d, buffer, i);
+        }
     }
     dtp_host_arena_release(&arena);
     return done;
@@ -186,7 +251,7 @@ static bool place(const struct dtp_program *program, fit_spans *fit, struct dtp_
         out->offset_bytes[b] = UINT64_MAX;
         last[b] = out->lifetime[b].last;
     }
-    return (!defers || extend_deferred(program, last)) && place_pools(program, last, fit, &pool, out);
+    return (!defers || extend_deferred(program, out, last)) && place_pools(program, last, fit, &pool, out);
 }
 
 static bool is_too_large(const struct dtp_program *program)

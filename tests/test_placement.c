@@ -172,20 +172,24 @@ static void test_pools_do_not_share(void **state)
     dtp_program_destroy(p);
 }
 
-/* a is used by the reduce stream and freed with DTP_DEFER; b may take its place only where the host has waited for that
- * stream before. */
-static uint64_t arena_of_deferred(bool wait, bool for_user)
+enum waits { NOBODY, HOST_FOR_WRITER, HOST_FOR_USER, STREAM_FOR_USER };
+
+/* a is used by the reduce stream and freed with DTP_DEFER; b may take its place only where the host or the stream that
+ * writes b has waited for that use. */
+static uint64_t arena_of_deferred(enum waits waits)
 {
     struct dtp_program *p = fresh();
     dtp_buffer_id a = buffer(p, 512, 0, DTP_STREAM_COMPUTE), b = buffer(p, 512, 0, DTP_STREAM_COMPUTE);
     dtp_op_id writer = use(p, DTP_STREAM_COMPUTE, a, DTP_ALLOC | DTP_WRITE);
     dtp_op_id user = use(p, DTP_STREAM_REDUCE, a, DTP_READ | DTP_FREE | DTP_DEFER);
     dtp_program_depend(p, user, writer);
-    if (wait) {
-        dtp_op_id waits = dtp_program_add_op(p, &(struct dtp_op){.kind = DTP_OP_HOST_WAIT}, NULL, 0);
-        dtp_program_depend(p, waits, for_user ? user : writer);
+    if (waits == HOST_FOR_WRITER || waits == HOST_FOR_USER) {
+        dtp_op_id host = dtp_program_add_op(p, &(struct dtp_op){.kind = DTP_OP_HOST_WAIT}, NULL, 0);
+        dtp_program_depend(p, host, waits == HOST_FOR_USER ? user : writer);
     }
-    use(p, DTP_STREAM_COMPUTE, b, DTP_ALLOC | DTP_WRITE | DTP_FREE);
+    dtp_op_id next = use(p, DTP_STREAM_COMPUTE, b, DTP_ALLOC | DTP_WRITE | DTP_FREE);
+    if (waits == STREAM_FOR_USER)
+        dtp_program_depend(p, next, user);
     struct dtp_placement placement = place(p);
     assert_int_equal(dtp_program_verify(p, NULL), DTP_OK);
     assert_int_equal(placement.live_peak_bytes, 512); /* as the allocator counts: freed is freed */
@@ -196,12 +200,13 @@ static uint64_t arena_of_deferred(bool wait, bool for_user)
     return arena_bytes;
 }
 
-static void test_deferred_buffers_stay_until_the_host_knows(void **state)
+static void test_deferred_buffers_stay_until_their_users_are_done(void **state)
 {
     (void)state;
-    assert_int_equal(arena_of_deferred(false, false), 1024);
-    assert_int_equal(arena_of_deferred(true, false), 1024);
-    assert_int_equal(arena_of_deferred(true, true), 512);
+    assert_int_equal(arena_of_deferred(NOBODY), 1024);
+    assert_int_equal(arena_of_deferred(HOST_FOR_WRITER), 1024);
+    assert_int_equal(arena_of_deferred(HOST_FOR_USER), 512);
+    assert_int_equal(arena_of_deferred(STREAM_FOR_USER), 512);
 }
 
 static void expect_placement(const struct dtp_program *p, struct dtp_placement placement, double most)
@@ -281,7 +286,7 @@ int main(void)
                                        cmocka_unit_test(test_random_spans),
                                        cmocka_unit_test(test_lifetimes_and_peak_by_owner),
                                        cmocka_unit_test(test_pools_do_not_share),
-                                       cmocka_unit_test(test_deferred_buffers_stay_until_the_host_knows),
+                                       cmocka_unit_test(test_deferred_buffers_stay_until_their_users_are_done),
                                        cmocka_unit_test(test_a_step),
                                        cmocka_unit_test(test_too_large_and_empty)};
     return cmocka_run_group_tests(tests, NULL, NULL);
