@@ -21,14 +21,20 @@ struct block {
     bool free, released;
 };
 
-/* Cached blocks of a pool, ascending by size, then address: the order of the best fit. */
+/* Cached blocks of a pool in bins of sizes, four to a power of two; a bin's ascend by size, then address: the order of the
+ * best fit. Bins keep the lists short that have to move when a block comes or goes. */
 struct cached {
     uint64_t bytes, address;
     uint32_t block;
 };
-struct pool {
+struct bin {
     struct cached *item;
-    size_t count, capacity;
+    uint32_t count, capacity;
+};
+#define BIN_COUNT 192u
+struct pool {
+    struct bin bin[BIN_COUNT];
+    uint64_t used[BIN_COUNT / 64]; /* bit of each bin: it has blocks */
     uint32_t last;           /* expandable segments: the block at the end of the range */
     uint64_t reserved_bytes;
 };
@@ -62,7 +68,8 @@ void dtp_caching_allocator_destroy(struct dtp_caching_allocator *allocator)
     if (!allocator)
         return;
     for (int i = 0; i < POOL_COUNT; i++)
-        free(allocator->pool[i].item);
+        for (unsigned k = 0; k < BIN_COUNT; k++)
+            free(allocator->pool[i].bin[k].item);
     free(allocator->block);
     free(allocator);
 }
@@ -109,13 +116,23 @@ static void drop_block(struct dtp_caching_allocator *a, uint32_t block)
     a->unused = block;
 }
 
-/* Position of the first cached block that is not below (bytes, address). */
-static size_t lower_bound(const struct pool *pool, uint64_t bytes, uint64_t address)
+/* Sizes are multiples of 512 bytes below 2^57: at most 48 powers of two. */
+static unsigned bin_of(uint64_t bytes)
 {
-    size_t low = 0, high = pool->count;
+    uint64_t units = bytes / ROUND_BYTES;
+    unsigned power = 63u - (unsigned)__builtin_clzll(units);
+    unsigned quarter = power < 2 ? (unsigned)(units << (2 - power)) & 3u : (unsigned)(units >> (power - 2)) & 3u;
+    unsigned bin = 4 * power + quarter;
+    return bin < BIN_COUNT ? bin : BIN_COUNT - 1;
+}
+
+/* Position of the first block of the bin that is not below (bytes, address). */
+static uint32_t lower_bound(const struct bin *bin, uint64_t bytes, uint64_t address)
+{
+    uint32_t low = 0, high = bin->count;
     while (low < high) {
-        size_t middle = (low + high) / 2;
-        const struct cached *c = &pool->item[middle];
+        uint32_t middle = (low + high) / 2;
+        const struct cached *c = &bin->item[middle];
         if (c->bytes < bytes || (c->bytes == bytes && c->address < address))
             low = middle + 1;
         else
@@ -124,22 +141,49 @@ static size_t lower_bound(const struct pool *pool, uint64_t bytes, uint64_t addr
     return low;
 }
 
+/* The first bin from `from` on that has blocks, or BIN_COUNT. */
+static unsigned next_used(const struct pool *pool, unsigned from)
+{
+    for (unsigned word = from / 64; word < BIN_COUNT / 64; word++) {
+        uint64_t bits = pool->used[word];
+        if (word == from / 64)
+            bits &= ~UINT64_C(0) << from % 64;
+        if (bits)
+            return 64 * word + (unsigned)__builtin_ctzll(bits);
+    }
+    return BIN_COUNT;
+}
+
+/* The smallest cached block of at least `bytes`, or DTP_NO_BLOCK. */
+static uint32_t best_fit(const struct pool *pool, uint64_t bytes)
+{
+    unsigned bin = bin_of(bytes);
+    uint32_t place = lower_bound(&pool->bin[bin], bytes, 0);
+    if (place == pool->bin[bin].count) {
+        bin = next_used(pool, bin + 1);
+        place = 0;
+    }
+    return bin < BIN_COUNT ? pool->bin[bin].item[place].block : DTP_NO_BLOCK;
+}
+
 static bool cache(struct dtp_caching_allocator *a, uint32_t block)
 {
     struct block *b = &a->block[block];
-    struct pool *pool = &a->pool[b->pool];
-    if (pool->count == pool->capacity) {
-        size_t capacity = pool->capacity ? 2 * pool->capacity : 64;
-        struct cached *grown = realloc(pool->item, capacity * sizeof *grown);
+    unsigned index = bin_of(b->bytes);
+    struct bin *bin = &a->pool[b->pool].bin[index];
+    if (bin->count == bin->capacity) {
+        uint32_t capacity = bin->capacity ? 2 * bin->capacity : 16;
+        struct cached *grown = realloc(bin->item, capacity * sizeof *grown);
         if (!grown)
             return false;
-        pool->item = grown;
-        pool->capacity = capacity;
+        bin->item = grown;
+        bin->capacity = capacity;
     }
-    size_t place = lower_bound(pool, b->bytes, b->address);
-    memmove(&pool->item[place + 1], &pool->item[place], (pool->count - place) * sizeof *pool->item);
-    pool->item[place] = (struct cached){b->bytes, b->address, block};
-    pool->count++;
+    uint32_t place = lower_bound(bin, b->bytes, b->address);
+    memmove(&bin->item[place + 1], &bin->item[place], (bin->count - place) * sizeof *bin->item);
+    bin->item[place] = (struct cached){b->bytes, b->address, block};
+    bin->count++;
+    a->pool[b->pool].used[index / 64] |= UINT64_C(1) << index % 64;
     b->free = true;
     return true;
 }
@@ -147,11 +191,14 @@ static bool cache(struct dtp_caching_allocator *a, uint32_t block)
 static void uncache(struct dtp_caching_allocator *a, uint32_t block)
 {
     struct block *b = &a->block[block];
-    struct pool *pool = &a->pool[b->pool];
-    size_t place = lower_bound(pool, b->bytes, b->address);
-    assert(place < pool->count && pool->item[place].block == block);
-    pool->count--;
-    memmove(&pool->item[place], &pool->item[place + 1], (pool->count - place) * sizeof *pool->item);
+    unsigned index = bin_of(b->bytes);
+    struct bin *bin = &a->pool[b->pool].bin[index];
+    uint32_t place = lower_bound(bin, b->bytes, b->address);
+    assert(place < bin->count && bin->item[place].block == block);
+    bin->count--;
+    memmove(&bin->item[place], &bin->item[place + 1], (bin->count - place) * sizeof *bin->item);
+    if (!bin->count)
+        a->pool[b->pool].used[index / 64] &= ~(UINT64_C(1) << index % 64);
     b->free = false;
 }
 
@@ -177,28 +224,30 @@ static void hold(struct dtp_caching_allocator *a, uint8_t pool, uint64_t bytes)
         a->state.reserved_peak_bytes = a->state.reserved_bytes;
 }
 
+static void release_segment(struct dtp_caching_allocator *a, uint32_t block)
+{
+    const struct block *b = &a->block[block];
+    struct pool *pool = &a->pool[b->pool];
+    uncache(a, block);
+    pool->reserved_bytes -= b->bytes;
+    a->state.reserved_bytes -= b->bytes;
+    a->state.segments--;
+    if (pool->last == block)
+        pool->last = DTP_NO_BLOCK;
+    drop_block(a, block);
+}
+
 /* Gives back cached segments of which no part is in use (release_cached_blocks). */
 static void release_cached(struct dtp_caching_allocator *a)
 {
     a->state.retries++;
-    for (uint8_t p = 0; p < POOL_COUNT; p++) {
-        struct pool *pool = &a->pool[p];
-        size_t kept = 0;
-        for (size_t i = 0; i < pool->count; i++) {
-            const struct block *b = &a->block[pool->item[i].block];
-            if (b->previous != DTP_NO_BLOCK || b->next != DTP_NO_BLOCK) {
-                pool->item[kept++] = pool->item[i];
-                continue;
+    for (int p = 0; p < POOL_COUNT; p++)
+        for (unsigned k = next_used(&a->pool[p], 0); k < BIN_COUNT; k = next_used(&a->pool[p], k + 1))
+            for (uint32_t i = a->pool[p].bin[k].count; i-- > 0;) {
+                uint32_t block = a->pool[p].bin[k].item[i].block;
+                if (a->block[block].previous == DTP_NO_BLOCK && a->block[block].next == DTP_NO_BLOCK)
+                    release_segment(a, block);
             }
-            pool->reserved_bytes -= b->bytes;
-            a->state.reserved_bytes -= b->bytes;
-            a->state.segments--;
-            if (pool->last == pool->item[i].block)
-                pool->last = DTP_NO_BLOCK;
-            drop_block(a, pool->item[i].block);
-        }
-        pool->count = kept;
-    }
 }
 
 static void make_room(struct dtp_caching_allocator *a, uint64_t bytes)
@@ -279,11 +328,8 @@ uint32_t dtp_caching_allocator_take(struct dtp_caching_allocator *allocator, enu
     struct dtp_caching_allocator *a = allocator;
     bytes = round_up(bytes, ROUND_BYTES);
     uint8_t pool_index = (uint8_t)(2 * (unsigned)stream + (bytes <= SMALL_REQUEST_BYTES));
-    const struct pool *pool = &a->pool[pool_index];
-    size_t place = lower_bound(pool, bytes, 0);
-    uint32_t block;
-    if (place < pool->count) {
-        block = pool->item[place].block;
+    uint32_t block = best_fit(&a->pool[pool_index], bytes);
+    if (block != DTP_NO_BLOCK) {
         uncache(a, block);
     } else {
         block = a->expandable ? extend_range(a, pool_index, bytes) : new_segment(a, pool_index, segment_bytes(bytes));
