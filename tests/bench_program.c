@@ -4,12 +4,9 @@
 #include "placement.h"
 #include "verify.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <time.h>
-#include <cmocka.h>
 
 #include "hardware.h"
 #include "step_program.h"
