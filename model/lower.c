@@ -134,6 +134,7 @@ static void backward(struct dtp_lowering *l)
     mark(l, "loss");
     dtp_lower_loss_backward(l);
     mark(l, "backward");
+    dtp_lower_ipg_open(l);
     dtp_lower_before_backward(l);
     dtp_lower_head_backward(l);
     for (uint64_t layer = l->transformer->layers; layer-- > 0;) {
@@ -147,6 +148,7 @@ static void backward(struct dtp_lowering *l)
     dtp_lower_after_backward(l);
     dtp_lower_buckets_finish(l);
     dtp_lower_contiguous_reduce(l);
+    dtp_lower_ipg_close(l);
 }
 
 static void micro_step(struct dtp_lowering *l, uint32_t index)
@@ -243,9 +245,9 @@ static enum dtp_status check_lowered(const struct dtp_transformer *t, const stru
                                      const struct dtp_plan *plan, struct dtp_faults *faults)
 {
     enum dtp_status status = DTP_OK;
-    if (plan->runtime == DTP_RUNTIME_DEEPSPEED)
-        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "runtime", "%s " CLOSED_ONLY,
-                                 dtp_runtime_text(plan->runtime));
+    if (plan->runtime == DTP_RUNTIME_DEEPSPEED && plan->strategy == DTP_ZERO3)
+        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "strategy", "%s under runtime %s " CLOSED_ONLY,
+                                 dtp_strategy_text(plan->strategy), dtp_runtime_text(plan->runtime));
     else if (plan->offload != DTP_OFFLOAD_NONE && plan->runtime != DTP_RUNTIME_TORCH)
         status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "offload", "%s under runtime %s " CLOSED_ONLY,
                                  dtp_offload_text(plan->offload), dtp_runtime_text(plan->runtime));
@@ -284,9 +286,10 @@ static enum dtp_status lower(struct dtp_lowering *l)
     clear_states(l);
     dtp_lower_tensors(l);
     make_standing_buffers(l);
-    enum dtp_status status = l->has_units  ? dtp_lower_units_make(l)
-                             : l->buffered ? dtp_lower_contiguous_make(l)
-                                           : dtp_lower_buckets_make(l);
+    enum dtp_status status = l->plan->runtime == DTP_RUNTIME_DEEPSPEED ? dtp_lower_ipg_make(l)
+                             : l->has_units                            ? dtp_lower_units_make(l)
+                             : l->buffered                             ? dtp_lower_contiguous_make(l)
+                                                                       : dtp_lower_buckets_make(l);
     if (status != DTP_OK)
         return status;
     for (uint32_t i = 0; i < l->plan->accumulate; i++)
@@ -312,6 +315,7 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
     status = lower(&l);
     dtp_lower_units_release(&l);
     dtp_lower_buckets_release(&l);
+    dtp_lower_ipg_release(&l);
     free(l.state);
     if (status == DTP_OK)
         *out = l.program;

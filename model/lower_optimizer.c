@@ -116,7 +116,9 @@ void dtp_lower_optimizer(struct dtp_lowering *l)
                               dtp_dtype_bytes(l->plan->precision.moments) * local_elements(l), 0);
         dtp_draft_end(l, &draft);
     }
-    if (l->has_units)
+    if (l->ipg)
+        dtp_lower_ipg_step(l);
+    else if (l->has_units)
         dtp_lower_units_step(l);
     else if (l->buffered)
         dtp_lower_contiguous_step(l);
@@ -127,6 +129,6 @@ void dtp_lower_optimizer(struct dtp_lowering *l)
         dtp_draft_use(&draft, roots, DTP_FREE);
         dtp_draft_end(l, &draft);
     }
-    if (!l->buffered)
+    if (!l->buffered && !l->ipg)
         dtp_lower_broadcast(l);
 }

@@ -91,6 +91,7 @@ struct dtp_module_state {
 
 struct dtp_lower_sharding; /* lower_sharding.c */
 struct dtp_lower_buckets;  /* lower_replicated.c */
+struct dtp_lower_ipg;      /* lower_deepspeed.c */
 
 struct dtp_lowering {
     const struct dtp_transformer *transformer;
@@ -123,6 +124,7 @@ struct dtp_lowering {
     struct dtp_module_state *state;      /* of each layer; [layers]: of the root */
     struct dtp_lower_sharding *sharding;
     struct dtp_lower_buckets *buckets;
+    struct dtp_lower_ipg *ipg;
 
     uint16_t layer, micro_step;          /* where the skeleton stands */
     bool recompute, last_micro_step, reduces;
@@ -242,6 +244,14 @@ enum dtp_status dtp_lower_contiguous_make(struct dtp_lowering *l);
 void dtp_lower_contiguous_reduce(struct dtp_lowering *l);
 void dtp_lower_contiguous_step(struct dtp_lowering *l);
 void dtp_lower_open_gradients(struct dtp_lowering *l);
+
+/* lower_deepspeed.c: ZeRO stages 1 and 2. */
+enum dtp_status dtp_lower_ipg_make(struct dtp_lowering *l);
+void dtp_lower_ipg_release(struct dtp_lowering *l);
+void dtp_lower_ipg_open(struct dtp_lowering *l);
+void dtp_lower_ipg_add(struct dtp_lowering *l, int part);
+void dtp_lower_ipg_close(struct dtp_lowering *l);
+void dtp_lower_ipg_step(struct dtp_lowering *l);
 
 /* lower_optimizer.c: the update of all of this rank's parameters; of `elements` of them, with their buffers. */
 void dtp_lower_optimizer(struct dtp_lowering *l);

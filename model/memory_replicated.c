@@ -90,7 +90,7 @@ static void add_head_gradient(const struct dtp_memory_job *job, struct dtp_insta
 
 /* Buffers that reduction needs during backward. torch: the largest gradient before it is copied into its bucket (the
  * down matrix, at the instant that matters). DeepSpeed: the IPG bucket of reduce_bucket_size elements, two with
- * overlap_comm, and the flattened copy that is all-reduced. Ours under ZeRO-2: the root's gradients, one unit's in flight
+ * overlap_comm; the flattened copy that is all-reduced comes later. Ours under ZeRO-2: the root's gradients, one unit's in flight
  * unless it is the first, and one unit's being made. */
 static void add_reduction_buffers(const struct dtp_memory_job *job, struct dtp_instant *instant, bool first)
 {
@@ -101,7 +101,7 @@ static void add_reduction_buffers(const struct dtp_memory_job *job, struct dtp_i
     if (plan->runtime == DTP_RUNTIME_TORCH || (deepspeed && plan->strategy == DTP_DDP))
         dtp_instant_add(instant, DTP_TERM_LARGEST_GRADIENT, 1, u->down, job->bytes.grads);
     else if (deepspeed)
-        dtp_instant_add(instant, DTP_TERM_REDUCE_BUCKETS, plan->deepspeed_overlap ? 3 : 2, bucket, job->bytes.grads);
+        dtp_instant_add(instant, DTP_TERM_REDUCE_BUCKETS, plan->deepspeed_overlap ? 2 : 1, bucket, job->bytes.grads);
     else if (plan->runtime == DTP_RUNTIME_DTPLAN && plan->strategy == DTP_ZERO2) {
         dtp_instant_add(instant, DTP_TERM_LAYERS_IN_FLIGHT, (first ? 1 : 2) * u->layers_per_unit, u->layer, job->bytes.grads);
         add_head_gradient(job, instant);
@@ -151,6 +151,8 @@ static void head_backward(struct dtp_memory_job *job)
     add_head_cast(job, &instant);
     dtp_instant_add_tokens(job, &instant, DTP_TERM_LOGITS_GRADIENT, 1, job->activations.logits_gradient);
     add_head_gradient(job, &instant);
+    if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED)
+        add_reduction_buffers(job, &instant, false);
     dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
     dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &instant);
 }
@@ -170,11 +172,28 @@ static void layer_backward(struct dtp_memory_job *job, enum dtp_phase phase, uin
     if (casts) /* the down matrix's cast is freed as its gradient is made */
         dtp_instant_take(&instant, DTP_TERM_DOWN_CAST, 1, u->down, job->bytes.compute);
     bool zero2 = job->plan->runtime == DTP_RUNTIME_DTPLAN && job->plan->strategy == DTP_ZERO2;
-    if (job->cluster->gpus > 1 || zero2) {
+    bool deepspeed = job->plan->runtime == DTP_RUNTIME_DEEPSPEED;
+    if (job->cluster->gpus > 1 || zero2 || deepspeed) {
         add_reduction_buffers(job, &instant, layer + u->layers_per_unit >= job->transformer->layers);
         add_tied_head(job, &instant);
     }
     dtp_memory_consider(job, phase, &instant);
+}
+
+/* DeepSpeed's first full bucket, flattened into a copy to be all-reduced: most activations still stand then. A bucket that
+ * the whole model does not fill is flattened at the end. */
+static void full_bucket(struct dtp_memory_job *job)
+{
+    const struct dtp_units *u = &job->units;
+    if (job->plan->runtime != DTP_RUNTIME_DEEPSPEED || job->plan->strategy == DTP_DDP)
+        return;
+    uint64_t bucket = u->total < DTP_DEEPSPEED_BUCKET ? u->total : DTP_DEEPSPEED_BUCKET;
+    uint64_t beyond = bucket > u->embedding ? bucket - u->embedding : 0, gone = dtp_divide_up(beyond, u->layer);
+    struct dtp_instant instant = with_gradients(job, bucket);
+    dtp_add_saved(job, &instant, gone < job->transformer->layers ? job->transformer->layers - gone : 0);
+    dtp_instant_add(&instant, DTP_TERM_REDUCE_BUCKETS, job->plan->deepspeed_overlap ? 3 : 2, bucket, job->bytes.grads);
+    dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
+    dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
 }
 
 /* End of backward: the embedding's dense gradient, beside the bucket it will be copied into, and the partial sums it is
@@ -220,6 +239,7 @@ void dtp_memory_replicated(struct dtp_memory_job *job)
     if (job->units.count > 1 && job->plan->runtime == DTP_RUNTIME_DTPLAN) /* the second unit, while the first is reduced */
         layer_backward(job, DTP_PHASE_EARLY_BACKWARD, last - job->units.last_unit_layers);
     layer_backward(job, DTP_PHASE_LATE_BACKWARD, 0);
+    full_bucket(job);
     embedding_backward(job);
     optimizer_step(job);
 }
