@@ -88,13 +88,15 @@ static void test_deepspeed_states(void **state)
     plan.strategy = DTP_ZERO3;
     m = predict(&plan, &eight_gpus);
     assert_int_equal(states(&m), 2 * PARAMETERS);
-    /* a bucket of 5e8 elements, its flattened copy, and with overlap_comm a second one */
+    /* a bucket of 5e8 elements beside the head's gradient, with overlap_comm a second one; later the flattened copy */
     plan.strategy = DTP_ZERO2;
     m = predict(&plan, &eight_gpus);
-    assert_int_equal(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE], 2000000000);
+    assert_int_equal(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE], 1000000000 + 2 * HEAD);
+    assert_int_equal(m.phase_bytes[DTP_PHASE_LATE_BACKWARD][DTP_OWNER_REDUCE], 2000000000);
     plan.deepspeed_overlap = true;
     m = predict(&plan, &eight_gpus);
-    assert_int_equal(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE], 3000000000);
+    assert_int_equal(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE], 2000000000 + 2 * HEAD);
+    assert_int_equal(m.phase_bytes[DTP_PHASE_LATE_BACKWARD][DTP_OWNER_REDUCE], 3000000000);
     /* the step turns its partition of the gradients into fp32 */
     assert_int_equal(m.phase_bytes[DTP_PHASE_STEP][DTP_OWNER_WORKSPACE] -
                          m.phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_WORKSPACE],
