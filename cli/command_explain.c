@@ -15,7 +15,12 @@ static enum dtp_status explain(const struct dtp_context *context, const struct d
     if (!report)
         return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     report->job = *job;
-    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &report->prediction);
+    struct dtp_predictor formulas = dtp_predictor_closed();
+    status = formulas.predict(formulas.context, job, &report->prediction, context->faults);
+    if (status != DTP_OK) {
+        free(report);
+        return status;
+    }
     dtp_money_of(job, &report->prediction.throughput, dtp_catalog_price(catalog, job->cluster.gpu.key), &report->money);
     if (context->arguments->json)
         status = dtp_explain_json(report, context->out, context->faults);

@@ -14,7 +14,11 @@ static enum dtp_status fill_report(const struct dtp_context *context, const stru
     const struct dtp_arguments *a = context->arguments;
     memset(out, 0, sizeof *out);
     out->job = *job;
-    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &out->prediction);
+    struct dtp_predictor formulas = dtp_predictor_closed();
+    if (a->simulated) /* what the simulation stands beside */
+        dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &out->prediction);
+    else if (formulas.predict(formulas.context, job, &out->prediction, context->faults) != DTP_OK)
+        return DTP_BAD_INPUT;
     if (a->solves) {
         out->solved = true;
         dtp_solve(job, a->goal, &out->solution);

@@ -31,9 +31,6 @@ const char *dtp_question_none(enum dtp_question question, const struct dtp_plan 
     if (question == DTP_QUESTION_LIMIT_ALL_GATHERS && fsdp && !plan->fsdp1)
         return "only FSDP1 limits all-gathers; FSDP2 frees gathered weights in the order of the host, so there is "
                "nothing to limit";
-    if (question == DTP_QUESTION_LIMIT_ALL_GATHERS && fsdp)
-        return "the prediction is with limit_all_gathers=True, PyTorch's default; without it the host's lead decides "
-               "how many gathered units are alive, which no closed form knows";
     if (question == DTP_QUESTION_BUCKET_SIZE && dtp_plan_shards_params(plan))
         return "gradients leave unit by unit, not in buckets: --wrap-layers is the size of a unit";
     return question_none[question];
@@ -262,7 +259,23 @@ static bool fsdp2(struct dtp_plan *plan)
 {
     bool changed = plan->fsdp1;
     plan->fsdp1 = false;
+    plan->limit_all_gathers = true;
     return changed;
+}
+
+static bool limit(struct dtp_plan *plan, bool to)
+{
+    bool changed = plan->fsdp1 && plan->limit_all_gathers != to;
+    plan->limit_all_gathers = to;
+    return changed;
+}
+static bool limits(struct dtp_plan *plan)
+{
+    return limit(plan, true);
+}
+static bool limits_not(struct dtp_plan *plan)
+{
+    return limit(plan, false);
 }
 
 static bool bucket_mib(struct dtp_plan *plan, uint64_t mib)
@@ -337,6 +350,8 @@ static const struct dtp_change_rule rules[] = {
     {"--keep-root", Q(RESHARD), SHOWN, false, keep_root},
     {"--fsdp1", Q(STRATEGY), SHOWN, false, fsdp1},
     {"--no-fsdp1", Q(STRATEGY), SHOWN, false, fsdp2},
+    {"--limit-all-gathers", Q(LIMIT_ALL_GATHERS), SHOWN, false, limits},
+    {"--no-limit-all-gathers", Q(LIMIT_ALL_GATHERS), SHOWN, false, limits_not},
     {"--ddp-bucket-mib 25", Q(BUCKET_SIZE), SHOWN, false, bucket_25},
     {"--ddp-bucket-mib 100", Q(BUCKET_SIZE), SHOWN, false, bucket_100},
     {"--ddp-bucket-mib 500", Q(BUCKET_SIZE), SHOWN, false, bucket_500},

@@ -207,7 +207,7 @@ static void all_gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_
 static void wait_for_release(struct dtp_lowering *l)
 {
     struct dtp_lower_sharding *s = l->sharding;
-    if (!l->plan->fsdp1 || s->released_count < 2)
+    if (!l->plan->fsdp1 || !l->plan->limit_all_gathers || s->released_count < 2)
         return;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_HOST_WAIT, "limit_all_gathers");

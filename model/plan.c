@@ -26,6 +26,7 @@ struct dtp_plan dtp_plan_default(void)
                             .wrap_layers = 1,
                             .reshard_after_forward = true,
                             .ddp_bucket_bytes = 25u << 20,
+                            .limit_all_gathers = true,
                             .prefetch = true};
     dtp_precision_recipe("bf16-mixed", &plan.precision);
     return plan;

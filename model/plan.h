@@ -63,6 +63,8 @@ struct dtp_plan {
     bool compile;                       /* torch.compile of each block */
     bool compile_loss;                  /* with compile: of the loss too, which fuses an eager one (default) */
     bool fsdp1;                         /* torch runtime: FullyShardedDataParallel instead of fully_shard */
+    bool limit_all_gathers;             /* of FSDP1: the host waits rather than have more than two releases of gathered
+                                           units pending; default true */
     uint32_t shard_group;               /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
                                            node for hybrid_shard); resolved by dtp_plan_resolve */
     uint32_t tp, pp, cp;                /* tensor, pipeline, context parallel; only 1 is modelled so far */

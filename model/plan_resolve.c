@@ -173,6 +173,9 @@ static void check_runtime(struct resolver *r)
             refuse(r, "compile", "is torch.compile; runtime dtplan runs fused kernels already, leave it out");
         break;
     }
+    if (!p->limit_all_gathers && !p->fsdp1)
+        refuse(r, "limit_all_gathers", "is FSDP1's: FSDP2 frees gathered weights in the order of its host and has nothing to "
+                                       "limit; leave it out or add fsdp1");
     if (p->runtime != DTP_RUNTIME_TORCH && p->fsdp1)
         refuse(r, "fsdp1", "exists under runtime torch only");
 }

@@ -65,6 +65,8 @@ struct dtp_draft {
     X(compile, "plan", NULL, SWITCH(plan.compile), "torch.compile of each block; default false")                       \
     X(compile_loss, "plan", NULL, SWITCH(plan.compile_loss), "with compile: of the loss too; default true")            \
     X(fsdp1, "plan", NULL, SWITCH(plan.fsdp1), "FullyShardedDataParallel instead of fully_shard; default false")       \
+    X(limit_all_gathers, "plan", NULL, SWITCH(plan.limit_all_gathers),                                                 \
+      "of FSDP1: the host waits for gathered units to be freed; default true")                                         \
     X(shard_group, "plan", "N", WHOLE32(plan.shard_group, 1, 1000000),                                                 \
       "GPUs that share one copy; default all, hybrid_shard a node")                                                    \
     X(tp, "plan", "N", WHOLE32(plan.tp, 1, 1000000), "tensor parallel; only 1 so far")                                 \

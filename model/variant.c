@@ -48,7 +48,12 @@ enum dtp_status dtp_variant_predict(const struct dtp_job *job, const struct dtp_
 static enum dtp_status predict_closed(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
                                       struct dtp_faults *faults)
 {
-    (void)context, (void)faults;
+    (void)context;
+    /* How far the host gets ahead then decides what is alive, and no formula knows. */
+    if (!job->plan.limit_all_gathers)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "limit_all_gathers: without it there is no closed form; use --fidelity simulated, or dtplan "
+                         "simulate");
     dtp_closed_form(&job->transformer, &job->cluster, &job->plan, out);
     return DTP_OK;
 }

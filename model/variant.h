@@ -21,6 +21,7 @@ struct dtp_predictor {
     enum dtp_status (*predict)(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
                                struct dtp_faults *faults);
 };
+/* Refuses what only a simulation can tell. */
 struct dtp_predictor dtp_predictor_closed(void);
 
 /* Resolves `asked` on `gpus` GPUs of the same kind of node. DTP_BAD_INPUT when the combination is refused; `reason`

@@ -116,6 +116,31 @@ static void test_whatif_by_simulation(void **state)
     free(whatif);
 }
 
+/* Without the limit FSDP1's host runs ahead and the allocator keeps what the device still uses. */
+static void test_limit_all_gathers(void **state)
+{
+    (void)state;
+    struct dtp_faults faults = {0};
+    struct dtp_job job = small_job(DTP_FULL_SHARD, 1);
+    struct dtp_predictor predictor = dtp_predictor_simulated();
+    struct dtp_whatif *whatif = malloc(sizeof *whatif);
+    assert_non_null(whatif);
+    job.asked.fsdp1 = job.plan.fsdp1 = true;
+    assert_int_equal(dtp_whatif(&job, &predictor, whatif, &faults), DTP_OK);
+    bool found = false;
+    for (size_t i = 0; i < whatif->count; i++) {
+        const struct dtp_whatif_row *row = &whatif->rows[i];
+        if (strcmp(row->flags, "--no-limit-all-gathers") != 0)
+            continue;
+        found = true;
+        assert_int_equal(row->question, DTP_QUESTION_LIMIT_ALL_GATHERS);
+        assert_true(row->device_delta_bytes > 0);
+        assert_non_null(strstr(row->why, "allocator's cache"));
+    }
+    assert_true(found);
+    free(whatif);
+}
+
 /* ---- the critical path ----------------------------------------------------------------------------------------------
  */
 
@@ -393,6 +418,7 @@ int main(void)
         cmocka_unit_test(test_curve),
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_reports),
+        cmocka_unit_test(test_limit_all_gathers),
         cmocka_unit_test(test_listing),
         cmocka_unit_test(test_output_file),
     };
