@@ -1,6 +1,7 @@
 #include "verify.h"
 #include "happens_before.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* What is known of a buffer while the operations are walked in issue order; operations count from 1, 0 is none. */
@@ -204,6 +205,47 @@ static void check_stream(struct proof *proof, uint32_t index)
               op_words(proof, index, text));
 }
 
+/* Bytes that an operation can send at most: what its operands hold, in a ring the (n-1)/n of it that leave a rank. NAN:
+ * nothing is known of it. */
+static double most_sent_bytes(const struct proof *proof, const struct dtp_op *op)
+{
+    const struct dtp_operand *operands = dtp_program_operands(proof->program, op);
+    enum dtp_op_class class = dtp_op_kind_class(op->kind);
+    double read = 0, written = 0;
+    for (uint32_t i = 0; i < op->operand_count; i++) {
+        double bytes = (double)proof->buffers[operands[i].buffer.index].bytes;
+        read += operands[i].access & DTP_READ ? bytes : 0;
+        written += operands[i].access & DTP_WRITE ? bytes : 0;
+    }
+    if (class == DTP_CLASS_UPLOAD || class == DTP_CLASS_DOWNLOAD)
+        return read > written ? read : written;
+    if (class != DTP_CLASS_COLLECTIVE)
+        return NAN;
+    double ranks = dtp_program_groups(proof->program)[op->group].ranks, ring = (ranks - 1) / ranks;
+    switch (dtp_op_kind_collective(op->kind)) {
+    case DTP_ALL_GATHER: return written * ring;
+    case DTP_ALL_REDUCE: return 2 * written * ring;
+    case DTP_SEND_RECV: return read > written ? read : written;
+    default: return read * ring;
+    }
+}
+
+/* Shares of whole bytes round up; a group's worth of them is allowed. */
+static void check_bytes(struct proof *proof, uint32_t index)
+{
+    const struct dtp_op *op = &proof->ops[index];
+    if (op->demand.sent_bytes == 0)
+        return;
+    double most_bytes = most_sent_bytes(proof, op);
+    double slack_bytes = op->group == DTP_NO_INDEX ? 1 : 2.0 * dtp_program_groups(proof->program)[op->group].ranks;
+    if (!(op->demand.sent_bytes > most_bytes + slack_bytes))
+        return;
+    char text[PLACE_BYTES];
+    proof->refused = true;
+    dtp_fault(proof->faults, DTP_BAD_INPUT, NULL, 0, "%s sends %.0f bytes; its operands hold enough for %.0f",
+              op_words(proof, index, text), op->demand.sent_bytes, most_bytes);
+}
+
 static void check_all(struct proof *proof)
 {
     uint32_t op_count = (uint32_t)dtp_program_op_count(proof->program);
@@ -212,6 +254,7 @@ static void check_all(struct proof *proof)
         if (proof->ops[i].kind == DTP_OP_HOST_WAIT)
             proof->host = proof->clocks[i];
         check_stream(proof, i);
+        check_bytes(proof, i);
         check_op(proof, i);
     }
     for (uint32_t b = 0; b < dtp_program_buffer_count(proof->program); b++) {
