@@ -66,6 +66,7 @@ static void add_on_host(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     dtp_draft_use(&draft, unit->grads, l->micro_step ? DTP_UPDATE : DTP_WRITE);
     draft.op.demand.bytes = 3 * (double)(l->bytes.grads * unit->shard);
     dtp_draft_end(l, &draft);
+    wait_for(l, "gradients added"); /* the issuing thread adds them itself: nothing is downloaded over them meanwhile */
 }
 
 void dtp_lower_download(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_buffer_id reduced)

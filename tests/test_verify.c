@@ -267,6 +267,40 @@ static void test_streams(void **state)
     }
 }
 
+/* 64 bytes over 8 ranks: 56 leave each in an all-gather, 112 in an all-reduce; 16 of slack for shares that round up. */
+static void test_bytes_sent(void **state)
+{
+    (void)state;
+    static const struct {
+        enum dtp_op_kind kind;
+        uint32_t access;
+        double sent_bytes;
+        bool legal;
+    } rows[] = {{DTP_OP_ALL_GATHER, DTP_UPDATE, 56, true},
+                {DTP_OP_ALL_GATHER, DTP_UPDATE, 73, false},
+                {DTP_OP_ALL_GATHER, DTP_READ, 56, false},
+                {DTP_OP_REDUCE_SCATTER, DTP_READ, 56, true},
+                {DTP_OP_REDUCE_SCATTER, DTP_READ, 112, false},
+                {DTP_OP_ALL_REDUCE, DTP_UPDATE, 112, true},
+                {DTP_OP_ALL_REDUCE, DTP_UPDATE, 129, false},
+                {DTP_OP_SEND_RECV, DTP_READ, 64, true},
+                {DTP_OP_SEND_RECV, DTP_READ, 128, false},
+                {DTP_OP_ALL_TO_ALL, DTP_UPDATE, 56, true},
+                {DTP_OP_UPLOAD, DTP_READ, 64, true},
+                {DTP_OP_UPLOAD, DTP_READ, 66, false},
+                {DTP_OP_NORM, DTP_READ, 1e9, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fresh();
+        struct dtp_op op = {.kind = rows[i].kind, .stream = G, .layer = DTP_NO_LAYER};
+        op.demand.sent_bytes = rows[i].sent_bytes;
+        dtp_program_add_op(p, &op, &(struct dtp_operand){buffer_of("x", C, true), rows[i].access}, 1);
+        if (rows[i].legal)
+            expect_legal();
+        else
+            expect_refused("its operands hold enough for");
+    }
+}
+
 static void test_all_faults_at_once(void **state)
 {
     (void)state;
@@ -321,6 +355,7 @@ int main(void)
                                        cmocka_unit_test(test_frees_wait_for_users),
                                        cmocka_unit_test(test_reuse_of_freed_memory),
                                        cmocka_unit_test(test_streams),
+                                       cmocka_unit_test(test_bytes_sent),
                                        cmocka_unit_test(test_all_faults_at_once),
                                        cmocka_unit_test(test_steps_are_legal),
                                        cmocka_unit_test(test_redundant_dependencies)};
