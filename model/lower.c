@@ -3,6 +3,7 @@
 
 #include "bytes.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -10,8 +11,8 @@
 
 void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name)
 {
-    draft->op = (struct dtp_op){.kind = kind, .stream = DTP_STREAM_COMPUTE, .layer = l->layer,
-                                .micro_step = l->micro_step, .name = name};
+    draft->op = (struct dtp_op){
+        .kind = kind, .stream = DTP_STREAM_COMPUTE, .layer = l->layer, .micro_step = l->micro_step, .name = name};
     draft->op.demand.recompute = l->recompute;
     draft->operand_count = draft->after_count = 0;
 }
@@ -25,14 +26,16 @@ void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t acces
             draft->operands[i].access |= access;
             return;
         }
-    if (draft->operand_count < DTP_DRAFT_OPERANDS)
-        draft->operands[draft->operand_count++] = (struct dtp_operand){buffer, access};
+    assert(draft->operand_count < DTP_DRAFT_OPERANDS);
+    draft->operands[draft->operand_count++] = (struct dtp_operand){buffer, access};
 }
 
 void dtp_draft_after(struct dtp_draft *draft, dtp_op_id earlier)
 {
-    if (earlier.index != DTP_NO_INDEX && draft->after_count < DTP_DRAFT_AFTER)
-        draft->after[draft->after_count++] = earlier;
+    if (earlier.index == DTP_NO_INDEX)
+        return;
+    assert(draft->after_count < DTP_DRAFT_AFTER);
+    draft->after[draft->after_count++] = earlier;
 }
 
 dtp_buffer_id dtp_lower_buffer(struct dtp_lowering *l, const char *name, enum dtp_owner owner, enum dtp_stream pool,
@@ -40,8 +43,13 @@ dtp_buffer_id dtp_lower_buffer(struct dtp_lowering *l, const char *name, enum dt
 {
     if (!bytes)
         return DTP_NO_BUFFER;
-    struct dtp_buffer buffer = {.name = name, .bytes = bytes, .owner = owner, .pool = pool, .layer = l->layer,
-                                .micro_step = l->micro_step, .persistent = persistent};
+    struct dtp_buffer buffer = {.name = name,
+                                .bytes = bytes,
+                                .owner = owner,
+                                .pool = pool,
+                                .layer = l->layer,
+                                .micro_step = l->micro_step,
+                                .persistent = persistent};
     return dtp_program_add_buffer(l->program, &buffer);
 }
 
@@ -49,8 +57,13 @@ dtp_buffer_id dtp_lower_host_buffer(struct dtp_lowering *l, const char *name, en
 {
     if (!bytes)
         return DTP_NO_BUFFER;
-    struct dtp_buffer buffer = {.name = name, .bytes = bytes, .owner = owner, .space = DTP_SPACE_HOST,
-                                .pool = DTP_STREAM_HOST, .layer = l->layer, .persistent = true};
+    struct dtp_buffer buffer = {.name = name,
+                                .bytes = bytes,
+                                .owner = owner,
+                                .space = DTP_SPACE_HOST,
+                                .pool = DTP_STREAM_HOST,
+                                .layer = l->layer,
+                                .persistent = true};
     return dtp_program_add_buffer(l->program, &buffer);
 }
 
@@ -69,7 +82,8 @@ void dtp_draft_memory(const struct dtp_lowering *l, struct dtp_draft *draft, dou
     draft->op.demand.memory_kernel = l->fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER;
 }
 
-void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k, bool head)
+void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k,
+                      bool head)
 {
     struct dtp_demand *demand = &draft->op.demand;
     demand->m = (double)m;
@@ -166,8 +180,8 @@ static void micro_step(struct dtp_lowering *l, uint32_t index)
     backward(l);
 }
 
-/* cuBLAS workspaces (4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB; forward's and autograd's thread have
- * one each), RoPE's fp32 sines and cosines, and the micro-step's 64-bit tokens. */
+/* cuBLAS workspaces (4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB; forward's and autograd's thread
+ * have one each), RoPE's fp32 sines and cosines, and the micro-step's 64-bit tokens. */
 static void make_standing_buffers(struct dtp_lowering *l)
 {
     enum dtp_gpu_architecture architecture = l->cluster->gpu.architecture;
@@ -218,8 +232,8 @@ static void derive(struct dtp_lowering *l)
     l->rotated = l->rope && !l->executor;
     l->sharded = dtp_plan_shards_params(plan);
     l->buffered = l->executor || plan->runtime == DTP_RUNTIME_MEGATRON;
-    l->transient_gradients =
-        l->executor && (plan->strategy == DTP_ZERO2 || (l->sharded && (plan->accumulate == 1 || plan->accumulate_sync)));
+    l->transient_gradients = l->executor && (plan->strategy == DTP_ZERO2 ||
+                                             (l->sharded && (plan->accumulate == 1 || plan->accumulate_sync)));
     l->keeps_fp8 = dtp_plan_keeps_fp8(plan);
     l->has_units = l->sharded || l->executor;
     l->direct = plan->fsdp1 || l->executor;
@@ -228,7 +242,8 @@ static void derive(struct dtp_lowering *l)
     l->d_q = t->heads * t->head_dim;
     l->d_kv = t->kv_heads * t->head_dim;
     if (plan->attention == DTP_ATTENTION_MATH)
-        l->scores_bytes = dtp_bytes_product(dtp_bytes_product(l->tokens, plan->sequence), t->heads * dtp_plan_score_bytes(plan));
+        l->scores_bytes =
+            dtp_bytes_product(dtp_bytes_product(l->tokens, plan->sequence), t->heads * dtp_plan_score_bytes(plan));
     l->loss = dtp_plan_loss(plan);
     /* DDPOptimizer ends its first graph where DDP's first bucket is full: the down matrix's fp32 gradient does that */
     bool ddp = plan->runtime == DTP_RUNTIME_TORCH && !l->sharded && l->cluster->gpus > 1;
@@ -253,8 +268,8 @@ static enum dtp_status check_lowered(const struct dtp_transformer *t, const stru
                                  dtp_offload_text(plan->offload), dtp_runtime_text(plan->runtime));
     if (plan->runtime == DTP_RUNTIME_DTPLAN && (plan->strategy == DTP_ZERO1 || plan->strategy == DTP_ZERO2) &&
         plan->shard_group != cluster->gpus)
-        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "shard_group", "of a part of the GPUs under %s " CLOSED_ONLY,
-                                 dtp_strategy_text(plan->strategy));
+        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "shard_group",
+                                 "of a part of the GPUs under %s " CLOSED_ONLY, dtp_strategy_text(plan->strategy));
     if (t->layers >= DTP_NO_LAYER || plan->accumulate > UINT16_MAX)
         status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "layers",
                                  "a step program holds at most 65534 layers and 65535 micro-steps");

@@ -60,8 +60,8 @@ static void weight_gradient(const struct backward *b, int index, dtp_buffer_id o
     dtp_draft_end(l, &draft);
 }
 
-static dtp_buffer_id input_gradient(const struct backward *b, int index, dtp_buffer_id output_gradient, bool last_reader,
-                                    bool frees_output)
+static dtp_buffer_id input_gradient(const struct backward *b, int index, dtp_buffer_id output_gradient,
+                                    bool last_reader, bool frees_output)
 {
     struct dtp_lowering *l = b->l;
     const struct dtp_lower_matrix *matrix = &l->matrix[index];
@@ -228,7 +228,8 @@ static struct up_gradients gated_eager(const struct backward *b, dtp_buffer_id g
     dtp_buffer_id silu_gradient, up_gradient = product(b, gradient, &silu_gradient);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION_BACKWARD, "silu");
-    dtp_buffer_id made = workspace(l, &draft, apart ? "gate gradient" : "gate and up gradient", apart ? f : 2 * f, DTP_WRITE);
+    dtp_buffer_id made =
+        workspace(l, &draft, apart ? "gate gradient" : "gate and up gradient", apart ? f : 2 * f, DTP_WRITE);
     dtp_draft_use(&draft, silu_gradient, DTP_READ | DTP_FREE);
     consume(b, &draft, apart ? DTP_SLOT_GATE : DTP_SLOT_UP, DTP_READ | DTP_FREE);
     if (!apart)
@@ -302,11 +303,11 @@ static struct core_gradients core(const struct backward *b, dtp_buffer_id gradie
     made.q = workspace(l, &draft, "q gradient", q, DTP_WRITE);
     made.k = workspace(l, &draft, "k gradient", kv, DTP_WRITE);
     made.v = workspace(l, &draft, "v gradient", kv, DTP_WRITE);
-    workspace(l, &draft, "attention workspace",
-              math ? 2 * l->scores_bytes : token_bytes(l, 4 * l->d_q), DTP_UPDATE | DTP_FREE);
+    workspace(l, &draft, "attention workspace", math ? 2 * l->scores_bytes : token_bytes(l, 4 * l->d_q),
+              DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    static const enum dtp_slot inputs[] = {DTP_SLOT_Q, DTP_SLOT_K, DTP_SLOT_V, DTP_SLOT_QKV, DTP_SLOT_CORE_STATE,
-                                           DTP_SLOT_CORE};
+    static const enum dtp_slot inputs[] = {DTP_SLOT_Q,   DTP_SLOT_K,          DTP_SLOT_V,
+                                           DTP_SLOT_QKV, DTP_SLOT_CORE_STATE, DTP_SLOT_CORE};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
         bool normed_later = inputs[i] == DTP_SLOT_QKV && l->transformer->qk_norm;
         consume(b, &draft, inputs[i], normed_later ? DTP_READ : DTP_READ | DTP_FREE);
@@ -335,7 +336,10 @@ static void rotary(const struct backward *b, const struct core_gradients *made)
     uint64_t q = token_bytes(l, l->compute * l->d_q);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ROTARY_BACKWARD, "");
-    workspace(l, &draft, "rotary workspace", l->fused || !l->rope ? 0 : l->compute == 4 ? 2 * q : 5 * q,
+    workspace(l, &draft, "rotary workspace",
+              l->fused || !l->rope ? 0
+              : l->compute == 4    ? 2 * q
+                                   : 5 * q,
               DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, made->q, DTP_UPDATE);
     dtp_draft_use(&draft, made->k, DTP_UPDATE);
@@ -349,7 +353,8 @@ static void rotary(const struct backward *b, const struct core_gradients *made)
     dtp_draft_end(l, &draft);
 }
 
-/* Gradient of the fused q, k, v as one tensor: read and written whole, except where a compiler's RoPE kernel writes it. */
+/* Gradient of the fused q, k, v as one tensor: read and written whole, except where a compiler's RoPE kernel writes it.
+ */
 static dtp_buffer_id join(const struct backward *b, const struct core_gradients *made)
 {
     struct dtp_lowering *l = b->l;
@@ -460,8 +465,8 @@ void dtp_lower_embedding_backward(struct dtp_lowering *l)
         dtp_draft_use(&draft, root->gradient_buffer, DTP_UPDATE);
     workspace(l, &draft, "embedding partial sums", partial_sums(l), DTP_UPDATE | DTP_FREE);
     /* Megatron's embedding makes a gradient in the parameters' dtype, which is then added to the buffer */
-    workspace(l, &draft, "embedding gradient", l->buffered && !l->executor ? element * l->root.elements[DTP_ROOT_EMBEDDING] : 0,
-              DTP_UPDATE | DTP_FREE);
+    workspace(l, &draft, "embedding gradient",
+              l->buffered && !l->executor ? element * l->root.elements[DTP_ROOT_EMBEDDING] : 0, DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, l->tokens_in, DTP_READ);
     dtp_draft_use(&draft, l->gradient, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, 0, 3);

@@ -1,12 +1,12 @@
 /* Gradients that matmuls write into buffers of the reduce dtype and add to there: Megatron's one buffer, our executor's
  * buffer per unit.
  *
- * Megatron (core/distributed, overlap_grad_reduce off, as by default): parameters and gradients are contiguous; when the
- * last micro-step's backward is through, bucket after bucket is all-reduced, or reduce-scattered in place for the
+ * Megatron (core/distributed, overlap_grad_reduce off, as by default): parameters and gradients are contiguous; when
+ * the last micro-step's backward is through, bucket after bucket is all-reduced, or reduce-scattered in place for the
  * distributed optimizer, whose updated weights are gathered again before the next forward.
- * Ours reduces unit by unit while backward goes on. Where gradients are sharded, a unit's buffer lives from its backward
- * until its reduce-scatter has been awaited: one is written while one is scattered; micro-steps that do not reduce add up
- * in whole buffers. */
+ * Ours reduces unit by unit while backward goes on. Where gradients are sharded, a unit's buffer lives from its
+ * backward until its reduce-scatter has been awaited: one is written while one is scattered; micro-steps that do not
+ * reduce add up in whole buffers. */
 #include "lower_units.h"
 
 #include "bytes.h"
@@ -30,8 +30,8 @@ enum dtp_status dtp_lower_contiguous_make(struct dtp_lowering *l)
     uint64_t total = model_elements(l), ranks = l->plan->shard_group;
     struct dtp_module_state *all = whole(l);
     all->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * total, true);
-    all->gradient_buffer = dtp_lower_buffer(l, "gradient buffer", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
-                                            l->bytes.grads * total, true);
+    all->gradient_buffer =
+        dtp_lower_buffer(l, "gradient buffer", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, l->bytes.grads * total, true);
     all->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
     dtp_lower_add_moments(l, &all->moments, dtp_divide_up(total, ranks));
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++) {
@@ -44,7 +44,8 @@ enum dtp_status dtp_lower_contiguous_make(struct dtp_lowering *l)
 }
 
 /* One collective a bucket over a buffer of `element_bytes` an element. */
-static void bucket_collectives(struct dtp_lowering *l, enum dtp_op_kind kind, dtp_buffer_id buffer, uint64_t element_bytes)
+static void bucket_collectives(struct dtp_lowering *l, enum dtp_op_kind kind, dtp_buffer_id buffer,
+                               uint64_t element_bytes)
 {
     uint64_t gpus = l->cluster->gpus, total = model_elements(l), per_rank = 1000000 * gpus;
     uint64_t bucket = per_rank > MEGATRON_BUCKET ? per_rank : MEGATRON_BUCKET;
@@ -102,12 +103,13 @@ static uint64_t unit_bytes(const struct dtp_lowering *l, const struct dtp_lower_
 void dtp_lower_unit_buffers(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
     if (!l->transient_gradients) {
-        unit->scatter_input = dtp_lower_buffer(l, "gradient buffer", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
-                                               unit_bytes(l, unit), true);
+        unit->scatter_input =
+            dtp_lower_buffer(l, "gradient buffer", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, unit_bytes(l, unit), true);
         write_into(l, unit, unit->scatter_input);
     }
     if (l->sharded || l->plan->strategy == DTP_ZERO2)
-        unit->grads = dtp_lower_buffer(l, "gradients", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, l->bytes.reduce * unit->shard, true);
+        unit->grads =
+            dtp_lower_buffer(l, "gradients", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, l->bytes.reduce * unit->shard, true);
 }
 
 /* The buffer of the unit at hand, before the first matmul that writes into it. */
@@ -153,7 +155,8 @@ static dtp_buffer_id reduce(struct dtp_lowering *l, struct dtp_lower_unit *unit,
     dtp_draft_use(&draft, unit->scatter_input, in_place ? DTP_UPDATE : DTP_READ);
     dtp_buffer_id result = unit->grads;
     if (adds)
-        result = dtp_draft_new(l, &draft, "reduced gradients", DTP_OWNER_REDUCE, l->bytes.reduce * unit->shard, DTP_WRITE);
+        result =
+            dtp_draft_new(l, &draft, "reduced gradients", DTP_OWNER_REDUCE, l->bytes.reduce * unit->shard, DTP_WRITE);
     else
         dtp_draft_use(&draft, result, DTP_WRITE);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);

@@ -1,10 +1,10 @@
 /* DeepSpeed's ZeRO stages 1 and 2 (runtime/zero/stage_1_and_2.py): contiguous parameters, a bucket that gradients are
  * copied into as they appear, and an all-reduce of a flattened copy whenever reduce_bucket_size elements are in it.
  *
- * A bucket is allocated for each backward that reduces, two with overlap_comm. Without overlap_comm reductions run on the
- * compute stream; with it on their own, and compute waits for the previous one at every new bucket. Stage 1 reduces in the
- * last micro-step and keeps every gradient; stage 2 reduces in each and keeps its partition. The step turns the partition
- * into fp32, updates, and gathers all parameters in one blocking operation. */
+ * A bucket is allocated for each backward that reduces, two with overlap_comm. Without overlap_comm reductions run on
+ * the compute stream; with it on their own, and compute waits for the previous one at every new bucket. Stage 1 reduces
+ * in the last micro-step and keeps every gradient; stage 2 reduces in each and keeps its partition. The step turns the
+ * partition into fp32, updates, and gathers all parameters in one blocking operation. */
 #include "lowering.h"
 
 #include "bytes.h"
@@ -13,11 +13,11 @@
 #include <stdlib.h>
 
 struct dtp_lower_ipg {
-    uint64_t elements, partition;       /* of the model; of this rank */
-    uint64_t bucket, filled, reduced;   /* elements of a bucket, in the current one, in those before it */
+    uint64_t elements, partition;     /* of the model; of this rank */
+    uint64_t bucket, filled, reduced; /* elements of a bucket, in the current one, in those before it */
     dtp_buffer_id bucket_buffer[2];
     uint32_t current, group;
-    dtp_buffer_id grads;                /* stage 2: the partition's */
+    dtp_buffer_id grads; /* stage 2: the partition's */
 };
 
 static struct dtp_module_state *whole(const struct dtp_lowering *l)
@@ -35,7 +35,8 @@ enum dtp_status dtp_lower_ipg_make(struct dtp_lowering *l)
     ipg->bucket = ipg->elements < DTP_DEEPSPEED_BUCKET ? ipg->elements : DTP_DEEPSPEED_BUCKET;
     ipg->bucket_buffer[0] = ipg->bucket_buffer[1] = ipg->grads = DTP_NO_BUFFER;
     struct dtp_module_state *all = whole(l);
-    all->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * ipg->elements, true);
+    all->params =
+        dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * ipg->elements, true);
     all->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
     dtp_lower_add_moments(l, &all->moments, ipg->partition);
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
@@ -67,8 +68,8 @@ void dtp_lower_ipg_open(struct dtp_lowering *l)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ALLOC, "reduction bucket");
     for (int i = 0; i < (l->plan->deepspeed_overlap ? 2 : 1); i++)
-        ipg->bucket_buffer[i] = dtp_draft_new(l, &draft, "reduction bucket", DTP_OWNER_REDUCE,
-                                              l->bytes.grads * ipg->bucket, 0);
+        ipg->bucket_buffer[i] =
+            dtp_draft_new(l, &draft, "reduction bucket", DTP_OWNER_REDUCE, l->bytes.grads * ipg->bucket, 0);
     dtp_draft_end(l, &draft);
     ipg->filled = ipg->reduced = 0;
     ipg->current = 0;
@@ -90,7 +91,8 @@ static dtp_buffer_id flatten(struct dtp_lowering *l, uint64_t elements)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "flattened bucket");
     draft.op.stream = reduction_stream(l);
-    dtp_buffer_id flat = dtp_draft_new(l, &draft, "flattened bucket", DTP_OWNER_REDUCE, l->bytes.grads * elements, DTP_WRITE);
+    dtp_buffer_id flat =
+        dtp_draft_new(l, &draft, "flattened bucket", DTP_OWNER_REDUCE, l->bytes.grads * elements, DTP_WRITE);
     dtp_draft_use(&draft, l->ipg->bucket_buffer[l->ipg->current], DTP_READ);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
     dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * elements), 1);
@@ -108,8 +110,8 @@ static void keep_slices(struct dtp_lowering *l, dtp_buffer_id flat, uint64_t ele
     if (ipg->grads.index != DTP_NO_INDEX)
         dtp_draft_use(&draft, ipg->grads, DTP_UPDATE);
     else if (l->plan->strategy == DTP_ZERO2)
-        ipg->grads = dtp_draft_new(l, &draft, "gradients of the partition", DTP_OWNER_GRADS, l->bytes.grads * ipg->partition,
-                                   DTP_WRITE);
+        ipg->grads = dtp_draft_new(l, &draft, "gradients of the partition", DTP_OWNER_GRADS,
+                                   l->bytes.grads * ipg->partition, DTP_WRITE);
     dtp_draft_use(&draft, flat, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * elements) / l->plan->shard_group, 1);
     dtp_draft_end(l, &draft);

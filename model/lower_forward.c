@@ -46,8 +46,8 @@ static void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_slot
 {
     if (!missing(pass, slot))
         return;
-    pass->state->slot[slot] = dtp_draft_new(pass->l, draft, slot_names[slot], DTP_OWNER_ACTIVATIONS,
-                                            pass->l->slot_bytes[slot], DTP_WRITE);
+    pass->state->slot[slot] =
+        dtp_draft_new(pass->l, draft, slot_names[slot], DTP_OWNER_ACTIVATIONS, pass->l->slot_bytes[slot], DTP_WRITE);
     pass->state->alive |= 1u << slot;
 }
 
@@ -127,9 +127,9 @@ static void residual(const struct pass *pass)
 
 /* ---- matmuls ----------------------------------------------------------------------------------------------------- */
 
-/* fp8. torchao: amax (2), read and cast (2+1) of input and weight, each tensor anew. te.Linear in eager: one pass writes
- * both layouts. Megatron and ours: the kernel before writes fp8 instead, so an input costs its second layout (1), and
- * weights are cast once a step (2+1+1). */
+/* fp8. torchao: amax (2), read and cast (2+1) of input and weight, each tensor anew. te.Linear in eager: one pass
+ * writes both layouts. Megatron and ours: the kernel before writes fp8 instead, so an input costs its second layout
+ * (1), and weights are cast once a step (2+1+1). */
 static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matrix)
 {
     if (l->plan->precision.compute != DTP_FP8)
@@ -174,9 +174,9 @@ static void linear(const struct pass *pass, int index)
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
-/* Memory that the pointwise kernels of eager RoPE hold beside q and k. By fp32 halves (Z bytes of q in 16 bits): the fp32
- * copy 2Z, four half-width products, their sum and difference, the cat 2Z and the cast: 6Z at most, first for q, then
- * for k beside the new q. The complex form: fp32 copy and product, 5Z. */
+/* Memory that the pointwise kernels of eager RoPE hold beside q and k. By fp32 halves (Z bytes of q in 16 bits): the
+ * fp32 copy 2Z, four half-width products, their sum and difference, the cat 2Z and the cast: 6Z at most, first for q,
+ * then for k beside the new q. The complex form: fp32 copy and product, 5Z. */
 static uint64_t rotary_workspace(const struct dtp_lowering *l)
 {
     if (l->fused || !l->rotated)
@@ -191,8 +191,9 @@ static void rotary(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
     bool in_place = l->rope && !l->rotated && !l->transformer->qk_norm;
-    bool replay_in_place = in_place && pass->replay && !(l->plan->checkpointing == DTP_CHECKPOINT_FULL ||
-                                                         l->plan->checkpointing == DTP_CHECKPOINT_EVERY_N);
+    bool replay_in_place =
+        in_place && pass->replay &&
+        !(l->plan->checkpointing == DTP_CHECKPOINT_FULL || l->plan->checkpointing == DTP_CHECKPOINT_EVERY_N);
     if (in_place ? replay_in_place : !wanted(pass, DTP_SLOT_Q))
         return;
     double width = (double)(l->d_q + l->d_kv), c = (double)l->compute;

@@ -1,10 +1,9 @@
 /* The model's head: final norm, logits, cross entropy, and their backward.
  *
  * c bytes a logit, V a token:
- *   eager    logits c, fp32 copy 4, log-softmax 4 (10 V at c = 2); backward: its saved result 4, the gradients of nll and
- *            of log-softmax 4 each (12 V), then the cast c
- *   fused    logits c, their gradient c
- *   chunked  the same for an eighth of the tokens at a time, backward at once; the hidden states' gradient in fp32 */
+ *   eager    logits c, fp32 copy 4, log-softmax 4 (10 V at c = 2); backward: its saved result 4, the gradients of nll
+ * and of log-softmax 4 each (12 V), then the cast c fused    logits c, their gradient c chunked  the same for an eighth
+ * of the tokens at a time, backward at once; the hidden states' gradient in fp32 */
 #include "lowering.h"
 
 #include "bytes.h"
@@ -54,7 +53,8 @@ static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_new(l, &draft, "logits in fp32", DTP_OWNER_LOGITS, l->compute == 4 ? 0 : tokens_bytes(tokens, 4 * vocab),
                   DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, l->logits, DTP_READ | DTP_FREE);
-    l->loss_state = dtp_draft_new(l, &draft, "log-softmax", DTP_OWNER_LOGITS, tokens_bytes(tokens, 4 * vocab), DTP_WRITE);
+    l->loss_state =
+        dtp_draft_new(l, &draft, "log-softmax", DTP_OWNER_LOGITS, tokens_bytes(tokens, 4 * vocab), DTP_WRITE);
     l->logits = DTP_NO_BUFFER;
     /* logits.float(): c + 4; log-softmax 4 + 4 */
     dtp_draft_memory(l, &draft, (double)tokens * (double)vocab * (double)(l->compute + 12), 3);
@@ -69,7 +69,8 @@ static void head_matmul(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head");
     dtp_draft_use(&draft, l->final_norm, DTP_READ);
     dtp_draft_use(&draft, weight, DTP_READ);
-    l->logits = dtp_draft_new(l, &draft, "logits", DTP_OWNER_LOGITS, tokens_bytes(tokens, l->compute * t->vocab), DTP_WRITE);
+    l->logits =
+        dtp_draft_new(l, &draft, "logits", DTP_OWNER_LOGITS, tokens_bytes(tokens, l->compute * t->vocab), DTP_WRITE);
     dtp_draft_use(&draft, l->final_wide, DTP_FREE);
     l->final_wide = DTP_NO_BUFFER;
     dtp_draft_matmul(l, &draft, tokens, t->vocab, t->hidden, true);
@@ -126,8 +127,9 @@ static void head_weight_gradient(struct dtp_lowering *l, uint64_t tokens, bool f
     if (first)
         dtp_lower_gradient_result(l, &draft, head_part(l), l->compute);
     else
-        dtp_draft_use(&draft, root->gradient_buffer.index == DTP_NO_INDEX ? root->gradient[head_part(l)] : root->gradient_buffer,
-                      DTP_UPDATE);
+        dtp_draft_use(
+            &draft, root->gradient_buffer.index == DTP_NO_INDEX ? root->gradient[head_part(l)] : root->gradient_buffer,
+            DTP_UPDATE);
     dtp_draft_matmul(l, &draft, t->vocab, t->hidden, tokens, true);
     dtp_draft_end(l, &draft);
 }
@@ -182,8 +184,8 @@ static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
     gradient = widened(l, gradient);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "final norm");
-    l->gradient = dtp_draft_new(l, &draft, "residual gradient", DTP_OWNER_WORKSPACE, l->slot_bytes[DTP_SLOT_INPUT],
-                                DTP_WRITE);
+    l->gradient =
+        dtp_draft_new(l, &draft, "residual gradient", DTP_OWNER_WORKSPACE, l->slot_bytes[DTP_SLOT_INPUT], DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, l->final_input, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, l->final_statistics, DTP_READ | DTP_FREE);
@@ -224,7 +226,8 @@ void dtp_lower_head_backward(struct dtp_lowering *l)
  * the hidden gradient in the compute dtype. */
 static void chunked(struct dtp_lowering *l)
 {
-    uint64_t chunk = dtp_divide_up(l->tokens, LOSS_CHUNKS), hidden = (l->executor ? l->compute : 4) * l->transformer->hidden;
+    uint64_t chunk = dtp_divide_up(l->tokens, LOSS_CHUNKS),
+             hidden = (l->executor ? l->compute : 4) * l->transformer->hidden;
     dtp_buffer_id gradient = dtp_lower_buffer(l, "final norm gradient", DTP_OWNER_LOGITS, DTP_STREAM_COMPUTE,
                                               tokens_bytes(l->tokens, hidden), false);
     struct dtp_draft draft;

@@ -1,7 +1,7 @@
 /* PyTorch's CPU offload: FSDP2's CPUOffloadPolicy, FSDP1's CPUOffload(offload_params=True).
  *
- * Sharded parameters, gradients and optimizer state live in host memory. Each gather first uploads the stored shard on the
- * stream that prepares gathers; each reduction downloads its result on the stream that made it, from where the next
+ * Sharded parameters, gradients and optimizer state live in host memory. Each gather first uploads the stored shard on
+ * the stream that prepares gathers; each reduction downloads its result on the stream that made it, from where the next
  * reduction may overwrite it. A gradient that must be added to an earlier one is added on the host, which stands still
  * for it (non_blocking only where nothing is accumulated). The optimizer runs on CPU cores once all is down. */
 #include "lower_units.h"
@@ -14,10 +14,12 @@ void dtp_lower_host_state(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     uint64_t gradients = l->bytes.grads * unit->shard;
     bool adds = l->plan->accumulate > 1 && l->plan->accumulate_sync;
     unit->params = dtp_lower_host_buffer(l, "params", DTP_OWNER_PARAMS, l->bytes.params * unit->shard);
-    dtp_buffer_id moments = dtp_lower_host_buffer(l, "optimizer state", DTP_OWNER_OPTIMIZER, l->bytes.optimizer * unit->shard);
+    dtp_buffer_id moments =
+        dtp_lower_host_buffer(l, "optimizer state", DTP_OWNER_OPTIMIZER, l->bytes.optimizer * unit->shard);
     unit->moments = (struct dtp_lower_moments){moments, moments.index == DTP_NO_INDEX ? 0 : 1};
     unit->grads = dtp_lower_host_buffer(l, "gradients", DTP_OWNER_GRADS, gradients);
-    unit->host_gradients = adds ? dtp_lower_host_buffer(l, "downloaded gradients", DTP_OWNER_GRADS, gradients) : unit->grads;
+    unit->host_gradients =
+        adds ? dtp_lower_host_buffer(l, "downloaded gradients", DTP_OWNER_GRADS, gradients) : unit->grads;
 }
 
 dtp_buffer_id dtp_lower_upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_id after)
@@ -27,8 +29,8 @@ dtp_buffer_id dtp_lower_upload(struct dtp_lowering *l, struct dtp_lower_unit *un
     dtp_draft_begin(l, &draft, DTP_OP_UPLOAD, "shard");
     draft.op.stream = DTP_STREAM_COPY;
     dtp_draft_use(&draft, unit->params, DTP_READ);
-    dtp_buffer_id uploaded = dtp_draft_new(l, &draft, "uploaded shard", DTP_OWNER_GATHER, l->bytes.params * unit->shard,
-                                           DTP_WRITE);
+    dtp_buffer_id uploaded =
+        dtp_draft_new(l, &draft, "uploaded shard", DTP_OWNER_GATHER, l->bytes.params * unit->shard, DTP_WRITE);
     dtp_draft_after(&draft, after);
     draft.op.demand.sent_bytes = stored;
     draft.op.demand.kernels = 1;
@@ -37,7 +39,8 @@ dtp_buffer_id dtp_lower_upload(struct dtp_lowering *l, struct dtp_lower_unit *un
         return uploaded;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "shard");
     draft.op.stream = DTP_STREAM_COPY;
-    dtp_buffer_id cast = dtp_draft_new(l, &draft, "cast shard", DTP_OWNER_GATHER, unit->gathered_shard_bytes, DTP_WRITE);
+    dtp_buffer_id cast =
+        dtp_draft_new(l, &draft, "cast shard", DTP_OWNER_GATHER, unit->gathered_shard_bytes, DTP_WRITE);
     dtp_draft_use(&draft, uploaded, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, stored + shard, 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
@@ -79,7 +82,8 @@ void dtp_lower_download(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp
     if (casts) {
         dtp_draft_begin(l, &draft, DTP_OP_CAST, "reduced gradients");
         draft.op.stream = stream;
-        dtp_buffer_id cast = dtp_draft_new(l, &draft, "gradients", DTP_OWNER_REDUCE, l->bytes.grads * unit->shard, DTP_WRITE);
+        dtp_buffer_id cast =
+            dtp_draft_new(l, &draft, "gradients", DTP_OWNER_REDUCE, l->bytes.grads * unit->shard, DTP_WRITE);
         dtp_draft_use(&draft, reduced, DTP_READ | DTP_FREE | (replicas ? DTP_DEFER : 0));
         dtp_draft_memory(l, &draft, shard * (double)(l->bytes.reduce + l->bytes.grads), 1);
         draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;

@@ -1,8 +1,8 @@
 /* Parameters that every rank holds whole: PyTorch's DDP, with ZeroRedundancyOptimizer's sharded step.
  *
- * DDP lays gradients into buckets in the order they become ready in backward; a bucket is closed when it has reached its
- * cap, 1 MiB for the first where the cap is the default of 25 MiB, so that it overshoots by up to one tensor. Buckets are
- * all-reduced in order on the communicator's stream and awaited at the end of backward (reducer.cpp). */
+ * DDP lays gradients into buckets in the order they become ready in backward; a bucket is closed when it has reached
+ * its cap, 1 MiB for the first where the cap is the default of 25 MiB, so that it overshoots by up to one tensor.
+ * Buckets are all-reduced in order on the communicator's stream and awaited at the end of backward (reducer.cpp). */
 #include "lowering.h"
 
 #include "bytes.h"
@@ -32,7 +32,8 @@ struct layout {
 };
 
 /* The next gradient that becomes ready. */
-static void place(struct layout *layout, struct dtp_module_state *state, const struct dtp_lower_module *module, int part)
+static void place(struct layout *layout, struct dtp_module_state *state, const struct dtp_lower_module *module,
+                  int part)
 {
     struct dtp_lower_buckets *buckets = layout->buckets;
     uint64_t bytes = layout->l->bytes.grads * module->elements[part], limit = layout->l->plan->ddp_bucket_bytes;
@@ -71,8 +72,8 @@ static void lay_out(struct layout *layout)
     place(layout, root, &l->root, DTP_ROOT_EMBEDDING);
 }
 
-/* The optimizer's tensors of this rank's `own` elements of a module: whole tensors, as ZeroRedundancyOptimizer deals them
- * out, but for the last one, so that shares add up. */
+/* The optimizer's tensors of this rank's `own` elements of a module: whole tensors, as ZeroRedundancyOptimizer deals
+ * them out, but for the last one, so that shares add up. */
 static void make_moments(struct dtp_lowering *l, const struct dtp_lower_module *module, uint64_t own,
                          struct dtp_lower_moments *out)
 {
@@ -95,8 +96,8 @@ static void make_state(struct dtp_lowering *l)
         uint64_t own = dtp_divide_up(before + elements, ranks) - dtp_divide_up(before, ranks);
         before += elements;
         l->layer = root ? DTP_NO_LAYER : (uint16_t)i;
-        l->state[i].params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE,
-                                              l->bytes.params * elements, true);
+        l->state[i].params =
+            dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * elements, true);
         make_moments(l, module, own, &l->state[i].moments);
     }
     l->layer = DTP_NO_LAYER;
@@ -116,8 +117,8 @@ enum dtp_status dtp_lower_buckets_make(struct dtp_lowering *l)
     struct layout layout = {l, l->buckets, 0};
     lay_out(&layout);
     for (uint32_t i = 0; i < l->buckets->count; i++)
-        l->buckets->bucket[i].buffer = dtp_lower_buffer(l, "bucket", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
-                                                        l->buckets->bucket[i].bytes, true);
+        l->buckets->bucket[i].buffer =
+            dtp_lower_buffer(l, "bucket", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, l->buckets->bucket[i].bytes, true);
     l->buckets->group = dtp_program_add_group(l->program, (struct dtp_program_group){l->cluster->gpus, 1});
     return DTP_OK;
 }

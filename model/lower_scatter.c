@@ -1,17 +1,18 @@
 /* Reduction of a unit's gradients, when its backward is through.
  *
- * FSDP2: compute waits for the previous unit's reduce-scatter, whose input then goes; gradients are laid into a new input
- * in the reduce dtype (compute stream), scattered (reduce stream), all-reduced between replicas (replicate stream) and
- * cast to the parameters' dtype where that differs. Without reduction they stay whole, in the reduce dtype.
+ * FSDP2: compute waits for the previous unit's reduce-scatter, whose input then goes; gradients are laid into a new
+ * input in the reduce dtype (compute stream), scattered (reduce stream), all-reduced between replicas (replicate
+ * stream) and cast to the parameters' dtype where that differs. Without reduction they stay whole, in the reduce dtype.
  * FSDP1: the weights are views of one flat parameter, so autograd concatenates their gradients into a flat one beside
  * them; it is cast and scattered on the reduce stream and nothing waits. Without reduction the flat one stays. */
 #include "lower_units.h"
 
 #include "bytes.h"
 
-/* Gradients of micro-steps that do not reduce stay whole: in the reduce dtype, or as they are where that is the same. */
-static void accumulate_part(struct dtp_lowering *l, struct dtp_module_state *state, const struct dtp_lower_module *module,
-                            int part)
+/* Gradients of micro-steps that do not reduce stay whole: in the reduce dtype, or as they are where that is the same.
+ */
+static void accumulate_part(struct dtp_lowering *l, struct dtp_module_state *state,
+                            const struct dtp_lower_module *module, int part)
 {
     double elements = (double)module->elements[part], c = (double)l->compute, r = (double)l->bytes.reduce;
     if (state->gradient[part].index == DTP_NO_INDEX)
@@ -177,8 +178,8 @@ static dtp_buffer_id scatter(struct dtp_lowering *l, struct dtp_lower_unit *unit
     dtp_draft_begin(l, &draft, alone ? DTP_OP_COPY_OUT : DTP_OP_REDUCE_SCATTER, alone ? "reduced gradients" : "");
     draft.op.stream = DTP_STREAM_REDUCE;
     draft.op.group = l->sharding->shard_group;
-    dtp_buffer_id output = dtp_draft_new(l, &draft, "reduced gradients", rests ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE, bytes,
-                                         DTP_WRITE);
+    dtp_buffer_id output =
+        dtp_draft_new(l, &draft, "reduced gradients", rests ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE, bytes, DTP_WRITE);
     dtp_draft_use(&draft, unit->scatter_input, l->plan->fsdp1 ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
     if (alone)
@@ -203,7 +204,8 @@ void dtp_lower_all_reduce(struct dtp_lowering *l, struct dtp_lower_unit *unit, d
     draft.op.group = s->replica_group;
     dtp_draft_use(&draft, reduced, DTP_UPDATE);
     dtp_draft_after(&draft, unit->scattered);
-    uint64_t sent = dtp_lower_ring(s->replicated_bytes + bytes, replicas) - dtp_lower_ring(s->replicated_bytes, replicas);
+    uint64_t sent =
+        dtp_lower_ring(s->replicated_bytes + bytes, replicas) - dtp_lower_ring(s->replicated_bytes, replicas);
     draft.op.demand.sent_bytes = 2 * (double)sent;
     draft.op.demand.bytes = (double)bytes;
     s->replicated_bytes += bytes;

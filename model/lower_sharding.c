@@ -1,14 +1,14 @@
 /* Units of sharded parameters: gather and release, in the order in which the runtime's host issues them.
  *
  * FSDP2 (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py; allocation traces of 2.11):
- *   gather     the shard is cast and laid into the flat all-gather buffer (copy stream), gathered in place (gather stream)
- *   copy-out   the buffer's parts become the weights (compute stream). In forward the buffer stays until the next unit
- *              has been copied out; in backward it goes at once and the next unit's gather is issued
- *   reduce     when the unit's backward is through (lower_scatter.c)
- * FSDP1 (fsdp/_runtime_utils.py) gathers into the flat parameter, of which weights are views; released ones are reusable
- * when the device is done with them (record_stream), and the host waits for the oldest release when two are pending
- * (limit_all_gathers). Its root stays gathered from forward to backward.
- * A unit is `wrap_layers` blocks; embeddings, final norm and head are the root's, and all blocks where nothing is wrapped. */
+ *   gather     the shard is cast and laid into the flat all-gather buffer (copy stream), gathered in place (gather
+ * stream) copy-out   the buffer's parts become the weights (compute stream). In forward the buffer stays until the next
+ * unit has been copied out; in backward it goes at once and the next unit's gather is issued reduce     when the unit's
+ * backward is through (lower_scatter.c) FSDP1 (fsdp/_runtime_utils.py) gathers into the flat parameter, of which
+ * weights are views; released ones are reusable when the device is done with them (record_stream), and the host waits
+ * for the oldest release when two are pending (limit_all_gathers). Its root stays gathered from forward to backward. A
+ * unit is `wrap_layers` blocks; embeddings, final norm and head are the root's, and all blocks where nothing is
+ * wrapped. */
 #include "lower_units.h"
 
 #include "bytes.h"
@@ -22,7 +22,8 @@ static uint64_t wire_bytes(const struct dtp_lowering *l, const struct dtp_lower_
     return module->shard[part] * (module->matrix[part] ? l->bytes.gathered : l->bytes.compute);
 }
 
-static void add_module(const struct dtp_lowering *l, struct dtp_lower_unit *unit, const struct dtp_lower_module *module, uint64_t times)
+static void add_module(const struct dtp_lowering *l, struct dtp_lower_unit *unit, const struct dtp_lower_module *module,
+                       uint64_t times)
 {
     unit->elements += times * module->all_elements;
     unit->shard += times * module->all_shard;
@@ -50,8 +51,10 @@ static void make_moments(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 /* Ours, where parameters are not sharded: they are whole, and moments are this rank's share of what all units have. */
 static void make_whole_state(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t before)
 {
-    uint64_t ranks = l->plan->shard_group, own = dtp_divide_up(before + unit->elements, ranks) - dtp_divide_up(before, ranks);
-    unit->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * unit->elements, true);
+    uint64_t ranks = l->plan->shard_group,
+             own = dtp_divide_up(before + unit->elements, ranks) - dtp_divide_up(before, ranks);
+    unit->params =
+        dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * unit->elements, true);
     unit->shard = own;
     unit->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
     dtp_lower_add_moments(l, &unit->moments, own);
@@ -77,7 +80,8 @@ static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint6
     if (!l->sharded) {
         make_whole_state(l, unit, before);
     } else {
-        unit->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * unit->shard, true);
+        unit->params =
+            dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * unit->shard, true);
         make_moments(l, unit);
     }
     if (l->executor)
@@ -174,7 +178,8 @@ static dtp_buffer_id copy_in(struct dtp_lowering *l, struct dtp_lower_unit *unit
     if (!l->direct)
         unit->flat = dtp_draft_new(l, &draft, "gathered", DTP_OWNER_GATHER, ranks * shard, DTP_WRITE);
     dtp_draft_after(&draft, after);
-    dtp_draft_memory(l, &draft, (casts ? stored + bytes : 0) + (l->direct ? 0 : 2 * bytes), casts && !l->direct ? 2 : 1);
+    dtp_draft_memory(l, &draft, (casts ? stored + bytes : 0) + (l->direct ? 0 : 2 * bytes),
+                     casts && !l->direct ? 2 : 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
     unit->gathered = dtp_draft_end(l, &draft);
     return cast;
@@ -318,8 +323,9 @@ static void release_weights(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* What a gather waits for: the copy-outs of flat buffers it may overwrite; without prefetch all compute before it, as the
- * root's always does in forward (_root_pre_forward: "wait for optimizer before implicitly prefetched all-gathers"). */
+/* What a gather waits for: the copy-outs of flat buffers it may overwrite; without prefetch all compute before it, as
+ * the root's always does in forward (_root_pre_forward: "wait for optimizer before implicitly prefetched all-gathers").
+ */
 static dtp_op_id gather_after(const struct dtp_lowering *l, bool prefetched)
 {
     return l->plan->prefetch && prefetched ? l->sharding->awaited : l->last_op[DTP_STREAM_COMPUTE];
@@ -439,8 +445,8 @@ void dtp_lower_units_step(struct dtp_lowering *l)
     for (uint64_t i = 0; i <= s->count; i++) {
         l->layer = s->unit[i].root ? DTP_NO_LAYER : (uint16_t)s->unit[i].first;
         bool apart = s->unit[i].grads.index != DTP_NO_INDEX; /* else this rank's part of the gradient buffer */
-        dtp_lower_update(l, s->unit[i].params, s->unit[i].moments, apart ? &s->unit[i].grads : &s->unit[i].scatter_input, 1,
-                         s->unit[i].shard);
+        dtp_lower_update(l, s->unit[i].params, s->unit[i].moments,
+                         apart ? &s->unit[i].grads : &s->unit[i].scatter_input, 1, s->unit[i].shard);
     }
     if (l->executor) {
         l->layer = DTP_NO_LAYER;

@@ -1,9 +1,9 @@
-/* Which tensors a block has under a plan: weight matrices, parameters as shards, and the tensors its forward makes, with
- * those autograd saves.
+/* Which tensors a block has under a plan: weight matrices, parameters as shards, and the tensors its forward makes,
+ * with those autograd saves.
  *
- * Saved: what backward's derivatives read (PyTorch tools/autograd/derivatives.yaml): inputs of linears, norms and SiLU or
- * GELU, both factors of a product, q, k, v, the result and the log-sum-exp of the attention core. A compiler saves fewer
- * (REPORT of the traces: it drops silu(gate) and adds x + attention again), a checkpointed block only some. */
+ * Saved: what backward's derivatives read (PyTorch tools/autograd/derivatives.yaml): inputs of linears, norms and SiLU
+ * or GELU, both factors of a product, q, k, v, the result and the log-sum-exp of the attention core. A compiler saves
+ * fewer (REPORT of the traces: it drops silu(gate) and adds x + attention again), a checkpointed block only some. */
 #include "bytes.h"
 #include "lowering.h"
 
@@ -42,9 +42,9 @@ static void add_matrix(struct dtp_lowering *l, struct dtp_lower_matrix matrix)
     l->block.gradient_name[part] = matrix.gradient_name;
 }
 
-#define MATRIX(word, ...) \
-    ((struct dtp_lower_matrix){.name = word, .gradient_name = word " weight gradient", .weight_name = word " weight", \
-                               __VA_ARGS__})
+#define MATRIX(word, ...)                                                                                              \
+    ((struct dtp_lower_matrix){                                                                                        \
+        .name = word, .gradient_name = word " weight gradient", .weight_name = word " weight", __VA_ARGS__})
 
 static void list_matrices(struct dtp_lowering *l)
 {
@@ -138,8 +138,8 @@ static void list_norms(struct dtp_lowering *l)
     slot(l, DTP_SLOT_WIDE2, wide, false);
 }
 
-/* What the core saves beside q, k, v and its result: the fp32 log-sum-exp; math attention its probabilities [heads, s] and,
- * where they are wider than q, k and v, the casts of those, k and v repeated for each query head. */
+/* What the core saves beside q, k, v and its result: the fp32 log-sum-exp; math attention its probabilities [heads, s]
+ * and, where they are wider than q, k and v, the casts of those, k and v repeated for each query head. */
 static uint64_t core_state(const struct dtp_lowering *l)
 {
     uint64_t heads = l->transformer->heads, score = dtp_plan_score_bytes(l->plan);
@@ -173,8 +173,8 @@ static void list_attention(struct dtp_lowering *l)
     slot(l, DTP_SLOT_CORE_COPY, l->keeps_fp8 ? l->d_q : copied ? q : 0, true);
 }
 
-/* A compiler keeps the attention matmul's result and adds again, unless DDPOptimizer cuts the block before that addition
- * is used a second time; ours writes the sum. */
+/* A compiler keeps the attention matmul's result and adds again, unless DDPOptimizer cuts the block before that
+ * addition is used a second time; ours writes the sum. */
 static void list_residual(struct dtp_lowering *l)
 {
     uint64_t h = l->transformer->hidden;

@@ -5,9 +5,9 @@
 #include "lowering.h"
 
 struct dtp_lower_unit {
-    uint64_t first, end;          /* blocks */
+    uint64_t first, end; /* blocks */
     bool root, weights_live, gathering;
-    uint64_t elements, shard;     /* shard: what one rank stores, padded */
+    uint64_t elements, shard;      /* shard: what one rank stores, padded */
     uint64_t gathered_shard_bytes; /* of it on the wire */
     dtp_buffer_id params, flat, scatter_input, grads;
     struct dtp_lower_moments moments;
@@ -18,16 +18,16 @@ struct dtp_lower_unit {
 };
 
 struct dtp_lower_sharding {
-    struct dtp_lower_unit *unit;     /* units of blocks, then the root */
-    uint64_t count;                  /* without the root */
+    struct dtp_lower_unit *unit; /* units of blocks, then the root */
+    uint64_t count;              /* without the root */
     uint32_t shard_group, replica_group;
     struct dtp_lower_unit *held;     /* whose flat buffer forward still holds */
     struct dtp_lower_unit *reducing; /* whose reduce-scatter input still stands */
     dtp_op_id copied, awaited;       /* the last copy-out; the one that the gather's streams have waited for */
     dtp_op_id released[2];           /* FSDP1: releases of weights that no gather has waited for, oldest first */
     uint32_t released_count;
-    uint64_t replicated_bytes;       /* all-reduced so far in this reduction, so that rounding adds up */
-    uint64_t reduced_bytes;          /* ours: reduced so far, likewise */
+    uint64_t replicated_bytes; /* all-reduced so far in this reduction, so that rounding adds up */
+    uint64_t reduced_bytes;    /* ours: reduced so far, likewise */
 };
 
 /* The unit that the module at hand belongs to; NULL for a block of the root unit. */
@@ -48,8 +48,9 @@ void dtp_lower_finish_gradients(struct dtp_lowering *l); /* the micro-step's las
 void dtp_lower_buffered_reduce(struct dtp_lowering *l, struct dtp_lower_unit *unit);
 void dtp_lower_gather_updated(struct dtp_lowering *l);
 
-/* lower_offload.c: state on the host; a unit's shard on its way up, its reduced gradients on their way down, and the step
- * on CPU cores. `upload` returns the shard on the device, cast where it is gathered narrower; its user frees it. */
+/* lower_offload.c: state on the host; a unit's shard on its way up, its reduced gradients on their way down, and the
+ * step on CPU cores. `upload` returns the shard on the device, cast where it is gathered narrower; its user frees it.
+ */
 void dtp_lower_host_state(struct dtp_lowering *l, struct dtp_lower_unit *unit);
 dtp_buffer_id dtp_lower_upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_id after);
 void dtp_lower_download(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_buffer_id reduced);

@@ -35,8 +35,8 @@ dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, module(l)->weight_name[part]);
     dtp_draft_use(&draft, state->params, DTP_READ);
-    state->weight[part] = dtp_draft_new(l, &draft, module(l)->weight_name[part], DTP_OWNER_WEIGHTS,
-                                        l->compute * elements, DTP_WRITE);
+    state->weight[part] =
+        dtp_draft_new(l, &draft, module(l)->weight_name[part], DTP_OWNER_WEIGHTS, l->compute * elements, DTP_WRITE);
     dtp_draft_memory(l, &draft, (double)((l->bytes.params + l->compute) * elements), 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
     dtp_draft_end(l, &draft);
@@ -86,8 +86,9 @@ void dtp_lower_cast_gradient(struct dtp_lowering *l, int part)
     bool alone = l->cluster->gpus == 1 && !l->micro_step;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, module(l)->gradient_name[part]);
-    dtp_buffer_id wide = dtp_draft_new(l, &draft, module(l)->gradient_name[part],
-                                       alone ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE, l->bytes.grads * elements, DTP_WRITE);
+    dtp_buffer_id wide =
+        dtp_draft_new(l, &draft, module(l)->gradient_name[part], alone ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE,
+                      l->bytes.grads * elements, DTP_WRITE);
     dtp_draft_use(&draft, state->gradient[part], DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, (double)((l->bytes.grads + l->compute) * elements), 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;

@@ -2,8 +2,8 @@
  *
  * Sizes are derived here from shapes, tensor by tensor; nothing is taken from the closed form's sums (dtp_units,
  * dtp_activations, dtp_block_work), so that each can check the other. Only rules of the plan (dtypes, whether autocast
- * casts, which loss runs) are shared. Notation: T tokens of a micro-step, h hidden, d_q, d_kv, f ffn, V vocab, c bytes of
- * the compute dtype, e of the residual stream. Backward orders are those of allocation traces of PyTorch 2.11. */
+ * casts, which loss runs) are shared. Notation: T tokens of a micro-step, h hidden, d_q, d_kv, f ffn, V vocab, c bytes
+ * of the compute dtype, e of the residual stream. Backward orders are those of allocation traces of PyTorch 2.11. */
 #ifndef DTP_LOWERING_H
 #define DTP_LOWERING_H
 
@@ -13,30 +13,30 @@
 #include "sharding.h"
 
 /* X(suffix, name): tensors that a block's forward makes. */
-#define DTP_SLOT_TABLE(X)                                   \
-    X(INPUT, "block input")                                 \
-    X(NORM1, "norm 1")                                      \
-    X(STATISTICS1, "norm 1 statistics")                     \
-    X(WIDE1, "norm 1 in fp32")                              \
-    X(QKV, "qkv")                                           \
-    X(Q_RAW, "q projection")                                \
-    X(K_RAW, "k projection")                                \
-    X(V, "v")                                               \
-    X(Q, "q")                                               \
-    X(K, "k")                                               \
-    X(QK_STATISTICS, "q and k statistics")                  \
-    X(CORE, "attention result")                             \
-    X(CORE_STATE, "attention state")                        \
-    X(CORE_COPY, "attention result by token")               \
-    X(MIDDLE, "attention projection")                       \
-    X(INPUT2, "residual after attention")                   \
-    X(NORM2, "norm 2")                                      \
-    X(STATISTICS2, "norm 2 statistics")                     \
-    X(WIDE2, "norm 2 in fp32")                              \
-    X(GATE, "gate")                                         \
-    X(UP, "up")                                             \
-    X(SILU, "silu of gate")                                 \
-    X(PRODUCT, "activation")                                \
+#define DTP_SLOT_TABLE(X)                                                                                              \
+    X(INPUT, "block input")                                                                                            \
+    X(NORM1, "norm 1")                                                                                                 \
+    X(STATISTICS1, "norm 1 statistics")                                                                                \
+    X(WIDE1, "norm 1 in fp32")                                                                                         \
+    X(QKV, "qkv")                                                                                                      \
+    X(Q_RAW, "q projection")                                                                                           \
+    X(K_RAW, "k projection")                                                                                           \
+    X(V, "v")                                                                                                          \
+    X(Q, "q")                                                                                                          \
+    X(K, "k")                                                                                                          \
+    X(QK_STATISTICS, "q and k statistics")                                                                             \
+    X(CORE, "attention result")                                                                                        \
+    X(CORE_STATE, "attention state")                                                                                   \
+    X(CORE_COPY, "attention result by token")                                                                          \
+    X(MIDDLE, "attention projection")                                                                                  \
+    X(INPUT2, "residual after attention")                                                                              \
+    X(NORM2, "norm 2")                                                                                                 \
+    X(STATISTICS2, "norm 2 statistics")                                                                                \
+    X(WIDE2, "norm 2 in fp32")                                                                                         \
+    X(GATE, "gate")                                                                                                    \
+    X(UP, "up")                                                                                                        \
+    X(SILU, "silu of gate")                                                                                            \
+    X(PRODUCT, "activation")                                                                                           \
     X(DOWN, "down projection")
 enum dtp_slot {
 #define DTP_SLOT_ENUM(suffix, text) DTP_SLOT_##suffix,
@@ -69,8 +69,8 @@ struct dtp_lower_module {
 };
 enum { DTP_ROOT_EMBEDDING, DTP_ROOT_POSITION, DTP_ROOT_VECTORS, DTP_ROOT_HEAD, DTP_ROOT_PARTS };
 
-/* The optimizer's tensors of some parameters, buffers that follow each other. One by one, for the allocator makes them so
- * and fits them into what the first backward left. */
+/* The optimizer's tensors of some parameters, buffers that follow each other. One by one, for the allocator makes them
+ * so and fits them into what the first backward left. */
 struct dtp_lower_moments {
     dtp_buffer_id first;
     uint32_t count;
@@ -79,14 +79,14 @@ struct dtp_lower_moments {
 /* Buffers of one module in the micro-step at hand. */
 struct dtp_module_state {
     dtp_buffer_id slot[DTP_SLOT_COUNT];
-    uint32_t alive;                          /* slots that exist now */
-    dtp_buffer_id weight[DTP_MAX_PARTS];     /* gathered or cast; DTP_NO_INDEX: read `params` */
-    dtp_buffer_id gradient[DTP_MAX_PARTS];   /* as autograd made it in this micro-step */
-    dtp_buffer_id kept[DTP_MAX_PARTS];       /* .grad, or what micro-steps accumulate into */
-    dtp_buffer_id params;                    /* at rest; modules of one FSDP unit share theirs */
+    uint32_t alive;                        /* slots that exist now */
+    dtp_buffer_id weight[DTP_MAX_PARTS];   /* gathered or cast; DTP_NO_INDEX: read `params` */
+    dtp_buffer_id gradient[DTP_MAX_PARTS]; /* as autograd made it in this micro-step */
+    dtp_buffer_id kept[DTP_MAX_PARTS];     /* .grad, or what micro-steps accumulate into */
+    dtp_buffer_id params;                  /* at rest; modules of one FSDP unit share theirs */
     struct dtp_lower_moments moments;
-    dtp_buffer_id gradient_buffer;           /* that matmuls write into; DTP_NO_BUFFER: each makes a tensor */
-    uint32_t bucket[DTP_MAX_PARTS];          /* the reduction bucket each part lies in */
+    dtp_buffer_id gradient_buffer;  /* that matmuls write into; DTP_NO_BUFFER: each makes a tensor */
+    uint32_t bucket[DTP_MAX_PARTS]; /* the reduction bucket each part lies in */
 };
 
 struct dtp_lower_sharding; /* lower_sharding.c */
@@ -102,15 +102,15 @@ struct dtp_lowering {
 
     struct dtp_element_bytes bytes;
     uint64_t tokens, compute, residual, d_q, d_kv;
-    uint64_t scores_bytes;               /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
+    uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
     bool autocast, compiled, executor, fused, gated, rope, rotated, cut, sharded;
-    bool direct;  /* gathers write the weights themselves: FSDP1's flat parameter, ours; FSDP2 copies them out */
-    bool buffered;  /* Megatron, ours: matmuls write gradients into buffers of the reduce dtype, and add to them there */
-    bool keeps_fp8; /* Transformer Engine: matmul inputs are kept as their fp8 casts */
+    bool direct;   /* gathers write the weights themselves: FSDP1's flat parameter, ours; FSDP2 copies them out */
+    bool buffered; /* Megatron, ours: matmuls write gradients into buffers of the reduce dtype, and add to them there */
+    bool keeps_fp8;           /* Transformer Engine: matmul inputs are kept as their fp8 casts */
     bool transient_gradients; /* of these, buffers that go once they are reduced into a shard: ours */
-    bool has_units; /* sharded, or ours, which reduces unit by unit whatever it shards */
-    bool offloaded; /* PyTorch's CPU offload: shards, gradients and the step on the host */
-    bool whole_gradients; /* gradients of several micro-steps are added up before one reduction */
+    bool has_units;           /* sharded, or ours, which reduces unit by unit whatever it shards */
+    bool offloaded;           /* PyTorch's CPU offload: shards, gradients and the step on the host */
+    bool whole_gradients;     /* gradients of several micro-steps are added up before one reduction */
     enum dtp_loss loss;
 
     struct dtp_lower_matrix matrix[DTP_MAX_MATRICES];
@@ -121,21 +121,21 @@ struct dtp_lowering {
     uint32_t kept;                       /* of those, what a checkpointed block keeps */
     uint32_t locals;                     /* held by the frame of the block's function until it returns */
 
-    struct dtp_module_state *state;      /* of each layer; [layers]: of the root */
+    struct dtp_module_state *state; /* of each layer; [layers]: of the root */
     struct dtp_lower_sharding *sharding;
     struct dtp_lower_buckets *buckets;
     struct dtp_lower_ipg *ipg;
 
-    uint16_t layer, micro_step;          /* where the skeleton stands */
+    uint16_t layer, micro_step; /* where the skeleton stands */
     bool recompute, last_micro_step, reduces;
     uint32_t contiguous_group;           /* Megatron: all ranks */
     dtp_op_id last_op[DTP_STREAM_COUNT]; /* issued last to each stream */
     enum dtp_owner gradient_owner;       /* GRADS where autograd's own tensor becomes .grad */
 
-    dtp_buffer_id embedded;              /* tensor before an embedding norm */
+    dtp_buffer_id embedded;                                              /* tensor before an embedding norm */
     dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
     dtp_buffer_id logits, loss_state, logits_gradient;
-    dtp_buffer_id gradient;              /* of the residual stream, updated in place from the head down to x0 */
+    dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */
     dtp_buffer_id tokens_in;
 };
 
@@ -203,7 +203,7 @@ void dtp_lower_block_recompute(struct dtp_lowering *l);
 
 /* lower_loss.c */
 void dtp_lower_final_norm(struct dtp_lowering *l);
-void dtp_lower_loss_forward(struct dtp_lowering *l);  /* head and loss; chunked: with their backward */
+void dtp_lower_loss_forward(struct dtp_lowering *l); /* head and loss; chunked: with their backward */
 void dtp_lower_loss_backward(struct dtp_lowering *l);
 void dtp_lower_head_backward(struct dtp_lowering *l); /* with the final norm's */
 
@@ -211,14 +211,14 @@ void dtp_lower_head_backward(struct dtp_lowering *l); /* with the final norm's *
 void dtp_lower_block_backward(struct dtp_lowering *l);
 void dtp_lower_embedding_backward(struct dtp_lowering *l);
 
-/* lower_weights.c: what matmuls read and what becomes of their gradients. dtp_lower_weight: the buffer of part `part` of
- * the module the skeleton stands at; emits the cast where autocast has none yet. */
+/* lower_weights.c: what matmuls read and what becomes of their gradients. dtp_lower_weight: the buffer of part `part`
+ * of the module the skeleton stands at; emits the cast where autocast has none yet. */
 dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part);
 void dtp_lower_forget_casts(struct dtp_lowering *l); /* autocast's context ends with forward */
 void dtp_lower_gradient_made(struct dtp_lowering *l, int part);
 /* Adds the result of an operation that makes gradient `part`: a fresh tensor, or its place in the gradient buffer. */
 void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, int part, uint64_t element_bytes);
-void dtp_lower_cast_gradient(struct dtp_lowering *l, int part); /* autocast: into the parameters' dtype */
+void dtp_lower_cast_gradient(struct dtp_lowering *l, int part);       /* autocast: into the parameters' dtype */
 bool dtp_lower_recasts(const struct dtp_lowering *l, uint64_t layer); /* the layer's casts are made again in backward */
 
 /* lower_sharding.c: FSDP's units at the skeleton's points; the module is the one the skeleton stands at. */
@@ -257,7 +257,8 @@ void dtp_lower_ipg_step(struct dtp_lowering *l);
 void dtp_lower_optimizer(struct dtp_lowering *l);
 void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_lower_moments moments,
                       const dtp_buffer_id *grads, int grad_count, uint64_t elements);
-/* Adds the optimizer's tensors of one parameter of `elements` to those made just before; starts from {DTP_NO_BUFFER, 0}. */
+/* Adds the optimizer's tensors of one parameter of `elements` to those made just before; starts from {DTP_NO_BUFFER,
+ * 0}. */
 void dtp_lower_add_moments(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t elements);
 
 #endif

@@ -11,12 +11,14 @@
 #include "llama_7b.h"
 
 /* LLaMA 7B. */
-static struct dtp_program *lower(const struct dtp_transformer *t, const struct dtp_cluster *cluster, struct dtp_plan *plan)
+static struct dtp_program *lower(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
+                                 struct dtp_plan *plan)
 {
     static struct dtp_faults faults;
     struct dtp_program *program = NULL;
     memset(&faults, 0, sizeof faults);
-    if (dtp_plan_resolve(plan, t, cluster, &faults) != DTP_OK || dtp_lower(t, cluster, plan, 0, &program, &faults) != DTP_OK)
+    if (dtp_plan_resolve(plan, t, cluster, &faults) != DTP_OK ||
+        dtp_lower(t, cluster, plan, 0, &program, &faults) != DTP_OK)
         fail_msg("%s", faults.text[0]);
     return program;
 }
@@ -87,8 +89,10 @@ static void test_fsdp_order(void **state)
     assert_int_equal(count_kind(program, DTP_OP_REDUCE_SCATTER), 33);
     size_t half = (size_t)(find(program, DTP_OP_ATTENTION_BACKWARD, 31, 0) - ops);
     const struct dtp_op *gather_9 = find(program, DTP_OP_ALL_GATHER, 9, half);
-    const struct dtp_op *copy_10 = find(program, DTP_OP_COPY_OUT, 10, half), *core_10 = find(program, DTP_OP_ATTENTION_BACKWARD, 10, half);
-    const struct dtp_op *scatter_10 = find(program, DTP_OP_REDUCE_SCATTER, 10, half), *scatter_11 = find(program, DTP_OP_REDUCE_SCATTER, 11, half);
+    const struct dtp_op *copy_10 = find(program, DTP_OP_COPY_OUT, 10, half),
+                        *core_10 = find(program, DTP_OP_ATTENTION_BACKWARD, 10, half);
+    const struct dtp_op *scatter_10 = find(program, DTP_OP_REDUCE_SCATTER, 10, half),
+                        *scatter_11 = find(program, DTP_OP_REDUCE_SCATTER, 11, half);
     assert_true(copy_10 < gather_9 && gather_9 < core_10 && core_10 < scatter_10);
     const struct dtp_op *wait = scatter_10;
     while (wait->kind != DTP_OP_FREE || !wait->dependency_count)
@@ -99,7 +103,8 @@ static void test_fsdp_order(void **state)
     dtp_program_destroy(program);
 }
 
-/* Bytes alive after the step equal those before it: what is allocated is freed once, and never used outside its life. */
+/* Bytes alive after the step equal those before it: what is allocated is freed once, and never used outside its life.
+ */
 static void check_lives(const struct dtp_program *program)
 {
     size_t count = dtp_program_buffer_count(program);
@@ -118,8 +123,8 @@ static void check_lives(const struct dtp_program *program)
                 *life = 1;
             }
             if (*life != 1)
-                fail_msg("op %zu %s '%s' uses buffer '%s' (%u) outside its life", i, dtp_op_kind_text(op->kind), op->name,
-                         buffers[operands[k].buffer.index].name, operands[k].buffer.index);
+                fail_msg("op %zu %s '%s' uses buffer '%s' (%u) outside its life", i, dtp_op_kind_text(op->kind),
+                         op->name, buffers[operands[k].buffer.index].name, operands[k].buffer.index);
             if (operands[k].access & DTP_FREE)
                 *life = 2;
         }
@@ -168,10 +173,9 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_gpu),
-                                       cmocka_unit_test(test_checkpointing_replays_three_matmuls),
-                                       cmocka_unit_test(test_fsdp_order),
-                                       cmocka_unit_test(test_every_buffer_comes_and_goes),
-                                       cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_gpu), cmocka_unit_test(test_checkpointing_replays_three_matmuls),
+        cmocka_unit_test(test_fsdp_order), cmocka_unit_test(test_every_buffer_comes_and_goes),
+        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /* The step program against the closed form, which never sees it, over random plans: matmul and attention FLOPs, bytes
  * sent and number of operations of every collective, bytes copied to and from the host equal exactly; the peak of live
  * bytes within 0.5 % in most. What is left is named; the closed form weighs a handful of instants, the program all:
- *   - late steps of a layer's backward, where more weight gradients stand than activations have gone: small micro-batches
- *     of checkpointed layers
+ *   - late steps of a layer's backward, where more weight gradients stand than activations have gone: small
+ * micro-batches of checkpointed layers
  *   - forward of a checkpointed layer as the peak, its own tensors still standing: long sequences, loss in chunks
  *   - a head gradient under autocast in both dtypes while it is cast
  *   - units of several layers, and the whole model as one: instants between their first and last layer
@@ -27,17 +27,19 @@ static void describe(const struct random_job *job)
     const struct dtp_plan *p = &job->plan;
     char checkpointing[32];
     dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
-    print_error("L%llu h%llu heads %llu/%llu d_h%llu f%llu V%llu on %u (%u a node); %s %s compile %d fsdp1 %d group %u micro %u "
-                "accumulate %u sync %d seq %llu checkpointing %s offload %s precision %s attention %s loss %s optimizer %s wrap %u "
+    print_error("L%llu h%llu heads %llu/%llu d_h%llu f%llu V%llu on %u (%u a node); %s %s compile %d fsdp1 %d group %u "
+                "micro %u "
+                "accumulate %u sync %d seq %llu checkpointing %s offload %s precision %s attention %s loss %s "
+                "optimizer %s wrap %u "
                 "reshard %d keep %d prefetch %d view %d fused %d %d rope %d\n",
                 (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
                 (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
-                (unsigned long long)t->vocab, job->cluster.gpus, job->cluster.gpus_per_node, dtp_strategy_text(p->strategy),
-                dtp_runtime_text(p->runtime), p->compile, p->fsdp1, p->shard_group, p->micro_batch, p->accumulate,
-                p->accumulate_sync, (unsigned long long)p->sequence, checkpointing, dtp_offload_text(p->offload),
-                dtp_precision_name(&p->precision), dtp_attention_text(p->attention), dtp_loss_text(p->loss),
-                dtp_optimizer_text(p->optimizer), p->wrap_layers, p->reshard_after_forward, p->keep_root, p->prefetch,
-                p->ddp_bucket_view, p->fused_qkv, p->fused_gate_up, p->rope_fp32);
+                (unsigned long long)t->vocab, job->cluster.gpus, job->cluster.gpus_per_node,
+                dtp_strategy_text(p->strategy), dtp_runtime_text(p->runtime), p->compile, p->fsdp1, p->shard_group,
+                p->micro_batch, p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence, checkpointing,
+                dtp_offload_text(p->offload), dtp_precision_name(&p->precision), dtp_attention_text(p->attention),
+                dtp_loss_text(p->loss), dtp_optimizer_text(p->optimizer), p->wrap_layers, p->reshard_after_forward,
+                p->keep_root, p->prefetch, p->ddp_bucket_view, p->fused_qkv, p->fused_gate_up, p->rope_fp32);
 }
 
 #define check_equal(program_value, closed_value, job)                                                                  \
@@ -59,7 +61,8 @@ static void check_flops(const struct random_job *job, const struct dtp_program_t
     double tokens = (double)p->micro_batch * (double)p->sequence * p->accumulate;
     double weights = (double)dtp_transformer_count(t).matmul, s = dtp_transformer_attention_length(t, p->sequence);
     double core = (p->attention == DTP_ATTENTION_MATH ? 6 : 7) * s * (double)(t->heads * t->head_dim * t->layers);
-    check_equal(totals->matmul_flops + totals->attention_flops - totals->recompute_flops, (6 * weights + core) * tokens, job);
+    check_equal(totals->matmul_flops + totals->attention_flops - totals->recompute_flops, (6 * weights + core) * tokens,
+                job);
 }
 
 static void check_traffic(const struct random_job *job, const struct dtp_program_totals *totals)
