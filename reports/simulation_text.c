@@ -9,7 +9,7 @@
 
 #define LABEL_COLUMNS 36
 #define BAR_COLUMNS 30
-#define SHOWN 5e-5 /* of the step: parts below it are not worth a line */
+#define SHOWN 5e-4 /* of the step: parts below it are not worth a line */
 
 static const char *const collective_words[DTP_COLLECTIVE_COUNT] = {"all-gather", "reduce-scatter", "all-reduce",
                                                                    "send and receive", "all-to-all"};
@@ -40,6 +40,11 @@ const char *dtp_op_class_text(enum dtp_op_class class)
     return texts[class];
 }
 
+static int digits(struct dtp_unit unit)
+{
+    return unit.divisor < 1 ? 1 : 3;
+}
+
 /* ---- the step -----------------------------------------------------------------------------------------------------
  */
 
@@ -47,7 +52,7 @@ static void print_part(const struct dtp_simulated *s, const struct dtp_page *pag
                        const char *words)
 {
     struct dtp_unit unit = dtp_unit_time(s->timeline.step_s);
-    fprintf(page->file, "  %-*s %9.1f %s  ", LABEL_COLUMNS, label, seconds / unit.divisor, unit.name);
+    fprintf(page->file, "  %-*s %9.*f %s  ", LABEL_COLUMNS, label, digits(unit), seconds / unit.divisor, unit.name);
     int left = dtp_page_bar(page, s->timeline.step_s > 0 ? seconds / s->timeline.step_s : 0, BAR_COLUMNS);
     fprintf(page->file, "%*s%s\n", words[0] ? left + 2 : 0, "", words);
 }
@@ -66,8 +71,8 @@ static void print_slowed(const struct dtp_simulated *s, const struct dtp_page *p
     if (slowed_s <= SHOWN * s->timeline.step_s)
         return;
     dtp_page_ink(page, DTP_INK_DIM);
-    fprintf(page->file, "    alone %.1f; slowed by %.1f %s by collectives that run beside\n",
-            s->kernels_alone_s / unit.divisor, slowed_s / unit.divisor, unit.name);
+    fprintf(page->file, "    alone %.*f; slowed by %.*f %s by what runs beside\n", digits(unit),
+            s->kernels_alone_s / unit.divisor, digits(unit), slowed_s / unit.divisor, unit.name);
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
@@ -79,10 +84,10 @@ static void print_step(const struct dtp_simulated *s, const struct dtp_page *pag
     dtp_page_heading(page, "STEP TIME", "where each instant of the simulated step went");
     print_part(s, page, "forward and backward", t->compute_s, "");
     print_slowed(s, page);
-    print_part(s, page, "optimizer", t->optimizer_s, "");
+    print_if_any(s, page, "optimizer", t->optimizer_s, "");
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         snprintf(label, sizeof label, "exposed %s", collective_words[i]);
-        snprintf(words, sizeof words, "of %.1f", t->communication_by_collective_s[i] / unit.divisor);
+        snprintf(words, sizeof words, "of %.*f", digits(unit), t->communication_by_collective_s[i] / unit.divisor);
         if (t->communication_by_collective_s[i] > 0)
             print_part(s, page, label, t->exposed_by_collective_s[i], words);
     }
@@ -90,8 +95,8 @@ static void print_step(const struct dtp_simulated *s, const struct dtp_page *pag
     print_if_any(s, page, "waiting for the host's launches", t->host_bound_s, "");
     print_if_any(s, page, "pipeline bubble", t->bubble_s, "");
     double closed_s = s->closed.time.step_s;
-    fprintf(page->file, "  %-*s %9.1f %s", LABEL_COLUMNS, "= step", t->step_s / unit.divisor, unit.name);
-    fprintf(page->file, "  closed form %.1f (%+.1f %%)\n", closed_s / unit.divisor,
+    fprintf(page->file, "  %-*s %9.*f %s", LABEL_COLUMNS, "= step", digits(unit), t->step_s / unit.divisor, unit.name);
+    fprintf(page->file, "  closed form %.*f (%+.1f %%)\n", digits(unit), closed_s / unit.divisor,
             t->step_s > 0 ? 100 * (closed_s / t->step_s - 1) : 0);
 }
 
@@ -134,7 +139,7 @@ static void print_streams(const struct dtp_simulated *s, const struct dtp_page *
         dtp_grid_row(&grid, DTP_INK_PLAIN);
         dtp_grid_cell(&grid, "%s", dtp_stream_text((enum dtp_stream)i));
         dtp_grid_cell(&grid, "%zu", counts[i]);
-        dtp_grid_cell(&grid, "%.1f", busy_s[i] / unit.divisor);
+        dtp_grid_cell(&grid, "%.*f", digits(unit), busy_s[i] / unit.divisor);
         dtp_grid_cell(&grid, "%.1f %%", s->timeline.step_s > 0 ? 100 * busy_s[i] / s->timeline.step_s : 0);
     }
     dtp_grid_print(&grid, page, 2);
@@ -158,7 +163,7 @@ static void add_path_row(const struct dtp_path_row *row, struct dtp_unit unit, s
     dtp_grid_cell(grid, "%u", (unsigned)row->micro_steps);
     dtp_grid_cell(grid, "%zu", row->op_count);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        dtp_grid_cell(grid, "%.1f", parts[i] / unit.divisor);
+        dtp_grid_cell(grid, "%.*f", digits(unit), parts[i] / unit.divisor);
 }
 
 static void print_path(const struct dtp_simulated *s, const struct dtp_page *page)
@@ -208,8 +213,9 @@ static void print_owners(const struct dtp_simulated *s, const struct dtp_page *p
             add_memory_row(&grid, dtp_owner_words((enum dtp_owner)i), program, closed, unit, DTP_INK_PLAIN);
     }
     add_memory_row(&grid, "= tensors", s->placement.live_peak_bytes, c->allocated_peak_bytes, unit, DTP_INK_BOLD);
-    add_memory_row(&grid, "  allocated, as the allocator rounds", m->allocated_peak_bytes, c->allocated_peak_bytes,
-                   unit, DTP_INK_PLAIN);
+    add_memory_row(&grid,
+                   s->job.plan.runtime == DTP_RUNTIME_DTPLAN ? "  allocated" : "  allocated, as the allocator rounds",
+                   m->allocated_peak_bytes, c->allocated_peak_bytes, unit, DTP_INK_PLAIN);
     add_memory_row(&grid, "  reserved", m->reserved_peak_bytes, c->reserved_peak_bytes, unit, DTP_INK_PLAIN);
     add_memory_row(&grid, "  device", m->device_peak_bytes, c->device_peak_bytes, unit, DTP_INK_PLAIN);
     dtp_grid_print(&grid, page, 2);

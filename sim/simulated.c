@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#define TIGHT_MAX_BUFFERS 10000 /* 40 ms */
+
 /* ---- memory ---------------------------------------------------------------------------------------------------------
  */
 
@@ -68,11 +70,12 @@ static void fill_memory(const struct dtp_simulated *s, const struct dtp_memory_p
     m->grads_bytes = most_of(points, count, DTP_OWNER_GRADS);
     m->optimizer_bytes = most_of(points, count, DTP_OWNER_OPTIMIZER);
     m->activations_bytes = most_of(points, count, DTP_OWNER_ACTIVATIONS);
-    m->allocated_peak_bytes = s->timeline.allocated_peak_bytes;
+    bool arena = s->job.plan.runtime == DTP_RUNTIME_DTPLAN; /* our executor owns its memory: no segments, no rounding */
+    m->allocated_peak_bytes = arena ? s->placement.live_peak_bytes : s->timeline.allocated_peak_bytes;
     const uint64_t *peak = m->phase_bytes[m->peak_phase];
     m->temporary_bytes = m->allocated_peak_bytes - peak[DTP_OWNER_PARAMS] - peak[DTP_OWNER_GRADS] -
                          peak[DTP_OWNER_OPTIMIZER] - peak[DTP_OWNER_ACTIVATIONS];
-    m->reserved_peak_bytes = s->timeline.reserved_peak_bytes;
+    m->reserved_peak_bytes = arena ? s->placement.arena_bytes : s->timeline.reserved_peak_bytes;
     m->device_peak_bytes = m->reserved_peak_bytes + m->context_bytes + m->nccl_bytes;
     m->verdict = dtp_memory_verdict(m);
 }
@@ -183,6 +186,15 @@ static enum dtp_status add_alone_times(struct dtp_simulated *s, struct dtp_fault
     return DTP_OK;
 }
 
+/* Who owns an arena packs it tightly, as long as that takes no longer than the simulation. */
+static enum dtp_status place(struct dtp_simulated *s, struct dtp_faults *faults)
+{
+    bool owned = s->job.plan.runtime == DTP_RUNTIME_DTPLAN;
+    if (owned && dtp_program_buffer_count(s->program) <= TIGHT_MAX_BUFFERS)
+        return dtp_program_place_tight(s->program, &s->placement, faults);
+    return dtp_program_place(s->program, &s->placement, faults);
+}
+
 enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp_simulation_options *options,
                                      struct dtp_simulated *out, struct dtp_faults *faults)
 {
@@ -195,7 +207,7 @@ enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp
     out->prediction = out->closed;
     enum dtp_status status = dtp_lower(transformer, cluster, plan, DTP_SIMULATED_MAX_OPS, &out->program, faults);
     if (status == DTP_OK)
-        status = dtp_program_place(out->program, &out->placement, faults);
+        status = place(out, faults);
     if (status == DTP_OK)
         status = dtp_simulate(out->program, transformer, cluster, plan, options, &out->timeline, faults);
     if (status == DTP_OK)
