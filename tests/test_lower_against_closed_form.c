@@ -6,7 +6,9 @@
  *   - forward of a checkpointed layer as the peak, its own tensors still standing: long sequences, loss in chunks
  *   - a head gradient under autocast in both dtypes while it is cast
  *   - units of several layers, and the whole model as one: instants between their first and last layer
- *   - reads of the flat buffers of the last unit, which may have fewer layers than the others */
+ *   - backward without prefetch, when a unit's flat buffer stands beside the weights copied out of it
+ *   - shards of one rank, where a reduction's result is as large as its input
+ *   - flat buffers of the last unit, which may have fewer layers than the others */
 #include "lower.h"
 #include "placement.h"
 #include "verify.h"
