@@ -4,7 +4,7 @@
 
 #define NONE UINT32_MAX
 /* Holes looked at for one span, the youngest first; well-behaved steps have some tens. */
-#define HOLES_TRIED 64
+#define HOLES_TRIED 32
 
 /* A piece of the arena, a span or a hole; pieces tile [0, extent) as a list in order of address. */
 struct piece {
