@@ -80,12 +80,17 @@ static double recomputed_layers(const struct context *c)
 
 /* Non-reentrant checkpointing stops its replay at the last saved tensor: the block's last matmul (down) is not run again
  * (torch.utils.checkpoint early_stop; profiled: 3 matmuls a layer are replayed, not 4). */
+static bool stops_early(const struct dtp_plan *plan)
+{
+    return plan->runtime == DTP_RUNTIME_TORCH && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
+}
+
 static double early_stop_s(const struct context *c)
 {
-    const struct dtp_plan *plan = c->plan;
-    bool stops = plan->runtime == DTP_RUNTIME_TORCH && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
     const struct dtp_weight_matmul *down = &c->block.matmul[c->block.matmul_count - 1];
-    return stops ? dtp_matmul_s(&c->cluster->gpu, plan->precision.compute, c->tokens, down->n, down->k) : 0;
+    return stops_early(c->plan)
+               ? dtp_matmul_s(&c->cluster->gpu, c->plan->precision.compute, c->tokens, down->n, down->k)
+               : 0;
 }
 
 static void add_recompute(const struct context *c, const struct dtp_attention_time *attention, struct micro_step *m)
@@ -174,7 +179,9 @@ static double optimizer_bytes_per_parameter(const struct dtp_plan *plan)
 {
     const struct dtp_precision *p = &plan->precision;
     double param = dtp_dtype_bytes(p->params), master = p->master != p->params ? dtp_dtype_bytes(p->master) : 0;
-    double moment = dtp_dtype_bytes(p->moments), grad = dtp_dtype_bytes(p->params);
+    struct dtp_element_bytes element;
+    dtp_element_bytes_count(plan, &element);
+    double moment = dtp_dtype_bytes(p->moments), grad = (double)element.grads;
     switch (plan->optimizer) {
     case DTP_ADAMW_FUSED: return (master > 0 ? param + 2 * master : 2 * param) + grad + 4 * moment;
     case DTP_ADAMW_FOREACH: return 20 * moment + 2 * param + 2 * master;
@@ -264,7 +271,9 @@ static double exposed_replicated(const struct context *c, const struct dtp_time 
         return reductions * reduce_s + after_step_s;
     /* The embedding's gradient is the last to be ready and its bucket has no compute left to hide behind. */
     double last = (double)(c->count.embedding + c->count.position) / (double)c->count.total;
-    double bucket = (double)plan->ddp_bucket_bytes / (4 * (double)c->count.total);
+    struct dtp_element_bytes element;
+    dtp_element_bytes_count(plan, &element);
+    double bucket = (double)plan->ddp_bucket_bytes / ((double)element.grads * (double)c->count.total);
     double tail = fmin(1, fmax(last, bucket));
     double exposed = reduce_s * tail + fmax(0, reduce_s * (1 - tail) - window->backward_s);
     return reductions * exposed + after_step_s;
@@ -399,7 +408,8 @@ static double hardware_flops(const struct context *c)
     double core_forward = 2 * s * d_q * c->layers, tokens = c->tokens * c->plan->accumulate;
     double extra = c->plan->attention != DTP_ATTENTION_MATH ? core_forward / 2 : 0;
     double share = recomputed_layers(c) / c->layers, matmuls = 0;
-    for (int i = 0; i < c->block.matmul_count; i++)
+    int replayed = c->block.matmul_count - (stops_early(c->plan) ? 1 : 0);
+    for (int i = 0; i < replayed; i++)
         if (c->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || c->block.matmul[i].recomputed)
             matmuls += c->block.matmul[i].copies * 2 * c->block.matmul[i].n * c->block.matmul[i].k * c->layers;
     if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
