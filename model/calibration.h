@@ -39,7 +39,7 @@
     X(torch_launch_s, 15e-6, "s", "host time per kernel of eager PyTorch with autograd; GPT-2, 14 ms for 940")       \
     X(native_launch_s, 3e-6, "s", "host time per kernel of a C or C++ runtime; assumed")                             \
     X(torch_host_adam_bytes_per_s, 20e9, "B/s",                                                                      \
-      "AdamW on the host under CPUOffloadPolicy per rank: torchrun gives a rank one thread; 23 GB/s on 2, 19 on 4 H200") \
+      "AdamW on the host under CPUOffloadPolicy per rank: torchrun gives a rank one thread; 23 GB/s on 2, 19 on 4 H200 (the latter holdout-b19)") \
     X(host_adam_memory_fraction, 0.5, "1", "vectorised multi-threaded host Adam / host memory bandwidth; assumed")   \
     X(pcie_fraction, 0.87, "1", "pinned copies / one PCIe direction; h200_copies.csv 55/64 alone")                   \
     /* -- memory ----------------------------------------------------------------------------------------------- */ \

@@ -112,7 +112,8 @@ static void add_recompute(const struct context *c, const struct dtp_attention_ti
  * micro-step; `reduces` says whether gradients leave in this one. internals: DDP under autocast casts every weight
  * (4+w) and every gradient back (w+4) and copies it into its bucket (4+4); FSDP2 copies each gathered unit out (w+w) and
  * its gradients in (w+r); Megatron and ours add a weight gradient to the sum of earlier micro-steps in the matmul's own
- * output pass (the sum is read and written instead of the gradient written); FSDP1 gathers in place but concatenates gradients (w+w) before the cast (w+r). */
+ * output pass (the sum is read and written instead of the gradient written); FSDP1 gathers in place but concatenates
+ * gradients (w+w) before the cast (w+r). */
 static double weight_traffic_bytes(const struct context *c, bool reduces)
 {
     const struct dtp_plan *plan = c->plan;
@@ -153,7 +154,14 @@ static double fp8_cast_bytes(const struct context *c)
     return bytes * c->layers;
 }
 
-static struct micro_step micro_step(const struct context *c, bool reduces)
+/* Seconds of weight_traffic_bytes. */
+static double weight_traffic_s(const struct context *c, bool reduces)
+{
+    return weight_traffic_bytes(c, reduces) / dtp_memory_kernel_bytes_per_s(&c->cluster->gpu, DTP_KERNEL_FUSED);
+}
+
+/* A micro-step that reduces its gradients. */
+static struct micro_step micro_step(const struct context *c)
 {
     const struct dtp_gpu *gpu = &c->cluster->gpu;
     struct micro_step m = {0};
@@ -166,7 +174,7 @@ static struct micro_step micro_step(const struct context *c, bool reduces)
     m.memory_forward_s = c->layers * c->block.forward_bytes_per_token * c->tokens / c->eager_bytes_per_s;
     m.memory_backward_s = c->layers * c->block.backward_bytes_per_token * c->tokens / c->eager_bytes_per_s;
     m.loss_s = dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens / c->eager_bytes_per_s;
-    m.weights_s = weight_traffic_bytes(c, reduces) / dtp_memory_kernel_bytes_per_s(gpu, DTP_KERNEL_FUSED);
+    m.weights_s = weight_traffic_s(c, true);
     m.fp8_s = fp8_cast_bytes(c) / c->eager_bytes_per_s;
     m.kernels = c->layers * (c->block.forward_kernels + c->block.backward_kernels) + 40;
     add_recompute(c, &attention, &m);
@@ -333,7 +341,7 @@ static void add_offload(const struct context *c, const struct dtp_communication 
 
 /* ---- the record for explain -------------------------------------------------------------------------------------- */
 
-/* Seconds and bytes of the step's device work: `n` micro-steps `m`, of which some are `quiet` (reduce nothing). */
+/* Seconds and bytes of the step's device work: `n` micro-steps `m`, of which some reduce nothing. */
 static void note_compute(const struct context *c, const struct micro_step *m, double weights_s, double gaps_s,
                          double speedup, double n)
 {
@@ -369,12 +377,13 @@ static void add_compute(const struct context *c, struct dtp_time *time, struct w
 {
     const struct dtp_plan *plan = c->plan;
     double n = plan->accumulate, reductions = dtp_plan_reductions(plan);
-    struct micro_step m = micro_step(c, true), quiet = micro_step(c, false);
+    struct micro_step m = micro_step(c);
     double matmul = m.matmul_forward_s + m.matmul_backward_s + m.head_s + m.recompute_matmul_s;
     double gaps = m.kernels * dtp_kernel_gap_s(plan);
     double other = m.attention_forward_s + m.attention_backward_s + m.memory_forward_s + m.memory_backward_s + m.loss_s +
                    m.recompute_other_s + m.fp8_s + gaps;
-    double weights = (reductions * m.weights_s + (n - reductions) * quiet.weights_s) / n;
+    double quiet_s = n > reductions ? weight_traffic_s(c, false) : 0; /* of a micro-step that reduces nothing */
+    double weights = (reductions * m.weights_s + (n - reductions) * quiet_s) / n;
     double speedup = dtp_matmul_speedup(&c->cluster->gpu, matmul, other + weights + time->optimizer_s / n);
     time->matmul_s = n * matmul / speedup;
     time->attention_s = n * (m.attention_forward_s + m.attention_backward_s);
