@@ -49,7 +49,7 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE), "write when each operation runs, a row an operation"},
     [OPTION_MEMORY] = {"--memory", "FILE.csv", ON(SIMULATE), "write device memory over time, a column an owner"},
     [OPTION_CHARTS] = {"--charts", NULL, ON(SIMULATE), "have gnuplot draw what --timeline and --memory write"},
-    [OPTION_FIDELITY] = {"--fidelity", "closed|simulated", ON(PLAN) | ON(WHATIF),
+    [OPTION_FIDELITY] = {"--fidelity", "closed|simulated", ON(PLAN) | ON(WHATIF) | ON(BACKTEST),
                          "predict by formulas, or by simulating the step program; default closed"},
     [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
     [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},

@@ -1,7 +1,8 @@
-/* dtplan backtest RUNS.csv [-o ROWS.csv] */
+/* dtplan backtest RUNS.csv [--fidelity closed|simulated] [-o ROWS.csv] */
 #include "command.h"
 
 #include "backtest_report.h"
+#include "simulated.h"
 
 #include <sys/stat.h>
 
@@ -42,7 +43,8 @@ enum dtp_status dtp_command_backtest(const struct dtp_context *context)
     enum dtp_status status = dtp_context_catalog(context, &catalog);
     if (status != DTP_OK)
         return status;
-    status = dtp_backtest_run_only(a->words[0], a->only, &catalog, &backtest, context->faults);
+    struct dtp_predictor predictor = a->simulated ? dtp_predictor_simulated() : dtp_predictor_closed();
+    status = dtp_backtest_run_only(a->words[0], a->only, &predictor, &catalog, &backtest, context->faults);
     if (status == DTP_OK)
         status = write_report(context, backtest);
     dtp_backtest_destroy(backtest);

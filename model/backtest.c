@@ -22,8 +22,9 @@ double dtp_backtest_predicted_memory(const struct dtp_prediction *prediction, en
     return NAN;
 }
 
-enum dtp_status dtp_backtest_predict(const struct dtp_run *run, const struct dtp_catalog *catalog,
-                                     struct dtp_backtest_forecast *out, struct dtp_faults *faults)
+enum dtp_status dtp_backtest_predict(const struct dtp_run *run, const struct dtp_predictor *predictor,
+                                     const struct dtp_catalog *catalog, struct dtp_backtest_forecast *out,
+                                     struct dtp_faults *faults)
 {
     struct dtp_job job;
     enum dtp_status status = dtp_run_job(run, catalog, &job, faults);
@@ -38,8 +39,7 @@ enum dtp_status dtp_backtest_predict(const struct dtp_run *run, const struct dtp
     double matmul_flops = 6 * (double)dtp_transformer_count(&job.transformer).matmul;
     out->full_attention_flops_per_token = 2 * model_flops - matmul_flops;
     out->step_tokens_per_gpu = (double)job.plan.micro_batch * (double)job.plan.accumulate * (double)job.plan.sequence;
-    dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &out->prediction);
-    return DTP_OK;
+    return predictor->predict(predictor->context, &job, &out->prediction, faults);
 }
 
 /* Signed error in percent, NaN where nothing was measured. */
@@ -85,12 +85,13 @@ static void forget_errors(struct dtp_backtest_row *row)
 }
 
 static void score_row(struct dtp_backtest_row *row, size_t table_row, const struct dtp_table *table,
-                      const struct dtp_run_columns *columns, const struct dtp_catalog *catalog)
+                      const struct dtp_run_columns *columns, const struct dtp_predictor *predictor,
+                      const struct dtp_catalog *catalog)
 {
     struct dtp_faults faults = {0};
     forget_errors(row);
     if (dtp_run_read(table, table_row, columns, &row->run, &faults) == DTP_OK)
-        row->predicted = dtp_backtest_predict(&row->run, catalog, &row->forecast, &faults) == DTP_OK;
+        row->predicted = dtp_backtest_predict(&row->run, predictor, catalog, &row->forecast, &faults) == DTP_OK;
     if (dtp_run_read_measured(table, table_row, columns, &row->measured, &faults) == DTP_OK && row->predicted)
         compare(row, &faults);
     if (faults.count) {
@@ -154,8 +155,8 @@ static enum dtp_status check_names(const struct dtp_table *table, const struct d
     return status;
 }
 
-static enum dtp_status score_all(struct dtp_backtest *backtest, const char *only, const struct dtp_catalog *catalog,
-                                 struct dtp_faults *faults)
+static enum dtp_status score_all(struct dtp_backtest *backtest, const char *only, const struct dtp_predictor *predictor,
+                                 const struct dtp_catalog *catalog, struct dtp_faults *faults)
 {
     const struct dtp_table *table = backtest->table;
     const char *name = dtp_table_name(table);
@@ -174,7 +175,7 @@ static enum dtp_status score_all(struct dtp_backtest *backtest, const char *only
         return dtp_fault(faults, DTP_ENVIRONMENT, name, 0, "out of memory for %zu rows", count);
     for (size_t i = 0; i < count; i++)
         if (wanted(table, i, &columns, only))
-            score_row(&backtest->rows[backtest->row_count++], i, table, &columns, catalog);
+            score_row(&backtest->rows[backtest->row_count++], i, table, &columns, predictor, catalog);
     if (!backtest->row_count)
         return dtp_fault(faults, DTP_BAD_INPUT, name, 0, "no row's id or source starts with '%.100s'", only);
     status = refuse_duplicates(backtest, faults);
@@ -187,16 +188,18 @@ static enum dtp_status score_all(struct dtp_backtest *backtest, const char *only
     return status;
 }
 
-enum dtp_status dtp_backtest_run_only(const char *path, const char *only, const struct dtp_catalog *catalog,
-                                      struct dtp_backtest **out, struct dtp_faults *faults)
+enum dtp_status dtp_backtest_run_only(const char *path, const char *only, const struct dtp_predictor *predictor,
+                                      const struct dtp_catalog *catalog, struct dtp_backtest **out,
+                                      struct dtp_faults *faults)
 {
     *out = NULL;
     struct dtp_backtest *backtest = calloc(1, sizeof *backtest);
     if (!backtest)
         return dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "out of memory");
+    backtest->fidelity = predictor->name;
     enum dtp_status status = dtp_table_read(path, &backtest->table, faults);
     if (status == DTP_OK)
-        status = score_all(backtest, only, catalog, faults);
+        status = score_all(backtest, only, predictor, catalog, faults);
     if (status == DTP_OK)
         status = dtp_backtest_fit_baseline(backtest, faults);
     if (status == DTP_OK)
@@ -212,7 +215,8 @@ enum dtp_status dtp_backtest_run_only(const char *path, const char *only, const 
 enum dtp_status dtp_backtest_run(const char *path, const struct dtp_catalog *catalog, struct dtp_backtest **out,
                                  struct dtp_faults *faults)
 {
-    return dtp_backtest_run_only(path, NULL, catalog, out, faults);
+    struct dtp_predictor formulas = dtp_predictor_closed();
+    return dtp_backtest_run_only(path, NULL, &formulas, catalog, out, faults);
 }
 
 void dtp_backtest_destroy(struct dtp_backtest *backtest)

@@ -1,8 +1,9 @@
 /* Backtest: the predictor scored on measured runs, beside the simplest predictor there is.
  *
  * Every row of a run table (run_table.h) is turned into a job from its configuration columns alone, predicted by the
- * closed form, and only then compared with what was measured. A row whose configuration is not modelled, not stated or
- * contradictory is refused with the reason. rows = scored + refused.
+ * closed form or by simulation, and only then compared with what was measured. A row whose configuration is not
+ * modelled, not stated or contradictory is refused with the reason, and so is one that the predictor refuses: nothing
+ * falls back from one kind of prediction to the other. rows = scored + refused.
  *
  * Errors are signed, 100 * (predicted / measured - 1); the statistics are over their absolute values. "macro" is the
  * mean over sources of each source's median: 184 rows of one publication count as one.
@@ -19,6 +20,7 @@
 
 #include "closed_form.h"
 #include "run_table.h"
+#include "variant.h"
 
 enum dtp_backtest_verdict { DTP_BACKTEST_OK, DTP_BACKTEST_REFUSED };
 
@@ -66,6 +68,7 @@ struct dtp_backtest_refusal {
 };
 
 struct dtp_backtest {
+    const char *fidelity; /* the predictor's name */
     struct dtp_table *table;
     struct dtp_backtest_row *rows;
     size_t row_count, scored, refused;
@@ -80,20 +83,23 @@ struct dtp_backtest {
     size_t refusal_count;
 };
 
-/* Scores the table at `path`. Caller destroys *out; NULL on failure. A table that is no run table or has no rows is
+/* Scores the table at `path` by the closed form. Caller destroys *out; NULL on failure. A table that is no run table or has no rows is
  * DTP_BAD_INPUT; refused rows are none of the faults. Takes about 10 us a row. */
 enum dtp_status dtp_backtest_run(const char *path, const struct dtp_catalog *catalog, struct dtp_backtest **out,
                                  struct dtp_faults *faults);
-/* The same on the rows whose id or source starts with `only` (NULL: all). None of them is DTP_BAD_INPUT. */
-enum dtp_status dtp_backtest_run_only(const char *path, const char *only, const struct dtp_catalog *catalog,
-                                      struct dtp_backtest **out, struct dtp_faults *faults);
+/* The same by any predictor, on the rows whose id or source starts with `only` (NULL: all). None of them is
+ * DTP_BAD_INPUT. */
+enum dtp_status dtp_backtest_run_only(const char *path, const char *only, const struct dtp_predictor *predictor,
+                                      const struct dtp_catalog *catalog, struct dtp_backtest **out,
+                                      struct dtp_faults *faults);
 void dtp_backtest_destroy(struct dtp_backtest *backtest);
 
-/* What the closed form says for one kind of memory figure. */
+/* What a prediction says for one kind of memory figure. */
 double dtp_backtest_predicted_memory(const struct dtp_prediction *prediction, enum dtp_run_memory kind);
 /* From configuration to forecast. The only way into the predictor, and no measured value fits through it. */
-enum dtp_status dtp_backtest_predict(const struct dtp_run *run, const struct dtp_catalog *catalog,
-                                     struct dtp_backtest_forecast *out, struct dtp_faults *faults);
+enum dtp_status dtp_backtest_predict(const struct dtp_run *run, const struct dtp_predictor *predictor,
+                                     const struct dtp_catalog *catalog, struct dtp_backtest_forecast *out,
+                                     struct dtp_faults *faults);
 /* Median (GSL), mean and maximum of `errors_pct`, NaNs left out; reorders the array. */
 struct dtp_error_statistics dtp_error_statistics(double *errors_pct, size_t count);
 

@@ -51,7 +51,7 @@ static void print_dtypes(FILE *file, const struct dtp_backtest *backtest, size_t
 static void print_throughput(FILE *file, const struct dtp_backtest *backtest)
 {
     char a[16], b[16];
-    fprintf(file, "TOKENS PER SECOND, absolute error in %%\n");
+    fprintf(file, "TOKENS PER SECOND, absolute error in %%, fidelity: %s\n", backtest->fidelity);
     fprintf(file, "%-*s %5s %6s %7s %7s %7s %7s   %s\n", NAME_COLUMNS, "  source", "rows", "scored", "median", "mean",
             "max", "bias", "constant MFU median, mean");
     for (size_t i = 0; i < backtest->source_count; i++) {

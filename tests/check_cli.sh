@@ -99,6 +99,8 @@ expect 0 catalog gpus h100-sxm a100
 expect 0 catalog machines --csv
 expect 0 catalog models --json
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv"
+expect 0 backtest "$source/scenarios/h200_torch_runs.csv" --fidelity simulated --json
+grep -q '"fidelity": "simulated"' out || failed "backtest --fidelity simulated --json: does not say so"
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv" -o rows.csv --json
 [[ $(wc -l <rows.csv) == $(wc -l <"$source/scenarios/h200_torch_runs.csv") ]] || failed "backtest -o: a row a run"
 expect 0 --version

@@ -2,6 +2,7 @@
  * column reaches the predictor. */
 #include "backtest.h"
 #include "backtest_report.h"
+#include "simulated.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -267,14 +268,56 @@ static void test_only(void **state)
     (void)state;
     struct dtp_faults faults = {0};
     struct dtp_backtest *backtest = NULL;
-    assert_int_equal(dtp_backtest_run_only(FIXTURE, "a-", &catalog, &backtest, &faults), DTP_OK);
+    struct dtp_predictor formulas = dtp_predictor_closed();
+    assert_int_equal(dtp_backtest_run_only(FIXTURE, "a-", &formulas, &catalog, &backtest, &faults), DTP_OK);
     assert_int_equal(backtest->row_count, 3);
     dtp_backtest_destroy(backtest);
-    assert_int_equal(dtp_backtest_run_only(FIXTURE, "arXiv:", &catalog, &backtest, &faults), DTP_OK);
+    assert_int_equal(dtp_backtest_run_only(FIXTURE, "arXiv:", &formulas, &catalog, &backtest, &faults), DTP_OK);
     assert_int_equal(backtest->row_count, 1);
     dtp_backtest_destroy(backtest);
-    assert_int_equal(dtp_backtest_run_only(FIXTURE, "zebra", &catalog, &backtest, &faults), DTP_BAD_INPUT);
+    assert_int_equal(dtp_backtest_run_only(FIXTURE, "zebra", &formulas, &catalog, &backtest, &faults), DTP_BAD_INPUT);
     assert_null(backtest);
+}
+
+/* One tokens/s for every job but those of a strategy that it refuses. */
+static enum dtp_status predict_a_thousand(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
+                                          struct dtp_faults *faults)
+{
+    *out = (struct dtp_prediction){.throughput.tokens_per_s_per_gpu = 1000};
+    if (job->plan.strategy == *(const enum dtp_strategy *)context)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "no idea of it");
+    return DTP_OK;
+}
+
+static void test_any_predictor_is_scored(void **state)
+{
+    (void)state;
+    struct dtp_faults faults = {0};
+    struct dtp_backtest *backtest = NULL;
+    static const enum dtp_strategy refused = DTP_DDP;
+    struct dtp_predictor constant = {"constant", &refused, predict_a_thousand};
+    assert_int_equal(dtp_backtest_run_only(FIXTURE, NULL, &constant, &catalog, &backtest, &faults), DTP_OK);
+    assert_string_equal(backtest->fidelity, "constant");
+    assert_int_equal(backtest->scored, 3);
+    assert_true(fabs(backtest->rows[0].error_pct - 100 * (1000.0 / 9000 - 1)) < 1e-9);
+    assert_string_equal(backtest->rows[2].reason, "no idea of it"); /* b-1: ddp */
+    assert_true(isnan(backtest->rows[2].error_pct));
+    dtp_backtest_destroy(backtest);
+}
+
+static void test_simulation_is_scored(void **state)
+{
+    (void)state;
+    struct dtp_faults faults = {0};
+    struct dtp_backtest *simulated = NULL, *closed = run_file(FIXTURE);
+    struct dtp_predictor predictor = dtp_predictor_simulated();
+    assert_int_equal(dtp_backtest_run_only(FIXTURE, "a-1", &predictor, &catalog, &simulated, &faults), DTP_OK);
+    const struct dtp_backtest_row *one = &simulated->rows[0], *other = &closed->rows[0];
+    assert_string_equal(simulated->fidelity, "simulated");
+    assert_string_equal(closed->fidelity, "closed");
+    assert_true(one->error_pct != other->error_pct && fabs(one->error_pct - other->error_pct) < 10);
+    dtp_backtest_destroy(simulated);
+    dtp_backtest_destroy(closed);
 }
 
 /* ---- blindness -------------------------------------------------------------------------------------------------- */
@@ -477,6 +520,8 @@ int main(void)
         cmocka_unit_test(test_a_row_without_measurement_is_predicted_but_not_scored),
         cmocka_unit_test(test_an_id_used_twice),
         cmocka_unit_test(test_only),
+        cmocka_unit_test(test_any_predictor_is_scored),
+        cmocka_unit_test(test_simulation_is_scored),
         cmocka_unit_test(test_no_measured_column_is_read_by_the_predictor),
         cmocka_unit_test(test_error_statistics),
         cmocka_unit_test(test_statistics_by_hand),
