@@ -1,0 +1,297 @@
+/* Every computation a step program asks for, as a struct of arguments and a function.
+ *
+ * There are two tables of these functions: the CUDA one (kernels of this folder, cuBLASLt and cuDNN; asynchronous on a
+ * stream, no allocation, no synchronisation, safe inside graph capture) and the host's (plain C in double, and CBLAS),
+ * which is what the first is tested against. The interpreter fills the arguments of an operation once, when it binds the
+ * program to an arena; pointers are of the table's memory.
+ *
+ * Shapes are row-major, [rows, width]. Activations, weights and gradients have an element type each; sums, statistics,
+ * log-sum-exp and losses are float. Arithmetic inside a CUDA kernel is fp32. Pointers to activations and weights are
+ * 16-byte aligned; widths may be odd (kernels then take a slower path). `accumulate` adds to what the result holds,
+ * otherwise it is overwritten. All sums run in an order that depends on shapes only, so a step repeats bit for bit.
+ *
+ * Functions return 0, or a code of the library that dtp_cuda_error_text names. */
+#ifndef DTP_KERNELS_H
+#define DTP_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum dtp_element { DTP_ELEMENT_FP32, DTP_ELEMENT_BF16 };
+
+/* Numbers that change from step to step. One lies in device memory: the first five are written by a copy before the
+ * step, the others by kernels during it, and read back a step late. */
+struct dtp_step_scalars {
+    float learning_rate;
+    float correction1, correction2; /* 1 - beta^t of both moments: Kingma & Ba 2015, algorithm 1 */
+    uint32_t step, seed;            /* of stochastic rounding */
+    float loss_sum;                 /* over the step's tokens on this rank */
+    float gradient_norm, clip_scale;
+    uint32_t skip;                  /* 1: loss or norm was not finite and the optimizer left everything as it was */
+};
+
+/* result[i] = table[tokens[i]] + positions[i mod sequence] */
+struct dtp_embedding_args {
+    const int32_t *tokens;
+    const void *table, *positions; /* [vocab, width]; [sequence, width] or NULL */
+    void *result;                  /* [rows, width] */
+    uint64_t rows;
+    uint32_t width, vocab, sequence;
+    enum dtp_element element, result_element; /* of the tables; of the result */
+};
+
+/* table_gradient[t] += the gradient rows whose token is t, in the order of `order`; rows no token names stay as they
+ * are. `order` lists rows by token, `starts[u]` tells where those of the u-th distinct token begin
+ * (starts[*distinct] = rows); both are made on the host for each micro-batch. */
+struct dtp_embedding_backward_args {
+    const void *gradient;          /* [rows, width] */
+    const int32_t *tokens, *order, *starts, *distinct;
+    void *table_gradient, *positions_gradient; /* the latter [sequence, width] or NULL */
+    uint64_t rows;
+    uint32_t width, vocab, sequence;
+    enum dtp_element element, gradient_element; /* of `gradient`; of the tables' gradients */
+    bool accumulate_positions;
+};
+
+/* mean NULL: RMSNorm, result = x * rsqrt(mean(x^2) + epsilon) * weight; else LayerNorm with bias (may be NULL). */
+struct dtp_norm_args {
+    const void *x, *weight, *bias;
+    void *result;
+    float *inverse_deviation, *mean; /* [rows] each, written */
+    uint64_t rows;
+    uint32_t width;
+    float epsilon;
+    enum dtp_element element, weight_element;
+};
+
+/* residual_gradient (+)= the gradient of x; weight and bias gradients by way of partial sums in `workspace`. */
+#define DTP_PARTIAL_SUM_ROWS 264u /* workspace: 2 * DTP_PARTIAL_SUM_ROWS * width floats */
+struct dtp_norm_backward_args {
+    const void *gradient, *x, *weight; /* gradient of the norm's result */
+    const float *inverse_deviation, *mean;
+    void *residual_gradient;           /* [rows, width] */
+    void *weight_gradient, *bias_gradient; /* the latter may be NULL */
+    float *workspace;
+    uint64_t rows;
+    uint32_t width;
+    enum dtp_element element, weight_element, gradient_element; /* activations; weight; weight_gradient */
+    bool add_to_residual; /* false: residual_gradient is overwritten */
+    bool accumulate;      /* weight and bias gradients */
+};
+
+/* RoPE in place on q and k of a packed qkv [rows, (heads + 2 kv_heads) * head_dim]; a the first half of a head, b the
+ * second: (a, b) -> (a cos - b sin, a sin + b cos). `inverse` is the transposed rotation, its gradient. */
+struct dtp_rotary_args {
+    void *qkv;
+    const float *cosines, *sines; /* [sequence, head_dim / 2] */
+    uint64_t rows;
+    uint32_t sequence, heads, kv_heads, head_dim;
+    enum dtp_element element;
+    bool inverse;
+};
+
+/* swiglu: `up` is [rows, 2 width], gate first, result = silu(gate) * up; gelu (tanh form) and relu: [rows, width]. */
+enum dtp_activation_kind { DTP_ACTIVATION_SWIGLU, DTP_ACTIVATION_GELU, DTP_ACTIVATION_RELU };
+struct dtp_activation_args {
+    const void *up;
+    void *result; /* [rows, width] */
+    uint64_t rows;
+    uint32_t width;
+    enum dtp_activation_kind kind;
+    enum dtp_element element;
+};
+struct dtp_activation_backward_args {
+    const void *gradient, *up; /* gradient of the result */
+    void *up_gradient;         /* shaped as `up`; may be `up` itself */
+    void *result;              /* not NULL: forward's result is made again; may be `gradient` itself */
+    uint64_t rows;
+    uint32_t width;
+    enum dtp_activation_kind kind;
+    enum dtp_element element;
+};
+
+/* bias_gradient[j] (+)= sum of column j; workspace as norm_backward's. */
+struct dtp_bias_backward_args {
+    const void *gradient; /* [rows, width] */
+    void *bias_gradient;
+    float *workspace;
+    uint64_t rows;
+    uint32_t width;
+    enum dtp_element element, gradient_element;
+    bool accumulate;
+};
+
+/* Cross entropy and its gradient in one pass over logits [rows, stride], `vocab` of each row used: row_loss[i] =
+ * logsumexp - logit[target]; the logits become (softmax - onehot) * scale, the padding 0. A negative target counts for
+ * nothing: loss and gradient 0. */
+struct dtp_loss_args {
+    void *logits;
+    const int32_t *targets;
+    float *row_loss;
+    uint64_t rows;
+    uint32_t vocab, stride;
+    float scale;
+    enum dtp_element element;
+};
+/* *total (+)= sum of values */
+struct dtp_sum_args {
+    const float *values;
+    float *total;
+    uint64_t count;
+    bool accumulate;
+};
+
+/* partial[0 .. DTP_SQUARE_SUM_PARTIALS), all written, add up to the sum of squares. clip_scale adds up those of all
+ * modules and sets gradient_norm, clip_scale = min(1, clip / norm) (1 where clip is 0) and skip. */
+#define DTP_SQUARE_SUM_PARTIALS 512u
+struct dtp_square_sum_args {
+    const void *values;
+    float *partial;
+    uint64_t count;
+    enum dtp_element element;
+};
+struct dtp_clip_scale_args {
+    const float *partials;
+    uint64_t count;
+    float clip;
+    struct dtp_step_scalars *scalars;
+};
+
+/* AdamW (Loshchilov & Hutter 2019: decoupled decay) on `count` elements. master NULL: the weights themselves are updated,
+ * rounded to nearest, or stochastically by the counter RNG keyed by (seed, step, first_element + i). Decay applies inside
+ * the ranges, which count from this call's first element. */
+#define DTP_DECAY_RANGES 16u
+struct dtp_adamw_args {
+    const void *gradient;
+    void *weights;
+    float *master; /* or NULL */
+    void *moment1, *moment2;
+    uint64_t count, first_element; /* the latter in the model's own numbering, so that shards round alike */
+    float beta1, beta2, epsilon, decay;
+    uint32_t range_count;
+    uint64_t range_begin[DTP_DECAY_RANGES], range_end[DTP_DECAY_RANGES];
+    const struct dtp_step_scalars *scalars;
+    enum dtp_element gradient_element, weight_element, moment_element;
+    bool stochastic_rounding;
+};
+
+struct dtp_cast_args {
+    const void *values;
+    void *result;
+    uint64_t count;
+    enum dtp_element element, result_element;
+};
+/* total[i] += values[i] */
+struct dtp_add_args {
+    const void *values;
+    void *total;
+    uint64_t count;
+    enum dtp_element element, total_element;
+};
+struct dtp_zero_args {
+    void *values;
+    uint64_t bytes;
+};
+/* Normal numbers by Philox4x32-10 and Box-Muller, keyed by (seed, tensor, first_element + i); deviation 0: `mean`. */
+struct dtp_initialise_args {
+    void *values;
+    uint64_t count, first_element, seed;
+    uint32_t tensor;
+    float mean, deviation;
+    enum dtp_element element;
+};
+
+/* Causal self-attention on packed qkv [batch, sequence, (heads + 2 kv_heads), head_dim]: q heads, then k, then v; query
+ * head h reads k and v of head h / (heads / kv_heads). result [batch, sequence, heads, head_dim]; log_sum_exp
+ * [batch, heads, sequence] of the scaled scores. */
+struct dtp_attention_args {
+    const void *qkv;
+    void *result;
+    float *log_sum_exp;
+    void *workspace;
+    uint64_t workspace_bytes;
+    uint32_t batch, sequence, heads, kv_heads, head_dim;
+    float scale;
+    enum dtp_element element;
+};
+/* qkv_gradient is packed as qkv and overwritten. */
+struct dtp_attention_backward_args {
+    const void *qkv, *result, *gradient; /* gradient of the result */
+    const float *log_sum_exp;
+    void *qkv_gradient;
+    void *workspace;
+    uint64_t workspace_bytes;
+    uint32_t batch, sequence, heads, kv_heads, head_dim;
+    float scale;
+    enum dtp_element element;
+};
+
+/* result[m, n] = a b + addend (NULL: nothing) + bias[n] (or NULL). a is stored [m, k], or [k, m] where a_transposed; b
+ * [k, n], or [n, k] where b_transposed; leading dimensions count elements of a stored row. A linear layer forward:
+ * b_transposed with b = weight [out, in]; its input gradient: neither; its weight gradient [out, in]: a_transposed with
+ * a = gradient [rows, out] and b = input [rows, in]. The addend may be the result (accumulation) or another matrix
+ * (residual). GELU_AUX: aux (as result) receives the product with bias, result its tanh GELU; DGELU: result = product *
+ * gelu'(aux). bias_gradient, with a_transposed only: sum over k of a, [m], element of the result; overwritten, or added
+ * to where addend is the result. */
+enum dtp_epilogue { DTP_EPILOGUE_NONE, DTP_EPILOGUE_GELU_AUX, DTP_EPILOGUE_DGELU };
+struct dtp_matmul_args {
+    const void *a, *b, *addend, *bias;
+    void *result, *aux, *bias_gradient;
+    void *workspace;
+    uint64_t workspace_bytes;
+    uint64_t m, n, k;
+    uint64_t lda, ldb, ldd;                   /* the addend has ldd */
+    enum dtp_element element, result_element; /* of a, b, bias and aux; of result, addend and bias_gradient */
+    bool a_transposed, b_transposed;
+    enum dtp_epilogue epilogue;
+};
+
+/* X(name, arguments). `self` is the table's own state: handles, plan caches. */
+#define DTP_KERNEL_TABLE(X)                            \
+    X(embedding, dtp_embedding_args)                   \
+    X(embedding_backward, dtp_embedding_backward_args) \
+    X(norm, dtp_norm_args)                             \
+    X(norm_backward, dtp_norm_backward_args)           \
+    X(rotary, dtp_rotary_args)                         \
+    X(activation, dtp_activation_args)                 \
+    X(activation_backward, dtp_activation_backward_args) \
+    X(bias_backward, dtp_bias_backward_args)           \
+    X(loss, dtp_loss_args)                             \
+    X(sum, dtp_sum_args)                               \
+    X(square_sum, dtp_square_sum_args)                 \
+    X(clip_scale, dtp_clip_scale_args)                 \
+    X(adamw, dtp_adamw_args)                           \
+    X(cast, dtp_cast_args)                             \
+    X(add, dtp_add_args)                               \
+    X(zero, dtp_zero_args)                             \
+    X(initialise, dtp_initialise_args)                 \
+    X(attention, dtp_attention_args)                   \
+    X(attention_backward, dtp_attention_backward_args) \
+    X(matmul, dtp_matmul_args)
+struct dtp_kernels {
+    void *self;
+#define X(name, args) int (*name)(void *self, const struct args *arguments, void *stream);
+    DTP_KERNEL_TABLE(X)
+#undef X
+};
+
+/* The reference: double inside, any element type; loops for matmul, which the host device replaces by CBLAS. */
+#define X(name, args) int dtp_reference_##name(void *self, const struct args *arguments, void *stream);
+DTP_KERNEL_TABLE(X)
+#undef X
+
+/* Our kernels on CUDA, `stream` a cudaStream_t. All of the table but matmul (cuBLASLt, in exec/); attention here is the
+ * slow and clear one, oracle of cuDNN's and fallback for shapes it has no engine for. */
+#define X(name, args) int dtp_cuda_##name(void *self, const struct args *arguments, void *stream);
+DTP_KERNEL_TABLE(X)
+#undef X
+const char *dtp_cuda_error_text(int code);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
