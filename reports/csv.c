@@ -36,6 +36,13 @@ static void write_price(FILE *file, const struct dtp_money *money, double usd)
         write_real(file, usd);
 }
 
+/* What each owner holds at the instant of the peak: these add up to allocated_peak_bytes, which the largest amounts
+ * (params_bytes, ...) need not. */
+static void write_peak(FILE *f, const struct dtp_memory *m, enum dtp_owner owner)
+{
+    write_whole(f, m->phase_bytes[m->peak_phase][owner]);
+}
+
 /* X(column, expression that writes it; r is the report, f the file) */
 #define COLUMN_TABLE(X)                                                                                                \
     X("model", write_text(f, r->job.transformer.name))                                                                 \
@@ -81,6 +88,22 @@ static void write_price(FILE *file, const struct dtp_money *money, double usd)
     X("scaling_reference_gpus_count", write_whole(f, r->scaling.reference_gpus))                                       \
     X("job_usd_per_hour", write_price(f, &r->money, r->money.job_hour_usd[DTP_PRICE_TYPICAL]))                         \
     X("usd_per_billion_tokens", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_TYPICAL])) \
+    X("peak_params_bytes", write_peak(f, &r->prediction.memory, DTP_OWNER_PARAMS))                                     \
+    X("peak_grads_bytes", write_peak(f, &r->prediction.memory, DTP_OWNER_GRADS))                                       \
+    X("peak_optimizer_bytes", write_peak(f, &r->prediction.memory, DTP_OWNER_OPTIMIZER))                               \
+    X("peak_activations_bytes", write_peak(f, &r->prediction.memory, DTP_OWNER_ACTIVATIONS))                           \
+    X("peak_logits_bytes", write_peak(f, &r->prediction.memory, DTP_OWNER_LOGITS))                                     \
+    X("peak_compute_weights_bytes", write_peak(f, &r->prediction.memory, DTP_OWNER_WEIGHTS))                           \
+    X("peak_gather_bytes", write_peak(f, &r->prediction.memory, DTP_OWNER_GATHER))                                     \
+    X("peak_reduce_bytes", write_peak(f, &r->prediction.memory, DTP_OWNER_REDUCE))                                     \
+    X("peak_workspace_bytes", write_peak(f, &r->prediction.memory, DTP_OWNER_WORKSPACE))                               \
+    X("context_bytes", write_whole(f, r->prediction.memory.context_bytes))                                             \
+    X("nccl_bytes", write_whole(f, r->prediction.memory.nccl_bytes))                                                   \
+    X("matmul_s", write_real(f, r->prediction.time.matmul_s))                                                          \
+    X("attention_s", write_real(f, r->prediction.time.attention_s))                                                    \
+    X("memory_bound_s", write_real(f, r->prediction.time.memory_bound_s))                                              \
+    X("loss_s", write_real(f, r->prediction.time.loss_s))                                                              \
+    X("bubble_s", write_real(f, r->prediction.time.bubble_s))                                                          \
     X("fidelity", write_text(f, r->simulated ? "simulated" : "closed"))
 
 static void write_row(const struct dtp_comparison_row *row, FILE *f)
