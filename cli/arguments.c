@@ -20,6 +20,7 @@ enum option {
     OPTION_CATALOG,
     OPTION_OUTPUT,
     OPTION_ONLY,
+    OPTION_LEAVE_ONE_OUT,
     OPTION_PROGRAM,
     OPTION_TRACE,
     OPTION_TIMELINE,
@@ -44,6 +45,8 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_OUTPUT] = {"--output", "FILE", ON(BACKTEST),
                        "write one row per run, predicted beside measured (also -o FILE)"},
     [OPTION_ONLY] = {"--only", "PREFIX", ON(BACKTEST), "score only runs whose id or source starts with PREFIX"},
+    [OPTION_LEAVE_ONE_OUT] = {"--leave-one-out", NULL, ON(BACKTEST),
+                              "fit anew without each source in turn and score it; takes several tables"},
     [OPTION_PROGRAM] = {"--program", NULL, ON(EXPLAIN), "list the step's operations with what each takes alone"},
     [OPTION_TRACE] = {"--trace", "FILE.json", ON(SIMULATE), "write the step for ui.perfetto.dev or chrome://tracing"},
     [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE), "write when each operation runs, a row an operation"},
@@ -226,6 +229,7 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_CATALOG: a->catalogs[a->catalog_count++] = value; break;
     case OPTION_OUTPUT: a->output = value; break;
     case OPTION_ONLY: a->only = value; break;
+    case OPTION_LEAVE_ONE_OUT: a->leave_one_out = true; break;
     case OPTION_PROGRAM: a->program = true; break;
     case OPTION_TRACE: a->trace = value; break;
     case OPTION_TIMELINE: a->timeline = value; break;
@@ -315,6 +319,8 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
     if (out->simulated && out->solves)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                   "--fidelity simulated: solving goes by the closed form; solve first, then simulate the answer");
+    if (out->leave_one_out && (out->output || out->only))
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--leave-one-out: scores whole sources; leave out -o and --only");
     if (out->json && out->csv)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--json and --csv: choose one of them");
     return faults->count > before ? faults->status : DTP_OK;

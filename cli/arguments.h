@@ -41,6 +41,7 @@ struct dtp_arguments {
     bool program;   /* explain --program */
     bool simulated; /* --fidelity simulated */
     bool charts;    /* simulate --charts */
+    bool leave_one_out; /* backtest --leave-one-out */
     bool solves;    /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */
     enum dtp_solve_goal goal;
     const char *output;                    /* -o FILE, or NULL */

@@ -1,7 +1,8 @@
-/* dtplan backtest RUNS.csv [--fidelity closed|simulated] [-o ROWS.csv] */
+/* dtplan backtest RUNS.csv [--fidelity closed|simulated] [-o ROWS.csv]; dtplan backtest --leave-one-out RUNS.csv ... */
 #include "command.h"
 
 #include "backtest_report.h"
+#include "leave_one_out_report.h"
 #include "simulated.h"
 
 #include <sys/stat.h>
@@ -29,12 +30,39 @@ static bool is_same_file(const char *one, const char *other)
     return stat(one, &a) == 0 && stat(other, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
+static enum dtp_status leave_one_out(const struct dtp_context *context, const struct dtp_catalog *catalog)
+{
+    const struct dtp_arguments *a = context->arguments;
+    struct dtp_deviating predictor = a->simulated ? dtp_deviating_simulated() : dtp_deviating_closed();
+    struct dtp_leave_one_out *result;
+    enum dtp_status status =
+        dtp_leave_one_out_run(a->words, a->word_count, &predictor, catalog, &result, context->faults);
+    if (status == DTP_OK && a->json)
+        status = dtp_leave_one_out_write_json(context->out, result, context->faults);
+    else if (status == DTP_OK)
+        dtp_leave_one_out_write_text(context->out, result);
+    dtp_leave_one_out_destroy(result);
+    return status;
+}
+
+static enum dtp_status score(const struct dtp_context *context, const struct dtp_catalog *catalog)
+{
+    const struct dtp_arguments *a = context->arguments;
+    struct dtp_backtest *backtest;
+    struct dtp_predictor predictor = a->simulated ? dtp_predictor_simulated() : dtp_predictor_closed();
+    enum dtp_status status =
+        dtp_backtest_run_only(a->words[0], a->only, &predictor, catalog, &backtest, context->faults);
+    if (status == DTP_OK)
+        status = write_report(context, backtest);
+    dtp_backtest_destroy(backtest);
+    return status;
+}
+
 enum dtp_status dtp_command_backtest(const struct dtp_context *context)
 {
     const struct dtp_arguments *a = context->arguments;
     struct dtp_catalog catalog;
-    struct dtp_backtest *backtest = NULL;
-    if (a->word_count != 1)
+    if (!a->word_count || (a->word_count > 1 && !a->leave_one_out))
         return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "backtest: %s; write dtplan backtest RUNS.csv",
                          a->word_count ? "takes one table at a time" : "no table of measured runs is named");
     if (a->output && is_same_file(a->words[0], a->output))
@@ -43,11 +71,7 @@ enum dtp_status dtp_command_backtest(const struct dtp_context *context)
     enum dtp_status status = dtp_context_catalog(context, &catalog);
     if (status != DTP_OK)
         return status;
-    struct dtp_predictor predictor = a->simulated ? dtp_predictor_simulated() : dtp_predictor_closed();
-    status = dtp_backtest_run_only(a->words[0], a->only, &predictor, &catalog, &backtest, context->faults);
-    if (status == DTP_OK)
-        status = write_report(context, backtest);
-    dtp_backtest_destroy(backtest);
+    status = a->leave_one_out ? leave_one_out(context, &catalog) : score(context, &catalog);
     dtp_catalog_destroy(&catalog);
     return status;
 }

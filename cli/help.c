@@ -47,7 +47,7 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          "keys as plan.",
          {{"dtplan whatif --params 7e9 --gpus 8 --strategy full_shard", "what to tune first"},
           {"dtplan whatif --params 13e9 --gpus 16 --accumulate 4 --csv", "all changes as a table for a spreadsheet"}}},
-    [DTP_COMMAND_BACKTEST] = {"dtplan backtest RUNS.csv [--fidelity closed|simulated] [-o ROWS.csv] [--json]",
+    [DTP_COMMAND_BACKTEST] = {"dtplan backtest RUNS.csv ... [--fidelity closed|simulated] [-o ROWS.csv | --leave-one-out] [--json]",
                               "Predicts measured runs from their configuration alone and reports how far off the "
                               "predictions are, beside the "
                               "simplest predictor there is: one constant MFU per kind of GPU.",
@@ -55,7 +55,10 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
                                {"dtplan backtest scenarios/h200_torch_runs.csv --fidelity simulated",
                                 "score what the simulation says of runs on H200"},
                                {"dtplan backtest scenarios/published_runs.csv -o rows.csv",
-                                "and write predicted beside measured, run by run"}}},
+                                "and write predicted beside measured, run by run"},
+                               {"dtplan backtest --leave-one-out scenarios/published_runs.csv "
+                                "scenarios/h200_torch_runs.csv",
+                                "score each source by a fit on the others"}}},
     [DTP_COMMAND_CATALOG] = {"dtplan catalog gpus|machines|models [NAME ...] [--json | --csv]",
                              "Lists what can be named with --gpu, --machine and --model. With names: every figure with "
                              "its kind (datasheet, "

@@ -1,5 +1,6 @@
 #include "simulated.h"
 
+#include "calibration.h"
 #include "lower.h"
 #include "memory_curve.h"
 #include "op_time.h"
@@ -232,13 +233,11 @@ void dtp_simulated_release(struct dtp_simulated *simulated)
     memset(simulated, 0, sizeof *simulated);
 }
 
-static enum dtp_status predict_simulated(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
-                                         struct dtp_faults *faults)
+static enum dtp_status predict(const struct dtp_job *job, const struct dtp_simulation_options *options,
+                               struct dtp_prediction *out, struct dtp_faults *faults)
 {
     struct dtp_simulated simulated;
-    struct dtp_simulation_options options = dtp_simulation_options_default();
-    (void)context;
-    enum dtp_status status = dtp_simulated_create(job, &options, &simulated, faults);
+    enum dtp_status status = dtp_simulated_create(job, options, &simulated, faults);
     if (status != DTP_OK)
         return status;
     *out = simulated.prediction;
@@ -246,7 +245,34 @@ static enum dtp_status predict_simulated(const void *context, const struct dtp_j
     return DTP_OK;
 }
 
+static enum dtp_status predict_simulated(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
+                                         struct dtp_faults *faults)
+{
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    (void)context;
+    return predict(job, &options, out, faults);
+}
+
 struct dtp_predictor dtp_predictor_simulated(void)
 {
     return (struct dtp_predictor){"simulated", NULL, predict_simulated};
+}
+
+static enum dtp_status predict_deviating(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
+                                         struct dtp_faults *faults)
+{
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    options.compute_factor = dtp_slowest_rank_factor(job->cluster.gpus, *(const double *)context);
+    return predict(job, &options, out, faults);
+}
+
+static struct dtp_predictor simulated_at(const double *deviation)
+{
+    return (struct dtp_predictor){"simulated", deviation, predict_deviating};
+}
+
+struct dtp_deviating dtp_deviating_simulated(void)
+{
+    return (struct dtp_deviating){"simulated", "simulated_rank_deviation", dtp_calibration.simulated_rank_deviation,
+                                  simulated_at};
 }

@@ -5,6 +5,7 @@
 #ifndef DTP_SIMULATED_H
 #define DTP_SIMULATED_H
 
+#include "leave_one_out.h"
 #include "placement.h"
 #include "simulate.h"
 #include "variant.h"
@@ -32,5 +33,7 @@ void dtp_simulated_release(struct dtp_simulated *simulated);
 
 /* "simulated", with the default options. */
 struct dtp_predictor dtp_predictor_simulated(void);
+/* The same as a function of the deviation of speed between ranks. */
+struct dtp_deviating dtp_deviating_simulated(void);
 
 #endif

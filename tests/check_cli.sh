@@ -101,6 +101,11 @@ expect 0 catalog models --json
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv"
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv" --fidelity simulated --json
 grep -q '"fidelity": "simulated"' out || failed "backtest --fidelity simulated --json: does not say so"
+expect 0 backtest --leave-one-out "$source/scenarios/published_runs.csv" "$source/scenarios/h200_torch_runs.csv"
+expect 2 backtest --leave-one-out "$source/scenarios/h200_torch_runs.csv"
+expect 2 backtest --leave-one-out "$source/scenarios/h200_torch_runs.csv" -o rows.csv
+expect 2 backtest --leave-one-out
+expect 2 backtest "$source/scenarios/published_runs.csv" "$source/scenarios/h200_torch_runs.csv"
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv" -o rows.csv --json
 [[ $(wc -l <rows.csv) == $(wc -l <"$source/scenarios/h200_torch_runs.csv") ]] || failed "backtest -o: a row a run"
 expect 0 --version
