@@ -23,11 +23,11 @@ void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t acces
         return;
     for (uint32_t i = 0; i < draft->operand_count; i++)
         if (draft->operands[i].buffer.index == buffer.index) {
-            draft->operands[i].access |= access;
+            draft->operands[i].access |= (uint8_t)access;
             return;
         }
     assert(draft->operand_count < DTP_DRAFT_OPERANDS);
-    draft->operands[draft->operand_count++] = (struct dtp_operand){buffer, access};
+    draft->operands[draft->operand_count++] = dtp_operand_of(buffer, access);
 }
 
 void dtp_draft_after(struct dtp_draft *draft, dtp_op_id earlier)

@@ -1,4 +1,4 @@
-/* Spellings and classes of operations and streams. */
+/* Spellings and classes of operations, streams and roles. */
 #include "program.h"
 
 #include <string.h>
@@ -16,6 +16,12 @@ static const char *const streams[DTP_STREAM_COUNT] = {
 #define DTP_STREAM_TEXT(suffix, text) text,
     DTP_STREAM_TABLE(DTP_STREAM_TEXT)
 #undef DTP_STREAM_TEXT
+};
+
+static const char *const roles[DTP_ROLE_COUNT] = {
+#define DTP_ROLE_TEXT(suffix, text) text,
+    DTP_ROLE_TABLE(DTP_ROLE_TEXT)
+#undef DTP_ROLE_TEXT
 };
 
 const char *dtp_op_kind_text(enum dtp_op_kind kind)
@@ -55,6 +61,21 @@ bool dtp_stream_parse(const char *text, enum dtp_stream *out)
     for (int i = 0; i < DTP_STREAM_COUNT; i++)
         if (!strcmp(text, streams[i])) {
             *out = (enum dtp_stream)i;
+            return true;
+        }
+    return false;
+}
+
+const char *dtp_role_text(enum dtp_role role)
+{
+    return roles[role];
+}
+
+bool dtp_role_parse(const char *text, enum dtp_role *out)
+{
+    for (int i = 0; i < DTP_ROLE_COUNT; i++)
+        if (!strcmp(text, roles[i])) {
+            *out = (enum dtp_role)i;
             return true;
         }
     return false;

@@ -190,23 +190,42 @@ static const char *fault_of_demand(const struct dtp_demand *demand)
     return NULL;
 }
 
-/* What is wrong with an operand of the next operation, or NULL. */
-static const char *fault_of_operand(struct dtp_program *program, bool memory_only, struct dtp_operand operand)
+/* What is wrong with two operands of one buffer, or NULL. */
+static const char *fault_of_occurrences(struct dtp_operand one, struct dtp_operand other)
+{
+    if (one.role == other.role)
+        return "a buffer occurs twice among its operands in one role";
+    if (one.access & other.access & (DTP_ALLOC | DTP_FREE))
+        return "a buffer is allocated or freed at two of its operands";
+    return NULL;
+}
+
+/* What is wrong with operand `index` of the next operation, or NULL. */
+static const char *fault_of_operand(struct dtp_program *program, bool memory_only, const struct dtp_operand *operands,
+                                    size_t index)
 {
     const struct dtp_buffer *buffers = program->buffers.items;
+    const struct dtp_operand operand = operands[index];
     uint32_t *last_ops = program->last_ops.items, access = operand.access;
     if (operand.buffer.index >= program->buffers.count)
         return "an operand names no buffer";
+    if (operand.role >= DTP_ROLE_COUNT)
+        return "no such role";
+    if (operand.offset_bytes && operand.offset_bytes >= buffers[operand.buffer.index].bytes)
+        return "an operand begins behind the end of its buffer";
     if (!access || access >= 2 * DTP_DEFER || (access & (DTP_FREE | DTP_DEFER)) == DTP_DEFER)
         return "an operand has no access, or DTP_DEFER without DTP_FREE";
     if (memory_only && (access & DTP_UPDATE))
         return "it may allocate and free, but touch no bytes";
     if ((access & (DTP_ALLOC | DTP_FREE)) && buffers[operand.buffer.index].persistent)
         return "a persistent buffer is neither allocated nor freed";
+    const char *fault = NULL;
     if (last_ops[operand.buffer.index] == program->ops.count + 1)
-        return "a buffer occurs twice among its operands";
+        for (size_t i = 0; i < index && !fault; i++)
+            if (operands[i].buffer.index == operand.buffer.index)
+                fault = fault_of_occurrences(operands[i], operand);
     last_ops[operand.buffer.index] = program->ops.count + 1;
-    return NULL;
+    return fault;
 }
 
 static const char *fault_of_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
@@ -219,7 +238,7 @@ static const char *fault_of_op(struct dtp_program *program, const struct dtp_op 
     bool memory_only = op->kind == DTP_OP_ALLOC || op->kind == DTP_OP_FREE;
     const char *fault = fault_of_demand(&op->demand);
     for (size_t i = 0; i < operand_count && !fault; i++)
-        fault = fault_of_operand(program, memory_only, operands[i]);
+        fault = fault_of_operand(program, memory_only, operands, i);
     return fault;
 }
 

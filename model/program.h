@@ -80,10 +80,56 @@ struct dtp_program_group {
  * then must have waited for those that used it before. With DTP_DEFER (record_stream of PyTorch) the allocator itself
  * waits: it hands the bytes out when it has seen the operations done that used them. */
 enum dtp_access { DTP_READ = 1, DTP_WRITE = 2, DTP_UPDATE = 3, DTP_ALLOC = 4, DTP_FREE = 8, DTP_DEFER = 16 };
+
+/* X(suffix, spelling): what an operand is to its operation, for whoever runs it. Programs that are only simulated leave
+ * NONE. lower_executor.h lists the roles of each kind. */
+#define DTP_ROLE_TABLE(X)                       \
+    X(NONE, "")                                 \
+    X(INPUT, "input")                           \
+    X(RESULT, "result")                         \
+    X(WEIGHT, "weight")                         \
+    X(BIAS, "bias")                             \
+    X(ADDEND, "addend")                         \
+    X(AUX, "aux")                               \
+    X(GRADIENT, "gradient")                     \
+    X(INPUT_GRADIENT, "input_gradient")         \
+    X(RESIDUAL_GRADIENT, "residual_gradient")   \
+    X(WEIGHT_GRADIENT, "weight_gradient")       \
+    X(BIAS_GRADIENT, "bias_gradient")           \
+    X(POSITION, "position")                     \
+    X(POSITION_GRADIENT, "position_gradient")   \
+    X(BATCH, "batch")                           \
+    X(TABLES, "tables")                         \
+    X(STATISTICS, "statistics")                 \
+    X(SAVED, "saved")                           \
+    X(PARTIALS, "partials")                     \
+    X(SCALARS, "scalars")                       \
+    X(MASTER, "master")                         \
+    X(MOMENT1, "moment1")                       \
+    X(MOMENT2, "moment2")                       \
+    X(WORKSPACE, "workspace")
+enum dtp_role {
+#define DTP_ROLE_ENUM(suffix, text) DTP_ROLE_##suffix,
+    DTP_ROLE_TABLE(DTP_ROLE_ENUM)
+#undef DTP_ROLE_ENUM
+        DTP_ROLE_COUNT
+};
+const char *dtp_role_text(enum dtp_role role);
+bool dtp_role_parse(const char *text, enum dtp_role *out);
+
+/* A buffer occurs at most once in a role of an operation, and has ALLOC, and FREE, at one of its occurrences. Reads come
+ * before writes: an operation reads what stood in a buffer that it writes too. */
 struct dtp_operand {
     dtp_buffer_id buffer;
-    uint32_t access; /* enum dtp_access bits; a buffer occurs once in an operation */
+    uint8_t access;        /* enum dtp_access bits */
+    uint8_t role;          /* enum dtp_role */
+    uint64_t offset_bytes; /* where in the buffer it begins; below the buffer's bytes */
 };
+/* A whole buffer, without a role. */
+static inline struct dtp_operand dtp_operand_of(dtp_buffer_id buffer, uint32_t access)
+{
+    return (struct dtp_operand){.buffer = buffer, .access = (uint8_t)access};
+}
 
 /* What an operation asks of the machine; fields that its class does not use are 0. */
 struct dtp_demand {

@@ -293,26 +293,44 @@ static bool keep_operand(struct reader *reader, struct dtp_operand operand)
     return true;
 }
 
-/* +3, 2-, 2~, +7- behind a verb. */
+/* +3, 2-, 2~, +7-, 2@4096-:weight. */
+static bool parse_operand(const char *text, uint32_t access, struct dtp_operand *out)
+{
+    uint64_t index = 0, offset_bytes = 0;
+    enum dtp_role role = DTP_ROLE_NONE;
+    uint32_t alloc = *text == '+' ? DTP_ALLOC : 0;
+    text += alloc ? 1 : 0;
+    bool good = parse_digits(&text, DTP_NO_INDEX - 1, &index);
+    if (*text == '@') {
+        text++;
+        good = parse_digits(&text, DTP_BUFFER_MAX_BYTES, &offset_bytes) && offset_bytes && good;
+    }
+    uint32_t release = *text == '-' ? DTP_FREE : *text == '~' ? DTP_FREE | DTP_DEFER : 0;
+    text += release ? 1 : 0;
+    if (*text == ':') {
+        good = text[1] && dtp_role_parse(text + 1, &role) && good;
+        text = "";
+    }
+    *out = dtp_operand_of((dtp_buffer_id){(uint32_t)index}, access | alloc | release);
+    out->role = (uint8_t)role;
+    out->offset_bytes = offset_bytes;
+    return good && !*text;
+}
+
+/* Those behind a verb. */
 static void read_operands(struct reader *reader, uint32_t access)
 {
     if (!next_is_item(reader))
         REFUSE(reader, "the number of a buffer is expected");
     while (!reader->line_failed && next_is_item(reader)) {
-        uint64_t index = 0;
+        struct dtp_operand operand;
         if (!read_word(reader, "a buffer"))
             return;
-        const char *text = reader->word;
-        uint32_t alloc = *text == '+' ? DTP_ALLOC : 0;
-        text += alloc ? 1 : 0;
-        bool good = parse_digits(&text, DTP_NO_INDEX - 1, &index);
-        uint32_t release = *text == '-' ? DTP_FREE : *text == '~' ? DTP_FREE | DTP_DEFER : 0;
-        text += release ? 1 : 0;
-        if (!good || *text || index >= reader->buffer_count) {
-            REFUSE(reader, "\"%s\" is no buffer of the lines above", reader->word);
+        if (!parse_operand(reader->word, access, &operand) || operand.buffer.index >= reader->buffer_count) {
+            REFUSE(reader, "\"%s\" is no buffer of the lines above, with a known role", reader->word);
             return;
         }
-        if (!keep_operand(reader, (struct dtp_operand){{(uint32_t)index}, access | alloc | release}))
+        if (!keep_operand(reader, operand))
             return;
     }
 }

@@ -48,10 +48,12 @@ static void write_operands(FILE *file, const struct dtp_operand *operands, uint3
         uint32_t access = operands[i].access;
         if (!i || (access & DTP_UPDATE) != (operands[i - 1].access & DTP_UPDATE))
             fprintf(file, " %s", verbs[access & DTP_UPDATE]);
-        fprintf(file, " %s%u%s", access & DTP_ALLOC ? "+" : "", operands[i].buffer.index,
-                access & DTP_DEFER  ? "~"
-                : access & DTP_FREE ? "-"
-                                    : "");
+        fprintf(file, " %s%u", access & DTP_ALLOC ? "+" : "", operands[i].buffer.index);
+        if (operands[i].offset_bytes)
+            fprintf(file, "@%" PRIu64, operands[i].offset_bytes);
+        fputs(access & DTP_DEFER ? "~" : access & DTP_FREE ? "-" : "", file);
+        if (operands[i].role)
+            fprintf(file, ":%s", dtp_role_text(operands[i].role));
     }
 }
 

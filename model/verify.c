@@ -167,6 +167,11 @@ static void check_free(struct proof *proof, uint32_t op, struct dtp_operand oper
         returned->at[s] = state->readers.at[s] > returned->at[s] ? state->readers.at[s] : returned->at[s];
 }
 
+static bool check_usable(struct proof *proof, uint32_t op, struct dtp_operand operand)
+{
+    return check_alive(proof, op, operand.buffer.index, "uses, before it was allocated,", "uses, after it was freed,");
+}
+
 /* All that is allocated comes to life before the operation uses anything, and frees come after its uses. */
 static void check_op(struct proof *proof, uint32_t index)
 {
@@ -175,16 +180,13 @@ static void check_op(struct proof *proof, uint32_t index)
     for (uint32_t i = 0; i < op->operand_count; i++)
         if (operands[i].access & DTP_ALLOC)
             check_alloc(proof, index, operands[i].buffer.index);
-    for (uint32_t i = 0; i < op->operand_count; i++) {
-        if (!(operands[i].access & DTP_UPDATE) ||
-            !check_alive(proof, index, operands[i].buffer.index, "uses, before it was allocated,",
-                         "uses, after it was freed,"))
-            continue;
-        if (operands[i].access & DTP_READ)
+    for (uint32_t i = 0; i < op->operand_count; i++)
+        if ((operands[i].access & DTP_READ) && check_usable(proof, index, operands[i]))
             check_read(proof, index, operands[i]);
-        if (operands[i].access & DTP_WRITE)
+    for (uint32_t i = 0; i < op->operand_count; i++)
+        if ((operands[i].access & DTP_WRITE) &&
+            ((operands[i].access & DTP_READ) || check_usable(proof, index, operands[i])))
             check_write(proof, index, operands[i]);
-    }
     for (uint32_t i = 0; i < op->operand_count; i++)
         if (operands[i].access & DTP_FREE)
             check_free(proof, index, operands[i]);
@@ -213,7 +215,7 @@ static double most_sent_bytes(const struct proof *proof, const struct dtp_op *op
     enum dtp_op_class class = dtp_op_kind_class(op->kind);
     double read = 0, written = 0;
     for (uint32_t i = 0; i < op->operand_count; i++) {
-        double bytes = (double)proof->buffers[operands[i].buffer.index].bytes;
+        double bytes = (double)(proof->buffers[operands[i].buffer.index].bytes - operands[i].offset_bytes);
         read += operands[i].access & DTP_READ ? bytes : 0;
         written += operands[i].access & DTP_WRITE ? bytes : 0;
     }

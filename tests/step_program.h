@@ -53,16 +53,17 @@ static inline void step_gather(struct step *s, uint32_t l)
 {
     s->gathered[l] = step_buffer(s, "gathered", 8000000, DTP_OWNER_GATHER, DTP_STREAM_GATHER, l, false);
     s->gather[l] = step_op(s, DTP_OP_ALL_GATHER, DTP_STREAM_GATHER, l, "", 2,
-                           (struct dtp_operand[]){{s->shard[l], DTP_READ}, {s->gathered[l], DTP_ALLOC | DTP_WRITE}});
+                           (struct dtp_operand[]){dtp_operand_of(s->shard[l], DTP_READ),
+                                                  dtp_operand_of(s->gathered[l], DTP_ALLOC | DTP_WRITE)});
     dtp_program_depend(s->program, s->gather[l], s->copied_out);
 }
 
 static inline void step_copy_out(struct step *s, uint32_t l)
 {
     s->weights[l] = step_buffer(s, "weights", 8000000, DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE, l, false);
-    s->copied_out =
-        step_op(s, DTP_OP_COPY_OUT, DTP_STREAM_COMPUTE, l, "", 2,
-                (struct dtp_operand[]){{s->gathered[l], DTP_READ | DTP_FREE}, {s->weights[l], DTP_ALLOC | DTP_WRITE}});
+    s->copied_out = step_op(s, DTP_OP_COPY_OUT, DTP_STREAM_COMPUTE, l, "", 2,
+                            (struct dtp_operand[]){dtp_operand_of(s->gathered[l], DTP_READ | DTP_FREE),
+                                                   dtp_operand_of(s->weights[l], DTP_ALLOC | DTP_WRITE)});
     dtp_program_depend(s->program, s->copied_out, s->gather[l]);
 }
 
@@ -77,9 +78,9 @@ static inline void step_forward(struct step *s, uint32_t l)
         s->saved[l][i] =
             step_buffer(s, "x", 1000000 + 37777 * (uint64_t)i, DTP_OWNER_ACTIVATIONS, DTP_STREAM_COMPUTE, l, false);
         step_op(s, i % 4 ? DTP_OP_ACTIVATION : DTP_OP_MATMUL, DTP_STREAM_COMPUTE, l, "forward", 3,
-                (struct dtp_operand[]){{before, DTP_READ},
-                                       {s->weights[l], last ? DTP_READ | DTP_FREE : DTP_READ},
-                                       {s->saved[l][i], DTP_ALLOC | DTP_WRITE}});
+                (struct dtp_operand[]){dtp_operand_of(before, DTP_READ),
+                                       dtp_operand_of(s->weights[l], last ? DTP_READ | DTP_FREE : DTP_READ),
+                                       dtp_operand_of(s->saved[l][i], DTP_ALLOC | DTP_WRITE)});
     }
 }
 
@@ -90,16 +91,18 @@ static inline void step_reduce(struct step *s, uint32_t l, dtp_buffer_id whole)
     dtp_buffer_id input = step_buffer(s, "reduce_input", 8000000, DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE, l, false);
     dtp_buffer_id output = step_buffer(s, "reduce_output", 1000000, DTP_OWNER_REDUCE, DTP_STREAM_REDUCE, l, false);
     bool first = s->reduced.index == DTP_NO_INDEX;
-    dtp_op_id copied_in =
-        step_op(s, DTP_OP_COPY_IN, DTP_STREAM_COMPUTE, l, "", first ? 2 : 3,
-                (struct dtp_operand[]){
-                    {whole, DTP_READ | DTP_FREE}, {input, DTP_ALLOC | DTP_WRITE}, {s->reduce_input, DTP_FREE}});
+    dtp_op_id copied_in = step_op(s, DTP_OP_COPY_IN, DTP_STREAM_COMPUTE, l, "", first ? 2 : 3,
+                                  (struct dtp_operand[]){dtp_operand_of(whole, DTP_READ | DTP_FREE),
+                                                         dtp_operand_of(input, DTP_ALLOC | DTP_WRITE),
+                                                         dtp_operand_of(s->reduce_input, DTP_FREE)});
     dtp_program_depend(s->program, copied_in, s->reduced);
-    s->reduced = step_op(s, DTP_OP_REDUCE_SCATTER, DTP_STREAM_REDUCE, l, "", 2,
-                         (struct dtp_operand[]){{input, DTP_READ}, {output, DTP_ALLOC | DTP_WRITE}});
+    s->reduced =
+        step_op(s, DTP_OP_REDUCE_SCATTER, DTP_STREAM_REDUCE, l, "", 2,
+                (struct dtp_operand[]){dtp_operand_of(input, DTP_READ), dtp_operand_of(output, DTP_ALLOC | DTP_WRITE)});
     dtp_program_depend(s->program, s->reduced, copied_in);
     s->accumulated = step_op(s, DTP_OP_ACCUMULATE, DTP_STREAM_REDUCE, l, "", 2,
-                             (struct dtp_operand[]){{output, DTP_READ | DTP_FREE}, {s->gradient[l], DTP_UPDATE}});
+                             (struct dtp_operand[]){dtp_operand_of(output, DTP_READ | DTP_FREE),
+                                                    dtp_operand_of(s->gradient[l], DTP_UPDATE)});
     s->reduce_input = input;
 }
 
@@ -112,9 +115,9 @@ static inline void step_backward(struct step *s, uint32_t l)
     for (uint32_t i = s->kernels; i-- > 0;) {
         bool first = i + 1 == s->kernels;
         step_op(s, i % 4 ? DTP_OP_ACTIVATION_BACKWARD : DTP_OP_MATMUL, DTP_STREAM_COMPUTE, l, "backward", 3,
-                (struct dtp_operand[]){{s->saved[l][i], DTP_READ | DTP_FREE},
-                                       {s->weights[l], i ? DTP_READ : DTP_READ | DTP_FREE},
-                                       {whole, first ? DTP_ALLOC | DTP_WRITE : DTP_UPDATE}});
+                (struct dtp_operand[]){dtp_operand_of(s->saved[l][i], DTP_READ | DTP_FREE),
+                                       dtp_operand_of(s->weights[l], i ? DTP_READ : DTP_READ | DTP_FREE),
+                                       dtp_operand_of(whole, first ? DTP_ALLOC | DTP_WRITE : DTP_UPDATE)});
     }
     step_reduce(s, l, whole);
 }
@@ -122,12 +125,13 @@ static inline void step_backward(struct step *s, uint32_t l)
 static inline void step_optimizer(struct step *s)
 {
     dtp_op_id waits = step_op(s, DTP_OP_FREE, DTP_STREAM_COMPUTE, DTP_NO_LAYER, "", 1,
-                              (struct dtp_operand[]){{s->reduce_input, DTP_FREE}});
+                              (struct dtp_operand[]){dtp_operand_of(s->reduce_input, DTP_FREE)});
     dtp_program_depend(s->program, waits, s->accumulated);
     for (uint32_t l = 0; l < s->layers; l++)
-        step_op(
-            s, DTP_OP_OPTIMIZER, DTP_STREAM_COMPUTE, l, "", 3,
-            (struct dtp_operand[]){{s->gradient[l], DTP_READ}, {s->state[l], DTP_UPDATE}, {s->shard[l], DTP_UPDATE}});
+        step_op(s, DTP_OP_OPTIMIZER, DTP_STREAM_COMPUTE, l, "", 3,
+                (struct dtp_operand[]){dtp_operand_of(s->gradient[l], DTP_READ),
+                                       dtp_operand_of(s->state[l], DTP_UPDATE),
+                                       dtp_operand_of(s->shard[l], DTP_UPDATE)});
 }
 
 /* Caller destroys *out; NULL on failure. */

@@ -214,7 +214,7 @@ static dtp_buffer_id buffer(struct dtp_program *program, uint64_t bytes, enum dt
 static void use(struct dtp_program *program, enum dtp_op_kind kind, dtp_buffer_id b, uint32_t access)
 {
     struct dtp_op op = {.kind = kind, .stream = COMPUTE};
-    dtp_program_add_op(program, &op, &(struct dtp_operand){b, access}, 1);
+    dtp_program_add_op(program, &op, (struct dtp_operand[]){dtp_operand_of(b, access)}, 1);
 }
 
 /* Parameters 20 MiB; an activation of 30 MiB; optimizer state of 24 MiB. Step 1 frees the activation, and the state made
@@ -250,7 +250,7 @@ static void test_deferred_free(void **state)
         dtp_buffer_id second = buffer(program, 20 * MIB, DTP_OWNER_GATHER, false);
         use(program, DTP_OP_CAST, first, DTP_ALLOC | DTP_WRITE);
         struct dtp_op copy = {.kind = DTP_OP_COPY_IN, .stream = DTP_STREAM_COPY};
-        struct dtp_operand operand = {first, DTP_READ | DTP_FREE | (deferred ? DTP_DEFER : 0)};
+        struct dtp_operand operand = dtp_operand_of(first, DTP_READ | DTP_FREE | (deferred ? DTP_DEFER : 0));
         dtp_program_add_op(program, &copy, &operand, 1);
         use(program, DTP_OP_CAST, second, DTP_ALLOC | DTP_WRITE | DTP_FREE);
         step_seal(program);

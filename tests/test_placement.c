@@ -106,7 +106,7 @@ static dtp_buffer_id buffer(struct dtp_program *p, uint64_t bytes, enum dtp_owne
 static dtp_op_id use(struct dtp_program *p, enum dtp_stream stream, dtp_buffer_id b, uint32_t access)
 {
     return dtp_program_add_op(p, &(struct dtp_op){.kind = DTP_OP_NORM, .stream = stream},
-                              &(struct dtp_operand){b, access}, 1);
+                              (struct dtp_operand[]){dtp_operand_of(b, access)}, 1);
 }
 
 static struct dtp_placement place(struct dtp_program *p)
@@ -132,8 +132,9 @@ static void test_lifetimes_and_peak_by_owner(void **state)
     dtp_buffer_id host =
         dtp_program_add_buffer(p, &(struct dtp_buffer){.bytes = 1 << 20, .space = DTP_SPACE_HOST, .persistent = true});
     use(p, DTP_STREAM_COMPUTE, b, DTP_ALLOC | DTP_WRITE);
-    dtp_program_add_op(p, &(struct dtp_op){.kind = DTP_OP_NORM},
-                       (struct dtp_operand[]){{b, DTP_READ | DTP_FREE}, {c, DTP_ALLOC | DTP_WRITE}}, 2);
+    dtp_program_add_op(
+        p, &(struct dtp_op){.kind = DTP_OP_NORM},
+        (struct dtp_operand[]){dtp_operand_of(b, DTP_READ | DTP_FREE), dtp_operand_of(c, DTP_ALLOC | DTP_WRITE)}, 2);
     use(p, DTP_STREAM_COMPUTE, d, DTP_ALLOC | DTP_UPDATE | DTP_FREE);
     use(p, DTP_STREAM_COMPUTE, c, DTP_READ | DTP_FREE);
     struct dtp_placement placement = place(p);

@@ -53,9 +53,14 @@ static void test_tables_agree(void **state)
         assert_true(dtp_stream_parse(dtp_stream_text((enum dtp_stream)i), &stream));
         assert_int_equal(stream, i);
     }
+    enum dtp_role role;
+    for (int i = 0; i < DTP_ROLE_COUNT; i++) {
+        assert_true(dtp_role_parse(dtp_role_text((enum dtp_role)i), &role));
+        assert_int_equal(role, i);
+    }
     enum dtp_op_kind kind;
     enum dtp_stream stream;
-    assert_false(dtp_op_kind_parse("", &kind) || dtp_stream_parse("Compute", &stream));
+    assert_false(dtp_op_kind_parse("", &kind) || dtp_stream_parse("Compute", &stream) || dtp_role_parse("w", &role));
 }
 
 static void test_what_was_added_is_read(void **state)
@@ -66,13 +71,15 @@ static void test_what_was_added_is_read(void **state)
     dtp_buffer_id w = buffer(p, name), x = buffer(p, NULL);
     name[0] = '?'; /* names are copied */
     assert_int_equal(dtp_program_add_group(p, (struct dtp_program_group){8, 1}), 0);
-    struct dtp_operand gathered = {w, DTP_ALLOC | DTP_WRITE}, used[2] = {{w, DTP_READ | DTP_FREE}, {x, DTP_UPDATE}};
+    struct dtp_operand gathered = dtp_operand_of(w, DTP_ALLOC | DTP_WRITE);
+    struct dtp_operand used[3] = {
+        dtp_operand_of(w, DTP_READ | DTP_FREE), dtp_operand_of(x, DTP_UPDATE), {w, DTP_READ, DTP_ROLE_WEIGHT, 1023}};
     dtp_op_id a = dtp_program_add_op(
         p, &(struct dtp_op){.kind = DTP_OP_ALL_GATHER, .stream = DTP_STREAM_GATHER, .layer = 3, .demand.sent_bytes = 7},
         &gathered, 1);
     dtp_op_id b = dtp_program_add_op(
         p, &(struct dtp_op){.kind = DTP_OP_MATMUL, .stream = DTP_STREAM_COMPUTE, .name = "qkv", .demand.flops = 96},
-        used, 2);
+        used, 3);
     dtp_program_depend(p, b, a);
     assert_int_equal(dtp_program_seal(p, NULL), DTP_OK);
     assert_int_equal(dtp_program_op_count(p), 2);
@@ -89,8 +96,10 @@ static void test_what_was_added_is_read(void **state)
     assert_null(dtp_program_dependencies(p, &ops[0]));
     assert_int_equal(ops[1].dependency_count, 1);
     assert_int_equal(dtp_program_dependencies(p, &ops[1])->index, a.index);
-    assert_int_equal(ops[1].operand_count, 2);
+    assert_int_equal(ops[1].operand_count, 3);
     assert_int_equal(dtp_program_operands(p, &ops[1])[1].access, DTP_UPDATE);
+    assert_int_equal(dtp_program_operands(p, &ops[1])[2].role, DTP_ROLE_WEIGHT);
+    assert_int_equal(dtp_program_operands(p, &ops[1])[2].offset_bytes, 1023);
     dtp_program_destroy(p);
     dtp_program_destroy(NULL);
 }
@@ -163,15 +172,22 @@ static void expect_operands_refused(enum dtp_op_kind kind, struct dtp_operand a,
 static void test_bad_operands_are_refused(void **state)
 {
     (void)state;
-    struct dtp_operand read_x = {{0}, DTP_READ}, read_p = {{1}, DTP_READ};
-    expect_operands_refused(DTP_OP_NORM, read_x, (struct dtp_operand){{2}, DTP_READ}, "no buffer");
+    struct dtp_operand read_x = dtp_operand_of((dtp_buffer_id){0}, DTP_READ),
+                       read_p = dtp_operand_of((dtp_buffer_id){1}, DTP_READ);
+    expect_operands_refused(DTP_OP_NORM, read_x, dtp_operand_of((dtp_buffer_id){2}, DTP_READ), "no buffer");
     expect_operands_refused(DTP_OP_NORM, read_x, read_x, "twice");
-    expect_operands_refused(DTP_OP_NORM, read_p, (struct dtp_operand){{0}, 0}, "no access");
-    expect_operands_refused(DTP_OP_NORM, read_p, (struct dtp_operand){{0}, 32}, "no access");
-    expect_operands_refused(DTP_OP_NORM, read_p, (struct dtp_operand){{0}, DTP_READ | DTP_DEFER}, "DTP_DEFER without");
-    expect_operands_refused(DTP_OP_FREE, (struct dtp_operand){{0}, DTP_FREE}, read_p, "touch no bytes");
-    expect_operands_refused(DTP_OP_FREE, (struct dtp_operand){{0}, DTP_FREE}, (struct dtp_operand){{1}, DTP_FREE},
-                            "a persistent buffer");
+    expect_operands_refused(DTP_OP_NORM, read_p, (struct dtp_operand){{0}, DTP_READ, DTP_ROLE_COUNT, 0},
+                            "no such role");
+    expect_operands_refused(DTP_OP_NORM, read_p, (struct dtp_operand){{0}, DTP_READ, 0, 1024}, "behind the end");
+    expect_operands_refused(DTP_OP_NORM, (struct dtp_operand){{0}, DTP_READ | DTP_FREE, DTP_ROLE_WEIGHT, 0},
+                            (struct dtp_operand){{0}, DTP_READ | DTP_FREE, DTP_ROLE_BIAS, 8}, "at two of its operands");
+    expect_operands_refused(DTP_OP_NORM, read_p, dtp_operand_of((dtp_buffer_id){0}, 0), "no access");
+    expect_operands_refused(DTP_OP_NORM, read_p, dtp_operand_of((dtp_buffer_id){0}, 32), "no access");
+    expect_operands_refused(DTP_OP_NORM, read_p, dtp_operand_of((dtp_buffer_id){0}, DTP_READ | DTP_DEFER),
+                            "DTP_DEFER without");
+    expect_operands_refused(DTP_OP_FREE, dtp_operand_of((dtp_buffer_id){0}, DTP_FREE), read_p, "touch no bytes");
+    expect_operands_refused(DTP_OP_FREE, dtp_operand_of((dtp_buffer_id){0}, DTP_FREE),
+                            dtp_operand_of((dtp_buffer_id){1}, DTP_FREE), "a persistent buffer");
 }
 
 static void test_bad_dependencies_buffers_and_groups_are_refused(void **state)
@@ -262,7 +278,7 @@ static void test_many(void **state)
         snprintf(name, sizeof name, "buffer %u", i % 1500);
         assert_int_equal(buffer(p, name).index, i);
         dtp_op_id id = dtp_program_add_op(p, &(struct dtp_op){.kind = DTP_OP_NORM, .stream = i % 2, .name = name},
-                                          &(struct dtp_operand){{i}, DTP_WRITE}, 1);
+                                          (struct dtp_operand[]){dtp_operand_of((dtp_buffer_id){i}, DTP_WRITE)}, 1);
         dtp_program_depend(p, id, (dtp_op_id){i ? i - 1 : DTP_NO_INDEX});
     }
     assert_int_equal(dtp_program_seal(p, NULL), DTP_OK);

@@ -46,17 +46,17 @@ static void expect_round_trip(struct dtp_program *program)
     dtp_program_destroy(program);
 }
 
-static const char golden[] =
-    "program 1\n"
-    "group 0 ranks 8 stride 1\n"
-    "buffer 0 \"params\" bytes 3500000000 owner params space device pool compute persistent\n"
-    "buffer 1 \"x y\" bytes 64 owner activations space host pool gather layer 2 micro 1\n"
-    "op 0 all_gather gather group 0 writes +1 sent_bytes 17 kernels 1\n"
-    "op 1 matmul compute layer 2 micro 1 updates 0 reads 1- after 0 flops 206158430208 m 8192 n 6144 k 2048 dtype bf16 "
-    "name \"qkv\"\n"
-    "op 2 norm compute updates 0 bytes 1p-1 dtype bf16 kernel fused recompute\n"
-    "op 3 free compute buffers 1~\n"
-    "end ops 4 buffers 2 groups 1\n";
+static const char golden[] = "program 1\n"
+                             "group 0 ranks 8 stride 1\n"
+                             "buffer 0 \"params\" bytes 3500000000 owner params space device pool compute persistent\n"
+                             "buffer 1 \"x y\" bytes 64 owner activations space host pool gather layer 2 micro 1\n"
+                             "op 0 all_gather gather group 0 writes +1 sent_bytes 17 kernels 1\n"
+                             "op 1 matmul compute layer 2 micro 1 updates 0:workspace reads 1-:input 0@4096:weight "
+                             "after 0 flops 206158430208 m 8192 n 6144 k 2048 dtype bf16 "
+                             "name \"qkv\"\n"
+                             "op 2 norm compute updates 0 bytes 1p-1 dtype bf16 kernel fused recompute\n"
+                             "op 3 free compute buffers 1~\n"
+                             "end ops 4 buffers 2 groups 1\n";
 
 static void test_the_text_of_a_program(void **state)
 {
@@ -70,6 +70,8 @@ static void test_the_text_of_a_program(void **state)
     assert_int_equal(dtp_program_operands(p, &ops[0])->access, DTP_ALLOC | DTP_WRITE);
     assert_int_equal(ops[0].layer, DTP_NO_LAYER);
     assert_int_equal(dtp_program_operands(p, &ops[3])->access, DTP_FREE | DTP_DEFER);
+    const struct dtp_operand *weight = &dtp_program_operands(p, &ops[1])[2];
+    assert_true(weight->role == DTP_ROLE_WEIGHT && weight->offset_bytes == 4096 && weight->access == DTP_READ);
     assert_true(ops[1].demand.flops == 206158430208 && ops[2].demand.bytes == 0.5);
     assert_int_equal(ops[2].demand.memory_kernel, 1);
     assert_int_equal(ops[2].demand.recompute, 1);
@@ -149,6 +151,15 @@ static void test_faults_of_lines(void **state)
         {"op 0 norm compute reads 1", "\"1\" is no buffer of the lines above"},
         {"op 0 norm compute reads 0x", "\"0x\" is no buffer"},
         {"op 0 norm compute reads 0 0", "occurs twice"},
+        {"op 0 norm compute reads 0:input 0:input", "occurs twice"},
+        {"op 0 norm compute reads 0:inputs", "\"0:inputs\" is no buffer"},
+        {"op 0 norm compute reads 0:", "\"0:\" is no buffer"},
+        {"op 0 norm compute reads 0:input-", "\"0:input-\" is no buffer"},
+        {"op 0 norm compute reads 0@", "\"0@\" is no buffer"},
+        {"op 0 norm compute reads 0@0", "\"0@0\" is no buffer"},
+        {"op 0 norm compute reads 0@1", "behind the end of its buffer"},
+        {"op 0 norm compute reads 0@99999999999999999999", "is no buffer"},
+        {"op 0 norm compute reads +0:input writes +0:result", "at two of its operands"},
         {"op 0 norm compute reads 4294967296", "is no buffer"},
         {"op 0 free compute reads 0-", "touch no bytes"},
         {"op 0 norm compute buffers 0", "operation 0 (norm): an operand has no access"},

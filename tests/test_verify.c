@@ -29,7 +29,7 @@ static dtp_buffer_id buffer_of(const char *name, enum dtp_stream pool, bool pers
 static dtp_op_id use(enum dtp_op_kind kind, enum dtp_stream stream, dtp_buffer_id b, uint32_t access, dtp_op_id after)
 {
     dtp_op_id id = dtp_program_add_op(p, &(struct dtp_op){.kind = kind, .stream = stream, .layer = DTP_NO_LAYER},
-                                      &(struct dtp_operand){b, access}, 1);
+                                      (struct dtp_operand[]){dtp_operand_of(b, access)}, 1);
     dtp_program_depend(p, id, after);
     return id;
 }
@@ -110,6 +110,25 @@ static void test_life_of_a_buffer(void **state)
     expect_refused("allocates a second time buffer 0");
 }
 
+/* One buffer in two roles: it is read before it is written, whatever their order. */
+static void test_a_buffer_in_two_roles(void **state)
+{
+    (void)state;
+    for (int written_before = 0; written_before < 2; written_before++) {
+        fresh();
+        dtp_buffer_id x = buffer_of("x", C, false);
+        use(written_before ? NORM : DTP_OP_ALLOC, C, x, DTP_ALLOC | (written_before ? DTP_WRITE : 0), none);
+        dtp_program_add_op(
+            p, &(struct dtp_op){.kind = NORM, .layer = DTP_NO_LAYER},
+            (struct dtp_operand[]){{x, DTP_WRITE, DTP_ROLE_RESULT, 32}, {x, DTP_READ | DTP_FREE, DTP_ROLE_INPUT, 0}},
+            2);
+        if (written_before)
+            expect_legal();
+        else
+            expect_refused("reads what nobody has written yet, buffer 0");
+    }
+}
+
 /* llm.c with ZeRO-1: the optimizer writes the weights on one stream, the all-gather that hands them to the other ranks
  * reads them on another, and nothing makes it wait. */
 static void test_the_gather_race(void **state)
@@ -164,7 +183,7 @@ static void test_groups_and_host_waits_order(void **state)
     w = buffer_of("w", C, true);
     use(DTP_OP_ALL_GATHER, G, w, DTP_READ, none);
     dtp_program_add_op(p, &(struct dtp_op){.kind = DTP_OP_ALL_REDUCE, .stream = DTP_STREAM_REPLICATE, .group = 1},
-                       &(struct dtp_operand){w, DTP_UPDATE}, 1);
+                       (struct dtp_operand[]){dtp_operand_of(w, DTP_UPDATE)}, 1);
     expect_refused("operation 1 (all_reduce, layer 0, replicate) writes buffer 0 (w), which operation 0");
     for (int wait = 0; wait < 2; wait++) { /* what is issued after the host has waited */
         fresh();
@@ -293,7 +312,7 @@ static void test_bytes_sent(void **state)
         fresh();
         struct dtp_op op = {.kind = rows[i].kind, .stream = G, .layer = DTP_NO_LAYER};
         op.demand.sent_bytes = rows[i].sent_bytes;
-        dtp_program_add_op(p, &op, &(struct dtp_operand){buffer_of("x", C, true), rows[i].access}, 1);
+        dtp_program_add_op(p, &op, (struct dtp_operand[]){dtp_operand_of(buffer_of("x", C, true), rows[i].access)}, 1);
         if (rows[i].legal)
             expect_legal();
         else
@@ -349,6 +368,7 @@ static void test_redundant_dependencies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_life_of_a_buffer),
+                                       cmocka_unit_test(test_a_buffer_in_two_roles),
                                        cmocka_unit_test(test_the_gather_race),
                                        cmocka_unit_test(test_races),
                                        cmocka_unit_test(test_groups_and_host_waits_order),
