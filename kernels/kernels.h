@@ -162,8 +162,9 @@ struct dtp_clip_scale_args {
 };
 
 /* AdamW (Loshchilov & Hutter 2019: decoupled decay) on `count` elements. master NULL: the weights themselves are updated,
- * rounded to nearest, or stochastically by the counter RNG keyed by (seed, step, first_element + i). Decay applies inside
- * the ranges, which count from this call's first element. */
+ * rounded to nearest, or stochastically by the counter RNG keyed by (seed, step, first_element + i); bf16 moments are
+ * rounded as the weights are: to nearest, beta2 = 0.999 would never shrink one (half a step of bf16 is 1/512 of it). With
+ * a master, weights are its nearest. Decay applies inside the ranges, which count from this call's first element. */
 #define DTP_DECAY_RANGES 16u
 struct dtp_adamw_args {
     const void *gradient;
@@ -279,7 +280,9 @@ struct dtp_kernels {
 #undef X
 };
 
-/* The reference: double inside, any element type; loops for matmul, which the host device replaces by CBLAS. */
+/* The reference: double inside, any element type; loops for matmul, which the host device replaces by CBLAS. Some take
+ * scratch memory from the heap: their only failure is that there is none. `stream` is ignored: done when they return. */
+enum { DTP_REFERENCE_NO_MEMORY = 1 };
 #define X(name, args) int dtp_reference_##name(void *self, const struct args *arguments, void *stream);
 DTP_KERNEL_TABLE(X)
 #undef X

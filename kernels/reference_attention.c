@@ -1,0 +1,181 @@
+#include "element.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* One key and value head of one sequence in double, both ways round: as rows [sequence, D] for sums over keys, and as
+ * columns [D, sequence] for products with all keys at once; the inner loops then run over neighbours. */
+struct head {
+    uint32_t sequence, dim;
+    double *keys, *values, *key_columns, *value_columns;
+    double *key_gradient, *value_gradient; /* [sequence, D] */
+    double *scores, *slopes;               /* [sequence]; a query's */
+    double *query, *gradient, *result;     /* [D] each */
+    void *storage;
+};
+
+static bool head_create(struct head *h, uint32_t sequence, uint32_t dim)
+{
+    size_t matrix = (size_t)sequence * dim;
+    double *at = malloc((6 * matrix + 2 * (size_t)sequence + 3 * (size_t)dim + 1) * sizeof *at);
+    *h = (struct head){.sequence = sequence, .dim = dim, .storage = at};
+    if (!at)
+        return false;
+    double **matrices[] = {&h->keys,          &h->values,       &h->key_columns,
+                           &h->value_columns, &h->key_gradient, &h->value_gradient};
+    for (int i = 0; i < 6; i++, at += matrix)
+        *matrices[i] = at;
+    h->scores = at;
+    h->slopes = at + sequence;
+    h->query = at + 2 * (size_t)sequence;
+    h->gradient = h->query + dim;
+    h->result = h->gradient + dim;
+    return true;
+}
+
+/* Where q heads, k heads and v heads of a packed row begin. */
+struct packing {
+    uint64_t row, keys, values; /* elements */
+};
+
+static struct packing packing_of(uint32_t heads, uint32_t kv_heads, uint32_t dim)
+{
+    return (struct packing){.row = (heads + 2 * (uint64_t)kv_heads) * dim,
+                            .keys = (uint64_t)heads * dim,
+                            .values = (heads + (uint64_t)kv_heads) * dim};
+}
+
+static void head_load(struct head *h, const void *qkv, enum dtp_element element, uint64_t first_row,
+                      struct packing packing, uint64_t kv_head)
+{
+    for (uint32_t j = 0; j < h->sequence; j++) {
+        uint64_t row = (first_row + j) * packing.row + kv_head * h->dim;
+        dtp_load_row(qkv, element, row + packing.keys, h->dim, h->keys + (size_t)j * h->dim);
+        dtp_load_row(qkv, element, row + packing.values, h->dim, h->values + (size_t)j * h->dim);
+        for (uint32_t d = 0; d < h->dim; d++) {
+            h->key_columns[(size_t)d * h->sequence + j] = h->keys[(size_t)j * h->dim + d];
+            h->value_columns[(size_t)d * h->sequence + j] = h->values[(size_t)j * h->dim + d];
+        }
+    }
+}
+
+/* products[j] = vector . column j, for the first `count` columns. */
+static void multiply_columns(const struct head *h, const double *vector, const double *columns, uint32_t count,
+                             double *products)
+{
+    memset(products, 0, count * sizeof *products);
+    for (uint32_t d = 0; d < h->dim; d++)
+        for (uint32_t j = 0; j < count; j++)
+            products[j] += vector[d] * columns[(size_t)d * h->sequence + j];
+}
+
+/* sum[d] += factor * vector[d] */
+static void add_scaled(double *sum, double factor, const double *vector, uint32_t dim)
+{
+    for (uint32_t d = 0; d < dim; d++)
+        sum[d] += factor * vector[d];
+}
+
+static double dot(const double *a, const double *b, uint32_t dim)
+{
+    double sum = 0;
+    for (uint32_t d = 0; d < dim; d++)
+        sum += a[d] * b[d];
+    return sum;
+}
+
+/* scores[0..query] become scaled scores; returns their log-sum-exp. */
+static double score_query(struct head *h, uint32_t query, double scale)
+{
+    double largest = -INFINITY, sum = 0;
+    multiply_columns(h, h->query, h->key_columns, query + 1, h->scores);
+    for (uint32_t j = 0; j <= query; j++) {
+        h->scores[j] *= scale;
+        largest = fmax(largest, h->scores[j]);
+    }
+    for (uint32_t j = 0; j <= query; j++)
+        sum += exp(h->scores[j] - largest);
+    return largest + log(sum);
+}
+
+int dtp_reference_attention(void *self, const struct dtp_attention_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    struct head h;
+    if (!head_create(&h, a->sequence, a->head_dim))
+        return DTP_REFERENCE_NO_MEMORY;
+    struct packing packing = packing_of(a->heads, a->kv_heads, a->head_dim);
+    uint32_t group = a->heads / a->kv_heads;
+    for (uint64_t b = 0; b < a->batch; b++)
+        for (uint64_t head = 0; head < a->heads; head++) {
+            if (head % group == 0)
+                head_load(&h, a->qkv, a->element, b * a->sequence, packing, head / group);
+            for (uint32_t i = 0; i < a->sequence; i++) {
+                uint64_t row = b * a->sequence + i;
+                dtp_load_row(a->qkv, a->element, row * packing.row + head * a->head_dim, a->head_dim, h.query);
+                double log_sum_exp = score_query(&h, i, (double)a->scale);
+                memset(h.result, 0, a->head_dim * sizeof(double));
+                for (uint32_t j = 0; j <= i; j++)
+                    add_scaled(h.result, exp(h.scores[j] - log_sum_exp), h.values + (size_t)j * a->head_dim,
+                               a->head_dim);
+                dtp_store_row(a->result, a->element, (row * a->heads + head) * a->head_dim, a->head_dim, h.result);
+                a->log_sum_exp[(b * a->heads + head) * a->sequence + i] = (float)log_sum_exp;
+            }
+        }
+    free(h.storage);
+    return 0;
+}
+
+/* With p = exp(score - lse): dv_j += p_j g; the softmax' gradient is p_j (g . v_j - g . result), for the second term is
+ * what the normalisation takes back (Dao 2022, "FlashAttention", appendix B); scores are scaled products. */
+static void query_backward(struct head *h, const struct dtp_attention_backward_args *a, uint64_t b, uint64_t head,
+                           uint32_t i)
+{
+    struct packing packing = packing_of(a->heads, a->kv_heads, a->head_dim);
+    uint64_t row = b * a->sequence + i, query = row * packing.row + head * a->head_dim;
+    uint64_t result = (row * a->heads + head) * a->head_dim;
+    double scale = (double)a->scale, log_sum_exp = (double)a->log_sum_exp[(b * a->heads + head) * a->sequence + i];
+    dtp_load_row(a->qkv, a->element, query, a->head_dim, h->query);
+    dtp_load_row(a->gradient, a->element, result, a->head_dim, h->gradient);
+    dtp_load_row(a->result, a->element, result, a->head_dim, h->result);
+    double taken_back = dot(h->gradient, h->result, a->head_dim);
+    multiply_columns(h, h->query, h->key_columns, i + 1, h->scores);
+    multiply_columns(h, h->gradient, h->value_columns, i + 1, h->slopes);
+    memset(h->result, 0, a->head_dim * sizeof(double));
+    for (uint32_t j = 0; j <= i; j++) {
+        double probability = exp(h->scores[j] * scale - log_sum_exp);
+        double slope = scale * probability * (h->slopes[j] - taken_back);
+        size_t at = (size_t)j * a->head_dim;
+        add_scaled(h->value_gradient + at, probability, h->gradient, a->head_dim);
+        add_scaled(h->key_gradient + at, slope, h->query, a->head_dim);
+        add_scaled(h->result, slope, h->keys + at, a->head_dim);
+    }
+    dtp_store_row(a->qkv_gradient, a->element, query, a->head_dim, h->result);
+}
+
+int dtp_reference_attention_backward(void *self, const struct dtp_attention_backward_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    struct head h;
+    if (!head_create(&h, a->sequence, a->head_dim))
+        return DTP_REFERENCE_NO_MEMORY;
+    struct packing packing = packing_of(a->heads, a->kv_heads, a->head_dim);
+    uint32_t group = a->heads / a->kv_heads;
+    for (uint64_t b = 0; b < a->batch; b++)
+        for (uint64_t kv_head = 0; kv_head < a->kv_heads; kv_head++) {
+            head_load(&h, a->qkv, a->element, b * a->sequence, packing, kv_head);
+            memset(h.key_gradient, 0, 2 * (size_t)a->sequence * a->head_dim * sizeof(double));
+            for (uint64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
+                for (uint32_t i = 0; i < a->sequence; i++)
+                    query_backward(&h, a, b, head, i);
+            for (uint32_t j = 0; j < a->sequence; j++) {
+                uint64_t row = (b * a->sequence + j) * packing.row + kv_head * a->head_dim;
+                dtp_store_row(a->qkv_gradient, a->element, row + packing.keys, a->head_dim,
+                              h.key_gradient + (size_t)j * a->head_dim);
+                dtp_store_row(a->qkv_gradient, a->element, row + packing.values, a->head_dim,
+                              h.value_gradient + (size_t)j * a->head_dim);
+            }
+        }
+    free(h.storage);
+    return 0;
+}

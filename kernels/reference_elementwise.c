@@ -1,0 +1,36 @@
+#include "element.h"
+#include "random.h"
+
+int dtp_reference_cast(void *self, const struct dtp_cast_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    for (uint64_t i = 0; i < a->count; i++)
+        dtp_store(a->result, a->result_element, i, dtp_load(a->values, a->element, i));
+    return 0;
+}
+
+int dtp_reference_add(void *self, const struct dtp_add_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    for (uint64_t i = 0; i < a->count; i++)
+        dtp_accumulate(a->total, a->total_element, i, dtp_load(a->values, a->element, i), true);
+    return 0;
+}
+
+int dtp_reference_zero(void *self, const struct dtp_zero_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    memset(a->values, 0, a->bytes);
+    return 0;
+}
+
+int dtp_reference_initialise(void *self, const struct dtp_initialise_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    double mean = (double)a->mean, deviation = (double)a->deviation;
+    for (uint64_t i = 0; i < a->count; i++)
+        dtp_store(a->values, a->element, i,
+                  a->deviation > 0 ? mean + deviation * dtp_random_normal(a->seed, a->tensor, a->first_element + i)
+                                   : mean);
+    return 0;
+}
