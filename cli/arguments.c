@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define ON(command) (1u << DTP_COMMAND_##command)
-#define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF))
+#define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP))
 #define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CATALOG) | ON(HELP))
 
 enum option {
@@ -33,7 +33,7 @@ enum option {
 };
 
 static const struct dtp_option options[OPTION_COUNT] = {
-    [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP), "print one JSON object, for programs"},
+    [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP) & ~ON(SWEEP), "print one JSON object, for programs"},
     [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(CATALOG), "print a CSV table with units in its header"},
     [OPTION_MAX_MICRO_BATCH] = {"--max-micro-batch", NULL, ON(PLAN),
                                 "find the largest micro batch that fits, plan with it"},
@@ -42,8 +42,8 @@ static const struct dtp_option options[OPTION_COUNT] = {
                          "find the fewest GPUs that fit: parts of a node, then whole nodes"},
     [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(HELP),
                         "add rows to the catalogues from a CSV file; may be repeated"},
-    [OPTION_OUTPUT] = {"--output", "FILE", ON(BACKTEST),
-                       "write one row per run, predicted beside measured (also -o FILE)"},
+    [OPTION_OUTPUT] = {"--output", "FILE", ON(BACKTEST) | ON(SWEEP),
+                       "write the rows to a file (also -o FILE); a sweep goes on where its file ends"},
     [OPTION_ONLY] = {"--only", "PREFIX", ON(BACKTEST), "score only runs whose id or source starts with PREFIX"},
     [OPTION_LEAVE_ONE_OUT] = {"--leave-one-out", NULL, ON(BACKTEST),
                               "fit anew without each source in turn and score it; takes several tables"},
@@ -52,7 +52,7 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE), "write when each operation runs, a row an operation"},
     [OPTION_MEMORY] = {"--memory", "FILE.csv", ON(SIMULATE), "write device memory over time, a column an owner"},
     [OPTION_CHARTS] = {"--charts", NULL, ON(SIMULATE), "have gnuplot draw what --timeline and --memory write"},
-    [OPTION_FIDELITY] = {"--fidelity", "closed|simulated", ON(PLAN) | ON(WHATIF) | ON(BACKTEST),
+    [OPTION_FIDELITY] = {"--fidelity", "closed|simulated", ON(PLAN) | ON(WHATIF) | ON(SWEEP) | ON(BACKTEST),
                          "predict by formulas, or by simulating the step program; default closed"},
     [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
     [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},
@@ -68,7 +68,7 @@ const struct dtp_option *dtp_options(size_t *count)
 
 static const char *const command_names[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_PLAN] = "plan",     [DTP_COMMAND_EXPLAIN] = "explain",   [DTP_COMMAND_SIMULATE] = "simulate",
-    [DTP_COMMAND_WHATIF] = "whatif", [DTP_COMMAND_BACKTEST] = "backtest", [DTP_COMMAND_CATALOG] = "catalog",
+    [DTP_COMMAND_WHATIF] = "whatif", [DTP_COMMAND_SWEEP] = "sweep", [DTP_COMMAND_BACKTEST] = "backtest", [DTP_COMMAND_CATALOG] = "catalog",
     [DTP_COMMAND_HELP] = "help",
 };
 
@@ -101,7 +101,7 @@ enum dtp_status dtp_command_unknown(const char *text, struct dtp_faults *faults)
         dtp_nearest_offer(&nearest, command_names[i]);
     dtp_nearest_text(&nearest, hint, sizeof hint);
     return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "unknown command '%s'; %s", text,
-                     hint[0] ? hint : "commands are plan, explain, simulate, whatif, backtest, catalog and help");
+                     hint[0] ? hint : "commands are plan, explain, simulate, whatif, sweep, backtest, catalog and help");
 }
 
 /* A first word that can only be a file is no mistyped command. */

@@ -19,6 +19,7 @@ struct dtp_context {
 enum dtp_status dtp_command_plan(const struct dtp_context *context);
 enum dtp_status dtp_command_explain(const struct dtp_context *context);
 enum dtp_status dtp_command_whatif(const struct dtp_context *context);
+enum dtp_status dtp_command_sweep(const struct dtp_context *context);
 enum dtp_status dtp_command_simulate(const struct dtp_context *context);
 enum dtp_status dtp_command_backtest(const struct dtp_context *context);
 enum dtp_status dtp_command_catalog(const struct dtp_context *context);
@@ -28,6 +29,8 @@ enum dtp_status dtp_command_help(const struct dtp_context *context);
 
 /* Finds the data directory, reads the catalogues there and the files of --catalog. Caller destroys. */
 enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dtp_catalog *out);
+/* Reads the scenario files alone. Caller destroys, also after DTP_BAD_INPUT. */
+enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_scenario **out);
 /* Reads the scenario files, then sets the flags over them. Caller destroys. */
 enum dtp_status dtp_context_scenario(const struct dtp_context *context, const struct dtp_catalog *catalog,
                                      struct dtp_scenario **out);

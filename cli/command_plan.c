@@ -2,7 +2,6 @@
 #include "command.h"
 
 #include "report.h"
-#include "simulated.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,31 +13,19 @@ static enum dtp_status fill_report(const struct dtp_context *context, const stru
     const struct dtp_arguments *a = context->arguments;
     memset(out, 0, sizeof *out);
     out->job = *job;
-    struct dtp_predictor formulas = dtp_predictor_closed();
-    if (a->simulated) /* what the simulation stands beside */
-        dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &out->prediction);
-    else if (formulas.predict(formulas.context, job, &out->prediction, context->faults) != DTP_OK)
-        return DTP_BAD_INPUT;
     if (a->solves) {
         out->solved = true;
         dtp_solve(job, a->goal, &out->solution);
         if (!out->solution.variant_valid)
             return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "%s", out->solution.next_reason);
         out->job = out->solution.variant.job;
-        out->prediction = out->solution.variant.prediction;
     }
+    enum dtp_status status = dtp_report_predict(&out->job, catalog, a->simulated, out, context->faults);
+    if (status != DTP_OK)
+        return status;
     struct dtp_prediction closed = out->prediction;
-    if (a->simulated) {
-        struct dtp_predictor simulated = dtp_predictor_simulated();
-        enum dtp_status status = simulated.predict(simulated.context, &out->job, &out->prediction, context->faults);
-        if (status != DTP_OK)
-            return status;
-    }
-    out->simulated = a->simulated;
-    out->closed_step_s = closed.time.step_s;
-    dtp_scaling_of(&out->job, &closed, &out->scaling); /* of ratios, which must not mix two kinds of prediction */
-    dtp_money_of(&out->job, &out->prediction.throughput, dtp_catalog_price(catalog, out->job.cluster.gpu.key),
-                 &out->money);
+    if (a->simulated) /* the advisor goes by the closed form */
+        dtp_closed_form(&out->job.transformer, &out->job.cluster, &out->job.plan, &closed);
     dtp_advise(&out->job, &closed, &out->advice);
     return DTP_OK;
 }

@@ -24,8 +24,7 @@ enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dt
     return status;
 }
 
-enum dtp_status dtp_context_scenario(const struct dtp_context *context, const struct dtp_catalog *catalog,
-                                     struct dtp_scenario **out)
+enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_scenario **out)
 {
     const struct dtp_arguments *a = context->arguments;
     enum dtp_status worst = dtp_scenario_create(out, context->faults);
@@ -33,6 +32,14 @@ enum dtp_status dtp_context_scenario(const struct dtp_context *context, const st
         enum dtp_status status = dtp_scenario_read(*out, a->words[i], context->faults);
         worst = status > worst ? status : worst;
     }
+    return worst;
+}
+
+enum dtp_status dtp_context_scenario(const struct dtp_context *context, const struct dtp_catalog *catalog,
+                                     struct dtp_scenario **out)
+{
+    const struct dtp_arguments *a = context->arguments;
+    enum dtp_status worst = dtp_context_files(context, out);
     for (size_t i = 0; i < a->setting_count && *out; i++) {
         const struct dtp_typed_key *s = &a->settings[i];
         enum dtp_status status = dtp_scenario_set(*out, s->key, s->value, "command line", 0, context->faults);

@@ -58,6 +58,22 @@ static enum dtp_status keep(struct dtp_setting *setting, const char *value, cons
     return DTP_OK;
 }
 
+enum dtp_status dtp_scenario_copy(const struct dtp_scenario *scenario, struct dtp_scenario **out,
+                                  struct dtp_faults *faults)
+{
+    enum dtp_status status = dtp_scenario_create(out, faults);
+    for (int i = 0; i < DTP_KEY_COUNT && status == DTP_OK; i++) {
+        const struct dtp_setting *s = &scenario->settings[i];
+        if (s->value)
+            status = keep(&(*out)->settings[i], s->value, s->where, s->line, faults);
+    }
+    if (status != DTP_OK) {
+        dtp_scenario_destroy(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
 enum dtp_status dtp_scenario_set(struct dtp_scenario *scenario, const char *key, const char *value, const char *where,
                                  size_t line, struct dtp_faults *faults)
 {

@@ -24,6 +24,9 @@ struct dtp_job {
     char plan_note[200];  /* what was read into the plan's words (zero3 under torch, the runtime of zero2), else "" */
 };
 
+/* Sequences of an optimizer step over all GPUs: micro_batch * accumulate * data-parallel ranks. */
+uint64_t dtp_job_batch_sequences(const struct dtp_job *job);
+
 /* One key of the table. */
 struct dtp_scenario_key {
     const char *key;     /* "micro_batch"; the flag is --micro-batch */
@@ -35,6 +38,9 @@ const struct dtp_scenario_key *dtp_scenario_keys(size_t *count);
 
 enum dtp_status dtp_scenario_create(struct dtp_scenario **out, struct dtp_faults *faults);
 void dtp_scenario_destroy(struct dtp_scenario *scenario);
+/* The same settings, changed apart from now on. Caller destroys *out; NULL after a failure. */
+enum dtp_status dtp_scenario_copy(const struct dtp_scenario *scenario, struct dtp_scenario **out,
+                                  struct dtp_faults *faults);
 /* Sets one key ('-' and '_' alike); an unknown key is a fault that names the nearest known ones, a value that is none
  * of the key's a fault that says what is. NULL sets a switch. Text is copied. */
 enum dtp_status dtp_scenario_set(struct dtp_scenario *scenario, const char *key, const char *value, const char *where,

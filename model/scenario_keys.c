@@ -305,6 +305,26 @@ bool dtp_key_apply(enum dtp_key key, const char *value, struct dtp_draft *draft,
     return applied;
 }
 
+bool dtp_key_parse_number(enum dtp_key key, const char *value, double *out)
+{
+    uint64_t whole;
+    const char *words = keys[key].value;
+    switch (rules[key].kind) {
+    case KIND_BINARY64:
+        if (!dtp_number_parse_integer(value, true, 0, (uint64_t)1 << 53, &whole))
+            return false;
+        *out = (double)whole;
+        return true;
+    case KIND_WHOLE32:
+    case KIND_WHOLE64:
+    case KIND_NUMBER: return dtp_number_parse(value, out);
+    case KIND_PARSED: return words && !strcmp(words, "MIB") && dtp_number_parse(value, out);
+    case KIND_SWITCH:
+    case KIND_TEXT: break;
+    }
+    return false;
+}
+
 void dtp_key_copy_dimension(enum dtp_key key, const struct dtp_draft *draft, struct dtp_transformer *out)
 {
     const struct rule *rule = &rules[key];

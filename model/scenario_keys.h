@@ -139,6 +139,9 @@ bool dtp_key_is_switch(enum dtp_key key);
 struct dtp_draft dtp_draft_default(void);
 /* Reads `value` into the draft. False when it is no value of this key; `why` then says what one is. */
 bool dtp_key_apply(enum dtp_key key, const char *value, struct dtp_draft *draft, char *why, size_t why_bytes);
+/* Reads a number as this key does ("8k" is 8192 where the key counts so), whatever its limits. False when it is no
+ * number or the key takes none. */
+bool dtp_key_parse_number(enum dtp_key key, const char *value, double *out);
 /* Copies a field that lies in draft->transformer to the same field of `out`; other keys change nothing. */
 void dtp_key_copy_dimension(enum dtp_key key, const struct dtp_draft *draft, struct dtp_transformer *out);
 

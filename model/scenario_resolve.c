@@ -538,6 +538,11 @@ enum dtp_status dtp_scenario_resolve(const struct dtp_scenario *scenario, const 
     return r.status;
 }
 
+uint64_t dtp_job_batch_sequences(const struct dtp_job *job)
+{
+    return (uint64_t)job->plan.micro_batch * job->plan.accumulate * job->cluster.gpus;
+}
+
 enum dtp_status dtp_scenario_check_names(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
                                          struct dtp_faults *faults)
 {

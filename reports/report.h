@@ -24,12 +24,18 @@ struct dtp_report {
     struct dtp_solution solution; /* valid when solved */
 };
 
+/* Fills job, prediction, scaling and money; the rest stays as it is. The closed form, or a simulation of the job, predicts;
+ * what the one who predicts refuses is a fault. */
+enum dtp_status dtp_report_predict(const struct dtp_job *job, const struct dtp_catalog *catalog, bool simulate,
+                                   struct dtp_report *out, struct dtp_faults *faults);
+
 /* One row of a comparison: a report, or why there is none. */
 struct dtp_comparison_row {
     char strategy[32];
     bool refused;
     char reason[DTP_FAULT_TEXT_BYTES]; /* when refused */
     const struct dtp_report *report;   /* when not; borrowed */
+    const struct dtp_scenario *scenario; /* what was asked, for the CSV of refused rows; borrowed, or NULL */
 };
 
 /* The row with the highest tokens/s among those that fit (tight ones only where none fits), or -1. */
@@ -44,8 +50,11 @@ enum dtp_status dtp_report_plan_json(const struct dtp_report *report, FILE *file
 enum dtp_status dtp_report_compare_json(const struct dtp_comparison_row *rows, size_t count, FILE *file,
                                         struct dtp_faults *faults);
 
-/* A header with units in the names, then one row a plan. Refused rows have an empty prediction and the reason. */
+/* A header with units in the names, then one row a plan. Refused rows have the reason, what was asked where there is a
+ * scenario, and empty fields else. `dtplan sweep` writes the same columns. */
 void dtp_report_csv(const struct dtp_comparison_row *rows, size_t count, FILE *file);
+void dtp_report_csv_header(FILE *file);
+void dtp_report_csv_row(const struct dtp_comparison_row *row, FILE *file);
 
 /* Lines shared by the reports of a plan and of an explanation: model, cluster, plan. */
 enum dtp_head { DTP_HEAD_PLAN, DTP_HEAD_COMPARISON }; /* a comparison says the strategies elsewhere */

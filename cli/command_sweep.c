@@ -1,0 +1,266 @@
+/* dtplan sweep: every combination of the given lists and ranges as a row of one CSV table.
+ *
+ * Rows are computed on all cores and written in order as they are done, so that memory stays flat and a sweep that was
+ * stopped goes on where it stopped. */
+#include "command.h"
+
+#include "axes.h"
+#include "digest.h"
+#include "parallel.h"
+#include "progress.h"
+#include "sweep_file.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK_ROWS 128 /* of the closed form: about a millisecond; of a simulation: 1 */
+
+/* What one thread works with. */
+struct worker {
+    struct dtp_scenario *scenario;
+    struct dtp_report report;
+    struct dtp_faults faults;
+    char *text; /* of the chunk at hand */
+    size_t bytes;
+    uint64_t counts[4]; /* of the chunk: by verdict, and refused */
+};
+
+struct sweep {
+    const struct dtp_context *context;
+    struct dtp_catalog catalog;
+    struct dtp_scenario *base;
+    struct dtp_axes axes;
+    uint64_t rows;
+    struct dtp_sweep_file file;
+    struct dtp_progress progress;
+    struct worker *workers;
+    unsigned threads;
+    uint64_t counts[4];
+};
+
+static volatile sig_atomic_t stopped;
+
+static void stop(int number)
+{
+    (void)number;
+    stopped = 1;
+}
+
+/* ---- rows --------------------------------------------------------------------------------------------------------- */
+
+/* "gpus=8 strategy=ddp": the keys with more than one value. */
+static void write_label(const struct dtp_axes *axes, uint64_t row, char *out, size_t bytes)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < axes->count && used < bytes; i++)
+        if (axes->axes[i].count > 1) {
+            int more = snprintf(out + used, bytes - used, "%s%s=%s", used ? " " : "", axes->axes[i].key,
+                                axes->axes[i].values[dtp_axes_value(axes, i, row)]);
+            used += more > 0 ? (size_t)more : 0;
+        }
+}
+
+static enum dtp_status write_row(const struct sweep *sweep, struct worker *w, uint64_t row, FILE *file)
+{
+    struct dtp_job job;
+    struct dtp_comparison_row values = {.report = &w->report, .scenario = w->scenario};
+    char label[1024];
+    w->faults.status = DTP_OK; /* not zeroed whole: the texts are 16 KiB */
+    w->faults.count = 0;
+    enum dtp_status status = dtp_scenario_resolve(w->scenario, &sweep->catalog, &job, &w->faults);
+    if (status == DTP_OK)
+        status = dtp_report_predict(&job, &sweep->catalog, sweep->context->arguments->simulated, &w->report, &w->faults);
+    if (status == DTP_ENVIRONMENT)
+        return status;
+    values.refused = status != DTP_OK;
+    const char *asked = dtp_scenario_get(w->scenario, "strategy");
+    snprintf(values.strategy, sizeof values.strategy, "%s",
+             status == DTP_OK ? dtp_strategy_text(job.plan.strategy) : asked ? asked : "");
+    if (values.refused)
+        snprintf(values.reason, sizeof values.reason, "%s", w->faults.count ? w->faults.text[0] : dtp_status_text(status));
+    w->counts[values.refused ? 3 : w->report.prediction.memory.verdict]++;
+    write_label(&sweep->axes, row, label, sizeof label);
+    dtp_sweep_write_row(sweep->file.sweep, row, label, &values, file);
+    return DTP_OK;
+}
+
+static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint64_t count)
+{
+    struct sweep *sweep = context;
+    struct worker *w = &sweep->workers[thread];
+    enum dtp_status status = DTP_OK;
+    memset(w->counts, 0, sizeof w->counts);
+    FILE *file = open_memstream(&w->text, &w->bytes);
+    if (!file)
+        return dtp_fault(&w->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (uint64_t row = first; row < first + count && status == DTP_OK; row++) {
+        status = dtp_axes_apply(&sweep->axes, row, row > first, w->scenario, &w->faults);
+        if (status == DTP_OK)
+            status = write_row(sweep, w, row, file);
+    }
+    if (fclose(file) != 0 && status == DTP_OK)
+        status = dtp_fault(&w->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    return status;
+}
+
+static enum dtp_status take(void *context, unsigned thread, uint64_t first, uint64_t count)
+{
+    struct sweep *sweep = context;
+    struct worker *w = &sweep->workers[thread];
+    (void)first;
+    enum dtp_status status = dtp_sweep_append(&sweep->file, w->text, w->bytes, count, sweep->context->faults);
+    for (int i = 0; i < 4 && status == DTP_OK; i++)
+        sweep->counts[i] += w->counts[i];
+    free(w->text);
+    w->text = NULL;
+    return status;
+}
+
+static bool watch(void *context, uint64_t done, uint64_t count)
+{
+    struct sweep *sweep = context;
+    dtp_progress_draw(&sweep->progress, done, count);
+    return !stopped;
+}
+
+/* ---- the run ------------------------------------------------------------------------------------------------------ */
+
+static enum dtp_status start_workers(struct sweep *sweep)
+{
+    enum dtp_status status = DTP_OK;
+    sweep->threads = dtp_parallel_threads();
+    sweep->workers = calloc(sweep->threads, sizeof *sweep->workers);
+    if (!sweep->workers)
+        return dtp_fault(sweep->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (unsigned i = 0; i < sweep->threads && status == DTP_OK; i++)
+        status = dtp_scenario_copy(sweep->base, &sweep->workers[i].scenario, sweep->context->faults);
+    return status;
+}
+
+/* What a thread could not go on for is said once. */
+static void end_workers(struct sweep *sweep)
+{
+    struct dtp_faults *faults = sweep->context->faults;
+    for (unsigned i = 0; i < sweep->threads && sweep->workers; i++) {
+        struct worker *w = &sweep->workers[i];
+        if (w->faults.status == DTP_ENVIRONMENT && faults->count == 0)
+            dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s", w->faults.text[0]);
+        dtp_scenario_destroy(w->scenario);
+        free(w->text);
+    }
+    free(sweep->workers);
+}
+
+static enum dtp_status run_rows(struct sweep *sweep)
+{
+    const struct dtp_parallel job = {.first = sweep->file.rows, .count = sweep->rows,
+                                     .chunk_items = sweep->context->arguments->simulated ? 1 : CHUNK_ROWS,
+                                     .threads = sweep->threads, .context = sweep, .work = work, .take = take,
+                                     .watch = watch};
+    struct sigaction on = {.sa_handler = stop}, interrupt, terminate;
+    uint64_t done = 0;
+    stopped = 0;
+    sigaction(SIGINT, &on, &interrupt);
+    sigaction(SIGTERM, &on, &terminate);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is a full disk */
+    sweep->progress = dtp_progress_start("rows", sweep->file.rows);
+    enum dtp_status status = dtp_parallel_run(&job, &done, sweep->context->faults);
+    dtp_progress_end(&sweep->progress);
+    sigaction(SIGINT, &interrupt, NULL);
+    sigaction(SIGTERM, &terminate, NULL);
+    if (status == DTP_NO)
+        return dtp_fault(sweep->context->faults, DTP_ENVIRONMENT, NULL, 0,
+                         "stopped after %" PRIu64 " of %" PRIu64 " rows%s", done, sweep->rows,
+                         sweep->file.plain ? "; the same command goes on from there" : "");
+    return status;
+}
+
+static enum dtp_status finish(const struct sweep *sweep, uint64_t before)
+{
+    const struct dtp_context *context = sweep->context;
+    const char *path = context->arguments->output;
+    uint64_t made = sweep->rows - before;
+    char rows[32];
+    if (path && made == 0)
+        fprintf(context->out, "%s was complete: %s rows\n", path, dtp_page_grouped(sweep->rows, rows, sizeof rows));
+    else if (path)
+        fprintf(context->out,
+                "%s: %s rows%s; of those computed now %" PRIu64 " fit, %" PRIu64 " are tight, %" PRIu64
+                " run out of memory, %" PRIu64 " are refused\n",
+                path, dtp_page_grouped(sweep->rows, rows, sizeof rows), before ? " (resumed)" : "", sweep->counts[0],
+                sweep->counts[1], sweep->counts[2], sweep->counts[3]);
+    return made > 0 && sweep->counts[3] == made && before == 0 ? DTP_NO : DTP_OK;
+}
+
+/* ---- the line ------------------------------------------------------------------------------------------------------- */
+
+/* Scenario files hold single values; every flag is a list, perhaps of one. */
+static enum dtp_status read_axes(struct sweep *sweep)
+{
+    const struct dtp_arguments *a = sweep->context->arguments;
+    struct dtp_faults *faults = sweep->context->faults;
+    enum dtp_status worst = dtp_context_files(sweep->context, &sweep->base);
+    for (size_t i = 0; i < a->setting_count && worst != DTP_ENVIRONMENT; i++) {
+        const struct dtp_typed_key *s = &a->settings[i];
+        enum dtp_status status = dtp_axes_add(&sweep->axes, &sweep->catalog, s->key, s->value, "command line", faults);
+        worst = status > worst ? status : worst;
+    }
+    if (worst == DTP_OK)
+        worst = dtp_axes_count(&sweep->axes, &sweep->rows, faults);
+    if (worst == DTP_OK && sweep->base) /* single values once, for all */
+        worst = dtp_axes_apply(&sweep->axes, 0, false, sweep->base, faults);
+    return worst;
+}
+
+/* What the rows follow from. */
+static uint64_t digest(const struct sweep *sweep)
+{
+    size_t count;
+    const struct dtp_scenario_key *keys = dtp_scenario_keys(&count);
+    uint64_t d = dtp_digest_text(DTP_DIGEST_START, DTPLAN_VERSION);
+    d = dtp_digest_text(d, sweep->context->arguments->simulated ? "simulated" : "closed");
+    d = dtp_digest_catalog(d, &sweep->catalog);
+    for (size_t i = 0; i < count; i++)
+        d = dtp_digest_text(d, dtp_scenario_get(sweep->base, keys[i].key));
+    for (size_t i = 0; i < sweep->axes.count; i++) {
+        d = dtp_digest_text(d, sweep->axes.axes[i].key);
+        for (size_t k = 0; k < sweep->axes.axes[i].count; k++)
+            d = dtp_digest_text(d, sweep->axes.axes[i].values[k]);
+    }
+    return d;
+}
+
+static enum dtp_status run_sweep(struct sweep *sweep)
+{
+    struct dtp_faults *faults = sweep->context->faults;
+    enum dtp_status status = dtp_sweep_open(sweep->context->arguments->output, digest(sweep), sweep->rows, &sweep->file,
+                                            faults);
+    if (status != DTP_OK)
+        return status;
+    uint64_t before = sweep->file.rows;
+    status = start_workers(sweep);
+    if (status == DTP_OK)
+        status = run_rows(sweep);
+    end_workers(sweep);
+    enum dtp_status closed = dtp_sweep_close(&sweep->file, faults);
+    status = closed > status ? closed : status;
+    return status == DTP_OK ? finish(sweep, before) : status;
+}
+
+enum dtp_status dtp_command_sweep(const struct dtp_context *context)
+{
+    struct sweep sweep = {.context = context};
+    enum dtp_status status = dtp_context_catalog(context, &sweep.catalog);
+    if (status != DTP_OK)
+        return status;
+    status = read_axes(&sweep);
+    if (status == DTP_OK)
+        status = run_sweep(&sweep);
+    dtp_axes_release(&sweep.axes);
+    dtp_scenario_destroy(sweep.base);
+    dtp_catalog_destroy(&sweep.catalog);
+    return status;
+}

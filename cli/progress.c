@@ -1,0 +1,66 @@
+#include "progress.h"
+
+#include "page.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BAR_WIDTH 30
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+struct dtp_progress dtp_progress_start(const char *what, uint64_t first)
+{
+    const char *term = getenv("TERM");
+    bool moves = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
+    return (struct dtp_progress){moves, now_s(), first, what};
+}
+
+double dtp_progress_elapsed_s(const struct dtp_progress *progress)
+{
+    return now_s() - progress->start_s;
+}
+
+/* "42 s", "3 min 20 s", "2 h 05 min". */
+static void write_left(double left_s, char *out, size_t bytes)
+{
+    unsigned long s = left_s < 1e9 ? (unsigned long)(left_s + 0.5) : 1000000000ul;
+    if (s < 60)
+        snprintf(out, bytes, "%lu s", s);
+    else if (s < 3600)
+        snprintf(out, bytes, "%lu min %02lu s", s / 60, s % 60);
+    else
+        snprintf(out, bytes, "%lu h %02lu min", s / 3600, s % 3600 / 60);
+}
+
+void dtp_progress_draw(const struct dtp_progress *progress, uint64_t done, uint64_t count)
+{
+    char bar[BAR_WIDTH + 1], left[32] = "?", done_text[32], count_text[32];
+    if (!progress->shown || count == 0)
+        return;
+    double share = (double)done / (double)count, elapsed_s = dtp_progress_elapsed_s(progress);
+    size_t filled = (size_t)(share * BAR_WIDTH);
+    memset(bar, '.', BAR_WIDTH);
+    memset(bar, '#', filled);
+    bar[BAR_WIDTH] = '\0';
+    if (done > progress->first)
+        write_left(elapsed_s * (double)(count - done) / (double)(done - progress->first), left, sizeof left);
+    fprintf(stderr, "\r[%s] %3.0f %%  %s of %s %s, %s left\x1b[K", bar, 100 * share,
+            dtp_page_grouped(done, done_text, sizeof done_text), dtp_page_grouped(count, count_text, sizeof count_text),
+            progress->what, left);
+    fflush(stderr);
+}
+
+void dtp_progress_end(const struct dtp_progress *progress)
+{
+    if (progress->shown)
+        fputs("\r\x1b[K", stderr);
+}
