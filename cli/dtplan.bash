@@ -7,7 +7,7 @@ _dtplan_command() {
     local word
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case $word in
-            plan | explain | simulate | whatif | backtest | catalog | help)
+            plan | explain | simulate | whatif | sweep | backtest | catalog | help)
                 printf '%s\n' "$word"
                 return
                 ;;
@@ -40,13 +40,13 @@ _dtplan() {
         --*[!a-z0-9-]*) ;; # no flag of ours
         --*) words=$(_dtplan_values "$program" "$command" "$previous" | grep -v '[A-Z]') ;;
         catalog) words="gpus machines models" ;;
-        help) words="plan explain simulate whatif backtest catalog" ;;
+        help) words="plan explain simulate whatif sweep backtest catalog" ;;
         gpus | machines | models) words=$(_dtplan_names "$program" "$previous") ;;
     esac
     if [[ -z $words && $current == -* ]]; then
         words=$("$program" help "$command" 2>/dev/null | sed -n 's/^  \(--[a-z0-9-]*\).*/\1/p')
     elif [[ -z $words && $COMP_CWORD == 1 ]]; then
-        words="plan explain simulate whatif backtest catalog help --help --version"
+        words="plan explain simulate whatif sweep backtest catalog help --help --version"
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
 }

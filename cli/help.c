@@ -47,6 +47,15 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          "keys as plan.",
          {{"dtplan whatif --params 7e9 --gpus 8 --strategy full_shard", "what to tune first"},
           {"dtplan whatif --params 13e9 --gpus 16 --accumulate 4 --csv", "all changes as a table for a spreadsheet"}}},
+    [DTP_COMMAND_SWEEP] =
+        {"dtplan sweep [SCENARIO.ini ...] [--KEY LIST ...] [-o FILE.csv] [--fidelity closed|simulated]",
+         "Predicts every combination of lists and ranges of keys: one CSV row each, memory, communication, time, "
+         "throughput and money, with units in the header. A flag takes 8,16 or 8..64 or 8..64+8 or 8..1024x2 or all; "
+         "switches are written --compile=true,false. A refused combination is a row with the reason. With -o a sweep "
+         "that was stopped goes on where its file ends.",
+         {{"dtplan sweep --params 7B --gpus 8..1024x2 --strategy all -o sweep.csv", "scaling of all strategies"},
+          {"dtplan sweep --model llama-3-8b --gpus 8 --gpu a100-80-sxm,h100-sxm,h200-sxm --seq 2k..32kx2 --compile=true,false",
+           "to standard output"}}},
     [DTP_COMMAND_BACKTEST] = {"dtplan backtest RUNS.csv ... [--fidelity closed|simulated] [-o ROWS.csv | --leave-one-out] [--json]",
                               "Predicts measured runs from their configuration alone and reports how far off the "
                               "predictions are, beside the "

@@ -325,6 +325,23 @@ bool dtp_key_parse_number(enum dtp_key key, const char *value, double *out)
     return false;
 }
 
+bool dtp_scenario_plain(const struct dtp_scenario *scenario, const char *key, char *out, size_t bytes)
+{
+    enum dtp_key index = dtp_key_find(key);
+    const char *text = index == DTP_KEY_COUNT ? NULL : scenario->settings[index].value;
+    double number;
+    bool yes;
+    if (!text)
+        return false;
+    if (rules[index].kind == KIND_SWITCH && parse_switch(text, &yes))
+        snprintf(out, bytes, "%d", yes);
+    else if (dtp_key_parse_number(index, text, &number))
+        snprintf(out, bytes, "%.15g", number);
+    else
+        snprintf(out, bytes, "%s", text);
+    return true;
+}
+
 void dtp_key_copy_dimension(enum dtp_key key, const struct dtp_draft *draft, struct dtp_transformer *out)
 {
     const struct rule *rule = &rules[key];

@@ -163,8 +163,8 @@ static void write_peak(FILE *f, const struct dtp_memory *m, enum dtp_owner owner
 /* What was asked for where nothing came of it. */
 static void write_asked(const struct dtp_comparison_row *row, const char *key, FILE *f)
 {
-    const char *asked = row->scenario && *key ? dtp_scenario_get(row->scenario, key) : NULL;
-    if (asked)
+    char asked[4096];
+    if (row->scenario && *key && dtp_scenario_plain(row->scenario, key, asked, sizeof asked))
         write_text(f, asked);
 }
 

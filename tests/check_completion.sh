@@ -46,6 +46,8 @@ expect --timeline dtplan simulate --ti
 expect whatif dtplan w
 expect --micro-batch dtplan whatif --mi
 expect --micro-batch dtplan --mi
+expect sweep dtplan sw
+expect --gpus dtplan sweep --gpu
 expect full_shard dtplan --strategy full
 expect full_shard dtplan plan --strategy ""
 expect all dtplan --strategy a
@@ -58,7 +60,7 @@ expect --output dtplan backtest --o
 
 # Every flag of every command's help stands in the man page.
 page=$(sed 's/\\-/-/g' "$cli/dtplan.1")
-for command in plan explain simulate whatif backtest catalog help; do
+for command in plan explain simulate whatif sweep backtest catalog help; do
     grep -q "^\.It Cm $command" <<<"$page" || { echo "undocumented command: $command" && failures=$((failures + 1)); }
     for flag in $("$program" help "$command" | sed -n 's/^  -\(-[a-z0-9-]*\).*/\1/p'); do
         if ! grep -q -e "^\.It.* Fl $flag\( \|$\)" <<<"$page"; then

@@ -85,7 +85,7 @@ static struct dtp_report *made_up(void)
     r->job.plan.shard_group = 8;
     made_up_memory(&r->prediction.memory);
     made_up_rest(&r->prediction);
-    r->scaling = (struct dtp_scaling){2, true, 5400, 0.948};
+    r->scaling = (struct dtp_scaling){2, true, 5400, 0.948, 1, 1};
     struct dtp_price price = {"h100-sxm", 2, 3, 8, "2026-01", "assumed", "made up"};
     dtp_money_of(&r->job, &r->prediction.throughput, &price, &r->money);
     r->advice.kind = DTP_ADVICE_FASTER;
