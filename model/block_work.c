@@ -100,19 +100,27 @@ static void count_fused(const struct dtp_transformer *t, const struct dtp_plan *
     work->fused = true;
 }
 
+/* Two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for matmuls, with a
+ * kernel for each bias. */
+static void count_megatron(const struct dtp_transformer *t, struct dtp_block_work *work)
+{
+    bool rope = t->position == DTP_POSITION_ROPE;
+    work->forward_kernels = 10 + (rope ? 1 : 0);
+    work->backward_kernels = 17 + (rope ? 3 : 0) + (bias_outputs(t) > 0 ? 4 : 0);
+    work->root_kernels = 11;
+}
+
 struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
     struct dtp_block_work work = {.matmul_count = 0};
     list_matmuls(transformer, plan, &work);
     bool fused = plan->compile || plan->runtime == DTP_RUNTIME_DTPLAN || plan->runtime == DTP_RUNTIME_MEGATRON;
     count_eager(transformer, plan, &work);
-    double forward_kernels = work.forward_kernels, backward_kernels = work.backward_kernels;
+    work.root_kernels = 40;
     if (fused)
         count_fused(transformer, plan, &work);
-    if (plan->runtime == DTP_RUNTIME_MEGATRON) { /* fused kernels, but Python still launches each by itself */
-        work.forward_kernels = forward_kernels;
-        work.backward_kernels = backward_kernels;
-    }
+    if (plan->runtime == DTP_RUNTIME_MEGATRON)
+        count_megatron(transformer, &work);
     return work;
 }
 

@@ -22,6 +22,7 @@ struct dtp_block_work {
     int matmul_count;
     double forward_bytes_per_token, backward_bytes_per_token; /* memory-bound kernels of one block */
     double forward_kernels, backward_kernels;                 /* launches of one block, matmuls included */
+    double root_kernels;                                      /* of embedding, head and loss, both ways */
     bool fused;                                               /* pointwise operations are fused */
 };
 

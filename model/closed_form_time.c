@@ -125,7 +125,8 @@ static double weight_traffic_bytes(const struct context *c, bool reduces)
     bool in_matmul = plan->runtime == DTP_RUNTIME_DTPLAN || plan->runtime == DTP_RUNTIME_MEGATRON;
     if (!dtp_plan_shards_params(plan) || plan->runtime == DTP_RUNTIME_DTPLAN) {
         double adding = in_matmul ? 2 * r - w : 2 * r + w;
-        return total * ((plan->accumulate > 1 ? adding : 0) + (reduces && !alone ? 2 * r : 0));
+        bool adds = plan->accumulate > 1 || plan->runtime == DTP_RUNTIME_MEGATRON; /* its first sum is of zeros */
+        return total * ((adds ? adding : 0) + (reduces && !alone ? 2 * r : 0));
     }
     double gathers = plan->reshard_after_forward ? 2 : 1;
     double per_gather = plan->fsdp1 ? 0 : 2 * w;
@@ -176,27 +177,9 @@ static struct micro_step micro_step(const struct context *c)
     m.loss_s = dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens / c->eager_bytes_per_s;
     m.weights_s = weight_traffic_s(c, true);
     m.fp8_s = fp8_cast_bytes(c) / c->eager_bytes_per_s;
-    m.kernels = c->layers * (c->block.forward_kernels + c->block.backward_kernels) + 40;
+    m.kernels = c->layers * (c->block.forward_kernels + c->block.backward_kernels) + c->block.root_kernels;
     add_recompute(c, &attention, &m);
     return m;
-}
-
-/* Bytes per parameter one optimizer step moves: reads p, g and moments, writes p and moments. foreach AdamW makes about
- * ten passes (decay 8, lerp 12, mul 8, addcmul 12, sqrt 8, division and eps 16, addcdiv 16). */
-static double optimizer_bytes_per_parameter(const struct dtp_plan *plan)
-{
-    const struct dtp_precision *p = &plan->precision;
-    double param = dtp_dtype_bytes(p->params), master = p->master != p->params ? dtp_dtype_bytes(p->master) : 0;
-    struct dtp_element_bytes element;
-    dtp_element_bytes_count(plan, &element);
-    double moment = dtp_dtype_bytes(p->moments), grad = (double)element.grads;
-    switch (plan->optimizer) {
-    case DTP_ADAMW_FUSED: return (master > 0 ? param + 2 * master : 2 * param) + grad + 4 * moment;
-    case DTP_ADAMW_FOREACH: return 20 * moment + 2 * param + 2 * master;
-    case DTP_SGD: return 2 * param + 2 * master + grad;
-    case DTP_ADAM8BIT: return 2 * param + 2 * master + grad + 4;
-    }
-    return 0;
 }
 
 static double optimizer_shard(const struct context *c)
@@ -208,7 +191,7 @@ static double device_optimizer_s(const struct context *c)
 {
     if (c->plan->offload != DTP_OFFLOAD_NONE)
         return 0;
-    return optimizer_shard(c) * optimizer_bytes_per_parameter(c->plan) / c->streaming_bytes_per_s;
+    return optimizer_shard(c) * dtp_optimizer_bytes_per_parameter(c->plan) / c->streaming_bytes_per_s;
 }
 
 /* ---- collectives ------------------------------------------------------------------------------------------------ */

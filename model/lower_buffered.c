@@ -43,6 +43,16 @@ enum dtp_status dtp_lower_contiguous_make(struct dtp_lowering *l)
     return DTP_OK;
 }
 
+/* Gradients are divided by the number of ranks before they are summed. */
+static void scale_gradients(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, "gradient scaling");
+    dtp_draft_use(&draft, whole(l)->gradient_buffer, DTP_UPDATE);
+    dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * model_elements(l)), 1);
+    dtp_draft_end(l, &draft);
+}
+
 /* One collective a bucket over a buffer of `element_bytes` an element. */
 static void bucket_collectives(struct dtp_lowering *l, enum dtp_op_kind kind, dtp_buffer_id buffer,
                                uint64_t element_bytes)
@@ -70,6 +80,8 @@ void dtp_lower_contiguous_reduce(struct dtp_lowering *l)
     if (!l->buffered || l->has_units || !l->reduces)
         return;
     enum dtp_op_kind kind = l->plan->strategy == DTP_DDP ? DTP_OP_ALL_REDUCE : DTP_OP_REDUCE_SCATTER;
+    if (l->cluster->gpus > 1)
+        scale_gradients(l);
     bucket_collectives(l, kind, whole(l)->gradient_buffer, l->bytes.reduce);
 }
 

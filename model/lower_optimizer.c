@@ -3,22 +3,6 @@
 
 #include "bytes.h"
 
-/* fused AdamW reads p, g, m, v and writes p, m, v; foreach makes about ten passes over the moments (decay 8, lerp 12,
- * mul 8, addcmul 12, sqrt 8, division and eps 16, addcdiv 16 bytes in fp32). */
-static double bytes_per_element(const struct dtp_plan *plan)
-{
-    const struct dtp_precision *p = &plan->precision;
-    double param = dtp_dtype_bytes(p->params), moment = dtp_dtype_bytes(p->moments);
-    double master = p->master != p->params ? dtp_dtype_bytes(p->master) : 0;
-    switch (plan->optimizer) {
-    case DTP_ADAMW_FUSED: return (master > 0 ? param + 2 * master : 2 * param) + param + 4 * moment;
-    case DTP_ADAMW_FOREACH: return 20 * moment + 2 * param + 2 * master;
-    case DTP_SGD: return 3 * param + 2 * master;
-    case DTP_ADAM8BIT: return 3 * param + 2 * master + 4;
-    }
-    return 0;
-}
-
 static void add_state(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t bytes)
 {
     dtp_buffer_id made = dtp_lower_buffer(l, "optimizer state", DTP_OWNER_OPTIMIZER, DTP_STREAM_COMPUTE, bytes, true);
@@ -55,7 +39,7 @@ void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_l
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_REPLICATE]);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COPY]); /* gathers read the shards */
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_GATHER]);
-    dtp_draft_memory(l, &draft, bytes_per_element(l->plan) * (double)elements, 3);
+    dtp_draft_memory(l, &draft, dtp_optimizer_bytes_per_parameter(l->plan) * (double)elements, 3);
     draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
 }

@@ -2,6 +2,7 @@
 
 #include "activations.h"
 #include "calibration.h"
+#include "sharding.h"
 
 #include <gsl/gsl_cdf.h>
 #include <math.h>
@@ -30,6 +31,24 @@ double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, enum dtp_memory_
                     : kind == DTP_KERNEL_FUSED ? dtp_calibration.fused_sm_bytes_per_s
                                                : dtp_calibration.streaming_sm_bytes_per_s;
     return 1 / (1 / (gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction) + 1 / (per_sm * gpu->sm_count));
+}
+
+/* Fused AdamW reads p, g and moments, writes p and moments. foreach AdamW makes about ten passes (decay 8, lerp 12, mul
+ * 8, addcmul 12, sqrt 8, division and eps 16, addcdiv 16 bytes in fp32). */
+double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan)
+{
+    const struct dtp_precision *p = &plan->precision;
+    double param = dtp_dtype_bytes(p->params), master = p->master != p->params ? dtp_dtype_bytes(p->master) : 0;
+    struct dtp_element_bytes element;
+    dtp_element_bytes_count(plan, &element);
+    double moment = dtp_dtype_bytes(p->moments), grad = (double)element.grads;
+    switch (plan->optimizer) {
+    case DTP_ADAMW_FUSED: return (master > 0 ? param + 2 * master : 2 * param) + grad + 4 * moment;
+    case DTP_ADAMW_FOREACH: return 20 * moment + 2 * param + 2 * master;
+    case DTP_SGD: return 2 * param + 2 * master + grad;
+    case DTP_ADAM8BIT: return 2 * param + 2 * master + grad + 4;
+    }
+    return 0;
 }
 
 struct flash_rates {
@@ -97,7 +116,13 @@ double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double oth
 
 double dtp_kernel_launch_s(const struct dtp_plan *plan)
 {
-    return plan->runtime == DTP_RUNTIME_DTPLAN ? dtp_calibration.native_launch_s : dtp_calibration.torch_launch_s;
+    switch (plan->runtime) {
+    case DTP_RUNTIME_DTPLAN: return dtp_calibration.native_launch_s;
+    case DTP_RUNTIME_MEGATRON: return dtp_calibration.megatron_launch_s;
+    case DTP_RUNTIME_TORCH:
+    case DTP_RUNTIME_DEEPSPEED: break;
+    }
+    return dtp_calibration.torch_launch_s;
 }
 
 double dtp_kernel_gap_s(const struct dtp_plan *plan)

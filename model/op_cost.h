@@ -16,6 +16,9 @@ double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, double m, d
 enum dtp_memory_kernel { DTP_KERNEL_EAGER, DTP_KERNEL_FUSED, DTP_KERNEL_STREAMING };
 double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, enum dtp_memory_kernel kind);
 
+/* Bytes that an optimizer step moves for each parameter that it updates, state in device memory. */
+double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan);
+
 /* Seconds of causal attention's core over `tokens` tokens in sequences of `sequence`. */
 struct dtp_attention_time {
     double forward_s, backward_s;

@@ -135,7 +135,8 @@ static inline struct dtp_operand dtp_operand_of(dtp_buffer_id buffer, uint32_t a
 struct dtp_demand {
     double flops;                /* multiply-adds count 2; recompute included as it happens */
     double m, n, k;              /* matmul */
-    double bytes;                /* through HBM, reads + writes; host: bytes of host memory; storage: bytes */
+    double bytes;                /* through HBM, reads + writes (of a matmul: what adding its result to a sum in
+                                  * another format moves beyond operands and result); host: bytes of host memory; storage: bytes */
     double sent_bytes;           /* collective: bytes each rank sends (ring accounting); copies: bytes copied */
     double tokens;               /* attention */
     uint32_t kernels;            /* launches the operation stands for (eager pointwise chains are one operation) */

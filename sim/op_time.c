@@ -107,7 +107,9 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     double gaps_s = d->kernels * rates->gap_s;
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_NONE: return 0;
-    case DTP_CLASS_MATMUL: return gaps_s + matmul_seconds(&rates->cluster->gpu, d);
+    case DTP_CLASS_MATMUL:
+        return gaps_s + matmul_seconds(&rates->cluster->gpu, d) +
+               ratio(d->bytes, rates->memory_kernel_bytes_per_s[DTP_KERNEL_FUSED]);
     case DTP_CLASS_ATTENTION:
         return gaps_s + d->tokens * (op->kind == DTP_OP_ATTENTION ? rates->attention_per_token.forward_s
                                                                   : rates->attention_per_token.backward_s);
