@@ -8,75 +8,71 @@
 #include <stddef.h>
 
 /* X(name, value, unit, what it is; what it was fitted on) */
-#define DTP_CALIBRATION_TABLE(X)                                                                                       \
-    /* -- matmul, attention, memory-bound operations ---------------------------------------------------------- */     \
-    X(matmul_power_headroom, 0.21, "1",                                                                                \
-      "Hopper/Blackwell matmuls run faster by this * (1 - their share of the step), as other kernels draw less "       \
-      "power: 668 TFLOP/s back to back, 716 at a share of 0.65, 764 at 0.43; 7 profiled runs on one H200")             \
-    X(matmul_output_overlap_loss, 0.25, "1",                                                                           \
-      "share of a matmul's operand traffic that adds to its time; 27 shapes x 3 layouts on one H200")                  \
-    X(hbm_fraction, 0.90, "1", "HBM rate of a long copy / datasheet; h200_copies.csv 4.28/4.8 TB/s")                   \
-    X(eager_sm_bytes_per_s, 42e9, "B/s",                                                                               \
-      "bytes/s per SM of eager pointwise kernels (strided views included), in series with HBM; H200 profiles")         \
-    X(fused_sm_bytes_per_s, 60e9, "B/s", "the same of fused (compiled) kernels; H200 profiles")                        \
-    X(streaming_sm_bytes_per_s, 126e9, "B/s", "the same of long streams: fused AdamW 3.43 TB/s on H200")               \
-    X(kernel_gap_s, 1.6e-6, "s", "idle device time between two kernels of a stream; 7 profiled runs on one H200")      \
-    X(graph_kernel_gap_s, 0.84e-6, "s", "the same inside a CUDA graph; 1000 tiny kernels on one H200")                 \
-    X(flash_hopper_forward, 0.826, "1",                                                                                \
-      "cuDNN flash attention, causal half counted, head 128, long sequences / sustained matmul rate; H200, 1k..16k")   \
-    X(flash_hopper_backward, 0.797, "1", "the same backward with 2.5 x the forward's FLOPs")                           \
-    X(flash_forward_half_sequence, 480, "tokens", "sequence at which half of that rate is reached; same runs")         \
-    X(flash_backward_half_sequence, 900, "tokens", "the same backward")                                                \
-    X(flash2_hopper_forward, 0.60, "1", "FlashAttention-2 (mma, no wgmma) on Hopper; its published 335-370 TFLOP/s")   \
-    X(flash2_hopper_backward, 0.48, "1", "the same backward")                                                          \
-    X(flash2_forward, 0.82, "1", "FlashAttention-2 on other GPUs; its published A100 figures")                         \
-    X(flash2_backward, 0.70, "1", "the same backward")                                                                 \
-    X(flash1_hopper_forward, 0.305, "1", "FlashAttention-1 on Hopper; llm-foundry's H100 rows")                        \
-    X(flash1_hopper_backward, 0.26, "1", "the same backward")                                                          \
-    X(flash1_forward, 0.47, "1", "FlashAttention-1 on other GPUs; llm-foundry's A100 rows")                            \
-    X(flash1_backward, 0.39, "1", "the same backward")                                                                 \
-    /* -- host ------------------------------------------------------------------------------------------------- */    \
-    X(torch_launch_s, 15e-6, "s", "host time per kernel of eager PyTorch with autograd; GPT-2, 14 ms for 940")         \
-    X(megatron_launch_s, 85e-6, "s",                                                                                   \
-      "the same of Megatron's layers per kernel counted, their Python in between included: 3.5 ms for the 41 of a "    \
-      "layer "                                                                                                         \
-      "that is recomputed; floor of vTrain's A100 runs under tensor or pipeline parallelism, none of which is scored") \
-    X(native_launch_s, 3e-6, "s", "host time per kernel of a C or C++ runtime; assumed")                               \
-    X(torch_host_adam_bytes_per_s, 20e9, "B/s",                                                                        \
-      "AdamW on the host under CPUOffloadPolicy per rank: torchrun gives a rank one thread; 23 GB/s on 2, 19 on 4 "    \
-      "H200 (the latter holdout-b19)")                                                                                 \
-    X(host_adam_memory_fraction, 0.5, "1", "vectorised multi-threaded host Adam / host memory bandwidth; assumed")     \
-    X(pcie_fraction, 0.87, "1", "pinned copies / one PCIe direction; h200_copies.csv 55/64 alone")                     \
-    /* -- memory ----------------------------------------------------------------------------------------------- */    \
-    X(torch_fragmentation, 0.09, "1",                                                                                  \
-      "segments of PyTorch's caching allocator beyond the tensors of its compute stream / tensors that come and "      \
-      "go (all but parameters, optimizer state, buckets); 35 H200 runs")                                               \
-    X(context_bytes, 804e6, "B",                                                                                       \
-      "CUDA context 552 MB and the kernel modules a PyTorch step loads; driver's used - segments on H200, CUDA 13")    \
-    X(nccl_library_bytes, 386e6, "B", "NCCL 2.28 after init_process_group over 2 GPUs; H200")                          \
-    X(nccl_communicator_bytes, 505e6, "B", "buffers of one communicator after its first collective; H200, NVLink")     \
-    X(nccl_one_rank_bytes, 585e6, "B", "NCCL 2.28 with a communicator of one rank (torchrun on one GPU); H200")        \
-    /* -- overlap ---------------------------------------------------------------------------------------------- */    \
-    X(contention_sm_share, 0.115, "1",                                                                                 \
-      "compute time lost per second of hidden collective: NCCL's CTAs take SMs; profiles on 2 H200")                   \
-    X(contention_memory_passes, 6.3, "1",                                                                              \
-      "HBM passes per byte sent that slow the compute beside a hidden collective; profiles on 2 H200")                 \
-    X(rank_speed_deviation, 0.04, "1",                                                                                 \
-      "standard deviation of compute speed between GPUs of a kind, the slowest of n sets the step; fitted on "         \
-      "llm-foundry, torchtitan, fms-fsdp and the H200 runs together (Sinha et al. 2022 report 8 % spreads)")           \
-    X(simulated_rank_deviation, 0.055, "1",                                                                            \
-      "the same for simulations, where a collective costs the matmuls beside it and no other kernels; what the "       \
-      "closed "                                                                                                        \
-      "form charges those is in its loss per collective instead. llm-foundry alone asks for 0.056, H200 0.050, "       \
-      "fms-fsdp "                                                                                                      \
-      "0.056, torchtitan 0.07")                                                                                        \
-    /* -- collectives ------------------------------------------------------------------------------------------ */    \
-    X(ring_link_fraction, 0.79, "1",                                                                                   \
-      "bus bandwidth of a long ring / one-direction link rate, many ranks; A100 x8 235/300, B200 x8 682/900")          \
-    X(ring_few_ranks_loss, 0.33, "1",                                                                                  \
-      "that fraction falls by (1 - this/n) for n ranks; vTrain's A100 all-reduce tables, n = 2..8")                    \
-    X(network_fraction, 0.93, "1",                                                                                     \
-      "bus bandwidth of a long multi-node ring / node network rate; H100 64 GPUs 386/400, B200 32 GPUs 382/400")       \
+#define DTP_CALIBRATION_TABLE(X)                                                                                     \
+    /* -- matmul, attention, memory-bound operations ---------------------------------------------------------- */ \
+    X(matmul_power_headroom, 0.21, "1",                                                                              \
+      "Hopper/Blackwell matmuls run faster by this * (1 - their share of the step), as other kernels draw less "     \
+      "power: 668 TFLOP/s back to back, 716 at a share of 0.65, 764 at 0.43; 7 profiled runs on one H200")           \
+    X(matmul_output_overlap_loss, 0.25, "1",                                                                         \
+      "share of a matmul's operand traffic that adds to its time; 27 shapes x 3 layouts on one H200")                \
+    X(hbm_fraction, 0.90, "1", "HBM rate of a long copy / datasheet; h200_copies.csv 4.28/4.8 TB/s")                 \
+    X(eager_sm_bytes_per_s, 42e9, "B/s",                                                                             \
+      "bytes/s per SM of eager pointwise kernels (strided views included), in series with HBM; H200 profiles")       \
+    X(fused_sm_bytes_per_s, 60e9, "B/s", "the same of fused (compiled) kernels; H200 profiles")                      \
+    X(streaming_sm_bytes_per_s, 126e9, "B/s", "the same of long streams: fused AdamW 3.43 TB/s on H200")             \
+    X(kernel_gap_s, 1.6e-6, "s", "idle device time between two kernels of a stream; 7 profiled runs on one H200")    \
+    X(graph_kernel_gap_s, 0.84e-6, "s", "the same inside a CUDA graph; 1000 tiny kernels on one H200")               \
+    X(flash_hopper_forward, 0.826, "1", \
+      "cuDNN flash attention, causal half counted, head 128, long sequences / sustained matmul rate; H200, 1k..16k") \
+    X(flash_hopper_backward, 0.797, "1", "the same backward with 2.5 x the forward's FLOPs") \
+    X(flash_forward_half_sequence, 480, "tokens", "sequence at which half of that rate is reached; same runs")       \
+    X(flash_backward_half_sequence, 900, "tokens", "the same backward")                                              \
+    X(flash2_hopper_forward, 0.60, "1", "FlashAttention-2 (mma, no wgmma) on Hopper; its published 335-370 TFLOP/s") \
+    X(flash2_hopper_backward, 0.48, "1", "the same backward") \
+    X(flash2_forward, 0.82, "1", "FlashAttention-2 on other GPUs; its published A100 figures") \
+    X(flash2_backward, 0.70, "1", "the same backward") \
+    X(flash1_hopper_forward, 0.305, "1", "FlashAttention-1 on Hopper; llm-foundry's H100 rows") \
+    X(flash1_hopper_backward, 0.26, "1", "the same backward") \
+    X(flash1_forward, 0.47, "1", "FlashAttention-1 on other GPUs; llm-foundry's A100 rows") \
+    X(flash1_backward, 0.39, "1", "the same backward") \
+    /* -- host ------------------------------------------------------------------------------------------------- */ \
+    X(torch_launch_s, 15e-6, "s", "host time per kernel of eager PyTorch with autograd; GPT-2, 14 ms for 940")       \
+    X(megatron_launch_s, 85e-6, "s",                                                                                 \
+      "the same of Megatron's layers per kernel counted, their Python in between included: 3.5 ms for the 41 of a "  \
+      "layer that is recomputed; floor of vTrain's A100 runs under tensor or pipeline parallelism, none scored")     \
+    X(native_launch_s, 3e-6, "s", "host time per kernel of a C or C++ runtime; assumed")                             \
+    X(torch_host_adam_bytes_per_s, 20e9, "B/s",                                                                      \
+      "AdamW on the host under CPUOffloadPolicy per rank: torchrun gives a rank one thread; 23 GB/s on 2, 19 on 4 H200 (the latter holdout-b19)") \
+    X(host_adam_memory_fraction, 0.5, "1", "vectorised multi-threaded host Adam / host memory bandwidth; assumed")   \
+    X(pcie_fraction, 0.87, "1", "pinned copies / one PCIe direction; h200_copies.csv 55/64 alone")                   \
+    /* -- memory ----------------------------------------------------------------------------------------------- */ \
+    X(torch_fragmentation, 0.09, "1",                                                                                \
+      "segments of PyTorch's caching allocator beyond the tensors of its compute stream / tensors that come and "    \
+      "go (all but parameters, optimizer state, buckets); 35 H200 runs")                                             \
+    X(context_bytes, 804e6, "B",                                                                                     \
+      "CUDA context 552 MB and the kernel modules a PyTorch step loads; driver's used - segments on H200, CUDA 13")  \
+    X(nccl_library_bytes, 386e6, "B", "NCCL 2.28 after init_process_group over 2 GPUs; H200")                        \
+    X(nccl_communicator_bytes, 505e6, "B", "buffers of one communicator after its first collective; H200, NVLink")  \
+    X(nccl_one_rank_bytes, 585e6, "B", "NCCL 2.28 with a communicator of one rank (torchrun on one GPU); H200")      \
+    /* -- overlap ---------------------------------------------------------------------------------------------- */ \
+    X(contention_sm_share, 0.115, "1",                                                                                \
+      "compute time lost per second of hidden collective: NCCL's CTAs take SMs; profiles on 2 H200")                 \
+    X(contention_memory_passes, 6.3, "1",                                                                            \
+      "HBM passes per byte sent that slow the compute beside a hidden collective; profiles on 2 H200")               \
+    X(rank_speed_deviation, 0.04, "1",                                                                              \
+      "standard deviation of compute speed between GPUs of a kind, the slowest of n sets the step; fitted on "       \
+      "llm-foundry, torchtitan, fms-fsdp and the H200 runs together (Sinha et al. 2022 report 8 % spreads)")         \
+    X(simulated_rank_deviation, 0.055, "1",                                                                          \
+      "the same for simulations, where a collective costs the matmuls beside it and no other kernels; what the closed "  \
+      "form charges those is in its loss per collective instead. llm-foundry alone asks for 0.056, H200 0.050, fms-fsdp " \
+      "0.056, torchtitan 0.07")                                                                                     \
+    /* -- collectives ------------------------------------------------------------------------------------------ */ \
+    X(ring_link_fraction, 0.79, "1",                                                                                 \
+      "bus bandwidth of a long ring / one-direction link rate, many ranks; A100 x8 235/300, B200 x8 682/900")        \
+    X(ring_few_ranks_loss, 0.33, "1",                                                                                \
+      "that fraction falls by (1 - this/n) for n ranks; vTrain's A100 all-reduce tables, n = 2..8")                  \
+    X(network_fraction, 0.93, "1",                                                                                   \
+      "bus bandwidth of a long multi-node ring / node network rate; H100 64 GPUs 386/400, B200 32 GPUs 382/400") \
     X(pcie_ring_fraction, 0.45, "1", "ring bus bandwidth through PCIe and host memory / one PCIe direction; assumed")
 
 struct dtp_calibration {
