@@ -9,7 +9,7 @@
 
 #define ON(command) (1u << DTP_COMMAND_##command)
 #define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP))
-#define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CATALOG) | ON(HELP))
+#define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(HELP))
 
 enum option {
     OPTION_JSON,
@@ -21,6 +21,7 @@ enum option {
     OPTION_OUTPUT,
     OPTION_ONLY,
     OPTION_LEAVE_ONE_OUT,
+    OPTION_WHERE,
     OPTION_PROGRAM,
     OPTION_TRACE,
     OPTION_TIMELINE,
@@ -33,20 +34,22 @@ enum option {
 };
 
 static const struct dtp_option options[OPTION_COUNT] = {
-    [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP) & ~ON(SWEEP), "print one JSON object, for programs"},
+    [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP) & ~ON(SWEEP) & ~ON(CHART), "print one JSON object, for programs"},
     [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(CATALOG), "print a CSV table with units in its header"},
     [OPTION_MAX_MICRO_BATCH] = {"--max-micro-batch", NULL, ON(PLAN),
                                 "find the largest micro batch that fits, plan with it"},
     [OPTION_MAX_SEQ] = {"--max-seq", NULL, ON(PLAN), "find the longest sequence that fits, in steps of 128 tokens"},
     [OPTION_MIN_GPUS] = {"--min-gpus", NULL, ON(PLAN),
                          "find the fewest GPUs that fit: parts of a node, then whole nodes"},
-    [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(HELP),
+    [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(CHART) & ~ON(HELP),
                         "add rows to the catalogues from a CSV file; may be repeated"},
-    [OPTION_OUTPUT] = {"--output", "FILE", ON(BACKTEST) | ON(SWEEP),
-                       "write the rows to a file (also -o FILE); a sweep goes on where its file ends"},
+    [OPTION_OUTPUT] = {"--output", "FILE", ON(BACKTEST) | ON(SWEEP) | ON(CHART),
+                       "write rows, or a figure (.png .svg .pdf .txt), to a file (also -o FILE); a sweep goes on where "
+                       "its file ends"},
     [OPTION_ONLY] = {"--only", "PREFIX", ON(BACKTEST), "score only runs whose id or source starts with PREFIX"},
     [OPTION_LEAVE_ONE_OUT] = {"--leave-one-out", NULL, ON(BACKTEST),
                               "fit anew without each source in turn and score it; takes several tables"},
+    [OPTION_WHERE] = {"--where", "COLUMN=VALUE", ON(CHART), "draw only rows with that value; may be repeated"},
     [OPTION_PROGRAM] = {"--program", NULL, ON(EXPLAIN), "list the step's operations with what each takes alone"},
     [OPTION_TRACE] = {"--trace", "FILE.json", ON(SIMULATE), "write the step for ui.perfetto.dev or chrome://tracing"},
     [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE), "write when each operation runs, a row an operation"},
@@ -69,6 +72,7 @@ const struct dtp_option *dtp_options(size_t *count)
 static const char *const command_names[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_PLAN] = "plan",     [DTP_COMMAND_EXPLAIN] = "explain",   [DTP_COMMAND_SIMULATE] = "simulate",
     [DTP_COMMAND_WHATIF] = "whatif", [DTP_COMMAND_SWEEP] = "sweep", [DTP_COMMAND_BACKTEST] = "backtest", [DTP_COMMAND_CATALOG] = "catalog",
+    [DTP_COMMAND_CHART] = "chart",
     [DTP_COMMAND_HELP] = "help",
 };
 
@@ -101,7 +105,7 @@ enum dtp_status dtp_command_unknown(const char *text, struct dtp_faults *faults)
         dtp_nearest_offer(&nearest, command_names[i]);
     dtp_nearest_text(&nearest, hint, sizeof hint);
     return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "unknown command '%s'; %s", text,
-                     hint[0] ? hint : "commands are plan, explain, simulate, whatif, sweep, backtest, catalog and help");
+                     hint[0] ? hint : "commands are plan, explain, simulate, whatif, sweep, backtest, chart, catalog and help");
 }
 
 /* A first word that can only be a file is no mistyped command. */
@@ -229,6 +233,7 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_CATALOG: a->catalogs[a->catalog_count++] = value; break;
     case OPTION_OUTPUT: a->output = value; break;
     case OPTION_ONLY: a->only = value; break;
+    case OPTION_WHERE: a->wheres[a->where_count++] = value; break;
     case OPTION_LEAVE_ONE_OUT: a->leave_one_out = true; break;
     case OPTION_PROGRAM: a->program = true; break;
     case OPTION_TRACE: a->trace = value; break;
@@ -300,9 +305,10 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
     memset(out, 0, sizeof *out);
     size_t room = argc > 0 ? (size_t)argc : 1;
     out->catalogs = calloc(room, sizeof *out->catalogs);
+    out->wheres = calloc(room, sizeof *out->wheres);
     out->words = calloc(room, sizeof *out->words);
     out->settings = calloc(room, sizeof *out->settings);
-    if (!out->catalogs || !out->words || !out->settings)
+    if (!out->catalogs || !out->wheres || !out->words || !out->settings)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     size_t before = faults->count;
     bool flags_end = false;
@@ -329,6 +335,7 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
 void dtp_arguments_destroy(struct dtp_arguments *arguments)
 {
     free(arguments->catalogs);
+    free(arguments->wheres);
     free(arguments->words);
     free(arguments->settings);
     memset(arguments, 0, sizeof *arguments);

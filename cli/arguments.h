@@ -15,6 +15,7 @@ enum dtp_command {
     DTP_COMMAND_WHATIF,
     DTP_COMMAND_SWEEP,
     DTP_COMMAND_BACKTEST,
+    DTP_COMMAND_CHART,
     DTP_COMMAND_CATALOG,
     DTP_COMMAND_HELP,
     DTP_COMMAND_COUNT
@@ -50,6 +51,8 @@ struct dtp_arguments {
     const char *trace, *timeline, *memory; /* files of simulate, or NULL */
     const char **catalogs;                 /* --catalog FILE ... */
     size_t catalog_count;
+    const char **wheres; /* --where COLUMN=VALUE ... */
+    size_t where_count;
     const char **words; /* what is neither flag nor value */
     size_t word_count;
     struct dtp_typed_key *settings;

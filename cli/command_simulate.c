@@ -6,6 +6,7 @@
 #include "simulation_report.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 enum table { TRACE, TIMELINE, MEMORY };
 
@@ -50,8 +51,16 @@ static enum dtp_status draw_one(const struct dtp_context *context, const struct 
     snprintf(title, sizeof title, "%s on %u %s: %s, %s per GPU", job->transformer.name, job->cluster.gpus,
              job->cluster.gpu.name, dtp_strategy_text(job->plan.strategy),
              chart == DTP_CHART_MEMORY ? "device memory" : "streams");
-    enum dtp_status status = dtp_chart_draw(chart, csv, title, simulated->closed.memory.allocated_peak_bytes, said,
-                                            sizeof said, context->faults);
+    char *png = dtp_chart_beside(csv, ".png");
+    if (!png)
+        return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    struct dtp_chart_figure figure = {.chart = chart,
+                                      .csv = csv,
+                                      .figure = png,
+                                      .title = title,
+                                      .closed_peak_bytes = simulated->closed.memory.allocated_peak_bytes};
+    enum dtp_status status = dtp_chart_draw(&figure, said, sizeof said, context->faults);
+    free(png);
     if (status == DTP_OK) /* on the side: standard output may be JSON */
         dtp_fault(context->faults, DTP_OK, NULL, 0, "%s", said);
     return status;

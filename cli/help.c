@@ -1,6 +1,8 @@
 /* --help: usage, options and keys from the tables that the parser itself reads, and examples that run as they stand. */
 #include "command.h"
 
+#include "chart.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -68,6 +70,13 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
                                {"dtplan backtest --leave-one-out scenarios/published_runs.csv "
                                 "scenarios/h200_torch_runs.csv",
                                 "score each source by a fit on the others"}}},
+    [DTP_COMMAND_CHART] =
+        {"dtplan chart KIND FILE.csv [-o FIGURE] [--where COLUMN=VALUE ...]",
+         "Draws a table that another command wrote, by gnuplot: as text on the terminal, or with -o as .png, .svg, .pdf "
+         "or .txt, its script and data beside it to draw again from. Without gnuplot the script and the data are there.",
+         {{"dtplan --params 7e9 --gpus 8 --strategy all --csv > plans.csv", "a table"},
+          {"dtplan chart strategies plans.csv", "as text"},
+          {"dtplan chart strategies plans.csv -o strategies.png", "as a picture"}}},
     [DTP_COMMAND_CATALOG] = {"dtplan catalog gpus|machines|models [NAME ...] [--json | --csv]",
                              "Lists what can be named with --gpu, --machine and --model. With names: every figure with "
                              "its kind (datasheet, "
@@ -145,6 +154,18 @@ static void print_examples(const struct dtp_page *page, const struct command_hel
     }
 }
 
+/* Of chart: what it draws. */
+static void print_charts(const struct dtp_page *page)
+{
+    dtp_page_heading(page, "KINDS", "what is drawn, and the command that writes its table");
+    for (int i = 0; i < DTP_CHART_COUNT; i++) {
+        char words[200];
+        enum dtp_chart chart = (enum dtp_chart)i;
+        snprintf(words, sizeof words, "%s; dtplan %s", dtp_chart_words(chart), dtp_chart_command(chart));
+        print_flag(page, dtp_chart_name(chart), NULL, words);
+    }
+}
+
 static void print_exit_status(const struct dtp_page *page)
 {
     dtp_page_heading(page, "EXIT STATUS", "");
@@ -162,6 +183,8 @@ void dtp_help_command(enum dtp_command command, const struct dtp_page *page)
     fputc('\n', page->file);
     dtp_page_wrap(page, 0, 0, help->words);
     print_examples(page, help);
+    if (command == DTP_COMMAND_CHART)
+        print_charts(page);
     print_options(page, command);
     if (dtp_command_takes_job(command))
         print_keys(page);

@@ -1,9 +1,4 @@
-# Device memory over one step, stacked by owner: gnuplot -c THIS.gp MEMORY.csv CHART.png [TITLE [CLOSED_FORM_PEAK_BYTES]]
-# Colours are Okabe and Ito's, which the colour-blind tell apart; neighbours differ in lightness, for print.
-if (ARGC < 2) { print "usage: gnuplot -c THIS.gp MEMORY.csv CHART.png [TITLE [CLOSED_FORM_PEAK_BYTES]]"; exit }
-set datafile separator ","
-set terminal pngcairo size 1600,900 font "sans,16" linewidth 1.2
-set output ARG2
+# Device memory over one step, stacked by owner. A fourth argument marks the closed form's peak, in bytes.
 columns = "3 5 11 4 6 7 8 9 10"
 names = "'parameters' 'optimizer state' 'workspaces and temporaries' 'gradients' 'activations' 'logits and loss' \
 'weights in compute dtype' 'all-gather buffers' 'gradient reduction buffers'"
@@ -20,14 +15,12 @@ last_s = STATS_max
 stats ARG1 using 12 skip 1 nooutput
 peak = STATS_max / GiB
 stacked(n) = sum [k=1:n] column(int(word(columns, int(word(shown, k)))))
-set title ARG3 noenhanced
+set title ARG3
 set xlabel "time of the step at which the device comes to it, ms"
 set ylabel "tensors on the device, GiB"
 set xrange [0:last_s * 1000]
 set yrange [0:peak * 1.12]
-set grid ytics lc rgb "#cccccc"
-set tics out nomirror
-set border 3
+if (!plain) { set grid noxtics ytics }
 set key outside right center Left reverse spacing 1.3
 set style fill solid 1 noborder
 set label 1 sprintf("peak %.2f GiB", peak) at graph 0.01, first peak * 1.04 front
@@ -37,5 +30,6 @@ if (closed > 0) {
     set label 2 sprintf("closed form %.2f GiB", closed) at graph 0.99, first peak * 1.04 right front
 }
 n = words(shown)
-plot for [i=n:1:-1] ARG1 using ($1 * 1000):(stacked(i) / GiB) skip 1 with fillsteps \
+how = plain ? "histeps" : "fillsteps"
+plot for [i=n:1:-1] ARG1 using ($1 * 1000):(stacked(i) / GiB) skip 1 with @how \
     lc rgb word(colours, int(word(shown, i))) title word(names, int(word(shown, i)))

@@ -1,9 +1,4 @@
-# Lanes of one step, a stream each; below, a part of it enlarged: gnuplot -c THIS.gp TIMELINE.csv CHART.png [TITLE]
-# Colours are Okabe and Ito's, which the colour-blind tell apart.
-if (ARGC < 2) { print "usage: gnuplot -c THIS.gp TIMELINE.csv CHART.png [TITLE]"; exit }
-set datafile separator ","
-set terminal pngcairo size 1800,1000 font "sans,16"
-set output ARG2
+# Lanes of one step, a stream each; below, a part of it enlarged.
 kinds = "matmul attention memory all_gather reduce_scatter all_reduce other copy host"
 names = "'matmul' 'attention' 'memory-bound kernels' 'all-gather' 'reduce-scatter' 'all-reduce' 'other collective' \
 'host copy' 'host and storage'"
@@ -27,14 +22,13 @@ lane(stream) = sum [i=1:words(lanes)] (word(lanes, i) eq stream ? words(lanes) -
 stats ARG1 using 10 skip 1 nooutput
 last_ms = STATS_max * 1000
 set style fill solid 1 noborder
-set border 3
-set tics out nomirror
+unset grid
 set yrange [-0.6:words(lanes) - 0.4]
 set ytics ("" 0)
 do for [i=1:words(lanes)] { set ytics add (word(lanes, i) words(lanes) - i) }
 box(k) = (is(k) ? column(9) * 1000 : NaN)
-set multiplot layout 2,1 margins 0.09,0.98,0.09,0.88 spacing 0.13 title ARG3 noenhanced
-set key at screen 0.535, screen 0.925 center center horizontal Left reverse samplen 1.5
+set multiplot layout 2,1 margins (plain ? 0.11 : 0.09),0.97,0.12,0.86 spacing 0.14 title ARG3
+set key at screen 0.535, screen 0.91 center center horizontal Left reverse samplen 1.5
 set xrange [0:last_ms]
 set xlabel "ms: the whole step"
 plot for [i=1:words(shown)] ARG1 \

@@ -1,0 +1,15 @@
+# Bus bandwidth of collectives against their size: points measured, lines fitted (time = latency + sent bytes / rate).
+stats ARG1 using (note(strcol(1)), column(2)) skip 1 nooutput
+set title ARG3
+set xlabel "size of the collective"
+set ylabel "bus bandwidth of each GPU, GB/s (10^9 bytes sent)"
+set logscale x 2
+set xrange [STATS_min * 0.7:STATS_max * 1.4]
+set yrange [0:*]
+set format x "%.0b%BB"
+eval below(3)
+plot for [k=1:count] ARG1 using (strcol(1) eq word(names, k) ? $2 : NaN):($4 / 1e9) skip 1 \
+    with lines lc rgb hue(k) dt dash(k) lw 1.5 notitle, \
+    for [k=1:count] ARG1 using (strcol(1) eq word(names, k) ? $2 : NaN):($3 / 1e9) skip 1 \
+    with points lc rgb hue(k) pt mark(k) ps 1.3 * dot notitle, \
+    for [k=1:count] NaN with linespoints lc rgb hue(k) dt dash(k) pt mark(k) ps 1.3 * dot lw 1.5 title word(names, k)
