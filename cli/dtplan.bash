@@ -39,7 +39,7 @@ _dtplan() {
         --strategy) words="all $(_dtplan_values "$program" "$command" --strategy)" ;;
         --*[!a-z0-9-]*) ;; # no flag of ours
         --*) words=$(_dtplan_values "$program" "$command" "$previous" | grep -v '[A-Z]') ;;
-        chart) words=$("$program" help chart 2>/dev/null | sed -n '/^KINDS/,/^OPTIONS/s/^  \([a-z-]*\) .*/\1/p') ;;
+        chart) [[ $current == -* ]] || words=$("$program" help chart 2>/dev/null | sed -n '/^KINDS/,/^OPTIONS/s/^  \([a-z-]*\) .*/\1/p') ;;
         catalog) words="gpus machines models" ;;
         help) words="plan explain simulate whatif sweep backtest chart catalog" ;;
         gpus | machines | models) words=$(_dtplan_names "$program" "$previous") ;;

@@ -39,14 +39,14 @@ static double zero_if_none(double value)
     return isnan(value) ? 0 : value;
 }
 
-static enum dtp_status too_many(const struct dtp_chart_source *s, const char *things, size_t most, const char *but,
+static enum dtp_status too_many(const struct dtp_chart_source *s, const char *things, size_t most,
                                 struct dtp_faults *faults)
 {
     char varying[300];
-    dtp_chart_source_varying(s, but, varying, sizeof varying);
+    dtp_chart_source_varying(s, varying, sizeof varying);
     return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 0,
                      "has more than %zu %s, which nobody tells apart; choose with --where COLUMN=VALUE by %s", most,
-                     things, varying[0] ? varying : "a column");
+                     things, varying[0] ? varying : "a column that differs");
 }
 
 /* ---- one bar a plan ---------------------------------------------------------------------------------------------- */
@@ -119,10 +119,10 @@ static enum dtp_status read_bars(const struct dtp_chart_source *s, struct dtp_ch
             strcmp(data->columns[i], "waiting_s"))
             status = needs_column(s, data->chart, data->columns[i], faults);
     if (status == DTP_OK && s->row_count > DTP_CHART_MAX_BARS)
-        status = too_many(s, "plans", DTP_CHART_MAX_BARS, NULL, faults);
+        status = too_many(s, "plans", DTP_CHART_MAX_BARS, faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
         char label[DTP_CHART_LABEL_BYTES];
-        dtp_chart_source_words(s, s->rows[i], NULL, label, sizeof label);
+        dtp_chart_source_words(s, s->rows[i], label, sizeof label);
         struct dtp_chart_row *row = add_row(data, label[0] ? label : "the plan");
         for (size_t k = 0; k < data->column_count; k++)
             row->value[k] = value_of(s, s->rows[i], data->columns[k]);
@@ -165,13 +165,13 @@ static int by_series_and_x(const void *left, const void *right)
 }
 
 static enum dtp_status sort_series(const struct dtp_chart_source *s, struct dtp_chart_data *data, const char *things,
-                                   const char *but, struct dtp_faults *faults)
+                                   struct dtp_faults *faults)
 {
     if (data->row_count == 0)
         return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 0,
                          "has no row with all that the chart '%s' shows", dtp_chart_name(data->chart));
     if (!number_series(data, DTP_CHART_MAX_SERIES))
-        return too_many(s, things, DTP_CHART_MAX_SERIES, but, faults);
+        return too_many(s, things, DTP_CHART_MAX_SERIES, faults);
     qsort(data->rows, data->row_count, sizeof *data->rows, by_series_and_x);
     return DTP_OK;
 }
@@ -187,7 +187,7 @@ static enum dtp_status read_lines(const struct dtp_chart_source *s, struct dtp_c
         char label[DTP_CHART_LABEL_BYTES];
         if (only_what_runs && is_out_of_memory(s, s->rows[i]))
             continue;
-        dtp_chart_source_words(s, s->rows[i], data->columns[0], label, sizeof label);
+        dtp_chart_source_words(s, s->rows[i], label, sizeof label);
         struct dtp_chart_row *row = add_row(data, label[0] ? label : "the plan");
         for (size_t k = 0; k < data->column_count; k++) {
             row->value[k] = value_of(s, s->rows[i], data->columns[k]);
@@ -197,7 +197,7 @@ static enum dtp_status read_lines(const struct dtp_chart_source *s, struct dtp_c
             }
         }
     }
-    return status == DTP_OK ? sort_series(s, data, "lines", data->columns[0], faults) : status;
+    return status == DTP_OK ? sort_series(s, data, "lines", faults) : status;
 }
 
 static enum dtp_status read_scaling(const struct dtp_chart_source *s, struct dtp_chart_data *data,
@@ -245,7 +245,7 @@ static enum dtp_status read_backtest(const struct dtp_chart_source *s, struct dt
         row->value[0] = measured;
         row->value[1] = predicted;
     }
-    return status == DTP_OK ? sort_series(s, data, "sources", NULL, faults) : status;
+    return status == DTP_OK ? sort_series(s, data, "sources", faults) : status;
 }
 
 #define TOKENS_SHOWN 1e12
@@ -306,7 +306,7 @@ static enum dtp_status read_pareto(const struct dtp_chart_source *s, struct dtp_
         row->value[1] = usd * TOKENS_SHOWN / 1e9;
     }
     if (status == DTP_OK)
-        status = sort_series(s, data, "kinds of GPU", NULL, faults);
+        status = sort_series(s, data, "kinds of GPU", faults);
     return status == DTP_OK ? mark_front(data, faults) : status;
 }
 
@@ -374,7 +374,7 @@ static enum dtp_status read_bandwidth(const struct dtp_chart_source *s, struct d
         row->value[2] = time_s; /* until it is fitted */
     }
     if (status == DTP_OK)
-        status = sort_series(s, data, "collectives", NULL, faults);
+        status = sort_series(s, data, "collectives", faults);
     for (size_t from = 0, to; status == DTP_OK && from < data->row_count; from = to) {
         for (to = from; to < data->row_count && data->rows[to].series == data->rows[from].series;)
             to++;
@@ -433,7 +433,8 @@ enum dtp_status dtp_chart_data_read(enum dtp_chart chart, const struct dtp_table
 {
     struct dtp_chart_source source;
     *out = (struct dtp_chart_data){.chart = chart};
-    enum dtp_status status = dtp_chart_source_read(table, filters, filter_count, &source, faults);
+    const char *x = chart == DTP_CHART_SCALING ? "gpus_count" : chart == DTP_CHART_MICRO_BATCH ? "micro_batch_sequences" : NULL;
+    enum dtp_status status = dtp_chart_source_read(table, filters, filter_count, x, &source, faults);
     if (status == DTP_OK && !(out->rows = calloc(source.row_count, sizeof *out->rows)))
         status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     if (status == DTP_OK)
@@ -460,11 +461,13 @@ void dtp_chart_data_write(const struct dtp_chart_data *data, FILE *file)
     fputc('\n', file);
     for (size_t row = 0; row < data->row_count; row++) {
         dtp_table_write_field(file, data->rows[row].label);
-        for (size_t i = 0; i < data->column_count; i++)
-            if (isnan(data->rows[row].value[i]))
+        for (size_t i = 0; i < data->column_count; i++) {
+            double value = data->rows[row].value[i];
+            if (isnan(value))
                 fputc(',', file);
             else
-                fprintf(file, ",%.9g", data->rows[row].value[i]);
+                fprintf(file, value == rint(value) && fabs(value) < 0x1p53 ? ",%.0f" : ",%.9g", value);
+        }
         fputc('\n', file);
     }
 }

@@ -257,7 +257,7 @@ status=$?
 [[ $status == 0 ]] || failed "charts without gnuplot: exit status $status"
 says "there is no gnuplot here"
 [[ -s alone.csv && -s alone.gp && ! -e alone.png ]] || failed "charts without gnuplot"
-cmp -s alone.gp "$source/reports/memory.gp" || failed "the script written is not the script kept"
+cat "$source/reports/terminal.gp" "$source/reports/memory.gp" | cmp -s alone.gp || failed "the script written is not the script kept"
 # A gnuplot that fails: its words, no chart, and nothing left over.
 mkdir broken
 printf '#!/bin/sh\necho "no such terminal" >&2\nexit 1\n' >broken/gnuplot

@@ -55,12 +55,14 @@ expect deepspeed dtplan --gpus 8 --runtime d
 expect h100-sxm dtplan --gpu h100
 expect llama-7b dtplan plan --model llama-7
 expect machines dtplan catalog m
+expect micro-batch dtplan chart mic
+expect --where dtplan chart --w
 expect h100-sxm dtplan catalog gpus h100-s
 expect --output dtplan backtest --o
 
 # Every flag of every command's help stands in the man page.
 page=$(sed 's/\\-/-/g' "$cli/dtplan.1")
-for command in plan explain simulate whatif sweep backtest catalog help; do
+for command in plan explain simulate whatif sweep backtest chart catalog help; do
     grep -q "^\.It Cm $command" <<<"$page" || { echo "undocumented command: $command" && failures=$((failures + 1)); }
     for flag in $("$program" help "$command" | sed -n 's/^  -\(-[a-z0-9-]*\).*/\1/p'); do
         if ! grep -q -e "^\.It.* Fl $flag\( \|$\)" <<<"$page"; then

@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Charts as a user meets them, drawn and not drawn, and tables that want to be more than tables: check_chart.sh DTPLAN SOURCE
+set -uo pipefail
+
+program=$1
+source=$2
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
+cd -- "$scratch" || exit 1
+failures=0
+
+failed() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+# expect STATUS ARGUMENT...: output in out and err.
+expect() {
+    local wanted=$1 status
+    shift
+    "$program" "$@" >out 2>err </dev/null
+    status=$?
+    [[ $status == "$wanted" ]] || failed "dtplan $*: exit status $status, not $wanted: $(cat err)"
+}
+
+is_picture() {
+    case $1 in
+        *.png) [[ $(head -c 4 -- "$1" | tail -c 3) == PNG ]] ;;
+        *.pdf) [[ $(head -c 4 -- "$1") == %PDF ]] ;;
+        *.svg) tail -n 3 -- "$1" | grep -q '</svg>' ;;
+        *.txt) [[ $(wc -l <"$1") -gt 10 ]] ;;
+    esac
+}
+
+job=(--model gpt2 --gpu a100-80-sxm)
+expect 0 sweep "${job[@]}" --gpus 8..64x2 --strategy ddp,full_shard -o scaling.csv
+expect 0 sweep "${job[@]}" --gpus 8 --strategy ddp,full_shard --micro-batch 1..16x2 -o micro-batch.csv
+expect 0 sweep "${job[@]}" --gpus 8 --strategy ddp,full_shard,shard_grad_op -o strategies.csv
+cp strategies.csv step.csv
+cp scaling.csv pareto.csv
+expect 0 backtest "$source/scenarios/h200_torch_runs.csv" -o backtest.csv
+expect 0 simulate "${job[@]}" --gpus 8 --memory memory.csv --timeline timeline.csv
+{
+    echo collective,gpus,nodes,bytes,time_s,bus_bytes_per_s
+    for bytes in 4096 1048576 67108864; do
+        echo "all_reduce,8,1,$bytes,$((20000 + bytes / 200))e-9,$((1750000 * bytes / (20000 + bytes / 200)))e3"
+    done
+} >bandwidth.csv
+kinds=(memory timeline strategies step micro-batch scaling pareto backtest bandwidth)
+
+# Without gnuplot: data and script are there, and a sentence says what to do with them.
+for kind in "${kinds[@]}"; do
+    env PATH=/nonexistent "$program" chart "$kind" "$kind.csv" -o "alone-$kind.png" >out 2>err </dev/null ||
+        failed "chart $kind without gnuplot: exit status $?"
+    grep -q 'there is no gnuplot here' out || failed "chart $kind without gnuplot says: $(cat out)"
+    [[ -s alone-$kind.gp && ! -e alone-$kind.png ]] || failed "chart $kind without gnuplot: no script"
+    env PATH=/nonexistent "$program" chart "$kind" "$kind.csv" >out 2>err </dev/null || failed "$kind as text, no gnuplot"
+    grep -q 'there is no gnuplot here' out || failed "chart $kind as text without gnuplot says: $(cat out)"
+done
+
+# What is no chart, no table, no figure.
+expect 2 chart
+expect 2 chart pie scaling.csv
+grep -q 'the charts are memory' err || failed "an unknown chart: $(cat err)"
+expect 2 chart scaling scaling.csv -o scaling.gif
+expect 2 chart scaling bandwidth.csv
+expect 2 chart memory timeline.csv
+expect 2 chart scaling nowhere.csv
+expect 2 chart scaling scaling.csv --where gpus
+expect 2 chart scaling scaling.csv --where nothing=8
+expect 2 chart memory memory.csv --where op=8
+expect 3 chart scaling scaling.csv -o /nonexistent/x.png
+
+if ! command -v gnuplot >/dev/null; then
+    echo "no gnuplot here: charts are not drawn"
+    exit $((failures > 0))
+fi
+for kind in "${kinds[@]}"; do
+    for ending in png svg pdf txt; do
+        expect 0 chart "$kind" "$kind.csv" -o "$kind.$ending"
+        is_picture "$kind.$ending" || failed "chart $kind: $kind.$ending is no picture"
+    done
+    [[ ! -s err ]] || failed "chart $kind: gnuplot says $(cat err)"
+    expect 0 chart "$kind" "$kind.csv"
+    [[ $(wc -l <out) -gt 10 ]] || failed "chart $kind as text: $(cat out)"
+    ! grep -qi 'warning\|undefined' out || failed "chart $kind as text: $(grep -i warning out)"
+done
+! grep -q '<script' ./*.svg || failed "a figure holds a script"
+# The command that is printed draws the figure again.
+expect 0 chart scaling scaling.csv -o again.png
+rm again.png
+again=$(sed -n 's/.*; again: //p' out)
+[[ $again == gnuplot\ * ]] || failed "no command to draw again: $(cat out)"
+eval "$again" && is_picture again.png || failed "does not draw again: $again"
+! compgen -G '*.tmp*' || failed "temporary files are left"
+
+# Cells, columns and names that would like to be commands, markup or formats.
+mkdir hostile
+cd hostile || exit 1
+cells=('"; system("touch pwned"); "' '`touch pwned`' '$(touch pwned)' "'; system('touch pwned'); '" '<script>alert(1)</script>'
+    $'two\nlines' '%s%n%d' '{/=99 x}' '@macro' '\" . system(\"touch pwned\") . \"' '"|touch pwned"' '<touch pwned')
+write_cell() {
+    printf '"%s"' "${1//\"/\"\"}"
+}
+{
+    echo model,strategy,gpus_count,gpu,verdict,refused_because,tokens_per_s,scaling_efficiency_fraction,usd_per_billion_tokens
+    for cell in "${cells[@]:0:6}"; do
+        for gpus in 8 16; do
+            write_cell "$cell"
+            echo ",ddp,$gpus,h100,fits,,${gpus}000,0.9,3"
+        done
+    done
+} >scaling.csv
+{
+    echo id,source,measured_tokens_per_s_per_gpu,predicted_tokens_per_s_per_gpu
+    for cell in "${cells[@]:6:6}"; do
+        write_cell "$cell"
+        printf ','
+        write_cell "$cell"
+        echo ,1000,1100
+    done
+} >backtest.csv
+for kind in scaling pareto backtest; do
+    [[ $kind != pareto ]] || cp scaling.csv pareto.csv
+    for ending in png svg txt; do
+        "$program" chart "$kind" "$kind.csv" -o "$kind.$ending" >out 2>err </dev/null ||
+            failed "chart $kind.$ending of hostile cells: $(cat err)"
+        is_picture "$kind.$ending" || failed "chart $kind.$ending of hostile cells is no picture"
+    done
+done
+for name in '`touch pwned`.png' '$(touch pwned).svg' '|touch pwned.png' "';touch pwned;'.txt" '-o.png' $'a\nb.png'; do
+    "$program" chart scaling scaling.csv "--output=$name" >out 2>err </dev/null || failed "figure $name: $(cat err)"
+    is_picture "./$name" || failed "no figure $name"
+done
+! grep -q '<script' ./*.svg || failed "markup of a cell is markup in a figure"
+[[ -z $(find .. -name 'pwned*') ]] || failed "a cell was run as a command"
+exit $((failures > 0))
