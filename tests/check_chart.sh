@@ -91,12 +91,14 @@ expect 0 chart scaling scaling.csv -o again.png
 rm again.png
 again=$(sed -n 's/.*; again: //p' out)
 [[ $again == gnuplot\ * ]] || failed "no command to draw again: $(cat out)"
-eval "$again" && is_picture again.png || failed "does not draw again: $again"
+eval "$again"
+is_picture again.png || failed "does not draw again: $again"
 ! compgen -G '*.tmp*' || failed "temporary files are left"
 
 # Cells, columns and names that would like to be commands, markup or formats.
 mkdir hostile
 cd hostile || exit 1
+# shellcheck disable=SC2016
 cells=('"; system("touch pwned"); "' '`touch pwned`' '$(touch pwned)' "'; system('touch pwned'); '" '<script>alert(1)</script>'
     $'two\nlines' '%s%n%d' '{/=99 x}' '@macro' '\" . system(\"touch pwned\") . \"' '"|touch pwned"' '<touch pwned')
 write_cell() {
@@ -128,6 +130,7 @@ for kind in scaling pareto backtest; do
         is_picture "$kind.$ending" || failed "chart $kind.$ending of hostile cells is no picture"
     done
 done
+# shellcheck disable=SC2016
 for name in '`touch pwned`.png' '$(touch pwned).svg' '|touch pwned.png' "';touch pwned;'.txt" '-o.png' $'a\nb.png'; do
     "$program" chart scaling scaling.csv "--output=$name" >out 2>err </dev/null || failed "figure $name: $(cat err)"
     is_picture "./$name" || failed "no figure $name"
