@@ -104,8 +104,12 @@ enum dtp_status dtp_command_unknown(const char *text, struct dtp_faults *faults)
     for (int i = 0; i < DTP_COMMAND_COUNT; i++)
         dtp_nearest_offer(&nearest, command_names[i]);
     dtp_nearest_text(&nearest, hint, sizeof hint);
-    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "unknown command '%s'; %s", text,
-                     hint[0] ? hint : "commands are plan, explain, simulate, whatif, sweep, backtest, chart, catalog and help");
+    if (hint[0])
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "unknown command '%s'; %s", text, hint);
+    char all[256] = "";
+    for (int i = 0; i < DTP_COMMAND_COUNT; i++)
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", command_names[i]);
+    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "unknown command '%s'; commands are %s", text, all);
 }
 
 /* A first word that can only be a file is no mistyped command. */
