@@ -67,10 +67,16 @@
       "form charges those is in its loss per collective instead. llm-foundry alone asks for 0.056, H200 0.050, fms-fsdp " \
       "0.056, torchtitan 0.07")                                                                                     \
     /* -- collectives ------------------------------------------------------------------------------------------ */ \
-    X(ring_link_fraction, 0.79, "1",                                                                                 \
-      "bus bandwidth of a long ring / one-direction link rate, many ranks; A100 x8 235/300, B200 x8 682/900")        \
+    X(ring_link_fraction, 0.82, "1",                                                                                 \
+      "bus bandwidth of a long ring / one-direction link rate, many ranks; H200 x2, x4 by h200_collectives.csv, A100 " \
+      "x8 235/300, B200 x8 682/900")                                                                                 \
     X(ring_few_ranks_loss, 0.33, "1",                                                                                \
       "that fraction falls by (1 - this/n) for n ranks; vTrain's A100 all-reduce tables, n = 2..8")                  \
+    X(ring_own_share, 0.27, "1",                                                                                     \
+      "time in which a ring's CTAs copy a byte of their own share / send one; all-gathers and reduce-scatters against " \
+      "all-reduces of 16 MB to 1 GB on 2 and 4 H200, h200_collectives.csv")                                          \
+    X(ring_ramp_s, 25e-6, "s",                                                                                       \
+      "what large messages take on NVLink beyond NCCL's latencies and their bus rate, FIFOs filling; the same rows") \
     X(network_fraction, 0.93, "1",                                                                                   \
       "bus bandwidth of a long multi-node ring / node network rate; H100 64 GPUs 386/400, B200 32 GPUs 382/400") \
     X(pcie_ring_fraction, 0.45, "1", "ring bus bandwidth through PCIe and host memory / one PCIe direction; assumed")

@@ -46,6 +46,7 @@ struct dtp_group dtp_group_strided(const struct dtp_cluster *cluster, uint32_t s
     return (struct dtp_group){ranks, cluster->nodes, stride};
 }
 
+/* Of a ring on a node's own links. */
 static double link_bytes_per_s(const struct dtp_cluster *cluster, uint32_t ranks_per_node)
 {
     double link = dtp_cluster_link_bytes_per_s(cluster);
@@ -55,25 +56,47 @@ static double link_bytes_per_s(const struct dtp_cluster *cluster, uint32_t ranks
            (1.0 - dtp_calibration.ring_few_ranks_loss / (double)ranks_per_node);
 }
 
+/* A ring enters each node once per channel, so the group's bus bandwidth is at most the node's network, shared by the
+ * groups that use it at the same time. One leaves gaps while its ranks wait for each other; others fill them. */
+static double network_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group)
+{
+    double filled = 1 - pow(1 - dtp_calibration.network_fraction, group->groups_per_node);
+    return dtp_cluster_network_bytes_per_s(cluster) * filled / (cluster->oversubscription * group->groups_per_node);
+}
+
+static uint32_t ranks_per_node(const struct dtp_group *group)
+{
+    return (group->ranks + group->nodes - 1) / group->nodes;
+}
+
+/* What the CTAs of a ring copy besides what they send: all-gather and reduce-scatter read their own 1/n of B from one
+ * buffer and write it to another, where (n-1)/n of B is sent; an all-reduce works in the places where its data are. */
+static double link_loss(const struct dtp_group *group, bool all_reduce)
+{
+    return all_reduce ? 1 : 1 + dtp_calibration.ring_own_share / (group->ranks - 1.0);
+}
+
+static double bus_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group, bool all_reduce)
+{
+    double link = INFINITY, network = INFINITY;
+    if (ranks_per_node(group) > 1)
+        link = link_bytes_per_s(cluster, ranks_per_node(group)) / link_loss(group, all_reduce);
+    if (group->nodes > 1)
+        network = network_bytes_per_s(cluster, group);
+    return link < network ? link : network;
+}
+
 double dtp_group_bus_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group)
 {
-    uint32_t ranks_per_node = (group->ranks + group->nodes - 1) / group->nodes;
-    double link = ranks_per_node > 1 ? link_bytes_per_s(cluster, ranks_per_node) : INFINITY;
-    if (group->nodes == 1)
-        return link;
-    /* A ring enters each node once per channel, so the group's bus bandwidth is the node's network, shared by the
-     * groups that use it at the same time. */
-    double network = dtp_cluster_network_bytes_per_s(cluster) * dtp_calibration.network_fraction /
-                     (cluster->oversubscription * group->groups_per_node);
-    return link < network ? link : network;
+    return bus_bytes_per_s(cluster, group, true);
 }
 
 struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster, const struct dtp_group *group,
                                                enum dtp_collective collective)
 {
-    bool all_reduce = collective == DTP_ALL_REDUCE;
-    const double *hop_s = dtp_cluster_link(cluster) == DTP_LINK_PCIE ? pcie_hop_s : nvlink_hop_s;
-    double bus = dtp_group_bus_bytes_per_s(cluster, group);
+    bool all_reduce = collective == DTP_ALL_REDUCE, pcie = dtp_cluster_link(cluster) == DTP_LINK_PCIE;
+    const double *hop_s = pcie ? pcie_hop_s : nvlink_hop_s;
+    double bus = bus_bytes_per_s(cluster, group, all_reduce);
     double network_steps = group->nodes - 1, link_steps = (double)group->ranks - 1 - network_steps;
     struct dtp_collective_cost cost;
     for (int p = 0; p < DTP_PROTOCOL_COUNT; p++) {
@@ -85,8 +108,10 @@ struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster
                       2 * log2(group->nodes) * network_hop_s[p];
         if (p == DTP_PROTOCOL_LL)
             bandwidth = fmin(bandwidth, ll_limit_bytes_per_s(&cluster->gpu));
-        bool usable = !(p == DTP_PROTOCOL_TREE && (!all_reduce || group->nodes == 1)) &&
-                      !(p == DTP_PROTOCOL_LL128 && dtp_cluster_link(cluster) == DTP_LINK_PCIE);
+        else if (!pcie)
+            latency += dtp_calibration.ring_ramp_s;
+        bool usable =
+            !(p == DTP_PROTOCOL_TREE && (!all_reduce || group->nodes == 1)) && !(p == DTP_PROTOCOL_LL128 && pcie);
         cost.latency_s[p] = usable ? latency : INFINITY;
         cost.s_per_byte[p] = 1 / bandwidth;
     }

@@ -24,13 +24,13 @@ static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_pr
     struct dtp_group placed = place_group(cluster, group);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         out->cost[i] = dtp_collective_cost(cluster, &placed, (enum dtp_collective)i);
-    out->bus_bytes_per_s = dtp_group_bus_bytes_per_s(cluster, &placed);
+    double bus = dtp_group_bus_bytes_per_s(cluster, &placed);
     /* Every link and NIC that a ring passes carries its bus rate. Where one is faster than the ring's slowest it has room
      * for another communicator; how much is not known for links below a network, so the slowest counts as full and
      * the others as used in proportion. */
     double ranks_per_node = ceil((double)placed.ranks / placed.nodes);
     double link = dtp_cluster_link_bytes_per_s(cluster);
-    out->link_use = ranks_per_node > 1 ? (placed.nodes > 1 ? least(1, out->bus_bytes_per_s / link) : 1) : 0;
+    out->link_use = ranks_per_node > 1 ? (placed.nodes > 1 ? least(1, bus / link) : 1) : 0;
     out->network_use = placed.nodes > 1 ? 1 : 0;
 }
 
@@ -138,7 +138,7 @@ static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const
     const struct dtp_group_rates *group = &rates->group[op->group];
     double sent_per_s = op->demand.sent_bytes / seconds, hbm = sent_per_s / rates->cluster->gpu.memory_bytes_per_s;
     double sms = dtp_calibration.contention_sm_share + dtp_calibration.contention_memory_passes * hbm;
-    double bus = least(1, sent_per_s / group->bus_bytes_per_s);
+    double bus = least(1, sent_per_s * group->cost[dtp_op_kind_collective(op->kind)].s_per_byte[DTP_PROTOCOL_SIMPLE]);
     struct dtp_usage usage = {.weight = COLLECTIVE_WEIGHT};
     usage.of[DTP_RESOURCE_SM] = least(sms, COLLECTIVE_MOST_SMS);
     usage.of[DTP_RESOURCE_HBM] = least(1, 2 * hbm);

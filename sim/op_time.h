@@ -19,7 +19,7 @@ struct dtp_op_rates {
     double gap_s, launch_s;            /* device and host time per kernel */
     struct dtp_group_rates {
         struct dtp_collective_cost cost[DTP_COLLECTIVE_COUNT];
-        double bus_bytes_per_s, link_use, network_use; /* uses at the bus rate */
+        double link_use, network_use; /* at the bus rate */
     } *group;
     size_t group_count;
 };

@@ -192,8 +192,8 @@ static void test_communicators(void **state)
         struct bench b = begin(test_a100(), 8);
         uint32_t group = dtp_program_add_group(b.program, (struct dtp_program_group){8, 1});
         uint32_t other = same ? group : dtp_program_add_group(b.program, (struct dtp_program_group){8, 1});
-        dtp_op_id gather = step_collective(b.program, DTP_OP_ALL_GATHER, DTP_STREAM_GATHER, group, 1e9);
-        dtp_op_id reduce = step_collective(b.program, DTP_OP_REDUCE_SCATTER, DTP_STREAM_REDUCE, other, 1e9);
+        dtp_op_id gather = step_collective(b.program, DTP_OP_ALL_GATHER, DTP_STREAM_GATHER, group, 4e9);
+        dtp_op_id reduce = step_collective(b.program, DTP_OP_REDUCE_SCATTER, DTP_STREAM_REDUCE, other, 4e9);
         const struct dtp_timeline *t = simulate(&b);
         double each_s = alone_s(&b, gather);
         assert_true(each_s == alone_s(&b, reduce));

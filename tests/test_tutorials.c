@@ -46,13 +46,14 @@ static void test_model_states(void **state)
     assert_near(states_of_7b(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16", 4) / 7 * 13, 39, 1e-9);
 }
 
-/* A cluster of 8 whose long rings move `bytes_per_s`: 0.79 (1 - 0.33/8) of the link's rate, as calibrated. */
+/* Of an all-gather in a cluster of 8 whose long rings gather `bytes_per_s`, latency aside. */
 static double seconds_at(double bytes, double bytes_per_s)
 {
     struct dtp_cluster cluster = test_cluster(test_a100(), 8, 8);
     struct dtp_group group = dtp_group_consecutive(&cluster, 8);
-    cluster.gpu.link_bytes_per_s *= bytes_per_s / dtp_group_bus_bytes_per_s(&cluster, &group);
     struct dtp_collective_cost cost = dtp_collective_cost(&cluster, &group, DTP_ALL_GATHER);
+    cluster.gpu.link_bytes_per_s *= bytes_per_s * cost.s_per_byte[DTP_PROTOCOL_SIMPLE];
+    cost = dtp_collective_cost(&cluster, &group, DTP_ALL_GATHER);
     return dtp_collective_time(&cost, bytes) - cost.latency_s[DTP_PROTOCOL_SIMPLE];
 }
 
