@@ -1,11 +1,16 @@
 #include "arguments.h"
 
 #include "nearest.h"
+#include "number.h"
 #include "scenario.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define DEFAULT_SAMPLES 10000
+#define MAX_SAMPLES 10000000
 
 #define ON(command) (1u << DTP_COMMAND_##command)
 #define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP))
@@ -27,6 +32,10 @@ enum option {
     OPTION_TIMELINE,
     OPTION_MEMORY,
     OPTION_CHARTS,
+    OPTION_SAMPLES,
+    OPTION_SEED,
+    OPTION_RANK_DEVIATION,
+    OPTION_STRAGGLER,
     OPTION_FIDELITY,
     OPTION_HELP,
     OPTION_VERSION,
@@ -55,6 +64,13 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE), "write when each operation runs, a row an operation"},
     [OPTION_MEMORY] = {"--memory", "FILE.csv", ON(SIMULATE), "write device memory over time, a column an owner"},
     [OPTION_CHARTS] = {"--charts", NULL, ON(SIMULATE), "have gnuplot draw what --timeline and --memory write"},
+    [OPTION_SAMPLES] = {"--samples", "N", ON(SIMULATE),
+                        "jobs on other GPUs of the kind, for the median, p95 and p99 of the step; default 10,000"},
+    [OPTION_SEED] = {"--seed", "N", ON(SIMULATE), "of those jobs; default 1"},
+    [OPTION_RANK_DEVIATION] = {"--rank-deviation", "F", ON(SIMULATE),
+                               "relative standard deviation of the GPUs' speeds; default as measured on GPUs of a kind"},
+    [OPTION_STRAGGLER] = {"--straggler", "F", ON(SIMULATE),
+                          "one GPU's kernels take F times as long as they should; all others wait for it"},
     [OPTION_FIDELITY] = {"--fidelity", "closed|simulated", ON(PLAN) | ON(WHATIF) | ON(SWEEP) | ON(BACKTEST),
                          "predict by formulas, or by simulating the step program; default closed"},
     [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
@@ -218,6 +234,21 @@ static void set_fidelity(struct dtp_arguments *a, const char *value, struct dtp_
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--fidelity: '%s' is neither closed nor simulated", value);
 }
 
+static void set_whole(uint64_t *out, const char *flag, const char *value, uint64_t minimum, uint64_t maximum,
+                      struct dtp_faults *faults)
+{
+    if (!dtp_number_parse_integer(value, false, minimum, maximum, out))
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: '%s' is no whole number from %" PRIu64 " to %" PRIu64, flag, value,
+                  minimum, maximum);
+}
+
+static void set_factor(double *out, const char *flag, const char *value, double minimum, double maximum,
+                       struct dtp_faults *faults)
+{
+    if (!dtp_number_parse(value, out) || *out < minimum || *out > maximum)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: '%s' is no number from %g to %g", flag, value, minimum, maximum);
+}
+
 static void take_option(struct dtp_arguments *a, enum option option, int argc, char **argv, int *at,
                         struct dtp_faults *faults)
 {
@@ -245,6 +276,10 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_MEMORY: a->memory = value; break;
     case OPTION_FIDELITY: set_fidelity(a, value, faults); break;
     case OPTION_CHARTS: a->charts = true; break;
+    case OPTION_SAMPLES: set_whole(&a->samples, flag, value, 1, MAX_SAMPLES, faults); break;
+    case OPTION_SEED: set_whole(&a->seed, flag, value, 0, UINT32_MAX, faults); break;
+    case OPTION_RANK_DEVIATION: set_factor(&a->rank_deviation, flag, value, 1e-6, 0.3, faults); break;
+    case OPTION_STRAGGLER: set_factor(&a->straggler, flag, value, 1, 1000, faults); break;
     case OPTION_HELP: a->help = true; break;
     case OPTION_VERSION: a->version = true; break;
     case OPTION_COUNT: break;
@@ -307,6 +342,8 @@ static int read_command(int argc, char **argv, struct dtp_arguments *out, struct
 enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *out, struct dtp_faults *faults)
 {
     memset(out, 0, sizeof *out);
+    out->samples = DEFAULT_SAMPLES;
+    out->seed = 1;
     size_t room = argc > 0 ? (size_t)argc : 1;
     out->catalogs = calloc(room, sizeof *out->catalogs);
     out->wheres = calloc(room, sizeof *out->wheres);

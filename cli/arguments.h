@@ -46,6 +46,8 @@ struct dtp_arguments {
     bool leave_one_out; /* backtest --leave-one-out */
     bool solves;    /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */
     enum dtp_solve_goal goal;
+    uint64_t samples, seed;                /* simulate: jobs of the step's quantiles, and their seed */
+    double rank_deviation, straggler;      /* simulate: 0 = not given */
     const char *output;                    /* -o FILE, or NULL */
     const char *only;                      /* --only PREFIX, or NULL */
     const char *trace, *timeline, *memory; /* files of simulate, or NULL */

@@ -81,10 +81,16 @@ static enum dtp_status simulate(const struct dtp_context *context, const struct 
     (void)catalog;
     struct dtp_simulation_options options = dtp_simulation_options_default();
     struct dtp_simulated simulated;
+    options.seed = context->arguments->seed;
+    options.compute_factor = context->arguments->straggler;
     enum dtp_status status = dtp_simulated_create(job, &options, &simulated, context->faults);
     if (status != DTP_OK)
         return status;
-    status = write_tables(context, &simulated);
+    if (options.compute_factor <= 0) /* a straggler of known slowness leaves nothing to chance */
+        status = dtp_simulated_scatter(&simulated, &options, context->arguments->rank_deviation,
+                                       context->arguments->samples, context->faults);
+    if (status == DTP_OK)
+        status = write_tables(context, &simulated);
     if (status == DTP_OK)
         status = draw_charts(context, &simulated);
     if (status == DTP_OK && context->arguments->json)
@@ -100,6 +106,9 @@ static enum dtp_status simulate(const struct dtp_context *context, const struct 
 enum dtp_status dtp_command_simulate(const struct dtp_context *context)
 {
     const struct dtp_arguments *a = context->arguments;
+    if (a->straggler > 0 && a->rank_deviation > 0)
+        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                         "--straggler: says how slow the slowest GPU is, --rank-deviation draws it; give one of them");
     if (a->charts && !a->timeline && !a->memory)
         return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
                          "--charts: there is no table to draw; give --timeline FILE.csv or --memory FILE.csv as well");

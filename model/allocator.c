@@ -77,15 +77,16 @@ uint64_t dtp_allocator_reserved_bytes(const struct dtp_memory_job *job, uint64_t
     const struct dtp_plan *plan = job->plan;
     struct dtp_part_chain tensors = *chain;
     dtp_memory_part(&tensors, DTP_TERM_TENSORS, 1, 1, allocated_peak_bytes);
+    bool whole = plan->expandable_segments; /* a pool grows by pages: what is free in it serves any size */
     uint64_t reserved = 0, buckets = 0;
     if (plan->runtime != DTP_RUNTIME_DTPLAN) {
         reserved = dtp_memory_part(chain, DTP_TERM_COMPUTE_POOL, 1, 1, job->compute_stream_peak);
         if (plan->runtime == DTP_RUNTIME_TORCH && dtp_plan_shards_params(plan))
-            reserved +=
-                reduce_pool(job, chain) + root_reduce_segment(job, chain) + (plan->fsdp1 ? 0 : gather_pool(job, chain));
-        else if (plan->runtime == DTP_RUNTIME_TORCH)
+            reserved += reduce_pool(job, chain) + (whole ? 0 : root_reduce_segment(job, chain)) +
+                        (plan->fsdp1 ? 0 : gather_pool(job, chain));
+        else if (plan->runtime == DTP_RUNTIME_TORCH && !whole)
             buckets = rebuilt_buckets(job, chain);
-        reserved += buckets + fragments(job, buckets, chain);
+        reserved += buckets + (whole ? 0 : fragments(job, buckets, chain));
     }
     if (reserved > allocated_peak_bytes)
         return reserved;

@@ -33,8 +33,8 @@ struct dtp_group dtp_group_consecutive(const struct dtp_cluster *cluster, uint32
 {
     uint32_t per_node = cluster->gpus_per_node;
     if (ranks <= per_node)
-        return (struct dtp_group){ranks, 1, per_node / ranks};
-    return (struct dtp_group){ranks, (ranks + per_node - 1) / per_node, 1};
+        return (struct dtp_group){ranks, 1, per_node / ranks, 1};
+    return (struct dtp_group){ranks, (ranks + per_node - 1) / per_node, 1, 1};
 }
 
 struct dtp_group dtp_group_strided(const struct dtp_cluster *cluster, uint32_t stride)
@@ -42,8 +42,8 @@ struct dtp_group dtp_group_strided(const struct dtp_cluster *cluster, uint32_t s
     uint32_t per_node = cluster->gpus_per_node;
     uint32_t ranks = cluster->gpus / stride;
     if (stride >= per_node) /* one rank of a group per node; every GPU of a node is in another group */
-        return (struct dtp_group){ranks, ranks, per_node};
-    return (struct dtp_group){ranks, cluster->nodes, stride};
+        return (struct dtp_group){ranks, ranks, per_node, stride / per_node};
+    return (struct dtp_group){ranks, cluster->nodes, stride, 1};
 }
 
 /* Of a ring on a node's own links. */
@@ -56,12 +56,26 @@ static double link_bytes_per_s(const struct dtp_cluster *cluster, uint32_t ranks
            (1.0 - dtp_calibration.ring_few_ranks_loss / (double)ranks_per_node);
 }
 
+/* Share of the node's network a group's ring has where it climbs to the spine. Ranks are numbered leaf by leaf, so of the
+ * c nodes that one leaf holds of a ring one sends across the uplinks, the others to their neighbour below the same
+ * switch. A leaf's L nodes share uplinks of L/oversubscription nodes' rate among the L/c rings that cross: c/oversubscription
+ * for each. */
+static double spine_share(const struct dtp_cluster *cluster, const struct dtp_group *group)
+{
+    uint32_t below_leaf = cluster->leaf_nodes > 1 ? cluster->leaf_nodes : 1;
+    if ((uint64_t)group->nodes * group->node_stride <= below_leaf)
+        return 1;
+    uint32_t of_ring = below_leaf / group->node_stride;
+    return fmin(1, (of_ring > 1 ? of_ring : 1) / cluster->oversubscription);
+}
+
 /* A ring enters each node once per channel, so the group's bus bandwidth is at most the node's network, shared by the
  * groups that use it at the same time. One leaves gaps while its ranks wait for each other; others fill them. */
 static double network_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group)
 {
     double filled = 1 - pow(1 - dtp_calibration.network_fraction, group->groups_per_node);
-    return dtp_cluster_network_bytes_per_s(cluster) * filled / (cluster->oversubscription * group->groups_per_node);
+    return dtp_cluster_network_bytes_per_s(cluster) * filled * spine_share(cluster, group) /
+           group->groups_per_node;
 }
 
 static uint32_t ranks_per_node(const struct dtp_group *group)

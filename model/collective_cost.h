@@ -14,6 +14,7 @@ struct dtp_group {
     uint32_t ranks;
     uint32_t nodes;           /* nodes the group spans; ranks are spread over them evenly */
     uint32_t groups_per_node; /* groups of the same kind on one node that use its network at the same time */
+    uint32_t node_stride;     /* its nodes are so many apart in the order of ranks */
 };
 
 /* The group of `ranks` consecutive ranks of the cluster (a shard group, or all). */

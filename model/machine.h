@@ -51,7 +51,10 @@ struct dtp_cluster {
     struct dtp_gpu gpu;
     struct dtp_machine machine;
     uint32_t gpus, gpus_per_node, nodes;
-    double oversubscription;            /* of the network beyond one node; 1 = none */
+    double oversubscription;            /* of a leaf switch's uplinks: what its nodes can send / what the spine takes; 1 =
+                                           none */
+    uint32_t leaf_nodes;                /* nodes below one leaf switch (in a rail-optimised fabric: of one rail); 0 or 1: a
+                                           node each, so all traffic between nodes is oversubscribed */
 };
 
 /* The link between GPUs of one node, and its rate per GPU in one direction: the machine's where it says, else the GPU's

@@ -87,6 +87,7 @@ struct dtp_plan {
     uint64_t ddp_bucket_bytes;          /* bucket_cap_mb, 25 MiB */
     bool deepspeed_overlap;             /* overlap_comm; by default only zero3 has it */
     bool prefetch;                      /* gather the next unit during the current one's compute */
+    bool expandable_segments;           /* of PyTorch's caching allocator: a pool is one range that grows by pages */
     bool fused_qkv, fused_gate_up;      /* one matmul (and one saved buffer) for q,k,v / gate,up */
     bool rope_fp32;                     /* RoPE by fp32 halves, each product a kernel (the reference script); false: the usual
                                            complex or rotate-half form */

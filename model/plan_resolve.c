@@ -173,6 +173,8 @@ static void check_runtime(struct resolver *r)
             refuse(r, "compile", "is torch.compile; runtime dtplan runs fused kernels already, leave it out");
         break;
     }
+    if (p->expandable_segments && p->runtime == DTP_RUNTIME_DTPLAN)
+        refuse(r, "expandable_segments", "is of PyTorch's allocator; runtime dtplan has one arena, leave it out");
     if (!p->limit_all_gathers && !p->fsdp1)
         refuse(r, "limit_all_gathers", "is FSDP1's: FSDP2 frees gathered weights in the order of its host and has nothing to "
                                        "limit; leave it out or add fsdp1");

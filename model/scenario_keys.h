@@ -12,6 +12,7 @@ struct dtp_draft {
     struct dtp_transformer transformer; /* only fields whose key was given mean something */
     struct dtp_plan plan;               /* starts as the default plan */
     double params, network_gbit_per_s, oversubscription;
+    uint32_t leaf_nodes;
     uint64_t global_batch;              /* sequences per step over all GPUs; 0 = by accumulate */
     uint32_t gpus, gpus_per_node;
     bool bias;
@@ -56,7 +57,9 @@ struct dtp_draft {
     X(network_gbit_per_s, "cluster", "GBIT", NUMBER(network_gbit_per_s, 1e-3, 1e6),                                    \
       "network of a whole node in Gbit/s, one direction; default the machine's")                                       \
     X(oversubscription, "cluster", "F", NUMBER(oversubscription, 1, 1000),                                             \
-      "of the network between nodes; default 1 (none)")                                                                \
+      "of a leaf switch's uplinks; default 1 (none)")                                                                  \
+    X(leaf_nodes, "cluster", "N", WHOLE32(leaf_nodes, 1, 1000000),                                                     \
+      "nodes below one leaf switch, of a rail if rail-optimised; default 1, each climbs to the spine")                 \
     X(strategy, "plan", "ddp|zero1|zero2|zero3|full_shard|shard_grad_op|hybrid_shard|all",                             \
       PARSED(plan.strategy, parse_strategy),                                                                           \
       "what is sharded; all, or several with commas between: dtplan plan compares them; default full_shard")           \
@@ -108,6 +111,8 @@ struct dtp_draft {
     X(prefetch, "plan", NULL, SWITCH(plan.prefetch), "gather the next unit during the current one; default true")      \
     X(fused_qkv, "plan", NULL, SWITCH(plan.fused_qkv), "one matmul for q, k and v; default false")                     \
     X(fused_gate_up, "plan", NULL, SWITCH(plan.fused_gate_up), "one matmul for gate and up; default false")            \
+    X(expandable_segments, "plan", NULL, SWITCH(plan.expandable_segments),                                             \
+      "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; default false")                                               \
     X(rope_fp32, "plan", NULL, SWITCH(plan.rope_fp32), "RoPE in fp32, each product a kernel of its own; default false")  \
     X(price, "money", "USD", NUMBER(plan.price_per_gpu_hour, 1e-3, 1e6),                                                  \
       "dollars per GPU-hour; default the catalogue's typical price")

@@ -386,6 +386,7 @@ static bool resolve_cluster(struct resolution *r)
         c->machine.nics = c->machine.nics ? c->machine.nics : 1;
     }
     c->oversubscription = r->draft.oversubscription;
+    c->leaf_nodes = r->draft.leaf_nodes;
     struct dtp_faults faults = {0};
     enum dtp_status status = dtp_cluster_check(c, &faults);
     size_t i = 0;

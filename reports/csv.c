@@ -57,11 +57,13 @@ static void write_peak(FILE *f, const struct dtp_memory *m, enum dtp_owner owner
     X("nodes_count", "", write_whole(f, r->job.cluster.nodes))                                                         \
     X("network_bytes_per_s", "", write_real(f, r->job.cluster.machine.network_bytes_per_s))                            \
     X("oversubscription", "oversubscription", write_real(f, r->job.cluster.oversubscription))                          \
+    X("leaf_nodes_count", "leaf_nodes", write_whole(f, r->job.cluster.leaf_nodes))                                     \
     /* -- the plan --------------------------------------------------------------------------------------------- */    \
     X("runtime", "runtime", write_text(f, dtp_runtime_text(r->job.plan.runtime)))                                      \
     X("compile", "compile", write_whole(f, r->job.plan.compile))                                                       \
     X("compile_loss", "compile_loss", write_whole(f, r->job.plan.compile_loss))                                        \
     X("fsdp1", "fsdp1", write_whole(f, r->job.plan.fsdp1))                                                             \
+    X("expandable_segments", "expandable_segments", write_whole(f, r->job.plan.expandable_segments))                   \
     X("limit_all_gathers", "limit_all_gathers", write_whole(f, r->job.plan.limit_all_gathers))                         \
     X("shard_group_gpus_count", "shard_group", write_whole(f, r->job.plan.shard_group))                                \
     X("tp_count", "tp", write_whole(f, r->job.plan.tp))                                                                \

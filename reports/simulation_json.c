@@ -23,6 +23,16 @@ static json_t *time_object(const struct dtp_simulated *s)
         json_object_set_new(exposed, key, dtp_json_real(t->exposed_by_collective_s[i]));
         json_object_set_new(alone, key, dtp_json_real(t->communication_by_collective_s[i]));
     }
+    if (s->samples) {
+        json_t *jobs = json_object();
+        json_object_set_new(jobs, "samples_count", dtp_json_whole(s->samples));
+        json_object_set_new(jobs, "rank_deviation", dtp_json_real(s->deviation));
+        json_object_set_new(jobs, "mean_s", dtp_json_real(s->quantiles.mean_s));
+        json_object_set_new(jobs, "p50_s", dtp_json_real(s->quantiles.p50_s));
+        json_object_set_new(jobs, "p95_s", dtp_json_real(s->quantiles.p95_s));
+        json_object_set_new(jobs, "p99_s", dtp_json_real(s->quantiles.p99_s));
+        json_object_set_new(object, "step_of_jobs", jobs);
+    }
     json_object_set_new(object, "exposed_by_collective", exposed);
     json_object_set_new(object, "running_by_collective", alone);
     return object;

@@ -76,6 +76,22 @@ static void print_slowed(const struct dtp_simulated *s, const struct dtp_page *p
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
+/* What another set of GPUs of the same kind would have made of it. */
+static void print_quantiles(const struct dtp_simulated *s, const struct dtp_page *page, struct dtp_unit unit)
+{
+    const struct dtp_step_quantiles *q = &s->quantiles;
+    char jobs[32];
+    if (s->samples == 0)
+        return;
+    fprintf(page->file, "  %-*s %9.*f %s  p95 %.*f, p99 %.*f\n", LABEL_COLUMNS, "  median of jobs", digits(unit),
+            q->p50_s / unit.divisor, unit.name, digits(unit), q->p95_s / unit.divisor, digits(unit),
+            q->p99_s / unit.divisor);
+    dtp_page_ink(page, DTP_INK_DIM);
+    fprintf(page->file, "    %s jobs whose GPUs' speeds scatter by %.1f %%; the slowest GPU sets the step\n",
+            dtp_page_grouped(s->samples, jobs, sizeof jobs), 100 * s->deviation);
+    dtp_page_ink(page, DTP_INK_PLAIN);
+}
+
 static void print_step(const struct dtp_simulated *s, const struct dtp_page *page)
 {
     const struct dtp_timeline *t = &s->timeline;
@@ -98,6 +114,7 @@ static void print_step(const struct dtp_simulated *s, const struct dtp_page *pag
     fprintf(page->file, "  %-*s %9.*f %s", LABEL_COLUMNS, "= step", digits(unit), t->step_s / unit.divisor, unit.name);
     fprintf(page->file, "  closed form %.*f (%+.1f %%)\n", digits(unit), closed_s / unit.divisor,
             t->step_s > 0 ? 100 * (closed_s / t->step_s - 1) : 0);
+    print_quantiles(s, page, unit);
 }
 
 static void print_throughput(const struct dtp_simulated *s, const struct dtp_page *page)

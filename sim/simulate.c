@@ -121,13 +121,14 @@ static void run_at_power_limit(struct simulation *s, struct dtp_timeline *out)
     run(s, out);
 }
 
-static enum dtp_status replay_allocator(const struct simulation *s, struct dtp_timeline *out, struct dtp_faults *faults)
+static enum dtp_status replay_allocator(const struct simulation *s, bool expandable_segments, struct dtp_timeline *out,
+                                        struct dtp_faults *faults)
 {
     if (!s->options->replay_allocator)
         return DTP_OK;
     struct dtp_allocator_replay replay;
     enum dtp_status status =
-        dtp_allocator_replay(s->program, out, s->options->expandable_segments, 0, &replay, faults);
+        dtp_allocator_replay(s->program, out, expandable_segments, 0, &replay, faults);
     out->allocated_peak_bytes = replay.state.allocated_peak_bytes;
     out->reserved_peak_bytes = replay.state.reserved_peak_bytes;
     return status;
@@ -152,7 +153,7 @@ enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp
     }
     dtp_host_arena_release(&s.scratch);
     dtp_op_rates_release(&s.rates);
-    status = memory ? replay_allocator(&s, out, faults)
+    status = memory ? replay_allocator(&s, plan->expandable_segments, out, faults)
                     : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to simulate %zu operations", s.count);
     if (status != DTP_OK)
         dtp_timeline_release(out);

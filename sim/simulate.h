@@ -46,12 +46,11 @@ struct dtp_simulation_options {
     bool infinite_bandwidth;     /* collectives and copies take no time (limit tests) */
     bool power_headroom;         /* matmuls clock up by the share of the step in which none runs */
     bool replay_allocator;
-    bool expandable_segments;    /* of that allocator */
     double compute_factor;       /* on the time of kernels; 0: of the slowest of the cluster's ranks, as expected */
     uint64_t seed;               /* of jitter; 0: none */
     double jitter_deviation;     /* relative, per operation of a rank */
 };
-/* Contention, power headroom and the allocator; no expandable segments, no jitter. */
+/* Contention, power headroom and the allocator; no jitter. */
 struct dtp_simulation_options dtp_simulation_options_default(void);
 
 /* Caller frees with dtp_timeline_release. Time and memory linear in operations and dependencies. */

@@ -233,6 +233,15 @@ void dtp_simulated_release(struct dtp_simulated *simulated)
     memset(simulated, 0, sizeof *simulated);
 }
 
+enum dtp_status dtp_simulated_scatter(struct dtp_simulated *s, const struct dtp_simulation_options *options,
+                                      double deviation, size_t samples, struct dtp_faults *faults)
+{
+    s->deviation = deviation > 0 ? deviation : dtp_calibration.simulated_rank_deviation;
+    s->samples = samples;
+    return dtp_noise_step_quantiles(s->program, &s->job.transformer, &s->job.cluster, &s->job.plan, options,
+                                    s->deviation, samples, &s->quantiles, faults);
+}
+
 static enum dtp_status predict(const struct dtp_job *job, const struct dtp_simulation_options *options,
                                struct dtp_prediction *out, struct dtp_faults *faults)
 {

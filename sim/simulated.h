@@ -6,6 +6,7 @@
 #define DTP_SIMULATED_H
 
 #include "leave_one_out.h"
+#include "noise.h"
 #include "placement.h"
 #include "simulate.h"
 #include "variant.h"
@@ -20,6 +21,9 @@ struct dtp_simulated {
     double kernels_alone_s;           /* of forward and backward, the optimizer left out */
     struct dtp_prediction prediction; /* memory: owners and peak of the program, allocator replayed; time: of the run */
     struct dtp_prediction closed;
+    struct dtp_step_quantiles quantiles; /* of dtp_simulated_scatter; all 0 before */
+    double deviation;                    /* relative, of the ranks' speeds in them */
+    size_t samples;                      /* jobs in them; 0 before */
 };
 
 /* Most operations of a step that commands simulate: about 1 GiB of memory. */
@@ -30,6 +34,10 @@ struct dtp_simulated {
 enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp_simulation_options *options,
                                      struct dtp_simulated *out, struct dtp_faults *faults);
 void dtp_simulated_release(struct dtp_simulated *simulated);
+/* Adds the step time's quantiles over `samples` jobs whose ranks' speeds scatter by `deviation` (0: as measured on GPUs
+ * of one kind, calibration.h). `options` are those it was created with. */
+enum dtp_status dtp_simulated_scatter(struct dtp_simulated *simulated, const struct dtp_simulation_options *options,
+                                      double deviation, size_t samples, struct dtp_faults *faults);
 
 /* "simulated", with the default options. */
 struct dtp_predictor dtp_predictor_simulated(void);

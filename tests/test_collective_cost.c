@@ -95,6 +95,34 @@ static void test_network_is_shared(void **state)
     assert_near(dtp_group_bus_bytes_per_s(&cluster, &world), 46.5e9, 1e-9);
 }
 
+/* 16 nodes, leaves of 4, uplinks of half what the nodes send: of a ring in the order of nodes one node of a leaf sends up
+ * and has 4/2 nodes' uplinks for it; of a ring over every fourth node each climbs and shares them. Below one leaf nothing
+ * climbs. */
+static void test_only_what_climbs_to_the_spine_is_oversubscribed(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 128, 8);
+    cluster.machine.network_bytes_per_s = 100e9;
+    cluster.oversubscription = 2;
+    static const struct {
+        uint32_t leaf_nodes;
+        double world, replicas_of_a_node, replicas_of_four_nodes; /* share of what the network gives them */
+    } rows[] = {{1, 0.5, 0.5, 0.5}, {4, 1, 1, 0.5}, {8, 1, 1, 1}, {16, 1, 1, 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        cluster.leaf_nodes = rows[i].leaf_nodes;
+        struct dtp_group world = dtp_group_consecutive(&cluster, 128), of_node = dtp_group_strided(&cluster, 8),
+                         of_four = dtp_group_strided(&cluster, 32);
+        assert_int_equal(of_four.node_stride, 4);
+        assert_near(dtp_group_bus_bytes_per_s(&cluster, &world), 93e9 * rows[i].world, 1e-9);
+        assert_near(dtp_group_bus_bytes_per_s(&cluster, &of_node), 100e9 / 8 * rows[i].replicas_of_a_node, 1e-8);
+        assert_near(dtp_group_bus_bytes_per_s(&cluster, &of_four), 100e9 / 8 * rows[i].replicas_of_four_nodes, 1e-8);
+    }
+    cluster.leaf_nodes = 4;
+    cluster.oversubscription = 1e3; /* no uplink to speak of: four nodes together do not need it */
+    struct dtp_group four = dtp_group_consecutive(&cluster, 32);
+    assert_near(dtp_group_bus_bytes_per_s(&cluster, &four), 93e9, 1e-9);
+}
+
 /* One GPU of a node of eight has the eight NICs for itself, but its PCIe 5.0 x16 ends at 64 GB/s: not at 400. Four of them
  * reach 256 GB/s; all eight the 400 of the NICs. */
 static void test_few_gpus_of_a_node_do_not_fill_its_network(void **state)
@@ -141,6 +169,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_long_ring_by_hand),     cmocka_unit_test(test_small_messages_are_latency),
         cmocka_unit_test(test_published_all_reduces), cmocka_unit_test(test_measured_h200),
+        cmocka_unit_test(test_only_what_climbs_to_the_spine_is_oversubscribed),
         cmocka_unit_test(test_few_gpus_of_a_node_do_not_fill_its_network), cmocka_unit_test(test_network_is_shared),     cmocka_unit_test(test_time_grows_with_bytes_and_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,6 +97,34 @@ static void test_refusal(void **state)
     assert_true(faults.count > 0);
 }
 
+/* A pool that grows by pages has no fragments; and chance comes from the seed alone. */
+static void test_expandable_segments_and_scatter(void **state)
+{
+    (void)state;
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    struct dtp_job job = small_job(DTP_FULL_SHARD, 2);
+    uint64_t reserved[2], closed[2];
+    for (int expandable = 0; expandable < 2; expandable++) {
+        struct dtp_simulated s;
+        job.plan.expandable_segments = expandable;
+        assert_int_equal(dtp_simulated_create(&job, &options, &s, NULL), DTP_OK);
+        reserved[expandable] = s.prediction.memory.reserved_peak_bytes;
+        closed[expandable] = s.closed.memory.reserved_peak_bytes;
+        assert_true(reserved[expandable] >= s.prediction.memory.allocated_peak_bytes);
+        assert_int_equal(s.samples, 0);
+        options.seed = 3;
+        assert_int_equal(dtp_simulated_scatter(&s, &options, 0, 500, NULL), DTP_OK);
+        struct dtp_step_quantiles first = s.quantiles;
+        assert_true(first.p50_s > 0 && first.p50_s <= first.p95_s && first.p95_s <= first.p99_s);
+        assert_int_equal(dtp_simulated_scatter(&s, &options, 0, 500, NULL), DTP_OK);
+        assert_memory_equal(&first, &s.quantiles, sizeof first);
+        assert_int_equal(dtp_simulated_scatter(&s, &options, 0.2, 500, NULL), DTP_OK);
+        assert_true(s.quantiles.p99_s > first.p99_s);
+        dtp_simulated_release(&s);
+    }
+    assert_true(reserved[1] <= reserved[0] && closed[1] <= closed[0]);
+}
+
 /* whatif asks the simulation through the same door as the closed form; what has no program is a refused row. */
 static void test_whatif_by_simulation(void **state)
 {
@@ -418,6 +446,7 @@ int main(void)
         cmocka_unit_test(test_curve),
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_reports),
+        cmocka_unit_test(test_expandable_segments_and_scatter),
         cmocka_unit_test(test_limit_all_gathers),
         cmocka_unit_test(test_listing),
         cmocka_unit_test(test_output_file),
