@@ -122,7 +122,8 @@ static void test_expandable_segments_and_scatter(void **state)
         assert_true(s.quantiles.p99_s > first.p99_s);
         dtp_simulated_release(&s);
     }
-    assert_true(reserved[1] <= reserved[0] && closed[1] <= closed[0]);
+    /* each of three streams' ranges may end in a page of 20 MiB, which a segment of a smaller request does not have */
+    assert_true(reserved[1] <= reserved[0] + 3 * (UINT64_C(20) << 20) && closed[1] <= closed[0]);
 }
 
 /* whatif asks the simulation through the same door as the closed form; what has no program is a refused row. */
