@@ -154,16 +154,27 @@ static unsigned next_used(const struct pool *pool, unsigned from)
     return BIN_COUNT;
 }
 
-/* The smallest cached block of at least `bytes`, or DTP_NO_BLOCK. */
-static uint32_t best_fit(const struct pool *pool, uint64_t bytes)
+/* The smallest cached block of at least `bytes`, of those of just so many from `address` on; or DTP_NO_BLOCK. */
+static uint32_t fit_from(const struct pool *pool, uint64_t bytes, uint64_t address)
 {
     unsigned bin = bin_of(bytes);
-    uint32_t place = lower_bound(&pool->bin[bin], bytes, 0);
+    uint32_t place = lower_bound(&pool->bin[bin], bytes, address);
     if (place == pool->bin[bin].count) {
         bin = next_used(pool, bin + 1);
         place = 0;
     }
     return bin < BIN_COUNT ? pool->bin[bin].item[place].block : DTP_NO_BLOCK;
+}
+
+/* The smallest free block that is large enough. The end of an expandable range counts as the size it could grow to, so
+ * that any other block goes first (get_free_block). */
+static uint32_t best_fit(const struct dtp_caching_allocator *a, const struct pool *pool, uint64_t bytes)
+{
+    uint32_t fit = fit_from(pool, bytes, 0);
+    if (!a->expandable || fit == DTP_NO_BLOCK || fit != pool->last)
+        return fit;
+    uint32_t next = fit_from(pool, a->block[fit].bytes, a->block[fit].address + 1);
+    return next == DTP_NO_BLOCK ? fit : next;
 }
 
 static bool cache(struct dtp_caching_allocator *a, uint32_t block)
@@ -328,7 +339,7 @@ uint32_t dtp_caching_allocator_take(struct dtp_caching_allocator *allocator, enu
     struct dtp_caching_allocator *a = allocator;
     bytes = round_up(bytes, ROUND_BYTES);
     uint8_t pool_index = (uint8_t)(2 * (unsigned)stream + (bytes <= SMALL_REQUEST_BYTES));
-    uint32_t block = best_fit(&a->pool[pool_index], bytes);
+    uint32_t block = best_fit(a, &a->pool[pool_index], bytes);
     if (block != DTP_NO_BLOCK) {
         uncache(a, block);
     } else {

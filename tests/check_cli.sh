@@ -240,10 +240,8 @@ says "and "
 mapfile -t many < <(for i in {1..5000}; do echo "--gpus=8"; done)
 expect 0 --params 7e9 "${many[@]}"
 
-# ---- charts ------------------------------------------------------------------------------------------------------------
+# ---- chance ------------------------------------------------------------------------------------------------------------
 
-small=(--model gpt2 --gpus 8 --strategy full_shard)
-expect 2 simulate "${small[@]}" --charts
 expect 2 simulate "${small[@]}" --samples 0
 expect 2 simulate "${small[@]}" --samples 1e30
 expect 2 simulate "${small[@]}" --rank-deviation nan
@@ -251,6 +249,11 @@ expect 2 simulate "${small[@]}" --straggler 0.5
 expect 2 simulate "${small[@]}" --straggler 2 --rank-deviation 0.1
 expect 0 simulate "${small[@]}" --straggler 2
 expect 0 simulate "${small[@]}" --samples 100 --seed 7 --json
+
+# ---- charts ------------------------------------------------------------------------------------------------------------
+
+small=(--model gpt2 --gpus 8 --strategy full_shard)
+expect 2 simulate "${small[@]}" --charts
 says "no table to draw"
 : >target.csv
 ln -s target.csv link.csv

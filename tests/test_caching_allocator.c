@@ -165,6 +165,11 @@ static void test_expandable_segments(void **state)
     dtp_caching_allocator_give(a, b);
     take(a, 70 * MIB); /* the hole of 60 is too small: the tail of 18 grows by 60 */
     expect(a, 72 * MIB, 140 * MIB);
+    dtp_caching_allocator_give(a, c); /* joins the hole before it: 62 free; a tail of 8 is left at the end */
+    take(a, 4 * MIB);                 /* the tail is the best fit by its size, yet is kept for what grows */
+    expect(a, 74 * MIB, 140 * MIB);
+    take(a, 58 * MIB);
+    expect(a, 132 * MIB, 140 * MIB);
     dtp_caching_allocator_destroy(a);
 }
 

@@ -97,7 +97,7 @@ static void test_refusal(void **state)
     assert_true(faults.count > 0);
 }
 
-/* A pool that grows by pages has no fragments; and chance comes from the seed alone. */
+/* A pool that grows by pages needs no new segment for what does not fit the free ones; and chance comes from the seed alone. */
 static void test_expandable_segments_and_scatter(void **state)
 {
     (void)state;
@@ -122,8 +122,8 @@ static void test_expandable_segments_and_scatter(void **state)
         assert_true(s.quantiles.p99_s > first.p99_s);
         dtp_simulated_release(&s);
     }
-    /* each of three streams' ranges may end in a page of 20 MiB, which a segment of a smaller request does not have */
-    assert_true(reserved[1] <= reserved[0] + 3 * (UINT64_C(20) << 20) && closed[1] <= closed[0]);
+    /* Holes in a range remain, and its end is a page of 20 MiB, so in a job this small a little more is possible. */
+    assert_true((double)reserved[1] <= 1.05 * (double)reserved[0] && closed[1] <= closed[0]);
 }
 
 /* whatif asks the simulation through the same door as the closed form; what has no program is a refused row. */
