@@ -240,6 +240,8 @@ says "and "
 mapfile -t many < <(for i in {1..5000}; do echo "--gpus=8"; done)
 expect 0 --params 7e9 "${many[@]}"
 
+small=(--model gpt2 --gpus 8 --strategy full_shard)
+
 # ---- chance ------------------------------------------------------------------------------------------------------------
 
 expect 2 simulate "${small[@]}" --samples 0
@@ -252,7 +254,6 @@ expect 0 simulate "${small[@]}" --samples 100 --seed 7 --json
 
 # ---- charts ------------------------------------------------------------------------------------------------------------
 
-small=(--model gpt2 --gpus 8 --strategy full_shard)
 expect 2 simulate "${small[@]}" --charts
 says "no table to draw"
 : >target.csv
