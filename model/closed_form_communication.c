@@ -9,7 +9,7 @@
  * reduced gradients. Recomputation gathers nothing again: weights are gathered once for backward anyway. */
 #include "activations.h"
 #include "bytes.h"
-#include "deepspeed.h"
+#include "closed_form_deepspeed.h"
 #include "closed_form_counted.h"
 #include "sharding.h"
 
@@ -123,8 +123,10 @@ static void replicated_deepspeed(struct traffic *job)
     const struct dtp_units *u = &job->units;
     uint64_t gpus = job->cluster->gpus;
     uint64_t reductions = job->reductions;
+    struct dtp_deepspeed_buckets buckets;
+    dtp_deepspeed_count_buckets(job->transformer, job->plan, 0, 0, &buckets);
     add(job, DTP_ALL_REDUCE, dtp_bytes_product(reductions, 2 * ring(u->total * job->bytes.reduce, gpus)),
-        reductions * dtp_divide_up(u->total, DTP_DEEPSPEED_BUCKET), gpus, 1);
+        reductions * buckets.count, gpus, 1);
     if (job->plan->strategy != DTP_DDP)
         add(job, DTP_ALL_GATHER, ring(u->total * job->bytes.params, u->ranks), 1, u->ranks, 1);
 }
@@ -188,19 +190,20 @@ static void sharded_units(struct traffic *job)
         job->reductions * (u->count + 1), u->replicas, u->ranks);
 }
 
-/* DeepSpeed stage 3: gathers for forward and backward, except that parameters whose next use is less than
- * max_reuse_distance away are kept over the turn from forward to backward; a true reduce-scatter in every micro-step
- * in the model's dtype. */
+/* DeepSpeed stage 3: what its coordinator fetches in a micro-step, tensor by tensor, padded to equal shards; a true
+ * reduce-scatter in every micro-step in the model's dtype, bucket by bucket; after the step what persists, block by block. */
 static void sharded_deepspeed(struct traffic *job)
 {
     const struct dtp_units *u = &job->units;
-    uint64_t steps = job->plan->accumulate;
-    uint64_t again = u->total > DTP_DEEPSPEED_REUSE ? u->total - DTP_DEEPSPEED_REUSE : 0;
-    uint64_t count = dtp_divide_up(u->total, DTP_DEEPSPEED_PREFETCH) + dtp_divide_up(again, DTP_DEEPSPEED_PREFETCH);
-    add(job, DTP_ALL_GATHER, dtp_bytes_product(steps, ring((u->total + again) * job->bytes.compute, u->ranks)),
-        steps * count, u->ranks, 1);
-    add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(steps, ring(u->total * job->bytes.reduce, u->ranks)),
-        steps * dtp_divide_up(u->total, DTP_DEEPSPEED_BUCKET), u->ranks, 1);
+    uint64_t steps = job->plan->accumulate, others = u->ranks - 1, c = job->bytes.compute;
+    struct dtp_deepspeed_buckets buckets;
+    struct dtp_zero3_counts fetched;
+    dtp_deepspeed_count_buckets(job->transformer, job->plan, 0, 0, &buckets);
+    dtp_zero3_count(job->transformer, job->plan, u->ranks, 0, &fetched);
+    add(job, DTP_ALL_GATHER, dtp_bytes_product(steps, fetched.gathered_shard * c * others) + fetched.persistent_shard * c * others,
+        steps * fetched.gathers + fetched.persistent_modules, u->ranks, 1);
+    add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(steps, u->total_shard * job->bytes.reduce * others),
+        steps * buckets.count, u->ranks, 1);
 }
 
 /* ---- host copies ----------------------------------------------------------------------------------------------- */

@@ -133,12 +133,14 @@ static void forward(struct dtp_lowering *l)
     l->layer = DTP_NO_LAYER;
     dtp_lower_final_norm(l);
     dtp_lower_open_gradients(l);
+    dtp_lower_fetch(l, l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD);
     bool chunked = l->loss == DTP_LOSS_CHUNKED; /* head and loss run after the model's forward, chunk by chunk */
     if (chunked) {
         dtp_lower_release_gathered(l);
         dtp_lower_forget_casts(l);
     }
     dtp_lower_loss_forward(l);
+    dtp_lower_release(l);
     dtp_lower_forget_casts(l);
     dtp_lower_after_forward(l);
 }
@@ -150,6 +152,7 @@ static void backward(struct dtp_lowering *l)
     mark(l, "backward");
     dtp_lower_ipg_open(l);
     dtp_lower_before_backward(l);
+    dtp_lower_fetch(l, l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD);
     dtp_lower_head_backward(l);
     for (uint64_t layer = l->transformer->layers; layer-- > 0;) {
         l->layer = (uint16_t)layer;
@@ -172,12 +175,15 @@ static void micro_step(struct dtp_lowering *l, uint32_t index)
     l->last_micro_step = index + 1 == plan->accumulate;
     l->reduces = l->last_micro_step || dtp_plan_reductions(plan) == plan->accumulate;
     /* one GPU: autograd's gradient becomes .grad; FSDP without sync: it is what later ones are added to */
-    bool becomes_grad = l->sharded ? l->whole_gradients && !l->direct && l->bytes.reduce == l->compute
+    bool becomes_grad = l->zero3     ? false
+                        : l->sharded ? l->whole_gradients && !l->direct && l->bytes.reduce == l->compute
                                    : l->cluster->gpus == 1 && !l->autocast;
     becomes_grad = becomes_grad && index == 0;
     l->gradient_owner = becomes_grad ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE;
+    dtp_lower_zero3_open(l);
     forward(l);
     backward(l);
+    dtp_lower_zero3_close(l);
 }
 
 /* cuBLAS workspaces (4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB; forward's and autograd's thread
@@ -230,7 +236,7 @@ static void derive(struct dtp_lowering *l)
     l->gated = t->activation == DTP_SWIGLU;
     l->rope = t->position == DTP_POSITION_ROPE;
     l->rotated = l->rope && !l->executor;
-    l->sharded = dtp_plan_shards_params(plan);
+    l->sharded = dtp_plan_shards_params(plan) && plan->runtime != DTP_RUNTIME_DEEPSPEED;
     l->buffered = l->executor || plan->runtime == DTP_RUNTIME_MEGATRON;
     l->transient_gradients = l->executor && (plan->strategy == DTP_ZERO2 ||
                                              (l->sharded && (plan->accumulate == 1 || plan->accumulate_sync)));
@@ -260,10 +266,7 @@ static enum dtp_status check_lowered(const struct dtp_transformer *t, const stru
                                      const struct dtp_plan *plan, struct dtp_faults *faults)
 {
     enum dtp_status status = DTP_OK;
-    if (plan->runtime == DTP_RUNTIME_DEEPSPEED && plan->strategy == DTP_ZERO3)
-        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "strategy", "%s under runtime %s " CLOSED_ONLY,
-                                 dtp_strategy_text(plan->strategy), dtp_runtime_text(plan->runtime));
-    else if (plan->offload != DTP_OFFLOAD_NONE && plan->runtime != DTP_RUNTIME_TORCH)
+    if (plan->offload != DTP_OFFLOAD_NONE && plan->runtime != DTP_RUNTIME_TORCH)
         status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "offload", "%s under runtime %s " CLOSED_ONLY,
                                  dtp_offload_text(plan->offload), dtp_runtime_text(plan->runtime));
     if (plan->runtime == DTP_RUNTIME_DTPLAN && (plan->strategy == DTP_ZERO1 || plan->strategy == DTP_ZERO2) &&
@@ -301,10 +304,12 @@ static enum dtp_status lower(struct dtp_lowering *l)
     clear_states(l);
     dtp_lower_tensors(l);
     make_standing_buffers(l);
-    enum dtp_status status = l->plan->runtime == DTP_RUNTIME_DEEPSPEED ? dtp_lower_ipg_make(l)
-                             : l->has_units                            ? dtp_lower_units_make(l)
-                             : l->buffered                             ? dtp_lower_contiguous_make(l)
-                                                                       : dtp_lower_buckets_make(l);
+    bool deepspeed = l->plan->runtime == DTP_RUNTIME_DEEPSPEED;
+    enum dtp_status status = deepspeed && dtp_plan_shards_params(l->plan) ? dtp_lower_zero3_make(l)
+                             : deepspeed                                  ? dtp_lower_ipg_make(l)
+                             : l->has_units                               ? dtp_lower_units_make(l)
+                             : l->buffered                                ? dtp_lower_contiguous_make(l)
+                                                                          : dtp_lower_buckets_make(l);
     if (status != DTP_OK)
         return status;
     for (uint32_t i = 0; i < l->plan->accumulate; i++)
@@ -331,6 +336,7 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
     dtp_lower_units_release(&l);
     dtp_lower_buckets_release(&l);
     dtp_lower_ipg_release(&l);
+    dtp_lower_zero3_release(&l);
     free(l.state);
     if (status == DTP_OK)
         *out = l.program;

@@ -114,10 +114,12 @@ static dtp_buffer_id linear(const struct backward *b, int index, dtp_buffer_id o
 {
     struct dtp_lowering *l = b->l;
     bool shared = l->matrix[index].input == DTP_SLOT_CORE;
+    dtp_lower_fetch(l, index);
     quantize(l, &l->matrix[index]);
     bias_gradient(l, &l->matrix[index], output_gradient);
     weight_gradient(b, index, output_gradient, last_reader && !shared);
     dtp_buffer_id gradient = input_gradient(b, index, output_gradient, last_reader, frees_output);
+    dtp_lower_release(l);
     dtp_lower_gradient_made(l, index);
     return gradient;
 }
@@ -455,6 +457,8 @@ void dtp_lower_embedding_backward(struct dtp_lowering *l)
         embedding_norm_backward(l, root);
     if (l->transformer->position == DTP_POSITION_LEARNED)
         position_gradient(l);
+    dtp_lower_fetch(l, DTP_ROOT_EMBEDDING); /* that its gradient does not read it, the hook does not know */
+    dtp_lower_release(l);
     dtp_buffer_id head = root->gradient[DTP_ROOT_EMBEDDING]; /* a tied head's gradient waits here */
     uint64_t element = l->autocast ? l->bytes.grads : l->compute;
     bool tied = l->transformer->tied_head, apart = head.index != DTP_NO_INDEX;

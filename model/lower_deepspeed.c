@@ -1,5 +1,6 @@
 /* DeepSpeed's ZeRO stages 1 and 2 (runtime/zero/stage_1_and_2.py): contiguous parameters, a bucket that gradients are
- * copied into as they appear, and an all-reduce of a flattened copy whenever reduce_bucket_size elements are in it.
+ * copied into as they appear, and an all-reduce of a flattened copy before a gradient that no longer fits. One that is larger
+ * than reduce_bucket_size by itself stays where it is until then.
  *
  * A bucket is allocated for each backward that reduces, two with overlap_comm. Without overlap_comm reductions run on
  * the compute stream; with it on their own, and compute waits for the previous one at every new bucket. Stage 1 reduces
@@ -16,6 +17,7 @@ struct dtp_lower_ipg {
     uint64_t elements, partition;     /* of the model; of this rank */
     uint64_t bucket, filled, reduced; /* elements of a bucket, in the current one, in those before it */
     dtp_buffer_id bucket_buffer[2];
+    dtp_buffer_id oversized;          /* the gradient that is the current bucket by itself */
     uint32_t current, group;
     dtp_buffer_id grads; /* stage 2: the partition's */
 };
@@ -32,8 +34,8 @@ enum dtp_status dtp_lower_ipg_make(struct dtp_lowering *l)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     ipg->elements = l->transformer->layers * l->block.all_elements + l->root.all_elements;
     ipg->partition = dtp_divide_up(ipg->elements, l->plan->shard_group);
-    ipg->bucket = ipg->elements < DTP_DEEPSPEED_BUCKET ? ipg->elements : DTP_DEEPSPEED_BUCKET;
-    ipg->bucket_buffer[0] = ipg->bucket_buffer[1] = ipg->grads = DTP_NO_BUFFER;
+    ipg->bucket = l->plan->reduce_bucket_size;
+    ipg->bucket_buffer[0] = ipg->bucket_buffer[1] = ipg->oversized = ipg->grads = DTP_NO_BUFFER;
     struct dtp_module_state *all = whole(l);
     all->params =
         dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * ipg->elements, true);
@@ -93,7 +95,12 @@ static dtp_buffer_id flatten(struct dtp_lowering *l, uint64_t elements)
     draft.op.stream = reduction_stream(l);
     dtp_buffer_id flat =
         dtp_draft_new(l, &draft, "flattened bucket", DTP_OWNER_REDUCE, l->bytes.grads * elements, DTP_WRITE);
-    dtp_draft_use(&draft, l->ipg->bucket_buffer[l->ipg->current], DTP_READ);
+    if (l->ipg->oversized.index != DTP_NO_INDEX)
+        dtp_draft_use(&draft, l->ipg->oversized,
+                      l->plan->strategy == DTP_ZERO1 ? DTP_READ : DTP_READ | DTP_FREE | DTP_DEFER);
+    else
+        dtp_draft_use(&draft, l->ipg->bucket_buffer[l->ipg->current], DTP_READ);
+    l->ipg->oversized = DTP_NO_BUFFER;
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
     dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * elements), 1);
     dtp_draft_end(l, &draft);
@@ -135,11 +142,12 @@ static void reduce_bucket(struct dtp_lowering *l, uint64_t elements)
     }
     keep_slices(l, flat, elements);
     ipg->reduced += elements;
+    ipg->filled = 0;
     ipg->current ^= l->plan->deepspeed_overlap ? 1u : 0u;
 }
 
-/* A gradient into the bucket, which is reduced as often as that fills it. Stage 1 keeps the tensor, of which earlier
- * micro-steps' sums are one. */
+/* A gradient into the bucket, which is reduced before if that would overflow it. Stage 1 keeps the tensor, of which
+ * earlier micro-steps' sums are one. */
 void dtp_lower_ipg_add(struct dtp_lowering *l, int part)
 {
     struct dtp_lower_ipg *ipg = l->ipg;
@@ -147,20 +155,19 @@ void dtp_lower_ipg_add(struct dtp_lowering *l, int part)
     const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
     bool keeps = l->plan->strategy == DTP_ZERO1;
     dtp_buffer_id *source = keeps ? &state->kept[part] : &state->gradient[part];
-    for (uint64_t left = module->elements[part], taken; left; left -= taken) {
-        uint64_t room = ipg->bucket - ipg->filled;
-        taken = left < room ? left : room;
+    uint64_t elements = module->elements[part];
+    if (ipg->filled && ipg->filled + elements > ipg->bucket)
+        reduce_bucket(l, ipg->filled);
+    ipg->filled += elements;
+    if (elements > ipg->bucket) {
+        ipg->oversized = *source;
+    } else {
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, module->gradient_name[part]);
         dtp_draft_use(&draft, ipg->bucket_buffer[ipg->current], DTP_WRITE);
-        dtp_draft_use(&draft, *source, keeps || taken < left ? DTP_READ : DTP_READ | DTP_FREE);
-        dtp_draft_memory(l, &draft, (double)(2 * l->bytes.grads * taken), 1);
+        dtp_draft_use(&draft, *source, keeps ? DTP_READ : DTP_READ | DTP_FREE);
+        dtp_draft_memory(l, &draft, (double)(2 * l->bytes.grads * elements), 1);
         dtp_draft_end(l, &draft);
-        ipg->filled += taken;
-        if (ipg->filled == ipg->bucket) {
-            reduce_bucket(l, ipg->bucket);
-            ipg->filled = 0;
-        }
     }
     if (!keeps)
         *source = DTP_NO_BUFFER;

@@ -153,6 +153,7 @@ static void linear(const struct pass *pass, int index)
             dtp_lower_weight(l, index);
         return;
     }
+    dtp_lower_fetch(l, index);
     dtp_buffer_id weight = dtp_lower_weight(l, index);
     quantize(l, matrix);
     bool last_reader = index + 1 == l->matrices || l->matrix[index + 1].input != matrix->input;
@@ -170,6 +171,7 @@ static void linear(const struct pass *pass, int index)
         read(pass, &draft, DTP_SLOT_WIDE2, true);
     dtp_draft_matmul(l, &draft, l->tokens, matrix->out, matrix->in, false);
     dtp_draft_end(l, &draft);
+    dtp_lower_release(l);
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
@@ -389,6 +391,9 @@ void dtp_lower_embedding(struct dtp_lowering *l)
     uint64_t bytes = l->slot_bytes[DTP_SLOT_INPUT];
     struct dtp_module_state *root = dtp_lower_state(l), *first = &l->state[0];
     struct dtp_draft draft;
+    dtp_lower_fetch(l, DTP_ROOT_EMBEDDING);
+    if (t->position == DTP_POSITION_LEARNED)
+        dtp_lower_fetch(l, DTP_ROOT_POSITION);
     dtp_draft_begin(l, &draft, DTP_OP_EMBEDDING, "");
     dtp_draft_use(&draft, l->tokens_in, DTP_READ);
     dtp_draft_use(&draft, root->params, DTP_READ);
@@ -400,6 +405,7 @@ void dtp_lower_embedding(struct dtp_lowering *l)
         dtp_draft_new(l, &draft, "token rows", DTP_OWNER_WORKSPACE, bytes, DTP_UPDATE | DTP_FREE);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
+    dtp_lower_release(l);
     l->embedded = DTP_NO_BUFFER;
     if (t->embedding_norm) {
         dtp_draft_begin(l, &draft, DTP_OP_NORM, "embedding norm");

@@ -100,7 +100,9 @@ void dtp_lower_optimizer(struct dtp_lowering *l)
                               dtp_dtype_bytes(l->plan->precision.moments) * local_elements(l), 0);
         dtp_draft_end(l, &draft);
     }
-    if (l->ipg)
+    if (l->zero3)
+        dtp_lower_zero3_step(l);
+    else if (l->ipg)
         dtp_lower_ipg_step(l);
     else if (l->has_units)
         dtp_lower_units_step(l);
@@ -113,6 +115,6 @@ void dtp_lower_optimizer(struct dtp_lowering *l)
         dtp_draft_use(&draft, roots, DTP_FREE);
         dtp_draft_end(l, &draft);
     }
-    if (!l->buffered && !l->ipg)
+    if (!l->buffered && l->plan->runtime != DTP_RUNTIME_DEEPSPEED)
         dtp_lower_broadcast(l);
 }

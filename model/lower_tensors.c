@@ -12,13 +12,21 @@
 struct part_sum {
     struct dtp_lower_module *module;
     uint64_t ranks;
+    bool flat; /* ZeRO-3 cuts each tensor by elements, FSDP2 by rows */
     int part;
 };
 
+static bool flat_tensors(const struct dtp_lowering *l)
+{
+    return l->plan->runtime == DTP_RUNTIME_DEEPSPEED;
+}
+
 static void add_tensor(const struct part_sum *sum, uint64_t rows, uint64_t width)
 {
-    uint64_t shard = dtp_divide_up(rows, sum->ranks) * width;
+    uint64_t shard = sum->flat ? dtp_divide_up(rows * width, sum->ranks) : dtp_divide_up(rows, sum->ranks) * width;
     sum->module->elements[sum->part] += rows * width;
+    if (rows * width > sum->module->largest[sum->part])
+        sum->module->largest[sum->part] = rows * width;
     sum->module->shard[sum->part] += shard;
     sum->module->all_elements += rows * width;
     sum->module->all_shard += shard;
@@ -35,7 +43,7 @@ static void add_matrix(struct dtp_lowering *l, struct dtp_lower_matrix matrix)
 {
     int part = l->matrices++;
     l->matrix[part] = matrix;
-    struct part_sum weight = {&l->block, l->plan->shard_group, part};
+    struct part_sum weight = {&l->block, l->plan->shard_group, flat_tensors(l), part};
     add_tensor(&weight, matrix.out, matrix.in);
     l->block.matrix[part] = true;
     l->block.weight_name[part] = matrix.weight_name;
@@ -77,7 +85,7 @@ static void list_block_vectors(struct dtp_lowering *l)
 {
     const struct dtp_transformer *t = l->transformer;
     int part = l->matrices;
-    struct part_sum vectors = {&l->block, l->plan->shard_group, part};
+    struct part_sum vectors = {&l->block, l->plan->shard_group, flat_tensors(l), part};
     for (int i = 0; i < l->matrices; i++)
         add_vector(&vectors, l->matrix[i].out, l->matrix[i].bias);
     add_norm(&vectors, t, true);
@@ -95,7 +103,7 @@ static void list_root(struct dtp_lowering *l)
     static const char *const weights[] = {"embedding weight", "position weight", "root vectors", "head weight"};
     static const char *const gradients[] = {"embedding gradient", "position gradient", "root vector gradients",
                                             "head gradient"};
-    struct part_sum sum = {&l->root, l->plan->shard_group, DTP_ROOT_EMBEDDING};
+    struct part_sum sum = {&l->root, l->plan->shard_group, flat_tensors(l), DTP_ROOT_EMBEDDING};
     l->root.parts = DTP_ROOT_PARTS;
     add_tensor(&sum, t->vocab, t->hidden);
     sum.part = DTP_ROOT_POSITION;

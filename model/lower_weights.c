@@ -116,6 +116,10 @@ void dtp_lower_gradient_made(struct dtp_lowering *l, int part)
     struct dtp_module_state *state = dtp_lower_state(l);
     if (l->sharded || state->gradient[part].index == DTP_NO_INDEX) /* FSDP: at the end of the unit */
         return;
+    if (l->zero3) {
+        dtp_lower_zero3_add(l, part);
+        return;
+    }
     if (l->ipg && l->plan->strategy == DTP_ZERO2) {
         dtp_lower_ipg_add(l, part);
         return;

@@ -58,10 +58,11 @@ struct dtp_lower_matrix {
 };
 
 /* Parameters of a block, or of the root: what is one tensor for buckets, shards and gradients. `shard` is what one rank
- * stores under FSDP2, ceil(rows/N) rows of each tensor. */
+ * stores: under FSDP2 ceil(rows/N) rows of each tensor, under ZeRO-3 ceil(elements/N) elements. */
 struct dtp_lower_module {
     int parts;
     uint64_t elements[DTP_MAX_PARTS], shard[DTP_MAX_PARTS];
+    uint64_t largest[DTP_MAX_PARTS]; /* tensor of a part */
     bool matrix[DTP_MAX_PARTS];
     const char *weight_name[DTP_MAX_PARTS], *gradient_name[DTP_MAX_PARTS];
     uint32_t tensors[DTP_MAX_PARTS]; /* a part is one but for the vectors */
@@ -92,6 +93,7 @@ struct dtp_module_state {
 struct dtp_lower_sharding; /* lower_sharding.c */
 struct dtp_lower_buckets;  /* lower_replicated.c */
 struct dtp_lower_ipg;      /* lower_deepspeed.c */
+struct dtp_lower_zero3;    /* lower_zero3.c */
 
 struct dtp_lowering {
     const struct dtp_transformer *transformer;
@@ -103,7 +105,8 @@ struct dtp_lowering {
     struct dtp_element_bytes bytes;
     uint64_t tokens, compute, residual, d_q, d_kv;
     uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
-    bool autocast, compiled, executor, fused, gated, rope, rotated, cut, sharded;
+    bool autocast, compiled, executor, fused, gated, rope, rotated, cut;
+    bool sharded;  /* parameters lie in units: FSDP's, ours */
     bool direct;   /* gathers write the weights themselves: FSDP1's flat parameter, ours; FSDP2 copies them out */
     bool buffered; /* Megatron, ours: matmuls write gradients into buffers of the reduce dtype, and add to them there */
     bool keeps_fp8;           /* Transformer Engine: matmul inputs are kept as their fp8 casts */
@@ -125,6 +128,7 @@ struct dtp_lowering {
     struct dtp_lower_sharding *sharding;
     struct dtp_lower_buckets *buckets;
     struct dtp_lower_ipg *ipg;
+    struct dtp_lower_zero3 *zero3;
 
     uint16_t layer, micro_step; /* where the skeleton stands */
     bool recompute, last_micro_step, reduces;
@@ -252,6 +256,17 @@ void dtp_lower_ipg_open(struct dtp_lowering *l);
 void dtp_lower_ipg_add(struct dtp_lowering *l, int part);
 void dtp_lower_ipg_close(struct dtp_lowering *l);
 void dtp_lower_ipg_step(struct dtp_lowering *l);
+
+/* lower_zero3.c: ZeRO stage 3. dtp_lower_fetch stands before what reads the weight of part `part` of the module the
+ * skeleton stands at, dtp_lower_release after it; nothing happens under other strategies. */
+enum dtp_status dtp_lower_zero3_make(struct dtp_lowering *l);
+void dtp_lower_zero3_release(struct dtp_lowering *l);
+void dtp_lower_zero3_open(struct dtp_lowering *l);
+void dtp_lower_fetch(struct dtp_lowering *l, int part);
+void dtp_lower_release(struct dtp_lowering *l);
+void dtp_lower_zero3_add(struct dtp_lowering *l, int part);
+void dtp_lower_zero3_close(struct dtp_lowering *l);
+void dtp_lower_zero3_step(struct dtp_lowering *l);
 
 /* lower_optimizer.c: the update of all of this rank's parameters; of `elements` of them, with their buffers. */
 void dtp_lower_optimizer(struct dtp_lowering *l);

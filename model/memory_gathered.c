@@ -12,6 +12,7 @@
  *   after i   U(i) freed, input of i+1 freed, input of i made [r P] beside c P of gradients, gradients freed, output
  *             g P/N stays as .grad
  *   root      last: gradients of embedding and head in c, then its reduce-scatter input r R */
+#include "closed_form_deepspeed.h"
 #include "deepspeed.h"
 #include "memory_instant.h"
 
@@ -411,34 +412,94 @@ static void fsdp_backward(struct dtp_memory_job *job)
 
 /* ---- ZeRO-3 and our executor ----------------------------------------------------------------------------------- */
 
-/* DeepSpeed gathers up to max_live_parameters elements, and of the newest fetch a flat buffer beside the parameters; its
- * IPG bucket is permanent, and reduce_scatter_coalesced makes a copy of it. */
-static struct dtp_instant deepspeed_instant(const struct dtp_memory_job *job, bool backward)
+/* What stands all the time: the partition's gradients, the bucket, tensors that persist. */
+static struct dtp_instant zero3_instant(const struct dtp_memory_job *job, const struct dtp_zero3_counts *counts,
+                                        uint64_t live_elements)
 {
-    const struct dtp_units *u = &job->units;
     struct dtp_instant instant = job->at_rest;
-    dtp_instant_add(&instant, DTP_TERM_LIVE, 1, smaller(u->total, DTP_DEEPSPEED_LIVE), job->bytes.compute);
-    dtp_instant_add(&instant, DTP_TERM_PREFETCHED, 1, smaller(u->total, DTP_DEEPSPEED_PREFETCH), job->bytes.compute);
     add_sharded_gradients(job, &instant);
-    add_whole_gradients(job, &instant, u->total);
-    dtp_instant_add(&instant, DTP_TERM_REDUCE_BUCKETS, backward ? 2 : 1, smaller(u->total, DTP_DEEPSPEED_BUCKET),
-                    job->bytes.grads);
+    dtp_instant_add(&instant, DTP_TERM_REDUCE_BUCKETS, 1, job->plan->reduce_bucket_size, job->bytes.grads);
+    if (job->units.ranks > 1)
+        dtp_instant_add(&instant, DTP_TERM_PERSISTENT, 1, counts->persistent, job->bytes.compute);
+    dtp_instant_add(&instant, DTP_TERM_LIVE, 1, live_elements, job->bytes.compute);
     return instant;
 }
 
-static void deepspeed_step(struct dtp_memory_job *job)
+/* A tied head's gradient waits for the embedding's in autograd. */
+static void zero3_layer(struct dtp_memory_job *job, enum dtp_phase phase, struct dtp_instant instant, uint64_t layer)
 {
-    struct dtp_instant end = deepspeed_instant(job, false);
+    dtp_add_layer_backward(job, &instant, layer);
+    if (!job->units.head)
+        dtp_instant_add(&instant, DTP_TERM_TIED_HEAD_GRADIENT, 1, job->units.embedding, job->bytes.grads);
+    dtp_memory_consider(job, phase, &instant);
+}
+
+/* The head forward, the loss, the head backward: in chunks, its gradient is made with the loss. */
+static void zero3_head(struct dtp_memory_job *job, const struct dtp_zero3_counts *counts)
+{
+    bool chunked = dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED;
+    struct dtp_instant end = zero3_instant(job, counts, chunked ? 0 : counts->live_head),
+                       loss = zero3_instant(job, counts, chunked ? counts->live_head : counts->live_loss),
+                       head = zero3_instant(job, counts, counts->live_head_backward);
     dtp_add_all_saved(job, &end);
-    struct dtp_instant loss = end, early = deepspeed_instant(job, true), late = early;
-    dtp_instant_add_tokens(job, &end, DTP_TERM_LOGITS, 1, job->activations.logits);
+    dtp_add_all_saved(job, &loss);
+    dtp_add_all_saved(job, &head);
+    if (!chunked)
+        dtp_instant_add_tokens(job, &end, DTP_TERM_LOGITS, 1, job->activations.logits);
     dtp_instant_add_tokens(job, &loss, DTP_TERM_LOSS, 1, job->activations.loss);
+    if (chunked)
+        add_made(job, &loss, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
+    dtp_instant_add_tokens(job, &head, DTP_TERM_LOGITS_GRADIENT, 1, job->activations.logits_gradient);
+    add_made(job, &head, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
+    dtp_instant_add_tokens(job, &head, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &end);
     dtp_memory_consider(job, DTP_PHASE_LOSS, &loss);
-    dtp_add_layer_backward(job, &early, job->transformer->layers - 1);
-    dtp_add_layer_backward(job, &late, 0);
-    dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &early);
-    dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &late);
+    dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &head);
+}
+
+/* The worst bucket leaves in the middle of some layer's backward, the last with the embedding's gradient in it. */
+static void zero3_buckets(struct dtp_memory_job *job, const struct dtp_zero3_counts *counts,
+                          struct dtp_deepspeed_buckets *buckets)
+{
+    const struct dtp_units *u = &job->units;
+    struct dtp_instant worst = zero3_instant(job, counts, counts->live_at), last = zero3_instant(job, counts, 0);
+    dtp_memory_worst_bucket(job, buckets, &worst);
+    if (buckets->count > 1) {
+        dtp_instant_add(&worst, DTP_TERM_BUCKET_BY_RANK, 1, buckets->worst, job->bytes.grads);
+        dtp_instant_add(&worst, DTP_TERM_NEXT_GRADIENT, 1, buckets->worst_next, job->bytes.grads);
+        if (!u->head)
+            dtp_instant_add(&worst, DTP_TERM_TIED_HEAD_GRADIENT, 1, u->embedding, job->bytes.grads);
+        dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &worst);
+    }
+    bool oversized = u->embedding > job->plan->reduce_bucket_size;
+    if (oversized)
+        dtp_instant_add(&last, DTP_TERM_EMBEDDING_GRADIENT, 1, u->embedding, job->bytes.grads);
+    if (!oversized || u->embedding % u->ranks)
+        dtp_instant_add(&last, DTP_TERM_BUCKET_BY_RANK, 1, buckets->last, job->bytes.grads);
+    dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &last);
+}
+
+static void zero3_step(struct dtp_memory_job *job)
+{
+    const struct dtp_units *u = &job->units;
+    struct dtp_zero3_counts counts;
+    struct dtp_deepspeed_buckets buckets;
+    struct dtp_instant activations = {0};
+    dtp_memory_worst_bucket(job, &buckets, &activations);
+    dtp_zero3_count(job->transformer, job->plan, u->ranks, buckets.worst_layers, &counts);
+    zero3_head(job, &counts);
+    zero3_layer(job, DTP_PHASE_EARLY_BACKWARD, zero3_instant(job, &counts, counts.live_early), job->transformer->layers - 1);
+    zero3_layer(job, DTP_PHASE_LATE_BACKWARD, zero3_instant(job, &counts, counts.live_late), 0);
+    zero3_buckets(job, &counts, &buckets);
+    struct dtp_instant embedding = zero3_instant(job, &counts, 0), step = embedding,
+                       forward = zero3_instant(job, &counts, counts.live_forward);
+    dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &forward); /* a large fetch stands twice while it is copied out */
+    dtp_instant_add(&embedding, DTP_TERM_EMBEDDING_GRADIENT, u->head ? 1 : 2, u->embedding, job->bytes.grads);
+    dtp_add_embedding_backward(job, &embedding);
+    dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &embedding);
+    if (job->plan->offload == DTP_OFFLOAD_NONE && job->bytes.grads < 4)
+        dtp_instant_add(&step, DTP_TERM_FP32_GRADIENTS, 1, smaller(u->total_shard, DTP_DEEPSPEED_SUB_GROUP), 4);
+    dtp_memory_consider(job, DTP_PHASE_STEP, &step);
 }
 
 /* Ours: the root stays gathered, and the gathered buffer is the weights: of the unit in use and of the one prefetched.
@@ -493,7 +554,7 @@ static void our_step(struct dtp_memory_job *job)
 
 /* ---- all ------------------------------------------------------------------------------------------------------- */
 
-/* Nothing is gathered any more. DeepSpeed: fp32 gradients of one sub-group of at most 1e9 elements. */
+/* Nothing is gathered any more. */
 static void optimizer_step(struct dtp_memory_job *job)
 {
     const struct dtp_plan *plan = job->plan;
@@ -501,13 +562,6 @@ static void optimizer_step(struct dtp_memory_job *job)
     add_sharded_gradients(job, &instant);
     if (plan->runtime == DTP_RUNTIME_TORCH)
         instant.other_streams += job->state.grads;
-    if (plan->runtime == DTP_RUNTIME_DEEPSPEED) {
-        uint64_t shard = dtp_divide_up(job->units.total, job->units.ranks);
-        dtp_instant_add(&instant, DTP_TERM_REDUCE_BUCKETS, 1, smaller(job->units.total, DTP_DEEPSPEED_BUCKET),
-                        job->bytes.grads);
-        if (plan->offload == DTP_OFFLOAD_NONE)
-            dtp_instant_add(&instant, DTP_TERM_FP32_GRADIENTS, 1, smaller(shard, DTP_DEEPSPEED_SUB_GROUP), 4);
-    }
     dtp_add_foreach(job, &instant, job->units.total_shard);
     dtp_memory_consider(job, DTP_PHASE_STEP, &instant);
 }
@@ -521,7 +575,8 @@ void dtp_memory_gathered(struct dtp_memory_job *job)
         fsdp_backward(job);
         fsdp_root(job);
     } else if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED) {
-        deepspeed_step(job);
+        zero3_step(job);
+        return;
     } else {
         our_step(job);
     }

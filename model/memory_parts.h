@@ -72,6 +72,14 @@
     X(LAYERS_IN_FLIGHT, REDUCE, "layer made, layer reduced", "layers", "P", "gradient bytes", "")                      \
     X(UNITS_IN_FLIGHT, REDUCE, "unit made, unit reduced, root", "", "(2 units + root)", "reduce bytes", "")            \
     X(ROOT_WRITTEN, REDUCE, "root, gradients", "", "root", "reduce bytes", "")                                         \
+    X(FLAT_BUCKET, REDUCE, "flattened bucket", "", "reduce_bucket_size", "gradient bytes",                             \
+      "DeepSpeed: zero/stage_1_and_2.py")                                                                              \
+    X(NEXT_GRADIENT, REDUCE, "gradient that did not fit the bucket", "", "elements", "gradient bytes",                 \
+      "DeepSpeed: runtime/zero/")                                                                                      \
+    X(BUCKET_BY_RANK, REDUCE, "bucket laid out by rank", "", "reduce_bucket_size", "gradient bytes",                   \
+      "DeepSpeed: coalesced_collectives.py")                                                                           \
+    X(PERSISTENT, WEIGHTS, "persistent parameters", "", "psi of small tensors", "compute bytes",                       \
+      "DeepSpeed: zero/parameter_offload.py")                                                                          \
     X(HEAD_GRADIENT, REDUCE, "gradient of the head", "", "V h", "compute bytes", "")                                   \
     X(HEAD_EMBEDDING_GRADIENTS, REDUCE, "gradients of head and embedding", "2", "V h", "compute bytes", "")            \
     X(TIED_HEAD_GRADIENT, REDUCE, "gradient of the tied head", "", "V h", "gradient bytes", "PyTorch: reducer.cpp")    \

@@ -2,7 +2,7 @@
  *
  * Notation: p bytes of a stored parameter, c of the compute dtype, psi parameters, P of one layer, V h of the
  * embedding, T tokens. */
-#include "deepspeed.h"
+#include "closed_form_deepspeed.h"
 #include "memory_instant.h"
 
 /* Layers whose weights have a copy that autocast made: cast once in forward, saved for backward, freed layer by layer.
@@ -96,7 +96,7 @@ static void add_reduction_buffers(const struct dtp_memory_job *job, struct dtp_i
 {
     const struct dtp_units *u = &job->units;
     const struct dtp_plan *plan = job->plan;
-    uint64_t bucket = u->total < DTP_DEEPSPEED_BUCKET ? u->total : DTP_DEEPSPEED_BUCKET;
+    uint64_t bucket = plan->reduce_bucket_size;
     bool deepspeed = plan->runtime == DTP_RUNTIME_DEEPSPEED;
     if (plan->runtime == DTP_RUNTIME_TORCH || (deepspeed && plan->strategy == DTP_DDP))
         dtp_instant_add(instant, DTP_TERM_LARGEST_GRADIENT, 1, u->down, job->bytes.grads);
@@ -180,19 +180,22 @@ static void layer_backward(struct dtp_memory_job *job, enum dtp_phase phase, uin
     dtp_memory_consider(job, phase, &instant);
 }
 
-/* DeepSpeed's first full bucket, flattened into a copy to be all-reduced: most activations still stand then. A bucket that
- * the whole model does not fill is flattened at the end. */
-static void full_bucket(struct dtp_memory_job *job)
+/* DeepSpeed's worst bucket, flattened into a copy to be all-reduced. */
+static void flat_bucket(struct dtp_memory_job *job)
 {
-    const struct dtp_units *u = &job->units;
-    if (job->plan->runtime != DTP_RUNTIME_DEEPSPEED || job->plan->strategy == DTP_DDP)
+    const struct dtp_plan *plan = job->plan;
+    if (plan->runtime != DTP_RUNTIME_DEEPSPEED)
         return;
-    uint64_t bucket = u->total < DTP_DEEPSPEED_BUCKET ? u->total : DTP_DEEPSPEED_BUCKET;
-    uint64_t beyond = bucket > u->embedding ? bucket - u->embedding : 0, gone = dtp_divide_up(beyond, u->layer);
-    struct dtp_instant instant = with_gradients(job, bucket);
-    dtp_add_saved(job, &instant, gone < job->transformer->layers ? job->transformer->layers - gone : 0);
-    dtp_instant_add(&instant, DTP_TERM_REDUCE_BUCKETS, job->plan->deepspeed_overlap ? 3 : 2, bucket, job->bytes.grads);
-    dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
+    struct dtp_deepspeed_buckets buckets;
+    struct dtp_instant activations = {0}, instant;
+    dtp_memory_worst_bucket(job, &buckets, &activations);
+    instant = with_gradients(job, buckets.worst_made);
+    dtp_memory_worst_bucket(job, &buckets, &instant);
+    dtp_instant_add(&instant, DTP_TERM_REDUCE_BUCKETS, plan->deepspeed_overlap ? 2 : 1, plan->reduce_bucket_size,
+                    job->bytes.grads);
+    dtp_instant_add(&instant, DTP_TERM_FLAT_BUCKET, 1, buckets.worst, job->bytes.grads);
+    if (plan->strategy == DTP_ZERO2) /* stage 1 keeps them all */
+        dtp_instant_add(&instant, DTP_TERM_NEXT_GRADIENT, 1, buckets.worst_next, job->bytes.grads);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
 }
 
@@ -239,7 +242,7 @@ void dtp_memory_replicated(struct dtp_memory_job *job)
     if (job->units.count > 1 && job->plan->runtime == DTP_RUNTIME_DTPLAN) /* the second unit, while the first is reduced */
         layer_backward(job, DTP_PHASE_EARLY_BACKWARD, last - job->units.last_unit_layers);
     layer_backward(job, DTP_PHASE_LATE_BACKWARD, 0);
-    full_bucket(job);
+    flat_bucket(job);
     embedding_backward(job);
     optimizer_step(job);
 }

@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include "deepspeed.h"
 #include "nearest.h"
 #include "number.h"
 
@@ -27,6 +28,11 @@ struct dtp_plan dtp_plan_default(void)
                             .reshard_after_forward = true,
                             .ddp_bucket_bytes = 25u << 20,
                             .limit_all_gathers = true,
+                            .reduce_bucket_size = DTP_DEEPSPEED_BUCKET,
+                            .stage3_max_live_parameters = DTP_DEEPSPEED_LIVE,
+                            .stage3_max_reuse_distance = DTP_DEEPSPEED_REUSE,
+                            .stage3_prefetch_bucket_size = DTP_DEEPSPEED_PREFETCH,
+                            .stage3_param_persistence_threshold = DTP_DEEPSPEED_PERSISTENCE,
                             .prefetch = true};
     dtp_precision_recipe("bf16-mixed", &plan.precision);
     return plan;

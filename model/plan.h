@@ -86,6 +86,9 @@ struct dtp_plan {
     bool ddp_bucket_view;               /* gradient_as_bucket_view; PyTorch's default is false */
     uint64_t ddp_bucket_bytes;          /* bucket_cap_mb, 25 MiB */
     bool deepspeed_overlap;             /* overlap_comm; by default only zero3 has it */
+    /* DeepSpeed's own keys and defaults, in elements; the last four are zero3's (zero3_fetch.h has the rule) */
+    uint64_t reduce_bucket_size, stage3_max_live_parameters, stage3_max_reuse_distance, stage3_prefetch_bucket_size,
+        stage3_param_persistence_threshold;
     bool prefetch;                      /* gather the next unit during the current one's compute */
     bool expandable_segments;           /* of PyTorch's caching allocator: a pool is one range that grows by pages */
     bool fused_qkv, fused_gate_up;      /* one matmul (and one saved buffer) for q,k,v / gate,up */
@@ -142,6 +145,7 @@ bool dtp_checkpointing_parse(const char *text, struct dtp_plan *plan);
  *   accumulate_sync         DeepSpeed: true under zero2 and zero3 (reduces every micro-step), false under zero1;
  *                           Megatron: false (reduces once a step)
  *   deepspeed_overlap       true under zero3 (overlap_comm's default there), false outside DeepSpeed
+ *   reduce_bucket_size, stage3_*  their defaults where DeepSpeed, or its zero3, does not run
  *   fused_qkv, fused_gate_up  true under Megatron
  * zero3 under torch is full_shard: the word is kept, the rules are FSDP's. */
 enum dtp_status dtp_plan_resolve(struct dtp_plan *plan, const struct dtp_transformer *transformer,

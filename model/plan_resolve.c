@@ -4,6 +4,9 @@
  * runtime's own, the comment says where it comes from. */
 #include "plan.h"
 
+#include "deepspeed.h"
+#include "zero3_fetch.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,6 +16,7 @@
 #define MAX_SEQUENCE 100000000u
 #define MAX_GPUS 1000000u
 #define MAX_BUCKET_BYTES ((uint64_t)1 << 40)
+#define MAX_ELEMENTS UINT64_C(1000000000000000)
 #define MAX_PRODUCT 0x1p62 /* of anything counted in uint64_t, with room for a sum of a few */
 #define FP8_MULTIPLE 16u   /* _scaled_mm needs every matmul dimension to be a multiple of this */
 
@@ -144,6 +148,21 @@ static void check_deepspeed(struct resolver *r)
                instead[p->strategy]);
     if (p->compile)
         refuse(r, "compile", "is not modelled under runtime deepspeed; leave it out");
+    if (p->strategy == DTP_ZERO3 && r->transformer->layers > DTP_ZERO3_MAX_LAYERS)
+        refuse(r, "layers", "is %" PRIu64 "; DeepSpeed's zero3 is modelled up to %u", r->transformer->layers,
+               DTP_ZERO3_MAX_LAYERS);
+    const struct {
+        const char *key;
+        uint64_t value, least;
+    } keys[] = {{"reduce_bucket_size", p->reduce_bucket_size, 1},
+                {"stage3_max_live_parameters", p->stage3_max_live_parameters, 0},
+                {"stage3_max_reuse_distance", p->stage3_max_reuse_distance, 0},
+                {"stage3_prefetch_bucket_size", p->stage3_prefetch_bucket_size, 0},
+                {"stage3_param_persistence_threshold", p->stage3_param_persistence_threshold, 0}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].value < keys[i].least || keys[i].value > MAX_ELEMENTS)
+            refuse(r, keys[i].key, "is %" PRIu64 " elements; use %" PRIu64 " to %" PRIu64, keys[i].value, keys[i].least,
+                   MAX_ELEMENTS);
 }
 
 static void check_megatron(struct resolver *r)
@@ -268,10 +287,16 @@ static void derive_precision(struct dtp_plan *p)
 
 static void derive_rest(struct dtp_plan *p)
 {
-    if (p->runtime != DTP_RUNTIME_DEEPSPEED)
-        p->deepspeed_overlap = false;
-    else if (p->strategy == DTP_ZERO3)
-        p->deepspeed_overlap = true;
+    bool deepspeed = p->runtime == DTP_RUNTIME_DEEPSPEED;
+    p->deepspeed_overlap = deepspeed && (p->deepspeed_overlap || p->strategy == DTP_ZERO3);
+    if (!deepspeed)
+        p->reduce_bucket_size = DTP_DEEPSPEED_BUCKET;
+    if (!deepspeed || p->strategy != DTP_ZERO3) {
+        p->stage3_max_live_parameters = DTP_DEEPSPEED_LIVE;
+        p->stage3_max_reuse_distance = DTP_DEEPSPEED_REUSE;
+        p->stage3_prefetch_bucket_size = DTP_DEEPSPEED_PREFETCH;
+        p->stage3_param_persistence_threshold = DTP_DEEPSPEED_PERSISTENCE;
+    }
     if (p->runtime == DTP_RUNTIME_MEGATRON) /* linear_qkv and linear_fc1 are one matmul each in Megatron-Core */
         p->fused_qkv = p->fused_gate_up = true;
 }

@@ -108,6 +108,17 @@ struct dtp_draft {
     X(ddp_bucket_mib, "plan", "MIB", PARSED(plan.ddp_bucket_bytes, parse_mib), "bucket_cap_mb of ddp; default 25")     \
     X(ddp_bucket_view, "plan", NULL, SWITCH(plan.ddp_bucket_view), "gradient_as_bucket_view of ddp; default false")    \
     X(deepspeed_overlap, "plan", NULL, SWITCH(plan.deepspeed_overlap), "overlap_comm; default true with zero3 only")   \
+    X(reduce_bucket_size, "plan", "N", WHOLE64(plan.reduce_bucket_size, 1, 1000000000000),                             \
+      "DeepSpeed's: gradients reduced in one operation, in elements; default 5e8")                                     \
+    X(stage3_max_live_parameters, "plan", "N", WHOLE64(plan.stage3_max_live_parameters, 0, 1000000000000000),          \
+      "DeepSpeed zero3's: elements gathered at a time; default 1e9")                                                   \
+    X(stage3_max_reuse_distance, "plan", "N", WHOLE64(plan.stage3_max_reuse_distance, 0, 1000000000000000),            \
+      "DeepSpeed zero3's: what is used again within so many elements stays gathered; default 1e9")                     \
+    X(stage3_prefetch_bucket_size, "plan", "N", WHOLE64(plan.stage3_prefetch_bucket_size, 0, 1000000000000),           \
+      "DeepSpeed zero3's: elements prefetched in one operation; default 5e7")                                          \
+    X(stage3_param_persistence_threshold, "plan", "N",                                                                 \
+      WHOLE64(plan.stage3_param_persistence_threshold, 0, 1000000000000),                                              \
+      "DeepSpeed zero3's: tensors of at most so many elements are never given back; default 1e5")                      \
     X(prefetch, "plan", NULL, SWITCH(plan.prefetch), "gather the next unit during the current one; default true")      \
     X(fused_qkv, "plan", NULL, SWITCH(plan.fused_qkv), "one matmul for q, k and v; default false")                     \
     X(fused_gate_up, "plan", NULL, SWITCH(plan.fused_gate_up), "one matmul for gate and up; default false")            \

@@ -505,6 +505,21 @@ static void check_switches(struct resolution *r)
             refuse(r, switches[i].key, "is always %s with strategy %s under runtime %s; leave it out",
                    switches[i].is ? "true" : "false", dtp_strategy_text(plan->strategy),
                    dtp_runtime_text(plan->runtime));
+    const struct {
+        enum dtp_key key;
+        uint64_t asked, is;
+    } sizes[] = {
+        {DTP_KEY_reduce_bucket_size, asked->reduce_bucket_size, plan->reduce_bucket_size},
+        {DTP_KEY_stage3_max_live_parameters, asked->stage3_max_live_parameters, plan->stage3_max_live_parameters},
+        {DTP_KEY_stage3_max_reuse_distance, asked->stage3_max_reuse_distance, plan->stage3_max_reuse_distance},
+        {DTP_KEY_stage3_prefetch_bucket_size, asked->stage3_prefetch_bucket_size, plan->stage3_prefetch_bucket_size},
+        {DTP_KEY_stage3_param_persistence_threshold, asked->stage3_param_persistence_threshold,
+         plan->stage3_param_persistence_threshold}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (given(r, sizes[i].key) && sizes[i].asked != sizes[i].is)
+            refuse(r, sizes[i].key, "is DeepSpeed's%s; leave it out with strategy %s under runtime %s",
+                   sizes[i].key == DTP_KEY_reduce_bucket_size ? "" : ", of zero3", dtp_strategy_text(plan->strategy),
+                   dtp_runtime_text(plan->runtime));
 }
 
 static void resolve_plan(struct resolution *r)

@@ -19,6 +19,7 @@ static uint64_t pinned(uint64_t bytes)
 /* Sums over the tensors of one group: elements, elements of a rank's shard, tensors, and the host bytes of the shards
  * when each is a pinned tensor of its own with `element_bytes` an element (0: not wanted). */
 struct tensor_sum {
+    bool flat; /* ZeRO-3: each cut by elements, not by rows */
     uint64_t ranks, element_bytes, elements, shard, matrix_shard, tensors, pinned_bytes;
 };
 
@@ -28,7 +29,7 @@ static void add_tensors(struct tensor_sum *sum, uint64_t count, uint64_t rows, u
 {
     if (!count)
         return;
-    uint64_t shard = dtp_divide_up(rows, sum->ranks) * width;
+    uint64_t shard = sum->flat ? dtp_divide_up(rows * width, sum->ranks) : dtp_divide_up(rows, sum->ranks) * width;
     sum->elements += count * rows * width;
     sum->shard += count * shard;
     sum->matrix_shard += width > 1 ? count * shard : 0;
@@ -106,11 +107,12 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     *out =
         (struct dtp_units){.ranks = shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden, .layers = t->layers};
     out->replicas = cluster->gpus / out->ranks;
-    struct tensor_sum layer = {.ranks = out->ranks}, root = {.ranks = out->ranks};
+    bool zero3 = plan->runtime == DTP_RUNTIME_DEEPSPEED && dtp_plan_shards_params(plan);
+    struct tensor_sum layer = {.flat = zero3, .ranks = out->ranks}, root = layer;
     sum_layer(t, plan, &layer);
     sum_root(t, &root);
     count_unit_layers(t, plan, out);
-    if (plan->runtime != DTP_RUNTIME_TORCH || plan->fsdp1) { /* flat parameters pad their end only */
+    if ((plan->runtime != DTP_RUNTIME_TORCH && !zero3) || plan->fsdp1) { /* flat parameters pad their end only */
         layer.shard = dtp_divide_up(layer.elements, out->ranks);
         layer.matrix_shard = 0; /* and are gathered in one dtype */
         root.shard = dtp_divide_up(root.elements, out->ranks);
@@ -277,8 +279,8 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
                            const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
                            struct dtp_memory_parts *record, struct dtp_state_bytes *out)
 {
-    /* FSDP2 pads each parameter; the flat buffers of ZeRO, Megatron and our arenas pad only their end. */
-    bool padded = plan->runtime == DTP_RUNTIME_TORCH && dtp_plan_shards_params(plan);
+    /* FSDP2 and ZeRO-3 pad each parameter; the flat buffers of ZeRO-1, -2, Megatron and our arenas only their end. */
+    bool ours = plan->runtime == DTP_RUNTIME_DTPLAN, padded = dtp_plan_shards_params(plan) && !ours;
     uint64_t shard = padded ? units->total_shard : dtp_divide_up(units->total, units->ranks);
     *out = (struct dtp_state_bytes){.params_elements = dtp_plan_shards_params(plan) ? shard : units->total,
                                     .grads_elements = dtp_plan_shards_grads(plan) ? shard : units->total,

@@ -101,6 +101,14 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
     /* Groups smaller than the cluster go by other names than hybrid_shard as well; under ddp they are refused. */
     if (plan.strategy == DTP_HYBRID_SHARD || (plan.strategy != DTP_DDP && random_below(4) == 0))
         plan.shard_group = 1u << random_below(4);
+    if (plan.runtime == DTP_RUNTIME_DEEPSPEED && random_bool()) {
+        static const uint64_t elements[] = {0, 1000000, 50000000, 300000000, 1000000000, 5000000000};
+        plan.reduce_bucket_size = 1 + elements[random_below(6)];
+        plan.stage3_max_live_parameters = elements[random_below(6)];
+        plan.stage3_max_reuse_distance = elements[random_below(6)];
+        plan.stage3_prefetch_bucket_size = elements[random_below(6)];
+        plan.stage3_param_persistence_threshold = elements[random_below(4)];
+    }
     (void)cluster;
     return plan;
 }

@@ -86,8 +86,7 @@ static void test_torch_zero1(void **state)
 }
 
 /* DeepSpeed all-reduces under ZeRO-2 too, and in every micro-step: 4 bytes instead of the paper's 2, times K; then one
- * all-gather of 2 bytes. ZeRO-1 reduces once. ZeRO-3 gathers twice, less the 5e8 parameters kept over the turn, and
- * scatters: 3 * 2 bytes. */
+ * all-gather of 2 bytes. ZeRO-1 reduces once. 14 buckets of at most 5e8 elements take 6.74e9. */
 static void test_deepspeed(void **state)
 {
     (void)state;
@@ -100,10 +99,38 @@ static void test_deepspeed(void **state)
     assert_int_equal(c.count[DTP_ALL_REDUCE], 3 * 14);
     plan.strategy = DTP_ZERO1;
     assert_int_equal(count(&plan, 8, 8).bytes[DTP_ALL_REDUCE], 4 * (PARAMETERS / 8 * 7));
-    plan.strategy = DTP_ZERO3;
+    plan.reduce_bucket_size = 1; /* every gradient alone: 7 matrices and the vectors of a layer, embedding, head and norm */
+    assert_int_equal(count(&plan, 8, 8).count[DTP_ALL_REDUCE], 8 * LAYERS + 3);
+}
+
+/* ZeRO-3 scatters gradients in every micro-step, gathers its 2 + 7 * 32 matrices for forward and backward, and norms, which
+ * persist, once a step, block by block. With nothing kept or prefetched each matrix is an operation of its own; with room
+ * for all they are gathered once. The default, 1e9 elements, keeps about that much over the turn: the prefetch that has come to
+ * the end of forward has passed over their next use. */
+static void test_deepspeed_zero3(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = plan_of(DTP_RUNTIME_DEEPSPEED, DTP_ZERO3, "bf16-mixed");
+    uint64_t norms = 32 * 8192 + 4096, matrices = PARAMETERS - norms, others = 7;
+    plan.accumulate = 3;
+    plan.stage3_max_live_parameters = plan.stage3_max_reuse_distance = 0;
+    struct dtp_communication c = count(&plan, 8, 8);
+    assert_int_equal(c.bytes[DTP_ALL_GATHER], 2 * (3 * 2 * matrices + norms) / 8 * others);
+    assert_int_equal(c.count[DTP_ALL_GATHER], 3 * 2 * (7 * LAYERS + 2) + LAYERS + 1);
+    assert_int_equal(c.bytes[DTP_REDUCE_SCATTER], 3 * 2 * (PARAMETERS / 8 * others));
+    assert_int_equal(c.count[DTP_REDUCE_SCATTER], 3 * 14);
+    plan.stage3_max_live_parameters = plan.stage3_prefetch_bucket_size = 10000000000;
     c = count(&plan, 8, 8);
-    assert_int_equal(c.bytes[DTP_ALL_GATHER], 3 * 2 * ((2 * PARAMETERS - 500000000) / 8 * 7));
-    assert_int_equal(c.bytes[DTP_REDUCE_SCATTER], 3 * 2 * (PARAMETERS / 8 * 7));
+    assert_int_equal(c.bytes[DTP_ALL_GATHER], 2 * (3 * matrices + norms) / 8 * others);
+    plan.stage3_max_live_parameters = plan.stage3_max_reuse_distance = 1000000000;
+    plan.stage3_prefetch_bucket_size = 50000000;
+    c = count(&plan, 8, 8);
+    double kept = 2 * (double)matrices - ((double)c.bytes[DTP_ALL_GATHER] * 8 / 7 / 2 - (double)norms) / 3;
+    assert_true(kept > 0.95e9 && kept < 1.05e9);
+    plan.stage3_param_persistence_threshold = 200000000; /* everything */
+    c = count(&plan, 8, 8);
+    assert_int_equal(c.bytes[DTP_ALL_GATHER], 2 * (PARAMETERS / 8 * others));
+    assert_int_equal(count(&plan, 1, 1).total_bytes, 0);
 }
 
 /* Megatron: fp32 gradients, all-reduced (8 bytes) or scattered (4) with bf16 weights gathered (2). */
@@ -211,6 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_shard_bf16), cmocka_unit_test(test_fp32_reduce),
                                        cmocka_unit_test(test_kept_root),       cmocka_unit_test(test_ddp),
                                        cmocka_unit_test(test_torch_zero1),     cmocka_unit_test(test_deepspeed),
+                                       cmocka_unit_test(test_deepspeed_zero3),
                                        cmocka_unit_test(test_megatron),        cmocka_unit_test(test_accumulation),
                                        cmocka_unit_test(test_two_nodes),       cmocka_unit_test(test_fp8_all_gather),
                                        cmocka_unit_test(test_offload),         cmocka_unit_test(test_executor)};

@@ -134,6 +134,35 @@ static void test_fsdp_order(void **state)
     dtp_program_destroy(program);
 }
 
+/* ZeRO-3 in the order of its host: the embedding and head are gathered apart, each of 7 matrices of 32 layers in some fetch;
+ * compute waits for the copy-out or the gather itself; every micro-step reduces 14 buckets and the host waits for the last. */
+static void test_zero3(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_plan plan = dtp_plan_default();
+    plan.runtime = DTP_RUNTIME_DEEPSPEED, plan.strategy = DTP_ZERO3, plan.accumulate = 2;
+    plan.stage3_max_live_parameters = plan.stage3_max_reuse_distance = 0; /* each matrix by itself, both ways */
+    struct dtp_program *program = lower(&t, &cluster, &plan);
+    assert_int_equal(count_kind(program, DTP_OP_ALL_GATHER), 2 * 2 * (7 * 32 + 2) + 33);
+    assert_int_equal(count_kind(program, DTP_OP_REDUCE_SCATTER), 2 * 14);
+    const struct dtp_op *ops = dtp_program_ops(program);
+    const struct dtp_op *gather = find(program, DTP_OP_ALL_GATHER, 3, 0), *use = find(program, DTP_OP_MATMUL, 3, 0);
+    assert_string_equal(gather->name, "q weight");
+    assert_true(gather < use && gather->demand.sent_bytes == 2 * 4096.0 * 4096 / 8 * 7);
+    const struct dtp_op *mark = use;
+    while (mark->kind != DTP_OP_MARK)
+        mark--;
+    assert_ptr_equal(ops + dtp_program_dependencies(program, mark)->index, gather);
+    dtp_program_destroy(program);
+    plan.stage3_max_live_parameters = plan.stage3_max_reuse_distance = 1000000000;
+    program = lower(&t, &cluster, &plan);
+    size_t fetches = count_kind(program, DTP_OP_ALL_GATHER) - 33;
+    assert_true(fetches > 2 * (7 * 32 + 2) / 2 && fetches < 2 * 2 * (7 * 32 + 2));
+    dtp_program_destroy(program);
+}
+
 /* Bytes alive after the step equal those before it: what is allocated is freed once, and never used outside its life.
  */
 static void check_lives(const struct dtp_program *program)
@@ -208,6 +237,7 @@ int main(void)
                                        cmocka_unit_test(test_checkpointing_replays_three_matmuls),
                                        cmocka_unit_test(test_megatron_adds_gradients_in_matmuls),
                                        cmocka_unit_test(test_fsdp_order),
+                                       cmocka_unit_test(test_zero3),
                                        cmocka_unit_test(test_every_buffer_comes_and_goes),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);

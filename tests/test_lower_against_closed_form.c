@@ -8,7 +8,8 @@
  *   - units of several layers, and the whole model as one: instants between their first and last layer
  *   - backward without prefetch, when a unit's flat buffer stands beside the weights copied out of it
  *   - shards of one rank, where a reduction's result is as large as its input
- *   - flat buffers of the last unit, which may have fewer layers than the others */
+ *   - flat buffers of the last unit, which may have fewer layers than the others
+ *   - DeepSpeed: a bucket that leaves in the middle of a layer, ZeRO-3's live parameters between the layers that are weighed */
 #include "lower.h"
 #include "placement.h"
 #include "verify.h"
@@ -133,6 +134,10 @@ static void test_random_plans(void **state)
         struct difference difference = compare_peaks(&job, program);
         within += fabs(difference.percent) <= 0.5;
         close += fabs(difference.percent) <= 0.1;
+        if (fabs(difference.percent) > 0.5 && getenv("DTPLAN_TEST_VERBOSE")) {
+            print_error("%+.2f %% at %s: ", difference.percent, dtp_op_kind_text(difference.kind));
+            describe(&job);
+        }
         worst = fabs(difference.percent) > worst ? fabs(difference.percent) : worst;
         dtp_program_destroy(program);
     }

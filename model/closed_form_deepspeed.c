@@ -1,0 +1,225 @@
+#include "closed_form_deepspeed.h"
+
+#include "bytes.h"
+#include "zero3_fetch.h"
+
+/* Tensors that are one part: elements, of the largest, of one rank's shares. */
+struct part {
+    uint64_t elements, largest, shard;
+};
+
+static void add(struct part *part, uint64_t ranks, uint64_t count, uint64_t elements)
+{
+    part->elements += count * elements;
+    part->shard += count * dtp_divide_up(elements, ranks);
+    if (count && elements > part->largest)
+        part->largest = elements;
+}
+
+struct parts {
+    int matrices, inputs;
+    struct part block[DTP_ZERO3_PARTS], root[DTP_ZERO3_ROOT_PARTS];
+};
+
+static void list_block(const struct dtp_transformer *t, const struct dtp_plan *plan, uint64_t ranks, struct parts *out)
+{
+    uint64_t h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim;
+    bool gated = t->activation == DTP_SWIGLU, apart = gated && !plan->fused_gate_up;
+    uint64_t up = gated && !apart ? 2 * t->ffn : t->ffn;
+    const uint64_t qkv[] = {plan->fused_qkv ? q + 2 * kv : q, kv, kv};
+    out->inputs = plan->fused_qkv ? 1 : 3;
+    for (int i = 0; i < out->inputs; i++)
+        add(&out->block[out->matrices++], ranks, 1, qkv[i] * h);
+    add(&out->block[out->matrices++], ranks, 1, h * q);
+    for (int i = 0; i < (apart ? 2 : 1); i++)
+        add(&out->block[out->matrices++], ranks, 1, up * h);
+    add(&out->block[out->matrices++], ranks, 1, h * t->ffn);
+    struct part *vectors = &out->block[out->matrices];
+    add(vectors, ranks, t->norm_bias ? 4 : 2, h);
+    add(vectors, ranks, t->qk_norm ? 2 : 0, t->head_dim);
+    for (int i = 0; i < out->inputs; i++)
+        add(vectors, ranks, t->qkv_bias, qkv[i]);
+    add(vectors, ranks, t->attention_output_bias, h);
+    add(vectors, ranks, t->mlp_bias ? (apart ? 2 : 1) : 0, up);
+    add(vectors, ranks, t->mlp_bias, h);
+}
+
+static struct parts list_parts(const struct dtp_transformer *t, const struct dtp_plan *plan, uint64_t ranks)
+{
+    struct parts out = {0};
+    uint64_t norm = t->norm_bias ? 2 : 1;
+    list_block(t, plan, ranks, &out);
+    add(&out.root[DTP_ZERO3_EMBEDDING], ranks, 1, t->vocab * t->hidden);
+    add(&out.root[DTP_ZERO3_HEAD], ranks, !t->tied_head, t->vocab * t->hidden);
+    add(&out.root[DTP_ZERO3_POSITION], ranks, t->position == DTP_POSITION_LEARNED, t->positions * t->hidden);
+    add(&out.root[DTP_ZERO3_VECTORS], ranks, (t->embedding_norm ? norm : 0) + (t->final_norm ? norm : 0), t->hidden);
+    add(&out.root[DTP_ZERO3_VECTORS], ranks, t->head_bias, t->vocab);
+    return out;
+}
+
+/* ---- buckets ----------------------------------------------------------------------------------------------------- */
+
+struct filling {
+    struct dtp_deepspeed_buckets *out;
+    uint64_t bucket, filled, made, layers, gradient_bytes, layer_bytes, worst_bytes;
+};
+
+static void close_bucket(struct filling *f, uint64_t next, bool in_mlp)
+{
+    next += f->filled > f->bucket ? f->filled : 0;
+    uint64_t bytes = (f->filled + next) * f->gradient_bytes + (f->layers + in_mlp) * f->layer_bytes;
+    f->out->count++;
+    f->out->last = f->filled;
+    if (bytes > f->worst_bytes) {
+        f->worst_bytes = bytes;
+        f->out->worst = f->filled;
+        f->out->worst_next = next;
+        f->out->worst_made = f->made;
+        f->out->worst_layers = f->layers;
+        f->out->worst_in_mlp = in_mlp;
+    }
+    f->filled = 0;
+}
+
+static void fill(struct filling *f, const struct part *part, bool in_mlp)
+{
+    f->made += part->elements;
+    if (f->filled && f->filled + part->elements > f->bucket)
+        close_bucket(f, part->elements, in_mlp);
+    f->filled += part->elements;
+}
+
+void dtp_deepspeed_count_buckets(const struct dtp_transformer *t, const struct dtp_plan *plan, uint64_t gradient_bytes,
+                                 uint64_t layer_bytes, struct dtp_deepspeed_buckets *out)
+{
+    struct parts parts = list_parts(t, plan, 1);
+    struct filling f = {.out = out, .bucket = plan->reduce_bucket_size, .layers = t->layers,
+                        .gradient_bytes = gradient_bytes, .layer_bytes = layer_bytes};
+    *out = (struct dtp_deepspeed_buckets){0};
+    fill(&f, &parts.root[DTP_ZERO3_HEAD], false);
+    fill(&f, &parts.root[DTP_ZERO3_VECTORS], false);
+    while (f.layers--) {
+        int down = parts.matrices - 1;
+        fill(&f, &parts.block[down], true);
+        for (int i = parts.inputs + 1; i < down; i++)
+            fill(&f, &parts.block[i], i + 1 < down);
+        fill(&f, &parts.block[parts.inputs], false);
+        for (int i = 0; i < parts.inputs; i++)
+            fill(&f, &parts.block[i], false);
+        fill(&f, &parts.block[parts.matrices], false);
+    }
+    f.layers = 0;
+    fill(&f, &parts.root[DTP_ZERO3_POSITION], false);
+    fill(&f, &parts.root[DTP_ZERO3_EMBEDDING], false);
+    close_bucket(&f, 0, false);
+}
+
+/* ---- fetches ----------------------------------------------------------------------------------------------------- */
+
+/* A walk, and the flat buffers that stand: those fetched ahead are what is live; of the fetch at hand, which was copied
+ * out, it is there a second time until its last tensor has been asked for. Fetches are used in their order. */
+#define FLAT_BUFFERS 256
+struct count {
+    struct dtp_zero3_walk walk;
+    const struct parts *parts;
+    struct dtp_zero3_counts *out;
+    struct flat {
+        uint64_t elements;
+        uint32_t tensors, unused;
+    } flat[FLAT_BUFFERS]; /* a ring */
+    uint32_t oldest, newest;
+    uint64_t at;
+};
+
+static uint64_t shard_of(const struct count *c, const struct dtp_zero3_tensor *tensor)
+{
+    bool block = tensor->layer < c->walk.shape.layers;
+    return (block ? c->parts->block : c->parts->root)[tensor->part].shard;
+}
+
+static void take_all(struct count *c)
+{
+    struct dtp_zero3_tensor tensor;
+    while (dtp_zero3_take(&c->walk, &tensor)) {
+        if (tensor.starts) {
+            c->out->gathers++;
+            c->flat[++c->newest % FLAT_BUFFERS] = (struct flat){0};
+        }
+        struct flat *flat = &c->flat[c->newest % FLAT_BUFFERS];
+        flat->elements += tensor.elements;
+        flat->tensors++;
+        flat->unused++;
+        c->out->gathered_shard += shard_of(c, &tensor);
+    }
+}
+
+/* A tensor that is waited for leaves the oldest fetch that has any left. */
+static void use_flat(struct count *c)
+{
+    if (!dtp_zero3_awaits(&c->walk))
+        return;
+    while (!c->flat[c->oldest % FLAT_BUFFERS].unused && c->oldest < c->newest)
+        c->oldest++;
+    struct flat *flat = &c->flat[c->oldest % FLAT_BUFFERS];
+    flat->unused -= flat->unused ? 1 : 0;
+}
+
+static uint64_t standing(const struct count *c)
+{
+    const struct flat *flat = &c->flat[c->oldest % FLAT_BUFFERS];
+    bool twice = flat->unused && flat->unused < flat->tensors;
+    return c->walk.live_elements + (twice ? flat->elements : 0);
+}
+
+static void walk_all(struct count *c)
+{
+    struct dtp_zero3_tensor used;
+    const struct dtp_zero3_use *use = &c->walk.use;
+    while (dtp_zero3_begin(&c->walk, &used)) {
+        take_all(c);
+        use_flat(c);
+        if (use->stage <= DTP_ZERO3_FORWARD && standing(c) > c->out->live_forward)
+            c->out->live_forward = standing(c);
+        if (use->stage == DTP_ZERO3_LAST)
+            c->out->live_head = standing(c);
+        if (use->stage == DTP_ZERO3_LAST_BACK && use->index == 0)
+            c->out->live_head_backward = standing(c);
+        dtp_zero3_end(&c->walk);
+        if (use->stage == DTP_ZERO3_LAST)
+            c->out->live_loss = standing(c);
+        if (use->stage == DTP_ZERO3_BACKWARD && use->index == 0 && use->layer + 1 == c->walk.shape.layers)
+            c->out->live_early = standing(c);
+        if (use->stage == DTP_ZERO3_BACKWARD && use->index == 0 && use->layer == 0)
+            c->out->live_late = standing(c);
+        if (use->stage == DTP_ZERO3_BACKWARD && use->index == 0 && use->layer == c->at)
+            c->out->live_at = standing(c);
+    }
+}
+
+void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp_plan *plan, uint64_t ranks,
+                     uint64_t at, struct dtp_zero3_counts *out)
+{
+    struct parts parts = list_parts(transformer, plan, ranks);
+    struct dtp_zero3_shape shape = {.layers = transformer->layers, .matrices = parts.matrices, .inputs = parts.inputs,
+                                    .tied = transformer->tied_head};
+    *out = (struct dtp_zero3_counts){0};
+    uint64_t once[2] = {0, 0};
+    for (int i = 0; i < DTP_ZERO3_PARTS + DTP_ZERO3_ROOT_PARTS; i++) {
+        bool root = i >= DTP_ZERO3_PARTS;
+        const struct part *part = root ? &parts.root[i - DTP_ZERO3_PARTS] : &parts.block[i];
+        uint64_t *gathered = root ? &shape.root[i - DTP_ZERO3_PARTS] : &shape.block[i], times = root ? 1 : transformer->layers;
+        *gathered = dtp_zero3_gathered(plan, part->elements, part->largest);
+        if (*gathered)
+            continue;
+        out->persistent += times * part->elements;
+        out->persistent_shard += times * part->shard;
+        once[root] += part->shard;
+    }
+    out->persistent_modules = (once[0] ? transformer->layers : 0) + (once[1] ? 1 : 0);
+    if (ranks < 2)
+        return;
+    struct count c;
+    c.parts = &parts, c.out = out, c.at = at, c.oldest = c.newest = 0, c.flat[0] = (struct flat){0};
+    dtp_zero3_start(&c.walk, &shape, plan);
+    walk_all(&c);
+}

@@ -1,0 +1,35 @@
+/* What the closed form counts of DeepSpeed tensor by tensor: how gradients fill its buckets, and what the fetches of ZeRO-3
+ * (zero3_fetch.h) gather and keep. Allocates nothing; linear in layers. */
+#ifndef DTP_CLOSED_FORM_DEEPSPEED_H
+#define DTP_CLOSED_FORM_DEEPSPEED_H
+
+#include "plan.h"
+#include "transformer.h"
+
+/* Buckets of one backward: a bucket is reduced before a gradient that would overflow it. The worst is the one that with
+ * what backward has left makes most bytes, at `gradient_bytes` an element and `layer_bytes` of each layer. */
+struct dtp_deepspeed_buckets {
+    uint64_t count;
+    uint64_t last, worst;   /* elements */
+    uint64_t worst_next;    /* of the gradient that did not fit into the worst one, or is larger than any by itself */
+    uint64_t worst_made;    /* of all gradients made until then */
+    uint64_t worst_layers;  /* that backward has not come to */
+    bool worst_in_mlp;      /* of the layer it is in, nothing but the down matrix or the gate has gone */
+};
+void dtp_deepspeed_count_buckets(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                 uint64_t gradient_bytes, uint64_t layer_bytes, struct dtp_deepspeed_buckets *out);
+
+/* A micro-step under ZeRO-3. Elements; "shard" is what one rank sends to each other one, padding included. */
+struct dtp_zero3_counts {
+    uint64_t gathers, gathered_shard;
+    uint64_t persistent, persistent_shard, persistent_modules; /* never given back, gathered once a step */
+    /* Gathered, a flat buffer that is still being used included: while the head runs, after it, while it runs backward, and
+     * after the down matrix of the last and of the first layer has. */
+    uint64_t live_head, live_loss, live_head_backward, live_early, live_late;
+    uint64_t live_at;      /* the same of layer `at` */
+    uint64_t live_forward; /* most before the head */
+};
+void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp_plan *plan, uint64_t ranks, uint64_t at,
+                     struct dtp_zero3_counts *out);
+
+#endif

@@ -1,0 +1,542 @@
+/* DeepSpeed's ZeRO stage 3 (runtime/zero/stage3.py, partition_parameters.py, partitioned_param_coordinator.py).
+ *
+ * fetch    zero3_fetch.h says what is gathered before a module. Tensors of one fetch are laid into a flat buffer on the
+ *          all-gather stream (copy stream here), gathered, and copied out tensor by tensor when the first of them is needed; the
+ *          flat buffer stays until the last of them is. A fetch of one tensor gathers straight into it
+ * release  a tensor goes when its module is through (record_stream: the allocator waits for the device)
+ * reduce   gradients are copied into a bucket of reduce_bucket_size, which stands all the time; before one that no longer fits,
+ *          the bucket's tensors are laid side by side by rank, divided, reduce-scattered and added to the partition, all on the
+ *          reduction stream. In every micro-step, at the end of which the host waits for it
+ * step     sub-groups of at most sub_group_size elements, one after another, each with fp32 gradients; then tensors that
+ *          persist are gathered. Assumed: one operation a block, and that they stand during the step as well
+ * The host never has more than two fetches or reductions ahead of the device than it waited for. */
+#include "lowering.h"
+
+#include "bytes.h"
+#include "deepspeed.h"
+#include "zero3_fetch.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#define PENDING 2 /* __max_ongoing_fetch_events, max_param_reduce_events */
+
+/* Tensors gathered in one collective: entries first to first + count. */
+struct fetch {
+    uint32_t first, count, unused; /* unused: modules that have not asked for theirs */
+    bool copied;
+    dtp_buffer_id flat;
+    dtp_op_id ready; /* what compute waits for */
+};
+
+struct entry {
+    uint64_t layer;
+    int part;
+    dtp_buffer_id weight;
+};
+
+/* What the host waits for when more are pending. */
+struct pending {
+    dtp_op_id op[PENDING + 1];
+    uint32_t count;
+};
+
+struct dtp_lower_zero3 {
+    struct dtp_zero3_walk walk;
+    struct dtp_zero3_shape shape;
+    struct fetch *fetches;
+    struct entry *entries;
+    uint32_t *fetch_of; /* per tensor: its newest fetch */
+    uint32_t fetch_count, entry_count, limit;
+    bool open; /* the walk stands at a use that has not ended */
+    dtp_buffer_id leaving[DTP_ZERO3_ROOT_PARTS]; /* weights whose use has ended, but not the operation that reads them */
+    uint32_t leaving_count;
+    struct pending fetched, reduced;
+    uint32_t group;
+
+    dtp_buffer_id params, persistent, grads;
+    struct dtp_lower_moments moments;
+    uint64_t shard;
+    uint64_t persistent_shard[2]; /* of a block, of the root: elements each rank sends */
+
+    dtp_buffer_id bucket, oversized;
+    uint64_t filled, filled_shard, tensors; /* in the bucket: elements, of a rank padded, tensors */
+};
+
+/* ---- layout ------------------------------------------------------------------------------------------------------ */
+
+static bool alone(const struct dtp_lowering *l)
+{
+    return l->plan->shard_group == 1;
+}
+
+static uint64_t gathered_part(const struct dtp_lowering *l, const struct dtp_lower_module *module, int part)
+{
+    return dtp_zero3_gathered(l->plan, module->elements[part], module->largest[part]);
+}
+
+static void describe(const struct dtp_lowering *l, struct dtp_zero3_shape *shape)
+{
+    *shape = (struct dtp_zero3_shape){.layers = l->transformer->layers,
+                                      .matrices = l->matrices,
+                                      .inputs = l->plan->fused_qkv ? 1 : 3,
+                                      .tied = l->transformer->tied_head};
+    for (int part = 0; part <= l->matrices; part++)
+        shape->block[part] = gathered_part(l, &l->block, part);
+    _Static_assert((int)DTP_ROOT_HEAD == (int)DTP_ZERO3_HEAD && DTP_MAX_PARTS <= DTP_ZERO3_PARTS, "parts");
+    for (int part = 0; part < DTP_ROOT_PARTS; part++)
+        shape->root[part] = gathered_part(l, &l->root, part);
+}
+
+/* Tensors that persist stand whole beside their shard; a single rank's shard is whole. */
+static void make_persistent(struct dtp_lowering *l, struct dtp_lower_zero3 *z)
+{
+    uint64_t elements = 0;
+    const struct dtp_lower_module *modules[] = {&l->block, &l->root};
+    for (int i = 0; i < 2; i++)
+        for (int part = 0; part < modules[i]->parts; part++)
+            if (!gathered_part(l, modules[i], part)) {
+                elements += (i ? 1 : l->transformer->layers) * modules[i]->elements[part];
+                z->persistent_shard[i] += modules[i]->shard[part];
+            }
+    z->persistent = alone(l) ? z->params
+                             : dtp_lower_buffer(l, "persistent parameters", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
+                                                l->bytes.compute * elements, true);
+    for (uint64_t i = 0; i <= l->transformer->layers; i++)
+        l->state[i].params = z->persistent;
+}
+
+enum dtp_status dtp_lower_zero3_make(struct dtp_lowering *l)
+{
+    uint64_t layers = l->transformer->layers;
+    struct dtp_lower_zero3 *z = l->zero3 = calloc(1, sizeof *z);
+    if (z) {
+        z->limit = (uint32_t)(3 * DTP_ZERO3_PARTS * (layers + 1)); /* uses of a micro-step at most, so fetches too */
+        z->fetches = calloc(z->limit, sizeof *z->fetches);
+        z->entries = calloc(z->limit, sizeof *z->entries);
+        z->fetch_of = calloc((layers + 1) * DTP_ZERO3_PARTS, sizeof *z->fetch_of);
+    }
+    if (!z || !z->fetches || !z->entries || !z->fetch_of)
+        return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
+    describe(l, &z->shape);
+    z->shard = layers * l->block.all_shard + l->root.all_shard;
+    z->oversized = DTP_NO_BUFFER;
+    z->params =
+        dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * z->shard, true);
+    z->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
+    dtp_lower_add_moments(l, &z->moments, z->shard);
+    z->grads = dtp_lower_buffer(l, "gradients of the partition", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
+                                l->bytes.grads * z->shard, true);
+    z->bucket = dtp_lower_buffer(l, "reduction bucket", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
+                                 l->bytes.grads * l->plan->reduce_bucket_size, true);
+    make_persistent(l, z);
+    if (!alone(l))
+        z->group = dtp_program_add_group(l->program, (struct dtp_program_group){l->plan->shard_group, 1});
+    return DTP_OK;
+}
+
+void dtp_lower_zero3_release(struct dtp_lowering *l)
+{
+    if (l->zero3) {
+        free(l->zero3->fetches);
+        free(l->zero3->entries);
+        free(l->zero3->fetch_of);
+    }
+    free(l->zero3);
+    l->zero3 = NULL;
+}
+
+/* ---- the host does not run far ahead ----------------------------------------------------------------------------- */
+
+static void wait_for(struct dtp_lowering *l, dtp_op_id op, const char *name)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_HOST_WAIT, name);
+    draft.op.stream = DTP_STREAM_HOST;
+    dtp_draft_after(&draft, op);
+    dtp_draft_end(l, &draft);
+}
+
+static void limit_pending(struct dtp_lowering *l, struct pending *pending, const char *name)
+{
+    if (pending->count <= PENDING)
+        return;
+    wait_for(l, pending->op[0], name);
+    for (uint32_t i = 1; i < pending->count; i++)
+        pending->op[i - 1] = pending->op[i];
+    pending->count--;
+}
+
+static void add_pending(struct pending *pending, dtp_op_id op)
+{
+    pending->op[pending->count++] = op;
+}
+
+/* ---- gathering --------------------------------------------------------------------------------------------------- */
+
+static const struct dtp_lower_module *module_of(const struct dtp_lowering *l, uint64_t layer)
+{
+    return layer < l->transformer->layers ? &l->block : &l->root;
+}
+
+static uint32_t *fetch_of(const struct dtp_lowering *l, uint64_t layer, int part)
+{
+    return &l->zero3->fetch_of[layer * DTP_ZERO3_PARTS + (uint64_t)part];
+}
+
+/* Shards of the fetch side by side into this rank's place of the flat buffer. */
+static void lay_flat(struct dtp_lowering *l, struct fetch *fetch, uint64_t shard_bytes)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "shards");
+    draft.op.stream = DTP_STREAM_COPY;
+    dtp_draft_use(&draft, l->zero3->params, DTP_READ);
+    fetch->flat =
+        dtp_draft_new(l, &draft, "gathered", DTP_OWNER_GATHER, l->plan->shard_group * shard_bytes, DTP_WRITE);
+    dtp_draft_memory(l, &draft, 2 * (double)shard_bytes, 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_end(l, &draft);
+}
+
+static void gather(struct dtp_lowering *l, struct fetch *fetch)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    uint64_t ranks = l->plan->shard_group, shard_bytes = 0;
+    uint16_t layer = l->layer;
+    struct entry *first = &z->entries[fetch->first];
+    const struct dtp_lower_module *module = module_of(l, first->layer);
+    for (uint32_t i = 0; i < fetch->count; i++)
+        shard_bytes += l->bytes.compute * module_of(l, first[i].layer)->shard[first[i].part];
+    l->layer = first->layer < l->transformer->layers ? (uint16_t)first->layer : DTP_NO_LAYER;
+    fetch->flat = DTP_NO_BUFFER;
+    if (fetch->count > 1)
+        lay_flat(l, fetch, shard_bytes);
+    else
+        first->weight = dtp_lower_buffer(l, module->weight_name[first->part], DTP_OWNER_WEIGHTS, DTP_STREAM_COPY,
+                                         ranks * shard_bytes, false);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, fetch->count > 1 ? "" : module->weight_name[first->part]);
+    draft.op.stream = DTP_STREAM_GATHER;
+    draft.op.group = z->group;
+    if (fetch->count > 1) {
+        dtp_draft_use(&draft, fetch->flat, DTP_UPDATE);
+    } else {
+        dtp_draft_use(&draft, z->params, DTP_READ);
+        dtp_draft_use(&draft, first->weight, DTP_ALLOC | DTP_WRITE);
+    }
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_COPY]);
+    draft.op.demand.sent_bytes = (double)(shard_bytes * (ranks - 1));
+    draft.op.demand.bytes = (double)(shard_bytes * ranks);
+    draft.op.demand.kernels = 1;
+    fetch->ready = dtp_draft_end(l, &draft);
+    l->layer = layer;
+}
+
+/* Gathers what the walk says, fetch by fetch. */
+static void take_all(struct dtp_lowering *l)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_zero3_tensor tensor;
+    uint32_t from = z->fetch_count;
+    while (dtp_zero3_take(&z->walk, &tensor)) {
+        if (tensor.starts)
+            z->fetches[z->fetch_count++] = (struct fetch){.first = z->entry_count};
+        struct fetch *fetch = &z->fetches[z->fetch_count - 1];
+        *fetch_of(l, tensor.layer, tensor.part) = z->fetch_count - 1;
+        assert(z->fetch_count <= z->limit && z->entry_count < z->limit);
+        z->entries[z->entry_count++] = (struct entry){tensor.layer, tensor.part, DTP_NO_BUFFER};
+        fetch->count++;
+        fetch->unused++;
+    }
+    for (uint32_t i = from; i < z->fetch_count; i++)
+        gather(l, &z->fetches[i]);
+}
+
+/* Every tensor of a flat buffer becomes one of its own when the first of them is needed. */
+static void copy_out(struct dtp_lowering *l, struct fetch *fetch)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    uint16_t layer = l->layer;
+    for (uint32_t i = fetch->first; i < fetch->first + fetch->count && fetch->count > 1; i++) {
+        const struct dtp_lower_module *module = module_of(l, z->entries[i].layer);
+        int part = z->entries[i].part;
+        uint64_t bytes = l->bytes.compute * module->elements[part];
+        l->layer = z->entries[i].layer < l->transformer->layers ? (uint16_t)z->entries[i].layer : DTP_NO_LAYER;
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, module->weight_name[part]);
+        draft.op.stream = DTP_STREAM_COPY;
+        z->entries[i].weight =
+            dtp_draft_new(l, &draft, module->weight_name[part], DTP_OWNER_WEIGHTS, bytes, DTP_WRITE);
+        dtp_draft_use(&draft, fetch->flat, DTP_READ);
+        dtp_draft_after(&draft, fetch->ready);
+        dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
+        draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+        dtp_draft_end(l, &draft);
+    }
+    if (fetch->count > 1)
+        fetch->ready = l->last_op[DTP_STREAM_COPY];
+    for (uint32_t i = fetch->first; i < fetch->first + fetch->count; i++)
+        l->state[z->entries[i].layer].weight[z->entries[i].part] = z->entries[i].weight;
+    fetch->copied = true;
+    l->layer = layer;
+}
+
+/* The module at hand needs the tensor: compute waits for it. */
+static void await(struct dtp_lowering *l, const struct dtp_zero3_tensor *used)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    if (!dtp_zero3_awaits(&z->walk))
+        return;
+    struct fetch *fetch = &z->fetches[*fetch_of(l, used->layer, used->part)];
+    limit_pending(l, &z->fetched, "fetches");
+    if (!fetch->copied)
+        copy_out(l, fetch);
+    add_pending(&z->fetched, fetch->ready);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_MARK, "weights gathered");
+    if (--fetch->unused == 0)
+        dtp_draft_use(&draft, fetch->flat, DTP_FREE);
+    dtp_draft_after(&draft, fetch->ready);
+    dtp_draft_end(l, &draft);
+}
+
+/* ---- uses -------------------------------------------------------------------------------------------------------- */
+
+/* Ends the use at hand; what goes leaves with the operation that reads it. */
+static void end_use(struct dtp_lowering *l)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    if (!z->open)
+        return;
+    z->open = false;
+    uint64_t layer = z->walk.use.stage == DTP_ZERO3_FORWARD || z->walk.use.stage == DTP_ZERO3_REPLAY ||
+                             z->walk.use.stage == DTP_ZERO3_BACKWARD
+                         ? z->walk.use.layer
+                         : l->transformer->layers;
+    int part = z->walk.list[z->walk.use.stage][z->walk.use.index];
+    if (!dtp_zero3_end(&z->walk))
+        return;
+    assert(z->leaving_count < DTP_ZERO3_ROOT_PARTS);
+    z->leaving[z->leaving_count++] = l->state[layer].weight[part];
+    l->state[layer].weight[part] = DTP_NO_BUFFER;
+}
+
+void dtp_lower_release(struct dtp_lowering *l)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    if (!z || alone(l))
+        return;
+    end_use(l);
+    if (!z->leaving_count)
+        return;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "weights");
+    for (uint32_t i = 0; i < z->leaving_count; i++)
+        dtp_draft_use(&draft, z->leaving[i], DTP_FREE | DTP_DEFER);
+    z->leaving_count = 0;
+    dtp_draft_end(l, &draft);
+}
+
+/* The next use of the trace; false: there is none. */
+static bool step_on(struct dtp_lowering *l, struct dtp_zero3_tensor *used)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    if (!dtp_zero3_begin(&z->walk, used))
+        return false;
+    z->open = true;
+    take_all(l);
+    await(l, used);
+    return true;
+}
+
+void dtp_lower_fetch(struct dtp_lowering *l, int part)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    uint64_t layer = l->layer == DTP_NO_LAYER ? l->transformer->layers : l->layer;
+    if (!z || alone(l) || !gathered_part(l, module_of(l, layer), part))
+        return;
+    end_use(l);
+    struct dtp_zero3_tensor used;
+    while (step_on(l, &used) && (used.layer != layer || used.part != part))
+        dtp_lower_release(l); /* modules that lowering has no operation of its own for */
+    assert(z->open);
+}
+
+void dtp_lower_zero3_open(struct dtp_lowering *l)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    if (!z)
+        return;
+    z->fetch_count = z->entry_count = 0;
+    z->open = false;
+    dtp_zero3_start(&z->walk, &z->shape, l->plan);
+}
+
+/* ---- reduction --------------------------------------------------------------------------------------------------- */
+
+/* Tensors of the bucket side by side by rank, with padding, then divided by the ranks; a tensor alone that needs no padding
+ * is reduced where it is. */
+static dtp_buffer_id lay_by_rank(struct dtp_lowering *l)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    bool oversized = z->oversized.index != DTP_NO_INDEX, in_place = z->tensors == 1 && z->filled % l->plan->shard_group == 0;
+    dtp_buffer_id source = oversized ? z->oversized : z->bucket, flat = source;
+    double bytes = (double)(l->bytes.reduce * l->plan->shard_group * z->filled_shard);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "bucket by rank");
+    draft.op.stream = DTP_STREAM_REDUCE;
+    if (in_place) {
+        dtp_draft_use(&draft, source, DTP_UPDATE);
+    } else {
+        flat = dtp_draft_new(l, &draft, "bucket by rank", DTP_OWNER_REDUCE,
+                             l->bytes.reduce * l->plan->shard_group * z->filled_shard, DTP_WRITE);
+        dtp_draft_use(&draft, source, oversized ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
+    }
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
+    dtp_draft_memory(l, &draft, (in_place ? 2 : 4) * bytes, in_place ? 1 : 2);
+    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_end(l, &draft);
+    return flat;
+}
+
+static void scatter(struct dtp_lowering *l, dtp_buffer_id flat)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    uint64_t shard_bytes = l->bytes.reduce * z->filled_shard;
+    struct dtp_draft draft;
+    if (alone(l))
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_REDUCE_SCATTER, "bucket");
+    draft.op.stream = DTP_STREAM_REDUCE;
+    draft.op.group = z->group;
+    dtp_draft_use(&draft, flat, DTP_UPDATE);
+    draft.op.demand.sent_bytes = (double)(shard_bytes * (l->plan->shard_group - 1));
+    draft.op.demand.bytes = (double)(shard_bytes * l->plan->shard_group);
+    draft.op.demand.kernels = 1;
+    dtp_draft_end(l, &draft);
+}
+
+/* This rank's slices become the partition's gradients, or are added to those of earlier micro-steps. */
+static void keep(struct dtp_lowering *l, dtp_buffer_id flat)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    bool temporary = flat.index != z->bucket.index;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, l->micro_step ? DTP_OP_ACCUMULATE : DTP_OP_COPY_OUT, "gradients of the partition");
+    draft.op.stream = DTP_STREAM_REDUCE;
+    dtp_draft_use(&draft, z->grads, DTP_UPDATE);
+    dtp_draft_use(&draft, flat, temporary ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
+    dtp_draft_memory(l, &draft, (l->micro_step ? 3 : 2) * (double)(l->bytes.grads * z->filled_shard), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    add_pending(&z->reduced, dtp_draft_end(l, &draft));
+}
+
+static void reduce(struct dtp_lowering *l)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    if (!z->filled)
+        return;
+    limit_pending(l, &z->reduced, "reductions");
+    dtp_buffer_id flat = lay_by_rank(l);
+    scatter(l, flat);
+    keep(l, flat);
+    z->filled = z->filled_shard = z->tensors = 0;
+    z->oversized = DTP_NO_BUFFER;
+}
+
+void dtp_lower_zero3_add(struct dtp_lowering *l, int part)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_module_state *state = dtp_lower_state(l);
+    const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
+    uint64_t elements = module->elements[part], bucket = l->plan->reduce_bucket_size;
+    if (z->filled + elements > bucket)
+        reduce(l);
+    z->filled += elements;
+    z->filled_shard += module->shard[part];
+    z->tensors += module->tensors[part];
+    if (elements > bucket) {
+        z->oversized = state->gradient[part];
+    } else {
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, module->gradient_name[part]);
+        draft.op.stream = DTP_STREAM_REDUCE;
+        dtp_draft_use(&draft, z->bucket, DTP_UPDATE);
+        dtp_draft_use(&draft, state->gradient[part], DTP_READ | DTP_FREE | DTP_DEFER);
+        dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
+        dtp_draft_memory(l, &draft, (double)(2 * l->bytes.grads * elements), 1);
+        draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+        dtp_draft_end(l, &draft);
+    }
+    state->gradient[part] = DTP_NO_BUFFER;
+}
+
+/* End of a micro-step. */
+void dtp_lower_zero3_close(struct dtp_lowering *l)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    if (!z)
+        return;
+    struct dtp_zero3_tensor used;
+    dtp_lower_release(l);
+    while (!alone(l) && step_on(l, &used))
+        dtp_lower_release(l);
+    reduce(l);
+    wait_for(l, l->last_op[DTP_STREAM_REDUCE], "gradients reduced");
+    z->reduced.count = 0;
+}
+
+/* ---- the step ---------------------------------------------------------------------------------------------------- */
+
+static void update(struct dtp_lowering *l, uint64_t elements)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    bool casts = l->bytes.grads < 4;
+    dtp_buffer_id grads = z->grads;
+    struct dtp_draft draft;
+    if (casts) {
+        dtp_draft_begin(l, &draft, DTP_OP_CAST, "gradients of a sub-group");
+        grads = dtp_draft_new(l, &draft, "gradients in fp32", DTP_OWNER_WORKSPACE, 4 * elements, DTP_WRITE);
+        dtp_draft_use(&draft, z->grads, DTP_READ);
+        dtp_draft_memory(l, &draft, (double)((l->bytes.grads + 4) * elements), 1);
+        dtp_draft_end(l, &draft);
+    }
+    dtp_lower_update(l, z->params, z->moments, &grads, 1, elements);
+    if (!casts)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradients in fp32");
+    dtp_draft_use(&draft, grads, DTP_FREE);
+    dtp_draft_end(l, &draft);
+}
+
+static void gather_persistent(struct dtp_lowering *l)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    for (uint64_t i = 0; i <= l->transformer->layers && !alone(l); i++) {
+        bool root = i == l->transformer->layers;
+        uint64_t shard_bytes = l->bytes.compute * z->persistent_shard[root];
+        if (!shard_bytes)
+            continue;
+        struct dtp_draft draft;
+        l->layer = root ? DTP_NO_LAYER : (uint16_t)i;
+        dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "persistent parameters");
+        draft.op.group = z->group;
+        dtp_draft_use(&draft, z->params, DTP_READ);
+        dtp_draft_use(&draft, z->persistent, DTP_UPDATE);
+        draft.op.demand.sent_bytes = (double)(shard_bytes * (l->plan->shard_group - 1));
+        draft.op.demand.bytes = (double)(shard_bytes * l->plan->shard_group);
+        draft.op.demand.kernels = 1;
+        dtp_draft_end(l, &draft);
+    }
+    l->layer = DTP_NO_LAYER;
+}
+
+void dtp_lower_zero3_step(struct dtp_lowering *l)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    for (uint64_t left = z->shard, taken; left; left -= taken) {
+        taken = left < DTP_DEEPSPEED_SUB_GROUP ? left : DTP_DEEPSPEED_SUB_GROUP;
+        update(l, taken);
+    }
+    gather_persistent(l);
+}
