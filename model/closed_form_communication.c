@@ -124,7 +124,7 @@ static void replicated_deepspeed(struct traffic *job)
     uint64_t gpus = job->cluster->gpus;
     uint64_t reductions = job->reductions;
     struct dtp_deepspeed_buckets buckets;
-    dtp_deepspeed_count_buckets(job->transformer, job->plan, 0, 0, &buckets);
+    dtp_deepspeed_count_buckets(job->transformer, job->plan, NULL, &buckets);
     add(job, DTP_ALL_REDUCE, dtp_bytes_product(reductions, 2 * ring(u->total * job->bytes.reduce, gpus)),
         reductions * buckets.count, gpus, 1);
     if (job->plan->strategy != DTP_DDP)
@@ -198,8 +198,8 @@ static void sharded_deepspeed(struct traffic *job)
     uint64_t steps = job->plan->accumulate, others = u->ranks - 1, c = job->bytes.compute;
     struct dtp_deepspeed_buckets buckets;
     struct dtp_zero3_counts fetched;
-    dtp_deepspeed_count_buckets(job->transformer, job->plan, 0, 0, &buckets);
-    dtp_zero3_count(job->transformer, job->plan, u->ranks, 0, &fetched);
+    dtp_deepspeed_count_buckets(job->transformer, job->plan, NULL, &buckets);
+    dtp_zero3_count(job->transformer, job->plan, u->ranks, &fetched);
     add(job, DTP_ALL_GATHER, dtp_bytes_product(steps, fetched.gathered_shard * c * others) + fetched.persistent_shard * c * others,
         steps * fetched.gathers + fetched.persistent_modules, u->ranks, 1);
     add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(steps, u->total_shard * job->bytes.reduce * others),

@@ -61,13 +61,25 @@ static struct parts list_parts(const struct dtp_transformer *t, const struct dtp
 
 struct filling {
     struct dtp_deepspeed_buckets *out;
-    uint64_t bucket, filled, made, layers, gradient_bytes, layer_bytes, worst_bytes;
+    const struct dtp_bucket_weights *weights;
+    uint64_t bucket, filled, made, layers, worst_bytes;
 };
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
 
 static void close_bucket(struct filling *f, uint64_t next, bool in_mlp)
 {
+    static const struct dtp_bucket_weights none = {0};
+    const struct dtp_bucket_weights *w = f->weights ? f->weights : &none;
+    uint64_t replayed = w->every ? dtp_divide_up(f->layers, w->every) : 0;
+    uint64_t live = smaller(w->live_most, w->live_last + f->layers * w->live_layer);
     next += f->filled > f->bucket ? f->filled : 0;
-    uint64_t bytes = (f->filled + next) * f->gradient_bytes + (f->layers + in_mlp) * f->layer_bytes;
+    uint64_t bytes = f->filled * w->bucket + next * w->next + f->made * w->made + live * w->live +
+                     dtp_bytes_product(replayed, w->layer_kept) +
+                     dtp_bytes_product(f->layers - replayed + in_mlp, w->layer_all);
     f->out->count++;
     f->out->last = f->filled;
     if (bytes > f->worst_bytes) {
@@ -75,6 +87,7 @@ static void close_bucket(struct filling *f, uint64_t next, bool in_mlp)
         f->out->worst = f->filled;
         f->out->worst_next = next;
         f->out->worst_made = f->made;
+        f->out->worst_live = live;
         f->out->worst_layers = f->layers;
         f->out->worst_in_mlp = in_mlp;
     }
@@ -89,12 +102,11 @@ static void fill(struct filling *f, const struct part *part, bool in_mlp)
     f->filled += part->elements;
 }
 
-void dtp_deepspeed_count_buckets(const struct dtp_transformer *t, const struct dtp_plan *plan, uint64_t gradient_bytes,
-                                 uint64_t layer_bytes, struct dtp_deepspeed_buckets *out)
+void dtp_deepspeed_count_buckets(const struct dtp_transformer *t, const struct dtp_plan *plan,
+                                 const struct dtp_bucket_weights *weights, struct dtp_deepspeed_buckets *out)
 {
     struct parts parts = list_parts(t, plan, 1);
-    struct filling f = {.out = out, .bucket = plan->reduce_bucket_size, .layers = t->layers,
-                        .gradient_bytes = gradient_bytes, .layer_bytes = layer_bytes};
+    struct filling f = {.out = out, .weights = weights, .bucket = plan->reduce_bucket_size, .layers = t->layers};
     *out = (struct dtp_deepspeed_buckets){0};
     fill(&f, &parts.root[DTP_ZERO3_HEAD], false);
     fill(&f, &parts.root[DTP_ZERO3_VECTORS], false);
@@ -128,7 +140,6 @@ struct count {
         uint32_t tensors, unused;
     } flat[FLAT_BUFFERS]; /* a ring */
     uint32_t oldest, newest;
-    uint64_t at;
 };
 
 static uint64_t shard_of(const struct count *c, const struct dtp_zero3_tensor *tensor)
@@ -191,13 +202,11 @@ static void walk_all(struct count *c)
             c->out->live_early = standing(c);
         if (use->stage == DTP_ZERO3_BACKWARD && use->index == 0 && use->layer == 0)
             c->out->live_late = standing(c);
-        if (use->stage == DTP_ZERO3_BACKWARD && use->index == 0 && use->layer == c->at)
-            c->out->live_at = standing(c);
     }
 }
 
 void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp_plan *plan, uint64_t ranks,
-                     uint64_t at, struct dtp_zero3_counts *out)
+                     struct dtp_zero3_counts *out)
 {
     struct parts parts = list_parts(transformer, plan, ranks);
     struct dtp_zero3_shape shape = {.layers = transformer->layers, .matrices = parts.matrices, .inputs = parts.inputs,
@@ -219,7 +228,7 @@ void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp
     if (ranks < 2)
         return;
     struct count c;
-    c.parts = &parts, c.out = out, c.at = at, c.oldest = c.newest = 0, c.flat[0] = (struct flat){0};
+    c.parts = &parts, c.out = out, c.oldest = c.newest = 0, c.flat[0] = (struct flat){0};
     dtp_zero3_start(&c.walk, &shape, plan);
     walk_all(&c);
 }

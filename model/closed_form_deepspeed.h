@@ -6,18 +6,27 @@
 #include "plan.h"
 #include "transformer.h"
 
-/* Buckets of one backward: a bucket is reduced before a gradient that would overflow it. The worst is the one that with
- * what backward has left makes most bytes, at `gradient_bytes` an element and `layer_bytes` of each layer. */
+/* Bytes that stand while a bucket is reduced: of an element of it, of the gradient that did not fit (or is larger than any
+ * bucket by itself), of all gradients made so far; of what layers have saved, all of it or with every N-th replayed; and live
+ * parameters, `live_last` of them when backward is at the first layer, a layer's more for each before it, `live_most` at
+ * most. */
+struct dtp_bucket_weights {
+    uint64_t bucket, next, made;
+    uint64_t layer_kept, layer_all, every;
+    uint64_t live, live_last, live_layer, live_most;
+};
+
+/* Buckets of one backward: a bucket is reduced before a gradient that would overflow it. The worst is the one with most of the
+ * bytes that weights (NULL: nothing has any) say. */
 struct dtp_deepspeed_buckets {
     uint64_t count;
-    uint64_t last, worst;   /* elements */
-    uint64_t worst_next;    /* of the gradient that did not fit into the worst one, or is larger than any by itself */
-    uint64_t worst_made;    /* of all gradients made until then */
-    uint64_t worst_layers;  /* that backward has not come to */
-    bool worst_in_mlp;      /* of the layer it is in, nothing but the down matrix or the gate has gone */
+    uint64_t last, worst;  /* elements */
+    uint64_t worst_next, worst_made, worst_live;
+    uint64_t worst_layers; /* that backward has not come to */
+    bool worst_in_mlp;     /* of the layer it is in, nothing but the down matrix or the gate has gone */
 };
 void dtp_deepspeed_count_buckets(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
-                                 uint64_t gradient_bytes, uint64_t layer_bytes, struct dtp_deepspeed_buckets *out);
+                                 const struct dtp_bucket_weights *weights, struct dtp_deepspeed_buckets *out);
 
 /* A micro-step under ZeRO-3. Elements; "shard" is what one rank sends to each other one, padding included. */
 struct dtp_zero3_counts {
@@ -26,10 +35,9 @@ struct dtp_zero3_counts {
     /* Gathered, a flat buffer that is still being used included: while the head runs, after it, while it runs backward, and
      * after the down matrix of the last and of the first layer has. */
     uint64_t live_head, live_loss, live_head_backward, live_early, live_late;
-    uint64_t live_at;      /* the same of layer `at` */
     uint64_t live_forward; /* most before the head */
 };
-void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp_plan *plan, uint64_t ranks, uint64_t at,
+void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp_plan *plan, uint64_t ranks,
                      struct dtp_zero3_counts *out);
 
 #endif

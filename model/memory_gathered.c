@@ -458,24 +458,28 @@ static void zero3_head(struct dtp_memory_job *job, const struct dtp_zero3_counts
 }
 
 /* The worst bucket leaves in the middle of some layer's backward, the last with the embedding's gradient in it. */
-static void zero3_buckets(struct dtp_memory_job *job, const struct dtp_zero3_counts *counts,
-                          struct dtp_deepspeed_buckets *buckets)
+static void zero3_buckets(struct dtp_memory_job *job, const struct dtp_zero3_counts *counts)
 {
     const struct dtp_units *u = &job->units;
-    struct dtp_instant worst = zero3_instant(job, counts, counts->live_at), last = zero3_instant(job, counts, 0);
-    dtp_memory_worst_bucket(job, buckets, &worst);
-    if (buckets->count > 1) {
-        dtp_instant_add(&worst, DTP_TERM_BUCKET_BY_RANK, 1, buckets->worst, job->bytes.grads);
-        dtp_instant_add(&worst, DTP_TERM_NEXT_GRADIENT, 1, buckets->worst_next, job->bytes.grads);
+    uint64_t g = job->bytes.grads;
+    struct dtp_deepspeed_buckets buckets;
+    struct dtp_bucket_weights heaviest = {.bucket = g, .next = g, .live = job->bytes.compute, .live_last = counts->live_late,
+                                         .live_layer = u->layer, .live_most = counts->live_early};
+    dtp_memory_buckets(job, &heaviest, &buckets);
+    struct dtp_instant worst = zero3_instant(job, counts, buckets.worst_live), last = zero3_instant(job, counts, 0);
+    dtp_add_saved_at_bucket(job, &buckets, &worst);
+    if (buckets.count > 1) {
+        dtp_instant_add(&worst, DTP_TERM_BUCKET_BY_RANK, 1, buckets.worst, g);
+        dtp_instant_add(&worst, DTP_TERM_NEXT_GRADIENT, 1, buckets.worst_next, g);
         if (!u->head)
-            dtp_instant_add(&worst, DTP_TERM_TIED_HEAD_GRADIENT, 1, u->embedding, job->bytes.grads);
+            dtp_instant_add(&worst, DTP_TERM_TIED_HEAD_GRADIENT, 1, u->embedding, g);
         dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &worst);
     }
     bool oversized = u->embedding > job->plan->reduce_bucket_size;
     if (oversized)
-        dtp_instant_add(&last, DTP_TERM_EMBEDDING_GRADIENT, 1, u->embedding, job->bytes.grads);
+        dtp_instant_add(&last, DTP_TERM_EMBEDDING_GRADIENT, 1, u->embedding, g);
     if (!oversized || u->embedding % u->ranks)
-        dtp_instant_add(&last, DTP_TERM_BUCKET_BY_RANK, 1, buckets->last, job->bytes.grads);
+        dtp_instant_add(&last, DTP_TERM_BUCKET_BY_RANK, 1, buckets.last, g);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &last);
 }
 
@@ -483,14 +487,11 @@ static void zero3_step(struct dtp_memory_job *job)
 {
     const struct dtp_units *u = &job->units;
     struct dtp_zero3_counts counts;
-    struct dtp_deepspeed_buckets buckets;
-    struct dtp_instant activations = {0};
-    dtp_memory_worst_bucket(job, &buckets, &activations);
-    dtp_zero3_count(job->transformer, job->plan, u->ranks, buckets.worst_layers, &counts);
+    dtp_zero3_count(job->transformer, job->plan, u->ranks, &counts);
     zero3_head(job, &counts);
     zero3_layer(job, DTP_PHASE_EARLY_BACKWARD, zero3_instant(job, &counts, counts.live_early), job->transformer->layers - 1);
     zero3_layer(job, DTP_PHASE_LATE_BACKWARD, zero3_instant(job, &counts, counts.live_late), 0);
-    zero3_buckets(job, &counts, &buckets);
+    zero3_buckets(job, &counts);
     struct dtp_instant embedding = zero3_instant(job, &counts, 0), step = embedding,
                        forward = zero3_instant(job, &counts, counts.live_forward);
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &forward); /* a large fetch stands twice while it is copied out */

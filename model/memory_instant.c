@@ -69,14 +69,20 @@ void dtp_add_foreach(const struct dtp_memory_job *job, struct dtp_instant *insta
         dtp_instant_add(instant, DTP_TERM_FOREACH, 1, local_elements, dtp_dtype_bytes(plan->precision.moments));
 }
 
-void dtp_memory_worst_bucket(const struct dtp_memory_job *job, struct dtp_deepspeed_buckets *buckets,
+void dtp_memory_buckets(const struct dtp_memory_job *job, struct dtp_bucket_weights *weights,
+                        struct dtp_deepspeed_buckets *out)
+{
+    const struct dtp_activations *a = &job->activations;
+    weights->every = a->checkpoint_every;
+    weights->layer_kept = dtp_bytes_product(job->tokens, a->layer_kept);
+    weights->layer_all = dtp_bytes_product(job->tokens, a->layer_all);
+    dtp_deepspeed_count_buckets(job->transformer, job->plan, weights, out);
+}
+
+void dtp_add_saved_at_bucket(const struct dtp_memory_job *job, const struct dtp_deepspeed_buckets *buckets,
                              struct dtp_instant *instant)
 {
     const struct dtp_activations *a = &job->activations;
-    bool all_live = dtp_plan_shards_params(job->plan) && job->units.total <= job->plan->stage3_max_live_parameters;
-    uint64_t layer_bytes = dtp_bytes_product(job->tokens, a->checkpoint_every ? a->layer_kept : a->layer_all) +
-                           (all_live ? job->units.layer * job->bytes.compute : 0);
-    dtp_deepspeed_count_buckets(job->transformer, job->plan, job->bytes.grads, layer_bytes, buckets);
     dtp_add_saved(job, instant, buckets->worst_layers + (buckets->worst_in_mlp ? 1 : 0));
     if (buckets->worst_in_mlp && dtp_layer_recomputed(job, buckets->worst_layers))
         dtp_instant_add_tokens(job, instant, DTP_TERM_RECOMPUTED, 1, a->layer_all - a->layer_kept);

@@ -68,9 +68,12 @@ void dtp_add_embedding_backward(const struct dtp_memory_job *job, struct dtp_ins
 /* foreach AdamW of PyTorch makes a list of sqrt(v): one more moment per local parameter. */
 void dtp_add_foreach(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t local_elements);
 
-/* The worst bucket of DeepSpeed with the activations that stand while it is reduced. */
+/* DeepSpeed's buckets, the worst by `weights`, to which it adds those of activations; and what then stands of these. */
 struct dtp_deepspeed_buckets;
-void dtp_memory_worst_bucket(const struct dtp_memory_job *job, struct dtp_deepspeed_buckets *buckets,
+struct dtp_bucket_weights;
+void dtp_memory_buckets(const struct dtp_memory_job *job, struct dtp_bucket_weights *weights,
+                        struct dtp_deepspeed_buckets *out);
+void dtp_add_saved_at_bucket(const struct dtp_memory_job *job, const struct dtp_deepspeed_buckets *buckets,
                              struct dtp_instant *instant);
 
 void dtp_memory_replicated(struct dtp_memory_job *job); /* DDP, ZeRO-1, ZeRO-2 */

@@ -61,8 +61,6 @@
     X(CAST_SHARD, GATHER, "own shard, cast", "", "", "flat bytes / N", "PyTorch: _fsdp_param.py")                      \
     X(UPLOADED_SHARD, GATHER, "own shard, from the host", "", "", "parameter bytes x root / N",                        \
       "PyTorch: _fsdp_param.py")                                                                                       \
-    X(PREFETCHED, GATHER, "newest fetch", "", "prefetch_bucket_size", "compute bytes",                                 \
-      "DeepSpeed: partitioned_param_coordinator.py")                                                                   \
     X(BESIDE_BUCKETS, REDUCE, "gradients beside their buckets", "", "psi or those made", "gradient bytes",             \
       "PyTorch: reducer.cpp")                                                                                          \
     X(LARGEST_GRADIENT, REDUCE, "largest gradient before its bucket", "", "f h", "gradient bytes",                     \

@@ -187,14 +187,17 @@ static void flat_bucket(struct dtp_memory_job *job)
     if (plan->runtime != DTP_RUNTIME_DEEPSPEED)
         return;
     struct dtp_deepspeed_buckets buckets;
-    struct dtp_instant activations = {0}, instant;
-    dtp_memory_worst_bucket(job, &buckets, &activations);
-    instant = with_gradients(job, buckets.worst_made);
-    dtp_memory_worst_bucket(job, &buckets, &instant);
+    bool keeps = plan->strategy == DTP_ZERO1; /* every gradient; those of earlier micro-steps stand anyway */
+    struct dtp_bucket_weights weights = {.bucket = job->bytes.grads,
+                                         .next = keeps ? 0 : job->bytes.grads,
+                                         .made = keeps && plan->accumulate == 1 ? job->bytes.grads : 0};
+    dtp_memory_buckets(job, &weights, &buckets);
+    struct dtp_instant instant = with_gradients(job, buckets.worst_made);
+    dtp_add_saved_at_bucket(job, &buckets, &instant);
     dtp_instant_add(&instant, DTP_TERM_REDUCE_BUCKETS, plan->deepspeed_overlap ? 2 : 1, plan->reduce_bucket_size,
                     job->bytes.grads);
     dtp_instant_add(&instant, DTP_TERM_FLAT_BUCKET, 1, buckets.worst, job->bytes.grads);
-    if (plan->strategy == DTP_ZERO2) /* stage 1 keeps them all */
+    if (!keeps)
         dtp_instant_add(&instant, DTP_TERM_NEXT_GRADIENT, 1, buckets.worst_next, job->bytes.grads);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
 }

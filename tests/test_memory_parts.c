@@ -11,7 +11,7 @@
 
 #include "random_plans.h"
 
-#define PLANS 3000
+#define PLANS 6000
 
 static struct dtp_memory_parts parts;
 static const struct dtp_memory_part *list[DTP_MEMORY_PARTS];
