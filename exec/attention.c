@@ -1,18 +1,17 @@
 #include "attention.h"
-#include "attention_workspace.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* How a tensor lies in memory: B batches, H query heads, G key heads, S positions, D = head_dim; P = (H + 2 G) D, a row of
- * the packed qkv. Rows and columns of the scores are queries and keys. */
+/* How a tensor lies in memory: B batches, H query heads, G key heads of the part that is computed, S positions, D =
+ * head_dim. Packed rows hold all heads, whatever the part. Rows and columns of the scores are queries and keys. */
 enum layout {
     LAYOUT_QUERY,           /* [B, H, S, D] in the packed rows */
     LAYOUT_KEY,             /* [B, G, S, D] in the packed rows */
     LAYOUT_KEY_TRANSPOSED,  /* [B, G, D, S] of the same memory */
-    LAYOUT_RESULT,          /* [B, H, S, D] in rows of H D */
+    LAYOUT_RESULT,          /* [B, H, S, D] in rows of all heads */
     LAYOUT_HEADS,           /* [B, H, S, D] dense: cuDNN takes other strides of its fp32 sums and corrupts gradients */
     LAYOUT_SCORES,          /* [B, H, S, S] */
     LAYOUT_SCORES_TRANSPOSED,
@@ -154,30 +153,31 @@ static const struct step backward_steps[] = {
 };
 #define MOST_STEPS (sizeof backward_steps / sizeof backward_steps[0])
 
-static bool takes_part(enum when when, const struct dtp_attention_shape *shape)
+static bool takes_part(enum when when, const struct dtp_attention_size *size)
 {
-    bool grouped = shape->heads != shape->kv_heads;
+    bool grouped = size->heads != size->kv_heads;
     switch (when) {
     case ALWAYS: return true;
     case ONE_GROUP: return !grouped;
     case GROUPS: return grouped;
-    case ATOMIC: return !shape->deterministic;
-    case ORDERED: return shape->deterministic;
+    case ATOMIC: return !size->deterministic;
+    case ORDERED: return size->deterministic;
     }
     return false;
 }
 
-static void lay_out(enum layout layout, const struct dtp_attention_shape *shape, struct dtp_graph_tensor *out)
+static void lay_out(enum layout layout, const struct dtp_attention_size *size, struct dtp_graph_tensor *out)
 {
-    const int64_t b = shape->batch, s = shape->sequence, h = shape->heads, g = shape->kv_heads, d = shape->head_dim;
-    const int64_t packed = (h + 2 * g) * d;
+    const struct dtp_attention_part part = dtp_attention_part(size);
+    const int64_t b = part.batch, h = part.heads, g = part.kv_heads, s = size->sequence, d = size->head_dim;
+    const int64_t row = size->heads * d, packed = row + 2 * size->kv_heads * d;
     const struct {
         int64_t dimensions[4], strides[4];
     } layouts[] = {
         [LAYOUT_QUERY] = {{b, h, s, d}, {s * packed, d, packed, 1}},
         [LAYOUT_KEY] = {{b, g, s, d}, {s * packed, d, packed, 1}},
         [LAYOUT_KEY_TRANSPOSED] = {{b, g, d, s}, {s * packed, d, 1, packed}},
-        [LAYOUT_RESULT] = {{b, h, s, d}, {s * h * d, d, h * d, 1}},
+        [LAYOUT_RESULT] = {{b, h, s, d}, {s * row, d, row, 1}},
         [LAYOUT_HEADS] = {{b, h, s, d}, {h * s * d, s * d, d, 1}},
         [LAYOUT_SCORES] = {{b, h, s, s}, {h * s * s, s * s, s, 1}},
         [LAYOUT_SCORES_TRANSPOSED] = {{b, h, s, s}, {h * s * s, s * s, 1, s}},
@@ -188,11 +188,11 @@ static void lay_out(enum layout layout, const struct dtp_attention_shape *shape,
     memcpy(out->strides, layouts[layout].strides, sizeof out->strides);
 }
 
-enum dtp_status dtp_attention_plan(const struct dtp_cudnn *cudnn, const struct dtp_attention_shape *shape,
+enum dtp_status dtp_attention_plan(const struct dtp_cudnn *cudnn, const struct dtp_attention_size *size,
                                    struct dtp_cudnn_plan *out, struct dtp_faults *faults)
 {
-    const struct step *steps = shape->backward ? backward_steps : forward_steps;
-    const size_t step_count = shape->backward ? MOST_STEPS : sizeof forward_steps / sizeof forward_steps[0];
+    const struct step *steps = size->backward ? backward_steps : forward_steps;
+    const size_t step_count = size->backward ? MOST_STEPS : sizeof forward_steps / sizeof forward_steps[0];
     struct dtp_graph_tensor tensors[TENSOR_COUNT] = {{0}};
     struct dtp_graph_operation operations[MOST_STEPS];
     uint32_t count = 0;
@@ -201,22 +201,23 @@ enum dtp_status dtp_attention_plan(const struct dtp_cudnn *cudnn, const struct d
     for (int i = 1; i < TENSOR_COUNT; i++) {
         tensors[i].storage = tensor_table[i].storage;
         tensors[i].type = tensor_table[i].type;
-        lay_out(tensor_table[i].layout, shape, &tensors[i]);
+        lay_out(tensor_table[i].layout, size, &tensors[i]);
     }
     for (size_t i = 0; i < step_count; i++)
-        if (takes_part(steps[i].when, shape))
+        if (takes_part(steps[i].when, size))
             operations[count++] = steps[i].operation;
     snprintf(words, sizeof words, "attention %s, batch %u, sequence %u, heads %u of %u, head_dim %u%s",
-             shape->backward ? "backward" : "forward", shape->batch, shape->sequence, shape->heads, shape->kv_heads,
-             shape->head_dim, shape->deterministic ? ", deterministic" : "");
+             size->backward ? "backward" : "forward", size->batch, size->sequence, size->heads, size->kv_heads,
+             size->head_dim, size->deterministic ? ", deterministic" : "");
     return dtp_cudnn_plan_build(cudnn, tensors, TENSOR_COUNT, operations, count, words, out, faults);
 }
 
-/* A shape and its plan. Few shapes occur in a program, so they are looked through one by one. */
+/* A shape and the plan of a part of it. Few shapes occur in a program, so they are looked through one by one. */
 struct prepared {
-    struct dtp_attention_shape shape;
+    struct dtp_attention_size size;
+    struct dtp_attention_part part;
+    struct dtp_attention_workspace workspace;
     struct dtp_cudnn_plan plan;
-    uint64_t softmax_sum_bytes, query_sum_bytes; /* of the workspace, before cuDNN's part */
 };
 
 #define MOST_SHAPES 16
@@ -252,61 +253,58 @@ void dtp_attention_destroy(struct dtp_attention *attention)
     free(attention);
 }
 
-static bool shapes_equal(const struct dtp_attention_shape *a, const struct dtp_attention_shape *b)
+static bool sizes_equal(const struct dtp_attention_size *a, const struct dtp_attention_size *b)
 {
     return a->batch == b->batch && a->sequence == b->sequence && a->heads == b->heads && a->kv_heads == b->kv_heads &&
            a->head_dim == b->head_dim && a->backward == b->backward && a->deterministic == b->deterministic;
 }
 
-static const struct prepared *find(const struct dtp_attention *attention, const struct dtp_attention_shape *shape)
+static const struct prepared *find(const struct dtp_attention *attention, const struct dtp_attention_size *size)
 {
     for (uint32_t i = 0; i < attention->count; i++)
-        if (shapes_equal(&attention->prepared[i].shape, shape))
+        if (sizes_equal(&attention->prepared[i].size, size))
             return &attention->prepared[i];
     return NULL;
 }
 
-static uint64_t whole_parts(uint64_t bytes)
+static enum dtp_status check_workspace(const struct dtp_attention_size *size, uint64_t asked_bytes, uint64_t given_bytes,
+                                       const char *whose, struct dtp_faults *faults)
 {
-    return (bytes + DTP_WORKSPACE_ALIGNMENT - 1) / DTP_WORKSPACE_ALIGNMENT * DTP_WORKSPACE_ALIGNMENT;
+    if (asked_bytes <= given_bytes)
+        return DTP_OK;
+    return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
+                     "attention %s of batch %u, sequence %u, heads %u of %u, head_dim %u: cuDNN %zu takes a workspace of "
+                     "%llu bytes, %s has %llu; this version of cuDNN needs another rule in model/attention_workspace.c",
+                     size->backward ? "backward" : "forward", size->batch, size->sequence, size->heads, size->kv_heads,
+                     size->head_dim, cudnnGetVersion(), (unsigned long long)asked_bytes, whose,
+                     (unsigned long long)given_bytes);
 }
 
-static enum dtp_status prepare(struct dtp_attention *attention, const struct dtp_attention_shape *shape,
+static enum dtp_status prepare(struct dtp_attention *attention, const struct dtp_attention_size *size,
                                uint64_t workspace_bytes, struct dtp_faults *faults)
 {
-    const struct prepared *known = find(attention, shape);
-    if (!known) {
-        struct prepared *next = &attention->prepared[attention->count];
-        if (attention->count == MOST_SHAPES)
-            return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "more than %d shapes of attention in one program",
-                             MOST_SHAPES);
-        enum dtp_status status = dtp_attention_plan(&attention->cudnn, shape, &next->plan, faults);
-        if (status != DTP_OK)
-            return status;
-        const uint64_t rows = (uint64_t)shape->batch * shape->heads * shape->sequence;
-        next->shape = *shape;
-        next->softmax_sum_bytes = shape->backward ? whole_parts(rows * sizeof(float)) : 0;
-        next->query_sum_bytes = shape->backward && !shape->deterministic
-                                    ? whole_parts(rows * shape->head_dim * sizeof(float))
-                                    : 0;
+    enum dtp_status status =
+        check_workspace(size, dtp_attention_workspace_bytes(size), workspace_bytes, "the program", faults);
+    if (status != DTP_OK || find(attention, size))
+        return status;
+    if (attention->count == MOST_SHAPES)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "more than %d shapes of attention in one program", MOST_SHAPES);
+    struct prepared *next = &attention->prepared[attention->count];
+    *next = (struct prepared){
+        .size = *size, .part = dtp_attention_part(size), .workspace = dtp_attention_workspace(size)};
+    status = dtp_attention_plan(&attention->cudnn, size, &next->plan, faults);
+    if (status == DTP_OK)
+        status = check_workspace(size, next->plan.workspace_bytes, next->workspace.engine_bytes, "the rule for it", faults);
+    if (status == DTP_OK)
         attention->count++;
-        known = next;
-    }
-    const uint64_t needed_bytes = known->softmax_sum_bytes + known->query_sum_bytes + known->plan.workspace_bytes;
-    if (needed_bytes > workspace_bytes)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
-                         "attention %s of batch %u, sequence %u, heads %u of %u, head_dim %u: cuDNN %zu asks for a "
-                         "workspace of %llu bytes where the plan has %llu; this version needs another rule in "
-                         "model/attention_workspace.c",
-                         shape->backward ? "backward" : "forward", shape->batch, shape->sequence, shape->heads,
-                         shape->kv_heads, shape->head_dim, cudnnGetVersion(), (unsigned long long)needed_bytes,
-                         (unsigned long long)workspace_bytes);
-    return DTP_OK;
+    else
+        dtp_cudnn_plan_free(&next->plan);
+    return status;
 }
 
-static struct dtp_attention_shape forward_shape(const struct dtp_attention_args *from)
+static struct dtp_attention_size forward_size(const struct dtp_attention_args *from)
 {
-    return (struct dtp_attention_shape){
+    return (struct dtp_attention_size){
         .batch = from->batch,
         .sequence = from->sequence,
         .heads = from->heads,
@@ -315,10 +313,10 @@ static struct dtp_attention_shape forward_shape(const struct dtp_attention_args 
     };
 }
 
-static struct dtp_attention_shape backward_shape(const struct dtp_attention *attention,
-                                                 const struct dtp_attention_backward_args *from)
+static struct dtp_attention_size backward_size(const struct dtp_attention *attention,
+                                               const struct dtp_attention_backward_args *from)
 {
-    return (struct dtp_attention_shape){
+    return (struct dtp_attention_size){
         .batch = from->batch,
         .sequence = from->sequence,
         .heads = from->heads,
@@ -332,16 +330,46 @@ static struct dtp_attention_shape backward_shape(const struct dtp_attention *att
 enum dtp_status dtp_attention_prepare(struct dtp_attention *attention, const struct dtp_attention_args *arguments,
                                       struct dtp_faults *faults)
 {
-    const struct dtp_attention_shape shape = forward_shape(arguments);
-    return prepare(attention, &shape, arguments->workspace_bytes, faults);
+    const struct dtp_attention_size size = forward_size(arguments);
+    return prepare(attention, &size, arguments->workspace_bytes, faults);
 }
 
 enum dtp_status dtp_attention_prepare_backward(struct dtp_attention *attention,
                                                const struct dtp_attention_backward_args *arguments,
                                                struct dtp_faults *faults)
 {
-    const struct dtp_attention_shape shape = backward_shape(attention, arguments);
-    return prepare(attention, &shape, arguments->workspace_bytes, faults);
+    const struct dtp_attention_size size = backward_size(attention, arguments);
+    return prepare(attention, &size, arguments->workspace_bytes, faults);
+}
+
+/* Addresses of one part: `batch` and `head` (of query heads) are where it begins. */
+struct part_start {
+    uint64_t batch, head;
+};
+
+/* q, k and v of a part in packed rows of bf16. cuDNN takes inputs and results alike as void *, and reads inputs only. */
+struct packed {
+    void *query, *key, *value;
+};
+static struct packed packed_at(const void *qkv, const struct dtp_attention_size *size, struct part_start start)
+{
+    const uint64_t head_bytes = 2 * (uint64_t)size->head_dim, group = size->heads / size->kv_heads;
+    const uint64_t row_bytes = (size->heads + 2 * (uint64_t)size->kv_heads) * head_bytes;
+    char *row = (char *)(uintptr_t)qkv + start.batch * size->sequence * row_bytes;
+    char *keys = row + size->heads * head_bytes, *values = keys + size->kv_heads * head_bytes;
+    const uint64_t kv_bytes = start.head / group * head_bytes;
+    return (struct packed){row + start.head * head_bytes, keys + kv_bytes, values + kv_bytes};
+}
+
+static void *result_at(const void *result, const struct dtp_attention_size *size, struct part_start start)
+{
+    const uint64_t row = start.batch * size->sequence * size->heads + start.head;
+    return (char *)(uintptr_t)result + 2 * row * size->head_dim;
+}
+
+static void *rows_at(const float *rows, const struct dtp_attention_size *size, struct part_start start)
+{
+    return (float *)(uintptr_t)rows + (start.batch * size->heads + start.head) * size->sequence;
 }
 
 static cudnnStatus_t execute(const struct dtp_attention *attention, const struct prepared *prepared,
@@ -353,26 +381,15 @@ static cudnnStatus_t execute(const struct dtp_attention *attention, const struct
     return dtp_cudnn_plan_execute(&attention->cudnn, &prepared->plan, pointers, workspace, stream);
 }
 
-/* Where q, k and v begin in a packed row of bf16. */
-struct packed {
-    char *query, *key, *value;
-};
-static struct packed unpack(const void *qkv, uint32_t heads, uint32_t kv_heads, uint32_t head_dim)
-{
-    char *query = (char *)(uintptr_t)qkv; /* cuDNN takes inputs and results alike as void *, and reads inputs only */
-    const size_t element_bytes = 2;
-    char *key = query + (size_t)heads * head_dim * element_bytes;
-    return (struct packed){query, key, key + (size_t)kv_heads * head_dim * element_bytes};
-}
-
 cudnnStatus_t dtp_attention_forward(struct dtp_attention *attention, const struct dtp_attention_args *arguments,
                                     void *stream)
 {
-    const struct dtp_attention_shape shape = forward_shape(arguments);
-    const struct prepared *prepared = find(attention, &shape);
+    const struct dtp_attention_size size = forward_size(arguments);
+    const struct prepared *prepared = find(attention, &size);
+    const struct part_start all = {0, 0};
     if (!prepared)
         return CUDNN_STATUS_NOT_INITIALIZED;
-    const struct packed in = unpack(arguments->qkv, arguments->heads, arguments->kv_heads, arguments->head_dim);
+    const struct packed in = packed_at(arguments->qkv, &size, all);
     float scale = arguments->scale, minus_infinity = -INFINITY;
     void *const addresses[TENSOR_COUNT] = {
         [TENSOR_QUERY] = in.query,
@@ -386,34 +403,47 @@ cudnnStatus_t dtp_attention_forward(struct dtp_attention *attention, const struc
     return execute(attention, prepared, addresses, arguments->workspace, stream);
 }
 
-cudnnStatus_t dtp_attention_backward(struct dtp_attention *attention,
-                                     const struct dtp_attention_backward_args *arguments, void *stream)
+static cudnnStatus_t backward_part(const struct dtp_attention *attention, const struct prepared *prepared,
+                                   const struct dtp_attention_backward_args *arguments, struct part_start start,
+                                   void *stream)
 {
-    const struct dtp_attention_shape shape = backward_shape(attention, arguments);
-    const struct prepared *prepared = find(attention, &shape);
-    if (!prepared)
-        return CUDNN_STATUS_NOT_INITIALIZED;
-    const struct packed in = unpack(arguments->qkv, arguments->heads, arguments->kv_heads, arguments->head_dim);
-    const struct packed out =
-        unpack(arguments->qkv_gradient, arguments->heads, arguments->kv_heads, arguments->head_dim);
-    char *softmax_sum = arguments->workspace;
-    char *query_sum = softmax_sum + prepared->softmax_sum_bytes;
+    const struct dtp_attention_size *size = &prepared->size;
+    const struct packed in = packed_at(arguments->qkv, size, start);
+    const struct packed out = packed_at(arguments->qkv_gradient, size, start);
+    char *row_sums = arguments->workspace;
+    char *query_sum = row_sums + prepared->workspace.row_sums_bytes;
     float scale = arguments->scale, minus_infinity = -INFINITY, one = 1;
     void *const addresses[TENSOR_COUNT] = {
         [TENSOR_QUERY] = in.query,
         [TENSOR_KEY_TRANSPOSED] = in.key,
         [TENSOR_VALUE_TRANSPOSED] = in.value,
-        [TENSOR_RESULT] = (void *)(uintptr_t)arguments->result,
-        [TENSOR_RESULT_GRADIENT] = (void *)(uintptr_t)arguments->gradient,
-        [TENSOR_LOG_SUM_EXP] = (void *)(uintptr_t)arguments->log_sum_exp,
+        [TENSOR_RESULT] = result_at(arguments->result, size, start),
+        [TENSOR_RESULT_GRADIENT] = result_at(arguments->gradient, size, start),
+        [TENSOR_LOG_SUM_EXP] = rows_at(arguments->log_sum_exp, size, start),
         [TENSOR_SCALE] = &scale,
         [TENSOR_MINUS_INFINITY] = &minus_infinity,
         [TENSOR_ONE] = &one,
         [TENSOR_QUERY_GRADIENT] = out.query,
         [TENSOR_KEY_GRADIENT] = out.key,
         [TENSOR_VALUE_GRADIENT] = out.value,
-        [TENSOR_SOFTMAX_SUM] = softmax_sum,
+        [TENSOR_SOFTMAX_SUM] = row_sums,
         [TENSOR_QUERY_SUM] = query_sum,
     };
-    return execute(attention, prepared, addresses, query_sum + prepared->query_sum_bytes, stream);
+    return execute(attention, prepared, addresses, query_sum + prepared->workspace.query_sum_bytes, stream);
+}
+
+cudnnStatus_t dtp_attention_backward(struct dtp_attention *attention,
+                                     const struct dtp_attention_backward_args *arguments, void *stream)
+{
+    const struct dtp_attention_size size = backward_size(attention, arguments);
+    const struct prepared *prepared = find(attention, &size);
+    cudnnStatus_t status = prepared ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_INITIALIZED;
+    struct part_start start = {0, 0};
+    while (status == CUDNN_STATUS_SUCCESS && start.batch < size.batch) {
+        status = backward_part(attention, prepared, arguments, start, stream);
+        start.head += prepared->part.heads;
+        if (start.head == size.heads)
+            start = (struct part_start){start.batch + prepared->part.batch, 0};
+    }
+    return status;
 }

@@ -6,13 +6,15 @@
  * strides; grouped query heads are the engine's own (the graph sums the gradients of a group).
  *
  * The engines add up dQ over blocks of keys in fp32 with atomics, so that two runs differ in the last bits, unless
- * `deterministic`: then a block of the gradient of the scores goes through the workspace, and the result repeats.
+ * `deterministic`: then the gradient of the scores goes through the workspace, a part of the batch or of the heads at a
+ * time, and the result repeats.
  *
- * Which shapes go this way and how much workspace each needs is the rule of model/attention_workspace.h; a plan that asks
- * for more is refused when it is prepared. */
+ * Which shapes go this way, in which parts, and how much workspace each needs is the rule of model/attention_workspace.h;
+ * a plan that asks for more is refused when it is prepared. */
 #ifndef DTP_ATTENTION_H
 #define DTP_ATTENTION_H
 
+#include "attention_workspace.h"
 #include "cudnn_graph.h"
 #include "kernels.h"
 
@@ -36,12 +38,8 @@ cudnnStatus_t dtp_attention_forward(struct dtp_attention *attention, const struc
 cudnnStatus_t dtp_attention_backward(struct dtp_attention *attention,
                                      const struct dtp_attention_backward_args *arguments, void *stream);
 
-/* The two graphs, for plans and for tests that ask a described device whether it takes them. */
-struct dtp_attention_shape {
-    uint32_t batch, sequence, heads, kv_heads, head_dim;
-    bool backward, deterministic;
-};
-enum dtp_status dtp_attention_plan(const struct dtp_cudnn *cudnn, const struct dtp_attention_shape *shape,
+/* The graph of one part of `size` (dtp_attention_part), for plans and for tests that ask what cuDNN makes of it. */
+enum dtp_status dtp_attention_plan(const struct dtp_cudnn *cudnn, const struct dtp_attention_size *size,
                                    struct dtp_cudnn_plan *out, struct dtp_faults *faults);
 
 #endif

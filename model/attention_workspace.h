@@ -8,14 +8,35 @@
 
 /* Parts of a workspace begin at multiples of this. */
 #define DTP_WORKSPACE_ALIGNMENT 256u
+/* Of the gradient of the scores that a deterministic backward keeps at a time, unless one group of heads takes more. */
+#define DTP_ORDERED_SCORES_BYTES (256u << 20)
 
 /* Whether cuDNN's flash attention computes a shape: bf16, heads of up to 128 elements in whole 16 bytes, and sequences of
- * whole blocks of 128 (engines before 9.16 read beyond the last one). Our own slow attention takes the others. */
+ * whole blocks of 128 (engines before 9.16 need a mask beside the causal one for others). Our own slow attention takes the
+ * rest. */
 bool dtp_attention_is_fused(bool bf16, uint32_t sequence, uint32_t head_dim);
 
-/* Bytes of workspace of a fused shape. Forward: none of ours. Backward: row sums of dO O, [batch, heads, sequence], and the
- * fp32 sum of dQ, [batch, heads, sequence, head_dim], which becomes bf16 at the end; and what the engine takes. */
-uint64_t dtp_attention_workspace_bytes(uint32_t batch, uint32_t sequence, uint32_t heads, uint32_t kv_heads,
-                                       uint32_t head_dim, bool backward, bool deterministic);
+struct dtp_attention_size {
+    uint32_t batch, sequence, heads, kv_heads, head_dim;
+    bool backward;
+    bool deterministic; /* backward: dQ is summed in one order, not by atomics */
+};
+
+/* The part of a fused shape that is computed at a time: all of it, but for a deterministic backward, whose engine writes a
+ * gradient of the scores, 2 batch heads sequence^2 bytes, to its workspace. Parts are equal: batch divides the batch; where
+ * it is 1, kv_heads divides the kv_heads. */
+struct dtp_attention_part {
+    uint32_t batch, heads, kv_heads;
+};
+struct dtp_attention_part dtp_attention_part(const struct dtp_attention_size *size);
+
+/* Workspace of a part, in this order. */
+struct dtp_attention_workspace {
+    uint64_t row_sums_bytes;  /* backward: fp32 sums of dO O, [batch, heads, sequence] */
+    uint64_t query_sum_bytes; /* backward by atomics: fp32 dQ, [batch, heads, sequence, head_dim], rounded at the end */
+    uint64_t engine_bytes;    /* of cuDNN: 256; gradients of k and v per query head where these share one; scores */
+};
+struct dtp_attention_workspace dtp_attention_workspace(const struct dtp_attention_size *size);
+uint64_t dtp_attention_workspace_bytes(const struct dtp_attention_size *size); /* all of it */
 
 #endif

@@ -58,23 +58,22 @@ static void bench_attention_shape(struct dtp_attention *attention, const struct 
     const uint64_t rows = (uint64_t)shape->batch * shape->sequence;
     const uint64_t packed = rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
     const uint64_t result = rows * shape->heads * shape->head_dim;
-    struct dtp_attention_shape probe = {shape->batch, shape->sequence, shape->heads, shape->kv_heads,
-                                        shape->head_dim, false, false};
+    struct dtp_attention_size size = {shape->batch, shape->sequence, shape->heads, shape->kv_heads, shape->head_dim,
+                                      false, deterministic};
     struct dtp_cudnn_plan plans[2];
     for (int backward = 0; backward < 2; backward++) {
-        probe.backward = backward;
-        probe.deterministic = backward && deterministic;
-        if (dtp_attention_plan(cudnn, &probe, &plans[backward], &faults) != DTP_OK) {
+        size.backward = backward;
+        if (dtp_attention_plan(cudnn, &size, &plans[backward], &faults) != DTP_OK) {
             printf("%s\n", faults.text[0]);
             return;
         }
     }
-    const uint64_t workspace_bytes = plans[1].workspace_bytes + rows * shape->heads * (shape->head_dim + 1) * 4 + 4096;
+    const uint64_t workspace_bytes = dtp_attention_workspace_bytes(&size);
     struct dtp_attention_args forward = {
         .qkv = device_buffer(packed, DTP_ELEMENT_BF16, 1, 1),
         .result = device_buffer(result, DTP_ELEMENT_BF16, 0, -1),
         .log_sum_exp = device_buffer(rows * shape->heads, DTP_ELEMENT_FP32, 0, -1),
-        .workspace = device_buffer(workspace_bytes / 4 + 1, DTP_ELEMENT_FP32, 0, -1),
+        .workspace = device_buffer(workspace_bytes / 4, DTP_ELEMENT_FP32, 0, -1),
         .workspace_bytes = workspace_bytes,
         .batch = shape->batch, .sequence = shape->sequence, .heads = shape->heads, .kv_heads = shape->kv_heads,
         .head_dim = shape->head_dim, .scale = 1 / sqrtf((float)shape->head_dim), .element = DTP_ELEMENT_BF16,

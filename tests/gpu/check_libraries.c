@@ -126,6 +126,60 @@ static void check_attentions(bool deterministic)
     dtp_attention_destroy(attention);
 }
 
+/* Shapes that a deterministic backward computes in parts, against the same at one go. */
+static void check_parts(void)
+{
+    static const struct attention_case cases[] = {
+        {6, 1024, 40, 8, 64},  /* parts of 3 sequences */
+        {2, 4096, 12, 6, 128}, /* parts of 6 heads in 3 groups */
+        {1, 8192, 3, 3, 64},   /* parts of 1 head */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct attention_case *shape = &cases[i];
+        const uint64_t rows = (uint64_t)shape->batch * shape->sequence;
+        const uint64_t packed = rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+        const uint64_t result = rows * shape->heads * shape->head_dim, workspace_bytes = 1u << 30;
+        void *gradients[2] = {NULL, NULL};
+        char what[100];
+        snprintf(what, sizeof what, "attention %ux%u heads %u/%u head_dim %u in parts", shape->batch, shape->sequence,
+                 shape->heads, shape->kv_heads, shape->head_dim);
+        struct dtp_attention_args forward = {
+            .qkv = device_buffer(packed, DTP_ELEMENT_BF16, 1, 1), .result = device_buffer(result, DTP_ELEMENT_BF16, 0, -1),
+            .log_sum_exp = device_buffer(rows * shape->heads, DTP_ELEMENT_FP32, 0, -1),
+            .workspace = device_buffer(workspace_bytes / 4, DTP_ELEMENT_FP32, 0, -1), .workspace_bytes = workspace_bytes,
+            .batch = shape->batch, .sequence = shape->sequence, .heads = shape->heads, .kv_heads = shape->kv_heads,
+            .head_dim = shape->head_dim, .scale = 1 / sqrtf((float)shape->head_dim), .element = DTP_ELEMENT_BF16,
+        };
+        struct dtp_attention_backward_args backward = {
+            .qkv = forward.qkv, .result = forward.result, .gradient = device_buffer(result, DTP_ELEMENT_BF16, 2, 1),
+            .log_sum_exp = forward.log_sum_exp, .qkv_gradient = device_buffer(packed, DTP_ELEMENT_BF16, 0, -1),
+            .workspace = forward.workspace, .workspace_bytes = workspace_bytes, .batch = shape->batch,
+            .sequence = shape->sequence, .heads = shape->heads, .kv_heads = shape->kv_heads,
+            .head_dim = shape->head_dim, .scale = forward.scale, .element = DTP_ELEMENT_BF16,
+        };
+        for (int deterministic = 0; deterministic < 2; deterministic++) {
+            struct dtp_faults faults = {0};
+            struct dtp_attention *attention;
+            CUDA(cudaMemset(backward.qkv_gradient, 0xFF, 2 * packed));
+            if (dtp_attention_create(deterministic, &attention, &faults) != DTP_OK ||
+                dtp_attention_prepare(attention, &forward, &faults) != DTP_OK ||
+                dtp_attention_prepare_backward(attention, &backward, &faults) != DTP_OK ||
+                dtp_attention_forward(attention, &forward, NULL) != CUDNN_STATUS_SUCCESS ||
+                dtp_attention_backward(attention, &backward, NULL) != CUDNN_STATUS_SUCCESS) {
+                printf("%-58s %s\n", what, faults.count ? faults.text[0] : "does not run");
+                failures++;
+                return;
+            }
+            CUDA(cudaDeviceSynchronize());
+            gradients[deterministic] = host_copy(backward.qkv_gradient, 2 * packed);
+            dtp_attention_destroy(attention);
+        }
+        judge(what, "qkv_gradient", relative_error(gradients[1], gradients[0], packed, DTP_ELEMENT_BF16), 3e-3);
+        free(gradients[0]);
+        free(gradients[1]);
+    }
+}
+
 /* ---- matmul ------------------------------------------------------------------------------------------------------ */
 
 enum extra { ADD_IN_PLACE = 1, ADD_OTHER = 2, BIAS = 4, BIAS_GRADIENT = 8 };
@@ -242,6 +296,7 @@ int main(int argc, char **argv)
 {
     check_attentions(false);
     check_attentions(true);
+    check_parts();
     check_matmuls(argc > 1 ? argv[1] : NULL);
     if (argc > 1)
         check_matmuls(argv[1]); /* the same from the file of choices */
