@@ -12,7 +12,7 @@ cmake_minimum_required(VERSION 3.22)
 set(libc "(alloca|assert|complex|ctype|dirent|err|errno|error|fcntl|fenv|float|fnmatch|ftw|getopt|glob|inttypes|iso646|\
 langinfo|libgen|limits|locale|malloc|math|poll|pthread|regex|sched|search|setjmp|signal|spawn|stdalign|stdarg|stdatomic|\
 stdbool|stddef|stdint|stdio|stdio_ext|stdlib|stdnoreturn|string|strings|sysexits|termios|tgmath|threads|time|uchar|\
-unistd|wchar|wctype|wordexp|sys/[a-z]+)\\.h")
+unistd|arpa/inet|netdb|netinet/[a-z]+|wchar|wctype|wordexp|sys/[a-z]+)\\.h")
 set(gsl "gsl/[a-z0-9_]+\\.h")
 set(cuda "(cuda|cuda_[a-z0-9_]+|cooperative_groups|mma|curand_kernel|vector_types)\\.h|cub/[a-z_]+\\.cuh|math_constants\\.h")
 set(libraries "nccl\\.h|nccl_device\\.h|cublas[A-Za-z_0-9]*\\.h|cudnn[a-z_0-9]*\\.h|cblas\\.h|numa\\.h|immintrin\\.h")
