@@ -263,17 +263,17 @@ static enum dtp_status come_to_rank_0(struct dtp_control *c, struct dtp_faults *
     struct hello hello = {.rank = c->ranks.rank, .world = c->ranks.world, .hash = c->options.hash};
     struct answer answer;
     double timeout_s = c->options.join_timeout_s, end_s = now_s() + timeout_s;
-    bool said = true;
+    bool open = true;
     memcpy(hello.magic, magic, sizeof magic);
-    for (uint32_t line = 0; said && line < LINE_COUNT; line++) {
-        int s = c->peer[0].socket[line] = connect_until(address, end_s);
+    for (int line = 0; open && line < LINE_COUNT; line++)
+        open = (c->peer[0].socket[line] = connect_until(address, end_s)) >= 0;
+    for (uint32_t line = 0; open && line < LINE_COUNT; line++) {
         hello.line = line;
-        if (s >= 0)
-            set_timeout(s, timeout_s + 5); /* rank 0 answers when the last has come, or not */
-        said = s >= 0 && send_all(s, &hello, sizeof hello);
+        set_timeout(c->peer[0].socket[line], timeout_s + 5);     /* rank 0 answers when the last has come, or not */
+        send_all(c->peer[0].socket[line], &hello, sizeof hello); /* hung up on: the answer says why */
     }
     freeaddrinfo(address);
-    if (!said || !receive_all(c->peer[0].socket[LINE_TURNS], &answer, sizeof answer))
+    if (!open || !receive_all(c->peer[0].socket[LINE_TURNS], &answer, sizeof answer))
         return dtp_fault(
             faults, DTP_ENVIRONMENT, NULL, 0,
             "rank %u: no answer from rank 0 at %s port %u within %.0f s; did it start, and can its port be reached?",
