@@ -221,16 +221,16 @@ struct prepared {
 };
 
 #define MOST_SHAPES 16
-struct dtp_attention {
+struct dtp_attention_plans {
     struct dtp_cudnn cudnn;
     bool deterministic;
     uint32_t count;
     struct prepared prepared[MOST_SHAPES];
 };
 
-enum dtp_status dtp_attention_create(bool deterministic, struct dtp_attention **out, struct dtp_faults *faults)
+enum dtp_status dtp_attention_create(bool deterministic, struct dtp_attention_plans **out, struct dtp_faults *faults)
 {
-    struct dtp_attention *attention = calloc(1, sizeof *attention);
+    struct dtp_attention_plans *attention = calloc(1, sizeof *attention);
     *out = NULL;
     if (!attention)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for attention's plans");
@@ -243,7 +243,7 @@ enum dtp_status dtp_attention_create(bool deterministic, struct dtp_attention **
     return status;
 }
 
-void dtp_attention_destroy(struct dtp_attention *attention)
+void dtp_attention_destroy(struct dtp_attention_plans *attention)
 {
     if (!attention)
         return;
@@ -259,7 +259,7 @@ static bool sizes_equal(const struct dtp_attention_size *a, const struct dtp_att
            a->head_dim == b->head_dim && a->backward == b->backward && a->deterministic == b->deterministic;
 }
 
-static const struct prepared *find(const struct dtp_attention *attention, const struct dtp_attention_size *size)
+static const struct prepared *find(const struct dtp_attention_plans *attention, const struct dtp_attention_size *size)
 {
     for (uint32_t i = 0; i < attention->count; i++)
         if (sizes_equal(&attention->prepared[i].size, size))
@@ -280,7 +280,7 @@ static enum dtp_status check_workspace(const struct dtp_attention_size *size, ui
                      (unsigned long long)given_bytes);
 }
 
-static enum dtp_status prepare(struct dtp_attention *attention, const struct dtp_attention_size *size,
+static enum dtp_status prepare(struct dtp_attention_plans *attention, const struct dtp_attention_size *size,
                                uint64_t workspace_bytes, struct dtp_faults *faults)
 {
     enum dtp_status status =
@@ -313,7 +313,7 @@ static struct dtp_attention_size forward_size(const struct dtp_attention_args *f
     };
 }
 
-static struct dtp_attention_size backward_size(const struct dtp_attention *attention,
+static struct dtp_attention_size backward_size(const struct dtp_attention_plans *attention,
                                                const struct dtp_attention_backward_args *from)
 {
     return (struct dtp_attention_size){
@@ -327,14 +327,14 @@ static struct dtp_attention_size backward_size(const struct dtp_attention *atten
     };
 }
 
-enum dtp_status dtp_attention_prepare(struct dtp_attention *attention, const struct dtp_attention_args *arguments,
+enum dtp_status dtp_attention_prepare(struct dtp_attention_plans *attention, const struct dtp_attention_args *arguments,
                                       struct dtp_faults *faults)
 {
     const struct dtp_attention_size size = forward_size(arguments);
     return prepare(attention, &size, arguments->workspace_bytes, faults);
 }
 
-enum dtp_status dtp_attention_prepare_backward(struct dtp_attention *attention,
+enum dtp_status dtp_attention_prepare_backward(struct dtp_attention_plans *attention,
                                                const struct dtp_attention_backward_args *arguments,
                                                struct dtp_faults *faults)
 {
@@ -372,7 +372,7 @@ static void *rows_at(const float *rows, const struct dtp_attention_size *size, s
     return (float *)(uintptr_t)rows + (start.batch * size->heads + start.head) * size->sequence;
 }
 
-static cudnnStatus_t execute(const struct dtp_attention *attention, const struct prepared *prepared,
+static cudnnStatus_t execute(const struct dtp_attention_plans *attention, const struct prepared *prepared,
                              void *const addresses[TENSOR_COUNT], void *workspace, void *stream)
 {
     void *pointers[DTP_GRAPH_TENSORS];
@@ -381,7 +381,7 @@ static cudnnStatus_t execute(const struct dtp_attention *attention, const struct
     return dtp_cudnn_plan_execute(&attention->cudnn, &prepared->plan, pointers, workspace, stream);
 }
 
-cudnnStatus_t dtp_attention_forward(struct dtp_attention *attention, const struct dtp_attention_args *arguments,
+cudnnStatus_t dtp_attention_forward(struct dtp_attention_plans *attention, const struct dtp_attention_args *arguments,
                                     void *stream)
 {
     const struct dtp_attention_size size = forward_size(arguments);
@@ -403,7 +403,7 @@ cudnnStatus_t dtp_attention_forward(struct dtp_attention *attention, const struc
     return execute(attention, prepared, addresses, arguments->workspace, stream);
 }
 
-static cudnnStatus_t backward_part(const struct dtp_attention *attention, const struct prepared *prepared,
+static cudnnStatus_t backward_part(const struct dtp_attention_plans *attention, const struct prepared *prepared,
                                    const struct dtp_attention_backward_args *arguments, struct part_start start,
                                    void *stream)
 {
@@ -432,7 +432,7 @@ static cudnnStatus_t backward_part(const struct dtp_attention *attention, const 
     return execute(attention, prepared, addresses, query_sum + prepared->workspace.query_sum_bytes, stream);
 }
 
-cudnnStatus_t dtp_attention_backward(struct dtp_attention *attention,
+cudnnStatus_t dtp_attention_backward(struct dtp_attention_plans *attention,
                                      const struct dtp_attention_backward_args *arguments, void *stream)
 {
     const struct dtp_attention_size size = backward_size(attention, arguments);

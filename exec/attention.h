@@ -18,24 +18,24 @@
 #include "cudnn_graph.h"
 #include "kernels.h"
 
-struct dtp_attention;
+struct dtp_attention_plans;
 
 /* On the current CUDA device. */
-enum dtp_status dtp_attention_create(bool deterministic, struct dtp_attention **out, struct dtp_faults *faults);
-void dtp_attention_destroy(struct dtp_attention *attention);
+enum dtp_status dtp_attention_create(bool deterministic, struct dtp_attention_plans **out, struct dtp_faults *faults);
+void dtp_attention_destroy(struct dtp_attention_plans *attention);
 
 /* Builds the plan of a shape, once (0.1 to 1 s): before step 0, outside of capture. Refuses, with cuDNN's words, what it
  * has no engine for, and a workspace too small. */
-enum dtp_status dtp_attention_prepare(struct dtp_attention *attention, const struct dtp_attention_args *arguments,
+enum dtp_status dtp_attention_prepare(struct dtp_attention_plans *attention, const struct dtp_attention_args *arguments,
                                       struct dtp_faults *faults);
-enum dtp_status dtp_attention_prepare_backward(struct dtp_attention *attention,
+enum dtp_status dtp_attention_prepare_backward(struct dtp_attention_plans *attention,
                                                const struct dtp_attention_backward_args *arguments,
                                                struct dtp_faults *faults);
 
 /* A prepared shape, on `stream`. cuDNN's status; CUDNN_STATUS_NOT_INITIALIZED for a shape that was not prepared. */
-cudnnStatus_t dtp_attention_forward(struct dtp_attention *attention, const struct dtp_attention_args *arguments,
+cudnnStatus_t dtp_attention_forward(struct dtp_attention_plans *attention, const struct dtp_attention_args *arguments,
                                     void *stream);
-cudnnStatus_t dtp_attention_backward(struct dtp_attention *attention,
+cudnnStatus_t dtp_attention_backward(struct dtp_attention_plans *attention,
                                      const struct dtp_attention_backward_args *arguments, void *stream);
 
 /* The graph of one part of `size` (dtp_attention_part), for plans and for tests that ask what cuDNN makes of it. */

@@ -30,7 +30,9 @@ struct dtp_device_memory {
 struct dtp_device_options {
     uint32_t ordinal;         /* which GPU of this machine */
     uint32_t threads;         /* of the host device's matmuls; 0: one per core */
-    const char *choices_path; /* file of matmul algorithms, read and added to; NULL: none */
+    const char *choices_path; /* file of matmul algorithms, read and added to, its folders made; NULL: none */
+    bool atomic_attention;    /* attention's backward may sum by atomics: a little faster, last bits differ from run to run;
+                                 as the program was lowered (model/attention_workspace.h) */
 };
 
 struct dtp_device;

@@ -4,9 +4,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define LINE_BYTES 1024
@@ -185,6 +187,24 @@ const struct dtp_matmul_choice *dtp_matmul_choices_find(const struct dtp_matmul_
     return NULL;
 }
 
+/* Makes the folders above the file where they do not exist. */
+static int open_to_append(const char *path)
+{
+    const int flags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC;
+    const int file = open(path, flags, 0644);
+    char folder[PATH_MAX];
+    if (file >= 0 || errno != ENOENT || strlen(path) >= sizeof folder)
+        return file;
+    strcpy(folder, path);
+    for (char *at = strchr(folder + 1, '/'); at; at = strchr(at + 1, '/')) {
+        *at = '\0';
+        if (mkdir(folder, 0755) != 0 && errno != EEXIST)
+            return -1;
+        *at = '/';
+    }
+    return open(path, flags, 0644);
+}
+
 enum dtp_status dtp_matmul_choices_add(struct dtp_matmul_choices *choices, const struct dtp_matmul_choice *choice,
                                        struct dtp_faults *faults)
 {
@@ -194,7 +214,7 @@ enum dtp_status dtp_matmul_choices_add(struct dtp_matmul_choices *choices, const
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for the choices of matmul algorithms");
     if (!choices->path)
         return DTP_OK;
-    const int file = open(choices->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    const int file = open_to_append(choices->path);
     if (file < 0)
         return dtp_fault(faults, DTP_ENVIRONMENT, choices->path, 0,
                          "cannot be written: %s; name another file of matmul algorithms", strerror(errno));

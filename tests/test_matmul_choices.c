@@ -164,6 +164,25 @@ static void a_folder_is_refused(void **state)
     assert_non_null(strstr(faults.text[0], "cannot be read"));
 }
 
+static void folders_are_made(void **state)
+{
+    (void)state;
+    struct dtp_matmul_choices choices;
+    struct dtp_faults faults = {0};
+    char folder[96], file[128];
+    snprintf(folder, sizeof folder, "%s/deeper", path);
+    snprintf(file, sizeof file, "%s/file", folder);
+    assert_int_equal(dtp_matmul_choices_load(file, "GPU", 1, &choices, &faults), DTP_OK);
+    add(&choices, choice_of(8, 1));
+    dtp_matmul_choices_free(&choices);
+    assert_int_equal(dtp_matmul_choices_load(file, "GPU", 1, &choices, &faults), DTP_OK);
+    assert_int_equal(choices.count, 1);
+    dtp_matmul_choices_free(&choices);
+    assert_int_equal(unlink(file), 0);
+    assert_int_equal(rmdir(folder), 0);
+    assert_int_equal(rmdir(path), 0);
+}
+
 static void without_a_file(void **state)
 {
     (void)state;
@@ -184,6 +203,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(damage_is_noticed, new_file, remove_file),
         cmocka_unit_test_setup_teardown(rubbish_is_no_choice, new_file, remove_file),
         cmocka_unit_test_setup_teardown(a_folder_is_refused, new_file, remove_file),
+        cmocka_unit_test_setup_teardown(folders_are_made, new_file, remove_file),
         cmocka_unit_test(without_a_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,7 +25,7 @@ struct shape {
     uint32_t batch, sequence, heads, kv_heads, head_dim;
 };
 
-static float median_ms(struct dtp_attention *attention, const struct dtp_attention_args *forward,
+static float median_ms(struct dtp_attention_plans *attention, const struct dtp_attention_args *forward,
                        const struct dtp_attention_backward_args *backward)
 {
     float times_ms[ROUNDS];
@@ -51,7 +51,7 @@ static float median_ms(struct dtp_attention *attention, const struct dtp_attenti
     return times_ms[ROUNDS / 2];
 }
 
-static void bench_attention_shape(struct dtp_attention *attention, const struct dtp_cudnn *cudnn,
+static void bench_attention_shape(struct dtp_attention_plans *attention, const struct dtp_cudnn *cudnn,
                                   const struct shape *shape, bool deterministic)
 {
     struct dtp_faults faults = {0};
@@ -119,7 +119,7 @@ static void bench_attention(void)
            cudnnGetVersion());
     for (int deterministic = 0; deterministic < 2; deterministic++) {
         struct dtp_faults faults = {0};
-        struct dtp_attention *attention;
+        struct dtp_attention_plans *attention;
         struct dtp_cudnn cudnn;
         if (dtp_attention_create(deterministic, &attention, &faults) != DTP_OK || dtp_cudnn_open(&cudnn, &faults) != DTP_OK) {
             fprintf(stderr, "%s\n", faults.text[0]);

@@ -35,7 +35,7 @@ struct attention_case {
     uint32_t batch, sequence, heads, kv_heads, head_dim;
 };
 
-static void check_attention(struct dtp_attention *attention, const struct attention_case *shape, bool deterministic)
+static void check_attention(struct dtp_attention_plans *attention, const struct attention_case *shape, bool deterministic)
 {
     struct dtp_faults faults = {0};
     const enum dtp_element bf16 = DTP_ELEMENT_BF16;
@@ -116,7 +116,7 @@ static void check_attentions(bool deterministic)
         {1, 128, 3, 3, 80},  {3, 128, 2, 1, 32},  {1, 512, 2, 2, 64},
     };
     struct dtp_faults faults = {0};
-    struct dtp_attention *attention;
+    struct dtp_attention_plans *attention;
     if (dtp_attention_create(deterministic, &attention, &faults) != DTP_OK) {
         fprintf(stderr, "%s\n", faults.text[0]);
         exit(3);
@@ -159,7 +159,7 @@ static void check_parts(void)
         };
         for (int deterministic = 0; deterministic < 2; deterministic++) {
             struct dtp_faults faults = {0};
-            struct dtp_attention *attention;
+            struct dtp_attention_plans *attention;
             CUDA(cudaMemset(backward.qkv_gradient, 0xFF, 2 * packed));
             if (dtp_attention_create(deterministic, &attention, &faults) != DTP_OK ||
                 dtp_attention_prepare(attention, &forward, &faults) != DTP_OK ||
