@@ -338,11 +338,7 @@ static void rotary(const struct backward *b, const struct core_gradients *made)
     uint64_t q = token_bytes(l, l->compute * l->d_q);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ROTARY_BACKWARD, "");
-    workspace(l, &draft, "rotary workspace",
-              l->fused || !l->rope ? 0
-              : l->compute == 4    ? 2 * q
-                                   : 5 * q,
-              DTP_UPDATE | DTP_FREE);
+    dtp_lower_rotary_tensors(l, &draft, l->fused || !l->rope ? 0 : l->compute == 4 ? 2 * q : 5 * q);
     dtp_draft_use(&draft, made->q, DTP_UPDATE);
     dtp_draft_use(&draft, made->k, DTP_UPDATE);
     consume(b, &draft, DTP_SLOT_QK_STATISTICS, DTP_READ | DTP_FREE);

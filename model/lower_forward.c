@@ -189,6 +189,18 @@ static uint64_t rotary_workspace(const struct dtp_lowering *l)
     return most - q - k;
 }
 
+/* The complex form's are a copy of q in fp32 and a product of that size, tensors of their own: where memory is cached
+ * in pieces, that matters. */
+void dtp_lower_rotary_tensors(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes)
+{
+    uint64_t wide = dtp_bytes_product(2 * l->tokens, l->compute * l->d_q);
+    uint64_t piece = l->plan->rope_fp32 ? bytes : wide;
+    for (uint64_t taken; bytes; bytes -= taken) {
+        taken = bytes < piece ? bytes : piece;
+        dtp_draft_new(l, draft, "rotary workspace", DTP_OWNER_WORKSPACE, taken, DTP_UPDATE | DTP_FREE);
+    }
+}
+
 static void rotary(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
@@ -213,7 +225,7 @@ static void rotary(const struct pass *pass)
     make(pass, &draft, DTP_SLOT_Q);
     make(pass, &draft, DTP_SLOT_K);
     make(pass, &draft, DTP_SLOT_QK_STATISTICS);
-    dtp_draft_new(l, &draft, "rotary workspace", DTP_OWNER_WORKSPACE, rotary_workspace(l), DTP_UPDATE | DTP_FREE);
+    dtp_lower_rotary_tensors(l, &draft, rotary_workspace(l));
     if (!in_place) {
         read(pass, &draft, DTP_SLOT_Q_RAW, true);
         read(pass, &draft, DTP_SLOT_K_RAW, true);

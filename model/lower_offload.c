@@ -22,30 +22,61 @@ void dtp_lower_host_state(struct dtp_lowering *l, struct dtp_lower_unit *unit)
         adds ? dtp_lower_host_buffer(l, "downloaded gradients", DTP_OWNER_GRADS, gradients) : unit->grads;
 }
 
-dtp_buffer_id dtp_lower_upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_id after)
+static dtp_buffer_id upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t elements, dtp_op_id after)
 {
-    double stored = (double)(l->bytes.params * unit->shard), shard = (double)unit->gathered_shard_bytes;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_UPLOAD, "shard");
     draft.op.stream = DTP_STREAM_COPY;
     dtp_draft_use(&draft, unit->params, DTP_READ);
     dtp_buffer_id uploaded =
-        dtp_draft_new(l, &draft, "uploaded shard", DTP_OWNER_GATHER, l->bytes.params * unit->shard, DTP_WRITE);
+        dtp_draft_new(l, &draft, "uploaded shard", DTP_OWNER_GATHER, l->bytes.params * elements, DTP_WRITE);
     dtp_draft_after(&draft, after);
-    draft.op.demand.sent_bytes = stored;
+    draft.op.demand.sent_bytes = (double)(l->bytes.params * elements);
     draft.op.demand.kernels = 1;
     dtp_draft_end(l, &draft);
-    if (l->bytes.params == l->bytes.compute)
-        return uploaded;
+    return uploaded;
+}
+
+static dtp_buffer_id cast(struct dtp_lowering *l, dtp_buffer_id uploaded, uint64_t stored_bytes, uint64_t bytes,
+                          bool stays)
+{
+    struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "shard");
     draft.op.stream = DTP_STREAM_COPY;
-    dtp_buffer_id cast =
-        dtp_draft_new(l, &draft, "cast shard", DTP_OWNER_GATHER, unit->gathered_shard_bytes, DTP_WRITE);
-    dtp_draft_use(&draft, uploaded, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, stored + shard, 1);
+    dtp_buffer_id narrow = dtp_draft_new(l, &draft, "cast shard", DTP_OWNER_GATHER, bytes, DTP_WRITE);
+    dtp_draft_use(&draft, uploaded, stays ? DTP_READ : DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, (double)(stored_bytes + bytes), 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
     dtp_draft_end(l, &draft);
-    return cast;
+    return narrow;
+}
+
+/* One tensor, or all of a unit that has too many for one operation or is one flat parameter. */
+static void upload_tensor(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t elements, uint64_t bytes,
+                          dtp_op_id after)
+{
+    struct dtp_lower_uploads *u = &unit->uploads;
+    dtp_buffer_id uploaded = upload(l, unit, elements, after);
+    bool casts = l->bytes.params != l->bytes.compute;
+    if (casts && u->stays)
+        u->uploaded[u->count] = uploaded;
+    u->ready[u->count++] = casts ? cast(l, uploaded, l->bytes.params * elements, bytes, u->stays) : uploaded;
+}
+
+void dtp_lower_upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_id after)
+{
+    const struct dtp_lower_module *module = unit->root ? &l->root : &l->block;
+    struct dtp_lower_uploads *u = &unit->uploads;
+    u->count = 0;
+    for (int i = 0; i < DTP_MAX_PARTS; i++)
+        u->uploaded[i] = DTP_NO_BUFFER;
+    if (l->direct || dtp_unit_modules(unit) > 1) {
+        upload_tensor(l, unit, unit->shard, unit->gathered_shard_bytes, after);
+        return;
+    }
+    for (int part = 0; part < module->parts; part++)
+        if (module->shard[part])
+            upload_tensor(l, unit, module->shard[part], dtp_unit_wire_bytes(l, module, part), after);
 }
 
 static void wait_for(struct dtp_lowering *l, const char *name)

@@ -17,18 +17,13 @@
 
 /* ---- layout ------------------------------------------------------------------------------------------------------ */
 
-static uint64_t wire_bytes(const struct dtp_lowering *l, const struct dtp_lower_module *module, int part)
-{
-    return module->shard[part] * (module->matrix[part] ? l->bytes.gathered : l->bytes.compute);
-}
-
 static void add_module(const struct dtp_lowering *l, struct dtp_lower_unit *unit, const struct dtp_lower_module *module,
                        uint64_t times)
 {
     unit->elements += times * module->all_elements;
     unit->shard += times * module->all_shard;
     for (int part = 0; part < module->parts; part++)
-        unit->gathered_shard_bytes += l->direct ? 0 : times * wire_bytes(l, module, part);
+        unit->gathered_shard_bytes += l->direct ? 0 : times * dtp_unit_wire_bytes(l, module, part);
     if (l->direct)
         unit->gathered_shard_bytes += times * module->all_shard * l->bytes.compute;
 }
@@ -161,16 +156,19 @@ static dtp_buffer_id copy_in(struct dtp_lowering *l, struct dtp_lower_unit *unit
     uint64_t ranks = l->plan->shard_group, shard = unit->gathered_shard_bytes;
     bool casts = l->bytes.params != l->bytes.compute;
     double stored = (double)(l->bytes.params * unit->shard), bytes = (double)shard;
-    dtp_buffer_id uploaded = l->offloaded ? dtp_lower_upload(l, unit, after) : DTP_NO_BUFFER;
+    unit->uploads.count = 0;
+    if (l->offloaded)
+        dtp_lower_upload(l, unit, after);
     if (l->offloaded && l->direct) {
         unit->gathered = l->last_op[DTP_STREAM_COPY];
-        return uploaded;
+        return unit->uploads.ready[0];
     }
     casts = casts && !l->offloaded;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "shard");
     draft.op.stream = DTP_STREAM_COPY;
-    dtp_draft_use(&draft, uploaded, DTP_READ | DTP_FREE);
+    for (int i = 0; i < unit->uploads.count; i++)
+        dtp_draft_use(&draft, unit->uploads.ready[i], unit->uploads.stays ? DTP_READ : DTP_READ | DTP_FREE);
     if (!l->offloaded)
         dtp_draft_use(&draft, unit->params, DTP_READ);
     dtp_buffer_id cast = dtp_draft_new(l, &draft, "cast shard", DTP_OWNER_GATHER, casts ? shard : 0,
@@ -259,6 +257,16 @@ static void use_gathered(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     unit->weights_live = true;
 }
 
+static void free_uploads(struct dtp_draft *draft, struct dtp_lower_unit *unit)
+{
+    for (int i = 0; i < unit->uploads.count; i++) {
+        dtp_draft_use(draft, unit->uploads.ready[i], DTP_FREE);
+        dtp_draft_use(draft, unit->uploads.uploaded[i], DTP_FREE);
+    }
+    unit->uploads.count = 0;
+    unit->uploads.stays = false;
+}
+
 /* The flat buffer's parts become weights; `release` is the buffer that goes afterwards. */
 static void copy_out(struct dtp_lowering *l, struct dtp_lower_unit *unit, struct dtp_lower_unit *release)
 {
@@ -276,13 +284,15 @@ static void copy_out(struct dtp_lowering *l, struct dtp_lower_unit *unit, struct
         dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "weights");
         for (int part = 0; part < module->parts; part++) {
             state->weight[part] = dtp_draft_new(l, &draft, module->weight_name[part], DTP_OWNER_WEIGHTS,
-                                                ranks * wire_bytes(l, module, part), DTP_WRITE);
-            bytes += ranks * wire_bytes(l, module, part);
+                                                ranks * dtp_unit_wire_bytes(l, module, part), DTP_WRITE);
+            bytes += ranks * dtp_unit_wire_bytes(l, module, part);
         }
         bool last = i + 1 == modules;
         dtp_draft_use(&draft, unit->flat, last && release == unit ? DTP_READ | DTP_FREE : DTP_READ);
         if (last && release && release != unit)
             dtp_draft_use(&draft, release->flat, DTP_FREE);
+        if (last && unit->uploads.stays)
+            free_uploads(&draft, unit);
         dtp_draft_after(&draft, unit->gathered);
         dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
         draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
@@ -339,6 +349,7 @@ void dtp_lower_before_forward(struct dtp_lowering *l)
     if (!unit || unit->weights_live)
         return;
     struct dtp_lower_sharding *s = l->sharding;
+    unit->uploads.stays = l->offloaded && !l->direct;
     if (!unit->gathering)
         gather(l, unit, gather_after(l, !unit->root));
     if (!l->direct)

@@ -204,6 +204,7 @@ void dtp_lower_tensors(struct dtp_lowering *l);
 void dtp_lower_embedding(struct dtp_lowering *l);
 void dtp_lower_block_forward(struct dtp_lowering *l);
 void dtp_lower_block_recompute(struct dtp_lowering *l);
+void dtp_lower_rotary_tensors(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes);
 
 /* lower_loss.c */
 void dtp_lower_final_norm(struct dtp_lowering *l);

@@ -84,9 +84,12 @@ static void give_back_deferred(struct replay *r, double now_s)
 
 enum persistent { BUCKETS, OPTIMIZER_STATE, THE_REST };
 
+/* Buckets are DDP's (lower_replicated.c); other gradients at rest, Megatron's buffer among them, are made once. */
 static enum persistent persistent_kind(const struct dtp_buffer *b)
 {
-    return b->owner == DTP_OWNER_GRADS ? BUCKETS : b->owner == DTP_OWNER_OPTIMIZER ? OPTIMIZER_STATE : THE_REST;
+    if (b->owner == DTP_OWNER_GRADS && strcmp(b->name, "bucket") == 0)
+        return BUCKETS;
+    return b->owner == DTP_OWNER_OPTIMIZER ? OPTIMIZER_STATE : THE_REST;
 }
 
 static void take_persistent(struct replay *r, enum persistent kind)

@@ -87,7 +87,9 @@ static struct table_errors simulate_table(const char *path)
     return errors;
 }
 
-/* The largest errors in time are the rows with NCCL's peer-to-peer switched off, -34 and -35. */
+/* The largest errors in time are the rows over sockets between two pretended nodes, -34 and -35; in reserved memory it is
+ * the 7B on the host, -30: as measured it is less than the tensors of its loss, its two largest reductions, its weights,
+ * its checkpoints and its gathers take in segments of their own, so something gave segments back that is not known. */
 static void test_h200_runs(void **state)
 {
     (void)state;
@@ -95,7 +97,7 @@ static void test_h200_runs(void **state)
     assert_int_equal(errors.rows, 35);
     check_errors(&errors.allocated, "allocated", 0.1, 1);
     check_errors(&errors.reserved, "reserved", 0.6, 32);
-    check_errors(&errors.time, "tokens/s", 2.0, 22);
+    check_errors(&errors.time, "tokens/s", 2.0, 16);
 }
 
 static void test_holdout_runs(void **state)
@@ -103,7 +105,7 @@ static void test_holdout_runs(void **state)
     (void)state;
     struct table_errors errors = simulate_table(TEST_SOURCE_DIR "/scenarios/holdout_torch_runs.csv");
     assert_int_equal(errors.rows, 47);
-    check_errors(&errors.allocated, "allocated", 0.1, 15);
+    check_errors(&errors.allocated, "allocated", 0.1, 1);
     check_errors(&errors.reserved, "reserved", 0.6, 8);
     check_errors(&errors.time, "tokens/s", 3.2, 11);
 }
