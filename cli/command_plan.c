@@ -27,13 +27,14 @@ static enum dtp_status fill_report(const struct dtp_context *context, const stru
     if (a->simulated) /* the advisor goes by the closed form */
         dtp_closed_form(&out->job.transformer, &out->job.cluster, &out->job.plan, &closed);
     dtp_advise(&out->job, &closed, &out->advice);
+    dtp_training_cost_of(&out->job, &out->prediction.throughput, &out->money, true, &out->training);
     return DTP_OK;
 }
 
-/* The answer is no: it does not fit, or the solver found nothing. */
+/* The answer is no: it does not fit, the solver found nothing, or the training is late or too dear. */
 static bool is_no(const struct dtp_report *report)
 {
-    return report->prediction.memory.verdict == DTP_VERDICT_OOM || (report->solved && !report->solution.found);
+    return report->training.late || report->training.over_budget || report->prediction.memory.verdict == DTP_VERDICT_OOM || (report->solved && !report->solution.found);
 }
 
 /* ---- one plan --------------------------------------------------------------------------------------------------- */

@@ -234,6 +234,26 @@ bool dtp_number_parse_bytes(const char *text, uint64_t *out)
     return true;
 }
 
+bool dtp_number_parse_duration(const char *text, double *out_s)
+{
+    static const struct {
+        const char *unit;
+        double seconds;
+    } units[] = {{"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}, {"w", 604800}};
+    struct decimal decimal;
+    double value;
+    if (!text || !read_decimal(text, &decimal) || decimal.negative || !to_double(&decimal, &value))
+        return false;
+    size_t length = strcspn(decimal.rest, " ");
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (strlen(units[i].unit) == length && !strncmp(decimal.rest, units[i].unit, length) &&
+            only_spaces(decimal.rest + length)) {
+            *out_s = value * units[i].seconds;
+            return *out_s > 0 && *out_s < 1e15;
+        }
+    return false;
+}
+
 /* ---- printing -------------------------------------------------------------------------------------------------- */
 
 struct unit {
@@ -306,6 +326,13 @@ char *dtp_number_format_rate(double value_bytes_per_s, char *out, size_t bytes)
     static const struct unit units[] = {
         {"TB/s", 1e12, 1e12}, {"GB/s", 1e9, 1e9}, {"MB/s", 1e6, 1e6}, {"kB/s", 1e3, 1e3}, {"B/s", 1, 0}};
     return format_units(value_bytes_per_s, units, sizeof units / sizeof *units, out, bytes);
+}
+
+char *dtp_number_format_duration(double value_s, char *out, size_t bytes)
+{
+    static const struct unit units[] = {
+        {"years", 365.25 * 86400, 1000 * 86400}, {"days", 86400, 2 * 86400}, {"h", 3600, 7200}, {"min", 60, 120}, {"s", 1, 0}};
+    return format_units(value_s, units, sizeof units / sizeof *units, out, bytes);
 }
 
 char *dtp_number_format_time(double value_s, char *out, size_t bytes)

@@ -17,6 +17,9 @@ bool dtp_number_parse_integer(const char *text, bool binary, uint64_t minimum, u
  * byte are rounded down. "Gb" is refused, for it means bits. */
 bool dtp_number_parse_bytes(const char *text, uint64_t *out);
 
+/* Seconds of a time above 0 with its unit: s, min, h, d or w ("90s", "15min", "1.5d"). A number alone is refused. */
+bool dtp_number_parse_duration(const char *text, double *out_s);
+
 /* Printing with three significant digits (whole numbers keep all of theirs). Each writes at most `bytes` bytes into
  * `out` and returns it; NaN prints as "-". "6.74 B", "12.5 GiB", "300 GB/s", "61.3 ms". DTP_NUMBER_TEXT_BYTES are
  * always enough. */
@@ -26,6 +29,8 @@ char *dtp_number_format_count(double value, char *out, size_t bytes);
 char *dtp_number_format_memory(uint64_t value_bytes, char *out, size_t bytes);
 /* Powers of 1000: B/s ... TB/s. */
 char *dtp_number_format_rate(double value_bytes_per_s, char *out, size_t bytes);
+/* "45 s", "12.3 min", "7.25 h", "23.4 days". */
+char *dtp_number_format_duration(double value_s, char *out, size_t bytes);
 /* s, ms or us. */
 char *dtp_number_format_time(double value_s, char *out, size_t bytes);
 

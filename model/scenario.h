@@ -11,6 +11,16 @@
 
 struct dtp_scenario; /* opaque: settings with the place each came from */
 
+/* What the whole training is: for its time, failures and money. */
+struct dtp_training {
+    double tokens;     /* 0: not given */
+    double deadline_s; /* 0: none; so is budget_usd */
+    double budget_usd;
+    double gpu_mtbf_s; /* mean time between failures of one GPU and its share of everything else */
+    double detection_s, restart_s;
+    double storage_bytes_per_s; /* of checkpoints, over all nodes; 0: the default */
+};
+
 /* A resolved job, ready for the closed form. */
 struct dtp_job {
     struct dtp_transformer transformer;
@@ -18,6 +28,7 @@ struct dtp_job {
     struct dtp_plan plan;       /* after dtp_plan_resolve */
     struct dtp_plan asked;      /* before it: the solvers change this copy and resolve again, so that what follows by
                                    rule (shard_group 0, ...) follows the change too */
+    struct dtp_training training;
     uint32_t node_gpus;         /* GPUs a node offers the job: --gpus-per-node, else the machine's; cluster.gpus_per_node
                                    is smaller when the job fills only part of one node */
     char shape_note[200]; /* how the shape was chosen when only --params was given, else "" */

@@ -1,5 +1,6 @@
 #include "scenario_keys.h"
 
+#include "goodput.h"
 #include "models.h"
 #include "nearest.h"
 #include "number.h"
@@ -106,6 +107,21 @@ static bool parse_mib(const char *text, void *field)
     return value > 0;
 }
 
+static bool parse_duration(const char *text, void *field)
+{
+    return dtp_number_parse_duration(text, field);
+}
+
+static bool parse_rate(const char *text, void *field)
+{
+    uint64_t bytes;
+    double *out = field;
+    if (!dtp_number_parse_bytes(text, &bytes) || bytes == 0)
+        return false;
+    *out = (double)bytes;
+    return true;
+}
+
 static bool parse_switch(const char *text, bool *out)
 {
     static const char *const yes[] = {"true", "1", "yes", "on"}, *const no[] = {"false", "0", "no", "off"};
@@ -208,7 +224,9 @@ bool dtp_key_is_switch(enum dtp_key key)
 
 struct dtp_draft dtp_draft_default(void)
 {
-    return (struct dtp_draft){.plan = dtp_plan_default(), .oversubscription = 1};
+    return (struct dtp_draft){.plan = dtp_plan_default(), .oversubscription = 1,
+                              .training = {.gpu_mtbf_s = 3600.0 * DTP_DEFAULT_GPU_MTBF_H,
+                                           .detection_s = DTP_DEFAULT_DETECTION_S, .restart_s = DTP_DEFAULT_RESTART_S}};
 }
 
 static bool apply_whole(const struct rule *rule, const char *value, void *field)
@@ -278,6 +296,10 @@ static void explain(enum dtp_key key, const char *value, char *why, size_t why_b
             snprintf(why, why_bytes, "one of fp32|tf32|bf16|fp16|fp8|int8");
         else if (!strcmp(keys[key].value, "MIB"))
             snprintf(why, why_bytes, "a number of MiB above 0 and up to 1048576");
+        else if (!strcmp(keys[key].value, "TIME"))
+            snprintf(why, why_bytes, "a time above 0 with its unit: 90s, 15min, 12h, 30d, 2w");
+        else if (!strcmp(keys[key].value, "BYTES/S"))
+            snprintf(why, why_bytes, "a number of bytes per second above 0: 500MB, 20GB");
         else if (key == DTP_KEY_strategy && strchr(value, ','))
             explain_strategies(value, why, why_bytes);
         else

@@ -14,6 +14,8 @@ struct dtp_draft {
     double params, network_gbit_per_s, oversubscription;
     uint32_t leaf_nodes;
     uint64_t global_batch;              /* sequences per step over all GPUs; 0 = by accumulate */
+    uint64_t global_batch_tokens;       /* the same in tokens */
+    struct dtp_training training;
     uint32_t gpus, gpus_per_node;
     bool bias;
 };
@@ -78,6 +80,8 @@ struct dtp_draft {
     X(micro_batch, "plan", "N", WHOLE32(plan.micro_batch, 1, 1000000), "sequences per GPU per micro-step; default 1")  \
     X(accumulate, "plan", "N", WHOLE32(plan.accumulate, 1, 1000000), "micro-steps per optimizer step; default 1")      \
     X(global_batch, "plan", "N", WHOLE64(global_batch, 1, 1000000000000), "sequences per step; sets accumulate")       \
+    X(global_batch_tokens, "plan", "N", BINARY64(global_batch_tokens, 1, 1000000000000000),                            \
+      "the same in tokens, 4M = 4194304; a multiple of seq")                                                           \
     X(accumulate_sync, "plan", NULL, SWITCH(plan.accumulate_sync),                                                     \
       "reduce gradients in every micro-step; default false (no_sync)")                                                 \
     X(seq, "plan", "N", BINARY64(plan.sequence, 1, 100000000),                                                         \
@@ -126,7 +130,18 @@ struct dtp_draft {
       "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; default false")                                               \
     X(rope_fp32, "plan", NULL, SWITCH(plan.rope_fp32), "RoPE in fp32, each product a kernel of its own; default false")  \
     X(price, "money", "USD", NUMBER(plan.price_per_gpu_hour, 1e-3, 1e6),                                                  \
-      "dollars per GPU-hour; default the catalogue's typical price")
+      "dollars per GPU-hour; default the catalogue's typical price")                                                   \
+    X(tokens, "money", "N", NUMBER(training.tokens, 1, 1e18),                                                          \
+      "tokens to train on, 2T: plan adds the whole training's time with failures, money and energy")                   \
+    X(deadline, "money", "TIME", PARSED(training.deadline_s, parse_duration), "of the whole training: 30d, 12h, 2w")   \
+    X(budget, "money", "USD", NUMBER(training.budget_usd, 1e-2, 1e12), "for the whole training, in dollars: 500k")     \
+    X(gpu_mtbf, "money", "TIME", PARSED(training.gpu_mtbf_s, parse_duration),                                          \
+      "mean time between failures of one GPU; default 50000h")                                                         \
+    X(detection, "money", "TIME", PARSED(training.detection_s, parse_duration), "until a failure is seen; default 10min") \
+    X(restart, "money", "TIME", PARSED(training.restart_s, parse_duration),                                            \
+      "from then until training goes on, reading the checkpoint aside; default 5min")                                  \
+    X(storage, "money", "BYTES/S", PARSED(training.storage_bytes_per_s, parse_rate),                                   \
+      "rate of the checkpoint storage over all nodes, 20GB; default one node's NVMe, else 83 MB/s a GPU")
 
 enum dtp_key {
 #define DTP_KEY_ENUM(key, section, value, how, words) DTP_KEY_##key,

@@ -447,25 +447,42 @@ static void choose_sequence(struct resolution *r, struct dtp_plan *plan)
         plan->sequence = t->positions;
 }
 
+/* The key that says how many sequences a step has, and how many; DTP_KEY_COUNT when none does. */
+static enum dtp_key batch_key(struct resolution *r, const struct dtp_plan *plan, uint64_t *sequences)
+{
+    uint64_t tokens = r->draft.global_batch_tokens;
+    *sequences = r->draft.global_batch;
+    if (!given(r, DTP_KEY_global_batch_tokens))
+        return given(r, DTP_KEY_global_batch) ? DTP_KEY_global_batch : DTP_KEY_COUNT;
+    if (given(r, DTP_KEY_global_batch))
+        refuse(r, DTP_KEY_global_batch_tokens, "and global_batch say the same; leave one of them out");
+    if (tokens % plan->sequence)
+        refuse(r, DTP_KEY_global_batch_tokens, "%" PRIu64 " tokens are no multiple of seq %" PRIu64, tokens, plan->sequence);
+    *sequences = tokens / plan->sequence ? tokens / plan->sequence : 1;
+    return DTP_KEY_global_batch_tokens;
+}
+
 /* global_batch = micro_batch * gpus * accumulate (data parallel only, so far). */
 static bool choose_accumulation(struct resolution *r, struct dtp_plan *plan)
 {
-    if (!given(r, DTP_KEY_global_batch))
+    uint64_t whole;
+    enum dtp_key key = batch_key(r, plan, &whole);
+    if (key == DTP_KEY_COUNT)
         return true;
-    uint64_t whole = r->draft.global_batch, part = (uint64_t)plan->micro_batch * r->job->cluster.gpus;
+    uint64_t part = (uint64_t)plan->micro_batch * r->job->cluster.gpus;
     uint64_t steps = whole / part;
     if (whole % part) {
         char other[64] = "";
         if (steps)
             snprintf(other, sizeof other, "%" PRIu64 " or ", steps * part);
-        refuse(r, DTP_KEY_global_batch,
-               "%" PRIu64 " is no multiple of micro_batch %" PRIu32 " x %" PRIu32 " GPUs = %" PRIu64 "; use %s%" PRIu64,
+        refuse(r, key,
+               "%" PRIu64 " sequences are no multiple of micro_batch %" PRIu32 " x %" PRIu32 " GPUs = %" PRIu64 "; use %s%" PRIu64,
                whole, plan->micro_batch, r->job->cluster.gpus, part, other, (steps + 1) * part);
         return false;
     }
     if (given(r, DTP_KEY_accumulate) && plan->accumulate != steps) {
-        refuse(r, DTP_KEY_global_batch,
-               "%" PRIu64 " needs accumulate %" PRIu64 ", but it is %" PRIu32 "; leave one of them out", whole, steps,
+        refuse(r, key,
+               "%" PRIu64 " sequences need accumulate %" PRIu64 ", but it is %" PRIu32 "; leave one of them out", whole, steps,
                plan->accumulate);
         return false;
     }
@@ -480,7 +497,7 @@ static const char *find_place(const void *context, const char *key, size_t *line
     if (index == DTP_KEY_COUNT)
         return NULL;
     if (index == DTP_KEY_accumulate && !scenario->settings[index].value)
-        index = DTP_KEY_global_batch;
+        index = scenario->settings[DTP_KEY_global_batch].value ? DTP_KEY_global_batch : DTP_KEY_global_batch_tokens;
     *line = scenario->settings[index].line;
     return scenario->settings[index].where;
 }
@@ -548,6 +565,7 @@ enum dtp_status dtp_scenario_resolve(const struct dtp_scenario *scenario, const 
     r.draft = dtp_draft_default();
     for (int i = 0; i < DTP_KEY_COUNT; i++)
         apply(&r, (enum dtp_key)i);
+    job->training = r.draft.training;
     bool model = resolve_model(&r), cluster = resolve_cluster(&r);
     if (model && cluster)
         resolve_plan(&r);

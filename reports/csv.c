@@ -36,6 +36,13 @@ static void write_price(FILE *file, const struct dtp_money *money, double usd)
         write_real(file, usd);
 }
 
+/* Of a training of --tokens tokens; empty where none were given, or where it never ends. */
+static void write_training(FILE *file, const struct dtp_training_cost *training, double value)
+{
+    if (training->known && !training->goodput.hopeless)
+        write_real(file, value);
+}
+
 /* What each owner holds at the instant of the peak: these add up to allocated_peak_bytes, which the largest amounts
  * (params_bytes, ...) need not. */
 static void write_peak(FILE *f, const struct dtp_memory *m, enum dtp_owner owner)
@@ -160,6 +167,10 @@ static void write_peak(FILE *f, const struct dtp_memory *m, enum dtp_owner owner
     X("usd_per_billion_tokens", "", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_TYPICAL]))         \
     X("usd_per_million_tokens_low", "", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_LOW] / 1000))  \
     X("usd_per_million_tokens", "", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_TYPICAL] / 1000))  \
+    X("training_s", "", write_training(f, &r->training, r->training.goodput.expected_s))                              \
+    X("training_usd", "", write_training(f, &r->training, r->money.known ? r->training.usd[DTP_PRICE_TYPICAL] : NAN)) \
+    X("training_gpu_energy_j", "", write_training(f, &r->training, r->training.gpu_energy_j))                         \
+    X("goodput_fraction", "", write_training(f, &r->training, r->training.goodput.fraction))                          \
     X("usd_per_million_tokens_high", "", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_HIGH] / 1000))
 
 /* What was asked for where nothing came of it. */

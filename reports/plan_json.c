@@ -4,6 +4,7 @@
 #include "report.h"
 
 #include "json_value.h"
+#include "training_report.h"
 
 #include <string.h>
 
@@ -189,8 +190,9 @@ static json_t *throughput_object(const struct dtp_report *report)
     return object;
 }
 
-static json_t *cost_object(const struct dtp_money *m)
+static json_t *cost_object(const struct dtp_report *report)
 {
+    const struct dtp_money *m = &report->money;
     static const char *const levels[] = {"low", "typical", "high"};
     json_t *object = json_object();
     for (int level = 0; level < DTP_PRICE_LEVEL_COUNT; level++) {
@@ -207,6 +209,7 @@ static json_t *cost_object(const struct dtp_money *m)
     json_object_set_new(object, "usd_per_billion_tokens",
                         m->known ? dtp_json_real(m->billion_tokens_usd[DTP_PRICE_TYPICAL]) : json_null());
     json_object_set_new(object, "price_date", dtp_json_text(m->date));
+    json_object_set_new(object, "training", dtp_training_json(&report->training, m));
     return object;
 }
 
@@ -267,7 +270,7 @@ static json_t *report_object(const struct dtp_report *report)
     json_object_set_new(object, "communication", communication_object(&report->prediction.communication));
     json_object_set_new(object, "time", time_object(&report->prediction.time));
     json_object_set_new(object, "throughput", throughput_object(report));
-    json_object_set_new(object, "cost", cost_object(&report->money));
+    json_object_set_new(object, "cost", cost_object(report));
     json_object_set_new(object, "advice", advice_object(&report->advice));
     json_object_set_new(object, "solution", report->solved ? solution_object(&report->solution) : json_null());
     return object;

@@ -2,6 +2,8 @@
  */
 #include "report.h"
 
+#include "training_report.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -438,5 +440,6 @@ void dtp_report_plan_text(const struct dtp_report *report, const struct dtp_page
     print_time(report, page);
     print_throughput(report, page);
     print_money(report, page);
+    dtp_training_text(report, page);
     print_advice(report, page);
 }

@@ -10,6 +10,7 @@
 #include "page.h"
 #include "scaling.h"
 #include "solve.h"
+#include "training_cost.h"
 
 /* One predicted plan with everything said about it. */
 struct dtp_report {
@@ -19,12 +20,13 @@ struct dtp_report {
     double closed_step_s; /* what the closed form says; with `simulated` */
     struct dtp_scaling scaling;
     struct dtp_money money;
+    struct dtp_training_cost training; /* unknown where no number of tokens is given */
     struct dtp_advice advice;     /* kind DTP_ADVICE_NONE where none was asked for */
     bool solved;                  /* the job is the answer of a solver */
     struct dtp_solution solution; /* valid when solved */
 };
 
-/* Fills job, prediction, scaling and money; the rest stays as it is. The closed form, or a simulation of the job, predicts;
+/* Fills job, prediction, scaling, money and training (without its Monte Carlo); the rest stays as it is. The closed form, or a simulation of the job, predicts;
  * what the one who predicts refuses is a fault. */
 enum dtp_status dtp_report_predict(const struct dtp_job *job, const struct dtp_catalog *catalog, bool simulate,
                                    struct dtp_report *out, struct dtp_faults *faults);
