@@ -13,7 +13,7 @@
 #define MAX_SAMPLES 10000000
 
 #define ON(command) (1u << DTP_COMMAND_##command)
-#define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP))
+#define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH))
 #define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(HELP))
 
 enum option {
@@ -37,6 +37,7 @@ enum option {
     OPTION_RANK_DEVIATION,
     OPTION_STRAGGLER,
     OPTION_FIDELITY,
+    OPTION_MAX_GPUS,
     OPTION_HELP,
     OPTION_VERSION,
     OPTION_COUNT
@@ -44,7 +45,7 @@ enum option {
 
 static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP) & ~ON(SWEEP) & ~ON(CHART), "print one JSON object, for programs"},
-    [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(CATALOG), "print a CSV table with units in its header"},
+    [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(SEARCH) | ON(CATALOG), "print a CSV table with units in its header"},
     [OPTION_MAX_MICRO_BATCH] = {"--max-micro-batch", NULL, ON(PLAN),
                                 "find the largest micro batch that fits, plan with it"},
     [OPTION_MAX_SEQ] = {"--max-seq", NULL, ON(PLAN), "find the longest sequence that fits, in steps of 128 tokens"},
@@ -71,8 +72,9 @@ static const struct dtp_option options[OPTION_COUNT] = {
                                "relative standard deviation of the GPUs' speeds; default as measured on GPUs of a kind"},
     [OPTION_STRAGGLER] = {"--straggler", "F", ON(SIMULATE),
                           "one GPU's kernels take F times as long as they should; all others wait for it"},
-    [OPTION_FIDELITY] = {"--fidelity", "closed|simulated", ON(PLAN) | ON(WHATIF) | ON(SWEEP) | ON(BACKTEST),
+    [OPTION_FIDELITY] = {"--fidelity", "closed|simulated", ON(PLAN) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(BACKTEST),
                          "predict by formulas, or by simulating the step program; default closed"},
+    [OPTION_MAX_GPUS] = {"--max-gpus", "N", ON(SEARCH), "largest number of GPUs to consider; default 1024"},
     [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
     [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},
 };
@@ -87,7 +89,7 @@ const struct dtp_option *dtp_options(size_t *count)
 
 static const char *const command_names[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_PLAN] = "plan",     [DTP_COMMAND_EXPLAIN] = "explain",   [DTP_COMMAND_SIMULATE] = "simulate",
-    [DTP_COMMAND_WHATIF] = "whatif", [DTP_COMMAND_SWEEP] = "sweep", [DTP_COMMAND_BACKTEST] = "backtest", [DTP_COMMAND_CATALOG] = "catalog",
+    [DTP_COMMAND_WHATIF] = "whatif", [DTP_COMMAND_SWEEP] = "sweep", [DTP_COMMAND_SEARCH] = "search", [DTP_COMMAND_BACKTEST] = "backtest", [DTP_COMMAND_CATALOG] = "catalog",
     [DTP_COMMAND_CHART] = "chart",
     [DTP_COMMAND_HELP] = "help",
 };
@@ -227,8 +229,19 @@ static void set_goal(struct dtp_arguments *a, enum dtp_solve_goal goal, const ch
     a->goal = goal;
 }
 
+static void set_max_gpus(struct dtp_arguments *a, const char *value, struct dtp_faults *faults)
+{
+    uint64_t most;
+    if (!dtp_number_parse_integer(value, false, 1, DTP_SOLVE_MAX_GPUS, &most))
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--max-gpus: '%.64s' is not a whole number from 1 to %u", value,
+                  DTP_SOLVE_MAX_GPUS);
+    else
+        a->max_gpus = (uint32_t)most;
+}
+
 static void set_fidelity(struct dtp_arguments *a, const char *value, struct dtp_faults *faults)
 {
+    a->closed = strcmp(value, "closed") == 0;
     a->simulated = strcmp(value, "simulated") == 0;
     if (!a->simulated && strcmp(value, "closed") != 0)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--fidelity: '%s' is neither closed nor simulated", value);
@@ -275,6 +288,7 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_TIMELINE: a->timeline = value; break;
     case OPTION_MEMORY: a->memory = value; break;
     case OPTION_FIDELITY: set_fidelity(a, value, faults); break;
+    case OPTION_MAX_GPUS: set_max_gpus(a, value, faults); break;
     case OPTION_CHARTS: a->charts = true; break;
     case OPTION_SAMPLES: set_whole(&a->samples, flag, value, 1, MAX_SAMPLES, faults); break;
     case OPTION_SEED: set_whole(&a->seed, flag, value, 0, UINT32_MAX, faults); break;

@@ -8,12 +8,15 @@
 #include "solve.h"
 #include "status.h"
 
+#include <stdint.h>
+
 enum dtp_command {
     DTP_COMMAND_PLAN,
     DTP_COMMAND_EXPLAIN,
     DTP_COMMAND_SIMULATE,
     DTP_COMMAND_WHATIF,
     DTP_COMMAND_SWEEP,
+    DTP_COMMAND_SEARCH,
     DTP_COMMAND_BACKTEST,
     DTP_COMMAND_CHART,
     DTP_COMMAND_CATALOG,
@@ -42,6 +45,8 @@ struct dtp_arguments {
     bool help, version, json, csv;
     bool program;   /* explain --program */
     bool simulated; /* --fidelity simulated */
+    bool closed;    /* --fidelity closed */
+    uint32_t max_gpus; /* of a search; 0: not given */
     bool charts;    /* simulate --charts */
     bool leave_one_out; /* backtest --leave-one-out */
     bool solves;    /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */

@@ -20,6 +20,7 @@ enum dtp_status dtp_command_plan(const struct dtp_context *context);
 enum dtp_status dtp_command_explain(const struct dtp_context *context);
 enum dtp_status dtp_command_whatif(const struct dtp_context *context);
 enum dtp_status dtp_command_sweep(const struct dtp_context *context);
+enum dtp_status dtp_command_search(const struct dtp_context *context);
 enum dtp_status dtp_command_simulate(const struct dtp_context *context);
 enum dtp_status dtp_command_backtest(const struct dtp_context *context);
 enum dtp_status dtp_command_chart(const struct dtp_context *context);

@@ -58,6 +58,17 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          {{"dtplan sweep --params 7B --gpus 8..1024x2 --strategy all -o sweep.csv", "scaling of all strategies"},
           {"dtplan sweep --model llama-3-8b --gpus 8 --gpu a100-80-sxm,h100-sxm,h200-sxm --seq 2k..32kx2 --compile=true,false",
            "to standard output"}}},
+    [DTP_COMMAND_SEARCH] =
+        {"dtplan search [SCENARIO.ini ...] --tokens N [--deadline TIME] [--budget USD] [--KEY LIST ...] [--max-gpus N] "
+         "[--json | --csv]",
+         "Finds which GPUs, how many of them and which plan train N tokens cheapest within deadline and budget (fastest, "
+         "with a budget alone). Every key can be pinned, or given a list or range as in sweep; GPU, number of GPUs, "
+         "strategy, shard group, micro batch, accumulation, checkpointing, offload, precision and compilation vary where "
+         "they are not. Formulas predict all combinations, simulation ranks the best and replays their memory. Without a "
+         "plan it says which limit to move and how far.",
+         {{"dtplan search --model llama-3-8b --tokens 2T --deadline 30d --budget 500k --gpu h100-sxm,a100-80-sxm --seq 8k "
+           "--global-batch-tokens 4M", "which cluster to rent"},
+          {"dtplan search --params 1B --gpus 2 --gpu a10 --tokens 200M --budget 15", "what an evening of two GPUs can do"}}},
     [DTP_COMMAND_BACKTEST] = {"dtplan backtest RUNS.csv ... [--fidelity closed|simulated] [-o ROWS.csv | --leave-one-out] [--json]",
                               "Predicts measured runs from their configuration alone and reports how far off the "
                               "predictions are, beside the "

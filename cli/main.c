@@ -48,6 +48,7 @@ static enum dtp_status run(const struct dtp_context *context)
     case DTP_COMMAND_SIMULATE: return dtp_command_simulate(context);
     case DTP_COMMAND_WHATIF: return dtp_command_whatif(context);
     case DTP_COMMAND_SWEEP: return dtp_command_sweep(context);
+    case DTP_COMMAND_SEARCH: return dtp_command_search(context);
     case DTP_COMMAND_BACKTEST: return dtp_command_backtest(context);
     case DTP_COMMAND_CHART: return dtp_command_chart(context);
     case DTP_COMMAND_CATALOG: return dtp_command_catalog(context);

@@ -92,6 +92,16 @@ enum dtp_status dtp_scenario_set(struct dtp_scenario *scenario, const char *key,
     return keep(&scenario->settings[index], value, where, line, faults);
 }
 
+void dtp_scenario_unset(struct dtp_scenario *scenario, const char *key)
+{
+    enum dtp_key index = dtp_key_find(key);
+    if (index == DTP_KEY_COUNT)
+        return;
+    free(scenario->settings[index].value);
+    free(scenario->settings[index].where);
+    scenario->settings[index] = (struct dtp_setting){0};
+}
+
 const char *dtp_scenario_get(const struct dtp_scenario *scenario, const char *key)
 {
     enum dtp_key index = dtp_key_find(key);

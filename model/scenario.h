@@ -56,6 +56,8 @@ enum dtp_status dtp_scenario_copy(const struct dtp_scenario *scenario, struct dt
  * of the key's a fault that says what is. NULL sets a switch. Text is copied. */
 enum dtp_status dtp_scenario_set(struct dtp_scenario *scenario, const char *key, const char *value, const char *where,
                                  size_t line, struct dtp_faults *faults);
+/* As if the key had never been set. */
+void dtp_scenario_unset(struct dtp_scenario *scenario, const char *key);
 /* Reads an INI file with the sections [model] [cluster] [plan] [money]; comments start with ';' or '#'. All faults at
  * once; keys that are in order are set even then. Refused: a key twice in one file, in another section than its own or
  * without a value, NUL bytes, lines beyond inih's limit (200 bytes), files beyond 1 MiB or without any key. */

@@ -167,11 +167,11 @@ static void write_peak(FILE *f, const struct dtp_memory *m, enum dtp_owner owner
     X("usd_per_billion_tokens", "", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_TYPICAL]))         \
     X("usd_per_million_tokens_low", "", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_LOW] / 1000))  \
     X("usd_per_million_tokens", "", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_TYPICAL] / 1000))  \
+    X("usd_per_million_tokens_high", "", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_HIGH] / 1000))\
     X("training_s", "", write_training(f, &r->training, r->training.goodput.expected_s))                              \
     X("training_usd", "", write_training(f, &r->training, r->money.known ? r->training.usd[DTP_PRICE_TYPICAL] : NAN)) \
     X("training_gpu_energy_j", "", write_training(f, &r->training, r->training.gpu_energy_j))                         \
-    X("goodput_fraction", "", write_training(f, &r->training, r->training.goodput.fraction))                          \
-    X("usd_per_million_tokens_high", "", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_HIGH] / 1000))
+    X("goodput_fraction", "", write_training(f, &r->training, r->training.goodput.fraction))
 
 /* What was asked for where nothing came of it. */
 static void write_asked(const struct dtp_comparison_row *row, const char *key, FILE *f)

@@ -1,0 +1,136 @@
+/* dtplan search: which GPUs, how many and which plan train so many tokens, by when and for how much. */
+#include "command.h"
+
+#include "progress.h"
+#include "search_report.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_MAX_GPUS 1024u
+#define SIMULATED 24u /* candidates */
+
+static const struct {
+    const char *key, *values;
+} defaults[] = {
+#define DEFAULT_AXIS(key, values) {key, values},
+    DTP_SEARCH_AXES(DEFAULT_AXIS)
+#undef DEFAULT_AXIS
+};
+#define DEFAULT_COUNT (sizeof defaults / sizeof *defaults)
+
+static bool is_default_axis(const char *key)
+{
+    for (size_t i = 0; i < DEFAULT_COUNT; i++)
+        if (strcmp(defaults[i].key, key) == 0)
+            return true;
+    return false;
+}
+
+/* The last value typed for a key, else that of the scenario files, else NULL. */
+static const char *given(const struct dtp_arguments *a, const struct dtp_scenario *base, const char *key)
+{
+    for (size_t i = a->setting_count; i-- > 0;)
+        if (strcmp(a->settings[i].key, key) == 0)
+            return a->settings[i].value;
+    return dtp_scenario_get(base, key);
+}
+
+/* What the search takes for a key nobody gave: the table's, or what depends on others. NULL: no axis at all. */
+static const char *default_values(const struct dtp_arguments *a, const struct dtp_scenario *base, size_t index, char *out,
+                                  size_t bytes)
+{
+    const char *key = defaults[index].key;
+    uint32_t most = a->max_gpus ? a->max_gpus : DEFAULT_MAX_GPUS;
+    if (strcmp(key, "gpus") == 0) {
+        snprintf(out, bytes, most > 1 ? "1..%" PRIu32 "x2" : "1", most);
+        return out;
+    }
+    if (strcmp(key, "gpu") == 0 && given(a, base, "machine"))
+        return NULL;
+    if (strcmp(key, "accumulate") == 0)
+        return given(a, base, "global_batch") || given(a, base, "global_batch_tokens") ? NULL : "1,2,4,8";
+    return defaults[index].values;
+}
+
+/* First the keys that no default stands for, then the defaults in their order, each with the value given for it. */
+static enum dtp_status read_axes(const struct dtp_context *context, const struct dtp_catalog *catalog,
+                                 const struct dtp_scenario *base, struct dtp_axes *axes)
+{
+    const struct dtp_arguments *a = context->arguments;
+    enum dtp_status worst = DTP_OK;
+    char text[64];
+    for (size_t i = 0; i < a->setting_count; i++)
+        if (!is_default_axis(a->settings[i].key)) {
+            enum dtp_status status = dtp_axes_add(axes, catalog, a->settings[i].key, a->settings[i].value, "command line",
+                                                  context->faults);
+            worst = status > worst ? status : worst;
+        }
+    for (size_t i = 0; i < DEFAULT_COUNT; i++) {
+        const char *values = given(a, base, defaults[i].key);
+        if (!values)
+            values = default_values(a, base, i, text, sizeof text);
+        enum dtp_status status =
+            values ? dtp_axes_add(axes, catalog, defaults[i].key, values, "command line", context->faults) : DTP_OK;
+        worst = status > worst ? status : worst;
+    }
+    return worst;
+}
+
+static bool watch(void *context, uint64_t done, uint64_t count)
+{
+    dtp_progress_draw(context, done, count);
+    return true;
+}
+
+static enum dtp_status print(const struct dtp_context *context, const struct dtp_search_question *question,
+                             const struct dtp_search *search)
+{
+    if (context->arguments->json)
+        return dtp_search_json(question, search, context->out, context->faults);
+    if (context->arguments->csv)
+        return dtp_search_csv(question, search, context->out, context->faults);
+    dtp_search_text(question, search, &context->page);
+    return DTP_OK;
+}
+
+static enum dtp_status run_search(const struct dtp_context *context, const struct dtp_catalog *catalog,
+                                  const struct dtp_scenario *base, const struct dtp_axes *axes)
+{
+    struct dtp_progress progress = dtp_progress_start("combinations", 0);
+    struct dtp_search_question question = {.base = base, .axes = axes, .catalog = catalog,
+                                           .precision_pinned = given(context->arguments, base, "precision") != NULL,
+                                           .simulate_count = context->arguments->closed ? 0 : SIMULATED,
+                                           .watch_context = &progress, .watch = watch};
+    struct dtp_search search;
+    enum dtp_status status = dtp_search(&question, &search, context->faults);
+    dtp_progress_end(&progress);
+    if (status != DTP_OK && status != DTP_NO)
+        return status;
+    enum dtp_status printed = print(context, &question, &search);
+    dtp_search_release(&search);
+    return printed > status ? printed : status;
+}
+
+enum dtp_status dtp_command_search(const struct dtp_context *context)
+{
+    struct dtp_catalog catalog;
+    struct dtp_scenario *base = NULL;
+    struct dtp_axes axes = {0};
+    enum dtp_status status = dtp_context_catalog(context, &catalog);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_context_files(context, &base);
+    if (status == DTP_OK)
+        status = read_axes(context, &catalog, base, &axes);
+    if (status == DTP_OK && !given(context->arguments, base, "tokens"))
+        status = dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                           "search needs to know how long the training is; give --tokens, as in --tokens 2T");
+    if (status == DTP_OK)
+        status = run_search(context, &catalog, base, &axes);
+    dtp_axes_release(&axes);
+    dtp_scenario_destroy(base);
+    dtp_catalog_destroy(&catalog);
+    return status;
+}

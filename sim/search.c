@@ -1,0 +1,348 @@
+#include "search.h"
+
+#include "parallel.h"
+#include "search_scan.h"
+#include "simulated.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What one simulation, and all of them, may take, in layers times micro-steps, of which each is some 55 operations. */
+#define MAX_LAYER_STEPS 8000.0
+#define MAX_ALL_LAYER_STEPS 60000.0
+
+/* ---- candidates ------------------------------------------------------------------------------------------------------ */
+
+enum dtp_status dtp_search_apply(const struct dtp_search_question *question, const struct dtp_candidate *candidate,
+                                 struct dtp_scenario *scenario, struct dtp_faults *faults)
+{
+    char text[16];
+    enum dtp_status status = dtp_axes_apply(question->axes, candidate->combination, false, scenario, faults);
+    if (status != DTP_OK || !candidate->shard_group)
+        return status;
+    snprintf(text, sizeof text, "%u", candidate->shard_group);
+    return dtp_scenario_set(scenario, "shard_group", text, "search", 0, faults);
+}
+
+/* Figures that follow from the prediction. */
+static void judge(const struct dtp_search_question *question, struct dtp_candidate *c)
+{
+    const struct dtp_job *job = &c->variant.job;
+    const struct dtp_memory *m = &c->variant.prediction.memory;
+    dtp_money_of(job, &c->variant.prediction.throughput, dtp_catalog_price(question->catalog, job->cluster.gpu.key),
+                 &c->money);
+    dtp_training_cost_of(job, &c->variant.prediction.throughput, &c->money, false, &c->cost);
+    c->usual_format = question->precision_pinned || strcmp(dtp_precision_name(&job->plan.precision), "bf16-mixed") == 0;
+    c->headroom = 1 - (double)m->device_peak_bytes / (double)m->capacity_bytes;
+    c->valid = !c->cost.late && !c->cost.over_budget && !c->cost.goodput.hopeless;
+}
+
+static enum dtp_status add_candidate(const struct dtp_search_question *question, const struct dtp_scan_entry *entry,
+                                     struct dtp_search *out, struct dtp_faults *faults)
+{
+    struct dtp_scenario *scenario = NULL;
+    struct dtp_candidate *c = &out->candidates[out->count];
+    if (isinf(entry->work_s))
+        return DTP_OK;
+    *c = (struct dtp_candidate){.combination = entry->combination, .shard_group = entry->shard_group};
+    enum dtp_status status = dtp_scenario_copy(question->base, &scenario, faults);
+    if (status == DTP_OK)
+        status = dtp_search_apply(question, c, scenario, faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(scenario, question->catalog, &c->variant.job, faults);
+    dtp_scenario_destroy(scenario);
+    if (status != DTP_OK)
+        return status;
+    struct dtp_job *job = &c->variant.job;
+    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &c->variant.prediction);
+    c->closed_step_s = c->variant.prediction.time.step_s;
+    judge(question, c);
+    out->count++;
+    return DTP_OK;
+}
+
+/* A group's fastest; what is tight only where nothing else fits; the roomy one where it is none of the fastest. */
+static enum dtp_status add_group(const struct dtp_search_question *question, const struct dtp_scan_group *group,
+                                 struct dtp_search *out, struct dtp_faults *faults)
+{
+    bool roomy_is_there = false, none = isinf(group->fits[0].work_s);
+    enum dtp_status status = none ? add_candidate(question, &group->tight, out, faults) : DTP_OK;
+    for (size_t i = 0; i < DTP_SCAN_KEPT && status == DTP_OK; i++) {
+        status = add_candidate(question, &group->fits[i], out, faults);
+        roomy_is_there = roomy_is_there || (group->fits[i].combination == group->roomy.combination &&
+                                            group->fits[i].shard_group == group->roomy.shard_group);
+    }
+    if (status == DTP_OK && !roomy_is_there)
+        status = add_candidate(question, &group->roomy, out, faults);
+    return status;
+}
+
+/* ---- the objective ------------------------------------------------------------------------------------------------------ */
+
+static double usd_of(const struct dtp_candidate *c)
+{
+    return c->money.known ? c->cost.usd[DTP_PRICE_TYPICAL] : 0;
+}
+
+static int by(double a, double b)
+{
+    return (a > b) - (a < b);
+}
+
+/* Below 0: `a` is the better one. */
+static int compare(bool fastest, const struct dtp_candidate *a, const struct dtp_candidate *b)
+{
+    int order = b->valid - a->valid;
+    if (!order)
+        order = b->usual_format - a->usual_format;
+    if (!order)
+        order = fastest ? by(a->cost.goodput.expected_s, b->cost.goodput.expected_s) : by(usd_of(a), usd_of(b));
+    if (!order)
+        order = fastest ? by(usd_of(a), usd_of(b)) : by(a->cost.goodput.expected_s, b->cost.goodput.expected_s);
+    if (!order)
+        order = by((double)a->combination, (double)b->combination);
+    return order ? order : by(a->shard_group, b->shard_group);
+}
+
+static int compare_for_qsort(const void *left, const void *right, void *fastest)
+{
+    return compare(*(const bool *)fastest, left, right);
+}
+
+/* With a budget alone it is time that is wanted for it; else money. */
+static bool wants_fastest(const struct dtp_search *search)
+{
+    const struct dtp_training *t = &search->candidates[0].variant.job.training;
+    return search->count && t->budget_usd > 0 && !(t->deadline_s > 0);
+}
+
+static double risk_class(const struct dtp_candidate *c)
+{
+    return floor(c->headroom / DTP_SEARCH_RISK_STEP);
+}
+
+static bool dominates(const struct dtp_candidate *a, const struct dtp_candidate *b)
+{
+    double time = b->cost.goodput.expected_s - a->cost.goodput.expected_s, usd = usd_of(b) - usd_of(a);
+    double risk = risk_class(a) - risk_class(b);
+    return time >= 0 && usd >= 0 && risk >= 0 && (time > 0 || usd > 0 || risk > 0);
+}
+
+/* Of the best class there is (valid, usual format), which the order puts first. */
+static void mark_front(struct dtp_search *search)
+{
+    const struct dtp_candidate *first = search->candidates;
+    size_t class = 0;
+    while (class < search->count && first[class].valid == first[0].valid && first[class].usual_format == first[0].usual_format)
+        class++;
+    for (size_t i = 0; i < search->count; i++) {
+        search->candidates[i].front = i < class;
+        for (size_t k = 0; k < class && search->candidates[i].front; k++)
+            search->candidates[i].front = !dominates(&first[k], &first[i]);
+    }
+}
+
+static void order(struct dtp_search *search)
+{
+    bool fastest = wants_fastest(search);
+    if (search->count)
+        qsort_r(search->candidates, search->count, sizeof *search->candidates, compare_for_qsort, &fastest);
+    mark_front(search);
+}
+
+/* ---- simulation ----------------------------------------------------------------------------------------------------------- */
+
+struct simulation_run {
+    const struct dtp_search_question *question;
+    struct dtp_candidate **chosen;
+};
+
+static enum dtp_status simulate_one(void *context, unsigned thread, uint64_t first, uint64_t count)
+{
+    struct simulation_run *run = context;
+    (void)thread;
+    for (uint64_t i = first; i < first + count; i++) {
+        struct dtp_candidate *c = run->chosen[i];
+        struct dtp_prediction prediction;
+        struct dtp_predictor predictor = dtp_predictor_simulated();
+        struct dtp_faults *faults = calloc(1, sizeof *faults);
+        if (!faults)
+            return DTP_ENVIRONMENT;
+        enum dtp_status status = predictor.predict(predictor.context, &c->variant.job, &prediction, faults);
+        c->simulated = status == DTP_OK;
+        if (c->simulated)
+            c->variant.prediction = prediction;
+        else
+            snprintf(c->reason, sizeof c->reason, "%.159s", faults->count ? faults->text[0] : dtp_status_text(status));
+        free(faults);
+        if (status == DTP_ENVIRONMENT)
+            return status;
+        judge(run->question, c);
+    }
+    return DTP_OK;
+}
+
+/* The first of the order and the front, as many as time allows; which they are follows from their sizes, not from a clock. */
+static size_t choose(const struct dtp_search_question *question, struct dtp_search *search, struct dtp_candidate **chosen)
+{
+    size_t count = 0;
+    double all = 0;
+    for (int round = 0; round < 2; round++)
+        for (size_t i = 0; i < search->count && count < question->simulate_count; i++) {
+            struct dtp_candidate *c = &search->candidates[i];
+            bool first = i < question->simulate_count / 2;
+            if (round == 0 ? !first : first || !c->front)
+                continue;
+            double size = (double)c->variant.job.transformer.layers * c->variant.job.plan.accumulate;
+            if (size > MAX_LAYER_STEPS || all + size > MAX_ALL_LAYER_STEPS) {
+                snprintf(c->reason, sizeof c->reason, "%" PRIu32 " micro-steps are too many to simulate in a search",
+                         c->variant.job.plan.accumulate);
+                continue;
+            }
+            all += size;
+            chosen[count++] = c;
+        }
+    return count;
+}
+
+/* The memory proof: what the replay of the allocator, or the arena's placement, does not fit is no candidate. */
+static void drop_misfits(struct dtp_search *search)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < search->count; i++) {
+        bool misfit = search->candidates[i].variant.prediction.memory.verdict == DTP_VERDICT_OOM;
+        search->counts.dropped += misfit;
+        if (!misfit)
+            search->candidates[kept++] = search->candidates[i];
+    }
+    search->count = kept;
+}
+
+static enum dtp_status simulate(const struct dtp_search_question *question, struct dtp_search *search,
+                                struct dtp_faults *faults)
+{
+    struct dtp_candidate **chosen = calloc(question->simulate_count + 1, sizeof *chosen);
+    if (!chosen)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    struct simulation_run run = {question, chosen};
+    struct dtp_parallel job = {.count = choose(question, search, chosen), .chunk_items = 1, .threads = question->threads,
+                               .context = &run, .work = simulate_one};
+    enum dtp_status status = dtp_parallel_run(&job, NULL, faults);
+    for (size_t i = 0; i < job.count; i++)
+        search->counts.simulated += chosen[i]->simulated;
+    free(chosen);
+    if (status == DTP_OK) {
+        drop_misfits(search);
+        order(search);
+    } else if (faults->count == 0) {
+        dtp_fault(faults, status, NULL, 0, "out of memory");
+    }
+    return status;
+}
+
+/* ---- the answer ------------------------------------------------------------------------------------------------------------ */
+
+/* Another GPU, another number of them, another strategy or group: who differs in a detail only is no rival. */
+static bool differs(const struct dtp_candidate *a, const struct dtp_candidate *b)
+{
+    const struct dtp_job *x = &a->variant.job, *y = &b->variant.job;
+    return strcmp(x->cluster.gpu.key, y->cluster.gpu.key) != 0 || x->cluster.gpus != y->cluster.gpus ||
+           x->plan.strategy != y->plan.strategy || x->plan.shard_group != y->plan.shard_group ||
+           x->plan.offload != y->plan.offload || x->plan.runtime != y->plan.runtime;
+}
+
+/* The first that is no detail of the best, and the first in another format if it beats the best. */
+static void recommend(struct dtp_search *search)
+{
+    const struct dtp_candidate *best = search->candidates;
+    search->recommended = search->count && best->valid ? 0 : -1;
+    for (size_t i = 1; i < search->count && search->recommended == 0; i++) {
+        const struct dtp_candidate *c = &search->candidates[i];
+        if (search->runner_up < 0 && c->valid && c->usual_format == best->usual_format && differs(c, best))
+            search->runner_up = (long)i;
+        if (search->other_format < 0 && c->valid && c->usual_format != best->usual_format &&
+            (wants_fastest(search) ? c->cost.goodput.expected_s < best->cost.goodput.expected_s
+                                   : usd_of(c) < usd_of(best)))
+            search->other_format = (long)i;
+    }
+}
+
+static enum dtp_status collect(const struct dtp_search_question *question, bool limits, struct dtp_search *out,
+                               struct dtp_scan *scan, struct dtp_faults *faults)
+{
+    enum dtp_status status = dtp_scan_run(question, limits, scan, faults);
+    if (status != DTP_OK)
+        return status;
+    out->counts = scan->counts;
+    out->count = 0;
+    free(out->candidates);
+    out->candidates = calloc(scan->group_count * (DTP_SCAN_KEPT + 2) + 1, sizeof *out->candidates);
+    if (!out->candidates)
+        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (size_t i = 0; i < scan->group_count && status == DTP_OK; i++)
+        status = add_group(question, &scan->groups[i], out, faults);
+    free(scan->groups);
+    scan->groups = NULL;
+    if (status == DTP_OK)
+        order(out);
+    return status;
+}
+
+static void least(double value, double *out)
+{
+    if (value > 0 && (*out == 0 || value < *out))
+        *out = value;
+}
+
+/* Which limit would have to move, and how far: from all that fits, whatever its time and money. */
+static void relax(const struct dtp_search *search, const struct dtp_scan *scan, struct dtp_search_relax *out)
+{
+    *out = (struct dtp_search_relax){.any_fits = search->count > 0,
+                                     .missing_bytes = isinf(scan->missing_bytes) ? 0 : scan->missing_bytes};
+    if (scan->counts.predicted == 0)
+        memcpy(out->refusal, scan->refusal, sizeof out->refusal);
+    for (size_t i = 0; i < search->count; i++) {
+        const struct dtp_candidate *c = &search->candidates[i];
+        double time_s = c->cost.goodput.expected_s, usd = usd_of(c);
+        if (c->cost.goodput.hopeless || !c->usual_format)
+            continue;
+        least(time_s, &out->free_deadline_s);
+        least(usd, &out->free_budget_usd);
+        if (!c->cost.over_budget)
+            least(time_s, &out->deadline_s);
+        if (!c->cost.late)
+            least(usd, &out->budget_usd);
+    }
+}
+
+enum dtp_status dtp_search(const struct dtp_search_question *question, struct dtp_search *out, struct dtp_faults *faults)
+{
+    struct dtp_scan scan = {0};
+    *out = (struct dtp_search){.recommended = -1, .runner_up = -1, .other_format = -1};
+    enum dtp_status status = collect(question, true, out, &scan, faults);
+    if (status == DTP_OK)
+        status = simulate(question, out, faults);
+    if (status == DTP_OK)
+        recommend(out);
+    if (status == DTP_OK && out->recommended < 0) {
+        struct dtp_search_counts first = out->counts;
+        status = collect(question, false, out, &scan, faults); /* again, without the limits */
+        if (status == DTP_OK)
+            relax(out, &scan, &out->relax);
+        out->counts = first;
+    }
+    if (status != DTP_OK) {
+        dtp_search_release(out);
+        return status;
+    }
+    return out->recommended < 0 ? DTP_NO : DTP_OK;
+}
+
+void dtp_search_release(struct dtp_search *search)
+{
+    free(search->candidates);
+    *search = (struct dtp_search){.recommended = -1, .runner_up = -1, .other_format = -1};
+}

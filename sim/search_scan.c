@@ -1,0 +1,302 @@
+/* The scan. Chunks of combinations that differ in the last axes only go to threads; each thread keeps the best of every
+ * group for itself, and these are merged: by time, then by the combination's number, so that the number of threads does
+ * not show. */
+#include "search_scan.h"
+
+#include "calibration.h"
+#include "op_cost.h"
+#include "parallel.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK_TARGET 48
+
+struct worker {
+    struct dtp_scenario *scenario;
+    struct dtp_scan scan;
+    struct dtp_faults faults;
+    struct dtp_variant variant;
+    char pinned_group[16]; /* of the chunk at hand: the group set last for hybrid_shard */
+};
+
+struct scanner {
+    const struct dtp_search_question *question;
+    bool limits;
+    bool group_axis; /* shard_group was given: hybrid_shard does not choose */
+    size_t group_axes, last_axis_count;
+    uint64_t group_items; /* combinations of a group */
+    struct worker *workers;
+};
+
+/* ---- the bound ------------------------------------------------------------------------------------------------------- */
+
+/* 6 FLOPs per matmul weight and token, at the rate of the fastest format a matmul may run in. matmul_power_headroom is the
+ * most that the clock gains. */
+double dtp_search_bound_s(const struct dtp_job *job, double tokens)
+{
+    const struct dtp_gpu *gpu = &job->cluster.gpu;
+    double flops = 6 * (double)dtp_transformer_count(&job->transformer).matmul * tokens;
+    double rate = dtp_matmul_flops_per_s(gpu, job->plan.precision.compute) * (1 + dtp_calibration.matmul_power_headroom);
+    return flops / (rate * job->cluster.gpus);
+}
+
+static bool beyond_limits(const struct scanner *s, const struct dtp_job *job)
+{
+    const struct dtp_training *t = &job->training;
+    double least_s = dtp_search_bound_s(job, t->tokens);
+    struct dtp_throughput none = {0};
+    struct dtp_money money;
+    if (t->deadline_s > 0 && least_s > t->deadline_s)
+        return true;
+    dtp_money_of(job, &none, dtp_catalog_price(s->question->catalog, job->cluster.gpu.key), &money);
+    return t->budget_usd > 0 && money.job_hour_usd[DTP_PRICE_TYPICAL] * least_s / 3600 > t->budget_usd;
+}
+
+/* ---- what is kept ------------------------------------------------------------------------------------------------------ */
+
+static bool better(const struct dtp_scan_entry *a, const struct dtp_scan_entry *b)
+{
+    if (a->work_s != b->work_s)
+        return a->work_s < b->work_s;
+    return a->combination != b->combination ? a->combination < b->combination : a->shard_group < b->shard_group;
+}
+
+static void keep_fit(struct dtp_scan_group *group, struct dtp_scan_entry entry)
+{
+    for (size_t i = 0; i < DTP_SCAN_KEPT; i++)
+        if (better(&entry, &group->fits[i])) {
+            struct dtp_scan_entry moved = group->fits[i];
+            group->fits[i] = entry;
+            entry = moved;
+        }
+}
+
+static void keep_one(struct dtp_scan_entry *kept, const struct dtp_scan_entry *entry)
+{
+    if (better(entry, kept))
+        *kept = *entry;
+}
+
+static struct dtp_scan_group empty_group(void)
+{
+    struct dtp_scan_group group;
+    struct dtp_scan_entry none = {.work_s = INFINITY};
+    group.roomy = group.tight = none;
+    for (size_t i = 0; i < DTP_SCAN_KEPT; i++)
+        group.fits[i] = none;
+    return group;
+}
+
+static void keep(struct worker *w, size_t group_index, uint64_t combination, uint32_t shard_group)
+{
+    const struct dtp_memory *m = &w->variant.prediction.memory;
+    struct dtp_scan_group *group = &w->scan.groups[group_index];
+    double missing = (double)m->device_peak_bytes - (double)m->capacity_bytes;
+    struct dtp_scan_entry entry = {combination, shard_group, 0, -missing / (double)m->capacity_bytes};
+    entry.work_s = w->variant.job.training.tokens / w->variant.prediction.throughput.tokens_per_s;
+    if (m->verdict == DTP_VERDICT_FITS) {
+        w->scan.counts.fits++;
+        keep_fit(group, entry);
+        if (entry.headroom >= DTP_SCAN_ROOMY)
+            keep_one(&group->roomy, &entry);
+    } else if (m->verdict == DTP_VERDICT_TIGHT) {
+        w->scan.counts.tight++;
+        keep_one(&group->tight, &entry);
+    } else {
+        w->scan.counts.out_of_memory++;
+        w->scan.missing_bytes = fmin(w->scan.missing_bytes, missing > 0 ? missing : 0);
+    }
+}
+
+/* ---- one combination ---------------------------------------------------------------------------------------------------- */
+
+enum fate { FATE_PREDICTED, FATE_REFUSED, FATE_TOO_LARGE, FATE_PRUNED };
+
+static enum fate predict(const struct scanner *s, struct worker *w, uint64_t combination, uint32_t shard_group)
+{
+    w->faults.status = DTP_OK;
+    w->faults.count = 0;
+    if (dtp_scenario_resolve(w->scenario, s->question->catalog, &w->variant.job, &w->faults) != DTP_OK) {
+        w->scan.counts.refused++;
+        if (combination < w->scan.refusal_at && w->faults.count) {
+            w->scan.refusal_at = combination;
+            snprintf(w->scan.refusal, sizeof w->scan.refusal, "%s", w->faults.text[0]);
+        }
+        return FATE_REFUSED;
+    }
+    struct dtp_job *job = &w->variant.job;
+    if (s->limits && beyond_limits(s, job))
+        return FATE_PRUNED;
+    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &w->variant.prediction);
+    w->scan.counts.predicted++;
+    keep(w, (size_t)(combination / s->group_items), combination, shard_group);
+    const struct dtp_memory *m = &w->variant.prediction.memory;
+    return m->allocated_peak_bytes > m->capacity_bytes ? FATE_TOO_LARGE : FATE_PREDICTED;
+}
+
+/* hybrid_shard over groups of 2, 4, 8, ... GPUs; the others have no group to choose. The last fate speaks for all: memory
+ * per GPU shrinks as groups grow. */
+static enum fate predict_groups(const struct scanner *s, struct worker *w, uint64_t combination)
+{
+    const char *strategy = dtp_scenario_get(w->scenario, "strategy"), *gpus = dtp_scenario_get(w->scenario, "gpus");
+    enum dtp_strategy parsed = DTP_FULL_SHARD;
+    if (s->group_axis || !strategy || !gpus || !dtp_strategy_parse(strategy, &parsed) || parsed != DTP_HYBRID_SHARD)
+        return predict(s, w, combination, 0);
+    enum fate fate = FATE_REFUSED;
+    uint32_t most = (uint32_t)strtoul(gpus, NULL, 10);
+    for (uint32_t group = 2; group < most && fate != FATE_PRUNED; group *= 2) {
+        char text[16];
+        snprintf(text, sizeof text, "%u", group);
+        if (dtp_scenario_set(w->scenario, "shard_group", text, "search", 0, &w->faults) == DTP_OK)
+            fate = predict(s, w, combination, group);
+    }
+    dtp_scenario_unset(w->scenario, "shard_group");
+    return fate;
+}
+
+/* A chunk: whole runs of the last axis, the micro-batches. */
+static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint64_t count)
+{
+    struct scanner *s = context;
+    struct worker *w = &s->workers[thread];
+    const struct dtp_axes *axes = s->question->axes;
+    uint64_t last = s->last_axis_count;
+    for (uint64_t i = first; i < first + count; i++) {
+        enum dtp_status status = dtp_axes_apply(axes, i, i > first, w->scenario, &w->faults);
+        if (status != DTP_OK)
+            return status;
+        enum fate fate = predict_groups(s, w, i);
+        uint64_t left_in_run = last - 1 - i % last;
+        if (fate == FATE_PRUNED) {
+            w->scan.counts.pruned_time += first + count - i;
+            break;
+        }
+        if (fate == FATE_TOO_LARGE && left_in_run > 0) {
+            w->scan.counts.pruned_memory += left_in_run;
+            i += left_in_run;
+            if (i + 1 < first + count && dtp_axes_apply(axes, i, false, w->scenario, &w->faults) != DTP_OK)
+                return DTP_ENVIRONMENT;
+        }
+    }
+    return DTP_OK;
+}
+
+static bool watch(void *context, uint64_t done, uint64_t count)
+{
+    const struct dtp_search_question *question = ((const struct scanner *)context)->question;
+    return !question->watch || question->watch(question->watch_context, done, count);
+}
+
+/* ---- the scan ------------------------------------------------------------------------------------------------------------ */
+
+static void merge(struct dtp_scan *into, const struct dtp_scan *from)
+{
+    uint64_t *total = &into->counts.combinations;
+    const uint64_t *part = &from->counts.combinations;
+    for (size_t i = 0; i < sizeof into->counts / sizeof *total; i++)
+        total[i] += part[i];
+    for (size_t g = 0; g < into->group_count; g++) {
+        for (size_t i = 0; i < DTP_SCAN_KEPT; i++)
+            keep_fit(&into->groups[g], from->groups[g].fits[i]);
+        keep_one(&into->groups[g].roomy, &from->groups[g].roomy);
+        keep_one(&into->groups[g].tight, &from->groups[g].tight);
+    }
+    into->missing_bytes = fmin(into->missing_bytes, from->missing_bytes);
+    if (from->refusal_at < into->refusal_at) {
+        into->refusal_at = from->refusal_at;
+        memcpy(into->refusal, from->refusal, sizeof into->refusal);
+    }
+}
+
+static bool prepare(size_t groups, struct dtp_scan *out)
+{
+    *out = (struct dtp_scan){.group_count = groups, .missing_bytes = INFINITY, .refusal_at = UINT64_MAX};
+    out->groups = malloc(groups * sizeof *out->groups);
+    for (size_t i = 0; i < groups && out->groups; i++)
+        out->groups[i] = empty_group();
+    return out->groups != NULL;
+}
+
+/* Axes up to and with precision make a group. */
+static void measure_axes(struct scanner *s)
+{
+    const struct dtp_axes *axes = s->question->axes;
+    s->group_items = 1;
+    s->last_axis_count = axes->axes[axes->count - 1].count;
+    for (size_t i = 0; i < axes->count; i++) {
+        s->group_axis = s->group_axis || strcmp(axes->axes[i].key, "shard_group") == 0;
+        if (strcmp(axes->axes[i].key, "precision") == 0)
+            s->group_axes = i + 1;
+    }
+    s->group_axis = s->group_axis || dtp_scenario_get(s->question->base, "shard_group");
+    for (size_t i = s->group_axes; i < axes->count; i++)
+        s->group_items *= axes->axes[i].count;
+}
+
+/* Runs of the last axes, as many as come near the target, that never cross a group. */
+static uint32_t chunk_items(const struct scanner *s)
+{
+    const struct dtp_axes *axes = s->question->axes;
+    uint64_t items = 1;
+    for (size_t i = axes->count; i-- > s->group_axes && items < CHUNK_TARGET;)
+        items *= axes->axes[i].count;
+    return (uint32_t)items;
+}
+
+static enum dtp_status start_workers(struct scanner *s, unsigned threads, size_t groups, struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    s->workers = calloc(threads, sizeof *s->workers);
+    if (!s->workers)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (unsigned i = 0; i < threads && status == DTP_OK; i++) {
+        if (!prepare(groups, &s->workers[i].scan))
+            status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+        else
+            status = dtp_scenario_copy(s->question->base, &s->workers[i].scenario, faults);
+    }
+    return status;
+}
+
+static void end_workers(struct scanner *s, unsigned threads)
+{
+    for (unsigned i = 0; i < threads && s->workers; i++) {
+        dtp_scenario_destroy(s->workers[i].scenario);
+        free(s->workers[i].scan.groups);
+    }
+    free(s->workers);
+}
+
+enum dtp_status dtp_scan_run(const struct dtp_search_question *question, bool limits, struct dtp_scan *out,
+                             struct dtp_faults *faults)
+{
+    struct scanner s = {.question = question, .limits = limits};
+    uint64_t count;
+    *out = (struct dtp_scan){0};
+    enum dtp_status status = dtp_axes_count(question->axes, &count, faults);
+    if (status != DTP_OK)
+        return status;
+    measure_axes(&s);
+    size_t groups = (size_t)(count / s.group_items);
+    unsigned threads = question->threads ? question->threads : dtp_parallel_threads();
+    struct dtp_parallel job = {.count = count, .chunk_items = chunk_items(&s), .threads = threads, .context = &s,
+                               .work = work, .watch = watch};
+    status = start_workers(&s, threads, groups, faults);
+    if (status == DTP_OK && !prepare(groups, out))
+        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK)
+        status = dtp_parallel_run(&job, NULL, faults);
+    for (unsigned i = 0; i < threads && status == DTP_OK; i++)
+        merge(out, &s.workers[i].scan);
+    struct dtp_search_counts *n = &out->counts;
+    n->combinations = n->refused + n->pruned_time + n->pruned_memory + n->predicted;
+    end_workers(&s, threads);
+    if (status != DTP_OK) {
+        free(out->groups);
+        out->groups = NULL;
+    }
+    return status;
+}

@@ -1,0 +1,35 @@
+/* Inside of the search: the scan of all combinations by the closed form, and what it keeps. */
+#ifndef DTP_SEARCH_SCAN_H
+#define DTP_SEARCH_SCAN_H
+
+#include "search.h"
+
+/* Kept of a group: the fastest that leave room, and the fastest of all. */
+#define DTP_SCAN_KEPT 4
+#define DTP_SCAN_ROOMY 0.15 /* headroom */
+
+struct dtp_scan_entry {
+    uint64_t combination;
+    uint32_t shard_group;
+    double work_s; /* of computing, without failures; infinite: empty */
+    double headroom;
+};
+
+struct dtp_scan_group {
+    struct dtp_scan_entry fits[DTP_SCAN_KEPT], roomy, tight;
+};
+
+struct dtp_scan {
+    struct dtp_search_counts counts;
+    size_t group_count;
+    struct dtp_scan_group *groups;
+    double missing_bytes; /* of the nearest that does not fit; infinite: none */
+    char refusal[DTP_FAULT_TEXT_BYTES];
+    uint64_t refusal_at; /* combination */
+};
+
+/* `limits`: whether deadline and budget prune. Caller frees out->groups. */
+enum dtp_status dtp_scan_run(const struct dtp_search_question *question, bool limits, struct dtp_scan *out,
+                             struct dtp_faults *faults);
+
+#endif

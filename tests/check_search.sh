@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# dtplan search and the training of plan as their users call them: check_search.sh DTPLAN SOURCE_TREE
+set -uo pipefail
+
+program=$1
+source=$2
+export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
+cd -- "$scratch" || exit 1
+failures=0
+
+failed() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+# expect STATUS ARGUMENTS: leaves out, err and status behind.
+expect() {
+    local wanted=$1
+    shift
+    "$program" "$@" >out 2>err </dev/null
+    status=$?
+    [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan $*: $(head -c 300 err)"
+    ! grep -qv '^dtplan: ' err || failed "stderr: $(grep -v '^dtplan: ' err | head -c 300)"
+    ! grep -qiE '\b(nan|inf|-inf)\b' out || failed "a number that is none: dtplan $*"
+}
+
+says() {
+    grep -qF -e "$1" err || failed "stderr lacks '$1': $(head -c 400 err)"
+}
+
+small=(search --model llama-2-7b --gpu h100-sxm --gpus 8,16 --global-batch 64 --tokens 10B)
+
+# ---- what is found, and its command ----------------------------------------------------------------------------------------
+
+expect 0 "${small[@]}"
+for heading in RECOMMENDED FRONT RUNNER-UP SEARCHED; do
+    grep -q "^$heading" out || failed "no $heading"
+done
+expect 0 "${small[@]}" --json
+grep -q '"schema": "dtplan.search/1"' out || failed "schema"
+command=$(sed -n '/"recommended"/,/"command"/s/.*"command": "\(.*\)".*/\1/p' out | tail -1)
+found_s=$(sed -n '/"recommended"/,$p' out | sed -n 's/.*"closed_step_s": \([0-9.e-]*\).*/\1/p' | head -1)
+read -ra words <<<"$command"
+[[ ${words[0]} == dtplan ]] || failed "no command: $command"
+expect 0 "${words[@]:1}" --json
+planned_s=$(sed -n 's/.*"step_s": \([0-9.e-]*\).*/\1/p' out | head -1)
+[[ -n $found_s && $planned_s == "$found_s" ]] || failed "the command predicts $planned_s, the search $found_s"
+expect 0 "${small[@]}" --csv
+[[ $(awk -F, 'NR == 1 {print $1 $2 $6}' out) == rankrecommendedcommand ]] || failed "--csv: $(head -c 100 out)"
+expect 0 "${small[@]}" --fidelity closed
+grep -q '0 candidates simulated' out || failed "--fidelity closed simulates"
+expect 0 "${small[@]}" --strategy zero3 --runtime deepspeed --micro-batch 1,2
+expect 1 "${small[@]}" --budget 100
+grep -q 'NO PLAN' out || failed "no plan: $(head -c 200 out)"
+grep -q -- '--budget' out || failed "which limit to move: $(head -c 300 out)"
+expect 1 search --model llama-3-70b --gpu rtx-4090 --gpus 1 --tokens 1B
+grep -q 'lacks' out || failed "what memory lacks"
+expect 1 search --model llama-2-7b --gpu h100-sxm --gpus 8 --global-batch 7 --tokens 1B
+grep -q 'refused' out || failed "why all is refused"
+
+# ---- bad input --------------------------------------------------------------------------------------------------------------
+
+expect 2 search --model llama-2-7b
+says '--tokens'
+for value in 0 -1 nan 1e400 many ''; do
+    expect 2 search --model llama-2-7b --gpus 8 --tokens="$value"
+    expect 2 search --model llama-2-7b --gpus 8 --tokens 1B --budget="$value"
+    expect 2 search --model llama-2-7b --gpus 8 --tokens 1B --deadline="$value"
+    expect 2 search --model llama-2-7b --gpus 8 --tokens 1B --max-gpus="$value"
+done
+expect 2 search --model llama-2-7b --tokens 1B --deadline 30
+says 'with its unit'
+expect 2 search --model llama-2-7b --tokens 1B --micro-batch 1..100000 --accumulate 1..100000
+says 'combinations'
+expect 2 search --model llama-2-7b --tokens 1B --gpu h9000
+expect 2 plan --params 1B --global-batch-tokens 1000 --seq 2k
+expect 2 plan --params 1B --global-batch-tokens 4k --global-batch 2 --seq 2k
+
+# ---- a name that is quoted ----------------------------------------------------------------------------------------------------
+
+expect 0 "${small[@]}" --name "it's; touch pwned" --csv
+grep -qF "'it'\\''s; touch pwned'" out || failed "a name is not quoted: $(sed -n 2p out | cut -c1-300)"
+
+# ---- plan ----------------------------------------------------------------------------------------------------------------------
+
+seven=(plan --params 7B --gpus 64 --micro-batch 2 --compile)
+expect 0 "${seven[@]}" --tokens 100B
+grep -q '^TRAINING' out || failed "plan without a training"
+expect 1 "${seven[@]}" --tokens 100B --deadline 1h
+grep -q 'misses the deadline' out || failed "a deadline missed"
+expect 1 "${seven[@]}" --tokens 100B --budget 1
+grep -q 'exceeds the budget' out || failed "a budget exceeded"
+expect 0 "${seven[@]}" --tokens 100B --gpu-mtbf 1min --storage 1MB
+grep -q 'never' out || failed "a job that never ends"
+expect 0 "${seven[@]}" --tokens 1e18 --gpu-mtbf 1e9h --json
+expect 2 "${seven[@]}" --tokens 1B --storage 0
+expect 2 "${seven[@]}" --tokens 1B --gpu-mtbf 0h
+exit $((failures > 0))
