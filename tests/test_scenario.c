@@ -307,7 +307,11 @@ static void test_global_batch_sets_accumulate(void **state)
     assert_given("model=llama-2-7b gpus=8 micro_batch=2 global_batch=64 accumulate=4");
     assert_refused("model=llama-2-7b gpus=8 micro_batch=2 global_batch=100", "use 96 or 112");
     assert_refused("model=llama-2-7b gpus=8 micro_batch=2 global_batch=8", "use 16");
-    assert_refused("model=llama-2-7b gpus=8 global_batch=64 accumulate=4", "needs accumulate 8");
+    assert_refused("model=llama-2-7b gpus=8 global_batch=64 accumulate=4", "need accumulate 8");
+    assert_given("model=llama-2-7b gpus=8 micro_batch=2 seq=2k global_batch_tokens=128k"); /* 64 sequences */
+    assert_int_equal(job.plan.accumulate, 4);
+    assert_refused("model=llama-2-7b gpus=8 seq=2k global_batch_tokens=3000", "no multiple of seq 2048");
+    assert_refused("model=llama-2-7b gpus=8 seq=2k global_batch_tokens=16k global_batch=8", "say the same");
 }
 
 static void test_dtypes_on_top_of_a_recipe(void **state)
