@@ -160,17 +160,10 @@ static enum dtp_status run_rows(struct sweep *sweep)
                                      .chunk_items = sweep->context->arguments->simulated ? 1 : CHUNK_ROWS,
                                      .threads = sweep->threads, .context = sweep, .work = work, .take = take,
                                      .watch = watch};
-    struct sigaction on = {.sa_handler = stop}, interrupt, terminate;
     uint64_t done = 0;
-    stopped = 0;
-    sigaction(SIGINT, &on, &interrupt);
-    sigaction(SIGTERM, &on, &terminate);
-    signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is a full disk */
     sweep->progress = dtp_progress_start("rows", sweep->file.rows);
     enum dtp_status status = dtp_parallel_run(&job, &done, sweep->context->faults);
     dtp_progress_end(&sweep->progress);
-    sigaction(SIGINT, &interrupt, NULL);
-    sigaction(SIGTERM, &terminate, NULL);
     if (status == DTP_NO)
         return dtp_fault(sweep->context->faults, DTP_ENVIRONMENT, NULL, 0,
                          "stopped after %" PRIu64 " of %" PRIu64 " rows%s", done, sweep->rows,
@@ -233,8 +226,20 @@ static uint64_t digest(const struct sweep *sweep)
     return d;
 }
 
+/* From before the first byte is written: whoever stops the sweep then gets whole rows and a word. A limit on the size of
+ * files is a full disk. */
+static void catch_signals(void)
+{
+    struct sigaction on = {.sa_handler = stop}, ignore = {.sa_handler = SIG_IGN};
+    stopped = 0;
+    sigaction(SIGINT, &on, NULL);
+    sigaction(SIGTERM, &on, NULL);
+    sigaction(SIGXFSZ, &ignore, NULL);
+}
+
 static enum dtp_status run_sweep(struct sweep *sweep)
 {
+    catch_signals();
     struct dtp_faults *faults = sweep->context->faults;
     enum dtp_status status = dtp_sweep_open(sweep->context->arguments->output, digest(sweep), sweep->rows, &sweep->file,
                                             faults);
