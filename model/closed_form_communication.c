@@ -208,11 +208,29 @@ static void sharded_deepspeed(struct traffic *job)
 
 /* ---- host copies ----------------------------------------------------------------------------------------------- */
 
-/* CPUOffloadPolicy: every all-gather first uploads the fp32 shard, every reduction downloads the fp32 gradients.
- * ZeRO-Offload: fp32 gradients of the partition down at the last micro-step, updated weights up; in the model's dtype,
+/* ZeRO-Offload: fp32 gradients of the partition down at the last micro-step, updated weights up; in the model's dtype,
  * stage 2 carries the sum down after every other micro-step and up again into the next, stage 3 both in every one
- * (partition_grads copies its buffer back to use it). ZeRO-3 with parameters offloaded uploads its shard for every
- * gather. Ours: gradients down in the dtype they rest in, weights up. */
+ * (partition_grads copies its buffer back to use it). Offloaded parameters go up as often as they are fetched, and what
+ * persists once. */
+static void add_deepspeed_copies(struct traffic *job)
+{
+    const struct dtp_plan *plan = job->plan;
+    const struct dtp_units *u = &job->units;
+    bool third = plan->strategy == DTP_ZERO3;
+    uint64_t shard = third ? u->total_shard : dtp_divide_up(u->total, u->ranks), up = shard, carried = 0;
+    if (dtp_plan_shards_grads(plan))
+        carried = dtp_bytes_product(plan->accumulate - (third ? 0 : 1), shard);
+    if (plan->offload != DTP_OFFLOAD_OPTIMIZER) {
+        struct dtp_zero3_counts fetched;
+        dtp_zero3_count(job->transformer, plan, u->ranks, &fetched);
+        up = dtp_bytes_product(plan->accumulate, fetched.gathered_shard) + fetched.persistent_shard;
+    }
+    job->out->device_to_host_bytes = 4 * shard + dtp_bytes_product(carried, job->bytes.grads);
+    job->out->host_to_device_bytes = dtp_bytes_product(up, job->bytes.params) + dtp_bytes_product(carried, job->bytes.grads);
+}
+
+/* CPUOffloadPolicy: every all-gather first uploads the fp32 shard, every reduction downloads the fp32 gradients. Ours:
+ * gradients down in the dtype they rest in, weights up. */
 static void add_host_copies(struct traffic *job)
 {
     const struct dtp_plan *plan = job->plan;
@@ -220,25 +238,16 @@ static void add_host_copies(struct traffic *job)
     uint64_t gathers = (uint64_t)plan->accumulate * (plan->reshard_after_forward ? 2 : 1);
     uint64_t shard = dtp_divide_up(u->total, u->ranks), again = 0; /* again: not uploaded for backward */
     uint64_t uploads = plan->offload == DTP_OFFLOAD_OPTIMIZER ? 1 : gathers;
-    uint64_t carried = 0; /* elements of gradient sums, down and up */
-    switch (plan->runtime) {
-    case DTP_RUNTIME_TORCH:
-        shard = u->total_shard;
-        job->out->device_to_host_bytes = dtp_bytes_product(job->reductions, shard * job->bytes.grads);
-        again = dtp_plan_keeps_root(plan) ? u->root_shard * (gathers - plan->accumulate) : 0;
-        break;
-    case DTP_RUNTIME_DEEPSPEED:
-        if (dtp_plan_shards_grads(plan))
-            carried = dtp_bytes_product(plan->accumulate - (plan->strategy == DTP_ZERO2 ? 1 : 0), shard);
-        job->out->device_to_host_bytes = 4 * shard + dtp_bytes_product(carried, job->bytes.grads);
-        break;
-    case DTP_RUNTIME_MEGATRON:
-    case DTP_RUNTIME_DTPLAN:
-        job->out->device_to_host_bytes = dtp_bytes_product(job->reductions, job->bytes.grads * shard);
-        break;
+    if (plan->runtime == DTP_RUNTIME_DEEPSPEED) {
+        add_deepspeed_copies(job);
+        return;
     }
-    job->out->host_to_device_bytes = dtp_bytes_product(uploads, shard * job->bytes.params) -
-                                     again * job->bytes.params + dtp_bytes_product(carried, job->bytes.grads);
+    if (plan->runtime == DTP_RUNTIME_TORCH) {
+        shard = u->total_shard;
+        again = dtp_plan_keeps_root(plan) ? u->root_shard * (gathers - plan->accumulate) : 0;
+    }
+    job->out->device_to_host_bytes = dtp_bytes_product(job->reductions, shard * job->bytes.grads);
+    job->out->host_to_device_bytes = dtp_bytes_product(uploads, shard * job->bytes.params) - again * job->bytes.params;
 }
 
 void dtp_closed_form_communication(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

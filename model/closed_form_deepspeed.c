@@ -57,6 +57,17 @@ static struct parts list_parts(const struct dtp_transformer *t, const struct dtp
     return out;
 }
 
+uint64_t dtp_deepspeed_largest_tensor(const struct dtp_transformer *t, const struct dtp_plan *plan)
+{
+    struct parts parts = list_parts(t, plan, 1);
+    uint64_t largest = 0;
+    for (int i = 0; i < DTP_ZERO3_PARTS; i++)
+        largest = parts.block[i].largest > largest ? parts.block[i].largest : largest;
+    for (int i = 0; i < DTP_ZERO3_ROOT_PARTS; i++)
+        largest = parts.root[i].largest > largest ? parts.root[i].largest : largest;
+    return largest;
+}
+
 /* ---- buckets ----------------------------------------------------------------------------------------------------- */
 
 struct filling {
@@ -76,8 +87,10 @@ static void close_bucket(struct filling *f, uint64_t next, bool in_mlp)
     const struct dtp_bucket_weights *w = f->weights ? f->weights : &none;
     uint64_t replayed = w->every ? dtp_divide_up(f->layers, w->every) : 0;
     uint64_t live = smaller(w->live_most, w->live_last + f->layers * w->live_layer);
-    next += f->filled > f->bucket ? f->filled : 0;
-    uint64_t bytes = f->filled * w->bucket + next * w->next + f->made * w->made + live * w->live +
+    bool oversized = f->filled > f->bucket, in_place = oversized && w->ranks && f->filled % w->ranks == 0;
+    uint64_t copied = in_place ? 0 : f->filled;
+    next += oversized ? f->filled : 0;
+    uint64_t bytes = copied * w->bucket + next * w->next + f->made * w->made + live * w->live +
                      dtp_bytes_product(replayed, w->layer_kept) +
                      dtp_bytes_product(f->layers - replayed + in_mlp, w->layer_all);
     f->out->count++;
@@ -85,6 +98,7 @@ static void close_bucket(struct filling *f, uint64_t next, bool in_mlp)
     if (bytes > f->worst_bytes) {
         f->worst_bytes = bytes;
         f->out->worst = f->filled;
+        f->out->worst_copied = copied;
         f->out->worst_next = next;
         f->out->worst_made = f->made;
         f->out->worst_live = live;
@@ -140,6 +154,7 @@ struct count {
         uint32_t tensors, unused;
     } flat[FLAT_BUFFERS]; /* a ring */
     uint32_t oldest, newest;
+    bool flats;
 };
 
 static uint64_t shard_of(const struct count *c, const struct dtp_zero3_tensor *tensor)
@@ -178,7 +193,7 @@ static void use_flat(struct count *c)
 static uint64_t standing(const struct count *c)
 {
     const struct flat *flat = &c->flat[c->oldest % FLAT_BUFFERS];
-    bool twice = flat->unused && flat->unused < flat->tensors;
+    bool twice = c->flats && flat->unused && flat->unused < flat->tensors;
     return c->walk.live_elements + (twice ? flat->elements : 0);
 }
 
@@ -225,9 +240,11 @@ void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp
         once[root] += part->shard;
     }
     out->persistent_modules = (once[0] ? transformer->layers : 0) + (once[1] ? 1 : 0);
-    if (ranks < 2)
+    /* a single rank gathers nothing, but fetches what is on the host */
+    if (ranks < 2 && (plan->offload == DTP_OFFLOAD_NONE || plan->offload == DTP_OFFLOAD_OPTIMIZER))
         return;
     struct count c;
+    c.flats = ranks > 1;
     c.parts = &parts, c.out = out, c.oldest = c.newest = 0, c.flat[0] = (struct flat){0};
     dtp_zero3_start(&c.walk, &shape, plan);
     walk_all(&c);

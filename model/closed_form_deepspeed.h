@@ -6,12 +6,16 @@
 #include "plan.h"
 #include "transformer.h"
 
+/* Elements of the largest parameter. */
+uint64_t dtp_deepspeed_largest_tensor(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+
 /* Bytes that stand while a bucket is reduced: of an element of it, of the gradient that did not fit (or is larger than any
  * bucket by itself), of all gradients made so far; of what layers have saved, all of it or with every N-th replayed; and live
  * parameters, `live_last` of them when backward is at the first layer, a layer's more for each before it, `live_most` at
  * most. */
 struct dtp_bucket_weights {
     uint64_t bucket, next, made;
+    uint64_t ranks; /* over so many one gradient that they divide evenly is reduced where it is; 0: all are copied */
     uint64_t layer_kept, layer_all, every;
     uint64_t live, live_last, live_layer, live_most;
 };
@@ -21,6 +25,7 @@ struct dtp_bucket_weights {
 struct dtp_deepspeed_buckets {
     uint64_t count;
     uint64_t last, worst;  /* elements */
+    uint64_t worst_copied; /* of the worst: 0 where it is reduced in place */
     uint64_t worst_next, worst_made, worst_live;
     uint64_t worst_layers; /* that backward has not come to */
     bool worst_in_mlp;     /* of the layer it is in, nothing but the down matrix or the gate has gone */

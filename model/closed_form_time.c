@@ -11,6 +11,7 @@
 #include "block_work.h"
 #include "calibration.h"
 #include "collective_cost.h"
+#include "deepspeed.h"
 #include "op_cost.h"
 #include "sharding.h"
 #include "time_parts.h"
@@ -286,10 +287,56 @@ static double contention_s(const struct context *c, const struct dtp_communicati
 
 /* ---- offload ---------------------------------------------------------------------------------------------------- */
 
-/* Copies run on two engines, up and down, beside compute and collectives. Gathered parameters go up in forward and
- * backward, gradients come down from the start of backward, so with a path of compute and exposed collectives of p, of
- * which f is forward, the step ends no earlier than p, up, and f + down. An optimizer on the host updates after the last
- * gradient is down, and its weights go up after that. */
+/* Seconds of NVMe, which all ranks of a node share. Optimizer: reads p, m, v, g in fp32, writes p, m, v and the parameters.
+ * Micro-steps: reads the parameters as often as they go up, writes fp32 gradients. */
+struct nvme_time {
+    double optimizer_s, micro_steps_s;
+};
+
+/* Of what goes up, parameters that are gathered from the host; DeepSpeed's sums of gradients go up as well. */
+static double params_up_bytes(const struct context *c, const struct dtp_communication *communication)
+{
+    struct dtp_element_bytes element;
+    dtp_element_bytes_count(c->plan, &element);
+    bool deepspeed = c->plan->runtime == DTP_RUNTIME_DEEPSPEED;
+    double sums = deepspeed ? optimizer_shard(c) * (double)element.grads * c->plan->accumulate : 0;
+    return c->plan->offload == DTP_OFFLOAD_OPTIMIZER ? 0 : fmax(0, (double)communication->host_to_device_bytes - sums);
+}
+
+static struct nvme_time nvme_time(const struct context *c, const struct dtp_communication *communication, double params_bytes)
+{
+    const struct dtp_machine *machine = &c->cluster->machine;
+    double ranks = c->cluster->gpus_per_node, shard = optimizer_shard(c) * ranks;
+    if (c->plan->offload != DTP_OFFLOAD_NVME)
+        return (struct nvme_time){0, 0};
+    return (struct nvme_time){
+        shard * (16 / machine->nvme_read_bytes_per_s + (12 + params_bytes) / machine->nvme_write_bytes_per_s),
+        params_up_bytes(c, communication) * ranks / machine->nvme_read_bytes_per_s +
+            shard * 4 / machine->nvme_write_bytes_per_s};
+}
+
+/* What the copies add to the path of compute and exposed collectives. On two engines, up and down, beside it: gathered
+ * parameters go up in forward and backward, gradients come down from the start of backward, so with a path of p, of which f
+ * is forward, the micro-steps end no earlier than p, up, f + down, and what NVMe takes for them. DeepSpeed's stages 1 and 2
+ * copy gradients on the stream that reduces them, the compute stream unless overlap_comm is on; in stage 3 the host stands
+ * still for them and issues nothing. */
+static double exposed_copies_s(const struct context *c, const struct dtp_communication *communication,
+                               const struct windows *window, const struct dtp_time *time, double bytes_per_s,
+                               double nvme_s)
+{
+    const struct dtp_plan *plan = c->plan;
+    double down_s = (double)communication->device_to_host_bytes / bytes_per_s;
+    double params_s = params_up_bytes(c, communication) / bytes_per_s;
+    double other_up_s = (double)communication->host_to_device_bytes / bytes_per_s - params_s;
+    double path_s = time->compute_s + time->exposed_communication_s, beside_s = fmax(params_s, nvme_s);
+    bool blocks = plan->runtime == DTP_RUNTIME_DEEPSPEED && (!plan->deepspeed_overlap || plan->strategy == DTP_ZERO3);
+    if (blocks)
+        return down_s + other_up_s + fmax(0, beside_s - path_s);
+    return fmax(0, fmax(plan->accumulate * window->forward_s + down_s, beside_s) - path_s) + other_up_s;
+}
+
+/* An optimizer on the host updates after the last gradient is down, and its weights go up after that. From NVMe it works
+ * in sub-groups, reading one and writing another meanwhile: the longer of the two, and of the shorter one sub-group. */
 static void add_offload(const struct context *c, const struct dtp_communication *communication,
                         const struct windows *window, struct dtp_time *time)
 {
@@ -297,6 +344,8 @@ static void add_offload(const struct context *c, const struct dtp_communication 
     const struct dtp_machine *machine = &c->cluster->machine;
     if (plan->offload == DTP_OFFLOAD_NONE)
         return;
+    struct dtp_element_bytes element;
+    dtp_element_bytes_count(plan, &element);
     double pcie = c->cluster->gpu.pcie_bytes_per_s * dtp_calibration.pcie_fraction;
     double down_s = (double)communication->device_to_host_bytes / pcie;
     double up_s = (double)communication->host_to_device_bytes / pcie;
@@ -305,21 +354,16 @@ static void add_offload(const struct context *c, const struct dtp_communication 
     double host = plan->runtime == DTP_RUNTIME_TORCH
                       ? dtp_calibration.torch_host_adam_bytes_per_s
                       : machine->host_memory_bytes_per_s * dtp_calibration.host_adam_memory_fraction / ranks;
-    double adam_s = adam_bytes / host, nvme_s = 0;
-    if (plan->offload == DTP_OFFLOAD_NVME) /* read p, m, v, g; write p, m, v; all ranks of a node share the drives */
-        nvme_s = optimizer_shard(c) * ranks *
-                 (16 / machine->nvme_read_bytes_per_s + 12 / machine->nvme_write_bytes_per_s);
-    double path_s = time->compute_s + time->exposed_communication_s;
-    double down_end_s = plan->accumulate * window->forward_s + down_s;
-    bool params = plan->offload != DTP_OFFLOAD_OPTIMIZER;
-    double copies_s = fmax(0, down_end_s - path_s);
-    copies_s = params ? fmax(copies_s, up_s - path_s) : copies_s + up_s;
+    struct nvme_time nvme = nvme_time(c, communication, (double)element.params);
+    double adam_s = adam_bytes / host, groups = ceil(optimizer_shard(c) / (double)DTP_DEEPSPEED_SUB_GROUP);
+    double step_s = fmax(adam_s, nvme.optimizer_s) + fmin(adam_s, nvme.optimizer_s) / fmax(1, groups);
     c->parts->host_to_device_s = up_s;
     c->parts->device_to_host_s = down_s;
     c->parts->host_adam_s = adam_s;
-    c->parts->nvme_s = nvme_s;
-    time->offload_s = up_s + down_s + adam_s + nvme_s;
-    time->exposed_offload_s = fmin(copies_s + fmax(adam_s, nvme_s), time->offload_s);
+    c->parts->nvme_s = nvme.optimizer_s + nvme.micro_steps_s;
+    time->offload_s = up_s + down_s + adam_s + c->parts->nvme_s;
+    time->exposed_offload_s =
+        fmin(exposed_copies_s(c, communication, window, time, pcie, nvme.micro_steps_s) + step_s, time->offload_s);
 }
 
 /* ---- the record for explain -------------------------------------------------------------------------------------- */

@@ -266,7 +266,7 @@ static enum dtp_status check_lowered(const struct dtp_transformer *t, const stru
                                      const struct dtp_plan *plan, struct dtp_faults *faults)
 {
     enum dtp_status status = DTP_OK;
-    if (plan->offload != DTP_OFFLOAD_NONE && plan->runtime != DTP_RUNTIME_TORCH)
+    if (plan->offload != DTP_OFFLOAD_NONE && plan->runtime == DTP_RUNTIME_DTPLAN)
         status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "offload", "%s under runtime %s " CLOSED_ONLY,
                                  dtp_offload_text(plan->offload), dtp_runtime_text(plan->runtime));
     if (plan->runtime == DTP_RUNTIME_DTPLAN && (plan->strategy == DTP_ZERO1 || plan->strategy == DTP_ZERO2) &&

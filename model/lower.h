@@ -8,7 +8,8 @@
  *   lower_sharding.c    gathers and releases of units     lower_scatter.c    their reductions
  *   lower_replicated.c  DDP's buckets, broadcasts         lower_buffered.c   gradient buffers that matmuls write into
  *   lower_deepspeed.c   the bucket of ZeRO stages 1, 2    lower_zero3.c      stage 3: fetches, its bucket
- *   lower_offload.c     host copies, the step on the host lower_optimizer.c  the update
+ *   lower_offload.c     PyTorch's host copies and step    lower_infinity.c   DeepSpeed's, and NVMe
+ *   lower_optimizer.c   the update
  * What a runtime does differently is data of those concerns, not a lowering of its own. */
 #ifndef DTP_LOWER_H
 #define DTP_LOWER_H
@@ -17,7 +18,7 @@
 
 /* Inputs as for the closed form (checked and resolved). Caller destroys *out, which is sealed. Refuses with
  * DTP_BAD_INPUT, before memory is taken, what would exceed `op_limit` operations (0: DTP_PROGRAM_MAX_OPS), and what is not
- * lowered yet: offload under DeepSpeed and under our executor. */
+ * lowered yet: offload under our executor. */
 enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                           const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
                           struct dtp_faults *faults);

@@ -40,7 +40,10 @@ enum dtp_status dtp_lower_ipg_make(struct dtp_lowering *l)
     all->params =
         dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * ipg->elements, true);
     all->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
-    dtp_lower_add_moments(l, &all->moments, ipg->partition);
+    if (l->plan->offload == DTP_OFFLOAD_NONE)
+        dtp_lower_add_moments(l, &all->moments, ipg->partition);
+    else
+        dtp_lower_host_make(l, ipg->partition, dtp_lower_largest_tensor(l));
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
         l->state[layer].params = all->params;
     if (l->cluster->gpus > 1)
@@ -111,7 +114,17 @@ static dtp_buffer_id flatten(struct dtp_lowering *l, uint64_t elements)
 static void keep_slices(struct dtp_lowering *l, dtp_buffer_id flat, uint64_t elements)
 {
     struct dtp_lower_ipg *ipg = l->ipg;
+    uint64_t ranks = l->plan->shard_group;
     struct dtp_draft draft;
+    if (l->plan->offload != DTP_OFFLOAD_NONE) {
+        dtp_lower_host_gradients(l, reduction_stream(l), flat,
+                                 dtp_divide_up(ipg->reduced + elements, ranks) - dtp_divide_up(ipg->reduced, ranks));
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "flattened bucket");
+        draft.op.stream = reduction_stream(l);
+        dtp_draft_use(&draft, flat, DTP_FREE);
+        dtp_draft_end(l, &draft);
+        return;
+    }
     dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "slices of the partition");
     draft.op.stream = reduction_stream(l);
     if (ipg->grads.index != DTP_NO_INDEX)
@@ -120,7 +133,7 @@ static void keep_slices(struct dtp_lowering *l, dtp_buffer_id flat, uint64_t ele
         ipg->grads = dtp_draft_new(l, &draft, "gradients of the partition", DTP_OWNER_GRADS,
                                    l->bytes.grads * ipg->partition, DTP_WRITE);
     dtp_draft_use(&draft, flat, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * elements) / l->plan->shard_group, 1);
+    dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * elements) / (double)ranks, 1);
     dtp_draft_end(l, &draft);
 }
 
@@ -213,12 +226,11 @@ static void free_gradients(struct dtp_lowering *l)
     }
 }
 
-void dtp_lower_ipg_step(struct dtp_lowering *l)
+static void device_update(struct dtp_lowering *l)
 {
     struct dtp_lower_ipg *ipg = l->ipg;
     struct dtp_module_state *all = whole(l);
-    uint64_t gpus = l->cluster->gpus;
-    bool casts = l->bytes.grads < 4 && l->plan->offload == DTP_OFFLOAD_NONE;
+    bool casts = l->bytes.grads < 4;
     struct dtp_draft draft;
     dtp_buffer_id wide = ipg->grads;
     if (casts) {
@@ -234,6 +246,18 @@ void dtp_lower_ipg_step(struct dtp_lowering *l)
         dtp_draft_use(&draft, wide, DTP_FREE);
         dtp_draft_end(l, &draft);
     }
+}
+
+void dtp_lower_ipg_step(struct dtp_lowering *l)
+{
+    struct dtp_lower_ipg *ipg = l->ipg;
+    struct dtp_module_state *all = whole(l);
+    uint64_t gpus = l->cluster->gpus;
+    struct dtp_draft draft;
+    if (l->plan->offload == DTP_OFFLOAD_NONE)
+        device_update(l);
+    else
+        dtp_lower_host_update(l, all->params);
     free_gradients(l);
     if (gpus == 1)
         return;

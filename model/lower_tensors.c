@@ -122,6 +122,16 @@ static void list_root(struct dtp_lowering *l)
     }
 }
 
+uint64_t dtp_lower_largest_tensor(const struct dtp_lowering *l)
+{
+    uint64_t largest = 0;
+    for (int part = 0; part < DTP_MAX_PARTS; part++) {
+        largest = l->block.largest[part] > largest ? l->block.largest[part] : largest;
+        largest = l->root.largest[part] > largest ? l->root.largest[part] : largest;
+    }
+    return largest;
+}
+
 /* ---- tensors of a block's forward -------------------------------------------------------------------------------- */
 
 static void slot(struct dtp_lowering *l, enum dtp_slot which, uint64_t bytes_per_token, bool saved)

@@ -7,6 +7,8 @@
  * reduce   gradients are copied into a bucket of reduce_bucket_size, which stands all the time; before one that no longer fits,
  *          the bucket's tensors are laid side by side by rank, divided, reduce-scattered and added to the partition, all on the
  *          reduction stream. In every micro-step, at the end of which the host waits for it
+ * offload  lower_infinity.c: shards come up from the host before they are gathered; a single rank gathers nothing, and fetches
+ *          only what the host keeps
  * step     sub-groups of at most sub_group_size elements, one after another, each with fp32 gradients; then tensors that
  *          persist are gathered. Assumed: one operation a block, and that they stand during the step as well
  * The host never has more than two fetches or reductions ahead of the device than it waited for. */
@@ -42,7 +44,10 @@ struct pending {
 };
 
 struct dtp_lower_zero3 {
-    struct dtp_zero3_walk walk;
+    struct dtp_zero3_walk walk, *ahead; /* ahead: of what NVMe is asked for, one fetch before */
+    struct dtp_zero3_tensor next;       /* the first tensor of its next fetch */
+    bool ahead_open, has_next;
+    uint32_t reads, gathers; /* of the step */
     struct dtp_zero3_shape shape;
     struct fetch *fetches;
     struct entry *entries;
@@ -68,6 +73,17 @@ struct dtp_lower_zero3 {
 static bool alone(const struct dtp_lowering *l)
 {
     return l->plan->shard_group == 1;
+}
+
+/* Parameters live on the host. */
+static bool on_host(const struct dtp_lowering *l)
+{
+    return l->plan->offload == DTP_OFFLOAD_PARAMS || l->plan->offload == DTP_OFFLOAD_NVME;
+}
+
+static bool fetches(const struct dtp_lowering *l)
+{
+    return !alone(l) || on_host(l);
 }
 
 static uint64_t gathered_part(const struct dtp_lowering *l, const struct dtp_lower_module *module, int part)
@@ -99,8 +115,8 @@ static void make_persistent(struct dtp_lowering *l, struct dtp_lower_zero3 *z)
                 elements += (i ? 1 : l->transformer->layers) * modules[i]->elements[part];
                 z->persistent_shard[i] += modules[i]->shard[part];
             }
-    z->persistent = alone(l) ? z->params
-                             : dtp_lower_buffer(l, "persistent parameters", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
+    z->persistent = !fetches(l) ? z->params
+                                : dtp_lower_buffer(l, "persistent parameters", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
                                                 l->bytes.compute * elements, true);
     for (uint64_t i = 0; i <= l->transformer->layers; i++)
         l->state[i].params = z->persistent;
@@ -115,18 +131,23 @@ enum dtp_status dtp_lower_zero3_make(struct dtp_lowering *l)
         z->fetches = calloc(z->limit, sizeof *z->fetches);
         z->entries = calloc(z->limit, sizeof *z->entries);
         z->fetch_of = calloc((layers + 1) * DTP_ZERO3_PARTS, sizeof *z->fetch_of);
+        z->ahead = calloc(1, sizeof *z->ahead);
     }
-    if (!z || !z->fetches || !z->entries || !z->fetch_of)
+    if (!z || !z->fetches || !z->entries || !z->fetch_of || !z->ahead)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     describe(l, &z->shape);
     z->shard = layers * l->block.all_shard + l->root.all_shard;
     z->oversized = DTP_NO_BUFFER;
-    z->params =
-        dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * z->shard, true);
+    bool offloads = l->plan->offload != DTP_OFFLOAD_NONE;
+    z->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE,
+                                 on_host(l) ? 0 : l->bytes.params * z->shard, true);
     z->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
-    dtp_lower_add_moments(l, &z->moments, z->shard);
+    if (offloads)
+        dtp_lower_host_make(l, z->shard, dtp_divide_up(dtp_lower_largest_tensor(l), l->plan->shard_group));
+    else
+        dtp_lower_add_moments(l, &z->moments, z->shard);
     z->grads = dtp_lower_buffer(l, "gradients of the partition", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
-                                l->bytes.grads * z->shard, true);
+                                offloads ? 0 : l->bytes.grads * z->shard, true);
     z->bucket = dtp_lower_buffer(l, "reduction bucket", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
                                  l->bytes.grads * l->plan->reduce_bucket_size, true);
     make_persistent(l, z);
@@ -141,6 +162,7 @@ void dtp_lower_zero3_release(struct dtp_lowering *l)
         free(l->zero3->fetches);
         free(l->zero3->entries);
         free(l->zero3->fetch_of);
+        free(l->zero3->ahead);
     }
     free(l->zero3);
     l->zero3 = NULL;
@@ -184,13 +206,55 @@ static uint32_t *fetch_of(const struct dtp_lowering *l, uint64_t layer, int part
     return &l->zero3->fetch_of[layer * DTP_ZERO3_PARTS + (uint64_t)part];
 }
 
+/* Elements of a tensor that this rank stores. */
+static uint64_t shard_of(const struct dtp_lowering *l, uint64_t layer, int part)
+{
+    return module_of(l, layer)->shard[part];
+}
+
+/* The next tensor that the walk ahead gathers; false: no more. */
+static bool ahead_tensor(struct dtp_lower_zero3 *z, struct dtp_zero3_tensor *tensor)
+{
+    struct dtp_zero3_tensor used;
+    for (;;) {
+        if (z->ahead_open && dtp_zero3_take(z->ahead, tensor))
+            return true;
+        if (z->ahead_open)
+            dtp_zero3_end(z->ahead);
+        z->ahead_open = dtp_zero3_begin(z->ahead, &used);
+        if (!z->ahead_open)
+            return false;
+    }
+}
+
+/* NVMe is asked for this fetch, unless it was before, and for the next one. */
+static void read_ahead(struct dtp_lowering *l)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    while (z->has_next && z->reads <= z->gathers + 1) {
+        uint64_t bytes = 0;
+        do
+            bytes += l->bytes.params * shard_of(l, z->next.layer, z->next.part);
+        while ((z->has_next = ahead_tensor(z, &z->next)) && !z->next.starts);
+        dtp_lower_host_read(l, z->reads++, bytes);
+    }
+}
+
+static dtp_buffer_id upload_shards(struct dtp_lowering *l, uint64_t bytes)
+{
+    dtp_buffer_id shards =
+        dtp_lower_buffer(l, "uploaded shards", DTP_OWNER_GATHER, DTP_STREAM_COPY, bytes, false);
+    dtp_lower_host_upload(l, l->zero3->gathers, shards, bytes, true);
+    return shards;
+}
+
 /* Shards of the fetch side by side into this rank's place of the flat buffer. */
-static void lay_flat(struct dtp_lowering *l, struct fetch *fetch, uint64_t shard_bytes)
+static void lay_flat(struct dtp_lowering *l, struct fetch *fetch, dtp_buffer_id shards, uint64_t shard_bytes)
 {
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "shards");
     draft.op.stream = DTP_STREAM_COPY;
-    dtp_draft_use(&draft, l->zero3->params, DTP_READ);
+    dtp_draft_use(&draft, shards, on_host(l) ? DTP_READ | DTP_FREE : DTP_READ);
     fetch->flat =
         dtp_draft_new(l, &draft, "gathered", DTP_OWNER_GATHER, l->plan->shard_group * shard_bytes, DTP_WRITE);
     dtp_draft_memory(l, &draft, 2 * (double)shard_bytes, 1);
@@ -198,30 +262,43 @@ static void lay_flat(struct dtp_lowering *l, struct fetch *fetch, uint64_t shard
     dtp_draft_end(l, &draft);
 }
 
-static void gather(struct dtp_lowering *l, struct fetch *fetch)
+static dtp_buffer_id new_weight(struct dtp_lowering *l, const struct entry *entry, uint64_t bytes)
+{
+    const char *name = module_of(l, entry->layer)->weight_name[entry->part];
+    return dtp_lower_buffer(l, name, DTP_OWNER_WEIGHTS, DTP_STREAM_COPY, bytes, false);
+}
+
+/* A single rank: the weights come up as they are. */
+static void upload(struct dtp_lowering *l, struct fetch *fetch)
 {
     struct dtp_lower_zero3 *z = l->zero3;
-    uint64_t ranks = l->plan->shard_group, shard_bytes = 0;
-    uint16_t layer = l->layer;
+    for (uint32_t i = fetch->first; i < fetch->first + fetch->count; i++) {
+        uint64_t bytes = l->bytes.compute * shard_of(l, z->entries[i].layer, z->entries[i].part);
+        z->entries[i].weight = new_weight(l, &z->entries[i], bytes);
+        dtp_lower_host_upload(l, z->gathers, z->entries[i].weight, bytes, false);
+    }
+    fetch->ready = l->last_op[DTP_STREAM_COPY];
+}
+
+static void all_gather(struct dtp_lowering *l, struct fetch *fetch, uint64_t shard_bytes)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    uint64_t ranks = l->plan->shard_group;
     struct entry *first = &z->entries[fetch->first];
-    const struct dtp_lower_module *module = module_of(l, first->layer);
-    for (uint32_t i = 0; i < fetch->count; i++)
-        shard_bytes += l->bytes.compute * module_of(l, first[i].layer)->shard[first[i].part];
-    l->layer = first->layer < l->transformer->layers ? (uint16_t)first->layer : DTP_NO_LAYER;
-    fetch->flat = DTP_NO_BUFFER;
+    dtp_buffer_id shards = on_host(l) ? upload_shards(l, shard_bytes) : z->params;
     if (fetch->count > 1)
-        lay_flat(l, fetch, shard_bytes);
+        lay_flat(l, fetch, shards, shard_bytes);
     else
-        first->weight = dtp_lower_buffer(l, module->weight_name[first->part], DTP_OWNER_WEIGHTS, DTP_STREAM_COPY,
-                                         ranks * shard_bytes, false);
+        first->weight = new_weight(l, first, ranks * shard_bytes);
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, fetch->count > 1 ? "" : module->weight_name[first->part]);
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER,
+                    fetch->count > 1 ? "" : module_of(l, first->layer)->weight_name[first->part]);
     draft.op.stream = DTP_STREAM_GATHER;
     draft.op.group = z->group;
     if (fetch->count > 1) {
         dtp_draft_use(&draft, fetch->flat, DTP_UPDATE);
     } else {
-        dtp_draft_use(&draft, z->params, DTP_READ);
+        dtp_draft_use(&draft, shards, on_host(l) ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
         dtp_draft_use(&draft, first->weight, DTP_ALLOC | DTP_WRITE);
     }
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COPY]);
@@ -229,6 +306,24 @@ static void gather(struct dtp_lowering *l, struct fetch *fetch)
     draft.op.demand.bytes = (double)(shard_bytes * ranks);
     draft.op.demand.kernels = 1;
     fetch->ready = dtp_draft_end(l, &draft);
+}
+
+static void gather(struct dtp_lowering *l, struct fetch *fetch)
+{
+    struct dtp_lower_zero3 *z = l->zero3;
+    const struct entry *entry = &z->entries[fetch->first];
+    uint64_t shard_bytes = 0;
+    uint16_t layer = l->layer;
+    for (uint32_t i = 0; i < fetch->count; i++)
+        shard_bytes += l->bytes.compute * shard_of(l, entry[i].layer, entry[i].part);
+    l->layer = entry->layer < l->transformer->layers ? (uint16_t)entry->layer : DTP_NO_LAYER;
+    fetch->flat = DTP_NO_BUFFER;
+    read_ahead(l);
+    if (alone(l))
+        upload(l, fetch);
+    else
+        all_gather(l, fetch, shard_bytes);
+    z->gathers++;
     l->layer = layer;
 }
 
@@ -257,7 +352,8 @@ static void copy_out(struct dtp_lowering *l, struct fetch *fetch)
 {
     struct dtp_lower_zero3 *z = l->zero3;
     uint16_t layer = l->layer;
-    for (uint32_t i = fetch->first; i < fetch->first + fetch->count && fetch->count > 1; i++) {
+    bool flat = fetch->flat.index != DTP_NO_INDEX;
+    for (uint32_t i = fetch->first; i < fetch->first + fetch->count && flat; i++) {
         const struct dtp_lower_module *module = module_of(l, z->entries[i].layer);
         int part = z->entries[i].part;
         uint64_t bytes = l->bytes.compute * module->elements[part];
@@ -273,7 +369,7 @@ static void copy_out(struct dtp_lowering *l, struct fetch *fetch)
         draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
         dtp_draft_end(l, &draft);
     }
-    if (fetch->count > 1)
+    if (flat)
         fetch->ready = l->last_op[DTP_STREAM_COPY];
     for (uint32_t i = fetch->first; i < fetch->first + fetch->count; i++)
         l->state[z->entries[i].layer].weight[z->entries[i].part] = z->entries[i].weight;
@@ -324,7 +420,7 @@ static void end_use(struct dtp_lowering *l)
 void dtp_lower_release(struct dtp_lowering *l)
 {
     struct dtp_lower_zero3 *z = l->zero3;
-    if (!z || alone(l))
+    if (!z || !fetches(l))
         return;
     end_use(l);
     if (!z->leaving_count)
@@ -353,7 +449,7 @@ void dtp_lower_fetch(struct dtp_lowering *l, int part)
 {
     struct dtp_lower_zero3 *z = l->zero3;
     uint64_t layer = l->layer == DTP_NO_LAYER ? l->transformer->layers : l->layer;
-    if (!z || alone(l) || !gathered_part(l, module_of(l, layer), part))
+    if (!z || !fetches(l) || !gathered_part(l, module_of(l, layer), part))
         return;
     end_use(l);
     struct dtp_zero3_tensor used;
@@ -370,6 +466,11 @@ void dtp_lower_zero3_open(struct dtp_lowering *l)
     z->fetch_count = z->entry_count = 0;
     z->open = false;
     dtp_zero3_start(&z->walk, &z->shape, l->plan);
+    if (l->plan->offload != DTP_OFFLOAD_NVME)
+        return;
+    dtp_zero3_start(z->ahead, &z->shape, l->plan);
+    z->ahead_open = false;
+    z->has_next = ahead_tensor(z, &z->next);
 }
 
 /* ---- reduction --------------------------------------------------------------------------------------------------- */
@@ -422,6 +523,16 @@ static void keep(struct dtp_lowering *l, dtp_buffer_id flat)
     struct dtp_lower_zero3 *z = l->zero3;
     bool temporary = flat.index != z->bucket.index;
     struct dtp_draft draft;
+    if (l->plan->offload != DTP_OFFLOAD_NONE) {
+        dtp_lower_host_gradients(l, DTP_STREAM_REDUCE, flat, z->filled_shard);
+        add_pending(&z->reduced, l->last_op[DTP_STREAM_REDUCE]);
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "bucket by rank");
+        draft.op.stream = DTP_STREAM_REDUCE;
+        dtp_draft_use(&draft, temporary ? flat : DTP_NO_BUFFER, DTP_FREE | DTP_DEFER);
+        if (draft.operand_count)
+            dtp_draft_end(l, &draft);
+        return;
+    }
     dtp_draft_begin(l, &draft, l->micro_step ? DTP_OP_ACCUMULATE : DTP_OP_COPY_OUT, "gradients of the partition");
     draft.op.stream = DTP_STREAM_REDUCE;
     dtp_draft_use(&draft, z->grads, DTP_UPDATE);
@@ -479,7 +590,7 @@ void dtp_lower_zero3_close(struct dtp_lowering *l)
         return;
     struct dtp_zero3_tensor used;
     dtp_lower_release(l);
-    while (!alone(l) && step_on(l, &used))
+    while (fetches(l) && step_on(l, &used))
         dtp_lower_release(l);
     reduce(l);
     wait_for(l, l->last_op[DTP_STREAM_REDUCE], "gradients reduced");
@@ -509,34 +620,48 @@ static void update(struct dtp_lowering *l, uint64_t elements)
     dtp_draft_end(l, &draft);
 }
 
-static void gather_persistent(struct dtp_lowering *l)
+/* A module's tensors that persist, after the step. */
+static void gather_persistent(struct dtp_lowering *l, uint64_t shard_bytes)
 {
     struct dtp_lower_zero3 *z = l->zero3;
-    for (uint64_t i = 0; i <= l->transformer->layers && !alone(l); i++) {
-        bool root = i == l->transformer->layers;
-        uint64_t shard_bytes = l->bytes.compute * z->persistent_shard[root];
-        if (!shard_bytes)
-            continue;
-        struct dtp_draft draft;
-        l->layer = root ? DTP_NO_LAYER : (uint16_t)i;
+    struct dtp_draft draft;
+    dtp_buffer_id shards = z->params;
+    if (on_host(l)) {
+        bool nvme = l->plan->offload == DTP_OFFLOAD_NVME;
+        if (nvme)
+            dtp_lower_host_read(l, z->reads++, shard_bytes);
+        shards = upload_shards(l, shard_bytes);
+        z->gathers++;
+    }
+    if (alone(l)) {
+        dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "persistent parameters");
+        dtp_draft_memory(l, &draft, 2 * (double)shard_bytes, 1);
+    } else {
         dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "persistent parameters");
         draft.op.group = z->group;
-        dtp_draft_use(&draft, z->params, DTP_READ);
-        dtp_draft_use(&draft, z->persistent, DTP_UPDATE);
         draft.op.demand.sent_bytes = (double)(shard_bytes * (l->plan->shard_group - 1));
         draft.op.demand.bytes = (double)(shard_bytes * l->plan->shard_group);
         draft.op.demand.kernels = 1;
-        dtp_draft_end(l, &draft);
     }
-    l->layer = DTP_NO_LAYER;
+    dtp_draft_use(&draft, shards, on_host(l) ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
+    dtp_draft_use(&draft, z->persistent, DTP_UPDATE);
+    dtp_draft_end(l, &draft);
 }
 
 void dtp_lower_zero3_step(struct dtp_lowering *l)
 {
     struct dtp_lower_zero3 *z = l->zero3;
-    for (uint64_t left = z->shard, taken; left; left -= taken) {
+    if (l->plan->offload != DTP_OFFLOAD_NONE)
+        dtp_lower_host_update(l, z->params);
+    for (uint64_t left = z->shard, taken; left && l->plan->offload == DTP_OFFLOAD_NONE; left -= taken) {
         taken = left < DTP_DEEPSPEED_SUB_GROUP ? left : DTP_DEEPSPEED_SUB_GROUP;
         update(l, taken);
     }
-    gather_persistent(l);
+    for (uint64_t i = 0; i <= l->transformer->layers && fetches(l); i++) {
+        bool root = i == l->transformer->layers;
+        l->layer = root ? DTP_NO_LAYER : (uint16_t)i;
+        if (z->persistent_shard[root])
+            gather_persistent(l, l->bytes.compute * z->persistent_shard[root]);
+    }
+    l->layer = DTP_NO_LAYER;
 }

@@ -95,6 +95,13 @@ struct dtp_lower_buckets;  /* lower_replicated.c */
 struct dtp_lower_ipg;      /* lower_deepspeed.c */
 struct dtp_lower_zero3;    /* lower_zero3.c */
 
+/* What DeepSpeed keeps on the host and on NVMe (lower_infinity.c); halves are used in turn. */
+struct dtp_lower_host {
+    uint64_t shard, largest, sent; /* elements: of this rank, of its largest tensor, of it downloaded so far */
+    dtp_buffer_id state, grads, sums, params, temporary, read[2], swap[2];
+    dtp_op_id last_read[2], uploaded[2], updated[2];
+};
+
 struct dtp_lowering {
     const struct dtp_transformer *transformer;
     const struct dtp_cluster *cluster;
@@ -129,6 +136,7 @@ struct dtp_lowering {
     struct dtp_lower_buckets *buckets;
     struct dtp_lower_ipg *ipg;
     struct dtp_lower_zero3 *zero3;
+    struct dtp_lower_host host;
 
     uint16_t layer, micro_step; /* where the skeleton stands */
     bool recompute, last_micro_step, reduces;
@@ -268,6 +276,15 @@ void dtp_lower_release(struct dtp_lowering *l);
 void dtp_lower_zero3_add(struct dtp_lowering *l, int part);
 void dtp_lower_zero3_close(struct dtp_lowering *l);
 void dtp_lower_zero3_step(struct dtp_lowering *l);
+
+/* Elements of the largest parameter. */
+uint64_t dtp_lower_largest_tensor(const struct dtp_lowering *l);
+/* lower_infinity.c: DeepSpeed's offload. A bucket's slices of this rank go down; shards come up; the step on the host. */
+void dtp_lower_host_make(struct dtp_lowering *l, uint64_t shard, uint64_t largest);
+void dtp_lower_host_gradients(struct dtp_lowering *l, enum dtp_stream stream, dtp_buffer_id slices, uint64_t own);
+void dtp_lower_host_read(struct dtp_lowering *l, uint32_t number, uint64_t bytes);
+void dtp_lower_host_upload(struct dtp_lowering *l, uint32_t number, dtp_buffer_id to, uint64_t bytes, bool blocks);
+void dtp_lower_host_update(struct dtp_lowering *l, dtp_buffer_id device_params);
 
 /* lower_optimizer.c: the update of all of this rank's parameters; of `elements` of them, with their buffers. */
 void dtp_lower_optimizer(struct dtp_lowering *l);

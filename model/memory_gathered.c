@@ -419,7 +419,8 @@ static struct dtp_instant zero3_instant(const struct dtp_memory_job *job, const 
     struct dtp_instant instant = job->at_rest;
     add_sharded_gradients(job, &instant);
     dtp_instant_add(&instant, DTP_TERM_REDUCE_BUCKETS, 1, job->plan->reduce_bucket_size, job->bytes.grads);
-    if (job->units.ranks > 1)
+    bool on_host = job->plan->offload == DTP_OFFLOAD_PARAMS || job->plan->offload == DTP_OFFLOAD_NVME;
+    if (job->units.ranks > 1 || on_host)
         dtp_instant_add(&instant, DTP_TERM_PERSISTENT, 1, counts->persistent, job->bytes.compute);
     dtp_instant_add(&instant, DTP_TERM_LIVE, 1, live_elements, job->bytes.compute);
     return instant;
@@ -463,18 +464,21 @@ static void zero3_buckets(struct dtp_memory_job *job, const struct dtp_zero3_cou
     const struct dtp_units *u = &job->units;
     uint64_t g = job->bytes.grads;
     struct dtp_deepspeed_buckets buckets;
-    struct dtp_bucket_weights heaviest = {.bucket = g, .next = g, .live = job->bytes.compute, .live_last = counts->live_late,
+    bool all_carried = job->plan->offload == DTP_OFFLOAD_NVME && g < 4;
+    struct dtp_bucket_weights heaviest = {.bucket = g + (all_carried ? 4 / u->ranks : 0), .next = g, .ranks = u->ranks, .live = job->bytes.compute, .live_last = counts->live_late,
                                          .live_layer = u->layer, .live_most = counts->live_early};
     dtp_memory_buckets(job, &heaviest, &buckets);
     struct dtp_instant worst = zero3_instant(job, counts, buckets.worst_live), last = zero3_instant(job, counts, 0);
     dtp_add_saved_at_bucket(job, &buckets, &worst);
     if (buckets.count > 1) {
-        dtp_instant_add(&worst, DTP_TERM_BUCKET_BY_RANK, 1, buckets.worst, g);
+        dtp_instant_add(&worst, DTP_TERM_BUCKET_BY_RANK, 1, buckets.worst_copied, g);
         dtp_instant_add(&worst, DTP_TERM_NEXT_GRADIENT, 1, buckets.worst_next, g);
+        dtp_add_carried(job, dtp_divide_up(buckets.worst, u->ranks), &worst);
         if (!u->head)
             dtp_instant_add(&worst, DTP_TERM_TIED_HEAD_GRADIENT, 1, u->embedding, g);
         dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &worst);
     }
+    dtp_add_carried(job, dtp_divide_up(buckets.last, u->ranks), &last);
     bool oversized = u->embedding > job->plan->reduce_bucket_size;
     if (oversized)
         dtp_instant_add(&last, DTP_TERM_EMBEDDING_GRADIENT, 1, u->embedding, g);

@@ -88,3 +88,14 @@ void dtp_add_saved_at_bucket(const struct dtp_memory_job *job, const struct dtp_
         dtp_instant_add_tokens(job, instant, DTP_TERM_RECOMPUTED, 1, a->layer_all - a->layer_kept);
     dtp_instant_add_tokens(job, instant, DTP_TERM_STREAM_GRADIENT, 1, a->gradient);
 }
+
+void dtp_add_carried(const struct dtp_memory_job *job, uint64_t own_elements, struct dtp_instant *instant)
+{
+    bool third = job->plan->strategy == DTP_ZERO3; /* whose sums come back tensor by tensor, cast or not */
+    if (job->plan->offload == DTP_OFFLOAD_NONE || (job->bytes.grads >= 4 && !third))
+        return;
+    uint64_t largest = dtp_deepspeed_largest_tensor(job->transformer, job->plan);
+    largest = third ? dtp_divide_up(largest, job->units.ranks) : largest;
+    bool one_by_one = (job->plan->offload != DTP_OFFLOAD_NVME || job->bytes.grads >= 4) && largest < own_elements;
+    dtp_instant_add(instant, DTP_TERM_FP32_GRADIENTS, 1, one_by_one ? largest : own_elements, 4);
+}

@@ -76,6 +76,10 @@ void dtp_memory_buckets(const struct dtp_memory_job *job, struct dtp_bucket_weig
 void dtp_add_saved_at_bucket(const struct dtp_memory_job *job, const struct dtp_deepspeed_buckets *buckets,
                              struct dtp_instant *instant);
 
+/* What carries gradients to DeepSpeed's host while a bucket of `own` elements of this rank leaves: in fp32 tensor by tensor,
+ * or all of it where it is written to NVMe. */
+void dtp_add_carried(const struct dtp_memory_job *job, uint64_t own_elements, struct dtp_instant *instant);
+
 void dtp_memory_replicated(struct dtp_memory_job *job); /* DDP, ZeRO-1, ZeRO-2 */
 void dtp_memory_gathered(struct dtp_memory_job *job);   /* FSDP, ZeRO-3 */
 

@@ -72,6 +72,8 @@
     X(ROOT_WRITTEN, REDUCE, "root, gradients", "", "root", "reduce bytes", "")                                         \
     X(FLAT_BUCKET, REDUCE, "flattened bucket", "", "reduce_bucket_size", "gradient bytes",                             \
       "DeepSpeed: zero/stage_1_and_2.py")                                                                              \
+    X(CARRIED_GRADIENT, REDUCE, "buffer for gradients of the host", "", "largest parameter", "gradient bytes",         \
+      "DeepSpeed: zero/stage_1_and_2.py")                                                                              \
     X(NEXT_GRADIENT, REDUCE, "gradient that did not fit the bucket", "", "elements", "gradient bytes",                 \
       "DeepSpeed: runtime/zero/")                                                                                      \
     X(BUCKET_BY_RANK, REDUCE, "bucket laid out by rank", "", "reduce_bucket_size", "gradient bytes",                   \

@@ -47,6 +47,8 @@ static void add_resting_gradients(const struct dtp_memory_job *job, struct dtp_i
     } else if (plan->runtime == DTP_RUNTIME_MEGATRON || (plan->runtime == DTP_RUNTIME_DTPLAN && !zero2)) {
         term = DTP_TERM_GRADS_BUFFER;
         elements = total;
+    } else if (plan->runtime == DTP_RUNTIME_DEEPSPEED && zero2 && plan->offload != DTP_OFFLOAD_NONE) {
+        return;
     } else if (plan->runtime == DTP_RUNTIME_DTPLAN ||
                (plan->runtime == DTP_RUNTIME_DEEPSPEED && zero2 && elements >= shard)) {
         term = DTP_TERM_GRADS_SHARD;
@@ -68,10 +70,18 @@ static void add_beside_buckets(const struct dtp_memory_job *job, struct dtp_inst
     dtp_instant_add(instant, DTP_TERM_BESIDE_BUCKETS, 1, elements, job->bytes.grads);
 }
 
+static bool plan_offloads(const struct dtp_plan *plan)
+{
+    return plan->runtime == DTP_RUNTIME_DEEPSPEED && plan->offload != DTP_OFFLOAD_NONE;
+}
+
 /* What rests before the layers' own: states, gradients of `done` elements, DDP's second copies. */
 static struct dtp_instant with_gradients(const struct dtp_memory_job *job, uint64_t done)
 {
     struct dtp_instant instant = job->at_rest;
+    if (plan_offloads(job->plan)) /* temp_grad_buffer_for_gpu_offload */
+        dtp_instant_add(&instant, DTP_TERM_CARRIED_GRADIENT, 1, dtp_deepspeed_largest_tensor(job->transformer, job->plan),
+                        job->bytes.grads);
     add_resting_gradients(job, &instant, done);
     add_beside_buckets(job, &instant, done);
     return instant;
@@ -199,6 +209,7 @@ static void flat_bucket(struct dtp_memory_job *job)
     dtp_instant_add(&instant, DTP_TERM_FLAT_BUCKET, 1, buckets.worst, job->bytes.grads);
     if (!keeps)
         dtp_instant_add(&instant, DTP_TERM_NEXT_GRADIENT, 1, buckets.worst_next, job->bytes.grads);
+    dtp_add_carried(job, dtp_divide_up(buckets.worst, job->units.ranks), &instant);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
 }
 

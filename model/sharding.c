@@ -245,6 +245,8 @@ static void offload_deepspeed(uint64_t shard, const struct dtp_plan *plan, const
     }
     if (plan->offload != DTP_OFFLOAD_OPTIMIZER)
         out->params_elements = 0;
+    if (plan->strategy == DTP_ZERO2 || plan->strategy == DTP_ZERO3) /* stage 1 keeps every gradient as it is made */
+        out->grads_elements = 0;
 }
 
 /* CPUOffloadPolicy: every sharded parameter and every gradient is a pinned tensor of its own, the moments (zeros_like

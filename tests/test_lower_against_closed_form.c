@@ -9,7 +9,8 @@
  *   - backward without prefetch, when a unit's flat buffer stands beside the weights copied out of it
  *   - shards of one rank, where a reduction's result is as large as its input
  *   - flat buffers of the last unit, which may have fewer layers than the others
- *   - DeepSpeed: a bucket that leaves in the middle of a layer, ZeRO-3's live parameters between the layers that are weighed */
+ *   - DeepSpeed: a bucket that leaves in the middle of a layer, ZeRO-3's live parameters between the layers that are weighed
+ *     (offloaded, where little else is left on the device, these are up to a sixth) */
 #include "lower.h"
 #include "placement.h"
 #include "verify.h"
@@ -23,6 +24,7 @@
 #include "random_plans.h"
 
 #define JOBS 1200
+#define OFFLOADED_JOBS 300
 
 static void describe(const struct random_job *job)
 {
@@ -113,41 +115,84 @@ static void check_proofs(const struct random_job *job, const struct dtp_program 
     fail();
 }
 
+struct tally {
+    int plans, within, close;
+    double worst;
+};
+
+/* False where the job is not lowered. */
+static bool check_job(const struct random_job *job, struct tally *tally)
+{
+    struct dtp_program *program;
+    struct dtp_program_totals totals;
+    if (dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &program, NULL) != DTP_OK)
+        return false;
+    dtp_program_sum(program, &totals);
+    check_flops(job, &totals);
+    check_traffic(job, &totals);
+    check_proofs(job, program);
+    struct difference difference = compare_peaks(job, program);
+    dtp_program_destroy(program);
+    double percent = fabs(difference.percent);
+    tally->plans++;
+    tally->within += percent <= 0.5;
+    tally->close += percent <= 0.1;
+    tally->worst = percent > tally->worst ? percent : tally->worst;
+    if (percent > 0.5 && getenv("DTPLAN_TEST_VERBOSE")) {
+        print_error("%+.2f %% at %s: ", difference.percent, dtp_op_kind_text(difference.kind));
+        describe(job);
+    }
+    return true;
+}
+
+static void check_tally(const struct tally *tally, int within_percent)
+{
+    print_message("%d plans: peaks within 0.1 %% in %.1f %%, within 0.5 %% in %.1f %%, worst %.2f %%\n", tally->plans,
+                  100.0 * tally->close / tally->plans, 100.0 * tally->within / tally->plans, tally->worst);
+    assert_true(tally->within > tally->plans * within_percent / 100);
+}
+
 static void test_random_plans(void **state)
 {
     (void)state;
     random_seed();
-    int within = 0, close = 0;
-    double worst = 0;
-    for (int lowered = 0; lowered < JOBS;) {
+    struct tally tally = {0};
+    while (tally.plans < JOBS) {
         struct random_job job;
-        struct dtp_program *program;
-        struct dtp_program_totals totals;
         assert_true(random_job(&job));
-        if (dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL) != DTP_OK)
-            continue;
-        lowered++;
-        dtp_program_sum(program, &totals);
-        check_flops(&job, &totals);
-        check_traffic(&job, &totals);
-        check_proofs(&job, program);
-        struct difference difference = compare_peaks(&job, program);
-        within += fabs(difference.percent) <= 0.5;
-        close += fabs(difference.percent) <= 0.1;
-        if (fabs(difference.percent) > 0.5 && getenv("DTPLAN_TEST_VERBOSE")) {
-            print_error("%+.2f %% at %s: ", difference.percent, dtp_op_kind_text(difference.kind));
-            describe(&job);
-        }
-        worst = fabs(difference.percent) > worst ? fabs(difference.percent) : worst;
-        dtp_program_destroy(program);
+        check_job(&job, &tally);
     }
-    print_message("%d plans: peaks within 0.1 %% in %.1f %%, within 0.5 %% in %.1f %%, worst %.2f %%\n", JOBS,
-                  100.0 * close / JOBS, 100.0 * within / JOBS, worst);
-    assert_true(within > JOBS * 95 / 100);
+    check_tally(&tally, 95);
+}
+
+/* Its offload is drawn too seldom by chance. */
+static void test_random_deepspeed_offload(void **state)
+{
+    (void)state;
+    random_seed();
+    struct tally tally = {0};
+    int seen[3][4] = {{0}};
+    while (tally.plans < OFFLOADED_JOBS) {
+        struct random_job job;
+        assert_true(random_job(&job));
+        job.plan = job.asked;
+        job.plan.runtime = DTP_RUNTIME_DEEPSPEED, job.plan.strategy = (enum dtp_strategy)(DTP_ZERO1 + random_below(3));
+        job.plan.offload = (enum dtp_offload)(1 + random_below(3)), job.plan.optimizer = DTP_ADAMW_FUSED;
+        job.plan.compile = job.plan.fsdp1 = false, job.plan.shard_group = 0;
+        if (random_bool())
+            job.cluster = test_cluster(test_h200(), 1, 1);
+        if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL) == DTP_OK && check_job(&job, &tally))
+            seen[job.plan.strategy - DTP_ZERO1][job.plan.offload]++;
+    }
+    for (int stage = 0; stage < 3; stage++)
+        assert_true(seen[stage][DTP_OFFLOAD_OPTIMIZER] > 10);
+    assert_true(seen[2][DTP_OFFLOAD_PARAMS] > 10 && seen[2][DTP_OFFLOAD_NVME] > 10);
+    check_tally(&tally, 90);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_plans)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_plans),
+                                       cmocka_unit_test(test_random_deepspeed_offload)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
