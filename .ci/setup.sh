@@ -38,9 +38,12 @@ missing_packages() {
     fi
 }
 
-# What tests use where it is there, and nothing else needs: charts are drawn by gnuplot.
+# What tests use where it is there, and nothing else needs: charts are drawn by gnuplot, pages looked at in Chromium (which
+# Ubuntu has as a snap only, that no container installs).
 optional_packages() {
-    [[ $1 != tests ]] || command -v gnuplot >/dev/null || echo gnuplot-nox
+    [[ $1 == tests ]] || return 0
+    command -v gnuplot >/dev/null || echo gnuplot-nox
+    command -v chromium >/dev/null || command -v chromium-browser >/dev/null || grep -qs '^ID=ubuntu' /etc/os-release || echo chromium
 }
 
 install_optional_packages() {

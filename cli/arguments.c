@@ -13,7 +13,7 @@
 #define MAX_SAMPLES 10000000
 
 #define ON(command) (1u << DTP_COMMAND_##command)
-#define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH))
+#define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(REPORT))
 #define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(HELP))
 
 enum option {
@@ -44,7 +44,7 @@ enum option {
 };
 
 static const struct dtp_option options[OPTION_COUNT] = {
-    [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP) & ~ON(SWEEP) & ~ON(CHART), "print one JSON object, for programs"},
+    [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP) & ~ON(SWEEP) & ~ON(CHART) & ~ON(REPORT), "print one JSON object, for programs"},
     [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(SEARCH) | ON(CATALOG), "print a CSV table with units in its header"},
     [OPTION_MAX_MICRO_BATCH] = {"--max-micro-batch", NULL, ON(PLAN),
                                 "find the largest micro batch that fits, plan with it"},
@@ -53,8 +53,8 @@ static const struct dtp_option options[OPTION_COUNT] = {
                          "find the fewest GPUs that fit: parts of a node, then whole nodes"},
     [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(CHART) & ~ON(HELP),
                         "add rows to the catalogues from a CSV file; may be repeated"},
-    [OPTION_OUTPUT] = {"--output", "FILE", ON(BACKTEST) | ON(SWEEP) | ON(CHART),
-                       "write rows, or a figure (.png .svg .pdf .txt), to a file (also -o FILE); a sweep goes on where "
+    [OPTION_OUTPUT] = {"--output", "FILE", ON(BACKTEST) | ON(SWEEP) | ON(CHART) | ON(REPORT),
+                       "write rows, a figure (.png .svg .pdf .txt) or a page to a file (also -o FILE); a sweep goes on where "
                        "its file ends"},
     [OPTION_ONLY] = {"--only", "PREFIX", ON(BACKTEST), "score only runs whose id or source starts with PREFIX"},
     [OPTION_LEAVE_ONE_OUT] = {"--leave-one-out", NULL, ON(BACKTEST),
@@ -91,6 +91,7 @@ static const char *const command_names[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_PLAN] = "plan",     [DTP_COMMAND_EXPLAIN] = "explain",   [DTP_COMMAND_SIMULATE] = "simulate",
     [DTP_COMMAND_WHATIF] = "whatif", [DTP_COMMAND_SWEEP] = "sweep", [DTP_COMMAND_SEARCH] = "search", [DTP_COMMAND_BACKTEST] = "backtest", [DTP_COMMAND_CATALOG] = "catalog",
     [DTP_COMMAND_CHART] = "chart",
+    [DTP_COMMAND_REPORT] = "report",
     [DTP_COMMAND_HELP] = "help",
 };
 

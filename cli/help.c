@@ -88,6 +88,14 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          {{"dtplan --params 7e9 --gpus 8 --strategy all --csv > plans.csv", "a table"},
           {"dtplan chart strategies plans.csv", "as text"},
           {"dtplan chart strategies plans.csv -o strategies.png", "as a picture"}}},
+    [DTP_COMMAND_REPORT] =
+        {"dtplan report SCENARIO.ini|SWEEP.csv [--KEY VALUE ...] [-o PAGE.html]",
+         "Writes one HTML page to decide by, complete in itself: does it fit, how long, how much, what can go wrong; then the "
+         "plan, breakdowns, alternatives, our own error on measured runs like it, every assumption with its source, and the "
+         "commands to do it again. Takes the same keys as plan; of a sweep, its table alone.",
+         {{"dtplan report --model llama-2-7b --gpus 8 --strategy full_shard -o report.html", "a page on one plan"},
+          {"dtplan sweep --params 7B --gpus 8..64x2 --strategy all -o sweep.csv", "a table"},
+          {"dtplan report sweep.csv -o sweep.html", "a page on the table"}}},
     [DTP_COMMAND_CATALOG] = {"dtplan catalog gpus|machines|models [NAME ...] [--json | --csv]",
                              "Lists what can be named with --gpu, --machine and --model. With names: every figure with "
                              "its kind (datasheet, "

@@ -80,6 +80,14 @@ static void write_row(FILE *file, const struct dtp_backtest_row *row)
     fputc('\n', file);
 }
 
+void dtp_backtest_print_rows(FILE *file, const struct dtp_backtest *backtest, bool header)
+{
+    if (header)
+        write_header(file);
+    for (size_t i = 0; i < backtest->row_count; i++)
+        write_row(file, &backtest->rows[i]);
+}
+
 enum dtp_status dtp_backtest_write_rows(const char *path, const struct dtp_backtest *backtest,
                                         struct dtp_faults *faults)
 {
@@ -87,8 +95,6 @@ enum dtp_status dtp_backtest_write_rows(const char *path, const struct dtp_backt
     enum dtp_status status = dtp_output_open(path, &output, faults);
     if (status != DTP_OK)
         return status;
-    write_header(output.file);
-    for (size_t i = 0; i < backtest->row_count; i++)
-        write_row(output.file, &backtest->rows[i]);
+    dtp_backtest_print_rows(output.file, backtest, true);
     return dtp_output_close(&output, faults);
 }

@@ -220,11 +220,13 @@ static enum dtp_status read_scaling(const struct dtp_chart_source *s, struct dtp
 
 /* ---- points ------------------------------------------------------------------------------------------------------ */
 
-/* "github:mosaicml/llm-foundry scripts/..." and "arXiv:2312.12391 table 4": the publication. */
+/* The publication, as backtests group by it: "github:mosaicml/llm-foundry scripts/...", "arXiv:2312.12391 table 4",
+ * "measured on 4 H200, one node". */
 static void publication(const char *source, char *out, size_t bytes)
 {
-    const char *name = strncmp(source, "github:", 7) == 0 ? source + 7 : source;
-    snprintf(out, bytes, "%.*s", (int)strcspn(name, " ,["), name);
+    bool github = strncmp(source, "github:", 7) == 0;
+    const char *name = github ? source + 7 : source;
+    snprintf(out, bytes, "%.*s", (int)strcspn(name, github || strncmp(name, "arXiv:", 6) == 0 ? " " : ",["), name);
 }
 
 static enum dtp_status read_backtest(const struct dtp_chart_source *s, struct dtp_chart_data *data,
