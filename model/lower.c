@@ -1,5 +1,5 @@
 /* The step's skeleton, the draft of one operation, and what is not lowered yet. */
-#include "lowering.h"
+#include "lower_executor_state.h"
 
 #include "bytes.h"
 
@@ -28,6 +28,17 @@ void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t acces
         }
     assert(draft->operand_count < DTP_DRAFT_OPERANDS);
     draft->operands[draft->operand_count++] = dtp_operand_of(buffer, access);
+}
+
+struct dtp_operand *dtp_draft_role(struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer, uint32_t access,
+                                   uint64_t offset_bytes)
+{
+    assert(draft->operand_count < DTP_DRAFT_OPERANDS && buffer.index != DTP_NO_INDEX);
+    struct dtp_operand *operand = &draft->operands[draft->operand_count++];
+    *operand = dtp_operand_of(buffer, access);
+    operand->role = (uint8_t)role;
+    operand->offset_bytes = offset_bytes;
+    return operand;
 }
 
 void dtp_draft_after(struct dtp_draft *draft, dtp_op_id earlier)
@@ -63,6 +74,7 @@ dtp_buffer_id dtp_lower_host_buffer(struct dtp_lowering *l, const char *name, en
                                 .space = DTP_SPACE_HOST,
                                 .pool = DTP_STREAM_HOST,
                                 .layer = l->layer,
+                                .micro_step = l->micro_step,
                                 .persistent = true};
     return dtp_program_add_buffer(l->program, &buffer);
 }
@@ -260,23 +272,15 @@ static void derive(struct dtp_lowering *l)
 
 /* ---- what is not lowered yet ------------------------------------------------------------------------------------- */
 
-#define CLOSED_ONLY "has no step program yet; its closed form is available (--fidelity closed)"
-
 static enum dtp_status check_lowered(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
                                      const struct dtp_plan *plan, struct dtp_faults *faults)
 {
-    enum dtp_status status = DTP_OK;
-    if (plan->offload != DTP_OFFLOAD_NONE && plan->runtime == DTP_RUNTIME_DTPLAN)
-        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "offload", "%s under runtime %s " CLOSED_ONLY,
-                                 dtp_offload_text(plan->offload), dtp_runtime_text(plan->runtime));
-    if (plan->runtime == DTP_RUNTIME_DTPLAN && (plan->strategy == DTP_ZERO1 || plan->strategy == DTP_ZERO2) &&
-        plan->shard_group != cluster->gpus)
-        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "shard_group",
-                                 "of a part of the GPUs under %s " CLOSED_ONLY, dtp_strategy_text(plan->strategy));
+    if (plan->runtime == DTP_RUNTIME_DTPLAN)
+        return dtp_executor_check(t, cluster, plan, faults);
     if (t->layers >= DTP_NO_LAYER || plan->accumulate > UINT16_MAX)
-        status = dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "layers",
-                                 "a step program holds at most 65534 layers and 65535 micro-steps");
-    return status;
+        return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "layers",
+                               "a step program holds at most 65534 layers and 65535 micro-steps");
+    return DTP_OK;
 }
 
 /* At least so many operations: two norms, four matmuls, attention, activation and a sum forward, more in backward. */
@@ -297,6 +301,8 @@ static enum dtp_status check_limit(const struct dtp_transformer *t, const struct
 
 static enum dtp_status lower(struct dtp_lowering *l)
 {
+    if (l->plan->runtime == DTP_RUNTIME_DTPLAN)
+        return dtp_lower_executor(l);
     derive(l);
     l->state = calloc(l->transformer->layers + 1, sizeof *l->state);
     if (!l->state)

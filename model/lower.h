@@ -10,7 +10,8 @@
  *   lower_deepspeed.c   the bucket of ZeRO stages 1, 2    lower_zero3.c      stage 3: fetches, its bucket
  *   lower_offload.c     PyTorch's host copies and step    lower_infinity.c   DeepSpeed's, and NVMe
  *   lower_optimizer.c   the update
- * What a runtime does differently is data of those concerns, not a lowering of its own. */
+ * What a runtime of PyTorch does differently is data of those concerns, not a lowering of its own. Our executor, which runs
+ * its program, has one: lower_executor.h. */
 #ifndef DTP_LOWER_H
 #define DTP_LOWER_H
 
@@ -18,7 +19,7 @@
 
 /* Inputs as for the closed form (checked and resolved). Caller destroys *out, which is sealed. Refuses with
  * DTP_BAD_INPUT, before memory is taken, what would exceed `op_limit` operations (0: DTP_PROGRAM_MAX_OPS), and what is not
- * lowered yet: offload under our executor. */
+ * lowered: what our executor cannot run (lower_executor.h). */
 enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                           const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
                           struct dtp_faults *faults);

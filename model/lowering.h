@@ -154,7 +154,7 @@ struct dtp_lowering {
 /* ---- a draft of one operation ------------------------------------------------------------------------------------ */
 
 #define DTP_DRAFT_OPERANDS 40
-#define DTP_DRAFT_AFTER 4
+#define DTP_DRAFT_AFTER 8
 struct dtp_draft {
     struct dtp_op op;
     struct dtp_operand operands[DTP_DRAFT_OPERANDS];
@@ -166,6 +166,9 @@ struct dtp_draft {
 void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name);
 /* Adds bits of access; a buffer DTP_NO_INDEX is no operand. */
 void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t access);
+/* The same with a role, from `offset_bytes` on: an operand of its own. */
+struct dtp_operand *dtp_draft_role(struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer, uint32_t access,
+                                   uint64_t offset_bytes);
 void dtp_draft_after(struct dtp_draft *draft, dtp_op_id earlier);
 /* A fresh buffer from the pool of the operation's stream, with ALLOC and the bits given; none for 0 bytes. */
 dtp_buffer_id dtp_draft_new(struct dtp_lowering *l, struct dtp_draft *draft, const char *name, enum dtp_owner owner,

@@ -33,7 +33,8 @@ struct dtp_plan dtp_plan_default(void)
                             .stage3_max_reuse_distance = DTP_DEEPSPEED_REUSE,
                             .stage3_prefetch_bucket_size = DTP_DEEPSPEED_PREFETCH,
                             .stage3_param_persistence_threshold = DTP_DEEPSPEED_PERSISTENCE,
-                            .prefetch = true};
+                            .prefetch = true,
+                            .prefetch_depth = 1};
     dtp_precision_recipe("bf16-mixed", &plan.precision);
     return plan;
 }

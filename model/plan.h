@@ -39,7 +39,8 @@ enum dtp_checkpointing {
     DTP_CHECKPOINT_FULL,                /* every block: only its input is kept */
     DTP_CHECKPOINT_EVERY_N,             /* blocks 0, N, 2N, ... are checkpointed, the others keep everything */
     DTP_CHECKPOINT_SELECTIVE_ATTENTION, /* Korthikanti 2022: recompute the attention core only */
-    DTP_CHECKPOINT_SELECTIVE_MATMUL     /* torchtitan op-SAC: every second matmul and attention are kept */
+    DTP_CHECKPOINT_SELECTIVE_MATMUL     /* torchtitan op-SAC: every second matmul and attention are kept. Runtime dtplan:
+                                           all matmuls and attention; norms and the MLP's product are made again */
 };
 /* FLASH: the fastest fused kernel of today's PyTorch (cuDNN's on Hopper and Blackwell, FlashAttention-2 before);
  * FLASH2, FLASH1: the kernels of 2024 and of 2022-23, for judging older stacks. They differ in time, not in memory. */
@@ -94,6 +95,14 @@ struct dtp_plan {
     bool fused_qkv, fused_gate_up;      /* one matmul (and one saved buffer) for q,k,v / gate,up */
     bool rope_fp32;                     /* RoPE by fp32 halves, each product a kernel (the reference script); false: the usual
                                            complex or rotate-half form */
+    /* Of our executor only (runtime dtplan). */
+    double clip_norm;                   /* gradients are scaled down to this global norm; 0 = not clipped */
+    bool gradient_norm;                 /* the norm is computed for the log, though nothing is clipped */
+    uint32_t prefetch_depth;            /* units gathered ahead, with prefetch; default 1 */
+    uint64_t loss_chunk;                /* rows of a chunk of head and loss; 0 = rule (lower_executor.h) */
+    bool gelu_epilogue;                 /* GELU and its gradient inside the matmuls (cuBLASLt's epilogues) */
+    bool stochastic_rounding;           /* of 16-bit weights that have no master copy */
+    bool cuda_graph;                    /* the step is captured once and launched as one graph */
     double price_per_gpu_hour;          /* money; 0 = the catalogue's typical price */
 };
 

@@ -180,6 +180,28 @@ static void check_megatron(struct resolver *r)
         refuse(r, "loss", "chunked is not modelled under runtime megatron; use eager or fused");
 }
 
+/* Choices of our executor mean nothing elsewhere. */
+static void check_executor_choices(struct resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct {
+        const char *key;
+        bool chosen;
+    } choices[] = {{"clip_norm", p->clip_norm != 0},
+                   {"gradient_norm", p->gradient_norm},
+                   {"prefetch_depth", p->prefetch_depth != 1},
+                   {"loss_chunk", p->loss_chunk != 0},
+                   {"gelu_epilogue", p->gelu_epilogue},
+                   {"stochastic_rounding", p->stochastic_rounding},
+                   {"cuda_graph", p->cuda_graph}};
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
+        if (choices[i].chosen && p->runtime != DTP_RUNTIME_DTPLAN)
+            refuse(r, choices[i].key, "is a choice of runtime dtplan; leave it out under runtime %s",
+                   dtp_runtime_text(p->runtime));
+    if (p->runtime == DTP_RUNTIME_DTPLAN && p->gelu_epilogue && r->transformer->activation != DTP_GELU)
+        refuse(r, "gelu_epilogue", "needs a model with GELU");
+}
+
 static void check_runtime(struct resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -194,6 +216,7 @@ static void check_runtime(struct resolver *r)
     }
     if (p->expandable_segments && p->runtime == DTP_RUNTIME_DTPLAN)
         refuse(r, "expandable_segments", "is of PyTorch's allocator; runtime dtplan has one arena, leave it out");
+    check_executor_choices(r);
     if (!p->limit_all_gathers && !p->fsdp1)
         refuse(r, "limit_all_gathers", "is FSDP1's: FSDP2 frees gathered weights in the order of its host and has nothing to "
                                        "limit; leave it out or add fsdp1");

@@ -209,8 +209,8 @@ static const char *fault_of_operand(struct dtp_program *program, bool memory_onl
     uint32_t *last_ops = program->last_ops.items, access = operand.access;
     if (operand.buffer.index >= program->buffers.count)
         return "an operand names no buffer";
-    if (operand.role >= DTP_ROLE_COUNT)
-        return "no such role";
+    if (operand.role >= DTP_ROLE_COUNT || operand.shard > 1)
+        return "no such role, or shard is neither 0 nor 1";
     if (operand.offset_bytes && operand.offset_bytes >= buffers[operand.buffer.index].bytes)
         return "an operand begins behind the end of its buffer";
     if (!access || access >= 2 * DTP_DEFER || (access & (DTP_FREE | DTP_DEFER)) == DTP_DEFER)

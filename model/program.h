@@ -123,6 +123,8 @@ struct dtp_operand {
     dtp_buffer_id buffer;
     uint8_t access;        /* enum dtp_access bits */
     uint8_t role;          /* enum dtp_role */
+    uint8_t shard;         /* 1: this rank's equal part of the buffer: rank * bytes / ranks is added to the offset, of the
+                              operation's group, without one of the plan's shard group */
     uint64_t offset_bytes; /* where in the buffer it begins; below the buffer's bytes */
 };
 /* A whole buffer, without a role. */

@@ -293,7 +293,7 @@ static bool keep_operand(struct reader *reader, struct dtp_operand operand)
     return true;
 }
 
-/* +3, 2-, 2~, +7-, 2@4096-:weight. */
+/* +3, 2-, 2~, +7-, 2@4096-:weight, 2%:input. */
 static bool parse_operand(const char *text, uint32_t access, struct dtp_operand *out)
 {
     uint64_t index = 0, offset_bytes = 0;
@@ -301,6 +301,8 @@ static bool parse_operand(const char *text, uint32_t access, struct dtp_operand 
     uint32_t alloc = *text == '+' ? DTP_ALLOC : 0;
     text += alloc ? 1 : 0;
     bool good = parse_digits(&text, DTP_NO_INDEX - 1, &index);
+    bool shard = *text == '%';
+    text += shard ? 1 : 0;
     if (*text == '@') {
         text++;
         good = parse_digits(&text, DTP_BUFFER_MAX_BYTES, &offset_bytes) && offset_bytes && good;
@@ -313,6 +315,7 @@ static bool parse_operand(const char *text, uint32_t access, struct dtp_operand 
     }
     *out = dtp_operand_of((dtp_buffer_id){(uint32_t)index}, access | alloc | release);
     out->role = (uint8_t)role;
+    out->shard = shard;
     out->offset_bytes = offset_bytes;
     return good && !*text;
 }

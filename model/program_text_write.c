@@ -49,6 +49,8 @@ static void write_operands(FILE *file, const struct dtp_operand *operands, uint3
         if (!i || (access & DTP_UPDATE) != (operands[i - 1].access & DTP_UPDATE))
             fprintf(file, " %s", verbs[access & DTP_UPDATE]);
         fprintf(file, " %s%u", access & DTP_ALLOC ? "+" : "", operands[i].buffer.index);
+        if (operands[i].shard)
+            fputc('%', file);
         if (operands[i].offset_bytes)
             fprintf(file, "@%" PRIu64, operands[i].offset_bytes);
         fputs(access & DTP_DEFER ? "~" : access & DTP_FREE ? "-" : "", file);

@@ -129,6 +129,20 @@ struct dtp_draft {
     X(expandable_segments, "plan", NULL, SWITCH(plan.expandable_segments),                                             \
       "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; default false")                                               \
     X(rope_fp32, "plan", NULL, SWITCH(plan.rope_fp32), "RoPE in fp32, each product a kernel of its own; default false")  \
+    X(clip_norm, "plan", "NORM", NUMBER(plan.clip_norm, 0, 1e9),                                                          \
+      "runtime dtplan: gradients are clipped to this global norm; default 0 (not)")                                       \
+    X(gradient_norm, "plan", NULL, SWITCH(plan.gradient_norm),                                                            \
+      "runtime dtplan: compute the global gradient norm for the log; default false")                                      \
+    X(prefetch_depth, "plan", "N", WHOLE32(plan.prefetch_depth, 1, 64),                                                   \
+      "runtime dtplan: units gathered ahead; default 1")                                                                  \
+    X(loss_chunk, "plan", "N", BINARY64(plan.loss_chunk, 1, 1000000000),                                                  \
+      "runtime dtplan: tokens of a chunk of head and loss; default by their bytes")                                       \
+    X(gelu_epilogue, "plan", NULL, SWITCH(plan.gelu_epilogue),                                                            \
+      "runtime dtplan: GELU inside the matmuls; default false")                                                           \
+    X(stochastic_rounding, "plan", NULL, SWITCH(plan.stochastic_rounding),                                                \
+      "runtime dtplan: of 16-bit weights without a master copy; default false")                                           \
+    X(cuda_graph, "plan", NULL, SWITCH(plan.cuda_graph),                                                                  \
+      "runtime dtplan: the step is launched as one CUDA graph; default false")                                            \
     X(price, "money", "USD", NUMBER(plan.price_per_gpu_hour, 1e-3, 1e6),                                                  \
       "dollars per GPU-hour; default the catalogue's typical price")                                                   \
     X(tokens, "money", "N", NUMBER(training.tokens, 1, 1e18),                                                          \

@@ -51,7 +51,7 @@ static const char golden[] = "program 1\n"
                              "buffer 0 \"params\" bytes 3500000000 owner params space device pool compute persistent\n"
                              "buffer 1 \"x y\" bytes 64 owner activations space host pool gather layer 2 micro 1\n"
                              "op 0 all_gather gather group 0 writes +1 sent_bytes 17 kernels 1\n"
-                             "op 1 matmul compute layer 2 micro 1 updates 0:workspace reads 1-:input 0@4096:weight "
+                             "op 1 matmul compute layer 2 micro 1 updates 0:workspace reads 1-:input 0%@4096:weight "
                              "after 0 flops 206158430208 m 8192 n 6144 k 2048 dtype bf16 "
                              "name \"qkv\"\n"
                              "op 2 norm compute updates 0 bytes 1p-1 dtype bf16 kernel fused recompute\n"
@@ -71,7 +71,8 @@ static void test_the_text_of_a_program(void **state)
     assert_int_equal(ops[0].layer, DTP_NO_LAYER);
     assert_int_equal(dtp_program_operands(p, &ops[3])->access, DTP_FREE | DTP_DEFER);
     const struct dtp_operand *weight = &dtp_program_operands(p, &ops[1])[2];
-    assert_true(weight->role == DTP_ROLE_WEIGHT && weight->offset_bytes == 4096 && weight->access == DTP_READ);
+    assert_true(weight->role == DTP_ROLE_WEIGHT && weight->offset_bytes == 4096 && weight->shard &&
+                weight->access == DTP_READ);
     assert_true(ops[1].demand.flops == 206158430208 && ops[2].demand.bytes == 0.5);
     assert_int_equal(ops[2].demand.memory_kernel, 1);
     assert_int_equal(ops[2].demand.recompute, 1);
@@ -155,6 +156,7 @@ static void test_faults_of_lines(void **state)
         {"op 0 norm compute reads 0:inputs", "\"0:inputs\" is no buffer"},
         {"op 0 norm compute reads 0:", "\"0:\" is no buffer"},
         {"op 0 norm compute reads 0:input-", "\"0:input-\" is no buffer"},
+        {"op 0 norm compute reads 0%%", "\"0%%\" is no buffer"},
         {"op 0 norm compute reads 0@", "\"0@\" is no buffer"},
         {"op 0 norm compute reads 0@0", "\"0@0\" is no buffer"},
         {"op 0 norm compute reads 0@1", "behind the end of its buffer"},

@@ -118,10 +118,10 @@ static void test_a_buffer_in_two_roles(void **state)
         fresh();
         dtp_buffer_id x = buffer_of("x", C, false);
         use(written_before ? NORM : DTP_OP_ALLOC, C, x, DTP_ALLOC | (written_before ? DTP_WRITE : 0), none);
-        dtp_program_add_op(
-            p, &(struct dtp_op){.kind = NORM, .layer = DTP_NO_LAYER},
-            (struct dtp_operand[]){{x, DTP_WRITE, DTP_ROLE_RESULT, 32}, {x, DTP_READ | DTP_FREE, DTP_ROLE_INPUT, 0}},
-            2);
+        dtp_program_add_op(p, &(struct dtp_op){.kind = NORM, .layer = DTP_NO_LAYER},
+                           (struct dtp_operand[]){{x, DTP_WRITE, DTP_ROLE_RESULT, 0, 32},
+                                                  {x, DTP_READ | DTP_FREE, DTP_ROLE_INPUT, 0, 0}},
+                           2);
         if (written_before)
             expect_legal();
         else

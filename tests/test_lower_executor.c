@@ -1,0 +1,261 @@
+/* Our executor's step programs: what each strategy must hold, a whole one to look at, and that all of them are legal.
+ */
+#include "lower.h"
+#include "lower_executor.h"
+#include "program_text.h"
+#include "verify.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "golden.h"
+#include "random_executor_plans.h"
+
+/* Two layers, grouped-query attention, SwiGLU. */
+static struct dtp_transformer tiny(void)
+{
+    struct dtp_transformer t = dtp_transformer_default();
+    t.layers = 2, t.hidden = 64, t.heads = 4, t.kv_heads = 2, t.head_dim = 16, t.ffn = 128, t.vocab = 250;
+    t.final_norm = true;
+    return t;
+}
+
+static struct dtp_plan plan_of(enum dtp_strategy strategy)
+{
+    struct dtp_plan plan = dtp_plan_default();
+    plan.runtime = DTP_RUNTIME_DTPLAN, plan.strategy = strategy;
+    plan.sequence = 32, plan.micro_batch = 2, plan.loss_chunk = 48;
+    return plan;
+}
+
+static struct dtp_program *lower(const struct dtp_transformer *t, struct dtp_plan *plan, uint32_t gpus)
+{
+    static struct dtp_faults faults;
+    struct dtp_cluster cluster = test_cluster(test_h200(), gpus, gpus > 4 ? 4 : 8);
+    struct dtp_program *program = NULL;
+    faults = (struct dtp_faults){0};
+    if (dtp_plan_resolve(plan, t, &cluster, &faults) != DTP_OK ||
+        dtp_lower(t, &cluster, plan, 0, &program, &faults) != DTP_OK || dtp_program_verify(program, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    return program;
+}
+
+static size_t count(const struct dtp_program *program, enum dtp_op_kind kind)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        found += dtp_program_ops(program)[i].kind == kind;
+    return found;
+}
+
+static void expect_golden(const char *name, struct dtp_plan plan, uint32_t gpus)
+{
+    struct dtp_transformer t = tiny();
+    struct dtp_program *program = lower(&t, &plan, gpus);
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    assert_int_equal(dtp_program_write_text(program, file), DTP_OK);
+    fclose(file);
+    golden_compare(name, text);
+    free(text);
+    dtp_program_destroy(program);
+}
+
+static void test_programs_to_look_at(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = plan_of(DTP_DDP);
+    plan.clip_norm = 1;
+    expect_golden("step_one_gpu.txt", plan, 1);
+    expect_golden("step_full_shard.txt", plan_of(DTP_FULL_SHARD), 4);
+}
+
+/* Each weight matrix is multiplied once forward and twice backward; the head in two chunks. */
+static void test_one_gpu(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = tiny();
+    struct dtp_plan plan = plan_of(DTP_FULL_SHARD); /* on one GPU the same as any other */
+    struct dtp_program *program = lower(&t, &plan, 1);
+    assert_int_equal(count(program, DTP_OP_MATMUL), 3 * (4 * 2 + 2));
+    assert_int_equal(count(program, DTP_OP_OPTIMIZER), 4);
+    assert_int_equal(count(program, DTP_OP_SQUARE_SUM), 0);
+    assert_int_equal(dtp_program_group_count(program), 0);
+    dtp_program_destroy(program);
+    plan = plan_of(DTP_DDP), plan.checkpointing = DTP_CHECKPOINT_FULL, plan.gradient_norm = true;
+    program = lower(&t, &plan, 1);
+    assert_int_equal(count(program, DTP_OP_MATMUL), 3 * (4 * 2 + 2) + 3 * 2);
+    assert_int_equal(count(program, DTP_OP_SQUARE_SUM), 4);
+    dtp_program_destroy(program);
+    plan = plan_of(DTP_DDP), plan.checkpointing = DTP_CHECKPOINT_SELECTIVE_MATMUL;
+    program = lower(&t, &plan, 1);
+    assert_int_equal(count(program, DTP_OP_MATMUL), 3 * (4 * 2 + 2));
+    assert_int_equal(count(program, DTP_OP_NORM), 2 * 4 + 1);
+    dtp_program_destroy(program);
+    plan = plan_of(DTP_DDP), plan.checkpointing = DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+    program = lower(&t, &plan, 1);
+    assert_int_equal(count(program, DTP_OP_ATTENTION), 2 * 2);
+    dtp_program_destroy(program);
+}
+
+/* Collectives of a step of `layers` blocks and `k` micro-steps, by hand. */
+static void expect_collectives(enum dtp_strategy strategy, uint32_t accumulate, bool sync, uint32_t gpus,
+                               uint32_t group, size_t gathers, size_t scatters, size_t all_reduces)
+{
+    struct dtp_transformer t = tiny();
+    t.layers = 5;
+    struct dtp_plan plan = plan_of(strategy);
+    plan.accumulate = accumulate, plan.accumulate_sync = sync, plan.shard_group = group;
+    struct dtp_program *program = lower(&t, &plan, gpus);
+    assert_int_equal(count(program, DTP_OP_ALL_GATHER), gathers);
+    assert_int_equal(count(program, DTP_OP_REDUCE_SCATTER), scatters);
+    assert_int_equal(count(program, DTP_OP_ALL_REDUCE), all_reduces);
+    dtp_program_destroy(program);
+}
+
+/* 7 modules. A ring of two: the blocks at the turns stay, so full_shard gathers 5 forward, 3 backward, 3 and 3 in the
+ * second micro-step, and embedding and head in each. */
+static void test_collectives(void **state)
+{
+    (void)state;
+    expect_collectives(DTP_DDP, 1, false, 4, 0, 0, 0, 7);
+    expect_collectives(DTP_DDP, 3, false, 4, 0, 0, 0, 7);
+    expect_collectives(DTP_DDP, 3, true, 4, 0, 0, 0, 21);
+    expect_collectives(DTP_ZERO1, 2, false, 4, 0, 7, 7, 0);
+    expect_collectives(DTP_ZERO2, 2, false, 4, 0, 7, 14, 0);
+    expect_collectives(DTP_SHARD_GRAD_OP, 2, false, 4, 0, 7, 7, 0);
+    expect_collectives(DTP_FULL_SHARD, 1, false, 4, 0, 5 + 3 + 2, 7, 0);
+    expect_collectives(DTP_FULL_SHARD, 2, false, 4, 0, 5 + 3 + 3 + 3 + 4, 7, 0);
+    expect_collectives(DTP_ZERO3, 2, true, 4, 0, 5 + 3 + 3 + 3 + 4, 14, 0);
+    expect_collectives(DTP_HYBRID_SHARD, 1, false, 8, 4, 5 + 3 + 2, 7, 7);
+    expect_collectives(DTP_ZERO1, 1, false, 8, 2, 7, 7, 7);
+}
+
+static size_t position_of(const struct dtp_program *program, enum dtp_op_kind kind, uint16_t layer, size_t from)
+{
+    for (size_t i = from; i < dtp_program_op_count(program); i++)
+        if (dtp_program_ops(program)[i].kind == kind && dtp_program_ops(program)[i].layer == layer)
+            return i;
+    fail_msg("no %s in layer %u", dtp_op_kind_text(kind), layer);
+    return 0;
+}
+
+/* Whether the operation at `later` waits for the one at `earlier` itself. */
+static bool waits_for(const struct dtp_program *program, size_t later, size_t earlier)
+{
+    const struct dtp_op *op = &dtp_program_ops(program)[later];
+    for (uint32_t i = 0; i < op->dependency_count; i++)
+        if (dtp_program_dependencies(program, op)[i].index == earlier)
+            return true;
+    return false;
+}
+
+/* full_shard, depth 1: block 3 is gathered when block 2 begins, into the slot of block 1, and only the first
+ * matmul-free operation that reads it waits; the reduce-scatter of block 4 runs while block 3 computes, and block 2 may
+ * not write gradients before it is done. */
+static void test_overlap(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = tiny();
+    t.layers = 5;
+    struct dtp_plan plan = plan_of(DTP_FULL_SHARD);
+    struct dtp_program *program = lower(&t, &plan, 4);
+    size_t gather = position_of(program, DTP_OP_ALL_GATHER, 3, 0), norm = position_of(program, DTP_OP_NORM, 3, 0);
+    size_t before = position_of(program, DTP_OP_NORM, 2, 0);
+    assert_true(gather < before && waits_for(program, norm, gather));
+    assert_true(waits_for(program, gather, before - 2)); /* block 1's last operation, in front of the gather */
+    size_t scatter = position_of(program, DTP_OP_REDUCE_SCATTER, 4, 0);
+    size_t frees = position_of(program, DTP_OP_FREE, 2, scatter);
+    assert_true(waits_for(program, frees, scatter));
+    assert_true(frees < position_of(program, DTP_OP_ACTIVATION_BACKWARD, 2, 0));
+    dtp_program_destroy(program);
+}
+
+static void test_find_and_arena(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = tiny();
+    struct dtp_plan plan = plan_of(DTP_DDP);
+    plan.accumulate = 3;
+    struct dtp_program *program = lower(&t, &plan, 1);
+    struct dtp_executor_map map;
+    struct dtp_executor_arena arena;
+    assert_int_equal(dtp_executor_find(program, &t, &map, NULL), DTP_OK);
+    assert_int_equal(map.module_count, 4);
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    for (uint64_t m = 0; m < 4; m++)
+        for (int s = 0; s < DTP_EXECUTOR_STATE_COUNT; s++) {
+            const struct dtp_buffer *b = &buffers[map.module[m][s].index];
+            assert_int_equal(b->layer, m == 1 || m == 2 ? m - 1 : DTP_NO_LAYER);
+            assert_int_equal(b->owner, s == DTP_EXECUTOR_WEIGHTS ? DTP_OWNER_PARAMS : DTP_OWNER_OPTIMIZER);
+        }
+    assert_string_equal(buffers[map.module[0][DTP_EXECUTOR_MASTER].index].name, "embedding master");
+    assert_int_equal(buffers[map.buffer[DTP_EXECUTOR_HOST_BATCH].index + 2].micro_step, 2);
+    assert_int_equal(buffers[map.buffer[DTP_EXECUTOR_BATCH].index + 1].micro_step, 1);
+    assert_int_equal(map.buffer[DTP_EXECUTOR_PARTIALS].index, DTP_NO_INDEX);
+    assert_int_equal(dtp_executor_arena_make(program, &arena, NULL), DTP_OK);
+    assert_int_equal(arena.host_bytes, 5 * 4096); /* three batches, scalars, results */
+    for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
+        assert_true(arena.offset_bytes[i] + buffers[i].bytes <=
+                    (buffers[i].space == DTP_SPACE_HOST ? arena.host_bytes : arena.device_bytes));
+    dtp_executor_arena_release(&arena);
+    dtp_executor_map_release(&map);
+    dtp_program_destroy(program);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    static struct dtp_faults faults;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 1, 8);
+    struct dtp_transformer t = tiny();
+    struct dtp_plan plan = plan_of(DTP_DDP);
+    struct dtp_program *program = NULL;
+    t.qk_norm = true, t.position = DTP_POSITION_ALIBI, t.sliding_window = 16;
+    plan.attention = DTP_ATTENTION_MATH, plan.optimizer = DTP_SGD;
+    assert_true(dtp_precision_recipe("fp16-mixed", &plan.precision));
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_OK);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_BAD_INPUT);
+    assert_null(program);
+    assert_int_equal(faults.count, 6);
+    assert_non_null(strstr(faults.text[0], "has no step program under runtime dtplan"));
+}
+
+static void fail_with(const struct random_job *job, const struct dtp_faults *faults)
+{
+    random_executor_describe(job);
+    for (size_t i = 0; i < faults->count && i < DTP_FAULTS_KEPT; i++)
+        print_error("%s\n", faults->text[i]);
+    fail();
+}
+
+static void test_random_plans_verify(void **state)
+{
+    (void)state;
+    static struct dtp_faults faults;
+    random_seed();
+    for (int i = 0; i < 1500; i++) {
+        struct random_job job;
+        struct dtp_program *program;
+        faults = (struct dtp_faults){0};
+        assert_true(random_executor_job(&job));
+        if (dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, &faults) != DTP_OK ||
+            dtp_program_verify(program, &faults) != DTP_OK)
+            fail_with(&job, &faults);
+        dtp_program_destroy(program);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_programs_to_look_at), cmocka_unit_test(test_one_gpu),
+                                       cmocka_unit_test(test_collectives),         cmocka_unit_test(test_overlap),
+                                       cmocka_unit_test(test_find_and_arena),      cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_random_plans_verify)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
