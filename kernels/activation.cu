@@ -1,0 +1,144 @@
+#include "vector.cuh"
+
+/* Every vector of the result is one thread's: what it reads, it overwrites later if at all, so that both gradients may
+ * lie on their inputs. */
+namespace dtp
+{
+namespace
+{
+
+constexpr int threads = 256;
+
+/* tanh GELU as x * sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): (1 + tanh u) / 2 is that sigmoid, without the
+ * cancellation of 1 + tanh u at negative x. */
+__device__ float gelu_gate(float x)
+{
+    return sigmoid(1.5957691216057308f * x * (1.0f + 0.044715f * x * x));
+}
+
+/* result, slope: of gelu and relu at x. */
+template <enum dtp_activation_kind KIND> __device__ float2 activate(float x)
+{
+    if constexpr (KIND == DTP_ACTIVATION_RELU)
+        return make_float2(x > 0 ? x : 0.0f * x, x > 0); /* 0 * x: a NaN stays one */
+    float s = gelu_gate(x);
+    return make_float2(x * s, s + x * s * (1 - s) * 1.5957691216057308f * (1.0f + 3 * 0.044715f * x * x));
+}
+
+template <typename T, int N, enum dtp_activation_kind KIND>
+__global__ void __launch_bounds__(threads) forward(struct dtp_activation_args a, uint32_t vectors)
+{
+    uint32_t i = blockIdx.x * threads + threadIdx.x;
+    if (i >= vectors)
+        return;
+    constexpr bool gated = KIND == DTP_ACTIVATION_SWIGLU;
+    uint64_t at = (uint64_t)i * N, row = gated ? i / (a.width / N) : 0;
+    const T *up = (const T *)a.up + at + row * a.width; /* a row of `up` is twice as wide */
+    packed<T, N> x = load<N>(up), y;
+    if constexpr (gated)
+        y = load<N>(up + a.width);
+    float result[N];
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        result[e] = gated ? x[e] * sigmoid(x[e]) * y[e] : activate<KIND>(x[e]).x;
+    store((T *)a.result + at, result);
+}
+
+template <typename T, int N>
+__global__ void __launch_bounds__(threads) swiglu_backward(struct dtp_activation_backward_args a, uint32_t vectors)
+{
+    uint32_t i = blockIdx.x * threads + threadIdx.x;
+    if (i >= vectors)
+        return;
+    uint64_t at = (uint64_t)i * N, from = at + (uint64_t)(i / (a.width / N)) * a.width;
+    packed<T, N> gradient = load<N>((const T *)a.gradient + at);
+    packed<T, N> gate = load<N>((const T *)a.up + from), up = load<N>((const T *)a.up + from + a.width);
+    float of_gate[N], of_up[N], result[N];
+#pragma unroll
+    for (int e = 0; e < N; e++) {
+        float s = sigmoid(gate[e]), silu = gate[e] * s;
+        of_gate[e] = gradient[e] * up[e] * (s + silu * (1 - s));
+        of_up[e] = gradient[e] * silu;
+        result[e] = silu * up[e];
+    }
+    store((T *)a.up_gradient + from, of_gate);
+    store((T *)a.up_gradient + from + a.width, of_up);
+    if (a.result)
+        store((T *)a.result + at, result);
+}
+
+template <typename T, int N, enum dtp_activation_kind KIND>
+__global__ void __launch_bounds__(threads) plain_backward(struct dtp_activation_backward_args a, uint32_t vectors)
+{
+    uint32_t i = blockIdx.x * threads + threadIdx.x;
+    if (i >= vectors)
+        return;
+    uint64_t at = (uint64_t)i * N;
+    packed<T, N> gradient = load<N>((const T *)a.gradient + at), x = load<N>((const T *)a.up + at);
+    float of_x[N], result[N];
+#pragma unroll
+    for (int e = 0; e < N; e++) {
+        float2 value_and_slope = activate<KIND>(x[e]);
+        result[e] = value_and_slope.x;
+        of_x[e] = gradient[e] * value_and_slope.y;
+    }
+    store((T *)a.up_gradient + at, of_x);
+    if (a.result)
+        store((T *)a.result + at, result);
+}
+
+template <typename T, int N> void launch(const struct dtp_activation_args &a, uint64_t vectors, cudaStream_t stream)
+{
+    unsigned blocks = blocks_for(vectors, threads);
+    if (a.kind == DTP_ACTIVATION_SWIGLU)
+        forward<T, N, DTP_ACTIVATION_SWIGLU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
+    else if (a.kind == DTP_ACTIVATION_GELU)
+        forward<T, N, DTP_ACTIVATION_GELU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
+    else
+        forward<T, N, DTP_ACTIVATION_RELU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
+}
+
+template <typename T, int N>
+void launch(const struct dtp_activation_backward_args &a, uint64_t vectors, cudaStream_t stream)
+{
+    unsigned blocks = blocks_for(vectors, threads);
+    if (a.kind == DTP_ACTIVATION_SWIGLU)
+        swiglu_backward<T, N><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
+    else if (a.kind == DTP_ACTIVATION_GELU)
+        plain_backward<T, N, DTP_ACTIVATION_GELU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
+    else
+        plain_backward<T, N, DTP_ACTIVATION_RELU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
+}
+
+/* Whole vectors where rows hold them, else element by element. */
+template <typename Arguments> int launch_either(const Arguments &a, void *stream)
+{
+    if (a.rows == 0 || a.width == 0)
+        return 0;
+    return with_element(a.element, [&](auto of) {
+        using T = decltype(of);
+        uint64_t elements = a.rows * a.width, per_vector = a.width % full<T> == 0 ? full<T> : 1;
+        if (elements / per_vector > UINT32_MAX)
+            return (int)cudaErrorInvalidValue;
+        if (per_vector == 1)
+            launch<T, 1>(a, elements, stream_of(stream));
+        else
+            launch<T, full<T>>(a, elements / per_vector, stream_of(stream));
+        return launched();
+    });
+}
+
+} // namespace
+} // namespace dtp
+
+extern "C" int dtp_cuda_activation(void *self, const struct dtp_activation_args *a, void *stream)
+{
+    (void)self;
+    return dtp::launch_either(*a, stream);
+}
+
+extern "C" int dtp_cuda_activation_backward(void *self, const struct dtp_activation_backward_args *a, void *stream)
+{
+    (void)self;
+    return dtp::launch_either(*a, stream);
+}

@@ -1,0 +1,260 @@
+#include "vector.cuh"
+
+#include <math.h>
+
+namespace dtp
+{
+namespace
+{
+
+/* Largest value and sum of exp(x - largest), as they come (Milakov & Gimelshein 2018, "Online normalizer calculation
+ * for softmax"). */
+struct normaliser {
+    float largest = -3.0e38f, sum = 0;
+
+    template <int N> __device__ void add(const float (&x)[N])
+    {
+        float above = largest;
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            above = fmaxf(above, x[e]);
+        sum *= exp2_fast((largest - above) * log2_e);
+        largest = above;
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            sum += exp2_fast((x[e] - above) * log2_e);
+    }
+
+    __device__ void across_warp()
+    {
+        float above = warp_max(largest);
+        sum = warp_sum(sum * exp2_fast((largest - above) * log2_e));
+        largest = above;
+    }
+
+    /* For all threads of a block; the caller's scratch must not be in use since the last barrier. */
+    __device__ void across_block(normaliser *of_warp)
+    {
+        across_warp();
+        if (threadIdx.x % 32 == 0)
+            of_warp[threadIdx.x / 32] = *this;
+        __syncthreads();
+        *this = normaliser();
+        if (threadIdx.x % 32 < blockDim.x / 32)
+            *this = of_warp[threadIdx.x % 32];
+        across_warp();
+    }
+};
+
+__device__ void copy_async(uint4 *to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+}
+
+template <int PENDING> __device__ void wait_for_all_but()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+/* A row lies in shared memory while it is summed and turned into its gradient, each thread its own vectors, so that
+ * copies, sums and results need no barrier but the one of the sum. When a thread has used a slot for the last time it
+ * lets the copy of the next row into it begin: reading is under way all the time. Rows longer than what is kept are
+ * read a second time, then from the L2. Copies are waited for in four parts, slots s with s * 4 / kept = 0, 1, 2, 3. */
+template <typename T> struct row_in_parts {
+    static constexpr int N = full<T>;
+    static constexpr int parts = 4;
+    uint4 *slots; /* [kept][blockDim.x] */
+    uint32_t kept, vectors, vocab;
+
+    __device__ uint32_t part_begin(int part) const
+    {
+        return (kept * part + parts - 1) / parts;
+    }
+
+    __device__ void fetch(const T *row, uint32_t slot) const
+    {
+        uint32_t vector = slot * blockDim.x + threadIdx.x;
+        if (vector < vectors)
+            copy_async(slots + vector, row + (uint64_t)vector * N);
+    }
+
+    /* Padding counts as minus infinity: its probability is 0. */
+    __device__ void unpack(const packed<T, N> &values, uint32_t vector, float (&x)[N]) const
+    {
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            x[e] = values[e];
+        if ((vector + 1) * N > vocab) {
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                x[e] = vector * N + e < vocab ? x[e] : -INFINITY;
+        }
+    }
+
+    __device__ packed<T, N> kept_vector(uint32_t vector) const
+    {
+        return load<N>(reinterpret_cast<const T *>(slots + vector));
+    }
+};
+
+struct row_result {
+    float largest, factor; /* gradient = exp(x - largest) * factor */
+    float scale;
+    uint32_t target; /* beyond the vocabulary: none */
+};
+
+template <int N> __device__ void make_gradient(float (&x)[N], uint32_t vector, const row_result &r)
+{
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        x[e] = r.factor == 0 ? 0.0f : exp2_fast((x[e] - r.largest) * log2_e) * r.factor;
+    if (r.target / N == vector) {
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            x[e] -= r.target % N == e ? r.scale : 0.0f;
+    }
+}
+
+template <typename T, int THREADS>
+__global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t kept)
+{
+    constexpr int N = full<T>;
+    extern __shared__ uint4 slots[];
+    __shared__ normaliser of_warp[2][32];
+    const row_in_parts<T> part = {slots, kept, a.stride / N, a.vocab};
+    const uint32_t beyond = kept * THREADS + threadIdx.x;
+    T *row = (T *)a.logits + (uint64_t)blockIdx.x * a.stride;
+    for (int p = 0; p < part.parts; p++) {
+        for (uint32_t s = part.part_begin(p); s < part.part_begin(p + 1); s++)
+            part.fetch(row, s);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    int turn = 0;
+    for (uint64_t i = blockIdx.x; i < a.rows; i += gridDim.x, turn ^= 1) {
+        const int32_t target = a.targets[i];
+        const float aimed = target >= 0 ? to_float(row[target]) : 0.0f;
+        normaliser of;
+        auto add = [&](uint32_t s) {
+            uint32_t vector = s * THREADS + threadIdx.x;
+            float x[N];
+            if (vector < part.vectors) {
+                part.unpack(part.kept_vector(vector), vector, x);
+                of.add(x);
+            }
+        };
+        for (uint32_t vector = beyond; vector < part.vectors; vector += THREADS) {
+            float x[N];
+            part.unpack(load<N>(row + (uint64_t)vector * N), vector, x);
+            of.add(x);
+        }
+        wait_for_all_but<3>();
+        for (uint32_t s = part.part_begin(0); s < part.part_begin(1); s++)
+            add(s);
+        wait_for_all_but<2>();
+        for (uint32_t s = part.part_begin(1); s < part.part_begin(2); s++)
+            add(s);
+        wait_for_all_but<1>();
+        for (uint32_t s = part.part_begin(2); s < part.part_begin(3); s++)
+            add(s);
+        wait_for_all_but<0>();
+        for (uint32_t s = part.part_begin(3); s < part.part_begin(4); s++)
+            add(s);
+        of.across_block(of_warp[turn]);
+        if (threadIdx.x == 0)
+            a.row_loss[i] = target < 0 ? 0.0f : logf(of.sum) - (aimed - of.largest);
+        const row_result result = {of.largest, target < 0 ? 0.0f : a.scale / of.sum, a.scale,
+                                   target < 0 ? UINT32_MAX : (uint32_t)target};
+        for (uint32_t vector = beyond; vector < part.vectors; vector += THREADS) {
+            float x[N];
+            part.unpack(load<N>(row + (uint64_t)vector * N), vector, x);
+            make_gradient(x, vector, result);
+            store(row + (uint64_t)vector * N, x);
+        }
+        T *next = row + (uint64_t)gridDim.x * a.stride;
+        const bool more = i + gridDim.x < a.rows;
+        for (int p = 0; p < part.parts; p++) {
+            for (uint32_t s = part.part_begin(p); s < part.part_begin(p + 1); s++) {
+                uint32_t vector = s * THREADS + threadIdx.x;
+                if (vector >= part.vectors)
+                    continue;
+                float x[N];
+                part.unpack(part.kept_vector(vector), vector, x);
+                make_gradient(x, vector, result);
+                store(row + (uint64_t)vector * N, x);
+                if (more)
+                    part.fetch(next, s);
+            }
+            asm volatile("cp.async.commit_group;" ::: "memory");
+        }
+        row = next;
+    }
+}
+
+/* Rows that do not begin at whole vectors: element by element, three times through. */
+template <typename T> __global__ void __launch_bounds__(512) loss_by_element(struct dtp_loss_args a)
+{
+    __shared__ normaliser of_warp[32];
+    T *row = (T *)a.logits + (uint64_t)blockIdx.x * a.stride;
+    const int32_t target = a.targets[blockIdx.x];
+    const float aimed = target >= 0 ? to_float(row[target]) : 0.0f;
+    normaliser of;
+    for (uint32_t j = threadIdx.x; j < a.vocab; j += blockDim.x) {
+        float x[1] = {to_float(row[j])};
+        of.add(x);
+    }
+    of.across_block(of_warp);
+    if (threadIdx.x == 0)
+        a.row_loss[blockIdx.x] = target < 0 ? 0.0f : logf(of.sum) - (aimed - of.largest);
+    const row_result result = {of.largest, target < 0 ? 0.0f : a.scale / of.sum, a.scale,
+                               target < 0 ? UINT32_MAX : (uint32_t)target};
+    for (uint32_t j = threadIdx.x; j < a.stride; j += blockDim.x) {
+        float x[1] = {j < a.vocab ? to_float(row[j]) : -INFINITY};
+        make_gradient(x, j, result);
+        row[j] = from_float<T>(x[0]);
+    }
+}
+
+/* Two or more blocks of a multiprocessor share its memory where rows are short; else one of more threads has it all. */
+template <typename T, int THREADS> int launch(const struct dtp_loss_args &a, cudaStream_t stream)
+{
+    constexpr uint32_t slot_bytes = THREADS * 16, own_bytes = 2 * 32 * sizeof(normaliser);
+    static const int most_bytes = [] {
+        int device = 0, bytes = 0;
+        (void)cudaGetDevice(&device);
+        (void)cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+        bytes -= (int)own_bytes;
+        (void)cudaFuncSetAttribute(loss<T, THREADS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        return bytes;
+    }();
+    uint32_t vectors = a.stride / full<T>, wanted = (vectors + THREADS - 1) / THREADS;
+    uint32_t fitting = (uint32_t)most_bytes / slot_bytes, kept = wanted < fitting ? wanted : fitting;
+    int resident = 1;
+    int status =
+        (int)cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, loss<T, THREADS>, THREADS, kept * slot_bytes);
+    if (status)
+        return status;
+    uint64_t most = (uint64_t)resident * multiprocessors();
+    loss<T, THREADS><<<(unsigned)(a.rows < most ? a.rows : most), THREADS, kept * slot_bytes, stream>>>(a, kept);
+    return launched();
+}
+
+} // namespace
+} // namespace dtp
+
+extern "C" int dtp_cuda_loss(void *self, const struct dtp_loss_args *a, void *stream)
+{
+    (void)self;
+    if (a->rows == 0)
+        return 0;
+    return dtp::with_element(a->element, [&](auto of) {
+        using T = decltype(of);
+        if (a->stride % dtp::full<T>) {
+            dtp::loss_by_element<T><<<dtp::blocks_for(a->rows, 1), 512, 0, dtp::stream_of(stream)>>>(*a);
+            return dtp::launched();
+        }
+        if (a->stride * sizeof(T) <= 112 * 1024)
+            return dtp::launch<T, 512>(*a, dtp::stream_of(stream));
+        return dtp::launch<T, 1024>(*a, dtp::stream_of(stream));
+    });
+}

@@ -1,0 +1,194 @@
+/* Elements in registers: N neighbours of a tensor, read and written as 16-byte words where they fill one, computed with
+ * as float. What each kernel needs besides: choosing a type at run time, and sums across a warp and a block. */
+#ifndef DTP_VECTOR_CUH
+#define DTP_VECTOR_CUH
+
+#include "kernels.h"
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+namespace dtp
+{
+
+using bf16 = __nv_bfloat16;
+
+/* How many elements of T a 16-byte access carries. */
+template <typename T> constexpr int full = 16 / (int)sizeof(T);
+
+__device__ inline float to_float(float value)
+{
+    return value;
+}
+
+__device__ inline float to_float(bf16 value)
+{
+    return __bfloat162float(value);
+}
+
+template <typename T> __device__ inline T from_float(float value);
+template <> __device__ inline float from_float<float>(float value)
+{
+    return value;
+}
+template <> __device__ inline bf16 from_float<bf16>(float value)
+{
+    return __float2bfloat16_rn(value);
+}
+
+template <typename T, int N> struct alignas(N * sizeof(T) > 16 ? 16 : N * sizeof(T)) packed {
+    T element[N];
+
+    __device__ float operator[](int i) const
+    {
+        return to_float(element[i]);
+    }
+
+    /* Two bf16 are rounded by one instruction. */
+    __device__ void set(const float (&values)[N])
+    {
+        if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+            uint32_t *words = reinterpret_cast<uint32_t *>(element);
+#pragma unroll
+            for (int i = 0; i < N; i += 2) {
+                __nv_bfloat162 pair = __floats2bfloat162_rn(values[i], values[i + 1]);
+                words[i / 2] = *reinterpret_cast<uint32_t *>(&pair);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                element[i] = from_float<T>(values[i]);
+        }
+    }
+};
+
+template <int N, typename T> __device__ inline packed<T, N> load(const T *from)
+{
+    packed<T, N> values;
+    if constexpr (sizeof values % 16 == 0) {
+#pragma unroll
+        for (int i = 0; i < (int)sizeof values / 16; i++)
+            reinterpret_cast<uint4 *>(&values)[i] = reinterpret_cast<const uint4 *>(from)[i];
+    } else {
+        values = *reinterpret_cast<const packed<T, N> *>(from);
+    }
+    return values;
+}
+
+template <typename T, int N> __device__ inline void store(T *to, const packed<T, N> &values)
+{
+    if constexpr (sizeof values % 16 == 0) {
+#pragma unroll
+        for (int i = 0; i < (int)sizeof values / 16; i++)
+            reinterpret_cast<uint4 *>(to)[i] = reinterpret_cast<const uint4 *>(&values)[i];
+    } else {
+        *reinterpret_cast<packed<T, N> *>(to) = values;
+    }
+}
+
+template <typename T, int N> __device__ inline void store(T *to, const float (&values)[N])
+{
+    packed<T, N> rounded;
+    rounded.set(values);
+    store(to, rounded);
+}
+
+/* One element of a tensor whose type is known at run time only. */
+__device__ inline float load_any(const void *values, enum dtp_element element, uint64_t i)
+{
+    return element == DTP_ELEMENT_BF16 ? to_float(((const bf16 *)values)[i]) : ((const float *)values)[i];
+}
+
+__device__ inline void store_any(void *values, enum dtp_element element, uint64_t i, float value)
+{
+    if (element == DTP_ELEMENT_BF16)
+        ((bf16 *)values)[i] = from_float<bf16>(value);
+    else
+        ((float *)values)[i] = value;
+}
+
+/* Sum over `lanes` neighbours of a warp (a power of two), in every one of them. The butterfly's order is fixed. */
+__device__ inline float warp_sum(float value, int lanes = 32)
+{
+    for (int distance = lanes / 2; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xFFFFFFFFu, value, distance);
+    return value;
+}
+
+__device__ inline float warp_max(float value, int lanes = 32)
+{
+    for (int distance = lanes / 2; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFu, value, distance));
+    return value;
+}
+
+/* Sum over a whole block of at most 1024 threads, in double, in thread 0. */
+__device__ inline double block_sum(double value)
+{
+    __shared__ double of_warp[32];
+    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xFFFFFFFFu, value, distance);
+    if (lane == 0)
+        of_warp[warp] = value;
+    __syncthreads();
+    value = 0;
+    if (threadIdx.x == 0)
+        for (unsigned i = 0; i < blockDim.x / 32; i++)
+            value += of_warp[i];
+    return value;
+}
+
+/* e^x to 2 units in the last place for the arguments here, by the special function unit. */
+__device__ inline float exp2_fast(float x)
+{
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+}
+
+constexpr float log2_e = 1.4426950408889634f;
+
+__device__ inline float sigmoid(float x)
+{
+    return __fdividef(1.0f, 1.0f + exp2_fast(-log2_e * x));
+}
+
+/* Calls `body` with a value of the element's type: inside, `decltype` names it. */
+template <typename Body> int with_element(enum dtp_element element, Body body)
+{
+    return element == DTP_ELEMENT_BF16 ? body(bf16{}) : body(float{});
+}
+
+inline cudaStream_t stream_of(void *stream)
+{
+    return static_cast<cudaStream_t>(stream);
+}
+
+inline int launched()
+{
+    return (int)cudaGetLastError();
+}
+
+inline int multiprocessors()
+{
+    static const int count = [] {
+        int device = 0, found = 0;
+        if (cudaGetDevice(&device) || cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device))
+            return 1;
+        return found;
+    }();
+    return count;
+}
+
+/* Blocks of `threads` for `count` items; 0 where the grid could not hold them, which the launch then refuses. */
+inline unsigned blocks_for(uint64_t count, uint64_t threads)
+{
+    uint64_t blocks = (count + threads - 1) / threads;
+    return blocks <= INT32_MAX ? (unsigned)blocks : 0;
+}
+
+} // namespace dtp
+
+#endif

@@ -1,0 +1,370 @@
+/* Bytes a second of every kernel, beside a copy measured in the same run. Bytes are what a kernel must move: inputs
+ * read once, results written once. Random data, tensors larger than the L2, warm-up, median of 20. */
+#include "tensors.h"
+
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { TIMES = 20, WARM_UPS = 3 };
+
+static char *pool;
+static uint64_t pool_bytes = (uint64_t)14 << 30, pool_used;
+static double copy_bytes_per_s;
+static cudaEvent_t begin, end;
+
+static void need(int code)
+{
+    if (code == 0)
+        return;
+    fprintf(stderr, "%s\n", dtp_cuda_error_text(code));
+    exit(1);
+}
+
+/* Random elements from the pool; its contents are normal numbers whatever the type read into them. */
+static void *take(uint64_t count, enum dtp_element element)
+{
+    uint64_t bytes = (count * dtp_element_bytes(element) + 255) / 256 * 256;
+    if (pool_used + bytes > pool_bytes) {
+        fprintf(stderr, "the pool of %llu bytes is too small\n", (unsigned long long)pool_bytes);
+        exit(1);
+    }
+    void *at = pool + pool_used;
+    pool_used += bytes;
+    struct dtp_initialise_args a = {.values = at,
+                                    .count = count,
+                                    .seed = random_state,
+                                    .tensor = (uint32_t)(pool_used >> 8),
+                                    .deviation = 1,
+                                    .element = element};
+    need(dtp_cuda_initialise(NULL, &a, NULL));
+    return at;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+static double median(double *seconds)
+{
+    qsort(seconds, TIMES, sizeof *seconds, by_value);
+    return (seconds[TIMES / 2 - 1] + seconds[TIMES / 2]) / 2;
+}
+
+static void report(const char *name, double bytes, double flops, double seconds)
+{
+    printf("%-52s %9.1f us %8.0f GB/s", name, seconds * 1e6, bytes / seconds / 1e9);
+    if (copy_bytes_per_s > 0)
+        printf(" %5.1f %% of copy", bytes / seconds / copy_bytes_per_s * 100);
+    if (flops > 0)
+        printf(" %6.2f TFLOP/s", flops / seconds / 1e12);
+    printf("\n");
+    fflush(stdout);
+}
+
+#define TIME(seconds, call)                                                                                            \
+    double seconds##_of[TIMES], seconds = 0;                                                                           \
+    for (int i = -WARM_UPS; i < TIMES; i++) {                                                                          \
+        float milliseconds;                                                                                            \
+        need(cudaEventRecord(begin, NULL));                                                                            \
+        need(call);                                                                                                    \
+        need(cudaEventRecord(end, NULL));                                                                              \
+        need(cudaEventSynchronize(end));                                                                               \
+        need(cudaEventElapsedTime(&milliseconds, begin, end));                                                         \
+        if (i >= 0)                                                                                                    \
+            seconds##_of[i] = (double)milliseconds / 1e3;                                                              \
+    }                                                                                                                  \
+    seconds = median(seconds##_of)
+
+#define BENCH(kernel, arguments, bytes, flops, ...)                                                                    \
+    do {                                                                                                               \
+        char label[120];                                                                                               \
+        snprintf(label, sizeof label, __VA_ARGS__);                                                                    \
+        TIME(seconds, dtp_cuda_##kernel(NULL, &(arguments), NULL));                                                    \
+        report(label, (double)(bytes), flops, seconds);                                                                \
+        pool_used = 0;                                                                                                 \
+    } while (0)
+
+static const enum dtp_element bf16 = DTP_ELEMENT_BF16, fp32 = DTP_ELEMENT_FP32;
+
+static void bench_copy(void)
+{
+    uint64_t bytes = (uint64_t)2 << 30;
+    TIME(seconds, cudaMemcpyAsync(pool, pool + bytes, bytes, cudaMemcpyDeviceToDevice, NULL));
+    copy_bytes_per_s = 2 * (double)bytes / seconds;
+    report("copy", 2 * (double)bytes, 0, seconds);
+}
+
+static void bench_norm(uint64_t rows, uint32_t width, bool layer)
+{
+    uint64_t all = rows * width;
+    float *statistics = take(2 * rows, fp32);
+    struct dtp_norm_args a = {.x = take(all, bf16),
+                              .weight = take(width, bf16),
+                              .result = take(all, bf16),
+                              .inverse_deviation = statistics,
+                              .mean = layer ? statistics + rows : NULL,
+                              .rows = rows,
+                              .width = width,
+                              .epsilon = 1e-5f,
+                              .element = bf16,
+                              .bias = layer ? take(width, bf16) : NULL,
+                              .weight_element = bf16};
+    BENCH(norm, a, 4 * all, 0, "norm %s %llu x %u", layer ? "layer" : "rms", (unsigned long long)rows, width);
+    statistics = take(2 * rows, fp32);
+    struct dtp_norm_backward_args b = {.gradient = take(all, bf16),
+                                       .x = take(all, bf16),
+                                       .weight = take(width, bf16),
+                                       .inverse_deviation = statistics,
+                                       .mean = layer ? statistics + rows : NULL,
+                                       .residual_gradient = take(all, bf16),
+                                       .weight_gradient = take(width, bf16),
+                                       .bias_gradient = layer ? take(width, bf16) : NULL,
+                                       .workspace = take(2 * DTP_PARTIAL_SUM_ROWS * (uint64_t)width, fp32),
+                                       .rows = rows,
+                                       .width = width,
+                                       .element = bf16,
+                                       .weight_element = bf16,
+                                       .gradient_element = bf16,
+                                       .add_to_residual = true};
+    BENCH(norm_backward, b, 8 * all, 0, "norm_backward %s %llu x %u", layer ? "layer" : "rms", (unsigned long long)rows,
+          width);
+}
+
+static void bench_activation(uint64_t rows, uint32_t width, enum dtp_activation_kind kind)
+{
+    uint64_t all = rows * width, inputs = kind == DTP_ACTIVATION_SWIGLU ? 2 * all : all;
+    const char *name = kind == DTP_ACTIVATION_SWIGLU ? "swiglu" : "gelu";
+    struct dtp_activation_args a = {.up = take(inputs, bf16),
+                                    .result = take(all, bf16),
+                                    .rows = rows,
+                                    .width = width,
+                                    .kind = kind,
+                                    .element = bf16};
+    BENCH(activation, a, 2 * (inputs + all), 0, "%s %llu x %u", name, (unsigned long long)rows, width);
+    struct dtp_activation_backward_args b = {.gradient = take(all, bf16),
+                                             .up = take(inputs, bf16),
+                                             .rows = rows,
+                                             .width = width,
+                                             .kind = kind,
+                                             .element = bf16};
+    b.up_gradient = (void *)b.up, b.result = (void *)b.gradient;
+    BENCH(activation_backward, b, 4 * (inputs + all), 0, "%s backward, in place, result %llu x %u", name,
+          (unsigned long long)rows, width);
+}
+
+static void bench_rotary(uint64_t rows, uint32_t heads, uint32_t kv_heads, uint32_t dim)
+{
+    struct dtp_rotary_args a = {.qkv = take(rows * (heads + 2 * kv_heads) * dim, bf16),
+                                .cosines = take(2048 * dim / 2, fp32),
+                                .sines = take(2048 * dim / 2, fp32),
+                                .rows = rows,
+                                .sequence = 2048,
+                                .heads = heads,
+                                .kv_heads = kv_heads,
+                                .head_dim = dim,
+                                .element = bf16};
+    BENCH(rotary, a, 4 * rows * (heads + kv_heads) * dim, 0, "rotary %llu x %u:%u heads of %u",
+          (unsigned long long)rows, heads, kv_heads, dim);
+}
+
+static void bench_loss(uint64_t rows, uint32_t vocab, uint32_t stride)
+{
+    int32_t *targets = take(rows, fp32);
+    need(cudaMemset(targets, 0, rows * 4));
+    struct dtp_loss_args a = {.logits = take(rows * stride, bf16),
+                              .targets = targets,
+                              .row_loss = take(rows, fp32),
+                              .rows = rows,
+                              .vocab = vocab,
+                              .stride = stride,
+                              .scale = 1,
+                              .element = bf16};
+    BENCH(loss, a, 4 * rows * stride, 0, "loss %llu x %u", (unsigned long long)rows, vocab);
+}
+
+static void bench_adamw(uint64_t count, bool pure)
+{
+    struct dtp_step_scalars scalars = {
+        .learning_rate = 1e-4f, .correction1 = 0.1f, .correction2 = 0.05f, .clip_scale = 1};
+    struct dtp_step_scalars *on_device = take(sizeof scalars, fp32);
+    need(cudaMemcpy(on_device, &scalars, sizeof scalars, cudaMemcpyHostToDevice));
+    struct dtp_adamw_args a = {.gradient = take(count, bf16),
+                               .weights = take(count, bf16),
+                               .master = pure ? NULL : take(count, fp32),
+                               .moment1 = take(count, pure ? bf16 : fp32),
+                               .moment2 = take(count, pure ? bf16 : fp32),
+                               .count = count,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.95f,
+                               .epsilon = 1e-8f,
+                               .decay = 0.1f,
+                               .range_count = 4,
+                               .range_end = {count / 8, count / 4, count / 2, count},
+                               .range_begin = {0, count / 8, count / 4, count / 2},
+                               .scalars = on_device,
+                               .gradient_element = bf16,
+                               .weight_element = bf16,
+                               .moment_element = pure ? bf16 : fp32,
+                               .stochastic_rounding = pure};
+    BENCH(adamw, a, count * (pure ? 14 : 28), 0, "adamw %s %llu", pure ? "bf16-pure stochastic" : "bf16-mixed",
+          (unsigned long long)count);
+}
+
+/* Token ids of rank r with a probability of about 1 / r (text), or all alike (bytes of a small vocabulary). */
+static int32_t draw(uint32_t vocab, bool text)
+{
+    uint32_t token = text ? (uint32_t)exp(random_below(1 << 24) / 16777216.0 * log(vocab)) : random_below(vocab);
+    return (int32_t)(token < vocab ? token : vocab - 1);
+}
+
+static void bench_embedding(uint64_t rows, uint32_t width, uint32_t vocab, bool text)
+{
+    int32_t *host = calloc(4 * rows + 4 + (size_t)vocab * 2 + 2, 4), *order = host + rows, *starts = host + 2 * rows,
+            distinct = 0;
+    int32_t *at = host + 4 * rows + 4, *device = take(4 * rows + 4, fp32);
+    if (!host)
+        exit(1);
+    for (uint64_t i = 0; i < rows; i++)
+        at[(host[i] = draw(vocab, text)) + 1]++;
+    for (uint32_t token = 0; token < vocab; token++) {
+        if (at[token + 1] > 0)
+            starts[distinct++] = at[token];
+        at[token + 1] += at[token];
+    }
+    starts[distinct] = (int32_t)rows;
+    for (uint64_t i = 0; i < rows; i++)
+        order[at[host[i]]++] = (int32_t)i;
+    host[3 * rows + 2] = distinct;
+    need(cudaMemcpy(device, host, (3 * rows + 3) * 4, cudaMemcpyHostToDevice));
+    uint64_t kept = pool_used;
+    struct dtp_embedding_args a = {.tokens = device,
+                                   .table = take((uint64_t)vocab * width, bf16),
+                                   .result = take(rows * width, bf16),
+                                   .rows = rows,
+                                   .width = width,
+                                   .vocab = vocab,
+                                   .sequence = 2048,
+                                   .element = bf16,
+                                   .result_element = bf16};
+    BENCH(embedding, a, 2 * rows * width + 2 * (uint64_t)distinct * width, 0, "embedding %llu x %u of %u",
+          (unsigned long long)rows, width, vocab);
+    pool_used = kept;
+    struct dtp_embedding_backward_args b = {.gradient = take(rows * width, bf16),
+                                            .tokens = device,
+                                            .order = device + rows,
+                                            .starts = device + 2 * rows,
+                                            .distinct = device + 3 * rows + 2,
+                                            .table_gradient = take((uint64_t)vocab * width, fp32),
+                                            .rows = rows,
+                                            .width = width,
+                                            .vocab = vocab,
+                                            .sequence = 2048,
+                                            .element = bf16,
+                                            .gradient_element = fp32};
+    BENCH(embedding_backward, b, 2 * rows * width + 8 * (uint64_t)distinct * width, 0,
+          "embedding_backward %llu x %u of %u%s", (unsigned long long)rows, width, vocab, text ? ", text" : "");
+    free(host);
+}
+
+static void bench_sums(void)
+{
+    uint64_t rows = 32768, count = 400000000;
+    struct dtp_bias_backward_args a = {.gradient = take(rows * 3072, bf16),
+                                       .bias_gradient = take(3072, bf16),
+                                       .rows = rows,
+                                       .width = 3072,
+                                       .workspace = take(2 * DTP_PARTIAL_SUM_ROWS * (uint64_t)3072, fp32),
+                                       .element = bf16,
+                                       .gradient_element = bf16};
+    BENCH(bias_backward, a, 2 * rows * 3072, 0, "bias_backward %llu x 3072", (unsigned long long)rows);
+    struct dtp_square_sum_args b = {
+        .values = take(count, bf16), .partial = take(512, fp32), .count = count, .element = bf16};
+    BENCH(square_sum, b, 2 * count, 0, "square_sum bf16 %llu", (unsigned long long)count);
+    struct dtp_sum_args c = {.values = take(rows, fp32), .total = take(1, fp32), .count = rows};
+    BENCH(sum, c, 4 * rows, 0, "sum %llu", (unsigned long long)rows);
+    struct dtp_clip_scale_args d = {
+        .partials = take(34 * 512, fp32), .count = 34 * 512, .clip = 1, .scalars = take(64, fp32)};
+    BENCH(clip_scale, d, 4 * 34 * 512, 0, "clip_scale 34 modules");
+    struct dtp_cast_args e = {.values = take(count, fp32),
+                              .result = take(count, bf16),
+                              .count = count,
+                              .element = fp32,
+                              .result_element = bf16};
+    BENCH(cast, e, 6 * count, 0, "cast fp32 to bf16 %llu", (unsigned long long)count);
+    struct dtp_add_args f = {.values = take(count, bf16),
+                             .total = take(count, fp32),
+                             .count = count,
+                             .element = bf16,
+                             .total_element = fp32};
+    BENCH(add, f, 10 * count, 0, "add bf16 to fp32 %llu", (unsigned long long)count);
+    struct dtp_zero_args g = {.values = take(count, fp32), .bytes = 4 * count};
+    BENCH(zero, g, 4 * count, 0, "zero %llu bytes", (unsigned long long)(4 * count));
+}
+
+static void bench_attention(uint32_t batch, uint32_t sequence, uint32_t heads, uint32_t dim)
+{
+    uint64_t out = (uint64_t)batch * sequence * heads * dim;
+    double flops = 2.0 * batch * heads * (double)sequence * sequence * dim; /* two products, half of each */
+    struct dtp_attention_args a = {.qkv = take(3 * out, bf16),
+                                   .result = take(out, bf16),
+                                   .batch = batch,
+                                   .sequence = sequence,
+                                   .heads = heads,
+                                   .log_sum_exp = take((uint64_t)batch * heads * sequence, fp32),
+                                   .kv_heads = heads,
+                                   .head_dim = dim,
+                                   .scale = (float)(1 / sqrt((double)dim)),
+                                   .element = bf16};
+    BENCH(attention, a, 8 * out, flops, "attention_simple %u x %u, %u heads of %u", batch, sequence, heads, dim);
+    struct dtp_attention_backward_args b = {.qkv = take(3 * out, bf16),
+                                            .result = take(out, bf16),
+                                            .gradient = take(out, bf16),
+                                            .qkv_gradient = take(3 * out, bf16),
+                                            .batch = batch,
+                                            .log_sum_exp = take((uint64_t)batch * heads * sequence, fp32),
+                                            .sequence = sequence,
+                                            .heads = heads,
+                                            .kv_heads = heads,
+                                            .head_dim = dim,
+                                            .scale = (float)(1 / sqrt((double)dim)),
+                                            .element = bf16};
+    BENCH(attention_backward, b, 16 * out, 2.5 * flops, "attention_simple backward %u x %u, %u heads of %u", batch,
+          sequence, heads, dim);
+}
+
+int bench(void)
+{
+    need(cudaMalloc((void **)&pool, pool_bytes));
+    need(cudaEventCreate(&begin));
+    need(cudaEventCreate(&end));
+    take(pool_bytes / 4, fp32);
+    pool_used = 0;
+    bench_copy();
+    bench_norm(32768, 4096, false);
+    bench_norm(16384, 4096, false);
+    bench_norm(8192, 2048, false);
+    bench_norm(32768, 768, true);
+    bench_norm(16384, 8192, false);
+    bench_activation(16384, 11008, DTP_ACTIVATION_SWIGLU);
+    bench_activation(8192, 5632, DTP_ACTIVATION_SWIGLU);
+    bench_activation(32768, 3072, DTP_ACTIVATION_GELU);
+    bench_rotary(16384, 32, 32, 128);
+    bench_rotary(16384, 32, 8, 128);
+    bench_loss(8192, 32000, 32000);
+    bench_loss(8192, 50257, 50304);
+    bench_loss(4096, 128256, 128256);
+    bench_loss(2048, 256000, 256000);
+    bench_adamw(400000000, false);
+    bench_adamw(400000000, true);
+    bench_embedding(32768, 4096, 32000, true);
+    bench_embedding(32768, 768, 50257, true);
+    bench_embedding(32768, 2048, 256, false);
+    bench_sums();
+    bench_attention(4, 2048, 16, 128);
+    bench_attention(8, 1024, 12, 64);
+    bench_copy();
+    return 0;
+}
