@@ -273,9 +273,10 @@ void dtp_executor_open_gradient(struct dtp_executor *x, struct dtp_executor_modu
     uint64_t index = (uint64_t)(module - x->modules);
     uint16_t layer = x->l->layer;
     x->l->layer = index == 0 || index + 1 == x->module_count ? DTP_NO_LAYER : (uint16_t)(index - 1);
+    const char *name = x->l->layer != DTP_NO_LAYER ? "gradients" : index == 0 ? "embedding gradients" : "head gradients";
     bool rests = x->rules.shard_ranks == 1 || (x->plan->accumulate > 1 && !x->rules.reduces_always);
     module->gradient =
-        dtp_lower_buffer(x->l, "gradients", rests ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
+        dtp_lower_buffer(x->l, name, rests ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
                          dtp_bytes_product(module->layout->elements, module->gradient_element_bytes), false);
     x->l->layer = layer;
     module->allocates = true;

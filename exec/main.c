@@ -1,0 +1,185 @@
+/* dtplan-exec: trains what dtplan planned. `dtplan run` starts it; a launcher may as well.
+ *
+ *   dtplan-exec --data-directory DIR [--catalog FILE]... [SCENARIO.ini]... [--set KEY=VALUE]... [--events FD] [--FLAG VALUE]...
+ *
+ * The job is resolved here again from the same words, by the same rules, so what runs is what was predicted. Flags are
+ * those of settings.h. Events are lines of JSON to the descriptor FD, to standard output without one. */
+#include "launcher.h"
+#include "ranks.h"
+#include "train.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct words {
+    const char *directory, *events;
+    const char **files, **catalogs, **keys; /* borrowed from argv */
+    size_t file_count, catalog_count, key_count;
+};
+
+static volatile sig_atomic_t stop_asked;
+
+static void ask_to_stop(int signal_number)
+{
+    (void)signal_number;
+    stop_asked = 1;
+}
+
+/* ---- the line ---------------------------------------------------------------------------------------------------- */
+
+/* What stands after the flag at argv[*at]: its value, NULL where there is none. */
+static const char *value_of(int argc, char **argv, int *at)
+{
+    return *at + 1 < argc ? argv[++*at] : NULL;
+}
+
+static enum dtp_status take_word(struct words *w, struct dtp_settings *settings, int argc, char **argv, int *at,
+                                 struct dtp_faults *faults)
+{
+    const char *word = argv[*at];
+    bool known = true;
+    if (strncmp(word, "--", 2) != 0) {
+        w->files[w->file_count++] = word;
+        return DTP_OK;
+    }
+    const char *name = word + 2;
+    if (strcmp(name, "data-directory") == 0)
+        w->directory = value_of(argc, argv, at);
+    else if (strcmp(name, "events") == 0)
+        w->events = value_of(argc, argv, at);
+    else if (strcmp(name, "catalog") == 0)
+        known = (w->catalogs[w->catalog_count++] = value_of(argc, argv, at)) != NULL;
+    else if (strcmp(name, "set") == 0)
+        known = (w->keys[w->key_count++] = value_of(argc, argv, at)) != NULL;
+    else {
+        const char *value = dtp_settings_takes_value(name) ? value_of(argc, argv, at) : NULL;
+        enum dtp_status status = dtp_settings_set(settings, name, value, &known, faults);
+        if (status != DTP_OK)
+            return status;
+    }
+    return known ? DTP_OK
+                 : dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: unknown flag, or its value is missing; see dtplan help run",
+                             word);
+}
+
+static enum dtp_status read_line(struct words *w, struct dtp_settings *settings, int argc, char **argv,
+                                 struct dtp_faults *faults)
+{
+    size_t count = (size_t)argc + 1;
+    enum dtp_status worst = DTP_OK;
+    w->files = calloc(count, sizeof *w->files);
+    w->catalogs = calloc(count, sizeof *w->catalogs);
+    w->keys = calloc(count, sizeof *w->keys);
+    if (!w->files || !w->catalogs || !w->keys)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (int i = 1; i < argc; i++) {
+        enum dtp_status status = take_word(w, settings, argc, argv, &i, faults);
+        worst = status > worst ? status : worst;
+    }
+    enum dtp_status status = dtp_settings_check(settings, faults);
+    worst = status > worst ? status : worst;
+    if (!w->directory)
+        worst = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                          "--data-directory DIR is missing: dtplan-exec is started by dtplan run");
+    return worst;
+}
+
+/* ---- the job ----------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status set_key(struct dtp_scenario *scenario, const char *text, struct dtp_faults *faults)
+{
+    char key[64];
+    size_t length = strcspn(text, "=");
+    if (length == 0 || length >= sizeof key || text[length] != '=')
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--set: '%s' is no KEY=VALUE", text);
+    memcpy(key, text, length);
+    key[length] = '\0';
+    return dtp_scenario_set(scenario, key, text + length + 1, "command line", 0, faults);
+}
+
+static enum dtp_status read_scenario(const struct words *w, const struct dtp_catalog *catalog, struct dtp_job *job,
+                                     struct dtp_faults *faults)
+{
+    struct dtp_scenario *scenario = NULL;
+    enum dtp_status status = dtp_scenario_create(&scenario, faults);
+    for (size_t i = 0; i < w->file_count && status == DTP_OK; i++)
+        status = dtp_scenario_read(scenario, w->files[i], faults);
+    for (size_t i = 0; i < w->key_count && status == DTP_OK; i++)
+        status = set_key(scenario, w->keys[i], faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(scenario, catalog, job, faults);
+    dtp_scenario_destroy(scenario);
+    return status;
+}
+
+static enum dtp_status read_job(const struct words *w, struct dtp_job *job, struct dtp_faults *faults)
+{
+    struct dtp_catalog catalog;
+    enum dtp_status status = dtp_catalog_load(w->directory, &catalog, faults);
+    if (status != DTP_OK)
+        return status;
+    for (size_t i = 0; i < w->catalog_count && status == DTP_OK; i++)
+        status = dtp_catalog_add(w->catalogs[i], &catalog, faults);
+    if (status == DTP_OK)
+        status = read_scenario(w, &catalog, job, faults);
+    dtp_catalog_destroy(&catalog);
+    return status;
+}
+
+/* ---- main -------------------------------------------------------------------------------------------------------- */
+
+static FILE *open_events(const char *descriptor)
+{
+    return descriptor ? fdopen(atoi(descriptor), "w") : stdout;
+}
+
+/* One rank trains here. Several are this program once more for each, unless a launcher has done that already. */
+static enum dtp_status start(char **argv, const struct dtp_job *job, const struct dtp_settings *settings, FILE *events,
+                             struct dtp_faults *faults)
+{
+    struct dtp_ranks ranks;
+    enum dtp_status status = dtp_ranks_read(getenv, &ranks, faults);
+    if (status != DTP_OK)
+        return status;
+    if (ranks.world == 1 && job->cluster.gpus > 1)
+        return dtp_launch(argv, job->cluster.gpus, faults);
+    if (ranks.world != job->cluster.gpus)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s started %" PRIu32 " ranks, the plan has %" PRIu32 " GPUs; ask for as many",
+                         ranks.launcher, ranks.world, job->cluster.gpus);
+    struct dtp_train_job one = {.job = job, .settings = settings, .ranks = ranks, .events = events, .stop = &stop_asked};
+    return dtp_train(&one, faults);
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = ask_to_stop, .sa_flags = SA_RESTART};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN); /* dtplan gone: training goes on, unheard */
+}
+
+int main(int argc, char **argv)
+{
+    static struct dtp_faults faults;
+    static struct dtp_job job;
+    struct words words = {0};
+    struct dtp_settings settings = dtp_settings_default();
+    enum dtp_status status = read_line(&words, &settings, argc, argv, &faults);
+    if (status == DTP_OK)
+        status = read_job(&words, &job, &faults);
+    FILE *events = status == DTP_OK ? open_events(words.events) : NULL;
+    if (status == DTP_OK && !events)
+        status = dtp_fault(&faults, DTP_BAD_INPUT, NULL, 0, "--events: %s is no open descriptor", words.events);
+    catch_signals();
+    if (status == DTP_OK)
+        status = start(argv, &job, &settings, events, &faults);
+    for (size_t i = 0; i < faults.count && i < DTP_FAULTS_KEPT; i++)
+        fprintf(stderr, "dtplan: %s\n", faults.text[i]);
+    free(words.files);
+    free(words.catalogs);
+    free(words.keys);
+    return (int)status;
+}
