@@ -209,6 +209,7 @@ static enum dtp_status gather(struct material *m)
         status = dtp_report_predict(&job, &m->catalog, false, &m->report, faults);
     if (status == DTP_OK) {
         dtp_advise(&job, &m->report.prediction, &m->report.advice);
+        dtp_training_cost_of(&job, &m->report.prediction.throughput, &m->report.money, true, &m->report.training);
         status = dtp_whatif(&job, &predictor, &m->whatif, faults);
     }
     if (status == DTP_OK)
@@ -261,7 +262,9 @@ static enum dtp_status report_job(const struct dtp_context *context, FILE *file)
         status = gather(m);
     if (status == DTP_OK)
         write_job(m, file);
-    if (status == DTP_OK && m->report.prediction.memory.verdict == DTP_VERDICT_OOM)
+    const struct dtp_training_cost *training = &m->report.training;
+    if (status == DTP_OK &&
+        (m->report.prediction.memory.verdict == DTP_VERDICT_OOM || training->late || training->over_budget))
         status = DTP_NO;
     release(m);
     return status;

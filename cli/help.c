@@ -92,8 +92,8 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
         {"dtplan report SCENARIO.ini|SWEEP.csv [--KEY VALUE ...] [-o PAGE.html]",
          "Writes one HTML page to decide by, complete in itself: does it fit, how long, how much, what can go wrong; then the "
          "plan, breakdowns, alternatives, our own error on measured runs like it, every assumption with its source, and the "
-         "commands to do it again. Takes the same keys as plan; of a sweep, its table alone.",
-         {{"dtplan report --model llama-2-7b --gpus 8 --strategy full_shard -o report.html", "a page on one plan"},
+         "commands to do it again. Takes the same keys as plan; of a sweep or a search, its table alone.",
+         {{"dtplan report --model llama-2-7b --gpus 8 --strategy full_shard --tokens 1T -o report.html", "a page on one plan"},
           {"dtplan sweep --params 7B --gpus 8..64x2 --strategy all -o sweep.csv", "a table"},
           {"dtplan report sweep.csv -o sweep.html", "a page on the table"}}},
     [DTP_COMMAND_CATALOG] = {"dtplan catalog gpus|machines|models [NAME ...] [--json | --csv]",

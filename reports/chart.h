@@ -22,7 +22,7 @@
     X(STEP, "step", "what the time of a step goes into, plan by plan", "plan --strategy all --csv")                    \
     X(MICRO_BATCH, "micro-batch", "device memory against micro batch, with the capacity", "sweep --micro-batch 1..16") \
     X(SCALING, "scaling", "tokens/s and scaling efficiency against GPUs", "sweep --gpus 8..1024x2")                    \
-    X(PARETO, "pareto", "time against money, with the plans that no other beats", "sweep")                             \
+    X(PARETO, "pareto", "time against money, with the plans that no other beats", "search --csv")                             \
     X(BACKTEST, "backtest", "predicted against measured tokens/s, with a band of 10 %", "backtest RUNS.csv -o")        \
     X(BANDWIDTH, "bandwidth", "bus bandwidth of collectives against size, measured and fitted", "probe")
 enum dtp_chart {

@@ -4,6 +4,7 @@
 #include "svg_chart.h"
 
 #include <math.h>
+#include <string.h>
 
 /* In the order of the data's columns (chart_data.c). */
 static const char *const owner_words[] = {
@@ -79,6 +80,7 @@ static void draw_micro_batch(const struct dtp_chart_data *data, FILE *file)
 
 static void draw_points(const struct dtp_chart_data *data, FILE *file)
 {
+    bool training = strcmp(data->columns[0], "training_days") == 0;
     struct dtp_svg_lines backtest = {.title = "Predicted against measured tokens/s, band of 10 %",
                                      .x_words = "measured tokens/s per GPU",
                                      .y_words = "predicted tokens/s per GPU; grey: within 10 %",
@@ -92,8 +94,10 @@ static void draw_points(const struct dtp_chart_data *data, FILE *file)
                                      .band_fraction = 0.1,
                                      .joined = -1};
     struct dtp_svg_lines pareto = {.title = "Time against money; the line joins the plans that no other beats in both",
-                                   .x_words = "days for 10^12 tokens",
-                                   .y_words = "US dollars for 10^12 tokens; the line joins what no plan beats in both",
+                                   .x_words = training ? "days of the training, failures included" : "days for 10^12 tokens",
+                                   .y_words = training
+                                                  ? "US dollars for the training; the line joins what no plan beats in both"
+                                                  : "US dollars for 10^12 tokens; the line joins what no plan beats in both",
                                    .y = 1,
                                    .y_divisor = 1,
                                    .x_log = true,

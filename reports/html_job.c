@@ -1,6 +1,7 @@
 /* The page on one job: decision and breakdowns. */
 #include "html.h"
 #include "html_report.h"
+#include "training_report.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -34,6 +35,14 @@ static void verdict_sentence(const struct dtp_memory *m, FILE *file)
     fputs("</p>\n", file);
 }
 
+static void limits_sentence(const struct dtp_training_cost *t, FILE *file)
+{
+    if (t->known && (t->late || t->over_budget || t->goodput.hopeless))
+        fprintf(file, "<p class=\"verdict oom\">The training is %s%s%s.</p>\n",
+                t->late || t->goodput.hopeless ? "later than the deadline" : "",
+                (t->late || t->goodput.hopeless) && t->over_budget ? " and " : "", t->over_budget ? "over the budget" : "");
+}
+
 static void card(FILE *file, const char *figure, const char *words)
 {
     dtp_html_format(file, "<li><b>%s</b> <span>%s</span></li>\n", figure, words);
@@ -55,6 +64,25 @@ static void throughput_card(const struct dtp_html_job *job, FILE *file)
     }
 }
 
+static void duration_card(const struct dtp_report *r, FILE *file)
+{
+    const struct dtp_training_cost *t = &r->training;
+    char figure[64], days[32], words[200];
+    if (!t->known) {
+        dtp_page_figure(1e12 / r->prediction.throughput.tokens_per_s / 86400, figure, sizeof figure);
+        strcat(figure, " days");
+        card(file, figure, "for 10^12 tokens, nothing failing");
+    } else if (t->goodput.hopeless) {
+        card(file, "never", "GPUs fail faster than the job gets on");
+    } else {
+        dtp_page_figure(t->goodput.expected_s / 86400, figure, sizeof figure);
+        strcat(figure, " days");
+        snprintf(words, sizeof words, "for all tokens, with failures and checkpoints; below %s in 95 of 100 runs",
+                 dtp_page_figure(t->trials.quantile_s / 86400, days, sizeof days));
+        card(file, figure, words);
+    }
+}
+
 static void cards(const struct dtp_html_job *job, FILE *file)
 {
     const struct dtp_report *r = job->report;
@@ -65,10 +93,15 @@ static void cards(const struct dtp_html_job *job, FILE *file)
              100.0 * (double)r->prediction.memory.device_peak_bytes / (double)r->prediction.memory.capacity_bytes);
     card(file, figure, words);
     throughput_card(job, file);
-    dtp_page_figure(1e12 / r->prediction.throughput.tokens_per_s / 86400, figure, sizeof figure);
-    strcat(figure, " days");
-    card(file, figure, "for 10^12 tokens, nothing failing");
-    if (r->money.known) {
+    duration_card(r, file);
+    if (r->training.known && !r->training.goodput.hopeless && r->money.known) {
+        snprintf(figure, sizeof figure, "$%s", dtp_page_figure(r->training.usd[DTP_PRICE_TYPICAL], low, sizeof low));
+        snprintf(words, sizeof words, "for the training ($%s to $%s by offer), $%s an hour",
+                 dtp_page_figure(r->training.usd[DTP_PRICE_LOW], low, sizeof low),
+                 dtp_page_figure(r->training.usd[DTP_PRICE_HIGH], high, sizeof high),
+                 dtp_page_figure(r->money.job_hour_usd[DTP_PRICE_TYPICAL], (char[32]){0}, 32));
+        card(file, figure, words);
+    } else if (r->money.known) {
         snprintf(figure, sizeof figure, "$%s",
                  dtp_page_figure(r->money.billion_tokens_usd[DTP_PRICE_TYPICAL], low, sizeof low));
         snprintf(words, sizeof words, "for 10^9 tokens (%s to %s by offer), $%s an hour",
@@ -104,6 +137,24 @@ static void memory_risk(const struct dtp_html_job *job, FILE *file)
             "%.0f %% are to spare%s.</li>\n",
             job->like_runs->memory_count, dtp_likeness_words(job->like_runs->memory_likeness), largest, job->like_runs->memory_median_abs_pct, fmax(0, spare_pct),
             spare_pct < largest ? ", which is less" : "");
+}
+
+static void failure_risk(const struct dtp_report *r, FILE *file)
+{
+    const struct dtp_training_cost *t = &r->training;
+    char days[32];
+    if (!t->known || t->goodput.hopeless)
+        return;
+    fprintf(file,
+            "<li>Failures: %.2g expected in the training, one every %s days; they and the checkpoints cost %.1f %% of its "
+            "time.</li>\n",
+            t->goodput.failures_count, dtp_page_figure(t->inputs.mtbf_s / 86400, days, sizeof days),
+            100 * (1 - t->goodput.fraction));
+    if (t->batch_tokens > t->critical_batch_tokens)
+        fprintf(file,
+                "<li>Batch: %.3g tokens a step are more than the %.3g beyond which a larger batch saves few steps (an order of "
+                "magnitude, Kaplan et al. 2020).</li>\n",
+                t->batch_tokens, t->critical_batch_tokens);
 }
 
 static void time_risks(const struct dtp_report *r, FILE *file)
@@ -174,36 +225,61 @@ void dtp_html_decision(const struct dtp_html_job *job, FILE *file)
 {
     dtp_html_section(file, "decision", "Decision");
     verdict_sentence(&job->report->prediction.memory, file);
+    limits_sentence(&job->report->training, file);
     cards(job, file);
     advice(job->report, file);
     fputs("<h3>What can go wrong</h3>\n<ul>\n", file);
     memory_risk(job, file);
     time_risks(job->report, file);
+    failure_risk(job->report, file);
     assumed_risk(job, file);
-    fputs("<li>Not in the figures: failures and restarts, reading data, writing checkpoints, evaluation.</li>\n</ul>\n", file);
+    fputs(job->report->training.known
+              ? "<li>Not in the figures: reading data and evaluation.</li>\n</ul>\n"
+              : "<li>Not in the figures: failures, restarts and checkpoints (give --tokens), reading data, evaluation.</li>\n</ul>\n",
+          file);
     dtp_html_section_end(file);
 }
 
 /* ---- breakdowns -------------------------------------------------------------------------------------------------- */
 
-/* "label    words" with words that go on in lines below: a list of labels and words. Spoils `text`. */
-static void write_lines(char *text, FILE *file)
+/* Lines of "label  words", `indent` columns in, with words that go on further in: a list of labels and words. Lines further
+ * out are headings, which the page has its own of. Spoils `text`. */
+static void write_lines(char *text, size_t indent, FILE *file)
 {
     bool open = false;
     fputs("<dl>", file);
     for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n")) {
-        char *words = line + strspn(line, " ");
-        if (words == line) {
-            size_t label = strcspn(line, " ");
-            words = line + label + strspn(line + label, " ");
-            line[label] = '\0';
+        char *words = line + strspn(line, " "), *gap = strstr(words, "  ");
+        if ((size_t)(words - line) < indent)
+            continue;
+        if ((size_t)(words - line) == indent && gap) {
+            *gap = '\0';
             fputs(open ? "</dd>\n" : "\n", file);
-            dtp_html_format(file, "<dt>%s</dt><dd>", line);
+            dtp_html_format(file, "<dt>%s</dt><dd>", words);
+            words = gap + 1 + strspn(gap + 1, " ");
             open = true;
         }
-        dtp_html_format(file, "%s ", words);
+        if (open)
+            dtp_html_format(file, "%s ", words);
     }
     fputs(open ? "</dd></dl>\n" : "</dl>\n", file);
+}
+
+static void training_section(const struct dtp_html_job *job, FILE *file)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    struct dtp_page page = {.file = open_memstream(&text, &bytes), .utf8 = true};
+    if (job->report->training.known && page.file) {
+        dtp_html_section(file, "training", "The training");
+        dtp_training_text(job->report, &page);
+        fflush(page.file);
+        write_lines(text, 2, file);
+        dtp_html_section_end(file);
+    }
+    if (page.file)
+        fclose(page.file);
+    free(text);
 }
 
 static void plan_section(const struct dtp_html_job *job, FILE *file)
@@ -216,7 +292,7 @@ static void plan_section(const struct dtp_html_job *job, FILE *file)
         dtp_report_head(&job->report->job, DTP_HEAD_PLAN, &page);
         fclose(page.file);
     }
-    write_lines(text, file);
+    write_lines(text, 0, file);
     free(text);
     dtp_html_section_end(file);
 }
@@ -309,4 +385,5 @@ void dtp_html_breakdowns(const struct dtp_html_job *job, FILE *file)
     memory_section(job, file);
     step_section(job, file);
     communication_section(job, file);
+    training_section(job, file);
 }

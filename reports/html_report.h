@@ -28,7 +28,7 @@ struct dtp_html_job {
 };
 void dtp_html_job(const struct dtp_html_job *job, FILE *file);
 
-/* A page on the table of `dtplan sweep` or `dtplan plan --csv`. DTP_BAD_INPUT: it is none, or all its rows were refused. */
+/* A page on the table of `dtplan sweep`, `dtplan search --csv` or `dtplan plan --csv`. DTP_BAD_INPUT: it is none, or all its rows were refused. */
 enum dtp_status dtp_html_sweep(const struct dtp_table *sweep, const char *version, FILE *file,
                                struct dtp_faults *faults);
 

@@ -91,6 +91,10 @@ static void decision(const struct sweep *s, FILE *file)
     fprintf(file, "<p class=\"verdict %s\">%zu plan%s fit, %zu are tight, %zu run out of memory, %zu were refused.</p>\n",
             runs ? "fits" : "oom", s->verdicts[0], s->verdicts[0] == 1 ? "" : "s", s->verdicts[1], s->verdicts[2],
             s->refused);
+    for (size_t i = 0; i < s->source.row_count; i++) /* of dtplan search */
+        if (strcmp(dtp_table_text(s->table, s->source.rows[i], dtp_table_column(s->table, "recommended")), "1") == 0)
+            dtp_html_format(file, "<p>Recommended within the limits of the search:</p>\n<pre>%s</pre>\n",
+                            dtp_table_text(s->table, s->source.rows[i], dtp_table_column(s->table, "command")));
     if (runs) {
         dtp_html_table(file, "best-table", "The best of those that fit (tight ones only where none fits)", names, 6, false);
         best_row(s, "shortest training", "tokens_per_s", 1, file);
@@ -180,6 +184,11 @@ static void draw_part(const struct sweep *s, enum dtp_chart chart, const char *x
             (struct dtp_chart_filter){column, dtp_table_text(s->table, (size_t)fastest, s->source.choices[i])};
         why = (struct dtp_faults){0};
         status = dtp_chart_data_read(chart, s->table, filters, count, &data, &why);
+    }
+    if (status == DTP_OK && x && data.row_count == data.series_count) {
+        dtp_html_format(file, "<p class=\"soft\">Not drawn: no two plans differ in %s alone.</p>\n", x);
+        dtp_chart_data_destroy(&data);
+        return;
     }
     if (status != DTP_OK) {
         dtp_html_format(file, "<p class=\"soft\">Not drawn: %s.</p>\n", why.text[0]);

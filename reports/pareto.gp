@@ -1,8 +1,8 @@
 # Time against money, a point a plan that fits; the line joins those that no other beats in both, which are the first rows.
 stats ARG1 using (note(strcol(1)), column(2)) skip 1 nooutput
 set title ARG3
-set xlabel "days for 10^12 tokens"
-set ylabel "US dollars for 10^12 tokens, typical price"
+set xlabel "days"
+set ylabel "US dollars, typical price"
 set format x "%.0s%c"
 set format y "%.0s%c"
 eval range("x", STATS_min, STATS_max)

@@ -45,6 +45,12 @@ grep -q 'It does not fit' oom.html || failed "the report of a plan that does not
 expect 0 report "$source/scenarios/gpt2-124m-1xrtx4090.ini" -o scenario.html
 expect 0 sweep --params 7B --gpus 8..64x2 --strategy all --gpu h100-sxm,a100-80-sxm --micro-batch 1..4x2 -o sweep.csv
 expect 0 report sweep.csv -o sweep.html
+"$program" search --params 1B --gpus 2 --gpu a10,a100-80-sxm --tokens 200M --csv >search.csv || failed "search"
+expect 0 report search.csv -o search.html
+is_closed search.html
+grep -q '<pre>dtplan plan ' search.html || failed "the report of a search recommends nothing"
+expect 0 report "${job[@]}" --tokens 1T -o training.html
+grep -q 'in 95 of 100 runs' training.html || failed "the report of a training lacks its time"
 is_closed sweep.html
 is_closed scenario.html
 
@@ -87,7 +93,7 @@ if [[ -z $browser ]]; then
 fi
 # All pages at once, each in a frame as wide as a telephone or a desk's screen, light or dark; each tells the page around it
 # what it found.
-frames=(job:390:light job:1440:dark sweep:390:dark sweep:1440:light oom:390:dark hostile:1440:light cells:390:light)
+frames=(job:390:light job:1440:dark sweep:390:dark sweep:1440:light oom:390:dark search:390:dark training:1440:dark hostile:1440:light cells:390:light)
 {
     echo '<script>window.problems = [];'
     echo 'addEventListener("error", event => problems.push("error: " + event.message));'
