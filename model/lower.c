@@ -144,7 +144,6 @@ static void forward(struct dtp_lowering *l)
     }
     l->layer = DTP_NO_LAYER;
     dtp_lower_final_norm(l);
-    dtp_lower_open_gradients(l);
     dtp_lower_fetch(l, l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD);
     bool chunked = l->loss == DTP_LOSS_CHUNKED; /* head and loss run after the model's forward, chunk by chunk */
     if (chunked) {
@@ -188,8 +187,8 @@ static void micro_step(struct dtp_lowering *l, uint32_t index)
     l->reduces = l->last_micro_step || dtp_plan_reductions(plan) == plan->accumulate;
     /* one GPU: autograd's gradient becomes .grad; FSDP without sync: it is what later ones are added to */
     bool becomes_grad = l->zero3     ? false
-                        : l->sharded ? l->whole_gradients && !l->direct && l->bytes.reduce == l->compute
-                                   : l->cluster->gpus == 1 && !l->autocast;
+                        : l->sharded ? l->whole_gradients && !l->plan->fsdp1 && l->bytes.reduce == l->compute
+                                     : l->cluster->gpus == 1 && !l->autocast;
     becomes_grad = becomes_grad && index == 0;
     l->gradient_owner = becomes_grad ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE;
     dtp_lower_zero3_open(l);
@@ -206,7 +205,7 @@ static void make_standing_buffers(struct dtp_lowering *l)
     bool large = architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL;
     uint64_t cublas = large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
     uint64_t tables = l->rope ? dtp_bytes_product(4 * l->transformer->head_dim, l->plan->sequence) : 0;
-    for (int handle = 0; handle < (l->executor ? 1 : 2); handle++)
+    for (int handle = 0; handle < (2); handle++)
         dtp_lower_buffer(l, "cuBLAS workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, cublas, true);
     dtp_lower_buffer(l, "sines and cosines", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, tables, true);
     if (l->keeps_fp8) { /* casts of weights by rows and by columns, kept over the step; sharded: of two units */
@@ -242,19 +241,13 @@ static void derive(struct dtp_lowering *l)
     l->compute = dtp_plan_compute_bytes(plan);
     l->autocast = dtp_plan_autocast(plan);
     l->residual = l->autocast ? 4 : l->compute;
-    l->executor = plan->runtime == DTP_RUNTIME_DTPLAN;
-    l->compiled = plan->compile || l->executor;
+    l->compiled = plan->compile;
     l->fused = l->compiled || plan->runtime == DTP_RUNTIME_MEGATRON;
     l->gated = t->activation == DTP_SWIGLU;
     l->rope = t->position == DTP_POSITION_ROPE;
-    l->rotated = l->rope && !l->executor;
     l->sharded = dtp_plan_shards_params(plan) && plan->runtime != DTP_RUNTIME_DEEPSPEED;
-    l->buffered = l->executor || plan->runtime == DTP_RUNTIME_MEGATRON;
-    l->transient_gradients = l->executor && (plan->strategy == DTP_ZERO2 ||
-                                             (l->sharded && (plan->accumulate == 1 || plan->accumulate_sync)));
+    l->buffered = plan->runtime == DTP_RUNTIME_MEGATRON;
     l->keeps_fp8 = dtp_plan_keeps_fp8(plan);
-    l->has_units = l->sharded || l->executor;
-    l->direct = plan->fsdp1 || l->executor;
     l->offloaded = plan->runtime == DTP_RUNTIME_TORCH && plan->offload == DTP_OFFLOAD_PARAMS;
     l->whole_gradients = plan->accumulate > 1 && !plan->accumulate_sync;
     l->d_q = t->heads * t->head_dim;
@@ -313,7 +306,7 @@ static enum dtp_status lower(struct dtp_lowering *l)
     bool deepspeed = l->plan->runtime == DTP_RUNTIME_DEEPSPEED;
     enum dtp_status status = deepspeed && dtp_plan_shards_params(l->plan) ? dtp_lower_zero3_make(l)
                              : deepspeed                                  ? dtp_lower_ipg_make(l)
-                             : l->has_units                               ? dtp_lower_units_make(l)
+                             : l->sharded                                 ? dtp_lower_units_make(l)
                              : l->buffered                                ? dtp_lower_contiguous_make(l)
                                                                           : dtp_lower_buckets_make(l);
     if (status != DTP_OK)

@@ -421,7 +421,7 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
 static uint64_t partial_sums(const struct dtp_lowering *l)
 {
     uint64_t vocab = l->transformer->vocab, segments = l->tokens < vocab ? l->tokens : vocab;
-    return l->executor ? 0 : dtp_bytes_product(4 * l->transformer->hidden, segments + l->tokens / 10);
+    return dtp_bytes_product(4 * l->transformer->hidden, segments + l->tokens / 10);
 }
 
 static void embedding_norm_backward(struct dtp_lowering *l, struct dtp_module_state *root)
@@ -465,8 +465,8 @@ void dtp_lower_embedding_backward(struct dtp_lowering *l)
         dtp_draft_use(&draft, root->gradient_buffer, DTP_UPDATE);
     workspace(l, &draft, "embedding partial sums", partial_sums(l), DTP_UPDATE | DTP_FREE);
     /* Megatron's embedding makes a gradient in the parameters' dtype, which is then added to the buffer */
-    workspace(l, &draft, "embedding gradient",
-              l->buffered && !l->executor ? element * l->root.elements[DTP_ROOT_EMBEDDING] : 0, DTP_UPDATE | DTP_FREE);
+    workspace(l, &draft, "embedding gradient", l->buffered ? element * l->root.elements[DTP_ROOT_EMBEDDING] : 0,
+              DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, l->tokens_in, DTP_READ);
     dtp_draft_use(&draft, l->gradient, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, 0, 3);

@@ -128,7 +128,7 @@ static void residual(const struct pass *pass)
 /* ---- matmuls ----------------------------------------------------------------------------------------------------- */
 
 /* fp8. torchao: amax (2), read and cast (2+1) of input and weight, each tensor anew. te.Linear in eager: one pass
- * writes both layouts. Megatron and ours: the kernel before writes fp8 instead, so an input costs its second layout
+ * writes both layouts. Megatron: the kernel before writes fp8 instead, so an input costs its second layout
  * (1), and weights are cast once a step (2+1+1). */
 static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matrix)
 {
@@ -181,7 +181,7 @@ static void linear(const struct pass *pass, int index)
  * then for k beside the new q. The complex form: fp32 copy and product, 5Z. */
 static uint64_t rotary_workspace(const struct dtp_lowering *l)
 {
-    if (l->fused || !l->rotated)
+    if (l->fused || !l->rope)
         return 0;
     uint64_t q = l->slot_bytes[DTP_SLOT_Q], k = l->slot_bytes[DTP_SLOT_K];
     uint64_t times = l->compute == 4 ? 2 : l->plan->rope_fp32 ? 6 : 5;
@@ -204,32 +204,21 @@ void dtp_lower_rotary_tensors(struct dtp_lowering *l, struct dtp_draft *draft, u
 static void rotary(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
-    bool in_place = l->rope && !l->rotated && !l->transformer->qk_norm;
-    bool replay_in_place =
-        in_place && pass->replay &&
-        !(l->plan->checkpointing == DTP_CHECKPOINT_FULL || l->plan->checkpointing == DTP_CHECKPOINT_EVERY_N);
-    if (in_place ? replay_in_place : !wanted(pass, DTP_SLOT_Q))
+    if (!wanted(pass, DTP_SLOT_Q))
         return;
     double width = (double)(l->d_q + l->d_kv), c = (double)l->compute;
     double rope = !l->rope ? 0 : l->fused ? 2 * c : l->plan->rope_fp32 ? 48 : 10 * c;
     double norms = l->transformer->qk_norm ? 2 * c : 0;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ROTARY, "");
-    uint32_t access = in_place ? DTP_UPDATE : DTP_READ;
     if (exists(pass, DTP_SLOT_QKV))
-        dtp_draft_use(&draft, pass->state->slot[DTP_SLOT_QKV], access);
-    if (in_place && exists(pass, DTP_SLOT_Q_RAW)) {
-        dtp_draft_use(&draft, pass->state->slot[DTP_SLOT_Q_RAW], access);
-        dtp_draft_use(&draft, pass->state->slot[DTP_SLOT_K_RAW], access);
-    }
+        dtp_draft_use(&draft, pass->state->slot[DTP_SLOT_QKV], DTP_READ);
     make(pass, &draft, DTP_SLOT_Q);
     make(pass, &draft, DTP_SLOT_K);
     make(pass, &draft, DTP_SLOT_QK_STATISTICS);
     dtp_lower_rotary_tensors(l, &draft, rotary_workspace(l));
-    if (!in_place) {
-        read(pass, &draft, DTP_SLOT_Q_RAW, true);
-        read(pass, &draft, DTP_SLOT_K_RAW, true);
-    }
+    read(pass, &draft, DTP_SLOT_Q_RAW, true);
+    read(pass, &draft, DTP_SLOT_K_RAW, true);
     uint32_t kernels = !l->rope || l->fused ? 1 : l->plan->rope_fp32 ? 20 : 10;
     dtp_draft_memory(l, &draft, per_token(l, (rope + norms) * width), kernels);
     dtp_draft_end(l, &draft);

@@ -42,11 +42,11 @@ void dtp_lower_final_norm(struct dtp_lowering *l)
 
 /* ---- whole ------------------------------------------------------------------------------------------------------- */
 
-/* The compiler, the chunks and ours keep nothing of the loss's forward but its logits; eager keeps log-softmax. */
+/* The compiler and the chunks keep nothing of the loss's forward but its logits; eager keeps log-softmax. */
 static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
 {
     uint64_t vocab = l->transformer->vocab;
-    if (l->loss == DTP_LOSS_FUSED || l->executor)
+    if (l->loss == DTP_LOSS_FUSED)
         return;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS, "");
@@ -223,12 +223,10 @@ void dtp_lower_head_backward(struct dtp_lowering *l)
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
-/* Head, loss and their backward for one chunk of the tokens after another. Ours writes the gradient over the logits and
- * the hidden gradient in the compute dtype. */
+/* Head, loss and their backward for one chunk of the tokens after another. */
 static void chunked(struct dtp_lowering *l)
 {
-    uint64_t chunk = dtp_divide_up(l->tokens, LOSS_CHUNKS),
-             hidden = (l->executor ? l->compute : 4) * l->transformer->hidden;
+    uint64_t chunk = dtp_divide_up(l->tokens, LOSS_CHUNKS), hidden = 4 * l->transformer->hidden;
     dtp_buffer_id gradient = dtp_lower_buffer(l, "final norm gradient", DTP_OWNER_LOGITS, DTP_STREAM_COMPUTE,
                                               tokens_bytes(l->tokens, hidden), false);
     struct dtp_draft draft;
@@ -240,15 +238,7 @@ static void chunked(struct dtp_lowering *l)
         uint64_t tokens = l->tokens - done < chunk ? l->tokens - done : chunk;
         head_matmul(l, tokens);
         loss_forward(l, tokens);
-        if (l->executor) {
-            dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
-            dtp_draft_use(&draft, l->logits, DTP_UPDATE);
-            dtp_draft_memory(l, &draft, 4.0 * (double)l->compute * (double)tokens * (double)l->transformer->vocab, 1);
-            dtp_draft_end(l, &draft);
-            l->logits_gradient = l->logits;
-        } else {
-            loss_backward(l, tokens);
-        }
+        loss_backward(l, tokens);
         head_weight_gradient(l, tokens, done == 0);
         head_input_gradient(l, tokens, gradient);
     }

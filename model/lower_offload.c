@@ -70,7 +70,7 @@ void dtp_lower_upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_o
     u->count = 0;
     for (int i = 0; i < DTP_MAX_PARTS; i++)
         u->uploaded[i] = DTP_NO_BUFFER;
-    if (l->direct || dtp_unit_modules(unit) > 1) {
+    if (l->plan->fsdp1 || dtp_unit_modules(unit) > 1) {
         upload_tensor(l, unit, unit->shard, unit->gathered_shard_bytes, after);
         return;
     }

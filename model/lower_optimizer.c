@@ -104,7 +104,7 @@ void dtp_lower_optimizer(struct dtp_lowering *l)
         dtp_lower_zero3_step(l);
     else if (l->ipg)
         dtp_lower_ipg_step(l);
-    else if (l->has_units)
+    else if (l->sharded)
         dtp_lower_units_step(l);
     else if (l->buffered)
         dtp_lower_contiguous_step(l);

@@ -240,8 +240,6 @@ static void keep_reduced(struct dtp_lowering *l, struct dtp_lower_unit *unit, dt
 
 void dtp_lower_collect_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
-    if (l->executor)
-        return;
     if (l->plan->fsdp1)
         concatenate(l, unit);
     if (l->whole_gradients && l->plan->fsdp1)
@@ -252,10 +250,6 @@ void dtp_lower_collect_gradients(struct dtp_lowering *l, struct dtp_lower_unit *
 
 void dtp_lower_reduce_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
-    if (l->executor) {
-        dtp_lower_buffered_reduce(l, unit);
-        return;
-    }
     if (l->plan->fsdp1) {
         cast_flat(l, unit);
     } else {

@@ -23,8 +23,8 @@ static void add_module(const struct dtp_lowering *l, struct dtp_lower_unit *unit
     unit->elements += times * module->all_elements;
     unit->shard += times * module->all_shard;
     for (int part = 0; part < module->parts; part++)
-        unit->gathered_shard_bytes += l->direct ? 0 : times * dtp_unit_wire_bytes(l, module, part);
-    if (l->direct)
+        unit->gathered_shard_bytes += l->plan->fsdp1 ? 0 : times * dtp_unit_wire_bytes(l, module, part);
+    if (l->plan->fsdp1)
         unit->gathered_shard_bytes += times * module->all_shard * l->bytes.compute;
 }
 
@@ -34,7 +34,7 @@ static void make_moments(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     uint64_t blocks = unit->end - unit->first;
     const struct dtp_lower_module *module = unit->root ? &l->root : &l->block;
     unit->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
-    if (blocks + unit->root > 1 || l->direct) {
+    if (blocks + unit->root > 1 || l->plan->fsdp1) {
         dtp_lower_add_moments(l, &unit->moments, unit->shard);
         return;
     }
@@ -43,24 +43,7 @@ static void make_moments(struct dtp_lowering *l, struct dtp_lower_unit *unit)
             dtp_lower_add_moments(l, &unit->moments, module->shard[part]);
 }
 
-/* Ours, where parameters are not sharded: they are whole, and moments are this rank's share of what all units have. */
-static void make_whole_state(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t before)
-{
-    uint64_t ranks = l->plan->shard_group,
-             own = dtp_divide_up(before + unit->elements, ranks) - dtp_divide_up(before, ranks);
-    unit->params =
-        dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * unit->elements, true);
-    unit->shard = own;
-    unit->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
-    dtp_lower_add_moments(l, &unit->moments, own);
-    for (uint64_t i = 0; i < dtp_unit_modules(unit); i++) {
-        const struct dtp_lower_module *module;
-        dtp_unit_module(l, unit, i, &module)->params = unit->params;
-    }
-}
-
-/* `before`: elements of the units before it. */
-static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t before)
+static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
     unit->flat = unit->scatter_input = unit->grads = unit->accumulated = DTP_NO_BUFFER;
     unit->gathered = unit->scattered = DTP_NO_OP;
@@ -72,15 +55,9 @@ static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint6
         dtp_lower_host_state(l, unit);
         return;
     }
-    if (!l->sharded) {
-        make_whole_state(l, unit, before);
-    } else {
-        unit->params =
-            dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * unit->shard, true);
-        make_moments(l, unit);
-    }
-    if (l->executor)
-        dtp_lower_unit_buffers(l, unit);
+    unit->params =
+        dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * unit->shard, true);
+    make_moments(l, unit);
 }
 
 enum dtp_status dtp_lower_units_make(struct dtp_lowering *l)
@@ -94,16 +71,14 @@ enum dtp_status dtp_lower_units_make(struct dtp_lowering *l)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     s->count = count;
     s->copied = s->awaited = DTP_NO_OP;
-    uint64_t before = 0;
     for (uint64_t i = 0; i < count; i++) {
         s->unit[i].first = i * width;
         s->unit[i].end = (i + 1) * width < layers ? (i + 1) * width : layers;
-        make_unit(l, &s->unit[i], before);
-        before += s->unit[i].elements;
+        make_unit(l, &s->unit[i]);
     }
     s->unit[count].root = true;
     s->unit[count].end = count ? 0 : layers;
-    make_unit(l, &s->unit[count], before);
+    make_unit(l, &s->unit[count]);
     uint32_t ranks = l->sharded ? l->plan->shard_group : l->cluster->gpus, replicas = l->cluster->gpus / ranks;
     s->shard_group = ranks > 1 ? dtp_program_add_group(l->program, (struct dtp_program_group){ranks, 1}) : DTP_NO_INDEX;
     s->replica_group =
@@ -159,7 +134,7 @@ static dtp_buffer_id copy_in(struct dtp_lowering *l, struct dtp_lower_unit *unit
     unit->uploads.count = 0;
     if (l->offloaded)
         dtp_lower_upload(l, unit, after);
-    if (l->offloaded && l->direct) {
+    if (l->offloaded && l->plan->fsdp1) {
         unit->gathered = l->last_op[DTP_STREAM_COPY];
         return unit->uploads.ready[0];
     }
@@ -172,12 +147,12 @@ static dtp_buffer_id copy_in(struct dtp_lowering *l, struct dtp_lower_unit *unit
     if (!l->offloaded)
         dtp_draft_use(&draft, unit->params, DTP_READ);
     dtp_buffer_id cast = dtp_draft_new(l, &draft, "cast shard", DTP_OWNER_GATHER, casts ? shard : 0,
-                                       l->direct ? DTP_WRITE : DTP_UPDATE | DTP_FREE);
-    if (!l->direct)
+                                       l->plan->fsdp1 ? DTP_WRITE : DTP_UPDATE | DTP_FREE);
+    if (!l->plan->fsdp1)
         unit->flat = dtp_draft_new(l, &draft, "gathered", DTP_OWNER_GATHER, ranks * shard, DTP_WRITE);
     dtp_draft_after(&draft, after);
-    dtp_draft_memory(l, &draft, (casts ? stored + bytes : 0) + (l->direct ? 0 : 2 * bytes),
-                     casts && !l->direct ? 2 : 1);
+    dtp_draft_memory(l, &draft, (casts ? stored + bytes : 0) + (l->plan->fsdp1 ? 0 : 2 * bytes),
+                     casts && !l->plan->fsdp1 ? 2 : 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
     unit->gathered = dtp_draft_end(l, &draft);
     return cast;
@@ -192,13 +167,13 @@ static void all_gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_
     dtp_draft_begin(l, &draft, alone ? DTP_OP_COPY_OUT : DTP_OP_ALL_GATHER, alone ? "weights" : "");
     draft.op.stream = DTP_STREAM_GATHER;
     draft.op.group = l->sharding->shard_group;
-    if (l->direct) {
+    if (l->plan->fsdp1) {
         unit->flat = dtp_draft_new(l, &draft, "weights", DTP_OWNER_WEIGHTS, ranks * shard, DTP_WRITE);
         dtp_draft_use(&draft, casts ? cast : unit->params, casts ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
     } else {
         dtp_draft_use(&draft, unit->flat, DTP_UPDATE);
     }
-    dtp_draft_after(&draft, l->direct && !casts ? after : unit->gathered);
+    dtp_draft_after(&draft, l->plan->fsdp1 && !casts ? after : unit->gathered);
     draft.op.demand.sent_bytes = (double)(shard * (ranks - 1));
     draft.op.demand.bytes = (double)(shard * ranks * (alone ? 2 : 1));
     draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
@@ -228,11 +203,11 @@ static void gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_i
     l->layer = unit->root ? DTP_NO_LAYER : (uint16_t)unit->first;
     wait_for_release(l);
     dtp_buffer_id cast = DTP_NO_BUFFER;
-    if (!l->direct || l->offloaded || l->bytes.params != l->bytes.compute)
+    if (!l->plan->fsdp1 || l->offloaded || l->bytes.params != l->bytes.compute)
         cast = copy_in(l, unit, after);
-    if (!l->direct)
+    if (!l->plan->fsdp1)
         cast = DTP_NO_BUFFER;
-    if (l->direct || l->plan->shard_group > 1)
+    if (l->plan->fsdp1 || l->plan->shard_group > 1)
         all_gather(l, unit, cast, after);
     unit->gathering = true;
     l->layer = layer;
@@ -270,7 +245,7 @@ static void free_uploads(struct dtp_draft *draft, struct dtp_lower_unit *unit)
 /* The flat buffer's parts become weights; `release` is the buffer that goes afterwards. */
 static void copy_out(struct dtp_lowering *l, struct dtp_lower_unit *unit, struct dtp_lower_unit *release)
 {
-    if (l->direct) {
+    if (l->plan->fsdp1) {
         use_gathered(l, unit);
         return;
     }
@@ -315,7 +290,7 @@ static void release_weights(struct dtp_lowering *l, struct dtp_lower_unit *unit)
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "weights");
         for (int part = 0; part < module->parts; part++) {
-            if (!l->direct || (!i && !part))
+            if (!l->plan->fsdp1 || (!i && !part))
                 dtp_draft_use(&draft, state->weight[part], l->plan->fsdp1 ? DTP_FREE | DTP_DEFER : DTP_FREE);
             state->weight[part] = DTP_NO_BUFFER;
         }
@@ -325,8 +300,6 @@ static void release_weights(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     struct dtp_lower_sharding *s = l->sharding;
     if (l->plan->fsdp1 && s->released_count < 2)
         s->released[s->released_count++] = l->last_op[DTP_STREAM_COMPUTE];
-    if (l->executor) /* the next gather but one writes where these weights were */
-        s->awaited = l->last_op[DTP_STREAM_COMPUTE];
     unit->weights_live = false;
     l->layer = layer;
 }
@@ -349,21 +322,18 @@ void dtp_lower_before_forward(struct dtp_lowering *l)
     if (!unit || unit->weights_live)
         return;
     struct dtp_lower_sharding *s = l->sharding;
-    unit->uploads.stays = l->offloaded && !l->direct;
+    unit->uploads.stays = l->offloaded && !l->plan->fsdp1;
     if (!unit->gathering)
         gather(l, unit, gather_after(l, !unit->root));
-    if (!l->direct)
+    if (!l->plan->fsdp1)
         s->awaited = s->copied;
     copy_out(l, unit, s->held);
-    s->held = l->direct ? NULL : unit;
-    struct dtp_lower_unit *next = unit->root ? s->unit : unit + 1;
-    if (l->executor && l->plan->prefetch && !next->root && !next->gathering && !next->weights_live)
-        gather(l, next, s->awaited);
+    s->held = l->plan->fsdp1 ? NULL : unit;
 }
 
 static bool keeps_weights(const struct dtp_lowering *l, const struct dtp_lower_unit *unit)
 {
-    return !l->plan->reshard_after_forward || (unit->root && (l->plan->keep_root || l->direct));
+    return !l->plan->reshard_after_forward || (unit->root && (l->plan->keep_root || l->plan->fsdp1));
 }
 
 void dtp_lower_after_forward(struct dtp_lowering *l)
@@ -405,18 +375,15 @@ static struct dtp_lower_unit *next_in_backward(const struct dtp_lowering *l, con
 
 void dtp_lower_before_backward(struct dtp_lowering *l)
 {
-    struct dtp_lower_unit *unit = l->has_units ? dtp_lower_unit_here(l) : NULL;
+    struct dtp_lower_unit *unit = l->sharded ? dtp_lower_unit_here(l) : NULL;
     if (!unit || (!unit->root && l->layer + 1u != unit->end))
-        return;
-    dtp_lower_open_gradients(l);
-    if (!l->sharded)
         return;
     struct dtp_lower_sharding *s = l->sharding;
     if (!unit->weights_live) {
         if (!unit->gathering)
             gather(l, unit, gather_after(l, true));
         copy_out(l, unit, unit);
-        if (!l->direct)
+        if (!l->plan->fsdp1)
             s->awaited = s->copied;
     }
     struct dtp_lower_unit *next = next_in_backward(l, unit);
@@ -426,22 +393,18 @@ void dtp_lower_before_backward(struct dtp_lowering *l)
 
 void dtp_lower_after_backward(struct dtp_lowering *l)
 {
-    struct dtp_lower_unit *unit = l->has_units ? dtp_lower_unit_here(l) : NULL;
+    struct dtp_lower_unit *unit = l->sharded ? dtp_lower_unit_here(l) : NULL;
     if (!unit || (!unit->root && l->layer != unit->first))
         return;
     uint16_t layer = l->layer;
     dtp_lower_collect_gradients(l, unit);
-    if (l->sharded)
-        release_weights(l, unit);
+    release_weights(l, unit);
     if (l->reduces)
         dtp_lower_reduce_gradients(l, unit);
     l->layer = layer;
     if (unit->root) { /* the step's last reduction is awaited before anything else runs */
-        if (l->executor)
-            dtp_lower_finish_gradients(l);
-        else
-            dtp_lower_await_reduction(l);
-        l->sharding->replicated_bytes = l->sharding->reduced_bytes = 0;
+        dtp_lower_await_reduction(l);
+        l->sharding->replicated_bytes = 0;
     }
 }
 
@@ -455,14 +418,7 @@ void dtp_lower_units_step(struct dtp_lowering *l)
     struct dtp_draft draft;
     for (uint64_t i = 0; i <= s->count; i++) {
         l->layer = s->unit[i].root ? DTP_NO_LAYER : (uint16_t)s->unit[i].first;
-        bool apart = s->unit[i].grads.index != DTP_NO_INDEX; /* else this rank's part of the gradient buffer */
-        dtp_lower_update(l, s->unit[i].params, s->unit[i].moments,
-                         apart ? &s->unit[i].grads : &s->unit[i].scatter_input, 1, s->unit[i].shard);
-    }
-    if (l->executor) {
-        l->layer = DTP_NO_LAYER;
-        dtp_lower_gather_updated(l);
-        return;
+        dtp_lower_update(l, s->unit[i].params, s->unit[i].moments, &s->unit[i].grads, 1, s->unit[i].shard);
     }
     for (uint64_t i = 0; i <= s->count; i++) { /* zero_grad(set_to_none=True) */
         l->layer = s->unit[i].root ? DTP_NO_LAYER : (uint16_t)s->unit[i].first;

@@ -166,7 +166,7 @@ static uint64_t core_state(const struct dtp_lowering *l)
     return score * heads * l->plan->sequence + (score > l->compute ? 3 * score * l->d_q : 0);
 }
 
-/* Rotation makes new q and k (ours rotates in place); a norm of q and k saves what it read. v stays a view of the fused
+/* Rotation makes new q and k; a norm of q and k saves what it read. v stays a view of the fused
  * result, which then lives as a whole. Where RoPE ends in a cat, q is [B, heads, s, d_h], the core's result follows it
  * and putting the heads side by side copies. */
 static void list_attention(struct dtp_lowering *l)
@@ -174,7 +174,7 @@ static void list_attention(struct dtp_lowering *l)
     const struct dtp_transformer *t = l->transformer;
     const struct dtp_plan *plan = l->plan;
     uint64_t c = l->compute, q = c * l->d_q, kv = c * l->d_kv;
-    bool made_new = l->rotated || t->qk_norm;
+    bool made_new = l->rope || t->qk_norm;
     if (plan->fused_qkv) {
         slot(l, DTP_SLOT_QKV, q + 2 * kv, true);
     } else {
@@ -187,16 +187,16 @@ static void list_attention(struct dtp_lowering *l)
     slot(l, DTP_SLOT_QK_STATISTICS, t->qk_norm ? 4 * (t->heads + t->kv_heads) : 0, true);
     slot(l, DTP_SLOT_CORE, q, true);
     slot(l, DTP_SLOT_CORE_STATE, core_state(l), true);
-    bool copied = l->rotated && plan->rope_fp32 && plan->runtime == DTP_RUNTIME_TORCH;
+    bool copied = l->rope && plan->rope_fp32 && plan->runtime == DTP_RUNTIME_TORCH;
     slot(l, DTP_SLOT_CORE_COPY, l->keeps_fp8 ? l->d_q : copied ? q : 0, true);
 }
 
 /* A compiler keeps the attention matmul's result and adds again, unless DDPOptimizer cuts the block before that
- * addition is used a second time; ours writes the sum. */
+ * addition is used a second time. */
 static void list_residual(struct dtp_lowering *l)
 {
     uint64_t h = l->transformer->hidden;
-    bool added_again = l->compiled && !l->executor && !l->cut;
+    bool added_again = l->compiled && !l->cut;
     slot(l, DTP_SLOT_INPUT, l->residual * h, true);
     slot(l, DTP_SLOT_MIDDLE, l->compute * h, added_again);
     slot(l, DTP_SLOT_INPUT2, added_again ? 0 : l->residual * h, true);
@@ -250,7 +250,7 @@ void dtp_lower_tensors(struct dtp_lowering *l)
     list_matrices(l);
     list_block_vectors(l);
     list_root(l);
-    if (l->direct) { /* one flat parameter, cut into equal shards across tensors */
+    if (l->plan->fsdp1) { /* one flat parameter, cut into equal shards across tensors */
         l->block.all_shard = dtp_divide_up(l->block.all_elements, l->plan->shard_group);
         l->root.all_shard = dtp_divide_up(l->root.all_elements, l->plan->shard_group);
     }

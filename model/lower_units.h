@@ -21,7 +21,7 @@ struct dtp_lower_unit {
     dtp_buffer_id params, flat, scatter_input, grads;
     struct dtp_lower_moments moments;
     dtp_buffer_id host_gradients; /* where a download lands before it is added to grads */
-    dtp_buffer_id accumulated;    /* FSDP1, ours: whole gradients of micro-steps that did not reduce */
+    dtp_buffer_id accumulated;    /* FSDP1: whole gradients of micro-steps that did not reduce */
     struct dtp_lower_uploads uploads;
     dtp_op_id gathered;           /* the gather's last operation */
     dtp_op_id scattered;          /* the reduce-scatter, or the copy that stands for it on one rank */
@@ -37,7 +37,6 @@ struct dtp_lower_sharding {
     dtp_op_id released[2];           /* FSDP1: releases of weights that no gather has waited for, oldest first */
     uint32_t released_count;
     uint64_t replicated_bytes; /* all-reduced so far in this reduction, so that rounding adds up */
-    uint64_t reduced_bytes;    /* ours: reduced so far, likewise */
 };
 
 /* What a part of a module's shard takes on the wire. */
@@ -57,12 +56,6 @@ void dtp_lower_collect_gradients(struct dtp_lowering *l, struct dtp_lower_unit *
 void dtp_lower_reduce_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit);
 void dtp_lower_await_reduction(struct dtp_lowering *l);
 void dtp_lower_all_reduce(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_buffer_id reduced);
-
-/* lower_buffered.c: our gradient buffers. */
-void dtp_lower_unit_buffers(struct dtp_lowering *l, struct dtp_lower_unit *unit);
-void dtp_lower_finish_gradients(struct dtp_lowering *l); /* the micro-step's last reduction has been issued */
-void dtp_lower_buffered_reduce(struct dtp_lowering *l, struct dtp_lower_unit *unit);
-void dtp_lower_gather_updated(struct dtp_lowering *l);
 
 /* lower_offload.c: state on the host; a unit's shard on its way up, its reduced gradients on their way down, and the
  * step on CPU cores. `upload` fills unit->uploads, cast where it is gathered narrower; their user frees them. */

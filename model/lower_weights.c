@@ -73,9 +73,8 @@ void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, 
         return;
     }
     /* the sum of earlier micro-steps is read in the matmul's own output pass */
-    bool adds = l->micro_step && !l->transient_gradients;
-    dtp_draft_use(draft, state->gradient_buffer, adds ? DTP_UPDATE : DTP_WRITE);
-    if (draft->op.kind == DTP_OP_MATMUL && (adds || !l->executor)) /* Megatron adds to zeros the first time */
+    dtp_draft_use(draft, state->gradient_buffer, l->micro_step ? DTP_UPDATE : DTP_WRITE);
+    if (draft->op.kind == DTP_OP_MATMUL) /* the first time it adds to zeros */
         draft->op.demand.bytes = (double)((2 * l->bytes.grads - element_bytes) * elements);
 }
 

@@ -112,13 +112,10 @@ struct dtp_lowering {
     struct dtp_element_bytes bytes;
     uint64_t tokens, compute, residual, d_q, d_kv;
     uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
-    bool autocast, compiled, executor, fused, gated, rope, rotated, cut;
-    bool sharded;  /* parameters lie in units: FSDP's, ours */
-    bool direct;   /* gathers write the weights themselves: FSDP1's flat parameter, ours; FSDP2 copies them out */
-    bool buffered; /* Megatron, ours: matmuls write gradients into buffers of the reduce dtype, and add to them there */
+    bool autocast, compiled, fused, gated, rope, cut;
+    bool sharded;  /* parameters lie in units: FSDP's */
+    bool buffered; /* Megatron: matmuls write gradients into a buffer of the reduce dtype, and add to them there */
     bool keeps_fp8;           /* Transformer Engine: matmul inputs are kept as their fp8 casts */
-    bool transient_gradients; /* of these, buffers that go once they are reduced into a shard: ours */
-    bool has_units;           /* sharded, or ours, which reduces unit by unit whatever it shards */
     bool offloaded;           /* PyTorch's CPU offload: shards, gradients and the step on the host */
     bool whole_gradients;     /* gradients of several micro-steps are added up before one reduction */
     enum dtp_loss loss;
@@ -255,11 +252,10 @@ dtp_buffer_id dtp_lower_bucket_of(const struct dtp_lowering *l, uint64_t module,
 void dtp_lower_buckets_finish(struct dtp_lowering *l);
 void dtp_lower_broadcast(struct dtp_lowering *l);
 
-/* lower_buffered.c: gradient buffers of Megatron and ours. */
+/* lower_buffered.c: Megatron's gradient buffer. */
 enum dtp_status dtp_lower_contiguous_make(struct dtp_lowering *l);
 void dtp_lower_contiguous_reduce(struct dtp_lowering *l);
 void dtp_lower_contiguous_step(struct dtp_lowering *l);
-void dtp_lower_open_gradients(struct dtp_lowering *l);
 
 /* lower_deepspeed.c: ZeRO stages 1 and 2. */
 enum dtp_status dtp_lower_ipg_make(struct dtp_lowering *l);
