@@ -9,7 +9,7 @@
 /* Parts of a workspace begin at multiples of this. */
 #define DTP_WORKSPACE_ALIGNMENT 256u
 /* Of the gradient of the scores that a deterministic backward keeps at a time, unless one group of heads takes more. */
-#define DTP_ORDERED_SCORES_BYTES (256u << 20)
+#define DTP_ORDERED_SCORES_BYTES (1u << 30)
 
 /* Whether cuDNN's flash attention computes a shape: bf16, heads of up to 128 elements in whole 16 bytes, and sequences of
  * whole blocks of 128 (engines before 9.16 need a mask beside the causal one for others). Our own slow attention takes the

@@ -51,32 +51,39 @@ static void own_bytes(void **state)
     assert_int_equal(dtp_attention_workspace(&size).query_sum_bytes, 0);
 }
 
-/* The scores' gradient of one GPT-2 sequence takes 2 x 12 x 1024^2 = 25.2 MB: 8 of 32 stay within 268 MB, 16 do not. */
+/* The scores' gradient of one GPT-2 sequence takes 2 x 12 x 1024^2 = 25.2 MB: 42 stay within a GiB, 32 divide 64. */
 static void parts_of_the_batch(void **state)
 {
     (void)state;
-    const struct dtp_attention_size size = ordered(gpt2);
+    struct dtp_attention_size size = ordered(gpt2);
+    assert_int_equal(dtp_attention_part(&size).batch, 32);
+    size.batch = 64;
     const struct dtp_attention_part part = dtp_attention_part(&size);
-    assert_int_equal(part.batch, 8);
+    assert_int_equal(part.batch, 32);
     assert_int_equal(part.heads, 12);
-    assert_int_equal(dtp_attention_workspace(&size).engine_bytes, 201326592 + 256);
-    assert_int_equal(dtp_attention_part(&gpt2).batch, 32);
+    assert_int_equal(dtp_attention_workspace(&size).engine_bytes, 805306368 + 256);
+    size.deterministic = false;
+    assert_int_equal(dtp_attention_part(&size).batch, 64);
 }
 
-/* One head of 8192 positions takes 134 MB, a group of four 537 MB: more than the bound, but no less can be done. */
+/* One head of 8192 positions takes 2^27 bytes, a group of four 2^29: two groups are just a GiB. Of 32768 positions a group
+ * takes 8 GiB: more than the bound, but less cannot be done. */
 static void parts_of_the_heads(void **state)
 {
     (void)state;
     struct dtp_attention_size size = ordered(llama_8b);
     struct dtp_attention_part part = dtp_attention_part(&size);
     assert_int_equal(part.batch, 1);
+    assert_int_equal(part.kv_heads, 2);
+    assert_int_equal(part.heads, 8);
+    size.sequence = 32768;
+    part = dtp_attention_part(&size);
     assert_int_equal(part.kv_heads, 1);
     assert_int_equal(part.heads, 4);
-    size.batch = 6, size.sequence = 4096, size.heads = size.kv_heads = 12; /* 33.5 MB a head: 8 fit, 6 divides 12 */
+    size.batch = 6, size.sequence = 4096, size.heads = size.kv_heads = 12; /* 2^25 bytes a head */
     part = dtp_attention_part(&size);
-    assert_int_equal(part.batch, 1);
-    assert_int_equal(part.heads, 6);
-    assert_int_equal(part.kv_heads, 6);
+    assert_int_equal(part.batch, 2);
+    assert_int_equal(part.heads, 12);
 }
 
 int main(void)

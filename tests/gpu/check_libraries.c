@@ -130,15 +130,15 @@ static void check_attentions(bool deterministic)
 static void check_parts(void)
 {
     static const struct attention_case cases[] = {
-        {6, 1024, 40, 8, 64},  /* parts of 3 sequences */
-        {2, 4096, 12, 6, 128}, /* parts of 6 heads in 3 groups */
-        {1, 8192, 3, 3, 64},   /* parts of 1 head */
+        {12, 1024, 80, 8, 64},  /* parts of 6 sequences */
+        {2, 8192, 12, 6, 128},  /* parts of 6 heads in 3 groups */
+        {1, 16384, 3, 3, 64},   /* parts of 1 head */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const struct attention_case *shape = &cases[i];
         const uint64_t rows = (uint64_t)shape->batch * shape->sequence;
         const uint64_t packed = rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
-        const uint64_t result = rows * shape->heads * shape->head_dim, workspace_bytes = 1u << 30;
+        const uint64_t result = rows * shape->heads * shape->head_dim, workspace_bytes = (uint64_t)3 << 29;
         void *gradients[2] = {NULL, NULL};
         char what[100];
         snprintf(what, sizeof what, "attention %ux%u heads %u/%u head_dim %u in parts", shape->batch, shape->sequence,
