@@ -128,6 +128,10 @@ void dtp_closed_form_communication(const struct dtp_transformer *transformer, co
 void dtp_closed_form_time(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                           const struct dtp_plan *plan, const struct dtp_communication *communication,
                           struct dtp_time *out, struct dtp_throughput *throughput);
+/* FLOPs that a GPU's matmuls and attention do in a step: the model's, what flash attention's backward forms again, and what
+ * checkpointing replays. What HFU counts. */
+double dtp_closed_form_hardware_flops(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                      const struct dtp_plan *plan);
 /* All three. */
 void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                      const struct dtp_plan *plan, struct dtp_prediction *out);

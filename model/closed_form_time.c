@@ -94,6 +94,13 @@ static double early_stop_s(const struct context *c)
                : 0;
 }
 
+/* Op-level checkpointing keeps what fused attention returns; math attention is matmuls of batches and pointwise operations,
+ * none of which is on its list (torchtitan: mm and the fused attentions). */
+static bool replays_attention(const struct dtp_plan *plan)
+{
+    return plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || plan->attention == DTP_ATTENTION_MATH;
+}
+
 static void add_recompute(const struct context *c, const struct dtp_attention_time *attention, struct micro_step *m)
 {
     double layers = recomputed_layers(c);
@@ -104,7 +111,7 @@ static void add_recompute(const struct context *c, const struct dtp_attention_ti
         return;
     }
     m->recompute_matmul_s = layers * (sum_matmuls(c, false, matmul_selective) - early_stop_s(c));
-    m->recompute_other_s = layers * ((matmul_selective ? 0 : attention->forward_s) +
+    m->recompute_other_s = layers * ((replays_attention(c->plan) ? attention->forward_s : 0) +
                                      c->block.forward_bytes_per_token * c->tokens / c->eager_bytes_per_s);
     m->kernels += layers * c->block.forward_kernels;
 }
@@ -450,7 +457,7 @@ static double hardware_flops(const struct context *c)
             matmuls += c->block.matmul[i].copies * 2 * c->block.matmul[i].n * c->block.matmul[i].k * c->layers;
     if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
         matmuls = 0;
-    if (c->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL)
+    if (replays_attention(c->plan))
         extra += share * core_forward;
     return model_flops(c) + tokens * (extra + share * matmuls);
 }
@@ -477,15 +484,29 @@ static void add_launch_bound(struct dtp_time *time)
     time->exposed_communication_s = fmax(0, time->exposed_communication_s - idle_s);
 }
 
+static struct context context_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                 const struct dtp_plan *plan)
+{
+    return (struct context){.transformer = transformer, .cluster = cluster, .plan = plan,
+                            .count = dtp_transformer_count(transformer), .block = dtp_block_work(transformer, plan),
+                            .tokens = (double)plan->micro_batch * (double)plan->sequence,
+                            .layers = (double)transformer->layers};
+}
+
+double dtp_closed_form_hardware_flops(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                      const struct dtp_plan *plan)
+{
+    struct context c = context_of(transformer, cluster, plan);
+    return hardware_flops(&c);
+}
+
 static void predict(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                     const struct dtp_plan *plan, const struct dtp_communication *communication, struct dtp_time *out,
                     struct dtp_throughput *throughput, struct dtp_time_parts *parts)
 {
     const struct dtp_gpu *gpu = &cluster->gpu;
-    struct context c = {.transformer = transformer, .cluster = cluster, .plan = plan,
-                        .count = dtp_transformer_count(transformer), .block = dtp_block_work(transformer, plan),
-                        .tokens = (double)plan->micro_batch * (double)plan->sequence,
-                        .layers = (double)transformer->layers, .parts = parts};
+    struct context c = context_of(transformer, cluster, plan);
+    c.parts = parts;
     c.eager_bytes_per_s = dtp_memory_kernel_bytes_per_s(gpu, c.block.fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
     c.streaming_bytes_per_s = dtp_memory_kernel_bytes_per_s(gpu, DTP_KERNEL_STREAMING);
     *out = (struct dtp_time){.optimizer_s = device_optimizer_s(&c)};

@@ -70,6 +70,18 @@ static void check_flops(const struct random_job *job, const struct dtp_program_t
                 job);
 }
 
+/* With what is computed twice; sums of many products in another order. */
+static void check_hardware_flops(const struct random_job *job, const struct dtp_program_totals *totals)
+{
+    double closed = dtp_closed_form_hardware_flops(&job->transformer, &job->cluster, &job->plan);
+    double program = totals->matmul_flops + totals->attention_flops;
+    if (fabs(program / closed - 1) <= 1e-12)
+        return;
+    describe(job);
+    double again = closed - (program - totals->recompute_flops);
+    fail_msg("the program computes %.17g again, the closed form %.17g", totals->recompute_flops, again);
+}
+
 static void check_traffic(const struct random_job *job, const struct dtp_program_totals *totals)
 {
     struct dtp_communication closed;
@@ -129,6 +141,7 @@ static bool check_job(const struct random_job *job, struct tally *tally)
         return false;
     dtp_program_sum(program, &totals);
     check_flops(job, &totals);
+    check_hardware_flops(job, &totals);
     check_traffic(job, &totals);
     check_proofs(job, program);
     struct difference difference = compare_peaks(job, program);
