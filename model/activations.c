@@ -207,26 +207,22 @@ static uint64_t mlp_backward(const struct shape *s)
     return 0;
 }
 
-/* The same in the attention core, when the MLP's tensors, its norm's, the residual sum and the output matmul's own copy of
- * its input have gone: gradients of the result and of q, k, v, and dq summed in fp32, or those of probabilities and
- * scores. */
+/* The same in the attention core: gradients of the result and of q, k, v, and dq summed in fp32, or those of
+ * probabilities and scores. */
 static uint64_t core_backward(const struct shape *s)
 {
     bool math = s->plan->attention == DTP_ATTENTION_MATH;
     uint64_t sums = math ? 2 * dtp_plan_score_bytes(s->plan) * s->t->heads * s->plan->sequence : 4 * s->d_q;
-    uint64_t made = 2 * s->c * (s->d_q + s->d_kv) + sums;
+    return 2 * s->c * (s->d_q + s->d_kv) + sums;
+}
+
+/* What has gone then: the MLP's tensors, its norm's, the residual sum and the output matmul's own copy of its input. */
+static uint64_t core_gone(const struct shape *s)
+{
     bool rotated = s->t->position == DTP_POSITION_ROPE && !s->executor;
     bool copied = rotated && s->plan->rope_fp32 && s->plan->runtime == DTP_RUNTIME_TORCH;
     uint64_t copy = s->input < s->c ? s->input * s->d_q : copied ? s->c * s->d_q : 0;
-    uint64_t gone = mlp_saved(s) + norm_saved(s) + middle(s) + copy;
-    return made > gone ? made - gone : 0;
-}
-
-/* Worst instant of a layer's backward: mostly in its MLP, before anything large is freed. */
-static uint64_t layer_backward(const struct shape *s)
-{
-    uint64_t mlp = mlp_backward(s), core = core_backward(s);
-    return mlp > core ? mlp : core;
+    return mlp_saved(s) + norm_saved(s) + middle(s) + copy;
 }
 
 /* Head and loss, per token, c bytes a logit:
@@ -276,7 +272,9 @@ void dtp_activations_count(const struct dtp_transformer *transformer, const stru
                                     .layer_mlp = mlp_saved(&s),
                                     .layer_input = s.e * s.h,
                                     .layer_kept = layer_kept(&s),
-                                    .layer_backward = layer_backward(&s),
+                                    .mlp_backward = mlp_backward(&s),
+                                    .core_backward = core_backward(&s),
+                                    .core_gone = core_gone(&s),
                                     .gradient = s.e * s.h,
                                     .head = s.e * s.h,
                                     .checkpoint_every = checkpoint_every(&s),

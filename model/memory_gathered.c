@@ -284,14 +284,32 @@ static bool has_quiet_micro_steps(const struct dtp_memory_job *job)
     return accumulates_whole(job) && job->plan->accumulate > 2;
 }
 
+/* The gradients of a layer that are there when its backward has come to `place`. */
+static void add_layer_gradients(const struct dtp_memory_job *job, struct dtp_instant *instant,
+                                enum dtp_backward_place place)
+{
+    const struct dtp_units *u = &job->units;
+    if (place == DTP_IN_MLP)
+        add_made(job, instant, DTP_TERM_DOWN_GRADIENT, 1, u->down);
+    else
+        add_made(job, instant, DTP_TERM_OTHER_GRADIENTS, 1, u->layer_matmul - u->qkv);
+}
+
+static enum dtp_backward_place worst_place(const struct dtp_memory_job *job)
+{
+    const struct dtp_units *u = &job->units;
+    return dtp_worst_place(job, u->down * job->bytes.compute, (u->layer_matmul - u->qkv) * job->bytes.compute);
+}
+
 /* Worst instant in the backward of unit `unit` when `finished` of its layers have gone through, in a micro-step that
  * reduces or not. */
 static void fsdp_unit_in(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit, uint64_t finished, bool reduces)
 {
+    enum dtp_backward_place place = worst_place(job);
     const struct dtp_units *u = &job->units;
     uint64_t end = layers_before(job, unit) + layers_in(job, unit);
     struct dtp_instant instant = reduces ? in_backward(job, layers_above(job, unit)) : before_backward(job);
-    dtp_add_layer_backward(job, &instant, end - 1 - finished);
+    dtp_add_layer_backward_at(job, &instant, end - 1 - finished, place);
     add_root(job, &instant, &weights);
     add_layers(job, &instant, &weights, keeps_weights(job) ? end : layers_in(job, unit));
     if (unit && !keeps_weights(job) && job->plan->prefetch)
@@ -299,7 +317,7 @@ static void fsdp_unit_in(struct dtp_memory_job *job, enum dtp_phase phase, uint6
     gather_elsewhere(job, &instant);
     add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, u->embedding);
     add_made(job, &instant, DTP_TERM_LAYER_GRADIENTS, finished, u->layer);
-    add_made(job, &instant, DTP_TERM_DOWN_GRADIENT, 1, u->down);
+    add_layer_gradients(job, &instant, place);
     if (reduces && unit + 1 < u->count && !job->plan->fsdp1) /* FSDP1 frees it in the order of its host */
         add_reduce_input(job, &instant, layers_in(job, unit + 1));
     dtp_memory_consider(job, phase, &instant);
@@ -373,12 +391,13 @@ static void fsdp_root(struct dtp_memory_job *job)
 /* Without units of layers the whole model is one: its backward holds all weights and, growing, all gradients. */
 static void fsdp_whole(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t layer)
 {
+    enum dtp_backward_place place = worst_place(job);
     struct dtp_instant instant = before_backward(job);
-    dtp_add_layer_backward(job, &instant, layer);
+    dtp_add_layer_backward_at(job, &instant, layer, place);
     add_root(job, &instant, &weights);
     add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
     add_made(job, &instant, DTP_TERM_LAYER_GRADIENTS, job->transformer->layers - 1 - layer, job->units.layer);
-    add_made(job, &instant, DTP_TERM_DOWN_GRADIENT, 1, job->units.down);
+    add_layer_gradients(job, &instant, place);
     dtp_memory_consider(job, phase, &instant);
 }
 

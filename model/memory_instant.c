@@ -13,6 +13,17 @@ void dtp_instant_take(struct dtp_instant *instant, enum dtp_memory_term term, ui
         instant->chain.record->parts[instant->chain.newest].taken = true;
 }
 
+static void take_tokens(const struct dtp_memory_job *job, struct dtp_instant *instant, enum dtp_memory_term term,
+                        uint64_t token_bytes)
+{
+    size_t before = instant->chain.newest;
+    uint64_t bytes = dtp_memory_tokens_part(&instant->chain, term, 1, job->tokens, token_bytes);
+    instant->bytes[dtp_memory_term_owner(term)] -= bytes;
+    instant->total -= bytes;
+    if (instant->chain.newest != before)
+        instant->chain.record->parts[instant->chain.newest].taken = true;
+}
+
 void dtp_memory_consider(struct dtp_memory_job *job, enum dtp_phase phase, const struct dtp_instant *instant)
 {
     struct dtp_memory *out = job->out;
@@ -46,14 +57,30 @@ bool dtp_layer_recomputed(const struct dtp_memory_job *job, uint64_t layer)
     return a->checkpoint_every && layer % a->checkpoint_every == 0 && a->layer_all > a->layer_kept;
 }
 
-void dtp_add_layer_backward(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layer)
+void dtp_add_layer_backward_at(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layer,
+                               enum dtp_backward_place place)
 {
     const struct dtp_activations *a = &job->activations;
+    bool core = place == DTP_IN_CORE;
     dtp_add_saved(job, instant, layer + 1);
     if (dtp_layer_recomputed(job, layer))
         dtp_instant_add_tokens(job, instant, DTP_TERM_RECOMPUTED, 1, a->layer_all - a->layer_kept);
     dtp_instant_add_tokens(job, instant, DTP_TERM_STREAM_GRADIENT, 1, a->gradient);
-    dtp_instant_add_tokens(job, instant, DTP_TERM_INNER_GRADIENTS, 1, a->layer_backward);
+    if (core)
+        take_tokens(job, instant, DTP_TERM_CORE_GONE, a->core_gone);
+    dtp_instant_add_tokens(job, instant, DTP_TERM_INNER_GRADIENTS, 1, core ? a->core_backward : a->mlp_backward);
+}
+
+enum dtp_backward_place dtp_worst_place(const struct dtp_memory_job *job, uint64_t in_mlp_bytes, uint64_t in_core_bytes)
+{
+    const struct dtp_activations *a = &job->activations;
+    uint64_t mlp = dtp_bytes_product(job->tokens, a->mlp_backward + a->core_gone) + in_mlp_bytes;
+    return dtp_bytes_product(job->tokens, a->core_backward) + in_core_bytes > mlp ? DTP_IN_CORE : DTP_IN_MLP;
+}
+
+void dtp_add_layer_backward(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layer)
+{
+    dtp_add_layer_backward_at(job, instant, layer, dtp_worst_place(job, 0, 0));
 }
 
 void dtp_add_embedding_backward(const struct dtp_memory_job *job, struct dtp_instant *instant)

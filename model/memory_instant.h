@@ -61,6 +61,14 @@ void dtp_add_all_saved(const struct dtp_memory_job *job, struct dtp_instant *ins
 /* What the backward of layer `layer` (from 0) stands on and adds: activations saved up to it and recomputed ones,
  * gradients of activations. */
 void dtp_add_layer_backward(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layer);
+/* The same in one place of it. In the MLP nothing large has been freed and only the down matrix's gradient is there; in
+ * the attention core the MLP has gone, but the gradients of all matrices stand beside save those of q, k and v. */
+enum dtp_backward_place { DTP_IN_MLP, DTP_IN_CORE };
+/* The worse of the two, with what else stands in either. */
+enum dtp_backward_place dtp_worst_place(const struct dtp_memory_job *job, uint64_t in_mlp_bytes,
+                                        uint64_t in_core_bytes);
+void dtp_add_layer_backward_at(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layer,
+                               enum dtp_backward_place place);
 /* True where activations of layer `layer` are recomputed. */
 bool dtp_layer_recomputed(const struct dtp_memory_job *job, uint64_t layer);
 /* Partial sums of the embedding's gradient and the gradient of the residual stream they are made from. */

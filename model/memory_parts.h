@@ -36,11 +36,14 @@
     X(LAYERS_SAVED, ACTIVATIONS, "layers", "layers", "T", "saved bytes", "PyTorch: derivatives.yaml")                  \
     X(LAYERS_KEPT, ACTIVATIONS, "checkpointed layers", "layers", "T", "kept bytes", "PyTorch: checkpoint.py")          \
     X(RECOMPUTED, ACTIVATIONS, "the layer recomputed", "", "T", "(saved - kept bytes)", "PyTorch: checkpoint.py")      \
+    X(CORE_GONE, ACTIVATIONS, "its MLP, already freed", "", "T", "bytes of a token", "PyTorch: derivatives.yaml")      \
     X(HEAD, ACTIVATIONS, "final norm and its input", "", "T", "bytes of a token", "PyTorch: derivatives.yaml")         \
     X(LOGITS, LOGITS, "logits", "", "T", "bytes of a token", "")                                                       \
     X(LOSS, LOGITS, "cross entropy at its worst", "", "T", "bytes of a token", "PyTorch: derivatives.yaml")            \
     X(LOGITS_GRADIENT, LOGITS, "gradient of the logits", "", "T", "bytes of a token", "")                              \
     X(LAYER_CASTS, WEIGHTS, "layers cast by autocast", "layers", "weights and biases", "compute bytes",                \
+      "PyTorch: autocast_mode.cpp")                                                                                    \
+    X(OTHER_CASTS, WEIGHTS, "its MLP and output, already freed", "", "(P - q k v)", "compute bytes",                   \
       "PyTorch: autocast_mode.cpp")                                                                                    \
     X(DOWN_CAST, WEIGHTS, "down matrix, already freed", "", "f h", "compute bytes", "PyTorch: autocast_mode.cpp")      \
     X(HEAD_CAST, WEIGHTS, "head cast by autocast", "", "V h", "compute bytes", "PyTorch: autocast_mode.cpp")           \
@@ -85,6 +88,8 @@
     X(TIED_HEAD_GRADIENT, REDUCE, "gradient of the tied head", "", "V h", "gradient bytes", "PyTorch: reducer.cpp")    \
     X(EMBEDDING_GRADIENT, REDUCE, "gradient of the embedding", "copies", "V h", "gradient bytes", "")                  \
     X(DOWN_GRADIENT, REDUCE, "gradient of the down matrix", "", "f h", "compute bytes", "")                            \
+    X(OTHER_GRADIENTS, REDUCE, "gradients of MLP and output", "", "(P - q k v)", "compute bytes",                      \
+      "PyTorch: _fsdp_param_group.py")                                                                                 \
     X(LAYER_GRADIENTS, REDUCE, "layers' gradients", "layers", "P", "compute bytes", "PyTorch: _fsdp_param_group.py")   \
     X(FLAT_GRADIENTS, REDUCE, "their flat copy", "layers", "P", "compute bytes", "PyTorch: fsdp/_flat_param.py")       \
     X(MODEL_GRADIENTS, REDUCE, "all gradients", "", "psi", "compute bytes", "PyTorch: _fsdp_param_group.py")           \
@@ -195,7 +200,7 @@ enum dtp_memory_account {
     DTP_ACCOUNT_COUNT
 };
 
-#define DTP_MEMORY_PARTS 512 /* of all instants; the most that a plan makes is about half */
+#define DTP_MEMORY_PARTS 1024 /* of all instants; the most that a plan makes is about half */
 
 struct dtp_memory_parts {
     struct dtp_memory_part parts[DTP_MEMORY_PARTS + 1]; /* number 0 is none */

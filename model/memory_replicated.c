@@ -167,24 +167,49 @@ static void head_backward(struct dtp_memory_job *job)
     dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &instant);
 }
 
+/* Casts of the layers up to `layer`, whose own go with their input gradients. */
+static void add_casts_at(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layer,
+                         enum dtp_backward_place place)
+{
+    const struct dtp_units *u = &job->units;
+    uint64_t casts = cast_layers(job, layer + 1, dtp_layer_recomputed(job, layer));
+    add_casts(job, instant, casts);
+    if (casts && place == DTP_IN_MLP)
+        dtp_instant_take(instant, DTP_TERM_DOWN_CAST, 1, u->down, job->bytes.compute);
+    else if (casts)
+        dtp_instant_take(instant, DTP_TERM_OTHER_CASTS, 1, u->layer_matmul - u->qkv, job->bytes.compute);
+}
+
+/* On one GPU gradients rest as they are made; between GPUs DDP has the largest one before it is copied, which in the
+ * core none is, and whatever is made in buckets rests from the start. */
+static enum dtp_backward_place worst_place(const struct dtp_memory_job *job)
+{
+    const struct dtp_units *u = &job->units;
+    uint64_t others = u->layer_matmul - u->qkv, bytes = job->bytes.grads;
+    uint64_t casts = dtp_plan_autocast(job->plan) ? job->bytes.compute * (others - u->down) : 0; /* more are gone */
+    if (job->plan->runtime != DTP_RUNTIME_TORCH)
+        return dtp_worst_place(job, casts, 0);
+    return dtp_worst_place(job, u->down * bytes + casts, job->cluster->gpus == 1 ? others * bytes : 0);
+}
+
 /* Worst instant of the backward of layer `layer`. */
 static void layer_backward(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t layer)
 {
     const struct dtp_units *u = &job->units;
+    enum dtp_backward_place place = worst_place(job);
     uint64_t above = job->transformer->layers - 1 - layer;
     uint64_t done = u->embedding + above * u->layer;
-    if (job->plan->runtime == DTP_RUNTIME_TORCH && job->cluster->gpus == 1)
-        done += u->down;
+    bool torch = job->plan->runtime == DTP_RUNTIME_TORCH, core = place == DTP_IN_CORE;
+    if (torch && job->cluster->gpus == 1)
+        done += core ? u->layer_matmul - u->qkv : u->down;
     struct dtp_instant instant = with_gradients(job, done);
-    dtp_add_layer_backward(job, &instant, layer);
-    uint64_t casts = cast_layers(job, layer + 1, dtp_layer_recomputed(job, layer));
-    add_casts(job, &instant, casts);
-    if (casts) /* the down matrix's cast is freed as its gradient is made */
-        dtp_instant_take(&instant, DTP_TERM_DOWN_CAST, 1, u->down, job->bytes.compute);
+    dtp_add_layer_backward_at(job, &instant, layer, place);
+    add_casts_at(job, &instant, layer, place);
     bool zero2 = job->plan->runtime == DTP_RUNTIME_DTPLAN && job->plan->strategy == DTP_ZERO2;
     bool deepspeed = job->plan->runtime == DTP_RUNTIME_DEEPSPEED;
     if (job->cluster->gpus > 1 || zero2 || deepspeed) {
-        add_reduction_buffers(job, &instant, layer + u->layers_per_unit >= job->transformer->layers);
+        if (!torch || !core)
+            add_reduction_buffers(job, &instant, layer + u->layers_per_unit >= job->transformer->layers);
         add_tied_head(job, &instant);
     }
     dtp_memory_consider(job, phase, &instant);

@@ -126,6 +126,7 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
                       (t->attention_output_bias ? t->hidden : 0) + (t->mlp_bias ? up * t->ffn + t->hidden : 0);
     out->largest = t->hidden * (plan->fused_gate_up ? up * t->ffn : t->ffn);
     out->down = t->hidden * t->ffn;
+    out->qkv = t->hidden * (d_q + 2 * d_kv);
     out->head = t->tied_head ? 0 : out->embedding;
     out->total = t->layers * layer.elements + root.elements;
     out->total_shard = t->layers * layer.shard + root.shard;
