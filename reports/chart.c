@@ -226,8 +226,7 @@ static enum dtp_status copy_file(const char *path, FILE *out, struct dtp_faults 
     if (!file)
         return dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "cannot be read: %s", strerror(errno));
     while (fgets(line, sizeof line, file))
-        if (strcmp(line, "\f") != 0)
-            fputs(line, out);
+        fputs(line + strspn(line, "\f"), out); /* gnuplot begins with a new page */
     fclose(file);
     return DTP_OK;
 }
