@@ -55,7 +55,7 @@ static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_p
     uint64_t c = dtp_plan_compute_bytes(plan);
     return (struct shape){.t = t,
                           .plan = plan,
-                          .h = t->hidden,
+                          .h = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1),
                           .f = t->ffn,
                           .d_q = t->heads * t->head_dim,
                           .d_kv = t->kv_heads * t->head_dim,

@@ -79,6 +79,8 @@
       "what large messages take on NVLink beyond NCCL's latencies and their bus rate, FIFOs filling; the same rows") \
     X(network_fraction, 0.93, "1",                                                                                   \
       "bus bandwidth of a long multi-node ring / node network rate; H100 64 GPUs 386/400, B200 32 GPUs 382/400") \
+    X(tp_overlap_exposed, 0.3, "1", "share of tensor parallel collectives that stays exposed with tp_overlap; assumed") \
+    X(send_latency_s, 10e-6, "s", "of a send between pipeline stages; assumed")                                        \
     X(node_power_factor, 1.8, "1", "a node's power / that of its GPUs; DGX H100 10.2 kW for 8 x 700 W, DGX A100 6.5 for 8 x 400") \
     X(site_power_factor, 1.1, "1", "a site's power / that of its nodes (PUE); LLaMA paper, section 6")               \
     X(pcie_ring_fraction, 0.45, "1", "ring bus bandwidth through PCIe and host memory / one PCIe direction; assumed")

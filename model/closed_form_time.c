@@ -11,6 +11,7 @@
 #include "block_work.h"
 #include "calibration.h"
 #include "collective_cost.h"
+#include "model_parallel.h"
 #include "deepspeed.h"
 #include "op_cost.h"
 #include "sharding.h"
@@ -264,8 +265,10 @@ static double exposed_replicated(const struct context *c, const struct dtp_time 
     const struct dtp_plan *plan = c->plan;
     double reductions = dtp_plan_reductions(plan);
     double reduce_s = (time->collective_s[DTP_ALL_REDUCE] + time->collective_s[DTP_REDUCE_SCATTER]) / reductions;
-    double after_step_s = time->collective_s[DTP_ALL_GATHER];
-    bool overlaps = plan->runtime == DTP_RUNTIME_TORCH || plan->runtime == DTP_RUNTIME_DTPLAN || plan->deepspeed_overlap;
+    /* Megatron's overlap_param_gather hides it behind the next step's forward. */
+    double after_step_s = fmax(0, time->collective_s[DTP_ALL_GATHER] - (plan->megatron_overlap ? window->forward_s : 0));
+    bool overlaps = plan->runtime == DTP_RUNTIME_TORCH || plan->runtime == DTP_RUNTIME_DTPLAN || plan->deepspeed_overlap ||
+                    plan->megatron_overlap;
     if (!overlaps)
         return reductions * reduce_s + after_step_s;
     /* The embedding's gradient is the last to be ready and its bucket has no compute left to hide behind. */
@@ -559,6 +562,10 @@ void dtp_closed_form_time_parts(const struct dtp_transformer *transformer, const
 void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                      const struct dtp_plan *plan, struct dtp_prediction *out)
 {
+    if (dtp_plan_model_parallel(plan)) {
+        dtp_closed_form_model_parallel(transformer, cluster, plan, out);
+        return;
+    }
     struct dtp_counts counts;
     dtp_counts_of(transformer, cluster, plan, &counts);
     dtp_counted_memory(transformer, cluster, plan, &counts, &out->memory, NULL);

@@ -15,6 +15,8 @@ struct dtp_plan dtp_plan_default(void)
                             .compile_loss = true,
                             .tp = 1,
                             .pp = 1,
+                            .sequence_parallel = true,
+                            .virtual_stages = 1,
                             .cp = 1,
                             .micro_batch = 1,
                             .accumulate = 1,

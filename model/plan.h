@@ -68,7 +68,14 @@ struct dtp_plan {
                                            units pending; default true */
     uint32_t shard_group;               /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
                                            node for hybrid_shard); resolved by dtp_plan_resolve */
-    uint32_t tp, pp, cp;                /* tensor, pipeline, context parallel; only 1 is modelled so far */
+    uint32_t tp, pp, cp;                /* tensor, pipeline, context parallel; tp and pp under Megatron (model_parallel.h),
+                                           cp only 1 */
+    bool sequence_parallel;             /* with tp: norms and residual stream are spread too; default true */
+    bool tp_overlap;                    /* with tp: its collectives run beside matmuls; default false */
+    bool megatron_overlap;              /* overlap_grad_reduce and overlap_param_gather; default false */
+    uint32_t virtual_stages;            /* with pp: chunks of the model per GPU (interleaved schedule); default 1 */
+    uint32_t sequence_shards;           /* of a slice's plan (model_parallel.h): ranks that the residual stream is spread
+                                           over; 0 and 1: none */
     uint32_t micro_batch;               /* sequences per GPU per micro-step */
     uint32_t accumulate;                /* micro-steps per optimizer step */
     bool accumulate_sync;               /* reduce gradients in every micro-step (false: no_sync) */

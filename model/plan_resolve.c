@@ -4,6 +4,8 @@
  * runtime's own, the comment says where it comes from. */
 #include "plan.h"
 
+#include "model_parallel.h"
+
 #include "deepspeed.h"
 #include "zero3_fetch.h"
 
@@ -88,13 +90,22 @@ static void check_other_parallelism(struct resolver *r)
         const char *key, *words;
         uint32_t value;
     } axes[] = {{"tp", "tensor", r->plan->tp}, {"pp", "pipeline", r->plan->pp}, {"cp", "context", r->plan->cp}};
+    bool given = r->plan->virtual_stages > 0;
     for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
+        given = given && axes[i].value > 0;
         if (axes[i].value == 0)
             refuse(r, axes[i].key, "is 0; use 1 for no %s parallelism", axes[i].words);
-        else if (axes[i].value > 1)
-            refuse(r, axes[i].key, "is %" PRIu32 ", but %s parallelism is not modelled yet; use 1", axes[i].value,
-                   axes[i].words);
     }
+    if (r->plan->cp > 1)
+        refuse(r, "cp", "is %" PRIu32 ", but context parallelism is not modelled yet; use 1", r->plan->cp);
+    if (r->plan->virtual_stages == 0)
+        refuse(r, "virtual_stages", "is 0; use 1 for a schedule that is not interleaved");
+    char why[256];
+    const char *key = given ? dtp_model_parallel_fault(r->plan, r->transformer, r->cluster, why, sizeof why) : NULL;
+    if (key)
+        refuse(r, key, "%s", why);
+    if (r->plan->megatron_overlap && r->plan->runtime != DTP_RUNTIME_MEGATRON)
+        refuse(r, "megatron_overlap", "exists under runtime megatron only");
 }
 
 /* The closed form's uint64_t products, each overestimated in double: activations of all layers and the logits, score
@@ -247,7 +258,7 @@ static void derive_shard_group(struct resolver *r)
         p->shard_group = c->gpus_per_node;
     }
     if (p->shard_group == 0)
-        p->shard_group = c->gpus;
+        p->shard_group = dtp_plan_data_ranks(p, c);
 }
 
 /* Groups are consecutive ranks, so that one either lies inside a node or fills whole nodes. */
@@ -262,7 +273,7 @@ static void check_shard_group(struct resolver *r)
                p->shard_group);
         return;
     }
-    bool whole = p->shard_group == c->gpus;
+    bool whole = p->shard_group == dtp_plan_data_ranks(p, c);
     if (p->strategy == DTP_HYBRID_SHARD && (whole || p->shard_group == 1))
         refuse(r, "shard_group", "of %" PRIu32 " with %" PRIu32 " GPUs is no hybrid; use strategy %s", p->shard_group,
                c->gpus, whole ? "full_shard" : "ddp");
@@ -270,7 +281,7 @@ static void check_shard_group(struct resolver *r)
         refuse(r, "shard_group",
                "%s under runtime %s shards over all GPUs; sharding over %" PRIu32 " of %" PRIu32 " is not modelled",
                dtp_strategy_text(p->strategy), dtp_runtime_text(p->runtime), p->shard_group, c->gpus);
-    else if (c->gpus_per_node && c->gpus_per_node % p->shard_group && p->shard_group % c->gpus_per_node)
+    else if (!dtp_plan_model_parallel(p) && c->gpus_per_node && c->gpus_per_node % p->shard_group && p->shard_group % c->gpus_per_node)
         refuse(r, "shard_group", "of %" PRIu32 " neither divides a node of %" PRIu32 " GPUs nor fills whole nodes",
                p->shard_group, c->gpus_per_node);
 }

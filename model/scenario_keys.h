@@ -74,9 +74,16 @@ struct dtp_draft {
       "of FSDP1: the host waits for gathered units to be freed; default true")                                         \
     X(shard_group, "plan", "N", WHOLE32(plan.shard_group, 1, 1000000),                                                 \
       "GPUs that share one copy; default all, hybrid_shard a node")                                                    \
-    X(tp, "plan", "N", WHOLE32(plan.tp, 1, 1000000), "tensor parallel; only 1 so far")                                 \
-    X(pp, "plan", "N", WHOLE32(plan.pp, 1, 1000000), "pipeline parallel; only 1 so far")                               \
+    X(tp, "plan", "N", WHOLE32(plan.tp, 1, 1000000), "tensor parallel GPUs (runtime megatron); default 1")                                 \
+    X(pp, "plan", "N", WHOLE32(plan.pp, 1, 1000000), "pipeline stages (runtime megatron); default 1")                               \
     X(cp, "plan", "N", WHOLE32(plan.cp, 1, 1000000), "context parallel; only 1 so far")                                \
+    X(sequence_parallel, "plan", NULL, SWITCH(plan.sequence_parallel),                                                 \
+      "with tp: norms and residual stream are spread as well; default true")                                           \
+    X(tp_overlap, "plan", NULL, SWITCH(plan.tp_overlap), "with tp: its collectives beside matmuls; default false")     \
+    X(virtual_stages, "plan", "N", WHOLE32(plan.virtual_stages, 1, 100000),                                            \
+      "with pp: chunks of the model per GPU, interleaved; default 1")                                                  \
+    X(megatron_overlap, "plan", NULL, SWITCH(plan.megatron_overlap),                                                   \
+      "Megatron's overlap_grad_reduce and overlap_param_gather; default false")                                        \
     X(micro_batch, "plan", "N", WHOLE32(plan.micro_batch, 1, 1000000), "sequences per GPU per micro-step; default 1")  \
     X(accumulate, "plan", "N", WHOLE32(plan.accumulate, 1, 1000000), "micro-steps per optimizer step; default 1")      \
     X(global_batch, "plan", "N", WHOLE64(global_batch, 1, 1000000000000), "sequences per step; sets accumulate")       \

@@ -1,4 +1,5 @@
 /* From settings to a job: which shape, which machine, and what the plan's defaults depend on. */
+#include "model_parallel.h"
 #include "models.h"
 #include "number.h"
 #include "scenario_keys.h"
@@ -462,22 +463,23 @@ static enum dtp_key batch_key(struct resolution *r, const struct dtp_plan *plan,
     return DTP_KEY_global_batch_tokens;
 }
 
-/* global_batch = micro_batch * gpus * accumulate (data parallel only, so far). */
+/* global_batch = micro_batch * data-parallel ranks * accumulate. */
 static bool choose_accumulation(struct resolution *r, struct dtp_plan *plan)
 {
     uint64_t whole;
     enum dtp_key key = batch_key(r, plan, &whole);
     if (key == DTP_KEY_COUNT)
         return true;
-    uint64_t part = (uint64_t)plan->micro_batch * r->job->cluster.gpus;
+    uint64_t part = (uint64_t)plan->micro_batch * dtp_plan_data_ranks(plan, &r->job->cluster);
     uint64_t steps = whole / part;
     if (whole % part) {
         char other[64] = "";
         if (steps)
             snprintf(other, sizeof other, "%" PRIu64 " or ", steps * part);
         refuse(r, key,
-               "%" PRIu64 " sequences are no multiple of micro_batch %" PRIu32 " x %" PRIu32 " GPUs = %" PRIu64 "; use %s%" PRIu64,
-               whole, plan->micro_batch, r->job->cluster.gpus, part, other, (steps + 1) * part);
+               "%" PRIu64 " sequences are no multiple of micro_batch %" PRIu32 " x %" PRIu32 " %s = %" PRIu64 "; use %s%" PRIu64,
+               whole, plan->micro_batch, dtp_plan_data_ranks(plan, &r->job->cluster),
+               dtp_plan_model_parallel(plan) ? "data-parallel ranks" : "GPUs", part, other, (steps + 1) * part);
         return false;
     }
     if (given(r, DTP_KEY_accumulate) && plan->accumulate != steps) {
@@ -574,7 +576,7 @@ enum dtp_status dtp_scenario_resolve(const struct dtp_scenario *scenario, const 
 
 uint64_t dtp_job_batch_sequences(const struct dtp_job *job)
 {
-    return (uint64_t)job->plan.micro_batch * job->plan.accumulate * job->cluster.gpus;
+    return (uint64_t)job->plan.micro_batch * job->plan.accumulate * dtp_plan_data_ranks(&job->plan, &job->cluster);
 }
 
 enum dtp_status dtp_scenario_check_names(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,

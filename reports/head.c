@@ -1,6 +1,8 @@
 /* The lines that say what is planned: the model, the cluster, the plan. */
 #include "report.h"
 
+#include "model_parallel.h"
+
 #include "number.h"
 
 #include <string.h>
@@ -110,12 +112,16 @@ void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t byt
 static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
 {
     const struct dtp_plan *p = &job->plan;
-    char runtime[64], group[64] = "";
+    char runtime[64], group[64] = "", slices[96] = "";
     dtp_report_runtime_words(p, runtime, sizeof runtime);
     if (p->strategy != DTP_DDP && job->cluster.gpus > 1)
         snprintf(group, sizeof group, " over %u GPUs%s", p->shard_group,
-                 p->shard_group < job->cluster.gpus ? " of each replica" : "");
-    snprintf(out, bytes, "%s%s, %s, ", dtp_strategy_text(p->strategy), group, runtime);
+                 p->shard_group < dtp_plan_data_ranks(p, &job->cluster) ? " of each replica" : "");
+    if (dtp_plan_model_parallel(p))
+        snprintf(slices, sizeof slices, "tensor parallel %u%s, %u stage%s%s, ", p->tp,
+                 p->tp > 1 && p->sequence_parallel ? " with sequence parallel" : "", p->pp, p->pp == 1 ? "" : "s",
+                 p->virtual_stages > 1 ? " interleaved" : "");
+    snprintf(out, bytes, "%s%s%s, %s, ", slices, dtp_strategy_text(p->strategy), group, runtime);
 }
 
 static void print_plan(const struct dtp_job *job, enum dtp_head head, const struct dtp_page *page)
@@ -123,17 +129,19 @@ static void print_plan(const struct dtp_job *job, enum dtp_head head, const stru
     const struct dtp_plan *p = &job->plan;
     const char *times = dtp_page_times(page);
     char line[512], strategy[192] = "", checkpointing[48], tokens[32];
+    uint32_t ranks = dtp_plan_data_ranks(p, &job->cluster);
+    const char *what = dtp_plan_model_parallel(p) ? "data-parallel rank" : "GPU";
     if (head == DTP_HEAD_PLAN)
         strategy_words(job, strategy, sizeof strategy);
     dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
-    uint64_t step_tokens = (uint64_t)p->micro_batch * p->accumulate * p->sequence * job->cluster.gpus;
+    uint64_t step_tokens = dtp_job_batch_sequences(job) * p->sequence;
     snprintf(line, sizeof line,
              "%s%s; %s attention, %s cross entropy, %s, checkpointing %s, offload %s; micro batch %u %s %llu tokens %s "
-             "accumulate %u %s %u GPU%s = %s tokens a step",
+             "accumulate %u %s %u %s%s = %s tokens a step",
              strategy, dtp_precision_name(&p->precision), dtp_attention_text(p->attention), dtp_loss_text(p->loss),
              dtp_optimizer_text(p->optimizer), checkpointing, dtp_offload_text(p->offload), p->micro_batch, times,
-             (unsigned long long)p->sequence, times, p->accumulate, times, job->cluster.gpus,
-             job->cluster.gpus == 1 ? "" : "s", dtp_page_grouped(step_tokens, tokens, sizeof tokens));
+             (unsigned long long)p->sequence, times, p->accumulate, times, ranks, what,
+             ranks == 1 ? "" : "s", dtp_page_grouped(step_tokens, tokens, sizeof tokens));
     print_label(page, "plan");
     dtp_page_wrap(page, 9, 9, line);
     if (head == DTP_HEAD_PLAN)
