@@ -26,6 +26,7 @@ enum option {
     OPTION_OUTPUT,
     OPTION_ONLY,
     OPTION_LEAVE_ONE_OUT,
+    OPTION_MODEL_PARALLEL,
     OPTION_WHERE,
     OPTION_PROGRAM,
     OPTION_TRACE,
@@ -60,6 +61,8 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_LEAVE_ONE_OUT] = {"--leave-one-out", NULL, ON(BACKTEST),
                               "fit anew without each source in turn and score it; takes several tables"},
     [OPTION_WHERE] = {"--where", "COLUMN=VALUE", ON(CHART), "draw only rows with that value; may be repeated"},
+    [OPTION_MODEL_PARALLEL] = {"--model-parallel", NULL, ON(BACKTEST),
+                               "score runs with tensor or pipeline parallelism too"},
     [OPTION_PROGRAM] = {"--program", NULL, ON(EXPLAIN), "list the step's operations with what each takes alone"},
     [OPTION_TRACE] = {"--trace", "FILE.json", ON(SIMULATE), "write the step for ui.perfetto.dev or chrome://tracing"},
     [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE), "write when each operation runs, a row an operation"},
@@ -283,6 +286,7 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_OUTPUT: a->output = value; break;
     case OPTION_ONLY: a->only = value; break;
     case OPTION_WHERE: a->wheres[a->where_count++] = value; break;
+    case OPTION_MODEL_PARALLEL: a->model_parallel = true; break;
     case OPTION_LEAVE_ONE_OUT: a->leave_one_out = true; break;
     case OPTION_PROGRAM: a->program = true; break;
     case OPTION_TRACE: a->trace = value; break;

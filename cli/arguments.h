@@ -49,6 +49,7 @@ struct dtp_arguments {
     bool closed;    /* --fidelity closed */
     uint32_t max_gpus; /* of a search; 0: not given */
     bool charts;    /* simulate --charts */
+    bool model_parallel; /* backtest --model-parallel */
     bool leave_one_out; /* backtest --leave-one-out */
     bool solves;    /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */
     enum dtp_solve_goal goal;

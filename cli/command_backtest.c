@@ -50,6 +50,7 @@ static enum dtp_status score(const struct dtp_context *context, const struct dtp
     const struct dtp_arguments *a = context->arguments;
     struct dtp_backtest *backtest;
     struct dtp_predictor predictor = a->simulated ? dtp_predictor_simulated() : dtp_predictor_closed();
+    predictor.model_parallel = a->model_parallel;
     enum dtp_status status =
         dtp_backtest_run_only(a->words[0], a->only, &predictor, catalog, &backtest, context->faults);
     if (status == DTP_OK)

@@ -2,6 +2,7 @@
 #include "command.h"
 
 #include "explain.h"
+#include "model_parallel.h"
 #include "simulation_report.h"
 
 #include <stdlib.h>
@@ -10,6 +11,9 @@
 static enum dtp_status explain(const struct dtp_context *context, const struct dtp_job *job,
                                const struct dtp_catalog *catalog)
 {
+    if (dtp_plan_model_parallel(&job->plan))
+        return dtp_fault_about(context->faults, DTP_BAD_INPUT, NULL, 0, job->plan.tp > 1 ? "tp" : "pp",
+                               "above 1 has no record of its terms; dtplan plan predicts it");
     struct dtp_report *report = calloc(1, sizeof *report);
     enum dtp_status status = DTP_OK;
     if (!report)

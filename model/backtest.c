@@ -27,7 +27,9 @@ enum dtp_status dtp_backtest_predict(const struct dtp_run *run, const struct dtp
                                      struct dtp_faults *faults)
 {
     struct dtp_job job;
-    enum dtp_status status = dtp_run_job(run, catalog, &job, faults);
+    struct dtp_run read = *run;
+    read.model_parallel = predictor->model_parallel;
+    enum dtp_status status = dtp_run_job(&read, catalog, &job, faults);
     if (status)
         return status;
     const struct dtp_gpu *gpu = &job.cluster.gpu;
@@ -38,7 +40,8 @@ enum dtp_status dtp_backtest_predict(const struct dtp_run *run, const struct dtp
     double model_flops = dtp_transformer_model_flops_per_token(&job.transformer, job.plan.sequence);
     double matmul_flops = 6 * (double)dtp_transformer_count(&job.transformer).matmul;
     out->full_attention_flops_per_token = 2 * model_flops - matmul_flops;
-    out->step_tokens_per_gpu = (double)job.plan.micro_batch * (double)job.plan.accumulate * (double)job.plan.sequence;
+    out->step_tokens_per_gpu =
+        (double)dtp_job_batch_sequences(&job) * (double)job.plan.sequence / (double)job.cluster.gpus;
     return predictor->predict(predictor->context, &job, &out->prediction, faults);
 }
 

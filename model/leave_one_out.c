@@ -27,7 +27,7 @@ static enum dtp_status predict_closed_at(const void *context, const struct dtp_j
 
 static struct dtp_predictor closed_at(const double *deviation)
 {
-    return (struct dtp_predictor){"closed", deviation, predict_closed_at};
+    return (struct dtp_predictor){.name = "closed", .context = deviation, .predict = predict_closed_at};
 }
 
 struct dtp_deviating dtp_deviating_closed(void)

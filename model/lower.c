@@ -2,6 +2,7 @@
 #include "lower_executor_state.h"
 
 #include "bytes.h"
+#include "model_parallel.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -268,6 +269,9 @@ static void derive(struct dtp_lowering *l)
 static enum dtp_status check_lowered(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
                                      const struct dtp_plan *plan, struct dtp_faults *faults)
 {
+    if (dtp_plan_model_parallel(plan))
+        return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, plan->tp > 1 ? "tp" : "pp",
+                               "above 1 has no step program yet; its closed form is available (--fidelity closed)");
     if (plan->runtime == DTP_RUNTIME_DTPLAN)
         return dtp_executor_check(t, cluster, plan, faults);
     if (t->layers >= DTP_NO_LAYER || plan->accumulate > UINT16_MAX)

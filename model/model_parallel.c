@@ -49,10 +49,14 @@ static const char *tensor_fault(const struct dtp_plan *p, const struct dtp_trans
 
 static const char *pipeline_fault(const struct dtp_plan *p, const struct dtp_transformer *t, char *out, size_t bytes)
 {
-    uint64_t chunks = (uint64_t)p->pp * p->virtual_stages;
-    if (chunks > t->layers) {
-        snprintf(out, bytes, "%" PRIu64 " pieces of %" PRIu64 " layers; use fewer stages", chunks, t->layers);
+    if (p->pp > t->layers) {
+        snprintf(out, bytes, "%" PRIu32 " stages of %" PRIu64 " layers; use fewer", p->pp, t->layers);
         return "pp";
+    }
+    if (p->virtual_stages > dtp_divide_up(t->layers, p->pp)) {
+        snprintf(out, bytes, "%" PRIu32 " chunks of a stage's %" PRIu64 " layers; use fewer", p->virtual_stages,
+                 dtp_divide_up(t->layers, p->pp));
+        return "virtual_stages";
     }
     if (p->virtual_stages > 1 && (p->pp < 2 || p->accumulate % p->pp)) {
         snprintf(out, bytes, "interleaving takes pp above 1 and micro-steps (%" PRIu32 ") that are a multiple of pp (%" PRIu32
@@ -140,7 +144,7 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
 
 /* Of one micro-step: the stages' seconds of computing and of communication that nothing hides. */
 struct stages {
-    double slowest_s, sum_s;                 /* computing: of the last stage, with the head; of all stages */
+    double slowest_s, sum_s;                 /* computing: of the slowest stage; of all stages */
     double wait_slowest_s, wait_sum_s;       /* communication between matmuls and stages, exposed */
     double tensor_s, boundary_s;             /* of one stage, all of it */
     uint64_t tensor_bytes, tensor_count, boundary_bytes; /* sent by one GPU */
@@ -200,13 +204,17 @@ static void add_boundary(const struct job *j, struct stages *s)
     s->wait_sum_s += s->boundary_s * plan->pp;
 }
 
-/* From the slice's own prediction, in which every stage has the head. */
+/* From the slice's own prediction, in which every stage has the head. Where the layers do not divide, the last stage, which
+ * has the head, takes fewer. */
 static struct stages stages_of(const struct job *j, const struct dtp_time *slice)
 {
-    double pp = j->plan->pp, last_s = slice->compute_s / j->micro_steps;
+    double whole_s = slice->compute_s / j->micro_steps, of_stage = (double)j->slice.transformer.layers;
     double ends_s = (j->parts.matmul_head_s / j->parts.matmul_speedup + j->parts.loss_s) / j->micro_steps;
-    double full = (double)j->transformer->layers / (pp * (double)j->slice.transformer.layers);
-    struct stages s = {.slowest_s = last_s, .sum_s = pp > 1 ? (last_s - ends_s) * full * pp + ends_s : last_s};
+    double layer_s = (whole_s - ends_s) / of_stage, layers = (double)j->transformer->layers;
+    double of_last = fmax(0, layers - (j->plan->pp - 1.0) * of_stage);
+    double last_s = of_last * layer_s + ends_s;
+    struct stages s = {.slowest_s = j->plan->pp > 1 ? fmax(of_stage * layer_s, last_s) : whole_s,
+                       .sum_s = layers * layer_s + ends_s};
     add_tensor(j, &s);
     add_boundary(j, &s);
     return s;
@@ -284,7 +292,7 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
 static double in_flight(const struct dtp_plan *plan)
 {
     double pp = plan->pp, m = plan->accumulate, v = plan->virtual_stages;
-    return v > 1 ? pp * (1 + (pp - 1) / (pp * v)) : fmin(m, pp);
+    return fmin(m, v > 1 ? pp * (1 + (pp - 1) / (pp * v)) : pp);
 }
 
 static void add_bytes(struct dtp_memory *m, enum dtp_phase phase, enum dtp_owner owner, uint64_t bytes)

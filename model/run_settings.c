@@ -2,6 +2,7 @@
  *
  * What a row does not state follows from its framework, by the table below. Each entry says what that framework does
  * when nobody asks for anything else; the sources are named. */
+#include "bytes.h"
 #include "closed_form.h"
 #include "models.h"
 #include "run_table.h"
@@ -251,15 +252,22 @@ static void write_cluster(struct writer *w, const struct dtp_catalog *catalog)
 
 /* ---- batch ----------------------------------------------------------------------------------------------------- */
 
+/* Ranks that hold one copy of the model. */
+static uint64_t slices_of(const struct dtp_run *run)
+{
+    return dtp_bytes_product(run->tp ? run->tp : 1, run->pp ? run->pp : 1);
+}
+
 /* Micro-steps a step: the column, or what the global batch leaves after GPUs and micro batch, or 1 when neither is
  * given. Three columns that contradict each other are no configuration. */
 static uint64_t accumulation(struct writer *w)
 {
     const struct dtp_run *run = w->run;
-    uint64_t micro_step = run->micro_batch * run->gpus, global = run->global_batch;
+    uint64_t data_ranks = run->model_parallel ? run->gpus / slices_of(run) : run->gpus;
+    uint64_t micro_step = run->micro_batch * data_ranks, global = run->global_batch;
     if (!run->accumulate && !global)
         return 1;
-    if (!run->accumulate && global % micro_step == 0)
+    if (!run->accumulate && micro_step && global % micro_step == 0)
         return global / micro_step;
     if (!run->accumulate || (global && micro_step * run->accumulate != global)) {
         REFUSE(w,
@@ -298,10 +306,20 @@ static void write_parallelism(struct writer *w)
     } others[] = {{"tensor", run->tp}, {"pipeline", run->pp}, {"context", run->cp}};
     bool data_only = true;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (others[i].degree > 1) {
+        if (others[i].degree > 1 && run->model_parallel && i < 2) {
+            data_only = false;
+        } else if (others[i].degree > 1) {
             REFUSE(w, "%s parallel %" PRIu64 " is not modelled yet", others[i].name, others[i].degree);
             data_only = false;
         }
+    if (run->model_parallel && slices_of(run) > 1) {
+        /* Sequence parallelism came with Megatron-Core; what came before, and the DeepSpeed fork, has none. */
+        bool core = strcasestr(run->framework, "NeMo") || strcasestr(run->framework, "Core") ||
+                    strcasestr(run->framework, "Bridge") || strstr(run->notes, "sequence parallel");
+        set_count(w, "tp", run->tp ? run->tp : 1);
+        set_count(w, "pp", run->pp ? run->pp : 1);
+        set_switch(w, "sequence_parallel", core && !strstr(run->notes, "no sequence-parallel"));
+    }
     if (!run->gpus)
         REFUSE(w, "gpus is empty");
     else if (data_only && run->dp && run->dp != run->gpus)
@@ -493,18 +511,19 @@ static enum dtp_status settle_checkpointing(const struct dtp_run *run, const str
                                             struct dtp_scenario *scenario, struct dtp_job *job,
                                             struct dtp_faults *faults)
 {
-    struct dtp_memory memory;
+    struct dtp_prediction prediction;
+    const struct dtp_memory *memory = &prediction.memory;
     bool by_block = strcmp(run->checkpointing, "selective") == 0 && job->plan.checkpointing == DTP_CHECKPOINT_EVERY_N &&
                     !strstr(run->notes, "selective(layer)");
     if (*run->checkpointing && !by_block)
         return DTP_OK;
-    dtp_closed_form_memory(&job->transformer, &job->cluster, &job->plan, &memory);
-    if (memory.allocated_peak_bytes <= memory.capacity_bytes)
+    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &prediction);
+    if (memory->allocated_peak_bytes <= memory->capacity_bytes)
         return DTP_OK;
     if (!by_block)
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                          "activation_checkpointing is empty, and without it the job takes %.0f of %.0f GiB",
-                         (double)memory.allocated_peak_bytes / 1073741824, (double)memory.capacity_bytes / 1073741824);
+                         (double)memory->allocated_peak_bytes / 1073741824, (double)memory->capacity_bytes / 1073741824);
     enum dtp_status status = dtp_scenario_set(scenario, "checkpointing", "full", NULL, 0, faults);
     return status ? status : dtp_scenario_resolve(scenario, catalog, job, faults);
 }

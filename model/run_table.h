@@ -58,6 +58,7 @@ struct dtp_run {
 #define DTP_RUN_COUNT_FIELD(field, column, needed) uint64_t field;
     DTP_RUN_COUNT_TABLE(DTP_RUN_COUNT_FIELD)
 #undef DTP_RUN_COUNT_FIELD
+    bool model_parallel; /* no column: whether tp and pp above 1 are read; else such rows are refused */
     double node_network_gbit_per_s; /* column inter_gbit_per_s_per_node; 0 = not stated */
 };
 

@@ -60,5 +60,5 @@ static enum dtp_status predict_closed(const void *context, const struct dtp_job 
 
 struct dtp_predictor dtp_predictor_closed(void)
 {
-    return (struct dtp_predictor){"closed", NULL, predict_closed};
+    return (struct dtp_predictor){.name = "closed", .predict = predict_closed};
 }

@@ -18,6 +18,7 @@ struct dtp_variant {
 struct dtp_predictor {
     const char *name; /* "closed", "simulated" */
     const void *context;
+    bool model_parallel; /* of measured runs: those with tensor or pipeline parallelism too */
     enum dtp_status (*predict)(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
                                struct dtp_faults *faults);
 };

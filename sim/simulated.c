@@ -264,7 +264,7 @@ static enum dtp_status predict_simulated(const void *context, const struct dtp_j
 
 struct dtp_predictor dtp_predictor_simulated(void)
 {
-    return (struct dtp_predictor){"simulated", NULL, predict_simulated};
+    return (struct dtp_predictor){.name = "simulated", .predict = predict_simulated};
 }
 
 static enum dtp_status predict_deviating(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
@@ -277,7 +277,7 @@ static enum dtp_status predict_deviating(const void *context, const struct dtp_j
 
 static struct dtp_predictor simulated_at(const double *deviation)
 {
-    return (struct dtp_predictor){"simulated", deviation, predict_deviating};
+    return (struct dtp_predictor){.name = "simulated", .context = deviation, .predict = predict_deviating};
 }
 
 struct dtp_deviating dtp_deviating_simulated(void)

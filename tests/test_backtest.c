@@ -295,7 +295,7 @@ static void test_any_predictor_is_scored(void **state)
     struct dtp_faults faults = {0};
     struct dtp_backtest *backtest = NULL;
     static const enum dtp_strategy refused = DTP_DDP;
-    struct dtp_predictor constant = {"constant", &refused, predict_a_thousand};
+    struct dtp_predictor constant = {.name = "constant", .context = &refused, .predict = predict_a_thousand};
     assert_int_equal(dtp_backtest_run_only(FIXTURE, NULL, &constant, &catalog, &backtest, &faults), DTP_OK);
     assert_string_equal(backtest->fidelity, "constant");
     assert_int_equal(backtest->scored, 3);

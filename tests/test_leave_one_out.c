@@ -36,7 +36,7 @@ static enum dtp_status predict_by_hand(const void *context, const struct dtp_job
 
 static struct dtp_predictor by_hand_at(const double *deviation)
 {
-    return (struct dtp_predictor){"by hand", deviation, predict_by_hand};
+    return (struct dtp_predictor){.name = "by hand", .context = deviation, .predict = predict_by_hand};
 }
 
 static const struct dtp_deviating by_hand = {"by hand", "the constant", 0.05, by_hand_at};

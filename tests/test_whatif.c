@@ -314,7 +314,7 @@ static void test_another_predictor(void **state)
 {
     (void)state;
     struct dtp_faults faults = {0};
-    struct dtp_predictor predictor = {"test", NULL, predict_second};
+    struct dtp_predictor predictor = {.name = "test", .context = NULL, .predict = predict_second};
     struct dtp_job job = job_of("model=llama-2-7b gpus=8");
     assert_int_equal(dtp_whatif(&job, &predictor, whatif, &faults), DTP_OK);
     assert_string_equal(whatif->predictor, "test");
