@@ -4,7 +4,7 @@
 
 /* Pool of the all-gather stream under FSDP2: the root's cast shard and flat buffer are its first segments; a unit's
  * flat buffer is needed while the root's still stands, and a second one while the first still stands, so each takes a
- * new segment unless a free one is large enough. */
+ * new segment unless a free one is large enough; so does each that is gathered further ahead. */
 static uint64_t gather_pool(const struct dtp_memory_job *job, struct dtp_part_chain *chain)
 {
     const struct dtp_units *u = &job->units;
@@ -14,6 +14,7 @@ static uint64_t gather_pool(const struct dtp_memory_job *job, struct dtp_part_ch
     uint64_t root_cast = cast ? root / u->ranks : 0, unit_cast = cast ? unit / u->ranks : 0;
     uint64_t units = root_cast < unit + unit_cast;
     units += root < unit && u->count > 1;
+    units += u->count > job->plan->prefetch_depth ? job->plan->prefetch_depth - 1 : 0;
     return dtp_memory_part(chain, DTP_TERM_POOL_ROOT, 1, u->root, w) +
            dtp_memory_part(chain, DTP_TERM_POOL_CAST, 1, 1, root_cast) +
            dtp_memory_part(chain, DTP_TERM_POOL_UNITS, units, unit_elements, w);
@@ -106,7 +107,8 @@ uint64_t dtp_nccl_bytes(const struct dtp_memory_job *job, struct dtp_part_chain 
         return dtp_memory_part(chain, DTP_TERM_NCCL_ONE_RANK, ours ? 0 : 1, 1,
                                (uint64_t)dtp_calibration.nccl_one_rank_bytes);
     bool hybrid = job->units.ranks > 1 && job->units.replicas > 1 && job->plan->strategy == DTP_HYBRID_SHARD;
-    uint64_t communicators = hybrid ? 3 : 1; /* world, and for hybrid_shard the shard and the replicate group */
+    /* world, for hybrid_shard the shard and the replicate group, and the group that parameters are resharded to */
+    uint64_t communicators = (hybrid ? 3u : 1u) + (job->plan->reshard_group ? 1u : 0u);
     return dtp_memory_part(chain, DTP_TERM_NCCL_LIBRARY, 1, 1, (uint64_t)dtp_calibration.nccl_library_bytes) +
            dtp_memory_part(chain, DTP_TERM_NCCL_COMMUNICATORS, communicators, 1,
                            (uint64_t)dtp_calibration.nccl_communicator_bytes);

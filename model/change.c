@@ -48,6 +48,10 @@ bool dtp_change_strategy(struct dtp_plan *plan, enum dtp_strategy strategy)
     plan->strategy = strategy;
     /* reshard_after_forward follows the strategy by the rule of dtp_plan_default and dtp_plan_resolve. */
     plan->reshard_after_forward = strategy != DTP_SHARD_GRAD_OP;
+    if (!dtp_plan_is_fsdp(plan) && plan->runtime != DTP_RUNTIME_DTPLAN)
+        plan->prefetch_depth = 1;
+    if (!dtp_plan_is_fsdp(plan) || !plan->reshard_after_forward)
+        plan->reshard_group = 0;
     return true;
 }
 
@@ -208,7 +212,27 @@ static bool no_prefetch(struct dtp_plan *plan)
 {
     bool changed = plan->prefetch && dtp_plan_shards_params(plan);
     plan->prefetch = false;
+    plan->prefetch_depth = 1;
     return changed;
+}
+
+static bool prefetch_depth(struct dtp_plan *plan, uint32_t depth)
+{
+    bool changed = dtp_plan_is_fsdp(plan) && !plan->fsdp1 && plan->prefetch && plan->prefetch_depth != depth;
+    plan->prefetch_depth = depth;
+    return changed;
+}
+static bool depth_1(struct dtp_plan *plan)
+{
+    return prefetch_depth(plan, 1);
+}
+static bool depth_2(struct dtp_plan *plan)
+{
+    return prefetch_depth(plan, 2);
+}
+static bool depth_4(struct dtp_plan *plan)
+{
+    return prefetch_depth(plan, 4);
 }
 
 static bool reduce_in(struct dtp_plan *plan, enum dtp_dtype dtype)
@@ -232,12 +256,15 @@ static bool hybrid_reshard(struct dtp_plan *plan, bool to)
     plan->reshard_after_forward = to;
     return changed;
 }
-static bool hybrid_reshards(struct dtp_plan *plan)
+static bool reshards(struct dtp_plan *plan)
 {
-    return hybrid_reshard(plan, true);
+    bool within_a_group = plan->reshard_group;
+    plan->reshard_group = 0;
+    return hybrid_reshard(plan, true) || within_a_group;
 }
 static bool hybrid_keeps(struct dtp_plan *plan)
 {
+    plan->reshard_group = 0;
     return hybrid_reshard(plan, false);
 }
 
@@ -252,6 +279,8 @@ static bool fsdp1(struct dtp_plan *plan)
 {
     bool changed = dtp_plan_is_fsdp(plan) && !plan->fsdp1;
     plan->fsdp1 = true;
+    plan->reshard_group = 0;
+    plan->prefetch_depth = 1;
     return changed;
 }
 
@@ -342,10 +371,13 @@ static const struct dtp_change_rule rules[] = {
     {"--offload params", Q(OPTIMIZER_OFFLOAD), ADVISED, false, offload_params},
     {"--prefetch", Q(PREFETCH), ADVISED, false, prefetch},
     {"--no-prefetch", Q(PREFETCH), SHOWN, false, no_prefetch},
+    {"--prefetch-depth 1", Q(PREFETCH), SHOWN, false, depth_1},
+    {"--prefetch-depth 2", Q(PREFETCH), SHOWN, false, depth_2},
+    {"--prefetch-depth 4", Q(PREFETCH), SHOWN, false, depth_4},
     {"--no-accumulate-sync", Q(ACCUMULATE_SYNC), ADVISED, false, no_sync},
     {"--accumulate-sync", Q(ACCUMULATE_SYNC), ADVISED, false, sync_each},
     {"--deepspeed-overlap", Q(PREFETCH), SHOWN, false, overlap},
-    {"--reshard-after-forward", Q(RESHARD), SHOWN, false, hybrid_reshards},
+    {"--reshard-after-forward", Q(RESHARD), SHOWN, false, reshards},
     {"--no-reshard-after-forward", Q(RESHARD), SHOWN, false, hybrid_keeps},
     {"--keep-root", Q(RESHARD), SHOWN, false, keep_root},
     {"--fsdp1", Q(STRATEGY), SHOWN, false, fsdp1},

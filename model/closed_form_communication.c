@@ -173,13 +173,22 @@ static uint64_t root_bytes(const struct traffic *job)
 }
 
 /* FSDP and our executor: gathered for forward, again for backward unless kept; gradients reduced over the shard group,
- * then all-reduced between replicas. FSDP reduces in the reduce dtype. */
+ * then all-reduced between replicas. FSDP reduces in the reduce dtype. Parameters that a smaller group shares from forward
+ * to backward are gathered again within it. */
 static void sharded_units(struct traffic *job)
 {
     const struct dtp_units *u = &job->units;
     const struct dtp_plan *plan = job->plan;
     uint64_t steps = plan->accumulate, gathers = steps * (plan->reshard_after_forward ? 2 : 1);
     uint64_t root_gathers = dtp_plan_keeps_root(plan) ? steps : gathers;
+    if (plan->reshard_group) { /* backward gathers from fewer ranks */
+        uint64_t group = plan->reshard_group, layers = ring(layers_bytes(job), group), root = ring(root_bytes(job), group);
+        uint64_t roots = root_gathers - steps;
+        job->out->narrow_gather_bytes = dtp_bytes_product(steps, layers) + dtp_bytes_product(roots, root);
+        job->out->narrow_gather_count = steps * u->count + roots;
+        add(job, DTP_ALL_GATHER, job->out->narrow_gather_bytes, job->out->narrow_gather_count, group, 1);
+        gathers = root_gathers = steps;
+    }
     uint64_t gathered = dtp_bytes_product(gathers, ring(layers_bytes(job), u->ranks)) +
                         dtp_bytes_product(root_gathers, ring(root_bytes(job), u->ranks));
     add(job, DTP_ALL_GATHER, gathered, gathers * u->count + root_gathers, u->ranks, 1);
@@ -235,7 +244,8 @@ static void add_host_copies(struct traffic *job)
 {
     const struct dtp_plan *plan = job->plan;
     const struct dtp_units *u = &job->units;
-    uint64_t gathers = (uint64_t)plan->accumulate * (plan->reshard_after_forward ? 2 : 1);
+    bool again_from_host = plan->reshard_after_forward && !plan->reshard_group; /* a smaller group's shards stay on the GPU */
+    uint64_t gathers = (uint64_t)plan->accumulate * (again_from_host ? 2 : 1);
     uint64_t shard = dtp_divide_up(u->total, u->ranks), again = 0; /* again: not uploaded for backward */
     uint64_t uploads = plan->offload == DTP_OFFLOAD_OPTIMIZER ? 1 : gathers;
     if (plan->runtime == DTP_RUNTIME_DEEPSPEED) {

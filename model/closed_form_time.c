@@ -38,6 +38,7 @@ struct context {
     double tokens;      /* of one micro-step */
     double layers;
     double eager_bytes_per_s, streaming_bytes_per_s;
+    double narrow_gather_s; /* of all-gathers: within the group that parameters are resharded to */
     struct dtp_time_parts *parts;
 };
 
@@ -205,21 +206,38 @@ static double device_optimizer_s(const struct context *c)
 
 /* ---- collectives ------------------------------------------------------------------------------------------------ */
 
-/* Seconds of all operations of one collective, alone: `count` equal operations. */
+/* Seconds of `count` equal operations of one collective over a group, alone. */
+static double group_total_s(const struct context *c, const struct dtp_group *group, enum dtp_collective collective,
+                            uint64_t bytes, uint64_t count)
+{
+    if (!count)
+        return 0;
+    struct dtp_collective_cost cost = dtp_collective_cost(c->cluster, group, collective);
+    return (double)count * dtp_collective_time(&cost, (double)bytes / (double)count);
+}
+
+/* All-gathers within the group that parameters are resharded to. */
+static double narrow_gather_s(const struct context *c, const struct dtp_communication *communication)
+{
+    struct dtp_group group = dtp_group_consecutive(c->cluster, c->plan->reshard_group);
+    return group_total_s(c, &group, DTP_ALL_GATHER, communication->narrow_gather_bytes,
+                         communication->narrow_gather_count);
+}
+
+/* Seconds of all operations of one collective, alone. */
 static double collective_total_s(const struct context *c, const struct dtp_communication *communication,
                                  enum dtp_collective collective)
 {
-    uint64_t count = communication->count[collective];
-    if (!count)
-        return 0;
     const struct dtp_plan *plan = c->plan;
+    uint64_t bytes = communication->bytes[collective], count = communication->count[collective];
     bool replicas = collective == DTP_ALL_REDUCE && plan->shard_group < c->cluster->gpus;
     struct dtp_group group = replicas ? dtp_group_strided(c->cluster, plan->shard_group)
                                       : dtp_group_consecutive(c->cluster, plan->shard_group > 1 ? plan->shard_group
                                                                                                : c->cluster->gpus);
-    struct dtp_collective_cost cost = dtp_collective_cost(c->cluster, &group, collective);
-    double each = (double)communication->bytes[collective] / (double)count;
-    return (double)count * dtp_collective_time(&cost, each);
+    if (collective != DTP_ALL_GATHER || !plan->reshard_group)
+        return group_total_s(c, &group, collective, bytes, count);
+    return c->narrow_gather_s + group_total_s(c, &group, collective, bytes - communication->narrow_gather_bytes,
+                                              count - communication->narrow_gather_count);
 }
 
 /* Compute windows of one micro-step behind which collectives can hide. */
@@ -242,19 +260,24 @@ static double exposed_gathering(const struct context *c, const struct dtp_time *
     double prefetched = plan->prefetch ? 1 - tail : 0, hide = (units - 1) / units;
     /* Backward gathers what was released after forward: all but a root that is kept. */
     double again = !plan->reshard_after_forward ? 0 : dtp_plan_keeps_root(plan) ? 1 - root : 1;
-    double gather_s = time->collective_s[DTP_ALL_GATHER] / (micro_steps * (1 + again));
+    double narrow_s = c->narrow_gather_s, wide_s = time->collective_s[DTP_ALL_GATHER] - narrow_s;
+    double gather_s = plan->reshard_group ? wide_s / micro_steps : wide_s / (micro_steps * (1 + again));
+    double again_s = plan->reshard_group ? narrow_s / (micro_steps * again) : gather_s;
     double reduce_s = time->collective_s[DTP_REDUCE_SCATTER] / reductions;
     double all_reduce_s = time->collective_s[DTP_ALL_REDUCE] / reductions;
     double forward = gather_s * (1 - prefetched) + fmax(0, gather_s * prefetched - window->forward_s * hide);
     /* Into backward: the root comes back exposed, the last unit behind the head's and loss's backward. */
     double backward = 0, behind_blocks = 0;
     if (again > 0) {
-        backward = gather_s * (again - (1 - root)) + fmax(0, gather_s * unit - (plan->prefetch ? window->head_s : 0));
-        behind_blocks = gather_s * prefetched;
-        backward += gather_s * (1 - tail) - behind_blocks;
+        backward = again_s * (again - (1 - root)) + fmax(0, again_s * unit - (plan->prefetch ? window->head_s : 0));
+        behind_blocks = again_s * prefetched;
+        backward += again_s * (1 - tail) - behind_blocks;
     }
-    /* In micro-steps that reduce: gathers and reduce-scatters share a FIFO, the replicas' all-reduce has its own. */
-    double fifo = fmax(behind_blocks + reduce_s * (1 - tail), all_reduce_s * (1 - tail));
+    /* In micro-steps that reduce: gathers and reduce-scatters share a FIFO, unless the gathers are within a group of their
+     * own; the replicas' all-reduce has another. */
+    double scatters = reduce_s * (1 - tail);
+    double shared = plan->reshard_group ? fmax(behind_blocks, scatters) : behind_blocks + scatters;
+    double fifo = fmax(shared, all_reduce_s * (1 - tail));
     double with_reduce = fmax(0, fifo - window->backward_s * hide) + (reduce_s + all_reduce_s) * tail;
     double without = fmax(0, behind_blocks - window->backward_s * hide);
     return micro_steps * (forward + backward) + reductions * with_reduce + (micro_steps - reductions) * without;
@@ -515,6 +538,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     *out = (struct dtp_time){.optimizer_s = device_optimizer_s(&c)};
     struct windows window;
     add_compute(&c, out, &window);
+    c.narrow_gather_s = plan->reshard_group ? narrow_gather_s(&c, communication) : 0;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         out->collective_s[i] = collective_total_s(&c, communication, (enum dtp_collective)i);
         out->communication_s += out->collective_s[i];
@@ -533,10 +557,11 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     double device_s = (out->compute_s + out->optimizer_s) * parts->slowest_rank;
     out->step_s = device_s + out->exposed_communication_s + out->exposed_offload_s;
     /* Shard and replica collectives run on two communicators, which at best overlap each other as well: whichever
-     * strategy it is called, a group smaller than the cluster has both. */
-    double longest_s = out->communication_s;
+     * strategy it is called, a group smaller than the cluster has both; so does the group that parameters are resharded to. */
+    double longest_s = out->communication_s - c.narrow_gather_s;
     if (dtp_plan_shards_params(plan) && plan->shard_group < cluster->gpus)
         longest_s = fmax(out->collective_s[DTP_ALL_REDUCE], longest_s - out->collective_s[DTP_ALL_REDUCE]);
+    longest_s = fmax(longest_s, c.narrow_gather_s);
     out->step_perfect_overlap_s = fmax(out->compute_s + out->optimizer_s, fmax(longest_s, out->exposed_offload_s));
     out->step_no_overlap_s = device_s + out->communication_s + out->offload_s;
     add_throughput(&c, out, throughput);

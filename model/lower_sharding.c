@@ -45,6 +45,7 @@ static void make_moments(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 
 static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
+    unit->post_forward = DTP_NO_BUFFER;
     unit->flat = unit->scatter_input = unit->grads = unit->accumulated = DTP_NO_BUFFER;
     unit->gathered = unit->scattered = DTP_NO_OP;
     add_module(l, unit, &l->block, unit->end - unit->first);
@@ -83,6 +84,8 @@ enum dtp_status dtp_lower_units_make(struct dtp_lowering *l)
     s->shard_group = ranks > 1 ? dtp_program_add_group(l->program, (struct dtp_program_group){ranks, 1}) : DTP_NO_INDEX;
     s->replica_group =
         replicas > 1 ? dtp_program_add_group(l->program, (struct dtp_program_group){replicas, ranks}) : DTP_NO_INDEX;
+    if (l->plan->reshard_group)
+        s->reshard_group = dtp_program_add_group(l->program, (struct dtp_program_group){l->plan->reshard_group, 1});
     l->layer = DTP_NO_LAYER;
     return DTP_OK;
 }
@@ -158,15 +161,35 @@ static dtp_buffer_id copy_in(struct dtp_lowering *l, struct dtp_lower_unit *unit
     return cast;
 }
 
+/* This rank's part of the smaller group, as it is, into its place of the flat buffer. */
+static void copy_in_post_forward(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_id after)
+{
+    uint64_t bytes = l->plan->shard_group * unit->gathered_shard_bytes;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "shard of the smaller group");
+    draft.op.stream = DTP_STREAM_COPY;
+    dtp_draft_use(&draft, unit->post_forward, DTP_READ);
+    unit->flat = dtp_draft_new(l, &draft, "gathered", DTP_OWNER_GATHER, bytes, DTP_WRITE);
+    dtp_draft_after(&draft, after);
+    dtp_draft_after(&draft, unit->resharded);
+    dtp_draft_memory(l, &draft, 2 * (double)(bytes / l->plan->reshard_group), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    unit->gathered = dtp_draft_end(l, &draft);
+}
+
 /* The collective, or on one rank the copy that stands for it where the weights are its output. */
 static void all_gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_buffer_id cast, dtp_op_id after)
 {
     uint64_t ranks = l->plan->shard_group, shard = unit->gathered_shard_bytes;
-    bool alone = ranks == 1, casts = cast.index != DTP_NO_INDEX;
+    bool alone = ranks == 1, casts = cast.index != DTP_NO_INDEX, smaller = unit->post_forward.index != DTP_NO_INDEX;
     struct dtp_draft draft;
+    if (smaller) {
+        shard = ranks * shard / l->plan->reshard_group;
+        ranks = l->plan->reshard_group;
+    }
     dtp_draft_begin(l, &draft, alone ? DTP_OP_COPY_OUT : DTP_OP_ALL_GATHER, alone ? "weights" : "");
     draft.op.stream = DTP_STREAM_GATHER;
-    draft.op.group = l->sharding->shard_group;
+    draft.op.group = smaller ? l->sharding->reshard_group : l->sharding->shard_group;
     if (l->plan->fsdp1) {
         unit->flat = dtp_draft_new(l, &draft, "weights", DTP_OWNER_WEIGHTS, ranks * shard, DTP_WRITE);
         dtp_draft_use(&draft, casts ? cast : unit->params, casts ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
@@ -203,7 +226,9 @@ static void gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_i
     l->layer = unit->root ? DTP_NO_LAYER : (uint16_t)unit->first;
     wait_for_release(l);
     dtp_buffer_id cast = DTP_NO_BUFFER;
-    if (!l->plan->fsdp1 || l->offloaded || l->bytes.params != l->bytes.compute)
+    if (unit->post_forward.index != DTP_NO_INDEX)
+        copy_in_post_forward(l, unit, after);
+    else if (!l->plan->fsdp1 || l->offloaded || l->bytes.params != l->bytes.compute)
         cast = copy_in(l, unit, after);
     if (!l->plan->fsdp1)
         cast = DTP_NO_BUFFER;
@@ -266,6 +291,8 @@ static void copy_out(struct dtp_lowering *l, struct dtp_lower_unit *unit, struct
         dtp_draft_use(&draft, unit->flat, last && release == unit ? DTP_READ | DTP_FREE : DTP_READ);
         if (last && release && release != unit)
             dtp_draft_use(&draft, release->flat, DTP_FREE);
+        if (last)
+            dtp_draft_use(&draft, unit->post_forward, DTP_FREE);
         if (last && unit->uploads.stays)
             free_uploads(&draft, unit);
         dtp_draft_after(&draft, unit->gathered);
@@ -275,9 +302,37 @@ static void copy_out(struct dtp_lowering *l, struct dtp_lower_unit *unit, struct
     }
     if (release)
         release->flat = DTP_NO_BUFFER;
+    unit->post_forward = DTP_NO_BUFFER;
     unit->gathering = false;
     unit->weights_live = true;
     l->sharding->copied = l->last_op[DTP_STREAM_COMPUTE];
+    l->layer = layer;
+}
+
+/* reshard_after_forward=n: a copy of this rank's n-th outlives the weights (FSDPParam.to_sharded_post_forward). */
+static void keep_post_forward(struct dtp_lowering *l, struct dtp_lower_unit *unit)
+{
+    uint16_t layer = l->layer;
+    uint64_t ranks = l->plan->shard_group, group = l->plan->reshard_group;
+    for (uint64_t i = 0; i < dtp_unit_modules(unit) && group; i++) {
+        const struct dtp_lower_module *module;
+        struct dtp_module_state *state = dtp_unit_module(l, unit, i, &module);
+        uint64_t bytes = 0;
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "shard of the smaller group");
+        for (int part = 0; part < module->parts; part++) {
+            dtp_draft_use(&draft, state->weight[part], DTP_READ);
+            bytes += ranks * dtp_unit_wire_bytes(l, module, part) / group;
+        }
+        if (i)
+            dtp_draft_use(&draft, unit->post_forward, DTP_UPDATE);
+        else
+            unit->post_forward = dtp_draft_new(l, &draft, "shard of the smaller group", DTP_OWNER_WEIGHTS,
+                                               ranks * unit->gathered_shard_bytes / group, DTP_WRITE);
+        dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
+        draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+        unit->resharded = dtp_draft_end(l, &draft);
+    }
     l->layer = layer;
 }
 
@@ -322,13 +377,19 @@ void dtp_lower_before_forward(struct dtp_lowering *l)
     if (!unit || unit->weights_live)
         return;
     struct dtp_lower_sharding *s = l->sharding;
-    unit->uploads.stays = l->offloaded && !l->plan->fsdp1;
-    if (!unit->gathering)
+    if (!unit->gathering) {
+        unit->uploads.stays = l->offloaded && !l->plan->fsdp1;
         gather(l, unit, gather_after(l, !unit->root));
+    }
     if (!l->plan->fsdp1)
         s->awaited = s->copied;
     copy_out(l, unit, s->held);
     s->held = l->plan->fsdp1 ? NULL : unit;
+    /* set_modules_to_forward_prefetch, called for every block */
+    uint32_t ahead = l->plan->prefetch_depth > 1 && !unit->root ? l->plan->prefetch_depth : 0;
+    for (struct dtp_lower_unit *next = unit + 1; ahead && !next->root; next++, ahead--)
+        if (!next->gathering && !next->weights_live)
+            gather(l, next, s->awaited);
 }
 
 static bool keeps_weights(const struct dtp_lowering *l, const struct dtp_lower_unit *unit)
@@ -341,8 +402,10 @@ void dtp_lower_after_forward(struct dtp_lowering *l)
     struct dtp_lower_unit *unit = l->sharded ? dtp_lower_unit_here(l) : NULL;
     if (!unit || (!unit->root && l->layer + 1u != unit->end))
         return;
-    if (!keeps_weights(l, unit))
+    if (!keeps_weights(l, unit)) {
+        keep_post_forward(l, unit);
         release_weights(l, unit);
+    }
     if (unit->root)
         dtp_lower_release_gathered(l);
 }
@@ -386,9 +449,10 @@ void dtp_lower_before_backward(struct dtp_lowering *l)
         if (!l->plan->fsdp1)
             s->awaited = s->copied;
     }
-    struct dtp_lower_unit *next = next_in_backward(l, unit);
-    if (next && l->plan->prefetch && !next->weights_live)
-        gather(l, next, s->awaited);
+    uint32_t ahead = !l->plan->prefetch ? 0 : unit->root ? 1 : l->plan->prefetch_depth;
+    for (struct dtp_lower_unit *next = next_in_backward(l, unit); next && ahead; next = next_in_backward(l, next), ahead--)
+        if (!next->gathering && !next->weights_live)
+            gather(l, next, s->awaited);
 }
 
 void dtp_lower_after_backward(struct dtp_lowering *l)

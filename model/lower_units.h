@@ -19,10 +19,12 @@ struct dtp_lower_unit {
     uint64_t elements, shard;      /* shard: what one rank stores, padded */
     uint64_t gathered_shard_bytes; /* of it on the wire */
     dtp_buffer_id params, flat, scatter_input, grads;
+    dtp_buffer_id post_forward;    /* what this rank of the smaller group keeps from forward to backward */
     struct dtp_lower_moments moments;
     dtp_buffer_id host_gradients; /* where a download lands before it is added to grads */
     dtp_buffer_id accumulated;    /* FSDP1: whole gradients of micro-steps that did not reduce */
     struct dtp_lower_uploads uploads;
+    dtp_op_id resharded;          /* what wrote post_forward (_reshard_after_forward_event) */
     dtp_op_id gathered;           /* the gather's last operation */
     dtp_op_id scattered;          /* the reduce-scatter, or the copy that stands for it on one rank */
 };
@@ -30,7 +32,7 @@ struct dtp_lower_unit {
 struct dtp_lower_sharding {
     struct dtp_lower_unit *unit; /* units of blocks, then the root */
     uint64_t count;              /* without the root */
-    uint32_t shard_group, replica_group;
+    uint32_t shard_group, replica_group, reshard_group;
     struct dtp_lower_unit *held;     /* whose flat buffer forward still holds */
     struct dtp_lower_unit *reducing; /* whose reduce-scatter input still stands */
     dtp_op_id copied, awaited;       /* the last copy-out; the one that the gather's streams have waited for */

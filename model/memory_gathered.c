@@ -99,6 +99,24 @@ static void add_kept_layers(const struct dtp_memory_job *job, struct dtp_instant
         add_layers(job, instant, &weights, job->transformer->layers);
 }
 
+/* reshard_after_forward=n: what this rank keeps of `layers` layers, and of the root, from forward to backward. */
+static void add_post_forward(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layers, bool root)
+{
+    uint64_t group = job->plan->reshard_group;
+    if (!group)
+        return;
+    if (job->units.count)
+        dtp_instant_add(instant, DTP_TERM_POST_FORWARD_LAYERS, layers, layer_elements(job) / group, job->bytes.compute);
+    if (root && !dtp_plan_keeps_root(job->plan))
+        dtp_instant_add(instant, DTP_TERM_POST_FORWARD_ROOT, 1, root_elements(job) / group, job->bytes.compute);
+}
+
+/* Units gathered ahead of unit `unit` of `left` that are still to come, as layers. */
+static uint64_t layers_ahead(const struct dtp_memory_job *job, uint64_t left)
+{
+    return job->plan->prefetch ? smaller(job->plan->prefetch_depth, left) * job->units.layers_per_unit : 0;
+}
+
 /* Rank's part of what stands in the flat buffer, cast to the wire's dtype before it is gathered; none where it is
  * stored in that dtype. */
 static void add_cast_shard(const struct dtp_memory_job *job, struct dtp_instant *instant)
@@ -192,6 +210,20 @@ static void add_reduce_input(const struct dtp_memory_job *job, struct dtp_instan
 
 /* ---- FSDP ------------------------------------------------------------------------------------------------------ */
 
+/* Several units gathered ahead at the end of the forward of unit `unit`: their flat buffers beside its own, and its weights. */
+static void fsdp_forward_unit(struct dtp_memory_job *job, uint64_t unit)
+{
+    struct dtp_instant instant = before_backward(job);
+    uint64_t end = layers_before(job, unit) + layers_in(job, unit), left = job->units.count - 1 - unit;
+    add_root(job, &instant, &weights);
+    add_layers(job, &instant, &weights, keeps_weights(job) ? end : layers_in(job, unit));
+    add_post_forward(job, &instant, layers_before(job, unit), false);
+    add_layers(job, &instant, &flat, job->units.layers_per_unit + layers_ahead(job, left));
+    gather_elsewhere(job, &instant);
+    dtp_add_saved(job, &instant, end);
+    dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &instant);
+}
+
 /* Start of forward: the root's flat buffer beside the weights copied out of it; a cast shard has gone by then, unless
  * it was uploaded. End of forward: root, the last unit's flat buffer (a single unit's stays as well), all activations,
  * and logits where the model makes them: head and loss in chunks come after it. */
@@ -213,8 +245,14 @@ static void fsdp_forward(struct dtp_memory_job *job)
     }
     gather_elsewhere(job, &start);
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &start);
+    if (job->plan->prefetch_depth > 1 && copies_out(job) && job->units.count) {
+        uint64_t count = job->units.count;
+        fsdp_forward_unit(job, 0);
+        fsdp_forward_unit(job, count > job->plan->prefetch_depth ? count - 1 - job->plan->prefetch_depth : 0);
+    }
 
     add_kept_layers(job, &end);
+    add_post_forward(job, &end, job->transformer->layers, true); /* the root's, before its weights go */
     gather_elsewhere(job, &end);
     dtp_add_all_saved(job, &end);
     if (dtp_plan_loss(job->plan) != DTP_LOSS_CHUNKED)
@@ -229,6 +267,7 @@ static void fsdp_loss(struct dtp_memory_job *job)
     dtp_add_all_saved(job, &instant);
     dtp_instant_add_tokens(job, &instant, DTP_TERM_LOSS, 1, job->activations.loss);
     add_kept_layers(job, &instant);
+    add_post_forward(job, &instant, job->transformer->layers, !chunked);
     /* FSDP1 never frees its root after forward; FSDP2 not when it was left to decide */
     if (keeps_weights(job) || chunked || job->plan->fsdp1 || job->plan->keep_root)
         add_root(job, &instant, &weights);
@@ -243,6 +282,7 @@ static void add_gathering(const struct dtp_memory_job *job, struct dtp_instant *
 {
     struct dtp_instant root = *instant, unit = *instant;
     add_root(job, &root, &flat);
+    add_post_forward(job, &root, 0, true);
     if (job->plan->prefetch) {
         add_layers(job, &unit, &flat, job->units.layers_per_unit);
         add_cast_shard(job, &unit);
@@ -261,6 +301,7 @@ static void fsdp_head(struct dtp_memory_job *job)
     dtp_instant_add_tokens(job, &instant, DTP_TERM_LOGITS_GRADIENT, 1, job->activations.logits_gradient);
     add_root(job, &instant, &weights);
     add_kept_layers(job, &instant);
+    add_post_forward(job, &instant, job->transformer->layers, false);
     bool chunked = dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED; /* the head's gradient was made in forward */
     if (chunked)
         add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
@@ -312,8 +353,9 @@ static void fsdp_unit_in(struct dtp_memory_job *job, enum dtp_phase phase, uint6
     dtp_add_layer_backward_at(job, &instant, end - 1 - finished, place);
     add_root(job, &instant, &weights);
     add_layers(job, &instant, &weights, keeps_weights(job) ? end : layers_in(job, unit));
-    if (unit && !keeps_weights(job) && job->plan->prefetch)
-        add_layers(job, &instant, &flat, u->layers_per_unit);
+    if (!keeps_weights(job))
+        add_layers(job, &instant, &flat, layers_ahead(job, unit));
+    add_post_forward(job, &instant, layers_before(job, unit), false);
     gather_elsewhere(job, &instant);
     add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, u->embedding);
     add_made(job, &instant, DTP_TERM_LAYER_GRADIENTS, finished, u->layer);
@@ -344,8 +386,9 @@ static void fsdp_reduce(struct dtp_memory_job *job, enum dtp_phase phase, uint64
         add_layers(job, &instant, &weights, layers_before(job, unit) + (job->plan->fsdp1 ? layers : 0));
     else if (!copies_out(job))
         add_layers(job, &instant, &weights, layers + (unit && job->plan->prefetch ? u->layers_per_unit : 0));
-    else if (unit && job->plan->prefetch)
-        add_layers(job, &instant, &flat, u->layers_per_unit);
+    else
+        add_layers(job, &instant, &flat, layers_ahead(job, unit));
+    add_post_forward(job, &instant, layers_before(job, unit), false);
     gather_elsewhere(job, &instant);
     add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, u->embedding);
     if (job->plan->fsdp1 || !accumulates_whole(job))

@@ -61,6 +61,10 @@
       "PyTorch: _fsdp_collectives.py")                                                                                 \
     X(FLAT_FP8, GATHER, "saved by fp8 matrices", "layers", "matrices", "(compute bytes - 1)",                          \
       "torchao: fsdp_utils.py")                                                                                        \
+    X(POST_FORWARD_LAYERS, WEIGHTS, "layers, shards of the smaller group", "layers", "padded P / n", "compute bytes",  \
+      "PyTorch: _fsdp_param.py")                                                                                       \
+    X(POST_FORWARD_ROOT, WEIGHTS, "root, shard of the smaller group", "", "padded root / n", "compute bytes",          \
+      "PyTorch: _fsdp_param.py")                                                                                       \
     X(CAST_SHARD, GATHER, "own shard, cast", "", "", "flat bytes / N", "PyTorch: _fsdp_param.py")                      \
     X(UPLOADED_SHARD, GATHER, "own shard, from the host", "", "", "parameter bytes x root / N",                        \
       "PyTorch: _fsdp_param.py")                                                                                       \

@@ -89,6 +89,10 @@ struct dtp_plan {
     enum dtp_optimizer optimizer;       /* SGD without momentum: no state */
     uint32_t wrap_layers;               /* layers per FSDP unit; 0 = the whole model is one unit */
     bool reshard_after_forward;         /* full_shard true, shard_grad_op false; follows strategy in resolve */
+    uint32_t reshard_group;             /* of FSDP2, reshard_after_forward=N: so many neighbours share a unit's parameters from
+                                           forward to backward, which gathers from them; 0: as many as before */
+    uint32_t prefetch_depth;            /* units gathered ahead, with prefetch, of FSDP2 (set_modules_to_forward_prefetch and
+                                           _backward_prefetch; 1, the default, needs no call) and of our executor */
     bool keep_root;                     /* FSDP2's root unit stays gathered from forward to backward, as it does when
                                            fully_shard(model) leaves reshard_after_forward open; default false */
     bool ddp_bucket_view;               /* gradient_as_bucket_view; PyTorch's default is false */
@@ -105,7 +109,6 @@ struct dtp_plan {
     /* Of our executor only (runtime dtplan). */
     double clip_norm;                   /* gradients are scaled down to this global norm; 0 = not clipped */
     bool gradient_norm;                 /* the norm is computed for the log, though nothing is clipped */
-    uint32_t prefetch_depth;            /* units gathered ahead, with prefetch; default 1 */
     uint64_t loss_chunk;                /* rows of a chunk of head and loss; 0 = rule (lower_executor.h) */
     bool gelu_epilogue;                 /* GELU and its gradient inside the matmuls (cuBLASLt's epilogues) */
     bool stochastic_rounding;           /* of 16-bit weights that have no master copy */
@@ -158,6 +161,7 @@ bool dtp_checkpointing_parse(const char *text, struct dtp_plan *plan);
  *                           FSDP2 gathers
  *   reshard_after_forward   false under ddp, zero1, zero2, shard_grad_op; true under zero3, full_shard; as given under
  *                           hybrid_shard
+ *   reshard_group           0 where it is the shard group itself
  *   accumulate_sync         DeepSpeed: true under zero2 and zero3 (reduces every micro-step), false under zero1;
  *                           Megatron: false (reduces once a step)
  *   deepspeed_overlap       true under zero3 (overlap_comm's default there), false outside DeepSpeed

@@ -15,6 +15,7 @@
 
 #define MAX_MICRO_BATCH 1000000u
 #define MAX_ACCUMULATE 1000000u
+#define MAX_PREFETCH 64u
 #define MAX_SEQUENCE 100000000u
 #define MAX_GPUS 1000000u
 #define MAX_BUCKET_BYTES ((uint64_t)1 << 40)
@@ -200,7 +201,6 @@ static void check_executor_choices(struct resolver *r)
         bool chosen;
     } choices[] = {{"clip_norm", p->clip_norm != 0},
                    {"gradient_norm", p->gradient_norm},
-                   {"prefetch_depth", p->prefetch_depth != 1},
                    {"loss_chunk", p->loss_chunk != 0},
                    {"gelu_epilogue", p->gelu_epilogue},
                    {"stochastic_rounding", p->stochastic_rounding},
@@ -299,6 +299,44 @@ static void derive_reshard(struct resolver *r)
         refuse(r, "reshard_after_forward", "%s without it is shard_grad_op; use that strategy",
                dtp_strategy_text(p->strategy));
     p->reshard_after_forward = full;
+}
+
+/* A group of 1 keeps everything, the shard group is what there is without the number (_get_post_forward_mesh_info). */
+static void derive_reshard_group(struct resolver *r)
+{
+    struct dtp_plan *p = r->plan;
+    uint32_t n = p->reshard_group;
+    if (!n)
+        return;
+    if (!dtp_plan_is_fsdp(p) || p->fsdp1)
+        refuse(r, "reshard_after_forward", "to %" PRIu32 " GPUs is FSDP2's; use true or false", n);
+    else if (!p->reshard_after_forward)
+        refuse(r, "reshard_after_forward", "to %" PRIu32 " GPUs is not %s, which keeps what it gathered; use full_shard", n,
+               dtp_strategy_text(p->strategy));
+    else if (n == 1)
+        refuse(r, "reshard_after_forward", "to 1 GPU keeps what was gathered; use strategy shard_grad_op");
+    else if (p->shard_group % n)
+        refuse(r, "reshard_after_forward", "%" PRIu32 " does not divide the shard group of %" PRIu32, n, p->shard_group);
+    else if (r->cluster->gpus_per_node % n && n % r->cluster->gpus_per_node)
+        refuse(r, "reshard_after_forward", "%" PRIu32 " neither divides a node of %" PRIu32 " GPUs nor fills whole nodes", n,
+               r->cluster->gpus_per_node);
+    else if (p->precision.fp8_all_gather)
+        refuse(r, "reshard_after_forward", "to fewer GPUs does not go with an fp8 all-gather; use true");
+    if (n == p->shard_group)
+        p->reshard_group = 0;
+}
+
+static void check_prefetch(struct resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    check_range(r, "prefetch_depth", p->prefetch_depth, MAX_PREFETCH);
+    if (p->prefetch_depth < 2 || p->runtime == DTP_RUNTIME_DTPLAN)
+        return;
+    if (!dtp_plan_is_fsdp(p) || p->fsdp1)
+        refuse(r, "prefetch_depth", "above 1 is of FSDP2 and of runtime dtplan; leave it out with strategy %s under runtime %s",
+               dtp_strategy_text(p->strategy), dtp_runtime_text(p->runtime));
+    else if (!p->prefetch)
+        refuse(r, "prefetch_depth", "is %" PRIu32 ", but prefetch is off", p->prefetch_depth);
 }
 
 static void derive_accumulation(struct dtp_plan *p)
@@ -553,6 +591,8 @@ enum dtp_status dtp_plan_resolve_from(struct dtp_plan *plan, const struct dtp_tr
     check_products(&r);
     check_runtime(&r);
     check_shard_group(&r);
+    derive_reshard_group(&r);
+    check_prefetch(&r);
     check_stored_dtypes(&r);
     check_compute_dtypes(&r);
     check_runtime_dtypes(&r);

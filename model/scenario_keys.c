@@ -122,6 +122,18 @@ static bool parse_rate(const char *text, void *field)
     return true;
 }
 
+/* reshard_after_forward as a number of GPUs: true, and beside it the group. */
+static bool parse_reshard_group(const char *text, void *field)
+{
+    struct dtp_plan *plan = (struct dtp_plan *)(void *)((char *)field - offsetof(struct dtp_plan, reshard_after_forward));
+    uint64_t group;
+    if (!dtp_number_parse_integer(text, false, 2, 1000000, &group))
+        return false;
+    plan->reshard_after_forward = true;
+    plan->reshard_group = (uint32_t)group;
+    return true;
+}
+
 static bool parse_switch(const char *text, bool *out)
 {
     static const char *const yes[] = {"true", "1", "yes", "on"}, *const no[] = {"false", "0", "no", "off"};
@@ -164,6 +176,10 @@ struct rule {
 #define SWITCH(field)                                                                                                  \
     {                                                                                                                  \
         KIND_SWITCH, FIELD(field), 0, 0, NULL                                                                          \
+    }
+#define SWITCH_OR(field, parser)                                                                                       \
+    {                                                                                                                  \
+        KIND_SWITCH, FIELD(field), 0, 0, parser                                                                        \
     }
 #define PARSED(field, parser)                                                                                          \
     {                                                                                                                  \
@@ -289,7 +305,7 @@ static void explain(enum dtp_key key, const char *value, char *why, size_t why_b
         snprintf(why, why_bytes, "a whole number from %.0f to %.0f", rule->minimum, rule->maximum);
         break;
     case KIND_NUMBER: snprintf(why, why_bytes, "a number from %.15g to %.15g", rule->minimum, rule->maximum); break;
-    case KIND_SWITCH: snprintf(why, why_bytes, "true or false"); break;
+    case KIND_SWITCH: snprintf(why, why_bytes, rule->parse ? "true, false or a number of GPUs from 2" : "true or false"); break;
     case KIND_TEXT: snprintf(why, why_bytes, "a text of at most %.0f printable bytes in UTF-8", rule->maximum); break;
     case KIND_PARSED:
         if (!strcmp(keys[key].value, "DTYPE"))
@@ -318,7 +334,7 @@ bool dtp_key_apply(enum dtp_key key, const char *value, struct dtp_draft *draft,
     case KIND_WHOLE64:
     case KIND_BINARY64: applied = apply_whole(rule, value, field); break;
     case KIND_NUMBER: applied = apply_number(rule, value, field); break;
-    case KIND_SWITCH: applied = parse_switch(value, field); break;
+    case KIND_SWITCH: applied = parse_switch(value, field) || (rule->parse && rule->parse(value, field)); break;
     case KIND_PARSED: applied = rule->parse(value, field); break;
     case KIND_TEXT: applied = is_plain_text(value, (size_t)rule->maximum); break;
     }

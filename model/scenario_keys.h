@@ -21,7 +21,7 @@ struct dtp_draft {
 };
 
 /* X(key, section, value, how, words). `how`: WHOLE32, WHOLE64 and BINARY64 (minimum, maximum), NUMBER (minimum,
- * maximum), SWITCH, PARSED (parser) into a field of the draft; TEXT (limit in bytes) keeps the words only. */
+ * maximum), SWITCH, SWITCH_OR (parser of other values), PARSED (parser) into a field of the draft; TEXT (limit in bytes) keeps the words only. */
 #define DTP_KEY_TABLE(X)                                                                                               \
     X(model, "model", "NAME|FILE.json", TEXT(4096),                                                                    \
       "preset (dtplan catalog models) or Hugging Face config.json")                                                    \
@@ -112,8 +112,8 @@ struct dtp_draft {
     X(optimizer, "plan", "adamw|adamw-foreach|sgd|adam8bit", PARSED(plan.optimizer, parse_optimizer),                  \
       "optimizer; default adamw (fused)")                                                                              \
     X(wrap_layers, "plan", "N", WHOLE32(plan.wrap_layers, 0, 100000), "layers per sharded unit, 0 = all; default 1")   \
-    X(reshard_after_forward, "plan", NULL, SWITCH(plan.reshard_after_forward),                                         \
-      "free gathered weights after forward; follows strategy, for hybrid_shard default true")                          \
+    X(reshard_after_forward, "plan", NULL, SWITCH_OR(plan.reshard_after_forward, parse_reshard_group),                 \
+      "free gathered weights after forward; follows strategy, for hybrid_shard default true; =N of FSDP2: keep 1/N")   \
     X(keep_root, "plan", NULL, SWITCH(plan.keep_root),                                                                 \
       "FSDP2's root unit stays gathered from forward to backward; default false")                                      \
     X(ddp_bucket_mib, "plan", "MIB", PARSED(plan.ddp_bucket_bytes, parse_mib), "bucket_cap_mb of ddp; default 25")     \
@@ -141,7 +141,7 @@ struct dtp_draft {
     X(gradient_norm, "plan", NULL, SWITCH(plan.gradient_norm),                                                            \
       "runtime dtplan: compute the global gradient norm for the log; default false")                                      \
     X(prefetch_depth, "plan", "N", WHOLE32(plan.prefetch_depth, 1, 64),                                                   \
-      "runtime dtplan: units gathered ahead; default 1")                                                                  \
+      "FSDP2, runtime dtplan: units gathered ahead; default 1")                                                           \
     X(loss_chunk, "plan", "N", BINARY64(plan.loss_chunk, 1, 1000000000),                                                  \
       "runtime dtplan: tokens of a chunk of head and loss; default by their bytes")                                       \
     X(gelu_epilogue, "plan", NULL, SWITCH(plan.gelu_epilogue),                                                            \

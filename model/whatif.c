@@ -155,6 +155,26 @@ static void try_shard_degrees(const struct search *search)
     }
 }
 
+/* Parameters of a unit shared by a node from forward to backward, or by half and a quarter of those that shard them. */
+static void try_reshard_groups(const struct search *search)
+{
+    const struct dtp_job *base = &search->out->base.job;
+    uint32_t group = base->plan.shard_group;
+    const uint32_t sizes[] = {base->cluster.gpus_per_node, group / 2, group / 4};
+    if (!dtp_plan_is_fsdp(&base->plan) || base->plan.fsdp1 || !base->plan.reshard_after_forward)
+        return;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct dtp_plan asked = search->job->asked;
+        char flags[48];
+        bool repeated = i && sizes[i] == sizes[0];
+        if (sizes[i] < 2 || sizes[i] >= group || group % sizes[i] != 0 || sizes[i] == asked.reshard_group || repeated)
+            continue;
+        asked.reshard_group = sizes[i];
+        snprintf(flags, sizeof flags, "--reshard-after-forward=%u", sizes[i]);
+        try(search, DTP_QUESTION_RESHARD, &asked, search->job->cluster.gpus, flags);
+    }
+}
+
 static void try_gpus(const struct search *search)
 {
     uint32_t gpus = search->job->cluster.gpus;
@@ -197,6 +217,7 @@ enum dtp_status dtp_whatif(const struct dtp_job *job, const struct dtp_predictor
     try_wrapping(&search);
     try_batches(&search);
     try_shard_degrees(&search);
+    try_reshard_groups(&search);
     try_gpus(&search);
     qsort(out->rows, out->count + out->refused_count, sizeof *out->rows, by_rank);
     return DTP_OK;

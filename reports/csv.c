@@ -94,7 +94,7 @@ static void write_peak(FILE *f, const struct dtp_memory *m, enum dtp_owner owner
     X("loss", "loss", write_text(f, dtp_loss_text(r->job.plan.loss)))                                                  \
     X("optimizer", "optimizer", write_text(f, dtp_optimizer_text(r->job.plan.optimizer)))                              \
     X("wrap_layers_count", "wrap_layers", write_whole(f, r->job.plan.wrap_layers))                                     \
-    X("reshard_after_forward", "reshard_after_forward", write_whole(f, r->job.plan.reshard_after_forward))             \
+    X("reshard_after_forward", "reshard_after_forward", write_whole(f, r->job.plan.reshard_group ? r->job.plan.reshard_group : r->job.plan.reshard_after_forward))             \
     X("keep_root", "keep_root", write_whole(f, r->job.plan.keep_root))                                                 \
     X("prefetch", "prefetch", write_whole(f, r->job.plan.prefetch))                                                    \
     X("ddp_bucket_bytes", "", write_whole(f, r->job.plan.ddp_bucket_bytes))                                            \

@@ -47,10 +47,14 @@ static void explain_collective(const struct wire *w, enum dtp_collective collect
 static void explain_sharded(const struct wire *w, struct dtp_explanation *e)
 {
     const struct dtp_plan *p = &w->job->plan;
-    double gathers = w->micro_steps * (p->reshard_after_forward ? 2 : 1), ranks = (double)w->u.ranks;
+    double ranks = (double)w->u.ranks, again = !p->reshard_after_forward ? 0 : 1;
+    if (p->reshard_group) /* so that both gathers together make the factor */
+        again = (1 - 1.0 / p->reshard_group) / (1 - 1 / ranks);
     explain_collective(w, DTP_ALL_GATHER, "all-gather of weights",
-                       p->reshard_after_forward ? "2 K x bytes x psi x (N-1)/N" : "K x bytes x psi x (N-1)/N", gathers,
-                       (double)w->b.compute, w->padded, ranks, e);
+                       p->reshard_group           ? "K x bytes x psi x ((N-1)/N + (n-1)/n)"
+                       : p->reshard_after_forward ? "2 K x bytes x psi x (N-1)/N"
+                                                  : "K x bytes x psi x (N-1)/N",
+                       w->micro_steps * (1 + again), (double)w->b.compute, w->padded, ranks, e);
     explain_collective(w, DTP_REDUCE_SCATTER, "reduce-scatter of gradients", "reductions x bytes x psi x (N-1)/N",
                        w->reductions, (double)w->b.reduce, w->padded, ranks, e);
     explain_collective(w, DTP_ALL_REDUCE, "all-reduce between replicas", "reductions x 2 bytes x psi / N x (R-1)/R",

@@ -78,7 +78,7 @@ static json_t *plan_object(const struct dtp_job *job)
     json_object_set_new(object, "optimizer", json_string(dtp_optimizer_text(p->optimizer)));
     json_object_set_new(object, "wrap_layers", dtp_json_whole(p->wrap_layers));
     json_object_set_new(object, "note", dtp_json_text(job->plan_note));
-    json_object_set_new(object, "reshard_after_forward", json_boolean(p->reshard_after_forward));
+    json_object_set_new(object, "reshard_after_forward", p->reshard_group ? json_integer(p->reshard_group) : json_boolean(p->reshard_after_forward));
     return object;
 }
 

@@ -109,6 +109,12 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
         plan.stage3_prefetch_bucket_size = elements[random_below(6)];
         plan.stage3_param_persistence_threshold = elements[random_below(4)];
     }
+    uint64_t kept = random_state; /* what is drawn here changes nothing that follows */
+    if (plan.runtime == DTP_RUNTIME_TORCH && !plan.fsdp1 && random_below(3) == 0) {
+        plan.prefetch_depth = plan.prefetch ? 1 + (uint32_t)random_below(4) : 1;
+        plan.reshard_group = plan.reshard_after_forward && random_bool() ? 2u << random_below(3) : 0;
+    }
+    random_state = kept;
     (void)cluster;
     return plan;
 }

@@ -58,6 +58,24 @@ static void test_kept_root(void **state)
     assert_int_equal(c.count[DTP_ALL_GATHER], 2 * LAYERS + 1);
 }
 
+/* reshard_after_forward=4 of 16 GPUs in 2 nodes: backward gathers 2 bytes of all parameters over 4 ranks, inside the node. */
+static void test_resharded_to_fewer(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    uint64_t before = count(&plan, 16, 8).network_bytes;
+    plan.reshard_group = 4;
+    struct dtp_communication c = count(&plan, 16, 8);
+    assert_int_equal(c.bytes[DTP_ALL_GATHER], 2 * (PARAMETERS / 16 * 15) + 2 * (PARAMETERS / 4 * 3));
+    assert_int_equal(c.narrow_gather_bytes, 2 * (PARAMETERS / 4 * 3));
+    assert_int_equal(c.count[DTP_ALL_GATHER], 2 * (LAYERS + 1));
+    assert_in_range(c.network_bytes, before - 2 * (PARAMETERS / 16 * 15) / 8 - 2, before - 2 * (PARAMETERS / 16 * 15) / 8 + 2);
+    plan.keep_root = true;
+    assert_int_equal(count(&plan, 16, 8).narrow_gather_bytes, 2 * (PARAMETERS - UINT64_C(262148096)) / 4 * 3);
+    plan.offload = DTP_OFFLOAD_PARAMS; /* what backward gathers has stayed on the GPU */
+    assert_int_equal(count(&plan, 16, 8).host_to_device_bytes, 4 * (PARAMETERS / 16));
+}
+
 /* DDP reduces fp32 gradients under autocast (2 * 4 bytes), bf16 ones in pure bf16 (2 * 2), once a step with no_sync. */
 static void test_ddp(void **state)
 {
@@ -241,6 +259,7 @@ int main(void)
                                        cmocka_unit_test(test_kept_root),       cmocka_unit_test(test_ddp),
                                        cmocka_unit_test(test_torch_zero1),     cmocka_unit_test(test_deepspeed),
                                        cmocka_unit_test(test_deepspeed_zero3),
+                                       cmocka_unit_test(test_resharded_to_fewer),
                                        cmocka_unit_test(test_megatron),        cmocka_unit_test(test_accumulation),
                                        cmocka_unit_test(test_two_nodes),       cmocka_unit_test(test_fp8_all_gather),
                                        cmocka_unit_test(test_offload),         cmocka_unit_test(test_executor)};

@@ -169,6 +169,8 @@ static void test_memory_shrinks_with_sharding(void **state)
         assert_true(random_job(&job));
         if (job.plan.strategy == DTP_DDP || job.plan.shard_group * 2 > job.cluster.gpus)
             continue;
+        if (job.asked.reshard_group) /* a group that equals the shard group keeps nothing, in a wider one it does */
+            continue;
         wider = job;
         wider.plan = job.asked;
         wider.plan.shard_group = job.plan.shard_group * 2;

@@ -134,6 +134,33 @@ static void test_fsdp_order(void **state)
     dtp_program_destroy(program);
 }
 
+/* prefetch_depth 3: with the copy-out of unit 10, forward has asked for 13 and backward for 7. reshard_after_forward=2:
+ * backward's gathers are in a group of 2, and wait for what wrote their part after forward. */
+static void test_fsdp_depth_and_group(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_plan plan = dtp_plan_default();
+    plan.prefetch_depth = 3, plan.reshard_group = 2;
+    struct dtp_program *program = lower(&t, &cluster, &plan);
+    const struct dtp_op *ops = dtp_program_ops(program);
+    assert_int_equal(count_kind(program, DTP_OP_ALL_GATHER), 2 * 33);
+    const struct dtp_op *forward_10 = find(program, DTP_OP_ATTENTION, 10, 0),
+                        *gather_13 = find(program, DTP_OP_ALL_GATHER, 13, 0),
+                        *gather_14 = find(program, DTP_OP_ALL_GATHER, 14, 0);
+    assert_true(gather_13 < forward_10 && forward_10 < gather_14);
+    size_t half = (size_t)(find(program, DTP_OP_ATTENTION_BACKWARD, 31, 0) - ops);
+    const struct dtp_op *backward_10 = find(program, DTP_OP_ATTENTION_BACKWARD, 10, half),
+                        *again_7 = find(program, DTP_OP_ALL_GATHER, 7, half),
+                        *again_6 = find(program, DTP_OP_ALL_GATHER, 6, half);
+    assert_true(again_7 < backward_10 && backward_10 < again_6);
+    assert_int_equal(dtp_program_groups(program)[gather_13->group].ranks, 8);
+    assert_int_equal(dtp_program_groups(program)[again_7->group].ranks, 2);
+    assert_true(again_7->demand.sent_bytes == gather_13->demand.sent_bytes / 7 * 4);
+    dtp_program_destroy(program);
+}
+
 /* ZeRO-3 in the order of its host: the embedding and head are gathered apart, each of 7 matrices of 32 layers in some fetch;
  * compute waits for the copy-out or the gather itself; every micro-step reduces 14 buckets and the host waits for the last. */
 static void test_zero3(void **state)
@@ -238,6 +265,7 @@ int main(void)
                                        cmocka_unit_test(test_megatron_adds_gradients_in_matmuls),
                                        cmocka_unit_test(test_fsdp_order),
                                        cmocka_unit_test(test_zero3),
+                                       cmocka_unit_test(test_fsdp_depth_and_group),
                                        cmocka_unit_test(test_every_buffer_comes_and_goes),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);

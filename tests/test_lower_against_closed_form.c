@@ -36,7 +36,7 @@ static void describe(const struct random_job *job)
                 "micro %u "
                 "accumulate %u sync %d seq %llu checkpointing %s offload %s precision %s attention %s loss %s "
                 "optimizer %s wrap %u "
-                "reshard %d keep %d prefetch %d view %d fused %d %d rope %d\n",
+                "reshard %d to %u keep %d prefetch %d of %u view %d fused %d %d rope %d\n",
                 (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
                 (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
                 (unsigned long long)t->vocab, job->cluster.gpus, job->cluster.gpus_per_node,
@@ -44,7 +44,7 @@ static void describe(const struct random_job *job)
                 p->micro_batch, p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence, checkpointing,
                 dtp_offload_text(p->offload), dtp_precision_name(&p->precision), dtp_attention_text(p->attention),
                 dtp_loss_text(p->loss), dtp_optimizer_text(p->optimizer), p->wrap_layers, p->reshard_after_forward,
-                p->keep_root, p->prefetch, p->ddp_bucket_view, p->fused_qkv, p->fused_gate_up, p->rope_fp32);
+                p->reshard_group, p->keep_root, p->prefetch, p->prefetch_depth, p->ddp_bucket_view, p->fused_qkv, p->fused_gate_up, p->rope_fp32);
 }
 
 #define check_equal(program_value, closed_value, job)                                                                  \

@@ -320,6 +320,31 @@ static void test_what_follows_from_the_strategy(void **state)
     plan = dtp_plan_default();
     plan.reshard_after_forward = false;
     assert_refused(plan, "reshard_after_forward", "shard_grad_op");
+    plan = dtp_plan_default();
+    plan.reshard_group = 8;
+    assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
+    assert_int_equal(plan.reshard_group, 8);
+    assert_int_equal(resolve(&plan, 8, 8), DTP_BAD_INPUT); /* of the 16 GPUs it was resolved for */
+    plan = dtp_plan_default();
+    plan.reshard_group = 16;
+    assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
+    assert_int_equal(plan.reshard_group, 0); /* as without it */
+    plan.reshard_group = 1;
+    assert_refused(plan, "reshard_after_forward", "shard_grad_op");
+    plan = with_strategy("shard_grad_op", "torch");
+    plan.reshard_group = 4;
+    assert_refused(plan, "reshard_after_forward", "keeps what it gathered");
+    plan = with_strategy("zero3", "deepspeed");
+    plan.reshard_group = 4;
+    assert_refused(plan, "reshard_after_forward", "FSDP2's");
+    plan = with_strategy("ddp", "torch");
+    plan.prefetch_depth = 2;
+    assert_refused(plan, "prefetch_depth", "of FSDP2");
+    plan = dtp_plan_default();
+    plan.prefetch_depth = 2, plan.prefetch = false;
+    assert_refused(plan, "prefetch_depth", "prefetch is off");
+    plan.prefetch_depth = 0;
+    assert_refused(plan, "prefetch_depth", "is 0");
     plan = with_strategy("hybrid_shard", "torch");
     plan.reshard_after_forward = false;
     assert_int_equal(resolve(&plan, 16, 8), DTP_OK);

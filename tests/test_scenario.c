@@ -341,6 +341,10 @@ static void test_a_switch_no_runtime_honours_is_refused(void **state)
     assert_refused("model=llama-2-7b gpus=8 deepspeed_overlap=true", "always false");
     assert_refused("model=llama-2-7b gpus=8 strategy=zero1 runtime=megatron fused_qkv=false", "always true");
     assert_given("model=llama-2-7b gpus=8 strategy=zero2 accumulate_sync=false"); /* one micro-step: no difference */
+    assert_given("model=llama-2-7b gpus=16 reshard_after_forward=8");
+    assert_true(job.plan.reshard_after_forward && job.plan.reshard_group == 8);
+    assert_given("model=llama-2-7b gpus=16 reshard_after_forward=true");
+    assert_true(job.plan.reshard_after_forward && job.plan.reshard_group == 0);
     assert_given("model=llama-2-7b gpus=16 strategy=hybrid_shard reshard_after_forward=false");
     assert_false(job.plan.reshard_after_forward);
 }

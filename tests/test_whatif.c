@@ -165,6 +165,10 @@ static void test_reshard(void **state)
     expect(DTP_QUESTION_RESHARD, "--strategy full_shard", -1, 1, 1);
     ask("model=llama-2-7b gpus=32 strategy=hybrid_shard");
     expect(DTP_QUESTION_RESHARD, "--no-reshard-after-forward", 1, -1, -1);
+    ask("model=llama-2-7b gpus=32 network_gbit_per_s=200"); /* the second gather stays in the node */
+    expect(DTP_QUESTION_RESHARD, "--reshard-after-forward=8", 1, -1, -1);
+    ask("model=llama-2-7b gpus=32 network_gbit_per_s=200 reshard_after_forward=8");
+    expect(DTP_QUESTION_RESHARD, "--reshard-after-forward", -1, 1, 1);
 }
 
 static void test_prefetch(void **state)
@@ -172,6 +176,7 @@ static void test_prefetch(void **state)
     (void)state;
     ask("model=llama-2-7b gpus=8");
     expect(DTP_QUESTION_PREFETCH, "--no-prefetch", 9, 0, 1);
+    expect(DTP_QUESTION_PREFETCH, "--prefetch-depth 4", 1, 0, 0);
     ask("model=llama-2-7b gpus=8 prefetch=false");
     expect(DTP_QUESTION_PREFETCH, "--prefetch", 9, 0, -1);
 }
