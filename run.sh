@@ -12,6 +12,10 @@ root=$(CDPATH='' cd -P -- "${self%/*}" && pwd -P)
 build=$root/build
 stamp=$build/.built
 
+# What executes plans, its CUDA kernels first of all, takes minutes to build: only for who asks, and from then on.
+needs_exec=no
+case ${1-} in run | probe | validate) needs_exec=yes ;; esac
+
 # A build belongs to one place (the data folder's path is in it) and one system (so are its libraries').
 os=
 [[ -r /etc/os-release ]] && { read -r os </etc/os-release || true; }
@@ -25,7 +29,7 @@ done
 # Change times, not modification times: they also catch a file replaced by an older one. A folder changes when a file
 # comes or goes. The stamp's own time is that of the start of the build, so a source changed meanwhile counts as newer.
 is_fresh() {
-    [[ -x $build/dtplan ]] && is_of_this_place && [[ -z $(find "${sources[@]}" -newercm "$stamp" -print -quit) ]]
+    [[ -x $build/dtplan && ($needs_exec == no || -x $build/dtplan-exec) ]] && is_of_this_place && [[ -z $(find "${sources[@]}" -newercm "$stamp" -print -quit) ]]
 }
 
 is_of_this_place() {
@@ -50,7 +54,12 @@ build_dtplan() {
         forget_build "$build"
     fi
     printf '%s\n' "$identity" >"$stamp.new"
-    set_up release "$build" no-tests dtplan bench
+    local targets=(dtplan bench) cuda=OFF
+    if [[ $needs_exec == yes || -x $build/dtplan-exec ]]; then
+        targets+=(dtplan-exec)
+        cuda=AUTO
+    fi
+    set_up release "$build" no-tests "${targets[@]}" -- -DDTPLAN_CUDA=$cuda
     mv -f -- "$stamp.new" "$stamp"
     exec 9>&-
 }
