@@ -69,6 +69,8 @@ struct material {
     struct dtp_scenario *scenario;
     struct dtp_report report;
     struct dtp_whatif whatif;
+    struct dtp_simulated simulated;
+    struct dtp_faults not_simulated;
     struct dtp_table *tables[4]; /* the plan, strategies, micro batches, GPUs */
     struct dtp_backtest *backtests[3];
     size_t backtest_count;
@@ -158,7 +160,9 @@ static enum dtp_status make_tables(struct material *m)
         snprintf(values[i], sizeof values[0], "%s", dtp_strategy_text((enum dtp_strategy)i));
     if (status == DTP_OK)
         status = make_table(m, "strategy", values, DTP_STRATEGY_COUNT, &m->tables[1]);
-    size_t count = powers_and(job->plan.micro_batch, 4 * (uint64_t)job->plan.micro_batch > 16 ? 4 * (uint64_t)job->plan.micro_batch : 16, values);
+    size_t count =
+        powers_and(job->plan.micro_batch,
+                   4 * (uint64_t)job->plan.micro_batch > 16 ? 4 * (uint64_t)job->plan.micro_batch : 16, values);
     if (status == DTP_OK)
         status = make_table(m, "micro_batch", values, count, &m->tables[2]);
     count = powers_and(job->cluster.gpus, 16 * (uint64_t)job->cluster.gpus, values);
@@ -197,6 +201,16 @@ static enum dtp_status score_runs(struct material *m)
 
 /* ---- pages ------------------------------------------------------------------------------------------------------- */
 
+/* A job that has no step program is predicted all the same: the page says why it has none. */
+static enum dtp_status simulate(struct material *m, const struct dtp_job *job)
+{
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    enum dtp_status status = dtp_simulated_create(job, &options, &m->simulated, &m->not_simulated);
+    if (status == DTP_ENVIRONMENT)
+        return dtp_fault(m->context->faults, status, NULL, 0, "%s", m->not_simulated.text[0]);
+    return DTP_OK;
+}
+
 static enum dtp_status gather(struct material *m)
 {
     struct dtp_job job;
@@ -213,6 +227,8 @@ static enum dtp_status gather(struct material *m)
         status = dtp_whatif(&job, &predictor, &m->whatif, faults);
     }
     if (status == DTP_OK)
+        status = simulate(m, &job);
+    if (status == DTP_OK)
         status = make_tables(m);
     if (status == DTP_OK)
         status = score_runs(m);
@@ -228,6 +244,8 @@ static void write_job(const struct material *m, FILE *file)
                                 .strategies = m->tables[1],
                                 .micro_batches = m->tables[2],
                                 .gpus = m->tables[3],
+                                .simulated = m->simulated.program ? &m->simulated : NULL,
+                                .not_simulated = m->not_simulated.text[0],
                                 .whatif = &m->whatif,
                                 .backtests = (const struct dtp_backtest *const *)m->backtests,
                                 .backtest_count = m->backtest_count,
@@ -245,6 +263,7 @@ static void release(struct material *m)
     for (size_t i = 0; i < m->backtest_count; i++)
         dtp_backtest_destroy(m->backtests[i]);
     dtp_table_destroy(m->runs);
+    dtp_simulated_release(&m->simulated);
     dtp_scenario_destroy(m->scenario);
     dtp_catalog_destroy(&m->catalog);
     free(m->flags);

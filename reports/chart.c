@@ -70,8 +70,7 @@ bool dtp_chart_can_write(const char *figure)
 char *dtp_chart_beside(const char *path, const char *ending)
 {
     char *other;
-    int wrote =
-        asprintf(&other, "%s%.*s%s", path[0] == '/' ? "" : "./", (int)(ending_of(path) - path), path, ending);
+    int wrote = asprintf(&other, "%s%.*s%s", path[0] == '/' ? "" : "./", (int)(ending_of(path) - path), path, ending);
     return wrote < 0 ? NULL : other;
 }
 
@@ -206,9 +205,8 @@ enum dtp_status dtp_chart_draw(const struct dtp_chart_figure *figure, char *said
                                struct dtp_faults *faults)
 {
     struct drawing d = {0};
-    enum dtp_status status = name_files(&d, figure)
-                                 ? DTP_OK
-                                 : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "charts: %s", strerror(errno));
+    enum dtp_status status =
+        name_files(&d, figure) ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "charts: %s", strerror(errno));
     if (status == DTP_OK)
         status = write_inputs(&d, figure, faults);
     if (status == DTP_OK)

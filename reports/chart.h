@@ -1,10 +1,10 @@
 /* Charts of CSV files, drawn by gnuplot as a process of its own.
  *
- * A chart takes a table that a command wrote; chart_data.h picks from it what is drawn. Figure, script and data lie side
- * by side (step.png, step.gp, step.data.csv), so that a user can change either and draw again with one command. The
- * scripts hold no name: files and title reach gnuplot as arguments, never through a shell, and no file name can start
- * with what gnuplot takes for a command ('<', '|', '~'), for all are given with their folder. Without gnuplot there are
- * the data, the script and a sentence. */
+ * A chart takes a table that a command wrote; chart_data.h picks from it what is drawn. Figure, script and data lie
+ * side by side (step.png, step.gp, step.data.csv), so that a user can change either and draw again with one command.
+ * The scripts hold no name: files and title reach gnuplot as arguments, never through a shell, and no file name can
+ * start with what gnuplot takes for a command ('<', '|', '~'), for all are given with their folder. Without gnuplot
+ * there are the data, the script and a sentence. */
 #ifndef DTP_CHART_H
 #define DTP_CHART_H
 
@@ -22,7 +22,7 @@
     X(STEP, "step", "what the time of a step goes into, plan by plan", "plan --strategy all --csv")                    \
     X(MICRO_BATCH, "micro-batch", "device memory against micro batch, with the capacity", "sweep --micro-batch 1..16") \
     X(SCALING, "scaling", "tokens/s and scaling efficiency against GPUs", "sweep --gpus 8..1024x2")                    \
-    X(PARETO, "pareto", "time against money, with the plans that no other beats", "search --csv")                             \
+    X(PARETO, "pareto", "time against money, with the plans that no other beats", "search --csv")                      \
     X(BACKTEST, "backtest", "predicted against measured tokens/s, with a band of 10 %", "backtest RUNS.csv -o")        \
     X(BANDWIDTH, "bandwidth", "bus bandwidth of collectives against size, measured and fitted", "probe")
 enum dtp_chart {
@@ -55,11 +55,12 @@ bool dtp_chart_can_write(const char *figure);
 /* `path` with another ending ("x.csv" and ".png" give "x.png"), always with a folder before it. Caller frees; NULL: no
  * memory. */
 char *dtp_chart_beside(const char *path, const char *ending);
-/* Writes data and script, then the figure, whole or not at all. `said` gets what was done in one sentence. DTP_ENVIRONMENT: a
- * file cannot be written, or gnuplot failed, with its own words. */
+/* Writes data and script, then the figure, whole or not at all. `said` gets what was done in one sentence.
+ * DTP_ENVIRONMENT: a file cannot be written, or gnuplot failed, with its own words. */
 enum dtp_status dtp_chart_draw(const struct dtp_chart_figure *figure, char *said, size_t said_bytes,
                                struct dtp_faults *faults);
-/* The same as text of 110 x 34 characters, nothing left behind; `figure->figure` is not looked at. *drawn is false where there is no gnuplot. */
+/* The same as text of 110 x 34 characters, nothing left behind; `figure->figure` is not looked at. *drawn is false
+ * where there is no gnuplot. */
 enum dtp_status dtp_chart_print(const struct dtp_chart_figure *figure, FILE *out, bool *drawn,
                                 struct dtp_faults *faults);
 

@@ -51,7 +51,9 @@ enum dtp_status dtp_chart_data_read(enum dtp_chart chart, const struct dtp_table
 {
     struct dtp_chart_source source;
     *out = (struct dtp_chart_data){.chart = chart};
-    const char *x = chart == DTP_CHART_SCALING ? "gpus_count" : chart == DTP_CHART_MICRO_BATCH ? "micro_batch_sequences" : NULL;
+    const char *x = chart == DTP_CHART_SCALING       ? "gpus_count"
+                    : chart == DTP_CHART_MICRO_BATCH ? "micro_batch_sequences"
+                                                     : NULL;
     enum dtp_status status = dtp_chart_source_read(table, filters, filter_count, x, &source, faults);
     if (status == DTP_OK && !(out->rows = calloc(source.row_count, sizeof *out->rows)))
         status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");

@@ -9,14 +9,32 @@
 
 /* Parts of a bar that are a column; the first is no part but what the bar is measured by. */
 static const char *const strategies_columns[] = {
-    "capacity_bytes",     "peak_params_bytes",          "peak_optimizer_bytes", "peak_grads_bytes",
-    "peak_activations_bytes", "peak_logits_bytes",      "peak_compute_weights_bytes", "peak_gather_bytes",
-    "peak_reduce_bytes",  "peak_workspace_bytes",       "cache_bytes",          "context_bytes",
+    "capacity_bytes",
+    "peak_params_bytes",
+    "peak_optimizer_bytes",
+    "peak_grads_bytes",
+    "peak_activations_bytes",
+    "peak_logits_bytes",
+    "peak_compute_weights_bytes",
+    "peak_gather_bytes",
+    "peak_reduce_bytes",
+    "peak_workspace_bytes",
+    "cache_bytes",
+    "context_bytes",
     "nccl_bytes",
 };
 static const char *const step_columns[] = {
-    "step_s",      "matmul_s",  "attention_s", "memory_bound_s", "loss_s", "launch_gap_s", "optimizer_s",
-    "exposed_communication_s", "exposed_offload_s", "bubble_s", "waiting_s",
+    "step_s",
+    "matmul_s",
+    "attention_s",
+    "memory_bound_s",
+    "loss_s",
+    "launch_gap_s",
+    "optimizer_s",
+    "exposed_communication_s",
+    "exposed_offload_s",
+    "bubble_s",
+    "waiting_s",
 };
 
 double zero_if_none(double value)
@@ -36,8 +54,8 @@ static double *cell(struct dtp_chart_data *data, struct dtp_chart_row *row, cons
 static void add_cache(const struct dtp_chart_source *s, size_t at, struct dtp_chart_data *data,
                       struct dtp_chart_row *row)
 {
-    *cell(data, row, "cache_bytes") =
-        zero_if_none(fmax(0, dtp_chart_value(s, at, "reserved_peak_bytes") - dtp_chart_value(s, at, "allocated_peak_bytes")));
+    *cell(data, row, "cache_bytes") = zero_if_none(
+        fmax(0, dtp_chart_value(s, at, "reserved_peak_bytes") - dtp_chart_value(s, at, "allocated_peak_bytes")));
 }
 
 /* Kernels as they share the device time of forward and backward, and what is left: launch gaps there, the slowest rank
@@ -47,7 +65,8 @@ static void add_rests(const struct dtp_chart_source *s, size_t at, struct dtp_ch
 {
     static const char *const kernels[] = {"matmul_s", "attention_s", "memory_bound_s", "loss_s"};
     static const char *const parts[] = {"optimizer_s", "exposed_communication_s", "exposed_offload_s", "bubble_s"};
-    double compute = zero_if_none(dtp_chart_value(s, at, "compute_s")), busy = 0, rest = dtp_chart_value(s, at, "step_s") - compute;
+    double compute = zero_if_none(dtp_chart_value(s, at, "compute_s")), busy = 0,
+           rest = dtp_chart_value(s, at, "step_s") - compute;
     for (size_t i = 0; i < 4; i++)
         busy += zero_if_none(*cell(data, row, kernels[i]));
     for (size_t i = 0; i < 4; i++)
@@ -59,7 +78,7 @@ static void add_rests(const struct dtp_chart_source *s, size_t at, struct dtp_ch
 }
 
 enum dtp_status dtp_chart_read_bars(const struct dtp_chart_source *s, struct dtp_chart_data *data,
-                                 struct dtp_faults *faults)
+                                    struct dtp_faults *faults)
 {
     bool memory = data->chart == DTP_CHART_STRATEGIES;
     enum dtp_status status = DTP_OK;
@@ -88,7 +107,7 @@ enum dtp_status dtp_chart_read_bars(const struct dtp_chart_source *s, struct dtp
 
 /* One line for each combination of choices but the one on the x axis. Rows without any of the figures are left out. */
 enum dtp_status dtp_chart_read_lines(const struct dtp_chart_source *s, struct dtp_chart_data *data, bool only_what_runs,
-                                  struct dtp_faults *faults)
+                                     struct dtp_faults *faults)
 {
     enum dtp_status status = DTP_OK;
     for (size_t k = 0; k < data->column_count && status == DTP_OK; k++)
@@ -111,7 +130,7 @@ enum dtp_status dtp_chart_read_lines(const struct dtp_chart_source *s, struct dt
 }
 
 enum dtp_status dtp_chart_read_scaling(const struct dtp_chart_source *s, struct dtp_chart_data *data,
-                                    struct dtp_faults *faults)
+                                       struct dtp_faults *faults)
 {
     static const char *const columns[] = {"gpus_count", "tokens_per_s", "scaling_efficiency_fraction",
                                           "ideal_tokens_per_s"};
@@ -129,7 +148,7 @@ enum dtp_status dtp_chart_read_scaling(const struct dtp_chart_source *s, struct 
 }
 
 enum dtp_status dtp_chart_read_micro_batch(const struct dtp_chart_source *s, struct dtp_chart_data *data,
-                                 struct dtp_faults *faults)
+                                           struct dtp_faults *faults)
 {
     static const char *const columns[] = {"micro_batch_sequences", "device_peak_bytes", "capacity_bytes"};
     dtp_chart_set_columns(data, "plan", columns, 3);

@@ -18,7 +18,7 @@ static void publication(const char *source, char *out, size_t bytes)
 }
 
 enum dtp_status dtp_chart_read_backtest(const struct dtp_chart_source *s, struct dtp_chart_data *data,
-                                     struct dtp_faults *faults)
+                                        struct dtp_faults *faults)
 {
     static const char *const columns[] = {"measured_tokens_per_s_per_gpu", "predicted_tokens_per_s_per_gpu"};
     dtp_chart_set_columns(data, "source", columns, 2);
@@ -26,7 +26,8 @@ enum dtp_status dtp_chart_read_backtest(const struct dtp_chart_source *s, struct
     if (status == DTP_OK)
         status = dtp_chart_needs_column(s, data->chart, columns[1], faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
-        double measured = dtp_chart_value(s, s->rows[i], columns[0]), predicted = dtp_chart_value(s, s->rows[i], columns[1]);
+        double measured = dtp_chart_value(s, s->rows[i], columns[0]),
+               predicted = dtp_chart_value(s, s->rows[i], columns[1]);
         char label[DTP_CHART_LABEL_BYTES];
         if (!(measured > 0) || !(predicted > 0))
             continue;
@@ -44,8 +45,8 @@ enum dtp_status dtp_chart_read_backtest(const struct dtp_chart_source *s, struct
 
 #define TOKENS_SHOWN 1e12
 
-/* A row is on the front when no other is at most as long and at most as dear, and one of them less. After sorting by time
- * (then money) that is: dearer than all before it is off. */
+/* A row is on the front when no other is at most as long and at most as dear, and one of them less. After sorting by
+ * time (then money) that is: dearer than all before it is off. */
 static int by_time_and_money(const void *left, const void *right)
 {
     const struct dtp_chart_row *const *a = left, *const *b = right;
@@ -88,8 +89,8 @@ static void read_point(const struct dtp_chart_source *s, size_t at, bool trainin
 {
     double rate = dtp_chart_value(s, at, "tokens_per_s");
     row->value[0] = training ? dtp_chart_value(s, at, "training_s") / 86400 : TOKENS_SHOWN / rate / 86400;
-    row->value[1] =
-        training ? dtp_chart_value(s, at, "training_usd") : dtp_chart_value(s, at, "usd_per_billion_tokens") * TOKENS_SHOWN / 1e9;
+    row->value[1] = training ? dtp_chart_value(s, at, "training_usd")
+                             : dtp_chart_value(s, at, "usd_per_billion_tokens") * TOKENS_SHOWN / 1e9;
 }
 
 /* Whether any row says what a training takes. */
@@ -101,7 +102,8 @@ static bool has_training(const struct dtp_chart_source *s)
     return false;
 }
 
-enum dtp_status dtp_chart_read_pareto(const struct dtp_chart_source *s, struct dtp_chart_data *data, struct dtp_faults *faults)
+enum dtp_status dtp_chart_read_pareto(const struct dtp_chart_source *s, struct dtp_chart_data *data,
+                                      struct dtp_faults *faults)
 {
     static const char *const columns[][3] = {{"days_per_1e12_tokens", "usd_per_1e12_tokens", "on_front"},
                                              {"training_days", "training_usd", "on_front"}};
@@ -113,7 +115,8 @@ enum dtp_status dtp_chart_read_pareto(const struct dtp_chart_source *s, struct d
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
         if (dtp_chart_is_oom(s, s->rows[i]))
             continue;
-        struct dtp_chart_row *row = dtp_chart_add_row(data, dtp_table_text(s->table, s->rows[i], dtp_table_column(s->table, "gpu")));
+        struct dtp_chart_row *row =
+            dtp_chart_add_row(data, dtp_table_text(s->table, s->rows[i], dtp_table_column(s->table, "gpu")));
         read_point(s, s->rows[i], training, row);
         if (!(row->value[0] > 0) || !(row->value[1] > 0) || isinf(row->value[0]))
             data->row_count--;
@@ -146,7 +149,8 @@ bool dtp_chart_fit_bandwidth(const double *sent_bytes, const double *time_s, siz
     return c1 > 0 && isfinite(c0) && isfinite(*bytes_per_s);
 }
 
-/* Fits the rows of one line: x bytes moved, measured and fitted bus bandwidth. Bus bandwidth is sent bytes over time. */
+/* Fits the rows of one line: x bytes moved, measured and fitted bus bandwidth. Bus bandwidth is sent bytes over time.
+ */
 static void fit_series(struct dtp_chart_row *rows, size_t count)
 {
     double *sent = calloc(2 * count, sizeof *sent), *time_s = sent + count, latency_s, bytes_per_s;
@@ -164,7 +168,7 @@ static void fit_series(struct dtp_chart_row *rows, size_t count)
 }
 
 enum dtp_status dtp_chart_read_bandwidth(const struct dtp_chart_source *s, struct dtp_chart_data *data,
-                                      struct dtp_faults *faults)
+                                         struct dtp_faults *faults)
 {
     static const char *const sources[] = {"bytes", "bus_bytes_per_s", "time_s", "collective", "gpus"};
     static const char *const columns[] = {"bytes", "measured_bytes_per_s", "fitted_bytes_per_s", "fitted_latency_s",
@@ -175,7 +179,8 @@ enum dtp_status dtp_chart_read_bandwidth(const struct dtp_chart_source *s, struc
         status = dtp_chart_needs_column(s, data->chart, sources[i], faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
         char label[2 * DTP_CHART_LABEL_BYTES];
-        double bytes = dtp_chart_value(s, s->rows[i], "bytes"), rate = dtp_chart_value(s, s->rows[i], "bus_bytes_per_s"),
+        double bytes = dtp_chart_value(s, s->rows[i], "bytes"),
+               rate = dtp_chart_value(s, s->rows[i], "bus_bytes_per_s"),
                time_s = dtp_chart_value(s, s->rows[i], "time_s");
         if (!(bytes > 0) || !(rate > 0) || !(time_s > 0))
             continue;

@@ -17,7 +17,7 @@ struct dtp_chart_row *dtp_chart_add_row(struct dtp_chart_data *data, const char 
 }
 
 enum dtp_status dtp_chart_needs_column(const struct dtp_chart_source *s, enum dtp_chart chart, const char *column,
-                                    struct dtp_faults *faults)
+                                       struct dtp_faults *faults)
 {
     if (dtp_table_column(s->table, column) >= 0)
         return DTP_OK;
@@ -32,7 +32,7 @@ double dtp_chart_value(const struct dtp_chart_source *s, size_t row, const char 
 }
 
 enum dtp_status dtp_chart_too_many(const struct dtp_chart_source *s, const char *things, size_t most,
-                                struct dtp_faults *faults)
+                                   struct dtp_faults *faults)
 {
     char varying[300];
     dtp_chart_source_varying(s, varying, sizeof varying);
@@ -56,10 +56,11 @@ bool dtp_chart_is_oom(const struct dtp_chart_source *s, size_t row)
 
 /* ---- series ------------------------------------------------------------------------------------------------------ */
 
-enum dtp_status dtp_chart_no_row(const struct dtp_chart_source *s, const struct dtp_chart_data *data, struct dtp_faults *faults)
+enum dtp_status dtp_chart_no_row(const struct dtp_chart_source *s, const struct dtp_chart_data *data,
+                                 struct dtp_faults *faults)
 {
-    return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 0, "has no row with all that the chart '%s' shows",
-                     dtp_chart_name(data->chart));
+    return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 0,
+                     "has no row with all that the chart '%s' shows", dtp_chart_name(data->chart));
 }
 
 /* Numbers the labels in the order of their appearance. More than `most` of them: false. */
@@ -108,7 +109,7 @@ int dtp_chart_by_series(const void *left, const void *right)
 }
 
 enum dtp_status dtp_chart_sort_series(const struct dtp_chart_source *s, struct dtp_chart_data *data, const char *things,
-                                   struct dtp_faults *faults)
+                                      struct dtp_faults *faults)
 {
     if (data->row_count == 0)
         return dtp_chart_no_row(s, data, faults);

@@ -15,7 +15,8 @@ struct dtp_chart_source {
     uint64_t varying; /* bit i: rows differ in choices[i], and not only as a consequence of x and the choices before */
 };
 
-/* `x` is the column along which the chart goes, NULL: none; what follows from it tells no rows apart. Caller destroys. */
+/* `x` is the column along which the chart goes, NULL: none; what follows from it tells no rows apart. Caller destroys.
+ */
 enum dtp_status dtp_chart_source_read(const struct dtp_table *table, const struct dtp_chart_filter *filters,
                                       size_t filter_count, const char *x, struct dtp_chart_source *out,
                                       struct dtp_faults *faults);

@@ -66,7 +66,8 @@ void dtp_html_end(FILE *file)
 
 void dtp_html_section(FILE *file, const char *id, const char *heading)
 {
-    dtp_html_format(file, "<section id=\"%s\" aria-labelledby=\"%s-h\">\n<h2 id=\"%s-h\">%s</h2>\n", id, id, id, heading);
+    dtp_html_format(file, "<section id=\"%s\" aria-labelledby=\"%s-h\">\n<h2 id=\"%s-h\">%s</h2>\n", id, id, id,
+                    heading);
 }
 
 void dtp_html_section_end(FILE *file)
@@ -91,7 +92,8 @@ void dtp_html_table(FILE *file, const char *id, const char *caption, const char 
                     caption, id, caption);
     for (size_t i = 0; i < count; i++) {
         bool right = columns[i][0] == '>';
-        dtp_html_format(file, "<th scope=\"col\" aria-sort=\"none\" class=\"%s\"><button type=\"button\">%s</button></th>",
+        dtp_html_format(file,
+                        "<th scope=\"col\" aria-sort=\"none\" class=\"%s\"><button type=\"button\">%s</button></th>",
                         right ? "n" : "t", columns[i] + right);
     }
     fputs("</tr></thead>\n<tbody>\n", file);
@@ -146,7 +148,8 @@ void dtp_html_chart_figures(FILE *file, const char *id, const struct dtp_chart_d
         columns[i] = names[i];
     }
     fputs("<details><summary>The figures behind it</summary>\n", file);
-    dtp_html_table(file, id, "Figures of the chart, in the units of their names", columns, data->column_count + 1, false);
+    dtp_html_table(file, id, "Figures of the chart, in the units of their names", columns, data->column_count + 1,
+                   false);
     for (size_t row = 0; row < data->row_count; row++) {
         dtp_html_row(file);
         dtp_html_head_cell(file, data->rows[row].label);

@@ -19,8 +19,8 @@ void dtp_html_end(FILE *file);
 void dtp_html_section(FILE *file, const char *id, const char *heading);
 void dtp_html_section_end(FILE *file);
 
-/* A table. Each of `columns` is a heading, with '>' in front where figures stand right. `filter`: with a field that hides
- * the rows without what is typed. */
+/* A table. Each of `columns` is a heading, with '>' in front where figures stand right. `filter`: with a field that
+ * hides the rows without what is typed. */
 void dtp_html_table(FILE *file, const char *id, const char *caption, const char *const *columns, size_t count,
                     bool filter);
 void dtp_html_table_end(FILE *file);

@@ -8,19 +8,38 @@
 
 /* In the order of the data's columns (chart_data.c). */
 static const char *const owner_words[] = {
-    "parameters",         "optimizer state",    "gradients",  "activations",
-    "logits and loss",    "weights in compute dtype", "all-gather buffers", "gradient reduction buffers",
-    "workspaces and temporaries", "cache of the allocator", "CUDA context", "NCCL",
+    "parameters",
+    "optimizer state",
+    "gradients",
+    "activations",
+    "logits and loss",
+    "weights in compute dtype",
+    "all-gather buffers",
+    "gradient reduction buffers",
+    "workspaces and temporaries",
+    "cache of the allocator",
+    "CUDA context",
+    "NCCL",
 };
 static const char *const step_words[] = {
-    "matmuls",   "attention", "memory-bound kernels",  "loss",            "launch gaps",
-    "optimizer", "exposed communication", "exposed offload", "pipeline bubble", "waiting for the slowest rank",
+    "matmuls",
+    "attention",
+    "memory-bound kernels",
+    "loss",
+    "launch gaps",
+    "optimizer",
+    "exposed communication",
+    "exposed offload",
+    "pipeline bubble",
+    "waiting for the slowest rank",
 };
 
 static void draw_bars(const struct dtp_chart_data *data, FILE *file)
 {
-    struct dtp_svg_bars memory = {"Memory at the peak, by owner", owner_words, "capacity", "GiB on the fullest GPU", 0x1p30};
-    struct dtp_svg_bars step = {"What the time of a step goes into", step_words, NULL, "ms of one optimizer step", 1e-3};
+    struct dtp_svg_bars memory = {"Memory at the peak, by owner", owner_words, "capacity", "GiB on the fullest GPU",
+                                  0x1p30};
+    struct dtp_svg_bars step = {"What the time of a step goes into", step_words, NULL, "ms of one optimizer step",
+                                1e-3};
     double longest = 0;
     for (size_t i = 0; i < data->row_count; i++)
         longest = fmax(longest, data->rows[i].value[0]);
@@ -93,19 +112,19 @@ static void draw_points(const struct dtp_chart_data *data, FILE *file)
                                      .level = NAN,
                                      .band_fraction = 0.1,
                                      .joined = -1};
-    struct dtp_svg_lines pareto = {.title = "Time against money; the line joins the plans that no other beats in both",
-                                   .x_words = training ? "days of the training, failures included" : "days for 10^12 tokens",
-                                   .y_words = training
-                                                  ? "US dollars for the training; the line joins what no plan beats in both"
-                                                  : "US dollars for 10^12 tokens; the line joins what no plan beats in both",
-                                   .y = 1,
-                                   .y_divisor = 1,
-                                   .x_log = true,
-                                   .y_log = true,
-                                   .points = true,
-                                   .thin = -1,
-                                   .level = NAN,
-                                   .joined = 2};
+    struct dtp_svg_lines pareto = {
+        .title = "Time against money; the line joins the plans that no other beats in both",
+        .x_words = training ? "days of the training, failures included" : "days for 10^12 tokens",
+        .y_words = training ? "US dollars for the training; the line joins what no plan beats in both"
+                            : "US dollars for 10^12 tokens; the line joins what no plan beats in both",
+        .y = 1,
+        .y_divisor = 1,
+        .x_log = true,
+        .y_log = true,
+        .points = true,
+        .thin = -1,
+        .level = NAN,
+        .joined = 2};
     dtp_svg_lines(data, data->chart == DTP_CHART_PARETO ? &pareto : &backtest, file);
 }
 

@@ -1,6 +1,7 @@
 /* The page on one job: decision and breakdowns. */
 #include "html.h"
 #include "html_report.h"
+#include "svg_step.h"
 #include "training_report.h"
 
 #include <math.h>
@@ -23,8 +24,8 @@ static void verdict_sentence(const struct dtp_memory *m, FILE *file)
         fprintf(file, "It fits: %.1f of %.1f GiB on each GPU, %.1f GiB to spare.", device, capacity, capacity - device);
         break;
     case DTP_VERDICT_TIGHT:
-        fprintf(file, "It is tight: %.1f of %.1f GiB on each GPU, or the node\u2019s host memory or NVMe nearly full.", device,
-                capacity);
+        fprintf(file, "It is tight: %.1f of %.1f GiB on each GPU, or the node\u2019s host memory or NVMe nearly full.",
+                device, capacity);
         break;
     case DTP_VERDICT_OOM:
         if (m->device_peak_bytes > m->capacity_bytes)
@@ -40,7 +41,8 @@ static void limits_sentence(const struct dtp_training_cost *t, FILE *file)
     if (t->known && (t->late || t->over_budget || t->goodput.hopeless))
         fprintf(file, "<p class=\"verdict oom\">The training is %s%s%s.</p>\n",
                 t->late || t->goodput.hopeless ? "later than the deadline" : "",
-                (t->late || t->goodput.hopeless) && t->over_budget ? " and " : "", t->over_budget ? "over the budget" : "");
+                (t->late || t->goodput.hopeless) && t->over_budget ? " and " : "",
+                t->over_budget ? "over the budget" : "");
 }
 
 static void card(FILE *file, const char *figure, const char *words)
@@ -126,17 +128,19 @@ static void memory_risk(const struct dtp_html_job *job, FILE *file)
     const struct dtp_memory *m = &job->report->prediction.memory;
     double spare_pct = 100 * ((double)m->capacity_bytes / (double)m->device_peak_bytes - 1);
     if (!job->like_runs || job->like_runs->memory_count == 0) {
-        fprintf(file, "<li>Memory: no measured run like this one says how far off the prediction may be; %.0f %% are to "
-                      "spare.</li>\n",
+        fprintf(file,
+                "<li>Memory: no measured run like this one says how far off the prediction may be; %.0f %% are to "
+                "spare.</li>\n",
                 spare_pct);
         return;
     }
     double largest = job->like_runs->memory_largest_under_pct;
     fprintf(file,
-            "<li>Memory: of %zu measured runs %s the one most above its prediction took %.0f %% more (median error %.1f %%); here "
+            "<li>Memory: of %zu measured runs %s the one most above its prediction took %.0f %% more (median error "
+            "%.1f %%); here "
             "%.0f %% are to spare%s.</li>\n",
-            job->like_runs->memory_count, dtp_likeness_words(job->like_runs->memory_likeness), largest, job->like_runs->memory_median_abs_pct, fmax(0, spare_pct),
-            spare_pct < largest ? ", which is less" : "");
+            job->like_runs->memory_count, dtp_likeness_words(job->like_runs->memory_likeness), largest,
+            job->like_runs->memory_median_abs_pct, fmax(0, spare_pct), spare_pct < largest ? ", which is less" : "");
 }
 
 static void failure_risk(const struct dtp_report *r, FILE *file)
@@ -145,14 +149,16 @@ static void failure_risk(const struct dtp_report *r, FILE *file)
     char days[32];
     if (!t->known || t->goodput.hopeless)
         return;
-    fprintf(file,
-            "<li>Failures: %.2g expected in the training, one every %s days; they and the checkpoints cost %.1f %% of its "
-            "time.</li>\n",
-            t->goodput.failures_count, dtp_page_figure(t->inputs.mtbf_s / 86400, days, sizeof days),
-            100 * (1 - t->goodput.fraction));
+    fprintf(
+        file,
+        "<li>Failures: %.2g expected in the training, one every %s days; they and the checkpoints cost %.1f %% of its "
+        "time.</li>\n",
+        t->goodput.failures_count, dtp_page_figure(t->inputs.mtbf_s / 86400, days, sizeof days),
+        100 * (1 - t->goodput.fraction));
     if (t->batch_tokens > t->critical_batch_tokens)
         fprintf(file,
-                "<li>Batch: %.3g tokens a step are more than the %.3g beyond which a larger batch saves few steps (an order of "
+                "<li>Batch: %.3g tokens a step are more than the %.3g beyond which a larger batch saves few steps (an "
+                "order of "
                 "magnitude, Kaplan et al. 2020).</li>\n",
                 t->batch_tokens, t->critical_batch_tokens);
 }
@@ -162,15 +168,19 @@ static void time_risks(const struct dtp_report *r, FILE *file)
     const struct dtp_time *t = &r->prediction.time;
     double exposed = 100 * t->exposed_communication_s / t->step_s, offload = 100 * t->exposed_offload_s / t->step_s;
     if (exposed >= 10)
-        fprintf(file, "<li>Communication: %.0f %% of a step waits for it. With everything overlapped a step takes %.3g s, "
-                      "with nothing overlapped %.3g s (estimate %.3g s): a slower network than stated costs most here.</li>\n",
-                exposed, t->step_perfect_overlap_s, t->step_no_overlap_s, t->step_s);
+        fprintf(
+            file,
+            "<li>Communication: %.0f %% of a step waits for it. With everything overlapped a step takes %.3g s, "
+            "with nothing overlapped %.3g s (estimate %.3g s): a slower network than stated costs most here.</li>\n",
+            exposed, t->step_perfect_overlap_s, t->step_no_overlap_s, t->step_s);
     if (offload >= 10)
-        fprintf(file, "<li>Offload: %.0f %% of a step waits for copies to the host and work there, which depends on the "
-                      "host\u2019s memory and cores.</li>\n",
+        fprintf(file,
+                "<li>Offload: %.0f %% of a step waits for copies to the host and work there, which depends on the "
+                "host\u2019s memory and cores.</li>\n",
                 offload);
     if (t->host_launch_s >= t->compute_s * (1 - 1e-9))
-        fputs("<li>Launch bound: the host cannot issue kernels as fast as the GPU finishes them; a slower CPU makes each step "
+        fputs("<li>Launch bound: the host cannot issue kernels as fast as the GPU finishes them; a slower CPU makes "
+              "each step "
               "longer.</li>\n",
               file);
     if (r->scaling.efficiency < 0.8)
@@ -233,17 +243,17 @@ void dtp_html_decision(const struct dtp_html_job *job, FILE *file)
     time_risks(job->report, file);
     failure_risk(job->report, file);
     assumed_risk(job, file);
-    fputs(job->report->training.known
-              ? "<li>Not in the figures: reading data and evaluation.</li>\n</ul>\n"
-              : "<li>Not in the figures: failures, restarts and checkpoints (give --tokens), reading data, evaluation.</li>\n</ul>\n",
+    fputs(job->report->training.known ? "<li>Not in the figures: reading data and evaluation.</li>\n</ul>\n"
+                                      : "<li>Not in the figures: failures, restarts and checkpoints (give --tokens), "
+                                        "reading data, evaluation.</li>\n</ul>\n",
           file);
     dtp_html_section_end(file);
 }
 
 /* ---- breakdowns -------------------------------------------------------------------------------------------------- */
 
-/* Lines of "label  words", `indent` columns in, with words that go on further in: a list of labels and words. Lines further
- * out are headings, which the page has its own of. Spoils `text`. */
+/* Lines of "label  words", `indent` columns in, with words that go on further in: a list of labels and words. Lines
+ * further out are headings, which the page has its own of. Spoils `text`. */
 static void write_lines(char *text, size_t indent, FILE *file)
 {
     bool open = false;
@@ -299,10 +309,11 @@ static void plan_section(const struct dtp_html_job *job, FILE *file)
 
 static void memory_table(const struct dtp_memory *m, FILE *file)
 {
-    static const char *const names[DTP_PHASE_COUNT + 1] = {"Owner",           ">End of forward",  ">Loss",
-                                                           ">Early backward", ">Late backward", ">Optimizer"};
-    dtp_html_table(file, "memory-table", "Allocated by owner at five instants of a step, GiB (2^30 bytes) on the fullest GPU",
-                   names, DTP_PHASE_COUNT + 1, false);
+    static const char *const names[DTP_PHASE_COUNT + 1] = {"Owner",           ">End of forward", ">Loss",
+                                                           ">Early backward", ">Late backward",  ">Optimizer"};
+    dtp_html_table(file, "memory-table",
+                   "Allocated by owner at five instants of a step, GiB (2^30 bytes) on the fullest GPU", names,
+                   DTP_PHASE_COUNT + 1, false);
     for (int owner = 0; owner <= DTP_OWNER_COUNT; owner++) {
         uint64_t largest = owner == DTP_OWNER_COUNT;
         for (int phase = 0; phase < DTP_PHASE_COUNT && owner < DTP_OWNER_COUNT; phase++)
@@ -325,13 +336,15 @@ static void memory_section(const struct dtp_html_job *job, FILE *file)
     dtp_html_section(file, "memory", "Memory of each GPU");
     dtp_html_chart(DTP_CHART_STRATEGIES, job->plan, "memory-figures", file);
     fprintf(file,
-            "<p>Tensors take %.2f GiB at the peak (%s), the runtime\u2019s allocator reserves %.2f GiB, and with CUDA context "
+            "<p>Tensors take %.2f GiB at the peak (%s), the runtime\u2019s allocator reserves %.2f GiB, and with CUDA "
+            "context "
             "and NCCL the driver shows %.2f of %.2f GiB.",
-            (double)m->allocated_peak_bytes / 0x1p30, dtp_phase_words(m->peak_phase), (double)m->reserved_peak_bytes / 0x1p30,
-            (double)m->device_peak_bytes / 0x1p30, (double)m->capacity_bytes / 0x1p30);
+            (double)m->allocated_peak_bytes / 0x1p30, dtp_phase_words(m->peak_phase),
+            (double)m->reserved_peak_bytes / 0x1p30, (double)m->device_peak_bytes / 0x1p30,
+            (double)m->capacity_bytes / 0x1p30);
     if (m->host_bytes || m->nvme_bytes)
-        fprintf(file, " Each node also holds %.1f GiB in host memory and %.1f GiB on NVMe.", (double)m->host_bytes / 0x1p30,
-                (double)m->nvme_bytes / 0x1p30);
+        fprintf(file, " Each node also holds %.1f GiB in host memory and %.1f GiB on NVMe.",
+                (double)m->host_bytes / 0x1p30, (double)m->nvme_bytes / 0x1p30);
     fputs("</p>\n", file);
     memory_table(m, file);
     dtp_html_section_end(file);
@@ -348,11 +361,13 @@ static void communication_section(const struct dtp_html_job *job, FILE *file)
         return;
     }
     fprintf(file,
-            "<p>Each GPU sends %.2f GB (10^9 bytes) per optimizer step, %.2f inside its node and %.2f over the network; host "
+            "<p>Each GPU sends %.2f GB (10^9 bytes) per optimizer step, %.2f inside its node and %.2f over the "
+            "network; host "
             "copies %.2f GB up and %.2f down.</p>\n",
             (double)c->total_bytes / 1e9, (double)c->link_bytes / 1e9, (double)c->network_bytes / 1e9,
             (double)c->host_to_device_bytes / 1e9, (double)c->device_to_host_bytes / 1e9);
-    dtp_html_table(file, "communication-table", "Sent by each GPU per optimizer step (ring accounting)", names, 4, false);
+    dtp_html_table(file, "communication-table", "Sent by each GPU per optimizer step (ring accounting)", names, 4,
+                   false);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         if (c->count[i] == 0)
             continue;
@@ -367,13 +382,36 @@ static void communication_section(const struct dtp_html_job *job, FILE *file)
     dtp_html_section_end(file);
 }
 
+static void simulated_section(const struct dtp_html_job *job, FILE *file)
+{
+    struct dtp_faults faults = {0};
+    dtp_html_section(file, "simulated", "One step, simulated");
+    if (job->simulated) {
+        fprintf(file,
+                "<p>The step\u2019s operations run in time: %.4g s, where the formulas above say %.4g s; tensors at "
+                "the peak "
+                "%.2f GiB, by the formulas %.2f GiB.</p>\n<figure class=\"step\">\n",
+                job->simulated->timeline.step_s, job->report->prediction.time.step_s,
+                (double)job->simulated->prediction.memory.allocated_peak_bytes / 0x1p30,
+                (double)job->report->prediction.memory.allocated_peak_bytes / 0x1p30);
+        dtp_svg_lanes(job->simulated, file);
+        fputs("</figure>\n<figure>\n", file);
+        dtp_svg_memory(job->simulated, file, &faults);
+        fputs("</figure>\n", file);
+    } else {
+        dtp_html_format(file, "<p>Not simulated: %s.</p>\n", job->not_simulated ? job->not_simulated : "not asked for");
+    }
+    dtp_html_section_end(file);
+}
+
 static void step_section(const struct dtp_html_job *job, FILE *file)
 {
     const struct dtp_time *t = &job->report->prediction.time;
     dtp_html_section(file, "step", "Time of a step");
     dtp_html_chart(DTP_CHART_STEP, job->plan, "step-figures", file);
     fprintf(file,
-            "<p>%.4g s, between %.4g s with everything overlapped and %.4g s with nothing overlapped. Collectives take %.4g s "
+            "<p>%.4g s, between %.4g s with everything overlapped and %.4g s with nothing overlapped. Collectives take "
+            "%.4g s "
             "alone, of which %.4g s are exposed: the step waits for them or computes slower beside them.</p>\n",
             t->step_s, t->step_perfect_overlap_s, t->step_no_overlap_s, t->communication_s, t->exposed_communication_s);
     dtp_html_section_end(file);
@@ -384,6 +422,7 @@ void dtp_html_breakdowns(const struct dtp_html_job *job, FILE *file)
     plan_section(job, file);
     memory_section(job, file);
     step_section(job, file);
+    simulated_section(job, file);
     communication_section(job, file);
     training_section(job, file);
 }

@@ -7,9 +7,16 @@
 static void contents(FILE *file)
 {
     static const char *const links[][2] = {
-        {"decision", "Decision"},         {"plan", "Plan"},           {"memory", "Memory"},
-        {"step", "Step"},                 {"communication", "Communication"}, {"alternatives", "Alternatives"},
-        {"changes", "Changes"},           {"accuracy", "Accuracy"},   {"assumptions", "Assumptions"},
+        {"decision", "Decision"},
+        {"plan", "Plan"},
+        {"memory", "Memory"},
+        {"step", "Step"},
+        {"simulated", "Simulated"},
+        {"communication", "Communication"},
+        {"alternatives", "Alternatives"},
+        {"changes", "Changes"},
+        {"accuracy", "Accuracy"},
+        {"assumptions", "Assumptions"},
         {"reproduce", "Reproduce"},
     };
     fputs("<nav aria-label=\"Contents\"><ul>", file);
@@ -26,7 +33,8 @@ static void alternatives(const struct dtp_html_job *job, FILE *file)
     dtp_html_chart(DTP_CHART_STEP, job->strategies, "strategies-step-figures", file);
     fputs("<h3>Micro batch</h3>\n", file);
     dtp_html_chart(DTP_CHART_MICRO_BATCH, job->micro_batches, "micro-batch-figures", file);
-    fputs("<h3>GPUs</h3>\n<p>The batch of each GPU stays, so that the global batch grows with the GPUs (weak scaling). Numbers "
+    fputs("<h3>GPUs</h3>\n<p>The batch of each GPU stays, so that the global batch grows with the GPUs (weak scaling). "
+          "Numbers "
           "of GPUs that the plan cannot have or that do not hold it are left out.</p>\n",
           file);
     dtp_html_chart(DTP_CHART_SCALING, job->gpus, "scaling-figures", file);
@@ -48,13 +56,13 @@ static void change_row(const struct dtp_whatif_row *row, FILE *file)
 
 static void changes(const struct dtp_html_job *job, FILE *file)
 {
-    static const char *const names[] = {"Change", ">Tokens/s, %", ">Device, GiB", ">Step, ms",
+    static const char *const names[] = {"Change",  ">Tokens/s, %",    ">Device, GiB", ">Step, ms",
                                         "Verdict", "Numerics change", "Why"};
     if (!job->whatif)
         return;
     dtp_html_section(file, "changes", "Every single change");
-    dtp_html_table(file, "changes-table", "Single changes of the plan, best first; differences from the plan as it is", names,
-                   7, true);
+    dtp_html_table(file, "changes-table", "Single changes of the plan, best first; differences from the plan as it is",
+                   names, 7, true);
     for (size_t i = 0; i < job->whatif->count; i++)
         change_row(&job->whatif->rows[i], file);
     dtp_html_table_end(file);
@@ -75,8 +83,9 @@ void dtp_html_job(const struct dtp_html_job *job, FILE *file)
 {
     const struct dtp_job *j = &job->report->job;
     char title[300];
-    snprintf(title, sizeof title, "%s on %u \u00d7 %s: %s", j->transformer.name[0] ? j->transformer.name : "custom model",
-             j->cluster.gpus, j->cluster.gpu.name, dtp_strategy_text(j->plan.strategy));
+    snprintf(title, sizeof title, "%s on %u \u00d7 %s: %s",
+             j->transformer.name[0] ? j->transformer.name : "custom model", j->cluster.gpus, j->cluster.gpu.name,
+             dtp_strategy_text(j->plan.strategy));
     dtp_html_begin(file, title);
     dtp_html_format(file, "<header><h1>%s</h1></header>\n", title);
     contents(file);

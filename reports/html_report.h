@@ -8,6 +8,7 @@
 #include "chart_data.h"
 #include "like_runs.h"
 #include "report.h"
+#include "simulated.h"
 #include "table.h"
 #include "whatif.h"
 
@@ -18,6 +19,8 @@ struct dtp_html_job {
     /* Tables with the columns of `dtplan plan --csv`: the plan alone, and around it all strategies, micro batches, and
      * numbers of GPUs. */
     const struct dtp_table *plan, *strategies, *micro_batches, *gpus;
+    const struct dtp_simulated *simulated; /* one step of the plan, NULL: `not_simulated` says why */
+    const char *not_simulated;
     const struct dtp_whatif *whatif;
     const struct dtp_backtest *const *backtests;
     size_t backtest_count;
@@ -28,7 +31,8 @@ struct dtp_html_job {
 };
 void dtp_html_job(const struct dtp_html_job *job, FILE *file);
 
-/* A page on the table of `dtplan sweep`, `dtplan search --csv` or `dtplan plan --csv`. DTP_BAD_INPUT: it is none, or all its rows were refused. */
+/* A page on the table of `dtplan sweep`, `dtplan search --csv` or `dtplan plan --csv`. DTP_BAD_INPUT: it is none, or
+ * all its rows were refused. */
 enum dtp_status dtp_html_sweep(const struct dtp_table *sweep, const char *version, FILE *file,
                                struct dtp_faults *faults);
 

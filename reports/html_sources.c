@@ -14,11 +14,13 @@ static void like_runs_sentence(const struct dtp_html_job *job, FILE *file)
     const struct dtp_like_runs *l = job->like_runs;
     if (!l || l->count == 0)
         return;
-    fprintf(file,
-            "<p>Of %zu measured runs %s, the median prediction of tokens/s was %.1f %% off; 80 of 100 runs reached between "
-            "%.2f and %.2f times their prediction. Constants of the model were fitted on part of these runs: a new job may be "
-            "further off.</p>\n",
-            l->count, dtp_likeness_words(l->likeness), l->median_abs_pct, l->low_ratio, l->high_ratio);
+    fprintf(
+        file,
+        "<p>Of %zu measured runs %s, the median prediction of tokens/s was %.1f %% off; 80 of 100 runs reached between "
+        "%.2f and %.2f times their prediction. Constants of the model were fitted on part of these runs: a new job may "
+        "be "
+        "further off.</p>\n",
+        l->count, dtp_likeness_words(l->likeness), l->median_abs_pct, l->low_ratio, l->high_ratio);
 }
 
 static void source_row(const struct dtp_backtest_group *group, FILE *file)
@@ -38,14 +40,15 @@ static void source_row(const struct dtp_backtest_group *group, FILE *file)
 
 void dtp_html_accuracy(const struct dtp_html_job *job, FILE *file)
 {
-    static const char *const names[] = {"Source",    ">Scored",    ">Of runs", ">Median", ">Mean",
-                                        ">Largest", ">Bias", ">Constant MFU"};
+    static const char *const names[] = {"Source", ">Scored",  ">Of runs", ">Median",
+                                        ">Mean",  ">Largest", ">Bias",    ">Constant MFU"};
     dtp_html_section(file, "accuracy", "How far off predictions are");
     like_runs_sentence(job, file);
     dtp_html_chart(DTP_CHART_BACKTEST, job->runs, "accuracy-figures", file);
-    dtp_html_table(file, "accuracy-table",
-                   "Error of tokens/s in %, by source; the last column is one constant MFU per GPU, fitted to these very runs",
-                   names, 8, false);
+    dtp_html_table(
+        file, "accuracy-table",
+        "Error of tokens/s in %, by source; the last column is one constant MFU per GPU, fitted to these very runs",
+        names, 8, false);
     for (size_t i = 0; i < job->backtest_count; i++)
         for (size_t k = 0; k < job->backtests[i]->source_count; k++)
             source_row(&job->backtests[i]->sources[k], file);
@@ -82,7 +85,8 @@ static void price_sentence(const struct dtp_html_job *job, FILE *file)
 {
     const struct dtp_price *price = dtp_catalog_price(job->catalog, job->report->job.cluster.gpu.key);
     if (job->report->money.given)
-        fprintf(file, "<p>Price: $%.2f a GPU-hour, as given.</p>\n", job->report->money.gpu_hour_usd[DTP_PRICE_TYPICAL]);
+        fprintf(file, "<p>Price: $%.2f a GPU-hour, as given.</p>\n",
+                job->report->money.gpu_hour_usd[DTP_PRICE_TYPICAL]);
     else if (price)
         dtp_html_format(file, "<p>Price of %s (%s): %s.</p>\n", price->date, price->kind, price->source);
 }

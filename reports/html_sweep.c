@@ -25,20 +25,23 @@ static double value(const struct sweep *s, size_t row, const char *column)
 static enum dtp_verdict verdict_of(const struct sweep *s, size_t row)
 {
     const char *text = dtp_table_text(s->table, row, dtp_table_column(s->table, "verdict"));
-    return strcmp(text, "fits") == 0 ? DTP_VERDICT_FITS : strcmp(text, "tight") == 0 ? DTP_VERDICT_TIGHT : DTP_VERDICT_OOM;
+    return strcmp(text, "fits") == 0    ? DTP_VERDICT_FITS
+           : strcmp(text, "tight") == 0 ? DTP_VERDICT_TIGHT
+                                        : DTP_VERDICT_OOM;
 }
 
 static enum dtp_status check(const struct sweep *s, struct dtp_faults *faults)
 {
-    static const char *const needed[] = {"model", "strategy", "gpu", "gpus_count", "verdict", "device_peak_bytes",
-                                         "capacity_bytes", "step_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu_fraction",
-                                         "usd_per_billion_tokens"};
+    static const char *const needed[] = {
+        "model",          "strategy", "gpu",          "gpus_count",           "verdict",      "device_peak_bytes",
+        "capacity_bytes", "step_s",   "tokens_per_s", "tokens_per_s_per_gpu", "mfu_fraction", "usd_per_billion_tokens"};
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (dtp_table_column(s->table, needed[i]) < 0)
-            return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 1,
-                             "has no column '%s'; a report is made of a scenario or of what dtplan sweep or dtplan plan "
-                             "--csv wrote",
-                             needed[i]);
+            return dtp_fault(
+                faults, DTP_BAD_INPUT, dtp_table_name(s->table), 1,
+                "has no column '%s'; a report is made of a scenario or of what dtplan sweep or dtplan plan "
+                "--csv wrote",
+                needed[i]);
     return DTP_OK;
 }
 
@@ -84,11 +87,12 @@ static void best_row(const struct sweep *s, const char *words, const char *colum
 
 static void decision(const struct sweep *s, FILE *file)
 {
-    static const char *const names[] = {"Best by",      "Plan",         ">Tokens/s",
-                                        ">Per GPU", ">$ for 10^9 tokens", ">Device, GiB"};
+    static const char *const names[] = {"Best by",     "Plan", ">Tokens/s", ">Per GPU", ">$ for 10^9 tokens",
+                                        ">Device, GiB"};
     bool runs = s->verdicts[DTP_VERDICT_FITS] + s->verdicts[DTP_VERDICT_TIGHT] > 0;
     dtp_html_section(file, "decision", "Decision");
-    fprintf(file, "<p class=\"verdict %s\">%zu plan%s fit, %zu are tight, %zu run out of memory, %zu were refused.</p>\n",
+    fprintf(file,
+            "<p class=\"verdict %s\">%zu plan%s fit, %zu are tight, %zu run out of memory, %zu were refused.</p>\n",
             runs ? "fits" : "oom", s->verdicts[0], s->verdicts[0] == 1 ? "" : "s", s->verdicts[1], s->verdicts[2],
             s->refused);
     for (size_t i = 0; i < s->source.row_count; i++) /* of dtplan search */
@@ -96,7 +100,8 @@ static void decision(const struct sweep *s, FILE *file)
             dtp_html_format(file, "<p>Recommended within the limits of the search:</p>\n<pre>%s</pre>\n",
                             dtp_table_text(s->table, s->source.rows[i], dtp_table_column(s->table, "command")));
     if (runs) {
-        dtp_html_table(file, "best-table", "The best of those that fit (tight ones only where none fits)", names, 6, false);
+        dtp_html_table(file, "best-table", "The best of those that fit (tight ones only where none fits)", names, 6,
+                       false);
         best_row(s, "shortest training", "tokens_per_s", 1, file);
         best_row(s, "cheapest tokens", "usd_per_billion_tokens", -1, file);
         best_row(s, "work of each GPU", "tokens_per_s_per_gpu", 1, file);
@@ -136,12 +141,13 @@ static void plan_row(const struct sweep *s, size_t row, FILE *file)
     dtp_html_figure_cell(file, value(s, row, "tokens_per_s"), "%.0f", value(s, row, "tokens_per_s"));
     dtp_html_figure_cell(file, value(s, row, "tokens_per_s_per_gpu"), "%.0f", value(s, row, "tokens_per_s_per_gpu"));
     dtp_html_figure_cell(file, value(s, row, "mfu_fraction"), "%.1f", 100 * value(s, row, "mfu_fraction"));
-    dtp_html_figure_cell(file, value(s, row, "usd_per_billion_tokens"), "%.0f", value(s, row, "usd_per_billion_tokens"));
+    dtp_html_figure_cell(file, value(s, row, "usd_per_billion_tokens"), "%.0f",
+                         value(s, row, "usd_per_billion_tokens"));
 }
 
 static enum dtp_status rows(const struct sweep *s, FILE *file, struct dtp_faults *faults)
 {
-    static const char *const names[] = {"Plan",       "Verdict",   ">Device, GiB", ">Step, s",
+    static const char *const names[] = {"Plan",      "Verdict",  ">Device, GiB", ">Step, s",
                                         ">Tokens/s", ">Per GPU", ">MFU, %",      ">$ for 10^9 tokens"};
     struct ranked *ranked = calloc(s->source.row_count, sizeof *ranked);
     if (!ranked)
@@ -153,7 +159,8 @@ static enum dtp_status rows(const struct sweep *s, FILE *file, struct dtp_faults
     qsort(ranked, s->source.row_count, sizeof *ranked, by_verdict_and_rate);
     dtp_html_section(file, "rows", "Plans");
     if (s->source.row_count > ROWS_SHOWN)
-        fprintf(file, "<p>The first %d of %zu: those that fit, by tokens/s. All of them stand in the table itself.</p>\n",
+        fprintf(file,
+                "<p>The first %d of %zu: those that fit, by tokens/s. All of them stand in the table itself.</p>\n",
                 ROWS_SHOWN, s->source.row_count);
     dtp_html_table(file, "rows-table", "Plans: those that fit first, by tokens/s", names, 8, true);
     for (size_t i = 0; i < s->source.row_count && i < ROWS_SHOWN; i++)
@@ -166,8 +173,8 @@ static enum dtp_status rows(const struct sweep *s, FILE *file, struct dtp_faults
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-/* A chart of the whole table or, where that is too much for one, of the plans that share further choices with the fastest:
- * one choice more after another, those that are named last first. */
+/* A chart of the whole table or, where that is too much for one, of the plans that share further choices with the
+ * fastest: one choice more after another, those that are named last first. */
 static void draw_part(const struct sweep *s, enum dtp_chart chart, const char *x, const char *id, FILE *file)
 {
     struct dtp_chart_filter filters[DTP_CHART_MAX_CHOICES];
@@ -245,7 +252,8 @@ static void reproduce(const struct sweep *s, const char *version, FILE *file)
     free(name);
 }
 
-enum dtp_status dtp_html_sweep(const struct dtp_table *table, const char *version, FILE *file, struct dtp_faults *faults)
+enum dtp_status dtp_html_sweep(const struct dtp_table *table, const char *version, FILE *file,
+                               struct dtp_faults *faults)
 {
     struct sweep s = {.table = table};
     char shared[300], title[400];

@@ -35,8 +35,8 @@ static bool is_alike(const struct dtp_job *job, const struct dtp_backtest_row *r
         return false;
     if (likeness == DTP_LIKE_NONE)
         return true;
-    bool family = dtp_strategy_parse(row->run.strategy_key, &strategy) &&
-                  family_of(strategy) == family_of(job->plan.strategy);
+    bool family =
+        dtp_strategy_parse(row->run.strategy_key, &strategy) && family_of(strategy) == family_of(job->plan.strategy);
     return family && (likeness == DTP_LIKE_FAMILY || strcmp(row->forecast.gpu_key, job->cluster.gpu.key) == 0);
 }
 
@@ -55,7 +55,8 @@ static double throughput_error(const struct dtp_backtest_row *row)
     return row->error_pct;
 }
 
-/* Errors of the runs that are as alike as enough of them can be; how alike that is in *likeness. Returns their number. */
+/* Errors of the runs that are as alike as enough of them can be; how alike that is in *likeness. Returns their number.
+ */
 static size_t collect(const struct dtp_job *job, const struct dtp_backtest *const *backtests, size_t count,
                       double (*error)(const struct dtp_backtest_row *row), double *out, enum dtp_likeness *likeness)
 {

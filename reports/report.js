@@ -28,5 +28,5 @@ for (const field of document.querySelectorAll(".filter input")) field.addEventLi
   }
   field.parentElement.querySelector("output").textContent = shown + " of " + rows.length + " rows";
 });
-// On paper nothing is folded away.
-addEventListener("beforeprint", () => { for (const details of document.querySelectorAll("details")) details.open = true; });
+// On paper nothing is folded away but the figures that a chart shows already.
+addEventListener("beforeprint", () => { for (const details of document.querySelectorAll("section > details")) details.open = true; });

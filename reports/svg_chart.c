@@ -1,66 +1,13 @@
 #include "svg_chart.h"
 
 #include "html.h"
-#include "svg_axis.h"
+#include "svg.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define WIDTH 860
 #define CHARACTER 7.0 /* of the 13-pixel text, on the wide side */
-
-/* ---- shared ------------------------------------------------------------------------------------------------------ */
-
-static void begin(FILE *file, const char *title, double height)
-{
-    dtp_html_format(file, "<div class=\"scroll\" role=\"region\" aria-label=\"%s\" tabindex=\"0\">\n", title);
-    fprintf(file, "<svg viewBox=\"0 0 %d %.0f\" role=\"img\" aria-label=\"", WIDTH, height);
-    dtp_html_text(file, title);
-    fputs("\">\n", file);
-}
-
-static void end(FILE *file)
-{
-    fputs("</svg></div>\n", file);
-}
-
-/* anchor: "start", "middle" or "end". */
-static void text_at(FILE *file, double x, double y, const char *anchor, const char *text)
-{
-    fprintf(file, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor);
-    dtp_html_text(file, text);
-    fputs("</text>\n", file);
-}
-
-static void line(FILE *file, const char *class, double x1, double y1, double x2, double y2)
-{
-    fprintf(file, "<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", class, x1, y1, x2, y2);
-}
-
-/* Ticks, their values and grid lines of the axis below (`across` from top to bottom) or at the left. */
-static void draw_x_axis(FILE *file, const struct dtp_svg_axis *axis, double top, double bottom, const char *words)
-{
-    char number[32];
-    for (size_t i = 0; i < axis->tick_count; i++) {
-        double x = dtp_svg_place(axis, axis->ticks[i]);
-        line(file, "gr", x, top, x, bottom);
-        text_at(file, x, bottom + 18, "middle", dtp_svg_number(axis->ticks[i], number, sizeof number));
-    }
-    line(file, "ax", axis->from, bottom, axis->to, bottom);
-    text_at(file, (axis->from + axis->to) / 2, bottom + 38, "middle", words);
-}
-
-static void draw_y_axis(FILE *file, const struct dtp_svg_axis *axis, double left, double right, const char *words)
-{
-    char number[32];
-    for (size_t i = 0; i < axis->tick_count; i++) {
-        double y = dtp_svg_place(axis, axis->ticks[i]);
-        line(file, "gr", left, y, right, y);
-        text_at(file, left - 8, y + 4, "end", dtp_svg_number(axis->ticks[i], number, sizeof number));
-    }
-    line(file, "ax", left, axis->from, left, axis->to);
-    text_at(file, 4, axis->to - 14, "start", words);
-}
 
 /* ---- bars -------------------------------------------------------------------------------------------------------- */
 
@@ -80,16 +27,19 @@ static void bars_legend(const struct dtp_chart_data *data, const struct dtp_svg_
     fputs("<ul class=\"legend\">", file);
     for (size_t part = 1; part < data->column_count; part++)
         if (part_is_shown(data, part)) {
-            fprintf(file, "<li><svg viewBox=\"0 0 16 12\" class=\"key\" aria-hidden=\"true\"><rect class=\"f%zu\" width=\"16\" "
-                          "height=\"12\"/></svg>",
-                    part);
+            fprintf(
+                file,
+                "<li><svg viewBox=\"0 0 16 12\" class=\"key\" aria-hidden=\"true\"><rect class=\"f%zu\" width=\"16\" "
+                "height=\"12\"/></svg>",
+                part);
             dtp_html_format(file, "%s</li>", style->parts[part - 1]);
         }
     if (style->mark)
-        dtp_html_format(file,
-                        "<li><svg viewBox=\"0 0 16 12\" class=\"key\" aria-hidden=\"true\"><line class=\"mk\" x1=\"8\" y1=\"0\" "
-                        "x2=\"8\" y2=\"12\"/></svg>%s</li>",
-                        style->mark);
+        dtp_html_format(
+            file,
+            "<li><svg viewBox=\"0 0 16 12\" class=\"key\" aria-hidden=\"true\"><line class=\"mk\" x1=\"8\" y1=\"0\" "
+            "x2=\"8\" y2=\"12\"/></svg>%s</li>",
+            style->mark);
     fputs("</ul>\n", file);
 }
 
@@ -111,10 +61,10 @@ static void draw_bar(const struct dtp_chart_row *row, size_t parts, const struct
     }
     if (style->mark) {
         double x = dtp_svg_place(axis, row->value[0] / style->divisor);
-        line(file, "mk", x, y - BAR_STEP / 2, x, y + BAR_STEP / 2);
+        dtp_svg_line(file, "mk", x, y - BAR_STEP / 2, x, y + BAR_STEP / 2);
     }
     snprintf(number, sizeof number, "%.4g", sum / style->divisor);
-    text_at(file, dtp_svg_place(axis, sum / style->divisor) + 6, y + 4, "start", number);
+    dtp_svg_text(file, dtp_svg_place(axis, sum / style->divisor) + 6, y + 4, "start", number);
 }
 
 void dtp_svg_bars(const struct dtp_chart_data *data, const struct dtp_svg_bars *style, FILE *file)
@@ -128,24 +78,30 @@ void dtp_svg_bars(const struct dtp_chart_data *data, const struct dtp_svg_bars *
         label = fmax(label, (double)strlen(data->rows[row].label) * CHARACTER);
     }
     double left = fmin(label, 320) + 16, bottom = 10 + BAR_STEP * (double)data->row_count;
-    struct dtp_svg_axis axis = dtp_svg_axis(0, widest / style->divisor, 0, 8, left, WIDTH - 60);
+    struct dtp_svg_axis axis = dtp_svg_axis(0, widest / style->divisor, 0, 8, left, DTP_SVG_WIDTH - 60);
     bars_legend(data, style, file);
-    begin(file, style->title, bottom + 48);
-    draw_x_axis(file, &axis, 10, bottom, style->unit);
+    dtp_svg_begin(file, style->title, bottom + 48);
+    dtp_svg_x_axis(file, &axis, 10, bottom, style->unit);
     for (size_t row = 0; row < data->row_count; row++) {
         double y = 10 + BAR_STEP * ((double)row + 0.5);
-        text_at(file, left - 8, y + 4, "end", data->rows[row].label);
+        dtp_svg_text(file, left - 8, y + 4, "end", data->rows[row].label);
         draw_bar(&data->rows[row], data->column_count, style, &axis, y, file);
     }
-    end(file);
+    dtp_svg_end(file);
 }
 
 /* ---- lines and points -------------------------------------------------------------------------------------------- */
 
 /* A mark of each series, as a path around (0,0). */
 static const char *const marks[DTP_CHART_MAX_SERIES] = {
-    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0", "M-4-4h8v8h-8z",      "M0-5L5 4H-5z",           "M0-6L5 0L0 6L-5 0z",
-    "M0 5L5-4H-5z",                      "M-4-4L4 4M4-4L-4 4", "M-5 0H5M0-5V5",          "M-5-2h10v4h-10z",
+    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
+    "M-4-4h8v8h-8z",
+    "M0-5L5 4H-5z",
+    "M0-6L5 0L0 6L-5 0z",
+    "M0 5L5-4H-5z",
+    "M-4-4L4 4M4-4L-4 4",
+    "M-5 0H5M0-5V5",
+    "M-5-2h10v4h-10z",
 };
 
 static void lines_legend(const struct dtp_chart_data *data, const struct dtp_svg_lines *style, FILE *file)
@@ -212,19 +168,33 @@ static void draw_line(const struct plane *p, size_t series, size_t column, long 
         fputs("\"/>\n", p->file);
 }
 
+/* Places that points are on, in cells of a few pixels for each series: of ten thousand points most would lie on others.
+ */
+#define CELL 3
+#define CELLS_X (DTP_SVG_WIDTH / CELL + 1)
+#define CELLS_Y (400 / CELL + 1)
+
 static void draw_points(const struct plane *p)
 {
     char x[32], y[32];
-    for (size_t i = 0; i < p->data->row_count; i++) {
+    bool *taken = calloc((size_t)DTP_CHART_MAX_SERIES * CELLS_X * CELLS_Y, sizeof *taken);
+    for (size_t i = 0; taken && i < p->data->row_count; i++) {
         const struct dtp_chart_row *row = &p->data->rows[i];
         if (isnan(row->value[p->style->y]))
             continue;
+        size_t column = (size_t)fmax(0, x_of(p, row) / CELL), line = (size_t)fmax(0, y_of(p, row, p->style->y) / CELL);
+        bool *cell = &taken[(row->series * CELLS_Y + (line < CELLS_Y ? line : CELLS_Y - 1)) * CELLS_X +
+                            (column < CELLS_X ? column : CELLS_X - 1)];
+        if (*cell)
+            continue;
+        *cell = true;
         fprintf(p->file, "<path class=\"p%zu\" d=\"%s\" transform=\"translate(%.1f %.1f)\"><title>", row->series + 1,
                 marks[row->series], x_of(p, row), y_of(p, row, p->style->y));
         dtp_svg_number(row->value[0], x, sizeof x);
         dtp_svg_number(row->value[p->style->y] / p->style->y_divisor, y, sizeof y);
         dtp_html_format(p->file, "%s: %s, %s</title></path>\n", row->label, x, y);
     }
+    free(taken);
 }
 
 /* y = x and what lies within the fraction of it, on equal logarithmic axes; cut off at the frame. */
@@ -237,7 +207,7 @@ static void draw_band(const struct plane *p)
             dtp_svg_place(&p->y, most), dtp_svg_place(&p->x, most), dtp_svg_place(&p->y, most),
             dtp_svg_place(&p->x, most), dtp_svg_place(&p->y, most * (1 - fraction)),
             dtp_svg_place(&p->x, least / (1 - fraction)), dtp_svg_place(&p->y, least));
-    line(p->file, "thin", p->x.from, p->y.from, p->x.to, p->y.to);
+    dtp_svg_line(p->file, "thin", p->x.from, p->y.from, p->x.to, p->y.to);
 }
 
 static void draw_level(const struct plane *p)
@@ -245,8 +215,8 @@ static void draw_level(const struct plane *p)
     if (isnan(p->style->level))
         return;
     double y = dtp_svg_place(&p->y, p->style->level);
-    line(p->file, "mk", p->x.from, y, p->x.to, y);
-    text_at(p->file, p->x.to, y - 6, "end", p->style->level_words);
+    dtp_svg_line(p->file, "mk", p->x.from, y, p->x.to, y);
+    dtp_svg_text(p->file, p->x.to, y - 6, "end", p->style->level_words);
 }
 
 #define WIDE 6 /* from here on a logarithmic axis has ticks enough */
@@ -267,7 +237,7 @@ static struct plane make_plane(const struct dtp_chart_data *data, const struct d
     }
     bool x_log = style->x_log && most > WIDE * least, y_log = style->y_log && y_most > WIDE * y_least;
     bool zero = !style->y_log && !style->points;
-    p.x = dtp_svg_axis(least, most, style->x_log2 ? 2 : x_log ? 10 : 0, 8, 62, WIDTH - 24);
+    p.x = dtp_svg_axis(least, most, style->x_log2 ? 2 : x_log ? 10 : 0, 8, 62, DTP_SVG_WIDTH - 24);
     p.y = dtp_svg_axis(zero ? 0 : y_least, y_most, y_log ? 10 : 0, 6, 320, 34);
     return p;
 }
@@ -277,9 +247,9 @@ void dtp_svg_lines(const struct dtp_chart_data *data, const struct dtp_svg_lines
     struct plane p = make_plane(data, style, file);
     char class[24];
     lines_legend(data, style, file);
-    begin(file, style->title, 370);
-    draw_x_axis(file, &p.x, 34, 320, style->x_words);
-    draw_y_axis(file, &p.y, p.x.from, p.x.to, style->y_words);
+    dtp_svg_begin(file, style->title, 370);
+    dtp_svg_x_axis(file, &p.x, 34, 320, style->x_words);
+    dtp_svg_y_axis(file, &p.y, p.x.from, p.x.to, style->y_words);
     if (style->band_fraction > 0)
         draw_band(&p);
     for (size_t series = 0; series < data->series_count && style->thin >= 0; series++)
@@ -292,5 +262,5 @@ void dtp_svg_lines(const struct dtp_chart_data *data, const struct dtp_svg_lines
     if (style->joined >= 0)
         draw_line(&p, 0, style->y, style->joined, "front");
     draw_points(&p);
-    end(file);
+    dtp_svg_end(file);
 }

@@ -30,8 +30,8 @@ struct dtp_svg_lines {
     long thin;                 /* column of a thin grey line beside each series (the ideal), -1: none */
     double level;              /* a horizontal line there, NAN: none */
     const char *level_words;
-    double band_fraction;      /* y = x within so much, 0: none */
-    long joined;               /* of points: a line through the rows where this column is above 0, -1: none */
+    double band_fraction; /* y = x within so much, 0: none */
+    long joined;          /* of points: a line through the rows where this column is above 0, -1: none */
 };
 void dtp_svg_lines(const struct dtp_chart_data *data, const struct dtp_svg_lines *style, FILE *file);
 

@@ -30,13 +30,14 @@ static enum dtp_status read_chart(enum dtp_chart chart, const char *text, struct
     return status;
 }
 
-static const char scaling[] = "model,strategy,gpu,gpus_count,shard_group_gpus_count,verdict,refused_because,tokens_per_s,"
-                              "scaling_efficiency_fraction\n"
-                              "m,zero1,h100,16,16,fits,,190,0.95\n"
-                              "m,zero1,h100,8,8,fits,,100,1\n"
-                              "m,ddp,h100,8,1,oom,,90,1\n"
-                              "m,ddp,h100,16,1,fits,,170,0.9\n"
-                              "m,zero2,h100,8,8,,no zero2 here,,\n";
+static const char scaling[] =
+    "model,strategy,gpu,gpus_count,shard_group_gpus_count,verdict,refused_because,tokens_per_s,"
+    "scaling_efficiency_fraction\n"
+    "m,zero1,h100,16,16,fits,,190,0.95\n"
+    "m,zero1,h100,8,8,fits,,100,1\n"
+    "m,ddp,h100,8,1,oom,,90,1\n"
+    "m,ddp,h100,16,1,fits,,170,0.9\n"
+    "m,zero2,h100,8,8,,no zero2 here,,\n";
 
 /* Lines by strategy: the shard group follows from strategy and GPUs and is in no label. Refused rows and those out of
  * memory are no points. ideal = 100 / 8 * 16 = 200. */
@@ -72,8 +73,8 @@ static void test_filter(void **state)
     dtp_table_destroy(table);
 }
 
-/* Days for 10^12 tokens = 10^12 / rate / 86400; dollars = 1000 x those of 10^9 tokens. Of (10 d, 5), (20 d, 3), (20 d, 4)
- * and (30 d, 3) the first two are beaten by none. */
+/* Days for 10^12 tokens = 10^12 / rate / 86400; dollars = 1000 x those of 10^9 tokens. Of (10 d, 5), (20 d, 3), (20 d,
+ * 4) and (30 d, 3) the first two are beaten by none. */
 static void test_pareto(void **state)
 {
     (void)state;
@@ -93,13 +94,15 @@ static void test_pareto(void **state)
     dtp_chart_data_destroy(&data);
 }
 
-/* Parts of a bar add up to what it stands for: device memory = tensors + cache + context + NCCL; step = all its parts. */
+/* Parts of a bar add up to what it stands for: device memory = tensors + cache + context + NCCL; step = all its parts.
+ */
 static void test_bars_add_up(void **state)
 {
     (void)state;
     struct dtp_chart_data data;
     const char text[] =
-        "model,strategy,verdict,capacity_bytes,allocated_peak_bytes,reserved_peak_bytes,peak_params_bytes,peak_grads_bytes,"
+        "model,strategy,verdict,capacity_bytes,allocated_peak_bytes,reserved_peak_bytes,peak_params_bytes,peak_grads_"
+        "bytes,"
         "peak_optimizer_bytes,peak_activations_bytes,peak_logits_bytes,peak_compute_weights_bytes,peak_gather_bytes,"
         "peak_reduce_bytes,peak_workspace_bytes,context_bytes,nccl_bytes,step_s,compute_s,matmul_s,attention_s,"
         "memory_bound_s,loss_s,optimizer_s,exposed_communication_s,exposed_offload_s,bubble_s\n"
@@ -161,11 +164,12 @@ static void test_refusals(void **state)
     assert_int_equal(read_chart(DTP_CHART_SCALING, text, &data), DTP_BAD_INPUT);
     assert_non_null(strstr(faults.text[0], "--where COLUMN=VALUE by strategy"));
     /* Figures that are none: no point, whatever they are. */
-    assert_int_equal(read_chart(DTP_CHART_SCALING,
-                                "model,strategy,gpus_count,verdict,tokens_per_s,scaling_efficiency_fraction\n"
-                                "m,s,8,fits,nan,1\nm,s,8,fits,inf,1\nm,s,0,fits,1,1\nm,s,-8,fits,1,1\nm,s,8,fits,1e999,1\n",
-                                &data),
-                     DTP_BAD_INPUT);
+    assert_int_equal(
+        read_chart(DTP_CHART_SCALING,
+                   "model,strategy,gpus_count,verdict,tokens_per_s,scaling_efficiency_fraction\n"
+                   "m,s,8,fits,nan,1\nm,s,8,fits,inf,1\nm,s,0,fits,1,1\nm,s,-8,fits,1,1\nm,s,8,fits,1e999,1\n",
+                   &data),
+        DTP_BAD_INPUT);
 }
 
 static void test_kinds(void **state)

@@ -1,4 +1,5 @@
-/* Parts of HTML pages: what comes from outside stays text, axes have round ticks inside their range, words of a shell. */
+/* Parts of HTML pages: what comes from outside stays text, axes have round ticks inside their range, words of a shell.
+ */
 #include "html.h"
 #include "like_runs.h"
 #include "shell_word.h"
@@ -101,10 +102,22 @@ static void test_lines(void **state)
 {
     (void)state;
     struct dtp_chart_row rows[3] = {{"<b>", 0, {8, 1}}, {"<b>", 0, {16, NAN}}, {"<b>", 0, {32, 4}}};
-    struct dtp_chart_data data = {.chart = DTP_CHART_SCALING, .label_column = "plan", .columns = {"x", "y"},
-                                  .column_count = 2, .rows = rows, .row_count = 3, .series_count = 1};
-    struct dtp_svg_lines style = {.title = "t", .x_words = "x", .y_words = "y", .y = 1, .y_divisor = 1, .x_log2 = true,
-                                  .thin = -1, .level = NAN, .joined = -1};
+    struct dtp_chart_data data = {.chart = DTP_CHART_SCALING,
+                                  .label_column = "plan",
+                                  .columns = {"x", "y"},
+                                  .column_count = 2,
+                                  .rows = rows,
+                                  .row_count = 3,
+                                  .series_count = 1};
+    struct dtp_svg_lines style = {.title = "t",
+                                  .x_words = "x",
+                                  .y_words = "y",
+                                  .y = 1,
+                                  .y_divisor = 1,
+                                  .x_log2 = true,
+                                  .thin = -1,
+                                  .level = NAN,
+                                  .joined = -1};
     for (size_t count = 1; count <= 3; count += 2) {
         data.row_count = count;
         FILE *file = open_text();
@@ -117,8 +130,9 @@ static void test_lines(void **state)
     }
 }
 
-/* Ten runs, predictions 0, 10, ..., 90 % too high: measured / predicted from 1/1.9 to 1; the tenth percentile of the ratios
- * is that of the ninetieth of the errors, 81 %. The eleventh run is on another GPU and counts only when fewer are alike. */
+/* Ten runs, predictions 0, 10, ..., 90 % too high: measured / predicted from 1/1.9 to 1; the tenth percentile of the
+ * ratios is that of the ninetieth of the errors, 81 %. The eleventh run is on another GPU and counts only when fewer
+ * are alike. */
 static void test_like_runs(void **state)
 {
     (void)state;
