@@ -13,7 +13,7 @@
 #define MAX_SAMPLES 10000000
 
 #define ON(command) (1u << DTP_COMMAND_##command)
-#define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(REPORT))
+#define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(REPORT) | ON(RUN))
 #define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(HELP))
 
 enum option {
@@ -41,6 +41,26 @@ enum option {
     OPTION_MAX_GPUS,
     OPTION_HELP,
     OPTION_VERSION,
+    OPTION_PASSED, /* what follows is the executor's to read */
+    OPTION_STEPS = OPTION_PASSED,
+    OPTION_DEVICE,
+    OPTION_DATA,
+    OPTION_DATA_TYPE,
+    OPTION_LR,
+    OPTION_MIN_LR,
+    OPTION_WARMUP,
+    OPTION_WEIGHT_DECAY,
+    OPTION_BETA1,
+    OPTION_BETA2,
+    OPTION_ADAM_EPSILON,
+    OPTION_LOG,
+    OPTION_CHECKPOINT,
+    OPTION_CHECKPOINT_EVERY,
+    OPTION_RESUME,
+    OPTION_RESUME_PREVIOUS,
+    OPTION_NOT_FINITE,
+    OPTION_THREADS,
+    OPTION_MATMUL_CHOICES,
     OPTION_COUNT
 };
 
@@ -64,13 +84,13 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_MODEL_PARALLEL] = {"--model-parallel", NULL, ON(BACKTEST),
                                "score runs with tensor or pipeline parallelism too"},
     [OPTION_PROGRAM] = {"--program", NULL, ON(EXPLAIN), "list the step's operations with what each takes alone"},
-    [OPTION_TRACE] = {"--trace", "FILE.json", ON(SIMULATE), "write the step for ui.perfetto.dev or chrome://tracing"},
-    [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE), "write when each operation runs, a row an operation"},
+    [OPTION_TRACE] = {"--trace", "FILE.json", ON(SIMULATE) | ON(RUN), "write the step for ui.perfetto.dev or chrome://tracing"},
+    [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE) | ON(RUN), "write when each operation runs, a row an operation"},
     [OPTION_MEMORY] = {"--memory", "FILE.csv", ON(SIMULATE), "write device memory over time, a column an owner"},
     [OPTION_CHARTS] = {"--charts", NULL, ON(SIMULATE), "have gnuplot draw what --timeline and --memory write"},
     [OPTION_SAMPLES] = {"--samples", "N", ON(SIMULATE),
                         "jobs on other GPUs of the kind, for the median, p95 and p99 of the step; default 10,000"},
-    [OPTION_SEED] = {"--seed", "N", ON(SIMULATE), "of those jobs; default 1"},
+    [OPTION_SEED] = {"--seed", "N", ON(SIMULATE) | ON(RUN), "of those jobs; of weights and samples; default 1"},
     [OPTION_RANK_DEVIATION] = {"--rank-deviation", "F", ON(SIMULATE),
                                "relative standard deviation of the GPUs' speeds; default as measured on GPUs of a kind"},
     [OPTION_STRAGGLER] = {"--straggler", "F", ON(SIMULATE),
@@ -80,6 +100,31 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_MAX_GPUS] = {"--max-gpus", "N", ON(SEARCH), "largest number of GPUs to consider; default 1024"},
     [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
     [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},
+    [OPTION_STEPS] = {"--steps", "N", ON(RUN), "optimizer steps, those of the checkpoint included; default 100"},
+    [OPTION_DEVICE] = {"--device", "cuda|host", ON(RUN), "GPUs, or the cores of this machine; default cuda"},
+    [OPTION_DATA] = {"--data", "FILE", ON(RUN),
+                     "tokens as uint16 or uint32, with or without llm.c's header, or any text as bytes; default a Markov "
+                     "chain of known entropy"},
+    [OPTION_DATA_TYPE] = {"--data-type", "auto|uint16|uint32|bytes", ON(RUN),
+                          "of that file; default what its header or name says"},
+    [OPTION_LR] = {"--lr", "X", ON(RUN), "peak learning rate of a cosine schedule; default 3e-4"},
+    [OPTION_MIN_LR] = {"--min-lr", "X", ON(RUN), "learning rate at its end; default 0"},
+    [OPTION_WARMUP] = {"--warmup", "N", ON(RUN), "steps of linear warm-up; default 0"},
+    [OPTION_WEIGHT_DECAY] = {"--weight-decay", "X", ON(RUN), "of matrices, not of norms and biases; default 0.1"},
+    [OPTION_BETA1] = {"--beta1", "X", ON(RUN), "of AdamW; default 0.9"},
+    [OPTION_BETA2] = {"--beta2", "X", ON(RUN), "of AdamW; default 0.95"},
+    [OPTION_ADAM_EPSILON] = {"--adam-epsilon", "X", ON(RUN), "of AdamW; default 1e-8"},
+    [OPTION_LOG] = {"--log", "FILE.csv", ON(RUN), "a row a step: loss, gradient norm, learning rate, time"},
+    [OPTION_CHECKPOINT] = {"--checkpoint", "DIR", ON(RUN), "write a checkpoint at the end, and when interrupted"},
+    [OPTION_CHECKPOINT_EVERY] = {"--checkpoint-every", "N", ON(RUN), "and every N steps; the two last are kept"},
+    [OPTION_RESUME] = {"--resume", NULL, ON(RUN), "go on from the newest checkpoint"},
+    [OPTION_RESUME_PREVIOUS] = {"--resume-previous", NULL, ON(RUN), "from the one before, where the newest is damaged"},
+    [OPTION_NOT_FINITE] = {"--not-finite", "stop|skip", ON(RUN),
+                           "when loss or gradients are no numbers the update is left out and the run stops, or goes on; "
+                           "default stop"},
+    [OPTION_THREADS] = {"--threads", "N", ON(RUN), "of the host device; default all cores"},
+    [OPTION_MATMUL_CHOICES] = {"--matmul-choices", "FILE", ON(RUN),
+                               "matmul algorithms timed on this GPU, read and added to; default in ~/.cache/dtplan"},
 };
 
 const struct dtp_option *dtp_options(size_t *count)
@@ -95,6 +140,7 @@ static const char *const command_names[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_WHATIF] = "whatif", [DTP_COMMAND_SWEEP] = "sweep", [DTP_COMMAND_SEARCH] = "search", [DTP_COMMAND_BACKTEST] = "backtest", [DTP_COMMAND_CATALOG] = "catalog",
     [DTP_COMMAND_CHART] = "chart",
     [DTP_COMMAND_REPORT] = "report",
+    [DTP_COMMAND_RUN] = "run",
     [DTP_COMMAND_HELP] = "help",
 };
 
@@ -276,6 +322,10 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     }
     if (options[option].value && !(value = take_value(argc, argv, at, faults)))
         return;
+    if (option >= OPTION_PASSED || (option == OPTION_SEED && a->command == DTP_COMMAND_RUN)) {
+        a->passed[a->passed_count++] = (struct dtp_passed_flag){options[option].flag, value};
+        return;
+    }
     switch (option) {
     case OPTION_JSON: a->json = true; break;
     case OPTION_CSV: a->csv = true; break;
@@ -301,7 +351,7 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_STRAGGLER: set_factor(&a->straggler, flag, value, 1, 1000, faults); break;
     case OPTION_HELP: a->help = true; break;
     case OPTION_VERSION: a->version = true; break;
-    case OPTION_COUNT: break;
+    default: break; /* passed on above */
     }
 }
 
@@ -368,6 +418,7 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
     out->wheres = calloc(room, sizeof *out->wheres);
     out->words = calloc(room, sizeof *out->words);
     out->settings = calloc(room, sizeof *out->settings);
+    out->passed = calloc(room, sizeof *out->passed);
     if (!out->catalogs || !out->wheres || !out->words || !out->settings)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     size_t before = faults->count;

@@ -20,6 +20,7 @@ enum dtp_command {
     DTP_COMMAND_BACKTEST,
     DTP_COMMAND_CHART,
     DTP_COMMAND_REPORT,
+    DTP_COMMAND_RUN,
     DTP_COMMAND_CATALOG,
     DTP_COMMAND_HELP,
     DTP_COMMAND_COUNT
@@ -38,6 +39,11 @@ const struct dtp_option *dtp_options(size_t *count);
 /* One key of the scenario table as it was typed; texts point into argv or to constants. */
 struct dtp_typed_key {
     const char *flag, *key, *value;
+};
+
+/* A flag of `run` that dtplan-exec reads; value NULL: a switch. */
+struct dtp_passed_flag {
+    const char *flag, *value;
 };
 
 struct dtp_arguments {
@@ -66,6 +72,8 @@ struct dtp_arguments {
     size_t word_count;
     struct dtp_typed_key *settings;
     size_t setting_count;
+    struct dtp_passed_flag *passed;
+    size_t passed_count;
 };
 
 /* All faults of the line at once. Destroy also after a failure. */

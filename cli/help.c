@@ -88,6 +88,17 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          {{"dtplan --params 7e9 --gpus 8 --strategy all --csv > plans.csv", "a table"},
           {"dtplan chart strategies plans.csv", "as text"},
           {"dtplan chart strategies plans.csv -o strategies.png", "as a picture"}}},
+    [DTP_COMMAND_RUN] =
+        {"dtplan run [SCENARIO.ini ...] [--KEY VALUE ...] [--steps N] [--device cuda|host] [--data FILE] [--log FILE.csv]",
+         "Trains the model of a plan: dtplan-exec runs the very step program that is simulated, on GPUs or on the cores of "
+         "this machine, and what was predicted stands beside what was measured. Takes the same keys as plan, of --runtime "
+         "dtplan. The last two steps are timed operation by operation: one alone, one as it runs.",
+         {{"dtplan run --layers 2 --hidden 128 --heads 4 --vocab 512 --seq 128 --gpus 1 --strategy ddp --device host --steps 20",
+           "a small model on this machine's cores"},
+          {"dtplan run --model llama-1.3b-like --gpu h200 --gpus 1 --strategy ddp --micro-batch 4 --steps 50", "on a GPU"},
+          {"dtplan run --model gpt2-124m --gpu h200 --gpus 4 --strategy zero1 --micro-batch 32 --seq 1024 --data train.bin "
+           "--steps 2000 --warmup 100 --lr 6e-4 --checkpoint run1 --checkpoint-every 500 --log run1.csv",
+           "a file of tokens on four GPUs"}}},
     [DTP_COMMAND_REPORT] =
         {"dtplan report SCENARIO.ini|SWEEP.csv [--KEY VALUE ...] [-o PAGE.html]",
          "Writes one HTML page to decide by, complete in itself: does it fit, how long, how much, what can go wrong; then the "

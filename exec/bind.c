@@ -135,6 +135,43 @@ static enum dtp_status bind_state(struct dtp_binding *b, struct dtp_faults *faul
     return DTP_OK;
 }
 
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static void live(const struct dtp_buffer *buffer, bool begins, uint64_t now[DTP_OWNER_COUNT], uint64_t *total)
+{
+    if (buffer->space != DTP_SPACE_DEVICE)
+        return;
+    now[buffer->owner] += begins ? buffer->bytes : -buffer->bytes;
+    *total += begins ? buffer->bytes : -buffer->bytes;
+}
+
+void dtp_binding_peak(const struct dtp_binding *b, uint64_t out[DTP_OWNER_COUNT])
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(b->job.program);
+    uint64_t now[DTP_OWNER_COUNT] = {0}, total = 0, most = 0;
+    for (size_t i = 0; i < dtp_program_buffer_count(b->job.program); i++)
+        if (buffers[i].persistent)
+            live(&buffers[i], true, now, &total);
+    for (size_t i = 0; i <= b->op_count; i++) {
+        if (total > most)
+            memcpy(out, now, sizeof now);
+        most = total > most ? total : most;
+        if (i == b->op_count)
+            return;
+        const struct dtp_op *op = &dtp_program_ops(b->job.program)[i];
+        const struct dtp_operand *operands = dtp_program_operands(b->job.program, op);
+        for (uint32_t k = 0; k < op->operand_count; k++)
+            if (operands[k].access & DTP_ALLOC)
+                live(&buffers[operands[k].buffer.index], true, now, &total);
+        if (total > most)
+            memcpy(out, now, sizeof now);
+        most = total > most ? total : most;
+        for (uint32_t k = 0; k < op->operand_count; k++)
+            if (operands[k].access & DTP_FREE)
+                live(&buffers[operands[k].buffer.index], false, now, &total);
+    }
+}
+
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 enum dtp_status dtp_bind(const struct dtp_bind_job *job, struct dtp_binding *out, struct dtp_faults *faults)

@@ -74,6 +74,9 @@ struct dtp_binding {
 enum dtp_status dtp_bind(const struct dtp_bind_job *job, struct dtp_binding *out, struct dtp_faults *faults);
 void dtp_binding_release(struct dtp_binding *binding);
 
+/* Device bytes by owner when most are alive, as the operations bring them to life and free them. */
+void dtp_binding_peak(const struct dtp_binding *binding, uint64_t out[DTP_OWNER_COUNT]);
+
 /* Address of a buffer of the program; NULL for DTP_NO_INDEX and for one that the step never uses. */
 void *dtp_binding_address(const struct dtp_binding *binding, dtp_buffer_id buffer);
 

@@ -9,6 +9,12 @@
 
 #if DTP_WITH_OPENBLAS
 #include <cblas.h>
+
+/* BLAS itself and not CBLAS: GSL brings a slow cblas_sgemm of its own, and the order of libraries would decide whose is
+ * called. Column-major, so a row-major product is asked for as its transpose. */
+void sgemm_(const char *transposed_a, const char *transposed_b, const blasint *m, const blasint *n, const blasint *k,
+            const float *alpha, const float *a, const blasint *lda, const float *b, const blasint *ldb, const float *beta,
+            float *c, const blasint *ldc);
 #endif
 
 /* ---- scratch ----------------------------------------------------------------------------------------------------- */
@@ -74,9 +80,11 @@ static void multiply(const struct dtp_matmul_args *g, const float *a, uint64_t l
                      float *result, uint64_t ldd, bool add)
 {
 #if DTP_WITH_OPENBLAS
-    cblas_sgemm(CblasRowMajor, g->a_transposed ? CblasTrans : CblasNoTrans, g->b_transposed ? CblasTrans : CblasNoTrans,
-                (blasint)g->m, (blasint)g->n, (blasint)g->k, 1.0f, a, (blasint)lda, b, (blasint)ldb, add ? 1.0f : 0.0f,
-                result, (blasint)ldd);
+    const blasint m = (blasint)g->m, n = (blasint)g->n, k = (blasint)g->k;
+    const blasint row_a = (blasint)lda, row_b = (blasint)ldb, row_d = (blasint)ldd;
+    const float one = 1.0f, beta = add ? 1.0f : 0.0f;
+    sgemm_(g->b_transposed ? "T" : "N", g->a_transposed ? "T" : "N", &n, &m, &k, &one, b, &row_b, a, &row_a, &beta, result,
+           &row_d);
 #else
     struct dtp_matmul_args plain = {.a = a, .b = b, .addend = add ? result : NULL, .result = result, .m = g->m,
                                     .n = g->n, .k = g->k, .lda = lda, .ldb = ldb, .ldd = ldd,

@@ -17,6 +17,16 @@ static void say(FILE *file, json_t *event)
     json_decref(event);
 }
 
+static json_t *owner_bytes(const struct dtp_binding *b)
+{
+    uint64_t bytes[DTP_OWNER_COUNT] = {0};
+    json_t *object = json_object();
+    dtp_binding_peak(b, bytes);
+    for (int i = 0; i < DTP_OWNER_COUNT; i++)
+        json_object_set_new(object, dtp_owner_key((enum dtp_owner)i), json_integer((json_int_t)bytes[i]));
+    return object;
+}
+
 /* JSON has no NaN: null says that there is no such number. */
 static json_t *number(double value)
 {
@@ -34,11 +44,11 @@ void dtp_event_start(FILE *file, const struct dtp_binding *b, const struct dtp_t
     if (!file)
         return;
     const struct dtp_device *device = b->job.device;
-    say(file, json_pack("{s:s,s:s,s:s,s:b,s:I,s:I,s:I,s:I,s:s,s:o,s:I,s:I}", "event", "start", "device", device->name,
+    say(file, json_pack("{s:s,s:s,s:s,s:b,s:I,s:I,s:I,s:I,s:o,s:s,s:o,s:I,s:I}", "event", "start", "device", device->name,
                         "libraries", device->libraries, "gpu", (int)device->asynchronous, "parameters",
                         (json_int_t)parameter_count(b), "operations", (json_int_t)b->op_count, "device_arena_bytes",
                         (json_int_t)b->job.arena->device_bytes, "host_arena_bytes", (json_int_t)b->job.arena->host_bytes,
-                        "data", dtp_token_source_words(source), "entropy", number(dtp_token_source_entropy(source)),
+                        "owner_bytes", owner_bytes(b), "data", dtp_token_source_words(source), "entropy", number(dtp_token_source_entropy(source)),
                         "first_step", (json_int_t)first_step, "steps", (json_int_t)steps));
 }
 

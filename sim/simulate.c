@@ -60,6 +60,8 @@ static bool price(struct simulation *s)
     for (size_t i = 0; i < s->count; i++)
         s->alone_s[i] = s->options->infinite_bandwidth && moves_bytes(dtp_op_kind_class(s->ops[i].kind))
                             ? 0
+                        : s->options->op_s && isfinite(s->options->op_s[i])
+                            ? s->options->op_s[i]
                             : dtp_op_seconds(&s->rates, &s->ops[i]);
     bool jitters = s->options->seed && s->options->jitter_deviation > 0;
     if (jitters && !dtp_noise_jitter(s->options->seed, s->options->jitter_deviation, s->alone_s, s->count))

@@ -46,6 +46,7 @@ struct dtp_simulation_options {
     bool infinite_bandwidth;     /* collectives and copies take no time (limit tests) */
     bool power_headroom;         /* matmuls clock up by the share of the step in which none runs */
     bool replay_allocator;
+    const double *op_s;          /* seconds alone of each operation, NAN: as predicted; NULL: all as predicted. Borrowed */
     double compute_factor;       /* on the time of kernels; 0: of the slowest of the cluster's ranks, as expected */
     uint64_t seed;               /* of jitter; 0: none */
     double jitter_deviation;     /* relative, per operation of a rank */

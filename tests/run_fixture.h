@@ -42,7 +42,7 @@ static void run_job(const char *words, struct dtp_job *job)
 }
 
 /* The number after "key": in a line of JSON; NAN where it is null. */
-static double run_number(const char *line, const char *key)
+static inline double run_number(const char *line, const char *key)
 {
     char quoted[64];
     snprintf(quoted, sizeof quoted, "\"%s\":", key);
@@ -50,7 +50,7 @@ static double run_number(const char *line, const char *key)
     return at && strncmp(at + strlen(quoted), "null", 4) != 0 ? strtod(at + strlen(quoted), NULL) : (double)NAN;
 }
 
-static void run_read(char *events, struct run_result *out)
+static inline void run_read(char *events, struct run_result *out)
 {
     char *save = NULL;
     for (char *line = strtok_r(events, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
@@ -65,7 +65,7 @@ static void run_read(char *events, struct run_result *out)
 }
 
 /* Every byte that nobody wrote is poison. */
-static void run_train(const char *words, const struct dtp_settings *settings, struct run_result *out)
+static inline void run_train(const char *words, const struct dtp_settings *settings, struct run_result *out)
 {
     static struct dtp_faults faults;
     static struct dtp_job job;
@@ -84,7 +84,7 @@ static void run_train(const char *words, const struct dtp_settings *settings, st
     free(events);
 }
 
-static struct dtp_settings run_settings(uint64_t steps, double learning_rate)
+static inline struct dtp_settings run_settings(uint64_t steps, double learning_rate)
 {
     struct dtp_settings settings = dtp_settings_default();
     settings.device = "host";
@@ -96,7 +96,7 @@ static struct dtp_settings run_settings(uint64_t steps, double learning_rate)
 }
 
 /* Losses of a run that must succeed. */
-static void run_well(const char *words, const struct dtp_settings *settings, struct run_result *out)
+static inline void run_well(const char *words, const struct dtp_settings *settings, struct run_result *out)
 {
     run_train(words, settings, out);
     if (out->status != DTP_OK)
@@ -105,7 +105,7 @@ static void run_well(const char *words, const struct dtp_settings *settings, str
 }
 
 /* Largest relative difference of two loss curves. */
-static double run_apart(const struct run_result *a, const struct run_result *b)
+static inline double run_apart(const struct run_result *a, const struct run_result *b)
 {
     double apart = 0;
     assert_int_equal(a->steps, b->steps);
@@ -114,7 +114,7 @@ static double run_apart(const struct run_result *a, const struct run_result *b)
     return apart;
 }
 
-static void run_same(const struct run_result *a, const struct run_result *b, const char *what)
+static inline void run_same(const struct run_result *a, const struct run_result *b, const char *what)
 {
     assert_int_equal(a->steps, b->steps);
     for (size_t i = 0; i < a->steps; i++)

@@ -1,0 +1,209 @@
+#include "run_process.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WARM_UP_STEPS 2 /* first use of libraries, caches and clocks */
+#define LAST_LOSSES 10
+
+struct dtp_run_listener {
+    const struct dtp_job *job;
+    struct dtp_run_outcome *out;
+    bool progress, terminal, line_open;
+    uint64_t steps; /* that the run is to do */
+    double *seconds; /* of the plain steps */
+    size_t count, room, seen;
+    double losses[LAST_LOSSES];
+    double last_said_s, started_s, recent_s; /* recent_s: smoothed seconds of a step, for the time left */
+};
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+struct dtp_run_listener *dtp_run_listener_create(const struct dtp_job *job, bool progress, struct dtp_run_outcome *out)
+{
+    struct dtp_run_listener *l = calloc(1, sizeof *l);
+    if (!l)
+        return NULL;
+    *out = (struct dtp_run_outcome){.entropy = (double)NAN, .first_loss = (double)NAN, .last_loss = (double)NAN};
+    l->job = job;
+    l->out = out;
+    l->progress = progress;
+    l->terminal = isatty(STDERR_FILENO);
+    l->started_s = now_s();
+    return l;
+}
+
+/* ---- fields ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t whole(const json_t *event, const char *key)
+{
+    json_int_t value = json_integer_value(json_object_get(event, key));
+    return value > 0 ? (uint64_t)value : 0;
+}
+
+static double number(const json_t *event, const char *key)
+{
+    const json_t *value = json_object_get(event, key);
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}
+
+static void text(const json_t *event, const char *key, char *out, size_t bytes)
+{
+    const char *value = json_string_value(json_object_get(event, key));
+    snprintf(out, bytes, "%s", value ? value : "");
+}
+
+/* ---- progress ---------------------------------------------------------------------------------------------------- */
+
+static void time_left(const struct dtp_run_listener *l, uint64_t step, char *out, size_t bytes)
+{
+    double left = (double)(l->steps - step) * l->recent_s;
+    uint64_t seconds = left < 1e9 ? (uint64_t)left : 0;
+    snprintf(out, bytes, "%" PRIu64 ":%02" PRIu64 ":%02" PRIu64, seconds / 3600, seconds / 60 % 60, seconds % 60);
+}
+
+/* Model FLOPs over the dense peak of the compute dtype; "" on a host, which has no such peak in the catalogue. */
+static void mfu_text(const struct dtp_run_listener *l, double tokens_per_s, char *out, size_t bytes)
+{
+    const struct dtp_job *job = l->job;
+    double peak = job->cluster.gpu.peak_flops_per_s[job->plan.precision.compute] * job->cluster.gpus;
+    double flops = dtp_transformer_model_flops_per_token(&job->transformer, job->plan.sequence) * tokens_per_s;
+    out[0] = '\0';
+    if (l->out->gpu && peak > 0)
+        snprintf(out, bytes, "  MFU %.1f %%", 100 * flops / peak);
+}
+
+/* A terminal sees every step on one line; a file one line every ten seconds, and the last. */
+static void say_step(struct dtp_run_listener *l, const json_t *event, uint64_t step)
+{
+    double seconds = number(event, "step_s"), norm = number(event, "gradient_norm"), now = now_s();
+    double tokens_per_s = (double)whole(event, "tokens") / seconds;
+    char left[32], mfu[32], norm_text[32] = "", memory[32] = "";
+    if (!l->progress || (!l->terminal && step < l->steps && now - l->last_said_s < 10))
+        return;
+    l->last_said_s = now;
+    time_left(l, step, left, sizeof left);
+    mfu_text(l, tokens_per_s, mfu, sizeof mfu);
+    if (isfinite(norm))
+        snprintf(norm_text, sizeof norm_text, "  norm %.3f", norm);
+    if (l->out->used_bytes > 0)
+        snprintf(memory, sizeof memory, "  %.1f GiB", (double)l->out->used_bytes / 0x1p30);
+    fprintf(stderr, "%sstep %" PRIu64 "/%" PRIu64 "  loss %.4f%s  lr %.2e  %.0f tokens/s%s%s  left %s%s", l->terminal ? "\r" : "",
+            step, l->steps, number(event, "loss"), norm_text, number(event, "learning_rate"), tokens_per_s, mfu, memory, left,
+            l->terminal ? "\033[K" : "\n");
+    l->line_open = l->terminal;
+    fflush(stderr);
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+
+static void hear_start(struct dtp_run_listener *l, const json_t *event)
+{
+    struct dtp_run_outcome *m = l->out;
+    const json_t *owners = json_object_get(event, "owner_bytes");
+    text(event, "device", m->device, sizeof m->device);
+    text(event, "libraries", m->libraries, sizeof m->libraries);
+    text(event, "data", m->data, sizeof m->data);
+    m->gpu = json_is_true(json_object_get(event, "gpu"));
+    m->operations = whole(event, "operations");
+    m->device_arena_bytes = whole(event, "device_arena_bytes");
+    m->host_arena_bytes = whole(event, "host_arena_bytes");
+    for (int i = 0; i < DTP_OWNER_COUNT; i++)
+        m->owner_bytes[i] = whole(owners, dtp_owner_key((enum dtp_owner)i));
+    m->entropy = number(event, "entropy");
+    m->first_step = m->last_step = whole(event, "first_step");
+    l->steps = whole(event, "steps");
+}
+
+static void keep_seconds(struct dtp_run_listener *l, double seconds)
+{
+    if (l->count == l->room) {
+        size_t room = 2 * l->room + 1024;
+        double *grown = realloc(l->seconds, room * sizeof *grown);
+        if (!grown)
+            return; /* the median is then of fewer steps, and says of how many */
+        l->seconds = grown;
+        l->room = room;
+    }
+    l->seconds[l->count++] = seconds;
+}
+
+static void hear_step(struct dtp_run_listener *l, const json_t *event)
+{
+    struct dtp_run_outcome *m = l->out;
+    const char *mode = json_string_value(json_object_get(event, "mode"));
+    double seconds = number(event, "step_s"), loss = number(event, "loss");
+    m->last_step = whole(event, "step");
+    m->tokens_per_step = whole(event, "tokens");
+    m->skipped_steps += json_is_true(json_object_get(event, "skipped"));
+    if (l->seen == 0)
+        m->first_loss = loss;
+    l->losses[l->seen++ % LAST_LOSSES] = loss;
+    l->recent_s = l->seen == 1 ? seconds : 0.9 * l->recent_s + 0.1 * seconds;
+    if (mode && strcmp(mode, "plain") == 0)
+        keep_seconds(l, seconds);
+    say_step(l, event, m->last_step);
+}
+
+static void hear_end(struct dtp_run_listener *l, const json_t *event)
+{
+    const json_t *sent = json_object_get(event, "sent_bytes");
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        l->out->sent_bytes[i] = whole(sent, dtp_collective_text((enum dtp_collective)i));
+    l->out->interrupted = json_is_true(json_object_get(event, "interrupted"));
+}
+
+void dtp_run_listener_hear(void *listener, const char *line)
+{
+    struct dtp_run_listener *l = listener;
+    json_t *event = json_loads(line, 0, NULL);
+    const char *kind = json_string_value(json_object_get(event, "event"));
+    if (!kind)
+        ; /* not ours */
+    else if (strcmp(kind, "start") == 0)
+        hear_start(l, event);
+    else if (strcmp(kind, "step") == 0)
+        hear_step(l, event);
+    else if (strcmp(kind, "memory") == 0) {
+        l->out->used_bytes = whole(event, "used_bytes");
+        l->out->gpu_bytes = whole(event, "total_bytes");
+    } else if (strcmp(kind, "end") == 0)
+        hear_end(l, event);
+    json_decref(event);
+}
+
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
+
+static int by_value(const void *left, const void *right)
+{
+    const double *a = left, *b = right;
+    return *a < *b ? -1 : *a > *b;
+}
+
+void dtp_run_listener_finish(struct dtp_run_listener *l)
+{
+    struct dtp_run_outcome *m = l->out;
+    size_t first = l->count > WARM_UP_STEPS ? WARM_UP_STEPS : 0, count = l->count - first;
+    size_t losses = l->seen < LAST_LOSSES ? l->seen : LAST_LOSSES;
+    if (l->line_open)
+        fputc('\n', stderr);
+    if (count > 0) {
+        qsort(l->seconds + first, count, sizeof *l->seconds, by_value);
+        m->step_s = (l->seconds[first + count / 2] + l->seconds[first + (count - 1) / 2]) / 2;
+    }
+    m->timed_steps = count;
+    for (size_t i = 0; i < losses; i++)
+        m->last_loss = i == 0 ? l->losses[i] / (double)losses : m->last_loss + l->losses[i] / (double)losses;
+    free(l->seconds);
+    free(l);
+}

@@ -1,0 +1,198 @@
+#include "run_process.h"
+
+#include <errno.h>
+#include <libgen.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define EVENTS_DESCRIPTOR 3
+
+extern char **environ;
+static volatile sig_atomic_t child;
+
+static void pass_on(int signal_number)
+{
+    if (child > 0)
+        kill((pid_t)child, signal_number);
+}
+
+/* ---- where it is ------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status find_program(char *out, size_t bytes, struct dtp_faults *faults)
+{
+    static const char *const places[] = {"dtplan-exec", "../libexec/dtplan-exec"};
+    char self[4096];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[length > 0 ? length : 0] = '\0';
+    const char *folder = dirname(self);
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        int wrote = snprintf(out, bytes, "%s/%s", folder, places[i]);
+        if (wrote > 0 && (size_t)wrote < bytes && access(out, X_OK) == 0)
+            return DTP_OK;
+    }
+    return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
+                     "dtplan-exec is neither beside dtplan in %s nor in ../libexec; build or install all of dtplan", folder);
+}
+
+/* ---- its line ---------------------------------------------------------------------------------------------------- */
+
+struct line {
+    char **words;
+    size_t count, room;
+    bool failed;
+};
+
+static void add(struct line *line, const char *word)
+{
+    if (line->count + 1 >= line->room) {
+        size_t room = 2 * line->room + 64;
+        char **grown = realloc(line->words, room * sizeof *grown);
+        line->failed |= !grown;
+        if (!grown)
+            return;
+        line->words = grown;
+        line->room = room;
+    }
+    line->words[line->count] = strdup(word);
+    line->failed |= !line->words[line->count++];
+    line->words[line->count] = NULL;
+}
+
+static void add_two(struct line *line, const char *flag, const char *value)
+{
+    add(line, flag);
+    add(line, value);
+}
+
+static void add_key(struct line *line, const struct dtp_typed_key *key)
+{
+    size_t bytes = strlen(key->key) + strlen(key->value) + 2;
+    char *text = malloc(bytes);
+    line->failed |= !text;
+    if (!text)
+        return;
+    snprintf(text, bytes, "%s=%s", key->key, key->value);
+    add_two(line, "--set", text);
+    free(text);
+}
+
+/* Scenario files as they were typed; flags after them, as they override them here. */
+static enum dtp_status write_line(const struct dtp_run_process *p, const char *program, struct line *line)
+{
+    const struct dtp_arguments *a = p->context->arguments;
+    char directory[4096], descriptor[16];
+    enum dtp_status status = dtp_data_directory(directory, sizeof directory, p->context->faults);
+    if (status != DTP_OK)
+        return status;
+    add(line, program);
+    add_two(line, "--data-directory", directory);
+    for (size_t i = 0; i < a->catalog_count; i++)
+        add_two(line, "--catalog", a->catalogs[i]);
+    for (size_t i = 0; i < a->word_count; i++)
+        add(line, a->words[i]);
+    for (size_t i = 0; i < p->default_count; i++)
+        add_key(line, &p->defaults[i]);
+    for (size_t i = 0; i < a->setting_count; i++)
+        add_key(line, &a->settings[i]);
+    for (size_t i = 0; i < a->passed_count; i++) {
+        add(line, a->passed[i].flag);
+        if (a->passed[i].value)
+            add(line, a->passed[i].value);
+    }
+    if (p->op_times)
+        add_two(line, "--op-times", p->op_times);
+    snprintf(descriptor, sizeof descriptor, "%d", EVENTS_DESCRIPTOR);
+    add_two(line, "--events", descriptor);
+    return line->failed ? dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory") : DTP_OK;
+}
+
+static void release_line(struct line *line)
+{
+    for (size_t i = 0; i < line->count; i++)
+        free(line->words[i]);
+    free(line->words);
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------------- */
+
+/* Events go to descriptor 3 of the child; its standard output is for nobody, ours is for the report. */
+static enum dtp_status spawn(const struct dtp_run_process *p, char *const *words, int *events)
+{
+    int ends[2];
+    pid_t pid;
+    posix_spawn_file_actions_t actions;
+    if (pipe(ends) != 0)
+        return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "no pipe: %s", strerror(errno));
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addclose(&actions, ends[0]);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], EVENTS_DESCRIPTOR);
+    if (ends[1] != EVENTS_DESCRIPTOR)
+        posix_spawn_file_actions_addclose(&actions, ends[1]);
+    posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+    int failed = posix_spawn(&pid, words[0], &actions, NULL, words, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    if (failed) {
+        close(ends[0]);
+        return dtp_fault(p->context->faults, DTP_ENVIRONMENT, words[0], 0, "cannot be started: %s", strerror(failed));
+    }
+    child = (sig_atomic_t)pid;
+    *events = ends[0];
+    return DTP_OK;
+}
+
+static void listen_to(const struct dtp_run_process *p, int events)
+{
+    char *line = NULL;
+    size_t room = 0;
+    FILE *file = fdopen(events, "r");
+    while (file && getline(&line, &room, file) > 0)
+        p->hear(p->listener, line);
+    free(line);
+    if (file)
+        fclose(file);
+    else
+        close(events);
+}
+
+static enum dtp_status await(const struct dtp_run_process *p)
+{
+    int status;
+    while (waitpid((pid_t)child, &status, 0) < 0)
+        if (errno != EINTR)
+            return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec: %s", strerror(errno));
+    child = 0;
+    if (WIFSIGNALED(status))
+        return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec was killed by signal %d (%s)",
+                         WTERMSIG(status), strsignal(WTERMSIG(status)));
+    int code = WEXITSTATUS(status);
+    return code <= DTP_ENVIRONMENT ? (enum dtp_status)code
+                                   : dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec ended with %d", code);
+}
+
+enum dtp_status dtp_run_process(const struct dtp_run_process *process)
+{
+    struct sigaction action = {.sa_handler = pass_on, .sa_flags = SA_RESTART}, before[2];
+    struct line line = {0};
+    char program[8192];
+    int events = -1;
+    enum dtp_status status = find_program(program, sizeof program, process->context->faults);
+    if (status == DTP_OK)
+        status = write_line(process, program, &line);
+    sigaction(SIGINT, &action, &before[0]);
+    sigaction(SIGTERM, &action, &before[1]);
+    if (status == DTP_OK)
+        status = spawn(process, line.words, &events);
+    if (status == DTP_OK) {
+        listen_to(process, events);
+        status = await(process);
+    }
+    sigaction(SIGINT, &before[0], NULL);
+    sigaction(SIGTERM, &before[1], NULL);
+    release_line(&line);
+    return status;
+}

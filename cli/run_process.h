@@ -1,0 +1,30 @@
+/* The executor as a process: started with the words of the line, heard through a pipe. */
+#ifndef DTP_RUN_PROCESS_H
+#define DTP_RUN_PROCESS_H
+
+#include "command.h"
+#include "run_report.h"
+
+/* Starts dtplan-exec, which lies beside this program or in ../libexec, passes on what was typed and the keys that `run`
+ * sets by itself, and calls `hear` with each line of its events until it ends. Its status is returned: what was wrong it
+ * has said itself. DTP_ENVIRONMENT where it cannot be started or was killed. Signals that ask this process to stop go on
+ * to it, so that the step at hand is finished. */
+struct dtp_run_process {
+    const struct dtp_context *context;
+    const struct dtp_typed_key *defaults; /* keys that were not typed */
+    size_t default_count;
+    const char *op_times;                 /* file for times of operations, or NULL */
+    void (*hear)(void *listener, const char *line);
+    void *listener;
+};
+enum dtp_status dtp_run_process(const struct dtp_run_process *process);
+
+/* run_events.c: what the executor says, line by line, into figures; with `progress` also into a line on standard error,
+ * rewritten in place on a terminal. */
+struct dtp_run_listener; /* opaque */
+struct dtp_run_listener *dtp_run_listener_create(const struct dtp_job *job, bool progress, struct dtp_run_outcome *out);
+void dtp_run_listener_hear(void *listener, const char *line);
+/* Fills what only the end shows: medians and means. Frees. */
+void dtp_run_listener_finish(struct dtp_run_listener *listener);
+
+#endif

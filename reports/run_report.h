@@ -1,0 +1,33 @@
+/* A run: what was predicted of it beside what was measured. Schema of the JSON: dtplan.run/1. */
+#ifndef DTP_RUN_REPORT_H
+#define DTP_RUN_REPORT_H
+
+#include "compare.h"
+#include "page.h"
+
+/* What the executor said of a run. 0 and NAN: it did not say. */
+struct dtp_run_outcome {
+    char device[128], libraries[256], data[256];
+    bool gpu;               /* a GPU's times can be compared with the prediction's, a host's cannot */
+    bool interrupted;
+    uint64_t operations, device_arena_bytes, host_arena_bytes, used_bytes, gpu_bytes;
+    uint64_t owner_bytes[DTP_OWNER_COUNT]; /* at the peak of the arena, as counted while the step ran */
+    uint64_t first_step, last_step, tokens_per_step, skipped_steps, timed_steps;
+    uint64_t sent_bytes[DTP_COLLECTIVE_COUNT];
+    double entropy, first_loss, last_loss; /* nats per token; the last is the mean of the last ten */
+    double step_s;                         /* median of the timed steps */
+    double *alone_s, *start_s, *end_s;     /* per operation; NULL where no step was measured */
+};
+
+struct dtp_run_report {
+    const struct dtp_simulated *simulated; /* the prediction */
+    const struct dtp_run_outcome *measured;
+    bool split_known;
+    struct dtp_error_split split;
+    struct dtp_class_times classes[DTP_CLASS_STORAGE + 1];
+};
+
+void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *page);
+enum dtp_status dtp_run_json(const struct dtp_run_report *report, FILE *file, struct dtp_faults *faults);
+
+#endif

@@ -1,0 +1,50 @@
+#include "compare.h"
+
+#include <math.h>
+#include <string.h>
+
+static enum dtp_status step_with(const struct dtp_simulated *s, const struct dtp_simulation_options *options, double *out,
+                                 struct dtp_faults *faults)
+{
+    struct dtp_timeline timeline;
+    const struct dtp_job *job = &s->job;
+    enum dtp_status status = dtp_simulate(s->program, &job->transformer, &job->cluster, &job->plan, options, &timeline, faults);
+    if (status != DTP_OK)
+        return status;
+    *out = timeline.step_s;
+    dtp_timeline_release(&timeline);
+    return DTP_OK;
+}
+
+enum dtp_status dtp_compare_split(const struct dtp_simulated *simulated, const double *alone_s, const double *in_place_s,
+                                  double measured_s, struct dtp_error_split *out, struct dtp_faults *faults)
+{
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    *out = (struct dtp_error_split){.predicted_s = simulated->timeline.step_s, .measured_s = measured_s};
+    /* What was measured holds this GPU's speed and power limit already, and in the step the contention too. */
+    options.replay_allocator = options.power_headroom = false;
+    options.compute_factor = 1;
+    options.op_s = alone_s;
+    enum dtp_status status = step_with(simulated, &options, &out->alone_s, faults);
+    if (status != DTP_OK)
+        return status;
+    options.op_s = in_place_s;
+    options.contention = false;
+    return step_with(simulated, &options, &out->in_place_s, faults);
+}
+
+void dtp_compare_classes(const struct dtp_simulated *simulated, const double *alone_s, const double *in_place_s,
+                         struct dtp_class_times out[DTP_CLASS_STORAGE + 1])
+{
+    const struct dtp_op *ops = dtp_program_ops(simulated->program);
+    memset(out, 0, (DTP_CLASS_STORAGE + 1) * sizeof *out);
+    for (size_t i = 0; i < simulated->timeline.op_count; i++) {
+        struct dtp_class_times *class = &out[dtp_op_kind_class(ops[i].kind)];
+        if (!isfinite(alone_s[i]) || !isfinite(in_place_s[i]))
+            continue;
+        class->predicted_s += simulated->alone_s[i];
+        class->alone_s += alone_s[i];
+        class->in_place_s += in_place_s[i];
+        class->count++;
+    }
+}
