@@ -95,8 +95,8 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          "dtplan. The last two steps are timed operation by operation: one alone, one as it runs.",
          {{"dtplan run --layers 2 --hidden 128 --heads 4 --vocab 512 --seq 128 --gpus 1 --strategy ddp --device host --steps 20",
            "a small model on this machine's cores"},
-          {"dtplan run --model llama-1.3b-like --gpu h200 --gpus 1 --strategy ddp --micro-batch 4 --steps 50", "on a GPU"},
-          {"dtplan run --model gpt2-124m --gpu h200 --gpus 4 --strategy zero1 --micro-batch 32 --seq 1024 --data train.bin "
+          {"dtplan run --model sheared-llama-1.3b --gpu h200 --gpus 1 --strategy ddp --micro-batch 4 --steps 50", "on a GPU"},
+          {"dtplan run --model gpt-2 --gpu h200 --gpus 4 --strategy zero1 --micro-batch 32 --seq 1024 --data train.bin "
            "--steps 2000 --warmup 100 --lr 6e-4 --checkpoint run1 --checkpoint-every 500 --log run1.csv",
            "a file of tokens on four GPUs"}}},
     [DTP_COMMAND_REPORT] =

@@ -553,8 +553,8 @@ static void fill_add(struct binder *b, struct dtp_bound_op *out)
     out->arguments.add = (struct dtp_add_args){.values = need(b, DTP_ROLE_INPUT),
                                                .total = need(b, DTP_ROLE_RESULT),
                                                .count = count,
-                                               .element = by_size(b, DTP_ROLE_INPUT, count),
-                                               .total_element = by_size(b, DTP_ROLE_RESULT, count)};
+                                               .element = gradient(b, DTP_ROLE_INPUT),
+                                               .total_element = gradient(b, DTP_ROLE_RESULT)};
 }
 
 static void fill_copy(struct binder *b, struct dtp_bound_op *out)

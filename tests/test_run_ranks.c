@@ -1,0 +1,142 @@
+/* Ranks of the host device, as processes of this machine: every strategy learns what one device learns, to 1e-6 of the loss
+ * over 50 steps in fp32; what is resumed by other ranks goes on; a rank that dies takes the others with it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "run_fixture.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXEC TEST_BINARY_DIR "/dtplan-exec --data-directory " TEST_SOURCE_DIR "/scenarios --device host --threads 1 "
+
+static struct run_result alone, together;
+static char directory[3000];
+
+/* Key=value words become --set of each; `flags` go as they are. */
+static void command_line(const char *words, const char *flags, char *out, size_t bytes)
+{
+    char copy[1024], *save = NULL;
+    snprintf(copy, sizeof copy, "runtime=dtplan gradient_norm=true precision=fp32 %s", words);
+    size_t used = (size_t)snprintf(out, bytes, EXEC "%s", flags);
+    for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save))
+        used += (size_t)snprintf(out + used, bytes - used, " --set %s", word);
+    assert_true(used < bytes);
+}
+
+static void run_ranks(const char *words, const char *flags, struct run_result *out)
+{
+    static char events[1 << 20];
+    char line[4096];
+    command_line(words, flags, line, sizeof line);
+    FILE *pipe = popen(line, "r");
+    assert_non_null(pipe);
+    size_t bytes = fread(events, 1, sizeof events - 1, pipe);
+    events[bytes] = '\0';
+    memset(out, 0, sizeof *out);
+    int status = pclose(pipe);
+    out->status = WIFEXITED(status) ? (enum dtp_status)WEXITSTATUS(status) : DTP_ENVIRONMENT;
+    run_read(events, out);
+}
+
+/* `model` with 8 sequences a step on one device, then as `words` says on several. */
+static void compare(const char *model, const char *const *words, size_t count)
+{
+    char line[1024];
+    snprintf(line, sizeof line, "%s gpus=1 strategy=ddp micro_batch=8", model);
+    run_ranks(line, "--steps 50 --lr 1e-3", &alone);
+    assert_int_equal(alone.status, DTP_OK);
+    assert_int_equal(alone.steps, 50);
+    assert_true(alone.loss[49] < alone.loss[0]);
+    for (size_t i = 0; i < count; i++) {
+        snprintf(line, sizeof line, "%s %s", model, words[i]);
+        run_ranks(line, "--steps 50 --lr 1e-3", &together);
+        if (together.status != DTP_OK || together.steps != 50)
+            fail_msg("%s: status %d after %zu steps", words[i], (int)together.status, together.steps);
+        if (!(run_apart(&together, &alone) < 1e-6))
+            fail_msg("%s: losses %g apart", words[i], run_apart(&together, &alone));
+    }
+}
+
+static void test_every_strategy_learns_the_same(void **state)
+{
+    static const char *const words[] = {
+        "gpus=2 strategy=ddp micro_batch=4",
+        "gpus=2 strategy=zero1 micro_batch=4",
+        "gpus=2 strategy=zero2 micro_batch=2 accumulate=2",
+        "gpus=2 strategy=zero3 micro_batch=4 checkpointing=full",
+        "gpus=4 strategy=full_shard micro_batch=1 accumulate=2 accumulate_sync=false",
+        "gpus=4 strategy=shard_grad_op micro_batch=1 accumulate=2 accumulate_sync=true",
+        "gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=2",
+        "gpus=2 strategy=full_shard micro_batch=4 clip_norm=1000 prefetch_depth=2",
+    };
+    (void)state;
+    compare(RUN_LLAMA, words, sizeof words / sizeof words[0]);
+}
+
+static void test_a_tied_model_learns_the_same(void **state)
+{
+    static const char *const words[] = {"gpus=2 strategy=full_shard micro_batch=4",
+                                        "gpus=2 strategy=zero1 micro_batch=2 accumulate=2"};
+    (void)state;
+    compare(RUN_GPT2, words, 2);
+}
+
+/* ---- resuming elsewhere ------------------------------------------------------------------------------------------ */
+
+static void remove_all(const char *path)
+{
+    DIR *folder = opendir(path);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        char name[3500];
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        snprintf(name, sizeof name, "%.3000s/%.255s", path, entry->d_name);
+        remove_all(name);
+    }
+    if (folder)
+        closedir(folder);
+    remove(path);
+}
+
+static void test_other_ranks_resume(void **state)
+{
+    static const char *const words[] = {"gpus=4 strategy=full_shard micro_batch=2", "gpus=2 strategy=zero1 micro_batch=4",
+                                        "gpus=1 strategy=ddp micro_batch=8",
+                                        "gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=2"};
+    char flags[3200], line[1024];
+    (void)state;
+    snprintf(directory, sizeof directory, "%s/tests/rank_checkpoints", TEST_BINARY_DIR);
+    remove_all(directory);
+    snprintf(line, sizeof line, RUN_LLAMA "%s", words[2]);
+    run_ranks(line, "--steps 10 --lr 1e-3", &alone);
+    for (size_t i = 0; i < 4; i++) {
+        snprintf(line, sizeof line, RUN_LLAMA "%s", words[i]);
+        snprintf(flags, sizeof flags, "--steps 10 --lr 1e-3 --checkpoint %s --checkpoint-every %d%s", directory, i == 0 ? 2 : 100,
+                 i == 0 ? "" : i == 1 ? " --resume-previous" : " --resume");
+        if (i >= 2) /* steps 10 exist: the schedule goes on where a longer run would be */
+            snprintf(flags, sizeof flags, "--steps %zu --lr 1e-3 --checkpoint %s --resume", 8 + 2 * i, directory);
+        run_ranks(line, flags, &together);
+        if (together.status != DTP_OK || together.steps != (i == 0 ? 10 : 2))
+            fail_msg("%s: status %d after %zu steps", words[i], (int)together.status, together.steps);
+        for (size_t k = 0; k < together.steps && i < 2; k++)
+            if (!(fabs(together.loss[k] / alone.loss[10 - together.steps + k] - 1) < 1e-6))
+                fail_msg("%s: %g, not %g", words[i], together.loss[k], alone.loss[10 - together.steps + k]);
+        assert_true(together.loss[1] < 1.05 * alone.loss[9]);
+    }
+    remove_all(directory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_strategy_learns_the_same),
+                                       cmocka_unit_test(test_a_tied_model_learns_the_same),
+                                       cmocka_unit_test(test_other_ranks_resume)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
