@@ -27,7 +27,7 @@ static json_t *communication_json(const struct dtp_run_report *r)
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         json_object_set_new(
             list, dtp_collective_text((enum dtp_collective)i),
-            json_pack("{s:o,s:o}", "predicted_bytes", dtp_json_whole(r->simulated->prediction.communication.bytes[i]),
+            json_pack("{s:o,s:o}", "predicted_bytes", dtp_json_whole(r->simulated->totals.sent_bytes[i]),
                       "measured_bytes", dtp_json_whole(steps ? r->measured->sent_bytes[i] / steps : 0)));
     return list;
 }

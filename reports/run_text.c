@@ -158,19 +158,22 @@ static void print_step(const struct dtp_run_report *r, const struct dtp_page *pa
 
 static void print_communication(const struct dtp_run_report *r, const struct dtp_page *page)
 {
-    const struct dtp_communication *c = &r->simulated->prediction.communication;
+    const struct dtp_program_totals *c = &r->simulated->totals;
     uint64_t steps = r->measured->last_step - r->measured->first_step;
-    struct dtp_unit unit = dtp_unit_traffic(c->total_bytes);
+    uint64_t total_bytes = 0;
     struct dtp_grid grid;
     char words[80];
-    if (c->total_bytes == 0 || steps == 0)
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        total_bytes += c->sent_bytes[i];
+    if (total_bytes == 0 || steps == 0)
         return;
+    struct dtp_unit unit = dtp_unit_traffic(total_bytes);
     snprintf(words, sizeof words, "sent by a rank in a step, in %s, counted at the calls", unit.name);
     dtp_page_heading(page, "COMMUNICATION", words);
     dtp_grid_create(&grid, "lrrr");
     put_header(&grid);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
-        put_bytes(&grid, unit, dtp_collective_text((enum dtp_collective)i), c->bytes[i],
+        put_bytes(&grid, unit, dtp_collective_text((enum dtp_collective)i), c->sent_bytes[i],
                   r->measured->sent_bytes[i] / steps);
     dtp_grid_print(&grid, page, 2);
     dtp_grid_destroy(&grid);

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# dtplan run as its users call it, on the host device: check_run.sh DTPLAN SOURCE_TREE SANITIZERS
+set -uo pipefail
+
+program=$1
+source=$2
+sanitizers=${3:-}
+export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
+cd -- "$scratch" || exit 1
+failures=0
+
+failed() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+tiny=(--layers 1 --hidden 32 --heads 2 --ffn 64 --vocab 300 --seq 16 --gpus 1 --strategy ddp --device host --threads 1)
+
+# expect STATUS ARGUMENTS: leaves out and err behind.
+expect() {
+    local wanted=$1 status
+    shift
+    timeout 120 "$program" run "$@" >out 2>err </dev/null
+    status=$?
+    [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan run $*: $(head -c 600 err)"
+    ((wanted == 0)) || grep -q '^dtplan: ' err || failed "no message: dtplan run $*"
+}
+
+# says TEXT [FILE]
+says() {
+    grep -qF -e "$1" "${2:-err}" || failed "${2:-err} lacks '$1': $(head -c 600 "${2:-err}")"
+}
+
+# ---- what works --------------------------------------------------------------------------------------------------------
+
+expect 0 "${tiny[@]}" --steps 6 --log log.csv --trace trace.json --timeline timeline.csv
+for heading in MEMORY 'STEP TIME' OPERATIONS LOSS 'entropy of the data'; do
+    says "$heading" out
+done
+grep -qE '^  arena +([0-9.]+) +\1 +1\.000$' out || failed "the arena is not what was predicted: $(grep arena out)"
+says 'step 6/6' # on standard error
+[[ $(wc -l <log.csv) == 7 ]] || failed "the log has $(wc -l <log.csv) lines"
+[[ $(head -c 1 trace.json) == '{' && $(tail -n 1 trace.json) == ']}' ]] || failed "the trace is cut short"
+grep -q '^[0-9]*,compute,matmul,matmul,head,' timeline.csv || failed "no head in the timeline"
+expect 0 "${tiny[@]}" --steps 3 --json
+says '"schema": "dtplan.run/1"' out
+! grep -qiE '\b(nan|inf|infinity)\b' out || failed "--json: a number that is none"
+expect 0 "${tiny[@]}" --steps 3 --gpus 2 --strategy full_shard --micro-batch 2
+grep -qE '^  all_gather +([0-9.]+) +\1 +1\.000$' out || failed "bytes sent are not what was predicted: $(grep all_ out)"
+
+# ---- data --------------------------------------------------------------------------------------------------------------
+
+for _ in {1..40}; do echo 'to be, or not to be, that is the question'; done >text.txt
+expect 0 "${tiny[@]}" --steps 3 --data text.txt
+says '(bytes), ' out
+expect 2 "${tiny[@]}" --steps 3 --data text.txt --data-type uint16
+says 'beyond the model'
+expect 2 "${tiny[@]}" --steps 3 --data text.txt --vocab 200
+says '--vocab 256'
+printf 'short' >short.txt
+expect 2 "${tiny[@]}" --steps 3 --data short.txt
+says 'less than one sample'
+expect 2 "${tiny[@]}" --steps 3 --data nowhere.bin
+expect 2 "${tiny[@]}" --steps 3 --data .
+
+# ---- checkpoints -------------------------------------------------------------------------------------------------------
+
+expect 0 "${tiny[@]}" --steps 8 --log whole.csv
+expect 0 "${tiny[@]}" --steps 8 --log cut.csv --checkpoint saved --checkpoint-every 4
+expect 0 "${tiny[@]}" --steps 8 --log cut.csv --checkpoint saved --resume-previous
+cmp -s <(cut -d, -f1-4 whole.csv) <(cut -d, -f1-4 cut.csv) || failed "a resumed run's log is another"
+printf 'x' | dd of=saved/step-00000008/rank-0000.bin bs=1 seek=100 conv=notrunc 2>/dev/null
+expect 2 "${tiny[@]}" --steps 9 --checkpoint saved --resume
+says 'have another sum'
+says '--resume-previous'
+expect 2 "${tiny[@]}" --steps 9 --checkpoint nowhere --resume
+timeout --preserve-status -s INT 3 "$program" run "${tiny[@]}" --steps 1000000 --checkpoint stopped >out 2>err ||
+    failed "SIGINT: $(cat err)"
+says 'interrupted' out
+compgen -G 'stopped/step-*/manifest.json' >/dev/null || failed "SIGINT wrote no checkpoint"
+
+# ---- what cannot be ----------------------------------------------------------------------------------------------------
+
+expect 2 "${tiny[@]}" --steps 0
+expect 2 "${tiny[@]}" --steps 3 --warmup 5
+expect 2 "${tiny[@]}" --lr -1
+expect 2 "${tiny[@]}" --device tpu
+expect 2 "${tiny[@]}" --checkpoint-every 3
+expect 2 "${tiny[@]}" --bogus 3
+expect 2 "${tiny[@]}" --runtime torch --no-gradient-norm
+says 'runtime dtplan'
+expect 3 "${tiny[@]}" --steps 3 --log /dev/full
+says 'its whole lines stay'
+expect 3 "${tiny[@]}" --steps 3 --checkpoint /proc/nowhere
+[[ -e /dev/nvidiactl ]] || expect 3 "${tiny[@]}" --device cuda
+expect 1 "${tiny[@]}" --steps 50 --lr 1e6 --weight-decay 1000 --precision fp32
+says 'the run stopped'
+
+# A million parameters, a hundred steps, in less than half a minute of two cores: what CI can afford.
+if [[ -z $sanitizers ]]; then
+    started=$SECONDS
+    expect 0 --layers 4 --hidden 128 --heads 4 --kv-heads 2 --ffn 344 --vocab 512 --seq 128 --gpus 1 --strategy ddp --device host \
+        --micro-batch 2 --steps 100 --lr 3e-3 --warmup 10
+    ((SECONDS - started < 30)) || failed "a million parameters took $((SECONDS - started)) s"
+fi
+
+((failures == 0)) || { echo "$failures failed" && exit 1; }
