@@ -594,7 +594,8 @@ static enum dtp_status fill_collective(struct binder *b, struct dtp_bound_op *ou
     g.element = collective_element(b, input);
     g.bytes = collective == DTP_ALL_GATHER ? given * ranks : given;
     uint64_t part = collective == DTP_REDUCE_SCATTER ? given / ranks : g.bytes;
-    if (part > received || g.bytes % (ranks * dtp_element_bytes(g.element)) != 0)
+    uint64_t unit = dtp_element_bytes(g.element) * (collective == DTP_ALL_REDUCE ? 1 : ranks);
+    if (part > received || g.bytes % unit != 0)
         return dtp_fault(b->faults, DTP_BAD_INPUT, NULL, 0,
                          "%s \"%s\" gives %" PRIu64 " bytes and has room for %" PRIu64 " among %" PRIu64 " ranks",
                          dtp_op_kind_text(b->op->kind), b->op->name, given, received, ranks);

@@ -75,6 +75,7 @@ static void test_every_strategy_learns_the_same(void **state)
         "gpus=4 strategy=shard_grad_op micro_batch=1 accumulate=2 accumulate_sync=true",
         "gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=2",
         "gpus=2 strategy=full_shard micro_batch=4 clip_norm=1000 prefetch_depth=2",
+        "gpus=8 strategy=zero1 micro_batch=1",
     };
     (void)state;
     compare(RUN_LLAMA, words, sizeof words / sizeof words[0]);
@@ -133,10 +134,69 @@ static void test_other_ranks_resume(void **state)
     remove_all(directory);
 }
 
+/* ---- failure ----------------------------------------------------------------------------------------------------- */
+
+/* The last process that `launcher` started; 0: none yet. */
+static pid_t last_child(pid_t launcher)
+{
+    char path[64];
+    int child = 0;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)launcher, (int)launcher);
+    FILE *file = fopen(path, "r");
+    while (file && fscanf(file, "%d", &child) == 1)
+        ;
+    if (file)
+        fclose(file);
+    return child;
+}
+
+static void read_until_step(FILE *events)
+{
+    char line[4096];
+    while (fgets(line, sizeof line, events))
+        if (strstr(line, "\"event\":\"step\""))
+            return;
+    fail_msg("no step was made");
+}
+
+/* Every rank that is left says which one failed; what it says goes to standard error, and this test's reader. */
+static void test_a_killed_rank_ends_the_others(void **state)
+{
+    char line[4096], shell[4200];
+    int ends[2], status;
+    (void)state;
+    command_line(RUN_LLAMA "gpus=3 strategy=full_shard", "--steps 1000000", line, sizeof line);
+    snprintf(shell, sizeof shell, "exec %s", line);
+    assert_int_equal(pipe(ends), 0);
+    pid_t launcher = fork();
+    if (launcher == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        execl("/bin/sh", "sh", "-c", shell, (char *)NULL);
+        _exit(127);
+    }
+    close(ends[1]);
+    FILE *events = fdopen(ends[0], "r");
+    read_until_step(events);
+    pid_t rank = last_child(launcher);
+    assert_true(rank > 0);
+    time_t killed = time(NULL);
+    assert_int_equal(kill(rank, SIGKILL), 0);
+    while (fgets(line, sizeof line, events))
+        ; /* until all who could write have ended */
+    fclose(events);
+    assert_int_equal(waitpid(launcher, &status, 0), launcher);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), DTP_ENVIRONMENT);
+    assert_true(time(NULL) - killed <= 30);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_strategy_learns_the_same),
                                        cmocka_unit_test(test_a_tied_model_learns_the_same),
-                                       cmocka_unit_test(test_other_ranks_resume)};
+                                       cmocka_unit_test(test_other_ranks_resume),
+                                       cmocka_unit_test(test_a_killed_rank_ends_the_others)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
