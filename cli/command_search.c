@@ -38,8 +38,8 @@ static const char *given(const struct dtp_arguments *a, const struct dtp_scenari
 }
 
 /* What the search takes for a key nobody gave: the table's, or what depends on others. NULL: no axis at all. */
-static const char *default_values(const struct dtp_arguments *a, const struct dtp_scenario *base, size_t index, char *out,
-                                  size_t bytes)
+static const char *default_values(const struct dtp_arguments *a, const struct dtp_scenario *base, size_t index,
+                                  char *out, size_t bytes)
 {
     const char *key = defaults[index].key;
     uint32_t most = a->max_gpus ? a->max_gpus : DEFAULT_MAX_GPUS;
@@ -63,8 +63,8 @@ static enum dtp_status read_axes(const struct dtp_context *context, const struct
     char text[64];
     for (size_t i = 0; i < a->setting_count; i++)
         if (!is_default_axis(a->settings[i].key)) {
-            enum dtp_status status = dtp_axes_add(axes, catalog, a->settings[i].key, a->settings[i].value, "command line",
-                                                  context->faults);
+            enum dtp_status status =
+                dtp_axes_add(axes, catalog, a->settings[i].key, a->settings[i].value, "command line", context->faults);
             worst = status > worst ? status : worst;
         }
     for (size_t i = 0; i < DEFAULT_COUNT; i++) {
@@ -99,10 +99,13 @@ static enum dtp_status run_search(const struct dtp_context *context, const struc
                                   const struct dtp_scenario *base, const struct dtp_axes *axes)
 {
     struct dtp_progress progress = dtp_progress_start("combinations", 0);
-    struct dtp_search_question question = {.base = base, .axes = axes, .catalog = catalog,
+    struct dtp_search_question question = {.base = base,
+                                           .axes = axes,
+                                           .catalog = catalog,
                                            .precision_pinned = given(context->arguments, base, "precision") != NULL,
                                            .simulate_count = context->arguments->closed ? 0 : SIMULATED,
-                                           .watch_context = &progress, .watch = watch};
+                                           .watch_context = &progress,
+                                           .watch = watch};
     struct dtp_search search;
     enum dtp_status status = dtp_search(&question, &search, context->faults);
     dtp_progress_end(&progress);

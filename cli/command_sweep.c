@@ -48,7 +48,8 @@ static void stop(int number)
     stopped = 1;
 }
 
-/* ---- rows --------------------------------------------------------------------------------------------------------- */
+/* ---- rows ---------------------------------------------------------------------------------------------------------
+ */
 
 /* "gpus=8 strategy=ddp": the keys with more than one value. */
 static void write_label(const struct dtp_axes *axes, uint64_t row, char *out, size_t bytes)
@@ -72,15 +73,19 @@ static enum dtp_status write_row(const struct sweep *sweep, struct worker *w, ui
     w->faults.count = 0;
     enum dtp_status status = dtp_scenario_resolve(w->scenario, &sweep->catalog, &job, &w->faults);
     if (status == DTP_OK)
-        status = dtp_report_predict(&job, &sweep->catalog, sweep->context->arguments->simulated, &w->report, &w->faults);
+        status =
+            dtp_report_predict(&job, &sweep->catalog, sweep->context->arguments->simulated, &w->report, &w->faults);
     if (status == DTP_ENVIRONMENT)
         return status;
     values.refused = status != DTP_OK;
     const char *asked = dtp_scenario_get(w->scenario, "strategy");
     snprintf(values.strategy, sizeof values.strategy, "%s",
-             status == DTP_OK ? dtp_strategy_text(job.plan.strategy) : asked ? asked : "");
+             status == DTP_OK ? dtp_strategy_text(job.plan.strategy)
+             : asked          ? asked
+                              : "");
     if (values.refused)
-        snprintf(values.reason, sizeof values.reason, "%s", w->faults.count ? w->faults.text[0] : dtp_status_text(status));
+        snprintf(values.reason, sizeof values.reason, "%s",
+                 w->faults.count ? w->faults.text[0] : dtp_status_text(status));
     w->counts[values.refused ? 3 : w->report.prediction.memory.verdict]++;
     write_label(&sweep->axes, row, label, sizeof label);
     dtp_sweep_write_row(sweep->file.sweep, row, label, &values, file);
@@ -126,7 +131,8 @@ static bool watch(void *context, uint64_t done, uint64_t count)
     return !stopped;
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------------------ */
+/* ---- the run ------------------------------------------------------------------------------------------------------
+ */
 
 static enum dtp_status start_workers(struct sweep *sweep)
 {
@@ -156,9 +162,13 @@ static void end_workers(struct sweep *sweep)
 
 static enum dtp_status run_rows(struct sweep *sweep)
 {
-    const struct dtp_parallel job = {.first = sweep->file.rows, .count = sweep->rows,
+    const struct dtp_parallel job = {.first = sweep->file.rows,
+                                     .count = sweep->rows,
                                      .chunk_items = sweep->context->arguments->simulated ? 1 : CHUNK_ROWS,
-                                     .threads = sweep->threads, .context = sweep, .work = work, .take = take,
+                                     .threads = sweep->threads,
+                                     .context = sweep,
+                                     .work = work,
+                                     .take = take,
                                      .watch = watch};
     uint64_t done = 0;
     sweep->progress = dtp_progress_start("rows", sweep->file.rows);
@@ -188,7 +198,8 @@ static enum dtp_status finish(const struct sweep *sweep, uint64_t before)
     return made > 0 && sweep->counts[3] == made && before == 0 ? DTP_NO : DTP_OK;
 }
 
-/* ---- the line ------------------------------------------------------------------------------------------------------- */
+/* ---- the line -------------------------------------------------------------------------------------------------------
+ */
 
 /* Scenario files hold single values; every flag is a list, perhaps of one. */
 static enum dtp_status read_axes(struct sweep *sweep)
@@ -226,8 +237,8 @@ static uint64_t digest(const struct sweep *sweep)
     return d;
 }
 
-/* From before the first byte is written: whoever stops the sweep then gets whole rows and a word. A limit on the size of
- * files is a full disk. */
+/* From before the first byte is written: whoever stops the sweep then gets whole rows and a word. A limit on the size
+ * of files is a full disk. */
 static void catch_signals(void)
 {
     struct sigaction on = {.sa_handler = stop}, ignore = {.sa_handler = SIG_IGN};
@@ -241,8 +252,8 @@ static enum dtp_status run_sweep(struct sweep *sweep)
 {
     catch_signals();
     struct dtp_faults *faults = sweep->context->faults;
-    enum dtp_status status = dtp_sweep_open(sweep->context->arguments->output, digest(sweep), sweep->rows, &sweep->file,
-                                            faults);
+    enum dtp_status status =
+        dtp_sweep_open(sweep->context->arguments->output, digest(sweep), sweep->rows, &sweep->file, faults);
     if (status != DTP_OK)
         return status;
     uint64_t before = sweep->file.rows;

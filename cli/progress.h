@@ -1,4 +1,5 @@
-/* A line of progress on a terminal: what share is done and when the rest will be. Nothing where stderr is no terminal. */
+/* A line of progress on a terminal: what share is done and when the rest will be. Nothing where stderr is no terminal.
+ */
 #ifndef DTP_PROGRESS_H
 #define DTP_PROGRESS_H
 

@@ -77,7 +77,8 @@ static const char *read_range(enum dtp_key key, char *text, struct range *out)
     }
     if (!dtp_key_parse_number(key, text, &out->first) || !dtp_key_parse_number(key, second, &out->last))
         return "is no range of numbers; write A..B, A..B+S or A..BxF";
-    bool read = !step || (out->factor ? dtp_number_parse(step, &out->step) : dtp_key_parse_number(key, step, &out->step));
+    bool read =
+        !step || (out->factor ? dtp_number_parse(step, &out->step) : dtp_key_parse_number(key, step, &out->step));
     return read ? count_range(out) : "has a step that is no number; write A..B+S or A..BxF";
 }
 
@@ -263,8 +264,8 @@ static enum dtp_status check_names(const struct list *list)
         return DTP_OK;
     enum dtp_status worst = dtp_scenario_create(&scenario, list->faults);
     for (size_t i = 0; i < list->count && scenario; i++) {
-        enum dtp_status status = dtp_scenario_set(scenario, dtp_key_name(list->key), list->values[i], list->where, 0,
-                                                  list->faults);
+        enum dtp_status status =
+            dtp_scenario_set(scenario, dtp_key_name(list->key), list->values[i], list->where, 0, list->faults);
         if (status == DTP_OK)
             status = dtp_scenario_check_names(scenario, list->axes->catalog, list->faults);
         worst = status > worst ? status : worst;
@@ -302,7 +303,8 @@ void dtp_axes_release(struct dtp_axes *axes)
     axes->count = 0;
 }
 
-/* ---- the product -------------------------------------------------------------------------------------------------- */
+/* ---- the product --------------------------------------------------------------------------------------------------
+ */
 
 enum dtp_status dtp_axes_count(const struct dtp_axes *axes, uint64_t *out, struct dtp_faults *faults)
 {
@@ -319,8 +321,9 @@ enum dtp_status dtp_axes_count(const struct dtp_axes *axes, uint64_t *out, struc
     }
     if (product <= DTP_AXES_MAX_COMBINATIONS)
         return DTP_OK;
-    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s are %.3g combinations, at most %u are computed; take fewer values",
-                     counts, product, DTP_AXES_MAX_COMBINATIONS);
+    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                     "%s are %.3g combinations, at most %u are computed; take fewer values", counts, product,
+                     DTP_AXES_MAX_COMBINATIONS);
 }
 
 /* How many combinations pass before an axis moves on. */

@@ -27,9 +27,20 @@ uint64_t dtp_digest_number(uint64_t digest, double number)
 
 static uint64_t add_model(uint64_t digest, const struct dtp_transformer *t)
 {
-    const uint64_t figures[] = {t->layers, t->hidden, t->heads, t->kv_heads, t->head_dim, t->ffn, t->vocab, t->positions,
-                                t->max_sequence, t->sliding_window, (uint64_t)t->norm, (uint64_t)t->activation,
-                                (uint64_t)t->position, dtp_transformer_count(t).total};
+    const uint64_t figures[] = {t->layers,
+                                t->hidden,
+                                t->heads,
+                                t->kv_heads,
+                                t->head_dim,
+                                t->ffn,
+                                t->vocab,
+                                t->positions,
+                                t->max_sequence,
+                                t->sliding_window,
+                                (uint64_t)t->norm,
+                                (uint64_t)t->activation,
+                                (uint64_t)t->position,
+                                dtp_transformer_count(t).total};
     digest = dtp_digest_text(digest, t->name);
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
         digest = dtp_digest_number(digest, (double)figures[i]);

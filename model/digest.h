@@ -1,5 +1,5 @@
-/* A digest of texts and numbers (FNV-1a, 64 bits): two of them differ where what went in differs. It tells sweeps apart,
- * it protects from nobody. */
+/* A digest of texts and numbers (FNV-1a, 64 bits): two of them differ where what went in differs. It tells sweeps
+ * apart, it protects from nobody. */
 #ifndef DTP_DIGEST_H
 #define DTP_DIGEST_H
 

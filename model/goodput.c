@@ -13,7 +13,8 @@
 #define MAX_FAILURES 1e5 /* of one run; relative deviation below a percent, nothing left to simulate */
 #define MIN_TRIALS 100u
 
-/* ---- the interval ------------------------------------------------------------------------------------------------- */
+/* ---- the interval -------------------------------------------------------------------------------------------------
+ */
 
 /* With x = tau/M and d = delta/M: 1 - x - e^(-x-d), above 0 at 0 and below 0 at 1. */
 static double slope(double x, void *context)
@@ -44,7 +45,9 @@ static double best_interval(double d)
 void dtp_goodput_of(const struct dtp_goodput_inputs *in, struct dtp_goodput *out)
 {
     double m = in->mtbf_s, delta = in->checkpoint_s;
-    *out = (struct dtp_goodput){.interval_s = in->work_s, .young_s = sqrt(2 * delta * m), .expected_s = in->work_s + delta,
+    *out = (struct dtp_goodput){.interval_s = in->work_s,
+                                .young_s = sqrt(2 * delta * m),
+                                .expected_s = in->work_s + delta,
                                 .fraction = in->work_s / (in->work_s + delta)};
     if (isinf(m))
         return;
@@ -58,10 +61,11 @@ void dtp_goodput_of(const struct dtp_goodput_inputs *in, struct dtp_goodput *out
     out->fraction = 1 / factor;
 }
 
-/* ---- runs simulated ------------------------------------------------------------------------------------------------ */
+/* ---- runs simulated ------------------------------------------------------------------------------------------------
+ */
 
-/* Wall time until `segments` of `segment_s` are done. A failure takes back the segment at hand; failures during a restart
- * start it again. */
+/* Wall time until `segments` of `segment_s` are done. A failure takes back the segment at hand; failures during a
+ * restart start it again. */
 static double one_run(gsl_rng *random, double segments, double segment_s, double m, double restart_s)
 {
     double wall_s = 0, left = segments;
@@ -101,7 +105,8 @@ void dtp_goodput_simulate(const struct dtp_goodput_inputs *in, double interval_s
     if (wall_s && random) {
         gsl_rng_set(random, seed);
         for (unsigned i = 0; i < trials; i++) {
-            wall_s[i] = one_run(random, in->work_s / interval_s, interval_s + in->checkpoint_s, in->mtbf_s, in->restart_s);
+            wall_s[i] =
+                one_run(random, in->work_s / interval_s, interval_s + in->checkpoint_s, in->mtbf_s, in->restart_s);
             sum_s += wall_s[i];
         }
         qsort(wall_s, trials, sizeof *wall_s, compare);
@@ -113,7 +118,8 @@ void dtp_goodput_simulate(const struct dtp_goodput_inputs *in, double interval_s
     free(wall_s);
 }
 
-/* ---- of a job ------------------------------------------------------------------------------------------------------- */
+/* ---- of a job -------------------------------------------------------------------------------------------------------
+ */
 
 double dtp_checkpoint_bytes(const struct dtp_job *job)
 {

@@ -24,7 +24,8 @@ uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_clust
     return slices <= cluster->gpus ? (uint32_t)(cluster->gpus / slices) : 1;
 }
 
-/* ---- what is possible ------------------------------------------------------------------------------------------------- */
+/* ---- what is possible
+ * ------------------------------------------------------------------------------------------------- */
 
 static bool divides(uint64_t part, uint64_t whole)
 {
@@ -35,13 +36,16 @@ static const char *tensor_fault(const struct dtp_plan *p, const struct dtp_trans
                                 char *out, size_t bytes)
 {
     if (!divides(p->tp, c->gpus_per_node))
-        snprintf(out, bytes, "%" PRIu32 " does not divide the %" PRIu32 " GPUs of a node; its all-reduces between matmuls are "
-                 "meant for a node's own links", p->tp, c->gpus_per_node);
+        snprintf(out, bytes,
+                 "%" PRIu32 " does not divide the %" PRIu32 " GPUs of a node; its all-reduces between matmuls are "
+                 "meant for a node's own links",
+                 p->tp, c->gpus_per_node);
     else if (!divides(p->tp, t->heads) || !divides(p->tp, t->ffn) || !divides(p->tp, t->hidden))
-        snprintf(out, bytes, "%" PRIu32 " does not divide %" PRIu64 " heads, ffn %" PRIu64 " and hidden %" PRIu64, p->tp,
-                 t->heads, t->ffn, t->hidden);
+        snprintf(out, bytes, "%" PRIu32 " does not divide %" PRIu64 " heads, ffn %" PRIu64 " and hidden %" PRIu64,
+                 p->tp, t->heads, t->ffn, t->hidden);
     else if (!divides(p->tp, t->kv_heads) && !divides(t->kv_heads, p->tp))
-        snprintf(out, bytes, "%" PRIu32 " and %" PRIu64 " key/value heads: neither divides the other", p->tp, t->kv_heads);
+        snprintf(out, bytes, "%" PRIu32 " and %" PRIu64 " key/value heads: neither divides the other", p->tp,
+                 t->kv_heads);
     else
         return NULL;
     return "tp";
@@ -59,8 +63,9 @@ static const char *pipeline_fault(const struct dtp_plan *p, const struct dtp_tra
         return "virtual_stages";
     }
     if (p->virtual_stages > 1 && (p->pp < 2 || p->accumulate % p->pp)) {
-        snprintf(out, bytes, "interleaving takes pp above 1 and micro-steps (%" PRIu32 ") that are a multiple of pp (%" PRIu32
-                 ")", p->accumulate, p->pp);
+        snprintf(out, bytes,
+                 "interleaving takes pp above 1 and micro-steps (%" PRIu32 ") that are a multiple of pp (%" PRIu32 ")",
+                 p->accumulate, p->pp);
         return "virtual_stages";
     }
     return NULL;
@@ -91,7 +96,8 @@ const char *dtp_model_parallel_fault(const struct dtp_plan *plan, const struct d
     return key;
 }
 
-/* ---- the slice ----------------------------------------------------------------------------------------------------------- */
+/* ---- the slice
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static uint64_t part_of(uint64_t whole, uint64_t parts)
 {
@@ -111,8 +117,8 @@ static struct dtp_transformer slice_of_model(const struct dtp_transformer *t, co
     return s;
 }
 
-/* The GPUs with the same slice: of a node every tp-th, as far as they are of one stage. Each of the tp sets of them uses the
- * network at the same time. */
+/* The GPUs with the same slice: of a node every tp-th, as far as they are of one stage. Each of the tp sets of them
+ * uses the network at the same time. */
 static struct dtp_cluster slice_of_cluster(const struct dtp_cluster *c, const struct dtp_plan *plan)
 {
     struct dtp_cluster s = *c;
@@ -140,13 +146,14 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
     out->plan.shard_group = plan->strategy == DTP_DDP ? 1 : out->cluster.gpus;
 }
 
-/* ---- time ------------------------------------------------------------------------------------------------------------------ */
+/* ---- time
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 /* Of one micro-step: the stages' seconds of computing and of communication that nothing hides. */
 struct stages {
-    double slowest_s, sum_s;                 /* computing: of the slowest stage; of all stages */
-    double wait_slowest_s, wait_sum_s;       /* communication between matmuls and stages, exposed */
-    double tensor_s, boundary_s;             /* of one stage, all of it */
+    double slowest_s, sum_s;                             /* computing: of the slowest stage; of all stages */
+    double wait_slowest_s, wait_sum_s;                   /* communication between matmuls and stages, exposed */
+    double tensor_s, boundary_s;                         /* of one stage, all of it */
     uint64_t tensor_bytes, tensor_count, boundary_bytes; /* sent by one GPU */
 };
 
@@ -160,8 +167,8 @@ struct job {
     uint64_t stream_bytes; /* B: of the residual stream of a micro-step, in the compute dtype */
 };
 
-/* Two pairs (or all-reduces) a layer forward and two backward; full recomputation repeats the forward ones. The embedding
- * and the head add one each at the ends. */
+/* Two pairs (or all-reduces) a layer forward and two backward; full recomputation repeats the forward ones. The
+ * embedding and the head add one each at the ends. */
 static void add_tensor(const struct job *j, struct stages *s)
 {
     const struct dtp_plan *plan = j->plan;
@@ -184,8 +191,8 @@ static void add_tensor(const struct job *j, struct stages *s)
     s->wait_sum_s += share * (once_s * (double)per_layer * (double)j->transformer->layers + 2 * once_s);
 }
 
-/* A stage boundary is crossed forward with activations and backward with their gradients, once for each chunk. Stages are
- * dp*tp ranks apart: in one node where those fit. */
+/* A stage boundary is crossed forward with activations and backward with their gradients, once for each chunk. Stages
+ * are dp*tp ranks apart: in one node where those fit. */
 static void add_boundary(const struct job *j, struct stages *s)
 {
     const struct dtp_plan *plan = j->plan;
@@ -204,8 +211,8 @@ static void add_boundary(const struct job *j, struct stages *s)
     s->wait_sum_s += s->boundary_s * plan->pp;
 }
 
-/* From the slice's own prediction, in which every stage has the head. Where the layers do not divide, the last stage, which
- * has the head, takes fewer. */
+/* From the slice's own prediction, in which every stage has the head. Where the layers do not divide, the last stage,
+ * which has the head, takes fewer. */
 static struct stages stages_of(const struct job *j, const struct dtp_time *slice)
 {
     double whole_s = slice->compute_s / j->micro_steps, of_stage = (double)j->slice.transformer.layers;
@@ -229,7 +236,8 @@ static double pipeline_s(const struct job *j, double slowest_s, double sum_s)
 static void fill_time(const struct job *j, const struct stages *s, struct dtp_time *t)
 {
     double m = j->micro_steps, pp = j->plan->pp;
-    double computing_s = pipeline_s(j, s->slowest_s, s->sum_s), waiting_s = pipeline_s(j, s->wait_slowest_s, s->wait_sum_s);
+    double computing_s = pipeline_s(j, s->slowest_s, s->sum_s),
+           waiting_s = pipeline_s(j, s->wait_slowest_s, s->wait_sum_s);
     double own_s = m * s->sum_s / pp, own_wait_s = m * s->wait_sum_s / pp; /* of an average stage */
     double slowest = dtp_slowest_rank_factor(j->cluster->gpus, dtp_calibration.rank_speed_deviation);
     double share = s->sum_s / (pp * s->slowest_s); /* of the slice's parts, which are the slowest stage's */
@@ -259,13 +267,14 @@ static void fill_throughput(const struct job *j, const struct dtp_time *time, st
     double tokens = (double)j->plan->micro_batch * (double)j->plan->sequence * j->micro_steps * j->slice.cluster.gpus;
     t->tokens_per_s = tokens / time->step_s;
     t->tokens_per_s_per_gpu = t->tokens_per_s / gpus;
-    t->flops_per_s_per_gpu = t->tokens_per_s_per_gpu *
-                             dtp_transformer_model_flops_per_token(j->transformer, j->plan->sequence);
+    t->flops_per_s_per_gpu =
+        t->tokens_per_s_per_gpu * dtp_transformer_model_flops_per_token(j->transformer, j->plan->sequence);
     t->mfu = t->flops_per_s_per_gpu / j->cluster->gpu.peak_flops_per_s[j->plan->precision.compute];
     t->hfu = t->mfu * hardware;
 }
 
-/* ---- communication and memory --------------------------------------------------------------------------------------------- */
+/* ---- communication and memory
+ * --------------------------------------------------------------------------------------------- */
 
 static void fill_communication(const struct job *j, const struct stages *s, struct dtp_communication *c)
 {
@@ -301,8 +310,8 @@ static void add_bytes(struct dtp_memory *m, enum dtp_phase phase, enum dtp_owner
     m->phase_total_bytes[phase] += bytes;
 }
 
-/* The slice's memory is the last stage's. The first one's peak is the backward of its last layer with the activations of
- * all micro-steps in flight; the slice's late backward has those of one layer. */
+/* The slice's memory is the last stage's. The first one's peak is the backward of its last layer with the activations
+ * of all micro-steps in flight; the slice's late backward has those of one layer. */
 static void fill_memory(const struct job *j, struct dtp_memory *m)
 {
     struct dtp_activations activations;

@@ -9,8 +9,8 @@
 struct pool {
     const struct dtp_parallel *job;
     pthread_mutex_t lock;
-    pthread_cond_t moved;    /* `taken` or `status` changed */
-    uint64_t dealt, taken;   /* items */
+    pthread_cond_t moved;  /* `taken` or `status` changed */
+    uint64_t dealt, taken; /* items */
     unsigned running;
     enum dtp_status status;
 };
@@ -113,7 +113,8 @@ enum dtp_status dtp_parallel_run(const struct dtp_parallel *job, uint64_t *done,
         pool.running++;
     }
     if (started == 0)
-        pool.status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no thread could be started; is there a limit on them?");
+        pool.status =
+            dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no thread could be started; is there a limit on them?");
     watch(&pool);
     pthread_mutex_unlock(&pool.lock);
     for (unsigned i = 0; i < started; i++)

@@ -14,10 +14,15 @@ static json_t *counts_object(const struct dtp_search_counts *n)
     const struct {
         const char *key;
         uint64_t value;
-    } counts[] = {{"combinations", n->combinations}, {"refused", n->refused},
-                  {"pruned_by_time_or_money", n->pruned_time}, {"pruned_by_memory", n->pruned_memory},
-                  {"predicted", n->predicted}, {"fits", n->fits}, {"tight", n->tight},
-                  {"out_of_memory", n->out_of_memory}, {"simulated", n->simulated},
+    } counts[] = {{"combinations", n->combinations},
+                  {"refused", n->refused},
+                  {"pruned_by_time_or_money", n->pruned_time},
+                  {"pruned_by_memory", n->pruned_memory},
+                  {"predicted", n->predicted},
+                  {"fits", n->fits},
+                  {"tight", n->tight},
+                  {"out_of_memory", n->out_of_memory},
+                  {"simulated", n->simulated},
                   {"dropped_by_simulation", n->dropped}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         json_object_set_new(object, counts[i].key, dtp_json_whole(counts[i].value));
@@ -90,15 +95,16 @@ enum dtp_status dtp_search_json(const struct dtp_search_question *question, cons
             json_array_append_new(front, candidate_object(question, &search->candidates[i]));
     json_object_set_new(object, "schema", json_string("dtplan.search/1"));
     json_object_set_new(object, "searched", counts_object(&search->counts));
-    json_object_set_new(object, "recommended", search->recommended >= 0
-                                                   ? candidate_object(question, &search->candidates[search->recommended])
-                                                   : json_null());
-    json_object_set_new(object, "runner_up", search->runner_up >= 0
-                                                 ? candidate_object(question, &search->candidates[search->runner_up])
+    json_object_set_new(object, "recommended",
+                        search->recommended >= 0 ? candidate_object(question, &search->candidates[search->recommended])
                                                  : json_null());
-    json_object_set_new(object, "other_format", search->other_format >= 0
-                                                    ? candidate_object(question, &search->candidates[search->other_format])
-                                                    : json_null());
+    json_object_set_new(object, "runner_up",
+                        search->runner_up >= 0 ? candidate_object(question, &search->candidates[search->runner_up])
+                                               : json_null());
+    json_object_set_new(object, "other_format",
+                        search->other_format >= 0
+                            ? candidate_object(question, &search->candidates[search->other_format])
+                            : json_null());
     json_object_set_new(object, "front", front);
     json_object_set_new(object, "relax", search->recommended >= 0 ? json_null() : relax_object(&search->relax));
     return dtp_json_dump(object, file, faults);

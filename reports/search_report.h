@@ -13,8 +13,8 @@ enum dtp_status dtp_search_json(const struct dtp_search_question *question, cons
 enum dtp_status dtp_search_csv(const struct dtp_search_question *question, const struct dtp_search *search, FILE *file,
                                struct dtp_faults *faults);
 
-/* "dtplan plan --gpu h100-sxm ...": the line that predicts this candidate, quoted for a POSIX shell. Caller frees; NULL:
- * out of memory. */
+/* "dtplan plan --gpu h100-sxm ...": the line that predicts this candidate, quoted for a POSIX shell. Caller frees;
+ * NULL: out of memory. */
 char *dtp_search_command(const struct dtp_search_question *question, const struct dtp_candidate *candidate);
 
 #endif

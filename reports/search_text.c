@@ -1,6 +1,7 @@
 #include "search_report.h"
 
 #include "grid.h"
+#include "model_parallel.h"
 #include "number.h"
 #include "report.h"
 #include "whatif.h"
@@ -29,21 +30,24 @@ static void label(const struct dtp_page *page, const char *words)
     fprintf(page->file, "  %-*s ", LABEL_COLUMNS, words);
 }
 
-/* "full_shard, compiled, micro batch 2 x accumulate 4, checkpointing full". */
+/* "full_shard, torch FSDP2 compiled, bf16-mixed, 2 x 4, checkpointing full". */
 static void describe(const struct dtp_candidate *c, char *out, size_t bytes)
 {
     const struct dtp_plan *p = &c->variant.job.plan;
-    char runtime[48], checkpointing[48], group[32] = "";
+    char runtime[48], checkpointing[64] = ", checkpointing ", offload[32] = "", group[32] = "", slices[48] = "";
     dtp_report_runtime_words(p, runtime, sizeof runtime);
-    dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
+    size_t used = strlen(checkpointing);
+    dtp_checkpointing_text(p, checkpointing + used, sizeof checkpointing - used);
+    if (p->checkpointing == DTP_CHECKPOINT_NONE)
+        checkpointing[0] = '\0';
     if (p->strategy == DTP_HYBRID_SHARD)
         snprintf(group, sizeof group, " of %u", p->shard_group);
-    snprintf(out, bytes, "%s%s, %s, %s, %u x %u%s%s%s%s", dtp_strategy_text(p->strategy), group, runtime,
-             dtp_precision_name(&p->precision), p->micro_batch, p->accumulate,
-             p->checkpointing != DTP_CHECKPOINT_NONE ? ", checkpointing " : "",
-             p->checkpointing != DTP_CHECKPOINT_NONE ? checkpointing : "",
-             p->offload != DTP_OFFLOAD_NONE ? ", offload " : "",
-             p->offload != DTP_OFFLOAD_NONE ? dtp_offload_text(p->offload) : "");
+    if (dtp_plan_model_parallel(p))
+        snprintf(slices, sizeof slices, "tp %u pp %u, ", p->tp, p->pp);
+    if (p->offload != DTP_OFFLOAD_NONE)
+        snprintf(offload, sizeof offload, ", offload %s", dtp_offload_text(p->offload));
+    snprintf(out, bytes, "%s%s%s, %s, %s, %u x %u%s%s", slices, dtp_strategy_text(p->strategy), group, runtime,
+             dtp_precision_name(&p->precision), p->micro_batch, p->accumulate, checkpointing, offload);
 }
 
 static void print_searched(const struct dtp_search_counts *n, const struct dtp_page *page)
@@ -73,11 +77,30 @@ static void print_memory(const struct dtp_candidate *c, const struct dtp_page *p
     const struct dtp_memory *m = &c->variant.prediction.memory;
     text used, capacity;
     label(page, "memory");
-    fprintf(page->file, "%s of %s, %.0f %% free, %s\n", dtp_number_format_memory(m->device_peak_bytes, used, sizeof used),
+    fprintf(page->file, "%s of %s, %.0f %% free, %s\n",
+            dtp_number_format_memory(m->device_peak_bytes, used, sizeof used),
             dtp_number_format_memory(m->capacity_bytes, capacity, sizeof capacity), 100 * c->headroom,
             !c->simulated                                       ? "by the closed form"
             : c->variant.job.plan.runtime == DTP_RUNTIME_DTPLAN ? "placed in the program's arena"
                                                                 : "by replaying the allocator");
+}
+
+/* How far a batch of another size takes another learning rate: in proportion for SGD (Goyal et al. 2017), by the square
+ * root with Adam (Malladi et al. 2022), both only below the critical batch. */
+static void print_batch(const struct dtp_candidate *c, const struct dtp_page *page)
+{
+    text batch, critical;
+    label(page, "batch");
+    fprintf(page->file, "%s tokens a step; critical near %s%s\n",
+            dtp_number_format_count(c->cost.batch_tokens, batch, sizeof batch),
+            dtp_number_format_count(c->cost.critical_batch_tokens, critical, sizeof critical),
+            c->cost.batch_tokens > 2 * c->cost.critical_batch_tokens ? ": beyond it, more tokens may be needed" : "");
+    if (c->batch_free) {
+        label(page, "");
+        dtp_page_wrap(page, LABEL_COLUMNS + 3, LABEL_COLUMNS + 3,
+                      "no batch was asked for (--global-batch-tokens), so it follows from speed: of a batch k times as "
+                      "large the learning rate grows by about the square root of k with Adam, up to the critical batch");
+    }
 }
 
 static void print_candidate(const struct dtp_search_question *question, const struct dtp_candidate *c,
@@ -101,6 +124,7 @@ static void print_candidate(const struct dtp_search_question *question, const st
                 dtp_page_figure(c->cost.usd[0], low, sizeof low), dtp_page_figure(c->cost.usd[2], high, sizeof high));
     }
     print_memory(c, page);
+    print_batch(c, page);
     char *command = dtp_search_command(question, c);
     label(page, "command");
     dtp_page_wrap(page, LABEL_COLUMNS + 3, LABEL_COLUMNS + 3, command ? command : "out of memory");
@@ -113,10 +137,11 @@ static void print_recommended(const struct dtp_search_question *question, const 
     const struct dtp_candidate *c = &search->candidates[search->recommended];
     const struct dtp_training *t = &c->variant.job.training;
     bool fastest = t->budget_usd > 0 && !(t->deadline_s > 0);
-    dtp_page_heading(page, "RECOMMENDED", fastest             ? "the fastest within the budget"
-                                          : t->budget_usd > 0 ? "the cheapest within deadline and budget"
-                                          : t->deadline_s > 0 ? "the cheapest within the deadline"
-                                                              : "the cheapest; a --deadline asks for speed");
+    dtp_page_heading(page, "RECOMMENDED",
+                     fastest             ? "the fastest within the budget"
+                     : t->budget_usd > 0 ? "the cheapest within deadline and budget"
+                     : t->deadline_s > 0 ? "the cheapest within the deadline"
+                                         : "the cheapest; a --deadline asks for speed");
     print_candidate(question, c, page);
 }
 
@@ -159,7 +184,8 @@ static void print_front(const struct dtp_search *search, const struct dtp_page *
     dtp_page_heading(page, "FRONT", "of time, money and free memory: no other plan is better in one and worse in none");
     dtp_grid_create(&grid, "lrrrrrll");
     dtp_grid_row(&grid, DTP_INK_DIM);
-    static const char *const titles[] = {"", "time", "$", "free %", "MFU %", "GPUs", "", "plan, micro batch x accumulate"};
+    static const char *const titles[] = {"",      "time", "$", "free %",
+                                         "MFU %", "GPUs", "",  "plan, micro batch x accumulate"};
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
         dtp_grid_cell(&grid, "%s", titles[i]);
     for (size_t i = 0; i < count; i++) {
@@ -197,9 +223,10 @@ static void print_runner_up(const struct dtp_search *search, const struct dtp_pa
     percent_more(usd_of(best), usd_of(c), "dearer", "cheaper", money, sizeof money);
     dtp_whatif_why(&best->variant, &c->variant, why, sizeof why);
     dtp_page_heading(page, "RUNNER-UP", "the best with other GPUs or another strategy, and why it lost");
-    snprintf(words, sizeof words, "%u %s %s, %s: %s and %s. Against the recommended one: %s%s.", c->variant.job.cluster.gpus,
-             dtp_page_times(page), c->variant.job.cluster.gpu.key, plan, time, c->money.known ? money : "no price known",
-             why, best->simulated == c->simulated ? "" : " (one of the two is the closed form's)");
+    snprintf(words, sizeof words, "%u %s %s, %s: %s and %s. Against the recommended one: %s%s.",
+             c->variant.job.cluster.gpus, dtp_page_times(page), c->variant.job.cluster.gpu.key, plan, time,
+             c->money.known ? money : "no price known", why,
+             best->simulated == c->simulated ? "" : " (one of the two is the closed form's)");
     fputs("  ", page->file);
     dtp_page_wrap(page, 2, 2, words);
 }
@@ -221,7 +248,8 @@ static void print_other_format(const struct dtp_search *search, const struct dtp
     dtp_page_wrap(page, 2, 2, words);
 }
 
-/* ---- no plan --------------------------------------------------------------------------------------------------------------- */
+/* ---- no plan
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static void say(const struct dtp_page *page, const char *words)
 {
@@ -245,7 +273,8 @@ static void say_limits(const struct dtp_search_relax *r, const struct dtp_traini
                  dtp_page_figure(ceil(r->budget_usd - t->budget_usd), more, sizeof more));
         say(page, words);
     }
-    snprintf(words, sizeof words, "the earliest end, whatever it costs, is after %s; the least money, however late, $%s",
+    snprintf(words, sizeof words,
+             "the earliest end, whatever it costs, is after %s; the least money, however late, $%s",
              duration(r->free_deadline_s, until), dtp_page_figure(r->free_budget_usd, usd, sizeof usd));
     say(page, words);
 }
@@ -255,15 +284,18 @@ static void print_relax(const struct dtp_search *search, const struct dtp_page *
     const struct dtp_search_relax *r = &search->relax;
     char words[DTP_FAULT_TEXT_BYTES + 64];
     text missing;
-    dtp_page_heading(page, "NO PLAN", r->refusal[0] ? "every combination is refused"
-                                      : !r->any_fits ? "fits into memory"
-                                      : r->deadline_s > 0 || r->budget_usd > 0 ? "within the limits; one of these would do"
-                                                      : "within the limits; both have to move");
+    dtp_page_heading(page, "NO PLAN",
+                     r->refusal[0]                            ? "every combination is refused"
+                     : !r->any_fits                           ? "fits into memory"
+                     : r->deadline_s > 0 || r->budget_usd > 0 ? "within the limits; one of these would do"
+                                                              : "within the limits; both have to move");
     if (r->refusal[0]) {
         say(page, r->refusal);
     } else if (!r->any_fits) {
-        snprintf(words, sizeof words, "the nearest lacks %s on each GPU: allow more GPUs (--max-gpus), others (--gpu any) or "
-                 "a shorter --seq", dtp_number_format_memory((uint64_t)r->missing_bytes, missing, sizeof missing));
+        snprintf(words, sizeof words,
+                 "the nearest lacks %s on each GPU: allow more GPUs (--max-gpus), others (--gpu any) or "
+                 "a shorter --seq",
+                 dtp_number_format_memory((uint64_t)r->missing_bytes, missing, sizeof missing));
         say(page, words);
     } else {
         say_limits(r, &search->candidates[0].variant.job.training, page);

@@ -39,7 +39,8 @@ static char *header_line(struct dtp_faults *faults)
     return text;
 }
 
-static enum dtp_status refuse(const struct dtp_sweep_file *file, const char *what, int reason, struct dtp_faults *faults)
+static enum dtp_status refuse(const struct dtp_sweep_file *file, const char *what, int reason,
+                              struct dtp_faults *faults)
 {
     return dtp_fault(faults, DTP_ENVIRONMENT, file->path ? file->path : "standard output", 0, "%s: %s", what,
                      strerror(reason));
@@ -75,12 +76,14 @@ enum dtp_status dtp_sweep_append(struct dtp_sweep_file *file, const char *text, 
     return DTP_OK;
 }
 
-/* ---- what is there already ----------------------------------------------------------------------------------------- */
+/* ---- what is there already -----------------------------------------------------------------------------------------
+ */
 
 static enum dtp_status refuse_content(const struct dtp_sweep_file *file, size_t line, const char *what,
                                       struct dtp_faults *faults)
 {
-    return dtp_fault(faults, DTP_BAD_INPUT, file->path, line, "%s; give another file with -o, or remove this one", what);
+    return dtp_fault(faults, DTP_BAD_INPUT, file->path, line, "%s; give another file with -o, or remove this one",
+                     what);
 }
 
 /* Reads the rows that are there; sets rows and whole_bytes. */
@@ -99,13 +102,15 @@ static enum dtp_status read_rows(struct dtp_sweep_file *file, FILE *in, const ch
     file->whole_bytes = (int64_t)bytes;
     while (fgets(line, sizeof line, in)) {
         bytes = strlen(line);
-        int used = snprintf(prefix, sizeof prefix, DTP_SWEEP_SCHEMA ",%016" PRIx64 ",%" PRIu64 ",", file->sweep, file->rows);
+        int used =
+            snprintf(prefix, sizeof prefix, DTP_SWEEP_SCHEMA ",%016" PRIx64 ",%" PRIu64 ",", file->sweep, file->rows);
         bool whole = bytes > 0 && line[bytes - 1] == '\n';
         if (!whole && feof(in))
             return DTP_OK; /* a row that was cut off */
         if (!whole || strncmp(line, prefix, (size_t)used) != 0)
             return refuse_content(file, (size_t)file->rows + 2,
-                                  "is a row of another sweep: its command, its catalogues or the program differ", faults);
+                                  "is a row of another sweep: its command, its catalogues or the program differ",
+                                  faults);
         if (++file->rows > most)
             return refuse_content(file, (size_t)file->rows + 1, "is one row more than the sweep has", faults);
         file->whole_bytes += (int64_t)bytes;

@@ -28,9 +28,9 @@ struct dtp_sweep_file {
     uint64_t sweep;
 };
 
-/* Opens and, of a file with rows of the same sweep, counts them and cuts off a last one that is not whole; of an empty or
- * new one writes the header. `path` NULL: standard output. DTP_BAD_INPUT: the file holds something else, or more than
- * `rows` rows. DTP_ENVIRONMENT: it cannot be written, or another process writes it. */
+/* Opens and, of a file with rows of the same sweep, counts them and cuts off a last one that is not whole; of an empty
+ * or new one writes the header. `path` NULL: standard output. DTP_BAD_INPUT: the file holds something else, or more
+ * than `rows` rows. DTP_ENVIRONMENT: it cannot be written, or another process writes it. */
 enum dtp_status dtp_sweep_open(const char *path, uint64_t sweep, uint64_t rows, struct dtp_sweep_file *out,
                                struct dtp_faults *faults);
 /* Appends `rows` whole rows. */

@@ -46,8 +46,8 @@ static void print_checkpoints(const struct dtp_report *report, const struct dtp_
     struct texts x;
     label(page, "checkpoints");
     fprintf(page->file, "%s each, %s to write, best every %s\n",
-            dtp_number_format_memory((uint64_t)t->checkpoint_bytes, x.a, sizeof x.a), duration(t->inputs.checkpoint_s, x.b),
-            duration(t->goodput.interval_s, x.c));
+            dtp_number_format_memory((uint64_t)t->checkpoint_bytes, x.a, sizeof x.a),
+            duration(t->inputs.checkpoint_s, x.b), duration(t->goodput.interval_s, x.c));
     if (t->storage_bytes_per_s > 0 && t->inputs.checkpoint_s * t->storage_bytes_per_s > t->checkpoint_bytes) {
         label(page, "");
         fprintf(page->file, "storage of %s would write them in 1 %% of the time (--storage)\n",
@@ -81,8 +81,8 @@ static void print_energy(const struct dtp_report *report, const struct dtp_page 
             dtp_page_figure(t->site_energy_j / 3.6e6, site, sizeof site));
 }
 
-/* Goyal et al. 2017: a rate that grows with the batch holds for SGD, up to a limit; Malladi et al. 2022: with Adam by the
- * square root. Beyond the critical batch neither helps. */
+/* Goyal et al. 2017: a rate that grows with the batch holds for SGD, up to a limit; Malladi et al. 2022: with Adam by
+ * the square root. Beyond the critical batch neither helps. */
 static void print_batch(const struct dtp_report *report, const struct dtp_page *page)
 {
     const struct dtp_training_cost *t = &report->training;
@@ -112,7 +112,8 @@ static void print_limits(const struct dtp_report *report, const struct dtp_page 
     }
     if (t->over_budget) {
         dtp_page_ink(page, DTP_INK_RED);
-        fprintf(page->file, "  exceeds the budget of $%s by $%s\n", dtp_page_figure(asked->budget_usd, budget, sizeof budget),
+        fprintf(page->file, "  exceeds the budget of $%s by $%s\n",
+                dtp_page_figure(asked->budget_usd, budget, sizeof budget),
                 dtp_page_figure(t->usd[DTP_PRICE_TYPICAL] - asked->budget_usd, usd, sizeof usd));
     }
     dtp_page_ink(page, DTP_INK_PLAIN);
@@ -134,7 +135,8 @@ void dtp_training_text(const struct dtp_report *report, const struct dtp_page *p
     print_limits(report, page);
 }
 
-/* ---- JSON ----------------------------------------------------------------------------------------------------------- */
+/* ---- JSON -----------------------------------------------------------------------------------------------------------
+ */
 
 json_t *dtp_training_json(const struct dtp_training_cost *t, const struct dtp_money *money)
 {

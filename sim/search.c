@@ -14,7 +14,8 @@
 #define MAX_LAYER_STEPS 8000.0
 #define MAX_ALL_LAYER_STEPS 60000.0
 
-/* ---- candidates ------------------------------------------------------------------------------------------------------ */
+/* ---- candidates
+ * ------------------------------------------------------------------------------------------------------ */
 
 enum dtp_status dtp_search_apply(const struct dtp_search_question *question, const struct dtp_candidate *candidate,
                                  struct dtp_scenario *scenario, struct dtp_faults *faults)
@@ -53,10 +54,13 @@ static enum dtp_status add_candidate(const struct dtp_search_question *question,
         status = dtp_search_apply(question, c, scenario, faults);
     if (status == DTP_OK)
         status = dtp_scenario_resolve(scenario, question->catalog, &c->variant.job, faults);
+    bool batch_free = status == DTP_OK && !dtp_scenario_get(scenario, "global_batch") &&
+                      !dtp_scenario_get(scenario, "global_batch_tokens");
     dtp_scenario_destroy(scenario);
     if (status != DTP_OK)
         return status;
     struct dtp_job *job = &c->variant.job;
+    c->batch_free = batch_free;
     dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &c->variant.prediction);
     c->closed_step_s = c->variant.prediction.time.step_s;
     judge(question, c);
@@ -80,7 +84,8 @@ static enum dtp_status add_group(const struct dtp_search_question *question, con
     return status;
 }
 
-/* ---- the objective ------------------------------------------------------------------------------------------------------ */
+/* ---- the objective
+ * ------------------------------------------------------------------------------------------------------ */
 
 static double usd_of(const struct dtp_candidate *c)
 {
@@ -136,8 +141,9 @@ static void mark_front(struct dtp_search *search)
 {
     const struct dtp_candidate *first = search->candidates;
     size_t class = 0;
-    while (class < search->count && first[class].valid == first[0].valid && first[class].usual_format == first[0].usual_format)
-        class++;
+    while (class < search->count && first[class].valid == first[0].valid &&
+           first[class].usual_format == first[0].usual_format)
+        class ++;
     for (size_t i = 0; i < search->count; i++) {
         search->candidates[i].front = i < class;
         for (size_t k = 0; k < class && search->candidates[i].front; k++)
@@ -153,7 +159,8 @@ static void order(struct dtp_search *search)
     mark_front(search);
 }
 
-/* ---- simulation ----------------------------------------------------------------------------------------------------------- */
+/* ---- simulation
+ * ----------------------------------------------------------------------------------------------------------- */
 
 struct simulation_run {
     const struct dtp_search_question *question;
@@ -185,8 +192,10 @@ static enum dtp_status simulate_one(void *context, unsigned thread, uint64_t fir
     return DTP_OK;
 }
 
-/* The first of the order and the front, as many as time allows; which they are follows from their sizes, not from a clock. */
-static size_t choose(const struct dtp_search_question *question, struct dtp_search *search, struct dtp_candidate **chosen)
+/* The first of the order and the front, as many as time allows; which they are follows from their sizes, not from a
+ * clock. */
+static size_t choose(const struct dtp_search_question *question, struct dtp_search *search,
+                     struct dtp_candidate **chosen)
 {
     size_t count = 0;
     double all = 0;
@@ -228,8 +237,11 @@ static enum dtp_status simulate(const struct dtp_search_question *question, stru
     if (!chosen)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     struct simulation_run run = {question, chosen};
-    struct dtp_parallel job = {.count = choose(question, search, chosen), .chunk_items = 1, .threads = question->threads,
-                               .context = &run, .work = simulate_one};
+    struct dtp_parallel job = {.count = choose(question, search, chosen),
+                               .chunk_items = 1,
+                               .threads = question->threads,
+                               .context = &run,
+                               .work = simulate_one};
     enum dtp_status status = dtp_parallel_run(&job, NULL, faults);
     for (size_t i = 0; i < job.count; i++)
         search->counts.simulated += chosen[i]->simulated;
@@ -243,7 +255,8 @@ static enum dtp_status simulate(const struct dtp_search_question *question, stru
     return status;
 }
 
-/* ---- the answer ------------------------------------------------------------------------------------------------------------ */
+/* ---- the answer
+ * ------------------------------------------------------------------------------------------------------------ */
 
 /* Another GPU, another number of them, another strategy or group: who differs in a detail only is no rival. */
 static bool differs(const struct dtp_candidate *a, const struct dtp_candidate *b)
@@ -318,7 +331,8 @@ static void relax(const struct dtp_search *search, const struct dtp_scan *scan, 
     }
 }
 
-enum dtp_status dtp_search(const struct dtp_search_question *question, struct dtp_search *out, struct dtp_faults *faults)
+enum dtp_status dtp_search(const struct dtp_search_question *question, struct dtp_search *out,
+                           struct dtp_faults *faults)
 {
     struct dtp_scan scan = {0};
     *out = (struct dtp_search){.recommended = -1, .runner_up = -1, .other_format = -1};

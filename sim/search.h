@@ -52,6 +52,7 @@ struct dtp_candidate {
     struct dtp_training_cost cost;
     double headroom;            /* share of the GPU's memory that stays free */
     bool valid;                 /* within deadline and budget */
+    bool batch_free;            /* no global batch was given: it differs between candidates */
     bool usual_format;          /* bf16-mixed, or one of the formats that were asked for */
     bool front;                 /* no other valid one of usual format is better in time, money or headroom and worse in none */
     uint64_t combination;

@@ -31,15 +31,17 @@ struct scanner {
     struct worker *workers;
 };
 
-/* ---- the bound ------------------------------------------------------------------------------------------------------- */
+/* ---- the bound
+ * ------------------------------------------------------------------------------------------------------- */
 
-/* 6 FLOPs per matmul weight and token, at the rate of the fastest format a matmul may run in. matmul_power_headroom is the
- * most that the clock gains. */
+/* 6 FLOPs per matmul weight and token, at the rate of the fastest format a matmul may run in. matmul_power_headroom is
+ * the most that the clock gains. */
 double dtp_search_bound_s(const struct dtp_job *job, double tokens)
 {
     const struct dtp_gpu *gpu = &job->cluster.gpu;
     double flops = 6 * (double)dtp_transformer_count(&job->transformer).matmul * tokens;
-    double rate = dtp_matmul_flops_per_s(gpu, job->plan.precision.compute) * (1 + dtp_calibration.matmul_power_headroom);
+    double rate =
+        dtp_matmul_flops_per_s(gpu, job->plan.precision.compute) * (1 + dtp_calibration.matmul_power_headroom);
     return flops / (rate * job->cluster.gpus);
 }
 
@@ -55,7 +57,8 @@ static bool beyond_limits(const struct scanner *s, const struct dtp_job *job)
     return t->budget_usd > 0 && money.job_hour_usd[DTP_PRICE_TYPICAL] * least_s / 3600 > t->budget_usd;
 }
 
-/* ---- what is kept ------------------------------------------------------------------------------------------------------ */
+/* ---- what is kept
+ * ------------------------------------------------------------------------------------------------------ */
 
 static bool better(const struct dtp_scan_entry *a, const struct dtp_scan_entry *b)
 {
@@ -111,7 +114,8 @@ static void keep(struct worker *w, size_t group_index, uint64_t combination, uin
     }
 }
 
-/* ---- one combination ---------------------------------------------------------------------------------------------------- */
+/* ---- one combination
+ * ---------------------------------------------------------------------------------------------------- */
 
 enum fate { FATE_PREDICTED, FATE_REFUSED, FATE_TOO_LARGE, FATE_PRUNED };
 
@@ -137,8 +141,8 @@ static enum fate predict(const struct scanner *s, struct worker *w, uint64_t com
     return m->allocated_peak_bytes > m->capacity_bytes ? FATE_TOO_LARGE : FATE_PREDICTED;
 }
 
-/* hybrid_shard over groups of 2, 4, 8, ... GPUs; the others have no group to choose. The last fate speaks for all: memory
- * per GPU shrinks as groups grow. */
+/* hybrid_shard over groups of 2, 4, 8, ... GPUs; the others have no group to choose. The last fate speaks for all:
+ * memory per GPU shrinks as groups grow. */
 static enum fate predict_groups(const struct scanner *s, struct worker *w, uint64_t combination)
 {
     const char *strategy = dtp_scenario_get(w->scenario, "strategy"), *gpus = dtp_scenario_get(w->scenario, "gpus");
@@ -190,7 +194,8 @@ static bool watch(void *context, uint64_t done, uint64_t count)
     return !question->watch || question->watch(question->watch_context, done, count);
 }
 
-/* ---- the scan ------------------------------------------------------------------------------------------------------------ */
+/* ---- the scan
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static void merge(struct dtp_scan *into, const struct dtp_scan *from)
 {
@@ -282,8 +287,12 @@ enum dtp_status dtp_scan_run(const struct dtp_search_question *question, bool li
     measure_axes(&s);
     size_t groups = (size_t)(count / s.group_items);
     unsigned threads = question->threads ? question->threads : dtp_parallel_threads();
-    struct dtp_parallel job = {.count = count, .chunk_items = chunk_items(&s), .threads = threads, .context = &s,
-                               .work = work, .watch = watch};
+    struct dtp_parallel job = {.count = count,
+                               .chunk_items = chunk_items(&s),
+                               .threads = threads,
+                               .context = &s,
+                               .work = work,
+                               .watch = watch};
     status = start_workers(&s, threads, groups, faults);
     if (status == DTP_OK && !prepare(groups, out))
         status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");

@@ -27,12 +27,22 @@ static void check(enum dtp_status status)
 
 int main(void)
 {
-    static const char *const question[][2] = {{"model", "llama-2-7b"}, {"tokens", "100B"}, {"seq", "4k"},
-        {"loss", "eager,fused,chunked"}, {"wrap_layers", "1,2,4"}, {"prefetch", "true,false"}, {"gpu", "h100-sxm"},
-        {"gpus", "8"}, {"precision", "bf16-mixed,bf16,fp8-tensorwise"},
-        {"strategy", "ddp,zero1,zero2,full_shard,shard_grad_op,hybrid_shard"}, {"offload", "none,optimizer,params"},
-        {"checkpointing", "none,full,selective,selective-attention,every-2,every-4"}, {"compile", "true,false"},
-        {"accumulate", "1,2,4,8"}, {"micro_batch", "1,2,3,4,6,8,12,16"}};
+    static const char *const question[][2] = {
+        {"model", "llama-2-7b"},
+        {"tokens", "100B"},
+        {"seq", "4k"},
+        {"loss", "eager,fused,chunked"},
+        {"wrap_layers", "1,2,4"},
+        {"prefetch", "true,false"},
+        {"gpu", "h100-sxm"},
+        {"gpus", "8"},
+        {"precision", "bf16-mixed,bf16,fp8-tensorwise"},
+        {"strategy", "ddp,zero1,zero2,full_shard,shard_grad_op,hybrid_shard"},
+        {"offload", "none,optimizer,params"},
+        {"checkpointing", "none,full,selective,selective-attention,every-2,every-4"},
+        {"compile", "true,false"},
+        {"accumulate", "1,2,4,8"},
+        {"micro_batch", "1,2,3,4,6,8,12,16"}};
     struct dtp_catalog catalog;
     struct dtp_scenario *base;
     struct dtp_axes axes = {0};
@@ -45,11 +55,12 @@ int main(void)
     double start_s = now_s();
     check(dtp_search(&q, &search, &faults));
     double took_s = now_s() - start_s;
-    printf("search: %llu combinations (%llu refused, %llu pruned, %llu predicted, %llu simulated) in %.2f s on %u cores\n",
-           (unsigned long long)search.counts.combinations, (unsigned long long)search.counts.refused,
-           (unsigned long long)(search.counts.pruned_time + search.counts.pruned_memory),
-           (unsigned long long)search.counts.predicted, (unsigned long long)search.counts.simulated, took_s,
-           dtp_parallel_threads());
+    printf(
+        "search: %llu combinations (%llu refused, %llu pruned, %llu predicted, %llu simulated) in %.2f s on %u cores\n",
+        (unsigned long long)search.counts.combinations, (unsigned long long)search.counts.refused,
+        (unsigned long long)(search.counts.pruned_time + search.counts.pruned_memory),
+        (unsigned long long)search.counts.predicted, (unsigned long long)search.counts.simulated, took_s,
+        dtp_parallel_threads());
     dtp_search_release(&search);
     dtp_axes_release(&axes);
     dtp_scenario_destroy(base);

@@ -51,8 +51,7 @@ static void test_values(void **state)
     assert_string_equal(values_of("compile", "true,false"), "true false");
     assert_string_equal(values_of("offload", "all"), "none optimizer params nvme");
     assert_string_equal(values_of("checkpointing", "all"), "none full selective selective-attention");
-    assert_string_equal(values_of("strategy", "all"),
-                        "ddp zero1 zero2 zero3 full_shard shard_grad_op hybrid_shard");
+    assert_string_equal(values_of("strategy", "all"), "ddp zero1 zero2 zero3 full_shard shard_grad_op hybrid_shard");
     assert_string_equal(values_of("gpu", "any"), "h100-sxm v100-sxm");
     assert_string_equal(values_of("name", "a, b..c"), "a, b..c"); /* a label is one text */
     assert_string_equal(values_of("ddp_bucket_mib", "25..100x2"), "25 50 100");

@@ -103,7 +103,8 @@ static void test_runs_agree_with_the_formula(void **state)
  * master and moments is 14 bytes each, and the storage writes 2 TB/s. */
 static void test_llama3(void **state)
 {
-    struct dtp_goodput_inputs in = {.mtbf_s = DTP_DEFAULT_GPU_MTBF_H * 3600.0 / 16384, .checkpoint_s = 405e9 * 14 / 2e12,
+    struct dtp_goodput_inputs in = {.mtbf_s = DTP_DEFAULT_GPU_MTBF_H * 3600.0 / 16384,
+                                    .checkpoint_s = 405e9 * 14 / 2e12,
                                     .restart_s = DTP_DEFAULT_DETECTION_S + DTP_DEFAULT_RESTART_S};
     struct dtp_goodput out;
     (void)state;
@@ -123,9 +124,12 @@ static void test_critical_batch(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_interval_is_the_best), cmocka_unit_test(test_young), cmocka_unit_test(test_nothing_fails),
-        cmocka_unit_test(test_hopeless), cmocka_unit_test(test_runs_agree_with_the_formula), cmocka_unit_test(test_llama3),
-        cmocka_unit_test(test_critical_batch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_interval_is_the_best),
+                                       cmocka_unit_test(test_young),
+                                       cmocka_unit_test(test_nothing_fails),
+                                       cmocka_unit_test(test_hopeless),
+                                       cmocka_unit_test(test_runs_agree_with_the_formula),
+                                       cmocka_unit_test(test_llama3),
+                                       cmocka_unit_test(test_critical_batch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

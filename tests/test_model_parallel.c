@@ -46,8 +46,8 @@ static struct dtp_prediction predicted(const char *settings)
     return p;
 }
 
-/* 16 layers a stage, tp 2, B = 2048 * 4096 * 2 bytes. A layer all-reduces 4 times, which sends 2 B / 2 from each of 2 ranks;
- * one more at an end. A boundary carries B there and B back, halved where the two ranks have a half each. */
+/* 16 layers a stage, tp 2, B = 2048 * 4096 * 2 bytes. A layer all-reduces 4 times, which sends 2 B / 2 from each of 2
+ * ranks; one more at an end. A boundary carries B there and B back, halved where the two ranks have a half each. */
 static void test_bytes_by_hand(void **state)
 {
     const double b = 2048.0 * 4096 * 2;
@@ -86,8 +86,8 @@ static void test_activations_in_flight(void **state)
     (void)state;
     for (size_t i = 0; i < 5; i++) {
         char settings[128];
-        snprintf(settings, sizeof settings, "gpus=4 pp=4 micro_batch=1 seq=8192 virtual_stages=%d accumulate=%d", cases[i][0],
-                 cases[i][1]);
+        snprintf(settings, sizeof settings, "gpus=4 pp=4 micro_batch=1 seq=8192 virtual_stages=%d accumulate=%d",
+                 cases[i][0], cases[i][1]);
         bytes[i] = predicted(settings).memory.activations_bytes;
     }
     uint64_t one = bytes[1] - bytes[0]; /* micro-step of one stage */
@@ -103,7 +103,8 @@ static void test_bubble(void **state)
     (void)state;
     for (int v = 1; v <= 4; v *= 2) {
         char settings[160];
-        snprintf(settings, sizeof settings, "vocab=128 gpus=4 pp=4 micro_batch=1 seq=2048 accumulate=16 virtual_stages=%d", v);
+        snprintf(settings, sizeof settings,
+                 "vocab=128 gpus=4 pp=4 micro_batch=1 seq=2048 accumulate=16 virtual_stages=%d", v);
         struct dtp_prediction p = predicted(settings);
         assert_close(p.time.bubble_s / p.time.compute_s, 3.0 / (16 * v), 0.03 * 3.0 / (16 * v) + 0.002);
     }
@@ -124,7 +125,8 @@ static void test_overlap_and_sequence_parallel_help(void **state)
     (void)state;
     struct dtp_prediction plain = predicted("gpus=64 tp=8 micro_batch=4 accumulate=2 sequence_parallel=false");
     struct dtp_prediction spread = predicted("gpus=64 tp=8 micro_batch=4 accumulate=2");
-    struct dtp_prediction beside = predicted("gpus=64 tp=8 micro_batch=4 accumulate=2 tp_overlap=true megatron_overlap=true");
+    struct dtp_prediction beside =
+        predicted("gpus=64 tp=8 micro_batch=4 accumulate=2 tp_overlap=true megatron_overlap=true");
     assert_true(spread.time.memory_bound_s < plain.time.memory_bound_s);
     assert_true(spread.memory.activations_bytes < plain.memory.activations_bytes);
     assert_true(beside.time.exposed_communication_s < spread.time.exposed_communication_s);
@@ -173,8 +175,8 @@ static void test_everything_that_resolves_is_finite(void **state)
                     char settings[160];
                     struct dtp_job job;
                     struct dtp_prediction p;
-                    snprintf(settings, sizeof settings, "gpus=%u tp=%u pp=%u virtual_stages=%u accumulate=32 micro_batch=2",
-                             gpus, tp, pp, v);
+                    snprintf(settings, sizeof settings,
+                             "gpus=%u tp=%u pp=%u virtual_stages=%u accumulate=32 micro_batch=2", gpus, tp, pp, v);
                     if (predict(settings, &job, &p) != DTP_OK)
                         continue;
                     seen++;
@@ -214,8 +216,9 @@ static void test_published_runs(void **state)
     }
     gsl_sort(errors, 1, count);
     double median = gsl_stats_median_from_sorted_data(errors, 1, count), mean = gsl_stats_mean(errors, 1, count);
-    printf("%zu runs with tensor or pipeline parallelism: median %.1f %%, mean %.1f %%, %zu within 20 %%; %zu refused\n", count,
-           median, mean, within, refused);
+    printf(
+        "%zu runs with tensor or pipeline parallelism: median %.1f %%, mean %.1f %%, %zu within 20 %%; %zu refused\n",
+        count, median, mean, within, refused);
     assert_true(count >= 140);
     assert_true(median < 11 && mean < 15);
     dtp_backtest_destroy(backtest);

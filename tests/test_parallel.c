@@ -46,8 +46,14 @@ static bool watch(void *context, uint64_t done, uint64_t count)
 
 static enum dtp_status go(struct run *run, uint64_t first, uint32_t chunk, unsigned threads, uint64_t *done)
 {
-    struct dtp_parallel job = {.first = first, .count = ITEMS, .chunk_items = chunk, .threads = threads, .context = run,
-                               .work = work, .take = take, .watch = watch};
+    struct dtp_parallel job = {.first = first,
+                               .count = ITEMS,
+                               .chunk_items = chunk,
+                               .threads = threads,
+                               .context = run,
+                               .work = work,
+                               .take = take,
+                               .watch = watch};
     for (size_t i = 0; i < ITEMS; i++)
         run->worked[i] = 0;
     run->next = first;

@@ -29,8 +29,8 @@ static void set_up(struct setup *s, const char *const *keys)
     for (; keys[0]; keys += 2)
         if (dtp_axes_add(&s->axes, &catalog, keys[0], keys[1], "test", &faults) != DTP_OK)
             fail_msg("%s", faults.text[0]);
-    s->question = (struct dtp_search_question){.base = s->base, .axes = &s->axes, .catalog = &catalog,
-                                               .precision_pinned = true};
+    s->question =
+        (struct dtp_search_question){.base = s->base, .axes = &s->axes, .catalog = &catalog, .precision_pinned = true};
 }
 
 static void tear_down(struct setup *s)
@@ -78,10 +78,29 @@ static double seconds_of(const struct dtp_job *job, const struct dtp_prediction 
     return cost.goodput.expected_s;
 }
 
-static const char *const seven[] = {"model", "llama-2-7b", "tokens", "10B", "global_batch", "64", "gpu",
-                                    "h100-sxm,a100-80-sxm", "gpus", "8..32x2", "precision", "bf16-mixed", "strategy",
-                                    "ddp,zero1,full_shard,shard_grad_op", "checkpointing", "none,full,selective", "micro_batch",
-                                    "1,2,4,8", NULL, NULL, NULL, NULL, NULL};
+static const char *const seven[] = {"model",
+                                    "llama-2-7b",
+                                    "tokens",
+                                    "10B",
+                                    "global_batch",
+                                    "64",
+                                    "gpu",
+                                    "h100-sxm,a100-80-sxm",
+                                    "gpus",
+                                    "8..32x2",
+                                    "precision",
+                                    "bf16-mixed",
+                                    "strategy",
+                                    "ddp,zero1,full_shard,shard_grad_op",
+                                    "checkpointing",
+                                    "none,full,selective",
+                                    "micro_batch",
+                                    "1,2,4,8",
+                                    NULL,
+                                    NULL,
+                                    NULL,
+                                    NULL,
+                                    NULL};
 
 static void test_finds_the_cheapest(void **state)
 {
@@ -171,16 +190,18 @@ static void test_relaxed_limit_is_tight(void **state)
 
 static void test_nothing_fits(void **state)
 {
-    static const char *const keys[] = {"model", "llama-3-70b", "tokens", "1B", "gpu", "rtx-4090", "gpus", "1", "precision",
-                                       "bf16-mixed", "strategy", "ddp", "micro_batch", "1,2", NULL};
+    static const char *const keys[] = {"model",    "llama-3-70b", "tokens",      "1B",        "gpu",
+                                       "rtx-4090", "gpus",        "1",           "precision", "bf16-mixed",
+                                       "strategy", "ddp",         "micro_batch", "1,2",       NULL};
     struct setup s;
     struct dtp_search found;
     (void)state;
     set_up(&s, keys);
     assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_NO);
     assert_false(found.relax.any_fits);
-    assert_true(found.relax.missing_bytes > 1e12 - 24e9); /* 16 bytes for each of 70.6e9 parameters, and 24 GB are there */
-    assert_int_equal(found.counts.pruned_memory, 1);      /* micro batch 2 */
+    assert_true(found.relax.missing_bytes >
+                1e12 - 24e9);                        /* 16 bytes for each of 70.6e9 parameters, and 24 GB are there */
+    assert_int_equal(found.counts.pruned_memory, 1); /* micro batch 2 */
     dtp_search_release(&found);
     tear_down(&s);
 }
@@ -202,7 +223,8 @@ static void test_time_bound_is_sound(void **state)
         dtp_closed_form(&made.transformer, &made.cluster, &made.plan, &p);
         double tokens = p.throughput.tokens_per_s * p.time.step_s;
         if (!(dtp_search_bound_s(&job, tokens) <= p.time.step_s * (1 + 1e-9)))
-            fail_msg("job %d: a step of %g s below its bound of %g s", i, p.time.step_s, dtp_search_bound_s(&job, tokens));
+            fail_msg("job %d: a step of %g s below its bound of %g s", i, p.time.step_s,
+                     dtp_search_bound_s(&job, tokens));
     }
 }
 
@@ -231,10 +253,12 @@ static void test_memory_grows_with_the_micro_batch(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_finds_the_cheapest), cmocka_unit_test(test_finds_the_fastest),
-        cmocka_unit_test(test_threads_do_not_show), cmocka_unit_test(test_relaxed_limit_is_tight),
-        cmocka_unit_test(test_nothing_fits), cmocka_unit_test(test_time_bound_is_sound),
-        cmocka_unit_test(test_memory_grows_with_the_micro_batch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_finds_the_cheapest),
+                                       cmocka_unit_test(test_finds_the_fastest),
+                                       cmocka_unit_test(test_threads_do_not_show),
+                                       cmocka_unit_test(test_relaxed_limit_is_tight),
+                                       cmocka_unit_test(test_nothing_fits),
+                                       cmocka_unit_test(test_time_bound_is_sound),
+                                       cmocka_unit_test(test_memory_grows_with_the_micro_batch)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }
