@@ -101,7 +101,8 @@ static enum dtp_status connect(struct trainer *t)
 static enum dtp_status make_device(struct trainer *t)
 {
     struct dtp_device_options options = {.ordinal = t->of->ranks.local_rank, .threads = (uint32_t)t->settings->threads,
-                                         .choices_path = t->settings->choices};
+                                         .choices_path = t->settings->choices,
+                                         .atomic_attention = t->job->plan.atomic_attention};
     if (!t->settings->cuda)
         return dtp_device_host_create(&options, &t->device, t->faults);
 #if DTP_WITH_CUDA

@@ -2,6 +2,7 @@
 #include "lower_executor.h"
 
 #include "activations.h"
+#include "attention_workspace.h"
 #include "bytes.h"
 #include "sharding.h"
 
@@ -33,10 +34,18 @@ static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint6
     return even < most ? even : most;
 }
 
-/* cuDNN's flash attention backward: dq summed in fp32 [T, d_q], and two fp32 numbers for each row and head. */
-static uint64_t attention_backward_workspace(const struct dtp_transformer *t, uint64_t tokens)
+/* Our own attention, which takes what cuDNN's does not, needs none. */
+static uint64_t attention_workspace(const struct dtp_transformer *t, const struct dtp_plan *plan, bool backward)
 {
-    return dtp_bytes_product(tokens, 4 * t->heads * t->head_dim + 8 * t->heads);
+    const struct dtp_attention_size size = {.batch = (uint32_t)plan->micro_batch,
+                                            .sequence = (uint32_t)plan->sequence,
+                                            .heads = (uint32_t)t->heads,
+                                            .kv_heads = (uint32_t)t->kv_heads,
+                                            .head_dim = (uint32_t)t->head_dim,
+                                            .backward = backward,
+                                            .deterministic = !plan->atomic_attention};
+    const bool bf16 = plan->precision.compute == DTP_BF16;
+    return dtp_attention_is_fused(bf16, size.sequence, size.head_dim) ? dtp_attention_workspace_bytes(&size) : 0;
 }
 
 static void find_sharding(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
@@ -65,7 +74,8 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
                                        .vocab_stride = round_up(t->vocab, 16 / element),
                                        .up_width = t->activation == DTP_SWIGLU ? 2 * t->ffn : t->ffn,
                                        .statistics_bytes = t->norm == DTP_RMS_NORM ? 4 : 8,
-                                       .attention_backward_workspace_bytes = attention_backward_workspace(t, tokens),
+                                       .attention_workspace_bytes = attention_workspace(t, plan, false),
+                                       .attention_backward_workspace_bytes = attention_workspace(t, plan, true),
                                        .gradient_norm = plan->clip_norm > 0 || plan->gradient_norm};
     find_sharding(t, cluster, plan, out);
     out->chunk_tokens = chunk_tokens(plan, tokens, element * out->vocab_stride);

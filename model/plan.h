@@ -113,6 +113,7 @@ struct dtp_plan {
     bool gelu_epilogue;                 /* GELU and its gradient inside the matmuls (cuBLASLt's epilogues) */
     bool stochastic_rounding;           /* of 16-bit weights that have no master copy */
     bool cuda_graph;                    /* the step is captured once and launched as one graph */
+    bool atomic_attention;              /* attention's backward sums dQ by atomics: faster, but last bits vary */
     double price_per_gpu_hour;          /* money; 0 = the catalogue's typical price */
 };
 

@@ -204,7 +204,8 @@ static void check_executor_choices(struct resolver *r)
                    {"loss_chunk", p->loss_chunk != 0},
                    {"gelu_epilogue", p->gelu_epilogue},
                    {"stochastic_rounding", p->stochastic_rounding},
-                   {"cuda_graph", p->cuda_graph}};
+                   {"cuda_graph", p->cuda_graph},
+                   {"atomic_attention", p->atomic_attention}};
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
         if (choices[i].chosen && p->runtime != DTP_RUNTIME_DTPLAN)
             refuse(r, choices[i].key, "is a choice of runtime dtplan; leave it out under runtime %s",

@@ -150,6 +150,8 @@ struct dtp_draft {
       "runtime dtplan: of 16-bit weights without a master copy; default false")                                           \
     X(cuda_graph, "plan", NULL, SWITCH(plan.cuda_graph),                                                                  \
       "runtime dtplan: the step is launched as one CUDA graph; default false")                                            \
+    X(atomic_attention, "plan", NULL, SWITCH(plan.atomic_attention),                                                      \
+      "runtime dtplan: attention's backward a little faster and smaller, its last bits vary; default false")              \
     X(price, "money", "USD", NUMBER(plan.price_per_gpu_hour, 1e-3, 1e6),                                                  \
       "dollars per GPU-hour; default the catalogue's typical price")                                                   \
     X(tokens, "money", "N", NUMBER(training.tokens, 1, 1e18),                                                          \
