@@ -187,11 +187,11 @@ static void print_examples(const struct dtp_page *page, const struct command_hel
 /* Of chart: what it draws. */
 static void print_charts(const struct dtp_page *page)
 {
-    dtp_page_heading(page, "KINDS", "what is drawn, and the command that writes its table");
+    dtp_page_heading(page, "KINDS", "what is drawn, and where its table comes from");
     for (int i = 0; i < DTP_CHART_COUNT; i++) {
         char words[200];
         enum dtp_chart chart = (enum dtp_chart)i;
-        snprintf(words, sizeof words, "%s; dtplan %s", dtp_chart_words(chart), dtp_chart_command(chart));
+        snprintf(words, sizeof words, "%s; %s", dtp_chart_words(chart), dtp_chart_command(chart));
         print_flag(page, dtp_chart_name(chart), NULL, words);
     }
 }

@@ -13,18 +13,23 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* X(enum suffix, name as typed = script reports/NAME.gp, what it shows, the command that writes its table). MEMORY and
- * TIMELINE are drawn from that table as it is. */
+/* X(enum suffix, name as typed = script reports/NAME.gp, what it shows, where its table comes from). MEMORY and TIMELINE
+ * are drawn from that table as it is. */
 #define DTP_CHART_TABLE(X)                                                                                             \
-    X(MEMORY, "memory", "device memory over one step, stacked by owner", "simulate --memory")                          \
-    X(TIMELINE, "timeline", "when each operation of a step runs, a lane a stream", "simulate --timeline")              \
-    X(STRATEGIES, "strategies", "memory at the peak, plan by plan, with the capacity", "plan --strategy all --csv")    \
-    X(STEP, "step", "what the time of a step goes into, plan by plan", "plan --strategy all --csv")                    \
-    X(MICRO_BATCH, "micro-batch", "device memory against micro batch, with the capacity", "sweep --micro-batch 1..16") \
-    X(SCALING, "scaling", "tokens/s and scaling efficiency against GPUs", "sweep --gpus 8..1024x2")                    \
-    X(PARETO, "pareto", "time against money, with the plans that no other beats", "search --csv")                      \
-    X(BACKTEST, "backtest", "predicted against measured tokens/s, with a band of 10 %", "backtest RUNS.csv -o")        \
-    X(BANDWIDTH, "bandwidth", "bus bandwidth of collectives against size, measured and fitted", "probe")
+    X(MEMORY, "memory", "device memory over one step, stacked by owner", "dtplan simulate --memory FILE.csv")          \
+    X(TIMELINE, "timeline", "when each operation of a step runs, a lane a stream",                                     \
+      "dtplan simulate --timeline FILE.csv")                                                                           \
+    X(STRATEGIES, "strategies", "memory at the peak, plan by plan, with the capacity",                                 \
+      "dtplan plan --strategy all --csv")                                                                              \
+    X(STEP, "step", "what the time of a step goes into, plan by plan", "dtplan plan --strategy all --csv")             \
+    X(MICRO_BATCH, "micro-batch", "device memory against micro batch, with the capacity",                              \
+      "dtplan sweep --micro-batch 1..16x2 -o FILE.csv")                                                                \
+    X(SCALING, "scaling", "tokens/s and scaling efficiency against GPUs", "dtplan sweep --gpus 8..1024x2 -o FILE.csv") \
+    X(PARETO, "pareto", "time against money, with the plans that no other beats", "dtplan search --csv")               \
+    X(BACKTEST, "backtest", "predicted against measured tokens/s, with a band of 10 %",                                \
+      "dtplan backtest RUNS.csv -o FILE.csv")                                                                          \
+    X(BANDWIDTH, "bandwidth", "bus bandwidth of collectives against size, measured and fitted",                        \
+      "measurements: collective,gpus,nodes,bytes,time_s,bus_bytes_per_s")
 enum dtp_chart {
 #define DTP_CHART_ENUM(suffix, name, words, command) DTP_CHART_##suffix,
     DTP_CHART_TABLE(DTP_CHART_ENUM)

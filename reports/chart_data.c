@@ -17,7 +17,7 @@ enum dtp_status dtp_chart_check_table(enum dtp_chart chart, const struct dtp_tab
         const char *column = places[chart == DTP_CHART_TIMELINE][i].column;
         if (dtp_table_column(table, column) != places[chart == DTP_CHART_TIMELINE][i].place)
             return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 1,
-                             "column %ld is not '%s'; the table of the chart '%s' comes from dtplan %s",
+                             "column %ld is not '%s'; the table of the chart '%s' comes from %s",
                              places[chart == DTP_CHART_TIMELINE][i].place + 1, column, dtp_chart_name(chart),
                              dtp_chart_command(chart));
     }

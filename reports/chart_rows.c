@@ -22,7 +22,7 @@ enum dtp_status dtp_chart_needs_column(const struct dtp_chart_source *s, enum dt
     if (dtp_table_column(s->table, column) >= 0)
         return DTP_OK;
     return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 1,
-                     "has no column '%s', which the chart '%s' shows; its table comes from dtplan %s", column,
+                     "has no column '%s', which the chart '%s' shows; its table comes from %s", column,
                      dtp_chart_name(chart), dtp_chart_command(chart));
 }
 

@@ -75,6 +75,10 @@ line=$(sed -n 's/.*<pre>dtplan plan //p' hostile.html | sed 's/&lt;/</g; s/&gt;/
 words=()
 eval "words=($line)"
 [[ ${words[6]-} == --name && ${words[7]-} == "$hostile" && ! -e pwned ]] || failed "a command of the page reads: ${words[*]}"
+printf '%s\n' 'gpu_key,quantity,value,unit,kind,source' 'h100-sxm,power_w,700,w,measured,"<script>x</script>, ""b"" & c"' >catalog.csv
+expect 0 report "${job[@]}" --catalog catalog.csv -o catalog.html
+is_closed catalog.html
+grep -q '&lt;script&gt;x' catalog.html || failed "the source of a figure is not shown as it is"
 sed "2s|,llama-like 7.0B,|,\"<script>alert(1)</script>\"\"'\",|" sweep.csv >"\$(touch pwned) <b>.csv"
 expect 0 report "\$(touch pwned) <b>.csv" -o cells.html
 is_closed cells.html
