@@ -40,12 +40,7 @@ cp strategies.csv step.csv
 cp scaling.csv pareto.csv
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv" -o backtest.csv
 expect 0 simulate "${job[@]}" --gpus 8 --memory memory.csv --timeline timeline.csv
-{
-    echo collective,gpus,nodes,bytes,time_s,bus_bytes_per_s
-    for bytes in 4096 1048576 67108864; do
-        echo "all_reduce,8,1,$bytes,$((20000 + bytes / 200))e-9,$((1750000 * bytes / (20000 + bytes / 200)))e3"
-    done
-} >bandwidth.csv
+grep -v ',2,tcp' "$source/scenarios/h200_collectives.csv" | grep '^[#g]\|^4,' >bandwidth.csv
 kinds=(memory timeline strategies step micro-batch scaling pareto backtest bandwidth)
 
 # Without gnuplot: data and script are there, and a sentence says what to do with them.
