@@ -6,27 +6,37 @@ namespace dtp
 namespace
 {
 
-constexpr int threads = 256, width = 8; /* 16 bytes of bf16, 32 of fp32 */
+/* A thread has eight elements: a vector of eight bf16, or two of four so that 16 bytes of fp32 lie beside the
+ * neighbour's. */
+constexpr int threads = 256, per_thread = 8, per_block = threads * per_thread;
 
-/* The last elements that fill no vector are the last thread's. */
 template <typename From, typename To, bool ADD>
 __global__ void __launch_bounds__(threads) convert(const From *from, To *to, uint64_t count)
 {
-    uint64_t i = ((uint64_t)blockIdx.x * threads + threadIdx.x) * width;
-    if (i + width <= count) {
-        packed<From, width> values = load<width>(from + i);
-        packed<To, width> total;
-        if constexpr (ADD)
-            total = load<width>(to + i);
-        float result[width];
-#pragma unroll
-        for (int e = 0; e < width; e++)
-            result[e] = ADD ? total[e] + values[e] : values[e];
-        store(to + i, result);
+    constexpr int N = sizeof(From) + sizeof(To) == 4 ? 8 : 4, groups = per_thread / N;
+    const uint64_t first = (uint64_t)blockIdx.x * per_block;
+    if (first + per_block > count) { /* the last block: element by element */
+        for (uint64_t i = first + threadIdx.x; i < count; i += threads)
+            to[i] = from_float<To>(to_float(from[i]) + (ADD ? to_float(to[i]) : 0.0f));
         return;
     }
-    for (; i < count; i++)
-        to[i] = from_float<To>(to_float(from[i]) + (ADD ? to_float(to[i]) : 0.0f));
+    packed<From, N> values[groups];
+    packed<To, N> total[groups];
+#pragma unroll
+    for (int g = 0; g < groups; g++) {
+        uint64_t i = first + (uint64_t)(g * threads + threadIdx.x) * N;
+        values[g] = load<N>(from + i);
+        if constexpr (ADD)
+            total[g] = load<N>(to + i);
+    }
+#pragma unroll
+    for (int g = 0; g < groups; g++) {
+        float result[N];
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            result[e] = ADD ? total[g][e] + values[g][e] : values[g][e];
+        store(to + first + (uint64_t)(g * threads + threadIdx.x) * N, result);
+    }
 }
 
 template <bool ADD>
@@ -39,8 +49,8 @@ int launch_convert(const void *from, enum dtp_element from_element, void *to, en
         return with_element(to_element, [&](auto of_to) {
             using From = decltype(of_from);
             using To = decltype(of_to);
-            convert<From, To, ADD><<<blocks_for(count, (uint64_t)threads * width), threads, 0, stream_of(stream)>>>(
-                (const From *)from, (To *)to, count);
+            convert<From, To, ADD>
+                <<<blocks_for(count, per_block), threads, 0, stream_of(stream)>>>((const From *)from, (To *)to, count);
             return launched();
         });
     });

@@ -28,10 +28,10 @@ __global__ void __launch_bounds__(256) gather(struct dtp_embedding_args a, uint3
 }
 
 /* Backward. A piece of work is a token and 32 vectors of columns, which the lanes of a warp hold. Most tokens occur
- * once or twice: a warp sums such a piece alone. A token with more rows than that is summed by all warps of the block,
- * each a sixteenth of its rows, added up in the order of warps. Pieces run through tokens first, so that the pieces of
- * one frequent token fall to different blocks. */
-constexpr int warps = 16, light = 16;
+ * once or twice: a warp sums such a piece alone. A frequent token's piece is summed by the 16 warps of a block, each
+ * every sixteenth of its rows, added up in the order of warps. The first blocks of the grid look for those, the others
+ * do the rest. */
+constexpr int warps = 16, frequent = 24, at_once = 4;
 
 template <typename T, int N> struct columns {
     float sum[N] = {};
@@ -43,22 +43,29 @@ template <typename T, int N> struct columns {
             sum[e] += values[e];
     }
 
-    /* Rows order[first], order[first + stride], ... before order[end]: four loads under way at a time. */
+    /* Rows order[first], order[first + stride], ... before order[end]. The lanes read 32 of these numbers together;
+     * four rows are under way at a time. Lanes outside the columns read the first column and are not stored. */
     __device__ void add_rows(const struct dtp_embedding_backward_args &a, int first, int end, int stride,
                              uint64_t column)
     {
         const T *gradient = (const T *)a.gradient + column;
-        for (; first + 3 * stride < end; first += 4 * stride) {
-            packed<T, N> values[4];
+        for (; first < end; first += 32 * stride) {
+            int mine = first + (int)(threadIdx.x % 32) * stride, count = min((end - first + stride - 1) / stride, 32);
+            int32_t row = mine < end ? a.order[mine] : 0;
+            for (int k = 0; k < count; k += at_once) {
+                packed<T, N> values[at_once];
 #pragma unroll
-            for (int k = 0; k < 4; k++)
-                values[k] = load<N>(gradient + (uint64_t)a.order[first + k * stride] * a.width);
+                for (int j = 0; j < at_once; j++) {
+                    int32_t from = __shfl_sync(0xFFFFFFFFu, row, min(k + j, 31));
+                    if (k + j < count)
+                        values[j] = load_once<N>(gradient + (uint64_t)from * a.width);
+                }
 #pragma unroll
-            for (int k = 0; k < 4; k++)
-                add(values[k]);
+                for (int j = 0; j < at_once; j++)
+                    if (k + j < count)
+                        add(values[j]);
+            }
         }
-        for (; first < end; first += stride)
-            add(load<N>(gradient + (uint64_t)a.order[first] * a.width));
     }
 };
 
@@ -71,33 +78,40 @@ template <typename G, int N> __device__ void add_to_table(G *to, float (&sum)[N]
     store(to, sum);
 }
 
+template <typename G> __device__ G *row_of_table(const struct dtp_embedding_backward_args &a, int begin)
+{
+    return (G *)a.table_gradient + (uint64_t)a.tokens[a.order[begin]] * a.width;
+}
+
+/* Tokens u = group, group + groups, ...: neighbours in the vocabulary, which are often alike frequent, go to different
+ * blocks. Each thread looks at one of 512 at a time. */
 template <typename T, typename G, int N>
-__global__ void __launch_bounds__(warps * 32) scatter(struct dtp_embedding_backward_args a)
+__device__ void sum_frequent(const struct dtp_embedding_backward_args &a, uint32_t group, uint32_t groups,
+                             uint64_t column)
 {
     __shared__ float of_warp[warps][32 * N];
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const uint32_t tokens = (uint32_t)*a.distinct, groups = (tokens + warps - 1) / warps;
-    const uint32_t chunks = (a.width / N + 31) / 32;
-    for (uint32_t piece = blockIdx.x; piece < groups * chunks; piece += gridDim.x) {
-        uint32_t first = piece % groups * warps, count = min(tokens - first, (uint32_t)warps);
-        uint64_t column = (uint64_t)(piece / groups * 32 + lane) * N;
-        bool inside = column < a.width;
-        if (warp < count) {
-            int begin = a.starts[first + warp], end = a.starts[first + warp + 1];
-            if (end - begin <= light && inside) {
-                columns<T, N> of;
-                of.add_rows(a, begin, end, 1, column);
-                add_to_table<G, N>((G *)a.table_gradient + (uint64_t)a.tokens[a.order[begin]] * a.width + column,
-                                   of.sum);
-            }
+    __shared__ uint32_t found[warps * 32], found_in[warps];
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, tokens = (uint32_t)*a.distinct;
+    const bool inside = column < a.width;
+    for (uint32_t first = group; first < tokens; first += groups * warps * 32) {
+        const uint32_t u = first + groups * threadIdx.x;
+        const bool is_frequent = u < tokens && a.starts[u + 1] - a.starts[u] > frequent;
+        const uint32_t of_lanes = __ballot_sync(0xFFFFFFFFu, is_frequent);
+        if (lane == 0)
+            found_in[warp] = (uint32_t)__popc(of_lanes);
+        __syncthreads();
+        uint32_t before = 0, count = 0;
+        for (uint32_t w = 0; w < warps; w++) {
+            before += w < warp ? found_in[w] : 0;
+            count += found_in[w];
         }
-        for (uint32_t u = first; u < first + count; u++) {
-            int begin = a.starts[u], end = a.starts[u + 1];
-            if (end - begin <= light)
-                continue; /* for all threads of the block alike */
+        if (is_frequent)
+            found[before + (uint32_t)__popc(of_lanes & ((1u << lane) - 1))] = u;
+        __syncthreads();
+        for (uint32_t i = 0; i < count; i++) {
+            const int begin = a.starts[found[i]], end = a.starts[found[i] + 1];
             columns<T, N> of;
-            if (inside)
-                of.add_rows(a, begin + (int)warp, end, warps, column);
+            of.add_rows(a, begin + (int)warp, end, warps, inside ? column : 0);
 #pragma unroll
             for (int e = 0; e < N; e++)
                 of_warp[warp][e * 32 + lane] = of.sum[e];
@@ -107,11 +121,32 @@ __global__ void __launch_bounds__(warps * 32) scatter(struct dtp_embedding_backw
 #pragma unroll
                     for (int e = 0; e < N; e++)
                         of.sum[e] += of_warp[w][e * 32 + lane];
-                add_to_table<G, N>((G *)a.table_gradient + (uint64_t)a.tokens[a.order[begin]] * a.width + column,
-                                   of.sum);
+                add_to_table<G, N>(row_of_table<G>(a, begin) + column, of.sum);
             }
             __syncthreads();
         }
+    }
+}
+
+template <typename T, typename G, int N>
+__global__ void __launch_bounds__(warps * 32, 2)
+    scatter(struct dtp_embedding_backward_args a, uint32_t groups, uint32_t chunks)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (blockIdx.x < groups * chunks) {
+        sum_frequent<T, G, N>(a, blockIdx.x / chunks, groups, (uint64_t)(blockIdx.x % chunks * 32 + lane) * N);
+        return;
+    }
+    const uint32_t tokens = (uint32_t)*a.distinct, stride = (gridDim.x - groups * chunks) * warps;
+    for (uint32_t piece = (blockIdx.x - groups * chunks) * warps + warp; piece < tokens * chunks; piece += stride) {
+        const int begin = a.starts[piece / chunks], end = a.starts[piece / chunks + 1];
+        const uint64_t column = (uint64_t)(piece % chunks * 32 + lane) * N;
+        if (end - begin > frequent)
+            continue;
+        columns<T, N> of;
+        of.add_rows(a, begin, end, 1, column < a.width ? column : 0);
+        if (column < a.width)
+            add_to_table<G, N>(row_of_table<G>(a, begin) + column, of.sum);
     }
 }
 
@@ -136,9 +171,14 @@ __global__ void __launch_bounds__(256) sum_positions(struct dtp_embedding_backwa
 template <typename T, typename G, int N>
 int launch_backward(const struct dtp_embedding_backward_args &a, cudaStream_t stream)
 {
-    uint64_t groups = (a.rows < a.vocab ? a.rows : a.vocab) / warps + 1, chunks = (a.width / N + 31) / 32;
-    uint64_t most = 4 * (uint64_t)multiprocessors();
-    scatter<T, G, N><<<(unsigned)(groups * chunks < most ? groups * chunks : most), warps * 32, 0, stream>>>(a);
+    uint64_t tokens = a.rows < a.vocab ? a.rows : a.vocab; /* at most */
+    uint32_t chunks = (a.width / N + 31) / 32, groups = 2112 / chunks + 1, most = 4 * (uint32_t)multiprocessors();
+    if (tokens * chunks > UINT32_MAX / 2)
+        return (int)cudaErrorInvalidValue;
+    groups = groups < tokens ? groups : (uint32_t)tokens;
+    uint32_t others = (uint32_t)(tokens * chunks + warps - 1) / warps;
+    others = others < most ? others : most;
+    scatter<T, G, N><<<groups * chunks + others, warps * 32, 0, stream>>>(a, groups, chunks);
     uint64_t vectors = (uint64_t)a.sequence * a.width / N;
     if (vectors > UINT32_MAX)
         return (int)cudaErrorInvalidValue;

@@ -46,17 +46,6 @@ struct normaliser {
     }
 };
 
-__device__ void copy_async(uint4 *to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
-                 : "memory");
-}
-
-template <int PENDING> __device__ void wait_for_all_but()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
 /* A row lies in shared memory while it is summed and turned into its gradient, each thread its own vectors, so that
  * copies, sums and results need no barrier but the one of the sum. When a thread has used a slot for the last time it
  * lets the copy of the next row into it begin: reading is under way all the time. Rows longer than what is kept are
@@ -128,7 +117,7 @@ __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t
     for (int p = 0; p < part.parts; p++) {
         for (uint32_t s = part.part_begin(p); s < part.part_begin(p + 1); s++)
             part.fetch(row, s);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        end_of_group();
     }
     int turn = 0;
     for (uint64_t i = blockIdx.x; i < a.rows; i += gridDim.x, turn ^= 1) {
@@ -185,7 +174,7 @@ __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t
                 if (more)
                     part.fetch(next, s);
             }
-            asm volatile("cp.async.commit_group;" ::: "memory");
+            end_of_group();
         }
         row = next;
     }

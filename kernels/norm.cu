@@ -1,37 +1,34 @@
 #include "partial_sums.cuh"
 
-/* A row lies in the registers of up to 512 threads: it is read once and written once. Blocks walk through rows, so that
- * weights are read once a block, and load the next row before they sum this one where registers suffice for both. */
+/* A row lies with the threads that share it, in registers or in shared memory: it is read once and written once.
+ * Weights are read again for each row, from the L1. */
 namespace dtp
 {
 namespace
 {
 
-constexpr unsigned block_threads = 512;
+constexpr unsigned most_lanes = 512, most_per_lane = 8;
 
-/* How a row is laid out: `lanes` threads of V vectors each; `rows` of them make a block. */
+/* How a row is laid out: `lanes` threads of up to `per_lane` vectors each; `rows` of them make a block. */
 struct layout {
     unsigned lanes, rows, per_lane;
 };
 
-/* Single elements, the slow path, have one layout only. */
-layout layout_of(uint64_t vectors, int elements)
+layout layout_of(uint64_t vectors, unsigned lanes_at_most, unsigned vectors_at_most, unsigned threads)
 {
-    unsigned per_lane = elements == 1 ? 8 : 1;
-    while (vectors > (uint64_t)per_lane * block_threads)
+    unsigned per_lane = 1;
+    while (per_lane < vectors_at_most && vectors > (uint64_t)lanes_at_most * per_lane)
         per_lane *= 2;
     unsigned lanes = (unsigned)((vectors + per_lane - 1) / per_lane + 31) / 32 * 32;
-    return {lanes, block_threads / lanes, per_lane};
+    return {lanes, lanes < threads ? threads / lanes : 1, per_lane};
 }
 
-/* Two blocks to a multiprocessor, that one reads while the other sums: at most 64 registers a thread. */
-template <int N, int V> constexpr int resident = V *N <= 8 ? 2 : 1;
-template <int N, int V> constexpr bool read_ahead = V *N <= 16;
-
-/* Sums over the threads of a row, each getting them. Scratch alternates between two halves: who writes a half again has
- * passed the barrier at which all had read it. */
+/* Sums over the threads of a row, each getting them. Where that takes several warps, all threads of the block must come
+ * here as often; scratch alternates between two halves: who writes a half again has passed the barrier at which all had
+ * read it. */
 struct row_sums {
-    float2 (*scratch)[16]; /* [2 * rows] */
+    static constexpr unsigned warps = most_lanes / 32;
+    float2 (*scratch)[warps]; /* [2 * rows] */
     unsigned turn = 0;
 
     __device__ float2 operator()(float2 value)
@@ -45,11 +42,15 @@ struct row_sums {
         if (threadIdx.x % 32 == 0)
             of_warp[threadIdx.x / 32] = value;
         __syncthreads();
-        value = of_warp[0];
-        for (unsigned w = 1; w < blockDim.x / 32; w++) {
-            value.x += of_warp[w].x;
-            value.y += of_warp[w].y;
-        }
+        value = make_float2(0, 0);
+#pragma unroll
+        for (unsigned w = 0; w < warps; w += 2) /* two at a time, in one access */
+            if (w < blockDim.x / 32) {
+                float4 two = *reinterpret_cast<const float4 *>(of_warp + w);
+                bool both = w + 1 < blockDim.x / 32;
+                value.x += two.x + (both ? two.z : 0.0f);
+                value.y += two.y + (both ? two.w : 0.0f);
+            }
         return value;
     }
 
@@ -59,96 +60,170 @@ struct row_sums {
     }
 };
 
-/* A thread's part of a row or of a vector of weights. */
+/* A thread's part of a row. */
 template <typename T, int N, int V> struct part {
     packed<T, N> of[V];
 
-    __device__ void read(const void *from, uint64_t row, uint32_t width, bool exists)
+    __device__ void read(const void *from, uint64_t row, uint32_t width)
     {
 #pragma unroll
         for (int v = 0; v < V; v++) {
             uint32_t column = (threadIdx.x + v * blockDim.x) * N;
-            if (exists && column < width)
+            if (column < width) {
                 of[v] = load<N>((const T *)from + row * width + column);
-            else
+            } else {
 #pragma unroll
                 for (int e = 0; e < N; e++)
                     of[v].element[e] = from_float<T>(0);
+            }
         }
     }
 };
 
-template <int N, int V>
-__device__ void read_weights(float (&to)[V][N], const void *from, enum dtp_element element, uint32_t width)
+/* Weights of N neighbouring columns, of whatever type they are. */
+template <int N>
+__device__ void read_weights(float (&to)[N], const void *from, enum dtp_element element, uint32_t column)
 {
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-        uint32_t column = (threadIdx.x + v * blockDim.x) * N;
+    if (element == DTP_ELEMENT_BF16) {
+        packed<bf16, N> values = load<N>((const bf16 *)from + column);
 #pragma unroll
         for (int e = 0; e < N; e++)
-            to[v][e] = from && column < width ? load_any(from, element, column + e) : 0.0f;
+            to[e] = values[e];
+    } else {
+        packed<float, N> values = load<N>((const float *)from + column);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            to[e] = values[e];
     }
 }
 
-template <typename T, int N, int V, bool LAYER>
-__global__ void __launch_bounds__(block_threads, resident<N, V>) forward(const __grid_constant__ struct dtp_norm_args a)
+/* Forward: one row to a warp as far as four vectors a lane go, so that nothing waits at a barrier; else to a block.
+ * More registers a thread leave too few threads to keep memory busy: with eight, 3.6 TB/s on an H200 instead of 3.9. */
+layout forward_layout(uint64_t vectors)
 {
-    __shared__ float2 scratch[2 * block_threads / 32][16];
+    layout l = layout_of(vectors, 32, 4, 128);
+    if (l.lanes > most_lanes)
+        l = layout_of(vectors, most_lanes, most_per_lane, 128);
+    return {l.lanes, l.lanes == 32 ? l.rows : 1, l.per_lane};
+}
+
+template <typename T, int N, int V, bool LAYER>
+__global__ void __launch_bounds__(most_lanes) forward(const __grid_constant__ struct dtp_norm_args a)
+{
+    __shared__ __align__(16) float2 scratch[2][row_sums::warps];
     row_sums sum{scratch};
-    float weight[V][N], bias[V][N];
-    read_weights<N, V>(weight, a.weight, a.weight_element, a.width);
-    if constexpr (LAYER)
-        read_weights<N, V>(bias, a.bias, a.weight_element, a.width);
-    const uint64_t stride = (uint64_t)gridDim.x * blockDim.y;
-    uint64_t first = (uint64_t)blockIdx.x * blockDim.y; /* of the block's rows: all its threads turn as often */
-    part<T, N, V> x, next;
-    if constexpr (read_ahead<N, V>)
-        next.read(a.x, first + threadIdx.y, a.width, first + threadIdx.y < a.rows);
-    for (; first < a.rows; first += stride) {
-        uint64_t row = first + threadIdx.y;
-        if constexpr (read_ahead<N, V>) {
-            x = next;
-            next.read(a.x, row + stride, a.width, row + stride < a.rows);
-        } else {
-            x.read(a.x, row, a.width, row < a.rows);
-        }
-        float mean = 0, square = 0;
-        if constexpr (LAYER) {
-#pragma unroll
-            for (int v = 0; v < V; v++)
-#pragma unroll
-                for (int e = 0; e < N; e++)
-                    mean += x.of[v][e];
-            mean = sum(mean) / (float)a.width;
-        }
+    const uint64_t row = (uint64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    if (row >= a.rows)
+        return; /* a whole warp: blocks of several rows have no barrier */
+    part<T, N, V> x;
+    x.read(a.x, row, a.width);
+    float mean = 0, square = 0;
+    if constexpr (LAYER) {
 #pragma unroll
         for (int v = 0; v < V; v++)
-            if ((threadIdx.x + v * blockDim.x) * N < a.width)
-#pragma unroll
-                for (int e = 0; e < N; e++) {
-                    float difference = x.of[v][e] - mean;
-                    square += difference * difference;
-                }
-        float inverse = rsqrtf(sum(square) / (float)a.width + a.epsilon);
-        if (row >= a.rows)
-            continue;
-#pragma unroll
-        for (int v = 0; v < V; v++) {
-            uint32_t column = (threadIdx.x + v * blockDim.x) * N;
-            float result[N];
 #pragma unroll
             for (int e = 0; e < N; e++)
-                result[e] = (x.of[v][e] - mean) * inverse * weight[v][e] + (LAYER ? bias[v][e] : 0.0f);
-            if (column < a.width)
-                store((T *)a.result + row * a.width + column, result);
+                mean += x.of[v][e];
+        mean = sum(mean) / (float)a.width;
+    }
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        if ((threadIdx.x + v * blockDim.x) * N < a.width) {
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                float difference = x.of[v][e] - mean;
+                square += difference * difference;
+            }
         }
-        if (threadIdx.x == 0) {
-            a.inverse_deviation[row] = inverse;
-            if constexpr (LAYER)
-                a.mean[row] = mean;
-        }
+    const float inverse = rsqrtf(sum(square) / (float)a.width + a.epsilon);
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        uint32_t column = (threadIdx.x + v * blockDim.x) * N;
+        if (column >= a.width)
+            continue;
+        float weight[N], bias[N] = {}, result[N];
+        read_weights<N>(weight, a.weight, a.weight_element, column);
+        if (LAYER && a.bias)
+            read_weights<N>(bias, a.bias, a.weight_element, column);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            result[e] = (x.of[v][e] - mean) * inverse * weight[e] + bias[e];
+        store((T *)a.result + row * a.width + column, result);
+    }
+    if (threadIdx.x == 0) {
+        a.inverse_deviation[row] = inverse;
+        if constexpr (LAYER)
+            a.mean[row] = mean;
     }
 }
+
+/* Backward sums columns too: its blocks walk through rows and keep the sums of their columns in registers, which lays a
+ * row across up to 512 threads. What it reads of coming rows flows into shared memory meanwhile, each thread its own
+ * vectors, so that no barrier is needed but the one of the sum. */
+template <int V> constexpr int resident = V == 1 ? 2 : 1; /* blocks to a multiprocessor */
+template <int V> constexpr int stages = V <= 2 ? 3 : 1;   /* rows in shared memory */
+enum backward_input { GRADIENT, X, RESIDUAL, BACKWARD_INPUTS };
+
+layout backward_layout(uint64_t vectors)
+{
+    return layout_of(vectors, most_lanes, most_per_lane, most_lanes);
+}
+
+/* Single elements are too small for these copies and are read where they are needed. */
+template <typename T, int N, int V> struct row_reader {
+    const struct dtp_norm_backward_args &a;
+    uint4 *slots; /* [stages][BACKWARD_INPUTS][V][threads of the block] */
+
+    static size_t bytes(layout l)
+    {
+        return N == 1 ? 0 : (size_t)stages<V> * BACKWARD_INPUTS * V * l.lanes * l.rows * sizeof(uint4);
+    }
+
+    __device__ uint32_t column(int v) const
+    {
+        return (threadIdx.x + v * blockDim.x) * N;
+    }
+
+    __device__ const T *address(int which, uint64_t row, int v) const
+    {
+        const void *base = which == GRADIENT ? a.gradient : which == X ? a.x : a.residual_gradient;
+        return (const T *)base + row * a.width + column(v);
+    }
+
+    __device__ uint4 *slot(int stage, int which, int v) const
+    {
+        uint32_t threads = blockDim.x * blockDim.y;
+        return slots + ((stage * BACKWARD_INPUTS + which) * V + v) * threads + threadIdx.y * blockDim.x + threadIdx.x;
+    }
+
+    __device__ bool exists(int which, uint64_t row, int v) const
+    {
+        return row < a.rows && column(v) < a.width && (which != RESIDUAL || a.add_to_residual);
+    }
+
+    __device__ void fetch(int stage, uint64_t row) const
+    {
+        if constexpr (N > 1) {
+#pragma unroll
+            for (int which = 0; which < BACKWARD_INPUTS; which++)
+#pragma unroll
+                for (int v = 0; v < V; v++) {
+                    bool there = exists(which, row, v);
+                    copy_async(slot(stage, which, v), there ? address(which, row, v) : a.x, there);
+                }
+            end_of_group();
+        }
+    }
+
+    __device__ packed<T, N> get(int stage, int which, uint64_t row, int v) const
+    {
+        if constexpr (N > 1)
+            return load<N>(reinterpret_cast<const T *>(slot(stage, which, v)));
+        packed<T, N> one;
+        one.element[0] = from_float<T>(0);
+        return exists(which, row, v) ? load<N>(address(which, row, v)) : one;
+    }
+};
 
 /* Adds up the rows of a block's threads in order and writes the block's partial sums. */
 template <int N, int V>
@@ -173,77 +248,72 @@ __device__ void write_partials(const float (&sums)[V][N], float *to, uint32_t wi
 /* With n = (x - mean) * inverse and h = gradient * weight: inverse * (h - mean(h) - n mean(h n)), without mean(h) for
  * RMSNorm; the weight's gradient sums gradient * n over rows, the bias' gradient. */
 template <typename T, int N, int V, bool LAYER>
-__global__ void __launch_bounds__(block_threads, resident<N, V>)
+__global__ void __launch_bounds__(most_lanes, resident<V>)
     backward(const __grid_constant__ struct dtp_norm_backward_args a)
 {
-    __shared__ float2 scratch[2 * block_threads / 32][16];
-    extern __shared__ __align__(16) float of_rows[];
+    __shared__ __align__(16) float2 scratch[2 * most_lanes / 32][row_sums::warps];
+    extern __shared__ uint4 shared[];
+    const row_reader<T, N, V> reader = {a, shared};
     row_sums sum{scratch};
-    float weight[V][N], to_weight[V][N] = {}, to_bias[V][N] = {};
-    read_weights<N, V>(weight, a.weight, a.weight_element, a.width);
+    float to_weight[V][N] = {}, to_bias[V][N] = {};
     const uint64_t stride = (uint64_t)gridDim.x * blockDim.y;
-    uint64_t first = (uint64_t)blockIdx.x * blockDim.y;
-    part<T, N, V> x, gradient, residual, next_x, next_gradient;
-    if constexpr (read_ahead<N, V>) {
-        next_x.read(a.x, first + threadIdx.y, a.width, first + threadIdx.y < a.rows);
-        next_gradient.read(a.gradient, first + threadIdx.y, a.width, first + threadIdx.y < a.rows);
-    }
-    for (; first < a.rows; first += stride) {
+    uint64_t first = (uint64_t)blockIdx.x * blockDim.y; /* of the block's rows: all its threads turn as often */
+    for (int s = 0; s < stages<V> - 1; s++)
+        reader.fetch(s, first + threadIdx.y + s * stride);
+    float next_inverse, next_mean;
+    auto fetch_statistics = [&](uint64_t row) {
+        next_inverse = row < a.rows ? a.inverse_deviation[row] : 0;
+        next_mean = LAYER && row < a.rows ? a.mean[row] : 0;
+    };
+    fetch_statistics(first + threadIdx.y);
+    for (int stage = 0; first < a.rows; first += stride, stage = stage + 1 < stages<V> ? stage + 1 : 0) {
         const uint64_t row = first + threadIdx.y;
-        const bool exists = row < a.rows;
-        residual.read(a.residual_gradient, row, a.width, exists && a.add_to_residual);
-        if constexpr (read_ahead<N, V>) {
-            x = next_x, gradient = next_gradient;
-            next_x.read(a.x, row + stride, a.width, row + stride < a.rows);
-            next_gradient.read(a.gradient, row + stride, a.width, row + stride < a.rows);
-        } else {
-            x.read(a.x, row, a.width, exists);
-            gradient.read(a.gradient, row, a.width, exists);
-        }
-        const float inverse = exists ? a.inverse_deviation[row] : 0, mean = LAYER && exists ? a.mean[row] : 0;
+        reader.fetch(stage > 0 ? stage - 1 : stages<V> - 1, row + (stages<V> - 1) * stride);
+        const float inverse = next_inverse, mean = next_mean;
+        fetch_statistics(row + stride);
+        wait_for_all_but<stages<V> - 1>();
         float2 sums = {0, 0}; /* of h, of h n */
 #pragma unroll
-        for (int v = 0; v < V; v++)
+        for (int v = 0; v < V; v++) {
+            if (reader.column(v) >= a.width)
+                continue;
+            packed<T, N> gradient = reader.get(stage, GRADIENT, row, v), x = reader.get(stage, X, row, v);
+            float weight[N];
+            read_weights<N>(weight, a.weight, a.weight_element, reader.column(v));
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                float n = (x.of[v][e] - mean) * inverse, g = gradient.of[v][e], h = g * weight[v][e];
+                float n = (x[e] - mean) * inverse, g = gradient[e], h = g * weight[e];
                 sums.x += LAYER ? h : 0.0f;
                 sums.y += h * n;
                 to_weight[v][e] += g * n;
                 to_bias[v][e] += LAYER ? g : 0.0f;
             }
+        }
         sums = sum(sums);
         const float mean_h = sums.x / (float)a.width, mean_hn = sums.y / (float)a.width;
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            uint32_t column = (threadIdx.x + v * blockDim.x) * N;
-            float result[N];
+            if (row >= a.rows || reader.column(v) >= a.width)
+                continue;
+            packed<T, N> gradient = reader.get(stage, GRADIENT, row, v), x = reader.get(stage, X, row, v);
+            packed<T, N> residual = reader.get(stage, RESIDUAL, row, v);
+            float weight[N], result[N];
+            read_weights<N>(weight, a.weight, a.weight_element, reader.column(v));
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                float n = (x.of[v][e] - mean) * inverse, h = gradient.of[v][e] * weight[v][e];
-                result[e] = residual.of[v][e] + inverse * (h - (LAYER ? mean_h : 0.0f) - n * mean_hn);
+                float n = (x[e] - mean) * inverse, h = gradient[e] * weight[e];
+                result[e] = residual[e] + inverse * (h - (LAYER ? mean_h : 0.0f) - n * mean_hn);
             }
-            if (exists && column < a.width)
-                store((T *)a.residual_gradient + row * a.width + column, result);
+            store((T *)a.residual_gradient + row * a.width + reader.column(v), result);
         }
     }
-    float *partials = a.workspace + (uint64_t)blockIdx.x * a.width;
+    wait_for_all_but<0>();
+    __syncthreads(); /* from here shared memory adds up rows */
+    float *partials = a.workspace + (uint64_t)blockIdx.x * a.width, *of_rows = reinterpret_cast<float *>(shared);
     write_partials<N, V>(to_weight, partials, a.width, of_rows);
     if constexpr (LAYER)
         if (a.bias_gradient)
             write_partials<N, V>(to_bias, partials + (uint64_t)DTP_PARTIAL_SUM_ROWS * a.width, a.width, of_rows);
-}
-
-template <typename T, int N, int V, bool LAYER>
-void launch(const struct dtp_norm_args &a, layout l, cudaStream_t stream)
-{
-    static const int at_once = [] {
-        int blocks = 0;
-        (void)cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, forward<T, N, V, LAYER>, block_threads, 0);
-        return blocks > 0 ? blocks : 1;
-    }();
-    uint64_t blocks = (a.rows + l.rows - 1) / l.rows, most = (uint64_t)at_once * multiprocessors();
-    forward<T, N, V, LAYER><<<(unsigned)(blocks < most ? blocks : most), dim3(l.lanes, l.rows), 0, stream>>>(a);
 }
 
 unsigned backward_blocks(uint64_t rows, layout l)
@@ -252,47 +322,56 @@ unsigned backward_blocks(uint64_t rows, layout l)
     return (unsigned)(blocks < DTP_PARTIAL_SUM_ROWS ? blocks : DTP_PARTIAL_SUM_ROWS);
 }
 
-template <typename T, int N, int V, bool LAYER>
-void launch(const struct dtp_norm_backward_args &a, layout l, cudaStream_t stream)
+/* Elements a thread reads at a time. */
+uint32_t vector_of(enum dtp_element element, uint32_t width)
 {
-    size_t shared = l.rows > 1 ? a.width * sizeof(float) : 0;
-    backward<T, N, V, LAYER><<<backward_blocks(a.rows, l), dim3(l.lanes, l.rows), shared, stream>>>(a);
+    uint32_t whole = element == DTP_ELEMENT_BF16 ? full<bf16> : full<float>;
+    return width % whole == 0 ? whole : 1;
+}
+
+template <typename T, int N, int V, bool LAYER> int launch(const struct dtp_norm_args &a, layout l, cudaStream_t stream)
+{
+    forward<T, N, V, LAYER><<<blocks_for(a.rows, l.rows), dim3(l.lanes, l.rows), 0, stream>>>(a);
+    return launched();
+}
+
+template <typename T, int N, int V, bool LAYER>
+int launch(const struct dtp_norm_backward_args &a, layout l, cudaStream_t stream)
+{
+    size_t of_rows = l.rows > 1 ? a.width * sizeof(float) : 0, of_reader = row_reader<T, N, V>::bytes(l);
+    size_t bytes = of_rows > of_reader ? of_rows : of_reader;
+    int status =
+        (int)cudaFuncSetAttribute(backward<T, N, V, LAYER>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (status)
+        return status;
+    backward<T, N, V, LAYER><<<backward_blocks(a.rows, l), dim3(l.lanes, l.rows), bytes, stream>>>(a);
+    return launched();
 }
 
 template <typename T, int N, bool LAYER, typename Arguments>
 int launch_layout(const Arguments &a, layout l, cudaStream_t stream)
 {
-    if (l.per_lane > 8)
-        return (int)cudaErrorInvalidValue; /* a row of more than 4096 vectors */
-    if (l.per_lane == 8)
-        launch<T, N, 8, LAYER>(a, l, stream);
-    if constexpr (N > 1) {
-        if (l.per_lane == 4)
-            launch<T, N, 4, LAYER>(a, l, stream);
-        else if (l.per_lane == 2)
-            launch<T, N, 2, LAYER>(a, l, stream);
-        else if (l.per_lane == 1)
-            launch<T, N, 1, LAYER>(a, l, stream);
+    switch (l.per_lane) {
+    case 1: return launch<T, N, 1, LAYER>(a, l, stream);
+    case 2: return launch<T, N, 2, LAYER>(a, l, stream);
+    case 4: return launch<T, N, 4, LAYER>(a, l, stream);
+    default: return launch<T, N, most_per_lane, LAYER>(a, l, stream);
     }
-    return launched();
 }
 
-/* Elements a thread reads at a time. */
-int vector_of(enum dtp_element element, uint32_t width)
+/* Single elements, the slow path, are laid out one way only. Rows of more than 4096 vectors are refused. */
+template <typename Arguments> int launch_any(const Arguments &a, layout l, void *stream)
 {
-    int whole = element == DTP_ELEMENT_BF16 ? full<bf16> : full<float>;
-    return width % (unsigned)whole == 0 ? whole : 1;
-}
-
-template <typename Arguments> int launch_any(const Arguments &a, cudaStream_t stream)
-{
+    if (l.lanes > most_lanes)
+        return (int)cudaErrorInvalidValue;
     return with_element(a.element, [&](auto of) {
         using T = decltype(of);
-        int elements = vector_of(a.element, a.width);
-        layout l = layout_of(a.width / (unsigned)elements, elements);
-        if (elements == 1)
-            return a.mean ? launch_layout<T, 1, true>(a, l, stream) : launch_layout<T, 1, false>(a, l, stream);
-        return a.mean ? launch_layout<T, full<T>, true>(a, l, stream) : launch_layout<T, full<T>, false>(a, l, stream);
+        constexpr int N = full<T>, V = most_per_lane;
+        if (vector_of(a.element, a.width) == 1)
+            return a.mean ? launch<T, 1, V, true>(a, l, stream_of(stream))
+                          : launch<T, 1, V, false>(a, l, stream_of(stream));
+        return a.mean ? launch_layout<T, N, true>(a, l, stream_of(stream))
+                      : launch_layout<T, N, false>(a, l, stream_of(stream));
     });
 }
 
@@ -302,7 +381,9 @@ template <typename Arguments> int launch_any(const Arguments &a, cudaStream_t st
 extern "C" int dtp_cuda_norm(void *self, const struct dtp_norm_args *a, void *stream)
 {
     (void)self;
-    return a->rows == 0 ? 0 : dtp::launch_any(*a, dtp::stream_of(stream));
+    if (a->rows == 0)
+        return 0;
+    return dtp::launch_any(*a, dtp::forward_layout(a->width / dtp::vector_of(a->element, a->width)), stream);
 }
 
 extern "C" int dtp_cuda_norm_backward(void *self, const struct dtp_norm_backward_args *a, void *stream)
@@ -310,13 +391,13 @@ extern "C" int dtp_cuda_norm_backward(void *self, const struct dtp_norm_backward
     (void)self;
     if (a->rows == 0)
         return 0;
-    int status = dtp::launch_any(*a, dtp::stream_of(stream));
+    dtp::layout l = dtp::backward_layout(a->width / dtp::vector_of(a->element, a->width));
+    int status = dtp::launch_any(*a, l, stream);
     if (status)
         return status;
-    int elements = dtp::vector_of(a->element, a->width);
     dtp::partial_sums sums = {{a->workspace, a->workspace + (uint64_t)DTP_PARTIAL_SUM_ROWS * a->width},
                               {a->weight_gradient, a->bias_gradient},
-                              dtp::backward_blocks(a->rows, dtp::layout_of(a->width / (unsigned)elements, elements)),
+                              dtp::backward_blocks(a->rows, l),
                               a->width,
                               a->gradient_element,
                               a->accumulate};

@@ -64,14 +64,14 @@ DTP_SHARED uint32_t dtp_rounding_bits(const struct dtp_philox *block, uint32_t i
 }
 
 /* bf16 is the upper half of a float. Adding 16 random bits before the lower half is cut off rounds up with a
- * probability of what is cut off; infinities and NaN have no room for that and are cut alone, a NaN kept one. */
-DTP_SHARED uint16_t dtp_bf16_stochastic(float value, uint32_t bits)
+ * probability of what is cut off. Infinities and NaN have no room for that and are cut alone: a NaN stays one, for
+ * those arithmetic makes are quiet, which a bit of the upper half says. The upper half of what is returned is the
+ * result. */
+DTP_SHARED uint32_t dtp_round_stochastic(float value, uint32_t bits)
 {
     uint32_t u;
     memcpy(&u, &value, 4);
-    if ((u & 0x7F800000u) == 0x7F800000u)
-        return (uint16_t)(u >> 16 | ((u & 0x007FFFFFu) != 0 ? 0x40u : 0u));
-    return (uint16_t)((u + bits) >> 16);
+    return (u & 0x7F800000u) == 0x7F800000u ? u : u + bits;
 }
 
 #endif

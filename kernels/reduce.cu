@@ -86,7 +86,17 @@ template <typename T> __global__ void __launch_bounds__(512) square_sum(struct d
 __device__ double sum_all(const float *values, uint64_t count)
 {
     double sum = 0;
-    for (uint64_t i = threadIdx.x; i < count; i += blockDim.x)
+    uint64_t i = threadIdx.x;
+    for (; i + 7 * blockDim.x < count; i += 8 * blockDim.x) { /* eight loads under way at a time */
+        float of[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            of[k] = values[i + k * blockDim.x];
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            sum += of[k];
+    }
+    for (; i < count; i += blockDim.x)
         sum += values[i];
     return block_sum(sum);
 }

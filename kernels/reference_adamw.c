@@ -12,7 +12,8 @@ static void store_rounded(const struct dtp_adamw_args *a, void *values, enum dtp
     }
     uint64_t index = a->first_element + i;
     struct dtp_philox block = dtp_rounding_block(a->scalars->seed, a->scalars->step, use, index);
-    ((uint16_t *)values)[i] = dtp_bf16_stochastic((float)value, dtp_rounding_bits(&block, (uint32_t)(index % 8)));
+    uint32_t rounded = dtp_round_stochastic((float)value, dtp_rounding_bits(&block, (uint32_t)(index % 8)));
+    ((uint16_t *)values)[i] = (uint16_t)(rounded >> 16);
 }
 
 static bool decays(const struct dtp_adamw_args *a, uint64_t i)

@@ -76,6 +76,21 @@ template <int N, typename T> __device__ inline packed<T, N> load(const T *from)
     return values;
 }
 
+/* The same for what is read once: it passes by the L1, which keeps what is read again. */
+template <int N, typename T> __device__ inline packed<T, N> load_once(const T *from)
+{
+    packed<T, N> values;
+    if constexpr (sizeof values == 16) {
+        uint4 &v = reinterpret_cast<uint4 &>(values);
+        asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "l"(from));
+    } else {
+        values = load<N>(from);
+    }
+    return values;
+}
+
 template <typename T, int N> __device__ inline void store(T *to, const packed<T, N> &values)
 {
     if constexpr (sizeof values % 16 == 0) {
@@ -92,6 +107,26 @@ template <typename T, int N> __device__ inline void store(T *to, const float (&v
     packed<T, N> rounded;
     rounded.set(values);
     store(to, rounded);
+}
+
+/* Copies of 16 bytes to shared memory that go on while a thread computes; `from` is not read where `exists` is false,
+ * zeros are written then. A thread may wait until all but its last PENDING groups have arrived; others see them after a
+ * barrier. */
+__device__ inline void copy_async(uint4 *to, const void *from, bool exists = true)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(exists ? 16 : 0)
+                 : "memory");
+}
+
+__device__ inline void end_of_group()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int PENDING> __device__ inline void wait_for_all_but()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
 /* One element of a tensor whose type is known at run time only. */

@@ -12,6 +12,7 @@ static char *pool;
 static uint64_t pool_bytes = (uint64_t)14 << 30, pool_used;
 static double copy_bytes_per_s;
 static cudaEvent_t begin, end;
+static const char *wanted;
 
 static void need(int code)
 {
@@ -82,8 +83,10 @@ static void report(const char *name, double bytes, double flops, double seconds)
     do {                                                                                                               \
         char label[120];                                                                                               \
         snprintf(label, sizeof label, __VA_ARGS__);                                                                    \
-        TIME(seconds, dtp_cuda_##kernel(NULL, &(arguments), NULL));                                                    \
-        report(label, (double)(bytes), flops, seconds);                                                                \
+        if (strstr(label, wanted)) {                                                                                   \
+            TIME(seconds, dtp_cuda_##kernel(NULL, &(arguments), NULL));                                                \
+            report(label, (double)(bytes), flops, seconds);                                                            \
+        }                                                                                                              \
         pool_used = 0;                                                                                                 \
     } while (0)
 
@@ -335,8 +338,9 @@ static void bench_attention(uint32_t batch, uint32_t sequence, uint32_t heads, u
           sequence, heads, dim);
 }
 
-int bench(void)
+int bench(const char *part_of_name)
 {
+    wanted = part_of_name;
     need(cudaMalloc((void **)&pool, pool_bytes));
     need(cudaEventCreate(&begin));
     need(cudaEventCreate(&end));

@@ -54,6 +54,7 @@ extern int failures, compared;
         compare(status);                                                                                               \
     } while (0)
 
-int bench(void);
+/* Times the kernels whose line contains this part. */
+int bench(const char *part_of_name);
 
 #endif

@@ -1,4 +1,4 @@
-/* Every CUDA kernel against the plain C one.   test_kernels [--small] [--seed N] | --bench
+/* Every CUDA kernel against the plain C one.   test_kernels [--small] [--seed N] | --bench [PART OF A NAME]
  *
  * What is allowed: the device computes in fp32 what the reference computes in double, and both round their result to
  * the element. A result in bf16 may then fall on two neighbours: 1 unit in the last place (2^-8 of the value or less).
@@ -607,13 +607,13 @@ int main(int count, char **arguments)
     random_state = (uint64_t)time(NULL);
     for (int i = 1; i < count; i++)
         if (strcmp(arguments[i], "--bench") == 0)
-            return bench();
+            return bench(i + 1 < count ? arguments[i + 1] : "");
         else if (strcmp(arguments[i], "--small") == 0)
             small = true;
         else if (strcmp(arguments[i], "--seed") == 0 && i + 1 < count)
             random_state = strtoull(arguments[++i], NULL, 10);
         else
-            return fprintf(stderr, "usage: test_kernels [--small] [--seed N] | --bench\n"), 2;
+            return fprintf(stderr, "usage: test_kernels [--small] [--seed N] | --bench [PART]\n"), 2;
     printf("seed %llu\n", (unsigned long long)random_state);
     void (*const tests[])(void) = {test_norms, test_rotaries, test_activations, test_embeddings,   test_losses,
                                    test_sums,  test_biases,   test_optimizer,   test_elementwises, test_attentions};
