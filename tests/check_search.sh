@@ -30,7 +30,7 @@ says() {
     grep -qF -e "$1" err || failed "stderr lacks '$1': $(head -c 400 err)"
 }
 
-small=(search --model llama-2-7b --gpu h100-sxm --gpus 8,16 --global-batch 64 --tokens 10B)
+small=(search --model llama-2-7b --gpu h100-sxm --gpus "8,16" --global-batch 64 --tokens 10B)
 
 # ---- what is found, and its command ----------------------------------------------------------------------------------------
 

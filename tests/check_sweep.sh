@@ -31,7 +31,7 @@ says() {
     grep -qF -e "$1" err || failed "stderr lacks '$1': $(head -c 400 err)"
 }
 
-small=(--params 1B --gpus 1..8x2 --strategy all --micro-batch 1,2)
+small=(--params 1B --gpus 1..8x2 --strategy all --micro-batch "1,2")
 
 # ---- the table ---------------------------------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ expect 2 "${small[@]}" -o long.csv
 
 # ---- killed ------------------------------------------------------------------------------------------------------------
 
-large=(--params 7B --gpus 8..1024x2 --micro-batch 1..200 --checkpointing all --compile=true,false)
+large=(--params 7B --gpus 8..1024x2 --micro-batch 1..200 --checkpointing all "--compile=true,false")
 "$program" sweep "${large[@]}" >large.csv 2>/dev/null
 for signal in TERM INT KILL; do
     rm -f killed.csv
@@ -135,6 +135,7 @@ expect 0 --params 1B --name '=cmd|"/c calc"!A1,x' --micro-batch 1,2
 expect 2 --params 1B --name $'a\nb' --micro-batch 1,2
 expect 0 "${small[@]}" -o './;touch pwned;.csv'
 [[ ! -e pwned ]] || failed "a name was run as a command"
+# shellcheck disable=SC2016 # not to be expanded is the point
 expect 2 --params 1B --micro-batch '1..$(touch pwned)'
 expect 2 --params 1e400 --micro-batch 1..3
 expect 2 --params 1B --gpus 1..18446744073709551616x2
