@@ -94,6 +94,8 @@ says 'runtime dtplan'
 expect 3 "${tiny[@]}" --steps 3 --log /dev/full
 says 'its whole lines stay'
 expect 3 "${tiny[@]}" --steps 3 --checkpoint /proc/nowhere
+expect 1 --model llama-2-70b --gpus 1 --strategy ddp --device host # before anything is allocated
+says 'nothing was allocated'
 [[ -e /dev/nvidiactl ]] || expect 3 "${tiny[@]}" --device cuda
 expect 1 "${tiny[@]}" --steps 50 --lr 1e6 --weight-decay 1000 --precision fp32
 says 'the run stopped'
