@@ -136,6 +136,16 @@ static FILE *open_events(const char *descriptor)
     return descriptor ? fdopen(atoi(descriptor), "w") : stdout;
 }
 
+/* Where algorithms timed on this machine's GPUs are kept, unless a file is named. */
+static const char *default_choices(char *out, size_t bytes)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int wrote = cache && *cache  ? snprintf(out, bytes, "%s/dtplan/matmul_choices.txt", cache)
+                : home && *home ? snprintf(out, bytes, "%s/.cache/dtplan/matmul_choices.txt", home)
+                                : -1;
+    return wrote > 0 && (size_t)wrote < bytes ? out : NULL;
+}
+
 /* One rank trains here. Several are this program once more for each, unless a launcher has done that already. */
 static enum dtp_status start(char **argv, const struct dtp_job *job, const struct dtp_settings *settings, FILE *events,
                              struct dtp_faults *faults)
@@ -170,6 +180,9 @@ int main(int argc, char **argv)
     enum dtp_status status = read_line(&words, &settings, argc, argv, &faults);
     if (status == DTP_OK)
         status = read_job(&words, &job, &faults);
+    char choices[4096];
+    if (!settings.choices)
+        settings.choices = default_choices(choices, sizeof choices);
     FILE *events = status == DTP_OK ? open_events(words.events) : NULL;
     if (status == DTP_OK && !events)
         status = dtp_fault(&faults, DTP_BAD_INPUT, NULL, 0, "--events: %s is no open descriptor", words.events);

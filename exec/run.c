@@ -327,7 +327,7 @@ static enum dtp_status make_op_events(struct dtp_run *run, struct dtp_faults *fa
     return status;
 }
 
-enum dtp_status dtp_run_step(struct dtp_run *run, enum dtp_run_mode mode, double *seconds, struct dtp_faults *faults)
+enum dtp_status dtp_run_begin(struct dtp_run *run, enum dtp_run_mode mode, struct dtp_faults *faults)
 {
     const struct dtp_device_verbs *verbs = run->device->verbs;
     void *stream = verbs->stream(run->device, DTP_STREAM_COMPUTE);
@@ -338,17 +338,20 @@ enum dtp_status dtp_run_step(struct dtp_run *run, enum dtp_run_mode mode, double
     if (status != DTP_OK)
         return status;
     int code = verbs->record(run->device, run->begin, stream);
-    if (code)
-        return device_failed(run, code, "a step could not begin", faults);
-    if (graph)
+    if (!code && graph)
         code = verbs->launch(run->device, run->graph);
-    else
+    else if (!code)
         status = walk(run, mode, faults);
-    if (status != DTP_OK)
-        return status;
     run->steps++;
-    code = code ? code : verbs->record(run->device, run->end, stream);
-    code = code ? code : verbs->finish(run->device, run->end);
+    if (!code && status == DTP_OK)
+        code = verbs->record(run->device, run->end, stream);
+    return code ? device_failed(run, code, "a step could not begin", faults) : status;
+}
+
+enum dtp_status dtp_run_finish(struct dtp_run *run, double *seconds, struct dtp_faults *faults)
+{
+    const struct dtp_device_verbs *verbs = run->device->verbs;
+    int code = verbs->finish(run->device, run->end);
     code = code ? code : verbs->synchronise(run->device);
     code = code ? code : verbs->elapsed(run->device, run->begin, run->end, seconds);
     return code ? device_failed(run, code, "a step failed on the device", faults) : DTP_OK;

@@ -32,8 +32,10 @@ void *dtp_run_host_batch(struct dtp_run *run, uint32_t micro_step);
 struct dtp_step_scalars *dtp_run_host_scalars(struct dtp_run *run);
 const struct dtp_step_scalars *dtp_run_host_results(struct dtp_run *run);
 
-/* One step, until the device is done with it. *seconds is what it took, on the device's clock. */
-enum dtp_status dtp_run_step(struct dtp_run *run, enum dtp_run_mode mode, double *seconds, struct dtp_faults *faults);
+/* Issues one step. What the host wrote for it may be overwritten, and what it downloads read, when it is finished. */
+enum dtp_status dtp_run_begin(struct dtp_run *run, enum dtp_run_mode mode, struct dtp_faults *faults);
+/* Waits until the device is done with it. *seconds is what it took, on the device's clock. */
+enum dtp_status dtp_run_finish(struct dtp_run *run, double *seconds, struct dtp_faults *faults);
 
 /* Of the last measured or isolated step: when operation `op` began and ended, seconds since the step did. */
 enum dtp_status dtp_run_span(struct dtp_run *run, size_t op, double *start_s, double *end_s, struct dtp_faults *faults);
