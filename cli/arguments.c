@@ -122,7 +122,7 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_NOT_FINITE] = {"--not-finite", "stop|skip", ON(RUN),
                            "when loss or gradients are no numbers the update is left out and the run stops, or goes on; "
                            "default stop"},
-    [OPTION_THREADS] = {"--threads", "N", ON(RUN), "of the host device; default all cores"},
+    [OPTION_THREADS] = {"--threads", "N", ON(RUN), "of a rank of the host device; default all cores, shared by the ranks"},
     [OPTION_MATMUL_CHOICES] = {"--matmul-choices", "FILE", ON(RUN),
                                "matmul algorithms timed on this GPU, read and added to; default in ~/.cache/dtplan"},
 };

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
@@ -69,9 +70,19 @@ static enum dtp_status connect(struct dtp_trainer *t)
     return dtp_world_connect(&t->world, t->settings->cuda, t->faults);
 }
 
+/* Ranks of one machine share its cores evenly; 0: all of them. */
+static uint32_t threads_of(const struct dtp_trainer *t)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t ranks = t->of->ranks.local_world;
+    if (t->settings->threads > 0 || ranks <= 1 || cores < 1)
+        return (uint32_t)t->settings->threads;
+    return (uint32_t)cores > ranks ? (uint32_t)cores / ranks : 1;
+}
+
 static enum dtp_status make_device(struct dtp_trainer *t)
 {
-    struct dtp_device_options options = {.ordinal = t->of->ranks.local_rank, .threads = (uint32_t)t->settings->threads,
+    struct dtp_device_options options = {.ordinal = t->of->ranks.local_rank, .threads = threads_of(t),
                                          .choices_path = t->settings->choices,
                                          .atomic_attention = t->job->plan.atomic_attention};
     if (!t->settings->cuda)
