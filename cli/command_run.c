@@ -127,6 +127,7 @@ static enum dtp_status compare(const struct dtp_simulated *simulated, const stru
     for (size_t i = 0; i < count; i++)
         in_place_s[i] = m->end_s[i] - m->start_s[i];
     dtp_compare_classes(simulated, m->alone_s, in_place_s, report->classes);
+    dtp_compare_phases(simulated, in_place_s, report->phases);
     enum dtp_status status = DTP_OK;
     report->split_known = m->gpu && m->step_s > 0;
     if (report->split_known)

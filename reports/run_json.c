@@ -32,6 +32,16 @@ static json_t *communication_json(const struct dtp_run_report *r)
     return list;
 }
 
+static json_t *phases_json(const struct dtp_run_report *r)
+{
+    json_t *phases = json_object();
+    for (int i = 0; i < DTP_COMPARE_PHASE_COUNT && r->measured->alone_s; i++)
+        json_object_set_new(phases, dtp_compare_phase_words((enum dtp_compare_phase)i),
+                            json_pack("{s:o,s:o}", "predicted_s", dtp_json_real(r->phases[i].predicted_s), "measured_s",
+                                      dtp_json_real(r->phases[i].in_place_s)));
+    return phases;
+}
+
 static json_t *split_json(const struct dtp_run_report *r)
 {
     const struct dtp_error_split *s = &r->split;
@@ -54,7 +64,7 @@ enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct 
                             communication_json(r), "error_split", split_json(r), "loss",
                             json_pack("{s:o,s:o,s:o}", "first", dtp_json_real(m->first_loss), "last",
                                       dtp_json_real(m->last_loss), "entropy", dtp_json_real(m->entropy)));
-    json_t *time = json_pack("{s:o,s:o,s:o,s:o}", "predicted_step_s", dtp_json_real(p->time.step_s), "measured_step_s",
+    json_t *time = json_pack("{s:o,s:o,s:o,s:o,s:o}", "phases", phases_json(r), "predicted_step_s", dtp_json_real(p->time.step_s), "measured_step_s",
                              dtp_json_real(m->step_s), "timed_steps", dtp_json_whole(m->timed_steps), "tokens_per_s",
                              dtp_json_real(m->step_s > 0 ? (double)m->tokens_per_step / m->step_s : (double)NAN));
     if (!run || !time || json_object_set(run, "time", time) != 0) {

@@ -25,6 +25,7 @@ struct dtp_run_report {
     bool split_known;
     struct dtp_error_split split;
     struct dtp_class_times classes[DTP_CLASS_STORAGE + 1];
+    struct dtp_phase_times phases[DTP_COMPARE_PHASE_COUNT];
 };
 
 void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *page);

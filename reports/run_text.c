@@ -105,6 +105,31 @@ static void print_classes(const struct dtp_run_report *r, const struct dtp_page 
     dtp_grid_destroy(&grid);
 }
 
+static void print_phases(const struct dtp_run_report *r, const struct dtp_page *page)
+{
+    struct dtp_unit unit = dtp_unit_time(r->measured->step_s);
+    struct dtp_grid grid;
+    char words[80];
+    snprintf(words, sizeof words, "compute stream, in %s", unit.name);
+    dtp_page_heading(page, "PHASES", words);
+    dtp_grid_create(&grid, r->measured->gpu ? "lrrr" : "lr");
+    if (r->measured->gpu)
+        put_header(&grid);
+    for (int i = 0; i < DTP_COMPARE_PHASE_COUNT; i++) {
+        const struct dtp_phase_times *t = &r->phases[i];
+        const char *phase = dtp_compare_phase_words((enum dtp_compare_phase)i);
+        if (r->measured->gpu) {
+            put_seconds(&grid, unit, phase, t->predicted_s, t->in_place_s);
+            continue;
+        }
+        dtp_grid_row(&grid, DTP_INK_PLAIN);
+        dtp_grid_cell(&grid, "%s", phase);
+        dtp_grid_cell(&grid, "%.3f", t->in_place_s / unit.divisor);
+    }
+    dtp_grid_print(&grid, page, 2);
+    dtp_grid_destroy(&grid);
+}
+
 static void print_error(const struct dtp_page *page, const char *words, double seconds, double measured_s,
                         const char *why)
 {
@@ -202,8 +227,10 @@ void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *pa
     print_memory(report, page);
     print_communication(report, page);
     print_step(report, page);
-    if (m->alone_s)
+    if (m->alone_s) {
+        print_phases(report, page);
         print_classes(report, page);
+    }
     if (report->split_known)
         print_split(report, page);
     print_learning(report, page);

@@ -48,3 +48,38 @@ void dtp_compare_classes(const struct dtp_simulated *simulated, const double *al
         class->count++;
     }
 }
+
+/* ---- phases ------------------------------------------------------------------------------------------------------ */
+
+static const char *const phase_marks[] = {
+#define X(suffix, mark, words) mark,
+    DTP_COMPARE_PHASE_TABLE(X)
+#undef X
+};
+static const char *const phase_words[] = {
+#define X(suffix, mark, words) words,
+    DTP_COMPARE_PHASE_TABLE(X)
+#undef X
+};
+
+const char *dtp_compare_phase_words(enum dtp_compare_phase phase)
+{
+    return phase_words[phase];
+}
+
+void dtp_compare_phases(const struct dtp_simulated *simulated, const double *in_place_s,
+                        struct dtp_phase_times out[DTP_COMPARE_PHASE_COUNT])
+{
+    const struct dtp_op *ops = dtp_program_ops(simulated->program);
+    int phase = DTP_COMPARE_STEP; /* what stands before the first mark: weights gathered, batches brought */
+    memset(out, 0, DTP_COMPARE_PHASE_COUNT * sizeof *out);
+    for (size_t i = 0; i < simulated->timeline.op_count; i++) {
+        const struct dtp_span *span = &simulated->timeline.span[i];
+        for (int p = 0; p < DTP_COMPARE_PHASE_COUNT && ops[i].kind == DTP_OP_MARK; p++)
+            phase = strcmp(ops[i].name, phase_marks[p]) == 0 ? p : phase;
+        if (ops[i].stream != DTP_STREAM_COMPUTE || !isfinite(in_place_s[i]))
+            continue;
+        out[phase].predicted_s += span->end_s - span->start_s;
+        out[phase].in_place_s += in_place_s[i];
+    }
+}

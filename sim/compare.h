@@ -27,4 +27,23 @@ struct dtp_class_times {
 void dtp_compare_classes(const struct dtp_simulated *simulated, const double *alone_s, const double *in_place_s,
                          struct dtp_class_times out[DTP_CLASS_STORAGE + 1]);
 
+/* The same of the compute stream, by the marks of the program: X(mark, words). */
+#define DTP_COMPARE_PHASE_TABLE(X)                  \
+    X(FORWARD, "forward", "forward")                \
+    X(LOSS, "loss", "head and loss")                \
+    X(BACKWARD, "backward", "backward")             \
+    X(STEP, "step", "gradient norm and optimizer")
+enum dtp_compare_phase {
+#define DTP_COMPARE_PHASE_ENUM(suffix, mark, words) DTP_COMPARE_##suffix,
+    DTP_COMPARE_PHASE_TABLE(DTP_COMPARE_PHASE_ENUM)
+#undef DTP_COMPARE_PHASE_ENUM
+        DTP_COMPARE_PHASE_COUNT
+};
+struct dtp_phase_times {
+    double predicted_s, in_place_s;
+};
+void dtp_compare_phases(const struct dtp_simulated *simulated, const double *in_place_s,
+                        struct dtp_phase_times out[DTP_COMPARE_PHASE_COUNT]);
+const char *dtp_compare_phase_words(enum dtp_compare_phase phase);
+
 #endif

@@ -36,7 +36,7 @@ says() {
 # ---- what works --------------------------------------------------------------------------------------------------------
 
 expect 0 "${tiny[@]}" --steps 6 --log log.csv --trace trace.json --timeline timeline.csv
-for heading in MEMORY 'STEP TIME' OPERATIONS LOSS 'entropy of the data'; do
+for heading in MEMORY 'STEP TIME' PHASES OPERATIONS LOSS 'entropy of the data'; do
     says "$heading" out
 done
 grep -qE '^  arena +([0-9.]+) +\1 +1\.000$' out || failed "the arena is not what was predicted: $(grep arena out)"

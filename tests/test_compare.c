@@ -91,10 +91,29 @@ static void test_classes_are_sums(void **state)
     assert_true(fabs(matmul->in_place_s / matmul->predicted_s - 3) < 1e-9);
 }
 
+/* Everything but copies is on the compute stream; backward is more than forward. */
+static void test_phases_are_sums(void **state)
+{
+    struct dtp_phase_times phases[DTP_COMPARE_PHASE_COUNT];
+    double sum = 0, all = 0;
+    (void)state;
+    split(1, 3, 1);
+    dtp_compare_phases(&simulated, in_place_s, phases);
+    for (int i = 0; i < DTP_COMPARE_PHASE_COUNT; i++) {
+        assert_true(phases[i].predicted_s > 0);
+        sum += phases[i].in_place_s;
+    }
+    for (size_t i = 0; i < simulated.timeline.op_count; i++)
+        all += dtp_program_ops(simulated.program)[i].stream == DTP_STREAM_COMPUTE ? 3 * simulated.alone_s[i] : 0;
+    assert_true(fabs(sum / all - 1) < 1e-9);
+    assert_true(phases[DTP_COMPARE_BACKWARD].predicted_s > 1.5 * phases[DTP_COMPARE_FORWARD].predicted_s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_right_costs_leave_no_error), cmocka_unit_test(test_each_set_of_costs_makes_its_own_step),
-        cmocka_unit_test(test_what_was_not_measured_is_predicted), cmocka_unit_test(test_classes_are_sums)};
+        cmocka_unit_test(test_what_was_not_measured_is_predicted), cmocka_unit_test(test_classes_are_sums),
+        cmocka_unit_test(test_phases_are_sums)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
