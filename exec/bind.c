@@ -50,6 +50,21 @@ static enum dtp_status bind_events(struct dtp_binding *b, struct dtp_faults *fau
     return DTP_OK;
 }
 
+/* ---- host work --------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status start_host_adam(struct dtp_binding *b, struct dtp_faults *faults)
+{
+    const struct dtp_op *ops = dtp_program_ops(b->job.program);
+    struct dtp_host_adam_options options = {.parts = 1};
+    if (b->job.world)
+        options = (struct dtp_host_adam_options){.index = b->job.world->ranks.local_rank,
+                                                 .parts = b->job.world->ranks.local_world};
+    for (size_t i = 0; i < b->op_count; i++)
+        if (ops[i].kind == DTP_OP_HOST_OPTIMIZER)
+            return dtp_host_adam_create(&options, &b->adam, faults);
+    return DTP_OK;
+}
+
 /* ---- operations -------------------------------------------------------------------------------------------------- */
 
 static enum dtp_status bind_ops(struct dtp_binding *b, struct dtp_faults *faults)
@@ -181,6 +196,8 @@ enum dtp_status dtp_bind(const struct dtp_bind_job *job, struct dtp_binding *out
     out->ops = dtp_host_arena_take_zeroed(&out->memory, out->op_count, sizeof *out->ops);
     enum dtp_status status = out->ops ? bind_state(out, faults) : out_of_memory(faults);
     if (status == DTP_OK)
+        status = start_host_adam(out, faults);
+    if (status == DTP_OK)
         status = bind_ops(out, faults);
     if (status == DTP_OK)
         status = bind_events(out, faults);
@@ -196,6 +213,7 @@ void dtp_binding_release(struct dtp_binding *binding)
     for (size_t i = 0; binding->ops && i < binding->op_count; i++)
         if (binding->ops[i].done)
             binding->job.device->verbs->event_destroy(binding->job.device, binding->ops[i].done);
+    dtp_host_adam_destroy(binding->adam);
     dtp_executor_map_release(&binding->map);
     dtp_host_arena_release(&binding->memory);
     memset(binding, 0, sizeof *binding);

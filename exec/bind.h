@@ -9,6 +9,7 @@
 
 #include "checkpoint.h"
 #include "device.h"
+#include "host_adam.h"
 #include "host_arena.h"
 #include "lower_executor.h"
 #include "world.h"
@@ -37,7 +38,13 @@ struct dtp_copy_args {
     uint64_t bytes;
 };
 
-enum dtp_bound_kind { DTP_BOUND_NOTHING, DTP_BOUND_COMPUTE, DTP_BOUND_COPY, DTP_BOUND_COLLECTIVE };
+/* AdamW on cores of the host, for state that rests there. */
+struct dtp_host_update {
+    struct dtp_host_adam *adam;
+    struct dtp_adamw_args adamw;
+};
+
+enum dtp_bound_kind { DTP_BOUND_NOTHING, DTP_BOUND_COMPUTE, DTP_BOUND_COPY, DTP_BOUND_COLLECTIVE, DTP_BOUND_HOST };
 
 struct dtp_bound_op {
     enum dtp_bound_kind kind;
@@ -53,6 +60,7 @@ struct dtp_bound_op {
 #undef X
         struct dtp_copy_args copy;
         struct dtp_collective_args collective;
+        struct dtp_host_update host;
     } arguments;
 };
 
@@ -63,6 +71,7 @@ struct dtp_binding {
     struct dtp_executor_map map;
     struct dtp_bound_op *ops; /* one per operation of the program */
     size_t op_count;
+    struct dtp_host_adam *adam;     /* where operations update on the host */
     bool streams[DTP_STREAM_COUNT]; /* that have operations */
     struct dtp_state_part *parts;   /* all state this rank holds; checkpoints read these */
     struct dtp_state_part *own;     /* of those, what is this rank's to write: together each element once */

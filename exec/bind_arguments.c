@@ -533,6 +533,16 @@ static enum dtp_status fill_optimizer(struct binder *b, struct dtp_bound_op *out
     return status;
 }
 
+/* The same roles, all of them in host memory. */
+static enum dtp_status fill_host_optimizer(struct binder *b, struct dtp_bound_op *out)
+{
+    enum dtp_status status = fill_optimizer(b, out);
+    struct dtp_adamw_args adamw = out->arguments.adamw;
+    out->kind = DTP_BOUND_HOST;
+    out->arguments.host = (struct dtp_host_update){b->binding->adam, adamw};
+    return status;
+}
+
 /* ---- element by element, copies, collectives ---------------------------------------------------------------------- */
 
 static void fill_cast(struct binder *b, struct dtp_bound_op *out)
@@ -628,6 +638,7 @@ static enum dtp_status fill(struct binder *b, struct dtp_bound_op *out)
     case DTP_OP_SQUARE_SUM: fill_square_sum(b, out); return DTP_OK;
     case DTP_OP_CLIP_SCALE: fill_clip_scale(b, out); return DTP_OK;
     case DTP_OP_OPTIMIZER: return fill_optimizer(b, out);
+    case DTP_OP_HOST_OPTIMIZER: return fill_host_optimizer(b, out);
     case DTP_OP_CAST: fill_cast(b, out); return DTP_OK;
     case DTP_OP_ACCUMULATE: fill_add(b, out); return DTP_OK;
     case DTP_OP_UPLOAD:

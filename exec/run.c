@@ -216,7 +216,15 @@ static int compute(struct dtp_run *run, const struct dtp_bound_op *op)
     return -1;
 }
 
-static int issue(struct dtp_run *run, const struct dtp_bound_op *op)
+/* What the vectorised update refuses (no master, moments in bf16) is the reference's. */
+static void update_on_host(void *argument)
+{
+    const struct dtp_host_update *update = argument;
+    if (dtp_host_adam_step(update->adam, &update->adamw) != 0)
+        dtp_reference_adamw(NULL, &update->adamw, NULL);
+}
+
+static int issue(struct dtp_run *run, struct dtp_bound_op *op)
 {
     struct dtp_communicator *communicator = run->binding->job.world ? run->binding->job.world->communicator : NULL;
     const struct dtp_copy_args *copy = &op->arguments.copy;
@@ -225,6 +233,8 @@ static int issue(struct dtp_run *run, const struct dtp_bound_op *op)
     case DTP_BOUND_COPY: return run->device->verbs->copy(run->device, copy->to, copy->from, copy->bytes, op->stream);
     case DTP_BOUND_COLLECTIVE:
         return communicator->verbs->collective(communicator, &op->arguments.collective, op->stream);
+    case DTP_BOUND_HOST:
+        return run->device->verbs->host_call(run->device, update_on_host, &op->arguments.host, op->stream);
     case DTP_BOUND_NOTHING: break;
     }
     return 0;
@@ -241,7 +251,7 @@ static void poison_operands(struct dtp_run *run, size_t i, uint32_t access)
 
 static int walk_one(struct dtp_run *run, size_t i, enum dtp_run_mode mode)
 {
-    const struct dtp_bound_op *op = &run->binding->ops[i];
+    struct dtp_bound_op *op = &run->binding->ops[i];
     const struct dtp_device_verbs *verbs = run->device->verbs;
     int code = 0;
     for (uint32_t k = 0; k < op->wait_count && !code; k++)

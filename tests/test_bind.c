@@ -8,6 +8,7 @@
 #include "bind.h"
 #include "element.h"
 #include "lower.h"
+#include "run.h"
 #include "run_fixture.h"
 
 static struct dtp_faults faults;
@@ -182,6 +183,89 @@ static void test_state_is_written_once(void **state)
     check_state(RUN_LLAMA "precision=bf16-mixed strategy=hybrid_shard shard_group=2 gpus=4", 4);
 }
 
+/* ---- the optimizer on the host ------------------------------------------------------------------------------------ */
+
+static dtp_buffer_id host_buffer(struct dtp_program *program, const char *name, uint64_t bytes, uint16_t layer)
+{
+    struct dtp_buffer buffer = {.name = name, .bytes = bytes, .owner = DTP_OWNER_OPTIMIZER, .space = DTP_SPACE_HOST,
+                                .layer = layer, .persistent = true};
+    return dtp_program_add_buffer(program, &buffer);
+}
+
+static struct dtp_operand as(dtp_buffer_id buffer, uint32_t access, enum dtp_role role)
+{
+    struct dtp_operand operand = dtp_operand_of(buffer, access);
+    operand.role = (uint8_t)role;
+    return operand;
+}
+
+/* One update of block 0 whose state is all on the host. */
+static struct dtp_program *host_update(uint64_t elements)
+{
+    struct dtp_program *program;
+    assert_int_equal(dtp_program_create(0, &program, &faults), DTP_OK);
+    struct dtp_operand operands[] = {
+        as(host_buffer(program, "gradients", 4 * elements, 0), DTP_READ, DTP_ROLE_WEIGHT_GRADIENT),
+        as(host_buffer(program, "weights", 2 * elements, 0), DTP_WRITE, DTP_ROLE_WEIGHT),
+        as(host_buffer(program, "master", 4 * elements, 0), DTP_UPDATE, DTP_ROLE_MASTER),
+        as(host_buffer(program, "moment1", 4 * elements, 0), DTP_UPDATE, DTP_ROLE_MOMENT1),
+        as(host_buffer(program, "moment2", 4 * elements, 0), DTP_UPDATE, DTP_ROLE_MOMENT2),
+        as(host_buffer(program, "host scalars", 64, DTP_NO_LAYER), DTP_READ, DTP_ROLE_SCALARS)};
+    struct dtp_op op = {.kind = DTP_OP_HOST_OPTIMIZER, .stream = DTP_STREAM_HOST, .name = "block"};
+    dtp_program_add_op(program, &op, operands, sizeof operands / sizeof operands[0]);
+    must(dtp_program_seal(program, &faults));
+    return program;
+}
+
+static void test_the_host_updates_as_the_reference_does(void **state)
+{
+    static struct stand s;
+    struct dtp_parameter_module layout;
+    struct dtp_binding b;
+    struct dtp_run *run;
+    double seconds;
+    (void)state;
+    set_up(&s, RUN_LLAMA "precision=bf16-mixed accumulate=2"); /* gradients in fp32 */
+    dtp_program_destroy(s.program);
+    dtp_executor_arena_release(&s.arena);
+    dtp_parameter_module(&s.job.transformer, 1, 1, &layout);
+    s.program = host_update(layout.elements);
+    must(dtp_executor_arena_make(s.program, &s.arena, &faults));
+    free(s.host_base);
+    s.host_base = calloc(1, s.arena.host_bytes);
+    assert_non_null(s.host_base);
+    must(bind_rank(&s, 0, &b));
+    assert_int_equal(b.ops[0].kind, DTP_BOUND_HOST);
+    struct dtp_adamw_args *g = &b.ops[0].arguments.host.adamw;
+    assert_int_equal(g->count, layout.elements);
+    assert_true(g->range_count > 0 && g->gradient_element == DTP_ELEMENT_FP32 && g->weight_element == DTP_ELEMENT_BF16);
+    struct dtp_step_scalars *scalars = (struct dtp_step_scalars *)(uintptr_t)g->scalars;
+    *scalars = (struct dtp_step_scalars){.learning_rate = 1e-2f, .correction1 = 0.1f, .correction2 = 0.05f, .clip_scale = 1};
+    float *wanted = calloc(3 * layout.elements, sizeof *wanted);
+    uint16_t *weights = calloc(layout.elements, sizeof *weights);
+    assert_true(wanted && weights);
+    for (uint64_t i = 0; i < layout.elements; i++) {
+        ((float *)(uintptr_t)g->gradient)[i] = (float)(i % 7) - 3;
+        g->master[i] = wanted[i] = (float)(i % 5) / 8;
+    }
+    struct dtp_adamw_args reference = *g;
+    reference.master = wanted;
+    reference.moment1 = wanted + layout.elements;
+    reference.moment2 = wanted + 2 * layout.elements;
+    reference.weights = weights;
+    assert_int_equal(dtp_reference_adamw(NULL, &reference, NULL), 0);
+    must(dtp_run_create(&b, false, &run, &faults));
+    must(dtp_run_begin(run, DTP_RUN_PLAIN, &faults));
+    must(dtp_run_finish(run, &seconds, &faults));
+    for (uint64_t i = 0; i < layout.elements; i++)
+        assert_true(fabs((double)(g->master[i] - wanted[i])) < 1e-6);
+    free(wanted);
+    free(weights);
+    dtp_run_destroy(run);
+    dtp_binding_release(&b);
+    tear_down(&s);
+}
+
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void test_a_program_without_roles_is_refused(void **state)
@@ -210,6 +294,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matmuls_stay_in_the_arena), cmocka_unit_test(test_decay_is_of_matrices),
-        cmocka_unit_test(test_state_is_written_once), cmocka_unit_test(test_a_program_without_roles_is_refused)};
+        cmocka_unit_test(test_state_is_written_once), cmocka_unit_test(test_the_host_updates_as_the_reference_does),
+        cmocka_unit_test(test_a_program_without_roles_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
