@@ -419,7 +419,7 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
     out->words = calloc(room, sizeof *out->words);
     out->settings = calloc(room, sizeof *out->settings);
     out->passed = calloc(room, sizeof *out->passed);
-    if (!out->catalogs || !out->wheres || !out->words || !out->settings)
+    if (!out->catalogs || !out->wheres || !out->words || !out->settings || !out->passed)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     size_t before = faults->count;
     bool flags_end = false;
@@ -449,5 +449,6 @@ void dtp_arguments_destroy(struct dtp_arguments *arguments)
     free(arguments->wheres);
     free(arguments->words);
     free(arguments->settings);
+    free(arguments->passed);
     memset(arguments, 0, sizeof *arguments);
 }
