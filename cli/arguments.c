@@ -65,8 +65,10 @@ enum option {
 };
 
 static const struct dtp_option options[OPTION_COUNT] = {
-    [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP) & ~ON(SWEEP) & ~ON(CHART) & ~ON(REPORT), "print one JSON object, for programs"},
-    [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(SEARCH) | ON(CATALOG), "print a CSV table with units in its header"},
+    [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP) & ~ON(SWEEP) & ~ON(CHART) & ~ON(REPORT),
+                     "print one JSON object, for programs"},
+    [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(SEARCH) | ON(CATALOG),
+                    "print a CSV table with units in its header"},
     [OPTION_MAX_MICRO_BATCH] = {"--max-micro-batch", NULL, ON(PLAN),
                                 "find the largest micro batch that fits, plan with it"},
     [OPTION_MAX_SEQ] = {"--max-seq", NULL, ON(PLAN), "find the longest sequence that fits, in steps of 128 tokens"},
@@ -74,9 +76,10 @@ static const struct dtp_option options[OPTION_COUNT] = {
                          "find the fewest GPUs that fit: parts of a node, then whole nodes"},
     [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(CHART) & ~ON(HELP),
                         "add rows to the catalogues from a CSV file; may be repeated"},
-    [OPTION_OUTPUT] = {"--output", "FILE", ON(BACKTEST) | ON(SWEEP) | ON(CHART) | ON(REPORT),
-                       "write rows, a figure (.png .svg .pdf .txt) or a page to a file (also -o FILE); a sweep goes on where "
-                       "its file ends"},
+    [OPTION_OUTPUT] =
+        {"--output", "FILE", ON(BACKTEST) | ON(SWEEP) | ON(CHART) | ON(REPORT),
+         "write rows, a figure (.png .svg .pdf .txt) or a page to a file (also -o FILE); a sweep goes on where "
+         "its file ends"},
     [OPTION_ONLY] = {"--only", "PREFIX", ON(BACKTEST), "score only runs whose id or source starts with PREFIX"},
     [OPTION_LEAVE_ONE_OUT] = {"--leave-one-out", NULL, ON(BACKTEST),
                               "fit anew without each source in turn and score it; takes several tables"},
@@ -95,8 +98,10 @@ static const struct dtp_option options[OPTION_COUNT] = {
                                "relative standard deviation of the GPUs' speeds; default as measured on GPUs of a kind"},
     [OPTION_STRAGGLER] = {"--straggler", "F", ON(SIMULATE),
                           "one GPU's kernels take F times as long as they should; all others wait for it"},
-    [OPTION_FIDELITY] = {"--fidelity", "closed|simulated", ON(PLAN) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(BACKTEST),
-                         "predict by formulas, or by simulating the step program; default closed"},
+    [OPTION_FIDELITY] = {"--fidelity", "closed|simulated",
+                         ON(PLAN) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(BACKTEST),
+                         "predict by formulas, or by simulating the step program; default closed, of plan "
+                         "simulated where the job has one"},
     [OPTION_MAX_GPUS] = {"--max-gpus", "N", ON(SEARCH), "largest number of GPUs to consider; default 1024"},
     [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
     [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},
@@ -291,9 +296,9 @@ static void set_max_gpus(struct dtp_arguments *a, const char *value, struct dtp_
 
 static void set_fidelity(struct dtp_arguments *a, const char *value, struct dtp_faults *faults)
 {
-    a->closed = strcmp(value, "closed") == 0;
     a->simulated = strcmp(value, "simulated") == 0;
-    if (!a->simulated && strcmp(value, "closed") != 0)
+    a->closed = strcmp(value, "closed") == 0;
+    if (!a->simulated && !a->closed)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--fidelity: '%s' is neither closed nor simulated", value);
 }
 

@@ -6,6 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What a solver tried were closed forms, and so is its answer. */
+static enum dtp_fidelity fidelity_of(const struct dtp_arguments *a)
+{
+    if (a->simulated)
+        return DTP_FIDELITY_SIMULATED;
+    return a->closed || a->solves ? DTP_FIDELITY_CLOSED : DTP_FIDELITY_BEST;
+}
+
 /* Everything said about one resolved job. With a goal, the job becomes the solver's answer first. */
 static enum dtp_status fill_report(const struct dtp_context *context, const struct dtp_catalog *catalog,
                                    const struct dtp_job *job, struct dtp_report *out)
@@ -20,11 +28,11 @@ static enum dtp_status fill_report(const struct dtp_context *context, const stru
             return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "%s", out->solution.next_reason);
         out->job = out->solution.variant.job;
     }
-    enum dtp_status status = dtp_report_predict(&out->job, catalog, a->simulated, out, context->faults);
+    enum dtp_status status = dtp_report_predict(&out->job, catalog, fidelity_of(a), out, context->faults);
     if (status != DTP_OK)
         return status;
     struct dtp_prediction closed = out->prediction;
-    if (a->simulated) /* the advisor goes by the closed form */
+    if (out->simulated) /* the advisor goes by the closed form */
         dtp_closed_form(&out->job.transformer, &out->job.cluster, &out->job.plan, &closed);
     dtp_advise(&out->job, &closed, &out->advice);
     dtp_training_cost_of(&out->job, &out->prediction.throughput, &out->money, true, &out->training);

@@ -263,6 +263,8 @@ static json_t *report_object(const struct dtp_report *report)
     json_t *object = json_object();
     json_object_set_new(object, "schema", json_string("dtplan.plan/1"));
     json_object_set_new(object, "fidelity", json_string(report->simulated ? "simulated" : "closed"));
+    if (*report->not_simulated_because)
+        json_object_set_new(object, "not_simulated_because", dtp_json_text(report->not_simulated_because));
     json_object_set_new(object, "model", model_object(&report->job));
     json_object_set_new(object, "cluster", cluster_object(&report->job.cluster));
     json_object_set_new(object, "plan", plan_object(&report->job));

@@ -33,17 +33,23 @@ static void print_bytes_row(const struct dtp_page *page, const char *label, uint
     end_row(page, left, words);
 }
 
+static void print_share(const struct dtp_page *page, const char *words, uint64_t bytes, uint64_t whole,
+                        struct dtp_unit unit)
+{
+    char share[16];
+    if (bytes == 0)
+        return;
+    snprintf(share, sizeof share, "%4.1f %%", 100.0 * (double)bytes / (double)whole);
+    print_bytes_row(page, words, bytes, whole, unit, share);
+}
+
+/* A simulated allocator hands out more than was asked for; the closed form knows tensors only. */
 static void print_owners(const struct dtp_memory *m, const struct dtp_page *page, struct dtp_unit unit)
 {
-    uint64_t whole = m->allocated_peak_bytes;
-    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++) {
-        uint64_t bytes = m->phase_bytes[m->peak_phase][owner];
-        char share[16];
-        if (bytes == 0)
-            continue;
-        snprintf(share, sizeof share, "%4.1f %%", 100.0 * (double)bytes / (double)whole);
-        print_bytes_row(page, dtp_owner_words((enum dtp_owner)owner), bytes, whole, unit, share);
-    }
+    uint64_t whole = m->allocated_peak_bytes, tensors = m->phase_total_bytes[m->peak_phase];
+    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
+        print_share(page, dtp_owner_words((enum dtp_owner)owner), m->phase_bytes[m->peak_phase][owner], whole, unit);
+    print_share(page, "rounded up by the allocator", whole > tensors ? whole - tensors : 0, whole, unit);
 }
 
 static void print_phases(const struct dtp_memory *m, const struct dtp_page *page, struct dtp_unit unit)
@@ -233,16 +239,27 @@ static void print_compute_words(const struct dtp_time *t, const struct dtp_page 
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
+static void print_why_not_simulated(const struct dtp_report *report, const struct dtp_page *page)
+{
+    char line[DTP_FAULT_TEXT_BYTES + 32];
+    if (!*report->not_simulated_because)
+        return;
+    snprintf(line, sizeof line, "not simulated: %s", report->not_simulated_because);
+    fputs("  ", page->file);
+    dtp_page_wrap(page, 2, 2, line);
+}
+
 static void print_time(const struct dtp_report *report, const struct dtp_page *page)
 {
     const struct dtp_time *t = &report->prediction.time;
     struct dtp_unit unit = dtp_unit_time(t->step_s);
     int digits = unit.divisor < 1 ? 1 : 3;
-    char words[128] = "of one optimizer step";
+    char words[128] = "of one optimizer step, by the closed form";
     if (report->simulated)
         snprintf(words, sizeof words, "of one optimizer step, simulated; the closed form says %.*f %s", digits,
                  report->closed_step_s / unit.divisor, unit.name);
     dtp_page_heading(page, "STEP TIME", words);
+    print_why_not_simulated(report, page);
     print_seconds(page, "forward and backward", t->compute_s, t->step_s, unit, "");
     print_compute_words(t, page, unit);
     if (t->optimizer_s > 0) /* on the host it is part of the offload */

@@ -12,12 +12,18 @@
 #include "solve.h"
 #include "training_cost.h"
 
+/* Who predicts: the closed form, a simulation, or the best there is: a simulation where the job has a step program of
+ * DTP_REPORT_MAX_OPS operations (0.1 s), else the closed form. */
+enum dtp_fidelity { DTP_FIDELITY_CLOSED, DTP_FIDELITY_SIMULATED, DTP_FIDELITY_BEST };
+#define DTP_REPORT_MAX_OPS 100000u
+
 /* One predicted plan with everything said about it. */
 struct dtp_report {
     struct dtp_job job;
     struct dtp_prediction prediction;
     bool simulated;       /* the prediction is a simulation's; scaling and advice are the closed form's */
     double closed_step_s; /* what the closed form says; with `simulated` */
+    char not_simulated_because[DTP_FAULT_TEXT_BYTES]; /* by DTP_FIDELITY_BEST; "": it was, or was not asked for */
     struct dtp_scaling scaling;
     struct dtp_money money;
     struct dtp_training_cost training; /* unknown where no number of tokens is given */
@@ -26,10 +32,10 @@ struct dtp_report {
     struct dtp_solution solution; /* valid when solved */
 };
 
-/* Fills job, prediction, scaling, money and training (without its Monte Carlo); the rest stays as it is. The closed form, or a simulation of the job, predicts;
- * what the one who predicts refuses is a fault. */
-enum dtp_status dtp_report_predict(const struct dtp_job *job, const struct dtp_catalog *catalog, bool simulate,
-                                   struct dtp_report *out, struct dtp_faults *faults);
+/* Fills job, prediction, scaling, money and training (without its Monte Carlo); the rest stays as it is. What the one
+ * who predicts refuses is a fault; of DTP_FIDELITY_BEST only what both do. */
+enum dtp_status dtp_report_predict(const struct dtp_job *job, const struct dtp_catalog *catalog,
+                                   enum dtp_fidelity fidelity, struct dtp_report *out, struct dtp_faults *faults);
 
 /* One row of a comparison: a report, or why there is none. */
 struct dtp_comparison_row {

@@ -98,6 +98,17 @@ expect 0 catalog gpus
 expect 0 catalog gpus h100-sxm a100
 expect 0 catalog machines --csv
 expect 0 catalog models --json
+# plan simulates, or says why it does not; a solver's answer is the closed form's.
+expect 0 --params 7e9 --gpus 8
+grep -q "simulated; the closed form says" out || failed "plan: does not simulate"
+expect 0 --params 7e9 --gpus 8 --fidelity closed
+grep -q "by the closed form" out || failed "plan --fidelity closed: does not say so"
+expect 0 --params 7e9 --gpus 8 --accumulate 1000
+grep -q "not simulated: .*operations" out || failed "plan: does not say why it did not simulate"
+expect 0 --params 7e9 --gpus 8 --accumulate 1000 --json
+grep -q '"fidelity": "closed"' out && grep -q '"not_simulated_because": ' out || failed "plan --json: does not say why it did not simulate"
+expect 0 --params 7e9 --gpus 8 --max-micro-batch --json
+grep -q '"fidelity": "closed"' out || failed "plan --max-micro-batch: not by the closed form"
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv"
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv" --fidelity simulated --json
 grep -q '"fidelity": "simulated"' out || failed "backtest --fidelity simulated --json: does not say so"

@@ -44,7 +44,7 @@ command=$(sed -n '/"recommended"/,/"command"/s/.*"command": "\(.*\)".*/\1/p' out
 found_s=$(sed -n '/"recommended"/,$p' out | sed -n 's/.*"closed_step_s": \([0-9.e-]*\).*/\1/p' | head -1)
 read -ra words <<<"$command"
 [[ ${words[0]} == dtplan ]] || failed "no command: $command"
-expect 0 "${words[@]:1}" --json
+expect 0 "${words[@]:1}" --fidelity closed --json
 planned_s=$(sed -n 's/.*"step_s": \([0-9.e-]*\).*/\1/p' out | head -1)
 [[ -n $found_s && $planned_s == "$found_s" ]] || failed "the command predicts $planned_s, the search $found_s"
 expect 0 "${small[@]}" --csv
