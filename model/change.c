@@ -52,6 +52,10 @@ bool dtp_change_strategy(struct dtp_plan *plan, enum dtp_strategy strategy)
         plan->prefetch_depth = 1;
     if (!dtp_plan_is_fsdp(plan) || !plan->reshard_after_forward)
         plan->reshard_group = 0;
+    if (strategy != DTP_ZERO3) {
+        plan->zero_hpz_partition_size = 1;
+        plan->zero_quantized_weights = plan->zero_quantized_gradients = false;
+    }
     return true;
 }
 
@@ -340,6 +344,25 @@ static bool overlap(struct dtp_plan *plan)
     return changed;
 }
 
+static bool zeropp(const struct dtp_plan *plan)
+{
+    return plan->runtime == DTP_RUNTIME_DEEPSPEED && plan->strategy == DTP_ZERO3;
+}
+
+static bool int8_weights(struct dtp_plan *plan)
+{
+    bool changed = zeropp(plan) && !plan->zero_quantized_weights;
+    plan->zero_quantized_weights = true;
+    return changed;
+}
+
+static bool int4_gradients(struct dtp_plan *plan)
+{
+    bool changed = zeropp(plan) && !plan->zero_quantized_gradients;
+    plan->zero_quantized_gradients = true;
+    return changed;
+}
+
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
 #define ADVISED DTP_CHANGE_ADVISED
@@ -388,6 +411,8 @@ static const struct dtp_change_rule rules[] = {
     {"--ddp-bucket-mib 100", Q(BUCKET_SIZE), SHOWN, false, bucket_100},
     {"--ddp-bucket-mib 500", Q(BUCKET_SIZE), SHOWN, false, bucket_500},
     {"--ddp-bucket-view", Q(BUCKET_SIZE), SHOWN, false, bucket_view},
+    {"--zero-quantized-weights", Q(PRECISION), SHOWN, true, int8_weights},
+    {"--zero-quantized-gradients", Q(REDUCE_DTYPE), SHOWN, true, int4_gradients},
     {"--reduce-dtype bf16", Q(REDUCE_DTYPE), SHOWN, true, reduce_bf16},
     {"--reduce-dtype fp32", Q(REDUCE_DTYPE), SHOWN, true, reduce_fp32},
     {"--precision bf16-mixed", Q(PRECISION), ADVISED, true, mix_precision},

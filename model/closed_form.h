@@ -90,7 +90,9 @@ enum dtp_collective {
 struct dtp_communication {
     uint64_t bytes[DTP_COLLECTIVE_COUNT];
     uint64_t count[DTP_COLLECTIVE_COUNT];
-    uint64_t narrow_gather_bytes, narrow_gather_count; /* of all_gather: within the group that a plan reshards to */
+    uint64_t narrow_gather_bytes, narrow_gather_count; /* of all_gather: within the group that a plan reshards to, or keeps
+                                                          a second copy in */
+    uint64_t narrow_exchange_bytes, narrow_exchange_count; /* of all_to_all: within a node */
     uint64_t host_to_device_bytes, device_to_host_bytes;
     uint64_t total_bytes;             /* sum over collectives; host copies are not in it */
     uint64_t link_bytes, network_bytes; /* of total: over the node's own links | over the network, per GPU */

@@ -11,6 +11,7 @@
 #include "bytes.h"
 #include "closed_form_deepspeed.h"
 #include "closed_form_counted.h"
+#include "zeropp.h"
 #include "sharding.h"
 
 struct traffic {
@@ -199,19 +200,53 @@ static void sharded_units(struct traffic *job)
         job->reductions * (u->count + 1), u->replicas, u->ranks);
 }
 
-/* DeepSpeed stage 3: what its coordinator fetches in a micro-step, tensor by tensor, padded to equal shards; a true
+/* Weights in the compute dtype, or as int8 and their scales, which are a collective of their own. */
+static void add_fetches(struct traffic *job, const struct dtp_zero3_gathers *gathers, uint64_t persistent_shard,
+                        uint64_t persistent_count, uint64_t ranks)
+{
+    bool quantized = job->plan->zero_quantized_weights;
+    uint64_t bytes = quantized ? gathers->shard + gathers->scale_bytes : gathers->shard * job->bytes.compute;
+    uint64_t count = (quantized ? 2 : 1) * gathers->count;
+    bytes += persistent_shard * job->bytes.compute;
+    add(job, DTP_ALL_GATHER, bytes * (ranks - 1), count + persistent_count, ranks, 1);
+}
+
+static void add_quantized_gradients(struct traffic *job)
+{
+    uint64_t steps = job->plan->accumulate, local = job->cluster->gpus_per_node;
+    struct dtp_zeropp_counts counts;
+    dtp_zeropp_count(job->transformer, job->cluster, job->plan, &counts);
+    add(job, DTP_REDUCE_SCATTER,
+        dtp_bytes_product(steps, counts.scattered_shard * job->bytes.reduce * (job->units.ranks - 1)),
+        steps * counts.scattered_count, job->units.ranks, 1);
+    add(job, DTP_ALL_TO_ALL, dtp_bytes_product(steps, counts.node_bytes), steps * counts.node_count, local, 1);
+    add(job, DTP_ALL_TO_ALL, dtp_bytes_product(steps, counts.between_bytes), steps * counts.between_count,
+        job->cluster->gpus / local, local);
+    job->out->narrow_exchange_bytes = local > 1 ? dtp_bytes_product(steps, counts.node_bytes) : 0;
+    job->out->narrow_exchange_count = steps * counts.node_count;
+}
+
+/* DeepSpeed stage 3: what its coordinator fetches in a step, tensor by tensor, padded to equal shards; a true
  * reduce-scatter in every micro-step in the model's dtype, bucket by bucket; after the step what persists, block by block. */
 static void sharded_deepspeed(struct traffic *job)
 {
     const struct dtp_units *u = &job->units;
-    uint64_t steps = job->plan->accumulate, others = u->ranks - 1, c = job->bytes.compute;
-    struct dtp_deepspeed_buckets buckets;
+    uint64_t steps = job->plan->accumulate;
     struct dtp_zero3_counts fetched;
-    dtp_deepspeed_count_buckets(job->transformer, job->plan, NULL, &buckets);
     dtp_zero3_count(job->transformer, job->plan, u->ranks, &fetched);
-    add(job, DTP_ALL_GATHER, dtp_bytes_product(steps, fetched.gathered_shard * c * others) + fetched.persistent_shard * c * others,
-        steps * fetched.gathers + fetched.persistent_modules, u->ranks, 1);
-    add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(steps, u->total_shard * job->bytes.reduce * others),
+    if (job->plan->zero_hpz_partition_size > 1) {
+        add_fetches(job, &fetched.second, 0, 0, job->plan->zero_hpz_partition_size);
+        job->out->narrow_gather_bytes = job->out->bytes[DTP_ALL_GATHER];
+        job->out->narrow_gather_count = job->out->count[DTP_ALL_GATHER];
+    }
+    add_fetches(job, &fetched.all, fetched.persistent_shard, fetched.persistent_modules, u->ranks);
+    if (dtp_zeropp_reduces(job->plan, job->cluster)) {
+        add_quantized_gradients(job);
+        return;
+    }
+    struct dtp_deepspeed_buckets buckets;
+    dtp_deepspeed_count_buckets(job->transformer, job->plan, NULL, &buckets);
+    add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(steps, u->total_shard * job->bytes.reduce * (u->ranks - 1)),
         steps * buckets.count, u->ranks, 1);
 }
 
@@ -232,7 +267,7 @@ static void add_deepspeed_copies(struct traffic *job)
     if (plan->offload != DTP_OFFLOAD_OPTIMIZER) {
         struct dtp_zero3_counts fetched;
         dtp_zero3_count(job->transformer, plan, u->ranks, &fetched);
-        up = dtp_bytes_product(plan->accumulate, fetched.gathered_shard) + fetched.persistent_shard;
+        up = fetched.all.shard + fetched.persistent_shard;
     }
     job->out->device_to_host_bytes = 4 * shard + dtp_bytes_product(carried, job->bytes.grads);
     job->out->host_to_device_bytes = dtp_bytes_product(up, job->bytes.params) + dtp_bytes_product(carried, job->bytes.grads);

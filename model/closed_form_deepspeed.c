@@ -2,11 +2,19 @@
 
 #include "bytes.h"
 #include "zero3_fetch.h"
+#include "zeropp.h"
 
 /* Tensors that are one part: elements, of the largest, of one rank's shares. */
 struct part {
-    uint64_t elements, largest, shard;
+    uint64_t elements, largest, shard, rows, columns; /* 0 of vectors */
 };
+
+static void add_matrix(struct part *part, uint64_t ranks, bool present, uint64_t rows, uint64_t columns)
+{
+    if (!present)
+        return;
+    *part = (struct part){rows * columns, rows * columns, dtp_divide_up(rows * columns, ranks), rows, columns};
+}
 
 static void add(struct part *part, uint64_t ranks, uint64_t count, uint64_t elements)
 {
@@ -29,11 +37,11 @@ static void list_block(const struct dtp_transformer *t, const struct dtp_plan *p
     const uint64_t qkv[] = {plan->fused_qkv ? q + 2 * kv : q, kv, kv};
     out->inputs = plan->fused_qkv ? 1 : 3;
     for (int i = 0; i < out->inputs; i++)
-        add(&out->block[out->matrices++], ranks, 1, qkv[i] * h);
-    add(&out->block[out->matrices++], ranks, 1, h * q);
+        add_matrix(&out->block[out->matrices++], ranks, true, qkv[i], h);
+    add_matrix(&out->block[out->matrices++], ranks, true, h, q);
     for (int i = 0; i < (apart ? 2 : 1); i++)
-        add(&out->block[out->matrices++], ranks, 1, up * h);
-    add(&out->block[out->matrices++], ranks, 1, h * t->ffn);
+        add_matrix(&out->block[out->matrices++], ranks, true, up, h);
+    add_matrix(&out->block[out->matrices++], ranks, true, h, t->ffn);
     struct part *vectors = &out->block[out->matrices];
     add(vectors, ranks, t->norm_bias ? 4 : 2, h);
     add(vectors, ranks, t->qk_norm ? 2 : 0, t->head_dim);
@@ -49,9 +57,9 @@ static struct parts list_parts(const struct dtp_transformer *t, const struct dtp
     struct parts out = {0};
     uint64_t norm = t->norm_bias ? 2 : 1;
     list_block(t, plan, ranks, &out);
-    add(&out.root[DTP_ZERO3_EMBEDDING], ranks, 1, t->vocab * t->hidden);
-    add(&out.root[DTP_ZERO3_HEAD], ranks, !t->tied_head, t->vocab * t->hidden);
-    add(&out.root[DTP_ZERO3_POSITION], ranks, t->position == DTP_POSITION_LEARNED, t->positions * t->hidden);
+    add_matrix(&out.root[DTP_ZERO3_EMBEDDING], ranks, true, t->vocab, t->hidden);
+    add_matrix(&out.root[DTP_ZERO3_HEAD], ranks, !t->tied_head, t->vocab, t->hidden);
+    add_matrix(&out.root[DTP_ZERO3_POSITION], ranks, t->position == DTP_POSITION_LEARNED, t->positions, t->hidden);
     add(&out.root[DTP_ZERO3_VECTORS], ranks, (t->embedding_norm ? norm : 0) + (t->final_norm ? norm : 0), t->hidden);
     add(&out.root[DTP_ZERO3_VECTORS], ranks, t->head_bias, t->vocab);
     return out;
@@ -154,13 +162,25 @@ struct count {
         uint32_t tensors, unused;
     } flat[FLAT_BUFFERS]; /* a ring */
     uint32_t oldest, newest;
-    bool flats;
+    bool flats, quantized, newest_second; /* quantized: what is ahead is int8, half of its 16 bits */
+    uint64_t ahead; /* elements that nobody has waited for */
+    uint64_t newest_shard, ranks, group, second; /* second: elements of second copies so far */
 };
 
 static uint64_t shard_of(const struct count *c, const struct dtp_zero3_tensor *tensor)
 {
     bool block = tensor->layer < c->walk.shape.layers;
-    return (block ? c->parts->block : c->parts->root)[tensor->part].shard;
+    uint64_t shard = (block ? c->parts->block : c->parts->root)[tensor->part].shard;
+    return tensor->second ? shard * c->ranks / c->group : shard;
+}
+
+/* The newest collective is complete. */
+static void close_fetch(struct count *c)
+{
+    struct dtp_zero3_gathers *gathers = c->newest_second ? &c->out->second : &c->out->all;
+    gathers->shard += c->newest_shard;
+    gathers->scale_bytes += dtp_zeropp_scale_bytes(c->newest_shard);
+    c->newest_shard = 0;
 }
 
 static void take_all(struct count *c)
@@ -168,14 +188,17 @@ static void take_all(struct count *c)
     struct dtp_zero3_tensor tensor;
     while (dtp_zero3_take(&c->walk, &tensor)) {
         if (tensor.starts) {
-            c->out->gathers++;
+            close_fetch(c);
+            c->newest_second = tensor.second;
+            (tensor.second ? &c->out->second : &c->out->all)->count++;
             c->flat[++c->newest % FLAT_BUFFERS] = (struct flat){0};
         }
         struct flat *flat = &c->flat[c->newest % FLAT_BUFFERS];
         flat->elements += tensor.elements;
         flat->tensors++;
         flat->unused++;
-        c->out->gathered_shard += shard_of(c, &tensor);
+        c->newest_shard += shard_of(c, &tensor);
+        c->ahead += tensor.elements;
     }
 }
 
@@ -187,6 +210,8 @@ static void use_flat(struct count *c)
     while (!c->flat[c->oldest % FLAT_BUFFERS].unused && c->oldest < c->newest)
         c->oldest++;
     struct flat *flat = &c->flat[c->oldest % FLAT_BUFFERS];
+    if (flat->unused == flat->tensors) /* all of it is copied out */
+        c->ahead -= c->ahead < flat->elements ? c->ahead : flat->elements;
     flat->unused -= flat->unused ? 1 : 0;
 }
 
@@ -194,7 +219,20 @@ static uint64_t standing(const struct count *c)
 {
     const struct flat *flat = &c->flat[c->oldest % FLAT_BUFFERS];
     bool twice = c->flats && flat->unused && flat->unused < flat->tensors;
-    return c->walk.live_elements + (twice ? flat->elements : 0);
+    return c->walk.live_elements + (twice ? flat->elements : 0) - (c->quantized ? c->ahead / 2 : 0);
+}
+
+static void repeat(struct dtp_zero3_gathers *gathers, const struct dtp_zero3_gathers *before, uint64_t times)
+{
+    gathers->count = before->count + times * (gathers->count - before->count);
+    gathers->shard = before->shard + times * (gathers->shard - before->shard);
+    gathers->scale_bytes = before->scale_bytes + times * (gathers->scale_bytes - before->scale_bytes);
+}
+
+/* What a rank sends of `bytes` that it has for all of a group. */
+static uint64_t others(uint64_t bytes, uint64_t ranks)
+{
+    return dtp_divide_up(bytes, ranks) * (ranks - 1);
 }
 
 static void walk_all(struct count *c)
@@ -210,7 +248,12 @@ static void walk_all(struct count *c)
             c->out->live_head = standing(c);
         if (use->stage == DTP_ZERO3_LAST_BACK && use->index == 0)
             c->out->live_head_backward = standing(c);
-        dtp_zero3_end(&c->walk);
+        bool copies = dtp_zero3_copies(&c->walk);
+        used.second = true;
+        if (dtp_zero3_end(&c->walk) && copies)
+            c->second += shard_of(c, &used);
+        if (use->stage <= DTP_ZERO3_LAST)
+            c->out->second_forward = c->second;
         if (use->stage == DTP_ZERO3_LAST)
             c->out->live_loss = standing(c);
         if (use->stage == DTP_ZERO3_BACKWARD && use->index == 0 && use->layer + 1 == c->walk.shape.layers)
@@ -244,8 +287,43 @@ void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp
     if (ranks < 2 && (plan->offload == DTP_OFFLOAD_NONE || plan->offload == DTP_OFFLOAD_OPTIMIZER))
         return;
     struct count c;
-    c.flats = ranks > 1;
+    c.flats = ranks > 1, c.newest_second = false, c.newest_shard = c.second = c.ahead = 0, c.quantized = plan->zero_quantized_weights;
+    c.ranks = ranks, c.group = plan->zero_hpz_partition_size;
     c.parts = &parts, c.out = out, c.oldest = c.newest = 0, c.flat[0] = (struct flat){0};
-    dtp_zero3_start(&c.walk, &shape, plan);
-    walk_all(&c);
+    /* the first micro-step, and the second for all others: once each tensor has been released, they are alike */
+    for (uint32_t i = 0; i < (plan->accumulate > 1 && c.group > 1 ? 2 : 1); i++) {
+        struct dtp_zero3_counts before = *out;
+        dtp_zero3_start(&c.walk, &shape, plan, i == 0);
+        walk_all(&c);
+        close_fetch(&c);
+        uint64_t times = c.group == 1 ? plan->accumulate : i ? plan->accumulate - 1 : 1;
+        repeat(&out->all, &before.all, times);
+        repeat(&out->second, &before.second, times);
+    }
+    out->second_all = c.second;
+}
+
+void dtp_zeropp_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                      const struct dtp_plan *plan, struct dtp_zeropp_counts *out)
+{
+    struct parts parts = list_parts(transformer, plan, cluster->gpus);
+    uint64_t local = cluster->gpus_per_node, nodes = cluster->gpus / local;
+    *out = (struct dtp_zeropp_counts){0};
+    for (int i = 0; i < DTP_ZERO3_PARTS + DTP_ZERO3_ROOT_PARTS; i++) {
+        bool root = i >= DTP_ZERO3_PARTS;
+        const struct part *part = root ? &parts.root[i - DTP_ZERO3_PARTS] : &parts.block[i];
+        uint64_t times = root ? 1 : transformer->layers;
+        struct dtp_zeropp_exchange exchange;
+        if (!part->elements)
+            continue;
+        if (!dtp_zeropp_exchanges(cluster, part->rows, part->columns, &exchange)) {
+            out->scattered_shard += times * part->shard;
+            out->scattered_count += times;
+            continue;
+        }
+        out->node_bytes += times * (others(exchange.node_bytes, local) + others(exchange.node_scale_bytes, local));
+        out->between_bytes += times * (others(exchange.between_bytes, nodes) + others(exchange.between_scale_bytes, nodes));
+        out->node_count += local > 1 ? 2 * times : 0;
+        out->between_count += 2 * times;
+    }
 }

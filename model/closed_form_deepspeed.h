@@ -33,9 +33,13 @@ struct dtp_deepspeed_buckets {
 void dtp_deepspeed_count_buckets(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                  const struct dtp_bucket_weights *weights, struct dtp_deepspeed_buckets *out);
 
-/* A micro-step under ZeRO-3. Elements; "shard" is what one rank sends to each other one, padding included. */
+/* A step under ZeRO-3. Elements; "shard" is what one rank sends to each other one, padding included. */
+struct dtp_zero3_gathers {
+    uint64_t count, shard, scale_bytes; /* scales: of a shard, where it is sent as int8 */
+};
 struct dtp_zero3_counts {
-    uint64_t gathers, gathered_shard;
+    struct dtp_zero3_gathers all, second; /* over all ranks; of a second copy, within a node */
+    uint64_t second_forward, second_all;  /* elements of second copies after forward, in the end */
     uint64_t persistent, persistent_shard, persistent_modules; /* never given back, gathered once a step */
     /* Gathered, a flat buffer that is still being used included: while the head runs, after it, while it runs backward, and
      * after the down matrix of the last and of the first layer has. */
@@ -44,5 +48,13 @@ struct dtp_zero3_counts {
 };
 void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp_plan *plan, uint64_t ranks,
                      struct dtp_zero3_counts *out);
+
+/* Bytes each rank sends, and collectives, of one reduction of all gradients in int4 (zeropp.h); elements of the shards that
+ * are reduce-scattered instead. */
+struct dtp_zeropp_counts {
+    uint64_t node_bytes, node_count, between_bytes, between_count, scattered_shard, scattered_count;
+};
+void dtp_zeropp_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                      const struct dtp_plan *plan, struct dtp_zeropp_counts *out);
 
 #endif

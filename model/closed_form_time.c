@@ -16,6 +16,7 @@
 #include "op_cost.h"
 #include "sharding.h"
 #include "time_parts.h"
+#include "zeropp.h"
 
 #include <math.h>
 
@@ -141,6 +142,10 @@ static double weight_traffic_bytes(const struct context *c, bool reduces)
     double gathers = plan->reshard_after_forward ? 2 : 1;
     double per_gather = plan->fsdp1 ? 0 : 2 * w;
     double per_reduce = w + r + (plan->fsdp1 ? 2 * w : 0);
+    if (plan->zero_quantized_weights) /* a shard into int8, all of it back */
+        per_gather += (1 + w) * (1 + 1.0 / plan->shard_group);
+    if (dtp_zeropp_reduces(plan, c->cluster)) /* a gradient into int4, a node's sum, and back */
+        per_reduce += 0.5 + (1 + 2 * r) / c->cluster->gpus_per_node;
     double accumulate = plan->accumulate > 1 && !plan->accumulate_sync ? w + 2 * r : 0;
     return total * (gathers * per_gather + (reduces ? per_reduce : 0) + accumulate);
 }
@@ -216,10 +221,16 @@ static double group_total_s(const struct context *c, const struct dtp_group *gro
     return (double)count * dtp_collective_time(&cost, (double)bytes / (double)count);
 }
 
-/* All-gathers within the group that parameters are resharded to. */
+/* Neighbours that gather among themselves what the shard group has gathered before; 0: none do. */
+static uint32_t narrow_group(const struct dtp_plan *plan)
+{
+    return plan->reshard_group ? plan->reshard_group : plan->zero_hpz_partition_size > 1 ? plan->zero_hpz_partition_size : 0;
+}
+
+/* All-gathers within it. */
 static double narrow_gather_s(const struct context *c, const struct dtp_communication *communication)
 {
-    struct dtp_group group = dtp_group_consecutive(c->cluster, c->plan->reshard_group);
+    struct dtp_group group = dtp_group_consecutive(c->cluster, narrow_group(c->plan));
     return group_total_s(c, &group, DTP_ALL_GATHER, communication->narrow_gather_bytes,
                          communication->narrow_gather_count);
 }
@@ -234,7 +245,14 @@ static double collective_total_s(const struct context *c, const struct dtp_commu
     struct dtp_group group = replicas ? dtp_group_strided(c->cluster, plan->shard_group)
                                       : dtp_group_consecutive(c->cluster, plan->shard_group > 1 ? plan->shard_group
                                                                                                : c->cluster->gpus);
-    if (collective != DTP_ALL_GATHER || !plan->reshard_group)
+    if (collective == DTP_ALL_TO_ALL) { /* within nodes, and between */
+        struct dtp_group between = dtp_group_strided(c->cluster, c->cluster->gpus_per_node);
+        struct dtp_group node = dtp_group_consecutive(c->cluster, c->cluster->gpus_per_node);
+        uint64_t inside = communication->narrow_exchange_bytes, insides = communication->narrow_exchange_count;
+        return group_total_s(c, &node, collective, inside, insides) +
+               group_total_s(c, &between, collective, bytes - inside, count - insides);
+    }
+    if (collective != DTP_ALL_GATHER || !narrow_group(plan))
         return group_total_s(c, &group, collective, bytes, count);
     return c->narrow_gather_s + group_total_s(c, &group, collective, bytes - communication->narrow_gather_bytes,
                                               count - communication->narrow_gather_count);
@@ -261,9 +279,10 @@ static double exposed_gathering(const struct context *c, const struct dtp_time *
     /* Backward gathers what was released after forward: all but a root that is kept. */
     double again = !plan->reshard_after_forward ? 0 : dtp_plan_keeps_root(plan) ? 1 - root : 1;
     double narrow_s = c->narrow_gather_s, wide_s = time->collective_s[DTP_ALL_GATHER] - narrow_s;
-    double gather_s = plan->reshard_group ? wide_s / micro_steps : wide_s / (micro_steps * (1 + again));
-    double again_s = plan->reshard_group ? narrow_s / (micro_steps * again) : gather_s;
-    double reduce_s = time->collective_s[DTP_REDUCE_SCATTER] / reductions;
+    bool apart = narrow_group(plan);
+    double gather_s = apart ? wide_s / micro_steps : wide_s / (micro_steps * (1 + again));
+    double again_s = apart ? narrow_s / (micro_steps * again) : gather_s;
+    double reduce_s = (time->collective_s[DTP_REDUCE_SCATTER] + time->collective_s[DTP_ALL_TO_ALL]) / reductions;
     double all_reduce_s = time->collective_s[DTP_ALL_REDUCE] / reductions;
     double forward = gather_s * (1 - prefetched) + fmax(0, gather_s * prefetched - window->forward_s * hide);
     /* Into backward: the root comes back exposed, the last unit behind the head's and loss's backward. */
@@ -276,7 +295,7 @@ static double exposed_gathering(const struct context *c, const struct dtp_time *
     /* In micro-steps that reduce: gathers and reduce-scatters share a FIFO, unless the gathers are within a group of their
      * own; the replicas' all-reduce has another. */
     double scatters = reduce_s * (1 - tail);
-    double shared = plan->reshard_group ? fmax(behind_blocks, scatters) : behind_blocks + scatters;
+    double shared = apart ? fmax(behind_blocks, scatters) : behind_blocks + scatters;
     double fifo = fmax(shared, all_reduce_s * (1 - tail));
     double with_reduce = fmax(0, fifo - window->backward_s * hide) + (reduce_s + all_reduce_s) * tail;
     double without = fmax(0, behind_blocks - window->backward_s * hide);
@@ -538,7 +557,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     *out = (struct dtp_time){.optimizer_s = device_optimizer_s(&c)};
     struct windows window;
     add_compute(&c, out, &window);
-    c.narrow_gather_s = plan->reshard_group ? narrow_gather_s(&c, communication) : 0;
+    c.narrow_gather_s = narrow_group(plan) ? narrow_gather_s(&c, communication) : 0;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         out->collective_s[i] = collective_total_s(&c, communication, (enum dtp_collective)i);
         out->communication_s += out->collective_s[i];
@@ -558,7 +577,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     out->step_s = device_s + out->exposed_communication_s + out->exposed_offload_s;
     /* Shard and replica collectives run on two communicators, which at best overlap each other as well: whichever
      * strategy it is called, a group smaller than the cluster has both; so does the group that parameters are resharded to. */
-    double longest_s = out->communication_s - c.narrow_gather_s;
+    double longest_s = out->communication_s - c.narrow_gather_s - out->collective_s[DTP_ALL_TO_ALL];
     if (dtp_plan_shards_params(plan) && plan->shard_group < cluster->gpus)
         longest_s = fmax(out->collective_s[DTP_ALL_REDUCE], longest_s - out->collective_s[DTP_ALL_REDUCE]);
     longest_s = fmax(longest_s, c.narrow_gather_s);

@@ -12,61 +12,14 @@
  * step     sub-groups of at most sub_group_size elements, one after another, each with fp32 gradients; then tensors that
  *          persist are gathered. Assumed: one operation a block, and that they stand during the step as well
  * The host never has more than two fetches or reductions ahead of the device than it waited for. */
-#include "lowering.h"
+#include "lower_zero3.h"
 
 #include "bytes.h"
 #include "deepspeed.h"
-#include "zero3_fetch.h"
+#include "zeropp.h"
 
 #include <assert.h>
 #include <stdlib.h>
-
-#define PENDING 2 /* __max_ongoing_fetch_events, max_param_reduce_events */
-
-/* Tensors gathered in one collective: entries first to first + count. */
-struct fetch {
-    uint32_t first, count, unused; /* unused: modules that have not asked for theirs */
-    bool copied;
-    dtp_buffer_id flat;
-    dtp_op_id ready; /* what compute waits for */
-};
-
-struct entry {
-    uint64_t layer;
-    int part;
-    dtp_buffer_id weight;
-};
-
-/* What the host waits for when more are pending. */
-struct pending {
-    dtp_op_id op[PENDING + 1];
-    uint32_t count;
-};
-
-struct dtp_lower_zero3 {
-    struct dtp_zero3_walk walk, *ahead; /* ahead: of what NVMe is asked for, one fetch before */
-    struct dtp_zero3_tensor next;       /* the first tensor of its next fetch */
-    bool ahead_open, has_next;
-    uint32_t reads, gathers; /* of the step */
-    struct dtp_zero3_shape shape;
-    struct fetch *fetches;
-    struct entry *entries;
-    uint32_t *fetch_of; /* per tensor: its newest fetch */
-    uint32_t fetch_count, entry_count, limit;
-    bool open; /* the walk stands at a use that has not ended */
-    dtp_buffer_id leaving[DTP_ZERO3_ROOT_PARTS]; /* weights whose use has ended, but not the operation that reads them */
-    uint32_t leaving_count;
-    struct pending fetched, reduced;
-    uint32_t group;
-
-    dtp_buffer_id params, persistent, grads;
-    struct dtp_lower_moments moments;
-    uint64_t shard;
-    uint64_t persistent_shard[2]; /* of a block, of the root: elements each rank sends */
-
-    dtp_buffer_id bucket, oversized;
-    uint64_t filled, filled_shard, tensors; /* in the bucket: elements, of a rank padded, tensors */
-};
 
 /* ---- layout ------------------------------------------------------------------------------------------------------ */
 
@@ -122,6 +75,19 @@ static void make_persistent(struct dtp_lowering *l, struct dtp_lower_zero3 *z)
         l->state[i].params = z->persistent;
 }
 
+static void make_groups(struct dtp_lowering *l, struct dtp_lower_zero3 *z)
+{
+    uint32_t second = l->plan->zero_hpz_partition_size, node = l->cluster->gpus_per_node, nodes = l->cluster->gpus / node;
+    z->group = dtp_program_add_group(l->program, (struct dtp_program_group){l->plan->shard_group, 1});
+    if (second > 1)
+        z->second_group = dtp_program_add_group(l->program, (struct dtp_program_group){second, 1});
+    if (!dtp_zeropp_reduces(l->plan, l->cluster))
+        return;
+    if (node > 1)
+        z->node_group = dtp_program_add_group(l->program, (struct dtp_program_group){node, 1});
+    z->between_group = dtp_program_add_group(l->program, (struct dtp_program_group){nodes, node});
+}
+
 enum dtp_status dtp_lower_zero3_make(struct dtp_lowering *l)
 {
     uint64_t layers = l->transformer->layers;
@@ -132,8 +98,10 @@ enum dtp_status dtp_lower_zero3_make(struct dtp_lowering *l)
         z->entries = calloc(z->limit, sizeof *z->entries);
         z->fetch_of = calloc((layers + 1) * DTP_ZERO3_PARTS, sizeof *z->fetch_of);
         z->ahead = calloc(1, sizeof *z->ahead);
+        z->second_of = calloc((layers + 1) * DTP_ZERO3_PARTS, sizeof *z->second_of);
+        z->in_bucket = calloc(z->limit, sizeof *z->in_bucket);
     }
-    if (!z || !z->fetches || !z->entries || !z->fetch_of || !z->ahead)
+    if (!z || !z->fetches || !z->entries || !z->fetch_of || !z->ahead || !z->second_of || !z->in_bucket)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     describe(l, &z->shape);
     z->shard = layers * l->block.all_shard + l->root.all_shard;
@@ -151,8 +119,10 @@ enum dtp_status dtp_lower_zero3_make(struct dtp_lowering *l)
     z->bucket = dtp_lower_buffer(l, "reduction bucket", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
                                  l->bytes.grads * l->plan->reduce_bucket_size, true);
     make_persistent(l, z);
+    for (uint64_t i = 0; i < (layers + 1) * DTP_ZERO3_PARTS; i++)
+        z->second_of[i] = DTP_NO_BUFFER;
     if (!alone(l))
-        z->group = dtp_program_add_group(l->program, (struct dtp_program_group){l->plan->shard_group, 1});
+        make_groups(l, z);
     return DTP_OK;
 }
 
@@ -163,6 +133,8 @@ void dtp_lower_zero3_release(struct dtp_lowering *l)
         free(l->zero3->entries);
         free(l->zero3->fetch_of);
         free(l->zero3->ahead);
+        free(l->zero3->second_of);
+        free(l->zero3->in_bucket);
     }
     free(l->zero3);
     l->zero3 = NULL;
@@ -170,7 +142,7 @@ void dtp_lower_zero3_release(struct dtp_lowering *l)
 
 /* ---- the host does not run far ahead ----------------------------------------------------------------------------- */
 
-static void wait_for(struct dtp_lowering *l, dtp_op_id op, const char *name)
+void dtp_zero3_wait_for(struct dtp_lowering *l, dtp_op_id op, const char *name)
 {
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_HOST_WAIT, name);
@@ -179,26 +151,31 @@ static void wait_for(struct dtp_lowering *l, dtp_op_id op, const char *name)
     dtp_draft_end(l, &draft);
 }
 
-static void limit_pending(struct dtp_lowering *l, struct pending *pending, const char *name)
+static void limit_pending(struct dtp_lowering *l, struct dtp_zero3_pending *pending, const char *name)
 {
-    if (pending->count <= PENDING)
+    if (pending->count <= DTP_ZERO3_PENDING)
         return;
-    wait_for(l, pending->op[0], name);
+    dtp_zero3_wait_for(l, pending->op[0], name);
     for (uint32_t i = 1; i < pending->count; i++)
         pending->op[i - 1] = pending->op[i];
     pending->count--;
 }
 
-static void add_pending(struct pending *pending, dtp_op_id op)
+static void add_pending(struct dtp_zero3_pending *pending, dtp_op_id op)
 {
     pending->op[pending->count++] = op;
 }
 
 /* ---- gathering --------------------------------------------------------------------------------------------------- */
 
-static const struct dtp_lower_module *module_of(const struct dtp_lowering *l, uint64_t layer)
+const struct dtp_lower_module *dtp_zero3_module(const struct dtp_lowering *l, uint64_t layer)
 {
     return layer < l->transformer->layers ? &l->block : &l->root;
+}
+
+static dtp_buffer_id *second_of(const struct dtp_lowering *l, uint64_t layer, int part)
+{
+    return &l->zero3->second_of[layer * DTP_ZERO3_PARTS + (uint64_t)part];
 }
 
 static uint32_t *fetch_of(const struct dtp_lowering *l, uint64_t layer, int part)
@@ -206,10 +183,10 @@ static uint32_t *fetch_of(const struct dtp_lowering *l, uint64_t layer, int part
     return &l->zero3->fetch_of[layer * DTP_ZERO3_PARTS + (uint64_t)part];
 }
 
-/* Elements of a tensor that this rank stores. */
-static uint64_t shard_of(const struct dtp_lowering *l, uint64_t layer, int part)
+uint64_t dtp_zero3_shard_of(const struct dtp_lowering *l, uint64_t layer, int part, bool second)
 {
-    return module_of(l, layer)->shard[part];
+    uint64_t shard = dtp_zero3_module(l, layer)->shard[part];
+    return second ? shard * l->plan->shard_group / l->plan->zero_hpz_partition_size : shard;
 }
 
 /* The next tensor that the walk ahead gathers; false: no more. */
@@ -234,7 +211,7 @@ static void read_ahead(struct dtp_lowering *l)
     while (z->has_next && z->reads <= z->gathers + 1) {
         uint64_t bytes = 0;
         do
-            bytes += l->bytes.params * shard_of(l, z->next.layer, z->next.part);
+            bytes += l->bytes.params * dtp_zero3_shard_of(l, z->next.layer, z->next.part, false);
         while ((z->has_next = ahead_tensor(z, &z->next)) && !z->next.starts);
         dtp_lower_host_read(l, z->reads++, bytes);
     }
@@ -248,57 +225,44 @@ static dtp_buffer_id upload_shards(struct dtp_lowering *l, uint64_t bytes)
     return shards;
 }
 
-/* Shards of the fetch side by side into this rank's place of the flat buffer. */
-static void lay_flat(struct dtp_lowering *l, struct fetch *fetch, dtp_buffer_id shards, uint64_t shard_bytes)
+dtp_buffer_id dtp_zero3_new_weight(struct dtp_lowering *l, const struct dtp_zero3_entry *entry, uint64_t bytes)
 {
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "shards");
-    draft.op.stream = DTP_STREAM_COPY;
-    dtp_draft_use(&draft, shards, on_host(l) ? DTP_READ | DTP_FREE : DTP_READ);
-    fetch->flat =
-        dtp_draft_new(l, &draft, "gathered", DTP_OWNER_GATHER, l->plan->shard_group * shard_bytes, DTP_WRITE);
-    dtp_draft_memory(l, &draft, 2 * (double)shard_bytes, 1);
-    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
-    dtp_draft_end(l, &draft);
-}
-
-static dtp_buffer_id new_weight(struct dtp_lowering *l, const struct entry *entry, uint64_t bytes)
-{
-    const char *name = module_of(l, entry->layer)->weight_name[entry->part];
+    const char *name = dtp_zero3_module(l, entry->layer)->weight_name[entry->part];
     return dtp_lower_buffer(l, name, DTP_OWNER_WEIGHTS, DTP_STREAM_COPY, bytes, false);
 }
 
 /* A single rank: the weights come up as they are. */
-static void upload(struct dtp_lowering *l, struct fetch *fetch)
+static void upload(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch)
 {
     struct dtp_lower_zero3 *z = l->zero3;
     for (uint32_t i = fetch->first; i < fetch->first + fetch->count; i++) {
-        uint64_t bytes = l->bytes.compute * shard_of(l, z->entries[i].layer, z->entries[i].part);
-        z->entries[i].weight = new_weight(l, &z->entries[i], bytes);
+        uint64_t bytes = l->bytes.compute * dtp_zero3_shard_of(l, z->entries[i].layer, z->entries[i].part, false);
+        z->entries[i].weight = dtp_zero3_new_weight(l, &z->entries[i], bytes);
         dtp_lower_host_upload(l, z->gathers, z->entries[i].weight, bytes, false);
     }
     fetch->ready = l->last_op[DTP_STREAM_COPY];
 }
 
-static void all_gather(struct dtp_lowering *l, struct fetch *fetch, uint64_t shard_bytes)
+static void all_gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch, uint64_t shard_bytes)
 {
     struct dtp_lower_zero3 *z = l->zero3;
-    uint64_t ranks = l->plan->shard_group;
-    struct entry *first = &z->entries[fetch->first];
+    uint64_t ranks = fetch->second ? l->plan->zero_hpz_partition_size : l->plan->shard_group;
+    struct dtp_zero3_entry *first = &z->entries[fetch->first];
+    bool flat = fetch->count > 1;
     dtp_buffer_id shards = on_host(l) ? upload_shards(l, shard_bytes) : z->params;
-    if (fetch->count > 1)
-        lay_flat(l, fetch, shards, shard_bytes);
+    if (flat)
+        fetch->flat = dtp_zeropp_lay(l, fetch, shards, "gathered", ranks * shard_bytes, shard_bytes);
     else
-        first->weight = new_weight(l, first, ranks * shard_bytes);
+        first->weight = dtp_zero3_new_weight(l, first, ranks * shard_bytes);
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER,
-                    fetch->count > 1 ? "" : module_of(l, first->layer)->weight_name[first->part]);
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, flat ? "" : dtp_zero3_module(l, first->layer)->weight_name[first->part]);
     draft.op.stream = DTP_STREAM_GATHER;
-    draft.op.group = z->group;
-    if (fetch->count > 1) {
+    draft.op.group = fetch->second ? z->second_group : z->group;
+    if (flat) {
         dtp_draft_use(&draft, fetch->flat, DTP_UPDATE);
     } else {
-        dtp_draft_use(&draft, shards, on_host(l) ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
+        dtp_buffer_id source = fetch->second ? *second_of(l, first->layer, first->part) : shards;
+        dtp_draft_use(&draft, source, on_host(l) ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
         dtp_draft_use(&draft, first->weight, DTP_ALLOC | DTP_WRITE);
     }
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COPY]);
@@ -308,21 +272,23 @@ static void all_gather(struct dtp_lowering *l, struct fetch *fetch, uint64_t sha
     fetch->ready = dtp_draft_end(l, &draft);
 }
 
-static void gather(struct dtp_lowering *l, struct fetch *fetch)
+static void gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch)
 {
     struct dtp_lower_zero3 *z = l->zero3;
-    const struct entry *entry = &z->entries[fetch->first];
-    uint64_t shard_bytes = 0;
+    const struct dtp_zero3_entry *entry = &z->entries[fetch->first];
+    uint64_t elements = 0;
     uint16_t layer = l->layer;
     for (uint32_t i = 0; i < fetch->count; i++)
-        shard_bytes += l->bytes.compute * shard_of(l, entry[i].layer, entry[i].part);
+        elements += dtp_zero3_shard_of(l, entry[i].layer, entry[i].part, fetch->second);
     l->layer = entry->layer < l->transformer->layers ? (uint16_t)entry->layer : DTP_NO_LAYER;
-    fetch->flat = DTP_NO_BUFFER;
+    fetch->flat = fetch->scales = DTP_NO_BUFFER;
     read_ahead(l);
     if (alone(l))
         upload(l, fetch);
+    else if (l->plan->zero_quantized_weights)
+        dtp_zeropp_gather(l, fetch, elements);
     else
-        all_gather(l, fetch, shard_bytes);
+        all_gather(l, fetch, l->bytes.compute * elements);
     z->gathers++;
     l->layer = layer;
 }
@@ -335,11 +301,11 @@ static void take_all(struct dtp_lowering *l)
     uint32_t from = z->fetch_count;
     while (dtp_zero3_take(&z->walk, &tensor)) {
         if (tensor.starts)
-            z->fetches[z->fetch_count++] = (struct fetch){.first = z->entry_count};
-        struct fetch *fetch = &z->fetches[z->fetch_count - 1];
+            z->fetches[z->fetch_count++] = (struct dtp_zero3_fetch){.first = z->entry_count, .second = tensor.second};
+        struct dtp_zero3_fetch *fetch = &z->fetches[z->fetch_count - 1];
         *fetch_of(l, tensor.layer, tensor.part) = z->fetch_count - 1;
         assert(z->fetch_count <= z->limit && z->entry_count < z->limit);
-        z->entries[z->entry_count++] = (struct entry){tensor.layer, tensor.part, DTP_NO_BUFFER};
+        z->entries[z->entry_count++] = (struct dtp_zero3_entry){tensor.layer, tensor.part, DTP_NO_BUFFER};
         fetch->count++;
         fetch->unused++;
     }
@@ -348,13 +314,15 @@ static void take_all(struct dtp_lowering *l)
 }
 
 /* Every tensor of a flat buffer becomes one of its own when the first of them is needed. */
-static void copy_out(struct dtp_lowering *l, struct fetch *fetch)
+static void copy_out(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch)
 {
     struct dtp_lower_zero3 *z = l->zero3;
     uint16_t layer = l->layer;
+    if (fetch->scales.index != DTP_NO_INDEX)
+        dtp_zeropp_dequantize(l, fetch);
     bool flat = fetch->flat.index != DTP_NO_INDEX;
     for (uint32_t i = fetch->first; i < fetch->first + fetch->count && flat; i++) {
-        const struct dtp_lower_module *module = module_of(l, z->entries[i].layer);
+        const struct dtp_lower_module *module = dtp_zero3_module(l, z->entries[i].layer);
         int part = z->entries[i].part;
         uint64_t bytes = l->bytes.compute * module->elements[part];
         l->layer = z->entries[i].layer < l->transformer->layers ? (uint16_t)z->entries[i].layer : DTP_NO_LAYER;
@@ -383,7 +351,7 @@ static void await(struct dtp_lowering *l, const struct dtp_zero3_tensor *used)
     struct dtp_lower_zero3 *z = l->zero3;
     if (!dtp_zero3_awaits(&z->walk))
         return;
-    struct fetch *fetch = &z->fetches[*fetch_of(l, used->layer, used->part)];
+    struct dtp_zero3_fetch *fetch = &z->fetches[*fetch_of(l, used->layer, used->part)];
     limit_pending(l, &z->fetched, "fetches");
     if (!fetch->copied)
         copy_out(l, fetch);
@@ -410,10 +378,13 @@ static void end_use(struct dtp_lowering *l)
                          ? z->walk.use.layer
                          : l->transformer->layers;
     int part = z->walk.list[z->walk.use.stage][z->walk.use.index];
+    bool copies = dtp_zero3_copies(&z->walk);
     if (!dtp_zero3_end(&z->walk))
         return;
     assert(z->leaving_count < DTP_ZERO3_ROOT_PARTS);
-    z->leaving[z->leaving_count++] = l->state[layer].weight[part];
+    z->leaving[z->leaving_count++] = (struct dtp_zero3_leaving){
+        l->state[layer].weight[part], copies ? second_of(l, layer, part) : NULL,
+        copies ? l->bytes.compute * dtp_zero3_shard_of(l, layer, part, true) : 0};
     l->state[layer].weight[part] = DTP_NO_BUFFER;
 }
 
@@ -426,9 +397,12 @@ void dtp_lower_release(struct dtp_lowering *l)
     if (!z->leaving_count)
         return;
     struct dtp_draft draft;
+    for (uint32_t i = 0; i < z->leaving_count; i++)
+        if (z->leaving[i].copy)
+            dtp_zeropp_copy(l, &z->leaving[i]);
     dtp_draft_begin(l, &draft, DTP_OP_FREE, "weights");
     for (uint32_t i = 0; i < z->leaving_count; i++)
-        dtp_draft_use(&draft, z->leaving[i], DTP_FREE | DTP_DEFER);
+        dtp_draft_use(&draft, z->leaving[i].weight, DTP_FREE | DTP_DEFER);
     z->leaving_count = 0;
     dtp_draft_end(l, &draft);
 }
@@ -449,7 +423,7 @@ void dtp_lower_fetch(struct dtp_lowering *l, int part)
 {
     struct dtp_lower_zero3 *z = l->zero3;
     uint64_t layer = l->layer == DTP_NO_LAYER ? l->transformer->layers : l->layer;
-    if (!z || !fetches(l) || !gathered_part(l, module_of(l, layer), part))
+    if (!z || !fetches(l) || !gathered_part(l, dtp_zero3_module(l, layer), part))
         return;
     end_use(l);
     struct dtp_zero3_tensor used;
@@ -465,10 +439,10 @@ void dtp_lower_zero3_open(struct dtp_lowering *l)
         return;
     z->fetch_count = z->entry_count = 0;
     z->open = false;
-    dtp_zero3_start(&z->walk, &z->shape, l->plan);
+    dtp_zero3_start(&z->walk, &z->shape, l->plan, l->micro_step == 0);
     if (l->plan->offload != DTP_OFFLOAD_NVME)
         return;
-    dtp_zero3_start(z->ahead, &z->shape, l->plan);
+    dtp_zero3_start(z->ahead, &z->shape, l->plan, true);
     z->ahead_open = false;
     z->has_next = ahead_tensor(z, &z->next);
 }
@@ -518,14 +492,13 @@ static void scatter(struct dtp_lowering *l, dtp_buffer_id flat)
 }
 
 /* This rank's slices become the partition's gradients, or are added to those of earlier micro-steps. */
-static void keep(struct dtp_lowering *l, dtp_buffer_id flat)
+void dtp_zero3_keep(struct dtp_lowering *l, dtp_buffer_id flat, uint64_t shard)
 {
     struct dtp_lower_zero3 *z = l->zero3;
     bool temporary = flat.index != z->bucket.index;
     struct dtp_draft draft;
     if (l->plan->offload != DTP_OFFLOAD_NONE) {
-        dtp_lower_host_gradients(l, DTP_STREAM_REDUCE, flat, z->filled_shard);
-        add_pending(&z->reduced, l->last_op[DTP_STREAM_REDUCE]);
+        dtp_lower_host_gradients(l, DTP_STREAM_REDUCE, flat, shard);
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "bucket by rank");
         draft.op.stream = DTP_STREAM_REDUCE;
         dtp_draft_use(&draft, temporary ? flat : DTP_NO_BUFFER, DTP_FREE | DTP_DEFER);
@@ -537,9 +510,9 @@ static void keep(struct dtp_lowering *l, dtp_buffer_id flat)
     draft.op.stream = DTP_STREAM_REDUCE;
     dtp_draft_use(&draft, z->grads, DTP_UPDATE);
     dtp_draft_use(&draft, flat, temporary ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
-    dtp_draft_memory(l, &draft, (l->micro_step ? 3 : 2) * (double)(l->bytes.grads * z->filled_shard), 1);
+    dtp_draft_memory(l, &draft, (l->micro_step ? 3 : 2) * (double)(l->bytes.grads * shard), 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
-    add_pending(&z->reduced, dtp_draft_end(l, &draft));
+    dtp_draft_end(l, &draft);
 }
 
 static void reduce(struct dtp_lowering *l)
@@ -548,11 +521,27 @@ static void reduce(struct dtp_lowering *l)
     if (!z->filled)
         return;
     limit_pending(l, &z->reduced, "reductions");
-    dtp_buffer_id flat = lay_by_rank(l);
-    scatter(l, flat);
-    keep(l, flat);
-    z->filled = z->filled_shard = z->tensors = 0;
+    if (dtp_zeropp_reduces(l->plan, l->cluster)) {
+        dtp_zeropp_reduce(l);
+    } else {
+        dtp_buffer_id flat = lay_by_rank(l);
+        scatter(l, flat);
+        dtp_zero3_keep(l, flat, z->filled_shard);
+    }
+    add_pending(&z->reduced, l->last_op[DTP_STREAM_REDUCE]);
+    z->filled = z->filled_shard = z->tensors = z->in_bucket_count = 0;
     z->oversized = DTP_NO_BUFFER;
+}
+
+static struct dtp_zero3_gradient gradient_of(const struct dtp_lowering *l, const struct dtp_lower_module *module, int part)
+{
+    const struct dtp_transformer *t = l->transformer;
+    struct dtp_zero3_gradient gradient = {.elements = module->elements[part], .shard = module->shard[part]};
+    if (module == &l->block && part < l->matrices)
+        gradient.rows = l->matrix[part].out, gradient.columns = l->matrix[part].in;
+    else if (module == &l->root && part != DTP_ROOT_VECTORS)
+        gradient.rows = part == DTP_ROOT_POSITION ? t->positions : t->vocab, gradient.columns = t->hidden;
+    return gradient;
 }
 
 void dtp_lower_zero3_add(struct dtp_lowering *l, int part)
@@ -563,6 +552,7 @@ void dtp_lower_zero3_add(struct dtp_lowering *l, int part)
     uint64_t elements = module->elements[part], bucket = l->plan->reduce_bucket_size;
     if (z->filled + elements > bucket)
         reduce(l);
+    z->in_bucket[z->in_bucket_count++] = gradient_of(l, module, part);
     z->filled += elements;
     z->filled_shard += module->shard[part];
     z->tensors += module->tensors[part];
@@ -593,7 +583,7 @@ void dtp_lower_zero3_close(struct dtp_lowering *l)
     while (fetches(l) && step_on(l, &used))
         dtp_lower_release(l);
     reduce(l);
-    wait_for(l, l->last_op[DTP_STREAM_REDUCE], "gradients reduced");
+    dtp_zero3_wait_for(l, l->last_op[DTP_STREAM_REDUCE], "gradients reduced");
     z->reduced.count = 0;
 }
 
@@ -657,6 +647,7 @@ void dtp_lower_zero3_step(struct dtp_lowering *l)
         taken = left < DTP_DEEPSPEED_SUB_GROUP ? left : DTP_DEEPSPEED_SUB_GROUP;
         update(l, taken);
     }
+    dtp_zeropp_drop_copies(l);
     for (uint64_t i = 0; i <= l->transformer->layers && fetches(l); i++) {
         bool root = i == l->transformer->layers;
         l->layer = root ? DTP_NO_LAYER : (uint16_t)i;

@@ -15,6 +15,7 @@
 #include "closed_form_deepspeed.h"
 #include "deepspeed.h"
 #include "memory_instant.h"
+#include "zeropp.h"
 
 static uint64_t smaller(uint64_t a, uint64_t b)
 {
@@ -474,9 +475,10 @@ static void fsdp_backward(struct dtp_memory_job *job)
 
 /* ---- ZeRO-3 and our executor ----------------------------------------------------------------------------------- */
 
-/* What stands all the time: the partition's gradients, the bucket, tensors that persist. */
+/* What stands all the time: the partition's gradients, the bucket, tensors that persist; and `live_elements`, with second
+ * copies of what has been released. */
 static struct dtp_instant zero3_instant(const struct dtp_memory_job *job, const struct dtp_zero3_counts *counts,
-                                        uint64_t live_elements)
+                                        uint64_t live_elements, uint64_t second_elements)
 {
     struct dtp_instant instant = job->at_rest;
     add_sharded_gradients(job, &instant);
@@ -485,6 +487,7 @@ static struct dtp_instant zero3_instant(const struct dtp_memory_job *job, const 
     if (job->units.ranks > 1 || on_host)
         dtp_instant_add(&instant, DTP_TERM_PERSISTENT, 1, counts->persistent, job->bytes.compute);
     dtp_instant_add(&instant, DTP_TERM_LIVE, 1, live_elements, job->bytes.compute);
+    dtp_instant_add(&instant, DTP_TERM_SECOND_COPY, 1, second_elements, job->bytes.compute);
     return instant;
 }
 
@@ -497,13 +500,20 @@ static void zero3_layer(struct dtp_memory_job *job, enum dtp_phase phase, struct
     dtp_memory_consider(job, phase, &instant);
 }
 
+/* Of the last micro-step: in it all that were released in one before have their copy. */
+static uint64_t second_after_forward(const struct dtp_memory_job *job, const struct dtp_zero3_counts *counts)
+{
+    return job->plan->accumulate > 1 ? counts->second_all : counts->second_forward;
+}
+
 /* The head forward, the loss, the head backward: in chunks, its gradient is made with the loss. */
 static void zero3_head(struct dtp_memory_job *job, const struct dtp_zero3_counts *counts)
 {
     bool chunked = dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED;
-    struct dtp_instant end = zero3_instant(job, counts, chunked ? 0 : counts->live_head),
-                       loss = zero3_instant(job, counts, chunked ? counts->live_head : counts->live_loss),
-                       head = zero3_instant(job, counts, counts->live_head_backward);
+    uint64_t forward = second_after_forward(job, counts);
+    struct dtp_instant end = zero3_instant(job, counts, chunked ? 0 : counts->live_head, forward),
+                       loss = zero3_instant(job, counts, chunked ? counts->live_head : counts->live_loss, forward),
+                       head = zero3_instant(job, counts, counts->live_head_backward, forward);
     dtp_add_all_saved(job, &end);
     dtp_add_all_saved(job, &loss);
     dtp_add_all_saved(job, &head);
@@ -527,13 +537,15 @@ static void zero3_buckets(struct dtp_memory_job *job, const struct dtp_zero3_cou
     uint64_t g = job->bytes.grads;
     struct dtp_deepspeed_buckets buckets;
     bool all_carried = job->plan->offload == DTP_OFFLOAD_NVME && g < 4;
-    struct dtp_bucket_weights heaviest = {.bucket = g + (all_carried ? 4 / u->ranks : 0), .next = g, .ranks = u->ranks, .live = job->bytes.compute, .live_last = counts->live_late,
+    bool copied = !dtp_zeropp_reduces(job->plan, job->cluster); /* else tensor by tensor, in a fourth of the bytes */
+    struct dtp_bucket_weights heaviest = {.bucket = (copied ? g : 0) + (all_carried ? 4 / u->ranks : 0), .next = g, .ranks = u->ranks, .live = job->bytes.compute, .live_last = counts->live_late,
                                          .live_layer = u->layer, .live_most = counts->live_early};
     dtp_memory_buckets(job, &heaviest, &buckets);
-    struct dtp_instant worst = zero3_instant(job, counts, buckets.worst_live), last = zero3_instant(job, counts, 0);
+    struct dtp_instant worst = zero3_instant(job, counts, buckets.worst_live, counts->second_all),
+                       last = zero3_instant(job, counts, 0, counts->second_all);
     dtp_add_saved_at_bucket(job, &buckets, &worst);
     if (buckets.count > 1) {
-        dtp_instant_add(&worst, DTP_TERM_BUCKET_BY_RANK, 1, buckets.worst_copied, g);
+        dtp_instant_add(&worst, DTP_TERM_BUCKET_BY_RANK, 1, copied ? buckets.worst_copied : 0, g);
         dtp_instant_add(&worst, DTP_TERM_NEXT_GRADIENT, 1, buckets.worst_next, g);
         dtp_add_carried(job, dtp_divide_up(buckets.worst, u->ranks), &worst);
         if (!u->head)
@@ -545,7 +557,7 @@ static void zero3_buckets(struct dtp_memory_job *job, const struct dtp_zero3_cou
     if (oversized)
         dtp_instant_add(&last, DTP_TERM_EMBEDDING_GRADIENT, 1, u->embedding, g);
     if (!oversized || u->embedding % u->ranks)
-        dtp_instant_add(&last, DTP_TERM_BUCKET_BY_RANK, 1, buckets.last, g);
+        dtp_instant_add(&last, DTP_TERM_BUCKET_BY_RANK, 1, copied ? buckets.last : u->embedding / 2, g);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &last);
 }
 
@@ -555,11 +567,11 @@ static void zero3_step(struct dtp_memory_job *job)
     struct dtp_zero3_counts counts;
     dtp_zero3_count(job->transformer, job->plan, u->ranks, &counts);
     zero3_head(job, &counts);
-    zero3_layer(job, DTP_PHASE_EARLY_BACKWARD, zero3_instant(job, &counts, counts.live_early), job->transformer->layers - 1);
-    zero3_layer(job, DTP_PHASE_LATE_BACKWARD, zero3_instant(job, &counts, counts.live_late), 0);
+    zero3_layer(job, DTP_PHASE_EARLY_BACKWARD, zero3_instant(job, &counts, counts.live_early, second_after_forward(job, &counts)), job->transformer->layers - 1);
+    zero3_layer(job, DTP_PHASE_LATE_BACKWARD, zero3_instant(job, &counts, counts.live_late, counts.second_all), 0);
     zero3_buckets(job, &counts);
-    struct dtp_instant embedding = zero3_instant(job, &counts, 0), step = embedding,
-                       forward = zero3_instant(job, &counts, counts.live_forward);
+    struct dtp_instant embedding = zero3_instant(job, &counts, 0, counts.second_all), step = embedding,
+                       forward = zero3_instant(job, &counts, counts.live_forward, 0);
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &forward); /* a large fetch stands twice while it is copied out */
     dtp_instant_add(&embedding, DTP_TERM_EMBEDDING_GRADIENT, u->head ? 1 : 2, u->embedding, job->bytes.grads);
     dtp_add_embedding_backward(job, &embedding);

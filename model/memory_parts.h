@@ -81,6 +81,7 @@
       "DeepSpeed: zero/stage_1_and_2.py")                                                                              \
     X(CARRIED_GRADIENT, REDUCE, "buffer for gradients of the host", "", "largest parameter", "gradient bytes",         \
       "DeepSpeed: zero/stage_1_and_2.py")                                                                              \
+    X(SECOND_COPY, WEIGHTS, "second copies", "", "psi / n", "compute bytes", "DeepSpeed: zero/partition_parameters.py") \
     X(NEXT_GRADIENT, REDUCE, "gradient that did not fit the bucket", "", "elements", "gradient bytes",                 \
       "DeepSpeed: runtime/zero/")                                                                                      \
     X(BUCKET_BY_RANK, REDUCE, "bucket laid out by rank", "", "reduce_bucket_size", "gradient bytes",                   \

@@ -35,6 +35,7 @@ struct dtp_plan dtp_plan_default(void)
                             .stage3_max_reuse_distance = DTP_DEEPSPEED_REUSE,
                             .stage3_prefetch_bucket_size = DTP_DEEPSPEED_PREFETCH,
                             .stage3_param_persistence_threshold = DTP_DEEPSPEED_PERSISTENCE,
+                            .zero_hpz_partition_size = 1,
                             .prefetch = true,
                             .prefetch_depth = 1};
     dtp_precision_recipe("bf16-mixed", &plan.precision);

@@ -101,6 +101,10 @@ struct dtp_plan {
     /* DeepSpeed's own keys and defaults, in elements; the last four are zero3's (zero3_fetch.h has the rule) */
     uint64_t reduce_bucket_size, stage3_max_live_parameters, stage3_max_reuse_distance, stage3_prefetch_bucket_size,
         stage3_param_persistence_threshold;
+    /* ZeRO++ (zeropp.h): GPUs of a node that share a second copy of the parameters from their first release on, 1 = none;
+     * weights gathered as int8; gradients reduced as int4 */
+    uint32_t zero_hpz_partition_size;
+    bool zero_quantized_weights, zero_quantized_gradients;
     bool prefetch;                      /* gather the next unit during the current one's compute */
     bool expandable_segments;           /* of PyTorch's caching allocator: a pool is one range that grows by pages */
     bool fused_qkv, fused_gate_up;      /* one matmul (and one saved buffer) for q,k,v / gate,up */

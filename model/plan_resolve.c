@@ -150,6 +150,28 @@ static void check_torch(struct resolver *r)
                "(FullyShardedDataParallel's documentation); leave accumulate_sync false or use FSDP2");
 }
 
+/* A second copy lies within a node (groups._create_zero_param_parallel_group); quantised kernels take 16-bit weights. */
+static void check_zeropp(struct resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    uint32_t group = p->zero_hpz_partition_size;
+    bool quantized = p->zero_quantized_weights || p->zero_quantized_gradients;
+    const char *key = group > 1                   ? "zero_hpz_partition_size"
+                      : p->zero_quantized_weights ? "zero_quantized_weights"
+                                                  : "zero_quantized_gradients";
+    if (group < 2 && !quantized)
+        return;
+    if (p->strategy != DTP_ZERO3)
+        refuse(r, key, "is zero3's (ZeRO++); leave it out with %s", dtp_strategy_text(p->strategy));
+    if (group > 1 && r->cluster->gpus_per_node % group)
+        refuse(r, "zero_hpz_partition_size", "of %" PRIu32 " does not divide a node of %" PRIu32 " GPUs", group,
+               r->cluster->gpus_per_node);
+    if (p->offload == DTP_OFFLOAD_PARAMS || p->offload == DTP_OFFLOAD_NVME)
+        refuse(r, key, "is not modelled with offloaded parameters; use offload none or optimizer");
+    if (quantized && p->precision.params == DTP_FP32 && p->precision.compute == DTP_FP32)
+        refuse(r, key, "quantises 16-bit weights and gradients; use precision bf16-mixed or fp16-mixed");
+}
+
 static void check_deepspeed(struct resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -163,6 +185,7 @@ static void check_deepspeed(struct resolver *r)
     if (p->strategy == DTP_ZERO3 && r->transformer->layers > DTP_ZERO3_MAX_LAYERS)
         refuse(r, "layers", "is %" PRIu64 "; DeepSpeed's zero3 is modelled up to %u", r->transformer->layers,
                DTP_ZERO3_MAX_LAYERS);
+    check_zeropp(r);
     const struct {
         const char *key;
         uint64_t value, least;
@@ -228,6 +251,12 @@ static void check_runtime(struct resolver *r)
     }
     if (p->expandable_segments && p->runtime == DTP_RUNTIME_DTPLAN)
         refuse(r, "expandable_segments", "is of PyTorch's allocator; runtime dtplan has one arena, leave it out");
+    if (p->runtime != DTP_RUNTIME_DEEPSPEED &&
+        (p->zero_hpz_partition_size != 1 || p->zero_quantized_weights || p->zero_quantized_gradients))
+        refuse(r, p->zero_hpz_partition_size != 1 ? "zero_hpz_partition_size"
+                  : p->zero_quantized_weights     ? "zero_quantized_weights"
+                                                  : "zero_quantized_gradients",
+               "is DeepSpeed's (ZeRO++); leave it out under runtime %s", dtp_runtime_text(p->runtime));
     check_executor_choices(r);
     if (!p->limit_all_gathers && !p->fsdp1)
         refuse(r, "limit_all_gathers", "is FSDP1's: FSDP2 frees gathered weights in the order of its host and has nothing to "
@@ -330,6 +359,7 @@ static void derive_reshard_group(struct resolver *r)
 static void check_prefetch(struct resolver *r)
 {
     const struct dtp_plan *p = r->plan;
+    check_range(r, "zero_hpz_partition_size", p->zero_hpz_partition_size, MAX_GPUS);
     check_range(r, "prefetch_depth", p->prefetch_depth, MAX_PREFETCH);
     if (p->prefetch_depth < 2 || p->runtime == DTP_RUNTIME_DTPLAN)
         return;

@@ -130,6 +130,12 @@ struct dtp_draft {
     X(stage3_param_persistence_threshold, "plan", "N",                                                                 \
       WHOLE64(plan.stage3_param_persistence_threshold, 0, 1000000000000),                                              \
       "DeepSpeed zero3's: tensors of at most so many elements are never given back; default 1e5")                      \
+    X(zero_hpz_partition_size, "plan", "N", WHOLE32(plan.zero_hpz_partition_size, 1, 1000000),                         \
+      "DeepSpeed zero3's (ZeRO++): GPUs of a node that share a second copy of the parameters; default 1, none")        \
+    X(zero_quantized_weights, "plan", NULL, SWITCH(plan.zero_quantized_weights),                                       \
+      "DeepSpeed zero3's (ZeRO++): gather weights as int8; default false")                                             \
+    X(zero_quantized_gradients, "plan", NULL, SWITCH(plan.zero_quantized_gradients),                                   \
+      "DeepSpeed zero3's (ZeRO++): reduce gradients as int4 by all-to-all, across nodes; default false")               \
     X(prefetch, "plan", NULL, SWITCH(plan.prefetch), "gather the next unit during the current one; default true")      \
     X(fused_qkv, "plan", NULL, SWITCH(plan.fused_qkv), "one matmul for q, k and v; default false")                     \
     X(fused_gate_up, "plan", NULL, SWITCH(plan.fused_gate_up), "one matmul for gate and up; default false")            \

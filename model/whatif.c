@@ -175,6 +175,20 @@ static void try_reshard_groups(const struct search *search)
     }
 }
 
+/* ZeRO++: a second copy within the node. */
+static void try_second_copy(const struct search *search)
+{
+    const struct dtp_job *base = &search->out->base.job;
+    struct dtp_plan asked = search->job->asked;
+    char flags[48];
+    if (base->plan.runtime != DTP_RUNTIME_DEEPSPEED || base->plan.strategy != DTP_ZERO3 ||
+        asked.zero_hpz_partition_size == base->cluster.gpus_per_node || base->cluster.gpus_per_node == 1)
+        return;
+    asked.zero_hpz_partition_size = base->cluster.gpus_per_node;
+    snprintf(flags, sizeof flags, "--zero-hpz-partition-size %u", asked.zero_hpz_partition_size);
+    try(search, DTP_QUESTION_SHARD_DEGREE, &asked, search->job->cluster.gpus, flags);
+}
+
 static void try_gpus(const struct search *search)
 {
     uint32_t gpus = search->job->cluster.gpus;
@@ -218,6 +232,7 @@ enum dtp_status dtp_whatif(const struct dtp_job *job, const struct dtp_predictor
     try_batches(&search);
     try_shard_degrees(&search);
     try_reshard_groups(&search);
+    try_second_copy(&search);
     try_gpus(&search);
     qsort(out->rows, out->count + out->refused_count, sizeof *out->rows, by_rank);
     return DTP_OK;

@@ -209,7 +209,8 @@ static uint64_t replay_every(const struct dtp_plan *plan)
     return 0;
 }
 
-void dtp_zero3_start(struct dtp_zero3_walk *walk, const struct dtp_zero3_shape *shape, const struct dtp_plan *plan)
+void dtp_zero3_start(struct dtp_zero3_walk *walk, const struct dtp_zero3_shape *shape, const struct dtp_plan *plan,
+                     bool first)
 {
     walk->shape = *shape;
     walk->max_live = plan->stage3_max_live_parameters;
@@ -219,6 +220,9 @@ void dtp_zero3_start(struct dtp_zero3_walk *walk, const struct dtp_zero3_shape *
     walk->live_elements = 0;
     walk->started = false;
     memset(walk->live, 0, shape->layers + 1);
+    walk->seconds = plan->zero_hpz_partition_size > 1;
+    if (first)
+        memset(walk->copied, 0, shape->layers + 1);
     list_parts(walk);
     walk->use = walk->queue = (struct dtp_zero3_use){.stage = DTP_ZERO3_FIRST, .layer = shape->layers};
     settle(walk, &walk->use);
@@ -237,10 +241,16 @@ bool dtp_zero3_begin(struct dtp_zero3_walk *walk, struct dtp_zero3_tensor *used)
     return true;
 }
 
+static bool has_second(const struct dtp_zero3_walk *walk, const struct dtp_zero3_tensor *tensor)
+{
+    return walk->copied[tensor->layer] & 1u << tensor->part;
+}
+
 bool dtp_zero3_take(struct dtp_zero3_walk *walk, struct dtp_zero3_tensor *gathered)
 {
     if (!walk->prefetching) {
         *gathered = tensor_at(walk, &walk->use);
+        gathered->second = has_second(walk, gathered);
         gathered->starts = gather(walk, gathered);
         if (walk->queue.position <= walk->use.position) {
             walk->queue = walk->use;
@@ -258,7 +268,9 @@ bool dtp_zero3_take(struct dtp_zero3_walk *walk, struct dtp_zero3_tensor *gather
         advance(walk, &walk->queue);
         if (!gather(walk, gathered))
             continue;
-        gathered->starts = walk->fetched == 0;
+        gathered->second = has_second(walk, gathered);
+        gathered->starts = walk->fetched == 0 || gathered->second != walk->second;
+        walk->second = gathered->second;
         walk->fetched += gathered->elements;
         return true;
     }
@@ -274,6 +286,12 @@ bool dtp_zero3_awaits(struct dtp_zero3_walk *walk)
     return first;
 }
 
+bool dtp_zero3_copies(const struct dtp_zero3_walk *walk)
+{
+    struct dtp_zero3_tensor used = tensor_at(walk, &walk->use);
+    return walk->seconds && !has_second(walk, &used);
+}
+
 bool dtp_zero3_end(struct dtp_zero3_walk *walk)
 {
     struct dtp_zero3_tensor used = tensor_at(walk, &walk->use);
@@ -283,5 +301,7 @@ bool dtp_zero3_end(struct dtp_zero3_walk *walk)
         return false;
     walk->live[used.layer] &= (uint8_t) ~(1u << used.part);
     walk->live_elements -= used.elements;
+    if (walk->seconds)
+        walk->copied[used.layer] |= (uint8_t)(1u << used.part);
     return true;
 }

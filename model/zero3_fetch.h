@@ -54,7 +54,9 @@ struct dtp_zero3_walk {
     bool started, prefetching;
     uint64_t live_elements; /* gathered or being gathered */
     uint64_t budget, fetched; /* of the prefetch at hand */
-    uint8_t live[DTP_ZERO3_MAX_LAYERS + 1], awaited[DTP_ZERO3_MAX_LAYERS + 1]; /* bits of parts */
+    bool seconds, second; /* released tensors get a second copy (zeropp.h); of the fetch at hand: from there */
+    /* bits of parts; copied: has a second copy, since some micro-step */
+    uint8_t live[DTP_ZERO3_MAX_LAYERS + 1], awaited[DTP_ZERO3_MAX_LAYERS + 1], copied[DTP_ZERO3_MAX_LAYERS + 1];
 };
 
 /* One tensor: `layer` is `layers` for the root. */
@@ -63,15 +65,18 @@ struct dtp_zero3_tensor {
     int part;
     uint64_t elements;
     bool starts; /* of those gathered in one collective the first */
+    bool second; /* from the second copy */
 };
 
-/* At the begin of a micro-step. */
-void dtp_zero3_start(struct dtp_zero3_walk *walk, const struct dtp_zero3_shape *shape, const struct dtp_plan *plan);
+/* At the begin of a micro-step; `first`: of a step, in which no tensor has a second copy yet. */
+void dtp_zero3_start(struct dtp_zero3_walk *walk, const struct dtp_zero3_shape *shape, const struct dtp_plan *plan, bool first);
 /* For each module use: begin (false: the trace is over), take until it is false, awaits, end (whether its tensor goes). */
 bool dtp_zero3_begin(struct dtp_zero3_walk *walk, struct dtp_zero3_tensor *used);
 bool dtp_zero3_take(struct dtp_zero3_walk *walk, struct dtp_zero3_tensor *gathered);
 /* Whether the module is the first to use its tensor since it was gathered, so that somebody must wait for it. */
 bool dtp_zero3_awaits(struct dtp_zero3_walk *walk);
 bool dtp_zero3_end(struct dtp_zero3_walk *walk);
+/* Before end: whether the tensor would be copied a second time on its release. */
+bool dtp_zero3_copies(const struct dtp_zero3_walk *walk);
 
 #endif

@@ -114,6 +114,11 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
         plan.prefetch_depth = plan.prefetch ? 1 + (uint32_t)random_below(4) : 1;
         plan.reshard_group = plan.reshard_after_forward && random_bool() ? 2u << random_below(3) : 0;
     }
+    if (plan.runtime == DTP_RUNTIME_DEEPSPEED && plan.strategy == DTP_ZERO3 && plan.offload <= DTP_OFFLOAD_OPTIMIZER &&
+        random_bool()) {
+        plan.zero_hpz_partition_size = 1u << random_below(4);
+        plan.zero_quantized_weights = random_bool(), plan.zero_quantized_gradients = random_bool();
+    }
     random_state = kept;
     (void)cluster;
     return plan;

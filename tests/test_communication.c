@@ -151,6 +151,39 @@ static void test_deepspeed_zero3(void **state)
     assert_int_equal(count(&plan, 1, 1).total_bytes, 0);
 }
 
+/* ZeRO++ on 2 nodes of 8. hpZ: each matrix is gathered from all 16 once a step, all later times from the node's 8. qwZ: a byte
+ * a weight and 4 for each 8000 of a shard begun, in twice the operations. qgZ: int4 of all 7 * 32 + 2 matrices, n/2 bytes, 7/8 of
+ * it inside the node, then a node's share n/16 bytes, half of it to the other; scales of 4 bytes for max(rows, columns) groups
+ * (4096 of attention's, 11008 of the MLP's, 32000), an eighth of them in the second exchange. Norms are scattered. */
+static void test_zeropp(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = plan_of(DTP_RUNTIME_DEEPSPEED, DTP_ZERO3, "bf16-mixed");
+    uint64_t norms = 32 * 8192 + 4096, matrices = PARAMETERS - norms, number = 7 * LAYERS + 2;
+    plan.accumulate = 3;
+    plan.stage3_max_live_parameters = plan.stage3_max_reuse_distance = 0;
+    plan.zero_hpz_partition_size = 8;
+    struct dtp_communication c = count(&plan, 16, 8);
+    assert_int_equal(c.narrow_gather_bytes, 5 * 2 * (matrices / 8 * 7));
+    assert_int_equal(c.narrow_gather_count, 5 * number);
+    assert_int_equal(c.bytes[DTP_ALL_GATHER], c.narrow_gather_bytes + 2 * (matrices + norms) / 16 * 15);
+    plan.zero_hpz_partition_size = 1, plan.zero_quantized_weights = true;
+    c = count(&plan, 16, 8);
+    /* shards of 4096^2/16 = 1048576 take 132 scales, of 4096*11008/16 = 2818048 353, of 8192000 1024 */
+    uint64_t scales = 4 * (32 * (4 * 132 + 3 * 353) + 2 * 1024);
+    assert_int_equal(c.bytes[DTP_ALL_GATHER], 6 * 15 * (matrices / 16 + scales) + 2 * norms / 16 * 15);
+    assert_int_equal(c.count[DTP_ALL_GATHER], 6 * 2 * number + LAYERS + 1);
+    plan.zero_quantized_weights = false, plan.zero_quantized_gradients = true;
+    c = count(&plan, 16, 8);
+    uint64_t groups = 32 * (4 * 4096 + 3 * 11008) + 2 * 32000;
+    uint64_t node = 7 * (matrices / 16 + 4 * groups / 8), between = matrices / 32 + 4 * groups / 16;
+    assert_int_equal(c.narrow_exchange_bytes, 3 * node);
+    assert_int_equal(c.bytes[DTP_ALL_TO_ALL], 3 * (node + between));
+    assert_int_equal(c.count[DTP_ALL_TO_ALL], 3 * 4 * number);
+    assert_int_equal(c.bytes[DTP_REDUCE_SCATTER], 3 * 2 * norms / 16 * 15);
+    assert_int_equal(count(&plan, 8, 8).bytes[DTP_ALL_TO_ALL], 0); /* one node: as without */
+}
+
 /* Megatron: fp32 gradients, all-reduced (8 bytes) or scattered (4) with bf16 weights gathered (2). */
 static void test_megatron(void **state)
 {
@@ -259,6 +292,7 @@ int main(void)
                                        cmocka_unit_test(test_kept_root),       cmocka_unit_test(test_ddp),
                                        cmocka_unit_test(test_torch_zero1),     cmocka_unit_test(test_deepspeed),
                                        cmocka_unit_test(test_deepspeed_zero3),
+                                       cmocka_unit_test(test_zeropp),
                                        cmocka_unit_test(test_resharded_to_fewer),
                                        cmocka_unit_test(test_megatron),        cmocka_unit_test(test_accumulation),
                                        cmocka_unit_test(test_two_nodes),       cmocka_unit_test(test_fp8_all_gather),

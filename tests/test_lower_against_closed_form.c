@@ -24,7 +24,7 @@
 #include "random_plans.h"
 
 #define JOBS 1200
-#define OFFLOADED_JOBS 300
+#define DRAWN_JOBS 150
 
 static void describe(const struct random_job *job)
 {
@@ -36,14 +36,14 @@ static void describe(const struct random_job *job)
                 "micro %u "
                 "accumulate %u sync %d seq %llu checkpointing %s offload %s precision %s attention %s loss %s "
                 "optimizer %s wrap %u "
-                "reshard %d to %u keep %d prefetch %d of %u view %d fused %d %d rope %d\n",
+                "hpz %u qw %d qg %d reshard %d to %u keep %d prefetch %d of %u view %d fused %d %d rope %d\n",
                 (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
                 (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
                 (unsigned long long)t->vocab, job->cluster.gpus, job->cluster.gpus_per_node,
                 dtp_strategy_text(p->strategy), dtp_runtime_text(p->runtime), p->compile, p->fsdp1, p->shard_group,
                 p->micro_batch, p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence, checkpointing,
                 dtp_offload_text(p->offload), dtp_precision_name(&p->precision), dtp_attention_text(p->attention),
-                dtp_loss_text(p->loss), dtp_optimizer_text(p->optimizer), p->wrap_layers, p->reshard_after_forward,
+                dtp_loss_text(p->loss), dtp_optimizer_text(p->optimizer), p->wrap_layers, p->zero_hpz_partition_size, p->zero_quantized_weights, p->zero_quantized_gradients, p->reshard_after_forward,
                 p->reshard_group, p->keep_root, p->prefetch, p->prefetch_depth, p->ddp_bucket_view, p->fused_qkv, p->fused_gate_up, p->rope_fp32);
 }
 
@@ -187,13 +187,14 @@ static void test_random_deepspeed_offload(void **state)
     random_seed();
     struct tally tally = {0};
     int seen[3][4] = {{0}};
-    while (tally.plans < OFFLOADED_JOBS) {
+    while (tally.plans < DRAWN_JOBS) {
         struct random_job job;
         assert_true(random_job(&job));
         job.plan = job.asked;
         job.plan.runtime = DTP_RUNTIME_DEEPSPEED, job.plan.strategy = (enum dtp_strategy)(DTP_ZERO1 + random_below(3));
         job.plan.offload = (enum dtp_offload)(1 + random_below(3)), job.plan.optimizer = DTP_ADAMW_FUSED;
         job.plan.compile = job.plan.fsdp1 = false, job.plan.shard_group = 0;
+        job.plan.prefetch_depth = 1, job.plan.reshard_group = 0;
         if (random_bool())
             job.cluster = test_cluster(test_h200(), 1, 1);
         if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL) == DTP_OK && check_job(&job, &tally))
@@ -205,9 +206,36 @@ static void test_random_deepspeed_offload(void **state)
     check_tally(&tally, 90);
 }
 
+static void test_random_zeropp(void **state)
+{
+    (void)state;
+    random_seed();
+    struct tally tally = {0};
+    int second = 0, weights = 0, exchanged = 0;
+    while (tally.plans < DRAWN_JOBS) {
+        struct random_job job;
+        assert_true(random_job(&job));
+        job.plan = job.asked;
+        job.plan.runtime = DTP_RUNTIME_DEEPSPEED, job.plan.strategy = DTP_ZERO3, job.plan.optimizer = DTP_ADAMW_FUSED;
+        job.plan.offload = random_below(4) ? DTP_OFFLOAD_NONE : DTP_OFFLOAD_OPTIMIZER;
+        job.plan.compile = job.plan.fsdp1 = false, job.plan.shard_group = 0;
+        job.plan.prefetch_depth = 1, job.plan.reshard_group = 0;
+        job.plan.zero_hpz_partition_size = 1u << random_below(4);
+        job.plan.zero_quantized_weights = random_bool(), job.plan.zero_quantized_gradients = random_bool();
+        if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL) != DTP_OK || !check_job(&job, &tally))
+            continue;
+        second += job.plan.zero_hpz_partition_size > 1;
+        weights += job.plan.zero_quantized_weights;
+        exchanged += job.plan.zero_quantized_gradients && job.cluster.nodes > 1;
+    }
+    assert_true(second > 20 && weights > 20 && exchanged > 20);
+    check_tally(&tally, 90);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_plans),
-                                       cmocka_unit_test(test_random_deepspeed_offload)};
+                                       cmocka_unit_test(test_random_deepspeed_offload),
+                                       cmocka_unit_test(test_random_zeropp)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -337,6 +337,17 @@ static void test_what_follows_from_the_strategy(void **state)
     plan = with_strategy("zero3", "deepspeed");
     plan.reshard_group = 4;
     assert_refused(plan, "reshard_after_forward", "FSDP2's");
+    plan = with_strategy("zero3", "deepspeed");
+    plan.zero_hpz_partition_size = 3;
+    assert_refused(plan, "zero_hpz_partition_size", "does not divide a node");
+    plan.zero_hpz_partition_size = 8, plan.offload = DTP_OFFLOAD_PARAMS;
+    assert_refused(plan, "zero_hpz_partition_size", "offloaded parameters");
+    plan = with_strategy("zero2", "deepspeed");
+    plan.zero_quantized_weights = true;
+    assert_refused(plan, "zero_quantized_weights", "zero3's");
+    plan = dtp_plan_default();
+    plan.zero_quantized_gradients = true;
+    assert_refused(plan, "zero_quantized_gradients", "DeepSpeed's");
     plan = with_strategy("ddp", "torch");
     plan.prefetch_depth = 2;
     assert_refused(plan, "prefetch_depth", "of FSDP2");

@@ -171,6 +171,15 @@ static void test_reshard(void **state)
     expect(DTP_QUESTION_RESHARD, "--reshard-after-forward", -1, 1, 1);
 }
 
+static void test_zeropp(void **state)
+{
+    (void)state;
+    ask("model=llama-2-7b gpus=32 network_gbit_per_s=200 strategy=zero3 runtime=deepspeed");
+    expect(DTP_QUESTION_SHARD_DEGREE, "--zero-hpz-partition-size 8", 1, -1, -1);
+    expect(DTP_QUESTION_PRECISION, "--zero-quantized-weights", 9, -1, -1);
+    expect(DTP_QUESTION_REDUCE_DTYPE, "--zero-quantized-gradients", 9, -1, -1);
+}
+
 static void test_prefetch(void **state)
 {
     (void)state;
@@ -392,7 +401,7 @@ int main(void)
         cmocka_unit_test(test_wrapping),          cmocka_unit_test(test_batch),
         cmocka_unit_test(test_shard_degree),      cmocka_unit_test(test_offload),
         cmocka_unit_test(test_checkpointing),     cmocka_unit_test(test_reduce_dtype),
-        cmocka_unit_test(test_hybrid_shard),      cmocka_unit_test(test_reshard),
+        cmocka_unit_test(test_hybrid_shard),      cmocka_unit_test(test_reshard), cmocka_unit_test(test_zeropp),
         cmocka_unit_test(test_prefetch),          cmocka_unit_test(test_limit_all_gathers),
         cmocka_unit_test(test_accumulate_sync),   cmocka_unit_test(test_compile),
         cmocka_unit_test(test_bucket_size),       cmocka_unit_test(test_attention),

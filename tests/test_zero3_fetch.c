@@ -23,7 +23,7 @@ static const char *trace(uint64_t live, uint64_t reuse, uint64_t prefetch, bool 
     struct dtp_plan plan = dtp_plan_default();
     plan.stage3_max_live_parameters = live, plan.stage3_max_reuse_distance = reuse;
     plan.stage3_prefetch_bucket_size = prefetch, plan.checkpointing = checkpointing;
-    dtp_zero3_start(&walk, &shape, &plan);
+    dtp_zero3_start(&walk, &shape, &plan, true);
     struct dtp_zero3_tensor used, gathered;
     char *out = text;
     while (dtp_zero3_begin(&walk, &used)) {
