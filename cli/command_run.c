@@ -15,8 +15,8 @@
 
 /* ---- the job ----------------------------------------------------------------------------------------------------- */
 
-/* What `run` means where nothing was typed: our executor, and the gradient norm in its log, without which an update made
- * of a loss that is no number cannot be left out. */
+/* What `run` means where nothing was typed: our executor, and the gradient norm in its log, without which an update
+ * made of a loss that is no number cannot be left out. */
 static const struct dtp_typed_key run_defaults[] = {{"--runtime", "runtime", "dtplan"},
                                                     {"--gradient-norm", "gradient_norm", "true"}};
 enum { DEFAULT_COUNT = sizeof run_defaults / sizeof run_defaults[0] };
@@ -34,7 +34,7 @@ static size_t take_defaults(struct dtp_scenario *scenario, struct dtp_typed_key 
     return count;
 }
 
-/* ---- times of operations ------------------------------------------------------------------------------------------ */
+/* ---- times of operations ----------------------------------------------------------------------------------------- */
 
 static double seconds_of(const struct dtp_table *table, size_t row, const char *column)
 {
@@ -56,7 +56,8 @@ static enum dtp_status fill_times(const struct dtp_table *table, size_t op_count
     m->end_s = all + 2 * op_count;
     for (size_t row = 0; row < dtp_table_row_count(table); row++) {
         uint64_t op;
-        if (!dtp_number_parse_integer(dtp_table_text(table, row, dtp_table_column(table, "op")), false, 0, op_count - 1, &op))
+        if (!dtp_number_parse_integer(dtp_table_text(table, row, dtp_table_column(table, "op")), false, 0, op_count - 1,
+                                      &op))
             return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), dtp_table_line(table, row),
                              "no operation of the program that was predicted");
         m->alone_s[op] = seconds_of(table, row, "alone_s");
@@ -67,7 +68,8 @@ static enum dtp_status fill_times(const struct dtp_table *table, size_t op_count
 }
 
 /* Nothing where the run ended before its operations were timed. */
-static enum dtp_status read_times(const char *path, size_t op_count, struct dtp_run_outcome *m, struct dtp_faults *faults)
+static enum dtp_status read_times(const char *path, size_t op_count, struct dtp_run_outcome *m,
+                                  struct dtp_faults *faults)
 {
     struct dtp_table *table;
     FILE *file = fopen(path, "r");
@@ -184,7 +186,8 @@ static enum dtp_status with_times_file(const struct dtp_context *context, const 
     snprintf(path, sizeof path, "%s/dtplan-run-XXXXXX", folder && *folder ? folder : "/tmp");
     int file = mkstemp(path);
     if (file < 0)
-        return dtp_fault(context->faults, DTP_ENVIRONMENT, path, 0, "cannot be made; set TMPDIR to a folder to write to");
+        return dtp_fault(context->faults, DTP_ENVIRONMENT, path, 0,
+                         "cannot be made; set TMPDIR to a folder to write to");
     close(file);
     enum dtp_status status = run_and_say(context, simulated, process, path);
     unlink(path);

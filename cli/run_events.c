@@ -15,7 +15,7 @@ struct dtp_run_listener {
     const struct dtp_job *job;
     struct dtp_run_outcome *out;
     bool progress, terminal, line_open;
-    uint64_t steps; /* that the run is to do */
+    uint64_t steps;  /* that the run is to do */
     double *seconds; /* of the plain steps */
     size_t count, room, seen;
     double losses[LAST_LOSSES];
@@ -98,9 +98,9 @@ static void say_step(struct dtp_run_listener *l, const json_t *event, uint64_t s
         snprintf(norm_text, sizeof norm_text, "  norm %.3f", norm);
     if (l->out->used_bytes > 0)
         snprintf(memory, sizeof memory, "  %.1f GiB", (double)l->out->used_bytes / 0x1p30);
-    fprintf(stderr, "%sstep %" PRIu64 "/%" PRIu64 "  loss %.4f%s  lr %.2e  %.0f tokens/s%s%s  left %s%s", l->terminal ? "\r" : "",
-            step, l->steps, number(event, "loss"), norm_text, number(event, "learning_rate"), tokens_per_s, mfu, memory, left,
-            l->terminal ? "\033[K" : "\n");
+    fprintf(stderr, "%sstep %" PRIu64 "/%" PRIu64 "  loss %.4f%s  lr %.2e  %.0f tokens/s%s%s  left %s%s",
+            l->terminal ? "\r" : "", step, l->steps, number(event, "loss"), norm_text, number(event, "learning_rate"),
+            tokens_per_s, mfu, memory, left, l->terminal ? "\033[K" : "\n");
     l->line_open = l->terminal;
     fflush(stderr);
 }

@@ -35,7 +35,8 @@ static enum dtp_status find_program(char *out, size_t bytes, struct dtp_faults *
             return DTP_OK;
     }
     return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
-                     "dtplan-exec is neither beside dtplan in %s nor in ../libexec; build or install all of dtplan", folder);
+                     "dtplan-exec is neither beside dtplan in %s nor in ../libexec; build or install all of dtplan",
+                     folder);
 }
 
 /* ---- its line ---------------------------------------------------------------------------------------------------- */
@@ -170,8 +171,9 @@ static enum dtp_status await(const struct dtp_run_process *p)
         return dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec was killed by signal %d (%s)",
                          WTERMSIG(status), strsignal(WTERMSIG(status)));
     int code = WEXITSTATUS(status);
-    return code <= DTP_ENVIRONMENT ? (enum dtp_status)code
-                                   : dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec ended with %d", code);
+    return code <= DTP_ENVIRONMENT
+               ? (enum dtp_status)code
+               : dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec ended with %d", code);
 }
 
 enum dtp_status dtp_run_process(const struct dtp_run_process *process)

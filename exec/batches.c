@@ -22,7 +22,7 @@ struct dtp_batches {
     pthread_cond_t changed;
     uint64_t made, taken, released; /* steps, since the start */
     bool stop;
-    enum dtp_status status;         /* of the thread; its fault stands in `said` */
+    enum dtp_status status; /* of the thread; its fault stands in `said` */
     struct dtp_faults said;
 };
 
@@ -66,8 +66,7 @@ static enum dtp_status make_batch(struct dtp_batches *b, uint64_t step, uint32_t
     int32_t *targets = (int32_t *)(batch + b->layout.targets_offset_bytes);
     uint64_t slice = (step * job->accumulate + micro_step) * job->ranks + job->rank;
     for (uint64_t i = 0; i < job->micro_batch; i++) {
-        enum dtp_status status =
-            dtp_token_source_read(job->source, slice * job->micro_batch + i, b->sample, &b->said);
+        enum dtp_status status = dtp_token_source_read(job->source, slice * job->micro_batch + i, b->sample, &b->said);
         if (status != DTP_OK)
             return status;
         memcpy(tokens + i * job->sequence, b->sample, job->sequence * sizeof *tokens);
@@ -115,8 +114,8 @@ static void *work(void *argument)
 static enum dtp_status prepare(struct dtp_batches *b, struct dtp_faults *faults)
 {
     void *ring = NULL;
-    enum dtp_status status = b->device->verbs->allocate_host(
-        b->device, RING * b->job.accumulate * b->layout.bytes, &ring, faults);
+    enum dtp_status status =
+        b->device->verbs->allocate_host(b->device, RING * b->job.accumulate * b->layout.bytes, &ring, faults);
     b->ring = ring;
     if (status != DTP_OK)
         return status;

@@ -124,13 +124,13 @@ static void add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
     bool whole = dtp_program_buffers(b->job.program)[id.index].bytes / bytes >= layout.elements;
     uint64_t first = place * layout.shard_elements, end = first + layout.shard_elements;
     end = end < used ? end : used;
-    struct dtp_state_part part = {(uint32_t)module, (enum dtp_state_kind)state, element, whole ? 0 : first,
-                                  whole ? used : end, values};
+    struct dtp_state_part part = {(uint32_t)module,  (enum dtp_state_kind)state, element,
+                                  whole ? 0 : first, whole ? used : end,         values};
     if (part.begin < part.end)
         b->parts[b->part_count++] = part;
     if (first < end && b->job.rank < b->rules.shard_ranks)
-        b->own[b->own_count++] = (struct dtp_state_part){part.module, part.kind, element, first, end,
-                                                         values + (whole ? first * bytes : 0)};
+        b->own[b->own_count++] =
+            (struct dtp_state_part){part.module, part.kind, element, first, end, values + (whole ? first * bytes : 0)};
 }
 
 static enum dtp_status bind_state(struct dtp_binding *b, struct dtp_faults *faults)

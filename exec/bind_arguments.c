@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Epsilon of norms: LLaMA's and GPT-2's configuration classes (transformers: rms_norm_eps 1e-5 of LLaMA 2, layer_norm_epsilon
- * 1e-5). AdamW's comes with the settings. */
+/* Epsilon of norms: LLaMA's and GPT-2's configuration classes (transformers: rms_norm_eps 1e-5 of LLaMA 2,
+ * layer_norm_epsilon 1e-5). AdamW's comes with the settings. */
 #define NORM_EPSILON 1e-5f
 
 enum dtp_element dtp_bind_element(enum dtp_dtype dtype)
@@ -116,7 +116,8 @@ static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 
 /* ---- matmuls ----------------------------------------------------------------------------------------------------- */
 
-/* Logits are the only matrix whose rows are further apart than they are long; the head's matmuls are those without a layer. */
+/* Logits are the only matrix whose rows are further apart than they are long; the head's matmuls are those without a
+ * layer. */
 static uint64_t stride_of(const struct dtp_binder *b, uint64_t width)
 {
     bool logits = b->op->layer == DTP_NO_LAYER && width == shape(b)->vocab;
@@ -165,8 +166,10 @@ static void fill_matmul_weight_gradient(struct dtp_binder *b, struct dtp_matmul_
 
 static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
 {
-    struct dtp_matmul_args g = {.m = (uint64_t)b->op->demand.m, .n = (uint64_t)b->op->demand.n,
-                                .k = (uint64_t)b->op->demand.k, .element = compute(b)};
+    struct dtp_matmul_args g = {.m = (uint64_t)b->op->demand.m,
+                                .n = (uint64_t)b->op->demand.n,
+                                .k = (uint64_t)b->op->demand.k,
+                                .element = compute(b)};
     const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
     g.workspace = maybe(b, DTP_ROLE_WORKSPACE);
     g.workspace_bytes = workspace ? operand_bytes(b, workspace) : 0;
@@ -206,18 +209,19 @@ static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
     const struct dtp_transformer *t = shape(b);
     const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
     out->kernel = DTP_KERNEL_attention;
-    out->arguments.attention = (struct dtp_attention_args){.qkv = need(b, DTP_ROLE_INPUT),
-                                                           .result = need(b, DTP_ROLE_RESULT),
-                                                           .log_sum_exp = need(b, DTP_ROLE_STATISTICS),
-                                                           .workspace = maybe(b, DTP_ROLE_WORKSPACE),
-                                                           .workspace_bytes = workspace ? operand_bytes(b, workspace) : 0,
-                                                           .batch = b->binding->job.plan->micro_batch,
-                                                           .sequence = sequence(b),
-                                                           .heads = (uint32_t)t->heads,
-                                                           .kv_heads = (uint32_t)t->kv_heads,
-                                                           .head_dim = (uint32_t)t->head_dim,
-                                                           .scale = (float)(1 / sqrt((double)t->head_dim)),
-                                                           .element = compute(b)};
+    out->arguments.attention =
+        (struct dtp_attention_args){.qkv = need(b, DTP_ROLE_INPUT),
+                                    .result = need(b, DTP_ROLE_RESULT),
+                                    .log_sum_exp = need(b, DTP_ROLE_STATISTICS),
+                                    .workspace = maybe(b, DTP_ROLE_WORKSPACE),
+                                    .workspace_bytes = workspace ? operand_bytes(b, workspace) : 0,
+                                    .batch = b->binding->job.plan->micro_batch,
+                                    .sequence = sequence(b),
+                                    .heads = (uint32_t)t->heads,
+                                    .kv_heads = (uint32_t)t->kv_heads,
+                                    .head_dim = (uint32_t)t->head_dim,
+                                    .scale = (float)(1 / sqrt((double)t->head_dim)),
+                                    .element = compute(b)};
 }
 
 static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -271,14 +275,15 @@ static void fill_bias_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     const struct dtp_operand *result = operand(b, DTP_ROLE_BIAS_GRADIENT);
     out->kernel = DTP_KERNEL_bias_backward;
-    out->arguments.bias_backward = (struct dtp_bias_backward_args){.gradient = need(b, DTP_ROLE_GRADIENT),
-                                                                   .bias_gradient = need(b, DTP_ROLE_BIAS_GRADIENT),
-                                                                   .workspace = need(b, DTP_ROLE_WORKSPACE),
-                                                                   .rows = rows(b),
-                                                                   .width = (uint32_t)b->op->demand.n,
-                                                                   .element = compute(b),
-                                                                   .gradient_element = gradient(b, DTP_ROLE_BIAS_GRADIENT),
-                                                                   .accumulate = result && updates(b, DTP_ROLE_BIAS_GRADIENT)};
+    out->arguments.bias_backward =
+        (struct dtp_bias_backward_args){.gradient = need(b, DTP_ROLE_GRADIENT),
+                                        .bias_gradient = need(b, DTP_ROLE_BIAS_GRADIENT),
+                                        .workspace = need(b, DTP_ROLE_WORKSPACE),
+                                        .rows = rows(b),
+                                        .width = (uint32_t)b->op->demand.n,
+                                        .element = compute(b),
+                                        .gradient_element = gradient(b, DTP_ROLE_BIAS_GRADIENT),
+                                        .accumulate = result && updates(b, DTP_ROLE_BIAS_GRADIENT)};
 }
 
 /* ---- loss -------------------------------------------------------------------------------------------------------- */
@@ -357,9 +362,10 @@ enum dtp_status dtp_bind_arguments(const struct dtp_binding *binding, const stru
     enum dtp_status status = fill(&b, out);
     for (int role = 0; role < DTP_ROLE_COUNT && status == DTP_OK; role++)
         if (b.missing & 1u << role)
-            status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                               "the program's %s \"%s\" (operation %zu) has no operand \"%s\" that fits it",
-                               dtp_op_kind_text(op->kind), op->name, (size_t)(op - dtp_program_ops(binding->job.program)),
-                               dtp_role_text((enum dtp_role)role));
+            status =
+                dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                          "the program's %s \"%s\" (operation %zu) has no operand \"%s\" that fits it",
+                          dtp_op_kind_text(op->kind), op->name, (size_t)(op - dtp_program_ops(binding->job.program)),
+                          dtp_role_text((enum dtp_role)role));
     return status;
 }

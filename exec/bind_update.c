@@ -33,9 +33,10 @@ void dtp_bind_clip_scale(struct dtp_binder *b, struct dtp_bound_op *out)
                                                              .scalars = need(b, DTP_ROLE_SCALARS)};
 }
 
-/* Where weight decay applies among elements [first, first + count) of a module. Neighbours that both decay are one range:
- * the padding between them is zero and stays so. */
-static enum dtp_status decay_ranges(const struct dtp_binder *b, uint64_t module, uint64_t first, struct dtp_adamw_args *out)
+/* Where weight decay applies among elements [first, first + count) of a module. Neighbours that both decay are one
+ * range: the padding between them is zero and stays so. */
+static enum dtp_status decay_ranges(const struct dtp_binder *b, uint64_t module, uint64_t first,
+                                    struct dtp_adamw_args *out)
 {
     struct dtp_parameter_module layout;
     dtp_parameter_module(shape(b), b->binding->rules.shard_ranks, module, &layout);
@@ -52,8 +53,8 @@ static enum dtp_status decay_ranges(const struct dtp_binder *b, uint64_t module,
             out->range_end[out->range_count - 1] = end - first;
         } else if (decays) {
             if (out->range_count == DTP_DECAY_RANGES)
-                return dtp_fault(b->faults, DTP_BAD_INPUT, NULL, 0, "module %" PRIu64 " has more than %u ranges of decay",
-                                 module, DTP_DECAY_RANGES);
+                return dtp_fault(b->faults, DTP_BAD_INPUT, NULL, 0,
+                                 "module %" PRIu64 " has more than %u ranges of decay", module, DTP_DECAY_RANGES);
             out->range_begin[out->range_count] = begin - first;
             out->range_end[out->range_count++] = end - first;
         }
@@ -109,7 +110,7 @@ enum dtp_status dtp_bind_host_optimizer(struct dtp_binder *b, struct dtp_bound_o
     return status;
 }
 
-/* ---- element by element, copies, collectives ---------------------------------------------------------------------- */
+/* ---- element by element, copies, collectives --------------------------------------------------------------------- */
 
 void dtp_bind_cast(struct dtp_binder *b, struct dtp_bound_op *out)
 {
@@ -136,8 +137,8 @@ void dtp_bind_add(struct dtp_binder *b, struct dtp_bound_op *out)
 void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     out->kind = DTP_BOUND_COPY;
-    out->arguments.copy = (struct dtp_copy_args){need(b, DTP_ROLE_RESULT), need(b, DTP_ROLE_INPUT),
-                                                 (uint64_t)b->op->demand.sent_bytes};
+    out->arguments.copy =
+        (struct dtp_copy_args){need(b, DTP_ROLE_RESULT), need(b, DTP_ROLE_INPUT), (uint64_t)b->op->demand.sent_bytes};
 }
 
 /* Partial sums of squares are fp32, all else is a module's weights or gradients. */
@@ -160,7 +161,9 @@ enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *o
     enum dtp_collective collective = dtp_op_kind_collective(b->op->kind);
     const struct dtp_operand *input = operand(b, DTP_ROLE_INPUT), *result = operand(b, DTP_ROLE_RESULT);
     uint64_t ranks = dtp_program_groups(b->binding->job.program)[b->op->group].ranks;
-    struct dtp_collective_args g = {.collective = collective, .group = b->op->group, .input = need(b, DTP_ROLE_INPUT),
+    struct dtp_collective_args g = {.collective = collective,
+                                    .group = b->op->group,
+                                    .input = need(b, DTP_ROLE_INPUT),
                                     .result = need(b, DTP_ROLE_RESULT)};
     if (!b->binding->job.world)
         return dtp_fault(b->faults, DTP_BAD_INPUT, NULL, 0, "%s in a run of one rank", dtp_op_kind_text(b->op->kind));

@@ -1,5 +1,5 @@
-/* One operation while it is bound: its operands by role, what types and shapes they have. Shared by the files that fill in
- * arguments. */
+/* One operation while it is bound: its operands by role, what types and shapes they have. Shared by the files that fill
+ * in arguments. */
 #ifndef DTP_BINDER_H
 #define DTP_BINDER_H
 

@@ -34,7 +34,8 @@ struct reader {
 static enum dtp_status damaged(const struct reader *r, const char *file, const char *what)
 {
     return dtp_fault(r->faults, DTP_BAD_INPUT, r->folder, 0,
-                     "%s: %s; the checkpoint is damaged: resume from the one before with --resume-previous", file, what);
+                     "%s: %s; the checkpoint is damaged: resume from the one before with --resume-previous", file,
+                     what);
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
@@ -226,10 +227,11 @@ static enum dtp_status check_cover(const struct reader *r, const struct dtp_stat
         if (block->module != part->module || block->kind != part->kind || block->begin > at)
             break;
         if (block->element != part->element)
-            return dtp_fault(r->faults, DTP_BAD_INPUT, r->folder, 0,
-                             "holds the %s as %s, this run keeps them as %s; resume with the --precision it was made with",
-                             dtp_state_kind_text(part->kind), dtp_state_element_text(block->element),
-                             dtp_state_element_text(part->element));
+            return dtp_fault(
+                r->faults, DTP_BAD_INPUT, r->folder, 0,
+                "holds the %s as %s, this run keeps them as %s; resume with the --precision it was made with",
+                dtp_state_kind_text(part->kind), dtp_state_element_text(block->element),
+                dtp_state_element_text(part->element));
         wanted[i] = true;
         at = block->end;
     }
@@ -288,10 +290,9 @@ static enum dtp_status read_manifest(struct reader *r, const struct dtp_checkpoi
     if (!manifest)
         return DTP_BAD_INPUT;
     enum dtp_status status = check_identity(r, manifest, identity);
-    if (status == DTP_OK &&
-        (!amount(manifest, "step", MOST_BYTES, &position->step) ||
-         !amount(manifest, "samples", MOST_BYTES, &position->samples) ||
-         !amount(manifest, "skipped", MOST_BYTES, &position->skipped)))
+    if (status == DTP_OK && (!amount(manifest, "step", MOST_BYTES, &position->step) ||
+                             !amount(manifest, "samples", MOST_BYTES, &position->samples) ||
+                             !amount(manifest, "skipped", MOST_BYTES, &position->skipped)))
         status = damaged(r, "manifest.json", "does not say where the run stood");
     if (status == DTP_OK)
         status = read_indices(r, json_object_get(manifest, "index_crc64"));
@@ -305,7 +306,8 @@ static enum dtp_status find_folder(struct reader *r, const char *directory, bool
     size_t count = dtp_checkpoint_list(directory, steps, 2);
     if (count <= (size_t)previous)
         return dtp_fault(r->faults, DTP_BAD_INPUT, directory, 0, "%s; --checkpoint-every N makes them",
-                         count == 0 ? "there is no complete checkpoint to resume from" : "there is no previous checkpoint");
+                         count == 0 ? "there is no complete checkpoint to resume from"
+                                    : "there is no previous checkpoint");
     snprintf(r->folder, sizeof r->folder, "%s/step-%08" PRIu64, directory, steps[previous]);
     return DTP_OK;
 }

@@ -251,8 +251,8 @@ static bool name_folders(struct writer *w, uint64_t step)
 
 enum dtp_status dtp_checkpoint_write(const struct dtp_checkpoint_place *place, struct dtp_device *device,
                                      const struct dtp_checkpoint_identity *identity,
-                                     const struct dtp_checkpoint_position *position,
-                                     const struct dtp_state_part *parts, size_t count, struct dtp_faults *faults)
+                                     const struct dtp_checkpoint_position *position, const struct dtp_state_part *parts,
+                                     size_t count, struct dtp_faults *faults)
 {
     struct writer w = {.place = place, .device = device, .faults = faults};
     bool first = place->rank == 0;

@@ -13,21 +13,23 @@
 /* BLAS itself and not CBLAS: GSL brings a slow cblas_sgemm of its own, and the order of libraries would decide whose is
  * called. Column-major, so a row-major product is asked for as its transpose. */
 void sgemm_(const char *transposed_a, const char *transposed_b, const blasint *m, const blasint *n, const blasint *k,
-            const float *alpha, const float *a, const blasint *lda, const float *b, const blasint *ldb, const float *beta,
-            float *c, const blasint *ldc);
+            const float *alpha, const float *a, const blasint *lda, const float *b, const blasint *ldb,
+            const float *beta, float *c, const blasint *ldc);
 #endif
 
 /* ---- scratch ----------------------------------------------------------------------------------------------------- */
 
 struct layout {
-    uint64_t a_rows, a_stride, b_rows, b_stride; /* as stored */
+    uint64_t a_rows, a_stride, b_rows, b_stride;      /* as stored */
     uint64_t a_elements, b_elements, result_elements; /* of scratch; 0: used where it lies */
 };
 
 static struct layout layout_of(const struct dtp_matmul_args *g)
 {
-    struct layout l = {.a_rows = g->a_transposed ? g->k : g->m, .a_stride = g->a_transposed ? g->m : g->k,
-                       .b_rows = g->b_transposed ? g->n : g->k, .b_stride = g->b_transposed ? g->k : g->n};
+    struct layout l = {.a_rows = g->a_transposed ? g->k : g->m,
+                       .a_stride = g->a_transposed ? g->m : g->k,
+                       .b_rows = g->b_transposed ? g->n : g->k,
+                       .b_stride = g->b_transposed ? g->k : g->n};
     bool wide = g->element == DTP_ELEMENT_FP32;
     l.a_elements = wide ? 0 : l.a_rows * l.a_stride;
     l.b_elements = wide ? 0 : l.b_rows * l.b_stride;
@@ -83,12 +85,21 @@ static void multiply(const struct dtp_matmul_args *g, const float *a, uint64_t l
     const blasint m = (blasint)g->m, n = (blasint)g->n, k = (blasint)g->k;
     const blasint row_a = (blasint)lda, row_b = (blasint)ldb, row_d = (blasint)ldd;
     const float one = 1.0f, beta = add ? 1.0f : 0.0f;
-    sgemm_(g->b_transposed ? "T" : "N", g->a_transposed ? "T" : "N", &n, &m, &k, &one, b, &row_b, a, &row_a, &beta, result,
-           &row_d);
+    sgemm_(g->b_transposed ? "T" : "N", g->a_transposed ? "T" : "N", &n, &m, &k, &one, b, &row_b, a, &row_a, &beta,
+           result, &row_d);
 #else
-    struct dtp_matmul_args plain = {.a = a, .b = b, .addend = add ? result : NULL, .result = result, .m = g->m,
-                                    .n = g->n, .k = g->k, .lda = lda, .ldb = ldb, .ldd = ldd,
-                                    .a_transposed = g->a_transposed, .b_transposed = g->b_transposed};
+    struct dtp_matmul_args plain = {.a = a,
+                                    .b = b,
+                                    .addend = add ? result : NULL,
+                                    .result = result,
+                                    .m = g->m,
+                                    .n = g->n,
+                                    .k = g->k,
+                                    .lda = lda,
+                                    .ldb = ldb,
+                                    .ldd = ldd,
+                                    .a_transposed = g->a_transposed,
+                                    .b_transposed = g->b_transposed};
     dtp_reference_matmul(NULL, &plain, NULL);
 #endif
 }

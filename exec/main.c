@@ -1,6 +1,7 @@
 /* dtplan-exec: trains what dtplan planned. `dtplan run` starts it; a launcher may as well.
  *
- *   dtplan-exec --data-directory DIR [--catalog FILE]... [SCENARIO.ini]... [--set KEY=VALUE]... [--events FD] [--FLAG VALUE]...
+ *   dtplan-exec --data-directory DIR [--catalog FILE]... [SCENARIO.ini]... [--set KEY=VALUE]... [--events FD] [--FLAG
+ * VALUE]...
  *
  * The job is resolved here again from the same words, by the same rules, so what runs is what was predicted. Flags are
  * those of settings.h. Events are lines of JSON to the descriptor FD, to standard output without one. */
@@ -61,8 +62,8 @@ static enum dtp_status take_word(struct words *w, struct dtp_settings *settings,
             return status;
     }
     return known ? DTP_OK
-                 : dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: unknown flag, or its value is missing; see dtplan help run",
-                             word);
+                 : dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                             "%s: unknown flag, or its value is missing; see dtplan help run", word);
 }
 
 static enum dtp_status read_line(struct words *w, struct dtp_settings *settings, int argc, char **argv,
@@ -140,7 +141,7 @@ static FILE *open_events(const char *descriptor)
 static const char *default_choices(char *out, size_t bytes)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int wrote = cache && *cache  ? snprintf(out, bytes, "%s/dtplan/matmul_choices.txt", cache)
+    int wrote = cache && *cache ? snprintf(out, bytes, "%s/dtplan/matmul_choices.txt", cache)
                 : home && *home ? snprintf(out, bytes, "%s/.cache/dtplan/matmul_choices.txt", home)
                                 : -1;
     return wrote > 0 && (size_t)wrote < bytes ? out : NULL;
@@ -157,9 +158,11 @@ static enum dtp_status start(char **argv, const struct dtp_job *job, const struc
     if (ranks.world == 1 && job->cluster.gpus > 1)
         return dtp_launch(argv, job->cluster.gpus, faults);
     if (ranks.world != job->cluster.gpus)
-        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s started %" PRIu32 " ranks, the plan has %" PRIu32 " GPUs; ask for as many",
-                         ranks.launcher, ranks.world, job->cluster.gpus);
-    struct dtp_train_job one = {.job = job, .settings = settings, .ranks = ranks, .events = events, .stop = &stop_asked};
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "%s started %" PRIu32 " ranks, the plan has %" PRIu32 " GPUs; ask for as many", ranks.launcher,
+                         ranks.world, job->cluster.gpus);
+    struct dtp_train_job one = {
+        .job = job, .settings = settings, .ranks = ranks, .events = events, .stop = &stop_asked};
     return dtp_train(&one, faults);
 }
 

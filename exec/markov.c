@@ -9,9 +9,9 @@ struct dtp_markov {
     uint32_t states, fanout, spread; /* state s is token s * spread */
     uint64_t seed;
     double entropy;
-    double *stationary;   /* [states], cumulative */
-    double *cumulative;   /* [states][fanout] */
-    uint32_t *successor;  /* [states][fanout] */
+    double *stationary;  /* [states], cumulative */
+    double *cumulative;  /* [states][fanout] */
+    uint32_t *successor; /* [states][fanout] */
 };
 
 /* Streams of random numbers that share a seed. */

@@ -11,9 +11,9 @@ struct dtp_run {
     struct dtp_binding *binding;
     struct dtp_device *device;
     bool poison;
-    void *begin, *end;                      /* timed events around the step */
-    void *fork, *join[DTP_STREAM_COUNT];    /* of the streams */
-    void **op_begin, **op_end;              /* timed; made when a step is first measured */
+    void *begin, *end;                   /* timed events around the step */
+    void *fork, *join[DTP_STREAM_COUNT]; /* of the streams */
+    void **op_begin, **op_end;           /* timed; made when a step is first measured */
     void *graph;
     uint64_t steps; /* walked so far */
 };
@@ -22,7 +22,8 @@ struct dtp_run {
 
 static enum dtp_status device_failed(const struct dtp_run *run, int code, const char *what, struct dtp_faults *faults)
 {
-    return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s: %s", what, run->device->verbs->error_text(run->device, code));
+    return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s: %s", what,
+                     run->device->verbs->error_text(run->device, code));
 }
 
 static enum dtp_status op_failed(const struct dtp_run *run, size_t i, int code, struct dtp_faults *faults)
@@ -33,8 +34,8 @@ static enum dtp_status op_failed(const struct dtp_run *run, size_t i, int code, 
                           ? communicator->verbs->error_text(communicator, code)
                           : run->device->verbs->error_text(run->device, code);
     if (op->layer == DTP_NO_LAYER)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "operation %zu, %s \"%s\": %s", i, dtp_op_kind_text(op->kind),
-                         op->name, why);
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "operation %zu, %s \"%s\": %s", i,
+                         dtp_op_kind_text(op->kind), op->name, why);
     return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "operation %zu, %s \"%s\" of layer %u: %s", i,
                      dtp_op_kind_text(op->kind), op->name, (unsigned)op->layer, why);
 }
@@ -55,7 +56,8 @@ static enum dtp_status make_events(struct dtp_run *run, struct dtp_faults *fault
     return status;
 }
 
-enum dtp_status dtp_run_create(struct dtp_binding *binding, bool poison, struct dtp_run **out, struct dtp_faults *faults)
+enum dtp_status dtp_run_create(struct dtp_binding *binding, bool poison, struct dtp_run **out,
+                               struct dtp_faults *faults)
 {
     struct dtp_run *run = calloc(1, sizeof *run);
     *out = NULL;
@@ -95,7 +97,7 @@ void dtp_run_destroy(struct dtp_run *run)
     free(run);
 }
 
-/* ---- what training starts from ------------------------------------------------------------------------------------ */
+/* ---- what training starts from ----------------------------------------------------------------------------------- */
 
 /* The elements of one tensor that lie in the part. */
 static int initialise_tensor(struct dtp_run *run, const struct dtp_state_part *part, enum dtp_parameter which,
@@ -105,15 +107,15 @@ static int initialise_tensor(struct dtp_run *run, const struct dtp_state_part *p
     uint64_t first = begin > part->begin ? begin : part->begin, last = end < part->end ? end : part->end;
     if (!tensor->exists || first >= last)
         return 0;
-    struct dtp_initialise_args g = {
-        .values = (char *)part->values + (first - part->begin) * dtp_element_bytes(part->element),
-        .count = last - first,
-        .first_element = first - begin,
-        .seed = seed,
-        .tensor = dtp_parameter_key(part->module, which),
-        .mean = (float)tensor->mean,
-        .deviation = (float)tensor->deviation,
-        .element = part->element};
+    struct dtp_initialise_args g = {.values =
+                                        (char *)part->values + (first - part->begin) * dtp_element_bytes(part->element),
+                                    .count = last - first,
+                                    .first_element = first - begin,
+                                    .seed = seed,
+                                    .tensor = dtp_parameter_key(part->module, which),
+                                    .mean = (float)tensor->mean,
+                                    .deviation = (float)tensor->deviation,
+                                    .element = part->element};
     struct dtp_kernels *kernels = &run->device->kernels;
     return kernels->initialise(kernels->self, &g, run->device->verbs->stream(run->device, DTP_STREAM_COMPUTE));
 }
@@ -141,7 +143,8 @@ static enum dtp_status fill_tables(struct dtp_run *run, struct dtp_faults *fault
     void *staging;
     if (!tables)
         return DTP_OK;
-    enum dtp_status status = run->device->verbs->allocate_host(run->device, 2 * count * sizeof(float), &staging, faults);
+    enum dtp_status status =
+        run->device->verbs->allocate_host(run->device, 2 * count * sizeof(float), &staging, faults);
     if (status != DTP_OK)
         return status;
     float *cosines = staging;
@@ -184,7 +187,7 @@ enum dtp_status dtp_run_initialise(struct dtp_run *run, uint64_t seed, struct dt
     return fill_tables(run, faults);
 }
 
-/* ---- what the host writes and reads ------------------------------------------------------------------------------- */
+/* ---- what the host writes and reads ------------------------------------------------------------------------------ */
 
 void *dtp_run_host_batch(struct dtp_run *run, uint32_t micro_step)
 {
@@ -208,8 +211,9 @@ static int compute(struct dtp_run *run, const struct dtp_bound_op *op)
 {
     const struct dtp_kernels *kernels = &run->device->kernels;
     switch (op->kernel) {
-#define X(name, args) case DTP_KERNEL_##name: return kernels->name(kernels->self, &op->arguments.name, op->stream);
-    DTP_KERNEL_TABLE(X)
+#define X(name, args)                                                                                                  \
+    case DTP_KERNEL_##name: return kernels->name(kernels->self, &op->arguments.name, op->stream);
+        DTP_KERNEL_TABLE(X)
 #undef X
     case DTP_KERNEL_COUNT: break;
     }

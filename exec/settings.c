@@ -16,14 +16,13 @@ struct setting {
 };
 
 static const struct setting table[] = {
-#define AS_WHOLE(field, flag, minimum, maximum, value) \
+#define AS_WHOLE(field, flag, minimum, maximum, value)                                                                 \
     {flag, WHOLE, offsetof(struct dtp_settings, field), minimum, maximum, 0, 0},
-#define AS_NUMBER(field, flag, minimum, maximum, value) \
+#define AS_NUMBER(field, flag, minimum, maximum, value)                                                                \
     {flag, NUMBER, offsetof(struct dtp_settings, field), 0, 0, minimum, maximum},
 #define AS_TEXT(field, flag) {flag, TEXT, offsetof(struct dtp_settings, field), 0, 0, 0, 0},
 #define AS_SWITCH(field, flag) {flag, SWITCH, offsetof(struct dtp_settings, field), 0, 0, 0, 0},
-    DTP_SETTINGS_TABLE(AS_WHOLE, AS_NUMBER, AS_TEXT, AS_SWITCH)
-};
+    DTP_SETTINGS_TABLE(AS_WHOLE, AS_NUMBER, AS_TEXT, AS_SWITCH)};
 enum { COUNT = sizeof table / sizeof table[0] };
 
 struct dtp_settings dtp_settings_default(void)
@@ -87,7 +86,8 @@ static enum dtp_status check_words(struct dtp_settings *s, struct dtp_faults *fa
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--data-type: '%s' is none of auto, uint16, uint32, bytes",
                            s->data_type);
     if (s->not_finite && strcmp(s->not_finite, "skip") != 0 && strcmp(s->not_finite, "stop") != 0)
-        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--not-finite: '%s' is neither skip nor stop", s->not_finite);
+        status =
+            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--not-finite: '%s' is neither skip nor stop", s->not_finite);
     s->skip_not_finite = s->not_finite && strcmp(s->not_finite, "skip") == 0;
     return status;
 }
@@ -97,9 +97,10 @@ enum dtp_status dtp_settings_check(struct dtp_settings *s, struct dtp_faults *fa
     enum dtp_status status = check_words(s, faults);
     s->resume = s->resume || s->resume_previous;
     if (s->warmup > s->steps)
-        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                           "--warmup: %" PRIu64 " steps of warm-up in a run of %" PRIu64 "; take fewer, or more --steps",
-                           s->warmup, s->steps);
+        status =
+            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                      "--warmup: %" PRIu64 " steps of warm-up in a run of %" PRIu64 "; take fewer, or more --steps",
+                      s->warmup, s->steps);
     if (s->min_learning_rate > s->learning_rate)
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--min-lr: %g is above --lr %g", s->min_learning_rate,
                            s->learning_rate);

@@ -107,7 +107,8 @@ static enum dtp_status map_file(struct dtp_token_source *s, struct dtp_faults *f
     }
     enum dtp_status status = DTP_OK;
     if (!S_ISREG(about.st_mode))
-        status = dtp_fault(faults, DTP_BAD_INPUT, s->path, 0, "not a plain file; tokens are read from one at random places");
+        status =
+            dtp_fault(faults, DTP_BAD_INPUT, s->path, 0, "not a plain file; tokens are read from one at random places");
     else if (about.st_size == 0)
         status = dtp_fault(faults, DTP_BAD_INPUT, s->path, 0, "empty; a file of tokens or of text is needed");
     if (status == DTP_OK) {
@@ -126,11 +127,14 @@ static enum dtp_status check_file(struct dtp_token_source *s, struct dtp_faults 
 {
     if (s->tokens <= s->shape.sequence)
         return dtp_fault(faults, DTP_BAD_INPUT, s->path, 0,
-                         "%" PRIu64 " tokens are less than one sample of %" PRIu64 " and its last target; take a longer "
-                         "file or a smaller --seq", s->tokens, s->shape.sequence);
+                         "%" PRIu64 " tokens are less than one sample of %" PRIu64
+                         " and its last target; take a longer "
+                         "file or a smaller --seq",
+                         s->tokens, s->shape.sequence);
     if (s->type == DTP_TOKENS_BYTES && s->shape.vocab < 256)
         return dtp_fault(faults, DTP_BAD_INPUT, s->path, 0,
-                         "a text's bytes are 256 tokens, the model's vocabulary has %" PRIu64 "; take --vocab 256 or more",
+                         "a text's bytes are 256 tokens, the model's vocabulary has %" PRIu64
+                         "; take --vocab 256 or more",
                          s->shape.vocab);
     s->samples = (s->tokens - 1) / s->shape.sequence;
     snprintf(s->words, sizeof s->words, "%.150s: %" PRIu64 " tokens (%s), %" PRIu64 " samples an epoch", s->path,
@@ -146,7 +150,8 @@ static enum dtp_status make(const struct dtp_token_shape *shape, struct dtp_toke
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     (*out)->shape = *shape;
     if (shape->vocab < 2 || shape->vocab > INT32_MAX)
-        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "a vocabulary of %" PRIu64 " cannot be trained on", shape->vocab);
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "a vocabulary of %" PRIu64 " cannot be trained on",
+                         shape->vocab);
     return DTP_OK;
 }
 
@@ -181,7 +186,7 @@ enum dtp_status dtp_token_source_markov(const struct dtp_token_shape *shape, str
         *out = NULL;
         return status;
     }
-    snprintf((*out)->words, sizeof (*out)->words, "Markov chain of %" PRIu32 " states: entropy %.4f nats per token",
+    snprintf((*out)->words, sizeof(*out)->words, "Markov chain of %" PRIu32 " states: entropy %.4f nats per token",
              dtp_markov_states((*out)->markov), dtp_markov_entropy((*out)->markov));
     return DTP_OK;
 }
@@ -217,7 +222,8 @@ uint64_t dtp_permuted(uint64_t index, uint64_t count, uint64_t seed, uint64_t ep
     unsigned half = 1;
     while (half < 32 && ((uint64_t)1 << (2 * half)) < count)
         half++;
-    do /* the network permutes its own domain, so a walk from below `count` comes back there; 4 steps at most on average */
+    do /* the network permutes its own domain, so a walk from below `count` comes back there; 4 steps at most on average
+        */
         index = feistel(index, half, seed, epoch);
     while (index >= count);
     return index;

@@ -82,7 +82,8 @@ static uint32_t threads_of(const struct dtp_trainer *t)
 
 static enum dtp_status make_device(struct dtp_trainer *t)
 {
-    struct dtp_device_options options = {.ordinal = t->of->ranks.local_rank, .threads = threads_of(t),
+    struct dtp_device_options options = {.ordinal = t->of->ranks.local_rank,
+                                         .threads = threads_of(t),
                                          .choices_path = t->settings->choices,
                                          .atomic_attention = t->job->plan.atomic_attention};
     if (!t->settings->cuda)
@@ -90,25 +91,27 @@ static enum dtp_status make_device(struct dtp_trainer *t)
 #if DTP_WITH_CUDA
     return dtp_device_cuda_create(&options, &t->device, t->faults);
 #else
-    return dtp_fault(t->faults, DTP_ENVIRONMENT, NULL, 0,
-                     "--device cuda: this dtplan was built without CUDA; build it where nvcc is, or take --device host");
+    return dtp_fault(
+        t->faults, DTP_ENVIRONMENT, NULL, 0,
+        "--device cuda: this dtplan was built without CUDA; build it where nvcc is, or take --device host");
 #endif
 }
 
 static enum dtp_status bind(struct dtp_trainer *t)
 {
     const struct dtp_settings *s = t->settings;
-    struct dtp_bind_job job = {.program = t->program,
-                               .transformer = &t->job->transformer,
-                               .cluster = &t->job->cluster,
-                               .plan = &t->job->plan,
-                               .arena = &t->arena,
-                               .device = t->device,
-                               .device_base = t->device_base,
-                               .host_base = t->host_base,
-                               .world = t->ranks > 1 ? &t->world : NULL,
-                               .optimizer = {(float)s->beta1, (float)s->beta2, (float)s->epsilon, (float)s->weight_decay},
-                               .rank = t->of->ranks.rank};
+    struct dtp_bind_job job = {
+        .program = t->program,
+        .transformer = &t->job->transformer,
+        .cluster = &t->job->cluster,
+        .plan = &t->job->plan,
+        .arena = &t->arena,
+        .device = t->device,
+        .device_base = t->device_base,
+        .host_base = t->host_base,
+        .world = t->ranks > 1 ? &t->world : NULL,
+        .optimizer = {(float)s->beta1, (float)s->beta2, (float)s->epsilon, (float)s->weight_decay},
+        .rank = t->of->ranks.rank};
     enum dtp_status status = dtp_bind(&job, &t->binding, t->faults);
     return status == DTP_OK ? dtp_run_create(&t->binding, t->of->poison, &t->run, t->faults) : status;
 }
@@ -125,8 +128,8 @@ static void describe_model(struct dtp_trainer *t)
 {
     const struct dtp_transformer *m = &t->job->transformer;
     snprintf(t->model, sizeof t->model,
-             "layers %" PRIu64 ", hidden %" PRIu64 ", heads %" PRIu64 " of %" PRIu64 ", kv heads %" PRIu64 ", ffn %" PRIu64
-             ", vocab %" PRIu64 ", positions %" PRIu64 ", kinds %d%d%d, biases %d%d%d%d, tied %d, %s",
+             "layers %" PRIu64 ", hidden %" PRIu64 ", heads %" PRIu64 " of %" PRIu64 ", kv heads %" PRIu64
+             ", ffn %" PRIu64 ", vocab %" PRIu64 ", positions %" PRIu64 ", kinds %d%d%d, biases %d%d%d%d, tied %d, %s",
              m->layers, m->hidden, m->heads, m->head_dim, m->kv_heads, m->ffn, m->vocab, m->positions, (int)m->norm,
              (int)m->activation, (int)m->position, m->norm_bias, m->qkv_bias, m->attention_output_bias, m->mlp_bias,
              m->tied_head, dtp_precision_name(&t->job->plan.precision));
@@ -154,15 +157,21 @@ static enum dtp_status start_state(struct dtp_trainer *t)
 static enum dtp_status start_batches(struct dtp_trainer *t)
 {
     const struct dtp_plan *plan = &t->job->plan;
-    struct dtp_batch_job job = {.source = t->source, .vocab = t->job->transformer.vocab, .sequence = plan->sequence,
-                                .first_step = t->position.step, .micro_batch = plan->micro_batch,
-                                .accumulate = plan->accumulate, .rank = t->of->ranks.rank, .ranks = t->ranks};
+    struct dtp_batch_job job = {.source = t->source,
+                                .vocab = t->job->transformer.vocab,
+                                .sequence = plan->sequence,
+                                .first_step = t->position.step,
+                                .micro_batch = plan->micro_batch,
+                                .accumulate = plan->accumulate,
+                                .rank = t->of->ranks.rank,
+                                .ranks = t->ranks};
     uint64_t samples = dtp_batch_step_samples(&job);
     if (t->position.samples != samples * t->position.step)
         return dtp_fault(t->faults, DTP_BAD_INPUT, NULL, 0,
-                         "the checkpoint's run read %" PRIu64 " samples in %" PRIu64 " steps, this one would have read %" PRIu64
-                         "; resume with a batch of as many sequences a step", t->position.samples, t->position.step,
-                         samples * t->position.step);
+                         "the checkpoint's run read %" PRIu64 " samples in %" PRIu64
+                         " steps, this one would have read %" PRIu64
+                         "; resume with a batch of as many sequences a step",
+                         t->position.samples, t->position.step, samples * t->position.step);
     return dtp_batches_start(&job, t->device, &t->batches, t->faults);
 }
 
@@ -184,8 +193,8 @@ static enum dtp_status make_times(struct dtp_trainer *t)
 
 static enum dtp_status set_up(struct dtp_trainer *t)
 {
-    enum dtp_status (*const stages[])(struct dtp_trainer * t) = {make_program, open_source, make_device, allocate,     connect,
-                                                             bind,         start_state, start_batches, make_times};
+    enum dtp_status (*const stages[])(struct dtp_trainer * t) = {
+        make_program, open_source, make_device, allocate, connect, bind, start_state, start_batches, make_times};
     enum dtp_status status = DTP_OK;
     describe_model(t);
     for (size_t i = 0; i < sizeof stages / sizeof stages[0] && status == DTP_OK; i++)
@@ -219,8 +228,12 @@ static void tear_down(struct dtp_trainer *t)
 
 enum dtp_status dtp_train(const struct dtp_train_job *job, struct dtp_faults *faults)
 {
-    struct dtp_trainer t = {.of = job, .job = job->job, .settings = job->settings, .faults = faults,
-                        .first_rank = job->ranks.rank == 0, .ranks = job->job->cluster.gpus};
+    struct dtp_trainer t = {.of = job,
+                            .job = job->job,
+                            .settings = job->settings,
+                            .faults = faults,
+                            .first_rank = job->ranks.rank == 0,
+                            .ranks = job->job->cluster.gpus};
     t.events = t.first_rank ? job->events : NULL;
     enum dtp_status status = set_up(&t);
     if (status == DTP_OK) {

@@ -38,17 +38,18 @@ static uint64_t parameter_count(const struct dtp_binding *b)
     return dtp_transformer_count(b->job.transformer).total;
 }
 
-void dtp_event_start(FILE *file, const struct dtp_binding *b, const struct dtp_token_source *source, uint64_t first_step,
-                     uint64_t steps)
+void dtp_event_start(FILE *file, const struct dtp_binding *b, const struct dtp_token_source *source,
+                     uint64_t first_step, uint64_t steps)
 {
     if (!file)
         return;
     const struct dtp_device *device = b->job.device;
-    say(file, json_pack("{s:s,s:s,s:s,s:b,s:I,s:I,s:I,s:I,s:o,s:s,s:o,s:I,s:I}", "event", "start", "device", device->name,
-                        "libraries", device->libraries, "gpu", (int)device->asynchronous, "parameters",
+    say(file, json_pack("{s:s,s:s,s:s,s:b,s:I,s:I,s:I,s:I,s:o,s:s,s:o,s:I,s:I}", "event", "start", "device",
+                        device->name, "libraries", device->libraries, "gpu", (int)device->asynchronous, "parameters",
                         (json_int_t)parameter_count(b), "operations", (json_int_t)b->op_count, "device_arena_bytes",
-                        (json_int_t)b->job.arena->device_bytes, "host_arena_bytes", (json_int_t)b->job.arena->host_bytes,
-                        "owner_bytes", owner_bytes(b), "data", dtp_token_source_words(source), "entropy", number(dtp_token_source_entropy(source)),
+                        (json_int_t)b->job.arena->device_bytes, "host_arena_bytes",
+                        (json_int_t)b->job.arena->host_bytes, "owner_bytes", owner_bytes(b), "data",
+                        dtp_token_source_words(source), "entropy", number(dtp_token_source_entropy(source)),
                         "first_step", (json_int_t)first_step, "steps", (json_int_t)steps));
 }
 
@@ -90,8 +91,8 @@ void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *com
         if (communicator->calls[c] > 0)
             json_object_set_new(sent, dtp_collective_text((enum dtp_collective)c),
                                 json_integer((json_int_t)communicator->sent_bytes[c]));
-    say(file, json_pack("{s:s,s:I,s:o,s:b}", "event", "end", "step", (json_int_t)step, "sent_bytes", sent, "interrupted",
-                        (int)interrupted));
+    say(file, json_pack("{s:s,s:I,s:o,s:b}", "event", "end", "step", (json_int_t)step, "sent_bytes", sent,
+                        "interrupted", (int)interrupted));
 }
 
 /* ---- operations -------------------------------------------------------------------------------------------------- */
@@ -103,8 +104,8 @@ static void put_seconds(FILE *file, double seconds, char after)
     fputc(after, file);
 }
 
-enum dtp_status dtp_op_times_write(const char *path, const struct dtp_binding *binding, const struct dtp_op_times *times,
-                                   struct dtp_faults *faults)
+enum dtp_status dtp_op_times_write(const char *path, const struct dtp_binding *binding,
+                                   const struct dtp_op_times *times, struct dtp_faults *faults)
 {
     FILE *file = fopen(path, "w");
     if (file)
@@ -120,5 +121,6 @@ enum dtp_status dtp_op_times_write(const char *path, const struct dtp_binding *b
     bool written = file && !ferror(file);
     if (file)
         written = fclose(file) == 0 && written;
-    return written ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "times could not be written: %s", strerror(errno));
+    return written ? DTP_OK
+                   : dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "times could not be written: %s", strerror(errno));
 }

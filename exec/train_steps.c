@@ -1,5 +1,5 @@
-/* The steps of a run. The next one is begun before what the last one left is looked at, so that the device need not wait
- * for the host: sums over ranks, the log and events are made while it computes. */
+/* The steps of a run. The next one is begun before what the last one left is looked at, so that the device need not
+ * wait for the host: sums over ranks, the log and events are made while it computes. */
 #include "trainer.h"
 
 #include "batch_layout.h"
@@ -31,13 +31,13 @@ static enum dtp_status write_inputs(struct dtp_trainer *t)
     for (uint32_t m = 0; m < t->job->plan.accumulate; m++)
         memcpy(dtp_run_host_batch(t->run, m), (const char *)batches + m * bytes, bytes);
     uint64_t updates = t->position.step - t->position.skipped + 1;
-    *dtp_run_host_scalars(t->run) = (struct dtp_step_scalars){
-        .learning_rate = (float)dtp_settings_learning_rate(s, t->position.step),
-        .correction1 = (float)(1 - pow(s->beta1, (double)updates)),
-        .correction2 = (float)(1 - pow(s->beta2, (double)updates)),
-        .step = (uint32_t)t->position.step,
-        .seed = (uint32_t)s->seed,
-        .clip_scale = 1};
+    *dtp_run_host_scalars(t->run) =
+        (struct dtp_step_scalars){.learning_rate = (float)dtp_settings_learning_rate(s, t->position.step),
+                                  .correction1 = (float)(1 - pow(s->beta1, (double)updates)),
+                                  .correction2 = (float)(1 - pow(s->beta2, (double)updates)),
+                                  .step = (uint32_t)t->position.step,
+                                  .seed = (uint32_t)s->seed,
+                                  .clip_scale = 1};
     return DTP_OK;
 }
 
@@ -81,7 +81,8 @@ static struct dtp_step_record record_of(const struct dtp_trainer *t, double seco
 {
     double tokens = (double)t->binding.rules.tokens * t->job->plan.accumulate * t->ranks;
     struct dtp_step_record r = {.step = t->position.step + 1,
-                                .gradient_norm = t->binding.rules.gradient_norm ? (double)t->results.gradient_norm : NAN,
+                                .gradient_norm =
+                                    t->binding.rules.gradient_norm ? (double)t->results.gradient_norm : NAN,
                                 .learning_rate = dtp_settings_learning_rate(t->settings, t->position.step),
                                 .seconds = seconds,
                                 .tokens_per_s = tokens / seconds,
@@ -89,8 +90,8 @@ static struct dtp_step_record record_of(const struct dtp_trainer *t, double seco
     return r;
 }
 
-/* Waits for the step and takes over what it left, so that the next may overwrite it. Its time is the host's, from the end of
- * the step before: what throughput is made of. */
+/* Waits for the step and takes over what it left, so that the next may overwrite it. Its time is the host's, from the
+ * end of the step before: what throughput is made of. */
 static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record *record)
 {
     double device_s;
@@ -113,18 +114,21 @@ static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record
 /* DTP_NO ends the run. */
 static enum dtp_status judge(struct dtp_trainer *t, const struct dtp_step_record *r)
 {
-    bool finite = isfinite(r->loss) && (isnan(r->gradient_norm) ? !t->binding.rules.gradient_norm
-                                                                : isfinite(r->gradient_norm));
+    bool finite =
+        isfinite(r->loss) && (isnan(r->gradient_norm) ? !t->binding.rules.gradient_norm : isfinite(r->gradient_norm));
     if (finite && !r->skipped)
         return DTP_OK;
     if (!r->skipped)
         return dtp_fault(t->faults, DTP_NO, NULL, 0,
                          "step %" PRIu64 ": the loss is %g, and the optimizer has used its gradients; resume from a "
-                         "checkpoint with --gradient-norm, which leaves such updates out", r->step, r->loss);
+                         "checkpoint with --gradient-norm, which leaves such updates out",
+                         r->step, r->loss);
     if (!t->settings->skip_not_finite)
         return dtp_fault(t->faults, DTP_NO, NULL, 0,
-                         "step %" PRIu64 ": the loss is %g, the gradients' norm %g; the update was left out and the run "
-                         "stopped (--not-finite skip goes on)", r->step, r->loss, r->gradient_norm);
+                         "step %" PRIu64
+                         ": the loss is %g, the gradients' norm %g; the update was left out and the run "
+                         "stopped (--not-finite skip goes on)",
+                         r->step, r->loss, r->gradient_norm);
     if (t->first_rank)
         fprintf(stderr, "dtplan: step %" PRIu64 ": the loss is %g, the gradients' norm %g; the update was left out\n",
                 r->step, r->loss, r->gradient_norm);
@@ -150,7 +154,8 @@ static void say_step(struct dtp_trainer *t, const struct dtp_step_record *r, enu
 }
 
 /* Sums over ranks, the log, the verdict. *stop: a signal asked one of the ranks to. */
-static enum dtp_status look_at(struct dtp_trainer *t, struct dtp_step_record *record, enum dtp_run_mode mode, bool *stop)
+static enum dtp_status look_at(struct dtp_trainer *t, struct dtp_step_record *record, enum dtp_run_mode mode,
+                               bool *stop)
 {
     double tokens = (double)t->binding.rules.tokens * t->job->plan.accumulate * t->ranks;
     struct dtp_world_sums sums = {(double)record->loss, t->of->stop && *t->of->stop};

@@ -16,8 +16,8 @@ static json_t *memory_json(const struct dtp_run_report *r)
                      dtp_json_whole(r->simulated->placement.arena_bytes), "measured_bytes",
                      dtp_json_whole(r->measured->device_arena_bytes), "device", "predicted_bytes",
                      dtp_json_whole(m->device_peak_bytes), "measured_bytes",
-                     r->measured->used_bytes ? dtp_json_whole(r->measured->used_bytes) : json_null(), "host_arena_bytes",
-                     dtp_json_whole(r->measured->host_arena_bytes));
+                     r->measured->used_bytes ? dtp_json_whole(r->measured->used_bytes) : json_null(),
+                     "host_arena_bytes", dtp_json_whole(r->measured->host_arena_bytes));
 }
 
 static json_t *communication_json(const struct dtp_run_report *r)
@@ -25,10 +25,10 @@ static json_t *communication_json(const struct dtp_run_report *r)
     json_t *list = json_object();
     uint64_t steps = r->measured->last_step - r->measured->first_step;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
-        json_object_set_new(
-            list, dtp_collective_text((enum dtp_collective)i),
-            json_pack("{s:o,s:o}", "predicted_bytes", dtp_json_whole(r->simulated->totals.sent_bytes[i]),
-                      "measured_bytes", dtp_json_whole(steps ? r->measured->sent_bytes[i] / steps : 0)));
+        json_object_set_new(list, dtp_collective_text((enum dtp_collective)i),
+                            json_pack("{s:o,s:o}", "predicted_bytes",
+                                      dtp_json_whole(r->simulated->totals.sent_bytes[i]), "measured_bytes",
+                                      dtp_json_whole(steps ? r->measured->sent_bytes[i] / steps : 0)));
     return list;
 }
 
@@ -57,16 +57,17 @@ enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct 
     const struct dtp_run_outcome *m = r->measured;
     const struct dtp_prediction *p = &r->simulated->prediction;
     json_t *run = json_pack("{s:s,s:o,s:o,s:o,s:b,s:b,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "schema", "dtplan.run/1", "model",
-                            dtp_json_text(r->simulated->job.transformer.name), "device", dtp_json_text(m->device), "data",
-                            dtp_json_text(m->data), "gpu", (int)m->gpu, "interrupted", (int)m->interrupted, "first_step",
-                            dtp_json_whole(m->first_step), "last_step", dtp_json_whole(m->last_step), "skipped_steps",
-                            dtp_json_whole(m->skipped_steps), "memory", memory_json(r), "communication",
-                            communication_json(r), "error_split", split_json(r), "loss",
+                            dtp_json_text(r->simulated->job.transformer.name), "device", dtp_json_text(m->device),
+                            "data", dtp_json_text(m->data), "gpu", (int)m->gpu, "interrupted", (int)m->interrupted,
+                            "first_step", dtp_json_whole(m->first_step), "last_step", dtp_json_whole(m->last_step),
+                            "skipped_steps", dtp_json_whole(m->skipped_steps), "memory", memory_json(r),
+                            "communication", communication_json(r), "error_split", split_json(r), "loss",
                             json_pack("{s:o,s:o,s:o}", "first", dtp_json_real(m->first_loss), "last",
                                       dtp_json_real(m->last_loss), "entropy", dtp_json_real(m->entropy)));
-    json_t *time = json_pack("{s:o,s:o,s:o,s:o,s:o}", "phases", phases_json(r), "predicted_step_s", dtp_json_real(p->time.step_s), "measured_step_s",
-                             dtp_json_real(m->step_s), "timed_steps", dtp_json_whole(m->timed_steps), "tokens_per_s",
-                             dtp_json_real(m->step_s > 0 ? (double)m->tokens_per_step / m->step_s : (double)NAN));
+    json_t *time =
+        json_pack("{s:o,s:o,s:o,s:o,s:o}", "phases", phases_json(r), "predicted_step_s", dtp_json_real(p->time.step_s),
+                  "measured_step_s", dtp_json_real(m->step_s), "timed_steps", dtp_json_whole(m->timed_steps),
+                  "tokens_per_s", dtp_json_real(m->step_s > 0 ? (double)m->tokens_per_step / m->step_s : (double)NAN));
     if (!run || !time || json_object_set(run, "time", time) != 0) {
         json_decref(run);
         json_decref(time);

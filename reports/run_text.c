@@ -26,7 +26,8 @@ static void put_ratio(struct dtp_grid *grid, double predicted, double measured)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-static void put_bytes(struct dtp_grid *grid, struct dtp_unit unit, const char *words, uint64_t predicted, uint64_t measured)
+static void put_bytes(struct dtp_grid *grid, struct dtp_unit unit, const char *words, uint64_t predicted,
+                      uint64_t measured)
 {
     if (predicted == 0 && measured == 0)
         return;
@@ -63,7 +64,8 @@ static void print_memory(const struct dtp_run_report *r, const struct dtp_page *
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-static void put_seconds(struct dtp_grid *grid, struct dtp_unit unit, const char *words, double predicted, double measured)
+static void put_seconds(struct dtp_grid *grid, struct dtp_unit unit, const char *words, double predicted,
+                        double measured)
 {
     dtp_grid_row(grid, DTP_INK_PLAIN);
     dtp_grid_cell(grid, "%s", words);
@@ -87,12 +89,12 @@ static void print_classes(const struct dtp_run_report *r, const struct dtp_page 
     dtp_grid_cell(&grid, "%s", r->measured->gpu ? "predicted alone" : "");
     dtp_grid_cell(&grid, "%s", "measured alone");
     dtp_grid_cell(&grid, "%s", "in the step");
-    for (int class = DTP_CLASS_MATMUL; class <= DTP_CLASS_STORAGE; class++) {
+    for (int class = DTP_CLASS_MATMUL; class <= DTP_CLASS_STORAGE; class ++) {
         const struct dtp_class_times *t = &r->classes[class];
         if (t->count == 0)
             continue;
         dtp_grid_row(&grid, DTP_INK_PLAIN);
-        dtp_grid_cell(&grid, "%s", dtp_op_class_text((enum dtp_op_class)class));
+        dtp_grid_cell(&grid, "%s", dtp_op_class_text((enum dtp_op_class) class));
         dtp_grid_cell(&grid, "%" PRIu32, t->count);
         if (r->measured->gpu)
             dtp_grid_cell(&grid, "%.3f", t->predicted_s / unit.divisor);
@@ -212,8 +214,8 @@ static void print_learning(const struct dtp_run_report *r, const struct dtp_page
     fprintf(page->file, "  data %s\n", m->data);
     if (m->skipped_steps > 0)
         snprintf(skipped, sizeof skipped, ", %" PRIu64 " updates left out", m->skipped_steps);
-    fprintf(page->file, "  step %" PRIu64 ": %.4f   last ten of %" PRIu64 ": %.4f%s%s\n", m->first_step + 1, m->first_loss,
-            m->last_step, m->last_loss, skipped, m->interrupted ? ", interrupted" : "");
+    fprintf(page->file, "  step %" PRIu64 ": %.4f   last ten of %" PRIu64 ": %.4f%s%s\n", m->first_step + 1,
+            m->first_loss, m->last_step, m->last_loss, skipped, m->interrupted ? ", interrupted" : "");
     if (isfinite(m->entropy))
         fprintf(page->file, "  entropy of the data %.4f: the loss is %+.1f %% above it\n", m->entropy,
                 100 * (m->last_loss / m->entropy - 1));

@@ -3,12 +3,13 @@
 #include <math.h>
 #include <string.h>
 
-static enum dtp_status step_with(const struct dtp_simulated *s, const struct dtp_simulation_options *options, double *out,
-                                 struct dtp_faults *faults)
+static enum dtp_status step_with(const struct dtp_simulated *s, const struct dtp_simulation_options *options,
+                                 double *out, struct dtp_faults *faults)
 {
     struct dtp_timeline timeline;
     const struct dtp_job *job = &s->job;
-    enum dtp_status status = dtp_simulate(s->program, &job->transformer, &job->cluster, &job->plan, options, &timeline, faults);
+    enum dtp_status status =
+        dtp_simulate(s->program, &job->transformer, &job->cluster, &job->plan, options, &timeline, faults);
     if (status != DTP_OK)
         return status;
     *out = timeline.step_s;
@@ -16,8 +17,9 @@ static enum dtp_status step_with(const struct dtp_simulated *s, const struct dtp
     return DTP_OK;
 }
 
-enum dtp_status dtp_compare_split(const struct dtp_simulated *simulated, const double *alone_s, const double *in_place_s,
-                                  double measured_s, struct dtp_error_split *out, struct dtp_faults *faults)
+enum dtp_status dtp_compare_split(const struct dtp_simulated *simulated, const double *alone_s,
+                                  const double *in_place_s, double measured_s, struct dtp_error_split *out,
+                                  struct dtp_faults *faults)
 {
     struct dtp_simulation_options options = dtp_simulation_options_default();
     *out = (struct dtp_error_split){.predicted_s = simulated->timeline.step_s, .measured_s = measured_s};

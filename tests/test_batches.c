@@ -44,8 +44,14 @@ static void test_index(void **state)
 static void tokens_of(const struct dtp_token_source *source, uint32_t accumulate, uint32_t rank, uint32_t ranks,
                       uint64_t step, int32_t *out)
 {
-    struct dtp_batch_job job = {.source = source, .vocab = 50, .sequence = 8, .first_step = step, .micro_batch = 2,
-                                .accumulate = accumulate, .rank = rank, .ranks = ranks};
+    struct dtp_batch_job job = {.source = source,
+                                .vocab = 50,
+                                .sequence = 8,
+                                .first_step = step,
+                                .micro_batch = 2,
+                                .accumulate = accumulate,
+                                .rank = rank,
+                                .ranks = ranks};
     struct dtp_batch_layout layout = dtp_batch_layout_of(16);
     struct dtp_batches *batches;
     const void *taken;
@@ -86,7 +92,8 @@ static void test_steps_follow(void **state)
     int32_t wanted[32];
     (void)state;
     assert_int_equal(dtp_token_source_markov(&(struct dtp_token_shape){50, 8, 1}, &source, &faults), DTP_OK);
-    struct dtp_batch_job job = {.source = source, .vocab = 50, .sequence = 8, .micro_batch = 2, .accumulate = 2, .ranks = 1};
+    struct dtp_batch_job job = {
+        .source = source, .vocab = 50, .sequence = 8, .micro_batch = 2, .accumulate = 2, .ranks = 1};
     assert_int_equal(dtp_batches_start(&job, device, &batches, &faults), DTP_OK);
     for (uint64_t step = 0; step < 20; step++) {
         const void *taken;
@@ -112,9 +119,10 @@ static void test_a_bad_token_stops_the_step_that_reads_it(void **state)
     FILE *file = fopen(path, "wb");
     assert_int_equal(fwrite(tokens, 1, sizeof tokens, file), sizeof tokens);
     fclose(file);
-    assert_int_equal(dtp_token_source_open(path, DTP_TOKENS_AUTO, &(struct dtp_token_shape){50, 8, 1}, &source, &faults),
-                     DTP_OK);
-    struct dtp_batch_job job = {.source = source, .vocab = 50, .sequence = 8, .micro_batch = 1, .accumulate = 1, .ranks = 1};
+    assert_int_equal(
+        dtp_token_source_open(path, DTP_TOKENS_AUTO, &(struct dtp_token_shape){50, 8, 1}, &source, &faults), DTP_OK);
+    struct dtp_batch_job job = {
+        .source = source, .vocab = 50, .sequence = 8, .micro_batch = 1, .accumulate = 1, .ranks = 1};
     assert_int_equal(dtp_batches_start(&job, device, &batches, &faults), DTP_OK);
     int good = 0;
     while (dtp_batches_take(batches, &taken, &faults) == DTP_OK)

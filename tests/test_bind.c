@@ -1,4 +1,5 @@
-/* Programs bound to calls: addresses inside the arena, decay where the layout says, state cut among ranks without gap. */
+/* Programs bound to calls: addresses inside the arena, decay where the layout says, state cut among ranks without gap.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -52,9 +53,15 @@ static void tear_down(struct stand *s)
 
 static enum dtp_status bind_rank(struct stand *s, uint32_t rank, struct dtp_binding *out)
 {
-    struct dtp_bind_job job = {.program = s->program, .transformer = &s->job.transformer, .cluster = &s->job.cluster,
-                               .plan = &s->job.plan, .arena = &s->arena, .device = s->device,
-                               .device_base = s->device_base, .host_base = s->host_base, .rank = rank,
+    struct dtp_bind_job job = {.program = s->program,
+                               .transformer = &s->job.transformer,
+                               .cluster = &s->job.cluster,
+                               .plan = &s->job.plan,
+                               .arena = &s->arena,
+                               .device = s->device,
+                               .device_base = s->device_base,
+                               .host_base = s->host_base,
+                               .rank = rank,
                                .world = s->job.cluster.gpus > 1 ? &s->world : NULL,
                                .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f}};
     return dtp_bind(&job, out, &faults);
@@ -183,12 +190,16 @@ static void test_state_is_written_once(void **state)
     check_state(RUN_LLAMA "precision=bf16-mixed strategy=hybrid_shard shard_group=2 gpus=4", 4);
 }
 
-/* ---- the optimizer on the host ------------------------------------------------------------------------------------ */
+/* ---- the optimizer on the host ----------------------------------------------------------------------------------- */
 
 static dtp_buffer_id host_buffer(struct dtp_program *program, const char *name, uint64_t bytes, uint16_t layer)
 {
-    struct dtp_buffer buffer = {.name = name, .bytes = bytes, .owner = DTP_OWNER_OPTIMIZER, .space = DTP_SPACE_HOST,
-                                .layer = layer, .persistent = true};
+    struct dtp_buffer buffer = {.name = name,
+                                .bytes = bytes,
+                                .owner = DTP_OWNER_OPTIMIZER,
+                                .space = DTP_SPACE_HOST,
+                                .layer = layer,
+                                .persistent = true};
     return dtp_program_add_buffer(program, &buffer);
 }
 
@@ -240,7 +251,8 @@ static void test_the_host_updates_as_the_reference_does(void **state)
     assert_int_equal(g->count, layout.elements);
     assert_true(g->range_count > 0 && g->gradient_element == DTP_ELEMENT_FP32 && g->weight_element == DTP_ELEMENT_BF16);
     struct dtp_step_scalars *scalars = (struct dtp_step_scalars *)(uintptr_t)g->scalars;
-    *scalars = (struct dtp_step_scalars){.learning_rate = 1e-2f, .correction1 = 0.1f, .correction2 = 0.05f, .clip_scale = 1};
+    *scalars =
+        (struct dtp_step_scalars){.learning_rate = 1e-2f, .correction1 = 0.1f, .correction2 = 0.05f, .clip_scale = 1};
     float *wanted = calloc(3 * layout.elements, sizeof *wanted);
     uint16_t *weights = calloc(layout.elements, sizeof *weights);
     assert_true(wanted && weights);
@@ -276,10 +288,12 @@ static void test_a_program_without_roles_is_refused(void **state)
     (void)state;
     set_up(&s, RUN_LLAMA "precision=fp32");
     assert_int_equal(dtp_program_create(0, &foreign, &faults), DTP_OK);
-    struct dtp_buffer buffer = {.name = "x", .bytes = 4096, .owner = DTP_OWNER_ACTIVATIONS, .layer = DTP_NO_LAYER, .persistent = true};
+    struct dtp_buffer buffer = {
+        .name = "x", .bytes = 4096, .owner = DTP_OWNER_ACTIVATIONS, .layer = DTP_NO_LAYER, .persistent = true};
     dtp_buffer_id x = dtp_program_add_buffer(foreign, &buffer);
     struct dtp_operand operand = dtp_operand_of(x, DTP_UPDATE);
-    dtp_program_add_op(foreign, &(struct dtp_op){.kind = DTP_OP_NORM, .layer = DTP_NO_LAYER, .name = "norm 1"}, &operand, 1);
+    dtp_program_add_op(foreign, &(struct dtp_op){.kind = DTP_OP_NORM, .layer = DTP_NO_LAYER, .name = "norm 1"},
+                       &operand, 1);
     must(dtp_program_seal(foreign, &faults));
     struct dtp_program *own = s.program;
     s.program = foreign;

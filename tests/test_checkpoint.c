@@ -138,8 +138,9 @@ static void test_a_rank_is_missing(void **state)
     const struct dtp_checkpoint_place place = {.directory = directory, .ranks = 2};
     const struct dtp_state_part half = {3, DTP_STATE_WEIGHTS, DTP_ELEMENT_FP32, 0, 50, weights};
     (void)state;
-    assert_int_equal(dtp_checkpoint_write(&place, device, &identity, &(struct dtp_checkpoint_position){7, 70, 0}, &half,
-                                          1, &faults), DTP_ENVIRONMENT);
+    assert_int_equal(
+        dtp_checkpoint_write(&place, device, &identity, &(struct dtp_checkpoint_position){7, 70, 0}, &half, 1, &faults),
+        DTP_ENVIRONMENT);
     assert_non_null(strstr(faults.text[0], "rank-0001.json"));
     assert_int_equal(dtp_checkpoint_list(directory, &step, 1), 0);
     snprintf(partial, sizeof partial, "%s/step-00000007.partial", directory);

@@ -45,7 +45,8 @@ static struct dtp_error_split split(double alone_factor, double in_place_factor,
     return out;
 }
 
-/* What was measured is what was predicted: the same step, but for the power limit, which measured times hold already. */
+/* What was measured is what was predicted: the same step, but for the power limit, which measured times hold already.
+ */
 static void test_right_costs_leave_no_error(void **state)
 {
     (void)state;
@@ -111,9 +112,9 @@ static void test_phases_are_sums(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_right_costs_leave_no_error), cmocka_unit_test(test_each_set_of_costs_makes_its_own_step),
-        cmocka_unit_test(test_what_was_not_measured_is_predicted), cmocka_unit_test(test_classes_are_sums),
-        cmocka_unit_test(test_phases_are_sums)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_right_costs_leave_no_error),
+                                       cmocka_unit_test(test_each_set_of_costs_makes_its_own_step),
+                                       cmocka_unit_test(test_what_was_not_measured_is_predicted),
+                                       cmocka_unit_test(test_classes_are_sums), cmocka_unit_test(test_phases_are_sums)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

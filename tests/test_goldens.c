@@ -120,9 +120,14 @@ static void set_up(struct stand *s, const char *words)
     must(dtp_device_host_create(&(struct dtp_device_options){.threads = 1}, &s->device, &faults));
     must(s->device->verbs->allocate(s->device, s->arena.device_bytes, &s->device_base, &faults));
     must(s->device->verbs->allocate_host(s->device, s->arena.host_bytes, &s->host_base, &faults));
-    struct dtp_bind_job job = {.program = s->program, .transformer = &s->job.transformer, .cluster = &s->job.cluster,
-                               .plan = &s->job.plan, .arena = &s->arena, .device = s->device,
-                               .device_base = s->device_base, .host_base = s->host_base,
+    struct dtp_bind_job job = {.program = s->program,
+                               .transformer = &s->job.transformer,
+                               .cluster = &s->job.cluster,
+                               .plan = &s->job.plan,
+                               .arena = &s->arena,
+                               .device = s->device,
+                               .device_base = s->device_base,
+                               .host_base = s->host_base,
                                .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f}};
     must(dtp_bind(&job, &s->binding, &faults));
     must(dtp_run_create(&s->binding, false, &s->run, &faults));
@@ -175,7 +180,8 @@ static void step(struct stand *s, const struct golden *g)
     dtp_batch_index(g->tokens, 16, 50, (int32_t *)(batch + layout.order_offset_bytes),
                     (int32_t *)(batch + layout.starts_offset_bytes), (int32_t *)(batch + layout.distinct_offset_bytes),
                     scratch);
-    *dtp_run_host_scalars(s->run) = (struct dtp_step_scalars){.correction1 = 0.1f, .correction2 = 0.05f, .clip_scale = 1};
+    *dtp_run_host_scalars(s->run) =
+        (struct dtp_step_scalars){.correction1 = 0.1f, .correction2 = 0.05f, .clip_scale = 1};
     must(dtp_run_begin(s->run, DTP_RUN_PLAIN, &faults));
     must(dtp_run_finish(s->run, &seconds, &faults));
 }
@@ -252,8 +258,9 @@ static void test_fp32(void **state)
 }
 
 /* A bf16 number is off by up to 2^-9 of itself, by 2^-10.8 in the mean square. About thirty roundings lie between a
- * weight's gradient and the input (activations forward, their gradients backward), not all of one size: sqrt(30) 2^-10.8
- * is 0.3 %; differences of near numbers (softmax minus one, norms) make it a few times more. Five times that is asked for. */
+ * weight's gradient and the input (activations forward, their gradients backward), not all of one size: sqrt(30)
+ * 2^-10.8 is 0.3 %; differences of near numbers (softmax minus one, norms) make it a few times more. Five times that is
+ * asked for. */
 static void test_bf16(void **state)
 {
     (void)state;

@@ -74,8 +74,8 @@ static void test_choices_of_kernels_agree(void **state)
 
 /* ---- learning ---------------------------------------------------------------------------------------------------- */
 
-/* 16 states: the table of probabilities is learned in 200 steps. The mean of the last 20 losses (of 4096 tokens each) is
- * compared with the chain's entropy. */
+/* 16 states: the table of probabilities is learned in 200 steps. The mean of the last 20 losses (of 4096 tokens each)
+ * is compared with the chain's entropy. */
 static void test_the_loss_reaches_the_entropy(void **state)
 {
     struct dtp_settings settings = run_settings(200, 1e-2);
@@ -83,8 +83,8 @@ static void test_the_loss_reaches_the_entropy(void **state)
     (void)state;
     settings.warmup = 10;
     settings.weight_decay = 0;
-    run_well("layers=1 hidden=32 heads=2 ffn=64 vocab=16 seq=32 micro_batch=16 precision=bf16-mixed clip_norm=1", &settings,
-             &plain);
+    run_well("layers=1 hidden=32 heads=2 ffn=64 vocab=16 seq=32 micro_batch=16 precision=bf16-mixed clip_norm=1",
+             &settings, &plain);
     for (size_t i = 180; i < 200; i++)
         mean += plain.loss[i] / 20;
     if (!(fabs(mean / plain.entropy - 1) < 0.02))

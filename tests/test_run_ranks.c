@@ -1,5 +1,5 @@
-/* Ranks of the host device, as processes of this machine: every strategy learns what one device learns, to 1e-6 of the loss
- * over 50 steps in fp32; what is resumed by other ranks goes on; a rank that dies takes the others with it. */
+/* Ranks of the host device, as processes of this machine: every strategy learns what one device learns, to 1e-6 of the
+ * loss over 50 steps in fp32; what is resumed by other ranks goes on; a rank that dies takes the others with it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -108,8 +108,8 @@ static void remove_all(const char *path)
 
 static void test_other_ranks_resume(void **state)
 {
-    static const char *const words[] = {"gpus=4 strategy=full_shard micro_batch=2", "gpus=2 strategy=zero1 micro_batch=4",
-                                        "gpus=1 strategy=ddp micro_batch=8",
+    static const char *const words[] = {"gpus=4 strategy=full_shard micro_batch=2",
+                                        "gpus=2 strategy=zero1 micro_batch=4", "gpus=1 strategy=ddp micro_batch=8",
                                         "gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=2"};
     char flags[3200], line[1024];
     (void)state;
@@ -119,8 +119,11 @@ static void test_other_ranks_resume(void **state)
     run_ranks(line, "--steps 10 --lr 1e-3", &alone);
     for (size_t i = 0; i < 4; i++) {
         snprintf(line, sizeof line, RUN_LLAMA "%s", words[i]);
-        snprintf(flags, sizeof flags, "--steps 10 --lr 1e-3 --checkpoint %s --checkpoint-every %d%s", directory, i == 0 ? 2 : 100,
-                 i == 0 ? "" : i == 1 ? " --resume-previous" : " --resume");
+        snprintf(flags, sizeof flags, "--steps 10 --lr 1e-3 --checkpoint %s --checkpoint-every %d%s", directory,
+                 i == 0 ? 2 : 100,
+                 i == 0   ? ""
+                 : i == 1 ? " --resume-previous"
+                          : " --resume");
         if (i >= 2) /* steps 10 exist: the schedule goes on where a longer run would be */
             snprintf(flags, sizeof flags, "--steps %zu --lr 1e-3 --checkpoint %s --resume", 8 + 2 * i, directory);
         run_ranks(line, flags, &together);
@@ -194,9 +197,8 @@ static void test_a_killed_rank_ends_the_others(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_strategy_learns_the_same),
-                                       cmocka_unit_test(test_a_tied_model_learns_the_same),
-                                       cmocka_unit_test(test_other_ranks_resume),
-                                       cmocka_unit_test(test_a_killed_rank_ends_the_others)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_strategy_learns_the_same), cmocka_unit_test(test_a_tied_model_learns_the_same),
+        cmocka_unit_test(test_other_ranks_resume), cmocka_unit_test(test_a_killed_rank_ends_the_others)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,8 @@ static void test_flags(void **state)
     set(&s, "resume", NULL, DTP_OK, true);
     assert_true(s.resume && dtp_settings_takes_value("data") && !dtp_settings_takes_value("resume"));
     set(&s, "layers", "3", DTP_OK, false);
-    static const char *const bad[][2] = {{"steps", "0"}, {"steps", "1.5"}, {"lr", "-1"}, {"beta1", "1"}, {"beta2", "nan"}, {"seed", "-3"}, {"data", NULL}};
+    static const char *const bad[][2] = {{"steps", "0"},   {"steps", "1.5"}, {"lr", "-1"},  {"beta1", "1"},
+                                         {"beta2", "nan"}, {"seed", "-3"},   {"data", NULL}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         set(&s, bad[i][0], bad[i][1], DTP_BAD_INPUT, true);
     assert_int_equal(faults.count, sizeof bad / sizeof bad[0]);
@@ -82,7 +83,8 @@ static void test_what_does_not_fit_together(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup(test_schedule, reset), cmocka_unit_test_setup(test_flags, reset),
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup(test_schedule, reset),
+                                       cmocka_unit_test_setup(test_flags, reset),
                                        cmocka_unit_test_setup(test_what_does_not_fit_together, reset)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,8 +68,7 @@ static void test_an_epoch_reads_each_sample_once(void **state)
     (void)state;
     for (uint16_t i = 0; i < 25; i++)
         tokens[i] = i;
-    struct dtp_token_source *source =
-        open_file(write_file("epoch.bin", tokens, sizeof tokens), DTP_TOKENS_AUTO, 25, 4);
+    struct dtp_token_source *source = open_file(write_file("epoch.bin", tokens, sizeof tokens), DTP_TOKENS_AUTO, 25, 4);
     assert_int_equal(dtp_token_source_samples(source), 6);
     int32_t order[2][6], sample[5];
     for (uint64_t number = 0; number < 12; number++) {
