@@ -12,7 +12,9 @@
 
 #define DTP_SETTINGS_STEPS_MAX 1000000000u
 
-/* X(field, flag, kind, parameters of the kind). WHOLE: minimum, maximum, default. NUMBER: the same. TEXT: file or folder
+/* Of `poison` see run.h; it is for tests and not among the flags of `dtplan run`.
+ *
+ * X(field, flag, kind, parameters of the kind). WHOLE: minimum, maximum, default. NUMBER: the same. TEXT: file or folder
  * names, default NULL. SWITCH: default false. */
 #define DTP_SETTINGS_TABLE(WHOLE, NUMBER, TEXT, SWITCH)                     \
     WHOLE(steps, "steps", 1, DTP_SETTINGS_STEPS_MAX, 100)                   \
@@ -35,7 +37,8 @@
     TEXT(not_finite, "not-finite")                                          \
     TEXT(choices, "matmul-choices")                                         \
     SWITCH(resume, "resume")                                                \
-    SWITCH(resume_previous, "resume-previous")
+    SWITCH(resume_previous, "resume-previous")                              \
+    SWITCH(poison, "poison")
 
 struct dtp_settings {
 #define DTP_SETTING_WHOLE(field, flag, minimum, maximum, value) uint64_t field;

@@ -113,7 +113,7 @@ static enum dtp_status bind(struct dtp_trainer *t)
         .optimizer = {(float)s->beta1, (float)s->beta2, (float)s->epsilon, (float)s->weight_decay},
         .rank = t->of->ranks.rank};
     enum dtp_status status = dtp_bind(&job, &t->binding, t->faults);
-    return status == DTP_OK ? dtp_run_create(&t->binding, t->of->poison, &t->run, t->faults) : status;
+    return status == DTP_OK ? dtp_run_create(&t->binding, t->settings->poison, &t->run, t->faults) : status;
 }
 
 static enum dtp_status open_source(struct dtp_trainer *t)

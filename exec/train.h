@@ -19,7 +19,6 @@ struct dtp_train_job {
     struct dtp_ranks ranks;              /* world 1, or as many as the plan has GPUs */
     FILE *events;                        /* NULL: silent */
     const volatile sig_atomic_t *stop;   /* set by a signal: the step at hand is the last */
-    bool poison;                         /* run.h; for tests */
 };
 
 /* DTP_NO: the loss was not finite and settings say stop, or the device has too little memory (refused before anything is

@@ -41,13 +41,15 @@ static enum dtp_status write_inputs(struct dtp_trainer *t)
     return DTP_OK;
 }
 
-#define SLOW_STEP_S 600.0 /* a rank whose step takes longer hangs: far beyond any step that is worth training with */
+/* A rank whose step takes longer than this and so many times the last one hangs. */
+#define SLOW_STEP_S 600.0
+#define SLOW_STEPS 30.0
 
 static enum dtp_status begin_step(struct dtp_trainer *t)
 {
     enum dtp_status status = write_inputs(t);
     t->mode = mode_of(t);
-    dtp_world_deadline(&t->world, SLOW_STEP_S);
+    dtp_world_deadline(&t->world, SLOW_STEP_S + SLOW_STEPS * t->last_step_s);
     return status == DTP_OK ? dtp_run_begin(t->run, t->mode, t->faults) : status;
 }
 
@@ -105,6 +107,7 @@ static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record
     t->results = *dtp_run_host_results(t->run);
     *record = record_of(t, end_s - t->last_end_s);
     t->last_end_s = end_s;
+    t->last_step_s = record->seconds;
     t->position.step++;
     t->position.skipped += record->skipped;
     t->position.samples += (uint64_t)t->job->plan.accumulate * t->ranks * t->job->plan.micro_batch;

@@ -76,7 +76,7 @@ static inline void run_train(const char *words, const struct dtp_settings *setti
     memset(out, 0, sizeof *out);
     FILE *file = open_memstream(&events, &bytes);
     assert_non_null(file);
-    struct dtp_train_job train = {.job = &job, .settings = settings, .events = file, .poison = true};
+    struct dtp_train_job train = {.job = &job, .settings = settings, .events = file};
     out->status = dtp_train(&train, &faults);
     fclose(file);
     snprintf(out->said, sizeof out->said, "%s", faults.count ? faults.text[0] : "");
@@ -91,6 +91,7 @@ static inline struct dtp_settings run_settings(uint64_t steps, double learning_r
     settings.cuda = false;
     settings.steps = steps;
     settings.threads = 1;
+    settings.poison = true;
     settings.learning_rate = learning_rate;
     return settings;
 }

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EXEC TEST_BINARY_DIR "/dtplan-exec --data-directory " TEST_SOURCE_DIR "/scenarios --device host --threads 1 "
+#define EXEC TEST_BINARY_DIR "/dtplan-exec --data-directory " TEST_SOURCE_DIR "/scenarios --device host --threads 1 --poison "
 
 static struct run_result alone, together;
 static char directory[3000];
