@@ -64,13 +64,13 @@ static void print_memory(const struct dtp_run_report *r, const struct dtp_page *
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-static void put_seconds(struct dtp_grid *grid, struct dtp_unit unit, const char *words, double predicted,
+static void put_figures(struct dtp_grid *grid, double divisor, int digits, const char *words, double predicted,
                         double measured)
 {
     dtp_grid_row(grid, DTP_INK_PLAIN);
     dtp_grid_cell(grid, "%s", words);
-    dtp_grid_cell(grid, "%.3f", predicted / unit.divisor);
-    dtp_grid_cell(grid, "%.3f", measured / unit.divisor);
+    dtp_grid_cell(grid, "%.*f", digits, predicted / divisor);
+    dtp_grid_cell(grid, "%.*f", digits, measured / divisor);
     put_ratio(grid, predicted, measured);
 }
 
@@ -121,7 +121,7 @@ static void print_phases(const struct dtp_run_report *r, const struct dtp_page *
         const struct dtp_phase_times *t = &r->phases[i];
         const char *phase = dtp_compare_phase_words((enum dtp_compare_phase)i);
         if (r->measured->gpu) {
-            put_seconds(&grid, unit, phase, t->predicted_s, t->in_place_s);
+            put_figures(&grid, unit.divisor, 3, phase, t->predicted_s, t->in_place_s);
             continue;
         }
         dtp_grid_row(&grid, DTP_INK_PLAIN);
@@ -173,10 +173,10 @@ static void print_step(const struct dtp_run_report *r, const struct dtp_page *pa
     snprintf(words, sizeof words, "step, %s", unit.name);
     dtp_grid_create(&grid, "lrrr");
     put_header(&grid);
-    put_seconds(&grid, unit, words, p->time.step_s, m->step_s);
-    put_seconds(&grid, (struct dtp_unit){1, ""}, "tokens/s", p->throughput.tokens_per_s, tokens_per_s);
+    put_figures(&grid, unit.divisor, 3, words, p->time.step_s, m->step_s);
+    put_figures(&grid, 1, 0, "tokens/s", p->throughput.tokens_per_s, tokens_per_s);
     if (peak > 0)
-        put_seconds(&grid, (struct dtp_unit){0.01, ""}, "MFU, %", p->throughput.mfu, flops * tokens_per_s / peak);
+        put_figures(&grid, 0.01, 1, "MFU, %", p->throughput.mfu, flops * tokens_per_s / peak);
     dtp_grid_print(&grid, page, 2);
     dtp_grid_destroy(&grid);
 }
