@@ -140,6 +140,16 @@ static void test_text_is_bytes(void **state)
     refused(path, DTP_TOKENS_AUTO, 255, 4, "--vocab 256");
 }
 
+/* Its words go into JSON: a byte that is no UTF-8 is shown as '?'. */
+static void test_words_of_any_path(void **state)
+{
+    (void)state;
+    struct dtp_token_source *source =
+        open_file(write_file("caf\xe9 \xc3\xa9.txt", "to be or not to be", 18), DTP_TOKENS_AUTO, 256, 4);
+    assert_non_null(strstr(dtp_token_source_words(source), "caf? \xc3\xa9.txt: 18 tokens (bytes)"));
+    dtp_token_source_close(source);
+}
+
 static void test_bad_files_are_refused(void **state)
 {
     uint16_t tokens[5] = {1, 2, 3, 400, 5};
@@ -225,6 +235,7 @@ int main(void)
         cmocka_unit_test_setup(test_permutation_is_one, reset),
         cmocka_unit_test_setup(test_header_of_llmc, reset),
         cmocka_unit_test_setup(test_text_is_bytes, reset),
+        cmocka_unit_test_setup(test_words_of_any_path, reset),
         cmocka_unit_test_setup(test_bad_files_are_refused, reset),
         cmocka_unit_test_setup(test_entropy_of_two_states, reset),
         cmocka_unit_test_setup(test_samples_have_the_entropy, reset),
