@@ -81,6 +81,36 @@ template <typename T> struct row_in_parts {
         }
     }
 
+    /* What is not kept: four vectors under way at a time. */
+    template <typename Body> __device__ void for_four(const T *row, uint32_t first, Body body) const
+    {
+        packed<T, N> values[4];
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++)
+            if (first + k * blockDim.x < vectors)
+                values[k] = load<N>(row + (uint64_t)(first + k * blockDim.x) * N);
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++)
+            if (first + k * blockDim.x < vectors) {
+                float x[N];
+                unpack(values[k], first + k * blockDim.x, x);
+                body(first + k * blockDim.x, x);
+            }
+    }
+
+    template <int PART> __device__ void add_part(normaliser &to) const
+    {
+        wait_for_all_but<parts - 1 - PART>();
+        for (uint32_t slot = part_begin(PART); slot < part_begin(PART + 1); slot++) {
+            uint32_t vector = slot * blockDim.x + threadIdx.x;
+            float x[N];
+            if (vector < vectors) {
+                unpack(kept_vector(vector), vector, x);
+                to.add(x);
+            }
+        }
+    }
+
     __device__ packed<T, N> kept_vector(uint32_t vector) const
     {
         return load<N>(reinterpret_cast<const T *>(slots + vector));
@@ -105,10 +135,15 @@ template <int N> __device__ void make_gradient(float (&x)[N], uint32_t vector, c
     }
 }
 
+/* Rows of which two or more fit into a multiprocessor's shared memory have a block of 512 threads each; longer ones
+ * have it alone, with as many threads as a block can. */
+constexpr int short_threads = 512, long_threads = 1024;
+
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t kept)
 {
     constexpr int N = full<T>;
+    constexpr bool all_kept = THREADS == short_threads;
     extern __shared__ uint4 slots[];
     __shared__ normaliser of_warp[2][32];
     const row_in_parts<T> part = {slots, kept, a.stride / N, a.vocab};
@@ -124,42 +159,24 @@ __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t
         const int32_t target = a.targets[i];
         const float aimed = target >= 0 ? to_float(row[target]) : 0.0f;
         normaliser of;
-        auto add = [&](uint32_t s) {
-            uint32_t vector = s * THREADS + threadIdx.x;
-            float x[N];
-            if (vector < part.vectors) {
-                part.unpack(part.kept_vector(vector), vector, x);
-                of.add(x);
-            }
-        };
-        for (uint32_t vector = beyond; vector < part.vectors; vector += THREADS) {
-            float x[N];
-            part.unpack(load<N>(row + (uint64_t)vector * N), vector, x);
-            of.add(x);
-        }
-        wait_for_all_but<3>();
-        for (uint32_t s = part.part_begin(0); s < part.part_begin(1); s++)
-            add(s);
-        wait_for_all_but<2>();
-        for (uint32_t s = part.part_begin(1); s < part.part_begin(2); s++)
-            add(s);
-        wait_for_all_but<1>();
-        for (uint32_t s = part.part_begin(2); s < part.part_begin(3); s++)
-            add(s);
-        wait_for_all_but<0>();
-        for (uint32_t s = part.part_begin(3); s < part.part_begin(4); s++)
-            add(s);
+        if constexpr (!all_kept)
+            for (uint32_t vector = beyond; vector < part.vectors; vector += 4 * THREADS)
+                part.for_four(row, vector, [&](uint32_t, float(&x)[N]) { of.add(x); });
+        part.template add_part<0>(of);
+        part.template add_part<1>(of);
+        part.template add_part<2>(of);
+        part.template add_part<3>(of);
         of.across_block(of_warp[turn]);
         if (threadIdx.x == 0)
             a.row_loss[i] = target < 0 ? 0.0f : logf(of.sum) - (aimed - of.largest);
         const row_result result = {of.largest, target < 0 ? 0.0f : a.scale / of.sum, a.scale,
                                    target < 0 ? UINT32_MAX : (uint32_t)target};
-        for (uint32_t vector = beyond; vector < part.vectors; vector += THREADS) {
-            float x[N];
-            part.unpack(load<N>(row + (uint64_t)vector * N), vector, x);
-            make_gradient(x, vector, result);
-            store(row + (uint64_t)vector * N, x);
-        }
+        if constexpr (!all_kept)
+            for (uint32_t vector = beyond; vector < part.vectors; vector += 4 * THREADS)
+                part.for_four(row, vector, [&](uint32_t at, float(&x)[N]) {
+                    make_gradient(x, at, result);
+                    store(row + (uint64_t)at * N, x);
+                });
         T *next = row + (uint64_t)gridDim.x * a.stride;
         const bool more = i + gridDim.x < a.rows;
         for (int p = 0; p < part.parts; p++) {
@@ -204,27 +221,32 @@ template <typename T> __global__ void __launch_bounds__(512) loss_by_element(str
     }
 }
 
-/* Two or more blocks of a multiprocessor share its memory where rows are short; else one of more threads has it all. */
+/* What a block may ask for at launch. */
+uint32_t most_shared_bytes()
+{
+    static const int most = [] {
+        int device = 0, bytes = 0;
+        if (cudaGetDevice(&device) || cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device))
+            return 0;
+        return bytes - (int)(2 * 32 * sizeof(normaliser));
+    }();
+    return (uint32_t)most;
+}
+
 template <typename T, int THREADS> int launch(const struct dtp_loss_args &a, cudaStream_t stream)
 {
-    constexpr uint32_t slot_bytes = THREADS * 16, own_bytes = 2 * 32 * sizeof(normaliser);
-    static const int most_bytes = [] {
-        int device = 0, bytes = 0;
-        (void)cudaGetDevice(&device);
-        (void)cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-        bytes -= (int)own_bytes;
-        (void)cudaFuncSetAttribute(loss<T, THREADS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-        return bytes;
-    }();
+    constexpr uint32_t slot_bytes = THREADS * 16;
     uint32_t vectors = a.stride / full<T>, wanted = (vectors + THREADS - 1) / THREADS;
-    uint32_t fitting = (uint32_t)most_bytes / slot_bytes, kept = wanted < fitting ? wanted : fitting;
-    int resident = 1;
-    int status =
-        (int)cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, loss<T, THREADS>, THREADS, kept * slot_bytes);
+    uint32_t fitting = most_shared_bytes() / slot_bytes, kept = wanted < fitting ? wanted : fitting;
+    int resident = 1, bytes = (int)(kept * slot_bytes);
+    int status = (int)cudaFuncSetAttribute(loss<T, THREADS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (!status)
+        status =
+            (int)cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, loss<T, THREADS>, THREADS, (size_t)bytes);
     if (status)
         return status;
     uint64_t most = (uint64_t)resident * multiprocessors();
-    loss<T, THREADS><<<(unsigned)(a.rows < most ? a.rows : most), THREADS, kept * slot_bytes, stream>>>(a, kept);
+    loss<T, THREADS><<<(unsigned)(a.rows < most ? a.rows : most), THREADS, (size_t)bytes, stream>>>(a, kept);
     return launched();
 }
 
@@ -242,8 +264,10 @@ extern "C" int dtp_cuda_loss(void *self, const struct dtp_loss_args *a, void *st
             dtp::loss_by_element<T><<<dtp::blocks_for(a->rows, 1), 512, 0, dtp::stream_of(stream)>>>(*a);
             return dtp::launched();
         }
-        if (a->stride * sizeof(T) <= 112 * 1024)
-            return dtp::launch<T, 512>(*a, dtp::stream_of(stream));
-        return dtp::launch<T, 1024>(*a, dtp::stream_of(stream));
+        uint64_t row_bytes = (a->stride * sizeof(T) + dtp::short_threads * 16 - 1) / (dtp::short_threads * 16) *
+                             (dtp::short_threads * 16);
+        if (2 * row_bytes <= dtp::most_shared_bytes())
+            return dtp::launch<T, dtp::short_threads>(*a, dtp::stream_of(stream));
+        return dtp::launch<T, dtp::long_threads>(*a, dtp::stream_of(stream));
     });
 }

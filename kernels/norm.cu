@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(most_lanes) forward(const __grid_constant__ st
  * row across up to 512 threads. What it reads of coming rows flows into shared memory meanwhile, each thread its own
  * vectors, so that no barrier is needed but the one of the sum. */
 template <int V> constexpr int resident = V == 1 ? 2 : 1; /* blocks to a multiprocessor */
-template <int V> constexpr int stages = V <= 2 ? 3 : 1;   /* rows in shared memory */
+template <int V> constexpr int stages = V <= 2 ? 2 : 1;   /* rows in shared memory; a third made it 3 % slower */
 enum backward_input { GRADIENT, X, RESIDUAL, BACKWARD_INPUTS };
 
 layout backward_layout(uint64_t vectors)

@@ -100,6 +100,13 @@ static void bench_copy(void)
     report("copy", 2 * (double)bytes, 0, seconds);
 }
 
+/* What a line's time contains beside the kernel's: of a kernel that does nothing worth mentioning. */
+static void bench_launch(void)
+{
+    struct dtp_sum_args a = {.values = take(1, fp32), .total = take(1, fp32), .count = 1};
+    BENCH(sum, a, 4, 0, "launch of a kernel");
+}
+
 static void bench_norm(uint64_t rows, uint32_t width, bool layer)
 {
     uint64_t all = rows * width;
@@ -347,6 +354,7 @@ int bench(const char *part_of_name)
     take(pool_bytes / 4, fp32);
     pool_used = 0;
     bench_copy();
+    bench_launch();
     bench_norm(32768, 4096, false);
     bench_norm(16384, 4096, false);
     bench_norm(8192, 2048, false);
