@@ -300,18 +300,13 @@ static void write_batch(struct writer *w)
 static void write_parallelism(struct writer *w)
 {
     const struct dtp_run *run = w->run;
-    const struct {
-        const char *name;
-        uint64_t degree;
-    } others[] = {{"tensor", run->tp}, {"pipeline", run->pp}, {"context", run->cp}};
-    bool data_only = true;
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (others[i].degree > 1 && run->model_parallel && i < 2) {
-            data_only = false;
-        } else if (others[i].degree > 1) {
-            REFUSE(w, "%s parallel %" PRIu64 " is not modelled yet", others[i].name, others[i].degree);
-            data_only = false;
-        }
+    bool data_only = run->tp <= 1 && run->pp <= 1 && run->cp <= 1;
+    if (run->tp > 1 && !run->model_parallel)
+        REFUSE(w, "tensor parallel %" PRIu64 " is scored with --model-parallel only", run->tp);
+    if (run->pp > 1 && !run->model_parallel)
+        REFUSE(w, "pipeline parallel %" PRIu64 " is scored with --model-parallel only", run->pp);
+    if (run->cp > 1)
+        REFUSE(w, "context parallel %" PRIu64 " is not modelled yet", run->cp);
     if (run->model_parallel && slices_of(run) > 1) {
         /* Sequence parallelism came with Megatron-Core; what came before, and the DeepSpeed fork, has none. */
         bool core = strcasestr(run->framework, "NeMo") || strcasestr(run->framework, "Core") ||

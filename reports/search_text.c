@@ -118,6 +118,13 @@ static void print_candidate(const struct dtp_search_question *question, const st
     fprintf(page->file, "%s with failures and checkpoints, %s of computing; MFU %.1f %%, %s\n",
             duration(c->cost.goodput.expected_s, wall), duration(c->cost.inputs.work_s, work),
             100 * c->variant.prediction.throughput.mfu, c->simulated ? "simulated" : "by the closed form");
+    if (c->cost.trials.quantile_s > 0) {
+        double deadline_s = job->training.deadline_s;
+        label(page, "risk");
+        fprintf(page->file, "%.3g failures expected; below %s in 95 of 100 runs%s\n", c->cost.goodput.failures_count,
+                duration(c->cost.trials.quantile_s, wall),
+                deadline_s > 0 && c->cost.trials.quantile_s > deadline_s ? ": some runs miss the deadline" : "");
+    }
     if (c->money.known) {
         label(page, "money");
         fprintf(page->file, "$%s typical ($%s to $%s)\n", dtp_page_figure(c->cost.usd[1], typical, sizeof typical),

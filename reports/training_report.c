@@ -152,7 +152,7 @@ json_t *dtp_training_json(const struct dtp_training_cost *t, const struct dtp_mo
                    {"critical_batch_tokens", t->critical_batch_tokens},
                    {"compute_s", t->inputs.work_s},
                    {"expected_s", t->goodput.hopeless ? NAN : t->goodput.expected_s},
-                   {"p95_s", t->goodput.hopeless ? NAN : t->trials.quantile_s},
+                   {"p95_s", !t->goodput.hopeless && t->trials.quantile_s > 0 ? t->trials.quantile_s : NAN},
                    {"goodput", t->goodput.fraction},
                    {"failures", t->goodput.failures_count},
                    {"job_mtbf_s", t->inputs.mtbf_s},
@@ -169,7 +169,8 @@ json_t *dtp_training_json(const struct dtp_training_cost *t, const struct dtp_mo
         json_object_set_new(object, figures[i].key, dtp_json_real(figures[i].value));
     for (int level = 0; level < DTP_PRICE_LEVEL_COUNT; level++)
         json_object_set_new(object, levels[level], money->known ? dtp_json_real(t->usd[level]) : json_null());
-    json_object_set_new(object, "total_usd_p95", money->known ? dtp_json_real(t->quantile_usd) : json_null());
+    bool p95 = money->known && t->quantile_usd > 0;
+    json_object_set_new(object, "total_usd_p95", p95 ? dtp_json_real(t->quantile_usd) : json_null());
     json_object_set_new(object, "late", json_boolean(t->late));
     json_object_set_new(object, "over_budget", json_boolean(t->over_budget));
     return object;

@@ -270,8 +270,10 @@ static bool differs(const struct dtp_candidate *a, const struct dtp_candidate *b
 /* The first that is no detail of the best, and the first in another format if it beats the best. */
 static void recommend(struct dtp_search *search)
 {
-    const struct dtp_candidate *best = search->candidates;
+    struct dtp_candidate *best = search->candidates;
     search->recommended = search->count && best->valid ? 0 : -1;
+    if (search->recommended == 0) /* of one candidate there is time for the Monte Carlo */
+        dtp_training_cost_of(&best->variant.job, &best->variant.prediction.throughput, &best->money, true, &best->cost);
     for (size_t i = 1; i < search->count && search->recommended == 0; i++) {
         const struct dtp_candidate *c = &search->candidates[i];
         if (search->runner_up < 0 && c->valid && c->usual_format == best->usual_format && differs(c, best))

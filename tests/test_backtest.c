@@ -116,7 +116,7 @@ static void test_fixture_is_scored(void **state)
     assert_int_equal(backtest->scored, 4);
     assert_int_equal(backtest->refused, 1);
     assert_int_equal(backtest->rows[3].verdict, DTP_BACKTEST_REFUSED);
-    assert_string_equal(backtest->rows[3].first_reason, "tensor parallel 8 is not modelled yet");
+    assert_string_equal(backtest->rows[3].first_reason, "tensor parallel 8 is scored with --model-parallel only");
     assert_int_equal(backtest->refusal_count, 1);
     assert_int_equal(backtest->source_count, 3);
     assert_string_equal(backtest->sources[0].name, "github:alice/bench");
@@ -201,7 +201,7 @@ static const struct {
     {"strategy_key", "", "strategy_key is empty"},
     {"strategy_key", "magic", "magic"},
     {"strategy_key", "single", "single contradicts gpus 8"},
-    {"pp", "4", "pipeline parallel 4 is not modelled yet"},
+    {"pp", "4", "pipeline parallel 4 is scored with --model-parallel only"},
     {"cp", "2", "context parallel 2 is not modelled yet"},
     {"dp", "4", "dp 4 is not gpus 8"},
     {"global_batch", "17", "does not give global_batch 17"},
@@ -502,7 +502,7 @@ static void test_text(void **state)
     dtp_backtest_write_text(file, backtest, 3);
     fclose(file);
     assert_non_null(strstr(text, "github:alice/bench"));
-    assert_non_null(strstr(text, "tensor parallel 8 is not modelled yet"));
+    assert_non_null(strstr(text, "tensor parallel 8 is scored with --model-parallel only"));
     assert_non_null(strstr(text, "all rows"));
     assert_null(strstr(text, "nan"));
     free(text);
