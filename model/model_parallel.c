@@ -320,7 +320,7 @@ static void fill_memory(const struct job *j, struct dtp_memory *m)
     if (j->plan->pp > 1) {
         double layers = in_flight(j->plan) * (double)j->slice.transformer.layers - 1;
         add_bytes(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS,
-                  (uint64_t)(layers * (double)activations.layer_kept) * tokens);
+                  dtp_bytes_product((uint64_t)(layers * (double)activations.layer_kept), tokens));
     }
     for (int phase = 0; phase < DTP_PHASE_STEP; phase++) { /* a matmul's gathered input; what stages exchange */
         uint64_t gathered = j->slice.plan.sequence_shards > 1 ? j->stream_bytes : 0;

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "random_plans.h"
 #include "shipped_catalog.h"
 
 static struct dtp_faults faults;
@@ -191,6 +192,50 @@ static void test_everything_that_resolves_is_finite(void **state)
     assert_true(seen > 150);
 }
 
+/* Odd models on odd clusters, huge batches. */
+static void test_random_jobs(void **state)
+{
+    int seen = 0;
+    (void)state;
+    random_state = 77;
+    for (int i = 0; i < 60000; i++) {
+        struct random_job job;
+        struct dtp_prediction p;
+        if (!random_job(&job))
+            continue;
+        struct dtp_plan plan = dtp_plan_default();
+        plan.runtime = DTP_RUNTIME_MEGATRON;
+        plan.strategy = random_bool() ? DTP_DDP : DTP_ZERO1;
+        plan.tp = 1u << random_below(4);
+        plan.pp = (uint32_t)(1 + random_below(6));
+        plan.virtual_stages = (uint32_t)(1 + random_below(2));
+        plan.micro_batch = 1u << random_below(20);
+        plan.accumulate = (uint32_t)(1 + random_below(random_bool() ? 12 : 1000000));
+        plan.sequence = 1u << random_below(15);
+        plan.sequence_parallel = random_bool();
+        plan.megatron_overlap = random_bool();
+        plan.checkpointing = random_bool() ? DTP_CHECKPOINT_FULL : DTP_CHECKPOINT_NONE;
+        if (!dtp_plan_model_parallel(&plan) || dtp_plan_resolve(&plan, &job.transformer, &job.cluster, NULL) != DTP_OK)
+            continue;
+        seen++;
+        dtp_closed_form(&job.transformer, &job.cluster, &plan, &p);
+        assert_true(isfinite(p.time.step_s) && p.time.step_s > 0 && isfinite(p.throughput.tokens_per_s));
+        assert_true(p.throughput.mfu >= 0 && p.throughput.mfu <= 1);
+        assert_true(p.time.exposed_communication_s >= 0);
+        assert_true(p.time.exposed_communication_s <= p.time.communication_s * 1.000001);
+        assert_true(p.time.step_perfect_overlap_s <= p.time.step_no_overlap_s);
+        assert_true(p.memory.allocated_peak_bytes >= p.memory.params_bytes);
+        assert_true(p.memory.reserved_peak_bytes >= p.memory.allocated_peak_bytes);
+        assert_true(p.memory.device_peak_bytes >= p.memory.reserved_peak_bytes);
+        assert_true(p.memory.device_peak_bytes < UINT64_MAX / 2 && p.communication.total_bytes < UINT64_MAX / 2);
+        struct dtp_plan again = plan;
+        assert_int_equal(dtp_plan_resolve(&again, &job.transformer, &job.cluster, NULL), DTP_OK);
+        assert_memory_equal(&again, &plan, sizeof again);
+    }
+    printf("%d random jobs with tensor or pipeline parallelism\n", seen);
+    assert_true(seen > 1000);
+}
+
 /* Nothing was fitted to these rows. A constant MFU per GPU, fitted to them all, is some 20 % off. */
 static void test_published_runs(void **state)
 {
@@ -234,6 +279,7 @@ int main(void)
                                        cmocka_unit_test(test_overlap_and_sequence_parallel_help),
                                        cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_everything_that_resolves_is_finite),
+                                       cmocka_unit_test(test_random_jobs),
                                        cmocka_unit_test(test_published_runs)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }

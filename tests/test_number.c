@@ -136,6 +136,30 @@ static void test_bytes(void **state)
         assert_false(dtp_number_parse_bytes(refused[i], &value));
 }
 
+static void test_durations(void **state)
+{
+    static const struct {
+        const char *text;
+        double seconds;
+    } good[] = {{"90s", 90}, {"15min", 900}, {"1.5h", 5400}, {"30d", 2592000}, {"2w", 1209600}, {"1e3 h", 3.6e6}};
+    static const char *const bad[] = {"30", "", "d", "0h", "-1d", "30 days", "1m", "1H", "nan h", "1e400d", "1e12w", "5h3"};
+    static const struct {
+        double seconds;
+        const char *text;
+    } printed[] = {{45, "45 s"}, {150, "2.50 min"}, {9000, "2.50 h"}, {2592000, "30.0 days"}, {3.2e9, "101 years"}};
+    char text[DTP_NUMBER_TEXT_BYTES];
+    double seconds;
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_true(dtp_number_parse_duration(good[i].text, &seconds));
+        assert_true(fabs(seconds - good[i].seconds) <= 1e-9 * good[i].seconds);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(dtp_number_parse_duration(bad[i], &seconds));
+    for (size_t i = 0; i < sizeof printed / sizeof *printed; i++)
+        assert_string_equal(dtp_number_format_duration(printed[i].seconds, text, sizeof text), printed[i].text);
+}
+
 static void test_formats(void **state)
 {
     (void)state;
@@ -188,6 +212,7 @@ int main(void)
                                        cmocka_unit_test(test_sequences_count_in_1024),
                                        cmocka_unit_test(test_integers_out_of_range_are_refused),
                                        cmocka_unit_test(test_bytes),
+                                       cmocka_unit_test(test_durations),
                                        cmocka_unit_test(test_formats),
                                        cmocka_unit_test(test_a_decimal_comma_locale_changes_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
