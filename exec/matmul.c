@@ -14,7 +14,7 @@
 #define CANDIDATES 16     /* asked for */
 #define FINALISTS 4       /* timed twice */
 #define FIRST_ROUNDS 3
-#define FINAL_ROUNDS 7
+#define FINAL_ROUNDS 15
 #define ROUND_S 200e-6    /* a short matmul is repeated within a round until it lasts this long */
 #define MOST_REPEATS 20
 
@@ -253,41 +253,32 @@ static int compare_times(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* Median over rounds of seconds per matmul; negative where it fails. */
-static double time_rounds(cublasLtHandle_t handle, const struct prepared *prepared,
-                          const struct dtp_matmul_args *arguments, int rounds, cudaEvent_t events[2], void *stream)
-{
-    double times_s[FINAL_ROUNDS];
-    int repeats = 1;
-    for (int round = -1; round < rounds; round++) { /* round -1 warms up and tells how long one takes */
-        float elapsed_ms = 0;
-        if (cudaEventRecord(events[0], stream) != cudaSuccess)
-            return -1;
-        for (int i = 0; i < repeats; i++)
-            if (run(handle, prepared, arguments, stream))
-                return -1;
-        if (cudaEventRecord(events[1], stream) != cudaSuccess || cudaEventSynchronize(events[1]) != cudaSuccess ||
-            cudaEventElapsedTime(&elapsed_ms, events[0], events[1]) != cudaSuccess)
-            return -1;
-        const double each_s = (double)elapsed_ms * 1e-3 / repeats;
-        if (round >= 0)
-            times_s[round] = each_s;
-        else if (each_s > 0)
-            repeats = each_s * MOST_REPEATS < ROUND_S ? MOST_REPEATS : (int)(ROUND_S / each_s) + 1;
-    }
-    qsort(times_s, (size_t)rounds, sizeof times_s[0], compare_times);
-    return times_s[rounds / 2];
-}
-
 struct candidate {
     cublasLtMatmulAlgo_t algorithm;
     bool bias_apart;
-    double time_s;
+    int repeats;
+    double times_s[FINAL_ROUNDS], time_s; /* of a matmul in each round; their median */
 };
 
 static int compare_candidates(const void *a, const void *b)
 {
     return compare_times(&((const struct candidate *)a)->time_s, &((const struct candidate *)b)->time_s);
+}
+
+/* Seconds per matmul of so many in a row; negative where it fails. */
+static double time_round(cublasLtHandle_t handle, const struct prepared *prepared,
+                         const struct dtp_matmul_args *arguments, int repeats, cudaEvent_t events[2], void *stream)
+{
+    float elapsed_ms = 0;
+    if (cudaEventRecord(events[0], stream) != cudaSuccess)
+        return -1;
+    for (int i = 0; i < repeats; i++)
+        if (run(handle, prepared, arguments, stream))
+            return -1;
+    if (cudaEventRecord(events[1], stream) != cudaSuccess || cudaEventSynchronize(events[1]) != cudaSuccess ||
+        cudaEventElapsedTime(&elapsed_ms, events[0], events[1]) != cudaSuccess)
+        return -1;
+    return (double)elapsed_ms * 1e-3 / repeats;
 }
 
 static uint32_t ask_heuristics(cublasLtHandle_t handle, const struct prepared *prepared, uint64_t workspace_bytes,
@@ -344,16 +335,35 @@ static uint32_t gather_candidates(struct dtp_matmul *matmul, const struct dtp_ma
     return count;
 }
 
+#define FAILS 1e30 /* seconds of a candidate that does not run: heuristics name a few such */
+
+/* One round of each candidate after the other, so that all of them see the same clocks and power. Round -1 warms up and
+ * tells how often a short matmul is to be repeated. */
 static void time_candidates(struct dtp_matmul *matmul, const struct dtp_matmul_args *arguments, struct way ways[2],
                             struct candidate *candidates, uint32_t count, int rounds, cudaEvent_t events[2],
                             void *stream)
 {
+    for (int round = -1; round < rounds; round++) {
+        for (uint32_t i = 0; i < count; i++) {
+            struct candidate *candidate = &candidates[i];
+            struct prepared *prepared = &ways[candidate->bias_apart].prepared;
+            prepared->algorithm = candidate->algorithm;
+            if (round < 0)
+                candidate->repeats = 1;
+            double time_s = candidate->time_s >= FAILS ? FAILS
+                                                       : time_round(matmul->handle, prepared, arguments,
+                                                                    candidate->repeats, events, stream);
+            if (time_s < 0)
+                candidate->time_s = time_s = FAILS;
+            if (round >= 0)
+                candidate->times_s[round] = time_s;
+            else
+                candidate->repeats = time_s * MOST_REPEATS < ROUND_S ? MOST_REPEATS : (int)(ROUND_S / time_s) + 1;
+        }
+    }
     for (uint32_t i = 0; i < count; i++) {
-        struct prepared *prepared = &ways[candidates[i].bias_apart].prepared;
-        prepared->algorithm = candidates[i].algorithm;
-        candidates[i].time_s = time_rounds(matmul->handle, prepared, arguments, rounds, events, stream);
-        if (candidates[i].time_s < 0)
-            candidates[i].time_s = 1e30; /* heuristics name a few that do not run; the error is of this launch alone */
+        qsort(candidates[i].times_s, (size_t)rounds, sizeof candidates[i].times_s[0], compare_times);
+        candidates[i].time_s = candidates[i].times_s[rounds / 2];
     }
 }
 
@@ -378,7 +388,7 @@ static enum dtp_status choose(struct dtp_matmul *matmul, const struct dtp_matmul
     qsort(candidates, finalists, sizeof candidates[0], compare_candidates);
     cudaEventDestroy(events[0]);
     cudaEventDestroy(events[1]);
-    if (candidates[0].time_s >= 1e30)
+    if (candidates[0].time_s >= FAILS)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s: none of cuBLASLt's %u algorithms runs", words, count);
 
     *out = ways[candidates[0].bias_apart].prepared;
