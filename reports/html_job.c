@@ -1,6 +1,7 @@
 /* The page on one job: decision and breakdowns. */
 #include "html.h"
 #include "html_report.h"
+#include "number.h"
 #include "svg_step.h"
 #include "training_report.h"
 
@@ -69,19 +70,16 @@ static void throughput_card(const struct dtp_html_job *job, FILE *file)
 static void duration_card(const struct dtp_report *r, FILE *file)
 {
     const struct dtp_training_cost *t = &r->training;
-    char figure[64], days[32], words[200];
+    char figure[64], quantile[64], words[200];
     if (!t->known) {
-        dtp_page_figure(1e12 / r->prediction.throughput.tokens_per_s / 86400, figure, sizeof figure);
-        strcat(figure, " days");
-        card(file, figure, "for 10^12 tokens, nothing failing");
+        card(file, dtp_number_format_duration(1e12 / r->prediction.throughput.tokens_per_s, figure, sizeof figure),
+             "for 10^12 tokens, nothing failing");
     } else if (t->goodput.hopeless) {
         card(file, "never", "GPUs fail faster than the job gets on");
     } else {
-        dtp_page_figure(t->goodput.expected_s / 86400, figure, sizeof figure);
-        strcat(figure, " days");
         snprintf(words, sizeof words, "for all tokens, with failures and checkpoints; below %s in 95 of 100 runs",
-                 dtp_page_figure(t->trials.quantile_s / 86400, days, sizeof days));
-        card(file, figure, words);
+                 dtp_number_format_duration(t->trials.quantile_s, quantile, sizeof quantile));
+        card(file, dtp_number_format_duration(t->goodput.expected_s, figure, sizeof figure), words);
     }
 }
 
@@ -146,15 +144,14 @@ static void memory_risk(const struct dtp_html_job *job, FILE *file)
 static void failure_risk(const struct dtp_report *r, FILE *file)
 {
     const struct dtp_training_cost *t = &r->training;
-    char days[32];
+    char count[32], every[64];
     if (!t->known || t->goodput.hopeless)
         return;
-    fprintf(
-        file,
-        "<li>Failures: %.2g expected in the training, one every %s days; they and the checkpoints cost %.1f %% of its "
-        "time.</li>\n",
-        t->goodput.failures_count, dtp_page_figure(t->inputs.mtbf_s / 86400, days, sizeof days),
-        100 * (1 - t->goodput.fraction));
+    fprintf(file,
+            "<li>Failures: %s expected in the training, one every %s; they and the checkpoints cost %.1f %% of its "
+            "time.</li>\n",
+            dtp_page_figure(t->goodput.failures_count, count, sizeof count),
+            dtp_number_format_duration(t->inputs.mtbf_s, every, sizeof every), 100 * (1 - t->goodput.fraction));
     if (t->batch_tokens > t->critical_batch_tokens)
         fprintf(file,
                 "<li>Batch: %.3g tokens a step are more than the %.3g beyond which a larger batch saves few steps (an "
