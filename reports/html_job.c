@@ -235,6 +235,9 @@ void dtp_html_decision(const struct dtp_html_job *job, FILE *file)
     limits_sentence(&job->report->training, file);
     cards(job, file);
     advice(job->report, file);
+    fputs("<p class=\"soft\">By formulas; <a href=\"#simulated\">a simulation of the step</a> stands beside them "
+          "below.</p>\n",
+          file);
     fputs("<h3>What can go wrong</h3>\n<ul>\n", file);
     memory_risk(job, file);
     time_risks(job->report, file);

@@ -12,7 +12,8 @@
 #include "table.h"
 #include "whatif.h"
 
-/* What a page on one job is made of; all borrowed, NULL: the page goes without. */
+/* What a page on one job is made of: closed forms, whose error on measured runs is known of hundreds, and one simulated
+ * step; all borrowed, NULL: the page goes without. */
 struct dtp_html_job {
     const struct dtp_report *report;
     const struct dtp_catalog *catalog;

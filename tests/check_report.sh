@@ -38,6 +38,10 @@ is_closed job.html
 for words in 'It fits' 'What can go wrong' 'Constants that were fitted' 'measured runs' 'dtplan plan --model llama-2-7b --gpus 8'; do
     grep -q -e "$words" job.html || failed "the report lacks '$words'"
 done
+# What it says is what the command that it names says.
+gib=$("$program" plan "${job[@]}" --fidelity closed --json |
+    awk -F': ' '/"device_peak_bytes"/ && !gib { gib = sprintf("%.1f", $2 / 2^30) } END { print gib }')
+grep -q "It fits: $gib of" job.html || failed "the report says $(grep -o 'It fits: [^<]*' job.html), dtplan plan $gib GiB"
 expect 0 report "${job[@]}"
 cmp -s out job.html || failed "a report differs from one call to the next"
 expect 1 report --params 70e9 --gpus 8 --strategy ddp -o oom.html
@@ -73,7 +77,7 @@ grep -q '&lt;script&gt;x' hostile.html || failed "the name is not shown as it is
 # The commands of the page are what a shell reads as the name.
 line=$(sed -n 's/.*<pre>dtplan plan //p' hostile.html | sed 's/&lt;/</g; s/&gt;/>/g; s/&quot;/"/g; s/&#39;/'\''/g; s/&amp;/\&/g')
 words=()
-eval "words=($line)"
+eval "words=(${line% --fidelity closed})"
 [[ ${words[6]-} == --name && ${words[7]-} == "$hostile" && ! -e pwned ]] || failed "a command of the page reads: ${words[*]}"
 printf '%s\n' 'gpu_key,quantity,value,unit,kind,source' 'h100-sxm,power_w,700,w,measured,"<script>x</script>, ""b"" & c"' >catalog.csv
 expect 0 report "${job[@]}" --catalog catalog.csv -o catalog.html
