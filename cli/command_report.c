@@ -108,7 +108,7 @@ static enum dtp_status add_row(struct material *m, const char *key, const char *
     if (status == DTP_OK)
         status = dtp_scenario_resolve(changed, &m->catalog, &job, &own);
     if (status == DTP_OK)
-        status = dtp_report_predict(&job, &m->catalog, false, report, &own);
+        status = dtp_report_predict(&job, &m->catalog, DTP_FIDELITY_CLOSED, report, &own);
     if (status == DTP_OK) {
         struct dtp_comparison_row row = {.report = report};
         snprintf(row.strategy, sizeof row.strategy, "%s", dtp_strategy_text(job.plan.strategy));
@@ -220,7 +220,7 @@ static enum dtp_status gather(struct material *m)
     if (status == DTP_OK)
         status = dtp_scenario_resolve(m->scenario, &m->catalog, &job, faults);
     if (status == DTP_OK)
-        status = dtp_report_predict(&job, &m->catalog, false, &m->report, faults);
+        status = dtp_report_predict(&job, &m->catalog, DTP_FIDELITY_CLOSED, &m->report, faults);
     if (status == DTP_OK) {
         dtp_advise(&job, &m->report.prediction, &m->report.advice);
         dtp_training_cost_of(&job, &m->report.prediction.throughput, &m->report.money, true, &m->report.training);
