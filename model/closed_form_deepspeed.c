@@ -162,8 +162,8 @@ struct count {
         uint32_t tensors, unused;
     } flat[FLAT_BUFFERS]; /* a ring */
     uint32_t oldest, newest;
-    bool flats, quantized, newest_second; /* quantized: what is ahead is int8, half of its 16 bits */
-    uint64_t ahead; /* elements that nobody has waited for */
+    bool flats, quantized, newest_second;        /* quantized: what is ahead is int8, half of its 16 bits */
+    uint64_t ahead;                              /* elements that nobody has waited for */
     uint64_t newest_shard, ranks, group, second; /* second: elements of second copies so far */
 };
 
@@ -267,14 +267,17 @@ void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp
                      struct dtp_zero3_counts *out)
 {
     struct parts parts = list_parts(transformer, plan, ranks);
-    struct dtp_zero3_shape shape = {.layers = transformer->layers, .matrices = parts.matrices, .inputs = parts.inputs,
+    struct dtp_zero3_shape shape = {.layers = transformer->layers,
+                                    .matrices = parts.matrices,
+                                    .inputs = parts.inputs,
                                     .tied = transformer->tied_head};
     *out = (struct dtp_zero3_counts){0};
     uint64_t once[2] = {0, 0};
     for (int i = 0; i < DTP_ZERO3_PARTS + DTP_ZERO3_ROOT_PARTS; i++) {
         bool root = i >= DTP_ZERO3_PARTS;
         const struct part *part = root ? &parts.root[i - DTP_ZERO3_PARTS] : &parts.block[i];
-        uint64_t *gathered = root ? &shape.root[i - DTP_ZERO3_PARTS] : &shape.block[i], times = root ? 1 : transformer->layers;
+        uint64_t *gathered = root ? &shape.root[i - DTP_ZERO3_PARTS] : &shape.block[i],
+                 times = root ? 1 : transformer->layers;
         *gathered = dtp_zero3_gathered(plan, part->elements, part->largest);
         if (*gathered)
             continue;
@@ -287,7 +290,8 @@ void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp
     if (ranks < 2 && (plan->offload == DTP_OFFLOAD_NONE || plan->offload == DTP_OFFLOAD_OPTIMIZER))
         return;
     struct count c;
-    c.flats = ranks > 1, c.newest_second = false, c.newest_shard = c.second = c.ahead = 0, c.quantized = plan->zero_quantized_weights;
+    c.flats = ranks > 1, c.newest_second = false, c.newest_shard = c.second = c.ahead = 0,
+    c.quantized = plan->zero_quantized_weights;
     c.ranks = ranks, c.group = plan->zero_hpz_partition_size;
     c.parts = &parts, c.out = out, c.oldest = c.newest = 0, c.flat[0] = (struct flat){0};
     /* the first micro-step, and the second for all others: once each tensor has been released, they are alike */
@@ -322,7 +326,8 @@ void dtp_zeropp_count(const struct dtp_transformer *transformer, const struct dt
             continue;
         }
         out->node_bytes += times * (others(exchange.node_bytes, local) + others(exchange.node_scale_bytes, local));
-        out->between_bytes += times * (others(exchange.between_bytes, nodes) + others(exchange.between_scale_bytes, nodes));
+        out->between_bytes +=
+            times * (others(exchange.between_bytes, nodes) + others(exchange.between_scale_bytes, nodes));
         out->node_count += local > 1 ? 2 * times : 0;
         out->between_count += 2 * times;
     }

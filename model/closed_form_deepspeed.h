@@ -1,5 +1,5 @@
-/* What the closed form counts of DeepSpeed tensor by tensor: how gradients fill its buckets, and what the fetches of ZeRO-3
- * (zero3_fetch.h) gather and keep. Allocates nothing; linear in layers. */
+/* What the closed form counts of DeepSpeed tensor by tensor: how gradients fill its buckets, and what the fetches of
+ * ZeRO-3 (zero3_fetch.h) gather and keep. Allocates nothing; linear in layers. */
 #ifndef DTP_CLOSED_FORM_DEEPSPEED_H
 #define DTP_CLOSED_FORM_DEEPSPEED_H
 
@@ -9,10 +9,10 @@
 /* Elements of the largest parameter. */
 uint64_t dtp_deepspeed_largest_tensor(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 
-/* Bytes that stand while a bucket is reduced: of an element of it, of the gradient that did not fit (or is larger than any
- * bucket by itself), of all gradients made so far; of what layers have saved, all of it or with every N-th replayed; and live
- * parameters, `live_last` of them when backward is at the first layer, a layer's more for each before it, `live_most` at
- * most. */
+/* Bytes that stand while a bucket is reduced: of an element of it, of the gradient that did not fit (or is larger than
+ * any bucket by itself), of all gradients made so far; of what layers have saved, all of it or with every N-th
+ * replayed; and live parameters, `live_last` of them when backward is at the first layer, a layer's more for each
+ * before it, `live_most` at most. */
 struct dtp_bucket_weights {
     uint64_t bucket, next, made;
     uint64_t ranks; /* over so many one gradient that they divide evenly is reduced where it is; 0: all are copied */
@@ -20,8 +20,8 @@ struct dtp_bucket_weights {
     uint64_t live, live_last, live_layer, live_most;
 };
 
-/* Buckets of one backward: a bucket is reduced before a gradient that would overflow it. The worst is the one with most of the
- * bytes that weights (NULL: nothing has any) say. */
+/* Buckets of one backward: a bucket is reduced before a gradient that would overflow it. The worst is the one with most
+ * of the bytes that weights (NULL: nothing has any) say. */
 struct dtp_deepspeed_buckets {
     uint64_t count;
     uint64_t last, worst;  /* elements */
@@ -38,19 +38,19 @@ struct dtp_zero3_gathers {
     uint64_t count, shard, scale_bytes; /* scales: of a shard, where it is sent as int8 */
 };
 struct dtp_zero3_counts {
-    struct dtp_zero3_gathers all, second; /* over all ranks; of a second copy, within a node */
-    uint64_t second_forward, second_all;  /* elements of second copies after forward, in the end */
+    struct dtp_zero3_gathers all, second;                      /* over all ranks; of a second copy, within a node */
+    uint64_t second_forward, second_all;                       /* elements of second copies after forward, in the end */
     uint64_t persistent, persistent_shard, persistent_modules; /* never given back, gathered once a step */
-    /* Gathered, a flat buffer that is still being used included: while the head runs, after it, while it runs backward, and
-     * after the down matrix of the last and of the first layer has. */
+    /* Gathered, a flat buffer that is still being used included: while the head runs, after it, while it runs backward,
+     * and after the down matrix of the last and of the first layer has. */
     uint64_t live_head, live_loss, live_head_backward, live_early, live_late;
     uint64_t live_forward; /* most before the head */
 };
 void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp_plan *plan, uint64_t ranks,
                      struct dtp_zero3_counts *out);
 
-/* Bytes each rank sends, and collectives, of one reduction of all gradients in int4 (zeropp.h); elements of the shards that
- * are reduce-scattered instead. */
+/* Bytes each rank sends, and collectives, of one reduction of all gradients in int4 (zeropp.h); elements of the shards
+ * that are reduce-scattered instead. */
 struct dtp_zeropp_counts {
     uint64_t node_bytes, node_count, between_bytes, between_count, scattered_shard, scattered_count;
 };

@@ -1,15 +1,16 @@
-/* DeepSpeed's offload: ZeRO-Offload (stage_1_and_2.py, stage3.py with offload_optimizer, offload_param) and ZeRO-Infinity
- * (runtime/swap_tensor).
+/* DeepSpeed's offload: ZeRO-Offload (stage_1_and_2.py, stage3.py with offload_optimizer, offload_param) and
+ * ZeRO-Infinity (runtime/swap_tensor).
  *
- * gradients  a bucket's slices of this rank go down in fp32 in the last micro-step, cast tensor by tensor on the device; sums of
- *            several micro-steps in the model's dtype: stage 2 carries them down after all but the last micro-step and up into all
- *            but the first (async_accumulate_grad_in_cpu_via_gpu), stage 3 both in each (partition_grads). On the stream of the
- *            reduction, which without overlap_comm is the compute stream; stage 3's last copy blocks the host
- * parameters (stage 3) a fetch uploads its shards, and the host stands still for it; from NVMe each fetch's shards are read into one
- *            half of the pinned buffers while the fetch before it is used (swap_in, prefetch)
- * step       on CPU cores, sub-group by sub-group; updated parameters go up in the model's dtype unless they live on the host.
- *            On NVMe master, moments and gradients of a sub-group are read while the one before it is updated, and written back
- *            with the parameters (pipeline_read, pipeline_write) */
+ * gradients  a bucket's slices of this rank go down in fp32 in the last micro-step, cast tensor by tensor on the
+ *            device; sums of several micro-steps in the model's dtype: stage 2 carries them down after all but the last
+ *            micro-step and up into all but the first (async_accumulate_grad_in_cpu_via_gpu), stage 3 both in each
+ *            (partition_grads). On the stream of the reduction, which without overlap_comm is the compute stream; stage
+ *            3's last copy blocks the host
+ * parameters (stage 3) a fetch uploads its shards, and the host stands still for it; from NVMe each fetch's shards
+ *            are read into one half of the pinned buffers while the fetch before it is used (swap_in, prefetch)
+ * step       on CPU cores, sub-group by sub-group; updated parameters go up in the model's dtype unless they live on
+ *            the host. On NVMe master, moments and gradients of a sub-group are read while the one before it is
+ *            updated, and written back with the parameters (pipeline_read, pipeline_write) */
 #include "lowering.h"
 
 #include "bytes.h"
@@ -24,8 +25,13 @@ static bool on_nvme(const struct dtp_lowering *l)
 
 static dtp_buffer_id stored(struct dtp_lowering *l, const char *name, enum dtp_owner owner, uint64_t bytes)
 {
-    struct dtp_buffer buffer = {.name = name, .bytes = bytes, .owner = owner, .space = DTP_SPACE_STORAGE,
-                                .pool = DTP_STREAM_STORAGE, .layer = DTP_NO_LAYER, .persistent = true};
+    struct dtp_buffer buffer = {.name = name,
+                                .bytes = bytes,
+                                .owner = owner,
+                                .space = DTP_SPACE_STORAGE,
+                                .pool = DTP_STREAM_STORAGE,
+                                .layer = DTP_NO_LAYER,
+                                .persistent = true};
     return bytes ? dtp_program_add_buffer(l->program, &buffer) : DTP_NO_BUFFER;
 }
 
@@ -149,7 +155,8 @@ void dtp_lower_host_gradients(struct dtp_lowering *l, enum dtp_stream stream, dt
     if (down || third)
         copy(l, DTP_OP_DOWNLOAD, stream, slices, DTP_READ, h->sums, DTP_UPDATE, bytes, "gradient sums");
     if (third && !l->micro_step) { /* the buffer's copy is used from then on, where it is */
-        copy(l, DTP_OP_UPLOAD, stream, h->sums, DTP_READ, one_by_one(l, stream, own), DTP_ALLOC | DTP_WRITE | DTP_FREE, bytes, "gradient sums");
+        copy(l, DTP_OP_UPLOAD, stream, h->sums, DTP_READ, one_by_one(l, stream, own), DTP_ALLOC | DTP_WRITE | DTP_FREE,
+             bytes, "gradient sums");
     }
     if (l->last_micro_step)
         download_last(l, stream, slices, own);

@@ -1,16 +1,16 @@
 /* DeepSpeed's ZeRO stage 3 (runtime/zero/stage3.py, partition_parameters.py, partitioned_param_coordinator.py).
  *
  * fetch    zero3_fetch.h says what is gathered before a module. Tensors of one fetch are laid into a flat buffer on the
- *          all-gather stream (copy stream here), gathered, and copied out tensor by tensor when the first of them is needed; the
- *          flat buffer stays until the last of them is. A fetch of one tensor gathers straight into it
+ *          all-gather stream (copy stream here), gathered, and copied out tensor by tensor when the first of them is
+ *          needed; the flat buffer stays until the last of them is. A fetch of one tensor gathers straight into it
  * release  a tensor goes when its module is through (record_stream: the allocator waits for the device)
- * reduce   gradients are copied into a bucket of reduce_bucket_size, which stands all the time; before one that no longer fits,
- *          the bucket's tensors are laid side by side by rank, divided, reduce-scattered and added to the partition, all on the
- *          reduction stream. In every micro-step, at the end of which the host waits for it
- * offload  lower_infinity.c: shards come up from the host before they are gathered; a single rank gathers nothing, and fetches
- *          only what the host keeps
- * step     sub-groups of at most sub_group_size elements, one after another, each with fp32 gradients; then tensors that
- *          persist are gathered. Assumed: one operation a block, and that they stand during the step as well
+ * reduce   gradients are copied into a bucket of reduce_bucket_size, which stands all the time; before one that no
+ *          longer fits, the bucket's tensors are laid side by side by rank, divided, reduce-scattered and added to the
+ *          partition, all on the reduction stream. In every micro-step, at the end of which the host waits for it
+ * offload  lower_infinity.c: shards come up from the host before they are gathered; a single rank gathers nothing, and
+ *          fetches only what the host keeps
+ * step     sub-groups of at most sub_group_size elements, one after another, each with fp32 gradients; then tensors
+ *          that persist are gathered. Assumed: one operation a block, and that they stand during the step as well
  * The host never has more than two fetches or reductions ahead of the device than it waited for. */
 #include "lower_zero3.h"
 
@@ -70,14 +70,15 @@ static void make_persistent(struct dtp_lowering *l, struct dtp_lower_zero3 *z)
             }
     z->persistent = !fetches(l) ? z->params
                                 : dtp_lower_buffer(l, "persistent parameters", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
-                                                l->bytes.compute * elements, true);
+                                                   l->bytes.compute * elements, true);
     for (uint64_t i = 0; i <= l->transformer->layers; i++)
         l->state[i].params = z->persistent;
 }
 
 static void make_groups(struct dtp_lowering *l, struct dtp_lower_zero3 *z)
 {
-    uint32_t second = l->plan->zero_hpz_partition_size, node = l->cluster->gpus_per_node, nodes = l->cluster->gpus / node;
+    uint32_t second = l->plan->zero_hpz_partition_size, node = l->cluster->gpus_per_node,
+             nodes = l->cluster->gpus / node;
     z->group = dtp_program_add_group(l->program, (struct dtp_program_group){l->plan->shard_group, 1});
     if (second > 1)
         z->second_group = dtp_program_add_group(l->program, (struct dtp_program_group){second, 1});
@@ -219,8 +220,7 @@ static void read_ahead(struct dtp_lowering *l)
 
 static dtp_buffer_id upload_shards(struct dtp_lowering *l, uint64_t bytes)
 {
-    dtp_buffer_id shards =
-        dtp_lower_buffer(l, "uploaded shards", DTP_OWNER_GATHER, DTP_STREAM_COPY, bytes, false);
+    dtp_buffer_id shards = dtp_lower_buffer(l, "uploaded shards", DTP_OWNER_GATHER, DTP_STREAM_COPY, bytes, false);
     dtp_lower_host_upload(l, l->zero3->gathers, shards, bytes, true);
     return shards;
 }
@@ -255,7 +255,8 @@ static void all_gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch, ui
     else
         first->weight = dtp_zero3_new_weight(l, first, ranks * shard_bytes);
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, flat ? "" : dtp_zero3_module(l, first->layer)->weight_name[first->part]);
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER,
+                    flat ? "" : dtp_zero3_module(l, first->layer)->weight_name[first->part]);
     draft.op.stream = DTP_STREAM_GATHER;
     draft.op.group = fetch->second ? z->second_group : z->group;
     if (flat) {
@@ -329,8 +330,7 @@ static void copy_out(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch)
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, module->weight_name[part]);
         draft.op.stream = DTP_STREAM_COPY;
-        z->entries[i].weight =
-            dtp_draft_new(l, &draft, module->weight_name[part], DTP_OWNER_WEIGHTS, bytes, DTP_WRITE);
+        z->entries[i].weight = dtp_draft_new(l, &draft, module->weight_name[part], DTP_OWNER_WEIGHTS, bytes, DTP_WRITE);
         dtp_draft_use(&draft, fetch->flat, DTP_READ);
         dtp_draft_after(&draft, fetch->ready);
         dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
@@ -382,9 +382,9 @@ static void end_use(struct dtp_lowering *l)
     if (!dtp_zero3_end(&z->walk))
         return;
     assert(z->leaving_count < DTP_ZERO3_ROOT_PARTS);
-    z->leaving[z->leaving_count++] = (struct dtp_zero3_leaving){
-        l->state[layer].weight[part], copies ? second_of(l, layer, part) : NULL,
-        copies ? l->bytes.compute * dtp_zero3_shard_of(l, layer, part, true) : 0};
+    z->leaving[z->leaving_count++] =
+        (struct dtp_zero3_leaving){l->state[layer].weight[part], copies ? second_of(l, layer, part) : NULL,
+                                   copies ? l->bytes.compute * dtp_zero3_shard_of(l, layer, part, true) : 0};
     l->state[layer].weight[part] = DTP_NO_BUFFER;
 }
 
@@ -449,12 +449,13 @@ void dtp_lower_zero3_open(struct dtp_lowering *l)
 
 /* ---- reduction --------------------------------------------------------------------------------------------------- */
 
-/* Tensors of the bucket side by side by rank, with padding, then divided by the ranks; a tensor alone that needs no padding
- * is reduced where it is. */
+/* Tensors of the bucket side by side by rank, with padding, then divided by the ranks; a tensor alone that needs no
+ * padding is reduced where it is. */
 static dtp_buffer_id lay_by_rank(struct dtp_lowering *l)
 {
     struct dtp_lower_zero3 *z = l->zero3;
-    bool oversized = z->oversized.index != DTP_NO_INDEX, in_place = z->tensors == 1 && z->filled % l->plan->shard_group == 0;
+    bool oversized = z->oversized.index != DTP_NO_INDEX,
+         in_place = z->tensors == 1 && z->filled % l->plan->shard_group == 0;
     dtp_buffer_id source = oversized ? z->oversized : z->bucket, flat = source;
     double bytes = (double)(l->bytes.reduce * l->plan->shard_group * z->filled_shard);
     struct dtp_draft draft;
@@ -533,7 +534,8 @@ static void reduce(struct dtp_lowering *l)
     z->oversized = DTP_NO_BUFFER;
 }
 
-static struct dtp_zero3_gradient gradient_of(const struct dtp_lowering *l, const struct dtp_lower_module *module, int part)
+static struct dtp_zero3_gradient gradient_of(const struct dtp_lowering *l, const struct dtp_lower_module *module,
+                                             int part)
 {
     const struct dtp_transformer *t = l->transformer;
     struct dtp_zero3_gradient gradient = {.elements = module->elements[part], .shard = module->shard[part]};

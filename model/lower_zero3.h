@@ -10,9 +10,9 @@
 /* Tensors gathered in one collective: entries first to first + count. */
 struct dtp_zero3_fetch {
     uint32_t first, count, unused; /* unused: modules that have not asked for theirs */
-    bool copied, second; /* second: of the second copy (zeropp.h) */
-    dtp_buffer_id flat, scales; /* scales: of what was gathered as int8 */
-    dtp_op_id ready; /* what compute waits for */
+    bool copied, second;           /* second: of the second copy (zeropp.h) */
+    dtp_buffer_id flat, scales;    /* scales: of what was gathered as int8 */
+    dtp_op_id ready;               /* what compute waits for */
 };
 
 struct dtp_zero3_entry {
@@ -71,8 +71,8 @@ dtp_buffer_id dtp_zero3_new_weight(struct dtp_lowering *l, const struct dtp_zero
 void dtp_zero3_wait_for(struct dtp_lowering *l, dtp_op_id op, const char *name);
 void dtp_zero3_keep(struct dtp_lowering *l, dtp_buffer_id slices, uint64_t shard);
 
-/* lower_zeropp.c: shards of a fetch side by side into a new buffer of the copy stream's pool; the gather of a fetch as int8,
- * and what becomes of it when it is needed; a second copy; the bucket's gradients as int4. */
+/* lower_zeropp.c: shards of a fetch side by side into a new buffer of the copy stream's pool; the gather of a fetch as
+ * int8, and what becomes of it when it is needed; a second copy; the bucket's gradients as int4. */
 dtp_buffer_id dtp_zeropp_lay(struct dtp_lowering *l, const struct dtp_zero3_fetch *fetch, dtp_buffer_id shards,
                              const char *name, uint64_t buffer_bytes, uint64_t shard_bytes);
 void dtp_zeropp_gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch, uint64_t elements);

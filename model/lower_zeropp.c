@@ -50,8 +50,8 @@ static dtp_buffer_id copied_buffer(struct dtp_lowering *l, const char *name, uin
     return dtp_lower_buffer(l, name, DTP_OWNER_GATHER, DTP_STREAM_COPY, bytes, false);
 }
 
-static void gather_bytes(struct dtp_lowering *l, const struct dtp_zero3_fetch *fetch, dtp_buffer_id from, uint32_t access,
-                         dtp_buffer_id to, uint64_t bytes, const char *name)
+static void gather_bytes(struct dtp_lowering *l, const struct dtp_zero3_fetch *fetch, dtp_buffer_id from,
+                         uint32_t access, dtp_buffer_id to, uint64_t bytes, const char *name)
 {
     uint64_t ranks = fetch->second ? l->plan->zero_hpz_partition_size : l->plan->shard_group;
     struct dtp_draft draft;
@@ -73,7 +73,7 @@ void dtp_zeropp_gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch, ui
     uint64_t ranks = fetch->second ? l->plan->zero_hpz_partition_size : l->plan->shard_group;
     uint64_t scales = dtp_zeropp_scale_bytes(elements), wide = l->bytes.compute * elements;
     bool several = fetch->count > 1;
-    dtp_buffer_id source = several        ? dtp_zeropp_lay(l, fetch, z->params, "shards side by side", wide, wide)
+    dtp_buffer_id source = several         ? dtp_zeropp_lay(l, fetch, z->params, "shards side by side", wide, wide)
                            : fetch->second ? second_of(l, &z->entries[fetch->first])
                                            : z->params;
     struct dtp_draft draft;
@@ -171,7 +171,8 @@ struct narrow {
 static struct narrow exchange_both(struct dtp_lowering *l, uint32_t group, uint64_t ranks, dtp_buffer_id from,
                                    uint64_t bytes, uint64_t scale_bytes)
 {
-    struct narrow got = {reduced_buffer(l, "int4 of others", bytes), reduced_buffer(l, "scales of others", scale_bytes)};
+    struct narrow got = {reduced_buffer(l, "int4 of others", bytes),
+                         reduced_buffer(l, "scales of others", scale_bytes)};
     exchange(l, group, ranks, from, DTP_READ, got.values, bytes, "int4");
     exchange(l, group, ranks, from, DTP_READ | DTP_FREE, got.scales, scale_bytes, "scales");
     return got;
@@ -200,22 +201,26 @@ static void reduce_quantized(struct dtp_lowering *l, const struct dtp_zero3_grad
 {
     const struct dtp_lower_zero3 *z = l->zero3;
     uint64_t local = l->cluster->gpus_per_node, nodes = l->cluster->gpus / local, wide = l->bytes.reduce;
-    dtp_buffer_id mine = quantize(l, NULL, source, access, reduced_buffer(l, "int4", e->node_bytes + e->node_scale_bytes),
-                                  wide * g->elements + e->node_bytes, "gradient as int4");
+    dtp_buffer_id mine =
+        quantize(l, NULL, source, access, reduced_buffer(l, "int4", e->node_bytes + e->node_scale_bytes),
+                 wide * g->elements + e->node_bytes, "gradient as int4");
     dtp_buffer_id summed = reduced_buffer(l, "int4 of the node", e->between_bytes + e->between_scale_bytes);
     if (local > 1) {
         struct narrow node = exchange_both(l, z->node_group, local, mine, e->node_bytes, e->node_scale_bytes);
         quantize(l, &node, DTP_NO_BUFFER, 0, summed, e->node_bytes + e->between_bytes, "sum of the node as int4");
     } else {
-        quantize(l, NULL, mine, DTP_READ | DTP_FREE, summed, e->node_bytes + e->between_bytes, "sum of the node as int4");
+        quantize(l, NULL, mine, DTP_READ | DTP_FREE, summed, e->node_bytes + e->between_bytes,
+                 "sum of the node as int4");
     }
     struct narrow all = exchange_both(l, z->between_group, nodes, summed, e->between_bytes, e->between_scale_bytes);
-    dtp_buffer_id slices = quantize(l, &all, DTP_NO_BUFFER, 0, reduced_buffer(l, "slices", wide * g->shard),
-                                    e->between_bytes + 2 * wide * g->elements / local + wide * g->shard, "gradient from int4");
+    dtp_buffer_id slices =
+        quantize(l, &all, DTP_NO_BUFFER, 0, reduced_buffer(l, "slices", wide * g->shard),
+                 e->between_bytes + 2 * wide * g->elements / local + wide * g->shard, "gradient from int4");
     dtp_zero3_keep(l, slices, g->shard);
 }
 
-static void reduce_wide(struct dtp_lowering *l, const struct dtp_zero3_gradient *g, dtp_buffer_id source, uint32_t access)
+static void reduce_wide(struct dtp_lowering *l, const struct dtp_zero3_gradient *g, dtp_buffer_id source,
+                        uint32_t access)
 {
     uint64_t ranks = l->plan->shard_group, bytes = l->bytes.reduce * g->shard;
     dtp_buffer_id flat = quantize(l, NULL, source, access, reduced_buffer(l, "gradient by rank", bytes * ranks),

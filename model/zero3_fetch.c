@@ -117,8 +117,9 @@ static void advance(const struct dtp_zero3_walk *walk, struct dtp_zero3_use *use
     settle(walk, use);
 }
 
-/* Position and elements before a place that is given by stage, layer and part; blocks of backward come from the last. */
-static struct dtp_zero3_use place(const struct dtp_zero3_walk *walk, enum dtp_zero3_stage stage, uint64_t layer, int part)
+/* Position and elements before a place given by stage, layer and part; blocks of backward come from the last. */
+static struct dtp_zero3_use place(const struct dtp_zero3_walk *walk, enum dtp_zero3_stage stage, uint64_t layer,
+                                  int part)
 {
     const int *count = walk->count;
     uint64_t layers = walk->shape.layers, blocks = layers, first = 1, last = 1;
@@ -158,7 +159,9 @@ static bool used_again(const struct dtp_zero3_walk *walk, struct dtp_zero3_use *
     int part = walk->list[use->stage][use->index];
     bool tied = walk->shape.tied && part == DTP_ZERO3_EMBEDDING;
     switch (use->stage) {
-    case DTP_ZERO3_FIRST: *out = place(walk, tied ? DTP_ZERO3_LAST : DTP_ZERO3_FIRST_BACK, use->layer, part); return true;
+    case DTP_ZERO3_FIRST:
+        *out = place(walk, tied ? DTP_ZERO3_LAST : DTP_ZERO3_FIRST_BACK, use->layer, part);
+        return true;
     case DTP_ZERO3_FORWARD:
         *out = place(walk, replayed(walk, use->layer) ? DTP_ZERO3_REPLAY : DTP_ZERO3_BACKWARD, use->layer, part);
         return true;

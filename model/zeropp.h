@@ -1,14 +1,14 @@
 /* ZeRO++ (Wang et al. 2023, arXiv 2306.10209) as DeepSpeed does it: what is sent in few bits, and over whom.
  *
- *   hpZ  zero_hpz_partition_size n: when a parameter is given back for the first time in a step, n neighbours keep a second
- *        copy of it, an n-th each (partition_parameters.py, _partition_param_sec); every later gather of the step, backward's and
- *        those of other micro-steps, is among them. The host waits for each copy to be made
- *   qwZ  a gather sends int8 and an fp32 scale for about 8000 elements, in a second collective (CUDAQuantizer). Assumed: one
- *        scale for every 8000 elements begun; DeepSpeed looks for a group that divides what it gathers
- *   qgZ  with several nodes, a matrix whose elements are a multiple of twice the ranks is reduced tensor by tensor: int4 by
- *        all-to-all within the node, reduced, int4 again by all-to-all between nodes (coalesced_collectives.py,
- *        all_to_all_quant_reduce), with fp32 scales of max(rows, columns, ranks) groups, in collectives of their own. Everything
- *        else of a bucket is reduce-scattered tensor by tensor; assumed: the vectors of a block in one */
+ *   hpZ  zero_hpz_partition_size n: when a parameter is given back for the first time in a step, n neighbours keep a
+ *        second copy of it, an n-th each (partition_parameters.py, _partition_param_sec); every later gather of the
+ *        step, backward's and those of other micro-steps, is among them. The host waits for each copy to be made
+ *   qwZ  a gather sends int8 and an fp32 scale for about 8000 elements, in a second collective (CUDAQuantizer).
+ *        Assumed: one scale for every 8000 elements begun; DeepSpeed looks for a group that divides what it gathers
+ *   qgZ  with several nodes, a matrix whose elements are a multiple of twice the ranks is reduced tensor by tensor:
+ *        int4 by all-to-all within the node, reduced, int4 again by all-to-all between nodes (coalesced_collectives.py,
+ *        all_to_all_quant_reduce), with fp32 scales of max(rows, columns, ranks) groups, in collectives of their own.
+ *        Everything else of a bucket is reduce-scattered tensor by tensor; assumed: the vectors of a block in one */
 #ifndef DTP_ZEROPP_H
 #define DTP_ZEROPP_H
 
