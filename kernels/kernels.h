@@ -10,7 +10,9 @@
  * 16-byte aligned; widths may be odd (kernels then take a slower path). `accumulate` adds to what the result holds,
  * otherwise it is overwritten. All sums run in an order that depends on shapes only, so a step repeats bit for bit.
  *
- * Functions return 0, or a code of the library that dtp_cuda_error_text names. */
+ * Functions return 0, or a code of the library that dtp_cuda_error_text names. CUDA's refuse ("invalid argument") norms
+ * of rows longer than 4096 vectors of 16 bytes, or 4096 elements where they hold no whole vectors, heads of more than 256
+ * in their attention, and elementwise work of 2^32 vectors and more. */
 #ifndef DTP_KERNELS_H
 #define DTP_KERNELS_H
 
