@@ -51,6 +51,8 @@
       "go (all but parameters, optimizer state, buckets); 35 H200 runs")                                             \
     X(context_bytes, 804e6, "B",                                                                                     \
       "CUDA context 552 MB and the kernel modules a PyTorch step loads; driver's used - segments on H200, CUDA 13")  \
+    X(executor_context_bytes, 575e6, "B",                                                                            \
+      "the same of dtplan-exec: our kernels, cuBLASLt's and cuDNN's; driver's used - arena of 10 jobs on H200, 573 to 576 MB") \
     X(nccl_library_bytes, 386e6, "B", "NCCL 2.28 after init_process_group over 2 GPUs; H200")                        \
     X(nccl_communicator_bytes, 505e6, "B", "buffers of one communicator after its first collective; H200, NVLink")  \
     X(nccl_one_rank_bytes, 585e6, "B", "NCCL 2.28 with a communicator of one rank (torchrun on one GPU); H200")      \

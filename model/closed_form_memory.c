@@ -120,7 +120,7 @@ static void beyond_tensors(struct dtp_memory_job *job)
     struct dtp_part_chain reserved = {.record = job->record}, driver = {.record = job->record};
     out->after_init_bytes = after_init_bytes(job);
     out->reserved_peak_bytes = dtp_allocator_reserved_bytes(job, out->allocated_peak_bytes, &reserved);
-    out->context_bytes = dtp_context_bytes(&driver);
+    out->context_bytes = dtp_context_bytes(job, &driver);
     out->nccl_bytes = dtp_nccl_bytes(job, &driver);
     out->device_peak_bytes = out->reserved_peak_bytes + out->context_bytes + out->nccl_bytes;
     out->capacity_bytes = cluster->gpu.memory_bytes;

@@ -134,6 +134,7 @@
     X(BROKEN_LOGITS, "the last step's logits, broken up", "", "", "logits - state made later",                         \
       "PyTorch: CUDACachingAllocator.cpp")                                                                             \
     X(CONTEXT, "CUDA context", "", "", "context_bytes", "measured (see constants)")                                    \
+    X(EXECUTOR_CONTEXT, "CUDA context", "", "", "executor_context_bytes", "measured (see constants)")                  \
     X(NCCL_LIBRARY, "NCCL, library", "", "", "nccl_library_bytes", "measured (see constants)")                         \
     X(NCCL_COMMUNICATORS, "NCCL, communicators", "groups", "", "nccl_communicator_bytes", "measured (see constants)")  \
     X(NCCL_ONE_RANK, "NCCL of one rank", "", "", "nccl_one_rank_bytes", "measured (see constants)")                    \
