@@ -402,6 +402,41 @@ static void fsdp_reduce(struct dtp_memory_job *job, enum dtp_phase phase, uint64
     dtp_memory_consider(job, phase, &instant);
 }
 
+/* On one rank, the result of a reduction is as large as its input; gradients and weights of the unit have gone. With
+ * more ranks it is no larger than the gradients before, and accumulated gradients were larger. */
+static void fsdp_reduced(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit)
+{
+    const struct dtp_units *u = &job->units;
+    uint64_t layers = layers_in(job, unit);
+    if (u->ranks > 1 || accumulates_whole(job))
+        return;
+    struct dtp_instant instant = in_backward(job, layers_above(job, unit));
+    dtp_add_saved(job, &instant, layers_before(job, unit));
+    add_root(job, &instant, &weights);
+    if (keeps_weights(job))
+        add_layers(job, &instant, &weights, layers_before(job, unit));
+    else if (copies_out(job))
+        add_layers(job, &instant, &flat, layers_ahead(job, unit));
+    else
+        add_layers(job, &instant, &weights, unit && job->plan->prefetch ? u->layers_per_unit : 0);
+    add_post_forward(job, &instant, layers_before(job, unit), false);
+    gather_elsewhere(job, &instant);
+    add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, u->embedding);
+    add_reduce_input(job, &instant, layers);
+    dtp_instant_add(&instant, DTP_TERM_REDUCED_OUTPUT, 1, layers * u->layer_shard, job->bytes.reduce);
+    dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
+    dtp_memory_consider(job, phase, &instant);
+}
+
+static void root_reduced(struct dtp_memory_job *job, struct dtp_instant instant)
+{
+    if (job->units.ranks > 1 || accumulates_whole(job))
+        return;
+    dtp_instant_add(&instant, DTP_TERM_ROOT_INPUT, 1, root_elements(job), job->bytes.reduce);
+    dtp_instant_add(&instant, DTP_TERM_REDUCED_OUTPUT, 1, job->units.root_shard, job->bytes.reduce);
+    dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
+}
+
 /* The root's turn, after all units: the embedding's gradient made with the root still gathered; then the root's
  * reduce-scatter input beside its gradients. */
 static void fsdp_root(struct dtp_memory_job *job)
@@ -409,9 +444,11 @@ static void fsdp_root(struct dtp_memory_job *job)
     const struct dtp_units *u = &job->units;
     struct dtp_instant instant = in_backward(job, u->count ? job->transformer->layers : 0);
     struct dtp_instant reducing = job->plan->fsdp1 && has_quiet_micro_steps(job) ? before_backward(job) : instant;
+    root_reduced(job, reducing);
     add_root(job, &instant, &weights);
     if (u->count) {
         add_made(job, &instant, DTP_TERM_HEAD_EMBEDDING_GRADIENTS, 2, u->embedding);
+        add_made(job, &instant, DTP_TERM_POSITION_GRADIENT, 1, u->position);
         if (!job->plan->fsdp1)
             add_reduce_input(job, &instant, u->layers_per_unit);
     } else {
@@ -466,11 +503,15 @@ static void fsdp_backward(struct dtp_memory_job *job)
     fsdp_unit_ends(job, DTP_PHASE_EARLY_BACKWARD, count - 1);
     fsdp_unit_ends(job, DTP_PHASE_EARLY_BACKWARD, early);
     fsdp_reduce(job, DTP_PHASE_EARLY_BACKWARD, count - 1);
+    fsdp_reduced(job, DTP_PHASE_EARLY_BACKWARD, count - 1);
     fsdp_reduce(job, DTP_PHASE_EARLY_BACKWARD, early);
+    fsdp_reduced(job, DTP_PHASE_EARLY_BACKWARD, early);
     fsdp_unit(job, DTP_PHASE_LATE_BACKWARD, late, 0);
     fsdp_unit_ends(job, DTP_PHASE_LATE_BACKWARD, 0);
     fsdp_reduce(job, DTP_PHASE_LATE_BACKWARD, late);
+    fsdp_reduced(job, DTP_PHASE_LATE_BACKWARD, late);
     fsdp_reduce(job, DTP_PHASE_LATE_BACKWARD, 0);
+    fsdp_reduced(job, DTP_PHASE_LATE_BACKWARD, 0);
 }
 
 /* ---- ZeRO-3 and our executor ----------------------------------------------------------------------------------- */

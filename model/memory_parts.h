@@ -81,7 +81,8 @@
       "DeepSpeed: zero/stage_1_and_2.py")                                                                              \
     X(CARRIED_GRADIENT, REDUCE, "buffer for gradients of the host", "", "largest parameter", "gradient bytes",         \
       "DeepSpeed: zero/stage_1_and_2.py")                                                                              \
-    X(SECOND_COPY, WEIGHTS, "second copies", "", "psi / n", "compute bytes", "DeepSpeed: zero/partition_parameters.py") \
+    X(SECOND_COPY, WEIGHTS, "second copies", "", "psi / n", "compute bytes",                                           \
+      "DeepSpeed: zero/partition_parameters.py")                                                                       \
     X(NEXT_GRADIENT, REDUCE, "gradient that did not fit the bucket", "", "elements", "gradient bytes",                 \
       "DeepSpeed: runtime/zero/")                                                                                      \
     X(BUCKET_BY_RANK, REDUCE, "bucket laid out by rank", "", "reduce_bucket_size", "gradient bytes",                   \
@@ -90,6 +91,7 @@
       "DeepSpeed: zero/parameter_offload.py")                                                                          \
     X(HEAD_GRADIENT, REDUCE, "gradient of the head", "", "V h", "compute bytes", "")                                   \
     X(HEAD_EMBEDDING_GRADIENTS, REDUCE, "gradients of head and embedding", "2", "V h", "compute bytes", "")            \
+    X(POSITION_GRADIENT, REDUCE, "gradient of the positions", "", "positions h", "compute bytes", "")                  \
     X(TIED_HEAD_GRADIENT, REDUCE, "gradient of the tied head", "", "V h", "gradient bytes", "PyTorch: reducer.cpp")    \
     X(EMBEDDING_GRADIENT, REDUCE, "gradient of the embedding", "copies", "V h", "gradient bytes", "")                  \
     X(DOWN_GRADIENT, REDUCE, "gradient of the down matrix", "", "f h", "compute bytes", "")                            \
@@ -99,6 +101,8 @@
     X(FLAT_GRADIENTS, REDUCE, "their flat copy", "layers", "P", "compute bytes", "PyTorch: fsdp/_flat_param.py")       \
     X(MODEL_GRADIENTS, REDUCE, "all gradients", "", "psi", "compute bytes", "PyTorch: _fsdp_param_group.py")           \
     X(REDUCE_INPUT, REDUCE, "reduce-scatter input", "layers", "padded P", "reduce bytes",                              \
+      "PyTorch: _fsdp_collectives.py")                                                                                 \
+    X(REDUCED_OUTPUT, REDUCE, "and its result, on one rank", "", "elements", "reduce bytes",                           \
       "PyTorch: _fsdp_collectives.py")                                                                                 \
     X(ROOT_GRADIENTS, REDUCE, "root, gradients", "", "root", "compute bytes", "PyTorch: _fsdp_param_group.py")         \
     X(ROOT_INPUT, REDUCE, "root, reduce-scatter input", "", "padded root", "reduce bytes",                             \

@@ -259,6 +259,20 @@ static void embedding_backward(struct dtp_memory_job *job)
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
 }
 
+/* Just before, that of learned positions is a tensor beside its bucket, while a tied head's still waits. */
+static void position_backward(struct dtp_memory_job *job)
+{
+    const struct dtp_units *u = &job->units;
+    bool bucketed = job->cluster->gpus > 1 && job->plan->ddp_bucket_view;
+    if (!u->position || job->plan->runtime != DTP_RUNTIME_TORCH)
+        return;
+    struct dtp_instant instant = with_gradients(job, u->total - u->embedding);
+    dtp_instant_add(&instant, DTP_TERM_EMBEDDING_GRADIENT, u->head ? 0 : 1, u->embedding, job->bytes.grads);
+    dtp_instant_add(&instant, DTP_TERM_POSITION_GRADIENT, bucketed ? 1 : 0, u->position, job->bytes.grads);
+    dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
+    dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
+}
+
 /* Optimizer step. DeepSpeed turns its partition of the gradients into fp32. */
 static void optimizer_step(struct dtp_memory_job *job)
 {
@@ -282,6 +296,7 @@ void dtp_memory_replicated(struct dtp_memory_job *job)
         layer_backward(job, DTP_PHASE_EARLY_BACKWARD, last - job->units.last_unit_layers);
     layer_backward(job, DTP_PHASE_LATE_BACKWARD, 0);
     flat_bucket(job);
+    position_backward(job);
     embedding_backward(job);
     optimizer_step(job);
 }

@@ -127,6 +127,7 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     out->largest = t->hidden * (plan->fused_gate_up ? up * t->ffn : t->ffn);
     out->down = t->hidden * t->ffn;
     out->qkv = t->hidden * (d_q + 2 * d_kv);
+    out->position = t->position == DTP_POSITION_LEARNED ? t->positions * t->hidden : 0;
     out->head = t->tied_head ? 0 : out->embedding;
     out->total = t->layers * layer.elements + root.elements;
     out->total_shard = t->layers * layer.shard + root.shard;

@@ -1,16 +1,21 @@
 /* The step program against the closed form, which never sees it, over random plans: matmul and attention FLOPs, bytes
  * sent and number of operations of every collective, bytes copied to and from the host equal exactly; the peak of live
  * bytes within 0.5 % in most. What is left is named; the closed form weighs a handful of instants, the program all:
- *   - late steps of a layer's backward, where more weight gradients stand than activations have gone: small
- * micro-batches of checkpointed layers
+ *   - steps of a layer's backward between its MLP, its attention core and its end, which are weighed: small
+ * micro-batches
  *   - forward of a checkpointed layer as the peak, its own tensors still standing: long sequences, loss in chunks
  *   - a head gradient under autocast in both dtypes while it is cast
  *   - units of several layers, and the whole model as one: instants between their first and last layer
  *   - backward without prefetch, when a unit's flat buffer stands beside the weights copied out of it
- *   - shards of one rank, where a reduction's result is as large as its input
+ *   - gathers more than one unit ahead
  *   - flat buffers of the last unit, which may have fewer layers than the others
- *   - DeepSpeed: a bucket that leaves in the middle of a layer, ZeRO-3's live parameters between the layers that are weighed
- *     (offloaded, where little else is left on the device, these are up to a sixth) */
+ *   - DeepSpeed: a bucket that leaves in the middle of a layer, ZeRO-3's live parameters between the layers that are
+ * weighed (offloaded, where little else is left on the device, these are up to a sixth; on one rank, where nothing is
+ * sharded, the bucket's slices up to two fifths) Under torch and Megatron none of these is more than an eighth of the
+ * peak, elsewhere none more than two fifths. */
+#define MOST_PERCENT 12.5
+#define MOST_PERCENT_ELSEWHERE 40.0
+
 #include "lower.h"
 #include "placement.h"
 #include "verify.h"
@@ -151,6 +156,11 @@ static bool check_job(const struct random_job *job, struct tally *tally)
     tally->within += percent <= 0.5;
     tally->close += percent <= 0.1;
     tally->worst = percent > tally->worst ? percent : tally->worst;
+    bool bounded = job->plan.runtime == DTP_RUNTIME_TORCH || job->plan.runtime == DTP_RUNTIME_MEGATRON;
+    if (percent > (bounded ? MOST_PERCENT : MOST_PERCENT_ELSEWHERE)) {
+        describe(job);
+        fail_msg("the program's peak is %+.2f %% off the closed form's", difference.percent);
+    }
     if (percent > 0.5 && getenv("DTPLAN_TEST_VERBOSE")) {
         print_error("%+.2f %% at %s: ", difference.percent, dtp_op_kind_text(difference.kind));
         describe(job);
@@ -177,7 +187,7 @@ static void test_random_plans(void **state)
             continue;
         check_job(&job, &tally);
     }
-    check_tally(&tally, 95);
+    check_tally(&tally, 96);
 }
 
 /* Its offload is drawn too seldom by chance. */
