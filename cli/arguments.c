@@ -93,7 +93,7 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_CHARTS] = {"--charts", NULL, ON(SIMULATE), "have gnuplot draw what --timeline and --memory write"},
     [OPTION_SAMPLES] = {"--samples", "N", ON(SIMULATE),
                         "jobs on other GPUs of the kind, for the median, p95 and p99 of the step; default 10,000"},
-    [OPTION_SEED] = {"--seed", "N", ON(SIMULATE) | ON(RUN), "of those jobs; of weights and samples; default 1"},
+    [OPTION_SEED] = {"--seed", "N", ON(SIMULATE) | ON(RUN), "simulate: of those jobs; run: of weights and samples; default 1"},
     [OPTION_RANK_DEVIATION] = {"--rank-deviation", "F", ON(SIMULATE),
                                "relative standard deviation of the GPUs' speeds; default as measured on GPUs of a kind"},
     [OPTION_STRAGGLER] = {"--straggler", "F", ON(SIMULATE),
