@@ -45,8 +45,7 @@ struct shape {
     const struct dtp_plan *plan;
     uint64_t h, f, d_q, d_kv, c, e;
     uint64_t input; /* bytes of a matmul's input as it is kept for the weight gradient */
-    bool compiled; /* pointwise results are recomputed in backward instead of saved */
-    bool executor; /* ours: compiled by hand, and without the layout copies of PyTorch */
+    bool compiled;  /* pointwise results are recomputed in backward instead of saved */
     bool cut;      /* compiled layers are cut at the ends of DDP's buckets */
 };
 
@@ -62,8 +61,7 @@ static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_p
                           .c = c,
                           .input = dtp_plan_keeps_fp8(plan) ? 1 : c,
                           .e = dtp_plan_autocast(plan) ? 4 : c,
-                          .compiled = plan->compile || plan->runtime == DTP_RUNTIME_DTPLAN,
-                          .executor = plan->runtime == DTP_RUNTIME_DTPLAN,
+                          .compiled = plan->compile,
                           .cut = ddp && plan->compile && 4 * t->hidden * t->ffn >= FIRST_BUCKET_BYTES};
 }
 
@@ -99,7 +97,7 @@ static uint64_t core_saved(const struct shape *s)
 static uint64_t attention_saved(const struct shape *s)
 {
     uint64_t qk = s->c * (s->d_q + s->d_kv), v = s->c * s->d_kv, out = s->c * s->d_q;
-    bool rotated = s->t->position == DTP_POSITION_ROPE && !s->executor;
+    bool rotated = s->t->position == DTP_POSITION_ROPE;
     uint64_t saved = qk + v + out; /* q, k, v of the core, whichever buffers they are views of */
     if (s->input < s->c)
         saved += s->input * s->d_q; /* the output matmul's input is a cast of the core's result */
@@ -131,7 +129,7 @@ static uint64_t mlp_saved(const struct shape *s)
  * crosses the cut to the last addition. */
 static uint64_t middle(const struct shape *s)
 {
-    bool added_again = s->compiled && !s->executor && !s->cut;
+    bool added_again = s->compiled && !s->cut;
     return added_again ? s->c * s->h : s->e * s->h;
 }
 
@@ -219,7 +217,7 @@ static uint64_t core_backward(const struct shape *s)
 /* What has gone then: the MLP's tensors, its norm's, the residual sum and the output matmul's own copy of its input. */
 static uint64_t core_gone(const struct shape *s)
 {
-    bool rotated = s->t->position == DTP_POSITION_ROPE && !s->executor;
+    bool rotated = s->t->position == DTP_POSITION_ROPE;
     bool copied = rotated && s->plan->rope_fp32 && s->plan->runtime == DTP_RUNTIME_TORCH;
     uint64_t copy = s->input < s->c ? s->input * s->d_q : copied ? s->c * s->d_q : 0;
     return mlp_saved(s) + norm_saved(s) + middle(s) + copy;
@@ -246,8 +244,8 @@ static void count_loss(const struct shape *s, struct dtp_activations *out)
         break;
     case DTP_LOSS_CHUNKED:
         out->logits = s->c * chunk_vocab;
-        out->loss = s->executor ? s->c * chunk_vocab + s->c * s->h : 12 * chunk_vocab + 4 * s->h;
-        out->logits_gradient = (s->executor ? s->c : 4) * s->h; /* the hidden states' gradient, made with the loss */
+        out->loss = 12 * chunk_vocab + 4 * s->h;
+        out->logits_gradient = 4 * s->h; /* the hidden states' gradient, made with the loss */
         break;
     }
 }
@@ -258,7 +256,7 @@ static uint64_t embedding_backward(const struct shape *s)
 {
     uint64_t tokens = dtp_bytes_product(s->plan->micro_batch, s->plan->sequence);
     uint64_t segments = tokens < s->t->vocab ? tokens : s->t->vocab;
-    return s->executor ? 0 : dtp_bytes_product(4 * s->h, segments + tokens / 10);
+    return dtp_bytes_product(4 * s->h, segments + tokens / 10);
 }
 
 void dtp_activations_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

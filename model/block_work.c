@@ -20,22 +20,22 @@ static void list_matmuls(const struct dtp_transformer *t, const struct dtp_plan 
 {
     double h = (double)t->hidden, f = (double)t->ffn;
     double q = (double)(t->heads * t->head_dim), kv = (double)(t->kv_heads * t->head_dim);
-    bool gated = t->activation == DTP_SWIGLU;
-    if (plan->fused_qkv) {
+    bool gated = t->activation == DTP_SWIGLU, packed = plan->runtime == DTP_RUNTIME_DTPLAN;
+    if (plan->fused_qkv || packed) {
         add_matmul(work, q + 2 * kv, h, 1, false);
     } else {
         add_matmul(work, q, h, 1, false);
         add_matmul(work, kv, h, 1, true);
         add_matmul(work, kv, h, 1, false);
     }
-    add_matmul(work, h, q, 1, true);
-    if (gated && !plan->fused_gate_up) {
+    add_matmul(work, h, q, 1, !packed); /* ours keeps every matmul's result */
+    if (gated && !plan->fused_gate_up && !packed) {
         add_matmul(work, f, h, 1, false);
         add_matmul(work, f, h, 1, true);
         add_matmul(work, h, f, 1, false);
     } else {
         add_matmul(work, gated ? 2 * f : f, h, 1, false);
-        add_matmul(work, h, f, 1, true);
+        add_matmul(work, h, f, 1, !packed);
     }
 }
 
@@ -90,8 +90,7 @@ static void count_fused(const struct dtp_transformer *t, const struct dtp_plan *
     bool gated = t->activation == DTP_SWIGLU, rope = t->position == DTP_POSITION_ROPE;
     double norm1 = (p + w) * h, add_norm2 = 2 * (p + w) * h, add = (2 * p + w) * h;
     double rotate = rope ? 2 * w * (q + kv) : 0, qk_norm = t->qk_norm ? 2 * w * (q + kv) : 0;
-    /* PyTorch's attention returns heads before tokens; ours writes the layout the next matmul reads. */
-    double transposes = plan->runtime == DTP_RUNTIME_DTPLAN ? 0 : 2 * w * q;
+    double transposes = 2 * w * q; /* attention returns heads before tokens */
     work->forward_bytes_per_token = norm1 + add_norm2 + add + rotate + qk_norm + (gated ? 3 : 2) * w * f;
     work->backward_bytes_per_token = 2 * (w + 3 * p) * h + (rope ? 2 * w * (q + 2 * kv) : 0) + transposes +
                                      2.5 * qk_norm + (gated ? 6 : 4) * w * f + bias_outputs(t) * w;

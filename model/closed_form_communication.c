@@ -8,10 +8,12 @@
  * Notation: psi parameters, N shard ranks, R replicas, K micro-steps, w bytes on the wire of gathered weights, r of
  * reduced gradients. Recomputation gathers nothing again: weights are gathered once for backward anyway. */
 #include "activations.h"
+#include "batch_layout.h"
 #include "bytes.h"
 #include "closed_form_deepspeed.h"
 #include "closed_form_counted.h"
 #include "zeropp.h"
+#include "lower_executor.h"
 #include "sharding.h"
 
 struct traffic {
@@ -135,15 +137,13 @@ static void replicated_deepspeed(struct traffic *job)
 #define MEGATRON_BUCKET 40000000u /* elements, or 1e6 per data parallel rank */
 
 /* Megatron reduces its fp32 buffer once a step: all-reduce, or with the distributed optimizer reduce-scatter and an
- * all-gather of the updated weights. Ours does the same layer by layer, and under ZeRO-2 in every micro-step, since
- * only a shard of the gradients is kept. */
+ * all-gather of the updated weights. */
 static void replicated_buffered(struct traffic *job)
 {
     const struct dtp_units *u = &job->units;
-    bool ours = job->plan->runtime == DTP_RUNTIME_DTPLAN;
     uint64_t gpus = job->cluster->gpus, per_rank = 1000000 * gpus;
     uint64_t bucket = per_rank > MEGATRON_BUCKET ? per_rank : MEGATRON_BUCKET;
-    uint64_t count = ours ? u->count + 1 : dtp_divide_up(u->total, bucket);
+    uint64_t count = dtp_divide_up(u->total, bucket);
     uint64_t reductions = job->reductions;
     uint64_t sent = ring(u->total * job->bytes.reduce, gpus);
     if (job->plan->strategy == DTP_DDP) {
@@ -173,7 +173,7 @@ static uint64_t root_bytes(const struct traffic *job)
     return u->root_shard * u->ranks * job->bytes.compute - narrowed;
 }
 
-/* FSDP and our executor: gathered for forward, again for backward unless kept; gradients reduced over the shard group,
+/* FSDP: gathered for forward, again for backward unless kept; gradients reduced over the shard group,
  * then all-reduced between replicas. FSDP reduces in the reduce dtype. Parameters that a smaller group shares from forward
  * to backward are gathered again within it. */
 static void sharded_units(struct traffic *job)
@@ -250,6 +250,45 @@ static void sharded_deepspeed(struct traffic *job)
         steps * buckets.count, u->ranks, 1);
 }
 
+/* ---- ours ------------------------------------------------------------------------------------------------------ */
+
+/* Modules are gathered and reduced whole. The blocks at the turns between forward and backward and between micro-steps
+ * are still in the ring, so of 2 K passes over L blocks the first gathers all and the others L - ring; where weights
+ * rest whole, one gather a step brings what the other ranks updated. Replicas sum shards once a step, and ranks with
+ * different shards the square sums of the gradient norm. */
+static void ours(struct traffic *job)
+{
+    const struct dtp_transformer *t = job->transformer;
+    uint64_t micro_steps = job->plan->accumulate, layers = t->layers, all = dtp_parameter_module_count(t);
+    struct dtp_executor_rules r;
+    dtp_executor_rules(t, job->cluster, job->plan, &r);
+    uint64_t reductions = r.reduces_always ? micro_steps : 1, gathered = 0, reduced = 0, replicated = 0;
+    uint64_t passes = r.sharded ? layers + (2 * micro_steps - 1) * (layers - r.ring) : layers;
+    uint64_t edges = r.sharded ? micro_steps : 1;
+    for (int i = 0; i < 3; i++) {
+        const uint64_t module[] = {0, 1, layers + 1};
+        struct dtp_parameter_module layout;
+        dtp_parameter_module(t, r.shard_ranks, module[i], &layout);
+        bool has_head = i != 1 && (i == 0) == t->tied_head;
+        uint64_t element = dtp_dtype_bytes(has_head ? r.head_gradient : r.gradient), count = i == 1 ? layers : 1;
+        uint64_t shard = dtp_bytes_product(layout.shard_elements, element);
+        gathered += dtp_bytes_product(i == 1 ? passes : edges,
+                                      ring(dtp_bytes_product(layout.elements, job->bytes.compute), r.shard_ranks));
+        reduced += dtp_bytes_product(count, ring(dtp_bytes_product(layout.elements, element), r.shard_ranks));
+        replicated += dtp_bytes_product(count, 2 * ring(shard, r.replicas));
+    }
+    add(job, DTP_ALL_GATHER, gathered, passes + 2 * edges, r.shard_ranks, 1);
+    add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(reductions, reduced), reductions * all, r.shard_ranks, 1);
+    uint64_t sums = r.shard_ranks == 1 ? reductions : 1;
+    add(job, DTP_ALL_REDUCE, dtp_bytes_product(sums, replicated), sums * all, r.replicas, r.shard_ranks);
+    if (r.gradient_norm)
+        add(job, DTP_ALL_REDUCE, 2 * ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * all, r.shard_ranks), 1, r.shard_ranks,
+            1);
+    job->out->host_to_device_bytes =
+        dtp_bytes_product(micro_steps, dtp_batch_layout_of(r.tokens).bytes) + DTP_EXECUTOR_SCALARS_BYTES;
+    job->out->device_to_host_bytes = DTP_EXECUTOR_SCALARS_BYTES;
+}
+
 /* ---- host copies ----------------------------------------------------------------------------------------------- */
 
 /* ZeRO-Offload: fp32 gradients of the partition down at the last micro-step, updated weights up; in the model's dtype,
@@ -315,7 +354,9 @@ void dtp_counted_communication(const struct dtp_transformer *transformer, const 
                           .reductions = dtp_plan_reductions(plan),
                           .out = out};
     *out = (struct dtp_communication){0};
-    if (!dtp_plan_shards_params(plan)) {
+    if (plan->runtime == DTP_RUNTIME_DTPLAN) {
+        ours(&job);
+    } else if (!dtp_plan_shards_params(plan)) {
         if (plan->runtime == DTP_RUNTIME_TORCH)
             replicated_torch(&job);
         else if (plan->runtime == DTP_RUNTIME_DEEPSPEED)

@@ -14,7 +14,7 @@ static void add_workspace(const struct dtp_memory_job *job, struct dtp_instant *
     bool large =
         job->cluster->gpu.architecture == DTP_GPU_HOPPER || job->cluster->gpu.architecture == DTP_GPU_BLACKWELL;
     uint64_t cublas = large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
-    dtp_instant_add(instant, DTP_TERM_CUBLAS, job->plan->runtime == DTP_RUNTIME_DTPLAN ? 1 : 2, 1, cublas);
+    dtp_instant_add(instant, DTP_TERM_CUBLAS, 2, 1, cublas);
     if (t->position == DTP_POSITION_ROPE)
         dtp_instant_add(instant, DTP_TERM_ROPE_TABLES, 1, job->plan->sequence, 4 * t->head_dim);
     dtp_instant_add_tokens(job, instant, DTP_TERM_TOKEN_IDS, 1, 8);
@@ -37,6 +37,9 @@ static void add_fp8_casts(const struct dtp_memory_job *job, struct dtp_instant *
 static struct dtp_instant at_rest(const struct dtp_memory_job *job)
 {
     struct dtp_instant instant = {.chain.record = job->record};
+    add_fp8_casts(job, &instant);
+    if (job->plan->runtime == DTP_RUNTIME_DTPLAN)
+        return instant;
     bool params = dtp_plan_shards_params(job->plan), optimizer = dtp_plan_shards_optimizer(job->plan);
     dtp_instant_add(&instant, params ? DTP_TERM_PARAMS_SHARD : DTP_TERM_PARAMS, 1, job->state.params_elements,
                     job->bytes.params);
@@ -44,7 +47,6 @@ static struct dtp_instant at_rest(const struct dtp_memory_job *job)
                     job->bytes.moments);
     dtp_instant_add(&instant, optimizer ? DTP_TERM_MASTER_SHARD : DTP_TERM_MASTER, 1, job->state.optimizer_elements,
                     job->bytes.master);
-    add_fp8_casts(job, &instant);
     add_workspace(job, &instant);
     return instant;
 }
@@ -55,7 +57,9 @@ static uint64_t after_init_bytes(const struct dtp_memory_job *job)
 {
     const struct dtp_plan *plan = job->plan;
     bool buckets = plan->runtime == DTP_RUNTIME_TORCH && job->cluster->gpus > 1 && !dtp_plan_shards_params(plan);
-    bool buffer = plan->runtime == DTP_RUNTIME_MEGATRON || plan->runtime == DTP_RUNTIME_DTPLAN;
+    bool buffer = plan->runtime == DTP_RUNTIME_MEGATRON;
+    if (plan->runtime == DTP_RUNTIME_DTPLAN) /* the arena, taken once */
+        return job->out->allocated_peak_bytes;
     uint64_t grads = buckets ? job->bytes.grads * job->units.total : buffer ? job->state.grads : 0;
     return job->state.params + grads + job->at_rest.bytes[DTP_OWNER_WORKSPACE];
 }
@@ -159,7 +163,9 @@ void dtp_counted_memory(const struct dtp_transformer *transformer, const struct 
     job.bytes = counts->bytes;
     dtp_state_bytes_count(transformer, &job.units, plan, &job.bytes, parts, &job.state);
     job.at_rest = at_rest(&job);
-    if (dtp_plan_shards_params(plan))
+    if (plan->runtime == DTP_RUNTIME_DTPLAN)
+        dtp_memory_executor(&job);
+    else if (dtp_plan_shards_params(plan))
         dtp_memory_gathered(&job);
     else
         dtp_memory_replicated(&job);

@@ -13,6 +13,7 @@
 #include "collective_cost.h"
 #include "model_parallel.h"
 #include "deepspeed.h"
+#include "executor_work.h"
 #include "op_cost.h"
 #include "sharding.h"
 #include "time_parts.h"
@@ -40,6 +41,9 @@ struct context {
     double layers;
     double eager_bytes_per_s, streaming_bytes_per_s;
     double narrow_gather_s; /* of all-gathers: within the group that parameters are resharded to */
+    bool ours; /* runtime dtplan: */
+    struct dtp_executor_work work;
+    struct dtp_executor_rules rules;
     struct dtp_time_parts *parts;
 };
 
@@ -65,8 +69,9 @@ static double head_matmuls_s(const struct context *c)
     enum dtp_dtype dtype = c->plan->precision.compute == DTP_FP8 ? DTP_BF16 : c->plan->precision.compute;
     const struct dtp_gpu *gpu = &c->cluster->gpu;
     double h = (double)c->transformer->hidden, vocab = (double)c->transformer->vocab;
-    return dtp_matmul_s(gpu, dtype, c->tokens, vocab, h) + dtp_matmul_s(gpu, dtype, c->tokens, h, vocab) +
-           dtp_matmul_s(gpu, dtype, vocab, h, c->tokens);
+    double chunks = c->ours ? (double)c->rules.chunk_count : 1, rows = c->tokens / chunks;
+    return chunks * (dtp_matmul_s(gpu, dtype, rows, vocab, h) + dtp_matmul_s(gpu, dtype, rows, h, vocab) +
+                     dtp_matmul_s(gpu, dtype, vocab, h, rows));
 }
 
 /* Blocks whose forward runs again in backward. */
@@ -86,7 +91,8 @@ static double recomputed_layers(const struct context *c)
  * (torch.utils.checkpoint early_stop; profiled: 3 matmuls a layer are replayed, not 4). */
 static bool stops_early(const struct dtp_plan *plan)
 {
-    return plan->runtime == DTP_RUNTIME_TORCH && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
+    bool stops = plan->runtime == DTP_RUNTIME_TORCH || plan->runtime == DTP_RUNTIME_DTPLAN;
+    return stops && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
 }
 
 static double early_stop_s(const struct context *c)
@@ -114,6 +120,11 @@ static void add_recompute(const struct context *c, const struct dtp_attention_ti
         return;
     }
     m->recompute_matmul_s = layers * (sum_matmuls(c, false, matmul_selective) - early_stop_s(c));
+    if (c->ours) { /* its launches are counted with the others */
+        m->recompute_other_s =
+            (replays_attention(c->plan) ? layers * attention->forward_s : 0) + c->work.recompute_bytes / c->eager_bytes_per_s;
+        return;
+    }
     m->recompute_other_s = layers * ((replays_attention(c->plan) ? attention->forward_s : 0) +
                                      c->block.forward_bytes_per_token * c->tokens / c->eager_bytes_per_s);
     m->kernels += layers * c->block.forward_kernels;
@@ -121,8 +132,8 @@ static void add_recompute(const struct context *c, const struct dtp_attention_ti
 
 /* Bytes the device moves to turn stored weights into usable ones and gradients into what the optimizer takes, in one
  * micro-step; `reduces` says whether gradients leave in this one. internals: DDP under autocast casts every weight
- * (4+w) and every gradient back (w+4) and copies it into its bucket (4+4); FSDP2 copies each gathered unit out (w+w) and
- * its gradients in (w+r); Megatron and ours add a weight gradient to the sum of earlier micro-steps in the matmul's own
+ * (4+w) and every gradient back (w+4) and copies it into its bucket (4+4); FSDP2 copies each gathered unit out (w+w)
+ * and its gradients in (w+r); Megatron adds a weight gradient to the sum of earlier micro-steps in the matmul's own
  * output pass (the sum is read and written instead of the gradient written); FSDP1 gathers in place but concatenates
  * gradients (w+w) before the cast (w+r). */
 static double weight_traffic_bytes(const struct context *c, bool reduces)
@@ -133,8 +144,10 @@ static double weight_traffic_bytes(const struct context *c, bool reduces)
     bool alone = c->cluster->gpus == 1;
     if (dtp_plan_autocast(plan))
         return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 : 0));
-    bool in_matmul = plan->runtime == DTP_RUNTIME_DTPLAN || plan->runtime == DTP_RUNTIME_MEGATRON;
-    if (!dtp_plan_shards_params(plan) || plan->runtime == DTP_RUNTIME_DTPLAN) {
+    if (c->ours)
+        return c->work.gradient_bytes / plan->accumulate;
+    bool in_matmul = plan->runtime == DTP_RUNTIME_MEGATRON;
+    if (!dtp_plan_shards_params(plan)) {
         double adding = in_matmul ? 2 * r - w : 2 * r + w;
         bool adds = plan->accumulate > 1 || plan->runtime == DTP_RUNTIME_MEGATRON; /* its first sum is of zeros */
         return total * ((adds ? adding : 0) + (reduces && !alone ? 2 * r : 0));
@@ -176,6 +189,22 @@ static double weight_traffic_s(const struct context *c, bool reduces)
     return weight_traffic_bytes(c, reduces) / dtp_memory_kernel_bytes_per_s(&c->cluster->gpu, DTP_KERNEL_FUSED);
 }
 
+/* Bytes through HBM of a micro-step's memory-bound kernels. */
+static double forward_bytes(const struct context *c)
+{
+    return c->ours ? c->work.forward_bytes : c->layers * c->block.forward_bytes_per_token * c->tokens;
+}
+
+static double backward_bytes(const struct context *c)
+{
+    return c->ours ? c->work.backward_bytes : c->layers * c->block.backward_bytes_per_token * c->tokens;
+}
+
+static double loss_bytes(const struct context *c)
+{
+    return c->ours ? c->work.loss_bytes : dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens;
+}
+
 /* A micro-step that reduces its gradients. */
 static struct micro_step micro_step(const struct context *c)
 {
@@ -187,12 +216,13 @@ static struct micro_step micro_step(const struct context *c)
     m.head_s = head_matmuls_s(c);
     m.attention_forward_s = c->layers * attention.forward_s;
     m.attention_backward_s = c->layers * attention.backward_s;
-    m.memory_forward_s = c->layers * c->block.forward_bytes_per_token * c->tokens / c->eager_bytes_per_s;
-    m.memory_backward_s = c->layers * c->block.backward_bytes_per_token * c->tokens / c->eager_bytes_per_s;
-    m.loss_s = dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens / c->eager_bytes_per_s;
+    m.memory_forward_s = forward_bytes(c) / c->eager_bytes_per_s;
+    m.memory_backward_s = backward_bytes(c) / c->eager_bytes_per_s;
+    m.loss_s = loss_bytes(c) / c->eager_bytes_per_s;
     m.weights_s = weight_traffic_s(c, true);
     m.fp8_s = fp8_cast_bytes(c) / c->eager_bytes_per_s;
     m.kernels = c->layers * (c->block.forward_kernels + c->block.backward_kernels) + c->block.root_kernels;
+    m.kernels = c->ours ? c->work.kernels + c->work.step_kernels / c->plan->accumulate : m.kernels;
     add_recompute(c, &attention, &m);
     return m;
 }
@@ -206,6 +236,8 @@ static double device_optimizer_s(const struct context *c)
 {
     if (c->plan->offload != DTP_OFFLOAD_NONE)
         return 0;
+    if (c->ours)
+        return c->work.update_bytes / c->streaming_bytes_per_s;
     return optimizer_shard(c) * dtp_optimizer_bytes_per_parameter(c->plan) / c->streaming_bytes_per_s;
 }
 
@@ -309,7 +341,7 @@ static double exposed_replicated(const struct context *c, const struct dtp_time 
     double reduce_s = (time->collective_s[DTP_ALL_REDUCE] + time->collective_s[DTP_REDUCE_SCATTER]) / reductions;
     /* Megatron's overlap_param_gather hides it behind the next step's forward. */
     double after_step_s = fmax(0, time->collective_s[DTP_ALL_GATHER] - (plan->megatron_overlap ? window->forward_s : 0));
-    bool overlaps = plan->runtime == DTP_RUNTIME_TORCH || plan->runtime == DTP_RUNTIME_DTPLAN || plan->deepspeed_overlap ||
+    bool overlaps = plan->runtime == DTP_RUNTIME_TORCH || plan->deepspeed_overlap ||
                     plan->megatron_overlap;
     if (!overlaps)
         return reductions * reduce_s + after_step_s;
@@ -321,6 +353,38 @@ static double exposed_replicated(const struct context *c, const struct dtp_time 
     double tail = fmin(1, fmax(last, bucket));
     double exposed = reduce_s * tail + fmax(0, reduce_s * (1 - tail) - window->backward_s);
     return reductions * exposed + after_step_s;
+}
+
+/* Ours. The embedding is gathered with nothing to hide behind, in every micro-step where weights are sharded, and so is
+ * the first block at the step's begin; the others are gathered while the blocks before them compute. In backward
+ * gathers and reductions share a FIFO. The embedding's gradient is reduced last; the next micro-step's first block
+ * hides it, the step's end does not. */
+static double exposed_ours(const struct context *c, const struct dtp_time *time, const struct windows *window)
+{
+    const struct dtp_executor_rules *r = &c->rules;
+    double k = c->plan->accumulate, reductions = r->reduces_always ? k : 1, total = (double)c->count.total;
+    double embedding = (double)(c->count.embedding + c->count.position) / total,
+           block = (1 - root_share(c)) / c->layers;
+    double gather_s = time->collective_s[DTP_ALL_GATHER];
+    double reduce_s = (time->collective_s[DTP_ALL_REDUCE] + time->collective_s[DTP_REDUCE_SCATTER]) / reductions;
+    double block_s = window->forward_s / c->layers, backward_s = 0;
+    double exposed = reduce_s * embedding + (reductions - 1) * fmax(0, reduce_s * embedding - block_s);
+    if (r->gathers_once) {
+        double first = embedding + block;
+        exposed += gather_s * first + fmax(0, gather_s * (1 - first) - window->forward_s);
+    } else if (r->sharded) {
+        double ring = (double)r->ring, passes = c->layers + (2 * k - 1) * (c->layers - ring);
+        double edges = k * (root_share(c) / block), one_s = gather_s / (passes + edges); /* of a block */
+        double head = root_share(c) - embedding;
+        double forward_s = (c->layers - 1 + (k - 1) * (c->layers - ring) + k * head / block) * one_s;
+        double hidden = c->plan->prefetch ? fmax(0, forward_s / k - window->forward_s) * k : forward_s;
+        exposed += one_s * (1 + k * embedding / block) + hidden;
+        backward_s = (c->layers - ring) * one_s;
+        exposed += c->plan->prefetch ? 0 : k * backward_s;
+        backward_s = c->plan->prefetch ? backward_s : 0;
+    }
+    double with_reduction = fmax(0, backward_s + reduce_s * (1 - embedding) - window->backward_s);
+    return exposed + reductions * with_reduction + (k - reductions) * fmax(0, backward_s - window->backward_s);
 }
 
 /* Hidden collectives are not free: NCCL's CTAs sit on SMs for as long as they run and its buffers pass through HBM. The
@@ -424,7 +488,7 @@ static void add_offload(const struct context *c, const struct dtp_communication 
 static void note_compute(const struct context *c, const struct micro_step *m, double weights_s, double gaps_s,
                          double speedup, double n)
 {
-    double tokens = n * c->tokens, fused = dtp_memory_kernel_bytes_per_s(&c->cluster->gpu, DTP_KERNEL_FUSED);
+    double fused = dtp_memory_kernel_bytes_per_s(&c->cluster->gpu, DTP_KERNEL_FUSED);
     *c->parts = (struct dtp_time_parts){
         .matmul_forward_s = n * m->matmul_forward_s,
         .matmul_backward_s = n * m->matmul_backward_s,
@@ -441,10 +505,10 @@ static void note_compute(const struct context *c, const struct micro_step *m, do
         .recompute_other_s = n * m->recompute_other_s,
         .loss_s = n * m->loss_s,
         .kernels_count = n * m->kernels,
-        .block_forward_bytes = c->layers * c->block.forward_bytes_per_token * tokens,
-        .block_backward_bytes = c->layers * c->block.backward_bytes_per_token * tokens,
+        .block_forward_bytes = n * forward_bytes(c),
+        .block_backward_bytes = n * backward_bytes(c),
         .block_bytes_per_s = c->eager_bytes_per_s,
-        .loss_bytes = dtp_loss_bytes_per_token(c->transformer, c->plan) * tokens,
+        .loss_bytes = n * loss_bytes(c),
         .weights_bytes = n * weights_s * fused,
         .weights_bytes_per_s = fused,
     };
@@ -554,6 +618,11 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     c.parts = parts;
     c.eager_bytes_per_s = dtp_memory_kernel_bytes_per_s(gpu, c.block.fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
     c.streaming_bytes_per_s = dtp_memory_kernel_bytes_per_s(gpu, DTP_KERNEL_STREAMING);
+    c.ours = plan->runtime == DTP_RUNTIME_DTPLAN;
+    if (c.ours) {
+        dtp_executor_rules(transformer, cluster, plan, &c.rules);
+        dtp_executor_work(transformer, cluster, plan, &c.work);
+    }
     *out = (struct dtp_time){.optimizer_s = device_optimizer_s(&c)};
     struct windows window;
     add_compute(&c, out, &window);
@@ -562,7 +631,9 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
         out->collective_s[i] = collective_total_s(&c, communication, (enum dtp_collective)i);
         out->communication_s += out->collective_s[i];
     }
-    double exposed = dtp_plan_shards_params(plan) ? exposed_gathering(&c, out, &window) : exposed_replicated(&c, out, &window);
+    double exposed = c.ours                         ? exposed_ours(&c, out, &window)
+                     : dtp_plan_shards_params(plan) ? exposed_gathering(&c, out, &window)
+                                                    : exposed_replicated(&c, out, &window);
     exposed = fmin(exposed, out->communication_s);
     parts->not_hidden_s = exposed;
     parts->contention_s = contention_s(&c, communication, out->communication_s, exposed);

@@ -13,25 +13,20 @@
 /* A chunk's logits stay below this: large enough that the head's matmuls fill the device and its weight gradient, which
  * each chunk adds to, is a small part of the traffic. */
 #define LOSS_CHUNK_BYTES (UINT64_C(512) << 20)
-#define LOSS_CHUNK_MULTIPLE 128u
+#define LOSS_CHUNK_LEAST 128u
 
 static uint64_t round_up(uint64_t value, uint64_t multiple)
 {
     return dtp_bytes_product(dtp_divide_up(value, multiple), multiple);
 }
 
-/* Chunks of nearly equal size: ceil(T / most) of them. */
+/* The largest power of two that fits, so that the usual batches divide. */
 static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint64_t row_bytes)
 {
-    uint64_t most = plan->loss_chunk;
-    if (!most) {
-        most = LOSS_CHUNK_BYTES / row_bytes / LOSS_CHUNK_MULTIPLE * LOSS_CHUNK_MULTIPLE;
-        most = most < LOSS_CHUNK_MULTIPLE ? LOSS_CHUNK_MULTIPLE : most;
-    }
-    if (tokens <= most)
-        return tokens;
-    uint64_t even = round_up(dtp_divide_up(tokens, dtp_divide_up(tokens, most)), LOSS_CHUNK_MULTIPLE);
-    return even < most ? even : most;
+    uint64_t most = plan->loss_chunk ? plan->loss_chunk : LOSS_CHUNK_LEAST;
+    while (!plan->loss_chunk && dtp_bytes_product(2 * most, row_bytes) <= LOSS_CHUNK_BYTES)
+        most *= 2;
+    return tokens < most ? tokens : most;
 }
 
 /* Our own attention, which takes what cuDNN's does not, needs none. */
@@ -51,7 +46,7 @@ static uint64_t attention_workspace(const struct dtp_transformer *t, const struc
 static void find_sharding(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
                           const struct dtp_plan *plan, struct dtp_executor_rules *out)
 {
-    out->shard_ranks = plan->strategy == DTP_DDP || !plan->shard_group ? 1 : plan->shard_group;
+    out->shard_ranks = dtp_plan_shard_ranks(cluster, plan);
     out->replicas = cluster->gpus / out->shard_ranks;
     bool shards = out->shard_ranks > 1;
     out->sharded = shards && dtp_plan_shards_params(plan) && plan->reshard_after_forward;

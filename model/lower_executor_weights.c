@@ -267,9 +267,9 @@ static void zero_padding(struct dtp_executor *x, struct dtp_executor_module *mod
 
 void dtp_executor_open_gradient(struct dtp_executor *x, struct dtp_executor_module *module)
 {
+    dtp_executor_drain(x, 1);
     if (module->gradient.index != DTP_NO_INDEX || !module->layout->elements)
         return;
-    dtp_executor_drain(x, 1);
     uint64_t index = (uint64_t)(module - x->modules);
     uint16_t layer = x->l->layer;
     x->l->layer = index == 0 || index + 1 == x->module_count ? DTP_NO_LAYER : (uint16_t)(index - 1);

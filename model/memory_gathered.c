@@ -1,4 +1,4 @@
-/* Peak memory where parameters are sharded and gathered unit by unit: FSDP2, FSDP1, ZeRO-3, our executor.
+/* Peak memory where parameters are sharded and gathered unit by unit: FSDP2, FSDP1, ZeRO-3.
  *
  * Notation: N shard ranks, P elements of a unit, R of the root (embeddings, final norm, head), w bytes of a gathered
  * weight, c of a gradient as autograd makes it, r of the reduce dtype, g of a sharded gradient.
@@ -514,7 +514,7 @@ static void fsdp_backward(struct dtp_memory_job *job)
     fsdp_reduced(job, DTP_PHASE_LATE_BACKWARD, 0);
 }
 
-/* ---- ZeRO-3 and our executor ----------------------------------------------------------------------------------- */
+/* ---- ZeRO-3 ----------------------------------------------------------------------------------- */
 
 /* What stands all the time: the partition's gradients, the bucket, tensors that persist; and `live_elements`, with second
  * copies of what has been released. */
@@ -622,56 +622,6 @@ static void zero3_step(struct dtp_memory_job *job)
     dtp_memory_consider(job, DTP_PHASE_STEP, &step);
 }
 
-/* Ours: the root stays gathered, and the gathered buffer is the weights: of the unit in use and of the one prefetched.
- * Gradients are written into a buffer of the unit and of the root (its head comes first and its embedding last), and a
- * buffer goes when its scatter has been awaited; whole gradients stand already, and are scattered from where they are. */
-static struct dtp_instant our_instant(const struct dtp_memory_job *job, uint64_t gathered, uint64_t in_flight, bool root)
-{
-    const struct dtp_units *u = &job->units;
-    struct dtp_instant instant = job->at_rest;
-    add_root(job, &instant, &weights);
-    if (keeps_weights(job) && u->count)
-        gathered = 0, add_layers(job, &instant, &weights, job->transformer->layers);
-    add_layers(job, &instant, &weights, gathered ? u->layers_per_unit : 0);
-    if (gathered > 1 && job->plan->prefetch)
-        add_layers(job, &instant, &flat, u->layers_per_unit);
-    add_sharded_gradients(job, &instant);
-    add_whole_gradients(job, &instant, u->total);
-    if (accumulates_whole(job))
-        return instant;
-    uint64_t elements = in_flight * u->layers_per_unit * u->layer;
-    dtp_instant_add(&instant, DTP_TERM_UNITS_IN_FLIGHT, 1, smaller(elements + (root ? u->root : 0), u->total),
-                    job->bytes.reduce);
-    return instant;
-}
-
-static void our_layer(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t layer, uint64_t gathered,
-                      uint64_t in_flight)
-{
-    struct dtp_instant instant = our_instant(job, gathered, in_flight, true);
-    dtp_add_layer_backward(job, &instant, layer);
-    dtp_memory_consider(job, phase, &instant);
-}
-
-static void our_step(struct dtp_memory_job *job)
-{
-    const struct dtp_units *u = &job->units;
-    uint64_t last = job->transformer->layers - 1, count = u->count;
-    struct dtp_instant end = our_instant(job, 1, 0, false), loss = our_instant(job, 0, 0, true);
-    dtp_add_all_saved(job, &end);
-    dtp_add_all_saved(job, &loss);
-    dtp_instant_add_tokens(job, &loss, DTP_TERM_LOSS, 1, job->activations.loss);
-    dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &end);
-    dtp_memory_consider(job, DTP_PHASE_LOSS, &loss);
-    our_layer(job, DTP_PHASE_EARLY_BACKWARD, last, count > 1 ? 2 : count, count ? 1 : 0);
-    if (count > 1) {
-        our_layer(job, DTP_PHASE_EARLY_BACKWARD, last - u->last_unit_layers, count > 2 ? 2 : 1, 2);
-        our_layer(job, DTP_PHASE_LATE_BACKWARD, smaller(last, 2 * u->layers_per_unit - 1), 2, count > 2 ? 2 : 1);
-        our_layer(job, DTP_PHASE_LATE_BACKWARD, u->layers_per_unit - 1, 1, 2);
-    }
-    our_layer(job, DTP_PHASE_LATE_BACKWARD, 0, count ? 1 : 0, smaller(count, 2));
-}
-
 /* ---- all ------------------------------------------------------------------------------------------------------- */
 
 /* Nothing is gathered any more. */
@@ -694,11 +644,8 @@ void dtp_memory_gathered(struct dtp_memory_job *job)
         fsdp_head(job);
         fsdp_backward(job);
         fsdp_root(job);
-    } else if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED) {
-        zero3_step(job);
-        return;
+        optimizer_step(job);
     } else {
-        our_step(job);
+        zero3_step(job);
     }
-    optimizer_step(job);
 }

@@ -1,4 +1,4 @@
-/* One instant of a training step as bytes by owner; the pieces memory_replicated.c and memory_gathered.c share.
+/* One instant of a training step as bytes by owner; the pieces memory_replicated.c, memory_gathered.c and memory_executor.c share.
  *
  * Activations grow and shrink linearly with the layers, weights and gradients do too, so the peak of a step lies at one
  * of a handful of instants: the ends of those lines. Each is written down once, and dtp_memory_consider keeps the
@@ -90,5 +90,7 @@ void dtp_add_carried(const struct dtp_memory_job *job, uint64_t own_elements, st
 
 void dtp_memory_replicated(struct dtp_memory_job *job); /* DDP, ZeRO-1, ZeRO-2 */
 void dtp_memory_gathered(struct dtp_memory_job *job);   /* FSDP, ZeRO-3 */
+/* Ours: with what rests, which at_rest must not hold yet. */
+void dtp_memory_executor(struct dtp_memory_job *job);
 
 #endif

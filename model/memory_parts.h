@@ -74,9 +74,6 @@
       "PyTorch: reducer.cpp")                                                                                          \
     X(REDUCE_BUCKETS, REDUCE, "reduction buckets", "buckets", "reduce_bucket_size", "gradient bytes",                  \
       "DeepSpeed: zero/config.py")                                                                                     \
-    X(LAYERS_IN_FLIGHT, REDUCE, "layer made, layer reduced", "layers", "P", "gradient bytes", "")                      \
-    X(UNITS_IN_FLIGHT, REDUCE, "unit made, unit reduced, root", "", "(2 units + root)", "reduce bytes", "")            \
-    X(ROOT_WRITTEN, REDUCE, "root, gradients", "", "root", "reduce bytes", "")                                         \
     X(FLAT_BUCKET, REDUCE, "flattened bucket", "", "reduce_bucket_size", "gradient bytes",                             \
       "DeepSpeed: zero/stage_1_and_2.py")                                                                              \
     X(CARRIED_GRADIENT, REDUCE, "buffer for gradients of the host", "", "largest parameter", "gradient bytes",         \
@@ -115,6 +112,22 @@
       "PyTorch: derivatives.yaml")                                                                                     \
     X(EMBEDDING_SUMS, WORKSPACE, "sums for the embedding's gradient", "", "", "4 B x h x rows",                        \
       "PyTorch: Embedding.cu")                                                                                         \
+    X(OUR_LAYERS, ACTIVATIONS, "layers", "layers", "", "bytes of a layer", "")                                         \
+    X(OUR_CHECKPOINTED, ACTIVATIONS, "checkpointed layers", "layers", "", "kept bytes of a layer", "")                 \
+    X(OUR_BLOCK, ACTIVATIONS, "the layer at work", "", "", "bytes", "")                                                \
+    X(OUR_FINAL_NORM, ACTIVATIONS, "final norm and its input", "", "", "bytes", "")                                    \
+    X(OUR_LOGITS, LOGITS, "logits of a chunk, losses", "", "", "bytes", "")                                            \
+    X(OUR_EDGES, WEIGHTS, "embedding or head, gathered", "", "", "bytes", "")                                          \
+    X(OUR_EMBEDDING_GRADS, GRADS, "embedding", "", "", "bytes", "")                                                    \
+    X(OUR_LAYER_GRADS, GRADS, "layers", "layers", "", "bytes of a layer", "")                                          \
+    X(OUR_HEAD_GRADS, GRADS, "final norm and head", "", "", "bytes", "")                                               \
+    X(OUR_EMBEDDING_SHARD, GRADS, "shard of the embedding", "", "", "bytes", "")                                       \
+    X(OUR_LAYER_SHARDS, GRADS, "shards of layers", "layers", "", "bytes of a shard", "")                               \
+    X(OUR_HEAD_SHARD, GRADS, "shard of final norm and head", "", "", "bytes", "")                                      \
+    X(OUR_MOVING, REDUCE, "being written, being reduced", "", "", "bytes", "")                                         \
+    X(OUR_SCATTERED, REDUCE, "shard to be added", "", "largest shard", "reduce bytes", "")                             \
+    X(OUR_STANDING, WORKSPACE, "batches, tables, sums", "", "", "bytes", "")                                           \
+    X(OUR_WORK, WORKSPACE, "gradients of activations, workspaces", "", "", "bytes", "")                                \
     X(FOREACH, WORKSPACE, "foreach AdamW's sqrt(v)", "", "psi / N", "moment bytes", "PyTorch: optim/adam.py")          \
     X(FP32_GRADIENTS, WORKSPACE, "fp32 gradients for the step", "", "psi / N", "4 B", "DeepSpeed: runtime/zero/")
 

@@ -32,7 +32,7 @@ static void add_head_cast(const struct dtp_memory_job *job, struct dtp_instant *
  *   torch, several GPUs   DDP's buckets hold all of them from construction
  *   torch, one GPU        .grad as it is made (zero_grad sets it to None)
  *   DeepSpeed             stage 1 as they are made, stage 2 only this rank's partition
- *   Megatron, ours        one buffer, allocated once; ours is sharded under ZeRO-2
+ *   Megatron              one buffer, allocated once
  * With accumulation those of the first micro-step stay. */
 static void add_resting_gradients(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t done)
 {
@@ -44,13 +44,12 @@ static void add_resting_gradients(const struct dtp_memory_job *job, struct dtp_i
     if (plan->runtime == DTP_RUNTIME_TORCH && job->cluster->gpus > 1) {
         term = DTP_TERM_GRADS_BUCKETS;
         elements = total;
-    } else if (plan->runtime == DTP_RUNTIME_MEGATRON || (plan->runtime == DTP_RUNTIME_DTPLAN && !zero2)) {
+    } else if (plan->runtime == DTP_RUNTIME_MEGATRON) {
         term = DTP_TERM_GRADS_BUFFER;
         elements = total;
     } else if (plan->runtime == DTP_RUNTIME_DEEPSPEED && zero2 && plan->offload != DTP_OFFLOAD_NONE) {
         return;
-    } else if (plan->runtime == DTP_RUNTIME_DTPLAN ||
-               (plan->runtime == DTP_RUNTIME_DEEPSPEED && zero2 && elements >= shard)) {
+    } else if (plan->runtime == DTP_RUNTIME_DEEPSPEED && zero2 && elements >= shard) {
         term = DTP_TERM_GRADS_SHARD;
         elements = shard;
     }
@@ -87,22 +86,17 @@ static struct dtp_instant with_gradients(const struct dtp_memory_job *job, uint6
     return instant;
 }
 
-/* Megatron's and our matmuls write gradients into their buffers; elsewhere the head's is a tensor first. Ours under ZeRO-2
- * has no buffer at rest: the root's lives from the loss to the end of backward. */
+/* Megatron's matmuls write gradients into their buffer; elsewhere the head's is a tensor first. */
 static void add_head_gradient(const struct dtp_memory_job *job, struct dtp_instant *instant)
 {
-    const struct dtp_plan *plan = job->plan;
-    if (plan->runtime == DTP_RUNTIME_DTPLAN && plan->strategy == DTP_ZERO2)
-        dtp_instant_add(instant, DTP_TERM_ROOT_WRITTEN, 1, job->units.root, job->bytes.grads);
-    else if (plan->runtime != DTP_RUNTIME_DTPLAN && plan->runtime != DTP_RUNTIME_MEGATRON)
+    if (job->plan->runtime != DTP_RUNTIME_MEGATRON)
         dtp_instant_add(instant, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding, job->bytes.compute);
 }
 
 /* Buffers that reduction needs during backward. torch: the largest gradient before it is copied into its bucket (the
  * down matrix, at the instant that matters). DeepSpeed: the IPG bucket of reduce_bucket_size elements, two with
- * overlap_comm; the flattened copy that is all-reduced comes later. Ours under ZeRO-2: the root's gradients, one unit's in flight
- * unless it is the first, and one unit's being made. */
-static void add_reduction_buffers(const struct dtp_memory_job *job, struct dtp_instant *instant, bool first)
+ * overlap_comm; the flattened copy that is all-reduced comes later. */
+static void add_reduction_buffers(const struct dtp_memory_job *job, struct dtp_instant *instant)
 {
     const struct dtp_units *u = &job->units;
     const struct dtp_plan *plan = job->plan;
@@ -112,10 +106,6 @@ static void add_reduction_buffers(const struct dtp_memory_job *job, struct dtp_i
         dtp_instant_add(instant, DTP_TERM_LARGEST_GRADIENT, 1, u->down, job->bytes.grads);
     else if (deepspeed)
         dtp_instant_add(instant, DTP_TERM_REDUCE_BUCKETS, plan->deepspeed_overlap ? 2 : 1, bucket, job->bytes.grads);
-    else if (plan->runtime == DTP_RUNTIME_DTPLAN && plan->strategy == DTP_ZERO2) {
-        dtp_instant_add(instant, DTP_TERM_LAYERS_IN_FLIGHT, (first ? 1 : 2) * u->layers_per_unit, u->layer, job->bytes.grads);
-        add_head_gradient(job, instant);
-    }
 }
 
 /* A tied head's gradient waits in autograd's input buffer for the embedding's, and reaches its bucket with it. On one
@@ -162,7 +152,7 @@ static void head_backward(struct dtp_memory_job *job)
     dtp_instant_add_tokens(job, &instant, DTP_TERM_LOGITS_GRADIENT, 1, job->activations.logits_gradient);
     add_head_gradient(job, &instant);
     if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED)
-        add_reduction_buffers(job, &instant, false);
+        add_reduction_buffers(job, &instant);
     dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
     dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &instant);
 }
@@ -205,11 +195,10 @@ static void layer_backward(struct dtp_memory_job *job, enum dtp_phase phase, uin
     struct dtp_instant instant = with_gradients(job, done);
     dtp_add_layer_backward_at(job, &instant, layer, place);
     add_casts_at(job, &instant, layer, place);
-    bool zero2 = job->plan->runtime == DTP_RUNTIME_DTPLAN && job->plan->strategy == DTP_ZERO2;
     bool deepspeed = job->plan->runtime == DTP_RUNTIME_DEEPSPEED;
-    if (job->cluster->gpus > 1 || zero2 || deepspeed) {
+    if (job->cluster->gpus > 1 || deepspeed) {
         if (!torch || !core)
-            add_reduction_buffers(job, &instant, layer + u->layers_per_unit >= job->transformer->layers);
+            add_reduction_buffers(job, &instant);
         add_tied_head(job, &instant);
     }
     dtp_memory_consider(job, phase, &instant);
@@ -243,18 +232,16 @@ static void flat_bucket(struct dtp_memory_job *job)
 static void embedding_backward(struct dtp_memory_job *job)
 {
     const struct dtp_units *u = &job->units;
-    bool buffered = job->plan->runtime == DTP_RUNTIME_MEGATRON || job->plan->runtime == DTP_RUNTIME_DTPLAN;
+    bool buffered = job->plan->runtime == DTP_RUNTIME_MEGATRON;
     bool torch = job->plan->runtime == DTP_RUNTIME_TORCH;
     bool bucketed = job->cluster->gpus > 1 && (!torch || job->plan->ddp_bucket_view);
     uint64_t copies = (bucketed ? 1u : 0u) + (u->head || !torch ? 0u : 1u);
     struct dtp_instant instant = with_gradients(job, u->total);
     dtp_instant_add(&instant, DTP_TERM_EMBEDDING_GRADIENT, buffered ? 0 : copies, u->embedding, job->bytes.grads);
     if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED)
-        add_reduction_buffers(job, &instant, false);
+        add_reduction_buffers(job, &instant);
     if (job->plan->runtime == DTP_RUNTIME_MEGATRON) /* made in the parameters' dtype and added to the buffer */
         dtp_instant_add(&instant, DTP_TERM_EMBEDDING_GRADIENT, 1, u->embedding, job->bytes.compute);
-    if (job->plan->runtime == DTP_RUNTIME_DTPLAN && job->plan->strategy == DTP_ZERO2)
-        add_reduction_buffers(job, &instant, true);
     dtp_add_embedding_backward(job, &instant);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
 }
@@ -292,8 +279,6 @@ void dtp_memory_replicated(struct dtp_memory_job *job)
     forward_and_loss(job);
     head_backward(job);
     layer_backward(job, DTP_PHASE_EARLY_BACKWARD, last);
-    if (job->units.count > 1 && job->plan->runtime == DTP_RUNTIME_DTPLAN) /* the second unit, while the first is reduced */
-        layer_backward(job, DTP_PHASE_EARLY_BACKWARD, last - job->units.last_unit_layers);
     layer_backward(job, DTP_PHASE_LATE_BACKWARD, 0);
     flat_bucket(job);
     position_backward(job);

@@ -19,9 +19,14 @@ uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer)
     return transformer->layers + 2;
 }
 
+static uint64_t round_up(uint64_t elements, uint64_t multiple)
+{
+    return dtp_divide_up(elements, multiple) * multiple;
+}
+
 static uint64_t align(uint64_t elements)
 {
-    return dtp_divide_up(elements, DTP_PARAMETER_ALIGNMENT) * DTP_PARAMETER_ALIGNMENT;
+    return round_up(elements, DTP_PARAMETER_ALIGNMENT);
 }
 
 /* Tensors are added in the order of enum dtp_parameter. */
@@ -89,7 +94,7 @@ void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t sh
             add_matrix(out, DTP_PARAMETER_HEAD, t->vocab, t->hidden);
         add_vector(out, DTP_PARAMETER_HEAD_BIAS, t->head_bias, t->vocab, 0);
     }
-    out->shard_elements = align(dtp_divide_up(out->elements, shard_group));
+    out->shard_elements = round_up(dtp_divide_up(out->elements, shard_group), DTP_PARAMETER_SHARD_ALIGNMENT);
     out->elements = out->shard_elements * shard_group;
 }
 

@@ -8,7 +8,8 @@
  * weights and a buffer of weight gradients is what is reduced.
  *
  * Tensors start at multiples of DTP_PARAMETER_ALIGNMENT elements (16 bytes in the narrowest type used), and a module ends
- * where equal shards of that alignment result. What lies between tensors and behind the last is padding: zero in weights,
+ * where equal shards result that are multiples of DTP_PARAMETER_SHARD_ALIGNMENT (512 bytes, the arena's granule, so that
+ * a buffer takes exactly its elements). What lies between tensors and behind the last is padding: zero in weights,
  * gradients and state, so that it adds nothing to a norm and AdamW leaves it zero. */
 #ifndef DTP_PARAMETER_LAYOUT_H
 #define DTP_PARAMETER_LAYOUT_H
@@ -16,6 +17,7 @@
 #include "transformer.h"
 
 #define DTP_PARAMETER_ALIGNMENT 8u
+#define DTP_PARAMETER_SHARD_ALIGNMENT 256u
 
 /* X(suffix, name). Weight matrices are [out, in], rows of `in` elements; qkv packs q, k and v, up packs gate and up (gate
  * first) where the activation is SwiGLU. */
@@ -57,7 +59,7 @@ struct dtp_parameter_module {
     struct dtp_parameter_tensor tensor[DTP_PARAMETER_COUNT]; /* by enum dtp_parameter, which is their order in memory */
     uint64_t used_elements;  /* of the tensors: the model's parameter count is the sum over modules */
     uint64_t elements;       /* with padding: a multiple of shard_group shards; 0 for a module without tensors */
-    uint64_t shard_elements; /* elements / shard_group, a multiple of DTP_PARAMETER_ALIGNMENT */
+    uint64_t shard_elements; /* elements / shard_group, a multiple of DTP_PARAMETER_SHARD_ALIGNMENT */
 };
 
 /* L + 2. */

@@ -184,12 +184,6 @@ static bool extend_deferred(const struct dtp_program *program, const struct dtp_
 
 typedef bool fit_spans(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, uint64_t *extent_bytes);
 
-static bool fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, uint64_t *extent_bytes)
-{
-    (void)time_count;
-    return dtp_arena_fit_tight(spans, count, extent_bytes);
-}
-
 struct pool {
     struct dtp_fit_span *spans;
     uint32_t *buffers; /* of the spans */
@@ -290,7 +284,7 @@ enum dtp_status dtp_program_place(const struct dtp_program *program, struct dtp_
 enum dtp_status dtp_program_place_tight(const struct dtp_program *program, struct dtp_placement *out,
                                         struct dtp_faults *faults)
 {
-    return place_with(program, fit_tight, out, faults);
+    return place_with(program, dtp_arena_fit_tight, out, faults);
 }
 
 void dtp_placement_release(struct dtp_placement *placement)

@@ -80,8 +80,7 @@ static void sum_root(const struct dtp_transformer *t, struct tensor_sum *sum)
     add_vectors(sum, t->head_bias, 1, t->vocab);
 }
 
-/* Ranks that share one copy: everything for the ZeRO stages and FSDP, the shard group where the plan names one. */
-static uint64_t shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+uint64_t dtp_plan_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
     if (plan->strategy == DTP_DDP)
         return 1;
@@ -104,8 +103,8 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
                      const struct dtp_plan *plan, struct dtp_units *out)
 {
     const struct dtp_transformer *t = transformer;
-    *out =
-        (struct dtp_units){.ranks = shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden, .layers = t->layers};
+    *out = (struct dtp_units){
+        .ranks = dtp_plan_shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden, .layers = t->layers};
     out->replicas = cluster->gpus / out->ranks;
     bool zero3 = plan->runtime == DTP_RUNTIME_DEEPSPEED && dtp_plan_shards_params(plan);
     struct tensor_sum layer = {.flat = zero3, .ranks = out->ranks}, root = layer;

@@ -44,6 +44,9 @@ struct dtp_element_bytes {
 };
 void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out);
 
+/* N: ranks that share one copy: 1 under ddp, all for the ZeRO stages and FSDP, the shard group where the plan names one. */
+uint64_t dtp_plan_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
+
 /* True where each rank stores only its shard of the parameters. */
 bool dtp_plan_shards_params(const struct dtp_plan *plan);
 bool dtp_plan_shards_grads(const struct dtp_plan *plan);

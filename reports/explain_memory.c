@@ -147,6 +147,8 @@ static void explain_layer(const struct dtp_job *job, struct dtp_explanation *e)
 {
     const struct dtp_transformer *m = &job->transformer;
     struct dtp_activations activations;
+    if (job->plan.runtime == DTP_RUNTIME_DTPLAN) /* its peak is written down tensor by tensor already */
+        return;
     const struct dtp_activations *a = &activations;
     dtp_activations_count(m, &job->cluster, &job->plan, &activations);
     dtp_explain_group(e, "SAVED FOR BACKWARD", "bytes of one token in one layer, nothing recomputed", DTP_EXPLAIN_BYTES,

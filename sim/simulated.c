@@ -72,7 +72,7 @@ static void fill_memory(const struct dtp_simulated *s, const struct dtp_memory_p
     m->optimizer_bytes = most_of(points, count, DTP_OWNER_OPTIMIZER);
     m->activations_bytes = most_of(points, count, DTP_OWNER_ACTIVATIONS);
     bool arena = s->job.plan.runtime == DTP_RUNTIME_DTPLAN; /* our executor owns its memory: no segments, no rounding */
-    m->allocated_peak_bytes = arena ? s->placement.live_peak_bytes : s->timeline.allocated_peak_bytes;
+    m->allocated_peak_bytes = arena ? s->placement.arena_bytes : s->timeline.allocated_peak_bytes;
     const uint64_t *peak = m->phase_bytes[m->peak_phase];
     m->temporary_bytes = m->allocated_peak_bytes - peak[DTP_OWNER_PARAMS] - peak[DTP_OWNER_GRADS] -
                          peak[DTP_OWNER_OPTIMIZER] - peak[DTP_OWNER_ACTIVATIONS];

@@ -171,15 +171,19 @@ static void test_memory_shrinks_with_sharding(void **state)
             continue;
         if (job.asked.reshard_group) /* a group that equals the shard group keeps nothing, in a wider one it does */
             continue;
+        if (job.plan.runtime == DTP_RUNTIME_DTPLAN && job.plan.shard_group == 1) /* which gathers nothing */
+            continue;
         wider = job;
         wider.plan = job.asked;
         wider.plan.shard_group = job.plan.shard_group * 2;
         if (dtp_plan_resolve(&wider.plan, &wider.transformer, &wider.cluster, NULL) != DTP_OK)
             continue;
         struct dtp_prediction narrow = predict(&job), wide = predict(&wider);
-        check(wide.memory.allocated_peak_bytes <= narrow.memory.allocated_peak_bytes + padding_bytes(&wider), &wider);
-        check(wide.memory.params_bytes <= narrow.memory.params_bytes, &wider);
-        check(wide.memory.optimizer_bytes <= narrow.memory.optimizer_bytes, &wider);
+        bool whole = wider.plan.runtime == DTP_RUNTIME_DTPLAN; /* its modules are padded to whole shards */
+        uint64_t granule = whole ? 18 * 256 * (uint64_t)wider.plan.shard_group * (job.transformer.layers + 2) : 0;
+        check(wide.memory.allocated_peak_bytes <= narrow.memory.allocated_peak_bytes + padding_bytes(&wider) + granule, &wider);
+        check(wide.memory.params_bytes <= narrow.memory.params_bytes + granule, &wider);
+        check(wide.memory.optimizer_bytes <= narrow.memory.optimizer_bytes + granule, &wider);
         compared++;
     }
     assert_true(compared > 100);
