@@ -255,7 +255,8 @@ static void sharded_deepspeed(struct traffic *job)
 /* Modules are gathered and reduced whole. The blocks at the turns between forward and backward and between micro-steps
  * are still in the ring, so of 2 K passes over L blocks the first gathers all and the others L - ring; where weights
  * rest whole, one gather a step brings what the other ranks updated. Replicas sum shards once a step, and ranks with
- * different shards the square sums of the gradient norm. */
+ * different shards the square sums of the gradient norm. Offloaded, gradients come
+ * down once and weights go up once, or with parameters offloaded as often as they are gathered. */
 static void ours(struct traffic *job)
 {
     const struct dtp_transformer *t = job->transformer;
@@ -264,7 +265,7 @@ static void ours(struct traffic *job)
     dtp_executor_rules(t, job->cluster, job->plan, &r);
     uint64_t reductions = r.reduces_always ? micro_steps : 1, gathered = 0, reduced = 0, replicated = 0;
     uint64_t passes = r.sharded ? layers + (2 * micro_steps - 1) * (layers - r.ring) : layers;
-    uint64_t edges = r.sharded ? micro_steps : 1;
+    uint64_t edges = r.sharded ? micro_steps : 1, up = 0, down = 0;
     for (int i = 0; i < 3; i++) {
         const uint64_t module[] = {0, 1, layers + 1};
         struct dtp_parameter_module layout;
@@ -276,6 +277,11 @@ static void ours(struct traffic *job)
                                       ring(dtp_bytes_product(layout.elements, job->bytes.compute), r.shard_ranks));
         reduced += dtp_bytes_product(count, ring(dtp_bytes_product(layout.elements, element), r.shard_ranks));
         replicated += dtp_bytes_product(count, 2 * ring(shard, r.replicas));
+        up += dtp_bytes_product(!r.host_params ? count
+                                : i == 1       ? passes
+                                               : edges,
+                                dtp_bytes_product(layout.shard_elements, job->bytes.compute));
+        down += dtp_bytes_product(count, shard);
     }
     add(job, DTP_ALL_GATHER, gathered, passes + 2 * edges, r.shard_ranks, 1);
     add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(reductions, reduced), reductions * all, r.shard_ranks, 1);
@@ -284,9 +290,9 @@ static void ours(struct traffic *job)
     if (r.gradient_norm)
         add(job, DTP_ALL_REDUCE, 2 * ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * all, r.shard_ranks), 1, r.shard_ranks,
             1);
-    job->out->host_to_device_bytes =
-        dtp_bytes_product(micro_steps, dtp_batch_layout_of(r.tokens).bytes) + DTP_EXECUTOR_SCALARS_BYTES;
-    job->out->device_to_host_bytes = DTP_EXECUTOR_SCALARS_BYTES;
+    job->out->host_to_device_bytes = dtp_bytes_product(micro_steps, dtp_batch_layout_of(r.tokens).bytes) +
+                                     DTP_EXECUTOR_SCALARS_BYTES + (r.host_optimizer ? up : 0);
+    job->out->device_to_host_bytes = DTP_EXECUTOR_SCALARS_BYTES + (r.host_optimizer ? down : 0);
 }
 
 /* ---- host copies ----------------------------------------------------------------------------------------------- */
@@ -312,8 +318,7 @@ static void add_deepspeed_copies(struct traffic *job)
     job->out->host_to_device_bytes = dtp_bytes_product(up, job->bytes.params) + dtp_bytes_product(carried, job->bytes.grads);
 }
 
-/* CPUOffloadPolicy: every all-gather first uploads the fp32 shard, every reduction downloads the fp32 gradients. Ours:
- * gradients down in the dtype they rest in, weights up. */
+/* CPUOffloadPolicy: every all-gather first uploads the fp32 shard, every reduction downloads the fp32 gradients. */
 static void add_host_copies(struct traffic *job)
 {
     const struct dtp_plan *plan = job->plan;
@@ -368,6 +373,6 @@ void dtp_counted_communication(const struct dtp_transformer *transformer, const 
     } else {
         sharded_units(&job);
     }
-    if (plan->offload != DTP_OFFLOAD_NONE)
+    if (plan->offload != DTP_OFFLOAD_NONE && plan->runtime != DTP_RUNTIME_DTPLAN)
         add_host_copies(&job);
 }

@@ -234,10 +234,10 @@ static double optimizer_shard(const struct context *c)
 
 static double device_optimizer_s(const struct context *c)
 {
-    if (c->plan->offload != DTP_OFFLOAD_NONE)
-        return 0;
     if (c->ours)
         return c->work.update_bytes / c->streaming_bytes_per_s;
+    if (c->plan->offload != DTP_OFFLOAD_NONE)
+        return 0;
     return optimizer_shard(c) * dtp_optimizer_bytes_per_parameter(c->plan) / c->streaming_bytes_per_s;
 }
 
@@ -466,7 +466,7 @@ static void add_offload(const struct context *c, const struct dtp_communication 
     double down_s = (double)communication->device_to_host_bytes / pcie;
     double up_s = (double)communication->host_to_device_bytes / pcie;
     /* AdamW on the host: reads p, g, m, v and writes p, m, v in fp32, 28 B a parameter. */
-    double adam_bytes = 28 * optimizer_shard(c), ranks = c->cluster->gpus_per_node;
+    double adam_bytes = c->ours ? c->work.host_update_bytes : 28 * optimizer_shard(c), ranks = c->cluster->gpus_per_node;
     double host = plan->runtime == DTP_RUNTIME_TORCH
                       ? dtp_calibration.torch_host_adam_bytes_per_s
                       : machine->host_memory_bytes_per_s * dtp_calibration.host_adam_memory_fraction / ranks;

@@ -182,8 +182,10 @@ static void count_step(const struct shape *s, struct dtp_executor_work *out)
     /* a micro-step that adds reads norms' gradients too; the embedding's rows are read in any case */
     out->gradient_bytes = opened * over_modules(s, zeroed) + steps * vectors +
                           (steps - opened) * (vectors - written(s, 0)) + 3 * sums * over_modules(s, shard_bytes);
-    out->update_bytes = over_modules(s, updated);
-    out->step_kernels = opened * over_modules(s, zero_launches) + sums * s->modules + s->modules;
+    out->update_bytes = s->rules.host_optimizer ? 0 : over_modules(s, updated);
+    out->host_update_bytes = s->rules.host_optimizer ? over_modules(s, updated) : 0;
+    out->step_kernels = opened * over_modules(s, zero_launches) + sums * s->modules;
+    out->step_kernels += s->rules.host_optimizer ? 0 : s->modules;
     if (s->rules.gradient_norm) {
         out->update_bytes += over_modules(s, shard_bytes) + 2 * partials;
         out->step_kernels += s->modules + 1;

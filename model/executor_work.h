@@ -15,6 +15,7 @@ struct dtp_executor_work {
     double kernels;
     /* Of the whole step: zeros, sums of gradients, norm, update. */
     double gradient_bytes, update_bytes, step_kernels;
+    double host_update_bytes; /* of host memory, where the optimizer is offloaded */
 };
 void dtp_executor_work(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                        const struct dtp_plan *plan, struct dtp_executor_work *out);

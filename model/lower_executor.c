@@ -137,10 +137,17 @@ static void make_state(struct dtp_executor *x, uint64_t index)
         [DTP_EXECUTOR_MASTER] = {DTP_OWNER_OPTIMIZER, layout->shard_elements, x->rules.master ? 4 : 0},
         [DTP_EXECUTOR_MOMENT1] = {DTP_OWNER_OPTIMIZER, layout->shard_elements, moments},
         [DTP_EXECUTOR_MOMENT2] = {DTP_OWNER_OPTIMIZER, layout->shard_elements, moments}};
-    for (int s = 0; s < DTP_EXECUTOR_STATE_COUNT; s++)
-        module->state[s] =
-            dtp_lower_buffer(x->l, state_name(index, x->module_count - 1, (enum dtp_executor_state)s), state[s].owner,
-                             DTP_STREAM_COMPUTE, dtp_bytes_product(state[s].elements, state[s].element_bytes), true);
+    for (int s = 0; s < DTP_EXECUTOR_STATE_COUNT; s++) {
+        const char *name = state_name(index, x->module_count - 1, (enum dtp_executor_state)s);
+        uint64_t bytes = dtp_bytes_product(state[s].elements, state[s].element_bytes);
+        bool on_host = s == DTP_EXECUTOR_WEIGHTS ? x->rules.host_params : x->rules.host_optimizer;
+        module->state[s] = on_host ? dtp_lower_host_buffer(x->l, name, state[s].owner, bytes)
+                                   : dtp_lower_buffer(x->l, name, state[s].owner, DTP_STREAM_COMPUTE, bytes, true);
+    }
+    module->host_gradient = module->host_weights = DTP_NO_BUFFER;
+    module->downloaded = DTP_NO_OP;
+    if (x->rules.host_optimizer)
+        dtp_executor_make_host(x, index);
     module->gathered = x->rules.sharded ? DTP_NO_BUFFER : module->state[DTP_EXECUTOR_WEIGHTS];
 }
 
@@ -265,6 +272,12 @@ static void micro_step(struct dtp_executor *x, uint32_t index, dtp_op_id *upload
     x->batch_read[index % 2] = l->last_op[DTP_STREAM_COMPUTE];
 }
 
+static dtp_op_id scalars_down(struct dtp_executor *x)
+{
+    return copy(x, DTP_OP_DOWNLOAD, "scalars", x->scalars, x->host_results, DTP_EXECUTOR_SCALARS_BYTES,
+                x->l->last_op[DTP_STREAM_COMPUTE]);
+}
+
 static void step(struct dtp_executor *x)
 {
     dtp_op_id scalars =
@@ -277,8 +290,10 @@ static void step(struct dtp_executor *x)
     mark(x, "step");
     dtp_executor_update(x);
     dtp_executor_drain(x, 0);
-    copy(x, DTP_OP_DOWNLOAD, "scalars", x->scalars, x->host_results, DTP_EXECUTOR_SCALARS_BYTES,
-         x->l->last_op[DTP_STREAM_COMPUTE]);
+    if (x->rules.host_optimizer)
+        dtp_executor_host_step(x, scalars_down(x));
+    else
+        scalars_down(x);
 }
 
 static void release(struct dtp_executor *x)

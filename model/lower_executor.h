@@ -35,6 +35,8 @@
  *   CLIP_SCALE            PARTIALS (all modules) -> SCALARS UPDATE; clips by plan.clip_norm, 0: not
  *   OPTIMIZER             WEIGHT_GRADIENT, SCALARS, WEIGHT, MASTER (bf16-mixed), MOMENT1, MOMENT2 of one module, or of this
  *                         rank's shard of it
+ *   HOST_OPTIMIZER        as OPTIMIZER, all of it in host memory; SCALARS are those downloaded after CLIP_SCALE, or where
+ *                         there is none, those that were uploaded
  *   CAST, ACCUMULATE      INPUT -> RESULT (ACCUMULATE: +=), demand.tokens elements
  *   collectives           INPUT, RESULT; the same buffer where in place. all_gather: INPUT is this rank's part of RESULT;
  *                         reduce_scatter: RESULT gets this rank's part; sums, no averages
@@ -56,7 +58,8 @@
 
 /* Names of the buffers that hold state over steps, which whoever fills, saves or reads it asks for by (name, layer).
  * `layer` is the block's, DTP_NO_LAYER for the embedding (module 0) and the head (L + 1), whose names begin so:
- * "embedding weights", "weights" (layer 0 ..), "head weights". dtp_executor_find does it. */
+ * "embedding weights", "weights" (layer 0 ..), "head weights". They are in DTP_SPACE_HOST where the plan offloads them.
+ * dtp_executor_find does it. */
 #define DTP_EXECUTOR_STATE_TABLE(X) X(WEIGHTS, "weights") X(MASTER, "master") X(MOMENT1, "moment1") X(MOMENT2, "moment2")
 enum dtp_executor_state {
 #define DTP_EXECUTOR_STATE_ENUM(suffix, text) DTP_EXECUTOR_##suffix,
@@ -94,8 +97,8 @@ enum dtp_status dtp_executor_find(const struct dtp_program *program, const struc
                                   struct dtp_executor_map *out, struct dtp_faults *faults);
 void dtp_executor_map_release(struct dtp_executor_map *map);
 
-/* Of host buffers: a page, so that no two share one. */
-#define DTP_EXECUTOR_HOST_ALIGNMENT 4096u
+/* Of host buffers, as of device ones. */
+#define DTP_EXECUTOR_HOST_ALIGNMENT DTP_PLACEMENT_ALIGNMENT
 
 /* Addresses: offsets of all buffers, device ones in the device arena, host ones in the pinned arena. UINT64_MAX for a
  * buffer that the step never uses. */
@@ -127,6 +130,8 @@ struct dtp_executor_rules {
     bool gathers_once;             /* weights rest whole, their shards updated here: gathered once, at the step's begin */
     bool reduces_always;           /* gradients are reduced in every micro-step */
     uint64_t ring;                 /* gathered blocks that exist at once: prefetch depth + 1 */
+    bool host_optimizer;           /* master and moments in host memory, updated there; weights too under offload params: */
+    bool host_params;              /* uploaded whenever they are gathered, into two staging shards or the ring itself */
     bool gradient_norm;            /* square sums and clip_scale are in the program */
 };
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

@@ -49,7 +49,9 @@ static void find_sharding(const struct dtp_transformer *t, const struct dtp_clus
     out->shard_ranks = dtp_plan_shard_ranks(cluster, plan);
     out->replicas = cluster->gpus / out->shard_ranks;
     bool shards = out->shard_ranks > 1;
-    out->sharded = shards && dtp_plan_shards_params(plan) && plan->reshard_after_forward;
+    out->host_optimizer = plan->offload != DTP_OFFLOAD_NONE;
+    out->host_params = plan->offload == DTP_OFFLOAD_PARAMS || plan->offload == DTP_OFFLOAD_NVME;
+    out->sharded = out->host_params || (shards && dtp_plan_shards_params(plan) && plan->reshard_after_forward);
     out->gathers_once = shards && !out->sharded;
     out->reduces_always = plan->accumulate > 1 && dtp_plan_reductions(plan) == plan->accumulate;
     out->ring = plan->prefetch ? (uint64_t)plan->prefetch_depth + 1 : 1;
@@ -137,8 +139,8 @@ static void check_plan(struct checker *c)
         REFUSE(c, "optimizer", "%s " NOT_RUN, dtp_optimizer_text(p->optimizer));
     if (p->wrap_layers != 1)
         REFUSE(c, "wrap_layers", "other than 1 " NOT_RUN);
-    if (p->offload != DTP_OFFLOAD_NONE)
-        REFUSE(c, "offload", "%s " NOT_RUN, dtp_offload_text(p->offload));
+    if (p->offload == DTP_OFFLOAD_NVME)
+        REFUSE(c, "offload", "nvme " NOT_RUN);
 }
 
 /* 32-bit indices of the kernels. */

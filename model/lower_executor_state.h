@@ -41,6 +41,8 @@ struct dtp_executor_module {
     uint32_t written;                              /* bits of parameters whose gradient holds something */
     dtp_buffer_id reduced;                         /* what the optimizer reads, where that is not `gradient` */
     dtp_op_id reduced_by;                          /* last operation of another stream on gradient or reduced */
+    dtp_buffer_id host_gradient, host_weights;     /* offloaded: where gradients land, and new weights leave from */
+    dtp_op_id downloaded;
 };
 
 /* A buffer of whole gradients that a reduction still reads. */
@@ -76,6 +78,9 @@ struct dtp_executor {
     uint64_t next_use;                            /* position in the step's sequence of block passes */
     struct dtp_executor_draining draining[2];     /* oldest first */
     int draining_count;
+    dtp_buffer_id staging[2];                     /* offloaded shards on their way into a gather */
+    dtp_op_id staging_read[2];
+    int staging_next;
     dtp_buffer_id scattered;                      /* shards of later micro-steps before they are added */
     uint32_t shard_group, replica_group;          /* communicators; DTP_NO_INDEX: none */
 };
@@ -118,6 +123,10 @@ static inline bool dtp_executor_has(const struct dtp_executor_module *module, en
     return module->layout->tensor[which].exists;
 }
 
+/* Drafts stand at the module's layer, wherever the skeleton is. */
+void dtp_executor_begin_at(struct dtp_executor *x, const struct dtp_executor_module *module, struct dtp_draft *draft,
+                           enum dtp_op_kind kind);
+
 /* Points of the skeleton. Of a micro-step's passes, in order: embedding, blocks forward, head with loss, blocks
  * backward, embedding backward. */
 void dtp_executor_make_groups(struct dtp_executor *x); /* communicators and the ring */
@@ -155,7 +164,17 @@ void dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_executor_modu
 void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer);
 void dtp_executor_embedding_backward(struct dtp_executor *x);
 
-/* lower_executor_step.c: norm, clipping, update. */
+/* lower_executor_offload.c: state in host memory. `upload` brings a module's shard, to `to` where one rank has all of it
+ * (returns the operation) or into a staging shard that *from then names. */
+void dtp_executor_make_host(struct dtp_executor *x, uint64_t index);
+dtp_op_id dtp_executor_upload(struct dtp_executor *x, struct dtp_executor_module *module, dtp_buffer_id *to,
+                              bool allocates, dtp_op_id after);
+void dtp_executor_download(struct dtp_executor *x, struct dtp_executor_module *module);
+void dtp_executor_host_update(struct dtp_executor *x, struct dtp_executor_module *module, dtp_op_id scalars);
+void dtp_executor_host_step(struct dtp_executor *x, dtp_op_id scalars);
+
+/* lower_executor_step.c: norm, clipping, update. What the optimizer reads: reduced shards, or the whole gradients. */
+dtp_buffer_id dtp_executor_gradients_of(const struct dtp_executor_module *module);
 void dtp_executor_update(struct dtp_executor *x);
 
 /* lower_executor_bytes.c */

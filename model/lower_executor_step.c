@@ -2,8 +2,7 @@
  * reductions end. */
 #include "lower_executor_state.h"
 
-/* What the optimizer reads: reduced shards, or the whole gradients. */
-static dtp_buffer_id gradients_of(const struct dtp_executor_module *module)
+dtp_buffer_id dtp_executor_gradients_of(const struct dtp_executor_module *module)
 {
     return module->reduced.index == DTP_NO_INDEX ? module->gradient : module->reduced;
 }
@@ -31,7 +30,7 @@ static void square_sum(struct dtp_executor *x, uint64_t index)
     struct dtp_draft draft;
     begin(x, &draft, DTP_OP_SQUARE_SUM, index);
     await_reduced(x, module);
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, gradients_of(module), DTP_READ, 0);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, dtp_executor_gradients_of(module), DTP_READ, 0);
     dtp_draft_role(&draft, DTP_ROLE_PARTIALS, x->partials, DTP_WRITE, index * partial_bytes);
     dtp_executor_memory(&draft, 0,
                         (double)(module->layout->shard_elements * module->gradient_element_bytes + partial_bytes), 1);
@@ -78,7 +77,7 @@ static void update(struct dtp_executor *x, uint64_t index)
     struct dtp_draft draft;
     begin(x, &draft, DTP_OP_OPTIMIZER, index);
     await_reduced(x, module);
-    dtp_draft_role(&draft, DTP_ROLE_WEIGHT_GRADIENT, gradients_of(module), DTP_READ | DTP_FREE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_WEIGHT_GRADIENT, dtp_executor_gradients_of(module), DTP_READ | DTP_FREE, 0);
     struct dtp_operand *weight = dtp_draft_role(&draft, DTP_ROLE_WEIGHT, module->state[DTP_EXECUTOR_WEIGHTS],
                                                 x->rules.master ? DTP_WRITE : DTP_UPDATE, 0);
     weight->shard = x->rules.gathers_once;
@@ -96,7 +95,7 @@ void dtp_executor_update(struct dtp_executor *x)
 {
     if (x->rules.gradient_norm)
         gradient_norm(x);
-    for (uint64_t i = x->module_count; i-- > 0;)
+    for (uint64_t i = x->module_count; i-- > 0 && !x->rules.host_optimizer;)
         if (x->modules[i].layout->elements)
             update(x, i);
     x->l->layer = DTP_NO_LAYER;

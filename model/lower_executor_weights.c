@@ -55,7 +55,6 @@ static uint64_t weight_bytes(const struct dtp_executor *x, const struct dtp_exec
     return dtp_bytes_product(module->layout->elements, x->element_bytes);
 }
 
-/* Drafts stand at the module's layer, wherever the skeleton is. */
 static void begin_at(struct dtp_executor *x, const struct dtp_executor_module *module, struct dtp_draft *draft,
                      enum dtp_op_kind kind, const char *name)
 {
@@ -70,13 +69,30 @@ static const char *module_name(const struct dtp_executor *x, const struct dtp_ex
     return module == x->modules ? "embedding" : module == &x->modules[x->module_count - 1] ? "head" : "block";
 }
 
+void dtp_executor_begin_at(struct dtp_executor *x, const struct dtp_executor_module *module, struct dtp_draft *draft,
+                           enum dtp_op_kind kind)
+{
+    begin_at(x, module, draft, kind, module_name(x, module));
+}
+
 /* From this rank's shard into `to`; brings `to` to life where `allocates`. */
 static void gather(struct dtp_executor *x, struct dtp_executor_module *module, dtp_buffer_id to, bool allocates,
                    dtp_op_id after)
 {
     struct dtp_draft draft;
-    dtp_buffer_id from = module->state[DTP_EXECUTOR_WEIGHTS];
-    begin_at(x, module, &draft, DTP_OP_ALL_GATHER, module_name(x, module));
+    dtp_buffer_id from = x->rules.shard_ranks == 1 ? to : module->state[DTP_EXECUTOR_WEIGHTS];
+    if (x->rules.host_params) {
+        dtp_op_id uploaded = dtp_executor_upload(x, module, &from, allocates, after);
+        if (x->rules.shard_ranks == 1) {
+            module->gathered = to;
+            module->gathered_by = uploaded;
+            return;
+        }
+        begin_at(x, module, &draft, DTP_OP_ALL_GATHER, module_name(x, module));
+        dtp_draft_after(&draft, uploaded);
+    } else {
+        begin_at(x, module, &draft, DTP_OP_ALL_GATHER, module_name(x, module));
+    }
     struct dtp_operand *input = dtp_draft_role(&draft, DTP_ROLE_INPUT, from, DTP_READ, 0);
     input->shard = from.index == to.index;
     dtp_draft_role(&draft, DTP_ROLE_RESULT, to, DTP_WRITE | (allocates ? DTP_ALLOC : 0), 0);
@@ -84,6 +100,8 @@ static void gather(struct dtp_executor *x, struct dtp_executor_module *module, d
     module->gathered = to;
     module->gathered_by = collective(x, &draft, DTP_STREAM_GATHER, x->shard_group,
                                      dtp_lower_ring(weight_bytes(x, module), x->rules.shard_ranks));
+    if (x->rules.host_params)
+        x->staging_read[1 - x->staging_next] = module->gathered_by;
 }
 
 /* The embedding and the head come and go with their pass. */
@@ -201,6 +219,13 @@ void dtp_executor_make_groups(struct dtp_executor *x)
     uint64_t shard = x->block.shard_elements;
     shard = x->embedding.shard_elements > shard ? x->embedding.shard_elements : shard;
     shard = x->head.shard_elements > shard ? x->head.shard_elements : shard;
+    for (int i = 0; i < 2; i++) {
+        x->staging_read[i] = DTP_NO_OP;
+        x->staging[i] = x->rules.host_params && ranks > 1
+                            ? dtp_lower_buffer(x->l, "uploaded shard", DTP_OWNER_GATHER, DTP_STREAM_COMPUTE,
+                                               shard * x->element_bytes, true)
+                            : DTP_NO_BUFFER;
+    }
     if (ranks > 1 && x->rules.reduces_always)
         x->scattered = dtp_lower_buffer(x->l, "scattered gradients", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
                                         shard * dtp_dtype_bytes(x->plan->precision.reduce), true);
@@ -393,4 +418,6 @@ void dtp_executor_close_gradient(struct dtp_executor *x, struct dtp_executor_mod
         reduce_shards(x, module);
     else if (x->rules.replicas > 1)
         reduce_whole(x, module);
+    if (last && x->rules.host_optimizer)
+        dtp_executor_download(x, module);
 }

@@ -504,11 +504,16 @@ static void rest(struct model *m)
 {
     struct dtp_instant *instant = &m->job->at_rest;
     uint64_t own = per_module(m, true);
-    dtp_instant_add(instant, m->rules.sharded ? DTP_TERM_PARAMS_SHARD : DTP_TERM_PARAMS, 1,
-                    per_module(m, m->rules.sharded), m->job->bytes.compute);
     bool shards = m->rules.shard_ranks > 1;
-    dtp_instant_add(instant, shards ? DTP_TERM_MOMENTS_SHARD : DTP_TERM_MOMENTS, 1, own, m->job->bytes.moments);
-    dtp_instant_add(instant, shards ? DTP_TERM_MASTER_SHARD : DTP_TERM_MASTER, 1, own, m->job->bytes.master);
+    if (!m->rules.host_params)
+        dtp_instant_add(instant, m->rules.sharded ? DTP_TERM_PARAMS_SHARD : DTP_TERM_PARAMS, 1,
+                        per_module(m, m->rules.sharded), m->job->bytes.compute);
+    else if (shards)
+        dtp_instant_add(instant, DTP_TERM_OUR_STAGING, 2, largest_shard(m), m->job->bytes.compute);
+    if (!m->rules.host_optimizer) {
+        dtp_instant_add(instant, shards ? DTP_TERM_MOMENTS_SHARD : DTP_TERM_MOMENTS, 1, own, m->job->bytes.moments);
+        dtp_instant_add(instant, shards ? DTP_TERM_MASTER_SHARD : DTP_TERM_MASTER, 1, own, m->job->bytes.master);
+    }
     if (m->rules.sharded)
         dtp_instant_add(instant, DTP_TERM_GATHERED_LAYERS, m->rules.ring, m->layout[BLOCK].elements,
                         m->job->bytes.compute);
@@ -519,6 +524,26 @@ static void rest(struct model *m)
     dtp_instant_add(instant, DTP_TERM_OUR_STANDING, 1, 1, standing_bytes(m));
 }
 
+/* The pinned arena, where state is offloaded: that, the gradients it is updated with, the weights that go up, batches.
+ */
+static void host(struct model *m)
+{
+    struct dtp_state_bytes *state = &m->job->state;
+    const struct dtp_plan *plan = m->job->plan;
+    uint64_t own = per_module(m, true), grads = m->shard[EMBEDDING] + m->layers * m->shard[BLOCK] + m->shard[HEAD];
+    if (plan->offload == DTP_OFFLOAD_NONE || plan->offload == DTP_OFFLOAD_NVME)
+        return;
+    state->host_chain = (struct dtp_part_chain){.record = m->job->record};
+    state->host =
+        dtp_memory_part(&state->host_chain, DTP_TERM_HOST_MASTER, 1, own, m->job->bytes.master) +
+        dtp_memory_part(&state->host_chain, DTP_TERM_HOST_MOMENTS, 1, own, m->job->bytes.moments) +
+        dtp_memory_part(&state->host_chain, DTP_TERM_HOST_PARAMS, 1, own, m->job->bytes.compute) +
+        dtp_memory_part(&state->host_chain, DTP_TERM_OUR_HOST_GRADS, 1, 1, grads) +
+        dtp_memory_part(&state->host_chain, DTP_TERM_OUR_HOST_BATCHES, plan->accumulate, 1,
+                        granules(dtp_batch_layout_of(m->rules.tokens).bytes)) +
+        dtp_memory_part(&state->host_chain, DTP_TERM_OUR_HOST_SCALARS, 2, 1, granules(DTP_EXECUTOR_SCALARS_BYTES));
+}
+
 void dtp_memory_executor(struct dtp_memory_job *job)
 {
     struct model m = {.job = job};
@@ -527,6 +552,7 @@ void dtp_memory_executor(struct dtp_memory_job *job)
     size_modules(&m);
     weigh_blocks(&m);
     rest(&m);
+    host(&m);
     forward(&m);
     loss(&m);
     blocks_backward(&m);

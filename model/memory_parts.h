@@ -126,6 +126,7 @@
     X(OUR_HEAD_SHARD, GRADS, "shard of final norm and head", "", "", "bytes", "")                                      \
     X(OUR_MOVING, REDUCE, "being written, being reduced", "", "", "bytes", "")                                         \
     X(OUR_SCATTERED, REDUCE, "shard to be added", "", "largest shard", "reduce bytes", "")                             \
+    X(OUR_STAGING, GATHER, "uploaded shards", "2", "largest shard", "compute bytes", "")                               \
     X(OUR_STANDING, WORKSPACE, "batches, tables, sums", "", "", "bytes", "")                                           \
     X(OUR_WORK, WORKSPACE, "gradients of activations, workspaces", "", "", "bytes", "")                                \
     X(FOREACH, WORKSPACE, "foreach AdamW's sqrt(v)", "", "psi / N", "moment bytes", "PyTorch: optim/adam.py")          \
@@ -166,6 +167,9 @@
     X(HOST_MOMENTS, "moments", "", "psi / N", "moment bytes", "")                                                      \
     X(HOST_MASTER, "master copy", "", "psi / N", "master bytes", "")                                                   \
     X(HOST_GRADS, "gradients", "", "psi / N", "gradient bytes", "")                                                    \
+    X(OUR_HOST_GRADS, "gradients", "", "", "bytes", "")                                                                \
+    X(OUR_HOST_BATCHES, "batches", "micro-steps", "", "bytes", "")                                                     \
+    X(OUR_HOST_SCALARS, "scalars", "2", "", "bytes", "")                                                               \
     X(SWAP_BUFFERS, "swap buffers of the optimizer", "buffers", "", "pinned bytes of a sub-group",                     \
       "DeepSpeed: swap_tensor/")                                                                                       \
     X(SWAP_PARAMS, "buffers of parameters on NVMe", "", "", "pinned bytes", "DeepSpeed: swap_tensor/")                 \

@@ -25,7 +25,7 @@ static inline struct dtp_plan random_executor_plan(const struct dtp_cluster *clu
     struct dtp_plan plan = random_plan(cluster);
     plan.runtime = DTP_RUNTIME_DTPLAN;
     plan.compile = plan.fsdp1 = false;
-    plan.offload = DTP_OFFLOAD_NONE;
+    plan.offload = random_below(3) ? DTP_OFFLOAD_NONE : (enum dtp_offload)random_below(3);
     plan.attention = DTP_ATTENTION_FLASH;
     plan.optimizer = DTP_ADAMW_FUSED;
     plan.wrap_layers = 1;

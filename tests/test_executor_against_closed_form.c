@@ -65,6 +65,12 @@ static void test_arena(void **state)
         if (live_bytes(program) != memory.allocated_peak_bytes)
             fail_with(&job, "live", live_bytes(program), memory.allocated_peak_bytes);
         assert_int_equal(dtp_executor_arena_make(program, &arena, NULL), DTP_OK);
+        if (job.plan.offload != DTP_OFFLOAD_NONE) {
+            uint64_t ranks =
+                job.cluster.gpus < job.cluster.gpus_per_node ? job.cluster.gpus : job.cluster.gpus_per_node;
+            if (arena.host_bytes * ranks != memory.host_bytes)
+                fail_with(&job, "host", arena.host_bytes * ranks, memory.host_bytes);
+        }
         double holes = 100 * ((double)arena.device_bytes / (double)memory.allocated_peak_bytes - 1);
         if (holes < 0)
             fail_with(&job, "arena", arena.device_bytes, memory.allocated_peak_bytes);

@@ -199,13 +199,45 @@ static void test_find_and_arena(void **state)
     assert_int_equal(buffers[map.buffer[DTP_EXECUTOR_BATCH].index + 1].micro_step, 1);
     assert_int_equal(map.buffer[DTP_EXECUTOR_PARTIALS].index, DTP_NO_INDEX);
     assert_int_equal(dtp_executor_arena_make(program, &arena, NULL), DTP_OK);
-    assert_int_equal(arena.host_bytes, 5 * 4096); /* three batches, scalars, results */
+    assert_int_equal(arena.host_bytes, 3 * 1536 + 2 * 512); /* batches, scalars, results */
     for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
         assert_true(arena.offset_bytes[i] + buffers[i].bytes <=
                     (buffers[i].space == DTP_SPACE_HOST ? arena.host_bytes : arena.device_bytes));
     dtp_executor_arena_release(&arena);
     dtp_executor_map_release(&map);
     dtp_program_destroy(program);
+}
+
+/* Full bf16 weights of a block go up for forward and for backward (two stay at the turn), gradients come down once, and
+ * the update of a block is issued before the backward of the block below it. */
+static void test_offload(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = tiny();
+    t.layers = 5;
+    struct dtp_plan plan = plan_of(DTP_ZERO1);
+    plan.offload = DTP_OFFLOAD_OPTIMIZER;
+    struct dtp_program *program = lower(&t, &plan, 4);
+    assert_int_equal(count(program, DTP_OP_HOST_OPTIMIZER), 7);
+    assert_int_equal(count(program, DTP_OP_OPTIMIZER), 0);
+    assert_int_equal(count(program, DTP_OP_DOWNLOAD), 7 + 1);
+    assert_int_equal(count(program, DTP_OP_UPLOAD), 7 + 2);
+    size_t update = position_of(program, DTP_OP_HOST_OPTIMIZER, 4, 0);
+    assert_true(update < position_of(program, DTP_OP_ATTENTION_BACKWARD, 3, 0));
+    dtp_program_destroy(program);
+    plan = plan_of(DTP_FULL_SHARD), plan.offload = DTP_OFFLOAD_PARAMS, plan.clip_norm = 1;
+    for (uint32_t gpus = 1; gpus <= 4; gpus += 3) {
+        plan.shard_group = 0;
+        program = lower(&t, &plan, gpus);
+        assert_int_equal(count(program, DTP_OP_UPLOAD), 5 + 3 + 2 + 2);
+        assert_int_equal(count(program, DTP_OP_ALL_GATHER), gpus > 1 ? 5 + 3 + 2 : 0);
+        size_t norm = position_of(program, DTP_OP_CLIP_SCALE, DTP_NO_LAYER, 0);
+        assert_true(position_of(program, DTP_OP_HOST_OPTIMIZER, 4, 0) > norm);
+        for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
+            if (dtp_program_buffers(program)[i].owner == DTP_OWNER_OPTIMIZER)
+                assert_int_equal(dtp_program_buffers(program)[i].space, DTP_SPACE_HOST);
+        dtp_program_destroy(program);
+    }
 }
 
 static void test_refusals(void **state)
@@ -253,9 +285,13 @@ static void test_random_plans_verify(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_programs_to_look_at), cmocka_unit_test(test_one_gpu),
-                                       cmocka_unit_test(test_collectives),         cmocka_unit_test(test_overlap),
-                                       cmocka_unit_test(test_find_and_arena),      cmocka_unit_test(test_refusals),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_programs_to_look_at),
+                                       cmocka_unit_test(test_one_gpu),
+                                       cmocka_unit_test(test_collectives),
+                                       cmocka_unit_test(test_overlap),
+                                       cmocka_unit_test(test_offload),
+                                       cmocka_unit_test(test_find_and_arena),
+                                       cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_random_plans_verify)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
