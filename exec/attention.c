@@ -267,17 +267,17 @@ static const struct prepared *find(const struct dtp_attention_plans *attention, 
     return NULL;
 }
 
-static enum dtp_status check_workspace(const struct dtp_attention_size *size, uint64_t asked_bytes, uint64_t given_bytes,
-                                       const char *whose, struct dtp_faults *faults)
+static enum dtp_status check_workspace(const struct dtp_attention_size *size, uint64_t asked_bytes,
+                                       uint64_t given_bytes, const char *whose, struct dtp_faults *faults)
 {
     if (asked_bytes <= given_bytes)
         return DTP_OK;
-    return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
-                     "attention %s of batch %u, sequence %u, heads %u of %u, head_dim %u: cuDNN %zu takes a workspace of "
-                     "%llu bytes, %s has %llu; this version of cuDNN needs another rule in model/attention_workspace.c",
-                     size->backward ? "backward" : "forward", size->batch, size->sequence, size->heads, size->kv_heads,
-                     size->head_dim, cudnnGetVersion(), (unsigned long long)asked_bytes, whose,
-                     (unsigned long long)given_bytes);
+    return dtp_fault(
+        faults, DTP_ENVIRONMENT, NULL, 0,
+        "attention %s of batch %u, sequence %u, heads %u of %u, head_dim %u: cuDNN %zu takes a workspace of "
+        "%llu bytes, %s has %llu; this version of cuDNN needs another rule in model/attention_workspace.c",
+        size->backward ? "backward" : "forward", size->batch, size->sequence, size->heads, size->kv_heads,
+        size->head_dim, cudnnGetVersion(), (unsigned long long)asked_bytes, whose, (unsigned long long)given_bytes);
 }
 
 static enum dtp_status prepare(struct dtp_attention_plans *attention, const struct dtp_attention_size *size,
@@ -288,13 +288,15 @@ static enum dtp_status prepare(struct dtp_attention_plans *attention, const stru
     if (status != DTP_OK || find(attention, size))
         return status;
     if (attention->count == MOST_SHAPES)
-        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "more than %d shapes of attention in one program", MOST_SHAPES);
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "more than %d shapes of attention in one program",
+                         MOST_SHAPES);
     struct prepared *next = &attention->prepared[attention->count];
     *next = (struct prepared){
         .size = *size, .part = dtp_attention_part(size), .workspace = dtp_attention_workspace(size)};
     status = dtp_attention_plan(&attention->cudnn, size, &next->plan, faults);
     if (status == DTP_OK)
-        status = check_workspace(size, next->plan.workspace_bytes, next->workspace.engine_bytes, "the rule for it", faults);
+        status =
+            check_workspace(size, next->plan.workspace_bytes, next->workspace.engine_bytes, "the rule for it", faults);
     if (status == DTP_OK)
         attention->count++;
     else
@@ -347,7 +349,7 @@ struct part_start {
     uint64_t batch, head;
 };
 
-/* q, k and v of a part in packed rows of bf16. cuDNN takes inputs and results alike as void *, and reads inputs only. */
+/* q, k and v of a part in packed rows of bf16. cuDNN takes inputs and results alike as void *, and only reads inputs. */
 struct packed {
     void *query, *key, *value;
 };

@@ -1,16 +1,16 @@
 /* Causal self-attention by cuDNN: flash attention forward and backward, from its backend API in C.
  *
  * Both directions are operation graphs that cuDNN's attention engines recognise (cuDNN developer guide, "Fused Flash
- * Attention fprop/bprop"): the softmax spelled out in pointwise operations and reductions, the causal mask as a comparison
- * of generated row and column indices. q, k and v are read from, and their gradients written to, the packed qkv through
- * strides; grouped query heads are the engine's own (the graph sums the gradients of a group).
+ * Attention fprop/bprop"): the softmax spelled out in pointwise operations and reductions, the causal mask as a
+ * comparison of generated row and column indices. q, k and v are read from, and their gradients written to, the packed
+ * qkv through strides; grouped query heads are the engine's own (the graph sums the gradients of a group).
  *
  * The engines add up dQ over blocks of keys in fp32 with atomics, so that two runs differ in the last bits, unless
  * `deterministic`: then the gradient of the scores goes through the workspace, a part of the batch or of the heads at a
  * time, and the result repeats.
  *
- * Which shapes go this way, in which parts, and how much workspace each needs is the rule of model/attention_workspace.h;
- * a plan that asks for more is refused when it is prepared. */
+ * Which shapes go this way, in which parts, and how much workspace each needs is the rule of
+ * model/attention_workspace.h; a plan that asks for more is refused when it is prepared. */
 #ifndef DTP_ATTENTION_H
 #define DTP_ATTENTION_H
 
@@ -24,8 +24,8 @@ struct dtp_attention_plans;
 enum dtp_status dtp_attention_create(bool deterministic, struct dtp_attention_plans **out, struct dtp_faults *faults);
 void dtp_attention_destroy(struct dtp_attention_plans *attention);
 
-/* Builds the plan of a shape, once (0.1 to 1 s): before step 0, outside of capture. Refuses, with cuDNN's words, what it
- * has no engine for, and a workspace too small. */
+/* Builds the plan of a shape, once (0.1 to 1 s): before step 0, outside of capture. Refuses, with cuDNN's words, what
+ * it has no engine for, and a workspace too small. */
 enum dtp_status dtp_attention_prepare(struct dtp_attention_plans *attention, const struct dtp_attention_args *arguments,
                                       struct dtp_faults *faults);
 enum dtp_status dtp_attention_prepare_backward(struct dtp_attention_plans *attention,

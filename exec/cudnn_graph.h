@@ -16,7 +16,8 @@
 #include <cudnn.h>
 #include <stdint.h>
 
-enum dtp_graph_storage { DTP_GRAPH_VIRTUAL, DTP_GRAPH_DEVICE, DTP_GRAPH_VALUE }; /* VALUE: a host scalar, read at execution */
+/* VALUE: a host scalar, read at execution. */
+enum dtp_graph_storage { DTP_GRAPH_VIRTUAL, DTP_GRAPH_DEVICE, DTP_GRAPH_VALUE };
 
 struct dtp_graph_tensor {
     enum dtp_graph_storage storage;

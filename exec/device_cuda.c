@@ -55,8 +55,9 @@ static enum dtp_status allocate(struct dtp_device *device, uint64_t bytes, void 
     if (bytes > gpu.free_bytes - gpu.free_bytes % ALLOCATION_BYTES)
         return dtp_fault(faults, DTP_NO, NULL, 0,
                          "the plan takes %.2f GiB on %s, of whose %.2f GiB %.2f GiB are free; take a smaller batch, "
-                         "checkpointing, more shards, or end what else runs there", (double)bytes / 0x1p30, device->name,
-                         (double)gpu.total_bytes / 0x1p30, (double)gpu.free_bytes / 0x1p30);
+                         "checkpointing, more shards, or end what else runs there",
+                         (double)bytes / 0x1p30, device->name, (double)gpu.total_bytes / 0x1p30,
+                         (double)gpu.free_bytes / 0x1p30);
     const uint64_t whole_bytes = (bytes / ALLOCATION_BYTES + (bytes % ALLOCATION_BYTES != 0 || bytes == 0)) *
                                  (uint64_t)ALLOCATION_BYTES;
     const cudaError_t error = cudaMalloc(out, whole_bytes);
@@ -289,10 +290,11 @@ static enum dtp_status take_gpu(uint32_t ordinal, struct cudaDeviceProp *out, st
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
-                         "no GPU can be used: %s; --device host runs on this machine's cores", cudaGetErrorString(error));
+                         "no GPU can be used: %s; --device host runs on this machine's cores",
+                         cudaGetErrorString(error));
     if (ordinal >= (uint32_t)count)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "there is no GPU %" PRIu32 ": this machine shows %d", ordinal,
-                         count);
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "there is no GPU %" PRIu32 ": this machine shows %d",
+                         ordinal, count);
     error = cudaSetDevice((int)ordinal);
     if (error == cudaSuccess)
         error = cudaGetDeviceProperties(out, (int)ordinal);

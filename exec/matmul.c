@@ -6,10 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Row-major through a column-major library. Our [m, n] = [m, k] [k, n] is, read column by column, the transposed product
- * [n, m] = [n, k] [k, m]: cuBLASLt's first operand is our b, its second our a, its rows our n and its columns our m, and
- * leading dimensions stay what they are. A matrix stored as the contract's untransposed one needs no transposition there
- * either. Its bias runs along its rows, our n; the gradient of a bias, sums over k of our a, is its BGRADB. */
+/* Row-major through a column-major library. Our [m, n] = [m, k] [k, n] is, read column by column, the transposed
+ * product [n, m] = [n, k] [k, m]: cuBLASLt's first operand is our b, its second our a, its rows our n and its columns
+ * our m, and leading dimensions stay what they are. A matrix stored as the contract's untransposed one needs no
+ * transposition there either. Its bias runs along its rows, our n; the gradient of a bias, sums over k of our a, is its
+ * BGRADB. */
 
 #define CANDIDATES 16     /* asked for */
 #define FINALISTS 4       /* timed twice */
@@ -85,7 +86,8 @@ static cublasLtEpilogue_t epilogue_of(const struct dtp_matmul_key *key, bool bia
     return key->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-#define SET(descriptor, name, value) cublasLtMatmulDescSetAttribute(descriptor, CUBLASLT_MATMUL_DESC_##name, &(value), sizeof(value))
+#define SET(descriptor, name, value)                                                                                   \
+    cublasLtMatmulDescSetAttribute(descriptor, CUBLASLT_MATMUL_DESC_##name, &(value), sizeof(value))
 
 static cublasStatus_t set_pointers(cublasLtMatmulDesc_t operation, const struct dtp_matmul_args *from, bool bias_apart)
 {
@@ -308,8 +310,8 @@ static uint32_t ask_heuristics(cublasLtHandle_t handle, const struct prepared *p
     return kept;
 }
 
-/* Where a matmul has a bias gradient there are two ways, cuBLASLt's epilogue (which overwrites, so not where it is added
- * to) and our own kernel after it: candidates of each, described apart. */
+/* Where a matmul has a bias gradient there are two ways, cuBLASLt's epilogue (which overwrites, so not where it is
+ * added to) and our own kernel after it: candidates of each, described apart. */
 struct way {
     bool possible;
     struct prepared prepared;
@@ -409,8 +411,10 @@ static enum dtp_status search(struct dtp_matmul *matmul, const struct dtp_matmul
         const struct dtp_matmul_key key = key_of(arguments);
         char words[200];
         words_of(&key, words, sizeof words);
-        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "cuBLASLt %zu has no algorithm for %s; take another precision "
-                           "or the epilogue apart", cublasLtGetVersion(), words);
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                           "cuBLASLt %zu has no algorithm for %s; take another precision "
+                           "or the epilogue apart",
+                           cublasLtGetVersion(), words);
     } else {
         status = choose(matmul, arguments, ways, candidates, count, stream, out, faults);
     }

@@ -1,5 +1,5 @@
-/* The file of matmul algorithms: which of cuBLASLt's candidates was fastest for a shape, so that a second run of the same
- * plan starts at once and computes the same bits.
+/* The file of matmul algorithms: which of cuBLASLt's candidates was fastest for a shape, so that a second run of the
+ * same plan starts at once and computes the same bits.
  *
  * One line of text per choice, appended as soon as it is made (one write, so that ranks that share the file do not tear
  * lines). A line belongs to a GPU and a version of cuBLASLt; those of others are kept and not used. A damaged line is

@@ -11,9 +11,9 @@
 /* Of the gradient of the scores that a deterministic backward keeps at a time, unless one group of heads takes more. */
 #define DTP_ORDERED_SCORES_BYTES (1u << 30)
 
-/* Whether cuDNN's flash attention computes a shape: bf16, heads of up to 128 elements in whole 16 bytes, and sequences of
- * whole blocks of 128 (engines before 9.16 need a mask beside the causal one for others). Our own slow attention takes the
- * rest. */
+/* Whether cuDNN's flash attention computes a shape: bf16, heads of up to 128 elements in whole 16 bytes, and sequences
+ * of whole blocks of 128 (engines before 9.16 need a mask beside the causal one for others). Our own slow attention
+ * takes the rest. */
 bool dtp_attention_is_fused(bool bf16, uint32_t sequence, uint32_t head_dim);
 
 struct dtp_attention_size {
@@ -22,9 +22,9 @@ struct dtp_attention_size {
     bool deterministic; /* backward: dQ is summed in one order, not by atomics */
 };
 
-/* The part of a fused shape that is computed at a time: all of it, but for a deterministic backward, whose engine writes a
- * gradient of the scores, 2 batch heads sequence^2 bytes, to its workspace. Parts are equal: batch divides the batch; where
- * it is 1, kv_heads divides the kv_heads. */
+/* The part of a fused shape that is computed at a time: all of it, but for a deterministic backward, whose engine
+ * writes a gradient of the scores, 2 batch heads sequence^2 bytes, to its workspace. Parts are equal: batch divides the
+ * batch; where it is 1, kv_heads divides the kv_heads. */
 struct dtp_attention_part {
     uint32_t batch, heads, kv_heads;
 };

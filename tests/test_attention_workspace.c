@@ -66,8 +66,8 @@ static void parts_of_the_batch(void **state)
     assert_int_equal(dtp_attention_part(&size).batch, 64);
 }
 
-/* One head of 8192 positions takes 2^27 bytes, a group of four 2^29: two groups are just a GiB. Of 32768 positions a group
- * takes 8 GiB: more than the bound, but less cannot be done. */
+/* One head of 8192 positions takes 2^27 bytes, a group of four 2^29: two groups are just a GiB. Of 32768 positions a
+ * group takes 8 GiB: more than the bound, but less cannot be done. */
 static void parts_of_the_heads(void **state)
 {
     (void)state;

@@ -34,8 +34,8 @@ static float median_ms(struct dtp_attention_plans *attention, const struct dtp_a
     CUDA(cudaEventCreate(&end));
     for (int round = -2; round < ROUNDS; round++) {
         CUDA(cudaEventRecord(begin, NULL));
-        cudnnStatus_t status =
-            forward ? dtp_attention_forward(attention, forward, NULL) : dtp_attention_backward(attention, backward, NULL);
+        cudnnStatus_t status = forward ? dtp_attention_forward(attention, forward, NULL)
+                                       : dtp_attention_backward(attention, backward, NULL);
         CUDA(cudaEventRecord(end, NULL));
         CUDA(cudaEventSynchronize(end));
         if (status != CUDNN_STATUS_SUCCESS) {
@@ -92,9 +92,10 @@ static void bench_attention_shape(struct dtp_attention_plans *attention, const s
     }
     const float forward_ms = median_ms(attention, &forward, NULL), backward_ms = median_ms(attention, NULL, &backward);
     /* the causal half of two products of 2 S^2 D per head; five of them backward */
-    const double flops = 2.0 * shape->batch * shape->heads * shape->sequence * (double)shape->sequence * shape->head_dim;
-    printf("%-11s %3u x %5u %2u/%2u x %3u %-6s %8.3f %5.0f %8.3f %5.0f  %12" PRIu64 " %12" PRIu64 "  %2d %2d\n", shape->model,
-           shape->batch, shape->sequence, shape->heads, shape->kv_heads, shape->head_dim,
+    const double flops =
+        2.0 * shape->batch * shape->heads * shape->sequence * (double)shape->sequence * shape->head_dim;
+    printf("%-11s %3u x %5u %2u/%2u x %3u %-6s %8.3f %5.0f %8.3f %5.0f  %12" PRIu64 " %12" PRIu64 "  %2d %2d\n",
+           shape->model, shape->batch, shape->sequence, shape->heads, shape->kv_heads, shape->head_dim,
            deterministic ? "order" : "atomic", (double)forward_ms, flops / forward_ms * 1e-9, (double)backward_ms,
            2.5 * flops / backward_ms * 1e-9, plans[0].workspace_bytes, plans[1].workspace_bytes, (int)plans[0].engine,
            (int)plans[1].engine);
@@ -111,17 +112,20 @@ static void bench_attention_shape(struct dtp_attention_plans *attention, const s
 static void bench_attention(void)
 {
     static const struct shape shapes[] = {
-        {"gpt2-124m", 32, 1024, 12, 12, 64}, {"llama-1.3b", 4, 2048, 16, 16, 128}, {"llama-1.3b", 16, 2048, 16, 16, 128},
-        {"llama-7b", 1, 2048, 32, 32, 128},  {"llama-7b", 4, 2048, 32, 32, 128},   {"llama-8b", 1, 8192, 32, 8, 128},
-        {"llama-8b", 2, 4096, 32, 8, 128},   {"tiny", 2, 256, 4, 2, 64},
+        {"gpt2-124m", 32, 1024, 12, 12, 64},   {"llama-1.3b", 4, 2048, 16, 16, 128},
+        {"llama-1.3b", 16, 2048, 16, 16, 128}, {"llama-7b", 1, 2048, 32, 32, 128},
+        {"llama-7b", 4, 2048, 32, 32, 128},    {"llama-8b", 1, 8192, 32, 8, 128},
+        {"llama-8b", 2, 4096, 32, 8, 128},     {"tiny", 2, 256, 4, 2, 64},
     };
-    printf("attention (cuDNN %zu)                        forward ms TF/s  backward ms TF/s  workspace forward, backward  engines\n",
+    printf("attention (cuDNN %zu)                        forward ms TF/s  backward ms TF/s  workspace forward, "
+           "backward  engines\n",
            cudnnGetVersion());
     for (int deterministic = 0; deterministic < 2; deterministic++) {
         struct dtp_faults faults = {0};
         struct dtp_attention_plans *attention;
         struct dtp_cudnn cudnn;
-        if (dtp_attention_create(deterministic, &attention, &faults) != DTP_OK || dtp_cudnn_open(&cudnn, &faults) != DTP_OK) {
+        if (dtp_attention_create(deterministic, &attention, &faults) != DTP_OK ||
+            dtp_cudnn_open(&cudnn, &faults) != DTP_OK) {
             fprintf(stderr, "%s\n", faults.text[0]);
             exit(3);
         }
@@ -198,7 +202,8 @@ static void bench_matmul(const char *choices)
         double total_s = 0, total_first_s = 0, total_flops = 0;
         for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
             /* the head works in chunks of 4096 rows */
-            const uint64_t tokens = strcmp(layers[i].name, "head") == 0 && batches[b].tokens > 4096 ? 4096 : batches[b].tokens;
+            const uint64_t tokens =
+                strcmp(layers[i].name, "head") == 0 && batches[b].tokens > 4096 ? 4096 : batches[b].tokens;
             for (int pass = 0; pass < 3 && strcmp(layers[i].model, batches[b].model) == 0; pass++) {
                 struct dtp_matmul_args arguments = pass_arguments(&layers[i], tokens, pass);
                 struct dtp_matmul_timing timing;
@@ -210,7 +215,8 @@ static void bench_matmul(const char *choices)
                 const double flops = 2.0 * (double)tokens * (double)layers[i].in * (double)layers[i].out;
                 printf("%-10s %5" PRIu64 " %-6s %-15s %9.1f %10.1f %5.0f %4.1f%% %3u\n", layers[i].model, tokens,
                        layers[i].name, passes[pass], timing.first_s * 1e6, timing.chosen_s * 1e6,
-                       flops / timing.chosen_s * 1e-12, 100 * (timing.first_s / timing.chosen_s - 1), timing.candidates);
+                       flops / timing.chosen_s * 1e-12, 100 * (timing.first_s / timing.chosen_s - 1),
+                       timing.candidates);
                 total_s += timing.chosen_s, total_first_s += timing.first_s, total_flops += flops;
             }
         }

@@ -35,7 +35,8 @@ struct attention_case {
     uint32_t batch, sequence, heads, kv_heads, head_dim;
 };
 
-static void check_attention(struct dtp_attention_plans *attention, const struct attention_case *shape, bool deterministic)
+static void check_attention(struct dtp_attention_plans *attention, const struct attention_case *shape,
+                            bool deterministic)
 {
     struct dtp_faults faults = {0};
     const enum dtp_element bf16 = DTP_ELEMENT_BF16;
@@ -144,11 +145,18 @@ static void check_parts(void)
         snprintf(what, sizeof what, "attention %ux%u heads %u/%u head_dim %u in parts", shape->batch, shape->sequence,
                  shape->heads, shape->kv_heads, shape->head_dim);
         struct dtp_attention_args forward = {
-            .qkv = device_buffer(packed, DTP_ELEMENT_BF16, 1, 1), .result = device_buffer(result, DTP_ELEMENT_BF16, 0, -1),
+            .qkv = device_buffer(packed, DTP_ELEMENT_BF16, 1, 1),
+            .result = device_buffer(result, DTP_ELEMENT_BF16, 0, -1),
             .log_sum_exp = device_buffer(rows * shape->heads, DTP_ELEMENT_FP32, 0, -1),
-            .workspace = device_buffer(workspace_bytes / 4, DTP_ELEMENT_FP32, 0, -1), .workspace_bytes = workspace_bytes,
-            .batch = shape->batch, .sequence = shape->sequence, .heads = shape->heads, .kv_heads = shape->kv_heads,
-            .head_dim = shape->head_dim, .scale = 1 / sqrtf((float)shape->head_dim), .element = DTP_ELEMENT_BF16,
+            .workspace = device_buffer(workspace_bytes / 4, DTP_ELEMENT_FP32, 0, -1),
+            .workspace_bytes = workspace_bytes,
+            .batch = shape->batch,
+            .sequence = shape->sequence,
+            .heads = shape->heads,
+            .kv_heads = shape->kv_heads,
+            .head_dim = shape->head_dim,
+            .scale = 1 / sqrtf((float)shape->head_dim),
+            .element = DTP_ELEMENT_BF16,
         };
         struct dtp_attention_backward_args backward = {
             .qkv = forward.qkv, .result = forward.result, .gradient = device_buffer(result, DTP_ELEMENT_BF16, 2, 1),
@@ -243,14 +251,17 @@ static void check_matmul(struct dtp_matmul *matmul, const struct matmul_case *fr
     CUDA(cudaDeviceSynchronize());
     dtp_reference_matmul(NULL, &host, NULL);
     const double bound = out == DTP_ELEMENT_BF16 ? 4e-3 : in == DTP_ELEMENT_BF16 ? 1e-5 : 1e-5;
-    judge(what, "result", relative_error(host_copy(gpu.result, result_bytes), host.result, from->m * from->n, out), bound);
+    judge(what, "result", relative_error(host_copy(gpu.result, result_bytes), host.result, from->m * from->n, out),
+          bound);
     if (gpu.bias_gradient)
         judge(what, "bias_gradient",
-              relative_error(host_copy(gpu.bias_gradient, from->m * dtp_element_bytes(out)), host.bias_gradient, from->m, out),
+              relative_error(host_copy(gpu.bias_gradient, from->m * dtp_element_bytes(out)), host.bias_gradient,
+                             from->m, out),
               4e-3);
     if (from->epilogue == DTP_EPILOGUE_GELU_AUX)
         judge(what, "aux",
-              relative_error(host_copy(gpu.aux, from->m * from->n * dtp_element_bytes(in)), host.aux, from->m * from->n, in),
+              relative_error(host_copy(gpu.aux, from->m * from->n * dtp_element_bytes(in)), host.aux, from->m * from->n,
+                             in),
               4e-3);
 }
 
