@@ -88,6 +88,16 @@ static inline void schedule_start(struct schedule *s, uint32_t op)
             schedule_put(s, operands[j].buffer.index, schedule_unfinished(op));
 }
 
+/* Whether an operation that reads a buffer in one role writes it in another. */
+static inline bool schedule_writes(const struct schedule *s, uint32_t op, uint32_t buffer)
+{
+    const struct dtp_operand *operands = dtp_program_operands(s->program, &s->ops[op]);
+    for (uint32_t j = 0; j < s->ops[op].operand_count; j++)
+        if (operands[j].buffer.index == buffer && (operands[j].access & DTP_WRITE))
+            return true;
+    return false;
+}
+
 static inline void schedule_finish(struct schedule *s, uint32_t op)
 {
     const struct dtp_operand *operands = dtp_program_operands(s->program, &s->ops[op]);
@@ -95,13 +105,14 @@ static inline void schedule_finish(struct schedule *s, uint32_t op)
     for (uint32_t j = 0; j < s->ops[op].operand_count; j++) {
         uint32_t buffer = operands[j].buffer.index, access = operands[j].access;
         uint32_t expected = s->expected[s->ops[op].first_operand + j];
-        if (!(access & DTP_UPDATE))
+        if (!(access & DTP_UPDATE) || (!(access & DTP_WRITE) && schedule_writes(s, op, buffer)))
             continue;
         if (s->content[buffer] != (access & DTP_WRITE ? schedule_unfinished(op) : expected))
             s->misread = true;
-        if (access & DTP_WRITE)
-            schedule_put(s, buffer, op + 1);
     }
+    for (uint32_t j = 0; j < s->ops[op].operand_count; j++)
+        if (operands[j].access & DTP_WRITE)
+            schedule_put(s, operands[j].buffer.index, op + 1);
 }
 
 /* Whether the rules let operation `op`, the head of its stream, start. */

@@ -14,6 +14,7 @@
 
 #include "golden.h"
 #include "random_executor_plans.h"
+#include "schedules.h"
 
 /* Two layers, grouped-query attention, SwiGLU. */
 static struct dtp_transformer tiny(void)
@@ -283,12 +284,36 @@ static void test_random_plans_verify(void **state)
     }
 }
 
+/* At the arena's addresses, in random orders that the rules allow: every operation reads what it should. */
+static void test_arenas_survive_any_order(void **state)
+{
+    (void)state;
+    random_seed();
+    for (int i = 0; i < 60; i++) {
+        struct random_job job;
+        struct dtp_program *program;
+        struct dtp_placement placement;
+        assert_true(random_executor_job(&job));
+        if (job.transformer.layers > 3 || job.plan.accumulate > 2)
+            continue;
+        assert_int_equal(dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL), DTP_OK);
+        assert_int_equal(dtp_program_place_tight(program, &placement, NULL), DTP_OK);
+        if (schedules_misread(program, &placement, 4, (uint64_t)i)) {
+            random_executor_describe(&job);
+            fail_msg("an operation reads bytes that another has overwritten");
+        }
+        dtp_placement_release(&placement);
+        dtp_program_destroy(program);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_programs_to_look_at),
                                        cmocka_unit_test(test_one_gpu),
                                        cmocka_unit_test(test_collectives),
                                        cmocka_unit_test(test_overlap),
+                                       cmocka_unit_test(test_arenas_survive_any_order),
                                        cmocka_unit_test(test_offload),
                                        cmocka_unit_test(test_find_and_arena),
                                        cmocka_unit_test(test_refusals),
