@@ -349,7 +349,7 @@ struct part_start {
     uint64_t batch, head;
 };
 
-/* q, k and v of a part in packed rows of bf16. cuDNN takes inputs and results alike as void *, and only reads inputs. */
+/* q, k and v of a part in packed rows of bf16. cuDNN takes inputs and results alike as void *; it only reads inputs. */
 struct packed {
     void *query, *key, *value;
 };
