@@ -106,7 +106,9 @@ grep -q "by the closed form" out || failed "plan --fidelity closed: does not say
 expect 0 --params 7e9 --gpus 8 --accumulate 1000
 grep -q "not simulated: .*operations" out || failed "plan: does not say why it did not simulate"
 expect 0 --params 7e9 --gpus 8 --accumulate 1000 --json
-grep -q '"fidelity": "closed"' out && grep -q '"not_simulated_because": ' out || failed "plan --json: does not say why it did not simulate"
+if ! grep -q '"fidelity": "closed"' out || ! grep -q '"not_simulated_because": ' out; then
+    failed "plan --json: does not say why it did not simulate"
+fi
 expect 0 --params 7e9 --gpus 8 --max-micro-batch --json
 grep -q '"fidelity": "closed"' out || failed "plan --max-micro-batch: not by the closed form"
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv"
