@@ -172,6 +172,8 @@ enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *o
     uint64_t given = operand_bytes(b, input), received = operand_bytes(b, result);
     g.element = collective_element(b, input);
     g.bytes = collective == DTP_ALL_GATHER ? given * ranks : given;
+    if (collective == DTP_ALL_GATHER && g.bytes > received) /* from where an upload of any module has room */
+        g.bytes = received;
     uint64_t part = collective == DTP_REDUCE_SCATTER ? given / ranks : g.bytes;
     uint64_t unit = dtp_element_bytes(g.element) * (collective == DTP_ALL_REDUCE ? 1 : ranks);
     if (part > received || g.bytes % unit != 0)
