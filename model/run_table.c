@@ -100,7 +100,7 @@ enum dtp_status dtp_run_read(const struct dtp_table *table, size_t row, const st
 {
     enum dtp_status status = DTP_OK;
     size_t i = 0;
-    out->line = dtp_table_line(table, row);
+    *out = (struct dtp_run){.line = dtp_table_line(table, row)};
 #define READ_TEXT(field, column, needed) out->field = dtp_table_text(table, row, columns->text[i++]);
     DTP_RUN_TEXT_TABLE(READ_TEXT)
 #undef READ_TEXT

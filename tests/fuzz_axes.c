@@ -44,11 +44,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (bytes < 1)
         return 0;
     const char *key = keys[data[0] % key_count].key;
-    char *text = strndup((const char *)data + 1, bytes - 1);
+    char *text = malloc(bytes);
     faults.status = DTP_OK;
     faults.count = 0;
     if (!text)
         return 0;
+    memcpy(text, data + 1, bytes - 1);
+    text[bytes - 1] = '\0';
     /* No file is opened by a list; a model's path is only checked when it is resolved. */
     enum dtp_status status = dtp_axes_add(&axes, &catalog, key, text, "fuzz", &faults);
     expect((status == DTP_OK) == (faults.count == 0));
