@@ -179,6 +179,8 @@ void dtp_run_listener_hear(void *listener, const char *line)
         l->out->gpu_bytes = whole(event, "total_bytes");
     } else if (strcmp(kind, "end") == 0)
         hear_end(l, event);
+    else if (strcmp(kind, "fault") == 0 && !l->out->reason[0])
+        text(event, "words", l->out->reason, sizeof l->out->reason);
     json_decref(event);
 }
 

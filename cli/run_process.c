@@ -69,23 +69,25 @@ static void add_two(struct line *line, const char *flag, const char *value)
     add(line, value);
 }
 
-static void add_key(struct line *line, const struct dtp_typed_key *key)
+static void add_key(struct line *line, const char *key, const char *value)
 {
-    size_t bytes = strlen(key->key) + strlen(key->value) + 2;
+    size_t bytes = strlen(key) + strlen(value) + 2;
     char *text = malloc(bytes);
     line->failed |= !text;
     if (!text)
         return;
-    snprintf(text, bytes, "%s=%s", key->key, key->value);
+    snprintf(text, bytes, "%s=%s", key, value);
     add_two(line, "--set", text);
     free(text);
 }
 
-/* Scenario files as they were typed; flags after them, as they override them here. */
+/* The keys of the scenario, whether a file or the command line set them: what is resolved there is what was here. */
 static enum dtp_status write_line(const struct dtp_run_process *p, const char *program, struct line *line)
 {
     const struct dtp_arguments *a = p->context->arguments;
     char directory[4096], descriptor[16];
+    size_t key_count;
+    const struct dtp_scenario_key *keys = dtp_scenario_keys(&key_count);
     enum dtp_status status = dtp_data_directory(directory, sizeof directory, p->context->faults);
     if (status != DTP_OK)
         return status;
@@ -93,12 +95,11 @@ static enum dtp_status write_line(const struct dtp_run_process *p, const char *p
     add_two(line, "--data-directory", directory);
     for (size_t i = 0; i < a->catalog_count; i++)
         add_two(line, "--catalog", a->catalogs[i]);
-    for (size_t i = 0; i < a->word_count; i++)
-        add(line, a->words[i]);
-    for (size_t i = 0; i < p->default_count; i++)
-        add_key(line, &p->defaults[i]);
-    for (size_t i = 0; i < a->setting_count; i++)
-        add_key(line, &a->settings[i]);
+    for (size_t i = 0; i < key_count; i++) {
+        const char *value = dtp_scenario_get(p->scenario, keys[i].key);
+        if (value)
+            add_key(line, keys[i].key, value);
+    }
     for (size_t i = 0; i < a->passed_count; i++) {
         add(line, a->passed[i].flag);
         if (a->passed[i].value)

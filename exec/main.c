@@ -8,6 +8,7 @@
 #include "launcher.h"
 #include "ranks.h"
 #include "train.h"
+#include "train_events.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -192,8 +193,10 @@ int main(int argc, char **argv)
     catch_signals();
     if (status == DTP_OK)
         status = start(argv, &job, &settings, events, &faults);
-    for (size_t i = 0; i < faults.count && i < DTP_FAULTS_KEPT; i++)
+    for (size_t i = 0; i < faults.count && i < DTP_FAULTS_KEPT; i++) {
         fprintf(stderr, "dtplan: %s\n", faults.text[i]);
+        dtp_event_fault(events, faults.text[i]);
+    }
     free(words.files);
     free(words.catalogs);
     free(words.keys);

@@ -95,6 +95,12 @@ void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *com
                         "interrupted", (int)interrupted));
 }
 
+void dtp_event_fault(FILE *file, const char *words)
+{
+    if (file)
+        say(file, json_pack("{s:s,s:s}", "event", "fault", "words", words));
+}
+
 /* ---- operations -------------------------------------------------------------------------------------------------- */
 
 static void put_seconds(FILE *file, double seconds, char after)

@@ -4,7 +4,8 @@
  *   step        step, loss, gradient_norm (null: not computed), learning_rate, step_s, tokens, skipped, mode
  *   memory      used_bytes and total_bytes of the GPU after the first step
  *   checkpoint  step, directory
- *   end         steps done, bytes sent per collective, interrupted */
+ *   end         steps done, bytes sent per collective, interrupted
+ *   fault       words: what ended it, of each rank that says so */
 #ifndef DTP_TRAIN_EVENTS_H
 #define DTP_TRAIN_EVENTS_H
 
@@ -22,6 +23,7 @@ void dtp_event_step(FILE *file, const struct dtp_step_record *record, uint64_t t
 void dtp_event_memory(FILE *file, const struct dtp_device_memory *memory);
 void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory);
 void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *communicator, bool interrupted);
+void dtp_event_fault(FILE *file, const char *words);
 
 /* Spans of the last isolated and the last measured step: op,alone_s,start_s,end_s, a row per operation that takes time. */
 struct dtp_op_times {

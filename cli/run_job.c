@@ -1,0 +1,147 @@
+#include "run_job.h"
+
+#include "number.h"
+#include "table.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum dtp_status dtp_run_take_defaults(struct dtp_scenario *scenario, struct dtp_faults *faults)
+{
+    static const char *const defaults[][2] = {{"runtime", "dtplan"}, {"gradient_norm", "true"}};
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0; i < sizeof defaults / sizeof defaults[0] && status == DTP_OK; i++)
+        if (!dtp_scenario_get(scenario, defaults[i][0]))
+            status = dtp_scenario_set(scenario, defaults[i][0], defaults[i][1], "default", 0, faults);
+    return status;
+}
+
+/* ---- times of operations ----------------------------------------------------------------------------------------- */
+
+static double seconds_of(const struct dtp_table *table, size_t row, const char *column)
+{
+    double value;
+    const char *text = dtp_table_text(table, row, dtp_table_column(table, column));
+    return *text && dtp_number_parse(text, &value) ? value : (double)NAN;
+}
+
+static enum dtp_status fill_times(const struct dtp_table *table, size_t op_count, struct dtp_run_outcome *m,
+                                  struct dtp_faults *faults)
+{
+    double *all = malloc(3 * op_count * sizeof *all);
+    if (!all)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (size_t i = 0; i < 3 * op_count; i++)
+        all[i] = (double)NAN;
+    m->alone_s = all;
+    m->start_s = all + op_count;
+    m->end_s = all + 2 * op_count;
+    for (size_t row = 0; row < dtp_table_row_count(table); row++) {
+        uint64_t op;
+        if (!dtp_number_parse_integer(dtp_table_text(table, row, dtp_table_column(table, "op")), false, 0, op_count - 1,
+                                      &op))
+            return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), dtp_table_line(table, row),
+                             "no operation of the program that was predicted");
+        m->alone_s[op] = seconds_of(table, row, "alone_s");
+        m->start_s[op] = seconds_of(table, row, "start_s");
+        m->end_s[op] = seconds_of(table, row, "end_s");
+    }
+    return DTP_OK;
+}
+
+static enum dtp_status compare(struct dtp_ran_job *ran, struct dtp_faults *faults)
+{
+    const struct dtp_simulated *simulated = &ran->simulated;
+    const struct dtp_run_outcome *m = &ran->measured;
+    struct dtp_run_report *report = &ran->report;
+    size_t count = simulated->timeline.op_count;
+    double *in_place_s = malloc((count + 1) * sizeof *in_place_s);
+    if (!in_place_s)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (size_t i = 0; i < count; i++)
+        in_place_s[i] = m->end_s[i] - m->start_s[i];
+    dtp_compare_classes(simulated, m->alone_s, in_place_s, report->classes);
+    dtp_compare_phases(simulated, in_place_s, report->phases);
+    enum dtp_status status = DTP_OK;
+    report->split_known = m->gpu && m->step_s > 0;
+    if (report->split_known)
+        status = dtp_compare_split(simulated, m->alone_s, in_place_s, m->step_s, &report->split, faults);
+    free(in_place_s);
+    return status;
+}
+
+enum dtp_status dtp_ran_job_read_times(struct dtp_ran_job *ran, const char *path, struct dtp_faults *faults)
+{
+    struct dtp_table *table;
+    FILE *file = fopen(path, "r");
+    bool empty = !file || fgetc(file) == EOF;
+    if (file)
+        fclose(file);
+    if (empty)
+        return DTP_OK;
+    enum dtp_status status = dtp_table_read(path, &table, faults);
+    if (status == DTP_OK)
+        status = fill_times(table, ran->simulated.timeline.op_count, &ran->measured, faults);
+    if (status == DTP_OK)
+        status = compare(ran, faults);
+    dtp_table_destroy(table);
+    ran->timed = status == DTP_OK;
+    return status;
+}
+
+/* ---- the run ----------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status execute(const struct dtp_run_job *run, struct dtp_ran_job *out, const char *times)
+{
+    struct dtp_faults *faults = run->context->faults;
+    struct dtp_run_process process = {.context = run->context, .scenario = run->scenario, .op_times = times};
+    process.hear = dtp_run_listener_hear;
+    process.listener = dtp_run_listener_create(&out->simulated.job, run->progress, &out->measured);
+    if (!process.listener)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    enum dtp_status ran = dtp_run_process(&process), status = DTP_OK;
+    dtp_run_listener_finish(process.listener);
+    if (out->measured.last_step > out->measured.first_step)
+        status = dtp_ran_job_read_times(out, times, faults);
+    return ran > status ? ran : status;
+}
+
+static enum dtp_status with_times_file(const struct dtp_run_job *run, struct dtp_ran_job *out)
+{
+    const char *folder = getenv("TMPDIR");
+    char path[4096];
+    if (run->op_times)
+        return execute(run, out, run->op_times);
+    snprintf(path, sizeof path, "%s/dtplan-run-XXXXXX", folder && *folder ? folder : "/tmp");
+    int file = mkstemp(path);
+    if (file < 0)
+        return dtp_fault(run->context->faults, DTP_ENVIRONMENT, path, 0,
+                         "cannot be made; set TMPDIR to a folder to write to");
+    close(file);
+    enum dtp_status status = execute(run, out, path);
+    unlink(path);
+    return status;
+}
+
+enum dtp_status dtp_job_run(const struct dtp_run_job *run, struct dtp_ran_job *out)
+{
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    struct dtp_faults *faults = run->context->faults;
+    struct dtp_job job;
+    memset(out, 0, sizeof *out);
+    out->report = (struct dtp_run_report){.simulated = &out->simulated, .measured = &out->measured};
+    enum dtp_status status = dtp_scenario_resolve(run->scenario, run->catalog, &job, faults);
+    if (status == DTP_OK)
+        status = dtp_simulated_create(&job, &options, &out->simulated, faults);
+    out->predicted = status == DTP_OK;
+    return status == DTP_OK ? with_times_file(run, out) : status;
+}
+
+void dtp_ran_job_release(struct dtp_ran_job *ran)
+{
+    free(ran->measured.alone_s);
+    if (ran->predicted)
+        dtp_simulated_release(&ran->simulated);
+}
