@@ -69,6 +69,17 @@ static double spine_share(const struct dtp_cluster *cluster, const struct dtp_gr
     return fmin(1, (of_ring > 1 ? of_ring : 1) / cluster->oversubscription);
 }
 
+/* Sockets: a ring is bound by its threads on the CPU, which wait for each other part of the time, and not by a NIC. The rate
+ * stated is that of one ring; g rings, of other processes, fill each other's gaps and move (1 - (1 - share)^g) / share
+ * times as much. */
+static double socket_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group, bool all_reduce)
+{
+    double share = dtp_calibration.socket_ring_share;
+    double rings = (1 - pow(1 - share, group->groups_per_node)) / share;
+    double ring = dtp_cluster_network_bytes_per_s(cluster) * (all_reduce ? dtp_calibration.socket_all_reduce_share : 1);
+    return ring * rings * spine_share(cluster, group) / group->groups_per_node;
+}
+
 /* A ring enters each node once per channel, so the group's bus bandwidth is at most the node's network, shared by the
  * groups that use it at the same time. One leaves gaps while its ranks wait for each other; others fill them. */
 static double network_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group)
@@ -96,7 +107,8 @@ static double bus_bytes_per_s(const struct dtp_cluster *cluster, const struct dt
     if (ranks_per_node(group) > 1)
         link = link_bytes_per_s(cluster, ranks_per_node(group)) / link_loss(group, all_reduce);
     if (group->nodes > 1)
-        network = network_bytes_per_s(cluster, group);
+        network = cluster->network == DTP_NETWORK_SOCKETS ? socket_bytes_per_s(cluster, group, all_reduce)
+                                                          : network_bytes_per_s(cluster, group);
     return link < network ? link : network;
 }
 

@@ -27,6 +27,11 @@ const char *dtp_link_text(enum dtp_link link)
     return (unsigned)link < COUNT(link_texts) ? link_texts[link] : "?";
 }
 
+const char *dtp_network_text(enum dtp_network network)
+{
+    return network == DTP_NETWORK_SOCKETS ? "sockets" : "rdma";
+}
+
 const char *dtp_gpu_architecture_text(enum dtp_gpu_architecture architecture)
 {
     return (unsigned)architecture < COUNT(architecture_texts) ? architecture_texts[architecture] : "?";

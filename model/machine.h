@@ -11,6 +11,9 @@
 #include <stdint.h>
 
 enum dtp_link { DTP_LINK_NONE, DTP_LINK_NVLINK, DTP_LINK_PCIE, DTP_LINK_XGMI };
+/* How nodes talk: NICs that read and write GPU memory, whose rate is the node's however many rings share it; or sockets, where
+ * threads of the CPU copy what a ring sends and the rate stated is that of one ring's long all-gather. */
+enum dtp_network { DTP_NETWORK_RDMA, DTP_NETWORK_SOCKETS };
 enum dtp_gpu_architecture {
     DTP_GPU_VOLTA, DTP_GPU_AMPERE, DTP_GPU_ADA, DTP_GPU_HOPPER, DTP_GPU_BLACKWELL, DTP_GPU_CDNA2, DTP_GPU_CDNA3
 };
@@ -53,6 +56,7 @@ struct dtp_cluster {
     uint32_t gpus, gpus_per_node, nodes;
     double oversubscription;            /* of a leaf switch's uplinks: what its nodes can send / what the spine takes; 1 =
                                            none */
+    enum dtp_network network;
     uint32_t leaf_nodes;                /* nodes below one leaf switch (in a rail-optimised fabric: of one rail); 0 or 1: a
                                            node each, so all traffic between nodes is oversubscribed */
 };
@@ -71,6 +75,7 @@ double dtp_cluster_network_bytes_per_s(const struct dtp_cluster *cluster);
 /* "nvlink", "hopper", ... as the catalogues write them. */
 const char *dtp_link_text(enum dtp_link link);
 const char *dtp_gpu_architecture_text(enum dtp_gpu_architecture architecture);
+const char *dtp_network_text(enum dtp_network network);
 bool dtp_link_parse(const char *text, enum dtp_link *out);
 bool dtp_gpu_architecture_parse(const char *text, enum dtp_gpu_architecture *out);
 

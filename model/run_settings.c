@@ -248,6 +248,8 @@ static void write_cluster(struct writer *w, const struct dtp_catalog *catalog)
         set_count(w, "gpus_per_node", run->gpus_per_node < run->gpus ? run->gpus_per_node : run->gpus);
     if (run->node_network_gbit_per_s > 0)
         set(w, "network_gbit_per_s", "%.17g", run->node_network_gbit_per_s);
+    if (strstr(run->network, "sockets") || strstr(run->network, "TCP"))
+        set(w, "network", "sockets");
 }
 
 /* ---- batch ----------------------------------------------------------------------------------------------------- */

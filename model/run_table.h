@@ -27,6 +27,7 @@
     X(fp8, "fp8", false)                                                                                               \
     X(flash_attention, "flash_attention", false)                                                                       \
     X(compile, "compile", false)                                                                                       \
+    X(network, "interconnect_inter", false) /* sockets where it says so, else NICs of the rate in the column below */  \
     X(notes, "notes", false)
 
 /* Whole numbers from 1 up. */

@@ -80,6 +80,7 @@ static bool parse_strategy(const char *text, void *field)
             }                                                                                                          \
         return false;                                                                                                  \
     }
+PARSE_CHOICE(network, DTP_NETWORK_SOCKETS)
 PARSE_CHOICE(norm, DTP_RMS_NORM)
 PARSE_CHOICE(activation, DTP_SWIGLU)
 PARSE_CHOICE(position, DTP_POSITION_NONE)

@@ -13,6 +13,7 @@ struct dtp_draft {
     struct dtp_plan plan;               /* starts as the default plan */
     double params, network_gbit_per_s, oversubscription;
     uint32_t leaf_nodes;
+    enum dtp_network network;
     uint64_t global_batch;              /* sequences per step over all GPUs; 0 = by accumulate */
     uint64_t global_batch_tokens;       /* the same in tokens */
     struct dtp_training training;
@@ -58,6 +59,8 @@ struct dtp_draft {
     X(gpus_per_node, "cluster", "N", WHOLE32(gpus_per_node, 1, 1000000), "GPUs per node; default the machine's")       \
     X(network_gbit_per_s, "cluster", "GBIT", NUMBER(network_gbit_per_s, 1e-3, 1e6),                                    \
       "network of a whole node in Gbit/s, one direction; default the machine's")                                       \
+    X(network, "cluster", "rdma|sockets", PARSED(network, parse_network),                                              \
+      "how nodes talk; sockets: TCP through the CPU, network_gbit_per_s is one ring's all-gather; default rdma")       \
     X(oversubscription, "cluster", "F", NUMBER(oversubscription, 1, 1000),                                             \
       "of a leaf switch's uplinks; default 1 (none)")                                                                  \
     X(leaf_nodes, "cluster", "N", WHOLE32(leaf_nodes, 1, 1000000),                                                     \

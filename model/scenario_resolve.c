@@ -388,6 +388,7 @@ static bool resolve_cluster(struct resolution *r)
     }
     c->oversubscription = r->draft.oversubscription;
     c->leaf_nodes = r->draft.leaf_nodes;
+    c->network = r->draft.network;
     struct dtp_faults faults = {0};
     enum dtp_status status = dtp_cluster_check(c, &faults);
     size_t i = 0;

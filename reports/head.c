@@ -84,8 +84,9 @@ static void print_cluster(const struct dtp_job *job, const struct dtp_page *page
         snprintf(link, sizeof link, "; %s %.0f GB/s each way per GPU", link_words(dtp_cluster_link(c)),
                  dtp_cluster_link_bytes_per_s(c) / 1e9);
     if (c->nodes > 1)
-        snprintf(network, sizeof network, "; network %.0f Gb/s per node (%.1f GB/s per GPU)%s",
+        snprintf(network, sizeof network, "; network %.0f Gb/s per node (%.1f GB/s per GPU)%s%s",
                  c->machine.network_bytes_per_s * 8e-9, dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node / 1e9,
+                 c->network == DTP_NETWORK_SOCKETS ? " on sockets" : "",
                  c->oversubscription > 1 ? ", oversubscribed" : "");
     snprintf(line, sizeof line, "%u %s %s, %u %s (%s)%s%s", c->gpus, dtp_page_times(page), c->gpu.name, c->nodes,
              c->nodes == 1 ? "node" : "nodes", c->machine.name, link, network);

@@ -95,6 +95,28 @@ static void test_network_is_shared(void **state)
     assert_near(dtp_group_bus_bytes_per_s(&cluster, &world), 46.5e9, 1e-9);
 }
 
+/* On sockets the rate is one ring's: an all-reduce of one ring reaches 0.82 of it (the rows of 2 nodes in h200_collectives.csv:
+ * 5.94 of 7.29 GB/s), two at once 1.5 times as much, many no more than twice. */
+static void test_rings_on_sockets_are_bound_by_their_threads(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 4, 2);
+    cluster.machine.network_bytes_per_s = 7.29e9;
+    cluster.network = DTP_NETWORK_SOCKETS;
+    struct dtp_group world = dtp_group_consecutive(&cluster, 4), replicas = dtp_group_strided(&cluster, 2);
+    double all_gather_bytes = 268435456 * 0.75;
+    assert_near(operation_s(&cluster, world, DTP_ALL_GATHER, all_gather_bytes), 0.027608, 0.02);
+    assert_near(operation_s(&cluster, world, DTP_REDUCE_SCATTER, all_gather_bytes), 0.026905, 0.04);
+    assert_near(operation_s(&cluster, world, DTP_ALL_REDUCE, 2 * all_gather_bytes), 0.067811, 0.02);
+    assert_near(dtp_group_bus_bytes_per_s(&cluster, &world), 5.98e9, 1e-3);
+    assert_near(dtp_group_bus_bytes_per_s(&cluster, &replicas), 5.98e9 * 1.5 / 2, 1e-3);
+    cluster = test_cluster(test_h200(), 16, 8);
+    cluster.machine.network_bytes_per_s = 7.29e9;
+    cluster.network = DTP_NETWORK_SOCKETS;
+    replicas = dtp_group_strided(&cluster, 8);
+    assert_near(dtp_group_bus_bytes_per_s(&cluster, &replicas), 5.98e9 * 2 / 8, 5e-3);
+}
+
 /* 16 nodes, leaves of 4, uplinks of half what the nodes send: of a ring in the order of nodes one node of a leaf sends up
  * and has 4/2 nodes' uplinks for it; of a ring over every fourth node each climbs and shares them. Below one leaf nothing
  * climbs. */
@@ -170,6 +192,7 @@ int main(void)
         cmocka_unit_test(test_long_ring_by_hand),     cmocka_unit_test(test_small_messages_are_latency),
         cmocka_unit_test(test_published_all_reduces), cmocka_unit_test(test_measured_h200),
         cmocka_unit_test(test_only_what_climbs_to_the_spine_is_oversubscribed),
-        cmocka_unit_test(test_few_gpus_of_a_node_do_not_fill_its_network), cmocka_unit_test(test_network_is_shared),     cmocka_unit_test(test_time_grows_with_bytes_and_ranks)};
+        cmocka_unit_test(test_few_gpus_of_a_node_do_not_fill_its_network), cmocka_unit_test(test_network_is_shared),
+        cmocka_unit_test(test_rings_on_sockets_are_bound_by_their_threads),     cmocka_unit_test(test_time_grows_with_bytes_and_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

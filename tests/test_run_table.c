@@ -25,6 +25,7 @@ static struct dtp_run plain_run(void)
                             .fp8 = "0",
                             .flash_attention = "",
                             .compile = "",
+                            .network = "",
                             .notes = "",
                             .params = 6738415616,
                             .layers = 32,
@@ -242,6 +243,10 @@ static void test_cluster(void **state)
     struct dtp_cluster cluster = job_of(&run).cluster;
     assert_int_equal(cluster.nodes, 2);
     assert_close(cluster.machine.network_bytes_per_s, 50e9, 1);
+    assert_int_equal(cluster.network, DTP_NETWORK_RDMA);
+    run.network = "sockets over loopback";
+    assert_int_equal(job_of(&run).cluster.network, DTP_NETWORK_SOCKETS);
+    run.network = "";
     run.gpus = 4; /* half of one node */
     cluster = job_of(&run).cluster;
     assert_int_equal(cluster.nodes, 1);
