@@ -113,6 +113,7 @@ static void hear_start(struct dtp_run_listener *l, const json_t *event)
     const json_t *owners = json_object_get(event, "owner_bytes");
     text(event, "device", m->device, sizeof m->device);
     text(event, "libraries", m->libraries, sizeof m->libraries);
+    text(event, "collectives", m->collectives, sizeof m->collectives);
     text(event, "data", m->data, sizeof m->data);
     m->gpu = json_is_true(json_object_get(event, "gpu"));
     m->operations = whole(event, "operations");

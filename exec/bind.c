@@ -208,6 +208,32 @@ enum dtp_status dtp_bind(const struct dtp_bind_job *job, struct dtp_binding *out
     return status;
 }
 
+/* The largest one of its kind in a group; NULL: none. */
+static const struct dtp_bound_op *largest(const struct dtp_binding *b, enum dtp_collective collective, uint32_t group)
+{
+    const struct dtp_bound_op *best = NULL;
+    for (size_t i = 0; i < b->op_count; i++) {
+        const struct dtp_collective_args *args = &b->ops[i].arguments.collective;
+        if (b->ops[i].kind == DTP_BOUND_COLLECTIVE && args->collective == collective && args->group == group &&
+            (!best || args->bytes > best->arguments.collective.bytes))
+            best = &b->ops[i];
+    }
+    return best;
+}
+
+enum dtp_status dtp_binding_prove(const struct dtp_binding *b, struct dtp_faults *faults)
+{
+    struct dtp_communicator *communicator = b->job.world ? b->job.world->communicator : NULL;
+    enum dtp_status status = DTP_OK;
+    for (uint32_t group = 0; communicator && group < dtp_program_group_count(b->job.program); group++)
+        for (int collective = 0; collective < DTP_COLLECTIVE_COUNT && status == DTP_OK; collective++) {
+            const struct dtp_bound_op *op = largest(b, (enum dtp_collective)collective, group);
+            if (op)
+                status = communicator->verbs->prove(communicator, &op->arguments.collective, op->stream, faults);
+        }
+    return status;
+}
+
 void dtp_binding_release(struct dtp_binding *binding)
 {
     for (size_t i = 0; binding->ops && i < binding->op_count; i++)

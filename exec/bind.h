@@ -83,6 +83,9 @@ struct dtp_binding {
 enum dtp_status dtp_bind(const struct dtp_bind_job *job, struct dtp_binding *out, struct dtp_faults *faults);
 void dtp_binding_release(struct dtp_binding *binding);
 
+/* That collectives are carried as the plan chose: every rank calls it once, before anything is initialised. */
+enum dtp_status dtp_binding_prove(const struct dtp_binding *binding, struct dtp_faults *faults);
+
 /* Device bytes by owner when most are alive, as the operations bring them to life and free them. */
 void dtp_binding_peak(const struct dtp_binding *binding, uint64_t out[DTP_OWNER_COUNT]);
 

@@ -24,11 +24,26 @@ struct dtp_collective_args {
     enum dtp_element element;
 };
 
+/* How the plan wants them carried; all zero: as the library chooses. Windows and copies need `arena`, memory of the same size
+ * on every rank in which each buffer of a collective has the same place, allocated so that peers can map it
+ * (dtp_device_options.peer_memory). */
+struct dtp_communicator_choice {
+    uint32_t max_ctas;       /* thread blocks of a collective; 0: any number */
+    bool windows;            /* symmetric kernels, in every group that lies inside a node */
+    bool copies;             /* all-gathers by copy engines */
+    void *arena;
+    uint64_t arena_bytes;
+};
+
 struct dtp_communicator;
 struct dtp_communicator_verbs {
     void (*destroy)(struct dtp_communicator *communicator);
     /* 0, or a code that error_text names. On `stream` with NCCL; done on return over shared memory. */
     int (*collective)(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream);
+    /* Does this one, on memory whose contents do not matter, and refuses (DTP_ENVIRONMENT) where it was not carried as chosen:
+     * NCCL falls back to other ways without a word. Every rank asks the same, outside of a step. */
+    enum dtp_status (*prove)(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream,
+                             struct dtp_faults *faults);
     int (*poll)(struct dtp_communicator *communicator); /* what failed since */
     /* From any thread: collectives in flight end with an error instead of never. */
     void (*abort)(struct dtp_communicator *communicator);
@@ -39,6 +54,7 @@ struct dtp_communicator {
     const struct dtp_communicator_verbs *verbs;
     uint64_t calls[DTP_COLLECTIVE_COUNT], sent_bytes[DTP_COLLECTIVE_COUNT]; /* since it was made */
     char name[64];                                                          /* "NCCL 2.28.9", "shared memory" */
+    char ways[512]; /* how collectives that were proved are carried, for logs and reports */
 };
 
 struct dtp_communicator_options {
@@ -46,9 +62,12 @@ struct dtp_communicator_options {
     struct dtp_control *control;
     const struct dtp_program_group *groups;
     uint32_t group_count;
+    struct dtp_communicator_choice choice;
+    uint32_t gather_group; /* that all_gathers are in; read where choice.copies */
 };
 
-/* Every rank calls it. DTP_BAD_INPUT: groups that do not divide the world. Destroy by communicator->verbs->destroy. */
+/* Every rank calls it. DTP_BAD_INPUT: groups that do not divide the world, a choice that shared memory does not have;
+ * DTP_ENVIRONMENT: one that this NCCL or this machine does not have. Destroy by communicator->verbs->destroy. */
 enum dtp_status dtp_communicator_host_create(const struct dtp_communicator_options *options,
                                              struct dtp_communicator **out, struct dtp_faults *faults);
 /* Only in builds with CUDA, after the device has been made current. */
@@ -63,5 +82,15 @@ struct dtp_group_place dtp_group_place(const struct dtp_program_group *group, ui
 enum dtp_status dtp_groups_check(const struct dtp_communicator_options *options, struct dtp_faults *faults);
 void dtp_communicator_count(struct dtp_communicator *communicator, const struct dtp_collective_args *args,
                             uint32_t ranks);
+
+#if DTP_WITH_CUDA
+/* communicator_proof.c: how NCCL launched a collective that was captured into `graph` (cudaGraph_t): the name of its kernel
+ * and that kernel's thread blocks, or none where only copies and flags were. */
+struct dtp_collective_launch {
+    char kernel[128];
+    uint32_t ctas, kernels, copies;
+};
+bool dtp_collective_launch_read(void *graph, struct dtp_collective_launch *out);
+#endif
 
 #endif

@@ -181,6 +181,13 @@ static int collective(struct dtp_communicator *communicator, const struct dtp_co
     }
 }
 
+static enum dtp_status prove(struct dtp_communicator *communicator, const struct dtp_collective_args *args,
+                             void *stream, struct dtp_faults *faults)
+{
+    (void)communicator, (void)args, (void)stream, (void)faults; /* there is one way only */
+    return DTP_OK;
+}
+
 static int poll_errors(struct dtp_communicator *communicator)
 {
     return atomic_load(&own(communicator)->shared->aborted) ? CODE_ABORTED : 0;
@@ -215,7 +222,7 @@ static void destroy(struct dtp_communicator *communicator)
     free(c);
 }
 
-static const struct dtp_communicator_verbs verbs = {destroy, collective, poll_errors, abort_all, error_text};
+static const struct dtp_communicator_verbs verbs = {destroy, collective, prove, poll_errors, abort_all, error_text};
 
 /* Rank 0 makes the segment, the others open it by a name it tells them; once all have, the name goes. */
 static enum dtp_status open_segment(struct host_communicator *c, struct dtp_control *control, struct dtp_faults *faults)
@@ -267,8 +274,15 @@ static enum dtp_status open_segment(struct host_communicator *c, struct dtp_cont
 enum dtp_status dtp_communicator_host_create(const struct dtp_communicator_options *options,
                                              struct dtp_communicator **out, struct dtp_faults *faults)
 {
+    const struct dtp_communicator_choice *choice = &options->choice;
     *out = NULL;
     enum dtp_status status = dtp_groups_check(options, faults);
+    if (status == DTP_OK && (choice->max_ctas || choice->windows || choice->copies))
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                           "--%s is a choice of NCCL's collectives between GPUs; leave it out with --device host",
+                           choice->max_ctas  ? "collective-ctas"
+                           : choice->windows ? "symmetric-windows"
+                                             : "gather-engine copy");
     if (status != DTP_OK)
         return status;
     struct host_communicator *c = calloc(1, sizeof *c);

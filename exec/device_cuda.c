@@ -7,6 +7,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <inttypes.h>
+#include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -20,6 +21,7 @@ struct cuda_device {
     cudaStream_t streams[DTP_STREAM_COUNT];
     struct dtp_matmul *matmul;
     struct dtp_attention_plans *attention;
+    bool peer_memory;
 };
 
 static struct cuda_device *own(struct dtp_device *device)
@@ -45,6 +47,15 @@ static enum dtp_status memory(struct dtp_device *device, struct dtp_device_memor
     return DTP_OK;
 }
 
+static cudaError_t take(const struct cuda_device *cuda, uint64_t bytes, void **out)
+{
+#if NCCL_VERSION_CODE >= 21900
+    if (cuda->peer_memory)
+        return ncclMemAlloc(out, bytes) == ncclSuccess ? cudaSuccess : cudaErrorMemoryAllocation;
+#endif
+    return cudaMalloc(out, bytes);
+}
+
 static enum dtp_status allocate(struct dtp_device *device, uint64_t bytes, void **out, struct dtp_faults *faults)
 {
     struct dtp_device_memory gpu = {0};
@@ -60,7 +71,7 @@ static enum dtp_status allocate(struct dtp_device *device, uint64_t bytes, void 
                          (double)gpu.free_bytes / 0x1p30);
     const uint64_t whole_bytes = (bytes / ALLOCATION_BYTES + (bytes % ALLOCATION_BYTES != 0 || bytes == 0)) *
                                  (uint64_t)ALLOCATION_BYTES;
-    const cudaError_t error = cudaMalloc(out, whole_bytes);
+    const cudaError_t error = take(own(device), whole_bytes, out);
     if (error == cudaErrorMemoryAllocation)
         return dtp_fault(faults, DTP_NO, NULL, 0, "%s has no %.2f GiB in one piece, though %.2f GiB are free",
                          device->name, (double)bytes / 0x1p30, (double)gpu.free_bytes / 0x1p30);
@@ -69,6 +80,12 @@ static enum dtp_status allocate(struct dtp_device *device, uint64_t bytes, void 
 
 static void release(struct dtp_device *device, void *arena)
 {
+#if NCCL_VERSION_CODE >= 21900
+    if (own(device)->peer_memory) {
+        ncclMemFree(arena);
+        return;
+    }
+#endif
     (void)device;
     cudaFree(arena);
 }
@@ -350,6 +367,7 @@ enum dtp_status dtp_device_cuda_create(const struct dtp_device_options *options,
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     cuda->device.verbs = &verbs;
     cuda->device.asynchronous = true;
+    cuda->peer_memory = options->peer_memory;
     snprintf(cuda->device.name, sizeof cuda->device.name, "%.100s", properties.name);
 #define X(kernel, args) cuda->device.kernels.kernel = dtp_cuda_##kernel;
     DTP_KERNEL_TABLE(X)

@@ -67,6 +67,12 @@ static enum dtp_status make_program(struct dtp_trainer *t)
 
 static enum dtp_status connect(struct dtp_trainer *t)
 {
+    const struct dtp_plan *plan = &t->job->plan;
+    t->world.choice = (struct dtp_communicator_choice){.max_ctas = plan->collective_ctas,
+                                                       .windows = plan->symmetric_windows,
+                                                       .copies = plan->gather_engine == DTP_GATHER_COPY,
+                                                       .arena = t->device_base,
+                                                       .arena_bytes = t->arena.device_bytes};
     return dtp_world_connect(&t->world, t->settings->cuda, t->faults);
 }
 
@@ -80,11 +86,17 @@ static uint32_t threads_of(const struct dtp_trainer *t)
     return (uint32_t)cores > ranks ? (uint32_t)cores / ranks : 1;
 }
 
+static bool needs_peer_memory(const struct dtp_plan *plan)
+{
+    return plan->symmetric_windows || plan->gather_engine == DTP_GATHER_COPY;
+}
+
 static enum dtp_status make_device(struct dtp_trainer *t)
 {
     struct dtp_device_options options = {.ordinal = t->of->ranks.local_rank,
                                          .threads = threads_of(t),
                                          .choices_path = t->settings->choices,
+                                         .peer_memory = t->ranks > 1 && needs_peer_memory(&t->job->plan),
                                          .atomic_attention = t->job->plan.atomic_attention};
     if (!t->settings->cuda)
         return dtp_device_host_create(&options, &t->device, t->faults);
@@ -114,6 +126,16 @@ static enum dtp_status bind(struct dtp_trainer *t)
         .rank = t->of->ranks.rank};
     enum dtp_status status = dtp_bind(&job, &t->binding, t->faults);
     return status == DTP_OK ? dtp_run_create(&t->binding, t->settings->poison, &t->run, t->faults) : status;
+}
+
+#define PROOF_S 120.0 /* connecting rings and trees included */
+
+static enum dtp_status prove(struct dtp_trainer *t)
+{
+    dtp_world_deadline(&t->world, PROOF_S);
+    enum dtp_status status = dtp_binding_prove(&t->binding, t->faults);
+    dtp_world_deadline(&t->world, 0);
+    return status;
 }
 
 static enum dtp_status open_source(struct dtp_trainer *t)
@@ -191,20 +213,27 @@ static enum dtp_status make_times(struct dtp_trainer *t)
     return DTP_OK;
 }
 
+/* Collectives begin with the second half: every rank must have come so far, or the others would wait for it. */
 static enum dtp_status set_up(struct dtp_trainer *t)
 {
-    enum dtp_status (*const stages[])(struct dtp_trainer * t) = {
-        make_program, open_source, make_device, allocate, connect, bind, start_state, start_batches, make_times};
+    typedef enum dtp_status stage(struct dtp_trainer *t);
+    static stage *const first[] = {make_program, open_source, make_device, allocate, connect, bind},
+                        *const second[] = {prove, start_state, start_batches, make_times};
     enum dtp_status status = DTP_OK;
     describe_model(t);
-    for (size_t i = 0; i < sizeof stages / sizeof stages[0] && status == DTP_OK; i++)
-        status = stages[i](t);
+    for (size_t i = 0; i < sizeof first / sizeof *first && status == DTP_OK; i++)
+        status = first[i](t);
+    status = dtp_world_agree(&t->world, status);
+    if (status != DTP_OK)
+        return status;
+    for (size_t i = 0; i < sizeof second / sizeof *second && status == DTP_OK; i++)
+        status = second[i](t);
     if (status == DTP_OK && t->first_rank && t->settings->log)
         status = dtp_step_log_open(t->settings->log, t->position.step, &t->log, t->faults);
     return dtp_world_agree(&t->world, status);
 }
 
-static void tear_down(struct dtp_trainer *t)
+static void tear_down(struct dtp_trainer *t, bool failed)
 {
     dtp_batches_stop(t->batches);
     dtp_token_source_close(t->source);
@@ -212,6 +241,7 @@ static void tear_down(struct dtp_trainer *t)
     dtp_run_destroy(t->run);
     if (t->binding.ops)
         dtp_binding_release(&t->binding);
+    dtp_world_disconnect(&t->world, failed);
     if (t->device_base)
         t->device->verbs->release(t->device, t->device_base);
     if (t->host_base)
@@ -242,7 +272,8 @@ enum dtp_status dtp_train(const struct dtp_train_job *job, struct dtp_faults *fa
     }
     if (status != DTP_OK && t.world.control && faults->count > 0)
         dtp_control_give_up(t.world.control, faults->text[faults->count - 1]);
+    bool failed = status != DTP_OK;
     status = t.unwritten > status ? t.unwritten : status;
-    tear_down(&t);
+    tear_down(&t, failed);
     return status;
 }

@@ -57,6 +57,16 @@ enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_p
     return status == DTP_OK ? dtp_control_join(ranks, &options, &out->control, faults) : status;
 }
 
+/* Of the program's gathers; lowering gives them one of their own where copy engines do them. */
+static uint32_t gather_group(const struct dtp_program *program)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        if (ops[i].kind == DTP_OP_ALL_GATHER)
+            return ops[i].group;
+    return DTP_NO_INDEX;
+}
+
 enum dtp_status dtp_world_connect(struct dtp_world *world, bool cuda, struct dtp_faults *faults)
 {
     if (world->ranks.world <= 1)
@@ -64,7 +74,9 @@ enum dtp_status dtp_world_connect(struct dtp_world *world, bool cuda, struct dtp
     struct dtp_communicator_options options = {.ranks = &world->ranks,
                                                .control = world->control,
                                                .groups = dtp_program_groups(world->program),
-                                               .group_count = (uint32_t)dtp_program_group_count(world->program)};
+                                               .group_count = (uint32_t)dtp_program_group_count(world->program),
+                                               .choice = world->choice,
+                                               .gather_group = gather_group(world->program)};
 #if DTP_WITH_CUDA
     if (cuda)
         return dtp_communicator_nccl_create(&options, &world->communicator, faults);
@@ -73,13 +85,21 @@ enum dtp_status dtp_world_connect(struct dtp_world *world, bool cuda, struct dtp
     return dtp_communicator_host_create(&options, &world->communicator, faults);
 }
 
+void dtp_world_disconnect(struct dtp_world *world, bool failed)
+{
+    struct dtp_communicator *communicator = world->communicator;
+    world->communicator = NULL;
+    if (communicator && failed)
+        communicator->verbs->abort(communicator);
+    if (communicator)
+        communicator->verbs->destroy(communicator);
+}
+
 void dtp_world_leave(struct dtp_world *world)
 {
-    if (world->communicator)
-        world->communicator->verbs->destroy(world->communicator);
+    dtp_world_disconnect(world, false);
     if (world->control)
         dtp_control_leave(world->control);
-    world->communicator = NULL;
     world->control = NULL;
 }
 

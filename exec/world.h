@@ -10,6 +10,7 @@ struct dtp_world {
     struct dtp_control *control;
     struct dtp_communicator *communicator;
     const struct dtp_program *program; /* to say where a rank failed; borrowed */
+    struct dtp_communicator_choice choice; /* set before connecting, where the library is not to choose */
 };
 
 /* Meets the other ranks, who must run the same program. From then on a rank that fails ends all: each says which it was
@@ -18,6 +19,8 @@ enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_p
                                struct dtp_faults *faults);
 /* Makes the communicator, of shared memory or NCCL. */
 enum dtp_status dtp_world_connect(struct dtp_world *world, bool cuda, struct dtp_faults *faults);
+/* Ends the communicator, before the memory goes that it carried; `failed`: collectives may still be in flight. */
+void dtp_world_disconnect(struct dtp_world *world, bool failed);
 void dtp_world_leave(struct dtp_world *world);
 
 /* The worst status of all ranks. Where this rank's is bad but others must hear why, give it `faults` of it. */

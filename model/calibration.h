@@ -79,6 +79,15 @@
       "all-reduces of 16 MB to 1 GB on 2 and 4 H200, h200_collectives.csv")                                          \
     X(ring_ramp_s, 25e-6, "s",                                                                                       \
       "what large messages take on NVLink beyond NCCL's latencies and their bus rate, FIFOs filling; the same rows") \
+    X(ring_cta_bytes_per_s, 24e9, "B/s",                                                                              \
+      "bus rate that one CTA of a ring carries, where collective_ctas limits them; assumed: what fills an H100's "     \
+      "or H200's ring with the SMs of contention_sm_share")                                                           \
+    X(symmetric_cta_bytes_per_s, 44e9, "B/s", "the same of symmetric kernels; NCCL's own table for Hopper, sym_kernels.cc") \
+    X(symmetric_link_fraction, 0.72, "1",                                                                             \
+      "rate of NCCL's symmetric kernels without multicast / one-direction link rate; published 8 x H100, 128 MiB "    \
+      "gathered in 363 us; 320 of 450 GB/s in NCCL's table")                                                         \
+    X(copy_link_fraction, 0.80, "1", "rate of an all-gather by copy engines / one-direction link rate; assumed")      \
+    X(copy_gather_s, 20e-6, "s", "its latency: flags to and from each peer, before and behind the copies; assumed")   \
     X(network_fraction, 0.93, "1",                                                                                   \
       "bus bandwidth of a long multi-node ring / node network rate; H100 64 GPUs 386/400, B200 32 GPUs 382/400") \
     X(socket_all_reduce_share, 0.82, "1",                                                                              \

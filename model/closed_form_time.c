@@ -10,7 +10,7 @@
 #include "activations.h"
 #include "block_work.h"
 #include "calibration.h"
-#include "collective_cost.h"
+#include "collective_choice.h"
 #include "model_parallel.h"
 #include "deepspeed.h"
 #include "executor_work.h"
@@ -250,6 +250,7 @@ static double group_total_s(const struct context *c, const struct dtp_group *gro
     if (!count)
         return 0;
     struct dtp_collective_cost cost = dtp_collective_cost(c->cluster, group, collective);
+    dtp_collective_choose(c->cluster, group, c->plan, collective, &cost);
     return (double)count * dtp_collective_time(&cost, (double)bytes / (double)count);
 }
 
@@ -357,7 +358,7 @@ static double exposed_replicated(const struct context *c, const struct dtp_time 
 
 /* Ours. The embedding is gathered with nothing to hide behind, in every micro-step where weights are sharded, and so is
  * the first block at the step's begin; the others are gathered while the blocks before them compute. In backward
- * gathers and reductions share a FIFO. The embedding's gradient is reduced last; the next micro-step's first block
+ * gathers and reductions share a FIFO, unless copy engines gather. The embedding's gradient is reduced last; the next micro-step's first block
  * hides it, the step's end does not. */
 static double exposed_ours(const struct context *c, const struct dtp_time *time, const struct windows *window)
 {
@@ -383,22 +384,27 @@ static double exposed_ours(const struct context *c, const struct dtp_time *time,
         exposed += c->plan->prefetch ? 0 : k * backward_s;
         backward_s = c->plan->prefetch ? backward_s : 0;
     }
-    double with_reduction = fmax(0, backward_s + reduce_s * (1 - embedding) - window->backward_s);
+    double reductions_s = reduce_s * (1 - embedding);
+    bool apart = c->plan->gather_engine == DTP_GATHER_COPY; /* two queues, which overlap each other */
+    double queue_s = apart ? fmax(backward_s, reductions_s) : backward_s + reductions_s;
+    double with_reduction = fmax(0, queue_s - window->backward_s);
     return exposed + reductions * with_reduction + (k - reductions) * fmax(0, backward_s - window->backward_s);
 }
 
-/* Hidden collectives are not free: NCCL's CTAs sit on SMs for as long as they run and its buffers pass through HBM. The
- * loss cannot exceed what is hidden. */
+/* Hidden collectives are not free: NCCL's CTAs sit on SMs for as long as they run and its buffers pass through HBM. Of
+ * each kind the same share is hidden. The loss cannot exceed what is hidden. */
 static double contention_s(const struct context *c, const struct dtp_communication *communication,
-                           double communication_s, double exposed_s)
+                           const struct dtp_time *time, double exposed_s)
 {
-    if (communication_s <= 0)
+    double hidden_s = time->communication_s - exposed_s, loss = 0;
+    if (time->communication_s <= 0)
         return 0;
-    double hidden_s = communication_s - exposed_s;
-    double hidden_bytes = (double)communication->total_bytes * hidden_s / communication_s;
-    double loss = dtp_calibration.contention_sm_share * hidden_s +
-                  dtp_calibration.contention_memory_passes * hidden_bytes / c->cluster->gpu.memory_bytes_per_s;
-    return fmin(loss, hidden_s);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        struct dtp_collective_load load = dtp_collective_load(c->cluster, c->plan, (enum dtp_collective)i);
+        loss += load.sm_share * time->collective_s[i] +
+                load.memory_passes * (double)communication->bytes[i] / c->cluster->gpu.memory_bytes_per_s;
+    }
+    return fmin(loss * hidden_s / time->communication_s, hidden_s);
 }
 
 /* ---- offload ---------------------------------------------------------------------------------------------------- */
@@ -636,7 +642,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
                                                     : exposed_replicated(&c, out, &window);
     exposed = fmin(exposed, out->communication_s);
     parts->not_hidden_s = exposed;
-    parts->contention_s = contention_s(&c, communication, out->communication_s, exposed);
+    parts->contention_s = contention_s(&c, communication, out, exposed);
     out->exposed_communication_s = exposed + parts->contention_s;
     parts->device_s = out->compute_s;
     add_launch_bound(out);
@@ -651,6 +657,8 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     double longest_s = out->communication_s - c.narrow_gather_s - out->collective_s[DTP_ALL_TO_ALL];
     if (dtp_plan_shards_params(plan) && plan->shard_group < cluster->gpus)
         longest_s = fmax(out->collective_s[DTP_ALL_REDUCE], longest_s - out->collective_s[DTP_ALL_REDUCE]);
+    if (dtp_collective_copies(plan, DTP_ALL_GATHER))
+        longest_s = fmax(out->collective_s[DTP_ALL_GATHER], longest_s - out->collective_s[DTP_ALL_GATHER]);
     longest_s = fmax(longest_s, c.narrow_gather_s);
     out->step_perfect_overlap_s = fmax(out->compute_s + out->optimizer_s, fmax(longest_s, out->exposed_offload_s));
     out->step_no_overlap_s = device_s + out->communication_s + out->offload_s;

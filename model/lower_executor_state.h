@@ -82,7 +82,7 @@ struct dtp_executor {
     dtp_op_id staging_read[2];
     int staging_next;
     dtp_buffer_id scattered;                      /* shards of later micro-steps before they are added */
-    uint32_t shard_group, replica_group;          /* communicators; DTP_NO_INDEX: none */
+    uint32_t shard_group, gather_group, replica_group; /* communicators; DTP_NO_INDEX: none */
 };
 
 /* ---- drafts ------------------------------------------------------------------------------------------------------ */

@@ -98,7 +98,7 @@ static void gather(struct dtp_executor *x, struct dtp_executor_module *module, d
     dtp_draft_role(&draft, DTP_ROLE_RESULT, to, DTP_WRITE | (allocates ? DTP_ALLOC : 0), 0);
     dtp_draft_after(&draft, after);
     module->gathered = to;
-    module->gathered_by = collective(x, &draft, DTP_STREAM_GATHER, x->shard_group,
+    module->gathered_by = collective(x, &draft, DTP_STREAM_GATHER, x->gather_group,
                                      dtp_lower_ring(weight_bytes(x, module), x->rules.shard_ranks));
     if (x->rules.host_params)
         x->staging_read[1 - x->staging_next] = module->gathered_by;
@@ -212,6 +212,9 @@ void dtp_executor_make_groups(struct dtp_executor *x)
     uint32_t ranks = (uint32_t)x->rules.shard_ranks, replicas = (uint32_t)x->rules.replicas;
     if (ranks > 1)
         x->shard_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){ranks, 1});
+    x->gather_group = x->shard_group;
+    if (ranks > 1 && x->plan->gather_engine == DTP_GATHER_COPY) /* not behind reductions in one communicator's queue */
+        x->gather_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){ranks, 1});
     if (replicas > 1)
         x->replica_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){replicas, ranks});
     if (x->rules.sharded)

@@ -228,13 +228,45 @@ static void check_executor_choices(struct resolver *r)
                    {"gelu_epilogue", p->gelu_epilogue},
                    {"stochastic_rounding", p->stochastic_rounding},
                    {"cuda_graph", p->cuda_graph},
-                   {"atomic_attention", p->atomic_attention}};
+                   {"atomic_attention", p->atomic_attention},
+                   {"collective_ctas", p->collective_ctas != 0},
+                   {"symmetric_windows", p->symmetric_windows},
+                   {"gather_engine", p->gather_engine != DTP_GATHER_SM}};
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
         if (choices[i].chosen && p->runtime != DTP_RUNTIME_DTPLAN)
             refuse(r, choices[i].key, "is a choice of runtime dtplan; leave it out under runtime %s",
                    dtp_runtime_text(p->runtime));
     if (p->runtime == DTP_RUNTIME_DTPLAN && p->gelu_epilogue && r->transformer->activation != DTP_GELU)
         refuse(r, "gelu_epilogue", "needs a model with GELU");
+}
+
+/* Windows and copies reach what peers map into their address space: the GPUs of one node that NVLink joins. */
+static void check_peer_memory(struct resolver *r, const char *key)
+{
+    const struct dtp_plan *p = r->plan;
+    uint32_t ranks = p->shard_group > 1 ? p->shard_group : r->cluster->gpus;
+    enum dtp_link link = dtp_cluster_link(r->cluster);
+    if (r->cluster->gpus > 1 && (link == DTP_LINK_PCIE || link == DTP_LINK_XGMI))
+        refuse(r, key, "needs GPUs that NVLink joins; these have %s, leave it out", dtp_link_text(link));
+    else if (ranks > r->cluster->gpus_per_node)
+        refuse(r, key, "reaches the GPUs of one node, but %" PRIu32 " GPUs share a copy over nodes of %" PRIu32
+               "; take hybrid_shard with a shard_group inside a node, or leave it out",
+               ranks, r->cluster->gpus_per_node);
+}
+
+static void check_collective_choices(struct resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->runtime != DTP_RUNTIME_DTPLAN)
+        return;
+    if (p->symmetric_windows)
+        check_peer_memory(r, "symmetric_windows");
+    if (p->gather_engine == DTP_GATHER_SM)
+        return;
+    if (p->strategy == DTP_DDP)
+        refuse(r, "gather_engine", "copy: nothing is gathered under ddp; leave it out");
+    else
+        check_peer_memory(r, "gather_engine");
 }
 
 static void check_runtime(struct resolver *r)
@@ -597,6 +629,7 @@ static bool choices_exist(struct resolver *r)
                  (unsigned)p->offload <= DTP_OFFLOAD_NVME && (unsigned)p->attention <= DTP_ATTENTION_FLASH1 &&
                  (unsigned)p->checkpointing <= DTP_CHECKPOINT_SELECTIVE_MATMUL &&
                  (unsigned)p->loss <= DTP_LOSS_CHUNKED && (unsigned)p->optimizer <= DTP_ADAM8BIT &&
+                 (unsigned)p->gather_engine <= DTP_GATHER_COPY &&
                  (unsigned)d->params < DTP_DTYPE_COUNT && (unsigned)d->compute < DTP_DTYPE_COUNT &&
                  (unsigned)d->reduce < DTP_DTYPE_COUNT && (unsigned)d->master < DTP_DTYPE_COUNT &&
                  (unsigned)d->moments < DTP_DTYPE_COUNT;
@@ -622,6 +655,7 @@ enum dtp_status dtp_plan_resolve_from(struct dtp_plan *plan, const struct dtp_tr
     check_products(&r);
     check_runtime(&r);
     check_shard_group(&r);
+    check_collective_choices(&r);
     derive_reshard_group(&r);
     check_prefetch(&r);
     check_stored_dtypes(&r);

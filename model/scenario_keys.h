@@ -161,6 +161,12 @@ struct dtp_draft {
       "runtime dtplan: the step is launched as one CUDA graph; default false")                                            \
     X(atomic_attention, "plan", NULL, SWITCH(plan.atomic_attention),                                                      \
       "runtime dtplan: attention's backward a little faster and smaller, its last bits vary; default false")              \
+    X(collective_ctas, "plan", "N", WHOLE32(plan.collective_ctas, 0, 64),                                                 \
+      "runtime dtplan: SMs a collective may take; default 0, NCCL's choice")                                              \
+    X(symmetric_windows, "plan", NULL, SWITCH(plan.symmetric_windows),                                                    \
+      "runtime dtplan: the arena is a window of NCCL's symmetric kernels; default false")                                 \
+    X(gather_engine, "plan", "sm|copy", PARSED(plan.gather_engine, parse_gather_engine),                                  \
+      "runtime dtplan: weights are gathered by SMs or by copy engines; default sm")                                       \
     X(price, "money", "USD", NUMBER(plan.price_per_gpu_hour, 1e-3, 1e6),                                                  \
       "dollars per GPU-hour; default the catalogue's typical price")                                                   \
     X(tokens, "money", "N", NUMBER(training.tokens, 1, 1e18),                                                          \

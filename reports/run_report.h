@@ -8,6 +8,7 @@
 /* What the executor said of a run. 0 and NAN: it did not say. */
 struct dtp_run_outcome {
     char device[128], libraries[256], data[256];
+    char collectives[512];  /* how NCCL carries them, where the plan chose; "": as it likes */
     char reason[512];       /* the first fault it named, "": none */
     bool gpu;               /* a GPU's times can be compared with the prediction's, a host's cannot */
     bool interrupted;

@@ -226,6 +226,8 @@ void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *pa
     const struct dtp_run_outcome *m = report->measured;
     dtp_report_head(&report->simulated->job, DTP_HEAD_PLAN, page);
     fprintf(page->file, "device   %s; %s\n", m->device, m->libraries);
+    if (m->collectives[0])
+        fprintf(page->file, "         %s\n", m->collectives);
     print_memory(report, page);
     print_communication(report, page);
     print_step(report, page);

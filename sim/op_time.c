@@ -18,12 +18,16 @@ static struct dtp_group place_group(const struct dtp_cluster *cluster, const str
     return group->stride == 1 ? dtp_group_consecutive(cluster, group->ranks) : dtp_group_strided(cluster, group->stride);
 }
 
-static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_program_group *group,
-                          struct dtp_group_rates *out)
+static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                          const struct dtp_program_group *group, struct dtp_group_rates *out)
 {
     struct dtp_group placed = place_group(cluster, group);
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         out->cost[i] = dtp_collective_cost(cluster, &placed, (enum dtp_collective)i);
+        double links_alone = out->cost[i].s_per_byte[DTP_PROTOCOL_SIMPLE];
+        dtp_collective_choose(cluster, &placed, plan, (enum dtp_collective)i, &out->cost[i]);
+        out->link_s_per_byte[i] = least(links_alone, out->cost[i].s_per_byte[DTP_PROTOCOL_SIMPLE]);
+    }
     double bus = dtp_group_bus_bytes_per_s(cluster, &placed);
     /* Every link and NIC that a ring passes carries its bus rate. Where one is faster than the ring's slowest it has room
      * for another communicator; how much is not known for links below a network, so the slowest counts as full and
@@ -62,13 +66,15 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
     };
     for (int i = 0; i < 3; i++)
         out->memory_kernel_bytes_per_s[i] = dtp_memory_kernel_bytes_per_s(&cluster->gpu, (enum dtp_memory_kernel)i);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        out->load[i] = dtp_collective_load(cluster, plan, (enum dtp_collective)i);
     if (!out->group_count)
         return DTP_OK;
     out->group = malloc(out->group_count * sizeof *out->group);
     if (!out->group)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for %zu communicators", out->group_count);
     for (size_t i = 0; i < out->group_count; i++)
-        prepare_group(cluster, &dtp_program_groups(program)[i], &out->group[i]);
+        prepare_group(cluster, plan, &dtp_program_groups(program)[i], &out->group[i]);
     return DTP_OK;
 }
 
@@ -126,8 +132,8 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     return 0;
 }
 
-/* A collective takes its share of the SMs for as long as it runs: its CTAs sit there (contention_sm_share), and what its
- * buffers move through L2 and HBM slows every kernel beside it, matmuls too (contention_memory_passes; a profiled down
+/* A collective takes its share of the SMs for as long as it runs: its CTAs sit there (contention_sm_share; none where copy
+ * engines do its work), and what its buffers move through L2 and HBM slows every kernel beside it, matmuls too (contention_memory_passes; a profiled down
  * projection's backward took 410 us instead of 261). Both are counted as SMs, for that is what computing kernels have all
  * of: the same two constants and the same loss as the closed form's, now only while something runs beside it. It is the
  * kernel that yields: CTAs of a collective, once resident, do not leave their SMs, hence the weight. */
@@ -136,9 +142,11 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds)
 {
     const struct dtp_group_rates *group = &rates->group[op->group];
+    const enum dtp_collective collective = dtp_op_kind_collective(op->kind);
+    const struct dtp_collective_load *load = &rates->load[collective];
     double sent_per_s = op->demand.sent_bytes / seconds, hbm = sent_per_s / rates->cluster->gpu.memory_bytes_per_s;
-    double sms = dtp_calibration.contention_sm_share + dtp_calibration.contention_memory_passes * hbm;
-    double bus = least(1, sent_per_s * group->cost[dtp_op_kind_collective(op->kind)].s_per_byte[DTP_PROTOCOL_SIMPLE]);
+    double sms = load->sm_share + load->memory_passes * hbm;
+    double bus = least(1, sent_per_s * group->link_s_per_byte[collective]);
     struct dtp_usage usage = {.weight = COLLECTIVE_WEIGHT};
     usage.of[DTP_RESOURCE_SM] = least(sms, COLLECTIVE_MOST_SMS);
     usage.of[DTP_RESOURCE_HBM] = least(1, 2 * hbm);

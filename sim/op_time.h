@@ -5,7 +5,7 @@
 #ifndef DTP_OP_TIME_H
 #define DTP_OP_TIME_H
 
-#include "collective_cost.h"
+#include "collective_choice.h"
 #include "op_cost.h"
 #include "program.h"
 #include "share.h"
@@ -19,9 +19,11 @@ struct dtp_op_rates {
     double gap_s, launch_s;            /* device and host time per kernel */
     struct dtp_group_rates {
         struct dtp_collective_cost cost[DTP_COLLECTIVE_COUNT];
+        double link_s_per_byte[DTP_COLLECTIVE_COUNT]; /* where nothing but links limits it */
         double link_use, network_use; /* at the bus rate */
     } *group;
     size_t group_count;
+    struct dtp_collective_load load[DTP_COLLECTIVE_COUNT];
 };
 
 /* Caller frees with dtp_op_rates_release. Inputs are borrowed until then. */

@@ -110,7 +110,8 @@ static int run_rank(struct dtp_ranks ranks, const struct dtp_program_group *used
         fprintf(stderr, "%s\n", faults.text[0]);
         return 10;
     }
-    struct dtp_communicator_options all = {&ranks, control, used, used_count};
+    struct dtp_communicator_options all = {
+        .ranks = &ranks, .control = control, .groups = used, .group_count = used_count};
     enum dtp_status status = dtp_communicator_host_create(&all, &c, &faults);
     if (status != DTP_OK) {
         dtp_control_leave(control);

@@ -119,6 +119,24 @@ static void expect_collectives(enum dtp_strategy strategy, uint32_t accumulate, 
     dtp_program_destroy(program);
 }
 
+/* Copy engines gather in a communicator of their own, so that gathers do not queue behind reductions; nothing else
+ * changes. */
+static void test_copy_engines_gather_apart(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = tiny();
+    struct dtp_plan plan = plan_of(DTP_FULL_SHARD);
+    plan.gather_engine = DTP_GATHER_COPY;
+    struct dtp_program *program = lower(&t, &plan, 4);
+    assert_int_equal(dtp_program_group_count(program), 2);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        if (op->group != DTP_NO_INDEX)
+            assert_int_equal(op->group, op->kind == DTP_OP_ALL_GATHER);
+    }
+    dtp_program_destroy(program);
+}
+
 /* 7 modules. A ring of two: the blocks at the turns stay, so full_shard gathers 5 forward, 3 backward, 3 and 3 in the
  * second micro-step, and embedding and head in each. */
 static void test_collectives(void **state)
@@ -312,6 +330,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_programs_to_look_at),
                                        cmocka_unit_test(test_one_gpu),
                                        cmocka_unit_test(test_collectives),
+                                       cmocka_unit_test(test_copy_engines_gather_apart),
                                        cmocka_unit_test(test_overlap),
                                        cmocka_unit_test(test_arenas_survive_any_order),
                                        cmocka_unit_test(test_offload),

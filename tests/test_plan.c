@@ -356,6 +356,19 @@ static void test_what_follows_from_the_strategy(void **state)
     assert_refused(plan, "prefetch_depth", "prefetch is off");
     plan.prefetch_depth = 0;
     assert_refused(plan, "prefetch_depth", "is 0");
+    plan = dtp_plan_default();
+    plan.collective_ctas = 8;
+    assert_refused(plan, "collective_ctas", "of runtime dtplan");
+    plan = with_strategy("full_shard", "dtplan"); /* over two nodes */
+    plan.symmetric_windows = true, plan.gather_engine = DTP_GATHER_COPY;
+    assert_refused(plan, "symmetric_windows", "GPUs of one node");
+    assert_refused(plan, "gather_engine", "GPUs of one node");
+    plan = with_strategy("hybrid_shard", "dtplan");
+    plan.symmetric_windows = true, plan.gather_engine = DTP_GATHER_COPY;
+    assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
+    plan = with_strategy("ddp", "dtplan");
+    plan.gather_engine = DTP_GATHER_COPY;
+    assert_refused(plan, "gather_engine", "nothing is gathered");
     plan = with_strategy("hybrid_shard", "torch");
     plan.reshard_after_forward = false;
     assert_int_equal(resolve(&plan, 16, 8), DTP_OK);

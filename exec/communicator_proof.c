@@ -1,0 +1,58 @@
+/* How NCCL launches a collective. It says so nowhere but in its debug log; but what it issues to a stream that is being
+ * captured becomes nodes of a graph, which can be read. */
+#include "communicator.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of the driver: the runtime knows only kernels that it launched itself. */
+typedef CUresult node_parameters(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out);
+typedef CUresult function_name(const char **name, CUfunction function);
+typedef CUresult kernel_name(const char **name, CUkernel kernel);
+
+static void *driver_entry(const char *name)
+{
+    void *entry = NULL;
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    cudaError_t error = cudaGetDriverEntryPointByVersion(name, &entry, 12030, cudaEnableDefault, &found);
+    return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? entry : NULL;
+}
+
+static bool read_kernel(cudaGraphNode_t node, struct dtp_collective_launch *out)
+{
+    node_parameters *parameters = (node_parameters *)driver_entry("cuGraphKernelNodeGetParams");
+    function_name *name_of_function = (function_name *)driver_entry("cuFuncGetName");
+    kernel_name *name_of_kernel = (kernel_name *)driver_entry("cuKernelGetName");
+    CUDA_KERNEL_NODE_PARAMS found = {0};
+    const char *name = NULL;
+    if (!parameters || !name_of_function || !name_of_kernel || parameters((CUgraphNode)node, &found) != CUDA_SUCCESS)
+        return false;
+    CUresult code = found.func ? name_of_function(&name, found.func) : name_of_kernel(&name, found.kern);
+    snprintf(out->kernel, sizeof out->kernel, "%s", code == CUDA_SUCCESS && name ? name : "a kernel without a name");
+    out->ctas = found.gridDimX * found.gridDimY * found.gridDimZ;
+    return true;
+}
+
+bool dtp_collective_launch_read(void *graph, struct dtp_collective_launch *out)
+{
+    size_t count = 0;
+    *out = (struct dtp_collective_launch){.kernel = ""};
+    if (cudaGraphGetNodes(graph, NULL, &count) != cudaSuccess || count == 0)
+        return false;
+    cudaGraphNode_t *nodes = calloc(count, sizeof *nodes);
+    bool read = nodes && cudaGraphGetNodes(graph, nodes, &count) == cudaSuccess;
+    for (size_t i = 0; read && i < count; i++) {
+        enum cudaGraphNodeType type;
+        read = cudaGraphNodeGetType(nodes[i], &type) == cudaSuccess;
+        out->copies += read && type == cudaGraphNodeTypeMemcpy;
+        if (!read || type != cudaGraphNodeTypeKernel)
+            continue;
+        out->kernels++;
+        read = read_kernel(nodes[i], out);
+    }
+    free(nodes);
+    return read;
+}

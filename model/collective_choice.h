@@ -1,0 +1,26 @@
+/* What a plan's choices of how collectives are carried (collective_ctas, symmetric_windows, gather_engine: runtime dtplan)
+ * change about their time alone, and about what they take from kernels beside them. */
+#ifndef DTP_COLLECTIVE_CHOICE_H
+#define DTP_COLLECTIVE_CHOICE_H
+
+#include "collective_cost.h"
+#include "plan.h"
+
+/* Whether a collective of this plan moves by copy engines, taking no SM. */
+bool dtp_collective_copies(const struct dtp_plan *plan, enum dtp_collective collective);
+
+/* Turns the cost of NCCL's own choice for this group into that of the plan's. Nothing changes where the plan leaves it to
+ * NCCL. */
+void dtp_collective_choose(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                           const struct dtp_plan *plan, enum dtp_collective collective,
+                           struct dtp_collective_cost *cost);
+
+/* While it runs: share of the SMs that its CTAs hold, and how often a byte that it sends passes through HBM in the way of
+ * kernels beside it. */
+struct dtp_collective_load {
+    double sm_share, memory_passes;
+};
+struct dtp_collective_load dtp_collective_load(const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                                               enum dtp_collective collective);
+
+#endif
