@@ -33,7 +33,7 @@ struct sweep {
     struct dtp_scenario *base;
     struct dtp_axes axes;
     uint64_t rows;
-    struct dtp_sweep_file file;
+    struct dtp_row_file file;
     struct dtp_progress progress;
     struct worker *workers;
     unsigned threads;
@@ -89,7 +89,7 @@ static enum dtp_status write_row(const struct sweep *sweep, struct worker *w, ui
                  w->faults.count ? w->faults.text[0] : dtp_status_text(status));
     w->counts[values.refused ? 3 : w->report.prediction.memory.verdict]++;
     write_label(&sweep->axes, row, label, sizeof label);
-    dtp_sweep_write_row(sweep->file.sweep, row, label, &values, file);
+    dtp_sweep_write_row(&sweep->file, row, label, &values, file);
     return DTP_OK;
 }
 
@@ -117,7 +117,7 @@ static enum dtp_status take(void *context, unsigned thread, uint64_t first, uint
     struct sweep *sweep = context;
     struct worker *w = &sweep->workers[thread];
     (void)first;
-    enum dtp_status status = dtp_sweep_append(&sweep->file, w->text, w->bytes, count, sweep->context->faults);
+    enum dtp_status status = dtp_row_file_append(&sweep->file, w->text, w->bytes, count, sweep->context->faults);
     for (int i = 0; i < 4 && status == DTP_OK; i++)
         sweep->counts[i] += w->counts[i];
     free(w->text);
@@ -253,8 +253,13 @@ static enum dtp_status run_sweep(struct sweep *sweep)
 {
     catch_signals();
     struct dtp_faults *faults = sweep->context->faults;
+    char *header = dtp_sweep_header();
+    const struct dtp_row_file_kind kind = {DTP_SWEEP_SCHEMA, header, digest(sweep), false};
+    if (!header)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     enum dtp_status status =
-        dtp_sweep_open(sweep->context->arguments->output, digest(sweep), sweep->rows, &sweep->file, faults);
+        dtp_row_file_open(sweep->context->arguments->output, &kind, sweep->rows, &sweep->file, faults);
+    free(header);
     if (status != DTP_OK)
         return status;
     uint64_t before = sweep->file.rows;
@@ -262,7 +267,7 @@ static enum dtp_status run_sweep(struct sweep *sweep)
     if (status == DTP_OK)
         status = run_rows(sweep);
     end_workers(sweep);
-    enum dtp_status closed = dtp_sweep_close(&sweep->file, faults);
+    enum dtp_status closed = dtp_row_file_close(&sweep->file, faults);
     status = closed > status ? closed : status;
     return status == DTP_OK ? finish(sweep, before) : status;
 }

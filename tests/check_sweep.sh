@@ -67,13 +67,13 @@ for cut in 1 10 500 1000 $((bytes / 3)) $((bytes / 2)) $((bytes - 1)); do
     cmp -s file.csv whole.csv || failed "resumed after $cut bytes: another table"
 done
 expect 2 "${small[@]}" --seq 1k -o file.csv
-says 'row of another sweep'
+says 'row of another command'
 cmp -s file.csv whole.csv || failed "a refused file was touched"
 for content in 'something else' $'a,b\n1,2'; do
     printf '%s\n' "$content" >other.csv
     cp other.csv before.csv
     expect 2 "${small[@]}" -o other.csv
-    says 'is no sweep'
+    says 'has not the columns that this version writes'
     cmp -s other.csv before.csv || failed "another file was touched"
 done
 { cat whole.csv && tail -1 whole.csv; } >long.csv
@@ -122,7 +122,7 @@ expect 3 "${small[@]}" -o .
 exec 7>>locked.csv
 if flock -n 7; then
     expect 3 "${small[@]}" -o locked.csv
-    says 'another sweep is writing it'
+    says 'another process is writing it'
 fi
 exec 7>&-
 "$program" sweep "${small[@]}" 2>err | head -1 >/dev/null
