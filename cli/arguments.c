@@ -13,7 +13,9 @@
 #define MAX_SAMPLES 10000000
 
 #define ON(command) (1u << DTP_COMMAND_##command)
-#define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(REPORT) | ON(RUN))
+#define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(REPORT) | \
+                  ON(RUN) | ON(VALIDATE))
+#define ON_RUNS (ON(RUN) | ON(VALIDATE)) /* what starts the executor */
 #define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(HELP))
 
 enum option {
@@ -39,6 +41,8 @@ enum option {
     OPTION_STRAGGLER,
     OPTION_FIDELITY,
     OPTION_MAX_GPUS,
+    OPTION_TOLERANCE,
+    OPTION_CHART,
     OPTION_HELP,
     OPTION_VERSION,
     OPTION_PASSED, /* what follows is the executor's to read */
@@ -77,7 +81,7 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(CHART) & ~ON(HELP),
                         "add rows to the catalogues from a CSV file; may be repeated"},
     [OPTION_OUTPUT] =
-        {"--output", "FILE", ON(BACKTEST) | ON(SWEEP) | ON(CHART) | ON(REPORT),
+        {"--output", "FILE", ON(BACKTEST) | ON(SWEEP) | ON(CHART) | ON(REPORT) | ON(VALIDATE),
          "write rows, a figure (.png .svg .pdf .txt) or a page to a file (also -o FILE); a sweep goes on where "
          "its file ends"},
     [OPTION_ONLY] = {"--only", "PREFIX", ON(BACKTEST), "score only runs whose id or source starts with PREFIX"},
@@ -93,7 +97,7 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_CHARTS] = {"--charts", NULL, ON(SIMULATE), "have gnuplot draw what --timeline and --memory write"},
     [OPTION_SAMPLES] = {"--samples", "N", ON(SIMULATE),
                         "jobs on other GPUs of the kind, for the median, p95 and p99 of the step; default 10,000"},
-    [OPTION_SEED] = {"--seed", "N", ON(SIMULATE) | ON(RUN), "simulate: of those jobs; run: of weights and samples; default 1"},
+    [OPTION_SEED] = {"--seed", "N", ON(SIMULATE) | ON_RUNS, "simulate: of those jobs; run: of weights and samples; default 1"},
     [OPTION_RANK_DEVIATION] = {"--rank-deviation", "F", ON(SIMULATE),
                                "relative standard deviation of the GPUs' speeds; default as measured on GPUs of a kind"},
     [OPTION_STRAGGLER] = {"--straggler", "F", ON(SIMULATE),
@@ -103,32 +107,35 @@ static const struct dtp_option options[OPTION_COUNT] = {
                          "predict by formulas, or by simulating the step program; default closed, of plan "
                          "simulated where the job has one"},
     [OPTION_MAX_GPUS] = {"--max-gpus", "N", ON(SEARCH), "largest number of GPUs to consider; default 1024"},
+    [OPTION_TOLERANCE] = {"--tolerance", "PERCENT", ON(VALIDATE),
+                          "how far off a predicted step may be, 5%; default 10%"},
+    [OPTION_CHART] = {"--chart", "FIGURE", ON(VALIDATE), "draw predicted against measured (.png .svg .pdf .txt)"},
     [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
     [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},
-    [OPTION_STEPS] = {"--steps", "N", ON(RUN), "optimizer steps, those of the checkpoint included; default 100"},
-    [OPTION_DEVICE] = {"--device", "cuda|host", ON(RUN), "GPUs, or the cores of this machine; default cuda"},
-    [OPTION_DATA] = {"--data", "FILE", ON(RUN),
+    [OPTION_STEPS] = {"--steps", "N", ON_RUNS, "optimizer steps, those of the checkpoint included; default 100, of validate 12"},
+    [OPTION_DEVICE] = {"--device", "cuda|host", ON_RUNS, "GPUs, or the cores of this machine; default cuda"},
+    [OPTION_DATA] = {"--data", "FILE", ON_RUNS,
                      "tokens as uint16 or uint32, with or without llm.c's header, or any text as bytes; default a Markov "
                      "chain of known entropy"},
-    [OPTION_DATA_TYPE] = {"--data-type", "auto|uint16|uint32|bytes", ON(RUN),
+    [OPTION_DATA_TYPE] = {"--data-type", "auto|uint16|uint32|bytes", ON_RUNS,
                           "of that file; default what its header or name says"},
-    [OPTION_LR] = {"--lr", "X", ON(RUN), "peak learning rate of a cosine schedule; default 3e-4"},
-    [OPTION_MIN_LR] = {"--min-lr", "X", ON(RUN), "learning rate at its end; default 0"},
-    [OPTION_WARMUP] = {"--warmup", "N", ON(RUN), "steps of linear warm-up; default 0"},
-    [OPTION_WEIGHT_DECAY] = {"--weight-decay", "X", ON(RUN), "of matrices, not of norms and biases; default 0.1"},
-    [OPTION_BETA1] = {"--beta1", "X", ON(RUN), "of AdamW; default 0.9"},
-    [OPTION_BETA2] = {"--beta2", "X", ON(RUN), "of AdamW; default 0.95"},
-    [OPTION_ADAM_EPSILON] = {"--adam-epsilon", "X", ON(RUN), "of AdamW; default 1e-8"},
+    [OPTION_LR] = {"--lr", "X", ON_RUNS, "peak learning rate of a cosine schedule; default 3e-4"},
+    [OPTION_MIN_LR] = {"--min-lr", "X", ON_RUNS, "learning rate at its end; default 0"},
+    [OPTION_WARMUP] = {"--warmup", "N", ON_RUNS, "steps of linear warm-up; default 0"},
+    [OPTION_WEIGHT_DECAY] = {"--weight-decay", "X", ON_RUNS, "of matrices, not of norms and biases; default 0.1"},
+    [OPTION_BETA1] = {"--beta1", "X", ON_RUNS, "of AdamW; default 0.9"},
+    [OPTION_BETA2] = {"--beta2", "X", ON_RUNS, "of AdamW; default 0.95"},
+    [OPTION_ADAM_EPSILON] = {"--adam-epsilon", "X", ON_RUNS, "of AdamW; default 1e-8"},
     [OPTION_LOG] = {"--log", "FILE.csv", ON(RUN), "a row a step: loss, gradient norm, learning rate, time"},
     [OPTION_CHECKPOINT] = {"--checkpoint", "DIR", ON(RUN), "write a checkpoint at the end, and when interrupted"},
     [OPTION_CHECKPOINT_EVERY] = {"--checkpoint-every", "N", ON(RUN), "and every N steps; the two last are kept"},
-    [OPTION_RESUME] = {"--resume", NULL, ON(RUN), "go on from the newest checkpoint"},
+    [OPTION_RESUME] = {"--resume", NULL, ON_RUNS, "go on from the newest checkpoint; validate: from the last row of its file"},
     [OPTION_RESUME_PREVIOUS] = {"--resume-previous", NULL, ON(RUN), "from the one before, where the newest is damaged"},
     [OPTION_NOT_FINITE] = {"--not-finite", "stop|skip", ON(RUN),
                            "when loss or gradients are no numbers the update is left out and the run stops, or goes on; "
                            "default stop"},
-    [OPTION_THREADS] = {"--threads", "N", ON(RUN), "of a rank of the host device; default all cores, shared by the ranks"},
-    [OPTION_MATMUL_CHOICES] = {"--matmul-choices", "FILE", ON(RUN),
+    [OPTION_THREADS] = {"--threads", "N", ON_RUNS, "of a rank of the host device; default all cores, shared by the ranks"},
+    [OPTION_MATMUL_CHOICES] = {"--matmul-choices", "FILE", ON_RUNS,
                                "matmul algorithms timed on this GPU, read and added to; default in ~/.cache/dtplan"},
 };
 
@@ -146,6 +153,7 @@ static const char *const command_names[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_CHART] = "chart",
     [DTP_COMMAND_REPORT] = "report",
     [DTP_COMMAND_RUN] = "run",
+    [DTP_COMMAND_VALIDATE] = "validate",
     [DTP_COMMAND_HELP] = "help",
 };
 
@@ -317,6 +325,19 @@ static void set_factor(double *out, const char *flag, const char *value, double 
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: '%s' is no number from %g to %g", flag, value, minimum, maximum);
 }
 
+/* "5%" or 0.05. */
+static void set_tolerance(struct dtp_arguments *a, const char *value, struct dtp_faults *faults)
+{
+    char number[64];
+    size_t length = strlen(value);
+    bool percent = length > 0 && value[length - 1] == '%';
+    double most = percent ? 1e5 : 1;
+    snprintf(number, sizeof number, "%.*s", (int)(length - percent), value);
+    if (!dtp_number_parse(number, &a->tolerance) || !(a->tolerance > 0) || a->tolerance > most)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--tolerance: '%.64s' is no share of a step; write 5%%", value);
+    a->tolerance /= percent ? 100 : 1;
+}
+
 static void take_option(struct dtp_arguments *a, enum option option, int argc, char **argv, int *at,
                         struct dtp_faults *faults)
 {
@@ -327,7 +348,8 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     }
     if (options[option].value && !(value = take_value(argc, argv, at, faults)))
         return;
-    if (option >= OPTION_PASSED || (option == OPTION_SEED && a->command == DTP_COMMAND_RUN)) {
+    bool executes = (ON_RUNS & (1u << a->command)) != 0, own = option == OPTION_RESUME && a->command == DTP_COMMAND_VALIDATE;
+    if (!own && (option >= OPTION_PASSED || (option == OPTION_SEED && executes))) {
         a->passed[a->passed_count++] = (struct dtp_passed_flag){options[option].flag, value};
         return;
     }
@@ -354,6 +376,9 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_SEED: set_whole(&a->seed, flag, value, 0, UINT32_MAX, faults); break;
     case OPTION_RANK_DEVIATION: set_factor(&a->rank_deviation, flag, value, 1e-6, 0.3, faults); break;
     case OPTION_STRAGGLER: set_factor(&a->straggler, flag, value, 1, 1000, faults); break;
+    case OPTION_TOLERANCE: set_tolerance(a, value, faults); break;
+    case OPTION_CHART: a->chart = value; break;
+    case OPTION_RESUME: a->resume = true; break;
     case OPTION_HELP: a->help = true; break;
     case OPTION_VERSION: a->version = true; break;
     default: break; /* passed on above */

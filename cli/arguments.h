@@ -21,6 +21,7 @@ enum dtp_command {
     DTP_COMMAND_CHART,
     DTP_COMMAND_REPORT,
     DTP_COMMAND_RUN,
+    DTP_COMMAND_VALIDATE,
     DTP_COMMAND_CATALOG,
     DTP_COMMAND_HELP,
     DTP_COMMAND_COUNT
@@ -41,7 +42,7 @@ struct dtp_typed_key {
     const char *flag, *key, *value;
 };
 
-/* A flag of `run` that dtplan-exec reads; value NULL: a switch. */
+/* A flag of `run` and `validate` that dtplan-exec reads; value NULL: a switch. */
 struct dtp_passed_flag {
     const char *flag, *value;
 };
@@ -62,6 +63,9 @@ struct dtp_arguments {
     uint64_t samples, seed;                /* simulate: jobs of the step's quantiles, and their seed */
     double rank_deviation, straggler;      /* simulate: 0 = not given */
     const char *output;                    /* -o FILE, or NULL */
+    bool resume;                           /* of validate */
+    double tolerance;                      /* validate: a fraction; 0: not given */
+    const char *chart;                     /* validate: a figure, or NULL */
     const char *only;                      /* --only PREFIX, or NULL */
     const char *trace, *timeline, *memory; /* files of simulate, or NULL */
     const char **catalogs;                 /* --catalog FILE ... */

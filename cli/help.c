@@ -99,6 +99,17 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
           {"dtplan run --model gpt-2 --gpu h200 --gpus 4 --strategy zero1 --micro-batch 32 --seq 1024 --data train.bin "
            "--steps 2000 --warmup 100 --lr 6e-4 --checkpoint run1 --checkpoint-every 500 --log run1.csv",
            "a file of tokens on four GPUs"}}},
+    [DTP_COMMAND_VALIDATE] =
+        {"dtplan validate [SCENARIO.ini | LIST.scenarios ...] [--KEY LIST ...] [--tolerance 10%] [-o FILE.csv] [--resume] "
+         "[--chart FIGURE] [--json]",
+         "Predicts jobs, runs each as `run` does, and says how far off the predictions were: memory by owner, bytes sent, "
+         "operations, step time with its error split into costs, contention and host. A flag takes lists as in sweep; each "
+         "line of a file that ends in .scenarios holds flags as well. Exit status 1 where a step is beyond the tolerance, the "
+         "device's memory beyond 2 %, or bytes differ at all. A run that fails is a row with its reason, the others go on.",
+         {{"dtplan validate --layers 2 --hidden 64 --heads 2 --vocab 300 --seq 64 --gpus 1,2 --strategy ddp,full_shard --device host",
+           "small models on this machine's cores"},
+          {"dtplan validate reports/h200/validate.scenarios --tolerance 5% -o validate.csv --chart validate.png",
+           "a list of jobs on the GPUs of this machine"}}},
     [DTP_COMMAND_REPORT] =
         {"dtplan report SCENARIO.ini|SWEEP.csv [--KEY VALUE ...] [-o PAGE.html]",
          "Writes one HTML page to decide by, complete in itself: does it fit, how long, how much, what can go wrong; then the "
@@ -200,7 +211,7 @@ static void print_exit_status(const struct dtp_page *page)
 {
     dtp_page_heading(page, "EXIT STATUS", "");
     fputs("  0  done\n"
-          "  1  the answer is no: the plan does not fit, or nothing that was asked for does\n"
+          "  1  the answer is no: the plan does not fit, nothing that was asked for does, or a prediction is off\n"
           "  2  usage or bad input\n"
           "  3  environment: catalogues not found, output cannot be written\n",
           page->file);

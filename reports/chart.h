@@ -27,7 +27,7 @@
     X(SCALING, "scaling", "tokens/s and scaling efficiency against GPUs", "dtplan sweep --gpus 8..1024x2 -o FILE.csv") \
     X(PARETO, "pareto", "time against money, with the plans that no other beats", "dtplan search --csv")               \
     X(BACKTEST, "backtest", "predicted against measured tokens/s, with a band of 10 %",                                \
-      "dtplan backtest RUNS.csv -o FILE.csv")                                                                          \
+      "dtplan backtest RUNS.csv -o FILE.csv, dtplan validate -o FILE.csv")                                                                          \
     X(BANDWIDTH, "bandwidth", "bus bandwidth of collectives against size, measured and fitted",                        \
       "measurements: collective,gpus,nodes,bytes,time_s,bus_bytes_per_s")
 enum dtp_chart {

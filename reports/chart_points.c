@@ -21,7 +21,9 @@ enum dtp_status dtp_chart_read_backtest(const struct dtp_chart_source *s, struct
                                         struct dtp_faults *faults)
 {
     static const char *const columns[] = {"measured_tokens_per_s_per_gpu", "predicted_tokens_per_s_per_gpu"};
-    dtp_chart_set_columns(data, "source", columns, 2);
+    long source = dtp_table_column(s->table, "source"); /* a validation's runs are all its own */
+    long told_by = source >= 0 ? source : dtp_table_column(s->table, "strategy");
+    dtp_chart_set_columns(data, source >= 0 ? "source" : "strategy", columns, 2);
     enum dtp_status status = dtp_chart_needs_column(s, data->chart, columns[0], faults);
     if (status == DTP_OK)
         status = dtp_chart_needs_column(s, data->chart, columns[1], faults);
@@ -31,7 +33,7 @@ enum dtp_status dtp_chart_read_backtest(const struct dtp_chart_source *s, struct
         char label[DTP_CHART_LABEL_BYTES];
         if (!(measured > 0) || !(predicted > 0))
             continue;
-        publication(dtp_table_text(s->table, s->rows[i], dtp_table_column(s->table, "source")), label, sizeof label);
+        publication(dtp_table_text(s->table, s->rows[i], told_by), label, sizeof label);
         struct dtp_chart_row *row = dtp_chart_add_row(data, label);
         row->value[0] = measured;
         row->value[1] = predicted;

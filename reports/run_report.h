@@ -30,6 +30,9 @@ struct dtp_run_report {
     struct dtp_phase_times phases[DTP_COMPARE_PHASE_COUNT];
 };
 
+/* Whether the times that were measured are of what was predicted: a GPU's can be compared, a host's not. */
+bool dtp_run_report_comparable(const struct dtp_run_report *report);
+
 void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *page);
 enum dtp_status dtp_run_json(const struct dtp_run_report *report, FILE *file, struct dtp_faults *faults);
 

@@ -239,3 +239,8 @@ void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *pa
         print_split(report, page);
     print_learning(report, page);
 }
+
+bool dtp_run_report_comparable(const struct dtp_run_report *report)
+{
+    return report->measured->gpu;
+}

@@ -1,0 +1,380 @@
+/* dtplan validate: predicts jobs, runs them as `run` does, and judges how far off the predictions were. */
+#include "command.h"
+
+#include "chart_data.h"
+#include "output_file.h"
+#include "run_job.h"
+#include "validate_list.h"
+#include "validation.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Two to warm up, eight that count, one operation by operation alone, one operation by operation as it runs. */
+#define DEFAULT_STEPS "12"
+
+struct validate {
+    const struct dtp_context *context;
+    struct dtp_catalog catalog;
+    struct dtp_validate_list list;
+    struct dtp_validation_bounds bounds;
+    struct dtp_validation *rows;
+    uint64_t done, resumed;
+    bool stopped, file_open;
+    struct dtp_row_file file;
+    char *folder; /* of times of operations, a file a run; NULL: they are not kept */
+    double started_s;
+};
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- times of operations ----------------------------------------------------------------------------------------- */
+
+/* "validate.csv" keeps them in "validate.ops/0000.csv", ... */
+static enum dtp_status make_folder(struct validate *v, const char *output)
+{
+    size_t length = strlen(output), bytes = length + sizeof ".ops";
+    if (length > 4 && strcmp(output + length - 4, ".csv") == 0)
+        length -= 4;
+    v->folder = malloc(bytes);
+    if (!v->folder)
+        return dtp_fault(v->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    snprintf(v->folder, bytes, "%.*s.ops", (int)length, output);
+    if (mkdir(v->folder, 0777) == 0 || errno == EEXIST)
+        return DTP_OK;
+    return dtp_fault(v->context->faults, DTP_ENVIRONMENT, v->folder, 0, "cannot be made: %s", strerror(errno));
+}
+
+/* NULL where they are not kept. */
+static const char *times_path(const struct validate *v, uint64_t run, char *out, size_t bytes)
+{
+    if (!v->folder)
+        return NULL;
+    snprintf(out, bytes, "%s/%04" PRIu64 ".csv", v->folder, run);
+    return out;
+}
+
+/* ---- one run ----------------------------------------------------------------------------------------------------- */
+
+static void take_reason(struct dtp_validation *row, enum dtp_status status, const struct dtp_ran_job *ran,
+                        const struct dtp_faults *faults)
+{
+    row->status = (uint64_t)status;
+    if (status == DTP_OK)
+        return;
+    const char *said = ran->measured.reason[0] ? ran->measured.reason
+                       : faults->count > 0     ? faults->text[0]
+                                               : "dtplan-exec ended without a word";
+    snprintf(row->reason, sizeof row->reason, "%s", said);
+}
+
+/* Predicts, runs, compares. What goes wrong is said in the row. */
+static void make_run(struct validate *v, uint64_t run, const struct dtp_context *context,
+                     struct dtp_scenario *scenario, struct dtp_validation *row)
+{
+    struct dtp_ran_job ran;
+    char path[4096];
+    const struct dtp_run_job job = {context, &v->catalog, scenario, times_path(v, run, path, sizeof path),
+                                    isatty(STDERR_FILENO) != 0};
+    double started_s = now_s();
+    if (job.op_times)
+        unlink(job.op_times); /* of an earlier validation */
+    enum dtp_status status = dtp_job_run(&job, &ran);
+    if (ran.predicted)
+        dtp_validation_plan(&ran.simulated, row);
+    if (ran.measured.last_step > ran.measured.first_step)
+        dtp_validation_measure(&ran.report, row);
+    take_reason(row, status, &ran, context->faults);
+    row->wall_s = now_s() - started_s;
+    v->stopped = ran.measured.interrupted;
+    dtp_ran_job_release(&ran);
+}
+
+static void say_before(const struct validate *v, uint64_t run, const struct dtp_validation *row)
+{
+    fprintf(stderr, "run %" PRIu64 " of %" PRIu64 ": %s\n", run + 1, v->list.count, row->run);
+}
+
+static void say_after(const struct validate *v, uint64_t run, const struct dtp_validation *row)
+{
+    double error = dtp_validation_step_error(row), elapsed_s = now_s() - v->started_s;
+    double left_s = elapsed_s * (double)(v->list.count - run - 1) / (double)(run + 1 - v->resumed);
+    if (row->status != DTP_OK)
+        fprintf(stderr, "  failed: %s", row->reason);
+    else
+        fprintf(stderr, "  step %.2f ms", 1e3 * row->step_s[DTP_VALIDATION_MEASURED]);
+    if (row->status == DTP_OK && isfinite(error))
+        fprintf(stderr, ", predicted %+.1f %%", 100 * error);
+    fprintf(stderr, "; %.1f s, %.0f s left\n", row->wall_s, left_s);
+}
+
+static enum dtp_status append(struct validate *v, uint64_t run)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = v->file_open ? open_memstream(&text, &bytes) : NULL;
+    if (!v->file_open)
+        return DTP_OK;
+    if (file)
+        dtp_validation_write_row(&v->file, run, &v->rows[run], file);
+    enum dtp_status status = file && fclose(file) == 0
+                                 ? dtp_row_file_append(&v->file, text, bytes, 1, v->context->faults)
+                                 : dtp_fault(v->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    free(text);
+    return status;
+}
+
+static enum dtp_status one_run(struct validate *v, uint64_t run)
+{
+    static char steps_flag[] = "--steps", steps[] = DEFAULT_STEPS;
+    struct dtp_validation *row = &v->rows[run];
+    const struct dtp_validate_group *group;
+    struct dtp_scenario *scenario = NULL;
+    struct dtp_faults own = {0};
+    memset(row, 0, sizeof *row);
+    enum dtp_status status =
+        dtp_validate_list_scenario(&v->list, run, &scenario, &group, row->run, sizeof row->run, v->context->faults);
+    struct dtp_arguments arguments = *v->context->arguments;
+    arguments.passed = calloc(group->passed_count + 1, sizeof *arguments.passed);
+    if (status == DTP_OK && !arguments.passed)
+        status = dtp_fault(v->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK) {
+        struct dtp_context context = *v->context;
+        arguments.passed[0] = (struct dtp_passed_flag){steps_flag, steps};
+        memcpy(arguments.passed + 1, group->passed, group->passed_count * sizeof *group->passed);
+        arguments.passed_count = group->passed_count + 1;
+        context.arguments = &arguments;
+        context.faults = &own;
+        say_before(v, run, row);
+        make_run(v, run, &context, scenario, row);
+        if (!v->stopped) {
+            dtp_validation_judge(row, &v->bounds);
+            say_after(v, run, row);
+            status = append(v, run);
+            v->done++;
+        }
+    }
+    free(arguments.passed);
+    dtp_scenario_destroy(scenario);
+    return status;
+}
+
+/* ---- runs that were made before ---------------------------------------------------------------------------------- */
+
+/* Predicts it anew, so that all rows of a report are of one and the same model, and compares. */
+static enum dtp_status predict_again(struct validate *v, uint64_t run)
+{
+    struct dtp_validation *row = &v->rows[run], old = *row;
+    const struct dtp_validate_group *group;
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    struct dtp_scenario *scenario = NULL;
+    struct dtp_ran_job ran = {.report = {.simulated = &ran.simulated, .measured = &ran.measured}};
+    struct dtp_job job;
+    char path[4096];
+    struct dtp_faults *faults = v->context->faults;
+    enum dtp_status status =
+        dtp_validate_list_scenario(&v->list, run, &scenario, &group, row->run, sizeof row->run, faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(scenario, &v->catalog, &job, faults);
+    if (status == DTP_OK)
+        status = dtp_simulated_create(&job, &options, &ran.simulated, faults);
+    ran.predicted = status == DTP_OK;
+    if (ran.predicted) {
+        dtp_validation_plan(&ran.simulated, row);
+        dtp_validation_outcome(&old, &ran.measured);
+        if (v->folder && old.tokens_per_step > 0)
+            status = dtp_ran_job_read_times(&ran, times_path(v, run, path, sizeof path), faults);
+        if (old.tokens_per_step > 0)
+            dtp_validation_measure(&ran.report, row);
+    }
+    dtp_ran_job_release(&ran);
+    dtp_scenario_destroy(scenario);
+    return status;
+}
+
+static enum dtp_status resume(struct validate *v)
+{
+    struct dtp_validation *rows;
+    size_t count;
+    enum dtp_status status = dtp_validation_read(v->context->arguments->output, &rows, &count, v->context->faults);
+    if (status != DTP_OK)
+        return status;
+    v->done = v->resumed = v->file.rows;
+    memcpy(v->rows, rows, v->done * sizeof *rows);
+    free(rows);
+    for (uint64_t i = 0; i < v->done && status == DTP_OK; i++)
+        if (v->rows[i].status == DTP_OK)
+            status = predict_again(v, i);
+    for (uint64_t i = 0; i < v->done; i++)
+        dtp_validation_judge(&v->rows[i], &v->bounds);
+    return status;
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status open_file(struct validate *v)
+{
+    const struct dtp_arguments *a = v->context->arguments;
+    struct dtp_faults *faults = v->context->faults;
+    if (!a->output)
+        return a->resume ? dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--resume: of which file? give it with -o FILE.csv")
+                         : DTP_OK;
+    char *header = dtp_validation_header();
+    if (!header)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    const struct dtp_row_file_kind kind = {DTP_VALIDATION_SCHEMA, header, dtp_validate_list_digest(&v->list), !a->resume};
+    enum dtp_status status = dtp_row_file_open(a->output, &kind, v->list.count, &v->file, faults);
+    free(header);
+    v->file_open = status == DTP_OK;
+    if (status == DTP_OK && v->file.plain)
+        status = make_folder(v, a->output);
+    return status == DTP_OK && v->file.rows > 0 ? resume(v) : status;
+}
+
+/* `compared`: only runs whose times are compared. */
+static uint64_t write_rows(const struct validate *v, bool compared, FILE *out)
+{
+    uint64_t count = 0;
+    char *header = dtp_validation_header();
+    if (header)
+        fputs(header, out);
+    for (uint64_t i = 0; i < v->done && header; i++)
+        if (!compared || v->rows[i].compared) {
+            dtp_validation_write_row(&v->file, i, &v->rows[i], out);
+            count++;
+        }
+    free(header);
+    return count;
+}
+
+/* Predictions of rows that were there may be others now. */
+static enum dtp_status rewrite(const struct validate *v)
+{
+    struct dtp_output_file output;
+    if (!v->file_open || !v->file.plain || v->resumed == 0)
+        return DTP_OK;
+    enum dtp_status status = dtp_output_open(v->file.path, &output, v->context->faults);
+    if (status != DTP_OK)
+        return status;
+    write_rows(v, false, output.file);
+    return dtp_output_close(&output, v->context->faults);
+}
+
+static enum dtp_status draw(const struct validate *v)
+{
+    const char *figure = v->context->arguments->chart;
+    struct dtp_faults *faults = v->context->faults;
+    struct dtp_table *table = NULL;
+    struct dtp_chart_data data = {0};
+    char *text = NULL, said[DTP_FAULT_TEXT_BYTES];
+    size_t bytes = 0;
+    FILE *file = figure ? open_memstream(&text, &bytes) : NULL;
+    if (!figure)
+        return DTP_OK;
+    uint64_t points = file ? write_rows(v, true, file) : 0;
+    enum dtp_status status = file && fclose(file) == 0 ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK && points == 0) {
+        fprintf(stderr, "%s: not drawn, no run's time is compared\n", figure);
+        free(text);
+        return DTP_OK;
+    }
+    if (status == DTP_OK)
+        status = dtp_table_parse("validate", text, bytes, &table, faults);
+    if (status == DTP_OK)
+        status = dtp_chart_data_read(DTP_CHART_BACKTEST, table, NULL, 0, &data, faults);
+    if (status == DTP_OK) {
+        struct dtp_chart_figure f = {.chart = DTP_CHART_BACKTEST, .data = &data, .figure = figure,
+                                     .title = "Predicted against measured tokens/s"};
+        status = dtp_chart_draw(&f, said, sizeof said, faults);
+    }
+    if (status == DTP_OK)
+        fprintf(stderr, "%s\n", said);
+    dtp_chart_data_destroy(&data);
+    dtp_table_destroy(table);
+    free(text);
+    return status;
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status report(const struct validate *v)
+{
+    const struct dtp_context *context = v->context;
+    enum dtp_status status = DTP_OK;
+    if (context->arguments->json)
+        status = dtp_validation_json(v->rows, v->done, &v->bounds, context->out, context->faults);
+    else
+        dtp_validation_text(v->rows, v->done, &v->bounds, &context->page);
+    for (uint64_t i = 0; i < v->done; i++) {
+        enum dtp_status run = v->rows[i].status ? (enum dtp_status)v->rows[i].status
+                              : v->rows[i].outside[0] ? DTP_NO
+                                                      : DTP_OK;
+        status = run > status ? run : status;
+    }
+    if (v->stopped)
+        return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "stopped after %" PRIu64 " of %" PRIu64 " runs%s",
+                         v->done, v->list.count, v->file_open ? "; --resume goes on from there" : "");
+    return status;
+}
+
+static enum dtp_status validate(struct validate *v)
+{
+    v->rows = calloc(v->list.count, sizeof *v->rows);
+    if (!v->rows)
+        return dtp_fault(v->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    enum dtp_status status = open_file(v), said;
+    v->started_s = now_s();
+    for (uint64_t run = v->done; run < v->list.count && status == DTP_OK && !v->stopped; run++)
+        status = one_run(v, run);
+    if (status == DTP_OK)
+        status = rewrite(v);
+    if (v->done == 0)
+        return status;
+    said = report(v);
+    if (said != DTP_ENVIRONMENT && status == DTP_OK)
+        status = draw(v);
+    return said > status ? said : status;
+}
+
+static enum dtp_status check_line(const struct dtp_context *context)
+{
+    const struct dtp_arguments *a = context->arguments;
+    if (a->chart && !dtp_chart_can_write(a->chart))
+        return dtp_fault(context->faults, DTP_BAD_INPUT, a->chart, 0, "a figure ends in .png, .svg, .pdf or .txt");
+    return DTP_OK;
+}
+
+enum dtp_status dtp_command_validate(const struct dtp_context *context)
+{
+    struct validate v = {.context = context, .bounds = dtp_validation_bounds_default()};
+    if (context->arguments->tolerance > 0)
+        v.bounds.step_fraction = context->arguments->tolerance;
+    enum dtp_status status = check_line(context);
+    if (status == DTP_OK)
+        status = dtp_context_catalog(context, &v.catalog);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_validate_list_read(context, &v.catalog, &v.list);
+    if (status == DTP_OK)
+        status = validate(&v);
+    if (v.file_open) {
+        enum dtp_status closed = dtp_row_file_close(&v.file, context->faults);
+        status = closed > status ? closed : status;
+    }
+    dtp_validate_list_destroy(&v.list);
+    dtp_catalog_destroy(&v.catalog);
+    free(v.folder);
+    free(v.rows);
+    return status;
+}

@@ -1,0 +1,274 @@
+#include "validate_list.h"
+
+#include "digest.h"
+#include "run_job.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LIST_ENDING ".scenarios"
+#define MAX_LINE_WORDS 256
+
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
+
+static struct dtp_validate_group *add_group(struct dtp_validate_list *list, struct dtp_faults *faults)
+{
+    if (list->group_count == list->room) {
+        size_t room = 2 * list->room + 16;
+        struct dtp_validate_group *grown = realloc(list->groups, room * sizeof *grown);
+        if (!grown) {
+            dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+            return NULL;
+        }
+        list->groups = grown;
+        list->room = room;
+    }
+    struct dtp_validate_group *group = &list->groups[list->group_count++];
+    memset(group, 0, sizeof *group);
+    return group;
+}
+
+static enum dtp_status read_files(struct dtp_validate_group *group, const char *const *files, size_t count,
+                                  struct dtp_faults *faults)
+{
+    enum dtp_status worst = dtp_scenario_create(&group->base, faults);
+    for (size_t i = 0; i < count && group->base; i++) {
+        enum dtp_status status = dtp_scenario_read(group->base, files[i], faults);
+        worst = status > worst ? status : worst;
+    }
+    return worst;
+}
+
+static enum dtp_status add_axes(struct dtp_validate_group *group, const struct dtp_catalog *catalog,
+                                const struct dtp_arguments *a, const char *where, struct dtp_faults *faults)
+{
+    enum dtp_status worst = DTP_OK;
+    for (size_t i = 0; i < a->setting_count && worst != DTP_ENVIRONMENT; i++) {
+        const struct dtp_typed_key *s = &a->settings[i];
+        enum dtp_status status = dtp_axes_add(&group->axes, catalog, s->key, s->value, where, faults);
+        worst = status > worst ? status : worst;
+    }
+    return worst;
+}
+
+/* Flags that are passed on: what stands later counts, so the command line's come last. */
+static enum dtp_status join_passed(struct dtp_validate_group *group, const struct dtp_arguments *line,
+                                   const struct dtp_arguments *typed, struct dtp_faults *faults)
+{
+    group->passed = calloc(line->passed_count + typed->passed_count + 1, sizeof *group->passed);
+    if (!group->passed)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (size_t i = 0; i < line->passed_count; i++)
+        group->passed[group->passed_count++] = line->passed[i];
+    for (size_t i = 0; i < typed->passed_count; i++)
+        group->passed[group->passed_count++] = typed->passed[i];
+    return DTP_OK;
+}
+
+static enum dtp_status finish_group(struct dtp_validate_list *list, struct dtp_validate_group *group,
+                                    const struct dtp_context *context, const struct dtp_catalog *catalog)
+{
+    struct dtp_faults *faults = context->faults;
+    enum dtp_status status = add_axes(group, catalog, &group->arguments, group->where, faults);
+    enum dtp_status typed = add_axes(group, catalog, context->arguments, "command line", faults);
+    status = typed > status ? typed : status;
+    if (status == DTP_OK)
+        status = join_passed(group, &group->arguments, context->arguments, faults);
+    if (status == DTP_OK)
+        status = dtp_axes_count(&group->axes, &group->count, faults);
+    group->first = list->count;
+    list->count += group->count;
+    if (list->count > DTP_VALIDATE_MAX_RUNS)
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "more than %u runs; take shorter lists",
+                           DTP_VALIDATE_MAX_RUNS);
+    return status;
+}
+
+/* ---- a list ------------------------------------------------------------------------------------------------------ */
+
+/* Options of the command itself belong on its own line. */
+static bool only_runs(const struct dtp_arguments *a)
+{
+    return !a->help && !a->version && !a->json && !a->output && !a->chart && !a->resume &&
+           a->tolerance == 0 && a->catalog_count == 0;
+}
+
+static enum dtp_status read_words(struct dtp_validate_group *group, struct dtp_faults *faults)
+{
+    static char name[] = "dtplan", command[] = "validate";
+    struct dtp_faults own = {0};
+    char *argv[MAX_LINE_WORDS + 3] = {name, command}, *rest = group->text;
+    const char *list = group->word;
+    int argc = 2;
+    for (char *word; (word = strtok_r(rest, " \t\r\n", &rest)) != NULL && argc < MAX_LINE_WORDS + 2;)
+        argv[argc++] = word;
+    if (argc == MAX_LINE_WORDS + 2)
+        return dtp_fault(faults, DTP_BAD_INPUT, list, group->line, "more than %d words", MAX_LINE_WORDS);
+    enum dtp_status status = dtp_arguments_read(argc, argv, &group->arguments, &own);
+    for (size_t i = 0; i < own.count && i < DTP_FAULTS_KEPT; i++)
+        dtp_fault(faults, own.status, list, group->line, "%s", own.text[i]);
+    if (status == DTP_OK && !only_runs(&group->arguments))
+        status = dtp_fault(faults, DTP_BAD_INPUT, list, group->line,
+                           "a line holds scenario files, keys and flags of runs; the others belong on the command line");
+    if (status == DTP_OK)
+        status = read_files(group, group->arguments.words, group->arguments.word_count, faults);
+    return status;
+}
+
+static enum dtp_status read_line(struct dtp_validate_list *list, const struct dtp_context *context,
+                                 const struct dtp_catalog *catalog, const char *path, size_t number, const char *text)
+{
+    struct dtp_validate_group *group = add_group(list, context->faults);
+    if (!group)
+        return DTP_ENVIRONMENT;
+    group->word = path;
+    group->line = number;
+    group->text = strdup(text);
+    snprintf(group->where, sizeof group->where, "%.300s:%zu", path, number);
+    if (!group->text)
+        return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    enum dtp_status status = read_words(group, context->faults);
+    return status == DTP_OK ? finish_group(list, group, context, catalog) : status;
+}
+
+static enum dtp_status read_list(struct dtp_validate_list *list, const struct dtp_context *context,
+                                 const struct dtp_catalog *catalog, const char *path)
+{
+    enum dtp_status worst = DTP_OK;
+    char *line = NULL;
+    size_t room = 0, number = 0, groups = list->group_count;
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return dtp_fault(context->faults, DTP_BAD_INPUT, path, 0, "cannot be read: %s", strerror(errno));
+    while (worst != DTP_ENVIRONMENT && getline(&line, &room, file) >= 0) {
+        const char *text = line + strspn(line, " \t\r\n");
+        number++;
+        if (*text == '\0' || *text == '#')
+            continue;
+        enum dtp_status status = read_line(list, context, catalog, path, number, text);
+        worst = status > worst ? status : worst;
+    }
+    if (ferror(file))
+        worst = dtp_fault(context->faults, DTP_BAD_INPUT, path, 0, "cannot be read: %s", strerror(errno));
+    else if (worst == DTP_OK && list->group_count == groups)
+        worst = dtp_fault(context->faults, DTP_BAD_INPUT, path, 0, "holds no line that is a run");
+    free(line);
+    fclose(file);
+    return worst;
+}
+
+/* ---- the words of the command ------------------------------------------------------------------------------------ */
+
+static bool is_list(const char *path)
+{
+    size_t length = strlen(path), tail = strlen(LIST_ENDING);
+    return length > tail && strcmp(path + length - tail, LIST_ENDING) == 0;
+}
+
+/* `path` NULL: flags alone. */
+static enum dtp_status read_file(struct dtp_validate_list *list, const struct dtp_context *context,
+                                 const struct dtp_catalog *catalog, const char *path)
+{
+    struct dtp_validate_group *group = add_group(list, context->faults);
+    if (!group)
+        return DTP_ENVIRONMENT;
+    group->word = path;
+    enum dtp_status status = read_files(group, &path, path ? 1 : 0, context->faults);
+    return status == DTP_OK ? finish_group(list, group, context, catalog) : status;
+}
+
+enum dtp_status dtp_validate_list_read(const struct dtp_context *context, const struct dtp_catalog *catalog,
+                                       struct dtp_validate_list *out)
+{
+    const struct dtp_arguments *a = context->arguments;
+    enum dtp_status worst = DTP_OK;
+    *out = (struct dtp_validate_list){0};
+    if (a->word_count == 0)
+        return read_file(out, context, catalog, NULL);
+    for (size_t i = 0; i < a->word_count && worst != DTP_ENVIRONMENT; i++) {
+        enum dtp_status status = is_list(a->words[i]) ? read_list(out, context, catalog, a->words[i])
+                                                      : read_file(out, context, catalog, a->words[i]);
+        worst = status > worst ? status : worst;
+    }
+    return worst;
+}
+
+void dtp_validate_list_destroy(struct dtp_validate_list *list)
+{
+    for (size_t i = 0; i < list->group_count; i++) {
+        struct dtp_validate_group *group = &list->groups[i];
+        dtp_axes_release(&group->axes);
+        dtp_scenario_destroy(group->base);
+        dtp_arguments_destroy(&group->arguments);
+        free(group->passed);
+        free(group->text);
+    }
+    free(list->groups);
+    *list = (struct dtp_validate_list){0};
+}
+
+/* ---- one run ----------------------------------------------------------------------------------------------------- */
+
+static const struct dtp_validate_group *group_of(const struct dtp_validate_list *list, uint64_t run)
+{
+    size_t i = 0;
+    while (i + 1 < list->group_count && list->groups[i + 1].first <= run)
+        i++;
+    return &list->groups[i];
+}
+
+/* "job.ini gpus=2 strategy=ddp". */
+static void write_words(const struct dtp_validate_group *group, uint64_t combination, char *out, size_t bytes)
+{
+    const struct dtp_arguments *a = &group->arguments;
+    const char *const *files = group->line ? a->words : (const char *const *)&group->word;
+    size_t used = 0, file_count = group->line ? a->word_count : group->word != NULL;
+    out[0] = '\0';
+    for (size_t i = 0; i < file_count && used < bytes; i++)
+        used += (size_t)snprintf(out + used, bytes - used, "%s%s", used ? " " : "", files[i]);
+    for (size_t i = 0; i < group->axes.count && used < bytes; i++)
+        used += (size_t)snprintf(out + used, bytes - used, "%s%s=%s", used ? " " : "", group->axes.axes[i].key,
+                                 group->axes.axes[i].values[dtp_axes_value(&group->axes, i, combination)]);
+}
+
+enum dtp_status dtp_validate_list_scenario(const struct dtp_validate_list *list, uint64_t run,
+                                           struct dtp_scenario **out, const struct dtp_validate_group **group,
+                                           char *words, size_t bytes, struct dtp_faults *faults)
+{
+    const struct dtp_validate_group *g = *group = group_of(list, run);
+    write_words(g, run - g->first, words, bytes);
+    enum dtp_status status = dtp_scenario_copy(g->base, out, faults);
+    if (status == DTP_OK)
+        status = dtp_axes_apply(&g->axes, run - g->first, false, *out, faults);
+    return status == DTP_OK ? dtp_run_take_defaults(*out, faults) : status;
+}
+
+/* Whether a key says what is run. How many GPUs does; what they are, a machine has or has not. */
+static bool is_run(const struct dtp_scenario_key *key)
+{
+    bool cluster = strcmp(key->section, "cluster") == 0 && strncmp(key->key, "gpus", 4) != 0;
+    return !cluster && strcmp(key->section, "money") != 0;
+}
+
+uint64_t dtp_validate_list_digest(const struct dtp_validate_list *list)
+{
+    size_t key_count;
+    const struct dtp_scenario_key *keys = dtp_scenario_keys(&key_count);
+    uint64_t d = dtp_digest_text(DTP_DIGEST_START, "validate");
+    for (size_t g = 0; g < list->group_count; g++) {
+        const struct dtp_validate_group *group = &list->groups[g];
+        for (size_t i = 0; i < key_count; i++) {
+            if (!is_run(&keys[i]))
+                continue;
+            d = dtp_digest_text(d, dtp_scenario_get(group->base, keys[i].key));
+            for (size_t k = 0; k < group->axes.count; k++)
+                for (size_t v = 0; strcmp(group->axes.axes[k].key, keys[i].key) == 0 && v < group->axes.axes[k].count; v++)
+                    d = dtp_digest_text(d, group->axes.axes[k].values[v]);
+        }
+        for (size_t i = 0; i < group->passed_count; i++)
+            d = dtp_digest_text(dtp_digest_text(d, group->passed[i].flag), group->passed[i].value);
+    }
+    return d;
+}

@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# dtplan validate as its users call it, on the host device: check_validate.sh DTPLAN SOURCE_TREE
+set -uo pipefail
+
+program=$1
+source=$2
+export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
+cd -- "$scratch" || exit 1
+failures=0
+
+failed() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+tiny=(--layers 1 --hidden 32 --heads 2 --ffn 64 --vocab 300 --seq 16 --device host --threads 1)
+
+# expect STATUS ARGUMENTS: leaves out and err behind.
+expect() {
+    local wanted=$1 status
+    shift
+    timeout 120 "$program" validate "$@" >out 2>err </dev/null
+    status=$?
+    [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan validate $*: $(head -c 900 err out)"
+}
+
+# says TEXT [FILE]
+says() {
+    grep -qF -e "$1" "${2:-err}" || failed "${2:-err} lacks '$1': $(head -c 900 "${2:-err}")"
+}
+
+# cell FILE ROW COLUMN: of a table without commas in the columns before it.
+cell() {
+    awk -F, -v row="$2" -v name="$3" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) at = i }
+                                      NR == row + 2 { print $at }' "$1"
+}
+
+# ---- what works --------------------------------------------------------------------------------------------------------
+
+expect 0 "${tiny[@]}" --gpus 1,2 --strategy ddp,full_shard -o v.csv
+says '4 of 4 within all bounds, 0 outside, 0 failed' out
+says 'run 4 of 4' # on standard error
+[[ $(wc -l <v.csv) == 5 && -s v.ops/0003.csv && ! -e v.ops/0004.csv ]] || failed "four runs made $(wc -l <v.csv) lines"
+for row in 0 1 2 3; do
+    for what in arena all_gather_sent reduce_scatter_sent all_reduce_sent params optimizer activations; do
+        [[ $(cell v.csv $row "predicted_${what}_bytes") == "$(cell v.csv $row "measured_${what}_bytes")" ]] ||
+            failed "row $row: $what bytes differ"
+    done
+done
+[[ $(cell v.csv 3 measured_all_gather_sent_bytes) -gt 0 ]] || failed "full_shard on two ranks gathered nothing"
+expect 0 "${tiny[@]}" --gpus 2 --strategy zero1 --json
+says '"schema": "dtplan.validate/1"' out
+! grep -qiE '\b(nan|inf|infinity)\b' out || failed "--json: a number that is none"
+
+# ---- lists -------------------------------------------------------------------------------------------------------------
+
+cat >jobs.scenarios <<'END'
+# two lines, three runs
+--gpus 2 --strategy full_shard --checkpointing none,full --accumulate 2
+
+--gpus 1 --strategy ddp --steps 5
+END
+expect 0 jobs.scenarios "${tiny[@]}"
+says '3 of 3' out
+says 'accumulate 2; checkpointing full' out
+cat >wrong.scenarios <<'END'
+--gpus 2 --strategy full_shard
+--gpus 2 --strateg ddp
+--gpus 2 --json
+--gpus 0
+nowhere.ini
+END
+expect 2 wrong.scenarios "${tiny[@]}"
+for line in 2 3 4 5; do
+    [[ $line == 5 ]] || says "wrong.scenarios:$line: "
+done
+says 'nowhere.ini'
+printf '# nothing\n' >none.scenarios
+expect 2 none.scenarios
+expect 2 absent.scenarios
+printf '[model]\nlayers = 1\nhidden = 32\nheads = 2\nffn = 64\nvocab = 300\n[plan]\nseq = 16\n' >job.ini
+expect 0 job.ini job.ini --device host --gpus 1 --steps 4
+says '2 of 2' out
+
+# ---- runs that fail, predictions that are off --------------------------------------------------------------------------
+
+expect 2 "${tiny[@]}" --gpus 1 --strategy ddp --runtime dtplan,torch -o failing.csv
+says '1 of 2 within all bounds, 0 outside, 1 failed' out
+says 'runtime dtplan' out
+[[ $(wc -l <failing.csv) == 3 ]] || failed "a run that failed is no row"
+expect 1 --model llama-2-70b --gpus 1 --strategy ddp --device host
+says 'nothing was allocated' out
+
+# ---- stopped and resumed -----------------------------------------------------------------------------------------------
+
+many=("${tiny[@]}" --gpus 1 --strategy ddp --micro-batch 1..40 -o many.csv)
+"$program" validate "${many[@]}" >out 2>err &
+for _ in {1..200}; do
+    [[ -f many.csv && $(wc -l <many.csv) -ge 3 ]] && break
+    sleep 0.05
+done
+kill -9 $!
+wait $! 2>/dev/null
+rows=$(wc -l <many.csv)
+[[ $rows -ge 3 && $rows -lt 41 ]] || failed "killed after $rows lines"
+printf 'dtplan.validate/1,cut' >>many.csv
+first=$(cell many.csv 0 measured_step_s)
+expect 0 "${many[@]}" --resume
+says '40 of 40' out
+[[ $(wc -l <many.csv) == 41 && $(cell many.csv 0 measured_step_s) == "$first" ]] || failed "--resume made its rows anew"
+! grep -q '^run 1 of' err || failed "--resume ran again what was run"
+expect 2 "${tiny[@]}" --gpus 1 --strategy zero1 -o many.csv --resume
+says 'another command'
+expect 2 "${tiny[@]}" --resume
+says '-o FILE.csv'
+
+# ---- the line ----------------------------------------------------------------------------------------------------------
+
+expect 2 "${tiny[@]}" --tolerance 10
+says '5%'
+expect 2 "${tiny[@]}" --tolerance -5%
+expect 2 "${tiny[@]}" --chart figure.doc
+expect 2 "${tiny[@]}" --gpus 1..3..4
+expect 3 "${tiny[@]}" --gpus 1 --strategy ddp -o /proc/nowhere.csv
+
+((failures == 0)) || { echo "$failures failed" && exit 1; }
