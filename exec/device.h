@@ -100,5 +100,7 @@ enum dtp_status dtp_device_host_create(const struct dtp_device_options *options,
 /* Only in builds with CUDA (DTP_WITH_CUDA). */
 enum dtp_status dtp_device_cuda_create(const struct dtp_device_options *options, struct dtp_device **out,
                                        struct dtp_faults *faults);
+/* GPUs that this process may use; makes no context. */
+enum dtp_status dtp_device_cuda_count(uint32_t *out, struct dtp_faults *faults);
 
 #endif

@@ -301,18 +301,28 @@ static const struct dtp_device_verbs verbs = {
     .synchronise = synchronise, .host_call = host_call, .capture_begin = capture_begin, .capture_end = capture_end,
     .launch = launch, .graph_destroy = graph_destroy, .prepare = prepare, .error_text = error_text};
 
-static enum dtp_status take_gpu(uint32_t ordinal, struct cudaDeviceProp *out, struct dtp_faults *faults)
+enum dtp_status dtp_device_cuda_count(uint32_t *out, struct dtp_faults *faults)
 {
     int count = 0;
-    cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess)
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    *out = (uint32_t)count;
+    if (error != cudaSuccess || count < 1)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
                          "no GPU can be used: %s; --device host runs on this machine's cores",
-                         cudaGetErrorString(error));
-    if (ordinal >= (uint32_t)count)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "there is no GPU %" PRIu32 ": this machine shows %d",
-                         ordinal, count);
-    error = cudaSetDevice((int)ordinal);
+                         error == cudaSuccess ? "there is none" : cudaGetErrorString(error));
+    return DTP_OK;
+}
+
+static enum dtp_status take_gpu(uint32_t ordinal, struct cudaDeviceProp *out, struct dtp_faults *faults)
+{
+    uint32_t count;
+    enum dtp_status status = dtp_device_cuda_count(&count, faults);
+    if (status != DTP_OK)
+        return status;
+    if (ordinal >= count)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
+                         "there is no GPU %" PRIu32 ": this machine shows %" PRIu32, ordinal, count);
+    cudaError_t error = cudaSetDevice((int)ordinal);
     if (error == cudaSuccess)
         error = cudaGetDeviceProperties(out, (int)ordinal);
     if (error == cudaSuccess)

@@ -1,4 +1,5 @@
-/* dtplan-exec: trains what dtplan planned. `dtplan run` starts it; a launcher may as well.
+/* dtplan-exec: trains what dtplan planned, or with --probe measures what it would train on. `dtplan run` and `dtplan
+ * probe` start it; a launcher may as well.
  *
  *   dtplan-exec --data-directory DIR [--catalog FILE]... [SCENARIO.ini]... [--set KEY=VALUE]... [--events FD] [--FLAG
  * VALUE]...
@@ -6,6 +7,7 @@
  * The job is resolved here again from the same words, by the same rules, so what runs is what was predicted. Flags are
  * those of settings.h. Events are lines of JSON to the descriptor FD, to standard output without one. */
 #include "launcher.h"
+#include "probe.h"
 #include "ranks.h"
 #include "train.h"
 #include "train_events.h"
@@ -117,17 +119,15 @@ static enum dtp_status read_scenario(const struct words *w, const struct dtp_cat
     return status;
 }
 
-static enum dtp_status read_job(const struct words *w, struct dtp_job *job, struct dtp_faults *faults)
+static enum dtp_status read_catalog(const struct words *w, struct dtp_catalog *out, struct dtp_faults *faults)
 {
-    struct dtp_catalog catalog;
-    enum dtp_status status = dtp_catalog_load(w->directory, &catalog, faults);
+    enum dtp_status status = dtp_catalog_load(w->directory, out, faults);
     if (status != DTP_OK)
         return status;
     for (size_t i = 0; i < w->catalog_count && status == DTP_OK; i++)
-        status = dtp_catalog_add(w->catalogs[i], &catalog, faults);
-    if (status == DTP_OK)
-        status = read_scenario(w, &catalog, job, faults);
-    dtp_catalog_destroy(&catalog);
+        status = dtp_catalog_add(w->catalogs[i], out, faults);
+    if (status != DTP_OK)
+        dtp_catalog_destroy(out);
     return status;
 }
 
@@ -148,23 +148,63 @@ static const char *default_choices(char *out, size_t bytes)
     return wrote > 0 && (size_t)wrote < bytes ? out : NULL;
 }
 
-/* One rank trains here. Several are this program once more for each, unless a launcher has done that already. */
-static enum dtp_status start(char **argv, const struct dtp_job *job, const struct dtp_settings *settings, FILE *events,
+/* *here: one rank's work is to be done in this process. Several are this program once more for each, unless a launcher has
+ * done that already. */
+static enum dtp_status share_out(char **argv, uint32_t gpus, const struct dtp_ranks *ranks, bool *here,
+                                 struct dtp_faults *faults)
+{
+    *here = ranks->world == gpus;
+    if (!*here && ranks->world == 1)
+        return dtp_launch(argv, gpus, faults);
+    return *here ? DTP_OK
+                 : dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                             "%s started %" PRIu32 " ranks, the plan has %" PRIu32 " GPUs; ask for as many",
+                             ranks->launcher, ranks->world, gpus);
+}
+
+static enum dtp_status train(char **argv, const struct words *words, struct dtp_train_job *one,
+                             const struct dtp_catalog *catalog, struct dtp_faults *faults)
+{
+    static struct dtp_job job;
+    bool here = false;
+    enum dtp_status status = read_scenario(words, catalog, &job, faults);
+    if (status == DTP_OK)
+        status = share_out(argv, job.cluster.gpus, &one->ranks, &here, faults);
+    one->job = &job;
+    return here ? dtp_train(one, faults) : status;
+}
+
+static enum dtp_status probe(char **argv, const struct words *words, const struct dtp_train_job *one,
+                             const struct dtp_catalog *catalog, struct dtp_faults *faults)
+{
+    struct dtp_probe_job job = {.catalog = catalog,
+                                .settings = one->settings,
+                                .keys = words->keys,
+                                .key_count = words->key_count,
+                                .ranks = one->ranks,
+                                .events = one->events,
+                                .stop = one->stop};
+    uint32_t gpus = 0;
+    bool here = false;
+    enum dtp_status status = dtp_probe_ranks(&job, &gpus, faults);
+    if (status == DTP_OK)
+        status = share_out(argv, gpus, &one->ranks, &here, faults);
+    return here ? dtp_probe(&job, faults) : status;
+}
+
+static enum dtp_status start(char **argv, const struct words *words, const struct dtp_settings *settings, FILE *events,
                              struct dtp_faults *faults)
 {
-    struct dtp_ranks ranks;
-    enum dtp_status status = dtp_ranks_read(getenv, &ranks, faults);
+    struct dtp_train_job one = {.settings = settings, .events = events, .stop = &stop_asked};
+    struct dtp_catalog catalog;
+    enum dtp_status status = dtp_ranks_read(getenv, &one.ranks, faults);
+    if (status == DTP_OK)
+        status = read_catalog(words, &catalog, faults);
     if (status != DTP_OK)
         return status;
-    if (ranks.world == 1 && job->cluster.gpus > 1)
-        return dtp_launch(argv, job->cluster.gpus, faults);
-    if (ranks.world != job->cluster.gpus)
-        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                         "%s started %" PRIu32 " ranks, the plan has %" PRIu32 " GPUs; ask for as many", ranks.launcher,
-                         ranks.world, job->cluster.gpus);
-    struct dtp_train_job one = {
-        .job = job, .settings = settings, .ranks = ranks, .events = events, .stop = &stop_asked};
-    return dtp_train(&one, faults);
+    status = settings->probe ? probe(argv, words, &one, &catalog, faults) : train(argv, words, &one, &catalog, faults);
+    dtp_catalog_destroy(&catalog);
+    return status;
 }
 
 static void catch_signals(void)
@@ -178,12 +218,9 @@ static void catch_signals(void)
 int main(int argc, char **argv)
 {
     static struct dtp_faults faults;
-    static struct dtp_job job;
     struct words words = {0};
     struct dtp_settings settings = dtp_settings_default();
     enum dtp_status status = read_line(&words, &settings, argc, argv, &faults);
-    if (status == DTP_OK)
-        status = read_job(&words, &job, &faults);
     char choices[4096];
     if (!settings.choices)
         settings.choices = default_choices(choices, sizeof choices);
@@ -192,7 +229,7 @@ int main(int argc, char **argv)
         status = dtp_fault(&faults, DTP_BAD_INPUT, NULL, 0, "--events: %s is no open descriptor", words.events);
     catch_signals();
     if (status == DTP_OK)
-        status = start(argv, &job, &settings, events, &faults);
+        status = start(argv, &words, &settings, events, &faults);
     for (size_t i = 0; i < faults.count && i < DTP_FAULTS_KEPT; i++) {
         fprintf(stderr, "dtplan: %s\n", faults.text[i]);
         dtp_event_fault(events, faults.text[i]);

@@ -12,7 +12,7 @@
 
 #define DTP_SETTINGS_STEPS_MAX 1000000000u
 
-/* Of `poison` see run.h; it is for tests and not among the flags of `dtplan run`.
+/* Of `poison` see run.h; it is for tests and not among the flags of `dtplan run`. `probe`: probe.h, instead of training.
  *
  * X(field, flag, kind, parameters of the kind). WHOLE: minimum, maximum, default. NUMBER: the same. TEXT: file or folder
  * names, default NULL. SWITCH: default false. */
@@ -38,7 +38,8 @@
     TEXT(choices, "matmul-choices")                                         \
     SWITCH(resume, "resume")                                                \
     SWITCH(resume_previous, "resume-previous")                              \
-    SWITCH(poison, "poison")
+    SWITCH(poison, "poison")                                                \
+    SWITCH(probe, "probe")
 
 struct dtp_settings {
 #define DTP_SETTING_WHOLE(field, flag, minimum, maximum, value) uint64_t field;

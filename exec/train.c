@@ -2,12 +2,12 @@
 
 #include "advise.h"
 #include "lower.h"
+#include "open_device.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
@@ -76,37 +76,9 @@ static enum dtp_status connect(struct dtp_trainer *t)
     return dtp_world_connect(&t->world, t->settings->cuda, t->faults);
 }
 
-/* Ranks of one machine share its cores evenly; 0: all of them. */
-static uint32_t threads_of(const struct dtp_trainer *t)
-{
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    uint32_t ranks = t->of->ranks.local_world;
-    if (t->settings->threads > 0 || ranks <= 1 || cores < 1)
-        return (uint32_t)t->settings->threads;
-    return (uint32_t)cores > ranks ? (uint32_t)cores / ranks : 1;
-}
-
-static bool needs_peer_memory(const struct dtp_plan *plan)
-{
-    return plan->symmetric_windows || plan->gather_engine == DTP_GATHER_COPY;
-}
-
 static enum dtp_status make_device(struct dtp_trainer *t)
 {
-    struct dtp_device_options options = {.ordinal = t->of->ranks.local_rank,
-                                         .threads = threads_of(t),
-                                         .choices_path = t->settings->choices,
-                                         .peer_memory = t->ranks > 1 && needs_peer_memory(&t->job->plan),
-                                         .atomic_attention = t->job->plan.atomic_attention};
-    if (!t->settings->cuda)
-        return dtp_device_host_create(&options, &t->device, t->faults);
-#if DTP_WITH_CUDA
-    return dtp_device_cuda_create(&options, &t->device, t->faults);
-#else
-    return dtp_fault(
-        t->faults, DTP_ENVIRONMENT, NULL, 0,
-        "--device cuda: this dtplan was built without CUDA; build it where nvcc is, or take --device host");
-#endif
+    return dtp_open_device(t->settings, &t->of->ranks, &t->job->plan, &t->device, t->faults);
 }
 
 static enum dtp_status bind(struct dtp_trainer *t)

@@ -31,7 +31,7 @@ static void fail_together(void *context, const struct dtp_control_failure *failu
 {
     const struct dtp_world *world = context;
     const struct dtp_op *op = NULL;
-    if (failure->place.op < dtp_program_op_count(world->program))
+    if (world->program && failure->place.op < dtp_program_op_count(world->program))
         op = &dtp_program_ops(world->program)[failure->place.op];
     char layer[32] = "";
     if (op && op->layer != DTP_NO_LAYER)
@@ -53,7 +53,7 @@ enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_p
     if (ranks->world <= 1)
         return DTP_OK;
     struct dtp_control_options options = {.on_failure = fail_together, .context = out};
-    enum dtp_status status = program_hash(program, &options.hash, faults);
+    enum dtp_status status = program ? program_hash(program, &options.hash, faults) : DTP_OK;
     return status == DTP_OK ? dtp_control_join(ranks, &options, &out->control, faults) : status;
 }
 
@@ -67,22 +67,30 @@ static uint32_t gather_group(const struct dtp_program *program)
     return DTP_NO_INDEX;
 }
 
-enum dtp_status dtp_world_connect(struct dtp_world *world, bool cuda, struct dtp_faults *faults)
+enum dtp_status dtp_world_connect_groups(struct dtp_world *world, const struct dtp_program_group *groups, uint32_t count,
+                                         bool cuda, struct dtp_faults *faults)
 {
     if (world->ranks.world <= 1)
         return DTP_OK;
     struct dtp_communicator_options options = {.ranks = &world->ranks,
                                                .control = world->control,
-                                               .groups = dtp_program_groups(world->program),
-                                               .group_count = (uint32_t)dtp_program_group_count(world->program),
+                                               .groups = groups,
+                                               .group_count = count,
                                                .choice = world->choice,
-                                               .gather_group = gather_group(world->program)};
+                                               .gather_group =
+                                                   world->program ? gather_group(world->program) : DTP_NO_INDEX};
 #if DTP_WITH_CUDA
     if (cuda)
         return dtp_communicator_nccl_create(&options, &world->communicator, faults);
 #endif
     (void)cuda;
     return dtp_communicator_host_create(&options, &world->communicator, faults);
+}
+
+enum dtp_status dtp_world_connect(struct dtp_world *world, bool cuda, struct dtp_faults *faults)
+{
+    return dtp_world_connect_groups(world, dtp_program_groups(world->program),
+                                    (uint32_t)dtp_program_group_count(world->program), cuda, faults);
 }
 
 void dtp_world_disconnect(struct dtp_world *world, bool failed)

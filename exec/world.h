@@ -13,12 +13,14 @@ struct dtp_world {
     struct dtp_communicator_choice choice; /* set before connecting, where the library is not to choose */
 };
 
-/* Meets the other ranks, who must run the same program. From then on a rank that fails ends all: each says which it was
- * and in which operation, and exits with DTP_ENVIRONMENT. */
+/* Meets the other ranks, who must run the same program; NULL: none yet, `program` of *out is set later. From then on a
+ * rank that fails ends all: each says which it was and in which operation, and exits with DTP_ENVIRONMENT. */
 enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_program *program, struct dtp_world *out,
                                struct dtp_faults *faults);
-/* Makes the communicator, of shared memory or NCCL. */
+/* Makes the communicator, of shared memory or NCCL: for the program's groups, or for others. */
 enum dtp_status dtp_world_connect(struct dtp_world *world, bool cuda, struct dtp_faults *faults);
+enum dtp_status dtp_world_connect_groups(struct dtp_world *world, const struct dtp_program_group *groups, uint32_t count,
+                                         bool cuda, struct dtp_faults *faults);
 /* Ends the communicator, before the memory goes that it carried; `failed`: collectives may still be in flight. */
 void dtp_world_disconnect(struct dtp_world *world, bool failed);
 void dtp_world_leave(struct dtp_world *world);
