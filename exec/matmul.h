@@ -2,8 +2,9 @@
  *
  * cuBLASLt's heuristics name algorithms in the order in which they guess their speed; the first is a few percent slower
  * than the best on many shapes, and its guess knows nothing of beta or of the GPU's power. So all candidates are run on
- * random numbers, the best ones again, and the choice is pinned: in memory for this process, and in the file of
- * exec/matmul_choices.h for the next. A pinned algorithm adds up in one order, so a step repeats bit for bit.
+ * random numbers, the best ones again for as long as the GPU's clock takes to follow their power, and the choice is
+ * pinned: in memory for this process, and in the file of exec/matmul_choices.h for the next. A pinned algorithm adds up
+ * in one order, so a step repeats bit for bit.
  *
  * Refused with DTP_BAD_INPUT: what cuBLASLt has no algorithm for, in words that name the shape. */
 #ifndef DTP_MATMUL_H
@@ -21,7 +22,7 @@ enum dtp_status dtp_matmul_create(const char *gpu, const char *choices_path, str
 void dtp_matmul_destroy(struct dtp_matmul *matmul);
 uint32_t dtp_matmul_damaged_lines(const struct dtp_matmul *matmul);
 
-/* Once for each shape, outside of capture; times candidates on `stream` (0.05 to 1 s) unless the shape's algorithm is
+/* Once for each shape, outside of capture; times candidates on `stream` (0.1 to 4 s) unless the shape's algorithm is
  * known. Overwrites all the memory that the arguments point to. */
 enum dtp_status dtp_matmul_prepare(struct dtp_matmul *matmul, const struct dtp_matmul_args *arguments, void *stream,
                                    struct dtp_faults *faults);
@@ -35,7 +36,8 @@ const char *dtp_matmul_error_text(int code);
 /* For benchmarks: what was found when a shape was timed in this process. */
 struct dtp_matmul_timing {
     uint32_t candidates;
-    double first_s, chosen_s; /* of the heuristics' first candidate; of the chosen one. 0 where read from the file */
+    double first_s, chosen_s; /* of the heuristics' first candidate (under load, if it is near the best); of the chosen
+                                 one. 0 where read from the file */
 };
 bool dtp_matmul_timing(const struct dtp_matmul *matmul, const struct dtp_matmul_args *arguments,
                        struct dtp_matmul_timing *out);
