@@ -85,6 +85,8 @@ bool dtp_state_kind_parse(const char *text, enum dtp_state_kind *out);
 uint64_t dtp_state_element_bytes(enum dtp_element element);
 const char *dtp_state_element_text(enum dtp_element element);
 bool dtp_state_element_parse(const char *text, enum dtp_element *out);
+/* Removes what of checkpoints is only partly written. Nobody may be writing one. */
+void dtp_checkpoint_clean(const char *directory);
 /* Steps of the complete checkpoints below `directory`, newest first, at most `limit`; returns how many there are. */
 size_t dtp_checkpoint_list(const char *directory, uint64_t *steps, size_t limit);
 

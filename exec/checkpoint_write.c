@@ -71,6 +71,23 @@ static bool remove_folder(const char *path)
     return rmdir(path) == 0;
 }
 
+void dtp_checkpoint_clean(const char *directory)
+{
+    static const char ending[] = ".partial";
+    DIR *folder = opendir(directory);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        char path[DTP_CHECKPOINT_PATH_BYTES];
+        size_t length = strlen(entry->d_name);
+        bool partial = strncmp(entry->d_name, "step-", 5) == 0 && length > sizeof ending &&
+                       strcmp(entry->d_name + length - (sizeof ending - 1), ending) == 0;
+        int wrote = snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+        if (partial && wrote > 0 && (size_t)wrote < sizeof path)
+            remove_folder(path);
+    }
+    if (folder)
+        closedir(folder);
+}
+
 /* Writes JSON below the partial folder; *crc becomes the sum of its text. */
 static enum dtp_status write_json(const struct writer *w, const char *name, const json_t *json, uint64_t *crc)
 {
@@ -237,6 +254,7 @@ static enum dtp_status make_folders(const struct writer *w)
 {
     if (mkdir(w->place->directory, 0777) != 0 && errno != EEXIST)
         return failed(w, w->place->directory);
+    dtp_checkpoint_clean(w->place->directory); /* what a run left that was killed whole */
     if (!remove_folder(w->partial) || mkdir(w->partial, 0777) != 0)
         return failed(w, w->partial);
     return DTP_OK;

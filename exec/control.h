@@ -2,10 +2,11 @@
  *
  * A star of TCP connections around rank 0, beside NCCL and independent of it, for NCCL cannot say who is missing. Each
  * rank has one connection for what is said in turn (broadcast, gather, barrier) and one for heartbeats, which a thread
- * of its own serves. A rank that ends without a word, is silent for DTP_CONTROL_SILENCE_S (stopped, or its machine
- * gone) or makes no progress before its own deadline is a failure: rank 0 tells all others, and on every rank
- * `on_failure` is called once, from that thread, with who failed and where it was. It should say so, abort the device's
- * communicator and end the process; nothing else of this rank can be trusted to return. */
+ * of its own serves. A rank that ends without a word or is silent for DTP_CONTROL_SILENCE_S (stopped, or its machine
+ * gone) is a failure; so is the one furthest behind when a rank makes no progress before its own deadline. Rank 0 tells
+ * all others, and on every rank `on_failure` is called once, from that thread, with who failed and where it was. It
+ * should say so, abort the device's communicator and end the process; nothing else of this rank can be trusted to
+ * return. */
 #ifndef DTP_CONTROL_H
 #define DTP_CONTROL_H
 
@@ -30,6 +31,9 @@ struct dtp_control_options {
     double join_timeout_s; /* for all ranks to come; 0: 25 */
     double silence_s;      /* after which a rank counts as stopped; 0: DTP_CONTROL_SILENCE_S */
     uint64_t hash;         /* of program and settings: ranks that differ are refused */
+    /* Where this rank is, where that is more than what dtp_control_at told last, which it gets; from the thread of the
+     * heartbeats. NULL: what was told. */
+    struct dtp_control_place (*where)(void *context, struct dtp_control_place told);
     void (*on_failure)(void *context, const struct dtp_control_failure *failure);
     void *context;
 };
@@ -55,6 +59,7 @@ enum dtp_status dtp_control_barrier(struct dtp_control *control, struct dtp_faul
 
 /* Never blocks; from any thread. */
 void dtp_control_at(struct dtp_control *control, struct dtp_control_place place);
+struct dtp_control_place dtp_control_where(const struct dtp_control *control);
 /* Unless called again within `seconds` (0: no deadline any more), this rank reports itself as one that hangs. */
 void dtp_control_deadline(struct dtp_control *control, double seconds);
 /* Tells all others that this rank gives up, and why; they get it as a failure of this rank. */

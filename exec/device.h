@@ -66,6 +66,10 @@ struct dtp_device_verbs {
     int (*elapsed)(struct dtp_device *device, void *from, void *to, double *out_s);
     int (*synchronise)(struct dtp_device *device); /* all streams; also reports what failed asynchronously */
 
+    /* `value` stands in `*slot`, which lies in memory of allocate_host, when all before it on the stream is done: so that the
+     * host can see how far a stream is without asking the device, which may hang. */
+    int (*mark)(struct dtp_device *device, uint32_t *slot, uint32_t value, void *stream);
+
     /* Work of the host in a stream's order: `call(argument)` runs when all before it on the stream is done. It must not
      * use the device. */
     int (*host_call)(struct dtp_device *device, void (*call)(void *argument), void *argument, void *stream);

@@ -5,6 +5,7 @@
 #include "matmul.h"
 
 #include <cublasLt.h>
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <inttypes.h>
 #include <nccl.h>
@@ -16,11 +17,14 @@
 #define CUDNN_CODE 200000
 #define ALLOCATION_BYTES (2u << 20) /* whole pages of the GPU: addresses are multiples of it */
 
+typedef CUresult write_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags);
+
 struct cuda_device {
     struct dtp_device device;
     cudaStream_t streams[DTP_STREAM_COUNT];
     struct dtp_matmul *matmul;
     struct dtp_attention_plans *attention;
+    write_value *write_value;
     bool peer_memory;
 };
 
@@ -170,6 +174,27 @@ static int synchronise(struct dtp_device *device)
     return (int)cudaDeviceSynchronize();
 }
 
+/* The runtime has no such call, its driver does. */
+static int mark(struct dtp_device *device, uint32_t *slot, uint32_t value, void *stream)
+{
+    return own(device)->write_value(stream, (CUdeviceptr)(uintptr_t)slot, value, CU_STREAM_WRITE_VALUE_DEFAULT) ==
+                   CUDA_SUCCESS
+               ? 0
+               : (int)cudaErrorNotSupported;
+}
+
+static enum dtp_status find_write_value(struct cuda_device *cuda, struct dtp_faults *faults)
+{
+    void *entry = NULL;
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &entry, 12000, cudaEnableDefault, &found);
+    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "this driver is older than CUDA 12; update it");
+    cuda->write_value = (write_value *)entry;
+    return DTP_OK;
+}
+
 static int host_call(struct dtp_device *device, void (*call)(void *argument), void *argument, void *stream)
 {
     (void)device;
@@ -298,7 +323,7 @@ static const struct dtp_device_verbs verbs = {
     .destroy = destroy, .memory = memory, .allocate = allocate, .release = release, .allocate_host = allocate_host,
     .release_host = release_host, .copy = copy, .stream = stream_of, .event_create = event_create,
     .event_destroy = event_destroy, .record = record, .wait = wait_for, .finish = finish, .elapsed = elapsed,
-    .synchronise = synchronise, .host_call = host_call, .capture_begin = capture_begin, .capture_end = capture_end,
+    .synchronise = synchronise, .mark = mark, .host_call = host_call, .capture_begin = capture_begin, .capture_end = capture_end,
     .launch = launch, .graph_destroy = graph_destroy, .prepare = prepare, .error_text = error_text};
 
 enum dtp_status dtp_device_cuda_count(uint32_t *out, struct dtp_faults *faults)
@@ -385,7 +410,9 @@ enum dtp_status dtp_device_cuda_create(const struct dtp_device_options *options,
     cuda->device.kernels.self = cuda;
     cuda->device.kernels.attention = attention;
     cuda->device.kernels.attention_backward = attention_backward;
-    status = make_streams(cuda, faults);
+    status = find_write_value(cuda, faults);
+    if (status == DTP_OK)
+        status = make_streams(cuda, faults);
     if (status == DTP_OK)
         status = dtp_matmul_create(cuda->device.name, options->choices_path, &cuda->matmul, faults);
     if (status == DTP_OK)

@@ -124,6 +124,13 @@ static int synchronise(struct dtp_device *device)
     return 0;
 }
 
+static int mark(struct dtp_device *device, uint32_t *slot, uint32_t value, void *stream)
+{
+    (void)device, (void)stream;
+    *(volatile uint32_t *)slot = value;
+    return 0;
+}
+
 static int host_call(struct dtp_device *device, void (*call)(void *argument), void *argument, void *stream)
 {
     (void)device;
@@ -202,7 +209,7 @@ static const struct dtp_device_verbs verbs = {
     .destroy = destroy, .memory = memory, .allocate = allocate, .release = release, .allocate_host = allocate,
     .release_host = release, .copy = copy, .stream = stream_of, .event_create = event_create,
     .event_destroy = event_destroy, .record = record, .wait = wait_for, .finish = finish, .elapsed = elapsed,
-    .synchronise = synchronise, .host_call = host_call, .capture_begin = capture_begin, .capture_end = capture_end,
+    .synchronise = synchronise, .mark = mark, .host_call = host_call, .capture_begin = capture_begin, .capture_end = capture_end,
     .launch = launch, .graph_destroy = graph_destroy, .prepare = prepare, .error_text = error_text};
 
 enum dtp_status dtp_device_host_create(const struct dtp_device_options *options, struct dtp_device **out,

@@ -15,7 +15,7 @@ struct dtp_run {
     void *fork, *join[DTP_STREAM_COUNT]; /* of the streams */
     void **op_begin, **op_end;           /* timed; made when a step is first measured */
     void *graph;
-    uint64_t steps; /* walked so far */
+    uint32_t *ended; /* dtp_world_watch's; NULL: nobody watches */
 };
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
@@ -56,6 +56,19 @@ static enum dtp_status make_events(struct dtp_run *run, struct dtp_faults *fault
     return status;
 }
 
+static enum dtp_status be_watched(struct dtp_run *run, struct dtp_faults *faults)
+{
+    void *memory;
+    size_t bytes = DTP_STREAM_COUNT * sizeof *run->ended;
+    enum dtp_status status = run->device->verbs->allocate_host(run->device, bytes, &memory, faults);
+    if (status != DTP_OK)
+        return status;
+    memset(memory, 0, bytes);
+    run->ended = memory;
+    dtp_world_watch(run->binding->job.world, run->ended);
+    return DTP_OK;
+}
+
 enum dtp_status dtp_run_create(struct dtp_binding *binding, bool poison, struct dtp_run **out,
                                struct dtp_faults *faults)
 {
@@ -67,6 +80,8 @@ enum dtp_status dtp_run_create(struct dtp_binding *binding, bool poison, struct 
     run->device = binding->job.device;
     run->poison = poison && !run->device->asynchronous;
     enum dtp_status status = make_events(run, faults);
+    if (status == DTP_OK && binding->job.world)
+        status = be_watched(run, faults);
     if (status != DTP_OK)
         dtp_run_destroy(run);
     else
@@ -92,6 +107,10 @@ void dtp_run_destroy(struct dtp_run *run)
     for (size_t i = 0; run->op_begin && i < 2 * run->binding->op_count; i++)
         forget(run, run->op_begin[i]);
     free(run->op_begin);
+    if (run->ended) {
+        dtp_world_watch(run->binding->job.world, NULL);
+        run->device->verbs->release_host(run->device, run->ended);
+    }
     if (run->graph)
         run->device->verbs->graph_destroy(run->device, run->graph);
     free(run);
@@ -270,6 +289,8 @@ static int walk_one(struct dtp_run *run, size_t i, enum dtp_run_mode mode)
         code = verbs->record(run->device, run->op_end[i], op->stream);
     if (op->done && !code)
         code = verbs->record(run->device, op->done, op->stream);
+    if (op->kind == DTP_BOUND_COLLECTIVE && run->ended && !code) /* behind the event: whoever waits for it need not wait for this */
+        code = verbs->mark(run->device, &run->ended[op->stream_index], (uint32_t)i + 1, op->stream);
     if (mode == DTP_RUN_ISOLATED && !code)
         code = verbs->synchronise(run->device);
     if (run->poison)
@@ -284,8 +305,12 @@ static int fork_streams(struct dtp_run *run)
     const struct dtp_device_verbs *verbs = run->device->verbs;
     int code = verbs->record(run->device, run->fork, verbs->stream(run->device, DTP_STREAM_COMPUTE));
     for (int s = 0; s < DTP_STREAM_COUNT && !code; s++)
-        if (run->join[s])
-            code = verbs->wait(run->device, verbs->stream(run->device, (enum dtp_stream)s), run->fork);
+        if (run->join[s]) {
+            void *stream = verbs->stream(run->device, (enum dtp_stream)s);
+            code = verbs->wait(run->device, stream, run->fork);
+            if (run->ended && !code)
+                code = verbs->mark(run->device, &run->ended[s], 0, stream);
+        }
     return code;
 }
 
@@ -307,7 +332,7 @@ static enum dtp_status walk(struct dtp_run *run, enum dtp_run_mode mode, struct 
     int code = fork_streams(run);
     for (size_t i = 0; i < run->binding->op_count && !code; i++) {
         if (run->binding->job.world)
-            dtp_world_at(run->binding->job.world, run->steps, (uint32_t)i);
+            dtp_world_at(run->binding->job.world, (uint32_t)i);
         code = walk_one(run, i, mode);
         if (code)
             return op_failed(run, i, code, faults);
@@ -352,11 +377,13 @@ enum dtp_status dtp_run_begin(struct dtp_run *run, enum dtp_run_mode mode, struc
     if (status != DTP_OK)
         return status;
     int code = verbs->record(run->device, run->begin, stream);
-    if (!code && graph)
+    if (!code && graph) {
         code = verbs->launch(run->device, run->graph);
-    else if (!code)
+        if (run->ended)
+            dtp_world_at(run->binding->job.world, (uint32_t)run->binding->op_count - 1);
+    }
+    if (!code && !graph)
         status = walk(run, mode, faults);
-    run->steps++;
     if (!code && status == DTP_OK)
         code = verbs->record(run->device, run->end, stream);
     return code ? device_failed(run, code, "a step could not begin", faults) : status;

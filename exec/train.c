@@ -195,14 +195,15 @@ static enum dtp_status set_up(struct dtp_trainer *t)
     describe_model(t);
     for (size_t i = 0; i < sizeof first / sizeof *first && status == DTP_OK; i++)
         status = first[i](t);
-    status = dtp_world_agree(&t->world, status);
+    status = dtp_world_begin_together(&t->world, status, t->faults);
     if (status != DTP_OK)
         return status;
+    t->world.checkpoints = t->settings->checkpoint;
     for (size_t i = 0; i < sizeof second / sizeof *second && status == DTP_OK; i++)
         status = second[i](t);
     if (status == DTP_OK && t->first_rank && t->settings->log)
         status = dtp_step_log_open(t->settings->log, t->position.step, &t->log, t->faults);
-    return dtp_world_agree(&t->world, status);
+    return dtp_world_begin_together(&t->world, status, t->faults);
 }
 
 static void tear_down(struct dtp_trainer *t, bool failed)

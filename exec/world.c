@@ -1,12 +1,17 @@
 #include "world.h"
 
+#include "checkpoint.h"
 #include "crc64.h"
 #include "program_text.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+#define ABORT_S 5 /* that NCCL may take to end what is in flight */
 
 /* ---- the same program -------------------------------------------------------------------------------------------- */
 
@@ -26,21 +31,69 @@ static enum dtp_status program_hash(const struct dtp_program *program, uint64_t 
 
 /* ---- failure ----------------------------------------------------------------------------------------------------- */
 
-/* Runs on control's thread, while this rank may hang in a collective: nothing else of it can be trusted to return. */
+/* The operations that are issued in order, `told.op` the last of them; of the collectives among them the first that has
+ * not ended is where this rank stands. */
+static struct dtp_control_place first_not_ended(void *context, struct dtp_control_place told)
+{
+    struct dtp_world *world = context;
+    const struct dtp_op *ops = world->program ? dtp_program_ops(world->program) : NULL;
+    size_t count = world->program ? dtp_program_op_count(world->program) : 0;
+    pthread_mutex_lock(&world->watch);
+    for (uint32_t i = 0; world->ended && i < told.op && i < count; i++)
+        if (dtp_op_kind_class(ops[i].kind) == DTP_CLASS_COLLECTIVE && world->ended[ops[i].stream] <= i)
+            told.op = i;
+    pthread_mutex_unlock(&world->watch);
+    return told;
+}
+
+static void words_of(const struct dtp_world *world, struct dtp_control_place place, char *out, size_t bytes)
+{
+    char layer[32] = "";
+    if (!world->program || place.step == 0 || place.op >= dtp_program_op_count(world->program)) {
+        snprintf(out, bytes, "before the first step");
+        return;
+    }
+    const struct dtp_op *op = &dtp_program_ops(world->program)[place.op];
+    if (op->layer != DTP_NO_LAYER)
+        snprintf(layer, sizeof layer, " of layer %u", (unsigned)op->layer);
+    snprintf(out, bytes, "in step %" PRIu64 ", at %s \"%s\"%s", place.step, dtp_op_kind_text(op->kind), op->name,
+             layer);
+}
+
+static void leave_at_once(int signal)
+{
+    (void)signal;
+    _exit(DTP_ENVIRONMENT);
+}
+
+/* The others write nothing more once they have ended, which takes them as long as it takes this rank. */
+static void clean_checkpoints(const char *directory)
+{
+    const struct timespec pause = {.tv_nsec = 300000000};
+    for (int i = 0; i < 3; i++) {
+        dtp_checkpoint_clean(directory);
+        nanosleep(&pause, NULL);
+    }
+    dtp_checkpoint_clean(directory);
+}
+
+/* Runs on control's thread, while this rank may hang in a collective: nothing else of it can be trusted to return, the end
+ * of NCCL's communicator included. */
 static void fail_together(void *context, const struct dtp_control_failure *failure)
 {
-    const struct dtp_world *world = context;
-    const struct dtp_op *op = NULL;
-    if (world->program && failure->place.op < dtp_program_op_count(world->program))
-        op = &dtp_program_ops(world->program)[failure->place.op];
-    char layer[32] = "";
-    if (op && op->layer != DTP_NO_LAYER)
-        snprintf(layer, sizeof layer, " of layer %u", (unsigned)op->layer);
-    fprintf(stderr, "dtplan: rank %" PRIu32 ": rank %" PRIu32 " %s, in step %" PRIu64 ", at %s \"%s\"%s\n",
-            world->ranks.rank, failure->rank, failure->words, failure->place.step + 1,
-            op ? dtp_op_kind_text(op->kind) : "no operation", op ? op->name : "", layer);
+    struct dtp_world *world = context;
+    char there[256], here[256];
+    words_of(world, failure->place, there, sizeof there);
+    words_of(world, dtp_control_where(world->control), here, sizeof here);
+    bool elsewhere = failure->rank != world->ranks.rank && strcmp(there, here) != 0;
+    fprintf(stderr, "dtplan: rank %" PRIu32 ": rank %" PRIu32 " %s, %s%s%s\n", world->ranks.rank, failure->rank,
+            failure->words, there, elsewhere ? "; this rank was " : "", elsewhere ? here : "");
+    signal(SIGALRM, leave_at_once);
+    alarm(ABORT_S);
     if (world->communicator)
         world->communicator->verbs->abort(world->communicator);
+    if (world->ranks.rank == (failure->rank == 0 ? 1 : 0) && world->checkpoints)
+        clean_checkpoints(world->checkpoints);
     _exit(DTP_ENVIRONMENT);
 }
 
@@ -52,8 +105,10 @@ enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_p
     *out = (struct dtp_world){.ranks = *ranks, .program = program};
     if (ranks->world <= 1)
         return DTP_OK;
-    struct dtp_control_options options = {.on_failure = fail_together, .context = out};
-    enum dtp_status status = program ? program_hash(program, &options.hash, faults) : DTP_OK;
+    pthread_mutex_init(&out->watch, NULL);
+    struct dtp_control_options options = {
+        .on_failure = fail_together, .where = first_not_ended, .context = out};
+    enum dtp_status status = program_hash(program, &options.hash, faults);
     return status == DTP_OK ? dtp_control_join(ranks, &options, &out->control, faults) : status;
 }
 
@@ -121,16 +176,35 @@ static enum dtp_status exchange(struct dtp_world *world, const void *mine, uint3
     return status == DTP_OK ? dtp_control_broadcast(world->control, all, bytes * world->ranks.world, faults) : status;
 }
 
-enum dtp_status dtp_world_agree(struct dtp_world *world, enum dtp_status mine)
+static void name_the_bad(const struct dtp_world *world, const uint32_t *all, enum dtp_status worst,
+                         struct dtp_faults *faults)
+{
+    char words[128] = "";
+    size_t at = 0, bad = 0;
+    for (uint32_t i = 0; i < world->ranks.world; i++)
+        if (all[i] != DTP_OK && bad++ < 8 && at < sizeof words)
+            at += (size_t)snprintf(words + at, sizeof words - at, " %" PRIu32, i);
+    dtp_fault(faults, worst, NULL, 0, "rank %" PRIu32 ": could not go on with rank%s%s, which failed before the first step",
+              world->ranks.rank, bad > 1 ? "s" : "", words);
+}
+
+enum dtp_status dtp_world_begin_together(struct dtp_world *world, enum dtp_status mine, struct dtp_faults *faults)
 {
     uint32_t own = (uint32_t)mine, *all;
     if (!world->control || !(all = calloc(world->ranks.world, sizeof *all)))
         return world->control ? DTP_ENVIRONMENT : mine;
-    enum dtp_status worst = exchange(world, &own, sizeof own, all, NULL);
+    enum dtp_status heard = exchange(world, &own, sizeof own, all, NULL), worst = heard;
     for (uint32_t i = 0; i < world->ranks.world && worst != DTP_ENVIRONMENT; i++)
         worst = all[i] > (uint32_t)worst ? (enum dtp_status)all[i] : worst;
+    if (heard == DTP_OK && worst != DTP_OK && mine == DTP_OK && faults)
+        name_the_bad(world, all, worst, faults);
     free(all);
     return worst > mine ? worst : mine;
+}
+
+enum dtp_status dtp_world_agree(struct dtp_world *world, enum dtp_status mine)
+{
+    return dtp_world_begin_together(world, mine, NULL);
 }
 
 enum dtp_status dtp_world_sum(struct dtp_world *world, struct dtp_world_sums *sums, struct dtp_faults *faults)
@@ -150,10 +224,25 @@ enum dtp_status dtp_world_sum(struct dtp_world *world, struct dtp_world_sums *su
     return status;
 }
 
-void dtp_world_at(struct dtp_world *world, uint64_t step, uint32_t op)
+void dtp_world_watch(struct dtp_world *world, const volatile uint32_t *ended)
+{
+    if (!world->control)
+        return;
+    pthread_mutex_lock(&world->watch);
+    world->ended = ended;
+    pthread_mutex_unlock(&world->watch);
+}
+
+void dtp_world_step(struct dtp_world *world, uint64_t step)
+{
+    world->step = step;
+    dtp_world_at(world, 0);
+}
+
+void dtp_world_at(struct dtp_world *world, uint32_t op)
 {
     if (world->control)
-        dtp_control_at(world->control, (struct dtp_control_place){step, op});
+        dtp_control_at(world->control, (struct dtp_control_place){world->step, op});
 }
 
 void dtp_world_deadline(struct dtp_world *world, double seconds)

@@ -5,11 +5,17 @@
 
 #include "communicator.h"
 
+#include <pthread.h>
+
 struct dtp_world {
     struct dtp_ranks ranks; /* world 1 without a launcher */
     struct dtp_control *control;
     struct dtp_communicator *communicator;
     const struct dtp_program *program; /* to say where a rank failed; borrowed */
+    uint64_t step;                       /* that this rank is in */
+    pthread_mutex_t watch;               /* of `ended` */
+    const volatile uint32_t *ended;      /* dtp_world_watch */
+    const char *checkpoints;             /* folder whose partial ones go when ranks fail together; NULL: none */
     struct dtp_communicator_choice choice; /* set before connecting, where the library is not to choose */
 };
 
@@ -25,8 +31,10 @@ enum dtp_status dtp_world_connect_groups(struct dtp_world *world, const struct d
 void dtp_world_disconnect(struct dtp_world *world, bool failed);
 void dtp_world_leave(struct dtp_world *world);
 
-/* The worst status of all ranks. Where this rank's is bad but others must hear why, give it `faults` of it. */
+/* The worst status of all ranks. */
 enum dtp_status dtp_world_agree(struct dtp_world *world, enum dtp_status mine);
+/* The same; where only others' are bad, names them in `faults`. */
+enum dtp_status dtp_world_begin_together(struct dtp_world *world, enum dtp_status mine, struct dtp_faults *faults);
 
 /* Once a step: sums over ranks. */
 struct dtp_world_sums {
@@ -34,8 +42,14 @@ struct dtp_world_sums {
 };
 enum dtp_status dtp_world_sum(struct dtp_world *world, struct dtp_world_sums *sums, struct dtp_faults *faults);
 
-/* Where this rank is, and by when it must be somewhere else (0: never). */
-void dtp_world_at(struct dtp_world *world, uint64_t step, uint32_t op);
+/* ended[s], of stream s: index + 1 of the collective that ended last in this step, 0 before the first; written while the
+ * step runs. On a GPU operations are issued long before they begin: the collective that hangs is the first that has not
+ * ended. NULL: no such memory any more. */
+void dtp_world_watch(struct dtp_world *world, const volatile uint32_t *ended);
+
+/* Where this rank is, steps counted from 1 (0: before the first), and by when it must be somewhere else (0: never). */
+void dtp_world_step(struct dtp_world *world, uint64_t step);
+void dtp_world_at(struct dtp_world *world, uint32_t op);
 void dtp_world_deadline(struct dtp_world *world, double seconds);
 
 #endif

@@ -13,9 +13,12 @@
 
 #include <cmocka.h>
 
+#include "free_port.h"
+
 #define WORLD 4
 static const struct dtp_program_group groups[] = {{4, 1}, {2, 1}, {2, 2}, {1, 1}};
 #define GROUPS (sizeof groups / sizeof *groups)
+#define PATIENCE_S 60 /* of ranks for each other on a machine that does much else */
 #define SHARD 400000 /* elements: more than a slot of 1 MiB holds in fp32 */
 
 /* Small whole numbers, so that bf16 sums are exact. */
@@ -102,10 +105,10 @@ static bool rank_main(struct dtp_communicator *c, uint32_t rank)
 static int run_rank(struct dtp_ranks ranks, const struct dtp_program_group *used, uint32_t used_count)
 {
     struct dtp_faults faults = {0};
-    struct dtp_control_options options = {.join_timeout_s = 10};
+    struct dtp_control_options options = {.join_timeout_s = PATIENCE_S, .silence_s = PATIENCE_S};
     struct dtp_control *control;
     struct dtp_communicator *c;
-    alarm(60);
+    alarm(2 * PATIENCE_S); /* no test may hang */
     if (dtp_control_join(&ranks, &options, &control, &faults) != DTP_OK) {
         fprintf(stderr, "%s\n", faults.text[0]);
         return 10;
@@ -124,8 +127,9 @@ static int run_rank(struct dtp_ranks ranks, const struct dtp_program_group *used
     return fine ? 0 : 1;
 }
 
-static void expect_of_all(const struct dtp_program_group *used, uint32_t used_count, uint16_t port, int code)
+static void expect_of_all(const struct dtp_program_group *used, uint32_t used_count, int code)
 {
+    uint16_t port = free_port();
     pid_t pid[WORLD];
     fflush(NULL);
     for (uint32_t i = 0; i < WORLD; i++) {
@@ -145,15 +149,15 @@ static void expect_of_all(const struct dtp_program_group *used, uint32_t used_co
 static void test_collectives(void **state)
 {
     (void)state;
-    expect_of_all(groups, GROUPS, (uint16_t)(20000 + getpid() % 40000), 0);
+    expect_of_all(groups, GROUPS, 0);
 }
 
 static void test_groups_that_do_not_divide_the_world(void **state)
 {
     (void)state;
     static const struct dtp_program_group three = {3, 1}, far = {2, 4};
-    expect_of_all(&three, 1, (uint16_t)(20001 + getpid() % 40000), 20 + DTP_BAD_INPUT);
-    expect_of_all(&far, 1, (uint16_t)(20002 + getpid() % 40000), 20 + DTP_BAD_INPUT);
+    expect_of_all(&three, 1, 20 + DTP_BAD_INPUT);
+    expect_of_all(&far, 1, 20 + DTP_BAD_INPUT);
 }
 
 static void test_places(void **state)
