@@ -36,10 +36,10 @@ static enum dtp_status program_hash(const struct dtp_program *program, uint64_t 
 static struct dtp_control_place first_not_ended(void *context, struct dtp_control_place told)
 {
     struct dtp_world *world = context;
-    const struct dtp_op *ops = world->program ? dtp_program_ops(world->program) : NULL;
-    size_t count = world->program ? dtp_program_op_count(world->program) : 0;
-    pthread_mutex_lock(&world->watch);
-    for (uint32_t i = 0; world->ended && i < told.op && i < count; i++)
+    pthread_mutex_lock(&world->watch); /* while `ended` is there, so is the program */
+    const struct dtp_op *ops = world->ended ? dtp_program_ops(world->program) : NULL;
+    size_t count = world->ended ? dtp_program_op_count(world->program) : 0;
+    for (uint32_t i = 0; i < told.op && i < count; i++)
         if (dtp_op_kind_class(ops[i].kind) == DTP_CLASS_COLLECTIVE && world->ended[ops[i].stream] <= i)
             told.op = i;
     pthread_mutex_unlock(&world->watch);
