@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -70,6 +71,8 @@ static void release(struct dtp_control *c)
         for (int line = 0; line < LINE_COUNT; line++)
             if (c->peer[i].socket[line] >= 0)
                 close(c->peer[i].socket[line]);
+    if (c->wake >= 0)
+        close(c->wake);
     pthread_mutex_destroy(&c->give_up);
     free(c->peer);
     free(c);
@@ -94,6 +97,7 @@ static struct dtp_control *create(const struct dtp_ranks *ranks, const struct dt
     }
     for (uint32_t i = 0; i < c->peer_count; i++)
         c->peer[i].socket[LINE_TURNS] = c->peer[i].socket[LINE_HEART] = -1;
+    c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&c->give_up, NULL);
     return c;
 }
@@ -110,6 +114,8 @@ enum dtp_status dtp_control_join(const struct dtp_ranks *ranks, const struct dtp
         status = dtp_control_meet(c, faults);
     for (uint32_t i = 0; i < c->peer_count; i++)
         c->peer[i].heard_s = dtp_control_now_s();
+    if (status == DTP_OK && c->wake < 0)
+        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no eventfd: %s", strerror(errno));
     if (status == DTP_OK && ranks->world > 1 && pthread_create(&c->thread, NULL, dtp_control_heart, c) != 0)
         status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no thread for heartbeats");
     if (status != DTP_OK) {
@@ -127,6 +133,7 @@ void dtp_control_leave(struct dtp_control *c)
         return;
     if (c->beating) {
         atomic_store(&c->leaving, true);
+        eventfd_write(c->wake, 1);
         pthread_join(c->thread, NULL);
         if (!atomic_load(&c->failed))
             dtp_control_say_goodbye(c);

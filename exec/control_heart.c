@@ -112,7 +112,8 @@ static void listen_once(struct dtp_control *c, struct pollfd *wait)
 {
     for (uint32_t i = 0; i < c->peer_count; i++)
         wait[i] = (struct pollfd){.fd = c->peer[i].gone ? -1 : c->peer[i].socket[LINE_HEART], .events = POLLIN};
-    if (poll(wait, c->peer_count, (int)(1e3 * DTP_CONTROL_BEAT_S)) <= 0)
+    wait[c->peer_count] = (struct pollfd){.fd = c->wake, .events = POLLIN};
+    if (poll(wait, c->peer_count + 1, (int)(1e3 * DTP_CONTROL_BEAT_S)) <= 0)
         return;
     for (uint32_t i = 0; i < c->peer_count; i++)
         if (wait[i].revents)
@@ -138,7 +139,7 @@ static void look_for_silence(struct dtp_control *c)
 void *dtp_control_heart(void *argument)
 {
     struct dtp_control *c = argument;
-    struct pollfd *wait = calloc(c->peer_count, sizeof *wait);
+    struct pollfd *wait = calloc(c->peer_count + 1, sizeof *wait);
     double beaten_s = 0, looked_s = dtp_control_now_s();
     while (wait && !atomic_load(&c->leaving) && !atomic_load(&c->failed)) {
         double time_s = dtp_control_now_s();
