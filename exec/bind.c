@@ -56,7 +56,9 @@ static enum dtp_status start_host_adam(struct dtp_binding *b, struct dtp_faults 
 {
     const struct dtp_op *ops = dtp_program_ops(b->job.program);
     struct dtp_host_adam_options options = {.parts = 1};
-    if (b->job.world)
+    if (b->job.device->asynchronous) /* this rank has cores of its own (cores.h); issuing goes on beside the update */
+        options.spare = 2;
+    else if (b->job.world)
         options = (struct dtp_host_adam_options){.index = b->job.world->ranks.local_rank,
                                                  .parts = b->job.world->ranks.local_world};
     for (size_t i = 0; i < b->op_count; i++)

@@ -101,7 +101,9 @@ struct dtp_device {
 /* Each sets *out, or refuses: DTP_ENVIRONMENT without a GPU, without memory. Destroy by device->verbs->destroy. */
 enum dtp_status dtp_device_host_create(const struct dtp_device_options *options, struct dtp_device **out,
                                        struct dtp_faults *faults);
-/* Only in builds with CUDA (DTP_WITH_CUDA). */
+/* Only in builds with CUDA (DTP_WITH_CUDA). The node of the machine's memory that the GPU is near, -1 where that is not
+ * known; makes no context. */
+int dtp_device_cuda_numa_node(uint32_t ordinal);
 enum dtp_status dtp_device_cuda_create(const struct dtp_device_options *options, struct dtp_device **out,
                                        struct dtp_faults *faults);
 /* GPUs that this process may use; makes no context. */

@@ -3,8 +3,10 @@
 
 #include "attention.h"
 #include "matmul.h"
+#include "pages.h"
 
 #include <cublasLt.h>
+#include <ctype.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <inttypes.h>
@@ -19,8 +21,15 @@
 
 typedef CUresult write_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags);
 
+/* Above it, host memory is of our own pages, pinned afterwards: placed near this rank's cores, and huge. */
+#define OWN_PAGES_BYTES (UINT64_C(64) << 20)
+
 struct cuda_device {
     struct dtp_device device;
+    struct {
+        void *memory; /* NULL: none */
+        uint64_t bytes;
+    } own_pages; /* the pinned arena, where it is large */
     cudaStream_t streams[DTP_STREAM_COUNT];
     struct dtp_matmul *matmul;
     struct dtp_attention_plans *attention;
@@ -94,10 +103,27 @@ static void release(struct dtp_device *device, void *arena)
     cudaFree(arena);
 }
 
+/* False where the driver does not pin memory that it has not given itself; it gives memory that is pinned then. */
+static bool pin_own_pages(struct cuda_device *cuda, uint64_t bytes, void **out)
+{
+    if (dtp_pages_take(bytes, out, NULL) != DTP_OK)
+        return false;
+    if (cudaHostRegister(*out, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped) == cudaSuccess) {
+        cuda->own_pages.memory = *out;
+        cuda->own_pages.bytes = bytes;
+        return true;
+    }
+    cudaGetLastError(); /* or the next launch would report it */
+    dtp_pages_release(*out, bytes);
+    return false;
+}
+
 static enum dtp_status allocate_host(struct dtp_device *device, uint64_t bytes, void **out, struct dtp_faults *faults)
 {
-    (void)device;
+    struct cuda_device *cuda = own(device);
     *out = NULL;
+    if (bytes >= OWN_PAGES_BYTES && !cuda->own_pages.memory && pin_own_pages(cuda, bytes, out))
+        return DTP_OK;
     const cudaError_t error = cudaHostAlloc(out, bytes ? bytes : 1, cudaHostAllocPortable);
     if (error == cudaErrorMemoryAllocation)
         return dtp_fault(faults, DTP_NO, NULL, 0,
@@ -108,8 +134,14 @@ static enum dtp_status allocate_host(struct dtp_device *device, uint64_t bytes, 
 
 static void release_host(struct dtp_device *device, void *arena)
 {
-    (void)device;
-    cudaFreeHost(arena);
+    struct cuda_device *cuda = own(device);
+    if (arena != cuda->own_pages.memory) {
+        cudaFreeHost(arena);
+        return;
+    }
+    cudaHostUnregister(arena);
+    dtp_pages_release(arena, cuda->own_pages.bytes);
+    cuda->own_pages.memory = NULL;
 }
 
 static int copy(struct dtp_device *device, void *to, const void *from, uint64_t bytes, void *stream)
@@ -359,6 +391,24 @@ static enum dtp_status take_gpu(uint32_t ordinal, struct cudaDeviceProp *out, st
                          "%s has compute capability %d.%d; bf16 and the kernels of this build need 8.0 or later",
                          out->name, out->major, out->minor);
     return DTP_OK;
+}
+
+/* As the kernel says of its PCI function; -1 on a machine of one node, and where a GPU shows no function. */
+int dtp_device_cuda_numa_node(uint32_t ordinal)
+{
+    char function[32], path[96];
+    int node = -1;
+    if (cudaDeviceGetPCIBusId(function, sizeof function, (int)ordinal) != cudaSuccess)
+        return -1;
+    for (char *c = function; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/numa_node", function);
+    FILE *file = fopen(path, "r");
+    if (file && fscanf(file, "%d", &node) != 1)
+        node = -1;
+    if (file)
+        fclose(file);
+    return node;
 }
 
 static enum dtp_status make_streams(struct cuda_device *cuda, struct dtp_faults *faults)

@@ -194,7 +194,10 @@ enum dtp_status dtp_run_initialise(struct dtp_run *run, uint64_t seed, struct dt
     struct dtp_kernels *kernels = &run->device->kernels;
     struct dtp_zero_args all = {job->device_base, job->arena->device_bytes};
     int code = kernels->zero(kernels->self, &all, run->device->verbs->stream(run->device, DTP_STREAM_COMPUTE));
-    memset(job->host_base, 0, job->arena->host_bytes);
+    if (run->binding->adam) /* tens of GiB, by many threads */
+        dtp_host_adam_touch(run->binding->adam, job->host_base, job->arena->host_bytes);
+    else
+        memset(job->host_base, 0, job->arena->host_bytes);
     for (size_t i = 0; i < run->binding->part_count && !code; i++)
         code = initialise_part(run, &run->binding->parts[i], seed);
     code = code ? code : run->device->verbs->synchronise(run->device);
@@ -204,6 +207,28 @@ enum dtp_status dtp_run_initialise(struct dtp_run *run, uint64_t seed, struct dt
         if (!dtp_program_buffers(job->program)[i].persistent)
             poison(run, (dtp_buffer_id){i});
     return fill_tables(run, faults);
+}
+
+/* The way back of each upload of updated weights. */
+enum dtp_status dtp_run_copy_weights_down(struct dtp_run *run, struct dtp_faults *faults)
+{
+    const struct dtp_program *program = run->binding->job.program;
+    const struct dtp_device_verbs *verbs = run->device->verbs;
+    int code = 0;
+    for (size_t i = 0; i < run->binding->op_count && !code; i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        const struct dtp_bound_op *bound = &run->binding->ops[i];
+        const struct dtp_operand *operands = dtp_program_operands(program, op);
+        bool updated = false;
+        for (uint32_t k = 0; k < op->operand_count && op->kind == DTP_OP_UPLOAD; k++)
+            updated |= (operands[k].access & DTP_WRITE) &&
+                       dtp_program_buffers(program)[operands[k].buffer.index].owner == DTP_OWNER_PARAMS;
+        if (updated)
+            code = verbs->copy(run->device, (void *)(uintptr_t)bound->arguments.copy.from, bound->arguments.copy.to,
+                               bound->arguments.copy.bytes, verbs->stream(run->device, DTP_STREAM_COMPUTE));
+    }
+    code = code ? code : verbs->synchronise(run->device);
+    return code ? device_failed(run, code, "the weights could not be copied to the host", faults) : DTP_OK;
 }
 
 /* ---- what the host writes and reads ------------------------------------------------------------------------------ */
@@ -239,12 +264,10 @@ static int compute(struct dtp_run *run, const struct dtp_bound_op *op)
     return -1;
 }
 
-/* What the vectorised update refuses (no master, moments in bf16) is the reference's. */
 static void update_on_host(void *argument)
 {
     const struct dtp_host_update *update = argument;
-    if (dtp_host_adam_step(update->adam, &update->adamw) != 0)
-        dtp_reference_adamw(NULL, &update->adamw, NULL);
+    dtp_host_adam_step(update->adam, &update->adamw);
 }
 
 static int issue(struct dtp_run *run, struct dtp_bound_op *op)

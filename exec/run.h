@@ -26,6 +26,10 @@ void dtp_run_destroy(struct dtp_run *run);
  * `seed` decides the weights, on any number of ranks and any device alike. */
 enum dtp_status dtp_run_initialise(struct dtp_run *run, uint64_t seed, struct dtp_faults *faults);
 
+/* Where the optimizer rests on the host and weights do not: its copies of them are made of the device's. After these were
+ * initialised, or read from a checkpoint. */
+enum dtp_status dtp_run_copy_weights_down(struct dtp_run *run, struct dtp_faults *faults);
+
 /* Address in the host arena of what a step uploads: batches of all micro-steps, one after the other; its scalars. And
  * of the scalars it downloads at its end. */
 void *dtp_run_host_batch(struct dtp_run *run, uint32_t micro_step);

@@ -1,6 +1,7 @@
 #include "trainer.h"
 
 #include "advise.h"
+#include "cores.h"
 #include "lower.h"
 #include "open_device.h"
 
@@ -63,6 +64,17 @@ static enum dtp_status make_program(struct dtp_trainer *t)
     if (status == DTP_OK)
         status = dtp_executor_arena_make(t->program, &t->arena, t->faults);
     return status == DTP_OK ? dtp_world_join(&t->of->ranks, t->program, &t->world, t->faults) : status;
+}
+
+/* Before anything makes threads, which inherit them. The host device's ranks may be more than there are cores. */
+static enum dtp_status take_cores(struct dtp_trainer *t)
+{
+#if DTP_WITH_CUDA
+    if (t->settings->cuda)
+        return dtp_cores_take(&t->world, dtp_device_cuda_numa_node(t->of->ranks.local_rank), t->faults);
+#endif
+    (void)t;
+    return DTP_OK;
 }
 
 static enum dtp_status connect(struct dtp_trainer *t)
@@ -141,6 +153,8 @@ static enum dtp_status start_state(struct dtp_trainer *t)
     if (status == DTP_OK && t->settings->resume)
         status = dtp_checkpoint_read(t->settings->checkpoint, t->settings->resume_previous, t->device, &identity,
                                      &t->position, t->binding.parts, t->binding.part_count, t->faults);
+    if (status == DTP_OK)
+        status = dtp_run_copy_weights_down(t->run, t->faults);
     if (status == DTP_OK && t->position.step >= t->settings->steps)
         status = dtp_fault(t->faults, DTP_BAD_INPUT, NULL, 0,
                            "--steps: the checkpoint has %" PRIu64 " steps done already; ask for more than that",
@@ -189,7 +203,7 @@ static enum dtp_status make_times(struct dtp_trainer *t)
 static enum dtp_status set_up(struct dtp_trainer *t)
 {
     typedef enum dtp_status stage(struct dtp_trainer *t);
-    static stage *const first[] = {make_program, open_source, make_device, allocate, connect, bind},
+    static stage *const first[] = {make_program, take_cores, open_source, make_device, allocate, connect, bind},
                         *const second[] = {prove, start_state, start_batches, make_times};
     enum dtp_status status = DTP_OK;
     describe_model(t);

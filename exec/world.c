@@ -168,10 +168,13 @@ void dtp_world_leave(struct dtp_world *world)
 
 /* ---- between steps ----------------------------------------------------------------------------------------------- */
 
-/* Every rank's `bytes` to all, in the order of ranks. */
-static enum dtp_status exchange(struct dtp_world *world, const void *mine, uint32_t bytes, void *all,
-                                struct dtp_faults *faults)
+enum dtp_status dtp_world_exchange(struct dtp_world *world, const void *mine, uint32_t bytes, void *all,
+                                   struct dtp_faults *faults)
 {
+    if (!world->control) {
+        memcpy(all, mine, bytes);
+        return DTP_OK;
+    }
     enum dtp_status status = dtp_control_gather(world->control, mine, bytes, all, faults);
     return status == DTP_OK ? dtp_control_broadcast(world->control, all, bytes * world->ranks.world, faults) : status;
 }
@@ -193,7 +196,7 @@ enum dtp_status dtp_world_begin_together(struct dtp_world *world, enum dtp_statu
     uint32_t own = (uint32_t)mine, *all;
     if (!world->control || !(all = calloc(world->ranks.world, sizeof *all)))
         return world->control ? DTP_ENVIRONMENT : mine;
-    enum dtp_status heard = exchange(world, &own, sizeof own, all, NULL), worst = heard;
+    enum dtp_status heard = dtp_world_exchange(world, &own, sizeof own, all, NULL), worst = heard;
     for (uint32_t i = 0; i < world->ranks.world && worst != DTP_ENVIRONMENT; i++)
         worst = all[i] > (uint32_t)worst ? (enum dtp_status)all[i] : worst;
     if (heard == DTP_OK && worst != DTP_OK && mine == DTP_OK && faults)
@@ -214,7 +217,7 @@ enum dtp_status dtp_world_sum(struct dtp_world *world, struct dtp_world_sums *su
     struct dtp_world_sums *all = calloc(world->ranks.world, sizeof *all);
     if (!all)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    enum dtp_status status = exchange(world, sums, sizeof *sums, all, faults);
+    enum dtp_status status = dtp_world_exchange(world, sums, sizeof *sums, all, faults);
     *sums = (struct dtp_world_sums){0, 0};
     for (uint32_t i = 0; i < world->ranks.world && status == DTP_OK; i++) {
         sums->loss_sum += all[i].loss_sum;

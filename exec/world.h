@@ -36,6 +36,10 @@ enum dtp_status dtp_world_agree(struct dtp_world *world, enum dtp_status mine);
 /* The same; where only others' are bad, names them in `faults`. */
 enum dtp_status dtp_world_begin_together(struct dtp_world *world, enum dtp_status mine, struct dtp_faults *faults);
 
+/* Every rank's `bytes` to all, in the order of ranks: `all` has room for those of the world. */
+enum dtp_status dtp_world_exchange(struct dtp_world *world, const void *mine, uint32_t bytes, void *all,
+                                   struct dtp_faults *faults);
+
 /* Once a step: sums over ranks. */
 struct dtp_world_sums {
     double loss_sum, stops;

@@ -141,8 +141,6 @@ static void check_plan(struct checker *c)
         REFUSE(c, "wrap_layers", "other than 1 " NOT_RUN);
     if (p->offload == DTP_OFFLOAD_NVME)
         REFUSE(c, "offload", "nvme " NOT_RUN);
-    if (p->offload == DTP_OFFLOAD_OPTIMIZER && (dtp_dtype_bytes(d->compute) >= 4 || dtp_dtype_bytes(d->master) < 4))
-        REFUSE(c, "offload", "optimizer without an fp32 master copy " NOT_RUN "; take bf16-mixed, or offload params");
 }
 
 /* 32-bit indices of the kernels. */

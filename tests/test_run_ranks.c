@@ -6,57 +6,28 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "run_fixture.h"
+#include "rank_fixture.h"
 
 #include <dirent.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define EXEC TEST_BINARY_DIR "/dtplan-exec --data-directory " TEST_SOURCE_DIR "/scenarios --device host --threads 1 --poison "
-
 static struct run_result alone, together;
 static char directory[3000];
-
-/* Key=value words become --set of each; `flags` go as they are. */
-static void command_line(const char *words, const char *flags, char *out, size_t bytes)
-{
-    char copy[1024], *save = NULL;
-    snprintf(copy, sizeof copy, "runtime=dtplan gradient_norm=true precision=fp32 %s", words);
-    size_t used = (size_t)snprintf(out, bytes, EXEC "%s", flags);
-    for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save))
-        used += (size_t)snprintf(out + used, bytes - used, " --set %s", word);
-    assert_true(used < bytes);
-}
-
-static void run_ranks(const char *words, const char *flags, struct run_result *out)
-{
-    static char events[1 << 20];
-    char line[4096];
-    command_line(words, flags, line, sizeof line);
-    FILE *pipe = popen(line, "r");
-    assert_non_null(pipe);
-    size_t bytes = fread(events, 1, sizeof events - 1, pipe);
-    events[bytes] = '\0';
-    memset(out, 0, sizeof *out);
-    int status = pclose(pipe);
-    out->status = WIFEXITED(status) ? (enum dtp_status)WEXITSTATUS(status) : DTP_ENVIRONMENT;
-    run_read(events, out);
-}
 
 /* `model` with 8 sequences a step on one device, then as `words` says on several. */
 static void compare(const char *model, const char *const *words, size_t count)
 {
     char line[1024];
     snprintf(line, sizeof line, "%s gpus=1 strategy=ddp micro_batch=8", model);
-    run_ranks(line, "--steps 50 --lr 1e-3", &alone);
+    rank_run(line, "--steps 50 --lr 1e-3", &alone);
     assert_int_equal(alone.status, DTP_OK);
     assert_int_equal(alone.steps, 50);
     assert_true(alone.loss[49] < alone.loss[0]);
     for (size_t i = 0; i < count; i++) {
         snprintf(line, sizeof line, "%s %s", model, words[i]);
-        run_ranks(line, "--steps 50 --lr 1e-3", &together);
+        rank_run(line, "--steps 50 --lr 1e-3", &together);
         if (together.status != DTP_OK || together.steps != 50)
             fail_msg("%s: status %d after %zu steps", words[i], (int)together.status, together.steps);
         if (!(run_apart(&together, &alone) < 1e-6))
@@ -116,7 +87,7 @@ static void test_other_ranks_resume(void **state)
     snprintf(directory, sizeof directory, "%s/tests/rank_checkpoints", TEST_BINARY_DIR);
     remove_all(directory);
     snprintf(line, sizeof line, RUN_LLAMA "%s", words[2]);
-    run_ranks(line, "--steps 10 --lr 1e-3", &alone);
+    rank_run(line, "--steps 10 --lr 1e-3", &alone);
     for (size_t i = 0; i < 4; i++) {
         snprintf(line, sizeof line, RUN_LLAMA "%s", words[i]);
         snprintf(flags, sizeof flags, "--steps 10 --lr 1e-3 --checkpoint %s --checkpoint-every %d%s", directory,
@@ -126,7 +97,7 @@ static void test_other_ranks_resume(void **state)
                           : " --resume");
         if (i >= 2) /* steps 10 exist: the schedule goes on where a longer run would be */
             snprintf(flags, sizeof flags, "--steps %zu --lr 1e-3 --checkpoint %s --resume", 8 + 2 * i, directory);
-        run_ranks(line, flags, &together);
+        rank_run(line, flags, &together);
         if (together.status != DTP_OK || together.steps != (i == 0 ? 10 : 2))
             fail_msg("%s: status %d after %zu steps", words[i], (int)together.status, together.steps);
         for (size_t k = 0; k < together.steps && i < 2; k++)
@@ -168,7 +139,7 @@ static void test_a_killed_rank_ends_the_others(void **state)
     char line[4096], shell[4200];
     int ends[2], status;
     (void)state;
-    command_line(RUN_LLAMA "gpus=3 strategy=full_shard", "--steps 1000000", line, sizeof line);
+    rank_command_line(RUN_LLAMA "gpus=3 strategy=full_shard", "--steps 1000000", line, sizeof line);
     snprintf(shell, sizeof shell, "exec %s", line);
     assert_int_equal(pipe(ends), 0);
     pid_t launcher = fork();
