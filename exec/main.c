@@ -7,8 +7,8 @@
  * The job is resolved here again from the same words, by the same rules, so what runs is what was predicted. Flags are
  * those of settings.h. Events are lines of JSON to the descriptor FD, to standard output without one. */
 #include "launcher.h"
+#include "nodes.h"
 #include "probe.h"
-#include "ranks.h"
 #include "train.h"
 #include "train_events.h"
 
@@ -166,12 +166,20 @@ static enum dtp_status train(char **argv, const struct words *words, struct dtp_
                              const struct dtp_catalog *catalog, struct dtp_faults *faults)
 {
     static struct dtp_job job;
+    struct dtp_nodes nodes = {&job.cluster, one->settings->pretend_nodes, one->settings->cuda};
     bool here = false;
     enum dtp_status status = read_scenario(words, catalog, &job, faults);
+    if (status == DTP_OK && one->ranks.world == 1 && job.cluster.gpus > 1)
+        status = dtp_nodes_check_launch(&nodes, faults);
     if (status == DTP_OK)
         status = share_out(argv, job.cluster.gpus, &one->ranks, &here, faults);
+    if (here)
+        status = dtp_nodes_check_rank(&nodes, &one->ranks, faults);
+    if (!here || status != DTP_OK)
+        return status;
+    dtp_nodes_environment(&nodes, &one->ranks, setenv);
     one->job = &job;
-    return here ? dtp_train(one, faults) : status;
+    return dtp_train(one, faults);
 }
 
 static enum dtp_status probe(char **argv, const struct words *words, const struct dtp_train_job *one,

@@ -38,6 +38,7 @@
     TEXT(choices, "matmul-choices")                                         \
     SWITCH(resume, "resume")                                                \
     SWITCH(resume_previous, "resume-previous")                              \
+    SWITCH(pretend_nodes, "pretend-nodes")                                  \
     SWITCH(poison, "poison")                                                \
     SWITCH(probe, "probe")
 

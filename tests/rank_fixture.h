@@ -5,6 +5,7 @@
 #include "run_fixture.h"
 
 #include <sys/wait.h>
+#include <unistd.h>
 
 #define RANK_EXEC                                                                                                      \
     TEST_BINARY_DIR "/dtplan-exec --data-directory " TEST_SOURCE_DIR "/scenarios --device host --threads 1 --poison "
