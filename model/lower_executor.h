@@ -132,6 +132,7 @@ struct dtp_executor_rules {
     uint64_t ring;                 /* gathered blocks that exist at once: prefetch depth + 1 */
     bool host_optimizer;           /* master and moments in host memory, updated there; weights too under offload params: */
     bool host_params;              /* uploaded whenever they are gathered, into two staging shards or the ring itself */
+    bool streams_gradients;        /* of blocks, sharded and updated on the host: through two shards on the device */
     bool gradient_norm;            /* square sums and clip_scale are in the program */
 };
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

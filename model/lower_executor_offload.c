@@ -1,5 +1,5 @@
-/* State in host memory: gradients go down as soon as they are reduced, the host updates its shard of master and
- * moments, and the new weights go up again, all beside the backward that is still running; with clipping, after the
+/* State in host memory: gradients go down as soon as they are reduced, those of blocks out of two shards by turns, so that
+ * the device holds no more of them; the host updates its shard of master and moments, and the new weights go up again, all beside the backward that is still running; with clipping, after the
  * norm is known. Under offload params the weights rest on the host too and come up before each gather, shard by shard
  * through two staging buffers, or into the ring itself where one rank has all of them. */
 #include "lower_executor_state.h"
@@ -59,6 +59,8 @@ void dtp_executor_download(struct dtp_executor *x, struct dtp_executor_module *m
     dtp_draft_after(&draft, reduced);
     module->downloaded = copy(x, &draft, DTP_STREAM_DOWNLOAD,
                               dtp_bytes_product(module->layout->shard_elements, module->gradient_element_bytes));
+    if (dtp_executor_streams(x, module))
+        x->shard_downloaded[1] = module->downloaded;
     if (!x->rules.gradient_norm)
         dtp_executor_host_update(x, module, DTP_NO_OP);
 }
@@ -100,6 +102,8 @@ void dtp_executor_host_step(struct dtp_executor *x, dtp_op_id scalars)
             continue;
         if (x->rules.gradient_norm)
             dtp_executor_host_update(x, module, scalars);
+        if (dtp_executor_streams(x, module))
+            continue;
         dtp_executor_await(x, DTP_STREAM_DOWNLOAD, module->downloaded);
         dtp_executor_free(x, dtp_executor_gradients_of(module), "gradients");
     }

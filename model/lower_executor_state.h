@@ -81,6 +81,8 @@ struct dtp_executor {
     dtp_buffer_id staging[2];                     /* offloaded shards on their way into a gather */
     dtp_op_id staging_read[2];
     int staging_next;
+    dtp_buffer_id shard[2];                       /* gradients of blocks on their way to the host, by turns */
+    dtp_op_id shard_downloaded[2];
     dtp_buffer_id scattered;                      /* shards of later micro-steps before they are added */
     uint32_t shard_group, gather_group, replica_group; /* communicators; DTP_NO_INDEX: none */
 };
@@ -175,6 +177,13 @@ void dtp_executor_host_step(struct dtp_executor *x, dtp_op_id scalars);
 
 /* lower_executor_step.c: norm, clipping, update. What the optimizer reads: reduced shards, or the whole gradients. */
 dtp_buffer_id dtp_executor_gradients_of(const struct dtp_executor_module *module);
+/* The module's sum of squares behind its last reduction, on that one's stream, where gradients do not stay. */
+dtp_op_id dtp_executor_square_sum_behind(struct dtp_executor *x, struct dtp_executor_module *module);
+/* Whether the module's do not: a block's, on their way to the host. */
+static inline bool dtp_executor_streams(const struct dtp_executor *x, const struct dtp_executor_module *module)
+{
+    return x->rules.streams_gradients && module->layout == &x->block;
+}
 void dtp_executor_update(struct dtp_executor *x);
 
 /* lower_executor_bytes.c */

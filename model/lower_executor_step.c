@@ -14,28 +14,45 @@ static void begin(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_op_k
     dtp_executor_begin(x, draft, kind, index == 0 ? "embedding" : edge ? "head" : "block");
 }
 
+static enum dtp_stream last_reducing(const struct dtp_executor *x)
+{
+    return x->rules.shard_ranks > 1 && x->rules.replicas > 1 ? DTP_STREAM_REPLICATE : DTP_STREAM_REDUCE;
+}
+
 static void await_reduced(struct dtp_executor *x, struct dtp_executor_module *module)
 {
     if (module->reduced_by.index == DTP_NO_INDEX)
         return;
-    bool replicated = x->rules.shard_ranks > 1 && x->rules.replicas > 1;
-    dtp_executor_await(x, replicated ? DTP_STREAM_REPLICATE : DTP_STREAM_REDUCE, module->reduced_by);
+    dtp_executor_await(x, last_reducing(x), module->reduced_by);
     module->reduced_by = DTP_NO_OP;
+}
+
+static void square_sum_draft(struct dtp_executor *x, struct dtp_draft *draft, struct dtp_executor_module *module)
+{
+    uint64_t partial_bytes = 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS, index = (uint64_t)(module - x->modules);
+    dtp_draft_role(draft, DTP_ROLE_INPUT, dtp_executor_gradients_of(module), DTP_READ, 0);
+    dtp_draft_role(draft, DTP_ROLE_PARTIALS, x->partials, DTP_WRITE, index * partial_bytes);
+    dtp_executor_memory(draft, 0,
+                        (double)(module->layout->shard_elements * module->gradient_element_bytes + partial_bytes), 1);
+    draft->op.demand.memory_kernel = DTP_KERNEL_STREAMING;
 }
 
 static void square_sum(struct dtp_executor *x, uint64_t index)
 {
-    struct dtp_executor_module *module = &x->modules[index];
-    uint64_t partial_bytes = 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS;
     struct dtp_draft draft;
     begin(x, &draft, DTP_OP_SQUARE_SUM, index);
-    await_reduced(x, module);
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, dtp_executor_gradients_of(module), DTP_READ, 0);
-    dtp_draft_role(&draft, DTP_ROLE_PARTIALS, x->partials, DTP_WRITE, index * partial_bytes);
-    dtp_executor_memory(&draft, 0,
-                        (double)(module->layout->shard_elements * module->gradient_element_bytes + partial_bytes), 1);
-    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    await_reduced(x, &x->modules[index]);
+    square_sum_draft(x, &draft, &x->modules[index]);
     dtp_executor_end(x, &draft);
+}
+
+dtp_op_id dtp_executor_square_sum_behind(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    struct dtp_draft draft;
+    dtp_executor_begin_at(x, module, &draft, DTP_OP_SQUARE_SUM);
+    draft.op.stream = last_reducing(x);
+    square_sum_draft(x, &draft, module);
+    return dtp_draft_end(x->l, &draft);
 }
 
 /* Ranks that hold different shards add up their partial sums. */
@@ -53,13 +70,14 @@ static void reduce_partials(struct dtp_executor *x)
     dtp_draft_role(&draft, DTP_ROLE_INPUT, x->partials, DTP_READ, 0);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, x->partials, DTP_WRITE, 0);
     dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_COMPUTE]);
+    dtp_draft_after(&draft, x->l->last_op[last_reducing(x)]);
     dtp_executor_await(x, DTP_STREAM_REDUCE, dtp_draft_end(x->l, &draft));
 }
 
 static void gradient_norm(struct dtp_executor *x)
 {
     struct dtp_draft draft;
-    for (uint64_t i = x->module_count; i-- > 0;)
+    for (uint64_t i = x->module_count; i-- > 0 && !x->rules.streams_gradients;)
         if (x->modules[i].layout->elements)
             square_sum(x, i);
     x->l->layer = DTP_NO_LAYER;

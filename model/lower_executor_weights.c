@@ -229,6 +229,13 @@ void dtp_executor_make_groups(struct dtp_executor *x)
                                                shard * x->element_bytes, true)
                             : DTP_NO_BUFFER;
     }
+    for (int i = 0; i < 2; i++) {
+        x->shard_downloaded[i] = DTP_NO_OP;
+        x->shard[i] = x->rules.streams_gradients && (uint64_t)i < x->t->layers
+                          ? dtp_lower_buffer(x->l, "gradient shard", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
+                                             x->block.shard_elements * dtp_dtype_bytes(x->rules.gradient), true)
+                          : DTP_NO_BUFFER;
+    }
     if (ranks > 1 && x->rules.reduces_always)
         x->scattered = dtp_lower_buffer(x->l, "scattered gradients", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
                                         shard * dtp_dtype_bytes(x->plan->precision.reduce), true);
@@ -385,6 +392,17 @@ static void reduce_whole(struct dtp_executor *x, struct dtp_executor_module *mod
     module->gradient = DTP_NO_BUFFER;
 }
 
+/* Of the two shards the one that has been downloaded, or will be first. */
+static dtp_buffer_id take_shard(struct dtp_executor *x, struct dtp_draft *draft)
+{
+    dtp_buffer_id shard = x->shard[0];
+    dtp_draft_after(draft, x->shard_downloaded[0]);
+    dtp_draft_role(draft, DTP_ROLE_RESULT, shard, DTP_WRITE, 0);
+    x->shard[0] = x->shard[1], x->shard[1] = shard;
+    x->shard_downloaded[0] = x->shard_downloaded[1], x->shard_downloaded[1] = DTP_NO_OP;
+    return shard;
+}
+
 /* Each rank gets the sum of its shard, from its group and then from the other copies of it. */
 static void reduce_shards(struct dtp_executor *x, struct dtp_executor_module *module)
 {
@@ -394,7 +412,9 @@ static void reduce_shards(struct dtp_executor *x, struct dtp_executor_module *mo
     struct dtp_draft draft;
     begin_at(x, module, &draft, DTP_OP_REDUCE_SCATTER, module_name(x, module));
     dtp_draft_role(&draft, DTP_ROLE_INPUT, module->gradient, DTP_READ, 0);
-    if (first)
+    if (first && dtp_executor_streams(x, module))
+        module->reduced = take_shard(x, &draft);
+    else if (first)
         module->reduced =
             dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "gradient shard", DTP_OWNER_GRADS, shard_bytes, DTP_WRITE);
     else
@@ -410,6 +430,8 @@ static void reduce_shards(struct dtp_executor *x, struct dtp_executor_module *mo
     if (last && x->rules.replicas > 1)
         module->reduced_by =
             all_reduce(x, module, module->reduced, shard_bytes, DTP_STREAM_REPLICATE, module->reduced_by);
+    if (last && x->rules.streams_gradients && x->rules.gradient_norm)
+        module->reduced_by = dtp_executor_square_sum_behind(x, module);
 }
 
 void dtp_executor_close_gradient(struct dtp_executor *x, struct dtp_executor_module *module)

@@ -51,6 +51,7 @@ struct model {
     uint64_t tensor[TENSORS], residual, workspace[2], partial; /* workspace: attention forward, backward */
     uint64_t logits, losses;
     uint64_t whole[MODULES], shard[MODULES], gathered[MODULES]; /* of a module: gradients, their shard, weights */
+    uint64_t host_shard[MODULES];
     bool padded[MODULES];
     enum mode mode;
     uint64_t layers, every; /* every: blocks 0, every, 2 every .. are checkpointed; 0: none */
@@ -107,9 +108,12 @@ static void size_modules(struct model *m)
         uint64_t element = dtp_dtype_bytes(has_head ? m->rules.head_gradient : m->rules.gradient);
         m->whole[i] = dtp_bytes_product(layout->elements, element);
         m->shard[i] = dtp_bytes_product(layout->shard_elements, element);
+        m->host_shard[i] = m->shard[i];
         m->gathered[i] = m->rules.sharded ? dtp_bytes_product(layout->elements, m->job->bytes.compute) : 0;
         m->padded[i] = layout->elements > layout->used_elements;
     }
+    if (m->rules.streams_gradients) /* through two shards that rest */
+        m->shard[BLOCK] = 0;
     bool several = m->rules.reduces_always && m->rules.replicas > 1;
     m->mode = m->rules.shard_ranks == 1                                  ? (several ? ADDED : REST)
               : m->job->plan->accumulate == 1 || m->rules.reduces_always ? RING
@@ -517,6 +521,9 @@ static void rest(struct model *m)
     if (m->rules.sharded)
         dtp_instant_add(instant, DTP_TERM_GATHERED_LAYERS, m->rules.ring, m->layout[BLOCK].elements,
                         m->job->bytes.compute);
+    if (m->rules.streams_gradients)
+        dtp_instant_add(instant, DTP_TERM_OUR_LAYER_SHARDS, m->layers < 2 ? m->layers : 2, 1,
+                        m->host_shard[BLOCK]);
     if (shards && m->rules.reduces_always)
         dtp_instant_add(instant, DTP_TERM_OUR_SCATTERED, 1, largest_shard(m),
                         dtp_dtype_bytes(m->job->plan->precision.reduce));
@@ -530,7 +537,7 @@ static void host(struct model *m)
 {
     struct dtp_state_bytes *state = &m->job->state;
     const struct dtp_plan *plan = m->job->plan;
-    uint64_t own = per_module(m, true), grads = m->shard[EMBEDDING] + m->layers * m->shard[BLOCK] + m->shard[HEAD];
+    uint64_t own = per_module(m, true), grads = m->host_shard[EMBEDDING] + m->layers * m->host_shard[BLOCK] + m->host_shard[HEAD];
     if (plan->offload == DTP_OFFLOAD_NONE || plan->offload == DTP_OFFLOAD_NVME)
         return;
     state->host_chain = (struct dtp_part_chain){.record = m->job->record};
