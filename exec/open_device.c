@@ -1,5 +1,7 @@
 #include "open_device.h"
 
+#include "cores.h"
+
 #include <unistd.h>
 
 #if !DTP_WITH_CUDA
@@ -52,4 +54,14 @@ enum dtp_status dtp_open_device_count(const struct dtp_settings *settings, uint3
 #else
     return no_cuda(faults);
 #endif
+}
+
+enum dtp_status dtp_take_cores(const struct dtp_settings *settings, struct dtp_world *world, struct dtp_faults *faults)
+{
+#if DTP_WITH_CUDA
+    if (settings->cuda)
+        return dtp_cores_take(world, dtp_device_cuda_numa_node(world->ranks.local_rank), faults);
+#endif
+    (void)settings, (void)world, (void)faults;
+    return DTP_OK;
 }

@@ -4,8 +4,8 @@
 
 #include "device.h"
 #include "plan.h"
-#include "ranks.h"
 #include "settings.h"
+#include "world.h"
 
 /* As the plan's kernels and collectives need it; NULL: as the default plan's. Caller destroys by device->verbs->destroy. DTP_ENVIRONMENT: no GPU of that number, or a build without CUDA. */
 enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struct dtp_ranks *ranks, const struct dtp_plan *plan,
@@ -13,5 +13,9 @@ enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struc
 
 /* GPUs of this machine that --device cuda may use; 1 for the host device. No context is made. */
 enum dtp_status dtp_open_device_count(const struct dtp_settings *settings, uint32_t *out, struct dtp_faults *faults);
+
+/* Binds this rank to its share of its machine's cores (cores.h), where it drives a GPU; before anything makes threads,
+ * which inherit it. All ranks call it. The host device's ranks may be more than there are cores. */
+enum dtp_status dtp_take_cores(const struct dtp_settings *settings, struct dtp_world *world, struct dtp_faults *faults);
 
 #endif

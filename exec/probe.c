@@ -250,7 +250,9 @@ static enum dtp_status set_up(struct dtp_prober *p, struct dtp_probe_step **step
 {
     struct dtp_device_memory memory;
     uint64_t budget = 0;
-    enum dtp_status status = dtp_open_device(p->of->settings, &p->of->ranks, NULL, &p->device, p->faults);
+    enum dtp_status status = dtp_take_cores(p->of->settings, &p->world, p->faults);
+    if (status == DTP_OK)
+        status = dtp_open_device(p->of->settings, &p->of->ranks, NULL, &p->device, p->faults);
     if (status == DTP_OK)
         status = p->device->verbs->memory(p->device, &memory, p->faults);
     if (status == DTP_OK)

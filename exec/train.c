@@ -1,7 +1,6 @@
 #include "trainer.h"
 
 #include "advise.h"
-#include "cores.h"
 #include "lower.h"
 #include "open_device.h"
 
@@ -66,15 +65,9 @@ static enum dtp_status make_program(struct dtp_trainer *t)
     return status == DTP_OK ? dtp_world_join(&t->of->ranks, t->program, &t->world, t->faults) : status;
 }
 
-/* Before anything makes threads, which inherit them. The host device's ranks may be more than there are cores. */
 static enum dtp_status take_cores(struct dtp_trainer *t)
 {
-#if DTP_WITH_CUDA
-    if (t->settings->cuda)
-        return dtp_cores_take(&t->world, dtp_device_cuda_numa_node(t->of->ranks.local_rank), t->faults);
-#endif
-    (void)t;
-    return DTP_OK;
+    return dtp_take_cores(t->settings, &t->world, t->faults);
 }
 
 static enum dtp_status connect(struct dtp_trainer *t)
