@@ -161,6 +161,8 @@ static void hear_end(struct dtp_run_listener *l, const json_t *event)
     const json_t *sent = json_object_get(event, "sent_bytes");
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         l->out->sent_bytes[i] = whole(sent, dtp_collective_text((enum dtp_collective)i));
+    l->out->host_to_device_bytes = whole(event, "host_to_device_bytes");
+    l->out->device_to_host_bytes = whole(event, "device_to_host_bytes");
     l->out->interrupted = json_is_true(json_object_get(event, "interrupted"));
 }
 

@@ -16,6 +16,7 @@ struct dtp_run {
     void **op_begin, **op_end;           /* timed; made when a step is first measured */
     void *graph;
     uint32_t *ended; /* dtp_world_watch's; NULL: nobody watches */
+    struct dtp_copied_bytes walked, copied; /* of one walk over the program; of all steps */
 };
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
@@ -270,13 +271,22 @@ static void update_on_host(void *argument)
     dtp_host_adam_step(update->adam, &update->adamw);
 }
 
-static int issue(struct dtp_run *run, struct dtp_bound_op *op)
+static int copy(struct dtp_run *run, size_t i)
 {
-    struct dtp_communicator *communicator = run->binding->job.world ? run->binding->job.world->communicator : NULL;
+    const struct dtp_bound_op *op = &run->binding->ops[i];
     const struct dtp_copy_args *copy = &op->arguments.copy;
+    bool up = dtp_program_ops(run->binding->job.program)[i].kind == DTP_OP_UPLOAD;
+    *(up ? &run->walked.host_to_device : &run->walked.device_to_host) += copy->bytes;
+    return run->device->verbs->copy(run->device, copy->to, copy->from, copy->bytes, op->stream);
+}
+
+static int issue(struct dtp_run *run, size_t i)
+{
+    struct dtp_bound_op *op = &run->binding->ops[i];
+    struct dtp_communicator *communicator = run->binding->job.world ? run->binding->job.world->communicator : NULL;
     switch (op->kind) {
     case DTP_BOUND_COMPUTE: return compute(run, op);
-    case DTP_BOUND_COPY: return run->device->verbs->copy(run->device, copy->to, copy->from, copy->bytes, op->stream);
+    case DTP_BOUND_COPY: return copy(run, i);
     case DTP_BOUND_COLLECTIVE:
         return communicator->verbs->collective(communicator, &op->arguments.collective, op->stream);
     case DTP_BOUND_HOST:
@@ -307,7 +317,7 @@ static int walk_one(struct dtp_run *run, size_t i, enum dtp_run_mode mode)
     if (mode != DTP_RUN_PLAIN && !code)
         code = verbs->record(run->device, run->op_begin[i], op->stream);
     if (!code)
-        code = issue(run, op);
+        code = issue(run, i);
     if (mode != DTP_RUN_PLAIN && !code)
         code = verbs->record(run->device, run->op_end[i], op->stream);
     if (op->done && !code)
@@ -352,6 +362,7 @@ static int join_streams(struct dtp_run *run)
 
 static enum dtp_status walk(struct dtp_run *run, enum dtp_run_mode mode, struct dtp_faults *faults)
 {
+    run->walked = (struct dtp_copied_bytes){0, 0};
     int code = fork_streams(run);
     for (size_t i = 0; i < run->binding->op_count && !code; i++) {
         if (run->binding->job.world)
@@ -407,6 +418,8 @@ enum dtp_status dtp_run_begin(struct dtp_run *run, enum dtp_run_mode mode, struc
     }
     if (!code && !graph)
         status = walk(run, mode, faults);
+    run->copied.host_to_device += run->walked.host_to_device;
+    run->copied.device_to_host += run->walked.device_to_host;
     if (!code && status == DTP_OK)
         code = verbs->record(run->device, run->end, stream);
     return code ? device_failed(run, code, "a step could not begin", faults) : status;
@@ -419,6 +432,11 @@ enum dtp_status dtp_run_finish(struct dtp_run *run, double *seconds, struct dtp_
     code = code ? code : verbs->synchronise(run->device);
     code = code ? code : verbs->elapsed(run->device, run->begin, run->end, seconds);
     return code ? device_failed(run, code, "a step failed on the device", faults) : DTP_OK;
+}
+
+struct dtp_copied_bytes dtp_run_copied(const struct dtp_run *run)
+{
+    return run->copied;
 }
 
 enum dtp_status dtp_run_span(struct dtp_run *run, size_t op, double *start_s, double *end_s, struct dtp_faults *faults)

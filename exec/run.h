@@ -41,6 +41,13 @@ enum dtp_status dtp_run_begin(struct dtp_run *run, enum dtp_run_mode mode, struc
 /* Waits until the device is done with it. *seconds is what it took, on the device's clock. */
 enum dtp_status dtp_run_finish(struct dtp_run *run, double *seconds, struct dtp_faults *faults);
 
+/* Bytes that the steps so far have copied, counted where copies are issued; a step replayed from a graph copies what it did
+ * when it was captured. */
+struct dtp_copied_bytes {
+    uint64_t host_to_device, device_to_host;
+};
+struct dtp_copied_bytes dtp_run_copied(const struct dtp_run *run);
+
 /* Of the last measured or isolated step: when operation `op` began and ended, seconds since the step did. */
 enum dtp_status dtp_run_span(struct dtp_run *run, size_t op, double *start_s, double *end_s, struct dtp_faults *faults);
 

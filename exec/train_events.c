@@ -84,7 +84,8 @@ void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory)
         json_decref(name);
 }
 
-void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *communicator, bool interrupted)
+void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *communicator,
+                   const struct dtp_copied_bytes *copied, bool interrupted)
 {
     if (!file)
         return;
@@ -93,8 +94,9 @@ void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *com
         if (communicator->calls[c] > 0)
             json_object_set_new(sent, dtp_collective_text((enum dtp_collective)c),
                                 json_integer((json_int_t)communicator->sent_bytes[c]));
-    say(file, json_pack("{s:s,s:I,s:o,s:b}", "event", "end", "step", (json_int_t)step, "sent_bytes", sent,
-                        "interrupted", (int)interrupted));
+    say(file, json_pack("{s:s,s:I,s:o,s:I,s:I,s:b}", "event", "end", "step", (json_int_t)step, "sent_bytes", sent,
+                        "host_to_device_bytes", (json_int_t)copied->host_to_device, "device_to_host_bytes",
+                        (json_int_t)copied->device_to_host, "interrupted", (int)interrupted));
 }
 
 void dtp_event_fault(FILE *file, const char *words)

@@ -22,7 +22,8 @@ void dtp_event_start(FILE *file, const struct dtp_binding *binding, const struct
 void dtp_event_step(FILE *file, const struct dtp_step_record *record, uint64_t tokens, enum dtp_run_mode mode);
 void dtp_event_memory(FILE *file, const struct dtp_device_memory *memory);
 void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory);
-void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *communicator, bool interrupted);
+void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *communicator,
+                   const struct dtp_copied_bytes *copied, bool interrupted);
 void dtp_event_fault(FILE *file, const char *words);
 
 /* Spans of the last isolated and the last measured step: op,alone_s,start_s,end_s, a row per operation that takes time. */

@@ -247,6 +247,7 @@ enum dtp_status dtp_train_steps(struct dtp_trainer *t)
         write_checkpoint(t);
     if (status == DTP_OK && s->op_times && !stop && t->first_rank)
         remember_unwritten(t, dtp_op_times_write(s->op_times, &t->binding, &t->times, t->faults));
-    dtp_event_end(t->events, t->position.step, t->world.communicator, stop);
+    struct dtp_copied_bytes copied = dtp_run_copied(t->run);
+    dtp_event_end(t->events, t->position.step, t->world.communicator, &copied, stop);
     return status;
 }

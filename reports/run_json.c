@@ -1,6 +1,7 @@
 #include "run_report.h"
 
 #include "json_value.h"
+#include "simulation_report.h"
 
 #include <math.h>
 
@@ -12,23 +13,51 @@ static json_t *memory_json(const struct dtp_run_report *r)
         json_object_set_new(owners, dtp_owner_key((enum dtp_owner)i),
                             json_pack("{s:o,s:o}", "predicted_bytes", dtp_json_whole(m->phase_bytes[m->peak_phase][i]),
                                       "measured_bytes", dtp_json_whole(r->measured->owner_bytes[i])));
-    return json_pack("{s:o,s:{s:o,s:o},s:{s:o,s:o},s:o}", "owners", owners, "arena", "predicted_bytes",
+    return json_pack("{s:o,s:{s:o,s:o},s:{s:o,s:o},s:o,s:o}", "owners", owners, "arena", "predicted_bytes",
                      dtp_json_whole(r->simulated->placement.arena_bytes), "measured_bytes",
                      dtp_json_whole(r->measured->device_arena_bytes), "device", "predicted_bytes",
                      dtp_json_whole(m->device_peak_bytes), "measured_bytes",
                      r->measured->used_bytes ? dtp_json_whole(r->measured->used_bytes) : json_null(),
-                     "host_arena_bytes", dtp_json_whole(r->measured->host_arena_bytes));
+                     "host_arena_bytes", dtp_json_whole(r->measured->host_arena_bytes),
+                     "predicted_host_arena_bytes",
+                     m->host_bytes ? dtp_json_whole(m->host_bytes / r->simulated->job.cluster.gpus_per_node)
+                                   : json_null());
+}
+
+/* In a step. */
+static void put_bytes(json_t *list, const struct dtp_run_report *r, const char *name, uint64_t predicted_bytes,
+                      uint64_t measured_bytes)
+{
+    uint64_t steps = r->measured->last_step - r->measured->first_step;
+    json_object_set_new(list, name,
+                        json_pack("{s:o,s:o}", "predicted_bytes", dtp_json_whole(predicted_bytes), "measured_bytes",
+                                  dtp_json_whole(steps ? measured_bytes / steps : 0)));
 }
 
 static json_t *communication_json(const struct dtp_run_report *r)
 {
+    const struct dtp_program_totals *totals = &r->simulated->totals;
     json_t *list = json_object();
-    uint64_t steps = r->measured->last_step - r->measured->first_step;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
-        json_object_set_new(list, dtp_collective_text((enum dtp_collective)i),
-                            json_pack("{s:o,s:o}", "predicted_bytes",
-                                      dtp_json_whole(r->simulated->totals.sent_bytes[i]), "measured_bytes",
-                                      dtp_json_whole(steps ? r->measured->sent_bytes[i] / steps : 0)));
+        put_bytes(list, r, dtp_collective_text((enum dtp_collective)i), totals->sent_bytes[i],
+                  r->measured->sent_bytes[i]);
+    put_bytes(list, r, "host_to_device", totals->host_to_device_bytes, r->measured->host_to_device_bytes);
+    put_bytes(list, r, "device_to_host", totals->device_to_host_bytes, r->measured->device_to_host_bytes);
+    return list;
+}
+
+/* Sums over the operations of each kind. */
+static json_t *operations_json(const struct dtp_run_report *r)
+{
+    json_t *list = json_object();
+    for (int i = DTP_CLASS_MATMUL; i <= DTP_CLASS_STORAGE && r->measured->alone_s; i++) {
+        const struct dtp_class_times *t = &r->classes[i];
+        if (t->count > 0)
+            json_object_set_new(list, dtp_op_class_text((enum dtp_op_class)i),
+                                json_pack("{s:o,s:o,s:o,s:o}", "count", dtp_json_whole(t->count), "predicted_alone_s",
+                                          dtp_json_real(t->predicted_s), "measured_alone_s", dtp_json_real(t->alone_s),
+                                          "measured_in_step_s", dtp_json_real(t->in_place_s)));
+    }
     return list;
 }
 
@@ -65,7 +94,8 @@ enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct 
                             json_pack("{s:o,s:o,s:o}", "first", dtp_json_real(m->first_loss), "last",
                                       dtp_json_real(m->last_loss), "entropy", dtp_json_real(m->entropy)));
     json_t *time =
-        json_pack("{s:o,s:o,s:o,s:o,s:o}", "phases", phases_json(r), "predicted_step_s", dtp_json_real(p->time.step_s),
+        json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "phases", phases_json(r), "operations", operations_json(r),
+                  "predicted_step_s", dtp_json_real(p->time.step_s),
                   "measured_step_s", dtp_json_real(m->step_s), "timed_steps", dtp_json_whole(m->timed_steps),
                   "tokens_per_s", dtp_json_real(m->step_s > 0 ? (double)m->tokens_per_step / m->step_s : (double)NAN));
     if (!run || !time || json_object_set(run, "time", time) != 0) {

@@ -15,7 +15,7 @@ struct dtp_run_outcome {
     uint64_t operations, device_arena_bytes, host_arena_bytes, used_bytes, gpu_bytes;
     uint64_t owner_bytes[DTP_OWNER_COUNT]; /* at the peak of the arena, as counted while the step ran */
     uint64_t first_step, last_step, tokens_per_step, skipped_steps, timed_steps;
-    uint64_t sent_bytes[DTP_COLLECTIVE_COUNT];
+    uint64_t sent_bytes[DTP_COLLECTIVE_COUNT], host_to_device_bytes, device_to_host_bytes;
     double entropy, first_loss, last_loss; /* nats per token; the last is the mean of the last ten */
     double step_s;                         /* median of the timed steps */
     double *alone_s, *start_s, *end_s;     /* per operation; NULL where no step was measured */

@@ -58,6 +58,9 @@ static void print_memory(const struct dtp_run_report *r, const struct dtp_page *
     put_bytes(&grid, unit, "arena", r->simulated->placement.arena_bytes, r->measured->device_arena_bytes);
     if (r->measured->gpu)
         put_bytes(&grid, unit, "device, what the driver says", m->device_peak_bytes, r->measured->used_bytes);
+    if (r->simulated->job.plan.offload != DTP_OFFLOAD_NONE)
+        put_bytes(&grid, unit, "host arena", m->host_bytes / r->simulated->job.cluster.gpus_per_node,
+                  r->measured->host_arena_bytes);
     dtp_grid_print(&grid, page, 2);
     dtp_grid_destroy(&grid);
 }
@@ -190,18 +193,24 @@ static void print_communication(const struct dtp_run_report *r, const struct dtp
     uint64_t total_bytes = 0;
     struct dtp_grid grid;
     char words[80];
+    bool copies = r->simulated->job.plan.offload != DTP_OFFLOAD_NONE; /* else batches and scalars */
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         total_bytes += c->sent_bytes[i];
+    total_bytes += copies ? c->host_to_device_bytes + c->device_to_host_bytes : 0;
     if (total_bytes == 0 || steps == 0)
         return;
     struct dtp_unit unit = dtp_unit_traffic(total_bytes);
-    snprintf(words, sizeof words, "sent by a rank in a step, in %s, counted at the calls", unit.name);
+    snprintf(words, sizeof words, "sent and copied by a rank in a step, in %s, counted at the calls", unit.name);
     dtp_page_heading(page, "COMMUNICATION", words);
     dtp_grid_create(&grid, "lrrr");
     put_header(&grid);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         put_bytes(&grid, unit, dtp_collective_text((enum dtp_collective)i), c->sent_bytes[i],
                   r->measured->sent_bytes[i] / steps);
+    if (copies) {
+        put_bytes(&grid, unit, "to the device", c->host_to_device_bytes, r->measured->host_to_device_bytes / steps);
+        put_bytes(&grid, unit, "to the host", c->device_to_host_bytes, r->measured->device_to_host_bytes / steps);
+    }
     dtp_grid_print(&grid, page, 2);
     dtp_grid_destroy(&grid);
 }
