@@ -200,7 +200,8 @@ static void print_communication(const struct dtp_run_report *r, const struct dtp
     if (total_bytes == 0 || steps == 0)
         return;
     struct dtp_unit unit = dtp_unit_traffic(total_bytes);
-    snprintf(words, sizeof words, "sent and copied by a rank in a step, in %s, counted at the calls", unit.name);
+    snprintf(words, sizeof words, "sent%s by a rank in a step, in %s, counted at the calls",
+             copies ? " and copied" : "", unit.name);
     dtp_page_heading(page, "COMMUNICATION", words);
     dtp_grid_create(&grid, "lrrr");
     put_header(&grid);
