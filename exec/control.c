@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DEFAULT_JOIN_TIMEOUT_S 25.0
+#define DEFAULT_JOIN_TIMEOUT_S 20.0 /* with what follows, less than the 30 s in which all must have ended */
 
 double dtp_control_now_s(void)
 {
@@ -158,7 +158,7 @@ void dtp_control_give_up(struct dtp_control *c, const char *words)
     if (!c->beating)
         return;
     pthread_mutex_lock(&c->give_up);
-    snprintf(c->words, sizeof c->words, "gave up: %s", words);
+    snprintf(c->words, sizeof c->words, "gave up, %s;", words);
     pthread_mutex_unlock(&c->give_up);
     while (!atomic_load(&c->failed)) /* the thread tells it within a beat */
         nanosleep(&pause, NULL);

@@ -24,11 +24,11 @@ struct dtp_control_place {
 struct dtp_control_failure {
     uint32_t rank;
     struct dtp_control_place place; /* last told by that rank */
-    char words[256];                /* "ended without a word", "has been silent for 10 s", ... */
+    char words[256];                /* "has been silent for 10 s, last heard of", "gave up, disk full;": before its place */
 };
 
 struct dtp_control_options {
-    double join_timeout_s; /* for all ranks to come; 0: 25 */
+    double join_timeout_s; /* for all ranks to come; 0: 20 */
     double silence_s;      /* after which a rank counts as stopped; 0: DTP_CONTROL_SILENCE_S */
     uint64_t hash;         /* of program and settings: ranks that differ are refused */
     /* Where this rank is, where that is more than what dtp_control_at told last, which it gets; from the thread of the

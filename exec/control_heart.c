@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
+#define LAST_WORD_S 1.0 /* that the others may take to hear this rank's */
 #define VERDICT_S 3.0 /* that a rank waits for rank 0's */
 
 enum beat_kind { BEAT_ALIVE, BEAT_FAILURE, BEAT_GOODBYE, BEAT_STUCK };
@@ -31,6 +33,28 @@ static void tell(struct dtp_control *c, enum beat_kind kind, const struct dtp_co
             dtp_control_send(c->peer[i].socket[LINE_HEART], &beat, sizeof beat);
 }
 
+/* Whoever closes a connection on which something lies unread resets it, and what was said last may be lost on the other
+ * side. So: no more from here, and reading until the others have done so too. */
+static void say_no_more(struct dtp_control *c)
+{
+    struct pollfd *wait = calloc(c->peer_count + 1, sizeof *wait);
+    double end_s = dtp_control_now_s() + LAST_WORD_S;
+    uint32_t open = 0;
+    char unread[4096];
+    for (uint32_t i = 0; wait && i < c->peer_count; i++) {
+        wait[i] = (struct pollfd){.fd = c->peer[i].socket[LINE_HEART], .events = POLLIN};
+        open += wait[i].fd >= 0 && shutdown(wait[i].fd, SHUT_WR) == 0;
+    }
+    for (double left_s; open > 0 && (left_s = end_s - dtp_control_now_s()) > 0;) {
+        if (poll(wait, c->peer_count, (int)(1e3 * left_s) + 1) <= 0)
+            continue;
+        for (uint32_t i = 0; i < c->peer_count; i++)
+            if (wait[i].revents && recv(wait[i].fd, unread, sizeof unread, MSG_DONTWAIT) <= 0)
+                wait[i].fd = -1, open -= open > 0;
+    }
+    free(wait);
+}
+
 static void tell_rank_0(struct dtp_control *c, const struct dtp_control_failure *self)
 {
     struct beat beat = {.kind = BEAT_STUCK, .about = *self};
@@ -42,6 +66,7 @@ static void fail(struct dtp_control *c, const struct dtp_control_failure *failur
     if (atomic_exchange(&c->failed, true))
         return;
     tell(c, BEAT_FAILURE, failure);
+    say_no_more(c);
     if (c->options.on_failure)
         c->options.on_failure(c->options.context, failure);
 }
@@ -71,13 +96,13 @@ static void judge(struct dtp_control *c, const struct dtp_control_failure *stuck
         if (c->peer[i].told && !c->peer[i].gone && is_before(&c->peer[i].place, &last.place))
             last.rank = i, last.place = c->peer[i].place;
     if (last.rank != stuck->rank)
-        snprintf(last.words, sizeof last.words, "is behind the others, who waited until their deadline");
+        snprintf(last.words, sizeof last.words, "is behind the others, who waited until their deadline:");
     fail(c, &last);
 }
 
 static void miss_deadline(struct dtp_control *c, double late_s)
 {
-    struct dtp_control_failure self = {c->ranks.rank, dtp_control_where(c), "made no progress before its deadline"};
+    struct dtp_control_failure self = {c->ranks.rank, dtp_control_where(c), "made no progress before its deadline:"};
     if (c->ranks.rank == 0)
         judge(c, &self);
     else if (late_s > VERDICT_S)
@@ -92,7 +117,7 @@ static void hear(struct dtp_control *c, uint32_t peer)
     struct beat beat;
     if (!dtp_control_receive(c->peer[peer].socket[LINE_HEART], &beat, sizeof beat)) {
         if (!atomic_load(&c->leaving))
-            fail_peer(c, peer, "ended without a word");
+            fail_peer(c, peer, "ended without a word, last heard of");
         c->peer[peer].gone = true;
         return;
     }
@@ -123,7 +148,7 @@ static void listen_once(struct dtp_control *c, struct pollfd *wait)
 static void look_for_silence(struct dtp_control *c)
 {
     char words[64];
-    snprintf(words, sizeof words, "has been silent for %.0f s", c->options.silence_s);
+    snprintf(words, sizeof words, "has been silent for %.0f s, last heard of", c->options.silence_s);
     for (uint32_t i = 0; i < c->peer_count; i++)
         if (c->peer[i].socket[LINE_HEART] >= 0 && !c->peer[i].gone &&
             dtp_control_now_s() - c->peer[i].heard_s > c->options.silence_s)
@@ -159,6 +184,7 @@ void *dtp_control_heart(void *argument)
             struct dtp_control_failure self = {.rank = c->ranks.rank, .place = dtp_control_where(c)};
             memcpy(self.words, c->words, sizeof self.words);
             tell(c, BEAT_FAILURE, &self);
+            say_no_more(c);
         }
         pthread_mutex_unlock(&c->give_up);
     }
@@ -170,4 +196,5 @@ void dtp_control_say_goodbye(struct dtp_control *c)
 {
     struct dtp_control_failure self = {.rank = c->ranks.rank, .place = dtp_control_where(c)};
     tell(c, BEAT_GOODBYE, &self);
+    say_no_more(c);
 }

@@ -86,7 +86,7 @@ static void fail_together(void *context, const struct dtp_control_failure *failu
     words_of(world, failure->place, there, sizeof there);
     words_of(world, dtp_control_where(world->control), here, sizeof here);
     bool elsewhere = failure->rank != world->ranks.rank && strcmp(there, here) != 0;
-    fprintf(stderr, "dtplan: rank %" PRIu32 ": rank %" PRIu32 " %s, %s%s%s\n", world->ranks.rank, failure->rank,
+    fprintf(stderr, "dtplan: rank %" PRIu32 ": rank %" PRIu32 " %s %s%s%s\n", world->ranks.rank, failure->rank,
             failure->words, there, elsewhere ? "; this rank was " : "", elsewhere ? here : "");
     signal(SIGALRM, leave_at_once);
     alarm(ABORT_S);
