@@ -32,12 +32,13 @@ enum dtp_status dtp_command_help(const struct dtp_context *context);
 
 /* ---- shared steps ----------------------------------------------------------------------------------------------- */
 
-/* Finds the data directory, reads the catalogues there and the files of --catalog. Caller destroys. */
+/* Finds the data directory, reads the catalogues there and the files of --catalog and --machine. Caller destroys. */
 enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dtp_catalog *out);
-/* Reads the scenario files alone. Caller destroys, also after DTP_BAD_INPUT. */
-enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_scenario **out);
+/* Reads the scenario files alone, and the machine file that they name. Caller destroys, also after DTP_BAD_INPUT. */
+enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_catalog *catalog,
+                                  struct dtp_scenario **out);
 /* Reads the scenario files, then sets the flags over them. Caller destroys. */
-enum dtp_status dtp_context_scenario(const struct dtp_context *context, const struct dtp_catalog *catalog,
+enum dtp_status dtp_context_scenario(const struct dtp_context *context, struct dtp_catalog *catalog,
                                      struct dtp_scenario **out);
 /* Both of them, then the job they make; calls `use` with it. */
 enum dtp_status dtp_context_with_job(const struct dtp_context *context,

@@ -124,7 +124,7 @@ enum dtp_status dtp_command_search(const struct dtp_context *context)
     enum dtp_status status = dtp_context_catalog(context, &catalog);
     if (status != DTP_OK)
         return status;
-    status = dtp_context_files(context, &base);
+    status = dtp_context_files(context, &catalog, &base);
     if (status == DTP_OK)
         status = read_axes(context, &catalog, base, &axes);
     if (status == DTP_OK && !given(context->arguments, base, "tokens"))

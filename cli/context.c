@@ -19,12 +19,16 @@ enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dt
         if (added > status)
             status = added;
     }
+    for (size_t i = 0; i < a->setting_count && status == DTP_OK; i++)
+        if (strcmp(a->settings[i].key, "machine") == 0 && a->settings[i].value)
+            status = dtp_catalog_measure(out, a->settings[i].value, context->faults);
     if (status != DTP_OK)
         dtp_catalog_destroy(out);
     return status;
 }
 
-enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_scenario **out)
+enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_catalog *catalog,
+                                  struct dtp_scenario **out)
 {
     const struct dtp_arguments *a = context->arguments;
     enum dtp_status worst = dtp_scenario_create(out, context->faults);
@@ -32,14 +36,16 @@ enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_
         enum dtp_status status = dtp_scenario_read(*out, a->words[i], context->faults);
         worst = status > worst ? status : worst;
     }
+    if (worst == DTP_OK && dtp_scenario_get(*out, "machine"))
+        worst = dtp_catalog_measure(catalog, dtp_scenario_get(*out, "machine"), context->faults);
     return worst;
 }
 
-enum dtp_status dtp_context_scenario(const struct dtp_context *context, const struct dtp_catalog *catalog,
+enum dtp_status dtp_context_scenario(const struct dtp_context *context, struct dtp_catalog *catalog,
                                      struct dtp_scenario **out)
 {
     const struct dtp_arguments *a = context->arguments;
-    enum dtp_status worst = dtp_context_files(context, out);
+    enum dtp_status worst = dtp_context_files(context, catalog, out);
     for (size_t i = 0; i < a->setting_count && *out; i++) {
         const struct dtp_typed_key *s = &a->settings[i];
         enum dtp_status status = dtp_scenario_set(*out, s->key, s->value, "command line", 0, context->faults);

@@ -104,7 +104,9 @@ static enum dtp_status set_key(struct dtp_scenario *scenario, const char *text, 
     return dtp_scenario_set(scenario, key, text + length + 1, "command line", 0, faults);
 }
 
-static enum dtp_status read_scenario(const struct words *w, const struct dtp_catalog *catalog, struct dtp_job *job,
+/* A machine file is read as dtplan does, so that the job is the same; its times are of no use here, and go with the
+ * catalogue. */
+static enum dtp_status read_scenario(const struct words *w, struct dtp_catalog *catalog, struct dtp_job *job,
                                      struct dtp_faults *faults)
 {
     struct dtp_scenario *scenario = NULL;
@@ -113,8 +115,11 @@ static enum dtp_status read_scenario(const struct words *w, const struct dtp_cat
         status = dtp_scenario_read(scenario, w->files[i], faults);
     for (size_t i = 0; i < w->key_count && status == DTP_OK; i++)
         status = set_key(scenario, w->keys[i], faults);
+    if (status == DTP_OK && dtp_scenario_get(scenario, "machine"))
+        status = dtp_catalog_measure(catalog, dtp_scenario_get(scenario, "machine"), faults);
     if (status == DTP_OK)
         status = dtp_scenario_resolve(scenario, catalog, job, faults);
+    job->cluster.measured = NULL;
     dtp_scenario_destroy(scenario);
     return status;
 }
@@ -163,7 +168,7 @@ static enum dtp_status share_out(char **argv, uint32_t gpus, const struct dtp_ra
 }
 
 static enum dtp_status train(char **argv, const struct words *words, struct dtp_train_job *one,
-                             const struct dtp_catalog *catalog, struct dtp_faults *faults)
+                             struct dtp_catalog *catalog, struct dtp_faults *faults)
 {
     static struct dtp_job job;
     struct dtp_nodes nodes = {&job.cluster, one->settings->pretend_nodes, one->settings->cuda};

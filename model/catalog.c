@@ -1,6 +1,7 @@
 #include "catalog.h"
 
 #include "catalog_rows.h"
+#include "measured.h"
 #include "nearest.h"
 
 #include <limits.h>
@@ -17,6 +18,11 @@ void dtp_catalog_destroy(struct dtp_catalog *catalog)
     free(catalog->prices);
     free(catalog->provenance);
     free(catalog->aliases);
+    for (size_t i = 0; i < catalog->measured_count; i++) {
+        free(catalog->measured[i].path);
+        dtp_measured_destroy(catalog->measured[i].times);
+    }
+    free(catalog->measured);
     *catalog = (struct dtp_catalog){0};
 }
 
@@ -32,6 +38,8 @@ static void *copy_items(const void *items, size_t count, size_t item_bytes)
 static bool copy_catalog(const struct dtp_catalog *from, struct dtp_catalog *out)
 {
     *out = *from;
+    out->measured = NULL; /* the times have one owner */
+    out->measured_count = 0;
     out->gpus = copy_items(from->gpus, from->gpu_count, sizeof *from->gpus);
     out->machines = copy_items(from->machines, from->machine_count, sizeof *from->machines);
     out->models = copy_items(from->models, from->model_count, sizeof *from->models);
@@ -83,6 +91,10 @@ enum dtp_status dtp_catalog_add(const char *path, struct dtp_catalog *catalog, s
         dtp_catalog_destroy(&changed);
         return status;
     }
+    changed.measured = catalog->measured;
+    changed.measured_count = catalog->measured_count;
+    catalog->measured = NULL;
+    catalog->measured_count = 0;
     dtp_catalog_destroy(catalog);
     *catalog = changed;
     return DTP_OK;
@@ -157,6 +169,13 @@ const struct dtp_gpu *dtp_catalog_gpu(const struct dtp_catalog *catalog, const c
 const struct dtp_machine *dtp_catalog_machine(const struct dtp_catalog *catalog, const char *name, const char *where,
                                               size_t line, struct dtp_faults *faults)
 {
+    const struct dtp_measured_machine *measured = dtp_catalog_measured(catalog, name);
+    if (measured)
+        name = measured->machine_key;
+    else if (faults && dtp_machine_is_file(name)) {
+        dtp_fault(faults, DTP_BAD_INPUT, where, line, "the machine file '%.200s' was not read", name);
+        return NULL;
+    }
     struct keyed keyed = {(const char *)catalog->machines, catalog->machine_count, sizeof *catalog->machines, "machine",
                           "machines"};
     return look_up(catalog, &keyed, name, where, line, faults);

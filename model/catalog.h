@@ -52,6 +52,15 @@ struct dtp_catalog {
     size_t provenance_count;
     struct { char alias[48], key[48]; } *aliases;
     size_t alias_count;
+    struct dtp_measured_machine *measured;
+    size_t measured_count;
+};
+
+/* A measured machine file that was read: a name for its catalogue machine, with the times in it. */
+struct dtp_measured_machine {
+    char *path;
+    char machine_key[32];
+    struct dtp_measured *times; /* owned by the catalogue, never moved */
 };
 
 /* Reads the five catalogues from `directory`, all faults of all files at once. Caller destroys. On failure the catalog
@@ -61,6 +70,16 @@ enum dtp_status dtp_catalog_load(const char *directory, struct dtp_catalog *out,
  * success pointers borrowed before are no longer valid. */
 enum dtp_status dtp_catalog_add(const char *path, struct dtp_catalog *catalog, struct dtp_faults *faults);
 void dtp_catalog_destroy(struct dtp_catalog *catalog);
+
+/* Whether a machine is named by a file: it ends in .csv, or holds a '/'. */
+bool dtp_machine_is_file(const char *name);
+/* Reads each file among the machines in `names` (one, or several with commas between) that was not read before; from then
+ * on the path is a name of a machine. The GPU is the catalogue's row of gpu_key; the machine that of machine_key, else the one
+ * which the GPU usually sits in. Files that are refused leave
+ * the catalog as it was. */
+enum dtp_status dtp_catalog_measure(struct dtp_catalog *catalog, const char *names, struct dtp_faults *faults);
+/* What such a name stands for, or NULL; borrowed. */
+const struct dtp_measured_machine *dtp_catalog_measured(const struct dtp_catalog *catalog, const char *name);
 
 /* Borrowed entry by key or alias (case and '_' '-' ' ' ignored), or NULL after a fault that lists the nearest names
  * (Levenshtein). `where`/`line` locate the message; pass NULL faults for a silent look-up. */

@@ -10,6 +10,7 @@
 #include "activations.h"
 #include "block_work.h"
 #include "calibration.h"
+#include "cluster_cost.h"
 #include "collective_choice.h"
 #include "model_parallel.h"
 #include "deepspeed.h"
@@ -50,15 +51,16 @@ struct context {
 static double sum_matmuls(const struct context *c, bool backward, bool only_recomputed)
 {
     double total = 0;
-    const struct dtp_gpu *gpu = &c->cluster->gpu;
+    const struct dtp_cluster *on = c->cluster;
     enum dtp_dtype dtype = c->plan->precision.compute;
     for (int i = 0; i < c->block.matmul_count; i++) {
         const struct dtp_weight_matmul *m = &c->block.matmul[i];
         if (only_recomputed && !m->recomputed)
             continue;
-        double once = backward ? dtp_matmul_s(gpu, dtype, c->tokens, m->k, m->n) +     /* input gradient */
-                                     dtp_matmul_s(gpu, dtype, m->n, m->k, c->tokens)   /* weight gradient */
-                               : dtp_matmul_s(gpu, dtype, c->tokens, m->n, m->k);
+        double once = backward
+                          ? dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, c->tokens, m->k, m->n) +
+                                dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, m->n, m->k, c->tokens)
+                          : dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_FORWARD, dtype, c->tokens, m->n, m->k);
         total += m->copies * once;
     }
     return total;
@@ -67,11 +69,12 @@ static double sum_matmuls(const struct context *c, bool backward, bool only_reco
 static double head_matmuls_s(const struct context *c)
 {
     enum dtp_dtype dtype = c->plan->precision.compute == DTP_FP8 ? DTP_BF16 : c->plan->precision.compute;
-    const struct dtp_gpu *gpu = &c->cluster->gpu;
+    const struct dtp_cluster *on = c->cluster;
     double h = (double)c->transformer->hidden, vocab = (double)c->transformer->vocab;
     double chunks = c->ours ? (double)c->rules.chunk_count : 1, rows = c->tokens / chunks;
-    return chunks * (dtp_matmul_s(gpu, dtype, rows, vocab, h) + dtp_matmul_s(gpu, dtype, rows, h, vocab) +
-                     dtp_matmul_s(gpu, dtype, vocab, h, rows));
+    return chunks * (dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, vocab, h) +
+                     dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, h, vocab) +
+                     dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, vocab, h, rows));
 }
 
 /* Blocks whose forward runs again in backward. */
@@ -99,7 +102,8 @@ static double early_stop_s(const struct context *c)
 {
     const struct dtp_weight_matmul *down = &c->block.matmul[c->block.matmul_count - 1];
     return stops_early(c->plan)
-               ? dtp_matmul_s(&c->cluster->gpu, c->plan->precision.compute, c->tokens, down->n, down->k)
+               ? dtp_cluster_matmul_s(c->cluster, DTP_MEASURED_MATMUL_FORWARD, c->plan->precision.compute, c->tokens,
+                                      down->n, down->k)
                : 0;
 }
 
@@ -186,7 +190,7 @@ static double fp8_cast_bytes(const struct context *c)
 /* Seconds of weight_traffic_bytes. */
 static double weight_traffic_s(const struct context *c, bool reduces)
 {
-    return weight_traffic_bytes(c, reduces) / dtp_memory_kernel_bytes_per_s(&c->cluster->gpu, DTP_KERNEL_FUSED);
+    return weight_traffic_bytes(c, reduces) / dtp_cluster_memory_kernel_bytes_per_s(c->cluster, c->plan, DTP_KERNEL_FUSED);
 }
 
 /* Bytes through HBM of a micro-step's memory-bound kernels. */
@@ -208,9 +212,8 @@ static double loss_bytes(const struct context *c)
 /* A micro-step that reduces its gradients. */
 static struct micro_step micro_step(const struct context *c)
 {
-    const struct dtp_gpu *gpu = &c->cluster->gpu;
     struct micro_step m = {0};
-    struct dtp_attention_time attention = dtp_attention_time(gpu, c->transformer, c->plan, c->tokens);
+    struct dtp_attention_time attention = dtp_cluster_attention_time(c->cluster, c->transformer, c->plan, c->tokens);
     m.matmul_forward_s = c->layers * sum_matmuls(c, false, false);
     m.matmul_backward_s = c->layers * sum_matmuls(c, true, false);
     m.head_s = head_matmuls_s(c);
@@ -463,19 +466,17 @@ static void add_offload(const struct context *c, const struct dtp_communication 
                         const struct windows *window, struct dtp_time *time)
 {
     const struct dtp_plan *plan = c->plan;
-    const struct dtp_machine *machine = &c->cluster->machine;
     if (plan->offload == DTP_OFFLOAD_NONE)
         return;
     struct dtp_element_bytes element;
     dtp_element_bytes_count(plan, &element);
-    double pcie = c->cluster->gpu.pcie_bytes_per_s * dtp_calibration.pcie_fraction;
-    double down_s = (double)communication->device_to_host_bytes / pcie;
-    double up_s = (double)communication->host_to_device_bytes / pcie;
+    double up_bytes = (double)communication->host_to_device_bytes, down_bytes = (double)communication->device_to_host_bytes;
+    double pcie = dtp_cluster_copy_bytes_per_s(c->cluster, true, up_bytes);
+    double down_s = down_bytes / dtp_cluster_copy_bytes_per_s(c->cluster, false, down_bytes);
+    double up_s = up_bytes / pcie;
     /* AdamW on the host: reads p, g, m, v and writes p, m, v in fp32, 28 B a parameter. */
-    double adam_bytes = c->ours ? c->work.host_update_bytes : 28 * optimizer_shard(c), ranks = c->cluster->gpus_per_node;
-    double host = plan->runtime == DTP_RUNTIME_TORCH
-                      ? dtp_calibration.torch_host_adam_bytes_per_s
-                      : machine->host_memory_bytes_per_s * dtp_calibration.host_adam_memory_fraction / ranks;
+    double adam_bytes = c->ours ? c->work.host_update_bytes : 28 * optimizer_shard(c);
+    double host = dtp_cluster_host_adam_bytes_per_s(c->cluster, plan, adam_bytes);
     struct nvme_time nvme = nvme_time(c, communication, (double)element.params);
     double adam_s = adam_bytes / host, groups = ceil(optimizer_shard(c) / (double)DTP_DEEPSPEED_SUB_GROUP);
     double step_s = fmax(adam_s, nvme.optimizer_s) + fmin(adam_s, nvme.optimizer_s) / fmax(1, groups);
@@ -494,7 +495,7 @@ static void add_offload(const struct context *c, const struct dtp_communication 
 static void note_compute(const struct context *c, const struct micro_step *m, double weights_s, double gaps_s,
                          double speedup, double n)
 {
-    double fused = dtp_memory_kernel_bytes_per_s(&c->cluster->gpu, DTP_KERNEL_FUSED);
+    double fused = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, c->plan, DTP_KERNEL_FUSED);
     *c->parts = (struct dtp_time_parts){
         .matmul_forward_s = n * m->matmul_forward_s,
         .matmul_backward_s = n * m->matmul_backward_s,
@@ -528,19 +529,19 @@ static void add_compute(const struct context *c, struct dtp_time *time, struct w
     double n = plan->accumulate, reductions = dtp_plan_reductions(plan);
     struct micro_step m = micro_step(c);
     double matmul = m.matmul_forward_s + m.matmul_backward_s + m.head_s + m.recompute_matmul_s;
-    double gaps = m.kernels * dtp_kernel_gap_s(plan);
+    double gaps = m.kernels * dtp_cluster_kernel_gap_s(c->cluster, plan);
     double other = m.attention_forward_s + m.attention_backward_s + m.memory_forward_s + m.memory_backward_s + m.loss_s +
                    m.recompute_other_s + m.fp8_s + gaps;
     double quiet_s = n > reductions ? weight_traffic_s(c, false) : 0; /* of a micro-step that reduces nothing */
     double weights = (reductions * m.weights_s + (n - reductions) * quiet_s) / n;
-    double speedup = dtp_matmul_speedup(&c->cluster->gpu, matmul, other + weights + time->optimizer_s / n);
+    double speedup = dtp_cluster_matmul_speedup(c->cluster, matmul, other + weights + time->optimizer_s / n);
     time->matmul_s = n * matmul / speedup;
     time->attention_s = n * (m.attention_forward_s + m.attention_backward_s);
     time->memory_bound_s = n * (m.memory_forward_s + m.memory_backward_s + m.fp8_s + weights + gaps);
     time->loss_s = n * m.loss_s;
     time->recompute_s = n * (m.recompute_matmul_s / speedup + m.recompute_other_s);
     time->compute_s = n * (matmul / speedup + other + weights);
-    double launch_s = dtp_kernel_launch_s(plan);
+    double launch_s = dtp_cluster_kernel_launch_s(c->cluster, plan);
     time->host_launch_s = n * m.kernels * launch_s;
     window->head_s = m.head_s / speedup + m.loss_s;
     window->forward_s = m.matmul_forward_s / speedup + m.attention_forward_s + m.memory_forward_s;
@@ -619,11 +620,11 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
                     const struct dtp_plan *plan, const struct dtp_communication *communication, struct dtp_time *out,
                     struct dtp_throughput *throughput, struct dtp_time_parts *parts)
 {
-    const struct dtp_gpu *gpu = &cluster->gpu;
     struct context c = context_of(transformer, cluster, plan);
     c.parts = parts;
-    c.eager_bytes_per_s = dtp_memory_kernel_bytes_per_s(gpu, c.block.fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
-    c.streaming_bytes_per_s = dtp_memory_kernel_bytes_per_s(gpu, DTP_KERNEL_STREAMING);
+    c.eager_bytes_per_s =
+        dtp_cluster_memory_kernel_bytes_per_s(cluster, plan, c.block.fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
+    c.streaming_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, plan, DTP_KERNEL_STREAMING);
     c.ours = plan->runtime == DTP_RUNTIME_DTPLAN;
     if (c.ours) {
         dtp_executor_rules(transformer, cluster, plan, &c.rules);
@@ -647,7 +648,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     parts->device_s = out->compute_s;
     add_launch_bound(out);
     add_offload(&c, communication, &window, out);
-    parts->slowest_rank = dtp_slowest_rank_factor(cluster->gpus, dtp_calibration.rank_speed_deviation);
+    parts->slowest_rank = dtp_cluster_slowest_rank(cluster, dtp_calibration.rank_speed_deviation);
     parts->optimizer_bytes = out->optimizer_s * c.streaming_bytes_per_s;
     parts->optimizer_bytes_per_s = c.streaming_bytes_per_s;
     double device_s = (out->compute_s + out->optimizer_s) * parts->slowest_rank;

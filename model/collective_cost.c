@@ -1,8 +1,10 @@
 #include "collective_cost.h"
 
 #include "calibration.h"
+#include "measured.h"
 
 #include <math.h>
+#include <string.h>
 
 /* NCCL 2.30 src/graph/tuning.cc, baseLat and hwLat, microseconds -> seconds; columns LL, LL128, Simple, and for the
  * fourth, a tree in the Simple protocol. */
@@ -33,8 +35,8 @@ struct dtp_group dtp_group_consecutive(const struct dtp_cluster *cluster, uint32
 {
     uint32_t per_node = cluster->gpus_per_node;
     if (ranks <= per_node)
-        return (struct dtp_group){ranks, 1, per_node / ranks, 1};
-    return (struct dtp_group){ranks, (ranks + per_node - 1) / per_node, 1, 1};
+        return (struct dtp_group){ranks, 1, per_node / ranks, 1, 1};
+    return (struct dtp_group){ranks, (ranks + per_node - 1) / per_node, 1, 1, 1};
 }
 
 struct dtp_group dtp_group_strided(const struct dtp_cluster *cluster, uint32_t stride)
@@ -42,8 +44,8 @@ struct dtp_group dtp_group_strided(const struct dtp_cluster *cluster, uint32_t s
     uint32_t per_node = cluster->gpus_per_node;
     uint32_t ranks = cluster->gpus / stride;
     if (stride >= per_node) /* one rank of a group per node; every GPU of a node is in another group */
-        return (struct dtp_group){ranks, ranks, per_node, stride / per_node};
-    return (struct dtp_group){ranks, cluster->nodes, stride, 1};
+        return (struct dtp_group){ranks, ranks, per_node, stride, stride / per_node};
+    return (struct dtp_group){ranks, cluster->nodes, stride, stride, 1};
 }
 
 /* Of a ring on a node's own links. */
@@ -117,14 +119,14 @@ double dtp_group_bus_bytes_per_s(const struct dtp_cluster *cluster, const struct
     return bus_bytes_per_s(cluster, group, true);
 }
 
-struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster, const struct dtp_group *group,
-                                               enum dtp_collective collective)
+static struct dtp_collective_cost modelled(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                                          enum dtp_collective collective)
 {
     bool all_reduce = collective == DTP_ALL_REDUCE, pcie = dtp_cluster_link(cluster) == DTP_LINK_PCIE;
     const double *hop_s = pcie ? pcie_hop_s : nvlink_hop_s;
     double bus = bus_bytes_per_s(cluster, group, all_reduce);
     double network_steps = group->nodes - 1, link_steps = (double)group->ranks - 1 - network_steps;
-    struct dtp_collective_cost cost;
+    struct dtp_collective_cost cost = {.measured = NULL};
     for (int p = 0; p < DTP_PROTOCOL_COUNT; p++) {
         double rounds = all_reduce ? 2 : 1;
         double latency = base_latency_s[p] + rounds * (link_steps * hop_s[p] + network_steps * network_hop_s[p]);
@@ -144,14 +146,50 @@ struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster
     return cost;
 }
 
+/* A measured group on the same kind of cluster: its instances fill the nodes that it spans. */
+static struct dtp_group measured_group(const struct dtp_cluster *cluster, const struct dtp_measured_group *of)
+{
+    uint32_t per_node = (of->ranks + of->nodes - 1) / of->nodes, node = cluster->gpus_per_node;
+    uint32_t at_once = of->stride > 1 ? of->stride : node / (per_node < node ? per_node : node);
+    return (struct dtp_group){of->ranks, of->nodes, of->nodes > 1 && of->stride == 1 ? 1 : at_once, of->stride, 1};
+}
+
+struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                                               enum dtp_collective collective)
+{
+    struct dtp_collective_cost cost = modelled(cluster, group, collective);
+    if (!cluster->measured || group->ranks < 2)
+        return cost;
+    struct dtp_measured_group asked = {group->ranks, group->stride, group->nodes}, of;
+    enum dtp_collective as;
+    cost.measured = dtp_measured_collective(cluster->measured, collective, &asked, &as, &of);
+    if (!cost.measured)
+        return cost;
+    bool same = of.ranks == asked.ranks && of.nodes == asked.nodes && of.stride == asked.stride;
+    struct dtp_group its = same ? *group : measured_group(cluster, &of);
+    struct dtp_collective_cost model = modelled(cluster, &its, as);
+    memcpy(cost.of_latency_s, model.latency_s, sizeof model.latency_s);
+    memcpy(cost.of_s_per_byte, model.s_per_byte, sizeof model.s_per_byte);
+    return cost;
+}
+
+static double modelled_s(const double *latency_s, const double *s_per_byte, double sent_bytes)
+{
+    double best = INFINITY;
+    for (int p = 0; p < DTP_PROTOCOL_COUNT; p++) {
+        double time = latency_s[p] + sent_bytes * s_per_byte[p];
+        best = time < best ? time : best;
+    }
+    return best;
+}
+
 double dtp_collective_time(const struct dtp_collective_cost *cost, double sent_bytes)
 {
     if (sent_bytes <= 0)
         return 0;
-    double best = INFINITY;
-    for (int p = 0; p < DTP_PROTOCOL_COUNT; p++) {
-        double time = cost->latency_s[p] + sent_bytes * cost->s_per_byte[p];
-        best = time < best ? time : best;
-    }
-    return best;
+    double model_s = modelled_s(cost->latency_s, cost->s_per_byte, sent_bytes);
+    if (!cost->measured)
+        return model_s;
+    return dtp_measured_curve_s(cost->measured, sent_bytes) * model_s /
+           modelled_s(cost->of_latency_s, cost->of_s_per_byte, sent_bytes);
 }

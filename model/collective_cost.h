@@ -14,6 +14,7 @@ struct dtp_group {
     uint32_t ranks;
     uint32_t nodes;           /* nodes the group spans; ranks are spread over them evenly */
     uint32_t groups_per_node; /* groups of the same kind on one node that use its network at the same time */
+    uint32_t stride;          /* between its ranks */
     uint32_t node_stride;     /* its nodes are so many apart in the order of ranks */
 };
 
@@ -24,11 +25,18 @@ struct dtp_group dtp_group_strided(const struct dtp_cluster *cluster, uint32_t s
 
 enum dtp_protocol { DTP_PROTOCOL_LL, DTP_PROTOCOL_LL128, DTP_PROTOCOL_SIMPLE, DTP_PROTOCOL_TREE, DTP_PROTOCOL_COUNT };
 
+struct dtp_measured_curve;
+
 /* Time of one operation = min over protocols of latency_s[p] + bus_bytes * s_per_byte[p]; unusable ones have infinite
- * latency. Prepared once per (cluster, group, collective), then evaluated for any size. */
+ * latency. Prepared once per (cluster, group, collective), then evaluated for any size.
+ *
+ * Where the cluster was measured it is the measured time of the group that is most like this one, times what the model says
+ * of this one / of that one. For the very group, used as it was measured, that factor is 1. */
 struct dtp_collective_cost {
     double latency_s[DTP_PROTOCOL_COUNT];
     double s_per_byte[DTP_PROTOCOL_COUNT];
+    const struct dtp_measured_curve *measured; /* NULL: none; borrowed from the cluster's */
+    double of_latency_s[DTP_PROTOCOL_COUNT], of_s_per_byte[DTP_PROTOCOL_COUNT]; /* the model of the group that it is of */
 };
 struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster, const struct dtp_group *group,
                                                enum dtp_collective collective);

@@ -1,6 +1,7 @@
 #include "digest.h"
 
 #include "calibration.h"
+#include "measured.h"
 
 #include <string.h>
 
@@ -47,6 +48,17 @@ static uint64_t add_model(uint64_t digest, const struct dtp_transformer *t)
     return digest;
 }
 
+static uint64_t add_measured(uint64_t digest, const struct dtp_measured *measured)
+{
+    const struct dtp_measured_rows *rows = dtp_measured_all(measured);
+    for (size_t i = 0; i < rows->count; i++) {
+        digest = dtp_digest_text(dtp_digest_text(digest, rows->row[i].what), rows->row[i].text);
+        for (int column = 0; column < DTP_MEASURED_COLUMN_COUNT; column++)
+            digest = dtp_digest_number(digest, rows->row[i].number[column]);
+    }
+    return digest;
+}
+
 uint64_t dtp_digest_catalog(uint64_t digest, const struct dtp_catalog *catalog)
 {
     for (size_t i = 0; i < catalog->provenance_count; i++) { /* every figure of GPUs and machines */
@@ -62,6 +74,8 @@ uint64_t dtp_digest_catalog(uint64_t digest, const struct dtp_catalog *catalog)
         digest = add_model(digest, &catalog->models[i]);
     for (size_t i = 0; i < catalog->alias_count; i++)
         digest = dtp_digest_text(dtp_digest_text(digest, catalog->aliases[i].alias), catalog->aliases[i].key);
+    for (size_t i = 0; i < catalog->measured_count; i++)
+        digest = add_measured(digest, catalog->measured[i].times);
     for (size_t i = 0; i < dtp_calibration_row_count; i++)
         digest = dtp_digest_number(digest, dtp_calibration_rows[i].value);
     return digest;

@@ -49,6 +49,8 @@ struct dtp_machine {
     double nvme_read_bytes_per_s, nvme_write_bytes_per_s;
 };
 
+struct dtp_measured; /* measured.h */
+
 /* What a job runs on. nodes * gpus_per_node == gpus, or nodes == 1. */
 struct dtp_cluster {
     struct dtp_gpu gpu;
@@ -59,6 +61,7 @@ struct dtp_cluster {
     enum dtp_network network;
     uint32_t leaf_nodes;                /* nodes below one leaf switch (in a rail-optimised fabric: of one rail); 0 or 1: a
                                            node each, so all traffic between nodes is oversubscribed */
+    const struct dtp_measured *measured; /* where the machine is a file; borrowed from the catalogue; else NULL */
 };
 
 /* The link between GPUs of one node, and its rate per GPU in one direction: the machine's where it says, else the GPU's

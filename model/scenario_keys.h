@@ -54,7 +54,8 @@ struct dtp_draft {
     X(embedding_norm, "model", NULL, SWITCH(transformer.embedding_norm), "norm after the embedding (BLOOM)")           \
     X(qk_norm, "model", NULL, SWITCH(transformer.qk_norm), "norms of q and k (Qwen3)")                                 \
     X(gpu, "cluster", "NAME", TEXT(64), "GPU (dtplan catalog gpus); default the machine's, else h100-sxm")             \
-    X(machine, "cluster", "NAME", TEXT(64), "machine (dtplan catalog machines); default the GPU's usual one")          \
+    X(machine, "cluster", "NAME|FILE.csv", TEXT(4096),                                                                 \
+      "machine (dtplan catalog machines), or what dtplan probe measured of one; default the GPU's usual one")          \
     X(gpus, "cluster", "N", WHOLE32(gpus, 1, 1000000), "GPUs in all; default one machine if machine is given, else 1") \
     X(gpus_per_node, "cluster", "N", WHOLE32(gpus_per_node, 1, 1000000), "GPUs per node; default the machine's")       \
     X(network_gbit_per_s, "cluster", "GBIT", NUMBER(network_gbit_per_s, 1e-3, 1e6),                                    \

@@ -1,4 +1,5 @@
 /* From settings to a job: which shape, which machine, and what the plan's defaults depend on. */
+#include "measured.h"
 #include "model_parallel.h"
 #include "models.h"
 #include "number.h"
@@ -313,8 +314,12 @@ static const struct dtp_machine *find_machine(struct resolution *r)
 static bool choose_hardware(struct resolution *r, struct dtp_cluster *c)
 {
     const struct dtp_machine *machine = given(r, DTP_KEY_machine) ? find_machine(r) : NULL;
+    const struct dtp_measured_machine *measured =
+        machine ? dtp_catalog_measured(r->catalog, text_of(r, DTP_KEY_machine)) : NULL;
+    const char *measured_gpu = measured ? dtp_measured_about(measured->times, "gpu_key") : NULL;
     bool missing = given(r, DTP_KEY_machine) && !machine;
     const char *name = given(r, DTP_KEY_gpu)            ? text_of(r, DTP_KEY_gpu)
+                       : measured_gpu                   ? measured_gpu
                        : machine && machine->gpu_key[0] ? machine->gpu_key
                                                         : DEFAULT_GPU;
     const struct dtp_gpu *gpu =
@@ -333,12 +338,17 @@ static bool choose_hardware(struct resolution *r, struct dtp_cluster *c)
             return false;
         }
     }
+    if (gpu && measured && gpu != dtp_catalog_gpu(r->catalog, measured_gpu, NULL, 0, NULL)) {
+        refuse(r, DTP_KEY_gpu, "%s, but %s was measured on %s; leave gpu out", gpu->key, measured->path, measured_gpu);
+        return false;
+    }
     if (!gpu || missing)
         worsen(r, DTP_BAD_INPUT);
     if (!gpu || !machine)
         return false;
     c->gpu = *gpu;
     c->machine = *machine;
+    c->measured = measured ? measured->times : NULL;
     return true;
 }
 
@@ -352,13 +362,27 @@ static uint32_t filled_node(uint32_t gpus, uint32_t node)
     return node;
 }
 
+/* GPUs of the job where it does not say: those of the machine it names, of a measured one as many as were measured. */
+static uint32_t default_gpus(const struct resolution *r, const struct dtp_cluster *c, uint32_t node)
+{
+    uint32_t measured = c->measured ? dtp_measured_count(c->measured, "gpus") : 0;
+    return measured ? measured : given(r, DTP_KEY_machine) ? node : 1;
+}
+
+/* GPUs of a node: the machine's, but of one that was measured over several nodes as many as each had. */
+static uint32_t node_gpus(const struct dtp_cluster *c)
+{
+    uint32_t each = c->measured ? dtp_measured_count(c->measured, "gpus_per_node") : 0;
+    return each && dtp_measured_count(c->measured, "gpus") > each ? each : c->machine.gpus;
+}
+
 /* Whole nodes, or part of one. */
 static bool count_nodes(struct resolution *r, struct dtp_cluster *c)
 {
-    uint32_t node = given(r, DTP_KEY_gpus_per_node) ? r->draft.gpus_per_node : c->machine.gpus;
+    uint32_t node = given(r, DTP_KEY_gpus_per_node) ? r->draft.gpus_per_node : node_gpus(c);
     if (node == 0)
         node = 1; /* dtp_cluster_check refuses such a machine */
-    c->gpus = given(r, DTP_KEY_gpus) ? r->draft.gpus : given(r, DTP_KEY_machine) ? node : 1;
+    c->gpus = given(r, DTP_KEY_gpus) ? r->draft.gpus : default_gpus(r, c, node);
     if (!given(r, DTP_KEY_gpus_per_node))
         node = filled_node(c->gpus, node);
     r->job->node_gpus = node;

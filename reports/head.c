@@ -1,6 +1,7 @@
 /* The lines that say what is planned: the model, the cluster, the plan. */
 #include "report.h"
 
+#include "measured.h"
 #include "model_parallel.h"
 
 #include "number.h"
@@ -76,10 +77,22 @@ static const char *link_words(enum dtp_link link)
     return "";
 }
 
+/* Where the times come from: "; machine.csv, measured 2026-11-21 on 4 x NVIDIA H200". */
+static void describe_measured(const struct dtp_cluster *c, const struct dtp_page *page, char *out, size_t bytes)
+{
+    if (!c->measured)
+        return;
+    const char *path = dtp_measured_name(c->measured), *slash = strrchr(path, '/');
+    const char *date = dtp_measured_about(c->measured, "date"), *gpu = dtp_measured_about(c->measured, "gpu");
+    uint32_t gpus = dtp_measured_count(c->measured, "gpus");
+    snprintf(out, bytes, "; times of %.100s, measured%s%.40s on %u %s %.100s", slash ? slash + 1 : path, date ? " " : "",
+             date ? date : "", gpus ? gpus : 1, dtp_page_times(page), gpu ? gpu : c->gpu.name);
+}
+
 static void print_cluster(const struct dtp_job *job, const struct dtp_page *page)
 {
     const struct dtp_cluster *c = &job->cluster;
-    char line[500], link[80] = "", network[120] = "";
+    char line[1000], link[80] = "", network[120] = "", measured[400] = "";
     if (c->gpus_per_node > 1)
         snprintf(link, sizeof link, "; %s %.0f GB/s each way per GPU", link_words(dtp_cluster_link(c)),
                  dtp_cluster_link_bytes_per_s(c) / 1e9);
@@ -88,8 +101,9 @@ static void print_cluster(const struct dtp_job *job, const struct dtp_page *page
                  c->machine.network_bytes_per_s * 8e-9, dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node / 1e9,
                  c->network == DTP_NETWORK_SOCKETS ? " on sockets" : "",
                  c->oversubscription > 1 ? ", oversubscribed" : "");
-    snprintf(line, sizeof line, "%u %s %s, %u %s (%s)%s%s", c->gpus, dtp_page_times(page), c->gpu.name, c->nodes,
-             c->nodes == 1 ? "node" : "nodes", c->machine.name, link, network);
+    describe_measured(c, page, measured, sizeof measured);
+    snprintf(line, sizeof line, "%u %s %s, %u %s (%s)%s%s%s", c->gpus, dtp_page_times(page), c->gpu.name, c->nodes,
+             c->nodes == 1 ? "node" : "nodes", c->machine.name, link, network, measured);
     print_label(page, "cluster");
     dtp_page_wrap(page, 9, 9, line);
 }

@@ -206,6 +206,16 @@ static const struct dtp_usage *usage_of(const struct engine *e, struct running *
     return &r->usage;
 }
 
+/* Kernels take memory and links' credits from a collective as well as it takes SMs from them; how much was measured. */
+static void slow_collectives(const struct engine *e, double *speed)
+{
+    bool kernels = false;
+    for (size_t i = 0; i < e->running_count; i++)
+        kernels = kernels || dtp_op_is_kernel(&e->ops[e->running[i].op]);
+    for (size_t i = 0; i < e->running_count && kernels; i++)
+        speed[i] *= dtp_op_speed_beside_kernels(e->job->rates, &e->ops[e->running[i].op]);
+}
+
 /* Operations whose speed does not change keep their end to the last bit, so that sums of times stay sums. */
 static void share_again(struct engine *e)
 {
@@ -219,6 +229,8 @@ static void share_again(struct engine *e)
         usage[i] = usage_of(e, &e->running[i]);
     if (!alone) /* a kernel alone has full speed; a copy may not, for other GPUs copy too */
         dtp_share(usage, e->running_count, speed);
+    if (e->job->rates->measured_s && !alone)
+        slow_collectives(e, speed);
     for (size_t i = 0; i < e->running_count; i++) {
         struct running *r = &e->running[i];
         if (speed[i] == r->speed)

@@ -18,6 +18,15 @@ static struct dtp_group place_group(const struct dtp_cluster *cluster, const str
     return group->stride == 1 ? dtp_group_consecutive(cluster, group->ranks) : dtp_group_strided(cluster, group->stride);
 }
 
+static void prepare_contention(const struct dtp_cluster *cluster, const struct dtp_program_group *group, uint32_t nodes,
+                               struct dtp_group_rates *out)
+{
+    struct dtp_measured_group asked = {group->ranks, group->stride, nodes};
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        out->beside[i] = cluster->measured ? dtp_measured_contention(cluster->measured, (enum dtp_collective)i, &asked)
+                                           : (struct dtp_measured_contention){(double)NAN, 1};
+}
+
 static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_plan *plan,
                           const struct dtp_program_group *group, struct dtp_group_rates *out)
 {
@@ -36,15 +45,7 @@ static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_pl
     double link = dtp_cluster_link_bytes_per_s(cluster);
     out->link_use = ranks_per_node > 1 ? (placed.nodes > 1 ? least(1, bus / link) : 1) : 0;
     out->network_use = placed.nodes > 1 ? 1 : 0;
-}
-
-/* AdamW on the host: PyTorch's runs on the one thread that torchrun gives a rank, other runtimes' on all cores of the node
- * (calibration.h). */
-static double host_optimizer_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
-{
-    if (plan->runtime == DTP_RUNTIME_TORCH)
-        return dtp_calibration.torch_host_adam_bytes_per_s;
-    return cluster->machine.host_memory_bytes_per_s * dtp_calibration.host_adam_memory_fraction / cluster->gpus_per_node;
+    prepare_contention(cluster, group, placed.nodes, out);
 }
 
 enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_transformer *transformer,
@@ -56,31 +57,44 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .cluster = cluster,
         .attention_per_token = dtp_attention_time(&cluster->gpu, transformer, plan, 1),
         .copy_bytes_per_s = cluster->gpu.pcie_bytes_per_s * dtp_calibration.pcie_fraction,
-        .host_optimizer_bytes_per_s = host_optimizer_bytes_per_s(cluster, plan),
+        .host_optimizer_bytes_per_s = dtp_cluster_host_adam_bytes_per_s(cluster, plan, 0),
         .storage_read_bytes_per_s = cluster->machine.nvme_read_bytes_per_s / ranks,
         .storage_write_bytes_per_s = cluster->machine.nvme_write_bytes_per_s / ranks,
         .host_memory_bytes_per_s = cluster->machine.host_memory_bytes_per_s / ranks,
-        .gap_s = dtp_kernel_gap_s(plan),
-        .launch_s = dtp_kernel_launch_s(plan),
+        .gap_s = dtp_cluster_kernel_gap_s(cluster, plan),
+        .launch_s = dtp_cluster_kernel_launch_s(cluster, plan),
         .group_count = dtp_program_group_count(program),
+        .ops = dtp_program_ops(program),
+        .copy_duplex = cluster->measured ? dtp_measured_duplex(cluster->measured, cluster->gpus_per_node) : 1,
     };
     for (int i = 0; i < 3; i++)
         out->memory_kernel_bytes_per_s[i] = dtp_memory_kernel_bytes_per_s(&cluster->gpu, (enum dtp_memory_kernel)i);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         out->load[i] = dtp_collective_load(cluster, plan, (enum dtp_collective)i);
+    if (cluster->measured) {
+        out->measured_s = dtp_measured_op_seconds(program, transformer, cluster, plan);
+        if (!out->measured_s)
+            return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for measured times");
+    }
     if (!out->group_count)
         return DTP_OK;
     out->group = malloc(out->group_count * sizeof *out->group);
-    if (!out->group)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for %zu communicators", out->group_count);
+    if (!out->group) {
+        dtp_op_rates_release(out);
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for communicators");
+    }
     for (size_t i = 0; i < out->group_count; i++)
         prepare_group(cluster, plan, &dtp_program_groups(program)[i], &out->group[i]);
+    for (size_t i = 0; i < out->group_count; i++)
+        for (int c = 0; c < DTP_COLLECTIVE_COUNT; c++)
+            out->kernels_yield = out->kernels_yield || isfinite(out->group[i].beside[c].kernels);
     return DTP_OK;
 }
 
 void dtp_op_rates_release(struct dtp_op_rates *rates)
 {
     free(rates->group);
+    free(rates->measured_s);
     *rates = (struct dtp_op_rates){0};
 }
 
@@ -111,6 +125,8 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
     const struct dtp_demand *d = &op->demand;
     double gaps_s = d->kernels * rates->gap_s;
+    if (rates->measured_s && isfinite(rates->measured_s[op - rates->ops]))
+        return rates->measured_s[op - rates->ops] + (dtp_op_is_kernel(op) ? gaps_s : 0);
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_NONE: return 0;
     case DTP_CLASS_MATMUL:
@@ -145,7 +161,8 @@ static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const
     const enum dtp_collective collective = dtp_op_kind_collective(op->kind);
     const struct dtp_collective_load *load = &rates->load[collective];
     double sent_per_s = op->demand.sent_bytes / seconds, hbm = sent_per_s / rates->cluster->gpu.memory_bytes_per_s;
-    double sms = load->sm_share + load->memory_passes * hbm;
+    double measured = group->beside[collective].kernels;
+    double sms = isfinite(measured) ? measured : load->sm_share + load->memory_passes * hbm;
     double bus = least(1, sent_per_s * group->link_s_per_byte[collective]);
     struct dtp_usage usage = {.weight = COLLECTIVE_WEIGHT};
     usage.of[DTP_RESOURCE_SM] = least(sms, COLLECTIVE_MOST_SMS);
@@ -164,7 +181,7 @@ static struct dtp_usage kernel_usage(const struct dtp_op_rates *rates, const str
     const struct dtp_demand *d = &op->demand;
     double attainable = rates->cluster->gpu.memory_bytes_per_s * dtp_calibration.hbm_fraction;
     struct dtp_usage usage = {.weight = 1};
-    if (dtp_op_kind_class(op->kind) == DTP_CLASS_MEMORY) {
+    if (dtp_op_kind_class(op->kind) == DTP_CLASS_MEMORY && !rates->kernels_yield) {
         double busy = least(1, ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]) / seconds);
         usage.of[DTP_RESOURCE_HBM] = least(busy, d->bytes / attainable / seconds);
         usage.of[DTP_RESOURCE_SM] = busy - usage.of[DTP_RESOURCE_HBM];
@@ -194,7 +211,8 @@ struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp
     case DTP_CLASS_UPLOAD:
     case DTP_CLASS_DOWNLOAD:
         usage.of[op->kind == DTP_OP_UPLOAD ? DTP_RESOURCE_PCIE_UP : DTP_RESOURCE_PCIE_DOWN] =
-            least(1, d->sent_bytes / seconds / rates->copy_bytes_per_s);
+            rates->measured_s ? 1 : least(1, d->sent_bytes / seconds / rates->copy_bytes_per_s);
+        usage.of[op->kind == DTP_OP_UPLOAD ? DTP_RESOURCE_PCIE_DOWN : DTP_RESOURCE_PCIE_UP] = rates->copy_duplex - 1;
         usage.of[DTP_RESOURCE_HOST_MEMORY] = host_memory_use(rates, d->sent_bytes, seconds);
         break;
     case DTP_CLASS_HOST: usage.of[DTP_RESOURCE_HOST_MEMORY] = host_memory_use(rates, d->bytes, seconds); break;
@@ -204,6 +222,13 @@ struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp
         break;
     }
     return usage;
+}
+
+double dtp_op_speed_beside_kernels(const struct dtp_op_rates *rates, const struct dtp_op *op)
+{
+    if (dtp_op_kind_class(op->kind) != DTP_CLASS_COLLECTIVE)
+        return 1;
+    return 1 / rates->group[op->group].beside[dtp_op_kind_collective(op->kind)].collective;
 }
 
 double dtp_op_isolated_s(const struct dtp_program *program, const struct dtp_op *op,

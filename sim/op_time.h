@@ -6,7 +6,7 @@
 #define DTP_OP_TIME_H
 
 #include "collective_choice.h"
-#include "op_cost.h"
+#include "measured_time.h"
 #include "program.h"
 #include "share.h"
 
@@ -21,8 +21,13 @@ struct dtp_op_rates {
         struct dtp_collective_cost cost[DTP_COLLECTIVE_COUNT];
         double link_s_per_byte[DTP_COLLECTIVE_COUNT]; /* where nothing but links limits it */
         double link_use, network_use; /* at the bus rate */
+        struct dtp_measured_contention beside[DTP_COLLECTIVE_COUNT]; /* kernels: NAN where not measured */
     } *group;
     size_t group_count;
+    const struct dtp_op *ops;          /* the program's */
+    double *measured_s;                /* one per operation, NAN: by formula; NULL: the machine was not measured */
+    bool kernels_yield;                /* what a collective costs kernels was measured of all kinds of them together */
+    double copy_duplex;                /* a copy's time while the other direction works too / alone */
     struct dtp_collective_load load[DTP_COLLECTIVE_COUNT];
 };
 
@@ -37,6 +42,9 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 
 /* What it uses at the speed at which it takes `seconds` > 0. */
 struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds);
+
+/* A collective's speed beside kernels, of its speed alone; 1 for other operations. */
+double dtp_op_speed_beside_kernels(const struct dtp_op_rates *rates, const struct dtp_op *op);
 
 /* True for kernels that compute: matmul, attention, memory-bound. */
 bool dtp_op_is_kernel(const struct dtp_op *op);

@@ -3,8 +3,7 @@
  * not show. */
 #include "search_scan.h"
 
-#include "calibration.h"
-#include "op_cost.h"
+#include "cluster_cost.h"
 #include "parallel.h"
 
 #include <math.h>
@@ -34,14 +33,11 @@ struct scanner {
 /* ---- the bound
  * ------------------------------------------------------------------------------------------------------- */
 
-/* 6 FLOPs per matmul weight and token, at the rate of the fastest format a matmul may run in. matmul_power_headroom is
- * the most that the clock gains. */
+/* 6 FLOPs per matmul weight and token, at the most that matmuls reach. */
 double dtp_search_bound_s(const struct dtp_job *job, double tokens)
 {
-    const struct dtp_gpu *gpu = &job->cluster.gpu;
     double flops = 6 * (double)dtp_transformer_count(&job->transformer).matmul * tokens;
-    double rate =
-        dtp_matmul_flops_per_s(gpu, job->plan.precision.compute) * (1 + dtp_calibration.matmul_power_headroom);
+    double rate = dtp_cluster_most_matmul_flops_per_s(&job->cluster, job->plan.precision.compute);
     return flops / (rate * job->cluster.gpus);
 }
 

@@ -23,7 +23,6 @@ struct simulation {
     const struct dtp_program *program;
     const struct dtp_op *ops;
     const struct dtp_simulation_options *options;
-    const struct dtp_gpu *gpu;
     struct dtp_op_rates rates;
     struct dtp_host_arena scratch;
     struct dtp_engine_graph graph;
@@ -111,12 +110,12 @@ static double end_of_step_s(const struct dtp_timeline *timeline)
 static void run_at_power_limit(struct simulation *s, struct dtp_timeline *out)
 {
     bool headroom = s->options->power_headroom;
-    out->matmul_speedup = headroom ? dtp_matmul_speedup(s->gpu, s->matmul_s, s->other_s) : 1;
+    out->matmul_speedup = headroom ? dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, s->other_s) : 1;
     run(s, out);
     if (!headroom)
         return;
     double step_s = end_of_step_s(out) / out->compute_factor;
-    double speedup = dtp_matmul_speedup(s->gpu, s->matmul_s, fmax(0, step_s - s->matmul_s / out->matmul_speedup));
+    double speedup = dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, fmax(0, step_s - s->matmul_s / out->matmul_speedup));
     if (fabs(speedup / out->matmul_speedup - 1) <= 0.003)
         return;
     out->matmul_speedup = speedup;
@@ -142,8 +141,8 @@ enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp
                              struct dtp_faults *faults)
 {
     struct simulation s = {.program = program, .ops = dtp_program_ops(program), .options = options,
-                           .gpu = &cluster->gpu, .count = dtp_program_op_count(program)};
-    double slowest = dtp_slowest_rank_factor(cluster->gpus, dtp_calibration.simulated_rank_deviation);
+                           .count = dtp_program_op_count(program)};
+    double slowest = dtp_cluster_slowest_rank(cluster, dtp_calibration.simulated_rank_deviation);
     *out = (struct dtp_timeline){.compute_factor = options->compute_factor > 0 ? options->compute_factor : slowest};
     enum dtp_status status = dtp_op_rates_prepare(program, transformer, cluster, plan, &s.rates, faults);
     if (status != DTP_OK)

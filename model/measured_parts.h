@@ -1,0 +1,24 @@
+/* Inside of struct dtp_measured: its rows, and the fits of those that belong together. */
+#ifndef DTP_MEASURED_PARTS_H
+#define DTP_MEASURED_PARTS_H
+
+#include "measured.h"
+
+/* Rows of one fit: a shape's (matmul, attention) or a curve's. */
+struct dtp_measured_part {
+    const struct dtp_measured_row **rows; /* in `sorted` */
+    size_t count;
+    struct dtp_measured_shape_fit shape;
+    struct dtp_measured_curve curve;
+};
+
+struct dtp_measured {
+    char *name;
+    struct dtp_gpu gpu;
+    struct dtp_measured_rows rows;
+    const struct dtp_measured_row **sorted; /* by dtp_measured_row_compare */
+    struct dtp_measured_part *part;
+    size_t part_count;
+};
+
+#endif
