@@ -43,6 +43,8 @@ enum option {
     OPTION_MAX_GPUS,
     OPTION_TOLERANCE,
     OPTION_CHART,
+    OPTION_REFIT,
+    OPTION_FORCE,
     OPTION_HELP,
     OPTION_VERSION,
     OPTION_PASSED, /* what follows is the executor's to read */
@@ -111,6 +113,9 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_TOLERANCE] = {"--tolerance", "PERCENT", ON(VALIDATE),
                           "how far off a predicted step may be, 5%; default 10%"},
     [OPTION_CHART] = {"--chart", "FIGURE", ON(VALIDATE), "draw predicted against measured (.png .svg .pdf .txt)"},
+    [OPTION_REFIT] = {"--refit", "MACHINE.csv", ON(VALIDATE),
+                      "predict with this machine file, and write what the runs correct of it to MACHINE-refit.csv"},
+    [OPTION_FORCE] = {"--force", NULL, ON(VALIDATE), "with --refit: replace MACHINE-refit.csv where it is there already"},
     [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
     [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},
     [OPTION_STEPS] = {"--steps", "N", ON_RUNS, "optimizer steps, those of the checkpoint included; default 100, of validate 12"},
@@ -381,6 +386,8 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_STRAGGLER: set_factor(&a->straggler, flag, value, 1, 1000, faults); break;
     case OPTION_TOLERANCE: set_tolerance(a, value, faults); break;
     case OPTION_CHART: a->chart = value; break;
+    case OPTION_REFIT: a->refit = value; break;
+    case OPTION_FORCE: a->force = true; break;
     case OPTION_RESUME: a->resume = true; break;
     case OPTION_HELP: a->help = true; break;
     case OPTION_VERSION: a->version = true; break;

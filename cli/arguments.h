@@ -63,9 +63,9 @@ struct dtp_arguments {
     uint64_t samples, seed;                /* simulate: jobs of the step's quantiles, and their seed */
     double rank_deviation, straggler;      /* simulate: 0 = not given */
     const char *output;                    /* -o FILE, or NULL */
-    bool resume;                           /* of validate */
+    bool resume, force;                    /* of validate */
     double tolerance;                      /* validate: a fraction; 0: not given */
-    const char *chart;                     /* validate: a figure, or NULL */
+    const char *chart, *refit;             /* validate: a figure, a machine file; or NULL */
     const char *only;                      /* --only PREFIX, or NULL */
     const char *trace, *timeline, *memory; /* files of simulate, or NULL */
     const char **catalogs;                 /* --catalog FILE ... */

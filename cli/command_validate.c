@@ -3,9 +3,7 @@
 
 #include "chart_data.h"
 #include "output_file.h"
-#include "run_job.h"
-#include "validate_list.h"
-#include "validation.h"
+#include "validate_parts.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,19 +17,6 @@
 /* Two to warm up, eight that count, one operation by operation alone, one operation by operation as it runs. */
 #define DEFAULT_STEPS "12"
 
-struct validate {
-    const struct dtp_context *context;
-    struct dtp_catalog catalog;
-    struct dtp_validate_list list;
-    struct dtp_validation_bounds bounds;
-    struct dtp_validation *rows;
-    uint64_t done, resumed;
-    bool stopped, file_open;
-    struct dtp_row_file file;
-    char *folder; /* of times of operations, a file a run; NULL: they are not kept */
-    double started_s;
-};
-
 static double now_s(void)
 {
     struct timespec now;
@@ -42,7 +27,7 @@ static double now_s(void)
 /* ---- times of operations ----------------------------------------------------------------------------------------- */
 
 /* "validate.csv" keeps them in "validate.ops/0000.csv", ... */
-static enum dtp_status make_folder(struct validate *v, const char *output)
+static enum dtp_status make_folder(struct dtp_validate *v, const char *output)
 {
     size_t length = strlen(output), bytes = length + sizeof ".ops";
     if (length > 4 && strcmp(output + length - 4, ".csv") == 0)
@@ -57,7 +42,7 @@ static enum dtp_status make_folder(struct validate *v, const char *output)
 }
 
 /* NULL where they are not kept. */
-static const char *times_path(const struct validate *v, uint64_t run, char *out, size_t bytes)
+static const char *times_path(const struct dtp_validate *v, uint64_t run, char *out, size_t bytes)
 {
     if (!v->folder)
         return NULL;
@@ -80,7 +65,7 @@ static void take_reason(struct dtp_validation *row, enum dtp_status status, cons
 }
 
 /* Predicts, runs, compares. What goes wrong is said in the row. */
-static void make_run(struct validate *v, uint64_t run, const struct dtp_context *context,
+static void make_run(struct dtp_validate *v, uint64_t run, const struct dtp_context *context,
                      struct dtp_scenario *scenario, struct dtp_validation *row)
 {
     struct dtp_ran_job ran;
@@ -101,12 +86,12 @@ static void make_run(struct validate *v, uint64_t run, const struct dtp_context 
     dtp_ran_job_release(&ran);
 }
 
-static void say_before(const struct validate *v, uint64_t run, const struct dtp_validation *row)
+static void say_before(const struct dtp_validate *v, uint64_t run, const struct dtp_validation *row)
 {
     fprintf(stderr, "run %" PRIu64 " of %" PRIu64 ": %s\n", run + 1, v->list.count, row->run);
 }
 
-static void say_after(const struct validate *v, uint64_t run, const struct dtp_validation *row)
+static void say_after(const struct dtp_validate *v, uint64_t run, const struct dtp_validation *row)
 {
     double error = dtp_validation_step_error(row), elapsed_s = now_s() - v->started_s;
     double left_s = elapsed_s * (double)(v->list.count - run - 1) / (double)(run + 1 - v->resumed);
@@ -119,7 +104,7 @@ static void say_after(const struct validate *v, uint64_t run, const struct dtp_v
     fprintf(stderr, "; %.1f s, %.0f s left\n", row->wall_s, left_s);
 }
 
-static enum dtp_status append(struct validate *v, uint64_t run)
+static enum dtp_status append(struct dtp_validate *v, uint64_t run)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -135,7 +120,7 @@ static enum dtp_status append(struct validate *v, uint64_t run)
     return status;
 }
 
-static enum dtp_status one_run(struct validate *v, uint64_t run)
+static enum dtp_status one_run(struct dtp_validate *v, uint64_t run)
 {
     static char steps_flag[] = "--steps", steps[] = DEFAULT_STEPS;
     struct dtp_validation *row = &v->rows[run];
@@ -172,38 +157,46 @@ static enum dtp_status one_run(struct validate *v, uint64_t run)
 
 /* ---- runs that were made before ---------------------------------------------------------------------------------- */
 
-/* Predicts it anew, so that all rows of a report are of one and the same model, and compares. */
-static enum dtp_status predict_again(struct validate *v, uint64_t run)
+enum dtp_status dtp_validate_load(const struct dtp_validate *v, uint64_t run, const struct dtp_validation *row,
+                                  struct dtp_ran_job *out)
 {
-    struct dtp_validation *row = &v->rows[run], old = *row;
     const struct dtp_validate_group *group;
     struct dtp_simulation_options options = dtp_simulation_options_default();
     struct dtp_scenario *scenario = NULL;
-    struct dtp_ran_job ran = {.report = {.simulated = &ran.simulated, .measured = &ran.measured}};
     struct dtp_job job;
-    char path[4096];
+    char path[4096], words[sizeof row->run];
     struct dtp_faults *faults = v->context->faults;
-    enum dtp_status status =
-        dtp_validate_list_scenario(&v->list, run, &scenario, &group, row->run, sizeof row->run, faults);
+    memset(out, 0, sizeof *out);
+    out->report = (struct dtp_run_report){.simulated = &out->simulated, .measured = &out->measured};
+    enum dtp_status status = dtp_validate_list_scenario(&v->list, run, &scenario, &group, words, sizeof words, faults);
     if (status == DTP_OK)
         status = dtp_scenario_resolve(scenario, &v->catalog, &job, faults);
     if (status == DTP_OK)
-        status = dtp_simulated_create(&job, &options, &ran.simulated, faults);
-    ran.predicted = status == DTP_OK;
-    if (ran.predicted) {
-        dtp_validation_plan(&ran.simulated, row);
-        dtp_validation_outcome(&old, &ran.measured);
-        if (v->folder && old.tokens_per_step > 0)
-            status = dtp_ran_job_read_times(&ran, times_path(v, run, path, sizeof path), faults);
-        if (old.tokens_per_step > 0)
-            dtp_validation_measure(&ran.report, row);
-    }
-    dtp_ran_job_release(&ran);
+        status = dtp_simulated_create(&job, &options, &out->simulated, faults);
     dtp_scenario_destroy(scenario);
+    out->predicted = status == DTP_OK;
+    dtp_validation_outcome(row, &out->measured);
+    if (status == DTP_OK && v->folder && row->tokens_per_step > 0)
+        status = dtp_ran_job_read_times(out, times_path(v, run, path, sizeof path), faults);
     return status;
 }
 
-static enum dtp_status resume(struct validate *v)
+/* Predicts it anew, so that all rows of a report are of one and the same model. */
+static enum dtp_status predict_again(struct dtp_validate *v, uint64_t run)
+{
+    struct dtp_validation *row = &v->rows[run];
+    struct dtp_ran_job ran;
+    enum dtp_status status = dtp_validate_load(v, run, row, &ran);
+    if (ran.predicted) {
+        dtp_validation_plan(&ran.simulated, row);
+        if (ran.measured.tokens_per_step > 0)
+            dtp_validation_measure(&ran.report, row);
+    }
+    dtp_ran_job_release(&ran);
+    return status;
+}
+
+static enum dtp_status resume(struct dtp_validate *v)
 {
     struct dtp_validation *rows;
     size_t count;
@@ -223,7 +216,7 @@ static enum dtp_status resume(struct validate *v)
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-static enum dtp_status open_file(struct validate *v)
+static enum dtp_status open_file(struct dtp_validate *v)
 {
     const struct dtp_arguments *a = v->context->arguments;
     struct dtp_faults *faults = v->context->faults;
@@ -243,7 +236,7 @@ static enum dtp_status open_file(struct validate *v)
 }
 
 /* `compared`: only runs whose times are compared. */
-static uint64_t write_rows(const struct validate *v, bool compared, FILE *out)
+static uint64_t write_rows(const struct dtp_validate *v, bool compared, FILE *out)
 {
     uint64_t count = 0;
     char *header = dtp_validation_header();
@@ -259,7 +252,7 @@ static uint64_t write_rows(const struct validate *v, bool compared, FILE *out)
 }
 
 /* Predictions of rows that were there may be others now. */
-static enum dtp_status rewrite(const struct validate *v)
+static enum dtp_status rewrite(const struct dtp_validate *v)
 {
     struct dtp_output_file output;
     if (!v->file_open || !v->file.plain || v->resumed == 0)
@@ -271,7 +264,7 @@ static enum dtp_status rewrite(const struct validate *v)
     return dtp_output_close(&output, v->context->faults);
 }
 
-static enum dtp_status draw(const struct validate *v)
+static enum dtp_status draw(const struct dtp_validate *v)
 {
     const char *figure = v->context->arguments->chart;
     struct dtp_faults *faults = v->context->faults;
@@ -308,14 +301,22 @@ static enum dtp_status draw(const struct validate *v)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-static enum dtp_status report(const struct validate *v)
+static enum dtp_status report(const struct dtp_validate *v)
 {
     const struct dtp_context *context = v->context;
-    enum dtp_status status = DTP_OK;
+    struct dtp_refit_report refit = {.count = 0};
+    bool refits = context->arguments->refit && !v->stopped;
+    enum dtp_status status = refits ? dtp_validate_refit(v, &refit) : DTP_OK, said = DTP_OK;
+    refits = refits && status == DTP_OK;
     if (context->arguments->json)
-        status = dtp_validation_json(v->rows, v->done, &v->bounds, context->out, context->faults);
+        said = dtp_validation_json(v->rows, v->done, &v->bounds, refits ? &refit : NULL, context->out, context->faults);
     else
         dtp_validation_text(v->rows, v->done, &v->bounds, &context->page);
+    if (refits && !context->arguments->json)
+        dtp_refit_text(&refit, &context->page);
+    free(refit.results);
+    free(refit.written);
+    status = said > status ? said : status;
     for (uint64_t i = 0; i < v->done; i++) {
         enum dtp_status run = v->rows[i].status ? (enum dtp_status)v->rows[i].status
                               : v->rows[i].outside[0] ? DTP_NO
@@ -328,7 +329,7 @@ static enum dtp_status report(const struct validate *v)
     return status;
 }
 
-static enum dtp_status validate(struct validate *v)
+static enum dtp_status validate(struct dtp_validate *v)
 {
     v->rows = calloc(v->list.count, sizeof *v->rows);
     if (!v->rows)
@@ -352,12 +353,12 @@ static enum dtp_status check_line(const struct dtp_context *context)
     const struct dtp_arguments *a = context->arguments;
     if (a->chart && !dtp_chart_can_write(a->chart))
         return dtp_fault(context->faults, DTP_BAD_INPUT, a->chart, 0, "a figure ends in .png, .svg, .pdf or .txt");
-    return DTP_OK;
+    return dtp_validate_refit_check(context);
 }
 
 enum dtp_status dtp_command_validate(const struct dtp_context *context)
 {
-    struct validate v = {.context = context, .bounds = dtp_validation_bounds_default()};
+    struct dtp_validate v = {.context = context, .bounds = dtp_validation_bounds_default()};
     if (context->arguments->tolerance > 0)
         v.bounds.step_fraction = context->arguments->tolerance;
     enum dtp_status status = check_line(context);

@@ -35,7 +35,7 @@ _dtplan() {
         --gpu) words=$(_dtplan_names "$program" gpus) ;;
         --machine) words=$(_dtplan_names "$program" machines) ;;
         --model) words=$(_dtplan_names "$program" models) ;;
-        --catalog | --output | -o | --trace | --timeline | --memory | --data | --log | --checkpoint | --matmul-choices | --chart) ;; # a file: bash's own completion
+        --catalog | --output | -o | --trace | --timeline | --memory | --data | --log | --checkpoint | --matmul-choices | --chart | --refit) ;; # a file: bash's own completion
         --strategy) words="all $(_dtplan_values "$program" "$command" --strategy)" ;;
         --*[!a-z0-9-]*) ;; # no flag of ours
         --*) words=$(_dtplan_values "$program" "$command" "$previous" | grep -v '[A-Z]') ;;

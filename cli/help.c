@@ -101,7 +101,7 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
            "a file of tokens on four GPUs"}}},
     [DTP_COMMAND_VALIDATE] =
         {"dtplan validate [SCENARIO.ini | LIST.scenarios ...] [--KEY LIST ...] [--tolerance 10%] [-o FILE.csv] [--resume] "
-         "[--chart FIGURE] [--json]",
+         "[--chart FIGURE] [--refit MACHINE.csv] [--json]",
          "Predicts jobs, runs each as `run` does, and says how far off the predictions were: memory by owner, bytes sent, "
          "operations, step time with its error split into costs, contention and host. A flag takes lists as in sweep; each "
          "line of a file that ends in .scenarios holds flags as well. Exit status 1 where a step is beyond the tolerance, the "
@@ -109,7 +109,9 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          {{"dtplan validate --layers 2 --hidden 64 --heads 2 --vocab 300 --seq 64 --gpus 1,2 --strategy ddp,full_shard --device host",
            "small models on this machine's cores"},
           {"dtplan validate reports/h200/validate.scenarios --tolerance 5% -o validate.csv --chart validate.png",
-           "a list of jobs on the GPUs of this machine"}}},
+           "a list of jobs on the GPUs of this machine"},
+          {"dtplan validate reports/h200/validate.scenarios -o validate.csv --resume --refit machine.csv",
+           "what those runs correct of a machine file; none is made again"}}},
     [DTP_COMMAND_REPORT] =
         {"dtplan report SCENARIO.ini|SWEEP.csv [--KEY VALUE ...] [-o PAGE.html]",
          "Writes one HTML page to decide by, complete in itself: does it fit, how long, how much, what can go wrong; then the "

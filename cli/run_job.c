@@ -65,7 +65,7 @@ static enum dtp_status compare(struct dtp_ran_job *ran, struct dtp_faults *fault
     dtp_compare_classes(simulated, m->alone_s, in_place_s, report->classes);
     dtp_compare_phases(simulated, in_place_s, report->phases);
     enum dtp_status status = DTP_OK;
-    report->split_known = m->gpu && m->step_s > 0;
+    report->split_known = dtp_run_report_comparable(report) && m->step_s > 0;
     if (report->split_known)
         status = dtp_compare_split(simulated, m->alone_s, in_place_s, m->step_s, &report->split, faults);
     free(in_place_s);

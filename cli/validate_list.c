@@ -41,6 +41,38 @@ static enum dtp_status read_files(struct dtp_validate_group *group, const char *
     return worst;
 }
 
+/* Machine files are read before a key may name them. */
+static enum dtp_status measure(const struct dtp_validate_group *group, struct dtp_catalog *catalog,
+                               const struct dtp_context *context)
+{
+    const char *machine = dtp_scenario_get(group->base, "machine"), *refit = context->arguments->refit;
+    enum dtp_status status = machine ? dtp_catalog_measure(catalog, machine, context->faults) : DTP_OK;
+    for (size_t i = 0; i < group->arguments.setting_count && status == DTP_OK; i++)
+        if (strcmp(group->arguments.settings[i].key, "machine") == 0)
+            status = dtp_catalog_measure(catalog, group->arguments.settings[i].value, context->faults);
+    return status == DTP_OK && refit ? dtp_catalog_measure(catalog, refit, context->faults) : status;
+}
+
+/* What is to be refitted is what predicts. */
+static enum dtp_status set_refit(struct dtp_validate_group *group, const struct dtp_catalog *catalog, const char *refit,
+                                 struct dtp_faults *faults)
+{
+    bool named = dtp_scenario_get(group->base, "machine") != NULL;
+    for (size_t i = 0; i < group->axes.count; i++)
+        if (strcmp(group->axes.axes[i].key, "machine") == 0) {
+            const struct dtp_axis *axis = &group->axes.axes[i];
+            return axis->count == 1 && strcmp(axis->values[0], refit) == 0
+                       ? DTP_OK
+                       : dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                                   "--refit: the runs are predicted with another machine, %s; leave --machine out",
+                                   axis->values[0]);
+        }
+    return named ? dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                             "--refit: a scenario file names another machine, %s; leave it out",
+                             dtp_scenario_get(group->base, "machine"))
+                 : dtp_axes_add(&group->axes, catalog, "machine", refit, "--refit", faults);
+}
+
 static enum dtp_status add_axes(struct dtp_validate_group *group, const struct dtp_catalog *catalog,
                                 const struct dtp_arguments *a, const char *where, struct dtp_faults *faults)
 {
@@ -68,12 +100,18 @@ static enum dtp_status join_passed(struct dtp_validate_group *group, const struc
 }
 
 static enum dtp_status finish_group(struct dtp_validate_list *list, struct dtp_validate_group *group,
-                                    const struct dtp_context *context, const struct dtp_catalog *catalog)
+                                    const struct dtp_context *context, struct dtp_catalog *catalog)
 {
     struct dtp_faults *faults = context->faults;
-    enum dtp_status status = add_axes(group, catalog, &group->arguments, group->where, faults);
+    const char *refit = context->arguments->refit;
+    enum dtp_status status = measure(group, catalog, context);
+    if (status != DTP_OK)
+        return status;
+    status = add_axes(group, catalog, &group->arguments, group->where, faults);
     enum dtp_status typed = add_axes(group, catalog, context->arguments, "command line", faults);
     status = typed > status ? typed : status;
+    if (status == DTP_OK && refit)
+        status = set_refit(group, catalog, refit, faults);
     if (status == DTP_OK)
         status = join_passed(group, &group->arguments, context->arguments, faults);
     if (status == DTP_OK)
@@ -91,7 +129,7 @@ static enum dtp_status finish_group(struct dtp_validate_list *list, struct dtp_v
 /* Options of the command itself belong on its own line. */
 static bool only_runs(const struct dtp_arguments *a)
 {
-    return !a->help && !a->version && !a->json && !a->output && !a->chart && !a->resume &&
+    return !a->help && !a->version && !a->json && !a->output && !a->chart && !a->refit && !a->resume && !a->force &&
            a->tolerance == 0 && a->catalog_count == 0;
 }
 
@@ -118,7 +156,7 @@ static enum dtp_status read_words(struct dtp_validate_group *group, struct dtp_f
 }
 
 static enum dtp_status read_line(struct dtp_validate_list *list, const struct dtp_context *context,
-                                 const struct dtp_catalog *catalog, const char *path, size_t number, const char *text)
+                                 struct dtp_catalog *catalog, const char *path, size_t number, const char *text)
 {
     struct dtp_validate_group *group = add_group(list, context->faults);
     if (!group)
@@ -134,7 +172,7 @@ static enum dtp_status read_line(struct dtp_validate_list *list, const struct dt
 }
 
 static enum dtp_status read_list(struct dtp_validate_list *list, const struct dtp_context *context,
-                                 const struct dtp_catalog *catalog, const char *path)
+                                 struct dtp_catalog *catalog, const char *path)
 {
     enum dtp_status worst = DTP_OK;
     char *line = NULL;
@@ -169,7 +207,7 @@ static bool is_list(const char *path)
 
 /* `path` NULL: flags alone. */
 static enum dtp_status read_file(struct dtp_validate_list *list, const struct dtp_context *context,
-                                 const struct dtp_catalog *catalog, const char *path)
+                                 struct dtp_catalog *catalog, const char *path)
 {
     struct dtp_validate_group *group = add_group(list, context->faults);
     if (!group)
@@ -179,7 +217,7 @@ static enum dtp_status read_file(struct dtp_validate_list *list, const struct dt
     return status == DTP_OK ? finish_group(list, group, context, catalog) : status;
 }
 
-enum dtp_status dtp_validate_list_read(const struct dtp_context *context, const struct dtp_catalog *catalog,
+enum dtp_status dtp_validate_list_read(const struct dtp_context *context, struct dtp_catalog *catalog,
                                        struct dtp_validate_list *out)
 {
     const struct dtp_arguments *a = context->arguments;

@@ -31,8 +31,8 @@ struct dtp_validate_list {
 
 #define DTP_VALIDATE_MAX_RUNS 10000u
 
-/* All faults of all files and lines. `catalog` is borrowed. Destroy also after a failure. */
-enum dtp_status dtp_validate_list_read(const struct dtp_context *context, const struct dtp_catalog *catalog,
+/* All faults of all files and lines; machine files that they name are read into `catalog`, which is borrowed. Destroy also after a failure. */
+enum dtp_status dtp_validate_list_read(const struct dtp_context *context, struct dtp_catalog *catalog,
                                        struct dtp_validate_list *out);
 void dtp_validate_list_destroy(struct dtp_validate_list *list);
 

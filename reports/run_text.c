@@ -1,11 +1,13 @@
 #include "run_report.h"
 
 #include "grid.h"
+#include "measured.h"
 #include "report.h"
 #include "simulation_report.h"
 
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 static const char *const header[] = {"", "predicted", "measured", "ratio"};
 
@@ -252,5 +254,7 @@ void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *pa
 
 bool dtp_run_report_comparable(const struct dtp_run_report *report)
 {
-    return report->measured->gpu;
+    const struct dtp_measured *file = report->simulated->job.cluster.measured;
+    const char *device = file ? dtp_measured_about(file, "device") : NULL;
+    return report->measured->gpu || (device && strcmp(device, "host") == 0);
 }

@@ -69,7 +69,10 @@ enum dtp_status dtp_validation_read(const char *path, struct dtp_validation **ou
 
 void dtp_validation_text(const struct dtp_validation *rows, size_t count, const struct dtp_validation_bounds *bounds,
                          const struct dtp_page *page);
+/* `refit` may be NULL. */
+struct dtp_refit_report; /* refit_report.h */
 enum dtp_status dtp_validation_json(const struct dtp_validation *rows, size_t count,
-                                    const struct dtp_validation_bounds *bounds, FILE *file, struct dtp_faults *faults);
+                                    const struct dtp_validation_bounds *bounds, const struct dtp_refit_report *refit,
+                                    FILE *file, struct dtp_faults *faults);
 
 #endif

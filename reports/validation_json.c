@@ -1,6 +1,7 @@
 #include "validation_fields.h"
 
 #include "json_value.h"
+#include "refit_report.h"
 
 static json_t *field_json(const struct dtp_validation *v, const struct dtp_validation_field *field)
 {
@@ -25,13 +26,15 @@ static json_t *run_json(const struct dtp_validation *v)
 }
 
 enum dtp_status dtp_validation_json(const struct dtp_validation *rows, size_t count,
-                                    const struct dtp_validation_bounds *bounds, FILE *file, struct dtp_faults *faults)
+                                    const struct dtp_validation_bounds *bounds, const struct dtp_refit_report *refit,
+                                    FILE *file, struct dtp_faults *faults)
 {
     json_t *runs = json_array();
     for (size_t i = 0; i < count; i++)
         json_array_append_new(runs, run_json(&rows[i]));
-    json_t *all = json_pack("{s:s,s:o,s:o,s:o}", "schema", DTP_VALIDATION_SCHEMA, "step_tolerance_fraction",
+    json_t *all = json_pack("{s:s,s:o,s:o,s:o,s:o}", "schema", DTP_VALIDATION_SCHEMA, "step_tolerance_fraction",
                             dtp_json_real(bounds->step_fraction), "device_tolerance_fraction",
-                            dtp_json_real(bounds->device_fraction), "runs", runs);
+                            dtp_json_real(bounds->device_fraction), "runs", runs, "refit",
+                            refit ? dtp_refit_json(refit) : json_null());
     return dtp_json_dump(all, file, faults);
 }

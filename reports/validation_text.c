@@ -136,7 +136,8 @@ static void print_errors(const struct dtp_validation *rows, size_t count, const 
     } else {
         fputs("  ", page->file);
         dtp_page_wrap(page, 2, 2,
-                      "step times are not compared: the prediction is of a GPU, the runs were on the host device");
+                      "step times are not compared: the prediction is of a GPU, the runs were on the host device; --machine "
+                      "takes what dtplan probe --device host measured here");
     }
     free(errors);
 }

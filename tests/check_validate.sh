@@ -116,6 +116,30 @@ says 'another command'
 expect 2 "${tiny[@]}" --resume
 says '-o FILE.csv'
 
+# ---- machine files -----------------------------------------------------------------------------------------------------
+
+# One that says of this machine what a GPU would do: every step is off, and runs correct it.
+sed 's/^about,device,.*/about,device,,,,,,,,,,,,,,,,,host/' "$source/tests/data/synthetic_machine.csv" >host.csv
+fast=("${tiny[@]}" --gpus "1,2" --strategy ddp --micro-batch "1,4" -o refit.csv)
+expect 1 "${fast[@]}" --machine host.csv
+says '0 of 4 within all bounds, 4 outside, 0 failed' out
+says 'step -9' out
+expect 0 "${fast[@]}" --machine host.csv --resume --tolerance 100%
+expect 1 "${fast[@]}" --refit host.csv --resume --json
+! grep -q '^run ' err || failed "--refit ran again what was run"
+[[ -s host-refit.csv ]] || failed "--refit wrote no machine file"
+before=$(sed -n '/"before"/,/}/s/.*"median_fraction": \([0-9.e-]*\).*/\1/p' out)
+after=$(sed -n '/"left_out"/,/}/s/.*"median_fraction": \([0-9.e-]*\).*/\1/p' out)
+awk -v a="$after" -v b="$before" 'BEGIN { exit !(a > 0 && a < b) }' || failed "--refit: |error| $before before, $after on runs left out"
+expect 2 "${fast[@]}" --refit host.csv --resume
+says '--force replaces it'
+expect 1 "${fast[@]}" --refit host.csv --resume --force
+says 'REFIT' out
+expect 2 "${tiny[@]}" --gpus 1 --strategy ddp --refit host.csv
+says '-o FILE.csv'
+expect 2 "${fast[@]}" --refit host.csv --machine host-refit.csv --resume --force
+says 'leave --machine out'
+
 # ---- the line ----------------------------------------------------------------------------------------------------------
 
 expect 2 "${tiny[@]}" --tolerance 10

@@ -163,7 +163,7 @@ static void test_reports(void **state)
     assert_non_null(strstr(text, "b.ini: failed: too large"));
     free(text);
     FILE *file = open_memstream(&text, &bytes);
-    assert_int_equal(dtp_validation_json(rows, 2, &bounds, file, &faults), DTP_OK);
+    assert_int_equal(dtp_validation_json(rows, 2, &bounds, NULL, file, &faults), DTP_OK);
     fclose(file);
     assert_non_null(strstr(text, "\"step_error_fraction\": -0.2"));
     assert_null(strstr(text, "nan"));

@@ -1,0 +1,160 @@
+/* dtplan validate --refit: a machine file corrected by the runs, judged on runs it was not fitted to. */
+#include "validate_parts.h"
+
+#include "measured.h"
+#include "output_file.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+/* "machine.csv" becomes "machine-refit.csv". Caller frees; NULL: no memory. */
+static char *refit_path(const char *machine)
+{
+    size_t length = strlen(machine), bytes = length + sizeof "-refit.csv";
+    char *path = malloc(bytes);
+    if (length > 4 && strcmp(machine + length - 4, ".csv") == 0)
+        length -= 4;
+    if (path)
+        snprintf(path, bytes, "%.*s-refit.csv", (int)length, machine);
+    return path;
+}
+
+enum dtp_status dtp_validate_refit_check(const struct dtp_context *context)
+{
+    const struct dtp_arguments *a = context->arguments;
+    if (!a->refit)
+        return a->force ? dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "--force: belongs to --refit MACHINE.csv")
+                        : DTP_OK;
+    if (!a->output)
+        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                         "--refit: learns from times of operations, which are kept beside -o FILE.csv; give one");
+    char *path = refit_path(a->refit);
+    bool there = path && !a->force && access(path, F_OK) == 0;
+    enum dtp_status status = !path   ? dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory")
+                             : there ? dtp_fault(context->faults, DTP_BAD_INPUT, path, 0,
+                                                 "is there already; --force replaces it")
+                                     : DTP_OK;
+    free(path);
+    return status;
+}
+
+static enum dtp_status write_machine(const struct dtp_refit_report *report, const struct dtp_measured_rows *rows,
+                                     struct dtp_faults *faults)
+{
+    struct dtp_output_file output;
+    enum dtp_status status = dtp_output_open(report->written, &output, faults);
+    if (status != DTP_OK)
+        return status;
+    fprintf(output.file, "# %s, corrected by %zu runs (dtplan validate --refit)\n", report->machine, report->count);
+    dtp_measured_write_header(output.file);
+    for (size_t i = 0; i < rows->count; i++)
+        dtp_measured_write_row(output.file, &rows->row[i]);
+    return dtp_output_close(&output, faults);
+}
+
+/* ---- predictions ------------------------------------------------------------------------------------------------- */
+
+/* The step of a job on the machine that `rows` describe; takes them over. */
+static enum dtp_status predict(const struct dtp_job *job, const char *name, struct dtp_measured_rows *rows, double *out,
+                               struct dtp_faults *faults)
+{
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    struct dtp_job other = *job;
+    struct dtp_simulated simulated;
+    struct dtp_measured *measured;
+    enum dtp_status status = dtp_measured_create(name, rows, &job->cluster.gpu, &measured, faults);
+    if (status != DTP_OK)
+        return status;
+    other.cluster.measured = measured;
+    status = dtp_simulated_create(&other, &options, &simulated, faults);
+    if (status == DTP_OK) {
+        *out = simulated.prediction.time.step_s;
+        dtp_simulated_release(&simulated);
+    }
+    dtp_measured_destroy(measured);
+    return status;
+}
+
+struct refit {
+    struct dtp_refit *said;
+    struct dtp_ran_job *ran; /* those that are compared */
+    size_t count;
+    const struct dtp_measured *base;
+    struct dtp_refit_report *report;
+};
+
+static enum dtp_status load_runs(const struct dtp_validate *v, struct refit *r)
+{
+    enum dtp_status status = DTP_OK;
+    for (uint64_t i = 0; i < v->done && status == DTP_OK; i++) {
+        const struct dtp_validation *row = &v->rows[i];
+        struct dtp_ran_job *ran = &r->ran[r->count];
+        if (row->status != DTP_OK || !row->compared)
+            continue;
+        status = dtp_validate_load(v, i, row, ran);
+        if (status != DTP_OK || !ran->timed) {
+            dtp_ran_job_release(ran);
+            continue;
+        }
+        /* `ran` stays where it is: its report points into it */
+        const struct dtp_refit_run one = {&ran->simulated.job, ran->simulated.program, ran->measured.alone_s,
+                                          ran->measured.start_s, ran->measured.end_s};
+        r->report->results[r->count++] = (struct dtp_refit_result){.run = row};
+        r->base = ran->simulated.job.cluster.measured;
+        status = dtp_refit_add(r->said, &one, v->context->faults);
+    }
+    if (status == DTP_OK && (r->count < 2 || !r->base))
+        status = dtp_fault(v->context->faults, DTP_BAD_INPUT, NULL, 0,
+                           "--refit: %zu runs have comparable steps and times of operations; it takes two or more",
+                           r->count);
+    return status;
+}
+
+static enum dtp_status judge(const struct dtp_validate *v, struct refit *r)
+{
+    struct dtp_faults *faults = v->context->faults;
+    struct dtp_measured_rows rows;
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0; i < r->count && status == DTP_OK; i++) {
+        struct dtp_refit_result *result = &r->report->results[i];
+        const struct dtp_job *job = &r->ran[i].simulated.job;
+        status = dtp_refit_make(r->said, r->base, i, &rows, NULL, faults);
+        if (status == DTP_OK)
+            status = predict(job, r->report->written, &rows, &result->left_out_s, faults);
+        if (status == DTP_OK)
+            status = dtp_refit_make(r->said, r->base, DTP_REFIT_ALL, &rows, &r->report->factors, faults);
+        if (status == DTP_OK)
+            status = predict(job, r->report->written, &rows, &result->all_s, faults);
+    }
+    return status;
+}
+
+enum dtp_status dtp_validate_refit(const struct dtp_validate *v, struct dtp_refit_report *out)
+{
+    struct dtp_faults *faults = v->context->faults;
+    struct refit r = {.said = dtp_refit_create(), .ran = calloc(v->done + 1, sizeof *r.ran), .report = out};
+    struct dtp_measured_rows rows = {.count = 0};
+    *out = (struct dtp_refit_report){.machine = v->context->arguments->refit,
+                                     .written = refit_path(v->context->arguments->refit),
+                                     .results = calloc(v->done + 1, sizeof *out->results)};
+    enum dtp_status status = r.said && r.ran && out->written && out->results
+                                 ? load_runs(v, &r)
+                                 : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    out->count = r.count;
+    if (status == DTP_OK)
+        status = judge(v, &r);
+    if (status == DTP_OK)
+        status = dtp_refit_make(r.said, r.base, DTP_REFIT_ALL, &rows, NULL, faults);
+    if (status == DTP_OK)
+        status = write_machine(out, &rows, faults);
+    dtp_measured_rows_release(&rows);
+    for (size_t i = 0; i < r.count; i++)
+        dtp_ran_job_release(&r.ran[i]);
+    free(r.ran);
+    dtp_refit_destroy(r.said);
+    return status;
+}
