@@ -28,9 +28,12 @@ int dtp_reference_initialise(void *self, const struct dtp_initialise_args *a, vo
 {
     (void)self, (void)stream;
     double mean = (double)a->mean, deviation = (double)a->deviation;
-    for (uint64_t i = 0; i < a->count; i++)
-        dtp_store(a->values, a->element, i,
-                  a->deviation > 0 ? mean + deviation * dtp_random_normal(a->seed, a->tensor, a->first_element + i)
-                                   : mean);
+    double normals[4];
+    for (uint64_t i = 0; i < a->count; i++) {
+        uint64_t index = a->first_element + i;
+        if (a->deviation > 0 && (i == 0 || index % 4 == 0))
+            dtp_random_normals(a->seed, a->tensor, index / 4, normals);
+        dtp_store(a->values, a->element, i, a->deviation > 0 ? mean + deviation * normals[index % 4] : mean);
+    }
     return 0;
 }

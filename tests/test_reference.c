@@ -41,6 +41,8 @@ static void test_initialise(void **state)
         square += (double)values[i] * (double)values[i];
     }
     assert_true(fabs(sum / n) < 4 / sqrt(n) && fabs(square / n - 1) < 4 * sqrt(2 / n));
+    for (uint64_t i = 0; i < 40; i++)
+        assert_true(values[i] == (float)dtp_random_normal(7, 3, i));
     a.values = shard, a.count = COUNT(shard), a.first_element = 1001;
     dtp_reference_initialise(NULL, &a, NULL);
     assert_memory_equal(shard, values + 1001, sizeof shard);
