@@ -98,7 +98,10 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
           {"dtplan run --model sheared-llama-1.3b --gpu h200 --gpus 1 --strategy ddp --micro-batch 4 --steps 50", "on a GPU"},
           {"dtplan run --model gpt-2 --gpu h200 --gpus 4 --strategy zero1 --micro-batch 32 --seq 1024 --data train.bin "
            "--steps 2000 --warmup 100 --lr 6e-4 --checkpoint run1 --checkpoint-every 500 --log run1.csv",
-           "a file of tokens on four GPUs"}}},
+           "a file of tokens on four GPUs"},
+          {"dtplan run --model gpt-2 --gpu h200 --gpus 4 --gpus-per-node 2 --strategy hybrid_shard --pretend-nodes --network "
+           "sockets --network-gbit-per-s 59",
+           "one machine as two nodes"}}},
     [DTP_COMMAND_VALIDATE] =
         {"dtplan validate [SCENARIO.ini | LIST.scenarios ...] [--KEY LIST ...] [--tolerance 10%] [-o FILE.csv] [--resume] "
          "[--chart FIGURE] [--refit MACHINE.csv] [--json]",

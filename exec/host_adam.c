@@ -5,11 +5,12 @@
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define PAGE_ELEMENTS 1024 /* shares begin at whole pages of fp32 */
+#define PIECE_ELEMENTS (UINT64_C(1) << 16) /* whole pages; some 2 MB to move, a tenth of a millisecond */
 #define MAX_THREADS 256
 #define ENOUGH_TO_SPARE 8 /* cores: half of them saturate the memory that they share */
 #define NO_CORE UINT_MAX
@@ -18,7 +19,6 @@ struct dtp_host_adam {
     pthread_t thread[MAX_THREADS];
     struct worker {
         struct dtp_host_adam *adam;
-        uint32_t index;
         unsigned core; /* NO_CORE: wherever */
     } worker[MAX_THREADS];
     uint32_t threads;
@@ -30,27 +30,25 @@ struct dtp_host_adam {
     const struct dtp_adamw_args *args; /* of this turn; NULL: touch */
     unsigned char *memory;
     uint64_t count; /* elements of args, bytes / 4 of memory */
+    atomic_uint_fast64_t next; /* of them, not yet taken */
 };
 
 /* ---- threads ------------------------------------------------------------------------------------------------------
  */
 
-static void share_of(const struct dtp_host_adam *adam, uint32_t index, uint64_t *begin, uint64_t *end)
+/* Whoever is free takes the next piece: a thread that the system has taken its core from for a while delays only its own. */
+static void work(struct dtp_host_adam *adam)
 {
-    uint64_t pages = (adam->count + PAGE_ELEMENTS - 1) / PAGE_ELEMENTS;
-    *begin = pages * index / adam->threads * PAGE_ELEMENTS;
-    *end = pages * (index + 1) / adam->threads * PAGE_ELEMENTS;
-    *end = *end < adam->count ? *end : adam->count;
-}
-
-static void work(struct dtp_host_adam *adam, uint32_t index)
-{
-    uint64_t begin, end;
-    share_of(adam, index, &begin, &end);
-    if (adam->args && begin < end)
-        dtp_host_adam_update(adam->args, begin, end);
-    else if (begin < end)
-        memset(adam->memory + 4 * begin, 0, 4 * (end - begin));
+    for (;;) {
+        uint64_t begin = atomic_fetch_add(&adam->next, PIECE_ELEMENTS), end = begin + PIECE_ELEMENTS;
+        if (begin >= adam->count)
+            return;
+        end = end < adam->count ? end : adam->count;
+        if (adam->args)
+            dtp_host_adam_update(adam->args, begin, end);
+        else
+            memset(adam->memory + 4 * begin, 0, 4 * (end - begin));
+    }
 }
 
 static void pin(unsigned core)
@@ -77,7 +75,7 @@ static void *serve(void *argument)
             break;
         seen = adam->turn;
         pthread_mutex_unlock(&adam->mutex);
-        work(adam, w->index);
+        work(adam);
         pthread_mutex_lock(&adam->mutex);
         if (--adam->busy == 0)
             pthread_cond_signal(&adam->done);
@@ -90,6 +88,7 @@ static void run_turn(struct dtp_host_adam *adam)
 {
     pthread_mutex_lock(&adam->mutex);
     adam->busy = adam->threads;
+    atomic_store(&adam->next, 0);
     adam->turn++;
     pthread_cond_broadcast(&adam->begin);
     while (adam->busy > 0)
@@ -134,7 +133,7 @@ enum dtp_status dtp_host_adam_create(const struct dtp_host_adam_options *options
     wanted = wanted < MAX_THREADS ? wanted : MAX_THREADS;
     for (; adam->threads < wanted; adam->threads++) {
         struct worker *w = &adam->worker[adam->threads];
-        *w = (struct worker){adam, adam->threads, wanted <= cores ? core[adam->threads] : NO_CORE};
+        *w = (struct worker){adam, wanted <= cores ? core[adam->threads] : NO_CORE};
         if (pthread_create(&adam->thread[adam->threads], NULL, serve, w) != 0)
             break;
     }

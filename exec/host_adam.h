@@ -2,8 +2,8 @@
  *
  * Bound by host memory: of each parameter 4 B of gradient (2 in bf16), master and moments are read, 12 B and the new
  * weight of 2 or 4 B written, some 30 B. So the loops are vectorised for the processor at hand and stay in L1
- * (host_adam_update.c), and threads have a fixed share of the elements each, on cores of their own, so that pages they
- * touched first stay near them. Arithmetic is fp32, as in the device's kernel. */
+ * (host_adam_update.c), and threads on cores of their own take piece after piece, so that one which the system holds up
+ * does not hold up the others. Arithmetic is fp32, as in the device's kernel. */
 #ifndef DTP_HOST_ADAM_H
 #define DTP_HOST_ADAM_H
 
@@ -22,7 +22,7 @@ enum dtp_status dtp_host_adam_create(const struct dtp_host_adam_options *options
 void dtp_host_adam_destroy(struct dtp_host_adam *adam);
 uint32_t dtp_host_adam_threads(const struct dtp_host_adam *adam);
 
-/* Same pages to the same threads as in dtp_host_adam_step, so that first touch places them. */
+/* Fills with zero, by all threads: pages that nobody has touched before come to lie near their cores. */
 void dtp_host_adam_touch(struct dtp_host_adam *adam, void *memory, uint64_t bytes);
 
 /* One update; one at a time. All pointers of `args` are to host memory. Returns when it is done. */

@@ -2,6 +2,7 @@
 
 #include "cores.h"
 
+#include <string.h>
 #include <unistd.h>
 
 #if !DTP_WITH_CUDA
@@ -22,6 +23,16 @@ static uint32_t threads_of(const struct dtp_settings *settings, uint32_t ranks)
     return (uint32_t)cores > ranks ? (uint32_t)cores / ranks : 1;
 }
 
+#if DTP_WITH_CUDA
+/* srun --gpus-per-task and its like show each rank one GPU, its own, whatever its number on the machine. */
+static uint32_t ordinal_of(const struct dtp_ranks *ranks)
+{
+    uint32_t count = 0;
+    bool binds = strcmp(ranks->launcher, "srun") == 0 || strcmp(ranks->launcher, "mpirun") == 0;
+    return binds && dtp_device_cuda_count(&count, NULL) == DTP_OK && count == 1 ? 0 : ranks->local_rank;
+}
+#endif
+
 static bool needs_peer_memory(const struct dtp_plan *plan)
 {
     return plan->symmetric_windows || plan->gather_engine == DTP_GATHER_COPY;
@@ -30,14 +41,14 @@ static bool needs_peer_memory(const struct dtp_plan *plan)
 enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struct dtp_ranks *ranks,
                                 const struct dtp_plan *plan, struct dtp_device **out, struct dtp_faults *faults)
 {
-    struct dtp_device_options options = {.ordinal = ranks->local_rank,
-                                         .threads = threads_of(settings, ranks->local_world),
+    struct dtp_device_options options = {.threads = threads_of(settings, ranks->local_world),
                                          .choices_path = settings->choices,
                                          .peer_memory = ranks->world > 1 && plan && needs_peer_memory(plan),
                                          .atomic_attention = plan && plan->atomic_attention};
     if (!settings->cuda)
         return dtp_device_host_create(&options, out, faults);
 #if DTP_WITH_CUDA
+    options.ordinal = ordinal_of(ranks);
     return dtp_device_cuda_create(&options, out, faults);
 #else
     return no_cuda(faults);
@@ -60,7 +71,7 @@ enum dtp_status dtp_take_cores(const struct dtp_settings *settings, struct dtp_w
 {
 #if DTP_WITH_CUDA
     if (settings->cuda)
-        return dtp_cores_take(world, dtp_device_cuda_numa_node(world->ranks.local_rank), faults);
+        return dtp_cores_take(world, dtp_device_cuda_numa_node(ordinal_of(&world->ranks)), faults);
 #endif
     (void)settings, (void)world, (void)faults;
     return DTP_OK;

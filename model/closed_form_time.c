@@ -460,6 +460,25 @@ static double exposed_copies_s(const struct context *c, const struct dtp_communi
     return fmax(0, fmax(plan->accumulate * window->forward_s + down_s, beside_s) - path_s) + other_up_s;
 }
 
+/* Our executor's copies and updates follow the reductions module by module from the head's on, beside the blocks' backward
+ * with its exposed collectives, and end with those of the embedding; where the norm must be known first, all updates come
+ * after it. Uploads of parameters stay ahead of what they are for unless they take longer than all of it. */
+static double exposed_ours_offload(const struct context *c, const struct dtp_communication *communication,
+                                   const struct windows *window, const struct dtp_time *time, double bytes_per_s,
+                                   double adam_s)
+{
+    double down_s = (double)communication->device_to_host_bytes / bytes_per_s;
+    double up_s = (double)communication->host_to_device_bytes / bytes_per_s;
+    double embedding = (double)(c->count.embedding + c->count.position) / (double)c->count.total;
+    double path_s = time->compute_s + time->exposed_communication_s;
+    bool params = c->plan->offload != DTP_OFFLOAD_OPTIMIZER;
+    double micro_steps_s = params ? fmax(path_s, up_s) : path_s, last_up_s = params ? 0 : up_s * embedding;
+    double beside_s = time->compute_s - window->backward_s + adam_s;
+    double end_s = c->rules.gradient_norm ? micro_steps_s + adam_s
+                                          : fmax(micro_steps_s + (down_s + adam_s) * embedding, beside_s);
+    return end_s + last_up_s - path_s;
+}
+
 /* An optimizer on the host updates after the last gradient is down, and its weights go up after that. From NVMe it works
  * in sub-groups, reading one and writing another meanwhile: the longer of the two, and of the shorter one sub-group. */
 static void add_offload(const struct context *c, const struct dtp_communication *communication,
@@ -485,8 +504,11 @@ static void add_offload(const struct context *c, const struct dtp_communication 
     c->parts->host_adam_s = adam_s;
     c->parts->nvme_s = nvme.optimizer_s + nvme.micro_steps_s;
     time->offload_s = up_s + down_s + adam_s + c->parts->nvme_s;
-    time->exposed_offload_s =
-        fmin(exposed_copies_s(c, communication, window, time, pcie, nvme.micro_steps_s) + step_s, time->offload_s);
+    double exposed_s =
+        c->ours && plan->offload != DTP_OFFLOAD_NVME
+            ? exposed_ours_offload(c, communication, window, time, pcie, adam_s)
+            : exposed_copies_s(c, communication, window, time, pcie, nvme.micro_steps_s) + step_s;
+    time->exposed_offload_s = fmin(exposed_s, time->offload_s);
 }
 
 /* ---- the record for explain -------------------------------------------------------------------------------------- */
