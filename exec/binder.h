@@ -48,6 +48,8 @@ static inline uint32_t group_index(const struct dtp_binder *b)
 static inline uint64_t operand_bytes(const struct dtp_binder *b, const struct dtp_operand *o)
 {
     uint64_t bytes = buffer_of(b, o)->bytes;
+    if (o->bytes)
+        return o->bytes;
     return o->shard ? bytes / shard_group(b).ranks : bytes - o->offset_bytes;
 }
 

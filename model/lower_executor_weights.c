@@ -31,8 +31,11 @@ bool dtp_executor_gradient(struct dtp_draft *draft, enum dtp_role role, struct d
                            enum dtp_parameter which)
 {
     bool adds = module->written & 1u << which;
-    dtp_draft_role(draft, role, module->gradient, (module->allocates ? DTP_ALLOC : 0) | (adds ? DTP_UPDATE : DTP_WRITE),
-                   module->layout->tensor[which].offset_elements * module->gradient_element_bytes);
+    const struct dtp_parameter_tensor *tensor = &module->layout->tensor[which];
+    struct dtp_operand *operand = dtp_draft_role(draft, role, module->gradient,
+                                                 (module->allocates ? DTP_ALLOC : 0) | (adds ? DTP_UPDATE : DTP_WRITE),
+                                                 tensor->offset_elements * module->gradient_element_bytes);
+    operand->bytes = tensor->rows * tensor->columns * module->gradient_element_bytes;
     module->allocates = false;
     module->written |= 1u << which;
     return adds;
@@ -279,8 +282,10 @@ static void zero(struct dtp_executor *x, struct dtp_executor_module *module, uin
     if (begin >= end)
         return;
     begin_at(x, module, &draft, DTP_OP_ZERO, "gradients");
-    dtp_draft_role(&draft, DTP_ROLE_RESULT, module->gradient, DTP_WRITE | (module->allocates ? DTP_ALLOC : 0),
-                   begin * module->gradient_element_bytes);
+    struct dtp_operand *operand = dtp_draft_role(&draft, DTP_ROLE_RESULT, module->gradient,
+                                                 DTP_WRITE | (module->allocates ? DTP_ALLOC : 0),
+                                                 begin * module->gradient_element_bytes);
+    operand->bytes = (end - begin) * module->gradient_element_bytes;
     module->allocates = false;
     dtp_executor_memory(&draft, 0, (double)((end - begin) * module->gradient_element_bytes), 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;

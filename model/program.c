@@ -213,6 +213,8 @@ static const char *fault_of_operand(struct dtp_program *program, bool memory_onl
         return "no such role, or shard is neither 0 nor 1";
     if (operand.offset_bytes && operand.offset_bytes >= buffers[operand.buffer.index].bytes)
         return "an operand begins behind the end of its buffer";
+    if (operand.bytes > buffers[operand.buffer.index].bytes - operand.offset_bytes || (operand.bytes && operand.shard))
+        return "an operand ends behind the end of its buffer, or is a shard whose bytes are said";
     if (!access || access >= 2 * DTP_DEFER || (access & (DTP_FREE | DTP_DEFER)) == DTP_DEFER)
         return "an operand has no access, or DTP_DEFER without DTP_FREE";
     if (memory_only && (access & DTP_UPDATE))

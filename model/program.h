@@ -126,6 +126,8 @@ struct dtp_operand {
     uint8_t shard;         /* 1: this rank's equal part of the buffer: rank * bytes / ranks is added to the offset, of the
                               operation's group, without one of the plan's shard group */
     uint64_t offset_bytes; /* where in the buffer it begins; below the buffer's bytes */
+    uint64_t bytes;        /* that it touches from there on, and no others: operations of other streams may use those
+                              meanwhile; 0: it may touch all of the buffer */
 };
 /* A whole buffer, without a role. */
 static inline struct dtp_operand dtp_operand_of(dtp_buffer_id buffer, uint32_t access)

@@ -293,10 +293,10 @@ static bool keep_operand(struct reader *reader, struct dtp_operand operand)
     return true;
 }
 
-/* +3, 2-, 2~, +7-, 2@4096-:weight, 2%:input. */
+/* +3, 2-, 2~, +7-, 2@4096-:weight, 2@0+512:bias_gradient, 2%:input. */
 static bool parse_operand(const char *text, uint32_t access, struct dtp_operand *out)
 {
-    uint64_t index = 0, offset_bytes = 0;
+    uint64_t index = 0, offset_bytes = 0, bytes = 0;
     enum dtp_role role = DTP_ROLE_NONE;
     uint32_t alloc = *text == '+' ? DTP_ALLOC : 0;
     text += alloc ? 1 : 0;
@@ -305,7 +305,11 @@ static bool parse_operand(const char *text, uint32_t access, struct dtp_operand 
     text += shard ? 1 : 0;
     if (*text == '@') {
         text++;
-        good = parse_digits(&text, DTP_BUFFER_MAX_BYTES, &offset_bytes) && offset_bytes && good;
+        good = parse_digits(&text, DTP_BUFFER_MAX_BYTES, &offset_bytes) && good;
+        bool said = *text == '+';
+        text += said ? 1 : 0;
+        good =
+            (!said || (parse_digits(&text, DTP_BUFFER_MAX_BYTES, &bytes) && bytes)) && (offset_bytes || said) && good;
     }
     uint32_t release = *text == '-' ? DTP_FREE : *text == '~' ? DTP_FREE | DTP_DEFER : 0;
     text += release ? 1 : 0;
@@ -317,6 +321,7 @@ static bool parse_operand(const char *text, uint32_t access, struct dtp_operand 
     out->role = (uint8_t)role;
     out->shard = shard;
     out->offset_bytes = offset_bytes;
+    out->bytes = bytes;
     return good && !*text;
 }
 

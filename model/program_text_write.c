@@ -51,8 +51,10 @@ static void write_operands(FILE *file, const struct dtp_operand *operands, uint3
         fprintf(file, " %s%u", access & DTP_ALLOC ? "+" : "", operands[i].buffer.index);
         if (operands[i].shard)
             fputc('%', file);
-        if (operands[i].offset_bytes)
+        if (operands[i].offset_bytes || operands[i].bytes)
             fprintf(file, "@%" PRIu64, operands[i].offset_bytes);
+        if (operands[i].bytes)
+            fprintf(file, "+%" PRIu64, operands[i].bytes);
         fputs(access & DTP_DEFER ? "~" : access & DTP_FREE ? "-" : "", file);
         if (operands[i].role)
             fprintf(file, ":%s", dtp_role_text(operands[i].role));

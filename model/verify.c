@@ -1,4 +1,5 @@
 #include "verify.h"
+#include "buffer_parts.h"
 #include "happens_before.h"
 
 #include <math.h>
@@ -7,9 +8,13 @@
 /* What is known of a buffer while the operations are walked in issue order; operations count from 1, 0 is none. */
 struct buffer_state {
     uint32_t allocated, freed;
+};
+
+/* Of each part of a buffer. */
+struct part_state {
     uint32_t writer; /* last one */
     /* Per stream the last operation that read what the writer wrote. Before the first write: the last one that used
-     * memory which the buffer may stand on now, so that one check covers races and reuse. */
+     * memory which the part may stand on now, so that one check covers races and reuse. */
     struct dtp_clock readers;
 };
 
@@ -19,6 +24,8 @@ struct proof {
     const struct dtp_buffer *buffers;
     const struct dtp_clock *clocks;
     struct buffer_state *states;
+    struct dtp_buffer_parts parts;
+    struct part_state *part_states;
     /* Last operation of each stream that used any buffer which its pool has got back. */
     struct dtp_clock returned[DTP_SPACE_COUNT][DTP_STREAM_COUNT];
     /* What the next operation of each stream starts after, and whatever is issued once the host has waited. */
@@ -92,7 +99,8 @@ static void check_alloc(struct proof *proof, uint32_t op, uint32_t buffer)
         return;
     }
     state->allocated = op + 1;
-    state->readers = proof->returned[proof->buffers[buffer].space][proof->buffers[buffer].pool];
+    for (uint32_t p = proof->parts.first[buffer]; p < proof->parts.first[buffer + 1]; p++)
+        proof->part_states[p].readers = proof->returned[proof->buffers[buffer].space][proof->buffers[buffer].pool];
 }
 
 static bool check_alive(struct proof *proof, uint32_t op, uint32_t buffer, const char *unborn, const char *dead)
@@ -105,10 +113,9 @@ static bool check_alive(struct proof *proof, uint32_t op, uint32_t buffer, const
 }
 
 /* A workspace is written by the operation that reads it. */
-static void check_read(struct proof *proof, uint32_t op, struct dtp_operand operand)
+static void check_read_part(struct proof *proof, uint32_t op, struct dtp_operand operand, struct part_state *state)
 {
     uint32_t buffer = operand.buffer.index;
-    struct buffer_state *state = &proof->states[buffer];
     bool workspace = (operand.access & DTP_ALLOC) && (operand.access & DTP_WRITE);
     if (!state->writer && !proof->buffers[buffer].persistent && !workspace)
         refuse(proof, op, buffer, "reads what nobody has written yet,");
@@ -118,10 +125,9 @@ static void check_read(struct proof *proof, uint32_t op, struct dtp_operand oper
         state->readers.at[proof->ops[op].stream] = op + 1;
 }
 
-static void check_write(struct proof *proof, uint32_t op, struct dtp_operand operand)
+static void check_write_part(struct proof *proof, uint32_t op, struct dtp_operand operand, struct part_state *state)
 {
     uint32_t buffer = operand.buffer.index;
-    struct buffer_state *state = &proof->states[buffer];
     const struct dtp_clock *clock = &proof->clocks[op];
     if (!(operand.access & DTP_READ) && !is_done(proof, clock, state->writer))
         refuse_race(proof, op, "writes", buffer, "which", state->writer, "write");
@@ -134,10 +140,25 @@ static void check_write(struct proof *proof, uint32_t op, struct dtp_operand ope
     state->readers = (struct dtp_clock){0};
 }
 
-/* Memory that goes back to a pool is safe for the pool's stream, or for the one that frees it. */
-static void check_users_done(struct proof *proof, uint32_t op, uint32_t buffer)
+/* Each part that the operand touches; a fault of one is said once. */
+static void check_touch(struct proof *proof, uint32_t op, struct dtp_operand operand,
+                        void check(struct proof *, uint32_t, struct dtp_operand, struct part_state *))
 {
-    const struct buffer_state *state = &proof->states[buffer];
+    struct dtp_part_range range = dtp_operand_parts(&proof->parts, &operand);
+    struct dtp_faults *faults = proof->faults;
+    bool refused = proof->refused;
+    proof->refused = false;
+    for (uint32_t p = range.first; p < range.end; p++) {
+        check(proof, op, operand, &proof->part_states[p]);
+        proof->faults = proof->refused ? NULL : faults;
+    }
+    proof->faults = faults;
+    proof->refused = proof->refused || refused;
+}
+
+/* Memory that goes back to a pool is safe for the pool's stream, or for the one that frees it. */
+static void check_users_done(struct proof *proof, uint32_t op, uint32_t buffer, const struct part_state *state)
+{
     const struct dtp_clock *pool = &proof->stream_end[proof->buffers[buffer].pool];
     for (int s = 0; s < DTP_STREAM_COUNT; s++) {
         uint32_t user = state->readers.at[s];
@@ -146,6 +167,17 @@ static void check_users_done(struct proof *proof, uint32_t op, uint32_t buffer)
         if (user > proof->clocks[op].at[s] && user > pool->at[s] && user > proof->host.at[s])
             refuse_race(proof, op, "frees", buffer, "which", user, "use");
     }
+}
+
+static void give_back(struct proof *proof, uint32_t buffer, const struct part_state *state)
+{
+    struct dtp_clock *returned = &proof->returned[proof->buffers[buffer].space][proof->buffers[buffer].pool];
+    if (state->writer) {
+        uint32_t *last = &returned->at[proof->ops[state->writer - 1].stream];
+        *last = state->writer > *last ? state->writer : *last;
+    }
+    for (int s = 0; s < DTP_STREAM_COUNT; s++)
+        returned->at[s] = state->readers.at[s] > returned->at[s] ? state->readers.at[s] : returned->at[s];
 }
 
 static void check_free(struct proof *proof, uint32_t op, struct dtp_operand operand)
@@ -157,14 +189,10 @@ static void check_free(struct proof *proof, uint32_t op, struct dtp_operand oper
     state->freed = op + 1;
     if (operand.access & DTP_DEFER)
         return; /* the allocator waits */
-    check_users_done(proof, op, buffer);
-    struct dtp_clock *returned = &proof->returned[proof->buffers[buffer].space][proof->buffers[buffer].pool];
-    if (state->writer) {
-        uint32_t *last = &returned->at[proof->ops[state->writer - 1].stream];
-        *last = state->writer > *last ? state->writer : *last;
+    for (uint32_t p = proof->parts.first[buffer]; p < proof->parts.first[buffer + 1]; p++) {
+        check_users_done(proof, op, buffer, &proof->part_states[p]);
+        give_back(proof, buffer, &proof->part_states[p]);
     }
-    for (int s = 0; s < DTP_STREAM_COUNT; s++)
-        returned->at[s] = state->readers.at[s] > returned->at[s] ? state->readers.at[s] : returned->at[s];
 }
 
 static bool check_usable(struct proof *proof, uint32_t op, struct dtp_operand operand)
@@ -182,11 +210,11 @@ static void check_op(struct proof *proof, uint32_t index)
             check_alloc(proof, index, operands[i].buffer.index);
     for (uint32_t i = 0; i < op->operand_count; i++)
         if ((operands[i].access & DTP_READ) && check_usable(proof, index, operands[i]))
-            check_read(proof, index, operands[i]);
+            check_touch(proof, index, operands[i], check_read_part);
     for (uint32_t i = 0; i < op->operand_count; i++)
         if ((operands[i].access & DTP_WRITE) &&
             ((operands[i].access & DTP_READ) || check_usable(proof, index, operands[i])))
-            check_write(proof, index, operands[i]);
+            check_touch(proof, index, operands[i], check_write_part);
     for (uint32_t i = 0; i < op->operand_count; i++)
         if (operands[i].access & DTP_FREE)
             check_free(proof, index, operands[i]);
@@ -273,7 +301,12 @@ enum dtp_status dtp_program_verify(const struct dtp_program *program, struct dtp
         .program = program, .ops = dtp_program_ops(program), .buffers = dtp_program_buffers(program), .faults = faults};
     proof.clocks = dtp_happens_before(program, dtp_program_op_count(program), DTP_NO_INDEX, &arena);
     proof.states = dtp_host_arena_take_zeroed(&arena, dtp_program_buffer_count(program), sizeof *proof.states);
-    bool memory = proof.clocks && proof.states;
+    bool memory = proof.clocks && proof.states && dtp_buffer_parts_find(program, &arena, &proof.parts);
+    proof.part_states = memory
+                            ? dtp_host_arena_take_zeroed(&arena, proof.parts.first[dtp_program_buffer_count(program)],
+                                                         sizeof *proof.part_states)
+                            : NULL;
+    memory = proof.part_states != NULL;
     if (memory)
         check_all(&proof);
     dtp_host_arena_release(&arena);

@@ -37,7 +37,7 @@ static inline bool same_op(const struct dtp_program *p, const struct dtp_op *a, 
     for (uint32_t i = 0; i < a->operand_count; i++) {
         struct dtp_operand x = dtp_program_operands(p, a)[i], y = dtp_program_operands(q, b)[i];
         if (x.buffer.index != y.buffer.index || x.access != y.access || x.role != y.role || x.shard != y.shard ||
-            x.offset_bytes != y.offset_bytes)
+            x.offset_bytes != y.offset_bytes || x.bytes != y.bytes)
             return false;
     }
     for (uint32_t i = 0; i < a->dependency_count; i++)

@@ -4,10 +4,11 @@
  *
  * An operation starts when the one before it on its stream, its dependencies, the collective before it in its group and
  * every earlier HOST_WAIT are done. From its start to its end its results are garbage, and so is, from then on,
- * whatever shares bytes with them. */
+ * whatever shares bytes with them. Buffers are told apart by their parts (buffer_parts.h). */
 #ifndef SCHEDULES_H
 #define SCHEDULES_H
 
+#include "buffer_parts.h"
 #include "placement.h"
 
 #include <stdlib.h>
@@ -17,10 +18,13 @@
 struct schedule {
     const struct dtp_program *program;
     const struct dtp_op *ops;
-    size_t op_count, buffer_count;
-    uint32_t *expected; /* per operand: 1 + the operation whose result it reads, 0: what was there before the step */
-    uint32_t *content;  /* per buffer: 1 + the operation whose result it holds */
-    bool *shares;       /* per pair of buffers */
+    size_t op_count, buffer_count, part_count;
+    struct dtp_host_arena arena;
+    struct dtp_buffer_parts parts;
+    size_t *expected_of; /* per operand: where in `expected` its parts begin */
+    uint32_t *expected;  /* 1 + the operation whose result is read, 0: what was there before the step */
+    uint32_t *content;   /* per part of a buffer: 1 + the operation whose result it holds */
+    bool *shares;        /* per pair of parts */
     uint32_t first_of[DTP_STREAM_COUNT], *next_of; /* per stream its first operation, per operation the next one */
     uint32_t *after_group, *after_wait; /* per operation: the collective of its group, the HOST_WAIT before it */
     bool *started, *done;
@@ -34,37 +38,66 @@ static inline uint32_t schedule_random(struct schedule *s, uint32_t below)
     return (uint32_t)(s->random >> 33) % below;
 }
 
+/* What operand `j` of operation `op` finds in `part`, one of its own. */
+static inline uint32_t *schedule_expected(const struct schedule *s, uint32_t op, uint32_t j, uint32_t part)
+{
+    struct dtp_part_range range = dtp_operand_parts(&s->parts, &dtp_program_operands(s->program, &s->ops[op])[j]);
+    return &s->expected[s->expected_of[s->ops[op].first_operand + j] + part - range.first];
+}
+
 static inline void schedule_expect(struct schedule *s)
 {
-    uint32_t *writer = calloc(s->buffer_count + 1, sizeof *writer);
+    uint32_t *writer = calloc(s->part_count + 1, sizeof *writer);
     for (uint32_t i = 0; i < s->op_count; i++) {
         const struct dtp_operand *operands = dtp_program_operands(s->program, &s->ops[i]);
-        for (uint32_t j = 0; j < s->ops[i].operand_count; j++)
-            s->expected[s->ops[i].first_operand + j] = writer[operands[j].buffer.index];
-        for (uint32_t j = 0; j < s->ops[i].operand_count; j++)
-            if (operands[j].access & DTP_WRITE)
-                writer[operands[j].buffer.index] = i + 1;
+        for (uint32_t j = 0; j < s->ops[i].operand_count; j++) {
+            struct dtp_part_range range = dtp_operand_parts(&s->parts, &operands[j]);
+            for (uint32_t p = range.first; p < range.end; p++)
+                *schedule_expected(s, i, j, p) = writer[p];
+        }
+        for (uint32_t j = 0; j < s->ops[i].operand_count; j++) {
+            struct dtp_part_range range = dtp_operand_parts(&s->parts, &operands[j]);
+            for (uint32_t p = range.first; p < range.end && (operands[j].access & DTP_WRITE); p++)
+                writer[p] = i + 1;
+        }
     }
     free(writer);
 }
 
-static inline void schedule_find_shares(struct schedule *s, const struct dtp_placement *placement)
+/* Where each part begins and ends in the arena; UINT64_MAX: it is not there. */
+static inline void schedule_find_spans(const struct schedule *s, const struct dtp_placement *placement, uint64_t *begin,
+                                       uint64_t *end)
 {
-    const struct dtp_buffer *buffers = dtp_program_buffers(s->program);
-    for (size_t a = 0; a < s->buffer_count; a++)
-        for (size_t b = 0; b < s->buffer_count; b++) {
-            uint64_t x = placement->offset_bytes[a], y = placement->offset_bytes[b];
-            s->shares[a * s->buffer_count + b] =
-                a != b && x != UINT64_MAX && y != UINT64_MAX && x < y + buffers[b].bytes && y < x + buffers[a].bytes;
+    for (uint32_t b = 0; b < s->buffer_count; b++)
+        for (uint32_t p = s->parts.first[b]; p < s->parts.first[b + 1]; p++) {
+            uint64_t offset = placement->offset_bytes[b], bytes = dtp_program_buffers(s->program)[b].bytes;
+            uint64_t last = p + 1 < s->parts.first[b + 1] ? s->parts.begin_bytes[p + 1] : bytes;
+            begin[p] = offset == UINT64_MAX ? UINT64_MAX : offset + s->parts.begin_bytes[p];
+            end[p] = offset == UINT64_MAX ? UINT64_MAX : offset + last;
         }
 }
 
-static inline void schedule_put(struct schedule *s, uint32_t buffer, uint32_t content)
+static inline void schedule_find_shares(struct schedule *s, const struct dtp_placement *placement)
 {
-    s->content[buffer] = content;
-    for (size_t b = 0; b < s->buffer_count; b++)
-        if (s->shares[buffer * s->buffer_count + b])
-            s->content[b] = SCHEDULE_GARBAGE;
+    uint64_t *begin = malloc((s->part_count + 1) * sizeof *begin), *end = malloc((s->part_count + 1) * sizeof *end);
+    schedule_find_spans(s, placement, begin, end);
+    for (size_t a = 0; a < s->part_count; a++)
+        for (size_t b = 0; b < s->part_count; b++)
+            s->shares[a * s->part_count + b] =
+                a != b && begin[a] != UINT64_MAX && begin[b] != UINT64_MAX && begin[a] < end[b] && begin[b] < end[a];
+    free(begin);
+    free(end);
+}
+
+static inline void schedule_put(struct schedule *s, const struct dtp_operand *operand, uint32_t content)
+{
+    struct dtp_part_range range = dtp_operand_parts(&s->parts, operand);
+    for (uint32_t p = range.first; p < range.end; p++) {
+        s->content[p] = content;
+        for (size_t b = 0; b < s->part_count; b++)
+            if (s->shares[p * s->part_count + b])
+                s->content[b] = SCHEDULE_GARBAGE;
+    }
 }
 
 /* Garbage of an operation that runs is told from that of others. */
@@ -78,23 +111,26 @@ static inline void schedule_start(struct schedule *s, uint32_t op)
     const struct dtp_operand *operands = dtp_program_operands(s->program, &s->ops[op]);
     s->started[op] = true;
     for (uint32_t j = 0; j < s->ops[op].operand_count; j++) {
-        uint32_t buffer = operands[j].buffer.index, expected = s->expected[s->ops[op].first_operand + j];
+        struct dtp_part_range range = dtp_operand_parts(&s->parts, &operands[j]);
         bool workspace = operands[j].access & DTP_ALLOC;
-        if ((operands[j].access & DTP_READ) && !workspace && s->content[buffer] != expected)
-            s->misread = true;
+        for (uint32_t p = range.first; p < range.end; p++)
+            if ((operands[j].access & DTP_READ) && !workspace && s->content[p] != *schedule_expected(s, op, j, p))
+                s->misread = true;
     }
     for (uint32_t j = 0; j < s->ops[op].operand_count; j++)
         if (operands[j].access & DTP_WRITE)
-            schedule_put(s, operands[j].buffer.index, schedule_unfinished(op));
+            schedule_put(s, &operands[j], schedule_unfinished(op));
 }
 
-/* Whether an operation that reads a buffer in one role writes it in another. */
-static inline bool schedule_writes(const struct schedule *s, uint32_t op, uint32_t buffer)
+/* Whether an operation that reads a part in one role writes it in another. */
+static inline bool schedule_writes(const struct schedule *s, uint32_t op, uint32_t part)
 {
     const struct dtp_operand *operands = dtp_program_operands(s->program, &s->ops[op]);
-    for (uint32_t j = 0; j < s->ops[op].operand_count; j++)
-        if (operands[j].buffer.index == buffer && (operands[j].access & DTP_WRITE))
+    for (uint32_t j = 0; j < s->ops[op].operand_count; j++) {
+        struct dtp_part_range range = dtp_operand_parts(&s->parts, &operands[j]);
+        if (part >= range.first && part < range.end && (operands[j].access & DTP_WRITE))
             return true;
+    }
     return false;
 }
 
@@ -103,16 +139,18 @@ static inline void schedule_finish(struct schedule *s, uint32_t op)
     const struct dtp_operand *operands = dtp_program_operands(s->program, &s->ops[op]);
     s->done[op] = true;
     for (uint32_t j = 0; j < s->ops[op].operand_count; j++) {
-        uint32_t buffer = operands[j].buffer.index, access = operands[j].access;
-        uint32_t expected = s->expected[s->ops[op].first_operand + j];
-        if (!(access & DTP_UPDATE) || (!(access & DTP_WRITE) && schedule_writes(s, op, buffer)))
-            continue;
-        if (s->content[buffer] != (access & DTP_WRITE ? schedule_unfinished(op) : expected))
-            s->misread = true;
+        struct dtp_part_range range = dtp_operand_parts(&s->parts, &operands[j]);
+        uint32_t access = operands[j].access;
+        for (uint32_t p = range.first; p < range.end && (access & DTP_UPDATE); p++) {
+            if (!(access & DTP_WRITE) && schedule_writes(s, op, p))
+                continue;
+            if (s->content[p] != (access & DTP_WRITE ? schedule_unfinished(op) : *schedule_expected(s, op, j, p)))
+                s->misread = true;
+        }
     }
     for (uint32_t j = 0; j < s->ops[op].operand_count; j++)
         if (operands[j].access & DTP_WRITE)
-            schedule_put(s, operands[j].buffer.index, op + 1);
+            schedule_put(s, &operands[j], op + 1);
 }
 
 /* Whether the rules let operation `op`, the head of its stream, start. */
@@ -195,9 +233,19 @@ static inline bool schedules_misread(const struct dtp_program *program, const st
     s.op_count = dtp_program_op_count(program);
     s.buffer_count = dtp_program_buffer_count(program);
     size_t operands = s.op_count ? s.ops[s.op_count - 1].first_operand + s.ops[s.op_count - 1].operand_count : 0;
-    s.expected = calloc(operands + 1, sizeof *s.expected);
-    s.content = calloc(s.buffer_count + 1, sizeof *s.content);
-    s.shares = calloc(s.buffer_count * s.buffer_count + 1, sizeof *s.shares);
+    if (!dtp_buffer_parts_find(program, &s.arena, &s.parts))
+        abort();
+    s.part_count = s.parts.first[s.buffer_count];
+    s.expected_of = calloc(operands + 1, sizeof *s.expected_of);
+    for (size_t i = 0; i < s.op_count; i++)
+        for (uint32_t j = 0; j < s.ops[i].operand_count; j++) {
+            struct dtp_part_range range = dtp_operand_parts(&s.parts, &dtp_program_operands(program, &s.ops[i])[j]);
+            size_t at = s.ops[i].first_operand + j;
+            s.expected_of[at + 1] = s.expected_of[at] + range.end - range.first;
+        }
+    s.expected = calloc(s.expected_of[operands] + 1, sizeof *s.expected);
+    s.content = calloc(s.part_count + 1, sizeof *s.content);
+    s.shares = calloc(s.part_count * s.part_count + 1, sizeof *s.shares);
     s.next_of = calloc(s.op_count + 1, sizeof *s.next_of);
     s.after_group = calloc(s.op_count + 1, sizeof *s.after_group);
     s.after_wait = calloc(s.op_count + 1, sizeof *s.after_wait);
@@ -207,12 +255,14 @@ static inline bool schedules_misread(const struct dtp_program *program, const st
     schedule_find_shares(&s, placement);
     schedule_link(&s);
     for (int i = 0; i < count && !s.misread; i++) {
-        for (size_t b = 0; b < s.buffer_count; b++)
-            s.content[b] = 0;
+        for (size_t p = 0; p < s.part_count; p++)
+            s.content[p] = 0;
         for (size_t o = 0; o < s.op_count; o++)
             s.started[o] = s.done[o] = false;
         schedule_run(&s);
     }
+    dtp_host_arena_release(&s.arena);
+    free(s.expected_of);
     free(s.expected);
     free(s.content);
     free(s.shares);

@@ -73,7 +73,8 @@ static void test_what_was_added_is_read(void **state)
     assert_int_equal(dtp_program_add_group(p, (struct dtp_program_group){8, 1}), 0);
     struct dtp_operand gathered = dtp_operand_of(w, DTP_ALLOC | DTP_WRITE);
     struct dtp_operand used[3] = {
-        dtp_operand_of(w, DTP_READ | DTP_FREE), dtp_operand_of(x, DTP_UPDATE), {w, DTP_READ, DTP_ROLE_WEIGHT, 0, 1023}};
+        dtp_operand_of(w, DTP_READ | DTP_FREE), dtp_operand_of(x, DTP_UPDATE),
+        {w, DTP_READ, DTP_ROLE_WEIGHT, 0, 1023, 1}};
     dtp_op_id a = dtp_program_add_op(
         p, &(struct dtp_op){.kind = DTP_OP_ALL_GATHER, .stream = DTP_STREAM_GATHER, .layer = 3, .demand.sent_bytes = 7},
         &gathered, 1);
@@ -176,11 +177,13 @@ static void test_bad_operands_are_refused(void **state)
                        read_p = dtp_operand_of((dtp_buffer_id){1}, DTP_READ);
     expect_operands_refused(DTP_OP_NORM, read_x, dtp_operand_of((dtp_buffer_id){2}, DTP_READ), "no buffer");
     expect_operands_refused(DTP_OP_NORM, read_x, read_x, "twice");
-    expect_operands_refused(DTP_OP_NORM, read_p, (struct dtp_operand){{0}, DTP_READ, DTP_ROLE_COUNT, 0, 0},
+    expect_operands_refused(DTP_OP_NORM, read_p, (struct dtp_operand){{0}, DTP_READ, DTP_ROLE_COUNT, 0, 0, 0},
                             "no such role");
-    expect_operands_refused(DTP_OP_NORM, read_p, (struct dtp_operand){{0}, DTP_READ, 0, 0, 1024}, "behind the end");
-    expect_operands_refused(DTP_OP_NORM, (struct dtp_operand){{0}, DTP_READ | DTP_FREE, DTP_ROLE_WEIGHT, 0, 0},
-                            (struct dtp_operand){{0}, DTP_READ | DTP_FREE, DTP_ROLE_BIAS, 0, 8},
+    expect_operands_refused(DTP_OP_NORM, read_p, (struct dtp_operand){{0}, DTP_READ, 0, 0, 1024, 0}, "behind the end");
+    expect_operands_refused(DTP_OP_NORM, read_p, (struct dtp_operand){{0}, DTP_READ, 0, 0, 1000, 25}, "ends behind");
+    expect_operands_refused(DTP_OP_NORM, read_p, (struct dtp_operand){{0}, DTP_READ, 0, 1, 0, 8}, "is a shard");
+    expect_operands_refused(DTP_OP_NORM, (struct dtp_operand){{0}, DTP_READ | DTP_FREE, DTP_ROLE_WEIGHT, 0, 0, 0},
+                            (struct dtp_operand){{0}, DTP_READ | DTP_FREE, DTP_ROLE_BIAS, 0, 8, 0},
                             "at two of its operands");
     expect_operands_refused(DTP_OP_NORM, read_p, dtp_operand_of((dtp_buffer_id){0}, 0), "no access");
     expect_operands_refused(DTP_OP_NORM, read_p, dtp_operand_of((dtp_buffer_id){0}, 32), "no access");

@@ -119,8 +119,8 @@ static void test_a_buffer_in_two_roles(void **state)
         dtp_buffer_id x = buffer_of("x", C, false);
         use(written_before ? NORM : DTP_OP_ALLOC, C, x, DTP_ALLOC | (written_before ? DTP_WRITE : 0), none);
         dtp_program_add_op(p, &(struct dtp_op){.kind = NORM, .layer = DTP_NO_LAYER},
-                           (struct dtp_operand[]){{x, DTP_WRITE, DTP_ROLE_RESULT, 0, 32},
-                                                  {x, DTP_READ | DTP_FREE, DTP_ROLE_INPUT, 0, 0}},
+                           (struct dtp_operand[]){{x, DTP_WRITE, DTP_ROLE_RESULT, 0, 32, 0},
+                                                  {x, DTP_READ | DTP_FREE, DTP_ROLE_INPUT, 0, 0, 0}},
                            2);
         if (written_before)
             expect_legal();
@@ -131,6 +131,38 @@ static void test_a_buffer_in_two_roles(void **state)
 
 /* llm.c with ZeRO-1: the optimizer writes the weights on one stream, the all-gather that hands them to the other ranks
  * reads them on another, and nothing makes it wait. */
+static dtp_op_id write_part(enum dtp_stream stream, dtp_buffer_id b, uint64_t from, uint64_t bytes)
+{
+    return dtp_program_add_op(p, &(struct dtp_op){.kind = NORM, .stream = stream, .layer = DTP_NO_LAYER},
+                              (struct dtp_operand[]){{b, DTP_WRITE, DTP_ROLE_NONE, 0, from, bytes}}, 1);
+}
+
+/* Two streams write a buffer of 64 bytes at once where they say that they touch different ones, and who reads all of it
+ * waits for both. */
+static void test_parts_of_a_buffer(void **state)
+{
+    (void)state;
+    for (uint64_t from = 31; from <= 32; from++)
+        for (int waits = 0; waits < 2; waits++) {
+            fresh();
+            dtp_buffer_id x = buffer_of("x", C, false);
+            use(DTP_OP_ALLOC, C, x, DTP_ALLOC, none);
+            dtp_op_id other = write_part(G, x, 0, 32);
+            write_part(C, x, from, 64 - from);
+            use(NORM, C, x, DTP_READ | DTP_FREE, waits ? other : none);
+            assert_int_equal(dtp_program_seal(p, NULL), DTP_OK);
+            bool legal = from == 32 && waits;
+            assert_int_equal(dtp_program_verify(p, NULL), legal ? DTP_OK : DTP_BAD_INPUT);
+            dtp_program_destroy(p);
+        }
+    fresh();
+    dtp_buffer_id x = buffer_of("x", C, false);
+    use(DTP_OP_ALLOC, C, x, DTP_ALLOC, none);
+    write_part(C, x, 8, 56);
+    use(NORM, C, x, DTP_READ | DTP_FREE, none);
+    expect_refused("reads what nobody has written yet, buffer 0");
+}
+
 static void test_the_gather_race(void **state)
 {
     (void)state;
@@ -369,6 +401,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_life_of_a_buffer),
                                        cmocka_unit_test(test_a_buffer_in_two_roles),
+                                       cmocka_unit_test(test_parts_of_a_buffer),
                                        cmocka_unit_test(test_the_gather_race),
                                        cmocka_unit_test(test_races),
                                        cmocka_unit_test(test_groups_and_host_waits_order),
