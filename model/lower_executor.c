@@ -100,7 +100,7 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     dtp_parameter_module(t, x->rules.shard_ranks, t->layers + 1, &x->head);
     for (int s = 0; s < DTP_STREAM_COUNT; s++)
         x->await[s] = l->last_op[s] = DTP_NO_OP;
-    x->batch_read[0] = x->batch_read[1] = DTP_NO_OP;
+    x->batch_read[0] = x->batch_read[1] = x->gradient_read = DTP_NO_OP;
     x->scattered = x->partials = x->tables = DTP_NO_BUFFER;
     x->shard_group = x->gather_group = x->replica_group = DTP_NO_INDEX;
     l->layer = DTP_NO_LAYER;
@@ -193,6 +193,9 @@ static void make_standing_buffers(struct dtp_executor *x)
                                        4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * x->module_count, true);
     x->workspace = dtp_lower_buffer(l, "matmul workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
                                     DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES, true);
+    if (x->plan->gradient_stream)
+        x->gradient_workspace = dtp_lower_buffer(l, "weight gradient workspace", DTP_OWNER_WORKSPACE,
+                                                 DTP_STREAM_COMPUTE, DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES, true);
 }
 
 /* ---- the skeleton ------------------------------------------------------------------------------------------------

@@ -2,9 +2,51 @@
  * embedding: norms add to it. */
 #include "lower_executor_state.h"
 
+#include <assert.h>
+
 static dtp_buffer_id tensor(const struct dtp_executor *x, uint64_t layer, enum dtp_executor_tensor which)
 {
     return x->tensors[layer][which];
+}
+
+/* ---- weight gradients on a stream of their own -------------------------------------------------------------------
+ *
+ * Nothing of the backward pass waits for a weight gradient, so with plan.gradient_stream the blocks' run beside the
+ * chain of input gradients: each begins when all that was issued to the compute stream before it is done. What they
+ * read stays until a norm's backward, which waits for the one that reads the residual's gradient before it adds to
+ * that; the reduction of the module's gradients and the embedding's backward wait for all. */
+
+static void hold(struct dtp_executor *x, dtp_buffer_id buffer)
+{
+    assert(x->held_count < DTP_EXECUTOR_MOST_HELD);
+    x->held[x->held_count++] = (struct dtp_executor_draining){buffer, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]};
+}
+
+/* Access of the last operation of the compute stream that reads what the weight gradient issued last reads too. */
+static uint32_t last_read(struct dtp_executor *x, dtp_buffer_id buffer)
+{
+    if (!x->plan->gradient_stream)
+        return DTP_READ | DTP_FREE;
+    hold(x, buffer);
+    return DTP_READ;
+}
+
+void dtp_executor_await_gradient(struct dtp_executor *x, dtp_op_id until)
+{
+    struct dtp_draft draft;
+    int gone = 0;
+    dtp_executor_await(x, DTP_STREAM_WEIGHT_GRADIENT, until);
+    while (gone < x->held_count && until.index != DTP_NO_INDEX && x->held[gone].reader.index <= until.index)
+        gone++;
+    if (!gone)
+        return;
+    dtp_executor_begin(x, &draft, DTP_OP_FREE, "weight gradients' operands");
+    for (int i = 0; i < gone; i++)
+        dtp_draft_use(&draft, x->held[i].buffer, DTP_FREE);
+    dtp_executor_end(x, &draft);
+    x->held_count -= gone;
+    for (int i = 0; i < x->held_count; i++)
+        x->held[i] = x->held[i + gone];
 }
 
 /* Of a norm whose weight is `weight`, its bias the parameter after it. Makes the residual's gradient where there is
@@ -14,6 +56,7 @@ void dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_executor_modu
 {
     struct dtp_draft draft;
     bool adds = x->gradient.index != DTP_NO_INDEX;
+    dtp_executor_await_gradient(x, x->gradient_read);
     dtp_executor_begin(x, &draft, DTP_OP_NORM_BACKWARD,
                        weight == DTP_PARAMETER_FINAL_NORM ? "final norm"
                        : weight == DTP_PARAMETER_NORM1    ? "norm 1"
@@ -42,30 +85,42 @@ struct linear {
     uint64_t out, in;
 };
 
-/* [out, in] (+)= gradient[T, out]^T input[T, in]. `freed`: the input goes. */
-static void weight_gradient(struct dtp_executor *x, uint64_t layer, const struct linear *linear, dtp_buffer_id gradient,
-                            dtp_buffer_id input, bool freed)
+/* [out, in] (+)= gradient[T, out]^T input[T, in]. `freed`: the input goes. Returns the operation where it is on a
+ * stream of its own. */
+static dtp_op_id weight_gradient(struct dtp_executor *x, uint64_t layer, const struct linear *linear,
+                                 dtp_buffer_id gradient, dtp_buffer_id input, bool freed)
 {
     struct dtp_executor_module *module = dtp_executor_block(x, layer);
     struct dtp_draft draft;
+    bool apart = x->plan->gradient_stream;
     dtp_executor_begin(x, &draft, DTP_OP_MATMUL, linear->weight_name);
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, DTP_READ, 0);
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, input, DTP_READ | (freed ? DTP_FREE : 0), 0);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, input, DTP_READ | (freed && !apart ? DTP_FREE : 0), 0);
     dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, linear->weight);
     if (dtp_executor_has(module, linear->bias))
         dtp_executor_gradient(&draft, DTP_ROLE_BIAS_GRADIENT, module, linear->bias);
-    dtp_executor_matmul(x, &draft, linear->out, linear->in, x->rules.tokens);
-    dtp_executor_end(x, &draft);
+    dtp_draft_matmul(x->l, &draft, linear->out, linear->in, x->rules.tokens, false);
+    dtp_draft_role(&draft, DTP_ROLE_WORKSPACE, apart ? x->gradient_workspace : x->workspace, DTP_UPDATE, 0);
+    if (!apart) {
+        dtp_executor_end(x, &draft);
+        return DTP_NO_OP;
+    }
+    draft.op.stream = DTP_STREAM_WEIGHT_GRADIENT;
+    dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_COMPUTE]);
+    dtp_op_id id = dtp_draft_end(x->l, &draft);
+    if (freed)
+        hold(x, input);
+    return id;
 }
 
 /* result[T, in] = gradient[T, out] weight[out, in], times gelu'(aux) where there is one, which then goes. `freed`: the
- * gradient goes too. */
+ * gradient goes too, which the weight gradient issued last reads. */
 static dtp_buffer_id input_gradient(struct dtp_executor *x, uint64_t layer, const struct linear *linear,
                                     dtp_buffer_id gradient, bool freed, dtp_buffer_id aux)
 {
     struct dtp_draft draft;
     dtp_executor_begin(x, &draft, DTP_OP_MATMUL, linear->input_name);
-    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | (freed ? DTP_FREE : 0), 0);
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, freed ? last_read(x, gradient) : DTP_READ, 0);
     dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, dtp_executor_block(x, layer), linear->weight);
     if (aux.index != DTP_NO_INDEX)
         dtp_draft_role(&draft, DTP_ROLE_AUX, aux, DTP_READ | DTP_FREE, 0);
@@ -103,13 +158,13 @@ static dtp_buffer_id down_backward(struct dtp_executor *x, uint64_t layer)
     bool again = product.index == DTP_NO_INDEX, epilogue = x->plan->gelu_epilogue && !again;
     down.out = x->h, down.in = x->f;
     if (!again)
-        weight_gradient(x, layer, &down, x->gradient, product, true);
+        x->gradient_read = weight_gradient(x, layer, &down, x->gradient, product, true);
     dtp_buffer_id made = input_gradient(x, layer, &down, x->gradient, false, epilogue ? up : DTP_NO_BUFFER);
     if (epilogue)
         return made;
     activation_backward(x, layer, made, again);
     if (again)
-        weight_gradient(x, layer, &down, x->gradient, made, true);
+        x->gradient_read = weight_gradient(x, layer, &down, x->gradient, made, true);
     return up;
 }
 
@@ -133,7 +188,8 @@ static dtp_buffer_id core_backward(struct dtp_executor *x, uint64_t layer, dtp_b
     struct dtp_draft draft;
     dtp_executor_begin(x, &draft, DTP_OP_ATTENTION_BACKWARD, "attention");
     dtp_draft_role(&draft, DTP_ROLE_INPUT, tensor(x, layer, DTP_EXECUTOR_TENSOR_QKV), DTP_READ | DTP_FREE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_SAVED, tensor(x, layer, DTP_EXECUTOR_TENSOR_CORE), DTP_READ | DTP_FREE, 0);
+    dtp_buffer_id core = tensor(x, layer, DTP_EXECUTOR_TENSOR_CORE);
+    dtp_draft_role(&draft, DTP_ROLE_SAVED, core, last_read(x, core), 0);
     dtp_draft_role(&draft, DTP_ROLE_STATISTICS, tensor(x, layer, DTP_EXECUTOR_TENSOR_LOG_SUM_EXP), DTP_READ | DTP_FREE,
                    0);
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | DTP_FREE, 0);
@@ -168,7 +224,8 @@ static void attention_backward(struct dtp_executor *x, uint64_t layer)
     if (tensor(x, layer, DTP_EXECUTOR_TENSOR_CORE).index == DTP_NO_INDEX)
         dtp_executor_attention_again(x, layer);
     /* the core's backward reads its result once more, so the weight gradient does not free it */
-    weight_gradient(x, layer, &output, x->gradient, tensor(x, layer, DTP_EXECUTOR_TENSOR_CORE), false);
+    x->gradient_read =
+        weight_gradient(x, layer, &output, x->gradient, tensor(x, layer, DTP_EXECUTOR_TENSOR_CORE), false);
     dtp_buffer_id gradient = input_gradient(x, layer, &output, x->gradient, false, DTP_NO_BUFFER);
     gradient = core_backward(x, layer, gradient);
     if (tensor(x, layer, DTP_EXECUTOR_TENSOR_NORM1).index == DTP_NO_INDEX)
@@ -197,6 +254,8 @@ void dtp_executor_embedding_backward(struct dtp_executor *x)
 {
     struct dtp_executor_module *module = &x->modules[0];
     struct dtp_draft draft;
+    dtp_executor_await_gradient(x, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
+    x->gradient_read = DTP_NO_OP;
     dtp_executor_open_gradient(x, module);
     dtp_executor_zero_unwritten(x, module);
     dtp_executor_begin(x, &draft, DTP_OP_EMBEDDING_BACKWARD, "embedding");

@@ -45,11 +45,13 @@ struct dtp_executor_module {
     dtp_op_id downloaded;
 };
 
-/* A buffer of whole gradients that a reduction still reads. */
+/* A buffer that an operation of another stream still reads: whole gradients that are reduced, operands of weight
+ * gradients. */
 struct dtp_executor_draining {
     dtp_buffer_id buffer;
     dtp_op_id reader;
 };
+#define DTP_EXECUTOR_MOST_HELD 8
 
 struct dtp_executor {
     struct dtp_lowering *l;
@@ -65,6 +67,7 @@ struct dtp_executor {
     dtp_buffer_id (*tensors)[DTP_EXECUTOR_TENSOR_COUNT]; /* [layers]; DTP_NO_BUFFER: not alive */
 
     dtp_buffer_id batch[2], host_batch, scalars, host_scalars, host_results, tables, partials, workspace;
+    dtp_buffer_id gradient_workspace;             /* of the stream of weight gradients */
     dtp_buffer_id stream_input;                   /* the residual stream where the next module begins */
     dtp_buffer_id final_norm, final_statistics;
     dtp_buffer_id gradient;                       /* of the residual stream */
@@ -78,6 +81,9 @@ struct dtp_executor {
     uint64_t next_use;                            /* position in the step's sequence of block passes */
     struct dtp_executor_draining draining[2];     /* oldest first */
     int draining_count;
+    struct dtp_executor_draining held[DTP_EXECUTOR_MOST_HELD]; /* by weight gradients, oldest first */
+    int held_count;
+    dtp_op_id gradient_read;                      /* weight gradient that reads the residual's gradient last */
     dtp_buffer_id staging[2];                     /* offloaded shards on their way into a gather */
     dtp_op_id staging_read[2];
     int staging_next;
@@ -101,6 +107,10 @@ void dtp_executor_memory(struct dtp_draft *draft, uint64_t rows, double bytes, u
 void dtp_executor_matmul(struct dtp_executor *x, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k);
 void dtp_executor_free(struct dtp_executor *x, dtp_buffer_id buffer, const char *name);
 dtp_op_id dtp_executor_end(struct dtp_executor *x, struct dtp_draft *draft);
+
+/* lower_executor_backward.c: the next compute operation waits for the weight gradient `until`, and what that one and
+ * those before it held goes. */
+void dtp_executor_await_gradient(struct dtp_executor *x, dtp_op_id until);
 
 /* Module of a block: layer + 1. */
 static inline struct dtp_executor_module *dtp_executor_block(struct dtp_executor *x, uint64_t layer)

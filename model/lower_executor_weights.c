@@ -360,6 +360,7 @@ static dtp_op_id all_reduce(struct dtp_executor *x, struct dtp_executor_module *
     dtp_draft_role(&draft, DTP_ROLE_INPUT, buffer, DTP_READ, 0);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, buffer, DTP_WRITE, 0);
     dtp_draft_after(&draft, after);
+    dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
     return collective(x, &draft, stream, x->replica_group, 2 * dtp_lower_ring(bytes, x->rules.replicas));
 }
 
@@ -425,6 +426,7 @@ static void reduce_shards(struct dtp_executor *x, struct dtp_executor_module *mo
     else
         dtp_draft_role(&draft, DTP_ROLE_RESULT, x->scattered, DTP_WRITE, 0);
     dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_COMPUTE]);
+    dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
     module->reduced_by =
         collective(x, &draft, DTP_STREAM_REDUCE, x->shard_group, dtp_lower_ring(bytes, x->rules.shard_ranks));
     drain_later(x, module->gradient, module->reduced_by);
@@ -442,6 +444,8 @@ static void reduce_shards(struct dtp_executor *x, struct dtp_executor_module *mo
 void dtp_executor_close_gradient(struct dtp_executor *x, struct dtp_executor_module *module)
 {
     bool last = x->l->micro_step + 1u == x->plan->accumulate;
+    if (x->rules.host_optimizer)
+        dtp_executor_await_gradient(x, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
     if (!module->layout->elements || (!last && !x->rules.reduces_always))
         return;
     if (x->rules.shard_ranks > 1)

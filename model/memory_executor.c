@@ -57,7 +57,10 @@ struct model {
     uint64_t layers, every; /* every: blocks 0, every, 2 every .. are checkpointed; 0: none */
     uint32_t kept[2];       /* of blocks that are not and that are checkpointed */
     uint64_t kept_bytes[2];
-    struct worst forward[2], replay[2], before[2], after[2]; /* backward before and after its gradients exist */
+    struct worst forward[2], replay[2];
+    struct worst before[2][2],
+        after[2][2]; /* backward before and after its gradients exist: of the last block, of others */
+    uint64_t above; /* what the weight gradients of the block above still read, where they have a stream of their own */
 };
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
@@ -95,6 +98,8 @@ static void size_tensors(struct model *m)
     m->partial = granules(2 * 4 * DTP_EXECUTOR_PARTIAL_ROWS * t->hidden);
     m->logits = granules(dtp_bytes_product(r->chunk_tokens, r->vocab_stride * c));
     m->losses = granules(dtp_bytes_product(r->tokens, 4));
+    /* an optimizer on the host takes a block's gradients at its end, so that it waits for them there */
+    m->above = m->job->plan->gradient_stream && !r->host_optimizer ? m->tensor[2] + m->tensor[3] : 0;
 }
 
 static void size_modules(struct model *m)
@@ -154,9 +159,9 @@ static struct worst worst_forward(const struct model *m, uint32_t kept, bool rep
 }
 
 /* Backward of a block whose tensors `has` stand, beside the residual's gradient. */
-static void worst_backward(struct model *m, int kind, uint32_t has)
+static void worst_backward(struct model *m, bool last, int kind, uint32_t has)
 {
-    struct worst *before = &m->before[kind], *after = &m->after[kind];
+    struct worst *before = &m->before[last][kind], *after = &m->after[last][kind];
     uint64_t residual = m->residual, norm = residual; /* the gradient of a norm's result is as wide */
     uint64_t inner = granules(dtp_bytes_product(m->rules.tokens, m->job->bytes.compute * m->job->transformer->ffn));
     uint32_t attention = has & (IN | STATISTICS1 | NORM1 | QKV | CORE | LSE);
@@ -182,6 +187,34 @@ static void worst_backward(struct model *m, int kind, uint32_t has)
     consider(after, sum(m, attention | NORM1), residual + m->tensor[3]);
     consider(after, sum(m, attention & ~NORM1), residual + m->tensor[3] + norm);
     consider(after, sum(m, attention & ~NORM1), residual + norm + m->partial);
+}
+
+/* The same where weight gradients have a stream of their own: what they read stays until the norm's backward that waits
+ * for them, of down's until the second norm's, of up's and the output's until the first norm's, of qkv's until the
+ * second norm's in the block below. */
+static void worst_backward_apart(struct model *m, bool last, int kind, uint32_t has)
+{
+    struct worst *before = &m->before[last][kind], *after = &m->after[last][kind];
+    uint64_t residual = m->residual, norm = residual, work = residual + (last ? 0 : m->above);
+    uint64_t inner = granules(dtp_bytes_product(m->rules.tokens, m->job->bytes.compute * m->job->transformer->ffn));
+    bool again = !(has & PRODUCT), epilogue = m->job->plan->gelu_epilogue && !again;
+    if (again)
+        consider(before, sum(m, has), work + inner);
+    consider(after, sum(m, has), work + inner);
+    work += again || epilogue ? inner : 0; /* the product made again; the gradient of up, a tensor of its own */
+    has = (has & (epilogue ? ~UP : ALL)) | NORM2;
+    consider(after, sum(m, has), work + norm);
+    has &= ~PRODUCT;
+    work = residual + (epilogue ? inner : 0);
+    consider(after, sum(m, has), work + norm + m->partial);
+    has &= ~(MIDDLE | STATISTICS2);
+    if (!(has & CORE))
+        consider(after, sum(m, has | CORE | LSE), work + m->workspace[0]);
+    has |= CORE | LSE;
+    consider(after, sum(m, has), work + m->tensor[4] + m->tensor[3] + m->workspace[1]);
+    has = (has & ~(QKV | LSE)) | NORM1;
+    consider(after, sum(m, has), work + m->tensor[3] + norm);
+    consider(after, sum(m, IN | STATISTICS1 | NORM1), residual + m->tensor[3] + norm + m->partial);
 }
 
 static uint32_t kept_tensors(const struct dtp_plan *plan)
@@ -211,7 +244,9 @@ static void weigh_blocks(struct model *m)
         m->forward[kind] = worst_forward(m, m->kept[kind], false);
         if (replays)
             m->replay[kind] = worst_forward(m, ALL, true);
-        worst_backward(m, kind, replays ? ALL : m->kept[kind]);
+        for (int last = 0; last < 2; last++)
+            (plan->gradient_stream ? worst_backward_apart : worst_backward)(m, last, kind,
+                                                                            replays ? ALL : m->kept[kind]);
     }
 }
 
@@ -410,15 +445,31 @@ static void loss(struct model *m)
     write_down(m, DTP_PHASE_LOSS, &best.point);
 }
 
+/* Whole gradients in a micro-step before the one that reduces them: the second and later ones begin with all of them.
+ */
+static struct point before_reduction(const struct model *m, uint64_t layer, bool made)
+{
+    struct point p = at_begin(m);
+    if (m->job->plan->accumulate == 2) {
+        p.whole[BLOCK] = m->layers - 1 - layer + made;
+        p.whole[EMBEDDING] = m->job->transformer->tied_head;
+    }
+    return p;
+}
+
+/* Where the block above still holds something, the worst block need not be the last, and what it stands beside need not
+ * be most in the last micro-step. */
 static void keep_block(struct model *m, struct best *best, uint64_t layer, const struct worst *worst, bool made,
                        uint64_t moved)
 {
     if (!worst->saved)
         return;
-    struct point p = in_backward(m, layer, made, moved);
-    add_below(m, &p, layer);
-    p.block = *worst;
-    keep(m, best, &p);
+    struct point points[] = {in_backward(m, layer, made, moved), before_reduction(m, layer, made)};
+    for (int i = 0; i < (m->mode == WHOLE && m->above ? 2 : 1); i++) {
+        add_below(m, &points[i], layer);
+        points[i].block = *worst;
+        keep(m, best, &points[i]);
+    }
 }
 
 /* Its reduction, when its shard is there already and its gradients still are. */
@@ -427,7 +478,7 @@ static void keep_reduction(const struct model *m, struct best *best, uint64_t la
     struct point p = in_backward(m, layer, true, 1);
     add_below(m, &p, layer);
     p.shards[BLOCK] += m->mode == WHOLE || !several(m);
-    p.block.work = m->residual;
+    p.block.work = m->residual + m->above;
     keep(m, best, &p);
 }
 
@@ -440,12 +491,13 @@ static void blocks_backward(struct model *m)
             continue;
         struct best *phase = &best[layer >= m->layers / 2];
         int kind = kind_of(m, layer);
+        bool last = layer + 1 == m->layers;
         struct worst replay = m->replay[kind];
-        replay.work += m->residual;
+        replay.work += m->residual + (last ? 0 : m->above);
         if (m->replay[kind].saved)
             keep_block(m, phase, layer, &replay, false, 2);
-        keep_block(m, phase, layer, &m->before[kind], m->padded[BLOCK], 1);
-        keep_block(m, phase, layer, &m->after[kind], true, 1);
+        keep_block(m, phase, layer, &m->before[last][kind], m->padded[BLOCK], 1);
+        keep_block(m, phase, layer, &m->after[last][kind], true, 1);
         if (m->mode == RING || m->mode == WHOLE)
             keep_reduction(m, phase, layer);
     }
@@ -527,7 +579,8 @@ static void rest(struct model *m)
     if (shards && m->rules.reduces_always)
         dtp_instant_add(instant, DTP_TERM_OUR_SCATTERED, 1, largest_shard(m),
                         dtp_dtype_bytes(m->job->plan->precision.reduce));
-    dtp_instant_add(instant, DTP_TERM_CUBLAS, 1, 1, DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES);
+    dtp_instant_add(instant, DTP_TERM_CUBLAS, m->job->plan->gradient_stream ? 2 : 1, 1,
+                    DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES);
     dtp_instant_add(instant, DTP_TERM_OUR_STANDING, 1, 1, standing_bytes(m));
 }
 

@@ -118,6 +118,7 @@ struct dtp_plan {
     uint64_t loss_chunk;                /* rows of a chunk of head and loss; 0 = rule (lower_executor.h) */
     bool gelu_epilogue;                 /* GELU and its gradient inside the matmuls (cuBLASLt's epilogues) */
     bool stochastic_rounding;           /* of 16-bit weights that have no master copy */
+    bool gradient_stream;               /* weight gradients of blocks on a stream of their own, beside the rest */
     bool cuda_graph;                    /* the step is captured once and launched as one graph */
     bool atomic_attention;              /* attention's backward sums dQ by atomics: faster, but last bits vary */
     uint32_t collective_ctas;           /* at most so many thread blocks (one SM each) carry a collective; 0 = NCCL's choice */

@@ -227,6 +227,7 @@ static void check_executor_choices(struct resolver *r)
                    {"loss_chunk", p->loss_chunk != 0},
                    {"gelu_epilogue", p->gelu_epilogue},
                    {"stochastic_rounding", p->stochastic_rounding},
+                   {"gradient_stream", p->gradient_stream},
                    {"cuda_graph", p->cuda_graph},
                    {"atomic_attention", p->atomic_attention},
                    {"collective_ctas", p->collective_ctas != 0},

@@ -158,6 +158,8 @@ struct dtp_draft {
       "runtime dtplan: GELU inside the matmuls; default false")                                                           \
     X(stochastic_rounding, "plan", NULL, SWITCH(plan.stochastic_rounding),                                                \
       "runtime dtplan: of 16-bit weights without a master copy; default false")                                           \
+    X(gradient_stream, "plan", NULL, SWITCH(plan.gradient_stream),                                                        \
+      "runtime dtplan: weight gradients of blocks on a stream of their own; default false")                               \
     X(cuda_graph, "plan", NULL, SWITCH(plan.cuda_graph),                                                                  \
       "runtime dtplan: the step is launched as one CUDA graph; default false")                                            \
     X(atomic_attention, "plan", NULL, SWITCH(plan.atomic_attention),                                                      \

@@ -104,6 +104,47 @@ static void test_one_gpu(void **state)
     dtp_program_destroy(program);
 }
 
+/* Whether the operation at `later` waits for the one at `earlier` itself. */
+static bool waits_for(const struct dtp_program *program, size_t later, size_t earlier)
+{
+    const struct dtp_op *op = &dtp_program_ops(program)[later];
+    for (uint32_t i = 0; i < op->dependency_count; i++)
+        if (dtp_program_dependencies(program, op)[i].index == earlier)
+            return true;
+    return false;
+}
+
+/* Four matmuls a block run on a stream of their own, with a workspace of its own. The second norm's backward waits for
+ * the weight gradient that reads what it adds to, down's, and not for up's, which is issued in between; so does the
+ * first norm's for the output's. */
+static void test_gradient_stream(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = tiny();
+    struct dtp_plan plan = plan_of(DTP_FULL_SHARD);
+    plan.gradient_stream = true;
+    struct dtp_program *program = lower(&t, &plan, 4);
+    const struct dtp_op *ops = dtp_program_ops(program);
+    size_t found = 0, last_read = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        if (ops[i].stream == DTP_STREAM_WEIGHT_GRADIENT) {
+            const struct dtp_operand *operands = dtp_program_operands(program, &ops[i]);
+            bool of_residual = !strncmp(ops[i].name, "down", 4) || !strncmp(ops[i].name, "output", 6);
+            const char *workspace = dtp_program_buffers(program)[operands[ops[i].operand_count - 1].buffer.index].name;
+            assert_string_equal(workspace, "weight gradient workspace");
+            found++;
+            last_read = of_residual ? i : last_read;
+        }
+        if (ops[i].kind != DTP_OP_NORM_BACKWARD || ops[i].layer == DTP_NO_LAYER)
+            continue;
+        size_t free_op = i - 1; /* what they read goes before */
+        assert_int_equal(ops[free_op].kind, DTP_OP_FREE);
+        assert_true(waits_for(program, free_op, last_read));
+    }
+    assert_int_equal(found, 4 * t.layers);
+    dtp_program_destroy(program);
+}
+
 /* Collectives of a step of `layers` blocks and `k` micro-steps, by hand. */
 static void expect_collectives(enum dtp_strategy strategy, uint32_t accumulate, bool sync, uint32_t gpus,
                                uint32_t group, size_t gathers, size_t scatters, size_t all_reduces)
@@ -162,16 +203,6 @@ static size_t position_of(const struct dtp_program *program, enum dtp_op_kind ki
             return i;
     fail_msg("no %s in layer %u", dtp_op_kind_text(kind), layer);
     return 0;
-}
-
-/* Whether the operation at `later` waits for the one at `earlier` itself. */
-static bool waits_for(const struct dtp_program *program, size_t later, size_t earlier)
-{
-    const struct dtp_op *op = &dtp_program_ops(program)[later];
-    for (uint32_t i = 0; i < op->dependency_count; i++)
-        if (dtp_program_dependencies(program, op)[i].index == earlier)
-            return true;
-    return false;
 }
 
 /* full_shard, depth 1: block 3 is gathered when block 2 begins, into the slot of block 1, and only the first
@@ -329,6 +360,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_programs_to_look_at),
                                        cmocka_unit_test(test_one_gpu),
+                                       cmocka_unit_test(test_gradient_stream),
                                        cmocka_unit_test(test_collectives),
                                        cmocka_unit_test(test_copy_engines_gather_apart),
                                        cmocka_unit_test(test_overlap),

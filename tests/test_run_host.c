@@ -59,7 +59,8 @@ static void test_accumulation_is_one_batch(void **state)
     }
 }
 
-/* Chunks of the head, GELU inside matmuls: other sums or other roundings of the same numbers. */
+/* Chunks of the head, GELU inside matmuls: other sums or other roundings of the same numbers. Weight gradients on a
+ * stream of their own: the same to the last bit. */
 static void test_choices_of_kernels_agree(void **state)
 {
     struct dtp_settings settings = run_settings(5, 1e-2);
@@ -67,9 +68,13 @@ static void test_choices_of_kernels_agree(void **state)
     run_well(RUN_LLAMA "precision=fp32 micro_batch=2", &settings, &plain);
     run_well(RUN_LLAMA "precision=fp32 micro_batch=2 loss_chunk=5", &settings, &other);
     assert_true(run_apart(&other, &plain) < 2e-6);
+    run_well(RUN_LLAMA "precision=fp32 micro_batch=2 gradient_stream=true", &settings, &other);
+    assert_true(run_apart(&other, &plain) == 0);
     run_well(RUN_GPT2 "precision=fp32 micro_batch=2", &settings, &plain);
     run_well(RUN_GPT2 "precision=fp32 micro_batch=2 gelu_epilogue=true", &settings, &other);
     assert_true(run_apart(&other, &plain) < 2e-6);
+    run_well(RUN_GPT2 "precision=fp32 micro_batch=2 gelu_epilogue=true gradient_stream=true", &settings, &plain);
+    assert_true(run_apart(&other, &plain) == 0);
 }
 
 /* ---- learning ---------------------------------------------------------------------------------------------------- */
