@@ -66,7 +66,8 @@ static bool price(struct simulation *s)
     if (jitters && !dtp_noise_jitter(s->options->seed, s->options->jitter_deviation, s->alone_s, s->count))
         return false;
     for (size_t i = 0; i < s->count; i++) {
-        if (s->ops[i].stream != DTP_STREAM_COMPUTE || !dtp_op_is_kernel(&s->ops[i]))
+        bool computes = s->ops[i].stream == DTP_STREAM_COMPUTE || s->ops[i].stream == DTP_STREAM_WEIGHT_GRADIENT;
+        if (!computes || !dtp_op_is_kernel(&s->ops[i]))
             continue;
         double gaps_s = s->ops[i].demand.kernels * s->rates.gap_s;
         bool matmul = dtp_op_kind_class(s->ops[i].kind) == DTP_CLASS_MATMUL;
@@ -105,7 +106,7 @@ static double end_of_step_s(const struct dtp_timeline *timeline)
 }
 
 /* Chips at their power limit run matmuls faster the smaller their share of the time is (op_cost.h). The share is known
- * only after a simulation: a first one with the share among the compute stream's kernels, as if nothing else took time,
+ * only after a simulation: a first one with the share among computing kernels, as if nothing else took time,
  * and a second one where waiting for collectives, copies or the host made that share wrong by more than 0.3 % of speed. */
 static void run_at_power_limit(struct simulation *s, struct dtp_timeline *out)
 {

@@ -311,6 +311,14 @@ static void test_power_headroom(void **state)
     b.options.power_headroom = false;
     assert_true(simulate(&b)->matmul_speedup == 1);
     finish(&b);
+
+    b = begin(test_h200(), 8); /* matmuls of another stream draw as much */
+    struct dtp_op other = {.kind = DTP_OP_MATMUL, .stream = DTP_STREAM_WEIGHT_GRADIENT,
+                           .demand = {.m = 8192, .n = 8192, .k = 8192, .dtype = DTP_BF16}};
+    kernel = step_kernel(b.program, DTP_STREAM_COMPUTE, 3e9, 0);
+    dtp_program_depend(b.program, dtp_program_add_op(b.program, &other, NULL, 0), kernel);
+    assert_near(simulate(&b)->matmul_speedup, speedup, 1e-12);
+    finish(&b);
 }
 
 /* A factor on kernels, not on collectives; by default that of the slowest of the ranks. */
