@@ -59,6 +59,8 @@ void dtp_validation_plan(const struct dtp_simulated *s, struct dtp_validation *v
         v->owner_bytes[i][DTP_VALIDATION_PREDICTED] = m->phase_bytes[m->peak_phase][i];
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         v->sent_bytes[i][DTP_VALIDATION_PREDICTED] = s->totals.sent_bytes[i];
+    v->host_to_device_bytes[DTP_VALIDATION_PREDICTED] = s->totals.host_to_device_bytes;
+    v->device_to_host_bytes[DTP_VALIDATION_PREDICTED] = s->totals.device_to_host_bytes;
     v->step_s[DTP_VALIDATION_MEASURED] = v->tokens_per_s[DTP_VALIDATION_MEASURED] =
         v->tokens_per_s_per_gpu[DTP_VALIDATION_MEASURED] = (double)NAN;
     v->alone_step_s = v->in_place_step_s = v->first_loss = v->last_loss = (double)NAN;
@@ -112,6 +114,8 @@ void dtp_validation_measure(const struct dtp_run_report *r, struct dtp_validatio
         v->owner_bytes[i][DTP_VALIDATION_MEASURED] = m->owner_bytes[i];
     for (int i = 0; i < DTP_COLLECTIVE_COUNT && steps > 0; i++)
         v->sent_bytes[i][DTP_VALIDATION_MEASURED] = m->sent_bytes[i] / steps;
+    v->host_to_device_bytes[DTP_VALIDATION_MEASURED] = steps > 0 ? m->host_to_device_bytes / steps : 0;
+    v->device_to_host_bytes[DTP_VALIDATION_MEASURED] = steps > 0 ? m->device_to_host_bytes / steps : 0;
     put_times(r, v);
 }
 
@@ -139,6 +143,8 @@ void dtp_validation_outcome(const struct dtp_validation *v, struct dtp_run_outco
         m->owner_bytes[i] = v->owner_bytes[i][DTP_VALIDATION_MEASURED];
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         m->sent_bytes[i] = v->sent_bytes[i][DTP_VALIDATION_MEASURED]; /* of the one step that it counts now */
+    m->host_to_device_bytes = v->host_to_device_bytes[DTP_VALIDATION_MEASURED];
+    m->device_to_host_bytes = v->device_to_host_bytes[DTP_VALIDATION_MEASURED];
 }
 
 /* ---- judging ----------------------------------------------------------------------------------------------------- */
@@ -182,6 +188,8 @@ bool dtp_validation_judge(struct dtp_validation *v, const struct dtp_validation_
     judge_equal(v, "arena", v->arena_bytes);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         judge_equal(v, dtp_collective_text((enum dtp_collective)i), v->sent_bytes[i]);
+    judge_equal(v, "host_to_device", v->host_to_device_bytes);
+    judge_equal(v, "device_to_host", v->device_to_host_bytes);
     if (device[DTP_VALIDATION_MEASURED] > 0) /* a host's is shared with everything else on it */
         judge_near(v, "device memory",
                    (double)device[DTP_VALIDATION_PREDICTED] / (double)device[DTP_VALIDATION_MEASURED] - 1,

@@ -54,7 +54,9 @@
     X(REAL, tokens_per_s, "tokens_per_s")                           \
     X(REAL, tokens_per_s_per_gpu, "tokens_per_s_per_gpu")           \
     X(WHOLE, arena_bytes, "arena_bytes")                            \
-    X(WHOLE, device_bytes, "device_bytes")
+    X(WHOLE, device_bytes, "device_bytes")                          \
+    X(WHOLE, host_to_device_bytes, "host_to_device_bytes")          \
+    X(WHOLE, device_to_host_bytes, "device_to_host_bytes")
 
 static const char *const sides[DTP_VALIDATION_SIDE_COUNT] = {"predicted", "measured"};
 

@@ -30,10 +30,11 @@ static void put_milliseconds(struct dtp_grid *grid, double seconds)
         dtp_grid_cell(grid, "%s", "-");
 }
 
-/* Arena and all that was sent. */
+/* Arena and all that was sent or copied. */
 static bool bytes_equal(const struct dtp_validation *v)
 {
-    bool equal = v->arena_bytes[0] == v->arena_bytes[1];
+    bool equal = v->arena_bytes[0] == v->arena_bytes[1] && v->host_to_device_bytes[0] == v->host_to_device_bytes[1] &&
+                 v->device_to_host_bytes[0] == v->device_to_host_bytes[1];
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         equal = equal && v->sent_bytes[i][0] == v->sent_bytes[i][1];
     return equal;
@@ -67,7 +68,7 @@ static void print_runs(const struct dtp_validation *rows, size_t count, const st
 {
     struct dtp_grid grid;
     dtp_page_heading(page, "RUNS",
-                     "error: predicted / measured - 1, and its parts; bytes: of the arena and sent by collectives");
+                     "error: predicted / measured - 1, and its parts; bytes: of the arena, sent by collectives and copied");
     dtp_grid_create(&grid, "lrrrrrrlr");
     for (int line = 0; line < 2; line++) {
         dtp_grid_row(&grid, DTP_INK_BOLD);
@@ -151,7 +152,7 @@ static void print_verdict(const struct dtp_validation *rows, size_t count, const
         failed += rows[i].status != DTP_OK;
         good += rows[i].status == DTP_OK && !rows[i].outside[0];
     }
-    snprintf(words, sizeof words, "step within %g %%, device memory within %g %%, arena and bytes sent equal",
+    snprintf(words, sizeof words, "step within %g %%, device memory within %g %%, bytes of arena, collectives, copies equal",
              100 * bounds->step_fraction, 100 * bounds->device_fraction);
     dtp_page_heading(page, "VERDICT", words);
     fprintf(page->file, "  %zu of %zu within all bounds, %zu outside, %zu failed\n", good, count, count - good - failed,

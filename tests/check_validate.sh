@@ -44,12 +44,16 @@ says '4 of 4 within all bounds, 0 outside, 0 failed' out
 says 'run 4 of 4' # on standard error
 [[ $(wc -l <v.csv) == 5 && -s v.ops/0003.csv && ! -e v.ops/0004.csv ]] || failed "four runs made $(wc -l <v.csv) lines"
 for row in 0 1 2 3; do
-    for what in arena all_gather_sent reduce_scatter_sent all_reduce_sent params optimizer activations; do
+    for what in arena host_to_device device_to_host all_gather_sent reduce_scatter_sent all_reduce_sent params optimizer activations; do
         [[ $(cell v.csv $row "predicted_${what}_bytes") == "$(cell v.csv $row "measured_${what}_bytes")" ]] ||
             failed "row $row: $what bytes differ"
     done
 done
 [[ $(cell v.csv 3 measured_all_gather_sent_bytes) -gt 0 ]] || failed "full_shard on two ranks gathered nothing"
+[[ $(cell v.csv 0 measured_host_to_device_bytes) -gt 0 ]] || failed "no batch was brought"
+expect 0 "${tiny[@]}" --gpus 2 --strategy full_shard --offload none,optimizer,params
+says '3 of 3 within all bounds' out
+says 'offload params' out
 expect 0 "${tiny[@]}" --gpus 2 --strategy zero1 --json
 says '"schema": "dtplan.validate/1"' out
 ! grep -qiE '\b(nan|inf|infinity)\b' out || failed "--json: a number that is none"

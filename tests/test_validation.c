@@ -30,6 +30,8 @@ static int set_up(void **state)
                                        .tokens_per_step = 1024, .timed_steps = 8, .entropy = (double)NAN,
                                        .first_loss = 7, .last_loss = 6.5, .step_s = measured_s};
     snprintf(outcome.device, sizeof outcome.device, "NVIDIA H200, the second");
+    outcome.host_to_device_bytes = 12 * simulated.totals.host_to_device_bytes;
+    outcome.device_to_host_bytes = 12 * simulated.totals.device_to_host_bytes;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         outcome.sent_bytes[i] = 12 * simulated.totals.sent_bytes[i];
     report = (struct dtp_run_report){.simulated = &simulated, .measured = &outcome, .split_known = true};
