@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,6 +17,28 @@
 
 /* Two to warm up, eight that count, one operation by operation alone, one operation by operation as it runs. */
 #define DEFAULT_STEPS "12"
+
+static volatile sig_atomic_t asked_to_stop;
+
+static void stop(int number)
+{
+    (void)number;
+    asked_to_stop = 1;
+}
+
+/* Between runs; while one is made, its process hears of it. */
+static void catch_signals(void)
+{
+    struct sigaction on = {.sa_handler = stop};
+    asked_to_stop = 0;
+    sigaction(SIGINT, &on, NULL);
+    sigaction(SIGTERM, &on, NULL);
+}
+
+static bool told_to_stop(void)
+{
+    return asked_to_stop || dtp_run_process_told_to_stop();
+}
 
 static double now_s(void)
 {
@@ -82,7 +105,7 @@ static void make_run(struct dtp_validate *v, uint64_t run, const struct dtp_cont
         dtp_validation_measure(&ran.report, row);
     take_reason(row, status, &ran, context->faults);
     row->wall_s = now_s() - started_s;
-    v->stopped = ran.measured.interrupted;
+    v->stopped = ran.measured.interrupted || (status != DTP_OK && told_to_stop()); /* what a signal ended is no row */
     dtp_ran_job_release(&ran);
 }
 
@@ -336,8 +359,11 @@ static enum dtp_status validate(struct dtp_validate *v)
         return dtp_fault(v->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     enum dtp_status status = open_file(v), said;
     v->started_s = now_s();
-    for (uint64_t run = v->done; run < v->list.count && status == DTP_OK && !v->stopped; run++)
+    catch_signals();
+    for (uint64_t run = v->done; run < v->list.count && status == DTP_OK && !v->stopped; run++) {
         status = one_run(v, run);
+        v->stopped = v->stopped || (told_to_stop() && run + 1 < v->list.count);
+    }
     if (status == DTP_OK)
         status = rewrite(v);
     if (v->done == 0)

@@ -12,10 +12,11 @@
 #define EVENTS_DESCRIPTOR 3
 
 extern char **environ;
-static volatile sig_atomic_t child;
+static volatile sig_atomic_t child, told_to_stop;
 
 static void pass_on(int signal_number)
 {
+    told_to_stop = 1;
     if (child > 0)
         kill((pid_t)child, signal_number);
 }
@@ -175,6 +176,11 @@ static enum dtp_status await(const struct dtp_run_process *p)
     return code <= DTP_ENVIRONMENT
                ? (enum dtp_status)code
                : dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec ended with %d", code);
+}
+
+bool dtp_run_process_told_to_stop(void)
+{
+    return told_to_stop;
 }
 
 enum dtp_status dtp_run_process(const struct dtp_run_process *process)

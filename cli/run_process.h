@@ -17,6 +17,8 @@ struct dtp_run_process {
     void *listener;
 };
 enum dtp_status dtp_run_process(const struct dtp_run_process *process);
+/* Whether such a signal ever came, even when the run was over already or had not begun. */
+bool dtp_run_process_told_to_stop(void);
 
 /* run_events.c: what the executor says, line by line, into figures; with `progress` also into a line on standard error,
  * rewritten in place on a terminal. */

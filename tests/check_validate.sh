@@ -97,6 +97,23 @@ says 'runtime dtplan' out
 expect 1 --model llama-2-70b --gpus 1 --strategy ddp --device host
 says 'nothing was allocated' out
 
+# A rank that is killed: its run is a row, the next is made.
+printf -- '--gpus 2 --strategy full_shard --steps 100000000\n--gpus 1 --strategy ddp\n' >killed.scenarios
+"$program" validate killed.scenarios "${tiny[@]}" -o killed.csv >out 2>err &
+validation=$!
+for _ in {1..200}; do
+    launcher=$(pgrep -P "$validation") && rank=$(pgrep -P "$launcher" | tail -n 1) && [[ -n $rank ]] && break
+    sleep 0.05
+done
+sleep 0.3
+kill -9 "$rank"
+wait "$validation"
+status=$?
+[[ $status == 3 ]] || failed "a killed rank: exit status $status: $(cat out err)"
+says '1 of 2 within all bounds, 0 outside, 1 failed' out
+says 'ended by signal 9' out
+[[ $(cell killed.csv 0 status) == 3 && $(cell killed.csv 1 status) == 0 ]] || failed "a killed rank is no row of its own"
+
 # ---- stopped and resumed -----------------------------------------------------------------------------------------------
 
 many=("${tiny[@]}" --gpus 1 --strategy ddp --micro-batch 1..40 -o many.csv)
@@ -115,6 +132,18 @@ expect 0 "${many[@]}" --resume
 says '40 of 40' out
 [[ $(wc -l <many.csv) == 41 && $(cell many.csv 0 measured_step_s) == "$first" ]] || failed "--resume made its rows anew"
 ! grep -q '^run 1 of' err || failed "--resume ran again what was run"
+"$program" validate "${many[@]}" >out 2>err &
+for _ in {1..200}; do
+    [[ -f many.csv && $(wc -l <many.csv) -ge 3 && $(wc -l <many.csv) -lt 30 ]] && break
+    sleep 0.02
+done
+kill -INT $!
+wait $!
+status=$?
+[[ $status == 3 ]] || failed "SIGINT: exit status $status"
+says 'runs; --resume goes on from there'
+says 'VERDICT' out
+expect 0 "${many[@]}" --resume
 expect 2 "${tiny[@]}" --gpus 1 --strategy zero1 -o many.csv --resume
 says 'another command'
 expect 2 "${tiny[@]}" --resume
