@@ -244,12 +244,14 @@ static enum dtp_status open_file(struct dtp_validate *v)
     const struct dtp_arguments *a = v->context->arguments;
     struct dtp_faults *faults = v->context->faults;
     if (!a->output)
-        return a->resume ? dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--resume: of which file? give it with -o FILE.csv")
-                         : DTP_OK;
+        return a->resume
+                   ? dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--resume: of which file? give it with -o FILE.csv")
+                   : DTP_OK;
     char *header = dtp_validation_header();
     if (!header)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    const struct dtp_row_file_kind kind = {DTP_VALIDATION_SCHEMA, header, dtp_validate_list_digest(&v->list), !a->resume};
+    const struct dtp_row_file_kind kind = {DTP_VALIDATION_SCHEMA, header, dtp_validate_list_digest(&v->list),
+                                           !a->resume};
     enum dtp_status status = dtp_row_file_open(a->output, &kind, v->list.count, &v->file, faults);
     free(header);
     v->file_open = status == DTP_OK;
@@ -299,7 +301,8 @@ static enum dtp_status draw(const struct dtp_validate *v)
     if (!figure)
         return DTP_OK;
     uint64_t points = file ? write_rows(v, true, file) : 0;
-    enum dtp_status status = file && fclose(file) == 0 ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    enum dtp_status status =
+        file && fclose(file) == 0 ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     if (status == DTP_OK && points == 0) {
         fprintf(stderr, "%s: not drawn, no run's time is compared\n", figure);
         free(text);
@@ -310,7 +313,9 @@ static enum dtp_status draw(const struct dtp_validate *v)
     if (status == DTP_OK)
         status = dtp_chart_data_read(DTP_CHART_BACKTEST, table, NULL, 0, &data, faults);
     if (status == DTP_OK) {
-        struct dtp_chart_figure f = {.chart = DTP_CHART_BACKTEST, .data = &data, .figure = figure,
+        struct dtp_chart_figure f = {.chart = DTP_CHART_BACKTEST,
+                                     .data = &data,
+                                     .figure = figure,
                                      .title = "Predicted against measured tokens/s"};
         status = dtp_chart_draw(&f, said, sizeof said, faults);
     }
@@ -341,7 +346,7 @@ static enum dtp_status report(const struct dtp_validate *v)
     free(refit.written);
     status = said > status ? said : status;
     for (uint64_t i = 0; i < v->done; i++) {
-        enum dtp_status run = v->rows[i].status ? (enum dtp_status)v->rows[i].status
+        enum dtp_status run = v->rows[i].status       ? (enum dtp_status)v->rows[i].status
                               : v->rows[i].outside[0] ? DTP_NO
                                                       : DTP_OK;
         status = run > status ? run : status;

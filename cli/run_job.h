@@ -5,16 +5,17 @@
 #include "run_process.h"
 
 struct dtp_run_job {
-    const struct dtp_context *context;  /* faults and the flags that the executor reads */
+    const struct dtp_context *context; /* faults and the flags that the executor reads */
     const struct dtp_catalog *catalog;
-    struct dtp_scenario *scenario;      /* dtp_run_take_defaults was called on it */
-    const char *op_times;               /* file that keeps the times of operations; NULL: one of TMPDIR, removed again */
-    bool progress;                      /* steps on standard error */
+    struct dtp_scenario *scenario; /* dtp_run_take_defaults was called on it */
+    const char *op_times;          /* file that keeps the times of operations; NULL: one of TMPDIR, removed again */
+    bool progress;                 /* steps on standard error */
 };
 
 /* Release with dtp_ran_job_release, also after a failure. */
 struct dtp_ran_job {
-    bool predicted, timed; /* whether `simulated` stands; whether two steps or more and their operations were measured */
+    bool predicted; /* `simulated` stands */
+    bool timed;     /* steps and their operations were measured */
     struct dtp_simulated simulated;
     struct dtp_run_outcome measured;
     struct dtp_run_report report; /* points to the two above; comparisons are made where it was timed */

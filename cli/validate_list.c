@@ -119,8 +119,8 @@ static enum dtp_status finish_group(struct dtp_validate_list *list, struct dtp_v
     group->first = list->count;
     list->count += group->count;
     if (list->count > DTP_VALIDATE_MAX_RUNS)
-        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "more than %u runs; take shorter lists",
-                           DTP_VALIDATE_MAX_RUNS);
+        status =
+            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "more than %u runs; take shorter lists", DTP_VALIDATE_MAX_RUNS);
     return status;
 }
 
@@ -148,8 +148,9 @@ static enum dtp_status read_words(struct dtp_validate_group *group, struct dtp_f
     for (size_t i = 0; i < own.count && i < DTP_FAULTS_KEPT; i++)
         dtp_fault(faults, own.status, list, group->line, "%s", own.text[i]);
     if (status == DTP_OK && !only_runs(&group->arguments))
-        status = dtp_fault(faults, DTP_BAD_INPUT, list, group->line,
-                           "a line holds scenario files, keys and flags of runs; the others belong on the command line");
+        status =
+            dtp_fault(faults, DTP_BAD_INPUT, list, group->line,
+                      "a line holds scenario files, keys and flags of runs; the others belong on the command line");
     if (status == DTP_OK)
         status = read_files(group, group->arguments.words, group->arguments.word_count, faults);
     return status;
@@ -302,7 +303,8 @@ uint64_t dtp_validate_list_digest(const struct dtp_validate_list *list)
                 continue;
             d = dtp_digest_text(d, dtp_scenario_get(group->base, keys[i].key));
             for (size_t k = 0; k < group->axes.count; k++)
-                for (size_t v = 0; strcmp(group->axes.axes[k].key, keys[i].key) == 0 && v < group->axes.axes[k].count; v++)
+                for (size_t v = 0; strcmp(group->axes.axes[k].key, keys[i].key) == 0 && v < group->axes.axes[k].count;
+                     v++)
                     d = dtp_digest_text(d, group->axes.axes[k].values[v]);
         }
         for (size_t i = 0; i < group->passed_count; i++)

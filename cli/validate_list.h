@@ -1,9 +1,9 @@
 /* The runs of a validation: scenario files, lists of them, and the flags of the line, every flag a list of values.
  *
- * A word that ends in .scenarios is a list: each line that is not empty and does not begin with '#' holds what may stand
- * behind `dtplan validate`, scenario files and flags of keys and of runs, with spaces between and no quotes. Any other word
- * is a scenario file. Each file and each line makes a group: the combinations of its lists. Flags of the command line go
- * over those of all groups; without words they are the only group. */
+ * A word that ends in .scenarios is a list: each line that is not empty and does not begin with '#' holds what may
+ * stand behind `dtplan validate`, scenario files and flags of keys and of runs, with spaces between and no quotes. Any
+ * other word is a scenario file. Each file and each line makes a group: the combinations of its lists. Flags of the
+ * command line go over those of all groups; without words they are the only group. */
 #ifndef DTP_VALIDATE_LIST_H
 #define DTP_VALIDATE_LIST_H
 
@@ -11,16 +11,16 @@
 #include "command.h"
 
 struct dtp_validate_group {
-    const char *word;                /* scenario file or list; NULL: none */
-    size_t line;                     /* in the list; 0: none */
-    char *text;                      /* of the line, cut into words; owned */
-    char where[320];                 /* "LIST:LINE" */
-    struct dtp_arguments arguments;  /* of the line */
+    const char *word;               /* scenario file or list; NULL: none */
+    size_t line;                    /* in the list; 0: none */
+    char *text;                     /* of the line, cut into words; owned */
+    char where[320];                /* "LIST:LINE" */
+    struct dtp_arguments arguments; /* of the line */
     struct dtp_scenario *base;
     struct dtp_axes axes;
-    struct dtp_passed_flag *passed;  /* the line's, then the command line's */
+    struct dtp_passed_flag *passed; /* the line's, then the command line's */
     size_t passed_count;
-    uint64_t first, count;           /* runs */
+    uint64_t first, count; /* runs */
 };
 
 struct dtp_validate_list {
@@ -31,7 +31,8 @@ struct dtp_validate_list {
 
 #define DTP_VALIDATE_MAX_RUNS 10000u
 
-/* All faults of all files and lines; machine files that they name are read into `catalog`, which is borrowed. Destroy also after a failure. */
+/* All faults of all files and lines; machine files that they name are read into `catalog`, which is borrowed. Destroy
+ * also after a failure. */
 enum dtp_status dtp_validate_list_read(const struct dtp_context *context, struct dtp_catalog *catalog,
                                        struct dtp_validate_list *out);
 void dtp_validate_list_destroy(struct dtp_validate_list *list);

@@ -34,10 +34,10 @@ enum dtp_status dtp_validate_refit_check(const struct dtp_context *context)
                          "--refit: learns from times of operations, which are kept beside -o FILE.csv; give one");
     char *path = refit_path(a->refit);
     bool there = path && !a->force && access(path, F_OK) == 0;
-    enum dtp_status status = !path   ? dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory")
-                             : there ? dtp_fault(context->faults, DTP_BAD_INPUT, path, 0,
-                                                 "is there already; --force replaces it")
-                                     : DTP_OK;
+    enum dtp_status status =
+        !path   ? dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory")
+        : there ? dtp_fault(context->faults, DTP_BAD_INPUT, path, 0, "is there already; --force replaces it")
+                : DTP_OK;
     free(path);
     return status;
 }

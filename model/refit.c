@@ -7,8 +7,8 @@
 #include <string.h>
 
 /* What is believed before any run is seen, as standard deviations of log seconds: a file made on this machine is right
- * within 10 % for a class, what tells a kind from its class and a shape from its kind is within 5 %. Two runs agree on one
- * shape within 2 %, and a span is known to 1.5 us: it lies between two events. */
+ * within 10 % for a class, what tells a kind from its class and a shape from its kind is within 5 %. Two runs agree on
+ * one shape within 2 %, and a span is known to 1.5 us: it lies between two events. */
 #define CLASS_DEVIATION 0.10
 #define KIND_DEVIATION 0.05
 #define SHAPE_DEVIATION 0.05
@@ -20,8 +20,8 @@
 /* A shape over the runs it is learnt from. */
 struct shape {
     struct dtp_measured_row row;
-    double log_ratio;  /* mean of log(seconds / what the file says); of nothing in the file, of seconds alone */
-    double variance;   /* of that mean */
+    double log_ratio; /* mean of log(seconds / what the file says); of nothing in the file, of seconds alone */
+    double variance;  /* of that mean */
     bool in_file;
     size_t class, kind; /* columns of the fit */
 };
@@ -82,18 +82,21 @@ static enum dtp_status collect(const struct dtp_refit *refit, const struct dtp_m
     free(times);
     if (fit->shape_count > 0)
         return DTP_OK;
-    return fit->shapes && times ? dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "no run has times of operations to learn from")
-                                : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    return fit->shapes && times
+               ? dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "no run has times of operations to learn from")
+               : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
 }
 
 /* ---- factors ----------------------------------------------------------------------------------------------------- */
 
-static bool same_number(const struct dtp_measured_row *a, const struct dtp_measured_row *b, enum dtp_measured_column column)
+static bool same_number(const struct dtp_measured_row *a, const struct dtp_measured_row *b,
+                        enum dtp_measured_column column)
 {
     return a->number[column] == b->number[column] || (isnan(a->number[column]) && isnan(b->number[column]));
 }
 
-/* A pass of matmuls in a dtype, a direction of attention, a kernel, a collective of a group, a copy of so many ranks. */
+/* A pass of matmuls in a dtype, a direction of attention, a kernel, a collective of a group, a copy of so many
+ * ranks. */
 static bool same_kind(const struct dtp_measured_row *a, const struct dtp_measured_row *b)
 {
     return a->measurement == b->measurement && a->dtype == b->dtype && strcmp(a->what, b->what) == 0 &&
@@ -275,7 +278,8 @@ static void put_contention(const struct dtp_refit *refit, size_t first, size_t w
                            struct dtp_measured_rows *out)
 {
     struct dtp_measured_row row = refit->beside[first].row;
-    struct dtp_measured_group group = {(uint32_t)row.number[DTP_MEASURED_ranks], (uint32_t)row.number[DTP_MEASURED_stride],
+    struct dtp_measured_group group = {(uint32_t)row.number[DTP_MEASURED_ranks],
+                                       (uint32_t)row.number[DTP_MEASURED_stride],
                                        (uint32_t)row.number[DTP_MEASURED_nodes]};
     struct dtp_measured_contention file = dtp_measured_contention(base, collective_of(row.what), &group);
     double beside_s = 0, extra_s = 0, in_place_s = 0, alone_s = 0, runs = 0;
@@ -338,7 +342,8 @@ static void list_factors(const struct fit *fit, struct dtp_refit_factors *out)
             if (k > 0 && !same_class(row, &fit->class_row[c]))
                 continue;
             struct dtp_refit_factor *f = &out->factor[out->count++];
-            *f = (struct dtp_refit_factor){.is_class = k == 0, .shapes = k == 0 ? fit->class_shapes[c] : fit->kind_shapes[k - 1]};
+            *f = (struct dtp_refit_factor){.is_class = k == 0,
+                                           .shapes = k == 0 ? fit->class_shapes[c] : fit->kind_shapes[k - 1]};
             f->factor = exp(fit->effect[c] + (k == 0 ? 0 : fit->effect[fit->class_count + k - 1]));
             write_words(row, k == 0, f->words, sizeof f->words);
         }

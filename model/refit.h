@@ -29,9 +29,9 @@ void dtp_refit_destroy(struct dtp_refit *refit);
 enum dtp_status dtp_refit_add(struct dtp_refit *refit, const struct dtp_refit_run *run, struct dtp_faults *faults);
 
 struct dtp_refit_factor {
-    char words[96];    /* "matmul", "matmul forward bf16", "collective all_gather 4 ranks" */
-    size_t shapes;     /* that it is from */
-    double factor;     /* on what the file says; of a kind that of its class is counted in */
+    char words[96]; /* "matmul", "matmul forward bf16", "collective all_gather 4 ranks" */
+    size_t shapes;  /* that it is from */
+    double factor;  /* on what the file says; of a kind that of its class is counted in */
     bool is_class;
 };
 #define DTP_REFIT_MAX_FACTORS 96
@@ -41,8 +41,8 @@ struct dtp_refit_factors {
 };
 
 #define DTP_REFIT_ALL SIZE_MAX
-/* The rows of `base` as all runs but `without` correct them. Caller releases *out (or dtp_measured_create takes it over).
- * `factors` may be NULL. DTP_BAD_INPUT: no run is left that says anything. */
+/* The rows of `base` as all runs but `without` correct them. Caller releases *out (or dtp_measured_create takes it
+ * over). `factors` may be NULL. DTP_BAD_INPUT: no run is left that says anything. */
 enum dtp_status dtp_refit_make(const struct dtp_refit *refit, const struct dtp_measured *base, size_t without,
                                struct dtp_measured_rows *out, struct dtp_refit_factors *factors,
                                struct dtp_faults *faults);

@@ -1,4 +1,5 @@
-/* What a run says of its operations: times with nothing beside them, and what collectives and kernels do to each other. */
+/* What a run says of its operations: times with nothing beside them, and what collectives and kernels do to each other,
+ * in its spans. */
 #include "refit_parts.h"
 
 #include <math.h>
@@ -19,7 +20,7 @@ struct observed {
     size_t op_count;
     struct running *running;
     size_t running_count;
-    double *in_step_s; /* per operation: its time with nothing beside it; NAN: there was, or it is none */
+    double *in_step_s;  /* per operation: its time with nothing beside it; NAN: there was, or it is none */
     double live_factor; /* a kernel's time in the step over its time alone, where nothing ran beside it: median */
 };
 
@@ -207,9 +208,8 @@ static bool add_shapes(struct observed *o)
     struct shape *shapes = malloc((o->op_count + 1) * sizeof *shapes);
     size_t count = 0;
     for (size_t i = 0; i < o->op_count && shapes; i++)
-        if (isfinite(o->in_step_s[i]) &&
-            dtp_measured_row_of_op(o->run->program, &o->ops[i], &job->transformer, &job->cluster, &job->plan,
-                                   &shapes[count].row))
+        if (isfinite(o->in_step_s[i]) && dtp_measured_row_of_op(o->run->program, &o->ops[i], &job->transformer,
+                                                                &job->cluster, &job->plan, &shapes[count].row))
             shapes[count++].seconds = o->in_step_s[i];
     if (shapes)
         qsort(shapes, count, sizeof *shapes, by_shape);
@@ -236,7 +236,9 @@ void dtp_refit_destroy(struct dtp_refit *refit)
 
 enum dtp_status dtp_refit_add(struct dtp_refit *refit, const struct dtp_refit_run *run, struct dtp_faults *faults)
 {
-    struct observed o = {.refit = refit, .run = run, .ops = dtp_program_ops(run->program),
+    struct observed o = {.refit = refit,
+                         .run = run,
+                         .ops = dtp_program_ops(run->program),
                          .op_count = dtp_program_op_count(run->program)};
     double *ratios = malloc((o.op_count + 1) * sizeof *ratios);
     o.running = malloc((o.op_count + 1) * sizeof *o.running);

@@ -13,10 +13,10 @@ struct dtp_refit_time {
 
 /* One collective of one group in one run. */
 struct dtp_refit_beside {
-    struct dtp_measured_row row;  /* contention NAME, ranks, stride, nodes */
+    struct dtp_measured_row row; /* contention NAME, ranks, stride, nodes */
     size_t run;
-    double beside_s, extra_s;     /* kernels: seconds with it beside them, and by how much longer they took */
-    double in_place_s, alone_s;   /* itself, where kernels ran beside more than half of it */
+    double beside_s, extra_s;   /* kernels: seconds with it beside them, and by how much longer they took */
+    double in_place_s, alone_s; /* itself, where kernels ran beside more than half of it */
 };
 
 struct dtp_refit {

@@ -95,8 +95,8 @@ void dtp_refit_text(const struct dtp_refit_report *report, const struct dtp_page
     print_factors(report, page);
     print_runs(report, page);
     if (report->written)
-        fprintf(page->file, "\n%s: what all %zu runs correct of %s; --machine takes it\n", report->written, report->count,
-                report->machine);
+        fprintf(page->file, "\n%s: what all %zu runs correct of %s; --machine takes it\n", report->written,
+                report->count, report->machine);
 }
 
 json_t *dtp_refit_json(const struct dtp_refit_report *report)
@@ -110,10 +110,10 @@ json_t *dtp_refit_json(const struct dtp_refit_report *report)
     }
     for (size_t i = 0; i < report->count; i++) {
         const struct dtp_refit_result *r = &report->results[i];
-        json_array_append_new(runs, json_pack("{s:o,s:o,s:o,s:o}", "run", dtp_json_text(r->run->run), "measured_step_s",
-                                              dtp_json_real(r->run->step_s[DTP_VALIDATION_MEASURED]), "left_out_step_s",
-                                              dtp_json_real(r->left_out_s), "fitted_to_all_step_s",
-                                              dtp_json_real(r->all_s)));
+        json_array_append_new(runs,
+                              json_pack("{s:o,s:o,s:o,s:o}", "run", dtp_json_text(r->run->run), "measured_step_s",
+                                        dtp_json_real(r->run->step_s[DTP_VALIDATION_MEASURED]), "left_out_step_s",
+                                        dtp_json_real(r->left_out_s), "fitted_to_all_step_s", dtp_json_real(r->all_s)));
     }
     for (int side = 0; side < SIDE_COUNT; side++) {
         double median, largest;

@@ -17,8 +17,7 @@ void dtp_row_file_write_prefix(const struct dtp_row_file *file, uint64_t row, FI
     fprintf(out, "%s,%016" PRIx64 ",%" PRIu64 ",", file->schema, file->digest, row);
 }
 
-static enum dtp_status refuse(const struct dtp_row_file *file, const char *what, int reason,
-                              struct dtp_faults *faults)
+static enum dtp_status refuse(const struct dtp_row_file *file, const char *what, int reason, struct dtp_faults *faults)
 {
     return dtp_fault(faults, DTP_ENVIRONMENT, file->path ? file->path : "standard output", 0, "%s: %s", what,
                      strerror(reason));
@@ -39,7 +38,7 @@ static bool write_all(int descriptor, const char *text, size_t bytes)
 }
 
 enum dtp_status dtp_row_file_append(struct dtp_row_file *file, const char *text, size_t bytes, uint64_t rows,
-                                 struct dtp_faults *faults)
+                                    struct dtp_faults *faults)
 {
     errno = 0;
     if (!write_all(file->descriptor, text, bytes)) {
@@ -80,8 +79,8 @@ static enum dtp_status read_rows(struct dtp_row_file *file, FILE *in, const char
     file->whole_bytes = (int64_t)bytes;
     while (fgets(line, sizeof line, in)) {
         bytes = strlen(line);
-        int used = snprintf(prefix, sizeof prefix, "%s,%016" PRIx64 ",%" PRIu64 ",", file->schema, file->digest,
-                            file->rows);
+        int used =
+            snprintf(prefix, sizeof prefix, "%s,%016" PRIx64 ",%" PRIu64 ",", file->schema, file->digest, file->rows);
         bool whole = bytes > 0 && line[bytes - 1] == '\n';
         if (!whole && feof(in))
             return DTP_OK; /* a row that was cut off */
@@ -119,7 +118,8 @@ static enum dtp_status resume(struct dtp_row_file *file, const char *header, uin
 enum dtp_status dtp_row_file_open(const char *path, const struct dtp_row_file_kind *kind, uint64_t rows,
                                   struct dtp_row_file *out, struct dtp_faults *faults)
 {
-    *out = (struct dtp_row_file){.path = path, .descriptor = STDOUT_FILENO, .schema = kind->schema, .digest = kind->digest};
+    *out = (struct dtp_row_file){
+        .path = path, .descriptor = STDOUT_FILENO, .schema = kind->schema, .digest = kind->digest};
     out->plain = path && !dtp_output_is_special(path);
     if (path)
         out->descriptor = open(path, (out->plain ? O_RDWR | O_CREAT : O_WRONLY) | O_CLOEXEC, 0666);

@@ -1,9 +1,9 @@
 /* A CSV file to which rows are added as they are made, and which goes on where it was cut off.
  *
  * Its first three columns are the schema, a digest of the command that makes the rows (16 hexadecimal digits) and the
- * number of the row, 0, 1, 2, ...: rows of one file have one and the same schema and digest, and rows of another command
- * never go under it. Rows are whole lines (no field holds a line end) and are appended by one write; what a full disk left
- * of a row is cut off again. One process at a time writes a file. */
+ * number of the row, 0, 1, 2, ...: rows of one file have one and the same schema and digest, and rows of another
+ * command never go under it. Rows are whole lines (no field holds a line end) and are appended by one write; what a
+ * full disk left of a row is cut off again. One process at a time writes a file. */
 #ifndef DTP_ROW_FILE_H
 #define DTP_ROW_FILE_H
 
@@ -25,12 +25,12 @@ struct dtp_row_file {
 struct dtp_row_file_kind {
     const char *schema, *header; /* borrowed; the header is a whole line. The schema as long as the file is open */
     uint64_t digest;
-    bool anew;                   /* rows that are there are given up */
+    bool anew; /* rows that are there are given up */
 };
 
-/* Opens and, of a file with rows of the same command, counts them and cuts off a last one that is not whole; of an empty
- * or new one writes the header. `path` NULL: standard output. DTP_BAD_INPUT: the file holds something else, or more
- * than `rows` rows. DTP_ENVIRONMENT: it cannot be written, or another process writes it. */
+/* Opens and, of a file with rows of the same command, counts them and cuts off a last one that is not whole; of an
+ * empty or new one writes the header. `path` NULL: standard output. DTP_BAD_INPUT: the file holds something else, or
+ * more than `rows` rows. DTP_ENVIRONMENT: it cannot be written, or another process writes it. */
 enum dtp_status dtp_row_file_open(const char *path, const struct dtp_row_file_kind *kind, uint64_t rows,
                                   struct dtp_row_file *out, struct dtp_faults *faults);
 /* "schema,digest,row,": what each row begins with. */

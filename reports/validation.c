@@ -15,8 +15,8 @@ struct dtp_validation_bounds dtp_validation_bounds_default(void)
 static void write_name(const struct dtp_job *job, struct dtp_validation *v)
 {
     const struct dtp_plan *p = &job->plan;
-    int used = snprintf(v->name, sizeof v->name, "%.48s %s %" PRIu32 "x%" PRIu64 " on %" PRIu32 " GPU%s", v->model, v->strategy,
-                        p->micro_batch, p->sequence, job->cluster.gpus, job->cluster.gpus > 1 ? "s" : "");
+    int used = snprintf(v->name, sizeof v->name, "%.48s %s %" PRIu32 "x%" PRIu64 " on %" PRIu32 " GPU%s", v->model,
+                        v->strategy, p->micro_batch, p->sequence, job->cluster.gpus, job->cluster.gpus > 1 ? "s" : "");
     size_t at = used > 0 ? (size_t)used : 0;
     if (p->accumulate > 1 && at < sizeof v->name)
         at += (size_t)snprintf(v->name + at, sizeof v->name - at, "; accumulate %" PRIu32, p->accumulate);
@@ -75,8 +75,7 @@ static void put_times(const struct dtp_run_report *r, struct dtp_validation *v)
     if (m->step_s > 0) {
         v->step_s[DTP_VALIDATION_MEASURED] = m->step_s;
         v->tokens_per_s[DTP_VALIDATION_MEASURED] = (double)m->tokens_per_step / m->step_s;
-        v->tokens_per_s_per_gpu[DTP_VALIDATION_MEASURED] =
-            v->tokens_per_s[DTP_VALIDATION_MEASURED] / (double)v->gpus;
+        v->tokens_per_s_per_gpu[DTP_VALIDATION_MEASURED] = v->tokens_per_s[DTP_VALIDATION_MEASURED] / (double)v->gpus;
     }
     v->compared = dtp_run_report_comparable(r) && m->step_s > 0;
     if (r->split_known) {
@@ -121,21 +120,20 @@ void dtp_validation_measure(const struct dtp_run_report *r, struct dtp_validatio
 
 void dtp_validation_outcome(const struct dtp_validation *v, struct dtp_run_outcome *m)
 {
-    *m = (struct dtp_run_outcome){.gpu = v->on_gpu != 0,
-                                  .operations = v->operations,
-                                  .device_arena_bytes = v->arena_bytes[DTP_VALIDATION_MEASURED],
-                                  .host_arena_bytes = v->host_arena_bytes,
-                                  .used_bytes = v->device_bytes[DTP_VALIDATION_MEASURED],
-                                  .gpu_bytes = v->gpu_memory_bytes,
-                                  .last_step = v->tokens_per_step > 0,
-                                  .tokens_per_step = v->tokens_per_step,
-                                  .timed_steps = v->timed_steps,
-                                  .entropy = (double)NAN,
-                                  .first_loss = v->first_loss,
-                                  .last_loss = v->last_loss,
-                                  .step_s = isfinite(v->step_s[DTP_VALIDATION_MEASURED])
-                                                ? v->step_s[DTP_VALIDATION_MEASURED]
-                                                : 0};
+    *m = (struct dtp_run_outcome){
+        .gpu = v->on_gpu != 0,
+        .operations = v->operations,
+        .device_arena_bytes = v->arena_bytes[DTP_VALIDATION_MEASURED],
+        .host_arena_bytes = v->host_arena_bytes,
+        .used_bytes = v->device_bytes[DTP_VALIDATION_MEASURED],
+        .gpu_bytes = v->gpu_memory_bytes,
+        .last_step = v->tokens_per_step > 0,
+        .tokens_per_step = v->tokens_per_step,
+        .timed_steps = v->timed_steps,
+        .entropy = (double)NAN,
+        .first_loss = v->first_loss,
+        .last_loss = v->last_loss,
+        .step_s = isfinite(v->step_s[DTP_VALIDATION_MEASURED]) ? v->step_s[DTP_VALIDATION_MEASURED] : 0};
     snprintf(m->device, sizeof m->device, "%s", v->device);
     snprintf(m->libraries, sizeof m->libraries, "%s", v->libraries);
     snprintf(m->data, sizeof m->data, "%s", v->data);

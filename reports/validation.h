@@ -1,8 +1,8 @@
 /* Runs beside their predictions: one row a run, in CSV, JSON and text. Schema dtplan.validate/1.
  *
- * A row is flat, and one table of fields serves the CSV file, the reader that goes on with it, and JSON: names never differ.
- * Memory is of the first rank, communication what a rank sends in one step, times are medians of a step. What a run did not
- * say is 0 among whole numbers and NAN (an empty field) among others. */
+ * A row is flat, and one table of fields serves the CSV file, the reader that goes on with it, and JSON: names never
+ * differ. Memory is of the first rank, communication what a rank sends in one step, times are medians of a step. What a
+ * run did not say is 0 among whole numbers and NAN (an empty field) among others. */
 #ifndef DTP_VALIDATION_H
 #define DTP_VALIDATION_H
 
@@ -14,18 +14,18 @@
 enum dtp_validation_side { DTP_VALIDATION_PREDICTED, DTP_VALIDATION_MEASURED, DTP_VALIDATION_SIDE_COUNT };
 
 struct dtp_validation {
-    char run[512];                      /* the words that make it: "a.ini gpus=2 strategy=ddp" */
-    char name[128];                     /* for people: "llama-7b full_shard 4x2048 on 4 GPUs; checkpointing full" */
+    char run[512];  /* the words that make it: "a.ini gpus=2 strategy=ddp" */
+    char name[128]; /* for people: "llama-7b full_shard 4x2048 on 4 GPUs; checkpointing full" */
     char model[96], gpu[32], device[128];
     char strategy[24], checkpointing[48], offload[16], precision[32];
     char libraries[256], data[256];
     uint64_t gpus, nodes, shard_group, micro_batch, sequence, accumulate;
-    uint64_t status;                    /* enum dtp_status that the run ended with; not OK: the figures below may be missing */
-    char reason[512];                   /* why */
-    char outside[256];                  /* what is beyond its bound, "": nothing; dtp_validation_judge */
-    uint64_t compared;                  /* 1: its times can be compared with the prediction's */
+    uint64_t status;   /* enum dtp_status that the run ended with; not OK: the figures below may be missing */
+    char reason[512];  /* why */
+    char outside[256]; /* what is beyond its bound, "": nothing; dtp_validation_judge */
+    uint64_t compared; /* 1: its times can be compared with the prediction's */
     uint64_t on_gpu, timed_steps, tokens_per_step, operations;
-    double wall_s;                      /* of the whole run, start and end of the executor included */
+    double wall_s; /* of the whole run, start and end of the executor included */
     double step_s[DTP_VALIDATION_SIDE_COUNT], tokens_per_s[DTP_VALIDATION_SIDE_COUNT];
     double tokens_per_s_per_gpu[DTP_VALIDATION_SIDE_COUNT];
     double alone_step_s, in_place_step_s; /* the step simulated with measured times: compare.h */
@@ -58,8 +58,8 @@ bool dtp_validation_judge(struct dtp_validation *v, const struct dtp_validation_
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* Columns: schema, validation (16 hexadecimal digits that stand for the runs), row, then the fields. Caller frees; NULL: no
- * memory. */
+/* Columns: schema, validation (16 hexadecimal digits that stand for the runs), row, then the fields. Caller frees;
+ * NULL: no memory. */
 char *dtp_validation_header(void);
 void dtp_validation_write_row(const struct dtp_row_file *file, uint64_t row, const struct dtp_validation *v, FILE *out);
 /* The rows of a file. DTP_BAD_INPUT: a column is missing, or a field is no number. Caller frees *out. */

@@ -67,8 +67,9 @@ static void put_run(struct dtp_grid *grid, const struct dtp_validation *v)
 static void print_runs(const struct dtp_validation *rows, size_t count, const struct dtp_page *page)
 {
     struct dtp_grid grid;
-    dtp_page_heading(page, "RUNS",
-                     "error: predicted / measured - 1, and its parts; bytes: of the arena, sent by collectives and copied");
+    dtp_page_heading(
+        page, "RUNS",
+        "error: predicted / measured - 1, and its parts; bytes: of the arena, sent by collectives and copied");
     dtp_grid_create(&grid, "lrrrrrrlr");
     for (int line = 0; line < 2; line++) {
         dtp_grid_row(&grid, DTP_INK_BOLD);
@@ -91,8 +92,9 @@ static void print_classes(const struct dtp_validation *rows, size_t count, const
     dtp_grid_create(&grid, "lrrrrr");
     dtp_grid_row(&grid, DTP_INK_DIM);
     for (int i = 0; i < 6; i++)
-        dtp_grid_cell(&grid, "%s", ((const char *const[]){"", "predicted", "alone", "in place", "predicted / alone",
-                                                          "in place / alone"})[i]);
+        dtp_grid_cell(
+            &grid, "%s",
+            ((const char *const[]){"", "predicted", "alone", "in place", "predicted / alone", "in place / alone"})[i]);
     for (int class = DTP_CLASS_MATMUL; class <= DTP_CLASS_STORAGE; class ++) {
         double sum[3] = {0, 0, 0};
         for (size_t i = 0; i < count; i++)
@@ -136,9 +138,10 @@ static void print_errors(const struct dtp_validation *rows, size_t count, const 
                 50 * (errors[compared / 2] + errors[(compared - 1) / 2]), 100 * errors[compared - 1]);
     } else {
         fputs("  ", page->file);
-        dtp_page_wrap(page, 2, 2,
-                      "step times are not compared: the prediction is of a GPU, the runs were on the host device; --machine "
-                      "takes what dtplan probe --device host measured here");
+        dtp_page_wrap(
+            page, 2, 2,
+            "step times are not compared: the prediction is of a GPU, the runs were on the host device; --machine "
+            "takes what dtplan probe --device host measured here");
     }
     free(errors);
 }
@@ -152,7 +155,8 @@ static void print_verdict(const struct dtp_validation *rows, size_t count, const
         failed += rows[i].status != DTP_OK;
         good += rows[i].status == DTP_OK && !rows[i].outside[0];
     }
-    snprintf(words, sizeof words, "step within %g %%, device memory within %g %%, bytes of arena, collectives, copies equal",
+    snprintf(words, sizeof words,
+             "step within %g %%, device memory within %g %%, bytes of arena, collectives, copies equal",
              100 * bounds->step_fraction, 100 * bounds->device_fraction);
     dtp_page_heading(page, "VERDICT", words);
     fprintf(page->file, "  %zu of %zu within all bounds, %zu outside, %zu failed\n", good, count, count - good - failed,

@@ -179,8 +179,8 @@ static void test_shapes_become_rows(void **state)
     dtp_refit_destroy(refit);
 }
 
-/* A gather beside two kernels that take half as long again: 1/3 s for each second beside them. The file said 0.1 and counts
- * as one run: (1/3 + 0.1) / 2. */
+/* A gather beside two kernels that take half as long again: 1/3 s for each second beside them. The file said 0.1 and
+ * counts as one run: (1/3 + 0.1) / 2. */
 static void test_contention(void **state)
 {
     const struct dtp_op *ops = dtp_program_ops(programs[0]);
@@ -211,8 +211,8 @@ static void test_contention(void **state)
     dtp_refit_destroy(refit);
 }
 
-/* Truth: the simulator's own step with the true times and its own contention. What the file says is off by 5 to 9 %; what
- * two runs correct of it predicts the third, contention included, within 3 %. */
+/* Truth: the simulator's own step with the true times and its own contention. What the file says is off by 5 to 9 %;
+ * what two runs correct of it predicts the third, contention included, within 3 %. */
 static void test_predicts_steps_of_runs_it_has_not_seen(void **state)
 {
     struct dtp_simulation_options options = dtp_simulation_options_default();
@@ -221,7 +221,8 @@ static void test_predicts_steps_of_runs_it_has_not_seen(void **state)
     for (size_t r = 0; r < RUNS; r++) {
         options.op_s = alone_s[r];
         assert_int_equal(dtp_simulate(programs[r], &jobs[r].transformer, &jobs[r].cluster, &jobs[r].plan, &options,
-                                      &truth[r], &faults), DTP_OK);
+                                      &truth[r], &faults),
+                         DTP_OK);
         for (size_t i = 0; i < truth[r].op_count; i++) {
             start_s[r][i] = truth[r].span[i].start_s;
             end_s[r][i] = truth[r].span[i].end_s;
@@ -237,8 +238,9 @@ static void test_predicts_steps_of_runs_it_has_not_seen(void **state)
             struct dtp_timeline timeline;
             cluster.measured = after ? left_out : base;
             options.op_s = NULL;
-            assert_int_equal(dtp_simulate(programs[r], &jobs[r].transformer, &cluster, &jobs[r].plan, &options, &timeline,
-                                          &faults), DTP_OK);
+            assert_int_equal(
+                dtp_simulate(programs[r], &jobs[r].transformer, &cluster, &jobs[r].plan, &options, &timeline, &faults),
+                DTP_OK);
             error[after] = timeline.step_s / truth[r].step_s - 1;
             dtp_timeline_release(&timeline);
         }

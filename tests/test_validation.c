@@ -14,8 +14,8 @@ static struct dtp_simulated simulated;
 static struct dtp_run_outcome outcome;
 static struct dtp_run_report report;
 
-/* A GPU that did what was predicted, bytes to the last, but took 1.25 times as long: the prediction is 20 % short, 10 of
- * them its costs, 5 contention, 5 the host. */
+/* A GPU that did what was predicted, bytes to the last, but took 1.25 times as long: the prediction is 20 % short, 10
+ * of them its costs, 5 contention, 5 the host. */
 static int set_up(void **state)
 {
     static struct dtp_job job;
@@ -25,10 +25,16 @@ static int set_up(void **state)
     if (dtp_simulated_create(&job, &options, &simulated, &faults) != DTP_OK)
         return -1;
     double measured_s = 1.25 * simulated.prediction.time.step_s;
-    outcome = (struct dtp_run_outcome){.gpu = true, .device_arena_bytes = simulated.placement.arena_bytes,
-                                       .used_bytes = simulated.prediction.memory.device_peak_bytes, .last_step = 12,
-                                       .tokens_per_step = 1024, .timed_steps = 8, .entropy = (double)NAN,
-                                       .first_loss = 7, .last_loss = 6.5, .step_s = measured_s};
+    outcome = (struct dtp_run_outcome){.gpu = true,
+                                       .device_arena_bytes = simulated.placement.arena_bytes,
+                                       .used_bytes = simulated.prediction.memory.device_peak_bytes,
+                                       .last_step = 12,
+                                       .tokens_per_step = 1024,
+                                       .timed_steps = 8,
+                                       .entropy = (double)NAN,
+                                       .first_loss = 7,
+                                       .last_loss = 6.5,
+                                       .step_s = measured_s};
     snprintf(outcome.device, sizeof outcome.device, "NVIDIA H200, the second");
     outcome.host_to_device_bytes = 12 * simulated.totals.host_to_device_bytes;
     outcome.device_to_host_bytes = 12 * simulated.totals.device_to_host_bytes;
@@ -174,9 +180,8 @@ static void test_reports(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_judges), cmocka_unit_test(test_a_host_is_judged_by_bytes),
-        cmocka_unit_test(test_a_file_keeps_rows), cmocka_unit_test(test_a_broken_file_is_refused),
-        cmocka_unit_test(test_reports)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_judges), cmocka_unit_test(test_a_host_is_judged_by_bytes),
+                                       cmocka_unit_test(test_a_file_keeps_rows),
+                                       cmocka_unit_test(test_a_broken_file_is_refused), cmocka_unit_test(test_reports)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
