@@ -18,6 +18,8 @@ static void write_name(const struct dtp_job *job, struct dtp_validation *v)
     int used = snprintf(v->name, sizeof v->name, "%.48s %s %" PRIu32 "x%" PRIu64 " on %" PRIu32 " GPU%s", v->model,
                         v->strategy, p->micro_batch, p->sequence, job->cluster.gpus, job->cluster.gpus > 1 ? "s" : "");
     size_t at = used > 0 ? (size_t)used : 0;
+    if (job->cluster.nodes > 1 && at < sizeof v->name)
+        at += (size_t)snprintf(v->name + at, sizeof v->name - at, " in %" PRIu32 " nodes", job->cluster.nodes);
     if (p->accumulate > 1 && at < sizeof v->name)
         at += (size_t)snprintf(v->name + at, sizeof v->name - at, "; accumulate %" PRIu32, p->accumulate);
     if (strcmp(v->checkpointing, "none") != 0 && at < sizeof v->name)
