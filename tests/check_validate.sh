@@ -168,6 +168,8 @@ expect 2 "${fast[@]}" --refit host.csv --resume
 says '--force replaces it'
 expect 1 "${fast[@]}" --refit host.csv --resume --force
 says 'REFIT' out
+expect 0 "${fast[@]}" --machine host-refit.csv --resume --tolerance 100%
+says '4 of 4 within all bounds' out
 expect 2 "${tiny[@]}" --gpus 1 --strategy ddp --refit host.csv
 says '-o FILE.csv'
 expect 2 "${fast[@]}" --refit host.csv --machine host-refit.csv --resume --force
