@@ -40,7 +40,7 @@ _dtplan() {
         --*[!a-z0-9-]*) ;; # no flag of ours
         --*) words=$(_dtplan_values "$program" "$command" "$previous" | grep -v '[A-Z]') ;;
         chart) [[ $current == -* ]] || words=$("$program" help chart 2>/dev/null | sed -n '/^KINDS/,/^OPTIONS/s/^  \([a-z-]*\) .*/\1/p') ;;
-        catalog) words="gpus machines models" ;;
+        catalog) words="gpus machines models measured" ;;
         help) words="plan explain simulate whatif sweep search backtest chart report run validate catalog" ;;
         gpus | machines | models) words=$(_dtplan_names "$program" "$previous") ;;
     esac

@@ -123,12 +123,14 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          {{"dtplan report --model llama-2-7b --gpus 8 --strategy full_shard --tokens 1T -o report.html", "a page on one plan"},
           {"dtplan sweep --params 7B --gpus 8..64x2 --strategy all -o sweep.csv", "a table"},
           {"dtplan report sweep.csv -o sweep.html", "a page on the table"}}},
-    [DTP_COMMAND_CATALOG] = {"dtplan catalog gpus|machines|models [NAME ...] [--json | --csv]",
+    [DTP_COMMAND_CATALOG] = {"dtplan catalog gpus|machines|models [NAME ...] | measured FILE.csv ... [--json | --csv]",
                              "Lists what can be named with --gpu, --machine and --model. With names: every figure with "
                              "its kind (datasheet, "
-                             "measured, assumed) and source.",
+                             "measured, assumed) and source. measured: what a machine file of dtplan probe says, "
+                             "how good its fits are, and with --csv each row beside its fit.",
                              {{"dtplan catalog gpus", "all GPUs"},
                               {"dtplan catalog gpus h100-sxm", "each figure of one of them and where it comes from"},
+                              {"dtplan catalog measured machine.csv", "how well fits describe what was measured"},
                               {"dtplan catalog models --csv", "all models as a table for a spreadsheet"}}},
     [DTP_COMMAND_HELP] = {"dtplan help [COMMAND]",
                           "Prints help of the program or of one command.",

@@ -400,10 +400,12 @@ static double contention_s(const struct context *c, const struct dtp_communicati
                            const struct dtp_time *time, double exposed_s)
 {
     double hidden_s = time->communication_s - exposed_s, loss = 0;
+    struct dtp_group group =
+        dtp_group_consecutive(c->cluster, c->plan->shard_group > 1 ? c->plan->shard_group : c->cluster->gpus);
     if (time->communication_s <= 0)
         return 0;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
-        struct dtp_collective_load load = dtp_collective_load(c->cluster, c->plan, (enum dtp_collective)i);
+        struct dtp_collective_load load = dtp_collective_load(c->cluster, &group, c->plan, (enum dtp_collective)i);
         loss += load.sm_share * time->collective_s[i] +
                 load.memory_passes * (double)communication->bytes[i] / c->cluster->gpu.memory_bytes_per_s;
     }

@@ -127,5 +127,9 @@ double dtp_cluster_host_adam_bytes_per_s(const struct dtp_cluster *cluster, cons
 
 double dtp_cluster_slowest_rank(const struct dtp_cluster *cluster, double deviation)
 {
-    return dtp_slowest_rank_factor(cluster->gpus, deviation);
+    uint32_t measured = cluster->measured ? dtp_measured_count(cluster->measured, "gpus") : 0;
+    if (!measured)
+        return dtp_slowest_rank_factor(cluster->gpus, deviation);
+    return dtp_slowest_rank_factor(fmax(cluster->gpus, measured), deviation) /
+           dtp_slowest_rank_factor(measured, deviation);
 }

@@ -1,6 +1,7 @@
 #include "collective_choice.h"
 
 #include "calibration.h"
+#include "measured.h"
 
 #include <math.h>
 
@@ -48,10 +49,25 @@ void dtp_collective_choose(const struct dtp_cluster *cluster, const struct dtp_g
         cost->s_per_byte[p] = fmax(cost->s_per_byte[p], 1 / (plan->collective_ctas * cta_bytes_per_s));
 }
 
-struct dtp_collective_load dtp_collective_load(const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                                               enum dtp_collective collective)
+static bool as_measured(const struct dtp_cluster *cluster, const struct dtp_group *group, const struct dtp_plan *plan,
+                        enum dtp_collective collective, struct dtp_collective_load *out)
 {
-    struct dtp_collective_load load = {dtp_calibration.contention_sm_share, dtp_calibration.contention_memory_passes};
+    if (!cluster->measured || plan->collective_ctas || is_direct(plan, collective))
+        return false;
+    struct dtp_measured_group asked = {group->ranks, group->stride, group->nodes};
+    struct dtp_measured_contention of = dtp_measured_contention(cluster->measured, collective, &asked);
+    *out = (struct dtp_collective_load){of.kernels, 0, of.collective, true};
+    return isfinite(of.kernels);
+}
+
+struct dtp_collective_load dtp_collective_load(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                                               const struct dtp_plan *plan, enum dtp_collective collective)
+{
+    struct dtp_collective_load load;
+    if (as_measured(cluster, group, plan, collective, &load))
+        return load;
+    load = (struct dtp_collective_load){dtp_calibration.contention_sm_share, dtp_calibration.contention_memory_passes, 1,
+                                        false};
     if (is_direct(plan, collective))
         load.memory_passes = DIRECT_MEMORY_PASSES;
     if (dtp_collective_copies(plan, collective))

@@ -16,11 +16,14 @@ void dtp_collective_choose(const struct dtp_cluster *cluster, const struct dtp_g
                            struct dtp_collective_cost *cost);
 
 /* While it runs: share of the SMs that its CTAs hold, and how often a byte that it sends passes through HBM in the way of
- * kernels beside it. */
+ * kernels beside it. Where a measured machine says what kernels lose for each second of it, and the plan leaves it to NCCL as
+ * it was measured, that is the share, of all kernels, and there are no passes. */
 struct dtp_collective_load {
     double sm_share, memory_passes;
+    double slowdown; /* >= 1: its time beside kernels / alone */
+    bool measured;
 };
-struct dtp_collective_load dtp_collective_load(const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                                               enum dtp_collective collective);
+struct dtp_collective_load dtp_collective_load(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                                               const struct dtp_plan *plan, enum dtp_collective collective);
 
 #endif

@@ -29,7 +29,9 @@
     X(BACKTEST, "backtest", "predicted against measured tokens/s, with a band of 10 %",                                \
       "dtplan backtest RUNS.csv -o FILE.csv, dtplan validate -o FILE.csv")                                                                          \
     X(BANDWIDTH, "bandwidth", "bus bandwidth of collectives against size, measured and fitted",                        \
-      "measurements: collective,gpus,nodes,bytes,time_s,bus_bytes_per_s")
+      "measurements: collective,gpus,nodes,bytes,time_s,bus_bytes_per_s")                                            \
+    X(MACHINE_RESIDUALS, "machine-residuals", "how far the fits of a measured machine are off, a point a row",          \
+      "dtplan catalog measured MACHINE.csv --csv")
 enum dtp_chart {
 #define DTP_CHART_ENUM(suffix, name, words, command) DTP_CHART_##suffix,
     DTP_CHART_TABLE(DTP_CHART_ENUM)

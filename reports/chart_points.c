@@ -45,6 +45,36 @@ enum dtp_status dtp_chart_read_backtest(const struct dtp_chart_source *s, struct
     return status;
 }
 
+/* Matmuls by pass, attention by direction; kernels, collectives and copies of a kind are too many for a line each. */
+enum dtp_status dtp_chart_read_residuals(const struct dtp_chart_source *s, struct dtp_chart_data *data,
+                                         struct dtp_faults *faults)
+{
+    static const char *const columns[] = {"seconds", "residual_pct"};
+    long measurement = dtp_table_column(s->table, "measurement"), what = dtp_table_column(s->table, "what");
+    dtp_chart_set_columns(data, "measurement", columns, 2);
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0; i < 2 && status == DTP_OK; i++)
+        status = dtp_chart_needs_column(s, data->chart, columns[i], faults);
+    for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
+        double seconds = dtp_chart_value(s, s->rows[i], columns[0]), off = dtp_chart_value(s, s->rows[i], columns[1]);
+        const char *of = dtp_table_text(s->table, s->rows[i], measurement);
+        bool shape = strcmp(of, "matmul") == 0 || strcmp(of, "attention") == 0;
+        char label[DTP_CHART_LABEL_BYTES];
+        if (!(seconds > 0) || !isfinite(off))
+            continue;
+        snprintf(label, sizeof label, "%.20s%s%.30s", of, shape ? " " : "",
+                 shape ? dtp_table_text(s->table, s->rows[i], what) : "");
+        struct dtp_chart_row *row = dtp_chart_add_row(data, label);
+        row->value[0] = seconds;
+        row->value[1] = off;
+    }
+    if (status == DTP_OK && data->row_count == 0)
+        status = dtp_chart_no_row(s, data, faults);
+    if (status == DTP_OK)
+        dtp_chart_number_or_merge(data);
+    return status;
+}
+
 #define TOKENS_SHOWN 1e12
 
 /* A row is on the front when no other is at most as long and at most as dear, and one of them less. After sorting by

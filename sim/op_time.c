@@ -18,15 +18,6 @@ static struct dtp_group place_group(const struct dtp_cluster *cluster, const str
     return group->stride == 1 ? dtp_group_consecutive(cluster, group->ranks) : dtp_group_strided(cluster, group->stride);
 }
 
-static void prepare_contention(const struct dtp_cluster *cluster, const struct dtp_program_group *group, uint32_t nodes,
-                               struct dtp_group_rates *out)
-{
-    struct dtp_measured_group asked = {group->ranks, group->stride, nodes};
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
-        out->beside[i] = cluster->measured ? dtp_measured_contention(cluster->measured, (enum dtp_collective)i, &asked)
-                                           : (struct dtp_measured_contention){(double)NAN, 1};
-}
-
 static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_plan *plan,
                           const struct dtp_program_group *group, struct dtp_group_rates *out)
 {
@@ -45,7 +36,8 @@ static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_pl
     double link = dtp_cluster_link_bytes_per_s(cluster);
     out->link_use = ranks_per_node > 1 ? (placed.nodes > 1 ? least(1, bus / link) : 1) : 0;
     out->network_use = placed.nodes > 1 ? 1 : 0;
-    prepare_contention(cluster, group, placed.nodes, out);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        out->load[i] = dtp_collective_load(cluster, &placed, plan, (enum dtp_collective)i);
 }
 
 enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_transformer *transformer,
@@ -69,8 +61,6 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
     };
     for (int i = 0; i < 3; i++)
         out->memory_kernel_bytes_per_s[i] = dtp_memory_kernel_bytes_per_s(&cluster->gpu, (enum dtp_memory_kernel)i);
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
-        out->load[i] = dtp_collective_load(cluster, plan, (enum dtp_collective)i);
     if (cluster->measured) {
         out->measured_s = dtp_measured_op_seconds(program, transformer, cluster, plan);
         if (!out->measured_s)
@@ -87,7 +77,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         prepare_group(cluster, plan, &dtp_program_groups(program)[i], &out->group[i]);
     for (size_t i = 0; i < out->group_count; i++)
         for (int c = 0; c < DTP_COLLECTIVE_COUNT; c++)
-            out->kernels_yield = out->kernels_yield || isfinite(out->group[i].beside[c].kernels);
+            out->kernels_alike = out->kernels_alike || out->group[i].load[c].measured;
     return DTP_OK;
 }
 
@@ -159,10 +149,9 @@ static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const
 {
     const struct dtp_group_rates *group = &rates->group[op->group];
     const enum dtp_collective collective = dtp_op_kind_collective(op->kind);
-    const struct dtp_collective_load *load = &rates->load[collective];
+    const struct dtp_collective_load *load = &group->load[collective];
     double sent_per_s = op->demand.sent_bytes / seconds, hbm = sent_per_s / rates->cluster->gpu.memory_bytes_per_s;
-    double measured = group->beside[collective].kernels;
-    double sms = isfinite(measured) ? measured : load->sm_share + load->memory_passes * hbm;
+    double sms = load->sm_share + load->memory_passes * hbm;
     double bus = least(1, sent_per_s * group->link_s_per_byte[collective]);
     struct dtp_usage usage = {.weight = COLLECTIVE_WEIGHT};
     usage.of[DTP_RESOURCE_SM] = least(sms, COLLECTIVE_MOST_SMS);
@@ -181,7 +170,7 @@ static struct dtp_usage kernel_usage(const struct dtp_op_rates *rates, const str
     const struct dtp_demand *d = &op->demand;
     double attainable = rates->cluster->gpu.memory_bytes_per_s * dtp_calibration.hbm_fraction;
     struct dtp_usage usage = {.weight = 1};
-    if (dtp_op_kind_class(op->kind) == DTP_CLASS_MEMORY && !rates->kernels_yield) {
+    if (dtp_op_kind_class(op->kind) == DTP_CLASS_MEMORY && !rates->kernels_alike) {
         double busy = least(1, ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]) / seconds);
         usage.of[DTP_RESOURCE_HBM] = least(busy, d->bytes / attainable / seconds);
         usage.of[DTP_RESOURCE_SM] = busy - usage.of[DTP_RESOURCE_HBM];
@@ -228,7 +217,7 @@ double dtp_op_speed_beside_kernels(const struct dtp_op_rates *rates, const struc
 {
     if (dtp_op_kind_class(op->kind) != DTP_CLASS_COLLECTIVE)
         return 1;
-    return 1 / rates->group[op->group].beside[dtp_op_kind_collective(op->kind)].collective;
+    return 1 / rates->group[op->group].load[dtp_op_kind_collective(op->kind)].slowdown;
 }
 
 double dtp_op_isolated_s(const struct dtp_program *program, const struct dtp_op *op,

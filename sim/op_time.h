@@ -21,14 +21,13 @@ struct dtp_op_rates {
         struct dtp_collective_cost cost[DTP_COLLECTIVE_COUNT];
         double link_s_per_byte[DTP_COLLECTIVE_COUNT]; /* where nothing but links limits it */
         double link_use, network_use; /* at the bus rate */
-        struct dtp_measured_contention beside[DTP_COLLECTIVE_COUNT]; /* kernels: NAN where not measured */
+        struct dtp_collective_load load[DTP_COLLECTIVE_COUNT];
     } *group;
     size_t group_count;
     const struct dtp_op *ops;          /* the program's */
     double *measured_s;                /* one per operation, NAN: by formula; NULL: the machine was not measured */
-    bool kernels_yield;                /* what a collective costs kernels was measured of all kinds of them together */
+    bool kernels_alike;                /* what collectives cost kernels was measured of all kinds of them together */
     double copy_duplex;                /* a copy's time while the other direction works too / alone */
-    struct dtp_collective_load load[DTP_COLLECTIVE_COUNT];
 };
 
 /* Caller frees with dtp_op_rates_release. Inputs are borrowed until then. */

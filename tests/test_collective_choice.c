@@ -27,7 +27,7 @@ static void test_nothing_changes_unless_chosen(void **state)
     struct dtp_group group = dtp_group_consecutive(&cluster, 8);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         struct dtp_collective_cost cost = dtp_collective_cost(&cluster, &group, (enum dtp_collective)i);
-        struct dtp_collective_load load = dtp_collective_load(&cluster, &plan, (enum dtp_collective)i);
+        struct dtp_collective_load load = dtp_collective_load(&cluster, &group, &plan, (enum dtp_collective)i);
         for (double bytes = 1; bytes < 1e10; bytes *= 30)
             assert_true(chosen_s(&plan, 8, 8, (enum dtp_collective)i, bytes) == dtp_collective_time(&cost, bytes));
         assert_true(load.sm_share == dtp_calibration.contention_sm_share);
@@ -41,13 +41,14 @@ static void test_few_ctas_are_slower(void **state)
     (void)state;
     struct dtp_plan none = dtp_plan_default(), plan = none;
     struct dtp_cluster cluster = test_cluster(test_h200(), 4, 8);
+    struct dtp_group group = dtp_group_consecutive(&cluster, 4);
     plan.collective_ctas = 2;
     double rate = 2 * dtp_calibration.ring_cta_bytes_per_s;
     assert_near(chosen_s(&plan, 4, 4, DTP_REDUCE_SCATTER, 1e9), 1e9 / rate, 1e-2);
-    assert_near(dtp_collective_load(&cluster, &plan, DTP_REDUCE_SCATTER).sm_share, 2.0 / 132, 1e-9);
+    assert_near(dtp_collective_load(&cluster, &group, &plan, DTP_REDUCE_SCATTER).sm_share, 2.0 / 132, 1e-9);
     plan.collective_ctas = 64;
     assert_true(chosen_s(&plan, 4, 4, DTP_REDUCE_SCATTER, 1e9) == chosen_s(&none, 4, 4, DTP_REDUCE_SCATTER, 1e9));
-    assert_true(dtp_collective_load(&cluster, &plan, DTP_REDUCE_SCATTER).sm_share ==
+    assert_true(dtp_collective_load(&cluster, &group, &plan, DTP_REDUCE_SCATTER).sm_share ==
                 dtp_calibration.contention_sm_share);
 }
 
@@ -57,11 +58,12 @@ static void test_copies_take_no_sms(void **state)
     (void)state;
     struct dtp_plan none = dtp_plan_default(), plan = none;
     struct dtp_cluster cluster = test_cluster(test_h200(), 4, 8);
+    struct dtp_group group = dtp_group_consecutive(&cluster, 4);
     plan.gather_engine = DTP_GATHER_COPY, plan.collective_ctas = 1;
     assert_near(chosen_s(&plan, 4, 4, DTP_ALL_GATHER, 1e9),
                 dtp_calibration.copy_gather_s + 1e9 / (450e9 * dtp_calibration.copy_link_fraction), 1e-9);
-    assert_true(dtp_collective_load(&cluster, &plan, DTP_ALL_GATHER).sm_share == 0);
-    assert_near(dtp_collective_load(&cluster, &plan, DTP_ALL_GATHER).memory_passes, 2, 1e-12);
+    assert_true(dtp_collective_load(&cluster, &group, &plan, DTP_ALL_GATHER).sm_share == 0);
+    assert_near(dtp_collective_load(&cluster, &group, &plan, DTP_ALL_GATHER).memory_passes, 2, 1e-12);
     plan.collective_ctas = 0;
     assert_true(chosen_s(&plan, 4, 4, DTP_REDUCE_SCATTER, 1e9) == chosen_s(&none, 4, 4, DTP_REDUCE_SCATTER, 1e9));
     assert_false(dtp_collective_copies(&plan, DTP_REDUCE_SCATTER));
