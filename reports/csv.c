@@ -1,6 +1,7 @@
 /* Plans as CSV: one table of columns, each with the unit in its name and a function that writes the value. */
 #include "report.h"
 
+#include "measured.h"
 #include "table.h"
 
 #include <math.h>
@@ -52,13 +53,19 @@ static void write_peak(FILE *f, const struct dtp_memory *m, enum dtp_owner owner
 
 /* X(column, key of the scenario that stands there where the plan is refused ("": none), expression that writes it)
  * The documented columns of `dtplan plan --csv` and of `dtplan sweep`: names never change their meaning; new ones may come. */
+/* As --machine takes it. */
+static const char *machine_of(const struct dtp_cluster *cluster)
+{
+    return cluster->measured ? dtp_measured_name(cluster->measured) : cluster->machine.key;
+}
+
 #define COLUMN_TABLE(X)                                                                                                \
     /* -- what is trained, on what ----------------------------------------------------------------------------- */    \
     X("model", "model", write_text(f, r->job.transformer.name))                                                        \
     X("params_count", "params", write_whole(f, dtp_transformer_count(&r->job.transformer).total))                      \
     X("seq_tokens", "seq", write_whole(f, r->job.plan.sequence))                                                       \
     X("gpu", "gpu", write_text(f, r->job.cluster.gpu.key))                                                             \
-    X("machine", "machine", write_text(f, r->job.cluster.machine.key))                                                 \
+    X("machine", "machine", write_text(f, machine_of(&r->job.cluster)))                                                     \
     X("gpus_count", "gpus", write_whole(f, r->job.cluster.gpus))                                                       \
     X("gpus_per_node_count", "gpus_per_node", write_whole(f, r->job.cluster.gpus_per_node))                            \
     X("nodes_count", "", write_whole(f, r->job.cluster.nodes))                                                         \

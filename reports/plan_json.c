@@ -4,6 +4,7 @@
 #include "report.h"
 
 #include "json_value.h"
+#include "measured.h"
 #include "training_report.h"
 
 #include <string.h>
@@ -35,6 +36,7 @@ static json_t *cluster_object(const struct dtp_cluster *c)
     json_object_set_new(object, "gpu", dtp_json_text(c->gpu.key));
     json_object_set_new(object, "gpu_name", dtp_json_text(c->gpu.name));
     json_object_set_new(object, "machine", dtp_json_text(c->machine.key));
+    json_object_set_new(object, "measured_machine", c->measured ? dtp_json_text(dtp_measured_name(c->measured)) : json_null());
     json_object_set_new(object, "gpus", dtp_json_whole(c->gpus));
     json_object_set_new(object, "gpus_per_node", dtp_json_whole(c->gpus_per_node));
     json_object_set_new(object, "nodes", dtp_json_whole(c->nodes));
