@@ -102,6 +102,9 @@ enum dtp_status dtp_measured_create(const char *name, struct dtp_measured_rows *
     }
     m->rows = *rows;
     m->gpu = *gpu;
+    const char *device = dtp_measured_rows_about(rows, "device");
+    if (device && strcmp(device, "host") == 0) /* one processor in place of the GPU */
+        m->gpu.sm_count = 1;
     *rows = (struct dtp_measured_rows){.count = 0};
     m->name = strdup(name);
     m->sorted = malloc((m->rows.count + 1) * sizeof *m->sorted);
