@@ -102,7 +102,7 @@ static bool solve(const struct dtp_log_fit_job *job, gsl_multifit_nlinear_worksp
         if (gsl_multifit_nlinear_init(x, &system, w) != GSL_SUCCESS)
             return false;
         /* Formulas with steps may end without progress: the best found so far is what counts. */
-        gsl_multifit_nlinear_driver(ITERATIONS, 1e-7, 1e-7, 1e-9, NULL, NULL, &info, w);
+        gsl_multifit_nlinear_driver(ITERATIONS, 1e-5, 1e-5, 1e-7, NULL, NULL, &info, w);
         gsl_vector_memcpy(x, gsl_multifit_nlinear_position(w));
         take_residuals(job, x, out, residual, weight, scratch);
     }
