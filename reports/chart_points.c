@@ -45,7 +45,17 @@ enum dtp_status dtp_chart_read_backtest(const struct dtp_chart_source *s, struct
     return status;
 }
 
-/* Matmuls by pass, attention by direction; kernels, collectives and copies of a kind are too many for a line each. */
+/* "forward" of "forward_gelu", "weight_gradient" of "weight_gradient_sum". */
+static int pass_bytes(const char *what)
+{
+    static const char *const passes[] = {"forward", "input_gradient", "weight_gradient"};
+    for (size_t i = 0; i < sizeof passes / sizeof passes[0]; i++)
+        if (strncmp(what, passes[i], strlen(passes[i])) == 0)
+            return (int)strlen(passes[i]);
+    return (int)strlen(what);
+}
+
+/* Matmuls by pass; of the others what was measured is too many for a mark each. */
 enum dtp_status dtp_chart_read_residuals(const struct dtp_chart_source *s, struct dtp_chart_data *data,
                                          struct dtp_faults *faults)
 {
@@ -58,12 +68,11 @@ enum dtp_status dtp_chart_read_residuals(const struct dtp_chart_source *s, struc
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
         double seconds = dtp_chart_value(s, s->rows[i], columns[0]), off = dtp_chart_value(s, s->rows[i], columns[1]);
         const char *of = dtp_table_text(s->table, s->rows[i], measurement);
-        bool shape = strcmp(of, "matmul") == 0 || strcmp(of, "attention") == 0;
+        const char *pass = strcmp(of, "matmul") == 0 ? dtp_table_text(s->table, s->rows[i], what) : "";
         char label[DTP_CHART_LABEL_BYTES];
         if (!(seconds > 0) || !isfinite(off))
             continue;
-        snprintf(label, sizeof label, "%.20s%s%.30s", of, shape ? " " : "",
-                 shape ? dtp_table_text(s->table, s->rows[i], what) : "");
+        snprintf(label, sizeof label, "%.20s%s%.*s", of, *pass ? " " : "", pass_bytes(pass), pass);
         struct dtp_chart_row *row = dtp_chart_add_row(data, label);
         row->value[0] = seconds;
         row->value[1] = off;
