@@ -91,6 +91,21 @@ static enum dtp_status check_rates(const struct dtp_measured *m, struct dtp_faul
     return status;
 }
 
+static void sum_rows(struct dtp_measured *m)
+{
+    for (size_t i = 0; i < m->rows.count; i++) {
+        const struct dtp_measured_row *row = &m->rows.row[i];
+        enum dtp_op_kind kind;
+        if (row->measurement == DTP_MEASUREMENT_KERNEL && dtp_op_kind_parse(row->what, &kind)) {
+            m->kernel_bytes[kind] += row->number[DTP_MEASURED_bytes];
+            m->kernel_s[kind] += row->number[DTP_MEASURED_seconds];
+        }
+        for (int pass = 0; pass < DTP_MEASURED_MATMUL_COUNT && row->measurement == DTP_MEASUREMENT_MATMUL; pass++)
+            if (strcmp(row->what, dtp_measured_matmul_text((enum dtp_measured_matmul)pass)) == 0)
+                m->knows[row->dtype][pass] = true;
+    }
+}
+
 enum dtp_status dtp_measured_create(const char *name, struct dtp_measured_rows *rows, const struct dtp_gpu *gpu,
                                     struct dtp_measured **out, struct dtp_faults *faults)
 {
@@ -116,6 +131,7 @@ enum dtp_status dtp_measured_create(const char *name, struct dtp_measured_rows *
         m->sorted[i] = &m->rows.row[i];
     if (status == DTP_OK) {
         qsort(m->sorted, m->rows.count, sizeof *m->sorted, by_key);
+        sum_rows(m);
         status = make_parts(m, faults);
     }
     if (status != DTP_OK) {
@@ -230,26 +246,17 @@ double dtp_measured_matmul_s(const struct dtp_measured *measured, enum dtp_measu
 
 bool dtp_measured_knows_pass(const struct dtp_measured *measured, enum dtp_measured_matmul pass, enum dtp_dtype dtype)
 {
-    for (size_t i = 0; i < measured->rows.count; i++) {
-        const struct dtp_measured_row *row = &measured->rows.row[i];
-        if (row->measurement == DTP_MEASUREMENT_MATMUL && row->dtype == dtype &&
-            strcmp(row->what, dtp_measured_matmul_text(pass)) == 0)
-            return true;
-    }
-    return false;
+    return measured->knows[dtype][pass];
 }
 
 double dtp_measured_kernels_bytes_per_s(const struct dtp_measured *measured, bool (*is_one)(enum dtp_op_kind kind))
 {
     double bytes = 0, seconds = 0;
-    enum dtp_op_kind kind;
-    for (size_t i = 0; i < measured->rows.count; i++) {
-        const struct dtp_measured_row *row = &measured->rows.row[i];
-        if (row->measurement != DTP_MEASUREMENT_KERNEL || !dtp_op_kind_parse(row->what, &kind) || !is_one(kind))
-            continue;
-        bytes += row->number[DTP_MEASURED_bytes];
-        seconds += row->number[DTP_MEASURED_seconds];
-    }
+    for (int kind = 0; kind < DTP_OP_KIND_COUNT; kind++)
+        if (is_one((enum dtp_op_kind)kind)) {
+            bytes += measured->kernel_bytes[kind];
+            seconds += measured->kernel_s[kind];
+        }
     return bytes / seconds; /* NAN: 0 / 0 */
 }
 

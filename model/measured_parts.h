@@ -19,6 +19,9 @@ struct dtp_measured {
     const struct dtp_measured_row **sorted; /* by dtp_measured_row_compare */
     struct dtp_measured_part *part;
     size_t part_count;
+    /* Sums over rows, which the closed form asks for in every prediction. */
+    double kernel_bytes[DTP_OP_KIND_COUNT], kernel_s[DTP_OP_KIND_COUNT];
+    bool knows[DTP_DTYPE_COUNT][DTP_MEASURED_MATMUL_COUNT];
 };
 
 #endif
