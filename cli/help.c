@@ -130,7 +130,7 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
                              "how good its fits are, and with --csv each row beside its fit.",
                              {{"dtplan catalog gpus", "all GPUs"},
                               {"dtplan catalog gpus h100-sxm", "each figure of one of them and where it comes from"},
-                              {"dtplan catalog measured machine.csv", "how well fits describe what was measured"},
+                              {"dtplan catalog measured path/to/machine.csv", "how well fits describe what was measured"},
                               {"dtplan catalog models --csv", "all models as a table for a spreadsheet"}}},
     [DTP_COMMAND_HELP] = {"dtplan help [COMMAND]",
                           "Prints help of the program or of one command.",
