@@ -83,6 +83,8 @@ static enum dtp_status check_rates(const struct dtp_measured *m, struct dtp_faul
         const double *x = row->number;
         double rate = 2 * x[DTP_MEASURED_m] * x[DTP_MEASURED_n] * x[DTP_MEASURED_k] / x[DTP_MEASURED_seconds];
         double peak = m->gpu.peak_flops_per_s[row->dtype];
+        if (row->dtype == DTP_FP32) /* libraries may use the tensor cores */
+            peak = fmax(peak, m->gpu.peak_flops_per_s[DTP_TF32]);
         if (rate > MOST_OF_PEAK * peak)
             status = dtp_fault(faults, DTP_BAD_INPUT, m->name, m->rows.line[i],
                                "%.4g FLOP/s in %s, where the peak of %s is %.4g; gpu_key or the row is wrong", rate,
