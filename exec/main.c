@@ -197,12 +197,24 @@ static enum dtp_status probe(char **argv, const struct words *words, const struc
                                 .ranks = one->ranks,
                                 .events = one->events,
                                 .stop = one->stop};
+    struct dtp_cluster cluster;
+    struct dtp_nodes nodes = {&cluster, one->settings->pretend_nodes, one->settings->cuda};
     uint32_t gpus = 0;
     bool here = false;
     enum dtp_status status = dtp_probe_ranks(&job, &gpus, faults);
+    if (status == DTP_OK && nodes.pretend)
+        status = dtp_probe_pretended(&job, gpus, &cluster, faults);
+    if (status == DTP_OK && nodes.pretend)
+        status = dtp_nodes_check_rank(&nodes, &one->ranks, faults);
     if (status == DTP_OK)
         status = share_out(argv, gpus, &one->ranks, &here, faults);
-    return here ? dtp_probe(&job, faults) : status;
+    if (!here || status != DTP_OK)
+        return status;
+    if (nodes.pretend) {
+        dtp_nodes_environment(&nodes, &one->ranks, setenv);
+        job.ranks.local_world = cluster.gpus_per_node;
+    }
+    return dtp_probe(&job, faults);
 }
 
 static enum dtp_status start(char **argv, const struct words *words, const struct dtp_settings *settings, FILE *events,

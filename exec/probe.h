@@ -37,6 +37,9 @@ struct dtp_probe_job {
 
 /* Ranks that --gpus asks for, or GPUs of this machine where it does not. */
 enum dtp_status dtp_probe_ranks(const struct dtp_probe_job *job, uint32_t *out, struct dtp_faults *faults);
+/* With --pretend-nodes: `gpus` in nodes of as many as --gpus-per-node says, of which only counts and network are known. */
+enum dtp_status dtp_probe_pretended(const struct dtp_probe_job *job, uint32_t gpus, struct dtp_cluster *out,
+                                    struct dtp_faults *faults);
 
 /* One rank's part of it. DTP_NO: interrupted, or a result was wrong. */
 enum dtp_status dtp_probe(const struct dtp_probe_job *job, struct dtp_faults *faults);

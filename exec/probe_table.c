@@ -115,13 +115,34 @@ static enum dtp_status set_typed(const struct dtp_probe_job *of, bool machine, s
     return status;
 }
 
+/* 0: the key was not typed. */
+static uint32_t count_typed(const struct dtp_probe_job *job, const char *key)
+{
+    size_t length = strlen(key);
+    for (size_t i = 0; i < job->key_count; i++)
+        if (strncmp(job->keys[i], key, length) == 0 && job->keys[i][length] == '=')
+            return (uint32_t)strtoul(job->keys[i] + length + 1, NULL, 10);
+    return 0;
+}
+
+enum dtp_status dtp_probe_pretended(const struct dtp_probe_job *job, uint32_t gpus, struct dtp_cluster *out,
+                                    struct dtp_faults *faults)
+{
+    uint32_t per_node = count_typed(job, "gpus_per_node");
+    *out = (struct dtp_cluster){.gpus = gpus, .gpus_per_node = gpus, .nodes = 1, .network = DTP_NETWORK_SOCKETS};
+    if (per_node > gpus || (per_node && gpus % per_node))
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--gpus-per-node: %" PRIu32 " GPUs make no nodes of %" PRIu32,
+                         gpus, per_node);
+    if (per_node)
+        out->gpus_per_node = per_node, out->nodes = gpus / per_node;
+    return DTP_OK;
+}
+
 enum dtp_status dtp_probe_ranks(const struct dtp_probe_job *job, uint32_t *out, struct dtp_faults *faults)
 {
-    for (size_t i = 0; i < job->key_count; i++)
-        if (strncmp(job->keys[i], "gpus=", strlen("gpus=")) == 0) {
-            *out = (uint32_t)strtoul(job->keys[i] + strlen("gpus="), NULL, 10);
-            return DTP_OK;
-        }
+    *out = count_typed(job, "gpus");
+    if (*out)
+        return DTP_OK;
     if (job->ranks.world > 1) {
         *out = job->ranks.world;
         return DTP_OK;

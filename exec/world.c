@@ -108,7 +108,7 @@ enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_p
     pthread_mutex_init(&out->watch, NULL);
     struct dtp_control_options options = {
         .on_failure = fail_together, .where = first_not_ended, .context = out};
-    enum dtp_status status = program_hash(program, &options.hash, faults);
+    enum dtp_status status = program ? program_hash(program, &options.hash, faults) : DTP_OK;
     return status == DTP_OK ? dtp_control_join(ranks, &options, &out->control, faults) : status;
 }
 
