@@ -87,7 +87,8 @@ void dtp_cores_share(const struct dtp_cores_claim *claims, uint32_t ranks, uint3
     *out = mine->pool;
     if (count < peers)
         return;
-    uint32_t begin = (uint32_t)((uint64_t)count * place / peers), end = (uint32_t)((uint64_t)count * (place + 1) / peers);
+    uint32_t begin = (uint32_t)((uint64_t)count * place / peers),
+             end = (uint32_t)((uint64_t)count * (place + 1) / peers);
     for (unsigned core = 0, at = 0; core < CPU_SETSIZE; core++)
         if (CPU_ISSET(core, &mine->pool)) {
             if (at < begin || at >= end)

@@ -29,14 +29,15 @@ struct dtp_host_adam {
     bool ends;
     const struct dtp_adamw_args *args; /* of this turn; NULL: touch */
     unsigned char *memory;
-    uint64_t count; /* elements of args, bytes / 4 of memory */
+    uint64_t count;            /* elements of args, bytes / 4 of memory */
     atomic_uint_fast64_t next; /* of them, not yet taken */
 };
 
 /* ---- threads ------------------------------------------------------------------------------------------------------
  */
 
-/* Whoever is free takes the next piece: a thread that the system has taken its core from for a while delays only its own. */
+/* Whoever is free takes the next piece: a thread that the system has taken its core from for a while delays only its
+ * own. */
 static void work(struct dtp_host_adam *adam)
 {
     for (;;) {

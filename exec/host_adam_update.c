@@ -1,8 +1,8 @@
 /* Loops of a tile that stays in L1: 16-bit rows are widened into rows of fp32, updated and narrowed back, fp32 rows are
  * updated where they are. Plain C that is vectorised for the processor found at run time.
  *
- * New weights are stored through the caches: with streaming stores out of a row in L1 one core of a Zen 3 moved 22 GB/s,
- * without them 24. */
+ * New weights are stored through the caches: with streaming stores out of a row in L1 one core of a Zen 3 moved 22
+ * GB/s, without them 24. */
 #include "host_adam_update.h"
 
 #include "element.h"

@@ -26,7 +26,8 @@ static void touch_all(unsigned char *memory, uint64_t bytes)
 {
     struct stretch part[MAX_THREADS];
     cpu_set_t allowed;
-    uint32_t started = 0, count = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (uint32_t)CPU_COUNT(&allowed) : 1;
+    uint32_t started = 0,
+             count = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (uint32_t)CPU_COUNT(&allowed) : 1;
     count = count < MAX_THREADS ? count : MAX_THREADS;
     uint64_t pages = bytes / HUGE_PAGE_BYTES;
     for (uint32_t i = 0; i < count; i++) {

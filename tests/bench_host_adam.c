@@ -1,7 +1,7 @@
-/* AdamW on cores of the host beside a memcpy of as many bytes: bench_host_adam [million elements] [threads ...]. Counted
- * are the bytes that the formula moves (dtp_executor_optimizer_bytes): of each parameter the gradient read, the weight
- * written, master and moments both. Each figure is the best of ROUNDS; memory is touched by the threads that use it, and arrays do
- * not begin at multiples of large powers of two, where they would share the sets of every cache. */
+/* AdamW on cores of the host beside a memcpy of as many bytes: bench_host_adam [million elements] [threads ...].
+ * Counted are the bytes that the formula moves (dtp_executor_optimizer_bytes): of each parameter the gradient read, the
+ * weight written, master and moments both. Each figure is the best of ROUNDS; memory is touched by the threads that use
+ * it, and arrays do not begin at multiples of large powers of two, where they would share the sets of every cache. */
 #include "host_adam.h"
 
 #include <pthread.h>

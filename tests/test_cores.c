@@ -36,7 +36,7 @@ static void expect_share(const struct dtp_cores_claim *claims, uint32_t ranks, u
 
 static void test_shares(void **state)
 {
-    struct dtp_cores_claim claims[6] = {{1, set_of("0-31")}, {1, set_of("0-31")},   {1, set_of("32-63")},
+    struct dtp_cores_claim claims[6] = {{1, set_of("0-31")}, {1, set_of("0-31")},  {1, set_of("32-63")},
                                         {2, set_of("0-31")}, {1, set_of("32-63")}, {1, set_of("0-31")}};
     (void)state;
     expect_share(claims, 6, 0, "0-9"); /* 32 cores for ranks 0, 1 and 5 */

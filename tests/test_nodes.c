@@ -52,7 +52,8 @@ static void test_starting_here(void **state)
 
 static void test_numbers_of_ranks(void **state)
 {
-    struct dtp_nodes gpus = {&cluster, false, true}, host = {&cluster, false, false}, pretended = {&cluster, true, true};
+    struct dtp_nodes gpus = {&cluster, false, true}, host = {&cluster, false, false},
+                     pretended = {&cluster, true, true};
     (void)state;
     expect_rank(gpus, rank_of(3, 1, 2), NULL);
     expect_rank(gpus, rank_of(3, 1, 0), NULL); /* srun does not always say how many */
@@ -136,7 +137,8 @@ static void test_ranks_dealt_to_nodes_in_turn(void **state)
     rank_command_line(PLAN, "--steps 10", one, sizeof one);
     snprintf(line, sizeof line,
              RENDEZVOUS "SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_LOCALID=1 SLURM_NTASKS_PER_NODE=2 SLURM_STEP_ID=0 "
-                        "SLURM_JOB_ID=7 %s 2>/dev/null", port(), one);
+                        "SLURM_JOB_ID=7 %s 2>/dev/null",
+             port(), one);
     unsetenv("RANK");
     rank_run_line(line, &result);
     assert_int_equal(result.status, DTP_BAD_INPUT);
@@ -144,9 +146,9 @@ static void test_ranks_dealt_to_nodes_in_turn(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_starting_here), cmocka_unit_test(test_numbers_of_ranks),
-        cmocka_unit_test(test_what_nccl_hears), cmocka_unit_test(test_as_torchrun_starts_two_nodes),
-        cmocka_unit_test(test_ranks_dealt_to_nodes_in_turn)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_starting_here), cmocka_unit_test(test_numbers_of_ranks),
+                                       cmocka_unit_test(test_what_nccl_hears),
+                                       cmocka_unit_test(test_as_torchrun_starts_two_nodes),
+                                       cmocka_unit_test(test_ranks_dealt_to_nodes_in_turn)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -77,11 +77,12 @@ static void test_offload_learns_the_same(void **state)
                         compare(at);
 }
 
-/* Weights of 16 bits that are their own master: rounded on the host as they would be on the device, up to ties that fall
- * otherwise in fp32. */
+/* Weights of 16 bits that are their own master: rounded on the host as they would be on the device, up to ties that
+ * fall otherwise in fp32. */
 static void test_pure_offload_learns_as_without(void **state)
 {
-    static const char *const words[] = {"gpus=2 strategy=zero1 offload=optimizer", "gpus=2 strategy=zero3 offload=optimizer",
+    static const char *const words[] = {"gpus=2 strategy=zero1 offload=optimizer",
+                                        "gpus=2 strategy=zero3 offload=optimizer",
                                         "gpus=2 strategy=zero3 offload=params"};
     char line[1024];
     (void)state;
