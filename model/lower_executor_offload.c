@@ -1,8 +1,8 @@
 /* State in host memory: gradients go down as soon as they are reduced, those of blocks out of two shards by turns, so
  * that the device holds no more of them; the host updates its shard of master and moments, and the new weights go up
- * again, all beside the backward that is still running; with clipping, after the norm is known. Under offload params the
- * weights rest on the host too and come up before each gather, shard by shard through two staging buffers, or into the
- * ring itself where one rank has all of them. */
+ * again, all beside the backward that is still running; with clipping, after the norm is known. Under offload params
+ * the weights rest on the host too and come up before each gather, shard by shard through two staging buffers, or into
+ * the ring itself where one rank has all of them. */
 #include "lower_executor_state.h"
 
 #include "bytes.h"
