@@ -14,8 +14,9 @@
 
 #define ON(command) (1u << DTP_COMMAND_##command)
 #define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(REPORT) | \
-                  ON(RUN) | ON(VALIDATE))
-#define ON_RUNS (ON(RUN) | ON(VALIDATE)) /* what starts the executor */
+                  ON(RUN) | ON(VALIDATE) | ON(PROBE))
+#define ON_RUNS (ON(RUN) | ON(VALIDATE)) /* what trains */
+#define ON_EXECUTOR (ON_RUNS | ON(PROBE))
 #define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(HELP))
 
 enum option {
@@ -72,7 +73,7 @@ enum option {
 };
 
 static const struct dtp_option options[OPTION_COUNT] = {
-    [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP) & ~ON(SWEEP) & ~ON(CHART) & ~ON(REPORT),
+    [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP) & ~ON(SWEEP) & ~ON(CHART) & ~ON(REPORT) & ~ON(PROBE),
                      "print one JSON object, for programs"},
     [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(SEARCH) | ON(CATALOG),
                     "print a CSV table with units in its header"},
@@ -84,9 +85,9 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(CHART) & ~ON(HELP),
                         "add rows to the catalogues from a CSV file; may be repeated"},
     [OPTION_OUTPUT] =
-        {"--output", "FILE", ON(BACKTEST) | ON(SWEEP) | ON(CHART) | ON(REPORT) | ON(VALIDATE),
+        {"--output", "FILE", ON(BACKTEST) | ON(SWEEP) | ON(CHART) | ON(REPORT) | ON(VALIDATE) | ON(PROBE),
          "write rows, a figure (.png .svg .pdf .txt) or a page to a file (also -o FILE); a sweep goes on where "
-         "its file ends"},
+         "its file ends; probe: default machine.csv"},
     [OPTION_ONLY] = {"--only", "PREFIX", ON(BACKTEST), "score only runs whose id or source starts with PREFIX"},
     [OPTION_LEAVE_ONE_OUT] = {"--leave-one-out", NULL, ON(BACKTEST),
                               "fit anew without each source in turn and score it; takes several tables"},
@@ -119,7 +120,7 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
     [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},
     [OPTION_STEPS] = {"--steps", "N", ON_RUNS, "optimizer steps, those of the checkpoint included; default 100, of validate 12"},
-    [OPTION_DEVICE] = {"--device", "cuda|host", ON_RUNS, "GPUs, or the cores of this machine; default cuda"},
+    [OPTION_DEVICE] = {"--device", "cuda|host", ON_EXECUTOR, "GPUs, or the cores of this machine; default cuda"},
     [OPTION_DATA] = {"--data", "FILE", ON_RUNS,
                      "tokens as uint16 or uint32, with or without llm.c's header, or any text as bytes; default a Markov "
                      "chain of known entropy"},
@@ -142,8 +143,8 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_NOT_FINITE] = {"--not-finite", "stop|skip", ON(RUN),
                            "when loss or gradients are no numbers the update is left out and the run stops, or goes on; "
                            "default stop"},
-    [OPTION_THREADS] = {"--threads", "N", ON_RUNS, "of a rank of the host device; default all cores, shared by the ranks"},
-    [OPTION_MATMUL_CHOICES] = {"--matmul-choices", "FILE", ON_RUNS,
+    [OPTION_THREADS] = {"--threads", "N", ON_EXECUTOR, "of a rank of the host device; default all cores, shared by the ranks"},
+    [OPTION_MATMUL_CHOICES] = {"--matmul-choices", "FILE", ON_EXECUTOR,
                                "matmul algorithms timed on this GPU, read and added to; default in ~/.cache/dtplan"},
 };
 
@@ -161,6 +162,7 @@ static const char *const command_names[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_CHART] = "chart",
     [DTP_COMMAND_REPORT] = "report",
     [DTP_COMMAND_RUN] = "run",
+    [DTP_COMMAND_PROBE] = "probe",
     [DTP_COMMAND_VALIDATE] = "validate",
     [DTP_COMMAND_HELP] = "help",
 };

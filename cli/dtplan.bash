@@ -7,7 +7,7 @@ _dtplan_command() {
     local word
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case $word in
-            plan | explain | simulate | whatif | sweep | search | backtest | chart | report | run | validate | catalog | help)
+            plan | explain | simulate | whatif | sweep | search | backtest | chart | report | run | validate | probe | catalog | help)
                 printf '%s\n' "$word"
                 return
                 ;;
@@ -41,13 +41,13 @@ _dtplan() {
         --*) words=$(_dtplan_values "$program" "$command" "$previous" | grep -v '[A-Z]') ;;
         chart) [[ $current == -* ]] || words=$("$program" help chart 2>/dev/null | sed -n '/^KINDS/,/^OPTIONS/s/^  \([a-z-]*\) .*/\1/p') ;;
         catalog) words="gpus machines models measured" ;;
-        help) words="plan explain simulate whatif sweep search backtest chart report run validate catalog" ;;
+        help) words="plan explain simulate whatif sweep search backtest chart report run validate probe catalog" ;;
         gpus | machines | models) words=$(_dtplan_names "$program" "$previous") ;;
     esac
     if [[ -z $words && $current == -* ]]; then
         words=$("$program" help "$command" 2>/dev/null | sed -n 's/^  \(--[a-z0-9-]*\).*/\1/p')
     elif [[ -z $words && $COMP_CWORD == 1 ]]; then
-        words="plan explain simulate whatif sweep search backtest chart report run validate catalog help --help --version"
+        words="plan explain simulate whatif sweep search backtest chart report run validate probe catalog help --help --version"
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
 }

@@ -115,6 +115,16 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
            "a list of jobs on the GPUs of this machine"},
           {"dtplan validate reports/h200/validate.scenarios -o validate.csv --resume --refit machine.csv",
            "what those runs correct of a machine file; none is made again"}}},
+    [DTP_COMMAND_PROBE] =
+        {"dtplan probe [-o MACHINE.csv] [--gpu KEY] [--gpus N] [--device cuda|host] [SCENARIO.ini ...] [--KEY VALUE ...]",
+         "Measures this machine in some three minutes: matmul, attention and kernels inside running steps of many shapes, "
+         "collectives over sizes and groups of GPUs, what both do to each other, copies and AdamW of the host. Results are "
+         "checked before a figure is taken. Writes a machine file that every command takes with --machine, and prints "
+         "rates beside those of the catalogue. Keys of a job have its shapes measured as well.",
+         {{"dtplan probe -o machine.csv", "all GPUs of this machine"},
+          {"dtplan probe --gpus 1 -o one.csv", "one of them"},
+          {"dtplan probe --model llama-3-8b --seq 8k --micro-batch 1 -o machine.csv", "and the shapes of a job"},
+          {"dtplan probe --device host --gpu h200-sxm -o host.csv", "the executor on this machine's cores, to try it"}}},
     [DTP_COMMAND_REPORT] =
         {"dtplan report SCENARIO.ini|SWEEP.csv [--KEY VALUE ...] [-o PAGE.html]",
          "Writes one HTML page to decide by, complete in itself: does it fit, how long, how much, what can go wrong; then the "

@@ -53,6 +53,7 @@ static enum dtp_status run(const struct dtp_context *context)
     case DTP_COMMAND_CHART: return dtp_command_chart(context);
     case DTP_COMMAND_REPORT: return dtp_command_report(context);
     case DTP_COMMAND_RUN: return dtp_command_run(context);
+    case DTP_COMMAND_PROBE: return dtp_command_probe(context);
     case DTP_COMMAND_VALIDATE: return dtp_command_validate(context);
     case DTP_COMMAND_CATALOG: return dtp_command_catalog(context);
     case DTP_COMMAND_HELP: return dtp_command_help(context);

@@ -61,10 +61,11 @@ expect --where dtplan chart --w
 expect h100-sxm dtplan catalog gpus h100-s
 expect --output dtplan backtest --o
 expect --tolerance dtplan validate --to
+expect --matmul-choices dtplan probe --matmul
 
 # Every flag of every command's help stands in the man page.
 page=$(sed 's/\\-/-/g' "$cli/dtplan.1")
-for command in plan explain simulate whatif sweep search backtest chart report validate catalog help; do
+for command in plan explain simulate whatif sweep search backtest chart report validate probe catalog help; do
     grep -q "^\.It Cm $command" <<<"$page" || { echo "undocumented command: $command" && failures=$((failures + 1)); }
     for flag in $("$program" help "$command" | sed -n 's/^  -\(-[a-z0-9-]*\).*/\1/p'); do
         if ! grep -q -e "^\.It.* Fl $flag\( \|$\)" <<<"$page"; then

@@ -1,0 +1,178 @@
+/* dtplan probe: has dtplan-exec measure this machine and writes what it measured as a machine file. */
+#include "command.h"
+
+#include "number.h"
+#include "output_file.h"
+#include "probe_events.h"
+#include "probe_report.h"
+#include "run_process.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define DEFAULT_OUTPUT "machine.csv"
+
+/* ---- the line ---------------------------------------------------------------------------------------------------- */
+
+static bool typed(const struct dtp_arguments *a, const char *key)
+{
+    for (size_t i = 0; i < a->setting_count; i++)
+        if (strcmp(a->settings[i].key, key) == 0)
+            return true;
+    return false;
+}
+
+/* How many GPUs a scenario plans for says nothing of this machine: only what was typed does. */
+static void forget_counts(const struct dtp_arguments *a, struct dtp_scenario *scenario)
+{
+    static const char *const counts[] = {"gpus", "gpus_per_node"};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (!typed(a, counts[i]))
+            dtp_scenario_unset(scenario, counts[i]);
+}
+
+/* Three minutes are too long to learn at their end that the file cannot be written. */
+static enum dtp_status try_output(const char *path, struct dtp_faults *faults)
+{
+    struct dtp_output_file output;
+    if (dtp_output_is_special(path))
+        return DTP_OK;
+    enum dtp_status status = dtp_output_open(path, &output, faults);
+    if (status == DTP_OK)
+        dtp_output_abandon(&output);
+    return status;
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status add_about(struct dtp_probe_heard *heard, struct dtp_faults *faults)
+{
+    char date[32], seconds[32];
+    time_t now = time(NULL);
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    strftime(date, sizeof date, "%Y-%m-%d", &utc);
+    snprintf(seconds, sizeof seconds, "%.0f", dtp_progress_elapsed_s(&heard->progress));
+    bool kept = dtp_probe_heard_about(heard, "date", date) && dtp_probe_heard_about(heard, "dtplan", DTPLAN_VERSION) &&
+                dtp_probe_heard_about(heard, "probe_seconds", seconds);
+    return kept ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+}
+
+/* What is written is what can be read again: each row by the reader's own rules. */
+static enum dtp_status check_rows(const struct dtp_probe_heard *heard, struct dtp_faults *faults)
+{
+    enum dtp_status worst = DTP_OK;
+    if (!heard->ended || heard->damaged || heard->count == 0)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "dtplan-exec did not say all that it measured");
+    for (size_t i = 0; i < heard->count; i++) {
+        enum dtp_status status = dtp_measured_row_check(&heard->rows[i], "dtplan-exec", i + 1, faults);
+        worst = status > worst ? status : worst;
+    }
+    return worst == DTP_OK ? DTP_OK : DTP_ENVIRONMENT;
+}
+
+static enum dtp_status write_file(const struct dtp_probe_heard *heard, const char *path, struct dtp_faults *faults)
+{
+    struct dtp_output_file output;
+    enum dtp_status status = dtp_output_open(path, &output, faults);
+    if (status != DTP_OK)
+        return status;
+    dtp_measured_write_header(output.file);
+    for (int about = 1; about >= 0; about--) /* what it is about stands at the top */
+        for (size_t i = 0; i < heard->count; i++)
+            if ((heard->rows[i].measurement == DTP_MEASUREMENT_ABOUT) == about)
+                dtp_measured_write_row(output.file, &heard->rows[i]);
+    return dtp_output_close(&output, faults);
+}
+
+/* ---- the report -------------------------------------------------------------------------------------------------- */
+
+static uint32_t count_of(const struct dtp_probe_heard *heard, const char *key)
+{
+    const char *text = dtp_probe_heard_text(heard, key);
+    uint64_t value = 1;
+    return text && dtp_number_parse_integer(text, false, 1, UINT32_MAX, &value) ? (uint32_t)value : 1;
+}
+
+/* The catalogue's rows that the file refines. */
+static enum dtp_status find_cluster(const struct dtp_probe_heard *heard, const struct dtp_catalog *catalog,
+                                    struct dtp_cluster *out, struct dtp_faults *faults)
+{
+    const char *gpu_key = dtp_probe_heard_text(heard, "gpu_key"),
+               *machine_key = dtp_probe_heard_text(heard, "machine_key");
+    const struct dtp_gpu *gpu = dtp_catalog_gpu(catalog, gpu_key ? gpu_key : "", NULL, 0, faults);
+    const struct dtp_machine *machine =
+        gpu && machine_key ? dtp_catalog_machine(catalog, machine_key, NULL, 0, faults) : NULL;
+    if (!gpu || !machine)
+        return DTP_BAD_INPUT;
+    *out =
+        (struct dtp_cluster){.gpu = *gpu, .machine = *machine, .gpus = count_of(heard, "gpus"), .oversubscription = 1};
+    out->gpus_per_node = count_of(heard, "gpus_per_node");
+    out->nodes = out->gpus / out->gpus_per_node;
+    return DTP_OK;
+}
+
+static enum dtp_status report(const struct dtp_context *context, const struct dtp_probe_heard *heard,
+                              const struct dtp_catalog *catalog, const char *path)
+{
+    struct dtp_cluster cluster;
+    enum dtp_status status = find_cluster(heard, catalog, &cluster, context->faults);
+    struct dtp_probe_report report = {.rows = heard->rows,
+                                      .count = heard->count,
+                                      .cluster = &cluster,
+                                      .gpu = heard->gpu,
+                                      .seconds = dtp_progress_elapsed_s(&heard->progress),
+                                      .path = path};
+    if (status == DTP_OK)
+        dtp_probe_text(&report, &context->page);
+    return status;
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status probe(const struct dtp_context *context, const struct dtp_catalog *catalog,
+                             const struct dtp_scenario *scenario)
+{
+    const char *path = context->arguments->output ? context->arguments->output : DEFAULT_OUTPUT;
+    struct dtp_probe_heard heard = dtp_probe_heard_start();
+    struct dtp_run_process process = {
+        .context = context, .scenario = scenario, .probe = true, .hear = dtp_probe_hear, .listener = &heard};
+    enum dtp_status status = try_output(path, context->faults);
+    if (status == DTP_OK)
+        status = dtp_run_process(&process);
+    dtp_progress_end(&heard.progress);
+    if (status == DTP_OK && !heard.started) { /* one of several that a launcher started: the first writes */
+        dtp_probe_heard_release(&heard);
+        return DTP_OK;
+    }
+    if (status == DTP_OK)
+        status = add_about(&heard, context->faults);
+    if (status == DTP_OK)
+        status = check_rows(&heard, context->faults);
+    if (status == DTP_OK)
+        status = write_file(&heard, path, context->faults);
+    if (status == DTP_OK)
+        status = report(context, &heard, catalog, path);
+    else
+        fprintf(stderr, "dtplan: %s was not written\n", path);
+    dtp_probe_heard_release(&heard);
+    return status;
+}
+
+enum dtp_status dtp_command_probe(const struct dtp_context *context)
+{
+    struct dtp_catalog catalog;
+    struct dtp_scenario *scenario = NULL;
+    enum dtp_status status = dtp_context_catalog(context, &catalog);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_context_scenario(context, &catalog, &scenario);
+    if (status == DTP_OK) {
+        forget_counts(context->arguments, scenario);
+        status = probe(context, &catalog, scenario);
+    }
+    dtp_scenario_destroy(scenario);
+    dtp_catalog_destroy(&catalog);
+    return status;
+}

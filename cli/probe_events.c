@@ -1,0 +1,108 @@
+#include "probe_events.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct dtp_probe_heard dtp_probe_heard_start(void)
+{
+    return (struct dtp_probe_heard){.progress = dtp_progress_start("measurements", 0)};
+}
+
+static bool keep(struct dtp_probe_heard *h, const struct dtp_measured_row *row)
+{
+    if (h->count == h->room) {
+        size_t room = 2 * h->room + 256;
+        struct dtp_measured_row *grown = realloc(h->rows, room * sizeof *grown);
+        if (!grown)
+            return false;
+        h->rows = grown;
+        h->room = room;
+    }
+    h->rows[h->count++] = *row;
+    return true;
+}
+
+static const char *text_of(const json_t *event, const char *key)
+{
+    const char *text = json_string_value(json_object_get(event, key));
+    return text ? text : "";
+}
+
+static bool read_row(const json_t *event, struct dtp_measured_row *out)
+{
+    static const char *const columns[] = {
+#define AS_COLUMN(field, column) column,
+        DTP_MEASURED_NUMBER_TABLE(AS_COLUMN)
+#undef AS_COLUMN
+    };
+    enum dtp_measurement measurement;
+    const char *dtype = text_of(event, "dtype");
+    if (!dtp_measurement_parse(text_of(event, "measurement"), &measurement))
+        return false;
+    *out = dtp_measured_row_of(measurement, text_of(event, "what"));
+    snprintf(out->text, sizeof out->text, "%s", text_of(event, "text"));
+    for (int i = 0; i < DTP_MEASURED_COLUMN_COUNT; i++) {
+        const json_t *value = json_object_get(event, columns[i]);
+        if (json_is_number(value))
+            out->number[i] = json_number_value(value);
+    }
+    return !*dtype || dtp_dtype_parse(dtype, &out->dtype);
+}
+
+static void hear_progress(struct dtp_probe_heard *h, const json_t *event)
+{
+    json_int_t done = json_integer_value(json_object_get(event, "done"));
+    json_int_t count = json_integer_value(json_object_get(event, "count"));
+    if (done >= 0 && count > 0 && done <= count)
+        dtp_progress_draw(&h->progress, (uint64_t)done, (uint64_t)count);
+}
+
+static void hear_warning(const struct dtp_probe_heard *h, const json_t *event)
+{
+    dtp_progress_end(&h->progress);
+    fprintf(stderr, "dtplan: warning: %s\n", text_of(event, "words"));
+}
+
+void dtp_probe_hear(void *heard, const char *line)
+{
+    struct dtp_probe_heard *h = heard;
+    struct dtp_measured_row row;
+    json_t *event = json_loads(line, 0, NULL);
+    const char *kind = text_of(event, "event");
+    if (strcmp(kind, "row") == 0)
+        h->damaged |= !read_row(event, &row) || !keep(h, &row);
+    else if (strcmp(kind, "progress") == 0)
+        hear_progress(h, event);
+    else if (strcmp(kind, "warning") == 0)
+        hear_warning(h, event);
+    else if (strcmp(kind, "start") == 0) {
+        h->started = true;
+        h->gpu = json_is_true(json_object_get(event, "gpu"));
+    } else if (strcmp(kind, "end") == 0)
+        h->ended = !json_is_true(json_object_get(event, "interrupted"));
+    else
+        h->damaged |= strcmp(kind, "fault") != 0; /* it says that on standard error itself */
+    json_decref(event);
+}
+
+bool dtp_probe_heard_about(struct dtp_probe_heard *h, const char *key, const char *value)
+{
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_ABOUT, key);
+    snprintf(row.text, sizeof row.text, "%s", value);
+    return keep(h, &row);
+}
+
+const char *dtp_probe_heard_text(const struct dtp_probe_heard *h, const char *key)
+{
+    for (size_t i = 0; i < h->count; i++)
+        if (h->rows[i].measurement == DTP_MEASUREMENT_ABOUT && strcmp(h->rows[i].what, key) == 0)
+            return h->rows[i].text;
+    return NULL;
+}
+
+void dtp_probe_heard_release(struct dtp_probe_heard *h)
+{
+    free(h->rows);
+    h->rows = NULL;
+}

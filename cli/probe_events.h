@@ -1,0 +1,25 @@
+/* What the executor says while it measures, line by line, into rows of a measured machine file. */
+#ifndef DTP_PROBE_EVENTS_H
+#define DTP_PROBE_EVENTS_H
+
+#include "measured_row.h"
+#include "progress.h"
+
+struct dtp_probe_heard {
+    struct dtp_measured_row *rows; /* freed by dtp_probe_heard_release */
+    size_t count, room;
+    bool started, ended, gpu;
+    bool damaged; /* a line was none of the executor's, or there was no memory for it: the rows are not all */
+    struct dtp_progress progress;
+};
+
+/* Draws the line of progress; warnings go to standard error. */
+struct dtp_probe_heard dtp_probe_heard_start(void);
+void dtp_probe_hear(void *heard, const char *line);
+/* A row of `about`, of what the front end knows. False: no memory. */
+bool dtp_probe_heard_about(struct dtp_probe_heard *heard, const char *key, const char *value);
+/* The value of a row of `about`, or NULL. Borrowed. */
+const char *dtp_probe_heard_text(const struct dtp_probe_heard *heard, const char *key);
+void dtp_probe_heard_release(struct dtp_probe_heard *heard);
+
+#endif

@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# dtplan probe as its users call it, on the host device: check_probe.sh DTPLAN SOURCE_TREE
+set -uo pipefail
+
+program=$1
+source=$2
+export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
+cd -- "$scratch" || exit 1
+failures=0
+
+failed() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+host=(--device host --gpu h200-sxm --threads 1)
+
+# expect STATUS ARGUMENTS: leaves out and err behind.
+expect() {
+    local wanted=$1 status
+    shift
+    timeout 200 "$program" probe "$@" >out 2>err </dev/null
+    status=$?
+    [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan probe $*: $(head -c 900 err)"
+    ((wanted == 0)) || grep -q '^dtplan: ' err || failed "no message: dtplan probe $*"
+}
+
+# says TEXT [FILE]
+says() {
+    grep -qF -e "$1" "${2:-err}" || failed "${2:-err} lacks '$1': $(head -c 900 "${2:-err}")"
+}
+
+# rows FILE MEASUREMENT [WHAT]: how many there are.
+rows() {
+    awk -F, -v measurement="$2" -v what="${3:-}" \
+        'NR > 1 && $1 == measurement && (what == "" || $2 == what) { n++ } END { print n + 0 }' "$1"
+}
+
+# ---- one rank, into the file that is meant without -o --------------------------------------------------------------------
+
+expect 0 "${host[@]}" --gpus 1
+[[ -s machine.csv ]] || failed "no machine.csv"
+for measurement in about matmul attention kernel copy host_adam; do
+    [[ $(rows machine.csv "$measurement") -gt 0 ]] || failed "no row of $measurement"
+done
+for measurement in collective contention; do
+    [[ $(rows machine.csv "$measurement") == 0 ]] || failed "$measurement of one rank"
+done
+for what in forward input_gradient weight_gradient weight_gradient_sum; do
+    [[ $(rows machine.csv matmul "$what") -gt 0 ]] || failed "no matmul row of $what"
+done
+[[ $(rows machine.csv about gpu_key) == 1 ]] || failed "not one gpu_key"
+says 'about,gpu_key,,,,,,,,,,,,,,,,,h200-sxm' machine.csv
+says 'Use it: dtplan --machine machine.csv' out
+
+# What a row is of, twice: each is one row, with as many samples.
+cut -d, -f1-14 machine.csv | sort | uniq -d >twice
+[[ ! -s twice ]] || failed "rows that occur twice: $(head -n 3 twice)"
+awk -F, 'NR > 1 && $1 != "about" && !($15 > 0 && $16 <= $15 && $15 <= $17 && $18 >= 1)' machine.csv >odd
+[[ ! -s odd ]] || failed "a median outside its quartiles: $(head -n 3 odd)"
+
+# ---- two ranks and the shapes of a job ------------------------------------------------------------------------------------
+
+cat >job.ini <<'END'
+[model]
+layers = 5
+hidden = 96
+heads = 2
+ffn = 160
+vocab = 272
+[cluster]
+gpus = 64
+[plan]
+strategy = full_shard
+micro_batch = 3
+seq = 16
+precision = fp32
+END
+expect 0 "${host[@]}" --gpus 2 job.ini -o two.csv
+for collective in all_gather reduce_scatter all_reduce; do
+    [[ $(rows two.csv collective "$collective") -ge 2 ]] || failed "hardly any row of $collective"
+done
+says 'matmul,forward,fp32,48,320,96,' two.csv # gate and up: 3 x 16 tokens, two times 160 columns, 96 deep
+for ranks in 1 2; do
+    grep -q "^copy,upload,.*,$ranks,,,0" two.csv || failed "no upload of $ranks at once"
+done
+says 'about,gpus,,,,,,,,,,,,,,,,,2' two.csv
+says 'COLLECTIVES' out
+
+# ---- what is refused -----------------------------------------------------------------------------------------------------
+
+expect 2 --device host --gpus 1 -o none.csv
+says '--gpu KEY is needed'
+expect 2 --device host --gpu h9000 --gpus 1 -o none.csv
+expect 2 "${host[@]}" --json
+expect 2 "${host[@]}" --micro-batch 0
+expect 3 "${host[@]}" --gpus 1 -o nowhere/machine.csv
+says 'nowhere/machine.csv'
+[[ ! -e none.csv ]] || failed "a refused probe left a file"
+
+# ---- interrupted ---------------------------------------------------------------------------------------------------------
+
+printf 'as it was\n' >kept.csv
+"$program" probe "${host[@]}" --gpus 2 -o kept.csv >out 2>err &
+probe=$!
+sleep 0.4
+kill -INT "$probe"
+wait "$probe"
+status=$?
+[[ $status == 1 ]] || failed "an interrupted probe ends with $status, not 1: $(head -c 500 err)"
+says 'kept.csv was not written'
+[[ $(cat kept.csv) == 'as it was' ]] || failed "an interrupted probe wrote its file"
+[[ -z $(find . -name 'kept.csv?*') ]] || failed "an interrupted probe left a file behind: $(ls)"
+
+((failures == 0)) && echo "dtplan probe: all as it should be"
+exit $((failures > 0))
