@@ -220,7 +220,7 @@ struct prepared {
     struct dtp_cudnn_plan plan;
 };
 
-#define MOST_SHAPES 16
+#define MOST_SHAPES 64
 struct dtp_attention_plans {
     struct dtp_cudnn cudnn;
     bool deterministic;

@@ -32,6 +32,8 @@ struct dtp_device_options {
     uint32_t threads;         /* of the host device's matmuls; 0: one per core */
     const char *choices_path; /* file of matmul algorithms, read and added to, its folders made; NULL: none */
     bool peer_memory;         /* device memory is allocated so that NCCL can map it into the peers' address space */
+    bool brief_search;        /* algorithms that the file does not have are chosen in a tenth of a second each, and not kept:
+                                 for who asks for hundreds of shapes */
     bool atomic_attention;    /* attention's backward may sum by atomics: a little faster, last bits differ from run to run;
                                  as the program was lowered (model/attention_workspace.h) */
 };

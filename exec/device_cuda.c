@@ -465,6 +465,8 @@ enum dtp_status dtp_device_cuda_create(const struct dtp_device_options *options,
         status = make_streams(cuda, faults);
     if (status == DTP_OK)
         status = dtp_matmul_create(cuda->device.name, options->choices_path, &cuda->matmul, faults);
+    if (status == DTP_OK && options->brief_search)
+        dtp_matmul_search_briefly(cuda->matmul);
     if (status == DTP_OK)
         status = dtp_attention_create(!options->atomic_attention, &cuda->attention, faults);
     if (status != DTP_OK) {

@@ -11,10 +11,11 @@
  * transposition there either. Its bias runs along its rows, our n; the gradient of a bias, sums over k of our a, is its
  * BGRADB. */
 
-#define MOST_SHAPES 256
+#define MOST_SHAPES 1024
 struct dtp_matmul {
     cublasLtHandle_t handle;
     struct dtp_matmul_choices choices;
+    bool brief;
     uint32_t count;
     struct dtp_matmul_prepared prepared[MOST_SHAPES];
 };
@@ -246,8 +247,8 @@ enum dtp_status dtp_matmul_prepare(struct dtp_matmul *matmul, const struct dtp_m
     struct dtp_matmul_prepared *next = &matmul->prepared[matmul->count];
     enum dtp_status status = DTP_OK;
     if (!restore(matmul, arguments, next)) {
-        status = dtp_matmul_search(matmul->handle, arguments, stream, next, faults);
-        if (status == DTP_OK)
+        status = dtp_matmul_search(matmul->handle, arguments, matmul->brief, stream, next, faults);
+        if (status == DTP_OK && !matmul->brief)
             status = pin(matmul, next, faults);
     }
     if (status == DTP_OK)
@@ -285,6 +286,11 @@ enum dtp_status dtp_matmul_create(const char *gpu, const char *choices_path, str
     else
         dtp_matmul_destroy(matmul);
     return loaded;
+}
+
+void dtp_matmul_search_briefly(struct dtp_matmul *matmul)
+{
+    matmul->brief = true;
 }
 
 void dtp_matmul_destroy(struct dtp_matmul *matmul)

@@ -19,6 +19,8 @@ struct dtp_matmul;
  * words. Damaged lines of the file are not used; dtp_matmul_damaged_lines tells how many there were. */
 enum dtp_status dtp_matmul_create(const char *gpu, const char *choices_path, struct dtp_matmul **out,
                                   struct dtp_faults *faults);
+/* From now on: shapes that the file does not have are searched for a tenth of a second each, and not added to it. */
+void dtp_matmul_search_briefly(struct dtp_matmul *matmul);
 void dtp_matmul_destroy(struct dtp_matmul *matmul);
 uint32_t dtp_matmul_damaged_lines(const struct dtp_matmul *matmul);
 

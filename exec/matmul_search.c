@@ -7,13 +7,18 @@
 #define ROUNDS 3
 #define ROUND_S 200e-6 /* a short matmul is repeated within a round until it lasts this long */
 #define MOST_REPEATS 20
-#define NEAR 1.25            /* of the shortest time: who is timed under load */
 #define NEAR_UNDER_LOAD 1.03 /* who is timed under load again */
 #define FINALISTS 4
-#define FINAL_ROUNDS 4
-#define SETTLE_S 40e-3 /* until the clock is that of this candidate */
-#define LOAD_S 100e-3
 #define MOST_UNDER_LOAD 2000
+
+/* How long it may take. Brief searches follow each other, so the clock is that of work before they begin. */
+struct effort {
+    double near;             /* of the shortest time: who is timed under load */
+    uint32_t most;           /* of those */
+    double settle_s, load_s; /* until the clock is that of this candidate, and from then on */
+    int final_rounds;        /* under load once more, of those that are NEAR_UNDER_LOAD */
+};
+static const struct effort thorough = {1.25, UINT32_MAX, 40e-3, 100e-3, 4}, brief_effort = {1.06, 4, 4e-3, 12e-3, 0};
 
 static int fill(const void *values, uint64_t rows, uint64_t columns, uint64_t leading, uint64_t element,
                 uint32_t tensor, void *stream)
@@ -174,8 +179,8 @@ static int times_in(double seconds, double time_s)
  * cycles lost up to 9 % so (reports/h200). There and back, for the GPU grows warmer; time_s becomes the mean of the
  * rounds. */
 static void time_under_load(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments, struct way ways[2],
-                            struct candidate *candidates, uint32_t count, int rounds, cudaEvent_t events[2],
-                            void *stream)
+                            const struct effort *effort, struct candidate *candidates, uint32_t count, int rounds,
+                            cudaEvent_t events[2], void *stream)
 {
     double total_s[2 * CANDIDATES] = {0};
     for (uint32_t i = 0; i < (uint32_t)rounds * count; i++) {
@@ -183,9 +188,11 @@ static void time_under_load(cublasLtHandle_t handle, const struct dtp_matmul_arg
         const struct candidate *candidate = &candidates[at];
         struct dtp_matmul_prepared *prepared = &ways[candidate->bias_apart].prepared;
         prepared->algorithm = candidate->algorithm;
-        double time_s = time_round(handle, prepared, arguments, times_in(SETTLE_S, candidate->time_s), events, stream);
+        double time_s =
+            time_round(handle, prepared, arguments, times_in(effort->settle_s, candidate->time_s), events, stream);
         if (time_s >= 0)
-            time_s = time_round(handle, prepared, arguments, times_in(LOAD_S, candidate->time_s), events, stream);
+            time_s =
+                time_round(handle, prepared, arguments, times_in(effort->load_s, candidate->time_s), events, stream);
         total_s[at] += time_s < 0 ? FAILS : time_s;
     }
     for (uint32_t i = 0; i < count; i++)
@@ -202,9 +209,9 @@ static uint32_t nearest(const struct candidate *candidates, uint32_t count, doub
     return near;
 }
 
-static enum dtp_status choose(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments, struct way ways[2],
-                              struct candidate *candidates, uint32_t count, void *stream,
-                              struct dtp_matmul_prepared *out, struct dtp_faults *faults)
+static enum dtp_status choose(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments,
+                              const struct effort *effort, struct way ways[2], struct candidate *candidates,
+                              uint32_t count, void *stream, struct dtp_matmul_prepared *out, struct dtp_faults *faults)
 {
     cudaEvent_t events[2] = {NULL, NULL};
     char words[200];
@@ -220,13 +227,14 @@ static enum dtp_status choose(cublasLtHandle_t handle, const struct dtp_matmul_a
     double first_s = candidates[0].time_s;
     qsort(candidates, count, sizeof candidates[0], compare_candidates);
     if (candidates[0].time_s < FAILS) {
-        const uint32_t near = nearest(candidates, count, NEAR);
-        time_under_load(handle, arguments, ways, candidates, near, 1, events, stream);
+        const uint32_t near = nearest(candidates, count < effort->most ? count : effort->most, effort->near);
+        time_under_load(handle, arguments, ways, effort, candidates, near, 1, events, stream);
         for (uint32_t i = 0; i < near; i++)
             first_s = candidates[i].first ? candidates[i].time_s : first_s;
         const uint32_t finalists = nearest(candidates, near < FINALISTS ? near : FINALISTS, NEAR_UNDER_LOAD);
-        if (finalists > 1)
-            time_under_load(handle, arguments, ways, candidates, finalists, FINAL_ROUNDS, events, stream);
+        if (finalists > 1 && effort->final_rounds > 0)
+            time_under_load(handle, arguments, ways, effort, candidates, finalists, effort->final_rounds, events,
+                            stream);
     }
     cudaEventDestroy(events[0]);
     cudaEventDestroy(events[1]);
@@ -240,8 +248,8 @@ static enum dtp_status choose(cublasLtHandle_t handle, const struct dtp_matmul_a
     return DTP_OK;
 }
 
-enum dtp_status dtp_matmul_search(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments, void *stream,
-                                  struct dtp_matmul_prepared *out, struct dtp_faults *faults)
+enum dtp_status dtp_matmul_search(cublasLtHandle_t handle, const struct dtp_matmul_args *arguments, bool brief,
+                                  void *stream, struct dtp_matmul_prepared *out, struct dtp_faults *faults)
 {
     struct way ways[2] = {{0}};
     struct candidate candidates[2 * CANDIDATES];
@@ -256,7 +264,8 @@ enum dtp_status dtp_matmul_search(cublasLtHandle_t handle, const struct dtp_matm
                            "or the epilogue apart",
                            cublasLtGetVersion(), words);
     } else {
-        status = choose(handle, arguments, ways, candidates, count, stream, out, faults);
+        status =
+            choose(handle, arguments, brief ? &brief_effort : &thorough, ways, candidates, count, stream, out, faults);
     }
     for (int apart = 0; apart < 2; apart++)
         if (ways[apart].possible)

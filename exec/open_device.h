@@ -7,7 +7,8 @@
 #include "settings.h"
 #include "world.h"
 
-/* As the plan's kernels and collectives need it; NULL: as the default plan's. Caller destroys by device->verbs->destroy. DTP_ENVIRONMENT: no GPU of that number, or a build without CUDA. */
+/* As the plan's kernels and collectives need it; NULL: as the default plan's, for any number of shapes
+ * (brief_search). Caller destroys by device->verbs->destroy. DTP_ENVIRONMENT: no GPU of that number, or a build without CUDA. */
 enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struct dtp_ranks *ranks, const struct dtp_plan *plan,
                                 struct dtp_device **out, struct dtp_faults *faults);
 

@@ -216,14 +216,12 @@ static enum dtp_status measure_steps(struct dtp_prober *p, const struct dtp_prob
                                      bool together)
 {
     enum dtp_status status = DTP_OK;
-    struct dtp_device *own = p->device; /* a program has a device of its own */
     for (size_t i = 0; i < count && status == DTP_OK; i++) {
         if ((steps[i].way == DTP_PROBE_TOGETHER) != together)
             continue;
         if (!dtp_prober_next(p, steps[i].words, &status))
             break;
         status = together ? dtp_probe_step_together(p, &steps[i]) : dtp_probe_step_alone(p, &steps[i]);
-        p->device = own;
     }
     return status;
 }

@@ -224,7 +224,7 @@ static enum dtp_status run_once(const struct sweep *s, double *out)
         return status;
     uint64_t rest = p->device_bytes - s->whole_bytes;
     struct dtp_zero_args ahead = {p->device_base + s->whole_bytes, rest < AHEAD_BYTES ? rest : AHEAD_BYTES};
-    code = p->device->kernels.zero(p->device->kernels.self, &ahead, stream);
+    code = ahead.bytes > 0 ? p->device->kernels.zero(p->device->kernels.self, &ahead, stream) : 0;
     code = code ? code : verbs->record(p->device, s->events[0], stream);
     int failed = code ? 0 : issue(s);
     code = code ? code : verbs->record(p->device, s->events[1], stream);

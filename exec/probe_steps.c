@@ -7,7 +7,7 @@
 #define WARM_UP 2
 #define LEAST_STEPS 5
 #define MOST_STEPS 15
-#define STEPS_S 0.5 /* measured ones together take about this long */
+#define STEPS_S 0.3 /* measured ones together take about this long */
 
 /* As many as take STEPS_S. */
 static uint32_t steps_for(double step_s)

@@ -29,11 +29,11 @@ struct line {
 #define LLAMA_GROUPED "hidden=4096 heads=32 kv_heads=4 ffn=14336 vocab=32000"
 
 static const struct line gpu_lines[] = {
+    {"model=gpt-2 seq=1024", {4}, 0, DTP_PROBE_ALONE},
+    {"model=gpt-2 seq=1024", {4}, 12, DTP_PROBE_DEEP}, /* after its like of two layers */
     {LLAMA_7B " seq=2048", {1, 2, 4, 8}, 0, DTP_PROBE_ALONE},
     {LLAMA_1B " seq=2048", {1, 2, 4, 8, 16}, 0, DTP_PROBE_ALONE},
     {"model=gpt-2 seq=1024", {2, 8, 16, 32, 64}, 0, DTP_PROBE_ALONE},
-    {"model=gpt-2 seq=1024", {4}, 0, DTP_PROBE_ALONE},
-    {"model=gpt-2 seq=1024", {4}, 12, DTP_PROBE_DEEP}, /* after its like of two layers */
     {LLAMA_13B " seq=2048", {1, 2, 4}, 0, DTP_PROBE_ALONE},
     {LLAMA_7B " seq=1024", {8}, 0, DTP_PROBE_ALONE},
     {LLAMA_7B " seq=4096", {2}, 0, DTP_PROBE_ALONE},
@@ -192,6 +192,7 @@ static enum dtp_status cut(const struct dtp_prober *p, uint32_t layers, uint32_t
     job->plan.collective_ctas = 0; /* collectives are measured as the library carries them by itself */
     job->plan.symmetric_windows = false;
     job->plan.gather_engine = DTP_GATHER_SM;
+    job->plan.atomic_attention = false; /* one device for all */
     if (job->plan.accumulate > most_micro_steps)
         job->plan.accumulate = most_micro_steps;
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, p->faults);

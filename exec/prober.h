@@ -99,7 +99,7 @@ struct dtp_probe_program {
 /* Bytes of its arenas. */
 enum dtp_status dtp_probe_program_bytes(const struct dtp_job *job, uint64_t *device_bytes, uint64_t *host_bytes,
                                         struct dtp_faults *faults);
-/* Also makes the device, which is released with it: choices of algorithms are kept in a file, plans by nobody. */
+/* Close it also after a failure. */
 enum dtp_status dtp_probe_program_open(struct dtp_prober *p, const struct dtp_job *job, bool together,
                                        struct dtp_probe_program *out);
 void dtp_probe_program_close(struct dtp_prober *p, struct dtp_probe_program *program);
