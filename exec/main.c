@@ -245,6 +245,7 @@ int main(int argc, char **argv)
     static struct dtp_faults faults;
     struct words words = {0};
     struct dtp_settings settings = dtp_settings_default();
+    catch_signals();
     enum dtp_status status = read_line(&words, &settings, argc, argv, &faults);
     char choices[4096];
     if (!settings.choices)
@@ -252,7 +253,6 @@ int main(int argc, char **argv)
     FILE *events = status == DTP_OK ? open_events(words.events) : NULL;
     if (status == DTP_OK && !events)
         status = dtp_fault(&faults, DTP_BAD_INPUT, NULL, 0, "--events: %s is no open descriptor", words.events);
-    catch_signals();
     if (status == DTP_OK)
         status = start(argv, &words, &settings, events, &faults);
     for (size_t i = 0; i < faults.count && i < DTP_FAULTS_KEPT; i++) {

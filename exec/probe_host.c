@@ -9,7 +9,7 @@
 
 #define BYTES_PER_ELEMENT 16 /* fp32 master and both moments, bf16 gradient and weight */
 #define MOVED_PER_ELEMENT 28 /* as demand.bytes of a host_optimizer counts them: read and write of the first three */
-#define LEAST_ELEMENTS (UINT64_C(1) << 18)
+#define LEAST_ELEMENTS (UINT64_C(1) << 17)
 #define STEP 4
 /* Arrays that begin at multiples of a large power of two share the sets of every cache: 6 GB/s, not 24, on a Zen 3. */
 #define APART_BYTES UINT64_C(4352)

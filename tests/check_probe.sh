@@ -100,12 +100,29 @@ expect 3 "${host[@]}" --gpus 1 -o nowhere/machine.csv
 says 'nowhere/machine.csv'
 [[ ! -e none.csv ]] || failed "a refused probe left a file"
 
+# Where there is no GPU, or none of this build's.
+CUDA_VISIBLE_DEVICES='' expect 3 --gpus 1 -o none.csv
+says '--device'
+[[ ! -e none.csv ]] || failed "a probe without a GPU left a file"
+
 # ---- interrupted ---------------------------------------------------------------------------------------------------------
 
 printf 'as it was\n' >kept.csv
 "$program" probe "${host[@]}" --gpus 2 -o kept.csv >out 2>err &
 probe=$!
-sleep 0.4
+ranks_listen() { # both ranks, children of dtplan's child, catch SIGINT
+    local child rank count=0
+    for child in $(cat "/proc/$probe/task/$probe/children" 2>/dev/null); do
+        for rank in $(cat "/proc/$child/task/$child/children" 2>/dev/null); do
+            grep -q '^SigCgt:.*[2367abef]$' "/proc/$rank/status" 2>/dev/null && count=$((count + 1))
+        done
+    done
+    ((count == 2))
+}
+for _ in {1..600}; do
+    ranks_listen && break
+    sleep 0.05
+done
 kill -INT "$probe"
 wait "$probe"
 status=$?
