@@ -263,8 +263,12 @@ void dtp_probe_text(const struct dtp_probe_report *r, const struct dtp_page *pag
     print_rates(r, page, DTP_MEASUREMENT_HOST_ADAM, "ADAMW ON THE HOST", "GB/s of each rank, so many at once");
     print_steps(r, page);
     print_contention(r, page);
+    fputc('\n', page->file);
+    if (r->cluster->gpus == 1)
+        dtp_page_wrap(page, 0, 0,
+                      "One GPU: collectives and what they cost kernels were not measured, and stay the catalogue's.");
     dtp_number_format_duration(r->seconds, duration, sizeof duration);
-    fprintf(page->file, "\n%zu rows in %s, measured in %s.\n", r->count, r->path, duration);
+    fprintf(page->file, "%zu rows in %s, measured in %s.\n", r->count, r->path, duration);
     fputs("Use it: dtplan --machine ", page->file);
     dtp_shell_word(page->file, r->path);
     fputs(" --KEY VALUE ...\n", page->file);

@@ -111,16 +111,16 @@ printf 'as it was\n' >kept.csv
 "$program" probe "${host[@]}" --gpus 2 -o kept.csv >out 2>err &
 probe=$!
 ranks_listen() { # both ranks, children of dtplan's child, catch SIGINT
-    local child rank count=0
-    for child in $(cat "/proc/$probe/task/$probe/children" 2>/dev/null); do
-        for rank in $(cat "/proc/$child/task/$child/children" 2>/dev/null); do
-            grep -q '^SigCgt:.*[2367abef]$' "/proc/$rank/status" 2>/dev/null && count=$((count + 1))
-        done
+    local child rank ranks count=0
+    read -r child <"/proc/$probe/task/$probe/children"
+    read -ra ranks <"/proc/$child/task/$child/children"
+    for rank in "${ranks[@]}"; do
+        grep -q '^SigCgt:.*[2367abef]$' "/proc/$rank/status" && count=$((count + 1))
     done
     ((count == 2))
 }
 for _ in {1..600}; do
-    ranks_listen && break
+    ranks_listen 2>/dev/null && break
     sleep 0.05
 done
 kill -INT "$probe"
