@@ -138,7 +138,7 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_CHECKPOINT_EVERY] = {"--checkpoint-every", "N", ON(RUN), "and every N steps; the two last are kept"},
     [OPTION_RESUME] = {"--resume", NULL, ON_RUNS, "go on from the newest checkpoint; validate: from the last row of its file"},
     [OPTION_RESUME_PREVIOUS] = {"--resume-previous", NULL, ON(RUN), "from the one before, where the newest is damaged"},
-    [OPTION_PRETEND_NODES] = {"--pretend-nodes", NULL, ON_RUNS,
+    [OPTION_PRETEND_NODES] = {"--pretend-nodes", NULL, ON_EXECUTOR,
                               "nodes of --gpus-per-node GPUs, all on this machine: NCCL joins them by loopback sockets"},
     [OPTION_NOT_FINITE] = {"--not-finite", "stop|skip", ON(RUN),
                            "when loss or gradients are no numbers the update is left out and the run stops, or goes on; "
