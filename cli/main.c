@@ -2,6 +2,7 @@
  *
  * main reads the line, runs one command into memory, writes the result out and chooses the exit status. */
 #include "command.h"
+#include "host_arena.h"
 
 #include <errno.h>
 #include <langinfo.h>
@@ -80,6 +81,7 @@ static enum dtp_status write_out(const char *text, size_t bytes, struct dtp_faul
 
 int main(int argc, char **argv)
 {
+    dtp_host_memory_keep();
     static struct dtp_faults faults;
     struct dtp_arguments arguments;
     char *text = NULL;

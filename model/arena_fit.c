@@ -211,12 +211,12 @@ static bool take_memory(struct fit *fit, struct dtp_host_arena *arena, uint32_t 
     return fit->pieces && fit->order_first && fit->order_last && fit->piece_of && fit->offset_bytes;
 }
 
-bool dtp_arena_fit(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, uint64_t *extent_bytes)
+bool dtp_arena_fit(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, struct dtp_host_arena *scratch,
+                   uint64_t *extent_bytes)
 {
-    struct dtp_host_arena arena = {0};
     struct fit fit;
-    uint32_t *starts = dtp_host_arena_take(&arena, (size_t)time_count + 2, sizeof *starts);
-    bool done = starts && take_memory(&fit, &arena, count);
+    uint32_t *starts = dtp_host_arena_take(scratch, (size_t)time_count + 2, sizeof *starts);
+    bool done = starts && take_memory(&fit, scratch, count);
     *extent_bytes = 0;
     if (done && count) {
         sort_spans(spans, count, time_count, false, starts, fit.order_first);
@@ -230,6 +230,6 @@ bool dtp_arena_fit(struct dtp_fit_span *spans, uint32_t count, uint32_t time_cou
         if (*extent_bytes > forward_bytes)
             *extent_bytes = forward_bytes;
     }
-    dtp_host_arena_release(&arena);
+    dtp_host_arena_reset(scratch);
     return done;
 }

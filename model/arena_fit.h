@@ -23,8 +23,10 @@ struct dtp_fit_span {
 };
 
 /* Sets the offsets: spans that share a time never share a byte. `*extent_bytes` is the end of the highest. Times lie
- * below `time_count`, the sum of all bytes below 2^64. False: no memory. */
-bool dtp_arena_fit(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, uint64_t *extent_bytes);
-bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, uint64_t *extent_bytes);
+ * below `time_count`, the sum of all bytes below 2^64. `scratch` holds nothing else and is reset. False: no memory. */
+bool dtp_arena_fit(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, struct dtp_host_arena *scratch,
+                   uint64_t *extent_bytes);
+bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, struct dtp_host_arena *scratch,
+                         uint64_t *extent_bytes);
 
 #endif

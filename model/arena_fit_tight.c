@@ -125,16 +125,16 @@ static void repair(struct rounds *r, uint32_t highest, uint32_t rounds)
 
 #define MOST_SPAN_ROUNDS 60000u /* spans times rounds: 0.1 s */
 
-bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, uint64_t *extent_bytes)
+bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, struct dtp_host_arena *scratch,
+                         uint64_t *extent_bytes)
 {
-    struct dtp_host_arena arena = {0};
     struct rounds r = {.spans = spans,
                        .count = count,
-                       .placed = dtp_host_arena_take(&arena, count, sizeof *r.placed),
-                       .order = dtp_host_arena_take(&arena, count, sizeof *r.order),
-                       .best = dtp_host_arena_take(&arena, count, sizeof *r.best),
+                       .placed = dtp_host_arena_take(scratch, count, sizeof *r.placed),
+                       .order = dtp_host_arena_take(scratch, count, sizeof *r.order),
+                       .best = dtp_host_arena_take(scratch, count, sizeof *r.best),
                        .best_bytes = UINT64_MAX};
-    bool done = r.placed && r.order && r.best && find_bound(&r, time_count, &arena);
+    bool done = r.placed && r.order && r.best && find_bound(&r, time_count, scratch);
     for (int by = 0; done && by < WEIGHTS && r.best_bytes > r.bound_bytes; by++) {
         for (uint32_t i = 0; i < count; i++)
             r.order[i] = (struct turn){weight_of(&spans[i], by), i};
@@ -144,6 +144,6 @@ bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t ti
     for (uint32_t i = 0; done && i < count; i++)
         spans[i].offset_bytes = r.best[i];
     *extent_bytes = count ? r.best_bytes : 0;
-    dtp_host_arena_release(&arena);
+    dtp_host_arena_reset(scratch);
     return done;
 }

@@ -1,18 +1,12 @@
 #include "happens_before.h"
 
-static void join(struct dtp_clock *clock, const struct dtp_clock *other)
-{
-    for (int s = 0; s < DTP_STREAM_COUNT; s++)
-        clock->at[s] = other->at[s] > clock->at[s] ? other->at[s] : clock->at[s];
-}
-
 static void join_dependencies(const struct dtp_program *program, const struct dtp_op *op, uint32_t left_out,
                               const struct dtp_clock *clocks, struct dtp_clock *clock)
 {
     const dtp_op_id *dependencies = dtp_program_dependencies(program, op);
     for (uint32_t i = 0; i < op->dependency_count; i++)
         if (i != left_out)
-            join(clock, &clocks[dependencies[i].index]);
+            dtp_clock_join(clock, &clocks[dependencies[i].index]);
 }
 
 struct dtp_clock *dtp_happens_before(const struct dtp_program *program, size_t op_count, uint32_t left_out,
@@ -32,13 +26,13 @@ struct dtp_clock *dtp_happens_before(const struct dtp_program *program, size_t o
             join_dependencies(program, op, i + 1 == op_count ? left_out : DTP_NO_INDEX, clocks, clock);
         if (op->group != DTP_NO_INDEX) {
             if (last[op->group])
-                join(clock, &clocks[last[op->group] - 1]);
+                dtp_clock_join(clock, &clocks[last[op->group] - 1]);
             last[op->group] = (uint32_t)i + 1;
         }
         clock->at[op->stream] = (uint32_t)i + 1;
         clocks[i] = *clock;
         for (int s = 0; s < DTP_STREAM_COUNT && op->kind == DTP_OP_HOST_WAIT; s++)
-            join(&ends[s], &clocks[i]);
+            dtp_clock_join(&ends[s], &clocks[i]);
     }
     return clocks;
 }

@@ -15,6 +15,22 @@ struct dtp_clock {
     uint32_t at[DTP_STREAM_COUNT];
 };
 
+/* Whether all that `clock` holds by stream is at least what `uses` holds. Without a branch a stream. */
+static inline bool dtp_clock_covers(const struct dtp_clock *clock, const struct dtp_clock *uses)
+{
+    int32_t late = 0;
+    for (int s = 0; s < DTP_STREAM_COUNT; s++)
+        late |= uses->at[s] > clock->at[s];
+    return !late;
+}
+
+/* Each stream's later one of both. */
+static inline void dtp_clock_join(struct dtp_clock *clock, const struct dtp_clock *other)
+{
+    for (int s = 0; s < DTP_STREAM_COUNT; s++)
+        clock->at[s] = other->at[s] > clock->at[s] ? other->at[s] : clock->at[s];
+}
+
 /* Clocks of the first `op_count` operations, from `arena`; NULL: no memory. Dependency `left_out` of the last of them
  * is taken as absent; DTP_NO_INDEX: none. */
 struct dtp_clock *dtp_happens_before(const struct dtp_program *program, size_t op_count, uint32_t left_out,

@@ -28,7 +28,12 @@ void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t acces
             return;
         }
     assert(draft->operand_count < DTP_DRAFT_OPERANDS);
-    draft->operands[draft->operand_count++] = dtp_operand_of(buffer, access);
+    struct dtp_operand *operand = &draft->operands[draft->operand_count++];
+    /* field by field: as one struct it would be put together elsewhere and wait for its own bytes to be read back */
+    operand->buffer = buffer;
+    operand->access = (uint8_t)access;
+    operand->role = operand->shard = 0;
+    operand->offset_bytes = 0;
 }
 
 struct dtp_operand *dtp_draft_role(struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer, uint32_t access,
@@ -315,8 +320,11 @@ static enum dtp_status lower(struct dtp_lowering *l)
                                                                           : dtp_lower_buckets_make(l);
     if (status != DTP_OK)
         return status;
-    for (uint32_t i = 0; i < l->plan->accumulate; i++)
+    for (uint32_t i = 0; i < l->plan->accumulate; i++) {
         micro_step(l, i);
+        if (i == 0 && l->plan->accumulate > 1)
+            dtp_program_expect_again(l->program, l->plan->accumulate - 1);
+    }
     mark(l, "step");
     dtp_lower_optimizer(l);
     return dtp_program_seal(l->program, l->faults);

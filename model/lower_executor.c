@@ -288,8 +288,11 @@ static void step(struct dtp_executor *x)
     dtp_executor_await(x, DTP_STREAM_UPLOAD, scalars);
     dtp_op_id uploaded = upload_batch(x, 0);
     dtp_executor_step_begins(x);
-    for (uint32_t i = 0; i < x->plan->accumulate; i++)
+    for (uint32_t i = 0; i < x->plan->accumulate; i++) {
         micro_step(x, i, &uploaded);
+        if (i == 0 && x->plan->accumulate > 1)
+            dtp_program_expect_again(x->l->program, x->plan->accumulate - 1);
+    }
     mark(x, "step");
     dtp_executor_update(x);
     dtp_executor_drain(x, 0);

@@ -74,14 +74,6 @@ struct deferral {
     uint32_t pool_begin[DTP_STREAM_COUNT + 1];
 };
 
-static bool covers(const struct dtp_clock *clock, const struct dtp_clock *uses)
-{
-    for (int s = 0; s < DTP_STREAM_COUNT; s++)
-        if (uses->at[s] > clock->at[s])
-            return false;
-    return true;
-}
-
 static bool take_memory(const struct dtp_program *program, struct dtp_host_arena *arena, struct deferral *d)
 {
     size_t buffer_count = dtp_program_buffer_count(program);
@@ -149,7 +141,7 @@ static uint32_t taken_until(const struct dtp_program *program, const struct dtp_
     uint32_t low = d->pool_begin[pool], high = d->pool_begin[pool + 1];
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (placement->lifetime[d->allocs[middle]].first > freed && covers(&d->written_after[middle], &d->uses[buffer]))
+        if (placement->lifetime[d->allocs[middle]].first > freed && dtp_clock_covers(&d->written_after[middle], &d->uses[buffer]))
             high = middle;
         else
             low = middle + 1;
@@ -182,62 +174,68 @@ static bool extend_deferred(const struct dtp_program *program, const struct dtp_
 
 /* ---- offsets --------------------------------------------------------------------------------------------------- */
 
-typedef bool fit_spans(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, uint64_t *extent_bytes);
+typedef bool fit_spans(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, struct dtp_host_arena *scratch,
+                       uint64_t *extent_bytes);
 
-struct pool {
+/* Spans of the placed buffers, those of one pool side by side. */
+struct pools {
     struct dtp_fit_span *spans;
     uint32_t *buffers; /* of the spans */
-    uint32_t count;
+    uint32_t begin[DTP_STREAM_COUNT + 1];
 };
 
 /* `last` may lie behind the lifetime's (deferred buffers). */
-static void collect_pool(const struct dtp_program *program, enum dtp_stream stream, const uint32_t *last,
-                         const struct dtp_placement *placement, struct pool *pool)
+static void collect_pools(const struct dtp_program *program, const uint32_t *last, const struct dtp_placement *placement,
+                          struct pools *pools)
 {
     const struct dtp_buffer *buffers = dtp_program_buffers(program);
-    size_t buffer_count = dtp_program_buffer_count(program);
-    pool->count = 0;
+    uint32_t buffer_count = (uint32_t)dtp_program_buffer_count(program), fill[DTP_STREAM_COUNT];
+    memset(pools->begin, 0, sizeof pools->begin);
     for (uint32_t b = 0; b < buffer_count; b++)
-        if (is_placed(placement, buffers, b) && buffers[b].pool == stream) {
+        pools->begin[buffers[b].pool + 1] += is_placed(placement, buffers, b);
+    for (int s = 0; s < DTP_STREAM_COUNT; s++)
+        pools->begin[s + 1] += pools->begin[s];
+    memcpy(fill, pools->begin, sizeof fill);
+    for (uint32_t b = 0; b < buffer_count; b++)
+        if (is_placed(placement, buffers, b)) {
             uint64_t blocks = dtp_divide_up(buffers[b].bytes, DTP_PLACEMENT_ALIGNMENT);
-            pool->buffers[pool->count] = b;
-            pool->spans[pool->count++] =
+            uint32_t at = fill[buffers[b].pool]++;
+            pools->buffers[at] = b;
+            pools->spans[at] =
                 (struct dtp_fit_span){placement->lifetime[b].first, last[b], blocks * DTP_PLACEMENT_ALIGNMENT, 0};
         }
 }
 
 /* One arena per pool, one behind the other. */
-static bool place_pools(const struct dtp_program *program, const uint32_t *last, fit_spans *fit, struct pool *pool,
+static bool place_pools(const struct dtp_program *program, const struct pools *pools, fit_spans *fit,
                         struct dtp_placement *out)
 {
-    uint32_t pools = 0; /* bits of those in use */
-    for (size_t b = 0; b < dtp_program_buffer_count(program); b++)
-        pools |= 1u << dtp_program_buffers(program)[b].pool;
-    for (int s = 0; s < DTP_STREAM_COUNT; s++) {
+    struct dtp_host_arena scratch = {0};
+    bool done = true;
+    for (int s = 0; s < DTP_STREAM_COUNT && done; s++) {
+        uint32_t begin = pools->begin[s], end = pools->begin[s + 1];
         uint64_t extent_bytes = 0;
-        if (!(pools & 1u << s))
-            continue;
-        collect_pool(program, (enum dtp_stream)s, last, out, pool);
-        if (pool->count && !fit(pool->spans, pool->count, (uint32_t)dtp_program_op_count(program), &extent_bytes))
-            return false;
-        for (uint32_t i = 0; i < pool->count; i++)
-            out->offset_bytes[pool->buffers[i]] = out->arena_bytes + pool->spans[i].offset_bytes;
+        done = begin == end || fit(&pools->spans[begin], end - begin, (uint32_t)dtp_program_op_count(program), &scratch,
+                                   &extent_bytes);
+        for (uint32_t i = begin; i < end; i++)
+            out->offset_bytes[pools->buffers[i]] = out->arena_bytes + pools->spans[i].offset_bytes;
         out->arena_bytes += extent_bytes;
     }
-    return true;
+    dtp_host_arena_release(&scratch);
+    return done;
 }
 
 static bool place(const struct dtp_program *program, fit_spans *fit, struct dtp_host_arena *arena,
                   struct dtp_placement *out)
 {
     size_t op_count = dtp_program_op_count(program), buffer_count = dtp_program_buffer_count(program);
-    struct pool pool = {.spans = dtp_host_arena_take(arena, buffer_count, sizeof *pool.spans),
-                        .buffers = dtp_host_arena_take(arena, buffer_count, sizeof *pool.buffers)};
+    struct pools pools = {.spans = dtp_host_arena_take(arena, buffer_count, sizeof *pools.spans),
+                          .buffers = dtp_host_arena_take(arena, buffer_count, sizeof *pools.buffers)};
     int64_t *change_bytes = dtp_host_arena_take_zeroed(arena, op_count + 2, sizeof *change_bytes);
     uint32_t *last = dtp_host_arena_take(arena, buffer_count, sizeof *last);
     out->offset_bytes = malloc(buffer_count * sizeof *out->offset_bytes + 1);
     out->lifetime = malloc(buffer_count * sizeof *out->lifetime + 1);
-    if (!pool.spans || !pool.buffers || !change_bytes || !last || !out->offset_bytes || !out->lifetime)
+    if (!pools.spans || !pools.buffers || !change_bytes || !last || !out->offset_bytes || !out->lifetime)
         return false;
     bool defers = find_lifetimes(program, out->lifetime);
     find_peak(program, change_bytes, out);
@@ -245,7 +243,10 @@ static bool place(const struct dtp_program *program, fit_spans *fit, struct dtp_
         out->offset_bytes[b] = UINT64_MAX;
         last[b] = out->lifetime[b].last;
     }
-    return (!defers || extend_deferred(program, out, last)) && place_pools(program, last, fit, &pool, out);
+    if (defers && !extend_deferred(program, out, last))
+        return false;
+    collect_pools(program, last, out, &pools);
+    return place_pools(program, &pools, fit, out);
 }
 
 static bool is_too_large(const struct dtp_program *program)

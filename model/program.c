@@ -43,19 +43,28 @@ struct dtp_program {
         }                                                                                                              \
     } while (0)
 
-/* Room for `more` items behind those of `list`, or NULL. Indices stay below DTP_NO_INDEX. */
+/* Gives a list room for `capacity` items. Indices stay below DTP_NO_INDEX. */
+static bool grow_list(struct dtp_program *program, struct list *list, size_t capacity, size_t item_bytes)
+{
+    void *items = capacity < DTP_NO_INDEX ? realloc(list->items, capacity * item_bytes) : NULL;
+    if (!items) {
+        REFUSE(program, DTP_ENVIRONMENT, "no memory for a program of %u operations", program->ops.count);
+        return false;
+    }
+    list->items = items;
+    list->capacity = (uint32_t)capacity;
+    return true;
+}
+
+/* Room for `more` items behind those of `list`, or NULL. */
 static void *extend(struct dtp_program *program, struct list *list, size_t more, size_t item_bytes)
 {
     if (more > list->capacity - list->count) {
-        size_t needed = list->count + more, capacity = list->capacity ? 2 * (size_t)list->capacity : 64;
-        capacity = capacity < needed ? needed : capacity;
-        void *items = needed < DTP_NO_INDEX ? realloc(list->items, capacity * item_bytes) : NULL;
-        if (!items) {
-            REFUSE(program, DTP_ENVIRONMENT, "no memory for a program of %u operations", program->ops.count);
+        size_t least = list->count + more, doubled = list->capacity ? 2 * (size_t)list->capacity : 64;
+        size_t most = DTP_NO_INDEX - 1;
+        doubled = doubled < most ? doubled : most;
+        if (!grow_list(program, list, least > doubled ? least : doubled, item_bytes))
             return NULL;
-        }
-        list->items = items;
-        list->capacity = capacity < DTP_NO_INDEX ? (uint32_t)capacity : DTP_NO_INDEX;
     }
     return (char *)list->items + list->count * item_bytes;
 }
@@ -265,6 +274,27 @@ static bool append_op(struct dtp_program *program, const struct dtp_op *op, cons
     program->operands.count += (uint32_t)operand_count;
     program->ops.count++;
     return true;
+}
+
+void dtp_program_expect_again(struct dtp_program *program, uint32_t times)
+{
+    assert(!program->sealed);
+    struct {
+        struct list *list;
+        size_t item_bytes;
+    } const all[] = {{&program->ops, sizeof(struct dtp_op)},
+                     {&program->operands, sizeof(struct dtp_operand)},
+                     {&program->dependencies, sizeof(dtp_op_id)},
+                     {&program->buffers, sizeof(struct dtp_buffer)},
+                     {&program->last_ops, sizeof(uint32_t)}};
+    uint64_t parts = times + UINT64_C(2) + times / 8; /* the later ones are seldom quite as the first */
+    uint64_t most = program->ops.count ? program->op_limit / program->ops.count + UINT64_C(1) : parts;
+    parts = parts < most ? parts : most;
+    for (size_t i = 0; i < sizeof all / sizeof *all && program->status == DTP_OK; i++) {
+        uint64_t count = all[i].list->count * parts;
+        if (count > all[i].list->capacity && count < DTP_NO_INDEX)
+            (void)grow_list(program, all[i].list, (size_t)count, all[i].item_bytes);
+    }
 }
 
 dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,

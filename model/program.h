@@ -185,6 +185,9 @@ dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *o
  * streams implies is not kept: nothing for an operation of the same stream, and of two of one stream the later. So an
  * operation has at most DTP_STREAM_COUNT - 1. Nothing happens where `earlier` is DTP_NO_INDEX. */
 void dtp_program_depend(struct dtp_program *program, dtp_op_id later, dtp_op_id earlier);
+/* Takes memory at once for as much as was added so far `times` times more, and a little for what differs. Only saves
+ * moving: adding goes on beyond it, and below. */
+void dtp_program_expect_again(struct dtp_program *program, uint32_t times);
 /* Ends building, or reports why the program is none: bad indices, a dependency that does not point backwards, a
  * collective without group, a demand that is no amount, too many operations, no memory. */
 enum dtp_status dtp_program_seal(struct dtp_program *program, struct dtp_faults *faults);

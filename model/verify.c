@@ -125,17 +125,23 @@ static void check_read_part(struct proof *proof, uint32_t op, struct dtp_operand
         state->readers.at[proof->ops[op].stream] = op + 1;
 }
 
+static void refuse_late_readers(struct proof *proof, uint32_t op, uint32_t buffer, const struct part_state *state)
+{
+    bool reuse = !state->writer && !proof->buffers[buffer].persistent;
+    for (int s = 0; s < DTP_STREAM_COUNT; s++)
+        if (state->readers.at[s] > proof->clocks[op].at[s])
+            refuse_race(proof, op, "writes", buffer, reuse ? "whose memory" : "which", state->readers.at[s],
+                        reuse ? "use" : "read");
+}
+
 static void check_write_part(struct proof *proof, uint32_t op, struct dtp_operand operand, struct part_state *state)
 {
     uint32_t buffer = operand.buffer.index;
     const struct dtp_clock *clock = &proof->clocks[op];
     if (!(operand.access & DTP_READ) && !is_done(proof, clock, state->writer))
         refuse_race(proof, op, "writes", buffer, "which", state->writer, "write");
-    bool reuse = !state->writer && !proof->buffers[buffer].persistent;
-    for (int s = 0; s < DTP_STREAM_COUNT; s++)
-        if (state->readers.at[s] > clock->at[s])
-            refuse_race(proof, op, "writes", buffer, reuse ? "whose memory" : "which", state->readers.at[s],
-                        reuse ? "use" : "read");
+    if (!dtp_clock_covers(clock, &state->readers))
+        refuse_late_readers(proof, op, buffer, state);
     state->writer = op + 1;
     state->readers = (struct dtp_clock){0};
 }
@@ -160,6 +166,8 @@ static void check_touch(struct proof *proof, uint32_t op, struct dtp_operand ope
 static void check_users_done(struct proof *proof, uint32_t op, uint32_t buffer, const struct part_state *state)
 {
     const struct dtp_clock *pool = &proof->stream_end[proof->buffers[buffer].pool];
+    if (is_done(proof, &proof->clocks[op], state->writer) && dtp_clock_covers(&proof->clocks[op], &state->readers))
+        return;
     for (int s = 0; s < DTP_STREAM_COUNT; s++) {
         uint32_t user = state->readers.at[s];
         if (state->writer > user && (int)proof->ops[state->writer - 1].stream == s)
@@ -176,8 +184,7 @@ static void give_back(struct proof *proof, uint32_t buffer, const struct part_st
         uint32_t *last = &returned->at[proof->ops[state->writer - 1].stream];
         *last = state->writer > *last ? state->writer : *last;
     }
-    for (int s = 0; s < DTP_STREAM_COUNT; s++)
-        returned->at[s] = state->readers.at[s] > returned->at[s] ? state->readers.at[s] : returned->at[s];
+    dtp_clock_join(returned, &state->readers);
 }
 
 static void check_free(struct proof *proof, uint32_t op, struct dtp_operand operand)

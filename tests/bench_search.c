@@ -1,6 +1,7 @@
 /* How many combinations a second a search judges: one 8-GPU question as large as the largest published one (Calculon's,
  * 190,000 configurations), on all cores. build/bench_search */
 #include "catalog.h"
+#include "host_arena.h"
 #include "parallel.h"
 #include "search.h"
 
@@ -27,6 +28,7 @@ static void check(enum dtp_status status)
 
 int main(void)
 {
+    dtp_host_memory_keep();
     static const char *const question[][2] = {
         {"model", "llama-2-7b"},
         {"tokens", "100B"},

@@ -2,6 +2,7 @@
  * and the same on 16,384 GPUs. build/bench_simulate */
 #include "caching_allocator.h"
 #include "catalog.h"
+#include "host_arena.h"
 #include "lower.h"
 #include "simulate.h"
 
@@ -71,6 +72,7 @@ static void measure(const char *name, const struct dtp_catalog *catalog, uint32_
 
 int main(void)
 {
+    dtp_host_memory_keep();
     static struct dtp_faults faults;
     static struct dtp_catalog catalog;
     if (dtp_catalog_load(TEST_SOURCE_DIR "/scenarios", &catalog, &faults) != DTP_OK)

@@ -39,10 +39,12 @@ static void expect_disjoint(const struct dtp_fit_span *spans, uint32_t count, ui
 static uint64_t fit(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count)
 {
     uint64_t extent_bytes;
-    assert_true(dtp_arena_fit_tight(spans, count, time_count, &extent_bytes));
+    struct dtp_host_arena scratch = {0};
+    assert_true(dtp_arena_fit_tight(spans, count, time_count, &scratch, &extent_bytes));
     expect_disjoint(spans, count, extent_bytes);
-    assert_true(dtp_arena_fit(spans, count, time_count, &extent_bytes));
+    assert_true(dtp_arena_fit(spans, count, time_count, &scratch, &extent_bytes));
     expect_disjoint(spans, count, extent_bytes);
+    dtp_host_arena_release(&scratch);
     return extent_bytes;
 }
 
