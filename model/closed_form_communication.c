@@ -22,6 +22,7 @@ struct traffic {
     const struct dtp_plan *plan;
     struct dtp_units units;
     struct dtp_element_bytes bytes;
+    const struct dtp_zero3_counts *zero3; /* of DeepSpeed's stage 3 */
     uint64_t reductions; /* micro-steps that reduce gradients: K, or 1 with no_sync */
     struct dtp_communication *out;
 };
@@ -232,14 +233,13 @@ static void sharded_deepspeed(struct traffic *job)
 {
     const struct dtp_units *u = &job->units;
     uint64_t steps = job->plan->accumulate;
-    struct dtp_zero3_counts fetched;
-    dtp_zero3_count(job->transformer, job->plan, u->ranks, &fetched);
+    const struct dtp_zero3_counts *fetched = job->zero3;
     if (job->plan->zero_hpz_partition_size > 1) {
-        add_fetches(job, &fetched.second, 0, 0, job->plan->zero_hpz_partition_size);
+        add_fetches(job, &fetched->second, 0, 0, job->plan->zero_hpz_partition_size);
         job->out->narrow_gather_bytes = job->out->bytes[DTP_ALL_GATHER];
         job->out->narrow_gather_count = job->out->count[DTP_ALL_GATHER];
     }
-    add_fetches(job, &fetched.all, fetched.persistent_shard, fetched.persistent_modules, u->ranks);
+    add_fetches(job, &fetched->all, fetched->persistent_shard, fetched->persistent_modules, u->ranks);
     if (dtp_zeropp_reduces(job->plan, job->cluster)) {
         add_quantized_gradients(job);
         return;
@@ -309,11 +309,8 @@ static void add_deepspeed_copies(struct traffic *job)
     uint64_t shard = third ? u->total_shard : dtp_divide_up(u->total, u->ranks), up = shard, carried = 0;
     if (dtp_plan_shards_grads(plan))
         carried = dtp_bytes_product(plan->accumulate - (third ? 0 : 1), shard);
-    if (plan->offload != DTP_OFFLOAD_OPTIMIZER) {
-        struct dtp_zero3_counts fetched;
-        dtp_zero3_count(job->transformer, plan, u->ranks, &fetched);
-        up = fetched.all.shard + fetched.persistent_shard;
-    }
+    if (plan->offload != DTP_OFFLOAD_OPTIMIZER)
+        up = job->zero3->all.shard + job->zero3->persistent_shard;
     job->out->device_to_host_bytes = 4 * shard + dtp_bytes_product(carried, job->bytes.grads);
     job->out->host_to_device_bytes = dtp_bytes_product(up, job->bytes.params) + dtp_bytes_product(carried, job->bytes.grads);
 }
@@ -356,6 +353,7 @@ void dtp_counted_communication(const struct dtp_transformer *transformer, const 
                           .plan = plan,
                           .units = counts->units,
                           .bytes = counts->bytes,
+                          .zero3 = &counts->zero3,
                           .reductions = dtp_plan_reductions(plan),
                           .out = out};
     *out = (struct dtp_communication){0};

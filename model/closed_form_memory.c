@@ -161,6 +161,7 @@ void dtp_counted_memory(const struct dtp_transformer *transformer, const struct 
     dtp_activations_count(transformer, cluster, plan, &job.activations);
     job.units = counts->units;
     job.bytes = counts->bytes;
+    job.zero3 = &counts->zero3;
     dtp_state_bytes_count(transformer, &job.units, plan, &job.bytes, parts, &job.state);
     job.at_rest = at_rest(&job);
     if (plan->runtime == DTP_RUNTIME_DTPLAN)

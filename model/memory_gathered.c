@@ -605,14 +605,13 @@ static void zero3_buckets(struct dtp_memory_job *job, const struct dtp_zero3_cou
 static void zero3_step(struct dtp_memory_job *job)
 {
     const struct dtp_units *u = &job->units;
-    struct dtp_zero3_counts counts;
-    dtp_zero3_count(job->transformer, job->plan, u->ranks, &counts);
-    zero3_head(job, &counts);
-    zero3_layer(job, DTP_PHASE_EARLY_BACKWARD, zero3_instant(job, &counts, counts.live_early, second_after_forward(job, &counts)), job->transformer->layers - 1);
-    zero3_layer(job, DTP_PHASE_LATE_BACKWARD, zero3_instant(job, &counts, counts.live_late, counts.second_all), 0);
-    zero3_buckets(job, &counts);
-    struct dtp_instant embedding = zero3_instant(job, &counts, 0, counts.second_all), step = embedding,
-                       forward = zero3_instant(job, &counts, counts.live_forward, 0);
+    const struct dtp_zero3_counts *counts = job->zero3;
+    zero3_head(job, counts);
+    zero3_layer(job, DTP_PHASE_EARLY_BACKWARD, zero3_instant(job, counts, counts->live_early, second_after_forward(job, counts)), job->transformer->layers - 1);
+    zero3_layer(job, DTP_PHASE_LATE_BACKWARD, zero3_instant(job, counts, counts->live_late, counts->second_all), 0);
+    zero3_buckets(job, counts);
+    struct dtp_instant embedding = zero3_instant(job, counts, 0, counts->second_all), step = embedding,
+                       forward = zero3_instant(job, counts, counts->live_forward, 0);
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &forward); /* a large fetch stands twice while it is copied out */
     dtp_instant_add(&embedding, DTP_TERM_EMBEDDING_GRADIENT, u->head ? 1 : 2, u->embedding, job->bytes.grads);
     dtp_add_embedding_backward(job, &embedding);

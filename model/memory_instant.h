@@ -24,6 +24,7 @@ struct dtp_memory_job {
     struct dtp_activations activations;
     struct dtp_units units;
     struct dtp_element_bytes bytes;
+    const struct dtp_zero3_counts *zero3; /* of DeepSpeed's stage 3 */
     struct dtp_state_bytes state;
     uint64_t tokens;              /* T, per micro-step and GPU */
     uint64_t compute_stream_peak; /* largest total of what the compute stream's pool of the allocator holds */

@@ -28,24 +28,16 @@ static bool in_blocks(enum dtp_zero3_stage stage)
     return stage == DTP_ZERO3_FORWARD || stage == DTP_ZERO3_REPLAY || stage == DTP_ZERO3_BACKWARD;
 }
 
-static uint64_t size_of(const struct dtp_zero3_walk *walk, enum dtp_zero3_stage stage, int index)
-{
-    int part = walk->list[stage][index];
-    return in_blocks(stage) ? walk->shape.block[part] : walk->shape.root[part];
-}
-
-static uint64_t stage_elements(const struct dtp_zero3_walk *walk, enum dtp_zero3_stage stage, int until)
-{
-    uint64_t sum = 0;
-    for (int i = 0; i < until; i++)
-        sum += size_of(walk, stage, i);
-    return sum;
-}
-
 static void add_part(struct dtp_zero3_walk *walk, enum dtp_zero3_stage stage, int part)
 {
-    if (in_blocks(stage) ? walk->shape.block[part] : walk->shape.root[part])
-        walk->list[stage][walk->count[stage]++] = part;
+    uint64_t elements = in_blocks(stage) ? walk->shape.block[part] : walk->shape.root[part];
+    if (!elements)
+        return;
+    int index = walk->count[stage]++;
+    walk->list[stage][index] = part;
+    walk->index_of[stage][part] = index;
+    walk->size[stage][index] = elements;
+    walk->before[stage][index + 1] = walk->before[stage][index] + elements;
 }
 
 /* Backward goes through a block in the order of its gradients: down; gate, up; output; q, k, v; vectors. */
@@ -54,6 +46,8 @@ static void list_parts(struct dtp_zero3_walk *walk)
     const struct dtp_zero3_shape *s = &walk->shape;
     int vectors = s->matrices, last = s->matrices - 1, head = s->tied ? DTP_ZERO3_EMBEDDING : DTP_ZERO3_HEAD;
     memset(walk->count, 0, sizeof walk->count);
+    for (int stage = 0; stage < DTP_ZERO3_END; stage++)
+        walk->before[stage][0] = 0;
     add_part(walk, DTP_ZERO3_FIRST, DTP_ZERO3_EMBEDDING);
     add_part(walk, DTP_ZERO3_FIRST, DTP_ZERO3_POSITION);
     add_part(walk, DTP_ZERO3_FIRST_BACK, DTP_ZERO3_POSITION);
@@ -111,10 +105,15 @@ static void settle(const struct dtp_zero3_walk *walk, struct dtp_zero3_use *use)
 
 static void advance(const struct dtp_zero3_walk *walk, struct dtp_zero3_use *use)
 {
-    use->elements += size_of(walk, use->stage, use->index);
+    use->elements += walk->size[use->stage][use->index];
     use->position++;
     use->index++;
     settle(walk, use);
+}
+
+static uint64_t stage_elements(const struct dtp_zero3_walk *walk, enum dtp_zero3_stage stage)
+{
+    return walk->before[stage][walk->count[stage]];
 }
 
 /* Position and elements before a place given by stage, layer and part; blocks of backward come from the last. */
@@ -136,19 +135,15 @@ static struct dtp_zero3_use place(const struct dtp_zero3_walk *walk, enum dtp_ze
         break;
     case DTP_ZERO3_FIRST_BACK:
     case DTP_ZERO3_END: /* all blocks, those above none included */
-        blocks = 2 * layers + (walk->replay_every ? dtp_divide_up(layers, walk->replay_every) : 0);
+        blocks = 2 * layers + walk->replays;
         last = 2;
         break;
     }
-    struct dtp_zero3_use use = {.stage = stage, .layer = layer};
-    while (walk->list[stage][use.index] != part)
-        use.index++;
+    struct dtp_zero3_use use = {.stage = stage, .layer = layer, .index = walk->index_of[stage][part]};
     use.position = first * (uint64_t)count[DTP_ZERO3_FIRST] + blocks * (uint64_t)count[DTP_ZERO3_FORWARD] +
                    last * (uint64_t)count[DTP_ZERO3_LAST] + (uint64_t)use.index;
-    use.elements = first * stage_elements(walk, DTP_ZERO3_FIRST, count[DTP_ZERO3_FIRST]) +
-                   blocks * stage_elements(walk, DTP_ZERO3_FORWARD, count[DTP_ZERO3_FORWARD]) +
-                   last * stage_elements(walk, DTP_ZERO3_LAST, count[DTP_ZERO3_LAST]) +
-                   stage_elements(walk, stage, use.index);
+    use.elements = first * stage_elements(walk, DTP_ZERO3_FIRST) + blocks * stage_elements(walk, DTP_ZERO3_FORWARD) +
+                   last * stage_elements(walk, DTP_ZERO3_LAST) + walk->before[stage][use.index];
     return use;
 }
 
@@ -184,7 +179,7 @@ static struct dtp_zero3_tensor tensor_at(const struct dtp_zero3_walk *walk, cons
 {
     return (struct dtp_zero3_tensor){.layer = in_blocks(use->stage) ? use->layer : walk->shape.layers,
                                      .part = walk->list[use->stage][use->index],
-                                     .elements = size_of(walk, use->stage, use->index)};
+                                     .elements = walk->size[use->stage][use->index]};
 }
 
 /* Marks it as gathered; false where it is already. */
@@ -220,6 +215,7 @@ void dtp_zero3_start(struct dtp_zero3_walk *walk, const struct dtp_zero3_shape *
     walk->max_reuse = plan->stage3_max_reuse_distance;
     walk->prefetch = plan->prefetch ? plan->stage3_prefetch_bucket_size : 0;
     walk->replay_every = replay_every(plan);
+    walk->replays = walk->replay_every ? dtp_divide_up(shape->layers, walk->replay_every) : 0;
     walk->live_elements = 0;
     walk->started = false;
     memset(walk->live, 0, shape->layers + 1);
@@ -240,7 +236,7 @@ bool dtp_zero3_begin(struct dtp_zero3_walk *walk, struct dtp_zero3_tensor *used)
     walk->prefetching = false;
     if (walk->use.stage == DTP_ZERO3_END)
         return false;
-    *used = tensor_at(walk, &walk->use);
+    *used = walk->at_hand = tensor_at(walk, &walk->use);
     return true;
 }
 
@@ -252,7 +248,7 @@ static bool has_second(const struct dtp_zero3_walk *walk, const struct dtp_zero3
 bool dtp_zero3_take(struct dtp_zero3_walk *walk, struct dtp_zero3_tensor *gathered)
 {
     if (!walk->prefetching) {
-        *gathered = tensor_at(walk, &walk->use);
+        *gathered = walk->at_hand;
         gathered->second = has_second(walk, gathered);
         gathered->starts = gather(walk, gathered);
         if (walk->queue.position <= walk->use.position) {
@@ -282,22 +278,20 @@ bool dtp_zero3_take(struct dtp_zero3_walk *walk, struct dtp_zero3_tensor *gather
 
 bool dtp_zero3_awaits(struct dtp_zero3_walk *walk)
 {
-    struct dtp_zero3_tensor used = tensor_at(walk, &walk->use);
-    uint8_t bit = (uint8_t)(1u << used.part);
-    bool first = !(walk->awaited[used.layer] & bit);
-    walk->awaited[used.layer] |= bit;
+    uint8_t bit = (uint8_t)(1u << walk->at_hand.part);
+    bool first = !(walk->awaited[walk->at_hand.layer] & bit);
+    walk->awaited[walk->at_hand.layer] |= bit;
     return first;
 }
 
 bool dtp_zero3_copies(const struct dtp_zero3_walk *walk)
 {
-    struct dtp_zero3_tensor used = tensor_at(walk, &walk->use);
-    return walk->seconds && !has_second(walk, &used);
+    return walk->seconds && !has_second(walk, &walk->at_hand);
 }
 
 bool dtp_zero3_end(struct dtp_zero3_walk *walk)
 {
-    struct dtp_zero3_tensor used = tensor_at(walk, &walk->use);
+    const struct dtp_zero3_tensor used = walk->at_hand;
     struct dtp_zero3_use again;
     if (used_again(walk, &again) && (walk->queue.position > again.position ||
                                      again.elements - (walk->use.elements + used.elements) < walk->max_reuse))

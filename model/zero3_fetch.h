@@ -57,20 +57,6 @@ struct dtp_zero3_use {
     uint64_t position, elements;
 };
 
-struct dtp_zero3_walk {
-    struct dtp_zero3_shape shape;
-    uint64_t max_live, max_reuse, prefetch; /* elements */
-    uint64_t replay_every;
-    int list[DTP_ZERO3_END][DTP_ZERO3_PARTS], count[DTP_ZERO3_END + 1];
-    struct dtp_zero3_use use, queue; /* the module at hand; what prefetch has not passed yet */
-    bool started, prefetching;
-    uint64_t live_elements;   /* gathered or being gathered */
-    uint64_t budget, fetched; /* of the prefetch at hand */
-    bool seconds, second;     /* released tensors get a second copy (zeropp.h); of the fetch at hand: from there */
-    /* bits of parts; copied: has a second copy, since some micro-step */
-    uint8_t live[DTP_ZERO3_MAX_LAYERS + 1], awaited[DTP_ZERO3_MAX_LAYERS + 1], copied[DTP_ZERO3_MAX_LAYERS + 1];
-};
-
 /* One tensor: `layer` is `layers` for the root. */
 struct dtp_zero3_tensor {
     uint64_t layer;
@@ -78,6 +64,24 @@ struct dtp_zero3_tensor {
     uint64_t elements;
     bool starts; /* of those gathered in one collective the first */
     bool second; /* from the second copy */
+};
+
+struct dtp_zero3_walk {
+    struct dtp_zero3_shape shape;
+    uint64_t max_live, max_reuse, prefetch; /* elements */
+    uint64_t replay_every;
+    /* per stage its parts in order, where each stands, their elements and the sums of those before */
+    int list[DTP_ZERO3_END][DTP_ZERO3_PARTS], count[DTP_ZERO3_END + 1], index_of[DTP_ZERO3_END][DTP_ZERO3_PARTS];
+    uint64_t size[DTP_ZERO3_END][DTP_ZERO3_PARTS], before[DTP_ZERO3_END][DTP_ZERO3_PARTS + 1];
+    uint64_t replays; /* blocks that are replayed */
+    struct dtp_zero3_use use, queue; /* the module at hand; what prefetch has not passed yet */
+    struct dtp_zero3_tensor at_hand; /* what that module uses */
+    bool started, prefetching;
+    uint64_t live_elements;   /* gathered or being gathered */
+    uint64_t budget, fetched; /* of the prefetch at hand */
+    bool seconds, second;     /* released tensors get a second copy (zeropp.h); of the fetch at hand: from there */
+    /* bits of parts; copied: has a second copy, since some micro-step */
+    uint8_t live[DTP_ZERO3_MAX_LAYERS + 1], awaited[DTP_ZERO3_MAX_LAYERS + 1], copied[DTP_ZERO3_MAX_LAYERS + 1];
 };
 
 /* At the begin of a micro-step; `first`: of a step, in which no tensor has a second copy yet. */
