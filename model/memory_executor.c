@@ -366,12 +366,14 @@ static int kind_of(const struct model *m, uint64_t layer)
     return m->every && layer % m->every == 0;
 }
 
-/* Between the first and the last few blocks (groups of them, where every so-manieth is checkpointed) what stands
- * changes by the same amount from one to the next, so none in between is worse than both ends. */
-static bool can_be_worst(const struct model *m, uint64_t layer)
+/* The next block that can be the worst. Between the first and the last few blocks (groups of them, where every
+ * so-manieth is checkpointed) what stands changes by the same amount from one to the next, so none in between is worse
+ * than both ends. */
+static uint64_t next_worst(const struct model *m, uint64_t layer)
 {
     uint64_t edge = 2 + (m->every > 1 ? m->every : 0);
-    return layer <= edge || layer + 1 + edge >= m->layers;
+    bool skips = layer == edge && m->layers > 2 * edge + 2;
+    return skips ? m->layers - 1 - edge : layer + 1;
 }
 
 static uint64_t tied_weights(const struct model *m)
@@ -389,9 +391,7 @@ static void forward(struct model *m)
 {
     struct best best = {.total = 0};
     bool left = several(m) && m->rules.reduces_always;
-    for (uint64_t layer = 0; layer < m->layers; layer++) {
-        if (!can_be_worst(m, layer))
-            continue;
+    for (uint64_t layer = 0; layer < m->layers; layer = next_worst(m, layer)) {
         struct point p = at_begin(m);
         add_below(m, &p, layer);
         p.block = m->forward[kind_of(m, layer)];
@@ -486,9 +486,7 @@ static void keep_reduction(const struct model *m, struct best *best, uint64_t la
 static void blocks_backward(struct model *m)
 {
     struct best best[2] = {{.total = 0}, {.total = 0}};
-    for (uint64_t layer = 0; layer < m->layers; layer++) {
-        if (!can_be_worst(m, layer))
-            continue;
+    for (uint64_t layer = 0; layer < m->layers; layer = next_worst(m, layer)) {
         struct best *phase = &best[layer >= m->layers / 2];
         int kind = kind_of(m, layer);
         bool last = layer + 1 == m->layers;
