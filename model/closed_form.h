@@ -93,6 +93,11 @@ struct dtp_communication {
     uint64_t narrow_gather_bytes, narrow_gather_count; /* of all_gather: within the group that a plan reshards to, or keeps
                                                           a second copy in */
     uint64_t narrow_exchange_bytes, narrow_exchange_count; /* of all_to_all: within a node */
+    /* Of these, ZeRO++'s scales, collectives of their own and thousands of times smaller than those of the values: gathered
+     * in the shard group, in the narrow one; exchanged between nodes, within one. */
+    struct dtp_scales {
+        uint64_t bytes, count;
+    } gather_scales, narrow_gather_scales, exchange_scales, narrow_exchange_scales;
     uint64_t host_to_device_bytes, device_to_host_bytes;
     uint64_t total_bytes;             /* sum over collectives; host copies are not in it */
     uint64_t link_bytes, network_bytes; /* of total: over the node's own links | over the network, per GPU */

@@ -203,13 +203,15 @@ static void sharded_units(struct traffic *job)
 
 /* Weights in the compute dtype, or as int8 and their scales, which are a collective of their own. */
 static void add_fetches(struct traffic *job, const struct dtp_zero3_gathers *gathers, uint64_t persistent_shard,
-                        uint64_t persistent_count, uint64_t ranks)
+                        uint64_t persistent_count, uint64_t ranks, struct dtp_scales *scales)
 {
     bool quantized = job->plan->zero_quantized_weights;
     uint64_t bytes = quantized ? gathers->shard + gathers->scale_bytes : gathers->shard * job->bytes.compute;
     uint64_t count = (quantized ? 2 : 1) * gathers->count;
     bytes += persistent_shard * job->bytes.compute;
     add(job, DTP_ALL_GATHER, bytes * (ranks - 1), count + persistent_count, ranks, 1);
+    if (quantized)
+        *scales = (struct dtp_scales){gathers->scale_bytes * (ranks - 1), gathers->count};
 }
 
 static void add_quantized_gradients(struct traffic *job)
@@ -225,6 +227,11 @@ static void add_quantized_gradients(struct traffic *job)
         job->cluster->gpus / local, local);
     job->out->narrow_exchange_bytes = local > 1 ? dtp_bytes_product(steps, counts.node_bytes) : 0;
     job->out->narrow_exchange_count = steps * counts.node_count;
+    job->out->exchange_scales =
+        (struct dtp_scales){dtp_bytes_product(steps, counts.between_scale_bytes), steps * counts.between_count / 2};
+    if (local > 1)
+        job->out->narrow_exchange_scales =
+            (struct dtp_scales){dtp_bytes_product(steps, counts.node_scale_bytes), steps * counts.node_count / 2};
 }
 
 /* DeepSpeed stage 3: what its coordinator fetches in a step, tensor by tensor, padded to equal shards; a true
@@ -235,11 +242,12 @@ static void sharded_deepspeed(struct traffic *job)
     uint64_t steps = job->plan->accumulate;
     const struct dtp_zero3_counts *fetched = job->zero3;
     if (job->plan->zero_hpz_partition_size > 1) {
-        add_fetches(job, &fetched->second, 0, 0, job->plan->zero_hpz_partition_size);
+        add_fetches(job, &fetched->second, 0, 0, job->plan->zero_hpz_partition_size, &job->out->narrow_gather_scales);
         job->out->narrow_gather_bytes = job->out->bytes[DTP_ALL_GATHER];
         job->out->narrow_gather_count = job->out->count[DTP_ALL_GATHER];
     }
-    add_fetches(job, &fetched->all, fetched->persistent_shard, fetched->persistent_modules, u->ranks);
+    add_fetches(job, &fetched->all, fetched->persistent_shard, fetched->persistent_modules, u->ranks,
+                &job->out->gather_scales);
     if (dtp_zeropp_reduces(job->plan, job->cluster)) {
         add_quantized_gradients(job);
         return;

@@ -325,9 +325,12 @@ void dtp_zeropp_count(const struct dtp_transformer *transformer, const struct dt
             out->scattered_count += times;
             continue;
         }
-        out->node_bytes += times * (others(exchange.node_bytes, local) + others(exchange.node_scale_bytes, local));
-        out->between_bytes +=
-            times * (others(exchange.between_bytes, nodes) + others(exchange.between_scale_bytes, nodes));
+        uint64_t node_scales = times * others(exchange.node_scale_bytes, local);
+        uint64_t between_scales = times * others(exchange.between_scale_bytes, nodes);
+        out->node_bytes += times * others(exchange.node_bytes, local) + node_scales;
+        out->node_scale_bytes += node_scales;
+        out->between_bytes += times * others(exchange.between_bytes, nodes) + between_scales;
+        out->between_scale_bytes += between_scales;
         out->node_count += local > 1 ? 2 * times : 0;
         out->between_count += 2 * times;
     }

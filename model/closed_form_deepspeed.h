@@ -49,10 +49,11 @@ struct dtp_zero3_counts {
 void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp_plan *plan, uint64_t ranks,
                      struct dtp_zero3_counts *out);
 
-/* Bytes each rank sends, and collectives, of one reduction of all gradients in int4 (zeropp.h); elements of the shards
- * that are reduce-scattered instead. */
+/* Bytes each rank sends, scales among them, and collectives, half of them of scales, of one reduction of all gradients in
+ * int4 (zeropp.h); elements of the shards that are reduce-scattered instead. */
 struct dtp_zeropp_counts {
-    uint64_t node_bytes, node_count, between_bytes, between_count, scattered_shard, scattered_count;
+    uint64_t node_bytes, node_scale_bytes, node_count, between_bytes, between_scale_bytes, between_count;
+    uint64_t scattered_shard, scattered_count;
 };
 void dtp_zeropp_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                       const struct dtp_plan *plan, struct dtp_zeropp_counts *out);

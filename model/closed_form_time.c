@@ -257,6 +257,14 @@ static double group_total_s(const struct context *c, const struct dtp_group *gro
     return (double)count * dtp_collective_time(&cost, (double)bytes / (double)count);
 }
 
+/* The same of values and their scales. */
+static double with_scales_s(const struct context *c, const struct dtp_group *group, enum dtp_collective collective,
+                            uint64_t bytes, uint64_t count, struct dtp_scales scales)
+{
+    return group_total_s(c, group, collective, bytes - scales.bytes, count - scales.count) +
+           group_total_s(c, group, collective, scales.bytes, scales.count);
+}
+
 /* Neighbours that gather among themselves what the shard group has gathered before; 0: none do. */
 static uint32_t narrow_group(const struct dtp_plan *plan)
 {
@@ -267,8 +275,8 @@ static uint32_t narrow_group(const struct dtp_plan *plan)
 static double narrow_gather_s(const struct context *c, const struct dtp_communication *communication)
 {
     struct dtp_group group = dtp_group_consecutive(c->cluster, narrow_group(c->plan));
-    return group_total_s(c, &group, DTP_ALL_GATHER, communication->narrow_gather_bytes,
-                         communication->narrow_gather_count);
+    return with_scales_s(c, &group, DTP_ALL_GATHER, communication->narrow_gather_bytes,
+                         communication->narrow_gather_count, communication->narrow_gather_scales);
 }
 
 /* Seconds of all operations of one collective, alone. */
@@ -285,13 +293,14 @@ static double collective_total_s(const struct context *c, const struct dtp_commu
         struct dtp_group between = dtp_group_strided(c->cluster, c->cluster->gpus_per_node);
         struct dtp_group node = dtp_group_consecutive(c->cluster, c->cluster->gpus_per_node);
         uint64_t inside = communication->narrow_exchange_bytes, insides = communication->narrow_exchange_count;
-        return group_total_s(c, &node, collective, inside, insides) +
-               group_total_s(c, &between, collective, bytes - inside, count - insides);
+        return with_scales_s(c, &node, collective, inside, insides, communication->narrow_exchange_scales) +
+               with_scales_s(c, &between, collective, bytes - inside, count - insides, communication->exchange_scales);
     }
-    if (collective != DTP_ALL_GATHER || !narrow_group(plan))
+    if (collective != DTP_ALL_GATHER)
         return group_total_s(c, &group, collective, bytes, count);
-    return c->narrow_gather_s + group_total_s(c, &group, collective, bytes - communication->narrow_gather_bytes,
-                                              count - communication->narrow_gather_count);
+    return c->narrow_gather_s +
+           with_scales_s(c, &group, collective, bytes - communication->narrow_gather_bytes,
+                         count - communication->narrow_gather_count, communication->gather_scales);
 }
 
 /* Compute windows of one micro-step behind which collectives can hide. */
@@ -475,7 +484,9 @@ static double exposed_ours_offload(const struct context *c, const struct dtp_com
     double path_s = time->compute_s + time->exposed_communication_s;
     bool params = c->plan->offload != DTP_OFFLOAD_OPTIMIZER;
     double micro_steps_s = params ? fmax(path_s, up_s) : path_s, last_up_s = params ? 0 : up_s * embedding;
-    double beside_s = time->compute_s - window->backward_s + adam_s;
+    /* the last micro-step's backward has its part of what is exposed */
+    double windows_s = window->forward_s + window->head_s + window->backward_s;
+    double beside_s = path_s - path_s / c->plan->accumulate * window->backward_s / windows_s + adam_s;
     double end_s = c->rules.gradient_norm ? micro_steps_s + adam_s
                                           : fmax(micro_steps_s + (down_s + adam_s) * embedding, beside_s);
     return end_s + last_up_s - path_s;
