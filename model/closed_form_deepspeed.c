@@ -281,7 +281,7 @@ void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp
         *gathered = dtp_zero3_gathered(plan, part->elements, part->largest);
         if (*gathered)
             continue;
-        out->persistent += times * part->elements;
+        out->persistent += times * part->shard * ranks;
         out->persistent_shard += times * part->shard;
         once[root] += part->shard;
     }

@@ -57,7 +57,8 @@ static void describe(const struct dtp_lowering *l, struct dtp_zero3_shape *shape
         shape->root[part] = gathered_part(l, &l->root, part);
 }
 
-/* Tensors that persist stand whole beside their shard; a single rank's shard is whole. */
+/* Tensors that persist stand whole beside their shard, padded to equal shards as they were gathered
+ * (partition_parameters.py: a view of the aligned buffer); a single rank's shard is whole. */
 static void make_persistent(struct dtp_lowering *l, struct dtp_lower_zero3 *z)
 {
     uint64_t elements = 0;
@@ -65,7 +66,7 @@ static void make_persistent(struct dtp_lowering *l, struct dtp_lower_zero3 *z)
     for (int i = 0; i < 2; i++)
         for (int part = 0; part < modules[i]->parts; part++)
             if (!gathered_part(l, modules[i], part)) {
-                elements += (i ? 1 : l->transformer->layers) * modules[i]->elements[part];
+                elements += (i ? 1 : l->transformer->layers) * modules[i]->shard[part] * l->plan->shard_group;
                 z->persistent_shard[i] += modules[i]->shard[part];
             }
     z->persistent = !fetches(l) ? z->params
