@@ -33,7 +33,7 @@ void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t acces
     operand->buffer = buffer;
     operand->access = (uint8_t)access;
     operand->role = operand->shard = 0;
-    operand->offset_bytes = 0;
+    operand->offset_bytes = operand->bytes = 0;
 }
 
 struct dtp_operand *dtp_draft_role(struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer, uint32_t access,
