@@ -49,9 +49,9 @@ static void add_resting_gradients(const struct dtp_memory_job *job, struct dtp_i
         elements = total;
     } else if (plan->runtime == DTP_RUNTIME_DEEPSPEED && zero2 && plan->offload != DTP_OFFLOAD_NONE) {
         return;
-    } else if (plan->runtime == DTP_RUNTIME_DEEPSPEED && zero2 && elements >= shard) {
+    } else if (plan->runtime == DTP_RUNTIME_DEEPSPEED && zero2) { /* grads_in_partition: whole, from the first bucket on */
         term = DTP_TERM_GRADS_SHARD;
-        elements = shard;
+        elements = kept || done > plan->reduce_bucket_size ? shard : 0;
     }
     dtp_instant_add(instant, term, 1, elements, job->bytes.grads);
 }
@@ -216,7 +216,7 @@ static void flat_bucket(struct dtp_memory_job *job)
                                          .next = keeps ? 0 : job->bytes.grads,
                                          .made = keeps && plan->accumulate == 1 ? job->bytes.grads : 0};
     dtp_memory_buckets(job, &weights, &buckets);
-    struct dtp_instant instant = with_gradients(job, buckets.worst_made);
+    struct dtp_instant instant = with_gradients(job, keeps ? buckets.worst_made : UINT64_MAX);
     dtp_add_saved_at_bucket(job, &buckets, &instant);
     dtp_instant_add(&instant, DTP_TERM_REDUCE_BUCKETS, plan->deepspeed_overlap ? 2 : 1, plan->reduce_bucket_size,
                     job->bytes.grads);

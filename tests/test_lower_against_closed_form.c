@@ -10,11 +10,10 @@
  *   - gathers more than one unit ahead
  *   - flat buffers of the last unit, which may have fewer layers than the others
  *   - DeepSpeed: a bucket that leaves in the middle of a layer, ZeRO-3's live parameters between the layers that are
- * weighed (offloaded, where little else is left on the device, these are up to a sixth; on one rank, where nothing is
- * sharded, the bucket's slices up to two fifths) Under torch and Megatron none of these is more than an eighth of the
- * peak, elsewhere none more than two fifths. */
+ * weighed (offloaded, where little else is left on the device, these are up to a fifth). Under torch and Megatron none of
+ * these is more than an eighth of the peak, elsewhere none more than 22 %. */
 #define MOST_PERCENT 12.5
-#define MOST_PERCENT_ELSEWHERE 40.0
+#define MOST_PERCENT_ELSEWHERE 22.0
 
 #include "lower.h"
 #include "placement.h"
