@@ -1,7 +1,5 @@
 #include "refit_parts.h"
 
-#include <gsl/gsl_errno.h>
-#include <gsl/gsl_multifit.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +20,9 @@ struct shape {
     struct dtp_measured_row row;
     double log_ratio; /* mean of log(seconds / what the file says); of nothing in the file, of seconds alone */
     double variance;  /* of that mean */
+    double total_s;   /* that runs spent in it */
     bool in_file;
-    size_t class, kind; /* columns of the fit */
+    size_t class, kind; /* columns of factors */
 };
 
 struct fit {
@@ -57,6 +56,7 @@ static struct shape shape_of(const struct dtp_refit_time *const *times, size_t c
         double w = 1 / span_variance(times[i]->seconds);
         sum += w * log(times[i]->seconds / (s.in_file ? file_s : 1));
         weight += w;
+        s.total_s += times[i]->total_s;
     }
     s.log_ratio = sum / weight;
     s.variance = 1 / weight;
@@ -137,58 +137,35 @@ static bool make_columns(struct fit *fit)
     return fit->effect && fit->class_shapes && fit->kind_shapes;
 }
 
-/* Gaussian priors are rows more: effect = 0, as well known as its deviation says. */
-static void fill_system(const struct fit *fit, gsl_matrix *x, gsl_vector *weight, gsl_vector *y)
+/* The mean of what is left of a column's shapes, each counted by its share of the longest one's time: an operation of a
+ * microsecond says little of those that make a step long. */
+static double shrunk_mean(const struct fit *fit, bool of_class, size_t column, double deviation, size_t *count)
 {
-    size_t row = 0, columns = fit->class_count + fit->kind_count;
-    for (size_t i = 0; i < columns; i++, row++) {
-        double deviation = i < fit->class_count ? CLASS_DEVIATION : KIND_DEVIATION;
-        gsl_matrix_set(x, row, i, 1);
-        gsl_vector_set(weight, row, 1 / (deviation * deviation));
+    double longest_s = 0, sum = 0, weight = 1 / (deviation * deviation); /* the prior: an effect of 0, so well known */
+    for (size_t i = 0; i < fit->shape_count; i++) {
+        const struct shape *s = &fit->shapes[i];
+        if (s->in_file && (of_class ? s->class : s->kind) == column)
+            longest_s = fmax(longest_s, s->total_s);
     }
     for (size_t i = 0; i < fit->shape_count; i++) {
         const struct shape *s = &fit->shapes[i];
-        if (!s->in_file)
+        if (!s->in_file || (of_class ? s->class : s->kind) != column)
             continue;
-        gsl_matrix_set(x, row, s->class, 1);
-        gsl_matrix_set(x, row, fit->class_count + s->kind, 1);
-        gsl_vector_set(y, row, s->log_ratio);
-        gsl_vector_set(weight, row++, 1 / (s->variance + SHAPE_DEVIATION * SHAPE_DEVIATION));
-        fit->class_shapes[s->class]++;
-        fit->kind_shapes[s->kind]++;
+        double w = s->total_s / longest_s / (s->variance + SHAPE_DEVIATION * SHAPE_DEVIATION);
+        sum += w * (s->log_ratio - (of_class ? 0 : fit->effect[s->class]));
+        weight += w;
+        ++*count;
     }
+    return sum / weight;
 }
 
-/* The posterior's mode of all effects. */
-static enum dtp_status solve(struct fit *fit, struct dtp_faults *faults)
+/* Classes first, then what is left of kinds. */
+static void find_effects(struct fit *fit)
 {
-    size_t columns = fit->class_count + fit->kind_count, rows = columns;
-    for (size_t i = 0; i < fit->shape_count; i++)
-        rows += fit->shapes[i].in_file;
-    if (columns == 0)
-        return DTP_OK;
-    gsl_error_handler_t *before = gsl_set_error_handler_off();
-    gsl_matrix *x = gsl_matrix_calloc(rows, columns), *covariance = gsl_matrix_alloc(columns, columns);
-    gsl_vector *y = gsl_vector_calloc(rows), *weight = gsl_vector_calloc(rows), *effect = gsl_vector_alloc(columns);
-    gsl_multifit_linear_workspace *work = gsl_multifit_linear_alloc(rows, columns);
-    bool room = x && covariance && y && weight && effect && work;
-    double chi_squared;
-    int code = GSL_ENOMEM;
-    if (room) {
-        fill_system(fit, x, weight, y);
-        code = gsl_multifit_wlinear(x, weight, y, effect, covariance, &chi_squared, work);
-    }
-    for (size_t i = 0; i < columns && code == GSL_SUCCESS; i++)
-        fit->effect[i] = gsl_vector_get(effect, i);
-    gsl_multifit_linear_free(work);
-    gsl_vector_free(effect);
-    gsl_vector_free(weight);
-    gsl_vector_free(y);
-    gsl_matrix_free(covariance);
-    gsl_matrix_free(x);
-    gsl_set_error_handler(before);
-    return code == GSL_SUCCESS ? DTP_OK
-                               : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "the fit failed: %s", gsl_strerror(code));
+    for (size_t c = 0; c < fit->class_count; c++)
+        fit->effect[c] = shrunk_mean(fit, true, c, CLASS_DEVIATION, &fit->class_shapes[c]);
+    for (size_t k = 0; k < fit->kind_count; k++)
+        fit->effect[fit->class_count + k] = shrunk_mean(fit, false, k, KIND_DEVIATION, &fit->kind_shapes[k]);
 }
 
 /* Sum of the effects on a row; 0 where nothing of its kind or class was seen. */
@@ -270,8 +247,8 @@ static enum dtp_collective collective_of(const char *what)
 /* (measured / of) over the runs, drawn to `file` as if that were some runs more. */
 static double pooled(double measured, double of, double runs, double file)
 {
-    double extra = isfinite(file) ? FILE_COUNTS_AS_RUNS * of / runs : 0;
-    return (measured + extra * file * (extra > 0)) / (of + extra);
+    double extra = FILE_COUNTS_AS_RUNS * of / runs;
+    return isfinite(file) ? (measured + extra * file) / (of + extra) : measured / of;
 }
 
 static void put_contention(const struct dtp_refit *refit, size_t first, size_t without, const struct dtp_measured *base,
@@ -382,10 +359,10 @@ enum dtp_status dtp_refit_make(const struct dtp_refit *refit, const struct dtp_m
     enum dtp_status status = collect(refit, base, without, &fit, faults);
     if (status == DTP_OK && !make_columns(&fit))
         status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    if (status == DTP_OK)
-        status = solve(&fit, faults);
-    if (status == DTP_OK)
+    if (status == DTP_OK) {
+        find_effects(&fit);
         status = make_rows(refit, &fit, base, without, out, faults);
+    }
     if (status == DTP_OK && factors)
         list_factors(&fit, factors);
     free(fit.shapes);

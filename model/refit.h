@@ -3,7 +3,8 @@
  * Few things are learnt, each shrunk towards none by how well it is known, in logarithms of seconds:
  *   a factor of each class (matmul, attention, kernels, collectives, copies, host AdamW)
  *   a factor of each kind in it (a pass of matmuls, RMSNorm, an all-gather of four ranks)
- *     both in one linear least squares fit (GSL) with Gaussian priors around 0: ridge regression
+ *     each the mean of its shapes, weighted by the time that runs spent in them and drawn to 0 by a Gaussian prior: ridge
+ *     regression, which for one column at a time is a division
  *   what is left of each shape of a matmul or of attention, which becomes a row of its own; curves over bytes are only
  *     scaled, for rows of sizes that nearly agree would bend them
  *   contention of each collective with the kernels beside it, the file's figure counting as much as one run

@@ -194,10 +194,13 @@ static bool add_medians(struct dtp_refit *refit, const struct shape *shapes, siz
     for (size_t from = 0, to; from < count; from = to) {
         for (to = from; to < count && dtp_measured_row_same(&shapes[to].row, &shapes[from].row);)
             to++;
-        double seconds = (shapes[(from + to) / 2].seconds + shapes[(from + to - 1) / 2].seconds) / 2;
+        double total_s = 0, seconds = (shapes[(from + to) / 2].seconds + shapes[(from + to - 1) / 2].seconds) / 2;
         if (!grow(&refit->time, refit->time_count, &refit->time_room, sizeof *refit->time))
             return false;
-        refit->time[refit->time_count++] = (struct dtp_refit_time){shapes[from].row, refit->run_count, seconds};
+        for (size_t i = from; i < to; i++)
+            total_s += shapes[i].seconds;
+        refit->time[refit->time_count++] =
+            (struct dtp_refit_time){shapes[from].row, refit->run_count, seconds, total_s};
     }
     return true;
 }

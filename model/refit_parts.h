@@ -8,7 +8,7 @@
 struct dtp_refit_time {
     struct dtp_measured_row row; /* results empty */
     size_t run;
-    double seconds;
+    double seconds, total_s; /* of one; of all of them in a step */
 };
 
 /* One collective of one group in one run. */

@@ -94,6 +94,12 @@ void dtp_refit_text(const struct dtp_refit_report *report, const struct dtp_page
 {
     print_factors(report, page);
     print_runs(report, page);
+    double before, left_out, largest;
+    spread(report, SIDE_BEFORE, &before, &largest);
+    spread(report, SIDE_LEFT_OUT, &left_out, &largest);
+    fprintf(page->file, "\n  %s on runs that it was not fitted to: median |error| %.1f %% instead of %.1f %%%s\n",
+            left_out < before ? "it helps" : "IT DOES NOT HELP", 100 * left_out, 100 * before,
+            left_out < before ? "" : "; keep the file as it was");
     if (report->written)
         fprintf(page->file, "\n%s: what all %zu runs correct of %s; --machine takes it\n", report->written,
                 report->count, report->machine);

@@ -16,6 +16,7 @@ static struct dtp_job jobs[RUNS];
 static struct dtp_program *programs[RUNS];
 static double *alone_s[RUNS], *start_s[RUNS], *end_s[RUNS];
 static struct dtp_faults faults;
+static bool file_knows_contention = true;
 
 static const char *const words[RUNS] = {
     "layers=2 hidden=1024 heads=8 ffn=4096 vocab=8000 seq=512 micro_batch=2 gpus=2 strategy=full_shard",
@@ -106,7 +107,8 @@ static struct dtp_measured *machine_file(void)
     row.number[DTP_MEASURED_ranks] = 2;
     row.number[DTP_MEASURED_stride] = row.number[DTP_MEASURED_nodes] = 1;
     row.number[DTP_MEASURED_value] = 0.1;
-    add_row(&rows, &row);
+    if (file_knows_contention)
+        add_row(&rows, &row);
     if (dtp_measured_create("test", &rows, &jobs[0].cluster.gpu, &measured, &faults) != DTP_OK)
         fail_msg("%s", faults.text[0]);
     return measured;
@@ -205,7 +207,14 @@ static void test_contention(void **state)
     struct dtp_measured_contention c = dtp_measured_contention(all, DTP_ALL_GATHER, &group);
     assert_true(fabs(c.kernels - (1.0 / 3 + 0.1) / 2) < 1e-6);
     assert_true(c.collective >= 1);
+    dtp_measured_destroy(all);
+    file_knows_contention = false;
+    struct dtp_measured *bare = machine_file();
+    file_knows_contention = true;
+    all = corrected(refit, bare, DTP_REFIT_ALL, NULL);
+    assert_true(fabs(dtp_measured_contention(all, DTP_ALL_GATHER, &group).kernels - 1.0 / 3) < 1e-6);
     run_one(0);
+    dtp_measured_destroy(bare);
     dtp_measured_destroy(all);
     dtp_measured_destroy(base);
     dtp_refit_destroy(refit);
