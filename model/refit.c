@@ -290,6 +290,31 @@ static bool seen_before(const struct dtp_refit *refit, size_t at)
     return false;
 }
 
+/* ---- gaps -------------------------------------------------------------------------------------------------------- */
+
+#define NO_GAP_S 1e-9 /* a row has a time above 0 */
+
+static void put_gap(const struct dtp_refit *refit, bool graph, size_t without, const struct dtp_measured *base,
+                    struct dtp_measured_rows *out)
+{
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_STEP, graph ? "gap_graph" : "gap_live");
+    double rest_s = 0, kernels = 0, runs = 0;
+    for (size_t i = 0; i < refit->rest_count; i++) {
+        const struct dtp_refit_rest *r = &refit->rest[i];
+        if (r->run == without || r->graph != graph)
+            continue;
+        rest_s += r->rest_s;
+        kernels += r->kernels;
+        runs++;
+    }
+    if (runs == 0)
+        return;
+    row.number[DTP_MEASURED_seconds] =
+        fmax(NO_GAP_S, pooled(rest_s, kernels, runs, dtp_measured_step_s(base, row.what)));
+    row.number[DTP_MEASURED_samples] = runs;
+    put_row(out, &row);
+}
+
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 static void write_words(const struct dtp_measured_row *row, bool class, char *out, size_t bytes)
@@ -331,7 +356,7 @@ static enum dtp_status make_rows(const struct dtp_refit *refit, const struct fit
                                  size_t without, struct dtp_measured_rows *out, struct dtp_faults *faults)
 {
     const struct dtp_measured_rows *rows = dtp_measured_all(base);
-    size_t room = rows->count + fit->shape_count + 2 * refit->beside_count + 1;
+    size_t room = rows->count + fit->shape_count + 2 * refit->beside_count + 2;
     out->row = malloc(room * sizeof *out->row);
     out->line = calloc(room, sizeof *out->line);
     if (!out->row || !out->line) {
@@ -347,6 +372,8 @@ static enum dtp_status make_rows(const struct dtp_refit *refit, const struct fit
     for (size_t i = 0; i < refit->beside_count; i++)
         if (!seen_before(refit, i))
             put_contention(refit, i, without, base, out);
+    put_gap(refit, false, without, base, out);
+    put_gap(refit, true, without, base, out);
     return DTP_OK;
 }
 

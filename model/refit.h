@@ -1,13 +1,15 @@
 /* A machine file corrected by whole runs: what operations took inside their steps against what the file says of them.
  *
  * Few things are learnt, each shrunk towards none by how well it is known, in logarithms of seconds:
- *   a factor of each class (matmul, attention, kernels, collectives, copies, host AdamW)
- *   a factor of each kind in it (a pass of matmuls, RMSNorm, an all-gather of four ranks)
- *     each the mean of its shapes, weighted by the time that runs spent in them and drawn to 0 by a Gaussian prior: ridge
- *     regression, which for one column at a time is a division
- *   what is left of each shape of a matmul or of attention, which becomes a row of its own; curves over bytes are only
- *     scaled, for rows of sizes that nearly agree would bend them
- *   contention of each collective with the kernels beside it, the file's figure counting as much as one run
+ *   - a factor of each class (matmul, attention, kernels, collectives, copies, host AdamW), and one of each kind in it
+ *     (a pass of matmuls, RMSNorm, an all-gather of four ranks): each the mean of its shapes, weighted by the time that
+ *     runs spent in them and drawn to 0 by a Gaussian prior; ridge regression, which one column at a time is a division
+ *   - what is left of each shape of a matmul or of attention, which becomes a row of its own; curves over bytes are
+ *     only scaled, for rows of sizes that nearly agree would bend them
+ *   - contention of each collective with the kernels beside it, the file's figure counting as much as one run
+ *   - the gap after each kernel: what steps take beyond what is simulated with the times of their operations, pooled
+ *     with the file's figure likewise
+ *
  * Times that kernels took beside a collective are contention's, the others the factors'. */
 #ifndef DTP_REFIT_H
 #define DTP_REFIT_H
@@ -20,6 +22,7 @@ struct dtp_refit_run {
     const struct dtp_job *job;
     const struct dtp_program *program;
     const double *alone_s, *start_s, *end_s;
+    double rest_s; /* of the step, beyond what is simulated with the times of its operations in it; NAN: not known */
 };
 
 struct dtp_refit; /* what runs said; opaque */

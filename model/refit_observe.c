@@ -221,6 +221,22 @@ static bool add_shapes(struct observed *o)
     return done;
 }
 
+/* ---- gaps -------------------------------------------------------------------------------------------------------- */
+
+static bool add_rest(struct observed *o)
+{
+    struct dtp_refit *refit = o->refit;
+    struct dtp_refit_rest rest = {refit->run_count, o->run->job->plan.cuda_graph, o->run->rest_s, 0};
+    for (size_t i = 0; i < o->op_count; i++)
+        rest.kernels += is_kernel(dtp_op_kind_class(o->ops[i].kind)) ? o->ops[i].demand.kernels : 0;
+    if (!isfinite(rest.rest_s) || !(rest.kernels > 0))
+        return true;
+    if (!grow(&refit->rest, refit->rest_count, &refit->rest_room, sizeof *refit->rest))
+        return false;
+    refit->rest[refit->rest_count++] = rest;
+    return true;
+}
+
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 struct dtp_refit *dtp_refit_create(void)
@@ -234,6 +250,7 @@ void dtp_refit_destroy(struct dtp_refit *refit)
         return;
     free(refit->time);
     free(refit->beside);
+    free(refit->rest);
     free(refit);
 }
 
@@ -251,7 +268,7 @@ enum dtp_status dtp_refit_add(struct dtp_refit *refit, const struct dtp_refit_ru
         look_at_kernels(&o, ratios);
         look_at_contention(&o);
         look_at_others(&o);
-        done = add_shapes(&o);
+        done = add_shapes(&o) && add_rest(&o);
     }
     free(ratios);
     free(o.running);

@@ -19,11 +19,20 @@ struct dtp_refit_beside {
     double in_place_s, alone_s; /* itself, where kernels ran beside more than half of it */
 };
 
+/* What a run's steps took beyond their operations. */
+struct dtp_refit_rest {
+    size_t run;
+    bool graph;
+    double rest_s, kernels;
+};
+
 struct dtp_refit {
     struct dtp_refit_time *time;
     size_t time_count, time_room;
     struct dtp_refit_beside *beside;
     size_t beside_count, beside_room;
+    struct dtp_refit_rest *rest;
+    size_t rest_count, rest_room;
     size_t run_count;
 };
 
