@@ -169,7 +169,8 @@ static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
     struct dtp_matmul_args g = {.m = (uint64_t)b->op->demand.m,
                                 .n = (uint64_t)b->op->demand.n,
                                 .k = (uint64_t)b->op->demand.k,
-                                .element = compute(b)};
+                                .element = compute(b),
+                                .sms = b->binding->job.plan->matmul_sms};
     const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
     g.workspace = maybe(b, DTP_ROLE_WORKSPACE);
     g.workspace_bytes = workspace ? operand_bytes(b, workspace) : 0;

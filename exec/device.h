@@ -31,6 +31,7 @@ struct dtp_device_options {
     uint32_t ordinal;         /* which GPU of this machine */
     uint32_t threads;         /* of the host device's matmuls; 0: one per core */
     const char *choices_path; /* file of matmul algorithms, read and added to, its folders made; NULL: none */
+    uint32_t matmul_sms;      /* as matmuls will be asked for, 0: all; algorithms chosen for a part are kept apart */
     bool peer_memory;         /* device memory is allocated so that NCCL can map it into the peers' address space */
     bool brief_search;        /* algorithms that the file does not have are chosen in a tenth of a second each, and not kept:
                                  for who asks for hundreds of shapes */

@@ -452,6 +452,11 @@ enum dtp_status dtp_device_cuda_create(const struct dtp_device_options *options,
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     cuda->device.verbs = &verbs;
     cuda->device.asynchronous = true;
+    char owner[sizeof cuda->device.name + 16]; /* of the choices of algorithms */
+    if (options->matmul_sms)
+        snprintf(owner, sizeof owner, "%s/%" PRIu32 "SMs", cuda->device.name, options->matmul_sms);
+    else
+        snprintf(owner, sizeof owner, "%s", cuda->device.name);
     cuda->peer_memory = options->peer_memory;
     snprintf(cuda->device.name, sizeof cuda->device.name, "%.100s", properties.name);
 #define X(kernel, args) cuda->device.kernels.kernel = dtp_cuda_##kernel;
@@ -464,7 +469,7 @@ enum dtp_status dtp_device_cuda_create(const struct dtp_device_options *options,
     if (status == DTP_OK)
         status = make_streams(cuda, faults);
     if (status == DTP_OK)
-        status = dtp_matmul_create(cuda->device.name, options->choices_path, &cuda->matmul, faults);
+        status = dtp_matmul_create(owner, options->choices_path, &cuda->matmul, faults);
     if (status == DTP_OK && options->brief_search)
         dtp_matmul_search_briefly(cuda->matmul);
     if (status == DTP_OK)

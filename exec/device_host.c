@@ -215,8 +215,11 @@ static const struct dtp_device_verbs verbs = {
 enum dtp_status dtp_device_host_create(const struct dtp_device_options *options, struct dtp_device **out,
                                        struct dtp_faults *faults)
 {
-    struct host_device *host = calloc(1, sizeof *host);
     *out = NULL;
+    if (options->matmul_sms)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "--matmul-sms is a choice of GPUs; leave it out with --device host");
+    struct host_device *host = calloc(1, sizeof *host);
     if (!host)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     host->device.verbs = &verbs;

@@ -124,10 +124,13 @@ cublasStatus_t dtp_matmul_describe(const struct dtp_matmul_args *from, bool bias
 {
     const struct dtp_matmul_key key = dtp_matmul_key_of(from);
     const cudaDataType_t element = data_type(key.element);
+    const int32_t sms = (int32_t)from->sms;
     *out = (struct dtp_matmul_prepared){.key = key, .bias_apart = bias_apart};
     cublasStatus_t status = cublasLtMatmulDescCreate(&out->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = describe_operation(&key, bias_apart, out->operation);
+    if (status == CUBLAS_STATUS_SUCCESS && sms)
+        status = SET(out->operation, SM_COUNT_TARGET, sms);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = set_pointers(out->operation, from, bias_apart);
     if (status == CUBLAS_STATUS_SUCCESS) /* stored rows of ours are columns there */

@@ -43,6 +43,7 @@ enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struc
 {
     struct dtp_device_options options = {.threads = threads_of(settings, ranks->local_world),
                                          .choices_path = settings->choices,
+                                         .matmul_sms = plan ? plan->matmul_sms : 0,
                                          .peer_memory = ranks->world > 1 && plan && needs_peer_memory(plan),
                                          .brief_search = !plan,
                                          .atomic_attention = plan && plan->atomic_attention};

@@ -251,6 +251,7 @@ struct dtp_matmul_args {
     enum dtp_element element, result_element; /* of a, b, bias and aux; of result, addend and bias_gradient */
     bool a_transposed, b_transposed;
     enum dtp_epilogue epilogue;
+    uint32_t sms;                             /* that it may count on; 0: all. For whoever chooses algorithms */
 };
 
 /* X(name, arguments). `self` is the table's own state: handles, plan caches. */

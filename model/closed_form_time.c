@@ -411,11 +411,12 @@ static double contention_s(const struct context *c, const struct dtp_communicati
     double hidden_s = time->communication_s - exposed_s, loss = 0;
     struct dtp_group group =
         dtp_group_consecutive(c->cluster, c->plan->shard_group > 1 ? c->plan->shard_group : c->cluster->gpus);
+    double free_share = 1 - dtp_matmul_share(&c->cluster->gpu, c->plan); /* SMs that nothing loses */
     if (time->communication_s <= 0)
         return 0;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         struct dtp_collective_load load = dtp_collective_load(c->cluster, &group, c->plan, (enum dtp_collective)i);
-        loss += load.sm_share * time->collective_s[i] +
+        loss += fmax(0, load.sm_share - free_share) * time->collective_s[i] +
                 load.memory_passes * (double)communication->bytes[i] / c->cluster->gpu.memory_bytes_per_s;
     }
     return fmin(loss * hidden_s / time->communication_s, hidden_s);
@@ -569,7 +570,8 @@ static void add_compute(const struct context *c, struct dtp_time *time, struct w
                    m.recompute_other_s + m.fp8_s + gaps;
     double quiet_s = n > reductions ? weight_traffic_s(c, false) : 0; /* of a micro-step that reduces nothing */
     double weights = (reductions * m.weights_s + (n - reductions) * quiet_s) / n;
-    double speedup = dtp_cluster_matmul_speedup(c->cluster, matmul, other + weights + time->optimizer_s / n);
+    double speedup = dtp_cluster_matmul_speedup(c->cluster, matmul, other + weights + time->optimizer_s / n) *
+                     dtp_matmul_share(&c->cluster->gpu, plan);
     time->matmul_s = n * matmul / speedup;
     time->attention_s = n * (m.attention_forward_s + m.attention_backward_s);
     time->memory_bound_s = n * (m.memory_forward_s + m.memory_backward_s + m.fp8_s + weights + gaps);

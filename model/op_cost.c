@@ -25,6 +25,11 @@ double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, double m, d
     return hidden > traffic_bound ? hidden : traffic_bound;
 }
 
+double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_plan *plan)
+{
+    return plan->matmul_sms && plan->matmul_sms < gpu->sm_count ? (double)plan->matmul_sms / gpu->sm_count : 1;
+}
+
 double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, enum dtp_memory_kernel kind)
 {
     double per_sm = kind == DTP_KERNEL_EAGER   ? dtp_calibration.eager_sm_bytes_per_s

@@ -12,6 +12,9 @@ double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype);
  * part of operand traffic that the pipeline does not hide. */
 double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, double m, double n, double k);
 
+/* Share of the SMs that the plan's matmuls are made for; their rate falls with it. */
+double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_plan *plan);
+
 /* Kinds of memory-bound kernels, by how close they come to HBM bandwidth (calibration.h). */
 enum dtp_memory_kernel { DTP_KERNEL_EAGER, DTP_KERNEL_FUSED, DTP_KERNEL_STREAMING };
 double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, enum dtp_memory_kernel kind);

@@ -121,6 +121,7 @@ struct dtp_plan {
     bool gradient_stream;               /* weight gradients of blocks on a stream of their own, beside the rest */
     bool cuda_graph;                    /* the step is captured once and launched as one graph */
     bool atomic_attention;              /* attention's backward sums dQ by atomics: faster, but last bits vary */
+    uint32_t matmul_sms;                /* SMs that matmuls are made for, so that collectives find the others free; 0 = all */
     uint32_t collective_ctas;           /* at most so many thread blocks (one SM each) carry a collective; 0 = NCCL's choice */
     bool symmetric_windows;             /* the arena is registered with NCCL, whose symmetric kernels then read and write peers'
                                            memory without buffers between */

@@ -230,6 +230,7 @@ static void check_executor_choices(struct resolver *r)
                    {"gradient_stream", p->gradient_stream},
                    {"cuda_graph", p->cuda_graph},
                    {"atomic_attention", p->atomic_attention},
+                   {"matmul_sms", p->matmul_sms != 0},
                    {"collective_ctas", p->collective_ctas != 0},
                    {"symmetric_windows", p->symmetric_windows},
                    {"gather_engine", p->gather_engine != DTP_GATHER_SM}};
@@ -260,6 +261,9 @@ static void check_collective_choices(struct resolver *r)
     const struct dtp_plan *p = r->plan;
     if (p->runtime != DTP_RUNTIME_DTPLAN)
         return;
+    if (p->matmul_sms > r->cluster->gpu.sm_count)
+        refuse(r, "matmul_sms", "is %" PRIu32 ", but %s has %" PRIu32 " SMs", p->matmul_sms, r->cluster->gpu.key,
+               r->cluster->gpu.sm_count);
     if (p->symmetric_windows)
         check_peer_memory(r, "symmetric_windows");
     if (p->gather_engine == DTP_GATHER_SM)

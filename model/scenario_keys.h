@@ -164,6 +164,8 @@ struct dtp_draft {
       "runtime dtplan: the step is launched as one CUDA graph; default false")                                            \
     X(atomic_attention, "plan", NULL, SWITCH(plan.atomic_attention),                                                      \
       "runtime dtplan: attention's backward a little faster and smaller, its last bits vary; default false")              \
+    X(matmul_sms, "plan", "N", WHOLE32(plan.matmul_sms, 0, 1000),                                                         \
+      "runtime dtplan: SMs that cuBLASLt plans matmuls for; default 0, all of them")                                      \
     X(collective_ctas, "plan", "N", WHOLE32(plan.collective_ctas, 0, 64),                                                 \
       "runtime dtplan: SMs a collective may take; default 0, NCCL's choice")                                              \
     X(symmetric_windows, "plan", NULL, SWITCH(plan.symmetric_windows),                                                    \

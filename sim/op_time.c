@@ -53,6 +53,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .storage_read_bytes_per_s = cluster->machine.nvme_read_bytes_per_s / ranks,
         .storage_write_bytes_per_s = cluster->machine.nvme_write_bytes_per_s / ranks,
         .host_memory_bytes_per_s = cluster->machine.host_memory_bytes_per_s / ranks,
+        .matmul_share = dtp_matmul_share(&cluster->gpu, plan),
         .gap_s = dtp_cluster_kernel_gap_s(cluster, plan),
         .launch_s = dtp_cluster_kernel_launch_s(cluster, plan),
         .group_count = dtp_program_group_count(program),
@@ -120,7 +121,7 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_NONE: return 0;
     case DTP_CLASS_MATMUL:
-        return gaps_s + matmul_seconds(&rates->cluster->gpu, d) +
+        return gaps_s + matmul_seconds(&rates->cluster->gpu, d) / rates->matmul_share +
                ratio(d->bytes, rates->memory_kernel_bytes_per_s[DTP_KERNEL_FUSED]);
     case DTP_CLASS_ATTENTION:
         return gaps_s + d->tokens * (op->kind == DTP_OP_ATTENTION ? rates->attention_per_token.forward_s
@@ -178,7 +179,7 @@ static struct dtp_usage kernel_usage(const struct dtp_op_rates *rates, const str
     }
     double operand_bytes = ((d->m + d->n) * d->k + d->m * d->n) * dtp_dtype_bytes(d->dtype);
     usage.of[DTP_RESOURCE_HBM] = least(1, operand_bytes / attainable / seconds);
-    usage.of[DTP_RESOURCE_SM] = 1;
+    usage.of[DTP_RESOURCE_SM] = dtp_op_kind_class(op->kind) == DTP_CLASS_MATMUL ? rates->matmul_share : 1;
     return usage;
 }
 

@@ -16,6 +16,7 @@ struct dtp_op_rates {
     struct dtp_attention_time attention_per_token;
     double copy_bytes_per_s, host_optimizer_bytes_per_s, storage_read_bytes_per_s, storage_write_bytes_per_s;
     double host_memory_bytes_per_s;    /* one GPU's share of the node's; 0 unknown */
+    double matmul_share;               /* of the SMs */
     double gap_s, launch_s;            /* device and host time per kernel */
     struct dtp_group_rates {
         struct dtp_collective_cost cost[DTP_COLLECTIVE_COUNT];

@@ -1,6 +1,7 @@
 #include "collective_choice.h"
 
 #include "calibration.h"
+#include "op_cost.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -52,6 +53,19 @@ static void test_few_ctas_are_slower(void **state)
                 dtp_calibration.contention_sm_share);
 }
 
+/* What matmuls leave free: 116 of 132 SMs. */
+static void test_matmuls_on_a_part_of_the_sms(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = dtp_plan_default();
+    struct dtp_gpu gpu = test_h200();
+    assert_true(dtp_matmul_share(&gpu, &plan) == 1);
+    plan.matmul_sms = 116;
+    assert_near(dtp_matmul_share(&gpu, &plan), 116.0 / 132, 1e-12);
+    plan.matmul_sms = 132;
+    assert_true(dtp_matmul_share(&gpu, &plan) == 1);
+}
+
 /* Copy engines gather, at their share of the link's 450 GB/s, and take no SM; reductions stay what they were. */
 static void test_copies_take_no_sms(void **state)
 {
@@ -85,6 +99,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_changes_unless_chosen),
                                        cmocka_unit_test(test_few_ctas_are_slower),
+                                       cmocka_unit_test(test_matmuls_on_a_part_of_the_sms),
                                        cmocka_unit_test(test_copies_take_no_sms),
                                        cmocka_unit_test(test_windows_lower_the_latency_inside_a_node)};
     return cmocka_run_group_tests(tests, NULL, NULL);

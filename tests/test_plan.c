@@ -359,6 +359,11 @@ static void test_what_follows_from_the_strategy(void **state)
     plan = dtp_plan_default();
     plan.collective_ctas = 8;
     assert_refused(plan, "collective_ctas", "of runtime dtplan");
+    plan.collective_ctas = 0, plan.matmul_sms = 8;
+    assert_refused(plan, "matmul_sms", "of runtime dtplan");
+    plan = with_strategy("full_shard", "dtplan");
+    plan.matmul_sms = 100000;
+    assert_refused(plan, "matmul_sms", "SMs");
     plan = with_strategy("full_shard", "dtplan"); /* over two nodes */
     plan.symmetric_windows = true, plan.gather_engine = DTP_GATHER_COPY;
     assert_refused(plan, "symmetric_windows", "GPUs of one node");
