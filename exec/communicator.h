@@ -24,13 +24,13 @@ struct dtp_collective_args {
     enum dtp_element element;
 };
 
-/* How the plan wants them carried; all zero: as the library chooses. Windows and copies need `arena`, memory of the same size
- * on every rank in which each buffer of a collective has the same place, allocated so that peers can map it
+/* How the plan wants them carried; all zero: as the library chooses. Windows and copies need `arena`, memory of the
+ * same size on every rank in which each buffer of a collective has the same place, allocated so that peers can map it
  * (dtp_device_options.peer_memory). */
 struct dtp_communicator_choice {
-    uint32_t max_ctas;       /* thread blocks of a collective; 0: any number */
-    bool windows;            /* symmetric kernels, in every group that lies inside a node */
-    bool copies;             /* all-gathers by copy engines */
+    uint32_t max_ctas; /* thread blocks of a collective; 0: any number */
+    bool windows;      /* symmetric kernels, in every group that lies inside a node */
+    bool copies;       /* all-gathers by copy engines */
     void *arena;
     uint64_t arena_bytes;
 };
@@ -40,10 +40,10 @@ struct dtp_communicator_verbs {
     void (*destroy)(struct dtp_communicator *communicator);
     /* 0, or a code that error_text names. On `stream` with NCCL; done on return over shared memory. */
     int (*collective)(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream);
-    /* Does this one, on memory whose contents do not matter, and refuses (DTP_ENVIRONMENT) where it was not carried as chosen:
-     * NCCL falls back to other ways without a word. Every rank asks the same, outside of a step. */
-    enum dtp_status (*prove)(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream,
-                             struct dtp_faults *faults);
+    /* Does this one, on memory whose contents do not matter, and refuses (DTP_ENVIRONMENT) where it was not carried as
+     * chosen: NCCL falls back to other ways without a word. Every rank asks the same, outside of a step. */
+    enum dtp_status (*prove)(struct dtp_communicator *communicator, const struct dtp_collective_args *args,
+                             void *stream, struct dtp_faults *faults);
     int (*poll)(struct dtp_communicator *communicator); /* what failed since */
     /* From any thread: collectives in flight end with an error instead of never. */
     void (*abort)(struct dtp_communicator *communicator);
@@ -84,8 +84,8 @@ void dtp_communicator_count(struct dtp_communicator *communicator, const struct 
                             uint32_t ranks);
 
 #if DTP_WITH_CUDA
-/* communicator_proof.c: how NCCL launched a collective that was captured into `graph` (cudaGraph_t): the name of its kernel
- * and that kernel's thread blocks, or none where only copies and flags were. */
+/* communicator_proof.c: how NCCL launched a collective that was captured into `graph` (cudaGraph_t): the name of its
+ * kernel and that kernel's thread blocks, or none where only copies and flags were. */
 struct dtp_collective_launch {
     char kernel[128];
     uint32_t ctas, kernels, copies;

@@ -1,8 +1,8 @@
 /* Collectives between GPUs by NCCL. The world's communicator is made once, those of the groups are split from it.
  *
- * What a plan may choose is not what NCCL promises: it limits CTAs, takes symmetric kernels (2.27) and copy engines (2.28)
- * where its own conditions hold, and else does what it always did, without a word. So each choice is proved on a collective
- * of the step before the first one. */
+ * What a plan may choose is not what NCCL promises: it limits CTAs, takes symmetric kernels (2.27) and copy engines
+ * (2.28) where its own conditions hold, and else does what it always did, without a word. So each choice is proved on a
+ * collective of the step before the first one. */
 #include "communicator.h"
 
 #include <cuda_runtime_api.h>
@@ -156,9 +156,9 @@ static void remember(struct nccl_communicator *c, const struct dtp_collective_ar
 {
     char *ways = c->base.ways;
     size_t at = strlen(ways), room = sizeof c->base.ways - at;
-    int wrote = snprintf(ways + at, room, "%s%s of %.1f MiB over %u GPUs by ", at ? ", " : "",
-                         dtp_collective_text(args->collective), (double)args->bytes / 0x1p20,
-                         c->member[args->group].ranks);
+    int wrote =
+        snprintf(ways + at, room, "%s%s of %.1f MiB over %u GPUs by ", at ? ", " : "",
+                 dtp_collective_text(args->collective), (double)args->bytes / 0x1p20, c->member[args->group].ranks);
     at = strlen(ways), room = sizeof c->base.ways - at;
     if (wrote > 0 && launch->kernels)
         snprintf(ways + at, room, "%s on %u SMs", launch->kernel, launch->ctas);
@@ -290,15 +290,15 @@ static enum dtp_status register_arena(struct nccl_communicator *c, struct dtp_fa
     for (uint32_t i = 0; i < c->group_count; i++) {
         if (!c->member[i].windowed || c->member[i].ranks == 1)
             continue;
-        ncclResult_t code = ncclCommWindowRegister(c->group[i], c->choice.arena, bytes, &c->member[i].window,
-                                                   NCCL_WIN_COLL_SYMMETRIC);
+        ncclResult_t code =
+            ncclCommWindowRegister(c->group[i], c->choice.arena, bytes, &c->member[i].window, NCCL_WIN_COLL_SYMMETRIC);
         if (code != ncclSuccess || !c->member[i].window)
-            return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
-                             "%s: %s cannot map %.2f GiB of %u GPUs into each other (%s); NVLink or PCIe peer access and "
-                             "cuMem are needed (NCCL_CUMEM_ENABLE, NCCL_WIN_ENABLE not 0)",
-                             c->choice.windows ? "symmetric_windows" : "gather_engine copy", c->base.name,
-                             (double)bytes / 0x1p30, c->member[i].ranks,
-                             code == ncclSuccess ? "no window" : ncclGetErrorString(code));
+            return dtp_fault(
+                faults, DTP_ENVIRONMENT, NULL, 0,
+                "%s: %s cannot map %.2f GiB of %u GPUs into each other (%s); NVLink or PCIe peer access and "
+                "cuMem are needed (NCCL_CUMEM_ENABLE, NCCL_WIN_ENABLE not 0)",
+                c->choice.windows ? "symmetric_windows" : "gather_engine copy", c->base.name, (double)bytes / 0x1p30,
+                c->member[i].ranks, code == ncclSuccess ? "no window" : ncclGetErrorString(code));
     }
 #else
     (void)c, (void)faults;

@@ -24,7 +24,7 @@ struct dtp_control_place {
 struct dtp_control_failure {
     uint32_t rank;
     struct dtp_control_place place; /* last told by that rank */
-    char words[256];                /* "has been silent for 10 s, last heard of", "gave up, disk full;": before its place */
+    char words[256]; /* "has been silent for 10 s, last heard of", "gave up, disk full;": before its place */
 };
 
 struct dtp_control_options {

@@ -15,7 +15,7 @@ struct dtp_run {
     void *fork, *join[DTP_STREAM_COUNT]; /* of the streams */
     void **op_begin, **op_end;           /* timed; made when a step is first measured */
     void *graph;
-    uint32_t *ended; /* dtp_world_watch's; NULL: nobody watches */
+    uint32_t *ended;                        /* dtp_world_watch's; NULL: nobody watches */
     struct dtp_copied_bytes walked, copied; /* of one walk over the program; of all steps */
 };
 
@@ -322,7 +322,8 @@ static int walk_one(struct dtp_run *run, size_t i, enum dtp_run_mode mode)
         code = verbs->record(run->device, run->op_end[i], op->stream);
     if (op->done && !code)
         code = verbs->record(run->device, op->done, op->stream);
-    if (op->kind == DTP_BOUND_COLLECTIVE && run->ended && !code) /* behind the event: whoever waits for it need not wait for this */
+    if (op->kind == DTP_BOUND_COLLECTIVE && run->ended &&
+        !code) /* behind the event: whoever waits for it need not wait for this */
         code = verbs->mark(run->device, &run->ended[op->stream_index], (uint32_t)i + 1, op->stream);
     if (mode == DTP_RUN_ISOLATED && !code)
         code = verbs->synchronise(run->device);

@@ -77,8 +77,8 @@ static void clean_checkpoints(const char *directory)
     dtp_checkpoint_clean(directory);
 }
 
-/* Runs on control's thread, while this rank may hang in a collective: nothing else of it can be trusted to return, the end
- * of NCCL's communicator included. */
+/* Runs on control's thread, while this rank may hang in a collective: nothing else of it can be trusted to return, the
+ * end of NCCL's communicator included. */
 static void fail_together(void *context, const struct dtp_control_failure *failure)
 {
     struct dtp_world *world = context;
@@ -106,8 +106,7 @@ enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_p
     if (ranks->world <= 1)
         return DTP_OK;
     pthread_mutex_init(&out->watch, NULL);
-    struct dtp_control_options options = {
-        .on_failure = fail_together, .where = first_not_ended, .context = out};
+    struct dtp_control_options options = {.on_failure = fail_together, .where = first_not_ended, .context = out};
     enum dtp_status status = program ? program_hash(program, &options.hash, faults) : DTP_OK;
     return status == DTP_OK ? dtp_control_join(ranks, &options, &out->control, faults) : status;
 }
@@ -122,8 +121,8 @@ static uint32_t gather_group(const struct dtp_program *program)
     return DTP_NO_INDEX;
 }
 
-enum dtp_status dtp_world_connect_groups(struct dtp_world *world, const struct dtp_program_group *groups, uint32_t count,
-                                         bool cuda, struct dtp_faults *faults)
+enum dtp_status dtp_world_connect_groups(struct dtp_world *world, const struct dtp_program_group *groups,
+                                         uint32_t count, bool cuda, struct dtp_faults *faults)
 {
     if (world->ranks.world <= 1)
         return DTP_OK;
@@ -187,8 +186,9 @@ static void name_the_bad(const struct dtp_world *world, const uint32_t *all, enu
     for (uint32_t i = 0; i < world->ranks.world; i++)
         if (all[i] != DTP_OK && bad++ < 8 && at < sizeof words)
             at += (size_t)snprintf(words + at, sizeof words - at, " %" PRIu32, i);
-    dtp_fault(faults, worst, NULL, 0, "rank %" PRIu32 ": could not go on with rank%s%s, which failed before the first step",
-              world->ranks.rank, bad > 1 ? "s" : "", words);
+    dtp_fault(faults, worst, NULL, 0,
+              "rank %" PRIu32 ": could not go on with rank%s%s, which failed before the first step", world->ranks.rank,
+              bad > 1 ? "s" : "", words);
 }
 
 enum dtp_status dtp_world_begin_together(struct dtp_world *world, enum dtp_status mine, struct dtp_faults *faults)

@@ -11,11 +11,11 @@ struct dtp_world {
     struct dtp_ranks ranks; /* world 1 without a launcher */
     struct dtp_control *control;
     struct dtp_communicator *communicator;
-    const struct dtp_program *program; /* to say where a rank failed; borrowed */
-    uint64_t step;                       /* that this rank is in */
-    pthread_mutex_t watch;               /* of `ended` */
-    const volatile uint32_t *ended;      /* dtp_world_watch */
-    const char *checkpoints;             /* folder whose partial ones go when ranks fail together; NULL: none */
+    const struct dtp_program *program;     /* to say where a rank failed; borrowed */
+    uint64_t step;                         /* that this rank is in */
+    pthread_mutex_t watch;                 /* of `ended` */
+    const volatile uint32_t *ended;        /* dtp_world_watch */
+    const char *checkpoints;               /* folder whose partial ones go when ranks fail together; NULL: none */
     struct dtp_communicator_choice choice; /* set before connecting, where the library is not to choose */
 };
 
@@ -25,8 +25,8 @@ enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_p
                                struct dtp_faults *faults);
 /* Makes the communicator, of shared memory or NCCL: for the program's groups, or for others. */
 enum dtp_status dtp_world_connect(struct dtp_world *world, bool cuda, struct dtp_faults *faults);
-enum dtp_status dtp_world_connect_groups(struct dtp_world *world, const struct dtp_program_group *groups, uint32_t count,
-                                         bool cuda, struct dtp_faults *faults);
+enum dtp_status dtp_world_connect_groups(struct dtp_world *world, const struct dtp_program_group *groups,
+                                         uint32_t count, bool cuda, struct dtp_faults *faults);
 /* Ends the communicator, before the memory goes that it carried; `failed`: collectives may still be in flight. */
 void dtp_world_disconnect(struct dtp_world *world, bool failed);
 void dtp_world_leave(struct dtp_world *world);
@@ -46,9 +46,9 @@ struct dtp_world_sums {
 };
 enum dtp_status dtp_world_sum(struct dtp_world *world, struct dtp_world_sums *sums, struct dtp_faults *faults);
 
-/* ended[s], of stream s: index + 1 of the collective that ended last in this step, 0 before the first; written while the
- * step runs. On a GPU operations are issued long before they begin: the collective that hangs is the first that has not
- * ended. NULL: no such memory any more. */
+/* ended[s], of stream s: index + 1 of the collective that ended last in this step, 0 before the first; written while
+ * the step runs. On a GPU operations are issued long before they begin: the collective that hangs is the first that has
+ * not ended. NULL: no such memory any more. */
 void dtp_world_watch(struct dtp_world *world, const volatile uint32_t *ended);
 
 /* Where this rank is, steps counted from 1 (0: before the first), and by when it must be somewhere else (0: never). */

@@ -5,10 +5,12 @@
 
 #include <math.h>
 
-/* NCCL 2.30 src/sym_kernels.cc, Hopper: latency of a symmetric kernel with flags in its data, and of one with barriers. */
+/* NCCL 2.30 src/sym_kernels.cc, Hopper: latency of a symmetric kernel with flags in its data, and of one with barriers.
+ */
 #define SYMMETRIC_LL_S 4.5e-6
 #define SYMMETRIC_S 7.8e-6
-/* Without buffers between, a byte that is sent is read here and written there; this GPU receives as much as it sends. */
+/* Without buffers between, a byte that is sent is read here and written there; this GPU receives as much as it sends.
+ */
 #define DIRECT_MEMORY_PASSES 2
 
 static bool is_direct(const struct dtp_plan *plan, enum dtp_collective collective)
@@ -66,8 +68,8 @@ struct dtp_collective_load dtp_collective_load(const struct dtp_cluster *cluster
     struct dtp_collective_load load;
     if (as_measured(cluster, group, plan, collective, &load))
         return load;
-    load = (struct dtp_collective_load){dtp_calibration.contention_sm_share, dtp_calibration.contention_memory_passes, 1,
-                                        false};
+    load = (struct dtp_collective_load){dtp_calibration.contention_sm_share, dtp_calibration.contention_memory_passes,
+                                        1, false};
     if (is_direct(plan, collective))
         load.memory_passes = DIRECT_MEMORY_PASSES;
     if (dtp_collective_copies(plan, collective))

@@ -1,6 +1,6 @@
-/* Runs that lose a rank, or never get all of them, on the host device: whatever happens to one rank, every other ends by
- * itself within 30 s, with an error, and says which rank it was; nothing is left half written. Ranks are started as a launcher
- * starts them, one by one. All cases run at the same time, for most of their time is waiting. */
+/* Runs that lose a rank, or never get all of them, on the host device: whatever happens to one rank, every other ends
+ * by itself within 30 s, with an error, and says which rank it was; nothing is left half written. Ranks are started as
+ * a launcher starts them, one by one. All cases run at the same time, for most of their time is waiting. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,18 +20,18 @@
 #include <unistd.h>
 
 #define RANKS 3
-#define MOST_S 30.0   /* until the last rank has ended */
-#define BUSY_S 120.0  /* the same on a machine that has more to do than cores for it; also until a step is made */
+#define MOST_S 30.0      /* until the last rank has ended */
+#define BUSY_S 120.0     /* the same on a machine that has more to do than cores for it; also until a step is made */
 #define OP_WORDS ", at " /* of the message: in step N, at OPERATION "name" of layer L */
 
 enum happening { KILLED, KILLED_FIRST, STOPPED, ABSENT, CANNOT_BEGIN, WRONG_WORLD, PORT_TAKEN, HAPPENINGS };
 
 static const struct expectation {
     const char *name;
-    uint32_t victim;       /* whom it happens to */
-    bool runs;             /* a step must have been made first */
-    const char *words;     /* that each other rank says */
-    bool place;            /* and where it was then */
+    uint32_t victim;   /* whom it happens to */
+    bool runs;         /* a step must have been made first */
+    const char *words; /* that each other rank says */
+    bool place;        /* and where it was then */
 } expected[HAPPENINGS] = {
     [KILLED] = {"killed", 1, true, "rank 1 ended without a word, last heard of ", true},
     [KILLED_FIRST] = {"killed_first", 0, true, "rank 0 ended without a word, last heard of ", true},
@@ -95,10 +95,10 @@ static void become_rank(enum happening what, const struct job *job, uint32_t ran
         _exit(1);
     alarm((unsigned)(3 * BUSY_S)); /* no test may leave a process */
     execl(TEST_BINARY_DIR "/dtplan-exec", "dtplan-exec", "--data-directory", TEST_SOURCE_DIR "/scenarios", "--device",
-          "host", "--threads", "1", "--steps", "1000000", "--checkpoint", checkpoints, "--checkpoint-every", "1", "--set",
-          "runtime=dtplan", "--set", "precision=fp32", "--set", "gpus=3", "--set", "strategy=full_shard", "--set",
-          "layers=6", "--set", "hidden=32", "--set", "heads=2", "--set", "ffn=64", "--set", "vocab=64", "--set", "seq=16",
-          what == CANNOT_BEGIN && victim ? "--data" : "--seed",
+          "host", "--threads", "1", "--steps", "1000000", "--checkpoint", checkpoints, "--checkpoint-every", "1",
+          "--set", "runtime=dtplan", "--set", "precision=fp32", "--set", "gpus=3", "--set", "strategy=full_shard",
+          "--set", "layers=6", "--set", "hidden=32", "--set", "heads=2", "--set", "ffn=64", "--set", "vocab=64",
+          "--set", "seq=16", what == CANNOT_BEGIN && victim ? "--data" : "--seed",
           what == CANNOT_BEGIN && victim ? "/no/such/tokens" : "1", (char *)NULL);
     _exit(98);
 }
