@@ -8,9 +8,10 @@
 #include "world.h"
 
 /* As the plan's kernels and collectives need it; NULL: as the default plan's, for any number of shapes
- * (brief_search). Caller destroys by device->verbs->destroy. DTP_ENVIRONMENT: no GPU of that number, or a build without CUDA. */
-enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struct dtp_ranks *ranks, const struct dtp_plan *plan,
-                                struct dtp_device **out, struct dtp_faults *faults);
+ * (brief_search). Caller destroys by device->verbs->destroy. DTP_ENVIRONMENT: no GPU of that number, or a build without
+ * CUDA. */
+enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struct dtp_ranks *ranks,
+                                const struct dtp_plan *plan, struct dtp_device **out, struct dtp_faults *faults);
 
 /* GPUs of this machine that --device cuda may use; 1 for the host device. No context is made. */
 enum dtp_status dtp_open_device_count(const struct dtp_settings *settings, uint32_t *out, struct dtp_faults *faults);

@@ -228,15 +228,17 @@ static enum dtp_status measure_steps(struct dtp_prober *p, const struct dtp_prob
 
 static enum dtp_status measure(struct dtp_prober *p, const struct dtp_probe_step *steps, size_t count)
 {
-    p->count = count + dtp_probe_collective_count(p) + dtp_probe_copy_count(p) + dtp_probe_host_count(p);
+    bool own_host = !p->of->settings->pretend_nodes; /* nodes that share one say nothing of a node's copies */
+    p->count = count + dtp_probe_collective_count(p);
+    p->count += own_host ? dtp_probe_copy_count(p) + dtp_probe_host_count(p) : 0;
     enum dtp_status status = measure_steps(p, steps, count, false);
     if (status == DTP_OK && !p->stop)
         status = dtp_probe_collectives(p);
     if (status == DTP_OK && !p->stop)
         status = measure_steps(p, steps, count, true);
-    if (status == DTP_OK && !p->stop)
+    if (status == DTP_OK && !p->stop && own_host)
         status = dtp_probe_copies(p);
-    if (status == DTP_OK && !p->stop)
+    if (status == DTP_OK && !p->stop && own_host)
         status = dtp_probe_host(p);
     if (status == DTP_OK && p->stop)
         return dtp_fault(p->faults, DTP_NO, NULL, 0, "interrupted after %" PRIu64 " of %" PRIu64 " measurements",

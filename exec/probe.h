@@ -1,13 +1,14 @@
 /* Measures this machine, for a measured machine file (model/measured_row.h).
  *
  * Compute is not measured by a zoo of benchmarks but by what it is for: step programs of two layers, lowered, placed,
- * bound and walked as `run` does, of many widths and micro-batches, every operation between two events. All ranks do so at
- * the same time, each for itself, so that GPUs that share power or air are measured as they will be used. Then, where
- * there are several: collectives over sizes and groups, alone; step programs that shard, whole, without their collectives
- * and with nothing else, for what the two do to each other; copies and AdamW of the host, one rank alone and all at once.
+ * bound and walked as `run` does, of many widths and micro-batches, every operation between two events. All ranks do so
+ * at the same time, each for itself, so that GPUs that share power or air are measured as they will be used. Then,
+ * where there are several: collectives over sizes and groups, alone; step programs that shard, whole, without their
+ * collectives and with nothing else, for what the two do to each other; copies and AdamW of the host, one rank alone
+ * and all at once.
  *
- * A figure is a median over repetitions, operations and ranks, of random data, after warm-up; results are checked before
- * a figure is accepted. Rank 0 says what happens as lines of JSON:
+ * A figure is a median over repetitions, operations and ranks, of random data, after warm-up; results are checked
+ * before a figure is accepted. Rank 0 says what happens as lines of JSON:
  *
  *   start     device, libraries, gpu (true: no host device), ranks, nodes, memory
  *   progress  done, count, words
@@ -37,7 +38,7 @@ struct dtp_probe_job {
 
 /* Ranks that --gpus asks for, or GPUs of this machine where it does not. */
 enum dtp_status dtp_probe_ranks(const struct dtp_probe_job *job, uint32_t *out, struct dtp_faults *faults);
-/* With --pretend-nodes: `gpus` in nodes of as many as --gpus-per-node says, of which only counts and network are known. */
+/* With --pretend-nodes: `gpus` in nodes of as many as --gpus-per-node says; only counts and network are known of it. */
 enum dtp_status dtp_probe_pretended(const struct dtp_probe_job *job, uint32_t gpus, struct dtp_cluster *out,
                                     struct dtp_faults *faults);
 

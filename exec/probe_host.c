@@ -126,7 +126,8 @@ static enum dtp_status measure(struct update *u)
         if (!dtp_prober_next(u->p, everyone ? "AdamW on the host, all at once" : "AdamW on the host, one rank alone",
                              &status))
             return status;
-        for (u->elements = LEAST_ELEMENTS; BYTES_PER_ELEMENT * u->elements + 4 * APART_BYTES <= u->p->host_bytes && status == DTP_OK;
+        for (u->elements = LEAST_ELEMENTS;
+             BYTES_PER_ELEMENT * u->elements + 4 * APART_BYTES <= u->p->host_bytes && status == DTP_OK;
              u->elements *= STEP)
             status = measure_size(u);
     }

@@ -53,8 +53,8 @@ struct dtp_prober {
     double gap_begin_s[2], gap_kernels; /* of the shorter of two programs that differ in depth: see probe_steps.c */
 };
 
-/* Before each measurement, on all ranks: false where one of them was asked to stop or the ranks fell apart. Ranks that do
- * not come to the next in time count as hanging. */
+/* Before each measurement, on all ranks: false where one of them was asked to stop or the ranks fell apart. Ranks that
+ * do not come to the next in time count as hanging. */
 bool dtp_prober_next(struct dtp_prober *p, const char *words, enum dtp_status *status);
 /* Every rank's `count` samples under the same row; NAN is left out. */
 enum dtp_status dtp_prober_add(struct dtp_prober *p, const struct dtp_measured_row *row, const double *samples,
@@ -77,9 +77,11 @@ const struct dtp_gpu *dtp_probe_find_gpu(const struct dtp_catalog *catalog, cons
 struct dtp_probe_step {
     struct dtp_job job;
     char words[96];
-    enum { DTP_PROBE_ALONE, DTP_PROBE_DEEP, DTP_PROBE_TOGETHER } way; /* each rank for itself; the deeper one of two that
-                                                                        differ in depth, the other before it; all ranks one
-                                                                        program that shards */
+    enum {
+        DTP_PROBE_ALONE,   /* each rank for itself */
+        DTP_PROBE_DEEP,    /* so too: the deeper one of two that differ in depth, the other just before it */
+        DTP_PROBE_TOGETHER /* all ranks one program that shards */
+    } way;
 };
 /* Of this device and so many ranks, in the order in which they are measured. Caller frees. */
 enum dtp_status dtp_probe_table(struct dtp_prober *p, struct dtp_probe_step **out, size_t *count);

@@ -1,8 +1,10 @@
-/* A row of a measured machine file: the words, columns and keys that `dtplan probe` writes and `--machine FILE.csv` reads.
+/* A row of a measured machine file: the words, columns and keys that `dtplan probe` writes and `--machine FILE.csv`
+ * reads.
  *
- * The file is one CSV (table.h) of all columns below, in any order. A row says what was measured (measurement, what), of
- * which shape (dtype, m .. nodes: together with the first two its key, which occurs once), and what came out: seconds of
- * one kernel, collective or copy (median, quartiles, number of samples), or a value. An empty cell does not apply. */
+ * The file is one CSV (table.h) of all columns below, in any order. A row says what was measured (measurement, what),
+ * of which shape (dtype, m .. nodes: together with the first two its key, which occurs once), and what came out:
+ * seconds of one kernel, collective or copy (median, quartiles, number of samples), or a value. An empty cell does not
+ * apply. */
 #ifndef DTP_MEASURED_ROW_H
 #define DTP_MEASURED_ROW_H
 
@@ -12,9 +14,10 @@
 
 /* X(field, column): numbers. Those up to NODES are of the key.
  *   m, n, k        matmul: as in struct dtp_demand. m: sequences of an attention
- *   bytes          kernel, host_adam: demand.bytes; collective: SENT by a rank (ring accounting, demand.sent_bytes); copy: bytes
- *   ranks, stride, nodes  collective, contention: of the group, and nodes that one of its instances spans; copy, host_adam: ranks
- *                  of one host that do it at the same time */
+ *   bytes          kernel, host_adam: demand.bytes; collective: SENT by a rank (ring accounting, demand.sent_bytes);
+ *                  copy: bytes
+ *   ranks, stride, nodes  collective, contention: of the group, and nodes that one of its instances spans; copy,
+ *                  host_adam: ranks of one host that do it at the same time */
 #define DTP_MEASURED_SHAPE_TABLE(X) \
     X(m, "m")                       \
     X(n, "n")                       \
@@ -46,12 +49,13 @@ enum dtp_measured_column {
  *   about        what: a word of DTP_MEASURED_ABOUT_TABLE; its value is text
  *   matmul       one kernel inside a running step on one GPU
  *   attention, kernel  the same; what of a kernel: dtp_op_kind_text
- *   step         seconds a kernel of a step adds: gap_live and gap_graph between two on the device, launch on the host thread
+ *   step         seconds a kernel of a step adds: gap_live and gap_graph between two on the device, launch on the host
+ *                thread
  *   collective   alone, nothing else on the device
  *   copy         between pinned host memory and the device: upload, download, both at once (bytes each way)
  *   host_adam    AdamW on the cores of one rank
- *   contention   what NAME: seconds that kernels take longer for each second that the collective runs beside them. NAME_slowdown:
- *                the collective's time beside kernels over its time alone */
+ *   contention   what NAME: seconds that kernels take longer for each second that the collective runs beside them.
+ *                NAME_slowdown: the collective's time beside kernels over its time alone */
 #define DTP_MEASUREMENT_TABLE(X)                                                                                     \
     X(ABOUT, "about", 0)                                                                                             \
     X(MATMUL, "matmul", DTP_NEEDS(m) | DTP_NEEDS(n) | DTP_NEEDS(k) | DTP_NEEDS(seconds))                             \
@@ -121,13 +125,13 @@ struct dtp_measured_row {
 struct dtp_measured_row dtp_measured_row_of(enum dtp_measurement measurement, const char *what);
 /* Same measurement, what, dtype and shape. */
 bool dtp_measured_row_same(const struct dtp_measured_row *a, const struct dtp_measured_row *b);
-/* An unknown what, a needed cell empty, a number that is not finite or not above 0 (value: below 0), a cell that does not
- * apply; all faults of the row. */
+/* An unknown what, a needed cell empty, a number that is not finite or not above 0 (value: below 0), a cell that does
+ * not apply; all faults of the row. */
 enum dtp_status dtp_measured_row_check(const struct dtp_measured_row *row, const char *file, size_t line,
                                        struct dtp_faults *faults);
 
-/* The row, without results, that an operation's time stands in; false for one that no row times (marks, storage). A matmul's pass
- * is told by the role of its result, in programs without roles by its name. */
+/* The row, without results, that an operation's time stands in; false for one that no row times (marks, storage). A
+ * matmul's pass is told by the role of its result, in programs without roles by its name. */
 bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
                             const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                             const struct dtp_plan *plan, struct dtp_measured_row *out);
