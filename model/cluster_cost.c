@@ -125,9 +125,14 @@ double dtp_cluster_host_adam_bytes_per_s(const struct dtp_cluster *cluster, cons
     return isfinite(measured_s) ? bytes / measured_s : formula;
 }
 
+uint32_t dtp_cluster_measured_gpus(const struct dtp_cluster *cluster)
+{
+    return cluster->measured ? dtp_measured_count(cluster->measured, "gpus") : 0;
+}
+
 double dtp_cluster_slowest_rank(const struct dtp_cluster *cluster, double deviation)
 {
-    uint32_t measured = cluster->measured ? dtp_measured_count(cluster->measured, "gpus") : 0;
+    uint32_t measured = dtp_cluster_measured_gpus(cluster);
     if (!measured)
         return dtp_slowest_rank_factor(cluster->gpus, deviation);
     return dtp_slowest_rank_factor(fmax(cluster->gpus, measured), deviation) /

@@ -33,6 +33,8 @@ double dtp_cluster_copy_bytes_per_s(const struct dtp_cluster *cluster, bool uplo
 /* Bytes/s of host memory that one GPU's share of AdamW on the host goes through. */
 double dtp_cluster_host_adam_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan, double bytes);
 
+/* GPUs whose speed is known, for they were measured; 0: none. */
+uint32_t dtp_cluster_measured_gpus(const struct dtp_cluster *cluster);
 /* Factor >= 1 on kernels for the slowest of the ranks; `deviation` as in dtp_slowest_rank_factor. Times of a measured machine
  * are those of all its GPUs: only a job on more than those can have a slower one. */
 double dtp_cluster_slowest_rank(const struct dtp_cluster *cluster, double deviation);

@@ -1,6 +1,7 @@
 #include "noise.h"
 
 #include "calibration.h"
+#include "cluster_cost.h"
 
 #include <gsl/gsl_cdf.h>
 #include <gsl/gsl_randist.h>
@@ -74,12 +75,13 @@ static double quantile(const double *sorted, size_t count, double p)
                              : sorted[count - 1];
 }
 
-static void sample(const struct curve *curve, double ranks, gsl_rng *rng, double *step_s, size_t samples,
+/* The slowest of `ranks`, but no faster than `least_z`. */
+static void sample(const struct curve *curve, double ranks, double least_z, gsl_rng *rng, double *step_s, size_t samples,
                    struct dtp_step_quantiles *out)
 {
     double sum_s = 0;
     for (size_t i = 0; i < samples; i++) {
-        step_s[i] = on_curve(curve, gsl_cdf_ugaussian_Pinv(pow(gsl_rng_uniform_pos(rng), 1 / ranks)));
+        step_s[i] = on_curve(curve, fmax(least_z, gsl_cdf_ugaussian_Pinv(pow(gsl_rng_uniform_pos(rng), 1 / ranks))));
         sum_s += step_s[i];
     }
     qsort(step_s, samples, sizeof *step_s, compare);
@@ -95,13 +97,18 @@ enum dtp_status dtp_noise_step_quantiles(const struct dtp_program *program, cons
     static const double z[FACTORS] = {-2.5, 0, 1, 2, 3.5, 5.5};
     struct curve curve;
     struct dtp_simulation_options at = *options;
+    uint32_t known = deviation > 0 ? 0 : dtp_cluster_measured_gpus(cluster);
     if (!(deviation > 0))
         deviation = dtp_calibration.simulated_rank_deviation;
+    /* Of a measured machine the times are those of the slowest of its GPUs; the others of the job may be slower. */
+    double known_factor = known ? dtp_slowest_rank_factor(known, deviation) : 1;
+    double known_z = known ? (known_factor - 1) / deviation : -INFINITY;
+    double unknown = cluster->gpus > known ? cluster->gpus - known : 1;
     at.replay_allocator = false;
     for (int i = 0; i < FACTORS; i++) {
         struct dtp_timeline timeline;
         curve.z[i] = z[i];
-        at.compute_factor = fmax(0.1, 1 + deviation * z[i]);
+        at.compute_factor = fmax(0.1, 1 + deviation * z[i]) / known_factor;
         enum dtp_status status = dtp_simulate(program, transformer, cluster, plan, &at, &timeline, faults);
         if (status != DTP_OK)
             return status;
@@ -112,7 +119,7 @@ enum dtp_status dtp_noise_step_quantiles(const struct dtp_program *program, cons
     double *step_s = calloc(samples, sizeof *step_s);
     gsl_rng *rng = step_s ? make_generator(options->seed) : NULL;
     if (rng) {
-        sample(&curve, cluster->gpus, rng, step_s, samples, out);
+        sample(&curve, unknown, known_z, rng, step_s, samples, out);
         release_generator(rng);
     }
     free(step_s);

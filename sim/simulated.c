@@ -237,10 +237,12 @@ void dtp_simulated_release(struct dtp_simulated *simulated)
 enum dtp_status dtp_simulated_scatter(struct dtp_simulated *s, const struct dtp_simulation_options *options,
                                       double deviation, size_t samples, struct dtp_faults *faults)
 {
+    if (!(deviation > 0) && dtp_cluster_measured_gpus(&s->job.cluster) >= s->job.cluster.gpus)
+        return DTP_OK;
     s->deviation = deviation > 0 ? deviation : dtp_calibration.simulated_rank_deviation;
     s->samples = samples;
     return dtp_noise_step_quantiles(s->program, &s->job.transformer, &s->job.cluster, &s->job.plan, options,
-                                    s->deviation, samples, &s->quantiles, faults);
+                                    deviation, samples, &s->quantiles, faults);
 }
 
 static enum dtp_status predict(const struct dtp_job *job, const struct dtp_simulation_options *options,

@@ -187,6 +187,12 @@ static void test_more_gpus_than_were_measured(void **state)
     simulate(&four, &a);
     simulate(&eight, &b);
     assert_true(b.timeline.compute_factor > 1 && b.timeline.compute_factor < 1.05);
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    options.seed = 1;
+    assert_int_equal(dtp_simulated_scatter(&a, &options, 0, 500, NULL), DTP_OK);
+    assert_int_equal(a.samples, 0); /* all GPUs are known */
+    assert_int_equal(dtp_simulated_scatter(&b, &options, 0, 500, NULL), DTP_OK);
+    assert_true(b.quantiles.p50_s > 0.97 * b.timeline.step_s && b.quantiles.p50_s < 1.02 * b.timeline.step_s);
     assert_true(b.timeline.step_s > 0.95 * a.timeline.step_s && b.timeline.step_s < 1.1 * a.timeline.step_s);
     dtp_simulated_release(&a);
     dtp_simulated_release(&b);
