@@ -416,7 +416,7 @@ static double contention_s(const struct context *c, const struct dtp_communicati
         return 0;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         struct dtp_collective_load load = dtp_collective_load(c->cluster, &group, c->plan, (enum dtp_collective)i);
-        loss += fmax(0, load.sm_share - free_share) * time->collective_s[i] +
+        loss += fmax(0, load.sm_share - free_share) * load.slowdown * time->collective_s[i] +
                 load.memory_passes * (double)communication->bytes[i] / c->cluster->gpu.memory_bytes_per_s;
     }
     return fmin(loss * hidden_s / time->communication_s, hidden_s);

@@ -20,7 +20,7 @@ void dtp_collective_choose(const struct dtp_cluster *cluster, const struct dtp_g
  * to NCCL as it was measured, that is the share, of all kernels, and there are no passes. */
 struct dtp_collective_load {
     double sm_share, memory_passes;
-    double slowdown; /* >= 1: its time beside kernels / alone */
+    double slowdown; /* >= 1: its time beside kernels / alone; the share is of each second of that time */
     bool measured;
 };
 struct dtp_collective_load dtp_collective_load(const struct dtp_cluster *cluster, const struct dtp_group *group,
