@@ -25,8 +25,8 @@ static const struct dtp_machine *machine_of(const struct dtp_catalog *catalog, c
                                             struct dtp_faults *faults)
 {
     const char *key = dtp_measured_rows_about(rows, "machine_key");
-    const struct dtp_machine *machine = key ? dtp_catalog_machine(catalog, key, path, 0, faults)
-                                            : dtp_catalog_default_machine(catalog, gpu);
+    const struct dtp_machine *machine =
+        key ? dtp_catalog_machine(catalog, key, path, 0, faults) : dtp_catalog_default_machine(catalog, gpu);
     if (!machine && !key)
         dtp_fault(faults, DTP_BAD_INPUT, path, 0, "the catalogue has no machine for %s; add a row about,machine_key",
                   gpu->key);

@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass, enum dtp_dtype dtype, double m,
-                            double n, double k)
+double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
+                            double m, double n, double k)
 {
     double measured_s = cluster->measured && m > 0 && n > 0 && k > 0
                             ? dtp_measured_matmul_s(cluster->measured, pass, dtype, m, n, k)
@@ -44,8 +44,8 @@ struct dtp_attention_time dtp_cluster_attention_time(const struct dtp_cluster *c
 
 static bool measured_matmuls(const struct dtp_cluster *cluster, enum dtp_dtype dtype)
 {
-    return cluster->measured && isfinite(dtp_measured_matmul_s(cluster->measured, DTP_MEASURED_MATMUL_FORWARD, dtype, 1024,
-                                                               1024, 1024));
+    return cluster->measured &&
+           isfinite(dtp_measured_matmul_s(cluster->measured, DTP_MEASURED_MATMUL_FORWARD, dtype, 1024, 1024, 1024));
 }
 
 double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matmul_s, double other_s)
@@ -78,8 +78,8 @@ double dtp_cluster_memory_kernel_bytes_per_s(const struct dtp_cluster *cluster, 
                                              enum dtp_memory_kernel kind)
 {
     double measured = measured_kernels(cluster, plan)
-                          ? dtp_measured_kernels_bytes_per_s(cluster->measured,
-                                                             kind == DTP_KERNEL_STREAMING ? is_optimizer : is_of_a_block)
+                          ? dtp_measured_kernels_bytes_per_s(
+                                cluster->measured, kind == DTP_KERNEL_STREAMING ? is_optimizer : is_of_a_block)
                           : (double)NAN;
     return isfinite(measured) ? measured : dtp_memory_kernel_bytes_per_s(&cluster->gpu, kind);
 }
@@ -114,8 +114,8 @@ double dtp_cluster_host_adam_bytes_per_s(const struct dtp_cluster *cluster, cons
 {
     if (plan->runtime == DTP_RUNTIME_TORCH)
         return dtp_calibration.torch_host_adam_bytes_per_s;
-    double formula = cluster->machine.host_memory_bytes_per_s * dtp_calibration.host_adam_memory_fraction /
-                     cluster->gpus_per_node;
+    double formula =
+        cluster->machine.host_memory_bytes_per_s * dtp_calibration.host_adam_memory_fraction / cluster->gpus_per_node;
     if (!measured_kernels(cluster, plan) || !(bytes > 0))
         return formula;
     struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_HOST_ADAM, "update");

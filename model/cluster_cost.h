@@ -1,9 +1,9 @@
-/* What single operations cost on a cluster: by what was measured of it (measured.h) where its machine is a file, else by the
- * formulas of op_cost.h.
+/* What single operations cost on a cluster: by what was measured of it (measured.h) where its machine is a file, else
+ * by the formulas of op_cost.h.
  *
  * Kernels that were measured are those of dtplan's executor. Matmuls, attention and copies are the libraries' and the
- * driver's, whoever calls them, and count for every runtime; memory-bound kernels, gaps, launches and AdamW on the host are
- * our own and count for runtime dtplan alone. */
+ * driver's, whoever calls them, and count for every runtime; memory-bound kernels, gaps, launches and AdamW on the host
+ * are our own and count for runtime dtplan alone. */
 #ifndef DTP_CLUSTER_COST_H
 #define DTP_CLUSTER_COST_H
 
@@ -11,8 +11,8 @@
 #include "op_cost.h"
 
 /* Seconds of one matmul, of the pass and with m, n, k as a step program has them. */
-double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass, enum dtp_dtype dtype, double m,
-                            double n, double k);
+double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
+                            double m, double n, double k);
 /* Of attention over `tokens` tokens of one GPU. */
 struct dtp_attention_time dtp_cluster_attention_time(const struct dtp_cluster *cluster,
                                                      const struct dtp_transformer *transformer,
@@ -35,8 +35,8 @@ double dtp_cluster_host_adam_bytes_per_s(const struct dtp_cluster *cluster, cons
 
 /* GPUs whose speed is known, for they were measured; 0: none. */
 uint32_t dtp_cluster_measured_gpus(const struct dtp_cluster *cluster);
-/* Factor >= 1 on kernels for the slowest of the ranks; `deviation` as in dtp_slowest_rank_factor. Times of a measured machine
- * are those of all its GPUs: only a job on more than those can have a slower one. */
+/* Factor >= 1 on kernels for the slowest of the ranks; `deviation` as in dtp_slowest_rank_factor. Times of a measured
+ * machine are those of all its GPUs: only a job on more than those can have a slower one. */
 double dtp_cluster_slowest_rank(const struct dtp_cluster *cluster, double deviation);
 
 #endif

@@ -92,8 +92,10 @@ static bool solve(const struct dtp_log_fit_job *job, gsl_multifit_nlinear_worksp
                   gsl_matrix *covariance, struct dtp_log_fit *out, double *residual, double *weight, double *scratch)
 {
     struct fit fit = {job, weight};
-    gsl_multifit_nlinear_fdf system = {.f = residuals, .n = job->row_count + (size_t)job->parameter_count,
-                                       .p = (size_t)job->parameter_count, .params = &fit};
+    gsl_multifit_nlinear_fdf system = {.f = residuals,
+                                       .n = job->row_count + (size_t)job->parameter_count,
+                                       .p = (size_t)job->parameter_count,
+                                       .params = &fit};
     memcpy(x->data, job->expected, system.p * sizeof *x->data);
     for (size_t i = 0; i < job->row_count; i++)
         weight[i] = 1;
@@ -111,8 +113,8 @@ static bool solve(const struct dtp_log_fit_job *job, gsl_multifit_nlinear_worksp
     return true;
 }
 
-enum dtp_status dtp_log_fit(const struct dtp_log_fit_job *job, struct dtp_log_fit *out, double *residual, double *weight,
-                            struct dtp_faults *faults)
+enum dtp_status dtp_log_fit(const struct dtp_log_fit_job *job, struct dtp_log_fit *out, double *residual,
+                            double *weight, struct dtp_faults *faults)
 {
     size_t p = (size_t)job->parameter_count, n = job->row_count + p;
     gsl_multifit_nlinear_parameters parameters = gsl_multifit_nlinear_default_parameters();

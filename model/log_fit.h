@@ -1,9 +1,9 @@
 /* Least squares in log time (GSL): what a formula's parameters are, given times of one operation at many sizes.
  *
- * Times span decades and err in proportion, so residuals are log(measured) - log(formula). Each parameter is the logarithm
- * of a positive amount and has a prior (an expected value and how far it may be off): a row each of the same least squares,
- * so that few rows, or rows that say nothing of one parameter, give what is expected instead of nonsense. Huber's weights
- * keep a few absurd rows from bending the rest. */
+ * Times span decades and err in proportion, so residuals are log(measured) - log(formula). Each parameter is the
+ * logarithm of a positive amount and has a prior (an expected value and how far it may be off): a row each of the same
+ * least squares, so that few rows, or rows that say nothing of one parameter, give what is expected instead of
+ * nonsense. Huber's weights keep a few absurd rows from bending the rest. */
 #ifndef DTP_LOG_FIT_H
 #define DTP_LOG_FIT_H
 
@@ -28,7 +28,7 @@ struct dtp_log_fit {
 };
 
 /* residual[row] and weight[row] (Huber's, 1: in line with the others) are filled. DTP_ENVIRONMENT: no memory. */
-enum dtp_status dtp_log_fit(const struct dtp_log_fit_job *job, struct dtp_log_fit *out, double *residual, double *weight,
-                            struct dtp_faults *faults);
+enum dtp_status dtp_log_fit(const struct dtp_log_fit_job *job, struct dtp_log_fit *out, double *residual,
+                            double *weight, struct dtp_faults *faults);
 
 #endif

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- making ------------------------------------------------------------------------------------------------------- */
+/* ---- making -------------------------------------------------------------------------------------------------------
+ */
 
 static int by_key(const void *a, const void *b)
 {
@@ -16,8 +17,8 @@ static int by_key(const void *a, const void *b)
                                     *(const struct dtp_measured_row *const *)b, true);
 }
 
-/* Rows that one fit is of stand together: of a matmul all of a dtype, of attention those of a direction too, of curves those
- * that differ in bytes alone. */
+/* Rows that one fit is of stand together: of a matmul all of a dtype, of attention those of a direction too, of curves
+ * those that differ in bytes alone. */
 static bool same_fit(const struct dtp_measured_row *a, const struct dtp_measured_row *b)
 {
     if (a->measurement != b->measurement || a->dtype != b->dtype)
@@ -64,8 +65,9 @@ static enum dtp_status make_parts(struct dtp_measured *m, struct dtp_faults *fau
         if (!is_shape(m->sorted[i]) && !is_curve(m->sorted[i]))
             continue;
         m->part_count++;
-        status = is_shape(m->sorted[i]) ? dtp_measured_shape_fit_make(&m->gpu, part->rows, part->count, &part->shape, faults)
-                                        : make_curve(part, &part->curve, faults);
+        status = is_shape(m->sorted[i])
+                     ? dtp_measured_shape_fit_make(&m->gpu, part->rows, part->count, &part->shape, faults)
+                     : make_curve(part, &part->curve, faults);
     }
     return status;
 }
@@ -159,7 +161,8 @@ void dtp_measured_destroy(struct dtp_measured *m)
     free(m);
 }
 
-/* ---- about -------------------------------------------------------------------------------------------------------- */
+/* ---- about --------------------------------------------------------------------------------------------------------
+ */
 
 const char *dtp_measured_name(const struct dtp_measured *measured)
 {
@@ -183,7 +186,8 @@ uint32_t dtp_measured_count(const struct dtp_measured *measured, const char *wha
     return text && dtp_number_parse_integer(text, false, 1, 1000000, &count) ? (uint32_t)count : 0;
 }
 
-/* ---- seconds ------------------------------------------------------------------------------------------------------ */
+/* ---- seconds ------------------------------------------------------------------------------------------------------
+ */
 
 static const struct dtp_measured_row *find_row(const struct dtp_measured *m, const struct dtp_measured_row *question)
 {
@@ -196,7 +200,8 @@ static double distance(double a, double b)
     return fabs(log(a / b));
 }
 
-/* How far a part is from what is asked; INFINITY: of something else. Ranks that do the same at once change what each gets. */
+/* How far a part is from what is asked; INFINITY: of something else. Ranks that do the same at once change what each
+ * gets. */
 static double part_distance(const struct dtp_measured_part *part, const struct dtp_measured_row *question)
 {
     const struct dtp_measured_row *of = part->rows[0];
@@ -269,11 +274,13 @@ double dtp_measured_step_s(const struct dtp_measured *measured, const char *what
     return row ? row->number[DTP_MEASURED_seconds] : (double)NAN;
 }
 
-/* ---- collectives -------------------------------------------------------------------------------------------------- */
+/* ---- collectives --------------------------------------------------------------------------------------------------
+ */
 
 static struct dtp_measured_group group_of(const struct dtp_measured_row *row)
 {
-    return (struct dtp_measured_group){(uint32_t)row->number[DTP_MEASURED_ranks], (uint32_t)row->number[DTP_MEASURED_stride],
+    return (struct dtp_measured_group){(uint32_t)row->number[DTP_MEASURED_ranks],
+                                       (uint32_t)row->number[DTP_MEASURED_stride],
                                        (uint32_t)row->number[DTP_MEASURED_nodes]};
 }
 
@@ -288,7 +295,8 @@ static double group_distance(const struct dtp_measured_group *a, const struct dt
 /* Of the kind itself, or of one that moves as many bytes the same way around the ring. */
 static double kind_distance(enum dtp_collective asked, enum dtp_collective measured)
 {
-    bool like = asked != DTP_ALL_REDUCE && measured != DTP_ALL_REDUCE && asked != DTP_SEND_RECV && measured != DTP_SEND_RECV;
+    bool like =
+        asked != DTP_ALL_REDUCE && measured != DTP_ALL_REDUCE && asked != DTP_SEND_RECV && measured != DTP_SEND_RECV;
     return asked == measured ? 0 : like ? 100 : INFINITY;
 }
 
@@ -304,7 +312,8 @@ static bool collective_parse(const char *text, size_t length, enum dtp_collectiv
     return false;
 }
 
-const struct dtp_measured_curve *dtp_measured_collective(const struct dtp_measured *measured, enum dtp_collective collective,
+const struct dtp_measured_curve *dtp_measured_collective(const struct dtp_measured *measured,
+                                                         enum dtp_collective collective,
                                                          const struct dtp_measured_group *group,
                                                          enum dtp_collective *as, struct dtp_measured_group *of)
 {
@@ -327,7 +336,8 @@ const struct dtp_measured_curve *dtp_measured_collective(const struct dtp_measur
     return best;
 }
 
-/* ---- contention --------------------------------------------------------------------------------------------------- */
+/* ---- contention ---------------------------------------------------------------------------------------------------
+ */
 
 #define SLOWDOWN "_slowdown"
 
@@ -353,7 +363,8 @@ static double nearest_contention(const struct dtp_measured *m, enum dtp_collecti
     return value;
 }
 
-struct dtp_measured_contention dtp_measured_contention(const struct dtp_measured *measured, enum dtp_collective collective,
+struct dtp_measured_contention dtp_measured_contention(const struct dtp_measured *measured,
+                                                       enum dtp_collective collective,
                                                        const struct dtp_measured_group *group)
 {
     double slowdown = nearest_contention(measured, collective, group, true);

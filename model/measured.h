@@ -1,8 +1,8 @@
 /* What was measured of a machine, and what it says of sizes and shapes that were not.
  *
- * `dtplan probe` writes a machine file (measured_row.h says of what rows); `--machine FILE.csv` reads it. The row of the
- * catalogue that it names in gpu_key stays what it is; the cost functions (op_cost.h, collective_cost.h, sim/op_time.h) take
- * seconds from here where there are some:
+ * `dtplan probe` writes a machine file (measured_row.h says of what rows); `--machine FILE.csv` reads it. The row of
+ * the catalogue that it names in gpu_key stays what it is; the cost functions (op_cost.h, collective_cost.h,
+ * sim/op_time.h) take seconds from here where there are some:
  *
  *   matmul, attention       of a shape measured: that time; else a fitted formula, corrected by near shapes
  *                           (measured_shape.h)
@@ -28,8 +28,8 @@ struct dtp_measured_rows {
     size_t *line;
     size_t count;
 };
-/* Refused, each with its line and all at once: a word that is none of measured_row.h, a missing or superfluous cell, what is
- * no amount or none that a machine has, a shape twice, a file without gpu_key or without a time. */
+/* Refused, each with its line and all at once: a word that is none of measured_row.h, a missing or superfluous cell,
+ * what is no amount or none that a machine has, a shape twice, a file without gpu_key or without a time. */
 enum dtp_status dtp_measured_rows_of(const struct dtp_table *table, struct dtp_measured_rows *out,
                                      struct dtp_faults *faults);
 void dtp_measured_rows_release(struct dtp_measured_rows *rows);
@@ -51,8 +51,8 @@ const char *dtp_measured_about(const struct dtp_measured *measured, const char *
 /* A whole number from a row about, 0 where there is none. */
 uint32_t dtp_measured_count(const struct dtp_measured *measured, const char *what);
 
-/* Seconds of what a row would stand for (its results are not read): measured, or by what was fitted. NAN where nothing like
- * it was measured. Of collectives only the very group: collective_cost.h knows how others compare. */
+/* Seconds of what a row would stand for (its results are not read): measured, or by what was fitted. NAN where nothing
+ * like it was measured. Of collectives only the very group: collective_cost.h knows how others compare. */
 double dtp_measured_s(const struct dtp_measured *measured, const struct dtp_measured_row *question);
 /* Whether a matmul's pass was measured itself, or is told by the others of its shape. */
 bool dtp_measured_knows_pass(const struct dtp_measured *measured, enum dtp_measured_matmul pass, enum dtp_dtype dtype);
@@ -64,12 +64,14 @@ double dtp_measured_kernels_bytes_per_s(const struct dtp_measured *measured, boo
 /* Of a row of step: "gap_live", "gap_graph", "launch"; NAN: not measured. */
 double dtp_measured_step_s(const struct dtp_measured *measured, const char *what);
 
-/* The curve of a collective whose group is most like the one asked for: the same kind (all-gather and reduce-scatter stand for
- * each other, and for all-to-all), inside nodes or between them, then ranks, then stride. NULL: none measured. */
+/* The curve of a collective whose group is most like the one asked for: the same kind (all-gather and reduce-scatter
+ * stand for each other, and for all-to-all), inside nodes or between them, then ranks, then stride. NULL: none
+ * measured. */
 struct dtp_measured_group {
     uint32_t ranks, stride, nodes;
 };
-const struct dtp_measured_curve *dtp_measured_collective(const struct dtp_measured *measured, enum dtp_collective collective,
+const struct dtp_measured_curve *dtp_measured_collective(const struct dtp_measured *measured,
+                                                         enum dtp_collective collective,
                                                          const struct dtp_measured_group *group,
                                                          enum dtp_collective *as, struct dtp_measured_group *of);
 
@@ -78,7 +80,8 @@ struct dtp_measured_contention {
     double kernels;    /* seconds that kernels take longer per second of it; NAN: not measured */
     double collective; /* its time beside them / alone; 1 where not measured */
 };
-struct dtp_measured_contention dtp_measured_contention(const struct dtp_measured *measured, enum dtp_collective collective,
+struct dtp_measured_contention dtp_measured_contention(const struct dtp_measured *measured,
+                                                       enum dtp_collective collective,
                                                        const struct dtp_measured_group *group);
 /* A copy's time with the other direction at work / without; 1 where not measured. */
 double dtp_measured_duplex(const struct dtp_measured *measured, uint32_t ranks);
@@ -94,7 +97,8 @@ struct dtp_measured_quality {
     int parameter_count;
     struct dtp_measured_parameter parameter[DTP_LOG_FIT_PARAMETERS];
     double r2, median_residual, largest_residual; /* of the fit, |exp(residual) - 1| */
-    double left_out_residual; /* median, of what is said of a row that was left out of what corrects the fit; NAN: one row */
+    double left_out_residual; /* median, of what is said of a row that was left out of what corrects the fit; NAN: one
+                                 row */
 };
 size_t dtp_measured_quality_count(const struct dtp_measured *measured);
 /* False: no memory. */

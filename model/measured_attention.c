@@ -1,5 +1,6 @@
-/* How long causal attention takes by its shape: its FLOPs at a rate that grows with the sequence, for the first and last
- * blocks of a row are masked or short, and with the width of a head, which feeds the tensor cores more per softmax. */
+/* How long causal attention takes by its shape: its FLOPs at a rate that grows with the sequence, for the first and
+ * last blocks of a row are masked or short, and with the width of a head, which feeds the tensor cores more per
+ * softmax. */
 #include "measured_shape.h"
 
 #include <math.h>

@@ -12,8 +12,8 @@ static double log_latency_and_rate(const void *context, const double *parameters
     return log(exp(parameters[0]) + exp(parameters[1] + log_bytes[row]));
 }
 
-/* Expected: half of the shortest time is latency, but no more than what launches and links have; the largest size shows the
- * rate. Either may be far off. */
+/* Expected: half of the shortest time is latency, but no more than what launches and links have; the largest size shows
+ * the rate. Either may be far off. */
 #define USUAL_LATENCY_S 1e-5
 static enum dtp_status fit(struct dtp_measured_curve *c, struct dtp_faults *faults)
 {
@@ -22,10 +22,14 @@ static enum dtp_status fit(struct dtp_measured_curve *c, struct dtp_faults *faul
         shortest = fmin(shortest, c->log_s[i]);
     if (!weight)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for %zu measured sizes", c->count);
-    struct dtp_log_fit_job job = {.row_count = c->count, .parameter_count = 2, .measured_log_s = c->log_s,
-                                  .log_s = log_latency_and_rate, .context = c->log_bytes,
-                                  .expected = {fmin(shortest - M_LN2, log(USUAL_LATENCY_S)), c->log_s[c->count - 1] - c->log_bytes[c->count - 1]},
-                                  .deviation = {2, 1}};
+    struct dtp_log_fit_job job = {
+        .row_count = c->count,
+        .parameter_count = 2,
+        .measured_log_s = c->log_s,
+        .log_s = log_latency_and_rate,
+        .context = c->log_bytes,
+        .expected = {fmin(shortest - M_LN2, log(USUAL_LATENCY_S)), c->log_s[c->count - 1] - c->log_bytes[c->count - 1]},
+        .deviation = {2, 1}};
     enum dtp_status status = dtp_log_fit(&job, &c->fit, c->residual, weight, faults);
     free(weight);
     return status;
@@ -34,7 +38,8 @@ static enum dtp_status fit(struct dtp_measured_curve *c, struct dtp_faults *faul
 enum dtp_status dtp_measured_curve_make(const double *bytes, const double *seconds, size_t count,
                                         struct dtp_measured_curve *out, struct dtp_faults *faults)
 {
-    *out = (struct dtp_measured_curve){.count = count, .log_bytes = calloc(count, sizeof(double)),
+    *out = (struct dtp_measured_curve){.count = count,
+                                       .log_bytes = calloc(count, sizeof(double)),
                                        .log_s = calloc(count, sizeof(double)),
                                        .residual = malloc(count * sizeof(double))};
     if (!out->log_bytes || !out->log_s || !out->residual)

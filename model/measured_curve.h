@@ -1,8 +1,8 @@
 /* Seconds over bytes of one kind of work: a kernel, a collective of one group, a copy.
  *
  * Between the smallest and largest measured size times follow the points (Steffen's monotone spline of log seconds over
- * log bytes from 4 points up, straight lines in between below that); beyond them the fitted latency + bytes / rate, from
- * the nearest point on. */
+ * log bytes from 4 points up, straight lines in between below that); beyond them the fitted latency + bytes / rate,
+ * from the nearest point on. */
 #ifndef DTP_MEASURED_CURVE_H
 #define DTP_MEASURED_CURVE_H
 
@@ -18,7 +18,8 @@ struct dtp_measured_curve {
     double *residual;          /* [count], of the fit */
 };
 
-/* Points with bytes ascending; of such that are as good as equal the first counts. The arrays are copied. Caller releases; *out is releasable after failure. */
+/* Points with bytes ascending; of such that are as good as equal the first counts. The arrays are copied. Caller
+ * releases; *out is releasable after failure. */
 enum dtp_status dtp_measured_curve_make(const double *bytes, const double *seconds, size_t count,
                                         struct dtp_measured_curve *out, struct dtp_faults *faults);
 void dtp_measured_curve_release(struct dtp_measured_curve *curve);

@@ -61,9 +61,9 @@ static void parameters_of(const struct dtp_measured_part *part, struct dtp_measu
     for (int i = 0; i < out->parameter_count; i++) {
         bool inverse = !shape && i == 1; /* seconds per byte, shown as a rate */
         double sign = inverse ? -1 : 1, half = fit->half_width[i];
-        out->parameter[i] = (struct dtp_measured_parameter){words[i][0], words[i][1], exp(sign * fit->parameter[i]),
-                                                            exp(sign * fit->parameter[i] - half),
-                                                            exp(sign * fit->parameter[i] + half)};
+        out->parameter[i] =
+            (struct dtp_measured_parameter){words[i][0], words[i][1], exp(sign * fit->parameter[i]),
+                                            exp(sign * fit->parameter[i] - half), exp(sign * fit->parameter[i] + half)};
     }
     out->r2 = fit->r2;
 }

@@ -24,8 +24,8 @@ static enum dtp_status find_columns(const struct dtp_table *table, struct column
         DTP_MEASURED_NUMBER_TABLE(AS_COLUMN)
 #undef AS_COLUMN
     };
-    *out = (struct columns){dtp_table_column(table, "measurement"), dtp_table_column(table, "what"),
-                            dtp_table_column(table, "dtype"), {0}};
+    *out = (struct columns){
+        dtp_table_column(table, "measurement"), dtp_table_column(table, "what"), dtp_table_column(table, "dtype"), {0}};
     for (int i = 0; i < DTP_MEASURED_COLUMN_COUNT; i++)
         out->number[i] = dtp_table_column(table, names[i]);
     if (out->measurement >= 0 && out->what >= 0 && out->number[DTP_MEASURED_value] >= 0)
@@ -34,13 +34,14 @@ static enum dtp_status find_columns(const struct dtp_table *table, struct column
                      "no measured machine: it has columns measurement, what, value and more; dtplan probe writes one");
 }
 
-/* ---- one row ------------------------------------------------------------------------------------------------------ */
+/* ---- one row ------------------------------------------------------------------------------------------------------
+ */
 
 static bool in_range(int column, double number)
 {
     if (column <= DTP_MEASURED_nodes)
         return number <= MOST_SIZE && (column < DTP_MEASURED_ranks || number == floor(number));
-    return column == DTP_MEASURED_value   ? number <= MOST_VALUE
+    return column == DTP_MEASURED_value     ? number <= MOST_VALUE
            : column == DTP_MEASURED_samples ? number <= MOST_SIZE
                                             : number >= LEAST_S && number <= MOST_S;
 }
@@ -78,7 +79,8 @@ static enum dtp_status read_row(const struct dtp_table *table, size_t at, const 
         return dtp_fault(faults, DTP_BAD_INPUT, name, line, "what: '%.40s' is nothing that is measured", what);
     *row = dtp_measured_row_of(measurement, what);
     if (*dtype && !dtp_dtype_parse(dtype, &row->dtype))
-        return dtp_fault(faults, DTP_BAD_INPUT, name, line, "dtype: '%.40s' is none of fp32|tf32|bf16|fp16|fp8|int8", dtype);
+        return dtp_fault(faults, DTP_BAD_INPUT, name, line, "dtype: '%.40s' is none of fp32|tf32|bf16|fp16|fp8|int8",
+                         dtype);
     if (measurement == DTP_MEASUREMENT_ABOUT) {
         const char *value = dtp_table_text(table, at, columns->number[DTP_MEASURED_value]);
         size_t step = 1;
@@ -93,7 +95,8 @@ static enum dtp_status read_row(const struct dtp_table *table, size_t at, const 
     return status == DTP_OK ? dtp_measured_row_check(row, name, line, faults) : status;
 }
 
-/* ---- all ---------------------------------------------------------------------------------------------------------- */
+/* ---- all ----------------------------------------------------------------------------------------------------------
+ */
 
 struct keyed {
     const struct dtp_measured_row *row;
@@ -135,7 +138,8 @@ static enum dtp_status check_twice(const struct dtp_measured_rows *rows, const c
     qsort(keyed, rows->count, sizeof *keyed, by_key);
     for (size_t i = 1; i < rows->count; i++)
         if (dtp_measured_row_same(keyed[i - 1].row, keyed[i].row))
-            status = dtp_fault(faults, DTP_BAD_INPUT, name, keyed[i].line, "%s %s of the same shape stands on line %zu as well",
+            status = dtp_fault(faults, DTP_BAD_INPUT, name, keyed[i].line,
+                               "%s %s of the same shape stands on line %zu as well",
                                dtp_measurement_text(keyed[i].row->measurement), keyed[i].row->what, keyed[i - 1].line);
     free(keyed);
     return status;

@@ -12,7 +12,8 @@
 static int pass_of(const char *what)
 {
     int pass = 0;
-    while (pass < DTP_MEASURED_MATMUL_COUNT && strcmp(what, dtp_measured_matmul_text((enum dtp_measured_matmul)pass)) != 0)
+    while (pass < DTP_MEASURED_MATMUL_COUNT &&
+           strcmp(what, dtp_measured_matmul_text((enum dtp_measured_matmul)pass)) != 0)
         pass++;
     return pass;
 }
@@ -48,7 +49,8 @@ static double log_formula_of_row(const void *context, const double *parameters, 
     return log_formula(f, &f->shape[row], parameters);
 }
 
-/* ---- fitting ------------------------------------------------------------------------------------------------------ */
+/* ---- fitting ------------------------------------------------------------------------------------------------------
+ */
 
 static int by_value(const void *a, const void *b)
 {
@@ -74,8 +76,11 @@ static struct dtp_log_fit_job job_of(const struct dtp_measured_shape_fit *f, dou
     /* What Hopper and Ampere libraries show, and how far another part may be from it; the rate is the data's own. */
     static const double matmul[][2] = {{0, 0.5}, {5, 0.7}, {-12.7, 0.7}, {0, 1}, {-0.2, 0.2}, {-0.1, 0.1}};
     static const double attention[][2] = {{0, 0.5}, {6.4, 0.7}, {-0.2, 0.3}, {-12.2, 0.7}};
-    struct dtp_log_fit_job job = {.row_count = f->count, .parameter_count = f->attention ? 4 : 6,
-                                  .measured_log_s = f->log_s, .log_s = log_formula_of_row, .context = f};
+    struct dtp_log_fit_job job = {.row_count = f->count,
+                                  .parameter_count = f->attention ? 4 : 6,
+                                  .measured_log_s = f->log_s,
+                                  .log_s = log_formula_of_row,
+                                  .context = f};
     for (int i = 0; i < job.parameter_count; i++) {
         const double *prior = f->attention ? attention[i] : matmul[i];
         job.expected[i] = prior[0] + (i == 0 ? log_rate + 0.1 : 0);
@@ -87,7 +92,9 @@ static struct dtp_log_fit_job job_of(const struct dtp_measured_shape_fit *f, dou
 enum dtp_status dtp_measured_shape_fit_make(const struct dtp_gpu *gpu, const struct dtp_measured_row *const *rows,
                                             size_t count, struct dtp_measured_shape_fit *out, struct dtp_faults *faults)
 {
-    *out = (struct dtp_measured_shape_fit){.gpu = gpu, .dtype = rows[0]->dtype, .count = count,
+    *out = (struct dtp_measured_shape_fit){.gpu = gpu,
+                                           .dtype = rows[0]->dtype,
+                                           .count = count,
                                            .attention = rows[0]->measurement == DTP_MEASUREMENT_ATTENTION,
                                            .shape = malloc(count * sizeof *out->shape),
                                            .log_s = malloc(count * sizeof *out->log_s),
@@ -137,7 +144,8 @@ double dtp_measured_shape_s(const struct dtp_measured_shape_fit *fit, const stru
     for (size_t i = 0; i < fit->count; i++) {
         if (i == without)
             continue;
-        double near = NEAR * NEAR + distance_squared(fit, shape, &fit->shape[i]), weight = fit->weight[i] / (near * near);
+        double near = NEAR * NEAR + distance_squared(fit, shape, &fit->shape[i]),
+               weight = fit->weight[i] / (near * near);
         sum += weight * fit->residual[i];
         weights += weight;
     }

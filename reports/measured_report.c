@@ -15,7 +15,8 @@ static enum dtp_status no_memory(struct dtp_faults *faults)
     return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
 }
 
-/* ---- text --------------------------------------------------------------------------------------------------------- */
+/* ---- text ---------------------------------------------------------------------------------------------------------
+ */
 
 static void print_about(const struct dtp_measured *m, const struct dtp_page *page)
 {
@@ -68,9 +69,10 @@ static bool print_fits(const struct dtp_measured *m, const struct dtp_page *page
     dtp_grid_print(&grid, page, 2);
     dtp_grid_destroy(&grid);
     fputs("  ", page->file);
-    dtp_page_wrap(page, 2, 2,
-                  "Percent of the measured time: median and largest distance of the fitted formula, and the median of what is "
-                  "said of a row from the others alone. Rows that were measured are taken as they are.");
+    dtp_page_wrap(
+        page, 2, 2,
+        "Percent of the measured time: median and largest distance of the fitted formula, and the median of what is "
+        "said of a row from the others alone. Rows that were measured are taken as they are.");
     return memory;
 }
 
@@ -121,7 +123,8 @@ static void print_figures(const struct dtp_measured *m, const struct dtp_page *p
         }
         dtp_grid_cell(&grid, "%s, %g ranks, stride %g, nodes %g",
                       strstr(row->what, "_slowdown") ? "times as long beside kernels" : "kernels' extra s per s",
-                      row->number[DTP_MEASURED_ranks], row->number[DTP_MEASURED_stride], row->number[DTP_MEASURED_nodes]);
+                      row->number[DTP_MEASURED_ranks], row->number[DTP_MEASURED_stride],
+                      row->number[DTP_MEASURED_nodes]);
         dtp_grid_cell(&grid, "%.3f", row->number[DTP_MEASURED_value]);
     }
     if (count)
@@ -142,7 +145,8 @@ static enum dtp_status print_text(const struct dtp_measured *m, const struct dtp
     return memory ? DTP_OK : no_memory(faults);
 }
 
-/* ---- CSV ---------------------------------------------------------------------------------------------------------- */
+/* ---- CSV ----------------------------------------------------------------------------------------------------------
+ */
 
 static void print_csv(const struct dtp_measured *m, FILE *file)
 {
@@ -172,7 +176,8 @@ static void print_csv_header(FILE *file)
     fputs(",seconds,fitted_s,residual_pct\n", file);
 }
 
-/* ---- JSON --------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ---------------------------------------------------------------------------------------------------------
+ */
 
 static json_t *fit_json(const struct dtp_measured_quality *q)
 {
@@ -216,10 +221,12 @@ static enum dtp_status add_json(const struct dtp_measured *m, json_t *files, str
     return memory ? DTP_OK : no_memory(faults);
 }
 
-/* ---- all ---------------------------------------------------------------------------------------------------------- */
+/* ---- all ----------------------------------------------------------------------------------------------------------
+ */
 
-enum dtp_status dtp_report_measured(const struct dtp_catalog *catalog, enum dtp_catalog_form form, const char *const *names,
-                                    size_t count, const struct dtp_page *page, struct dtp_faults *faults)
+enum dtp_status dtp_report_measured(const struct dtp_catalog *catalog, enum dtp_catalog_form form,
+                                    const char *const *names, size_t count, const struct dtp_page *page,
+                                    struct dtp_faults *faults)
 {
     enum dtp_status status = DTP_OK;
     json_t *files = form == DTP_CATALOG_JSON ? json_array() : NULL;
@@ -229,7 +236,8 @@ enum dtp_status dtp_report_measured(const struct dtp_catalog *catalog, enum dtp_
         const struct dtp_measured_machine *machine = dtp_catalog_measured(catalog, names[i]);
         if (!machine)
             status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                               "'%.200s' is no machine file; name one that ends in .csv, as dtplan probe writes it", names[i]);
+                               "'%.200s' is no machine file; name one that ends in .csv, as dtplan probe writes it",
+                               names[i]);
         else if (form == DTP_CATALOG_TEXT)
             status = print_text(machine->times, page, faults);
         else if (form == DTP_CATALOG_CSV)

@@ -33,7 +33,8 @@ static double seconds_of(struct slot *slots, const struct dtp_measured *measured
 }
 
 /* Whose kernels these are; cluster_cost.h. */
-static bool counts(const struct dtp_measured_row *row, const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+static bool counts(const struct dtp_measured_row *row, const struct dtp_transformer *transformer,
+                   const struct dtp_plan *plan)
 {
     switch (row->measurement) {
     case DTP_MEASUREMENT_MATMUL:
@@ -52,8 +53,8 @@ static bool counts(const struct dtp_measured_row *row, const struct dtp_transfor
     return false;
 }
 
-/* An operation may stand for several equal matmuls (k and v of grouped-query attention), and moves bytes besides where it
- * adds to a sum that its pass was not measured with. */
+/* An operation may stand for several equal matmuls (k and v of grouped-query attention), and moves bytes besides where
+ * it adds to a sum that its pass was not measured with. */
 static double matmul_s(double one_s, const struct dtp_op *op, const struct dtp_measured_row *row,
                        const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
@@ -76,9 +77,11 @@ double *dtp_measured_op_seconds(const struct dtp_program *program, const struct 
     for (size_t i = 0; i < count && seconds && slots; i++) {
         struct dtp_measured_row row;
         seconds[i] = (double)NAN;
-        if (!dtp_measured_row_of_op(program, &ops[i], transformer, cluster, plan, &row) || !counts(&row, transformer, plan))
+        if (!dtp_measured_row_of_op(program, &ops[i], transformer, cluster, plan, &row) ||
+            !counts(&row, transformer, plan))
             continue;
-        if (row.measurement == DTP_MEASUREMENT_MATMUL && !(ops[i].demand.m > 0 && ops[i].demand.n > 0 && ops[i].demand.k > 0))
+        if (row.measurement == DTP_MEASUREMENT_MATMUL &&
+            !(ops[i].demand.m > 0 && ops[i].demand.n > 0 && ops[i].demand.k > 0))
             continue;
         double one_s = seconds_of(slots, cluster->measured, &row);
         seconds[i] = row.measurement == DTP_MEASUREMENT_MATMUL ? matmul_s(one_s, &ops[i], &row, cluster, plan) : one_s;

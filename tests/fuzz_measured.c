@@ -1,5 +1,5 @@
-/* libFuzzer target: any table is a measured machine or is refused, and what is taken answers every question with an amount
- * of time, or with none.
+/* libFuzzer target: any table is a measured machine or is refused, and what is taken answers every question with an
+ * amount of time, or with none.
  *
  *   cmake --preset fuzz && cmake --build --preset fuzz --target fuzz_measured
  *   build-fuzz/tests/fuzz_measured -max_total_time=600 -max_len=4096 tests/corpus/measured */

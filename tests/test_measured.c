@@ -10,13 +10,14 @@
 
 #include <stdlib.h>
 
-#define HEADER                                                                                                       \
-    "measurement,what,dtype,m,n,k,sequence,heads,kv_heads,head_dim,bytes,ranks,stride,nodes,seconds,low_s,high_s,"   \
+#define HEADER                                                                                                         \
+    "measurement,what,dtype,m,n,k,sequence,heads,kv_heads,head_dim,bytes,ranks,stride,nodes,seconds,low_s,high_s,"     \
     "samples,value\n"
 #define GPU_KEY "about,gpu_key,,,,,,,,,,,,,,,,,h200-sxm\n"
 #define MATMUL(m, n, k, seconds) "matmul,forward,bf16," #m "," #n "," #k ",,,,,,,,," #seconds ",,,,\n"
 
-/* ---- reading ------------------------------------------------------------------------------------------------------ */
+/* ---- reading ------------------------------------------------------------------------------------------------------
+ */
 
 static enum dtp_status parse(const char *text, struct dtp_measured **out, struct dtp_faults *faults)
 {
@@ -81,12 +82,14 @@ static void test_all_faults_at_once(void **state)
     (void)state;
     struct dtp_measured *measured;
     struct dtp_faults faults = {.count = 0};
-    assert_int_equal(parse(HEADER GPU_KEY "x,,,,,,,,,,,,,,,,,,\n" MATMUL(1, 1, 1, 0) MATMUL(1, 1, 1, -1), &measured, &faults),
-                     DTP_BAD_INPUT);
+    assert_int_equal(
+        parse(HEADER GPU_KEY "x,,,,,,,,,,,,,,,,,,\n" MATMUL(1, 1, 1, 0) MATMUL(1, 1, 1, -1), &measured, &faults),
+        DTP_BAD_INPUT);
     assert_int_equal(faults.count, 3);
 }
 
-/* ---- the synthetic machine: tests/data/synthetic_machine.csv, times of known formulas with 1 % of noise ------------ */
+/* ---- the synthetic machine: tests/data/synthetic_machine.csv, times of known formulas with 1 % of noise ------------
+ */
 
 static struct dtp_measured *synthetic;
 
@@ -159,13 +162,15 @@ static void test_what_was_measured_comes_back(void **state)
 static void test_shapes_between_those_measured(void **state)
 {
     (void)state;
-    assert_near(dtp_measured_matmul_s(synthetic, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 6144, 6144, 6144), 0.669e-3, 0.04);
+    assert_near(dtp_measured_matmul_s(synthetic, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 6144, 6144, 6144), 0.669e-3,
+                0.04);
     double forward = dtp_measured_matmul_s(synthetic, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 11008, 4096, 6000);
     double weight = dtp_measured_matmul_s(synthetic, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, DTP_BF16, 11008, 4096, 6000);
     assert_true(weight > 1.01 * forward && weight < 1.08 * forward); /* 5 % slower by construction */
     /* 3 sequences of 3000 with 24 heads of 128: 4 us + FLOPs at 600e12 * 3000 / 3450. */
     double flops = 3.0 * 24 * 2 * 3000 * 3000 * 128;
-    assert_near(shape_s(DTP_MEASUREMENT_ATTENTION, "forward", 3, 3000, 24, 128), 4e-6 + flops / (600e12 * 3000 / 3450), 0.03);
+    assert_near(shape_s(DTP_MEASUREMENT_ATTENTION, "forward", 3, 3000, 24, 128), 4e-6 + flops / (600e12 * 3000 / 3450),
+                0.03);
     assert_near(shape_s(DTP_MEASUREMENT_ATTENTION, "backward", 3, 3000, 24, 128),
                 4e-6 + 2.5 * flops / (520e12 * 3000 / 3800), 0.03);
 }
@@ -174,12 +179,12 @@ static void test_sizes_between_and_beyond(void **state)
 {
     (void)state;
     assert_near(curve_s(DTP_MEASUREMENT_KERNEL, "norm", 3e8, 0), 3e-6 + 3e8 / 3.6e12, 0.03);
-    assert_near(curve_s(DTP_MEASUREMENT_KERNEL, "norm", 1e12, 0), 1e12 / 3.6e12, 0.04);    /* above all points */
-    assert_near(curve_s(DTP_MEASUREMENT_KERNEL, "norm", 1, 0), 3e-6, 0.25);                /* below */
+    assert_near(curve_s(DTP_MEASUREMENT_KERNEL, "norm", 1e12, 0), 1e12 / 3.6e12, 0.04); /* above all points */
+    assert_near(curve_s(DTP_MEASUREMENT_KERNEL, "norm", 1, 0), 3e-6, 0.25);             /* below */
     assert_near(curve_s(DTP_MEASUREMENT_COPY, "upload", 5e7, 4), 8e-6 + 5e7 / 48e9, 0.02);
     assert_near(curve_s(DTP_MEASUREMENT_COPY, "upload", 5e7, 3), 8e-6 + 5e7 / 48e9, 0.02); /* nearest: 4 at once */
     assert_near(curve_s(DTP_MEASUREMENT_HOST_ADAM, "update", 4e8, 1), 4e8 / 120e9, 0.02);
-    assert_true(isnan(curve_s(DTP_MEASUREMENT_KERNEL, "rotary", 1e6, 0)));                 /* none measured */
+    assert_true(isnan(curve_s(DTP_MEASUREMENT_KERNEL, "rotary", 1e6, 0))); /* none measured */
     assert_true(isnan(dtp_measured_matmul_s(synthetic, DTP_MEASURED_MATMUL_FORWARD, DTP_FP8, 64, 64, 64)));
     assert_near(dtp_measured_step_s(synthetic, "launch"), 2.6e-6, 1e-9);
     assert_near(dtp_measured_duplex(synthetic, 4), 48.0 / 33, 0.03);
@@ -205,10 +210,14 @@ static void test_parameters_are_found(void **state)
         const char *what;
         int parameter;
         double value;
-    } known[] = {{"attention forward bf16", 0, 600e12}, {"attention forward bf16", 1, 450},
-                 {"attention backward bf16", 0, 520e12}, {"attention backward bf16", 2, 0.85},
-                 {"kernel norm", 1, 3.6e12}, {"kernel optimizer", 0, 3e-6},
-                 {"collective all_gather, 4 ranks, stride 1, nodes 1", 1, 335e9}, {"copy download, 1 at once", 1, 55e9},
+    } known[] = {{"attention forward bf16", 0, 600e12},
+                 {"attention forward bf16", 1, 450},
+                 {"attention backward bf16", 0, 520e12},
+                 {"attention backward bf16", 2, 0.85},
+                 {"kernel norm", 1, 3.6e12},
+                 {"kernel optimizer", 0, 3e-6},
+                 {"collective all_gather, 4 ranks, stride 1, nodes 1", 1, 335e9},
+                 {"copy download, 1 at once", 1, 55e9},
                  {"matmul bf16", 0, 704e12} /* 720 in forward, a mean 2.3 % less over the passes */};
     for (size_t k = 0; k < sizeof known / sizeof known[0]; k++) {
         bool found = false;
@@ -221,18 +230,21 @@ static void test_parameters_are_found(void **state)
             const struct dtp_measured_parameter *p = &quality.parameter[known[k].parameter];
             found = true;
             assert_true(p->low < p->value && p->value < p->high);
-            assert_true(known[k].value > fmin(p->low, 0.97 * p->value) && known[k].value < fmax(p->high, 1.03 * p->value));
+            assert_true(known[k].value > fmin(p->low, 0.97 * p->value) &&
+                        known[k].value < fmax(p->high, 1.03 * p->value));
         }
         assert_true(found);
     }
 }
 
-/* ---- few rows and absurd ones ------------------------------------------------------------------------------------- */
+/* ---- few rows and absurd ones -------------------------------------------------------------------------------------
+ */
 
 static void test_one_row_says_something_of_others(void **state)
 {
     (void)state;
-    struct dtp_measured *one = measured_of(HEADER GPU_KEY MATMUL(8192, 8192, 8192, 1.6e-3) "kernel,norm,,,,,,,,,1e9,,,,3e-4,,,,\n");
+    struct dtp_measured *one =
+        measured_of(HEADER GPU_KEY MATMUL(8192, 8192, 8192, 1.6e-3) "kernel,norm,,,,,,,,,1e9,,,,3e-4,,,,\n");
     assert_near(dtp_measured_matmul_s(one, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 8192, 8192, 8192), 1.6e-3, 1e-12);
     assert_near(dtp_measured_matmul_s(one, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 16384, 8192, 8192), 3.2e-3, 0.05);
     double tiny = dtp_measured_matmul_s(one, DTP_MEASURED_MATMUL_INPUT_GRADIENT, DTP_BF16, 64, 64, 64);
@@ -250,14 +262,16 @@ static void test_one_row_says_something_of_others(void **state)
     dtp_measured_destroy(one);
 }
 
-/* Nine sizes of a straight line and one row a hundred times too slow: the line stays, the row is what was measured there. */
+/* Nine sizes of a straight line and one row a hundred times too slow: the line stays, the row is what was measured
+ * there. */
 static void test_an_absurd_row_bends_nothing_far_away(void **state)
 {
     (void)state;
     char text[4096] = HEADER GPU_KEY;
     for (int i = 0; i < 10; i++) {
         double bytes = 1048576.0 * (1 << i), seconds = (5e-6 + bytes / 3e12) * (i == 4 ? 100 : 1);
-        snprintf(text + strlen(text), sizeof text - strlen(text), "kernel,norm,,,,,,,,,%.0f,,,,%.9g,,,,\n", bytes, seconds);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "kernel,norm,,,,,,,,,%.0f,,,,%.9g,,,,\n", bytes,
+                 seconds);
     }
     struct dtp_measured *measured = measured_of(text);
     struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, "norm");
@@ -271,10 +285,11 @@ static void test_an_absurd_row_bends_nothing_far_away(void **state)
     dtp_measured_destroy(measured);
 }
 
-/* ---- collectives -------------------------------------------------------------------------------------------------- */
+/* ---- collectives --------------------------------------------------------------------------------------------------
+ */
 
-static double collective_s(const struct dtp_cluster *cluster, const struct dtp_group *group, enum dtp_collective collective,
-                           double bytes)
+static double collective_s(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                           enum dtp_collective collective, double bytes)
 {
     struct dtp_collective_cost cost = dtp_collective_cost(cluster, group, collective);
     return dtp_collective_time(&cost, bytes);
@@ -305,7 +320,8 @@ static void test_other_groups_compare_as_the_model_says(void **state)
         assert_near(collective_s(&cluster, &eight, DTP_ALL_GATHER, sizes[i]),
                     ratio * collective_s(&cluster, &four, DTP_ALL_GATHER, sizes[i]), 1e-9);
     }
-    struct dtp_cluster nodes = test_cluster(test_h200(), 16, 8); /* no group between nodes was measured: the model alone */
+    struct dtp_cluster nodes =
+        test_cluster(test_h200(), 16, 8); /* no group between nodes was measured: the model alone */
     struct dtp_group world = dtp_group_consecutive(&nodes, 16);
     double model_s = collective_s(&nodes, &world, DTP_ALL_GATHER, 1e9);
     nodes.measured = synthetic;
@@ -326,13 +342,17 @@ static void test_contention_of_the_nearest_group(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals_name_line_and_reason), cmocka_unit_test(test_all_faults_at_once),
-        cmocka_unit_test(test_what_was_measured_comes_back), cmocka_unit_test(test_shapes_between_those_measured),
-        cmocka_unit_test(test_sizes_between_and_beyond), cmocka_unit_test(test_curves_are_monotone_and_whole),
-        cmocka_unit_test(test_parameters_are_found), cmocka_unit_test(test_one_row_says_something_of_others),
-        cmocka_unit_test(test_an_absurd_row_bends_nothing_far_away), cmocka_unit_test(test_collectives_of_measured_groups),
-        cmocka_unit_test(test_other_groups_compare_as_the_model_says),
-        cmocka_unit_test(test_contention_of_the_nearest_group)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refusals_name_line_and_reason),
+                                       cmocka_unit_test(test_all_faults_at_once),
+                                       cmocka_unit_test(test_what_was_measured_comes_back),
+                                       cmocka_unit_test(test_shapes_between_those_measured),
+                                       cmocka_unit_test(test_sizes_between_and_beyond),
+                                       cmocka_unit_test(test_curves_are_monotone_and_whole),
+                                       cmocka_unit_test(test_parameters_are_found),
+                                       cmocka_unit_test(test_one_row_says_something_of_others),
+                                       cmocka_unit_test(test_an_absurd_row_bends_nothing_far_away),
+                                       cmocka_unit_test(test_collectives_of_measured_groups),
+                                       cmocka_unit_test(test_other_groups_compare_as_the_model_says),
+                                       cmocka_unit_test(test_contention_of_the_nearest_group)};
     return cmocka_run_group_tests(tests, read_synthetic, forget_synthetic);
 }

@@ -50,8 +50,8 @@ static enum dtp_status resolve(const char *const (*settings)[2], size_t count, s
 
 static struct dtp_job job_of(const char *machine_name, const char *runtime, const char *gpus)
 {
-    const char *const settings[][2] = {{"model", "llama-7b"}, {"machine", machine_name}, {"runtime", runtime}, {"gpus", gpus},
-                                       {"strategy", "full_shard"}, {"micro_batch", "4"}};
+    const char *const settings[][2] = {{"model", "llama-7b"}, {"machine", machine_name},  {"runtime", runtime},
+                                       {"gpus", gpus},        {"strategy", "full_shard"}, {"micro_batch", "4"}};
     struct dtp_job job;
     struct dtp_faults faults = {.count = 0};
     if (resolve(settings, sizeof settings / sizeof settings[0], &job, &faults) != DTP_OK)
@@ -70,7 +70,8 @@ static void simulate(const struct dtp_job *job, struct dtp_simulated *out)
 static void test_the_file_names_gpu_and_gpus(void **state)
 {
     (void)state;
-    static const char *const alone[][2] = {{"model", "llama-7b"}, {"machine", TEST_SOURCE_DIR "/tests/data/synthetic_machine.csv"}};
+    static const char *const alone[][2] = {{"model", "llama-7b"},
+                                           {"machine", TEST_SOURCE_DIR "/tests/data/synthetic_machine.csv"}};
     static const char *const other[][2] = {{"model", "llama-7b"},
                                            {"machine", TEST_SOURCE_DIR "/tests/data/synthetic_machine.csv"},
                                            {"gpu", "a100-80-sxm"}};
@@ -154,8 +155,8 @@ static void test_both_models_agree(void **state)
     dtp_simulated_release(&simulated);
 }
 
-/* Collectives of a full_shard step hide behind kernels: they take 1.1 to 1.12 times as long, and kernels lose 0.14 to 0.17
- * seconds for each second of theirs. Alone, on links that cost nothing, neither happens. */
+/* Collectives of a full_shard step hide behind kernels: they take 1.1 to 1.12 times as long, and kernels lose 0.14 to
+ * 0.17 seconds for each second of theirs. Alone, on links that cost nothing, neither happens. */
 static void test_contention_is_what_was_measured(void **state)
 {
     (void)state;
@@ -200,9 +201,11 @@ static void test_more_gpus_than_were_measured(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_file_names_gpu_and_gpus), cmocka_unit_test(test_operations_take_what_was_measured),
-        cmocka_unit_test(test_other_runtimes_share_libraries_only), cmocka_unit_test(test_both_models_agree),
-        cmocka_unit_test(test_contention_is_what_was_measured), cmocka_unit_test(test_more_gpus_than_were_measured)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_file_names_gpu_and_gpus),
+                                       cmocka_unit_test(test_operations_take_what_was_measured),
+                                       cmocka_unit_test(test_other_runtimes_share_libraries_only),
+                                       cmocka_unit_test(test_both_models_agree),
+                                       cmocka_unit_test(test_contention_is_what_was_measured),
+                                       cmocka_unit_test(test_more_gpus_than_were_measured)};
     return cmocka_run_group_tests(tests, load, unload);
 }
