@@ -41,8 +41,6 @@ static enum dtp_status walk_part(struct dtp_prober *p, struct walk *w, enum part
     enum dtp_status status = dtp_prober_barrier(p);
     for (int i = 0; i < WARM_UP && status == DTP_OK; i++)
         status = dtp_probe_program_step(p, &w->program, DTP_RUN_PLAIN, &step_s, &host_s);
-    if (status == DTP_OK && part == WHOLE)
-        status = dtp_probe_program_check(p, &w->program);
     if (status == DTP_OK)
         status = dtp_probe_program_spans(p, &w->program, STEPS, &w->spans[part]);
     for (size_t i = 0; i < w->ops; i++)

@@ -93,6 +93,33 @@ static enum dtp_status write_inputs(struct dtp_prober *p, struct dtp_probe_progr
     return status;
 }
 
+/* The first step alone tells: the same batch again and again is soon learnt by heart.
+ *
+ * Cross entropy of a model whose weights are random. A norm makes rows of h elements of mean square 1, so that logits
+ * are normal with variance h deviation^2 (0.02: parameter_layout.h), and the mean of their log-sum-exp is ln V and half
+ * of that variance above the mean logit, which is that of a target drawn at random. */
+#define HEAD_DEVIATION 0.02
+#define LOSS_TOLERANCE 0.2
+
+static enum dtp_status check_first_step(struct dtp_prober *p, struct dtp_probe_program *program)
+{
+    const struct dtp_job *job = &program->job;
+    double step_s, host_s;
+    enum dtp_status status = dtp_probe_program_step(p, program, DTP_RUN_PLAIN, &step_s, &host_s);
+    if (status != DTP_OK)
+        return status;
+    double tokens = (double)program->binding.rules.tokens * job->plan.accumulate;
+    double loss = (double)dtp_run_host_results(program->run)->loss_sum / tokens;
+    double variance = (double)job->transformer.hidden * HEAD_DEVIATION * HEAD_DEVIATION;
+    double expected = log((double)job->transformer.vocab) + variance / 2;
+    if (fabs(loss - expected) <= LOSS_TOLERANCE * expected)
+        return DTP_OK;
+    return dtp_fault(p->faults, DTP_NO, NULL, 0,
+                     "the loss of a step with random weights is %g, not near %.3f: this device computes wrong results, "
+                     "and its times say nothing",
+                     loss, expected);
+}
+
 enum dtp_status dtp_probe_program_open(struct dtp_prober *p, const struct dtp_job *job, bool together,
                                        struct dtp_probe_program *out)
 {
@@ -105,7 +132,9 @@ enum dtp_status dtp_probe_program_open(struct dtp_prober *p, const struct dtp_jo
         status = bind(p, together, out);
     if (status == DTP_OK)
         status = dtp_run_initialise(out->run, SEED, p->faults);
-    return status == DTP_OK ? write_inputs(p, out) : status;
+    if (status == DTP_OK)
+        status = write_inputs(p, out);
+    return status == DTP_OK ? check_first_step(p, out) : status;
 }
 
 void dtp_probe_program_close(struct dtp_prober *p, struct dtp_probe_program *program)
@@ -148,25 +177,4 @@ enum dtp_status dtp_probe_program_spans(struct dtp_prober *p, struct dtp_probe_p
         }
     }
     return status;
-}
-
-/* Cross entropy of a model whose weights are random. A norm makes rows of h elements of mean square 1, so that logits
- * are normal with variance h deviation^2 (0.02: parameter_layout.h), and the mean of their log-sum-exp is ln V and half
- * of that variance above the mean logit, which is that of a target drawn at random. */
-#define HEAD_DEVIATION 0.02
-#define LOSS_TOLERANCE 0.2
-
-enum dtp_status dtp_probe_program_check(struct dtp_prober *p, struct dtp_probe_program *program)
-{
-    const struct dtp_job *job = &program->job;
-    double tokens = (double)program->binding.rules.tokens * job->plan.accumulate;
-    double loss = (double)dtp_run_host_results(program->run)->loss_sum / tokens;
-    double variance = (double)job->transformer.hidden * HEAD_DEVIATION * HEAD_DEVIATION;
-    double expected = log((double)job->transformer.vocab) + variance / 2;
-    if (fabs(loss - expected) <= LOSS_TOLERANCE * expected)
-        return DTP_OK;
-    return dtp_fault(p->faults, DTP_NO, NULL, 0,
-                     "the loss of a step with random weights is %g, not near %.3f: this device computes wrong results, "
-                     "and its times say nothing",
-                     loss, expected);
 }

@@ -159,8 +159,6 @@ static enum dtp_status measure(struct dtp_prober *p, const struct dtp_probe_step
     double event_s = 0, *spans = NULL, kernels = kernels_of(program);
     enum dtp_status status = run_plain(p, program, false, &steps, &live);
     if (status == DTP_OK)
-        status = dtp_probe_program_check(p, program);
-    if (status == DTP_OK)
         status = dtp_probe_program_spans(p, program, steps, &spans);
     if (status == DTP_OK && p->device->asynchronous)
         status = run_plain(p, program, true, &steps, &graph);

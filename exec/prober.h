@@ -111,8 +111,6 @@ enum dtp_status dtp_probe_program_step(struct dtp_prober *p, struct dtp_probe_pr
 /* So many measured steps: begin and end of operation i in step s at spans[(s * ops + i) * 2]. Caller frees. */
 enum dtp_status dtp_probe_program_spans(struct dtp_prober *p, struct dtp_probe_program *program, uint32_t steps,
                                         double **out);
-/* The mean loss of the last step is that of a model that knows nothing yet. */
-enum dtp_status dtp_probe_program_check(struct dtp_prober *p, struct dtp_probe_program *program);
 
 /* probe_collectives.c, probe_copies.c, probe_host.c */
 uint64_t dtp_probe_collective_count(const struct dtp_prober *p);
