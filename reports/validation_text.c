@@ -150,7 +150,7 @@ static void print_verdict(const struct dtp_validation *rows, size_t count, const
                           const struct dtp_page *page)
 {
     size_t good = 0, failed = 0;
-    char words[160], line[900];
+    char words[160], line[1100];
     for (size_t i = 0; i < count; i++) {
         failed += rows[i].status != DTP_OK;
         good += rows[i].status == DTP_OK && !rows[i].outside[0];

@@ -13,7 +13,7 @@
 /* Key=value words become --set of each; `flags` go as they are. */
 static inline void rank_command_line(const char *words, const char *flags, char *out, size_t bytes)
 {
-    char copy[1024], *save = NULL;
+    char copy[1200], *save = NULL;
     snprintf(copy, sizeof copy, "runtime=dtplan gradient_norm=true precision=fp32 %s", words);
     size_t used = (size_t)snprintf(out, bytes, RANK_EXEC "%s", flags);
     for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save))
