@@ -11,19 +11,29 @@
 /* ---- making -------------------------------------------------------------------------------------------------------
  */
 
-static int by_key(const void *a, const void *b)
+static bool both_matmuls(const struct dtp_measured_row *a, const struct dtp_measured_row *b)
 {
-    return dtp_measured_row_compare(*(const struct dtp_measured_row *const *)a,
-                                    *(const struct dtp_measured_row *const *)b, true);
+    return a->measurement == DTP_MEASUREMENT_MATMUL && b->measurement == DTP_MEASUREMENT_MATMUL && a->dtype == b->dtype;
 }
 
-/* Rows that one fit is of stand together: of a matmul all of a dtype, of attention those of a direction too, of curves
- * those that differ in bytes alone. */
+/* Matmuls of a dtype first by alignment, so that those of one fit are neighbours. */
+static int by_key(const void *a, const void *b)
+{
+    const struct dtp_measured_row *x = *(const struct dtp_measured_row *const *)a;
+    const struct dtp_measured_row *y = *(const struct dtp_measured_row *const *)b;
+    unsigned of_x = both_matmuls(x, y) ? dtp_measured_matmul_alignment(x) : 0;
+    unsigned of_y = both_matmuls(x, y) ? dtp_measured_matmul_alignment(y) : 0;
+    return of_x != of_y ? (of_x > of_y) - (of_x < of_y) : dtp_measured_row_compare(x, y, true);
+}
+
+/* Rows that one fit is of stand together: of a matmul all of a dtype and an alignment, of attention those of a
+ * direction too, of curves those that differ in bytes alone. */
 static bool same_fit(const struct dtp_measured_row *a, const struct dtp_measured_row *b)
 {
     if (a->measurement != b->measurement || a->dtype != b->dtype)
         return false;
-    return a->measurement == DTP_MEASUREMENT_MATMUL      ? true
+    return a->measurement == DTP_MEASUREMENT_MATMUL
+               ? dtp_measured_matmul_alignment(a) == dtp_measured_matmul_alignment(b)
            : a->measurement == DTP_MEASUREMENT_ATTENTION ? strcmp(a->what, b->what) == 0
                                                          : dtp_measured_row_compare(a, b, false) == 0;
 }
@@ -207,6 +217,8 @@ static double part_distance(const struct dtp_measured_part *part, const struct d
     const struct dtp_measured_row *of = part->rows[0];
     if (same_fit(of, question))
         return 0;
+    if (both_matmuls(of, question)) /* of no row's alignment: the next says more than a catalogue does */
+        return distance(dtp_measured_matmul_alignment(of), dtp_measured_matmul_alignment(question));
     bool shared = of->measurement == question->measurement && strcmp(of->what, question->what) == 0 &&
                   (of->measurement == DTP_MEASUREMENT_COPY || of->measurement == DTP_MEASUREMENT_HOST_ADAM);
     return shared ? distance(of->number[DTP_MEASURED_ranks], question->number[DTP_MEASURED_ranks]) : INFINITY;

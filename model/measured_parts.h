@@ -16,7 +16,7 @@ struct dtp_measured {
     char *name;
     struct dtp_gpu gpu;
     struct dtp_measured_rows rows;
-    const struct dtp_measured_row **sorted; /* by dtp_measured_row_compare */
+    const struct dtp_measured_row **sorted; /* by alignment and dtp_measured_row_compare */
     struct dtp_measured_part *part;
     size_t part_count;
     /* Sums over rows, which the closed form asks for in every prediction. */

@@ -43,7 +43,12 @@ static void name_part(const struct dtp_measured_row *row, struct dtp_measured_qu
                       row->measurement == DTP_MEASUREMENT_MATMUL ? "" : row->what);
     char *end = out->what + at;
     size_t room = sizeof out->what - (size_t)at;
-    if (row->dtype != DTP_DTYPE_COUNT)
+    unsigned alignment = DTP_MEASURED_ALIGNED_BYTES;
+    if (row->measurement == DTP_MEASUREMENT_MATMUL)
+        alignment = dtp_measured_matmul_alignment(row);
+    if (row->dtype != DTP_DTYPE_COUNT && alignment < DTP_MEASURED_ALIGNED_BYTES)
+        snprintf(end, room, " %s, aligned to %u bytes", dtp_dtype_text(row->dtype), alignment);
+    else if (row->dtype != DTP_DTYPE_COUNT)
         snprintf(end, room, " %s", dtp_dtype_text(row->dtype));
     else if (row->measurement == DTP_MEASUREMENT_COLLECTIVE)
         snprintf(end, room, ", %g ranks, stride %g, nodes %g", x[DTP_MEASURED_ranks], x[DTP_MEASURED_stride],

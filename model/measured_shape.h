@@ -31,7 +31,14 @@ struct dtp_measured_shape_fit {
 /* The shape of a row of matmul or attention. */
 struct dtp_measured_shape dtp_measured_shape_of(const struct dtp_measured_row *row);
 
-/* Fits rows of one dtype (and of attention, one direction). Caller releases; releasable after failure. */
+/* Bytes, a power of two up to 16, at whose multiples all rows of a matmul's three matrices begin. Tensor cores are fed
+ * in 16 bytes; with less libraries take other kernels, several times slower, of which aligned ones say nothing and
+ * which say nothing of those. */
+#define DTP_MEASURED_ALIGNED_BYTES 16
+unsigned dtp_measured_matmul_alignment(const struct dtp_measured_row *row);
+
+/* Fits rows of one dtype (and of attention, one direction; of matmuls, one alignment). Caller releases; releasable
+ * after failure. */
 enum dtp_status dtp_measured_shape_fit_make(const struct dtp_gpu *gpu, const struct dtp_measured_row *const *rows,
                                             size_t count, struct dtp_measured_shape_fit *out,
                                             struct dtp_faults *faults);

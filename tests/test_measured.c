@@ -262,6 +262,33 @@ static void test_one_row_says_something_of_others(void **state)
     dtp_measured_destroy(one);
 }
 
+/* A vocabulary of 50257 makes rows of an odd number of bf16, which a kernel five times slower multiplies. It says
+ * nothing of 50304, however near, and neither do aligned shapes of it; shapes that share its alignment do. */
+static void test_alignments_are_told_apart(void **state)
+{
+    (void)state;
+    char text[4096] = HEADER GPU_KEY;
+    for (int i = 0; i < 6; i++) {
+        int m = 2048 << (i % 3), odd = i / 3;
+        double seconds = 4e-6 + 2.0 * m * 50304 * 768 / (odd ? 120e12 : 600e12);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "matmul,forward,bf16,%d,%d,768,,,,,,,,,%.9g,,,,\n", m,
+                 odd ? 50257 : 49152, seconds);
+    }
+    struct dtp_measured *measured = measured_of(text);
+    assert_int_equal(dtp_measured_quality_count(measured), 2);
+    double flops = 2.0 * 8192 * 50304 * 768;
+    assert_near(dtp_measured_matmul_s(measured, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 8192, 50304, 768),
+                flops / 600e12, 0.06);
+    assert_near(dtp_measured_matmul_s(measured, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 8192, 50259, 768),
+                flops / 120e12, 0.06);
+    assert_near(dtp_measured_matmul_s(measured, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 4096, 50257, 768),
+                4e-6 + flops / 2 / 120e12, 1e-6); /* measured */
+    /* Rows of 4 bytes: none was measured, those of 2 are the next. */
+    assert_near(dtp_measured_matmul_s(measured, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 8192, 50258, 768),
+                flops / 120e12, 0.06);
+    dtp_measured_destroy(measured);
+}
+
 /* Nine sizes of a straight line and one row a hundred times too slow: the line stays, the row is what was measured
  * there. */
 static void test_an_absurd_row_bends_nothing_far_away(void **state)
@@ -350,6 +377,7 @@ int main(void)
                                        cmocka_unit_test(test_curves_are_monotone_and_whole),
                                        cmocka_unit_test(test_parameters_are_found),
                                        cmocka_unit_test(test_one_row_says_something_of_others),
+                                       cmocka_unit_test(test_alignments_are_told_apart),
                                        cmocka_unit_test(test_an_absurd_row_bends_nothing_far_away),
                                        cmocka_unit_test(test_collectives_of_measured_groups),
                                        cmocka_unit_test(test_other_groups_compare_as_the_model_says),
