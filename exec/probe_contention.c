@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #define STEPS 5
-#define WARM_UP 2
 #define LEAST_OVERLAP_S 50e-6 /* beside each other in a step; less says nothing */
 
 enum part { WHOLE, KERNELS_ALONE, COLLECTIVES_ALONE, PART_COUNT };
@@ -31,7 +30,7 @@ static enum dtp_status walk_part(struct dtp_prober *p, struct walk *w, enum part
 {
     struct dtp_bound_op *ops = w->program.binding.ops;
     enum dtp_bound_kind *kinds = malloc((w->ops + 1) * sizeof *kinds);
-    double step_s, host_s;
+    double step_s;
     if (!kinds)
         return dtp_fault(p->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     for (size_t i = 0; i < w->ops; i++) {
@@ -39,8 +38,8 @@ static enum dtp_status walk_part(struct dtp_prober *p, struct walk *w, enum part
         ops[i].kind = left_out(part, kinds[i]) ? DTP_BOUND_NOTHING : kinds[i];
     }
     enum dtp_status status = dtp_prober_barrier(p);
-    for (int i = 0; i < WARM_UP && status == DTP_OK; i++)
-        status = dtp_probe_program_step(p, &w->program, DTP_RUN_PLAIN, &step_s, &host_s);
+    if (status == DTP_OK) /* each part at the clock that it has by itself */
+        status = dtp_probe_program_warm_up(p, &w->program, DTP_PROBE_LOAD_S, &step_s);
     if (status == DTP_OK)
         status = dtp_probe_program_spans(p, &w->program, STEPS, &w->spans[part]);
     for (size_t i = 0; i < w->ops; i++)

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define WARM_UP 2
 #define LEAST_STEPS 5
 #define MOST_STEPS 15
 #define STEPS_S 0.3 /* measured ones together take about this long */
@@ -29,8 +28,8 @@ static enum dtp_status run_plain(struct dtp_prober *p, struct dtp_probe_program 
     double step_s[MOST_STEPS], host_s[MOST_STEPS];
     enum dtp_status status = dtp_prober_barrier(p);
     program->job.plan.cuda_graph = graph;
-    for (int i = 0; i < WARM_UP && status == DTP_OK; i++)
-        status = dtp_probe_program_step(p, program, DTP_RUN_PLAIN, &step_s[0], &host_s[0]);
+    if (status == DTP_OK)
+        status = dtp_probe_program_warm_up(p, program, graph ? 0 : DTP_PROBE_LOAD_S, &step_s[0]); /* graphs come hot */
     if (*steps == 0)
         *steps = steps_for(step_s[0]);
     for (uint32_t i = 0; i < *steps && status == DTP_OK; i++)

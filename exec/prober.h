@@ -47,9 +47,9 @@ struct dtp_prober {
     struct dtp_device *device;
     char *device_base, *host_base; /* one of each, for all that is measured */
     uint64_t device_bytes, host_bytes;
-    struct dtp_probe_rows rows; /* of rank 0 */
-    uint64_t done, count;       /* measurements */
-    char gpu_key[32];           /* of the catalogue, where the line names none */
+    struct dtp_probe_rows rows;         /* of rank 0 */
+    uint64_t done, count;               /* measurements */
+    char gpu_key[32];                   /* of the catalogue, where the line names none */
     double gap_begin_s[2], gap_kernels; /* of the shorter of two programs that differ in depth: see probe_steps.c */
 };
 
@@ -105,6 +105,11 @@ enum dtp_status dtp_probe_program_bytes(const struct dtp_job *job, uint64_t *dev
 enum dtp_status dtp_probe_program_open(struct dtp_prober *p, const struct dtp_job *job, bool together,
                                        struct dtp_probe_program *out);
 void dtp_probe_program_close(struct dtp_prober *p, struct dtp_probe_program *program);
+/* Plain steps, on all ranks as many, for `load_s` on a GPU; *step_s is the last one's. DTP_PROBE_LOAD_S: until its
+ * clock is that of training. */
+#define DTP_PROBE_LOAD_S 1.0
+enum dtp_status dtp_probe_program_warm_up(struct dtp_prober *p, struct dtp_probe_program *program, double load_s,
+                                          double *step_s);
 /* One step. *host_s: what issuing it took the host. */
 enum dtp_status dtp_probe_program_step(struct dtp_prober *p, struct dtp_probe_program *program, enum dtp_run_mode mode,
                                        double *step_s, double *host_s);
