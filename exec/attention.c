@@ -220,21 +220,19 @@ struct prepared {
     struct dtp_cudnn_plan plan;
 };
 
-#define MOST_SHAPES 64
+#define MOST_SHAPES 128
 struct dtp_attention_plans {
     struct dtp_cudnn cudnn;
-    bool deterministic;
     uint32_t count;
     struct prepared prepared[MOST_SHAPES];
 };
 
-enum dtp_status dtp_attention_create(bool deterministic, struct dtp_attention_plans **out, struct dtp_faults *faults)
+enum dtp_status dtp_attention_create(struct dtp_attention_plans **out, struct dtp_faults *faults)
 {
     struct dtp_attention_plans *attention = calloc(1, sizeof *attention);
     *out = NULL;
     if (!attention)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for attention's plans");
-    attention->deterministic = deterministic;
     enum dtp_status status = dtp_cudnn_open(&attention->cudnn, faults);
     if (status == DTP_OK)
         *out = attention;
@@ -315,8 +313,7 @@ static struct dtp_attention_size forward_size(const struct dtp_attention_args *f
     };
 }
 
-static struct dtp_attention_size backward_size(const struct dtp_attention_plans *attention,
-                                               const struct dtp_attention_backward_args *from)
+static struct dtp_attention_size backward_size(const struct dtp_attention_backward_args *from)
 {
     return (struct dtp_attention_size){
         .batch = from->batch,
@@ -325,7 +322,7 @@ static struct dtp_attention_size backward_size(const struct dtp_attention_plans 
         .kv_heads = from->kv_heads,
         .head_dim = from->head_dim,
         .backward = true,
-        .deterministic = attention->deterministic,
+        .deterministic = !from->atomic,
     };
 }
 
@@ -340,7 +337,7 @@ enum dtp_status dtp_attention_prepare_backward(struct dtp_attention_plans *atten
                                                const struct dtp_attention_backward_args *arguments,
                                                struct dtp_faults *faults)
 {
-    const struct dtp_attention_size size = backward_size(attention, arguments);
+    const struct dtp_attention_size size = backward_size(arguments);
     return prepare(attention, &size, arguments->workspace_bytes, faults);
 }
 
@@ -437,7 +434,7 @@ static cudnnStatus_t backward_part(const struct dtp_attention_plans *attention, 
 cudnnStatus_t dtp_attention_backward(struct dtp_attention_plans *attention,
                                      const struct dtp_attention_backward_args *arguments, void *stream)
 {
-    const struct dtp_attention_size size = backward_size(attention, arguments);
+    const struct dtp_attention_size size = backward_size(arguments);
     const struct prepared *prepared = find(attention, &size);
     cudnnStatus_t status = prepared ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_INITIALIZED;
     struct part_start start = {0, 0};

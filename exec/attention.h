@@ -5,9 +5,9 @@
  * comparison of generated row and column indices. q, k and v are read from, and their gradients written to, the packed
  * qkv through strides; grouped query heads are the engine's own (the graph sums the gradients of a group).
  *
- * The engines add up dQ over blocks of keys in fp32 with atomics, so that two runs differ in the last bits, unless
- * `deterministic`: then the gradient of the scores goes through the workspace, a part of the batch or of the heads at a
- * time, and the result repeats.
+ * The engines add up dQ over blocks of keys in fp32 with atomics, so that two runs differ in the last bits, if the
+ * arguments say `atomic`. Else the gradient of the scores goes through the workspace, a part of the batch or of the
+ * heads at a time, and the result repeats.
  *
  * Which shapes go this way, in which parts, and how much workspace each needs is the rule of
  * model/attention_workspace.h; a plan that asks for more is refused when it is prepared. */
@@ -21,7 +21,7 @@
 struct dtp_attention_plans;
 
 /* On the current CUDA device. */
-enum dtp_status dtp_attention_create(bool deterministic, struct dtp_attention_plans **out, struct dtp_faults *faults);
+enum dtp_status dtp_attention_create(struct dtp_attention_plans **out, struct dtp_faults *faults);
 void dtp_attention_destroy(struct dtp_attention_plans *attention);
 
 /* Builds the plan of a shape, once (0.1 to 1 s): before step 0, outside of capture. Refuses, with cuDNN's words, what

@@ -244,6 +244,7 @@ static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .kv_heads = (uint32_t)t->kv_heads,
                                              .head_dim = (uint32_t)t->head_dim,
                                              .scale = (float)(1 / sqrt((double)t->head_dim)),
+                                             .atomic = b->binding->job.plan->atomic_attention,
                                              .element = compute(b)};
 }
 

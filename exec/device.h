@@ -35,8 +35,6 @@ struct dtp_device_options {
     bool peer_memory;         /* device memory is allocated so that NCCL can map it into the peers' address space */
     bool brief_search;        /* algorithms that the file does not have are chosen in a tenth of a second each, and not kept:
                                  for who asks for hundreds of shapes */
-    bool atomic_attention;    /* attention's backward may sum by atomics: a little faster, last bits differ from run to run;
-                                 as the program was lowered (model/attention_workspace.h) */
 };
 
 struct dtp_device;

@@ -473,7 +473,7 @@ enum dtp_status dtp_device_cuda_create(const struct dtp_device_options *options,
     if (status == DTP_OK && options->brief_search)
         dtp_matmul_search_briefly(cuda->matmul);
     if (status == DTP_OK)
-        status = dtp_attention_create(!options->atomic_attention, &cuda->attention, faults);
+        status = dtp_attention_create(&cuda->attention, faults);
     if (status != DTP_OK) {
         destroy(&cuda->device);
         return status;

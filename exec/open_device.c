@@ -45,8 +45,7 @@ enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struc
                                          .choices_path = settings->choices,
                                          .matmul_sms = plan ? plan->matmul_sms : 0,
                                          .peer_memory = ranks->world > 1 && plan && needs_peer_memory(plan),
-                                         .brief_search = !plan,
-                                         .atomic_attention = plan && plan->atomic_attention};
+                                         .brief_search = !plan};
     if (!settings->cuda)
         return dtp_device_host_create(&options, out, faults);
 #if DTP_WITH_CUDA

@@ -1,7 +1,7 @@
 /* Which step programs are measured. Widths of four models that span what one GPU trains, micro-batches of 2k to 64k
  * tokens, since a matmul's rate depends on how its tiles fill the SMs; sequences, head widths and grouped heads at one
- * size each, where only attention sees them; precisions and accumulation where kernels differ. Two layers are enough:
- * all layers ask for the same, and a second one lets the end of the first be seen in a running step. */
+ * size each, where only attention sees them; precisions, accumulation and attention's atomics where kernels differ. Two
+ * layers are enough: all ask for the same, and a second one lets the end of the first be seen in a running step. */
 #include "prober.h"
 
 #include "open_device.h"
@@ -43,12 +43,15 @@ static const struct line gpu_lines[] = {
     {LLAMA_1B_NARROW_HEADS " seq=2048", {4}, 0, DTP_PROBE_ALONE},
     {LLAMA_1B_NARROW_HEADS " seq=4096", {2}, 0, DTP_PROBE_ALONE},
     {LLAMA_GROUPED " seq=2048", {4}, 0, DTP_PROBE_ALONE},
-    {LLAMA_7B " seq=2048 accumulate=2", {4}, 0, DTP_PROBE_ALONE},
-    {LLAMA_1B " seq=2048 accumulate=2", {2, 4}, 0, DTP_PROBE_ALONE},
-    {LLAMA_7B " seq=2048 precision=bf16-pure", {1, 4}, 0, DTP_PROBE_ALONE},
-    {LLAMA_1B " seq=2048 precision=bf16-pure", {4}, 0, DTP_PROBE_ALONE},
-    {GPT_2 " seq=1024 gelu_epilogue=true", {16}, 0, DTP_PROBE_ALONE},
-    {GPT_2 " seq=1024 gelu_epilogue=true accumulate=2", {32}, 0, DTP_PROBE_ALONE},
+    {LLAMA_13B " seq=2048 atomic_attention=true", {2}, 0, DTP_PROBE_ALONE},
+    {LLAMA_7B " seq=4096 atomic_attention=true", {2}, 0, DTP_PROBE_ALONE},
+    {LLAMA_7B " seq=8192 atomic_attention=true", {1}, 0, DTP_PROBE_ALONE},
+    {LLAMA_7B " seq=2048 accumulate=2 atomic_attention=true", {4}, 0, DTP_PROBE_ALONE},
+    {LLAMA_1B " seq=2048 accumulate=2 atomic_attention=true", {2, 4}, 0, DTP_PROBE_ALONE},
+    {LLAMA_7B " seq=2048 precision=bf16-pure atomic_attention=true", {1, 4}, 0, DTP_PROBE_ALONE},
+    {LLAMA_1B " seq=2048 precision=bf16-pure atomic_attention=true", {4}, 0, DTP_PROBE_ALONE},
+    {GPT_2 " seq=1024 gelu_epilogue=true atomic_attention=true", {16}, 0, DTP_PROBE_ALONE},
+    {GPT_2 " seq=1024 gelu_epilogue=true atomic_attention=true accumulate=2", {32}, 0, DTP_PROBE_ALONE},
     {"model=gpt-2 seq=1024 precision=fp32", {4}, 0, DTP_PROBE_ALONE},
     {LLAMA_7B " seq=2048 strategy=full_shard", {4}, 4, DTP_PROBE_TOGETHER},
     {LLAMA_7B " seq=2048 strategy=ddp", {4}, 4, DTP_PROBE_TOGETHER},
@@ -196,7 +199,6 @@ static enum dtp_status cut(const struct dtp_prober *p, uint32_t layers, uint32_t
     job->plan.collective_ctas = 0; /* collectives are measured as the library carries them by itself */
     job->plan.symmetric_windows = false;
     job->plan.gather_engine = DTP_GATHER_SM;
-    job->plan.atomic_attention = false; /* one device for all */
     if (job->plan.accumulate > most_micro_steps)
         job->plan.accumulate = most_micro_steps;
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, p->faults);

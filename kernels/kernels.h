@@ -221,7 +221,8 @@ struct dtp_attention_args {
     float scale;
     enum dtp_element element;
 };
-/* qkv_gradient is packed as qkv and overwritten. */
+/* qkv_gradient is packed as qkv and overwritten. atomic: a library may add up dQ by atomics, faster, but last bits differ
+ * from run to run; as the program was lowered (model/attention_workspace.h). */
 struct dtp_attention_backward_args {
     const void *qkv, *result, *gradient; /* gradient of the result */
     const float *log_sum_exp;
@@ -230,6 +231,7 @@ struct dtp_attention_backward_args {
     uint64_t workspace_bytes;
     uint32_t batch, sequence, heads, kv_heads, head_dim;
     float scale;
+    bool atomic;
     enum dtp_element element;
 };
 

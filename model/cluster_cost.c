@@ -21,7 +21,8 @@ static double measured_attention_s(const struct dtp_cluster *cluster, const stru
     if (!cluster->measured || plan->attention != DTP_ATTENTION_FLASH ||
         dtp_transformer_attention_length(transformer, plan->sequence) < sequence)
         return (double)NAN;
-    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_ATTENTION, backward ? "backward" : "forward");
+    enum dtp_measured_attention what = dtp_measured_attention_of(plan, backward);
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_ATTENTION, dtp_measured_attention_text(what));
     row.dtype = plan->precision.compute == DTP_FP8 ? DTP_BF16 : plan->precision.compute;
     row.number[DTP_MEASURED_m] = tokens / sequence;
     row.number[DTP_MEASURED_sequence] = sequence;

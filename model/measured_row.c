@@ -28,7 +28,11 @@ static const char *const columns[] = {
 static const char *const about_words[] = {DTP_MEASURED_ABOUT_TABLE(AS_WORD)};
 static const char *const matmul_words[] = {DTP_MEASURED_MATMUL_TABLE(AS_WORD)};
 #undef AS_WORD
-static const char *const attention_words[] = {"forward", "backward"};
+static const char *const attention_words[] = {
+#define DTP_ATTENTION_WORD(suffix, text) text,
+    DTP_MEASURED_ATTENTION_TABLE(DTP_ATTENTION_WORD)
+#undef DTP_ATTENTION_WORD
+};
 static const char *const step_words[] = {"gap_live", "gap_graph", "launch"};
 static const char *const copy_words[] = {"upload", "download", "both"};
 static const char *const host_adam_words[] = {"update"};
@@ -54,6 +58,23 @@ bool dtp_measurement_parse(const char *text, enum dtp_measurement *out)
 const char *dtp_measured_matmul_text(enum dtp_measured_matmul matmul)
 {
     return matmul_words[matmul];
+}
+
+const char *dtp_measured_attention_text(enum dtp_measured_attention attention)
+{
+    return attention_words[attention];
+}
+
+enum dtp_measured_attention dtp_measured_attention_of(const struct dtp_plan *plan, bool backward)
+{
+    return !backward                ? DTP_MEASURED_ATTENTION_FORWARD
+           : plan->atomic_attention ? DTP_MEASURED_ATTENTION_BACKWARD_ATOMIC
+                                    : DTP_MEASURED_ATTENTION_BACKWARD;
+}
+
+bool dtp_measured_attention_is_backward(const struct dtp_measured_row *row)
+{
+    return strcmp(row->what, attention_words[DTP_MEASURED_ATTENTION_FORWARD]) != 0;
 }
 
 static bool among(const char *word, const char *const *words, size_t count)
@@ -213,8 +234,9 @@ static struct dtp_measured_row matmul_row(const struct dtp_program *program, con
 static struct dtp_measured_row attention_row(const struct dtp_op *op, const struct dtp_transformer *transformer,
                                              const struct dtp_plan *plan)
 {
+    bool backward = op->kind == DTP_OP_ATTENTION_BACKWARD;
     struct dtp_measured_row row =
-        dtp_measured_row_of(DTP_MEASUREMENT_ATTENTION, attention_words[op->kind == DTP_OP_ATTENTION_BACKWARD ? 1 : 0]);
+        dtp_measured_row_of(DTP_MEASUREMENT_ATTENTION, attention_words[dtp_measured_attention_of(plan, backward)]);
     row.dtype = plan->precision.compute;
     set(&row, DTP_MEASURED_m, op->demand.tokens / (double)plan->sequence);
     set(&row, DTP_MEASURED_sequence, (double)plan->sequence);

@@ -111,6 +111,17 @@ enum dtp_measured_matmul {
         DTP_MEASURED_MATMUL_COUNT
 };
 const char *dtp_measured_matmul_text(enum dtp_measured_matmul matmul);
+/* Words of attention's core. ATOMIC: the library may add up dQ by atomics (plan.atomic_attention). */
+#define DTP_MEASURED_ATTENTION_TABLE(X) \
+    X(FORWARD, "forward")               \
+    X(BACKWARD, "backward")             \
+    X(BACKWARD_ATOMIC, "backward_atomic")
+enum dtp_measured_attention {
+#define DTP_MEASURED_ATTENTION_ENUM(suffix, text) DTP_MEASURED_ATTENTION_##suffix,
+    DTP_MEASURED_ATTENTION_TABLE(DTP_MEASURED_ATTENTION_ENUM)
+#undef DTP_MEASURED_ATTENTION_ENUM
+};
+const char *dtp_measured_attention_text(enum dtp_measured_attention attention);
 
 #define DTP_MEASURED_WHAT_BYTES 32
 #define DTP_MEASURED_TEXT_BYTES 256
@@ -129,6 +140,9 @@ bool dtp_measured_row_same(const struct dtp_measured_row *a, const struct dtp_me
  * not apply; all faults of the row. */
 enum dtp_status dtp_measured_row_check(const struct dtp_measured_row *row, const char *file, size_t line,
                                        struct dtp_faults *faults);
+/* Under which of its words a plan's attention stands. */
+enum dtp_measured_attention dtp_measured_attention_of(const struct dtp_plan *plan, bool backward);
+bool dtp_measured_attention_is_backward(const struct dtp_measured_row *row);
 
 /* The row, without results, that an operation's time stands in; false for one that no row times (marks, storage). A
  * matmul's pass is told by the role of its result, in programs without roles by its name. */

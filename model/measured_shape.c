@@ -115,7 +115,7 @@ enum dtp_status dtp_measured_shape_fit_make(const struct dtp_gpu *gpu, const str
                                            .weight = malloc(count * sizeof *out->weight)};
     if (!out->shape || !out->log_s || !out->residual || !out->weight)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for %zu measured shapes", count);
-    out->backward = out->attention && strcmp(rows[0]->what, "backward") == 0;
+    out->backward = out->attention && dtp_measured_attention_is_backward(rows[0]);
     for (size_t i = 0; i < count; i++) {
         out->shape[i] = dtp_measured_shape_of(rows[i]);
         out->log_s[i] = log(rows[i]->number[DTP_MEASURED_seconds]);

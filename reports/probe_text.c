@@ -24,7 +24,7 @@ static double at(const struct dtp_measured_row *row, enum dtp_measured_column co
 static double attention_flops(const struct dtp_measured_row *row)
 {
     double s = at(row, DTP_MEASURED_sequence), width = at(row, DTP_MEASURED_heads) * at(row, DTP_MEASURED_head_dim);
-    return (strcmp(row->what, "backward") == 0 ? 2.5 : 1) * 2 * at(row, DTP_MEASURED_m) * s * s * width;
+    return (dtp_measured_attention_is_backward(row) ? 2.5 : 1) * 2 * at(row, DTP_MEASURED_m) * s * s * width;
 }
 
 /* FLOPs or bytes of it, what rates are made of. 0: it has no rate. */
@@ -52,7 +52,7 @@ static double attention_seconds(const struct dtp_measured_row *row, const struct
     plan.precision.compute = row->dtype;
     struct dtp_attention_time time =
         dtp_attention_time(&cluster->gpu, &shape, &plan, at(row, DTP_MEASURED_m) * at(row, DTP_MEASURED_sequence));
-    return strcmp(row->what, "backward") == 0 ? time.backward_s : time.forward_s;
+    return dtp_measured_attention_is_backward(row) ? time.backward_s : time.forward_s;
 }
 
 static double collective_seconds(const struct dtp_measured_row *row, const struct dtp_cluster *cluster)

@@ -289,6 +289,33 @@ static void test_alignments_are_told_apart(void **state)
     dtp_measured_destroy(measured);
 }
 
+/* dQ summed by atomics has rows of its own; a file without them says what it knows of the other way. */
+static void test_atomic_attention(void **state)
+{
+    (void)state;
+#define ATTENTION(what, m, seconds) "attention," what ",bf16," #m ",,,2048,16,16,128,,,,," #seconds ",,,,\n"
+    struct dtp_measured *ordered = measured_of(HEADER GPU_KEY ATTENTION("backward", 4, 6e-4));
+    struct dtp_measured *both = measured_of(HEADER GPU_KEY ATTENTION("backward", 4, 6e-4)
+                                                ATTENTION("backward_atomic", 4, 5e-4));
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_ATTENTION, "backward_atomic");
+    row.dtype = DTP_BF16;
+    row.number[DTP_MEASURED_m] = 4;
+    row.number[DTP_MEASURED_sequence] = 2048;
+    row.number[DTP_MEASURED_heads] = row.number[DTP_MEASURED_kv_heads] = 16;
+    row.number[DTP_MEASURED_head_dim] = 128;
+    assert_near(dtp_measured_s(ordered, &row), 6e-4, 1e-12);
+    assert_near(dtp_measured_s(both, &row), 5e-4, 1e-12);
+    row.number[DTP_MEASURED_m] = 8;
+    assert_near(dtp_measured_s(both, &row), 1e-3, 0.05);
+    assert_near(dtp_measured_s(ordered, &row), 1.2e-3, 0.05);
+    snprintf(row.what, sizeof row.what, "backward");
+    assert_near(dtp_measured_s(both, &row), 1.2e-3, 0.05);
+    snprintf(row.what, sizeof row.what, "forward"); /* measured nowhere */
+    assert_true(isnan(dtp_measured_s(both, &row)));
+    dtp_measured_destroy(both);
+    dtp_measured_destroy(ordered);
+}
+
 /* Nine sizes of a straight line and one row a hundred times too slow: the line stays, the row is what was measured
  * there. */
 static void test_an_absurd_row_bends_nothing_far_away(void **state)
@@ -378,6 +405,7 @@ int main(void)
                                        cmocka_unit_test(test_parameters_are_found),
                                        cmocka_unit_test(test_one_row_says_something_of_others),
                                        cmocka_unit_test(test_alignments_are_told_apart),
+                                       cmocka_unit_test(test_atomic_attention),
                                        cmocka_unit_test(test_an_absurd_row_bends_nothing_far_away),
                                        cmocka_unit_test(test_collectives_of_measured_groups),
                                        cmocka_unit_test(test_other_groups_compare_as_the_model_says),

@@ -83,7 +83,7 @@ static void bench_attention_shape(struct dtp_attention_plans *attention, const s
         .log_sum_exp = forward.log_sum_exp, .qkv_gradient = device_buffer(packed, DTP_ELEMENT_BF16, 0, -1),
         .workspace = forward.workspace, .workspace_bytes = workspace_bytes,
         .batch = shape->batch, .sequence = shape->sequence, .heads = shape->heads, .kv_heads = shape->kv_heads,
-        .head_dim = shape->head_dim, .scale = forward.scale, .element = DTP_ELEMENT_BF16,
+        .head_dim = shape->head_dim, .scale = forward.scale, .atomic = !deterministic, .element = DTP_ELEMENT_BF16,
     };
     if (dtp_attention_prepare(attention, &forward, &faults) != DTP_OK ||
         dtp_attention_prepare_backward(attention, &backward, &faults) != DTP_OK) {
@@ -124,7 +124,7 @@ static void bench_attention(void)
         struct dtp_faults faults = {0};
         struct dtp_attention_plans *attention;
         struct dtp_cudnn cudnn;
-        if (dtp_attention_create(deterministic, &attention, &faults) != DTP_OK ||
+        if (dtp_attention_create(&attention, &faults) != DTP_OK ||
             dtp_cudnn_open(&cudnn, &faults) != DTP_OK) {
             fprintf(stderr, "%s\n", faults.text[0]);
             exit(3);

@@ -62,7 +62,7 @@ static void check_attention(struct dtp_attention_plans *attention, const struct 
         .log_sum_exp = forward.log_sum_exp, .qkv_gradient = device_buffer(packed, bf16, 0, -1),
         .workspace = forward.workspace, .workspace_bytes = workspace_bytes,
         .batch = shape->batch, .sequence = shape->sequence, .heads = shape->heads, .kv_heads = shape->kv_heads,
-        .head_dim = shape->head_dim, .scale = forward.scale, .element = bf16,
+        .head_dim = shape->head_dim, .scale = forward.scale, .atomic = !deterministic, .element = bf16,
     };
     if (dtp_attention_prepare(attention, &forward, &faults) != DTP_OK ||
         dtp_attention_prepare_backward(attention, &backward, &faults) != DTP_OK) {
@@ -118,7 +118,7 @@ static void check_attentions(bool deterministic)
     };
     struct dtp_faults faults = {0};
     struct dtp_attention_plans *attention;
-    if (dtp_attention_create(deterministic, &attention, &faults) != DTP_OK) {
+    if (dtp_attention_create(&attention, &faults) != DTP_OK) {
         fprintf(stderr, "%s\n", faults.text[0]);
         exit(3);
     }
@@ -168,8 +168,9 @@ static void check_parts(void)
         for (int deterministic = 0; deterministic < 2; deterministic++) {
             struct dtp_faults faults = {0};
             struct dtp_attention_plans *attention;
+            backward.atomic = !deterministic;
             CUDA(cudaMemset(backward.qkv_gradient, 0xFF, 2 * packed));
-            if (dtp_attention_create(deterministic, &attention, &faults) != DTP_OK ||
+            if (dtp_attention_create(&attention, &faults) != DTP_OK ||
                 dtp_attention_prepare(attention, &forward, &faults) != DTP_OK ||
                 dtp_attention_prepare_backward(attention, &backward, &faults) != DTP_OK ||
                 dtp_attention_forward(attention, &forward, NULL) != CUDNN_STATUS_SUCCESS ||
