@@ -154,7 +154,7 @@ static enum dtp_status probe(const struct dtp_context *context, const struct dtp
         status = write_file(&heard, path, context->faults);
     if (status == DTP_OK)
         status = report(context, &heard, catalog, path);
-    else
+    else if (heard.started)
         fprintf(stderr, "dtplan: %s was not written\n", path);
     dtp_probe_heard_release(&heard);
     return status;

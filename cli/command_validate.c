@@ -17,6 +17,7 @@
 
 /* Two to warm up, eight that count, one operation by operation alone, one operation by operation as it runs. */
 #define DEFAULT_STEPS "12"
+#define LEAST_STEPS 3
 
 static volatile sig_atomic_t asked_to_stop;
 
@@ -82,8 +83,9 @@ static void take_reason(struct dtp_validation *row, enum dtp_status status, cons
     if (status == DTP_OK)
         return;
     const char *said = ran->measured.reason[0] ? ran->measured.reason
-                       : faults->count > 0     ? faults->text[0]
-                                               : "dtplan-exec ended without a word";
+                       : faults->count > 0
+                           ? faults->text[0]
+                           : "dtplan-exec ended before its first step; what it said is on standard error";
     snprintf(row->reason, sizeof row->reason, "%s", said);
 }
 
@@ -103,6 +105,9 @@ static void make_run(struct dtp_validate *v, uint64_t run, const struct dtp_cont
         dtp_validation_plan(&ran.simulated, row);
     if (ran.measured.last_step > ran.measured.first_step)
         dtp_validation_measure(&ran.report, row);
+    if (status == DTP_OK && !ran.measured.interrupted && !isfinite(row->step_s[DTP_VALIDATION_MEASURED]))
+        status = dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                           "the run ended before a step that counts; take --steps %d or more", LEAST_STEPS);
     take_reason(row, status, &ran, context->faults);
     row->wall_s = now_s() - started_s;
     v->stopped = ran.measured.interrupted || (status != DTP_OK && told_to_stop()); /* what a signal ended is no row */
@@ -329,6 +334,12 @@ static enum dtp_status draw(const struct dtp_validate *v)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
+static enum dtp_status say_stopped(const struct dtp_validate *v)
+{
+    return dtp_fault(v->context->faults, DTP_ENVIRONMENT, NULL, 0, "stopped after %" PRIu64 " of %" PRIu64 " runs%s",
+                     v->done, v->list.count, v->file_open ? "; --resume goes on from there" : "");
+}
+
 static enum dtp_status report(const struct dtp_validate *v)
 {
     const struct dtp_context *context = v->context;
@@ -351,10 +362,7 @@ static enum dtp_status report(const struct dtp_validate *v)
                                                       : DTP_OK;
         status = run > status ? run : status;
     }
-    if (v->stopped)
-        return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "stopped after %" PRIu64 " of %" PRIu64 " runs%s",
-                         v->done, v->list.count, v->file_open ? "; --resume goes on from there" : "");
-    return status;
+    return v->stopped ? say_stopped(v) : status;
 }
 
 static enum dtp_status validate(struct dtp_validate *v)
@@ -372,7 +380,7 @@ static enum dtp_status validate(struct dtp_validate *v)
     if (status == DTP_OK)
         status = rewrite(v);
     if (v->done == 0)
-        return status;
+        return v->stopped && status == DTP_OK ? say_stopped(v) : status;
     said = report(v);
     if (said != DTP_ENVIRONMENT && status == DTP_OK)
         status = draw(v);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define LIST_ENDING ".scenarios"
+#define BYTE_ORDER_MARK "\xef\xbb\xbf" /* that some editors begin a text in UTF-8 with */
 #define MAX_LINE_WORDS 256
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
@@ -145,14 +146,14 @@ static enum dtp_status read_words(struct dtp_validate_group *group, struct dtp_f
     if (argc == MAX_LINE_WORDS + 2)
         return dtp_fault(faults, DTP_BAD_INPUT, list, group->line, "more than %d words", MAX_LINE_WORDS);
     enum dtp_status status = dtp_arguments_read(argc, argv, &group->arguments, &own);
-    for (size_t i = 0; i < own.count && i < DTP_FAULTS_KEPT; i++)
-        dtp_fault(faults, own.status, list, group->line, "%s", own.text[i]);
     if (status == DTP_OK && !only_runs(&group->arguments))
         status =
-            dtp_fault(faults, DTP_BAD_INPUT, list, group->line,
+            dtp_fault(&own, DTP_BAD_INPUT, NULL, 0,
                       "a line holds scenario files, keys and flags of runs; the others belong on the command line");
     if (status == DTP_OK)
-        status = read_files(group, group->arguments.words, group->arguments.word_count, faults);
+        status = read_files(group, group->arguments.words, group->arguments.word_count, &own);
+    for (size_t i = 0; i < own.count && i < DTP_FAULTS_KEPT; i++)
+        dtp_fault(faults, own.status, list, group->line, "%s", own.text[i]);
     return status;
 }
 
@@ -182,8 +183,10 @@ static enum dtp_status read_list(struct dtp_validate_list *list, const struct dt
     if (!file)
         return dtp_fault(context->faults, DTP_BAD_INPUT, path, 0, "cannot be read: %s", strerror(errno));
     while (worst != DTP_ENVIRONMENT && getline(&line, &room, file) >= 0) {
-        const char *text = line + strspn(line, " \t\r\n");
-        number++;
+        const char *text = line;
+        if (number++ == 0 && strncmp(text, BYTE_ORDER_MARK, strlen(BYTE_ORDER_MARK)) == 0)
+            text += strlen(BYTE_ORDER_MARK);
+        text += strspn(text, " \t\r\n");
         if (*text == '\0' || *text == '#')
             continue;
         enum dtp_status status = read_line(list, context, catalog, path, number, text);

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#define MOST_LEFT_OUT 512 /* rows of a fit, evenly spread: each takes a fit of all the others */
+
 static const char *const matmul_words[][2] = {
 #define AS_WORDS(suffix, words, unit) {words, unit},
     DTP_MEASURED_MATMUL_PARAMETERS(AS_WORDS)};
@@ -102,18 +104,19 @@ static bool residuals_of(const struct dtp_measured_part *part, struct dtp_measur
     if (!values)
         return false;
     for (size_t i = 0; i < count; i++)
-        values[i] = off(residual[i]);
+        values[i] = off(-residual[i]); /* fitted / measured: of the measured time, as machine-residuals draws it */
     out->median_residual = median(values, count);
     out->largest_residual = values[count - 1];
-    for (size_t i = 0; i < count && count > 1 && memory; i++) {
+    size_t every = 1 + count / MOST_LEFT_OUT, left_out = 0;
+    for (size_t i = 0; i < count && count > 1 && memory; i += every) {
         double log_s = 0;
         if (shape)
             log_s = log(dtp_measured_shape_s(&part->shape, &part->shape.shape[i], i));
         else
             memory = curve_without(&part->curve, i, &log_s);
-        values[i] = off((shape ? part->shape.log_s : part->curve.log_s)[i] - log_s);
+        values[left_out++] = off(log_s - (shape ? part->shape.log_s : part->curve.log_s)[i]);
     }
-    out->left_out_residual = count > 1 ? median(values, count) : (double)NAN;
+    out->left_out_residual = count > 1 ? median(values, left_out) : (double)NAN;
     free(values);
     return memory;
 }

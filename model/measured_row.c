@@ -1,6 +1,7 @@
 #include "measured_row.h"
 
 #include "collective_cost.h"
+#include "number.h"
 #include "table.h"
 
 #include <inttypes.h>
@@ -36,9 +37,11 @@ static const char *const attention_words[] = {
 static const char *const step_words[] = {"gap_live", "gap_graph", "launch"};
 static const char *const copy_words[] = {"upload", "download", "both"};
 static const char *const host_adam_words[] = {"update"};
+static const char *const count_words[] = {"gpus", "gpus_per_node"};
 
 enum { SHAPE_COUNT = DTP_MEASURED_nodes + 1 };
 #define SLOWDOWN "_slowdown"
+#define MOST_GPUS 1000000
 
 const char *dtp_measurement_text(enum dtp_measurement measurement)
 {
@@ -77,6 +80,8 @@ bool dtp_measured_attention_is_backward(const struct dtp_measured_row *row)
     return strcmp(row->what, attention_words[DTP_MEASURED_ATTENTION_FORWARD]) != 0;
 }
 
+#define AMONG(word, words) among(word, words, sizeof words / sizeof words[0])
+
 static bool among(const char *word, const char *const *words, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -105,20 +110,18 @@ static bool is_collective(const char *word, const char *suffix)
 
 static bool knows(enum dtp_measurement measurement, const char *what)
 {
-#define AMONG(words) among(what, words, sizeof words / sizeof words[0])
     switch (measurement) {
-    case DTP_MEASUREMENT_ABOUT: return AMONG(about_words);
-    case DTP_MEASUREMENT_MATMUL: return AMONG(matmul_words);
-    case DTP_MEASUREMENT_ATTENTION: return AMONG(attention_words);
+    case DTP_MEASUREMENT_ABOUT: return AMONG(what, about_words);
+    case DTP_MEASUREMENT_MATMUL: return AMONG(what, matmul_words);
+    case DTP_MEASUREMENT_ATTENTION: return AMONG(what, attention_words);
     case DTP_MEASUREMENT_KERNEL: return is_kernel(what);
-    case DTP_MEASUREMENT_STEP: return AMONG(step_words);
+    case DTP_MEASUREMENT_STEP: return AMONG(what, step_words);
     case DTP_MEASUREMENT_COLLECTIVE: return is_collective(what, "");
-    case DTP_MEASUREMENT_COPY: return AMONG(copy_words);
-    case DTP_MEASUREMENT_HOST_ADAM: return AMONG(host_adam_words);
+    case DTP_MEASUREMENT_COPY: return AMONG(what, copy_words);
+    case DTP_MEASUREMENT_HOST_ADAM: return AMONG(what, host_adam_words);
     case DTP_MEASUREMENT_CONTENTION: return is_collective(what, SLOWDOWN);
     case DTP_MEASUREMENT_COUNT: break;
     }
-#undef AMONG
     return false;
 }
 
@@ -164,6 +167,7 @@ enum dtp_status dtp_measured_row_check(const struct dtp_measured_row *row, const
                                        struct dtp_faults *faults)
 {
     enum dtp_status worst = DTP_OK;
+    uint64_t gpus;
     bool typed = row->measurement == DTP_MEASUREMENT_MATMUL || row->measurement == DTP_MEASUREMENT_ATTENTION;
     if (!knows(row->measurement, row->what))
         worst = dtp_fault(faults, DTP_BAD_INPUT, file, line, "what: '%s' is nothing that is measured of %s", row->what,
@@ -173,6 +177,10 @@ enum dtp_status dtp_measured_row_check(const struct dtp_measured_row *row, const
                           measurement_texts[row->measurement], typed ? "one" : "none");
     if (row->measurement == DTP_MEASUREMENT_ABOUT && !row->text[0])
         worst = dtp_fault(faults, DTP_BAD_INPUT, file, line, "value: is missing in a row of about");
+    if (row->measurement == DTP_MEASUREMENT_ABOUT && AMONG(row->what, count_words) &&
+        !dtp_number_parse_integer(row->text, false, 1, MOST_GPUS, &gpus))
+        worst = dtp_fault(faults, DTP_BAD_INPUT, file, line, "%s: '%s' is not a whole number from 1 to %d", row->what,
+                          row->text, MOST_GPUS);
     for (int i = 0; i < DTP_MEASURED_COLUMN_COUNT; i++) {
         enum dtp_status status = check_number(row, i, file, line, faults);
         worst = status > worst ? status : worst;

@@ -12,6 +12,7 @@
 #define LEAST_S 1e-10
 #define MOST_S 1e5
 #define MOST_VALUE 1e3
+#define MOST_ROWS 20000 /* ten times what a probe of a large machine and several jobs writes */
 
 struct columns {
     long measurement, what, dtype, number[DTP_MEASURED_COLUMN_COUNT];
@@ -171,6 +172,10 @@ enum dtp_status dtp_measured_rows_of(const struct dtp_table *table, struct dtp_m
     size_t count = dtp_table_row_count(table);
     *out = (struct dtp_measured_rows){.count = 0};
     enum dtp_status worst = find_columns(table, &columns, faults);
+    if (worst == DTP_OK && count > MOST_ROWS)
+        worst = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 0,
+                          "%zu rows, more than the %d that a machine file may have; probe fewer jobs into one file",
+                          count, MOST_ROWS);
     if (worst != DTP_OK)
         return worst;
     out->row = malloc((count + 1) * sizeof *out->row);

@@ -40,8 +40,9 @@ enum dtp_status dtp_output_open(const char *path, struct dtp_output_file *out, s
 enum dtp_status dtp_output_close(struct dtp_output_file *output, struct dtp_faults *faults)
 {
     errno = 0;
-    bool failed = ferror(output->file) || fflush(output->file);
+    bool failed = fflush(output->file) != 0; /* first: it fails again for the reason that an earlier write had */
     int reason = errno;
+    failed = ferror(output->file) || failed;
     failed = fclose(output->file) || failed;
     if (!failed && output->temporary && rename(output->temporary, output->path) != 0) {
         failed = true;

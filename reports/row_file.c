@@ -115,6 +115,19 @@ static enum dtp_status resume(struct dtp_row_file *file, const char *header, uin
     return status;
 }
 
+/* Empties what an earlier command wrote, and nothing else: a slip of -o must not cost a machine file. */
+static enum dtp_status begin_anew(const struct dtp_row_file *file, const char *header, struct dtp_faults *faults)
+{
+    char there[64];
+    size_t first_column = strcspn(header, ",") + 1;
+    ssize_t bytes = pread(file->descriptor, there, first_column < sizeof there ? first_column : sizeof there, 0);
+    if (bytes < 0)
+        return refuse(file, "cannot be read", errno, faults);
+    if (strncmp(there, header, (size_t)bytes) != 0)
+        return refuse_content(file, 1, "is a file of something else, which would be lost", faults);
+    return ftruncate(file->descriptor, 0) == 0 ? DTP_OK : refuse(file, "cannot be begun anew", errno, faults);
+}
+
 enum dtp_status dtp_row_file_open(const char *path, const struct dtp_row_file_kind *kind, uint64_t rows,
                                   struct dtp_row_file *out, struct dtp_faults *faults)
 {
@@ -128,8 +141,8 @@ enum dtp_status dtp_row_file_open(const char *path, const struct dtp_row_file_ki
     enum dtp_status status = DTP_OK;
     if (out->plain && flock(out->descriptor, LOCK_EX | LOCK_NB) != 0)
         status = dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "another process is writing it; wait for that one");
-    if (status == DTP_OK && out->plain && kind->anew && ftruncate(out->descriptor, 0) != 0)
-        status = refuse(out, "cannot be begun anew", errno, faults);
+    if (status == DTP_OK && out->plain && kind->anew)
+        status = begin_anew(out, kind->header, faults);
     if (status == DTP_OK && out->plain)
         status = resume(out, kind->header, rows, faults);
     if (status == DTP_OK && out->whole_bytes == 0)

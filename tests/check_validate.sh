@@ -149,6 +149,22 @@ expect 2 "${tiny[@]}" --gpus 1 --strategy zero1 -o many.csv --resume
 says 'another command'
 expect 2 "${tiny[@]}" --resume
 says '-o FILE.csv'
+printf 'measurement,what\nabout,gpu_key\n' >else.csv
+cp else.csv kept.csv
+expect 2 "${tiny[@]}" --gpus 1 -o else.csv
+says 'something else'
+cmp -s else.csv kept.csv || failed "-o emptied a file of something else"
+
+# ---- lists as editors and slips write them -----------------------------------------------------------------------------
+
+printf '\xef\xbb\xbf--seq 16\r\n\r\n# --seq 8\r\n--seq 32\r\n' >marked.scenarios
+expect 0 marked.scenarios "${tiny[@]:0:10}" --device host --threads 1
+says '2 of 2' out
+printf '# none\nseq 16\n' >slip.scenarios
+expect 2 slip.scenarios "${tiny[@]}"
+says 'slip.scenarios:2: seq: cannot open'
+expect 2 "${tiny[@]}" --gpus 1 --steps 2
+says '--steps 3 or more'
 
 # ---- machine files -----------------------------------------------------------------------------------------------------
 

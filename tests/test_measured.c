@@ -66,6 +66,7 @@ static void test_refusals_name_line_and_reason(void **state)
         {HEADER GPU_KEY MATMUL(1024, 1024, 1024, 1e-4) MATMUL(64, 64, 64, 1e-4) MATMUL(1024, 1024, 1024, 2e-4),
          "m.csv:5: matmul forward of the same shape stands on line 3 as well"},
         {HEADER GPU_KEY "collective,all_gather,,,,,,,,,1024,2.5,1,1,1,,,,\n", "m.csv:3: ranks: 2.5 is nothing"},
+        {HEADER GPU_KEY "about,gpus,,,,,,,,,,,,,,,,,-4\n", "m.csv:3: gpus: '-4' is not a whole number from 1"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct dtp_measured *measured;
@@ -335,7 +336,7 @@ static void test_an_absurd_row_bends_nothing_far_away(void **state)
     assert_near(dtp_measured_s(measured, &row), 5e-6 + 1048576.0 * 100 / 3e12, 0.05);
     struct dtp_measured_quality quality;
     assert_true(dtp_measured_quality(measured, 0, &quality));
-    assert_true(quality.median_residual < 0.02 && quality.largest_residual > 0.9);
+    assert_true(quality.median_residual < 0.02 && quality.largest_residual > 0.45 && quality.largest_residual < 1);
     dtp_measured_destroy(measured);
 }
 
