@@ -6,8 +6,8 @@
 
 #include "checkpoint.h"
 #include "crc64.h"
+#include "remove_all.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,21 +20,6 @@ static struct dtp_device *device;
 static struct dtp_faults faults;
 static float weights[ELEMENTS], master[ELEMENTS];
 static const struct dtp_checkpoint_identity identity = {"layers 1, hidden 8", "Markov chain", 42};
-
-static void remove_all(const char *path)
-{
-    DIR *folder = opendir(path);
-    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
-        char name[3500];
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        snprintf(name, sizeof name, "%.3000s/%.255s", path, entry->d_name);
-        remove_all(name);
-    }
-    if (folder)
-        closedir(folder);
-    remove(path);
-}
 
 static int set_up(void **state)
 {

@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "run_fixture.h"
+#include "remove_all.h"
 
-#include <dirent.h>
 #include <unistd.h>
 
 static struct run_result plain, other;
@@ -99,21 +99,6 @@ static void test_the_loss_reaches_the_entropy(void **state)
 /* ---- checkpoints ------------------------------------------------------------------------------------------------- */
 
 static char directory[3000], log_path[3100];
-
-static void remove_all(const char *path)
-{
-    DIR *folder = opendir(path);
-    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
-        char name[3500];
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        snprintf(name, sizeof name, "%.3000s/%.255s", path, entry->d_name);
-        remove_all(name);
-    }
-    if (folder)
-        closedir(folder);
-    remove(path);
-}
 
 static int make_room(void **state)
 {

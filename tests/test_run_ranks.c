@@ -7,8 +7,8 @@
 #include <cmocka.h>
 
 #include "rank_fixture.h"
+#include "remove_all.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
@@ -61,21 +61,6 @@ static void test_a_tied_model_learns_the_same(void **state)
 }
 
 /* ---- resuming elsewhere ------------------------------------------------------------------------------------------ */
-
-static void remove_all(const char *path)
-{
-    DIR *folder = opendir(path);
-    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
-        char name[3500];
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        snprintf(name, sizeof name, "%.3000s/%.255s", path, entry->d_name);
-        remove_all(name);
-    }
-    if (folder)
-        closedir(folder);
-    remove(path);
-}
 
 static void test_other_ranks_resume(void **state)
 {

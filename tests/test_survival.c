@@ -10,6 +10,7 @@
 #include "run_fixture.h"
 
 #include "free_port.h"
+#include "remove_all.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -226,21 +227,6 @@ static void check_checkpoints(enum happening what)
     if (folder)
         closedir(folder);
     assert_true(whole > 0 || !expected[what].runs);
-}
-
-static void remove_all(const char *path)
-{
-    DIR *folder = opendir(path);
-    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
-        char name[3500];
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        snprintf(name, sizeof name, "%.3000s/%.255s", path, entry->d_name);
-        remove_all(name);
-    }
-    if (folder)
-        closedir(folder);
-    remove(path);
 }
 
 static void test_whatever_happens_to_a_rank(void **state)
