@@ -64,7 +64,7 @@ struct dtp_arguments {
     uint64_t samples, seed;                /* simulate: jobs of the step's quantiles, and their seed */
     double rank_deviation, straggler;      /* simulate: 0 = not given */
     const char *output;                    /* -o FILE, or NULL */
-    bool resume, force;                    /* of validate */
+    bool resume, force;                    /* validate --resume; validate, probe --force */
     double tolerance;                      /* validate: a fraction; 0: not given */
     const char *chart, *refit;             /* validate: a figure, a machine file; or NULL */
     const char *only;                      /* --only PREFIX, or NULL */

@@ -100,8 +100,8 @@ enum dtp_status dtp_command_chart(const struct dtp_context *context)
                          "chart: takes a kind and a table; write dtplan chart KIND FILE.csv, kinds: dtplan help chart");
     if (!dtp_chart_parse(a->words[0], &kind))
         return unknown_kind(a->words[0], context->faults);
-    if (a->output && !dtp_chart_can_write(a->output))
-        return dtp_fault(context->faults, DTP_BAD_INPUT, a->output, 0, "a figure ends in .png, .svg, .pdf or .txt");
+    if (a->output && dtp_chart_check_name(a->output, context->faults) != DTP_OK)
+        return DTP_BAD_INPUT;
     if ((kind == DTP_CHART_MEMORY || kind == DTP_CHART_TIMELINE) && a->where_count)
         return dtp_fault(context->faults, DTP_BAD_INPUT, "--where", 0, "the chart '%s' shows its table whole",
                          dtp_chart_name(kind));

@@ -32,16 +32,12 @@ static void forget_counts(const struct dtp_arguments *a, struct dtp_scenario *sc
             dtp_scenario_unset(scenario, counts[i]);
 }
 
-/* Three minutes are too long to learn at their end that the file cannot be written. */
-static enum dtp_status try_output(const char *path, struct dtp_faults *faults)
+/* Three minutes are too long to learn at their end that the file cannot be written. What another machine measured is
+ * not replaced by a slip: here -o has a default. */
+static enum dtp_status check_output(const char *path, bool force, struct dtp_faults *faults)
 {
-    struct dtp_output_file output;
-    if (dtp_output_is_special(path))
-        return DTP_OK;
-    enum dtp_status status = dtp_output_open(path, &output, faults);
-    if (status == DTP_OK)
-        dtp_output_abandon(&output);
-    return status;
+    enum dtp_status status = force ? DTP_OK : dtp_output_keep(path, faults);
+    return status == DTP_OK ? dtp_output_try(path, faults) : status;
 }
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
@@ -138,7 +134,7 @@ static enum dtp_status probe(const struct dtp_context *context, const struct dtp
     struct dtp_probe_heard heard = dtp_probe_heard_start();
     struct dtp_run_process process = {
         .context = context, .scenario = scenario, .probe = true, .hear = dtp_probe_hear, .listener = &heard};
-    enum dtp_status status = try_output(path, context->faults);
+    enum dtp_status status = check_output(path, context->arguments->force, context->faults);
     if (status == DTP_OK)
         status = dtp_run_process(&process);
     dtp_progress_end(&heard.progress);

@@ -389,10 +389,12 @@ static enum dtp_status validate(struct dtp_validate *v)
 
 static enum dtp_status check_line(const struct dtp_context *context)
 {
-    const struct dtp_arguments *a = context->arguments;
-    if (a->chart && !dtp_chart_can_write(a->chart))
-        return dtp_fault(context->faults, DTP_BAD_INPUT, a->chart, 0, "a figure ends in .png, .svg, .pdf or .txt");
-    return dtp_validate_refit_check(context);
+    const char *figure = context->arguments->chart;
+    char said[DTP_FAULT_TEXT_BYTES] = "";
+    enum dtp_status status = figure ? dtp_chart_try(figure, said, sizeof said, context->faults) : DTP_OK;
+    if (said[0])
+        fprintf(stderr, "dtplan: warning: %s\n", said);
+    return status == DTP_OK ? dtp_validate_refit_check(context) : status;
 }
 
 enum dtp_status dtp_command_validate(const struct dtp_context *context)

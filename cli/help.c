@@ -116,7 +116,8 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
           {"dtplan validate reports/h200/validate.scenarios -o validate.csv --resume --refit machine.csv",
            "what those runs correct of a machine file; none is made again"}}},
     [DTP_COMMAND_PROBE] =
-        {"dtplan probe [-o MACHINE.csv] [--gpu KEY] [--gpus N] [--device cuda|host] [SCENARIO.ini ...] [--KEY VALUE ...]",
+        {"dtplan probe [-o MACHINE.csv] [--force] [--gpu KEY] [--gpus N] [--device cuda|host] [SCENARIO.ini ...] "
+         "[--KEY VALUE ...]",
          "Measures this machine in some three minutes: matmul, attention and kernels inside running steps of many shapes, "
          "collectives over sizes and groups of GPUs, what both do to each other, copies and AdamW of the host. Results are "
          "checked before a figure is taken. Writes a machine file that every command takes with --machine, and prints "

@@ -7,7 +7,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
@@ -33,11 +32,11 @@ enum dtp_status dtp_validate_refit_check(const struct dtp_context *context)
         return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
                          "--refit: learns from times of operations, which are kept beside -o FILE.csv; give one");
     char *path = refit_path(a->refit);
-    bool there = path && !a->force && access(path, F_OK) == 0;
-    enum dtp_status status =
-        !path   ? dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory")
-        : there ? dtp_fault(context->faults, DTP_BAD_INPUT, path, 0, "is there already; --force replaces it")
-                : DTP_OK;
+    if (!path)
+        return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    enum dtp_status status = a->force ? DTP_OK : dtp_output_keep(path, context->faults);
+    if (status == DTP_OK)
+        status = dtp_output_try(path, context->faults);
     free(path);
     return status;
 }

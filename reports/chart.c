@@ -61,10 +61,12 @@ static const char *ending_of(const char *path)
     return path + length;
 }
 
-bool dtp_chart_can_write(const char *figure)
+enum dtp_status dtp_chart_check_name(const char *figure, struct dtp_faults *faults)
 {
     const char *ending = ending_of(figure);
-    return *ending && strcmp(ending, ".csv") != 0;
+    return *ending && strcmp(ending, ".csv") != 0
+               ? DTP_OK
+               : dtp_fault(faults, DTP_BAD_INPUT, figure, 0, "a figure ends in .png, .svg, .pdf or .txt");
 }
 
 char *dtp_chart_beside(const char *path, const char *ending)
@@ -73,6 +75,8 @@ char *dtp_chart_beside(const char *path, const char *ending)
     int wrote = asprintf(&other, "%s%.*s%s", path[0] == '/' ? "" : "./", (int)(ending_of(path) - path), path, ending);
     return wrote < 0 ? NULL : other;
 }
+
+#define NO_GNUPLOT "there is no gnuplot here; install it (Debian: gnuplot-nox)"
 
 /* ---- gnuplot ----------------------------------------------------------------------------------------------------- */
 
@@ -180,6 +184,25 @@ static enum dtp_status run_gnuplot(const struct drawing *d, const struct dtp_cha
     return DTP_OK;
 }
 
+enum dtp_status dtp_chart_try(const char *figure, char *said, size_t said_bytes, struct dtp_faults *faults)
+{
+    char *const arguments[] = {"gnuplot", "--version", NULL};
+    int exit_status = 0;
+    said[0] = '\0';
+    enum dtp_status status = dtp_chart_check_name(figure, faults);
+    if (status == DTP_OK)
+        status = dtp_output_try(figure, faults);
+    FILE *words = status == DTP_OK ? tmpfile() : NULL;
+    if (status == DTP_OK && !words)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "charts: %s", strerror(errno));
+    if (words && run(arguments, words, &exit_status) == ENOENT)
+        snprintf(said, said_bytes, "%s will not be drawn: " NO_GNUPLOT "; its data and its script will be written",
+                 figure);
+    if (words)
+        fclose(words);
+    return status;
+}
+
 static enum dtp_status draw(const struct drawing *d, const struct dtp_chart_figure *f, char *said, size_t said_bytes,
                             struct dtp_faults *faults)
 {
@@ -189,8 +212,7 @@ static enum dtp_status draw(const struct drawing *d, const struct dtp_chart_figu
         return status;
     if (!drawn) {
         snprintf(said, said_bytes,
-                 "%s is not drawn: there is no gnuplot here; install it (Debian: gnuplot-nox), then call gnuplot -c %s "
-                 "%s %s",
+                 "%s is not drawn: " NO_GNUPLOT ", then call gnuplot -c %s %s %s",
                  d->figure, d->script, d->csv, d->figure);
         return DTP_OK;
     }

@@ -57,11 +57,15 @@ struct dtp_chart_figure {
     uint64_t closed_peak_bytes; /* marked in the chart of memory, 0: not */
 };
 
-/* Whether gnuplot can draw into a file of that name, by its ending. */
-bool dtp_chart_can_write(const char *figure);
+/* DTP_BAD_INPUT: gnuplot draws no file of that ending. */
+enum dtp_status dtp_chart_check_name(const char *figure, struct dtp_faults *faults);
 /* `path` with another ending ("x.csv" and ".png" give "x.png"), always with a folder before it. Caller frees; NULL: no
  * memory. */
 char *dtp_chart_beside(const char *path, const char *ending);
+/* What would keep dtp_chart_draw from drawing, for those who work long before they draw. DTP_BAD_INPUT: its name, as
+ * dtp_chart_check_name. DTP_ENVIRONMENT: it cannot be written. `said` gets a sentence where there is no gnuplot, else
+ * nothing: data and script are written all the same. */
+enum dtp_status dtp_chart_try(const char *figure, char *said, size_t said_bytes, struct dtp_faults *faults);
 /* Writes data and script, then the figure, whole or not at all. `said` gets what was done in one sentence.
  * DTP_ENVIRONMENT: a file cannot be written, or gnuplot failed, with its own words. */
 enum dtp_status dtp_chart_draw(const struct dtp_chart_figure *figure, char *said, size_t said_bytes,

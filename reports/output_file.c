@@ -37,6 +37,28 @@ enum dtp_status dtp_output_open(const char *path, struct dtp_output_file *out, s
     return refuse(path, reason, faults);
 }
 
+enum dtp_status dtp_output_try(const char *path, struct dtp_faults *faults)
+{
+    struct dtp_output_file output;
+    struct stat information;
+    if (path && stat(path, &information) == 0 && S_ISDIR(information.st_mode))
+        return refuse(path, EISDIR, faults);
+    if (!path || dtp_output_is_special(path)) /* to open a pipe may wait for its reader */
+        return DTP_OK;
+    enum dtp_status status = dtp_output_open(path, &output, faults);
+    if (status == DTP_OK)
+        dtp_output_abandon(&output);
+    return status;
+}
+
+enum dtp_status dtp_output_keep(const char *path, struct dtp_faults *faults)
+{
+    struct stat information;
+    if (stat(path, &information) != 0 || !S_ISREG(information.st_mode) || information.st_size == 0)
+        return DTP_OK;
+    return dtp_fault(faults, DTP_BAD_INPUT, path, 0, "is there already; --force replaces it");
+}
+
 enum dtp_status dtp_output_close(struct dtp_output_file *output, struct dtp_faults *faults)
 {
     errno = 0;

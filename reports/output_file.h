@@ -22,6 +22,11 @@ bool dtp_output_is_special(const char *path);
 enum dtp_status dtp_output_open(const char *path, struct dtp_output_file *out, struct dtp_faults *faults);
 /* Puts the file in its place, or, where anything failed, removes it and says why. */
 enum dtp_status dtp_output_close(struct dtp_output_file *output, struct dtp_faults *faults);
+/* Whether a file of that name can be written, for those who shall learn it before long work and not after. NULL: no
+ * file is asked for. */
+enum dtp_status dtp_output_try(const char *path, struct dtp_faults *faults);
+/* DTP_BAD_INPUT: a plain file of that name holds something already; says that --force replaces it. */
+enum dtp_status dtp_output_keep(const char *path, struct dtp_faults *faults);
 /* Removes what was written: something else went wrong. */
 void dtp_output_abandon(struct dtp_output_file *output);
 

@@ -84,6 +84,9 @@ static enum dtp_status read_rows(struct dtp_row_file *file, FILE *in, const char
         bool whole = bytes > 0 && line[bytes - 1] == '\n';
         if (!whole && feof(in))
             return DTP_OK; /* a row that was cut off */
+        if (file->anew)
+            return refuse_content(file, 2, "holds rows already, which would be lost; go on from them with --resume",
+                                  faults);
         if (!whole || strncmp(line, prefix, (size_t)used) != 0)
             return refuse_content(file, (size_t)file->rows + 2,
                                   "is a row of another command: its words, its catalogues or the program differ",
@@ -115,24 +118,11 @@ static enum dtp_status resume(struct dtp_row_file *file, const char *header, uin
     return status;
 }
 
-/* Empties what an earlier command wrote, and nothing else: a slip of -o must not cost a machine file. */
-static enum dtp_status begin_anew(const struct dtp_row_file *file, const char *header, struct dtp_faults *faults)
-{
-    char there[64];
-    size_t first_column = strcspn(header, ",") + 1;
-    ssize_t bytes = pread(file->descriptor, there, first_column < sizeof there ? first_column : sizeof there, 0);
-    if (bytes < 0)
-        return refuse(file, "cannot be read", errno, faults);
-    if (strncmp(there, header, (size_t)bytes) != 0)
-        return refuse_content(file, 1, "is a file of something else, which would be lost", faults);
-    return ftruncate(file->descriptor, 0) == 0 ? DTP_OK : refuse(file, "cannot be begun anew", errno, faults);
-}
-
 enum dtp_status dtp_row_file_open(const char *path, const struct dtp_row_file_kind *kind, uint64_t rows,
                                   struct dtp_row_file *out, struct dtp_faults *faults)
 {
     *out = (struct dtp_row_file){
-        .path = path, .descriptor = STDOUT_FILENO, .schema = kind->schema, .digest = kind->digest};
+        .path = path, .descriptor = STDOUT_FILENO, .anew = kind->anew, .schema = kind->schema, .digest = kind->digest};
     out->plain = path && !dtp_output_is_special(path);
     if (path)
         out->descriptor = open(path, (out->plain ? O_RDWR | O_CREAT : O_WRONLY) | O_CLOEXEC, 0666);
@@ -141,8 +131,6 @@ enum dtp_status dtp_row_file_open(const char *path, const struct dtp_row_file_ki
     enum dtp_status status = DTP_OK;
     if (out->plain && flock(out->descriptor, LOCK_EX | LOCK_NB) != 0)
         status = dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "another process is writing it; wait for that one");
-    if (status == DTP_OK && out->plain && kind->anew)
-        status = begin_anew(out, kind->header, faults);
     if (status == DTP_OK && out->plain)
         status = resume(out, kind->header, rows, faults);
     if (status == DTP_OK && out->whole_bytes == 0)

@@ -16,6 +16,7 @@ struct dtp_row_file {
     const char *path; /* borrowed; NULL: standard output */
     int descriptor;
     bool plain;          /* a file that can be cut, not a pipe or a device */
+    bool anew;           /* as of its kind */
     uint64_t rows;       /* whole rows in it */
     int64_t whole_bytes; /* of the plain file up to the last whole row */
     const char *schema;
@@ -25,12 +26,13 @@ struct dtp_row_file {
 struct dtp_row_file_kind {
     const char *schema, *header; /* borrowed; the header is a whole line. The schema as long as the file is open */
     uint64_t digest;
-    bool anew; /* rows that are there are given up */
+    bool anew; /* no row may be there: it took a run on GPUs, and a slip of -o must not cost it */
 };
 
 /* Opens and, of a file with rows of the same command, counts them and cuts off a last one that is not whole; of an
- * empty or new one writes the header. `path` NULL: standard output. DTP_BAD_INPUT: the file holds something else, or
- * more than `rows` rows. DTP_ENVIRONMENT: it cannot be written, or another process writes it. */
+ * empty or new one writes the header. `path` NULL: standard output. DTP_BAD_INPUT: the file holds something else,
+ * rows that are not to be gone on from, or more than `rows`. DTP_ENVIRONMENT: it cannot be written, or another process
+ * writes it. */
 enum dtp_status dtp_row_file_open(const char *path, const struct dtp_row_file_kind *kind, uint64_t rows,
                                   struct dtp_row_file *out, struct dtp_faults *faults);
 /* "schema,digest,row,": what each row begins with. */

@@ -100,6 +100,14 @@ expect 3 "${host[@]}" --gpus 1 -o nowhere/machine.csv
 says 'nowhere/machine.csv'
 [[ ! -e none.csv ]] || failed "a refused probe left a file"
 
+cp two.csv kept.csv
+expect 2 "${host[@]}" --gpus 1 -o two.csv
+says 'two.csv: is there already; --force replaces it'
+cmp -s two.csv kept.csv || failed "a machine file was touched without --force"
+mkdir folder.csv
+expect 3 "${host[@]}" --gpus 1 -o folder.csv
+says 'folder.csv: cannot be written'
+
 # Where there is no GPU, or none of this build's.
 CUDA_VISIBLE_DEVICES='' expect 3 --gpus 1 -o none.csv
 says '--device'
@@ -108,7 +116,7 @@ says '--device'
 # ---- interrupted ---------------------------------------------------------------------------------------------------------
 
 printf 'as it was\n' >kept.csv
-"$program" probe "${host[@]}" --gpus 2 -o kept.csv >out 2>err &
+"$program" probe "${host[@]}" --gpus 2 -o kept.csv --force >out 2>err &
 probe=$!
 ranks_listen() { # both ranks, children of dtplan's child, catch SIGINT
     local child rank ranks count=0

@@ -152,8 +152,31 @@ says '-o FILE.csv'
 printf 'measurement,what\nabout,gpu_key\n' >else.csv
 cp else.csv kept.csv
 expect 2 "${tiny[@]}" --gpus 1 -o else.csv
-says 'something else'
+says 'has not the columns'
 cmp -s else.csv kept.csv || failed "-o emptied a file of something else"
+
+cp many.csv kept.csv
+expect 2 "${many[@]}"
+says 'many.csv:2: holds rows already, which would be lost; go on from them with --resume'
+cmp -s many.csv kept.csv || failed "-o without --resume touched rows that were there"
+head -n 1 many.csv >empty.csv
+printf 'dtplan.validate/1,cut' >>empty.csv
+expect 0 "${tiny[@]}" --gpus 1 -o empty.csv
+[[ $(wc -l <empty.csv) == 2 ]] || failed "a file without rows is none to begin in"
+
+# ---- what would fail after the runs ------------------------------------------------------------------------------------
+
+expect 3 "${tiny[@]}" --gpus 1 --chart nowhere/figure.png -o late.csv
+says 'nowhere/figure.png: cannot be written'
+[[ ! -e late.csv ]] || failed "it ran for a chart that no folder takes"
+! grep -q '^run 1 of' err || failed "it ran for a chart that no folder takes"
+mkdir folder.png
+expect 3 "${tiny[@]}" --gpus 1 --chart folder.png
+says 'folder.png: cannot be written'
+PATH=/nowhere "$program" validate "${tiny[@]}" --gpus 1 --chart drawn.png -o drawn.csv >out 2>err
+sed -n 1p err >first
+says 'drawn.png will not be drawn: there is no gnuplot here; install it' first
+[[ $(wc -l <drawn.csv) == 2 ]] || failed "without gnuplot it did not go on: $(cat err)"
 
 # ---- lists as editors and slips write them -----------------------------------------------------------------------------
 

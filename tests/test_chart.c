@@ -181,8 +181,12 @@ static void test_kinds(void **state)
         assert_non_null(strstr(dtp_chart_scripts[i], "set output ARG2"));
     }
     assert_false(dtp_chart_parse("pie", &chart));
-    assert_true(dtp_chart_can_write("a.png") && dtp_chart_can_write("d/a.svg"));
-    assert_false(dtp_chart_can_write("a.csv") || dtp_chart_can_write(".png") || dtp_chart_can_write("d/.png"));
+    static const char *const drawn[] = {"a.png", "d/a.svg"}, *const not_drawn[] = {"a.csv", ".png", "d/.png"};
+    faults = (struct dtp_faults){0};
+    for (size_t i = 0; i < sizeof drawn / sizeof *drawn; i++)
+        assert_int_equal(dtp_chart_check_name(drawn[i], &faults), DTP_OK);
+    for (size_t i = 0; i < sizeof not_drawn / sizeof *not_drawn; i++)
+        assert_int_equal(dtp_chart_check_name(not_drawn[i], &faults), DTP_BAD_INPUT);
     char *path = dtp_chart_beside("|a.csv", ".gp");
     assert_string_equal(path, "./|a.gp");
     free(path);
