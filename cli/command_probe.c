@@ -74,11 +74,7 @@ static enum dtp_status write_file(const struct dtp_probe_heard *heard, const cha
     enum dtp_status status = dtp_output_open(path, &output, faults);
     if (status != DTP_OK)
         return status;
-    dtp_measured_write_header(output.file);
-    for (int about = 1; about >= 0; about--) /* what it is about stands at the top */
-        for (size_t i = 0; i < heard->count; i++)
-            if ((heard->rows[i].measurement == DTP_MEASUREMENT_ABOUT) == about)
-                dtp_measured_write_row(output.file, &heard->rows[i]);
+    dtp_measured_write(output.file, heard->rows, heard->count);
     return dtp_output_close(&output, faults);
 }
 

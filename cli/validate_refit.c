@@ -49,9 +49,7 @@ static enum dtp_status write_machine(const struct dtp_refit_report *report, cons
     if (status != DTP_OK)
         return status;
     fprintf(output.file, "# %s, corrected by %zu runs (dtplan validate --refit)\n", report->machine, report->count);
-    dtp_measured_write_header(output.file);
-    for (size_t i = 0; i < rows->count; i++)
-        dtp_measured_write_row(output.file, &rows->row[i]);
+    dtp_measured_write(output.file, rows->row, rows->count);
     return dtp_output_close(&output, faults);
 }
 

@@ -29,7 +29,8 @@ struct dtp_measured_rows {
     size_t count;
 };
 /* Refused, each with its line and all at once: a word that is none of measured_row.h, a missing or superfluous cell,
- * what is no amount or none that a machine has, a shape twice, a file without gpu_key or without a time. */
+ * what is no amount or none that a machine has, a shape twice, a file without gpu_key, without a time, or with fewer
+ * rows than it says. */
 enum dtp_status dtp_measured_rows_of(const struct dtp_table *table, struct dtp_measured_rows *out,
                                      struct dtp_faults *faults);
 void dtp_measured_rows_release(struct dtp_measured_rows *rows);

@@ -37,11 +37,11 @@ static const char *const attention_words[] = {
 static const char *const step_words[] = {"gap_live", "gap_graph", "launch"};
 static const char *const copy_words[] = {"upload", "download", "both"};
 static const char *const host_adam_words[] = {"update"};
-static const char *const count_words[] = {"gpus", "gpus_per_node"};
+static const char *const count_words[] = {DTP_MEASURED_ROWS, "gpus", "gpus_per_node"};
 
 enum { SHAPE_COUNT = DTP_MEASURED_nodes + 1 };
 #define SLOWDOWN "_slowdown"
-#define MOST_GPUS 1000000
+#define MOST_COUNT 1000000
 
 const char *dtp_measurement_text(enum dtp_measurement measurement)
 {
@@ -167,7 +167,7 @@ enum dtp_status dtp_measured_row_check(const struct dtp_measured_row *row, const
                                        struct dtp_faults *faults)
 {
     enum dtp_status worst = DTP_OK;
-    uint64_t gpus;
+    uint64_t number;
     bool typed = row->measurement == DTP_MEASUREMENT_MATMUL || row->measurement == DTP_MEASUREMENT_ATTENTION;
     if (!knows(row->measurement, row->what))
         worst = dtp_fault(faults, DTP_BAD_INPUT, file, line, "what: '%s' is nothing that is measured of %s", row->what,
@@ -178,9 +178,9 @@ enum dtp_status dtp_measured_row_check(const struct dtp_measured_row *row, const
     if (row->measurement == DTP_MEASUREMENT_ABOUT && !row->text[0])
         worst = dtp_fault(faults, DTP_BAD_INPUT, file, line, "value: is missing in a row of about");
     if (row->measurement == DTP_MEASUREMENT_ABOUT && AMONG(row->what, count_words) &&
-        !dtp_number_parse_integer(row->text, false, 1, MOST_GPUS, &gpus))
+        !dtp_number_parse_integer(row->text, false, 1, MOST_COUNT, &number))
         worst = dtp_fault(faults, DTP_BAD_INPUT, file, line, "%s: '%s' is not a whole number from 1 to %d", row->what,
-                          row->text, MOST_GPUS);
+                          row->text, MOST_COUNT);
     for (int i = 0; i < DTP_MEASURED_COLUMN_COUNT; i++) {
         enum dtp_status status = check_number(row, i, file, line, faults);
         worst = status > worst ? status : worst;
@@ -289,7 +289,7 @@ bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-void dtp_measured_write_header(FILE *file)
+static void write_header(FILE *file)
 {
     fputs("measurement,what,dtype", file);
     for (int i = 0; i < DTP_MEASURED_COLUMN_COUNT; i++)
@@ -297,7 +297,7 @@ void dtp_measured_write_header(FILE *file)
     fputc('\n', file);
 }
 
-void dtp_measured_write_row(FILE *file, const struct dtp_measured_row *row)
+static void write_row(FILE *file, const struct dtp_measured_row *row)
 {
     fprintf(file, "%s,%s,%s", measurement_texts[row->measurement], row->what,
             row->dtype == DTP_DTYPE_COUNT ? "" : dtp_dtype_text(row->dtype));
@@ -310,4 +310,24 @@ void dtp_measured_write_row(FILE *file, const struct dtp_measured_row *row)
             fprintf(file, exact ? "%.17g" : "%.6g", row->number[i]);
     }
     fputc('\n', file);
+}
+
+static bool says_count(const struct dtp_measured_row *row)
+{
+    return row->measurement == DTP_MEASUREMENT_ABOUT && strcmp(row->what, DTP_MEASURED_ROWS) == 0;
+}
+
+void dtp_measured_write(FILE *file, const struct dtp_measured_row *rows, size_t count)
+{
+    struct dtp_measured_row all = dtp_measured_row_of(DTP_MEASUREMENT_ABOUT, DTP_MEASURED_ROWS);
+    size_t written = 1;
+    for (size_t i = 0; i < count; i++)
+        written += !says_count(&rows[i]);
+    snprintf(all.text, sizeof all.text, "%zu", written);
+    write_header(file);
+    write_row(file, &all);
+    for (int about = 1; about >= 0; about--)
+        for (size_t i = 0; i < count; i++)
+            if ((rows[i].measurement == DTP_MEASUREMENT_ABOUT) == about && !says_count(&rows[i]))
+                write_row(file, &rows[i]);
 }

@@ -79,8 +79,10 @@ enum dtp_measurement {
 const char *dtp_measurement_text(enum dtp_measurement measurement);
 bool dtp_measurement_parse(const char *text, enum dtp_measurement *out);
 
-/* X(suffix, spelling). gpu_key is needed: the catalogue row that the file refines. */
+/* X(suffix, spelling). gpu_key is needed: the catalogue row that the file refines. rows: how many the file has, this one
+ * and others of about counted, so that one that was cut at a line's end is not taken for whole; older files have none. */
 #define DTP_MEASURED_ABOUT_TABLE(X)           \
+    X(ROWS, DTP_MEASURED_ROWS)                \
     X(GPU_KEY, "gpu_key")                     \
     X(MACHINE_KEY, "machine_key")             \
     X(GPU, "gpu")                             \
@@ -96,6 +98,7 @@ bool dtp_measurement_parse(const char *text, enum dtp_measurement *out);
     X(HOST_CPU, "host_cpu")                   \
     X(HOST_CORES, "host_cores")               \
     X(PROBE_SECONDS, "probe_seconds")
+#define DTP_MEASURED_ROWS "rows"
 /* Words of matmul: what its kernel computes. SUM adds to a gradient that stands there, GELU has it in the epilogue. */
 #define DTP_MEASURED_MATMUL_TABLE(X)                \
     X(FORWARD, "forward")                           \
@@ -150,8 +153,8 @@ bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_
                             const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                             const struct dtp_plan *plan, struct dtp_measured_row *out);
 
-/* Writers; errors stay on the file. */
-void dtp_measured_write_header(FILE *file);
-void dtp_measured_write_row(FILE *file, const struct dtp_measured_row *row);
+/* A machine file: the header, how many rows there are (whatever a row of that says), what it is about, then the others.
+ * Errors stay on the file. */
+void dtp_measured_write(FILE *file, const struct dtp_measured_row *rows, size_t count);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "number.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -154,6 +155,19 @@ const char *dtp_measured_rows_about(const struct dtp_measured_rows *rows, const 
     return NULL;
 }
 
+/* Of a file that says how many rows it has; row_check has seen to the number. More than that were added by hand. */
+static enum dtp_status check_count(const struct dtp_measured_rows *rows, const char *name, struct dtp_faults *faults)
+{
+    const char *text = dtp_measured_rows_about(rows, DTP_MEASURED_ROWS);
+    uint64_t written = 0;
+    if (!text || !dtp_number_parse_integer(text, false, 1, UINT64_MAX, &written) || written <= rows->count)
+        return DTP_OK;
+    return dtp_fault(faults, DTP_BAD_INPUT, name, 0,
+                     "holds %zu of the %" PRIu64 " rows that its row about,rows tells of: its end is missing; take a "
+                     "whole copy, or probe again (where you took rows out, change that number)",
+                     rows->count, written);
+}
+
 static enum dtp_status check_whole(const struct dtp_measured_rows *rows, const char *name, struct dtp_faults *faults)
 {
     size_t times = 0;
@@ -162,7 +176,8 @@ static enum dtp_status check_whole(const struct dtp_measured_rows *rows, const c
     if (!dtp_measured_rows_about(rows, "gpu_key"))
         return dtp_fault(faults, DTP_BAD_INPUT, name, 0,
                          "no row about,gpu_key: it names the GPU of the catalogue that was measured");
-    return times ? DTP_OK : dtp_fault(faults, DTP_BAD_INPUT, name, 0, "nothing measured stands in it");
+    return times ? check_count(rows, name, faults)
+                 : dtp_fault(faults, DTP_BAD_INPUT, name, 0, "nothing measured stands in it");
 }
 
 enum dtp_status dtp_measured_rows_of(const struct dtp_table *table, struct dtp_measured_rows *out,

@@ -55,6 +55,14 @@ done
 says 'about,gpu_key,,,,,,,,,,,,,,,,,h200-sxm' machine.csv
 says 'Use it: dtplan --machine machine.csv' out
 
+head -n -1 machine.csv >cut.csv
+[[ $(sed -n 2p machine.csv) == "about,rows,,,,,,,,,,,,,,,,,$(($(wc -l <machine.csv) - 1))" ]] || failed "it does not say its rows: $(sed -n 2p machine.csv)"
+"$program" catalog measured machine.csv >out 2>err || failed "it does not read what it wrote: $(cat err)"
+"$program" --params 1e9 --gpus 1 --machine cut.csv >out 2>err
+status=$?
+[[ $status == 2 ]] || failed "a machine file that was cut: exit status $status"
+says 'cut.csv: holds '
+
 # What a row is of, twice: each is one row, with as many samples.
 cut -d, -f1-14 machine.csv | sort | uniq -d >twice
 [[ ! -s twice ]] || failed "rows that occur twice: $(head -n 3 twice)"

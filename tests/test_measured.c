@@ -66,6 +66,9 @@ static void test_refusals_name_line_and_reason(void **state)
         {HEADER GPU_KEY MATMUL(1024, 1024, 1024, 1e-4) MATMUL(64, 64, 64, 1e-4) MATMUL(1024, 1024, 1024, 2e-4),
          "m.csv:5: matmul forward of the same shape stands on line 3 as well"},
         {HEADER GPU_KEY "collective,all_gather,,,,,,,,,1024,2.5,1,1,1,,,,\n", "m.csv:3: ranks: 2.5 is nothing"},
+        {HEADER GPU_KEY "about,rows,,,,,,,,,,,,,,,,,4\n" MATMUL(1024, 1024, 1024, 1e-4),
+         "m.csv: holds 3 of the 4 rows that its row about,rows tells of"},
+        {HEADER GPU_KEY "about,rows,,,,,,,,,,,,,,,,,all\n", "m.csv:3: rows: 'all' is not a whole number from 1"},
         {HEADER GPU_KEY "about,gpus,,,,,,,,,,,,,,,,,-4\n", "m.csv:3: gpus: '-4' is not a whole number from 1"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -87,6 +90,47 @@ static void test_all_faults_at_once(void **state)
         parse(HEADER GPU_KEY "x,,,,,,,,,,,,,,,,,,\n" MATMUL(1, 1, 1, 0) MATMUL(1, 1, 1, -1), &measured, &faults),
         DTP_BAD_INPUT);
     assert_int_equal(faults.count, 3);
+}
+
+/* A file without that row is of an older probe; rows beyond it were added by hand. */
+static void test_rows_are_counted(void **state)
+{
+    (void)state;
+    dtp_measured_destroy(measured_of(HEADER GPU_KEY MATMUL(1024, 1024, 1024, 1e-4)));
+    dtp_measured_destroy(
+        measured_of(HEADER GPU_KEY "about,rows,,,,,,,,,,,,,,,,,3\n" MATMUL(1024, 1024, 1024, 1e-4)));
+    dtp_measured_destroy(
+        measured_of(HEADER GPU_KEY "about,rows,,,,,,,,,,,,,,,,,2\n" MATMUL(1024, 1024, 1024, 1e-4)));
+}
+
+/* What is written says its rows, also where it was made of rows that said of fewer: cut anywhere, it is refused. */
+static void test_what_is_cut_is_refused(void **state)
+{
+    (void)state;
+    struct dtp_measured_row rows[4] = {dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, "norm"),
+                                       dtp_measured_row_of(DTP_MEASUREMENT_ABOUT, "rows"),
+                                       dtp_measured_row_of(DTP_MEASUREMENT_ABOUT, "gpu_key"),
+                                       dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, "norm")};
+    snprintf(rows[1].text, sizeof rows[1].text, "1");
+    snprintf(rows[2].text, sizeof rows[2].text, "h200-sxm");
+    for (int i = 0; i < 4; i += 3) {
+        rows[i].number[DTP_MEASURED_bytes] = 1e6 * (i + 1);
+        rows[i].number[DTP_MEASURED_seconds] = 1e-5 * (i + 1);
+    }
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    assert_non_null(file);
+    dtp_measured_write(file, rows, 4);
+    assert_int_equal(fclose(file), 0);
+    assert_non_null(strstr(text, "value\nabout,rows,,,,,,,,,,,,,,,,,4\nabout,gpu_key,"));
+    dtp_measured_destroy(measured_of(text));
+    *strrchr(text, 'k') = '\0'; /* "kernel" of the last row: a line's end */
+    struct dtp_measured *measured;
+    struct dtp_faults faults = {.count = 0};
+    assert_int_equal(parse(text, &measured, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "holds 3 of the 4 rows"));
+    free(text);
 }
 
 /* ---- the synthetic machine: tests/data/synthetic_machine.csv, times of known formulas with 1 % of noise ------------
@@ -399,6 +443,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_refusals_name_line_and_reason),
                                        cmocka_unit_test(test_all_faults_at_once),
+                                       cmocka_unit_test(test_rows_are_counted),
+                                       cmocka_unit_test(test_what_is_cut_is_refused),
                                        cmocka_unit_test(test_what_was_measured_comes_back),
                                        cmocka_unit_test(test_shapes_between_those_measured),
                                        cmocka_unit_test(test_sizes_between_and_beyond),
