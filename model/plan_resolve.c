@@ -7,6 +7,7 @@
 #include "model_parallel.h"
 
 #include "deepspeed.h"
+#include "executor_choices.h"
 #include "zero3_fetch.h"
 
 #include <inttypes.h>
@@ -219,23 +220,10 @@ static void check_megatron(struct resolver *r)
 static void check_executor_choices(struct resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    const struct {
-        const char *key;
-        bool chosen;
-    } choices[] = {{"clip_norm", p->clip_norm != 0},
-                   {"gradient_norm", p->gradient_norm},
-                   {"loss_chunk", p->loss_chunk != 0},
-                   {"gelu_epilogue", p->gelu_epilogue},
-                   {"stochastic_rounding", p->stochastic_rounding},
-                   {"gradient_stream", p->gradient_stream},
-                   {"cuda_graph", p->cuda_graph},
-                   {"atomic_attention", p->atomic_attention},
-                   {"matmul_sms", p->matmul_sms != 0},
-                   {"collective_ctas", p->collective_ctas != 0},
-                   {"symmetric_windows", p->symmetric_windows},
-                   {"gather_engine", p->gather_engine != DTP_GATHER_SM}};
-    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
-        if (choices[i].chosen && p->runtime != DTP_RUNTIME_DTPLAN)
+    struct dtp_executor_choice choices[DTP_EXECUTOR_CHOICE_COUNT];
+    dtp_executor_choices(p, choices);
+    for (size_t i = 0; i < DTP_EXECUTOR_CHOICE_COUNT; i++)
+        if (choices[i].value != 0 && p->runtime != DTP_RUNTIME_DTPLAN)
             refuse(r, choices[i].key, "is a choice of runtime dtplan; leave it out under runtime %s",
                    dtp_runtime_text(p->runtime));
     if (p->runtime == DTP_RUNTIME_DTPLAN && p->gelu_epilogue && r->transformer->activation != DTP_GELU)

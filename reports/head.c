@@ -1,6 +1,7 @@
 /* The lines that say what is planned: the model, the cluster, the plan. */
 #include "report.h"
 
+#include "executor_choices.h"
 #include "measured.h"
 #include "model_parallel.h"
 
@@ -139,23 +140,44 @@ static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
     snprintf(out, bytes, "%s%s%s, %s, ", slices, dtp_strategy_text(p->strategy), group, runtime);
 }
 
+/* ", gradient_stream, gather_engine copy": what is not the default. */
+static void executor_words(const struct dtp_plan *plan, char *out, size_t bytes)
+{
+    struct dtp_executor_choice choices[DTP_EXECUTOR_CHOICE_COUNT];
+    size_t used = 0;
+    out[0] = '\0';
+    dtp_executor_choices(plan, choices);
+    for (size_t i = 0; i < DTP_EXECUTOR_CHOICE_COUNT; i++) {
+        const struct dtp_executor_choice *choice = &choices[i];
+        const char *word = dtp_executor_choice_word(choice);
+        char value[32] = "";
+        if (word)
+            snprintf(value, sizeof value, " %s", word);
+        else if (choice->kind != DTP_CHOICE_SWITCH)
+            snprintf(value, sizeof value, " %.15g", choice->value);
+        if (choice->value != 0 && used < bytes)
+            used += (size_t)snprintf(out + used, bytes - used, ", %s%s", choice->key, value);
+    }
+}
+
 static void print_plan(const struct dtp_job *job, enum dtp_head head, const struct dtp_page *page)
 {
     const struct dtp_plan *p = &job->plan;
     const char *times = dtp_page_times(page);
-    char line[512], strategy[256] = "", checkpointing[48], tokens[32];
+    char line[1200], strategy[256] = "", checkpointing[48], executor[600], tokens[32];
     uint32_t ranks = dtp_plan_data_ranks(p, &job->cluster);
     const char *what = dtp_plan_model_parallel(p) ? "data-parallel rank" : "GPU";
     if (head == DTP_HEAD_PLAN)
         strategy_words(job, strategy, sizeof strategy);
     dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
+    executor_words(p, executor, sizeof executor);
     uint64_t step_tokens = dtp_job_batch_sequences(job) * p->sequence;
     snprintf(line, sizeof line,
-             "%s%s; %s attention, %s cross entropy, %s, checkpointing %s, offload %s; micro batch %u %s %llu tokens %s "
-             "accumulate %u %s %u %s%s = %s tokens a step",
+             "%s%s; %s attention, %s cross entropy, %s, checkpointing %s, offload %s%s; micro batch %u %s %llu tokens "
+             "%s accumulate %u %s %u %s%s = %s tokens a step",
              strategy, dtp_precision_name(&p->precision), dtp_attention_text(p->attention), dtp_loss_text(p->loss),
-             dtp_optimizer_text(p->optimizer), checkpointing, dtp_offload_text(p->offload), p->micro_batch, times,
-             (unsigned long long)p->sequence, times, p->accumulate, times, ranks, what,
+             dtp_optimizer_text(p->optimizer), checkpointing, dtp_offload_text(p->offload), executor,
+             p->micro_batch, times, (unsigned long long)p->sequence, times, p->accumulate, times, ranks, what,
              ranks == 1 ? "" : "s", dtp_page_grouped(step_tokens, tokens, sizeof tokens));
     print_label(page, "plan");
     dtp_page_wrap(page, 9, 9, line);

@@ -3,6 +3,7 @@
  * Keys end in their unit. */
 #include "report.h"
 
+#include "executor_choices.h"
 #include "json_value.h"
 #include "measured.h"
 #include "training_report.h"
@@ -55,6 +56,23 @@ static json_t *precision_object(const struct dtp_precision *p)
     return object;
 }
 
+static void add_executor_choices(const struct dtp_plan *plan, json_t *object)
+{
+    struct dtp_executor_choice choices[DTP_EXECUTOR_CHOICE_COUNT];
+    dtp_executor_choices(plan, choices);
+    for (size_t i = 0; i < DTP_EXECUTOR_CHOICE_COUNT; i++) {
+        const struct dtp_executor_choice *choice = &choices[i];
+        json_t *value = NULL;
+        switch (choice->kind) {
+        case DTP_CHOICE_SWITCH: value = json_boolean(choice->value != 0); break;
+        case DTP_CHOICE_WHOLE: value = dtp_json_whole((uint64_t)choice->value); break;
+        case DTP_CHOICE_NUMBER: value = dtp_json_real(choice->value); break;
+        case DTP_CHOICE_ENGINE: value = json_string(dtp_executor_choice_word(choice)); break;
+        }
+        json_object_set_new(object, choice->key, value);
+    }
+}
+
 static json_t *plan_object(const struct dtp_job *job)
 {
     const struct dtp_plan *p = &job->plan;
@@ -81,6 +99,8 @@ static json_t *plan_object(const struct dtp_job *job)
     json_object_set_new(object, "wrap_layers", dtp_json_whole(p->wrap_layers));
     json_object_set_new(object, "note", dtp_json_text(job->plan_note));
     json_object_set_new(object, "reshard_after_forward", p->reshard_group ? json_integer(p->reshard_group) : json_boolean(p->reshard_after_forward));
+    if (p->runtime == DTP_RUNTIME_DTPLAN)
+        add_executor_choices(p, object);
     return object;
 }
 

@@ -144,6 +144,23 @@ for command in plan explain backtest catalog help; do
 done
 ((examples >= 12)) || failed "only $examples examples in the help"
 
+# What our executor is told beyond its defaults is said, in words and to programs.
+own=(--params 1e9 --gpus 4 --runtime dtplan --gather-engine copy --gradient-stream --matmul-sms 120 --collective-ctas 8
+    --symmetric-windows --clip-norm 0.5)
+expect 0 "${own[@]}"
+tr -s '\n ' '  ' <out >words
+for choice in 'gather_engine copy' gradient_stream 'matmul_sms 120' 'collective_ctas 8' symmetric_windows 'clip_norm 0.5'; do
+    grep -q ", $choice[,;]" words || failed "plan does not say $choice"
+done
+! grep -q 'cuda_graph\|loss_chunk' words || failed "plan says what is the default"
+expect 0 "${own[@]}" --json
+for choice in '"gather_engine": "copy"' '"gradient_stream": true' '"matmul_sms": 120' '"collective_ctas": 8' \
+    '"symmetric_windows": true' '"clip_norm": 0.5' '"cuda_graph": false'; do
+    grep -qF "$choice" out || failed "plan --json lacks $choice"
+done
+expect 0 "${seven[@]}" --json
+! grep -q gather_engine out || failed "plan --json has choices of runtime dtplan under torch"
+
 # ---- the answer is no --------------------------------------------------------------------------------------------------
 
 expect 1 --params 70e9 --gpus 1
