@@ -248,10 +248,10 @@ static void micro_step(struct dtp_executor *x, uint32_t index, dtp_op_id *upload
     dtp_executor_embedding(x);
     dtp_executor_after_embedding(x);
     for (uint64_t layer = 0; layer < layers; layer++) {
+        if (layer == 1) /* first, so that the head's weights can take the place of what goes */
+            dtp_executor_drain(x, 0);
         if (layer + 1 == layers && x->plan->prefetch)
             dtp_executor_gather_head(x);
-        if (layer == 1)
-            dtp_executor_drain(x, 0);
         l->layer = (uint16_t)layer;
         dtp_executor_before_block(x, layer);
         dtp_executor_block_forward(x, layer);

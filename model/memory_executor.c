@@ -387,10 +387,17 @@ static uint64_t leftover(const struct model *m)
     return m->mode == REST ? 0 : m->whole[BLOCK] + m->whole[EMBEDDING];
 }
 
+/* Whether a micro-step begins beside them. Where sums are whole the first micro-step's gradients are the sums, which
+ * stay: only what is added to them goes, so that the third micro-step is the first one to hide it. */
+static bool begins_beside_leftover(const struct model *m)
+{
+    return m->rules.reduces_always && m->job->plan->accumulate > (m->mode == ADDED ? 2 : 1);
+}
+
 static void forward(struct model *m)
 {
     struct best best = {.total = 0};
-    bool left = several(m) && m->rules.reduces_always;
+    bool left = begins_beside_leftover(m);
     for (uint64_t layer = 0; layer < m->layers; layer = next_worst(m, layer)) {
         struct point p = at_begin(m);
         add_below(m, &p, layer);
