@@ -1,11 +1,10 @@
-#include "activations.h"
+#include "activation_shape.h"
 
 #include "bytes.h"
 #include "sharding.h"
 
 /* Chunks of the head and loss under DTP_LOSS_CHUNKED: torchtitan's ChunkedLossWrapper default. */
 #define LOSS_CHUNKS 8
-#define FIRST_BUCKET_BYTES (1u << 20) /* DDP's first bucket; DDPOptimizer ends its first graph there */
 
 bool dtp_plan_autocast(const struct dtp_plan *plan)
 {
@@ -39,54 +38,12 @@ enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan)
     return plan->loss == DTP_LOSS_EAGER && plan->compile && plan->compile_loss ? DTP_LOSS_FUSED : plan->loss;
 }
 
-/* The numbers every formula below shares. */
-struct shape {
-    const struct dtp_transformer *t;
-    const struct dtp_plan *plan;
-    uint64_t h, f, d_q, d_kv, c, e;
-    uint64_t input; /* bytes of a matmul's input as it is kept for the weight gradient */
-    bool compiled;  /* pointwise results are recomputed in backward instead of saved */
-    bool cut;      /* compiled layers are cut at the ends of DDP's buckets */
-};
-
-static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_plan *plan, bool ddp)
-{
-    uint64_t c = dtp_plan_compute_bytes(plan);
-    return (struct shape){.t = t,
-                          .plan = plan,
-                          .h = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1),
-                          .f = t->ffn,
-                          .d_q = t->heads * t->head_dim,
-                          .d_kv = t->kv_heads * t->head_dim,
-                          .c = c,
-                          .input = dtp_plan_keeps_fp8(plan) ? 1 : c,
-                          .e = dtp_plan_autocast(plan) ? 4 : c,
-                          .compiled = plan->compile,
-                          .cut = ddp && plan->compile && 4 * t->hidden * t->ffn >= FIRST_BUCKET_BYTES};
-}
-
-/* Statistics of one norm, fp32: RMSNorm the reciprocal root mean square, LayerNorm mean and reciprocal deviation. */
-static uint64_t norm_statistics(const struct dtp_transformer *t)
-{
-    return t->norm == DTP_RMS_NORM ? 4 : 8;
-}
-
 /* One norm as input of matmuls: its result in the compute dtype (saved by the matmul for the weight gradient) and its
  * statistics. The norm's own input is counted where it is made. Fused RMSNorm (PyTorch >= 2.9); the composite one of
  * older versions keeps an fp32 copy as well. */
-static uint64_t norm_saved(const struct shape *s)
+static uint64_t norm_saved(const struct dtp_activation_shape *s)
 {
-    return s->input * s->h + norm_statistics(s->t);
-}
-
-/* What the core saves beside q, k, v and its result: the fp32 log-sum-exp; math attention the probabilities [heads, s],
- * and where those are wider than q, k and v, their casts, k and v repeated for each query head. */
-static uint64_t core_saved(const struct shape *s)
-{
-    if (s->plan->attention != DTP_ATTENTION_MATH)
-        return 4 * s->t->heads;
-    uint64_t score = dtp_plan_score_bytes(s->plan);
-    return score * s->t->heads * s->plan->sequence + (score > s->c ? 3 * score * s->d_q : 0);
+    return s->input * s->h + dtp_norm_statistics_bytes(s->t);
 }
 
 /* Attention from the q,k,v matmul to the input of the output matmul.
@@ -94,7 +51,7 @@ static uint64_t core_saved(const struct shape *s)
  * which therefore lives as a whole (fused_qkv), while separate q and k results are dropped. qk_norm saves its inputs.
  * Where RoPE ends in a cat (rope_fp32), q is contiguous as [B, heads, s, d_h], the core's result follows q, and putting
  * the heads back beside each other copies it; the usual forms rotate in [B, s, heads, d_h] layout and need no copy. */
-static uint64_t attention_saved(const struct shape *s)
+static uint64_t attention_saved(const struct dtp_activation_shape *s)
 {
     uint64_t qk = s->c * (s->d_q + s->d_kv), v = s->c * s->d_kv, out = s->c * s->d_q;
     bool rotated = s->t->position == DTP_POSITION_ROPE;
@@ -107,14 +64,14 @@ static uint64_t attention_saved(const struct shape *s)
         saved += (rotated && s->plan->fused_qkv ? 0 : qk) + 4 * (s->t->heads + s->t->kv_heads);
     if (rotated && s->plan->rope_fp32 && s->plan->runtime == DTP_RUNTIME_TORCH)
         saved += out;
-    return saved + core_saved(s);
+    return saved + dtp_core_state_bytes(s);
 }
 
 /* MLP between its norm and its end: what the activation function and the two matmuls around it save.
  * SwiGLU: gate and up (one buffer or two, 2f), silu(gate), their product. GELU: its input and its result. ReLU: only
  * its result. A compiler recomputes silu(gate) but not the product: that is an operand of the weight gradient's
  * matmul, and the partitioner does not recompute what would have to be written out again. */
-static uint64_t mlp_saved(const struct shape *s)
+static uint64_t mlp_saved(const struct dtp_activation_shape *s)
 {
     switch (s->t->activation) {
     case DTP_SWIGLU: return s->c * s->f * (s->compiled ? 2 : 3) + s->input * s->f;
@@ -127,7 +84,7 @@ static uint64_t mlp_saved(const struct shape *s)
 /* A compiler keeps the attention matmul's result [c h] instead of x2 = x + attention [e h] and adds again; under DDP it
  * cannot, because DDPOptimizer cuts the layer before the down matmul (its fp32 gradient fills the first bucket) and x2
  * crosses the cut to the last addition. */
-static uint64_t middle(const struct shape *s)
+static uint64_t middle(const struct dtp_activation_shape *s)
 {
     bool added_again = s->compiled && !s->cut;
     return added_again ? s->c * s->h : s->e * s->h;
@@ -135,7 +92,7 @@ static uint64_t middle(const struct shape *s)
 
 /* A layer that keeps everything:
  *   x [e h] | norm | q,k,v, core | x2 | norm | MLP */
-static uint64_t layer_all(const struct shape *s)
+static uint64_t layer_all(const struct dtp_activation_shape *s)
 {
     return s->e * s->h + middle(s) + 2 * norm_saved(s) + attention_saved(s) + mlp_saved(s);
 }
@@ -143,7 +100,7 @@ static uint64_t layer_all(const struct shape *s)
 /* torchtitan's selective checkpointing: the input, the attention core's results, and every second matmul result,
  * counted from the first in order q,k,v,o,gate,up,down (or the fused ones). An eager cache keeps the last matmul's
  * result too, which backward never reads; a compiler drops it. */
-static uint64_t selective_matmul_kept(const struct shape *s)
+static uint64_t selective_matmul_kept(const struct dtp_activation_shape *s)
 {
     uint64_t widths[7], count = 0, kept = 0;
     if (s->plan->fused_qkv) {
@@ -167,19 +124,19 @@ static uint64_t selective_matmul_kept(const struct shape *s)
 
 /* What a checkpointed layer keeps. Selective attention (Korthikanti 2022) recomputes the core: its probabilities or
  * log-sum-exp go, q, k, v and the core's result stay. */
-static uint64_t layer_kept(const struct shape *s)
+static uint64_t layer_kept(const struct dtp_activation_shape *s)
 {
     switch (s->plan->checkpointing) {
     case DTP_CHECKPOINT_NONE: return layer_all(s);
     case DTP_CHECKPOINT_FULL:
     case DTP_CHECKPOINT_EVERY_N: return s->e * s->h;
-    case DTP_CHECKPOINT_SELECTIVE_ATTENTION: return layer_all(s) - core_saved(s);
+    case DTP_CHECKPOINT_SELECTIVE_ATTENTION: return layer_all(s) - dtp_core_state_bytes(s);
     case DTP_CHECKPOINT_SELECTIVE_MATMUL: return selective_matmul_kept(s);
     }
     return 0;
 }
 
-static uint64_t checkpoint_every(const struct shape *s)
+static uint64_t checkpoint_every(const struct dtp_activation_shape *s)
 {
     switch (s->plan->checkpointing) {
     case DTP_CHECKPOINT_NONE: return 0;
@@ -191,44 +148,12 @@ static uint64_t checkpoint_every(const struct shape *s)
     return 1;
 }
 
-/* Gradients in the MLP above everything saved. The product goes when its gradient has appeared; SwiGLU then has those of
- * silu(gate) and up, or of gate and up at once; GELU that of its input, which a compiler writes over the first; ReLU
- * still reads its result. */
-static uint64_t mlp_backward(const struct shape *s)
-{
-    uint64_t f = s->c * s->f, product = s->input * s->f;
-    switch (s->t->activation) {
-    case DTP_SWIGLU: return 3 * f - product;
-    case DTP_GELU: return (s->compiled ? 1 : 2) * f - product;
-    case DTP_RELU: return (s->compiled ? 1 : 2) * f;
-    }
-    return 0;
-}
-
-/* The same in the attention core: gradients of the result and of q, k, v, and dq summed in fp32, or those of
- * probabilities and scores. */
-static uint64_t core_backward(const struct shape *s)
-{
-    bool math = s->plan->attention == DTP_ATTENTION_MATH;
-    uint64_t sums = math ? 2 * dtp_plan_score_bytes(s->plan) * s->t->heads * s->plan->sequence : 4 * s->d_q;
-    return 2 * s->c * (s->d_q + s->d_kv) + sums;
-}
-
-/* What has gone then: the MLP's tensors, its norm's, the residual sum and the output matmul's own copy of its input. */
-static uint64_t core_gone(const struct shape *s)
-{
-    bool rotated = s->t->position == DTP_POSITION_ROPE;
-    bool copied = rotated && s->plan->rope_fp32 && s->plan->runtime == DTP_RUNTIME_TORCH;
-    uint64_t copy = s->input < s->c ? s->input * s->d_q : copied ? s->c * s->d_q : 0;
-    return mlp_saved(s) + norm_saved(s) + middle(s) + copy;
-}
-
 /* Head and loss, per token, c bytes a logit:
  *   eager   forward: logits c + fp32 copy 4 (none if c is 4) + log-softmax 4; backward: log-softmax 4, its gradient 4,
  *           the fp32 logits' gradient 4 = 12 V; then the cast gradient c
  *   fused   logits and their gradient: 2 c V
  *   chunked the same for one chunk of the tokens, and fp32 gradients of the hidden states (torch) */
-static void count_loss(const struct shape *s, struct dtp_activations *out)
+static void count_loss(const struct dtp_activation_shape *s, struct dtp_activations *out)
 {
     uint64_t vocab = s->t->vocab, chunk_vocab = (vocab + LOSS_CHUNKS - 1) / LOSS_CHUNKS;
     switch (dtp_plan_loss(s->plan)) {
@@ -252,7 +177,7 @@ static void count_loss(const struct shape *s, struct dtp_activations *out)
 
 /* PyTorch's embedding backward sorts the tokens and sums runs of at most 10 equal ones in fp32 first:
  * (distinct tokens + tokens / 10) rows of h (Embedding.cu, embedding_backward_cuda_kernel). */
-static uint64_t embedding_backward(const struct shape *s)
+static uint64_t embedding_backward(const struct dtp_activation_shape *s)
 {
     uint64_t tokens = dtp_bytes_product(s->plan->micro_batch, s->plan->sequence);
     uint64_t segments = tokens < s->t->vocab ? tokens : s->t->vocab;
@@ -262,24 +187,21 @@ static uint64_t embedding_backward(const struct shape *s)
 void dtp_activations_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                            const struct dtp_plan *plan, struct dtp_activations *out)
 {
-    bool ddp = plan->runtime == DTP_RUNTIME_TORCH && !dtp_plan_shards_params(plan) && cluster->gpus > 1;
-    struct shape s = shape_of(transformer, plan, ddp);
+    struct dtp_activation_shape s = dtp_activation_shape_of(transformer, cluster, plan);
     *out = (struct dtp_activations){.layer_all = layer_all(&s),
                                     .layer_norms = 2 * norm_saved(&s),
                                     .layer_attention = attention_saved(&s),
                                     .layer_mlp = mlp_saved(&s),
                                     .layer_input = s.e * s.h,
                                     .layer_kept = layer_kept(&s),
-                                    .mlp_backward = mlp_backward(&s),
-                                    .core_backward = core_backward(&s),
-                                    .core_gone = core_gone(&s),
                                     .gradient = s.e * s.h,
+                                    .norm_gradient = s.c * s.h,
                                     .head = s.e * s.h,
                                     .checkpoint_every = checkpoint_every(&s),
                                     .embedding_backward = embedding_backward(&s)};
     if (transformer->final_norm) /* the head's matmul stays in the compute dtype, fp8 or not */
-        out->head += s.c * s.h + norm_statistics(transformer);
+        out->head += s.c * s.h + dtp_norm_statistics_bytes(transformer);
     if (transformer->embedding_norm)
-        out->head += s.e * s.h + norm_statistics(transformer);
+        out->head += s.e * s.h + dtp_norm_statistics_bytes(transformer);
     count_loss(&s, out);
 }

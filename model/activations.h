@@ -16,10 +16,8 @@ struct dtp_activations {
     uint64_t layer_input;    /* of those the input, e*h: what full checkpointing keeps */
     uint64_t layer_norms, layer_attention, layer_mlp; /* of layer_all; the rest is the residual stream */
     uint64_t layer_kept;     /* a checkpointed layer under the plan's rule; equals layer_all without checkpointing */
-    /* Gradients of activations in a layer's backward: in the MLP, above layer_all; in the attention core, where of
-     * layer_all this has gone. */
-    uint64_t mlp_backward, core_backward, core_gone;
     uint64_t gradient;       /* gradient of the residual stream, e*h */
+    uint64_t norm_gradient;  /* gradient of a norm's result as a matmul makes it, c*h */
     uint64_t head;           /* input and output of the final norm */
     uint64_t logits;         /* logits at the end of forward */
     uint64_t loss;           /* logits, losses and their gradients at the worst instant of the loss */

@@ -164,12 +164,16 @@ void dtp_counted_memory(const struct dtp_transformer *transformer, const struct 
     job.zero3 = &counts->zero3;
     dtp_state_bytes_count(transformer, &job.units, plan, &job.bytes, parts, &job.state);
     job.at_rest = at_rest(&job);
+    if (plan->runtime != DTP_RUNTIME_DTPLAN)
+        dtp_block_places_count(transformer, cluster, plan, &job.places);
     if (plan->runtime == DTP_RUNTIME_DTPLAN)
         dtp_memory_executor(&job);
-    else if (dtp_plan_shards_params(plan))
-        dtp_memory_gathered(&job);
-    else
+    else if (!dtp_plan_shards_params(plan))
         dtp_memory_replicated(&job);
+    else if (plan->runtime == DTP_RUNTIME_DEEPSPEED)
+        dtp_memory_zero3(&job);
+    else
+        dtp_memory_fsdp(&job);
     summarise(out);
     beyond_tensors(&job);
 }

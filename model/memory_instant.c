@@ -13,8 +13,8 @@ void dtp_instant_take(struct dtp_instant *instant, enum dtp_memory_term term, ui
         instant->chain.record->parts[instant->chain.newest].taken = true;
 }
 
-static void take_tokens(const struct dtp_memory_job *job, struct dtp_instant *instant, enum dtp_memory_term term,
-                        uint64_t token_bytes)
+void dtp_instant_take_tokens(const struct dtp_memory_job *job, struct dtp_instant *instant, enum dtp_memory_term term,
+                             uint64_t token_bytes)
 {
     size_t before = instant->chain.newest;
     uint64_t bytes = dtp_memory_tokens_part(&instant->chain, term, 1, job->tokens, token_bytes);
@@ -51,36 +51,60 @@ void dtp_add_all_saved(const struct dtp_memory_job *job, struct dtp_instant *ins
     dtp_instant_add_tokens(job, instant, DTP_TERM_HEAD, 1, job->activations.head);
 }
 
+bool dtp_layer_checkpointed(const struct dtp_memory_job *job, uint64_t layer)
+{
+    uint64_t every = job->activations.checkpoint_every;
+    return every && layer % every == 0;
+}
+
 bool dtp_layer_recomputed(const struct dtp_memory_job *job, uint64_t layer)
 {
-    const struct dtp_activations *a = &job->activations;
-    return a->checkpoint_every && layer % a->checkpoint_every == 0 && a->layer_all > a->layer_kept;
+    return dtp_layer_checkpointed(job, layer) && job->activations.layer_all > job->activations.layer_kept;
 }
 
-void dtp_add_layer_backward_at(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layer,
-                               enum dtp_backward_place place)
+int dtp_last_layers(const struct dtp_memory_job *job, uint64_t end, uint64_t layers[DTP_LAYER_KINDS])
 {
-    const struct dtp_activations *a = &job->activations;
-    bool core = place == DTP_IN_CORE;
-    dtp_add_saved(job, instant, layer + 1);
-    if (dtp_layer_recomputed(job, layer))
-        dtp_instant_add_tokens(job, instant, DTP_TERM_RECOMPUTED, 1, a->layer_all - a->layer_kept);
-    dtp_instant_add_tokens(job, instant, DTP_TERM_STREAM_GRADIENT, 1, a->gradient);
-    if (core)
-        take_tokens(job, instant, DTP_TERM_CORE_GONE, a->core_gone);
-    dtp_instant_add_tokens(job, instant, DTP_TERM_INNER_GRADIENTS, 1, core ? a->core_backward : a->mlp_backward);
+    uint64_t every = job->activations.checkpoint_every;
+    int count = 0;
+    if (!end)
+        return 0;
+    layers[count++] = end - 1;
+    uint64_t checkpointed = every ? (end - 1) / every * every : end - 1;
+    if (every < 2)
+        return count;
+    if (checkpointed != end - 1)
+        layers[count++] = checkpointed;
+    else if (checkpointed)
+        layers[count++] = checkpointed - 1;
+    return count;
 }
 
-enum dtp_backward_place dtp_worst_place(const struct dtp_memory_job *job, uint64_t in_mlp_bytes, uint64_t in_core_bytes)
+int dtp_outer_layers(const struct dtp_memory_job *job, uint64_t begin, uint64_t end,
+                     uint64_t layers[2 * DTP_LAYER_KINDS])
 {
-    const struct dtp_activations *a = &job->activations;
-    uint64_t mlp = dtp_bytes_product(job->tokens, a->mlp_backward + a->core_gone) + in_mlp_bytes;
-    return dtp_bytes_product(job->tokens, a->core_backward) + in_core_bytes > mlp ? DTP_IN_CORE : DTP_IN_MLP;
+    uint64_t every = job->activations.checkpoint_every, last[DTP_LAYER_KINDS];
+    int kinds = dtp_last_layers(job, end, last), count = 0;
+    for (int i = 0; i < kinds; i++)
+        if (last[i] >= begin)
+            layers[count++] = last[i];
+    if (end - begin < 2)
+        return count;
+    layers[count++] = begin;
+    uint64_t other = every && begin % every ? dtp_divide_up(begin, every) * every : begin + 1;
+    if (every > 1 && other < end)
+        layers[count++] = other;
+    return count;
 }
 
-void dtp_add_layer_backward(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layer)
+void dtp_add_input(const struct dtp_memory_job *job, struct dtp_instant *instant)
 {
-    dtp_add_layer_backward_at(job, instant, layer, dtp_worst_place(job, 0, 0));
+    dtp_instant_add_tokens(job, instant, DTP_TERM_BLOCK, 1, job->activations.layer_input);
+}
+
+void dtp_add_block(const struct dtp_memory_job *job, struct dtp_instant *instant, const struct dtp_block_place *place)
+{
+    dtp_instant_add_tokens(job, instant, DTP_TERM_BLOCK, 1, place->saved);
+    dtp_instant_add_tokens(job, instant, DTP_TERM_INNER_GRADIENTS, 1, place->work);
 }
 
 void dtp_add_embedding_backward(const struct dtp_memory_job *job, struct dtp_instant *instant)
@@ -112,7 +136,7 @@ void dtp_add_saved_at_bucket(const struct dtp_memory_job *job, const struct dtp_
     const struct dtp_activations *a = &job->activations;
     dtp_add_saved(job, instant, buckets->worst_layers + (buckets->worst_in_mlp ? 1 : 0));
     if (buckets->worst_in_mlp && dtp_layer_recomputed(job, buckets->worst_layers))
-        dtp_instant_add_tokens(job, instant, DTP_TERM_RECOMPUTED, 1, a->layer_all - a->layer_kept);
+        dtp_instant_add_tokens(job, instant, DTP_TERM_BLOCK, 1, a->layer_all - a->layer_kept);
     dtp_instant_add_tokens(job, instant, DTP_TERM_STREAM_GRADIENT, 1, a->gradient);
 }
 

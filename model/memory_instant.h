@@ -1,4 +1,5 @@
-/* One instant of a training step as bytes by owner; the pieces memory_replicated.c, memory_gathered.c and memory_executor.c share.
+/* One instant of a training step as bytes by owner; the pieces memory_replicated.c, memory_fsdp.c, memory_zero3.c and
+ * memory_executor.c share.
  *
  * Activations grow and shrink linearly with the layers, weights and gradients do too, so the peak of a step lies at one
  * of a handful of instants: the ends of those lines. Each is written down once, and dtp_memory_consider keeps the
@@ -7,6 +8,7 @@
 #define DTP_MEMORY_INSTANT_H
 
 #include "activations.h"
+#include "block_places.h"
 #include "memory_parts.h"
 #include "sharding.h"
 
@@ -22,6 +24,7 @@ struct dtp_memory_job {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     struct dtp_activations activations;
+    struct dtp_block_places places; /* not of our executor's blocks */
     struct dtp_units units;
     struct dtp_element_bytes bytes;
     const struct dtp_zero3_counts *zero3; /* of DeepSpeed's stage 3 */
@@ -52,6 +55,8 @@ static inline void dtp_instant_add_tokens(const struct dtp_memory_job *job, stru
 }
 void dtp_instant_take(struct dtp_instant *instant, enum dtp_memory_term term, uint64_t count, uint64_t elements,
                       uint64_t element_bytes);
+void dtp_instant_take_tokens(const struct dtp_memory_job *job, struct dtp_instant *instant, enum dtp_memory_term term,
+                             uint64_t token_bytes);
 
 /* Replaces the phase's breakdown when this instant is larger. */
 void dtp_memory_consider(struct dtp_memory_job *job, enum dtp_phase phase, const struct dtp_instant *instant);
@@ -59,19 +64,19 @@ void dtp_memory_consider(struct dtp_memory_job *job, enum dtp_phase phase, const
 /* Saved activations of the first `layers` layers; of all of them and the final norm. */
 void dtp_add_saved(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layers);
 void dtp_add_all_saved(const struct dtp_memory_job *job, struct dtp_instant *instant);
-/* What the backward of layer `layer` (from 0) stands on and adds: activations saved up to it and recomputed ones,
- * gradients of activations. */
-void dtp_add_layer_backward(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layer);
-/* The same in one place of it. In the MLP nothing large has been freed and only the down matrix's gradient is there; in
- * the attention core the MLP has gone, but the gradients of all matrices stand beside save those of q, k and v. */
-enum dtp_backward_place { DTP_IN_MLP, DTP_IN_CORE };
-/* The worse of the two, with what else stands in either. */
-enum dtp_backward_place dtp_worst_place(const struct dtp_memory_job *job, uint64_t in_mlp_bytes,
-                                        uint64_t in_core_bytes);
-void dtp_add_layer_backward_at(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layer,
-                               enum dtp_backward_place place);
+/* Tensors of the layer at work and what is computed beside them; of the layers below, see dtp_add_saved. */
+void dtp_add_block(const struct dtp_memory_job *job, struct dtp_instant *instant, const struct dtp_block_place *place);
+/* The input of the layer that comes next. */
+void dtp_add_input(const struct dtp_memory_job *job, struct dtp_instant *instant);
+bool dtp_layer_checkpointed(const struct dtp_memory_job *job, uint64_t layer);
 /* True where activations of layer `layer` are recomputed. */
 bool dtp_layer_recomputed(const struct dtp_memory_job *job, uint64_t layer);
+/* The last layers of each kind (checkpointed or not) below `end`, and the first and last of each kind from `begin` on;
+ * returns their number. Layers may come twice. */
+#define DTP_LAYER_KINDS 2
+int dtp_last_layers(const struct dtp_memory_job *job, uint64_t end, uint64_t layers[DTP_LAYER_KINDS]);
+int dtp_outer_layers(const struct dtp_memory_job *job, uint64_t begin, uint64_t end,
+                     uint64_t layers[2 * DTP_LAYER_KINDS]);
 /* Partial sums of the embedding's gradient and the gradient of the residual stream they are made from. */
 void dtp_add_embedding_backward(const struct dtp_memory_job *job, struct dtp_instant *instant);
 /* foreach AdamW of PyTorch makes a list of sqrt(v): one more moment per local parameter. */
@@ -85,12 +90,13 @@ void dtp_memory_buckets(const struct dtp_memory_job *job, struct dtp_bucket_weig
 void dtp_add_saved_at_bucket(const struct dtp_memory_job *job, const struct dtp_deepspeed_buckets *buckets,
                              struct dtp_instant *instant);
 
-/* What carries gradients to DeepSpeed's host while a bucket of `own` elements of this rank leaves: in fp32 tensor by tensor,
- * or all of it where it is written to NVMe. */
+/* What carries gradients to DeepSpeed's host while a bucket of `own` elements of this rank leaves: in fp32 tensor by
+ * tensor, or all of it where it is written to NVMe. */
 void dtp_add_carried(const struct dtp_memory_job *job, uint64_t own_elements, struct dtp_instant *instant);
 
 void dtp_memory_replicated(struct dtp_memory_job *job); /* DDP, ZeRO-1, ZeRO-2 */
-void dtp_memory_gathered(struct dtp_memory_job *job);   /* FSDP, ZeRO-3 */
+void dtp_memory_fsdp(struct dtp_memory_job *job);       /* FSDP2, FSDP1 */
+void dtp_memory_zero3(struct dtp_memory_job *job);
 /* Ours: with what rests, which at_rest must not hold yet. */
 void dtp_memory_executor(struct dtp_memory_job *job);
 

@@ -35,17 +35,15 @@
       "PyTorch: _fsdp_collectives.py")                                                                                 \
     X(LAYERS_SAVED, ACTIVATIONS, "layers", "layers", "T", "saved bytes", "PyTorch: derivatives.yaml")                  \
     X(LAYERS_KEPT, ACTIVATIONS, "checkpointed layers", "layers", "T", "kept bytes", "PyTorch: checkpoint.py")          \
-    X(RECOMPUTED, ACTIVATIONS, "the layer recomputed", "", "T", "(saved - kept bytes)", "PyTorch: checkpoint.py")      \
-    X(CORE_GONE, ACTIVATIONS, "its MLP, already freed", "", "T", "bytes of a token", "PyTorch: derivatives.yaml")      \
+    X(BLOCK, ACTIVATIONS, "the layer at work", "", "T", "bytes of a token", "PyTorch: derivatives.yaml")               \
     X(HEAD, ACTIVATIONS, "final norm and its input", "", "T", "bytes of a token", "PyTorch: derivatives.yaml")         \
     X(LOGITS, LOGITS, "logits", "", "T", "bytes of a token", "")                                                       \
     X(LOSS, LOGITS, "cross entropy at its worst", "", "T", "bytes of a token", "PyTorch: derivatives.yaml")            \
     X(LOGITS_GRADIENT, LOGITS, "gradient of the logits", "", "T", "bytes of a token", "")                              \
     X(LAYER_CASTS, WEIGHTS, "layers cast by autocast", "layers", "weights and biases", "compute bytes",                \
       "PyTorch: autocast_mode.cpp")                                                                                    \
-    X(OTHER_CASTS, WEIGHTS, "its MLP and output, already freed", "", "(P - q k v)", "compute bytes",                   \
+    X(BLOCK_CASTS, WEIGHTS, "casts of the layer at work", "", "weights and biases", "compute bytes",                   \
       "PyTorch: autocast_mode.cpp")                                                                                    \
-    X(DOWN_CAST, WEIGHTS, "down matrix, already freed", "", "f h", "compute bytes", "PyTorch: autocast_mode.cpp")      \
     X(HEAD_CAST, WEIGHTS, "head cast by autocast", "", "V h", "compute bytes", "PyTorch: autocast_mode.cpp")           \
     X(FP8_CASTS, WEIGHTS, "fp8 casts by rows and columns", "2 x layers", "matrices", "1 B",                            \
       "Transformer Engine: module/linear.py")                                                                          \
@@ -66,11 +64,11 @@
     X(POST_FORWARD_ROOT, WEIGHTS, "root, shard of the smaller group", "", "padded root / n", "compute bytes",          \
       "PyTorch: _fsdp_param.py")                                                                                       \
     X(CAST_SHARD, GATHER, "own shard, cast", "", "", "flat bytes / N", "PyTorch: _fsdp_param.py")                      \
+    X(UPLOADED_LAYERS, GATHER, "own shards, from the host, and cast", "layers", "padded P / N",                        \
+      "stored and compute bytes", "PyTorch: _fsdp_param.py")                                                           \
     X(UPLOADED_SHARD, GATHER, "own shard, from the host", "", "", "parameter bytes x root / N",                        \
       "PyTorch: _fsdp_param.py")                                                                                       \
     X(BESIDE_BUCKETS, REDUCE, "gradients beside their buckets", "", "psi or those made", "gradient bytes",             \
-      "PyTorch: reducer.cpp")                                                                                          \
-    X(LARGEST_GRADIENT, REDUCE, "largest gradient before its bucket", "", "f h", "gradient bytes",                     \
       "PyTorch: reducer.cpp")                                                                                          \
     X(REDUCE_BUCKETS, REDUCE, "reduction buckets", "buckets", "reduce_bucket_size", "gradient bytes",                  \
       "DeepSpeed: zero/config.py")                                                                                     \
@@ -90,16 +88,17 @@
     X(HEAD_EMBEDDING_GRADIENTS, REDUCE, "gradients of head and embedding", "2", "V h", "compute bytes", "")            \
     X(POSITION_GRADIENT, REDUCE, "gradient of the positions", "", "positions h", "compute bytes", "")                  \
     X(TIED_HEAD_GRADIENT, REDUCE, "gradient of the tied head", "", "V h", "gradient bytes", "PyTorch: reducer.cpp")    \
+    X(CAST_GRADIENT, REDUCE, "gradient of the head, cast for its bucket", "", "V h", "gradient bytes",                 \
+      "PyTorch: autocast_mode.cpp")                                                                                    \
     X(EMBEDDING_GRADIENT, REDUCE, "gradient of the embedding", "copies", "V h", "gradient bytes", "")                  \
-    X(DOWN_GRADIENT, REDUCE, "gradient of the down matrix", "", "f h", "compute bytes", "")                            \
-    X(OTHER_GRADIENTS, REDUCE, "gradients of MLP and output", "", "(P - q k v)", "compute bytes",                      \
+    X(BLOCK_GRADIENTS, REDUCE, "gradients of the layer at work", "", "elements", "bytes of one",                       \
       "PyTorch: _fsdp_param_group.py")                                                                                 \
     X(LAYER_GRADIENTS, REDUCE, "layers' gradients", "layers", "P", "compute bytes", "PyTorch: _fsdp_param_group.py")   \
     X(FLAT_GRADIENTS, REDUCE, "their flat copy", "layers", "P", "compute bytes", "PyTorch: fsdp/_flat_param.py")       \
     X(MODEL_GRADIENTS, REDUCE, "all gradients", "", "psi", "compute bytes", "PyTorch: _fsdp_param_group.py")           \
     X(REDUCE_INPUT, REDUCE, "reduce-scatter input", "layers", "padded P", "reduce bytes",                              \
       "PyTorch: _fsdp_collectives.py")                                                                                 \
-    X(REDUCED_OUTPUT, REDUCE, "and its result, on one rank", "", "elements", "reduce bytes",                           \
+    X(REDUCED_OUTPUT, REDUCE, "and its result", "layers", "elements", "bytes with its cast",                           \
       "PyTorch: _fsdp_collectives.py")                                                                                 \
     X(ROOT_GRADIENTS, REDUCE, "root, gradients", "", "root", "compute bytes", "PyTorch: _fsdp_param_group.py")         \
     X(ROOT_INPUT, REDUCE, "root, reduce-scatter input", "", "padded root", "reduce bytes",                             \
@@ -227,7 +226,8 @@ enum dtp_memory_account {
     DTP_ACCOUNT_COUNT
 };
 
-#define DTP_MEMORY_PARTS 1024 /* of all instants; the most that a plan makes is about half */
+/* Of all instants. A plan makes several hundred; the most it could is 20 units of 200 each and those at the ends. */
+#define DTP_MEMORY_PARTS 8192
 
 struct dtp_memory_parts {
     struct dtp_memory_part parts[DTP_MEMORY_PARTS + 1]; /* number 0 is none */

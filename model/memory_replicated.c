@@ -49,7 +49,8 @@ static void add_resting_gradients(const struct dtp_memory_job *job, struct dtp_i
         elements = total;
     } else if (plan->runtime == DTP_RUNTIME_DEEPSPEED && zero2 && plan->offload != DTP_OFFLOAD_NONE) {
         return;
-    } else if (plan->runtime == DTP_RUNTIME_DEEPSPEED && zero2) { /* grads_in_partition: whole, from the first bucket on */
+    } else if (plan->runtime == DTP_RUNTIME_DEEPSPEED &&
+               zero2) { /* grads_in_partition: whole, from the first bucket on */
         term = DTP_TERM_GRADS_SHARD;
         elements = kept || done > plan->reduce_bucket_size ? shard : 0;
     }
@@ -69,6 +70,14 @@ static void add_beside_buckets(const struct dtp_memory_job *job, struct dtp_inst
     dtp_instant_add(instant, DTP_TERM_BESIDE_BUCKETS, 1, elements, job->bytes.grads);
 }
 
+/* Between the first and the last of at least three micro-steps those that no_sync accumulated stand for all layers. */
+static bool has_quiet_micro_steps(const struct dtp_memory_job *job)
+{
+    const struct dtp_plan *plan = job->plan;
+    return plan->runtime == DTP_RUNTIME_TORCH && job->cluster->gpus > 1 && plan->ddp_bucket_view &&
+           plan->accumulate > 2 && !plan->accumulate_sync;
+}
+
 static bool plan_offloads(const struct dtp_plan *plan)
 {
     return plan->runtime == DTP_RUNTIME_DEEPSPEED && plan->offload != DTP_OFFLOAD_NONE;
@@ -79,11 +88,19 @@ static struct dtp_instant with_gradients(const struct dtp_memory_job *job, uint6
 {
     struct dtp_instant instant = job->at_rest;
     if (plan_offloads(job->plan)) /* temp_grad_buffer_for_gpu_offload */
-        dtp_instant_add(&instant, DTP_TERM_CARRIED_GRADIENT, 1, dtp_deepspeed_largest_tensor(job->transformer, job->plan),
-                        job->bytes.grads);
+        dtp_instant_add(&instant, DTP_TERM_CARRIED_GRADIENT, 1,
+                        dtp_deepspeed_largest_tensor(job->transformer, job->plan), job->bytes.grads);
     add_resting_gradients(job, &instant, done);
     add_beside_buckets(job, &instant, done);
     return instant;
+}
+
+static void add_block(const struct dtp_memory_job *job, struct dtp_instant *instant,
+                      const struct dtp_block_place *place)
+{
+    dtp_add_block(job, instant, place);
+    if (dtp_plan_autocast(job->plan))
+        dtp_instant_add(instant, DTP_TERM_BLOCK_CASTS, 1, place->casts, job->bytes.compute);
 }
 
 /* Megatron's matmuls write gradients into their buffer; elsewhere the head's is a tensor first. */
@@ -93,27 +110,36 @@ static void add_head_gradient(const struct dtp_memory_job *job, struct dtp_insta
         dtp_instant_add(instant, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding, job->bytes.compute);
 }
 
-/* Buffers that reduction needs during backward. torch: the largest gradient before it is copied into its bucket (the
- * down matrix, at the instant that matters). DeepSpeed: the IPG bucket of reduce_bucket_size elements, two with
- * overlap_comm; the flattened copy that is all-reduced comes later. */
+/* The IPG bucket of reduce_bucket_size elements, two with overlap_comm; the flattened copy that is all-reduced comes
+ * later. */
 static void add_reduction_buffers(const struct dtp_memory_job *job, struct dtp_instant *instant)
 {
-    const struct dtp_units *u = &job->units;
     const struct dtp_plan *plan = job->plan;
-    uint64_t bucket = plan->reduce_bucket_size;
-    bool deepspeed = plan->runtime == DTP_RUNTIME_DEEPSPEED;
-    if (plan->runtime == DTP_RUNTIME_TORCH || (deepspeed && plan->strategy == DTP_DDP))
-        dtp_instant_add(instant, DTP_TERM_LARGEST_GRADIENT, 1, u->down, job->bytes.grads);
-    else if (deepspeed)
-        dtp_instant_add(instant, DTP_TERM_REDUCE_BUCKETS, plan->deepspeed_overlap ? 2 : 1, bucket, job->bytes.grads);
+    if (plan->runtime == DTP_RUNTIME_DEEPSPEED)
+        dtp_instant_add(instant, DTP_TERM_REDUCE_BUCKETS, plan->deepspeed_overlap ? 2 : 1, plan->reduce_bucket_size,
+                        job->bytes.grads);
 }
 
-/* A tied head's gradient waits in autograd's input buffer for the embedding's, and reaches its bucket with it. On one
- * GPU the gradients made so far count it. */
+/* A tied head's gradient waits in autograd's input buffer for the embedding's, and becomes .grad with it. */
 static void add_tied_head(const struct dtp_memory_job *job, struct dtp_instant *instant)
 {
-    if (job->plan->runtime == DTP_RUNTIME_TORCH && !job->units.head)
+    if (job->plan->runtime != DTP_RUNTIME_MEGATRON && !job->units.head)
         dtp_instant_add(instant, DTP_TERM_TIED_HEAD_GRADIENT, 1, job->units.embedding, job->bytes.grads);
+}
+
+/* Forward of a layer: of each kind the last has most below it. */
+static void forward_layers(struct dtp_memory_job *job)
+{
+    uint64_t layers[DTP_LAYER_KINDS];
+    int kinds = dtp_last_layers(job, job->transformer->layers, layers);
+    bool all = dtp_plan_autocast(job->plan) && !job->plan->compile;
+    for (int i = 0; i < kinds; i++) {
+        struct dtp_instant instant = with_gradients(job, 0);
+        dtp_add_saved(job, &instant, layers[i]);
+        add_casts(job, &instant, all ? layers[i] : cast_layers(job, layers[i], false));
+        add_block(job, &instant, &job->places.forward[dtp_layer_checkpointed(job, layers[i])]);
+        dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &instant);
+    }
 }
 
 /* Forward's end, and the loss with all activations and casts standing. In chunks, head and loss come after forward, and
@@ -139,69 +165,99 @@ static void forward_and_loss(struct dtp_memory_job *job)
         add_head_cast(job, &end);
     if (!chunked)
         dtp_instant_add_tokens(job, &end, DTP_TERM_LOGITS, 1, job->activations.logits);
+    if (dtp_plan_autocast(job->plan) && job->transformer->final_norm) /* its fp32 result, until the head has read it */
+        dtp_instant_add_tokens(job, &end, DTP_TERM_HEAD, 1, job->activations.gradient);
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &end);
 }
 
-/* Backward of the head: the logits' gradient, the head's gradient in the compute dtype, the hidden gradient. */
+/* Backward of the head: the logits' gradient, the head's in the compute dtype, that of the final norm's result; then,
+ * when logits, their gradient, the norm's result and the cast weight have gone, the head's is cast for its bucket. */
 static void head_backward(struct dtp_memory_job *job)
 {
-    struct dtp_instant instant = with_gradients(job, 0);
-    dtp_add_all_saved(job, &instant);
-    add_casts(job, &instant, cast_layers(job, job->transformer->layers, false));
+    const struct dtp_activations *a = &job->activations;
+    struct dtp_instant cast = with_gradients(job, 0);
+    bool chunked = dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED;
+    dtp_add_all_saved(job, &cast);
+    add_casts(job, &cast, cast_layers(job, job->transformer->layers, false));
+    add_head_gradient(job, &cast);
+    add_reduction_buffers(job, &cast);
+    struct dtp_instant instant = cast;
     add_head_cast(job, &instant);
-    dtp_instant_add_tokens(job, &instant, DTP_TERM_LOGITS_GRADIENT, 1, job->activations.logits_gradient);
-    add_head_gradient(job, &instant);
-    if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED)
-        add_reduction_buffers(job, &instant);
-    dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
+    dtp_instant_add_tokens(job, &instant, DTP_TERM_LOGITS_GRADIENT, 1, a->logits_gradient);
+    dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, chunked ? 0 : a->norm_gradient);
     dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &instant);
+    if (!dtp_plan_autocast(job->plan))
+        return;
+    dtp_instant_add(&cast, DTP_TERM_CAST_GRADIENT, 1, job->units.embedding, job->bytes.grads);
+    dtp_instant_add_tokens(job, &cast, DTP_TERM_STREAM_GRADIENT, 1, chunked ? a->logits_gradient : a->norm_gradient);
+    if (job->transformer->final_norm)
+        dtp_instant_take_tokens(job, &cast, DTP_TERM_HEAD, a->norm_gradient);
+    dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &cast);
 }
 
-/* Casts of the layers up to `layer`, whose own go with their input gradients. */
-static void add_casts_at(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layer,
-                         enum dtp_backward_place place)
+/* What becomes of a layer's gradients.
+ *   torch, one GPU        they rest as they are made, or are added to those that rest; autocast casts each first
+ *   torch, several GPUs   each is cast and copied into its bucket; without views, or accumulated, they rest beside it
+ *                         (with views the accumulated one goes then)
+ *   DeepSpeed             copied into a bucket, stage 1 keeps them too
+ *   Megatron              written in place */
+static struct dtp_place_weights gradient_bytes(const struct dtp_memory_job *job, bool quiet)
 {
-    const struct dtp_units *u = &job->units;
-    uint64_t casts = cast_layers(job, layer + 1, dtp_layer_recomputed(job, layer));
-    add_casts(job, instant, casts);
-    if (casts && place == DTP_IN_MLP)
-        dtp_instant_take(instant, DTP_TERM_DOWN_CAST, 1, u->down, job->bytes.compute);
-    else if (casts)
-        dtp_instant_take(instant, DTP_TERM_OTHER_CASTS, 1, u->layer_matmul - u->qkv, job->bytes.compute);
+    const struct dtp_plan *plan = job->plan;
+    int64_t c = (int64_t)job->bytes.compute, g = (int64_t)job->bytes.grads;
+    bool torch = plan->runtime == DTP_RUNTIME_TORCH, autocast = dtp_plan_autocast(plan), first = plan->accumulate == 1;
+    bool rest = torch && (job->cluster->gpus == 1 || !plan->ddp_bucket_view);
+    bool moves = torch && !rest && !first && !plan->accumulate_sync && !quiet;
+    struct dtp_place_weights bytes = {.tokens = job->tokens, .casts = autocast ? job->bytes.compute : 0};
+    if (plan->runtime == DTP_RUNTIME_MEGATRON)
+        return bytes;
+    rest = rest || (!torch && plan->strategy == DTP_ZERO1);
+    bytes.finished = moves ? -g : rest && first ? g : 0;
+    bytes.current[DTP_PLACE_GRADIENT] = c;
+    bytes.current[DTP_PLACE_HANDED] = autocast ? c + g : c;
+    return bytes;
 }
 
-/* On one GPU gradients rest as they are made; between GPUs DDP has the largest one before it is copied, which in the
- * core none is, and whatever is made in buckets rests from the start. */
-static enum dtp_backward_place worst_place(const struct dtp_memory_job *job)
+/* Gradients that the layer at work has made. */
+static void add_block_gradients(struct dtp_instant *instant, const struct dtp_block_place *place,
+                                const struct dtp_place_weights *bytes)
 {
-    const struct dtp_units *u = &job->units;
-    uint64_t others = u->layer_matmul - u->qkv, bytes = job->bytes.grads;
-    uint64_t casts = dtp_plan_autocast(job->plan) ? job->bytes.compute * (others - u->down) : 0; /* more are gone */
-    if (job->plan->runtime != DTP_RUNTIME_TORCH)
-        return dtp_worst_place(job, casts, 0);
-    return dtp_worst_place(job, u->down * bytes + casts, job->cluster->gpus == 1 ? others * bytes : 0);
+    if (bytes->finished < 0)
+        dtp_instant_take(instant, DTP_TERM_BESIDE_BUCKETS, 1, place->finished, (uint64_t)-bytes->finished);
+    else
+        dtp_instant_add(instant, DTP_TERM_BLOCK_GRADIENTS, 1, place->finished, (uint64_t)bytes->finished);
+    dtp_instant_add(instant, DTP_TERM_BLOCK_GRADIENTS, 1, place->current, (uint64_t)bytes->current[place->kind]);
 }
 
-/* Worst instant of the backward of layer `layer`. */
-static void layer_backward(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t layer)
+static void backward_place(struct dtp_memory_job *job, bool quiet, uint64_t layer, const struct dtp_block_place *place,
+                           const struct dtp_place_weights *bytes)
 {
     const struct dtp_units *u = &job->units;
-    enum dtp_backward_place place = worst_place(job);
     uint64_t above = job->transformer->layers - 1 - layer;
-    uint64_t done = u->embedding + above * u->layer;
-    bool torch = job->plan->runtime == DTP_RUNTIME_TORCH, core = place == DTP_IN_CORE;
-    if (torch && job->cluster->gpus == 1)
-        done += core ? u->layer_matmul - u->qkv : u->down;
-    struct dtp_instant instant = with_gradients(job, done);
-    dtp_add_layer_backward_at(job, &instant, layer, place);
-    add_casts_at(job, &instant, layer, place);
-    bool deepspeed = job->plan->runtime == DTP_RUNTIME_DEEPSPEED;
-    if (job->cluster->gpus > 1 || deepspeed) {
-        if (!torch || !core)
-            add_reduction_buffers(job, &instant);
-        add_tied_head(job, &instant);
-    }
+    enum dtp_phase phase = 2 * layer >= job->transformer->layers ? DTP_PHASE_EARLY_BACKWARD : DTP_PHASE_LATE_BACKWARD;
+    struct dtp_instant instant = with_gradients(job, quiet ? 0 : u->head + above * u->layer);
+    dtp_add_saved(job, &instant, layer);
+    add_casts(job, &instant, cast_layers(job, layer, false));
+    add_block(job, &instant, place);
+    add_block_gradients(&instant, place, bytes);
+    dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
+    add_reduction_buffers(job, &instant);
+    add_tied_head(job, &instant);
     dtp_memory_consider(job, phase, &instant);
+}
+
+/* Saved activations fall and gradients grow from layer to layer: the first and the last of each kind are worst. */
+static void layers_backward(struct dtp_memory_job *job, bool quiet)
+{
+    uint64_t layers[2 * DTP_LAYER_KINDS];
+    struct dtp_place_weights bytes = gradient_bytes(job, quiet);
+    const struct dtp_block_place *worst = dtp_block_worst(&job->places, &bytes);
+    int kinds = dtp_outer_layers(job, 0, job->transformer->layers, layers);
+    for (int i = 0; i < kinds; i++) {
+        backward_place(job, quiet, layers[i], worst, &bytes);
+        if (dtp_layer_recomputed(job, layers[i]))
+            backward_place(job, quiet, layers[i], &job->places.replay, &bytes);
+    }
 }
 
 /* DeepSpeed's worst bucket, flattened into a copy to be all-reduced. */
@@ -227,35 +283,31 @@ static void flat_bucket(struct dtp_memory_job *job)
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
 }
 
-/* End of backward: the embedding's dense gradient, beside the bucket it will be copied into, and the partial sums it is
- * made of. Tied to the head, it is a second tensor beside the head's until the two are added. */
-static void embedding_backward(struct dtp_memory_job *job)
+/* End of backward: the embedding's dense gradient before it goes where gradients rest, beside the tied head's, to which
+ * it is added, and the partial sums it is made of. */
+static void embedding_backward(struct dtp_memory_job *job, bool quiet)
 {
     const struct dtp_units *u = &job->units;
-    bool buffered = job->plan->runtime == DTP_RUNTIME_MEGATRON;
-    bool torch = job->plan->runtime == DTP_RUNTIME_TORCH;
-    bool bucketed = job->cluster->gpus > 1 && (!torch || job->plan->ddp_bucket_view);
-    uint64_t copies = (bucketed ? 1u : 0u) + (u->head || !torch ? 0u : 1u);
-    struct dtp_instant instant = with_gradients(job, u->total);
-    dtp_instant_add(&instant, DTP_TERM_EMBEDDING_GRADIENT, buffered ? 0 : copies, u->embedding, job->bytes.grads);
-    if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED)
-        add_reduction_buffers(job, &instant);
-    if (job->plan->runtime == DTP_RUNTIME_MEGATRON) /* made in the parameters' dtype and added to the buffer */
-        dtp_instant_add(&instant, DTP_TERM_EMBEDDING_GRADIENT, 1, u->embedding, job->bytes.compute);
+    struct dtp_instant instant = with_gradients(job, quiet ? 0 : u->total - u->embedding);
+    add_tied_head(job, &instant);
+    add_reduction_buffers(job, &instant);
+    bool buffered = job->plan->runtime == DTP_RUNTIME_MEGATRON; /* made in the parameters' dtype and added */
+    dtp_instant_add(&instant, DTP_TERM_EMBEDDING_GRADIENT, 1, u->embedding,
+                    buffered ? job->bytes.compute : job->bytes.grads);
     dtp_add_embedding_backward(job, &instant);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
 }
 
-/* Just before, that of learned positions is a tensor beside its bucket, while a tied head's still waits. */
-static void position_backward(struct dtp_memory_job *job)
+/* Just before, that of learned positions. */
+static void position_backward(struct dtp_memory_job *job, bool quiet)
 {
     const struct dtp_units *u = &job->units;
-    bool bucketed = job->cluster->gpus > 1 && job->plan->ddp_bucket_view;
-    if (!u->position || job->plan->runtime != DTP_RUNTIME_TORCH)
+    if (!u->position || job->plan->runtime == DTP_RUNTIME_MEGATRON)
         return;
-    struct dtp_instant instant = with_gradients(job, u->total - u->embedding);
-    dtp_instant_add(&instant, DTP_TERM_EMBEDDING_GRADIENT, u->head ? 0 : 1, u->embedding, job->bytes.grads);
-    dtp_instant_add(&instant, DTP_TERM_POSITION_GRADIENT, bucketed ? 1 : 0, u->position, job->bytes.grads);
+    struct dtp_instant instant = with_gradients(job, quiet ? 0 : u->total - u->embedding - u->position);
+    add_tied_head(job, &instant);
+    add_reduction_buffers(job, &instant);
+    dtp_instant_add(&instant, DTP_TERM_POSITION_GRADIENT, 1, u->position, job->bytes.grads);
     dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
 }
@@ -275,13 +327,14 @@ static void optimizer_step(struct dtp_memory_job *job)
 
 void dtp_memory_replicated(struct dtp_memory_job *job)
 {
-    uint64_t last = job->transformer->layers - 1;
+    forward_layers(job);
     forward_and_loss(job);
     head_backward(job);
-    layer_backward(job, DTP_PHASE_EARLY_BACKWARD, last);
-    layer_backward(job, DTP_PHASE_LATE_BACKWARD, 0);
+    for (int quiet = 0; quiet < (has_quiet_micro_steps(job) ? 2 : 1); quiet++) {
+        layers_backward(job, quiet);
+        position_backward(job, quiet);
+        embedding_backward(job, quiet);
+    }
     flat_bucket(job);
-    position_backward(job);
-    embedding_backward(job);
     optimizer_step(job);
 }

@@ -162,16 +162,16 @@ static void test_foreach(void **state)
 
 /* ---- FSDP2's buffers ------------------------------------------------------------------------------------------- */
 
-/* The flat all-gather buffer stands beside the weights copied out of it: root and layer twice each in forward. FSDP1
- * gathers into the flat parameter itself. */
+/* The flat all-gather buffer stands beside the weights copied out of it, and in forward that of the layer before still
+ * does. FSDP1 gathers into the flat parameter itself. */
 static void test_copy_out(void **state)
 {
     (void)state;
     struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
     struct dtp_memory m = predict(&plan, &eight_gpus);
     const uint64_t *end = m.phase_bytes[DTP_PHASE_FORWARD_END];
-    assert_int_equal(end[DTP_OWNER_WEIGHTS], 2 * ROOT);
-    assert_int_equal(end[DTP_OWNER_GATHER], 2 * LAYER);
+    assert_int_equal(end[DTP_OWNER_WEIGHTS], 2 * (ROOT + LAYER));
+    assert_int_equal(end[DTP_OWNER_GATHER], 2 * 2 * LAYER);
     plan.fsdp1 = true;
     m = predict(&plan, &eight_gpus);
     assert_int_equal(m.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_GATHER], 0);
@@ -204,10 +204,11 @@ static void test_backward_buffers(void **state)
     plan.precision.reduce = DTP_BF16;
     m = predict(&plan, &eight_gpus);
     assert_int_equal(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE], 2 * (HEAD + others) + 2 * LAYER);
-    /* prefetch off: no second flat buffer */
+    /* prefetch off: no second flat buffer; the layer's own, while its weights are copied out, is what counts then */
     plan.prefetch = false;
     m = predict(&plan, &eight_gpus);
-    assert_int_equal(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_GATHER], 0);
+    assert_int_equal(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_GATHER], 2 * LAYER);
+    assert_int_equal(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE], 2 * HEAD + 2 * LAYER);
 }
 
 /* At the loss nothing is gathered, unless the root is kept (2 R) or the plan keeps all weights (2 psi). */
@@ -509,8 +510,8 @@ static void test_accumulated_gradients(void **state)
     assert_int_equal(fsdp1.phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_GRADS], 2 * PARAMETERS);
 }
 
-/* CPUOffloadPolicy at the root's gather: weights 2, flat buffer 2, cast shard 2/N, and the fp32 shard it came from, 4/N,
- * of 2 V h + h parameters. */
+/* CPUOffloadPolicy at the first layer's copy-out: weights 2 and flat buffer 2 of the root, 2 V h + h parameters, and of
+ * the layer, with its cast shard 2/N and the fp32 shard that came from, 4/N. */
 static void test_offloaded_root(void **state)
 {
     (void)state;
@@ -522,7 +523,7 @@ static void test_offloaded_root(void **state)
     uint64_t root = 2 * (uint64_t)VOCAB * 4096 + 4096;
     assert_int_equal(m.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_WEIGHTS] +
                          m.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_GATHER],
-                     4 * root + (2 + 4) * root / 8);
+                     4 * (root + LAYER) + (2 + 4) * LAYER / 8);
 }
 
 int main(void)

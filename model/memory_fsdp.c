@@ -1,4 +1,4 @@
-/* Peak memory where parameters are sharded and gathered unit by unit: FSDP2, FSDP1, ZeRO-3.
+/* Peak memory where parameters are sharded and gathered unit by unit: FSDP2 and FSDP1.
  *
  * Notation: N shard ranks, P elements of a unit, R of the root (embeddings, final norm, head), w bytes of a gathered
  * weight, c of a gradient as autograd makes it, r of the reduce dtype, g of a sharded gradient.
@@ -12,10 +12,7 @@
  *   after i   U(i) freed, input of i+1 freed, input of i made [r P] beside c P of gradients, gradients freed, output
  *             g P/N stays as .grad
  *   root      last: gradients of embedding and head in c, then its reduce-scatter input r R */
-#include "closed_form_deepspeed.h"
-#include "deepspeed.h"
 #include "memory_instant.h"
-#include "zeropp.h"
 
 static uint64_t smaller(uint64_t a, uint64_t b)
 {
@@ -112,12 +109,6 @@ static void add_post_forward(const struct dtp_memory_job *job, struct dtp_instan
         dtp_instant_add(instant, DTP_TERM_POST_FORWARD_ROOT, 1, root_elements(job) / group, job->bytes.compute);
 }
 
-/* Units gathered ahead of unit `unit` of `left` that are still to come, as layers. */
-static uint64_t layers_ahead(const struct dtp_memory_job *job, uint64_t left)
-{
-    return job->plan->prefetch ? smaller(job->plan->prefetch_depth, left) * job->units.layers_per_unit : 0;
-}
-
 /* Rank's part of what stands in the flat buffer, cast to the wire's dtype before it is gathered; none where it is
  * stored in that dtype. */
 static void add_cast_shard(const struct dtp_memory_job *job, struct dtp_instant *instant)
@@ -132,6 +123,22 @@ static void add_uploaded_shard(const struct dtp_memory_job *job, struct dtp_inst
     if (job->plan->offload == DTP_OFFLOAD_PARAMS)
         dtp_instant_add(instant, DTP_TERM_UPLOADED_SHARD, 1, 1,
                         dtp_divide_up(job->units.root * job->bytes.params, job->units.ranks));
+}
+
+/* The same of some layers, with what it is cast into where that is narrower. */
+static void add_uploaded_layers(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t layers)
+{
+    bool casts = job->bytes.params != job->bytes.compute;
+    dtp_instant_add(instant, DTP_TERM_UPLOADED_LAYERS, layers, job->units.layer_shard,
+                    job->bytes.params + (casts ? job->bytes.compute : 0));
+}
+
+/* Flat buffers of `count` units from `first` on; the last unit may have fewer layers. */
+static void add_units(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t first, uint64_t count)
+{
+    uint64_t end = smaller(first + count, job->units.count);
+    add_layers(job, instant, &flat,
+               smaller(layers_before(job, end), job->transformer->layers) - layers_before(job, first));
 }
 
 /* FSDP2 gathers on a stream of its own. Called once, when all of the gather buffers have been added. */
@@ -211,18 +218,90 @@ static void add_reduce_input(const struct dtp_memory_job *job, struct dtp_instan
 
 /* ---- FSDP ------------------------------------------------------------------------------------------------------ */
 
-/* Several units gathered ahead at the end of the forward of unit `unit`: their flat buffers beside its own, and its weights. */
-static void fsdp_forward_unit(struct dtp_memory_job *job, uint64_t unit)
+/* Units whose flat buffers stand beside that of unit `unit` because several are gathered ahead. */
+static uint64_t ahead_in_forward(const struct dtp_memory_job *job, uint64_t unit)
+{
+    uint64_t depth = job->plan->prefetch_depth;
+    return depth > 1 ? smaller(depth, job->units.count - 1 - unit) : 0;
+}
+
+static struct dtp_instant in_forward(const struct dtp_memory_job *job, uint64_t unit)
 {
     struct dtp_instant instant = before_backward(job);
-    uint64_t end = layers_before(job, unit) + layers_in(job, unit), left = job->units.count - 1 - unit;
+    uint64_t end = layers_before(job, unit) + layers_in(job, unit);
     add_root(job, &instant, &weights);
     add_layers(job, &instant, &weights, keeps_weights(job) ? end : layers_in(job, unit));
     add_post_forward(job, &instant, layers_before(job, unit), false);
-    add_layers(job, &instant, &flat, job->units.layers_per_unit + layers_ahead(job, left));
+    return instant;
+}
+
+/* The weights of a unit are copied out of its flat buffer while that of the unit before, or of the root, still stands.
+ */
+static void forward_copy_out(struct dtp_memory_job *job, uint64_t unit)
+{
+    struct dtp_instant instant = in_forward(job, unit);
+    uint64_t ahead = unit ? ahead_in_forward(job, unit - 1) : 0;
+    add_units(job, &instant, unit ? unit - 1 : 0, (unit ? 1 : 0) + (ahead ? ahead : 1));
+    if (!unit)
+        add_root(job, &instant, &flat);
+    if (job->plan->offload == DTP_OFFLOAD_PARAMS && (!ahead || !unit))
+        add_uploaded_layers(job, &instant, layers_in(job, unit));
     gather_elsewhere(job, &instant);
-    dtp_add_saved(job, &instant, end);
+    dtp_add_saved(job, &instant, layers_before(job, unit));
+    dtp_add_input(job, &instant);
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &instant);
+}
+
+/* The worst kernel of the forward of layer `layer`. */
+static void forward_layer(struct dtp_memory_job *job, uint64_t layer)
+{
+    uint64_t unit = layer / job->units.layers_per_unit;
+    struct dtp_instant instant = in_forward(job, unit);
+    if (copies_out(job))
+        add_units(job, &instant, unit, 1 + ahead_in_forward(job, unit));
+    gather_elsewhere(job, &instant);
+    dtp_add_saved(job, &instant, layer);
+    dtp_add_block(job, &instant, &job->places.forward[dtp_layer_checkpointed(job, layer)]);
+    dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &instant);
+}
+
+/* More stands from layer to layer, so of each kind the last is worst; where several units are gathered ahead, also the
+ * last with all of those. */
+static void forward_layers(struct dtp_memory_job *job)
+{
+    uint64_t count = job->units.count, depth = job->plan->prefetch_depth;
+    uint64_t ends[2] = {job->transformer->layers, count > depth ? layers_before(job, count - depth) : 0};
+    for (int i = 0; i < (depth > 1 ? 2 : 1); i++) {
+        uint64_t layers[DTP_LAYER_KINDS];
+        int kinds = dtp_last_layers(job, ends[i], layers);
+        for (int k = 0; k < kinds; k++)
+            forward_layer(job, layers[k]);
+    }
+    if (!copies_out(job))
+        return;
+    const uint64_t units[] = {0, 1, depth > 1 && count > depth ? count - depth : 0, count > 2 ? count - 2 : 0,
+                              count - 1};
+    for (int i = 0; i < 5; i++)
+        if (units[i] < count && (!i || units[i]))
+            forward_copy_out(job, units[i]);
+}
+
+/* Without units of layers: forward holds all weights. */
+static void whole_forward(struct dtp_memory_job *job)
+{
+    struct dtp_instant standing = before_backward(job);
+    uint64_t layers[DTP_LAYER_KINDS];
+    int kinds = dtp_last_layers(job, job->transformer->layers, layers);
+    add_root(job, &standing, &weights);
+    if (copies_out(job))
+        add_root(job, &standing, &flat);
+    gather_elsewhere(job, &standing);
+    for (int i = 0; i < kinds; i++) {
+        struct dtp_instant instant = standing;
+        dtp_add_saved(job, &instant, layers[i]);
+        dtp_add_block(job, &instant, &job->places.forward[dtp_layer_checkpointed(job, layers[i])]);
+        dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &instant);
+    }
 }
 
 /* Start of forward: the root's flat buffer beside the weights copied out of it; a cast shard has gone by then, unless
@@ -240,17 +319,16 @@ static void fsdp_forward(struct dtp_memory_job *job)
             add_uploaded_shard(job, &start);
         }
         if (job->units.count)
-            add_layers(job, &end, &flat, job->units.layers_per_unit);
+            add_layers(job, &end, &flat, job->units.last_unit_layers);
         else
             add_root(job, &end, &flat);
     }
     gather_elsewhere(job, &start);
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &start);
-    if (job->plan->prefetch_depth > 1 && copies_out(job) && job->units.count) {
-        uint64_t count = job->units.count;
-        fsdp_forward_unit(job, 0);
-        fsdp_forward_unit(job, count > job->plan->prefetch_depth ? count - 1 - job->plan->prefetch_depth : 0);
-    }
+    if (job->units.count)
+        forward_layers(job);
+    else
+        whole_forward(job);
 
     add_kept_layers(job, &end);
     add_post_forward(job, &end, job->transformer->layers, true); /* the root's, before its weights go */
@@ -285,12 +363,28 @@ static void add_gathering(const struct dtp_memory_job *job, struct dtp_instant *
     add_root(job, &root, &flat);
     add_post_forward(job, &root, 0, true);
     if (job->plan->prefetch) {
-        add_layers(job, &unit, &flat, job->units.layers_per_unit);
+        add_layers(job, &unit, &flat, job->units.last_unit_layers);
         add_cast_shard(job, &unit);
     }
     bool again = root.bytes[DTP_OWNER_GATHER] > unit.bytes[DTP_OWNER_GATHER] && !job->plan->keep_root;
     *instant = again ? root : unit;
     gather_elsewhere(job, instant);
+}
+
+/* The whole model's shard on its way up from the host, before anything else of it is there. */
+static void whole_upload(struct dtp_memory_job *job)
+{
+    bool casts = job->bytes.params != job->bytes.compute;
+    if (job->units.count || !copies_out(job) || job->plan->offload != DTP_OFFLOAD_PARAMS || keeps_weights(job) ||
+        job->plan->keep_root)
+        return;
+    struct dtp_instant instant = before_backward(job);
+    dtp_add_all_saved(job, &instant);
+    dtp_instant_add_tokens(job, &instant, DTP_TERM_LOGITS_GRADIENT, 1, job->activations.logits_gradient);
+    dtp_instant_add(&instant, DTP_TERM_UPLOADED_LAYERS, 1, job->units.root_shard,
+                    job->bytes.params + (casts ? job->bytes.compute : 0));
+    gather_elsewhere(job, &instant);
+    dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &instant);
 }
 
 /* Backward of the head: the root gathered again (flat buffer and copy); then the next unit's flat buffer, with the
@@ -310,77 +404,112 @@ static void fsdp_head(struct dtp_memory_job *job)
     if (copies_out(job) && !keeps_weights(job)) {
         add_gathering(job, &gathering);
         if (job->plan->prefetch)
-            add_layers(job, &instant, &flat, job->units.layers_per_unit);
+            add_layers(job, &instant, &flat, job->units.last_unit_layers);
         gather_elsewhere(job, &instant);
     }
     if (!chunked)
         add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
+    if (job->plan->fsdp1 && !keeps_weights(job) && job->plan->prefetch && job->units.count)
+        add_layers(job, &instant, &weights, job->units.last_unit_layers);
     dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
     dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &gathering);
     dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &instant);
 }
 
-/* Between the first and the last of at least three micro-steps whole gradients stand for all layers, and none is reduced. */
+/* Between the first and the last of at least three micro-steps whole gradients stand for all layers, and none is
+ * reduced. */
 static bool has_quiet_micro_steps(const struct dtp_memory_job *job)
 {
     return accumulates_whole(job) && job->plan->accumulate > 2;
 }
 
-/* The gradients of a layer that are there when its backward has come to `place`. */
-static void add_layer_gradients(const struct dtp_memory_job *job, struct dtp_instant *instant,
-                                enum dtp_backward_place place)
+/* Flat buffers of the units below `unit` that are gathered ahead in backward. */
+static void add_ahead(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t unit)
 {
-    const struct dtp_units *u = &job->units;
-    if (place == DTP_IN_MLP)
-        add_made(job, instant, DTP_TERM_DOWN_GRADIENT, 1, u->down);
-    else
-        add_made(job, instant, DTP_TERM_OTHER_GRADIENTS, 1, u->layer_matmul - u->qkv);
+    uint64_t ahead = job->plan->prefetch ? smaller(job->plan->prefetch_depth, unit) : 0;
+    add_units(job, instant, unit - ahead, ahead);
 }
 
-static enum dtp_backward_place worst_place(const struct dtp_memory_job *job)
+/* What stands whenever backward is in unit `unit`, in a micro-step that reduces or not; the reduce-scatter input of the
+ * unit above goes when this one is reduced, FSDP1 frees it in the order of its host. */
+static struct dtp_instant in_unit(const struct dtp_memory_job *job, uint64_t unit, bool reduces)
 {
-    const struct dtp_units *u = &job->units;
-    return dtp_worst_place(job, u->down * job->bytes.compute, (u->layer_matmul - u->qkv) * job->bytes.compute);
-}
-
-/* Worst instant in the backward of unit `unit` when `finished` of its layers have gone through, in a micro-step that
- * reduces or not. */
-static void fsdp_unit_in(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit, uint64_t finished, bool reduces)
-{
-    enum dtp_backward_place place = worst_place(job);
-    const struct dtp_units *u = &job->units;
-    uint64_t end = layers_before(job, unit) + layers_in(job, unit);
     struct dtp_instant instant = reduces ? in_backward(job, layers_above(job, unit)) : before_backward(job);
-    dtp_add_layer_backward_at(job, &instant, end - 1 - finished, place);
     add_root(job, &instant, &weights);
-    add_layers(job, &instant, &weights, keeps_weights(job) ? end : layers_in(job, unit));
-    if (!keeps_weights(job))
-        add_layers(job, &instant, &flat, layers_ahead(job, unit));
-    add_post_forward(job, &instant, layers_before(job, unit), false);
-    gather_elsewhere(job, &instant);
-    add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, u->embedding);
-    add_made(job, &instant, DTP_TERM_LAYER_GRADIENTS, finished, u->layer);
-    add_layer_gradients(job, &instant, place);
-    if (reduces && unit + 1 < u->count && !job->plan->fsdp1) /* FSDP1 frees it in the order of its host */
+    add_layers(job, &instant, &weights, (keeps_weights(job) ? layers_before(job, unit) : 0) + layers_in(job, unit));
+    add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
+    if (reduces && unit + 1 < job->units.count && !job->plan->fsdp1)
         add_reduce_input(job, &instant, layers_in(job, unit + 1));
+    return instant;
+}
+
+/* The weights of a unit are copied out of its flat buffer, beside those that were gathered ahead of it. */
+static void backward_copy_out(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit, bool reduces)
+{
+    struct dtp_instant instant = in_unit(job, unit, reduces);
+    uint64_t standing =
+        job->plan->prefetch ? smaller(unit + 1 < job->units.count ? job->plan->prefetch_depth : 1, unit + 1) : 1;
+    add_units(job, &instant, unit + 1 - standing, standing);
+    add_post_forward(job, &instant, layers_before(job, unit) + layers_in(job, unit), false);
+    gather_elsewhere(job, &instant);
+    dtp_add_saved(job, &instant, layers_before(job, unit) + layers_in(job, unit));
+    dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
     dtp_memory_consider(job, phase, &instant);
 }
 
-static void fsdp_unit(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit, uint64_t finished)
+/* A layer's replay or the worst place of its backward; gradients of those above it in its unit are made. */
+static void backward_place(struct dtp_memory_job *job, enum dtp_phase phase, const struct dtp_instant *standing,
+                           uint64_t layer, uint64_t finished, const struct dtp_block_place *place)
 {
-    fsdp_unit_in(job, phase, unit, finished, true);
-    if (has_quiet_micro_steps(job))
-        fsdp_unit_in(job, phase, unit, finished, false);
+    struct dtp_instant instant = *standing;
+    dtp_add_saved(job, &instant, layer);
+    dtp_add_block(job, &instant, place);
+    dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
+    add_made(job, &instant, DTP_TERM_LAYER_GRADIENTS, finished, job->units.layer);
+    add_made(job, &instant, DTP_TERM_BLOCK_GRADIENTS, 1, place->finished + place->current);
+    dtp_memory_consider(job, phase, &instant);
+}
+
+/* Gradients stand as they are made until the unit is through. */
+static const struct dtp_block_place *worst_place(const struct dtp_memory_job *job)
+{
+    int64_t c = (int64_t)job->bytes.compute;
+    struct dtp_place_weights bytes = {.tokens = job->tokens, .finished = c, .current = {c, c, c}};
+    return dtp_block_worst(&job->places, &bytes);
+}
+
+static void backward_layer(struct dtp_memory_job *job, enum dtp_phase phase, const struct dtp_instant *standing,
+                           uint64_t layer, uint64_t finished, const struct dtp_block_place *worst)
+{
+    backward_place(job, phase, standing, layer, finished, worst);
+    if (dtp_layer_recomputed(job, layer))
+        backward_place(job, phase, standing, layer, finished, &job->places.replay);
+}
+
+/* From layer to layer of a unit what is saved falls and gradients grow, so the first and the last of each kind are
+ * worst. */
+static void fsdp_unit_in(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit, bool reduces,
+                         const struct dtp_block_place *worst)
+{
+    struct dtp_instant instant = in_unit(job, unit, reduces);
+    uint64_t begin = layers_before(job, unit), end = begin + layers_in(job, unit), layers[2 * DTP_LAYER_KINDS];
+    if (!keeps_weights(job))
+        add_ahead(job, &instant, unit);
+    add_post_forward(job, &instant, begin, false);
+    gather_elsewhere(job, &instant);
+    int kinds = dtp_outer_layers(job, begin, end, layers);
+    for (int i = 0; i < kinds; i++)
+        backward_layer(job, phase, &instant, layers[i], end - 1 - layers[i], worst);
 }
 
 /* Unit `unit` is reduced: its gradients in c and, beside them, the reduce-scatter input. FSDP1 concatenates its views'
  * gradients into a flat one first, so they stand twice, beside weights that go before anything is cast; FSDP2's
  * accumulated ones have taken the new ones in before, and stand in their place. */
-static void fsdp_reduce(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit)
+static void fsdp_reduce(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit, bool reduces)
 {
     const struct dtp_units *u = &job->units;
     uint64_t layers = layers_in(job, unit);
-    struct dtp_instant instant = in_backward(job, layers_above(job, unit));
+    struct dtp_instant instant = reduces ? in_backward(job, layers_above(job, unit)) : before_backward(job);
     dtp_add_saved(job, &instant, layers_before(job, unit));
     add_root(job, &instant, &weights);
     if (keeps_weights(job))
@@ -388,7 +517,7 @@ static void fsdp_reduce(struct dtp_memory_job *job, enum dtp_phase phase, uint64
     else if (!copies_out(job))
         add_layers(job, &instant, &weights, layers + (unit && job->plan->prefetch ? u->layers_per_unit : 0));
     else
-        add_layers(job, &instant, &flat, layers_ahead(job, unit));
+        add_ahead(job, &instant, unit);
     add_post_forward(job, &instant, layers_before(job, unit), false);
     gather_elsewhere(job, &instant);
     add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, u->embedding);
@@ -402,13 +531,13 @@ static void fsdp_reduce(struct dtp_memory_job *job, enum dtp_phase phase, uint64
     dtp_memory_consider(job, phase, &instant);
 }
 
-/* On one rank, the result of a reduction is as large as its input; gradients and weights of the unit have gone. With
- * more ranks it is no larger than the gradients before, and accumulated gradients were larger. */
+/* The result of a reduction beside its input, and what it is cast into; gradients and weights of the unit have gone,
+ * and accumulated gradients were larger. */
 static void fsdp_reduced(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit)
 {
     const struct dtp_units *u = &job->units;
-    uint64_t layers = layers_in(job, unit);
-    if (u->ranks > 1 || accumulates_whole(job))
+    uint64_t layers = layers_in(job, unit), casts = job->bytes.reduce != job->bytes.grads ? job->bytes.grads : 0;
+    if (accumulates_whole(job) || (casts + job->bytes.reduce) / u->ranks < job->bytes.compute)
         return;
     struct dtp_instant instant = in_backward(job, layers_above(job, unit));
     dtp_add_saved(job, &instant, layers_before(job, unit));
@@ -416,14 +545,14 @@ static void fsdp_reduced(struct dtp_memory_job *job, enum dtp_phase phase, uint6
     if (keeps_weights(job))
         add_layers(job, &instant, &weights, layers_before(job, unit));
     else if (copies_out(job))
-        add_layers(job, &instant, &flat, layers_ahead(job, unit));
+        add_ahead(job, &instant, unit);
     else
         add_layers(job, &instant, &weights, unit && job->plan->prefetch ? u->layers_per_unit : 0);
     add_post_forward(job, &instant, layers_before(job, unit), false);
     gather_elsewhere(job, &instant);
-    add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, u->embedding);
+    add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
     add_reduce_input(job, &instant, layers);
-    dtp_instant_add(&instant, DTP_TERM_REDUCED_OUTPUT, 1, layers * u->layer_shard, job->bytes.reduce);
+    dtp_instant_add(&instant, DTP_TERM_REDUCED_OUTPUT, layers, u->layer_shard, job->bytes.reduce + casts);
     dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
     dtp_memory_consider(job, phase, &instant);
 }
@@ -437,214 +566,137 @@ static void root_reduced(struct dtp_memory_job *job, struct dtp_instant instant)
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
 }
 
-/* The root's turn, after all units: the embedding's gradient made with the root still gathered; then the root's
- * reduce-scatter input beside its gradients. */
-static void fsdp_root(struct dtp_memory_job *job)
+/* The embedding's gradient, made with the root still gathered; a tied head's stands apart until the two are added. */
+static void embedding_backward(struct dtp_memory_job *job, struct dtp_instant instant, bool reduces)
 {
     const struct dtp_units *u = &job->units;
-    struct dtp_instant instant = in_backward(job, u->count ? job->transformer->layers : 0);
-    struct dtp_instant reducing = job->plan->fsdp1 && has_quiet_micro_steps(job) ? before_backward(job) : instant;
-    root_reduced(job, reducing);
     add_root(job, &instant, &weights);
     if (u->count) {
         add_made(job, &instant, DTP_TERM_HEAD_EMBEDDING_GRADIENTS, 2, u->embedding);
         add_made(job, &instant, DTP_TERM_POSITION_GRADIENT, 1, u->position);
-        if (!job->plan->fsdp1)
+        if (reduces && !job->plan->fsdp1)
             add_reduce_input(job, &instant, u->layers_per_unit);
     } else {
         add_made(job, &instant, DTP_TERM_MODEL_GRADIENTS, 1, u->total);
-        add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, u->embedding);
+        add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, u->head ? 0 : 1, u->embedding);
     }
     dtp_add_embedding_backward(job, &instant);
     dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
+}
 
+/* The root's gradients beside what they are reduced from. */
+static void root_reduce(struct dtp_memory_job *job, struct dtp_instant instant)
+{
+    const struct dtp_units *u = &job->units;
     if (job->plan->fsdp1 || !accumulates_whole(job))
-        add_made(job, &reducing, DTP_TERM_ROOT_GRADIENTS, 1, u->root);
+        add_made(job, &instant, DTP_TERM_ROOT_GRADIENTS, 1, u->root);
     if (job->plan->fsdp1) { /* views' gradients and the flat one, before the weights go */
-        add_root(job, &reducing, &weights);
-        add_made(job, &reducing, DTP_TERM_FLAT_GRADIENTS, 1, u->root);
+        add_root(job, &instant, &weights);
+        add_made(job, &instant, DTP_TERM_FLAT_GRADIENTS, 1, u->root);
     } else {
-        dtp_instant_add(&reducing, DTP_TERM_ROOT_INPUT, 1, root_elements(job), job->bytes.reduce);
+        dtp_instant_add(&instant, DTP_TERM_ROOT_INPUT, 1, root_elements(job), job->bytes.reduce);
     }
-    dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &reducing);
+    dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
+}
+
+/* The root's turn, after all units. */
+static void fsdp_root(struct dtp_memory_job *job)
+{
+    struct dtp_instant reducing = in_backward(job, job->units.count ? job->transformer->layers : 0);
+    embedding_backward(job, reducing, true);
+    if (has_quiet_micro_steps(job))
+        embedding_backward(job, before_backward(job), false);
+    root_reduced(job, reducing);
+    root_reduce(job, reducing);
+    if (job->plan->fsdp1 && has_quiet_micro_steps(job))
+        root_reduce(job, before_backward(job));
 }
 
 /* Without units of layers the whole model is one: its backward holds all weights and, growing, all gradients. */
-static void fsdp_whole(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t layer)
+static void whole_backward(struct dtp_memory_job *job)
 {
-    enum dtp_backward_place place = worst_place(job);
     struct dtp_instant instant = before_backward(job);
-    dtp_add_layer_backward_at(job, &instant, layer, place);
+    const struct dtp_block_place *worst = worst_place(job);
+    uint64_t all = job->transformer->layers, layers[2 * DTP_LAYER_KINDS];
     add_root(job, &instant, &weights);
     add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
-    add_made(job, &instant, DTP_TERM_LAYER_GRADIENTS, job->transformer->layers - 1 - layer, job->units.layer);
-    add_layer_gradients(job, &instant, place);
-    dtp_memory_consider(job, phase, &instant);
+    int kinds = dtp_outer_layers(job, 0, all, layers);
+    for (int i = 0; i < kinds; i++)
+        backward_layer(job, layers[i] >= all / 2 ? DTP_PHASE_EARLY_BACKWARD : DTP_PHASE_LATE_BACKWARD, &instant,
+                       layers[i], all - 1 - layers[i], worst);
 }
 
-/* Saved activations fall and gradients grow from layer to layer of a unit: its worst instant is at its first or last.
- */
-static void fsdp_unit_ends(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit)
+/* Everything that can be the peak of one unit. */
+static void fsdp_unit(struct dtp_memory_job *job, uint64_t unit, const struct dtp_block_place *worst)
 {
-    fsdp_unit(job, phase, unit, 0);
-    if (layers_in(job, unit) > 1)
-        fsdp_unit(job, phase, unit, layers_in(job, unit) - 1);
+    enum dtp_phase phase = 2 * unit >= job->units.count ? DTP_PHASE_EARLY_BACKWARD : DTP_PHASE_LATE_BACKWARD;
+    for (int quiet = 0; quiet < (has_quiet_micro_steps(job) ? 2 : 1); quiet++) {
+        fsdp_unit_in(job, phase, unit, !quiet, worst);
+        if (copies_out(job) && !keeps_weights(job))
+            backward_copy_out(job, phase, unit, !quiet);
+    }
+    fsdp_reduce(job, phase, unit, true);
+    if (job->plan->fsdp1 && has_quiet_micro_steps(job)) /* concatenated whether or not it is reduced */
+        fsdp_reduce(job, phase, unit, false);
+    fsdp_reduced(job, phase, unit);
 }
 
+static int add_units_of(const struct dtp_memory_job *job, uint64_t begin, uint64_t end, uint64_t *units, int count)
+{
+    uint64_t layers[2 * DTP_LAYER_KINDS];
+    int kinds = begin < end ? dtp_outer_layers(job, layers_before(job, begin),
+                                               smaller(layers_before(job, end), job->transformer->layers), layers)
+                            : 0;
+    for (int i = 0; i < kinds; i++) {
+        uint64_t unit = layers[i] / job->units.layers_per_unit;
+        int at = 0;
+        while (at < count && units[at] != unit)
+            at++;
+        units[at] = unit;
+        count += at == count;
+    }
+    return count;
+}
+
+/* From one unit to the next what stands changes by the same amount, save where nothing above is being reduced (the last
+ * unit) and where fewer are left to gather ahead (the first ones): the worst lies at an end of these ranges, among the
+ * units that hold the outermost layers of each kind. */
 static void fsdp_backward(struct dtp_memory_job *job)
 {
-    uint64_t count = job->units.count;
-    if (!count) {
-        fsdp_whole(job, DTP_PHASE_EARLY_BACKWARD, job->transformer->layers - 1);
-        fsdp_whole(job, DTP_PHASE_LATE_BACKWARD, 0);
-        return;
-    }
-    uint64_t early = count > 1 ? count - 2 : 0, late = count > 1 ? 1 : 0;
-    fsdp_unit_ends(job, DTP_PHASE_EARLY_BACKWARD, count - 1);
-    fsdp_unit_ends(job, DTP_PHASE_EARLY_BACKWARD, early);
-    fsdp_reduce(job, DTP_PHASE_EARLY_BACKWARD, count - 1);
-    fsdp_reduced(job, DTP_PHASE_EARLY_BACKWARD, count - 1);
-    fsdp_reduce(job, DTP_PHASE_EARLY_BACKWARD, early);
-    fsdp_reduced(job, DTP_PHASE_EARLY_BACKWARD, early);
-    fsdp_unit(job, DTP_PHASE_LATE_BACKWARD, late, 0);
-    fsdp_unit_ends(job, DTP_PHASE_LATE_BACKWARD, 0);
-    fsdp_reduce(job, DTP_PHASE_LATE_BACKWARD, late);
-    fsdp_reduced(job, DTP_PHASE_LATE_BACKWARD, late);
-    fsdp_reduce(job, DTP_PHASE_LATE_BACKWARD, 0);
-    fsdp_reduced(job, DTP_PHASE_LATE_BACKWARD, 0);
+    uint64_t count = job->units.count, depth = job->plan->prefetch ? job->plan->prefetch_depth : 0;
+    uint64_t units[10 * DTP_LAYER_KINDS];
+    const struct dtp_block_place *worst = worst_place(job);
+    int weighed = add_units_of(job, 0, count, units, 0);
+    weighed = add_units_of(job, 0, count - 1, units, weighed);
+    weighed = add_units_of(job, depth, count - 1, units, weighed);
+    if (job->units.last_unit_layers < job->units.layers_per_unit && count > 2)
+        weighed = add_units_of(job, 0, count - 2, units, weighed);
+    if (depth > 1)
+        weighed = add_units_of(job, depth - 1, count, units, weighed);
+    for (int i = 0; i < weighed; i++)
+        fsdp_unit(job, units[i], worst);
 }
-
-/* ---- ZeRO-3 ----------------------------------------------------------------------------------- */
-
-/* What stands all the time: the partition's gradients, the bucket, tensors that persist; and `live_elements`, with second
- * copies of what has been released. */
-static struct dtp_instant zero3_instant(const struct dtp_memory_job *job, const struct dtp_zero3_counts *counts,
-                                        uint64_t live_elements, uint64_t second_elements)
-{
-    struct dtp_instant instant = job->at_rest;
-    add_sharded_gradients(job, &instant);
-    dtp_instant_add(&instant, DTP_TERM_REDUCE_BUCKETS, 1, job->plan->reduce_bucket_size, job->bytes.grads);
-    bool on_host = job->plan->offload == DTP_OFFLOAD_PARAMS || job->plan->offload == DTP_OFFLOAD_NVME;
-    if (job->units.ranks > 1 || on_host)
-        dtp_instant_add(&instant, DTP_TERM_PERSISTENT, 1, counts->persistent, job->bytes.compute);
-    dtp_instant_add(&instant, DTP_TERM_LIVE, 1, live_elements, job->bytes.compute);
-    dtp_instant_add(&instant, DTP_TERM_SECOND_COPY, 1, second_elements, job->bytes.compute);
-    return instant;
-}
-
-/* A tied head's gradient waits for the embedding's in autograd. */
-static void zero3_layer(struct dtp_memory_job *job, enum dtp_phase phase, struct dtp_instant instant, uint64_t layer)
-{
-    dtp_add_layer_backward(job, &instant, layer);
-    if (!job->units.head)
-        dtp_instant_add(&instant, DTP_TERM_TIED_HEAD_GRADIENT, 1, job->units.embedding, job->bytes.grads);
-    dtp_memory_consider(job, phase, &instant);
-}
-
-/* Of the last micro-step: in it all that were released in one before have their copy. */
-static uint64_t second_after_forward(const struct dtp_memory_job *job, const struct dtp_zero3_counts *counts)
-{
-    return job->plan->accumulate > 1 ? counts->second_all : counts->second_forward;
-}
-
-/* The head forward, the loss, the head backward: in chunks, its gradient is made with the loss. */
-static void zero3_head(struct dtp_memory_job *job, const struct dtp_zero3_counts *counts)
-{
-    bool chunked = dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED;
-    uint64_t forward = second_after_forward(job, counts);
-    struct dtp_instant end = zero3_instant(job, counts, chunked ? 0 : counts->live_head, forward),
-                       loss = zero3_instant(job, counts, chunked ? counts->live_head : counts->live_loss, forward),
-                       head = zero3_instant(job, counts, counts->live_head_backward, forward);
-    dtp_add_all_saved(job, &end);
-    dtp_add_all_saved(job, &loss);
-    dtp_add_all_saved(job, &head);
-    if (!chunked)
-        dtp_instant_add_tokens(job, &end, DTP_TERM_LOGITS, 1, job->activations.logits);
-    dtp_instant_add_tokens(job, &loss, DTP_TERM_LOSS, 1, job->activations.loss);
-    if (chunked)
-        add_made(job, &loss, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
-    dtp_instant_add_tokens(job, &head, DTP_TERM_LOGITS_GRADIENT, 1, job->activations.logits_gradient);
-    add_made(job, &head, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
-    dtp_instant_add_tokens(job, &head, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
-    dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &end);
-    dtp_memory_consider(job, DTP_PHASE_LOSS, &loss);
-    dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &head);
-}
-
-/* The worst bucket leaves in the middle of some layer's backward, the last with the embedding's gradient in it. */
-static void zero3_buckets(struct dtp_memory_job *job, const struct dtp_zero3_counts *counts)
-{
-    const struct dtp_units *u = &job->units;
-    uint64_t g = job->bytes.grads;
-    struct dtp_deepspeed_buckets buckets;
-    bool all_carried = job->plan->offload == DTP_OFFLOAD_NVME && g < 4;
-    bool copied = !dtp_zeropp_reduces(job->plan, job->cluster); /* else tensor by tensor, in a fourth of the bytes */
-    struct dtp_bucket_weights heaviest = {.bucket = (copied ? g : 0) + (all_carried ? 4 / u->ranks : 0), .next = g, .ranks = u->ranks, .live = job->bytes.compute, .live_last = counts->live_late,
-                                         .live_layer = u->layer, .live_most = counts->live_early};
-    dtp_memory_buckets(job, &heaviest, &buckets);
-    struct dtp_instant worst = zero3_instant(job, counts, buckets.worst_live, counts->second_all),
-                       last = zero3_instant(job, counts, 0, counts->second_all);
-    dtp_add_saved_at_bucket(job, &buckets, &worst);
-    if (buckets.count > 1) {
-        dtp_instant_add(&worst, DTP_TERM_BUCKET_BY_RANK, 1, copied ? buckets.worst_copied : 0, g);
-        dtp_instant_add(&worst, DTP_TERM_NEXT_GRADIENT, 1, buckets.worst_next, g);
-        dtp_add_carried(job, dtp_divide_up(buckets.worst, u->ranks), &worst);
-        if (!u->head)
-            dtp_instant_add(&worst, DTP_TERM_TIED_HEAD_GRADIENT, 1, u->embedding, g);
-        dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &worst);
-    }
-    dtp_add_carried(job, dtp_divide_up(buckets.last, u->ranks), &last);
-    bool oversized = u->embedding > job->plan->reduce_bucket_size;
-    if (oversized)
-        dtp_instant_add(&last, DTP_TERM_EMBEDDING_GRADIENT, 1, u->embedding, g);
-    if (!oversized || u->embedding % u->ranks)
-        dtp_instant_add(&last, DTP_TERM_BUCKET_BY_RANK, 1, copied ? buckets.last : u->embedding / 2, g);
-    dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &last);
-}
-
-static void zero3_step(struct dtp_memory_job *job)
-{
-    const struct dtp_units *u = &job->units;
-    const struct dtp_zero3_counts *counts = job->zero3;
-    zero3_head(job, counts);
-    zero3_layer(job, DTP_PHASE_EARLY_BACKWARD, zero3_instant(job, counts, counts->live_early, second_after_forward(job, counts)), job->transformer->layers - 1);
-    zero3_layer(job, DTP_PHASE_LATE_BACKWARD, zero3_instant(job, counts, counts->live_late, counts->second_all), 0);
-    zero3_buckets(job, counts);
-    struct dtp_instant embedding = zero3_instant(job, counts, 0, counts->second_all), step = embedding,
-                       forward = zero3_instant(job, counts, counts->live_forward, 0);
-    dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &forward); /* a large fetch stands twice while it is copied out */
-    dtp_instant_add(&embedding, DTP_TERM_EMBEDDING_GRADIENT, u->head ? 1 : 2, u->embedding, job->bytes.grads);
-    dtp_add_embedding_backward(job, &embedding);
-    dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &embedding);
-    if (job->plan->offload == DTP_OFFLOAD_NONE && job->bytes.grads < 4)
-        dtp_instant_add(&step, DTP_TERM_FP32_GRADIENTS, 1, smaller(u->total_shard, DTP_DEEPSPEED_SUB_GROUP), 4);
-    dtp_memory_consider(job, DTP_PHASE_STEP, &step);
-}
-
-/* ---- all ------------------------------------------------------------------------------------------------------- */
 
 /* Nothing is gathered any more. */
 static void optimizer_step(struct dtp_memory_job *job)
 {
-    const struct dtp_plan *plan = job->plan;
     struct dtp_instant instant = job->at_rest;
     add_sharded_gradients(job, &instant);
-    if (plan->runtime == DTP_RUNTIME_TORCH)
-        instant.other_streams += job->state.grads;
+    instant.other_streams += job->state.grads;
     dtp_add_foreach(job, &instant, job->units.total_shard);
     dtp_memory_consider(job, DTP_PHASE_STEP, &instant);
 }
 
-void dtp_memory_gathered(struct dtp_memory_job *job)
+void dtp_memory_fsdp(struct dtp_memory_job *job)
 {
-    if (job->plan->runtime == DTP_RUNTIME_TORCH) {
-        fsdp_forward(job);
-        fsdp_loss(job);
-        fsdp_head(job);
+    fsdp_forward(job);
+    fsdp_loss(job);
+    whole_upload(job);
+    fsdp_head(job);
+    if (job->units.count)
         fsdp_backward(job);
-        fsdp_root(job);
-        optimizer_step(job);
-    } else {
-        zero3_step(job);
-    }
+    else
+        whole_backward(job);
+    fsdp_root(job);
+    optimizer_step(job);
 }
