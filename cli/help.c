@@ -231,7 +231,7 @@ static void print_exit_status(const struct dtp_page *page)
     fputs("  0  done\n"
           "  1  the answer is no: the plan does not fit, nothing that was asked for does, or a prediction is off\n"
           "  2  usage or bad input\n"
-          "  3  environment: catalogues not found, output cannot be written\n",
+          "  3  environment: catalogues not found, output cannot be written, stopped by a signal before it was done\n",
           page->file);
 }
 

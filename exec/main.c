@@ -8,6 +8,7 @@
  * those of settings.h. Events are lines of JSON to the descriptor FD, to standard output without one. */
 #include "launcher.h"
 #include "nodes.h"
+#include "open_device.h"
 #include "probe.h"
 #include "train.h"
 #include "train_events.h"
@@ -153,14 +154,30 @@ static const char *default_choices(char *out, size_t bytes)
     return wrote > 0 && (size_t)wrote < bytes ? out : NULL;
 }
 
+/* Said once here, not by each rank for itself. */
+static enum dtp_status check_gpus(const struct dtp_settings *settings, uint32_t gpus, struct dtp_faults *faults)
+{
+    uint32_t there = gpus;
+    enum dtp_status status = settings->cuda ? dtp_open_device_count(settings, &there, faults) : DTP_OK;
+    if (status != DTP_OK || gpus <= there)
+        return status;
+    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                     "%" PRIu32 " GPUs are asked for, this machine shows %" PRIu32
+                     "; take fewer --gpus, or start ranks on several machines by torchrun or srun",
+                     gpus, there);
+}
+
 /* *here: one rank's work is to be done in this process. Several are this program once more for each, unless a launcher has
  * done that already. */
-static enum dtp_status share_out(char **argv, uint32_t gpus, const struct dtp_ranks *ranks, bool *here,
+static enum dtp_status share_out(char **argv, uint32_t gpus, const struct dtp_train_job *one, bool *here,
                                  struct dtp_faults *faults)
 {
+    const struct dtp_ranks *ranks = &one->ranks;
     *here = ranks->world == gpus;
-    if (!*here && ranks->world == 1)
-        return dtp_launch(argv, gpus, faults);
+    if (!*here && ranks->world == 1) {
+        enum dtp_status status = check_gpus(one->settings, gpus, faults);
+        return status == DTP_OK ? dtp_launch(argv, gpus, faults) : status;
+    }
     return *here ? DTP_OK
                  : dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                              "%s started %" PRIu32 " ranks, the plan has %" PRIu32 " GPUs; ask for as many",
@@ -177,7 +194,7 @@ static enum dtp_status train(char **argv, const struct words *words, struct dtp_
     if (status == DTP_OK && one->ranks.world == 1 && job.cluster.gpus > 1)
         status = dtp_nodes_check_launch(&nodes, faults);
     if (status == DTP_OK)
-        status = share_out(argv, job.cluster.gpus, &one->ranks, &here, faults);
+        status = share_out(argv, job.cluster.gpus, one, &here, faults);
     if (here)
         status = dtp_nodes_check_rank(&nodes, &one->ranks, faults);
     if (!here || status != DTP_OK)
@@ -202,12 +219,12 @@ static enum dtp_status probe(char **argv, const struct words *words, const struc
     uint32_t gpus = 0;
     bool here = false;
     enum dtp_status status = dtp_probe_ranks(&job, &gpus, faults);
-    if (status == DTP_OK && nodes.pretend)
-        status = dtp_probe_pretended(&job, gpus, &cluster, faults);
+    if (status == DTP_OK)
+        status = dtp_probe_cluster(&job, gpus, &cluster, faults);
     if (status == DTP_OK && nodes.pretend)
         status = dtp_nodes_check_rank(&nodes, &one->ranks, faults);
     if (status == DTP_OK)
-        status = share_out(argv, gpus, &one->ranks, &here, faults);
+        status = share_out(argv, gpus, one, &here, faults);
     if (!here || status != DTP_OK)
         return status;
     if (nodes.pretend) {

@@ -226,6 +226,14 @@ static enum dtp_status measure_steps(struct dtp_prober *p, const struct dtp_prob
     return status;
 }
 
+/* All ranks have stopped at the same place. */
+static enum dtp_status say_stopped(const struct dtp_prober *p)
+{
+    return p->first_rank ? dtp_fault(p->faults, DTP_ENVIRONMENT, NULL, 0,
+                                     "stopped after %" PRIu64 " of %" PRIu64 " measurements", p->done, p->count)
+                         : DTP_ENVIRONMENT;
+}
+
 static enum dtp_status measure(struct dtp_prober *p, const struct dtp_probe_step *steps, size_t count)
 {
     bool own_host = !p->of->settings->pretend_nodes; /* nodes that share one say nothing of a node's copies */
@@ -240,10 +248,7 @@ static enum dtp_status measure(struct dtp_prober *p, const struct dtp_probe_step
         status = dtp_probe_copies(p);
     if (status == DTP_OK && !p->stop && own_host)
         status = dtp_probe_host(p);
-    if (status == DTP_OK && p->stop)
-        return dtp_fault(p->faults, DTP_NO, NULL, 0, "interrupted after %" PRIu64 " of %" PRIu64 " measurements",
-                         p->done, p->count);
-    return status;
+    return status == DTP_OK && p->stop ? say_stopped(p) : status;
 }
 
 static enum dtp_status set_up(struct dtp_prober *p, struct dtp_probe_step **steps, size_t *count)
@@ -259,7 +264,7 @@ static enum dtp_status set_up(struct dtp_prober *p, struct dtp_probe_step **step
         status = find_row(p, &memory);
     if (status == DTP_OK)
         status = dtp_probe_table(p, steps, count);
-    status = dtp_world_agree(&p->world, status);
+    status = dtp_world_begin_together(&p->world, status, p->faults);
     if (status != DTP_OK)
         return status;
     if (p->first_rank) {
@@ -269,7 +274,7 @@ static enum dtp_status set_up(struct dtp_prober *p, struct dtp_probe_step **step
     status = find_budget(p, &memory, &budget);
     if (status == DTP_OK)
         status = make_arenas(p, *steps, count, budget);
-    return dtp_world_agree(&p->world, status);
+    return dtp_world_begin_together(&p->world, status, p->faults);
 }
 
 static void tear_down(struct dtp_prober *p)
@@ -300,8 +305,8 @@ enum dtp_status dtp_probe(const struct dtp_probe_job *job, struct dtp_faults *fa
     if (status == DTP_OK)
         dtp_probe_rows_say(&p.rows, p.events);
     dtp_probe_say_end(p.events, p.stop);
-    if (status != DTP_OK && !p.stop && p.world.control && faults->count > 0)
-        dtp_control_give_up(p.world.control, faults->text[faults->count - 1]);
+    if (status != DTP_OK && !p.stop)
+        dtp_world_give_up(&p.world, faults);
     free(steps);
     tear_down(&p);
     return status;

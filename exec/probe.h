@@ -38,11 +38,12 @@ struct dtp_probe_job {
 
 /* Ranks that --gpus asks for, or GPUs of this machine where it does not. */
 enum dtp_status dtp_probe_ranks(const struct dtp_probe_job *job, uint32_t *out, struct dtp_faults *faults);
-/* With --pretend-nodes: `gpus` in nodes of as many as --gpus-per-node says; only counts and network are known of it. */
-enum dtp_status dtp_probe_pretended(const struct dtp_probe_job *job, uint32_t gpus, struct dtp_cluster *out,
-                                    struct dtp_faults *faults);
+/* `gpus` of one node; with --pretend-nodes in nodes of as many as --gpus-per-node says. Only counts and network are known
+ * of it. DTP_BAD_INPUT: other nodes are asked for than there are. */
+enum dtp_status dtp_probe_cluster(const struct dtp_probe_job *job, uint32_t gpus, struct dtp_cluster *out,
+                                  struct dtp_faults *faults);
 
-/* One rank's part of it. DTP_NO: interrupted, or a result was wrong. */
+/* One rank's part of it. DTP_NO: a result was wrong. DTP_ENVIRONMENT: stopped by a signal too. */
 enum dtp_status dtp_probe(const struct dtp_probe_job *job, struct dtp_faults *faults);
 
 #endif

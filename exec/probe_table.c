@@ -132,15 +132,21 @@ static uint32_t count_typed(const struct dtp_probe_job *job, const char *key)
     return 0;
 }
 
-enum dtp_status dtp_probe_pretended(const struct dtp_probe_job *job, uint32_t gpus, struct dtp_cluster *out,
-                                    struct dtp_faults *faults)
+enum dtp_status dtp_probe_cluster(const struct dtp_probe_job *job, uint32_t gpus, struct dtp_cluster *out,
+                                  struct dtp_faults *faults)
 {
-    uint32_t per_node = count_typed(job, "gpus_per_node");
+    uint32_t per_node = count_typed(job, "gpus_per_node"), here = job->ranks.world > 1 ? job->ranks.local_world : gpus;
+    bool pretends = job->settings->pretend_nodes;
     *out = (struct dtp_cluster){.gpus = gpus, .gpus_per_node = gpus, .nodes = 1, .network = DTP_NETWORK_SOCKETS};
-    if (per_node > gpus || (per_node && gpus % per_node))
+    if (pretends && (per_node > gpus || (per_node && gpus % per_node)))
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--gpus-per-node: %" PRIu32 " GPUs make no nodes of %" PRIu32,
                          gpus, per_node);
-    if (per_node)
+    if (!pretends && per_node && per_node < here)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "--gpus-per-node: %" PRIu32 " ranks on one machine are measured as one node, not as nodes of "
+                         "%" PRIu32 "; leave it out%s",
+                         here, per_node, job->settings->cuda ? ", or add --pretend-nodes" : "");
+    if (pretends && per_node)
         out->gpus_per_node = per_node, out->nodes = gpus / per_node;
     return DTP_OK;
 }

@@ -250,8 +250,8 @@ enum dtp_status dtp_train(const struct dtp_train_job *job, struct dtp_faults *fa
         dtp_event_start(t.events, &t.binding, t.source, t.position.step, job->settings->steps);
         status = dtp_train_steps(&t);
     }
-    if (status != DTP_OK && t.world.control && faults->count > 0)
-        dtp_control_give_up(t.world.control, faults->text[faults->count - 1]);
+    if (status != DTP_OK)
+        dtp_world_give_up(&t.world, faults);
     bool failed = status != DTP_OK;
     status = t.unwritten > status ? t.unwritten : status;
     tear_down(&t, failed);

@@ -176,14 +176,15 @@ static enum dtp_status look_at(struct dtp_trainer *t, struct dtp_step_record *re
 
 /* ---- the run ----------------------------------------------------------------------------------------------------- */
 
-static enum dtp_status agree(void *world, enum dtp_status mine)
+static enum dtp_status agree(void *trainer, enum dtp_status mine)
 {
-    return dtp_world_agree(world, mine);
+    struct dtp_trainer *t = trainer;
+    return dtp_world_agree(&t->world, mine, t->faults);
 }
 
 static void write_checkpoint(struct dtp_trainer *t)
 {
-    const struct dtp_checkpoint_place place = {t->settings->checkpoint, t->of->ranks.rank, t->ranks, agree, &t->world};
+    const struct dtp_checkpoint_place place = {t->settings->checkpoint, t->of->ranks.rank, t->ranks, agree, t};
     struct dtp_checkpoint_identity identity = dtp_train_identity(t);
     enum dtp_status status = dtp_checkpoint_write(&place, t->device, &identity, &t->position, t->binding.own,
                                                   t->binding.own_count, t->faults);

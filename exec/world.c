@@ -178,36 +178,91 @@ enum dtp_status dtp_world_exchange(struct dtp_world *world, const void *mine, ui
     return status == DTP_OK ? dtp_control_broadcast(world->control, all, bytes * world->ranks.world, faults) : status;
 }
 
-static void name_the_bad(const struct dtp_world *world, const uint32_t *all, enum dtp_status worst,
+/* What a rank tells of itself where all decide whether to go on. */
+struct word {
+    uint64_t said, status; /* a sum of its faults, 0: none; enum dtp_status */
+};
+
+static void name_the_bad(const struct dtp_world *world, const struct word *all, enum dtp_status worst,
                          struct dtp_faults *faults)
 {
     char words[128] = "";
     size_t at = 0, bad = 0;
     for (uint32_t i = 0; i < world->ranks.world; i++)
-        if (all[i] != DTP_OK && bad++ < 8 && at < sizeof words)
+        if (all[i].status != DTP_OK && bad++ < 8 && at < sizeof words)
             at += (size_t)snprintf(words + at, sizeof words - at, " %" PRIu32, i);
     dtp_fault(faults, worst, NULL, 0,
               "rank %" PRIu32 ": could not go on with rank%s%s, which failed before the first step", world->ranks.rank,
               bad > 1 ? "s" : "", words);
 }
 
+static size_t kept(const struct dtp_faults *faults)
+{
+    return faults->count < DTP_FAULTS_KEPT ? faults->count : DTP_FAULTS_KEPT;
+}
+
+static uint64_t sum_of(const struct dtp_faults *faults)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < kept(faults); i++)
+        sum = dtp_crc64(sum, faults->text[i], strlen(faults->text[i]));
+    return sum;
+}
+
+static bool all_say_the_same(const struct dtp_world *world, const struct word *all)
+{
+    for (uint32_t i = 0; i < world->ranks.world; i++)
+        if (all[i].status == DTP_OK || all[i].said == 0 || all[i].said != all[0].said)
+            return false;
+    return true;
+}
+
+/* The words of all ranks, in their order; *worst gets the worst status among them. Caller frees; NULL: they could not
+ * be heard, *worst says so. */
+static struct word *hear_all(struct dtp_world *world, enum dtp_status mine, enum dtp_status *worst,
+                             struct dtp_faults *faults)
+{
+    struct word own = {sum_of(faults), (uint64_t)mine};
+    struct word *all = calloc(world->ranks.world, sizeof *all);
+    *worst = all ? dtp_world_exchange(world, &own, sizeof own, all, faults)
+                 : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (*worst != DTP_OK) {
+        free(all);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < world->ranks.world; i++)
+        if (all[i].status > (uint64_t)*worst)
+            *worst = all[i].status < DTP_ENVIRONMENT ? (enum dtp_status)all[i].status : DTP_ENVIRONMENT;
+    return all;
+}
+
+enum dtp_status dtp_world_agree(struct dtp_world *world, enum dtp_status mine, struct dtp_faults *faults)
+{
+    enum dtp_status worst = mine;
+    if (world->control)
+        free(hear_all(world, mine, &worst, faults));
+    return worst > mine ? worst : mine;
+}
+
 enum dtp_status dtp_world_begin_together(struct dtp_world *world, enum dtp_status mine, struct dtp_faults *faults)
 {
-    uint32_t own = (uint32_t)mine, *all;
-    if (!world->control || !(all = calloc(world->ranks.world, sizeof *all)))
-        return world->control ? DTP_ENVIRONMENT : mine;
-    enum dtp_status heard = dtp_world_exchange(world, &own, sizeof own, all, NULL), worst = heard;
-    for (uint32_t i = 0; i < world->ranks.world && worst != DTP_ENVIRONMENT; i++)
-        worst = all[i] > (uint32_t)worst ? (enum dtp_status)all[i] : worst;
-    if (heard == DTP_OK && worst != DTP_OK && mine == DTP_OK && faults)
+    enum dtp_status worst = mine;
+    if (!world->control)
+        return mine;
+    struct word *all = hear_all(world, mine, &worst, faults);
+    world->parted = all && worst != DTP_OK;
+    if (world->parted && mine == DTP_OK)
         name_the_bad(world, all, worst, faults);
+    else if (world->parted && world->ranks.rank != 0 && all_say_the_same(world, all))
+        *faults = (struct dtp_faults){.count = 0};
     free(all);
     return worst > mine ? worst : mine;
 }
 
-enum dtp_status dtp_world_agree(struct dtp_world *world, enum dtp_status mine)
+void dtp_world_give_up(struct dtp_world *world, const struct dtp_faults *faults)
 {
-    return dtp_world_begin_together(world, mine, NULL);
+    if (world->control && !world->parted && faults->count > 0)
+        dtp_control_give_up(world->control, faults->text[kept(faults) - 1]);
 }
 
 enum dtp_status dtp_world_sum(struct dtp_world *world, struct dtp_world_sums *sums, struct dtp_faults *faults)

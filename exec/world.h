@@ -12,6 +12,7 @@ struct dtp_world {
     struct dtp_control *control;
     struct dtp_communicator *communicator;
     const struct dtp_program *program;     /* to say where a rank failed; borrowed */
+    bool parted;                           /* all know that they end: dtp_world_begin_together */
     uint64_t step;                         /* that this rank is in */
     pthread_mutex_t watch;                 /* of `ended` */
     const volatile uint32_t *ended;        /* dtp_world_watch */
@@ -31,10 +32,14 @@ enum dtp_status dtp_world_connect_groups(struct dtp_world *world, const struct d
 void dtp_world_disconnect(struct dtp_world *world, bool failed);
 void dtp_world_leave(struct dtp_world *world);
 
-/* The worst status of all ranks. */
-enum dtp_status dtp_world_agree(struct dtp_world *world, enum dtp_status mine);
-/* The same; where only others' are bad, names them in `faults`. */
+/* The worst status of all ranks. A fault where they could not be heard, with the rank that does not answer. */
+enum dtp_status dtp_world_agree(struct dtp_world *world, enum dtp_status mine, struct dtp_faults *faults);
+/* The same before the first step, where all end if one cannot begin: each with that status, and without a further word
+ * between them. Where only others' are bad, names them in `faults`; what all say in the same words, rank 0 says alone:
+ * the others' `faults` are empty then. */
 enum dtp_status dtp_world_begin_together(struct dtp_world *world, enum dtp_status mine, struct dtp_faults *faults);
+/* Ends all others with the last of `faults` as the reason, unless all have heard already that they end. */
+void dtp_world_give_up(struct dtp_world *world, const struct dtp_faults *faults);
 
 /* Every rank's `bytes` to all, in the order of ranks: `all` has room for those of the world. */
 enum dtp_status dtp_world_exchange(struct dtp_world *world, const void *mine, uint32_t bytes, void *all,

@@ -108,6 +108,21 @@ expect 3 "${host[@]}" --gpus 1 -o nowhere/machine.csv
 says 'nowhere/machine.csv'
 [[ ! -e none.csv ]] || failed "a refused probe left a file"
 
+# What is wrong for all ranks alike is said once.
+said_once() {
+    says "$1"
+    [[ $(wc -l <err) == 1 ]] || failed "not one line: $(head -c 900 err)"
+    [[ ! -e none.csv ]] || failed "a refused probe left a file"
+}
+expect 2 "${host[@]}" --gpus 100 -o none.csv
+said_once '100 GPUs per node, but dgx-h200 has 8'
+expect 2 --device host --gpus 3 -o none.csv
+said_once '--gpu KEY is needed'
+expect 2 "${host[@]}" --gpus 4 --gpus-per-node 3 -o none.csv
+said_once '--gpus-per-node: 4 ranks on one machine are measured as one node, not as nodes of 3; leave it out'
+expect 2 "${host[@]}" --gpus 4 --gpus-per-node 2 -o none.csv
+said_once 'not as nodes of 2'
+
 cp two.csv kept.csv
 expect 2 "${host[@]}" --gpus 1 -o two.csv
 says 'two.csv: is there already; --force replaces it'
@@ -142,7 +157,9 @@ done
 kill -INT "$probe"
 wait "$probe"
 status=$?
-[[ $status == 1 ]] || failed "an interrupted probe ends with $status, not 1: $(head -c 500 err)"
+[[ $status == 3 ]] || failed "an interrupted probe ends with $status, not 3: $(head -c 500 err)"
+says 'dtplan: stopped after '
+[[ $(wc -l <err) == 2 ]] || failed "an interrupted probe says more than it should: $(cat err)"
 says 'kept.csv was not written'
 [[ $(cat kept.csv) == 'as it was' ]] || failed "an interrupted probe wrote its file"
 [[ -z $(find . -name 'kept.csv?*') ]] || failed "an interrupted probe left a file behind: $(ls)"
