@@ -1,83 +1,15 @@
 /* From settings to a job: which shape, which machine, and what the plan's defaults depend on. */
-#include "measured.h"
 #include "model_parallel.h"
 #include "models.h"
 #include "number.h"
-#include "scenario_keys.h"
+#include "scenario_resolution.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #define SHAPE_TOLERANCE 0.02 /* of --params beside a shape: what "7B" may mean */
-#define DEFAULT_GPU "h100-sxm"
-
-struct resolution {
-    const struct dtp_scenario *scenario;
-    const struct dtp_catalog *catalog;
-    struct dtp_job *job;
-    struct dtp_draft draft;
-    struct dtp_faults *faults;
-    enum dtp_status status;
-};
-
-static bool given(const struct resolution *r, enum dtp_key key)
-{
-    return r->scenario->settings[key].value != NULL;
-}
-
-static const char *text_of(const struct resolution *r, enum dtp_key key)
-{
-    return r->scenario->settings[key].value;
-}
-
-static const char *where_of(const struct resolution *r, enum dtp_key key)
-{
-    return r->scenario->settings[key].where;
-}
-
-static size_t line_of(const struct resolution *r, enum dtp_key key)
-{
-    return r->scenario->settings[key].line;
-}
-
-static void worsen(struct resolution *r, enum dtp_status status)
-{
-    if (status > r->status)
-        r->status = status;
-}
-
-/* One fault about `key`, at the place where it was set. */
-static void refuse(struct resolution *r, enum dtp_key key, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static void refuse(struct resolution *r, enum dtp_key key, const char *format, ...)
-{
-    char text[DTP_FAULT_TEXT_BYTES];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    worsen(r,
-           dtp_fault_about(r->faults, DTP_BAD_INPUT, where_of(r, key), line_of(r, key), dtp_key_name(key), "%s", text));
-}
-
-static void apply(struct resolution *r, enum dtp_key key)
-{
-    char why[256];
-    if (given(r, key) && !dtp_key_apply(key, text_of(r, key), &r->draft, why, sizeof why))
-        refuse(r, key, "'%.64s' is not %s", text_of(r, key), why);
-}
-
-/* Faults of a function that knows no place, at the place of `key`. */
-static void relay(struct resolution *r, enum dtp_key key, const struct dtp_faults *from)
-{
-    for (size_t i = 0; i < from->count && i < DTP_FAULTS_KEPT; i++)
-        dtp_fault_about(r->faults, from->status, where_of(r, key), line_of(r, key), dtp_key_name(key), "%s",
-                        from->text[i]);
-    worsen(r, from->status);
-}
 
 /* ---- model: the base shape -----------------------------------------------------------------------------------------
  */
@@ -90,7 +22,7 @@ static const enum dtp_key dimension_keys[] = {
 #define DIMENSION_COUNT (sizeof dimension_keys / sizeof *dimension_keys)
 
 /* The first dimension that was given, or DTP_KEY_COUNT. */
-static enum dtp_key first_dimension(const struct resolution *r)
+static enum dtp_key first_dimension(const struct dtp_resolution *r)
 {
     for (size_t i = 0; i < DIMENSION_COUNT; i++)
         if (given(r, dimension_keys[i]))
@@ -104,7 +36,7 @@ static bool is_path(const char *text)
     return strchr(text, '/') || (length > 5 && !strcmp(text + length - 5, ".json"));
 }
 
-static bool base_from_model(struct resolution *r, struct dtp_transformer *out)
+static bool base_from_model(struct dtp_resolution *r, struct dtp_transformer *out)
 {
     const char *model = text_of(r, DTP_KEY_model);
     if (is_path(model)) {
@@ -127,7 +59,7 @@ static bool base_from_model(struct resolution *r, struct dtp_transformer *out)
 }
 
 /* A shape by dimensions alone needs these four; the others have defaults. */
-static bool base_from_dimensions(struct resolution *r, struct dtp_transformer *out)
+static bool base_from_dimensions(struct dtp_resolution *r, struct dtp_transformer *out)
 {
     static const enum dtp_key needed[] = {DTP_KEY_layers, DTP_KEY_hidden, DTP_KEY_heads, DTP_KEY_vocab};
     enum dtp_key first = first_dimension(r);
@@ -143,12 +75,12 @@ static bool base_from_dimensions(struct resolution *r, struct dtp_transformer *o
     return whole;
 }
 
-static bool has_all_dimensions(const struct resolution *r)
+static bool has_all_dimensions(const struct dtp_resolution *r)
 {
     return given(r, DTP_KEY_layers) && given(r, DTP_KEY_hidden) && given(r, DTP_KEY_heads) && given(r, DTP_KEY_vocab);
 }
 
-static bool base_from_params(struct resolution *r, struct dtp_transformer *out)
+static bool base_from_params(struct dtp_resolution *r, struct dtp_transformer *out)
 {
     struct dtp_faults faults = {0};
     enum dtp_status status = dtp_transformer_from_parameters(r->draft.params, out, &faults);
@@ -157,7 +89,7 @@ static bool base_from_params(struct resolution *r, struct dtp_transformer *out)
     return status == DTP_OK;
 }
 
-static bool choose_base(struct resolution *r, struct dtp_transformer *out)
+static bool choose_base(struct dtp_resolution *r, struct dtp_transformer *out)
 {
     if (given(r, DTP_KEY_model))
         return base_from_model(r, out);
@@ -174,7 +106,7 @@ static bool choose_base(struct resolution *r, struct dtp_transformer *out)
 /* ---- model: what follows from the given dimensions ------------------------------------------------------------- */
 
 /* head_dim and kv_heads keep the base's proportions where the base had the common ones. */
-static void derive_heads(struct resolution *r, const struct dtp_transformer *base, struct dtp_transformer *t)
+static void derive_heads(struct dtp_resolution *r, const struct dtp_transformer *base, struct dtp_transformer *t)
 {
     bool plain_width = base->heads * base->head_dim == base->hidden;
     if (given(r, DTP_KEY_heads) && !given(r, DTP_KEY_kv_heads) && base->kv_heads == base->heads)
@@ -197,7 +129,7 @@ static void derive_ffn(struct dtp_transformer *t)
         t->ffn = t->activation == DTP_SWIGLU ? (8 * t->hidden / 3 + 255) / 256 * 256 : 4 * t->hidden;
 }
 
-static void derive_biases(struct resolution *r, const struct dtp_transformer *base, struct dtp_transformer *t)
+static void derive_biases(struct dtp_resolution *r, const struct dtp_transformer *base, struct dtp_transformer *t)
 {
     bool changed_norm = given(r, DTP_KEY_norm) && t->norm != base->norm;
     if (changed_norm && !given(r, DTP_KEY_norm_bias))
@@ -217,7 +149,7 @@ static void derive_biases(struct resolution *r, const struct dtp_transformer *ba
         t->norm_bias = r->draft.bias;
 }
 
-static void derive_positions(struct resolution *r, struct dtp_transformer *t)
+static void derive_positions(struct dtp_resolution *r, struct dtp_transformer *t)
 {
     if (t->position != DTP_POSITION_LEARNED) {
         if (!given(r, DTP_KEY_positions))
@@ -230,7 +162,7 @@ static void derive_positions(struct resolution *r, struct dtp_transformer *t)
         t->max_sequence = t->positions;
 }
 
-static void name_shape(struct resolution *r, struct dtp_transformer *t)
+static void name_shape(struct dtp_resolution *r, struct dtp_transformer *t)
 {
     if (given(r, DTP_KEY_name)) {
         snprintf(t->name, sizeof t->name, "%s", text_of(r, DTP_KEY_name));
@@ -244,7 +176,7 @@ static void name_shape(struct resolution *r, struct dtp_transformer *t)
 }
 
 /* --params beside a shape is a check, not a wish. */
-static void check_params(struct resolution *r, const struct dtp_transformer *t)
+static void check_params(struct dtp_resolution *r, const struct dtp_transformer *t)
 {
     double count = (double)dtp_transformer_count(t).total, asked = r->draft.params;
     char has[DTP_NUMBER_TEXT_BYTES], wanted[DTP_NUMBER_TEXT_BYTES];
@@ -257,7 +189,7 @@ static void check_params(struct resolution *r, const struct dtp_transformer *t)
            dtp_number_format_count(asked, wanted, sizeof wanted));
 }
 
-static void note_shape(struct resolution *r, const struct dtp_transformer *t)
+static void note_shape(struct dtp_resolution *r, const struct dtp_transformer *t)
 {
     char asked[DTP_NUMBER_TEXT_BYTES];
     if (given(r, DTP_KEY_model) || !given(r, DTP_KEY_params) || has_all_dimensions(r))
@@ -269,7 +201,7 @@ static void note_shape(struct resolution *r, const struct dtp_transformer *t)
              100 * fabs(off), off < 0 ? "fewer" : "more");
 }
 
-static bool resolve_model(struct resolution *r)
+static bool resolve_model(struct dtp_resolution *r)
 {
     struct dtp_transformer base, *t = &r->job->transformer;
     if (!choose_base(r, &base))
@@ -301,139 +233,17 @@ static bool resolve_model(struct resolution *r)
     return good;
 }
 
-/* ---- cluster
- * --------------------------------------------------------------------------------------------------------- */
-
-static const struct dtp_machine *find_machine(struct resolution *r)
-{
-    return dtp_catalog_machine(r->catalog, text_of(r, DTP_KEY_machine), where_of(r, DTP_KEY_machine),
-                               line_of(r, DTP_KEY_machine), r->faults);
-}
-
-/* GPU and machine, each from the other where only one is given. */
-static bool choose_hardware(struct resolution *r, struct dtp_cluster *c)
-{
-    const struct dtp_machine *machine = given(r, DTP_KEY_machine) ? find_machine(r) : NULL;
-    const struct dtp_measured_machine *measured =
-        machine ? dtp_catalog_measured(r->catalog, text_of(r, DTP_KEY_machine)) : NULL;
-    const char *measured_gpu = measured ? dtp_measured_about(measured->times, "gpu_key") : NULL;
-    bool missing = given(r, DTP_KEY_machine) && !machine;
-    const char *name = given(r, DTP_KEY_gpu)            ? text_of(r, DTP_KEY_gpu)
-                       : measured_gpu                   ? measured_gpu
-                       : machine && machine->gpu_key[0] ? machine->gpu_key
-                                                        : DEFAULT_GPU;
-    const struct dtp_gpu *gpu =
-        dtp_catalog_gpu(r->catalog, name, where_of(r, DTP_KEY_gpu), line_of(r, DTP_KEY_gpu), r->faults);
-    if (gpu && !given(r, DTP_KEY_machine)) {
-        machine = dtp_catalog_default_machine(r->catalog, gpu);
-        if (!machine)
-            refuse(r, DTP_KEY_gpu, "the catalogue has no machine for %s; give machine", gpu->key);
-        /* A machine for any GPU joins it by PCIe: a rate several times off, unless it is asked for. */
-        bool joined = gpu->link == DTP_LINK_NVLINK || gpu->link == DTP_LINK_XGMI;
-        if (machine && joined && !machine->gpu_key[0] && machine->link == DTP_LINK_PCIE) {
-            refuse(r, DTP_KEY_gpu,
-                   "%s has links between GPUs, but the catalogue has no machine with them; add one whose gpu_key is %s, or "
-                   "give machine %s to use PCIe",
-                   gpu->key, gpu->key, machine->key);
-            return false;
-        }
-    }
-    if (gpu && measured && gpu != dtp_catalog_gpu(r->catalog, measured_gpu, NULL, 0, NULL)) {
-        refuse(r, DTP_KEY_gpu, "%s, but %s was measured on %s; leave gpu out", gpu->key, measured->path, measured_gpu);
-        return false;
-    }
-    if (!gpu || missing)
-        worsen(r, DTP_BAD_INPUT);
-    if (!gpu || !machine)
-        return false;
-    c->gpu = *gpu;
-    c->machine = *machine;
-    c->measured = measured ? measured->times : NULL;
-    return true;
-}
-
-/* A rack is a node of 72 GPUs, but jobs come in powers of two: it is filled evenly, as 64 of 72 for 256 GPUs. An even
- * filling below half of the rack is not assumed, nor any of a usual node of 8. */
-static uint32_t filled_node(uint32_t gpus, uint32_t node)
-{
-    for (uint32_t part = node; node > 8 && gpus > node && part >= node / 2; part--)
-        if (gpus % part == 0)
-            return part;
-    return node;
-}
-
-/* GPUs of the job where it does not say: those of the machine it names, of a measured one as many as were measured. */
-static uint32_t default_gpus(const struct resolution *r, const struct dtp_cluster *c, uint32_t node)
-{
-    uint32_t measured = c->measured ? dtp_measured_count(c->measured, "gpus") : 0;
-    return measured ? measured : given(r, DTP_KEY_machine) ? node : 1;
-}
-
-/* GPUs of a node: the machine's, but of one that was measured over several nodes as many as each had. */
-static uint32_t node_gpus(const struct dtp_cluster *c)
-{
-    uint32_t each = c->measured ? dtp_measured_count(c->measured, "gpus_per_node") : 0;
-    return each && dtp_measured_count(c->measured, "gpus") > each ? each : c->machine.gpus;
-}
-
-/* Whole nodes, or part of one. */
-static bool count_nodes(struct resolution *r, struct dtp_cluster *c)
-{
-    uint32_t node = given(r, DTP_KEY_gpus_per_node) ? r->draft.gpus_per_node : node_gpus(c);
-    if (node == 0)
-        node = 1; /* dtp_cluster_check refuses such a machine */
-    c->gpus = given(r, DTP_KEY_gpus) ? r->draft.gpus : default_gpus(r, c, node);
-    if (!given(r, DTP_KEY_gpus_per_node))
-        node = filled_node(c->gpus, node);
-    r->job->node_gpus = node;
-    c->gpus_per_node = node < c->gpus ? node : c->gpus;
-    c->nodes = c->gpus / c->gpus_per_node;
-    if (c->gpus % c->gpus_per_node == 0)
-        return true;
-    enum dtp_key key = given(r, DTP_KEY_gpus_per_node) ? DTP_KEY_gpus_per_node : DTP_KEY_gpus;
-    uint32_t less = c->nodes * node;
-    refuse(r, key,
-           "%" PRIu32 " GPUs are no whole number of nodes of %" PRIu32 "; use %" PRIu32 " or %" PRIu32
-           " GPUs, or set gpus_per_node",
-           c->gpus, node, less, less + node);
-    return false;
-}
-
-static bool resolve_cluster(struct resolution *r)
-{
-    static const enum dtp_key keys[] = {DTP_KEY_gpus_per_node, DTP_KEY_network_gbit_per_s, DTP_KEY_machine,
-                                        DTP_KEY_gpus};
-    struct dtp_cluster *c = &r->job->cluster;
-    if (!choose_hardware(r, c) || !count_nodes(r, c))
-        return false;
-    if (given(r, DTP_KEY_network_gbit_per_s)) {
-        c->machine.network_bytes_per_s = r->draft.network_gbit_per_s * 1e9 / 8;
-        c->machine.nics = c->machine.nics ? c->machine.nics : 1;
-    }
-    c->oversubscription = r->draft.oversubscription;
-    c->leaf_nodes = r->draft.leaf_nodes;
-    c->network = r->draft.network;
-    struct dtp_faults faults = {0};
-    enum dtp_status status = dtp_cluster_check(c, &faults);
-    size_t i = 0;
-    while (i + 1 < sizeof keys / sizeof *keys && !given(r, keys[i]))
-        i++;
-    relay(r, keys[i], &faults);
-    worsen(r, status);
-    return status == DTP_OK;
-}
-
 /* ---- plan
  * ------------------------------------------------------------------------------------------------------------ */
 
-static void refuse_several_strategies(struct resolution *r)
+static void refuse_several_strategies(struct dtp_resolution *r)
 {
     enum dtp_strategy list[DTP_STRATEGY_COUNT];
     if (given(r, DTP_KEY_strategy) && dtp_scenario_strategies(text_of(r, DTP_KEY_strategy), list) > 1)
         refuse(r, DTP_KEY_strategy, "names several; only dtplan plan compares them, name one here");
 }
 
-static void choose_runtime(struct resolution *r, struct dtp_plan *plan)
+static void choose_runtime(struct dtp_resolution *r, struct dtp_plan *plan)
 {
     char *note = r->job->plan_note;
     size_t bytes = sizeof r->job->plan_note;
@@ -446,7 +256,7 @@ static void choose_runtime(struct resolution *r, struct dtp_plan *plan)
 }
 
 /* Recipe, the runtime's form of it, then single dtypes on top. */
-static void choose_precision(struct resolution *r, struct dtp_plan *plan)
+static void choose_precision(struct dtp_resolution *r, struct dtp_plan *plan)
 {
     static const enum dtp_key keys[] = {DTP_KEY_param_dtype,  DTP_KEY_compute_dtype, DTP_KEY_reduce_dtype,
                                         DTP_KEY_master_dtype, DTP_KEY_moment_dtype,  DTP_KEY_fp8_all_gather};
@@ -466,7 +276,7 @@ static void choose_precision(struct resolution *r, struct dtp_plan *plan)
         p->reduce = p->params;
 }
 
-static void choose_sequence(struct resolution *r, struct dtp_plan *plan)
+static void choose_sequence(struct dtp_resolution *r, struct dtp_plan *plan)
 {
     const struct dtp_transformer *t = &r->job->transformer;
     if (!given(r, DTP_KEY_seq) && t->position == DTP_POSITION_LEARNED && t->positions < plan->sequence)
@@ -474,7 +284,7 @@ static void choose_sequence(struct resolution *r, struct dtp_plan *plan)
 }
 
 /* The key that says how many sequences a step has, and how many; DTP_KEY_COUNT when none does. */
-static enum dtp_key batch_key(struct resolution *r, const struct dtp_plan *plan, uint64_t *sequences)
+static enum dtp_key batch_key(struct dtp_resolution *r, const struct dtp_plan *plan, uint64_t *sequences)
 {
     uint64_t tokens = r->draft.global_batch_tokens;
     *sequences = r->draft.global_batch;
@@ -489,7 +299,7 @@ static enum dtp_key batch_key(struct resolution *r, const struct dtp_plan *plan,
 }
 
 /* global_batch = micro_batch * data-parallel ranks * accumulate. */
-static bool choose_accumulation(struct resolution *r, struct dtp_plan *plan)
+static bool choose_accumulation(struct dtp_resolution *r, struct dtp_plan *plan)
 {
     uint64_t whole;
     enum dtp_key key = batch_key(r, plan, &whole);
@@ -530,7 +340,7 @@ static const char *find_place(const void *context, const char *key, size_t *line
 }
 
 /* A switch that was given and that the rules of the runtime turned the other way. */
-static void check_switches(struct resolution *r)
+static void check_switches(struct dtp_resolution *r)
 {
     const struct dtp_plan *asked = &r->job->asked, *plan = &r->job->plan;
     const struct {
@@ -566,7 +376,7 @@ static void check_switches(struct resolution *r)
                    dtp_runtime_text(plan->runtime));
 }
 
-static void resolve_plan(struct resolution *r)
+static void resolve_plan(struct dtp_resolution *r)
 {
     struct dtp_plan *plan = &r->draft.plan;
     refuse_several_strategies(r);
@@ -587,13 +397,13 @@ static void resolve_plan(struct resolution *r)
 enum dtp_status dtp_scenario_resolve(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
                                      struct dtp_job *job, struct dtp_faults *faults)
 {
-    struct resolution r = {.scenario = scenario, .catalog = catalog, .job = job, .faults = faults};
+    struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .job = job, .faults = faults};
     memset(job, 0, sizeof *job);
     r.draft = dtp_draft_default();
     for (int i = 0; i < DTP_KEY_COUNT; i++)
         apply(&r, (enum dtp_key)i);
     job->training = r.draft.training;
-    bool model = resolve_model(&r), cluster = resolve_cluster(&r);
+    bool model = resolve_model(&r), cluster = dtp_resolve_cluster(&r);
     if (model && cluster)
         resolve_plan(&r);
     return r.status;
@@ -607,10 +417,10 @@ uint64_t dtp_job_batch_sequences(const struct dtp_job *job)
 enum dtp_status dtp_scenario_check_names(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
                                          struct dtp_faults *faults)
 {
-    struct resolution r = {.scenario = scenario, .catalog = catalog, .faults = faults};
+    struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .faults = faults};
     size_t before = faults->count;
     if (given(&r, DTP_KEY_machine))
-        find_machine(&r);
+        dtp_resolve_machine(&r);
     if (given(&r, DTP_KEY_gpu))
         dtp_catalog_gpu(catalog, text_of(&r, DTP_KEY_gpu), where_of(&r, DTP_KEY_gpu), line_of(&r, DTP_KEY_gpu), faults);
     if (given(&r, DTP_KEY_model) && !is_path(text_of(&r, DTP_KEY_model)))

@@ -107,6 +107,7 @@ static void print_cluster(const struct dtp_job *job, const struct dtp_page *page
              c->nodes == 1 ? "node" : "nodes", c->machine.name, link, network, measured);
     print_label(page, "cluster");
     dtp_page_wrap(page, 9, 9, line);
+    print_note(page, job->cluster_note);
 }
 
 void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t bytes)

@@ -31,8 +31,9 @@ static json_t *model_object(const struct dtp_job *job)
     return object;
 }
 
-static json_t *cluster_object(const struct dtp_cluster *c)
+static json_t *cluster_object(const struct dtp_job *job)
 {
+    const struct dtp_cluster *c = &job->cluster;
     json_t *object = json_object();
     json_object_set_new(object, "gpu", dtp_json_text(c->gpu.key));
     json_object_set_new(object, "gpu_name", dtp_json_text(c->gpu.name));
@@ -42,6 +43,7 @@ static json_t *cluster_object(const struct dtp_cluster *c)
     json_object_set_new(object, "gpus_per_node", dtp_json_whole(c->gpus_per_node));
     json_object_set_new(object, "nodes", dtp_json_whole(c->nodes));
     json_object_set_new(object, "network_bytes_per_s_per_node", dtp_json_real(c->machine.network_bytes_per_s));
+    json_object_set_new(object, "note", dtp_json_text(job->cluster_note));
     return object;
 }
 
@@ -288,7 +290,7 @@ static json_t *report_object(const struct dtp_report *report)
     if (*report->not_simulated_because)
         json_object_set_new(object, "not_simulated_because", dtp_json_text(report->not_simulated_because));
     json_object_set_new(object, "model", model_object(&report->job));
-    json_object_set_new(object, "cluster", cluster_object(&report->job.cluster));
+    json_object_set_new(object, "cluster", cluster_object(&report->job));
     json_object_set_new(object, "plan", plan_object(&report->job));
     json_object_set_new(object, "memory", memory_object(&report->prediction.memory));
     json_object_set_new(object, "communication", communication_object(&report->prediction.communication));

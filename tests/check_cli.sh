@@ -144,6 +144,9 @@ for command in plan explain backtest catalog help; do
 done
 ((examples >= 12)) || failed "only $examples examples in the help"
 
+expect 0 "${seven[@]}" --network sockets
+grep -q 'one node needs no network: network sockets changes nothing' out || failed "plan: a network without use passes in silence"
+
 # What our executor is told beyond its defaults is said, in words and to programs.
 own=(--params 1e9 --gpus 4 --runtime dtplan --gather-engine copy --gradient-stream --matmul-sms 120 --collective-ctas 8
     --symmetric-windows --clip-norm 0.5)

@@ -284,6 +284,19 @@ static void test_clusters(void **state)
 /* ---- plans ---------------------------------------------------------------------------------------------------------
  */
 
+static void test_a_network_that_one_node_has_no_use_for(void **state)
+{
+    (void)state;
+    assert_given("params=1e9 gpus=8 network=sockets");
+    assert_string_equal(job.cluster_note, "one node needs no network: network sockets changes nothing");
+    assert_given("params=1e9 gpus=8 oversubscription=2 leaf_nodes=4");
+    assert_string_equal(job.cluster_note, "one node needs no network: oversubscription 2, leaf_nodes 4 change nothing");
+    assert_given("params=1e9 gpus=16 network=sockets oversubscription=2 leaf_nodes=1");
+    assert_string_equal(job.cluster_note, "");
+    assert_given("params=1e9 gpus=8");
+    assert_string_equal(job.cluster_note, "");
+}
+
 static void test_the_runtime_follows_zero2_only(void **state)
 {
     (void)state;
@@ -504,6 +517,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_params_alone_and_as_a_check, begin, end),
         cmocka_unit_test_setup_teardown(test_changing_a_family, begin, end),
         cmocka_unit_test_setup_teardown(test_clusters, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_network_that_one_node_has_no_use_for, begin, end),
         cmocka_unit_test_setup_teardown(test_the_runtime_follows_zero2_only, begin, end),
         cmocka_unit_test_setup_teardown(test_global_batch_sets_accumulate, begin, end),
         cmocka_unit_test_setup_teardown(test_dtypes_on_top_of_a_recipe, begin, end),
