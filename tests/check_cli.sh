@@ -370,17 +370,28 @@ fi
 
 # ---- speed -------------------------------------------------------------------------------------------------------------
 
-# The whole process in less than 30 ms of a processor, which other programs do not lengthen as they do the clock's: the best
-# of ten.
-if [[ -z $sanitizers ]]; then
-    best=1000000
-    TIMEFORMAT='%3U %3S'
-    for _ in {1..10}; do
-        read -r user system < <({ time "$program" "${seven[@]}" >/dev/null; } 2>&1)
-        took=$((10#${user/[.,]/} + 10#${system/[.,]/}))
-        ((took < best)) && best=$took
+# The whole process in less than 30 ms of a processor. Where others fill its caches and share its cores every process takes
+# longer, one that does nothing as well: then as much as 15 of those, which are 30 ms where nothing else runs. The best of
+# ten, taken in turn.
+processor_ms() { # of a command
+    local TIMEFORMAT='%3U %3S' user system
+    read -r user system < <({ time "$@" >/dev/null; } 2>&1)
+    echo $((10#${user/[.,]/} + 10#${system/[.,]/}))
+}
+fifteen_empty() {
+    for _ in {1..15}; do
+        "$program" --version
     done
-    echo "dtplan ${seven[*]}: $best ms"
-    ((best < 30)) || failed "slow: $best ms"
+}
+if [[ -z $sanitizers ]]; then
+    best=1000000 empty=1000000
+    for _ in {1..10}; do
+        took=$(processor_ms "$program" "${seven[@]}")
+        nothing=$(processor_ms fifteen_empty)
+        ((took < best)) && best=$took
+        ((nothing < empty)) && empty=$nothing
+    done
+    echo "dtplan ${seven[*]}: $best ms; 15 processes that do nothing: $empty ms"
+    ((best < 30 || best < empty)) || failed "slow: $best ms"
 fi
 exit $((failures > 0))
