@@ -342,11 +342,13 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_HOST_OPTIMIZER: return dtp_bind_host_optimizer(b, out);
     case DTP_OP_CAST: dtp_bind_cast(b, out); return DTP_OK;
     case DTP_OP_ACCUMULATE: dtp_bind_add(b, out); return DTP_OK;
+    case DTP_OP_SUM_PARTS: dtp_bind_sum_parts(b, out); return DTP_OK;
     case DTP_OP_UPLOAD:
     case DTP_OP_DOWNLOAD: dtp_bind_copy(b, out); return DTP_OK;
     case DTP_OP_ALL_GATHER:
     case DTP_OP_REDUCE_SCATTER:
-    case DTP_OP_ALL_REDUCE: return dtp_bind_collective(b, out);
+    case DTP_OP_ALL_REDUCE:
+    case DTP_OP_ALL_TO_ALL: return dtp_bind_collective(b, out);
     case DTP_OP_ALLOC:
     case DTP_OP_FREE:
     case DTP_OP_MARK: out->kind = DTP_BOUND_NOTHING; return DTP_OK;

@@ -134,6 +134,22 @@ void dtp_bind_add(struct dtp_binder *b, struct dtp_bound_op *out)
                                                .total_element = gradient(b, DTP_ROLE_RESULT)};
 }
 
+void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    uint64_t count = rows(b), ranks = b->binding->rules.shard_ranks;
+    const struct dtp_operand *input = operand(b, DTP_ROLE_INPUT);
+    enum dtp_element element = by_size(b, DTP_ROLE_RESULT, count);
+    if (input && operand_bytes(b, input) != ranks * count * dtp_element_bytes(element))
+        b->missing |= 1u << DTP_ROLE_INPUT;
+    out->kernel = DTP_KERNEL_sum_parts;
+    out->arguments.sum_parts = (struct dtp_sum_parts_args){.parts = need(b, DTP_ROLE_INPUT),
+                                                           .total = need(b, DTP_ROLE_RESULT),
+                                                           .count = count,
+                                                           .part_count = (uint32_t)ranks,
+                                                           .element = element,
+                                                           .accumulate = updates(b, DTP_ROLE_RESULT)};
+}
+
 void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     out->kind = DTP_BOUND_COPY;

@@ -14,7 +14,8 @@
 
 /* `bytes` is the whole: what is gathered, scattered or reduced. Of all_gather the input is this rank's bytes/ranks (it
  * may lie at its place in the result), of reduce_scatter the result is (it may lie at its place in the input);
- * all_reduce may work in place. bytes must be a multiple of ranks elements. */
+ * all_reduce may work in place. all_to_all gives member j part j of the input, and part j of the result is from member
+ * j; the two are apart. bytes must be a multiple of ranks elements. */
 struct dtp_collective_args {
     enum dtp_collective collective;
     uint32_t group;
@@ -30,7 +31,7 @@ struct dtp_collective_args {
 struct dtp_communicator_choice {
     uint32_t max_ctas; /* thread blocks of a collective; 0: any number */
     bool windows;      /* symmetric kernels, in every group that lies inside a node */
-    bool copies;       /* all-gathers by copy engines */
+    uint32_t copies;   /* by copy engines: a bit per enum dtp_collective. They are in groups with nothing else */
     void *arena;
     uint64_t arena_bytes;
 };
@@ -63,7 +64,7 @@ struct dtp_communicator_options {
     const struct dtp_program_group *groups;
     uint32_t group_count;
     struct dtp_communicator_choice choice;
-    uint32_t gather_group; /* that all_gathers are in; read where choice.copies */
+    uint32_t copy_groups; /* a bit per group: those whose collectives copy engines carry */
 };
 
 /* Every rank calls it. DTP_BAD_INPUT: groups that do not divide the world, a choice that shared memory does not have;

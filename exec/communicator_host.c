@@ -122,7 +122,16 @@ static void add_up(const struct move *move, uint64_t offset, uint64_t count, voi
     }
 }
 
-/* A slot holds a piece of every member's shard. */
+/* Piece `offset` of each member's slot, to the same place in its part of the result. */
+static void take(const struct move *move, uint64_t offset, uint64_t count, uint64_t result_offset)
+{
+    const uint64_t element = move->element_bytes;
+    for (uint32_t i = 0; i < move->place.ranks; i++)
+        memcpy((unsigned char *)move->args->result + i * move->shard_bytes + result_offset * element,
+               member_slot(move, i) + offset * element, count * element);
+}
+
+/* A slot holds a piece of every member's shard, which that one adds up or takes as it is. */
 static int scatter(const struct move *move)
 {
     unsigned char *mine = slot_of(move->c, move->c->ranks.rank);
@@ -136,7 +145,9 @@ static int scatter(const struct move *move)
                    (const unsigned char *)move->args->input + i * move->shard_bytes + at * move->element_bytes,
                    count * move->element_bytes);
         code = meet(move->c, move->args->group, &move->place);
-        if (code == 0)
+        if (code == 0 && move->args->collective == DTP_ALL_TO_ALL)
+            take(move, move->place.index * count, count, at);
+        else if (code == 0)
             add_up(move, move->place.index * count, count, move->args->result, at);
         if (code == 0)
             code = meet(move->c, move->args->group, &move->place);
@@ -175,7 +186,8 @@ static int collective(struct dtp_communicator *communicator, const struct dtp_co
     dtp_communicator_count(communicator, args, move.place.ranks);
     switch (args->collective) {
     case DTP_ALL_GATHER: return gather(&move);
-    case DTP_REDUCE_SCATTER: return scatter(&move);
+    case DTP_REDUCE_SCATTER:
+    case DTP_ALL_TO_ALL: return scatter(&move);
     case DTP_ALL_REDUCE: return reduce(&move);
     default: return CODE_UNSUPPORTED;
     }
@@ -277,7 +289,8 @@ enum dtp_status dtp_communicator_host_create(const struct dtp_communicator_optio
     const struct dtp_communicator_choice *choice = &options->choice;
     *out = NULL;
     enum dtp_status status = dtp_groups_check(options, faults);
-    if (status == DTP_OK && (choice->max_ctas || choice->windows || choice->copies))
+    bool copied_gathers = choice->copies & 1u << DTP_ALL_GATHER; /* an exchange is the program's, whoever carries it */
+    if (status == DTP_OK && (choice->max_ctas || choice->windows || copied_gathers))
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                            "--%s is a choice of NCCL's collectives between GPUs; leave it out with --device host",
                            choice->max_ctas  ? "collective-ctas"

@@ -68,6 +68,10 @@ static int collective(struct dtp_communicator *communicator, const struct dtp_co
                                       stream);
     case DTP_ALL_REDUCE:
         return (int)ncclAllReduce(args->input, args->result, count, type_of(args->element), ncclSum, comm, stream);
+#if NCCL_VERSION_CODE >= VERSION_WITH_COPIES
+    case DTP_ALL_TO_ALL:
+        return (int)ncclAlltoAll(args->input, args->result, count / ranks, type_of(args->element), comm, stream);
+#endif
     default: return CODE_UNSUPPORTED;
     }
 }
@@ -125,8 +129,14 @@ static enum dtp_status capture(struct dtp_communicator *communicator, const stru
     return read ? DTP_OK
                 : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
                             "how NCCL carries %s cannot be read from this driver; leave collective_ctas, "
-                            "symmetric_windows and gather_engine to NCCL",
+                            "symmetric_windows, gather_engine and reduce_engine to NCCL",
                             dtp_collective_text(args->collective));
+}
+
+/* The plan's choice that gave collectives to copy engines. */
+static const char *engine_of(uint32_t copies)
+{
+    return copies & 1u << DTP_ALL_GATHER ? "gather_engine copy" : "reduce_engine copy";
 }
 
 static enum dtp_status judge(const struct nccl_communicator *c, const struct dtp_collective_args *args,
@@ -136,8 +146,8 @@ static enum dtp_status judge(const struct nccl_communicator *c, const struct dtp
     const char *what = dtp_collective_text(args->collective);
     if (member->copies && launch->kernels > 0)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
-                         "gather_engine copy: %s carries %s by kernel %s on %u SMs all the same; take gather_engine sm",
-                         c->base.name, what, launch->kernel, launch->ctas);
+                         "%s: %s carries %s by kernel %s on %u SMs all the same; take sm",
+                         engine_of(1u << args->collective), c->base.name, what, launch->kernel, launch->ctas);
     if (member->copies)
         return DTP_OK;
     if (member->windowed && !strstr(launch->kernel, "Sym"))
@@ -265,7 +275,7 @@ static enum dtp_status split_groups(struct nccl_communicator *c, const struct dt
         struct member *member = &c->member[i];
         ncclResult_t code = ncclSuccess;
         member->ranks = place.ranks;
-        member->copies = options->choice.copies && options->gather_group == i;
+        member->copies = options->copy_groups & 1u << i;
         member->windowed = member->copies || (options->choice.windows && place.ranks > 1 &&
                                               inside_a_node(&place, options->ranks->local_world));
         ncclConfig_t config = configure(&options->choice, member->copies);
@@ -297,8 +307,9 @@ static enum dtp_status register_arena(struct nccl_communicator *c, struct dtp_fa
                 faults, DTP_ENVIRONMENT, NULL, 0,
                 "%s: %s cannot map %.2f GiB of %u GPUs into each other (%s); NVLink or PCIe peer access and "
                 "cuMem are needed (NCCL_CUMEM_ENABLE, NCCL_WIN_ENABLE not 0)",
-                c->choice.windows ? "symmetric_windows" : "gather_engine copy", c->base.name, (double)bytes / 0x1p30,
-                c->member[i].ranks, code == ncclSuccess ? "no window" : ncclGetErrorString(code));
+                c->choice.windows ? "symmetric_windows" : engine_of(c->choice.copies), c->base.name,
+                (double)bytes / 0x1p30, c->member[i].ranks,
+                code == ncclSuccess ? "no window" : ncclGetErrorString(code));
     }
 #else
     (void)c, (void)faults;
@@ -315,8 +326,8 @@ static enum dtp_status check_version(const struct dtp_communicator_choice *choic
     if (least >= wanted)
         return DTP_OK;
     return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s needs NCCL 2.%d; this is %s, built with %d.%d.%d",
-                     choice->copies ? "gather_engine copy" : "symmetric_windows", wanted / 100 % 100, name, NCCL_MAJOR,
-                     NCCL_MINOR, NCCL_PATCH);
+                     choice->copies ? engine_of(choice->copies) : "symmetric_windows", wanted / 100 % 100, name,
+                     NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
 }
 
 enum dtp_status dtp_communicator_nccl_create(const struct dtp_communicator_options *options,

@@ -35,7 +35,7 @@ static uint32_t ordinal_of(const struct dtp_ranks *ranks)
 
 static bool needs_peer_memory(const struct dtp_plan *plan)
 {
-    return plan->symmetric_windows || plan->gather_engine == DTP_GATHER_COPY;
+    return plan->symmetric_windows || plan->gather_engine == DTP_ENGINE_COPY || plan->reduce_engine == DTP_ENGINE_COPY;
 }
 
 enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struct dtp_ranks *ranks,

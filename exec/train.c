@@ -1,6 +1,7 @@
 #include "trainer.h"
 
 #include "advise.h"
+#include "collective_choice.h"
 #include "lower.h"
 #include "open_device.h"
 
@@ -70,12 +71,20 @@ static enum dtp_status take_cores(struct dtp_trainer *t)
     return dtp_take_cores(t->settings, &t->world, t->faults);
 }
 
+static uint32_t copied(const struct dtp_plan *plan)
+{
+    uint32_t collectives = 0;
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        collectives |= dtp_collective_copies(plan, (enum dtp_collective)i) ? 1u << i : 0;
+    return collectives;
+}
+
 static enum dtp_status connect(struct dtp_trainer *t)
 {
     const struct dtp_plan *plan = &t->job->plan;
     t->world.choice = (struct dtp_communicator_choice){.max_ctas = plan->collective_ctas,
                                                        .windows = plan->symmetric_windows,
-                                                       .copies = plan->gather_engine == DTP_GATHER_COPY,
+                                                       .copies = copied(plan),
                                                        .arena = t->device_base,
                                                        .arena_bytes = t->arena.device_bytes};
     return dtp_world_connect(&t->world, t->settings->cuda, t->faults);

@@ -111,14 +111,16 @@ enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_p
     return status == DTP_OK ? dtp_control_join(ranks, &options, &out->control, faults) : status;
 }
 
-/* Of the program's gathers; lowering gives them one of their own where copy engines do them. */
-static uint32_t gather_group(const struct dtp_program *program)
+/* Of the collectives that copy engines carry; lowering gives each of these kinds a group of its own. */
+static uint32_t copy_groups(const struct dtp_program *program, uint32_t collectives)
 {
     const struct dtp_op *ops = dtp_program_ops(program);
+    uint32_t groups = 0;
     for (size_t i = 0; i < dtp_program_op_count(program); i++)
-        if (ops[i].kind == DTP_OP_ALL_GATHER)
-            return ops[i].group;
-    return DTP_NO_INDEX;
+        if (dtp_op_kind_class(ops[i].kind) == DTP_CLASS_COLLECTIVE &&
+            collectives & 1u << dtp_op_kind_collective(ops[i].kind))
+            groups |= 1u << ops[i].group;
+    return groups;
 }
 
 enum dtp_status dtp_world_connect_groups(struct dtp_world *world, const struct dtp_program_group *groups,
@@ -130,9 +132,9 @@ enum dtp_status dtp_world_connect_groups(struct dtp_world *world, const struct d
                                                .control = world->control,
                                                .groups = groups,
                                                .group_count = count,
-                                               .choice = world->choice,
-                                               .gather_group =
-                                                   world->program ? gather_group(world->program) : DTP_NO_INDEX};
+                                               .choice = world->choice};
+    if (world->program)
+        options.copy_groups = copy_groups(world->program, world->choice.copies);
 #if DTP_WITH_CUDA
     if (cuda)
         return dtp_communicator_nccl_create(&options, &world->communicator, faults);

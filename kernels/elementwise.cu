@@ -56,6 +56,55 @@ int launch_convert(const void *from, enum dtp_element from_element, void *to, en
     });
 }
 
+constexpr uint32_t ahead = 4; /* parts whose loads are under way at once */
+
+/* Parts of whole vectors begin at one; others are read element by element, as the last block is. */
+template <typename T, bool ADD>
+__global__ void __launch_bounds__(threads) sum_parts(const T *parts, T *total, uint64_t count, uint32_t part_count)
+{
+    constexpr int N = full<T>, groups = per_thread / N;
+    const uint64_t first = (uint64_t)blockIdx.x * per_block;
+    if (first + per_block > count || count % N != 0) {
+        for (uint64_t i = first + threadIdx.x; i < count && i < first + per_block; i += threads) {
+            float sum = 0;
+            for (uint32_t p = 0; p < part_count; p++)
+                sum += to_float(parts[p * count + i]);
+            total[i] = from_float<T>(ADD ? sum + to_float(total[i]) : sum);
+        }
+        return;
+    }
+    float sum[groups][N] = {};
+    for (uint32_t p = 0; p < part_count; p += ahead) {
+        packed<T, N> part[ahead][groups];
+#pragma unroll
+        for (uint32_t i = 0; i < ahead; i++)
+#pragma unroll
+            for (int g = 0; g < groups; g++)
+                if (p + i < part_count)
+                    part[i][g] =
+                        load_once<N>(parts + (p + i) * count + first + (uint64_t)(g * threads + threadIdx.x) * N);
+#pragma unroll
+        for (uint32_t i = 0; i < ahead; i++)
+#pragma unroll
+            for (int g = 0; g < groups; g++)
+#pragma unroll
+                for (int e = 0; e < N; e++)
+                    if (p + i < part_count)
+                        sum[g][e] += part[i][g][e];
+    }
+#pragma unroll
+    for (int g = 0; g < groups; g++) {
+        T *at = total + first + (uint64_t)(g * threads + threadIdx.x) * N;
+        if constexpr (ADD) {
+            packed<T, N> before = load<N>(at);
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                sum[g][e] += before[e];
+        }
+        store(at, sum[g]);
+    }
+}
+
 __global__ void initialise(struct dtp_initialise_args a)
 {
     uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
@@ -78,6 +127,20 @@ extern "C" int dtp_cuda_add(void *self, const struct dtp_add_args *a, void *stre
 {
     (void)self;
     return dtp::launch_convert<true>(a->values, a->element, a->total, a->total_element, a->count, stream);
+}
+
+extern "C" int dtp_cuda_sum_parts(void *self, const struct dtp_sum_parts_args *a, void *stream)
+{
+    (void)self;
+    if (a->count == 0)
+        return 0;
+    return dtp::with_element(a->element, [&](auto of_element) {
+        using T = decltype(of_element);
+        auto kernel = a->accumulate ? dtp::sum_parts<T, true> : dtp::sum_parts<T, false>;
+        kernel<<<dtp::blocks_for(a->count, dtp::per_block), dtp::threads, 0, dtp::stream_of(stream)>>>(
+            (const T *)a->parts, (T *)a->total, a->count, a->part_count);
+        return dtp::launched();
+    });
 }
 
 extern "C" int dtp_cuda_zero(void *self, const struct dtp_zero_args *a, void *stream)

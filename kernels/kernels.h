@@ -195,6 +195,16 @@ struct dtp_add_args {
     uint64_t count;
     enum dtp_element element, total_element;
 };
+/* total[i] = parts[0][i] + parts[1][i] + ..., in that order, then the total before where it accumulates; rounded once.
+ * parts is [part_count, count]. */
+struct dtp_sum_parts_args {
+    const void *parts;
+    void *total;
+    uint64_t count;
+    uint32_t part_count;
+    enum dtp_element element;
+    bool accumulate;
+};
 struct dtp_zero_args {
     void *values;
     uint64_t bytes;
@@ -273,6 +283,7 @@ struct dtp_matmul_args {
     X(adamw, dtp_adamw_args)                           \
     X(cast, dtp_cast_args)                             \
     X(add, dtp_add_args)                               \
+    X(sum_parts, dtp_sum_parts_args)                   \
     X(zero, dtp_zero_args)                             \
     X(initialise, dtp_initialise_args)                 \
     X(attention, dtp_attention_args)                   \

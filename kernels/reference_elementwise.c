@@ -17,6 +17,18 @@ int dtp_reference_add(void *self, const struct dtp_add_args *a, void *stream)
     return 0;
 }
 
+int dtp_reference_sum_parts(void *self, const struct dtp_sum_parts_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    for (uint64_t i = 0; i < a->count; i++) {
+        double sum = 0;
+        for (uint32_t part = 0; part < a->part_count; part++)
+            sum += dtp_load(a->parts, a->element, part * a->count + i);
+        dtp_accumulate(a->total, a->element, i, sum, a->accumulate);
+    }
+    return 0;
+}
+
 int dtp_reference_zero(void *self, const struct dtp_zero_args *a, void *stream)
 {
     (void)self, (void)stream;

@@ -289,7 +289,7 @@ static double collective_total_s(const struct context *c, const struct dtp_commu
     struct dtp_group group = replicas ? dtp_group_strided(c->cluster, plan->shard_group)
                                       : dtp_group_consecutive(c->cluster, plan->shard_group > 1 ? plan->shard_group
                                                                                                : c->cluster->gpus);
-    if (collective == DTP_ALL_TO_ALL) { /* within nodes, and between */
+    if (collective == DTP_ALL_TO_ALL && !c->ours) { /* within nodes, and between */
         struct dtp_group between = dtp_group_strided(c->cluster, c->cluster->gpus_per_node);
         struct dtp_group node = dtp_group_consecutive(c->cluster, c->cluster->gpus_per_node);
         uint64_t inside = communication->narrow_exchange_bytes, insides = communication->narrow_exchange_count;
@@ -370,8 +370,8 @@ static double exposed_replicated(const struct context *c, const struct dtp_time 
 
 /* Ours. The embedding is gathered with nothing to hide behind, in every micro-step where weights are sharded, and so is
  * the first block at the step's begin; the others are gathered while the blocks before them compute. In backward
- * gathers and reductions share a FIFO, unless copy engines gather. The embedding's gradient is reduced last; the next micro-step's first block
- * hides it, the step's end does not. */
+ * gathers and reductions share a FIFO, unless copy engines carry one of them. The embedding's gradient is reduced last;
+ * the next micro-step's first block hides it, the step's end does not. */
 static double exposed_ours(const struct context *c, const struct dtp_time *time, const struct windows *window)
 {
     const struct dtp_executor_rules *r = &c->rules;
@@ -379,7 +379,9 @@ static double exposed_ours(const struct context *c, const struct dtp_time *time,
     double embedding = (double)(c->count.embedding + c->count.position) / total,
            block = (1 - root_share(c)) / c->layers;
     double gather_s = time->collective_s[DTP_ALL_GATHER];
-    double reduce_s = (time->collective_s[DTP_ALL_REDUCE] + time->collective_s[DTP_REDUCE_SCATTER]) / reductions;
+    double reduce_s = (time->collective_s[DTP_ALL_REDUCE] + time->collective_s[DTP_REDUCE_SCATTER] +
+                       time->collective_s[DTP_ALL_TO_ALL]) /
+                      reductions;
     double block_s = window->forward_s / c->layers, backward_s = 0;
     double exposed = reduce_s * embedding + (reductions - 1) * fmax(0, reduce_s * embedding - block_s);
     if (r->gathers_once) {
@@ -397,7 +399,8 @@ static double exposed_ours(const struct context *c, const struct dtp_time *time,
         backward_s = c->plan->prefetch ? backward_s : 0;
     }
     double reductions_s = reduce_s * (1 - embedding);
-    bool apart = c->plan->gather_engine == DTP_GATHER_COPY; /* two queues, which overlap each other */
+    bool apart = dtp_collective_copies(c->plan, DTP_ALL_GATHER) ||
+                 dtp_collective_copies(c->plan, DTP_ALL_TO_ALL); /* two queues, which overlap each other */
     double queue_s = apart ? fmax(backward_s, reductions_s) : backward_s + reductions_s;
     double with_reduction = fmax(0, queue_s - window->backward_s);
     return exposed + reductions * with_reduction + (k - reductions) * fmax(0, backward_s - window->backward_s);
@@ -697,6 +700,8 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
         longest_s = fmax(out->collective_s[DTP_ALL_REDUCE], longest_s - out->collective_s[DTP_ALL_REDUCE]);
     if (dtp_collective_copies(plan, DTP_ALL_GATHER))
         longest_s = fmax(out->collective_s[DTP_ALL_GATHER], longest_s - out->collective_s[DTP_ALL_GATHER]);
+    if (dtp_collective_copies(plan, DTP_ALL_TO_ALL))
+        longest_s = fmax(longest_s, out->collective_s[DTP_ALL_TO_ALL]);
     longest_s = fmax(longest_s, c.narrow_gather_s);
     out->step_perfect_overlap_s = fmax(out->compute_s + out->optimizer_s, fmax(longest_s, out->exposed_offload_s));
     out->step_no_overlap_s = device_s + out->communication_s + out->offload_s;

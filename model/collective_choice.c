@@ -20,7 +20,8 @@ static bool is_direct(const struct dtp_plan *plan, enum dtp_collective collectiv
 
 bool dtp_collective_copies(const struct dtp_plan *plan, enum dtp_collective collective)
 {
-    return plan->gather_engine == DTP_GATHER_COPY && collective == DTP_ALL_GATHER;
+    return (collective == DTP_ALL_GATHER && plan->gather_engine == DTP_ENGINE_COPY) ||
+           (collective == DTP_ALL_TO_ALL && plan->reduce_engine == DTP_ENGINE_COPY);
 }
 
 /* One way, whatever the size. */

@@ -1,5 +1,5 @@
-/* What a plan's choices of how collectives are carried (collective_ctas, symmetric_windows, gather_engine: runtime
- * dtplan) change about their time alone, and about what they take from kernels beside them. */
+/* What a plan's choices of how collectives are carried (collective_ctas, symmetric_windows, gather_engine,
+ * reduce_engine: runtime dtplan) change about their time alone, and about what they take from kernels beside them. */
 #ifndef DTP_COLLECTIVE_CHOICE_H
 #define DTP_COLLECTIVE_CHOICE_H
 

@@ -10,6 +10,5 @@ void dtp_executor_choices(const struct dtp_plan *plan, struct dtp_executor_choic
 
 const char *dtp_executor_choice_word(const struct dtp_executor_choice *choice)
 {
-    return choice->kind == DTP_CHOICE_ENGINE ? dtp_gather_engine_text((enum dtp_gather_engine)choice->value)
-                                                    : NULL;
+    return choice->kind == DTP_CHOICE_ENGINE ? dtp_engine_text((enum dtp_engine)choice->value) : NULL;
 }

@@ -18,7 +18,8 @@
     X(matmul_sms, WHOLE)             \
     X(collective_ctas, WHOLE)        \
     X(symmetric_windows, SWITCH)     \
-    X(gather_engine, ENGINE)
+    X(gather_engine, ENGINE)         \
+    X(reduce_engine, ENGINE)
 
 enum dtp_executor_choice_key {
 #define DTP_EXECUTOR_CHOICE_ENUM(field, kind) DTP_EXECUTOR_CHOICE_##field,

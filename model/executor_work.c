@@ -165,6 +165,22 @@ static double shard_bytes(const struct shape *s, int i)
     return (double)s->layout[i].shard_elements * s->element[i];
 }
 
+static double whole_bytes(const struct shape *s, int i)
+{
+    return (double)s->layout[i].elements * s->element[i];
+}
+
+/* Results of `reductions`: exchanged gradients are added up by a kernel, all but the first time onto what is there;
+ * scattered ones are sums already, which later times are added. */
+static void count_sums(const struct shape *s, double reductions, struct dtp_executor_work *out)
+{
+    double shards = over_modules(s, shard_bytes), sums = reductions - 1;
+    bool exchanged = s->rules.shard_ranks > 1 && s->plan->reduce_engine == DTP_ENGINE_COPY;
+    out->gradient_bytes +=
+        exchanged ? reductions * over_modules(s, whole_bytes) + (2 * reductions - 1) * shards : 3 * sums * shards;
+    out->step_kernels += (exchanged ? reductions : sums) * s->modules;
+}
+
 /* AdamW reads gradients, writes weights (and reads them where there is no master), reads and writes the rest. */
 static double updated(const struct shape *s, int i)
 {
@@ -177,14 +193,15 @@ static void count_step(const struct shape *s, struct dtp_executor_work *out)
 {
     double steps = s->plan->accumulate;
     bool anew = s->rules.reduces_always && (s->rules.shard_ranks > 1 || s->rules.replicas > 1);
-    double opened = anew ? steps : 1, sums = anew ? steps - 1 : 0;
+    double opened = anew ? steps : 1;
     double vectors = over_modules(s, written), partials = 4.0 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * s->modules;
     /* a micro-step that adds reads norms' gradients too; the embedding's rows are read in any case */
-    out->gradient_bytes = opened * over_modules(s, zeroed) + steps * vectors +
-                          (steps - opened) * (vectors - written(s, 0)) + 3 * sums * over_modules(s, shard_bytes);
+    out->gradient_bytes =
+        opened * over_modules(s, zeroed) + steps * vectors + (steps - opened) * (vectors - written(s, 0));
     out->update_bytes = s->rules.host_optimizer ? 0 : over_modules(s, updated);
     out->host_update_bytes = s->rules.host_optimizer ? over_modules(s, updated) : 0;
-    out->step_kernels = opened * over_modules(s, zero_launches) + sums * s->modules;
+    out->step_kernels = opened * over_modules(s, zero_launches);
+    count_sums(s, opened, out);
     out->step_kernels += s->rules.host_optimizer ? 0 : s->modules;
     if (s->rules.gradient_norm) {
         out->update_bytes += over_modules(s, shard_bytes) + 2 * partials;

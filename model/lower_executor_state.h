@@ -90,7 +90,8 @@ struct dtp_executor {
     dtp_buffer_id shard[2];                       /* gradients of blocks on their way to the host, by turns */
     dtp_op_id shard_downloaded[2];
     dtp_buffer_id scattered;                      /* shards of later micro-steps before they are added */
-    uint32_t shard_group, gather_group, replica_group; /* communicators; DTP_NO_INDEX: none */
+    dtp_buffer_id exchanged;                      /* all ranks' gradients of this rank's shard, to be added up */
+    uint32_t shard_group, gather_group, exchange_group, replica_group; /* communicators; DTP_NO_INDEX: none */
 };
 
 /* ---- drafts ------------------------------------------------------------------------------------------------------ */

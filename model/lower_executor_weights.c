@@ -210,21 +210,48 @@ static void make_ring(struct dtp_executor *x)
     }
 }
 
+/* Reductions exchange gradients by copies and add them up by a kernel. */
+static bool exchanges(const struct dtp_executor *x)
+{
+    return x->plan->reduce_engine == DTP_ENGINE_COPY;
+}
+
+static uint64_t largest_shard(const struct dtp_executor *x)
+{
+    uint64_t shard = x->block.shard_elements;
+    shard = x->embedding.shard_elements > shard ? x->embedding.shard_elements : shard;
+    return x->head.shard_elements > shard ? x->head.shard_elements : shard;
+}
+
+/* Where a reduction's result is before it is added to what is there; exchanged gradients always are. */
+static void make_reduction_buffer(struct dtp_executor *x)
+{
+    uint64_t shard_bytes = largest_shard(x) * dtp_dtype_bytes(x->plan->precision.reduce);
+    if (x->rules.shard_ranks == 1)
+        return;
+    if (exchanges(x))
+        x->exchanged = dtp_lower_buffer(x->l, "exchanged gradients", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
+                                        dtp_bytes_product(shard_bytes, x->rules.shard_ranks), true);
+    else if (x->rules.reduces_always)
+        x->scattered =
+            dtp_lower_buffer(x->l, "scattered gradients", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE, shard_bytes, true);
+}
+
 void dtp_executor_make_groups(struct dtp_executor *x)
 {
     uint32_t ranks = (uint32_t)x->rules.shard_ranks, replicas = (uint32_t)x->rules.replicas;
     if (ranks > 1)
         x->shard_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){ranks, 1});
     x->gather_group = x->shard_group;
-    if (ranks > 1 && x->plan->gather_engine == DTP_GATHER_COPY) /* not behind reductions in one communicator's queue */
+    if (ranks > 1 && x->plan->gather_engine == DTP_ENGINE_COPY) /* not behind reductions in one communicator's queue */
         x->gather_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){ranks, 1});
+    if (ranks > 1 && exchanges(x))
+        x->exchange_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){ranks, 1});
     if (replicas > 1)
         x->replica_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){replicas, ranks});
     if (x->rules.sharded)
         make_ring(x);
-    uint64_t shard = x->block.shard_elements;
-    shard = x->embedding.shard_elements > shard ? x->embedding.shard_elements : shard;
-    shard = x->head.shard_elements > shard ? x->head.shard_elements : shard;
+    uint64_t shard = largest_shard(x);
     for (int i = 0; i < 2; i++) {
         x->staging_read[i] = DTP_NO_OP;
         x->staging[i] = x->rules.host_params && ranks > 1
@@ -239,9 +266,7 @@ void dtp_executor_make_groups(struct dtp_executor *x)
                                              x->block.shard_elements * dtp_dtype_bytes(x->rules.gradient), true)
                           : DTP_NO_BUFFER;
     }
-    if (ranks > 1 && x->rules.reduces_always)
-        x->scattered = dtp_lower_buffer(x->l, "scattered gradients", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
-                                        shard * dtp_dtype_bytes(x->plan->precision.reduce), true);
+    make_reduction_buffer(x);
 }
 
 void dtp_executor_step_begins(struct dtp_executor *x)
@@ -409,30 +434,86 @@ static dtp_buffer_id take_shard(struct dtp_executor *x, struct dtp_draft *draft)
     return shard;
 }
 
+/* The shard that the module's first reduction of a step writes. */
+static void make_shard(struct dtp_executor *x, struct dtp_executor_module *module, struct dtp_draft *draft)
+{
+    uint64_t shard_bytes = module->layout->shard_elements * module->gradient_element_bytes;
+    if (dtp_executor_streams(x, module))
+        module->reduced = take_shard(x, draft);
+    else
+        module->reduced =
+            dtp_executor_new(x, draft, DTP_ROLE_RESULT, "gradient shard", DTP_OWNER_GRADS, shard_bytes, DTP_WRITE);
+}
+
+/* A collective of the shard group on the module's whole gradients. */
+static void begin_reduction(struct dtp_executor *x, const struct dtp_executor_module *module, struct dtp_draft *draft,
+                            enum dtp_op_kind kind)
+{
+    begin_at(x, module, draft, kind, module_name(x, module));
+    dtp_draft_role(draft, DTP_ROLE_INPUT, module->gradient, DTP_READ, 0);
+}
+
+static dtp_op_id end_reduction(struct dtp_executor *x, const struct dtp_executor_module *module,
+                               struct dtp_draft *draft, uint32_t group)
+{
+    uint64_t bytes = module->layout->elements * module->gradient_element_bytes;
+    dtp_draft_after(draft, x->l->last_op[DTP_STREAM_COMPUTE]);
+    dtp_draft_after(draft, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
+    return collective(x, draft, DTP_STREAM_REDUCE, group, dtp_lower_ring(bytes, x->rules.shard_ranks));
+}
+
+/* What the others sent is added up here; later reductions of a step add to the first one's sum in the same pass. */
+static dtp_op_id sum_parts(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    uint64_t shard_bytes = module->layout->shard_elements * module->gradient_element_bytes;
+    uint64_t bytes = dtp_bytes_product(shard_bytes, x->rules.shard_ranks);
+    bool first = module->reduced.index == DTP_NO_INDEX;
+    struct dtp_draft draft;
+    begin_at(x, module, &draft, DTP_OP_SUM_PARTS, "gradients");
+    draft.op.stream = DTP_STREAM_REDUCE;
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, x->exchanged, DTP_READ, 0)->bytes = bytes;
+    if (first)
+        make_shard(x, module, &draft);
+    else
+        dtp_draft_role(&draft, DTP_ROLE_RESULT, module->reduced, DTP_UPDATE, 0);
+    dtp_executor_memory(&draft, module->layout->shard_elements, (double)(bytes + (first ? 1 : 2) * shard_bytes), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    return dtp_draft_end(x->l, &draft);
+}
+
+/* Part j of rank i's gradients becomes part i of what rank j adds up: no SM moves them. */
+static void exchange_shards(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    struct dtp_draft draft;
+    begin_reduction(x, module, &draft, DTP_OP_ALL_TO_ALL);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, x->exchanged, DTP_WRITE, 0)->bytes =
+        module->layout->elements * module->gradient_element_bytes;
+    dtp_op_id exchanged = end_reduction(x, module, &draft, x->exchange_group);
+    module->reduced_by = sum_parts(x, module);
+    drain_later(x, module->gradient, exchanged);
+}
+
+static void scatter_shards(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    bool first = module->reduced.index == DTP_NO_INDEX;
+    struct dtp_draft draft;
+    begin_reduction(x, module, &draft, DTP_OP_REDUCE_SCATTER);
+    if (first)
+        make_shard(x, module, &draft);
+    else
+        dtp_draft_role(&draft, DTP_ROLE_RESULT, x->scattered, DTP_WRITE, 0);
+    module->reduced_by = end_reduction(x, module, &draft, x->shard_group);
+    drain_later(x, module->gradient, module->reduced_by);
+    if (!first)
+        module->reduced_by = accumulate(x, module, x->scattered, module->reduced, module->layout->shard_elements);
+}
+
 /* Each rank gets the sum of its shard, from its group and then from the other copies of it. */
 static void reduce_shards(struct dtp_executor *x, struct dtp_executor_module *module)
 {
     uint64_t shard_bytes = module->layout->shard_elements * module->gradient_element_bytes;
-    uint64_t bytes = module->layout->elements * module->gradient_element_bytes;
-    bool first = module->reduced.index == DTP_NO_INDEX;
-    struct dtp_draft draft;
-    begin_at(x, module, &draft, DTP_OP_REDUCE_SCATTER, module_name(x, module));
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, module->gradient, DTP_READ, 0);
-    if (first && dtp_executor_streams(x, module))
-        module->reduced = take_shard(x, &draft);
-    else if (first)
-        module->reduced =
-            dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "gradient shard", DTP_OWNER_GRADS, shard_bytes, DTP_WRITE);
-    else
-        dtp_draft_role(&draft, DTP_ROLE_RESULT, x->scattered, DTP_WRITE, 0);
-    dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_COMPUTE]);
-    dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
-    module->reduced_by =
-        collective(x, &draft, DTP_STREAM_REDUCE, x->shard_group, dtp_lower_ring(bytes, x->rules.shard_ranks));
-    drain_later(x, module->gradient, module->reduced_by);
+    (exchanges(x) ? exchange_shards : scatter_shards)(x, module);
     module->gradient = DTP_NO_BUFFER;
-    if (!first)
-        module->reduced_by = accumulate(x, module, x->scattered, module->reduced, module->layout->shard_elements);
     bool last = x->l->micro_step + 1u == x->plan->accumulate;
     if (last && x->rules.replicas > 1)
         module->reduced_by =

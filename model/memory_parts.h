@@ -125,6 +125,7 @@
     X(OUR_HEAD_SHARD, GRADS, "shard of final norm and head", "", "", "bytes", "")                                      \
     X(OUR_MOVING, REDUCE, "being written, being reduced", "", "", "bytes", "")                                         \
     X(OUR_SCATTERED, REDUCE, "shard to be added", "", "largest shard", "reduce bytes", "")                             \
+    X(OUR_EXCHANGED, REDUCE, "parts to be added up", "", "largest module", "reduce bytes", "")                         \
     X(OUR_STAGING, GATHER, "uploaded shards", "2", "largest shard", "compute bytes", "")                               \
     X(OUR_STANDING, WORKSPACE, "batches, tables, sums", "", "", "bytes", "")                                           \
     X(OUR_WORK, WORKSPACE, "gradients of activations, workspaces", "", "", "bytes", "")                                \

@@ -97,7 +97,7 @@ static const struct word optimizer_words[] = {{"adamw", DTP_ADAMW_FUSED},
                                               {"adam8bit", DTP_ADAM8BIT},
                                               {"adamw-fused", DTP_ADAMW_FUSED}};
 
-static const struct word gather_engine_words[] = {{"sm", DTP_GATHER_SM}, {"copy", DTP_GATHER_COPY}};
+static const struct word engine_words[] = {{"sm", DTP_ENGINE_SM}, {"copy", DTP_ENGINE_COPY}};
 
 #define DEFINE_WORDS(name)                                                                                             \
     const char *dtp_##name##_text(enum dtp_##name value)                                                               \
@@ -118,7 +118,7 @@ DEFINE_WORDS(offload)
 DEFINE_WORDS(attention)
 DEFINE_WORDS(loss)
 DEFINE_WORDS(optimizer)
-DEFINE_WORDS(gather_engine)
+DEFINE_WORDS(engine)
 
 /* every-N carries a number and is handled beside the table. */
 static const struct word checkpointing_words[] = {{"none", DTP_CHECKPOINT_NONE},

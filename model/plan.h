@@ -45,8 +45,8 @@ enum dtp_checkpointing {
 /* FLASH: the fastest fused kernel of today's PyTorch (cuDNN's on Hopper and Blackwell, FlashAttention-2 before);
  * FLASH2, FLASH1: the kernels of 2024 and of 2022-23, for judging older stacks. They differ in time, not in memory. */
 enum dtp_attention { DTP_ATTENTION_FLASH, DTP_ATTENTION_MATH, DTP_ATTENTION_FLASH2, DTP_ATTENTION_FLASH1 };
-/* Who moves an all-gather between the GPUs of a node: NCCL's kernels on SMs, or copy engines (runtime dtplan). */
-enum dtp_gather_engine { DTP_GATHER_SM, DTP_GATHER_COPY };
+/* Who moves bytes between the GPUs of a node: NCCL's kernels on SMs, or copy engines (runtime dtplan). */
+enum dtp_engine { DTP_ENGINE_SM, DTP_ENGINE_COPY };
 enum dtp_loss { DTP_LOSS_EAGER, DTP_LOSS_FUSED, DTP_LOSS_CHUNKED }; /* cross entropy: 12*T*V | 4*T*V | one chunk */
 enum dtp_optimizer { DTP_ADAMW_FUSED, DTP_ADAMW_FOREACH, DTP_SGD, DTP_ADAM8BIT };
 
@@ -125,7 +125,8 @@ struct dtp_plan {
     uint32_t collective_ctas;           /* at most so many thread blocks (one SM each) carry a collective; 0 = NCCL's choice */
     bool symmetric_windows;             /* the arena is registered with NCCL, whose symmetric kernels then read and write peers'
                                            memory without buffers between */
-    enum dtp_gather_engine gather_engine; /* COPY: gathers have a communicator of their own and take no SMs */
+    enum dtp_engine gather_engine;      /* COPY: gathers have a communicator of their own and take no SMs */
+    enum dtp_engine reduce_engine;      /* COPY: the same of gradients, exchanged and then added up by a kernel */
     double price_per_gpu_hour;          /* money; 0 = the catalogue's typical price */
 };
 
@@ -153,14 +154,14 @@ const char *dtp_runtime_text(enum dtp_runtime runtime);
 const char *dtp_offload_text(enum dtp_offload offload);
 const char *dtp_attention_text(enum dtp_attention attention);
 const char *dtp_loss_text(enum dtp_loss loss);
-const char *dtp_gather_engine_text(enum dtp_gather_engine engine);
+const char *dtp_engine_text(enum dtp_engine engine);
 const char *dtp_optimizer_text(enum dtp_optimizer optimizer);
 bool dtp_strategy_parse(const char *text, enum dtp_strategy *out);
 bool dtp_runtime_parse(const char *text, enum dtp_runtime *out);
 bool dtp_offload_parse(const char *text, enum dtp_offload *out);
 bool dtp_attention_parse(const char *text, enum dtp_attention *out);
 bool dtp_loss_parse(const char *text, enum dtp_loss *out);
-bool dtp_gather_engine_parse(const char *text, enum dtp_gather_engine *out);
+bool dtp_engine_parse(const char *text, enum dtp_engine *out);
 bool dtp_optimizer_parse(const char *text, enum dtp_optimizer *out);
 /* "none", "full", "every-4", "selective-attention", "selective"; `out` gets at most `bytes` bytes. */
 void dtp_checkpointing_text(const struct dtp_plan *plan, char *out, size_t bytes);

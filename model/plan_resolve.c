@@ -8,6 +8,7 @@
 
 #include "deepspeed.h"
 #include "executor_choices.h"
+#include "sharding.h"
 #include "zero3_fetch.h"
 
 #include <inttypes.h>
@@ -254,12 +255,15 @@ static void check_collective_choices(struct resolver *r)
                r->cluster->gpu.sm_count);
     if (p->symmetric_windows)
         check_peer_memory(r, "symmetric_windows");
-    if (p->gather_engine == DTP_GATHER_SM)
-        return;
-    if (p->strategy == DTP_DDP)
+    if (p->gather_engine == DTP_ENGINE_COPY && p->strategy == DTP_DDP)
         refuse(r, "gather_engine", "copy: nothing is gathered under ddp; leave it out");
-    else
+    else if (p->gather_engine == DTP_ENGINE_COPY)
         check_peer_memory(r, "gather_engine");
+    if (p->reduce_engine == DTP_ENGINE_COPY && dtp_plan_shard_ranks(r->cluster, p) == 1)
+        refuse(r, "reduce_engine", "copy: gradients are not scattered %s; leave it out",
+               p->strategy == DTP_DDP ? "under ddp" : "over one GPU");
+    else if (p->reduce_engine == DTP_ENGINE_COPY)
+        check_peer_memory(r, "reduce_engine");
 }
 
 static void check_runtime(struct resolver *r)
@@ -622,7 +626,7 @@ static bool choices_exist(struct resolver *r)
                  (unsigned)p->offload <= DTP_OFFLOAD_NVME && (unsigned)p->attention <= DTP_ATTENTION_FLASH1 &&
                  (unsigned)p->checkpointing <= DTP_CHECKPOINT_SELECTIVE_MATMUL &&
                  (unsigned)p->loss <= DTP_LOSS_CHUNKED && (unsigned)p->optimizer <= DTP_ADAM8BIT &&
-                 (unsigned)p->gather_engine <= DTP_GATHER_COPY &&
+                 (unsigned)p->gather_engine <= DTP_ENGINE_COPY && (unsigned)p->reduce_engine <= DTP_ENGINE_COPY &&
                  (unsigned)d->params < DTP_DTYPE_COUNT && (unsigned)d->compute < DTP_DTYPE_COUNT &&
                  (unsigned)d->reduce < DTP_DTYPE_COUNT && (unsigned)d->master < DTP_DTYPE_COUNT &&
                  (unsigned)d->moments < DTP_DTYPE_COUNT;

@@ -23,7 +23,7 @@ PARSE_WORD(offload)
 PARSE_WORD(attention)
 PARSE_WORD(loss)
 PARSE_WORD(optimizer)
-PARSE_WORD(gather_engine)
+PARSE_WORD(engine)
 
 /* The next of several names that commas separate; false when it is no strategy or was named before. */
 static bool take_strategy(const char *text, size_t bytes, enum dtp_strategy *list, size_t *count)

@@ -170,8 +170,10 @@ struct dtp_draft {
       "runtime dtplan: SMs a collective may take; default 0, NCCL's choice")                                              \
     X(symmetric_windows, "plan", NULL, SWITCH(plan.symmetric_windows),                                                    \
       "runtime dtplan: the arena is a window of NCCL's symmetric kernels; default false")                                 \
-    X(gather_engine, "plan", "sm|copy", PARSED(plan.gather_engine, parse_gather_engine),                                  \
+    X(gather_engine, "plan", "sm|copy", PARSED(plan.gather_engine, parse_engine),                                         \
       "runtime dtplan: weights are gathered by SMs or by copy engines; default sm")                                       \
+    X(reduce_engine, "plan", "sm|copy", PARSED(plan.reduce_engine, parse_engine),                                         \
+      "runtime dtplan: gradients are reduced by SMs, or exchanged by copy engines and added up; default sm")              \
     X(price, "money", "USD", NUMBER(plan.price_per_gpu_hour, 1e-3, 1e6),                                                  \
       "dollars per GPU-hour; default the catalogue's typical price")                                                   \
     X(tokens, "money", "N", NUMBER(training.tokens, 1, 1e18),                                                          \

@@ -3,7 +3,7 @@
 
 #include "activations.h"
 #include "block_work.h"
-#include "collective_cost.h"
+#include "collective_choice.h"
 #include "op_cost.h"
 #include "sharding.h"
 #include "time_parts.h"
@@ -44,6 +44,15 @@ static void explain_collective(const struct wire *w, enum dtp_collective collect
                                                   : "rounding of shards");
 }
 
+/* Scattered as sums, or exchanged by copy engines to be added up. */
+static void explain_reduction(const struct wire *w, double elements, double ranks, struct dtp_explanation *e)
+{
+    bool copies = dtp_collective_copies(&w->job->plan, DTP_ALL_TO_ALL);
+    explain_collective(w, copies ? DTP_ALL_TO_ALL : DTP_REDUCE_SCATTER,
+                       copies ? "all-to-all of gradients" : "reduce-scatter of gradients",
+                       "reductions x bytes x psi x (N-1)/N", w->reductions, (double)w->b.reduce, elements, ranks, e);
+}
+
 static void explain_sharded(const struct wire *w, struct dtp_explanation *e)
 {
     const struct dtp_plan *p = &w->job->plan;
@@ -55,13 +64,12 @@ static void explain_sharded(const struct wire *w, struct dtp_explanation *e)
                        : p->reshard_after_forward ? "2 K x bytes x psi x (N-1)/N"
                                                   : "K x bytes x psi x (N-1)/N",
                        w->micro_steps * (1 + again), (double)w->b.compute, w->padded, ranks, e);
-    bool exchanged = w->c->bytes[DTP_ALL_TO_ALL] > 0;
-    if (exchanged)
+    bool as_int4 = w->c->bytes[DTP_ALL_TO_ALL] > 0 && !dtp_collective_copies(p, DTP_ALL_TO_ALL);
+    if (as_int4)
         dtp_explain_term(e, "reduce-scatter of vectors", "", (double)w->c->bytes[DTP_REDUCE_SCATTER], "what has one dimension");
     else
-        explain_collective(w, DTP_REDUCE_SCATTER, "reduce-scatter of gradients", "reductions x bytes x psi x (N-1)/N",
-                           w->reductions, (double)w->b.reduce, w->padded, ranks, e);
-    if (exchanged)
+        explain_reduction(w, w->padded, ranks, e);
+    if (as_int4)
         dtp_explain_term(e, "all-to-all of gradients as int4",
                          "reductions x (psi / 2 x (g-1)/g + psi / 2 g x (m-1)/m), and scales",
                          (double)w->c->bytes[DTP_ALL_TO_ALL], "g = %u GPUs of a node, m = %u nodes", w->job->cluster.gpus_per_node,
@@ -75,8 +83,7 @@ static void explain_replicated(const struct wire *w, struct dtp_explanation *e)
     double gpus = (double)w->job->cluster.gpus;
     explain_collective(w, DTP_ALL_REDUCE, "all-reduce of gradients", "reductions x 2 bytes x psi x (n-1)/n",
                        w->reductions, 2 * (double)w->b.reduce, w->psi, gpus, e);
-    explain_collective(w, DTP_REDUCE_SCATTER, "reduce-scatter of gradients", "reductions x bytes x psi x (n-1)/n",
-                       w->reductions, (double)w->b.reduce, w->psi, gpus, e);
+    explain_reduction(w, w->psi, gpus, e);
     explain_collective(w, DTP_ALL_GATHER, "all-gather of updated weights", "bytes x psi x (n-1)/n", 1,
                        (double)w->b.params, w->psi, gpus, e);
 }

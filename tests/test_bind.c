@@ -101,6 +101,35 @@ static void test_matmuls_stay_in_the_arena(void **state)
     tear_down(&s);
 }
 
+/* Exchanged gradients: every rank's part is added up, into the shard in the first micro-step, onto it in the second. */
+static void test_exchanged_gradients_are_added_up(void **state)
+{
+    static struct stand s;
+    struct dtp_binding b;
+    size_t sums = 0, onto = 0;
+    (void)state;
+    set_up(&s, RUN_LLAMA "precision=bf16-mixed strategy=zero2 gpus=4 accumulate=2 reduce_engine=copy");
+    must(bind_rank(&s, 2, &b));
+    for (size_t i = 1; i < b.op_count; i++) {
+        const struct dtp_sum_parts_args *g = &b.ops[i].arguments.sum_parts;
+        const struct dtp_collective_args *exchange = &b.ops[i - 1].arguments.collective;
+        if (b.ops[i].kind != DTP_BOUND_COMPUTE || b.ops[i].kernel != DTP_KERNEL_sum_parts)
+            continue;
+        assert_int_equal(b.ops[i - 1].kind, DTP_BOUND_COLLECTIVE);
+        assert_int_equal(exchange->collective, DTP_ALL_TO_ALL);
+        assert_true(exchange->result == g->parts && exchange->bytes == 4 * g->count * 4);
+        assert_true(g->part_count == 4 && g->element == DTP_ELEMENT_FP32);
+        inside(&s, g->parts, exchange->bytes);
+        inside(&s, g->total, g->count * 4);
+        sums++;
+        onto += g->accumulate;
+    }
+    assert_int_equal(sums, 2 * 4); /* two layers, embedding, head */
+    assert_int_equal(onto, 4);
+    dtp_binding_release(&b);
+    tear_down(&s);
+}
+
 /* ---- weight decay ------------------------------------------------------------------------------------------------ */
 
 /* Marks what decays: over all ranks of a group, each element of the tensors that decay once, no other but padding. */
@@ -306,9 +335,11 @@ static void test_a_program_without_roles_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmuls_stay_in_the_arena), cmocka_unit_test(test_decay_is_of_matrices),
-        cmocka_unit_test(test_state_is_written_once), cmocka_unit_test(test_the_host_updates_as_the_reference_does),
-        cmocka_unit_test(test_a_program_without_roles_is_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_matmuls_stay_in_the_arena),
+                                       cmocka_unit_test(test_exchanged_gradients_are_added_up),
+                                       cmocka_unit_test(test_decay_is_of_matrices),
+                                       cmocka_unit_test(test_state_is_written_once),
+                                       cmocka_unit_test(test_the_host_updates_as_the_reference_does),
+                                       cmocka_unit_test(test_a_program_without_roles_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,7 +73,7 @@ static void test_copies_take_no_sms(void **state)
     struct dtp_plan none = dtp_plan_default(), plan = none;
     struct dtp_cluster cluster = test_cluster(test_h200(), 4, 8);
     struct dtp_group group = dtp_group_consecutive(&cluster, 4);
-    plan.gather_engine = DTP_GATHER_COPY, plan.collective_ctas = 1;
+    plan.gather_engine = DTP_ENGINE_COPY, plan.collective_ctas = 1;
     assert_near(chosen_s(&plan, 4, 4, DTP_ALL_GATHER, 1e9),
                 dtp_calibration.copy_gather_s + 1e9 / (450e9 * dtp_calibration.copy_link_fraction), 1e-9);
     assert_true(dtp_collective_load(&cluster, &group, &plan, DTP_ALL_GATHER).sm_share == 0);
@@ -81,6 +81,22 @@ static void test_copies_take_no_sms(void **state)
     plan.collective_ctas = 0;
     assert_true(chosen_s(&plan, 4, 4, DTP_REDUCE_SCATTER, 1e9) == chosen_s(&none, 4, 4, DTP_REDUCE_SCATTER, 1e9));
     assert_false(dtp_collective_copies(&plan, DTP_REDUCE_SCATTER));
+    assert_false(dtp_collective_copies(&plan, DTP_ALL_TO_ALL));
+}
+
+/* The same of the exchange that takes the place of a reduce-scatter, whoever gathers. */
+static void test_copies_exchange(void **state)
+{
+    (void)state;
+    struct dtp_plan none = dtp_plan_default(), plan = none;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 4, 8);
+    struct dtp_group group = dtp_group_consecutive(&cluster, 4);
+    plan.reduce_engine = DTP_ENGINE_COPY;
+    assert_near(chosen_s(&plan, 4, 4, DTP_ALL_TO_ALL, 1e9),
+                dtp_calibration.copy_gather_s + 1e9 / (450e9 * dtp_calibration.copy_link_fraction), 1e-9);
+    assert_true(dtp_collective_load(&cluster, &group, &plan, DTP_ALL_TO_ALL).sm_share == 0);
+    assert_true(chosen_s(&plan, 4, 4, DTP_ALL_GATHER, 1e9) == chosen_s(&none, 4, 4, DTP_ALL_GATHER, 1e9));
+    assert_false(dtp_collective_copies(&plan, DTP_ALL_GATHER));
 }
 
 /* Small messages gain most from symmetric kernels; a ring over nodes cannot use them. */
@@ -101,6 +117,7 @@ int main(void)
                                        cmocka_unit_test(test_few_ctas_are_slower),
                                        cmocka_unit_test(test_matmuls_on_a_part_of_the_sms),
                                        cmocka_unit_test(test_copies_take_no_sms),
+                                       cmocka_unit_test(test_copies_exchange),
                                        cmocka_unit_test(test_windows_lower_the_latency_inside_a_node)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

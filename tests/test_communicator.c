@@ -65,6 +65,12 @@ static bool try_group(struct dtp_communicator *c, uint32_t rank, uint32_t group,
     CHECK(c->verbs->collective(c, &args, NULL) == 0);
     for (uint64_t i = 0; i < SHARD; i++)
         CHECK(dtp_load(result, element, i) == sum_of(&place, mine + i));
+    fill(input, element, rank, all);
+    args = (struct dtp_collective_args){DTP_ALL_TO_ALL, group, input, result, bytes, element};
+    CHECK(c->verbs->collective(c, &args, NULL) == 0);
+    for (uint64_t i = 0; i < all; i++) /* what member i / SHARD has at this rank's place */
+        CHECK(dtp_load(result, element, i) ==
+              value(place.first + (uint32_t)(i / SHARD) * place.stride, mine + i % SHARD));
     fill(result + mine * dtp_element_bytes(element), element, rank, SHARD);
     args = (struct dtp_collective_args){DTP_ALL_GATHER, group, result + mine * dtp_element_bytes(element),
                                         result,         bytes, element};
@@ -88,6 +94,7 @@ static bool rank_main(struct dtp_communicator *c, uint32_t rank)
         }
     group = 0;
     CHECK(c->sent_bytes[DTP_ALL_GATHER] == sent && c->sent_bytes[DTP_REDUCE_SCATTER] == sent);
+    CHECK(c->sent_bytes[DTP_ALL_TO_ALL] == sent);
     CHECK(c->sent_bytes[DTP_ALL_REDUCE] == 2 * sent && c->calls[DTP_ALL_REDUCE] == 2 * GROUPS);
     float odd[3] = {0};
     struct dtp_collective_args uneven = {DTP_REDUCE_SCATTER, 0, odd, odd, sizeof odd, DTP_ELEMENT_FP32};

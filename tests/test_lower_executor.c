@@ -167,7 +167,7 @@ static void test_copy_engines_gather_apart(void **state)
     (void)state;
     struct dtp_transformer t = tiny();
     struct dtp_plan plan = plan_of(DTP_FULL_SHARD);
-    plan.gather_engine = DTP_GATHER_COPY;
+    plan.gather_engine = DTP_ENGINE_COPY;
     struct dtp_program *program = lower(&t, &plan, 4);
     assert_int_equal(dtp_program_group_count(program), 2);
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
@@ -175,6 +175,75 @@ static void test_copy_engines_gather_apart(void **state)
         if (op->group != DTP_NO_INDEX)
             assert_int_equal(op->group, op->kind == DTP_OP_ALL_GATHER);
     }
+    dtp_program_destroy(program);
+}
+
+static size_t position_of(const struct dtp_program *program, enum dtp_op_kind kind, uint16_t layer, size_t from)
+{
+    for (size_t i = from; i < dtp_program_op_count(program); i++)
+        if (dtp_program_ops(program)[i].kind == kind && dtp_program_ops(program)[i].layer == layer)
+            return i;
+    fail_msg("no %s in layer %u", dtp_op_kind_text(kind), layer);
+    return 0;
+}
+
+static const struct dtp_operand *operand_of(const struct dtp_program *program, size_t op, enum dtp_role role)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    const struct dtp_operand *operands = dtp_program_operands(program, &ops[op]);
+    for (uint32_t i = 0; i < ops[op].operand_count; i++)
+        if (operands[i].role == role)
+            return &operands[i];
+    fail_msg("operation %zu has no %s", op, dtp_role_text(role));
+    return NULL;
+}
+
+/* Gradients that copy engines exchange: each reduction is an all-to-all of the whole, (n-1)/n of which is sent, into a
+ * buffer that the largest module fills, and the sum behind it. The first of a step makes the shard, the others add to
+ * it. The whole goes when the exchange is done, whatever the sum does. */
+static void test_copy_engines_reduce(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = tiny();
+    t.layers = 5;
+    struct dtp_plan plan = plan_of(DTP_ZERO2);
+    plan.accumulate = 3, plan.reduce_engine = DTP_ENGINE_COPY;
+    struct dtp_program *program = lower(&t, &plan, 4);
+    const struct dtp_op *ops = dtp_program_ops(program);
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    size_t made = 0, added = 0;
+    uint64_t most_bytes = 0, buffer_bytes = 0;
+    assert_int_equal(count(program, DTP_OP_ALL_TO_ALL), 3 * 7);
+    assert_int_equal(count(program, DTP_OP_REDUCE_SCATTER) + count(program, DTP_OP_ACCUMULATE), 0);
+    assert_int_equal(dtp_program_group_count(program), 2);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        if (ops[i].kind != DTP_OP_ALL_TO_ALL)
+            continue;
+        const struct dtp_operand *parts = operand_of(program, i, DTP_ROLE_RESULT),
+                                 *whole = operand_of(program, i, DTP_ROLE_INPUT),
+                                 *read = operand_of(program, i + 1, DTP_ROLE_INPUT),
+                                 *shard = operand_of(program, i + 1, DTP_ROLE_RESULT);
+        assert_int_equal(ops[i].group, 1);
+        assert_int_equal(ops[i + 1].kind, DTP_OP_SUM_PARTS);
+        assert_true(ops[i].stream == DTP_STREAM_REDUCE && ops[i + 1].stream == DTP_STREAM_REDUCE);
+        assert_true(read->buffer.index == parts->buffer.index && read->bytes == parts->bytes);
+        assert_int_equal(parts->bytes, buffers[whole->buffer.index].bytes);
+        assert_int_equal(buffers[shard->buffer.index].bytes, parts->bytes / 4);
+        assert_true(ops[i].demand.sent_bytes == (double)parts->bytes * 3 / 4);
+        bool adds = (shard->access & DTP_UPDATE) == DTP_UPDATE;
+        assert_true(ops[i + 1].demand.bytes == (double)parts->bytes * (adds ? 1.5 : 1.25));
+        made += (shard->access & DTP_ALLOC) != 0;
+        added += adds;
+        most_bytes = parts->bytes > most_bytes ? parts->bytes : most_bytes;
+        buffer_bytes = buffers[parts->buffer.index].bytes;
+    }
+    assert_int_equal(made, 7);
+    assert_int_equal(added, 14);
+    assert_int_equal(buffer_bytes, most_bytes);
+    size_t exchange = position_of(program, DTP_OP_ALL_TO_ALL, 4, 0);
+    size_t frees = position_of(program, DTP_OP_FREE, 2, exchange);
+    assert_true(waits_for(program, frees, exchange));
+    assert_true(frees < position_of(program, DTP_OP_ACTIVATION_BACKWARD, 2, 0));
     dtp_program_destroy(program);
 }
 
@@ -194,15 +263,6 @@ static void test_collectives(void **state)
     expect_collectives(DTP_ZERO3, 2, true, 4, 0, 5 + 3 + 3 + 3 + 4, 14, 0);
     expect_collectives(DTP_HYBRID_SHARD, 1, false, 8, 4, 5 + 3 + 2, 7, 7);
     expect_collectives(DTP_ZERO1, 1, false, 8, 2, 7, 7, 7);
-}
-
-static size_t position_of(const struct dtp_program *program, enum dtp_op_kind kind, uint16_t layer, size_t from)
-{
-    for (size_t i = from; i < dtp_program_op_count(program); i++)
-        if (dtp_program_ops(program)[i].kind == kind && dtp_program_ops(program)[i].layer == layer)
-            return i;
-    fail_msg("no %s in layer %u", dtp_op_kind_text(kind), layer);
-    return 0;
 }
 
 /* full_shard, depth 1: block 3 is gathered when block 2 begins, into the slot of block 1, and only the first
@@ -363,6 +423,7 @@ int main(void)
                                        cmocka_unit_test(test_gradient_stream),
                                        cmocka_unit_test(test_collectives),
                                        cmocka_unit_test(test_copy_engines_gather_apart),
+                                       cmocka_unit_test(test_copy_engines_reduce),
                                        cmocka_unit_test(test_overlap),
                                        cmocka_unit_test(test_arenas_survive_any_order),
                                        cmocka_unit_test(test_offload),

@@ -365,15 +365,30 @@ static void test_what_follows_from_the_strategy(void **state)
     plan.matmul_sms = 100000;
     assert_refused(plan, "matmul_sms", "SMs");
     plan = with_strategy("full_shard", "dtplan"); /* over two nodes */
-    plan.symmetric_windows = true, plan.gather_engine = DTP_GATHER_COPY;
+    plan.symmetric_windows = true, plan.gather_engine = DTP_ENGINE_COPY;
     assert_refused(plan, "symmetric_windows", "GPUs of one node");
     assert_refused(plan, "gather_engine", "GPUs of one node");
     plan = with_strategy("hybrid_shard", "dtplan");
-    plan.symmetric_windows = true, plan.gather_engine = DTP_GATHER_COPY;
+    plan.symmetric_windows = true, plan.gather_engine = DTP_ENGINE_COPY;
     assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
     plan = with_strategy("ddp", "dtplan");
-    plan.gather_engine = DTP_GATHER_COPY;
+    plan.gather_engine = DTP_ENGINE_COPY;
     assert_refused(plan, "gather_engine", "nothing is gathered");
+    plan = with_strategy("full_shard", "dtplan"); /* over two nodes */
+    plan.reduce_engine = DTP_ENGINE_COPY;
+    assert_refused(plan, "reduce_engine", "GPUs of one node");
+    plan = with_strategy("zero1", "torch");
+    plan.reduce_engine = DTP_ENGINE_COPY;
+    assert_refused(plan, "reduce_engine", "of runtime dtplan");
+    plan = with_strategy("ddp", "dtplan");
+    plan.reduce_engine = DTP_ENGINE_COPY;
+    assert_refused(plan, "reduce_engine", "not scattered under ddp");
+    plan = with_strategy("zero2", "dtplan");
+    plan.reduce_engine = DTP_ENGINE_COPY;
+    assert_int_equal(resolve(&plan, 8, 8), DTP_OK);
+    plan = with_strategy("zero2", "dtplan");
+    plan.reduce_engine = DTP_ENGINE_COPY;
+    assert_int_equal(resolve(&plan, 1, 8), DTP_BAD_INPUT); /* over one GPU */
     plan = with_strategy("hybrid_shard", "torch");
     plan.reshard_after_forward = false;
     assert_int_equal(resolve(&plan, 16, 8), DTP_OK);

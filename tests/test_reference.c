@@ -395,6 +395,18 @@ static void test_elementwise(void **state)
     struct dtp_add_args add = {.values = small, .total = total, .count = 3, .element = DTP_ELEMENT_BF16};
     dtp_reference_add(NULL, &add, NULL);
     assert_true(total[0] == 2 && total[1] == -1 && total[2] == 4);
+    float parts[] = {1, 2, 10, 20, 100, 200}, sums[] = {5, 6};
+    struct dtp_sum_parts_args sum = {.parts = parts, .total = sums, .count = 2, .part_count = 3};
+    dtp_reference_sum_parts(NULL, &sum, NULL);
+    assert_true(sums[0] == 111 && sums[1] == 222);
+    sum.accumulate = true;
+    dtp_reference_sum_parts(NULL, &sum, NULL);
+    assert_true(sums[0] == 222 && sums[1] == 444);
+    uint16_t ones[] = {0x3F80, 0x3B80, 0x3B80}, one; /* 1 and twice 1/256, which is lost to bf16 unless added first */
+    sum = (struct dtp_sum_parts_args){
+        .parts = ones, .total = &one, .count = 1, .part_count = 3, .element = DTP_ELEMENT_BF16};
+    dtp_reference_sum_parts(NULL, &sum, NULL);
+    assert_int_equal(one, 0x3F81); /* rounded once: 1 + 2/256 */
     struct dtp_zero_args zero = {.values = back, .bytes = sizeof back};
     memset(back, 1, sizeof back);
     dtp_reference_zero(NULL, &zero, NULL);

@@ -16,11 +16,11 @@
 static struct run_result alone, together;
 static char directory[3000];
 
-/* `model` with 8 sequences a step on one device, then as `words` says on several. */
-static void compare(const char *model, const char *const *words, size_t count)
+/* `model` with so many sequences a step on one device, then as `words` says on several. */
+static void compare_steps(const char *model, int sequences, const char *const *words, size_t count)
 {
     char line[1024];
-    snprintf(line, sizeof line, "%s gpus=1 strategy=ddp micro_batch=8", model);
+    snprintf(line, sizeof line, "%s gpus=1 strategy=ddp micro_batch=%d", model, sequences);
     rank_run(line, "--steps 50 --lr 1e-3", &alone);
     assert_int_equal(alone.status, DTP_OK);
     assert_int_equal(alone.steps, 50);
@@ -33,6 +33,11 @@ static void compare(const char *model, const char *const *words, size_t count)
         if (!(run_apart(&together, &alone) < 1e-6))
             fail_msg("%s: losses %g apart", words[i], run_apart(&together, &alone));
     }
+}
+
+static void compare(const char *model, const char *const *words, size_t count)
+{
+    compare_steps(model, 8, words, count);
 }
 
 static void test_every_strategy_learns_the_same(void **state)
@@ -58,6 +63,25 @@ static void test_a_tied_model_learns_the_same(void **state)
                                         "gpus=2 strategy=zero1 micro_batch=2 accumulate=2"};
     (void)state;
     compare(RUN_GPT2, words, 2);
+}
+
+/* Gradients exchanged and added up instead of scattered: the program that copy engines run between GPUs. */
+static void test_exchanged_gradients_learn_the_same(void **state)
+{
+    static const char *const words[] = {
+        "reduce_engine=copy gpus=2 strategy=zero2 micro_batch=6",
+        "reduce_engine=copy gpus=2 strategy=zero2 micro_batch=2 accumulate=3",
+        "reduce_engine=copy gpus=4 strategy=full_shard micro_batch=3",
+        "reduce_engine=copy gpus=4 strategy=full_shard micro_batch=1 accumulate=3 accumulate_sync=true",
+        "reduce_engine=copy gpus=4 strategy=shard_grad_op micro_batch=3",
+        "reduce_engine=copy gpus=2 strategy=shard_grad_op micro_batch=2 accumulate=3",
+        "reduce_engine=copy gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=3",
+        "reduce_engine=copy gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=1 accumulate=3 accumulate_sync=true",
+        "reduce_engine=copy gpus=2 strategy=zero1 micro_batch=6 offload=optimizer clip_norm=1000",
+        "reduce_engine=copy gpus=4 strategy=full_shard micro_batch=1 accumulate=3 accumulate_sync=true offload=params",
+    };
+    (void)state;
+    compare_steps(RUN_LLAMA, 12, words, sizeof words / sizeof words[0]);
 }
 
 /* ---- resuming elsewhere ------------------------------------------------------------------------------------------ */
@@ -155,6 +179,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_strategy_learns_the_same), cmocka_unit_test(test_a_tied_model_learns_the_same),
-        cmocka_unit_test(test_other_ranks_resume), cmocka_unit_test(test_a_killed_rank_ends_the_others)};
+        cmocka_unit_test(test_exchanged_gradients_learn_the_same), cmocka_unit_test(test_other_ranks_resume),
+        cmocka_unit_test(test_a_killed_rank_ends_the_others)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

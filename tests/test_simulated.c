@@ -85,6 +85,37 @@ static void test_host_update_beside_backward(void **state)
     }
 }
 
+/* Gradients that copy engines exchange take no SM from the kernels beside them, and what adds them up costs less than
+ * that; the closed form agrees with both steps, and a buffer as large as a block's fp32 gradients is added. */
+static void test_exchanged_gradients(void **state)
+{
+    (void)state;
+    double step_s[2], slowed_s[2];
+    uint64_t bytes[2];
+    for (int copy = 0; copy < 2; copy++) {
+        struct dtp_faults faults = {0};
+        struct dtp_simulated s;
+        struct dtp_simulation_options options = dtp_simulation_options_default();
+        struct dtp_job job = small_job(DTP_SHARD_GRAD_OP, 1);
+        job.transformer.layers = 8, job.transformer.hidden = 4096, job.transformer.ffn = 11008;
+        job.transformer.heads = job.transformer.kv_heads = 32;
+        job.asked.runtime = DTP_RUNTIME_DTPLAN, job.asked.micro_batch = 8;
+        job.asked.reduce_engine = copy ? DTP_ENGINE_COPY : DTP_ENGINE_SM;
+        job.plan = job.asked;
+        if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, &faults) != DTP_OK ||
+            dtp_simulated_create(&job, &options, &s, &faults) != DTP_OK)
+            fail_msg("%s", faults.text[0]);
+        assert_near(s.closed.time.step_s, s.prediction.time.step_s, 0.03);
+        step_s[copy] = s.prediction.time.step_s;
+        slowed_s[copy] = s.timeline.compute_s - s.kernels_alone_s;
+        bytes[copy] = s.prediction.memory.allocated_peak_bytes;
+        dtp_simulated_release(&s);
+    }
+    assert_true(step_s[1] < step_s[0] && slowed_s[1] < slowed_s[0]);
+    uint64_t block = 4 * (4 * UINT64_C(4096) * 4096 + 3 * UINT64_C(4096) * 11008 + 2 * 4096);
+    assert_true(bytes[1] - bytes[0] >= block && bytes[1] - bytes[0] < block + 8 * 4 * 256);
+}
+
 static const enum dtp_strategy strategies[] = {DTP_DDP, DTP_ZERO1, DTP_FULL_SHARD, DTP_SHARD_GRAD_OP};
 #define STRATEGIES (sizeof strategies / sizeof *strategies)
 
@@ -467,6 +498,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prediction_adds_up),
         cmocka_unit_test(test_host_update_beside_backward),
+        cmocka_unit_test(test_exchanged_gradients),
         cmocka_unit_test(test_refusal),
         cmocka_unit_test(test_whatif_by_simulation),
         cmocka_unit_test(test_path_by_hand),
