@@ -119,8 +119,10 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
         plan.zero_hpz_partition_size = 1u << random_below(4);
         plan.zero_quantized_weights = random_bool(), plan.zero_quantized_gradients = random_bool();
     }
+    bool scatters = cluster->gpus > 1 && cluster->nodes == 1 && plan.strategy != DTP_DDP && plan.shard_group != 1;
+    if (plan.runtime == DTP_RUNTIME_DTPLAN && scatters && random_bool())
+        plan.reduce_engine = DTP_ENGINE_COPY;
     random_state = kept;
-    (void)cluster;
     return plan;
 }
 
