@@ -36,7 +36,7 @@ dtp_op_id dtp_executor_upload(struct dtp_executor *x, struct dtp_executor_module
 {
     struct dtp_draft draft;
     bool staged = x->rules.shard_ranks > 1;
-    dtp_executor_begin_at(x, module, &draft, DTP_OP_UPLOAD);
+    dtp_executor_begin_at(x, module, &draft, DTP_OP_UPLOAD, NULL);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, module->host_weights, DTP_READ, 0);
     if (staged) {
         *to = x->staging[x->staging_next];
@@ -54,7 +54,7 @@ void dtp_executor_download(struct dtp_executor *x, struct dtp_executor_module *m
     struct dtp_draft draft;
     dtp_op_id reduced =
         module->reduced_by.index == DTP_NO_INDEX ? x->l->last_op[DTP_STREAM_COMPUTE] : module->reduced_by;
-    dtp_executor_begin_at(x, module, &draft, DTP_OP_DOWNLOAD);
+    dtp_executor_begin_at(x, module, &draft, DTP_OP_DOWNLOAD, NULL);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, dtp_executor_gradients_of(module), DTP_READ, 0);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, module->host_gradient, DTP_WRITE, 0);
     dtp_draft_after(&draft, reduced);
@@ -70,7 +70,7 @@ void dtp_executor_download(struct dtp_executor *x, struct dtp_executor_module *m
 void dtp_executor_host_update(struct dtp_executor *x, struct dtp_executor_module *module, dtp_op_id scalars)
 {
     struct dtp_draft draft;
-    dtp_executor_begin_at(x, module, &draft, DTP_OP_HOST_OPTIMIZER);
+    dtp_executor_begin_at(x, module, &draft, DTP_OP_HOST_OPTIMIZER, NULL);
     draft.op.stream = DTP_STREAM_HOST;
     dtp_draft_role(&draft, DTP_ROLE_WEIGHT_GRADIENT, module->host_gradient, DTP_READ, 0);
     dtp_draft_role(&draft, DTP_ROLE_WEIGHT, module->host_weights, x->rules.master ? DTP_WRITE : DTP_UPDATE, 0);
@@ -86,7 +86,7 @@ void dtp_executor_host_update(struct dtp_executor *x, struct dtp_executor_module
     dtp_op_id updated = dtp_draft_end(x->l, &draft);
     if (x->rules.host_params)
         return;
-    dtp_executor_begin_at(x, module, &draft, DTP_OP_UPLOAD);
+    dtp_executor_begin_at(x, module, &draft, DTP_OP_UPLOAD, NULL);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, module->host_weights, DTP_READ, 0);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, module->state[DTP_EXECUTOR_WEIGHTS], DTP_WRITE, 0)->shard =
         x->rules.gathers_once;

@@ -123,26 +123,27 @@ static inline struct dtp_executor_module *dtp_executor_head(struct dtp_executor 
     return &x->modules[x->module_count - 1];
 }
 
-/* ---- lower_executor_weights.c: where weights are read and gradients written --------------------------------------- */
+/* ---- lower_executor_weights.c: where weights are read -------------------------------------------------------------- */
 
 /* The weights of parameter `which` as an operand; waits for their gather. */
 void dtp_executor_weight(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_role role,
                          struct dtp_executor_module *module, enum dtp_parameter which);
-/* Its gradient: brings the buffer to life, overwrites what it holds first and adds later. True: it adds. */
-bool dtp_executor_gradient(struct dtp_draft *draft, enum dtp_role role, struct dtp_executor_module *module,
-                           enum dtp_parameter which);
 static inline bool dtp_executor_has(const struct dtp_executor_module *module, enum dtp_parameter which)
 {
     return module->layout->tensor[which].exists;
 }
 
-/* Drafts stand at the module's layer, wherever the skeleton is. */
+/* Drafts stand at the module's layer, wherever the skeleton is. Without a name they have the module's. */
 void dtp_executor_begin_at(struct dtp_executor *x, const struct dtp_executor_module *module, struct dtp_draft *draft,
-                           enum dtp_op_kind kind);
+                           enum dtp_op_kind kind, const char *name);
+/* Ends a draft as a collective of one kernel. */
+dtp_op_id dtp_executor_collective(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_stream stream,
+                                  uint32_t group, uint64_t sent_bytes);
 
 /* Points of the skeleton. Of a micro-step's passes, in order: embedding, blocks forward, head with loss, blocks
  * backward, embedding backward. */
-void dtp_executor_make_groups(struct dtp_executor *x); /* communicators and the ring */
+void dtp_executor_make_groups(struct dtp_executor *x); /* communicators and standing buffers */
+uint64_t dtp_executor_largest_shard(const struct dtp_executor *x); /* elements */
 void dtp_executor_step_begins(struct dtp_executor *x);
 void dtp_executor_before_embedding(struct dtp_executor *x);
 void dtp_executor_after_embedding(struct dtp_executor *x);
@@ -150,6 +151,14 @@ void dtp_executor_before_block(struct dtp_executor *x, uint64_t layer); /* forwa
 void dtp_executor_after_block(struct dtp_executor *x, uint64_t layer);
 void dtp_executor_gather_head(struct dtp_executor *x); /* before the last block's forward with prefetch, else before the loss */
 void dtp_executor_after_loss(struct dtp_executor *x);
+
+/* ---- lower_executor_gradients.c: where gradients are written ------------------------------------------------------- */
+
+void dtp_executor_make_reduction_buffers(struct dtp_executor *x);
+/* The gradient of parameter `which` as an operand: brings the buffer to life, overwrites what it holds first and adds
+ * later. True: it adds. */
+bool dtp_executor_gradient(struct dtp_draft *draft, enum dtp_role role, struct dtp_executor_module *module,
+                           enum dtp_parameter which);
 /* A gradient buffer for the module's pass, with zero padding; nothing if micro-steps before made it. */
 void dtp_executor_open_gradient(struct dtp_executor *x, struct dtp_executor_module *module);
 /* Zeros where no operation has written a gradient: the embedding's, whose backward adds rows to it. */

@@ -49,7 +49,7 @@ static void square_sum(struct dtp_executor *x, uint64_t index)
 dtp_op_id dtp_executor_square_sum_behind(struct dtp_executor *x, struct dtp_executor_module *module)
 {
     struct dtp_draft draft;
-    dtp_executor_begin_at(x, module, &draft, DTP_OP_SQUARE_SUM);
+    dtp_executor_begin_at(x, module, &draft, DTP_OP_SQUARE_SUM, NULL);
     draft.op.stream = last_reducing(x);
     square_sum_draft(x, &draft, module);
     return dtp_draft_end(x->l, &draft);
