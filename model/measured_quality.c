@@ -75,14 +75,18 @@ static void parameters_of(const struct dtp_measured_part *part, struct dtp_measu
     out->r2 = fit->r2;
 }
 
-/* What the curve says of point i where it is not one of its points. */
+/* What the curve says of point i where it is not one of its points. Beyond its ends all points speak, by their fit; between
+ * them the two neighbours and their slopes, which follow from one more on each side. */
+#define NEIGHBOURS 3
 static bool curve_without(const struct dtp_measured_curve *curve, size_t without, double *out_log_s)
 {
-    size_t count = 0;
-    double *bytes = malloc(2 * curve->count * sizeof *bytes), *seconds = bytes + curve->count;
+    bool inside = without > 0 && without + 1 < curve->count;
+    size_t first = inside && without > NEIGHBOURS ? without - NEIGHBOURS : 0, count = 0;
+    size_t end = inside && curve->count - without > NEIGHBOURS ? without + NEIGHBOURS + 1 : curve->count;
+    double *bytes = malloc(2 * (end - first) * sizeof *bytes), *seconds = bytes + (end - first);
     if (!bytes)
         return false;
-    for (size_t i = 0; i < curve->count; i++)
+    for (size_t i = first; i < end; i++)
         if (i != without) {
             bytes[count] = exp(curve->log_bytes[i]);
             seconds[count++] = exp(curve->log_s[i]);
