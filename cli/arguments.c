@@ -30,6 +30,7 @@ enum option {
     OPTION_ONLY,
     OPTION_LEAVE_ONE_OUT,
     OPTION_MODEL_PARALLEL,
+    OPTION_MACHINE,
     OPTION_WHERE,
     OPTION_PROGRAM,
     OPTION_TRACE,
@@ -94,6 +95,8 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_WHERE] = {"--where", "COLUMN=VALUE", ON(CHART), "draw only rows with that value; may be repeated"},
     [OPTION_MODEL_PARALLEL] = {"--model-parallel", NULL, ON(BACKTEST),
                                "score runs with tensor or pipeline parallelism too"},
+    [OPTION_MACHINE] = {"--machine", "FILE.csv", ON(BACKTEST),
+                        "predict runs on the GPU of a machine file of dtplan probe by what it measured"},
     [OPTION_PROGRAM] = {"--program", NULL, ON(EXPLAIN), "list the step's operations with what each takes alone"},
     [OPTION_TRACE] = {"--trace", "FILE.json", ON(SIMULATE) | ON(RUN), "write the step for ui.perfetto.dev or chrome://tracing"},
     [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE) | ON(RUN), "write when each operation runs, a row an operation"},
@@ -262,9 +265,16 @@ static const char *flag_of_name(const char *name)
 static void fault_unknown_flag(const char *flag, enum dtp_command command, struct dtp_faults *faults)
 {
     struct dtp_nearest nearest;
-    char typed[64], hint[192], fallback[64];
+    char typed[64], hint[192], fallback[64], key[64];
     size_t key_count;
     const struct dtp_scenario_key *keys = dtp_scenario_keys(&key_count);
+    key_of_flag(flag, key, sizeof key);
+    if (!(ON_PLANS & (1u << command)) && strncmp(flag, "--", 2) == 0 && find_key(key)) {
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: a key of jobs, of which '%s' takes none%s; see dtplan help %s", flag,
+                  command_names[command], command == DTP_COMMAND_BACKTEST ? ": they stand in its table" : "",
+                  command_names[command]);
+        return;
+    }
     snprintf(typed, sizeof typed, "%.*s", (int)strcspn(flag, "="), flag);
     dtp_nearest_begin(&nearest, typed);
     for (int i = 0; i < OPTION_COUNT; i++)
@@ -375,6 +385,7 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_ONLY: a->only = value; break;
     case OPTION_WHERE: a->wheres[a->where_count++] = value; break;
     case OPTION_MODEL_PARALLEL: a->model_parallel = true; break;
+    case OPTION_MACHINE: a->machine = value; break;
     case OPTION_LEAVE_ONE_OUT: a->leave_one_out = true; break;
     case OPTION_PROGRAM: a->program = true; break;
     case OPTION_TRACE: a->trace = value; break;
@@ -427,10 +438,12 @@ static void take_flag(struct dtp_arguments *a, int argc, char **argv, int *at, s
     const char *flag = argv[*at];
     if (option != OPTION_COUNT && (options[option].commands & command))
         take_option(a, option, argc, argv, at, faults);
+    else if (strncmp(flag, "--", 2) == 0 && (ON_PLANS & command) && take_setting(a, argc, argv, at, faults))
+        return;
     else if (option != OPTION_COUNT)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: not a flag of '%s'; see dtplan help %s", flag,
                   command_names[a->command], command_names[a->command]);
-    else if (strncmp(flag, "--", 2) != 0 || !(ON_PLANS & command) || !take_setting(a, argc, argv, at, faults)) {
+    else {
         fault_unknown_flag(flag, a->command, faults);
         if (!strchr(flag, '=') && *at + 1 < argc && argv[*at + 1][0] != '-')
             ++*at; /* most likely its value: no scenario file to complain about */
@@ -481,6 +494,9 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
                   "--fidelity simulated: solving goes by the closed form; solve first, then simulate the answer");
     if (out->leave_one_out && (out->output || out->only))
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--leave-one-out: scores whole sources; leave out -o and --only");
+    if (out->leave_one_out && out->machine)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                  "--leave-one-out: fits how far GPUs differ, which a machine file has measured; leave out --machine");
     if (out->json && out->csv)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--json and --csv: choose one of them");
     return faults->count > before ? faults->status : DTP_OK;

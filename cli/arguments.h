@@ -59,6 +59,7 @@ struct dtp_arguments {
     bool charts;    /* simulate --charts */
     bool model_parallel; /* backtest --model-parallel */
     bool leave_one_out; /* backtest --leave-one-out */
+    const char *machine; /* backtest --machine FILE.csv, or NULL; elsewhere a key of the job */
     bool solves;    /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */
     enum dtp_solve_goal goal;
     uint64_t samples, seed;                /* simulate: jobs of the step's quantiles, and their seed */

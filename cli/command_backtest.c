@@ -51,12 +51,24 @@ static enum dtp_status score(const struct dtp_context *context, const struct dtp
     struct dtp_backtest *backtest;
     struct dtp_predictor predictor = a->simulated ? dtp_predictor_simulated() : dtp_predictor_closed();
     predictor.model_parallel = a->model_parallel;
+    predictor.machine = a->machine;
     enum dtp_status status =
         dtp_backtest_run_only(a->words[0], a->only, &predictor, catalog, &backtest, context->faults);
     if (status == DTP_OK)
         status = write_report(context, backtest);
     dtp_backtest_destroy(backtest);
     return status;
+}
+
+/* Which machine of the catalogue a run was on, its row says. */
+static enum dtp_status read_machine(const struct dtp_context *context, struct dtp_catalog *catalog)
+{
+    const char *machine = context->arguments->machine;
+    enum dtp_status status = machine ? dtp_catalog_measure(catalog, machine, context->faults) : DTP_OK;
+    if (status != DTP_OK || !machine || dtp_catalog_measured(catalog, machine))
+        return status;
+    return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                     "--machine: '%s' is no machine file; backtest takes one that dtplan probe wrote", machine);
 }
 
 enum dtp_status dtp_command_backtest(const struct dtp_context *context)
@@ -69,10 +81,14 @@ enum dtp_status dtp_command_backtest(const struct dtp_context *context)
     if (a->output && is_same_file(a->words[0], a->output))
         return dtp_fault(context->faults, DTP_BAD_INPUT, a->output, 0,
                          "is the table of runs itself; name another for -o");
+    if (a->output && a->machine && is_same_file(a->machine, a->output))
+        return dtp_fault(context->faults, DTP_BAD_INPUT, a->output, 0, "is the machine file itself; name another for -o");
     enum dtp_status status = dtp_context_catalog(context, &catalog);
     if (status != DTP_OK)
         return status;
-    status = a->leave_one_out ? leave_one_out(context, &catalog) : score(context, &catalog);
+    status = read_machine(context, &catalog);
+    if (status == DTP_OK)
+        status = a->leave_one_out ? leave_one_out(context, &catalog) : score(context, &catalog);
     dtp_catalog_destroy(&catalog);
     return status;
 }

@@ -69,7 +69,8 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          {{"dtplan search --model llama-3-8b --tokens 2T --deadline 30d --budget 500k --gpu h100-sxm,a100-80-sxm --seq 8k "
            "--global-batch-tokens 4M", "which cluster to rent"},
           {"dtplan search --params 1B --gpus 2 --gpu a10 --tokens 200M --budget 15", "what an evening of two GPUs can do"}}},
-    [DTP_COMMAND_BACKTEST] = {"dtplan backtest RUNS.csv ... [--fidelity closed|simulated] [-o ROWS.csv | --leave-one-out] [--json]",
+    [DTP_COMMAND_BACKTEST] = {"dtplan backtest RUNS.csv ... [--fidelity closed|simulated] [--machine FILE.csv] "
+                              "[-o ROWS.csv | --leave-one-out] [--json]",
                               "Predicts measured runs from their configuration alone and reports how far off the "
                               "predictions are, beside the "
                               "simplest predictor there is: one constant MFU per kind of GPU.",

@@ -29,11 +29,13 @@ enum dtp_status dtp_backtest_predict(const struct dtp_run *run, const struct dtp
     struct dtp_job job;
     struct dtp_run read = *run;
     read.model_parallel = predictor->model_parallel;
+    read.machine = predictor->machine;
     enum dtp_status status = dtp_run_job(&read, catalog, &job, faults);
     if (status)
         return status;
     const struct dtp_gpu *gpu = &job.cluster.gpu;
     memcpy(out->gpu_key, gpu->key, sizeof out->gpu_key);
+    out->by_machine_file = job.cluster.measured != NULL;
     out->matmul_dtype = job.plan.precision.compute;
     out->peak_flops_per_s = gpu->peak_flops_per_s[out->matmul_dtype];
     /* The model FLOPs count causal attention half; what they are beyond the matmuls' is that half. */
@@ -185,9 +187,15 @@ static enum dtp_status score_all(struct dtp_backtest *backtest, const char *only
     for (size_t i = 0; i < backtest->row_count; i++) {
         const struct dtp_backtest_row *row = &backtest->rows[i];
         *(row->verdict == DTP_BACKTEST_OK ? &backtest->scored : &backtest->refused) += 1;
-        if (row->verdict == DTP_BACKTEST_OK)
-            backtest->fit_count[row->forecast.prediction.memory.verdict]++;
+        if (row->verdict != DTP_BACKTEST_OK)
+            continue;
+        backtest->fit_count[row->forecast.prediction.memory.verdict]++;
+        backtest->by_machine += row->forecast.by_machine_file;
     }
+    if (status == DTP_OK && predictor->machine && backtest->by_machine == 0)
+        return dtp_fault(faults, DTP_BAD_INPUT, predictor->machine, 0,
+                         "no run of %s that can be scored was on its GPU, in nodes as large as its machine's; leave it out",
+                         name);
     return status;
 }
 
@@ -200,6 +208,7 @@ enum dtp_status dtp_backtest_run_only(const char *path, const char *only, const 
     if (!backtest)
         return dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "out of memory");
     backtest->fidelity = predictor->name;
+    backtest->machine = predictor->machine;
     enum dtp_status status = dtp_table_read(path, &backtest->table, faults);
     if (status == DTP_OK)
         status = score_all(backtest, only, predictor, catalog, faults);

@@ -34,6 +34,7 @@ struct dtp_error_statistics {
 /* All that follows from what was run, without a look at what was measured. */
 struct dtp_backtest_forecast {
     char gpu_key[32];            /* the catalogue's */
+    bool by_machine_file;        /* of the predictor */
     enum dtp_dtype matmul_dtype; /* what an MFU of this row refers to */
     double step_tokens_per_gpu, peak_flops_per_s;
     double full_attention_flops_per_token; /* model FLOPs with attention counted full: the baseline's convention */
@@ -69,6 +70,8 @@ struct dtp_backtest_refusal {
 
 struct dtp_backtest {
     const char *fidelity; /* the predictor's name */
+    const char *machine;  /* its machine file, borrowed; or NULL */
+    size_t by_machine;    /* scored rows that were predicted by it */
     struct dtp_table *table;
     struct dtp_backtest_row *rows;
     size_t row_count, scored, refused;
@@ -88,7 +91,7 @@ struct dtp_backtest {
 enum dtp_status dtp_backtest_run(const char *path, const struct dtp_catalog *catalog, struct dtp_backtest **out,
                                  struct dtp_faults *faults);
 /* The same by any predictor, on the rows whose id or source starts with `only` (NULL: all). None of them is
- * DTP_BAD_INPUT. */
+ * DTP_BAD_INPUT, and so is a machine file that no row is predicted by. */
 enum dtp_status dtp_backtest_run_only(const char *path, const char *only, const struct dtp_predictor *predictor,
                                       const struct dtp_catalog *catalog, struct dtp_backtest **out,
                                       struct dtp_faults *faults);

@@ -4,6 +4,7 @@
  * when nobody asks for anything else; the sources are named. */
 #include "bytes.h"
 #include "closed_form.h"
+#include "measured.h"
 #include "models.h"
 #include "run_table.h"
 
@@ -118,6 +119,13 @@ struct writer {
     enum dtp_status status;
 };
 
+static void set_text(struct writer *w, const char *key, const char *value)
+{
+    enum dtp_status status = dtp_scenario_set(w->scenario, key, value, NULL, 0, w->faults);
+    if (status > w->status)
+        w->status = status;
+}
+
 static void set(struct writer *w, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void set(struct writer *w, const char *key, const char *format, ...)
 {
@@ -126,9 +134,7 @@ static void set(struct writer *w, const char *key, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(value, sizeof value, format, arguments);
     va_end(arguments);
-    enum dtp_status status = dtp_scenario_set(w->scenario, key, value, NULL, 0, w->faults);
-    if (status > w->status)
-        w->status = status;
+    set_text(w, key, value);
 }
 
 static void set_count(struct writer *w, const char *key, uint64_t value)
@@ -234,15 +240,29 @@ static const struct dtp_machine *choose_machine(const struct dtp_run *run, const
     return NULL;
 }
 
+/* The machine file, for a run that was on its GPU and could have been on nodes of its machine. */
+static const char *measured_machine(const struct dtp_run *run, const struct dtp_catalog *catalog)
+{
+    const struct dtp_measured_machine *measured = run->machine ? dtp_catalog_measured(catalog, run->machine) : NULL;
+    if (!measured)
+        return NULL;
+    const char *key = dtp_measured_about(measured->times, "gpu_key");
+    const struct dtp_gpu *gpu = dtp_catalog_gpu(catalog, run->gpu_key, NULL, 0, NULL);
+    const struct dtp_machine *machine = dtp_catalog_machine(catalog, measured->machine_key, NULL, 0, NULL);
+    bool same = gpu && gpu == dtp_catalog_gpu(catalog, key, NULL, 0, NULL);
+    return same && machine && machine_suits(run, machine, false) ? measured->path : NULL;
+}
+
 /* Nodes are filled one after the other: a job smaller than a node takes part of one. What is not stated (GPUs a node,
  * network) is that of the machine the GPU usually comes in. */
 static void write_cluster(struct writer *w, const struct dtp_catalog *catalog)
 {
     const struct dtp_run *run = w->run;
     const struct dtp_machine *machine = choose_machine(run, catalog);
+    const char *measured = measured_machine(run, catalog);
     set(w, "gpu", "%s", run->gpu_key);
-    if (machine)
-        set(w, "machine", "%s", machine->key);
+    if (measured || machine)
+        set_text(w, "machine", measured ? measured : machine->key);
     set_count(w, "gpus", run->gpus);
     if (run->gpus_per_node)
         set_count(w, "gpus_per_node", run->gpus_per_node < run->gpus ? run->gpus_per_node : run->gpus);

@@ -60,6 +60,7 @@ struct dtp_run {
     DTP_RUN_COUNT_TABLE(DTP_RUN_COUNT_FIELD)
 #undef DTP_RUN_COUNT_FIELD
     bool model_parallel; /* no column: whether tp and pp above 1 are read; else such rows are refused */
+    const char *machine; /* no column: a measured machine file of the catalogue, for runs on its GPU; or NULL */
     double node_network_gbit_per_s; /* column inter_gbit_per_s_per_node; 0 = not stated */
 };
 

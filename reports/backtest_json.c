@@ -98,6 +98,8 @@ enum dtp_status dtp_backtest_write_json(FILE *file, const struct dtp_backtest *b
     json_object_set_new(root, "schema", json_string("dtplan.backtest/1"));
     json_object_set_new(root, "file", json_string(dtp_table_name(backtest->table)));
     json_object_set_new(root, "fidelity", json_string(backtest->fidelity));
+    json_object_set_new(root, "machine_file", backtest->machine ? json_string(backtest->machine) : json_null());
+    json_object_set_new(root, "by_machine_file", json_integer((json_int_t)backtest->by_machine));
     json_object_set_new(root, "rows", json_integer((json_int_t)backtest->row_count));
     json_object_set_new(root, "scored", json_integer((json_int_t)backtest->scored));
     json_object_set_new(root, "refused", json_integer((json_int_t)backtest->refused));

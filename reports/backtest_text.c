@@ -52,6 +52,9 @@ static void print_throughput(FILE *file, const struct dtp_backtest *backtest)
 {
     char a[16], b[16];
     fprintf(file, "TOKENS PER SECOND, absolute error in %%, fidelity: %s\n", backtest->fidelity);
+    if (backtest->machine)
+        fprintf(file, "  %zu of %zu runs by %s, the others by the catalogue\n", backtest->by_machine, backtest->scored,
+                backtest->machine);
     fprintf(file, "%-*s %5s %6s %7s %7s %7s %7s   %s\n", NAME_COLUMNS, "  source", "rows", "scored", "median", "mean",
             "max", "bias", "constant MFU median, mean");
     for (size_t i = 0; i < backtest->source_count; i++) {

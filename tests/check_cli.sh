@@ -117,6 +117,29 @@ grep -q '"fidelity": "simulated"' out || failed "backtest --fidelity simulated -
 expect 0 backtest --leave-one-out "$source/scenarios/published_runs.csv" "$source/scenarios/h200_torch_runs.csv"
 expect 2 backtest --leave-one-out "$source/scenarios/h200_torch_runs.csv"
 expect 2 backtest --leave-one-out "$source/scenarios/h200_torch_runs.csv" -o rows.csv
+# By a machine file those runs that were on its GPU, whatever the length of its name.
+deep=$(printf 'a%.0s' {1..150})
+mkdir "$deep"
+cp -- "$source/tests/data/synthetic_machine.csv" "$deep/machine.csv"
+expect 0 backtest "$source/scenarios/h200_torch_runs.csv" --json
+grep -q '"machine_file": null' out || failed "backtest: a machine file that was not given"
+grep '"median_abs_error_pct"' out | head -n 1 >catalogued
+expect 0 backtest "$source/scenarios/h200_torch_runs.csv" --machine "$deep/machine.csv" --json
+grep -q '"by_machine_file": 35' out || failed "backtest --machine: $(grep by_machine out)"
+! grep '"median_abs_error_pct"' out | head -n 1 | cmp -s catalogued || failed "backtest --machine predicts as without"
+expect 0 backtest "$source/scenarios/h200_torch_runs.csv" --machine "$deep/machine.csv"
+grep -q '35 of 35 runs by aaa' out || failed "backtest --machine does not say what it was used for"
+expect 2 backtest "$source/scenarios/published_runs.csv" --machine "$deep/machine.csv"
+says "was on its GPU"
+expect 2 backtest "$source/scenarios/h200_torch_runs.csv" --machine dgx-h200
+says "is no machine file"
+expect 2 backtest --leave-one-out "$source/scenarios/h200_torch_runs.csv" --machine "$deep/machine.csv"
+says "leave out --machine"
+cp -- "$deep/machine.csv" kept.csv
+expect 2 backtest "$source/scenarios/h200_torch_runs.csv" --machine "$deep/machine.csv" -o "$deep/machine.csv"
+cmp -s "$deep/machine.csv" kept.csv || failed "backtest -o wrote over the machine file"
+expect 2 backtest "$source/scenarios/h200_torch_runs.csv" --gpus 4
+says "they stand in its table"
 expect 2 backtest --leave-one-out
 expect 2 backtest "$source/scenarios/published_runs.csv" "$source/scenarios/h200_torch_runs.csv"
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv" -o rows.csv --json
