@@ -24,6 +24,11 @@ bool dtp_collective_copies(const struct dtp_plan *plan, enum dtp_collective coll
            (collective == DTP_ALL_TO_ALL && plan->reduce_engine == DTP_ENGINE_COPY);
 }
 
+bool dtp_collective_is_librarys(const struct dtp_plan *plan, enum dtp_collective collective)
+{
+    return !plan->collective_ctas && !is_direct(plan, collective);
+}
+
 /* One way, whatever the size. */
 static void one_way(double latency_s, double bytes_per_s, struct dtp_collective_cost *cost)
 {
@@ -55,7 +60,7 @@ void dtp_collective_choose(const struct dtp_cluster *cluster, const struct dtp_g
 static bool as_measured(const struct dtp_cluster *cluster, const struct dtp_group *group, const struct dtp_plan *plan,
                         enum dtp_collective collective, struct dtp_collective_load *out)
 {
-    if (!cluster->measured || plan->collective_ctas || is_direct(plan, collective))
+    if (!cluster->measured || !dtp_collective_is_librarys(plan, collective))
         return false;
     struct dtp_measured_group asked = {group->ranks, group->stride, group->nodes};
     struct dtp_measured_contention of = dtp_measured_contention(cluster->measured, collective, &asked);

@@ -9,6 +9,9 @@
 /* Whether a collective of this plan moves by copy engines, taking no SM. */
 bool dtp_collective_copies(const struct dtp_plan *plan, enum dtp_collective collective);
 
+/* Whether the plan leaves it to NCCL, which is how machine files have it. */
+bool dtp_collective_is_librarys(const struct dtp_plan *plan, enum dtp_collective collective);
+
 /* Turns the cost of NCCL's own choice for this group into that of the plan's. Nothing changes where the plan leaves it
  * to NCCL. */
 void dtp_collective_choose(const struct dtp_cluster *cluster, const struct dtp_group *group,

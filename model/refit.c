@@ -262,7 +262,7 @@ static void put_contention(const struct dtp_refit *refit, size_t first, size_t w
     double beside_s = 0, extra_s = 0, in_place_s = 0, alone_s = 0, runs = 0;
     for (size_t i = 0; i < refit->beside_count; i++) {
         const struct dtp_refit_beside *b = &refit->beside[i];
-        if (b->run == without || !dtp_measured_row_same(&b->row, &row))
+        if (b->run == without || b->chosen || !dtp_measured_row_same(&b->row, &row))
             continue;
         beside_s += b->beside_s;
         extra_s += b->extra_s;

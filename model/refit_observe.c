@@ -1,5 +1,6 @@
 /* What a run says of its operations: times with nothing beside them, and what collectives and kernels do to each other,
  * in its spans. */
+#include "collective_choice.h"
 #include "refit_parts.h"
 
 #include <math.h>
@@ -80,6 +81,14 @@ static bool find_beside(struct observed *o, const struct dtp_measured_row *colle
     return true;
 }
 
+/* Where a plan says how collectives are carried, their times are nothing to learn of the library's own ways from. */
+static bool is_chosen(const struct observed *o, size_t op)
+{
+    const struct dtp_op *of = &o->ops[op];
+    return dtp_op_kind_class(of->kind) == DTP_CLASS_COLLECTIVE &&
+           !dtp_collective_is_librarys(&o->run->job->plan, dtp_op_kind_collective(of->kind));
+}
+
 static bool list_collectives(struct observed *o)
 {
     struct dtp_measured_row row;
@@ -92,6 +101,7 @@ static bool list_collectives(struct observed *o)
         *r = (struct running){.op = i, .start_s = o->run->start_s[i], .end_s = o->run->end_s[i]};
         if (!find_beside(o, &row, &r->beside))
             return false;
+        o->refit->beside[r->beside].chosen = is_chosen(o, i);
         o->running_count++;
     }
     return true;
@@ -211,8 +221,9 @@ static bool add_shapes(struct observed *o)
     struct shape *shapes = malloc((o->op_count + 1) * sizeof *shapes);
     size_t count = 0;
     for (size_t i = 0; i < o->op_count && shapes; i++)
-        if (isfinite(o->in_step_s[i]) && dtp_measured_row_of_op(o->run->program, &o->ops[i], &job->transformer,
-                                                                &job->cluster, &job->plan, &shapes[count].row))
+        if (isfinite(o->in_step_s[i]) && !is_chosen(o, i) &&
+            dtp_measured_row_of_op(o->run->program, &o->ops[i], &job->transformer, &job->cluster, &job->plan,
+                                   &shapes[count].row))
             shapes[count++].seconds = o->in_step_s[i];
     if (shapes)
         qsort(shapes, count, sizeof *shapes, by_shape);

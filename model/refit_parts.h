@@ -15,6 +15,7 @@ struct dtp_refit_time {
 struct dtp_refit_beside {
     struct dtp_measured_row row; /* contention NAME, ranks, stride, nodes */
     size_t run;
+    bool chosen;                /* the plan says how it is carried: not as the rows of a machine file are */
     double beside_s, extra_s;   /* kernels: seconds with it beside them, and by how much longer they took */
     double in_place_s, alone_s; /* itself, where kernels ran beside more than half of it */
 };
