@@ -259,9 +259,10 @@ static void check_collective_choices(struct resolver *r)
         refuse(r, "gather_engine", "copy: nothing is gathered under ddp; leave it out");
     else if (p->gather_engine == DTP_ENGINE_COPY)
         check_peer_memory(r, "gather_engine");
-    if (p->reduce_engine == DTP_ENGINE_COPY && dtp_plan_shard_ranks(r->cluster, p) == 1)
+    bool scatters = p->strategy != DTP_DDP && (r->cluster->gpus == 1 || dtp_plan_shard_ranks(r->cluster, p) > 1);
+    if (p->reduce_engine == DTP_ENGINE_COPY && !scatters)
         refuse(r, "reduce_engine", "copy: gradients are not scattered %s; leave it out",
-               p->strategy == DTP_DDP ? "under ddp" : "over one GPU");
+               p->strategy == DTP_DDP ? "under ddp" : "in shard groups of one GPU");
     else if (p->reduce_engine == DTP_ENGINE_COPY)
         check_peer_memory(r, "reduce_engine");
 }

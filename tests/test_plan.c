@@ -388,7 +388,10 @@ static void test_what_follows_from_the_strategy(void **state)
     assert_int_equal(resolve(&plan, 8, 8), DTP_OK);
     plan = with_strategy("zero2", "dtplan");
     plan.reduce_engine = DTP_ENGINE_COPY;
-    assert_int_equal(resolve(&plan, 1, 8), DTP_BAD_INPUT); /* over one GPU */
+    assert_int_equal(resolve(&plan, 1, 8), DTP_OK); /* which has nothing to send, as under every strategy */
+    plan = with_strategy("zero1", "dtplan");
+    plan.shard_group = 1, plan.reduce_engine = DTP_ENGINE_COPY;
+    assert_refused(plan, "reduce_engine", "shard groups of one GPU");
     plan = with_strategy("hybrid_shard", "torch");
     plan.reshard_after_forward = false;
     assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
