@@ -1,23 +1,15 @@
-/* The closed form of a step's time: device work per micro-step from block_work and op_cost, collectives from the
- * communication totals, and how much of them hides behind which window of compute.
- *
- * Windows. A sharded step gathers unit i+1 while unit i computes, so of U equal units the first gather is exposed and the
- * others hide behind the block time; in backward gathers and reduce-scatters share one communicator (a FIFO), so their
- * sum competes with the backward time; the last reduce-scatter has nothing to hide behind. Sums of maxima over equal
- * units are maxima of sums, which is what makes the form closed. */
+/* The closed form of a step's time: device work per micro-step from block_work and op_cost, and the whole of it, with
+ * collectives (closed_form_collectives.c) and offload (closed_form_offload.c). */
 #include "closed_form_counted.h"
+#include "closed_form_timing.h"
 
 #include "activations.h"
-#include "block_work.h"
 #include "calibration.h"
 #include "cluster_cost.h"
 #include "collective_choice.h"
 #include "model_parallel.h"
-#include "deepspeed.h"
-#include "executor_work.h"
 #include "op_cost.h"
 #include "sharding.h"
-#include "time_parts.h"
 #include "zeropp.h"
 
 #include <math.h>
@@ -32,23 +24,7 @@ struct micro_step {
     double kernels;
 };
 
-struct context {
-    const struct dtp_transformer *transformer;
-    const struct dtp_cluster *cluster;
-    const struct dtp_plan *plan;
-    struct dtp_parameter_count count;
-    struct dtp_block_work block;
-    double tokens;      /* of one micro-step */
-    double layers;
-    double eager_bytes_per_s, streaming_bytes_per_s;
-    double narrow_gather_s; /* of all-gathers: within the group that parameters are resharded to */
-    bool ours; /* runtime dtplan: */
-    struct dtp_executor_work work;
-    struct dtp_executor_rules rules;
-    struct dtp_time_parts *parts;
-};
-
-static double sum_matmuls(const struct context *c, bool backward, bool only_recomputed)
+static double sum_matmuls(const struct dtp_timing *c, bool backward, bool only_recomputed)
 {
     double total = 0;
     const struct dtp_cluster *on = c->cluster;
@@ -66,7 +42,7 @@ static double sum_matmuls(const struct context *c, bool backward, bool only_reco
     return total;
 }
 
-static double head_matmuls_s(const struct context *c)
+static double head_matmuls_s(const struct dtp_timing *c)
 {
     enum dtp_dtype dtype = c->plan->precision.compute == DTP_FP8 ? DTP_BF16 : c->plan->precision.compute;
     const struct dtp_cluster *on = c->cluster;
@@ -78,7 +54,7 @@ static double head_matmuls_s(const struct context *c)
 }
 
 /* Blocks whose forward runs again in backward. */
-static double recomputed_layers(const struct context *c)
+static double recomputed_layers(const struct dtp_timing *c)
 {
     switch (c->plan->checkpointing) {
     case DTP_CHECKPOINT_NONE: return 0;
@@ -98,7 +74,7 @@ static bool stops_early(const struct dtp_plan *plan)
     return stops && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
 }
 
-static double early_stop_s(const struct context *c)
+static double early_stop_s(const struct dtp_timing *c)
 {
     const struct dtp_weight_matmul *down = &c->block.matmul[c->block.matmul_count - 1];
     return stops_early(c->plan)
@@ -114,7 +90,7 @@ static bool replays_attention(const struct dtp_plan *plan)
     return plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || plan->attention == DTP_ATTENTION_MATH;
 }
 
-static void add_recompute(const struct context *c, const struct dtp_attention_time *attention, struct micro_step *m)
+static void add_recompute(const struct dtp_timing *c, const struct dtp_attention_time *attention, struct micro_step *m)
 {
     double layers = recomputed_layers(c);
     bool matmul_selective = c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL;
@@ -140,7 +116,7 @@ static void add_recompute(const struct context *c, const struct dtp_attention_ti
  * and its gradients in (w+r); Megatron adds a weight gradient to the sum of earlier micro-steps in the matmul's own
  * output pass (the sum is read and written instead of the gradient written); FSDP1 gathers in place but concatenates
  * gradients (w+w) before the cast (w+r). */
-static double weight_traffic_bytes(const struct context *c, bool reduces)
+static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
 {
     const struct dtp_plan *plan = c->plan;
     double w = dtp_plan_compute_bytes(plan), r = dtp_dtype_bytes(plan->precision.reduce);
@@ -172,7 +148,7 @@ static double weight_traffic_bytes(const struct context *c, bool reduces)
  *   te.Linear in eager    one pass reads (2) and writes both layouts (1+1)
  *   megatron, dtplan      the kernel before the matmul writes fp8 instead of bf16, so an input costs its second layout
  *                         (1); weights are cast once a step for all micro-steps */
-static double fp8_cast_bytes(const struct context *c)
+static double fp8_cast_bytes(const struct dtp_timing *c)
 {
     const struct dtp_plan *plan = c->plan;
     if (plan->precision.compute != DTP_FP8)
@@ -188,29 +164,29 @@ static double fp8_cast_bytes(const struct context *c)
 }
 
 /* Seconds of weight_traffic_bytes. */
-static double weight_traffic_s(const struct context *c, bool reduces)
+static double weight_traffic_s(const struct dtp_timing *c, bool reduces)
 {
     return weight_traffic_bytes(c, reduces) / dtp_cluster_memory_kernel_bytes_per_s(c->cluster, c->plan, DTP_KERNEL_FUSED);
 }
 
 /* Bytes through HBM of a micro-step's memory-bound kernels. */
-static double forward_bytes(const struct context *c)
+static double forward_bytes(const struct dtp_timing *c)
 {
     return c->ours ? c->work.forward_bytes : c->layers * c->block.forward_bytes_per_token * c->tokens;
 }
 
-static double backward_bytes(const struct context *c)
+static double backward_bytes(const struct dtp_timing *c)
 {
     return c->ours ? c->work.backward_bytes : c->layers * c->block.backward_bytes_per_token * c->tokens;
 }
 
-static double loss_bytes(const struct context *c)
+static double loss_bytes(const struct dtp_timing *c)
 {
     return c->ours ? c->work.loss_bytes : dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens;
 }
 
 /* A micro-step that reduces its gradients. */
-static struct micro_step micro_step(const struct context *c)
+static struct micro_step micro_step(const struct dtp_timing *c)
 {
     struct micro_step m = {0};
     struct dtp_attention_time attention = dtp_cluster_attention_time(c->cluster, c->transformer, c->plan, c->tokens);
@@ -230,308 +206,19 @@ static struct micro_step micro_step(const struct context *c)
     return m;
 }
 
-static double optimizer_shard(const struct context *c)
-{
-    return (double)c->count.total / (dtp_plan_shards_optimizer(c->plan) ? c->plan->shard_group : 1);
-}
-
-static double device_optimizer_s(const struct context *c)
+static double device_optimizer_s(const struct dtp_timing *c)
 {
     if (c->ours)
         return c->work.update_bytes / c->streaming_bytes_per_s;
     if (c->plan->offload != DTP_OFFLOAD_NONE)
         return 0;
-    return optimizer_shard(c) * dtp_optimizer_bytes_per_parameter(c->plan) / c->streaming_bytes_per_s;
-}
-
-/* ---- collectives ------------------------------------------------------------------------------------------------ */
-
-/* Seconds of `count` equal operations of one collective over a group, alone. */
-static double group_total_s(const struct context *c, const struct dtp_group *group, enum dtp_collective collective,
-                            uint64_t bytes, uint64_t count)
-{
-    if (!count)
-        return 0;
-    struct dtp_collective_cost cost = dtp_collective_cost(c->cluster, group, collective);
-    dtp_collective_choose(c->cluster, group, c->plan, collective, &cost);
-    return (double)count * dtp_collective_time(&cost, (double)bytes / (double)count);
-}
-
-/* The same of values and their scales. */
-static double with_scales_s(const struct context *c, const struct dtp_group *group, enum dtp_collective collective,
-                            uint64_t bytes, uint64_t count, struct dtp_scales scales)
-{
-    return group_total_s(c, group, collective, bytes - scales.bytes, count - scales.count) +
-           group_total_s(c, group, collective, scales.bytes, scales.count);
-}
-
-/* Neighbours that gather among themselves what the shard group has gathered before; 0: none do. */
-static uint32_t narrow_group(const struct dtp_plan *plan)
-{
-    return plan->reshard_group ? plan->reshard_group : plan->zero_hpz_partition_size > 1 ? plan->zero_hpz_partition_size : 0;
-}
-
-/* All-gathers within it. */
-static double narrow_gather_s(const struct context *c, const struct dtp_communication *communication)
-{
-    struct dtp_group group = dtp_group_consecutive(c->cluster, narrow_group(c->plan));
-    return with_scales_s(c, &group, DTP_ALL_GATHER, communication->narrow_gather_bytes,
-                         communication->narrow_gather_count, communication->narrow_gather_scales);
-}
-
-/* Seconds of all operations of one collective, alone. */
-static double collective_total_s(const struct context *c, const struct dtp_communication *communication,
-                                 enum dtp_collective collective)
-{
-    const struct dtp_plan *plan = c->plan;
-    uint64_t bytes = communication->bytes[collective], count = communication->count[collective];
-    bool replicas = collective == DTP_ALL_REDUCE && plan->shard_group < c->cluster->gpus;
-    struct dtp_group group = replicas ? dtp_group_strided(c->cluster, plan->shard_group)
-                                      : dtp_group_consecutive(c->cluster, plan->shard_group > 1 ? plan->shard_group
-                                                                                               : c->cluster->gpus);
-    if (collective == DTP_ALL_TO_ALL && !c->ours) { /* within nodes, and between */
-        struct dtp_group between = dtp_group_strided(c->cluster, c->cluster->gpus_per_node);
-        struct dtp_group node = dtp_group_consecutive(c->cluster, c->cluster->gpus_per_node);
-        uint64_t inside = communication->narrow_exchange_bytes, insides = communication->narrow_exchange_count;
-        return with_scales_s(c, &node, collective, inside, insides, communication->narrow_exchange_scales) +
-               with_scales_s(c, &between, collective, bytes - inside, count - insides, communication->exchange_scales);
-    }
-    if (collective != DTP_ALL_GATHER)
-        return group_total_s(c, &group, collective, bytes, count);
-    return c->narrow_gather_s +
-           with_scales_s(c, &group, collective, bytes - communication->narrow_gather_bytes,
-                         count - communication->narrow_gather_count, communication->gather_scales);
-}
-
-/* Compute windows of one micro-step behind which collectives can hide. */
-struct windows {
-    double forward_s, backward_s, head_s;
-};
-
-/* Share of the parameters in the root unit (embeddings, head, final norm). */
-static double root_share(const struct context *c)
-{
-    return 1 - (double)c->transformer->layers * (double)c->count.block / (double)c->count.total;
-}
-
-static double exposed_gathering(const struct context *c, const struct dtp_time *time, const struct windows *window)
-{
-    const struct dtp_plan *plan = c->plan;
-    double units = plan->wrap_layers ? ceil(c->layers / plan->wrap_layers) : 1;
-    double micro_steps = plan->accumulate, reductions = dtp_plan_reductions(plan);
-    double root = plan->wrap_layers ? root_share(c) : 1, unit = (1 - root) / units, tail = root + unit;
-    double prefetched = plan->prefetch ? 1 - tail : 0, hide = (units - 1) / units;
-    /* Backward gathers what was released after forward: all but a root that is kept. */
-    double again = !plan->reshard_after_forward ? 0 : dtp_plan_keeps_root(plan) ? 1 - root : 1;
-    double narrow_s = c->narrow_gather_s, wide_s = time->collective_s[DTP_ALL_GATHER] - narrow_s;
-    bool apart = narrow_group(plan);
-    double gather_s = apart ? wide_s / micro_steps : wide_s / (micro_steps * (1 + again));
-    double again_s = apart ? narrow_s / (micro_steps * again) : gather_s;
-    double reduce_s = (time->collective_s[DTP_REDUCE_SCATTER] + time->collective_s[DTP_ALL_TO_ALL]) / reductions;
-    double all_reduce_s = time->collective_s[DTP_ALL_REDUCE] / reductions;
-    double forward = gather_s * (1 - prefetched) + fmax(0, gather_s * prefetched - window->forward_s * hide);
-    /* Into backward: the root comes back exposed, the last unit behind the head's and loss's backward. */
-    double backward = 0, behind_blocks = 0;
-    if (again > 0) {
-        backward = again_s * (again - (1 - root)) + fmax(0, again_s * unit - (plan->prefetch ? window->head_s : 0));
-        behind_blocks = again_s * prefetched;
-        backward += again_s * (1 - tail) - behind_blocks;
-    }
-    /* In micro-steps that reduce: gathers and reduce-scatters share a FIFO, unless the gathers are within a group of their
-     * own; the replicas' all-reduce has another. */
-    double scatters = reduce_s * (1 - tail);
-    double shared = apart ? fmax(behind_blocks, scatters) : behind_blocks + scatters;
-    double fifo = fmax(shared, all_reduce_s * (1 - tail));
-    double with_reduce = fmax(0, fifo - window->backward_s * hide) + (reduce_s + all_reduce_s) * tail;
-    double without = fmax(0, behind_blocks - window->backward_s * hide);
-    return micro_steps * (forward + backward) + reductions * with_reduce + (micro_steps - reductions) * without;
-}
-
-static double exposed_replicated(const struct context *c, const struct dtp_time *time, const struct windows *window)
-{
-    const struct dtp_plan *plan = c->plan;
-    double reductions = dtp_plan_reductions(plan);
-    double reduce_s = (time->collective_s[DTP_ALL_REDUCE] + time->collective_s[DTP_REDUCE_SCATTER]) / reductions;
-    /* Megatron's overlap_param_gather hides it behind the next step's forward. */
-    double after_step_s = fmax(0, time->collective_s[DTP_ALL_GATHER] - (plan->megatron_overlap ? window->forward_s : 0));
-    bool overlaps = plan->runtime == DTP_RUNTIME_TORCH || plan->deepspeed_overlap ||
-                    plan->megatron_overlap;
-    if (!overlaps)
-        return reductions * reduce_s + after_step_s;
-    /* The embedding's gradient is the last to be ready and its bucket has no compute left to hide behind. */
-    double last = (double)(c->count.embedding + c->count.position) / (double)c->count.total;
-    struct dtp_element_bytes element;
-    dtp_element_bytes_count(plan, &element);
-    double bucket = (double)plan->ddp_bucket_bytes / ((double)element.grads * (double)c->count.total);
-    double tail = fmin(1, fmax(last, bucket));
-    double exposed = reduce_s * tail + fmax(0, reduce_s * (1 - tail) - window->backward_s);
-    return reductions * exposed + after_step_s;
-}
-
-/* Ours. The embedding is gathered with nothing to hide behind, in every micro-step where weights are sharded, and so is
- * the first block at the step's begin; the others are gathered while the blocks before them compute. In backward
- * gathers and reductions share a FIFO, unless copy engines carry one of them. The embedding's gradient is reduced last;
- * the next micro-step's first block hides it, the step's end does not. */
-static double exposed_ours(const struct context *c, const struct dtp_time *time, const struct windows *window)
-{
-    const struct dtp_executor_rules *r = &c->rules;
-    double k = c->plan->accumulate, reductions = r->reduces_always ? k : 1, total = (double)c->count.total;
-    double embedding = (double)(c->count.embedding + c->count.position) / total,
-           block = (1 - root_share(c)) / c->layers;
-    double gather_s = time->collective_s[DTP_ALL_GATHER];
-    double reduce_s = (time->collective_s[DTP_ALL_REDUCE] + time->collective_s[DTP_REDUCE_SCATTER] +
-                       time->collective_s[DTP_ALL_TO_ALL]) /
-                      reductions;
-    double block_s = window->forward_s / c->layers, backward_s = 0;
-    double exposed = reduce_s * embedding + (reductions - 1) * fmax(0, reduce_s * embedding - block_s);
-    if (r->gathers_once) {
-        double first = embedding + block;
-        exposed += gather_s * first + fmax(0, gather_s * (1 - first) - window->forward_s);
-    } else if (r->sharded) {
-        double ring = (double)r->ring, passes = c->layers + (2 * k - 1) * (c->layers - ring);
-        double edges = k * (root_share(c) / block), one_s = gather_s / (passes + edges); /* of a block */
-        double head = root_share(c) - embedding;
-        double forward_s = (c->layers - 1 + (k - 1) * (c->layers - ring) + k * head / block) * one_s;
-        double hidden = c->plan->prefetch ? fmax(0, forward_s / k - window->forward_s) * k : forward_s;
-        exposed += one_s * (1 + k * embedding / block) + hidden;
-        backward_s = (c->layers - ring) * one_s;
-        exposed += c->plan->prefetch ? 0 : k * backward_s;
-        backward_s = c->plan->prefetch ? backward_s : 0;
-    }
-    double reductions_s = reduce_s * (1 - embedding);
-    bool apart = dtp_collective_copies(c->plan, DTP_ALL_GATHER) ||
-                 dtp_collective_copies(c->plan, DTP_ALL_TO_ALL); /* two queues, which overlap each other */
-    double queue_s = apart ? fmax(backward_s, reductions_s) : backward_s + reductions_s;
-    double with_reduction = fmax(0, queue_s - window->backward_s);
-    return exposed + reductions * with_reduction + (k - reductions) * fmax(0, backward_s - window->backward_s);
-}
-
-/* Hidden collectives are not free: NCCL's CTAs sit on SMs for as long as they run and its buffers pass through HBM. Of
- * each kind the same share is hidden. The loss cannot exceed what is hidden. */
-static double contention_s(const struct context *c, const struct dtp_communication *communication,
-                           const struct dtp_time *time, double exposed_s)
-{
-    double hidden_s = time->communication_s - exposed_s, loss = 0;
-    struct dtp_group group =
-        dtp_group_consecutive(c->cluster, c->plan->shard_group > 1 ? c->plan->shard_group : c->cluster->gpus);
-    double free_share = 1 - dtp_matmul_share(&c->cluster->gpu, c->plan); /* SMs that nothing loses */
-    if (time->communication_s <= 0)
-        return 0;
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
-        struct dtp_collective_load load = dtp_collective_load(c->cluster, &group, c->plan, (enum dtp_collective)i);
-        loss += fmax(0, load.sm_share - free_share) * load.slowdown * time->collective_s[i] +
-                load.memory_passes * (double)communication->bytes[i] / c->cluster->gpu.memory_bytes_per_s;
-    }
-    return fmin(loss * hidden_s / time->communication_s, hidden_s);
-}
-
-/* ---- offload ---------------------------------------------------------------------------------------------------- */
-
-/* Seconds of NVMe, which all ranks of a node share. Optimizer: reads p, m, v, g in fp32, writes p, m, v and the parameters.
- * Micro-steps: reads the parameters as often as they go up, writes fp32 gradients. */
-struct nvme_time {
-    double optimizer_s, micro_steps_s;
-};
-
-/* Of what goes up, parameters that are gathered from the host; DeepSpeed's sums of gradients go up as well. */
-static double params_up_bytes(const struct context *c, const struct dtp_communication *communication)
-{
-    struct dtp_element_bytes element;
-    dtp_element_bytes_count(c->plan, &element);
-    bool deepspeed = c->plan->runtime == DTP_RUNTIME_DEEPSPEED;
-    double sums = deepspeed ? optimizer_shard(c) * (double)element.grads * c->plan->accumulate : 0;
-    return c->plan->offload == DTP_OFFLOAD_OPTIMIZER ? 0 : fmax(0, (double)communication->host_to_device_bytes - sums);
-}
-
-static struct nvme_time nvme_time(const struct context *c, const struct dtp_communication *communication, double params_bytes)
-{
-    const struct dtp_machine *machine = &c->cluster->machine;
-    double ranks = c->cluster->gpus_per_node, shard = optimizer_shard(c) * ranks;
-    if (c->plan->offload != DTP_OFFLOAD_NVME)
-        return (struct nvme_time){0, 0};
-    return (struct nvme_time){
-        shard * (16 / machine->nvme_read_bytes_per_s + (12 + params_bytes) / machine->nvme_write_bytes_per_s),
-        params_up_bytes(c, communication) * ranks / machine->nvme_read_bytes_per_s +
-            shard * 4 / machine->nvme_write_bytes_per_s};
-}
-
-/* What the copies add to the path of compute and exposed collectives. On two engines, up and down, beside it: gathered
- * parameters go up in forward and backward, gradients come down from the start of backward, so with a path of p, of which f
- * is forward, the micro-steps end no earlier than p, up, f + down, and what NVMe takes for them. DeepSpeed's stages 1 and 2
- * copy gradients on the stream that reduces them, the compute stream unless overlap_comm is on; in stage 3 the host stands
- * still for them and issues nothing. */
-static double exposed_copies_s(const struct context *c, const struct dtp_communication *communication,
-                               const struct windows *window, const struct dtp_time *time, double bytes_per_s,
-                               double nvme_s)
-{
-    const struct dtp_plan *plan = c->plan;
-    double down_s = (double)communication->device_to_host_bytes / bytes_per_s;
-    double params_s = params_up_bytes(c, communication) / bytes_per_s;
-    double other_up_s = (double)communication->host_to_device_bytes / bytes_per_s - params_s;
-    double path_s = time->compute_s + time->exposed_communication_s, beside_s = fmax(params_s, nvme_s);
-    bool blocks = plan->runtime == DTP_RUNTIME_DEEPSPEED && (!plan->deepspeed_overlap || plan->strategy == DTP_ZERO3);
-    if (blocks)
-        return down_s + other_up_s + fmax(0, beside_s - path_s);
-    return fmax(0, fmax(plan->accumulate * window->forward_s + down_s, beside_s) - path_s) + other_up_s;
-}
-
-/* Our executor's copies and updates follow the reductions module by module from the head's on, beside the blocks' backward
- * with its exposed collectives, and end with those of the embedding; where the norm must be known first, all updates come
- * after it. Uploads of parameters stay ahead of what they are for unless they take longer than all of it. */
-static double exposed_ours_offload(const struct context *c, const struct dtp_communication *communication,
-                                   const struct windows *window, const struct dtp_time *time, double bytes_per_s,
-                                   double adam_s)
-{
-    double down_s = (double)communication->device_to_host_bytes / bytes_per_s;
-    double up_s = (double)communication->host_to_device_bytes / bytes_per_s;
-    double embedding = (double)(c->count.embedding + c->count.position) / (double)c->count.total;
-    double path_s = time->compute_s + time->exposed_communication_s;
-    bool params = c->plan->offload != DTP_OFFLOAD_OPTIMIZER;
-    double micro_steps_s = params ? fmax(path_s, up_s) : path_s, last_up_s = params ? 0 : up_s * embedding;
-    /* the last micro-step's backward has its part of what is exposed */
-    double windows_s = window->forward_s + window->head_s + window->backward_s;
-    double beside_s = path_s - path_s / c->plan->accumulate * window->backward_s / windows_s + adam_s;
-    double end_s = c->rules.gradient_norm ? micro_steps_s + adam_s
-                                          : fmax(micro_steps_s + (down_s + adam_s) * embedding, beside_s);
-    return end_s + last_up_s - path_s;
-}
-
-/* An optimizer on the host updates after the last gradient is down, and its weights go up after that. From NVMe it works
- * in sub-groups, reading one and writing another meanwhile: the longer of the two, and of the shorter one sub-group. */
-static void add_offload(const struct context *c, const struct dtp_communication *communication,
-                        const struct windows *window, struct dtp_time *time)
-{
-    const struct dtp_plan *plan = c->plan;
-    if (plan->offload == DTP_OFFLOAD_NONE)
-        return;
-    struct dtp_element_bytes element;
-    dtp_element_bytes_count(plan, &element);
-    double up_bytes = (double)communication->host_to_device_bytes, down_bytes = (double)communication->device_to_host_bytes;
-    double pcie = dtp_cluster_copy_bytes_per_s(c->cluster, true, up_bytes);
-    double down_s = down_bytes / dtp_cluster_copy_bytes_per_s(c->cluster, false, down_bytes);
-    double up_s = up_bytes / pcie;
-    /* AdamW on the host: reads p, g, m, v and writes p, m, v in fp32, 28 B a parameter. */
-    double adam_bytes = c->ours ? c->work.host_update_bytes : 28 * optimizer_shard(c);
-    double host = dtp_cluster_host_adam_bytes_per_s(c->cluster, plan, adam_bytes);
-    struct nvme_time nvme = nvme_time(c, communication, (double)element.params);
-    double adam_s = adam_bytes / host, groups = ceil(optimizer_shard(c) / (double)DTP_DEEPSPEED_SUB_GROUP);
-    double step_s = fmax(adam_s, nvme.optimizer_s) + fmin(adam_s, nvme.optimizer_s) / fmax(1, groups);
-    c->parts->host_to_device_s = up_s;
-    c->parts->device_to_host_s = down_s;
-    c->parts->host_adam_s = adam_s;
-    c->parts->nvme_s = nvme.optimizer_s + nvme.micro_steps_s;
-    time->offload_s = up_s + down_s + adam_s + c->parts->nvme_s;
-    double exposed_s =
-        c->ours && plan->offload != DTP_OFFLOAD_NVME
-            ? exposed_ours_offload(c, communication, window, time, pcie, adam_s)
-            : exposed_copies_s(c, communication, window, time, pcie, nvme.micro_steps_s) + step_s;
-    time->exposed_offload_s = fmin(exposed_s, time->offload_s);
+    return dtp_timing_optimizer_shard(c) * dtp_optimizer_bytes_per_parameter(c->plan) / c->streaming_bytes_per_s;
 }
 
 /* ---- the record for explain -------------------------------------------------------------------------------------- */
 
 /* Seconds and bytes of the step's device work: `n` micro-steps `m`, of which some reduce nothing. */
-static void note_compute(const struct context *c, const struct micro_step *m, double weights_s, double gaps_s,
+static void note_compute(const struct dtp_timing *c, const struct micro_step *m, double weights_s, double gaps_s,
                          double speedup, double n)
 {
     double fused = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, c->plan, DTP_KERNEL_FUSED);
@@ -562,7 +249,7 @@ static void note_compute(const struct context *c, const struct micro_step *m, do
 
 /* ---- the whole -------------------------------------------------------------------------------------------------- */
 
-static void add_compute(const struct context *c, struct dtp_time *time, struct windows *window)
+static void add_compute(const struct dtp_timing *c, struct dtp_time *time, struct dtp_windows *window)
 {
     const struct dtp_plan *plan = c->plan;
     double n = plan->accumulate, reductions = dtp_plan_reductions(plan);
@@ -593,14 +280,14 @@ static void add_compute(const struct context *c, struct dtp_time *time, struct w
     c->parts->head_window_s = window->head_s;
 }
 
-static double model_flops(const struct context *c)
+static double model_flops(const struct dtp_timing *c)
 {
     return dtp_transformer_model_flops_per_token(c->transformer, c->plan->sequence) * c->tokens * c->plan->accumulate;
 }
 
 /* What the hardware multiplies beyond the model's FLOPs: recomputed blocks, and flash attention's backward, which forms
  * QK^T again (7/6 of the core). */
-static double hardware_flops(const struct context *c)
+static double hardware_flops(const struct dtp_timing *c)
 {
     double s = dtp_transformer_attention_length(c->transformer, c->plan->sequence);
     double d_q = (double)(c->transformer->heads * c->transformer->head_dim);
@@ -618,7 +305,7 @@ static double hardware_flops(const struct context *c)
     return model_flops(c) + tokens * (extra + share * matmuls);
 }
 
-static void add_throughput(const struct context *c, const struct dtp_time *time, struct dtp_throughput *out)
+static void add_throughput(const struct dtp_timing *c, const struct dtp_time *time, struct dtp_throughput *out)
 {
     enum dtp_dtype dtype = c->plan->precision.compute;
     double peak = c->cluster->gpu.peak_flops_per_s[dtype], gpus = c->cluster->gpus;
@@ -640,10 +327,10 @@ static void add_launch_bound(struct dtp_time *time)
     time->exposed_communication_s = fmax(0, time->exposed_communication_s - idle_s);
 }
 
-static struct context context_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+static struct dtp_timing context_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                  const struct dtp_plan *plan)
 {
-    return (struct context){.transformer = transformer, .cluster = cluster, .plan = plan,
+    return (struct dtp_timing){.transformer = transformer, .cluster = cluster, .plan = plan,
                             .count = dtp_transformer_count(transformer), .block = dtp_block_work(transformer, plan),
                             .tokens = (double)plan->micro_batch * (double)plan->sequence,
                             .layers = (double)transformer->layers};
@@ -652,7 +339,7 @@ static struct context context_of(const struct dtp_transformer *transformer, cons
 double dtp_closed_form_hardware_flops(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                       const struct dtp_plan *plan)
 {
-    struct context c = context_of(transformer, cluster, plan);
+    struct dtp_timing c = context_of(transformer, cluster, plan);
     return hardware_flops(&c);
 }
 
@@ -660,7 +347,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
                     const struct dtp_plan *plan, const struct dtp_communication *communication, struct dtp_time *out,
                     struct dtp_throughput *throughput, struct dtp_time_parts *parts)
 {
-    struct context c = context_of(transformer, cluster, plan);
+    struct dtp_timing c = context_of(transformer, cluster, plan);
     c.parts = parts;
     c.eager_bytes_per_s =
         dtp_cluster_memory_kernel_bytes_per_s(cluster, plan, c.block.fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
@@ -671,23 +358,15 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
         dtp_executor_work(transformer, cluster, plan, &c.work);
     }
     *out = (struct dtp_time){.optimizer_s = device_optimizer_s(&c)};
-    struct windows window;
+    struct dtp_windows window;
     add_compute(&c, out, &window);
-    c.narrow_gather_s = narrow_group(plan) ? narrow_gather_s(&c, communication) : 0;
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
-        out->collective_s[i] = collective_total_s(&c, communication, (enum dtp_collective)i);
-        out->communication_s += out->collective_s[i];
-    }
-    double exposed = c.ours                         ? exposed_ours(&c, out, &window)
-                     : dtp_plan_shards_params(plan) ? exposed_gathering(&c, out, &window)
-                                                    : exposed_replicated(&c, out, &window);
-    exposed = fmin(exposed, out->communication_s);
-    parts->not_hidden_s = exposed;
-    parts->contention_s = contention_s(&c, communication, out, exposed);
-    out->exposed_communication_s = exposed + parts->contention_s;
+    dtp_timing_add_collectives(&c, communication, out);
+    parts->not_hidden_s = dtp_timing_exposed_s(&c, out, &window);
+    parts->contention_s = dtp_timing_contention_s(&c, communication, out, parts->not_hidden_s);
+    out->exposed_communication_s = parts->not_hidden_s + parts->contention_s;
     parts->device_s = out->compute_s;
     add_launch_bound(out);
-    add_offload(&c, communication, &window, out);
+    dtp_timing_add_offload(&c, communication, &window, out);
     parts->slowest_rank = dtp_cluster_slowest_rank(cluster, dtp_calibration.rank_speed_deviation);
     parts->optimizer_bytes = out->optimizer_s * c.streaming_bytes_per_s;
     parts->optimizer_bytes_per_s = c.streaming_bytes_per_s;
