@@ -239,7 +239,8 @@ static dtp_op_id sum_parts(struct dtp_executor *x, struct dtp_executor_module *m
     return dtp_draft_end(x->l, &draft);
 }
 
-/* Part j of rank i's gradients becomes part i of what rank j adds up: no SM moves them. */
+/* Part j of rank i's gradients becomes part i of what rank j adds up: no SM moves them. Peers write here when this rank
+ * has come to the exchange, in the order of its stream: behind the sum that read what they sent before. */
 static void exchange_shards(struct dtp_executor *x, struct dtp_executor_module *module)
 {
     struct dtp_draft draft;
