@@ -94,6 +94,17 @@ says 'runtime dtplan'
 expect 3 "${tiny[@]}" --steps 3 --log /dev/full
 says 'its whole lines stay'
 expect 3 "${tiny[@]}" --steps 3 --checkpoint /proc/nowhere
+for option in --trace --timeline; do
+    expect 3 "${tiny[@]}" --steps 3 "$option" nowhere/file
+    says 'nowhere/file: cannot be written'
+    ! grep -q 'step ' err || failed "$option: it ran for a file that no folder takes"
+done
+expect 2 "${tiny[@]}" --gpus 2 --data nowhere.txt
+[[ $(wc -l <err) == 1 ]] || failed "two ranks do not say once what both find wrong: $(cat err)"
+if [[ ! -e /dev/nvidiactl ]]; then
+    expect 3 "${tiny[@]}" --gpus 2 --device cuda
+    [[ $(wc -l <err) == 1 ]] || failed "two ranks say what one process can: $(cat err)"
+fi
 expect 1 --model llama-2-70b --gpus 1 --strategy ddp --device host # before anything is allocated
 says 'nothing was allocated'
 [[ -e /dev/nvidiactl ]] || expect 3 "${tiny[@]}" --device cuda
