@@ -184,6 +184,8 @@ struct pass {
     bool replay, recasts;
     uint64_t tokens, saved, casts, worst_bytes;
     struct dtp_block_place *worst;
+    struct dtp_block_segments *segments; /* NULL: not wanted */
+    int segment;
 };
 
 static uint64_t sum(const struct block *b, uint32_t set)
@@ -196,6 +198,11 @@ static uint64_t sum(const struct block *b, uint32_t set)
 
 static void consider(struct pass *p, uint64_t work)
 {
+    if (p->segments) {
+        struct dtp_block_place *place = &p->segments->of[p->segment];
+        if (p->saved + work >= place->saved + place->work)
+            *place = (struct dtp_block_place){.saved = p->saved, .work = work};
+    }
     uint64_t bytes = dtp_bytes_product(p->tokens, p->saved + work) + p->casts * p->b->s.c;
     if (bytes <= p->worst_bytes)
         return;
@@ -239,14 +246,21 @@ static void kernel(struct pass *p, int result, uint32_t makes, uint32_t drops, u
 static void linear(struct pass *p, int index, int result, uint32_t drops)
 {
     const struct matrix *matrix = &p->b->matrix[index];
-    bool runs = wanted(p, result);
-    if (!matrix->elements || (!runs && !(p->replay && p->recasts)))
+    if (!matrix->elements)
         return;
-    p->casts += p->b->s.autocast && (p->recasts || !p->replay) ? matrix->cast : 0;
+    if (p->segments)
+        p->segments->entry[p->segment / 2] = (struct dtp_block_place){.saved = p->saved};
+    p->segment++;
     consider(p, 0);
-    kernel(p, result, 0, drops, 0);
-    if (p->recasts && p->b->s.compiled && !p->replay)
-        p->casts -= matrix->cast;
+    if (wanted(p, result) || (p->replay && p->recasts)) {
+        p->casts += p->b->s.autocast && (p->recasts || !p->replay) ? matrix->cast : 0;
+        consider(p, 0);
+        kernel(p, result, 0, drops, 0);
+        if (p->recasts && p->b->s.compiled && !p->replay)
+            p->casts -= matrix->cast;
+    }
+    p->segment++;
+    consider(p, 0);
 }
 
 static void attention(struct pass *p)
@@ -281,7 +295,8 @@ static void to_product(struct pass *p)
            BIT(GATE) | BIT(UP) | (silu_goes ? BIT(SILU) : 0), 0);
 }
 
-static void weigh_forward(const struct block *b, uint64_t tokens, bool checkpointed, struct dtp_block_place *worst)
+static void weigh_forward(const struct block *b, uint64_t tokens, bool checkpointed, struct dtp_block_place *worst,
+                          struct dtp_block_segments *segments)
 {
     uint32_t save = checkpointed ? b->kept : b->saved;
     struct pass p = {.b = b,
@@ -291,7 +306,8 @@ static void weigh_forward(const struct block *b, uint64_t tokens, bool checkpoin
                      .recasts = checkpointed && b->recasts,
                      .tokens = tokens,
                      .saved = b->bytes[INPUT],
-                     .worst = worst};
+                     .worst = worst,
+                     .segments = segments};
     *worst = (struct dtp_block_place){.saved = p.saved};
     to_product(&p);
     linear(&p, DOWN_MATRIX, DOWN, BIT(PRODUCT));
@@ -299,7 +315,8 @@ static void weigh_forward(const struct block *b, uint64_t tokens, bool checkpoin
 }
 
 /* Without the last matmul where the runtime stops at the last saved tensor (torch.utils.checkpoint, early_stop). */
-static void weigh_replay(const struct block *b, uint64_t tokens, struct dtp_block_place *worst)
+static void weigh_replay(const struct block *b, uint64_t tokens, struct dtp_block_place *worst,
+                         struct dtp_block_segments *segments)
 {
     struct pass p = {.b = b,
                      .alive = b->kept,
@@ -309,7 +326,8 @@ static void weigh_replay(const struct block *b, uint64_t tokens, struct dtp_bloc
                      .recasts = b->recasts,
                      .tokens = tokens,
                      .saved = sum(b, b->kept),
-                     .worst = worst};
+                     .worst = worst,
+                     .segments = segments};
     bool selective = b->s.plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL;
     int matrices = 0;
     for (int i = 0; i < MATRICES; i++)
@@ -328,7 +346,7 @@ struct backward {
     const struct block *b;
     struct dtp_block_places *out;
     uint32_t alive;
-    uint64_t saved, work, casts, finished;
+    uint64_t saved, work, casts, finished, before;
 };
 
 static void note(struct backward *w, uint64_t work, uint64_t current, enum dtp_place_kind kind)
@@ -337,6 +355,7 @@ static void note(struct backward *w, uint64_t work, uint64_t current, enum dtp_p
                                                                  .work = w->work + work,
                                                                  .casts = w->casts,
                                                                  .finished = w->finished,
+                                                                 .before = w->before,
                                                                  .current = current,
                                                                  .kind = kind};
 }
@@ -363,6 +382,7 @@ static void linear_back(struct backward *w, int index, uint32_t input, uint64_t 
     w->casts -= w->b->s.autocast ? matrix->cast : 0;
     note(w, 0, matrix->elements, DTP_PLACE_HANDED);
     w->finished += matrix->elements;
+    w->before = matrix->elements;
 }
 
 /* The residual stream is wider than what matmuls read: its gradient is cast for the linear that ends the branch. */
@@ -474,16 +494,42 @@ static void weigh_backward(const struct block *b, struct dtp_block_places *out)
     note(&w, 0, b->vectors, DTP_PLACE_HANDED);
 }
 
+static void cut_backward(const struct dtp_block_places *places, struct dtp_block_segments *out)
+{
+    int matrix = -1, part = 2;
+    for (int i = 0; i < places->count; i++) {
+        const struct dtp_block_place *place = &places->backward[i];
+        matrix += place->kind == DTP_PLACE_GRADIENT && part != 0;
+        if (place->kind == DTP_PLACE_GRADIENT && part != 0)
+            out->entry[matrix] = *place;
+        part = place->kind == DTP_PLACE_GRADIENT ? 0 : place->kind == DTP_PLACE_HANDED ? 1 : 2;
+        struct dtp_block_place *worst = &out->of[3 * matrix + part];
+        if (place->saved + place->work >= worst->saved + worst->work)
+            *worst = *place;
+    }
+}
+
 void dtp_block_places_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                             const struct dtp_plan *plan, struct dtp_block_places *out)
 {
     struct block b = {.s = dtp_activation_shape_of(transformer, cluster, plan)};
     uint64_t tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
+    bool apart = plan->runtime == DTP_RUNTIME_DEEPSPEED && dtp_plan_shards_params(plan);
+    struct dtp_block_segments *segments = apart ? out->segments : NULL;
     list_block(&b);
-    weigh_forward(&b, tokens, false, &out->forward[0]);
-    weigh_forward(&b, tokens, true, &out->forward[1]);
-    weigh_replay(&b, tokens, &out->replay);
+    for (int i = 0; i < DTP_SEGMENTS_PASSES && apart; i++)
+        segments[i] = (struct dtp_block_segments){.of[0].saved = 0};
+    bool checkpoints = plan->checkpointing != DTP_CHECKPOINT_NONE;
+    bool all = checkpoints && (plan->checkpointing != DTP_CHECKPOINT_EVERY_N || plan->checkpoint_every == 1);
+    if (!all)
+        weigh_forward(&b, tokens, false, &out->forward[0], segments);
+    if (checkpoints) {
+        weigh_forward(&b, tokens, true, &out->forward[1], apart ? &segments[DTP_SEGMENTS_CHECKPOINTED] : NULL);
+        weigh_replay(&b, tokens, &out->replay, apart ? &segments[DTP_SEGMENTS_REPLAY] : NULL);
+    }
     weigh_backward(&b, out);
+    if (apart)
+        cut_backward(out, &segments[DTP_SEGMENTS_BACKWARD]);
 }
 
 const struct dtp_block_place *dtp_block_worst(const struct dtp_block_places *places,
@@ -495,7 +541,8 @@ const struct dtp_block_place *dtp_block_worst(const struct dtp_block_places *pla
         const struct dtp_block_place *place = &places->backward[i];
         int64_t bytes =
             (int64_t)(dtp_bytes_product(weights->tokens, place->saved + place->work) + place->casts * weights->casts) +
-            (int64_t)place->finished * weights->finished + (int64_t)place->current * weights->current[place->kind];
+            (int64_t)place->finished * weights->finished + (int64_t)place->current * weights->current[place->kind] +
+            (int64_t)dtp_place_lingering(place, weights);
         if (bytes > most)
             most = bytes, worst = place;
     }

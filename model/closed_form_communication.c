@@ -127,10 +127,8 @@ static void replicated_deepspeed(struct traffic *job)
     const struct dtp_units *u = &job->units;
     uint64_t gpus = job->cluster->gpus;
     uint64_t reductions = job->reductions;
-    struct dtp_deepspeed_buckets buckets;
-    dtp_deepspeed_count_buckets(job->transformer, job->plan, NULL, &buckets);
     add(job, DTP_ALL_REDUCE, dtp_bytes_product(reductions, 2 * ring(u->total * job->bytes.reduce, gpus)),
-        reductions * buckets.count, gpus, 1);
+        reductions * dtp_buckets_count(job->transformer, job->plan), gpus, 1);
     if (job->plan->strategy != DTP_DDP)
         add(job, DTP_ALL_GATHER, ring(u->total * job->bytes.params, u->ranks), 1, u->ranks, 1);
 }
@@ -252,10 +250,8 @@ static void sharded_deepspeed(struct traffic *job)
         add_quantized_gradients(job);
         return;
     }
-    struct dtp_deepspeed_buckets buckets;
-    dtp_deepspeed_count_buckets(job->transformer, job->plan, NULL, &buckets);
     add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(steps, u->total_shard * job->bytes.reduce * (u->ranks - 1)),
-        steps * buckets.count, u->ranks, 1);
+        steps * dtp_buckets_count(job->transformer, job->plan), u->ranks, 1);
 }
 
 /* ---- ours ------------------------------------------------------------------------------------------------------ */

@@ -10,7 +10,9 @@
 struct dtp_counts {
     struct dtp_units units;
     struct dtp_element_bytes bytes;
-    struct dtp_zero3_counts zero3; /* of DeepSpeed's stage 3; others leave it unset */
+    struct dtp_activations activations;
+    struct dtp_block_places places; /* not of our executor's blocks */
+    struct dtp_zero3_counts zero3;  /* of DeepSpeed's stage 3; others leave it unset */
 };
 
 static inline void dtp_counts_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -18,8 +20,26 @@ static inline void dtp_counts_of(const struct dtp_transformer *transformer, cons
 {
     dtp_units_count(transformer, cluster, plan, &out->units);
     dtp_element_bytes_count(plan, &out->bytes);
-    if (plan->runtime == DTP_RUNTIME_DEEPSPEED && dtp_plan_shards_params(plan))
-        dtp_zero3_count(transformer, plan, out->units.ranks, &out->zero3);
+    dtp_activations_count(transformer, cluster, plan, &out->activations);
+    if (plan->runtime == DTP_RUNTIME_DTPLAN)
+        return;
+    dtp_block_places_count(transformer, cluster, plan, &out->places);
+    if (plan->runtime != DTP_RUNTIME_DEEPSPEED || !dtp_plan_shards_params(plan))
+        return;
+    const struct dtp_activations *a = &out->activations;
+    uint64_t tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
+    const struct dtp_zero3_load load = {.tokens = tokens,
+                                        .compute = out->bytes.compute,
+                                        .grads = out->bytes.grads,
+                                        .layer_all = dtp_bytes_product(tokens, a->layer_all),
+                                        .layer_kept = dtp_bytes_product(tokens, a->layer_kept),
+                                        .every = a->checkpoint_every,
+                                        .stream = dtp_bytes_product(tokens, a->gradient),
+                                        .sums = a->embedding_backward,
+                                        .total = out->units.total,
+                                        .cluster = cluster,
+                                        .places = &out->places};
+    dtp_zero3_count(transformer, plan, out->units.ranks, &load, &out->zero3);
 }
 
 /* `parts` gets the record; NULL: none. */

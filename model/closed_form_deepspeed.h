@@ -1,37 +1,36 @@
-/* What the closed form counts of DeepSpeed tensor by tensor: how gradients fill its buckets, and what the fetches of
- * ZeRO-3 (zero3_fetch.h) gather and keep. Allocates nothing; linear in layers. */
+/* What the closed form counts of ZeRO-3's fetches (zero3_fetch.h): what they gather, what stands meanwhile, and the
+ * instants at which most does. Allocates nothing; linear in layers. */
 #ifndef DTP_CLOSED_FORM_DEEPSPEED_H
 #define DTP_CLOSED_FORM_DEEPSPEED_H
 
-#include "plan.h"
-#include "transformer.h"
+#include "block_places.h"
+#include "deepspeed_buckets.h"
 
-/* Elements of the largest parameter. */
-uint64_t dtp_deepspeed_largest_tensor(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
-
-/* Bytes that stand while a bucket is reduced: of an element of it, of the gradient that did not fit (or is larger than
- * any bucket by itself), of all gradients made so far; of what layers have saved, all of it or with every N-th
- * replayed; and live parameters, `live_last` of them when backward is at the first layer, a layer's more for each
- * before it, `live_most` at most. */
-struct dtp_bucket_weights {
-    uint64_t bucket, next, made;
-    uint64_t ranks; /* over so many one gradient that they divide evenly is reduced where it is; 0: all are copied */
-    uint64_t layer_kept, layer_all, every;
-    uint64_t live, live_last, live_layer, live_most;
+/* What an instant has beside what stands all the time. */
+struct dtp_zero3_moment {
+    uint64_t bytes;                      /* of all the following */
+    uint64_t live, second, arriving;     /* elements: gathered; of second copies; of what is being gathered, besides */
+    uint64_t layers;                     /* whose saved tensors stand */
+    const struct dtp_block_place *place; /* of the block at work; NULL: none is */
+    bool stream, sums;                   /* the gradient of the residual stream; sums for the embedding's */
+    uint64_t waiting;                    /* elements: of a tied head's gradient */
+    uint64_t gradient;                   /* of the weight's gradient at hand */
+    struct dtp_bucket_close close;       /* of the bucket being reduced; all 0: none is */
+};
+enum dtp_zero3_phase {
+    DTP_ZERO3_IN_FORWARD,
+    DTP_ZERO3_IN_EARLY_BACKWARD,
+    DTP_ZERO3_IN_LATE_BACKWARD,
+    DTP_ZERO3_PHASES
 };
 
-/* Buckets of one backward: a bucket is reduced before a gradient that would overflow it. The worst is the one with most
- * of the bytes that weights (NULL: nothing has any) say. */
-struct dtp_deepspeed_buckets {
-    uint64_t count;
-    uint64_t last, worst;  /* elements */
-    uint64_t worst_copied; /* of the worst: 0 where it is reduced in place */
-    uint64_t worst_next, worst_made, worst_live;
-    uint64_t worst_layers; /* that backward has not come to */
-    bool worst_in_mlp;     /* of the layer it is in, nothing but the down matrix or the gate has gone */
+/* Bytes that moments are weighed by: of an element of weights and gradients; of a layer's saved tensors, kept by every
+ * `every`-th; of the residual stream's gradient; of the embedding's partial sums. */
+struct dtp_zero3_load {
+    uint64_t tokens, compute, grads, layer_all, layer_kept, every, stream, sums, total;
+    const struct dtp_cluster *cluster;
+    const struct dtp_block_places *places;
 };
-void dtp_deepspeed_count_buckets(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
-                                 const struct dtp_bucket_weights *weights, struct dtp_deepspeed_buckets *out);
 
 /* A step under ZeRO-3. Elements; "shard" is what one rank sends to each other one, padding included. */
 struct dtp_zero3_gathers {
@@ -40,17 +39,21 @@ struct dtp_zero3_gathers {
 struct dtp_zero3_counts {
     struct dtp_zero3_gathers all, second;                      /* over all ranks; of a second copy, within a node */
     uint64_t second_forward, second_all;                       /* elements of second copies after forward, in the end */
+    uint64_t second_head_backward;                             /* where the head's is made after its backward; else 0 */
     uint64_t persistent, persistent_shard, persistent_modules; /* never given back, gathered once a step */
-    /* Gathered, a flat buffer that is still being used included: while the head runs, after it, while it runs backward,
-     * and after the down matrix of the last and of the first layer has. */
-    uint64_t live_head, live_loss, live_head_backward, live_early, live_late;
-    uint64_t live_forward; /* most before the head */
+    /* Gathered, a flat buffer that is still being used included: while the head runs, after it, while it runs backward.
+     */
+    uint64_t live_head, live_loss, live_head_backward;
+    uint64_t
+        live_head_arriving[2]; /* when the head's weight was made of int8, for forward and backward; 0: it was not */
+    struct dtp_zero3_moment worst[DTP_ZERO3_PHASES]; /* unset without a load */
 };
+/* `load`: what moments are weighed by; NULL: they are not. */
 void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp_plan *plan, uint64_t ranks,
-                     struct dtp_zero3_counts *out);
+                     const struct dtp_zero3_load *load, struct dtp_zero3_counts *out);
 
-/* Bytes each rank sends, scales among them, and collectives, half of them of scales, of one reduction of all gradients in
- * int4 (zeropp.h); elements of the shards that are reduce-scattered instead. */
+/* Bytes each rank sends, scales among them, and collectives, half of them of scales, of one reduction of all gradients
+ * in int4 (zeropp.h); elements of the shards that are reduce-scattered instead. */
 struct dtp_zeropp_counts {
     uint64_t node_bytes, node_scale_bytes, node_count, between_bytes, between_scale_bytes, between_count;
     uint64_t scattered_shard, scattered_count;

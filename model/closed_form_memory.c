@@ -158,14 +158,13 @@ void dtp_counted_memory(const struct dtp_transformer *transformer, const struct 
     *out = (struct dtp_memory){0};
     if (parts)
         parts->count = 0;
-    dtp_activations_count(transformer, cluster, plan, &job.activations);
+    job.activations = counts->activations;
+    job.places = &counts->places;
     job.units = counts->units;
     job.bytes = counts->bytes;
     job.zero3 = &counts->zero3;
     dtp_state_bytes_count(transformer, &job.units, plan, &job.bytes, parts, &job.state);
     job.at_rest = at_rest(&job);
-    if (plan->runtime != DTP_RUNTIME_DTPLAN)
-        dtp_block_places_count(transformer, cluster, plan, &job.places);
     if (plan->runtime == DTP_RUNTIME_DTPLAN)
         dtp_memory_executor(&job);
     else if (!dtp_plan_shards_params(plan))

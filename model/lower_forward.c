@@ -143,6 +143,16 @@ static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matr
     dtp_draft_end(l, &draft);
 }
 
+/* A replayed module whose result is kept makes nothing, but its hooks fetch its weight (zero3_fetch.h); selective
+ * attention calls none. */
+static void call_again(const struct pass *pass, int index)
+{
+    if (!pass->replay || pass->l->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
+        return;
+    dtp_lower_fetch(pass->l, index);
+    dtp_lower_release(pass->l);
+}
+
 static void linear(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
@@ -151,6 +161,7 @@ static void linear(const struct pass *pass, int index)
     if (!wanted(pass, matrix->result)) {
         if (l->autocast && pass->replay && again) /* casts are replayed whether or not their matmul is */
             dtp_lower_weight(l, index);
+        call_again(pass, index);
         return;
     }
     dtp_lower_fetch(l, index);
@@ -378,6 +389,8 @@ void dtp_lower_block_recompute(struct dtp_lowering *l)
     to_activation(&pass);
     if (replays_last(l))
         linear(&pass, l->matrices - 1);
+    else
+        call_again(&pass, l->matrices - 1);
     free_locals(&pass);
     l->recompute = false;
 }

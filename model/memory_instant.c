@@ -1,7 +1,5 @@
 #include "memory_instant.h"
 
-#include "closed_form_deepspeed.h"
-
 void dtp_instant_take(struct dtp_instant *instant, enum dtp_memory_term term, uint64_t count, uint64_t elements,
                       uint64_t element_bytes)
 {
@@ -118,35 +116,4 @@ void dtp_add_foreach(const struct dtp_memory_job *job, struct dtp_instant *insta
     const struct dtp_plan *plan = job->plan;
     if (plan->optimizer == DTP_ADAMW_FOREACH && plan->runtime == DTP_RUNTIME_TORCH && plan->offload == DTP_OFFLOAD_NONE)
         dtp_instant_add(instant, DTP_TERM_FOREACH, 1, local_elements, dtp_dtype_bytes(plan->precision.moments));
-}
-
-void dtp_memory_buckets(const struct dtp_memory_job *job, struct dtp_bucket_weights *weights,
-                        struct dtp_deepspeed_buckets *out)
-{
-    const struct dtp_activations *a = &job->activations;
-    weights->every = a->checkpoint_every;
-    weights->layer_kept = dtp_bytes_product(job->tokens, a->layer_kept);
-    weights->layer_all = dtp_bytes_product(job->tokens, a->layer_all);
-    dtp_deepspeed_count_buckets(job->transformer, job->plan, weights, out);
-}
-
-void dtp_add_saved_at_bucket(const struct dtp_memory_job *job, const struct dtp_deepspeed_buckets *buckets,
-                             struct dtp_instant *instant)
-{
-    const struct dtp_activations *a = &job->activations;
-    dtp_add_saved(job, instant, buckets->worst_layers + (buckets->worst_in_mlp ? 1 : 0));
-    if (buckets->worst_in_mlp && dtp_layer_recomputed(job, buckets->worst_layers))
-        dtp_instant_add_tokens(job, instant, DTP_TERM_BLOCK, 1, a->layer_all - a->layer_kept);
-    dtp_instant_add_tokens(job, instant, DTP_TERM_STREAM_GRADIENT, 1, a->gradient);
-}
-
-void dtp_add_carried(const struct dtp_memory_job *job, uint64_t own_elements, struct dtp_instant *instant)
-{
-    bool third = job->plan->strategy == DTP_ZERO3; /* whose sums come back tensor by tensor, cast or not */
-    if (job->plan->offload == DTP_OFFLOAD_NONE || (job->bytes.grads >= 4 && !third))
-        return;
-    uint64_t largest = dtp_deepspeed_largest_tensor(job->transformer, job->plan);
-    largest = third ? dtp_divide_up(largest, job->units.ranks) : largest;
-    bool one_by_one = (job->plan->offload != DTP_OFFLOAD_NVME || job->bytes.grads >= 4) && largest < own_elements;
-    dtp_instant_add(instant, DTP_TERM_FP32_GRADIENTS, 1, one_by_one ? largest : own_elements, 4);
 }

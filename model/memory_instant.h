@@ -24,7 +24,7 @@ struct dtp_memory_job {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     struct dtp_activations activations;
-    struct dtp_block_places places; /* not of our executor's blocks */
+    const struct dtp_block_places *places; /* not of our executor's blocks */
     struct dtp_units units;
     struct dtp_element_bytes bytes;
     const struct dtp_zero3_counts *zero3; /* of DeepSpeed's stage 3 */
@@ -81,18 +81,6 @@ int dtp_outer_layers(const struct dtp_memory_job *job, uint64_t begin, uint64_t 
 void dtp_add_embedding_backward(const struct dtp_memory_job *job, struct dtp_instant *instant);
 /* foreach AdamW of PyTorch makes a list of sqrt(v): one more moment per local parameter. */
 void dtp_add_foreach(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t local_elements);
-
-/* DeepSpeed's buckets, the worst by `weights`, to which it adds those of activations; and what then stands of these. */
-struct dtp_deepspeed_buckets;
-struct dtp_bucket_weights;
-void dtp_memory_buckets(const struct dtp_memory_job *job, struct dtp_bucket_weights *weights,
-                        struct dtp_deepspeed_buckets *out);
-void dtp_add_saved_at_bucket(const struct dtp_memory_job *job, const struct dtp_deepspeed_buckets *buckets,
-                             struct dtp_instant *instant);
-
-/* What carries gradients to DeepSpeed's host while a bucket of `own` elements of this rank leaves: in fp32 tensor by
- * tensor, or all of it where it is written to NVMe. */
-void dtp_add_carried(const struct dtp_memory_job *job, uint64_t own_elements, struct dtp_instant *instant);
 
 void dtp_memory_replicated(struct dtp_memory_job *job); /* DDP, ZeRO-1, ZeRO-2 */
 void dtp_memory_fsdp(struct dtp_memory_job *job);       /* FSDP2, FSDP1 */

@@ -63,6 +63,8 @@
       "PyTorch: _fsdp_param.py")                                                                                       \
     X(POST_FORWARD_ROOT, WEIGHTS, "root, shard of the smaller group", "", "padded root / n", "compute bytes",          \
       "PyTorch: _fsdp_param.py")                                                                                       \
+    X(ARRIVING_SHARD, GATHER, "own shard of the next unit", "layers", "padded P / N", "stored and compute bytes",      \
+      "PyTorch: _fsdp_param.py")                                                                                       \
     X(CAST_SHARD, GATHER, "own shard, cast", "", "", "flat bytes / N", "PyTorch: _fsdp_param.py")                      \
     X(UPLOADED_LAYERS, GATHER, "own shards, from the host, and cast", "layers", "padded P / N",                        \
       "stored and compute bytes", "PyTorch: _fsdp_param.py")                                                           \

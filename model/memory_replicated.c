@@ -2,7 +2,7 @@
  *
  * Notation: p bytes of a stored parameter, c of the compute dtype, psi parameters, P of one layer, V h of the
  * embedding, T tokens. */
-#include "closed_form_deepspeed.h"
+#include "deepspeed_buckets.h"
 #include "memory_instant.h"
 
 /* Layers whose weights have a copy that autocast made: cast once in forward, saved for backward, freed layer by layer.
@@ -137,7 +137,7 @@ static void forward_layers(struct dtp_memory_job *job)
         struct dtp_instant instant = with_gradients(job, 0);
         dtp_add_saved(job, &instant, layers[i]);
         add_casts(job, &instant, all ? layers[i] : cast_layers(job, layers[i], false));
-        add_block(job, &instant, &job->places.forward[dtp_layer_checkpointed(job, layers[i])]);
+        add_block(job, &instant, &job->places->forward[dtp_layer_checkpointed(job, layers[i])]);
         dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &instant);
     }
 }
@@ -215,6 +215,9 @@ static struct dtp_place_weights gradient_bytes(const struct dtp_memory_job *job,
     bytes.finished = moves ? -g : rest && first ? g : 0;
     bytes.current[DTP_PLACE_GRADIENT] = c;
     bytes.current[DTP_PLACE_HANDED] = autocast ? c + g : c;
+    if (plan->runtime == DTP_RUNTIME_DEEPSPEED &&
+        plan->strategy == DTP_ZERO2) /* a bucket by itself until the next comes */
+        bytes.lingering = job->bytes.grads, bytes.lingers_above = plan->reduce_bucket_size;
     return bytes;
 }
 
@@ -227,15 +230,14 @@ static void add_block_gradients(struct dtp_instant *instant, const struct dtp_bl
     else
         dtp_instant_add(instant, DTP_TERM_BLOCK_GRADIENTS, 1, place->finished, (uint64_t)bytes->finished);
     dtp_instant_add(instant, DTP_TERM_BLOCK_GRADIENTS, 1, place->current, (uint64_t)bytes->current[place->kind]);
+    dtp_instant_add(instant, DTP_TERM_BLOCK_GRADIENTS, 1, 1, dtp_place_lingering(place, bytes));
 }
 
-static void backward_place(struct dtp_memory_job *job, bool quiet, uint64_t layer, const struct dtp_block_place *place,
-                           const struct dtp_place_weights *bytes)
+static void backward_at(struct dtp_memory_job *job, uint64_t done, uint64_t layer, const struct dtp_block_place *place,
+                        const struct dtp_place_weights *bytes)
 {
-    const struct dtp_units *u = &job->units;
-    uint64_t above = job->transformer->layers - 1 - layer;
     enum dtp_phase phase = 2 * layer >= job->transformer->layers ? DTP_PHASE_EARLY_BACKWARD : DTP_PHASE_LATE_BACKWARD;
-    struct dtp_instant instant = with_gradients(job, quiet ? 0 : u->head + above * u->layer);
+    struct dtp_instant instant = with_gradients(job, done);
     dtp_add_saved(job, &instant, layer);
     add_casts(job, &instant, cast_layers(job, layer, false));
     add_block(job, &instant, place);
@@ -246,41 +248,142 @@ static void backward_place(struct dtp_memory_job *job, bool quiet, uint64_t laye
     dtp_memory_consider(job, phase, &instant);
 }
 
+static void backward_place(struct dtp_memory_job *job, bool quiet, uint64_t layer, const struct dtp_block_place *place,
+                           const struct dtp_place_weights *bytes)
+{
+    uint64_t above = job->transformer->layers - 1 - layer;
+    backward_at(job, quiet ? 0 : job->units.head + above * job->units.layer, layer, place, bytes);
+}
+
+/* Stage 2's partition appears when the first bucket is full, in the middle of a block: the worst place behind that, and
+ * of the blocks below those of either kind that come next. */
+static void partition_appears(struct dtp_memory_job *job, const struct dtp_block_place *worst,
+                              const struct dtp_place_weights *bytes)
+{
+    const struct dtp_units *u = &job->units;
+    const struct dtp_plan *plan = job->plan;
+    uint64_t bucket = plan->reduce_bucket_size, above = bucket > u->head ? (bucket - u->head) / u->layer : 0;
+    uint64_t layers[DTP_LAYER_KINDS];
+    if (plan->runtime != DTP_RUNTIME_DEEPSPEED || plan->strategy != DTP_ZERO2 || plan->accumulate > 1 ||
+        plan->offload != DTP_OFFLOAD_NONE || above >= job->transformer->layers)
+        return;
+    uint64_t layer = job->transformer->layers - 1 - above, done = u->head + above * u->layer;
+    struct dtp_block_places behind = {.count = 0};
+    for (int i = 0; i < job->places->count; i++)
+        if (done + job->places->backward[i].finished + job->places->backward[i].current > bucket)
+            behind.backward[behind.count++] = job->places->backward[i];
+    if (behind.count)
+        backward_at(job, bucket + 1, layer, dtp_block_worst(&behind, bytes), bytes);
+    int kinds = dtp_last_layers(job, layer, layers);
+    for (int i = 0; i < kinds; i++) {
+        backward_place(job, false, layers[i], worst, bytes);
+        if (dtp_layer_recomputed(job, layers[i]))
+            backward_place(job, false, layers[i], &job->places->replay, bytes);
+    }
+}
+
 /* Saved activations fall and gradients grow from layer to layer: the first and the last of each kind are worst. */
 static void layers_backward(struct dtp_memory_job *job, bool quiet)
 {
     uint64_t layers[2 * DTP_LAYER_KINDS];
     struct dtp_place_weights bytes = gradient_bytes(job, quiet);
-    const struct dtp_block_place *worst = dtp_block_worst(&job->places, &bytes);
+    const struct dtp_block_place *worst = dtp_block_worst(job->places, &bytes);
     int kinds = dtp_outer_layers(job, 0, job->transformer->layers, layers);
     for (int i = 0; i < kinds; i++) {
         backward_place(job, quiet, layers[i], worst, &bytes);
         if (dtp_layer_recomputed(job, layers[i]))
-            backward_place(job, quiet, layers[i], &job->places.replay, &bytes);
+            backward_place(job, quiet, layers[i], &job->places->replay, &bytes);
     }
+    partition_appears(job, worst, &bytes);
+}
+
+/* The instant at which a bucket of DeepSpeed's is reduced: `layers` saved, one at work. */
+struct bucket_moment {
+    uint64_t bytes, layers;
+    const struct dtp_block_place *place;
+    bool waiting, stream; /* a tied head's gradient, the residual stream's */
+    struct dtp_bucket_close close;
+};
+
+static void weigh_bucket(const struct dtp_memory_job *job, const struct bucket_moment *moment,
+                         struct bucket_moment *worst)
+{
+    const struct dtp_activations *a = &job->activations;
+    uint64_t kept = a->checkpoint_every ? dtp_divide_up(moment->layers, a->checkpoint_every) : 0;
+    uint64_t tokens = kept * a->layer_kept + (moment->layers - kept) * a->layer_all +
+                      (moment->stream ? a->gradient : 0) +
+                      (moment->place ? moment->place->saved + moment->place->work : 0);
+    uint64_t bytes = dtp_bytes_product(job->tokens, tokens) + moment->close.bytes +
+                     (moment->waiting ? job->units.embedding * job->bytes.grads : 0);
+    if (bytes <= worst->bytes)
+        return;
+    *worst = *moment;
+    worst->bytes = bytes;
+}
+
+/* The gradient at hand is handed over at the place of its matrix, in their order. */
+static void blocks_into_buckets(const struct dtp_memory_job *job, const struct dtp_deepspeed_parts *parts,
+                                struct dtp_buckets *buckets, struct bucket_moment *worst)
+{
+    int order[DTP_ZERO3_PARTS], count = dtp_deepspeed_backward_order(parts, order);
+    struct bucket_moment moment = {.waiting = !job->units.head, .stream = true};
+    for (moment.layers = job->transformer->layers; moment.layers-- > 0;)
+        for (int i = 0, at = 0; i < count; i++, at++) {
+            while (job->places->backward[at].kind != DTP_PLACE_HANDED)
+                at++;
+            moment.place = &job->places->backward[at];
+            if (dtp_buckets_add(buckets, &parts->block[order[i]], &moment.close))
+                weigh_bucket(job, &moment, worst);
+        }
+}
+
+static void find_worst_bucket(const struct dtp_memory_job *job, struct bucket_moment *worst)
+{
+    struct dtp_deepspeed_parts parts;
+    struct dtp_buckets buckets;
+    bool tied = !job->units.head;
+    struct bucket_moment moment = {.layers = job->transformer->layers, .waiting = tied, .stream = true};
+    dtp_deepspeed_list_parts(job->transformer, job->plan, 1, &parts);
+    dtp_buckets_begin(&buckets, job->transformer, job->cluster, job->plan, job->units.ranks, job->units.total,
+                      job->bytes.grads);
+    dtp_buckets_add(&buckets, &parts.root[DTP_ZERO3_HEAD], &moment.close);
+    if (dtp_buckets_add(&buckets, &parts.root[DTP_ZERO3_VECTORS], &moment.close))
+        weigh_bucket(job, &moment, worst);
+    blocks_into_buckets(job, &parts, &buckets, worst);
+    moment.layers = 0;
+    if (dtp_buckets_add(&buckets, &parts.root[DTP_ZERO3_POSITION], &moment.close))
+        weigh_bucket(job, &moment, worst);
+    moment.waiting = moment.stream = false;
+    if (dtp_buckets_add(&buckets, &parts.root[DTP_ZERO3_EMBEDDING], &moment.close))
+        weigh_bucket(job, &moment, worst);
+    if (dtp_buckets_end(&buckets, &moment.close))
+        weigh_bucket(job, &moment, worst);
 }
 
 /* DeepSpeed's worst bucket, flattened into a copy to be all-reduced. */
 static void flat_bucket(struct dtp_memory_job *job)
 {
     const struct dtp_plan *plan = job->plan;
+    struct bucket_moment worst = {.bytes = 0};
+    const struct dtp_bucket_close *close = &worst.close;
     if (plan->runtime != DTP_RUNTIME_DEEPSPEED)
         return;
-    struct dtp_deepspeed_buckets buckets;
-    bool keeps = plan->strategy == DTP_ZERO1; /* every gradient; those of earlier micro-steps stand anyway */
-    struct dtp_bucket_weights weights = {.bucket = job->bytes.grads,
-                                         .next = keeps ? 0 : job->bytes.grads,
-                                         .made = keeps && plan->accumulate == 1 ? job->bytes.grads : 0};
-    dtp_memory_buckets(job, &weights, &buckets);
-    struct dtp_instant instant = with_gradients(job, keeps ? buckets.worst_made : UINT64_MAX);
-    dtp_add_saved_at_bucket(job, &buckets, &instant);
-    dtp_instant_add(&instant, DTP_TERM_REDUCE_BUCKETS, plan->deepspeed_overlap ? 2 : 1, plan->reduce_bucket_size,
-                    job->bytes.grads);
-    dtp_instant_add(&instant, DTP_TERM_FLAT_BUCKET, 1, buckets.worst, job->bytes.grads);
-    if (!keeps)
-        dtp_instant_add(&instant, DTP_TERM_NEXT_GRADIENT, 1, buckets.worst_next, job->bytes.grads);
-    dtp_add_carried(job, dtp_divide_up(buckets.worst, job->units.ranks), &instant);
-    dtp_memory_consider(job, DTP_PHASE_LATE_BACKWARD, &instant);
+    find_worst_bucket(job, &worst);
+    struct dtp_instant instant = with_gradients(job, close->made);
+    dtp_add_saved(job, &instant, worst.layers);
+    if (worst.place)
+        dtp_add_block(job, &instant, worst.place);
+    if (worst.stream)
+        dtp_instant_add_tokens(job, &instant, DTP_TERM_STREAM_GRADIENT, 1, job->activations.gradient);
+    if (worst.waiting)
+        add_tied_head(job, &instant);
+    add_reduction_buffers(job, &instant);
+    dtp_instant_add(&instant, DTP_TERM_GRADS_SHARD, 1, close->partition, job->bytes.grads);
+    dtp_instant_add(&instant, DTP_TERM_FLAT_BUCKET, 1, close->copied, job->bytes.grads);
+    dtp_instant_add(&instant, DTP_TERM_NEXT_GRADIENT, 1, close->next, job->bytes.grads);
+    dtp_instant_add(&instant, DTP_TERM_FP32_GRADIENTS, 1, close->carried, 4);
+    bool early = 2 * worst.layers >= job->transformer->layers;
+    dtp_memory_consider(job, early ? DTP_PHASE_EARLY_BACKWARD : DTP_PHASE_LATE_BACKWARD, &instant);
 }
 
 /* End of backward: the embedding's dense gradient before it goes where gradients rest, beside the tied head's, to which

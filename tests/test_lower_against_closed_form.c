@@ -1,20 +1,11 @@
 /* The step program against the closed form, which never sees it, over random plans: matmul and attention FLOPs, bytes
  * sent and number of operations of every collective, bytes copied to and from the host equal exactly; the peak of live
- * bytes within 0.5 % in most. What is left is named; the closed form weighs a handful of instants, the program all:
- *   - steps of a layer's backward between its MLP, its attention core and its end, which are weighed: small
- * micro-batches
- *   - forward of a checkpointed layer as the peak, its own tensors still standing: long sequences, loss in chunks
- *   - a head gradient under autocast in both dtypes while it is cast
- *   - units of several layers, and the whole model as one: instants between their first and last layer
- *   - backward without prefetch, when a unit's flat buffer stands beside the weights copied out of it
- *   - gathers more than one unit ahead
- *   - flat buffers of the last unit, which may have fewer layers than the others
- *   - DeepSpeed: a bucket that leaves in the middle of a layer, ZeRO-3's live parameters between the layers that are
- * weighed (offloaded, where little else is left on the device, these are up to a fifth). Under torch and Megatron none of
- * these is more than an eighth of the peak, elsewhere none more than 22 %. */
-#define MOST_PERCENT 12.5
-#define MOST_PERCENT_ELSEWHERE 22.0
-
+ * bytes within 0.5 %. What may be further off is named here, with the bytes that it can be (see named_bytes):
+ *   - ZeRO-3's flat buffers: the closed form takes them for used up in the order of their fetches, and counts the oldest
+ *     beside the tensors copied out of it. Tensors that were never given back are passed over by a fetch, so that a later
+ *     one may be used up before it; then one more stands, of stage3_prefetch_bucket_size and one tensor at most. */
+#include "activations.h"
+#include "deepspeed_parts.h"
 #include "lower.h"
 #include "placement.h"
 #include "verify.h"
@@ -98,9 +89,11 @@ static void check_traffic(const struct random_job *job, const struct dtp_program
     check_equal(totals->device_to_host_bytes, closed.device_to_host_bytes, job);
 }
 
-/* Difference of the peaks in percent, and which operation the program's lies at. */
+#define MOST_PERCENT 0.5
+
+/* Difference of the peaks, and which operation the program's lies at. */
 struct difference {
-    double percent;
+    double percent, bytes;
     enum dtp_op_kind kind;
 };
 
@@ -113,10 +106,22 @@ static struct difference compare_peaks(const struct random_job *job, const struc
     if (dtp_program_place(program, &placement, &faults) != DTP_OK)
         fail_msg("%s", faults.text[0]);
     dtp_closed_form_memory(&job->transformer, &job->cluster, &job->plan, &closed);
-    struct difference difference = {100 * ((double)placement.live_peak_bytes / (double)closed.allocated_peak_bytes - 1),
+    double bytes = (double)placement.live_peak_bytes - (double)closed.allocated_peak_bytes;
+    struct difference difference = {100 * bytes / (double)closed.allocated_peak_bytes, bytes,
                                     dtp_program_ops(program)[placement.live_peak_op].kind};
     dtp_placement_release(&placement);
     return difference;
+}
+
+/* Bytes that the peaks may differ by for the cause named above; 0: the plan has none. */
+static double named_bytes(const struct random_job *job)
+{
+    const struct dtp_plan *p = &job->plan;
+    bool flat = p->runtime == DTP_RUNTIME_DEEPSPEED && p->strategy == DTP_ZERO3 && p->shard_group > 1 && p->prefetch;
+    if (!flat)
+        return 0;
+    uint64_t elements = p->stage3_prefetch_bucket_size + dtp_deepspeed_largest_tensor(&job->transformer, p);
+    return (double)elements * dtp_plan_compute_bytes(p);
 }
 
 static void check_proofs(const struct random_job *job, const struct dtp_program *program)
@@ -132,7 +137,7 @@ static void check_proofs(const struct random_job *job, const struct dtp_program 
 }
 
 struct tally {
-    int plans, within, close;
+    int plans, within, close, named;
     double worst;
 };
 
@@ -152,26 +157,29 @@ static bool check_job(const struct random_job *job, struct tally *tally)
     dtp_program_destroy(program);
     double percent = fabs(difference.percent);
     tally->plans++;
-    tally->within += percent <= 0.5;
+    tally->within += percent <= MOST_PERCENT;
     tally->close += percent <= 0.1;
     tally->worst = percent > tally->worst ? percent : tally->worst;
-    bool bounded = job->plan.runtime == DTP_RUNTIME_TORCH || job->plan.runtime == DTP_RUNTIME_MEGATRON;
-    if (percent > (bounded ? MOST_PERCENT : MOST_PERCENT_ELSEWHERE)) {
+    if (percent > MOST_PERCENT && fabs(difference.bytes) > named_bytes(job)) {
         describe(job);
-        fail_msg("the program's peak is %+.2f %% off the closed form's", difference.percent);
+        fail_msg("the program's peak is %+.2f %% off the closed form's, %.0f bytes, at %s", difference.percent,
+                 difference.bytes, dtp_op_kind_text(difference.kind));
     }
-    if (percent > 0.5 && getenv("DTPLAN_TEST_VERBOSE")) {
+    tally->named += percent > MOST_PERCENT;
+    if (percent > MOST_PERCENT && getenv("DTPLAN_TEST_VERBOSE")) {
         print_error("%+.2f %% at %s: ", difference.percent, dtp_op_kind_text(difference.kind));
         describe(job);
     }
     return true;
 }
 
-static void check_tally(const struct tally *tally, int within_percent)
+static void check_tally(const struct tally *tally)
 {
-    print_message("%d plans: peaks within 0.1 %% in %.1f %%, within 0.5 %% in %.1f %%, worst %.2f %%\n", tally->plans,
-                  100.0 * tally->close / tally->plans, 100.0 * tally->within / tally->plans, tally->worst);
-    assert_true(tally->within > tally->plans * within_percent / 100);
+    print_message("%d plans: peaks within 0.1 %% in %.1f %%, within 0.5 %% in %.2f %%, named %d, worst %.2f %%\n",
+                  tally->plans, 100.0 * tally->close / tally->plans, 100.0 * tally->within / tally->plans, tally->named,
+                  tally->worst);
+    assert_true(tally->within + tally->named == tally->plans);
+    assert_true(tally->named * 100 <= tally->plans);
 }
 
 static void test_random_plans(void **state)
@@ -186,7 +194,7 @@ static void test_random_plans(void **state)
             continue;
         check_job(&job, &tally);
     }
-    check_tally(&tally, 96);
+    check_tally(&tally);
 }
 
 /* Its offload is drawn too seldom by chance. */
@@ -212,7 +220,7 @@ static void test_random_deepspeed_offload(void **state)
     for (int stage = 0; stage < 3; stage++)
         assert_true(seen[stage][DTP_OFFLOAD_OPTIMIZER] > 10);
     assert_true(seen[2][DTP_OFFLOAD_PARAMS] > 10 && seen[2][DTP_OFFLOAD_NVME] > 10);
-    check_tally(&tally, 90);
+    check_tally(&tally);
 }
 
 static void test_random_zeropp(void **state)
@@ -238,7 +246,7 @@ static void test_random_zeropp(void **state)
         exchanged += job.plan.zero_quantized_gradients && job.cluster.nodes > 1;
     }
     assert_true(second > 20 && weights > 20 && exchanged > 20);
-    check_tally(&tally, 90);
+    check_tally(&tally);
 }
 
 int main(void)
