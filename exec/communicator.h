@@ -86,8 +86,10 @@ void dtp_communicator_count(struct dtp_communicator *communicator, const struct 
 
 #if DTP_WITH_CUDA
 /* communicator_proof.c: how NCCL launched a collective that was captured into `graph` (cudaGraph_t): the name of its
- * kernel and that kernel's thread blocks, or none where only copies and flags were. */
+ * kernel and that kernel's thread blocks, or none where only copies and flags were. False: the call named by `failed`
+ * (static) failed. */
 struct dtp_collective_launch {
+    const char *failed;
     char kernel[128];
     uint32_t ctas, kernels, copies;
 };

@@ -128,9 +128,9 @@ static enum dtp_status capture(struct dtp_communicator *communicator, const stru
                          code ? error_text(communicator, code) : cudaGetErrorString(error));
     return read ? DTP_OK
                 : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
-                            "how NCCL carries %s cannot be read from this driver; leave collective_ctas, "
+                            "how NCCL carries %s cannot be read from this driver (%s); leave collective_ctas, "
                             "symmetric_windows, gather_engine and reduce_engine to NCCL",
-                            dtp_collective_text(args->collective));
+                            dtp_collective_text(args->collective), out->failed);
 }
 
 /* The plan's choice that gave collectives to copy engines. */
