@@ -1,6 +1,7 @@
 /* dtplan probe: has dtplan-exec measure this machine and writes what it measured as a machine file. */
 #include "command.h"
 
+#include "measured.h"
 #include "number.h"
 #include "output_file.h"
 #include "probe_events.h"
@@ -52,6 +53,33 @@ static enum dtp_status add_about(struct dtp_probe_heard *heard, struct dtp_fault
     snprintf(seconds, sizeof seconds, "%.0f", dtp_progress_elapsed_s(&heard->progress));
     bool kept = dtp_probe_heard_about(heard, "date", date) && dtp_probe_heard_about(heard, "dtplan", DTPLAN_VERSION) &&
                 dtp_probe_heard_about(heard, "probe_seconds", seconds);
+    return kept ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+}
+
+static bool of_one_gpu(enum dtp_measurement measurement)
+{
+    switch (measurement) {
+    case DTP_MEASUREMENT_MATMUL:
+    case DTP_MEASUREMENT_ATTENTION:
+    case DTP_MEASUREMENT_KERNEL:
+    case DTP_MEASUREMENT_STEP:
+    case DTP_MEASUREMENT_COPY:
+    case DTP_MEASUREMENT_HOST_ADAM: return true;
+    default: return false;
+    }
+}
+
+/* Of the machine file that the line names: what a GPU does by itself, which was not measured again. */
+static enum dtp_status add_known(struct dtp_probe_heard *heard, const struct dtp_catalog *catalog,
+                                 const struct dtp_scenario *scenario, struct dtp_faults *faults)
+{
+    const char *name = dtp_scenario_get(scenario, "machine");
+    const struct dtp_measured_machine *machine = name ? dtp_catalog_measured(catalog, name) : NULL;
+    const struct dtp_measured_rows *rows = machine ? dtp_measured_all(machine->times) : NULL;
+    bool kept = !rows || dtp_probe_heard_about(heard, "kernels_of", name);
+    for (size_t i = 0; rows && i < rows->count && kept; i++)
+        if (of_one_gpu(rows->row[i].measurement))
+            kept = dtp_probe_heard_keep(heard, &rows->row[i]);
     return kept ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
 }
 
@@ -140,6 +168,8 @@ static enum dtp_status probe(const struct dtp_context *context, const struct dtp
     }
     if (status == DTP_OK)
         status = add_about(&heard, context->faults);
+    if (status == DTP_OK)
+        status = add_known(&heard, catalog, scenario, context->faults);
     if (status == DTP_OK)
         status = check_rows(&heard, context->faults);
     if (status == DTP_OK)

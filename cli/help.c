@@ -125,6 +125,8 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          "rates beside those of the catalogue. Keys of a job have its shapes measured as well.",
          {{"dtplan probe -o machine.csv", "all GPUs of this machine"},
           {"dtplan probe --gpus 1 -o one.csv", "one of them"},
+          {"dtplan probe --machine one.csv --gpus 4 --gpus-per-node 2 --pretend-nodes -o nodes.csv",
+           "what a GPU does by itself from a file, only collectives measured"},
           {"dtplan probe --model llama-3-8b --seq 8k --micro-batch 1 -o machine.csv", "and the shapes of a job"},
           {"dtplan probe --device host --gpu h200-sxm -o host.csv", "the executor on this machine's cores, to try it"}}},
     [DTP_COMMAND_REPORT] =

@@ -9,7 +9,7 @@ struct dtp_probe_heard dtp_probe_heard_start(void)
     return (struct dtp_probe_heard){.progress = dtp_progress_start("measurements", 0)};
 }
 
-static bool keep(struct dtp_probe_heard *h, const struct dtp_measured_row *row)
+bool dtp_probe_heard_keep(struct dtp_probe_heard *h, const struct dtp_measured_row *row)
 {
     if (h->count == h->room) {
         size_t room = 2 * h->room + 256;
@@ -71,7 +71,7 @@ void dtp_probe_hear(void *heard, const char *line)
     json_t *event = json_loads(line, 0, NULL);
     const char *kind = text_of(event, "event");
     if (strcmp(kind, "row") == 0)
-        h->damaged |= !read_row(event, &row) || !keep(h, &row);
+        h->damaged |= !read_row(event, &row) || !dtp_probe_heard_keep(h, &row);
     else if (strcmp(kind, "progress") == 0)
         hear_progress(h, event);
     else if (strcmp(kind, "warning") == 0)
@@ -90,7 +90,7 @@ bool dtp_probe_heard_about(struct dtp_probe_heard *h, const char *key, const cha
 {
     struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_ABOUT, key);
     snprintf(row.text, sizeof row.text, "%s", value);
-    return keep(h, &row);
+    return dtp_probe_heard_keep(h, &row);
 }
 
 const char *dtp_probe_heard_text(const struct dtp_probe_heard *h, const char *key)

@@ -16,6 +16,8 @@ struct dtp_probe_heard {
 /* Draws the line of progress; warnings go to standard error. */
 struct dtp_probe_heard dtp_probe_heard_start(void);
 void dtp_probe_hear(void *heard, const char *line);
+/* One more row; copied. False: no memory. */
+bool dtp_probe_heard_keep(struct dtp_probe_heard *heard, const struct dtp_measured_row *row);
 /* A row of `about`, of what the front end knows. False: no memory. */
 bool dtp_probe_heard_about(struct dtp_probe_heard *heard, const char *key, const char *value);
 /* The value of a row of `about`, or NULL. Borrowed. */

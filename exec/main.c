@@ -204,8 +204,22 @@ static enum dtp_status train(char **argv, const struct words *words, struct dtp_
     return dtp_train(one, faults);
 }
 
+/* A machine file that is probed further: only what it tells of the GPU's row is used here. */
+static enum dtp_status read_machine(const struct words *words, struct dtp_catalog *catalog, bool *known,
+                                    struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0; i < words->key_count && status == DTP_OK; i++)
+        if (strncmp(words->keys[i], "machine=", strlen("machine=")) == 0) {
+            const char *name = words->keys[i] + strlen("machine=");
+            status = dtp_catalog_measure(catalog, name, faults);
+            *known = dtp_catalog_measured(catalog, name);
+        }
+    return status;
+}
+
 static enum dtp_status probe(char **argv, const struct words *words, const struct dtp_train_job *one,
-                             const struct dtp_catalog *catalog, struct dtp_faults *faults)
+                             struct dtp_catalog *catalog, struct dtp_faults *faults)
 {
     struct dtp_probe_job job = {.catalog = catalog,
                                 .settings = one->settings,
@@ -218,7 +232,9 @@ static enum dtp_status probe(char **argv, const struct words *words, const struc
     struct dtp_nodes nodes = {&cluster, one->settings->pretend_nodes, one->settings->cuda};
     uint32_t gpus = 0;
     bool here = false;
-    enum dtp_status status = dtp_probe_ranks(&job, &gpus, faults);
+    enum dtp_status status = read_machine(words, catalog, &job.kernels_known, faults);
+    if (status == DTP_OK)
+        status = dtp_probe_ranks(&job, &gpus, faults);
     if (status == DTP_OK)
         status = dtp_probe_cluster(&job, gpus, &cluster, faults);
     if (status == DTP_OK && nodes.pretend)

@@ -190,6 +190,8 @@ static enum dtp_status make_arenas(struct dtp_prober *p, struct dtp_probe_step *
     p->host_bytes = dtp_probe_copy_bytes(p);
     for (size_t i = 0; i < *count && status == DTP_OK; i++) {
         uint64_t device_bytes = 0, host_bytes = 0;
+        if (p->of->kernels_known && steps[i].way != DTP_PROBE_TOGETHER)
+            continue;
         status = dtp_probe_program_bytes(&steps[i].job, &device_bytes, &host_bytes, p->faults);
         if (status != DTP_OK || device_bytes > budget)
             continue;
@@ -198,6 +200,10 @@ static enum dtp_status make_arenas(struct dtp_prober *p, struct dtp_probe_step *
         p->host_bytes = larger(p->host_bytes, host_bytes);
     }
     *count = kept;
+    if (status == DTP_OK && kept == 0 && p->of->kernels_known && p->ranks == 1)
+        return dtp_fault(p->faults, DTP_BAD_INPUT, NULL, 0,
+                         "--machine: one GPU has nothing to measure beyond what that file says; take more GPUs, or "
+                         "leave it out and measure all");
     if (status == DTP_OK && kept == 0)
         return dtp_fault(p->faults, DTP_NO, NULL, 0,
                          "%.2f GiB of %s are free, too little for the smallest step; end what else runs there",
@@ -236,7 +242,8 @@ static enum dtp_status say_stopped(const struct dtp_prober *p)
 
 static enum dtp_status measure(struct dtp_prober *p, const struct dtp_probe_step *steps, size_t count)
 {
-    bool own_host = !p->of->settings->pretend_nodes; /* nodes that share one say nothing of a node's copies */
+    /* nodes that share one say nothing of a node's copies */
+    bool own_host = !p->of->settings->pretend_nodes && !p->of->kernels_known;
     p->count = count + dtp_probe_collective_count(p);
     p->count += own_host ? dtp_probe_copy_count(p) + dtp_probe_host_count(p) : 0;
     enum dtp_status status = measure_steps(p, steps, count, false);

@@ -32,6 +32,7 @@ struct dtp_probe_job {
                                 whose shapes are measured as well */
     size_t key_count;
     struct dtp_ranks ranks;
+    bool kernels_known; /* by the machine file that the keys name: only what GPUs do together is measured */
     FILE *events;                      /* NULL: silent */
     const volatile sig_atomic_t *stop; /* set by a signal: ends after the measurement at hand */
 };

@@ -1,7 +1,6 @@
 #include "allocator.h"
 
 #include "calibration.h"
-#include "zeropp.h"
 
 /* Pool of the all-gather stream under FSDP2: the root's cast shard and flat buffer are its first segments; a unit's
  * flat buffer is needed while the root's still stands, and a second one while the first still stands, so each takes a
@@ -101,21 +100,4 @@ uint64_t dtp_context_bytes(const struct dtp_memory_job *job, struct dtp_part_cha
     if (job->plan->runtime == DTP_RUNTIME_DTPLAN)
         return dtp_memory_part(chain, DTP_TERM_EXECUTOR_CONTEXT, 1, 1, (uint64_t)dtp_calibration.executor_context_bytes);
     return dtp_memory_part(chain, DTP_TERM_CONTEXT, 1, 1, (uint64_t)dtp_calibration.context_bytes);
-}
-
-uint64_t dtp_nccl_bytes(const struct dtp_memory_job *job, struct dtp_part_chain *chain)
-{
-    bool ours = job->plan->runtime == DTP_RUNTIME_DTPLAN;
-    if (job->cluster->gpus == 1)
-        return dtp_memory_part(chain, DTP_TERM_NCCL_ONE_RANK, ours ? 0 : 1, 1,
-                               (uint64_t)dtp_calibration.nccl_one_rank_bytes);
-    bool hybrid = job->units.ranks > 1 && job->units.replicas > 1 && job->plan->strategy == DTP_HYBRID_SHARD;
-    /* world, for hybrid_shard the shard and the replicate group, and the group that parameters are resharded to; ZeRO++'s of
-     * second copies, of a node and between nodes */
-    uint64_t communicators = (hybrid ? 3u : 1u) + (job->plan->reshard_group ? 1u : 0u) +
-                             (job->plan->zero_hpz_partition_size > 1 ? 1u : 0u) +
-                             (dtp_zeropp_reduces(job->plan, job->cluster) ? 2u : 0u);
-    return dtp_memory_part(chain, DTP_TERM_NCCL_LIBRARY, 1, 1, (uint64_t)dtp_calibration.nccl_library_bytes) +
-           dtp_memory_part(chain, DTP_TERM_NCCL_COMMUNICATORS, communicators, 1,
-                           (uint64_t)dtp_calibration.nccl_communicator_bytes);
 }

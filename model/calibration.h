@@ -55,6 +55,13 @@
       "the same of dtplan-exec: our kernels, cuBLASLt's and cuDNN's; driver's used - arena of 10 jobs on H200, 573 to 576 MB") \
     X(nccl_library_bytes, 386e6, "B", "NCCL 2.28 after init_process_group over 2 GPUs; H200")                        \
     X(nccl_communicator_bytes, 505e6, "B", "buffers of one communicator after its first collective; H200, NVLink")  \
+    X(nccl_ring_ctas, 24, "1", "thread blocks, a ring each, that those buffers are for; NCCL 2.28, 4 H200")              \
+    X(nccl_split_bytes, 110e6, "B",                                                                                   \
+      "of a communicator split from the world's, beside its buffers; hybrid_shard 2 x 2, driver's used - arena, 4 H200")  \
+    X(nccl_socket_communicator_bytes, 79e6, "B",                                                                       \
+      "buffers of one whose rings leave a node on sockets; ddp over 2 pretended nodes of 2 H200")                      \
+    X(nccl_window_bytes, 54e6, "B", "one whose kernels are symmetric, instead of rings' buffers; 4 H200")                \
+    X(nccl_copy_communicator_bytes, 255e6, "B", "one split for copies by copy engines, with its window; 4 H200")       \
     X(nccl_one_rank_bytes, 585e6, "B", "NCCL 2.28 with a communicator of one rank (torchrun on one GPU); H200")      \
     /* -- overlap ---------------------------------------------------------------------------------------------- */ \
     X(contention_sm_share, 0.115, "1",                                                                                \
@@ -92,9 +99,10 @@
       "bus bandwidth of a long multi-node ring / node network rate; H100 64 GPUs 386/400, B200 32 GPUs 382/400") \
     X(socket_all_reduce_share, 0.82, "1",                                                                              \
       "rate of an all-reduce's ring on sockets / of an all-gather's: 4 H200 as 2 nodes over loopback, 256 MB: 5.94/7.29") \
-    X(socket_ring_share, 0.5, "1",                                                                                   \
-      "time in which the threads of one ring on sockets move bytes; others fill the gaps: two rings at once moved at " \
-      "least 70 Gbit/s where one moves 59; h200-dev-35")                                                             \
+    X(socket_ring_share, 0.61, "1",                                                                                  \
+      "time in which the threads of one ring on sockets move bytes; others fill the gaps: two rings of 2 ranks at once "  \
+      "moved 1.32 (128 MiB) and 1.47 times (512 MiB) what one of 4 did, all-reduce, NCCL's one socket each, 4 H200; "    \
+      "reports/h200/socket_rings.csv")                                                                                \
     X(tp_overlap_exposed, 0.3, "1", "share of tensor parallel collectives that stays exposed with tp_overlap; assumed") \
     X(send_latency_s, 10e-6, "s", "of a send between pipeline stages; assumed")                                        \
     X(node_power_factor, 1.8, "1", "a node's power / that of its GPUs; DGX H100 10.2 kW for 8 x 700 W, DGX A100 6.5 for 8 x 400") \

@@ -97,7 +97,8 @@ bool dtp_measurement_parse(const char *text, enum dtp_measurement *out);
     X(COMMUNICATOR, "communicator")           \
     X(HOST_CPU, "host_cpu")                   \
     X(HOST_CORES, "host_cores")               \
-    X(PROBE_SECONDS, "probe_seconds")
+    X(PROBE_SECONDS, "probe_seconds")         \
+    X(KERNELS_OF, "kernels_of")
 #define DTP_MEASURED_ROWS "rows"
 /* Words of matmul: what its kernel computes. SUM adds to a gradient that stands there, GELU has it in the epilogue. */
 #define DTP_MEASURED_MATMUL_TABLE(X)                \

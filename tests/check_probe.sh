@@ -97,6 +97,18 @@ done
 says 'about,gpus,,,,,,,,,,,,,,,,,2' two.csv
 says 'COLLECTIVES' out
 
+# ---- from a file of one GPU, only what several do together ---------------------------------------------------------------
+
+expect 0 "${host[@]}" --gpus 2 --machine machine.csv -o joined.csv
+says 'about,kernels_of,,,,,,,,,,,,,,,,,machine.csv' joined.csv
+for measurement in matmul attention kernel step copy host_adam; do
+    cmp -s <(grep "^$measurement," machine.csv) <(grep "^$measurement," joined.csv) || failed "$measurement is not machine.csv's"
+done
+[[ $(rows joined.csv collective) -ge 6 ]] || failed "hardly any collective in joined.csv"
+says 'about,gpus,,,,,,,,,,,,,,,,,2' joined.csv
+expect 2 "${host[@]}" --gpus 1 --machine machine.csv -o none.csv
+says 'take more GPUs'
+
 # ---- what is refused -----------------------------------------------------------------------------------------------------
 
 expect 2 --device host --gpus 1 -o none.csv
