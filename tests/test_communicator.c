@@ -19,7 +19,7 @@
 static const struct dtp_program_group groups[] = {{4, 1}, {2, 1}, {2, 2}, {1, 1}};
 #define GROUPS (sizeof groups / sizeof *groups)
 #define PATIENCE_S 60 /* of ranks for each other on a machine that does much else */
-#define SHARD 400000 /* elements: more than a slot of 1 MiB holds in fp32 */
+#define SHARD 400000  /* elements: more than a slot of 1 MiB holds in fp32 */
 
 /* Small whole numbers, so that bf16 sums are exact. */
 static double value(uint32_t rank, uint64_t i)
@@ -82,7 +82,7 @@ static bool try_group(struct dtp_communicator *c, uint32_t rank, uint32_t group,
     return true;
 }
 
-static bool rank_main(struct dtp_communicator *c, uint32_t rank)
+static bool rank_main(struct dtp_communicator *c, struct dtp_control *control, uint32_t rank)
 {
     uint64_t sent = 0;
     uint32_t group = 0;
@@ -99,7 +99,8 @@ static bool rank_main(struct dtp_communicator *c, uint32_t rank)
     float odd[3] = {0};
     struct dtp_collective_args uneven = {DTP_REDUCE_SCATTER, 0, odd, odd, sizeof odd, DTP_ELEMENT_FP32};
     CHECK(c->verbs->collective(c, &uneven, NULL) != 0);
-    if (rank == 2) { /* gives up instead of meeting the others */
+    CHECK(dtp_control_barrier(control, NULL) == DTP_OK); /* what comes now ends all that are still at work */
+    if (rank == 2) {                                     /* gives up instead of meeting the others */
         c->verbs->abort(c);
         return true;
     }
@@ -127,7 +128,7 @@ static int run_rank(struct dtp_ranks ranks, const struct dtp_program_group *used
         dtp_control_leave(control);
         return 20 + (int)status;
     }
-    bool fine = rank_main(c, ranks.rank);
+    bool fine = rank_main(c, control, ranks.rank);
     dtp_control_barrier(control, NULL);
     c->verbs->destroy(c);
     dtp_control_leave(control);
