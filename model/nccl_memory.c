@@ -54,13 +54,21 @@ static uint64_t group(const struct dtp_memory_job *job, uint64_t ranks, uint64_t
 
 static uint64_t of_executor(const struct dtp_memory_job *job, struct dtp_part_chain *chain)
 {
+    const struct dtp_plan *plan = job->plan;
     struct dtp_executor_rules rules;
-    dtp_executor_rules(job->transformer, job->cluster, job->plan, &rules);
-    uint64_t bytes =
-        library(chain) + group(job, rules.shard_ranks, 1, chain) + group(job, rules.replicas, rules.shard_ranks, chain);
-    if (rules.shard_ranks > 1 && job->plan->gather_engine == DTP_GATHER_COPY)
-        bytes +=
-            dtp_memory_part(chain, DTP_TERM_NCCL_COPIES, 1, 1, (uint64_t)dtp_calibration.nccl_copy_communicator_bytes);
+    dtp_executor_rules(job->transformer, job->cluster, plan, &rules);
+    bool shards = rules.shard_ranks > 1;
+    uint64_t copies = 0;
+    if (shards && plan->gather_engine == DTP_ENGINE_COPY)
+        copies++;
+    if (shards && plan->reduce_engine == DTP_ENGINE_COPY)
+        copies++;
+    uint64_t bytes = library(chain) + group(job, rules.replicas, rules.shard_ranks, chain);
+    if (copies < 2)
+        bytes += group(job, rules.shard_ranks, 1, chain);
+    if (copies)
+        bytes += dtp_memory_part(chain, DTP_TERM_NCCL_COPIES, copies, 1,
+                                 (uint64_t)dtp_calibration.nccl_copy_communicator_bytes);
     return bytes;
 }
 

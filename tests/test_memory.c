@@ -265,9 +265,9 @@ static void test_our_communicators(void **state)
     double capped = (double)predict(&plan, &four).nccl_bytes;
     plan.collective_ctas = 0, plan.symmetric_windows = true;
     double windows = (double)predict(&plan, &four).nccl_bytes;
-    plan.gather_engine = DTP_GATHER_COPY;
+    plan.gather_engine = DTP_ENGINE_COPY;
     double copies = (double)predict(&plan, &four).nccl_bytes;
-    plan.gather_engine = DTP_GATHER_SM, plan.symmetric_windows = false;
+    plan.gather_engine = DTP_ENGINE_SM, plan.symmetric_windows = false;
     plan.strategy = DTP_HYBRID_SHARD, plan.shard_group = 2;
     double hybrid = (double)predict(&plan, &four).nccl_bytes;
     double hybrid_apart = (double)predict(&plan, &apart).nccl_bytes;

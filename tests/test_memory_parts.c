@@ -80,7 +80,7 @@ static void test_symbols_fit_factors(void **state)
             job.cluster.network = DTP_NETWORK_SOCKETS;
         bool ours = job.plan.runtime == DTP_RUNTIME_DTPLAN;
         job.plan.symmetric_windows = ours && i % 3 == 0;
-        job.plan.gather_engine = ours && i % 4 < 2 ? DTP_GATHER_COPY : DTP_GATHER_SM;
+        job.plan.gather_engine = ours && i % 4 < 2 ? DTP_ENGINE_COPY : DTP_ENGINE_SM;
         dtp_closed_form_memory_parts(&job.transformer, &job.cluster, &job.plan, &memory, &parts);
         for (size_t k = 1; k <= parts.count; k++) {
             const struct dtp_memory_part *part = &parts.parts[k];
