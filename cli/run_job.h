@@ -22,7 +22,8 @@ struct dtp_ran_job {
 };
 
 /* Sets what the executor means where a key was not typed: runtime dtplan, and the gradient norm in its log, without
- * which an update made of a loss that is no number cannot be left out. */
+ * which an update made of a loss that is no number cannot be left out; not with update_in_backward, which leaves no
+ * such update out. */
 enum dtp_status dtp_run_take_defaults(struct dtp_scenario *scenario, struct dtp_faults *faults);
 
 /* Worst of prediction, run and comparison. What the executor refused it has said on standard error; its first fault is

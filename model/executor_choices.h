@@ -13,6 +13,7 @@
     X(gelu_epilogue, SWITCH)         \
     X(stochastic_rounding, SWITCH)   \
     X(gradient_stream, SWITCH)       \
+    X(update_in_backward, SWITCH)    \
     X(cuda_graph, SWITCH)            \
     X(atomic_attention, SWITCH)      \
     X(matmul_sms, WHOLE)             \

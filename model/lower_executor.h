@@ -134,7 +134,8 @@ struct dtp_executor_rules {
     uint64_t ring;                 /* gathered blocks that exist at once: prefetch depth + 1 */
     bool host_optimizer;           /* master and moments in host memory, updated there; weights too under offload params: */
     bool host_params;              /* uploaded whenever they are gathered, into two staging shards or the ring itself */
-    bool streams_gradients;        /* of blocks, sharded and updated on the host: through two shards on the device */
+    bool updates_in_backward;      /* a block's optimizer stands right behind its reduction */
+    bool streams_gradients;        /* of blocks, sharded: through two shards on the device, to the host or into that */
     bool gradient_norm;            /* square sums and clip_scale are in the program */
 };
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

@@ -16,13 +16,13 @@ static bool exchanges(const struct dtp_executor *x)
     return x->plan->reduce_engine == DTP_ENGINE_COPY;
 }
 
-/* Shards on their way to the host, and where a reduction's result is before it is added to what is there; exchanged
+/* Shards that do not stay, and where a reduction's result is before it is added to what is there; exchanged
  * gradients always are. */
 void dtp_executor_make_reduction_buffers(struct dtp_executor *x)
 {
     uint64_t shard_bytes = dtp_executor_largest_shard(x) * dtp_dtype_bytes(x->plan->precision.reduce);
     for (int i = 0; i < 2; i++) {
-        x->shard_downloaded[i] = DTP_NO_OP;
+        x->shard_read[i] = DTP_NO_OP;
         x->shard[i] = x->rules.streams_gradients && (uint64_t)i < x->t->layers
                           ? dtp_lower_buffer(x->l, "gradient shard", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
                                              x->block.shard_elements * dtp_dtype_bytes(x->rules.gradient), true)
@@ -181,14 +181,14 @@ static void reduce_whole(struct dtp_executor *x, struct dtp_executor_module *mod
     module->gradient = DTP_NO_BUFFER;
 }
 
-/* Of the two shards the one that has been downloaded, or will be first. */
+/* Of the two shards the one that has been read, or will be first. */
 static dtp_buffer_id take_shard(struct dtp_executor *x, struct dtp_draft *draft)
 {
     dtp_buffer_id shard = x->shard[0];
-    dtp_draft_after(draft, x->shard_downloaded[0]);
+    dtp_draft_after(draft, x->shard_read[0]);
     dtp_draft_role(draft, DTP_ROLE_RESULT, shard, DTP_WRITE, 0);
     x->shard[0] = x->shard[1], x->shard[1] = shard;
-    x->shard_downloaded[0] = x->shard_downloaded[1], x->shard_downloaded[1] = DTP_NO_OP;
+    x->shard_read[0] = x->shard_read[1], x->shard_read[1] = DTP_NO_OP;
     return shard;
 }
 
@@ -279,6 +279,8 @@ static void reduce_shards(struct dtp_executor *x, struct dtp_executor_module *mo
             all_reduce(x, module, module->reduced, shard_bytes, DTP_STREAM_REPLICATE, module->reduced_by);
     if (last && x->rules.streams_gradients && x->rules.gradient_norm)
         module->reduced_by = dtp_executor_square_sum_behind(x, module);
+    if (x->rules.updates_in_backward && dtp_executor_streams(x, module))
+        x->shard_read[1] = dtp_executor_update_behind(x, module);
 }
 
 void dtp_executor_close_gradient(struct dtp_executor *x, struct dtp_executor_module *module)

@@ -87,8 +87,8 @@ struct dtp_executor {
     dtp_buffer_id staging[2];                     /* offloaded shards on their way into a gather */
     dtp_op_id staging_read[2];
     int staging_next;
-    dtp_buffer_id shard[2];                       /* gradients of blocks on their way to the host, by turns */
-    dtp_op_id shard_downloaded[2];
+    dtp_buffer_id shard[2];                       /* gradients of blocks that do not stay, by turns */
+    dtp_op_id shard_read[2];                      /* by what takes them: a download, an update */
     dtp_buffer_id scattered;                      /* shards of later micro-steps before they are added */
     dtp_buffer_id exchanged;                      /* all ranks' gradients of this rank's shard, to be added up */
     uint32_t shard_group, gather_group, exchange_group, replica_group; /* communicators; DTP_NO_INDEX: none */
@@ -199,7 +199,9 @@ void dtp_executor_host_step(struct dtp_executor *x, dtp_op_id scalars);
 dtp_buffer_id dtp_executor_gradients_of(const struct dtp_executor_module *module);
 /* The module's sum of squares behind its last reduction, on that one's stream, where gradients do not stay. */
 dtp_op_id dtp_executor_square_sum_behind(struct dtp_executor *x, struct dtp_executor_module *module);
-/* Whether the module's do not: a block's, on their way to the host. */
+/* AdamW of the module there, of what that stream has made; its gradients may go then. */
+dtp_op_id dtp_executor_update_behind(struct dtp_executor *x, struct dtp_executor_module *module);
+/* Whether the module's do not: a block's, on their way to the host or into the optimizer behind their reduction. */
 static inline bool dtp_executor_streams(const struct dtp_executor *x, const struct dtp_executor_module *module)
 {
     return x->rules.streams_gradients && module->layout == &x->block;

@@ -1,5 +1,6 @@
 /* After the last micro-step: the gradient norm, clipping and AdamW, module by module in the order in which their
- * reductions end. */
+ * reductions end. AdamW of blocks stands behind each reduction instead where the plan wants it there: backward is done
+ * with the block's weights when its gradients are reduced, and with the last micro-step nothing else reads them. */
 #include "lower_executor_state.h"
 
 dtp_buffer_id dtp_executor_gradients_of(const struct dtp_executor_module *module)
@@ -27,6 +28,14 @@ static void await_reduced(struct dtp_executor *x, struct dtp_executor_module *mo
     module->reduced_by = DTP_NO_OP;
 }
 
+/* In line with the module's last reduction, which is the last operation of its stream. */
+static void begin_behind(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_op_kind kind,
+                         const struct dtp_executor_module *module)
+{
+    dtp_executor_begin_at(x, module, draft, kind, NULL);
+    draft->op.stream = last_reducing(x);
+}
+
 static void square_sum_draft(struct dtp_executor *x, struct dtp_draft *draft, struct dtp_executor_module *module)
 {
     uint64_t partial_bytes = 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS, index = (uint64_t)(module - x->modules);
@@ -49,8 +58,7 @@ static void square_sum(struct dtp_executor *x, uint64_t index)
 dtp_op_id dtp_executor_square_sum_behind(struct dtp_executor *x, struct dtp_executor_module *module)
 {
     struct dtp_draft draft;
-    dtp_executor_begin_at(x, module, &draft, DTP_OP_SQUARE_SUM, NULL);
-    draft.op.stream = last_reducing(x);
+    begin_behind(x, &draft, DTP_OP_SQUARE_SUM, module);
     square_sum_draft(x, &draft, module);
     return dtp_draft_end(x->l, &draft);
 }
@@ -89,24 +97,37 @@ static void gradient_norm(struct dtp_executor *x)
     dtp_executor_end(x, &draft);
 }
 
-static void update(struct dtp_executor *x, uint64_t index)
+static void update_draft(struct dtp_executor *x, struct dtp_draft *draft, struct dtp_executor_module *module)
 {
-    struct dtp_executor_module *module = &x->modules[index];
-    struct dtp_draft draft;
-    begin(x, &draft, DTP_OP_OPTIMIZER, index);
-    await_reduced(x, module);
-    dtp_draft_role(&draft, DTP_ROLE_WEIGHT_GRADIENT, dtp_executor_gradients_of(module), DTP_READ | DTP_FREE, 0);
-    struct dtp_operand *weight = dtp_draft_role(&draft, DTP_ROLE_WEIGHT, module->state[DTP_EXECUTOR_WEIGHTS],
+    uint32_t frees = dtp_executor_streams(x, module) ? 0 : DTP_FREE;
+    dtp_draft_role(draft, DTP_ROLE_WEIGHT_GRADIENT, dtp_executor_gradients_of(module), DTP_READ | frees, 0);
+    struct dtp_operand *weight = dtp_draft_role(draft, DTP_ROLE_WEIGHT, module->state[DTP_EXECUTOR_WEIGHTS],
                                                 x->rules.master ? DTP_WRITE : DTP_UPDATE, 0);
     weight->shard = x->rules.gathers_once;
     if (x->rules.master)
-        dtp_draft_role(&draft, DTP_ROLE_MASTER, module->state[DTP_EXECUTOR_MASTER], DTP_UPDATE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_MOMENT1, module->state[DTP_EXECUTOR_MOMENT1], DTP_UPDATE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_MOMENT2, module->state[DTP_EXECUTOR_MOMENT2], DTP_UPDATE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_SCALARS, x->scalars, DTP_READ, 0);
-    dtp_executor_memory(&draft, 0, dtp_executor_optimizer_bytes(x, module), 1);
-    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+        dtp_draft_role(draft, DTP_ROLE_MASTER, module->state[DTP_EXECUTOR_MASTER], DTP_UPDATE, 0);
+    dtp_draft_role(draft, DTP_ROLE_MOMENT1, module->state[DTP_EXECUTOR_MOMENT1], DTP_UPDATE, 0);
+    dtp_draft_role(draft, DTP_ROLE_MOMENT2, module->state[DTP_EXECUTOR_MOMENT2], DTP_UPDATE, 0);
+    dtp_draft_role(draft, DTP_ROLE_SCALARS, x->scalars, DTP_READ, 0);
+    dtp_executor_memory(draft, 0, dtp_executor_optimizer_bytes(x, module), 1);
+    draft->op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+}
+
+static void update(struct dtp_executor *x, uint64_t index)
+{
+    struct dtp_draft draft;
+    begin(x, &draft, DTP_OP_OPTIMIZER, index);
+    await_reduced(x, &x->modules[index]);
+    update_draft(x, &draft, &x->modules[index]);
     dtp_executor_end(x, &draft);
+}
+
+dtp_op_id dtp_executor_update_behind(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    struct dtp_draft draft;
+    begin_behind(x, &draft, DTP_OP_OPTIMIZER, module);
+    update_draft(x, &draft, module);
+    return dtp_draft_end(x->l, &draft);
 }
 
 void dtp_executor_update(struct dtp_executor *x)
@@ -114,7 +135,7 @@ void dtp_executor_update(struct dtp_executor *x)
     if (x->rules.gradient_norm)
         gradient_norm(x);
     for (uint64_t i = x->module_count; i-- > 0 && !x->rules.host_optimizer;)
-        if (x->modules[i].layout->elements)
+        if (x->modules[i].layout->elements && !dtp_executor_streams(x, &x->modules[i]))
             update(x, i);
     x->l->layer = DTP_NO_LAYER;
 }

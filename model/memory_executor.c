@@ -117,7 +117,7 @@ static void size_modules(struct model *m)
         m->gathered[i] = m->rules.sharded ? dtp_bytes_product(layout->elements, m->job->bytes.compute) : 0;
         m->padded[i] = layout->elements > layout->used_elements;
     }
-    if (m->rules.streams_gradients) /* through two shards that rest */
+    if (m->rules.streams_gradients) /* through two shards that rest, to the host or into the optimizer */
         m->shard[BLOCK] = 0;
     bool several = m->rules.reduces_always && m->rules.replicas > 1;
     m->mode = m->rules.shard_ranks == 1                                  ? (several ? ADDED : REST)

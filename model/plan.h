@@ -119,6 +119,8 @@ struct dtp_plan {
     bool gelu_epilogue;                 /* GELU and its gradient inside the matmuls (cuBLASLt's epilogues) */
     bool stochastic_rounding;           /* of 16-bit weights that have no master copy */
     bool gradient_stream;               /* weight gradients of blocks on a stream of their own, beside the rest */
+    bool update_in_backward;            /* a block's optimizer right behind its reduction: its sharded gradients do not wait
+                                           for the step's end */
     bool cuda_graph;                    /* the step is captured once and launched as one graph */
     bool atomic_attention;              /* attention's backward sums dQ by atomics: faster, but last bits vary */
     uint32_t matmul_sms;                /* SMs that matmuls are made for, so that collectives find the others free; 0 = all */

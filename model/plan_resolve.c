@@ -245,6 +245,38 @@ static void check_peer_memory(struct resolver *r, const char *key)
                ranks, r->cluster->gpus_per_node);
 }
 
+/* One GPU has nothing to scatter, as under every strategy. */
+static bool scatters(const struct resolver *r)
+{
+    return r->plan->strategy != DTP_DDP && (r->cluster->gpus == 1 || dtp_plan_shard_ranks(r->cluster, r->plan) > 1);
+}
+
+static const char *not_scattered(const struct dtp_plan *plan)
+{
+    return plan->strategy == DTP_DDP ? "under ddp" : "in shard groups of one GPU";
+}
+
+/* When a block's gradients are first reduced, they must be final, and nothing but its update must be left to read them. */
+static void check_update_in_backward(struct resolver *r)
+{
+    const char *key = "update_in_backward";
+    const struct dtp_plan *p = r->plan;
+    if (!p->update_in_backward || p->runtime != DTP_RUNTIME_DTPLAN)
+        return;
+    if (p->clip_norm > 0 || p->gradient_norm)
+        refuse(r, key, "updates blocks before the global norm of the gradients is known; leave out %s",
+               p->clip_norm > 0 ? "clip_norm" : "gradient_norm");
+    if (p->offload != DTP_OFFLOAD_NONE)
+        refuse(r, key, "is of an optimizer on the GPU; with offload %s the host updates in backward anyway, leave it out",
+               dtp_offload_text(p->offload));
+    if (!scatters(r))
+        refuse(r, key, "saves the shards of reduced gradients, but gradients are not scattered %s; leave it out",
+               not_scattered(p));
+    if (p->accumulate > 1 && dtp_plan_reductions(p) == p->accumulate)
+        refuse(r, key, "needs one reduction in a step, but each of %" PRIu32 " micro-steps reduces; %s", p->accumulate,
+               p->strategy == DTP_ZERO2 ? "use zero1 or shard_grad_op" : "leave out accumulate_sync");
+}
+
 static void check_collective_choices(struct resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -259,10 +291,8 @@ static void check_collective_choices(struct resolver *r)
         refuse(r, "gather_engine", "copy: nothing is gathered under ddp; leave it out");
     else if (p->gather_engine == DTP_ENGINE_COPY)
         check_peer_memory(r, "gather_engine");
-    bool scatters = p->strategy != DTP_DDP && (r->cluster->gpus == 1 || dtp_plan_shard_ranks(r->cluster, p) > 1);
-    if (p->reduce_engine == DTP_ENGINE_COPY && !scatters)
-        refuse(r, "reduce_engine", "copy: gradients are not scattered %s; leave it out",
-               p->strategy == DTP_DDP ? "under ddp" : "in shard groups of one GPU");
+    if (p->reduce_engine == DTP_ENGINE_COPY && !scatters(r))
+        refuse(r, "reduce_engine", "copy: gradients are not scattered %s; leave it out", not_scattered(p));
     else if (p->reduce_engine == DTP_ENGINE_COPY)
         check_peer_memory(r, "reduce_engine");
 }
@@ -654,6 +684,7 @@ enum dtp_status dtp_plan_resolve_from(struct dtp_plan *plan, const struct dtp_tr
     check_runtime(&r);
     check_shard_group(&r);
     check_collective_choices(&r);
+    check_update_in_backward(&r);
     derive_reshard_group(&r);
     check_prefetch(&r);
     check_stored_dtypes(&r);

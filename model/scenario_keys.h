@@ -160,6 +160,8 @@ struct dtp_draft {
       "runtime dtplan: of 16-bit weights without a master copy; default false")                                           \
     X(gradient_stream, "plan", NULL, SWITCH(plan.gradient_stream),                                                        \
       "runtime dtplan: weight gradients of blocks on a stream of their own; default false")                               \
+    X(update_in_backward, "plan", NULL, SWITCH(plan.update_in_backward),                                                  \
+      "runtime dtplan: a block's optimizer right behind its reduction, its gradients do not wait; default false")         \
     X(cuda_graph, "plan", NULL, SWITCH(plan.cuda_graph),                                                                  \
       "runtime dtplan: the step is launched as one CUDA graph; default false")                                            \
     X(atomic_attention, "plan", NULL, SWITCH(plan.atomic_attention),                                                      \

@@ -38,6 +38,7 @@ static inline struct dtp_plan random_executor_plan(const struct dtp_cluster *clu
     plan.loss_chunk = random_bool() ? 0 : 1 + random_below(2000);
     plan.gelu_epilogue = t->activation == DTP_GELU && random_bool();
     plan.gradient_stream = random_bool();
+    plan.update_in_backward = plan.clip_norm == 0 && plan.offload == DTP_OFFLOAD_NONE && random_bool();
     plan.gather_engine = random_below(3) ? DTP_ENGINE_SM : DTP_ENGINE_COPY;
     plan.reduce_engine = random_below(3) ? DTP_ENGINE_SM : DTP_ENGINE_COPY;
     return plan;
@@ -67,7 +68,8 @@ static inline void random_executor_describe(const struct random_job *job)
     fprintf(stderr,
             "L%llu h%llu heads %llu/%llu d_h%llu f%llu V%llu tied %d norm %d activation %d position %d biases %d %d %d; %u "
             "GPUs (%u a node) %s group %u reshard %d micro %u accumulate %u sync %d seq %llu checkpointing %s precision %s "
-            "clip %g prefetch %d depth %u chunk %llu epilogue %d engines %d %d gradient stream %d\n",
+            "clip %g prefetch %d depth %u chunk %llu epilogue %d engines %d %d gradient stream %d "
+            "update in backward %d\n",
             (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
             (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
             (unsigned long long)t->vocab, t->tied_head, t->norm, t->activation, t->position, t->qkv_bias, t->norm_bias,
@@ -75,7 +77,7 @@ static inline void random_executor_describe(const struct random_job *job)
             p->reshard_after_forward, p->micro_batch, p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence,
             checkpointing, dtp_precision_name(&p->precision), p->clip_norm, p->prefetch, p->prefetch_depth,
             (unsigned long long)p->loss_chunk, p->gelu_epilogue, (int)p->gather_engine, (int)p->reduce_engine,
-            p->gradient_stream);
+            p->gradient_stream, p->update_in_backward);
 }
 
 #endif

@@ -122,6 +122,9 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
     bool scatters = cluster->gpus > 1 && cluster->nodes == 1 && plan.strategy != DTP_DDP && plan.shard_group != 1;
     if (plan.runtime == DTP_RUNTIME_DTPLAN && scatters && random_bool())
         plan.reduce_engine = DTP_ENGINE_COPY;
+    bool once = plan.accumulate == 1 || (!plan.accumulate_sync && plan.strategy != DTP_ZERO2);
+    if (plan.runtime == DTP_RUNTIME_DTPLAN && scatters && once && plan.offload == DTP_OFFLOAD_NONE)
+        plan.update_in_backward = random_bool();
     random_state = kept;
     return plan;
 }

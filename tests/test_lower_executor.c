@@ -247,6 +247,54 @@ static void test_copy_engines_reduce(void **state)
     dtp_program_destroy(program);
 }
 
+/* AdamW of each block stands in line behind the last reduction of its gradients, which lie in two shards by turns; the
+ * edges' are updated at the step's end. Where replicas add theirs on a stream of their own, the reduction that writes a
+ * shard anew waits for the update that reads it. */
+static void expect_updates_behind(struct dtp_plan plan, uint32_t gpus, enum dtp_op_kind reduction,
+                                  enum dtp_stream stream)
+{
+    struct dtp_transformer t = tiny();
+    t.layers = 5, plan.update_in_backward = true;
+    struct dtp_program *program = lower(&t, &plan, gpus);
+    const struct dtp_op *ops = dtp_program_ops(program);
+    uint32_t shard[5];
+    assert_int_equal(count(program, DTP_OP_OPTIMIZER), 7);
+    for (uint16_t layer = 0; layer < 5; layer++) {
+        size_t update = position_of(program, DTP_OP_OPTIMIZER, layer, 0);
+        const struct dtp_operand *gradient = operand_of(program, update, DTP_ROLE_WEIGHT_GRADIENT);
+        assert_int_equal(ops[update].stream, stream);
+        assert_int_equal(ops[update - 1].kind, reduction);
+        assert_int_equal(ops[update - 1].stream, stream);
+        assert_int_equal(gradient->buffer.index, operand_of(program, update - 1, DTP_ROLE_RESULT)->buffer.index);
+        assert_true(dtp_program_buffers(program)[gradient->buffer.index].persistent);
+        shard[layer] = gradient->buffer.index;
+        if (layer)
+            position_of(program, DTP_OP_ATTENTION_BACKWARD, layer - 1, update); /* behind it: of the last micro-step */
+        if (layer < 3 && stream == DTP_STREAM_REPLICATE)
+            assert_true(waits_for(program, position_of(program, DTP_OP_REDUCE_SCATTER, layer, 0),
+                                  position_of(program, DTP_OP_OPTIMIZER, layer + 2, 0)));
+    }
+    assert_true(shard[0] == shard[2] && shard[2] == shard[4] && shard[1] == shard[3] && shard[0] != shard[1]);
+    for (size_t edges = 0, i = position_of(program, DTP_OP_OPTIMIZER, DTP_NO_LAYER, 0); edges < 2; edges++) {
+        assert_int_equal(ops[i].stream, DTP_STREAM_COMPUTE);
+        assert_true(i > position_of(program, DTP_OP_EMBEDDING_BACKWARD, DTP_NO_LAYER, 0));
+        i = edges ? i : position_of(program, DTP_OP_OPTIMIZER, DTP_NO_LAYER, i + 1);
+    }
+    dtp_program_destroy(program);
+}
+
+static void test_updates_in_backward(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = plan_of(DTP_FULL_SHARD);
+    expect_updates_behind(plan, 4, DTP_OP_REDUCE_SCATTER, DTP_STREAM_REDUCE);
+    plan.reduce_engine = DTP_ENGINE_COPY;
+    expect_updates_behind(plan, 4, DTP_OP_SUM_PARTS, DTP_STREAM_REDUCE);
+    expect_updates_behind(plan_of(DTP_HYBRID_SHARD), 8, DTP_OP_ALL_REDUCE, DTP_STREAM_REPLICATE);
+    plan = plan_of(DTP_ZERO1), plan.accumulate = 3, plan.gradient_stream = true;
+    expect_updates_behind(plan, 4, DTP_OP_REDUCE_SCATTER, DTP_STREAM_REDUCE);
+}
+
 /* 7 modules. A ring of two: the blocks at the turns stay, so full_shard gathers 5 forward, 3 backward, 3 and 3 in the
  * second micro-step, and embedding and head in each. */
 static void test_collectives(void **state)
@@ -424,6 +472,7 @@ int main(void)
                                        cmocka_unit_test(test_collectives),
                                        cmocka_unit_test(test_copy_engines_gather_apart),
                                        cmocka_unit_test(test_copy_engines_reduce),
+                                       cmocka_unit_test(test_updates_in_backward),
                                        cmocka_unit_test(test_overlap),
                                        cmocka_unit_test(test_arenas_survive_any_order),
                                        cmocka_unit_test(test_offload),

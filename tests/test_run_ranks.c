@@ -84,6 +84,38 @@ static void test_exchanged_gradients_learn_the_same(void **state)
     compare_steps(RUN_LLAMA, 12, words, sizeof words / sizeof words[0]);
 }
 
+/* Blocks updated behind their reductions instead of at the step's end: the same sums in the same order, so the same
+ * digits. */
+static void test_updates_in_backward_change_no_digit(void **state)
+{
+    static const char *const words[] = {
+        "gpus=2 strategy=full_shard micro_batch=4 precision=bf16-mixed",
+        "gpus=4 strategy=full_shard micro_batch=2 checkpointing=full gradient_stream=true prefetch_depth=2",
+        "gpus=4 strategy=full_shard micro_batch=2 reduce_engine=copy",
+        "gpus=2 strategy=zero1 micro_batch=2 accumulate=2 checkpointing=selective",
+        "gpus=2 strategy=zero2 micro_batch=4 precision=bf16-pure stochastic_rounding=true",
+        "gpus=4 strategy=shard_grad_op micro_batch=1 accumulate=2 gradient_stream=true reduce_engine=copy",
+        "gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=2",
+        "gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=1 accumulate=2 reduce_engine=copy",
+    };
+    char line[1024];
+    (void)state;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        struct run_result *const results[] = {&alone, &together};
+        for (int behind = 0; behind < 2; behind++) {
+            snprintf(line, sizeof line, "%s layers=5 gradient_norm=false update_in_backward=%s %s",
+                     i % 2 ? RUN_LLAMA : RUN_GPT2, behind ? "true" : "false", words[i]);
+            rank_run(line, "--steps 12 --lr 1e-2", results[behind]);
+            if (results[behind]->status != DTP_OK || results[behind]->steps != 12)
+                fail_msg("%s: status %d", line, (int)results[behind]->status);
+        }
+        assert_true(alone.loss[11] < alone.loss[0]);
+        for (size_t k = 0; k < 12; k++)
+            if (together.loss[k] != alone.loss[k])
+                fail_msg("%s: step %zu: loss %.9g, not %.9g", words[i], k + 1, together.loss[k], alone.loss[k]);
+    }
+}
+
 /* ---- resuming elsewhere ------------------------------------------------------------------------------------------ */
 
 static void test_other_ranks_resume(void **state)
@@ -179,7 +211,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_strategy_learns_the_same), cmocka_unit_test(test_a_tied_model_learns_the_same),
-        cmocka_unit_test(test_exchanged_gradients_learn_the_same), cmocka_unit_test(test_other_ranks_resume),
+        cmocka_unit_test(test_exchanged_gradients_learn_the_same),
+        cmocka_unit_test(test_updates_in_backward_change_no_digit), cmocka_unit_test(test_other_ranks_resume),
         cmocka_unit_test(test_a_killed_rank_ends_the_others)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
