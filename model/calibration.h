@@ -93,7 +93,9 @@
     X(symmetric_link_fraction, 0.72, "1",                                                                             \
       "rate of NCCL's symmetric kernels without multicast / one-direction link rate; published 8 x H100, 128 MiB "    \
       "gathered in 363 us; 320 of 450 GB/s in NCCL's table")                                                         \
-    X(copy_link_fraction, 0.80, "1", "rate of all-gathers, all-to-alls by copy engines / one-direction link; assumed") \
+    X(copy_link_fraction, 0.60, "1",                                                                                   \
+      "rate of all-gathers, all-to-alls by copy engines / one-direction link; NCCL 2.28, 4 H200: 240 to 290 of 450 GB/s, "  \
+      "the differences between steps of 7B that copy 20, 30 and 40 GB")                                                \
     X(copy_gather_s, 20e-6, "s", "its latency: flags to and from each peer, before and behind the copies; assumed")   \
     X(network_fraction, 0.93, "1",                                                                                   \
       "bus bandwidth of a long multi-node ring / node network rate; H100 64 GPUs 386/400, B200 32 GPUs 382/400") \
