@@ -64,7 +64,7 @@ static uint64_t of_executor(const struct dtp_memory_job *job, struct dtp_part_ch
     if (shards && plan->reduce_engine == DTP_ENGINE_COPY)
         copies++;
     uint64_t bytes = library(chain) + group(job, rules.replicas, rules.shard_ranks, chain);
-    if (copies < 2)
+    if (copies < 2 || rules.gradient_norm) /* whose partial sums are all-reduced, whatever carries gradients */
         bytes += group(job, rules.shard_ranks, 1, chain);
     if (copies)
         bytes += dtp_memory_part(chain, DTP_TERM_NCCL_COPIES, copies, 1,

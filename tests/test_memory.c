@@ -250,36 +250,6 @@ static void test_hybrid(void **state)
     assert_true(hybrid.nccl_bytes > full.nccl_bytes);
 }
 
-/* Our executor beside the driver's figures on 4 H200 (reports/h200/validate): one communicator of rings, two split
- * ones, over sockets, on windows, and one more for copies. */
-static void test_our_communicators(void **state)
-{
-    (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_DTPLAN, DTP_FULL_SHARD, "bf16-mixed");
-    struct dtp_cluster four = eight_gpus, apart;
-    four.gpus = 4;
-    apart = four;
-    apart.gpus_per_node = 2, apart.nodes = 2, apart.network = DTP_NETWORK_SOCKETS;
-    double rings = (double)predict(&plan, &four).nccl_bytes;
-    plan.collective_ctas = 8;
-    double capped = (double)predict(&plan, &four).nccl_bytes;
-    plan.collective_ctas = 0, plan.symmetric_windows = true;
-    double windows = (double)predict(&plan, &four).nccl_bytes;
-    plan.gather_engine = DTP_ENGINE_COPY;
-    double copies = (double)predict(&plan, &four).nccl_bytes;
-    plan.gather_engine = DTP_ENGINE_SM, plan.symmetric_windows = false;
-    plan.strategy = DTP_HYBRID_SHARD, plan.shard_group = 2;
-    double hybrid = (double)predict(&plan, &four).nccl_bytes;
-    double hybrid_apart = (double)predict(&plan, &apart).nccl_bytes;
-    plan.strategy = DTP_DDP, plan.shard_group = 0;
-    double ddp_apart = (double)predict(&plan, &apart).nccl_bytes;
-    const double mib = 0x1p20, measured[] = {858, 523, 428, 670, 1542, 895, 443},
-                 predicted[] = {rings, capped, windows, copies, hybrid, hybrid_apart, ddp_apart};
-    for (size_t i = 0; i < sizeof predicted / sizeof *predicted; i++)
-        if (fabs(predicted[i] / mib - measured[i]) > 140) /* 0.6 % of the 23 GiB of the job that is furthest off */
-            fail_msg("case %zu: %.0f MiB, measured %.0f", i, predicted[i] / mib, measured[i]);
-}
-
 /* ---- loss, casts, workspaces ----------------------------------------------------------------------------------- */
 
 /* Eager cross entropy stands 12 T V high in backward, a compiled one 4 T V. */
@@ -570,7 +540,6 @@ int main(void)
                                        cmocka_unit_test(test_kept_weights),
                                        cmocka_unit_test(test_accumulation),
                                        cmocka_unit_test(test_hybrid),
-                                       cmocka_unit_test(test_our_communicators),
                                        cmocka_unit_test(test_cross_entropy),
                                        cmocka_unit_test(test_autocast_casts),
                                        cmocka_unit_test(test_workspace),
