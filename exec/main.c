@@ -205,8 +205,8 @@ static enum dtp_status train(char **argv, const struct words *words, struct dtp_
 }
 
 /* A machine file that is probed further: only what it tells of the GPU's row is used here. */
-static enum dtp_status read_machine(const struct words *words, struct dtp_catalog *catalog, bool *known,
-                                    struct dtp_faults *faults)
+static enum dtp_status read_machine(const struct words *words, struct dtp_catalog *catalog,
+                                    const struct dtp_measured_machine **known, struct dtp_faults *faults)
 {
     enum dtp_status status = DTP_OK;
     for (size_t i = 0; i < words->key_count && status == DTP_OK; i++)
@@ -232,7 +232,7 @@ static enum dtp_status probe(char **argv, const struct words *words, const struc
     struct dtp_nodes nodes = {&cluster, one->settings->pretend_nodes, one->settings->cuda};
     uint32_t gpus = 0;
     bool here = false;
-    enum dtp_status status = read_machine(words, catalog, &job.kernels_known, faults);
+    enum dtp_status status = read_machine(words, catalog, &job.known, faults);
     if (status == DTP_OK)
         status = dtp_probe_ranks(&job, &gpus, faults);
     if (status == DTP_OK)

@@ -1,5 +1,6 @@
 #include "prober.h"
 
+#include "measured.h"
 #include "open_device.h"
 
 #include <inttypes.h>
@@ -102,6 +103,11 @@ static bool typed(const struct dtp_prober *p, const char *key)
     return false;
 }
 
+static const char *device_kind(const struct dtp_prober *p)
+{
+    return p->device->asynchronous ? "cuda" : "host";
+}
+
 /* The row of the catalogue that is measured: named by the line, or by the driver. */
 static enum dtp_status find_row(struct dtp_prober *p, const struct dtp_device_memory *memory)
 {
@@ -117,6 +123,25 @@ static enum dtp_status find_row(struct dtp_prober *p, const struct dtp_device_me
                          p->device->name);
     snprintf(p->gpu_key, sizeof p->gpu_key, "%s", gpu->key);
     return DTP_OK;
+}
+
+/* Of one GPU the kernels and of another the collectives is no machine. Threads of the host device are no part of what
+ * it is: they follow from how many ranks share it. */
+static enum dtp_status check_known(const struct dtp_prober *p)
+{
+    const struct dtp_measured_machine *known = p->of->known;
+    const char *device = known ? dtp_measured_about(known->times, "device") : NULL;
+    const char *gpu = known ? dtp_measured_about(known->times, "gpu") : NULL;
+    bool same = !device || strcmp(device, device_kind(p)) == 0;
+    if (gpu && p->device->asynchronous)
+        same = same && strcmp(gpu, p->device->name) == 0;
+    if (same)
+        return DTP_OK;
+    return dtp_fault(
+        p->faults, DTP_BAD_INPUT, known->path, 0,
+        "was measured on %s, this is %s: what one does by itself says nothing of the other; leave --machine "
+        "out and measure all",
+        gpu ? gpu : device, p->device->name);
 }
 
 /* "model name : ..." of the first processor. */
@@ -147,7 +172,7 @@ static void say_machine(const struct dtp_prober *p, const struct dtp_cluster *cl
     dtp_probe_say_about(p->events, "gpus", "%" PRIu32, p->ranks);
     dtp_probe_say_about(p->events, "gpus_per_node", "%" PRIu32, p->ranks / p->nodes);
     dtp_probe_say_about(p->events, "gpu_memory_bytes", "%" PRIu64, memory->total_bytes);
-    dtp_probe_say_about(p->events, "device", "%s", p->device->asynchronous ? "cuda" : "host");
+    dtp_probe_say_about(p->events, "device", "%s", device_kind(p));
     dtp_probe_say_about(p->events, "libraries", "%s", p->device->libraries);
     dtp_probe_say_about(p->events, "host_cpu", "%s", processor);
     dtp_probe_say_about(p->events, "host_cores", "%ld", sysconf(_SC_NPROCESSORS_ONLN));
@@ -190,7 +215,7 @@ static enum dtp_status make_arenas(struct dtp_prober *p, struct dtp_probe_step *
     p->host_bytes = dtp_probe_copy_bytes(p);
     for (size_t i = 0; i < *count && status == DTP_OK; i++) {
         uint64_t device_bytes = 0, host_bytes = 0;
-        if (p->of->kernels_known && steps[i].way != DTP_PROBE_TOGETHER)
+        if (p->of->known && steps[i].way != DTP_PROBE_TOGETHER)
             continue;
         status = dtp_probe_program_bytes(&steps[i].job, &device_bytes, &host_bytes, p->faults);
         if (status != DTP_OK || device_bytes > budget)
@@ -200,7 +225,7 @@ static enum dtp_status make_arenas(struct dtp_prober *p, struct dtp_probe_step *
         p->host_bytes = larger(p->host_bytes, host_bytes);
     }
     *count = kept;
-    if (status == DTP_OK && kept == 0 && p->of->kernels_known && p->ranks == 1)
+    if (status == DTP_OK && kept == 0 && p->of->known && p->ranks == 1)
         return dtp_fault(p->faults, DTP_BAD_INPUT, NULL, 0,
                          "--machine: one GPU has nothing to measure beyond what that file says; take more GPUs, or "
                          "leave it out and measure all");
@@ -243,7 +268,7 @@ static enum dtp_status say_stopped(const struct dtp_prober *p)
 static enum dtp_status measure(struct dtp_prober *p, const struct dtp_probe_step *steps, size_t count)
 {
     /* nodes that share one say nothing of a node's copies */
-    bool own_host = !p->of->settings->pretend_nodes && !p->of->kernels_known;
+    bool own_host = !p->of->settings->pretend_nodes && !p->of->known;
     p->count = count + dtp_probe_collective_count(p);
     p->count += own_host ? dtp_probe_copy_count(p) + dtp_probe_host_count(p) : 0;
     enum dtp_status status = measure_steps(p, steps, count, false);
@@ -269,6 +294,8 @@ static enum dtp_status set_up(struct dtp_prober *p, struct dtp_probe_step **step
         status = p->device->verbs->memory(p->device, &memory, p->faults);
     if (status == DTP_OK)
         status = find_row(p, &memory);
+    if (status == DTP_OK)
+        status = check_known(p);
     if (status == DTP_OK)
         status = dtp_probe_table(p, steps, count);
     status = dtp_world_begin_together(&p->world, status, p->faults);

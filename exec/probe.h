@@ -32,9 +32,10 @@ struct dtp_probe_job {
                                 whose shapes are measured as well */
     size_t key_count;
     struct dtp_ranks ranks;
-    bool kernels_known; /* by the machine file that the keys name: only what GPUs do together is measured */
-    FILE *events;                      /* NULL: silent */
-    const volatile sig_atomic_t *stop; /* set by a signal: ends after the measurement at hand */
+    const struct dtp_measured_machine *known; /* the file that the keys name: only what GPUs do together is measured.
+                                                 NULL: all is. Borrowed */
+    FILE *events;                             /* NULL: silent */
+    const volatile sig_atomic_t *stop;        /* set by a signal: ends after the measurement at hand */
 };
 
 /* Ranks that --gpus asks for, or GPUs of this machine where it does not. */

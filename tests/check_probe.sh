@@ -108,6 +108,9 @@ done
 says 'about,gpus,,,,,,,,,,,,,,,,,2' joined.csv
 expect 2 "${host[@]}" --gpus 1 --machine machine.csv -o none.csv
 says 'take more GPUs'
+expect 2 "${host[@]}" --gpus 2 --machine "$source/tests/data/synthetic_machine.csv" -o none.csv
+says 'was measured on NVIDIA H200, this is host'
+[[ $(wc -l <err) == 1 ]] || failed "not one line: $(head -c 900 err)"
 
 # ---- what is refused -----------------------------------------------------------------------------------------------------
 
