@@ -47,6 +47,11 @@ static enum dtp_status say(const struct dtp_context *context, const struct dtp_r
         status = dtp_run_json(&ran->report, context->out, context->faults);
     else
         dtp_run_text(&ran->report, &context->page);
+    if (status == DTP_OK && !ran->timed && (a->trace || a->timeline))
+        fprintf(stderr,
+                "dtplan: warning: %s is not written: operations are timed in the last two steps, before which this run "
+                "was stopped\n",
+                a->trace ? a->trace : a->timeline);
     if (status != DTP_OK || !ran->timed)
         return status;
     struct dtp_simulated measured = as_measured(&ran->simulated, &ran->measured); /* the spans predicted end here */

@@ -76,8 +76,9 @@ expect 2 "${tiny[@]}" --steps 9 --checkpoint saved --resume
 says 'have another sum'
 says '--resume-previous'
 expect 2 "${tiny[@]}" --steps 9 --checkpoint nowhere --resume
-timeout --preserve-status -s INT 3 "$program" run "${tiny[@]}" --steps 1000000 --checkpoint stopped >out 2>err ||
-    failed "SIGINT: $(cat err)"
+timeout --preserve-status -s INT 3 "$program" run "${tiny[@]}" --steps 1000000 --checkpoint stopped --trace stopped.json \
+    >out 2>err || failed "SIGINT: $(cat err)"
+says 'stopped.json is not written: operations are timed in the last two steps'
 says 'interrupted' out
 compgen -G 'stopped/step-*/manifest.json' >/dev/null || failed "SIGINT wrote no checkpoint"
 
