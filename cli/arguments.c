@@ -369,6 +369,11 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     }
     if (options[option].value && !(value = take_value(argc, argv, at, faults)))
         return;
+    if (value && !*value) { /* most likely a variable that was never set: no file has that name, and some run first */
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: its value is empty; write %s %s", options[option].flag,
+                  options[option].flag, options[option].value);
+        return;
+    }
     bool executes = (ON_RUNS & (1u << a->command)) != 0, own = option == OPTION_RESUME && a->command == DTP_COMMAND_VALIDATE;
     if (!own && (option >= OPTION_PASSED || (option == OPTION_SEED && executes))) {
         a->passed[a->passed_count++] = (struct dtp_passed_flag){options[option].flag, value};

@@ -222,6 +222,7 @@ grep -q '"micro_batch": 3' out || failed "a flag overrides the file, whatever th
     careless --params 7e9 --gpus 12
     careless --params 7e9 --heads 33
     careless --params
+    careless simulate --params 7e9 --trace=
     careless --params 7e9 --max-seq --min-gpus --json --csv
     careless --params 7e9 --no-gpus
     careless job.in
