@@ -33,7 +33,10 @@ _dtplan() {
     COMPREPLY=()
     case $previous in
         --gpu) words=$(_dtplan_names "$program" gpus) ;;
-        --machine) words=$(_dtplan_names "$program" machines) ;;
+        --machine) # a machine file, or where one is planned a name
+            words=$(compgen -G "$current*.csv")
+            [[ $command == backtest ]] || words+=" $(_dtplan_names "$program" machines)"
+            ;;
         --model) words=$(_dtplan_names "$program" models) ;;
         --catalog | --output | -o | --trace | --timeline | --memory | --data | --log | --checkpoint | --matmul-choices | --chart | --refit) ;; # a file: bash's own completion
         --strategy) words="all $(_dtplan_values "$program" "$command" --strategy)" ;;

@@ -55,6 +55,8 @@ expect all dtplan --strategy a
 expect deepspeed dtplan --gpus 8 --runtime d
 expect h100-sxm dtplan --gpu h100
 expect llama-7b dtplan plan --model llama-7
+expect dgx-h100 dtplan --machine dgx-h1
+expect "$cli/../tests/data/synthetic_machine.csv" dtplan backtest runs.csv --machine "$cli/../tests/data/syn"
 expect machines dtplan catalog m
 expect micro-batch dtplan chart mic
 expect --where dtplan chart --w
