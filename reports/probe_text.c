@@ -268,7 +268,8 @@ void dtp_probe_text(const struct dtp_probe_report *r, const struct dtp_page *pag
         dtp_page_wrap(page, 0, 0,
                       "One GPU: collectives and what they cost kernels were not measured, and stay the catalogue's.");
     dtp_number_format_duration(r->seconds, duration, sizeof duration);
-    fprintf(page->file, "%zu rows in %s, measured in %s.\n", r->count, r->path, duration);
+    /* with the one that tells how many there are */
+    fprintf(page->file, "%zu rows in %s, measured in %s.\n", r->count + 1, r->path, duration);
     fputs("Use it: dtplan --machine ", page->file);
     dtp_shell_word(page->file, r->path);
     fputs(" --KEY VALUE ...\n", page->file);
