@@ -105,6 +105,10 @@ for _ in {1..1200}; do
     launcher=$(pgrep -P "$validation") && rank=$(pgrep -P "$launcher" | tail -n 1) && [[ -n $rank ]] && break
     sleep 0.05
 done
+for _ in {1..1200}; do # one that dies before it has met the others is missed by them first
+    grep -q /dev/shm/dtplan- "/proc/$rank/maps" && break
+    sleep 0.05
+done
 sleep 0.3
 kill -9 "$rank"
 wait "$validation"
