@@ -65,12 +65,13 @@ struct rounds {
     uint32_t count;
     struct placed *placed;
     struct turn *order;
-    uint64_t *best; /* offsets of the smallest arena so far */
+    struct turn *kept; /* of the smallest arena so far: its order, */
+    uint64_t *best;    /* and its offsets */
     uint64_t best_bytes, bound_bytes;
 };
 
-/* One round: each span at the lowest offset that is free for all its life. Returns the highest span. */
-static uint32_t place_in_order(struct rounds *r)
+/* One round: each span at the lowest offset that is free for all its life. Returns the highest span's turn. */
+static uint32_t place_in_order(struct rounds *r, uint64_t *extent)
 {
     uint64_t extent_bytes = 0;
     uint32_t placed_count = 0, highest = 0;
@@ -88,9 +89,11 @@ static uint32_t place_in_order(struct rounds *r)
     }
     if (extent_bytes < r->best_bytes) {
         r->best_bytes = extent_bytes;
+        memcpy(r->kept, r->order, r->count * sizeof *r->order);
         for (uint32_t i = 0; i < r->count; i++)
             r->best[i] = r->spans[i].offset_bytes;
     }
+    *extent = extent_bytes;
     return highest;
 }
 
@@ -115,32 +118,87 @@ static bool find_bound(struct rounds *r, uint32_t time_count, struct dtp_host_ar
 /* Then whoever stuck out comes first in the next round. */
 static void repair(struct rounds *r, uint32_t highest, uint32_t rounds)
 {
+    uint64_t extent_bytes;
     for (uint32_t i = 0; i < rounds && r->best_bytes > r->bound_bytes; i++) {
         struct turn turn = r->order[highest];
         memmove(&r->order[1], &r->order[0], highest * sizeof turn);
         r->order[0] = turn;
-        highest = place_in_order(r);
+        highest = place_in_order(r, &extent_bytes);
     }
 }
 
-#define MOST_SPAN_ROUNDS 60000u /* spans times rounds: 0.1 s */
+/* splitmix64 (Steele et al. 2014): the same numbers, so the same arena, on every rank. */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
 
-bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count, struct dtp_host_arena *scratch,
-                         uint64_t *extent_bytes)
+/* Spans of more than so small a part of the arena decide its holes. */
+#define LARGE_PART 200u
+#define MOST_MOVED 3u
+
+/* Moves up to three large spans, found by drawing, anywhere in the order, the front a little likelier. */
+static void shuffle(struct rounds *r, uint64_t *random)
+{
+    for (uint64_t left = 1 + next_random(random) % MOST_MOVED; left--;)
+        for (int draw = 0; draw < 64; draw++) {
+            struct turn *turn = &r->order[next_random(random) % r->count];
+            if (r->spans[turn->index].bytes <= r->bound_bytes / LARGE_PART)
+                continue;
+            turn->weight = 1.2 * (double)(next_random(random) >> 11) * 0x1p-53;
+            break;
+        }
+    qsort(r->order, r->count, sizeof *r->order, compare);
+}
+
+/* The best order so far, a few large spans at random places in it; kept while the arena does not grow. Every arena has
+ * an order that gives it, lowest offsets first, so none is out of reach. */
+static void search(struct rounds *r, struct turn *current, uint32_t rounds)
+{
+    uint64_t random = 1, current_bytes = r->best_bytes, extent_bytes;
+    memcpy(current, r->kept, r->count * sizeof *current);
+    for (uint32_t i = 0; i < r->count; i++)
+        current[i].weight = 1 - (double)i / (double)r->count;
+    for (uint32_t i = 0; i < rounds && r->best_bytes > r->bound_bytes; i++) {
+        memcpy(r->order, current, r->count * sizeof *current);
+        shuffle(r, &random);
+        place_in_order(r, &extent_bytes);
+        if (extent_bytes > current_bytes)
+            continue;
+        current_bytes = extent_bytes;
+        memcpy(current, r->order, r->count * sizeof *current);
+    }
+}
+
+/* Spans times rounds, 0.1 s each: of repairs from each weight, of the search. */
+#define MOST_REPAIRED 40000u
+#define MOST_SEARCHED 120000u
+
+bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count,
+                         struct dtp_host_arena *scratch, uint64_t *extent_bytes)
 {
     struct rounds r = {.spans = spans,
                        .count = count,
                        .placed = dtp_host_arena_take(scratch, count, sizeof *r.placed),
                        .order = dtp_host_arena_take(scratch, count, sizeof *r.order),
+                       .kept = dtp_host_arena_take(scratch, count, sizeof *r.kept),
                        .best = dtp_host_arena_take(scratch, count, sizeof *r.best),
                        .best_bytes = UINT64_MAX};
-    bool done = r.placed && r.order && r.best && find_bound(&r, time_count, scratch);
+    struct turn *current = dtp_host_arena_take(scratch, count, sizeof *current);
+    uint64_t ignored_bytes;
+    bool done = r.placed && r.order && r.kept && r.best && current && find_bound(&r, time_count, scratch);
     for (int by = 0; done && by < WEIGHTS && r.best_bytes > r.bound_bytes; by++) {
         for (uint32_t i = 0; i < count; i++)
             r.order[i] = (struct turn){weight_of(&spans[i], by), i};
         qsort(r.order, count, sizeof *r.order, compare);
-        repair(&r, place_in_order(&r), count ? MOST_SPAN_ROUNDS / count : 0);
+        uint32_t highest = place_in_order(&r, &ignored_bytes);
+        repair(&r, highest, count ? MOST_REPAIRED / count : 0);
     }
+    if (done && count && r.best_bytes > r.bound_bytes)
+        search(&r, current, MOST_SEARCHED / count);
     for (uint32_t i = 0; done && i < count; i++)
         spans[i].offset_bytes = r.best[i];
     *extent_bytes = count ? r.best_bytes : 0;
