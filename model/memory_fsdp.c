@@ -168,18 +168,35 @@ static void add_gathering(const struct dtp_memory_job *job, struct dtp_instant *
     dtp_fsdp_gather_elsewhere(job, instant);
 }
 
-/* The whole model's shard on its way up from the host, before anything else of it is there. */
-static void whole_upload(struct dtp_memory_job *job)
+/* The root's shard on its way up from the host again: tensor by tensor, each beside its cast and those of the ones
+ * before it, or all of it at once where the whole model is one unit. */
+static uint64_t uploading_bytes(const struct dtp_memory_job *job)
 {
-    bool casts = job->bytes.params != job->bytes.compute;
-    if (job->units.count || !dtp_fsdp_copies_out(job) || job->plan->offload != DTP_OFFLOAD_PARAMS ||
-        dtp_fsdp_keeps_weights(job) || job->plan->keep_root)
+    const struct dtp_units *u = &job->units;
+    uint64_t casts = job->bytes.params != job->bytes.compute ? job->bytes.compute : 0, before = 0, most = 0;
+    if (!u->count)
+        return u->root_shard * (job->bytes.params + casts);
+    const uint64_t tensors[] = {u->embedding, u->position, u->head};
+    for (int i = 0; i < 3; i++) {
+        before += tensors[i];
+        uint64_t bytes = job->bytes.compute * before + (casts ? job->bytes.params * tensors[i] : 0);
+        most = bytes > most ? bytes : most;
+    }
+    return dtp_divide_up(most, u->ranks);
+}
+
+/* Before anything else of it is there. */
+static void root_upload(struct dtp_memory_job *job)
+{
+    if (!dtp_fsdp_copies_out(job) || job->plan->offload != DTP_OFFLOAD_PARAMS || dtp_fsdp_keeps_weights(job) ||
+        job->plan->keep_root)
         return;
     struct dtp_instant instant = dtp_fsdp_before_backward(job);
+    bool chunked = dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED;
     dtp_add_all_saved(job, &instant);
     dtp_instant_add_tokens(job, &instant, DTP_TERM_LOGITS_GRADIENT, 1, job->activations.logits_gradient);
-    dtp_instant_add(&instant, DTP_TERM_UPLOADED_LAYERS, 1, job->units.root_shard,
-                    job->bytes.params + (casts ? job->bytes.compute : 0));
+    dtp_fsdp_add_made(job, &instant, DTP_TERM_HEAD_GRADIENT, chunked ? 1 : 0, job->units.embedding);
+    dtp_instant_add(&instant, DTP_TERM_UPLOADED_SHARD, 1, 1, uploading_bytes(job));
     dtp_fsdp_gather_elsewhere(job, &instant);
     dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &instant);
 }
@@ -227,7 +244,7 @@ void dtp_memory_fsdp(struct dtp_memory_job *job)
 {
     forward(job);
     loss(job);
-    whole_upload(job);
+    root_upload(job);
     head_backward(job);
     dtp_fsdp_backward(job);
     optimizer_step(job);
