@@ -171,6 +171,8 @@ static void weigh_arrival(struct count *c, const struct visit *v, uint64_t eleme
         return;
     c->arriving = elements;
     weigh_visit(c, v, v->entry, 0);
+    if (c->load && v->stage == DTP_ZERO3_FIRST_BACK)
+        weigh(c, DTP_ZERO3_IN_LATE_BACKWARD, 0, NULL, 0, NULL);
     c->arriving = 0;
 }
 
@@ -205,7 +207,7 @@ static void use_tensor(struct count *c, const struct visit *v)
         uint64_t given_back = live - c->walk.live_elements;
         c->second += second;
         c->walk.live_elements += given_back; /* the copy is made before it goes */
-        weigh_visit(c, v, v->after, 0);
+        weigh_visit(c, v, v->after, v->gradient);
         c->walk.live_elements -= given_back;
         if (head_back)
             c->out->second_head_backward = c->second;

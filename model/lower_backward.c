@@ -197,11 +197,17 @@ static void norm(const struct backward *b, bool second, dtp_buffer_id gradient)
 
 /* ---- MLP --------------------------------------------------------------------------------------------------------- */
 
+/* Of the product, which itself may be kept in fp8. */
+static uint64_t gradient_bytes(const struct dtp_lowering *l)
+{
+    return token_bytes(l, l->compute * l->transformer->ffn);
+}
+
 /* eager SwiGLU, first step: d silu and d up from the product's gradient (2 reads and 1 write each: 6 f). */
 static dtp_buffer_id product(const struct backward *b, dtp_buffer_id gradient, dtp_buffer_id *silu_gradient)
 {
     struct dtp_lowering *l = b->l;
-    uint64_t f = l->slot_bytes[DTP_SLOT_PRODUCT];
+    uint64_t f = gradient_bytes(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION_BACKWARD, "product");
     *silu_gradient = workspace(l, &draft, "silu gradient", f, DTP_WRITE);
@@ -210,7 +216,7 @@ static dtp_buffer_id product(const struct backward *b, dtp_buffer_id gradient, d
     consume(b, &draft, DTP_SLOT_SILU, DTP_READ | DTP_FREE);
     bool apart = l->slot_bytes[DTP_SLOT_GATE];
     consume(b, &draft, DTP_SLOT_UP, apart ? DTP_READ | DTP_FREE : DTP_READ);
-    dtp_draft_memory(l, &draft, 6 * (double)f, 2);
+    dtp_draft_memory(l, &draft, 6 * (double)l->slot_bytes[DTP_SLOT_PRODUCT], 2);
     dtp_draft_end(l, &draft);
     return up_gradient;
 }
@@ -224,7 +230,7 @@ struct up_gradients {
 static struct up_gradients gated_eager(const struct backward *b, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
-    uint64_t f = l->slot_bytes[DTP_SLOT_PRODUCT];
+    uint64_t f = gradient_bytes(l);
     bool apart = l->slot_bytes[DTP_SLOT_GATE];
     struct up_gradients result = {DTP_NO_BUFFER, DTP_NO_BUFFER};
     dtp_buffer_id silu_gradient, up_gradient = product(b, gradient, &silu_gradient);
@@ -236,7 +242,7 @@ static struct up_gradients gated_eager(const struct backward *b, dtp_buffer_id g
     consume(b, &draft, apart ? DTP_SLOT_GATE : DTP_SLOT_UP, DTP_READ | DTP_FREE);
     if (!apart)
         dtp_draft_use(&draft, up_gradient, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, (apart ? 3 : 7) * (double)f, apart ? 1 : 2);
+    dtp_draft_memory(l, &draft, (apart ? 3 : 7) * (double)l->slot_bytes[DTP_SLOT_PRODUCT], apart ? 1 : 2);
     dtp_draft_end(l, &draft);
     result.gate = apart ? made : DTP_NO_BUFFER;
     result.up = apart ? up_gradient : made;
