@@ -173,9 +173,11 @@ static void search(struct rounds *r, struct turn *current, uint32_t rounds)
     }
 }
 
-/* Spans times rounds, 0.1 s each: of repairs from each weight, of the search. */
-#define MOST_REPAIRED 40000u
+/* Spans times rounds: of repairs from each weight, 0.1 s; of the search, which holes of less than a hundredth of the
+ * arena are not worth. */
+#define MOST_REPAIRED 60000u
 #define MOST_SEARCHED 120000u
+#define WORTH_PART 100u
 
 bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count,
                          struct dtp_host_arena *scratch, uint64_t *extent_bytes)
@@ -197,7 +199,7 @@ bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t ti
         uint32_t highest = place_in_order(&r, &ignored_bytes);
         repair(&r, highest, count ? MOST_REPAIRED / count : 0);
     }
-    if (done && count && r.best_bytes > r.bound_bytes)
+    if (done && count && r.best_bytes - r.bound_bytes > r.bound_bytes / WORTH_PART)
         search(&r, current, MOST_SEARCHED / count);
     for (uint32_t i = 0; done && i < count; i++)
         spans[i].offset_bytes = r.best[i];
