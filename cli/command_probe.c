@@ -56,7 +56,8 @@ static enum dtp_status add_about(struct dtp_probe_heard *heard, struct dtp_fault
     return kept ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
 }
 
-static bool of_one_gpu(enum dtp_measurement measurement)
+/* What a GPU does by itself, and what its host does for it: the same wherever its ranks are. */
+static bool is_of_node(enum dtp_measurement measurement)
 {
     switch (measurement) {
     case DTP_MEASUREMENT_MATMUL:
@@ -69,16 +70,27 @@ static bool of_one_gpu(enum dtp_measurement measurement)
     }
 }
 
-/* Of the machine file that the line names: what a GPU does by itself, which was not measured again. */
+static bool was_heard(const struct dtp_probe_heard *heard, enum dtp_measurement measurement)
+{
+    for (size_t i = 0; i < heard->count; i++)
+        if (heard->rows[i].measurement == measurement)
+            return true;
+    return false;
+}
+
+/* Of the machine file that the line names, what was not measured again: all that a GPU does by itself; copies and updates of
+ * the host, which ranks share, only where nodes are pretended. */
 static enum dtp_status add_known(struct dtp_probe_heard *heard, const struct dtp_catalog *catalog,
                                  const struct dtp_scenario *scenario, struct dtp_faults *faults)
 {
     const char *name = dtp_scenario_get(scenario, "machine");
     const struct dtp_measured_machine *machine = name ? dtp_catalog_measured(catalog, name) : NULL;
     const struct dtp_measured_rows *rows = machine ? dtp_measured_all(machine->times) : NULL;
-    bool kept = !rows || dtp_probe_heard_about(heard, "kernels_of", name);
+    bool kept = !rows || dtp_probe_heard_about(heard, "kernels_of", name), heard_of[DTP_MEASUREMENT_COUNT];
+    for (int i = 0; i < DTP_MEASUREMENT_COUNT; i++)
+        heard_of[i] = was_heard(heard, (enum dtp_measurement)i);
     for (size_t i = 0; rows && i < rows->count && kept; i++)
-        if (of_one_gpu(rows->row[i].measurement))
+        if (is_of_node(rows->row[i].measurement) && !heard_of[rows->row[i].measurement])
             kept = dtp_probe_heard_keep(heard, &rows->row[i]);
     return kept ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
 }

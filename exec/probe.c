@@ -268,7 +268,7 @@ static enum dtp_status say_stopped(const struct dtp_prober *p)
 static enum dtp_status measure(struct dtp_prober *p, const struct dtp_probe_step *steps, size_t count)
 {
     /* nodes that share one say nothing of a node's copies */
-    bool own_host = !p->of->settings->pretend_nodes && !p->of->known;
+    bool own_host = !p->of->settings->pretend_nodes;
     p->count = count + dtp_probe_collective_count(p);
     p->count += own_host ? dtp_probe_copy_count(p) + dtp_probe_host_count(p) : 0;
     enum dtp_status status = measure_steps(p, steps, count, false);

@@ -43,7 +43,9 @@
     X(native_launch_s, 3e-6, "s", "host time per kernel of a C or C++ runtime; assumed")                             \
     X(torch_host_adam_bytes_per_s, 20e9, "B/s",                                                                      \
       "AdamW on the host under CPUOffloadPolicy per rank: torchrun gives a rank one thread; 23 GB/s on 2, 19 on 4 H200 (the latter holdout-b19)") \
-    X(host_adam_memory_fraction, 0.5, "1", "vectorised multi-threaded host Adam / host memory bandwidth; assumed")   \
+    X(host_adam_memory_fraction, 0.36, "1",                                                                          \
+      "vectorised multi-threaded host Adam of all ranks / host memory bandwidth; 47 to 57 GB/s of each of 4 ranks, "           \
+      "a socket that is rated at 614, two machines of 4 H200 and 64 cores")                                                          \
     X(pcie_fraction, 0.87, "1", "pinned copies / one PCIe direction; h200_copies.csv 55/64 alone")                   \
     /* -- memory ----------------------------------------------------------------------------------------------- */ \
     X(torch_fragmentation, 0.09, "1",                                                                                \

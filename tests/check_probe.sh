@@ -101,8 +101,11 @@ says 'COLLECTIVES' out
 
 expect 0 "${host[@]}" --gpus 2 --machine machine.csv -o joined.csv
 says 'about,kernels_of,,,,,,,,,,,,,,,,,machine.csv' joined.csv
-for measurement in matmul attention kernel step copy host_adam; do
+for measurement in matmul attention kernel step; do
     cmp -s <(grep "^$measurement," machine.csv) <(grep "^$measurement," joined.csv) || failed "$measurement is not machine.csv's"
+done
+for measurement in copy host_adam; do # which ranks do at once
+    grep -q "^$measurement,.*,2,,,0" joined.csv || failed "no $measurement of two at once in joined.csv"
 done
 [[ $(rows joined.csv collective) -ge 6 ]] || failed "hardly any collective in joined.csv"
 says 'about,gpus,,,,,,,,,,,,,,,,,2' joined.csv

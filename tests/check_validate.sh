@@ -234,17 +234,17 @@ expect 2 "${fast[@]}" --refit host.csv --machine host-refit.csv --resume --force
 says 'leave --machine out'
 
 # ---- what was measured on four H200, predicted again without one --------------------------------------------------------
-# This version must still read it. The catalogue's row is within 10 % of all, what was probed within 5 % of at least 16.
+# This version must still read it. The catalogue's row is within 8 % of all, what was probed within 5 % of 24.
 
 reports=$source/reports/h200
 measured=(--gpu h200 --device cuda --atomic-attention --no-gradient-norm --matmul-choices choices.txt --resume)
 cp -r "$reports/validate/." .
-expect 0 "$reports/validate.scenarios" "${measured[@]}" --tolerance 10% -o validate.csv
+expect 0 "$reports/validate.scenarios" "${measured[@]}" --tolerance 8% -o validate.csv
 says '26 of 26 within all bounds' out
 timeout 120 "$program" validate "$reports/validate.scenarios" "${measured[@]}" --machine "$reports/machine.csv" \
     --tolerance 5% -o validate.csv >out 2>err
 within=$(sed -n 's/^ *\([0-9]*\) of 26 within all bounds.*/\1/p' out)
-[[ ${within:-0} -ge 16 ]] || failed "only ${within:-none} of 26 runs within 5 % of what was probed: $(tail -n 20 out err)"
+[[ ${within:-0} -ge 24 ]] || failed "only ${within:-none} of 26 runs within 5 % of what was probed: $(tail -n 20 out err)"
 expect 0 "$reports/two_nodes.scenarios" "${measured[@]}" --machine "$reports/machine_two_nodes.csv" --tolerance 10% \
     -o two_nodes.csv
 says '2 of 2 within all bounds' out
