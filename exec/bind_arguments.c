@@ -23,10 +23,12 @@ uint64_t dtp_bind_module_of(const struct dtp_binding *binding, dtp_buffer_id id)
     return strncmp(buffer->name, "embedding", strlen("embedding")) == 0 ? 0 : binding->job.transformer->layers + 1;
 }
 
-enum dtp_element dtp_bind_gradient_element(const struct dtp_binding *binding, uint64_t module)
+enum dtp_element dtp_bind_gradient_element(const struct dtp_binding *binding, dtp_buffer_id id)
 {
-    uint64_t head = binding->job.transformer->tied_head ? 0 : binding->job.transformer->layers + 1;
-    return dtp_bind_element(module == head ? binding->rules.head_gradient : binding->rules.gradient);
+    const struct dtp_buffer *buffer = &dtp_program_buffers(binding->job.program)[id.index];
+    struct dtp_gradient_dtypes dtype =
+        dtp_executor_gradient_dtypes(binding->job.transformer, &binding->rules, dtp_bind_module_of(binding, id));
+    return dtp_bind_element(strcmp(buffer->name, DTP_EXECUTOR_GRADIENT_SHARD) == 0 ? dtype.shard : dtype.whole);
 }
 
 /* ---- embedding and norms ----------------------------------------------------------------------------------------- */

@@ -84,11 +84,11 @@ enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *ou
                                .epsilon = job->optimizer.epsilon,
                                .decay = job->optimizer.decay,
                                .scalars = need(b, DTP_ROLE_SCALARS),
-                               .gradient_element = dtp_bind_gradient_element(b->binding, module),
                                .weight_element = compute(b),
                                .moment_element = dtp_bind_element(b->binding->rules.moments),
                                .stochastic_rounding = job->plan->stochastic_rounding};
     g.count = operand_bytes(b, moment) / dtp_element_bytes(g.moment_element);
+    g.gradient_element = by_size(b, DTP_ROLE_WEIGHT_GRADIENT, g.count);
     bool part = g.count < layout.elements;
     uint64_t first = part ? group_index(b) * layout.shard_elements : 0;
     g.first_element = dtp_parameter_element_key(module, first);
@@ -137,16 +137,13 @@ void dtp_bind_add(struct dtp_binder *b, struct dtp_bound_op *out)
 void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     uint64_t count = rows(b), ranks = b->binding->rules.shard_ranks;
-    const struct dtp_operand *input = operand(b, DTP_ROLE_INPUT);
-    enum dtp_element element = by_size(b, DTP_ROLE_RESULT, count);
-    if (input && operand_bytes(b, input) != ranks * count * dtp_element_bytes(element))
-        b->missing |= 1u << DTP_ROLE_INPUT;
     out->kernel = DTP_KERNEL_sum_parts;
     out->arguments.sum_parts = (struct dtp_sum_parts_args){.parts = need(b, DTP_ROLE_INPUT),
                                                            .total = need(b, DTP_ROLE_RESULT),
                                                            .count = count,
                                                            .part_count = (uint32_t)ranks,
-                                                           .element = element,
+                                                           .element = by_size(b, DTP_ROLE_INPUT, ranks * count),
+                                                           .total_element = by_size(b, DTP_ROLE_RESULT, count),
                                                            .accumulate = updates(b, DTP_ROLE_RESULT)};
 }
 

@@ -89,7 +89,7 @@ static inline enum dtp_element compute(const struct dtp_binder *b)
 static inline enum dtp_element gradient(const struct dtp_binder *b, enum dtp_role role)
 {
     const struct dtp_operand *o = operand(b, role);
-    return o ? dtp_bind_gradient_element(b->binding, dtp_bind_module_of(b->binding, o->buffer)) : compute(b);
+    return o ? dtp_bind_gradient_element(b->binding, o->buffer) : compute(b);
 }
 
 /* Of an operand of `count` elements that fills what it lies in. */

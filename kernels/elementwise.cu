@@ -9,11 +9,12 @@ namespace
 /* A thread has eight elements: a vector of eight bf16, or two of four so that 16 bytes of fp32 lie beside the
  * neighbour's. */
 constexpr int threads = 256, per_thread = 8, per_block = threads * per_thread;
+template <typename From, typename To> constexpr int vector_of = sizeof(From) + sizeof(To) == 4 ? 8 : 4;
 
 template <typename From, typename To, bool ADD>
 __global__ void __launch_bounds__(threads) convert(const From *from, To *to, uint64_t count)
 {
-    constexpr int N = sizeof(From) + sizeof(To) == 4 ? 8 : 4, groups = per_thread / N;
+    constexpr int N = vector_of<From, To>, groups = per_thread / N;
     const uint64_t first = (uint64_t)blockIdx.x * per_block;
     if (first + per_block > count) { /* the last block: element by element */
         for (uint64_t i = first + threadIdx.x; i < count; i += threads)
@@ -59,23 +60,24 @@ int launch_convert(const void *from, enum dtp_element from_element, void *to, en
 constexpr uint32_t ahead = 4; /* parts whose loads are under way at once */
 
 /* Parts of whole vectors begin at one; others are read element by element, as the last block is. */
-template <typename T, bool ADD>
-__global__ void __launch_bounds__(threads) sum_parts(const T *parts, T *total, uint64_t count, uint32_t part_count)
+template <typename Part, typename Total, bool ADD>
+__global__ void __launch_bounds__(threads)
+    sum_parts(const Part *parts, Total *total, uint64_t count, uint32_t part_count)
 {
-    constexpr int N = full<T>, groups = per_thread / N;
+    constexpr int N = vector_of<Part, Total>, groups = per_thread / N;
     const uint64_t first = (uint64_t)blockIdx.x * per_block;
     if (first + per_block > count || count % N != 0) {
         for (uint64_t i = first + threadIdx.x; i < count && i < first + per_block; i += threads) {
             float sum = 0;
             for (uint32_t p = 0; p < part_count; p++)
                 sum += to_float(parts[p * count + i]);
-            total[i] = from_float<T>(ADD ? sum + to_float(total[i]) : sum);
+            total[i] = from_float<Total>(ADD ? sum + to_float(total[i]) : sum);
         }
         return;
     }
     float sum[groups][N] = {};
     for (uint32_t p = 0; p < part_count; p += ahead) {
-        packed<T, N> part[ahead][groups];
+        packed<Part, N> part[ahead][groups];
 #pragma unroll
         for (uint32_t i = 0; i < ahead; i++)
 #pragma unroll
@@ -94,9 +96,9 @@ __global__ void __launch_bounds__(threads) sum_parts(const T *parts, T *total, u
     }
 #pragma unroll
     for (int g = 0; g < groups; g++) {
-        T *at = total + first + (uint64_t)(g * threads + threadIdx.x) * N;
+        Total *at = total + first + (uint64_t)(g * threads + threadIdx.x) * N;
         if constexpr (ADD) {
-            packed<T, N> before = load<N>(at);
+            packed<Total, N> before = load<N>(at);
 #pragma unroll
             for (int e = 0; e < N; e++)
                 sum[g][e] += before[e];
@@ -134,12 +136,15 @@ extern "C" int dtp_cuda_sum_parts(void *self, const struct dtp_sum_parts_args *a
     (void)self;
     if (a->count == 0)
         return 0;
-    return dtp::with_element(a->element, [&](auto of_element) {
-        using T = decltype(of_element);
-        auto kernel = a->accumulate ? dtp::sum_parts<T, true> : dtp::sum_parts<T, false>;
-        kernel<<<dtp::blocks_for(a->count, dtp::per_block), dtp::threads, 0, dtp::stream_of(stream)>>>(
-            (const T *)a->parts, (T *)a->total, a->count, a->part_count);
-        return dtp::launched();
+    return dtp::with_element(a->element, [&](auto of_part) {
+        return dtp::with_element(a->total_element, [&](auto of_total) {
+            using Part = decltype(of_part);
+            using Total = decltype(of_total);
+            auto kernel = a->accumulate ? dtp::sum_parts<Part, Total, true> : dtp::sum_parts<Part, Total, false>;
+            kernel<<<dtp::blocks_for(a->count, dtp::per_block), dtp::threads, 0, dtp::stream_of(stream)>>>(
+                (const Part *)a->parts, (Total *)a->total, a->count, a->part_count);
+            return dtp::launched();
+        });
     });
 }
 

@@ -195,14 +195,14 @@ struct dtp_add_args {
     uint64_t count;
     enum dtp_element element, total_element;
 };
-/* total[i] = parts[0][i] + parts[1][i] + ..., in that order, then the total before where it accumulates; rounded once.
- * parts is [part_count, count]. */
+/* total[i] = parts[0][i] + parts[1][i] + ..., in that order, then the total before where it accumulates; rounded once,
+ * to the totals' type. parts is [part_count, count]. */
 struct dtp_sum_parts_args {
     const void *parts;
     void *total;
     uint64_t count;
     uint32_t part_count;
-    enum dtp_element element;
+    enum dtp_element element, total_element;
     bool accumulate;
 };
 struct dtp_zero_args {

@@ -24,7 +24,7 @@ int dtp_reference_sum_parts(void *self, const struct dtp_sum_parts_args *a, void
         double sum = 0;
         for (uint32_t part = 0; part < a->part_count; part++)
             sum += dtp_load(a->parts, a->element, part * a->count + i);
-        dtp_accumulate(a->total, a->element, i, sum, a->accumulate);
+        dtp_accumulate(a->total, a->total_element, i, sum, a->accumulate);
     }
     return 0;
 }

@@ -274,9 +274,9 @@ static void ours(struct traffic *job)
         const uint64_t module[] = {0, 1, layers + 1};
         struct dtp_parameter_module layout;
         dtp_parameter_module(t, r.shard_ranks, module[i], &layout);
-        bool has_head = i != 1 && (i == 0) == t->tied_head;
-        uint64_t element = dtp_dtype_bytes(has_head ? r.head_gradient : r.gradient), count = i == 1 ? layers : 1;
-        uint64_t shard = dtp_bytes_product(layout.shard_elements, element);
+        struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &r, module[i]);
+        uint64_t element = dtp_dtype_bytes(dtype.whole), count = i == 1 ? layers : 1;
+        uint64_t shard = dtp_bytes_product(layout.shard_elements, dtp_dtype_bytes(dtype.shard));
         gathered += dtp_bytes_product(i == 1 ? passes : edges,
                                       ring(dtp_bytes_product(layout.elements, job->bytes.compute), r.shard_ranks));
         reduced += dtp_bytes_product(count, ring(dtp_bytes_product(layout.elements, element), r.shard_ranks));

@@ -7,7 +7,7 @@ struct shape {
     const struct dtp_plan *plan;
     struct dtp_executor_rules rules;
     struct dtp_parameter_module layout[3]; /* embedding, a block, head */
-    double element[3];                     /* bytes of their gradients' */
+    double element[3], shard_element[3];   /* bytes of their gradients', whole and reduced */
     double tokens, h, f, q, kv, up, vocab, layers, modules, c, statistics, norm_width;
     double checkpointed; /* blocks */
     bool rope, epilogue, replays, selective;
@@ -42,9 +42,10 @@ static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_c
     s.epilogue = plan->gelu_epilogue;
     s.checkpointed = checkpointed_blocks(&s);
     for (int i = 0; i < 3; i++) {
-        bool has_head = i != 1 && (i == 0) == t->tied_head;
-        dtp_parameter_module(t, s.rules.shard_ranks, i == 0 ? 0 : i == 1 ? 1 : t->layers + 1, &s.layout[i]);
-        s.element[i] = dtp_dtype_bytes(has_head ? s.rules.head_gradient : s.rules.gradient);
+        const uint64_t module = i == 0 ? 0 : i == 1 ? 1 : t->layers + 1;
+        struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &s.rules, module);
+        dtp_parameter_module(t, s.rules.shard_ranks, module, &s.layout[i]);
+        s.element[i] = dtp_dtype_bytes(dtype.whole), s.shard_element[i] = dtp_dtype_bytes(dtype.shard);
     }
     return s;
 }
@@ -162,7 +163,7 @@ static double written(const struct shape *s, int i)
 
 static double shard_bytes(const struct shape *s, int i)
 {
-    return (double)s->layout[i].shard_elements * s->element[i];
+    return (double)s->layout[i].shard_elements * s->shard_element[i];
 }
 
 static double whole_bytes(const struct shape *s, int i)
@@ -186,7 +187,7 @@ static double updated(const struct shape *s, int i)
 {
     double weights = (s->rules.master ? 1 : 2) * s->c, master = s->rules.master ? 8 : 0;
     return (double)s->layout[i].shard_elements *
-           (s->element[i] + weights + master + 4.0 * dtp_dtype_bytes(s->rules.moments));
+           (s->shard_element[i] + weights + master + 4.0 * dtp_dtype_bytes(s->rules.moments));
 }
 
 static void count_step(const struct shape *s, struct dtp_executor_work *out)

@@ -155,9 +155,11 @@ static void make_modules(struct dtp_executor *x)
 {
     for (uint64_t i = 0; i < x->module_count; i++) {
         struct dtp_executor_module *module = &x->modules[i];
-        bool edge = i == 0 || i + 1 == x->module_count, has_head = (i == 0) == x->t->tied_head;
+        bool edge = i == 0 || i + 1 == x->module_count;
+        struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(x->t, &x->rules, i);
         module->layout = i == 0 ? &x->embedding : edge ? &x->head : &x->block;
-        module->gradient_element_bytes = dtp_dtype_bytes(edge && has_head ? x->rules.head_gradient : x->rules.gradient);
+        module->gradient_element_bytes = dtp_dtype_bytes(dtype.whole);
+        module->shard_element_bytes = dtp_dtype_bytes(dtype.shard);
         module->gradient = module->reduced = DTP_NO_BUFFER;
         module->gathered_by = module->reduced_by = DTP_NO_OP;
         x->l->layer = edge ? DTP_NO_LAYER : (uint16_t)(i - 1);

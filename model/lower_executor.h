@@ -120,6 +120,7 @@ struct dtp_executor_rules {
     bool master;                   /* fp32 copy of the weights in the optimizer */
     enum dtp_dtype gradient;       /* of a module whose gradients are made by one operation each */
     enum dtp_dtype head_gradient;  /* of the module that has the head's matrix: chunks, and a tied embedding, add up */
+    bool wide_sums;                /* shards of gradients are fp32 sums, whatever was exchanged */
     uint64_t tokens;               /* T: rows of a micro-step */
     uint64_t vocab_stride;         /* elements from one row of logits to the next: 16-byte aligned */
     uint64_t chunk_tokens, chunk_count; /* of head and loss; the last chunk may have fewer rows */
@@ -140,6 +141,17 @@ struct dtp_executor_rules {
 };
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                         const struct dtp_plan *plan, struct dtp_executor_rules *out);
+
+/* What gradients of a module are made and reduced in, and what the optimizer reads: the reduced shard, or the whole ones
+ * where there are no shards. Modules: the embedding is 0, blocks follow, the head is the last. */
+struct dtp_gradient_dtypes {
+    enum dtp_dtype whole, shard;
+};
+struct dtp_gradient_dtypes dtp_executor_gradient_dtypes(const struct dtp_transformer *transformer,
+                                                        const struct dtp_executor_rules *rules, uint64_t module);
+
+/* Name of the buffers that hold reduced shards of gradients. */
+#define DTP_EXECUTOR_GRADIENT_SHARD "gradient shard"
 
 /* Refuses what the executor cannot run, all faults at once, each with a reason. */
 enum dtp_status dtp_executor_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

@@ -80,6 +80,5 @@ double dtp_executor_optimizer_bytes(const struct dtp_executor *x, const struct d
 {
     double weights = (x->rules.master ? 1 : 2) * (double)x->element_bytes, master = x->rules.master ? 8 : 0;
     double moments = 4 * (double)dtp_dtype_bytes(x->rules.moments);
-    return (double)module->layout->shard_elements *
-           ((double)module->gradient_element_bytes + weights + master + moments);
+    return (double)module->layout->shard_elements * ((double)module->shard_element_bytes + weights + master + moments);
 }

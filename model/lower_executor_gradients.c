@@ -16,26 +16,31 @@ static bool exchanges(const struct dtp_executor *x)
     return x->plan->reduce_engine == DTP_ENGINE_COPY;
 }
 
+static uint64_t shard_bytes(const struct dtp_executor_module *module)
+{
+    return dtp_bytes_product(module->layout->shard_elements, module->shard_element_bytes);
+}
+
 /* Shards that do not stay, and where a reduction's result is before it is added to what is there; exchanged
  * gradients always are. */
 void dtp_executor_make_reduction_buffers(struct dtp_executor *x)
 {
-    uint64_t shard_bytes = dtp_executor_largest_shard(x) * dtp_dtype_bytes(x->plan->precision.reduce);
+    uint64_t largest = dtp_executor_largest_shard(x) * dtp_dtype_bytes(x->plan->precision.reduce);
     for (int i = 0; i < 2; i++) {
         x->shard_read[i] = DTP_NO_OP;
         x->shard[i] = x->rules.streams_gradients && (uint64_t)i < x->t->layers
-                          ? dtp_lower_buffer(x->l, "gradient shard", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
-                                             x->block.shard_elements * dtp_dtype_bytes(x->rules.gradient), true)
+                          ? dtp_lower_buffer(x->l, DTP_EXECUTOR_GRADIENT_SHARD, DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
+                                             shard_bytes(dtp_executor_block(x, 0)), true)
                           : DTP_NO_BUFFER;
     }
     if (x->rules.shard_ranks == 1)
         return;
     if (exchanges(x))
         x->exchanged = dtp_lower_buffer(x->l, "exchanged gradients", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
-                                        dtp_bytes_product(shard_bytes, x->rules.shard_ranks), true);
+                                        dtp_bytes_product(largest, x->rules.shard_ranks), true);
     else if (x->rules.reduces_always)
         x->scattered =
-            dtp_lower_buffer(x->l, "scattered gradients", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE, shard_bytes, true);
+            dtp_lower_buffer(x->l, "scattered gradients", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE, largest, true);
 }
 
 /* ---- whole gradients --------------------------------------------------------------------------------------------- */
@@ -195,12 +200,11 @@ static dtp_buffer_id take_shard(struct dtp_executor *x, struct dtp_draft *draft)
 /* The shard that the module's first reduction of a step writes. */
 static void make_shard(struct dtp_executor *x, struct dtp_executor_module *module, struct dtp_draft *draft)
 {
-    uint64_t shard_bytes = module->layout->shard_elements * module->gradient_element_bytes;
     if (dtp_executor_streams(x, module))
         module->reduced = take_shard(x, draft);
     else
-        module->reduced =
-            dtp_executor_new(x, draft, DTP_ROLE_RESULT, "gradient shard", DTP_OWNER_GRADS, shard_bytes, DTP_WRITE);
+        module->reduced = dtp_executor_new(x, draft, DTP_ROLE_RESULT, DTP_EXECUTOR_GRADIENT_SHARD, DTP_OWNER_GRADS,
+                                           shard_bytes(module), DTP_WRITE);
 }
 
 /* A collective of the shard group on the module's whole gradients. */
@@ -223,8 +227,7 @@ static dtp_op_id end_reduction(struct dtp_executor *x, const struct dtp_executor
 /* What the others sent is added up here; later reductions of a step add to the first one's sum in the same pass. */
 static dtp_op_id sum_parts(struct dtp_executor *x, struct dtp_executor_module *module)
 {
-    uint64_t shard_bytes = module->layout->shard_elements * module->gradient_element_bytes;
-    uint64_t bytes = dtp_bytes_product(shard_bytes, x->rules.shard_ranks);
+    uint64_t bytes = dtp_bytes_product(module->layout->elements, module->gradient_element_bytes);
     bool first = module->reduced.index == DTP_NO_INDEX;
     struct dtp_draft draft;
     dtp_executor_begin_at(x, module, &draft, DTP_OP_SUM_PARTS, "gradients");
@@ -234,7 +237,8 @@ static dtp_op_id sum_parts(struct dtp_executor *x, struct dtp_executor_module *m
         make_shard(x, module, &draft);
     else
         dtp_draft_role(&draft, DTP_ROLE_RESULT, module->reduced, DTP_UPDATE, 0);
-    dtp_executor_memory(&draft, module->layout->shard_elements, (double)(bytes + (first ? 1 : 2) * shard_bytes), 1);
+    dtp_executor_memory(&draft, module->layout->shard_elements, (double)(bytes + (first ? 1 : 2) * shard_bytes(module)),
+                        1);
     draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     return dtp_draft_end(x->l, &draft);
 }
@@ -270,13 +274,12 @@ static void scatter_shards(struct dtp_executor *x, struct dtp_executor_module *m
 /* Each rank gets the sum of its shard, from its group and then from the other copies of it. */
 static void reduce_shards(struct dtp_executor *x, struct dtp_executor_module *module)
 {
-    uint64_t shard_bytes = module->layout->shard_elements * module->gradient_element_bytes;
     (exchanges(x) ? exchange_shards : scatter_shards)(x, module);
     module->gradient = DTP_NO_BUFFER;
     bool last = x->l->micro_step + 1u == x->plan->accumulate;
     if (last && x->rules.replicas > 1)
         module->reduced_by =
-            all_reduce(x, module, module->reduced, shard_bytes, DTP_STREAM_REPLICATE, module->reduced_by);
+            all_reduce(x, module, module->reduced, shard_bytes(module), DTP_STREAM_REPLICATE, module->reduced_by);
     if (last && x->rules.streams_gradients && x->rules.gradient_norm)
         module->reduced_by = dtp_executor_square_sum_behind(x, module);
     if (x->rules.updates_in_backward && dtp_executor_streams(x, module))

@@ -12,7 +12,7 @@ void dtp_executor_make_host(struct dtp_executor *x, uint64_t index)
     struct dtp_executor_module *module = &x->modules[index];
     uint64_t elements = module->layout->shard_elements;
     module->host_gradient = dtp_lower_host_buffer(x->l, "host gradients", DTP_OWNER_GRADS,
-                                                  dtp_bytes_product(elements, module->gradient_element_bytes));
+                                                  dtp_bytes_product(elements, module->shard_element_bytes));
     module->host_weights = x->rules.host_params ? module->state[DTP_EXECUTOR_WEIGHTS]
                                                 : dtp_lower_host_buffer(x->l, "host weights", DTP_OWNER_PARAMS,
                                                                         dtp_bytes_product(elements, x->element_bytes));
@@ -59,7 +59,7 @@ void dtp_executor_download(struct dtp_executor *x, struct dtp_executor_module *m
     dtp_draft_role(&draft, DTP_ROLE_RESULT, module->host_gradient, DTP_WRITE, 0);
     dtp_draft_after(&draft, reduced);
     module->downloaded = copy(x, &draft, DTP_STREAM_DOWNLOAD,
-                              dtp_bytes_product(module->layout->shard_elements, module->gradient_element_bytes));
+                              dtp_bytes_product(module->layout->shard_elements, module->shard_element_bytes));
     if (dtp_executor_streams(x, module))
         x->shard_read[1] = module->downloaded;
     if (!x->rules.gradient_norm)

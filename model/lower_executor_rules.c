@@ -60,6 +60,15 @@ static void find_sharding(const struct dtp_transformer *t, const struct dtp_clus
     out->ring = out->ring < t->layers ? out->ring : t->layers;
 }
 
+/* Our kernel adds up in fp32 what copy engines exchange. Kept so, bf16 gradients give the optimizer what FSDP2 with an
+ * fp32 reduce_dtype gives it: each rounded once where it is made, their sum not at all (PyTorch: foreach_reduce in
+ * _fsdp_collectives.py). Only a master copy has a use for that. Not where shards go to the host: twice the bytes there.
+ */
+static bool keeps_wide_sums(const struct dtp_plan *plan, const struct dtp_executor_rules *rules)
+{
+    return plan->reduce_engine == DTP_ENGINE_COPY && rules->shard_ranks > 1 && rules->master && !rules->host_optimizer;
+}
+
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                         const struct dtp_plan *plan, struct dtp_executor_rules *out)
 {
@@ -83,6 +92,15 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
     bool once = cluster->gpus == 1 && plan->accumulate == 1;
     out->gradient = once ? p->compute : p->reduce;
     out->head_gradient = once && out->chunk_count == 1 && !t->tied_head ? p->compute : p->reduce;
+    out->wide_sums = keeps_wide_sums(plan, out);
+}
+
+struct dtp_gradient_dtypes dtp_executor_gradient_dtypes(const struct dtp_transformer *transformer,
+                                                        const struct dtp_executor_rules *rules, uint64_t module)
+{
+    bool has_head = module == (transformer->tied_head ? 0 : transformer->layers + 1);
+    enum dtp_dtype whole = has_head ? rules->head_gradient : rules->gradient;
+    return (struct dtp_gradient_dtypes){.whole = whole, .shard = rules->wide_sums ? DTP_FP32 : whole};
 }
 
 /* ---- what cannot be run ------------------------------------------------------------------------------------------ */

@@ -32,7 +32,7 @@ enum dtp_executor_tensor {
 /* One module in the step. */
 struct dtp_executor_module {
     const struct dtp_parameter_module *layout;
-    uint64_t gradient_element_bytes;
+    uint64_t gradient_element_bytes, shard_element_bytes; /* of whole gradients, of what the optimizer reads */
     dtp_buffer_id state[DTP_EXECUTOR_STATE_COUNT]; /* at rest; whole or this rank's shard */
     dtp_buffer_id gathered;                        /* whole weights that operations read now */
     dtp_op_id gathered_by;                         /* compute has not waited for it yet; DTP_NO_OP: it has */

@@ -42,7 +42,7 @@ static void square_sum_draft(struct dtp_executor *x, struct dtp_draft *draft, st
     dtp_draft_role(draft, DTP_ROLE_INPUT, dtp_executor_gradients_of(module), DTP_READ, 0);
     dtp_draft_role(draft, DTP_ROLE_PARTIALS, x->partials, DTP_WRITE, index * partial_bytes);
     dtp_executor_memory(draft, 0,
-                        (double)(module->layout->shard_elements * module->gradient_element_bytes + partial_bytes), 1);
+                        (double)(module->layout->shard_elements * module->shard_element_bytes + partial_bytes), 1);
     draft->op.demand.memory_kernel = DTP_KERNEL_STREAMING;
 }
 

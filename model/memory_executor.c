@@ -109,10 +109,9 @@ static void size_modules(struct model *m)
     for (int i = 0; i < MODULES; i++) {
         struct dtp_parameter_module *layout = &m->layout[i];
         dtp_parameter_module(t, m->rules.shard_ranks, module[i], layout);
-        bool has_head = i != BLOCK && (i == EMBEDDING) == t->tied_head;
-        uint64_t element = dtp_dtype_bytes(has_head ? m->rules.head_gradient : m->rules.gradient);
-        m->whole[i] = dtp_bytes_product(layout->elements, element);
-        m->shard[i] = dtp_bytes_product(layout->shard_elements, element);
+        struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &m->rules, module[i]);
+        m->whole[i] = dtp_bytes_product(layout->elements, dtp_dtype_bytes(dtype.whole));
+        m->shard[i] = dtp_bytes_product(layout->shard_elements, dtp_dtype_bytes(dtype.shard));
         m->host_shard[i] = m->shard[i];
         m->gathered[i] = m->rules.sharded ? dtp_bytes_product(layout->elements, m->job->bytes.compute) : 0;
         m->padded[i] = layout->elements > layout->used_elements;

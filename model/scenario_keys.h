@@ -175,7 +175,8 @@ struct dtp_draft {
     X(gather_engine, "plan", "sm|copy", PARSED(plan.gather_engine, parse_engine),                                         \
       "runtime dtplan: weights are gathered by SMs or by copy engines; default sm")                                       \
     X(reduce_engine, "plan", "sm|copy", PARSED(plan.reduce_engine, parse_engine),                                         \
-      "runtime dtplan: gradients are reduced by SMs, or exchanged by copy engines and added up; default sm")              \
+      "runtime dtplan: gradients are reduced by SMs, or exchanged by copy engines and added up, kept in fp32 for an "     \
+      "fp32 master on the GPU, in reduce_dtype under offload; default sm")                                                \
     X(price, "money", "USD", NUMBER(plan.price_per_gpu_hour, 1e-3, 1e6),                                                  \
       "dollars per GPU-hour; default the catalogue's typical price")                                                   \
     X(tokens, "money", "N", NUMBER(training.tokens, 1, 1e18),                                                          \

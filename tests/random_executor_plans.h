@@ -33,6 +33,8 @@ static inline struct dtp_plan random_executor_plan(const struct dtp_cluster *clu
     plan.sequence = 128u << random_below(6);
     plan.accumulate = random_bool() ? 1 : 2 + (uint32_t)random_below(3);
     dtp_precision_recipe(recipes[random_below(4)], &plan.precision);
+    if (plan.precision.reduce != plan.precision.compute && random_bool())
+        plan.precision.reduce = plan.precision.compute;
     plan.clip_norm = random_bool() ? 1 : 0;
     plan.prefetch_depth = 1 + (uint32_t)random_below(3);
     plan.loss_chunk = random_bool() ? 0 : 1 + random_below(2000);
@@ -68,16 +70,16 @@ static inline void random_executor_describe(const struct random_job *job)
     fprintf(stderr,
             "L%llu h%llu heads %llu/%llu d_h%llu f%llu V%llu tied %d norm %d activation %d position %d biases %d %d %d; %u "
             "GPUs (%u a node) %s group %u reshard %d micro %u accumulate %u sync %d seq %llu checkpointing %s precision %s "
-            "clip %g prefetch %d depth %u chunk %llu epilogue %d engines %d %d gradient stream %d "
+            "reduce %s clip %g prefetch %d depth %u chunk %llu epilogue %d engines %d %d gradient stream %d "
             "update in backward %d\n",
             (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
             (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
             (unsigned long long)t->vocab, t->tied_head, t->norm, t->activation, t->position, t->qkv_bias, t->norm_bias,
             t->head_bias, job->cluster.gpus, job->cluster.gpus_per_node, dtp_strategy_text(p->strategy), p->shard_group,
             p->reshard_after_forward, p->micro_batch, p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence,
-            checkpointing, dtp_precision_name(&p->precision), p->clip_norm, p->prefetch, p->prefetch_depth,
-            (unsigned long long)p->loss_chunk, p->gelu_epilogue, (int)p->gather_engine, (int)p->reduce_engine,
-            p->gradient_stream, p->update_in_backward);
+            checkpointing, dtp_precision_name(&p->precision), dtp_dtype_text(p->precision.reduce), p->clip_norm, p->prefetch,
+            p->prefetch_depth, (unsigned long long)p->loss_chunk, p->gelu_epilogue, (int)p->gather_engine,
+            (int)p->reduce_engine, p->gradient_stream, p->update_in_backward);
 }
 
 #endif

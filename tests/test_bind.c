@@ -101,24 +101,42 @@ static void test_matmuls_stay_in_the_arena(void **state)
     tear_down(&s);
 }
 
-/* Exchanged gradients: every rank's part is added up, into the shard in the first micro-step, onto it in the second. */
-static void test_exchanged_gradients_are_added_up(void **state)
+/* Exchanged gradients: every rank's part is added up, into the shard in the first micro-step, onto it in the second.
+ * What reads shards, and replicas' sum of them, takes them for what they are: fp32, whatever was exchanged. */
+static void expect_sums(const char *words, enum dtp_element exchanged, size_t replicas)
 {
     static struct stand s;
     struct dtp_binding b;
-    size_t sums = 0, onto = 0;
-    (void)state;
-    set_up(&s, RUN_LLAMA "precision=bf16-mixed strategy=zero2 gpus=4 accumulate=2 reduce_engine=copy");
+    size_t sums = 0, onto = 0, norms = 0, updates = 0, replicated = 0;
+    uint64_t bytes = dtp_element_bytes(exchanged);
+    set_up(&s, words);
     must(bind_rank(&s, 2, &b));
     for (size_t i = 1; i < b.op_count; i++) {
-        const struct dtp_sum_parts_args *g = &b.ops[i].arguments.sum_parts;
+        const struct dtp_bound_op *op = &b.ops[i];
+        const struct dtp_sum_parts_args *g = &op->arguments.sum_parts;
         const struct dtp_collective_args *exchange = &b.ops[i - 1].arguments.collective;
-        if (b.ops[i].kind != DTP_BOUND_COMPUTE || b.ops[i].kernel != DTP_KERNEL_sum_parts)
+        bool computes = op->kind == DTP_BOUND_COMPUTE;
+        if (op->kind == DTP_BOUND_COLLECTIVE && op->arguments.collective.collective == DTP_ALL_REDUCE) {
+            assert_int_equal(op->arguments.collective.element, DTP_ELEMENT_FP32);
+            replicated++;
+        }
+        if (computes && op->kernel == DTP_KERNEL_square_sum) {
+            assert_int_equal(op->arguments.square_sum.element, DTP_ELEMENT_FP32);
+            inside(&s, op->arguments.square_sum.values, op->arguments.square_sum.count * 4);
+            norms += op->arguments.square_sum.count;
+        }
+        if (computes && op->kernel == DTP_KERNEL_adamw) {
+            assert_int_equal(op->arguments.adamw.gradient_element, DTP_ELEMENT_FP32);
+            inside(&s, op->arguments.adamw.gradient, op->arguments.adamw.count * 4);
+            updates += op->arguments.adamw.count;
+        }
+        if (!computes || op->kernel != DTP_KERNEL_sum_parts)
             continue;
         assert_int_equal(b.ops[i - 1].kind, DTP_BOUND_COLLECTIVE);
         assert_int_equal(exchange->collective, DTP_ALL_TO_ALL);
-        assert_true(exchange->result == g->parts && exchange->bytes == 4 * g->count * 4);
-        assert_true(g->part_count == 4 && g->element == DTP_ELEMENT_FP32);
+        assert_int_equal(exchange->element, exchanged);
+        assert_true(exchange->result == g->parts && exchange->bytes == g->part_count * g->count * bytes);
+        assert_true(g->part_count == 4 / replicas && g->element == exchanged && g->total_element == DTP_ELEMENT_FP32);
         inside(&s, g->parts, exchange->bytes);
         inside(&s, g->total, g->count * 4);
         sums++;
@@ -126,8 +144,21 @@ static void test_exchanged_gradients_are_added_up(void **state)
     }
     assert_int_equal(sums, 2 * 4); /* two layers, embedding, head */
     assert_int_equal(onto, 4);
+    assert_true(norms > 0 && norms == updates);
+    assert_int_equal(replicated, 1 + (replicas > 1 ? 4 : 0)); /* the norm's partial sums */
     dtp_binding_release(&b);
     tear_down(&s);
+}
+
+static void test_exchanged_gradients_are_added_up(void **state)
+{
+    (void)state;
+#define EXCHANGES RUN_LLAMA "precision=bf16-mixed gpus=4 accumulate=2 clip_norm=1 reduce_engine=copy "
+    expect_sums(EXCHANGES "strategy=zero2", DTP_ELEMENT_FP32, 1);
+    expect_sums(EXCHANGES "strategy=zero2 reduce_dtype=bf16", DTP_ELEMENT_BF16, 1);
+    expect_sums(EXCHANGES "strategy=hybrid_shard shard_group=2 accumulate_sync=true reduce_dtype=bf16",
+                DTP_ELEMENT_BF16, 2);
+#undef EXCHANGES
 }
 
 /* ---- weight decay ------------------------------------------------------------------------------------------------ */

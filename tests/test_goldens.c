@@ -187,13 +187,13 @@ static void step(struct stand *s, const struct golden *g)
 }
 
 /* What the optimizer read, which is still there: nothing is written after it. */
-static const char *gradients_of(const struct stand *s, uint64_t module)
+static const struct dtp_adamw_args *optimizer_of(const struct stand *s, uint64_t module)
 {
     for (size_t i = 0; i < s->binding.op_count; i++) {
         const struct dtp_bound_op *op = &s->binding.ops[i];
         uint64_t key = dtp_parameter_element_key(module, 0);
         if (op->kind == DTP_BOUND_COMPUTE && op->kernel == DTP_KERNEL_adamw && op->arguments.adamw.first_element == key)
-            return op->arguments.adamw.gradient;
+            return &op->arguments.adamw;
     }
     fail_msg("no optimizer of module %lu", module);
     return NULL;
@@ -204,12 +204,12 @@ static const char *gradients_of(const struct stand *s, uint64_t module)
 /* Norm of the difference over the norm of what is wanted. */
 static double apart(const struct stand *s, const struct golden_tensor *t)
 {
-    const char *gradients = gradients_of(s, t->module);
-    enum dtp_element element = dtp_bind_gradient_element(&s->binding, t->module);
+    const struct dtp_adamw_args *optimizer = optimizer_of(s, t->module);
     uint64_t place = place_of(s, t);
     double difference = 0, wanted = 0;
     for (uint64_t i = 0; i < t->count; i++) {
-        double value = dtp_load(gradients, element, place + i), golden = (double)t->gradients[i];
+        double value = dtp_load(optimizer->gradient, optimizer->gradient_element, place + i),
+               golden = (double)t->gradients[i];
         difference += (value - golden) * (value - golden);
         wanted += golden * golden;
     }

@@ -198,21 +198,20 @@ static const struct dtp_operand *operand_of(const struct dtp_program *program, s
     return NULL;
 }
 
-/* Gradients that copy engines exchange: each reduction is an all-to-all of the whole, (n-1)/n of which is sent, into a
- * buffer that the largest module fills, and the sum behind it. The first of a step makes the shard, the others add to
- * it. The whole goes when the exchange is done, whatever the sum does. */
-static void test_copy_engines_reduce(void **state)
+/* Gradients of `precision` that copy engines exchange: each reduction is an all-to-all of the whole, (n-1)/n of which
+ * is sent, into a buffer that the largest module fills, and the sum behind it, in `sum_bytes` an element. The first of
+ * a step makes the shard, the others add to it. The whole goes when the exchange is done, whatever the sum does. */
+static void expect_exchanges(const struct dtp_precision *precision, uint64_t sum_bytes)
 {
-    (void)state;
     struct dtp_transformer t = tiny();
     t.layers = 5;
     struct dtp_plan plan = plan_of(DTP_ZERO2);
-    plan.accumulate = 3, plan.reduce_engine = DTP_ENGINE_COPY;
+    plan.accumulate = 3, plan.reduce_engine = DTP_ENGINE_COPY, plan.precision = *precision;
     struct dtp_program *program = lower(&t, &plan, 4);
     const struct dtp_op *ops = dtp_program_ops(program);
     const struct dtp_buffer *buffers = dtp_program_buffers(program);
     size_t made = 0, added = 0;
-    uint64_t most_bytes = 0, buffer_bytes = 0;
+    uint64_t most_bytes = 0, buffer_bytes = 0, gradient_bytes = dtp_dtype_bytes(precision->reduce);
     assert_int_equal(count(program, DTP_OP_ALL_TO_ALL), 3 * 7);
     assert_int_equal(count(program, DTP_OP_REDUCE_SCATTER) + count(program, DTP_OP_ACCUMULATE), 0);
     assert_int_equal(dtp_program_group_count(program), 2);
@@ -223,15 +222,16 @@ static void test_copy_engines_reduce(void **state)
                                  *whole = operand_of(program, i, DTP_ROLE_INPUT),
                                  *read = operand_of(program, i + 1, DTP_ROLE_INPUT),
                                  *shard = operand_of(program, i + 1, DTP_ROLE_RESULT);
+        uint64_t shard_bytes = parts->bytes / 4 / gradient_bytes * sum_bytes;
         assert_int_equal(ops[i].group, 1);
         assert_int_equal(ops[i + 1].kind, DTP_OP_SUM_PARTS);
         assert_true(ops[i].stream == DTP_STREAM_REDUCE && ops[i + 1].stream == DTP_STREAM_REDUCE);
         assert_true(read->buffer.index == parts->buffer.index && read->bytes == parts->bytes);
         assert_int_equal(parts->bytes, buffers[whole->buffer.index].bytes);
-        assert_int_equal(buffers[shard->buffer.index].bytes, parts->bytes / 4);
+        assert_int_equal(buffers[shard->buffer.index].bytes, shard_bytes);
         assert_true(ops[i].demand.sent_bytes == (double)parts->bytes * 3 / 4);
         bool adds = (shard->access & DTP_UPDATE) == DTP_UPDATE;
-        assert_true(ops[i + 1].demand.bytes == (double)parts->bytes * (adds ? 1.5 : 1.25));
+        assert_true(ops[i + 1].demand.bytes == (double)(parts->bytes + (adds ? 2 : 1) * shard_bytes));
         made += (shard->access & DTP_ALLOC) != 0;
         added += adds;
         most_bytes = parts->bytes > most_bytes ? parts->bytes : most_bytes;
@@ -245,6 +245,57 @@ static void test_copy_engines_reduce(void **state)
     assert_true(waits_for(program, frees, exchange));
     assert_true(frees < position_of(program, DTP_OP_ACTIVATION_BACKWARD, 2, 0));
     dtp_program_destroy(program);
+}
+
+/* Sums of bf16 gradients stay in fp32 where the optimizer has fp32 weights of its own. */
+static void test_copy_engines_reduce(void **state)
+{
+    struct dtp_precision precision;
+    (void)state;
+    assert_true(dtp_precision_recipe("bf16-mixed", &precision));
+    expect_exchanges(&precision, 4);
+    precision.reduce = DTP_BF16;
+    expect_exchanges(&precision, 4);
+    assert_true(dtp_precision_recipe("bf16-pure", &precision));
+    expect_exchanges(&precision, 2);
+}
+
+/* Which shards are wide: of copy engines' exchanges, sharded, with a master, read on the device. */
+static void test_wide_sums(void **state)
+{
+    static const struct {
+        enum dtp_strategy strategy;
+        enum dtp_engine engine;
+        enum dtp_offload offload;
+        uint32_t gpus;
+        const char *precision;
+        bool wide;
+    } cases[] = {
+        {DTP_ZERO2, DTP_ENGINE_COPY, DTP_OFFLOAD_NONE, 4, "bf16-mixed", true},
+        {DTP_HYBRID_SHARD, DTP_ENGINE_COPY, DTP_OFFLOAD_NONE, 4, "bf16-mixed", true},
+        {DTP_ZERO2, DTP_ENGINE_SM, DTP_OFFLOAD_NONE, 4, "bf16-mixed", false},
+        {DTP_ZERO2, DTP_ENGINE_COPY, DTP_OFFLOAD_OPTIMIZER, 4, "bf16-mixed", false},
+        {DTP_FULL_SHARD, DTP_ENGINE_COPY, DTP_OFFLOAD_PARAMS, 4, "bf16-mixed", false},
+        {DTP_ZERO2, DTP_ENGINE_COPY, DTP_OFFLOAD_NONE, 1, "bf16-mixed", false},
+        {DTP_ZERO2, DTP_ENGINE_COPY, DTP_OFFLOAD_NONE, 4, "bf16", false},
+        {DTP_ZERO2, DTP_ENGINE_COPY, DTP_OFFLOAD_NONE, 4, "bf16-pure", false},
+        {DTP_ZERO2, DTP_ENGINE_COPY, DTP_OFFLOAD_NONE, 4, "fp32", false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dtp_transformer t = tiny();
+        struct dtp_cluster cluster = test_cluster(test_h200(), cases[i].gpus, 8);
+        struct dtp_plan plan = plan_of(cases[i].strategy);
+        struct dtp_executor_rules rules;
+        assert_true(dtp_precision_recipe(cases[i].precision, &plan.precision));
+        plan.precision.reduce = plan.precision.compute;
+        plan.reduce_engine = cases[i].engine, plan.offload = cases[i].offload;
+        plan.shard_group = cases[i].strategy == DTP_HYBRID_SHARD ? 2 : 0;
+        assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, NULL), DTP_OK);
+        dtp_executor_rules(&t, &cluster, &plan, &rules);
+        if (rules.wide_sums != cases[i].wide)
+            fail_msg("case %zu: sums are %s", i, rules.wide_sums ? "wide" : "not wide");
+    }
 }
 
 /* AdamW of each block stands in line behind the last reduction of its gradients, which lie in two shards by turns; the
@@ -472,6 +523,7 @@ int main(void)
                                        cmocka_unit_test(test_collectives),
                                        cmocka_unit_test(test_copy_engines_gather_apart),
                                        cmocka_unit_test(test_copy_engines_reduce),
+                                       cmocka_unit_test(test_wide_sums),
                                        cmocka_unit_test(test_updates_in_backward),
                                        cmocka_unit_test(test_overlap),
                                        cmocka_unit_test(test_arenas_survive_any_order),

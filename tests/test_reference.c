@@ -403,10 +403,21 @@ static void test_elementwise(void **state)
     dtp_reference_sum_parts(NULL, &sum, NULL);
     assert_true(sums[0] == 222 && sums[1] == 444);
     uint16_t ones[] = {0x3F80, 0x3B80, 0x3B80}, one; /* 1 and twice 1/256, which is lost to bf16 unless added first */
-    sum = (struct dtp_sum_parts_args){
-        .parts = ones, .total = &one, .count = 1, .part_count = 3, .element = DTP_ELEMENT_BF16};
+    sum = (struct dtp_sum_parts_args){.parts = ones,
+                                      .total = &one,
+                                      .count = 1,
+                                      .part_count = 3,
+                                      .element = DTP_ELEMENT_BF16,
+                                      .total_element = DTP_ELEMENT_BF16};
     dtp_reference_sum_parts(NULL, &sum, NULL);
     assert_int_equal(one, 0x3F81); /* rounded once: 1 + 2/256 */
+    ones[2] = 0x3700;              /* 2^-17, which only a total in fp32 keeps, twice */
+    sum.total = sums, sum.total_element = DTP_ELEMENT_FP32;
+    dtp_reference_sum_parts(NULL, &sum, NULL);
+    assert_true(sums[0] == 1.00390625f + 0x1p-17f);
+    sum.accumulate = true;
+    dtp_reference_sum_parts(NULL, &sum, NULL);
+    assert_true(sums[0] == 2 * (1.00390625f + 0x1p-17f));
     struct dtp_zero_args zero = {.values = back, .bytes = sizeof back};
     memset(back, 1, sizeof back);
     dtp_reference_zero(NULL, &zero, NULL);

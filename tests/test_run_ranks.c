@@ -91,7 +91,7 @@ static void test_updates_in_backward_change_no_digit(void **state)
     static const char *const words[] = {
         "gpus=2 strategy=full_shard micro_batch=4 precision=bf16-mixed",
         "gpus=4 strategy=full_shard micro_batch=2 checkpointing=full gradient_stream=true prefetch_depth=2",
-        "gpus=4 strategy=full_shard micro_batch=2 reduce_engine=copy",
+        "gpus=4 strategy=full_shard micro_batch=2 reduce_engine=copy precision=bf16-mixed reduce_dtype=bf16",
         "gpus=2 strategy=zero1 micro_batch=2 accumulate=2 checkpointing=selective",
         "gpus=2 strategy=zero2 micro_batch=4 precision=bf16-pure stochastic_rounding=true",
         "gpus=4 strategy=shard_grad_op micro_batch=1 accumulate=2 gradient_stream=true reduce_engine=copy",
@@ -114,6 +114,33 @@ static void test_updates_in_backward_change_no_digit(void **state)
             if (together.loss[k] != alone.loss[k])
                 fail_msg("%s: step %zu: loss %.9g, not %.9g", words[i], k + 1, together.loss[k], alone.loss[k]);
     }
+}
+
+/* bf16 gradients whose sums are fp32 to the end: where the same gradients are added up, by whatever strategy, is only
+ * the order of fp32 sums, and none where the ranks are the same; beside all in fp32 it is one rounding of gradients. */
+static void test_sums_of_bf16_gradients_are_fp32(void **state)
+{
+#define WIDE RUN_LLAMA "precision=bf16-mixed reduce_dtype=bf16 reduce_engine=copy micro_batch=1 "
+    static const char *const same[] = {"gpus=4 strategy=zero2", "gpus=4 strategy=shard_grad_op"},
+                             *const summed[] = {"gpus=2 strategy=full_shard accumulate=2 accumulate_sync=true",
+                                                "gpus=4 strategy=hybrid_shard shard_group=2"};
+    static struct run_result first;
+    char line[1024];
+    (void)state;
+    rank_run(WIDE "gpus=4 strategy=full_shard", "--steps 10 --lr 1e-3", &first);
+    assert_int_equal(first.status, DTP_OK);
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(line, sizeof line, WIDE "%s", same[i]);
+        rank_run(line, "--steps 10 --lr 1e-3", &together);
+        run_same(&together, &first, same[i]);
+        snprintf(line, sizeof line, WIDE "%s", summed[i]);
+        rank_run(line, "--steps 10 --lr 1e-3", &together);
+        if (!(run_apart(&together, &first) < 1e-6))
+            fail_msg("%s: losses %g apart", summed[i], run_apart(&together, &first));
+    }
+#undef WIDE
+    rank_run(RUN_LLAMA "precision=bf16-mixed gpus=1 strategy=ddp micro_batch=4", "--steps 10 --lr 1e-3", &alone);
+    assert_true(run_apart(&first, &alone) < 1e-4);
 }
 
 /* ---- resuming elsewhere ------------------------------------------------------------------------------------------ */
@@ -209,10 +236,12 @@ static void test_a_killed_rank_ends_the_others(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_strategy_learns_the_same), cmocka_unit_test(test_a_tied_model_learns_the_same),
-        cmocka_unit_test(test_exchanged_gradients_learn_the_same),
-        cmocka_unit_test(test_updates_in_backward_change_no_digit), cmocka_unit_test(test_other_ranks_resume),
-        cmocka_unit_test(test_a_killed_rank_ends_the_others)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_strategy_learns_the_same),
+                                       cmocka_unit_test(test_a_tied_model_learns_the_same),
+                                       cmocka_unit_test(test_exchanged_gradients_learn_the_same),
+                                       cmocka_unit_test(test_updates_in_backward_change_no_digit),
+                                       cmocka_unit_test(test_sums_of_bf16_gradients_are_fp32),
+                                       cmocka_unit_test(test_other_ranks_resume),
+                                       cmocka_unit_test(test_a_killed_rank_ends_the_others)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

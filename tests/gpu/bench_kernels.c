@@ -310,9 +310,15 @@ static void bench_sums(void)
                              .element = bf16,
                              .total_element = fp32};
     BENCH(add, f, 10 * count, 0, "add bf16 to fp32 %llu", (unsigned long long)count);
-    struct dtp_sum_parts_args h = {
-        .parts = take(4 * count, fp32), .total = take(count, fp32), .count = count, .part_count = 4, .element = fp32};
+    struct dtp_sum_parts_args h = {.parts = take(4 * count, fp32),
+                                   .total = take(count, fp32),
+                                   .count = count,
+                                   .part_count = 4,
+                                   .element = fp32,
+                                   .total_element = fp32};
     BENCH(sum_parts, h, 20 * count, 0, "sum_parts fp32 4 x %llu", (unsigned long long)count);
+    h.parts = take(4 * count, bf16), h.element = bf16;
+    BENCH(sum_parts, h, 12 * count, 0, "sum_parts bf16 to fp32 4 x %llu", (unsigned long long)count);
     struct dtp_zero_args g = {.values = take(count, fp32), .bytes = 4 * count};
     BENCH(zero, g, 4 * count, 0, "zero %llu bytes", (unsigned long long)(4 * count));
 }

@@ -485,13 +485,14 @@ static void test_optimizer(void)
 }
 
 /* Sums of up to nine numbers in fp32, each rounded once. */
-static void test_sum_parts(uint64_t count, uint32_t part_count, enum dtp_element element, bool accumulate)
+static void test_sum_parts(uint64_t count, uint32_t part_count, enum dtp_element element, enum dtp_element of_total,
+                           bool accumulate)
 {
-    case_begin("sum_parts %s %u of %llu%s", named(element), part_count, (unsigned long long)count,
-               accumulate ? " +" : "");
+    case_begin("sum_parts %s to %s %u of %llu%s", named(element), named(of_total), part_count,
+               (unsigned long long)count, accumulate ? " +" : "");
     struct tensor *parts = input("parts", element, part_count * count, 1);
-    struct tensor *total = accumulate ? updated(input("total", element, count, 1), ulps_of(element), 64 * epsilon)
-                                      : result("total", element, count, ulps_of(element), 64 * epsilon);
+    struct tensor *total = accumulate ? updated(input("total", of_total, count, 1), ulps_of(of_total), 64 * epsilon)
+                                      : result("total", of_total, count, ulps_of(of_total), 64 * epsilon);
     struct dtp_sum_parts_args a[SIDES];
     for (int s = 0; s < SIDES; s++)
         a[s] = (struct dtp_sum_parts_args){.parts = parts->at[s],
@@ -499,6 +500,7 @@ static void test_sum_parts(uint64_t count, uint32_t part_count, enum dtp_element
                                            .count = count,
                                            .part_count = part_count,
                                            .element = element,
+                                           .total_element = of_total,
                                            .accumulate = accumulate};
     VERIFY(sum_parts, a);
 }
@@ -522,8 +524,8 @@ static void test_elementwise(uint64_t count, enum dtp_element from, enum dtp_ele
             .values = values->at[s], .total = total->at[s], .count = count, .element = from, .total_element = to};
     VERIFY(add, b);
 
-    for (uint32_t part_count = 1; from == to && part_count <= 9; part_count += 4)
-        test_sum_parts(count, part_count, to, part_count != 5);
+    for (uint32_t part_count = 1; part_count <= 9; part_count += 4)
+        test_sum_parts(count, part_count, from, to, part_count != 5);
 
     case_begin("initialise %s %llu", named(to), (unsigned long long)count);
     struct tensor *fresh = result("values", to, count, 1, 0);
