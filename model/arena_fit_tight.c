@@ -70,12 +70,13 @@ struct rounds {
     uint64_t best_bytes, bound_bytes;
 };
 
-/* One round: each span at the lowest offset that is free for all its life. Returns the highest span's turn. */
-static uint32_t place_in_order(struct rounds *r, uint64_t *extent)
+/* One round of the first `count` spans: each at the lowest offset that is free for all its life. Returns the highest
+ * span's turn. */
+static uint32_t place_in_order(struct rounds *r, uint32_t count, uint64_t *extent)
 {
     uint64_t extent_bytes = 0;
     uint32_t placed_count = 0, highest = 0;
-    for (uint32_t i = 0; i < r->count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         struct dtp_fit_span *span = &r->spans[r->order[i].index];
         span->offset_bytes = span->bytes ? lowest_offset(r->placed, placed_count, span) : 0;
         uint64_t end_bytes = span->offset_bytes + span->bytes;
@@ -87,7 +88,7 @@ static uint32_t place_in_order(struct rounds *r, uint64_t *extent)
         memmove(&r->placed[at + 1], &r->placed[at], (placed_count++ - at) * sizeof *r->placed);
         r->placed[at] = (struct placed){span->offset_bytes, end_bytes, span->first, span->last};
     }
-    if (extent_bytes < r->best_bytes) {
+    if (count == r->count && extent_bytes < r->best_bytes) {
         r->best_bytes = extent_bytes;
         memcpy(r->kept, r->order, r->count * sizeof *r->order);
         for (uint32_t i = 0; i < r->count; i++)
@@ -123,7 +124,7 @@ static void repair(struct rounds *r, uint32_t highest, uint32_t rounds)
         struct turn turn = r->order[highest];
         memmove(&r->order[1], &r->order[0], highest * sizeof turn);
         r->order[0] = turn;
-        highest = place_in_order(r, &extent_bytes);
+        highest = place_in_order(r, r->count, &extent_bytes);
     }
 }
 
@@ -136,47 +137,58 @@ static uint64_t next_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
-/* Spans of more than so small a part of the arena decide its holes. */
-#define LARGE_PART 200u
+/* Moves up to three of the first `count` spans anywhere in their order, the front a little likelier. */
 #define MOST_MOVED 3u
-
-/* Moves up to three large spans, found by drawing, anywhere in the order, the front a little likelier. */
-static void shuffle(struct rounds *r, uint64_t *random)
+static void shuffle(struct rounds *r, uint32_t count, uint64_t *random)
 {
     for (uint64_t left = 1 + next_random(random) % MOST_MOVED; left--;)
-        for (int draw = 0; draw < 64; draw++) {
-            struct turn *turn = &r->order[next_random(random) % r->count];
-            if (r->spans[turn->index].bytes <= r->bound_bytes / LARGE_PART)
-                continue;
-            turn->weight = 1.2 * (double)(next_random(random) >> 11) * 0x1p-53;
-            break;
-        }
-    qsort(r->order, r->count, sizeof *r->order, compare);
+        r->order[next_random(random) % count].weight = 1.2 * (double)(next_random(random) >> 11) * 0x1p-53;
+    qsort(r->order, count, sizeof *r->order, compare);
 }
 
-/* The best order so far, a few large spans at random places in it; kept while the arena does not grow. Every arena has
- * an order that gives it, lowest offsets first, so none is out of reach. */
-static void search(struct rounds *r, struct turn *current, uint32_t rounds)
+/* The best order so far with large spans first, which decide the holes; those of more than a hundredth of the arena.
+ * Returns their number. */
+#define LARGE_PART 100u
+static uint32_t large_first(const struct rounds *r, struct turn *current)
 {
-    uint64_t random = 1, current_bytes = r->best_bytes, extent_bytes;
-    memcpy(current, r->kept, r->count * sizeof *current);
+    uint32_t large = 0, filled;
     for (uint32_t i = 0; i < r->count; i++)
-        current[i].weight = 1 - (double)i / (double)r->count;
-    for (uint32_t i = 0; i < rounds && r->best_bytes > r->bound_bytes; i++) {
+        if (r->spans[r->kept[i].index].bytes > r->bound_bytes / LARGE_PART)
+            current[large++] = r->kept[i];
+    filled = large;
+    for (uint32_t i = 0; i < r->count; i++)
+        if (r->spans[r->kept[i].index].bytes <= r->bound_bytes / LARGE_PART)
+            current[filled++] = r->kept[i];
+    for (uint32_t i = 0; i < large; i++)
+        current[i].weight = 1 - (double)i / (double)large;
+    return large;
+}
+
+/* A few large spans at random places in the best order; kept while what the large ones need does not grow, and then
+ * tried with all. Every arena has an order that gives it, lowest offsets first, so none is out of reach. */
+static void search(struct rounds *r, struct turn *current, int64_t span_rounds)
+{
+    uint64_t random = 1, current_bytes = UINT64_MAX, extent_bytes;
+    uint32_t large = large_first(r, current);
+    while (large && span_rounds > 0 && r->best_bytes > r->bound_bytes) {
         memcpy(r->order, current, r->count * sizeof *current);
-        shuffle(r, &random);
-        place_in_order(r, &extent_bytes);
+        if (current_bytes != UINT64_MAX)
+            shuffle(r, large, &random);
+        place_in_order(r, large, &extent_bytes);
+        span_rounds -= large;
         if (extent_bytes > current_bytes)
             continue;
         current_bytes = extent_bytes;
-        memcpy(current, r->order, r->count * sizeof *current);
+        memcpy(current, r->order, large * sizeof *current);
+        place_in_order(r, r->count, &extent_bytes);
+        span_rounds -= r->count;
     }
 }
 
 /* Spans times rounds: of repairs from each weight, 0.1 s; of the search, which holes of less than a hundredth of the
  * arena are not worth. */
 #define MOST_REPAIRED 60000u
-#define MOST_SEARCHED 120000u
+#define MOST_SEARCHED 200000
 #define WORTH_PART 100u
 
 bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count,
@@ -196,11 +208,11 @@ bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t ti
         for (uint32_t i = 0; i < count; i++)
             r.order[i] = (struct turn){weight_of(&spans[i], by), i};
         qsort(r.order, count, sizeof *r.order, compare);
-        uint32_t highest = place_in_order(&r, &ignored_bytes);
+        uint32_t highest = place_in_order(&r, count, &ignored_bytes);
         repair(&r, highest, count ? MOST_REPAIRED / count : 0);
     }
     if (done && count && r.best_bytes - r.bound_bytes > r.bound_bytes / WORTH_PART)
-        search(&r, current, MOST_SEARCHED / count);
+        search(&r, current, MOST_SEARCHED);
     for (uint32_t i = 0; done && i < count; i++)
         spans[i].offset_bytes = r.best[i];
     *extent_bytes = count ? r.best_bytes : 0;
