@@ -203,7 +203,9 @@ static void consider(struct pass *p, uint64_t work)
         if (p->saved + work >= place->saved + place->work)
             *place = (struct dtp_block_place){.saved = p->saved, .work = work};
     }
-    uint64_t bytes = dtp_bytes_product(p->tokens, p->saved + work) + p->casts * p->b->s.c;
+    uint64_t bytes = p->saved + work; /* a token's, which is enough where nothing else differs */
+    if (p->b->s.autocast)
+        bytes = dtp_bytes_product(p->tokens, bytes) + p->casts * p->b->s.c;
     if (bytes <= p->worst_bytes)
         return;
     p->worst_bytes = bytes;

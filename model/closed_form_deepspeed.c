@@ -24,9 +24,10 @@ struct count {
     uint64_t uploaded, narrow, arriving; /* elements: of the largest fetch just begun, of this rank; of int8 that is
                                           * made wide, half as many; of these what stands at the moment */
     bool fetches, on_host;
-    const struct dtp_zero3_load *load; /* NULL: moments are not weighed */
-    uint64_t waiting;                  /* elements: of a tied head's gradient that is made */
-    bool sums, ended;                  /* those of the embedding's gradient are being made; it is made */
+    const struct dtp_zero3_load *load;  /* NULL: moments are not weighed */
+    uint64_t waiting;                   /* elements: of a tied head's gradient that is made */
+    bool sums, ended;                   /* those of the embedding's gradient are being made; it is made */
+    uint64_t below_layers, below_bytes; /* of saved_below; UINT64_MAX: of none yet */
     struct dtp_buckets buckets;
     int order[DTP_ZERO3_PARTS], order_count; /* of a block's parts in backward */
 };
@@ -116,18 +117,29 @@ static uint64_t others(uint64_t bytes, uint64_t ranks)
 
 /* ---- moments ----------------------------------------------------------------------------------------------------- */
 
+/* Bytes of the tensors that `layers` layers have saved; asked for many times while a walk is in one. */
+static uint64_t saved_below(struct count *c, uint64_t layers)
+{
+    const struct dtp_zero3_load *load = c->load;
+    if (layers != c->below_layers) {
+        uint64_t kept = load->every ? dtp_divide_up(layers, load->every) : 0;
+        c->below_layers = layers;
+        c->below_bytes = kept * load->layer_kept + (layers - kept) * load->layer_all;
+    }
+    return c->below_bytes;
+}
+
 /* `layers` saved, the weight's gradient at hand `gradient`, the rest as it is now. */
 static void weigh(struct count *c, enum dtp_zero3_phase phase, uint64_t layers, const struct dtp_block_place *place,
                   uint64_t gradient, const struct dtp_bucket_close *close)
 {
     const struct dtp_zero3_load *load = c->load;
     struct dtp_zero3_moment *worst = &c->out->worst[phase];
-    uint64_t kept = load->every ? dtp_divide_up(layers, load->every) : 0, live = c->fetches ? standing(c) : 0;
+    uint64_t live = c->fetches ? standing(c) : 0;
     bool stream = phase != DTP_ZERO3_IN_FORWARD && !c->ended;
     if (!close && c->buckets.filled > c->buckets.plan->reduce_bucket_size) /* a bucket by itself until the next comes */
         gradient += c->buckets.filled;
-    uint64_t bytes = load->compute * (live + c->second + c->arriving) + kept * load->layer_kept +
-                     (layers - kept) * load->layer_all +
+    uint64_t bytes = load->compute * (live + c->second + c->arriving) + saved_below(c, layers) +
                      (place ? dtp_bytes_product(load->tokens, place->saved + place->work) : 0) +
                      load->grads * (gradient + c->waiting) + (stream ? load->stream : 0) + (close ? close->bytes : 0) +
                      (c->sums ? load->sums : 0);
@@ -376,6 +388,7 @@ void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp
     c.flats = ranks > 1, c.newest_second = false,
     c.newest_shard = c.second = c.ahead = c.uploaded = c.narrow = c.arriving = c.waiting = 0,
     c.quantized = plan->zero_quantized_weights;
+    c.below_layers = UINT64_MAX;
     c.order_count = dtp_deepspeed_backward_order(&parts, c.order);
     /* the first micro-step, and the second for all others: once each tensor has been released, they are alike */
     for (uint32_t i = 0; i < (plan->accumulate > 1 && c.group > 1 ? 2 : 1); i++) {

@@ -32,9 +32,10 @@ static struct dtp_instant in_unit(const struct dtp_memory_job *job, uint64_t uni
 }
 
 /* The weights of a unit are copied out of its flat buffer, beside those that were gathered ahead of it. */
-static void backward_copy_out(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit, bool reduces)
+static void backward_copy_out(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit,
+                              const struct dtp_instant *standing_in_unit)
 {
-    struct dtp_instant instant = in_unit(job, unit, reduces);
+    struct dtp_instant instant = *standing_in_unit;
     uint64_t standing = job->plan->prefetch
                             ? dtp_fsdp_smaller(unit + 1 < job->units.count ? job->plan->prefetch_depth : 1, unit + 1)
                             : 1;
@@ -77,10 +78,9 @@ static void backward_layer(struct dtp_memory_job *job, enum dtp_phase phase, con
 
 /* From layer to layer of a unit what is saved falls and gradients grow, so the first and the last of each kind are
  * worst. */
-static void unit_layers(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit, bool reduces,
+static void unit_layers(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit, struct dtp_instant instant,
                         const struct dtp_block_place *worst)
 {
-    struct dtp_instant instant = in_unit(job, unit, reduces);
     uint64_t begin = dtp_fsdp_layers_before(job, unit), end = begin + dtp_fsdp_layers_in(job, unit),
              layers[2 * DTP_LAYER_KINDS];
     if (!dtp_fsdp_keeps_weights(job))
@@ -233,8 +233,8 @@ static uint64_t arriving_bytes(const struct dtp_memory_job *job)
 
 /* When backward comes to a unit, the one after it is gathered while everything that it saved still stands. Less than
  * the unit's worst place where that works on more than what arrives. */
-static void backward_gather(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit, bool reduces,
-                            const struct dtp_block_place *worst)
+static void backward_gather(struct dtp_memory_job *job, enum dtp_phase phase, uint64_t unit,
+                            const struct dtp_instant *standing_in_unit, const struct dtp_block_place *worst)
 {
     uint64_t end = dtp_fsdp_layers_before(job, unit) + dtp_fsdp_layers_in(job, unit),
              shard = job->units.layers_per_unit * job->units.layer_shard;
@@ -245,7 +245,7 @@ static void backward_gather(struct dtp_memory_job *job, enum dtp_phase phase, ui
                  works + (worst->finished + worst->current) * job->bytes.compute >= shard * arriving;
     if (!unit || !job->plan->prefetch || later)
         return;
-    struct dtp_instant instant = in_unit(job, unit, reduces);
+    struct dtp_instant instant = *standing_in_unit;
     add_ahead(job, &instant, unit);
     dtp_fsdp_add_post_forward(job, &instant, dtp_fsdp_layers_before(job, unit), false);
     dtp_instant_add(&instant, DTP_TERM_ARRIVING_SHARD, job->units.layers_per_unit, job->units.layer_shard, arriving);
@@ -260,11 +260,12 @@ static void unit_backward(struct dtp_memory_job *job, uint64_t unit, const struc
 {
     enum dtp_phase phase = 2 * unit >= job->units.count ? DTP_PHASE_EARLY_BACKWARD : DTP_PHASE_LATE_BACKWARD;
     for (int quiet = 0; quiet < (has_quiet_micro_steps(job) ? 2 : 1); quiet++) {
-        unit_layers(job, phase, unit, !quiet, worst);
+        struct dtp_instant standing = in_unit(job, unit, !quiet);
+        unit_layers(job, phase, unit, standing, worst);
         if (!dtp_fsdp_copies_out(job) || dtp_fsdp_keeps_weights(job))
             continue;
-        backward_copy_out(job, phase, unit, !quiet);
-        backward_gather(job, phase, unit, !quiet, worst);
+        backward_copy_out(job, phase, unit, &standing);
+        backward_gather(job, phase, unit, &standing, worst);
     }
     unit_reduce(job, phase, unit, true);
     if (job->plan->fsdp1 && has_quiet_micro_steps(job)) /* concatenated whether or not it is reduced */
