@@ -103,10 +103,10 @@
       "bus bandwidth of a long multi-node ring / node network rate; H100 64 GPUs 386/400, B200 32 GPUs 382/400") \
     X(socket_all_reduce_share, 0.82, "1",                                                                              \
       "rate of an all-reduce's ring on sockets / of an all-gather's: 4 H200 as 2 nodes over loopback, 256 MB: 5.94/7.29") \
-    X(socket_ring_share, 0.61, "1",                                                                                  \
+    X(socket_ring_share, 0.53, "1",                                                                                  \
       "time in which the threads of one ring on sockets move bytes; others fill the gaps: two rings of 2 ranks at once "  \
-      "moved 1.32 (128 MiB) and 1.47 times (512 MiB) what one of 4 did, all-reduce, NCCL's one socket each, 4 H200; "    \
-      "reports/h200/socket_rings.csv")                                                                                \
+      "moved 1.47 times what one of 4 did, all-reduces of 512 MiB (1.32 of 128 MiB, where latency counts), NCCL's one "  \
+      "socket each, 4 H200; reports/h200/socket_rings.csv")                                                           \
     X(tp_overlap_exposed, 0.3, "1", "share of tensor parallel collectives that stays exposed with tp_overlap; assumed") \
     X(send_latency_s, 10e-6, "s", "of a send between pipeline stages; assumed")                                        \
     X(node_power_factor, 1.8, "1", "a node's power / that of its GPUs; DGX H100 10.2 kW for 8 x 700 W, DGX A100 6.5 for 8 x 400") \
