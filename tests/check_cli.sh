@@ -176,7 +176,7 @@ own=(--params 1e9 --gpus 4 --runtime dtplan --gather-engine copy --gradient-stre
 expect 0 "${own[@]}"
 tr -s '\n ' '  ' <out >words
 for choice in 'gather_engine copy' gradient_stream 'matmul_sms 120' 'collective_ctas 8' symmetric_windows 'clip_norm 0.5'; do
-    grep -q ", $choice[,;]" words || failed "plan does not say $choice"
+    grep -q ", ${choice}[,;]" words || failed "plan does not say $choice"
 done
 ! grep -q 'cuda_graph\|loss_chunk' words || failed "plan says what is the default"
 expect 0 "${own[@]}" --json
@@ -402,6 +402,7 @@ processor_ms() { # of a command
     read -r user system < <({ time "$@" >/dev/null; } 2>&1)
     echo $((10#${user/[.,]/} + 10#${system/[.,]/}))
 }
+# shellcheck disable=SC2317 # processor_ms calls it
 fifteen_empty() {
     for _ in {1..15}; do
         "$program" --version
