@@ -238,14 +238,17 @@ static void weigh_blocks(struct model *m)
     m->kept[0] = ALL;
     m->kept[1] = kept_tensors(plan);
     m->kept_bytes[0] = sum(m, m->kept[0]), m->kept_bytes[1] = sum(m, m->kept[1]);
-    for (int kind = 0; kind < 2; kind++) {
+    for (int kind = m->every == 1; kind < (m->every ? 2 : 1); kind++) { /* those that there are */
         bool replays = m->kept[kind] == IN;
+        uint32_t has = replays ? ALL : m->kept[kind];
         m->forward[kind] = worst_forward(m, m->kept[kind], false);
         if (replays)
             m->replay[kind] = worst_forward(m, ALL, true);
-        for (int last = 0; last < 2; last++)
-            (plan->gradient_stream ? worst_backward_apart : worst_backward)(m, last, kind,
-                                                                            replays ? ALL : m->kept[kind]);
+        (plan->gradient_stream ? worst_backward_apart : worst_backward)(m, false, kind, has);
+        if (plan->gradient_stream)
+            worst_backward_apart(m, true, kind, has);
+        else /* which block it is makes no difference */
+            m->before[true][kind] = m->before[false][kind], m->after[true][kind] = m->after[false][kind];
     }
 }
 
