@@ -288,8 +288,7 @@ static void ours(struct traffic *job)
         down += dtp_bytes_product(count, shard);
     }
     add(job, DTP_ALL_GATHER, gathered, passes + 2 * edges, r.shard_ranks, 1);
-    bool exchanged = job->plan->reduce_engine == DTP_ENGINE_COPY;
-    add(job, exchanged ? DTP_ALL_TO_ALL : DTP_REDUCE_SCATTER, dtp_bytes_product(reductions, reduced), reductions * all,
+    add(job, r.exchanges ? DTP_ALL_TO_ALL : DTP_REDUCE_SCATTER, dtp_bytes_product(reductions, reduced), reductions * all,
         r.shard_ranks, 1);
     uint64_t sums = r.shard_ranks == 1 ? reductions : 1;
     add(job, DTP_ALL_REDUCE, dtp_bytes_product(sums, replicated), sums * all, r.replicas, r.shard_ranks);

@@ -120,6 +120,7 @@ struct dtp_executor_rules {
     bool master;                   /* fp32 copy of the weights in the optimizer */
     enum dtp_dtype gradient;       /* of a module whose gradients are made by one operation each */
     enum dtp_dtype head_gradient;  /* of the module that has the head's matrix: chunks, and a tied embedding, add up */
+    bool exchanges;                /* gradients of shards, N > 1, are exchanged by copies and added up by a kernel */
     bool wide_sums;                /* shards of gradients are fp32 sums, whatever was exchanged */
     uint64_t tokens;               /* T: rows of a micro-step */
     uint64_t vocab_stride;         /* elements from one row of logits to the next: 16-byte aligned */

@@ -10,12 +10,6 @@
 
 /* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
-/* Reductions exchange gradients by copies and add them up by a kernel. */
-static bool exchanges(const struct dtp_executor *x)
-{
-    return x->plan->reduce_engine == DTP_ENGINE_COPY;
-}
-
 static uint64_t shard_bytes(const struct dtp_executor_module *module)
 {
     return dtp_bytes_product(module->layout->shard_elements, module->shard_element_bytes);
@@ -35,7 +29,7 @@ void dtp_executor_make_reduction_buffers(struct dtp_executor *x)
     }
     if (x->rules.shard_ranks == 1)
         return;
-    if (exchanges(x))
+    if (x->rules.exchanges)
         x->exchanged = dtp_lower_buffer(x->l, "exchanged gradients", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
                                         dtp_bytes_product(largest, x->rules.shard_ranks), true);
     else if (x->rules.reduces_always)
@@ -274,7 +268,7 @@ static void scatter_shards(struct dtp_executor *x, struct dtp_executor_module *m
 /* Each rank gets the sum of its shard, from its group and then from the other copies of it. */
 static void reduce_shards(struct dtp_executor *x, struct dtp_executor_module *module)
 {
-    (exchanges(x) ? exchange_shards : scatter_shards)(x, module);
+    (x->rules.exchanges ? exchange_shards : scatter_shards)(x, module);
     module->gradient = DTP_NO_BUFFER;
     bool last = x->l->micro_step + 1u == x->plan->accumulate;
     if (last && x->rules.replicas > 1)

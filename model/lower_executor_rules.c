@@ -64,9 +64,9 @@ static void find_sharding(const struct dtp_transformer *t, const struct dtp_clus
  * fp32 reduce_dtype gives it: each rounded once where it is made, their sum not at all (PyTorch: foreach_reduce in
  * _fsdp_collectives.py). The head's, made in chunks, and whole ones over several micro-steps still add up in bf16. Only a
  * master copy has a use for that. Not where shards go to the host: twice the bytes there. */
-static bool keeps_wide_sums(const struct dtp_plan *plan, const struct dtp_executor_rules *rules)
+static bool keeps_wide_sums(const struct dtp_executor_rules *rules)
 {
-    return plan->reduce_engine == DTP_ENGINE_COPY && rules->shard_ranks > 1 && rules->master && !rules->host_optimizer;
+    return rules->exchanges && rules->master && !rules->host_optimizer;
 }
 
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -92,7 +92,8 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
     bool once = cluster->gpus == 1 && plan->accumulate == 1;
     out->gradient = once ? p->compute : p->reduce;
     out->head_gradient = once && out->chunk_count == 1 && !t->tied_head ? p->compute : p->reduce;
-    out->wide_sums = keeps_wide_sums(plan, out);
+    out->exchanges = plan->reduce_engine == DTP_ENGINE_COPY && out->shard_ranks > 1;
+    out->wide_sums = keeps_wide_sums(out);
 }
 
 struct dtp_gradient_dtypes dtp_executor_gradient_dtypes(const struct dtp_transformer *transformer,

@@ -203,7 +203,7 @@ void dtp_executor_make_groups(struct dtp_executor *x)
     x->gather_group = x->shard_group;
     if (ranks > 1 && x->plan->gather_engine == DTP_ENGINE_COPY) /* not behind reductions in one communicator's queue */
         x->gather_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){ranks, 1});
-    if (ranks > 1 && x->plan->reduce_engine == DTP_ENGINE_COPY)
+    if (x->rules.exchanges)
         x->exchange_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){ranks, 1});
     if (replicas > 1)
         x->replica_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){replicas, ranks});

@@ -583,7 +583,7 @@ static void rest(struct model *m)
     if (m->rules.streams_gradients)
         dtp_instant_add(instant, DTP_TERM_OUR_LAYER_SHARDS, m->layers < 2 ? m->layers : 2, 1,
                         m->host_shard[BLOCK]);
-    if (shards && m->job->plan->reduce_engine == DTP_ENGINE_COPY)
+    if (m->rules.exchanges)
         dtp_instant_add(instant, DTP_TERM_OUR_EXCHANGED, 1, largest_shard(m) * m->rules.shard_ranks,
                         dtp_dtype_bytes(m->job->plan->precision.reduce));
     else if (shards && m->rules.reduces_always)

@@ -57,11 +57,10 @@ static uint64_t of_executor(const struct dtp_memory_job *job, struct dtp_part_ch
     const struct dtp_plan *plan = job->plan;
     struct dtp_executor_rules rules;
     dtp_executor_rules(job->transformer, job->cluster, plan, &rules);
-    bool shards = rules.shard_ranks > 1;
     uint64_t copies = 0;
-    if (shards && plan->gather_engine == DTP_ENGINE_COPY)
+    if (rules.shard_ranks > 1 && plan->gather_engine == DTP_ENGINE_COPY)
         copies++;
-    if (shards && plan->reduce_engine == DTP_ENGINE_COPY)
+    if (rules.exchanges)
         copies++;
     uint64_t bytes = library(chain) + group(job, rules.replicas, rules.shard_ranks, chain);
     if (copies < 2 || rules.gradient_norm) /* whose partial sums are all-reduced, whatever carries gradients */

@@ -361,7 +361,12 @@ static void test_what_follows_from_the_strategy(void **state)
     assert_refused(plan, "collective_ctas", "of runtime dtplan");
     plan.collective_ctas = 0, plan.matmul_sms = 8;
     assert_refused(plan, "matmul_sms", "of runtime dtplan");
-    plan = with_strategy("full_shard", "dtplan");
+}
+
+static void test_ways_of_collectives(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = with_strategy("full_shard", "dtplan");
     plan.matmul_sms = 100000;
     assert_refused(plan, "matmul_sms", "SMs");
     plan = with_strategy("full_shard", "dtplan"); /* over two nodes */
@@ -392,7 +397,12 @@ static void test_what_follows_from_the_strategy(void **state)
     plan = with_strategy("zero1", "dtplan");
     plan.shard_group = 1, plan.reduce_engine = DTP_ENGINE_COPY;
     assert_refused(plan, "reduce_engine", "shard groups of one GPU");
-    plan = with_strategy("hybrid_shard", "dtplan");
+}
+
+static void test_updates_in_backward(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = with_strategy("hybrid_shard", "dtplan");
     plan.update_in_backward = true, plan.accumulate = 2;
     assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
     plan.accumulate_sync = true;
@@ -418,7 +428,12 @@ static void test_what_follows_from_the_strategy(void **state)
     plan = with_strategy("full_shard", "torch");
     plan.update_in_backward = true;
     assert_refused(plan, "update_in_backward", "of runtime dtplan");
-    plan = with_strategy("hybrid_shard", "torch");
+}
+
+static void test_defaults_of_runtimes(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = with_strategy("hybrid_shard", "torch");
     plan.reshard_after_forward = false;
     assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
     assert_false(plan.reshard_after_forward);
@@ -594,6 +609,9 @@ int main(void)
                                        cmocka_unit_test(test_strategies_by_runtime),
                                        cmocka_unit_test(test_shard_groups),
                                        cmocka_unit_test(test_what_follows_from_the_strategy),
+                                       cmocka_unit_test(test_ways_of_collectives),
+                                       cmocka_unit_test(test_updates_in_backward),
+                                       cmocka_unit_test(test_defaults_of_runtimes),
                                        cmocka_unit_test(test_offload_rules),
                                        cmocka_unit_test(test_other_combinations),
                                        cmocka_unit_test(test_ranges_and_products),
