@@ -13,8 +13,9 @@
 #define MAX_SAMPLES 10000000
 
 #define ON(command) (1u << DTP_COMMAND_##command)
-#define ON_PLANS (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(REPORT) | \
-                  ON(RUN) | ON(VALIDATE) | ON(PROBE))
+#define ON_PLANS                                                                                                       \
+    (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(REPORT) | ON(RUN) |              \
+     ON(VALIDATE) | ON(PROBE))
 #define ON_RUNS (ON(RUN) | ON(VALIDATE)) /* what trains */
 #define ON_EXECUTOR (ON_RUNS | ON(PROBE))
 #define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(HELP))
@@ -98,15 +99,19 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_MACHINE] = {"--machine", "FILE.csv", ON(BACKTEST),
                         "predict runs on the GPU of a machine file of dtplan probe by what it measured"},
     [OPTION_PROGRAM] = {"--program", NULL, ON(EXPLAIN), "list the step's operations with what each takes alone"},
-    [OPTION_TRACE] = {"--trace", "FILE.json", ON(SIMULATE) | ON(RUN), "write the step for ui.perfetto.dev or chrome://tracing"},
-    [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE) | ON(RUN), "write when each operation runs, a row an operation"},
+    [OPTION_TRACE] = {"--trace", "FILE.json", ON(SIMULATE) | ON(RUN),
+                      "write the step for ui.perfetto.dev or chrome://tracing"},
+    [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE) | ON(RUN),
+                         "write when each operation runs, a row an operation"},
     [OPTION_MEMORY] = {"--memory", "FILE.csv", ON(SIMULATE), "write device memory over time, a column an owner"},
     [OPTION_CHARTS] = {"--charts", NULL, ON(SIMULATE), "have gnuplot draw what --timeline and --memory write"},
     [OPTION_SAMPLES] = {"--samples", "N", ON(SIMULATE),
                         "jobs on other GPUs of the kind, for the median, p95 and p99 of the step; default 10,000"},
-    [OPTION_SEED] = {"--seed", "N", ON(SIMULATE) | ON_RUNS, "simulate: of those jobs; run: of weights and samples; default 1"},
-    [OPTION_RANK_DEVIATION] = {"--rank-deviation", "F", ON(SIMULATE),
-                               "relative standard deviation of the GPUs' speeds; default as measured on GPUs of a kind"},
+    [OPTION_SEED] = {"--seed", "N", ON(SIMULATE) | ON_RUNS,
+                     "simulate: of those jobs; run: of weights and samples; default 1"},
+    [OPTION_RANK_DEVIATION] =
+        {"--rank-deviation", "F", ON(SIMULATE),
+         "relative standard deviation of the GPUs' speeds; default as measured on GPUs of a kind"},
     [OPTION_STRAGGLER] = {"--straggler", "F", ON(SIMULATE),
                           "one GPU's kernels take F times as long as they should; all others wait for it"},
     [OPTION_FIDELITY] = {"--fidelity", "closed|simulated",
@@ -123,11 +128,13 @@ static const struct dtp_option options[OPTION_COUNT] = {
                       "replace a machine file that is there already; validate: MACHINE-refit.csv of --refit"},
     [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
     [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},
-    [OPTION_STEPS] = {"--steps", "N", ON_RUNS, "optimizer steps, those of the checkpoint included; default 100, of validate 12"},
+    [OPTION_STEPS] = {"--steps", "N", ON_RUNS,
+                      "optimizer steps, those of the checkpoint included; default 100, of validate 12"},
     [OPTION_DEVICE] = {"--device", "cuda|host", ON_EXECUTOR, "GPUs, or the cores of this machine; default cuda"},
-    [OPTION_DATA] = {"--data", "FILE", ON_RUNS,
-                     "tokens as uint16 or uint32, with or without llm.c's header, or any text as bytes; default a Markov "
-                     "chain of known entropy"},
+    [OPTION_DATA] =
+        {"--data", "FILE", ON_RUNS,
+         "tokens as uint16 or uint32, with or without llm.c's header, or any text as bytes; default a Markov "
+         "chain of known entropy"},
     [OPTION_DATA_TYPE] = {"--data-type", "auto|uint16|uint32|bytes", ON_RUNS,
                           "of that file; default what its header or name says"},
     [OPTION_LR] = {"--lr", "X", ON_RUNS, "peak learning rate of a cosine schedule; default 3e-4"},
@@ -140,14 +147,18 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_LOG] = {"--log", "FILE.csv", ON(RUN), "a row a step: loss, gradient norm, learning rate, time"},
     [OPTION_CHECKPOINT] = {"--checkpoint", "DIR", ON(RUN), "write a checkpoint at the end, and when interrupted"},
     [OPTION_CHECKPOINT_EVERY] = {"--checkpoint-every", "N", ON(RUN), "and every N steps; the two last are kept"},
-    [OPTION_RESUME] = {"--resume", NULL, ON_RUNS, "go on from the newest checkpoint; validate: from the last row of its file"},
+    [OPTION_RESUME] = {"--resume", NULL, ON_RUNS,
+                       "go on from the newest checkpoint; validate: from the last row of its file"},
     [OPTION_RESUME_PREVIOUS] = {"--resume-previous", NULL, ON(RUN), "from the one before, where the newest is damaged"},
-    [OPTION_PRETEND_NODES] = {"--pretend-nodes", NULL, ON_EXECUTOR,
-                              "nodes of --gpus-per-node GPUs, all on this machine: NCCL joins them by loopback sockets"},
-    [OPTION_NOT_FINITE] = {"--not-finite", "stop|skip", ON(RUN),
-                           "when loss or gradients are no numbers the update is left out and the run stops, or goes on; "
-                           "default stop"},
-    [OPTION_THREADS] = {"--threads", "N", ON_EXECUTOR, "of a rank of the host device; default all cores, shared by the ranks"},
+    [OPTION_PRETEND_NODES] =
+        {"--pretend-nodes", NULL, ON_EXECUTOR,
+         "nodes of --gpus-per-node GPUs, all on this machine: NCCL joins them by loopback sockets"},
+    [OPTION_NOT_FINITE] =
+        {"--not-finite", "stop|skip", ON(RUN),
+         "when loss or gradients are no numbers the update is left out and the run stops, or goes on; "
+         "default stop"},
+    [OPTION_THREADS] = {"--threads", "N", ON_EXECUTOR,
+                        "of a rank of the host device; default all cores, shared by the ranks"},
     [OPTION_MATMUL_CHOICES] = {"--matmul-choices", "FILE", ON_EXECUTOR,
                                "matmul algorithms timed on this GPU, read and added to; default in ~/.cache/dtplan"},
 };
@@ -161,14 +172,11 @@ const struct dtp_option *dtp_options(size_t *count)
 /* ---- commands --------------------------------------------------------------------------------------------------- */
 
 static const char *const command_names[DTP_COMMAND_COUNT] = {
-    [DTP_COMMAND_PLAN] = "plan",     [DTP_COMMAND_EXPLAIN] = "explain",   [DTP_COMMAND_SIMULATE] = "simulate",
-    [DTP_COMMAND_WHATIF] = "whatif", [DTP_COMMAND_SWEEP] = "sweep", [DTP_COMMAND_SEARCH] = "search", [DTP_COMMAND_BACKTEST] = "backtest", [DTP_COMMAND_CATALOG] = "catalog",
-    [DTP_COMMAND_CHART] = "chart",
-    [DTP_COMMAND_REPORT] = "report",
-    [DTP_COMMAND_RUN] = "run",
-    [DTP_COMMAND_PROBE] = "probe",
-    [DTP_COMMAND_VALIDATE] = "validate",
-    [DTP_COMMAND_HELP] = "help",
+    [DTP_COMMAND_PLAN] = "plan",         [DTP_COMMAND_EXPLAIN] = "explain", [DTP_COMMAND_SIMULATE] = "simulate",
+    [DTP_COMMAND_WHATIF] = "whatif",     [DTP_COMMAND_SWEEP] = "sweep",     [DTP_COMMAND_SEARCH] = "search",
+    [DTP_COMMAND_BACKTEST] = "backtest", [DTP_COMMAND_CATALOG] = "catalog", [DTP_COMMAND_CHART] = "chart",
+    [DTP_COMMAND_REPORT] = "report",     [DTP_COMMAND_RUN] = "run",         [DTP_COMMAND_PROBE] = "probe",
+    [DTP_COMMAND_VALIDATE] = "validate", [DTP_COMMAND_HELP] = "help",
 };
 
 const char *dtp_command_text(enum dtp_command command)
@@ -270,8 +278,8 @@ static void fault_unknown_flag(const char *flag, enum dtp_command command, struc
     const struct dtp_scenario_key *keys = dtp_scenario_keys(&key_count);
     key_of_flag(flag, key, sizeof key);
     if (!(ON_PLANS & (1u << command)) && strncmp(flag, "--", 2) == 0 && find_key(key)) {
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: a key of jobs, of which '%s' takes none%s; see dtplan help %s", flag,
-                  command_names[command], command == DTP_COMMAND_BACKTEST ? ": they stand in its table" : "",
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: a key of jobs, of which '%s' takes none%s; see dtplan help %s",
+                  flag, command_names[command], command == DTP_COMMAND_BACKTEST ? ": they stand in its table" : "",
                   command_names[command]);
         return;
     }
@@ -335,8 +343,8 @@ static void set_whole(uint64_t *out, const char *flag, const char *value, uint64
                       struct dtp_faults *faults)
 {
     if (!dtp_number_parse_integer(value, false, minimum, maximum, out))
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: '%s' is no whole number from %" PRIu64 " to %" PRIu64, flag, value,
-                  minimum, maximum);
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: '%s' is no whole number from %" PRIu64 " to %" PRIu64, flag,
+                  value, minimum, maximum);
 }
 
 static void set_factor(double *out, const char *flag, const char *value, double minimum, double maximum,
@@ -374,7 +382,8 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
                   options[option].flag, options[option].value);
         return;
     }
-    bool executes = (ON_RUNS & (1u << a->command)) != 0, own = option == OPTION_RESUME && a->command == DTP_COMMAND_VALIDATE;
+    bool executes = (ON_RUNS & (1u << a->command)) != 0,
+         own = option == OPTION_RESUME && a->command == DTP_COMMAND_VALIDATE;
     if (!own && (option >= OPTION_PASSED || (option == OPTION_SEED && executes))) {
         a->passed[a->passed_count++] = (struct dtp_passed_flag){options[option].flag, value};
         return;

@@ -82,7 +82,8 @@ enum dtp_status dtp_command_backtest(const struct dtp_context *context)
         return dtp_fault(context->faults, DTP_BAD_INPUT, a->output, 0,
                          "is the table of runs itself; name another for -o");
     if (a->output && a->machine && is_same_file(a->machine, a->output))
-        return dtp_fault(context->faults, DTP_BAD_INPUT, a->output, 0, "is the machine file itself; name another for -o");
+        return dtp_fault(context->faults, DTP_BAD_INPUT, a->output, 0,
+                         "is the machine file itself; name another for -o");
     enum dtp_status status = dtp_context_catalog(context, &catalog);
     if (status != DTP_OK)
         return status;

@@ -26,9 +26,9 @@ static enum dtp_status report_measured(const struct dtp_context *context, enum d
                          "catalog measured: no file is named; dtplan probe -o machine.csv writes one");
     for (size_t i = 1; i < a->word_count && status == DTP_OK; i++)
         status = dtp_catalog_measure(catalog, a->words[i], context->faults);
-    return status == DTP_OK ? dtp_report_measured(catalog, form, a->words + 1, a->word_count - 1, &context->page,
-                                                  context->faults)
-                            : status;
+    return status == DTP_OK
+               ? dtp_report_measured(catalog, form, a->words + 1, a->word_count - 1, &context->page, context->faults)
+               : status;
 }
 
 static enum dtp_status report(const struct dtp_context *context, enum dtp_catalog_table table, bool measured)

@@ -42,7 +42,8 @@ static enum dtp_status fill_report(const struct dtp_context *context, const stru
 /* The answer is no: it does not fit, the solver found nothing, or the training is late or too dear. */
 static bool is_no(const struct dtp_report *report)
 {
-    return report->training.late || report->training.over_budget || report->prediction.memory.verdict == DTP_VERDICT_OOM || (report->solved && !report->solution.found);
+    return report->training.late || report->training.over_budget ||
+           report->prediction.memory.verdict == DTP_VERDICT_OOM || (report->solved && !report->solution.found);
 }
 
 /* ---- one plan --------------------------------------------------------------------------------------------------- */

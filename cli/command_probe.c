@@ -78,8 +78,8 @@ static bool was_heard(const struct dtp_probe_heard *heard, enum dtp_measurement 
     return false;
 }
 
-/* Of the machine file that the line names, what was not measured again: all that a GPU does by itself; copies and updates of
- * the host, which ranks share, only where nodes are pretended. */
+/* Of the machine file that the line names, what was not measured again: all that a GPU does by itself; copies and
+ * updates of the host, which ranks share, only where nodes are pretended. */
 static enum dtp_status add_known(struct dtp_probe_heard *heard, const struct dtp_catalog *catalog,
                                  const struct dtp_scenario *scenario, struct dtp_faults *faults)
 {

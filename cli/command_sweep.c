@@ -72,8 +72,7 @@ static enum dtp_status write_row(const struct sweep *sweep, struct worker *w, ui
     w->faults.status = DTP_OK; /* not zeroed whole: the texts are 16 KiB */
     w->faults.count = 0;
     enum dtp_status status = dtp_scenario_resolve(w->scenario, &sweep->catalog, &job, &w->faults);
-    enum dtp_fidelity fidelity =
-        sweep->context->arguments->simulated ? DTP_FIDELITY_SIMULATED : DTP_FIDELITY_CLOSED;
+    enum dtp_fidelity fidelity = sweep->context->arguments->simulated ? DTP_FIDELITY_SIMULATED : DTP_FIDELITY_CLOSED;
     if (status == DTP_OK)
         status = dtp_report_predict(&job, &sweep->catalog, fidelity, &w->report, &w->faults);
     if (status == DTP_ENVIRONMENT)

@@ -56,19 +56,26 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          "switches are written --compile=true,false. A refused combination is a row with the reason. With -o a sweep "
          "that was stopped goes on where its file ends.",
          {{"dtplan sweep --params 7B --gpus 8..1024x2 --strategy all -o sweep.csv", "scaling of all strategies"},
-          {"dtplan sweep --model llama-3-8b --gpus 8 --gpu a100-80-sxm,h100-sxm,h200-sxm --seq 2k..32kx2 --compile=true,false",
+          {"dtplan sweep --model llama-3-8b --gpus 8 --gpu a100-80-sxm,h100-sxm,h200-sxm --seq 2k..32kx2 "
+           "--compile=true,false",
            "to standard output"}}},
     [DTP_COMMAND_SEARCH] =
         {"dtplan search [SCENARIO.ini ...] --tokens N [--deadline TIME] [--budget USD] [--KEY LIST ...] [--max-gpus N] "
          "[--json | --csv]",
-         "Finds which GPUs, how many of them and which plan train N tokens cheapest within deadline and budget (fastest, "
+         "Finds which GPUs, how many of them and which plan train N tokens cheapest within deadline and budget "
+         "(fastest, "
          "with a budget alone). Every key can be pinned, or given a list or range as in sweep; GPU, number of GPUs, "
-         "strategy, shard group, micro batch, accumulation, checkpointing, offload, precision and compilation vary where "
-         "they are not. Formulas predict all combinations, simulation ranks the best and replays their memory. Without a "
+         "strategy, shard group, micro batch, accumulation, checkpointing, offload, precision and compilation vary "
+         "where "
+         "they are not. Formulas predict all combinations, simulation ranks the best and replays their memory. Without "
+         "a "
          "plan it says which limit to move and how far.",
-         {{"dtplan search --model llama-3-8b --tokens 2T --deadline 30d --budget 500k --gpu h100-sxm,a100-80-sxm --seq 8k "
-           "--global-batch-tokens 4M", "which cluster to rent"},
-          {"dtplan search --params 1B --gpus 2 --gpu a10 --tokens 200M --budget 15", "what an evening of two GPUs can do"}}},
+         {{"dtplan search --model llama-3-8b --tokens 2T --deadline 30d --budget 500k --gpu h100-sxm,a100-80-sxm --seq "
+           "8k "
+           "--global-batch-tokens 4M",
+           "which cluster to rent"},
+          {"dtplan search --params 1B --gpus 2 --gpu a10 --tokens 200M --budget 15",
+           "what an evening of two GPUs can do"}}},
     [DTP_COMMAND_BACKTEST] = {"dtplan backtest RUNS.csv ... [--fidelity closed|simulated] [--machine FILE.csv] "
                               "[-o ROWS.csv | --leave-one-out] [--json]",
                               "Predicts measured runs from their configuration alone and reports how far off the "
@@ -82,35 +89,48 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
                                {"dtplan backtest --leave-one-out scenarios/published_runs.csv "
                                 "scenarios/h200_torch_runs.csv",
                                 "score each source by a fit on the others"}}},
-    [DTP_COMMAND_CHART] =
-        {"dtplan chart KIND FILE.csv [-o FIGURE] [--where COLUMN=VALUE ...]",
-         "Draws a table that another command wrote, by gnuplot: as text on the terminal, or with -o as .png, .svg, .pdf "
-         "or .txt, its script and data beside it to draw again from. Without gnuplot the script and the data are there.",
-         {{"dtplan --params 7e9 --gpus 8 --strategy all --csv > plans.csv", "a table"},
-          {"dtplan chart strategies plans.csv", "as text"},
-          {"dtplan chart strategies plans.csv -o strategies.png", "as a picture"}}},
+    [DTP_COMMAND_CHART] = {"dtplan chart KIND FILE.csv [-o FIGURE] [--where COLUMN=VALUE ...]",
+                           "Draws a table that another command wrote, by gnuplot: as text on the terminal, or with -o "
+                           "as .png, .svg, .pdf "
+                           "or .txt, its script and data beside it to draw again from. Without gnuplot the script and "
+                           "the data are there.",
+                           {{"dtplan --params 7e9 --gpus 8 --strategy all --csv > plans.csv", "a table"},
+                            {"dtplan chart strategies plans.csv", "as text"},
+                            {"dtplan chart strategies plans.csv -o strategies.png", "as a picture"}}},
     [DTP_COMMAND_RUN] =
-        {"dtplan run [SCENARIO.ini ...] [--KEY VALUE ...] [--steps N] [--device cuda|host] [--data FILE] [--log FILE.csv]",
-         "Trains the model of a plan: dtplan-exec runs the very step program that is simulated, on GPUs or on the cores of "
-         "this machine, and what was predicted stands beside what was measured. Takes the same keys as plan, of --runtime "
+        {"dtplan run [SCENARIO.ini ...] [--KEY VALUE ...] [--steps N] [--device cuda|host] [--data FILE] [--log "
+         "FILE.csv]",
+         "Trains the model of a plan: dtplan-exec runs the very step program that is simulated, on GPUs or on the "
+         "cores of "
+         "this machine, and what was predicted stands beside what was measured. Takes the same keys as plan, of "
+         "--runtime "
          "dtplan. The last two steps are timed operation by operation: one alone, one as it runs.",
-         {{"dtplan run --layers 2 --hidden 128 --heads 4 --vocab 512 --seq 128 --gpus 1 --strategy ddp --device host --steps 20",
+         {{"dtplan run --layers 2 --hidden 128 --heads 4 --vocab 512 --seq 128 --gpus 1 --strategy ddp --device host "
+           "--steps 20",
            "a small model on this machine's cores"},
-          {"dtplan run --model sheared-llama-1.3b --gpu h200 --gpus 1 --strategy ddp --micro-batch 4 --steps 50", "on a GPU"},
+          {"dtplan run --model sheared-llama-1.3b --gpu h200 --gpus 1 --strategy ddp --micro-batch 4 --steps 50",
+           "on a GPU"},
           {"dtplan run --model gpt-2 --gpu h200 --gpus 4 --strategy zero1 --micro-batch 32 --seq 1024 --data train.bin "
            "--steps 2000 --warmup 100 --lr 6e-4 --checkpoint run1 --checkpoint-every 500 --log run1.csv",
            "a file of tokens on four GPUs"},
-          {"dtplan run --model gpt-2 --gpu h200 --gpus 4 --gpus-per-node 2 --strategy hybrid_shard --pretend-nodes --network "
+          {"dtplan run --model gpt-2 --gpu h200 --gpus 4 --gpus-per-node 2 --strategy hybrid_shard --pretend-nodes "
+           "--network "
            "sockets --network-gbit-per-s 59",
            "one machine as two nodes"}}},
     [DTP_COMMAND_VALIDATE] =
-        {"dtplan validate [SCENARIO.ini | LIST.scenarios ...] [--KEY LIST ...] [--tolerance 10%] [-o FILE.csv] [--resume] "
+        {"dtplan validate [SCENARIO.ini | LIST.scenarios ...] [--KEY LIST ...] [--tolerance 10%] [-o FILE.csv] "
+         "[--resume] "
          "[--chart FIGURE] [--refit MACHINE.csv] [--json]",
-         "Predicts jobs, runs each as `run` does, and says how far off the predictions were: memory by owner, bytes sent, "
-         "operations, step time with its error split into costs, contention and host. A flag takes lists as in sweep; each "
-         "line of a file that ends in .scenarios holds flags as well. Exit status 1 where a step is beyond the tolerance, the "
-         "device's memory beyond 2 %, or bytes differ at all. A run that fails is a row with its reason, the others go on.",
-         {{"dtplan validate --layers 2 --hidden 64 --heads 2 --vocab 300 --seq 64 --gpus 1,2 --strategy ddp,full_shard --device host",
+         "Predicts jobs, runs each as `run` does, and says how far off the predictions were: memory by owner, bytes "
+         "sent, "
+         "operations, step time with its error split into costs, contention and host. A flag takes lists as in sweep; "
+         "each "
+         "line of a file that ends in .scenarios holds flags as well. Exit status 1 where a step is beyond the "
+         "tolerance, the "
+         "device's memory beyond 2 %, or bytes differ at all. A run that fails is a row with its reason, the others go "
+         "on.",
+         {{"dtplan validate --layers 2 --hidden 64 --heads 2 --vocab 300 --seq 64 --gpus 1,2 --strategy ddp,full_shard "
+           "--device host",
            "small models on this machine's cores"},
           {"dtplan validate reports/h200/validate.scenarios --tolerance 5% -o validate.csv --chart validate.png",
            "a list of jobs on the GPUs of this machine"},
@@ -119,8 +139,10 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_PROBE] =
         {"dtplan probe [-o MACHINE.csv] [--force] [--gpu KEY] [--gpus N] [--device cuda|host] [SCENARIO.ini ...] "
          "[--KEY VALUE ...]",
-         "Measures this machine in some three minutes: matmul, attention and kernels inside running steps of many shapes, "
-         "collectives over sizes and groups of GPUs, what both do to each other, copies and AdamW of the host. Results are "
+         "Measures this machine in some three minutes: matmul, attention and kernels inside running steps of many "
+         "shapes, "
+         "collectives over sizes and groups of GPUs, what both do to each other, copies and AdamW of the host. Results "
+         "are "
          "checked before a figure is taken. Writes a machine file that every command takes with --machine, and prints "
          "rates beside those of the catalogue. Keys of a job have its shapes measured as well.",
          {{"dtplan probe -o machine.csv", "all GPUs of this machine"},
@@ -128,13 +150,17 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
           {"dtplan probe --machine one.csv --gpus 4 --gpus-per-node 2 --pretend-nodes -o nodes.csv",
            "what a GPU does by itself from a file, only collectives measured"},
           {"dtplan probe --model llama-3-8b --seq 8k --micro-batch 1 -o machine.csv", "and the shapes of a job"},
-          {"dtplan probe --device host --gpu h200-sxm -o host.csv", "the executor on this machine's cores, to try it"}}},
+          {"dtplan probe --device host --gpu h200-sxm -o host.csv",
+           "the executor on this machine's cores, to try it"}}},
     [DTP_COMMAND_REPORT] =
         {"dtplan report SCENARIO.ini|SWEEP.csv [--KEY VALUE ...] [-o PAGE.html]",
-         "Writes one HTML page to decide by, complete in itself: does it fit, how long, how much, what can go wrong; then the "
-         "plan, breakdowns, alternatives, our own error on measured runs like it, every assumption with its source, and the "
+         "Writes one HTML page to decide by, complete in itself: does it fit, how long, how much, what can go wrong; "
+         "then the "
+         "plan, breakdowns, alternatives, our own error on measured runs like it, every assumption with its source, "
+         "and the "
          "commands to do it again. Takes the same keys as plan; of a sweep or a search, its table alone.",
-         {{"dtplan report --model llama-2-7b --gpus 8 --strategy full_shard --tokens 1T -o report.html", "a page on one plan"},
+         {{"dtplan report --model llama-2-7b --gpus 8 --strategy full_shard --tokens 1T -o report.html",
+           "a page on one plan"},
           {"dtplan sweep --params 7B --gpus 8..64x2 --strategy all -o sweep.csv", "a table"},
           {"dtplan report sweep.csv -o sweep.html", "a page on the table"}}},
     [DTP_COMMAND_CATALOG] = {"dtplan catalog gpus|machines|models [NAME ...] | measured FILE.csv ... [--json | --csv]",
@@ -144,7 +170,8 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
                              "how good its fits are, and with --csv each row beside its fit.",
                              {{"dtplan catalog gpus", "all GPUs"},
                               {"dtplan catalog gpus h100-sxm", "each figure of one of them and where it comes from"},
-                              {"dtplan catalog measured path/to/machine.csv", "how well fits describe what was measured"},
+                              {"dtplan catalog measured path/to/machine.csv",
+                               "how well fits describe what was measured"},
                               {"dtplan catalog models --csv", "all models as a table for a spreadsheet"}}},
     [DTP_COMMAND_HELP] = {"dtplan help [COMMAND]",
                           "Prints help of the program or of one command.",

@@ -6,9 +6,9 @@
 #include "run_report.h"
 
 /* Starts dtplan-exec, which lies beside this program or in ../libexec, passes on the keys of the scenario and the flags
- * that were typed for it, and calls `hear` with each line of its events until it ends. Its status is returned: what was wrong it
- * has said itself. DTP_ENVIRONMENT where it cannot be started or was killed. Signals that ask this process to stop go on
- * to it, so that the step at hand is finished. */
+ * that were typed for it, and calls `hear` with each line of its events until it ends. Its status is returned: what was
+ * wrong it has said itself. DTP_ENVIRONMENT where it cannot be started or was killed. Signals that ask this process to
+ * stop go on to it, so that the step at hand is finished. */
 struct dtp_run_process {
     const struct dtp_context *context;
     const struct dtp_scenario *scenario;

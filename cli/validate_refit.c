@@ -98,9 +98,9 @@ static enum dtp_status load_runs(const struct dtp_validate *v, struct refit *r)
             continue;
         }
         /* `ran` stays where it is: its report points into it */
-        const struct dtp_refit_run one = {&ran->simulated.job, ran->simulated.program, ran->measured.alone_s,
-                                          ran->measured.start_s, ran->measured.end_s,
-                                          ran->report.split.measured_s - ran->report.split.in_place_s};
+        const struct dtp_refit_run one = {
+            &ran->simulated.job,   ran->simulated.program, ran->measured.alone_s,
+            ran->measured.start_s, ran->measured.end_s,    ran->report.split.measured_s - ran->report.split.in_place_s};
         r->report->results[r->count++] = (struct dtp_refit_result){.run = row};
         r->base = ran->simulated.job.cluster.measured;
         status = dtp_refit_add(r->said, &one, v->context->faults);

@@ -8,58 +8,58 @@
 /* How a tensor lies in memory: B batches, H query heads, G key heads of the part that is computed, S positions, D =
  * head_dim. Packed rows hold all heads, whatever the part. Rows and columns of the scores are queries and keys. */
 enum layout {
-    LAYOUT_QUERY,           /* [B, H, S, D] in the packed rows */
-    LAYOUT_KEY,             /* [B, G, S, D] in the packed rows */
-    LAYOUT_KEY_TRANSPOSED,  /* [B, G, D, S] of the same memory */
-    LAYOUT_RESULT,          /* [B, H, S, D] in rows of all heads */
-    LAYOUT_HEADS,           /* [B, H, S, D] dense: cuDNN takes other strides of its fp32 sums and corrupts gradients */
-    LAYOUT_SCORES,          /* [B, H, S, S] */
+    LAYOUT_QUERY,          /* [B, H, S, D] in the packed rows */
+    LAYOUT_KEY,            /* [B, G, S, D] in the packed rows */
+    LAYOUT_KEY_TRANSPOSED, /* [B, G, D, S] of the same memory */
+    LAYOUT_RESULT,         /* [B, H, S, D] in rows of all heads */
+    LAYOUT_HEADS,          /* [B, H, S, D] dense: cuDNN takes other strides of its fp32 sums and corrupts gradients */
+    LAYOUT_SCORES,         /* [B, H, S, S] */
     LAYOUT_SCORES_TRANSPOSED,
-    LAYOUT_ROWS,            /* [B, H, S, 1] dense */
+    LAYOUT_ROWS, /* [B, H, S, 1] dense */
     LAYOUT_ONE,
 };
 
 /* X(tensor, layout, type, storage). IO is bf16. */
-#define TENSORS(X)                                                 \
-    X(QUERY, QUERY, BFLOAT16, DEVICE)                              \
-    X(KEY_TRANSPOSED, KEY_TRANSPOSED, BFLOAT16, DEVICE)            \
-    X(VALUE, KEY, BFLOAT16, DEVICE)                                \
-    X(VALUE_TRANSPOSED, KEY_TRANSPOSED, BFLOAT16, DEVICE)          \
-    X(RESULT, RESULT, BFLOAT16, DEVICE)                            \
-    X(LOG_SUM_EXP, ROWS, FLOAT, DEVICE)                            \
-    X(SCALE, ONE, FLOAT, VALUE)                                    \
-    X(MINUS_INFINITY, ONE, FLOAT, VALUE)                           \
-    X(ONE, ONE, FLOAT, VALUE)                                      \
-    X(SCORES, SCORES, FLOAT, VIRTUAL)                              \
-    X(SCALED, SCORES, FLOAT, VIRTUAL)                              \
-    X(ROW, SCORES, INT32, VIRTUAL)                                 \
-    X(COLUMN, SCORES, INT32, VIRTUAL)                              \
-    X(KEEP, SCORES, BOOLEAN, VIRTUAL)                              \
-    X(MASKED, SCORES, FLOAT, VIRTUAL)                              \
-    X(MAXIMUM, ROWS, FLOAT, VIRTUAL)                               \
-    X(BELOW_MAXIMUM, SCORES, FLOAT, VIRTUAL)                       \
-    X(EXPONENTIALS, SCORES, FLOAT, VIRTUAL)                        \
-    X(SUM, ROWS, FLOAT, VIRTUAL)                                   \
-    X(LOG_SUM, ROWS, FLOAT, VIRTUAL)                               \
-    X(PROBABILITIES, SCORES, BFLOAT16, VIRTUAL)                    \
-    X(RESULT_GRADIENT, RESULT, BFLOAT16, DEVICE)                   \
-    X(QUERY_GRADIENT, QUERY, BFLOAT16, DEVICE)                     \
-    X(KEY_GRADIENT, KEY, BFLOAT16, DEVICE)                         \
-    X(VALUE_GRADIENT, KEY, BFLOAT16, DEVICE)                       \
-    X(PRODUCT, RESULT, FLOAT, VIRTUAL)                             \
-    X(PRODUCT_SUM, ROWS, FLOAT, VIRTUAL)                           \
-    X(SOFTMAX_SUM, ROWS, FLOAT, DEVICE)                            \
-    X(BELOW_LOG_SUM_EXP, SCORES, FLOAT, VIRTUAL)                   \
-    X(SOFTMAX, SCORES, FLOAT, VIRTUAL)                             \
-    X(SOFTMAX_TRANSPOSED, SCORES_TRANSPOSED, BFLOAT16, VIRTUAL)    \
-    X(SOFTMAX_GRADIENT, SCORES, FLOAT, VIRTUAL)                    \
-    X(CENTRED, SCORES, FLOAT, VIRTUAL)                             \
-    X(SCORES_GRADIENT, SCORES, FLOAT, VIRTUAL)                     \
-    X(SCALED_GRADIENT, SCORES, FLOAT, VIRTUAL)                     \
-    X(SCALED_GRADIENT_TRANSPOSED, SCORES_TRANSPOSED, BFLOAT16, VIRTUAL) \
-    X(KEY, KEY, BFLOAT16, VIRTUAL)                                 \
-    X(QUERY_SUM, HEADS, FLOAT, DEVICE)                             \
-    X(KEY_GRADIENT_HEADS, HEADS, BFLOAT16, VIRTUAL)                \
+#define TENSORS(X)                                                                                                     \
+    X(QUERY, QUERY, BFLOAT16, DEVICE)                                                                                  \
+    X(KEY_TRANSPOSED, KEY_TRANSPOSED, BFLOAT16, DEVICE)                                                                \
+    X(VALUE, KEY, BFLOAT16, DEVICE)                                                                                    \
+    X(VALUE_TRANSPOSED, KEY_TRANSPOSED, BFLOAT16, DEVICE)                                                              \
+    X(RESULT, RESULT, BFLOAT16, DEVICE)                                                                                \
+    X(LOG_SUM_EXP, ROWS, FLOAT, DEVICE)                                                                                \
+    X(SCALE, ONE, FLOAT, VALUE)                                                                                        \
+    X(MINUS_INFINITY, ONE, FLOAT, VALUE)                                                                               \
+    X(ONE, ONE, FLOAT, VALUE)                                                                                          \
+    X(SCORES, SCORES, FLOAT, VIRTUAL)                                                                                  \
+    X(SCALED, SCORES, FLOAT, VIRTUAL)                                                                                  \
+    X(ROW, SCORES, INT32, VIRTUAL)                                                                                     \
+    X(COLUMN, SCORES, INT32, VIRTUAL)                                                                                  \
+    X(KEEP, SCORES, BOOLEAN, VIRTUAL)                                                                                  \
+    X(MASKED, SCORES, FLOAT, VIRTUAL)                                                                                  \
+    X(MAXIMUM, ROWS, FLOAT, VIRTUAL)                                                                                   \
+    X(BELOW_MAXIMUM, SCORES, FLOAT, VIRTUAL)                                                                           \
+    X(EXPONENTIALS, SCORES, FLOAT, VIRTUAL)                                                                            \
+    X(SUM, ROWS, FLOAT, VIRTUAL)                                                                                       \
+    X(LOG_SUM, ROWS, FLOAT, VIRTUAL)                                                                                   \
+    X(PROBABILITIES, SCORES, BFLOAT16, VIRTUAL)                                                                        \
+    X(RESULT_GRADIENT, RESULT, BFLOAT16, DEVICE)                                                                       \
+    X(QUERY_GRADIENT, QUERY, BFLOAT16, DEVICE)                                                                         \
+    X(KEY_GRADIENT, KEY, BFLOAT16, DEVICE)                                                                             \
+    X(VALUE_GRADIENT, KEY, BFLOAT16, DEVICE)                                                                           \
+    X(PRODUCT, RESULT, FLOAT, VIRTUAL)                                                                                 \
+    X(PRODUCT_SUM, ROWS, FLOAT, VIRTUAL)                                                                               \
+    X(SOFTMAX_SUM, ROWS, FLOAT, DEVICE)                                                                                \
+    X(BELOW_LOG_SUM_EXP, SCORES, FLOAT, VIRTUAL)                                                                       \
+    X(SOFTMAX, SCORES, FLOAT, VIRTUAL)                                                                                 \
+    X(SOFTMAX_TRANSPOSED, SCORES_TRANSPOSED, BFLOAT16, VIRTUAL)                                                        \
+    X(SOFTMAX_GRADIENT, SCORES, FLOAT, VIRTUAL)                                                                        \
+    X(CENTRED, SCORES, FLOAT, VIRTUAL)                                                                                 \
+    X(SCORES_GRADIENT, SCORES, FLOAT, VIRTUAL)                                                                         \
+    X(SCALED_GRADIENT, SCORES, FLOAT, VIRTUAL)                                                                         \
+    X(SCALED_GRADIENT_TRANSPOSED, SCORES_TRANSPOSED, BFLOAT16, VIRTUAL)                                                \
+    X(KEY, KEY, BFLOAT16, VIRTUAL)                                                                                     \
+    X(QUERY_SUM, HEADS, FLOAT, DEVICE)                                                                                 \
+    X(KEY_GRADIENT_HEADS, HEADS, BFLOAT16, VIRTUAL)                                                                    \
     X(VALUE_GRADIENT_HEADS, HEADS, BFLOAT16, VIRTUAL)
 
 enum tensor {
@@ -87,20 +87,37 @@ struct step {
     struct dtp_graph_operation operation;
 };
 #define MATMUL(when, a, b, y)                                                                                          \
-    {when, {DTP_GRAPH_MATMUL, 0, TENSOR_##a, TENSOR_##b, TENSOR_NONE, TENSOR_##y, 0, CUDNN_DATA_FLOAT}}
+    {                                                                                                                  \
+        when,                                                                                                          \
+        {                                                                                                              \
+            DTP_GRAPH_MATMUL, 0, TENSOR_##a, TENSOR_##b, TENSOR_NONE, TENSOR_##y, 0, CUDNN_DATA_FLOAT                  \
+        }                                                                                                              \
+    }
 #define COMPUTE_AS(type, mode, x, b, t, y, axis)                                                                       \
-    {ALWAYS,                                                                                                           \
-     {DTP_GRAPH_POINTWISE, CUDNN_POINTWISE_##mode, TENSOR_##x, TENSOR_##b, TENSOR_##t, TENSOR_##y, axis,              \
-      CUDNN_DATA_##type}}
+    {                                                                                                                  \
+        ALWAYS,                                                                                                        \
+        {                                                                                                              \
+            DTP_GRAPH_POINTWISE, CUDNN_POINTWISE_##mode, TENSOR_##x, TENSOR_##b, TENSOR_##t, TENSOR_##y, axis,         \
+                CUDNN_DATA_##type                                                                                      \
+        }                                                                                                              \
+    }
 #define UNARY(mode, x, y) COMPUTE_AS(FLOAT, mode, x, NONE, NONE, y, 0)
 #define BINARY(mode, x, b, y) COMPUTE_AS(FLOAT, mode, x, b, NONE, y, 0)
 #define REDUCE(when, mode, x, y)                                                                                       \
-    {when,                                                                                                             \
-     {DTP_GRAPH_REDUCTION, CUDNN_REDUCE_TENSOR_##mode, TENSOR_##x, TENSOR_NONE, TENSOR_NONE, TENSOR_##y, 0,           \
-      CUDNN_DATA_FLOAT}}
+    {                                                                                                                  \
+        when,                                                                                                          \
+        {                                                                                                              \
+            DTP_GRAPH_REDUCTION, CUDNN_REDUCE_TENSOR_##mode, TENSOR_##x, TENSOR_NONE, TENSOR_NONE, TENSOR_##y, 0,      \
+                CUDNN_DATA_FLOAT                                                                                       \
+        }                                                                                                              \
+    }
 #define RESHAPE(x, y)                                                                                                  \
-    {ALWAYS,                                                                                                           \
-     {DTP_GRAPH_RESHAPE, 0, TENSOR_##x, TENSOR_NONE, TENSOR_NONE, TENSOR_##y, 0, CUDNN_DATA_FLOAT}}
+    {                                                                                                                  \
+        ALWAYS,                                                                                                        \
+        {                                                                                                              \
+            DTP_GRAPH_RESHAPE, 0, TENSOR_##x, TENSOR_NONE, TENSOR_NONE, TENSOR_##y, 0, CUDNN_DATA_FLOAT                \
+        }                                                                                                              \
+    }
 /* A query sees keys up to its own position: x where row >= column, else minus infinity. */
 #define CAUSAL_MASK(x)                                                                                                 \
     COMPUTE_AS(FLOAT, GEN_INDEX, x, NONE, NONE, ROW, 2), COMPUTE_AS(FLOAT, GEN_INDEX, x, NONE, NONE, COLUMN, 3),       \
@@ -289,8 +306,8 @@ static enum dtp_status prepare(struct dtp_attention_plans *attention, const stru
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "more than %d shapes of attention in one program",
                          MOST_SHAPES);
     struct prepared *next = &attention->prepared[attention->count];
-    *next = (struct prepared){
-        .size = *size, .part = dtp_attention_part(size), .workspace = dtp_attention_workspace(size)};
+    *next =
+        (struct prepared){.size = *size, .part = dtp_attention_part(size), .workspace = dtp_attention_workspace(size)};
     status = dtp_attention_plan(&attention->cudnn, size, &next->plan, faults);
     if (status == DTP_OK)
         status =

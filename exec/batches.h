@@ -1,9 +1,9 @@
 /* Micro-batches, made ahead of the step that needs them by a thread of their own.
  *
- * A batch is laid out as batch_layout.h says: tokens, targets, and the index by which the embedding's gradient is summed
- * in a fixed order. Which sample stands where is arithmetic: sequence b of micro-step m of rank r reads sample
- * ((step * accumulate + m) * ranks + r) * micro_batch + b. So N ranks with K micro-steps train on the samples of one rank
- * with N K of them, and a run that is resumed goes on where it stopped. */
+ * A batch is laid out as batch_layout.h says: tokens, targets, and the index by which the embedding's gradient is
+ * summed in a fixed order. Which sample stands where is arithmetic: sequence b of micro-step m of rank r reads sample
+ * ((step * accumulate + m) * ranks + r) * micro_batch + b. So N ranks with K micro-steps train on the samples of one
+ * rank with N K of them, and a run that is resumed goes on where it stopped. */
 #ifndef DTP_BATCHES_H
 #define DTP_BATCHES_H
 
@@ -24,8 +24,8 @@ struct dtp_batches; /* opaque */
 /* Begins with the batches of `first_step`, in host memory of the device. */
 enum dtp_status dtp_batches_start(const struct dtp_batch_job *job, struct dtp_device *device, struct dtp_batches **out,
                                   struct dtp_faults *faults);
-/* The `accumulate` batches of the next step, one after the other; valid until the next call. Waits for the thread where it
- * is behind. What the source refused is reported here. */
+/* The `accumulate` batches of the next step, one after the other; valid until the next call. Waits for the thread where
+ * it is behind. What the source refused is reported here. */
 enum dtp_status dtp_batches_take(struct dtp_batches *batches, const void **out, struct dtp_faults *faults);
 void dtp_batches_stop(struct dtp_batches *batches);
 

@@ -1,8 +1,8 @@
 /* Checkpoints: the state of a run in files that say themselves whether they are whole.
  *
- *   DIR/step-00000100/manifest.json       step, data position, identity of the model, and the index files with their sums
- *                     rank-0000.json      index: which elements of which module stand where in the file, with sums
- *                     rank-0000.bin       the elements
+ *   DIR/step-00000100/manifest.json       step, data position, identity of the model, and the index files with their
+ * sums rank-0000.json      index: which elements of which module stand where in the file, with sums rank-0000.bin the
+ * elements
  *
  * All is written below DIR/step-00000100.partial, synced, and renamed when every rank is done, so a checkpoint that has
  * its name is complete. The two last ones are kept. A file holds ranges of modules' flat vectors (parameter_layout.h)
@@ -15,16 +15,16 @@
 #include "device.h"
 
 /* X(suffix, spelling) */
-#define DTP_STATE_TABLE(X)  \
-    X(WEIGHTS, "weights")   \
-    X(MASTER, "master")     \
-    X(MOMENT1, "moment1")   \
+#define DTP_STATE_TABLE(X)                                                                                             \
+    X(WEIGHTS, "weights")                                                                                              \
+    X(MASTER, "master")                                                                                                \
+    X(MOMENT1, "moment1")                                                                                              \
     X(MOMENT2, "moment2")
 enum dtp_state_kind {
 #define X(suffix, text) DTP_STATE_##suffix,
     DTP_STATE_TABLE(X)
 #undef X
-    DTP_STATE_KIND_COUNT
+        DTP_STATE_KIND_COUNT
 };
 
 /* Elements [begin, end) of one module's vector, in device memory of this rank. */
@@ -38,8 +38,8 @@ struct dtp_state_part {
 
 /* What a checkpoint must have in common with the run that reads it. `model` is compared as text. */
 struct dtp_checkpoint_identity {
-    const char *model;     /* "layers 2, hidden 64, ...": shape and number formats */
-    const char *data;      /* words of the token source */
+    const char *model; /* "layers 2, hidden 64, ...": shape and number formats */
+    const char *data;  /* words of the token source */
     uint64_t seed;
 };
 
@@ -64,8 +64,8 @@ struct dtp_checkpoint_place {
  * DTP_ENVIRONMENT: what could not be written; earlier checkpoints are as they were. Device streams must be idle. */
 enum dtp_status dtp_checkpoint_write(const struct dtp_checkpoint_place *place, struct dtp_device *device,
                                      const struct dtp_checkpoint_identity *identity,
-                                     const struct dtp_checkpoint_position *position,
-                                     const struct dtp_state_part *parts, size_t count, struct dtp_faults *faults);
+                                     const struct dtp_checkpoint_position *position, const struct dtp_state_part *parts,
+                                     size_t count, struct dtp_faults *faults);
 
 /* Fills all parts, each from as many files as it takes. `previous`: from the newest but one. DTP_BAD_INPUT: there is
  * none, it is of another model, it is damaged (the message says which block of which file), or does not hold all. A
@@ -75,7 +75,8 @@ enum dtp_status dtp_checkpoint_read(const char *directory, bool previous, struct
                                     struct dtp_checkpoint_position *position, const struct dtp_state_part *parts,
                                     size_t count, struct dtp_faults *faults);
 
-/* ---- shared by the files of this module --------------------------------------------------------------------------- */
+/* ---- shared by the files of this module ---------------------------------------------------------------------------
+ */
 
 #define DTP_CHECKPOINT_SCHEMA "dtplan.checkpoint/1"
 #define DTP_CHECKPOINT_STAGING_BYTES (8u << 20)

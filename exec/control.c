@@ -176,8 +176,7 @@ static enum dtp_status lost(struct dtp_control *c, uint32_t peer, struct dtp_fau
     double until_s = dtp_control_now_s() + HEART_TELLS_S;
     while (c->beating && !atomic_load(&c->failed) && dtp_control_now_s() < until_s)
         nanosleep(&pause, NULL);
-    return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "rank %u: rank %u does not answer", c->ranks.rank,
-                     peer);
+    return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "rank %u: rank %u does not answer", c->ranks.rank, peer);
 }
 
 enum dtp_status dtp_control_broadcast(struct dtp_control *c, void *data, uint32_t bytes, struct dtp_faults *faults)

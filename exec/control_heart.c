@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 
 #define LAST_WORD_S 1.0 /* that the others may take to hear this rank's */
-#define VERDICT_S 3.0 /* that a rank waits for rank 0's */
+#define VERDICT_S 3.0   /* that a rank waits for rank 0's */
 
 enum beat_kind { BEAT_ALIVE, BEAT_FAILURE, BEAT_GOODBYE, BEAT_STUCK };
 struct beat {

@@ -26,7 +26,7 @@ struct dtp_control {
     struct peer *peer;
     pthread_t thread;
     bool beating;
-    int wake; /* eventfd: ends the wait of the heart, so that leaving does not last a beat */
+    int wake;        /* eventfd: ends the wait of the heart, so that leaving does not last a beat */
     bool told_stuck; /* the heart's: rank 0 knows that this rank missed its deadline */
     atomic_bool leaving, failed;
     _Atomic uint64_t step;

@@ -112,8 +112,8 @@ enum dtp_status dtp_cudnn_open(struct dtp_cudnn *out, struct dtp_faults *faults)
 enum dtp_status dtp_cudnn_open_described(const char *properties_json, struct dtp_cudnn *out, struct dtp_faults *faults)
 {
     *out = (struct dtp_cudnn){0};
-    return open_properties(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-                           (int64_t)strlen(properties_json), properties_json, out, faults);
+    return open_properties(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(properties_json),
+                           properties_json, out, faults);
 }
 
 void dtp_cudnn_close(struct dtp_cudnn *cudnn)
@@ -246,8 +246,8 @@ static int64_t engine_number(struct build *build, cudnnBackendDescriptor_t confi
 {
     int64_t number = -1, count = 0;
     cudnnBackendDescriptor_t engine = make(build, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-    if (engine && cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                           1, &count, &engine) == CUDNN_STATUS_SUCCESS)
+    if (engine && cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                           &count, &engine) == CUDNN_STATUS_SUCCESS)
         cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count, &number);
     return number;
 }

@@ -39,7 +39,7 @@ struct dtp_graph_operation {
 
 /* What plans are built for: a GPU through its handle, or a description of one. */
 struct dtp_cudnn {
-    cudnnHandle_t handle;               /* NULL: described */
+    cudnnHandle_t handle; /* NULL: described */
     cudnnBackendDescriptor_t properties;
 };
 

@@ -1,14 +1,15 @@
 /* A device: who owns the arenas, issues work to streams and computes.
  *
- * There are two. The CUDA device (exec/device_cuda.c) is asynchronous: everything below that takes a stream returns when
- * it is issued, and nothing between `capture_begin` and `capture_end` reaches the GPU before `launch`. The host device
- * (exec/device_host.c) does at once what it is told, on CPU cores, in the order of issue; its streams and events keep no
- * order of their own, for a program is a list in an order in which it can be done.
+ * There are two. The CUDA device (exec/device_cuda.c) is asynchronous: everything below that takes a stream returns
+ * when it is issued, and nothing between `capture_begin` and `capture_end` reaches the GPU before `launch`. The host
+ * device (exec/device_host.c) does at once what it is told, on CPU cores, in the order of issue; its streams and events
+ * keep no order of their own, for a program is a list in an order in which it can be done.
  *
- * The interpreter makes a device, allocates the two arenas once, binds the program to them, lets the device prepare what
- * it is going to be asked (choices of algorithms, attention plans), and from then on only issues: no allocation, no
- * synchronisation inside a step. Streams and events are the device's own and opaque. Verbs that may fail for reasons
- * worth words take faults; those on the way of a step return 0 or a code that `error_text` names, and never anything else. */
+ * The interpreter makes a device, allocates the two arenas once, binds the program to them, lets the device prepare
+ * what it is going to be asked (choices of algorithms, attention plans), and from then on only issues: no allocation,
+ * no synchronisation inside a step. Streams and events are the device's own and opaque. Verbs that may fail for reasons
+ * worth words take faults; those on the way of a step return 0 or a code that `error_text` names, and never anything
+ * else. */
 #ifndef DTP_DEVICE_H
 #define DTP_DEVICE_H
 
@@ -33,8 +34,8 @@ struct dtp_device_options {
     const char *choices_path; /* file of matmul algorithms, read and added to, its folders made; NULL: none */
     uint32_t matmul_sms;      /* as matmuls will be asked for, 0: all; algorithms chosen for a part are kept apart */
     bool peer_memory;         /* device memory is allocated so that NCCL can map it into the peers' address space */
-    bool brief_search;        /* algorithms that the file does not have are chosen in a tenth of a second each, and not kept:
-                                 for who asks for hundreds of shapes */
+    bool brief_search; /* algorithms that the file does not have are chosen in a tenth of a second each, and not kept:
+                          for who asks for hundreds of shapes */
 };
 
 struct dtp_device;
@@ -42,9 +43,9 @@ struct dtp_device;
 struct dtp_device_verbs {
     void (*destroy)(struct dtp_device *device);
 
-    /* Memory. Each is called a few times, before step 0. `host` memory is pinned on CUDA and readable by it. Refused with
-     * DTP_NO where the device has too little, in words that name both amounts; contents are not initialised; addresses
-     * are multiples of 4096. */
+    /* Memory. Each is called a few times, before step 0. `host` memory is pinned on CUDA and readable by it. Refused
+     * with DTP_NO where the device has too little, in words that name both amounts; contents are not initialised;
+     * addresses are multiples of 4096. */
     enum dtp_status (*memory)(struct dtp_device *device, struct dtp_device_memory *out, struct dtp_faults *faults);
     enum dtp_status (*allocate)(struct dtp_device *device, uint64_t bytes, void **out, struct dtp_faults *faults);
     void (*release)(struct dtp_device *device, void *memory);
@@ -67,8 +68,8 @@ struct dtp_device_verbs {
     int (*elapsed)(struct dtp_device *device, void *from, void *to, double *out_s);
     int (*synchronise)(struct dtp_device *device); /* all streams; also reports what failed asynchronously */
 
-    /* `value` stands in `*slot`, which lies in memory of allocate_host, when all before it on the stream is done: so that the
-     * host can see how far a stream is without asking the device, which may hang. */
+    /* `value` stands in `*slot`, which lies in memory of allocate_host, when all before it on the stream is done: so
+     * that the host can see how far a stream is without asking the device, which may hang. */
     int (*mark)(struct dtp_device *device, uint32_t *slot, uint32_t value, void *stream);
 
     /* Work of the host in a stream's order: `call(argument)` runs when all before it on the stream is done. It must not
@@ -76,15 +77,17 @@ struct dtp_device_verbs {
     int (*host_call)(struct dtp_device *device, void (*call)(void *argument), void *argument, void *stream);
 
     /* Capture of a whole step into a graph. Begins on the compute stream; another stream joins by waiting for an event
-     * recorded on one that takes part, and must be waited for before the end. The host device refuses (DTP_BAD_INPUT). */
+     * recorded on one that takes part, and must be waited for before the end. The host device refuses (DTP_BAD_INPUT).
+     */
     enum dtp_status (*capture_begin)(struct dtp_device *device, struct dtp_faults *faults);
     enum dtp_status (*capture_end)(struct dtp_device *device, void **out_graph, struct dtp_faults *faults);
     int (*launch)(struct dtp_device *device, void *graph);
     void (*graph_destroy)(struct dtp_device *device, void *graph);
 
-    /* Called once for each bound computation, before step 0 and before anything is initialised: `arguments` is the struct
-     * the table's function will get, and all the memory it points to may be written (random numbers to time candidates
-     * on). Refuses with DTP_BAD_INPUT or DTP_ENVIRONMENT what the device cannot compute and a workspace too small. */
+    /* Called once for each bound computation, before step 0 and before anything is initialised: `arguments` is the
+     * struct the table's function will get, and all the memory it points to may be written (random numbers to time
+     * candidates on). Refuses with DTP_BAD_INPUT or DTP_ENVIRONMENT what the device cannot compute and a workspace too
+     * small. */
     enum dtp_status (*prepare)(struct dtp_device *device, enum dtp_kernel kernel, const void *arguments,
                                struct dtp_faults *faults);
 

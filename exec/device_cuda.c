@@ -82,8 +82,8 @@ static enum dtp_status allocate(struct dtp_device *device, uint64_t bytes, void 
                          "checkpointing, more shards, or end what else runs there",
                          (double)bytes / 0x1p30, device->name, (double)gpu.total_bytes / 0x1p30,
                          (double)gpu.free_bytes / 0x1p30);
-    const uint64_t whole_bytes = (bytes / ALLOCATION_BYTES + (bytes % ALLOCATION_BYTES != 0 || bytes == 0)) *
-                                 (uint64_t)ALLOCATION_BYTES;
+    const uint64_t whole_bytes =
+        (bytes / ALLOCATION_BYTES + (bytes % ALLOCATION_BYTES != 0 || bytes == 0)) * (uint64_t)ALLOCATION_BYTES;
     const cudaError_t error = take(own(device), whole_bytes, out);
     if (error == cudaErrorMemoryAllocation)
         return dtp_fault(faults, DTP_NO, NULL, 0, "%s has no %.2f GiB in one piece, though %.2f GiB are free",
@@ -128,7 +128,8 @@ static enum dtp_status allocate_host(struct dtp_device *device, uint64_t bytes, 
     if (error == cudaErrorMemoryAllocation)
         return dtp_fault(faults, DTP_NO, NULL, 0,
                          "the host cannot pin %.2f GiB for the GPU; offload less, or raise the limit of locked memory "
-                         "(ulimit -l)", (double)bytes / 0x1p30);
+                         "(ulimit -l)",
+                         (double)bytes / 0x1p30);
     return error == cudaSuccess ? DTP_OK : refuse(faults, "pin memory of the host", error);
 }
 
@@ -351,12 +352,29 @@ static void destroy(struct dtp_device *device)
     free(cuda);
 }
 
-static const struct dtp_device_verbs verbs = {
-    .destroy = destroy, .memory = memory, .allocate = allocate, .release = release, .allocate_host = allocate_host,
-    .release_host = release_host, .copy = copy, .stream = stream_of, .event_create = event_create,
-    .event_destroy = event_destroy, .record = record, .wait = wait_for, .finish = finish, .elapsed = elapsed,
-    .synchronise = synchronise, .mark = mark, .host_call = host_call, .capture_begin = capture_begin, .capture_end = capture_end,
-    .launch = launch, .graph_destroy = graph_destroy, .prepare = prepare, .error_text = error_text};
+static const struct dtp_device_verbs verbs = {.destroy = destroy,
+                                              .memory = memory,
+                                              .allocate = allocate,
+                                              .release = release,
+                                              .allocate_host = allocate_host,
+                                              .release_host = release_host,
+                                              .copy = copy,
+                                              .stream = stream_of,
+                                              .event_create = event_create,
+                                              .event_destroy = event_destroy,
+                                              .record = record,
+                                              .wait = wait_for,
+                                              .finish = finish,
+                                              .elapsed = elapsed,
+                                              .synchronise = synchronise,
+                                              .mark = mark,
+                                              .host_call = host_call,
+                                              .capture_begin = capture_begin,
+                                              .capture_end = capture_end,
+                                              .launch = launch,
+                                              .graph_destroy = graph_destroy,
+                                              .prepare = prepare,
+                                              .error_text = error_text};
 
 enum dtp_status dtp_device_cuda_count(uint32_t *out, struct dtp_faults *faults)
 {
@@ -377,8 +395,8 @@ static enum dtp_status take_gpu(uint32_t ordinal, struct cudaDeviceProp *out, st
     if (status != DTP_OK)
         return status;
     if (ordinal >= count)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
-                         "there is no GPU %" PRIu32 ": this machine shows %" PRIu32, ordinal, count);
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "there is no GPU %" PRIu32 ": this machine shows %" PRIu32,
+                         ordinal, count);
     cudaError_t error = cudaSetDevice((int)ordinal);
     if (error == cudaSuccess)
         error = cudaGetDeviceProperties(out, (int)ordinal);

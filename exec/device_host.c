@@ -43,9 +43,11 @@ static enum dtp_status allocate(struct dtp_device *device, uint64_t bytes, void 
     if (status != DTP_OK)
         return status;
     if (bytes > machine.total_bytes)
-        return dtp_fault(faults, DTP_NO, NULL, 0,
-                         "the host device is asked for %.2f GiB, this machine has %.2f GiB; take a smaller model, batch "
-                         "or sequence", (double)bytes / 0x1p30, (double)machine.total_bytes / 0x1p30);
+        return dtp_fault(
+            faults, DTP_NO, NULL, 0,
+            "the host device is asked for %.2f GiB, this machine has %.2f GiB; take a smaller model, batch "
+            "or sequence",
+            (double)bytes / 0x1p30, (double)machine.total_bytes / 0x1p30);
     if (posix_memalign(out, PAGE_BYTES, bytes ? bytes : PAGE_BYTES) != 0)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory: %" PRIu64 " bytes for an arena", bytes);
     return DTP_OK;
@@ -205,12 +207,29 @@ static void destroy(struct dtp_device *device)
     free(device);
 }
 
-static const struct dtp_device_verbs verbs = {
-    .destroy = destroy, .memory = memory, .allocate = allocate, .release = release, .allocate_host = allocate,
-    .release_host = release, .copy = copy, .stream = stream_of, .event_create = event_create,
-    .event_destroy = event_destroy, .record = record, .wait = wait_for, .finish = finish, .elapsed = elapsed,
-    .synchronise = synchronise, .mark = mark, .host_call = host_call, .capture_begin = capture_begin, .capture_end = capture_end,
-    .launch = launch, .graph_destroy = graph_destroy, .prepare = prepare, .error_text = error_text};
+static const struct dtp_device_verbs verbs = {.destroy = destroy,
+                                              .memory = memory,
+                                              .allocate = allocate,
+                                              .release = release,
+                                              .allocate_host = allocate,
+                                              .release_host = release,
+                                              .copy = copy,
+                                              .stream = stream_of,
+                                              .event_create = event_create,
+                                              .event_destroy = event_destroy,
+                                              .record = record,
+                                              .wait = wait_for,
+                                              .finish = finish,
+                                              .elapsed = elapsed,
+                                              .synchronise = synchronise,
+                                              .mark = mark,
+                                              .host_call = host_call,
+                                              .capture_begin = capture_begin,
+                                              .capture_end = capture_end,
+                                              .launch = launch,
+                                              .graph_destroy = graph_destroy,
+                                              .prepare = prepare,
+                                              .error_text = error_text};
 
 enum dtp_status dtp_device_host_create(const struct dtp_device_options *options, struct dtp_device **out,
                                        struct dtp_faults *faults)

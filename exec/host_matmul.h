@@ -1,7 +1,7 @@
 /* The host device's matmul: CBLAS on fp32, with everything the contract of dtp_matmul_args asks for around it.
  *
- * bf16 operands are widened to fp32 first, so products and sums are those of fp32 and only the result is rounded, as on a
- * GPU. A build without OpenBLAS uses the reference's loops; the device's name says which. */
+ * bf16 operands are widened to fp32 first, so products and sums are those of fp32 and only the result is rounded, as on
+ * a GPU. A build without OpenBLAS uses the reference's loops; the device's name says which. */
 #ifndef DTP_HOST_MATMUL_H
 #define DTP_HOST_MATMUL_H
 

@@ -167,8 +167,8 @@ static enum dtp_status check_gpus(const struct dtp_settings *settings, uint32_t 
                      gpus, there);
 }
 
-/* *here: one rank's work is to be done in this process. Several are this program once more for each, unless a launcher has
- * done that already. */
+/* *here: one rank's work is to be done in this process. Several are this program once more for each, unless a launcher
+ * has done that already. */
 static enum dtp_status share_out(char **argv, uint32_t gpus, const struct dtp_train_job *one, bool *here,
                                  struct dtp_faults *faults)
 {

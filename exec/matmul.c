@@ -39,7 +39,9 @@ struct dtp_matmul_key dtp_matmul_key_of(const struct dtp_matmul_args *from)
         .a_transposed = from->a_transposed,
         .b_transposed = from->b_transposed,
         .epilogue = from->epilogue,
-        .addend = !from->addend ? 0 : from->addend == from->result ? 1 : 2,
+        .addend = !from->addend                  ? 0
+                  : from->addend == from->result ? 1
+                                                 : 2,
         .bias = from->bias != NULL,
         .bias_gradient = from->bias_gradient != NULL,
         .workspace_bytes = from->workspace_bytes,
@@ -164,8 +166,8 @@ static int run_bias_gradient(const struct dtp_matmul_args *from, void *stream)
     return code ? DTP_MATMUL_KERNEL + code : 0;
 }
 
-int dtp_matmul_issue(cublasLtHandle_t handle, const struct dtp_matmul_prepared *prepared, const struct dtp_matmul_args *from,
-               void *stream)
+int dtp_matmul_issue(cublasLtHandle_t handle, const struct dtp_matmul_prepared *prepared,
+                     const struct dtp_matmul_args *from, void *stream)
 {
     const float one = 1, beta = from->addend ? 1 : 0;
     cublasStatus_t status = set_pointers(prepared->operation, from, prepared->bias_apart);
@@ -227,7 +229,8 @@ static bool restore(struct dtp_matmul *matmul, const struct dtp_matmul_args *arg
     return false;
 }
 
-static enum dtp_status pin(struct dtp_matmul *matmul, const struct dtp_matmul_prepared *prepared, struct dtp_faults *faults)
+static enum dtp_status pin(struct dtp_matmul *matmul, const struct dtp_matmul_prepared *prepared,
+                           struct dtp_faults *faults)
 {
     struct dtp_matmul_choice choice = {
         .key = prepared->key,
@@ -282,8 +285,7 @@ enum dtp_status dtp_matmul_create(const char *gpu, const char *choices_path, str
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "cuBLASLt does not start: %s",
                          cublasLtGetStatusString(status));
     }
-    enum dtp_status loaded =
-        dtp_matmul_choices_load(choices_path, gpu, cublasLtGetVersion(), &matmul->choices, faults);
+    enum dtp_status loaded = dtp_matmul_choices_load(choices_path, gpu, cublasLtGetVersion(), &matmul->choices, faults);
     if (loaded == DTP_OK)
         *out = matmul;
     else

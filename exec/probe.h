@@ -40,8 +40,8 @@ struct dtp_probe_job {
 
 /* Ranks that --gpus asks for, or GPUs of this machine where it does not. */
 enum dtp_status dtp_probe_ranks(const struct dtp_probe_job *job, uint32_t *out, struct dtp_faults *faults);
-/* `gpus` of one node; with --pretend-nodes in nodes of as many as --gpus-per-node says. Only counts and network are known
- * of it. DTP_BAD_INPUT: other nodes are asked for than there are. */
+/* `gpus` of one node; with --pretend-nodes in nodes of as many as --gpus-per-node says. Only counts and network are
+ * known of it. DTP_BAD_INPUT: other nodes are asked for than there are. */
 enum dtp_status dtp_probe_cluster(const struct dtp_probe_job *job, uint32_t gpus, struct dtp_cluster *out,
                                   struct dtp_faults *faults);
 

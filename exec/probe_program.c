@@ -161,8 +161,8 @@ enum dtp_status dtp_probe_program_step(struct dtp_prober *p, struct dtp_probe_pr
 }
 
 /* A GPU's power is limited in the mean of some hundred milliseconds. From rest it multiplies at its highest clock, an
- * H200 at 1.98 GHz where it goes on at 1.43 to 1.56 (reports/h200/README.md, "At the power limit"), and what is measured
- * by then holds for no training. A host has no such limit. */
+ * H200 at 1.98 GHz where it goes on at 1.43 to 1.56 (reports/h200/README.md, "At the power limit"), and what is
+ * measured by then holds for no training. A host has no such limit. */
 #define FIRST_STEPS 2
 #define MOST_WARM_UP_STEPS 2000
 

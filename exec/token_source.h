@@ -1,8 +1,8 @@
 /* Where training tokens come from: a file, or a Markov chain whose entropy is known.
  *
- * A source is a function from a sample's number to sequence + 1 tokens, the last of which is only a target. Which sample
- * a rank reads in which micro-step follows from arithmetic alone (batches.h), so a run that is resumed, or cut among
- * other ranks, reads the same samples. Sources are read-only once open and may be read by any thread.
+ * A source is a function from a sample's number to sequence + 1 tokens, the last of which is only a target. Which
+ * sample a rank reads in which micro-step follows from arithmetic alone (batches.h), so a run that is resumed, or cut
+ * among other ranks, reads the same samples. Sources are read-only once open and may be read by any thread.
  *
  * File: uint16 or uint32 tokens (little endian), with or without llm.c's header of 1024 bytes, or any file as bytes,
  * memory-mapped. Cut into samples that follow each other without overlap, but for the shared target; what is left at
@@ -23,10 +23,10 @@ struct dtp_token_source; /* opaque */
 
 /* X(suffix, spelling). AUTO: llm.c's header says; else a name that ends in .bin or .u16 is uint16, .u32 uint32, all
  * others bytes. */
-#define DTP_TOKEN_TYPE_TABLE(X) \
-    X(AUTO, "auto")             \
-    X(UINT16, "uint16")         \
-    X(UINT32, "uint32")         \
+#define DTP_TOKEN_TYPE_TABLE(X)                                                                                        \
+    X(AUTO, "auto")                                                                                                    \
+    X(UINT16, "uint16")                                                                                                \
+    X(UINT32, "uint32")                                                                                                \
     X(BYTES, "bytes")
 enum dtp_token_type {
 #define X(suffix, text) DTP_TOKENS_##suffix,

@@ -204,7 +204,7 @@ static enum dtp_status make_times(struct dtp_trainer *t)
 /* Collectives begin with the second half: every rank must have come so far, or the others would wait for it. */
 static enum dtp_status set_up(struct dtp_trainer *t)
 {
-    typedef enum dtp_status stage(struct dtp_trainer *t);
+    typedef enum dtp_status stage(struct dtp_trainer * t);
     static stage *const first[] = {make_program, take_cores, open_source, make_device, allocate, connect, bind},
                         *const second[] = {prove, start_state, start_batches, make_times};
     enum dtp_status status = DTP_OK;

@@ -45,14 +45,14 @@ void dtp_event_start(FILE *file, const struct dtp_binding *b, const struct dtp_t
         return;
     const struct dtp_device *device = b->job.device;
     const struct dtp_communicator *communicator = b->job.world ? b->job.world->communicator : NULL;
-    say(file, json_pack("{s:s,s:s,s:s,s:s,s:b,s:I,s:I,s:I,s:I,s:o,s:s,s:o,s:I,s:I}", "event", "start", "device",
-                        device->name, "libraries", device->libraries, "collectives",
-                        communicator ? communicator->ways : "", "gpu", (int)device->asynchronous, "parameters",
-                        (json_int_t)parameter_count(b), "operations", (json_int_t)b->op_count, "device_arena_bytes",
-                        (json_int_t)b->job.arena->device_bytes, "host_arena_bytes",
-                        (json_int_t)b->job.arena->host_bytes, "owner_bytes", owner_bytes(b), "data",
-                        dtp_token_source_words(source), "entropy", number(dtp_token_source_entropy(source)),
-                        "first_step", (json_int_t)first_step, "steps", (json_int_t)steps));
+    say(file,
+        json_pack("{s:s,s:s,s:s,s:s,s:b,s:I,s:I,s:I,s:I,s:o,s:s,s:o,s:I,s:I}", "event", "start", "device", device->name,
+                  "libraries", device->libraries, "collectives", communicator ? communicator->ways : "", "gpu",
+                  (int)device->asynchronous, "parameters", (json_int_t)parameter_count(b), "operations",
+                  (json_int_t)b->op_count, "device_arena_bytes", (json_int_t)b->job.arena->device_bytes,
+                  "host_arena_bytes", (json_int_t)b->job.arena->host_bytes, "owner_bytes", owner_bytes(b), "data",
+                  dtp_token_source_words(source), "entropy", number(dtp_token_source_entropy(source)), "first_step",
+                  (json_int_t)first_step, "steps", (json_int_t)steps));
 }
 
 void dtp_event_step(FILE *file, const struct dtp_step_record *r, uint64_t tokens, enum dtp_run_mode mode)

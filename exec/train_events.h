@@ -26,11 +26,12 @@ void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *com
                    const struct dtp_copied_bytes *copied, bool interrupted);
 void dtp_event_fault(FILE *file, const char *words);
 
-/* Spans of the last isolated and the last measured step: op,alone_s,start_s,end_s, a row per operation that takes time. */
+/* Spans of the last isolated and the last measured step: op,alone_s,start_s,end_s, a row per operation that takes time.
+ */
 struct dtp_op_times {
     double *alone_s, *start_s, *end_s; /* per operation; NAN: not measured */
 };
-enum dtp_status dtp_op_times_write(const char *path, const struct dtp_binding *binding, const struct dtp_op_times *times,
-                                   struct dtp_faults *faults);
+enum dtp_status dtp_op_times_write(const char *path, const struct dtp_binding *binding,
+                                   const struct dtp_op_times *times, struct dtp_faults *faults);
 
 #endif

@@ -41,7 +41,8 @@ static enum dtp_status write_inputs(struct dtp_trainer *t)
     return DTP_OK;
 }
 
-/* A rank whose step takes longer than this and so many times the last one hangs; the first loads libraries and connects. */
+/* A rank whose step takes longer than this and so many times the last one hangs; the first loads libraries and
+ * connects. */
 #define SLOW_FIRST_STEP_S 600.0
 #define SLOW_STEP_S 60.0
 #define SLOW_STEPS 30.0
@@ -51,8 +52,7 @@ static enum dtp_status begin_step(struct dtp_trainer *t)
     enum dtp_status status = write_inputs(t);
     t->mode = mode_of(t);
     dtp_world_step(&t->world, t->position.step + 1);
-    dtp_world_deadline(&t->world,
-                       (t->last_step_s > 0 ? SLOW_STEP_S : SLOW_FIRST_STEP_S) + SLOW_STEPS * t->last_step_s);
+    dtp_world_deadline(&t->world, (t->last_step_s > 0 ? SLOW_STEP_S : SLOW_FIRST_STEP_S) + SLOW_STEPS * t->last_step_s);
     return status == DTP_OK ? dtp_run_begin(t->run, t->mode, t->faults) : status;
 }
 

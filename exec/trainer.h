@@ -30,11 +30,11 @@ struct dtp_trainer {
 
     char model[400]; /* identity of checkpoints */
     struct dtp_checkpoint_position position;
-    enum dtp_run_mode mode;                        /* of the step that was begun last */
-    struct dtp_step_scalars results;               /* of the step that ended last */
-    double last_step_s;                            /* seconds the last step took */
-    double last_end_s;                             /* host clock when a step ended, or the next could begin */
-    enum dtp_status unwritten; /* of logs and checkpoints: training goes on, its status says so in the end */
+    enum dtp_run_mode mode;          /* of the step that was begun last */
+    struct dtp_step_scalars results; /* of the step that ended last */
+    double last_step_s;              /* seconds the last step took */
+    double last_end_s;               /* host clock when a step ended, or the next could begin */
+    enum dtp_status unwritten;       /* of logs and checkpoints: training goes on, its status says so in the end */
 };
 
 /* train_steps.c: all steps that are left, with what is said and saved between them. */

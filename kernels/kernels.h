@@ -2,8 +2,8 @@
  *
  * There are two tables of these functions: the CUDA one (kernels of this folder, cuBLASLt and cuDNN; asynchronous on a
  * stream, no allocation, no synchronisation, safe inside graph capture) and the host's (plain C in double, and CBLAS),
- * which is what the first is tested against. The interpreter fills the arguments of an operation once, when it binds the
- * program to an arena; pointers are of the table's memory.
+ * which is what the first is tested against. The interpreter fills the arguments of an operation once, when it binds
+ * the program to an arena; pointers are of the table's memory.
  *
  * Shapes are row-major, [rows, width]. Activations, weights and gradients have an element type each; sums, statistics,
  * log-sum-exp and losses are float. Arithmetic inside a CUDA kernel is fp32. Pointers to activations and weights are
@@ -11,8 +11,8 @@
  * otherwise it is overwritten. All sums run in an order that depends on shapes only, so a step repeats bit for bit.
  *
  * Functions return 0, or a code of the library that dtp_cuda_error_text names. CUDA's refuse ("invalid argument") norms
- * of rows longer than 4096 vectors of 16 bytes, or 4096 elements where they hold no whole vectors, heads of more than 256
- * in their attention, and elementwise work of 2^32 vectors and more. */
+ * of rows longer than 4096 vectors of 16 bytes, or 4096 elements where they hold no whole vectors, heads of more than
+ * 256 in their attention, and elementwise work of 2^32 vectors and more. */
 #ifndef DTP_KERNELS_H
 #define DTP_KERNELS_H
 
@@ -33,7 +33,7 @@ struct dtp_step_scalars {
     uint32_t step, seed;            /* of stochastic rounding */
     float loss_sum;                 /* over the step's tokens on this rank */
     float gradient_norm, clip_scale;
-    uint32_t skip;                  /* 1: loss or norm was not finite and the optimizer left everything as it was */
+    uint32_t skip; /* 1: loss or norm was not finite and the optimizer left everything as it was */
 };
 
 /* result[i] = table[tokens[i]] + positions[i mod sequence] */
@@ -50,7 +50,7 @@ struct dtp_embedding_args {
  * are. `order` lists rows by token, `starts[u]` tells where those of the u-th distinct token begin
  * (starts[*distinct] = rows); both are made on the host for each micro-batch. */
 struct dtp_embedding_backward_args {
-    const void *gradient;          /* [rows, width] */
+    const void *gradient; /* [rows, width] */
     const int32_t *tokens, *order, *starts, *distinct;
     void *table_gradient, *positions_gradient; /* the latter [sequence, width] or NULL */
     uint64_t rows;
@@ -75,14 +75,14 @@ struct dtp_norm_args {
 struct dtp_norm_backward_args {
     const void *gradient, *x, *weight; /* gradient of the norm's result */
     const float *inverse_deviation, *mean;
-    void *residual_gradient;           /* [rows, width] */
+    void *residual_gradient;               /* [rows, width] */
     void *weight_gradient, *bias_gradient; /* the latter may be NULL */
     float *workspace;
     uint64_t rows;
     uint32_t width;
     enum dtp_element element, weight_element, gradient_element; /* activations; weight; weight_gradient */
-    bool add_to_residual; /* false: residual_gradient is overwritten */
-    bool accumulate;      /* weight and bias gradients */
+    bool add_to_residual;                                       /* false: residual_gradient is overwritten */
+    bool accumulate;                                            /* weight and bias gradients */
 };
 
 /* RoPE in place on q and k of a packed qkv [rows, (heads + 2 kv_heads) * head_dim]; a the first half of a head, b the
@@ -163,10 +163,11 @@ struct dtp_clip_scale_args {
     struct dtp_step_scalars *scalars;
 };
 
-/* AdamW (Loshchilov & Hutter 2019: decoupled decay) on `count` elements. master NULL: the weights themselves are updated,
- * rounded to nearest, or stochastically by the counter RNG keyed by (seed, step, first_element + i); bf16 moments are
- * rounded as the weights are: to nearest, beta2 = 0.999 would never shrink one (half a step of bf16 is 1/512 of it). With
- * a master, weights are its nearest. Decay applies inside the ranges, which count from this call's first element. */
+/* AdamW (Loshchilov & Hutter 2019: decoupled decay) on `count` elements. master NULL: the weights themselves are
+ * updated, rounded to nearest, or stochastically by the counter RNG keyed by (seed, step, first_element + i); bf16
+ * moments are rounded as the weights are: to nearest, beta2 = 0.999 would never shrink one (half a step of bf16 is
+ * 1/512 of it). With a master, weights are its nearest. Decay applies inside the ranges, which count from this call's
+ * first element. */
 #define DTP_DECAY_RANGES 16u
 struct dtp_adamw_args {
     const void *gradient;
@@ -231,8 +232,8 @@ struct dtp_attention_args {
     float scale;
     enum dtp_element element;
 };
-/* qkv_gradient is packed as qkv and overwritten. atomic: a library may add up dQ by atomics, faster, but last bits differ
- * from run to run; as the program was lowered (model/attention_workspace.h). */
+/* qkv_gradient is packed as qkv and overwritten. atomic: a library may add up dQ by atomics, faster, but last bits
+ * differ from run to run; as the program was lowered (model/attention_workspace.h). */
 struct dtp_attention_backward_args {
     const void *qkv, *result, *gradient; /* gradient of the result */
     const float *log_sum_exp;
@@ -263,31 +264,31 @@ struct dtp_matmul_args {
     enum dtp_element element, result_element; /* of a, b, bias and aux; of result, addend and bias_gradient */
     bool a_transposed, b_transposed;
     enum dtp_epilogue epilogue;
-    uint32_t sms;                             /* that it may count on; 0: all. For whoever chooses algorithms */
+    uint32_t sms; /* that it may count on; 0: all. For whoever chooses algorithms */
 };
 
 /* X(name, arguments). `self` is the table's own state: handles, plan caches. */
-#define DTP_KERNEL_TABLE(X)                            \
-    X(embedding, dtp_embedding_args)                   \
-    X(embedding_backward, dtp_embedding_backward_args) \
-    X(norm, dtp_norm_args)                             \
-    X(norm_backward, dtp_norm_backward_args)           \
-    X(rotary, dtp_rotary_args)                         \
-    X(activation, dtp_activation_args)                 \
-    X(activation_backward, dtp_activation_backward_args) \
-    X(bias_backward, dtp_bias_backward_args)           \
-    X(loss, dtp_loss_args)                             \
-    X(sum, dtp_sum_args)                               \
-    X(square_sum, dtp_square_sum_args)                 \
-    X(clip_scale, dtp_clip_scale_args)                 \
-    X(adamw, dtp_adamw_args)                           \
-    X(cast, dtp_cast_args)                             \
-    X(add, dtp_add_args)                               \
-    X(sum_parts, dtp_sum_parts_args)                   \
-    X(zero, dtp_zero_args)                             \
-    X(initialise, dtp_initialise_args)                 \
-    X(attention, dtp_attention_args)                   \
-    X(attention_backward, dtp_attention_backward_args) \
+#define DTP_KERNEL_TABLE(X)                                                                                            \
+    X(embedding, dtp_embedding_args)                                                                                   \
+    X(embedding_backward, dtp_embedding_backward_args)                                                                 \
+    X(norm, dtp_norm_args)                                                                                             \
+    X(norm_backward, dtp_norm_backward_args)                                                                           \
+    X(rotary, dtp_rotary_args)                                                                                         \
+    X(activation, dtp_activation_args)                                                                                 \
+    X(activation_backward, dtp_activation_backward_args)                                                               \
+    X(bias_backward, dtp_bias_backward_args)                                                                           \
+    X(loss, dtp_loss_args)                                                                                             \
+    X(sum, dtp_sum_args)                                                                                               \
+    X(square_sum, dtp_square_sum_args)                                                                                 \
+    X(clip_scale, dtp_clip_scale_args)                                                                                 \
+    X(adamw, dtp_adamw_args)                                                                                           \
+    X(cast, dtp_cast_args)                                                                                             \
+    X(add, dtp_add_args)                                                                                               \
+    X(sum_parts, dtp_sum_parts_args)                                                                                   \
+    X(zero, dtp_zero_args)                                                                                             \
+    X(initialise, dtp_initialise_args)                                                                                 \
+    X(attention, dtp_attention_args)                                                                                   \
+    X(attention_backward, dtp_attention_backward_args)                                                                 \
     X(matmul, dtp_matmul_args)
 struct dtp_kernels {
     void *self;
@@ -297,7 +298,8 @@ struct dtp_kernels {
 };
 
 /* The reference: double inside, any element type; loops for matmul, which the host device replaces by CBLAS. Some take
- * scratch memory from the heap: their only failure is that there is none. `stream` is ignored: done when they return. */
+ * scratch memory from the heap: their only failure is that there is none. `stream` is ignored: done when they return.
+ */
 enum { DTP_REFERENCE_NO_MEMORY = 1 };
 #define X(name, args) int dtp_reference_##name(void *self, const struct args *arguments, void *stream);
 DTP_KERNEL_TABLE(X)

@@ -12,15 +12,15 @@
 
 /* Bytes per token; layer figures are of one layer. */
 struct dtp_activations {
-    uint64_t layer_all;      /* a layer that keeps everything, its input included */
-    uint64_t layer_input;    /* of those the input, e*h: what full checkpointing keeps */
+    uint64_t layer_all;                               /* a layer that keeps everything, its input included */
+    uint64_t layer_input;                             /* of those the input, e*h: what full checkpointing keeps */
     uint64_t layer_norms, layer_attention, layer_mlp; /* of layer_all; the rest is the residual stream */
-    uint64_t layer_kept;     /* a checkpointed layer under the plan's rule; equals layer_all without checkpointing */
-    uint64_t gradient;       /* gradient of the residual stream, e*h */
-    uint64_t norm_gradient;  /* gradient of a norm's result as a matmul makes it, c*h */
-    uint64_t head;           /* input and output of the final norm */
-    uint64_t logits;         /* logits at the end of forward */
-    uint64_t loss;           /* logits, losses and their gradients at the worst instant of the loss */
+    uint64_t layer_kept;    /* a checkpointed layer under the plan's rule; equals layer_all without checkpointing */
+    uint64_t gradient;      /* gradient of the residual stream, e*h */
+    uint64_t norm_gradient; /* gradient of a norm's result as a matmul makes it, c*h */
+    uint64_t head;          /* input and output of the final norm */
+    uint64_t logits;        /* logits at the end of forward */
+    uint64_t loss;          /* logits, losses and their gradients at the worst instant of the loss */
     uint64_t logits_gradient;
     uint64_t checkpoint_every;   /* layers 0, N, 2N, ... keep layer_kept instead of layer_all; 0: none does */
     uint64_t embedding_backward; /* fp32 partial sums of the embedding's gradient, bytes of the whole micro-step */
@@ -32,8 +32,9 @@ void dtp_activations_count(const struct dtp_transformer *transformer, const stru
 /* True where torch.autocast casts fp32 weights on the fly (DDP and ZeroRedundancyOptimizer in mixed precision): the
  * residual stream is then fp32 and a cast copy of each weight lives from its forward to its backward. */
 bool dtp_plan_autocast(const struct dtp_plan *plan);
-/* True where matmuls run as Transformer Engine's: inputs are kept for backward as their fp8 cast, and each weight has two
- * fp8 copies, by rows and by columns, for all micro-steps (te.pytorch.module.linear). torchao keeps inputs in bf16. */
+/* True where matmuls run as Transformer Engine's: inputs are kept for backward as their fp8 cast, and each weight has
+ * two fp8 copies, by rows and by columns, for all micro-steps (te.pytorch.module.linear). torchao keeps inputs in bf16.
+ */
 bool dtp_plan_keeps_fp8(const struct dtp_plan *plan);
 /* Bytes of a score and a probability of math attention: PyTorch's math kernel computes 16-bit inputs in fp32 unless
  * torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp says otherwise; Megatron's and ours stay in 16 bits. */

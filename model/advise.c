@@ -10,9 +10,9 @@
 
 struct search {
     const struct dtp_job *job;
-    double tokens_per_s;    /* of the plan as it stands */
-    double least_gain;      /* changes below it are not worth a word */
-    enum dtp_verdict worst; /* that still counts as fitting */
+    double tokens_per_s;           /* of the plan as it stands */
+    double least_gain;             /* changes below it are not worth a word */
+    enum dtp_verdict worst;        /* that still counts as fitting */
     enum dtp_verdict worst_of_all; /* where nothing better is found: tight helps a job that is out of memory */
     struct dtp_advice *advice;
 };
@@ -284,8 +284,11 @@ static void advise_fitting(struct search *search)
 
 void dtp_advise(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_advice *out)
 {
-    struct search search = {.job = job, .tokens_per_s = prediction->throughput.tokens_per_s,
-                            .worst = DTP_VERDICT_FITS, .worst_of_all = DTP_VERDICT_FITS, .advice = out};
+    struct search search = {.job = job,
+                            .tokens_per_s = prediction->throughput.tokens_per_s,
+                            .worst = DTP_VERDICT_FITS,
+                            .worst_of_all = DTP_VERDICT_FITS,
+                            .advice = out};
     if (prediction->memory.verdict == DTP_VERDICT_OOM)
         search.worst_of_all = DTP_VERDICT_TIGHT;
     memset(out, 0, sizeof *out);

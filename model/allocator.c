@@ -98,6 +98,7 @@ uint64_t dtp_allocator_reserved_bytes(const struct dtp_memory_job *job, uint64_t
 uint64_t dtp_context_bytes(const struct dtp_memory_job *job, struct dtp_part_chain *chain)
 {
     if (job->plan->runtime == DTP_RUNTIME_DTPLAN)
-        return dtp_memory_part(chain, DTP_TERM_EXECUTOR_CONTEXT, 1, 1, (uint64_t)dtp_calibration.executor_context_bytes);
+        return dtp_memory_part(chain, DTP_TERM_EXECUTOR_CONTEXT, 1, 1,
+                               (uint64_t)dtp_calibration.executor_context_bytes);
     return dtp_memory_part(chain, DTP_TERM_CONTEXT, 1, 1, (uint64_t)dtp_calibration.context_bytes);
 }

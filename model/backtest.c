@@ -193,9 +193,9 @@ static enum dtp_status score_all(struct dtp_backtest *backtest, const char *only
         backtest->by_machine += row->forecast.by_machine_file;
     }
     if (status == DTP_OK && predictor->machine && backtest->by_machine == 0)
-        return dtp_fault(faults, DTP_BAD_INPUT, predictor->machine, 0,
-                         "no run of %s that can be scored was on its GPU, in nodes as large as its machine's; leave it out",
-                         name);
+        return dtp_fault(
+            faults, DTP_BAD_INPUT, predictor->machine, 0,
+            "no run of %s that can be scored was on its GPU, in nodes as large as its machine's; leave it out", name);
     return status;
 }
 

@@ -86,8 +86,8 @@ struct dtp_backtest {
     size_t refusal_count;
 };
 
-/* Scores the table at `path` by the closed form. Caller destroys *out; NULL on failure. A table that is no run table or has no rows is
- * DTP_BAD_INPUT; refused rows are none of the faults. Takes about 10 us a row. */
+/* Scores the table at `path` by the closed form. Caller destroys *out; NULL on failure. A table that is no run table or
+ * has no rows is DTP_BAD_INPUT; refused rows are none of the faults. Takes about 10 us a row. */
 enum dtp_status dtp_backtest_run(const char *path, const struct dtp_catalog *catalog, struct dtp_backtest **out,
                                  struct dtp_faults *faults);
 /* The same by any predictor, on the rows whose id or source starts with `only` (NULL: all). None of them is

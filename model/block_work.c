@@ -84,7 +84,8 @@ static void count_eager(const struct dtp_transformer *t, const struct dtp_plan *
 /* One pass between matmuls: a tensor is read or written once per pass. */
 static void count_fused(const struct dtp_transformer *t, const struct dtp_plan *plan, struct dtp_block_work *work)
 {
-    double h = (double)t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1), f = (double)t->ffn, w = dtp_plan_compute_bytes(plan);
+    double h = (double)t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1), f = (double)t->ffn,
+           w = dtp_plan_compute_bytes(plan);
     double q = (double)(t->heads * t->head_dim), kv = (double)(t->kv_heads * t->head_dim);
     double p = dtp_plan_autocast(plan) ? 4 : w;
     bool gated = t->activation == DTP_SWIGLU, rope = t->position == DTP_POSITION_ROPE;

@@ -1,8 +1,8 @@
 /* What the device does for one token in one transformer block: matmul shapes, bytes of memory-bound kernels, kernels.
  *
  * Bytes are counted kernel by kernel (reads + writes) for the way each runtime executes a block: eager PyTorch runs
- * every pointwise operation as a kernel of its own; torch.compile, Megatron/TransformerEngine and our executor fuse them
- * into one pass between matmuls. The counts were checked against profiled kernel lists (see block_work.c). */
+ * every pointwise operation as a kernel of its own; torch.compile, Megatron/TransformerEngine and our executor fuse
+ * them into one pass between matmuls. The counts were checked against profiled kernel lists (see block_work.c). */
 #ifndef DTP_BLOCK_WORK_H
 #define DTP_BLOCK_WORK_H
 

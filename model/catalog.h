@@ -28,8 +28,8 @@ struct dtp_price {
  * machine never share a key. */
 struct dtp_provenance {
     char key[32], quantity[40], unit[24], kind[12], source[200];
-    char text[64];             /* the value as written */
-    double value;              /* the same as a number; 0 where `unit` is "text" (a name, a link, an architecture) */
+    char text[64]; /* the value as written */
+    double value;  /* the same as a number; 0 where `unit` is "text" (a name, a link, an architecture) */
 };
 
 /* What gpus.csv or machines.csv may say: one row of the table of known quantities. */
@@ -50,7 +50,9 @@ struct dtp_catalog {
     size_t price_count;
     struct dtp_provenance *provenance;
     size_t provenance_count;
-    struct { char alias[48], key[48]; } *aliases;
+    struct {
+        char alias[48], key[48];
+    } * aliases;
     size_t alias_count;
     struct dtp_measured_machine *measured;
     size_t measured_count;
@@ -73,10 +75,9 @@ void dtp_catalog_destroy(struct dtp_catalog *catalog);
 
 /* Whether a machine is named by a file: it ends in .csv, or holds a '/'. */
 bool dtp_machine_is_file(const char *name);
-/* Reads each file among the machines in `names` (one, or several with commas between) that was not read before; from then
- * on the path is a name of a machine. The GPU is the catalogue's row of gpu_key; the machine that of machine_key, else the one
- * which the GPU usually sits in. Files that are refused leave
- * the catalog as it was. */
+/* Reads each file among the machines in `names` (one, or several with commas between) that was not read before; from
+ * then on the path is a name of a machine. The GPU is the catalogue's row of gpu_key; the machine that of machine_key,
+ * else the one which the GPU usually sits in. Files that are refused leave the catalog as it was. */
 enum dtp_status dtp_catalog_measure(struct dtp_catalog *catalog, const char *names, struct dtp_faults *faults);
 /* What such a name stands for, or NULL; borrowed. */
 const struct dtp_measured_machine *dtp_catalog_measured(const struct dtp_catalog *catalog, const char *name);

@@ -15,8 +15,8 @@
 /* Adds a whole table. `check_references`: refuse rows about GPUs that the catalog does not know; false after the
  * catalogue of GPUs itself was refused, so that one mistake does not show as hundreds. On failure the catalog is left
  * with part of the rows. */
-enum dtp_status dtp_catalog_add_table(const struct dtp_table *table, bool check_references,
-                                      struct dtp_catalog *catalog, struct dtp_faults *faults);
+enum dtp_status dtp_catalog_add_table(const struct dtp_table *table, bool check_references, struct dtp_catalog *catalog,
+                                      struct dtp_faults *faults);
 
 /* Makes room for one more item, zeroed, behind the `count` of an array whose room is the power of two at or above its
  * count. Returns the array, moved or not, or NULL with the old one intact: out of memory. */

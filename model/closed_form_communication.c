@@ -23,7 +23,7 @@ struct traffic {
     struct dtp_units units;
     struct dtp_element_bytes bytes;
     const struct dtp_zero3_counts *zero3; /* of DeepSpeed's stage 3 */
-    uint64_t reductions; /* micro-steps that reduce gradients: K, or 1 with no_sync */
+    uint64_t reductions;                  /* micro-steps that reduce gradients: K, or 1 with no_sync */
     struct dtp_communication *out;
 };
 
@@ -173,8 +173,8 @@ static uint64_t root_bytes(const struct traffic *job)
 }
 
 /* FSDP: gathered for forward, again for backward unless kept; gradients reduced over the shard group,
- * then all-reduced between replicas. FSDP reduces in the reduce dtype. Parameters that a smaller group shares from forward
- * to backward are gathered again within it. */
+ * then all-reduced between replicas. FSDP reduces in the reduce dtype. Parameters that a smaller group shares from
+ * forward to backward are gathered again within it. */
 static void sharded_units(struct traffic *job)
 {
     const struct dtp_units *u = &job->units;
@@ -182,7 +182,8 @@ static void sharded_units(struct traffic *job)
     uint64_t steps = plan->accumulate, gathers = steps * (plan->reshard_after_forward ? 2 : 1);
     uint64_t root_gathers = dtp_plan_keeps_root(plan) ? steps : gathers;
     if (plan->reshard_group) { /* backward gathers from fewer ranks */
-        uint64_t group = plan->reshard_group, layers = ring(layers_bytes(job), group), root = ring(root_bytes(job), group);
+        uint64_t group = plan->reshard_group, layers = ring(layers_bytes(job), group),
+                 root = ring(root_bytes(job), group);
         uint64_t roots = root_gathers - steps;
         job->out->narrow_gather_bytes = dtp_bytes_product(steps, layers) + dtp_bytes_product(roots, root);
         job->out->narrow_gather_count = steps * u->count + roots;
@@ -233,7 +234,8 @@ static void add_quantized_gradients(struct traffic *job)
 }
 
 /* DeepSpeed stage 3: what its coordinator fetches in a step, tensor by tensor, padded to equal shards; a true
- * reduce-scatter in every micro-step in the model's dtype, bucket by bucket; after the step what persists, block by block. */
+ * reduce-scatter in every micro-step in the model's dtype, bucket by bucket; after the step what persists, block by
+ * block. */
 static void sharded_deepspeed(struct traffic *job)
 {
     const struct dtp_units *u = &job->units;
@@ -288,8 +290,8 @@ static void ours(struct traffic *job)
         down += dtp_bytes_product(count, shard);
     }
     add(job, DTP_ALL_GATHER, gathered, passes + 2 * edges, r.shard_ranks, 1);
-    add(job, r.exchanges ? DTP_ALL_TO_ALL : DTP_REDUCE_SCATTER, dtp_bytes_product(reductions, reduced), reductions * all,
-        r.shard_ranks, 1);
+    add(job, r.exchanges ? DTP_ALL_TO_ALL : DTP_REDUCE_SCATTER, dtp_bytes_product(reductions, reduced),
+        reductions * all, r.shard_ranks, 1);
     uint64_t sums = r.shard_ranks == 1 ? reductions : 1;
     add(job, DTP_ALL_REDUCE, dtp_bytes_product(sums, replicated), sums * all, r.replicas, r.shard_ranks);
     if (r.gradient_norm)
@@ -317,7 +319,8 @@ static void add_deepspeed_copies(struct traffic *job)
     if (plan->offload != DTP_OFFLOAD_OPTIMIZER)
         up = job->zero3->all.shard + job->zero3->persistent_shard;
     job->out->device_to_host_bytes = 4 * shard + dtp_bytes_product(carried, job->bytes.grads);
-    job->out->host_to_device_bytes = dtp_bytes_product(up, job->bytes.params) + dtp_bytes_product(carried, job->bytes.grads);
+    job->out->host_to_device_bytes =
+        dtp_bytes_product(up, job->bytes.params) + dtp_bytes_product(carried, job->bytes.grads);
 }
 
 /* CPUOffloadPolicy: every all-gather first uploads the fp32 shard, every reduction downloads the fp32 gradients. */
@@ -325,7 +328,8 @@ static void add_host_copies(struct traffic *job)
 {
     const struct dtp_plan *plan = job->plan;
     const struct dtp_units *u = &job->units;
-    bool again_from_host = plan->reshard_after_forward && !plan->reshard_group; /* a smaller group's shards stay on the GPU */
+    bool again_from_host =
+        plan->reshard_after_forward && !plan->reshard_group; /* a smaller group's shards stay on the GPU */
     uint64_t gathers = (uint64_t)plan->accumulate * (again_from_host ? 2 : 1);
     uint64_t shard = dtp_divide_up(u->total, u->ranks), again = 0; /* again: not uploaded for backward */
     uint64_t uploads = plan->offload == DTP_OFFLOAD_OPTIMIZER ? 1 : gathers;

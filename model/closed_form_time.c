@@ -19,7 +19,7 @@ struct micro_step {
     double matmul_forward_s, matmul_backward_s, attention_forward_s, attention_backward_s;
     double memory_forward_s, memory_backward_s, loss_s, head_s;
     double recompute_matmul_s, recompute_other_s;
-    double weights_s;  /* casts and copies of weights and gradients */
+    double weights_s; /* casts and copies of weights and gradients */
     double fp8_s;
     double kernels;
 };
@@ -33,10 +33,10 @@ static double sum_matmuls(const struct dtp_timing *c, bool backward, bool only_r
         const struct dtp_weight_matmul *m = &c->block.matmul[i];
         if (only_recomputed && !m->recomputed)
             continue;
-        double once = backward
-                          ? dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, c->tokens, m->k, m->n) +
-                                dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, m->n, m->k, c->tokens)
-                          : dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_FORWARD, dtype, c->tokens, m->n, m->k);
+        double once =
+            backward ? dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, c->tokens, m->k, m->n) +
+                           dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, m->n, m->k, c->tokens)
+                     : dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_FORWARD, dtype, c->tokens, m->n, m->k);
         total += m->copies * once;
     }
     return total;
@@ -66,8 +66,8 @@ static double recomputed_layers(const struct dtp_timing *c)
     return 0;
 }
 
-/* Non-reentrant checkpointing stops its replay at the last saved tensor: the block's last matmul (down) is not run again
- * (torch.utils.checkpoint early_stop; profiled: 3 matmuls a layer are replayed, not 4). */
+/* Non-reentrant checkpointing stops its replay at the last saved tensor: the block's last matmul (down) is not run
+ * again (torch.utils.checkpoint early_stop; profiled: 3 matmuls a layer are replayed, not 4). */
 static bool stops_early(const struct dtp_plan *plan)
 {
     bool stops = plan->runtime == DTP_RUNTIME_TORCH || plan->runtime == DTP_RUNTIME_DTPLAN;
@@ -77,14 +77,13 @@ static bool stops_early(const struct dtp_plan *plan)
 static double early_stop_s(const struct dtp_timing *c)
 {
     const struct dtp_weight_matmul *down = &c->block.matmul[c->block.matmul_count - 1];
-    return stops_early(c->plan)
-               ? dtp_cluster_matmul_s(c->cluster, DTP_MEASURED_MATMUL_FORWARD, c->plan->precision.compute, c->tokens,
-                                      down->n, down->k)
-               : 0;
+    return stops_early(c->plan) ? dtp_cluster_matmul_s(c->cluster, DTP_MEASURED_MATMUL_FORWARD,
+                                                       c->plan->precision.compute, c->tokens, down->n, down->k)
+                                : 0;
 }
 
-/* Op-level checkpointing keeps what fused attention returns; math attention is matmuls of batches and pointwise operations,
- * none of which is on its list (torchtitan: mm and the fused attentions). */
+/* Op-level checkpointing keeps what fused attention returns; math attention is matmuls of batches and pointwise
+ * operations, none of which is on its list (torchtitan: mm and the fused attentions). */
 static bool replays_attention(const struct dtp_plan *plan)
 {
     return plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || plan->attention == DTP_ATTENTION_MATH;
@@ -101,8 +100,8 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
     }
     m->recompute_matmul_s = layers * (sum_matmuls(c, false, matmul_selective) - early_stop_s(c));
     if (c->ours) { /* its launches are counted with the others */
-        m->recompute_other_s =
-            (replays_attention(c->plan) ? layers * attention->forward_s : 0) + c->work.recompute_bytes / c->eager_bytes_per_s;
+        m->recompute_other_s = (replays_attention(c->plan) ? layers * attention->forward_s : 0) +
+                               c->work.recompute_bytes / c->eager_bytes_per_s;
         return;
     }
     m->recompute_other_s = layers * ((replays_attention(c->plan) ? attention->forward_s : 0) +
@@ -144,10 +143,10 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
 }
 
 /* fp8: inputs, weights and output gradients are scaled and cast around every matmul; bytes of one micro-step.
- *   torchao               reads each tensor for its amax (2), reads and writes it for the cast (2+1), forward and backward
- *   te.Linear in eager    one pass reads (2) and writes both layouts (1+1)
- *   megatron, dtplan      the kernel before the matmul writes fp8 instead of bf16, so an input costs its second layout
- *                         (1); weights are cast once a step for all micro-steps */
+ *   torchao               reads each tensor for its amax (2), reads and writes it for the cast (2+1), forward and
+ * backward te.Linear in eager    one pass reads (2) and writes both layouts (1+1) megatron, dtplan      the kernel
+ * before the matmul writes fp8 instead of bf16, so an input costs its second layout (1); weights are cast once a step
+ * for all micro-steps */
 static double fp8_cast_bytes(const struct dtp_timing *c)
 {
     const struct dtp_plan *plan = c->plan;
@@ -166,7 +165,8 @@ static double fp8_cast_bytes(const struct dtp_timing *c)
 /* Seconds of weight_traffic_bytes. */
 static double weight_traffic_s(const struct dtp_timing *c, bool reduces)
 {
-    return weight_traffic_bytes(c, reduces) / dtp_cluster_memory_kernel_bytes_per_s(c->cluster, c->plan, DTP_KERNEL_FUSED);
+    return weight_traffic_bytes(c, reduces) /
+           dtp_cluster_memory_kernel_bytes_per_s(c->cluster, c->plan, DTP_KERNEL_FUSED);
 }
 
 /* Bytes through HBM of a micro-step's memory-bound kernels. */
@@ -256,8 +256,8 @@ static void add_compute(const struct dtp_timing *c, struct dtp_time *time, struc
     struct micro_step m = micro_step(c);
     double matmul = m.matmul_forward_s + m.matmul_backward_s + m.head_s + m.recompute_matmul_s;
     double gaps = m.kernels * dtp_cluster_kernel_gap_s(c->cluster, plan);
-    double other = m.attention_forward_s + m.attention_backward_s + m.memory_forward_s + m.memory_backward_s + m.loss_s +
-                   m.recompute_other_s + m.fp8_s + gaps;
+    double other = m.attention_forward_s + m.attention_backward_s + m.memory_forward_s + m.memory_backward_s +
+                   m.loss_s + m.recompute_other_s + m.fp8_s + gaps;
     double quiet_s = n > reductions ? weight_traffic_s(c, false) : 0; /* of a micro-step that reduces nothing */
     double weights = (reductions * m.weights_s + (n - reductions) * quiet_s) / n;
     double speedup = dtp_cluster_matmul_speedup(c->cluster, matmul, other + weights + time->optimizer_s / n) *
@@ -328,12 +328,15 @@ static void add_launch_bound(struct dtp_time *time)
 }
 
 static struct dtp_timing context_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                                 const struct dtp_plan *plan)
+                                    const struct dtp_plan *plan)
 {
-    return (struct dtp_timing){.transformer = transformer, .cluster = cluster, .plan = plan,
-                            .count = dtp_transformer_count(transformer), .block = dtp_block_work(transformer, plan),
-                            .tokens = (double)plan->micro_batch * (double)plan->sequence,
-                            .layers = (double)transformer->layers};
+    return (struct dtp_timing){.transformer = transformer,
+                               .cluster = cluster,
+                               .plan = plan,
+                               .count = dtp_transformer_count(transformer),
+                               .block = dtp_block_work(transformer, plan),
+                               .tokens = (double)plan->micro_batch * (double)plan->sequence,
+                               .layers = (double)transformer->layers};
 }
 
 double dtp_closed_form_hardware_flops(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -373,7 +376,8 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     double device_s = (out->compute_s + out->optimizer_s) * parts->slowest_rank;
     out->step_s = device_s + out->exposed_communication_s + out->exposed_offload_s;
     /* Shard and replica collectives run on two communicators, which at best overlap each other as well: whichever
-     * strategy it is called, a group smaller than the cluster has both; so does the group that parameters are resharded to. */
+     * strategy it is called, a group smaller than the cluster has both; so does the group that parameters are resharded
+     * to. */
     double longest_s = out->communication_s - c.narrow_gather_s - out->collective_s[DTP_ALL_TO_ALL];
     if (dtp_plan_shards_params(plan) && plan->shard_group < cluster->gpus)
         longest_s = fmax(out->collective_s[DTP_ALL_REDUCE], longest_s - out->collective_s[DTP_ALL_REDUCE]);

@@ -58,10 +58,10 @@ static double link_bytes_per_s(const struct dtp_cluster *cluster, uint32_t ranks
            (1.0 - dtp_calibration.ring_few_ranks_loss / (double)ranks_per_node);
 }
 
-/* Share of the node's network a group's ring has where it climbs to the spine. Ranks are numbered leaf by leaf, so of the
- * c nodes that one leaf holds of a ring one sends across the uplinks, the others to their neighbour below the same
- * switch. A leaf's L nodes share uplinks of L/oversubscription nodes' rate among the L/c rings that cross: c/oversubscription
- * for each. */
+/* Share of the node's network a group's ring has where it climbs to the spine. Ranks are numbered leaf by leaf, so of
+ * the c nodes that one leaf holds of a ring one sends across the uplinks, the others to their neighbour below the same
+ * switch. A leaf's L nodes share uplinks of L/oversubscription nodes' rate among the L/c rings that cross:
+ * c/oversubscription for each. */
 static double spine_share(const struct dtp_cluster *cluster, const struct dtp_group *group)
 {
     uint32_t below_leaf = cluster->leaf_nodes > 1 ? cluster->leaf_nodes : 1;
@@ -71,9 +71,9 @@ static double spine_share(const struct dtp_cluster *cluster, const struct dtp_gr
     return fmin(1, (of_ring > 1 ? of_ring : 1) / cluster->oversubscription);
 }
 
-/* Sockets: a ring is bound by its threads on the CPU, which wait for each other part of the time, and not by a NIC. The rate
- * stated is that of one ring; g rings, of other processes, fill each other's gaps and move (1 - (1 - share)^g) / share
- * times as much. */
+/* Sockets: a ring is bound by its threads on the CPU, which wait for each other part of the time, and not by a NIC. The
+ * rate stated is that of one ring; g rings, of other processes, fill each other's gaps and move (1 - (1 - share)^g) /
+ * share times as much. */
 static double socket_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group, bool all_reduce)
 {
     double share = dtp_calibration.socket_ring_share;
@@ -87,8 +87,7 @@ static double socket_bytes_per_s(const struct dtp_cluster *cluster, const struct
 static double network_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group)
 {
     double filled = 1 - pow(1 - dtp_calibration.network_fraction, group->groups_per_node);
-    return dtp_cluster_network_bytes_per_s(cluster) * filled * spine_share(cluster, group) /
-           group->groups_per_node;
+    return dtp_cluster_network_bytes_per_s(cluster) * filled * spine_share(cluster, group) / group->groups_per_node;
 }
 
 static uint32_t ranks_per_node(const struct dtp_group *group)
@@ -120,7 +119,7 @@ double dtp_group_bus_bytes_per_s(const struct dtp_cluster *cluster, const struct
 }
 
 static struct dtp_collective_cost modelled(const struct dtp_cluster *cluster, const struct dtp_group *group,
-                                          enum dtp_collective collective)
+                                           enum dtp_collective collective)
 {
     bool all_reduce = collective == DTP_ALL_REDUCE, pcie = dtp_cluster_link(cluster) == DTP_LINK_PCIE;
     const double *hop_s = pcie ? pcie_hop_s : nvlink_hop_s;

@@ -1,8 +1,8 @@
 /* How long one NCCL collective takes when it runs alone.
  *
- * The model is NCCL's own (src/graph/tuning.cc): for each protocol a base latency, a latency per hop and a bus bandwidth;
- * the cheapest protocol is taken. Latencies are NCCL's tables; bandwidths are what rings reach on measured machines
- * (calibration.h), not NCCL's optimistic estimates. */
+ * The model is NCCL's own (src/graph/tuning.cc): for each protocol a base latency, a latency per hop and a bus
+ * bandwidth; the cheapest protocol is taken. Latencies are NCCL's tables; bandwidths are what rings reach on measured
+ * machines (calibration.h), not NCCL's optimistic estimates. */
 #ifndef DTP_COLLECTIVE_COST_H
 #define DTP_COLLECTIVE_COST_H
 
@@ -30,13 +30,14 @@ struct dtp_measured_curve;
 /* Time of one operation = min over protocols of latency_s[p] + bus_bytes * s_per_byte[p]; unusable ones have infinite
  * latency. Prepared once per (cluster, group, collective), then evaluated for any size.
  *
- * Where the cluster was measured it is the measured time of the group that is most like this one, times what the model says
- * of this one / of that one. For the very group, used as it was measured, that factor is 1. */
+ * Where the cluster was measured it is the measured time of the group that is most like this one, times what the model
+ * says of this one / of that one. For the very group, used as it was measured, that factor is 1. */
 struct dtp_collective_cost {
     double latency_s[DTP_PROTOCOL_COUNT];
     double s_per_byte[DTP_PROTOCOL_COUNT];
     const struct dtp_measured_curve *measured; /* NULL: none; borrowed from the cluster's */
-    double of_latency_s[DTP_PROTOCOL_COUNT], of_s_per_byte[DTP_PROTOCOL_COUNT]; /* the model of the group that it is of */
+    double of_latency_s[DTP_PROTOCOL_COUNT],
+        of_s_per_byte[DTP_PROTOCOL_COUNT]; /* the model of the group that it is of */
 };
 struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster, const struct dtp_group *group,
                                                enum dtp_collective collective);

@@ -5,12 +5,12 @@
 #include <stdbool.h>
 
 /* X(enum suffix, spelling, bytes per element) */
-#define DTP_DTYPE_TABLE(X) \
-    X(FP32, "fp32", 4)     \
-    X(TF32, "tf32", 4)     \
-    X(BF16, "bf16", 2)     \
-    X(FP16, "fp16", 2)     \
-    X(FP8, "fp8", 1)       \
+#define DTP_DTYPE_TABLE(X)                                                                                             \
+    X(FP32, "fp32", 4)                                                                                                 \
+    X(TF32, "tf32", 4)                                                                                                 \
+    X(BF16, "bf16", 2)                                                                                                 \
+    X(FP16, "fp16", 2)                                                                                                 \
+    X(FP8, "fp8", 1)                                                                                                   \
     X(INT8, "int8", 1)
 
 enum dtp_dtype {

@@ -6,20 +6,20 @@
 #include "plan.h"
 
 /* X(field of struct dtp_plan and key, what its value is). */
-#define DTP_EXECUTOR_CHOICE_TABLE(X) \
-    X(clip_norm, NUMBER)             \
-    X(gradient_norm, SWITCH)         \
-    X(loss_chunk, WHOLE)             \
-    X(gelu_epilogue, SWITCH)         \
-    X(stochastic_rounding, SWITCH)   \
-    X(gradient_stream, SWITCH)       \
-    X(update_in_backward, SWITCH)    \
-    X(cuda_graph, SWITCH)            \
-    X(atomic_attention, SWITCH)      \
-    X(matmul_sms, WHOLE)             \
-    X(collective_ctas, WHOLE)        \
-    X(symmetric_windows, SWITCH)     \
-    X(gather_engine, ENGINE)         \
+#define DTP_EXECUTOR_CHOICE_TABLE(X)                                                                                   \
+    X(clip_norm, NUMBER)                                                                                               \
+    X(gradient_norm, SWITCH)                                                                                           \
+    X(loss_chunk, WHOLE)                                                                                               \
+    X(gelu_epilogue, SWITCH)                                                                                           \
+    X(stochastic_rounding, SWITCH)                                                                                     \
+    X(gradient_stream, SWITCH)                                                                                         \
+    X(update_in_backward, SWITCH)                                                                                      \
+    X(cuda_graph, SWITCH)                                                                                              \
+    X(atomic_attention, SWITCH)                                                                                        \
+    X(matmul_sms, WHOLE)                                                                                               \
+    X(collective_ctas, WHOLE)                                                                                          \
+    X(symmetric_windows, SWITCH)                                                                                       \
+    X(gather_engine, ENGINE)                                                                                           \
     X(reduce_engine, ENGINE)
 
 enum dtp_executor_choice_key {

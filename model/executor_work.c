@@ -176,8 +176,9 @@ static double whole_bytes(const struct shape *s, int i)
 static void count_sums(const struct shape *s, double reductions, struct dtp_executor_work *out)
 {
     double shards = over_modules(s, shard_bytes), sums = reductions - 1;
-    out->gradient_bytes +=
-        s->rules.exchanges ? reductions * over_modules(s, whole_bytes) + (2 * reductions - 1) * shards : 3 * sums * shards;
+    out->gradient_bytes += s->rules.exchanges
+                               ? reductions * over_modules(s, whole_bytes) + (2 * reductions - 1) * shards
+                               : 3 * sums * shards;
     out->step_kernels += (s->rules.exchanges ? reductions : sums) * s->modules;
 }
 

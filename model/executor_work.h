@@ -1,6 +1,6 @@
-/* The work of a step of our executor in closed form: FLOPs, bytes through HBM and launches, from shapes, without walking
- * a program. The kernels' bytes are those that lower_executor_bytes.c writes beside each operation, added up here by
- * tensor instead of by operation, so that one checks the other. */
+/* The work of a step of our executor in closed form: FLOPs, bytes through HBM and launches, from shapes, without
+ * walking a program. The kernels' bytes are those that lower_executor_bytes.c writes beside each operation, added up
+ * here by tensor instead of by operation, so that one checks the other. */
 #ifndef DTP_EXECUTOR_WORK_H
 #define DTP_EXECUTOR_WORK_H
 
@@ -9,7 +9,7 @@
 
 struct dtp_executor_work {
     /* Of one micro-step. */
-    double matmul_flops, attention_flops;                     /* without what is recomputed */
+    double matmul_flops, attention_flops; /* without what is recomputed */
     double recompute_matmul_flops, recompute_attention_flops;
     double forward_bytes, backward_bytes, loss_bytes, recompute_bytes; /* memory-bound kernels */
     double kernels;

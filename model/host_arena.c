@@ -32,8 +32,8 @@ static struct dtp_host_chunk *new_chunk(struct dtp_host_arena *arena, size_t byt
     return chunk;
 }
 
-/* Makes `bytes` available. Chunks grow with the arena, so that there are few; the one that then has more left is open to
- * the next pieces. */
+/* Makes `bytes` available. Chunks grow with the arena, so that there are few; the one that then has more left is open
+ * to the next pieces. */
 static char *take_from_new_chunk(struct dtp_host_arena *arena, size_t bytes)
 {
     size_t least_bytes = arena->total_bytes > CHUNK_BYTES ? arena->total_bytes : CHUNK_BYTES;

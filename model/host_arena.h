@@ -24,8 +24,8 @@ void dtp_host_arena_reset(struct dtp_host_arena *arena);
 void dtp_host_arena_release(struct dtp_host_arena *arena);
 
 /* Tells malloc to keep what is freed for the next request, for the whole process; main calls it once, nothing happens
- * where malloc cannot. Otherwise glibc gives the arrays of each step program, some MiB, back to the kernel and takes them
- * anew for the next: the page faults took 40 % of the time to lower, prove and place. */
+ * where malloc cannot. Otherwise glibc gives the arrays of each step program, some MiB, back to the kernel and takes
+ * them anew for the next: the page faults took 40 % of the time to lower, prove and place. */
 void dtp_host_memory_keep(void);
 
 #endif

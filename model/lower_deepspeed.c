@@ -1,6 +1,6 @@
 /* DeepSpeed's ZeRO stages 1 and 2 (runtime/zero/stage_1_and_2.py): contiguous parameters, a bucket that gradients are
- * copied into as they appear, and an all-reduce of a flattened copy before a gradient that no longer fits. One that is larger
- * than reduce_bucket_size by itself stays where it is until then.
+ * copied into as they appear, and an all-reduce of a flattened copy before a gradient that no longer fits. One that is
+ * larger than reduce_bucket_size by itself stays where it is until then.
  *
  * A bucket is allocated for each backward that reduces, two with overlap_comm. Without overlap_comm reductions run on
  * the compute stream; with it on their own, and compute waits for the previous one at every new bucket. Stage 1 reduces
@@ -17,7 +17,7 @@ struct dtp_lower_ipg {
     uint64_t elements, partition;     /* of the model; of this rank */
     uint64_t bucket, filled, reduced; /* elements of a bucket, in the current one, in those before it */
     dtp_buffer_id bucket_buffer[2];
-    dtp_buffer_id oversized;          /* the gradient that is the current bucket by itself */
+    dtp_buffer_id oversized; /* the gradient that is the current bucket by itself */
     uint32_t current, group;
     dtp_buffer_id grads; /* stage 2: the partition's */
 };

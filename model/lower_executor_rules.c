@@ -62,8 +62,8 @@ static void find_sharding(const struct dtp_transformer *t, const struct dtp_clus
 
 /* Our kernel adds up in fp32 what copy engines exchange. Kept so, bf16 gradients give the optimizer what FSDP2 with an
  * fp32 reduce_dtype gives it: each rounded once where it is made, their sum not at all (PyTorch: foreach_reduce in
- * _fsdp_collectives.py). The head's, made in chunks, and whole ones over several micro-steps still add up in bf16. Only a
- * master copy has a use for that. Not where shards go to the host: twice the bytes there. */
+ * _fsdp_collectives.py). The head's, made in chunks, and whole ones over several micro-steps still add up in bf16. Only
+ * a master copy has a use for that. Not where shards go to the host: twice the bytes there. */
 static bool keeps_wide_sums(const struct dtp_executor_rules *rules)
 {
     return rules->exchanges && rules->master && !rules->host_optimizer;

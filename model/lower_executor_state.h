@@ -9,17 +9,17 @@
 #include "lowering.h"
 
 /* X(suffix, name): what a block's forward makes, in its order. */
-#define DTP_EXECUTOR_TENSOR_TABLE(X)                \
-    X(INPUT, "block input")                         \
-    X(STATISTICS1, "norm 1 statistics")             \
-    X(NORM1, "norm 1")                              \
-    X(QKV, "qkv")                                   \
-    X(CORE, "attention result")                     \
-    X(LOG_SUM_EXP, "attention log-sum-exp")         \
-    X(MIDDLE, "residual after attention")           \
-    X(STATISTICS2, "norm 2 statistics")             \
-    X(NORM2, "norm 2")                              \
-    X(UP, "up")                                     \
+#define DTP_EXECUTOR_TENSOR_TABLE(X)                                                                                   \
+    X(INPUT, "block input")                                                                                            \
+    X(STATISTICS1, "norm 1 statistics")                                                                                \
+    X(NORM1, "norm 1")                                                                                                 \
+    X(QKV, "qkv")                                                                                                      \
+    X(CORE, "attention result")                                                                                        \
+    X(LOG_SUM_EXP, "attention log-sum-exp")                                                                            \
+    X(MIDDLE, "residual after attention")                                                                              \
+    X(STATISTICS2, "norm 2 statistics")                                                                                \
+    X(NORM2, "norm 2")                                                                                                 \
+    X(UP, "up")                                                                                                        \
     X(PRODUCT, "activation")
 enum dtp_executor_tensor {
 #define DTP_EXECUTOR_TENSOR_ENUM(suffix, text) DTP_EXECUTOR_TENSOR_##suffix,
@@ -33,15 +33,15 @@ enum dtp_executor_tensor {
 struct dtp_executor_module {
     const struct dtp_parameter_module *layout;
     uint64_t gradient_element_bytes, shard_element_bytes; /* of whole gradients, of what the optimizer reads */
-    dtp_buffer_id state[DTP_EXECUTOR_STATE_COUNT]; /* at rest; whole or this rank's shard */
-    dtp_buffer_id gathered;                        /* whole weights that operations read now */
-    dtp_op_id gathered_by;                         /* compute has not waited for it yet; DTP_NO_OP: it has */
-    dtp_buffer_id gradient;                        /* whole, of this micro-step or added up; DTP_NO_BUFFER: none alive */
-    bool allocates;                                /* the next operation on `gradient` brings it to life */
-    uint32_t written;                              /* bits of parameters whose gradient holds something */
-    dtp_buffer_id reduced;                         /* what the optimizer reads, where that is not `gradient` */
-    dtp_op_id reduced_by;                          /* last operation of another stream on gradient or reduced */
-    dtp_buffer_id host_gradient, host_weights;     /* offloaded: where gradients land, and new weights leave from */
+    dtp_buffer_id state[DTP_EXECUTOR_STATE_COUNT];        /* at rest; whole or this rank's shard */
+    dtp_buffer_id gathered;                               /* whole weights that operations read now */
+    dtp_op_id gathered_by;                                /* compute has not waited for it yet; DTP_NO_OP: it has */
+    dtp_buffer_id gradient;                    /* whole, of this micro-step or added up; DTP_NO_BUFFER: none alive */
+    bool allocates;                            /* the next operation on `gradient` brings it to life */
+    uint32_t written;                          /* bits of parameters whose gradient holds something */
+    dtp_buffer_id reduced;                     /* what the optimizer reads, where that is not `gradient` */
+    dtp_op_id reduced_by;                      /* last operation of another stream on gradient or reduced */
+    dtp_buffer_id host_gradient, host_weights; /* offloaded: where gradients land, and new weights leave from */
     dtp_op_id downloaded;
 };
 
@@ -67,30 +67,30 @@ struct dtp_executor {
     dtp_buffer_id (*tensors)[DTP_EXECUTOR_TENSOR_COUNT]; /* [layers]; DTP_NO_BUFFER: not alive */
 
     dtp_buffer_id batch[2], host_batch, scalars, host_scalars, host_results, tables, partials, workspace;
-    dtp_buffer_id gradient_workspace;             /* of the stream of weight gradients */
-    dtp_buffer_id stream_input;                   /* the residual stream where the next module begins */
+    dtp_buffer_id gradient_workspace; /* of the stream of weight gradients */
+    dtp_buffer_id stream_input;       /* the residual stream where the next module begins */
     dtp_buffer_id final_norm, final_statistics;
-    dtp_buffer_id gradient;                       /* of the residual stream */
-    dtp_op_id await[DTP_STREAM_COUNT];            /* what the next compute operation waits for */
-    dtp_op_id batch_read[2];                      /* last operation that read each batch buffer */
+    dtp_buffer_id gradient;            /* of the residual stream */
+    dtp_op_id await[DTP_STREAM_COUNT]; /* what the next compute operation waits for */
+    dtp_op_id batch_read[2];           /* last operation that read each batch buffer */
 
     /* Gathered blocks: slots of a ring, filled ahead in the order of use (lower_executor_weights.c). */
     dtp_buffer_id *slot;
-    uint64_t *slot_block;                         /* block in each; UINT64_MAX: none */
-    dtp_op_id *slot_read;                         /* last compute operation that read it */
-    uint64_t next_use;                            /* position in the step's sequence of block passes */
-    struct dtp_executor_draining draining[2];     /* oldest first */
+    uint64_t *slot_block;                     /* block in each; UINT64_MAX: none */
+    dtp_op_id *slot_read;                     /* last compute operation that read it */
+    uint64_t next_use;                        /* position in the step's sequence of block passes */
+    struct dtp_executor_draining draining[2]; /* oldest first */
     int draining_count;
     struct dtp_executor_draining held[DTP_EXECUTOR_MOST_HELD]; /* by weight gradients, oldest first */
     int held_count;
-    dtp_op_id gradient_read;                      /* weight gradient that reads the residual's gradient last */
-    dtp_buffer_id staging[2];                     /* offloaded shards on their way into a gather */
+    dtp_op_id gradient_read;  /* weight gradient that reads the residual's gradient last */
+    dtp_buffer_id staging[2]; /* offloaded shards on their way into a gather */
     dtp_op_id staging_read[2];
     int staging_next;
-    dtp_buffer_id shard[2];                       /* gradients of blocks that do not stay, by turns */
-    dtp_op_id shard_read[2];                      /* by what takes them: a download, an update */
-    dtp_buffer_id scattered;                      /* shards of later micro-steps before they are added */
-    dtp_buffer_id exchanged;                      /* all ranks' gradients of this rank's shard, to be added up */
+    dtp_buffer_id shard[2];  /* gradients of blocks that do not stay, by turns */
+    dtp_op_id shard_read[2]; /* by what takes them: a download, an update */
+    dtp_buffer_id scattered; /* shards of later micro-steps before they are added */
+    dtp_buffer_id exchanged; /* all ranks' gradients of this rank's shard, to be added up */
     uint32_t shard_group, gather_group, exchange_group, replica_group; /* communicators; DTP_NO_INDEX: none */
 };
 
@@ -123,7 +123,8 @@ static inline struct dtp_executor_module *dtp_executor_head(struct dtp_executor 
     return &x->modules[x->module_count - 1];
 }
 
-/* ---- lower_executor_weights.c: where weights are read -------------------------------------------------------------- */
+/* ---- lower_executor_weights.c: where weights are read --------------------------------------------------------------
+ */
 
 /* The weights of parameter `which` as an operand; waits for their gather. */
 void dtp_executor_weight(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_role role,
@@ -142,17 +143,19 @@ dtp_op_id dtp_executor_collective(struct dtp_executor *x, struct dtp_draft *draf
 
 /* Points of the skeleton. Of a micro-step's passes, in order: embedding, blocks forward, head with loss, blocks
  * backward, embedding backward. */
-void dtp_executor_make_groups(struct dtp_executor *x); /* communicators and standing buffers */
+void dtp_executor_make_groups(struct dtp_executor *x);             /* communicators and standing buffers */
 uint64_t dtp_executor_largest_shard(const struct dtp_executor *x); /* elements */
 void dtp_executor_step_begins(struct dtp_executor *x);
 void dtp_executor_before_embedding(struct dtp_executor *x);
 void dtp_executor_after_embedding(struct dtp_executor *x);
 void dtp_executor_before_block(struct dtp_executor *x, uint64_t layer); /* forward or backward: the next pass */
 void dtp_executor_after_block(struct dtp_executor *x, uint64_t layer);
-void dtp_executor_gather_head(struct dtp_executor *x); /* before the last block's forward with prefetch, else before the loss */
+void dtp_executor_gather_head(
+    struct dtp_executor *x); /* before the last block's forward with prefetch, else before the loss */
 void dtp_executor_after_loss(struct dtp_executor *x);
 
-/* ---- lower_executor_gradients.c: where gradients are written ------------------------------------------------------- */
+/* ---- lower_executor_gradients.c: where gradients are written -------------------------------------------------------
+ */
 
 void dtp_executor_make_reduction_buffers(struct dtp_executor *x);
 /* The gradient of parameter `which` as an operand: brings the buffer to life, overwrites what it holds first and adds
@@ -168,7 +171,8 @@ void dtp_executor_close_gradient(struct dtp_executor *x, struct dtp_executor_mod
 /* All reductions are issued: what they read goes. */
 void dtp_executor_drain(struct dtp_executor *x, int left);
 
-/* ---- the others --------------------------------------------------------------------------------------------------- */
+/* ---- the others ---------------------------------------------------------------------------------------------------
+ */
 
 /* lower_executor_forward.c */
 void dtp_executor_embedding(struct dtp_executor *x);
@@ -186,8 +190,8 @@ void dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_executor_modu
 void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer);
 void dtp_executor_embedding_backward(struct dtp_executor *x);
 
-/* lower_executor_offload.c: state in host memory. `upload` brings a module's shard, to `to` where one rank has all of it
- * (returns the operation) or into a staging shard that *from then names. */
+/* lower_executor_offload.c: state in host memory. `upload` brings a module's shard, to `to` where one rank has all of
+ * it (returns the operation) or into a staging shard that *from then names. */
 void dtp_executor_make_host(struct dtp_executor *x, uint64_t index);
 dtp_op_id dtp_executor_upload(struct dtp_executor *x, struct dtp_executor_module *module, dtp_buffer_id *to,
                               bool allocates, dtp_op_id after);

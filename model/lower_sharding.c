@@ -450,7 +450,8 @@ void dtp_lower_before_backward(struct dtp_lowering *l)
             s->awaited = s->copied;
     }
     uint32_t ahead = !l->plan->prefetch ? 0 : unit->root ? 1 : l->plan->prefetch_depth;
-    for (struct dtp_lower_unit *next = next_in_backward(l, unit); next && ahead; next = next_in_backward(l, next), ahead--)
+    for (struct dtp_lower_unit *next = next_in_backward(l, unit); next && ahead;
+         next = next_in_backward(l, next), ahead--)
         if (!next->gathering && !next->weights_live)
             gather(l, next, s->awaited);
 }

@@ -19,14 +19,14 @@ struct dtp_lower_unit {
     uint64_t elements, shard;      /* shard: what one rank stores, padded */
     uint64_t gathered_shard_bytes; /* of it on the wire */
     dtp_buffer_id params, flat, scatter_input, grads;
-    dtp_buffer_id post_forward;    /* what this rank of the smaller group keeps from forward to backward */
+    dtp_buffer_id post_forward; /* what this rank of the smaller group keeps from forward to backward */
     struct dtp_lower_moments moments;
     dtp_buffer_id host_gradients; /* where a download lands before it is added to grads */
     dtp_buffer_id accumulated;    /* FSDP1: whole gradients of micro-steps that did not reduce */
     struct dtp_lower_uploads uploads;
-    dtp_op_id resharded;          /* what wrote post_forward (_reshard_after_forward_event) */
-    dtp_op_id gathered;           /* the gather's last operation */
-    dtp_op_id scattered;          /* the reduce-scatter, or the copy that stands for it on one rank */
+    dtp_op_id resharded; /* what wrote post_forward (_reshard_after_forward_event) */
+    dtp_op_id gathered;  /* the gather's last operation */
+    dtp_op_id scattered; /* the reduce-scatter, or the copy that stands for it on one rank */
 };
 
 struct dtp_lower_sharding {

@@ -113,11 +113,11 @@ struct dtp_lowering {
     uint64_t tokens, compute, residual, d_q, d_kv;
     uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
     bool autocast, compiled, fused, gated, rope, cut;
-    bool sharded;  /* parameters lie in units: FSDP's */
-    bool buffered; /* Megatron: matmuls write gradients into a buffer of the reduce dtype, and add to them there */
-    bool keeps_fp8;           /* Transformer Engine: matmul inputs are kept as their fp8 casts */
-    bool offloaded;           /* PyTorch's CPU offload: shards, gradients and the step on the host */
-    bool whole_gradients;     /* gradients of several micro-steps are added up before one reduction */
+    bool sharded;   /* parameters lie in units: FSDP's */
+    bool buffered;  /* Megatron: matmuls write gradients into a buffer of the reduce dtype, and add to them there */
+    bool keeps_fp8; /* Transformer Engine: matmul inputs are kept as their fp8 casts */
+    bool offloaded; /* PyTorch's CPU offload: shards, gradients and the step on the host */
+    bool whole_gradients; /* gradients of several micro-steps are added up before one reduction */
     enum dtp_loss loss;
 
     struct dtp_lower_matrix matrix[DTP_MAX_MATRICES];
@@ -278,7 +278,8 @@ void dtp_lower_zero3_step(struct dtp_lowering *l);
 
 /* Elements of the largest parameter. */
 uint64_t dtp_lower_largest_tensor(const struct dtp_lowering *l);
-/* lower_infinity.c: DeepSpeed's offload. A bucket's slices of this rank go down; shards come up; the step on the host. */
+/* lower_infinity.c: DeepSpeed's offload. A bucket's slices of this rank go down; shards come up; the step on the host.
+ */
 void dtp_lower_host_make(struct dtp_lowering *l, uint64_t shard, uint64_t largest);
 void dtp_lower_host_gradients(struct dtp_lowering *l, enum dtp_stream stream, dtp_buffer_id slices, uint64_t own);
 void dtp_lower_host_read(struct dtp_lowering *l, uint32_t number, uint64_t bytes);

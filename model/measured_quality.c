@@ -75,8 +75,8 @@ static void parameters_of(const struct dtp_measured_part *part, struct dtp_measu
     out->r2 = fit->r2;
 }
 
-/* What the curve says of point i where it is not one of its points. Beyond its ends all points speak, by their fit; between
- * them the two neighbours and their slopes, which follow from one more on each side. */
+/* What the curve says of point i where it is not one of its points. Beyond its ends all points speak, by their fit;
+ * between them the two neighbours and their slopes, which follow from one more on each side. */
 #define NEIGHBOURS 3
 static bool curve_without(const struct dtp_measured_curve *curve, size_t without, double *out_log_s)
 {

@@ -18,23 +18,23 @@
  *                  copy: bytes
  *   ranks, stride, nodes  collective, contention: of the group, and nodes that one of its instances spans; copy,
  *                  host_adam: ranks of one host that do it at the same time */
-#define DTP_MEASURED_SHAPE_TABLE(X) \
-    X(m, "m")                       \
-    X(n, "n")                       \
-    X(k, "k")                       \
-    X(sequence, "sequence")         \
-    X(heads, "heads")               \
-    X(kv_heads, "kv_heads")         \
-    X(head_dim, "head_dim")         \
-    X(bytes, "bytes")               \
-    X(ranks, "ranks")               \
-    X(stride, "stride")             \
+#define DTP_MEASURED_SHAPE_TABLE(X)                                                                                    \
+    X(m, "m")                                                                                                          \
+    X(n, "n")                                                                                                          \
+    X(k, "k")                                                                                                          \
+    X(sequence, "sequence")                                                                                            \
+    X(heads, "heads")                                                                                                  \
+    X(kv_heads, "kv_heads")                                                                                            \
+    X(head_dim, "head_dim")                                                                                            \
+    X(bytes, "bytes")                                                                                                  \
+    X(ranks, "ranks")                                                                                                  \
+    X(stride, "stride")                                                                                                \
     X(nodes, "nodes")
-#define DTP_MEASURED_RESULT_TABLE(X) \
-    X(seconds, "seconds")            \
-    X(low_s, "low_s")                \
-    X(high_s, "high_s")              \
-    X(samples, "samples")            \
+#define DTP_MEASURED_RESULT_TABLE(X)                                                                                   \
+    X(seconds, "seconds")                                                                                              \
+    X(low_s, "low_s")                                                                                                  \
+    X(high_s, "high_s")                                                                                                \
+    X(samples, "samples")                                                                                              \
     X(value, "value")
 #define DTP_MEASURED_NUMBER_TABLE(X) DTP_MEASURED_SHAPE_TABLE(X) DTP_MEASURED_RESULT_TABLE(X)
 
@@ -56,17 +56,18 @@ enum dtp_measured_column {
  *   host_adam    AdamW on the cores of one rank
  *   contention   what NAME: seconds that kernels take longer for each second that the collective runs beside them.
  *                NAME_slowdown: the collective's time beside kernels over its time alone */
-#define DTP_MEASUREMENT_TABLE(X)                                                                                     \
-    X(ABOUT, "about", 0)                                                                                             \
-    X(MATMUL, "matmul", DTP_NEEDS(m) | DTP_NEEDS(n) | DTP_NEEDS(k) | DTP_NEEDS(seconds))                             \
-    X(ATTENTION, "attention", DTP_NEEDS(m) | DTP_NEEDS(sequence) | DTP_NEEDS(heads) | DTP_NEEDS(kv_heads) |          \
-                                  DTP_NEEDS(head_dim) | DTP_NEEDS(seconds))                                          \
-    X(KERNEL, "kernel", DTP_NEEDS(bytes) | DTP_NEEDS(seconds))                                                       \
-    X(STEP, "step", DTP_NEEDS(seconds))                                                                              \
-    X(COLLECTIVE, "collective",                                                                                      \
-      DTP_NEEDS(bytes) | DTP_NEEDS(ranks) | DTP_NEEDS(stride) | DTP_NEEDS(nodes) | DTP_NEEDS(seconds))               \
-    X(COPY, "copy", DTP_NEEDS(bytes) | DTP_NEEDS(ranks) | DTP_NEEDS(seconds))                                        \
-    X(HOST_ADAM, "host_adam", DTP_NEEDS(bytes) | DTP_NEEDS(ranks) | DTP_NEEDS(seconds))                              \
+#define DTP_MEASUREMENT_TABLE(X)                                                                                       \
+    X(ABOUT, "about", 0)                                                                                               \
+    X(MATMUL, "matmul", DTP_NEEDS(m) | DTP_NEEDS(n) | DTP_NEEDS(k) | DTP_NEEDS(seconds))                               \
+    X(ATTENTION, "attention",                                                                                          \
+      DTP_NEEDS(m) | DTP_NEEDS(sequence) | DTP_NEEDS(heads) | DTP_NEEDS(kv_heads) | DTP_NEEDS(head_dim) |              \
+          DTP_NEEDS(seconds))                                                                                          \
+    X(KERNEL, "kernel", DTP_NEEDS(bytes) | DTP_NEEDS(seconds))                                                         \
+    X(STEP, "step", DTP_NEEDS(seconds))                                                                                \
+    X(COLLECTIVE, "collective",                                                                                        \
+      DTP_NEEDS(bytes) | DTP_NEEDS(ranks) | DTP_NEEDS(stride) | DTP_NEEDS(nodes) | DTP_NEEDS(seconds))                 \
+    X(COPY, "copy", DTP_NEEDS(bytes) | DTP_NEEDS(ranks) | DTP_NEEDS(seconds))                                          \
+    X(HOST_ADAM, "host_adam", DTP_NEEDS(bytes) | DTP_NEEDS(ranks) | DTP_NEEDS(seconds))                                \
     X(CONTENTION, "contention", DTP_NEEDS(ranks) | DTP_NEEDS(stride) | DTP_NEEDS(nodes) | DTP_NEEDS(value))
 #define DTP_NEEDS(field) (1u << DTP_MEASURED_##field)
 
@@ -79,34 +80,35 @@ enum dtp_measurement {
 const char *dtp_measurement_text(enum dtp_measurement measurement);
 bool dtp_measurement_parse(const char *text, enum dtp_measurement *out);
 
-/* X(suffix, spelling). gpu_key is needed: the catalogue row that the file refines. rows: how many the file has, this one
- * and others of about counted, so that one that was cut at a line's end is not taken for whole; older files have none. */
-#define DTP_MEASURED_ABOUT_TABLE(X)           \
-    X(ROWS, DTP_MEASURED_ROWS)                \
-    X(GPU_KEY, "gpu_key")                     \
-    X(MACHINE_KEY, "machine_key")             \
-    X(GPU, "gpu")                             \
-    X(GPUS, "gpus")                           \
-    X(GPUS_PER_NODE, "gpus_per_node")         \
-    X(GPU_MEMORY_BYTES, "gpu_memory_bytes")   \
-    X(DATE, "date")                           \
-    X(DTPLAN, "dtplan")                       \
-    X(DEVICE, "device")                       \
-    X(DRIVER, "driver")                       \
-    X(LIBRARIES, "libraries")                 \
-    X(COMMUNICATOR, "communicator")           \
-    X(HOST_CPU, "host_cpu")                   \
-    X(HOST_CORES, "host_cores")               \
-    X(PROBE_SECONDS, "probe_seconds")         \
+/* X(suffix, spelling). gpu_key is needed: the catalogue row that the file refines. rows: how many the file has, this
+ * one and others of about counted, so that one that was cut at a line's end is not taken for whole; older files have
+ * none. */
+#define DTP_MEASURED_ABOUT_TABLE(X)                                                                                    \
+    X(ROWS, DTP_MEASURED_ROWS)                                                                                         \
+    X(GPU_KEY, "gpu_key")                                                                                              \
+    X(MACHINE_KEY, "machine_key")                                                                                      \
+    X(GPU, "gpu")                                                                                                      \
+    X(GPUS, "gpus")                                                                                                    \
+    X(GPUS_PER_NODE, "gpus_per_node")                                                                                  \
+    X(GPU_MEMORY_BYTES, "gpu_memory_bytes")                                                                            \
+    X(DATE, "date")                                                                                                    \
+    X(DTPLAN, "dtplan")                                                                                                \
+    X(DEVICE, "device")                                                                                                \
+    X(DRIVER, "driver")                                                                                                \
+    X(LIBRARIES, "libraries")                                                                                          \
+    X(COMMUNICATOR, "communicator")                                                                                    \
+    X(HOST_CPU, "host_cpu")                                                                                            \
+    X(HOST_CORES, "host_cores")                                                                                        \
+    X(PROBE_SECONDS, "probe_seconds")                                                                                  \
     X(KERNELS_OF, "kernels_of")
 #define DTP_MEASURED_ROWS "rows"
 /* Words of matmul: what its kernel computes. SUM adds to a gradient that stands there, GELU has it in the epilogue. */
-#define DTP_MEASURED_MATMUL_TABLE(X)                \
-    X(FORWARD, "forward")                           \
-    X(FORWARD_GELU, "forward_gelu")                 \
-    X(INPUT_GRADIENT, "input_gradient")             \
-    X(INPUT_GRADIENT_GELU, "input_gradient_gelu")   \
-    X(WEIGHT_GRADIENT, "weight_gradient")           \
+#define DTP_MEASURED_MATMUL_TABLE(X)                                                                                   \
+    X(FORWARD, "forward")                                                                                              \
+    X(FORWARD_GELU, "forward_gelu")                                                                                    \
+    X(INPUT_GRADIENT, "input_gradient")                                                                                \
+    X(INPUT_GRADIENT_GELU, "input_gradient_gelu")                                                                      \
+    X(WEIGHT_GRADIENT, "weight_gradient")                                                                              \
     X(WEIGHT_GRADIENT_SUM, "weight_gradient_sum")
 enum dtp_measured_matmul {
 #define DTP_MEASURED_MATMUL_ENUM(suffix, text) DTP_MEASURED_MATMUL_##suffix,
@@ -116,9 +118,9 @@ enum dtp_measured_matmul {
 };
 const char *dtp_measured_matmul_text(enum dtp_measured_matmul matmul);
 /* Words of attention's core. ATOMIC: the library may add up dQ by atomics (plan.atomic_attention). */
-#define DTP_MEASURED_ATTENTION_TABLE(X) \
-    X(FORWARD, "forward")               \
-    X(BACKWARD, "backward")             \
+#define DTP_MEASURED_ATTENTION_TABLE(X)                                                                                \
+    X(FORWARD, "forward")                                                                                              \
+    X(BACKWARD, "backward")                                                                                            \
     X(BACKWARD_ATOMIC, "backward_atomic")
 enum dtp_measured_attention {
 #define DTP_MEASURED_ATTENTION_ENUM(suffix, text) DTP_MEASURED_ATTENTION_##suffix,

@@ -581,8 +581,7 @@ static void rest(struct model *m)
         dtp_instant_add(instant, DTP_TERM_GATHERED_LAYERS, m->rules.ring, m->layout[BLOCK].elements,
                         m->job->bytes.compute);
     if (m->rules.streams_gradients)
-        dtp_instant_add(instant, DTP_TERM_OUR_LAYER_SHARDS, m->layers < 2 ? m->layers : 2, 1,
-                        m->host_shard[BLOCK]);
+        dtp_instant_add(instant, DTP_TERM_OUR_LAYER_SHARDS, m->layers < 2 ? m->layers : 2, 1, m->host_shard[BLOCK]);
     if (m->rules.exchanges)
         dtp_instant_add(instant, DTP_TERM_OUR_EXCHANGED, 1, largest_shard(m) * m->rules.shard_ranks,
                         dtp_dtype_bytes(m->job->plan->precision.reduce));
@@ -600,7 +599,8 @@ static void host(struct model *m)
 {
     struct dtp_state_bytes *state = &m->job->state;
     const struct dtp_plan *plan = m->job->plan;
-    uint64_t own = per_module(m, true), grads = m->host_shard[EMBEDDING] + m->layers * m->host_shard[BLOCK] + m->host_shard[HEAD];
+    uint64_t own = per_module(m, true),
+             grads = m->host_shard[EMBEDDING] + m->layers * m->host_shard[BLOCK] + m->host_shard[HEAD];
     if (plan->offload == DTP_OFFLOAD_NONE || plan->offload == DTP_OFFLOAD_NVME)
         return;
     state->host_chain = (struct dtp_part_chain){.record = m->job->record};

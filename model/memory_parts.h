@@ -158,10 +158,10 @@
     X(NCCL_LIBRARY, "NCCL, library", "", "", "nccl_library_bytes", "measured (see constants)")                         \
     X(NCCL_COMMUNICATORS, "NCCL, communicators", "groups", "", "nccl_communicator_bytes", "measured (see constants)")  \
     X(NCCL_SPLIT, "NCCL, a communicator of some GPUs", "", "", "nccl_split_bytes", "measured (see constants)")         \
-    X(NCCL_SOCKETS, "NCCL, communicators on sockets", "", "", "nccl_socket_communicator_bytes",                         \
+    X(NCCL_SOCKETS, "NCCL, communicators on sockets", "", "", "nccl_socket_communicator_bytes",                        \
       "measured (see constants)")                                                                                      \
     X(NCCL_WINDOWS, "NCCL, symmetric windows", "", "", "nccl_window_bytes", "measured (see constants)")                \
-    X(NCCL_COPIES, "NCCL, communicators of copies", "groups", "", "nccl_copy_communicator_bytes",                             \
+    X(NCCL_COPIES, "NCCL, communicators of copies", "groups", "", "nccl_copy_communicator_bytes",                      \
       "measured (see constants)")                                                                                      \
     X(NCCL_ONE_RANK, "NCCL of one rank", "", "", "nccl_one_rank_bytes", "measured (see constants)")                    \
     X(HOST_LAYERS, "parameters and gradients of the layers", "2 x layers", "", "pinned bytes",                         \

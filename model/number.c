@@ -330,8 +330,11 @@ char *dtp_number_format_rate(double value_bytes_per_s, char *out, size_t bytes)
 
 char *dtp_number_format_duration(double value_s, char *out, size_t bytes)
 {
-    static const struct unit units[] = {
-        {"years", 365.25 * 86400, 1000 * 86400}, {"days", 86400, 2 * 86400}, {"h", 3600, 7200}, {"min", 60, 120}, {"s", 1, 0}};
+    static const struct unit units[] = {{"years", 365.25 * 86400, 1000 * 86400},
+                                        {"days", 86400, 2 * 86400},
+                                        {"h", 3600, 7200},
+                                        {"min", 60, 120},
+                                        {"s", 1, 0}};
     return format_units(value_s, units, sizeof units / sizeof *units, out, bytes);
 }
 

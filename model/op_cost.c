@@ -64,8 +64,9 @@ static struct flash_rates flash_rates(const struct dtp_gpu *gpu, enum dtp_attent
 {
     bool wgmma = gpu->architecture == DTP_GPU_HOPPER || gpu->architecture == DTP_GPU_BLACKWELL;
     if (attention == DTP_ATTENTION_FLASH1)
-        return wgmma ? (struct flash_rates){dtp_calibration.flash1_hopper_forward, dtp_calibration.flash1_hopper_backward}
-                     : (struct flash_rates){dtp_calibration.flash1_forward, dtp_calibration.flash1_backward};
+        return wgmma
+                   ? (struct flash_rates){dtp_calibration.flash1_hopper_forward, dtp_calibration.flash1_hopper_backward}
+                   : (struct flash_rates){dtp_calibration.flash1_forward, dtp_calibration.flash1_backward};
     if (!wgmma)
         return (struct flash_rates){dtp_calibration.flash2_forward, dtp_calibration.flash2_backward};
     if (attention == DTP_ATTENTION_FLASH2)
@@ -73,10 +74,11 @@ static struct flash_rates flash_rates(const struct dtp_gpu *gpu, enum dtp_attent
     return (struct flash_rates){dtp_calibration.flash_hopper_forward, dtp_calibration.flash_hopper_backward};
 }
 
-/* Math attention: two matmuls over whole rows, and scores that pass through memory: forward writes them, reads and writes
- * them for mask and softmax and reads them for the product; backward about as often. PyTorch computes 16-bit inputs in
- * fp32 here, off the tensor cores. */
-static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu, const struct dtp_transformer *transformer,
+/* Math attention: two matmuls over whole rows, and scores that pass through memory: forward writes them, reads and
+ * writes them for mask and softmax and reads them for the product; backward about as often. PyTorch computes 16-bit
+ * inputs in fp32 here, off the tensor cores. */
+static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu,
+                                                     const struct dtp_transformer *transformer,
                                                      const struct dtp_plan *plan, double causal_flops, double tokens)
 {
     double score_bytes = dtp_plan_score_bytes(plan);

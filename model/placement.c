@@ -141,7 +141,8 @@ static uint32_t taken_until(const struct dtp_program *program, const struct dtp_
     uint32_t low = d->pool_begin[pool], high = d->pool_begin[pool + 1];
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (placement->lifetime[d->allocs[middle]].first > freed && dtp_clock_covers(&d->written_after[middle], &d->uses[buffer]))
+        if (placement->lifetime[d->allocs[middle]].first > freed &&
+            dtp_clock_covers(&d->written_after[middle], &d->uses[buffer]))
             high = middle;
         else
             low = middle + 1;
@@ -185,8 +186,8 @@ struct pools {
 };
 
 /* `last` may lie behind the lifetime's (deferred buffers). */
-static void collect_pools(const struct dtp_program *program, const uint32_t *last, const struct dtp_placement *placement,
-                          struct pools *pools)
+static void collect_pools(const struct dtp_program *program, const uint32_t *last,
+                          const struct dtp_placement *placement, struct pools *pools)
 {
     const struct dtp_buffer *buffers = dtp_program_buffers(program);
     uint32_t buffer_count = (uint32_t)dtp_program_buffer_count(program), fill[DTP_STREAM_COUNT];
@@ -215,8 +216,8 @@ static bool place_pools(const struct dtp_program *program, const struct pools *p
     for (int s = 0; s < DTP_STREAM_COUNT && done; s++) {
         uint32_t begin = pools->begin[s], end = pools->begin[s + 1];
         uint64_t extent_bytes = 0;
-        done = begin == end || fit(&pools->spans[begin], end - begin, (uint32_t)dtp_program_op_count(program), &scratch,
-                                   &extent_bytes);
+        done = begin == end ||
+               fit(&pools->spans[begin], end - begin, (uint32_t)dtp_program_op_count(program), &scratch, &extent_bytes);
         for (uint32_t i = begin; i < end; i++)
             out->offset_bytes[pools->buffers[i]] = out->arena_bytes + pools->spans[i].offset_bytes;
         out->arena_bytes += extent_bytes;

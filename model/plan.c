@@ -175,9 +175,9 @@ static const struct recipe {
 
 /* What the mixed recipes become where the optimizer owns an fp32 master (see dtp_precision_recipe). */
 static const struct recipe master_forms[] = {
-    {"bf16-mixed", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, false, false}}, /* DeepSpeed */
-    {"bf16-mixed", {DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, false, false}}, /* Megatron */
-    {"fp16-mixed", {DTP_FP16, DTP_FP16, DTP_FP16, DTP_FP32, DTP_FP32, false, false}}, /* both */
+    {"bf16-mixed", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, false, false}},    /* DeepSpeed */
+    {"bf16-mixed", {DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, false, false}},    /* Megatron */
+    {"fp16-mixed", {DTP_FP16, DTP_FP16, DTP_FP16, DTP_FP32, DTP_FP32, false, false}},    /* both */
     {"fp8-tensorwise", {DTP_BF16, DTP_FP8, DTP_FP32, DTP_FP32, DTP_FP32, false, false}}, /* Megatron */
 };
 #define MASTER_FORM_COUNT (sizeof master_forms / sizeof *master_forms)

@@ -13,13 +13,13 @@
 #include <stdint.h>
 
 /* X(enum suffix, spelling). no_shard is an accepted synonym of ddp. */
-#define DTP_STRATEGY_TABLE(X)          \
-    X(DDP, "ddp")                      \
-    X(ZERO1, "zero1")                  \
-    X(ZERO2, "zero2")                  \
-    X(ZERO3, "zero3")                  \
-    X(FULL_SHARD, "full_shard")        \
-    X(SHARD_GRAD_OP, "shard_grad_op")  \
+#define DTP_STRATEGY_TABLE(X)                                                                                          \
+    X(DDP, "ddp")                                                                                                      \
+    X(ZERO1, "zero1")                                                                                                  \
+    X(ZERO2, "zero2")                                                                                                  \
+    X(ZERO3, "zero3")                                                                                                  \
+    X(FULL_SHARD, "full_shard")                                                                                        \
+    X(SHARD_GRAD_OP, "shard_grad_op")                                                                                  \
     X(HYBRID_SHARD, "hybrid_shard")
 enum dtp_strategy {
 #define DTP_STRATEGY_ENUM(suffix, text) DTP_##suffix,
@@ -39,8 +39,8 @@ enum dtp_checkpointing {
     DTP_CHECKPOINT_FULL,                /* every block: only its input is kept */
     DTP_CHECKPOINT_EVERY_N,             /* blocks 0, N, 2N, ... are checkpointed, the others keep everything */
     DTP_CHECKPOINT_SELECTIVE_ATTENTION, /* Korthikanti 2022: recompute the attention core only */
-    DTP_CHECKPOINT_SELECTIVE_MATMUL     /* torchtitan op-SAC: every second matmul and attention are kept. Runtime dtplan:
-                                           all matmuls and attention; norms and the MLP's product are made again */
+    DTP_CHECKPOINT_SELECTIVE_MATMUL /* torchtitan op-SAC: every second matmul and attention are kept. Runtime dtplan:
+                                       all matmuls and attention; norms and the MLP's product are made again */
 };
 /* FLASH: the fastest fused kernel of today's PyTorch (cuDNN's on Hopper and Blackwell, FlashAttention-2 before);
  * FLASH2, FLASH1: the kernels of 2024 and of 2022-23, for judging older stacks. They differ in time, not in memory. */
@@ -56,80 +56,80 @@ struct dtp_precision {
     enum dtp_dtype reduce;  /* of gradients on the wire and in reduction */
     enum dtp_dtype master;  /* optimizer's copy of the parameters; equal to params = there is no extra copy */
     enum dtp_dtype moments;
-    bool fp8_rowwise;       /* torchao rowwise scaling; false = tensorwise */
-    bool fp8_all_gather;    /* FSDP2 float8 all-gather (tensorwise only) */
+    bool fp8_rowwise;    /* torchao rowwise scaling; false = tensorwise */
+    bool fp8_all_gather; /* FSDP2 float8 all-gather (tensorwise only) */
 };
 
 struct dtp_plan {
     enum dtp_strategy strategy;
     enum dtp_runtime runtime;
-    bool compile;                       /* torch.compile of each block */
-    bool compile_loss;                  /* with compile: of the loss too, which fuses an eager one (default) */
-    bool fsdp1;                         /* torch runtime: FullyShardedDataParallel instead of fully_shard */
-    bool limit_all_gathers;             /* of FSDP1: the host waits rather than have more than two releases of gathered
-                                           units pending; default true */
-    uint32_t shard_group;               /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
-                                           node for hybrid_shard); resolved by dtp_plan_resolve */
-    uint32_t tp, pp, cp;                /* tensor, pipeline, context parallel; tp and pp under Megatron (model_parallel.h),
-                                           cp only 1 */
-    bool sequence_parallel;             /* with tp: norms and residual stream are spread too; default true */
-    bool tp_overlap;                    /* with tp: its collectives run beside matmuls; default false */
-    bool megatron_overlap;              /* overlap_grad_reduce and overlap_param_gather; default false */
-    uint32_t virtual_stages;            /* with pp: chunks of the model per GPU (interleaved schedule); default 1 */
-    uint32_t sequence_shards;           /* of a slice's plan (model_parallel.h): ranks that the residual stream is spread
-                                           over; 0 and 1: none */
-    uint32_t micro_batch;               /* sequences per GPU per micro-step */
-    uint32_t accumulate;                /* micro-steps per optimizer step */
-    bool accumulate_sync;               /* reduce gradients in every micro-step (false: no_sync) */
-    uint64_t sequence;                  /* tokens per sequence */
+    bool compile;             /* torch.compile of each block */
+    bool compile_loss;        /* with compile: of the loss too, which fuses an eager one (default) */
+    bool fsdp1;               /* torch runtime: FullyShardedDataParallel instead of fully_shard */
+    bool limit_all_gathers;   /* of FSDP1: the host waits rather than have more than two releases of gathered
+                                 units pending; default true */
+    uint32_t shard_group;     /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
+                                 node for hybrid_shard); resolved by dtp_plan_resolve */
+    uint32_t tp, pp, cp;      /* tensor, pipeline, context parallel; tp and pp under Megatron (model_parallel.h),
+                                 cp only 1 */
+    bool sequence_parallel;   /* with tp: norms and residual stream are spread too; default true */
+    bool tp_overlap;          /* with tp: its collectives run beside matmuls; default false */
+    bool megatron_overlap;    /* overlap_grad_reduce and overlap_param_gather; default false */
+    uint32_t virtual_stages;  /* with pp: chunks of the model per GPU (interleaved schedule); default 1 */
+    uint32_t sequence_shards; /* of a slice's plan (model_parallel.h): ranks that the residual stream is spread
+                                 over; 0 and 1: none */
+    uint32_t micro_batch;     /* sequences per GPU per micro-step */
+    uint32_t accumulate;      /* micro-steps per optimizer step */
+    bool accumulate_sync;     /* reduce gradients in every micro-step (false: no_sync) */
+    uint64_t sequence;        /* tokens per sequence */
     enum dtp_checkpointing checkpointing;
-    uint32_t checkpoint_every;          /* N of DTP_CHECKPOINT_EVERY_N */
+    uint32_t checkpoint_every; /* N of DTP_CHECKPOINT_EVERY_N */
     enum dtp_offload offload;
     struct dtp_precision precision;
     enum dtp_attention attention;
     enum dtp_loss loss;
-    enum dtp_optimizer optimizer;       /* SGD without momentum: no state */
-    uint32_t wrap_layers;               /* layers per FSDP unit; 0 = the whole model is one unit */
-    bool reshard_after_forward;         /* full_shard true, shard_grad_op false; follows strategy in resolve */
-    uint32_t reshard_group;             /* of FSDP2, reshard_after_forward=N: so many neighbours share a unit's parameters from
-                                           forward to backward, which gathers from them; 0: as many as before */
-    uint32_t prefetch_depth;            /* units gathered ahead, with prefetch, of FSDP2 (set_modules_to_forward_prefetch and
-                                           _backward_prefetch; 1, the default, needs no call) and of our executor */
-    bool keep_root;                     /* FSDP2's root unit stays gathered from forward to backward, as it does when
-                                           fully_shard(model) leaves reshard_after_forward open; default false */
-    bool ddp_bucket_view;               /* gradient_as_bucket_view; PyTorch's default is false */
-    uint64_t ddp_bucket_bytes;          /* bucket_cap_mb, 25 MiB */
-    bool deepspeed_overlap;             /* overlap_comm; by default only zero3 has it */
+    enum dtp_optimizer optimizer; /* SGD without momentum: no state */
+    uint32_t wrap_layers;         /* layers per FSDP unit; 0 = the whole model is one unit */
+    bool reshard_after_forward;   /* full_shard true, shard_grad_op false; follows strategy in resolve */
+    uint32_t reshard_group;    /* of FSDP2, reshard_after_forward=N: so many neighbours share a unit's parameters from
+                                  forward to backward, which gathers from them; 0: as many as before */
+    uint32_t prefetch_depth;   /* units gathered ahead, with prefetch, of FSDP2 (set_modules_to_forward_prefetch and
+                                  _backward_prefetch; 1, the default, needs no call) and of our executor */
+    bool keep_root;            /* FSDP2's root unit stays gathered from forward to backward, as it does when
+                                  fully_shard(model) leaves reshard_after_forward open; default false */
+    bool ddp_bucket_view;      /* gradient_as_bucket_view; PyTorch's default is false */
+    uint64_t ddp_bucket_bytes; /* bucket_cap_mb, 25 MiB */
+    bool deepspeed_overlap;    /* overlap_comm; by default only zero3 has it */
     /* DeepSpeed's own keys and defaults, in elements; the last four are zero3's (zero3_fetch.h has the rule) */
     uint64_t reduce_bucket_size, stage3_max_live_parameters, stage3_max_reuse_distance, stage3_prefetch_bucket_size,
         stage3_param_persistence_threshold;
-    /* ZeRO++ (zeropp.h): GPUs of a node that share a second copy of the parameters from their first release on, 1 = none;
-     * weights gathered as int8; gradients reduced as int4 */
+    /* ZeRO++ (zeropp.h): GPUs of a node that share a second copy of the parameters from their first release on, 1 =
+     * none; weights gathered as int8; gradients reduced as int4 */
     uint32_t zero_hpz_partition_size;
     bool zero_quantized_weights, zero_quantized_gradients;
-    bool prefetch;                      /* gather the next unit during the current one's compute */
-    bool expandable_segments;           /* of PyTorch's caching allocator: a pool is one range that grows by pages */
-    bool fused_qkv, fused_gate_up;      /* one matmul (and one saved buffer) for q,k,v / gate,up */
-    bool rope_fp32;                     /* RoPE by fp32 halves, each product a kernel (the reference script); false: the usual
-                                           complex or rotate-half form */
+    bool prefetch;                 /* gather the next unit during the current one's compute */
+    bool expandable_segments;      /* of PyTorch's caching allocator: a pool is one range that grows by pages */
+    bool fused_qkv, fused_gate_up; /* one matmul (and one saved buffer) for q,k,v / gate,up */
+    bool rope_fp32; /* RoPE by fp32 halves, each product a kernel (the reference script); false: the usual
+                       complex or rotate-half form */
     /* Of our executor only (runtime dtplan). */
-    double clip_norm;                   /* gradients are scaled down to this global norm; 0 = not clipped */
-    bool gradient_norm;                 /* the norm is computed for the log, though nothing is clipped */
-    uint64_t loss_chunk;                /* rows of a chunk of head and loss; 0 = rule (lower_executor.h) */
-    bool gelu_epilogue;                 /* GELU and its gradient inside the matmuls (cuBLASLt's epilogues) */
-    bool stochastic_rounding;           /* of 16-bit weights that have no master copy */
-    bool gradient_stream;               /* weight gradients of blocks on a stream of their own, beside the rest */
-    bool update_in_backward;            /* a block's optimizer right behind its reduction: its sharded gradients do not wait
-                                           for the step's end */
-    bool cuda_graph;                    /* the step is captured once and launched as one graph */
-    bool atomic_attention;              /* attention's backward sums dQ by atomics: faster, but last bits vary */
-    uint32_t matmul_sms;                /* SMs that matmuls are made for, so that collectives find the others free; 0 = all */
-    uint32_t collective_ctas;           /* at most so many thread blocks (one SM each) carry a collective; 0 = NCCL's choice */
-    bool symmetric_windows;             /* the arena is registered with NCCL, whose symmetric kernels then read and write peers'
-                                           memory without buffers between */
-    enum dtp_engine gather_engine;      /* COPY: gathers have a communicator of their own and take no SMs */
-    enum dtp_engine reduce_engine;      /* COPY: the same of gradients, exchanged and then added up by a kernel */
-    double price_per_gpu_hour;          /* money; 0 = the catalogue's typical price */
+    double clip_norm;         /* gradients are scaled down to this global norm; 0 = not clipped */
+    bool gradient_norm;       /* the norm is computed for the log, though nothing is clipped */
+    uint64_t loss_chunk;      /* rows of a chunk of head and loss; 0 = rule (lower_executor.h) */
+    bool gelu_epilogue;       /* GELU and its gradient inside the matmuls (cuBLASLt's epilogues) */
+    bool stochastic_rounding; /* of 16-bit weights that have no master copy */
+    bool gradient_stream;     /* weight gradients of blocks on a stream of their own, beside the rest */
+    bool update_in_backward;  /* a block's optimizer right behind its reduction: its sharded gradients do not wait
+                                 for the step's end */
+    bool cuda_graph;          /* the step is captured once and launched as one graph */
+    bool atomic_attention;    /* attention's backward sums dQ by atomics: faster, but last bits vary */
+    uint32_t matmul_sms;      /* SMs that matmuls are made for, so that collectives find the others free; 0 = all */
+    uint32_t collective_ctas; /* at most so many thread blocks (one SM each) carry a collective; 0 = NCCL's choice */
+    bool symmetric_windows;   /* the arena is registered with NCCL, whose symmetric kernels then read and write peers'
+                                 memory without buffers between */
+    enum dtp_engine gather_engine; /* COPY: gathers have a communicator of their own and take no SMs */
+    enum dtp_engine reduce_engine; /* COPY: the same of gradients, exchanged and then added up by a kernel */
+    double price_per_gpu_hour;     /* money; 0 = the catalogue's typical price */
 };
 
 /* Default plan: full_shard, torch FSDP2 eager, bf16-mixed, flash attention, eager cross entropy, fused AdamW, micro

@@ -152,7 +152,8 @@ static void check_torch(struct resolver *r)
                "(FullyShardedDataParallel's documentation); leave accumulate_sync false or use FSDP2");
 }
 
-/* A second copy lies within a node (groups._create_zero_param_parallel_group); quantised kernels take 16-bit weights. */
+/* A second copy lies within a node (groups._create_zero_param_parallel_group); quantised kernels take 16-bit weights.
+ */
 static void check_zeropp(struct resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -240,7 +241,8 @@ static void check_peer_memory(struct resolver *r, const char *key)
     if (r->cluster->gpus > 1 && (link == DTP_LINK_PCIE || link == DTP_LINK_XGMI))
         refuse(r, key, "needs GPUs that NVLink joins; these have %s, leave it out", dtp_link_text(link));
     else if (ranks > r->cluster->gpus_per_node)
-        refuse(r, key, "reaches the GPUs of one node, but %" PRIu32 " GPUs share a copy over nodes of %" PRIu32
+        refuse(r, key,
+               "reaches the GPUs of one node, but %" PRIu32 " GPUs share a copy over nodes of %" PRIu32
                "; take hybrid_shard with a shard_group inside a node, or leave it out",
                ranks, r->cluster->gpus_per_node);
 }
@@ -256,7 +258,8 @@ static const char *not_scattered(const struct dtp_plan *plan)
     return plan->strategy == DTP_DDP ? "under ddp" : "in shard groups of one GPU";
 }
 
-/* When a block's gradients are first reduced, they must be final, and nothing but its update must be left to read them. */
+/* When a block's gradients are first reduced, they must be final, and nothing but its update must be left to read them.
+ */
 static void check_update_in_backward(struct resolver *r)
 {
     const char *key = "update_in_backward";
@@ -267,7 +270,8 @@ static void check_update_in_backward(struct resolver *r)
         refuse(r, key, "updates blocks before the global norm of the gradients is known; leave out %s",
                p->clip_norm > 0 ? "clip_norm" : "gradient_norm");
     if (p->offload != DTP_OFFLOAD_NONE)
-        refuse(r, key, "is of an optimizer on the GPU; with offload %s the host updates in backward anyway, leave it out",
+        refuse(r, key,
+               "is of an optimizer on the GPU; with offload %s the host updates in backward anyway, leave it out",
                dtp_offload_text(p->offload));
     if (!scatters(r))
         refuse(r, key, "saves the shards of reduced gradients, but gradients are not scattered %s; leave it out",
@@ -313,14 +317,16 @@ static void check_runtime(struct resolver *r)
         refuse(r, "expandable_segments", "is of PyTorch's allocator; runtime dtplan has one arena, leave it out");
     if (p->runtime != DTP_RUNTIME_DEEPSPEED &&
         (p->zero_hpz_partition_size != 1 || p->zero_quantized_weights || p->zero_quantized_gradients))
-        refuse(r, p->zero_hpz_partition_size != 1 ? "zero_hpz_partition_size"
-                  : p->zero_quantized_weights     ? "zero_quantized_weights"
-                                                  : "zero_quantized_gradients",
+        refuse(r,
+               p->zero_hpz_partition_size != 1 ? "zero_hpz_partition_size"
+               : p->zero_quantized_weights     ? "zero_quantized_weights"
+                                               : "zero_quantized_gradients",
                "is DeepSpeed's (ZeRO++); leave it out under runtime %s", dtp_runtime_text(p->runtime));
     check_executor_choices(r);
     if (!p->limit_all_gathers && !p->fsdp1)
-        refuse(r, "limit_all_gathers", "is FSDP1's: FSDP2 frees gathered weights in the order of its host and has nothing to "
-                                       "limit; leave it out or add fsdp1");
+        refuse(r, "limit_all_gathers",
+               "is FSDP1's: FSDP2 frees gathered weights in the order of its host and has nothing to "
+               "limit; leave it out or add fsdp1");
     if (p->runtime != DTP_RUNTIME_TORCH && p->fsdp1)
         refuse(r, "fsdp1", "exists under runtime torch only");
 }
@@ -371,7 +377,8 @@ static void check_shard_group(struct resolver *r)
         refuse(r, "shard_group",
                "%s under runtime %s shards over all GPUs; sharding over %" PRIu32 " of %" PRIu32 " is not modelled",
                dtp_strategy_text(p->strategy), dtp_runtime_text(p->runtime), p->shard_group, c->gpus);
-    else if (!dtp_plan_model_parallel(p) && c->gpus_per_node && c->gpus_per_node % p->shard_group && p->shard_group % c->gpus_per_node)
+    else if (!dtp_plan_model_parallel(p) && c->gpus_per_node && c->gpus_per_node % p->shard_group &&
+             p->shard_group % c->gpus_per_node)
         refuse(r, "shard_group", "of %" PRIu32 " neither divides a node of %" PRIu32 " GPUs nor fills whole nodes",
                p->shard_group, c->gpus_per_node);
 }
@@ -401,14 +408,17 @@ static void derive_reshard_group(struct resolver *r)
     if (!dtp_plan_is_fsdp(p) || p->fsdp1)
         refuse(r, "reshard_after_forward", "to %" PRIu32 " GPUs is FSDP2's; use true or false", n);
     else if (!p->reshard_after_forward)
-        refuse(r, "reshard_after_forward", "to %" PRIu32 " GPUs is not %s, which keeps what it gathered; use full_shard", n,
+        refuse(r, "reshard_after_forward",
+               "to %" PRIu32 " GPUs is not %s, which keeps what it gathered; use full_shard", n,
                dtp_strategy_text(p->strategy));
     else if (n == 1)
         refuse(r, "reshard_after_forward", "to 1 GPU keeps what was gathered; use strategy shard_grad_op");
     else if (p->shard_group % n)
-        refuse(r, "reshard_after_forward", "%" PRIu32 " does not divide the shard group of %" PRIu32, n, p->shard_group);
+        refuse(r, "reshard_after_forward", "%" PRIu32 " does not divide the shard group of %" PRIu32, n,
+               p->shard_group);
     else if (r->cluster->gpus_per_node % n && n % r->cluster->gpus_per_node)
-        refuse(r, "reshard_after_forward", "%" PRIu32 " neither divides a node of %" PRIu32 " GPUs nor fills whole nodes", n,
+        refuse(r, "reshard_after_forward",
+               "%" PRIu32 " neither divides a node of %" PRIu32 " GPUs nor fills whole nodes", n,
                r->cluster->gpus_per_node);
     else if (p->precision.fp8_all_gather)
         refuse(r, "reshard_after_forward", "to fewer GPUs does not go with an fp8 all-gather; use true");
@@ -424,7 +434,8 @@ static void check_prefetch(struct resolver *r)
     if (p->prefetch_depth < 2 || p->runtime == DTP_RUNTIME_DTPLAN)
         return;
     if (!dtp_plan_is_fsdp(p) || p->fsdp1)
-        refuse(r, "prefetch_depth", "above 1 is of FSDP2 and of runtime dtplan; leave it out with strategy %s under runtime %s",
+        refuse(r, "prefetch_depth",
+               "above 1 is of FSDP2 and of runtime dtplan; leave it out with strategy %s under runtime %s",
                dtp_strategy_text(p->strategy), dtp_runtime_text(p->runtime));
     else if (!p->prefetch)
         refuse(r, "prefetch_depth", "is %" PRIu32 ", but prefetch is off", p->prefetch_depth);

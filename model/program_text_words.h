@@ -6,7 +6,13 @@
 #define DTP_DEMAND_TABLE(X) X(flops) X(m) X(n) X(k) X(bytes) X(sent_bytes) X(tokens)
 
 /* By enum dtp_space and enum dtp_memory_kernel. */
-#define DTP_SPACE_WORDS {"device", "host", "storage"}
-#define DTP_MEMORY_KERNEL_WORDS {"eager", "fused", "streaming"}
+#define DTP_SPACE_WORDS                                                                                                \
+    {                                                                                                                  \
+        "device", "host", "storage"                                                                                    \
+    }
+#define DTP_MEMORY_KERNEL_WORDS                                                                                        \
+    {                                                                                                                  \
+        "eager", "fused", "streaming"                                                                                  \
+    }
 
 #endif

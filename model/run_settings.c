@@ -540,7 +540,8 @@ static enum dtp_status settle_checkpointing(const struct dtp_run *run, const str
     if (!by_block)
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                          "activation_checkpointing is empty, and without it the job takes %.0f of %.0f GiB",
-                         (double)memory->allocated_peak_bytes / 1073741824, (double)memory->capacity_bytes / 1073741824);
+                         (double)memory->allocated_peak_bytes / 1073741824,
+                         (double)memory->capacity_bytes / 1073741824);
     enum dtp_status status = dtp_scenario_set(scenario, "checkpointing", "full", NULL, 0, faults);
     return status ? status : dtp_scenario_resolve(scenario, catalog, job, faults);
 }

@@ -13,9 +13,10 @@ static uint32_t next_count(uint32_t gpus, uint32_t node_gpus)
     return gpus;
 }
 
-/* The plan on fewer GPUs, with `micro_steps`. Within one group hybrid_shard is full_shard: there is no replica to average
- * with. */
-static enum dtp_status predict_on(const struct dtp_job *job, uint32_t gpus, uint64_t micro_steps, struct dtp_variant *out)
+/* The plan on fewer GPUs, with `micro_steps`. Within one group hybrid_shard is full_shard: there is no replica to
+ * average with. */
+static enum dtp_status predict_on(const struct dtp_job *job, uint32_t gpus, uint64_t micro_steps,
+                                  struct dtp_variant *out)
 {
     struct dtp_plan asked = job->asked;
     asked.accumulate = (uint32_t)micro_steps;
@@ -31,7 +32,8 @@ static void strong_scaling(const struct dtp_job *job, const struct dtp_predictio
 {
     struct dtp_variant variant;
     bool own_fits = prediction->memory.verdict != DTP_VERDICT_OOM;
-    for (uint32_t gpus = 1; gpus < job->cluster.gpus && gpus <= UINT32_MAX / 2; gpus = next_count(gpus, job->node_gpus)) {
+    for (uint32_t gpus = 1; gpus < job->cluster.gpus && gpus <= UINT32_MAX / 2;
+         gpus = next_count(gpus, job->node_gpus)) {
         uint64_t micro_steps = (uint64_t)job->plan.accumulate * job->cluster.gpus;
         if (micro_steps % gpus || micro_steps / gpus > UINT32_MAX ||
             predict_on(job, gpus, micro_steps / gpus, &variant) != DTP_OK ||

@@ -25,15 +25,15 @@ struct dtp_training {
 struct dtp_job {
     struct dtp_transformer transformer;
     struct dtp_cluster cluster;
-    struct dtp_plan plan;       /* after dtp_plan_resolve */
-    struct dtp_plan asked;      /* before it: the solvers change this copy and resolve again, so that what follows by
-                                   rule (shard_group 0, ...) follows the change too */
+    struct dtp_plan plan;  /* after dtp_plan_resolve */
+    struct dtp_plan asked; /* before it: the solvers change this copy and resolve again, so that what follows by
+                              rule (shard_group 0, ...) follows the change too */
     struct dtp_training training;
-    uint32_t node_gpus;         /* GPUs a node offers the job: --gpus-per-node, else the machine's; cluster.gpus_per_node
-                                   is smaller when the job fills only part of one node */
-    char shape_note[200]; /* how the shape was chosen when only --params was given, else "" */
+    uint32_t node_gpus;     /* GPUs a node offers the job: --gpus-per-node, else the machine's; cluster.gpus_per_node
+                               is smaller when the job fills only part of one node */
+    char shape_note[200];   /* how the shape was chosen when only --params was given, else "" */
     char cluster_note[256]; /* keys of a network that one node has no use for, else "" */
-    char plan_note[200];  /* what was read into the plan's words (zero3 under torch, the runtime of zero2), else "" */
+    char plan_note[200];    /* what was read into the plan's words (zero3 under torch, the runtime of zero2), else "" */
 };
 
 /* Sequences of an optimizer step over all GPUs: micro_batch * accumulate * data-parallel ranks. */
@@ -67,10 +67,11 @@ enum dtp_status dtp_scenario_parse(struct dtp_scenario *scenario, const char *na
                                    struct dtp_faults *faults);
 /* Text a key was last set to, or NULL. Borrowed. */
 const char *dtp_scenario_get(const struct dtp_scenario *scenario, const char *key);
-/* The same as tables write it: numbers in digits ("8k" of seq as 8192), switches as 0 or 1. False when it is not set. */
+/* The same as tables write it: numbers in digits ("8k" of seq as 8192), switches as 0 or 1. False when it is not set.
+ */
 bool dtp_scenario_plain(const struct dtp_scenario *scenario, const char *key, char *out, size_t bytes);
-/* The strategies that a value of the key strategy names: one, several with commas between, or all. 0 when one of them is
- * none or named twice. */
+/* The strategies that a value of the key strategy names: one, several with commas between, or all. 0 when one of them
+ * is none or named twice. */
 size_t dtp_scenario_strategies(const char *text, enum dtp_strategy list[DTP_STRATEGY_COUNT]);
 /* Resolves everything against the catalogues, checks all, fills `job`. All faults at once, each with the place where
  * its key was set.

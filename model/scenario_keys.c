@@ -127,7 +127,8 @@ static bool parse_rate(const char *text, void *field)
 /* reshard_after_forward as a number of GPUs: true, and beside it the group. */
 static bool parse_reshard_group(const char *text, void *field)
 {
-    struct dtp_plan *plan = (struct dtp_plan *)(void *)((char *)field - offsetof(struct dtp_plan, reshard_after_forward));
+    struct dtp_plan *plan =
+        (struct dtp_plan *)(void *)((char *)field - offsetof(struct dtp_plan, reshard_after_forward));
     uint64_t group;
     if (!dtp_number_parse_integer(text, false, 2, 1000000, &group))
         return false;
@@ -242,9 +243,11 @@ bool dtp_key_is_switch(enum dtp_key key)
 
 struct dtp_draft dtp_draft_default(void)
 {
-    return (struct dtp_draft){.plan = dtp_plan_default(), .oversubscription = 1,
+    return (struct dtp_draft){.plan = dtp_plan_default(),
+                              .oversubscription = 1,
                               .training = {.gpu_mtbf_s = 3600.0 * DTP_DEFAULT_GPU_MTBF_H,
-                                           .detection_s = DTP_DEFAULT_DETECTION_S, .restart_s = DTP_DEFAULT_RESTART_S}};
+                                           .detection_s = DTP_DEFAULT_DETECTION_S,
+                                           .restart_s = DTP_DEFAULT_RESTART_S}};
 }
 
 static bool apply_whole(const struct rule *rule, const char *value, void *field)
@@ -307,7 +310,9 @@ static void explain(enum dtp_key key, const char *value, char *why, size_t why_b
         snprintf(why, why_bytes, "a whole number from %.0f to %.0f", rule->minimum, rule->maximum);
         break;
     case KIND_NUMBER: snprintf(why, why_bytes, "a number from %.15g to %.15g", rule->minimum, rule->maximum); break;
-    case KIND_SWITCH: snprintf(why, why_bytes, rule->parse ? "true, false or a number of GPUs from 2" : "true or false"); break;
+    case KIND_SWITCH:
+        snprintf(why, why_bytes, rule->parse ? "true, false or a number of GPUs from 2" : "true or false");
+        break;
     case KIND_TEXT: snprintf(why, why_bytes, "a text of at most %.0f printable bytes in UTF-8", rule->maximum); break;
     case KIND_PARSED:
         if (!strcmp(keys[key].value, "DTYPE"))

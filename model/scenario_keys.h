@@ -14,18 +14,18 @@ struct dtp_draft {
     double params, network_gbit_per_s, oversubscription;
     uint32_t leaf_nodes;
     enum dtp_network network;
-    uint64_t global_batch;              /* sequences per step over all GPUs; 0 = by accumulate */
-    uint64_t global_batch_tokens;       /* the same in tokens */
+    uint64_t global_batch;        /* sequences per step over all GPUs; 0 = by accumulate */
+    uint64_t global_batch_tokens; /* the same in tokens */
     struct dtp_training training;
     uint32_t gpus, gpus_per_node;
     bool bias;
 };
 
 /* X(key, section, value, how, words). `how`: WHOLE32, WHOLE64 and BINARY64 (minimum, maximum), NUMBER (minimum,
- * maximum), SWITCH, SWITCH_OR (parser of other values), PARSED (parser) into a field of the draft; TEXT (limit in bytes) keeps the words only. */
+ * maximum), SWITCH, SWITCH_OR (parser of other values), PARSED (parser) into a field of the draft; TEXT (limit in
+ * bytes) keeps the words only. */
 #define DTP_KEY_TABLE(X)                                                                                               \
-    X(model, "model", "NAME|FILE.json", TEXT(4096),                                                                    \
-      "preset (dtplan catalog models) or Hugging Face config.json")                                                    \
+    X(model, "model", "NAME|FILE.json", TEXT(4096), "preset (dtplan catalog models) or Hugging Face config.json")      \
     X(params, "model", "N", NUMBER(params, 1, 1e15),                                                                   \
       "parameters: alone, the nearest preset is scaled to N; beside a shape, its count must agree within 2 %")         \
     X(name, "model", "TEXT", TEXT(DTP_NAME_BYTES - 1), "name of the model in reports")                                 \
@@ -78,8 +78,8 @@ struct dtp_draft {
       "of FSDP1: the host waits for gathered units to be freed; default true")                                         \
     X(shard_group, "plan", "N", WHOLE32(plan.shard_group, 1, 1000000),                                                 \
       "GPUs that share one copy; default all, hybrid_shard a node")                                                    \
-    X(tp, "plan", "N", WHOLE32(plan.tp, 1, 1000000), "tensor parallel GPUs (runtime megatron); default 1")                                 \
-    X(pp, "plan", "N", WHOLE32(plan.pp, 1, 1000000), "pipeline stages (runtime megatron); default 1")                               \
+    X(tp, "plan", "N", WHOLE32(plan.tp, 1, 1000000), "tensor parallel GPUs (runtime megatron); default 1")             \
+    X(pp, "plan", "N", WHOLE32(plan.pp, 1, 1000000), "pipeline stages (runtime megatron); default 1")                  \
     X(cp, "plan", "N", WHOLE32(plan.cp, 1, 1000000), "context parallel; only 1 so far")                                \
     X(sequence_parallel, "plan", NULL, SWITCH(plan.sequence_parallel),                                                 \
       "with tp: norms and residual stream are spread as well; default true")                                           \
@@ -145,39 +145,40 @@ struct dtp_draft {
     X(fused_gate_up, "plan", NULL, SWITCH(plan.fused_gate_up), "one matmul for gate and up; default false")            \
     X(expandable_segments, "plan", NULL, SWITCH(plan.expandable_segments),                                             \
       "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; default false")                                               \
-    X(rope_fp32, "plan", NULL, SWITCH(plan.rope_fp32), "RoPE in fp32, each product a kernel of its own; default false")  \
-    X(clip_norm, "plan", "NORM", NUMBER(plan.clip_norm, 0, 1e9),                                                          \
-      "runtime dtplan: gradients are clipped to this global norm; default 0 (not)")                                       \
-    X(gradient_norm, "plan", NULL, SWITCH(plan.gradient_norm),                                                            \
-      "runtime dtplan: compute the global gradient norm for the log; default false")                                      \
-    X(prefetch_depth, "plan", "N", WHOLE32(plan.prefetch_depth, 1, 64),                                                   \
-      "FSDP2, runtime dtplan: units gathered ahead; default 1")                                                           \
-    X(loss_chunk, "plan", "N", BINARY64(plan.loss_chunk, 1, 1000000000),                                                  \
-      "runtime dtplan: tokens of a chunk of head and loss; default by their bytes")                                       \
-    X(gelu_epilogue, "plan", NULL, SWITCH(plan.gelu_epilogue),                                                            \
-      "runtime dtplan: GELU inside the matmuls; default false")                                                           \
-    X(stochastic_rounding, "plan", NULL, SWITCH(plan.stochastic_rounding),                                                \
-      "runtime dtplan: of 16-bit weights without a master copy; default false")                                           \
-    X(gradient_stream, "plan", NULL, SWITCH(plan.gradient_stream),                                                        \
-      "runtime dtplan: weight gradients of blocks on a stream of their own; default false")                               \
-    X(update_in_backward, "plan", NULL, SWITCH(plan.update_in_backward),                                                  \
-      "runtime dtplan: a block's optimizer right behind its reduction, its gradients do not wait; default false")         \
-    X(cuda_graph, "plan", NULL, SWITCH(plan.cuda_graph),                                                                  \
-      "runtime dtplan: the step is launched as one CUDA graph; default false")                                            \
-    X(atomic_attention, "plan", NULL, SWITCH(plan.atomic_attention),                                                      \
-      "runtime dtplan: attention's backward a little faster and smaller, its last bits vary; default false")              \
-    X(matmul_sms, "plan", "N", WHOLE32(plan.matmul_sms, 0, 1000),                                                         \
-      "runtime dtplan: SMs that cuBLASLt plans matmuls for; default 0, all of them")                                      \
-    X(collective_ctas, "plan", "N", WHOLE32(plan.collective_ctas, 0, 64),                                                 \
-      "runtime dtplan: SMs a collective may take; default 0, NCCL's choice")                                              \
-    X(symmetric_windows, "plan", NULL, SWITCH(plan.symmetric_windows),                                                    \
-      "runtime dtplan: the arena is a window of NCCL's symmetric kernels; default false")                                 \
-    X(gather_engine, "plan", "sm|copy", PARSED(plan.gather_engine, parse_engine),                                         \
-      "runtime dtplan: weights are gathered by SMs or by copy engines; default sm")                                       \
-    X(reduce_engine, "plan", "sm|copy", PARSED(plan.reduce_engine, parse_engine),                                         \
-      "runtime dtplan: gradients are reduced by SMs, or exchanged by copy engines and added up, kept in fp32 for an "     \
-      "fp32 master on the GPU, in reduce_dtype under offload; default sm")                                                \
-    X(price, "money", "USD", NUMBER(plan.price_per_gpu_hour, 1e-3, 1e6),                                                  \
+    X(rope_fp32, "plan", NULL, SWITCH(plan.rope_fp32),                                                                 \
+      "RoPE in fp32, each product a kernel of its own; default false")                                                 \
+    X(clip_norm, "plan", "NORM", NUMBER(plan.clip_norm, 0, 1e9),                                                       \
+      "runtime dtplan: gradients are clipped to this global norm; default 0 (not)")                                    \
+    X(gradient_norm, "plan", NULL, SWITCH(plan.gradient_norm),                                                         \
+      "runtime dtplan: compute the global gradient norm for the log; default false")                                   \
+    X(prefetch_depth, "plan", "N", WHOLE32(plan.prefetch_depth, 1, 64),                                                \
+      "FSDP2, runtime dtplan: units gathered ahead; default 1")                                                        \
+    X(loss_chunk, "plan", "N", BINARY64(plan.loss_chunk, 1, 1000000000),                                               \
+      "runtime dtplan: tokens of a chunk of head and loss; default by their bytes")                                    \
+    X(gelu_epilogue, "plan", NULL, SWITCH(plan.gelu_epilogue),                                                         \
+      "runtime dtplan: GELU inside the matmuls; default false")                                                        \
+    X(stochastic_rounding, "plan", NULL, SWITCH(plan.stochastic_rounding),                                             \
+      "runtime dtplan: of 16-bit weights without a master copy; default false")                                        \
+    X(gradient_stream, "plan", NULL, SWITCH(plan.gradient_stream),                                                     \
+      "runtime dtplan: weight gradients of blocks on a stream of their own; default false")                            \
+    X(update_in_backward, "plan", NULL, SWITCH(plan.update_in_backward),                                               \
+      "runtime dtplan: a block's optimizer right behind its reduction, its gradients do not wait; default false")      \
+    X(cuda_graph, "plan", NULL, SWITCH(plan.cuda_graph),                                                               \
+      "runtime dtplan: the step is launched as one CUDA graph; default false")                                         \
+    X(atomic_attention, "plan", NULL, SWITCH(plan.atomic_attention),                                                   \
+      "runtime dtplan: attention's backward a little faster and smaller, its last bits vary; default false")           \
+    X(matmul_sms, "plan", "N", WHOLE32(plan.matmul_sms, 0, 1000),                                                      \
+      "runtime dtplan: SMs that cuBLASLt plans matmuls for; default 0, all of them")                                   \
+    X(collective_ctas, "plan", "N", WHOLE32(plan.collective_ctas, 0, 64),                                              \
+      "runtime dtplan: SMs a collective may take; default 0, NCCL's choice")                                           \
+    X(symmetric_windows, "plan", NULL, SWITCH(plan.symmetric_windows),                                                 \
+      "runtime dtplan: the arena is a window of NCCL's symmetric kernels; default false")                              \
+    X(gather_engine, "plan", "sm|copy", PARSED(plan.gather_engine, parse_engine),                                      \
+      "runtime dtplan: weights are gathered by SMs or by copy engines; default sm")                                    \
+    X(reduce_engine, "plan", "sm|copy", PARSED(plan.reduce_engine, parse_engine),                                      \
+      "runtime dtplan: gradients are reduced by SMs, or exchanged by copy engines and added up, kept in fp32 for an "  \
+      "fp32 master on the GPU, in reduce_dtype under offload; default sm")                                             \
+    X(price, "money", "USD", NUMBER(plan.price_per_gpu_hour, 1e-3, 1e6),                                               \
       "dollars per GPU-hour; default the catalogue's typical price")                                                   \
     X(tokens, "money", "N", NUMBER(training.tokens, 1, 1e18),                                                          \
       "tokens to train on, 2T: plan adds the whole training's time with failures, money and energy")                   \
@@ -185,7 +186,8 @@ struct dtp_draft {
     X(budget, "money", "USD", NUMBER(training.budget_usd, 1e-2, 1e12), "for the whole training, in dollars: 500k")     \
     X(gpu_mtbf, "money", "TIME", PARSED(training.gpu_mtbf_s, parse_duration),                                          \
       "mean time between failures of one GPU; default 50000h")                                                         \
-    X(detection, "money", "TIME", PARSED(training.detection_s, parse_duration), "until a failure is seen; default 10min") \
+    X(detection, "money", "TIME", PARSED(training.detection_s, parse_duration),                                        \
+      "until a failure is seen; default 10min")                                                                        \
     X(restart, "money", "TIME", PARSED(training.restart_s, parse_duration),                                            \
       "from then until training goes on, reading the checkpoint aside; default 5min")                                  \
     X(storage, "money", "BYTES/S", PARSED(training.storage_bytes_per_s, parse_rate),                                   \

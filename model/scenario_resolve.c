@@ -293,7 +293,8 @@ static enum dtp_key batch_key(struct dtp_resolution *r, const struct dtp_plan *p
     if (given(r, DTP_KEY_global_batch))
         refuse(r, DTP_KEY_global_batch_tokens, "and global_batch say the same; leave one of them out");
     if (tokens % plan->sequence)
-        refuse(r, DTP_KEY_global_batch_tokens, "%" PRIu64 " tokens are no multiple of seq %" PRIu64, tokens, plan->sequence);
+        refuse(r, DTP_KEY_global_batch_tokens, "%" PRIu64 " tokens are no multiple of seq %" PRIu64, tokens,
+               plan->sequence);
     *sequences = tokens / plan->sequence ? tokens / plan->sequence : 1;
     return DTP_KEY_global_batch_tokens;
 }
@@ -312,15 +313,16 @@ static bool choose_accumulation(struct dtp_resolution *r, struct dtp_plan *plan)
         if (steps)
             snprintf(other, sizeof other, "%" PRIu64 " or ", steps * part);
         refuse(r, key,
-               "%" PRIu64 " sequences are no multiple of micro_batch %" PRIu32 " x %" PRIu32 " %s = %" PRIu64 "; use %s%" PRIu64,
+               "%" PRIu64 " sequences are no multiple of micro_batch %" PRIu32 " x %" PRIu32 " %s = %" PRIu64
+               "; use %s%" PRIu64,
                whole, plan->micro_batch, dtp_plan_data_ranks(plan, &r->job->cluster),
                dtp_plan_model_parallel(plan) ? "data-parallel ranks" : "GPUs", part, other, (steps + 1) * part);
         return false;
     }
     if (given(r, DTP_KEY_accumulate) && plan->accumulate != steps) {
         refuse(r, key,
-               "%" PRIu64 " sequences need accumulate %" PRIu64 ", but it is %" PRIu32 "; leave one of them out", whole, steps,
-               plan->accumulate);
+               "%" PRIu64 " sequences need accumulate %" PRIu64 ", but it is %" PRIu32 "; leave one of them out", whole,
+               steps, plan->accumulate);
         return false;
     }
     plan->accumulate = steps > UINT32_MAX ? UINT32_MAX : (uint32_t)steps;

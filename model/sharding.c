@@ -220,9 +220,9 @@ static void add_nvme(struct dtp_state_bytes *state, enum dtp_memory_term term, u
 }
 
 /* ZeRO-Offload: fp32 master and gradients and a buffer in the model's dtype are pinned and flat, the moments are
- * pageable. That buffer is stage 3's grad_partitions_flat_buffer, the staging copy of the parameters below it; offloaded
- * parameters are one more (stage3.py). ZeRO-Infinity has master, moments, fp32 gradients (swap_out_gradients) and
- * parameters on NVMe, and in memory its swap buffers and that flat buffer. */
+ * pageable. That buffer is stage 3's grad_partitions_flat_buffer, the staging copy of the parameters below it;
+ * offloaded parameters are one more (stage3.py). ZeRO-Infinity has master, moments, fp32 gradients (swap_out_gradients)
+ * and parameters on NVMe, and in memory its swap buffers and that flat buffer. */
 static void offload_deepspeed(uint64_t shard, const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
                               struct dtp_state_bytes *out)
 {

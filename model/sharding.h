@@ -18,7 +18,7 @@ struct dtp_units {
     uint64_t total, total_shard, layers;
     uint64_t layer, layer_shard, layer_matmul;
     uint64_t layer_matmul_shard; /* of layer_shard: the matrices */
-    uint64_t layer_cast;    /* of a layer: matmul weights and biases, what autocast casts */
+    uint64_t layer_cast;         /* of a layer: matmul weights and biases, what autocast casts */
     uint64_t largest, down, qkv; /* largest matrix of a layer | the MLP's down matrix [f, h] | q, k and v */
     uint64_t root, root_shard;
     uint64_t position;        /* learned positions, [positions, h] */
@@ -44,7 +44,8 @@ struct dtp_element_bytes {
 };
 void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out);
 
-/* N: ranks that share one copy: 1 under ddp, all for the ZeRO stages and FSDP, the shard group where the plan names one. */
+/* N: ranks that share one copy: 1 under ddp, all for the ZeRO stages and FSDP, the shard group where the plan names
+ * one. */
 uint64_t dtp_plan_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
 /* True where each rank stores only its shard of the parameters. */

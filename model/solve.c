@@ -125,8 +125,8 @@ static uint64_t rented_count(uint32_t node_gpus, uint64_t index)
     return count <= DTP_SOLVE_MAX_GPUS ? count : 0;
 }
 
-/* Index of the fewest that fit, counted from 1; 0 when none does. Counts inside one node are few and are scanned; of whole
- * nodes, doubling brackets and bisection finds the step between the last misfit and the first fit. */
+/* Index of the fewest that fit, counted from 1; 0 when none does. Counts inside one node are few and are scanned; of
+ * whole nodes, doubling brackets and bisection finds the step between the last misfit and the first fit. */
 static uint64_t smallest_index(const struct search *search)
 {
     uint32_t node_gpus = search->job->node_gpus;

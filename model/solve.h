@@ -1,9 +1,9 @@
 /* Solvers: the largest micro batch or sequence, or the smallest number of GPUs, with which a job fits.
  *
- * "Fits" is the verdict fits: with the margin. Where no value leaves a margin (layers so large that the allocator's cache
- * fills any GPU), a tight one is the answer and is marked: such jobs run. Memory grows with batch and sequence and shrinks with GPUs,
- * so doubling brackets the answer and bisection finds it; because allocators round and rules switch, monotony is an
- * assumption, and the neighbours of every answer are verified. */
+ * "Fits" is the verdict fits: with the margin. Where no value leaves a margin (layers so large that the allocator's
+ * cache fills any GPU), a tight one is the answer and is marked: such jobs run. Memory grows with batch and sequence
+ * and shrinks with GPUs, so doubling brackets the answer and bisection finds it; because allocators round and rules
+ * switch, monotony is an assumption, and the neighbours of every answer are verified. */
 #ifndef DTP_SOLVE_H
 #define DTP_SOLVE_H
 

@@ -10,10 +10,10 @@
 #include <stddef.h>
 
 /* X(name, exit status, meaning) */
-#define DTP_STATUS_TABLE(X)                                                        \
-    X(OK, 0, "done")                                                               \
-    X(NO, 1, "the answer is no: it does not fit, or validation is outside its bound") \
-    X(BAD_INPUT, 2, "usage or bad input")                                          \
+#define DTP_STATUS_TABLE(X)                                                                                            \
+    X(OK, 0, "done")                                                                                                   \
+    X(NO, 1, "the answer is no: it does not fit, or validation is outside its bound")                                  \
+    X(BAD_INPUT, 2, "usage or bad input")                                                                              \
     X(ENVIRONMENT, 3, "environment: no GPU, missing library, I/O, out of memory")
 
 enum dtp_status {
@@ -35,8 +35,8 @@ struct dtp_faults {
     char text[DTP_FAULTS_KEPT][DTP_FAULT_TEXT_BYTES]; /* "FILE:LINE: what is wrong; what to do" */
 };
 
-/* Length of the UTF-8 sequence at `text` when it is well-formed (no surrogates, nothing overlong) and no control character
- * (C0, DEL, and C1, which terminals obey too); else 0. What is kept and printed later consists of these. */
+/* Length of the UTF-8 sequence at `text` when it is well-formed (no surrogates, nothing overlong) and no control
+ * character (C0, DEL, and C1, which terminals obey too); else 0. What is kept and printed later consists of these. */
 size_t dtp_printable_bytes(const char *text);
 
 /* Records one fault and returns `status`, so that callers can write `return dtp_fault(...)`. `file` may be NULL (no
@@ -44,7 +44,8 @@ size_t dtp_printable_bytes(const char *text);
 enum dtp_status dtp_fault(struct dtp_faults *faults, enum dtp_status status, const char *file, size_t line,
                           const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-/* The same about a named key, with "KEY: " before the words unless `file` is a flag ("--micro-batch"), which says it. */
+/* The same about a named key, with "KEY: " before the words unless `file` is a flag ("--micro-batch"), which says it.
+ */
 enum dtp_status dtp_fault_about(struct dtp_faults *faults, enum dtp_status status, const char *file, size_t line,
                                 const char *key, const char *format, ...) __attribute__((format(printf, 6, 7)));
 

@@ -13,27 +13,27 @@
 #define DTP_NAME_BYTES 64
 
 enum dtp_norm { DTP_LAYER_NORM, DTP_RMS_NORM };
-enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU };               /* SwiGLU has a gate matrix beside up */
+enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU }; /* SwiGLU has a gate matrix beside up */
 enum dtp_position { DTP_POSITION_LEARNED, DTP_POSITION_ROPE, DTP_POSITION_ALIBI, DTP_POSITION_NONE };
 
 struct dtp_transformer {
     char name[DTP_NAME_BYTES];
     uint64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
-    uint64_t positions;          /* rows of the learned position table (0 unless DTP_POSITION_LEARNED) */
-    uint64_t max_sequence;       /* longest sequence the source states; 0 if unknown */
+    uint64_t positions;    /* rows of the learned position table (0 unless DTP_POSITION_LEARNED) */
+    uint64_t max_sequence; /* longest sequence the source states; 0 if unknown */
     enum dtp_norm norm;
     enum dtp_activation activation;
     enum dtp_position position;
-    bool norm_bias;              /* LayerNorm has a bias vector */
-    bool qkv_bias;               /* Qwen: bias on q, k, v only */
+    bool norm_bias; /* LayerNorm has a bias vector */
+    bool qkv_bias;  /* Qwen: bias on q, k, v only */
     bool attention_output_bias;
     bool mlp_bias;
-    bool tied_head;              /* lm_head shares the embedding matrix */
+    bool tied_head; /* lm_head shares the embedding matrix */
     bool head_bias;
-    bool embedding_norm;         /* BLOOM: LayerNorm after the embedding */
-    bool qk_norm;                /* Qwen3: RMSNorm of width head_dim on q and on k */
+    bool embedding_norm; /* BLOOM: LayerNorm after the embedding */
+    bool qk_norm;        /* Qwen3: RMSNorm of width head_dim on q and on k */
     bool final_norm;
-    uint64_t sliding_window;     /* tokens attention reaches back, in every layer (Mistral); 0: all of them */
+    uint64_t sliding_window; /* tokens attention reaches back, in every layer (Mistral); 0: all of them */
 };
 
 /* Parameters of each part; total is exact. `block` is one layer = `block_matmul` (weights [in, out] of its matmuls) +
@@ -71,7 +71,8 @@ double dtp_transformer_model_flops_per_token(const struct dtp_transformer *trans
  * keys, and refuses others (mixture of experts included) by name with the known ones listed. All faults at once, with
  * the line of the key. The shape is named after the file, or its folder where the file is called config.json. */
 #define DTP_HF_CONFIG_MAX_BYTES (1u << 20)
-enum dtp_status dtp_transformer_read_hf_config(const char *path, struct dtp_transformer *out, struct dtp_faults *faults);
+enum dtp_status dtp_transformer_read_hf_config(const char *path, struct dtp_transformer *out,
+                                               struct dtp_faults *faults);
 /* The same from memory; `name` stands for the file in messages. For tests and the fuzzer. */
 enum dtp_status dtp_transformer_parse_hf_config(const char *name, const char *text, size_t bytes,
                                                 struct dtp_transformer *out, struct dtp_faults *faults);

@@ -15,7 +15,8 @@
  *     bytes the allocator hands out is not known, so each must be safe, as in PyTorch's allocator;
  *   - an operation on a stream that cannot run it; a collective or copy that sends more bytes than its operands hold.
  * Between two steps all streams wait for all others. Collectives of a group run in issue order, which is the same on
- * all ranks of a program. Linear in operations and operands times streams, but for sorting where operands begin and end. */
+ * all ranks of a program. Linear in operations and operands times streams, but for sorting where operands begin and
+ * end. */
 enum dtp_status dtp_program_verify(const struct dtp_program *program, struct dtp_faults *faults);
 
 /* Whether dependency `index` of `op` is implied by the others and the order of streams and groups, so that deleting it

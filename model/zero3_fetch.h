@@ -2,14 +2,13 @@
  *
  * The rule of its coordinator once a step has been traced (runtime/zero/partitioned_param_coordinator.py):
  *   before a module   what it needs and nobody gathered yet is gathered; then the next tensors of the trace, in its
- *                     order, as long as they are fewer than stage3_prefetch_bucket_size and all that is gathered is less
- *                     than stage3_max_live_parameters (each may be overshot by one tensor). Those there are passed over
- *   after a module    its tensors go, unless that prefetch has passed over a later use of them, or they are used again
- *                     within stage3_max_reuse_distance elements of the trace
- * Tensors of at most stage3_param_persistence_threshold elements are gathered once a step and never given back; they
- * are in no trace. A micro-step's trace: embeddings, blocks, final norm and head forward; the same backward, replayed
- * blocks forward before they go backward. Assumed: the vectors of a block are used where it begins and ends, and an
- * embedding is given back after its backward (release_backward_leftovers).
+ *                     order, as long as they are fewer than stage3_prefetch_bucket_size and all that is gathered is
+ * less than stage3_max_live_parameters (each may be overshot by one tensor). Those there are passed over after a module
+ * its tensors go, unless that prefetch has passed over a later use of them, or they are used again within
+ * stage3_max_reuse_distance elements of the trace Tensors of at most stage3_param_persistence_threshold elements are
+ * gathered once a step and never given back; they are in no trace. A micro-step's trace: embeddings, blocks, final norm
+ * and head forward; the same backward, replayed blocks forward before they go backward. Assumed: the vectors of a block
+ * are used where it begins and ends, and an embedding is given back after its backward (release_backward_leftovers).
  *
  * The closed form adds up what a walk says, lowering makes operations of it; the sizes are each caller's own. */
 #ifndef DTP_ZERO3_FETCH_H
@@ -73,7 +72,7 @@ struct dtp_zero3_walk {
     /* per stage its parts in order, where each stands, their elements and the sums of those before */
     int list[DTP_ZERO3_END][DTP_ZERO3_PARTS], count[DTP_ZERO3_END + 1], index_of[DTP_ZERO3_END][DTP_ZERO3_PARTS];
     uint64_t size[DTP_ZERO3_END][DTP_ZERO3_PARTS], before[DTP_ZERO3_END][DTP_ZERO3_PARTS + 1];
-    uint64_t replays; /* blocks that are replayed */
+    uint64_t replays;                /* blocks that are replayed */
     struct dtp_zero3_use use, queue; /* the module at hand; what prefetch has not passed yet */
     struct dtp_zero3_tensor at_hand; /* what that module uses */
     bool started, prefetching;

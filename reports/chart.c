@@ -211,9 +211,8 @@ static enum dtp_status draw(const struct drawing *d, const struct dtp_chart_figu
     if (status != DTP_OK)
         return status;
     if (!drawn) {
-        snprintf(said, said_bytes,
-                 "%s is not drawn: " NO_GNUPLOT ", then call gnuplot -c %s %s %s",
-                 d->figure, d->script, d->csv, d->figure);
+        snprintf(said, said_bytes, "%s is not drawn: " NO_GNUPLOT ", then call gnuplot -c %s %s %s", d->figure,
+                 d->script, d->csv, d->figure);
         return DTP_OK;
     }
     if (rename(d->temporary, d->figure) != 0)

@@ -13,8 +13,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* X(enum suffix, name as typed = script reports/NAME.gp, what it shows, where its table comes from). MEMORY and TIMELINE
- * are drawn from that table as it is. */
+/* X(enum suffix, name as typed = script reports/NAME.gp, what it shows, where its table comes from). MEMORY and
+ * TIMELINE are drawn from that table as it is. */
 #define DTP_CHART_TABLE(X)                                                                                             \
     X(MEMORY, "memory", "device memory over one step, stacked by owner", "dtplan simulate --memory FILE.csv")          \
     X(TIMELINE, "timeline", "when each operation of a step runs, a lane a stream",                                     \
@@ -27,10 +27,10 @@
     X(SCALING, "scaling", "tokens/s and scaling efficiency against GPUs", "dtplan sweep --gpus 8..1024x2 -o FILE.csv") \
     X(PARETO, "pareto", "time against money, with the plans that no other beats", "dtplan search --csv")               \
     X(BACKTEST, "backtest", "predicted against measured tokens/s, with a band of 10 %",                                \
-      "dtplan backtest RUNS.csv -o FILE.csv, dtplan validate -o FILE.csv")                                                                          \
+      "dtplan backtest RUNS.csv -o FILE.csv, dtplan validate -o FILE.csv")                                             \
     X(BANDWIDTH, "bandwidth", "bus bandwidth of collectives against size, measured and fitted",                        \
-      "measurements: collective,gpus,nodes,bytes,time_s,bus_bytes_per_s")                                            \
-    X(MACHINE_RESIDUALS, "machine-residuals", "how far the fits of a measured machine are off, a point a row",          \
+      "measurements: collective,gpus,nodes,bytes,time_s,bus_bytes_per_s")                                              \
+    X(MACHINE_RESIDUALS, "machine-residuals", "how far the fits of a measured machine are off, a point a row",         \
       "dtplan catalog measured MACHINE.csv --csv")
 enum dtp_chart {
 #define DTP_CHART_ENUM(suffix, name, words, command) DTP_CHART_##suffix,

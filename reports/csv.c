@@ -52,7 +52,8 @@ static void write_peak(FILE *f, const struct dtp_memory *m, enum dtp_owner owner
 }
 
 /* X(column, key of the scenario that stands there where the plan is refused ("": none), expression that writes it)
- * The documented columns of `dtplan plan --csv` and of `dtplan sweep`: names never change their meaning; new ones may come. */
+ * The documented columns of `dtplan plan --csv` and of `dtplan sweep`: names never change their meaning; new ones may
+ * come. */
 /* As --machine takes it. */
 static const char *machine_of(const struct dtp_cluster *cluster)
 {
@@ -65,7 +66,7 @@ static const char *machine_of(const struct dtp_cluster *cluster)
     X("params_count", "params", write_whole(f, dtp_transformer_count(&r->job.transformer).total))                      \
     X("seq_tokens", "seq", write_whole(f, r->job.plan.sequence))                                                       \
     X("gpu", "gpu", write_text(f, r->job.cluster.gpu.key))                                                             \
-    X("machine", "machine", write_text(f, machine_of(&r->job.cluster)))                                                     \
+    X("machine", "machine", write_text(f, machine_of(&r->job.cluster)))                                                \
     X("gpus_count", "gpus", write_whole(f, r->job.cluster.gpus))                                                       \
     X("gpus_per_node_count", "gpus_per_node", write_whole(f, r->job.cluster.gpus_per_node))                            \
     X("nodes_count", "", write_whole(f, r->job.cluster.nodes))                                                         \
@@ -101,7 +102,8 @@ static const char *machine_of(const struct dtp_cluster *cluster)
     X("loss", "loss", write_text(f, dtp_loss_text(r->job.plan.loss)))                                                  \
     X("optimizer", "optimizer", write_text(f, dtp_optimizer_text(r->job.plan.optimizer)))                              \
     X("wrap_layers_count", "wrap_layers", write_whole(f, r->job.plan.wrap_layers))                                     \
-    X("reshard_after_forward", "reshard_after_forward", write_whole(f, r->job.plan.reshard_group ? r->job.plan.reshard_group : r->job.plan.reshard_after_forward))             \
+    X("reshard_after_forward", "reshard_after_forward",                                                                \
+      write_whole(f, r->job.plan.reshard_group ? r->job.plan.reshard_group : r->job.plan.reshard_after_forward))       \
     X("keep_root", "keep_root", write_whole(f, r->job.plan.keep_root))                                                 \
     X("prefetch", "prefetch", write_whole(f, r->job.plan.prefetch))                                                    \
     X("ddp_bucket_bytes", "", write_whole(f, r->job.plan.ddp_bucket_bytes))                                            \
@@ -169,15 +171,17 @@ static const char *machine_of(const struct dtp_cluster *cluster)
     X("scaling_reference_gpus_count", "", write_whole(f, r->scaling.reference_gpus))                                   \
     X("strong_scaling_efficiency_fraction", "", write_real(f, r->scaling.strong_efficiency))                           \
     X("strong_scaling_reference_gpus_count", "", write_whole(f, r->scaling.strong_reference_gpus))                     \
-    /* -- money ----------------------------------------------------------------------------------------------------- */ \
+    /* -- money -----------------------------------------------------------------------------------------------------  \
+     */                                                                                                                \
     X("job_usd_per_hour", "", write_price(f, &r->money, r->money.job_hour_usd[DTP_PRICE_TYPICAL]))                     \
     X("usd_per_billion_tokens", "", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_TYPICAL]))         \
     X("usd_per_million_tokens_low", "", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_LOW] / 1000))  \
     X("usd_per_million_tokens", "", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_TYPICAL] / 1000))  \
-    X("usd_per_million_tokens_high", "", write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_HIGH] / 1000))\
-    X("training_s", "", write_training(f, &r->training, r->training.goodput.expected_s))                              \
-    X("training_usd", "", write_training(f, &r->training, r->money.known ? r->training.usd[DTP_PRICE_TYPICAL] : NAN)) \
-    X("training_gpu_energy_j", "", write_training(f, &r->training, r->training.gpu_energy_j))                         \
+    X("usd_per_million_tokens_high", "",                                                                               \
+      write_price(f, &r->money, r->money.billion_tokens_usd[DTP_PRICE_HIGH] / 1000))                                   \
+    X("training_s", "", write_training(f, &r->training, r->training.goodput.expected_s))                               \
+    X("training_usd", "", write_training(f, &r->training, r->money.known ? r->training.usd[DTP_PRICE_TYPICAL] : NAN))  \
+    X("training_gpu_energy_j", "", write_training(f, &r->training, r->training.gpu_energy_j))                          \
     X("goodput_fraction", "", write_training(f, &r->training, r->training.goodput.fraction))
 
 /* What was asked for where nothing came of it. */

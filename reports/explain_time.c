@@ -66,14 +66,15 @@ static void explain_sharded(const struct wire *w, struct dtp_explanation *e)
                        w->micro_steps * (1 + again), (double)w->b.compute, w->padded, ranks, e);
     bool as_int4 = w->c->bytes[DTP_ALL_TO_ALL] > 0 && !dtp_collective_copies(p, DTP_ALL_TO_ALL);
     if (as_int4)
-        dtp_explain_term(e, "reduce-scatter of vectors", "", (double)w->c->bytes[DTP_REDUCE_SCATTER], "what has one dimension");
+        dtp_explain_term(e, "reduce-scatter of vectors", "", (double)w->c->bytes[DTP_REDUCE_SCATTER],
+                         "what has one dimension");
     else
         explain_reduction(w, w->padded, ranks, e);
     if (as_int4)
         dtp_explain_term(e, "all-to-all of gradients as int4",
                          "reductions x (psi / 2 x (g-1)/g + psi / 2 g x (m-1)/m), and scales",
-                         (double)w->c->bytes[DTP_ALL_TO_ALL], "g = %u GPUs of a node, m = %u nodes", w->job->cluster.gpus_per_node,
-                         w->job->cluster.nodes);
+                         (double)w->c->bytes[DTP_ALL_TO_ALL], "g = %u GPUs of a node, m = %u nodes",
+                         w->job->cluster.gpus_per_node, w->job->cluster.nodes);
     explain_collective(w, DTP_ALL_REDUCE, "all-reduce between replicas", "reductions x 2 bytes x psi / N x (R-1)/R",
                        w->reductions, 2 * (double)w->b.reduce, w->padded / ranks, (double)w->u.replicas, e);
 }

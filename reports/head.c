@@ -86,8 +86,8 @@ static void describe_measured(const struct dtp_cluster *c, const struct dtp_page
     const char *path = dtp_measured_name(c->measured), *slash = strrchr(path, '/');
     const char *date = dtp_measured_about(c->measured, "date"), *gpu = dtp_measured_about(c->measured, "gpu");
     uint32_t gpus = dtp_measured_count(c->measured, "gpus");
-    snprintf(out, bytes, "; times of %.100s, measured%s%.40s on %u %s %.100s", slash ? slash + 1 : path, date ? " " : "",
-             date ? date : "", gpus ? gpus : 1, dtp_page_times(page), gpu ? gpu : c->gpu.name);
+    snprintf(out, bytes, "; times of %.100s, measured%s%.40s on %u %s %.100s", slash ? slash + 1 : path,
+             date ? " " : "", date ? date : "", gpus ? gpus : 1, dtp_page_times(page), gpu ? gpu : c->gpu.name);
 }
 
 static void print_cluster(const struct dtp_job *job, const struct dtp_page *page)
@@ -177,9 +177,9 @@ static void print_plan(const struct dtp_job *job, enum dtp_head head, const stru
              "%s%s; %s attention, %s cross entropy, %s, checkpointing %s, offload %s%s; micro batch %u %s %llu tokens "
              "%s accumulate %u %s %u %s%s = %s tokens a step",
              strategy, dtp_precision_name(&p->precision), dtp_attention_text(p->attention), dtp_loss_text(p->loss),
-             dtp_optimizer_text(p->optimizer), checkpointing, dtp_offload_text(p->offload), executor,
-             p->micro_batch, times, (unsigned long long)p->sequence, times, p->accumulate, times, ranks, what,
-             ranks == 1 ? "" : "s", dtp_page_grouped(step_tokens, tokens, sizeof tokens));
+             dtp_optimizer_text(p->optimizer), checkpointing, dtp_offload_text(p->offload), executor, p->micro_batch,
+             times, (unsigned long long)p->sequence, times, p->accumulate, times, ranks, what, ranks == 1 ? "" : "s",
+             dtp_page_grouped(step_tokens, tokens, sizeof tokens));
     print_label(page, "plan");
     dtp_page_wrap(page, 9, 9, line);
     if (head == DTP_HEAD_PLAN)

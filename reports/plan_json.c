@@ -38,7 +38,8 @@ static json_t *cluster_object(const struct dtp_job *job)
     json_object_set_new(object, "gpu", dtp_json_text(c->gpu.key));
     json_object_set_new(object, "gpu_name", dtp_json_text(c->gpu.name));
     json_object_set_new(object, "machine", dtp_json_text(c->machine.key));
-    json_object_set_new(object, "measured_machine", c->measured ? dtp_json_text(dtp_measured_name(c->measured)) : json_null());
+    json_object_set_new(object, "measured_machine",
+                        c->measured ? dtp_json_text(dtp_measured_name(c->measured)) : json_null());
     json_object_set_new(object, "gpus", dtp_json_whole(c->gpus));
     json_object_set_new(object, "gpus_per_node", dtp_json_whole(c->gpus_per_node));
     json_object_set_new(object, "nodes", dtp_json_whole(c->nodes));
@@ -100,7 +101,8 @@ static json_t *plan_object(const struct dtp_job *job)
     json_object_set_new(object, "optimizer", json_string(dtp_optimizer_text(p->optimizer)));
     json_object_set_new(object, "wrap_layers", dtp_json_whole(p->wrap_layers));
     json_object_set_new(object, "note", dtp_json_text(job->plan_note));
-    json_object_set_new(object, "reshard_after_forward", p->reshard_group ? json_integer(p->reshard_group) : json_boolean(p->reshard_after_forward));
+    json_object_set_new(object, "reshard_after_forward",
+                        p->reshard_group ? json_integer(p->reshard_group) : json_boolean(p->reshard_after_forward));
     if (p->runtime == DTP_RUNTIME_DTPLAN)
         add_executor_choices(p, object);
     return object;

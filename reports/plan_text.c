@@ -390,8 +390,9 @@ static void print_advice(const struct dtp_report *report, const struct dtp_page 
         return;
     bool tight = advice->count > 0 && advice->changes[0].variant.prediction.memory.verdict == DTP_VERDICT_TIGHT;
     dtp_page_heading(page, "WHAT WOULD HELP MOST",
-                     tight && advice->kind == DTP_ADVICE_MAKES_FIT ? "none leaves a margin; the fastest change that is tight"
-                                                                   : words[advice->kind]);
+                     tight && advice->kind == DTP_ADVICE_MAKES_FIT
+                         ? "none leaves a margin; the fastest change that is tight"
+                         : words[advice->kind]);
     for (size_t i = 0; i < advice->count; i++) {
         dtp_page_ink(page, i == 0 ? DTP_INK_BOLD : DTP_INK_DIM);
         fputs(i == 0 ? "  " : "  or ", page->file);

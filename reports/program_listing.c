@@ -90,8 +90,8 @@ static void say_demand(const struct dtp_op *op, const struct dtp_page *page, cha
     out[0] = '\0';
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_MATMUL:
-        snprintf(out, bytes, "%s GFLOP, %.0f%s%.0f%s%.0f", dtp_page_figure(d->flops / 1e9, number, sizeof number),
-                 d->m, dtp_page_times(page), d->n, dtp_page_times(page), d->k);
+        snprintf(out, bytes, "%s GFLOP, %.0f%s%.0f%s%.0f", dtp_page_figure(d->flops / 1e9, number, sizeof number), d->m,
+                 dtp_page_times(page), d->n, dtp_page_times(page), d->k);
         break;
     case DTP_CLASS_ATTENTION:
         snprintf(out, bytes, "%s GFLOP", dtp_page_figure(d->flops / 1e9, number, sizeof number));

@@ -27,9 +27,9 @@ struct dtp_report {
     struct dtp_scaling scaling;
     struct dtp_money money;
     struct dtp_training_cost training; /* unknown where no number of tokens is given */
-    struct dtp_advice advice;     /* kind DTP_ADVICE_NONE where none was asked for */
-    bool solved;                  /* the job is the answer of a solver */
-    struct dtp_solution solution; /* valid when solved */
+    struct dtp_advice advice;          /* kind DTP_ADVICE_NONE where none was asked for */
+    bool solved;                       /* the job is the answer of a solver */
+    struct dtp_solution solution;      /* valid when solved */
 };
 
 /* Fills job, prediction, scaling, money and training (without its Monte Carlo); the rest stays as it is. What the one
@@ -41,8 +41,8 @@ enum dtp_status dtp_report_predict(const struct dtp_job *job, const struct dtp_c
 struct dtp_comparison_row {
     char strategy[32];
     bool refused;
-    char reason[DTP_FAULT_TEXT_BYTES]; /* when refused */
-    const struct dtp_report *report;   /* when not; borrowed */
+    char reason[DTP_FAULT_TEXT_BYTES];   /* when refused */
+    const struct dtp_report *report;     /* when not; borrowed */
     const struct dtp_scenario *scenario; /* what was asked, for the CSV of refused rows; borrowed, or NULL */
 };
 

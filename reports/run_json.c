@@ -18,8 +18,7 @@ static json_t *memory_json(const struct dtp_run_report *r)
                      dtp_json_whole(r->measured->device_arena_bytes), "device", "predicted_bytes",
                      dtp_json_whole(m->device_peak_bytes), "measured_bytes",
                      r->measured->used_bytes ? dtp_json_whole(r->measured->used_bytes) : json_null(),
-                     "host_arena_bytes", dtp_json_whole(r->measured->host_arena_bytes),
-                     "predicted_host_arena_bytes",
+                     "host_arena_bytes", dtp_json_whole(r->measured->host_arena_bytes), "predicted_host_arena_bytes",
                      m->host_bytes ? dtp_json_whole(m->host_bytes / r->simulated->job.cluster.gpus_per_node)
                                    : json_null());
 }
@@ -93,11 +92,10 @@ enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct 
                             "communication", communication_json(r), "error_split", split_json(r), "loss",
                             json_pack("{s:o,s:o,s:o}", "first", dtp_json_real(m->first_loss), "last",
                                       dtp_json_real(m->last_loss), "entropy", dtp_json_real(m->entropy)));
-    json_t *time =
-        json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "phases", phases_json(r), "operations", operations_json(r),
-                  "predicted_step_s", dtp_json_real(p->time.step_s),
-                  "measured_step_s", dtp_json_real(m->step_s), "timed_steps", dtp_json_whole(m->timed_steps),
-                  "tokens_per_s", dtp_json_real(m->step_s > 0 ? (double)m->tokens_per_step / m->step_s : (double)NAN));
+    json_t *time = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "phases", phases_json(r), "operations", operations_json(r),
+                             "predicted_step_s", dtp_json_real(p->time.step_s), "measured_step_s",
+                             dtp_json_real(m->step_s), "timed_steps", dtp_json_whole(m->timed_steps), "tokens_per_s",
+                             dtp_json_real(m->step_s > 0 ? (double)m->tokens_per_step / m->step_s : (double)NAN));
     if (!run || !time || json_object_set(run, "time", time) != 0) {
         json_decref(run);
         json_decref(time);

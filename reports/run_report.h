@@ -8,9 +8,9 @@
 /* What the executor said of a run. 0 and NAN: it did not say. */
 struct dtp_run_outcome {
     char device[128], libraries[256], data[256];
-    char collectives[512];  /* how NCCL carries them, where the plan chose; "": as it likes */
-    char reason[512];       /* the first fault it named, "": none */
-    bool gpu;               /* a GPU's times can be compared with the prediction's, a host's cannot */
+    char collectives[512]; /* how NCCL carries them, where the plan chose; "": as it likes */
+    char reason[512];      /* the first fault it named, "": none */
+    bool gpu;              /* a GPU's times can be compared with the prediction's, a host's cannot */
     bool interrupted;
     uint64_t operations, device_arena_bytes, host_arena_bytes, used_bytes, gpu_bytes;
     uint64_t owner_bytes[DTP_OWNER_COUNT]; /* at the peak of the arena, as counted while the step ran */
@@ -30,8 +30,8 @@ struct dtp_run_report {
     struct dtp_phase_times phases[DTP_COMPARE_PHASE_COUNT];
 };
 
-/* Whether the times that were measured are of what was predicted: a GPU's are; a host's where the prediction comes of a machine
- * file that was measured on hosts. */
+/* Whether the times that were measured are of what was predicted: a GPU's are; a host's where the prediction comes of a
+ * machine file that was measured on hosts. */
 bool dtp_run_report_comparable(const struct dtp_run_report *report);
 
 void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *page);

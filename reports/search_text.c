@@ -97,9 +97,10 @@ static void print_batch(const struct dtp_candidate *c, const struct dtp_page *pa
             c->cost.batch_tokens > 2 * c->cost.critical_batch_tokens ? ": beyond it, more tokens may be needed" : "");
     if (c->batch_free) {
         label(page, "");
-        dtp_page_wrap(page, LABEL_COLUMNS + 3, LABEL_COLUMNS + 3,
-                      "no batch was asked for (--global-batch-tokens), so it follows from speed: of a batch k times as "
-                      "large the learning rate grows by about the square root of k with Adam, up to the critical batch");
+        dtp_page_wrap(
+            page, LABEL_COLUMNS + 3, LABEL_COLUMNS + 3,
+            "no batch was asked for (--global-batch-tokens), so it follows from speed: of a batch k times as "
+            "large the learning rate grows by about the square root of k with Adam, up to the critical batch");
     }
 }
 

@@ -14,48 +14,48 @@
 /* ---- fields ------------------------------------------------------------------------------------------------------ */
 
 /* X(kind, member, name) */
-#define SINGLE_TABLE(X)                                             \
-    X(TEXT, run, "run")                                             \
-    X(TEXT, name, "name")                                           \
-    X(WHOLE, status, "status")                                      \
-    X(TEXT, model, "model")                                         \
-    X(TEXT, gpu, "gpu")                                             \
-    X(WHOLE, gpus, "gpus_count")                                    \
-    X(WHOLE, nodes, "nodes_count")                                  \
-    X(TEXT, strategy, "strategy")                                   \
-    X(WHOLE, shard_group, "shard_group_gpus_count")                 \
-    X(WHOLE, micro_batch, "micro_batch_sequences")                  \
-    X(WHOLE, sequence, "seq_tokens")                                \
-    X(WHOLE, accumulate, "accumulate_count")                        \
-    X(TEXT, checkpointing, "checkpointing")                         \
-    X(TEXT, offload, "offload")                                     \
-    X(TEXT, precision, "precision")                                 \
-    X(WHOLE, on_gpu, "on_gpu")                                      \
-    X(WHOLE, compared, "compared")                                  \
-    X(WHOLE, timed_steps, "timed_steps_count")                      \
-    X(WHOLE, tokens_per_step, "tokens_per_step_count")              \
-    X(WHOLE, operations, "operations_count")                        \
-    X(REAL, alone_step_s, "step_with_costs_alone_s")                \
-    X(REAL, in_place_step_s, "step_with_costs_in_place_s")          \
-    X(REAL, wall_s, "wall_s")                                       \
-    X(REAL, first_loss, "first_loss")                               \
-    X(REAL, last_loss, "last_loss")                                 \
-    X(WHOLE, gpu_memory_bytes, "gpu_memory_bytes")                  \
+#define SINGLE_TABLE(X)                                                                                                \
+    X(TEXT, run, "run")                                                                                                \
+    X(TEXT, name, "name")                                                                                              \
+    X(WHOLE, status, "status")                                                                                         \
+    X(TEXT, model, "model")                                                                                            \
+    X(TEXT, gpu, "gpu")                                                                                                \
+    X(WHOLE, gpus, "gpus_count")                                                                                       \
+    X(WHOLE, nodes, "nodes_count")                                                                                     \
+    X(TEXT, strategy, "strategy")                                                                                      \
+    X(WHOLE, shard_group, "shard_group_gpus_count")                                                                    \
+    X(WHOLE, micro_batch, "micro_batch_sequences")                                                                     \
+    X(WHOLE, sequence, "seq_tokens")                                                                                   \
+    X(WHOLE, accumulate, "accumulate_count")                                                                           \
+    X(TEXT, checkpointing, "checkpointing")                                                                            \
+    X(TEXT, offload, "offload")                                                                                        \
+    X(TEXT, precision, "precision")                                                                                    \
+    X(WHOLE, on_gpu, "on_gpu")                                                                                         \
+    X(WHOLE, compared, "compared")                                                                                     \
+    X(WHOLE, timed_steps, "timed_steps_count")                                                                         \
+    X(WHOLE, tokens_per_step, "tokens_per_step_count")                                                                 \
+    X(WHOLE, operations, "operations_count")                                                                           \
+    X(REAL, alone_step_s, "step_with_costs_alone_s")                                                                   \
+    X(REAL, in_place_step_s, "step_with_costs_in_place_s")                                                             \
+    X(REAL, wall_s, "wall_s")                                                                                          \
+    X(REAL, first_loss, "first_loss")                                                                                  \
+    X(REAL, last_loss, "last_loss")                                                                                    \
+    X(WHOLE, gpu_memory_bytes, "gpu_memory_bytes")                                                                     \
     X(WHOLE, host_arena_bytes, "host_arena_bytes")
 /* Words of any kind, commas among them: behind the figures, so that simple tools find those. */
-#define LAST_TABLE(X)                                               \
-    X(TEXT, outside, "outside")                                     \
-    X(TEXT, reason, "reason")                                       \
-    X(TEXT, device, "device")                                       \
-    X(TEXT, libraries, "libraries")                                 \
+#define LAST_TABLE(X)                                                                                                  \
+    X(TEXT, outside, "outside")                                                                                        \
+    X(TEXT, reason, "reason")                                                                                          \
+    X(TEXT, device, "device")                                                                                          \
+    X(TEXT, libraries, "libraries")                                                                                    \
     X(TEXT, data, "data")
-#define PAIR_TABLE(X)                                               \
-    X(REAL, step_s, "step_s")                                       \
-    X(REAL, tokens_per_s, "tokens_per_s")                           \
-    X(REAL, tokens_per_s_per_gpu, "tokens_per_s_per_gpu")           \
-    X(WHOLE, arena_bytes, "arena_bytes")                            \
-    X(WHOLE, device_bytes, "device_bytes")                          \
-    X(WHOLE, host_to_device_bytes, "host_to_device_bytes")          \
+#define PAIR_TABLE(X)                                                                                                  \
+    X(REAL, step_s, "step_s")                                                                                          \
+    X(REAL, tokens_per_s, "tokens_per_s")                                                                              \
+    X(REAL, tokens_per_s_per_gpu, "tokens_per_s_per_gpu")                                                              \
+    X(WHOLE, arena_bytes, "arena_bytes")                                                                               \
+    X(WHOLE, device_bytes, "device_bytes")                                                                             \
+    X(WHOLE, host_to_device_bytes, "host_to_device_bytes")                                                             \
     X(WHOLE, device_to_host_bytes, "device_to_host_bytes")
 
 static const char *const sides[DTP_VALIDATION_SIDE_COUNT] = {"predicted", "measured"};

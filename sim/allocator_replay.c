@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Blocks freed while other streams still use them: they come back when the host, at its next request, sees those done. */
+/* Blocks freed while other streams still use them: they come back when the host, at its next request, sees those done.
+ */
 struct deferred {
     uint32_t block;
     double done_s;
@@ -16,12 +17,12 @@ struct replay {
     const struct dtp_timeline *timeline; /* or NULL */
     struct dtp_caching_allocator *allocator;
     struct dtp_host_arena memory;
-    uint32_t *block;             /* per buffer */
-    double *used_until_s;        /* per buffer, by streams other than its pool's, in this step; only with a timeline */
+    uint32_t *block;      /* per buffer */
+    double *used_until_s; /* per buffer, by streams other than its pool's, in this step; only with a timeline */
     struct deferred *deferred;
     size_t deferred_count, deferred_capacity;
     double step_start_s;
-    uint32_t first_bucket;       /* DDP's, while it is held */
+    uint32_t first_bucket; /* DDP's, while it is held */
     bool buckets_rebuilt;
     size_t third, repeats, repeats_end; /* operations: start of the third micro-step; those that only repeat, or none */
     bool optimizer_made, failed;
@@ -102,9 +103,9 @@ static void take_persistent(struct replay *r, enum persistent kind)
 
 /* DDP begins with one bucket of all gradients (distributed.py: bucket_size_limits = [sys.maxsize] unless it has to find
  * unused parameters) and makes the ones of bucket_cap_mb when it has seen the order of the first backward, at the start
- * of the second step (reducer.cpp, rebuild_buckets). The first one is dropped then, but its memory stays: the work of its
- * all-reduce holds it until the next collective is issued (ProcessGroupNCCL's shelves), which is in the second backward,
- * after the loss, where memory peaks. */
+ * of the second step (reducer.cpp, rebuild_buckets). The first one is dropped then, but its memory stays: the work of
+ * its all-reduce holds it until the next collective is issued (ProcessGroupNCCL's shelves), which is in the second
+ * backward, after the loss, where memory peaks. */
 static void take_first_bucket(struct replay *r)
 {
     size_t count = dtp_program_buffer_count(r->program);
@@ -194,8 +195,8 @@ static bool is_self_contained(const struct dtp_program *program, size_t from, si
     return own && !live;
 }
 
-/* Micro-steps between the third and the last that leave nothing behind only repeat what the allocator has seen: operations
- * [from, end) may be left out once a micro-step has not made it grow. from == end: none. */
+/* Micro-steps between the third and the last that leave nothing behind only repeat what the allocator has seen:
+ * operations [from, end) may be left out once a micro-step has not made it grow. from == end: none. */
 static void find_repetition(struct replay *r)
 {
     const struct dtp_op *ops = dtp_program_ops(r->program);

@@ -21,8 +21,8 @@ struct block {
     bool free, released;
 };
 
-/* Cached blocks of a pool in bins of sizes, four to a power of two; a bin's ascend by size, then address: the order of the
- * best fit. Bins keep the lists short that have to move when a block comes or goes. */
+/* Cached blocks of a pool in bins of sizes, four to a power of two; a bin's ascend by size, then address: the order of
+ * the best fit. Bins keep the lists short that have to move when a block comes or goes. */
 struct cached {
     uint64_t bytes, address;
     uint32_t block;
@@ -35,7 +35,7 @@ struct bin {
 struct pool {
     struct bin bin[BIN_COUNT];
     uint64_t used[BIN_COUNT / 64]; /* bit of each bin: it has blocks */
-    uint32_t last;           /* expandable segments: the block at the end of the range */
+    uint32_t last;                 /* expandable segments: the block at the end of the range */
     uint64_t reserved_bytes;
 };
 
@@ -276,8 +276,8 @@ static uint32_t new_segment(struct dtp_caching_allocator *a, uint8_t pool, uint6
     uint32_t block = new_block(a);
     if (block == DTP_NO_BLOCK)
         return block;
-    a->block[block] = (struct block){.address = a->next_address, .bytes = bytes, .previous = DTP_NO_BLOCK,
-                                     .next = DTP_NO_BLOCK, .pool = pool};
+    a->block[block] = (struct block){
+        .address = a->next_address, .bytes = bytes, .previous = DTP_NO_BLOCK, .next = DTP_NO_BLOCK, .pool = pool};
     a->next_address += bytes;
     a->state.segments++;
     hold(a, pool, bytes);
@@ -323,8 +323,8 @@ static bool split(struct dtp_caching_allocator *a, uint32_t block, uint64_t byte
     if (tail == DTP_NO_BLOCK)
         return false;
     struct block *b = &a->block[block];
-    a->block[tail] = (struct block){.address = b->address + bytes, .bytes = rest, .previous = block, .next = b->next,
-                                    .pool = b->pool};
+    a->block[tail] = (struct block){
+        .address = b->address + bytes, .bytes = rest, .previous = block, .next = b->next, .pool = b->pool};
     if (b->next != DTP_NO_BLOCK)
         a->block[b->next].previous = tail;
     if (a->pool[b->pool].last == block)

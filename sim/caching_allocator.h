@@ -1,13 +1,13 @@
 /* PyTorch's caching allocator (c10/cuda/CUDACachingAllocator.cpp), replayed without a GPU.
  *
  * Requests are rounded up to 512 bytes. Each stream has two pools of cached blocks: small (requests up to 1 MiB, out of
- * segments of 2 MiB) and large (segments of 20 MiB for requests below 10 MiB, else the request rounded up to 2 MiB). The
- * smallest cached block that is large enough is taken, the lowest address among equals; where more than 1 MiB (small
- * pool: 512 bytes) would be left, the rest stays cached, otherwise the request gets all of it, which counts as allocated.
- * Freed blocks join free neighbours of their segment. Segments are never given back until memory runs out.
+ * segments of 2 MiB) and large (segments of 20 MiB for requests below 10 MiB, else the request rounded up to 2 MiB).
+ * The smallest cached block that is large enough is taken, the lowest address among equals; where more than 1 MiB
+ * (small pool: 512 bytes) would be left, the rest stays cached, otherwise the request gets all of it, which counts as
+ * allocated. Freed blocks join free neighbours of their segment. Segments are never given back until memory runs out.
  *
- * Expandable segments: one range of addresses per pool that grows by 20 MiB (small: 2 MiB) at its end, and is split down
- * to 512 bytes. */
+ * Expandable segments: one range of addresses per pool that grows by 20 MiB (small: 2 MiB) at its end, and is split
+ * down to 512 bytes. */
 #ifndef DTP_CACHING_ALLOCATOR_H
 #define DTP_CACHING_ALLOCATOR_H
 
@@ -32,8 +32,8 @@ bool dtp_caching_allocator_give(struct dtp_caching_allocator *allocator, uint32_
 
 struct dtp_caching_allocator_state {
     uint64_t allocated_bytes, reserved_bytes, allocated_peak_bytes, reserved_peak_bytes;
-    uint64_t segments, retries;  /* segments held; times that cached ones were given back */
-    bool out_of_memory;          /* capacity exceeded in spite of that */
+    uint64_t segments, retries; /* segments held; times that cached ones were given back */
+    bool out_of_memory;         /* capacity exceeded in spite of that */
 };
 /* Peaks from now on. */
 void dtp_caching_allocator_reset_peaks(struct dtp_caching_allocator *allocator);
@@ -47,14 +47,14 @@ uint64_t dtp_caching_allocator_pool_bytes(const struct dtp_caching_allocator *al
 struct dtp_allocator_replay {
     struct dtp_caching_allocator_state state; /* peaks are those of the last step */
     uint64_t pool_reserved_bytes[DTP_STREAM_COUNT];
-    uint32_t steps;              /* replayed until segments stopped growing, at most DTP_REPLAY_STEPS */
+    uint32_t steps; /* replayed until segments stopped growing, at most DTP_REPLAY_STEPS */
 };
 #define DTP_REPLAY_STEPS 6
 
 /* Replays what device buffers do in issue order, step after step. As in training, persistent buffers come first except
- * those of the optimizer, which the first update makes out of what the first backward left, and DDP's buckets, which are
- * laid out anew after the first backward. `timeline` says when the bytes of deferred frees (DTP_DEFER) come back; NULL: at
- * once. */
+ * those of the optimizer, which the first update makes out of what the first backward left, and DDP's buckets, which
+ * are laid out anew after the first backward. `timeline` says when the bytes of deferred frees (DTP_DEFER) come back;
+ * NULL: at once. */
 enum dtp_status dtp_allocator_replay(const struct dtp_program *program, const struct dtp_timeline *timeline,
                                      bool expandable_segments, uint64_t capacity_bytes,
                                      struct dtp_allocator_replay *out, struct dtp_faults *faults);

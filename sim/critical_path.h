@@ -12,7 +12,7 @@ struct dtp_path_row {
     bool of_layers;                   /* else: embedding, head and what belongs to no layer */
     uint16_t first_layer, last_layer; /* in the order of the path */
     uint32_t micro_steps;             /* that have operations of this row on the path */
-    size_t op_count; /* that hold the path up */
+    size_t op_count;                  /* that hold the path up */
     double seconds, kernels_s, collectives_s, copies_s, host_s; /* the last four add up to the first */
 };
 

@@ -26,10 +26,9 @@ bool dtp_engine_link(const struct dtp_program *program, struct dtp_host_arena *a
     size_t count = dtp_program_op_count(program), groups = dtp_program_group_count(program), edges = 0;
     for (size_t i = 0; i < count; i++)
         edges += ops[i].dependency_count + 1u + (ops[i].group != DTP_NO_INDEX);
-    *out = (struct dtp_engine_graph){dtp_host_arena_take_zeroed(arena, count, sizeof(uint32_t)),
-                                     dtp_host_arena_take(arena, count, sizeof(uint32_t)),
-                                     dtp_host_arena_take(arena, edges, sizeof(uint32_t)),
-                                     dtp_host_arena_take(arena, edges, sizeof(uint32_t))};
+    *out = (struct dtp_engine_graph){
+        dtp_host_arena_take_zeroed(arena, count, sizeof(uint32_t)), dtp_host_arena_take(arena, count, sizeof(uint32_t)),
+        dtp_host_arena_take(arena, edges, sizeof(uint32_t)), dtp_host_arena_take(arena, edges, sizeof(uint32_t))};
     uint32_t *last_of_group = dtp_host_arena_take(arena, groups, sizeof(uint32_t));
     if (!out->predecessors || !out->first_edge || !out->next_edge || !out->successor || (groups && !last_of_group))
         return false;
@@ -61,10 +60,10 @@ bool dtp_engine_link(const struct dtp_program *program, struct dtp_host_arena *a
 
 struct running {
     uint32_t op;
-    double end_s;                /* if speeds stay as they are */
+    double end_s;                  /* if speeds stay as they are */
     double speed, since_s, left_s; /* left_s: seconds at full speed left at since_s */
-    double seconds;              /* alone */
-    struct dtp_usage usage;      /* once it has run beside another */
+    double seconds;                /* alone */
+    struct dtp_usage usage;        /* once it has run beside another */
     bool usage_known;
 };
 
@@ -78,7 +77,7 @@ struct engine {
     size_t running_count;
     uint32_t waiting[DTP_STREAM_COUNT]; /* per stream: operation whose predecessors are done, which has not started */
     uint32_t waiting_count;
-    bool changed;                /* the set of running operations, since speeds were shared */
+    bool changed; /* the set of running operations, since speeds were shared */
     /* The host thread runs ahead of the device until a HOST_WAIT stops it. */
     uint32_t next_issue;
     double host_s;
@@ -95,8 +94,8 @@ static void set_waiting(struct engine *e, uint32_t op)
     e->waiting_count++;
 }
 
-/* Issues operations until a HOST_WAIT whose predecessors are not done; its span begins when the host comes to it. issue_s
- * is when the first kernel is launched; the host goes on when all of them are. */
+/* Issues operations until a HOST_WAIT whose predecessors are not done; its span begins when the host comes to it.
+ * issue_s is when the first kernel is launched; the host goes on when all of them are. */
 static void issue(struct engine *e)
 {
     double launch_s = e->job->rates->launch_s;
@@ -162,7 +161,8 @@ static void start(struct engine *e, uint32_t op)
     if (e->ops[op].kind != DTP_OP_HOST_WAIT)
         e->job->span[op].start_s = e->now_s;
     uint32_t cause = e->job->cause[op];
-    if (e->job->issue_s[op] >= e->now_s && (cause == DTP_CAUSE_NONE ? e->now_s > 0 : e->job->span[cause].end_s < e->now_s))
+    if (e->job->issue_s[op] >= e->now_s &&
+        (cause == DTP_CAUSE_NONE ? e->now_s > 0 : e->job->span[cause].end_s < e->now_s))
         e->job->cause[op] = DTP_CAUSE_HOST;
     double seconds = stretched_s(e, op);
     if (seconds <= 0) {
@@ -180,7 +180,8 @@ static void start(struct engine *e, uint32_t op)
     e->changed = true;
 }
 
-/* Starts everything that can start now, lowest index first. What takes no time ends at once and may let others start. */
+/* Starts everything that can start now, lowest index first. What takes no time ends at once and may let others start.
+ */
 static void start_ready(struct engine *e)
 {
     while (e->waiting_count) {
@@ -275,7 +276,10 @@ static void end_due(struct engine *e)
 
 void dtp_engine_run(const struct dtp_engine_job *job, const struct dtp_engine_graph *graph, uint32_t *pending)
 {
-    struct engine e = {.job = job, .graph = graph, .ops = dtp_program_ops(job->program), .pending = pending,
+    struct engine e = {.job = job,
+                       .graph = graph,
+                       .ops = dtp_program_ops(job->program),
+                       .pending = pending,
                        .count = (uint32_t)dtp_program_op_count(job->program)};
     memcpy(pending, graph->predecessors, e.count * sizeof *pending);
     memset(e.waiting, 0xff, sizeof e.waiting);

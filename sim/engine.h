@@ -1,8 +1,9 @@
 /* The event loop: given how long each operation takes alone, when does it run beside the others?
  *
- * An operation starts when the host has issued its first kernel, the one before it on its stream and in its communicator
- * is done, and its dependencies are done. All of these come earlier in the list, so there is always one that can start.
- * At most one operation per stream runs; whenever that set changes, speeds are shared anew (share.h). */
+ * An operation starts when the host has issued its first kernel, the one before it on its stream and in its
+ * communicator is done, and its dependencies are done. All of these come earlier in the list, so there is always one
+ * that can start. At most one operation per stream runs; whenever that set changes, speeds are shared anew (share.h).
+ */
 #ifndef DTP_ENGINE_H
 #define DTP_ENGINE_H
 
@@ -14,18 +15,18 @@
 struct dtp_engine_job {
     const struct dtp_program *program;
     const struct dtp_op_rates *rates;
-    const double *seconds;       /* alone */
+    const double *seconds; /* alone */
     bool contention;
-    struct dtp_span *span;       /* out */
-    uint32_t *cause;             /* out: operation, DTP_CAUSE_HOST or DTP_CAUSE_NONE */
-    double *issue_s;             /* out: when the host had issued its first kernel */
-    double *starved_s;           /* out: part of the span in which it waits for its later kernels to be launched */
+    struct dtp_span *span; /* out */
+    uint32_t *cause;       /* out: operation, DTP_CAUSE_HOST or DTP_CAUSE_NONE */
+    double *issue_s;       /* out: when the host had issued its first kernel */
+    double *starved_s;     /* out: part of the span in which it waits for its later kernels to be launched */
 };
 
 /* What does not change between passes over the same program: who waits for whom. Lies in `arena`. */
 struct dtp_engine_graph {
-    uint32_t *predecessors;      /* per operation: how many must be done */
-    uint32_t *first_edge;        /* per operation: its first edge to a successor, DTP_NO_INDEX: none */
+    uint32_t *predecessors;          /* per operation: how many must be done */
+    uint32_t *first_edge;            /* per operation: its first edge to a successor, DTP_NO_INDEX: none */
     uint32_t *next_edge, *successor; /* per edge */
 };
 /* False: no memory. */

@@ -76,8 +76,8 @@ static double quantile(const double *sorted, size_t count, double p)
 }
 
 /* The slowest of `ranks`, but no faster than `least_z`. */
-static void sample(const struct curve *curve, double ranks, double least_z, gsl_rng *rng, double *step_s, size_t samples,
-                   struct dtp_step_quantiles *out)
+static void sample(const struct curve *curve, double ranks, double least_z, gsl_rng *rng, double *step_s,
+                   size_t samples, struct dtp_step_quantiles *out)
 {
     double sum_s = 0;
     for (size_t i = 0; i < samples; i++) {
@@ -91,8 +91,8 @@ static void sample(const struct curve *curve, double ranks, double least_z, gsl_
 
 enum dtp_status dtp_noise_step_quantiles(const struct dtp_program *program, const struct dtp_transformer *transformer,
                                          const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                                         const struct dtp_simulation_options *options, double deviation,
-                                         size_t samples, struct dtp_step_quantiles *out, struct dtp_faults *faults)
+                                         const struct dtp_simulation_options *options, double deviation, size_t samples,
+                                         struct dtp_step_quantiles *out, struct dtp_faults *faults)
 {
     static const double z[FACTORS] = {-2.5, 0, 1, 2, 3.5, 5.5};
     struct curve curve;

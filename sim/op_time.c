@@ -15,7 +15,8 @@ static double least(double a, double b)
 
 static struct dtp_group place_group(const struct dtp_cluster *cluster, const struct dtp_program_group *group)
 {
-    return group->stride == 1 ? dtp_group_consecutive(cluster, group->ranks) : dtp_group_strided(cluster, group->stride);
+    return group->stride == 1 ? dtp_group_consecutive(cluster, group->ranks)
+                              : dtp_group_strided(cluster, group->stride);
 }
 
 static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_plan *plan,
@@ -29,8 +30,8 @@ static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_pl
         out->link_s_per_byte[i] = least(links_alone, out->cost[i].s_per_byte[DTP_PROTOCOL_SIMPLE]);
     }
     double bus = dtp_group_bus_bytes_per_s(cluster, &placed);
-    /* Every link and NIC that a ring passes carries its bus rate. Where one is faster than the ring's slowest it has room
-     * for another communicator; how much is not known for links below a network, so the slowest counts as full and
+    /* Every link and NIC that a ring passes carries its bus rate. Where one is faster than the ring's slowest it has
+     * room for another communicator; how much is not known for links below a network, so the slowest counts as full and
      * the others as used in proportion. */
     double ranks_per_node = ceil((double)placed.ranks / placed.nodes);
     double link = dtp_cluster_link_bytes_per_s(cluster);
@@ -139,11 +140,12 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     return 0;
 }
 
-/* A collective takes its share of the SMs for as long as it runs: its CTAs sit there (contention_sm_share; none where copy
- * engines do its work), and what its buffers move through L2 and HBM slows every kernel beside it, matmuls too (contention_memory_passes; a profiled down
- * projection's backward took 410 us instead of 261). Both are counted as SMs, for that is what computing kernels have all
- * of: the same two constants and the same loss as the closed form's, now only while something runs beside it. It is the
- * kernel that yields: CTAs of a collective, once resident, do not leave their SMs, hence the weight. */
+/* A collective takes its share of the SMs for as long as it runs: its CTAs sit there (contention_sm_share; none where
+ * copy engines do its work), and what its buffers move through L2 and HBM slows every kernel beside it, matmuls too
+ * (contention_memory_passes; a profiled down projection's backward took 410 us instead of 261). Both are counted as
+ * SMs, for that is what computing kernels have all of: the same two constants and the same loss as the closed form's,
+ * now only while something runs beside it. It is the kernel that yields: CTAs of a collective, once resident, do not
+ * leave their SMs, hence the weight. */
 #define COLLECTIVE_WEIGHT 100
 #define COLLECTIVE_MOST_SMS 0.9
 static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds)

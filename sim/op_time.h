@@ -1,7 +1,7 @@
 /* What one operation of a program costs when it runs alone, and what it uses of the machine while it does.
  *
- * The same cost functions as the closed form's (op_cost.h, collective_cost.h), prepared once per job so that an operation
- * costs some ten nanoseconds to price. */
+ * The same cost functions as the closed form's (op_cost.h, collective_cost.h), prepared once per job so that an
+ * operation costs some ten nanoseconds to price. */
 #ifndef DTP_OP_TIME_H
 #define DTP_OP_TIME_H
 
@@ -15,20 +15,20 @@ struct dtp_op_rates {
     double memory_kernel_bytes_per_s[3];
     struct dtp_attention_time attention_per_token;
     double copy_bytes_per_s, host_optimizer_bytes_per_s, storage_read_bytes_per_s, storage_write_bytes_per_s;
-    double host_memory_bytes_per_s;    /* one GPU's share of the node's; 0 unknown */
-    double matmul_share;               /* of the SMs */
-    double gap_s, launch_s;            /* device and host time per kernel */
+    double host_memory_bytes_per_s; /* one GPU's share of the node's; 0 unknown */
+    double matmul_share;            /* of the SMs */
+    double gap_s, launch_s;         /* device and host time per kernel */
     struct dtp_group_rates {
         struct dtp_collective_cost cost[DTP_COLLECTIVE_COUNT];
         double link_s_per_byte[DTP_COLLECTIVE_COUNT]; /* where nothing but links limits it */
-        double link_use, network_use; /* at the bus rate */
+        double link_use, network_use;                 /* at the bus rate */
         struct dtp_collective_load load[DTP_COLLECTIVE_COUNT];
-    } *group;
+    } * group;
     size_t group_count;
-    const struct dtp_op *ops;          /* the program's */
-    double *measured_s;                /* one per operation, NAN: by formula; NULL: the machine was not measured */
-    bool kernels_alike;                /* what collectives cost kernels was measured of all kinds of them together */
-    double copy_duplex;                /* a copy's time while the other direction works too / alone */
+    const struct dtp_op *ops; /* the program's */
+    double *measured_s;       /* one per operation, NAN: by formula; NULL: the machine was not measured */
+    bool kernels_alike;       /* what collectives cost kernels was measured of all kinds of them together */
+    double copy_duplex;       /* a copy's time while the other direction works too / alone */
 };
 
 /* Caller frees with dtp_op_rates_release. Inputs are borrowed until then. */

@@ -8,8 +8,8 @@
  * Of every group (GPUs, precision) the fastest few survive and are simulated where they have a step program: their time
  * then is the simulation's, and one whose allocator replay or placement does not fit is dropped.
  *
- * Risk is the share of memory that stays free, in steps of DTP_SEARCH_RISK_STEP, and failures, whose cost is in time and
- * money already. */
+ * Risk is the share of memory that stays free, in steps of DTP_SEARCH_RISK_STEP, and failures, whose cost is in time
+ * and money already. */
 #ifndef DTP_SEARCH_H
 #define DTP_SEARCH_H
 
@@ -19,17 +19,17 @@
 
 #define DTP_SEARCH_RISK_STEP 0.05
 
-/* The axes in this order vary from slowest to fastest: what a group is, then what it chooses from. A key that is not here
- * goes before them. Values are those of a search that does not name the key. */
-#define DTP_SEARCH_AXES(X)                                            \
-    X("gpu", "any")                                                   \
-    X("gpus", NULL) /* 1, 2, 4, ... up to the largest allowed */      \
-    X("precision", "bf16-mixed,bf16,fp8-tensorwise")                  \
-    X("strategy", "ddp,zero1,zero2,full_shard,shard_grad_op,hybrid_shard") /* zero3 is full_shard, or DeepSpeed's */ \
-    X("offload", "none,optimizer,params")                             \
-    X("checkpointing", "none,full,selective,selective-attention,every-2,every-4") \
-    X("compile", "true,false")                                        \
-    X("accumulate", NULL) /* 1, 2, 4, 8; by the global batch where one is given */ \
+/* The axes in this order vary from slowest to fastest: what a group is, then what it chooses from. A key that is not
+ * here goes before them. Values are those of a search that does not name the key. */
+#define DTP_SEARCH_AXES(X)                                                                                             \
+    X("gpu", "any")                                                                                                    \
+    X("gpus", NULL) /* 1, 2, 4, ... up to the largest allowed */                                                       \
+    X("precision", "bf16-mixed,bf16,fp8-tensorwise")                                                                   \
+    X("strategy", "ddp,zero1,zero2,full_shard,shard_grad_op,hybrid_shard") /* zero3 is full_shard, or DeepSpeed's */   \
+    X("offload", "none,optimizer,params")                                                                              \
+    X("checkpointing", "none,full,selective,selective-attention,every-2,every-4")                                      \
+    X("compile", "true,false")                                                                                         \
+    X("accumulate", NULL) /* 1, 2, 4, 8; by the global batch where one is given */                                     \
     X("micro_batch", "1,2,3,4,6,8,12,16,24,32,48,64")
 
 struct dtp_search_question {
@@ -46,30 +46,31 @@ struct dtp_search_question {
 struct dtp_candidate {
     struct dtp_variant variant; /* prediction: simulated where `simulated`, else the closed form's */
     bool simulated;
-    char reason[160];           /* why it was not, "" where it was or was not tried */
+    char reason[160]; /* why it was not, "" where it was or was not tried */
     double closed_step_s;
     struct dtp_money money;
     struct dtp_training_cost cost;
-    double headroom;            /* share of the GPU's memory that stays free */
-    bool valid;                 /* within deadline and budget */
-    bool batch_free;            /* no global batch was given: it differs between candidates */
-    bool usual_format;          /* bf16-mixed, or one of the formats that were asked for */
-    bool front;                 /* no other valid one of usual format is better in time, money or headroom and worse in none */
+    double headroom;   /* share of the GPU's memory that stays free */
+    bool valid;        /* within deadline and budget */
+    bool batch_free;   /* no global batch was given: it differs between candidates */
+    bool usual_format; /* bf16-mixed, or one of the formats that were asked for */
+    bool front;        /* no other valid one of usual format is better in time, money or headroom and worse in none */
     uint64_t combination;
-    uint32_t shard_group;       /* that was chosen for hybrid_shard; 0: the rule's, or the user's */
+    uint32_t shard_group; /* that was chosen for hybrid_shard; 0: the rule's, or the user's */
 };
 
 /* combinations is the sum of refused, pruned and predicted ones; every group of hybrid_shard counts. */
 struct dtp_search_counts {
-    uint64_t combinations, refused, pruned_time, pruned_memory, predicted, fits, tight, out_of_memory, simulated, dropped;
+    uint64_t combinations, refused, pruned_time, pruned_memory, predicted, fits, tight, out_of_memory, simulated,
+        dropped;
 };
 
 /* How far a limit would have to move for a plan to exist. */
 struct dtp_search_relax {
-    bool any_fits;             /* false: no combination fits into memory */
-    double missing_bytes;      /* then: what the nearest lacks */
-    double deadline_s;         /* earliest end within the budget (whatever it costs where none is); 0: none or not asked */
-    double budget_usd;         /* least money within the deadline; 0: likewise */
+    bool any_fits;        /* false: no combination fits into memory */
+    double missing_bytes; /* then: what the nearest lacks */
+    double deadline_s;    /* earliest end within the budget (whatever it costs where none is); 0: none or not asked */
+    double budget_usd;    /* least money within the deadline; 0: likewise */
     double free_deadline_s, free_budget_usd; /* earliest whatever it costs, cheapest however late */
     char refusal[DTP_FAULT_TEXT_BYTES];      /* where every combination is refused: the first reason */
 };
@@ -88,7 +89,8 @@ double dtp_search_bound_s(const struct dtp_job *job, double tokens);
 
 /* DTP_OK with a recommended plan, DTP_NO without. The objective: the cheapest within deadline and budget; the fastest
  * where only a budget is given. Caller releases *out, which is empty after other failures. */
-enum dtp_status dtp_search(const struct dtp_search_question *question, struct dtp_search *out, struct dtp_faults *faults);
+enum dtp_status dtp_search(const struct dtp_search_question *question, struct dtp_search *out,
+                           struct dtp_faults *faults);
 void dtp_search_release(struct dtp_search *search);
 
 /* Sets `scenario` to what a candidate is: the combination's keys and the shard group. */

@@ -3,8 +3,9 @@
 #include <assert.h>
 #include <stdbool.h>
 
-/* Progressive filling: a water level rises; an operation runs at level * weight / (its largest contended use), at most at
- * full speed, until a resource it uses is full. Each round stops at least one operation, so there are at most `count`. */
+/* Progressive filling: a water level rises; an operation runs at level * weight / (its largest contended use), at most
+ * at full speed, until a resource it uses is full. Each round stops at least one operation, so there are at most
+ * `count`. */
 struct filling {
     const struct dtp_usage *const *usage;
     size_t count;
@@ -49,8 +50,8 @@ static size_t start_moving(struct filling *f)
     return moving;
 }
 
-/* Level at which a resource is full: what stopped operations hold, plus level * sum(use/dominant) of moving ones. A level
- * that nothing reaches where no moving one uses it. */
+/* Level at which a resource is full: what stopped operations hold, plus level * sum(use/dominant) of moving ones. A
+ * level that nothing reaches where no moving one uses it. */
 static double full_level(const struct filling *f, int resource)
 {
     double held = 0, slope = 0;

@@ -28,8 +28,8 @@ struct simulation {
     struct dtp_engine_graph graph;
     size_t count;
     uint32_t *pending;
-    double *alone_s;   /* matmuls at the sustained rate, no slowest rank */
-    double *seconds;   /* what the engine runs */
+    double *alone_s; /* matmuls at the sustained rate, no slowest rank */
+    double *seconds; /* what the engine runs */
     double *starved_s;
     double matmul_s, other_s; /* sums of alone_s over kernels of the compute stream, gaps counted as other */
 };
@@ -57,11 +57,9 @@ static bool moves_bytes(enum dtp_op_class class)
 static bool price(struct simulation *s)
 {
     for (size_t i = 0; i < s->count; i++)
-        s->alone_s[i] = s->options->infinite_bandwidth && moves_bytes(dtp_op_kind_class(s->ops[i].kind))
-                            ? 0
-                        : s->options->op_s && isfinite(s->options->op_s[i])
-                            ? s->options->op_s[i]
-                            : dtp_op_seconds(&s->rates, &s->ops[i]);
+        s->alone_s[i] = s->options->infinite_bandwidth && moves_bytes(dtp_op_kind_class(s->ops[i].kind)) ? 0
+                        : s->options->op_s && isfinite(s->options->op_s[i]) ? s->options->op_s[i]
+                                                                            : dtp_op_seconds(&s->rates, &s->ops[i]);
     bool jitters = s->options->seed && s->options->jitter_deviation > 0;
     if (jitters && !dtp_noise_jitter(s->options->seed, s->options->jitter_deviation, s->alone_s, s->count))
         return false;
@@ -90,9 +88,14 @@ static void scale(struct simulation *s, double factor, double speedup)
 
 static void run(struct simulation *s, struct dtp_timeline *out)
 {
-    struct dtp_engine_job job = {.program = s->program, .rates = &s->rates, .seconds = s->seconds,
-                                 .contention = s->options->contention, .span = out->span, .cause = out->cause,
-                                 .issue_s = out->issue_s, .starved_s = s->starved_s};
+    struct dtp_engine_job job = {.program = s->program,
+                                 .rates = &s->rates,
+                                 .seconds = s->seconds,
+                                 .contention = s->options->contention,
+                                 .span = out->span,
+                                 .cause = out->cause,
+                                 .issue_s = out->issue_s,
+                                 .starved_s = s->starved_s};
     scale(s, out->compute_factor, out->matmul_speedup);
     dtp_engine_run(&job, &s->graph, s->pending);
 }
@@ -107,7 +110,8 @@ static double end_of_step_s(const struct dtp_timeline *timeline)
 
 /* Chips at their power limit run matmuls faster the smaller their share of the time is (op_cost.h). The share is known
  * only after a simulation: a first one with the share among computing kernels, as if nothing else took time,
- * and a second one where waiting for collectives, copies or the host made that share wrong by more than 0.3 % of speed. */
+ * and a second one where waiting for collectives, copies or the host made that share wrong by more than 0.3 % of speed.
+ */
 static void run_at_power_limit(struct simulation *s, struct dtp_timeline *out)
 {
     bool headroom = s->options->power_headroom;
@@ -116,7 +120,8 @@ static void run_at_power_limit(struct simulation *s, struct dtp_timeline *out)
     if (!headroom)
         return;
     double step_s = end_of_step_s(out) / out->compute_factor;
-    double speedup = dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, fmax(0, step_s - s->matmul_s / out->matmul_speedup));
+    double speedup =
+        dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, fmax(0, step_s - s->matmul_s / out->matmul_speedup));
     if (fabs(speedup / out->matmul_speedup - 1) <= 0.003)
         return;
     out->matmul_speedup = speedup;
@@ -129,8 +134,7 @@ static enum dtp_status replay_allocator(const struct simulation *s, bool expanda
     if (!s->options->replay_allocator)
         return DTP_OK;
     struct dtp_allocator_replay replay;
-    enum dtp_status status =
-        dtp_allocator_replay(s->program, out, expandable_segments, 0, &replay, faults);
+    enum dtp_status status = dtp_allocator_replay(s->program, out, expandable_segments, 0, &replay, faults);
     out->allocated_peak_bytes = replay.state.allocated_peak_bytes;
     out->reserved_peak_bytes = replay.state.reserved_peak_bytes;
     return status;
@@ -141,7 +145,9 @@ enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp
                              const struct dtp_simulation_options *options, struct dtp_timeline *out,
                              struct dtp_faults *faults)
 {
-    struct simulation s = {.program = program, .ops = dtp_program_ops(program), .options = options,
+    struct simulation s = {.program = program,
+                           .ops = dtp_program_ops(program),
+                           .options = options,
                            .count = dtp_program_op_count(program)};
     double slowest = dtp_cluster_slowest_rank(cluster, dtp_calibration.simulated_rank_deviation);
     *out = (struct dtp_timeline){.compute_factor = options->compute_factor > 0 ? options->compute_factor : slowest};

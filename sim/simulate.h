@@ -10,47 +10,47 @@
 #include "program.h"
 
 struct dtp_span {
-    double start_s, end_s;       /* of the operation's device (or host) time; end == start for events */
+    double start_s, end_s; /* of the operation's device (or host) time; end == start for events */
 };
 
 /* What an operation waited for last: index of an operation, or one of these. */
-#define DTP_CAUSE_NONE UINT32_MAX          /* nothing: the step began with it */
-#define DTP_CAUSE_HOST (UINT32_MAX - 1)    /* the host had not issued it (all of it) before */
+#define DTP_CAUSE_NONE UINT32_MAX       /* nothing: the step began with it */
+#define DTP_CAUSE_HOST (UINT32_MAX - 1) /* the host had not issued it (all of it) before */
 
 /* Every instant of a step belongs to one of: compute stream busy with the optimizer (optimizer_s) or anything else
  * (compute_s; of an operation that waits for its launches only the busy part), else a collective (exposed
  * communication, shared evenly where several run), else kernels of other streams (compute_s), else copies, storage and
  * the host's optimizer (exposed_offload_s), else the issuing host (host_bound_s, the unlaunched part of operations
- * included): whatever comes before an operation in the program can run, so nothing else idles one rank. These six add up
- * to step_s; the bubble of a pipeline, which one rank's program cannot show, is 0. */
+ * included): whatever comes before an operation in the program can run, so nothing else idles one rank. These six add
+ * up to step_s; the bubble of a pipeline, which one rank's program cannot show, is 0. */
 struct dtp_timeline {
     struct dtp_host_arena memory; /* of the arrays below */
     size_t op_count;
-    struct dtp_span *span;       /* one per operation; of a HOST_WAIT from when the host came to it */
-    uint32_t *cause;             /* one per operation */
-    double *issue_s;             /* one per operation: when the host had issued its first kernel */
-    double step_s, compute_s;    /* end of the last operation | busy time of kernels */
+    struct dtp_span *span;    /* one per operation; of a HOST_WAIT from when the host came to it */
+    uint32_t *cause;          /* one per operation */
+    double *issue_s;          /* one per operation: when the host had issued its first kernel */
+    double step_s, compute_s; /* end of the last operation | busy time of kernels */
     double exposed_communication_s, exposed_by_collective_s[DTP_COLLECTIVE_COUNT];
     double exposed_offload_s, host_bound_s, optimizer_s, bubble_s;
-    double communication_s;      /* sum of collectives' spans */
+    double communication_s; /* sum of collectives' spans */
     double communication_by_collective_s[DTP_COLLECTIVE_COUNT];
-    double matmul_speedup;       /* from power headroom; op_cost.h */
-    double compute_factor;       /* of the slowest rank */
-    uint32_t *critical;          /* operations of the critical path, in time order */
+    double matmul_speedup; /* from power headroom; op_cost.h */
+    double compute_factor; /* of the slowest rank */
+    uint32_t *critical;    /* operations of the critical path, in time order */
     size_t critical_count;
     uint64_t reserved_peak_bytes, allocated_peak_bytes; /* of the replayed allocator */
 };
 
 struct dtp_simulation_options {
-    bool contention;             /* share resources; false: every operation takes its isolated time */
-    bool infinite_bandwidth;     /* collectives and copies take no time (limit tests) */
-    bool power_headroom;         /* matmuls clock up by the share of the step in which none runs */
+    bool contention;         /* share resources; false: every operation takes its isolated time */
+    bool infinite_bandwidth; /* collectives and copies take no time (limit tests) */
+    bool power_headroom;     /* matmuls clock up by the share of the step in which none runs */
     bool replay_allocator;
-    const double *op_s;          /* seconds alone of each operation, NAN: as predicted; NULL: all as predicted. Borrowed */
-    double compute_factor;       /* on the time of kernels; 0: of the slowest of the cluster's ranks, as expected */
-    uint64_t seed;               /* of jitter; 0: none */
-    double jitter_deviation;     /* relative, per operation of a rank */
-    uint32_t op_limit;           /* of the program that dtp_simulated_create lowers; 0: DTP_SIMULATED_MAX_OPS */
+    const double *op_s;      /* seconds alone of each operation, NAN: as predicted; NULL: all as predicted. Borrowed */
+    double compute_factor;   /* on the time of kernels; 0: of the slowest of the cluster's ranks, as expected */
+    uint64_t seed;           /* of jitter; 0: none */
+    double jitter_deviation; /* relative, per operation of a rank */
+    uint32_t op_limit;       /* of the program that dtp_simulated_create lowers; 0: DTP_SIMULATED_MAX_OPS */
 };
 /* Contention, power headroom and the allocator; no jitter. */
 struct dtp_simulation_options dtp_simulation_options_default(void);

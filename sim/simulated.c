@@ -241,8 +241,8 @@ enum dtp_status dtp_simulated_scatter(struct dtp_simulated *s, const struct dtp_
         return DTP_OK;
     s->deviation = deviation > 0 ? deviation : dtp_calibration.simulated_rank_deviation;
     s->samples = samples;
-    return dtp_noise_step_quantiles(s->program, &s->job.transformer, &s->job.cluster, &s->job.plan, options,
-                                    deviation, samples, &s->quantiles, faults);
+    return dtp_noise_step_quantiles(s->program, &s->job.transformer, &s->job.cluster, &s->job.plan, options, deviation,
+                                    samples, &s->quantiles, faults);
 }
 
 static enum dtp_status predict(const struct dtp_job *job, const struct dtp_simulation_options *options,

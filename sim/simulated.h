@@ -35,7 +35,8 @@ enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp
                                      struct dtp_simulated *out, struct dtp_faults *faults);
 void dtp_simulated_release(struct dtp_simulated *simulated);
 /* Adds the step time's quantiles over `samples` jobs whose ranks' speeds scatter by `deviation` (0: as measured on GPUs
- * of one kind, calibration.h; none are added where all GPUs of the job were measured). `options` are those it was created with. */
+ * of one kind, calibration.h; none are added where all GPUs of the job were measured). `options` are those it was
+ * created with. */
 enum dtp_status dtp_simulated_scatter(struct dtp_simulated *simulated, const struct dtp_simulation_options *options,
                                       double deviation, size_t samples, struct dtp_faults *faults);
 

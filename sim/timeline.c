@@ -18,8 +18,8 @@ static bool takes_time(const struct dtp_op *op, const struct dtp_span *span)
     return dtp_op_kind_class(op->kind) != DTP_CLASS_NONE && span->end_s > span->start_s;
 }
 
-static bool sort_into_lanes(const struct dtp_program *program, const struct dtp_timeline *t, struct dtp_host_arena *arena,
-                            struct lanes *lanes)
+static bool sort_into_lanes(const struct dtp_program *program, const struct dtp_timeline *t,
+                            struct dtp_host_arena *arena, struct lanes *lanes)
 {
     const struct dtp_op *ops = dtp_program_ops(program);
     size_t count[DTP_STREAM_COUNT] = {0}, total = 0;
@@ -43,7 +43,7 @@ static bool sort_into_lanes(const struct dtp_program *program, const struct dtp_
 
 /* What runs in an interval. */
 struct interval {
-    uint32_t main;               /* kernel of the compute stream, or DTP_NO_INDEX */
+    uint32_t main; /* kernel of the compute stream, or DTP_NO_INDEX */
     uint32_t other_kernel;
     uint32_t collective[DTP_STREAM_COUNT];
     int collective_count;

@@ -25,7 +25,8 @@ static void put_name(FILE *file, const struct dtp_op *op)
 static void put_rows(FILE *file)
 {
     fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-          "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"one rank, simulated\"}}", file);
+          "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"one rank, simulated\"}}",
+          file);
     for (int s = 0; s < DTP_STREAM_COUNT; s++)
         fprintf(file,
                 ",\n{\"ph\":\"M\",\"pid\":0,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}"
@@ -69,8 +70,8 @@ static void put_slice(FILE *file, const struct dtp_op *op, const struct dtp_span
     fputs("}}", file);
 }
 
-/* An arrow from the end of one slice to the start of another; `id` is its number in the file. The format binds an arrow's
- * ends to the slices around their times, so the first lies just inside its slice. */
+/* An arrow from the end of one slice to the start of another; `id` is its number in the file. The format binds an
+ * arrow's ends to the slices around their times, so the first lies just inside its slice. */
 static void put_arrow(FILE *file, const struct dtp_op *from, const struct dtp_span *from_span, const struct dtp_op *to,
                       const struct dtp_span *to_span, uint64_t id)
 {
@@ -78,14 +79,15 @@ static void put_arrow(FILE *file, const struct dtp_op *from, const struct dtp_sp
     fprintf(file,
             ",\n{\"ph\":\"s\",\"pid\":0,\"tid\":%d,\"cat\":\"dependency\",\"name\":\"dependency\",\"id\":%" PRIu64
             ",\"ts\":%.3f}"
-            ",\n{\"ph\":\"f\",\"bp\":\"e\",\"pid\":0,\"tid\":%d,\"cat\":\"dependency\",\"name\":\"dependency\",\"id\":%" PRIu64
-            ",\"ts\":%.3f}",
+            ",\n{\"ph\":\"f\",\"bp\":\"e\",\"pid\":0,\"tid\":%d,\"cat\":\"dependency\",\"name\":\"dependency\",\"id\":"
+            "%" PRIu64 ",\"ts\":%.3f}",
             (int)from->stream, id, inside_s * 1e6, (int)to->stream, id, to_span->start_s * 1e6);
 }
 
 static bool is_slice(const struct dtp_op *op, const struct dtp_span *span)
 {
-    return span->end_s > span->start_s && (dtp_op_kind_class(op->kind) != DTP_CLASS_NONE || op->kind == DTP_OP_HOST_WAIT);
+    return span->end_s > span->start_s &&
+           (dtp_op_kind_class(op->kind) != DTP_CLASS_NONE || op->kind == DTP_OP_HOST_WAIT);
 }
 
 enum dtp_status dtp_trace_write_json(const struct dtp_program *program, const struct dtp_timeline *timeline, FILE *file)
@@ -122,7 +124,8 @@ enum dtp_status dtp_trace_write_timeline_csv(const struct dtp_program *program, 
         while (critical < timeline->critical_count && timeline->critical[critical] < i)
             critical++;
         bool on_path = critical < timeline->critical_count && timeline->critical[critical] == i;
-        fprintf(file, "%" PRIu32 ",%s,\"%s\",%s,", i, dtp_op_kind_text(op->kind), op->name, dtp_stream_text(op->stream));
+        fprintf(file, "%" PRIu32 ",%s,\"%s\",%s,", i, dtp_op_kind_text(op->kind), op->name,
+                dtp_stream_text(op->stream));
         if (op->layer != DTP_NO_LAYER)
             fprintf(file, "%d", op->layer);
         fprintf(file, ",%d,%.9f,%.9f,%.9f,%d\n", op->micro_step, timeline->issue_s[i], timeline->span[i].start_s,

@@ -1,6 +1,6 @@
-/* Lowering (or building by hand), proving and placing whole steps on one core; the best of some rounds, each in memory that
- * the ones before have used, as the programs of a search are. LLaMA-7B, full_shard over 8 GPUs, sequences of 2048: one
- * micro-step and sixteen. */
+/* Lowering (or building by hand), proving and placing whole steps on one core; the best of some rounds, each in memory
+ * that the ones before have used, as the programs of a search are. LLaMA-7B, full_shard over 8 GPUs, sequences of 2048:
+ * one micro-step and sixteen. */
 #include "host_arena.h"
 #include "lower.h"
 #include "placement.h"

@@ -1,5 +1,5 @@
-/* How long lowering, simulating and replaying the allocator take on one core: LLaMA-7B with 16 micro-steps, a plain step,
- * and the same on 16,384 GPUs. build/bench_simulate */
+/* How long lowering, simulating and replaying the allocator take on one core: LLaMA-7B with 16 micro-steps, a plain
+ * step, and the same on 16,384 GPUs. build/bench_simulate */
 #include "caching_allocator.h"
 #include "catalog.h"
 #include "host_arena.h"
@@ -33,7 +33,8 @@ static void measure(const char *name, const struct dtp_catalog *catalog, uint32_
     const struct dtp_transformer *model = dtp_catalog_model(catalog, "llama-7b", NULL, 0, &faults);
     if (!gpu || !model)
         stop(&faults);
-    struct dtp_cluster cluster = {.gpu = *gpu, .gpus = gpus, .gpus_per_node = 8, .nodes = gpus / 8, .oversubscription = 1};
+    struct dtp_cluster cluster = {
+        .gpu = *gpu, .gpus = gpus, .gpus_per_node = 8, .nodes = gpus / 8, .oversubscription = 1};
     cluster.machine = *dtp_catalog_default_machine(catalog, gpu);
     struct dtp_plan plan = dtp_plan_default();
     plan.accumulate = accumulate;
@@ -66,8 +67,8 @@ static void measure(const char *name, const struct dtp_catalog *catalog, uint32_
         dtp_timeline_release(&timeline);
         dtp_program_destroy(program);
     }
-    printf("%-34s %6zu ops: lower %6.2f ms, simulate %6.2f ms (%.1f M ops/s), allocator %6.2f ms (%u steps)\n", name, ops,
-           1e3 * lower_s, 1e3 * simulate_s, 1e-6 * (double)ops / simulate_s, 1e3 * replay_s, steps);
+    printf("%-34s %6zu ops: lower %6.2f ms, simulate %6.2f ms (%.1f M ops/s), allocator %6.2f ms (%u steps)\n", name,
+           ops, 1e3 * lower_s, 1e3 * simulate_s, 1e-6 * (double)ops / simulate_s, 1e3 * replay_s, steps);
 }
 
 int main(void)

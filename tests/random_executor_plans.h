@@ -67,19 +67,20 @@ static inline void random_executor_describe(const struct random_job *job)
     const struct dtp_plan *p = &job->plan;
     char checkpointing[32];
     dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
-    fprintf(stderr,
-            "L%llu h%llu heads %llu/%llu d_h%llu f%llu V%llu tied %d norm %d activation %d position %d biases %d %d %d; %u "
-            "GPUs (%u a node) %s group %u reshard %d micro %u accumulate %u sync %d seq %llu checkpointing %s precision %s "
-            "reduce %s clip %g prefetch %d depth %u chunk %llu epilogue %d engines %d %d gradient stream %d "
-            "update in backward %d\n",
-            (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
-            (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
-            (unsigned long long)t->vocab, t->tied_head, t->norm, t->activation, t->position, t->qkv_bias, t->norm_bias,
-            t->head_bias, job->cluster.gpus, job->cluster.gpus_per_node, dtp_strategy_text(p->strategy), p->shard_group,
-            p->reshard_after_forward, p->micro_batch, p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence,
-            checkpointing, dtp_precision_name(&p->precision), dtp_dtype_text(p->precision.reduce), p->clip_norm, p->prefetch,
-            p->prefetch_depth, (unsigned long long)p->loss_chunk, p->gelu_epilogue, (int)p->gather_engine,
-            (int)p->reduce_engine, p->gradient_stream, p->update_in_backward);
+    fprintf(
+        stderr,
+        "L%llu h%llu heads %llu/%llu d_h%llu f%llu V%llu tied %d norm %d activation %d position %d biases %d %d %d; %u "
+        "GPUs (%u a node) %s group %u reshard %d micro %u accumulate %u sync %d seq %llu checkpointing %s precision %s "
+        "reduce %s clip %g prefetch %d depth %u chunk %llu epilogue %d engines %d %d gradient stream %d "
+        "update in backward %d\n",
+        (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
+        (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
+        (unsigned long long)t->vocab, t->tied_head, t->norm, t->activation, t->position, t->qkv_bias, t->norm_bias,
+        t->head_bias, job->cluster.gpus, job->cluster.gpus_per_node, dtp_strategy_text(p->strategy), p->shard_group,
+        p->reshard_after_forward, p->micro_batch, p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence,
+        checkpointing, dtp_precision_name(&p->precision), dtp_dtype_text(p->precision.reduce), p->clip_norm,
+        p->prefetch, p->prefetch_depth, (unsigned long long)p->loss_chunk, p->gelu_epilogue, (int)p->gather_engine,
+        (int)p->reduce_engine, p->gradient_stream, p->update_in_backward);
 }
 
 #endif

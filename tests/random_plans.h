@@ -75,8 +75,8 @@ static inline struct dtp_cluster random_cluster(void)
 
 static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
 {
-    static const char *const recipes[] = {"fp32", "bf16-mixed", "bf16", "bf16-pure", "fp16-mixed", "fp8-tensorwise",
-                                          "fp8-rowwise"};
+    static const char *const recipes[] = {"fp32",       "bf16-mixed",     "bf16",       "bf16-pure",
+                                          "fp16-mixed", "fp8-tensorwise", "fp8-rowwise"};
     struct dtp_plan plan = dtp_plan_default();
     plan.strategy = (enum dtp_strategy)random_below(DTP_STRATEGY_COUNT);
     plan.runtime = (enum dtp_runtime)random_below(4);

@@ -20,7 +20,8 @@ static inline dtp_op_id step_kernel(struct dtp_program *program, enum dtp_stream
 
 static inline dtp_op_id step_matmul(struct dtp_program *program, double m, double n, double k)
 {
-    struct dtp_op op = {.kind = DTP_OP_MATMUL, .stream = DTP_STREAM_COMPUTE,
+    struct dtp_op op = {.kind = DTP_OP_MATMUL,
+                        .stream = DTP_STREAM_COMPUTE,
                         .demand = {.flops = 2 * m * n * k, .m = m, .n = n, .k = k, .dtype = DTP_BF16}};
     return dtp_program_add_op(program, &op, NULL, 0);
 }

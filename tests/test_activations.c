@@ -118,8 +118,8 @@ static void test_checkpointing(void **state)
     assert_int_equal(count(&t, &plan).layer_kept, 168072 - 128);
     plan.attention = DTP_ATTENTION_MATH; /* probabilities [32, 2048] go as well */
     assert_int_equal(count(&t, &plan).layer_kept, 168072 - 128);
-    /* PyTorch's math kernel in fp32: probabilities, and casts of q and of k, v repeated to 32 heads (measured: 4 heads s +
-     * 12 d_q of a LLaMA with 32 and 4 heads, within 3 %) */
+    /* PyTorch's math kernel in fp32: probabilities, and casts of q and of k, v repeated to 32 heads (measured: 4 heads
+     * s + 12 d_q of a LLaMA with 32 and 4 heads, within 3 %) */
     assert_int_equal(count(&t, &plan).layer_all, 168072 - 128 + 4 * 32 * 2048 + 3 * 4 * 4096);
     plan.runtime = DTP_RUNTIME_MEGATRON;
     plan.compile = false;

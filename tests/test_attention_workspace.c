@@ -89,9 +89,8 @@ static void parts_of_the_heads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fused_shapes),       cmocka_unit_test(engine_bytes_as_measured),
-        cmocka_unit_test(own_bytes),          cmocka_unit_test(parts_of_the_batch),
-        cmocka_unit_test(parts_of_the_heads),
+        cmocka_unit_test(fused_shapes),       cmocka_unit_test(engine_bytes_as_measured), cmocka_unit_test(own_bytes),
+        cmocka_unit_test(parts_of_the_batch), cmocka_unit_test(parts_of_the_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

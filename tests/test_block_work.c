@@ -84,8 +84,8 @@ static void test_matmuls_cover_the_block(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_eager_autocast_by_hand), cmocka_unit_test(test_compiled_fsdp_by_hand),
-        cmocka_unit_test(test_loss_bytes), cmocka_unit_test(test_matmuls_cover_the_block)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_eager_autocast_by_hand),
+                                       cmocka_unit_test(test_compiled_fsdp_by_hand), cmocka_unit_test(test_loss_bytes),
+                                       cmocka_unit_test(test_matmuls_cover_the_block)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

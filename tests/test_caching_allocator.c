@@ -173,8 +173,8 @@ static void test_expandable_segments(void **state)
     dtp_caching_allocator_destroy(a);
 }
 
-/* Random takes and gives: allocated is at least what was asked and at most reserved, and all freed leaves whole segments
- * that serve the same again. */
+/* Random takes and gives: allocated is at least what was asked and at most reserved, and all freed leaves whole
+ * segments that serve the same again. */
 static void test_random(void **state)
 {
     (void)state;
@@ -182,7 +182,10 @@ static void test_random(void **state)
     for (int expandable = 0; expandable < 2; expandable++) {
         gsl_rng_set(rng, 71);
         struct dtp_caching_allocator *a = dtp_caching_allocator_create(expandable, 0);
-        struct { uint32_t block; uint64_t bytes; } live[200];
+        struct {
+            uint32_t block;
+            uint64_t bytes;
+        } live[200];
         size_t count = 0;
         uint64_t asked = 0;
         for (int i = 0; i < 50000; i++) {
@@ -212,7 +215,8 @@ static void test_random(void **state)
 
 static dtp_buffer_id buffer(struct dtp_program *program, uint64_t bytes, enum dtp_owner owner, bool persistent)
 {
-    struct dtp_buffer b = {.name = "b", .bytes = bytes, .owner = owner, .layer = DTP_NO_LAYER, .persistent = persistent};
+    struct dtp_buffer b = {
+        .name = "b", .bytes = bytes, .owner = owner, .layer = DTP_NO_LAYER, .persistent = persistent};
     return dtp_program_add_buffer(program, &b);
 }
 
@@ -222,8 +226,9 @@ static void use(struct dtp_program *program, enum dtp_op_kind kind, dtp_buffer_i
     dtp_program_add_op(program, &op, (struct dtp_operand[]){dtp_operand_of(b, access)}, 1);
 }
 
-/* Parameters 20 MiB; an activation of 30 MiB; optimizer state of 24 MiB. Step 1 frees the activation, and the state made
- * then sits in its segment (6 MiB left); step 2 needs a new segment for the activation: 20 + 30 + 30. Step 3 repeats. */
+/* Parameters 20 MiB; an activation of 30 MiB; optimizer state of 24 MiB. Step 1 frees the activation, and the state
+ * made then sits in its segment (6 MiB left); step 2 needs a new segment for the activation: 20 + 30 + 30. Step 3
+ * repeats. */
 static void test_optimizer_state_takes_the_activations_segment(void **state)
 {
     (void)state;
@@ -244,8 +249,9 @@ static void test_optimizer_state_takes_the_activations_segment(void **state)
     dtp_program_destroy(program);
 }
 
-/* Twice 20 MiB on the compute stream; the first is freed while the gather stream still reads it. Handed out again at once
- * one segment does; deferred until the gather has ended, which is after the host asks for the second, two are needed. */
+/* Twice 20 MiB on the compute stream; the first is freed while the gather stream still reads it. Handed out again at
+ * once one segment does; deferred until the gather has ended, which is after the host asks for the second, two are
+ * needed. */
 static void test_deferred_free(void **state)
 {
     (void)state;

@@ -95,8 +95,8 @@ static void test_network_is_shared(void **state)
     assert_near(dtp_group_bus_bytes_per_s(&cluster, &world), 46.5e9, 1e-9);
 }
 
-/* On sockets the rate is one ring's: an all-reduce of one ring reaches 0.82 of it (the rows of 2 nodes in h200_collectives.csv:
- * 5.94 of 7.29 GB/s), two at once 1.47 times as much, many no more than 1 / 0.53. */
+/* On sockets the rate is one ring's: an all-reduce of one ring reaches 0.82 of it (the rows of 2 nodes in
+ * h200_collectives.csv: 5.94 of 7.29 GB/s), two at once 1.47 times as much, many no more than 1 / 0.53. */
 static void test_rings_on_sockets_are_bound_by_their_threads(void **state)
 {
     (void)state;
@@ -117,9 +117,9 @@ static void test_rings_on_sockets_are_bound_by_their_threads(void **state)
     assert_near(dtp_group_bus_bytes_per_s(&cluster, &replicas), 5.98e9 / 0.53 / 8, 5e-3);
 }
 
-/* 16 nodes, leaves of 4, uplinks of half what the nodes send: of a ring in the order of nodes one node of a leaf sends up
- * and has 4/2 nodes' uplinks for it; of a ring over every fourth node each climbs and shares them. Below one leaf nothing
- * climbs. */
+/* 16 nodes, leaves of 4, uplinks of half what the nodes send: of a ring in the order of nodes one node of a leaf sends
+ * up and has 4/2 nodes' uplinks for it; of a ring over every fourth node each climbs and shares them. Below one leaf
+ * nothing climbs. */
 static void test_only_what_climbs_to_the_spine_is_oversubscribed(void **state)
 {
     (void)state;
@@ -145,8 +145,8 @@ static void test_only_what_climbs_to_the_spine_is_oversubscribed(void **state)
     assert_near(dtp_group_bus_bytes_per_s(&cluster, &four), 93e9, 1e-9);
 }
 
-/* One GPU of a node of eight has the eight NICs for itself, but its PCIe 5.0 x16 ends at 64 GB/s: not at 400. Four of them
- * reach 256 GB/s; all eight the 400 of the NICs. */
+/* One GPU of a node of eight has the eight NICs for itself, but its PCIe 5.0 x16 ends at 64 GB/s: not at 400. Four of
+ * them reach 256 GB/s; all eight the 400 of the NICs. */
 static void test_few_gpus_of_a_node_do_not_fill_its_network(void **state)
 {
     (void)state;
@@ -188,11 +188,14 @@ static void test_time_grows_with_bytes_and_ranks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_long_ring_by_hand),     cmocka_unit_test(test_small_messages_are_latency),
-        cmocka_unit_test(test_published_all_reduces), cmocka_unit_test(test_measured_h200),
-        cmocka_unit_test(test_only_what_climbs_to_the_spine_is_oversubscribed),
-        cmocka_unit_test(test_few_gpus_of_a_node_do_not_fill_its_network), cmocka_unit_test(test_network_is_shared),
-        cmocka_unit_test(test_rings_on_sockets_are_bound_by_their_threads),     cmocka_unit_test(test_time_grows_with_bytes_and_ranks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_long_ring_by_hand),
+                                       cmocka_unit_test(test_small_messages_are_latency),
+                                       cmocka_unit_test(test_published_all_reduces),
+                                       cmocka_unit_test(test_measured_h200),
+                                       cmocka_unit_test(test_only_what_climbs_to_the_spine_is_oversubscribed),
+                                       cmocka_unit_test(test_few_gpus_of_a_node_do_not_fill_its_network),
+                                       cmocka_unit_test(test_network_is_shared),
+                                       cmocka_unit_test(test_rings_on_sockets_are_bound_by_their_threads),
+                                       cmocka_unit_test(test_time_grows_with_bytes_and_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

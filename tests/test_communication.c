@@ -58,7 +58,8 @@ static void test_kept_root(void **state)
     assert_int_equal(c.count[DTP_ALL_GATHER], 2 * LAYERS + 1);
 }
 
-/* reshard_after_forward=4 of 16 GPUs in 2 nodes: backward gathers 2 bytes of all parameters over 4 ranks, inside the node. */
+/* reshard_after_forward=4 of 16 GPUs in 2 nodes: backward gathers 2 bytes of all parameters over 4 ranks, inside the
+ * node. */
 static void test_resharded_to_fewer(void **state)
 {
     (void)state;
@@ -69,7 +70,8 @@ static void test_resharded_to_fewer(void **state)
     assert_int_equal(c.bytes[DTP_ALL_GATHER], 2 * (PARAMETERS / 16 * 15) + 2 * (PARAMETERS / 4 * 3));
     assert_int_equal(c.narrow_gather_bytes, 2 * (PARAMETERS / 4 * 3));
     assert_int_equal(c.count[DTP_ALL_GATHER], 2 * (LAYERS + 1));
-    assert_in_range(c.network_bytes, before - 2 * (PARAMETERS / 16 * 15) / 8 - 2, before - 2 * (PARAMETERS / 16 * 15) / 8 + 2);
+    assert_in_range(c.network_bytes, before - 2 * (PARAMETERS / 16 * 15) / 8 - 2,
+                    before - 2 * (PARAMETERS / 16 * 15) / 8 + 2);
     plan.keep_root = true;
     assert_int_equal(count(&plan, 16, 8).narrow_gather_bytes, 2 * (PARAMETERS - UINT64_C(262148096)) / 4 * 3);
     plan.offload = DTP_OFFLOAD_PARAMS; /* what backward gathers has stayed on the GPU */
@@ -117,14 +119,15 @@ static void test_deepspeed(void **state)
     assert_int_equal(c.count[DTP_ALL_REDUCE], 3 * 14);
     plan.strategy = DTP_ZERO1;
     assert_int_equal(count(&plan, 8, 8).bytes[DTP_ALL_REDUCE], 4 * (PARAMETERS / 8 * 7));
-    plan.reduce_bucket_size = 1; /* every gradient alone: 7 matrices and the vectors of a layer, embedding, head and norm */
+    plan.reduce_bucket_size =
+        1; /* every gradient alone: 7 matrices and the vectors of a layer, embedding, head and norm */
     assert_int_equal(count(&plan, 8, 8).count[DTP_ALL_REDUCE], 8 * LAYERS + 3);
 }
 
-/* ZeRO-3 scatters gradients in every micro-step, gathers its 2 + 7 * 32 matrices for forward and backward, and norms, which
- * persist, once a step, block by block. With nothing kept or prefetched each matrix is an operation of its own; with room
- * for all they are gathered once. The default, 1e9 elements, keeps about that much over the turn: the prefetch that has come to
- * the end of forward has passed over their next use. */
+/* ZeRO-3 scatters gradients in every micro-step, gathers its 2 + 7 * 32 matrices for forward and backward, and norms,
+ * which persist, once a step, block by block. With nothing kept or prefetched each matrix is an operation of its own;
+ * with room for all they are gathered once. The default, 1e9 elements, keeps about that much over the turn: the
+ * prefetch that has come to the end of forward has passed over their next use. */
 static void test_deepspeed_zero3(void **state)
 {
     (void)state;
@@ -151,10 +154,11 @@ static void test_deepspeed_zero3(void **state)
     assert_int_equal(count(&plan, 1, 1).total_bytes, 0);
 }
 
-/* ZeRO++ on 2 nodes of 8. hpZ: each matrix is gathered from all 16 once a step, all later times from the node's 8. qwZ: a byte
- * a weight and 4 for each 8000 of a shard begun, in twice the operations. qgZ: int4 of all 7 * 32 + 2 matrices, n/2 bytes, 7/8 of
- * it inside the node, then a node's share n/16 bytes, half of it to the other; scales of 4 bytes for max(rows, columns) groups
- * (4096 of attention's, 11008 of the MLP's, 32000), an eighth of them in the second exchange. Norms are scattered. */
+/* ZeRO++ on 2 nodes of 8. hpZ: each matrix is gathered from all 16 once a step, all later times from the node's 8. qwZ:
+ * a byte a weight and 4 for each 8000 of a shard begun, in twice the operations. qgZ: int4 of all 7 * 32 + 2 matrices,
+ * n/2 bytes, 7/8 of it inside the node, then a node's share n/16 bytes, half of it to the other; scales of 4 bytes for
+ * max(rows, columns) groups (4096 of attention's, 11008 of the MLP's, 32000), an eighth of them in the second exchange.
+ * Norms are scattered. */
 static void test_zeropp(void **state)
 {
     (void)state;
@@ -288,14 +292,20 @@ static void test_executor(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_shard_bf16), cmocka_unit_test(test_fp32_reduce),
-                                       cmocka_unit_test(test_kept_root),       cmocka_unit_test(test_ddp),
-                                       cmocka_unit_test(test_torch_zero1),     cmocka_unit_test(test_deepspeed),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_shard_bf16),
+                                       cmocka_unit_test(test_fp32_reduce),
+                                       cmocka_unit_test(test_kept_root),
+                                       cmocka_unit_test(test_ddp),
+                                       cmocka_unit_test(test_torch_zero1),
+                                       cmocka_unit_test(test_deepspeed),
                                        cmocka_unit_test(test_deepspeed_zero3),
                                        cmocka_unit_test(test_zeropp),
                                        cmocka_unit_test(test_resharded_to_fewer),
-                                       cmocka_unit_test(test_megatron),        cmocka_unit_test(test_accumulation),
-                                       cmocka_unit_test(test_two_nodes),       cmocka_unit_test(test_fp8_all_gather),
-                                       cmocka_unit_test(test_offload),         cmocka_unit_test(test_executor)};
+                                       cmocka_unit_test(test_megatron),
+                                       cmocka_unit_test(test_accumulation),
+                                       cmocka_unit_test(test_two_nodes),
+                                       cmocka_unit_test(test_fp8_all_gather),
+                                       cmocka_unit_test(test_offload),
+                                       cmocka_unit_test(test_executor)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,7 +81,11 @@ static void test_every_form_against_the_reference(void **state)
     assert_int_equal(dtp_device_host_create(&(struct dtp_device_options){.threads = 1}, &device, &faults), DTP_OK);
     for (unsigned form = 0; form < 3 * 2 * 2 * 2 * 2 * 3; form++) {
         unsigned rest = form / 6;
-        struct dtp_matmul_args plain = {.m = M, .n = N, .k = K, .a_transposed = rest % 2, .b_transposed = rest / 2 % 2,
+        struct dtp_matmul_args plain = {.m = M,
+                                        .n = N,
+                                        .k = K,
+                                        .a_transposed = rest % 2,
+                                        .b_transposed = rest / 2 % 2,
                                         .element = rest / 4 % 2 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32,
                                         .epilogue = (enum dtp_epilogue)(form / 48)};
         plain.lda = (plain.a_transposed ? M : K) + PAD;
@@ -100,8 +104,9 @@ static void test_unprepared_is_refused(void **state)
     struct dtp_device *device;
     (void)state;
     assert_int_equal(dtp_device_host_create(&(struct dtp_device_options){.threads = 1}, &device, &faults), DTP_OK);
-    struct dtp_matmul_args g = arguments_of(&ours, 0, (struct dtp_matmul_args){
-        .m = M, .n = N, .k = K, .lda = K, .ldb = N, .ldd = N, .element = DTP_ELEMENT_BF16});
+    struct dtp_matmul_args g = arguments_of(
+        &ours, 0,
+        (struct dtp_matmul_args){.m = M, .n = N, .k = K, .lda = K, .ldb = N, .ldd = N, .element = DTP_ELEMENT_BF16});
     int code = device->kernels.matmul(device->kernels.self, &g, NULL);
     assert_int_not_equal(code, 0);
     assert_non_null(strstr(device->verbs->error_text(device, code), "not prepared"));

@@ -46,9 +46,9 @@ static void fail_with(const struct random_job *job, const char *what, uint64_t p
              (unsigned long long)closed);
 }
 
-/* The closed form knows every instant, so it finds the largest sum of live bytes, to the byte; a placement may need more
- * where holes are left between buffers. To find the least is NP-hard, and the search is bounded (arena_fit_tight.c): of
- * 12,000 plans (seeds 1..30) it leaves holes in 6 %, of 4.9 % at most. */
+/* The closed form knows every instant, so it finds the largest sum of live bytes, to the byte; a placement may need
+ * more where holes are left between buffers. To find the least is NP-hard, and the search is bounded
+ * (arena_fit_tight.c): of 12,000 plans (seeds 1..30) it leaves holes in 6 %, of 4.9 % at most. */
 static void test_arena(void **state)
 {
     (void)state;

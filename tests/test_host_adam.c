@@ -110,8 +110,8 @@ static void test_threads_do_not_change_a_bit(void **state)
     free(first);
 }
 
-/* Without a master the weights are their own, and moments may be narrow; rounded weights agree but where a sum of fp32 and
- * one of double lie on either side of a tie. */
+/* Without a master the weights are their own, and moments may be narrow; rounded weights agree but where a sum of fp32
+ * and one of double lie on either side of a tie. */
 static void test_pure_states(void **state)
 {
     (void)state;

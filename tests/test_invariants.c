@@ -17,28 +17,28 @@ static void describe(const struct random_job *job)
 {
     char checkpointing[32];
     dtp_checkpointing_text(&job->plan, checkpointing, sizeof checkpointing);
-    print_error("job: L%llu h%llu heads %llu/%llu f%llu V%llu on %u x %s (%u a node); %s %s compile %d fsdp1 %d group %u "
-                "micro %u accumulate %u sync %d seq %llu checkpointing %s offload %s precision %s attention %s loss %s "
-                "optimizer %s wrap %u reshard %d prefetch %d\n",
-                (unsigned long long)job->transformer.layers, (unsigned long long)job->transformer.hidden,
-                (unsigned long long)job->transformer.heads, (unsigned long long)job->transformer.kv_heads,
-                (unsigned long long)job->transformer.ffn, (unsigned long long)job->transformer.vocab, job->cluster.gpus,
-                job->cluster.gpu.key, job->cluster.gpus_per_node, dtp_strategy_text(job->plan.strategy),
-                dtp_runtime_text(job->plan.runtime), job->plan.compile, job->plan.fsdp1, job->plan.shard_group,
-                job->plan.micro_batch, job->plan.accumulate, job->plan.accumulate_sync,
-                (unsigned long long)job->plan.sequence, checkpointing, dtp_offload_text(job->plan.offload),
-                dtp_precision_name(&job->plan.precision), dtp_attention_text(job->plan.attention),
-                dtp_loss_text(job->plan.loss), dtp_optimizer_text(job->plan.optimizer), job->plan.wrap_layers,
-                job->plan.reshard_after_forward, job->plan.prefetch);
+    print_error(
+        "job: L%llu h%llu heads %llu/%llu f%llu V%llu on %u x %s (%u a node); %s %s compile %d fsdp1 %d group %u "
+        "micro %u accumulate %u sync %d seq %llu checkpointing %s offload %s precision %s attention %s loss %s "
+        "optimizer %s wrap %u reshard %d prefetch %d\n",
+        (unsigned long long)job->transformer.layers, (unsigned long long)job->transformer.hidden,
+        (unsigned long long)job->transformer.heads, (unsigned long long)job->transformer.kv_heads,
+        (unsigned long long)job->transformer.ffn, (unsigned long long)job->transformer.vocab, job->cluster.gpus,
+        job->cluster.gpu.key, job->cluster.gpus_per_node, dtp_strategy_text(job->plan.strategy),
+        dtp_runtime_text(job->plan.runtime), job->plan.compile, job->plan.fsdp1, job->plan.shard_group,
+        job->plan.micro_batch, job->plan.accumulate, job->plan.accumulate_sync, (unsigned long long)job->plan.sequence,
+        checkpointing, dtp_offload_text(job->plan.offload), dtp_precision_name(&job->plan.precision),
+        dtp_attention_text(job->plan.attention), dtp_loss_text(job->plan.loss), dtp_optimizer_text(job->plan.optimizer),
+        job->plan.wrap_layers, job->plan.reshard_after_forward, job->plan.prefetch);
 }
 
-#define check(condition, job)                                                                                         \
-    do {                                                                                                              \
-        if (!(condition)) {                                                                                           \
-            describe(job);                                                                                            \
+#define check(condition, job)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            describe(job);                                                                                             \
             print_error("%s:%d: violated: %s\n", __FILE__, __LINE__, #condition);                                      \
-            fail();                                                                                                   \
-        }                                                                                                             \
+            fail();                                                                                                    \
+        }                                                                                                              \
     } while (0)
 
 static struct dtp_prediction predict(const struct random_job *job)
@@ -97,7 +97,8 @@ static void test_tokens_count_accumulation(void **state)
         struct random_job job;
         assert_true(random_job(&job));
         struct dtp_prediction p = predict(&job);
-        double tokens = (double)job.plan.micro_batch * (double)job.plan.sequence * job.plan.accumulate * job.cluster.gpus;
+        double tokens =
+            (double)job.plan.micro_batch * (double)job.plan.sequence * job.plan.accumulate * job.cluster.gpus;
         assert_near(p.throughput.tokens_per_s * p.time.step_s, tokens, 1e-12);
     }
 }
@@ -191,7 +192,8 @@ static void test_memory_shrinks_with_sharding(void **state)
         struct dtp_prediction narrow = predict(&job), wide = predict(&wider);
         bool whole = wider.plan.runtime == DTP_RUNTIME_DTPLAN; /* its modules are padded to whole shards */
         uint64_t granule = whole ? 18 * 256 * (uint64_t)wider.plan.shard_group * (job.transformer.layers + 2) : 0;
-        check(wide.memory.allocated_peak_bytes <= narrow.memory.allocated_peak_bytes + padding_bytes(&wider) + granule, &wider);
+        check(wide.memory.allocated_peak_bytes <= narrow.memory.allocated_peak_bytes + padding_bytes(&wider) + granule,
+              &wider);
         check(wide.memory.params_bytes <= narrow.memory.params_bytes + granule, &wider);
         check(wide.memory.optimizer_bytes <= narrow.memory.optimizer_bytes + granule, &wider);
         compared++;

@@ -100,9 +100,8 @@ static void wait_for_file(const char *name)
 static void test_interruption_reaches_all_ranks(void **state)
 {
     (void)state;
-    pid_t pid = launch_apart(
-        "trap 'echo told >$FOLDER/told$RANK; exit 0' INT; echo ready >$FOLDER/ready$RANK; i=0; "
-        "while [ $i -lt 60 ]; do sleep 1; i=$((i + 1)); done; exit 3");
+    pid_t pid = launch_apart("trap 'echo told >$FOLDER/told$RANK; exit 0' INT; echo ready >$FOLDER/ready$RANK; i=0; "
+                             "while [ $i -lt 60 ]; do sleep 1; i=$((i + 1)); done; exit 3");
     int status;
     wait_for_file("ready0");
     wait_for_file("ready1");

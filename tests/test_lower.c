@@ -161,8 +161,9 @@ static void test_fsdp_depth_and_group(void **state)
     dtp_program_destroy(program);
 }
 
-/* ZeRO-3 in the order of its host: the embedding and head are gathered apart, each of 7 matrices of 32 layers in some fetch;
- * compute waits for the copy-out or the gather itself; every micro-step reduces 14 buckets and the host waits for the last. */
+/* ZeRO-3 in the order of its host: the embedding and head are gathered apart, each of 7 matrices of 32 layers in some
+ * fetch; compute waits for the copy-out or the gather itself; every micro-step reduces 14 buckets and the host waits
+ * for the last. */
 static void test_zero3(void **state)
 {
     (void)state;

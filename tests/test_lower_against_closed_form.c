@@ -1,9 +1,9 @@
 /* The step program against the closed form, which never sees it, over random plans: matmul and attention FLOPs, bytes
  * sent and number of operations of every collective, bytes copied to and from the host equal exactly; the peak of live
  * bytes within 0.5 %. What may be further off is named here, with the bytes that it can be (see named_bytes):
- *   - ZeRO-3's flat buffers: the closed form takes them for used up in the order of their fetches, and counts the oldest
- *     beside the tensors copied out of it. Tensors that were never given back are passed over by a fetch, so that a later
- *     one may be used up before it; then one more stands, of stage3_prefetch_bucket_size and one tensor at most. */
+ *   - ZeRO-3's flat buffers: the closed form takes them for used up in the order of their fetches, and counts the
+ * oldest beside the tensors copied out of it. Tensors that were never given back are passed over by a fetch, so that a
+ * later one may be used up before it; then one more stands, of stage3_prefetch_bucket_size and one tensor at most. */
 #include "activations.h"
 #include "deepspeed_parts.h"
 #include "lower.h"
@@ -38,8 +38,10 @@ static void describe(const struct random_job *job)
                 dtp_strategy_text(p->strategy), dtp_runtime_text(p->runtime), p->compile, p->fsdp1, p->shard_group,
                 p->micro_batch, p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence, checkpointing,
                 dtp_offload_text(p->offload), dtp_precision_name(&p->precision), dtp_attention_text(p->attention),
-                dtp_loss_text(p->loss), dtp_optimizer_text(p->optimizer), p->wrap_layers, p->zero_hpz_partition_size, p->zero_quantized_weights, p->zero_quantized_gradients, p->reshard_after_forward,
-                p->reshard_group, p->keep_root, p->prefetch, p->prefetch_depth, p->ddp_bucket_view, p->fused_qkv, p->fused_gate_up, p->rope_fp32);
+                dtp_loss_text(p->loss), dtp_optimizer_text(p->optimizer), p->wrap_layers, p->zero_hpz_partition_size,
+                p->zero_quantized_weights, p->zero_quantized_gradients, p->reshard_after_forward, p->reshard_group,
+                p->keep_root, p->prefetch, p->prefetch_depth, p->ddp_bucket_view, p->fused_qkv, p->fused_gate_up,
+                p->rope_fp32);
 }
 
 #define check_equal(program_value, closed_value, job)                                                                  \

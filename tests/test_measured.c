@@ -97,20 +97,17 @@ static void test_rows_are_counted(void **state)
 {
     (void)state;
     dtp_measured_destroy(measured_of(HEADER GPU_KEY MATMUL(1024, 1024, 1024, 1e-4)));
-    dtp_measured_destroy(
-        measured_of(HEADER GPU_KEY "about,rows,,,,,,,,,,,,,,,,,3\n" MATMUL(1024, 1024, 1024, 1e-4)));
-    dtp_measured_destroy(
-        measured_of(HEADER GPU_KEY "about,rows,,,,,,,,,,,,,,,,,2\n" MATMUL(1024, 1024, 1024, 1e-4)));
+    dtp_measured_destroy(measured_of(HEADER GPU_KEY "about,rows,,,,,,,,,,,,,,,,,3\n" MATMUL(1024, 1024, 1024, 1e-4)));
+    dtp_measured_destroy(measured_of(HEADER GPU_KEY "about,rows,,,,,,,,,,,,,,,,,2\n" MATMUL(1024, 1024, 1024, 1e-4)));
 }
 
 /* What is written says its rows, also where it was made of rows that said of fewer: cut anywhere, it is refused. */
 static void test_what_is_cut_is_refused(void **state)
 {
     (void)state;
-    struct dtp_measured_row rows[4] = {dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, "norm"),
-                                       dtp_measured_row_of(DTP_MEASUREMENT_ABOUT, "rows"),
-                                       dtp_measured_row_of(DTP_MEASUREMENT_ABOUT, "gpu_key"),
-                                       dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, "norm")};
+    struct dtp_measured_row rows[4] = {
+        dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, "norm"), dtp_measured_row_of(DTP_MEASUREMENT_ABOUT, "rows"),
+        dtp_measured_row_of(DTP_MEASUREMENT_ABOUT, "gpu_key"), dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, "norm")};
     snprintf(rows[1].text, sizeof rows[1].text, "1");
     snprintf(rows[2].text, sizeof rows[2].text, "h200-sxm");
     for (int i = 0; i < 4; i += 3) {
@@ -340,8 +337,8 @@ static void test_atomic_attention(void **state)
     (void)state;
 #define ATTENTION(what, m, seconds) "attention," what ",bf16," #m ",,,2048,16,16,128,,,,," #seconds ",,,,\n"
     struct dtp_measured *ordered = measured_of(HEADER GPU_KEY ATTENTION("backward", 4, 6e-4));
-    struct dtp_measured *both = measured_of(HEADER GPU_KEY ATTENTION("backward", 4, 6e-4)
-                                                ATTENTION("backward_atomic", 4, 5e-4));
+    struct dtp_measured *both =
+        measured_of(HEADER GPU_KEY ATTENTION("backward", 4, 6e-4) ATTENTION("backward_atomic", 4, 5e-4));
     struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_ATTENTION, "backward_atomic");
     row.dtype = DTP_BF16;
     row.number[DTP_MEASURED_m] = 4;

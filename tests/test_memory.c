@@ -91,8 +91,8 @@ static void test_deepspeed_states(void **state)
     /* a bucket of 5e8 elements and its flattened copy, with overlap_comm a second one */
     plan.strategy = DTP_ZERO2;
     m = predict(&plan, &eight_gpus);
-    /* head and norm (131,076,096), a layer, of the next down, gate, up (45,088,768 each) and output (16,777,216) fit; its q,
-     * which stands while they are flattened, does not */
+    /* head and norm (131,076,096), a layer, of the next down, gate, up (45,088,768 each) and output (16,777,216) fit;
+     * its q, which stands while they are flattened, does not */
     uint64_t flat = HEAD + 4096 + LAYER + 3 * 45088768 + 16777216, q = 16777216;
     assert_true(flat <= 500000000 && flat + q > 500000000);
     assert_int_equal(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE], 1000000000 + 2 * (flat + q));
@@ -479,7 +479,8 @@ static void test_no_overflow(void **state)
 }
 
 /* Transformer Engine: two fp8 copies of each matmul weight, kept over the step, and every matmul's input kept as its
- * 1-byte cast: per token and layer norms -2h, product -f, and the output matmul's own copy of the core's result +d_q. */
+ * 1-byte cast: per token and layer norms -2h, product -f, and the output matmul's own copy of the core's result +d_q.
+ */
 static void test_transformer_engine(void **state)
 {
     (void)state;
@@ -544,7 +545,8 @@ int main(void)
                                        cmocka_unit_test(test_autocast_casts),
                                        cmocka_unit_test(test_workspace),
                                        cmocka_unit_test(test_torch_offload),
-                                       cmocka_unit_test(test_host_memory_is_judged), cmocka_unit_test(test_deepspeed_offload),
+                                       cmocka_unit_test(test_host_memory_is_judged),
+                                       cmocka_unit_test(test_deepspeed_offload),
                                        cmocka_unit_test(test_executor),
                                        cmocka_unit_test(test_verdict),
                                        cmocka_unit_test(test_more_shards_never_cost),

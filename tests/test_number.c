@@ -142,7 +142,8 @@ static void test_durations(void **state)
         const char *text;
         double seconds;
     } good[] = {{"90s", 90}, {"15min", 900}, {"1.5h", 5400}, {"30d", 2592000}, {"2w", 1209600}, {"1e3 h", 3.6e6}};
-    static const char *const bad[] = {"30", "", "d", "0h", "-1d", "30 days", "1m", "1H", "nan h", "1e400d", "1e12w", "5h3"};
+    static const char *const bad[] = {"30", "",   "d",     "0h",     "-1d",   "30 days",
+                                      "1m", "1H", "nan h", "1e400d", "1e12w", "5h3"};
     static const struct {
         double seconds;
         const char *text;

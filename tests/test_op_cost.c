@@ -35,7 +35,8 @@ static void test_matmul_by_hand(void **state)
     (void)state;
     struct dtp_gpu gpu = test_h200();
     double flops = 2.0 * 4096 * 4096 * 4096, bytes = 3.0 * 4096 * 4096 * 2;
-    assert_near(dtp_matmul_s(&gpu, DTP_BF16, 4096, 4096, 4096), flops / (989.4e12 * 0.69) + 0.25 * bytes / 4.8e12, 1e-12);
+    assert_near(dtp_matmul_s(&gpu, DTP_BF16, 4096, 4096, 4096), flops / (989.4e12 * 0.69) + 0.25 * bytes / 4.8e12,
+                1e-12);
     /* One row: the weight must be read, at 0.9 of HBM's rate. */
     assert_near(dtp_matmul_s(&gpu, DTP_BF16, 1, 4096, 4096), (2.0 * (4097.0 * 4096 + 4096)) / (0.9 * 4.8e12), 1e-9);
 }
@@ -47,13 +48,16 @@ static void test_flash_attention(void **state)
     static const struct {
         uint64_t width, sequence;
         double forward_tflops, backward_tflops;
-    } rows[] = {{128, 1024, 389, 303}, {128, 2048, 454, 381}, {128, 4096, 492, 439}, {128, 8192, 523, 479},
-                {128, 16384, 546, 518}, {64, 1024, 316, 249}, {64, 2048, 368, 319},  {64, 4096, 405, 366},
-                {64, 8192, 421, 398},  {64, 16384, 433, 427}};
+    } rows[] = {{128, 1024, 389, 303},  {128, 2048, 454, 381}, {128, 4096, 492, 439}, {128, 8192, 523, 479},
+                {128, 16384, 546, 518}, {64, 1024, 316, 249},  {64, 2048, 368, 319},  {64, 4096, 405, 366},
+                {64, 8192, 421, 398},   {64, 16384, 433, 427}};
     struct dtp_gpu gpu = test_h200();
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        struct dtp_transformer transformer = {.layers = 1, .hidden = 2048, .heads = 2048 / rows[i].width,
-                                              .kv_heads = 2048 / rows[i].width, .head_dim = rows[i].width};
+        struct dtp_transformer transformer = {.layers = 1,
+                                              .hidden = 2048,
+                                              .heads = 2048 / rows[i].width,
+                                              .kv_heads = 2048 / rows[i].width,
+                                              .head_dim = rows[i].width};
         struct dtp_plan plan = dtp_plan_default();
         plan.sequence = rows[i].sequence;
         struct dtp_attention_time time = dtp_attention_time(&gpu, &transformer, &plan, 16384);
@@ -69,7 +73,8 @@ static void test_older_attention_is_slower(void **state)
     struct dtp_transformer transformer = {.layers = 1, .hidden = 4096, .heads = 32, .kv_heads = 32, .head_dim = 128};
     struct dtp_gpu gpus[] = {test_h200(), test_a100()};
     for (int i = 0; i < 2; i++) {
-        enum dtp_attention kinds[] = {DTP_ATTENTION_FLASH, DTP_ATTENTION_FLASH2, DTP_ATTENTION_FLASH1, DTP_ATTENTION_MATH};
+        enum dtp_attention kinds[] = {DTP_ATTENTION_FLASH, DTP_ATTENTION_FLASH2, DTP_ATTENTION_FLASH1,
+                                      DTP_ATTENTION_MATH};
         double before = 0;
         for (int k = 0; k < 4; k++) {
             struct dtp_plan plan = dtp_plan_default();
@@ -105,9 +110,9 @@ static void test_power_headroom(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sustained_matmuls), cmocka_unit_test(test_matmul_by_hand),
-                                       cmocka_unit_test(test_flash_attention),
-                                       cmocka_unit_test(test_older_attention_is_slower),
-                                       cmocka_unit_test(test_memory_kernels), cmocka_unit_test(test_power_headroom)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sustained_matmuls), cmocka_unit_test(test_matmul_by_hand),
+        cmocka_unit_test(test_flash_attention),   cmocka_unit_test(test_older_attention_is_slower),
+        cmocka_unit_test(test_memory_kernels),    cmocka_unit_test(test_power_headroom)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

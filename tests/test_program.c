@@ -72,9 +72,9 @@ static void test_what_was_added_is_read(void **state)
     name[0] = '?'; /* names are copied */
     assert_int_equal(dtp_program_add_group(p, (struct dtp_program_group){8, 1}), 0);
     struct dtp_operand gathered = dtp_operand_of(w, DTP_ALLOC | DTP_WRITE);
-    struct dtp_operand used[3] = {
-        dtp_operand_of(w, DTP_READ | DTP_FREE), dtp_operand_of(x, DTP_UPDATE),
-        {w, DTP_READ, DTP_ROLE_WEIGHT, 0, 1023, 1}};
+    struct dtp_operand used[3] = {dtp_operand_of(w, DTP_READ | DTP_FREE),
+                                  dtp_operand_of(x, DTP_UPDATE),
+                                  {w, DTP_READ, DTP_ROLE_WEIGHT, 0, 1023, 1}};
     dtp_op_id a = dtp_program_add_op(
         p, &(struct dtp_op){.kind = DTP_OP_ALL_GATHER, .stream = DTP_STREAM_GATHER, .layer = 3, .demand.sent_bytes = 7},
         &gathered, 1);

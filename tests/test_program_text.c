@@ -46,17 +46,18 @@ static void expect_round_trip(struct dtp_program *program)
     dtp_program_destroy(program);
 }
 
-static const char golden[] = "program 1\n"
-                             "group 0 ranks 8 stride 1\n"
-                             "buffer 0 \"params\" bytes 3500000000 owner params space device pool compute persistent\n"
-                             "buffer 1 \"x y\" bytes 64 owner activations space host pool gather layer 2 micro 1\n"
-                             "op 0 all_gather gather group 0 writes +1 sent_bytes 17 kernels 1\n"
-                             "op 1 matmul compute layer 2 micro 1 updates 0@0+512:workspace reads 1-:input 0%@4096:weight "
-                             "after 0 flops 206158430208 m 8192 n 6144 k 2048 dtype bf16 "
-                             "name \"qkv\"\n"
-                             "op 2 norm compute updates 0 bytes 1p-1 dtype bf16 kernel fused recompute\n"
-                             "op 3 free compute buffers 1~\n"
-                             "end ops 4 buffers 2 groups 1\n";
+static const char golden[] =
+    "program 1\n"
+    "group 0 ranks 8 stride 1\n"
+    "buffer 0 \"params\" bytes 3500000000 owner params space device pool compute persistent\n"
+    "buffer 1 \"x y\" bytes 64 owner activations space host pool gather layer 2 micro 1\n"
+    "op 0 all_gather gather group 0 writes +1 sent_bytes 17 kernels 1\n"
+    "op 1 matmul compute layer 2 micro 1 updates 0@0+512:workspace reads 1-:input 0%@4096:weight "
+    "after 0 flops 206158430208 m 8192 n 6144 k 2048 dtype bf16 "
+    "name \"qkv\"\n"
+    "op 2 norm compute updates 0 bytes 1p-1 dtype bf16 kernel fused recompute\n"
+    "op 3 free compute buffers 1~\n"
+    "end ops 4 buffers 2 groups 1\n";
 
 static void test_the_text_of_a_program(void **state)
 {

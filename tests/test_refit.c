@@ -342,9 +342,11 @@ static void test_nothing_to_learn_from(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_finds_factors_of_runs_it_has_not_seen),
-                                       cmocka_unit_test(test_shapes_become_rows), cmocka_unit_test(test_contention),
+                                       cmocka_unit_test(test_shapes_become_rows),
+                                       cmocka_unit_test(test_contention),
                                        cmocka_unit_test(test_choices_of_a_plan_are_no_rows),
                                        cmocka_unit_test(test_predicts_steps_of_runs_it_has_not_seen),
-                                       cmocka_unit_test(test_gaps), cmocka_unit_test(test_nothing_to_learn_from)};
+                                       cmocka_unit_test(test_gaps),
+                                       cmocka_unit_test(test_nothing_to_learn_from)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

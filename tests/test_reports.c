@@ -186,8 +186,13 @@ static void test_solutions_text(void **state)
     /* No margin anywhere, and better than linear: both are said. */
     r = made_up();
     r->solved = true;
-    r->solution = (struct dtp_solution){.goal = DTP_SOLVE_MIN_GPUS, .found = true, .tight = true, .value = 8,
-                                        .next_value = 4, .next_verdict = DTP_VERDICT_OOM, .next_device_bytes = 99 * GIB};
+    r->solution = (struct dtp_solution){.goal = DTP_SOLVE_MIN_GPUS,
+                                        .found = true,
+                                        .tight = true,
+                                        .value = 8,
+                                        .next_value = 4,
+                                        .next_verdict = DTP_VERDICT_OOM,
+                                        .next_device_bytes = 99 * GIB};
     r->scaling.efficiency = 1.05;
     r->prediction.memory.verdict = DTP_VERDICT_OOM;
     r->advice.kind = DTP_ADVICE_MAKES_FIT;

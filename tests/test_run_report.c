@@ -21,17 +21,23 @@ static int set_up(void **state)
     run_job("layers=2 hidden=4096 heads=32 ffn=11008 vocab=32000 seq=2048 micro_batch=4 gpus=2 strategy=zero1", &job);
     if (dtp_simulated_create(&job, &options, &simulated, &faults) != DTP_OK)
         return -1;
-    outcome = (struct dtp_run_outcome){.gpu = true, .device_arena_bytes = simulated.placement.arena_bytes,
-                                       .used_bytes = simulated.prediction.memory.device_peak_bytes, .last_step = 50,
-                                       .tokens_per_step = 16384, .timed_steps = 46, .entropy = 1.5, .first_loss = 10,
-                                       .last_loss = 3, .step_s = 1.1 * simulated.timeline.step_s};
+    outcome = (struct dtp_run_outcome){.gpu = true,
+                                       .device_arena_bytes = simulated.placement.arena_bytes,
+                                       .used_bytes = simulated.prediction.memory.device_peak_bytes,
+                                       .last_step = 50,
+                                       .tokens_per_step = 16384,
+                                       .timed_steps = 46,
+                                       .entropy = 1.5,
+                                       .first_loss = 10,
+                                       .last_loss = 3,
+                                       .step_s = 1.1 * simulated.timeline.step_s};
     snprintf(outcome.device, sizeof outcome.device, "NVIDIA H200");
     snprintf(outcome.data, sizeof outcome.data, "Markov chain");
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         outcome.sent_bytes[i] = 50 * simulated.totals.sent_bytes[i];
     report = (struct dtp_run_report){.simulated = &simulated, .measured = &outcome, .split_known = true};
-    report.split = (struct dtp_error_split){simulated.timeline.step_s, simulated.timeline.step_s, outcome.step_s,
-                                            outcome.step_s};
+    report.split =
+        (struct dtp_error_split){simulated.timeline.step_s, simulated.timeline.step_s, outcome.step_s, outcome.step_s};
     return 0;
 }
 

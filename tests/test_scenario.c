@@ -133,7 +133,10 @@ static void test_bad_values_are_refused_where_they_stand(void **state)
                  {"seq", "0", "whole number"},
                  {"oversubscription", "0.5", "number from 1"},
                  {"name", "a\033[2Jb", "printable"},
-                 {"name", "a\xc2\x9b" "2Jb", "printable"}, /* the same to a terminal */
+                 {"name",
+                  "a\xc2\x9b"
+                  "2Jb",
+                  "printable"}, /* the same to a terminal */
                  {"name", "a\xff", "UTF-8"},
                  {"name", "  ", "printable"},
                  {"ddp_bucket_mib", "0", "MiB"},

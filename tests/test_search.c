@@ -229,8 +229,8 @@ static void test_time_bound_is_sound(void **state)
     }
 }
 
-/* Of our executor's attention: a deterministic backward is cut into parts where its workspace would be too large, so that
- * it may shrink with the batch. */
+/* Of our executor's attention: a deterministic backward is cut into parts where its workspace would be too large, so
+ * that it may shrink with the batch. */
 static uint64_t may_shrink_bytes(const struct random_job *job, const struct dtp_plan *plan)
 {
     struct dtp_executor_rules rules;

@@ -80,7 +80,8 @@ static void test_collective_beside_matmul(void **state)
     assert_near(speed[1], 1, 1e-12);
 }
 
-/* Of two that want all, weights 3 and 1 make three quarters and one; a small want of a small weight is met all the same. */
+/* Of two that want all, weights 3 and 1 make three quarters and one; a small want of a small weight is met all the
+ * same. */
 static void test_weights(void **state)
 {
     (void)state;

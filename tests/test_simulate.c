@@ -24,10 +24,12 @@ struct bench {
 
 static struct bench begin(struct dtp_gpu gpu, uint32_t gpus)
 {
-    struct bench b = {.program = step_begin(), .cluster = test_cluster(gpu, gpus, 8), .plan = dtp_plan_default(),
+    struct bench b = {.program = step_begin(),
+                      .cluster = test_cluster(gpu, gpus, 8),
+                      .plan = dtp_plan_default(),
                       .options = dtp_simulation_options_default()};
-    b.transformer = (struct dtp_transformer){.layers = 2, .hidden = 128, .heads = 2, .kv_heads = 2, .head_dim = 64,
-                                             .ffn = 512, .vocab = 1000};
+    b.transformer = (struct dtp_transformer){
+        .layers = 2, .hidden = 128, .heads = 2, .kv_heads = 2, .head_dim = 64, .ffn = 512, .vocab = 1000};
     b.options.compute_factor = 1;
     return b;
 }
@@ -42,14 +44,16 @@ static const struct dtp_timeline *simulate(struct bench *b)
                      DTP_OK);
     const struct dtp_timeline *t = &b->timeline;
     assert_near(t->compute_s + t->exposed_communication_s + t->exposed_offload_s + t->host_bound_s + t->optimizer_s +
-                    t->bubble_s, t->step_s, 1e-9);
+                    t->bubble_s,
+                t->step_s, 1e-9);
     assert_true(t->exposed_communication_s <= t->communication_s);
     return t;
 }
 
 static double alone_s(const struct bench *b, dtp_op_id op)
 {
-    return dtp_op_isolated_s(b->program, &dtp_program_ops(b->program)[op.index], &b->transformer, &b->cluster, &b->plan);
+    return dtp_op_isolated_s(b->program, &dtp_program_ops(b->program)[op.index], &b->transformer, &b->cluster,
+                             &b->plan);
 }
 
 static void finish(struct bench *b)
@@ -157,14 +161,15 @@ static void test_collective_slows_a_kernel(void **state)
     finish(&b);
 }
 
-/* Two matmuls each want all SMs: they finish as late as one after the other. A memory-bound kernel spends bytes/HBM of its
- * time in HBM and only the rest on SMs, which is all that the matmul beside it loses. */
+/* Two matmuls each want all SMs: they finish as late as one after the other. A memory-bound kernel spends bytes/HBM of
+ * its time in HBM and only the rest on SMs, which is all that the matmul beside it loses. */
 static void test_kernels_of_two_streams_share(void **state)
 {
     (void)state;
     struct bench b = begin(test_a100(), 1);
     dtp_op_id a = step_matmul(b.program, 8192, 8192, 8192);
-    struct dtp_op second = {.kind = DTP_OP_MATMUL, .stream = DTP_STREAM_COPY,
+    struct dtp_op second = {.kind = DTP_OP_MATMUL,
+                            .stream = DTP_STREAM_COPY,
                             .demand = {.m = 4096, .n = 4096, .k = 4096, .dtype = DTP_BF16}};
     dtp_op_id c = dtp_program_add_op(b.program, &second, NULL, 0);
     const struct dtp_timeline *t = simulate(&b);
@@ -274,7 +279,8 @@ static void test_one_rank(void **state)
     finish(&b);
 }
 
-/* Host copies of all GPUs of a node pass through its memory: eight of 27.84 GB/s ask for 222.7 of the node's 100 GB/s. */
+/* Host copies of all GPUs of a node pass through its memory: eight of 27.84 GB/s ask for 222.7 of the node's 100 GB/s.
+ */
 static void test_host_memory_is_shared(void **state)
 {
     (void)state;
@@ -286,8 +292,8 @@ static void test_host_memory_is_shared(void **state)
     finish(&b);
 }
 
-/* Matmuls of a chip at its power limit: half of the time of this step belongs to other kernels, so they speed up by half
- * of the headroom, as in the closed form; where an exposed collective leaves the chip idle, by more. */
+/* Matmuls of a chip at its power limit: half of the time of this step belongs to other kernels, so they speed up by
+ * half of the headroom, as in the closed form; where an exposed collective leaves the chip idle, by more. */
 static void test_power_headroom(void **state)
 {
     (void)state;
@@ -313,7 +319,8 @@ static void test_power_headroom(void **state)
     finish(&b);
 
     b = begin(test_h200(), 8); /* matmuls of another stream draw as much */
-    struct dtp_op other = {.kind = DTP_OP_MATMUL, .stream = DTP_STREAM_WEIGHT_GRADIENT,
+    struct dtp_op other = {.kind = DTP_OP_MATMUL,
+                           .stream = DTP_STREAM_WEIGHT_GRADIENT,
                            .demand = {.m = 8192, .n = 8192, .k = 8192, .dtype = DTP_BF16}};
     kernel = step_kernel(b.program, DTP_STREAM_COMPUTE, 3e9, 0);
     dtp_program_depend(b.program, dtp_program_add_op(b.program, &other, NULL, 0), kernel);
@@ -332,7 +339,10 @@ static void test_slowest_rank(void **state)
     dtp_program_depend(b.program, gather, kernel);
     b.options.compute_factor = 0;
     const struct dtp_timeline *t = simulate(&b);
-    assert_near(t->step_s, dtp_slowest_rank_factor(8, dtp_calibration.simulated_rank_deviation) * alone_s(&b, kernel) + alone_s(&b, gather), 1e-12);
+    assert_near(t->step_s,
+                dtp_slowest_rank_factor(8, dtp_calibration.simulated_rank_deviation) * alone_s(&b, kernel) +
+                    alone_s(&b, gather),
+                1e-12);
     finish(&b);
 }
 

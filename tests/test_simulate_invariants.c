@@ -35,7 +35,8 @@ static struct dtp_timeline simulate(const struct dtp_program *program, const str
                                     const struct dtp_simulation_options *options)
 {
     struct dtp_timeline timeline;
-    assert_int_equal(dtp_simulate(program, &job->transformer, &job->cluster, &job->plan, options, &timeline, NULL), DTP_OK);
+    assert_int_equal(dtp_simulate(program, &job->transformer, &job->cluster, &job->plan, options, &timeline, NULL),
+                     DTP_OK);
     return timeline;
 }
 
@@ -63,7 +64,8 @@ static void check_order(const struct dtp_program *program, const struct dtp_time
 static void check_split(const struct dtp_timeline *t)
 {
     double sum_s = t->compute_s + t->optimizer_s + t->exposed_communication_s + t->exposed_offload_s + t->host_bound_s +
-                   t->bubble_s, exposed_s = 0;
+                   t->bubble_s,
+           exposed_s = 0;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         exposed_s += t->exposed_by_collective_s[i];
         assert_true(t->exposed_by_collective_s[i] <= t->communication_by_collective_s[i] * (1 + 1e-9) + 1e-12);

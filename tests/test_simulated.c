@@ -59,8 +59,8 @@ static struct dtp_simulated simulate(enum dtp_strategy strategy, uint32_t accumu
     return simulated;
 }
 
-/* AdamW on the host begins with backward's first gradients, unless it needs the norm of all: the closed form and the step
- * program agree in that. Of 8 blocks at h 4096 it takes longer than the device, so that what hides it counts. */
+/* AdamW on the host begins with backward's first gradients, unless it needs the norm of all: the closed form and the
+ * step program agree in that. Of 8 blocks at h 4096 it takes longer than the device, so that what hides it counts. */
 static void test_host_update_beside_backward(void **state)
 {
     (void)state;
@@ -154,7 +154,8 @@ static void test_refusal(void **state)
     assert_true(faults.count > 0);
 }
 
-/* A pool that grows by pages needs no new segment for what does not fit the free ones; and chance comes from the seed alone. */
+/* A pool that grows by pages needs no new segment for what does not fit the free ones; and chance comes from the seed
+ * alone. */
 static void test_expandable_segments_and_scatter(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Simulated memory and time against 82 measured PyTorch runs on H200, H100 and other parts: the 35 that the closed form's
- * constants were fitted on and 47 that nothing was. The simulation reads configuration columns only. */
+/* Simulated memory and time against 82 measured PyTorch runs on H200, H100 and other parts: the 35 that the closed
+ * form's constants were fitted on and 47 that nothing was. The simulation reads configuration columns only. */
 #include "lower.h"
 #include "run_table.h"
 #include "simulate.h"
@@ -44,7 +44,8 @@ struct table_errors {
     size_t rows;
 };
 
-static void simulate_row(const struct dtp_job *job, const struct dtp_run_measured *measured, struct table_errors *errors)
+static void simulate_row(const struct dtp_job *job, const struct dtp_run_measured *measured,
+                         struct table_errors *errors)
 {
     static struct dtp_faults faults;
     struct dtp_program *program;
@@ -53,7 +54,8 @@ static void simulate_row(const struct dtp_job *job, const struct dtp_run_measure
     faults = (struct dtp_faults){0};
     if (dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &program, &faults) != DTP_OK)
         fail_msg("%s", faults.text[0]);
-    assert_int_equal(dtp_simulate(program, &job->transformer, &job->cluster, &job->plan, &options, &timeline, NULL), DTP_OK);
+    assert_int_equal(dtp_simulate(program, &job->transformer, &job->cluster, &job->plan, &options, &timeline, NULL),
+                     DTP_OK);
     double tokens = (double)job->plan.micro_batch * (double)job->plan.sequence * job->plan.accumulate;
     add(&errors->allocated, (double)timeline.allocated_peak_bytes, measured->memory_bytes[DTP_RUN_ALLOCATED]);
     add(&errors->reserved, (double)timeline.reserved_peak_bytes, measured->memory_bytes[DTP_RUN_RESERVED]);
@@ -87,9 +89,10 @@ static struct table_errors simulate_table(const char *path)
     return errors;
 }
 
-/* The largest errors in time are the rows over sockets between two pretended nodes, -34 and -35; in reserved memory it is
- * the 7B on the host, -30: as measured it is less than the tensors of its loss, its two largest reductions, its weights,
- * its checkpoints and its gathers take in segments of their own, so something gave segments back that is not known. */
+/* The largest errors in time are the rows over sockets between two pretended nodes, -34 and -35; in reserved memory it
+ * is the 7B on the host, -30: as measured it is less than the tensors of its loss, its two largest reductions, its
+ * weights, its checkpoints and its gathers take in segments of their own, so something gave segments back that is not
+ * known. */
 static void test_h200_runs(void **state)
 {
     (void)state;

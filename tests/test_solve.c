@@ -124,8 +124,8 @@ static void test_no_number_of_gpus(void **state)
     assert_int_equal(s.value, 1);
 }
 
-/* Layers of 70B leave the allocator no margin on 80 GB, whatever the number of GPUs: the fewest that hold the tensors are
- * the answer, and it says so. The same for the micro batch of a cluster that is tight with one sequence. */
+/* Layers of 70B leave the allocator no margin on 80 GB, whatever the number of GPUs: the fewest that hold the tensors
+ * are the answer, and it says so. The same for the micro batch of a cluster that is tight with one sequence. */
 static void test_a_tight_answer_is_one(void **state)
 {
     (void)state;
@@ -199,12 +199,13 @@ static void test_more_gpus(void **state)
     assert_true(advice.changes[0].variant.prediction.memory.verdict != DTP_VERDICT_OOM);
 }
 
-/* 405B on more GPUs than it needs is out of memory for its activations: recomputing them makes it tight, and no number of
- * GPUs is "more" that is less than it has. */
+/* 405B on more GPUs than it needs is out of memory for its activations: recomputing them makes it tight, and no number
+ * of GPUs is "more" that is less than it has. */
 static void test_advice_is_never_fewer_gpus(void **state)
 {
     (void)state;
-    struct dtp_variant v = planned("--layers 126 --hidden 16384 --heads 128 --kv-heads 8 --ffn 53248 --vocab 128256", "--gpus 16384");
+    struct dtp_variant v =
+        planned("--layers 126 --hidden 16384 --heads 128 --kv-heads 8 --ffn 53248 --vocab 128256", "--gpus 16384");
     struct dtp_advice advice;
     assert_int_equal(v.prediction.memory.verdict, DTP_VERDICT_OOM);
     dtp_advise(&v.job, &v.prediction, &advice);

@@ -23,7 +23,10 @@ static struct dtp_program *small_step(void)
     struct dtp_buffer host = {.name = "host", .bytes = 32, .owner = DTP_OWNER_GATHER, .space = DTP_SPACE_HOST};
     dtp_program_add_buffer(program, &params);
     dtp_buffer_id flat = dtp_program_add_buffer(program, &gathered), pinned = dtp_program_add_buffer(program, &host);
-    struct dtp_op op = {.kind = DTP_OP_ALL_GATHER, .stream = DTP_STREAM_GATHER, .group = group, .layer = DTP_NO_LAYER,
+    struct dtp_op op = {.kind = DTP_OP_ALL_GATHER,
+                        .stream = DTP_STREAM_GATHER,
+                        .group = group,
+                        .layer = DTP_NO_LAYER,
                         .demand = {.sent_bytes = 32}};
     struct dtp_operand makes[] = {dtp_operand_of(flat, DTP_ALLOC | DTP_WRITE),
                                   dtp_operand_of(pinned, DTP_ALLOC | DTP_WRITE | DTP_FREE)};
@@ -41,8 +44,8 @@ static struct dtp_program *small_step(void)
 static struct dtp_span spans[] = {{0, 1}, {1, 3}, {0.5, 3}, {3, 3}};
 static double issues[] = {0, 0.25, 3, 3};
 static uint32_t path[] = {0, 1, 2};
-static const struct dtp_timeline timeline = {.op_count = 4, .span = spans, .issue_s = issues, .step_s = 4,
-                                             .critical = path, .critical_count = 3};
+static const struct dtp_timeline timeline = {
+    .op_count = 4, .span = spans, .issue_s = issues, .step_s = 4, .critical = path, .critical_count = 3};
 
 typedef enum dtp_status writer(const struct dtp_program *, const struct dtp_timeline *, FILE *);
 
@@ -88,8 +91,7 @@ static size_t count(json_t *events, const char *phase)
 {
     size_t i, found = 0;
     json_t *event;
-    json_array_foreach(events, i, event)
-        found += !strcmp(json_string_value(json_object_get(event, "ph")), phase);
+    json_array_foreach(events, i, event) found += !strcmp(json_string_value(json_object_get(event, "ph")), phase);
     return found;
 }
 
@@ -108,12 +110,12 @@ static void test_json(void **state)
     assert_int_equal(count(events, "M"), 1 + 2 * DTP_STREAM_COUNT);
     size_t i;
     json_t *event;
-    json_array_foreach(events, i, event)
-        if (!strcmp(json_string_value(json_object_get(event, "name")), "a\\b")) {
-            assert_true(json_number_value(json_object_get(event, "ts")) == 1e6);
-            assert_true(json_number_value(json_object_get(event, "dur")) == 2e6);
-            assert_int_equal(json_integer_value(json_object_get(json_object_get(event, "args"), "layer")), 3);
-        }
+    json_array_foreach(events, i, event) if (!strcmp(json_string_value(json_object_get(event, "name")), "a\\b"))
+    {
+        assert_true(json_number_value(json_object_get(event, "ts")) == 1e6);
+        assert_true(json_number_value(json_object_get(event, "dur")) == 2e6);
+        assert_int_equal(json_integer_value(json_object_get(json_object_get(event, "args"), "layer")), 3);
+    }
     json_decref(root);
     free(text);
 }

@@ -398,16 +398,27 @@ static void test_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wrapping),          cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_shard_degree),      cmocka_unit_test(test_offload),
-        cmocka_unit_test(test_checkpointing),     cmocka_unit_test(test_reduce_dtype),
-        cmocka_unit_test(test_hybrid_shard),      cmocka_unit_test(test_reshard), cmocka_unit_test(test_zeropp),
-        cmocka_unit_test(test_prefetch),          cmocka_unit_test(test_limit_all_gathers),
-        cmocka_unit_test(test_accumulate_sync),   cmocka_unit_test(test_compile),
-        cmocka_unit_test(test_bucket_size),       cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_order_and_reasons), cmocka_unit_test(test_all_questions),
-        cmocka_unit_test(test_agrees_with_plan),  cmocka_unit_test(test_another_predictor),
-        cmocka_unit_test(test_json_and_csv),      cmocka_unit_test(test_text),
+        cmocka_unit_test(test_wrapping),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_shard_degree),
+        cmocka_unit_test(test_offload),
+        cmocka_unit_test(test_checkpointing),
+        cmocka_unit_test(test_reduce_dtype),
+        cmocka_unit_test(test_hybrid_shard),
+        cmocka_unit_test(test_reshard),
+        cmocka_unit_test(test_zeropp),
+        cmocka_unit_test(test_prefetch),
+        cmocka_unit_test(test_limit_all_gathers),
+        cmocka_unit_test(test_accumulate_sync),
+        cmocka_unit_test(test_compile),
+        cmocka_unit_test(test_bucket_size),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_order_and_reasons),
+        cmocka_unit_test(test_all_questions),
+        cmocka_unit_test(test_agrees_with_plan),
+        cmocka_unit_test(test_another_predictor),
+        cmocka_unit_test(test_json_and_csv),
+        cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, create, destroy);
 }

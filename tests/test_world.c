@@ -108,8 +108,8 @@ static bool one_goes_deaf(struct dtp_world *world, struct dtp_faults *faults)
         shutdown(world->control->peer[0].socket[LINE_TURNS], SHUT_RDWR);
     enum dtp_status status = dtp_world_agree(world, DTP_OK, faults);
     return status == DTP_ENVIRONMENT && faults->count == 1 &&
-           strstr(faults->text[0], world->ranks.rank == 0 ? "rank 0: rank 1 does not answer"
-                                                          : "rank 1: rank 0 does not answer");
+           strstr(faults->text[0],
+                  world->ranks.rank == 0 ? "rank 0: rank 1 does not answer" : "rank 1: rank 0 does not answer");
 }
 
 static void test_who_does_not_answer_is_named(void **state)

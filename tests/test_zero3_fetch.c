@@ -11,8 +11,10 @@
 #include <cmocka.h>
 
 /* Two blocks of one matrix each (q, as good as any): embedding E 3, blocks A and B 2, head H 3 elements; a use is its
- * letter, what is gathered for it stands before it in brackets, one pair a collective, '-' follows where it is given back. */
-static const char *trace(uint64_t live, uint64_t reuse, uint64_t prefetch, bool tied, enum dtp_checkpointing checkpointing)
+ * letter, what is gathered for it stands before it in brackets, one pair a collective, '-' follows where it is given
+ * back. */
+static const char *trace(uint64_t live, uint64_t reuse, uint64_t prefetch, bool tied,
+                         enum dtp_checkpointing checkpointing)
 {
     static char text[256];
     static struct dtp_zero3_walk walk;
@@ -61,16 +63,17 @@ static void test_reuse_distance(void **state)
     assert_string_equal(trace(0, 11, 9, false, DTP_CHECKPOINT_NONE), "(E)E- (A)A (B)B (H)H H- B- A- (E)E-");
 }
 
-/* Of 5 elements E leaves room for 2: A. At A there is room for 3: B is fewer, and H overshoots; 7 are there, 5 after A, so B
- * has room for none. At H, which is 3, 2 are left: past H's own backward, which keeps it, B. At B, again 3: A, and E. */
+/* Of 5 elements E leaves room for 2: A. At A there is room for 3: B is fewer, and H overshoots; 7 are there, 5 after A,
+ * so B has room for none. At H, which is 3, 2 are left: past H's own backward, which keeps it, B. At B, again 3: A, and
+ * E. */
 static void test_prefetch_is_bounded_by_what_is_live(void **state)
 {
     (void)state;
     assert_string_equal(trace(5, 0, 9, false, DTP_CHECKPOINT_NONE), "(E)(A)E- (BH)A- B- (B)H H- (AE)B- A- E-");
 }
 
-/* The prefetch has passed over the second use of all when there is room for them: nothing is gathered twice. In steps of 2 it
- * has passed over H's alone. */
+/* The prefetch has passed over the second use of all when there is room for them: nothing is gathered twice. In steps
+ * of 2 it has passed over H's alone. */
 static void test_what_prefetch_passed_is_kept(void **state)
 {
     (void)state;
@@ -89,9 +92,9 @@ static void test_tied_and_replayed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_kept), cmocka_unit_test(test_reuse_distance),
-        cmocka_unit_test(test_prefetch_is_bounded_by_what_is_live), cmocka_unit_test(test_what_prefetch_passed_is_kept),
-        cmocka_unit_test(test_tied_and_replayed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_kept), cmocka_unit_test(test_reuse_distance),
+                                       cmocka_unit_test(test_prefetch_is_bounded_by_what_is_live),
+                                       cmocka_unit_test(test_what_prefetch_passed_is_kept),
+                                       cmocka_unit_test(test_tied_and_replayed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,8 +58,8 @@ static void bench_attention_shape(struct dtp_attention_plans *attention, const s
     const uint64_t rows = (uint64_t)shape->batch * shape->sequence;
     const uint64_t packed = rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
     const uint64_t result = rows * shape->heads * shape->head_dim;
-    struct dtp_attention_size size = {shape->batch, shape->sequence, shape->heads, shape->kv_heads, shape->head_dim,
-                                      false, deterministic};
+    struct dtp_attention_size size = {shape->batch,    shape->sequence, shape->heads, shape->kv_heads,
+                                      shape->head_dim, false,           deterministic};
     struct dtp_cudnn_plan plans[2];
     for (int backward = 0; backward < 2; backward++) {
         size.backward = backward;
@@ -75,15 +75,30 @@ static void bench_attention_shape(struct dtp_attention_plans *attention, const s
         .log_sum_exp = device_buffer(rows * shape->heads, DTP_ELEMENT_FP32, 0, -1),
         .workspace = device_buffer(workspace_bytes / 4, DTP_ELEMENT_FP32, 0, -1),
         .workspace_bytes = workspace_bytes,
-        .batch = shape->batch, .sequence = shape->sequence, .heads = shape->heads, .kv_heads = shape->kv_heads,
-        .head_dim = shape->head_dim, .scale = 1 / sqrtf((float)shape->head_dim), .element = DTP_ELEMENT_BF16,
+        .batch = shape->batch,
+        .sequence = shape->sequence,
+        .heads = shape->heads,
+        .kv_heads = shape->kv_heads,
+        .head_dim = shape->head_dim,
+        .scale = 1 / sqrtf((float)shape->head_dim),
+        .element = DTP_ELEMENT_BF16,
     };
     struct dtp_attention_backward_args backward = {
-        .qkv = forward.qkv, .result = forward.result, .gradient = device_buffer(result, DTP_ELEMENT_BF16, 2, 1),
-        .log_sum_exp = forward.log_sum_exp, .qkv_gradient = device_buffer(packed, DTP_ELEMENT_BF16, 0, -1),
-        .workspace = forward.workspace, .workspace_bytes = workspace_bytes,
-        .batch = shape->batch, .sequence = shape->sequence, .heads = shape->heads, .kv_heads = shape->kv_heads,
-        .head_dim = shape->head_dim, .scale = forward.scale, .atomic = !deterministic, .element = DTP_ELEMENT_BF16,
+        .qkv = forward.qkv,
+        .result = forward.result,
+        .gradient = device_buffer(result, DTP_ELEMENT_BF16, 2, 1),
+        .log_sum_exp = forward.log_sum_exp,
+        .qkv_gradient = device_buffer(packed, DTP_ELEMENT_BF16, 0, -1),
+        .workspace = forward.workspace,
+        .workspace_bytes = workspace_bytes,
+        .batch = shape->batch,
+        .sequence = shape->sequence,
+        .heads = shape->heads,
+        .kv_heads = shape->kv_heads,
+        .head_dim = shape->head_dim,
+        .scale = forward.scale,
+        .atomic = !deterministic,
+        .element = DTP_ELEMENT_BF16,
     };
     if (dtp_attention_prepare(attention, &forward, &faults) != DTP_OK ||
         dtp_attention_prepare_backward(attention, &backward, &faults) != DTP_OK) {
@@ -124,8 +139,7 @@ static void bench_attention(void)
         struct dtp_faults faults = {0};
         struct dtp_attention_plans *attention;
         struct dtp_cudnn cudnn;
-        if (dtp_attention_create(&attention, &faults) != DTP_OK ||
-            dtp_cudnn_open(&cudnn, &faults) != DTP_OK) {
+        if (dtp_attention_create(&attention, &faults) != DTP_OK || dtp_cudnn_open(&cudnn, &faults) != DTP_OK) {
             fprintf(stderr, "%s\n", faults.text[0]);
             exit(3);
         }
@@ -156,8 +170,8 @@ static const struct layer layers[] = {
 static const struct {
     const char *model;
     uint64_t tokens;
-} batches[] = {{"gpt2-124m", 32768},  {"llama-1.3b", 8192}, {"llama-1.3b", 32768},
-               {"llama-7b", 2048},    {"llama-7b", 8192},   {"llama-7b", 16384}};
+} batches[] = {{"gpt2-124m", 32768}, {"llama-1.3b", 8192}, {"llama-1.3b", 32768},
+               {"llama-7b", 2048},   {"llama-7b", 8192},   {"llama-7b", 16384}};
 
 static void *arena; /* every operand is random numbers anyway: all shapes share one allocation */
 static struct dtp_matmul_args pass_arguments(const struct layer *layer, uint64_t tokens, int pass)
@@ -165,8 +179,10 @@ static struct dtp_matmul_args pass_arguments(const struct layer *layer, uint64_t
     const uint64_t in_bytes = 2 * tokens * layer->in, out_bytes = 2 * tokens * layer->out;
     char *x = arena, *y = x + in_bytes, *w = y + out_bytes, *extra = w + 2 * layer->in * layer->out;
     struct dtp_matmul_args common = {
-        .workspace = extra + out_bytes, .workspace_bytes = WORKSPACE_BYTES,
-        .element = DTP_ELEMENT_BF16, .result_element = DTP_ELEMENT_BF16,
+        .workspace = extra + out_bytes,
+        .workspace_bytes = WORKSPACE_BYTES,
+        .element = DTP_ELEMENT_BF16,
+        .result_element = DTP_ELEMENT_BF16,
     };
     switch (pass) {
     case 0: /* y[T, out] = x w^T (+ residual) */

@@ -54,15 +54,30 @@ static void check_attention(struct dtp_attention_plans *attention, const struct 
         .log_sum_exp = device_buffer(statistics, DTP_ELEMENT_FP32, 0, -1),
         .workspace = device_buffer(workspace_bytes / 4, DTP_ELEMENT_FP32, 0, -1),
         .workspace_bytes = workspace_bytes,
-        .batch = shape->batch, .sequence = shape->sequence, .heads = shape->heads, .kv_heads = shape->kv_heads,
-        .head_dim = shape->head_dim, .scale = 1 / sqrtf((float)shape->head_dim), .element = bf16,
+        .batch = shape->batch,
+        .sequence = shape->sequence,
+        .heads = shape->heads,
+        .kv_heads = shape->kv_heads,
+        .head_dim = shape->head_dim,
+        .scale = 1 / sqrtf((float)shape->head_dim),
+        .element = bf16,
     };
     struct dtp_attention_backward_args backward = {
-        .qkv = forward.qkv, .result = forward.result, .gradient = device_buffer(result, bf16, 2, 1),
-        .log_sum_exp = forward.log_sum_exp, .qkv_gradient = device_buffer(packed, bf16, 0, -1),
-        .workspace = forward.workspace, .workspace_bytes = workspace_bytes,
-        .batch = shape->batch, .sequence = shape->sequence, .heads = shape->heads, .kv_heads = shape->kv_heads,
-        .head_dim = shape->head_dim, .scale = forward.scale, .atomic = !deterministic, .element = bf16,
+        .qkv = forward.qkv,
+        .result = forward.result,
+        .gradient = device_buffer(result, bf16, 2, 1),
+        .log_sum_exp = forward.log_sum_exp,
+        .qkv_gradient = device_buffer(packed, bf16, 0, -1),
+        .workspace = forward.workspace,
+        .workspace_bytes = workspace_bytes,
+        .batch = shape->batch,
+        .sequence = shape->sequence,
+        .heads = shape->heads,
+        .kv_heads = shape->kv_heads,
+        .head_dim = shape->head_dim,
+        .scale = forward.scale,
+        .atomic = !deterministic,
+        .element = bf16,
     };
     if (dtp_attention_prepare(attention, &forward, &faults) != DTP_OK ||
         dtp_attention_prepare_backward(attention, &backward, &faults) != DTP_OK) {
@@ -105,7 +120,8 @@ static void check_attention(struct dtp_attention_plans *attention, const struct 
     judge(what, "result", relative_error(host_copy(forward.result, 2 * result), expected.result, result, bf16), 6e-3);
     judge(what, "log_sum_exp",
           relative_error(host_copy(forward.log_sum_exp, 4 * statistics), expected.log_sum_exp, statistics,
-                         DTP_ELEMENT_FP32), 1e-4);
+                         DTP_ELEMENT_FP32),
+          1e-4);
     judge(what, "qkv_gradient", relative_error(first, expected_backward.qkv_gradient, packed, bf16), 1e-2);
     free(first);
 }
@@ -113,8 +129,8 @@ static void check_attention(struct dtp_attention_plans *attention, const struct 
 static void check_attentions(bool deterministic)
 {
     static const struct attention_case cases[] = {
-        {2, 128, 2, 2, 64},  {1, 256, 4, 4, 128}, {2, 384, 4, 2, 64}, {1, 256, 8, 1, 128},
-        {1, 128, 3, 3, 80},  {3, 128, 2, 1, 32},  {1, 512, 2, 2, 64},
+        {2, 128, 2, 2, 64}, {1, 256, 4, 4, 128}, {2, 384, 4, 2, 64}, {1, 256, 8, 1, 128},
+        {1, 128, 3, 3, 80}, {3, 128, 2, 1, 32},  {1, 512, 2, 2, 64},
     };
     struct dtp_faults faults = {0};
     struct dtp_attention_plans *attention;
@@ -131,9 +147,9 @@ static void check_attentions(bool deterministic)
 static void check_parts(void)
 {
     static const struct attention_case cases[] = {
-        {12, 1024, 80, 8, 64},  /* parts of 6 sequences */
-        {2, 8192, 12, 6, 128},  /* parts of 6 heads in 3 groups */
-        {1, 16384, 3, 3, 64},   /* parts of 1 head */
+        {12, 1024, 80, 8, 64}, /* parts of 6 sequences */
+        {2, 8192, 12, 6, 128}, /* parts of 6 heads in 3 groups */
+        {1, 16384, 3, 3, 64},  /* parts of 1 head */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const struct attention_case *shape = &cases[i];
@@ -159,11 +175,20 @@ static void check_parts(void)
             .element = DTP_ELEMENT_BF16,
         };
         struct dtp_attention_backward_args backward = {
-            .qkv = forward.qkv, .result = forward.result, .gradient = device_buffer(result, DTP_ELEMENT_BF16, 2, 1),
-            .log_sum_exp = forward.log_sum_exp, .qkv_gradient = device_buffer(packed, DTP_ELEMENT_BF16, 0, -1),
-            .workspace = forward.workspace, .workspace_bytes = workspace_bytes, .batch = shape->batch,
-            .sequence = shape->sequence, .heads = shape->heads, .kv_heads = shape->kv_heads,
-            .head_dim = shape->head_dim, .scale = forward.scale, .element = DTP_ELEMENT_BF16,
+            .qkv = forward.qkv,
+            .result = forward.result,
+            .gradient = device_buffer(result, DTP_ELEMENT_BF16, 2, 1),
+            .log_sum_exp = forward.log_sum_exp,
+            .qkv_gradient = device_buffer(packed, DTP_ELEMENT_BF16, 0, -1),
+            .workspace = forward.workspace,
+            .workspace_bytes = workspace_bytes,
+            .batch = shape->batch,
+            .sequence = shape->sequence,
+            .heads = shape->heads,
+            .kv_heads = shape->kv_heads,
+            .head_dim = shape->head_dim,
+            .scale = forward.scale,
+            .element = DTP_ELEMENT_BF16,
         };
         for (int deterministic = 0; deterministic < 2; deterministic++) {
             struct dtp_faults faults = {0};
@@ -210,12 +235,21 @@ static void check_matmul(struct dtp_matmul *matmul, const struct matmul_case *fr
              from->n, from->k, from->a_transposed ? 't' : 'n', from->b_transposed ? 't' : 'n', in ? "bf16" : "fp32",
              out ? "bf16" : "fp32", (int)from->epilogue, from->extras);
     struct dtp_matmul_args gpu = {
-        .a = device_buffer(from->m * from->k, in, 1, 1), .b = device_buffer(from->n * from->k, in, 2, 1),
-        .result = device_buffer(from->m * from->n, out, 3, 1), .workspace_bytes = WORKSPACE_BYTES,
+        .a = device_buffer(from->m * from->k, in, 1, 1),
+        .b = device_buffer(from->n * from->k, in, 2, 1),
+        .result = device_buffer(from->m * from->n, out, 3, 1),
+        .workspace_bytes = WORKSPACE_BYTES,
         .workspace = device_buffer(WORKSPACE_BYTES / 4, DTP_ELEMENT_FP32, 0, -1),
-        .m = from->m, .n = from->n, .k = from->k, .ldd = from->n,
-        .lda = from->a_transposed ? from->m : from->k, .ldb = from->b_transposed ? from->k : from->n,
-        .element = in, .result_element = out, .a_transposed = from->a_transposed, .b_transposed = from->b_transposed,
+        .m = from->m,
+        .n = from->n,
+        .k = from->k,
+        .ldd = from->n,
+        .lda = from->a_transposed ? from->m : from->k,
+        .ldb = from->b_transposed ? from->k : from->n,
+        .element = in,
+        .result_element = out,
+        .a_transposed = from->a_transposed,
+        .b_transposed = from->b_transposed,
         .epilogue = from->epilogue,
     };
     if (from->extras & ADD_IN_PLACE)

@@ -1,1 +1,1 @@
-  #include <nccl.h>
+#include <nccl.h>
