@@ -22,7 +22,7 @@ os=
 identity="$root $os $HOSTTYPE"
 
 sources=()
-for candidate in "$root"/{CMakeLists.txt,CMakePresets.json,model,sim,exec,kernels,reports,cli}; do
+for candidate in "$root"/{CMakeLists.txt,CMakePresets.json,folders.cmake,model,sim,exec,kernels,reports,cli}; do
     [[ ! -e $candidate ]] || sources+=("$candidate")
 done
 

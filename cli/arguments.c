@@ -1,8 +1,8 @@
-#include "arguments.h"
+#include "cli/arguments.h"
 
-#include "nearest.h"
-#include "number.h"
-#include "scenario.h"
+#include "base/nearest.h"
+#include "base/number.h"
+#include "job/scenario.h"
 
 #include <inttypes.h>
 #include <stdio.h>

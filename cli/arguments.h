@@ -5,8 +5,8 @@
 #ifndef DTP_ARGUMENTS_H
 #define DTP_ARGUMENTS_H
 
-#include "solve.h"
-#include "status.h"
+#include "decide/solve.h"
+#include "base/status.h"
 
 #include <stdint.h>
 

@@ -3,10 +3,10 @@
 #ifndef DTP_COMMAND_H
 #define DTP_COMMAND_H
 
-#include "arguments.h"
-#include "catalog.h"
-#include "page.h"
-#include "scenario.h"
+#include "cli/arguments.h"
+#include "machine/catalog.h"
+#include "page/page.h"
+#include "job/scenario.h"
 
 struct dtp_context {
     const struct dtp_arguments *arguments;

@@ -1,9 +1,9 @@
 /* dtplan backtest RUNS.csv [--fidelity closed|simulated] [-o ROWS.csv]; dtplan backtest --leave-one-out RUNS.csv ... */
-#include "command.h"
+#include "cli/command.h"
 
-#include "backtest_report.h"
-#include "leave_one_out_report.h"
-#include "simulated.h"
+#include "record/backtest_report.h"
+#include "record/leave_one_out_report.h"
+#include "sim/simulated.h"
 
 #include <sys/stat.h>
 

@@ -1,7 +1,7 @@
 /* dtplan catalog gpus|machines|models [NAME ...], dtplan catalog measured FILE.csv ... */
-#include "command.h"
+#include "cli/command.h"
 
-#include "measured_report.h"
+#include "record/measured_report.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* dtplan chart KIND FILE.csv [-o FIGURE] [--where COLUMN=VALUE ...] */
-#include "command.h"
+#include "cli/command.h"
 
-#include "chart_data.h"
+#include "chart/chart_data.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* dtplan explain: the same job as plan, formula by formula. */
-#include "command.h"
+#include "cli/command.h"
 
-#include "explain.h"
-#include "model_parallel.h"
-#include "simulation_report.h"
+#include "record/explain.h"
+#include "runtime/megatron/model_parallel.h"
+#include "record/simulation_report.h"
 
 #include <stdlib.h>
 #include <string.h>

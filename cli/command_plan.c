@@ -1,7 +1,7 @@
 /* dtplan plan: one plan, or several strategies in one table. */
-#include "command.h"
+#include "cli/command.h"
 
-#include "report.h"
+#include "record/report.h"
 
 #include <stdlib.h>
 #include <string.h>

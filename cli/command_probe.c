@@ -1,12 +1,12 @@
 /* dtplan probe: has dtplan-exec measure this machine and writes what it measured as a machine file. */
-#include "command.h"
+#include "cli/command.h"
 
-#include "measured.h"
-#include "number.h"
-#include "output_file.h"
-#include "probe_events.h"
-#include "probe_report.h"
-#include "run_process.h"
+#include "machine/measured.h"
+#include "base/number.h"
+#include "page/output_file.h"
+#include "cli/probe_events.h"
+#include "record/probe_report.h"
+#include "cli/run_process.h"
 
 #include <stdlib.h>
 #include <string.h>

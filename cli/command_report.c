@@ -1,10 +1,10 @@
 /* dtplan report SCENARIO.ini|SWEEP.csv [--KEY VALUE ...] [-o PAGE.html]: one HTML page to decide by. */
-#include "command.h"
+#include "cli/command.h"
 
-#include "backtest_report.h"
-#include "html_report.h"
-#include "output_file.h"
-#include "shell_word.h"
+#include "record/backtest_report.h"
+#include "html/html_report.h"
+#include "page/output_file.h"
+#include "page/shell_word.h"
 
 #include <stdlib.h>
 #include <string.h>

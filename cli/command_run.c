@@ -1,9 +1,9 @@
 /* dtplan run: predicts a job, has it run by dtplan-exec, and says both side by side. */
-#include "command.h"
+#include "cli/command.h"
 
-#include "output_file.h"
-#include "run_job.h"
-#include "simulation_report.h"
+#include "page/output_file.h"
+#include "cli/run_job.h"
+#include "record/simulation_report.h"
 
 #include <math.h>
 

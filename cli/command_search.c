@@ -1,8 +1,8 @@
 /* dtplan search: which GPUs, how many and which plan train so many tokens, by when and for how much. */
-#include "command.h"
+#include "cli/command.h"
 
-#include "progress.h"
-#include "search_report.h"
+#include "cli/progress.h"
+#include "record/search_report.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* dtplan simulate: the job's step program, run operation by operation. */
-#include "command.h"
+#include "cli/command.h"
 
-#include "chart.h"
-#include "output_file.h"
-#include "simulation_report.h"
+#include "chart/chart.h"
+#include "page/output_file.h"
+#include "record/simulation_report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

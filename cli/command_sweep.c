@@ -2,13 +2,13 @@
  *
  * Rows are computed on all cores and written in order as they are done, so that memory stays flat and a sweep that was
  * stopped goes on where it stopped. */
-#include "command.h"
+#include "cli/command.h"
 
-#include "axes.h"
-#include "digest.h"
-#include "parallel.h"
-#include "progress.h"
-#include "sweep_file.h"
+#include "job/axes.h"
+#include "cost/digest.h"
+#include "base/parallel.h"
+#include "cli/progress.h"
+#include "table/sweep_file.h"
 
 #include <inttypes.h>
 #include <signal.h>

@@ -1,9 +1,9 @@
 /* dtplan validate: predicts jobs, runs them as `run` does, and judges how far off the predictions were. */
-#include "command.h"
+#include "cli/command.h"
 
-#include "chart_data.h"
-#include "output_file.h"
-#include "validate_parts.h"
+#include "chart/chart_data.h"
+#include "page/output_file.h"
+#include "cli/validate_parts.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,8 +1,8 @@
 /* dtplan whatif: every single change of a plan, ranked, with the reason of what it does. */
-#include "command.h"
+#include "cli/command.h"
 
-#include "simulated.h"
-#include "whatif_report.h"
+#include "sim/simulated.h"
+#include "record/whatif_report.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* Steps that several commands share. */
-#include "command.h"
+#include "cli/command.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* --help: usage, options and keys from the tables that the parser itself reads, and examples that run as they stand. */
-#include "command.h"
+#include "cli/command.h"
 
-#include "chart.h"
+#include "chart/chart.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* dtplan: predicts memory, communication, time and cost of training a model, before GPUs are rented.
  *
  * main reads the line, runs one command into memory, writes the result out and chooses the exit status. */
-#include "command.h"
-#include "host_arena.h"
+#include "cli/command.h"
+#include "base/host_arena.h"
 
 #include <errno.h>
 #include <langinfo.h>

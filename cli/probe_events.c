@@ -1,4 +1,4 @@
-#include "probe_events.h"
+#include "cli/probe_events.h"
 
 #include <jansson.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 #ifndef DTP_PROBE_EVENTS_H
 #define DTP_PROBE_EVENTS_H
 
-#include "measured_row.h"
-#include "progress.h"
+#include "machine/measured_row.h"
+#include "cli/progress.h"
 
 struct dtp_probe_heard {
     struct dtp_measured_row *rows; /* freed by dtp_probe_heard_release */

@@ -1,6 +1,6 @@
-#include "progress.h"
+#include "cli/progress.h"
 
-#include "page.h"
+#include "page/page.h"
 
 #include <stdio.h>
 #include <stdlib.h>

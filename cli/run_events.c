@@ -1,4 +1,4 @@
-#include "run_process.h"
+#include "cli/run_process.h"
 
 #include <inttypes.h>
 #include <jansson.h>

@@ -1,7 +1,7 @@
-#include "run_job.h"
+#include "cli/run_job.h"
 
-#include "number.h"
-#include "table.h"
+#include "base/number.h"
+#include "base/table.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef DTP_RUN_JOB_H
 #define DTP_RUN_JOB_H
 
-#include "run_process.h"
+#include "cli/run_process.h"
 
 struct dtp_run_job {
     const struct dtp_context *context; /* faults and the flags that the executor reads */

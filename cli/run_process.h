@@ -2,8 +2,8 @@
 #ifndef DTP_RUN_PROCESS_H
 #define DTP_RUN_PROCESS_H
 
-#include "command.h"
-#include "run_report.h"
+#include "cli/command.h"
+#include "record/run_report.h"
 
 /* Starts dtplan-exec, which lies beside this program or in ../libexec, passes on the keys of the scenario and the flags
  * that were typed for it, and calls `hear` with each line of its events until it ends. Its status is returned: what was

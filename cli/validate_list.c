@@ -1,7 +1,7 @@
-#include "validate_list.h"
+#include "cli/validate_list.h"
 
-#include "digest.h"
-#include "run_job.h"
+#include "cost/digest.h"
+#include "cli/run_job.h"
 
 #include <errno.h>
 #include <inttypes.h>

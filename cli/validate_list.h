@@ -7,8 +7,8 @@
 #ifndef DTP_VALIDATE_LIST_H
 #define DTP_VALIDATE_LIST_H
 
-#include "axes.h"
-#include "command.h"
+#include "job/axes.h"
+#include "cli/command.h"
 
 struct dtp_validate_group {
     const char *word;               /* scenario file or list; NULL: none */

@@ -2,9 +2,9 @@
 #ifndef DTP_VALIDATE_PARTS_H
 #define DTP_VALIDATE_PARTS_H
 
-#include "refit_report.h"
-#include "run_job.h"
-#include "validate_list.h"
+#include "record/refit_report.h"
+#include "cli/run_job.h"
+#include "cli/validate_list.h"
 
 struct dtp_validate {
     const struct dtp_context *context;

@@ -1,8 +1,8 @@
 /* dtplan validate --refit: a machine file corrected by the runs, judged on runs it was not fitted to. */
-#include "validate_parts.h"
+#include "cli/validate_parts.h"
 
-#include "measured.h"
-#include "output_file.h"
+#include "machine/measured.h"
+#include "page/output_file.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

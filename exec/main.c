@@ -6,12 +6,12 @@
  *
  * The job is resolved here again from the same words, by the same rules, so what runs is what was predicted. Flags are
  * those of settings.h. Events are lines of JSON to the descriptor FD, to standard output without one. */
-#include "launcher.h"
-#include "nodes.h"
-#include "open_device.h"
-#include "probe.h"
-#include "train.h"
-#include "train_events.h"
+#include "ranks/launcher.h"
+#include "ranks/nodes.h"
+#include "device/open_device.h"
+#include "probe/probe.h"
+#include "train/train.h"
+#include "train/train_events.h"
 
 #include <inttypes.h>
 #include <signal.h>

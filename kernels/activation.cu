@@ -1,4 +1,4 @@
-#include "vector.cuh"
+#include "kernels/vector.cuh"
 
 /* Every vector of the result is one thread's: what it reads, it overwrites later if at all, so that both gradients may
  * lie on their inputs. */

@@ -1,5 +1,5 @@
-#include "random.h"
-#include "vector.cuh"
+#include "kernels/random.h"
+#include "kernels/vector.cuh"
 
 namespace dtp
 {

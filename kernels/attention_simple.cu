@@ -1,4 +1,4 @@
-#include "vector.cuh"
+#include "kernels/vector.cuh"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
 #ifndef DTP_ELEMENT_H
 #define DTP_ELEMENT_H
 
-#include "kernels.h"
+#include "kernels/kernels.h"
 
 #include <string.h>
 

@@ -233,7 +233,7 @@ struct dtp_attention_args {
     enum dtp_element element;
 };
 /* qkv_gradient is packed as qkv and overwritten. atomic: a library may add up dQ by atomics, faster, but last bits
- * differ from run to run; as the program was lowered (model/attention_workspace.h). */
+ * differ from run to run; as the program was lowered (model/cost/attention_workspace.h). */
 struct dtp_attention_backward_args {
     const void *qkv, *result, *gradient; /* gradient of the result */
     const float *log_sum_exp;

@@ -1,4 +1,4 @@
-#include "partial_sums.cuh"
+#include "kernels/partial_sums.cuh"
 
 /* A row lies with the threads that share it, in registers or in shared memory: it is read once and written once.
  * Weights are read again for each row, from the L1. */

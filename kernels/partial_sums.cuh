@@ -2,7 +2,7 @@
 #ifndef DTP_PARTIAL_SUMS_CUH
 #define DTP_PARTIAL_SUMS_CUH
 
-#include "vector.cuh"
+#include "kernels/vector.cuh"
 
 namespace dtp
 {

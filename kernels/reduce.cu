@@ -1,4 +1,4 @@
-#include "partial_sums.cuh"
+#include "kernels/partial_sums.cuh"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
-#include "element.h"
-#include "random.h"
+#include "kernels/element.h"
+#include "kernels/random.h"
 
 #include <math.h>
 

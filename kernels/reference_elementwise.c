@@ -1,5 +1,5 @@
-#include "element.h"
-#include "random.h"
+#include "kernels/element.h"
+#include "kernels/random.h"
 
 int dtp_reference_cast(void *self, const struct dtp_cast_args *a, void *stream)
 {

@@ -1,4 +1,4 @@
-#include "element.h"
+#include "kernels/element.h"
 
 int dtp_reference_embedding(void *self, const struct dtp_embedding_args *a, void *stream)
 {

@@ -1,5 +1,5 @@
-#include "element.h"
-#include "gelu.h"
+#include "kernels/element.h"
+#include "kernels/gelu.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include "element.h"
+#include "kernels/element.h"
 
 #include <math.h>
 #include <stdlib.h>

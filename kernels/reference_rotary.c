@@ -1,4 +1,4 @@
-#include "element.h"
+#include "kernels/element.h"
 
 static void rotate_head(const struct dtp_rotary_args *a, uint64_t head, uint64_t position)
 {

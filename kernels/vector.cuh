@@ -3,7 +3,7 @@
 #ifndef DTP_VECTOR_CUH
 #define DTP_VECTOR_CUH
 
-#include "kernels.h"
+#include "kernels/kernels.h"
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>

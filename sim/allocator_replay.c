@@ -1,5 +1,5 @@
 /* Replays a program's device buffers through the caching allocator (caching_allocator.h). */
-#include "caching_allocator.h"
+#include "sim/caching_allocator.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "caching_allocator.h"
+#include "sim/caching_allocator.h"
 
 #include <assert.h>
 #include <stdlib.h>

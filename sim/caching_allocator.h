@@ -11,7 +11,7 @@
 #ifndef DTP_CACHING_ALLOCATOR_H
 #define DTP_CACHING_ALLOCATOR_H
 
-#include "simulate.h"
+#include "sim/simulate.h"
 
 struct dtp_caching_allocator; /* opaque */
 

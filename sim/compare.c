@@ -1,4 +1,4 @@
-#include "compare.h"
+#include "sim/compare.h"
 
 #include <math.h>
 #include <string.h>

@@ -8,7 +8,7 @@
 #ifndef DTP_COMPARE_H
 #define DTP_COMPARE_H
 
-#include "simulated.h"
+#include "sim/simulated.h"
 
 struct dtp_error_split {
     double predicted_s, alone_s, in_place_s; /* steps simulated with each set of costs */

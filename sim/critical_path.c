@@ -1,6 +1,6 @@
-#include "critical_path.h"
+#include "sim/critical_path.h"
 
-#include "op_time.h"
+#include "sim/op_time.h"
 
 #include <string.h>
 

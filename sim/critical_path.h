@@ -5,7 +5,7 @@
 #ifndef DTP_CRITICAL_PATH_H
 #define DTP_CRITICAL_PATH_H
 
-#include "simulate.h"
+#include "sim/simulate.h"
 
 struct dtp_path_row {
     const char *phase;                /* name of the mark: "forward", "loss", ...; "" before the first */

@@ -1,4 +1,4 @@
-#include "engine.h"
+#include "sim/engine.h"
 
 #include <assert.h>
 #include <math.h>

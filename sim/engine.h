@@ -7,9 +7,9 @@
 #ifndef DTP_ENGINE_H
 #define DTP_ENGINE_H
 
-#include "host_arena.h"
-#include "op_time.h"
-#include "simulate.h"
+#include "base/host_arena.h"
+#include "sim/op_time.h"
+#include "sim/simulate.h"
 
 /* Arrays of one entry per operation. */
 struct dtp_engine_job {

@@ -1,4 +1,4 @@
-#include "measured_time.h"
+#include "sim/measured_time.h"
 
 #include <math.h>
 #include <stdlib.h>

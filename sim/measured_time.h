@@ -2,8 +2,8 @@
 #ifndef DTP_MEASURED_TIME_H
 #define DTP_MEASURED_TIME_H
 
-#include "cluster_cost.h"
-#include "program.h"
+#include "cost/cluster_cost.h"
+#include "program/program.h"
 
 /* Seconds of each operation, gaps between its kernels not counted; NAN where nothing measured counts for it:
  * collectives, whose cost knows it by itself, and what the runtime does with other kernels. NULL: no memory. Caller

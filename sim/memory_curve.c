@@ -1,4 +1,4 @@
-#include "memory_curve.h"
+#include "sim/memory_curve.h"
 
 #include <string.h>
 

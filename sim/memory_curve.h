@@ -6,7 +6,7 @@
 #ifndef DTP_MEMORY_CURVE_H
 #define DTP_MEMORY_CURVE_H
 
-#include "simulate.h"
+#include "sim/simulate.h"
 
 struct dtp_memory_point {
     double time_s;

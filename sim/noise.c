@@ -1,7 +1,7 @@
-#include "noise.h"
+#include "sim/noise.h"
 
-#include "calibration.h"
-#include "cluster_cost.h"
+#include "cost/calibration.h"
+#include "cost/cluster_cost.h"
 
 #include <gsl/gsl_cdf.h>
 #include <gsl/gsl_randist.h>

@@ -4,7 +4,7 @@
 #ifndef DTP_NOISE_H
 #define DTP_NOISE_H
 
-#include "simulate.h"
+#include "sim/simulate.h"
 
 /* Multiplies each time by 1 + deviation * (standard normal), at least by 0.1. False: no memory. */
 bool dtp_noise_jitter(uint64_t seed, double deviation, double *seconds, size_t count);

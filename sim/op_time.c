@@ -1,7 +1,7 @@
-#include "op_time.h"
+#include "sim/op_time.h"
 
-#include "calibration.h"
-#include "simulate.h"
+#include "cost/calibration.h"
+#include "sim/simulate.h"
 
 #include <math.h>
 #include <stdlib.h>

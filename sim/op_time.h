@@ -5,10 +5,10 @@
 #ifndef DTP_OP_TIME_H
 #define DTP_OP_TIME_H
 
-#include "collective_choice.h"
-#include "measured_time.h"
-#include "program.h"
-#include "share.h"
+#include "cost/collective_choice.h"
+#include "sim/measured_time.h"
+#include "program/program.h"
+#include "sim/share.h"
 
 struct dtp_op_rates {
     const struct dtp_cluster *cluster; /* borrowed, like the program's groups */

@@ -1,8 +1,8 @@
-#include "search.h"
+#include "sim/search.h"
 
-#include "parallel.h"
-#include "search_scan.h"
-#include "simulated.h"
+#include "base/parallel.h"
+#include "sim/search_scan.h"
+#include "sim/simulated.h"
 
 #include <inttypes.h>
 #include <math.h>

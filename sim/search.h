@@ -13,9 +13,9 @@
 #ifndef DTP_SEARCH_H
 #define DTP_SEARCH_H
 
-#include "axes.h"
-#include "training_cost.h"
-#include "variant.h"
+#include "job/axes.h"
+#include "decide/training_cost.h"
+#include "job/variant.h"
 
 #define DTP_SEARCH_RISK_STEP 0.05
 

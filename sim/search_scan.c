@@ -1,10 +1,10 @@
 /* The scan. Chunks of combinations that differ in the last axes only go to threads; each thread keeps the best of every
  * group for itself, and these are merged: by time, then by the combination's number, so that the number of threads does
  * not show. */
-#include "search_scan.h"
+#include "sim/search_scan.h"
 
-#include "cluster_cost.h"
-#include "parallel.h"
+#include "cost/cluster_cost.h"
+#include "base/parallel.h"
 
 #include <math.h>
 #include <stdio.h>

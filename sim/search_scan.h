@@ -2,7 +2,7 @@
 #ifndef DTP_SEARCH_SCAN_H
 #define DTP_SEARCH_SCAN_H
 
-#include "search.h"
+#include "sim/search.h"
 
 /* Kept of a group: the fastest that leave room, and the fastest of all. */
 #define DTP_SCAN_KEPT 4

@@ -1,4 +1,4 @@
-#include "share.h"
+#include "sim/share.h"
 
 #include <assert.h>
 #include <stdbool.h>

@@ -1,10 +1,10 @@
-#include "simulate.h"
+#include "sim/simulate.h"
 
-#include "calibration.h"
-#include "caching_allocator.h"
-#include "engine.h"
-#include "noise.h"
-#include "timeline.h"
+#include "cost/calibration.h"
+#include "sim/caching_allocator.h"
+#include "sim/engine.h"
+#include "sim/noise.h"
+#include "sim/timeline.h"
 
 #include <math.h>
 

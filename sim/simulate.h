@@ -6,8 +6,8 @@
 #ifndef DTP_SIMULATE_H
 #define DTP_SIMULATE_H
 
-#include "host_arena.h"
-#include "program.h"
+#include "base/host_arena.h"
+#include "program/program.h"
 
 struct dtp_span {
     double start_s, end_s; /* of the operation's device (or host) time; end == start for events */

@@ -1,9 +1,9 @@
-#include "simulated.h"
+#include "sim/simulated.h"
 
-#include "calibration.h"
-#include "lower.h"
-#include "memory_curve.h"
-#include "op_time.h"
+#include "cost/calibration.h"
+#include "lower/lower.h"
+#include "sim/memory_curve.h"
+#include "sim/op_time.h"
 
 #include <math.h>
 #include <string.h>

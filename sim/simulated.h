@@ -5,11 +5,11 @@
 #ifndef DTP_SIMULATED_H
 #define DTP_SIMULATED_H
 
-#include "leave_one_out.h"
-#include "noise.h"
-#include "placement.h"
-#include "simulate.h"
-#include "variant.h"
+#include "runs/leave_one_out.h"
+#include "sim/noise.h"
+#include "program/placement.h"
+#include "sim/simulate.h"
+#include "job/variant.h"
 
 struct dtp_simulated {
     struct dtp_job job;

@@ -1,6 +1,6 @@
-#include "timeline.h"
+#include "sim/timeline.h"
 
-#include "op_time.h"
+#include "sim/op_time.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
 #ifndef DTP_TIMELINE_H
 #define DTP_TIMELINE_H
 
-#include "simulate.h"
+#include "sim/simulate.h"
 
 /* From span, cause and each operation's starved time fills step_s and everything it is split into, and the critical
  * path. `timeline` needs its arrays and op_count. False: no memory. */

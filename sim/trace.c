@@ -1,6 +1,6 @@
-#include "trace.h"
+#include "sim/trace.h"
 
-#include "op_time.h"
+#include "sim/op_time.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #ifndef DTP_TRACE_H
 #define DTP_TRACE_H
 
-#include "simulate.h"
+#include "sim/simulate.h"
 
 #include <stdio.h>
 

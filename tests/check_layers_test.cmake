@@ -4,7 +4,7 @@ cmake_minimum_required(VERSION 3.22)
 set(here ${CMAKE_CURRENT_LIST_DIR})
 set(fixture ${here}/layers_fixture)
 
-execute_process(COMMAND ${CMAKE_COMMAND} -DROOT=${fixture} -P ${here}/check_layers.cmake
+execute_process(COMMAND ${CMAKE_COMMAND} -DROOT=${fixture} -DTABLE=${here}/../folders.cmake -P ${here}/check_layers.cmake
   RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
 if(status EQUAL 0)
   message(FATAL_ERROR "violations passed unseen:\n${output}")
@@ -19,7 +19,7 @@ foreach(source ${sources})
   endif()
 endforeach()
 
-execute_process(COMMAND ${CMAKE_COMMAND} -DROOT=${fixture}/nothing -P ${here}/check_layers.cmake
+execute_process(COMMAND ${CMAKE_COMMAND} -DROOT=${fixture}/nothing -DTABLE=${here}/../folders.cmake -P ${here}/check_layers.cmake
   RESULT_VARIABLE status OUTPUT_QUIET ERROR_QUIET)
 if(status EQUAL 0)
   message(FATAL_ERROR "an empty tree passed")

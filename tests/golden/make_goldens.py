@@ -1,9 +1,9 @@
-"""Losses and gradients of small models by PyTorch's autograd, in double: what tests/test_goldens.c holds ours against.
+"""Losses and gradients of small models by PyTorch's autograd, in double: what tests/exec/test_goldens.c holds ours against.
 
     pip install torch numpy; python3 tests/golden/make_goldens.py
 
 Writes one file per model beside this script: a line of text per tensor ("tensor MODULE ROWS COLUMNS NAME", names and
-modules as in model/parameter_layout.h) followed by its weights and then its gradients as little-endian fp32. Weights are
+modules as in model/net/parameter_layout.h) followed by its weights and then its gradients as little-endian fp32. Weights are
 numbers that bf16 holds exactly, so that one file serves both number formats.
 """
 import math

@@ -1,9 +1,9 @@
 /* Matmuls and attention of real models, as the executor runs them: bench_device [attention|matmul] [FILE of choices].
  * Random data; matmul times are those of the search, attention's the median of 9 rounds. Also what workspace cuDNN asks
- * for, which model/attention_workspace.c must foresee. */
-#include "attention.h"
-#include "gpu_memory.h"
-#include "matmul.h"
+ * for, which model/cost/attention_workspace.c must foresee. */
+#include "device/attention.h"
+#include "gpu/gpu_memory.h"
+#include "device/matmul.h"
 
 #include <inttypes.h>
 #include <math.h>

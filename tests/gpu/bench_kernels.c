@@ -1,6 +1,6 @@
 /* Bytes a second of every kernel, beside a copy measured in the same run. Bytes are what a kernel must move: inputs
  * read once, results written once. Random data, tensors larger than the L2, warm-up, median of 20. */
-#include "tensors.h"
+#include "gpu/tensors.h"
 
 #include <cuda_runtime.h>
 #include <math.h>

@@ -1,8 +1,8 @@
 /* cuBLASLt and cuDNN as we drive them against the reference in double, on random numbers: check_libraries. Prints the
  * relative error ||ours - reference|| / ||reference|| of every case; exit 1 if one is over its bound. */
-#include "attention.h"
-#include "gpu_memory.h"
-#include "matmul.h"
+#include "device/attention.h"
+#include "gpu/gpu_memory.h"
+#include "device/matmul.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -2,7 +2,7 @@
 #ifndef DTP_TESTS_GPU_MEMORY_H
 #define DTP_TESTS_GPU_MEMORY_H
 
-#include "element.h"
+#include "kernels/element.h"
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "tensors.h"
+#include "gpu/tensors.h"
 
 #include <cuda_runtime.h>
 #include <math.h>

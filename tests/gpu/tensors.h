@@ -4,7 +4,7 @@
 #ifndef DTP_TEST_GPU_TENSORS_H
 #define DTP_TEST_GPU_TENSORS_H
 
-#include "element.h"
+#include "kernels/element.h"
 
 #include <stdio.h>
 

@@ -4,7 +4,7 @@
  * the element. A result in bf16 may then fall on two neighbours: 1 unit in the last place (2^-8 of the value or less).
  * A result in fp32 is off by a few units of 2^-24 of the largest thing that was added on the way: `absolute` names it,
  * times the depth of the sum (a tree over a row: some 8 levels and the terms a thread adds itself). */
-#include "tensors.h"
+#include "gpu/tensors.h"
 
 #include <cuda_runtime.h>
 #include <math.h>

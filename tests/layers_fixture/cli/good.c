@@ -1,2 +1,2 @@
-#include "good.h"
+#include "html/page.h"
 #include <getopt.h>

@@ -1,1 +1,1 @@
-#include "good.h"
+#include "base/good.h"

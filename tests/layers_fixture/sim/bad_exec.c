@@ -1,1 +1,1 @@
-#include "../exec/device.h"
+#include "../exec/device/device.h"

@@ -1,2 +1,2 @@
-#include "simulate.h"
+#include "sim/simulate.h"
 #include <gsl/gsl_rng.h>

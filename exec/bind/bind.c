@@ -1,0 +1,248 @@
+#include "bind/bind.h"
+
+#include "kernels/element.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+_Static_assert(DTP_EXECUTOR_PARTIAL_ROWS == DTP_PARTIAL_SUM_ROWS, "rows of partial sums");
+_Static_assert(DTP_EXECUTOR_SQUARE_SUM_PARTIALS == DTP_SQUARE_SUM_PARTIALS, "partial sums of squares");
+_Static_assert(DTP_EXECUTOR_SCALARS_BYTES >= sizeof(struct dtp_step_scalars), "room for a step's scalars");
+
+static enum dtp_status out_of_memory(struct dtp_faults *faults)
+{
+    return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while binding the program");
+}
+
+void *dtp_binding_address(const struct dtp_binding *binding, dtp_buffer_id id)
+{
+    if (id.index == DTP_NO_INDEX || binding->job.arena->offset_bytes[id.index] == UINT64_MAX)
+        return NULL;
+    const struct dtp_buffer *buffer = &dtp_program_buffers(binding->job.program)[id.index];
+    char *base = buffer->space == DTP_SPACE_HOST ? binding->job.host_base : binding->job.device_base;
+    return base + binding->job.arena->offset_bytes[id.index];
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+
+/* An event for every operation that one of another stream waits for, and the list of them for those that wait. */
+static enum dtp_status bind_events(struct dtp_binding *b, struct dtp_faults *faults)
+{
+    const struct dtp_program *program = b->job.program;
+    const struct dtp_op *ops = dtp_program_ops(program);
+    const struct dtp_device_verbs *verbs = b->job.device->verbs;
+    for (size_t i = 0; i < b->op_count; i++) {
+        const dtp_op_id *earlier = dtp_program_dependencies(program, &ops[i]);
+        struct dtp_bound_op *bound = &b->ops[i];
+        bound->wait = dtp_host_arena_take(&b->memory, ops[i].dependency_count + 1, sizeof *bound->wait);
+        if (!bound->wait)
+            return out_of_memory(faults);
+        for (uint32_t k = 0; k < ops[i].dependency_count; k++) {
+            struct dtp_bound_op *awaited = &b->ops[earlier[k].index];
+            enum dtp_status status = DTP_OK;
+            if (!awaited->done)
+                status = verbs->event_create(b->job.device, false, &awaited->done, faults);
+            if (status != DTP_OK)
+                return status;
+            bound->wait[bound->wait_count++] = awaited->done;
+        }
+    }
+    return DTP_OK;
+}
+
+/* ---- host work --------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status start_host_adam(struct dtp_binding *b, struct dtp_faults *faults)
+{
+    const struct dtp_op *ops = dtp_program_ops(b->job.program);
+    struct dtp_host_adam_options options = {.parts = 1};
+    if (b->job.device->asynchronous) /* this rank has cores of its own (cores.h); issuing goes on beside the update */
+        options.spare = 2;
+    else if (b->job.world)
+        options = (struct dtp_host_adam_options){.index = b->job.world->ranks.local_rank,
+                                                 .parts = b->job.world->ranks.local_world};
+    for (size_t i = 0; i < b->op_count; i++)
+        if (ops[i].kind == DTP_OP_HOST_OPTIMIZER)
+            return dtp_host_adam_create(&options, &b->adam, faults);
+    return DTP_OK;
+}
+
+/* ---- operations -------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status bind_ops(struct dtp_binding *b, struct dtp_faults *faults)
+{
+    const struct dtp_op *ops = dtp_program_ops(b->job.program);
+    struct dtp_device *device = b->job.device;
+    for (size_t i = 0; i < b->op_count; i++) {
+        struct dtp_bound_op *bound = &b->ops[i];
+        enum dtp_status status = dtp_bind_arguments(b, &ops[i], bound, faults);
+        if (status != DTP_OK)
+            return status;
+        bound->stream_index = ops[i].stream;
+        bound->stream = device->verbs->stream(device, ops[i].stream);
+        b->streams[ops[i].stream] |= bound->kind != DTP_BOUND_NOTHING;
+    }
+    return DTP_OK;
+}
+
+static enum dtp_status prepare(struct dtp_binding *b, struct dtp_faults *faults)
+{
+    struct dtp_device *device = b->job.device;
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0; i < b->op_count && status == DTP_OK; i++)
+        if (b->ops[i].kind == DTP_BOUND_COMPUTE)
+            status = device->verbs->prepare(device, b->ops[i].kernel, &b->ops[i].arguments, faults);
+    return status;
+}
+
+/* ---- state ------------------------------------------------------------------------------------------------------- */
+
+static enum dtp_element state_element(const struct dtp_binding *b, enum dtp_executor_state state)
+{
+    switch (state) {
+    case DTP_EXECUTOR_WEIGHTS: return dtp_bind_element(b->rules.compute);
+    case DTP_EXECUTOR_MOMENT1:
+    case DTP_EXECUTOR_MOMENT2: return dtp_bind_element(b->rules.moments);
+    case DTP_EXECUTOR_MASTER:
+    case DTP_EXECUTOR_STATE_COUNT: break;
+    }
+    return DTP_ELEMENT_FP32;
+}
+
+/* A buffer of whole size is this rank's to write only in its own shard; padding is in no part. */
+static void add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state)
+{
+    dtp_buffer_id id = b->map.module[module][state];
+    char *values = dtp_binding_address(b, id);
+    if (!values)
+        return;
+    struct dtp_parameter_module layout;
+    dtp_parameter_module(b->job.transformer, b->rules.shard_ranks, module, &layout);
+    enum dtp_element element = state_element(b, state);
+    uint64_t bytes = dtp_element_bytes(element), used = 0, place = b->job.rank % b->rules.shard_ranks;
+    for (int i = 0; i < DTP_PARAMETER_COUNT; i++)
+        if (layout.tensor[i].exists)
+            used = layout.tensor[i].offset_elements + layout.tensor[i].rows * layout.tensor[i].columns;
+    bool whole = dtp_program_buffers(b->job.program)[id.index].bytes / bytes >= layout.elements;
+    uint64_t first = place * layout.shard_elements, end = first + layout.shard_elements;
+    end = end < used ? end : used;
+    struct dtp_state_part part = {(uint32_t)module,  (enum dtp_state_kind)state, element,
+                                  whole ? 0 : first, whole ? used : end,         values};
+    if (part.begin < part.end)
+        b->parts[b->part_count++] = part;
+    if (first < end && b->job.rank < b->rules.shard_ranks)
+        b->own[b->own_count++] =
+            (struct dtp_state_part){part.module, part.kind, element, first, end, values + (whole ? first * bytes : 0)};
+}
+
+static enum dtp_status bind_state(struct dtp_binding *b, struct dtp_faults *faults)
+{
+    _Static_assert((int)DTP_EXECUTOR_STATE_COUNT == (int)DTP_STATE_KIND_COUNT, "kinds of state");
+    enum dtp_status status = dtp_executor_find(b->job.program, b->job.transformer, &b->map, faults);
+    if (status != DTP_OK)
+        return status;
+    size_t most = b->map.module_count * DTP_STATE_KIND_COUNT;
+    b->parts = dtp_host_arena_take_zeroed(&b->memory, most, sizeof *b->parts);
+    b->own = dtp_host_arena_take_zeroed(&b->memory, most, sizeof *b->own);
+    if (!b->parts || !b->own)
+        return out_of_memory(faults);
+    for (uint64_t module = 0; module < b->map.module_count; module++)
+        for (int state = 0; state < DTP_EXECUTOR_STATE_COUNT; state++)
+            add_state(b, module, (enum dtp_executor_state)state);
+    return DTP_OK;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static void live(const struct dtp_buffer *buffer, bool begins, uint64_t now[DTP_OWNER_COUNT], uint64_t *total)
+{
+    if (buffer->space != DTP_SPACE_DEVICE)
+        return;
+    now[buffer->owner] += begins ? buffer->bytes : -buffer->bytes;
+    *total += begins ? buffer->bytes : -buffer->bytes;
+}
+
+void dtp_binding_peak(const struct dtp_binding *b, uint64_t out[DTP_OWNER_COUNT])
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(b->job.program);
+    uint64_t now[DTP_OWNER_COUNT] = {0}, total = 0, most = 0;
+    for (size_t i = 0; i < dtp_program_buffer_count(b->job.program); i++)
+        if (buffers[i].persistent)
+            live(&buffers[i], true, now, &total);
+    for (size_t i = 0; i <= b->op_count; i++) {
+        if (total > most)
+            memcpy(out, now, sizeof now);
+        most = total > most ? total : most;
+        if (i == b->op_count)
+            return;
+        const struct dtp_op *op = &dtp_program_ops(b->job.program)[i];
+        const struct dtp_operand *operands = dtp_program_operands(b->job.program, op);
+        for (uint32_t k = 0; k < op->operand_count; k++)
+            if (operands[k].access & DTP_ALLOC)
+                live(&buffers[operands[k].buffer.index], true, now, &total);
+        if (total > most)
+            memcpy(out, now, sizeof now);
+        most = total > most ? total : most;
+        for (uint32_t k = 0; k < op->operand_count; k++)
+            if (operands[k].access & DTP_FREE)
+                live(&buffers[operands[k].buffer.index], false, now, &total);
+    }
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
+
+enum dtp_status dtp_bind(const struct dtp_bind_job *job, struct dtp_binding *out, struct dtp_faults *faults)
+{
+    *out = (struct dtp_binding){.job = *job, .op_count = dtp_program_op_count(job->program)};
+    dtp_executor_rules(job->transformer, job->cluster, job->plan, &out->rules);
+    out->ops = dtp_host_arena_take_zeroed(&out->memory, out->op_count, sizeof *out->ops);
+    enum dtp_status status = out->ops ? bind_state(out, faults) : out_of_memory(faults);
+    if (status == DTP_OK)
+        status = start_host_adam(out, faults);
+    if (status == DTP_OK)
+        status = bind_ops(out, faults);
+    if (status == DTP_OK)
+        status = bind_events(out, faults);
+    if (status == DTP_OK)
+        status = prepare(out, faults);
+    if (status != DTP_OK)
+        dtp_binding_release(out);
+    return status;
+}
+
+/* The largest one of its kind in a group; NULL: none. */
+static const struct dtp_bound_op *largest(const struct dtp_binding *b, enum dtp_collective collective, uint32_t group)
+{
+    const struct dtp_bound_op *best = NULL;
+    for (size_t i = 0; i < b->op_count; i++) {
+        const struct dtp_collective_args *args = &b->ops[i].arguments.collective;
+        if (b->ops[i].kind == DTP_BOUND_COLLECTIVE && args->collective == collective && args->group == group &&
+            (!best || args->bytes > best->arguments.collective.bytes))
+            best = &b->ops[i];
+    }
+    return best;
+}
+
+enum dtp_status dtp_binding_prove(const struct dtp_binding *b, struct dtp_faults *faults)
+{
+    struct dtp_communicator *communicator = b->job.world ? b->job.world->communicator : NULL;
+    enum dtp_status status = DTP_OK;
+    for (uint32_t group = 0; communicator && group < dtp_program_group_count(b->job.program); group++)
+        for (int collective = 0; collective < DTP_COLLECTIVE_COUNT && status == DTP_OK; collective++) {
+            const struct dtp_bound_op *op = largest(b, (enum dtp_collective)collective, group);
+            if (op)
+                status = communicator->verbs->prove(communicator, &op->arguments.collective, op->stream, faults);
+        }
+    return status;
+}
+
+void dtp_binding_release(struct dtp_binding *binding)
+{
+    for (size_t i = 0; binding->ops && i < binding->op_count; i++)
+        if (binding->ops[i].done)
+            binding->job.device->verbs->event_destroy(binding->job.device, binding->ops[i].done);
+    dtp_host_adam_destroy(binding->adam);
+    dtp_executor_map_release(&binding->map);
+    dtp_host_arena_release(&binding->memory);
+    memset(binding, 0, sizeof *binding);
+}

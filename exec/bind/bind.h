@@ -1,0 +1,103 @@
+/* From a sealed program to calls: every operation becomes a function of the device with its arguments filled in, the
+ * stream it is issued to, and the events it waits for and records.
+ *
+ * The program is one of lower_executor.h, whose roles say what each operand is; addresses are arena bases plus offsets.
+ * What an operation computes follows from its kind, the roles of its operands, the transformer's shapes and the plan's
+ * rules; nothing is decided while a step runs. */
+#ifndef DTP_BIND_H
+#define DTP_BIND_H
+
+#include "checkpoint/checkpoint.h"
+#include "device/device.h"
+#include "device/host_adam.h"
+#include "base/host_arena.h"
+#include "runtime/dtplan/lower_executor.h"
+#include "ranks/world.h"
+
+/* What AdamW takes besides the learning rate, which changes from step to step. */
+struct dtp_optimizer_settings {
+    float beta1, beta2, epsilon, decay;
+};
+
+struct dtp_bind_job {
+    const struct dtp_program *program;
+    const struct dtp_transformer *transformer;
+    const struct dtp_cluster *cluster;
+    const struct dtp_plan *plan;
+    const struct dtp_executor_arena *arena;
+    struct dtp_device *device;
+    char *device_base, *host_base;
+    struct dtp_world *world; /* NULL: one rank */
+    struct dtp_optimizer_settings optimizer;
+    uint32_t rank;
+};
+
+struct dtp_copy_args {
+    void *to;
+    const void *from;
+    uint64_t bytes;
+};
+
+/* AdamW on cores of the host, for state that rests there. */
+struct dtp_host_update {
+    struct dtp_host_adam *adam;
+    struct dtp_adamw_args adamw;
+};
+
+enum dtp_bound_kind { DTP_BOUND_NOTHING, DTP_BOUND_COMPUTE, DTP_BOUND_COPY, DTP_BOUND_COLLECTIVE, DTP_BOUND_HOST };
+
+struct dtp_bound_op {
+    enum dtp_bound_kind kind;
+    enum dtp_kernel kernel; /* of COMPUTE */
+    enum dtp_stream stream_index;
+    void *stream;
+    void *done;  /* event that other streams wait for, or NULL */
+    void **wait; /* events */
+    uint32_t wait_count;
+    union {
+#define X(name, args) struct args name;
+        DTP_KERNEL_TABLE(X)
+#undef X
+        struct dtp_copy_args copy;
+        struct dtp_collective_args collective;
+        struct dtp_host_update host;
+    } arguments;
+};
+
+struct dtp_binding {
+    struct dtp_host_arena memory; /* of the arrays */
+    struct dtp_bind_job job;
+    struct dtp_executor_rules rules;
+    struct dtp_executor_map map;
+    struct dtp_bound_op *ops; /* one per operation of the program */
+    size_t op_count;
+    struct dtp_host_adam *adam;     /* where operations update on the host */
+    bool streams[DTP_STREAM_COUNT]; /* that have operations */
+    struct dtp_state_part *parts;   /* all state this rank holds; checkpoints read these */
+    struct dtp_state_part *own;     /* of those, what is this rank's to write: together each element once */
+    size_t part_count, own_count;
+};
+
+/* Binds all operations and lets the device prepare them. `job` and what it points to stay borrowed. Caller releases.
+ * DTP_BAD_INPUT: an operation that the device cannot run, or whose operands are not what its kind needs. */
+enum dtp_status dtp_bind(const struct dtp_bind_job *job, struct dtp_binding *out, struct dtp_faults *faults);
+void dtp_binding_release(struct dtp_binding *binding);
+
+/* That collectives are carried as the plan chose: every rank calls it once, before anything is initialised. */
+enum dtp_status dtp_binding_prove(const struct dtp_binding *binding, struct dtp_faults *faults);
+
+/* Device bytes by owner when most are alive, as the operations bring them to life and free them. */
+void dtp_binding_peak(const struct dtp_binding *binding, uint64_t out[DTP_OWNER_COUNT]);
+
+/* Address of a buffer of the program; NULL for DTP_NO_INDEX and for one that the step never uses. */
+void *dtp_binding_address(const struct dtp_binding *binding, dtp_buffer_id buffer);
+
+/* bind_arguments.c: fills kind, kernel and arguments of one operation. */
+enum dtp_status dtp_bind_arguments(const struct dtp_binding *binding, const struct dtp_op *op, struct dtp_bound_op *out,
+                                   struct dtp_faults *faults);
+/* Element types of activations and moments; of the gradients in a buffer, whole or a shard of them. */
+enum dtp_element dtp_bind_element(enum dtp_dtype dtype);
+enum dtp_element dtp_bind_gradient_element(const struct dtp_binding *binding, dtp_buffer_id buffer);
+uint64_t dtp_bind_module_of(const struct dtp_binding *binding, dtp_buffer_id buffer);
+
+#endif

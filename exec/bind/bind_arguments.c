@@ -1,0 +1,377 @@
+/* One function per kind of operation: roles, shapes and element types become the arguments of a kernel. */
+#include "bind/binder.h"
+
+#include "runtime/dtplan/batch_layout.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Epsilon of norms: LLaMA's and GPT-2's configuration classes (transformers: rms_norm_eps 1e-5 of LLaMA 2,
+ * layer_norm_epsilon 1e-5). AdamW's comes with the settings. */
+#define NORM_EPSILON 1e-5f
+
+enum dtp_element dtp_bind_element(enum dtp_dtype dtype)
+{
+    return dtype == DTP_FP32 ? DTP_ELEMENT_FP32 : DTP_ELEMENT_BF16;
+}
+
+uint64_t dtp_bind_module_of(const struct dtp_binding *binding, dtp_buffer_id id)
+{
+    const struct dtp_buffer *buffer = &dtp_program_buffers(binding->job.program)[id.index];
+    if (buffer->layer != DTP_NO_LAYER)
+        return (uint64_t)buffer->layer + 1;
+    return strncmp(buffer->name, "embedding", strlen("embedding")) == 0 ? 0 : binding->job.transformer->layers + 1;
+}
+
+enum dtp_element dtp_bind_gradient_element(const struct dtp_binding *binding, dtp_buffer_id id)
+{
+    const struct dtp_buffer *buffer = &dtp_program_buffers(binding->job.program)[id.index];
+    struct dtp_gradient_dtypes dtype =
+        dtp_executor_gradient_dtypes(binding->job.transformer, &binding->rules, dtp_bind_module_of(binding, id));
+    return dtp_bind_element(strcmp(buffer->name, DTP_EXECUTOR_GRADIENT_SHARD) == 0 ? dtype.shard : dtype.whole);
+}
+
+/* ---- embedding and norms ----------------------------------------------------------------------------------------- */
+
+static void fill_embedding(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    out->kernel = DTP_KERNEL_embedding;
+    out->arguments.embedding = (struct dtp_embedding_args){.tokens = need(b, DTP_ROLE_BATCH),
+                                                           .table = need(b, DTP_ROLE_WEIGHT),
+                                                           .positions = maybe(b, DTP_ROLE_POSITION),
+                                                           .result = need(b, DTP_ROLE_RESULT),
+                                                           .rows = rows(b),
+                                                           .width = hidden(b),
+                                                           .vocab = (uint32_t)shape(b)->vocab,
+                                                           .sequence = sequence(b),
+                                                           .element = compute(b),
+                                                           .result_element = compute(b)};
+}
+
+static void fill_embedding_backward(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    struct dtp_batch_layout layout = dtp_batch_layout_of(rows(b));
+    const char *batch = need(b, DTP_ROLE_BATCH);
+    out->kernel = DTP_KERNEL_embedding_backward;
+    if (!batch)
+        return;
+    out->arguments.embedding_backward =
+        (struct dtp_embedding_backward_args){.gradient = need(b, DTP_ROLE_GRADIENT),
+                                             .tokens = (const int32_t *)(batch + layout.tokens_offset_bytes),
+                                             .order = (const int32_t *)(batch + layout.order_offset_bytes),
+                                             .starts = (const int32_t *)(batch + layout.starts_offset_bytes),
+                                             .distinct = (const int32_t *)(batch + layout.distinct_offset_bytes),
+                                             .table_gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                             .positions_gradient = maybe(b, DTP_ROLE_POSITION_GRADIENT),
+                                             .rows = rows(b),
+                                             .width = hidden(b),
+                                             .vocab = (uint32_t)shape(b)->vocab,
+                                             .sequence = sequence(b),
+                                             .element = compute(b),
+                                             .gradient_element = gradient(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                             .accumulate_positions = updates(b, DTP_ROLE_POSITION_GRADIENT)};
+}
+
+static void fill_norm(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    float *statistics = need(b, DTP_ROLE_STATISTICS);
+    out->kernel = DTP_KERNEL_norm;
+    if (!statistics)
+        return;
+    out->arguments.norm = (struct dtp_norm_args){.x = need(b, DTP_ROLE_INPUT),
+                                                 .weight = need(b, DTP_ROLE_WEIGHT),
+                                                 .bias = maybe(b, DTP_ROLE_BIAS),
+                                                 .result = need(b, DTP_ROLE_RESULT),
+                                                 .inverse_deviation = statistics,
+                                                 .mean = shape(b)->norm == DTP_LAYER_NORM ? statistics + rows(b) : NULL,
+                                                 .rows = rows(b),
+                                                 .width = hidden(b),
+                                                 .epsilon = NORM_EPSILON,
+                                                 .element = compute(b),
+                                                 .weight_element = compute(b)};
+}
+
+static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const float *statistics = need(b, DTP_ROLE_STATISTICS);
+    out->kernel = DTP_KERNEL_norm_backward;
+    if (!statistics)
+        return;
+    out->arguments.norm_backward =
+        (struct dtp_norm_backward_args){.gradient = need(b, DTP_ROLE_GRADIENT),
+                                        .x = need(b, DTP_ROLE_INPUT),
+                                        .weight = need(b, DTP_ROLE_WEIGHT),
+                                        .inverse_deviation = statistics,
+                                        .mean = shape(b)->norm == DTP_LAYER_NORM ? statistics + rows(b) : NULL,
+                                        .residual_gradient = need(b, DTP_ROLE_RESIDUAL_GRADIENT),
+                                        .weight_gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                        .bias_gradient = maybe(b, DTP_ROLE_BIAS_GRADIENT),
+                                        .workspace = need(b, DTP_ROLE_WORKSPACE),
+                                        .rows = rows(b),
+                                        .width = hidden(b),
+                                        .element = compute(b),
+                                        .weight_element = compute(b),
+                                        .gradient_element = gradient(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                        .add_to_residual = updates(b, DTP_ROLE_RESIDUAL_GRADIENT),
+                                        .accumulate = updates(b, DTP_ROLE_WEIGHT_GRADIENT)};
+}
+
+/* ---- matmuls ----------------------------------------------------------------------------------------------------- */
+
+/* Logits are the only matrix whose rows are further apart than they are long; the head's matmuls are those without a
+ * layer. */
+static uint64_t stride_of(const struct dtp_binder *b, uint64_t width)
+{
+    bool logits = b->op->layer == DTP_NO_LAYER && width == shape(b)->vocab;
+    return logits ? b->binding->rules.vocab_stride : width;
+}
+
+static void fill_matmul_forward(struct dtp_binder *b, struct dtp_matmul_args *g)
+{
+    g->a = need(b, DTP_ROLE_INPUT);
+    g->b = need(b, DTP_ROLE_WEIGHT);
+    g->b_transposed = true;
+    g->bias = maybe(b, DTP_ROLE_BIAS);
+    g->addend = maybe(b, DTP_ROLE_ADDEND);
+    g->result = need(b, DTP_ROLE_RESULT);
+    g->aux = maybe(b, DTP_ROLE_AUX);
+    g->epilogue = g->aux ? DTP_EPILOGUE_GELU_AUX : DTP_EPILOGUE_NONE;
+    g->lda = g->ldb = g->k;
+    g->ldd = stride_of(b, g->n);
+    g->result_element = compute(b);
+}
+
+static void fill_matmul_input_gradient(struct dtp_binder *b, struct dtp_matmul_args *g)
+{
+    g->a = need(b, DTP_ROLE_GRADIENT);
+    g->b = need(b, DTP_ROLE_WEIGHT);
+    g->result = need(b, DTP_ROLE_INPUT_GRADIENT);
+    g->aux = maybe(b, DTP_ROLE_AUX);
+    g->epilogue = g->aux ? DTP_EPILOGUE_DGELU : DTP_EPILOGUE_NONE;
+    g->lda = stride_of(b, g->k);
+    g->ldb = g->ldd = g->n;
+    g->result_element = compute(b);
+}
+
+static void fill_matmul_weight_gradient(struct dtp_binder *b, struct dtp_matmul_args *g)
+{
+    g->a = need(b, DTP_ROLE_GRADIENT);
+    g->a_transposed = true;
+    g->b = need(b, DTP_ROLE_INPUT);
+    g->result = need(b, DTP_ROLE_WEIGHT_GRADIENT);
+    g->addend = updates(b, DTP_ROLE_WEIGHT_GRADIENT) ? g->result : NULL;
+    g->bias_gradient = maybe(b, DTP_ROLE_BIAS_GRADIENT);
+    g->lda = stride_of(b, g->m);
+    g->ldb = g->ldd = g->n;
+    g->result_element = gradient(b, DTP_ROLE_WEIGHT_GRADIENT);
+}
+
+static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    struct dtp_matmul_args g = {.m = (uint64_t)b->op->demand.m,
+                                .n = (uint64_t)b->op->demand.n,
+                                .k = (uint64_t)b->op->demand.k,
+                                .element = compute(b),
+                                .sms = b->binding->job.plan->matmul_sms};
+    const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
+    g.workspace = maybe(b, DTP_ROLE_WORKSPACE);
+    g.workspace_bytes = workspace ? operand_bytes(b, workspace) : 0;
+    if (operand(b, DTP_ROLE_WEIGHT_GRADIENT))
+        fill_matmul_weight_gradient(b, &g);
+    else if (operand(b, DTP_ROLE_INPUT_GRADIENT))
+        fill_matmul_input_gradient(b, &g);
+    else
+        fill_matmul_forward(b, &g);
+    out->kernel = DTP_KERNEL_matmul;
+    out->arguments.matmul = g;
+}
+
+/* ---- attention and activations ----------------------------------------------------------------------------------- */
+
+static void fill_rotary(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_transformer *t = shape(b);
+    const float *cosines = need(b, DTP_ROLE_TABLES);
+    out->kernel = DTP_KERNEL_rotary;
+    if (!cosines)
+        return;
+    out->arguments.rotary = (struct dtp_rotary_args){.qkv = need(b, DTP_ROLE_RESULT),
+                                                     .cosines = cosines,
+                                                     .sines = cosines + sequence(b) * (t->head_dim / 2),
+                                                     .rows = rows(b),
+                                                     .sequence = sequence(b),
+                                                     .heads = (uint32_t)t->heads,
+                                                     .kv_heads = (uint32_t)t->kv_heads,
+                                                     .head_dim = (uint32_t)t->head_dim,
+                                                     .element = compute(b),
+                                                     .inverse = b->op->kind == DTP_OP_ROTARY_BACKWARD};
+}
+
+static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_transformer *t = shape(b);
+    const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
+    out->kernel = DTP_KERNEL_attention;
+    out->arguments.attention =
+        (struct dtp_attention_args){.qkv = need(b, DTP_ROLE_INPUT),
+                                    .result = need(b, DTP_ROLE_RESULT),
+                                    .log_sum_exp = need(b, DTP_ROLE_STATISTICS),
+                                    .workspace = maybe(b, DTP_ROLE_WORKSPACE),
+                                    .workspace_bytes = workspace ? operand_bytes(b, workspace) : 0,
+                                    .batch = b->binding->job.plan->micro_batch,
+                                    .sequence = sequence(b),
+                                    .heads = (uint32_t)t->heads,
+                                    .kv_heads = (uint32_t)t->kv_heads,
+                                    .head_dim = (uint32_t)t->head_dim,
+                                    .scale = (float)(1 / sqrt((double)t->head_dim)),
+                                    .element = compute(b)};
+}
+
+static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_transformer *t = shape(b);
+    const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
+    out->kernel = DTP_KERNEL_attention_backward;
+    out->arguments.attention_backward =
+        (struct dtp_attention_backward_args){.qkv = need(b, DTP_ROLE_INPUT),
+                                             .result = need(b, DTP_ROLE_SAVED),
+                                             .gradient = need(b, DTP_ROLE_GRADIENT),
+                                             .log_sum_exp = need(b, DTP_ROLE_STATISTICS),
+                                             .qkv_gradient = need(b, DTP_ROLE_INPUT_GRADIENT),
+                                             .workspace = maybe(b, DTP_ROLE_WORKSPACE),
+                                             .workspace_bytes = workspace ? operand_bytes(b, workspace) : 0,
+                                             .batch = b->binding->job.plan->micro_batch,
+                                             .sequence = sequence(b),
+                                             .heads = (uint32_t)t->heads,
+                                             .kv_heads = (uint32_t)t->kv_heads,
+                                             .head_dim = (uint32_t)t->head_dim,
+                                             .scale = (float)(1 / sqrt((double)t->head_dim)),
+                                             .atomic = b->binding->job.plan->atomic_attention,
+                                             .element = compute(b)};
+}
+
+static void fill_activation(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    out->kernel = DTP_KERNEL_activation;
+    out->arguments.activation = (struct dtp_activation_args){.up = need(b, DTP_ROLE_INPUT),
+                                                             .result = need(b, DTP_ROLE_RESULT),
+                                                             .rows = rows(b),
+                                                             .width = (uint32_t)shape(b)->ffn,
+                                                             .kind = activation_kind(b),
+                                                             .element = compute(b)};
+}
+
+static void fill_activation_backward(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    void *up = need(b, DTP_ROLE_INPUT), *apart = maybe(b, DTP_ROLE_INPUT_GRADIENT);
+    out->kernel = DTP_KERNEL_activation_backward;
+    out->arguments.activation_backward = (struct dtp_activation_backward_args){.gradient = need(b, DTP_ROLE_GRADIENT),
+                                                                               .up = up,
+                                                                               .up_gradient = apart ? apart : up,
+                                                                               .result = maybe(b, DTP_ROLE_RESULT),
+                                                                               .rows = rows(b),
+                                                                               .width = (uint32_t)shape(b)->ffn,
+                                                                               .kind = activation_kind(b),
+                                                                               .element = compute(b)};
+}
+
+static void fill_bias_backward(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_operand *result = operand(b, DTP_ROLE_BIAS_GRADIENT);
+    out->kernel = DTP_KERNEL_bias_backward;
+    out->arguments.bias_backward =
+        (struct dtp_bias_backward_args){.gradient = need(b, DTP_ROLE_GRADIENT),
+                                        .bias_gradient = need(b, DTP_ROLE_BIAS_GRADIENT),
+                                        .workspace = need(b, DTP_ROLE_WORKSPACE),
+                                        .rows = rows(b),
+                                        .width = (uint32_t)b->op->demand.n,
+                                        .element = compute(b),
+                                        .gradient_element = gradient(b, DTP_ROLE_BIAS_GRADIENT),
+                                        .accumulate = result && updates(b, DTP_ROLE_BIAS_GRADIENT)};
+}
+
+/* ---- loss -------------------------------------------------------------------------------------------------------- */
+
+static void fill_loss_backward(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_bind_job *job = &b->binding->job;
+    double tokens = (double)b->binding->rules.tokens * job->plan->accumulate * job->cluster->gpus;
+    out->kernel = DTP_KERNEL_loss;
+    out->arguments.loss = (struct dtp_loss_args){.logits = need(b, DTP_ROLE_RESULT),
+                                                 .targets = need(b, DTP_ROLE_BATCH),
+                                                 .row_loss = need(b, DTP_ROLE_STATISTICS),
+                                                 .rows = rows(b),
+                                                 .vocab = (uint32_t)shape(b)->vocab,
+                                                 .stride = (uint32_t)b->binding->rules.vocab_stride,
+                                                 .scale = (float)(1 / tokens),
+                                                 .element = compute(b)};
+}
+
+static void fill_loss(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    struct dtp_step_scalars *scalars = need(b, DTP_ROLE_SCALARS);
+    out->kernel = DTP_KERNEL_sum;
+    out->arguments.sum = (struct dtp_sum_args){.values = need(b, DTP_ROLE_STATISTICS),
+                                               .total = scalars ? &scalars->loss_sum : NULL,
+                                               .count = rows(b),
+                                               .accumulate = true};
+}
+
+/* ---- all kinds --------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    out->kind = DTP_BOUND_COMPUTE;
+    switch (b->op->kind) {
+    case DTP_OP_EMBEDDING: fill_embedding(b, out); return DTP_OK;
+    case DTP_OP_EMBEDDING_BACKWARD: fill_embedding_backward(b, out); return DTP_OK;
+    case DTP_OP_NORM: fill_norm(b, out); return DTP_OK;
+    case DTP_OP_NORM_BACKWARD: fill_norm_backward(b, out); return DTP_OK;
+    case DTP_OP_MATMUL: fill_matmul(b, out); return DTP_OK;
+    case DTP_OP_ROTARY:
+    case DTP_OP_ROTARY_BACKWARD: fill_rotary(b, out); return DTP_OK;
+    case DTP_OP_ATTENTION: fill_attention(b, out); return DTP_OK;
+    case DTP_OP_ATTENTION_BACKWARD: fill_attention_backward(b, out); return DTP_OK;
+    case DTP_OP_ACTIVATION: fill_activation(b, out); return DTP_OK;
+    case DTP_OP_ACTIVATION_BACKWARD: fill_activation_backward(b, out); return DTP_OK;
+    case DTP_OP_BIAS_BACKWARD: fill_bias_backward(b, out); return DTP_OK;
+    case DTP_OP_LOSS_BACKWARD: fill_loss_backward(b, out); return DTP_OK;
+    case DTP_OP_LOSS: fill_loss(b, out); return DTP_OK;
+    case DTP_OP_ZERO: dtp_bind_zero(b, out); return DTP_OK;
+    case DTP_OP_SQUARE_SUM: dtp_bind_square_sum(b, out); return DTP_OK;
+    case DTP_OP_CLIP_SCALE: dtp_bind_clip_scale(b, out); return DTP_OK;
+    case DTP_OP_OPTIMIZER: return dtp_bind_optimizer(b, out);
+    case DTP_OP_HOST_OPTIMIZER: return dtp_bind_host_optimizer(b, out);
+    case DTP_OP_CAST: dtp_bind_cast(b, out); return DTP_OK;
+    case DTP_OP_ACCUMULATE: dtp_bind_add(b, out); return DTP_OK;
+    case DTP_OP_SUM_PARTS: dtp_bind_sum_parts(b, out); return DTP_OK;
+    case DTP_OP_UPLOAD:
+    case DTP_OP_DOWNLOAD: dtp_bind_copy(b, out); return DTP_OK;
+    case DTP_OP_ALL_GATHER:
+    case DTP_OP_REDUCE_SCATTER:
+    case DTP_OP_ALL_REDUCE:
+    case DTP_OP_ALL_TO_ALL: return dtp_bind_collective(b, out);
+    case DTP_OP_ALLOC:
+    case DTP_OP_FREE:
+    case DTP_OP_MARK: out->kind = DTP_BOUND_NOTHING; return DTP_OK;
+    default: break;
+    }
+    return dtp_fault(b->faults, DTP_BAD_INPUT, NULL, 0, "the executor has no way to run \"%s\" (%s)",
+                     dtp_op_kind_text(b->op->kind), b->op->name);
+}
+
+enum dtp_status dtp_bind_arguments(const struct dtp_binding *binding, const struct dtp_op *op, struct dtp_bound_op *out,
+                                   struct dtp_faults *faults)
+{
+    struct dtp_binder b = {.binding = binding, .op = op, .faults = faults};
+    memset(&out->arguments, 0, sizeof out->arguments);
+    enum dtp_status status = fill(&b, out);
+    for (int role = 0; role < DTP_ROLE_COUNT && status == DTP_OK; role++)
+        if (b.missing & 1u << role)
+            status =
+                dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                          "the program's %s \"%s\" (operation %zu) has no operand \"%s\" that fits it",
+                          dtp_op_kind_text(op->kind), op->name, (size_t)(op - dtp_program_ops(binding->job.program)),
+                          dtp_role_text((enum dtp_role)role));
+    return status;
+}

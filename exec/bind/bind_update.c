@@ -1,0 +1,199 @@
+/* What happens to gradients and state once they are made: norm, AdamW, additions, copies, collectives. */
+#include "bind/binder.h"
+
+#include <inttypes.h>
+
+/* ---- optimizer --------------------------------------------------------------------------------------------------- */
+
+void dtp_bind_zero(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    out->kernel = DTP_KERNEL_zero;
+    out->arguments.zero = (struct dtp_zero_args){need(b, DTP_ROLE_RESULT), (uint64_t)b->op->demand.bytes};
+}
+
+void dtp_bind_square_sum(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_operand *input = operand(b, DTP_ROLE_INPUT);
+    enum dtp_element element = gradient(b, DTP_ROLE_INPUT);
+    out->kernel = DTP_KERNEL_square_sum;
+    out->arguments.square_sum =
+        (struct dtp_square_sum_args){.values = need(b, DTP_ROLE_INPUT),
+                                     .partial = need(b, DTP_ROLE_PARTIALS),
+                                     .count = input ? operand_bytes(b, input) / dtp_element_bytes(element) : 0,
+                                     .element = element};
+}
+
+void dtp_bind_clip_scale(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_operand *partials = operand(b, DTP_ROLE_PARTIALS);
+    out->kernel = DTP_KERNEL_clip_scale;
+    out->arguments.clip_scale = (struct dtp_clip_scale_args){.partials = need(b, DTP_ROLE_PARTIALS),
+                                                             .count = partials ? operand_bytes(b, partials) / 4 : 0,
+                                                             .clip = (float)b->binding->job.plan->clip_norm,
+                                                             .scalars = need(b, DTP_ROLE_SCALARS)};
+}
+
+/* Where weight decay applies among elements [first, first + count) of a module. Neighbours that both decay are one
+ * range: the padding between them is zero and stays so. */
+static enum dtp_status decay_ranges(const struct dtp_binder *b, uint64_t module, uint64_t first,
+                                    struct dtp_adamw_args *out)
+{
+    struct dtp_parameter_module layout;
+    dtp_parameter_module(shape(b), b->binding->rules.shard_ranks, module, &layout);
+    bool follows = false;
+    for (int i = 0; i < DTP_PARAMETER_COUNT; i++) {
+        const struct dtp_parameter_tensor *t = &layout.tensor[i];
+        uint64_t begin = t->offset_elements, end = begin + t->rows * t->columns, last = first + out->count;
+        if (!t->exists)
+            continue;
+        begin = begin > first ? begin : first;
+        end = end < last ? end : last;
+        bool decays = t->decays && begin < end;
+        if (decays && follows) {
+            out->range_end[out->range_count - 1] = end - first;
+        } else if (decays) {
+            if (out->range_count == DTP_DECAY_RANGES)
+                return dtp_fault(b->faults, DTP_BAD_INPUT, NULL, 0,
+                                 "module %" PRIu64 " has more than %u ranges of decay", module, DTP_DECAY_RANGES);
+            out->range_begin[out->range_count] = begin - first;
+            out->range_end[out->range_count++] = end - first;
+        }
+        follows = decays;
+    }
+    return DTP_OK;
+}
+
+enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_bind_job *job = &b->binding->job;
+    const struct dtp_operand *moment = operand(b, DTP_ROLE_MOMENT1), *weight = operand(b, DTP_ROLE_WEIGHT);
+    if (!moment || !weight) {
+        b->missing |= 1u << DTP_ROLE_MOMENT1;
+        return DTP_OK;
+    }
+    struct dtp_parameter_module layout;
+    uint64_t module = dtp_bind_module_of(b->binding, moment->buffer);
+    dtp_parameter_module(shape(b), b->binding->rules.shard_ranks, module, &layout);
+    struct dtp_adamw_args g = {.gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
+                               .weights = need(b, DTP_ROLE_WEIGHT),
+                               .master = maybe(b, DTP_ROLE_MASTER),
+                               .moment1 = need(b, DTP_ROLE_MOMENT1),
+                               .moment2 = need(b, DTP_ROLE_MOMENT2),
+                               .beta1 = job->optimizer.beta1,
+                               .beta2 = job->optimizer.beta2,
+                               .epsilon = job->optimizer.epsilon,
+                               .decay = job->optimizer.decay,
+                               .scalars = need(b, DTP_ROLE_SCALARS),
+                               .weight_element = compute(b),
+                               .moment_element = dtp_bind_element(b->binding->rules.moments),
+                               .stochastic_rounding = job->plan->stochastic_rounding};
+    g.count = operand_bytes(b, moment) / dtp_element_bytes(g.moment_element);
+    g.gradient_element = by_size(b, DTP_ROLE_WEIGHT_GRADIENT, g.count);
+    bool part = g.count < layout.elements;
+    uint64_t first = part ? group_index(b) * layout.shard_elements : 0;
+    g.first_element = dtp_parameter_element_key(module, first);
+    if (g.count != layout.elements && g.count != layout.shard_elements)
+        b->missing |= 1u << DTP_ROLE_MOMENT1;
+    out->kernel = DTP_KERNEL_adamw;
+    enum dtp_status status = decay_ranges(b, module, first, &g);
+    out->arguments.adamw = g;
+    return status;
+}
+
+/* The same roles, all of them in host memory. */
+enum dtp_status dtp_bind_host_optimizer(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    enum dtp_status status = dtp_bind_optimizer(b, out);
+    struct dtp_adamw_args adamw = out->arguments.adamw;
+    out->kind = DTP_BOUND_HOST;
+    out->arguments.host = (struct dtp_host_update){b->binding->adam, adamw};
+    return status;
+}
+
+/* ---- element by element, copies, collectives --------------------------------------------------------------------- */
+
+void dtp_bind_cast(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    uint64_t count = rows(b);
+    out->kernel = DTP_KERNEL_cast;
+    out->arguments.cast = (struct dtp_cast_args){.values = need(b, DTP_ROLE_INPUT),
+                                                 .result = need(b, DTP_ROLE_RESULT),
+                                                 .count = count,
+                                                 .element = by_size(b, DTP_ROLE_INPUT, count),
+                                                 .result_element = by_size(b, DTP_ROLE_RESULT, count)};
+}
+
+void dtp_bind_add(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    uint64_t count = rows(b);
+    out->kernel = DTP_KERNEL_add;
+    out->arguments.add = (struct dtp_add_args){.values = need(b, DTP_ROLE_INPUT),
+                                               .total = need(b, DTP_ROLE_RESULT),
+                                               .count = count,
+                                               .element = gradient(b, DTP_ROLE_INPUT),
+                                               .total_element = gradient(b, DTP_ROLE_RESULT)};
+}
+
+void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    uint64_t count = rows(b), ranks = b->binding->rules.shard_ranks;
+    out->kernel = DTP_KERNEL_sum_parts;
+    out->arguments.sum_parts = (struct dtp_sum_parts_args){.parts = need(b, DTP_ROLE_INPUT),
+                                                           .total = need(b, DTP_ROLE_RESULT),
+                                                           .count = count,
+                                                           .part_count = (uint32_t)ranks,
+                                                           .element = by_size(b, DTP_ROLE_INPUT, ranks * count),
+                                                           .total_element = by_size(b, DTP_ROLE_RESULT, count),
+                                                           .accumulate = updates(b, DTP_ROLE_RESULT)};
+}
+
+void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    out->kind = DTP_BOUND_COPY;
+    out->arguments.copy =
+        (struct dtp_copy_args){need(b, DTP_ROLE_RESULT), need(b, DTP_ROLE_INPUT), (uint64_t)b->op->demand.sent_bytes};
+}
+
+/* Partial sums of squares are fp32, all else is a module's weights or gradients. */
+static enum dtp_element collective_element(const struct dtp_binder *b, const struct dtp_operand *input)
+{
+    switch (buffer_of(b, input)->owner) {
+    case DTP_OWNER_PARAMS:
+    case DTP_OWNER_WEIGHTS:
+    case DTP_OWNER_GATHER: return compute(b);
+    case DTP_OWNER_GRADS:
+    case DTP_OWNER_REDUCE: return gradient(b, DTP_ROLE_INPUT);
+    default: break;
+    }
+    return DTP_ELEMENT_FP32;
+}
+
+/* The whole is what all_gather receives and the others are given; operands may lie in larger buffers. */
+enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    enum dtp_collective collective = dtp_op_kind_collective(b->op->kind);
+    const struct dtp_operand *input = operand(b, DTP_ROLE_INPUT), *result = operand(b, DTP_ROLE_RESULT);
+    uint64_t ranks = dtp_program_groups(b->binding->job.program)[b->op->group].ranks;
+    struct dtp_collective_args g = {.collective = collective,
+                                    .group = b->op->group,
+                                    .input = need(b, DTP_ROLE_INPUT),
+                                    .result = need(b, DTP_ROLE_RESULT)};
+    if (!b->binding->job.world)
+        return dtp_fault(b->faults, DTP_BAD_INPUT, NULL, 0, "%s in a run of one rank", dtp_op_kind_text(b->op->kind));
+    if (!input || !result)
+        return DTP_OK;
+    uint64_t given = operand_bytes(b, input), received = operand_bytes(b, result);
+    g.element = collective_element(b, input);
+    g.bytes = collective == DTP_ALL_GATHER ? given * ranks : given;
+    if (collective == DTP_ALL_GATHER && g.bytes > received) /* from where an upload of any module has room */
+        g.bytes = received;
+    uint64_t part = collective == DTP_REDUCE_SCATTER ? given / ranks : g.bytes;
+    uint64_t unit = dtp_element_bytes(g.element) * (collective == DTP_ALL_REDUCE ? 1 : ranks);
+    if (part > received || g.bytes % unit != 0)
+        return dtp_fault(b->faults, DTP_BAD_INPUT, NULL, 0,
+                         "%s \"%s\" gives %" PRIu64 " bytes and has room for %" PRIu64 " among %" PRIu64 " ranks",
+                         dtp_op_kind_text(b->op->kind), b->op->name, given, received, ranks);
+    out->kind = DTP_BOUND_COLLECTIVE;
+    out->arguments.collective = g;
+    return DTP_OK;
+}

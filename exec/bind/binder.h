@@ -1,0 +1,149 @@
+/* One operation while it is bound: its operands by role, what types and shapes they have. Shared by the files that fill
+ * in arguments. */
+#ifndef DTP_BINDER_H
+#define DTP_BINDER_H
+
+#include "bind/bind.h"
+#include "kernels/element.h"
+
+/* What is being bound; `missing` collects roles that the kind needs and the operation lacks. */
+struct dtp_binder {
+    const struct dtp_binding *binding;
+    const struct dtp_op *op;
+    struct dtp_faults *faults;
+    uint32_t missing; /* a bit per role */
+};
+
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
+
+static inline const struct dtp_operand *operand(const struct dtp_binder *b, enum dtp_role role)
+{
+    const struct dtp_operand *operands = dtp_program_operands(b->binding->job.program, b->op);
+    for (uint32_t i = 0; i < b->op->operand_count; i++)
+        if (operands[i].role == role)
+            return &operands[i];
+    return NULL;
+}
+
+static inline const struct dtp_buffer *buffer_of(const struct dtp_binder *b, const struct dtp_operand *o)
+{
+    return &dtp_program_buffers(b->binding->job.program)[o->buffer.index];
+}
+
+/* Ranks among which `shard` cuts a buffer, and this rank's place among them. */
+static inline struct dtp_program_group shard_group(const struct dtp_binder *b)
+{
+    if (b->op->group != DTP_NO_INDEX)
+        return dtp_program_groups(b->binding->job.program)[b->op->group];
+    return (struct dtp_program_group){(uint32_t)b->binding->rules.shard_ranks, 1};
+}
+
+static inline uint32_t group_index(const struct dtp_binder *b)
+{
+    struct dtp_program_group group = shard_group(b);
+    return dtp_group_place(&group, b->binding->job.rank).index;
+}
+
+/* Bytes of the buffer that belong to the operand, from its offset on. */
+static inline uint64_t operand_bytes(const struct dtp_binder *b, const struct dtp_operand *o)
+{
+    uint64_t bytes = buffer_of(b, o)->bytes;
+    if (o->bytes)
+        return o->bytes;
+    return o->shard ? bytes / shard_group(b).ranks : bytes - o->offset_bytes;
+}
+
+/* NULL where the operation has no such operand. */
+static inline void *maybe(const struct dtp_binder *b, enum dtp_role role)
+{
+    const struct dtp_operand *o = operand(b, role);
+    char *base = o ? dtp_binding_address(b->binding, o->buffer) : NULL;
+    if (!base)
+        return NULL;
+    uint64_t shard = o->shard ? group_index(b) * operand_bytes(b, o) : 0;
+    return base + shard + o->offset_bytes;
+}
+
+static inline void *need(struct dtp_binder *b, enum dtp_role role)
+{
+    void *address = maybe(b, role);
+    if (!address)
+        b->missing |= 1u << role;
+    return address;
+}
+
+static inline bool updates(const struct dtp_binder *b, enum dtp_role role)
+{
+    const struct dtp_operand *o = operand(b, role);
+    return o && (o->access & DTP_UPDATE) == DTP_UPDATE;
+}
+
+/* ---- element types ----------------------------------------------------------------------------------------------- */
+
+static inline enum dtp_element compute(const struct dtp_binder *b)
+{
+    return dtp_bind_element(b->binding->rules.compute);
+}
+
+/* Of the gradient buffer that operand `role` lies in. */
+static inline enum dtp_element gradient(const struct dtp_binder *b, enum dtp_role role)
+{
+    const struct dtp_operand *o = operand(b, role);
+    return o ? dtp_bind_gradient_element(b->binding, o->buffer) : compute(b);
+}
+
+/* Of an operand of `count` elements that fills what it lies in. */
+static inline enum dtp_element by_size(struct dtp_binder *b, enum dtp_role role, uint64_t count)
+{
+    const struct dtp_operand *o = operand(b, role);
+    uint64_t bytes = o ? operand_bytes(b, o) : 0;
+    if (bytes != 4 * count && bytes != 2 * count)
+        b->missing |= 1u << role;
+    return bytes == 4 * count ? DTP_ELEMENT_FP32 : DTP_ELEMENT_BF16;
+}
+
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
+
+static inline const struct dtp_transformer *shape(const struct dtp_binder *b)
+{
+    return b->binding->job.transformer;
+}
+
+static inline uint64_t rows(const struct dtp_binder *b)
+{
+    return (uint64_t)b->op->demand.tokens;
+}
+
+static inline uint32_t hidden(const struct dtp_binder *b)
+{
+    return (uint32_t)shape(b)->hidden;
+}
+
+static inline uint32_t sequence(const struct dtp_binder *b)
+{
+    return (uint32_t)b->binding->job.plan->sequence;
+}
+
+static inline enum dtp_activation_kind activation_kind(const struct dtp_binder *b)
+{
+    switch (shape(b)->activation) {
+    case DTP_GELU: return DTP_ACTIVATION_GELU;
+    case DTP_RELU: return DTP_ACTIVATION_RELU;
+    case DTP_SWIGLU: break;
+    }
+    return DTP_ACTIVATION_SWIGLU;
+}
+
+/* bind_update.c: the optimizer, element by element work, copies and collectives. */
+void dtp_bind_zero(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_square_sum(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_clip_scale(struct dtp_binder *b, struct dtp_bound_op *out);
+enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *out);
+enum dtp_status dtp_bind_host_optimizer(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_cast(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_add(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out);
+void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out);
+enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *out);
+
+#endif

@@ -1,0 +1,297 @@
+#include "checkpoint/checkpoint.h"
+
+#include "base/crc64.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct writer {
+    const struct dtp_checkpoint_place *place;
+    struct dtp_device *device;
+    struct dtp_faults *faults;
+    char partial[DTP_CHECKPOINT_PATH_BYTES], final[DTP_CHECKPOINT_PATH_BYTES];
+    void *staging;
+    uint64_t written_bytes;
+};
+
+static enum dtp_status failed(const struct writer *w, const char *path)
+{
+    return dtp_fault(w->faults, DTP_ENVIRONMENT, path, 0,
+                     "the checkpoint could not be written: %s; earlier ones are as they were", strerror(errno));
+}
+
+/* ---- plain files ------------------------------------------------------------------------------------------------- */
+
+static bool write_all(int file, const void *data, size_t bytes)
+{
+    const char *from = data;
+    while (bytes > 0) {
+        ssize_t wrote = write(file, from, bytes);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote <= 0)
+            return false;
+        from += wrote;
+        bytes -= (size_t)wrote;
+    }
+    return true;
+}
+
+/* Closing may report what writing could not yet; so both must succeed. */
+static bool sync_and_close(int file)
+{
+    bool synced = fsync(file) == 0;
+    return close(file) == 0 && synced;
+}
+
+static bool sync_folder(const char *path)
+{
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return folder >= 0 && sync_and_close(folder);
+}
+
+static bool remove_folder(const char *path)
+{
+    DIR *folder = opendir(path);
+    if (!folder)
+        return errno == ENOENT;
+    for (const struct dirent *entry; (entry = readdir(folder));) {
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            unlinkat(dirfd(folder), entry->d_name, 0);
+    }
+    closedir(folder);
+    return rmdir(path) == 0;
+}
+
+void dtp_checkpoint_clean(const char *directory)
+{
+    static const char ending[] = ".partial";
+    DIR *folder = opendir(directory);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        char path[DTP_CHECKPOINT_PATH_BYTES];
+        size_t length = strlen(entry->d_name);
+        bool partial = strncmp(entry->d_name, "step-", 5) == 0 && length > sizeof ending &&
+                       strcmp(entry->d_name + length - (sizeof ending - 1), ending) == 0;
+        int wrote = snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+        if (partial && wrote > 0 && (size_t)wrote < sizeof path)
+            remove_folder(path);
+    }
+    if (folder)
+        closedir(folder);
+}
+
+/* Writes JSON below the partial folder; *crc becomes the sum of its text. */
+static enum dtp_status write_json(const struct writer *w, const char *name, const json_t *json, uint64_t *crc)
+{
+    char path[DTP_CHECKPOINT_PATH_BYTES + 32];
+    char *text = json ? json_dumps(json, JSON_INDENT(1) | JSON_SORT_KEYS) : NULL;
+    if (!text)
+        return dtp_fault(w->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while describing the checkpoint");
+    snprintf(path, sizeof path, "%s/%s", w->partial, name);
+    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    bool whole = file >= 0 && write_all(file, text, strlen(text));
+    if (file >= 0)
+        whole = sync_and_close(file) && whole;
+    if (crc)
+        *crc = dtp_crc64(0, text, strlen(text));
+    free(text);
+    return whole ? DTP_OK : failed(w, path);
+}
+
+/* ---- a rank's file ----------------------------------------------------------------------------------------------- */
+
+static enum dtp_status write_part(struct writer *w, int file, const char *path, const struct dtp_state_part *part,
+                                  uint64_t *crc)
+{
+    uint64_t left = (part->end - part->begin) * dtp_state_element_bytes(part->element);
+    const char *from = part->values;
+    *crc = 0;
+    while (left > 0) {
+        uint64_t bytes = left < DTP_CHECKPOINT_STAGING_BYTES ? left : DTP_CHECKPOINT_STAGING_BYTES;
+        int code = w->device->verbs->copy(w->device, w->staging, from, bytes,
+                                          w->device->verbs->stream(w->device, DTP_STREAM_DOWNLOAD));
+        code = code ? code : w->device->verbs->synchronise(w->device);
+        if (code)
+            return dtp_fault(w->faults, DTP_ENVIRONMENT, NULL, 0, "the state could not be copied to the host: %s",
+                             w->device->verbs->error_text(w->device, code));
+        if (!write_all(file, w->staging, bytes))
+            return failed(w, path);
+        *crc = dtp_crc64(*crc, w->staging, bytes);
+        from += bytes;
+        left -= bytes;
+        w->written_bytes += bytes;
+    }
+    return DTP_OK;
+}
+
+static json_t *block_json(const struct dtp_state_part *part, uint64_t offset, uint64_t crc)
+{
+    char sum[17];
+    snprintf(sum, sizeof sum, "%016" PRIx64, crc);
+    return json_pack("{s:I,s:s,s:s,s:I,s:I,s:I,s:s}", "module", (json_int_t)part->module, "kind",
+                     dtp_state_kind_text(part->kind), "element", dtp_state_element_text(part->element), "begin",
+                     (json_int_t)part->begin, "end", (json_int_t)part->end, "offset_bytes", (json_int_t)offset, "crc64",
+                     sum);
+}
+
+static enum dtp_status write_parts(struct writer *w, int file, const char *path, const struct dtp_state_part *parts,
+                                   size_t count, json_t *blocks)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint64_t offset = w->written_bytes, crc;
+        enum dtp_status status = write_part(w, file, path, &parts[i], &crc);
+        if (status != DTP_OK)
+            return status;
+        if (json_array_append_new(blocks, block_json(&parts[i], offset, crc)) != 0)
+            return dtp_fault(w->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while describing the checkpoint");
+    }
+    return DTP_OK;
+}
+
+static enum dtp_status write_rank(struct writer *w, const struct dtp_state_part *parts, size_t count)
+{
+    char path[DTP_CHECKPOINT_PATH_BYTES + 32], name[32];
+    json_t *blocks = json_array();
+    snprintf(path, sizeof path, "%s/rank-%04" PRIu32 ".bin", w->partial, w->place->rank);
+    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    enum dtp_status status = file < 0 ? failed(w, path) : write_parts(w, file, path, parts, count, blocks);
+    if (file >= 0 && !sync_and_close(file) && status == DTP_OK)
+        status = failed(w, path);
+    json_t *index = json_pack("{s:s,s:I,s:o}", "schema", DTP_CHECKPOINT_SCHEMA, "file_bytes",
+                              (json_int_t)w->written_bytes, "blocks", blocks);
+    snprintf(name, sizeof name, "rank-%04" PRIu32 ".json", w->place->rank);
+    if (status == DTP_OK)
+        status = write_json(w, name, index, NULL);
+    json_decref(index);
+    return status;
+}
+
+/* ---- the manifest ------------------------------------------------------------------------------------------------ */
+
+/* Rank 0 sums up the index files it finds, which all ranks have written by now. */
+static enum dtp_status index_sum(const struct writer *w, uint32_t rank, char sum[17])
+{
+    char path[DTP_CHECKPOINT_PATH_BYTES + 32], text[4096];
+    uint64_t crc = 0;
+    snprintf(path, sizeof path, "%s/rank-%04" PRIu32 ".json", w->partial, rank);
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return failed(w, path);
+    for (size_t bytes; (bytes = fread(text, 1, sizeof text, file)) > 0;)
+        crc = dtp_crc64(crc, text, bytes);
+    bool whole = !ferror(file);
+    fclose(file);
+    snprintf(sum, 17, "%016" PRIx64, crc);
+    return whole ? DTP_OK : failed(w, path);
+}
+
+static enum dtp_status write_manifest(const struct writer *w, const struct dtp_checkpoint_identity *identity,
+                                      const struct dtp_checkpoint_position *position)
+{
+    json_t *sums = json_array();
+    enum dtp_status status = DTP_OK;
+    for (uint32_t rank = 0; rank < w->place->ranks && status == DTP_OK; rank++) {
+        char sum[17];
+        status = index_sum(w, rank, sum);
+        if (status == DTP_OK)
+            json_array_append_new(sums, json_string(sum));
+    }
+    char seed[24];
+    snprintf(seed, sizeof seed, "%" PRIu64, identity->seed);
+    json_t *manifest = json_pack("{s:s,s:I,s:I,s:I,s:s,s:s,s:s,s:o}", "schema", DTP_CHECKPOINT_SCHEMA, "step",
+                                 (json_int_t)position->step, "samples", (json_int_t)position->samples, "skipped",
+                                 (json_int_t)position->skipped, "seed", seed, "model", identity->model, "data",
+                                 identity->data, "index_crc64", sums);
+    if (status == DTP_OK)
+        status = write_json(w, "manifest.json", manifest, NULL);
+    json_decref(manifest);
+    return status;
+}
+
+/* A checkpoint of that step may be there from an earlier run: it makes room, and goes only when the new one stands. */
+static enum dtp_status give_name(const struct writer *w)
+{
+    char aside[DTP_CHECKPOINT_PATH_BYTES + 8];
+    snprintf(aside, sizeof aside, "%s.old", w->final);
+    if (!sync_folder(w->partial))
+        return failed(w, w->partial);
+    if (rename(w->final, aside) != 0 && errno != ENOENT)
+        return failed(w, w->final);
+    if (rename(w->partial, w->final) != 0 || !sync_folder(w->place->directory))
+        return failed(w, w->final);
+    remove_folder(aside);
+    return DTP_OK;
+}
+
+#define KEPT 2
+static void forget_older(const struct writer *w)
+{
+    uint64_t steps[64];
+    size_t count = dtp_checkpoint_list(w->place->directory, steps, 64);
+    for (size_t i = KEPT; i < count && i < 64; i++) {
+        char path[DTP_CHECKPOINT_PATH_BYTES + 32];
+        snprintf(path, sizeof path, "%s/step-%08" PRIu64, w->place->directory, steps[i]);
+        remove_folder(path);
+    }
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status agree(const struct writer *w, enum dtp_status mine)
+{
+    return w->place->agree ? w->place->agree(w->place->context, mine) : mine;
+}
+
+static enum dtp_status make_folders(const struct writer *w)
+{
+    if (mkdir(w->place->directory, 0777) != 0 && errno != EEXIST)
+        return failed(w, w->place->directory);
+    dtp_checkpoint_clean(w->place->directory); /* what a run left that was killed whole */
+    if (!remove_folder(w->partial) || mkdir(w->partial, 0777) != 0)
+        return failed(w, w->partial);
+    return DTP_OK;
+}
+
+static bool name_folders(struct writer *w, uint64_t step)
+{
+    int final = snprintf(w->final, sizeof w->final, "%s/step-%08" PRIu64, w->place->directory, step);
+    int partial = snprintf(w->partial, sizeof w->partial, "%s/step-%08" PRIu64 ".partial", w->place->directory, step);
+    return final > 0 && partial > 0 && (size_t)partial < sizeof w->partial - 16;
+}
+
+enum dtp_status dtp_checkpoint_write(const struct dtp_checkpoint_place *place, struct dtp_device *device,
+                                     const struct dtp_checkpoint_identity *identity,
+                                     const struct dtp_checkpoint_position *position, const struct dtp_state_part *parts,
+                                     size_t count, struct dtp_faults *faults)
+{
+    struct writer w = {.place = place, .device = device, .faults = faults};
+    bool first = place->rank == 0;
+    if (!name_folders(&w, position->step))
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "the name of the checkpoint's folder is too long");
+    enum dtp_status status = device->verbs->allocate_host(device, DTP_CHECKPOINT_STAGING_BYTES, &w.staging, faults);
+    if (status == DTP_OK && first)
+        status = make_folders(&w);
+    status = agree(&w, status);
+    if (status == DTP_OK)
+        status = write_rank(&w, parts, count);
+    status = agree(&w, status);
+    if (status == DTP_OK && first)
+        status = write_manifest(&w, identity, position);
+    if (status == DTP_OK && first)
+        status = give_name(&w);
+    if (status == DTP_OK && first)
+        forget_older(&w);
+    else if (status != DTP_OK && first)
+        remove_folder(w.partial);
+    if (w.staging)
+        device->verbs->release_host(device, w.staging);
+    return agree(&w, status);
+}

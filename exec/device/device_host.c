@@ -1,0 +1,256 @@
+/* The host device: plain C and CBLAS, everything done as it is issued. Its events are readings of the clock. */
+#include "device/device.h"
+
+#include "device/host_matmul.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAGE_BYTES 4096u
+
+struct host_device {
+    struct dtp_device device;
+    struct dtp_host_matmul matmul;
+};
+
+static struct host_device *own(struct dtp_device *device)
+{
+    return (struct host_device *)device;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static enum dtp_status memory(struct dtp_device *device, struct dtp_device_memory *out, struct dtp_faults *faults)
+{
+    (void)device;
+    long page = sysconf(_SC_PAGESIZE), pages = sysconf(_SC_PHYS_PAGES), available = sysconf(_SC_AVPHYS_PAGES);
+    if (page <= 0 || pages <= 0 || available <= 0)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "the system does not say how much memory it has");
+    out->total_bytes = (uint64_t)pages * (uint64_t)page;
+    out->free_bytes = (uint64_t)available * (uint64_t)page;
+    return DTP_OK;
+}
+
+static enum dtp_status allocate(struct dtp_device *device, uint64_t bytes, void **out, struct dtp_faults *faults)
+{
+    struct dtp_device_memory machine;
+    *out = NULL;
+    enum dtp_status status = memory(device, &machine, faults);
+    if (status != DTP_OK)
+        return status;
+    if (bytes > machine.total_bytes)
+        return dtp_fault(
+            faults, DTP_NO, NULL, 0,
+            "the host device is asked for %.2f GiB, this machine has %.2f GiB; take a smaller model, batch "
+            "or sequence",
+            (double)bytes / 0x1p30, (double)machine.total_bytes / 0x1p30);
+    if (posix_memalign(out, PAGE_BYTES, bytes ? bytes : PAGE_BYTES) != 0)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory: %" PRIu64 " bytes for an arena", bytes);
+    return DTP_OK;
+}
+
+static void release(struct dtp_device *device, void *arena)
+{
+    (void)device;
+    free(arena);
+}
+
+static int copy(struct dtp_device *device, void *to, const void *from, uint64_t bytes, void *stream)
+{
+    (void)device;
+    (void)stream;
+    memmove(to, from, bytes);
+    return 0;
+}
+
+/* ---- order ------------------------------------------------------------------------------------------------------- */
+
+static void *stream_of(struct dtp_device *device, enum dtp_stream stream)
+{
+    (void)device;
+    (void)stream;
+    return NULL;
+}
+
+static enum dtp_status event_create(struct dtp_device *device, bool timed, void **out, struct dtp_faults *faults)
+{
+    (void)device;
+    (void)timed;
+    *out = calloc(1, sizeof(struct timespec));
+    return *out ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+}
+
+static void event_destroy(struct dtp_device *device, void *event)
+{
+    (void)device;
+    free(event);
+}
+
+static int record(struct dtp_device *device, void *event, void *stream)
+{
+    (void)device;
+    (void)stream;
+    return clock_gettime(CLOCK_MONOTONIC, event);
+}
+
+static int wait_for(struct dtp_device *device, void *stream, void *event)
+{
+    (void)device;
+    (void)stream;
+    (void)event;
+    return 0;
+}
+
+static int finish(struct dtp_device *device, void *event)
+{
+    (void)device;
+    (void)event;
+    return 0;
+}
+
+static int elapsed(struct dtp_device *device, void *from, void *to, double *out_s)
+{
+    const struct timespec *begin = from, *end = to;
+    (void)device;
+    *out_s = (double)(end->tv_sec - begin->tv_sec) + 1e-9 * (double)(end->tv_nsec - begin->tv_nsec);
+    return 0;
+}
+
+static int synchronise(struct dtp_device *device)
+{
+    (void)device;
+    return 0;
+}
+
+static int mark(struct dtp_device *device, uint32_t *slot, uint32_t value, void *stream)
+{
+    (void)device, (void)stream;
+    *(volatile uint32_t *)slot = value;
+    return 0;
+}
+
+static int host_call(struct dtp_device *device, void (*call)(void *argument), void *argument, void *stream)
+{
+    (void)device;
+    (void)stream;
+    call(argument);
+    return 0;
+}
+
+/* ---- capture ----------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status no_capture(struct dtp_faults *faults)
+{
+    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                     "the host device has no graphs to capture a step into; run with --no-cuda-graph");
+}
+
+static enum dtp_status capture_begin(struct dtp_device *device, struct dtp_faults *faults)
+{
+    (void)device;
+    return no_capture(faults);
+}
+
+static enum dtp_status capture_end(struct dtp_device *device, void **out_graph, struct dtp_faults *faults)
+{
+    (void)device;
+    *out_graph = NULL;
+    return no_capture(faults);
+}
+
+static int launch(struct dtp_device *device, void *graph)
+{
+    (void)device;
+    (void)graph;
+    return DTP_HOST_UNPREPARED;
+}
+
+static void graph_destroy(struct dtp_device *device, void *graph)
+{
+    (void)device;
+    (void)graph;
+}
+
+/* ---- computing --------------------------------------------------------------------------------------------------- */
+
+static int matmul(void *self, const struct dtp_matmul_args *arguments, void *stream)
+{
+    (void)stream;
+    return dtp_host_matmul(&own(self)->matmul, arguments);
+}
+
+static enum dtp_status prepare(struct dtp_device *device, enum dtp_kernel kernel, const void *arguments,
+                               struct dtp_faults *faults)
+{
+    return kernel == DTP_KERNEL_matmul ? dtp_host_matmul_prepare(&own(device)->matmul, arguments, faults) : DTP_OK;
+}
+
+static const char *error_text(struct dtp_device *device, int code)
+{
+    (void)device;
+    switch (code) {
+    case DTP_HOST_UNPREPARED: return "the host device was asked for what it was not prepared for";
+    case DTP_REFERENCE_NO_MEMORY: return "out of memory inside a computation of the host device";
+    default: return "a computation of the host device failed";
+    }
+}
+
+static void destroy(struct dtp_device *device)
+{
+    if (!device)
+        return;
+    dtp_host_matmul_release(&own(device)->matmul);
+    free(device);
+}
+
+static const struct dtp_device_verbs verbs = {.destroy = destroy,
+                                              .memory = memory,
+                                              .allocate = allocate,
+                                              .release = release,
+                                              .allocate_host = allocate,
+                                              .release_host = release,
+                                              .copy = copy,
+                                              .stream = stream_of,
+                                              .event_create = event_create,
+                                              .event_destroy = event_destroy,
+                                              .record = record,
+                                              .wait = wait_for,
+                                              .finish = finish,
+                                              .elapsed = elapsed,
+                                              .synchronise = synchronise,
+                                              .mark = mark,
+                                              .host_call = host_call,
+                                              .capture_begin = capture_begin,
+                                              .capture_end = capture_end,
+                                              .launch = launch,
+                                              .graph_destroy = graph_destroy,
+                                              .prepare = prepare,
+                                              .error_text = error_text};
+
+enum dtp_status dtp_device_host_create(const struct dtp_device_options *options, struct dtp_device **out,
+                                       struct dtp_faults *faults)
+{
+    *out = NULL;
+    if (options->matmul_sms)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "--matmul-sms is a choice of GPUs; leave it out with --device host");
+    struct host_device *host = calloc(1, sizeof *host);
+    if (!host)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    host->device.verbs = &verbs;
+#define X(name, args) host->device.kernels.name = dtp_reference_##name;
+    DTP_KERNEL_TABLE(X)
+#undef X
+    host->device.kernels.self = host;
+    host->device.kernels.matmul = matmul;
+    uint32_t threads = dtp_host_matmul_threads(options->threads);
+    snprintf(host->device.name, sizeof host->device.name, "host (%" PRIu32 " thread%s)", threads,
+             threads == 1 ? "" : "s");
+    snprintf(host->device.libraries, sizeof host->device.libraries, "%s", dtp_host_matmul_library());
+    *out = &host->device;
+    return DTP_OK;
+}

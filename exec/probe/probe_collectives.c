@@ -1,0 +1,361 @@
+/* Collectives alone, over sizes and groups. All instances of a group run at the same time, as they do in a step. */
+#include "probe/prober.h"
+
+#include "kernels/element.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#define LEAST_SENT_BYTES (UINT64_C(64) << 10)
+#define MOST_SENT_BYTES (UINT64_C(1) << 30)
+#define MOST_SENT_HOST_BYTES (UINT64_C(1) << 20)
+#define STEP 4 /* from one size to the next */
+#define MOST_GROUPS 16
+#define MOST_SAMPLES 9
+#define LEAST_SAMPLES 3
+#define MOST_S 0.6     /* of one size; a slow link gets fewer samples */
+#define TOO_SLOW_S 0.4 /* of one collective: larger ones are not tried */
+#define ELEMENT_BYTES 2
+#define TRAIN 4                          /* of collectives across nodes, one behind the other */
+#define AHEAD_BYTES (UINT64_C(64) << 20) /* zeroed on the stream first: the host issues the collective meanwhile */
+
+static const enum dtp_collective collectives[] = {DTP_ALL_GATHER, DTP_REDUCE_SCATTER, DTP_ALL_REDUCE};
+enum { KINDS = sizeof collectives / sizeof *collectives };
+
+struct sweep {
+    struct dtp_prober *p;
+    const struct dtp_program_group *group;
+    uint32_t group_index;
+    enum dtp_collective collective;
+    uint64_t whole_bytes; /* what is gathered, scattered or reduced */
+    void *events[2];
+};
+
+/* ---- groups and sizes -------------------------------------------------------------------------------------------- */
+
+static void add_group(struct dtp_program_group *groups, uint32_t *count, uint32_t ranks, uint32_t stride)
+{
+    for (uint32_t i = 0; i < *count; i++)
+        if (groups[i].ranks == ranks && groups[i].stride == stride)
+            return;
+    if (ranks > 1 && *count < MOST_GROUPS)
+        groups[(*count)++] = (struct dtp_program_group){ranks, stride};
+}
+
+/* Neighbours by powers of two, all of them, and the two kinds of hybrid sharding: a node's or half of all, and the
+ * ranks that hold the same shard. */
+static uint32_t groups_of(const struct dtp_prober *p, struct dtp_program_group groups[MOST_GROUPS])
+{
+    uint32_t count = 0, half = p->nodes > 1 ? p->ranks / p->nodes : p->ranks / 2;
+    for (uint32_t ranks = 2; ranks < p->ranks; ranks *= 2)
+        if (p->ranks % ranks == 0)
+            add_group(groups, &count, ranks, 1);
+    add_group(groups, &count, p->ranks, 1);
+    if (half > 0 && p->ranks % half == 0) {
+        add_group(groups, &count, half, 1);
+        add_group(groups, &count, p->ranks / half, half);
+    }
+    return count;
+}
+
+static uint64_t most_sent(const struct dtp_prober *p)
+{
+    return p->of->settings->cuda ? MOST_SENT_BYTES : MOST_SENT_HOST_BYTES;
+}
+
+uint64_t dtp_probe_collective_bytes(const struct dtp_prober *p)
+{
+    return p->ranks > 1 ? 2 * most_sent(p) + AHEAD_BYTES : 0;
+}
+
+uint64_t dtp_probe_collective_count(const struct dtp_prober *p)
+{
+    struct dtp_program_group groups[MOST_GROUPS];
+    return p->ranks > 1 ? groups_of(p, groups) * KINDS : 0;
+}
+
+static uint64_t sent_bytes(enum dtp_collective collective, uint64_t whole_bytes, uint32_t ranks)
+{
+    uint64_t ring = whole_bytes / ranks * (ranks - 1);
+    return collective == DTP_ALL_REDUCE ? 2 * ring : ring;
+}
+
+/* A whole of which a rank sends about that much: equal parts of whole pages. */
+static uint64_t whole_of(enum dtp_collective collective, uint64_t bytes, uint32_t ranks)
+{
+    uint64_t part = bytes / (ranks - 1) / (collective == DTP_ALL_REDUCE ? 2 : 1);
+    return (part > 4096 ? part / 4096 * 4096 : 4096) * ranks;
+}
+
+/* ---- one collective ---------------------------------------------------------------------------------------------- */
+
+static struct dtp_group_place place_of(const struct sweep *s)
+{
+    return dtp_group_place(s->group, s->p->of->ranks.rank);
+}
+
+/* In place: this rank's part of what is gathered or scattered lies where it belongs. */
+static struct dtp_collective_args arguments_of(const struct sweep *s)
+{
+    struct dtp_group_place place = place_of(s);
+    char *base = s->p->device_base, *part = base + s->whole_bytes / place.ranks * place.index;
+    return (struct dtp_collective_args){.collective = s->collective,
+                                        .group = s->group_index,
+                                        .input = s->collective == DTP_ALL_GATHER ? part : base,
+                                        .result = s->collective == DTP_REDUCE_SCATTER ? part : base,
+                                        .bytes = s->whole_bytes,
+                                        .element = DTP_ELEMENT_BF16};
+}
+
+/* Random numbers that other ranks can tell: of a gather the elements' own, of a sum those of the rank. */
+static int fill(const struct sweep *s)
+{
+    struct dtp_group_place place = place_of(s);
+    uint64_t count = s->whole_bytes / ELEMENT_BYTES, part = count / place.ranks;
+    char *base = s->p->device_base;
+    if (s->collective == DTP_ALL_GATHER)
+        return dtp_prober_fill(s->p, base + part * place.index * ELEMENT_BYTES, part, part * place.index, place.first,
+                               DTP_ELEMENT_BF16);
+    return dtp_prober_fill(s->p, base, count, 0, 1 + s->p->of->ranks.rank, DTP_ELEMENT_BF16);
+}
+
+static int issue(const struct sweep *s)
+{
+    struct dtp_collective_args arguments = arguments_of(s);
+    struct dtp_communicator *communicator = s->p->world.communicator;
+    void *stream = s->p->device->verbs->stream(s->p->device, DTP_STREAM_GATHER);
+    return communicator->verbs->collective(communicator, &arguments, stream);
+}
+
+static enum dtp_status collective_failed(const struct sweep *s, int code)
+{
+    struct dtp_communicator *communicator = s->p->world.communicator;
+    return dtp_fault(s->p->faults, DTP_ENVIRONMENT, NULL, 0, "%s of %" PRIu64 " bytes over %" PRIu32 " ranks: %s",
+                     dtp_collective_text(s->collective), s->whole_bytes, s->group->ranks,
+                     communicator->verbs->error_text(communicator, code));
+}
+
+/* ---- is it right? ------------------------------------------------------------------------------------------------ */
+
+#define WINDOW 1024 /* elements looked at in a rank's part */
+
+/* What element `first + i` of the whole must be: its own number, or the sum of all ranks'. */
+static int expect(const struct sweep *s, uint64_t first, float *out)
+{
+    struct dtp_group_place place = place_of(s);
+    float one[WINDOW];
+    bool gather = s->collective == DTP_ALL_GATHER;
+    memset(out, 0, WINDOW * sizeof *out);
+    for (uint32_t r = 0; r < (gather ? 1 : place.ranks); r++) {
+        struct dtp_initialise_args a = {.values = one,
+                                        .count = WINDOW,
+                                        .first_element = first,
+                                        .seed = 1,
+                                        .tensor = gather ? place.first : 1 + place.first + r * place.stride,
+                                        .deviation = 1,
+                                        .element = DTP_ELEMENT_FP32};
+        int code = dtp_reference_initialise(NULL, &a, NULL);
+        if (code)
+            return code;
+        for (int i = 0; i < WINDOW; i++)
+            out[i] += one[i];
+    }
+    return 0;
+}
+
+/* bf16 has 8 bits: each of `ranks` terms and each partial sum of the ring is rounded once, by 2^-9 of what is at most
+ * some five deviations a term. */
+static bool near(const struct sweep *s, float wanted, float got)
+{
+    return fabsf(wanted - got) <= 0x1p-8f * 5 * (float)s->group->ranks * (s->collective == DTP_ALL_GATHER ? 1 : 2);
+}
+
+static enum dtp_status check_window(const struct sweep *s, uint64_t first)
+{
+    struct dtp_prober *p = s->p;
+    const struct dtp_device_verbs *verbs = p->device->verbs;
+    float wanted[WINDOW];
+    int code = verbs->copy(p->device, p->host_base, p->device_base + first * ELEMENT_BYTES, WINDOW * ELEMENT_BYTES,
+                           verbs->stream(p->device, DTP_STREAM_GATHER));
+    code = code ? code : verbs->synchronise(p->device);
+    if (code)
+        return dtp_prober_device_failed(p, code, "a collective's result could not be read");
+    if (expect(s, first, wanted))
+        return dtp_fault(p->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (size_t i = 0; i < WINDOW; i++) {
+        float got = (float)dtp_load(p->host_base, DTP_ELEMENT_BF16, i);
+        if (!near(s, wanted[i], got))
+            return dtp_fault(p->faults, DTP_NO, NULL, 0,
+                             "%s of %" PRIu64 " bytes over %" PRIu32 " ranks %" PRIu32
+                             " apart gave %g for element %" PRIu64
+                             ", not %g: nothing that this machine's collectives return can be trusted",
+                             dtp_collective_text(s->collective), s->whole_bytes, s->group->ranks, s->group->stride,
+                             (double)got, first + i, (double)wanted[i]);
+    }
+    return DTP_OK;
+}
+
+/* A window at the end of every part that this rank received; of a scattered sum there is only its own. */
+static enum dtp_status check(const struct sweep *s)
+{
+    struct dtp_group_place place = place_of(s);
+    uint64_t part = s->whole_bytes / ELEMENT_BYTES / place.ranks;
+    enum dtp_status status = DTP_OK;
+    for (uint32_t r = 0; r < place.ranks && status == DTP_OK; r++)
+        if (s->collective != DTP_REDUCE_SCATTER || r == place.index)
+            status = check_window(s, part * (r + 1) - WINDOW);
+    return status;
+}
+
+/* ---- one size ---------------------------------------------------------------------------------------------------- */
+
+/* Filled anew each time, so that sums stay numbers. All ranks are there when it begins. Seconds of each of `count`. */
+static enum dtp_status run_train(const struct sweep *s, int count, double *out)
+{
+    struct dtp_prober *p = s->p;
+    const struct dtp_device_verbs *verbs = p->device->verbs;
+    void *stream = verbs->stream(p->device, DTP_STREAM_GATHER);
+    int code = fill(s);
+    code = code ? code : verbs->synchronise(p->device);
+    if (code)
+        return dtp_prober_device_failed(p, code, "random numbers for a collective");
+    enum dtp_status status = dtp_prober_barrier(p);
+    if (status != DTP_OK)
+        return status;
+    uint64_t rest = p->device_bytes - s->whole_bytes;
+    struct dtp_zero_args ahead = {p->device_base + s->whole_bytes, rest < AHEAD_BYTES ? rest : AHEAD_BYTES};
+    code = ahead.bytes > 0 ? p->device->kernels.zero(p->device->kernels.self, &ahead, stream) : 0;
+    code = code ? code : verbs->record(p->device, s->events[0], stream);
+    int failed = 0;
+    for (int i = 0; i < count && !code && !failed; i++)
+        failed = issue(s);
+    code = code ? code : verbs->record(p->device, s->events[1], stream);
+    if (failed)
+        return collective_failed(s, failed);
+    code = code ? code : verbs->synchronise(p->device);
+    code = code ? code : verbs->elapsed(p->device, s->events[0], s->events[1], out);
+    if (code)
+        return dtp_prober_device_failed(p, code, "a collective could not be timed");
+    *out /= count;
+    return DTP_OK;
+}
+
+static uint32_t nodes_of(const struct sweep *s)
+{
+    uint32_t per_node = s->p->ranks / s->p->nodes, span = s->group->ranks * s->group->stride;
+    return s->group->stride >= per_node ? s->group->ranks : (span + per_node - 1) / per_node;
+}
+
+static int train_of(const struct sweep *s)
+{
+    return nodes_of(s) > 1 ? TRAIN : 1;
+}
+
+/* Across nodes a step's collectives follow each other without a pause, and so they are timed: threads that serve
+ * sockets wake up for one that comes alone, and are still at work on the one before in a row. Two rings of pairs over
+ * loopback took 11.4 ms for 105 MB alone and 18.5 in a row (LLaMA-1.3B hybrid_shard, 4 H200 as 2 nodes). */
+static enum dtp_status run_once(const struct sweep *s, double *out)
+{
+    return run_train(s, train_of(s), out);
+}
+
+/* Rank 0's clock decides for all of them how often. */
+static enum dtp_status samples_for(const struct sweep *s, double seconds, uint32_t *out)
+{
+    double fit = MOST_S / train_of(s) / (seconds > 0 ? seconds : 1e-9);
+    *out = fit < LEAST_SAMPLES ? LEAST_SAMPLES : fit > MOST_SAMPLES ? MOST_SAMPLES : (uint32_t)fit;
+    return dtp_control_broadcast(s->p->world.control, out, sizeof *out, s->p->faults);
+}
+
+static struct dtp_measured_row row_of(const struct sweep *s)
+{
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_COLLECTIVE, dtp_collective_text(s->collective));
+    row.number[DTP_MEASURED_bytes] = (double)sent_bytes(s->collective, s->whole_bytes, s->group->ranks);
+    row.number[DTP_MEASURED_ranks] = s->group->ranks;
+    row.number[DTP_MEASURED_stride] = s->group->stride;
+    row.number[DTP_MEASURED_nodes] = nodes_of(s);
+    return row;
+}
+
+/* A rank that comes late makes the others wait: the collective's own time is the least that any of them saw. */
+static enum dtp_status add_samples(const struct sweep *s, double *mine, uint32_t count, double *median)
+{
+    struct dtp_prober *p = s->p;
+    struct dtp_measured_row row = row_of(s);
+    enum dtp_status status = dtp_prober_least(p, mine, count);
+    for (uint32_t i = 0; i < count && p->first_rank && status == DTP_OK; i++)
+        status = dtp_probe_rows_add(&p->rows, &row, mine[i], p->faults);
+    *median = dtp_probe_median(mine, count);
+    return status;
+}
+
+static enum dtp_status measure_size(const struct sweep *s, double *median)
+{
+    double samples[MOST_SAMPLES], first;
+    uint32_t count = 0;
+    enum dtp_status status = run_train(s, 1, &first);
+    if (status == DTP_OK)
+        status = check(s);
+    if (status == DTP_OK)
+        status = run_once(s, &first);
+    if (status == DTP_OK)
+        status = samples_for(s, first, &count);
+    for (uint32_t i = 0; i < count && status == DTP_OK; i++)
+        status = run_once(s, &samples[i]);
+    return status == DTP_OK ? add_samples(s, samples, count, median) : status;
+}
+
+static enum dtp_status measure_sizes(struct sweep *s)
+{
+    enum dtp_status status = DTP_OK;
+    double median = 0;
+    for (uint64_t bytes = LEAST_SENT_BYTES; bytes <= most_sent(s->p) && status == DTP_OK; bytes *= STEP) {
+        s->whole_bytes = whole_of(s->collective, bytes, s->group->ranks);
+        if (s->whole_bytes > s->p->device_bytes || median > TOO_SLOW_S)
+            break;
+        status = measure_size(s, &median);
+    }
+    return status;
+}
+
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status measure_groups(struct dtp_prober *p, const struct dtp_program_group *groups, uint32_t count)
+{
+    struct sweep s = {.p = p};
+    const struct dtp_device_verbs *verbs = p->device->verbs;
+    char words[96];
+    enum dtp_status status = verbs->event_create(p->device, true, &s.events[0], p->faults);
+    if (status == DTP_OK)
+        status = verbs->event_create(p->device, true, &s.events[1], p->faults);
+    for (uint32_t i = 0; i < count * KINDS && status == DTP_OK; i++) {
+        s.group_index = i / KINDS;
+        s.group = &groups[s.group_index];
+        s.collective = collectives[i % KINDS];
+        snprintf(words, sizeof words, "%s over %" PRIu32 " ranks %" PRIu32 " apart", dtp_collective_text(s.collective),
+                 s.group->ranks, s.group->stride);
+        if (!dtp_prober_next(p, words, &status))
+            break;
+        status = measure_sizes(&s);
+    }
+    for (int i = 0; i < 2; i++)
+        if (s.events[i])
+            verbs->event_destroy(p->device, s.events[i]);
+    return status;
+}
+
+enum dtp_status dtp_probe_collectives(struct dtp_prober *p)
+{
+    struct dtp_program_group groups[MOST_GROUPS];
+    uint32_t count = p->ranks > 1 ? groups_of(p, groups) : 0;
+    if (count == 0)
+        return DTP_OK;
+    enum dtp_status status = dtp_world_connect_groups(&p->world, groups, count, p->of->settings->cuda, p->faults);
+    if (status == DTP_OK)
+        dtp_probe_say_about(p->events, "communicator", "%s", p->world.communicator->name);
+    if (status == DTP_OK)
+        status = measure_groups(p, groups, count);
+    dtp_world_disconnect(&p->world, false);
+    return status;
+}

@@ -1,0 +1,195 @@
+/* Step programs that each rank runs for itself: seconds of their operations, gaps between kernels, launches. */
+#include "probe/prober.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define LEAST_STEPS 5
+#define MOST_STEPS 15
+#define STEPS_S 0.3 /* measured ones together take about this long */
+
+/* As many as take STEPS_S. */
+static uint32_t steps_for(double step_s)
+{
+    double steps = STEPS_S / step_s;
+    return steps < LEAST_STEPS ? LEAST_STEPS : steps > MOST_STEPS ? MOST_STEPS : (uint32_t)steps;
+}
+
+/* ---- plain steps ------------------------------------------------------------------------------------------------- */
+
+struct plain {
+    double step_s, host_s; /* medians */
+};
+
+/* Ranks that start together share power and host as they will. */
+static enum dtp_status run_plain(struct dtp_prober *p, struct dtp_probe_program *program, bool graph, uint32_t *steps,
+                                 struct plain *out)
+{
+    double step_s[MOST_STEPS], host_s[MOST_STEPS];
+    enum dtp_status status = dtp_prober_barrier(p);
+    program->job.plan.cuda_graph = graph;
+    if (status == DTP_OK)
+        status = dtp_probe_program_warm_up(p, program, graph ? 0 : DTP_PROBE_LOAD_S, &step_s[0]); /* graphs come hot */
+    if (*steps == 0)
+        *steps = steps_for(step_s[0]);
+    for (uint32_t i = 0; i < *steps && status == DTP_OK; i++)
+        status = dtp_probe_program_step(p, program, DTP_RUN_PLAIN, &step_s[i], &host_s[i]);
+    if (status == DTP_OK)
+        *out = (struct plain){dtp_probe_median(step_s, *steps), dtp_probe_median(host_s, *steps)};
+    program->job.plan.cuda_graph = false;
+    return status;
+}
+
+/* ---- operations -------------------------------------------------------------------------------------------------- */
+
+/* What two events with nothing between them are apart on a stream that is busy: a part of every span. */
+static enum dtp_status event_seconds(struct dtp_prober *p, struct dtp_probe_program *program, double *out)
+{
+    enum { PAIRS = 9 };
+    const struct dtp_device_verbs *verbs = p->device->verbs;
+    void *stream = verbs->stream(p->device, DTP_STREAM_COMPUTE), *events[2 * PAIRS] = {NULL};
+    struct dtp_zero_args before = {p->device_base, program->arena.device_bytes};
+    double seconds[PAIRS];
+    enum dtp_status status = DTP_OK;
+    for (int i = 0; i < 2 * PAIRS && status == DTP_OK; i++)
+        status = verbs->event_create(p->device, true, &events[i], p->faults);
+    int code = status == DTP_OK ? p->device->kernels.zero(p->device->kernels.self, &before, stream) : 0;
+    for (int i = 0; i < 2 * PAIRS && status == DTP_OK && !code; i++)
+        code = verbs->record(p->device, events[i], stream);
+    code = code || status != DTP_OK ? code : verbs->synchronise(p->device);
+    for (int i = 0; i < PAIRS && status == DTP_OK && !code; i++)
+        code = verbs->elapsed(p->device, events[2 * i], events[2 * i + 1], &seconds[i]);
+    for (int i = 0; i < 2 * PAIRS; i++)
+        verbs->event_destroy(p->device, events[i]);
+    if (code)
+        return dtp_prober_device_failed(p, code, "events could not be timed");
+    *out = status == DTP_OK ? dtp_probe_median(seconds, PAIRS) : 0;
+    return status;
+}
+
+/* Median seconds of each operation over the steps, less those of the events; NAN for what takes no time. */
+static void medians(const struct dtp_probe_program *program, const double *spans, uint32_t steps, double event_s,
+                    double *out)
+{
+    size_t ops = program->binding.op_count;
+    double seconds[MOST_STEPS];
+    for (size_t i = 0; i < ops; i++) {
+        for (uint32_t s = 0; s < steps; s++)
+            seconds[s] = spans[(s * ops + i) * 2 + 1] - spans[(s * ops + i) * 2];
+        double left = dtp_probe_median(seconds, steps) - event_s;
+        out[i] = program->binding.ops[i].kind == DTP_BOUND_NOTHING || left <= 0 ? (double)NAN : left;
+    }
+}
+
+/* Of matmul, attention and kernels; the batch's copies are too small to be rows. */
+static bool is_row(const struct dtp_probe_program *program, size_t i, struct dtp_measured_row *row)
+{
+    const struct dtp_op *op = &dtp_program_ops(program->program)[i];
+    const struct dtp_job *job = &program->job;
+    return dtp_measured_row_of_op(program->program, op, &job->transformer, &job->cluster, &job->plan, row) &&
+           row->measurement <= DTP_MEASUREMENT_KERNEL;
+}
+
+static enum dtp_status add_ops(struct dtp_prober *p, const struct dtp_probe_program *program, const double *mine)
+{
+    size_t ops = program->binding.op_count;
+    double *all = p->first_rank ? malloc((p->ranks * ops + 1) * sizeof *all) : NULL;
+    struct dtp_measured_row row;
+    if (p->first_rank && !all)
+        return dtp_fault(p->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    enum dtp_status status = dtp_prober_gather(p, mine, (uint32_t)ops, all);
+    for (size_t i = 0; i < ops && p->first_rank && status == DTP_OK; i++)
+        for (uint32_t r = 0; r < p->ranks && status == DTP_OK; r++)
+            if (isfinite(all[r * ops + i]) && is_row(program, i, &row))
+                status = dtp_probe_rows_add(&p->rows, &row, all[r * ops + i], p->faults);
+    free(all);
+    return status;
+}
+
+/* ---- gaps -------------------------------------------------------------------------------------------------------- */
+
+static double kernels_of(const struct dtp_probe_program *program)
+{
+    double kernels = 0;
+    for (size_t i = 0; i < program->binding.op_count; i++)
+        if (program->binding.ops[i].kind == DTP_BOUND_COMPUTE)
+            kernels += dtp_program_ops(program->program)[i].demand.kernels;
+    return kernels;
+}
+
+static double sum_of_compute(const struct dtp_probe_program *program, const double *seconds)
+{
+    double sum = 0;
+    for (size_t i = 0; i < program->binding.op_count; i++)
+        if (program->binding.ops[i].kind == DTP_BOUND_COMPUTE && isfinite(seconds[i]))
+            sum += seconds[i];
+    return sum;
+}
+
+static enum dtp_status add_step_row(struct dtp_prober *p, const char *what, double seconds)
+{
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_STEP, what);
+    if (!(seconds > 0)) /* lost in the noise of this machine: no figure is better than a wrong one */
+        seconds = (double)NAN;
+    return dtp_prober_add(p, &row, &seconds, 1);
+}
+
+/* What a step takes beyond its kernels has a part for each kernel and one for its beginning and end. Two programs that
+ * differ in depth alone tell the first apart: (t2 - t1) / (n2 - n1). Of the deeper, which follows the other. */
+static enum dtp_status add_gaps(struct dtp_prober *p, const struct dtp_probe_step *step, double kernels,
+                                const double beyond_s[2])
+{
+    static const char *const what[] = {"gap_live", "gap_graph"};
+    double more = kernels - p->gap_kernels;
+    enum dtp_status status = DTP_OK;
+    for (int i = 0; i < (p->device->asynchronous ? 2 : 1) && status == DTP_OK; i++)
+        if (step->way == DTP_PROBE_DEEP && more > 0)
+            status = add_step_row(p, what[i], (beyond_s[i] - p->gap_begin_s[i]) / more);
+    return status;
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status measure(struct dtp_prober *p, const struct dtp_probe_step *step,
+                               struct dtp_probe_program *program, double *seconds)
+{
+    struct plain live, graph = {0};
+    uint32_t steps = 0;
+    double event_s = 0, *spans = NULL, kernels = kernels_of(program);
+    enum dtp_status status = run_plain(p, program, false, &steps, &live);
+    if (status == DTP_OK)
+        status = dtp_probe_program_spans(p, program, steps, &spans);
+    if (status == DTP_OK && p->device->asynchronous)
+        status = run_plain(p, program, true, &steps, &graph);
+    if (status == DTP_OK)
+        status = event_seconds(p, program, &event_s);
+    if (status == DTP_OK)
+        medians(program, spans, steps, event_s, seconds);
+    free(spans);
+    if (status == DTP_OK)
+        status = add_ops(p, program, seconds);
+    double busy_s = status == DTP_OK ? sum_of_compute(program, seconds) : 0;
+    double beyond_s[2] = {live.step_s - busy_s, graph.step_s - busy_s};
+    if (status == DTP_OK)
+        status = add_gaps(p, step, kernels, beyond_s);
+    if (status == DTP_OK && step->way == DTP_PROBE_DEEP && p->device->asynchronous)
+        status = add_step_row(p, "launch", live.host_s / kernels);
+    p->gap_kernels = kernels;
+    p->gap_begin_s[0] = beyond_s[0];
+    p->gap_begin_s[1] = beyond_s[1];
+    return status;
+}
+
+enum dtp_status dtp_probe_step_alone(struct dtp_prober *p, const struct dtp_probe_step *step)
+{
+    struct dtp_probe_program program;
+    enum dtp_status status = dtp_probe_program_open(p, &step->job, false, &program);
+    double *seconds = malloc((program.binding.op_count + 1) * sizeof *seconds);
+    if (!seconds)
+        status = dtp_fault(p->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK)
+        status = measure(p, step, &program, seconds);
+    free(seconds);
+    dtp_probe_program_close(p, &program);
+    return status;
+}

@@ -1,0 +1,323 @@
+/* Collectives between processes of one host through a segment of shared memory.
+ *
+ * Each rank has a slot; a collective copies what fits into the slots, meets its group at a barrier, reads what it needs
+ * from the others' slots and meets again, until all is moved. Sums run over the members in their order and in double,
+ * so every rank gets the same bits, and so does a run with the ranks started otherwise. */
+#include "ranks/communicator.h"
+
+#include "kernels/element.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SLOT_BYTES (1u << 20)
+#define SPINS 2000 /* before a waiting rank sleeps */
+enum { CODE_ABORTED = 1, CODE_UNSUPPORTED, CODE_UNEVEN };
+
+/* Sense-reversing barrier of one instance of a group, on a cache line of its own. */
+struct meeting {
+    _Alignas(64) atomic_uint come, turn;
+};
+
+struct shared {
+    atomic_bool aborted;
+    _Alignas(4096) unsigned char rest[]; /* meetings [groups][world], then slots [world] */
+};
+
+struct host_communicator {
+    struct dtp_communicator base;
+    struct dtp_ranks ranks;
+    struct dtp_program_group *groups;
+    struct shared *shared;
+    size_t mapped_bytes, slots_offset;
+};
+
+static struct host_communicator *own(struct dtp_communicator *communicator)
+{
+    return (struct host_communicator *)communicator;
+}
+
+static struct meeting *meeting_of(const struct host_communicator *c, uint32_t group, uint32_t instance)
+{
+    return (struct meeting *)c->shared->rest + (size_t)group * c->ranks.world + instance;
+}
+
+static unsigned char *slot_of(const struct host_communicator *c, uint32_t rank)
+{
+    return c->shared->rest + c->slots_offset + (size_t)rank * SLOT_BYTES;
+}
+
+/* ---- meeting ------------------------------------------------------------------------------------------------------
+ */
+
+static int meet(struct host_communicator *c, uint32_t group, const struct dtp_group_place *place)
+{
+    const struct timespec pause = {.tv_nsec = 50000};
+    struct meeting *m = meeting_of(c, group, place->instance);
+    unsigned turn = atomic_load(&m->turn);
+    if (atomic_fetch_add(&m->come, 1) + 1 == place->ranks) {
+        atomic_store(&m->come, 0);
+        atomic_store(&m->turn, turn + 1);
+        return 0;
+    }
+    for (uint32_t spins = 0; atomic_load(&m->turn) == turn; spins++) {
+        if (atomic_load(&c->shared->aborted))
+            return CODE_ABORTED;
+        if (spins < SPINS)
+            sched_yield();
+        else
+            nanosleep(&pause, NULL);
+    }
+    return 0;
+}
+
+/* ---- the collectives ----------------------------------------------------------------------------------------------
+ */
+
+struct move {
+    struct host_communicator *c;
+    const struct dtp_collective_args *args;
+    struct dtp_group_place place;
+    uint64_t element_bytes, shard_bytes;
+};
+
+static const unsigned char *member_slot(const struct move *move, uint32_t member)
+{
+    return slot_of(move->c, move->place.first + member * move->place.stride);
+}
+
+static int gather(const struct move *move)
+{
+    unsigned char *mine = slot_of(move->c, move->c->ranks.rank), *result = move->args->result;
+    int code = 0;
+    for (uint64_t at = 0; code == 0 && at < move->shard_bytes; at += SLOT_BYTES) {
+        uint64_t bytes = move->shard_bytes - at < SLOT_BYTES ? move->shard_bytes - at : SLOT_BYTES;
+        memcpy(mine, (const unsigned char *)move->args->input + at, bytes);
+        code = meet(move->c, move->args->group, &move->place);
+        for (uint32_t i = 0; code == 0 && i < move->place.ranks; i++)
+            memcpy(result + i * move->shard_bytes + at, member_slot(move, i), bytes);
+        if (code == 0)
+            code = meet(move->c, move->args->group, &move->place);
+    }
+    return code;
+}
+
+/* result[i] = sum over members of element `offset + i` of their slots */
+static void add_up(const struct move *move, uint64_t offset, uint64_t count, void *result, uint64_t result_offset)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        double sum = 0;
+        for (uint32_t member = 0; member < move->place.ranks; member++)
+            sum += dtp_load(member_slot(move, member), move->args->element, offset + i);
+        dtp_store(result, move->args->element, result_offset + i, sum);
+    }
+}
+
+/* Piece `offset` of each member's slot, to the same place in its part of the result. */
+static void take(const struct move *move, uint64_t offset, uint64_t count, uint64_t result_offset)
+{
+    const uint64_t element = move->element_bytes;
+    for (uint32_t i = 0; i < move->place.ranks; i++)
+        memcpy((unsigned char *)move->args->result + i * move->shard_bytes + result_offset * element,
+               member_slot(move, i) + offset * element, count * element);
+}
+
+/* A slot holds a piece of every member's shard, which that one adds up or takes as it is. */
+static int scatter(const struct move *move)
+{
+    unsigned char *mine = slot_of(move->c, move->c->ranks.rank);
+    uint64_t shard = move->shard_bytes / move->element_bytes;
+    uint64_t piece = SLOT_BYTES / move->place.ranks / move->element_bytes;
+    int code = 0;
+    for (uint64_t at = 0; code == 0 && at < shard; at += piece) {
+        uint64_t count = shard - at < piece ? shard - at : piece;
+        for (uint32_t i = 0; i < move->place.ranks; i++)
+            memcpy(mine + i * count * move->element_bytes,
+                   (const unsigned char *)move->args->input + i * move->shard_bytes + at * move->element_bytes,
+                   count * move->element_bytes);
+        code = meet(move->c, move->args->group, &move->place);
+        if (code == 0 && move->args->collective == DTP_ALL_TO_ALL)
+            take(move, move->place.index * count, count, at);
+        else if (code == 0)
+            add_up(move, move->place.index * count, count, move->args->result, at);
+        if (code == 0)
+            code = meet(move->c, move->args->group, &move->place);
+    }
+    return code;
+}
+
+static int reduce(const struct move *move)
+{
+    unsigned char *mine = slot_of(move->c, move->c->ranks.rank);
+    uint64_t all = move->args->bytes / move->element_bytes, piece = SLOT_BYTES / move->element_bytes;
+    int code = 0;
+    for (uint64_t at = 0; code == 0 && at < all; at += piece) {
+        uint64_t count = all - at < piece ? all - at : piece;
+        memcpy(mine, (const unsigned char *)move->args->input + at * move->element_bytes, count * move->element_bytes);
+        code = meet(move->c, move->args->group, &move->place);
+        if (code == 0)
+            add_up(move, 0, count, move->args->result, at);
+        if (code == 0)
+            code = meet(move->c, move->args->group, &move->place);
+    }
+    return code;
+}
+
+static int collective(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream)
+{
+    struct host_communicator *c = own(communicator);
+    struct move move = {c, args, dtp_group_place(&c->groups[args->group], c->ranks.rank),
+                        dtp_element_bytes(args->element), 0};
+    (void)stream;
+    move.shard_bytes = args->bytes / move.place.ranks;
+    bool whole = args->collective == DTP_ALL_REDUCE ? args->bytes % move.element_bytes == 0
+                                                    : args->bytes % (move.element_bytes * move.place.ranks) == 0;
+    if (!whole)
+        return CODE_UNEVEN;
+    dtp_communicator_count(communicator, args, move.place.ranks);
+    switch (args->collective) {
+    case DTP_ALL_GATHER: return gather(&move);
+    case DTP_REDUCE_SCATTER:
+    case DTP_ALL_TO_ALL: return scatter(&move);
+    case DTP_ALL_REDUCE: return reduce(&move);
+    default: return CODE_UNSUPPORTED;
+    }
+}
+
+static enum dtp_status prove(struct dtp_communicator *communicator, const struct dtp_collective_args *args,
+                             void *stream, struct dtp_faults *faults)
+{
+    (void)communicator, (void)args, (void)stream, (void)faults; /* there is one way only */
+    return DTP_OK;
+}
+
+static int poll_errors(struct dtp_communicator *communicator)
+{
+    return atomic_load(&own(communicator)->shared->aborted) ? CODE_ABORTED : 0;
+}
+
+static void abort_all(struct dtp_communicator *communicator)
+{
+    atomic_store(&own(communicator)->shared->aborted, true);
+}
+
+static const char *error_text(struct dtp_communicator *communicator, int code)
+{
+    (void)communicator;
+    switch (code) {
+    case 0: return "no error";
+    case CODE_ABORTED: return "another rank gave up";
+    case CODE_UNSUPPORTED: return "no such collective over shared memory";
+    case CODE_UNEVEN: return "the bytes of a collective do not divide among its ranks";
+    }
+    return "unknown error";
+}
+
+/* ---- coming and going ---------------------------------------------------------------------------------------------
+ */
+
+static void destroy(struct dtp_communicator *communicator)
+{
+    struct host_communicator *c = own(communicator);
+    if (c->shared)
+        munmap(c->shared, c->mapped_bytes);
+    free(c->groups);
+    free(c);
+}
+
+static const struct dtp_communicator_verbs verbs = {destroy, collective, prove, poll_errors, abort_all, error_text};
+
+/* Rank 0 makes the segment, the others open it by a name it tells them; once all have, the name goes. */
+static enum dtp_status open_segment(struct host_communicator *c, struct dtp_control *control, struct dtp_faults *faults)
+{
+    char name[64] = "";
+    int file = -1;
+    if (c->ranks.rank == 0) {
+        snprintf(name, sizeof name, "/dtplan-%" PRIdMAX "-%u", (intmax_t)getpid(), c->ranks.port);
+        file = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+        if (file >= 0 && ftruncate(file, (off_t)c->mapped_bytes) != 0) {
+            close(file);
+            file = -1;
+        }
+        int error = errno;
+        if (file < 0)
+            shm_unlink(name);
+        if (file < 0)
+            name[0] = '\0';
+        errno = error;
+    }
+    enum dtp_status status = dtp_control_broadcast(control, name, sizeof name, faults);
+    name[sizeof name - 1] = '\0';
+    if (status == DTP_OK && c->ranks.rank != 0 && name[0])
+        file = shm_open(name, O_RDWR, 0);
+    void *mapped = file < 0 ? MAP_FAILED : mmap(NULL, c->mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (mapped != MAP_FAILED)
+        c->shared = mapped;
+    else if (status == DTP_OK)
+        status = dtp_fault(
+            faults, DTP_ENVIRONMENT, NULL, 0,
+            "rank %u: no shared memory of %.1f MiB for %u ranks (%s); ranks of the host device share one machine, "
+            "see /dev/shm",
+            c->ranks.rank, (double)c->mapped_bytes / 0x1p20, c->ranks.world, strerror(errno));
+    if (file >= 0)
+        close(file);
+    uint8_t fine = status == DTP_OK, all[DTP_RANKS_MAX], every = 1;
+    enum dtp_status said = dtp_control_gather(control, &fine, 1, all, faults);
+    if (c->ranks.rank == 0 && name[0])
+        shm_unlink(name);
+    for (uint32_t i = 0; c->ranks.rank == 0 && said == DTP_OK && i < c->ranks.world; i++)
+        every &= all[i];
+    if (said == DTP_OK)
+        said = dtp_control_broadcast(control, &every, 1, faults);
+    if (said == DTP_OK && status == DTP_OK && !every)
+        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "another rank has no shared memory");
+    return status == DTP_OK ? said : status;
+}
+
+enum dtp_status dtp_communicator_host_create(const struct dtp_communicator_options *options,
+                                             struct dtp_communicator **out, struct dtp_faults *faults)
+{
+    const struct dtp_communicator_choice *choice = &options->choice;
+    *out = NULL;
+    enum dtp_status status = dtp_groups_check(options, faults);
+    bool copied_gathers = choice->copies & 1u << DTP_ALL_GATHER; /* an exchange is the program's, whoever carries it */
+    if (status == DTP_OK && (choice->max_ctas || choice->windows || copied_gathers))
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                           "--%s is a choice of NCCL's collectives between GPUs; leave it out with --device host",
+                           choice->max_ctas  ? "collective-ctas"
+                           : choice->windows ? "symmetric-windows"
+                                             : "gather-engine copy");
+    if (status != DTP_OK)
+        return status;
+    struct host_communicator *c = calloc(1, sizeof *c);
+    size_t group_bytes = (options->group_count + 1) * sizeof *c->groups;
+    if (c)
+        c->groups = calloc(1, group_bytes);
+    if (!c || !c->groups) {
+        free(c);
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for a communicator");
+    }
+    if (options->group_count)
+        memcpy(c->groups, options->groups, options->group_count * sizeof *c->groups);
+    c->ranks = *options->ranks;
+    c->base.verbs = &verbs;
+    snprintf(c->base.name, sizeof c->base.name, "shared memory");
+    c->slots_offset = (size_t)options->group_count * c->ranks.world * sizeof(struct meeting);
+    c->mapped_bytes = sizeof *c->shared + c->slots_offset + (size_t)c->ranks.world * SLOT_BYTES;
+    status = open_segment(c, options->control, faults);
+    if (status != DTP_OK) {
+        destroy(&c->base);
+        return status;
+    }
+    *out = &c->base;
+    return DTP_OK;
+}

@@ -1,0 +1,369 @@
+/* Collectives between GPUs by NCCL. The world's communicator is made once, those of the groups are split from it.
+ *
+ * What a plan may choose is not what NCCL promises: it limits CTAs, takes symmetric kernels (2.27) and copy engines
+ * (2.28) where its own conditions hold, and else does what it always did, without a word. So each choice is proved on a
+ * collective of the step before the first one. */
+#include "ranks/communicator.h"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Codes of NCCL's kind; those of ours are above. */
+enum { CODE_UNSUPPORTED = 1000 };
+
+/* Of windows, and of copy engines. */
+#define VERSION_WITH_WINDOWS 22700
+#define VERSION_WITH_COPIES 22800
+
+/* A group as this rank is in it. */
+struct member {
+    uint32_t ranks;
+    bool windowed, copies;
+#if NCCL_VERSION_CODE >= VERSION_WITH_WINDOWS
+    ncclWindow_t window;
+#endif
+};
+
+struct nccl_communicator {
+    struct dtp_communicator base;
+    ncclComm_t world, *group; /* [group_count]; NULL for groups of one, the world's own where they are equal */
+    struct member *member;    /* [group_count] */
+    struct dtp_communicator_choice choice;
+    uint32_t group_count;
+    atomic_bool aborted;
+};
+
+static struct nccl_communicator *own(struct dtp_communicator *communicator)
+{
+    return (struct nccl_communicator *)communicator;
+}
+
+static ncclDataType_t type_of(enum dtp_element element)
+{
+    return element == DTP_ELEMENT_BF16 ? ncclBfloat16 : ncclFloat32;
+}
+
+static int collective(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream)
+{
+    struct nccl_communicator *c = own(communicator);
+    ncclComm_t comm = c->group[args->group];
+    uint32_t ranks = c->member[args->group].ranks;
+    size_t count = args->bytes / (args->element == DTP_ELEMENT_BF16 ? 2 : 4);
+    dtp_communicator_count(communicator, args, ranks);
+    if (ranks == 1)
+        return args->input == args->result ? 0
+                                           : (int)(cudaMemcpyAsync(args->result, args->input, args->bytes,
+                                                                   cudaMemcpyDeviceToDevice, stream) == cudaSuccess
+                                                       ? ncclSuccess
+                                                       : ncclUnhandledCudaError);
+    switch (args->collective) {
+    case DTP_ALL_GATHER:
+        return (int)ncclAllGather(args->input, args->result, count / ranks, type_of(args->element), comm, stream);
+    case DTP_REDUCE_SCATTER:
+        return (int)ncclReduceScatter(args->input, args->result, count / ranks, type_of(args->element), ncclSum, comm,
+                                      stream);
+    case DTP_ALL_REDUCE:
+        return (int)ncclAllReduce(args->input, args->result, count, type_of(args->element), ncclSum, comm, stream);
+#if NCCL_VERSION_CODE >= VERSION_WITH_COPIES
+    case DTP_ALL_TO_ALL:
+        return (int)ncclAlltoAll(args->input, args->result, count / ranks, type_of(args->element), comm, stream);
+#endif
+    default: return CODE_UNSUPPORTED;
+    }
+}
+
+static int poll_errors(struct dtp_communicator *communicator)
+{
+    struct nccl_communicator *c = own(communicator);
+    ncclResult_t worst = ncclSuccess, code;
+    for (uint32_t i = 0; i < c->group_count && worst == ncclSuccess; i++)
+        if (c->group[i] && ncclCommGetAsyncError(c->group[i], &code) == ncclSuccess)
+            worst = code;
+    return (int)worst;
+}
+
+static void abort_all(struct dtp_communicator *communicator)
+{
+    struct nccl_communicator *c = own(communicator);
+    if (atomic_exchange(&c->aborted, true))
+        return;
+    for (uint32_t i = 0; i < c->group_count; i++)
+        if (c->group[i] && c->group[i] != c->world)
+            ncclCommAbort(c->group[i]);
+    ncclCommAbort(c->world);
+}
+
+static const char *error_text(struct dtp_communicator *communicator, int code)
+{
+    if (code == CODE_UNSUPPORTED)
+        return "no step program uses that collective";
+    const char *last = ncclGetLastError(own(communicator)->world);
+    return last && last[0] ? last : ncclGetErrorString((ncclResult_t)code);
+}
+
+/* ---- proof ------------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status capture(struct dtp_communicator *communicator, const struct dtp_collective_args *args,
+                               cudaStream_t stream, struct dtp_collective_launch *out, struct dtp_faults *faults)
+{
+    cudaGraph_t graph = NULL;
+    int code = collective(communicator, args, stream); /* connects, which a capture must not */
+    cudaError_t error = code ? cudaSuccess : cudaStreamSynchronize(stream);
+    if (!code && error == cudaSuccess)
+        error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    if (!code && error == cudaSuccess) {
+        code = collective(communicator, args, stream);
+        error = cudaStreamEndCapture(stream, &graph);
+    }
+    bool read = !code && error == cudaSuccess && dtp_collective_launch_read(graph, out);
+    if (graph)
+        cudaGraphDestroy(graph);
+    if (code || error != cudaSuccess)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s could not be tried: %s",
+                         dtp_collective_text(args->collective),
+                         code ? error_text(communicator, code) : cudaGetErrorString(error));
+    return read ? DTP_OK
+                : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
+                            "how NCCL carries %s cannot be read from this driver (%s); leave collective_ctas, "
+                            "symmetric_windows, gather_engine and reduce_engine to NCCL",
+                            dtp_collective_text(args->collective), out->failed);
+}
+
+/* The plan's choice that gave collectives to copy engines. */
+static const char *engine_of(uint32_t copies)
+{
+    return copies & 1u << DTP_ALL_GATHER ? "gather_engine copy" : "reduce_engine copy";
+}
+
+static enum dtp_status judge(const struct nccl_communicator *c, const struct dtp_collective_args *args,
+                             const struct dtp_collective_launch *launch, struct dtp_faults *faults)
+{
+    const struct member *member = &c->member[args->group];
+    const char *what = dtp_collective_text(args->collective);
+    if (member->copies && launch->kernels > 0)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
+                         "%s: %s carries %s by kernel %s on %u SMs all the same; take sm",
+                         engine_of(1u << args->collective), c->base.name, what, launch->kernel, launch->ctas);
+    if (member->copies)
+        return DTP_OK;
+    if (member->windowed && !strstr(launch->kernel, "Sym"))
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
+                         "symmetric_windows: %s carries %s by kernel %s, which is no symmetric one; leave them out",
+                         c->base.name, what, launch->kernel);
+    if (c->choice.max_ctas && launch->ctas > c->choice.max_ctas)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
+                         "collective_ctas: %s carries %s on %u thread blocks, not on at most %u; leave it to NCCL",
+                         c->base.name, what, launch->ctas, c->choice.max_ctas);
+    return DTP_OK;
+}
+
+static void remember(struct nccl_communicator *c, const struct dtp_collective_args *args,
+                     const struct dtp_collective_launch *launch)
+{
+    char *ways = c->base.ways;
+    size_t at = strlen(ways), room = sizeof c->base.ways - at;
+    int wrote =
+        snprintf(ways + at, room, "%s%s of %.1f MiB over %u GPUs by ", at ? ", " : "",
+                 dtp_collective_text(args->collective), (double)args->bytes / 0x1p20, c->member[args->group].ranks);
+    at = strlen(ways), room = sizeof c->base.ways - at;
+    if (wrote > 0 && launch->kernels)
+        snprintf(ways + at, room, "%s on %u SMs", launch->kernel, launch->ctas);
+    else if (wrote > 0)
+        snprintf(ways + at, room, "%u copies", launch->copies);
+}
+
+/* What was tried is no part of what the run sends. */
+static enum dtp_status prove(struct dtp_communicator *communicator, const struct dtp_collective_args *args,
+                             void *stream, struct dtp_faults *faults)
+{
+    struct nccl_communicator *c = own(communicator);
+    const struct dtp_communicator_choice *choice = &c->choice;
+    struct dtp_collective_launch launch;
+    if (c->member[args->group].ranks == 1 || !(choice->max_ctas || choice->windows || choice->copies))
+        return DTP_OK;
+    const struct dtp_communicator counted = *communicator;
+    enum dtp_status status = capture(communicator, args, stream, &launch, faults);
+    *communicator = counted;
+    if (status == DTP_OK)
+        status = judge(c, args, &launch, faults);
+    if (status == DTP_OK)
+        remember(c, args, &launch);
+    return status;
+}
+
+/* ---- coming and going -------------------------------------------------------------------------------------------- */
+
+static void forget_windows(struct nccl_communicator *c)
+{
+#if NCCL_VERSION_CODE >= VERSION_WITH_WINDOWS
+    for (uint32_t i = 0; c->member && i < c->group_count; i++)
+        if (c->member[i].window)
+            ncclCommWindowDeregister(c->group[i], c->member[i].window);
+#else
+    (void)c;
+#endif
+}
+
+static void destroy(struct dtp_communicator *communicator)
+{
+    struct nccl_communicator *c = own(communicator);
+    if (!atomic_load(&c->aborted)) {
+        forget_windows(c);
+        for (uint32_t i = 0; c->group && i < c->group_count; i++)
+            if (c->group[i] && c->group[i] != c->world)
+                ncclCommDestroy(c->group[i]);
+        if (c->world)
+            ncclCommDestroy(c->world);
+    }
+    free(c->group);
+    free(c->member);
+    free(c);
+}
+
+static const struct dtp_communicator_verbs verbs = {destroy, collective, prove, poll_errors, abort_all, error_text};
+
+static ncclConfig_t configure(const struct dtp_communicator_choice *choice, bool copies)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (choice->max_ctas)
+        config.maxCTAs = (int)choice->max_ctas;
+#if NCCL_VERSION_CODE >= VERSION_WITH_COPIES
+    if (copies)
+        config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+#endif
+    (void)copies;
+    return config;
+}
+
+/* The world's identity travels from rank 0 over the control connections. */
+static enum dtp_status join_world(struct nccl_communicator *c, const struct dtp_communicator_options *options,
+                                  struct dtp_faults *faults)
+{
+    ncclUniqueId id;
+    ncclConfig_t config = configure(&options->choice, false);
+    ncclResult_t code = ncclSuccess;
+    memset(&id, 0, sizeof id);
+    if (options->ranks->rank == 0)
+        code = ncclGetUniqueId(&id);
+    enum dtp_status status = dtp_control_broadcast(options->control, &id, sizeof id, faults);
+    if (status != DTP_OK)
+        return status;
+    if (code == ncclSuccess)
+        code = ncclCommInitRankConfig(&c->world, (int)options->ranks->world, id, (int)options->ranks->rank, &config);
+    if (code != ncclSuccess)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "NCCL: rank %u of %u: %s; NCCL_DEBUG=INFO says more",
+                         options->ranks->rank, options->ranks->world, ncclGetErrorString(code));
+    return DTP_OK;
+}
+
+static bool inside_a_node(const struct dtp_group_place *place, uint32_t local_world)
+{
+    uint32_t last = place->first + (place->ranks - 1) * place->stride;
+    return local_world > 0 && place->first / local_world == last / local_world;
+}
+
+static enum dtp_status split_groups(struct nccl_communicator *c, const struct dtp_communicator_options *options,
+                                    struct dtp_faults *faults)
+{
+    bool world_taken = false;
+    for (uint32_t i = 0; i < options->group_count; i++) {
+        struct dtp_group_place place = dtp_group_place(&options->groups[i], options->ranks->rank);
+        struct member *member = &c->member[i];
+        ncclResult_t code = ncclSuccess;
+        member->ranks = place.ranks;
+        member->copies = options->copy_groups & 1u << i;
+        member->windowed = member->copies || (options->choice.windows && place.ranks > 1 &&
+                                              inside_a_node(&place, options->ranks->local_world));
+        ncclConfig_t config = configure(&options->choice, member->copies);
+        if (place.ranks == options->ranks->world && !world_taken && !member->copies) {
+            c->group[i] = c->world;
+            world_taken = true;
+        } else if (place.ranks > 1) {
+            code = ncclCommSplit(c->world, (int)place.instance, (int)place.index, &c->group[i], &config);
+        }
+        if (code != ncclSuccess)
+            return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "NCCL: the group of %u ranks %u apart: %s", place.ranks,
+                             place.stride, ncclGetErrorString(code));
+    }
+    return DTP_OK;
+}
+
+/* The whole arena, of which every rank has every buffer at the same place. */
+static enum dtp_status register_arena(struct nccl_communicator *c, struct dtp_faults *faults)
+{
+#if NCCL_VERSION_CODE >= VERSION_WITH_WINDOWS
+    uint64_t unit = NCCL_WIN_REQUIRED_ALIGNMENT, bytes = (c->choice.arena_bytes + unit - 1) / unit * unit;
+    for (uint32_t i = 0; i < c->group_count; i++) {
+        if (!c->member[i].windowed || c->member[i].ranks == 1)
+            continue;
+        ncclResult_t code =
+            ncclCommWindowRegister(c->group[i], c->choice.arena, bytes, &c->member[i].window, NCCL_WIN_COLL_SYMMETRIC);
+        if (code != ncclSuccess || !c->member[i].window)
+            return dtp_fault(
+                faults, DTP_ENVIRONMENT, NULL, 0,
+                "%s: %s cannot map %.2f GiB of %u GPUs into each other (%s); NVLink or PCIe peer access and "
+                "cuMem are needed (NCCL_CUMEM_ENABLE, NCCL_WIN_ENABLE not 0)",
+                c->choice.windows ? "symmetric_windows" : engine_of(c->choice.copies), c->base.name,
+                (double)bytes / 0x1p30, c->member[i].ranks,
+                code == ncclSuccess ? "no window" : ncclGetErrorString(code));
+    }
+#else
+    (void)c, (void)faults;
+#endif
+    return DTP_OK;
+}
+
+/* Both the NCCL that this was built with and the one that runs must have it. */
+static enum dtp_status check_version(const struct dtp_communicator_choice *choice, int running, const char *name,
+                                     struct dtp_faults *faults)
+{
+    int least = running < NCCL_VERSION_CODE ? running : NCCL_VERSION_CODE;
+    int wanted = choice->copies ? VERSION_WITH_COPIES : choice->windows ? VERSION_WITH_WINDOWS : 0;
+    if (least >= wanted)
+        return DTP_OK;
+    return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s needs NCCL 2.%d; this is %s, built with %d.%d.%d",
+                     choice->copies ? engine_of(choice->copies) : "symmetric_windows", wanted / 100 % 100, name,
+                     NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+}
+
+enum dtp_status dtp_communicator_nccl_create(const struct dtp_communicator_options *options,
+                                             struct dtp_communicator **out, struct dtp_faults *faults)
+{
+    int version = 0;
+    *out = NULL;
+    enum dtp_status status = dtp_groups_check(options, faults);
+    if (status != DTP_OK)
+        return status;
+    struct nccl_communicator *c = calloc(1, sizeof *c);
+    if (c) {
+        c->base.verbs = &verbs;
+        c->group_count = options->group_count;
+        c->group = calloc(options->group_count + 1, sizeof *c->group);
+        c->member = calloc(options->group_count + 1, sizeof *c->member);
+        c->choice = options->choice;
+    }
+    if (!c || !c->group || !c->member) {
+        if (c)
+            destroy(&c->base);
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for a communicator");
+    }
+    ncclGetVersion(&version);
+    snprintf(c->base.name, sizeof c->base.name, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    status = check_version(&options->choice, version, c->base.name, faults);
+    if (status == DTP_OK)
+        status = join_world(c, options, faults);
+    if (status == DTP_OK)
+        status = split_groups(c, options, faults);
+    if (status == DTP_OK)
+        status = register_arena(c, faults);
+    if (status != DTP_OK) {
+        destroy(&c->base);
+        return status;
+    }
+    *out = &c->base;
+    return DTP_OK;
+}

@@ -1,0 +1,312 @@
+#include "ranks/world.h"
+
+#include "checkpoint/checkpoint.h"
+#include "base/crc64.h"
+#include "program/program_text.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ABORT_S 5 /* that NCCL may take to end what is in flight */
+
+/* ---- the same program -------------------------------------------------------------------------------------------- */
+
+static enum dtp_status program_hash(const struct dtp_program *program, uint64_t *out, struct dtp_faults *faults)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    bool written = file && dtp_program_write_text(program, file) == DTP_OK;
+    if (file)
+        written = fclose(file) == 0 && written;
+    if (written)
+        *out = dtp_crc64(0, text, bytes);
+    free(text);
+    return written ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while summing up the program");
+}
+
+/* ---- failure ----------------------------------------------------------------------------------------------------- */
+
+/* The operations that are issued in order, `told.op` the last of them; of the collectives among them the first that has
+ * not ended is where this rank stands. */
+static struct dtp_control_place first_not_ended(void *context, struct dtp_control_place told)
+{
+    struct dtp_world *world = context;
+    pthread_mutex_lock(&world->watch); /* while `ended` is there, so is the program */
+    const struct dtp_op *ops = world->ended ? dtp_program_ops(world->program) : NULL;
+    size_t count = world->ended ? dtp_program_op_count(world->program) : 0;
+    for (uint32_t i = 0; i < told.op && i < count; i++)
+        if (dtp_op_kind_class(ops[i].kind) == DTP_CLASS_COLLECTIVE && world->ended[ops[i].stream] <= i)
+            told.op = i;
+    pthread_mutex_unlock(&world->watch);
+    return told;
+}
+
+static void words_of(const struct dtp_world *world, struct dtp_control_place place, char *out, size_t bytes)
+{
+    char layer[32] = "";
+    if (!world->program || place.step == 0 || place.op >= dtp_program_op_count(world->program)) {
+        snprintf(out, bytes, "before the first step");
+        return;
+    }
+    const struct dtp_op *op = &dtp_program_ops(world->program)[place.op];
+    if (op->layer != DTP_NO_LAYER)
+        snprintf(layer, sizeof layer, " of layer %u", (unsigned)op->layer);
+    snprintf(out, bytes, "in step %" PRIu64 ", at %s \"%s\"%s", place.step, dtp_op_kind_text(op->kind), op->name,
+             layer);
+}
+
+static void leave_at_once(int signal)
+{
+    (void)signal;
+    _exit(DTP_ENVIRONMENT);
+}
+
+/* The others write nothing more once they have ended, which takes them as long as it takes this rank. */
+static void clean_checkpoints(const char *directory)
+{
+    const struct timespec pause = {.tv_nsec = 300000000};
+    for (int i = 0; i < 3; i++) {
+        dtp_checkpoint_clean(directory);
+        nanosleep(&pause, NULL);
+    }
+    dtp_checkpoint_clean(directory);
+}
+
+/* Runs on control's thread, while this rank may hang in a collective: nothing else of it can be trusted to return, the
+ * end of NCCL's communicator included. */
+static void fail_together(void *context, const struct dtp_control_failure *failure)
+{
+    struct dtp_world *world = context;
+    char there[256], here[256];
+    words_of(world, failure->place, there, sizeof there);
+    words_of(world, dtp_control_where(world->control), here, sizeof here);
+    bool elsewhere = failure->rank != world->ranks.rank && strcmp(there, here) != 0;
+    fprintf(stderr, "dtplan: rank %" PRIu32 ": rank %" PRIu32 " %s %s%s%s\n", world->ranks.rank, failure->rank,
+            failure->words, there, elsewhere ? "; this rank was " : "", elsewhere ? here : "");
+    signal(SIGALRM, leave_at_once);
+    alarm(ABORT_S);
+    if (world->communicator)
+        world->communicator->verbs->abort(world->communicator);
+    if (world->ranks.rank == (failure->rank == 0 ? 1 : 0) && world->checkpoints)
+        clean_checkpoints(world->checkpoints);
+    _exit(DTP_ENVIRONMENT);
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+
+enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_program *program, struct dtp_world *out,
+                               struct dtp_faults *faults)
+{
+    *out = (struct dtp_world){.ranks = *ranks, .program = program};
+    if (ranks->world <= 1)
+        return DTP_OK;
+    pthread_mutex_init(&out->watch, NULL);
+    struct dtp_control_options options = {.on_failure = fail_together, .where = first_not_ended, .context = out};
+    enum dtp_status status = program ? program_hash(program, &options.hash, faults) : DTP_OK;
+    return status == DTP_OK ? dtp_control_join(ranks, &options, &out->control, faults) : status;
+}
+
+/* Of the collectives that copy engines carry; lowering gives each of these kinds a group of its own. */
+static uint32_t copy_groups(const struct dtp_program *program, uint32_t collectives)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    uint32_t groups = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        if (dtp_op_kind_class(ops[i].kind) == DTP_CLASS_COLLECTIVE &&
+            collectives & 1u << dtp_op_kind_collective(ops[i].kind))
+            groups |= 1u << ops[i].group;
+    return groups;
+}
+
+enum dtp_status dtp_world_connect_groups(struct dtp_world *world, const struct dtp_program_group *groups,
+                                         uint32_t count, bool cuda, struct dtp_faults *faults)
+{
+    if (world->ranks.world <= 1)
+        return DTP_OK;
+    struct dtp_communicator_options options = {.ranks = &world->ranks,
+                                               .control = world->control,
+                                               .groups = groups,
+                                               .group_count = count,
+                                               .choice = world->choice};
+    if (world->program)
+        options.copy_groups = copy_groups(world->program, world->choice.copies);
+#if DTP_WITH_CUDA
+    if (cuda)
+        return dtp_communicator_nccl_create(&options, &world->communicator, faults);
+#endif
+    (void)cuda;
+    return dtp_communicator_host_create(&options, &world->communicator, faults);
+}
+
+enum dtp_status dtp_world_connect(struct dtp_world *world, bool cuda, struct dtp_faults *faults)
+{
+    return dtp_world_connect_groups(world, dtp_program_groups(world->program),
+                                    (uint32_t)dtp_program_group_count(world->program), cuda, faults);
+}
+
+void dtp_world_disconnect(struct dtp_world *world, bool failed)
+{
+    struct dtp_communicator *communicator = world->communicator;
+    world->communicator = NULL;
+    if (communicator && failed)
+        communicator->verbs->abort(communicator);
+    if (communicator)
+        communicator->verbs->destroy(communicator);
+}
+
+void dtp_world_leave(struct dtp_world *world)
+{
+    dtp_world_disconnect(world, false);
+    if (world->control)
+        dtp_control_leave(world->control);
+    world->control = NULL;
+}
+
+/* ---- between steps ----------------------------------------------------------------------------------------------- */
+
+enum dtp_status dtp_world_exchange(struct dtp_world *world, const void *mine, uint32_t bytes, void *all,
+                                   struct dtp_faults *faults)
+{
+    if (!world->control) {
+        memcpy(all, mine, bytes);
+        return DTP_OK;
+    }
+    enum dtp_status status = dtp_control_gather(world->control, mine, bytes, all, faults);
+    return status == DTP_OK ? dtp_control_broadcast(world->control, all, bytes * world->ranks.world, faults) : status;
+}
+
+/* What a rank tells of itself where all decide whether to go on. */
+struct word {
+    uint64_t said, status; /* a sum of its faults, 0: none; enum dtp_status */
+};
+
+static void name_the_bad(const struct dtp_world *world, const struct word *all, enum dtp_status worst,
+                         struct dtp_faults *faults)
+{
+    char words[128] = "";
+    size_t at = 0, bad = 0;
+    for (uint32_t i = 0; i < world->ranks.world; i++)
+        if (all[i].status != DTP_OK && bad++ < 8 && at < sizeof words)
+            at += (size_t)snprintf(words + at, sizeof words - at, " %" PRIu32, i);
+    dtp_fault(faults, worst, NULL, 0,
+              "rank %" PRIu32 ": could not go on with rank%s%s, which failed before the first step", world->ranks.rank,
+              bad > 1 ? "s" : "", words);
+}
+
+static size_t kept(const struct dtp_faults *faults)
+{
+    return faults->count < DTP_FAULTS_KEPT ? faults->count : DTP_FAULTS_KEPT;
+}
+
+static uint64_t sum_of(const struct dtp_faults *faults)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < kept(faults); i++)
+        sum = dtp_crc64(sum, faults->text[i], strlen(faults->text[i]));
+    return sum;
+}
+
+static bool all_say_the_same(const struct dtp_world *world, const struct word *all)
+{
+    for (uint32_t i = 0; i < world->ranks.world; i++)
+        if (all[i].status == DTP_OK || all[i].said == 0 || all[i].said != all[0].said)
+            return false;
+    return true;
+}
+
+/* The words of all ranks, in their order; *worst gets the worst status among them. Caller frees; NULL: they could not
+ * be heard, *worst says so. */
+static struct word *hear_all(struct dtp_world *world, enum dtp_status mine, enum dtp_status *worst,
+                             struct dtp_faults *faults)
+{
+    struct word own = {sum_of(faults), (uint64_t)mine};
+    struct word *all = calloc(world->ranks.world, sizeof *all);
+    *worst = all ? dtp_world_exchange(world, &own, sizeof own, all, faults)
+                 : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (*worst != DTP_OK) {
+        free(all);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < world->ranks.world; i++)
+        if (all[i].status > (uint64_t)*worst)
+            *worst = all[i].status < DTP_ENVIRONMENT ? (enum dtp_status)all[i].status : DTP_ENVIRONMENT;
+    return all;
+}
+
+enum dtp_status dtp_world_agree(struct dtp_world *world, enum dtp_status mine, struct dtp_faults *faults)
+{
+    enum dtp_status worst = mine;
+    if (world->control)
+        free(hear_all(world, mine, &worst, faults));
+    return worst > mine ? worst : mine;
+}
+
+enum dtp_status dtp_world_begin_together(struct dtp_world *world, enum dtp_status mine, struct dtp_faults *faults)
+{
+    enum dtp_status worst = mine;
+    if (!world->control)
+        return mine;
+    struct word *all = hear_all(world, mine, &worst, faults);
+    world->parted = all && worst != DTP_OK;
+    if (world->parted && mine == DTP_OK)
+        name_the_bad(world, all, worst, faults);
+    else if (world->parted && world->ranks.rank != 0 && all_say_the_same(world, all))
+        *faults = (struct dtp_faults){.count = 0};
+    free(all);
+    return worst > mine ? worst : mine;
+}
+
+void dtp_world_give_up(struct dtp_world *world, const struct dtp_faults *faults)
+{
+    if (world->control && !world->parted && faults->count > 0)
+        dtp_control_give_up(world->control, faults->text[kept(faults) - 1]);
+}
+
+enum dtp_status dtp_world_sum(struct dtp_world *world, struct dtp_world_sums *sums, struct dtp_faults *faults)
+{
+    if (!world->control)
+        return DTP_OK;
+    struct dtp_world_sums *all = calloc(world->ranks.world, sizeof *all);
+    if (!all)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    enum dtp_status status = dtp_world_exchange(world, sums, sizeof *sums, all, faults);
+    *sums = (struct dtp_world_sums){0, 0};
+    for (uint32_t i = 0; i < world->ranks.world && status == DTP_OK; i++) {
+        sums->loss_sum += all[i].loss_sum;
+        sums->stops += all[i].stops;
+    }
+    free(all);
+    return status;
+}
+
+void dtp_world_watch(struct dtp_world *world, const volatile uint32_t *ended)
+{
+    if (!world->control)
+        return;
+    pthread_mutex_lock(&world->watch);
+    world->ended = ended;
+    pthread_mutex_unlock(&world->watch);
+}
+
+void dtp_world_step(struct dtp_world *world, uint64_t step)
+{
+    world->step = step;
+    dtp_world_at(world, 0);
+}
+
+void dtp_world_at(struct dtp_world *world, uint32_t op)
+{
+    if (world->control)
+        dtp_control_at(world->control, (struct dtp_control_place){world->step, op});
+}
+
+void dtp_world_deadline(struct dtp_world *world, double seconds)
+{
+    if (world->control)
+        dtp_control_deadline(world->control, seconds);
+}

@@ -1,0 +1,105 @@
+#include "train/step_log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define HEADER "step,loss,gradient_norm,learning_rate,step_s,tokens_per_s,skipped\n"
+
+struct dtp_step_log {
+    char *path;
+    int file;
+    off_t bytes; /* of whole lines */
+};
+
+static enum dtp_status failed(const struct dtp_step_log *log, struct dtp_faults *faults)
+{
+    return dtp_fault(faults, DTP_ENVIRONMENT, log->path, 0, "the log could not be written: %s; its whole lines stay",
+                     strerror(errno));
+}
+
+static enum dtp_status append(struct dtp_step_log *log, const char *line, struct dtp_faults *faults)
+{
+    size_t length = strlen(line);
+    ssize_t wrote = pwrite(log->file, line, length, log->bytes);
+    if (wrote == (ssize_t)length) {
+        log->bytes += (off_t)length;
+        return DTP_OK;
+    }
+    if (wrote >= 0)
+        errno = ENOSPC;
+    enum dtp_status status = failed(log, faults);
+    (void)!ftruncate(log->file, log->bytes); /* nothing more can be done about a partial line */
+    return status;
+}
+
+/* Finds the end of the last row that stays: they are in order of their steps. */
+static enum dtp_status keep_rows(struct dtp_step_log *log, uint64_t last, struct dtp_faults *faults)
+{
+    char line[512];
+    FILE *file = fopen(log->path, "r");
+    if (!file)
+        return failed(log, faults);
+    bool headed = fgets(line, sizeof line, file) && strcmp(line, HEADER) == 0;
+    log->bytes = headed ? (off_t)strlen(HEADER) : 0;
+    while (headed && fgets(line, sizeof line, file)) {
+        uint64_t step;
+        if (!strchr(line, '\n') || sscanf(line, "%" SCNu64 ",", &step) != 1 || step > last)
+            break;
+        log->bytes += (off_t)strlen(line);
+    }
+    fclose(file);
+    if (!headed)
+        return dtp_fault(faults, DTP_BAD_INPUT, log->path, 0, "is no log of a run, which --resume would go on with");
+    return ftruncate(log->file, log->bytes) == 0 ? DTP_OK : failed(log, faults);
+}
+
+enum dtp_status dtp_step_log_open(const char *path, uint64_t first_step, struct dtp_step_log **out,
+                                  struct dtp_faults *faults)
+{
+    struct dtp_step_log *log = calloc(1, sizeof *log);
+    struct stat about;
+    *out = NULL;
+    if (log)
+        log->path = strdup(path);
+    if (!log || !log->path) {
+        free(log);
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    }
+    bool goes_on = first_step > 0 && stat(path, &about) == 0 && about.st_size > 0;
+    log->file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | (goes_on ? 0 : O_TRUNC), 0666);
+    enum dtp_status status = log->file < 0 ? failed(log, faults) : DTP_OK;
+    if (status == DTP_OK)
+        status = goes_on ? keep_rows(log, first_step, faults) : append(log, HEADER, faults);
+    if (status != DTP_OK)
+        dtp_step_log_close(log);
+    else
+        *out = log;
+    return status;
+}
+
+enum dtp_status dtp_step_log_write(struct dtp_step_log *log, const struct dtp_step_record *r, struct dtp_faults *faults)
+{
+    char line[512], norm[32] = "";
+    if (!isnan(r->gradient_norm))
+        snprintf(norm, sizeof norm, "%.9g", r->gradient_norm);
+    snprintf(line, sizeof line, "%" PRIu64 ",%.9g,%s,%.9g,%.6f,%.1f,%d\n", r->step, r->loss, norm, r->learning_rate,
+             r->seconds, r->tokens_per_s, r->skipped);
+    return append(log, line, faults);
+}
+
+void dtp_step_log_close(struct dtp_step_log *log)
+{
+    if (!log)
+        return;
+    if (log->file >= 0)
+        close(log->file);
+    free(log->path);
+    free(log);
+}

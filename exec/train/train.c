@@ -1,0 +1,268 @@
+#include "train/trainer.h"
+
+#include "decide/advise.h"
+#include "cost/collective_choice.h"
+#include "lower/lower.h"
+#include "device/open_device.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+/* The plan's own advice for a GPU that has only the bytes that are free. */
+static void suggest(const struct dtp_trainer *t, uint64_t free_bytes, char *out, size_t bytes)
+{
+    struct dtp_job smaller = *t->job;
+    struct dtp_prediction prediction;
+    struct dtp_advice advice;
+    smaller.cluster.gpu.memory_bytes = free_bytes;
+    dtp_closed_form(&smaller.transformer, &smaller.cluster, &smaller.plan, &prediction);
+    dtp_advise(&smaller, &prediction, &advice);
+    bool helps = advice.count > 0 && (advice.kind == DTP_ADVICE_MAKES_FIT || advice.kind == DTP_ADVICE_MORE_GPUS);
+    snprintf(out, bytes, helps ? "it would fit with %s" : "take a smaller batch, sequence or model",
+             helps ? advice.changes[0].flags : "");
+}
+
+static enum dtp_status check_memory(const struct dtp_trainer *t)
+{
+    struct dtp_device_memory memory;
+    char advice[200];
+    enum dtp_status status = t->device->verbs->memory(t->device, &memory, t->faults);
+    if (status != DTP_OK || t->arena.device_bytes <= memory.free_bytes)
+        return status;
+    suggest(t, memory.free_bytes, advice, sizeof advice);
+    return dtp_fault(t->faults, DTP_NO, NULL, 0,
+                     "the step needs an arena of %.2f GiB, %s has %.2f GiB free of %.2f; nothing was allocated; %s",
+                     (double)t->arena.device_bytes / 0x1p30, t->device->name, (double)memory.free_bytes / 0x1p30,
+                     (double)memory.total_bytes / 0x1p30, advice);
+}
+
+static enum dtp_status allocate(struct dtp_trainer *t)
+{
+    const struct dtp_device_verbs *verbs = t->device->verbs;
+    enum dtp_status status = check_memory(t);
+    if (status == DTP_OK)
+        status = verbs->allocate(t->device, t->arena.device_bytes, &t->device_base, t->faults);
+    if (status == DTP_OK)
+        status = verbs->allocate_host(t->device, t->arena.host_bytes, &t->host_base, t->faults);
+    return status;
+}
+
+/* ---- set-up ------------------------------------------------------------------------------------------------------ */
+
+static enum dtp_status make_program(struct dtp_trainer *t)
+{
+    const struct dtp_job *job = t->job;
+    if (job->plan.runtime != DTP_RUNTIME_DTPLAN)
+        return dtp_fault(t->faults, DTP_BAD_INPUT, NULL, 0,
+                         "the executor runs plans of --runtime dtplan; those of %s are only predicted",
+                         dtp_runtime_text(job->plan.runtime));
+    enum dtp_status status = dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &t->program, t->faults);
+    if (status == DTP_OK)
+        status = dtp_executor_arena_make(t->program, &t->arena, t->faults);
+    return status == DTP_OK ? dtp_world_join(&t->of->ranks, t->program, &t->world, t->faults) : status;
+}
+
+static enum dtp_status take_cores(struct dtp_trainer *t)
+{
+    return dtp_take_cores(t->settings, &t->world, t->faults);
+}
+
+static uint32_t copied(const struct dtp_plan *plan)
+{
+    uint32_t collectives = 0;
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        collectives |= dtp_collective_copies(plan, (enum dtp_collective)i) ? 1u << i : 0;
+    return collectives;
+}
+
+static enum dtp_status connect(struct dtp_trainer *t)
+{
+    const struct dtp_plan *plan = &t->job->plan;
+    t->world.choice = (struct dtp_communicator_choice){.max_ctas = plan->collective_ctas,
+                                                       .windows = plan->symmetric_windows,
+                                                       .copies = copied(plan),
+                                                       .arena = t->device_base,
+                                                       .arena_bytes = t->arena.device_bytes};
+    return dtp_world_connect(&t->world, t->settings->cuda, t->faults);
+}
+
+static enum dtp_status make_device(struct dtp_trainer *t)
+{
+    return dtp_open_device(t->settings, &t->of->ranks, &t->job->plan, &t->device, t->faults);
+}
+
+static enum dtp_status bind(struct dtp_trainer *t)
+{
+    const struct dtp_settings *s = t->settings;
+    struct dtp_bind_job job = {
+        .program = t->program,
+        .transformer = &t->job->transformer,
+        .cluster = &t->job->cluster,
+        .plan = &t->job->plan,
+        .arena = &t->arena,
+        .device = t->device,
+        .device_base = t->device_base,
+        .host_base = t->host_base,
+        .world = t->ranks > 1 ? &t->world : NULL,
+        .optimizer = {(float)s->beta1, (float)s->beta2, (float)s->epsilon, (float)s->weight_decay},
+        .rank = t->of->ranks.rank};
+    enum dtp_status status = dtp_bind(&job, &t->binding, t->faults);
+    return status == DTP_OK ? dtp_run_create(&t->binding, t->settings->poison, &t->run, t->faults) : status;
+}
+
+#define PROOF_S 120.0 /* connecting rings and trees included */
+
+static enum dtp_status prove(struct dtp_trainer *t)
+{
+    dtp_world_deadline(&t->world, PROOF_S);
+    enum dtp_status status = dtp_binding_prove(&t->binding, t->faults);
+    dtp_world_deadline(&t->world, 0);
+    return status;
+}
+
+static enum dtp_status open_source(struct dtp_trainer *t)
+{
+    const struct dtp_settings *s = t->settings;
+    struct dtp_token_shape shape = {t->job->transformer.vocab, t->job->plan.sequence, s->seed};
+    return s->data ? dtp_token_source_open(s->data, s->token_type, &shape, &t->source, t->faults)
+                   : dtp_token_source_markov(&shape, &t->source, t->faults);
+}
+
+static void describe_model(struct dtp_trainer *t)
+{
+    const struct dtp_transformer *m = &t->job->transformer;
+    snprintf(t->model, sizeof t->model,
+             "layers %" PRIu64 ", hidden %" PRIu64 ", heads %" PRIu64 " of %" PRIu64 ", kv heads %" PRIu64
+             ", ffn %" PRIu64 ", vocab %" PRIu64 ", positions %" PRIu64 ", kinds %d%d%d, biases %d%d%d%d, tied %d, %s",
+             m->layers, m->hidden, m->heads, m->head_dim, m->kv_heads, m->ffn, m->vocab, m->positions, (int)m->norm,
+             (int)m->activation, (int)m->position, m->norm_bias, m->qkv_bias, m->attention_output_bias, m->mlp_bias,
+             m->tied_head, dtp_precision_name(&t->job->plan.precision));
+}
+
+struct dtp_checkpoint_identity dtp_train_identity(const struct dtp_trainer *t)
+{
+    return (struct dtp_checkpoint_identity){t->model, dtp_token_source_words(t->source), t->settings->seed};
+}
+
+static enum dtp_status start_state(struct dtp_trainer *t)
+{
+    enum dtp_status status = dtp_run_initialise(t->run, t->settings->seed, t->faults);
+    struct dtp_checkpoint_identity identity = dtp_train_identity(t);
+    if (status == DTP_OK && t->settings->resume)
+        status = dtp_checkpoint_read(t->settings->checkpoint, t->settings->resume_previous, t->device, &identity,
+                                     &t->position, t->binding.parts, t->binding.part_count, t->faults);
+    if (status == DTP_OK)
+        status = dtp_run_copy_weights_down(t->run, t->faults);
+    if (status == DTP_OK && t->position.step >= t->settings->steps)
+        status = dtp_fault(t->faults, DTP_BAD_INPUT, NULL, 0,
+                           "--steps: the checkpoint has %" PRIu64 " steps done already; ask for more than that",
+                           t->position.step);
+    return status;
+}
+
+static enum dtp_status start_batches(struct dtp_trainer *t)
+{
+    const struct dtp_plan *plan = &t->job->plan;
+    struct dtp_batch_job job = {.source = t->source,
+                                .vocab = t->job->transformer.vocab,
+                                .sequence = plan->sequence,
+                                .first_step = t->position.step,
+                                .micro_batch = plan->micro_batch,
+                                .accumulate = plan->accumulate,
+                                .rank = t->of->ranks.rank,
+                                .ranks = t->ranks};
+    uint64_t samples = dtp_batch_step_samples(&job);
+    if (t->position.samples != samples * t->position.step)
+        return dtp_fault(t->faults, DTP_BAD_INPUT, NULL, 0,
+                         "the checkpoint's run read %" PRIu64 " samples in %" PRIu64
+                         " steps, this one would have read %" PRIu64
+                         "; resume with a batch of as many sequences a step",
+                         t->position.samples, t->position.step, samples * t->position.step);
+    return dtp_batches_start(&job, t->device, &t->batches, t->faults);
+}
+
+static enum dtp_status make_times(struct dtp_trainer *t)
+{
+    if (!t->settings->op_times)
+        return DTP_OK;
+    size_t count = t->binding.op_count;
+    double **lists[] = {&t->times.alone_s, &t->times.start_s, &t->times.end_s};
+    for (int i = 0; i < 3; i++) {
+        *lists[i] = malloc((count + 1) * sizeof(double));
+        if (!*lists[i])
+            return dtp_fault(t->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+        for (size_t k = 0; k < count; k++)
+            (*lists[i])[k] = NAN;
+    }
+    return DTP_OK;
+}
+
+/* Collectives begin with the second half: every rank must have come so far, or the others would wait for it. */
+static enum dtp_status set_up(struct dtp_trainer *t)
+{
+    typedef enum dtp_status stage(struct dtp_trainer * t);
+    static stage *const first[] = {make_program, take_cores, open_source, make_device, allocate, connect, bind},
+                        *const second[] = {prove, start_state, start_batches, make_times};
+    enum dtp_status status = DTP_OK;
+    describe_model(t);
+    for (size_t i = 0; i < sizeof first / sizeof *first && status == DTP_OK; i++)
+        status = first[i](t);
+    status = dtp_world_begin_together(&t->world, status, t->faults);
+    if (status != DTP_OK)
+        return status;
+    t->world.checkpoints = t->settings->checkpoint;
+    for (size_t i = 0; i < sizeof second / sizeof *second && status == DTP_OK; i++)
+        status = second[i](t);
+    if (status == DTP_OK && t->first_rank && t->settings->log)
+        status = dtp_step_log_open(t->settings->log, t->position.step, &t->log, t->faults);
+    return dtp_world_begin_together(&t->world, status, t->faults);
+}
+
+static void tear_down(struct dtp_trainer *t, bool failed)
+{
+    dtp_batches_stop(t->batches);
+    dtp_token_source_close(t->source);
+    dtp_step_log_close(t->log);
+    dtp_run_destroy(t->run);
+    if (t->binding.ops)
+        dtp_binding_release(&t->binding);
+    dtp_world_disconnect(&t->world, failed);
+    if (t->device_base)
+        t->device->verbs->release(t->device, t->device_base);
+    if (t->host_base)
+        t->device->verbs->release_host(t->device, t->host_base);
+    if (t->device)
+        t->device->verbs->destroy(t->device);
+    dtp_world_leave(&t->world);
+    dtp_executor_arena_release(&t->arena);
+    dtp_program_destroy(t->program);
+    free(t->times.alone_s);
+    free(t->times.start_s);
+    free(t->times.end_s);
+}
+
+enum dtp_status dtp_train(const struct dtp_train_job *job, struct dtp_faults *faults)
+{
+    struct dtp_trainer t = {.of = job,
+                            .job = job->job,
+                            .settings = job->settings,
+                            .faults = faults,
+                            .first_rank = job->ranks.rank == 0,
+                            .ranks = job->job->cluster.gpus};
+    t.events = t.first_rank ? job->events : NULL;
+    enum dtp_status status = set_up(&t);
+    if (status == DTP_OK) {
+        dtp_event_start(t.events, &t.binding, t.source, t.position.step, job->settings->steps);
+        status = dtp_train_steps(&t);
+    }
+    if (status != DTP_OK)
+        dtp_world_give_up(&t.world, faults);
+    bool failed = status != DTP_OK;
+    status = t.unwritten > status ? t.unwritten : status;
+    tear_down(&t, failed);
+    return status;
+}

@@ -1,0 +1,29 @@
+/* Training: one rank's run from the first step to the last.
+ *
+ * The job is lowered to the same step program that was simulated, placed, bound to the device and walked once per step.
+ * Between steps the host does little: it writes the next step's scalars and batches, reads the last one's loss, and
+ * says what happened. Every event is one line of JSON, from rank 0 alone. */
+#ifndef DTP_TRAIN_H
+#define DTP_TRAIN_H
+
+#include "ranks/ranks.h"
+#include "job/scenario.h"
+#include "device/settings.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+struct dtp_train_job {
+    const struct dtp_job *job;
+    const struct dtp_settings *settings;
+    struct dtp_ranks ranks;            /* world 1, or as many as the plan has GPUs */
+    FILE *events;                      /* NULL: silent */
+    const volatile sig_atomic_t *stop; /* set by a signal: the step at hand is the last */
+};
+
+/* DTP_NO: the loss was not finite and settings say stop, or the device has too little memory (refused before anything
+ * is allocated). DTP_ENVIRONMENT also where training went on to its end but a log or checkpoint could not be written.
+ */
+enum dtp_status dtp_train(const struct dtp_train_job *job, struct dtp_faults *faults);
+
+#endif

@@ -1,0 +1,136 @@
+#include "train/train_events.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Takes the object over. */
+static void say(FILE *file, json_t *event)
+{
+    char *line = event ? json_dumps(event, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
+    if (line && fprintf(file, "%s\n", line) > 0)
+        fflush(file);
+    free(line);
+    json_decref(event);
+}
+
+static json_t *owner_bytes(const struct dtp_binding *b)
+{
+    uint64_t bytes[DTP_OWNER_COUNT] = {0};
+    json_t *object = json_object();
+    dtp_binding_peak(b, bytes);
+    for (int i = 0; i < DTP_OWNER_COUNT; i++)
+        json_object_set_new(object, dtp_owner_key((enum dtp_owner)i), json_integer((json_int_t)bytes[i]));
+    return object;
+}
+
+/* JSON has no NaN: null says that there is no such number. */
+static json_t *number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static uint64_t parameter_count(const struct dtp_binding *b)
+{
+    return dtp_transformer_count(b->job.transformer).total;
+}
+
+void dtp_event_start(FILE *file, const struct dtp_binding *b, const struct dtp_token_source *source,
+                     uint64_t first_step, uint64_t steps)
+{
+    if (!file)
+        return;
+    const struct dtp_device *device = b->job.device;
+    const struct dtp_communicator *communicator = b->job.world ? b->job.world->communicator : NULL;
+    say(file,
+        json_pack("{s:s,s:s,s:s,s:s,s:b,s:I,s:I,s:I,s:I,s:o,s:s,s:o,s:I,s:I}", "event", "start", "device", device->name,
+                  "libraries", device->libraries, "collectives", communicator ? communicator->ways : "", "gpu",
+                  (int)device->asynchronous, "parameters", (json_int_t)parameter_count(b), "operations",
+                  (json_int_t)b->op_count, "device_arena_bytes", (json_int_t)b->job.arena->device_bytes,
+                  "host_arena_bytes", (json_int_t)b->job.arena->host_bytes, "owner_bytes", owner_bytes(b), "data",
+                  dtp_token_source_words(source), "entropy", number(dtp_token_source_entropy(source)), "first_step",
+                  (json_int_t)first_step, "steps", (json_int_t)steps));
+}
+
+void dtp_event_step(FILE *file, const struct dtp_step_record *r, uint64_t tokens, enum dtp_run_mode mode)
+{
+    static const char *const modes[] = {"plain", "measured", "isolated"};
+    if (!file)
+        return;
+    say(file, json_pack("{s:s,s:I,s:o,s:o,s:o,s:o,s:I,s:b,s:s}", "event", "step", "step", (json_int_t)r->step, "loss",
+                        number(r->loss), "gradient_norm", number(r->gradient_norm), "learning_rate",
+                        number(r->learning_rate), "step_s", number(r->seconds), "tokens", (json_int_t)tokens, "skipped",
+                        (int)r->skipped, "mode", modes[mode]));
+}
+
+void dtp_event_memory(FILE *file, const struct dtp_device_memory *memory)
+{
+    if (file)
+        say(file, json_pack("{s:s,s:I,s:I}", "event", "memory", "used_bytes",
+                            (json_int_t)(memory->total_bytes - memory->free_bytes), "total_bytes",
+                            (json_int_t)memory->total_bytes));
+}
+
+void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory)
+{
+    json_t *name = json_string(directory); /* NULL where the name is no UTF-8 */
+    if (file)
+        say(file, json_pack("{s:s,s:I,s:o}", "event", "checkpoint", "step", (json_int_t)step, "directory",
+                            name ? name : json_null()));
+    else
+        json_decref(name);
+}
+
+void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *communicator,
+                   const struct dtp_copied_bytes *copied, bool interrupted)
+{
+    if (!file)
+        return;
+    json_t *sent = json_object();
+    for (int c = 0; c < DTP_COLLECTIVE_COUNT && communicator; c++)
+        if (communicator->calls[c] > 0)
+            json_object_set_new(sent, dtp_collective_text((enum dtp_collective)c),
+                                json_integer((json_int_t)communicator->sent_bytes[c]));
+    say(file, json_pack("{s:s,s:I,s:o,s:I,s:I,s:b}", "event", "end", "step", (json_int_t)step, "sent_bytes", sent,
+                        "host_to_device_bytes", (json_int_t)copied->host_to_device, "device_to_host_bytes",
+                        (json_int_t)copied->device_to_host, "interrupted", (int)interrupted));
+}
+
+void dtp_event_fault(FILE *file, const char *words)
+{
+    if (file)
+        say(file, json_pack("{s:s,s:s}", "event", "fault", "words", words));
+}
+
+/* ---- operations -------------------------------------------------------------------------------------------------- */
+
+static void put_seconds(FILE *file, double seconds, char after)
+{
+    if (isfinite(seconds))
+        fprintf(file, "%.9f", seconds);
+    fputc(after, file);
+}
+
+enum dtp_status dtp_op_times_write(const char *path, const struct dtp_binding *binding,
+                                   const struct dtp_op_times *times, struct dtp_faults *faults)
+{
+    FILE *file = fopen(path, "w");
+    if (file)
+        fputs("op,alone_s,start_s,end_s\n", file);
+    for (size_t i = 0; file && i < binding->op_count; i++) {
+        if (binding->ops[i].kind == DTP_BOUND_NOTHING)
+            continue;
+        fprintf(file, "%zu,", i);
+        put_seconds(file, times->alone_s[i], ',');
+        put_seconds(file, times->start_s[i], ',');
+        put_seconds(file, times->end_s[i], '\n');
+    }
+    bool written = file && !ferror(file);
+    if (file)
+        written = fclose(file) == 0 && written;
+    return written ? DTP_OK
+                   : dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "times could not be written: %s", strerror(errno));
+}

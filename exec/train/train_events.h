@@ -1,0 +1,37 @@
+/* What a run says to whoever started it: one JSON object per line, flushed as it is said.
+ *
+ *   start       device, libraries, parameters, arena bytes, words and entropy of the data, first step and last
+ *   step        step, loss, gradient_norm (null: not computed), learning_rate, step_s, tokens, skipped, mode
+ *   memory      used_bytes and total_bytes of the GPU after the first step
+ *   checkpoint  step, directory
+ *   end         steps done, bytes sent per collective, interrupted
+ *   fault       words: what ended it, of each rank that says so */
+#ifndef DTP_TRAIN_EVENTS_H
+#define DTP_TRAIN_EVENTS_H
+
+#include "bind/bind.h"
+#include "train/run.h"
+#include "train/step_log.h"
+#include "data/token_source.h"
+
+#include <stdio.h>
+
+/* All do nothing where `file` is NULL. */
+void dtp_event_start(FILE *file, const struct dtp_binding *binding, const struct dtp_token_source *source,
+                     uint64_t first_step, uint64_t steps);
+void dtp_event_step(FILE *file, const struct dtp_step_record *record, uint64_t tokens, enum dtp_run_mode mode);
+void dtp_event_memory(FILE *file, const struct dtp_device_memory *memory);
+void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory);
+void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *communicator,
+                   const struct dtp_copied_bytes *copied, bool interrupted);
+void dtp_event_fault(FILE *file, const char *words);
+
+/* Spans of the last isolated and the last measured step: op,alone_s,start_s,end_s, a row per operation that takes time.
+ */
+struct dtp_op_times {
+    double *alone_s, *start_s, *end_s; /* per operation; NAN: not measured */
+};
+enum dtp_status dtp_op_times_write(const char *path, const struct dtp_binding *binding,
+                                   const struct dtp_op_times *times, struct dtp_faults *faults);
+
+#endif

@@ -1,0 +1,254 @@
+/* The steps of a run. The next one is begun before what the last one left is looked at, so that the device need not
+ * wait for the host: sums over ranks, the log and events are made while it computes. */
+#include "train/trainer.h"
+
+#include "runtime/dtplan/batch_layout.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- before a step ----------------------------------------------------------------------------------------------- */
+
+/* The last two steps, where times are asked for: one alone, one together. */
+static enum dtp_run_mode mode_of(const struct dtp_trainer *t)
+{
+    uint64_t left = t->settings->steps - t->position.step;
+    if (!t->settings->op_times || left > 2)
+        return DTP_RUN_PLAIN;
+    return left == 2 ? DTP_RUN_ISOLATED : DTP_RUN_MEASURED;
+}
+
+static enum dtp_status write_inputs(struct dtp_trainer *t)
+{
+    const struct dtp_settings *s = t->settings;
+    uint64_t bytes = dtp_batch_layout_of(t->binding.rules.tokens).bytes;
+    const void *batches;
+    enum dtp_status status = dtp_batches_take(t->batches, &batches, t->faults);
+    if (status != DTP_OK)
+        return status;
+    for (uint32_t m = 0; m < t->job->plan.accumulate; m++)
+        memcpy(dtp_run_host_batch(t->run, m), (const char *)batches + m * bytes, bytes);
+    uint64_t updates = t->position.step - t->position.skipped + 1;
+    *dtp_run_host_scalars(t->run) =
+        (struct dtp_step_scalars){.learning_rate = (float)dtp_settings_learning_rate(s, t->position.step),
+                                  .correction1 = (float)(1 - pow(s->beta1, (double)updates)),
+                                  .correction2 = (float)(1 - pow(s->beta2, (double)updates)),
+                                  .step = (uint32_t)t->position.step,
+                                  .seed = (uint32_t)s->seed,
+                                  .clip_scale = 1};
+    return DTP_OK;
+}
+
+/* A rank whose step takes longer than this and so many times the last one hangs; the first loads libraries and
+ * connects. */
+#define SLOW_FIRST_STEP_S 600.0
+#define SLOW_STEP_S 60.0
+#define SLOW_STEPS 30.0
+
+static enum dtp_status begin_step(struct dtp_trainer *t)
+{
+    enum dtp_status status = write_inputs(t);
+    t->mode = mode_of(t);
+    dtp_world_step(&t->world, t->position.step + 1);
+    dtp_world_deadline(&t->world, (t->last_step_s > 0 ? SLOW_STEP_S : SLOW_FIRST_STEP_S) + SLOW_STEPS * t->last_step_s);
+    return status == DTP_OK ? dtp_run_begin(t->run, t->mode, t->faults) : status;
+}
+
+/* ---- after it ---------------------------------------------------------------------------------------------------- */
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static enum dtp_status read_times(struct dtp_trainer *t, enum dtp_run_mode mode)
+{
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0; i < t->binding.op_count && mode != DTP_RUN_PLAIN && status == DTP_OK; i++) {
+        double start, end;
+        status = dtp_run_span(t->run, i, &start, &end, t->faults);
+        if (status == DTP_OK && mode == DTP_RUN_ISOLATED) {
+            t->times.alone_s[i] = end - start;
+        } else if (status == DTP_OK) {
+            t->times.start_s[i] = start;
+            t->times.end_s[i] = end;
+        }
+    }
+    return status;
+}
+
+/* What the log says of the step that ended last, but for its loss. */
+static struct dtp_step_record record_of(const struct dtp_trainer *t, double seconds)
+{
+    double tokens = (double)t->binding.rules.tokens * t->job->plan.accumulate * t->ranks;
+    struct dtp_step_record r = {.step = t->position.step + 1,
+                                .gradient_norm =
+                                    t->binding.rules.gradient_norm ? (double)t->results.gradient_norm : NAN,
+                                .learning_rate = dtp_settings_learning_rate(t->settings, t->position.step),
+                                .seconds = seconds,
+                                .tokens_per_s = tokens / seconds,
+                                .skipped = t->results.skip != 0};
+    return r;
+}
+
+/* Waits for the step and takes over what it left, so that the next may overwrite it. Its time is the host's, from the
+ * end of the step before: what throughput is made of. */
+static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record *record)
+{
+    double device_s;
+    enum dtp_status status = dtp_run_finish(t->run, &device_s, t->faults);
+    double end_s = now_s();
+    dtp_world_deadline(&t->world, 0);
+    if (status == DTP_OK)
+        status = read_times(t, t->mode);
+    if (status != DTP_OK)
+        return status;
+    t->results = *dtp_run_host_results(t->run);
+    *record = record_of(t, end_s - t->last_end_s);
+    t->last_end_s = end_s;
+    t->last_step_s = record->seconds;
+    t->position.step++;
+    t->position.skipped += record->skipped;
+    t->position.samples += (uint64_t)t->job->plan.accumulate * t->ranks * t->job->plan.micro_batch;
+    return DTP_OK;
+}
+
+/* DTP_NO ends the run. */
+static enum dtp_status judge(struct dtp_trainer *t, const struct dtp_step_record *r)
+{
+    bool finite =
+        isfinite(r->loss) && (isnan(r->gradient_norm) ? !t->binding.rules.gradient_norm : isfinite(r->gradient_norm));
+    if (finite && !r->skipped)
+        return DTP_OK;
+    if (!r->skipped)
+        return dtp_fault(t->faults, DTP_NO, NULL, 0,
+                         "step %" PRIu64 ": the loss is %g, and the optimizer has used its gradients; resume from a "
+                         "checkpoint with --gradient-norm, which leaves such updates out",
+                         r->step, r->loss);
+    if (!t->settings->skip_not_finite)
+        return dtp_fault(t->faults, DTP_NO, NULL, 0,
+                         "step %" PRIu64
+                         ": the loss is %g, the gradients' norm %g; the update was left out and the run "
+                         "stopped (--not-finite skip goes on)",
+                         r->step, r->loss, r->gradient_norm);
+    if (t->first_rank)
+        fprintf(stderr, "dtplan: step %" PRIu64 ": the loss is %g, the gradients' norm %g; the update was left out\n",
+                r->step, r->loss, r->gradient_norm);
+    return DTP_OK;
+}
+
+static void remember_unwritten(struct dtp_trainer *t, enum dtp_status status)
+{
+    t->unwritten = status > t->unwritten ? status : t->unwritten;
+}
+
+static void say_step(struct dtp_trainer *t, const struct dtp_step_record *r, enum dtp_run_mode mode)
+{
+    uint64_t tokens = t->binding.rules.tokens * t->job->plan.accumulate * t->ranks;
+    struct dtp_device_memory memory;
+    dtp_event_step(t->events, r, tokens, mode);
+    if (t->log && t->unwritten == DTP_OK)
+        remember_unwritten(t, dtp_step_log_write(t->log, r, t->faults));
+    bool first = !t->reported;
+    t->reported = true;
+    if (first && t->device->asynchronous && t->device->verbs->memory(t->device, &memory, t->faults) == DTP_OK)
+        dtp_event_memory(t->events, &memory);
+}
+
+/* Sums over ranks, the log, the verdict. *stop: a signal asked one of the ranks to. */
+static enum dtp_status look_at(struct dtp_trainer *t, struct dtp_step_record *record, enum dtp_run_mode mode,
+                               bool *stop)
+{
+    double tokens = (double)t->binding.rules.tokens * t->job->plan.accumulate * t->ranks;
+    struct dtp_world_sums sums = {(double)record->loss, t->of->stop && *t->of->stop};
+    enum dtp_status status = dtp_world_sum(&t->world, &sums, t->faults);
+    if (status != DTP_OK)
+        return status;
+    record->loss = sums.loss_sum / tokens;
+    *stop = sums.stops > 0;
+    say_step(t, record, mode);
+    return judge(t, record);
+}
+
+/* ---- the run ----------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status agree(void *trainer, enum dtp_status mine)
+{
+    struct dtp_trainer *t = trainer;
+    return dtp_world_agree(&t->world, mine, t->faults);
+}
+
+static void write_checkpoint(struct dtp_trainer *t)
+{
+    const struct dtp_checkpoint_place place = {t->settings->checkpoint, t->of->ranks.rank, t->ranks, agree, t};
+    struct dtp_checkpoint_identity identity = dtp_train_identity(t);
+    enum dtp_status status = dtp_checkpoint_write(&place, t->device, &identity, &t->position, t->binding.own,
+                                                  t->binding.own_count, t->faults);
+    remember_unwritten(t, status);
+    if (status == DTP_OK)
+        dtp_event_checkpoint(t->events, t->position.step, t->settings->checkpoint);
+    t->last_end_s = now_s();
+}
+
+/* Whether the next step must not begin before the last one has been looked at: its state is to be saved, or nothing may
+ * follow it. The norm is the same number on all ranks, so they decide alike. */
+static bool must_look_first(const struct dtp_trainer *t)
+{
+    const struct dtp_settings *s = t->settings;
+    bool saves = s->checkpoint_every > 0 && t->position.step % s->checkpoint_every == 0;
+    bool ends = t->binding.rules.gradient_norm && !isfinite(t->results.gradient_norm) && !s->skip_not_finite;
+    return saves || ends || t->position.step == s->steps;
+}
+
+/* The step that was begun, to its end; begins the next where *stop is not set. */
+static enum dtp_status next_step(struct dtp_trainer *t, bool *begun, bool *stop)
+{
+    const struct dtp_settings *s = t->settings;
+    enum dtp_run_mode mode = t->mode;
+    struct dtp_step_record record;
+    enum dtp_status status = finish_step(t, &record);
+    *begun = false;
+    if (status != DTP_OK)
+        return status;
+    bool wait = must_look_first(t) || *stop, ended = *stop;
+    record.loss = (double)t->results.loss_sum;
+    if (!wait) {
+        status = begin_step(t);
+        *begun = status == DTP_OK;
+    }
+    enum dtp_status looked = look_at(t, &record, mode, stop);
+    status = looked > status ? looked : status;
+    *stop = *stop || ended;
+    if (status == DTP_OK && wait && !*stop && t->position.step < s->steps) {
+        if (s->checkpoint_every > 0 && t->position.step % s->checkpoint_every == 0)
+            write_checkpoint(t);
+        status = begin_step(t);
+        *begun = status == DTP_OK;
+    }
+    return status;
+}
+
+enum dtp_status dtp_train_steps(struct dtp_trainer *t)
+{
+    const struct dtp_settings *s = t->settings;
+    bool stop = false, begun = false;
+    struct dtp_step_record record;
+    t->last_end_s = now_s();
+    enum dtp_status status = begin_step(t);
+    begun = status == DTP_OK;
+    while (status == DTP_OK && begun)
+        status = next_step(t, &begun, &stop);
+    if (begun) /* another step was refused while this one ran */
+        finish_step(t, &record);
+    if (status == DTP_OK && s->checkpoint)
+        write_checkpoint(t);
+    if (status == DTP_OK && s->op_times && !stop && t->first_rank)
+        remember_unwritten(t, dtp_op_times_write(s->op_times, &t->binding, &t->times, t->faults));
+    struct dtp_copied_bytes copied = dtp_run_copied(t->run);
+    dtp_event_end(t->events, t->position.step, t->world.communicator, &copied, stop);
+    return status;
+}

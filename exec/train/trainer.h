@@ -1,0 +1,45 @@
+/* What the files of training share: one rank's run, from what it was asked to where it stands. */
+#ifndef DTP_TRAINER_H
+#define DTP_TRAINER_H
+
+#include "train/batches.h"
+#include "train/run.h"
+#include "train/train.h"
+#include "train/train_events.h"
+
+struct dtp_trainer {
+    const struct dtp_train_job *of;
+    const struct dtp_job *job;
+    const struct dtp_settings *settings;
+    struct dtp_faults *faults;
+    FILE *events;
+    bool first_rank, reported;
+    uint32_t ranks;
+
+    struct dtp_program *program;
+    struct dtp_world world;
+    struct dtp_executor_arena arena;
+    struct dtp_device *device;
+    void *device_base, *host_base;
+    struct dtp_binding binding;
+    struct dtp_run *run;
+    struct dtp_token_source *source;
+    struct dtp_batches *batches;
+    struct dtp_step_log *log;
+    struct dtp_op_times times;
+
+    char model[400]; /* identity of checkpoints */
+    struct dtp_checkpoint_position position;
+    enum dtp_run_mode mode;          /* of the step that was begun last */
+    struct dtp_step_scalars results; /* of the step that ended last */
+    double last_step_s;              /* seconds the last step took */
+    double last_end_s;               /* host clock when a step ended, or the next could begin */
+    enum dtp_status unwritten;       /* of logs and checkpoints: training goes on, its status says so in the end */
+};
+
+/* train_steps.c: all steps that are left, with what is said and saved between them. */
+enum dtp_status dtp_train_steps(struct dtp_trainer *trainer);
+/* Identity of its checkpoints; borrowed from the trainer. */
+struct dtp_checkpoint_identity dtp_train_identity(const struct dtp_trainer *trainer);
+
+#endif

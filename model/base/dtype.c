@@ -1,0 +1,32 @@
+#include "base/dtype.h"
+
+#include <string.h>
+
+static const struct {
+    const char *text;
+    unsigned bytes;
+} dtypes[DTP_DTYPE_COUNT] = {
+#define DTP_DTYPE_ROW(suffix, name, width) {name, width},
+    DTP_DTYPE_TABLE(DTP_DTYPE_ROW)
+#undef DTP_DTYPE_ROW
+};
+
+unsigned dtp_dtype_bytes(enum dtp_dtype dtype)
+{
+    return dtypes[dtype].bytes;
+}
+
+const char *dtp_dtype_text(enum dtp_dtype dtype)
+{
+    return dtypes[dtype].text;
+}
+
+bool dtp_dtype_parse(const char *text, enum dtp_dtype *out)
+{
+    for (int i = 0; i < DTP_DTYPE_COUNT; i++)
+        if (!strcmp(text, dtypes[i].text)) {
+            *out = (enum dtp_dtype)i;
+            return true;
+        }
+    return false;
+}

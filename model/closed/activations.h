@@ -1,0 +1,47 @@
+/* What forward leaves behind for backward: bytes of one token in one layer, and of one token at the model's head.
+ *
+ * A runtime keeps what its autograd saves, not what the mathematics needs, so every term below is one saved tensor.
+ * Notation: e bytes of the residual stream, c bytes of the compute dtype, h hidden, d_q = heads*head_dim,
+ * d_kv = kv_heads*head_dim, f ffn, V vocab, s sequence. */
+#ifndef DTP_ACTIVATIONS_H
+#define DTP_ACTIVATIONS_H
+
+#include "machine/machine.h"
+#include "plan/plan.h"
+#include "net/transformer.h"
+
+/* Bytes per token; layer figures are of one layer. */
+struct dtp_activations {
+    uint64_t layer_all;                               /* a layer that keeps everything, its input included */
+    uint64_t layer_input;                             /* of those the input, e*h: what full checkpointing keeps */
+    uint64_t layer_norms, layer_attention, layer_mlp; /* of layer_all; the rest is the residual stream */
+    uint64_t layer_kept;    /* a checkpointed layer under the plan's rule; equals layer_all without checkpointing */
+    uint64_t gradient;      /* gradient of the residual stream, e*h */
+    uint64_t norm_gradient; /* gradient of a norm's result as a matmul makes it, c*h */
+    uint64_t head;          /* input and output of the final norm */
+    uint64_t logits;        /* logits at the end of forward */
+    uint64_t loss;          /* logits, losses and their gradients at the worst instant of the loss */
+    uint64_t logits_gradient;
+    uint64_t checkpoint_every;   /* layers 0, N, 2N, ... keep layer_kept instead of layer_all; 0: none does */
+    uint64_t embedding_backward; /* fp32 partial sums of the embedding's gradient, bytes of the whole micro-step */
+};
+
+void dtp_activations_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                           const struct dtp_plan *plan, struct dtp_activations *out);
+
+/* True where torch.autocast casts fp32 weights on the fly (DDP and ZeroRedundancyOptimizer in mixed precision): the
+ * residual stream is then fp32 and a cast copy of each weight lives from its forward to its backward. */
+bool dtp_plan_autocast(const struct dtp_plan *plan);
+/* True where matmuls run as Transformer Engine's: inputs are kept for backward as their fp8 cast, and each weight has
+ * two fp8 copies, by rows and by columns, for all micro-steps (te.pytorch.module.linear). torchao keeps inputs in bf16.
+ */
+bool dtp_plan_keeps_fp8(const struct dtp_plan *plan);
+/* Bytes of a score and a probability of math attention: PyTorch's math kernel computes 16-bit inputs in fp32 unless
+ * torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp says otherwise; Megatron's and ours stay in 16 bits. */
+unsigned dtp_plan_score_bytes(const struct dtp_plan *plan);
+/* Bytes of one activation or compute weight; fp8 recipes keep activations in bf16. */
+unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan);
+/* The loss that runs: torch.compile fuses the eager one, our executor always chunks. */
+enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan);
+
+#endif

@@ -1,0 +1,34 @@
+/* What the device does for one token in one transformer block: matmul shapes, bytes of memory-bound kernels, kernels.
+ *
+ * Bytes are counted kernel by kernel (reads + writes) for the way each runtime executes a block: eager PyTorch runs
+ * every pointwise operation as a kernel of its own; torch.compile, Megatron/TransformerEngine and our executor fuse
+ * them into one pass between matmuls. The counts were checked against profiled kernel lists (see block_work.c). */
+#ifndef DTP_BLOCK_WORK_H
+#define DTP_BLOCK_WORK_H
+
+#include "plan/plan.h"
+#include "net/transformer.h"
+
+#define DTP_BLOCK_MATMULS 7
+
+/* One weight matrix: forward is [T,k] x [k,n]; `copies` equal ones (k and v of GQA). */
+struct dtp_weight_matmul {
+    double n, k, copies;
+    bool recomputed; /* under torchtitan's every-second-matmul checkpointing */
+};
+
+struct dtp_block_work {
+    struct dtp_weight_matmul matmul[DTP_BLOCK_MATMULS];
+    int matmul_count;
+    double forward_bytes_per_token, backward_bytes_per_token; /* memory-bound kernels of one block */
+    double forward_kernels, backward_kernels;                 /* launches of one block, matmuls included */
+    double root_kernels;                                      /* of embedding, head and loss, both ways */
+    bool fused;                                               /* pointwise operations are fused */
+};
+
+struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+
+/* Bytes of memory-bound kernels per token of logits and cross entropy, forward and backward together. */
+double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+
+#endif

@@ -1,0 +1,211 @@
+/* The closed form of collectives: seconds of each kind alone, how much of them hides behind which window of compute,
+ * and what those that hide take from it.
+ *
+ * Windows. A sharded step gathers unit i+1 while unit i computes, so of U equal units the first gather is exposed and
+ * the others hide behind the block time; in backward gathers and reduce-scatters share one communicator (a FIFO), so
+ * their sum competes with the backward time; the last reduce-scatter has nothing to hide behind. Sums of maxima over
+ * equal units are maxima of sums, which is what makes the form closed. */
+#include "closed/closed_form_timing.h"
+
+#include "cost/cluster_cost.h"
+#include "cost/collective_choice.h"
+#include "closed/sharding.h"
+
+#include <math.h>
+
+/* Seconds of `count` equal operations of one collective over a group, alone. */
+static double group_total_s(const struct dtp_timing *c, const struct dtp_group *group, enum dtp_collective collective,
+                            uint64_t bytes, uint64_t count)
+{
+    if (!count)
+        return 0;
+    struct dtp_collective_cost cost = dtp_collective_cost(c->cluster, group, collective);
+    dtp_collective_choose(c->cluster, group, c->plan, collective, &cost);
+    return (double)count * dtp_collective_time(&cost, (double)bytes / (double)count);
+}
+
+/* The same of values and their scales. */
+static double with_scales_s(const struct dtp_timing *c, const struct dtp_group *group, enum dtp_collective collective,
+                            uint64_t bytes, uint64_t count, struct dtp_scales scales)
+{
+    return group_total_s(c, group, collective, bytes - scales.bytes, count - scales.count) +
+           group_total_s(c, group, collective, scales.bytes, scales.count);
+}
+
+/* Neighbours that gather among themselves what the shard group has gathered before; 0: none do. */
+static uint32_t narrow_group(const struct dtp_plan *plan)
+{
+    return plan->reshard_group                 ? plan->reshard_group
+           : plan->zero_hpz_partition_size > 1 ? plan->zero_hpz_partition_size
+                                               : 0;
+}
+
+/* All-gathers within it. */
+static double narrow_gather_s(const struct dtp_timing *c, const struct dtp_communication *communication)
+{
+    struct dtp_group group = dtp_group_consecutive(c->cluster, narrow_group(c->plan));
+    return with_scales_s(c, &group, DTP_ALL_GATHER, communication->narrow_gather_bytes,
+                         communication->narrow_gather_count, communication->narrow_gather_scales);
+}
+
+/* Seconds of all operations of one collective, alone. */
+static double collective_total_s(const struct dtp_timing *c, const struct dtp_communication *communication,
+                                 enum dtp_collective collective)
+{
+    const struct dtp_plan *plan = c->plan;
+    uint64_t bytes = communication->bytes[collective], count = communication->count[collective];
+    bool replicas = collective == DTP_ALL_REDUCE && plan->shard_group < c->cluster->gpus;
+    struct dtp_group group =
+        replicas ? dtp_group_strided(c->cluster, plan->shard_group)
+                 : dtp_group_consecutive(c->cluster, plan->shard_group > 1 ? plan->shard_group : c->cluster->gpus);
+    if (collective == DTP_ALL_TO_ALL && !c->ours) { /* within nodes, and between */
+        struct dtp_group between = dtp_group_strided(c->cluster, c->cluster->gpus_per_node);
+        struct dtp_group node = dtp_group_consecutive(c->cluster, c->cluster->gpus_per_node);
+        uint64_t inside = communication->narrow_exchange_bytes, insides = communication->narrow_exchange_count;
+        return with_scales_s(c, &node, collective, inside, insides, communication->narrow_exchange_scales) +
+               with_scales_s(c, &between, collective, bytes - inside, count - insides, communication->exchange_scales);
+    }
+    if (collective != DTP_ALL_GATHER)
+        return group_total_s(c, &group, collective, bytes, count);
+    return c->narrow_gather_s + with_scales_s(c, &group, collective, bytes - communication->narrow_gather_bytes,
+                                              count - communication->narrow_gather_count, communication->gather_scales);
+}
+
+void dtp_timing_add_collectives(struct dtp_timing *c, const struct dtp_communication *communication,
+                                struct dtp_time *time)
+{
+    c->narrow_gather_s = narrow_group(c->plan) ? narrow_gather_s(c, communication) : 0;
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        time->collective_s[i] = collective_total_s(c, communication, (enum dtp_collective)i);
+        time->communication_s += time->collective_s[i];
+    }
+}
+
+/* ---- what no window hides ---------------------------------------------------------------------------------------- */
+
+/* Share of the parameters in the root unit (embeddings, head, final norm). */
+static double root_share(const struct dtp_timing *c)
+{
+    return 1 - (double)c->transformer->layers * (double)c->count.block / (double)c->count.total;
+}
+
+static double exposed_gathering(const struct dtp_timing *c, const struct dtp_time *time,
+                                const struct dtp_windows *window)
+{
+    const struct dtp_plan *plan = c->plan;
+    double units = plan->wrap_layers ? ceil(c->layers / plan->wrap_layers) : 1;
+    double micro_steps = plan->accumulate, reductions = dtp_plan_reductions(plan);
+    double root = plan->wrap_layers ? root_share(c) : 1, unit = (1 - root) / units, tail = root + unit;
+    double prefetched = plan->prefetch ? 1 - tail : 0, hide = (units - 1) / units;
+    /* Backward gathers what was released after forward: all but a root that is kept. */
+    double again = !plan->reshard_after_forward ? 0 : dtp_plan_keeps_root(plan) ? 1 - root : 1;
+    double narrow_s = c->narrow_gather_s, wide_s = time->collective_s[DTP_ALL_GATHER] - narrow_s;
+    bool apart = narrow_group(plan);
+    double gather_s = apart ? wide_s / micro_steps : wide_s / (micro_steps * (1 + again));
+    double again_s = apart ? narrow_s / (micro_steps * again) : gather_s;
+    double reduce_s = (time->collective_s[DTP_REDUCE_SCATTER] + time->collective_s[DTP_ALL_TO_ALL]) / reductions;
+    double all_reduce_s = time->collective_s[DTP_ALL_REDUCE] / reductions;
+    double forward = gather_s * (1 - prefetched) + fmax(0, gather_s * prefetched - window->forward_s * hide);
+    /* Into backward: the root comes back exposed, the last unit behind the head's and loss's backward. */
+    double backward = 0, behind_blocks = 0;
+    if (again > 0) {
+        backward = again_s * (again - (1 - root)) + fmax(0, again_s * unit - (plan->prefetch ? window->head_s : 0));
+        behind_blocks = again_s * prefetched;
+        backward += again_s * (1 - tail) - behind_blocks;
+    }
+    /* In micro-steps that reduce: gathers and reduce-scatters share a FIFO, unless the gathers are within a group of
+     * their own; the replicas' all-reduce has another. */
+    double scatters = reduce_s * (1 - tail);
+    double shared = apart ? fmax(behind_blocks, scatters) : behind_blocks + scatters;
+    double fifo = fmax(shared, all_reduce_s * (1 - tail));
+    double with_reduce = fmax(0, fifo - window->backward_s * hide) + (reduce_s + all_reduce_s) * tail;
+    double without = fmax(0, behind_blocks - window->backward_s * hide);
+    return micro_steps * (forward + backward) + reductions * with_reduce + (micro_steps - reductions) * without;
+}
+
+static double exposed_replicated(const struct dtp_timing *c, const struct dtp_time *time,
+                                 const struct dtp_windows *window)
+{
+    const struct dtp_plan *plan = c->plan;
+    double reductions = dtp_plan_reductions(plan);
+    double reduce_s = (time->collective_s[DTP_ALL_REDUCE] + time->collective_s[DTP_REDUCE_SCATTER]) / reductions;
+    /* Megatron's overlap_param_gather hides it behind the next step's forward. */
+    double after_step_s =
+        fmax(0, time->collective_s[DTP_ALL_GATHER] - (plan->megatron_overlap ? window->forward_s : 0));
+    bool overlaps = plan->runtime == DTP_RUNTIME_TORCH || plan->deepspeed_overlap || plan->megatron_overlap;
+    if (!overlaps)
+        return reductions * reduce_s + after_step_s;
+    /* The embedding's gradient is the last to be ready and its bucket has no compute left to hide behind. */
+    double last = (double)(c->count.embedding + c->count.position) / (double)c->count.total;
+    struct dtp_element_bytes element;
+    dtp_element_bytes_count(plan, &element);
+    double bucket = (double)plan->ddp_bucket_bytes / ((double)element.grads * (double)c->count.total);
+    double tail = fmin(1, fmax(last, bucket));
+    double exposed = reduce_s * tail + fmax(0, reduce_s * (1 - tail) - window->backward_s);
+    return reductions * exposed + after_step_s;
+}
+
+/* Ours. The embedding is gathered with nothing to hide behind, in every micro-step where weights are sharded, and so is
+ * the first block at the step's begin; the others are gathered while the blocks before them compute. In backward
+ * gathers and reductions share a FIFO, unless copy engines carry one of them. The embedding's gradient is reduced last;
+ * the next micro-step's first block hides it, the step's end does not. */
+static double exposed_ours(const struct dtp_timing *c, const struct dtp_time *time, const struct dtp_windows *window)
+{
+    const struct dtp_executor_rules *r = &c->rules;
+    double k = c->plan->accumulate, reductions = r->reduces_always ? k : 1, total = (double)c->count.total;
+    double embedding = (double)(c->count.embedding + c->count.position) / total,
+           block = (1 - root_share(c)) / c->layers;
+    double gather_s = time->collective_s[DTP_ALL_GATHER];
+    double reduce_s = (time->collective_s[DTP_ALL_REDUCE] + time->collective_s[DTP_REDUCE_SCATTER] +
+                       time->collective_s[DTP_ALL_TO_ALL]) /
+                      reductions;
+    double block_s = window->forward_s / c->layers, backward_s = 0;
+    double exposed = reduce_s * embedding + (reductions - 1) * fmax(0, reduce_s * embedding - block_s);
+    if (r->gathers_once) {
+        double first = embedding + block;
+        exposed += gather_s * first + fmax(0, gather_s * (1 - first) - window->forward_s);
+    } else if (r->sharded) {
+        double ring = (double)r->ring, passes = c->layers + (2 * k - 1) * (c->layers - ring);
+        double edges = k * (root_share(c) / block), one_s = gather_s / (passes + edges); /* of a block */
+        double head = root_share(c) - embedding;
+        double forward_s = (c->layers - 1 + (k - 1) * (c->layers - ring) + k * head / block) * one_s;
+        double hidden = c->plan->prefetch ? fmax(0, forward_s / k - window->forward_s) * k : forward_s;
+        exposed += one_s * (1 + k * embedding / block) + hidden;
+        backward_s = (c->layers - ring) * one_s;
+        exposed += c->plan->prefetch ? 0 : k * backward_s;
+        backward_s = c->plan->prefetch ? backward_s : 0;
+    }
+    double reductions_s = reduce_s * (1 - embedding);
+    bool apart = dtp_collective_copies(c->plan, DTP_ALL_GATHER) ||
+                 dtp_collective_copies(c->plan, DTP_ALL_TO_ALL); /* two queues, which overlap each other */
+    double queue_s = apart ? fmax(backward_s, reductions_s) : backward_s + reductions_s;
+    double with_reduction = fmax(0, queue_s - window->backward_s);
+    return exposed + reductions * with_reduction + (k - reductions) * fmax(0, backward_s - window->backward_s);
+}
+
+double dtp_timing_exposed_s(const struct dtp_timing *c, const struct dtp_time *time, const struct dtp_windows *window)
+{
+    double exposed_s = c->ours                           ? exposed_ours(c, time, window)
+                       : dtp_plan_shards_params(c->plan) ? exposed_gathering(c, time, window)
+                                                         : exposed_replicated(c, time, window);
+    return fmin(exposed_s, time->communication_s);
+}
+
+/* Hidden collectives are not free: NCCL's CTAs sit on SMs for as long as they run and its buffers pass through HBM. Of
+ * each kind the same share is hidden. The loss cannot exceed what is hidden. */
+double dtp_timing_contention_s(const struct dtp_timing *c, const struct dtp_communication *communication,
+                               const struct dtp_time *time, double exposed_s)
+{
+    double hidden_s = time->communication_s - exposed_s, loss = 0;
+    struct dtp_group group =
+        dtp_group_consecutive(c->cluster, c->plan->shard_group > 1 ? c->plan->shard_group : c->cluster->gpus);
+    double free_share = 1 - dtp_matmul_share(&c->cluster->gpu, c->plan); /* SMs that nothing loses */
+    if (time->communication_s <= 0)
+        return 0;
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        struct dtp_collective_load load = dtp_collective_load(c->cluster, &group, c->plan, (enum dtp_collective)i);
+        loss += fmax(0, load.sm_share - free_share) * load.slowdown * time->collective_s[i] +
+                load.memory_passes * (double)communication->bytes[i] / c->cluster->gpu.memory_bytes_per_s;
+    }
+    return fmin(loss * hidden_s / time->communication_s, hidden_s);
+}

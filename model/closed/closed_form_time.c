@@ -1,0 +1,423 @@
+/* The closed form of a step's time: device work per micro-step from block_work and op_cost, and the whole of it, with
+ * collectives (closed_form_collectives.c) and offload (closed_form_offload.c). */
+#include "closed/closed_form_counted.h"
+#include "closed/closed_form_timing.h"
+
+#include "closed/activations.h"
+#include "cost/calibration.h"
+#include "cost/cluster_cost.h"
+#include "cost/collective_choice.h"
+#include "runtime/megatron/model_parallel.h"
+#include "cost/op_cost.h"
+#include "closed/sharding.h"
+#include "plan/zeropp.h"
+
+#include <math.h>
+
+/* Device seconds of one micro-step. */
+struct micro_step {
+    double matmul_forward_s, matmul_backward_s, attention_forward_s, attention_backward_s;
+    double memory_forward_s, memory_backward_s, loss_s, head_s;
+    double recompute_matmul_s, recompute_other_s;
+    double weights_s; /* casts and copies of weights and gradients */
+    double fp8_s;
+    double kernels;
+};
+
+static double sum_matmuls(const struct dtp_timing *c, bool backward, bool only_recomputed)
+{
+    double total = 0;
+    const struct dtp_cluster *on = c->cluster;
+    enum dtp_dtype dtype = c->plan->precision.compute;
+    for (int i = 0; i < c->block.matmul_count; i++) {
+        const struct dtp_weight_matmul *m = &c->block.matmul[i];
+        if (only_recomputed && !m->recomputed)
+            continue;
+        double once =
+            backward ? dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, c->tokens, m->k, m->n) +
+                           dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, m->n, m->k, c->tokens)
+                     : dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_FORWARD, dtype, c->tokens, m->n, m->k);
+        total += m->copies * once;
+    }
+    return total;
+}
+
+static double head_matmuls_s(const struct dtp_timing *c)
+{
+    enum dtp_dtype dtype = c->plan->precision.compute == DTP_FP8 ? DTP_BF16 : c->plan->precision.compute;
+    const struct dtp_cluster *on = c->cluster;
+    double h = (double)c->transformer->hidden, vocab = (double)c->transformer->vocab;
+    double chunks = c->ours ? (double)c->rules.chunk_count : 1, rows = c->tokens / chunks;
+    return chunks * (dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, vocab, h) +
+                     dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, h, vocab) +
+                     dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, vocab, h, rows));
+}
+
+/* Blocks whose forward runs again in backward. */
+static double recomputed_layers(const struct dtp_timing *c)
+{
+    switch (c->plan->checkpointing) {
+    case DTP_CHECKPOINT_NONE: return 0;
+    case DTP_CHECKPOINT_EVERY_N: return ceil(c->layers / c->plan->checkpoint_every);
+    case DTP_CHECKPOINT_FULL:
+    case DTP_CHECKPOINT_SELECTIVE_ATTENTION:
+    case DTP_CHECKPOINT_SELECTIVE_MATMUL: return c->layers;
+    }
+    return 0;
+}
+
+/* Non-reentrant checkpointing stops its replay at the last saved tensor: the block's last matmul (down) is not run
+ * again (torch.utils.checkpoint early_stop; profiled: 3 matmuls a layer are replayed, not 4). */
+static bool stops_early(const struct dtp_plan *plan)
+{
+    bool stops = plan->runtime == DTP_RUNTIME_TORCH || plan->runtime == DTP_RUNTIME_DTPLAN;
+    return stops && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
+}
+
+static double early_stop_s(const struct dtp_timing *c)
+{
+    const struct dtp_weight_matmul *down = &c->block.matmul[c->block.matmul_count - 1];
+    return stops_early(c->plan) ? dtp_cluster_matmul_s(c->cluster, DTP_MEASURED_MATMUL_FORWARD,
+                                                       c->plan->precision.compute, c->tokens, down->n, down->k)
+                                : 0;
+}
+
+/* Op-level checkpointing keeps what fused attention returns; math attention is matmuls of batches and pointwise
+ * operations, none of which is on its list (torchtitan: mm and the fused attentions). */
+static bool replays_attention(const struct dtp_plan *plan)
+{
+    return plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || plan->attention == DTP_ATTENTION_MATH;
+}
+
+static void add_recompute(const struct dtp_timing *c, const struct dtp_attention_time *attention, struct micro_step *m)
+{
+    double layers = recomputed_layers(c);
+    bool matmul_selective = c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL;
+    bool attention_only = c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+    if (attention_only) {
+        m->recompute_other_s = layers * attention->forward_s;
+        return;
+    }
+    m->recompute_matmul_s = layers * (sum_matmuls(c, false, matmul_selective) - early_stop_s(c));
+    if (c->ours) { /* its launches are counted with the others */
+        m->recompute_other_s = (replays_attention(c->plan) ? layers * attention->forward_s : 0) +
+                               c->work.recompute_bytes / c->eager_bytes_per_s;
+        return;
+    }
+    m->recompute_other_s = layers * ((replays_attention(c->plan) ? attention->forward_s : 0) +
+                                     c->block.forward_bytes_per_token * c->tokens / c->eager_bytes_per_s);
+    m->kernels += layers * c->block.forward_kernels;
+}
+
+/* Bytes the device moves to turn stored weights into usable ones and gradients into what the optimizer takes, in one
+ * micro-step; `reduces` says whether gradients leave in this one. internals: DDP under autocast casts every weight
+ * (4+w) and every gradient back (w+4) and copies it into its bucket (4+4); FSDP2 copies each gathered unit out (w+w)
+ * and its gradients in (w+r); Megatron adds a weight gradient to the sum of earlier micro-steps in the matmul's own
+ * output pass (the sum is read and written instead of the gradient written); FSDP1 gathers in place but concatenates
+ * gradients (w+w) before the cast (w+r). */
+static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
+{
+    const struct dtp_plan *plan = c->plan;
+    double w = dtp_plan_compute_bytes(plan), r = dtp_dtype_bytes(plan->precision.reduce);
+    double total = (double)c->count.total;
+    bool alone = c->cluster->gpus == 1;
+    if (dtp_plan_autocast(plan))
+        return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 : 0));
+    if (c->ours)
+        return c->work.gradient_bytes / plan->accumulate;
+    bool in_matmul = plan->runtime == DTP_RUNTIME_MEGATRON;
+    if (!dtp_plan_shards_params(plan)) {
+        double adding = in_matmul ? 2 * r - w : 2 * r + w;
+        bool adds = plan->accumulate > 1 || plan->runtime == DTP_RUNTIME_MEGATRON; /* its first sum is of zeros */
+        return total * ((adds ? adding : 0) + (reduces && !alone ? 2 * r : 0));
+    }
+    double gathers = plan->reshard_after_forward ? 2 : 1;
+    double per_gather = plan->fsdp1 ? 0 : 2 * w;
+    double per_reduce = w + r + (plan->fsdp1 ? 2 * w : 0);
+    if (plan->zero_quantized_weights) /* a shard into int8, all of it back */
+        per_gather += (1 + w) * (1 + 1.0 / plan->shard_group);
+    if (dtp_zeropp_reduces(plan, c->cluster)) /* a gradient into int4, a node's sum, and back */
+        per_reduce += 0.5 + (1 + 2 * r) / c->cluster->gpus_per_node;
+    double accumulate = plan->accumulate > 1 && !plan->accumulate_sync ? w + 2 * r : 0;
+    return total * (gathers * per_gather + (reduces ? per_reduce : 0) + accumulate);
+}
+
+/* fp8: inputs, weights and output gradients are scaled and cast around every matmul; bytes of one micro-step.
+ *   torchao               reads each tensor for its amax (2), reads and writes it for the cast (2+1), forward and
+ * backward te.Linear in eager    one pass reads (2) and writes both layouts (1+1) megatron, dtplan      the kernel
+ * before the matmul writes fp8 instead of bf16, so an input costs its second layout (1); weights are cast once a step
+ * for all micro-steps */
+static double fp8_cast_bytes(const struct dtp_timing *c)
+{
+    const struct dtp_plan *plan = c->plan;
+    if (plan->precision.compute != DTP_FP8)
+        return 0;
+    bool torchao = plan->runtime == DTP_RUNTIME_TORCH && !plan->fsdp1, fused = plan->runtime != DTP_RUNTIME_TORCH;
+    double per_input = torchao ? 10 : fused ? 1 : 4, per_output = torchao ? 5 : 4;
+    double per_weight = torchao ? 10 : fused ? 4.0 / plan->accumulate : 4, bytes = 0;
+    for (int i = 0; i < c->block.matmul_count; i++) {
+        const struct dtp_weight_matmul *m = &c->block.matmul[i];
+        bytes += m->copies * (per_input * m->k * c->tokens + per_output * m->n * c->tokens + per_weight * m->n * m->k);
+    }
+    return bytes * c->layers;
+}
+
+/* Seconds of weight_traffic_bytes. */
+static double weight_traffic_s(const struct dtp_timing *c, bool reduces)
+{
+    return weight_traffic_bytes(c, reduces) /
+           dtp_cluster_memory_kernel_bytes_per_s(c->cluster, c->plan, DTP_KERNEL_FUSED);
+}
+
+/* Bytes through HBM of a micro-step's memory-bound kernels. */
+static double forward_bytes(const struct dtp_timing *c)
+{
+    return c->ours ? c->work.forward_bytes : c->layers * c->block.forward_bytes_per_token * c->tokens;
+}
+
+static double backward_bytes(const struct dtp_timing *c)
+{
+    return c->ours ? c->work.backward_bytes : c->layers * c->block.backward_bytes_per_token * c->tokens;
+}
+
+static double loss_bytes(const struct dtp_timing *c)
+{
+    return c->ours ? c->work.loss_bytes : dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens;
+}
+
+/* A micro-step that reduces its gradients. */
+static struct micro_step micro_step(const struct dtp_timing *c)
+{
+    struct micro_step m = {0};
+    struct dtp_attention_time attention = dtp_cluster_attention_time(c->cluster, c->transformer, c->plan, c->tokens);
+    m.matmul_forward_s = c->layers * sum_matmuls(c, false, false);
+    m.matmul_backward_s = c->layers * sum_matmuls(c, true, false);
+    m.head_s = head_matmuls_s(c);
+    m.attention_forward_s = c->layers * attention.forward_s;
+    m.attention_backward_s = c->layers * attention.backward_s;
+    m.memory_forward_s = forward_bytes(c) / c->eager_bytes_per_s;
+    m.memory_backward_s = backward_bytes(c) / c->eager_bytes_per_s;
+    m.loss_s = loss_bytes(c) / c->eager_bytes_per_s;
+    m.weights_s = weight_traffic_s(c, true);
+    m.fp8_s = fp8_cast_bytes(c) / c->eager_bytes_per_s;
+    m.kernels = c->layers * (c->block.forward_kernels + c->block.backward_kernels) + c->block.root_kernels;
+    m.kernels = c->ours ? c->work.kernels + c->work.step_kernels / c->plan->accumulate : m.kernels;
+    add_recompute(c, &attention, &m);
+    return m;
+}
+
+static double device_optimizer_s(const struct dtp_timing *c)
+{
+    if (c->ours)
+        return c->work.update_bytes / c->streaming_bytes_per_s;
+    if (c->plan->offload != DTP_OFFLOAD_NONE)
+        return 0;
+    return dtp_timing_optimizer_shard(c) * dtp_optimizer_bytes_per_parameter(c->plan) / c->streaming_bytes_per_s;
+}
+
+/* ---- the record for explain -------------------------------------------------------------------------------------- */
+
+/* Seconds and bytes of the step's device work: `n` micro-steps `m`, of which some reduce nothing. */
+static void note_compute(const struct dtp_timing *c, const struct micro_step *m, double weights_s, double gaps_s,
+                         double speedup, double n)
+{
+    double fused = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, c->plan, DTP_KERNEL_FUSED);
+    *c->parts = (struct dtp_time_parts){
+        .matmul_forward_s = n * m->matmul_forward_s,
+        .matmul_backward_s = n * m->matmul_backward_s,
+        .matmul_head_s = n * m->head_s,
+        .matmul_recompute_s = n * m->recompute_matmul_s,
+        .matmul_speedup = speedup,
+        .attention_forward_s = n * m->attention_forward_s,
+        .attention_backward_s = n * m->attention_backward_s,
+        .memory_forward_s = n * m->memory_forward_s,
+        .memory_backward_s = n * m->memory_backward_s,
+        .weights_s = n * weights_s,
+        .fp8_s = n * m->fp8_s,
+        .gaps_s = n * gaps_s,
+        .recompute_other_s = n * m->recompute_other_s,
+        .loss_s = n * m->loss_s,
+        .kernels_count = n * m->kernels,
+        .block_forward_bytes = n * forward_bytes(c),
+        .block_backward_bytes = n * backward_bytes(c),
+        .block_bytes_per_s = c->eager_bytes_per_s,
+        .loss_bytes = n * loss_bytes(c),
+        .weights_bytes = n * weights_s * fused,
+        .weights_bytes_per_s = fused,
+    };
+}
+
+/* ---- the whole -------------------------------------------------------------------------------------------------- */
+
+static void add_compute(const struct dtp_timing *c, struct dtp_time *time, struct dtp_windows *window)
+{
+    const struct dtp_plan *plan = c->plan;
+    double n = plan->accumulate, reductions = dtp_plan_reductions(plan);
+    struct micro_step m = micro_step(c);
+    double matmul = m.matmul_forward_s + m.matmul_backward_s + m.head_s + m.recompute_matmul_s;
+    double gaps = m.kernels * dtp_cluster_kernel_gap_s(c->cluster, plan);
+    double other = m.attention_forward_s + m.attention_backward_s + m.memory_forward_s + m.memory_backward_s +
+                   m.loss_s + m.recompute_other_s + m.fp8_s + gaps;
+    double quiet_s = n > reductions ? weight_traffic_s(c, false) : 0; /* of a micro-step that reduces nothing */
+    double weights = (reductions * m.weights_s + (n - reductions) * quiet_s) / n;
+    double speedup = dtp_cluster_matmul_speedup(c->cluster, matmul, other + weights + time->optimizer_s / n) *
+                     dtp_matmul_share(&c->cluster->gpu, plan);
+    time->matmul_s = n * matmul / speedup;
+    time->attention_s = n * (m.attention_forward_s + m.attention_backward_s);
+    time->memory_bound_s = n * (m.memory_forward_s + m.memory_backward_s + m.fp8_s + weights + gaps);
+    time->loss_s = n * m.loss_s;
+    time->recompute_s = n * (m.recompute_matmul_s / speedup + m.recompute_other_s);
+    time->compute_s = n * (matmul / speedup + other + weights);
+    double launch_s = dtp_cluster_kernel_launch_s(c->cluster, plan);
+    time->host_launch_s = n * m.kernels * launch_s;
+    window->head_s = m.head_s / speedup + m.loss_s;
+    window->forward_s = m.matmul_forward_s / speedup + m.attention_forward_s + m.memory_forward_s;
+    window->backward_s = time->compute_s / n - window->forward_s - window->head_s;
+    note_compute(c, &m, weights, gaps, speedup, n);
+    c->parts->launch_s = launch_s;
+    c->parts->forward_window_s = window->forward_s;
+    c->parts->backward_window_s = window->backward_s;
+    c->parts->head_window_s = window->head_s;
+}
+
+static double model_flops(const struct dtp_timing *c)
+{
+    return dtp_transformer_model_flops_per_token(c->transformer, c->plan->sequence) * c->tokens * c->plan->accumulate;
+}
+
+/* What the hardware multiplies beyond the model's FLOPs: recomputed blocks, and flash attention's backward, which forms
+ * QK^T again (7/6 of the core). */
+static double hardware_flops(const struct dtp_timing *c)
+{
+    double s = dtp_transformer_attention_length(c->transformer, c->plan->sequence);
+    double d_q = (double)(c->transformer->heads * c->transformer->head_dim);
+    double core_forward = 2 * s * d_q * c->layers, tokens = c->tokens * c->plan->accumulate;
+    double extra = c->plan->attention != DTP_ATTENTION_MATH ? core_forward / 2 : 0;
+    double share = recomputed_layers(c) / c->layers, matmuls = 0;
+    int replayed = c->block.matmul_count - (stops_early(c->plan) ? 1 : 0);
+    for (int i = 0; i < replayed; i++)
+        if (c->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || c->block.matmul[i].recomputed)
+            matmuls += c->block.matmul[i].copies * 2 * c->block.matmul[i].n * c->block.matmul[i].k * c->layers;
+    if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
+        matmuls = 0;
+    if (replays_attention(c->plan))
+        extra += share * core_forward;
+    return model_flops(c) + tokens * (extra + share * matmuls);
+}
+
+static void add_throughput(const struct dtp_timing *c, const struct dtp_time *time, struct dtp_throughput *out)
+{
+    enum dtp_dtype dtype = c->plan->precision.compute;
+    double peak = c->cluster->gpu.peak_flops_per_s[dtype], gpus = c->cluster->gpus;
+    out->tokens_per_s_per_gpu = c->tokens * c->plan->accumulate / time->step_s;
+    out->tokens_per_s = out->tokens_per_s_per_gpu * gpus;
+    out->flops_per_s_per_gpu = model_flops(c) / time->step_s;
+    out->mfu = out->flops_per_s_per_gpu / peak;
+    out->hfu = hardware_flops(c) / time->step_s / peak;
+}
+
+/* Where the host issues kernels more slowly than the device runs them, the device idles between kernels and collectives
+ * hide in those gaps too: the step takes the longer of the host's time and of the device's with what it exposes. */
+static void add_launch_bound(struct dtp_time *time)
+{
+    double idle_s = time->host_launch_s - time->compute_s;
+    if (idle_s <= 0)
+        return;
+    time->compute_s = time->host_launch_s;
+    time->exposed_communication_s = fmax(0, time->exposed_communication_s - idle_s);
+}
+
+static struct dtp_timing context_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                    const struct dtp_plan *plan)
+{
+    return (struct dtp_timing){.transformer = transformer,
+                               .cluster = cluster,
+                               .plan = plan,
+                               .count = dtp_transformer_count(transformer),
+                               .block = dtp_block_work(transformer, plan),
+                               .tokens = (double)plan->micro_batch * (double)plan->sequence,
+                               .layers = (double)transformer->layers};
+}
+
+double dtp_closed_form_hardware_flops(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                      const struct dtp_plan *plan)
+{
+    struct dtp_timing c = context_of(transformer, cluster, plan);
+    return hardware_flops(&c);
+}
+
+static void predict(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                    const struct dtp_plan *plan, const struct dtp_communication *communication, struct dtp_time *out,
+                    struct dtp_throughput *throughput, struct dtp_time_parts *parts)
+{
+    struct dtp_timing c = context_of(transformer, cluster, plan);
+    c.parts = parts;
+    c.eager_bytes_per_s =
+        dtp_cluster_memory_kernel_bytes_per_s(cluster, plan, c.block.fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
+    c.streaming_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, plan, DTP_KERNEL_STREAMING);
+    c.ours = plan->runtime == DTP_RUNTIME_DTPLAN;
+    if (c.ours) {
+        dtp_executor_rules(transformer, cluster, plan, &c.rules);
+        dtp_executor_work(transformer, cluster, plan, &c.work);
+    }
+    *out = (struct dtp_time){.optimizer_s = device_optimizer_s(&c)};
+    struct dtp_windows window;
+    add_compute(&c, out, &window);
+    dtp_timing_add_collectives(&c, communication, out);
+    parts->not_hidden_s = dtp_timing_exposed_s(&c, out, &window);
+    parts->contention_s = dtp_timing_contention_s(&c, communication, out, parts->not_hidden_s);
+    out->exposed_communication_s = parts->not_hidden_s + parts->contention_s;
+    parts->device_s = out->compute_s;
+    add_launch_bound(out);
+    dtp_timing_add_offload(&c, communication, &window, out);
+    parts->slowest_rank = dtp_cluster_slowest_rank(cluster, dtp_calibration.rank_speed_deviation);
+    parts->optimizer_bytes = out->optimizer_s * c.streaming_bytes_per_s;
+    parts->optimizer_bytes_per_s = c.streaming_bytes_per_s;
+    double device_s = (out->compute_s + out->optimizer_s) * parts->slowest_rank;
+    out->step_s = device_s + out->exposed_communication_s + out->exposed_offload_s;
+    /* Shard and replica collectives run on two communicators, which at best overlap each other as well: whichever
+     * strategy it is called, a group smaller than the cluster has both; so does the group that parameters are resharded
+     * to. */
+    double longest_s = out->communication_s - c.narrow_gather_s - out->collective_s[DTP_ALL_TO_ALL];
+    if (dtp_plan_shards_params(plan) && plan->shard_group < cluster->gpus)
+        longest_s = fmax(out->collective_s[DTP_ALL_REDUCE], longest_s - out->collective_s[DTP_ALL_REDUCE]);
+    if (dtp_collective_copies(plan, DTP_ALL_GATHER))
+        longest_s = fmax(out->collective_s[DTP_ALL_GATHER], longest_s - out->collective_s[DTP_ALL_GATHER]);
+    if (dtp_collective_copies(plan, DTP_ALL_TO_ALL))
+        longest_s = fmax(longest_s, out->collective_s[DTP_ALL_TO_ALL]);
+    longest_s = fmax(longest_s, c.narrow_gather_s);
+    out->step_perfect_overlap_s = fmax(out->compute_s + out->optimizer_s, fmax(longest_s, out->exposed_offload_s));
+    out->step_no_overlap_s = device_s + out->communication_s + out->offload_s;
+    add_throughput(&c, out, throughput);
+}
+
+void dtp_closed_form_time(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                          const struct dtp_plan *plan, const struct dtp_communication *communication,
+                          struct dtp_time *out, struct dtp_throughput *throughput)
+{
+    struct dtp_time_parts parts;
+    predict(transformer, cluster, plan, communication, out, throughput, &parts);
+}
+
+void dtp_closed_form_time_parts(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                const struct dtp_plan *plan, const struct dtp_communication *communication,
+                                struct dtp_time_parts *out)
+{
+    struct dtp_time time;
+    struct dtp_throughput throughput;
+    predict(transformer, cluster, plan, communication, &time, &throughput, out);
+}
+
+void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                     const struct dtp_plan *plan, struct dtp_prediction *out)
+{
+    if (dtp_plan_model_parallel(plan)) {
+        dtp_closed_form_model_parallel(transformer, cluster, plan, out);
+        return;
+    }
+    struct dtp_counts counts;
+    dtp_counts_of(transformer, cluster, plan, &counts);
+    dtp_counted_memory(transformer, cluster, plan, &counts, &out->memory, NULL);
+    dtp_counted_communication(transformer, cluster, plan, &counts, &out->communication);
+    dtp_closed_form_time(transformer, cluster, plan, &out->communication, &out->time, &out->throughput);
+}

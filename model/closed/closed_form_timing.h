@@ -1,0 +1,48 @@
+/* Inside of the closed form of time: what its files share while one step is reckoned. Device work and the whole are
+ * closed_form_time.c's, what of collectives does not hide closed_form_collectives.c's, what copies to the host and its
+ * optimizer add closed_form_offload.c's. */
+#ifndef DTP_CLOSED_FORM_TIMING_H
+#define DTP_CLOSED_FORM_TIMING_H
+
+#include "closed/block_work.h"
+#include "closed/closed_form.h"
+#include "runtime/dtplan/executor_work.h"
+#include "closed/time_parts.h"
+
+struct dtp_timing {
+    const struct dtp_transformer *transformer;
+    const struct dtp_cluster *cluster;
+    const struct dtp_plan *plan;
+    struct dtp_parameter_count count;
+    struct dtp_block_work block;
+    double tokens; /* of one micro-step */
+    double layers;
+    double eager_bytes_per_s, streaming_bytes_per_s;
+    double narrow_gather_s; /* of all-gathers: within the group that parameters are resharded to */
+    bool ours;              /* runtime dtplan: */
+    struct dtp_executor_work work;
+    struct dtp_executor_rules rules;
+    struct dtp_time_parts *parts;
+};
+
+/* Compute windows of one micro-step behind which collectives can hide. */
+struct dtp_windows {
+    double forward_s, backward_s, head_s;
+};
+
+/* Fills time->collective_s and communication_s, and c->narrow_gather_s. */
+void dtp_timing_add_collectives(struct dtp_timing *c, const struct dtp_communication *communication,
+                                struct dtp_time *time);
+/* Seconds of them that no window hides, at most all. */
+double dtp_timing_exposed_s(const struct dtp_timing *c, const struct dtp_time *time, const struct dtp_windows *window);
+/* Seconds that compute loses beside the hidden ones. */
+double dtp_timing_contention_s(const struct dtp_timing *c, const struct dtp_communication *communication,
+                               const struct dtp_time *time, double exposed_s);
+
+/* Parameters whose optimizer state is one rank's. */
+double dtp_timing_optimizer_shard(const struct dtp_timing *c);
+/* Fills time->offload_s and exposed_offload_s, where something is offloaded. */
+void dtp_timing_add_offload(const struct dtp_timing *c, const struct dtp_communication *communication,
+                            const struct dtp_windows *window, struct dtp_time *time);
+
+#endif

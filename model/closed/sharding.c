@@ -1,0 +1,312 @@
+#include "closed/sharding.h"
+
+#include "closed/activations.h"
+#include "base/bytes.h"
+#include "plan/deepspeed.h"
+
+/* ---- units ----------------------------------------------------------------------------------------------------- */
+
+/* PyTorch's pinned allocator rounds every allocation up to a power of two (CachingHostAllocator.h): a 9 GB flat
+ * buffer pins 16 GB. */
+static uint64_t pinned(uint64_t bytes)
+{
+    if (bytes <= 1)
+        return bytes;
+    unsigned shift = 64u - (unsigned)__builtin_clzll(bytes - 1);
+    return shift > 62 ? bytes : UINT64_C(1) << shift;
+}
+
+/* Sums over the tensors of one group: elements, elements of a rank's shard, tensors, and the host bytes of the shards
+ * when each is a pinned tensor of its own with `element_bytes` an element (0: not wanted). */
+struct tensor_sum {
+    bool flat; /* ZeRO-3: each cut by elements, not by rows */
+    uint64_t ranks, element_bytes, elements, shard, matrix_shard, tensors, pinned_bytes;
+};
+
+/* `count` equal parameters [rows, width]: sharded along their rows with torch.chunk, every rank stores ceil(rows/N) of
+ * each. */
+static void add_tensors(struct tensor_sum *sum, uint64_t count, uint64_t rows, uint64_t width)
+{
+    if (!count)
+        return;
+    uint64_t shard = sum->flat ? dtp_divide_up(rows * width, sum->ranks) : dtp_divide_up(rows, sum->ranks) * width;
+    sum->elements += count * rows * width;
+    sum->shard += count * shard;
+    sum->matrix_shard += width > 1 ? count * shard : 0;
+    sum->tensors += count;
+    if (sum->element_bytes)
+        sum->pinned_bytes += count * pinned(shard * sum->element_bytes);
+}
+
+/* Biases and norms, where the model has them. */
+static void add_vectors(struct tensor_sum *sum, bool present, uint64_t count, uint64_t elements)
+{
+    add_tensors(sum, present ? count : 0, elements, 1);
+}
+
+/* One layer as its modules make parameters, weights [out, in]. */
+static void sum_layer(const struct dtp_transformer *t, const struct dtp_plan *plan, struct tensor_sum *sum)
+{
+    uint64_t h = t->hidden, f = t->ffn, d_q = t->heads * t->head_dim, d_kv = t->kv_heads * t->head_dim;
+    if (plan->fused_qkv) {
+        add_tensors(sum, 1, d_q + 2 * d_kv, h);
+        add_vectors(sum, t->qkv_bias, 1, d_q + 2 * d_kv);
+    } else {
+        add_tensors(sum, 1, d_q, h);
+        add_tensors(sum, 2, d_kv, h);
+        add_vectors(sum, t->qkv_bias, 1, d_q);
+        add_vectors(sum, t->qkv_bias, 2, d_kv);
+    }
+    add_tensors(sum, 1, h, d_q);
+    add_vectors(sum, t->attention_output_bias, 1, h);
+    bool gated = t->activation == DTP_SWIGLU;
+    uint64_t ups = gated && !plan->fused_gate_up ? 2 : 1, up = gated && plan->fused_gate_up ? 2 * f : f;
+    add_tensors(sum, ups, up, h);
+    add_vectors(sum, t->mlp_bias, ups, up);
+    add_tensors(sum, 1, h, f);
+    add_vectors(sum, t->mlp_bias, 1, h);
+    add_vectors(sum, true, t->norm_bias ? 4 : 2, h);
+    add_vectors(sum, t->qk_norm, 2, t->head_dim);
+}
+
+static void sum_root(const struct dtp_transformer *t, struct tensor_sum *sum)
+{
+    uint64_t norm = t->norm_bias ? 2 : 1;
+    add_tensors(sum, t->tied_head ? 1 : 2, t->vocab, t->hidden);
+    if (t->position == DTP_POSITION_LEARNED)
+        add_tensors(sum, 1, t->positions, t->hidden);
+    add_vectors(sum, t->embedding_norm, norm, t->hidden);
+    add_vectors(sum, t->final_norm, norm, t->hidden);
+    add_vectors(sum, t->head_bias, 1, t->vocab);
+}
+
+uint64_t dtp_plan_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+{
+    if (plan->strategy == DTP_DDP)
+        return 1;
+    uint64_t group = plan->shard_group;
+    if (!group)
+        group = plan->strategy == DTP_HYBRID_SHARD ? cluster->gpus_per_node : cluster->gpus;
+    return group && group < cluster->gpus ? group : cluster->gpus;
+}
+
+static void count_unit_layers(const struct dtp_transformer *t, const struct dtp_plan *plan, struct dtp_units *out)
+{
+    if (!plan->wrap_layers)
+        return;
+    out->layers_per_unit = plan->wrap_layers < t->layers ? plan->wrap_layers : t->layers;
+    out->count = dtp_divide_up(t->layers, out->layers_per_unit);
+    out->last_unit_layers = t->layers - (out->count - 1) * out->layers_per_unit;
+}
+
+void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                     const struct dtp_plan *plan, struct dtp_units *out)
+{
+    const struct dtp_transformer *t = transformer;
+    *out = (struct dtp_units){
+        .ranks = dtp_plan_shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden, .layers = t->layers};
+    out->replicas = cluster->gpus / out->ranks;
+    bool zero3 = plan->runtime == DTP_RUNTIME_DEEPSPEED && dtp_plan_shards_params(plan);
+    struct tensor_sum layer = {.flat = zero3, .ranks = out->ranks}, root = layer;
+    sum_layer(t, plan, &layer);
+    sum_root(t, &root);
+    count_unit_layers(t, plan, out);
+    if ((plan->runtime != DTP_RUNTIME_TORCH && !zero3) || plan->fsdp1) { /* flat parameters pad their end only */
+        layer.shard = dtp_divide_up(layer.elements, out->ranks);
+        layer.matrix_shard = 0; /* and are gathered in one dtype */
+        root.shard = dtp_divide_up(root.elements, out->ranks);
+    }
+    out->layer = layer.elements;
+    out->layer_shard = layer.shard;
+    out->layer_matmul_shard = layer.matrix_shard;
+    uint64_t d_q = t->heads * t->head_dim, d_kv = t->kv_heads * t->head_dim, up = t->activation == DTP_SWIGLU ? 2 : 1;
+    out->layer_matmul = t->hidden * (2 * d_q + 2 * d_kv + (up + 1) * t->ffn);
+    out->layer_cast = out->layer_matmul + (t->qkv_bias ? d_q + 2 * d_kv : 0) +
+                      (t->attention_output_bias ? t->hidden : 0) + (t->mlp_bias ? up * t->ffn + t->hidden : 0);
+    out->largest = t->hidden * (plan->fused_gate_up ? up * t->ffn : t->ffn);
+    out->down = t->hidden * t->ffn;
+    out->qkv = t->hidden * (d_q + 2 * d_kv);
+    out->position = t->position == DTP_POSITION_LEARNED ? t->positions * t->hidden : 0;
+    out->head = t->tied_head ? 0 : out->embedding;
+    out->total = t->layers * layer.elements + root.elements;
+    out->total_shard = t->layers * layer.shard + root.shard;
+    out->root = out->count ? root.elements : out->total;
+    out->root_shard = out->count ? root.shard : out->total_shard;
+    out->tensors_per_layer = layer.tensors;
+    out->tensors = t->layers * layer.tensors + root.tensors;
+}
+
+/* ---- bytes per element ----------------------------------------------------------------------------------------- */
+
+/* torch stores what the recipe calls params and casts on the way to the matmul; the other runtimes hold the weights in
+ * the compute dtype and the recipe's master copy beside the moments (DeepSpeed bf16/fp16 engine, Megatron's mixed
+ * precision optimizer, our executor). */
+static uint64_t stored_bytes(const struct dtp_plan *plan)
+{
+    unsigned params = dtp_dtype_bytes(plan->precision.params), compute = dtp_plan_compute_bytes(plan);
+    return plan->runtime == DTP_RUNTIME_TORCH || params < compute ? params : compute;
+}
+
+/* Adam keeps two moments, plain SGD none; 8-bit Adam one byte each (its scales, 4 bytes per 256, are left out). */
+static uint64_t moments_bytes(const struct dtp_plan *plan)
+{
+    switch (plan->optimizer) {
+    case DTP_SGD: return 0;
+    case DTP_ADAM8BIT: return 2;
+    case DTP_ADAMW_FUSED:
+    case DTP_ADAMW_FOREACH: break;
+    }
+    return 2 * (uint64_t)dtp_dtype_bytes(plan->precision.moments);
+}
+
+/* Where gradients rest: torch in the dtype of the parameters (FSDP2 casts back to it after reducing), DeepSpeed in the
+ * model's dtype, Megatron and our executor in a buffer of the reduce dtype that matmuls accumulate into. */
+static uint64_t grads_bytes(const struct dtp_plan *plan, uint64_t stored)
+{
+    bool buffer = plan->runtime == DTP_RUNTIME_MEGATRON || plan->runtime == DTP_RUNTIME_DTPLAN;
+    return buffer ? dtp_dtype_bytes(plan->precision.reduce) : stored;
+}
+
+void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out)
+{
+    uint64_t stored = stored_bytes(plan), master = dtp_dtype_bytes(plan->precision.master);
+    bool replicated = plan->strategy == DTP_DDP || plan->strategy == DTP_ZERO1;
+    *out = (struct dtp_element_bytes){.params = stored,
+                                      .compute = dtp_plan_compute_bytes(plan),
+                                      .grads = grads_bytes(plan, stored),
+                                      .reduce = dtp_dtype_bytes(plan->precision.reduce),
+                                      .moments = moments_bytes(plan),
+                                      .master = master > stored ? master : 0};
+    out->optimizer = out->moments + out->master;
+    out->gathered = plan->precision.fp8_all_gather ? 1 : out->compute;
+    /* DDP reduces gradients in their own dtype, fp32 under autocast; DeepSpeed in the model's dtype. */
+    if ((plan->runtime == DTP_RUNTIME_TORCH && replicated) || plan->runtime == DTP_RUNTIME_DEEPSPEED)
+        out->reduce = out->grads;
+}
+
+bool dtp_plan_shards_params(const struct dtp_plan *plan)
+{
+    return plan->strategy == DTP_ZERO3 || plan->strategy == DTP_FULL_SHARD || plan->strategy == DTP_SHARD_GRAD_OP ||
+           plan->strategy == DTP_HYBRID_SHARD;
+}
+
+bool dtp_plan_shards_grads(const struct dtp_plan *plan)
+{
+    return plan->strategy == DTP_ZERO2 || dtp_plan_shards_params(plan);
+}
+
+bool dtp_plan_shards_optimizer(const struct dtp_plan *plan)
+{
+    return plan->strategy != DTP_DDP;
+}
+
+bool dtp_plan_keeps_root(const struct dtp_plan *plan)
+{
+    return plan->keep_root || plan->fsdp1 || plan->runtime == DTP_RUNTIME_DTPLAN;
+}
+
+/* ---- state at rest --------------------------------------------------------------------------------------------- */
+
+static void add_host(struct dtp_state_bytes *state, enum dtp_memory_term term, uint64_t count, uint64_t elements,
+                     uint64_t element_bytes)
+{
+    state->host += dtp_memory_part(&state->host_chain, term, count, elements, element_bytes);
+}
+
+static void add_nvme(struct dtp_state_bytes *state, enum dtp_memory_term term, uint64_t elements,
+                     uint64_t element_bytes)
+{
+    state->nvme += dtp_memory_part(&state->nvme_chain, term, 1, elements, element_bytes);
+}
+
+/* ZeRO-Offload: fp32 master and gradients and a buffer in the model's dtype are pinned and flat, the moments are
+ * pageable. That buffer is stage 3's grad_partitions_flat_buffer, the staging copy of the parameters below it;
+ * offloaded parameters are one more (stage3.py). ZeRO-Infinity has master, moments, fp32 gradients (swap_out_gradients)
+ * and parameters on NVMe, and in memory its swap buffers and that flat buffer. */
+static void offload_deepspeed(uint64_t shard, const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
+                              struct dtp_state_bytes *out)
+{
+    out->optimizer_elements = 0;
+    if (plan->offload == DTP_OFFLOAD_NVME) {
+        uint64_t group = shard < DTP_DEEPSPEED_SUB_GROUP ? shard : DTP_DEEPSPEED_SUB_GROUP;
+        add_nvme(out, DTP_TERM_NVME_MASTER, shard, 4);
+        add_nvme(out, DTP_TERM_NVME_MOMENTS, shard, bytes->moments);
+        add_host(out, DTP_TERM_SWAP_BUFFERS, DTP_DEEPSPEED_SWAP_BUFFERS, 1, pinned(4 * group));
+        add_nvme(out, DTP_TERM_NVME_GRADS, shard, 4);
+        add_nvme(out, DTP_TERM_NVME_PARAMS, shard, bytes->params);
+        add_host(out, DTP_TERM_HOST_PARTITION, 1, 1, pinned(bytes->grads * shard));
+        add_host(out, DTP_TERM_SWAP_PARAMS, 1, 1, pinned(bytes->params * DTP_DEEPSPEED_PARAM_BUFFERS));
+    } else {
+        add_host(out, DTP_TERM_HOST_FP32, 2, 1, pinned(4 * shard));
+        bool third = plan->strategy == DTP_ZERO3;
+        add_host(out, third ? DTP_TERM_HOST_PARTITION : DTP_TERM_HOST_STAGING, 1, 1, pinned(bytes->params * shard));
+        add_host(out, DTP_TERM_HOST_MOMENTS, 1, shard, bytes->moments);
+        if (plan->offload == DTP_OFFLOAD_PARAMS)
+            add_host(out, DTP_TERM_HOST_PINNED_PARAMS, 1, 1, pinned(bytes->params * shard));
+    }
+    if (plan->offload != DTP_OFFLOAD_OPTIMIZER)
+        out->params_elements = 0;
+    if (plan->strategy == DTP_ZERO2 || plan->strategy == DTP_ZERO3) /* stage 1 keeps every gradient as it is made */
+        out->grads_elements = 0;
+}
+
+/* CPUOffloadPolicy: every sharded parameter and every gradient is a pinned tensor of its own, the moments (zeros_like
+ * of a parameter) are pageable. */
+static void offload_torch(const struct dtp_transformer *t, const struct dtp_units *units, const struct dtp_plan *plan,
+                          const struct dtp_element_bytes *bytes, struct dtp_state_bytes *out)
+{
+    struct tensor_sum layer = {.ranks = units->ranks, .element_bytes = bytes->params}, root = layer;
+    sum_layer(t, plan, &layer);
+    sum_root(t, &root);
+    add_host(out, DTP_TERM_HOST_LAYERS, 2 * t->layers, 1, layer.pinned_bytes);
+    add_host(out, DTP_TERM_HOST_ROOT, 2, 1, root.pinned_bytes);
+    add_host(out, DTP_TERM_HOST_MOMENTS, 1, units->total_shard, bytes->moments);
+    out->params_elements = out->grads_elements = out->optimizer_elements = 0;
+}
+
+/* Ours: exact sizes, registered instead of rounded; gradients land beside the state. */
+static void offload_ours(uint64_t shard, const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
+                         struct dtp_state_bytes *out)
+{
+    add_host(out, DTP_TERM_HOST_MASTER, 1, out->optimizer_elements, bytes->master);
+    add_host(out, DTP_TERM_HOST_MOMENTS, 1, out->optimizer_elements, bytes->moments);
+    add_host(out, DTP_TERM_HOST_GRADS, 1, shard, bytes->grads);
+    out->optimizer_elements = 0;
+    if (plan->offload != DTP_OFFLOAD_OPTIMIZER) {
+        add_host(out, DTP_TERM_HOST_PARAMS, 1, out->params_elements, bytes->params);
+        out->params_elements = 0;
+    }
+}
+
+void dtp_state_bytes_count(const struct dtp_transformer *transformer, const struct dtp_units *units,
+                           const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
+                           struct dtp_memory_parts *record, struct dtp_state_bytes *out)
+{
+    /* FSDP2 and ZeRO-3 pad each parameter; the flat buffers of ZeRO-1, -2, Megatron and our arenas only their end. */
+    bool ours = plan->runtime == DTP_RUNTIME_DTPLAN, padded = dtp_plan_shards_params(plan) && !ours;
+    uint64_t shard = padded ? units->total_shard : dtp_divide_up(units->total, units->ranks);
+    *out = (struct dtp_state_bytes){.params_elements = dtp_plan_shards_params(plan) ? shard : units->total,
+                                    .grads_elements = dtp_plan_shards_grads(plan) ? shard : units->total,
+                                    .optimizer_elements = dtp_plan_shards_optimizer(plan) ? shard : units->total,
+                                    .host_chain.record = record,
+                                    .nvme_chain.record = record};
+    if (plan->offload != DTP_OFFLOAD_NONE) {
+        if (plan->runtime == DTP_RUNTIME_TORCH)
+            offload_torch(transformer, units, plan, bytes, out);
+        else if (plan->runtime == DTP_RUNTIME_DEEPSPEED)
+            offload_deepspeed(shard, plan, bytes, out);
+        else
+            offload_ours(shard, plan, bytes, out);
+    }
+    out->params = bytes->params * out->params_elements;
+    out->grads = bytes->grads * out->grads_elements;
+    out->optimizer = bytes->optimizer * out->optimizer_elements;
+}
+
+uint32_t dtp_plan_reductions(const struct dtp_plan *plan)
+{
+    bool deepspeed = plan->runtime == DTP_RUNTIME_DEEPSPEED;
+    bool every = plan->accumulate_sync || (deepspeed && (plan->strategy == DTP_ZERO2 || plan->strategy == DTP_ZERO3)) ||
+                 (plan->runtime != DTP_RUNTIME_TORCH && plan->strategy == DTP_ZERO2);
+    return every ? plan->accumulate : 1;
+}

@@ -1,0 +1,75 @@
+/* Who holds which part of parameters, gradients and optimizer state: counts of elements per unit, and the bytes a
+ * runtime keeps for them.
+ *
+ * A unit is what is gathered and reduced in one collective: wrap_layers layers, and the root (embeddings, final norm,
+ * head). FSDP2 shards every parameter by itself along its rows, so each rank stores ceil(rows/N) rows of each. */
+#ifndef DTP_SHARDING_H
+#define DTP_SHARDING_H
+
+#include "machine/machine.h"
+#include "closed/memory_parts.h"
+#include "plan/plan.h"
+#include "net/transformer.h"
+
+/* Elements. "shard" is what one rank stores, padding included. */
+struct dtp_units {
+    uint64_t ranks;    /* N: ranks that share one copy of what the strategy shards */
+    uint64_t replicas; /* R: copies of that, each on its own ranks */
+    uint64_t total, total_shard, layers;
+    uint64_t layer, layer_shard, layer_matmul;
+    uint64_t layer_matmul_shard; /* of layer_shard: the matrices */
+    uint64_t layer_cast;         /* of a layer: matmul weights and biases, what autocast casts */
+    uint64_t largest, down, qkv; /* largest matrix of a layer | the MLP's down matrix [f, h] | q, k and v */
+    uint64_t root, root_shard;
+    uint64_t position;        /* learned positions, [positions, h] */
+    uint64_t embedding, head; /* V*h each; head is 0 elements when tied, but its gradient is V*h */
+    uint64_t count, layers_per_unit, last_unit_layers; /* units of layers: 0 units when the whole model is the root */
+    uint64_t tensors;                                  /* parameters as tensors, in the whole model */
+    uint64_t tensors_per_layer;
+};
+
+void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                     const struct dtp_plan *plan, struct dtp_units *out);
+
+/* Bytes per element. */
+struct dtp_element_bytes {
+    uint64_t params;    /* of stored parameters */
+    uint64_t compute;   /* of weights that matmuls read, and of their gradients as autograd makes them */
+    uint64_t gathered;  /* of matmul weights on the wire of an all-gather: 1 with the fp8 all-gather */
+    uint64_t grads;     /* of gradients as they rest between backward and step */
+    uint64_t reduce;    /* of gradients on the wire */
+    uint64_t moments;   /* both of Adam's */
+    uint64_t master;    /* of the master weight where it is a copy of its own */
+    uint64_t optimizer; /* both */
+};
+void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out);
+
+/* N: ranks that share one copy: 1 under ddp, all for the ZeRO stages and FSDP, the shard group where the plan names
+ * one. */
+uint64_t dtp_plan_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
+
+/* True where each rank stores only its shard of the parameters. */
+bool dtp_plan_shards_params(const struct dtp_plan *plan);
+bool dtp_plan_shards_grads(const struct dtp_plan *plan);
+bool dtp_plan_shards_optimizer(const struct dtp_plan *plan);
+/* True where the root unit stays gathered from forward to backward: FSDP2 where it was left to decide, FSDP1 and ours
+ * always. */
+bool dtp_plan_keeps_root(const struct dtp_plan *plan);
+
+/* Micro-steps of a step in which gradients are reduced: with no_sync the last only; DeepSpeed's stages 2 and 3, and
+ * ours under zero2, keep only a shard of the gradients and reduce in every one. */
+uint32_t dtp_plan_reductions(const struct dtp_plan *plan);
+
+/* Bytes at rest on one GPU, and on its share of host and NVMe; elements of what stays on the GPU. */
+struct dtp_state_bytes {
+    uint64_t params_elements, grads_elements, optimizer_elements;
+    uint64_t params, grads, optimizer; /* grads: at the optimizer step */
+    uint64_t host, nvme;               /* per GPU; pinned host buffers as the runtime's allocator rounds them */
+    struct dtp_part_chain host_chain, nvme_chain;
+};
+/* `record` gets the parts of host and NVMe bytes; NULL: none. */
+void dtp_state_bytes_count(const struct dtp_transformer *transformer, const struct dtp_units *units,
+                           const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
+                           struct dtp_memory_parts *record, struct dtp_state_bytes *out);
+
+#endif

@@ -1,0 +1,141 @@
+#include "cost/cluster_cost.h"
+
+#include "cost/calibration.h"
+
+#include <math.h>
+
+double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
+                            double m, double n, double k)
+{
+    double measured_s = cluster->measured && m > 0 && n > 0 && k > 0
+                            ? dtp_measured_matmul_s(cluster->measured, pass, dtype, m, n, k)
+                            : (double)NAN;
+    return isfinite(measured_s) ? measured_s : dtp_matmul_s(&cluster->gpu, dtype, m, n, k);
+}
+
+/* The kernel that was measured is cuDNN's flash attention over whole sequences. */
+static double measured_attention_s(const struct dtp_cluster *cluster, const struct dtp_transformer *transformer,
+                                   const struct dtp_plan *plan, double tokens, bool backward)
+{
+    double sequence = (double)plan->sequence;
+    if (!cluster->measured || plan->attention != DTP_ATTENTION_FLASH ||
+        dtp_transformer_attention_length(transformer, plan->sequence) < sequence)
+        return (double)NAN;
+    enum dtp_measured_attention what = dtp_measured_attention_of(plan, backward);
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_ATTENTION, dtp_measured_attention_text(what));
+    row.dtype = plan->precision.compute == DTP_FP8 ? DTP_BF16 : plan->precision.compute;
+    row.number[DTP_MEASURED_m] = tokens / sequence;
+    row.number[DTP_MEASURED_sequence] = sequence;
+    row.number[DTP_MEASURED_heads] = (double)transformer->heads;
+    row.number[DTP_MEASURED_kv_heads] = (double)transformer->kv_heads;
+    row.number[DTP_MEASURED_head_dim] = (double)transformer->head_dim;
+    return dtp_measured_s(cluster->measured, &row);
+}
+
+struct dtp_attention_time dtp_cluster_attention_time(const struct dtp_cluster *cluster,
+                                                     const struct dtp_transformer *transformer,
+                                                     const struct dtp_plan *plan, double tokens)
+{
+    struct dtp_attention_time time = dtp_attention_time(&cluster->gpu, transformer, plan, tokens);
+    double forward_s = measured_attention_s(cluster, transformer, plan, tokens, false);
+    double backward_s = measured_attention_s(cluster, transformer, plan, tokens, true);
+    return (struct dtp_attention_time){isfinite(forward_s) ? forward_s : time.forward_s,
+                                       isfinite(backward_s) ? backward_s : time.backward_s};
+}
+
+static bool measured_matmuls(const struct dtp_cluster *cluster, enum dtp_dtype dtype)
+{
+    return cluster->measured &&
+           isfinite(dtp_measured_matmul_s(cluster->measured, DTP_MEASURED_MATMUL_FORWARD, dtype, 1024, 1024, 1024));
+}
+
+double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matmul_s, double other_s)
+{
+    return measured_matmuls(cluster, DTP_BF16) ? 1 : dtp_matmul_speedup(&cluster->gpu, matmul_s, other_s);
+}
+
+double dtp_cluster_most_matmul_flops_per_s(const struct dtp_cluster *cluster, enum dtp_dtype dtype)
+{
+    double most = dtp_matmul_flops_per_s(&cluster->gpu, dtype) * (1 + dtp_calibration.matmul_power_headroom);
+    return measured_matmuls(cluster, dtype) ? fmax(most, cluster->gpu.peak_flops_per_s[dtype]) : most;
+}
+
+static bool is_optimizer(enum dtp_op_kind kind)
+{
+    return kind == DTP_OP_OPTIMIZER;
+}
+
+static bool is_of_a_block(enum dtp_op_kind kind)
+{
+    return kind >= DTP_OP_EMBEDDING && kind <= DTP_OP_LOSS_BACKWARD;
+}
+
+static bool measured_kernels(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+{
+    return cluster->measured && plan->runtime == DTP_RUNTIME_DTPLAN;
+}
+
+double dtp_cluster_memory_kernel_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                                             enum dtp_memory_kernel kind)
+{
+    double measured = measured_kernels(cluster, plan)
+                          ? dtp_measured_kernels_bytes_per_s(
+                                cluster->measured, kind == DTP_KERNEL_STREAMING ? is_optimizer : is_of_a_block)
+                          : (double)NAN;
+    return isfinite(measured) ? measured : dtp_memory_kernel_bytes_per_s(&cluster->gpu, kind);
+}
+
+double dtp_cluster_kernel_gap_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+{
+    double measured = measured_kernels(cluster, plan)
+                          ? dtp_measured_step_s(cluster->measured, plan->cuda_graph ? "gap_graph" : "gap_live")
+                          : (double)NAN;
+    return isfinite(measured) ? measured : dtp_kernel_gap_s(plan);
+}
+
+double dtp_cluster_kernel_launch_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+{
+    double measured = measured_kernels(cluster, plan) ? dtp_measured_step_s(cluster->measured, "launch") : (double)NAN;
+    return isfinite(measured) ? measured : dtp_kernel_launch_s(plan);
+}
+
+double dtp_cluster_copy_bytes_per_s(const struct dtp_cluster *cluster, bool upload, double bytes)
+{
+    double formula = cluster->gpu.pcie_bytes_per_s * dtp_calibration.pcie_fraction;
+    if (!cluster->measured || !(bytes > 0))
+        return formula;
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_COPY, upload ? "upload" : "download");
+    row.number[DTP_MEASURED_bytes] = bytes;
+    row.number[DTP_MEASURED_ranks] = cluster->gpus_per_node;
+    double measured_s = dtp_measured_s(cluster->measured, &row);
+    return isfinite(measured_s) ? bytes / measured_s : formula;
+}
+
+double dtp_cluster_host_adam_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan, double bytes)
+{
+    if (plan->runtime == DTP_RUNTIME_TORCH)
+        return dtp_calibration.torch_host_adam_bytes_per_s;
+    double formula =
+        cluster->machine.host_memory_bytes_per_s * dtp_calibration.host_adam_memory_fraction / cluster->gpus_per_node;
+    if (!measured_kernels(cluster, plan) || !(bytes > 0))
+        return formula;
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_HOST_ADAM, "update");
+    row.number[DTP_MEASURED_bytes] = bytes;
+    row.number[DTP_MEASURED_ranks] = cluster->gpus_per_node;
+    double measured_s = dtp_measured_s(cluster->measured, &row);
+    return isfinite(measured_s) ? bytes / measured_s : formula;
+}
+
+uint32_t dtp_cluster_measured_gpus(const struct dtp_cluster *cluster)
+{
+    return cluster->measured ? dtp_measured_count(cluster->measured, "gpus") : 0;
+}
+
+double dtp_cluster_slowest_rank(const struct dtp_cluster *cluster, double deviation)
+{
+    uint32_t measured = dtp_cluster_measured_gpus(cluster);
+    if (!measured)
+        return dtp_slowest_rank_factor(cluster->gpus, deviation);
+    return dtp_slowest_rank_factor(fmax(cluster->gpus, measured), deviation) /
+           dtp_slowest_rank_factor(measured, deviation);
+}

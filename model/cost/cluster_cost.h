@@ -1,0 +1,42 @@
+/* What single operations cost on a cluster: by what was measured of it (measured.h) where its machine is a file, else
+ * by the formulas of op_cost.h.
+ *
+ * Kernels that were measured are those of dtplan's executor. Matmuls, attention and copies are the libraries' and the
+ * driver's, whoever calls them, and count for every runtime; memory-bound kernels, gaps, launches and AdamW on the host
+ * are our own and count for runtime dtplan alone. */
+#ifndef DTP_CLUSTER_COST_H
+#define DTP_CLUSTER_COST_H
+
+#include "machine/measured.h"
+#include "cost/op_cost.h"
+
+/* Seconds of one matmul, of the pass and with m, n, k as a step program has them. */
+double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
+                            double m, double n, double k);
+/* Of attention over `tokens` tokens of one GPU. */
+struct dtp_attention_time dtp_cluster_attention_time(const struct dtp_cluster *cluster,
+                                                     const struct dtp_transformer *transformer,
+                                                     const struct dtp_plan *plan, double tokens);
+/* dtp_matmul_speedup, but 1 where matmuls were measured in a step: their times hold it already. */
+double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matmul_s, double other_s);
+/* Most FLOP/s that matmuls of a format reach: for bounds. */
+double dtp_cluster_most_matmul_flops_per_s(const struct dtp_cluster *cluster, enum dtp_dtype dtype);
+
+/* The closed form's memory-bound kernels: all of a class together. */
+double dtp_cluster_memory_kernel_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                                             enum dtp_memory_kernel kind);
+double dtp_cluster_kernel_gap_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
+double dtp_cluster_kernel_launch_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
+
+/* Bytes/s of a copy of `bytes` on each of the node's GPUs at once. */
+double dtp_cluster_copy_bytes_per_s(const struct dtp_cluster *cluster, bool upload, double bytes);
+/* Bytes/s of host memory that one GPU's share of AdamW on the host goes through. */
+double dtp_cluster_host_adam_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan, double bytes);
+
+/* GPUs whose speed is known, for they were measured; 0: none. */
+uint32_t dtp_cluster_measured_gpus(const struct dtp_cluster *cluster);
+/* Factor >= 1 on kernels for the slowest of the ranks; `deviation` as in dtp_slowest_rank_factor. Times of a measured
+ * machine are those of all its GPUs: only a job on more than those can have a slower one. */
+double dtp_cluster_slowest_rank(const struct dtp_cluster *cluster, double deviation);
+
+#endif

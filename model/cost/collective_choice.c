@@ -1,0 +1,86 @@
+#include "cost/collective_choice.h"
+
+#include "cost/calibration.h"
+#include "machine/measured.h"
+
+#include <math.h>
+
+/* NCCL 2.30 src/sym_kernels.cc, Hopper: latency of a symmetric kernel with flags in its data, and of one with barriers.
+ */
+#define SYMMETRIC_LL_S 4.5e-6
+#define SYMMETRIC_S 7.8e-6
+/* Without buffers between, a byte that is sent is read here and written there; this GPU receives as much as it sends.
+ */
+#define DIRECT_MEMORY_PASSES 2
+
+static bool is_direct(const struct dtp_plan *plan, enum dtp_collective collective)
+{
+    return plan->symmetric_windows || dtp_collective_copies(plan, collective);
+}
+
+bool dtp_collective_copies(const struct dtp_plan *plan, enum dtp_collective collective)
+{
+    return (collective == DTP_ALL_GATHER && plan->gather_engine == DTP_ENGINE_COPY) ||
+           (collective == DTP_ALL_TO_ALL && plan->reduce_engine == DTP_ENGINE_COPY);
+}
+
+bool dtp_collective_is_librarys(const struct dtp_plan *plan, enum dtp_collective collective)
+{
+    return !plan->collective_ctas && !is_direct(plan, collective);
+}
+
+/* One way, whatever the size. */
+static void one_way(double latency_s, double bytes_per_s, struct dtp_collective_cost *cost)
+{
+    for (int p = 0; p < DTP_PROTOCOL_COUNT; p++)
+        cost->latency_s[p] = INFINITY;
+    cost->latency_s[DTP_PROTOCOL_SIMPLE] = latency_s;
+    cost->s_per_byte[DTP_PROTOCOL_SIMPLE] = 1 / bytes_per_s;
+}
+
+void dtp_collective_choose(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                           const struct dtp_plan *plan, enum dtp_collective collective,
+                           struct dtp_collective_cost *cost)
+{
+    double link = dtp_cluster_link_bytes_per_s(cluster);
+    double cta_bytes_per_s = dtp_calibration.ring_cta_bytes_per_s;
+    if (group->nodes == 1 && group->ranks > 1 && is_direct(plan, collective)) {
+        bool copies = dtp_collective_copies(plan, collective);
+        one_way(copies ? dtp_calibration.copy_gather_s : SYMMETRIC_S,
+                link * (copies ? dtp_calibration.copy_link_fraction : dtp_calibration.symmetric_link_fraction), cost);
+        if (copies)
+            return;
+        cost->latency_s[DTP_PROTOCOL_LL] = SYMMETRIC_LL_S;
+        cta_bytes_per_s = dtp_calibration.symmetric_cta_bytes_per_s;
+    }
+    for (int p = 0; p < DTP_PROTOCOL_COUNT && plan->collective_ctas; p++)
+        cost->s_per_byte[p] = fmax(cost->s_per_byte[p], 1 / (plan->collective_ctas * cta_bytes_per_s));
+}
+
+static bool as_measured(const struct dtp_cluster *cluster, const struct dtp_group *group, const struct dtp_plan *plan,
+                        enum dtp_collective collective, struct dtp_collective_load *out)
+{
+    if (!cluster->measured || !dtp_collective_is_librarys(plan, collective))
+        return false;
+    struct dtp_measured_group asked = {group->ranks, group->stride, group->nodes};
+    struct dtp_measured_contention of = dtp_measured_contention(cluster->measured, collective, &asked);
+    *out = (struct dtp_collective_load){of.kernels, 0, of.collective, true};
+    return isfinite(of.kernels);
+}
+
+struct dtp_collective_load dtp_collective_load(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                                               const struct dtp_plan *plan, enum dtp_collective collective)
+{
+    struct dtp_collective_load load;
+    if (as_measured(cluster, group, plan, collective, &load))
+        return load;
+    load = (struct dtp_collective_load){dtp_calibration.contention_sm_share, dtp_calibration.contention_memory_passes,
+                                        1, false};
+    if (is_direct(plan, collective))
+        load.memory_passes = DIRECT_MEMORY_PASSES;
+    if (dtp_collective_copies(plan, collective))
+        load.sm_share = 0;
+    else if (plan->collective_ctas && cluster->gpu.sm_count)
+        load.sm_share = fmin(load.sm_share, (double)plan->collective_ctas / cluster->gpu.sm_count);
+    return load;
+}

@@ -1,0 +1,194 @@
+#include "cost/collective_cost.h"
+
+#include "cost/calibration.h"
+#include "machine/measured.h"
+
+#include <math.h>
+#include <string.h>
+
+/* NCCL 2.30 src/graph/tuning.cc, baseLat and hwLat, microseconds -> seconds; columns LL, LL128, Simple, and for the
+ * fourth, a tree in the Simple protocol. */
+static const double base_latency_s[DTP_PROTOCOL_COUNT] = {6.6e-6, 14.0e-6, 8.4e-6, 8.4e-6};
+static const double nvlink_hop_s[DTP_PROTOCOL_COUNT] = {0.6e-6, 1.9e-6, 3.4e-6, 4.0e-6};
+static const double pcie_hop_s[DTP_PROTOCOL_COUNT] = {1.0e-6, 2.5e-6, 5.7e-6, 4.0e-6};
+static const double network_hop_s[DTP_PROTOCOL_COUNT] = {2.7e-6, 4.0e-6, 14.0e-6, 14.0e-6};
+/* Share of the Simple protocol's bandwidth: LL carries 4 bytes of data in 8, LL128 120 in 128; a tree is double-binary
+ * with the 0.85 NCCL gives it. */
+static const double bandwidth_share[DTP_PROTOCOL_COUNT] = {0.5, 0.92, 1.0, 0.85};
+
+/* llMaxBw of the same file, one node: beyond it LL's flag checks are the limit. */
+static double ll_limit_bytes_per_s(const struct dtp_gpu *gpu)
+{
+    switch (gpu->architecture) {
+    case DTP_GPU_VOLTA: return 39e9;
+    case DTP_GPU_AMPERE:
+    case DTP_GPU_ADA: return 87.7e9;
+    case DTP_GPU_HOPPER: return 141e9;
+    case DTP_GPU_BLACKWELL: return 282e9;
+    case DTP_GPU_CDNA2:
+    case DTP_GPU_CDNA3: return 87.7e9;
+    }
+    return 39e9;
+}
+
+struct dtp_group dtp_group_consecutive(const struct dtp_cluster *cluster, uint32_t ranks)
+{
+    uint32_t per_node = cluster->gpus_per_node;
+    if (ranks <= per_node)
+        return (struct dtp_group){ranks, 1, per_node / ranks, 1, 1};
+    return (struct dtp_group){ranks, (ranks + per_node - 1) / per_node, 1, 1, 1};
+}
+
+struct dtp_group dtp_group_strided(const struct dtp_cluster *cluster, uint32_t stride)
+{
+    uint32_t per_node = cluster->gpus_per_node;
+    uint32_t ranks = cluster->gpus / stride;
+    if (stride >= per_node) /* one rank of a group per node; every GPU of a node is in another group */
+        return (struct dtp_group){ranks, ranks, per_node, stride, stride / per_node};
+    return (struct dtp_group){ranks, cluster->nodes, stride, stride, 1};
+}
+
+/* Of a ring on a node's own links. */
+static double link_bytes_per_s(const struct dtp_cluster *cluster, uint32_t ranks_per_node)
+{
+    double link = dtp_cluster_link_bytes_per_s(cluster);
+    if (dtp_cluster_link(cluster) == DTP_LINK_PCIE)
+        return link * dtp_calibration.pcie_ring_fraction;
+    return link * dtp_calibration.ring_link_fraction *
+           (1.0 - dtp_calibration.ring_few_ranks_loss / (double)ranks_per_node);
+}
+
+/* Share of the node's network a group's ring has where it climbs to the spine. Ranks are numbered leaf by leaf, so of
+ * the c nodes that one leaf holds of a ring one sends across the uplinks, the others to their neighbour below the same
+ * switch. A leaf's L nodes share uplinks of L/oversubscription nodes' rate among the L/c rings that cross:
+ * c/oversubscription for each. */
+static double spine_share(const struct dtp_cluster *cluster, const struct dtp_group *group)
+{
+    uint32_t below_leaf = cluster->leaf_nodes > 1 ? cluster->leaf_nodes : 1;
+    if ((uint64_t)group->nodes * group->node_stride <= below_leaf)
+        return 1;
+    uint32_t of_ring = below_leaf / group->node_stride;
+    return fmin(1, (of_ring > 1 ? of_ring : 1) / cluster->oversubscription);
+}
+
+/* Sockets: a ring is bound by its threads on the CPU, which wait for each other part of the time, and not by a NIC. The
+ * rate stated is that of one ring; g rings, of other processes, fill each other's gaps and move (1 - (1 - share)^g) /
+ * share times as much. */
+static double socket_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group, bool all_reduce)
+{
+    double share = dtp_calibration.socket_ring_share;
+    double rings = (1 - pow(1 - share, group->groups_per_node)) / share;
+    double ring = dtp_cluster_network_bytes_per_s(cluster) * (all_reduce ? dtp_calibration.socket_all_reduce_share : 1);
+    return ring * rings * spine_share(cluster, group) / group->groups_per_node;
+}
+
+/* A ring enters each node once per channel, so the group's bus bandwidth is at most the node's network, shared by the
+ * groups that use it at the same time. One leaves gaps while its ranks wait for each other; others fill them. */
+static double network_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group)
+{
+    double filled = 1 - pow(1 - dtp_calibration.network_fraction, group->groups_per_node);
+    return dtp_cluster_network_bytes_per_s(cluster) * filled * spine_share(cluster, group) / group->groups_per_node;
+}
+
+static uint32_t ranks_per_node(const struct dtp_group *group)
+{
+    return (group->ranks + group->nodes - 1) / group->nodes;
+}
+
+/* What the CTAs of a ring copy besides what they send: all-gather and reduce-scatter read their own 1/n of B from one
+ * buffer and write it to another, where (n-1)/n of B is sent; an all-reduce works in the places where its data are. */
+static double link_loss(const struct dtp_group *group, bool all_reduce)
+{
+    return all_reduce ? 1 : 1 + dtp_calibration.ring_own_share / (group->ranks - 1.0);
+}
+
+static double bus_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group, bool all_reduce)
+{
+    double link = INFINITY, network = INFINITY;
+    if (ranks_per_node(group) > 1)
+        link = link_bytes_per_s(cluster, ranks_per_node(group)) / link_loss(group, all_reduce);
+    if (group->nodes > 1)
+        network = cluster->network == DTP_NETWORK_SOCKETS ? socket_bytes_per_s(cluster, group, all_reduce)
+                                                          : network_bytes_per_s(cluster, group);
+    return link < network ? link : network;
+}
+
+double dtp_group_bus_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group)
+{
+    return bus_bytes_per_s(cluster, group, true);
+}
+
+static struct dtp_collective_cost modelled(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                                           enum dtp_collective collective)
+{
+    bool all_reduce = collective == DTP_ALL_REDUCE, pcie = dtp_cluster_link(cluster) == DTP_LINK_PCIE;
+    const double *hop_s = pcie ? pcie_hop_s : nvlink_hop_s;
+    double bus = bus_bytes_per_s(cluster, group, all_reduce);
+    double network_steps = group->nodes - 1, link_steps = (double)group->ranks - 1 - network_steps;
+    struct dtp_collective_cost cost = {.measured = NULL};
+    for (int p = 0; p < DTP_PROTOCOL_COUNT; p++) {
+        double rounds = all_reduce ? 2 : 1;
+        double latency = base_latency_s[p] + rounds * (link_steps * hop_s[p] + network_steps * network_hop_s[p]);
+        double bandwidth = bus * bandwidth_share[p];
+        if (p == DTP_PROTOCOL_TREE)
+            latency = base_latency_s[p] + 2 * ((double)group->ranks / group->nodes - 1) * hop_s[p] +
+                      2 * log2(group->nodes) * network_hop_s[p];
+        if (p == DTP_PROTOCOL_LL)
+            bandwidth = fmin(bandwidth, ll_limit_bytes_per_s(&cluster->gpu));
+        else if (!pcie)
+            latency += dtp_calibration.ring_ramp_s;
+        bool usable =
+            !(p == DTP_PROTOCOL_TREE && (!all_reduce || group->nodes == 1)) && !(p == DTP_PROTOCOL_LL128 && pcie);
+        cost.latency_s[p] = usable ? latency : INFINITY;
+        cost.s_per_byte[p] = 1 / bandwidth;
+    }
+    return cost;
+}
+
+/* A measured group on the same kind of cluster: its instances fill the nodes that it spans. */
+static struct dtp_group measured_group(const struct dtp_cluster *cluster, const struct dtp_measured_group *of)
+{
+    uint32_t per_node = (of->ranks + of->nodes - 1) / of->nodes, node = cluster->gpus_per_node;
+    uint32_t at_once = of->stride > 1 ? of->stride : node / (per_node < node ? per_node : node);
+    return (struct dtp_group){of->ranks, of->nodes, of->nodes > 1 && of->stride == 1 ? 1 : at_once, of->stride, 1};
+}
+
+struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                                               enum dtp_collective collective)
+{
+    struct dtp_collective_cost cost = modelled(cluster, group, collective);
+    if (!cluster->measured || group->ranks < 2)
+        return cost;
+    struct dtp_measured_group asked = {group->ranks, group->stride, group->nodes}, of;
+    enum dtp_collective as;
+    cost.measured = dtp_measured_collective(cluster->measured, collective, &asked, &as, &of);
+    if (!cost.measured)
+        return cost;
+    bool same = of.ranks == asked.ranks && of.nodes == asked.nodes && of.stride == asked.stride;
+    struct dtp_group its = same ? *group : measured_group(cluster, &of);
+    struct dtp_collective_cost model = modelled(cluster, &its, as);
+    memcpy(cost.of_latency_s, model.latency_s, sizeof model.latency_s);
+    memcpy(cost.of_s_per_byte, model.s_per_byte, sizeof model.s_per_byte);
+    return cost;
+}
+
+static double modelled_s(const double *latency_s, const double *s_per_byte, double sent_bytes)
+{
+    double best = INFINITY;
+    for (int p = 0; p < DTP_PROTOCOL_COUNT; p++) {
+        double time = latency_s[p] + sent_bytes * s_per_byte[p];
+        best = time < best ? time : best;
+    }
+    return best;
+}
+
+double dtp_collective_time(const struct dtp_collective_cost *cost, double sent_bytes)
+{
+    if (sent_bytes <= 0)
+        return 0;
+    double model_s = modelled_s(cost->latency_s, cost->s_per_byte, sent_bytes);
+    if (!cost->measured)
+        return model_s;
+    return dtp_measured_curve_s(cost->measured, sent_bytes) * model_s /
+           modelled_s(cost->of_latency_s, cost->of_s_per_byte, sent_bytes);
+}

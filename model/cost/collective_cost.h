@@ -1,0 +1,51 @@
+/* How long one NCCL collective takes when it runs alone.
+ *
+ * The model is NCCL's own (src/graph/tuning.cc): for each protocol a base latency, a latency per hop and a bus
+ * bandwidth; the cheapest protocol is taken. Latencies are NCCL's tables; bandwidths are what rings reach on measured
+ * machines (calibration.h), not NCCL's optimistic estimates. */
+#ifndef DTP_COLLECTIVE_COST_H
+#define DTP_COLLECTIVE_COST_H
+
+#include "closed/closed_form.h"
+#include "machine/machine.h"
+
+/* The ranks of one communicator and what they share. */
+struct dtp_group {
+    uint32_t ranks;
+    uint32_t nodes;           /* nodes the group spans; ranks are spread over them evenly */
+    uint32_t groups_per_node; /* groups of the same kind on one node that use its network at the same time */
+    uint32_t stride;          /* between its ranks */
+    uint32_t node_stride;     /* its nodes are so many apart in the order of ranks */
+};
+
+/* The group of `ranks` consecutive ranks of the cluster (a shard group, or all). */
+struct dtp_group dtp_group_consecutive(const struct dtp_cluster *cluster, uint32_t ranks);
+/* The group of the gpus/stride ranks that sit `stride` apart (replicas of a hybrid shard group). */
+struct dtp_group dtp_group_strided(const struct dtp_cluster *cluster, uint32_t stride);
+
+enum dtp_protocol { DTP_PROTOCOL_LL, DTP_PROTOCOL_LL128, DTP_PROTOCOL_SIMPLE, DTP_PROTOCOL_TREE, DTP_PROTOCOL_COUNT };
+
+struct dtp_measured_curve;
+
+/* Time of one operation = min over protocols of latency_s[p] + bus_bytes * s_per_byte[p]; unusable ones have infinite
+ * latency. Prepared once per (cluster, group, collective), then evaluated for any size.
+ *
+ * Where the cluster was measured it is the measured time of the group that is most like this one, times what the model
+ * says of this one / of that one. For the very group, used as it was measured, that factor is 1. */
+struct dtp_collective_cost {
+    double latency_s[DTP_PROTOCOL_COUNT];
+    double s_per_byte[DTP_PROTOCOL_COUNT];
+    const struct dtp_measured_curve *measured; /* NULL: none; borrowed from the cluster's */
+    double of_latency_s[DTP_PROTOCOL_COUNT],
+        of_s_per_byte[DTP_PROTOCOL_COUNT]; /* the model of the group that it is of */
+};
+struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                                               enum dtp_collective collective);
+
+/* Seconds for one operation in which each rank sends `sent_bytes` (ring accounting, closed_form.h); 0 for 0 bytes. */
+double dtp_collective_time(const struct dtp_collective_cost *cost, double sent_bytes);
+
+/* Bytes/s one GPU of the group can send in a long operation: the lesser of its link and its share of the network. */
+double dtp_group_bus_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_group *group);
+
+#endif

@@ -1,0 +1,82 @@
+#include "cost/digest.h"
+
+#include "cost/calibration.h"
+#include "machine/measured.h"
+
+#include <string.h>
+
+static uint64_t add_byte(uint64_t digest, unsigned char byte)
+{
+    return (digest ^ byte) * UINT64_C(0x100000001b3);
+}
+
+uint64_t dtp_digest_text(uint64_t digest, const char *text)
+{
+    for (const char *c = text; c && *c; c++)
+        digest = add_byte(digest, (unsigned char)*c);
+    return add_byte(digest, text ? 0xff : 0xfe); /* neither occurs in UTF-8 */
+}
+
+uint64_t dtp_digest_number(uint64_t digest, double number)
+{
+    unsigned char bytes[sizeof number];
+    memcpy(bytes, &number, sizeof number);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        digest = add_byte(digest, bytes[i]);
+    return digest;
+}
+
+static uint64_t add_model(uint64_t digest, const struct dtp_transformer *t)
+{
+    const uint64_t figures[] = {t->layers,
+                                t->hidden,
+                                t->heads,
+                                t->kv_heads,
+                                t->head_dim,
+                                t->ffn,
+                                t->vocab,
+                                t->positions,
+                                t->max_sequence,
+                                t->sliding_window,
+                                (uint64_t)t->norm,
+                                (uint64_t)t->activation,
+                                (uint64_t)t->position,
+                                dtp_transformer_count(t).total};
+    digest = dtp_digest_text(digest, t->name);
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+        digest = dtp_digest_number(digest, (double)figures[i]);
+    return digest;
+}
+
+static uint64_t add_measured(uint64_t digest, const struct dtp_measured *measured)
+{
+    const struct dtp_measured_rows *rows = dtp_measured_all(measured);
+    for (size_t i = 0; i < rows->count; i++) {
+        digest = dtp_digest_text(dtp_digest_text(digest, rows->row[i].what), rows->row[i].text);
+        for (int column = 0; column < DTP_MEASURED_COLUMN_COUNT; column++)
+            digest = dtp_digest_number(digest, rows->row[i].number[column]);
+    }
+    return digest;
+}
+
+uint64_t dtp_digest_catalog(uint64_t digest, const struct dtp_catalog *catalog)
+{
+    for (size_t i = 0; i < catalog->provenance_count; i++) { /* every figure of GPUs and machines */
+        const struct dtp_provenance *p = &catalog->provenance[i];
+        digest = dtp_digest_text(dtp_digest_text(dtp_digest_text(digest, p->key), p->quantity), p->text);
+    }
+    for (size_t i = 0; i < catalog->price_count; i++) {
+        const struct dtp_price *p = &catalog->prices[i];
+        digest = dtp_digest_number(dtp_digest_text(digest, p->gpu_key), p->low);
+        digest = dtp_digest_number(dtp_digest_number(digest, p->typical), p->high);
+    }
+    for (size_t i = 0; i < catalog->model_count; i++)
+        digest = add_model(digest, &catalog->models[i]);
+    for (size_t i = 0; i < catalog->alias_count; i++)
+        digest = dtp_digest_text(dtp_digest_text(digest, catalog->aliases[i].alias), catalog->aliases[i].key);
+    for (size_t i = 0; i < catalog->measured_count; i++)
+        digest = add_measured(digest, catalog->measured[i].times);
+    for (size_t i = 0; i < dtp_calibration_row_count; i++)
+        digest = dtp_digest_number(digest, dtp_calibration_rows[i].value);
+    return digest;
+}

@@ -1,0 +1,44 @@
+/* How long single device operations take when they run alone: matmul, attention, memory-bound kernels. */
+#ifndef DTP_OP_COST_H
+#define DTP_OP_COST_H
+
+#include "machine/machine.h"
+#include "plan/plan.h"
+
+/* Sustained matmul rate of large shapes in a format, FLOP/s: peak * the GPU's matmul_fraction. */
+double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype);
+
+/* Seconds of [m,k] x [k,n] at the sustained rate: FLOPs / rate, divided by the share of SMs that have a tile, plus the
+ * part of operand traffic that the pipeline does not hide. */
+double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, double m, double n, double k);
+
+/* Share of the SMs that the plan's matmuls are made for; their rate falls with it. */
+double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_plan *plan);
+
+/* Kinds of memory-bound kernels, by how close they come to HBM bandwidth (calibration.h). */
+enum dtp_memory_kernel { DTP_KERNEL_EAGER, DTP_KERNEL_FUSED, DTP_KERNEL_STREAMING };
+double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, enum dtp_memory_kernel kind);
+
+/* Bytes that an optimizer step moves for each parameter that it updates, state in device memory. */
+double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan);
+
+/* Seconds of causal attention's core over `tokens` tokens in sequences of `sequence`. */
+struct dtp_attention_time {
+    double forward_s, backward_s;
+};
+struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_transformer *transformer,
+                                             const struct dtp_plan *plan, double tokens);
+
+/* Factor > 1 by which matmuls run above their sustained rate when they are only part of the work: chips at their power
+ * limit clock up while memory-bound kernels run. matmul_s is at the sustained rate, other_s everything else. */
+double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double other_s);
+
+/* Host time to launch one kernel, and the device's idle time between two kernels of a stream, by runtime. */
+double dtp_kernel_launch_s(const struct dtp_plan *plan);
+double dtp_kernel_gap_s(const struct dtp_plan *plan);
+
+/* Factor >= 1 on device time because every collective waits for the slowest of `ranks` GPUs whose speeds have this
+ * relative standard deviation. */
+double dtp_slowest_rank_factor(double ranks, double deviation);
+
+#endif

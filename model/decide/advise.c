@@ -1,0 +1,301 @@
+#include "decide/advise.h"
+
+#include "job/change.h"
+#include "decide/solve.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- judging ---------------------------------------------------------------------------------------------------- */
+
+struct search {
+    const struct dtp_job *job;
+    double tokens_per_s;           /* of the plan as it stands */
+    double least_gain;             /* changes below it are not worth a word */
+    enum dtp_verdict worst;        /* that still counts as fitting */
+    enum dtp_verdict worst_of_all; /* where nothing better is found: tight helps a job that is out of memory */
+    struct dtp_advice *advice;
+};
+
+/* Keeps the best DTP_ADVICE_KEPT, ordered by tokens/s; of equals the first found stays ahead. */
+static void keep(struct dtp_advice *advice, const struct dtp_change *change)
+{
+    size_t place = 0;
+    while (place < advice->count && advice->changes[place].gain >= change->gain)
+        place++;
+    if (place == DTP_ADVICE_KEPT)
+        return;
+    size_t last = advice->count < DTP_ADVICE_KEPT ? advice->count++ : DTP_ADVICE_KEPT - 1;
+    for (size_t i = last; i > place; i--)
+        advice->changes[i] = advice->changes[i - 1];
+    advice->changes[place] = *change;
+}
+
+/* Predicts one change and keeps it when it fits and is worth it. Returns whether it was kept for ranking. */
+static bool consider(struct search *search, const struct dtp_plan *asked, uint32_t gpus, const char *flags)
+{
+    struct dtp_change change;
+    search->advice->tried_count++;
+    if (dtp_variant_predict(search->job, asked, gpus, &change.variant, NULL, 0) != DTP_OK ||
+        change.variant.prediction.memory.verdict > search->worst)
+        return false;
+    change.gain = change.variant.prediction.throughput.tokens_per_s / search->tokens_per_s - 1.0;
+    if (change.gain < search->least_gain)
+        return false;
+    dtp_change_flags(search->job, asked, flags, change.flags, sizeof change.flags);
+    dtp_change_batch_note(&search->job->asked, asked, change.note, sizeof change.note);
+    keep(search->advice, &change);
+    return true;
+}
+
+static void consider_table(struct search *search, enum dtp_change_use use)
+{
+    size_t count;
+    const struct dtp_change_rule *rules = dtp_change_rules(&count);
+    for (size_t i = 0; i < count; i++) {
+        struct dtp_plan asked = search->job->asked;
+        if (rules[i].use != use || !rules[i].apply(&asked))
+            continue;
+        /* One GPU has nothing to shard: another strategy there is another runtime's overhead, no advice. */
+        if (search->job->cluster.gpus > 1 || asked.strategy == search->job->asked.strategy)
+            consider(search, &asked, search->job->cluster.gpus, rules[i].flags);
+    }
+}
+
+/* Another micro batch and accumulation; returns whether it was worth keeping. */
+static bool consider_micro_batch(struct search *search, uint32_t micro_batch, uint32_t accumulate, bool sync)
+{
+    struct dtp_plan asked = search->job->asked;
+    char flags[96];
+    size_t used;
+    snprintf(flags, sizeof flags, "--micro-batch %u", micro_batch);
+    if (accumulate != asked.accumulate) {
+        used = strlen(flags);
+        snprintf(flags + used, sizeof flags - used, " --accumulate %u", accumulate);
+    }
+    if (sync && !asked.accumulate_sync) {
+        used = strlen(flags);
+        snprintf(flags + used, sizeof flags - used, " --accumulate-sync");
+    }
+    asked.micro_batch = micro_batch;
+    asked.accumulate = accumulate;
+    asked.accumulate_sync = sync;
+    return consider(search, &asked, search->job->cluster.gpus, flags);
+}
+
+/* Smaller micro batches keep the tokens per step by accumulating more. Accumulating without reducing keeps whole
+ * gradients, which sharded plans may have no room for: then reduce in each micro-step, or take a smaller step. */
+static void consider_smaller_batches(struct search *search)
+{
+    const struct dtp_plan *asked = &search->job->asked;
+    uint64_t per_step = (uint64_t)asked->micro_batch * asked->accumulate;
+    for (uint32_t micro_batch = asked->micro_batch / 2; micro_batch >= 1; micro_batch /= 2) {
+        uint64_t accumulate = per_step / micro_batch;
+        if (per_step % micro_batch != 0 || accumulate > UINT32_MAX)
+            continue;
+        if (!consider_micro_batch(search, micro_batch, (uint32_t)accumulate, asked->accumulate_sync) &&
+            !consider_micro_batch(search, micro_batch, (uint32_t)accumulate, true))
+            consider_micro_batch(search, micro_batch, asked->accumulate, asked->accumulate_sync);
+    }
+}
+
+/* Larger ones first use up the accumulation, then enlarge the step. Throughput flattens while memory keeps growing, so
+ * of the sizes that fit the smallest within 2 % of the fastest is proposed. */
+static void consider_larger_batches(struct search *search)
+{
+    const struct dtp_plan *asked = &search->job->asked;
+    struct dtp_variant variant;
+    double best = 0;
+    uint32_t sizes[16], size_count = 0;
+    double speeds[16];
+    for (uint32_t factor = 2; factor <= 64 && asked->micro_batch <= UINT32_MAX / factor; factor *= 2) {
+        struct dtp_plan larger = *asked;
+        larger.micro_batch = asked->micro_batch * factor;
+        larger.accumulate = asked->accumulate % factor == 0 ? asked->accumulate / factor : asked->accumulate;
+        search->advice->tried_count++;
+        if (dtp_variant_predict(search->job, &larger, search->job->cluster.gpus, &variant, NULL, 0) != DTP_OK ||
+            variant.prediction.memory.verdict != DTP_VERDICT_FITS)
+            break;
+        sizes[size_count] = factor;
+        speeds[size_count++] = variant.prediction.throughput.tokens_per_s;
+        if (speeds[size_count - 1] > best)
+            best = speeds[size_count - 1];
+    }
+    for (uint32_t i = 0; i < size_count; i++)
+        if (speeds[i] >= 0.98 * best) {
+            uint32_t accumulate = asked->accumulate % sizes[i] == 0 ? asked->accumulate / sizes[i] : asked->accumulate;
+            consider_micro_batch(search, asked->micro_batch * sizes[i], accumulate, asked->accumulate_sync);
+            return;
+        }
+}
+
+/* Fewer gradient exchanges and optimizer steps for each token. */
+static void consider_accumulation(struct search *search)
+{
+    struct dtp_plan asked = search->job->asked;
+    char flags[48];
+    if (asked.accumulate > UINT32_MAX / 4)
+        return;
+    asked.accumulate *= 4;
+    snprintf(flags, sizeof flags, "--accumulate %u", asked.accumulate);
+    consider(search, &asked, search->job->cluster.gpus, flags);
+}
+
+/* The least a step can be: whole gradients kept over micro-steps would cost more than they save. */
+static bool one_sequence(struct dtp_plan *plan)
+{
+    bool changed = plan->micro_batch > 1 || plan->accumulate > 1;
+    plan->micro_batch = plan->accumulate = 1;
+    return changed;
+}
+
+/* One change and the smallest micro batch. */
+static void consider_small_batch_with(struct search *search, const struct dtp_change_rule *rule)
+{
+    struct dtp_plan asked = search->job->asked;
+    char flags[96];
+    if (rule->use != DTP_CHANGE_ADVISED || !rule->apply(&asked) || !one_sequence(&asked))
+        return;
+    snprintf(flags, sizeof flags, "%s --micro-batch 1 --accumulate 1", rule->flags);
+    consider(search, &asked, search->job->cluster.gpus, flags);
+}
+
+/* Where no single change fits: two at once. The table is small, so all pairs are tried. */
+static void consider_pairs(struct search *search)
+{
+    size_t count;
+    const struct dtp_change_rule *rules = dtp_change_rules(&count);
+    for (size_t i = 0; i < count; i++)
+        consider_small_batch_with(search, &rules[i]);
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = i + 1; j < count; j++) {
+            struct dtp_plan asked = search->job->asked;
+            char flags[96];
+            size_t first_word = strcspn(rules[i].flags, " ");
+            if (rules[i].use != DTP_CHANGE_ADVISED || rules[j].use != DTP_CHANGE_ADVISED)
+                continue;
+            /* Two values of one flag are no pair. */
+            if (first_word == strcspn(rules[j].flags, " ") && strncmp(rules[i].flags, rules[j].flags, first_word) == 0)
+                continue;
+            if (!rules[i].apply(&asked) || !rules[j].apply(&asked))
+                continue;
+            snprintf(flags, sizeof flags, "%s %s", rules[i].flags, rules[j].flags);
+            consider(search, &asked, search->job->cluster.gpus, flags);
+        }
+}
+
+static bool shard_all(struct dtp_plan *plan)
+{
+    return dtp_change_strategy(plan, plan->runtime == DTP_RUNTIME_DEEPSPEED ? DTP_ZERO3 : DTP_FULL_SHARD);
+}
+
+static bool recompute_all(struct dtp_plan *plan)
+{
+    return dtp_change_apply("--checkpointing full", plan);
+}
+static bool flash(struct dtp_plan *plan)
+{
+    return dtp_change_apply("--attention flash", plan);
+}
+
+/* Appends "--flag value" of what the step has made of the plan. */
+static void add_flags(char *flags, size_t bytes, const struct dtp_plan *plan, size_t step)
+{
+    size_t used = strlen(flags);
+    switch (step) {
+    case 0: snprintf(flags + used, bytes - used, " --strategy %s", dtp_strategy_text(plan->strategy)); break;
+    case 1: snprintf(flags + used, bytes - used, " --checkpointing full"); break;
+    case 2: snprintf(flags + used, bytes - used, " --micro-batch 1 --accumulate 1"); break;
+    case 3: snprintf(flags + used, bytes - used, " --attention flash"); break;
+    default: break;
+    }
+}
+
+/* The smallest count that fits as it is; where none does, with what saves most memory without changing the numerics,
+ * one step after the other. */
+static void consider_more_gpus(struct search *search)
+{
+    bool (*const steps[])(struct dtp_plan *) = {shard_all, recompute_all, one_sequence, flash};
+    struct dtp_solution solution;
+    struct dtp_job job = *search->job;
+    char changed[96] = "", flags[128];
+    for (size_t step = 0;; step++) {
+        enum dtp_status status = dtp_solve(&job, DTP_SOLVE_MIN_GPUS, &solution);
+        search->advice->tried_count += solution.predictions_count;
+        if (status == DTP_OK && !solution.tight)
+            break;
+        while (step < sizeof steps / sizeof *steps && !steps[step](&job.asked))
+            step++;
+        if (step >= sizeof steps / sizeof *steps)
+            break;
+        add_flags(changed, sizeof changed, &job.asked, step);
+    }
+    /* The allocator's cache may outgrow any number of GPUs where one layer is large: then tight must do. */
+    search->worst = solution.tight ? search->worst_of_all : DTP_VERDICT_FITS;
+    if (!solution.found)
+        return;
+    /* With all the changes it may fit on fewer than there are: then the changes alone are the advice. */
+    if (solution.value <= search->job->cluster.gpus && changed[0]) {
+        search->advice->kind = DTP_ADVICE_MAKES_FIT;
+        consider(search, &job.asked, search->job->cluster.gpus, changed + 1);
+        return;
+    }
+    snprintf(flags, sizeof flags, "--gpus %u%s", (unsigned)solution.value, changed);
+    consider(search, &job.asked, (uint32_t)solution.value, flags);
+}
+
+static void advise_faster(struct search *search)
+{
+    search->least_gain = DTP_ADVICE_MIN_GAIN;
+    consider_table(search, DTP_CHANGE_ADVISED);
+    consider_larger_batches(search);
+    consider_accumulation(search);
+    search->advice->kind = search->advice->count ? DTP_ADVICE_FASTER : DTP_ADVICE_NONE;
+}
+
+static void consider_harmless(struct search *search)
+{
+    consider_table(search, DTP_CHANGE_ADVISED);
+    consider_smaller_batches(search);
+    if (search->advice->count == 0)
+        consider_pairs(search);
+}
+
+/* Cheapest first: what changes nothing but time; then two changes; then the numerics; then the same without a margin,
+ * which costs no more; then money. */
+static void advise_fitting(struct search *search)
+{
+    struct dtp_advice *advice = search->advice;
+    search->least_gain = -1.0;
+    advice->kind = DTP_ADVICE_MAKES_FIT;
+    consider_harmless(search);
+    if (advice->count == 0)
+        consider_table(search, DTP_CHANGE_ADVISED_LAST);
+    search->worst = search->worst_of_all;
+    if (advice->count == 0 && search->worst != DTP_VERDICT_FITS)
+        consider_harmless(search);
+    if (advice->count > 0)
+        return;
+    advice->kind = DTP_ADVICE_MORE_GPUS;
+    consider_more_gpus(search);
+    if (advice->count == 0)
+        advice->kind = search->worst_of_all == DTP_VERDICT_TIGHT ? DTP_ADVICE_HOPELESS : DTP_ADVICE_NONE;
+}
+
+void dtp_advise(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_advice *out)
+{
+    struct search search = {.job = job,
+                            .tokens_per_s = prediction->throughput.tokens_per_s,
+                            .worst = DTP_VERDICT_FITS,
+                            .worst_of_all = DTP_VERDICT_FITS,
+                            .advice = out};
+    if (prediction->memory.verdict == DTP_VERDICT_OOM)
+        search.worst_of_all = DTP_VERDICT_TIGHT;
+    memset(out, 0, sizeof *out);
+    if (!(search.tokens_per_s > 0))
+        return;
+    if (prediction->memory.verdict == DTP_VERDICT_FITS)
+        advise_faster(&search);
+    else
+        advise_fitting(&search);
+}

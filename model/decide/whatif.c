@@ -1,0 +1,255 @@
+#include "decide/whatif.h"
+
+#include "closed/sharding.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct search {
+    const struct dtp_job *job;
+    const struct dtp_predictor *predictor;
+    struct dtp_whatif *out;
+};
+
+/* ---- one change ---------------------------------------------------------------------------------------------------
+ */
+
+/* Both are gathered and reduced alike; what differs is whether the gathered weights are freed after forward. */
+static bool is_reshard_pair(enum dtp_strategy a, enum dtp_strategy b)
+{
+    bool full = a == DTP_FULL_SHARD || a == DTP_ZERO3 || b == DTP_FULL_SHARD || b == DTP_ZERO3;
+    return full && (a == DTP_SHARD_GRAD_OP || b == DTP_SHARD_GRAD_OP);
+}
+
+static void compare(const struct dtp_variant *base, struct dtp_whatif_row *row)
+{
+    const struct dtp_prediction *was = &base->prediction, *is = &row->variant.prediction;
+    row->device_delta_bytes = (double)is->memory.device_peak_bytes - (double)was->memory.device_peak_bytes;
+    row->step_delta_s = is->time.step_s - was->time.step_s;
+    row->tokens_per_s_delta = is->throughput.tokens_per_s - was->throughput.tokens_per_s;
+    row->gain = row->tokens_per_s_delta / was->throughput.tokens_per_s;
+    dtp_whatif_why(base, &row->variant, row->why, sizeof row->why);
+}
+
+/* Predicts one change; a refusal is a row too. Returns NULL only when the table is full. */
+static struct dtp_whatif_row *try(const struct search *search, enum dtp_question question, const struct dtp_plan *asked,
+                                  uint32_t gpus, const char *flags)
+{
+    static const struct dtp_whatif_row empty;
+    struct dtp_whatif *out = search->out;
+    if (out->count + out->refused_count == DTP_WHATIF_MAX_ROWS)
+        return NULL;
+    struct dtp_whatif_row *row = &out->rows[out->count + out->refused_count];
+    struct dtp_faults faults;
+    faults.status = DTP_OK; /* not zeroed whole: see dtp_variant_resolve */
+    faults.count = 0;
+    *row = empty;
+    row->question = question;
+    dtp_change_flags(search->job, asked, flags, row->flags, sizeof row->flags);
+    enum dtp_status status =
+        dtp_variant_resolve(search->job, asked, gpus, &row->variant.job, row->why, sizeof row->why);
+    if (status == DTP_OK) {
+        status = search->predictor->predict(search->predictor->context, &row->variant.job, &row->variant.prediction,
+                                            &faults);
+        if (status != DTP_OK)
+            snprintf(row->why, sizeof row->why, "%s", faults.count ? faults.text[0] : dtp_status_text(status));
+    }
+    row->refused = status != DTP_OK;
+    if (row->refused)
+        out->refused_count++;
+    else
+        out->count++;
+    if (!row->refused)
+        compare(&out->base, row);
+    return row;
+}
+
+/* ---- the changes --------------------------------------------------------------------------------------------------
+ */
+
+static void try_rules(const struct search *search)
+{
+    size_t count;
+    const struct dtp_change_rule *rules = dtp_change_rules(&count);
+    const struct dtp_job *job = search->job;
+    for (size_t i = 0; i < count; i++) {
+        struct dtp_plan asked = job->asked;
+        if (!rules[i].apply(&asked))
+            continue;
+        enum dtp_question question = rules[i].question;
+        if (question == DTP_QUESTION_STRATEGY && is_reshard_pair(asked.strategy, job->asked.strategy))
+            question = DTP_QUESTION_RESHARD;
+        struct dtp_whatif_row *row = try(search, question, &asked, job->cluster.gpus, rules[i].flags);
+        if (row)
+            row->numerics = rules[i].numerics;
+    }
+}
+
+static void try_wrapping(const struct search *search)
+{
+    const uint32_t sizes[] = {1, 2, 4, 8, 0};
+    if (!dtp_plan_is_fsdp(&search->out->base.job.plan))
+        return;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct dtp_plan asked = search->job->asked;
+        char flags[48];
+        if (sizes[i] == asked.wrap_layers || sizes[i] >= search->job->transformer.layers)
+            continue;
+        asked.wrap_layers = sizes[i];
+        snprintf(flags, sizeof flags, "--wrap-layers %u", sizes[i]);
+        try(search, DTP_QUESTION_WRAPPING, &asked, search->job->cluster.gpus, flags);
+    }
+}
+
+static void try_batch(const struct search *search, uint64_t micro_batch, uint64_t accumulate)
+{
+    struct dtp_plan asked = search->job->asked;
+    char flags[80] = "";
+    if (micro_batch > UINT32_MAX || accumulate > UINT32_MAX)
+        return;
+    if (micro_batch != asked.micro_batch)
+        snprintf(flags, sizeof flags, "--micro-batch %u", (unsigned)micro_batch);
+    if (accumulate != asked.accumulate)
+        snprintf(flags + strlen(flags), sizeof flags - strlen(flags), "%s--accumulate %u", flags[0] ? " " : "",
+                 (unsigned)accumulate);
+    asked.micro_batch = (uint32_t)micro_batch;
+    asked.accumulate = (uint32_t)accumulate;
+    try(search, DTP_QUESTION_BATCH, &asked, search->job->cluster.gpus, flags);
+}
+
+/* Larger steps; and the same step cut otherwise. */
+static void try_batches(const struct search *search)
+{
+    uint64_t micro_batch = search->job->asked.micro_batch, accumulate = search->job->asked.accumulate;
+    try_batch(search, micro_batch * 2, accumulate);
+    try_batch(search, micro_batch * 4, accumulate);
+    try_batch(search, micro_batch, accumulate * 4);
+    if (accumulate % 2 == 0)
+        try_batch(search, micro_batch * 2, accumulate / 2);
+    if (micro_batch % 2 == 0) {
+        try_batch(search, micro_batch / 2, accumulate * 2);
+        try_batch(search, micro_batch / 2, accumulate);
+    }
+    if (accumulate > 1)
+        try_batch(search, micro_batch, 1);
+}
+
+/* Groups of half, a quarter and twice the size, and those of a node. Under hybrid_shard the strategy stays. */
+static void try_shard_degrees(const struct search *search)
+{
+    const struct dtp_job *base = &search->out->base.job;
+    uint32_t group = base->plan.shard_group, gpus = base->cluster.gpus;
+    const uint32_t sizes[] = {group * 2, group / 2, group / 4, base->cluster.gpus_per_node};
+    if (base->plan.strategy == DTP_DDP || gpus == 1)
+        return;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct dtp_plan asked = search->job->asked;
+        char flags[48];
+        bool repeated = i == 3 && (sizes[3] == sizes[0] || sizes[3] == sizes[1] || sizes[3] == sizes[2]);
+        if (sizes[i] < 2 || sizes[i] > gpus || sizes[i] == group || gpus % sizes[i] != 0 || repeated)
+            continue;
+        asked.shard_group = sizes[i];
+        snprintf(flags, sizeof flags, "--shard-group %u", sizes[i]);
+        try(search, DTP_QUESTION_SHARD_DEGREE, &asked, gpus, flags);
+    }
+}
+
+/* Parameters of a unit shared by a node from forward to backward, or by half and a quarter of those that shard them. */
+static void try_reshard_groups(const struct search *search)
+{
+    const struct dtp_job *base = &search->out->base.job;
+    uint32_t group = base->plan.shard_group;
+    const uint32_t sizes[] = {base->cluster.gpus_per_node, group / 2, group / 4};
+    if (!dtp_plan_is_fsdp(&base->plan) || base->plan.fsdp1 || !base->plan.reshard_after_forward)
+        return;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct dtp_plan asked = search->job->asked;
+        char flags[48];
+        bool repeated = i && sizes[i] == sizes[0];
+        if (sizes[i] < 2 || sizes[i] >= group || group % sizes[i] != 0 || sizes[i] == asked.reshard_group || repeated)
+            continue;
+        asked.reshard_group = sizes[i];
+        snprintf(flags, sizeof flags, "--reshard-after-forward=%u", sizes[i]);
+        try(search, DTP_QUESTION_RESHARD, &asked, search->job->cluster.gpus, flags);
+    }
+}
+
+/* ZeRO++: a second copy within the node. */
+static void try_second_copy(const struct search *search)
+{
+    const struct dtp_job *base = &search->out->base.job;
+    struct dtp_plan asked = search->job->asked;
+    char flags[48];
+    if (base->plan.runtime != DTP_RUNTIME_DEEPSPEED || base->plan.strategy != DTP_ZERO3 ||
+        asked.zero_hpz_partition_size == base->cluster.gpus_per_node || base->cluster.gpus_per_node == 1)
+        return;
+    asked.zero_hpz_partition_size = base->cluster.gpus_per_node;
+    snprintf(flags, sizeof flags, "--zero-hpz-partition-size %u", asked.zero_hpz_partition_size);
+    try(search, DTP_QUESTION_SHARD_DEGREE, &asked, search->job->cluster.gpus, flags);
+}
+
+static void try_gpus(const struct search *search)
+{
+    uint32_t gpus = search->job->cluster.gpus;
+    char flags[32];
+    if (gpus > UINT32_MAX / 2)
+        return;
+    snprintf(flags, sizeof flags, "--gpus %u", gpus * 2);
+    try(search, DTP_QUESTION_GPUS, &search->job->asked, gpus * 2, flags);
+}
+
+/* ---- the ranking --------------------------------------------------------------------------------------------------
+ */
+
+static int by_rank(const void *left, const void *right)
+{
+    const struct dtp_whatif_row *a = left, *b = right;
+    if (a->refused != b->refused)
+        return a->refused - b->refused;
+    enum dtp_verdict va = a->variant.prediction.memory.verdict, vb = b->variant.prediction.memory.verdict;
+    if (!a->refused && va != vb)
+        return (int)va - (int)vb;
+    if (!a->refused && a->gain != b->gain)
+        return a->gain < b->gain ? 1 : -1;
+    if (a->question != b->question)
+        return (int)a->question - (int)b->question;
+    return strcmp(a->flags, b->flags);
+}
+
+enum dtp_status dtp_whatif(const struct dtp_job *job, const struct dtp_predictor *predictor, struct dtp_whatif *out,
+                           struct dtp_faults *faults)
+{
+    struct search search = {job, predictor, out};
+    memset(out, 0, sizeof *out);
+    out->predictor = predictor->name;
+    out->base.job = *job;
+    enum dtp_status status = predictor->predict(predictor->context, job, &out->base.prediction, faults);
+    if (status != DTP_OK)
+        return status;
+    try_rules(&search);
+    try_wrapping(&search);
+    try_batches(&search);
+    try_shard_degrees(&search);
+    try_reshard_groups(&search);
+    try_second_copy(&search);
+    try_gpus(&search);
+    qsort(out->rows, out->count + out->refused_count, sizeof *out->rows, by_rank);
+    return DTP_OK;
+}
+
+bool dtp_whatif_answers(const struct dtp_whatif *whatif, enum dtp_question question, char *out, size_t bytes)
+{
+    for (size_t i = 0; i < whatif->count; i++)
+        if (whatif->rows[i].question == question)
+            return true;
+    snprintf(out, bytes, "%s", dtp_question_none(question, &whatif->base.job.plan));
+    for (size_t i = whatif->count; i < whatif->count + whatif->refused_count; i++)
+        if (whatif->rows[i].question == question) {
+            const char *why = whatif->rows[i].why, *key_end = strstr(why, ": ");
+            bool names_key = key_end && strcspn(why, " ") == (size_t)(key_end + 1 - why);
+            snprintf(out, bytes, "%s", names_key ? key_end + 2 : why);
+            break;
+        }
+    return false;
+}

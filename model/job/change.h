@@ -1,0 +1,69 @@
+/* Single changes of a plan, as a user would type them: one table for the advisor, which proposes the best of them, and
+ * for `dtplan whatif`, which shows them all. Each belongs to one of the questions people ask when they tune a job. */
+#ifndef DTP_CHANGE_H
+#define DTP_CHANGE_H
+
+#include "job/scenario.h"
+
+/* X(suffix, key, words, what to say where no change of it exists for a plan)
+ * The first fourteen are the tuning questions of FSDP; the others are what else a user may change. */
+#define DTP_QUESTION_TABLE(X)                                                                                          \
+    X(WRAPPING, "wrapping", "wrapping", "nothing is gathered unit by unit without sharded parameters")                 \
+    X(BATCH, "batch", "batch", "no other size of the micro batch is possible")                                         \
+    X(SHARD_DEGREE, "shard_degree", "shard degree", "no other group of GPUs can share the state")                      \
+    X(OPTIMIZER_OFFLOAD, "optimizer_offload", "offload", "nothing can be offloaded")                                   \
+    X(CHECKPOINTING, "checkpointing", "checkpoint policy", "no other policy")                                          \
+    X(REDUCE_DTYPE, "reduce_dtype", "reduce dtype", "gradients can be reduced in one dtype only")                      \
+    X(HYBRID_SHARD, "hybrid_shard", "hybrid shard", "there is nothing to replicate between")                           \
+    X(RESHARD, "reshard_after_forward", "reshard after forward", "there are no gathered weights to free")              \
+    X(PREFETCH, "prefetch", "prefetch", "there is nothing to gather ahead")                                            \
+    X(LIMIT_ALL_GATHERS, "limit_all_gathers", "limit_all_gathers", "only FSDP1 limits all-gathers")                    \
+    X(ACCUMULATE_SYNC, "accumulate_sync", "accumulation sync",                                                         \
+      "each micro-step is followed by an optimizer step; it takes --accumulate 2 or more")                             \
+    X(COMPILE, "compile", "compile", "only runtime torch compiles")                                                    \
+    X(BUCKET_SIZE, "bucket_size", "bucket size", "only DDP's buckets have a size to choose")                           \
+    X(ATTENTION, "attention", "attention kernel", "no other kernel")                                                   \
+    X(STRATEGY, "strategy", "strategy", "no other strategy")                                                           \
+    X(LOSS, "loss", "loss", "no other loss")                                                                           \
+    X(OPTIMIZER, "optimizer", "optimizer", "no other optimizer")                                                       \
+    X(PRECISION, "precision", "precision", "no other precision")                                                       \
+    X(GPUS, "gpus", "GPUs", "no other number")
+enum dtp_question {
+#define DTP_QUESTION_ENUM(suffix, key, words, none) DTP_QUESTION_##suffix,
+    DTP_QUESTION_TABLE(DTP_QUESTION_ENUM)
+#undef DTP_QUESTION_ENUM
+        DTP_QUESTION_COUNT
+};
+#define DTP_QUESTION_FSDP_COUNT 14 /* WRAPPING to ATTENTION */
+const char *dtp_question_key(enum dtp_question question);
+const char *dtp_question_words(enum dtp_question question);
+/* Why a plan offers no change of this question. */
+const char *dtp_question_none(enum dtp_question question, const struct dtp_plan *plan);
+
+/* When the advisor may propose a change. Those that alter the numerics are proposed where nothing else makes a plan
+ * fit; others only answer a question, for they rarely help. */
+enum dtp_change_use { DTP_CHANGE_ADVISED, DTP_CHANGE_ADVISED_LAST, DTP_CHANGE_SHOWN };
+
+struct dtp_change_rule {
+    const char *flags;
+    enum dtp_question question;
+    enum dtp_change_use use;
+    bool numerics; /* it changes what is computed, not only how fast and where */
+    /* Makes the change; false where it would change nothing. */
+    bool (*apply)(struct dtp_plan *plan);
+};
+const struct dtp_change_rule *dtp_change_rules(size_t *count);
+
+/* Applies the rule of these flags; false where there is none or it would change nothing. */
+bool dtp_change_apply(const char *flags, struct dtp_plan *plan);
+
+/* Chooses a strategy and what follows it; torch's zero3 is full_shard. False where nothing changes. */
+bool dtp_change_strategy(struct dtp_plan *plan, enum dtp_strategy strategy);
+
+/* The flags that turn job->asked into `asked`: `flags`, and the runtime where a strategy would bring its own. */
+void dtp_change_flags(const struct dtp_job *job, const struct dtp_plan *asked, const char *flags, char *out,
+                      size_t bytes);
+/* "tokens per step x 4", "" where they stay. */
+void dtp_change_batch_note(const struct dtp_plan *from, const struct dtp_plan *to, char *out, size_t bytes);
+
+#endif

@@ -1,0 +1,145 @@
+/* From settings to a cluster: which GPU and machine, how many of a node, what network. */
+#include "machine/measured.h"
+#include "job/scenario_resolution.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define DEFAULT_GPU "h100-sxm"
+
+const struct dtp_machine *dtp_resolve_machine(struct dtp_resolution *r)
+{
+    return dtp_catalog_machine(r->catalog, text_of(r, DTP_KEY_machine), where_of(r, DTP_KEY_machine),
+                               line_of(r, DTP_KEY_machine), r->faults);
+}
+
+/* GPU and machine, each from the other where only one is given. */
+static bool choose_hardware(struct dtp_resolution *r, struct dtp_cluster *c)
+{
+    const struct dtp_machine *machine = given(r, DTP_KEY_machine) ? dtp_resolve_machine(r) : NULL;
+    const struct dtp_measured_machine *measured =
+        machine ? dtp_catalog_measured(r->catalog, text_of(r, DTP_KEY_machine)) : NULL;
+    const char *measured_gpu = measured ? dtp_measured_about(measured->times, "gpu_key") : NULL;
+    bool missing = given(r, DTP_KEY_machine) && !machine;
+    const char *name = given(r, DTP_KEY_gpu)            ? text_of(r, DTP_KEY_gpu)
+                       : measured_gpu                   ? measured_gpu
+                       : machine && machine->gpu_key[0] ? machine->gpu_key
+                                                        : DEFAULT_GPU;
+    const struct dtp_gpu *gpu =
+        dtp_catalog_gpu(r->catalog, name, where_of(r, DTP_KEY_gpu), line_of(r, DTP_KEY_gpu), r->faults);
+    if (gpu && !given(r, DTP_KEY_machine)) {
+        machine = dtp_catalog_default_machine(r->catalog, gpu);
+        if (!machine)
+            refuse(r, DTP_KEY_gpu, "the catalogue has no machine for %s; give machine", gpu->key);
+        /* A machine for any GPU joins it by PCIe: a rate several times off, unless it is asked for. */
+        bool joined = gpu->link == DTP_LINK_NVLINK || gpu->link == DTP_LINK_XGMI;
+        if (machine && joined && !machine->gpu_key[0] && machine->link == DTP_LINK_PCIE) {
+            refuse(r, DTP_KEY_gpu,
+                   "%s has links between GPUs, but the catalogue has no machine with them; add one whose gpu_key is "
+                   "%s, or "
+                   "give machine %s to use PCIe",
+                   gpu->key, gpu->key, machine->key);
+            return false;
+        }
+    }
+    if (gpu && measured && gpu != dtp_catalog_gpu(r->catalog, measured_gpu, NULL, 0, NULL)) {
+        refuse(r, DTP_KEY_gpu, "%s, but %s was measured on %s; leave gpu out", gpu->key, measured->path, measured_gpu);
+        return false;
+    }
+    if (!gpu || missing)
+        worsen(r, DTP_BAD_INPUT);
+    if (!gpu || !machine)
+        return false;
+    c->gpu = *gpu;
+    c->machine = *machine;
+    c->measured = measured ? measured->times : NULL;
+    return true;
+}
+
+/* A rack is a node of 72 GPUs, but jobs come in powers of two: it is filled evenly, as 64 of 72 for 256 GPUs. An even
+ * filling below half of the rack is not assumed, nor any of a usual node of 8. */
+static uint32_t filled_node(uint32_t gpus, uint32_t node)
+{
+    for (uint32_t part = node; node > 8 && gpus > node && part >= node / 2; part--)
+        if (gpus % part == 0)
+            return part;
+    return node;
+}
+
+/* GPUs of the job where it does not say: those of the machine it names, of a measured one as many as were measured. */
+static uint32_t default_gpus(const struct dtp_resolution *r, const struct dtp_cluster *c, uint32_t node)
+{
+    uint32_t measured = c->measured ? dtp_measured_count(c->measured, "gpus") : 0;
+    return measured ? measured : given(r, DTP_KEY_machine) ? node : 1;
+}
+
+/* GPUs of a node: the machine's, but of one that was measured over several nodes as many as each had. */
+static uint32_t node_gpus(const struct dtp_cluster *c)
+{
+    uint32_t each = c->measured ? dtp_measured_count(c->measured, "gpus_per_node") : 0;
+    return each && dtp_measured_count(c->measured, "gpus") > each ? each : c->machine.gpus;
+}
+
+/* Whole nodes, or part of one. */
+static bool count_nodes(struct dtp_resolution *r, struct dtp_cluster *c)
+{
+    uint32_t node = given(r, DTP_KEY_gpus_per_node) ? r->draft.gpus_per_node : node_gpus(c);
+    if (node == 0)
+        node = 1; /* dtp_cluster_check refuses such a machine */
+    c->gpus = given(r, DTP_KEY_gpus) ? r->draft.gpus : default_gpus(r, c, node);
+    if (!given(r, DTP_KEY_gpus_per_node))
+        node = filled_node(c->gpus, node);
+    r->job->node_gpus = node;
+    c->gpus_per_node = node < c->gpus ? node : c->gpus;
+    c->nodes = c->gpus / c->gpus_per_node;
+    if (c->gpus % c->gpus_per_node == 0)
+        return true;
+    enum dtp_key key = given(r, DTP_KEY_gpus_per_node) ? DTP_KEY_gpus_per_node : DTP_KEY_gpus;
+    uint32_t less = c->nodes * node;
+    refuse(r, key,
+           "%" PRIu32 " GPUs are no whole number of nodes of %" PRIu32 "; use %" PRIu32 " or %" PRIu32
+           " GPUs, or set gpus_per_node",
+           c->gpus, node, less, less + node);
+    return false;
+}
+
+/* Not refused: lists of GPUs and solvers go from one node to many with the same keys. */
+static void note_unused_network(struct dtp_resolution *r)
+{
+    static const enum dtp_key keys[] = {DTP_KEY_network, DTP_KEY_network_gbit_per_s, DTP_KEY_oversubscription,
+                                        DTP_KEY_leaf_nodes};
+    char words[160] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (given(r, keys[i]) && used < sizeof words)
+            used += (size_t)snprintf(words + used, sizeof words - used, "%s%s %.20s", used ? ", " : "",
+                                     dtp_key_name(keys[i]), text_of(r, keys[i]));
+    if (used > 0 && r->job->cluster.nodes == 1)
+        snprintf(r->job->cluster_note, sizeof r->job->cluster_note, "one node needs no network: %s change%s nothing",
+                 words, strchr(words, ',') ? "" : "s");
+}
+
+bool dtp_resolve_cluster(struct dtp_resolution *r)
+{
+    static const enum dtp_key keys[] = {DTP_KEY_gpus_per_node, DTP_KEY_network_gbit_per_s, DTP_KEY_machine,
+                                        DTP_KEY_gpus};
+    struct dtp_cluster *c = &r->job->cluster;
+    if (!choose_hardware(r, c) || !count_nodes(r, c))
+        return false;
+    if (given(r, DTP_KEY_network_gbit_per_s)) {
+        c->machine.network_bytes_per_s = r->draft.network_gbit_per_s * 1e9 / 8;
+        c->machine.nics = c->machine.nics ? c->machine.nics : 1;
+    }
+    c->oversubscription = r->draft.oversubscription;
+    c->leaf_nodes = r->draft.leaf_nodes;
+    c->network = r->draft.network;
+    note_unused_network(r);
+    struct dtp_faults faults = {0};
+    enum dtp_status status = dtp_cluster_check(c, &faults);
+    size_t i = 0;
+    while (i + 1 < sizeof keys / sizeof *keys && !given(r, keys[i]))
+        i++;
+    relay(r, keys[i], &faults);
+    worsen(r, status);
+    return status == DTP_OK;
+}

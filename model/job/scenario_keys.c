@@ -1,0 +1,397 @@
+#include "job/scenario_keys.h"
+
+#include "decide/goodput.h"
+#include "net/models.h"
+#include "base/nearest.h"
+#include "base/number.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- parsers of words ------------------------------------------------------------------------------------------ */
+
+#define PARSE_WORD(name)                                                                                               \
+    static bool parse_##name(const char *text, void *field)                                                            \
+    {                                                                                                                  \
+        enum dtp_##name *out = field;                                                                                  \
+        return dtp_##name##_parse(text, out);                                                                          \
+    }
+PARSE_WORD(runtime)
+PARSE_WORD(offload)
+PARSE_WORD(attention)
+PARSE_WORD(loss)
+PARSE_WORD(optimizer)
+PARSE_WORD(engine)
+
+/* The next of several names that commas separate; false when it is no strategy or was named before. */
+static bool take_strategy(const char *text, size_t bytes, enum dtp_strategy *list, size_t *count)
+{
+    char name[64];
+    enum dtp_strategy strategy;
+    if (bytes >= sizeof name)
+        return false;
+    memcpy(name, text, bytes);
+    name[bytes] = '\0';
+    if (!dtp_strategy_parse(name, &strategy))
+        return false;
+    for (size_t i = 0; i < *count; i++)
+        if (list[i] == strategy)
+            return false;
+    list[(*count)++] = strategy;
+    return true;
+}
+
+size_t dtp_scenario_strategies(const char *text, enum dtp_strategy list[DTP_STRATEGY_COUNT])
+{
+    size_t count = 0;
+    if (dtp_names_equal(text, "all")) {
+        for (; count < DTP_STRATEGY_COUNT; count++)
+            list[count] = (enum dtp_strategy)count;
+        return count;
+    }
+    for (;; text++) {
+        size_t bytes = strcspn(text, ",");
+        if (!take_strategy(text, bytes, list, &count))
+            return 0;
+        text += bytes;
+        if (!*text)
+            return count;
+    }
+}
+
+static bool parse_strategy(const char *text, void *field)
+{
+    enum dtp_strategy *out = field, list[DTP_STRATEGY_COUNT];
+    if (dtp_scenario_strategies(text, list) == 0)
+        return false;
+    *out = list[0];
+    return true;
+}
+
+#define PARSE_CHOICE(name, last)                                                                                       \
+    static bool parse_##name(const char *text, void *field)                                                            \
+    {                                                                                                                  \
+        enum dtp_##name *out = field;                                                                                  \
+        for (int i = 0; i <= (int)(last); i++)                                                                         \
+            if (dtp_names_equal(text, dtp_##name##_text((enum dtp_##name)i))) {                                        \
+                *out = (enum dtp_##name)i;                                                                             \
+                return true;                                                                                           \
+            }                                                                                                          \
+        return false;                                                                                                  \
+    }
+PARSE_CHOICE(network, DTP_NETWORK_SOCKETS)
+PARSE_CHOICE(norm, DTP_RMS_NORM)
+PARSE_CHOICE(activation, DTP_SWIGLU)
+PARSE_CHOICE(position, DTP_POSITION_NONE)
+PARSE_CHOICE(dtype, DTP_DTYPE_COUNT - 1)
+
+static bool parse_precision(const char *text, void *field)
+{
+    return dtp_precision_recipe(text, field);
+}
+
+static bool parse_checkpointing(const char *text, void *field)
+{
+    return dtp_checkpointing_parse(text, field);
+}
+
+static bool parse_mib(const char *text, void *field)
+{
+    uint64_t *out = field, value;
+    double mib;
+    if (!dtp_number_parse(text, &mib) || !(mib > 0 && mib <= 1048576))
+        return false;
+    value = (uint64_t)(mib * 1048576);
+    if (value)
+        *out = value;
+    return value > 0;
+}
+
+static bool parse_duration(const char *text, void *field)
+{
+    return dtp_number_parse_duration(text, field);
+}
+
+static bool parse_rate(const char *text, void *field)
+{
+    uint64_t bytes;
+    double *out = field;
+    if (!dtp_number_parse_bytes(text, &bytes) || bytes == 0)
+        return false;
+    *out = (double)bytes;
+    return true;
+}
+
+/* reshard_after_forward as a number of GPUs: true, and beside it the group. */
+static bool parse_reshard_group(const char *text, void *field)
+{
+    struct dtp_plan *plan =
+        (struct dtp_plan *)(void *)((char *)field - offsetof(struct dtp_plan, reshard_after_forward));
+    uint64_t group;
+    if (!dtp_number_parse_integer(text, false, 2, 1000000, &group))
+        return false;
+    plan->reshard_after_forward = true;
+    plan->reshard_group = (uint32_t)group;
+    return true;
+}
+
+static bool parse_switch(const char *text, bool *out)
+{
+    static const char *const yes[] = {"true", "1", "yes", "on"}, *const no[] = {"false", "0", "no", "off"};
+    for (size_t i = 0; i < sizeof yes / sizeof *yes; i++)
+        if (dtp_names_equal(text, yes[i]) || dtp_names_equal(text, no[i])) {
+            *out = dtp_names_equal(text, yes[i]);
+            return true;
+        }
+    return false;
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+enum kind { KIND_WHOLE32, KIND_WHOLE64, KIND_BINARY64, KIND_NUMBER, KIND_SWITCH, KIND_PARSED, KIND_TEXT };
+
+struct rule {
+    enum kind kind;
+    size_t offset, size; /* of the field in the draft */
+    double minimum, maximum;
+    bool (*parse)(const char *text, void *field);
+};
+
+#define FIELD(field) offsetof(struct dtp_draft, field), sizeof((struct dtp_draft *)0)->field
+#define WHOLE32(field, minimum, maximum)                                                                               \
+    {                                                                                                                  \
+        KIND_WHOLE32, FIELD(field), minimum, maximum, NULL                                                             \
+    }
+#define WHOLE64(field, minimum, maximum)                                                                               \
+    {                                                                                                                  \
+        KIND_WHOLE64, FIELD(field), minimum, maximum, NULL                                                             \
+    }
+#define BINARY64(field, minimum, maximum)                                                                              \
+    {                                                                                                                  \
+        KIND_BINARY64, FIELD(field), minimum, maximum, NULL                                                            \
+    }
+#define NUMBER(field, minimum, maximum)                                                                                \
+    {                                                                                                                  \
+        KIND_NUMBER, FIELD(field), minimum, maximum, NULL                                                              \
+    }
+#define SWITCH(field)                                                                                                  \
+    {                                                                                                                  \
+        KIND_SWITCH, FIELD(field), 0, 0, NULL                                                                          \
+    }
+#define SWITCH_OR(field, parser)                                                                                       \
+    {                                                                                                                  \
+        KIND_SWITCH, FIELD(field), 0, 0, parser                                                                        \
+    }
+#define PARSED(field, parser)                                                                                          \
+    {                                                                                                                  \
+        KIND_PARSED, FIELD(field), 0, 0, parser                                                                        \
+    }
+#define TEXT(most)                                                                                                     \
+    {                                                                                                                  \
+        KIND_TEXT, 0, 0, 0, most, NULL                                                                                 \
+    }
+
+static const struct rule rules[DTP_KEY_COUNT] = {
+#define RULE(key, section, value, how, words) how,
+    DTP_KEY_TABLE(RULE)
+#undef RULE
+};
+
+static const struct dtp_scenario_key keys[DTP_KEY_COUNT] = {
+#define ROW(key, section, value, how, words) {#key, section, value, words},
+    DTP_KEY_TABLE(ROW)
+#undef ROW
+};
+
+const struct dtp_scenario_key *dtp_scenario_keys(size_t *count)
+{
+    *count = DTP_KEY_COUNT;
+    return keys;
+}
+
+enum dtp_key dtp_key_find(const char *name)
+{
+    for (int i = 0; i < DTP_KEY_COUNT; i++) {
+        const char *a = keys[i].key, *b = name;
+        while (*a && (*a == *b || (*a == '_' && *b == '-')))
+            a++, b++;
+        if (!*a && !*b)
+            return (enum dtp_key)i;
+    }
+    return DTP_KEY_COUNT;
+}
+
+const char *dtp_key_name(enum dtp_key key)
+{
+    return keys[key].key;
+}
+
+const char *dtp_key_section(enum dtp_key key)
+{
+    return keys[key].section;
+}
+
+bool dtp_key_is_switch(enum dtp_key key)
+{
+    return rules[key].kind == KIND_SWITCH;
+}
+
+/* ---- the draft -----------------------------------------------------------------------------------------------------
+ */
+
+struct dtp_draft dtp_draft_default(void)
+{
+    return (struct dtp_draft){.plan = dtp_plan_default(),
+                              .oversubscription = 1,
+                              .training = {.gpu_mtbf_s = 3600.0 * DTP_DEFAULT_GPU_MTBF_H,
+                                           .detection_s = DTP_DEFAULT_DETECTION_S,
+                                           .restart_s = DTP_DEFAULT_RESTART_S}};
+}
+
+static bool apply_whole(const struct rule *rule, const char *value, void *field)
+{
+    uint64_t number;
+    if (!dtp_number_parse_integer(value, rule->kind == KIND_BINARY64, (uint64_t)rule->minimum, (uint64_t)rule->maximum,
+                                  &number))
+        return false;
+    uint32_t narrow = (uint32_t)number;
+    if (rule->kind == KIND_WHOLE32)
+        memcpy(field, &narrow, sizeof narrow);
+    else
+        memcpy(field, &number, sizeof number);
+    return true;
+}
+
+static bool apply_number(const struct rule *rule, const char *value, void *field)
+{
+    double number;
+    if (!dtp_number_parse(value, &number) || !(number >= rule->minimum && number <= rule->maximum))
+        return false;
+    memcpy(field, &number, sizeof number);
+    return true;
+}
+
+/* Names reach terminals, JSON and CSV: whole UTF-8 characters, no controls, not only blanks. */
+static bool is_plain_text(const char *value, size_t most)
+{
+    size_t step;
+    for (const char *c = value; *c; c += step)
+        if (!(step = dtp_printable_bytes(c)))
+            return false;
+    return strlen(value) <= most && value[strspn(value, " ")];
+}
+
+/* Which name of a list is the wrong one. */
+static void explain_strategies(const char *value, char *why, size_t why_bytes)
+{
+    enum dtp_strategy list[DTP_STRATEGY_COUNT], again;
+    size_t count = 0, bytes = strcspn(value, ",");
+    char name[32];
+    while (take_strategy(value, bytes, list, &count) && value[bytes]) {
+        value += bytes + 1;
+        bytes = strcspn(value, ",");
+    }
+    snprintf(name, sizeof name, "%.*s", (int)(bytes < sizeof name ? bytes : sizeof name - 1), value);
+    if (dtp_strategy_parse(name, &again))
+        snprintf(why, why_bytes, "a list of different strategies: '%s' is there twice", name);
+    else
+        snprintf(why, why_bytes, "a list of strategies: '%s' is not one of %s", name, keys[DTP_KEY_strategy].value);
+}
+
+static void explain(enum dtp_key key, const char *value, char *why, size_t why_bytes)
+{
+    const struct rule *rule = &rules[key];
+    switch (rule->kind) {
+    case KIND_WHOLE32:
+    case KIND_WHOLE64:
+    case KIND_BINARY64:
+        snprintf(why, why_bytes, "a whole number from %.0f to %.0f", rule->minimum, rule->maximum);
+        break;
+    case KIND_NUMBER: snprintf(why, why_bytes, "a number from %.15g to %.15g", rule->minimum, rule->maximum); break;
+    case KIND_SWITCH:
+        snprintf(why, why_bytes, rule->parse ? "true, false or a number of GPUs from 2" : "true or false");
+        break;
+    case KIND_TEXT: snprintf(why, why_bytes, "a text of at most %.0f printable bytes in UTF-8", rule->maximum); break;
+    case KIND_PARSED:
+        if (!strcmp(keys[key].value, "DTYPE"))
+            snprintf(why, why_bytes, "one of fp32|tf32|bf16|fp16|fp8|int8");
+        else if (!strcmp(keys[key].value, "MIB"))
+            snprintf(why, why_bytes, "a number of MiB above 0 and up to 1048576");
+        else if (!strcmp(keys[key].value, "TIME"))
+            snprintf(why, why_bytes, "a time above 0 with its unit: 90s, 15min, 12h, 30d, 2w");
+        else if (!strcmp(keys[key].value, "BYTES/S"))
+            snprintf(why, why_bytes, "a number of bytes per second above 0: 500MB, 20GB");
+        else if (key == DTP_KEY_strategy && strchr(value, ','))
+            explain_strategies(value, why, why_bytes);
+        else
+            snprintf(why, why_bytes, "one of %s", keys[key].value);
+        break;
+    }
+}
+
+bool dtp_key_apply(enum dtp_key key, const char *value, struct dtp_draft *draft, char *why, size_t why_bytes)
+{
+    const struct rule *rule = &rules[key];
+    void *field = (char *)draft + rule->offset;
+    bool applied = false;
+    switch (rule->kind) {
+    case KIND_WHOLE32:
+    case KIND_WHOLE64:
+    case KIND_BINARY64: applied = apply_whole(rule, value, field); break;
+    case KIND_NUMBER: applied = apply_number(rule, value, field); break;
+    case KIND_SWITCH: applied = parse_switch(value, field) || (rule->parse && rule->parse(value, field)); break;
+    case KIND_PARSED: applied = rule->parse(value, field); break;
+    case KIND_TEXT: applied = is_plain_text(value, (size_t)rule->maximum); break;
+    }
+    if (!applied)
+        explain(key, value, why, why_bytes);
+    return applied;
+}
+
+bool dtp_key_parse_number(enum dtp_key key, const char *value, double *out)
+{
+    uint64_t whole;
+    const char *words = keys[key].value;
+    switch (rules[key].kind) {
+    case KIND_BINARY64:
+        if (!dtp_number_parse_integer(value, true, 0, (uint64_t)1 << 53, &whole))
+            return false;
+        *out = (double)whole;
+        return true;
+    case KIND_WHOLE32:
+    case KIND_WHOLE64:
+    case KIND_NUMBER: return dtp_number_parse(value, out);
+    case KIND_PARSED: return words && !strcmp(words, "MIB") && dtp_number_parse(value, out);
+    case KIND_SWITCH:
+    case KIND_TEXT: break;
+    }
+    return false;
+}
+
+bool dtp_scenario_plain(const struct dtp_scenario *scenario, const char *key, char *out, size_t bytes)
+{
+    enum dtp_key index = dtp_key_find(key);
+    const char *text = index == DTP_KEY_COUNT ? NULL : scenario->settings[index].value;
+    double number;
+    bool yes;
+    if (!text)
+        return false;
+    if (rules[index].kind == KIND_SWITCH && parse_switch(text, &yes))
+        snprintf(out, bytes, "%d", yes);
+    else if (dtp_key_parse_number(index, text, &number))
+        snprintf(out, bytes, "%.15g", number);
+    else
+        snprintf(out, bytes, "%s", text);
+    return true;
+}
+
+void dtp_key_copy_dimension(enum dtp_key key, const struct dtp_draft *draft, struct dtp_transformer *out)
+{
+    const struct rule *rule = &rules[key];
+    size_t start = offsetof(struct dtp_draft, transformer), end = start + sizeof draft->transformer;
+    if (rule->kind == KIND_TEXT || rule->offset < start || rule->offset >= end)
+        return;
+    memcpy((char *)out + (rule->offset - start), (const char *)draft + rule->offset, rule->size);
+}

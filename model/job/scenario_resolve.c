@@ -1,0 +1,432 @@
+/* From settings to a job: which shape, which machine, and what the plan's defaults depend on. */
+#include "runtime/megatron/model_parallel.h"
+#include "net/models.h"
+#include "base/number.h"
+#include "job/scenario_resolution.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SHAPE_TOLERANCE 0.02 /* of --params beside a shape: what "7B" may mean */
+
+/* ---- model: the base shape -----------------------------------------------------------------------------------------
+ */
+
+static const enum dtp_key dimension_keys[] = {
+    DTP_KEY_layers,   DTP_KEY_hidden,    DTP_KEY_heads,     DTP_KEY_kv_heads,       DTP_KEY_head_dim,
+    DTP_KEY_ffn,      DTP_KEY_vocab,     DTP_KEY_positions, DTP_KEY_norm,           DTP_KEY_activation,
+    DTP_KEY_position, DTP_KEY_tied_head, DTP_KEY_bias,      DTP_KEY_qkv_bias,       DTP_KEY_attention_output_bias,
+    DTP_KEY_mlp_bias, DTP_KEY_norm_bias, DTP_KEY_head_bias, DTP_KEY_embedding_norm, DTP_KEY_qk_norm};
+#define DIMENSION_COUNT (sizeof dimension_keys / sizeof *dimension_keys)
+
+/* The first dimension that was given, or DTP_KEY_COUNT. */
+static enum dtp_key first_dimension(const struct dtp_resolution *r)
+{
+    for (size_t i = 0; i < DIMENSION_COUNT; i++)
+        if (given(r, dimension_keys[i]))
+            return dimension_keys[i];
+    return DTP_KEY_COUNT;
+}
+
+static bool is_path(const char *text)
+{
+    size_t length = strlen(text);
+    return strchr(text, '/') || (length > 5 && !strcmp(text + length - 5, ".json"));
+}
+
+static bool base_from_model(struct dtp_resolution *r, struct dtp_transformer *out)
+{
+    const char *model = text_of(r, DTP_KEY_model);
+    if (is_path(model)) {
+        enum dtp_status status = dtp_transformer_read_hf_config(model, out, r->faults);
+        worsen(r, status);
+        /* "meta-llama/Llama-3.1-8B", as a model is called on its hub. */
+        const char *last = strrchr(model, '/');
+        if (status != DTP_OK && last && dtp_catalog_model(r->catalog, last + 1, NULL, 0, NULL))
+            refuse(r, DTP_KEY_model, "'%s' without a folder is a preset; leave the folder out", last + 1);
+        return status == DTP_OK;
+    }
+    const struct dtp_transformer *preset =
+        dtp_catalog_model(r->catalog, model, where_of(r, DTP_KEY_model), line_of(r, DTP_KEY_model), r->faults);
+    if (!preset) {
+        worsen(r, DTP_BAD_INPUT);
+        return false;
+    }
+    *out = *preset;
+    return true;
+}
+
+/* A shape by dimensions alone needs these four; the others have defaults. */
+static bool base_from_dimensions(struct dtp_resolution *r, struct dtp_transformer *out)
+{
+    static const enum dtp_key needed[] = {DTP_KEY_layers, DTP_KEY_hidden, DTP_KEY_heads, DTP_KEY_vocab};
+    enum dtp_key first = first_dimension(r);
+    bool whole = true;
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!given(r, needed[i])) {
+            refuse(r, first, "%s is missing beside %s; give layers, hidden, heads and vocab, or a model or params",
+                   dtp_key_name(needed[i]), dtp_key_name(first));
+            whole = false;
+        }
+    *out = dtp_transformer_default();
+    snprintf(out->name, sizeof out->name, "custom");
+    return whole;
+}
+
+static bool has_all_dimensions(const struct dtp_resolution *r)
+{
+    return given(r, DTP_KEY_layers) && given(r, DTP_KEY_hidden) && given(r, DTP_KEY_heads) && given(r, DTP_KEY_vocab);
+}
+
+static bool base_from_params(struct dtp_resolution *r, struct dtp_transformer *out)
+{
+    struct dtp_faults faults = {0};
+    enum dtp_status status = dtp_transformer_from_parameters(r->draft.params, out, &faults);
+    relay(r, DTP_KEY_params, &faults);
+    worsen(r, status);
+    return status == DTP_OK;
+}
+
+static bool choose_base(struct dtp_resolution *r, struct dtp_transformer *out)
+{
+    if (given(r, DTP_KEY_model))
+        return base_from_model(r, out);
+    if (given(r, DTP_KEY_params) && !has_all_dimensions(r))
+        return base_from_params(r, out);
+    if (first_dimension(r) != DTP_KEY_COUNT)
+        return base_from_dimensions(r, out);
+    refuse(r, DTP_KEY_model,
+           "none given; give --params 7B, --model llama-7b (dtplan catalog models lists them), --model "
+           "config.json, or layers, hidden, heads and vocab");
+    return false;
+}
+
+/* ---- model: what follows from the given dimensions ------------------------------------------------------------- */
+
+/* head_dim and kv_heads keep the base's proportions where the base had the common ones. */
+static void derive_heads(struct dtp_resolution *r, const struct dtp_transformer *base, struct dtp_transformer *t)
+{
+    bool plain_width = base->heads * base->head_dim == base->hidden;
+    if (given(r, DTP_KEY_heads) && !given(r, DTP_KEY_kv_heads) && base->kv_heads == base->heads)
+        t->kv_heads = t->heads;
+    bool moved = given(r, DTP_KEY_hidden) || given(r, DTP_KEY_heads);
+    if (given(r, DTP_KEY_head_dim) || !moved || !plain_width || !t->heads)
+        return;
+    enum dtp_key key = given(r, DTP_KEY_heads) ? DTP_KEY_heads : DTP_KEY_hidden;
+    if (t->hidden % t->heads)
+        refuse(r, key, "%" PRIu64 " heads do not divide hidden %" PRIu64 "; change one or give head_dim", t->heads,
+               t->hidden);
+    else
+        t->head_dim = t->hidden / t->heads;
+}
+
+/* LLaMA's rule for SwiGLU keeps the MLP as large as a plain one of 4h: three matrices of 8/3 h, rounded up to 256. */
+static void derive_ffn(struct dtp_transformer *t)
+{
+    if (t->ffn == 0)
+        t->ffn = t->activation == DTP_SWIGLU ? (8 * t->hidden / 3 + 255) / 256 * 256 : 4 * t->hidden;
+}
+
+static void derive_biases(struct dtp_resolution *r, const struct dtp_transformer *base, struct dtp_transformer *t)
+{
+    bool changed_norm = given(r, DTP_KEY_norm) && t->norm != base->norm;
+    if (changed_norm && !given(r, DTP_KEY_norm_bias))
+        t->norm_bias = t->norm == DTP_LAYER_NORM;
+    if (!given(r, DTP_KEY_bias))
+        return;
+    const struct {
+        enum dtp_key key;
+        bool *field;
+    } biases[] = {{DTP_KEY_qkv_bias, &t->qkv_bias},
+                  {DTP_KEY_attention_output_bias, &t->attention_output_bias},
+                  {DTP_KEY_mlp_bias, &t->mlp_bias}};
+    for (size_t i = 0; i < sizeof biases / sizeof *biases; i++)
+        if (!given(r, biases[i].key))
+            *biases[i].field = r->draft.bias;
+    if (t->norm == DTP_LAYER_NORM && !given(r, DTP_KEY_norm_bias))
+        t->norm_bias = r->draft.bias;
+}
+
+static void derive_positions(struct dtp_resolution *r, struct dtp_transformer *t)
+{
+    if (t->position != DTP_POSITION_LEARNED) {
+        if (!given(r, DTP_KEY_positions))
+            t->positions = 0;
+        return;
+    }
+    if (t->positions == 0)
+        t->positions = r->draft.plan.sequence;
+    if (t->max_sequence > t->positions)
+        t->max_sequence = t->positions;
+}
+
+static void name_shape(struct dtp_resolution *r, struct dtp_transformer *t)
+{
+    if (given(r, DTP_KEY_name)) {
+        snprintf(t->name, sizeof t->name, "%s", text_of(r, DTP_KEY_name));
+        return;
+    }
+    bool changed = first_dimension(r) != DTP_KEY_COUNT && (given(r, DTP_KEY_model) || !has_all_dimensions(r));
+    char name[DTP_NAME_BYTES];
+    snprintf(name, sizeof name, "%s", t->name);
+    if (changed)
+        snprintf(t->name, sizeof t->name, "%.50s (changed)", name);
+}
+
+/* --params beside a shape is a check, not a wish. */
+static void check_params(struct dtp_resolution *r, const struct dtp_transformer *t)
+{
+    double count = (double)dtp_transformer_count(t).total, asked = r->draft.params;
+    char has[DTP_NUMBER_TEXT_BYTES], wanted[DTP_NUMBER_TEXT_BYTES];
+    if (!given(r, DTP_KEY_params) || fabs(count - asked) <= SHAPE_TOLERANCE * asked)
+        return;
+    refuse(r, DTP_KEY_params,
+           "the shape has %s parameters (%.0f), more than 2 %% off the %s asked; leave params out "
+           "or change the shape",
+           dtp_number_format_count(count, has, sizeof has), count,
+           dtp_number_format_count(asked, wanted, sizeof wanted));
+}
+
+static void note_shape(struct dtp_resolution *r, const struct dtp_transformer *t)
+{
+    char asked[DTP_NUMBER_TEXT_BYTES];
+    if (given(r, DTP_KEY_model) || !given(r, DTP_KEY_params) || has_all_dimensions(r))
+        return;
+    double off = (double)dtp_transformer_count(t).total / r->draft.params - 1;
+    snprintf(r->job->shape_note, sizeof r->job->shape_note,
+             "shape chosen for %s parameters: the nearest LLaMA-like pattern%s, %.2f %% %s; name another with --model",
+             dtp_number_format_count(r->draft.params, asked, sizeof asked), strchr(t->name, ' ') ? ", scaled" : "",
+             100 * fabs(off), off < 0 ? "fewer" : "more");
+}
+
+static bool resolve_model(struct dtp_resolution *r)
+{
+    struct dtp_transformer base, *t = &r->job->transformer;
+    if (!choose_base(r, &base))
+        return false;
+    enum dtp_status before = r->status;
+    r->status = DTP_OK;
+    *t = base;
+    for (size_t i = 0; i < DIMENSION_COUNT; i++)
+        if (given(r, dimension_keys[i]))
+            dtp_key_copy_dimension(dimension_keys[i], &r->draft, t);
+    derive_heads(r, &base, t);
+    if (t->kv_heads == 0)
+        t->kv_heads = t->heads;
+    derive_ffn(t);
+    derive_biases(r, &base, t);
+    derive_positions(r, t);
+    name_shape(r, t);
+    enum dtp_key key = given(r, DTP_KEY_model) ? DTP_KEY_model : first_dimension(r);
+    if (key == DTP_KEY_COUNT)
+        key = DTP_KEY_params;
+    if (r->status == DTP_OK)
+        worsen(r, dtp_transformer_check(t, where_of(r, key), line_of(r, key), r->faults));
+    if (r->status == DTP_OK)
+        check_params(r, t);
+    bool good = r->status == DTP_OK;
+    if (good)
+        note_shape(r, t);
+    worsen(r, before);
+    return good;
+}
+
+/* ---- plan
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static void refuse_several_strategies(struct dtp_resolution *r)
+{
+    enum dtp_strategy list[DTP_STRATEGY_COUNT];
+    if (given(r, DTP_KEY_strategy) && dtp_scenario_strategies(text_of(r, DTP_KEY_strategy), list) > 1)
+        refuse(r, DTP_KEY_strategy, "names several; only dtplan plan compares them, name one here");
+}
+
+static void choose_runtime(struct dtp_resolution *r, struct dtp_plan *plan)
+{
+    char *note = r->job->plan_note;
+    size_t bytes = sizeof r->job->plan_note;
+    if (!given(r, DTP_KEY_runtime) && plan->strategy == DTP_ZERO2) {
+        plan->runtime = DTP_RUNTIME_DEEPSPEED;
+        snprintf(note, bytes, "zero2 exists in DeepSpeed only: runtime deepspeed");
+    } else if (plan->runtime == DTP_RUNTIME_TORCH && plan->strategy == DTP_ZERO3) {
+        snprintf(note, bytes, "zero3 under runtime torch is full_shard (FSDP)");
+    }
+}
+
+/* Recipe, the runtime's form of it, then single dtypes on top. */
+static void choose_precision(struct dtp_resolution *r, struct dtp_plan *plan)
+{
+    static const enum dtp_key keys[] = {DTP_KEY_param_dtype,  DTP_KEY_compute_dtype, DTP_KEY_reduce_dtype,
+                                        DTP_KEY_master_dtype, DTP_KEY_moment_dtype,  DTP_KEY_fp8_all_gather};
+    struct dtp_precision *p = &plan->precision;
+    *p = dtp_plan_default().precision;
+    apply(r, DTP_KEY_precision);
+    dtp_precision_for_runtime(p, plan->runtime);
+    bool extra_copy = p->master != p->params;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        apply(r, keys[i]);
+    if (!given(r, DTP_KEY_param_dtype))
+        return;
+    if (!extra_copy && !given(r, DTP_KEY_master_dtype))
+        p->master = p->params;
+    bool ddp_reduces = plan->runtime == DTP_RUNTIME_TORCH && !dtp_plan_is_fsdp(plan);
+    if (ddp_reduces && !given(r, DTP_KEY_reduce_dtype))
+        p->reduce = p->params;
+}
+
+static void choose_sequence(struct dtp_resolution *r, struct dtp_plan *plan)
+{
+    const struct dtp_transformer *t = &r->job->transformer;
+    if (!given(r, DTP_KEY_seq) && t->position == DTP_POSITION_LEARNED && t->positions < plan->sequence)
+        plan->sequence = t->positions;
+}
+
+/* The key that says how many sequences a step has, and how many; DTP_KEY_COUNT when none does. */
+static enum dtp_key batch_key(struct dtp_resolution *r, const struct dtp_plan *plan, uint64_t *sequences)
+{
+    uint64_t tokens = r->draft.global_batch_tokens;
+    *sequences = r->draft.global_batch;
+    if (!given(r, DTP_KEY_global_batch_tokens))
+        return given(r, DTP_KEY_global_batch) ? DTP_KEY_global_batch : DTP_KEY_COUNT;
+    if (given(r, DTP_KEY_global_batch))
+        refuse(r, DTP_KEY_global_batch_tokens, "and global_batch say the same; leave one of them out");
+    if (tokens % plan->sequence)
+        refuse(r, DTP_KEY_global_batch_tokens, "%" PRIu64 " tokens are no multiple of seq %" PRIu64, tokens,
+               plan->sequence);
+    *sequences = tokens / plan->sequence ? tokens / plan->sequence : 1;
+    return DTP_KEY_global_batch_tokens;
+}
+
+/* global_batch = micro_batch * data-parallel ranks * accumulate. */
+static bool choose_accumulation(struct dtp_resolution *r, struct dtp_plan *plan)
+{
+    uint64_t whole;
+    enum dtp_key key = batch_key(r, plan, &whole);
+    if (key == DTP_KEY_COUNT)
+        return true;
+    uint64_t part = (uint64_t)plan->micro_batch * dtp_plan_data_ranks(plan, &r->job->cluster);
+    uint64_t steps = whole / part;
+    if (whole % part) {
+        char other[64] = "";
+        if (steps)
+            snprintf(other, sizeof other, "%" PRIu64 " or ", steps * part);
+        refuse(r, key,
+               "%" PRIu64 " sequences are no multiple of micro_batch %" PRIu32 " x %" PRIu32 " %s = %" PRIu64
+               "; use %s%" PRIu64,
+               whole, plan->micro_batch, dtp_plan_data_ranks(plan, &r->job->cluster),
+               dtp_plan_model_parallel(plan) ? "data-parallel ranks" : "GPUs", part, other, (steps + 1) * part);
+        return false;
+    }
+    if (given(r, DTP_KEY_accumulate) && plan->accumulate != steps) {
+        refuse(r, key,
+               "%" PRIu64 " sequences need accumulate %" PRIu64 ", but it is %" PRIu32 "; leave one of them out", whole,
+               steps, plan->accumulate);
+        return false;
+    }
+    plan->accumulate = steps > UINT32_MAX ? UINT32_MAX : (uint32_t)steps;
+    return true;
+}
+
+static const char *find_place(const void *context, const char *key, size_t *line)
+{
+    const struct dtp_scenario *scenario = context;
+    enum dtp_key index = dtp_key_find(key);
+    if (index == DTP_KEY_COUNT)
+        return NULL;
+    if (index == DTP_KEY_accumulate && !scenario->settings[index].value)
+        index = scenario->settings[DTP_KEY_global_batch].value ? DTP_KEY_global_batch : DTP_KEY_global_batch_tokens;
+    *line = scenario->settings[index].line;
+    return scenario->settings[index].where;
+}
+
+/* A switch that was given and that the rules of the runtime turned the other way. */
+static void check_switches(struct dtp_resolution *r)
+{
+    const struct dtp_plan *asked = &r->job->asked, *plan = &r->job->plan;
+    const struct {
+        enum dtp_key key;
+        bool asked, is;
+    } switches[] = {{DTP_KEY_accumulate_sync, asked->accumulate_sync,
+                     plan->accumulate == 1 ? asked->accumulate_sync
+                                           : plan->accumulate_sync}, /* no difference with one micro-step */
+                    {DTP_KEY_reshard_after_forward, asked->reshard_after_forward, plan->reshard_after_forward},
+                    {DTP_KEY_deepspeed_overlap, asked->deepspeed_overlap, plan->deepspeed_overlap},
+                    {DTP_KEY_fp8_all_gather, asked->precision.fp8_all_gather, plan->precision.fp8_all_gather},
+                    {DTP_KEY_fused_qkv, asked->fused_qkv, plan->fused_qkv},
+                    {DTP_KEY_fused_gate_up, asked->fused_gate_up, plan->fused_gate_up}};
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
+        if (given(r, switches[i].key) && switches[i].asked != switches[i].is)
+            refuse(r, switches[i].key, "is always %s with strategy %s under runtime %s; leave it out",
+                   switches[i].is ? "true" : "false", dtp_strategy_text(plan->strategy),
+                   dtp_runtime_text(plan->runtime));
+    const struct {
+        enum dtp_key key;
+        uint64_t asked, is;
+    } sizes[] = {
+        {DTP_KEY_reduce_bucket_size, asked->reduce_bucket_size, plan->reduce_bucket_size},
+        {DTP_KEY_stage3_max_live_parameters, asked->stage3_max_live_parameters, plan->stage3_max_live_parameters},
+        {DTP_KEY_stage3_max_reuse_distance, asked->stage3_max_reuse_distance, plan->stage3_max_reuse_distance},
+        {DTP_KEY_stage3_prefetch_bucket_size, asked->stage3_prefetch_bucket_size, plan->stage3_prefetch_bucket_size},
+        {DTP_KEY_stage3_param_persistence_threshold, asked->stage3_param_persistence_threshold,
+         plan->stage3_param_persistence_threshold}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (given(r, sizes[i].key) && sizes[i].asked != sizes[i].is)
+            refuse(r, sizes[i].key, "is DeepSpeed's%s; leave it out with strategy %s under runtime %s",
+                   sizes[i].key == DTP_KEY_reduce_bucket_size ? "" : ", of zero3", dtp_strategy_text(plan->strategy),
+                   dtp_runtime_text(plan->runtime));
+}
+
+static void resolve_plan(struct dtp_resolution *r)
+{
+    struct dtp_plan *plan = &r->draft.plan;
+    refuse_several_strategies(r);
+    choose_runtime(r, plan);
+    choose_precision(r, plan);
+    choose_sequence(r, plan);
+    if (!choose_accumulation(r, plan))
+        plan->accumulate = 1; /* to find the other faults */
+    r->job->asked = r->job->plan = *plan;
+    struct dtp_plan_source source = {find_place, r->scenario};
+    enum dtp_status status =
+        dtp_plan_resolve_from(&r->job->plan, &r->job->transformer, &r->job->cluster, &source, r->faults);
+    worsen(r, status);
+    if (status == DTP_OK)
+        check_switches(r);
+}
+
+enum dtp_status dtp_scenario_resolve(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                                     struct dtp_job *job, struct dtp_faults *faults)
+{
+    struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .job = job, .faults = faults};
+    memset(job, 0, sizeof *job);
+    r.draft = dtp_draft_default();
+    for (int i = 0; i < DTP_KEY_COUNT; i++)
+        apply(&r, (enum dtp_key)i);
+    job->training = r.draft.training;
+    bool model = resolve_model(&r), cluster = dtp_resolve_cluster(&r);
+    if (model && cluster)
+        resolve_plan(&r);
+    return r.status;
+}
+
+uint64_t dtp_job_batch_sequences(const struct dtp_job *job)
+{
+    return (uint64_t)job->plan.micro_batch * job->plan.accumulate * dtp_plan_data_ranks(&job->plan, &job->cluster);
+}
+
+enum dtp_status dtp_scenario_check_names(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                                         struct dtp_faults *faults)
+{
+    struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .faults = faults};
+    size_t before = faults->count;
+    if (given(&r, DTP_KEY_machine))
+        dtp_resolve_machine(&r);
+    if (given(&r, DTP_KEY_gpu))
+        dtp_catalog_gpu(catalog, text_of(&r, DTP_KEY_gpu), where_of(&r, DTP_KEY_gpu), line_of(&r, DTP_KEY_gpu), faults);
+    if (given(&r, DTP_KEY_model) && !is_path(text_of(&r, DTP_KEY_model)))
+        dtp_catalog_model(catalog, text_of(&r, DTP_KEY_model), where_of(&r, DTP_KEY_model), line_of(&r, DTP_KEY_model),
+                          faults);
+    return faults->count > before ? DTP_BAD_INPUT : DTP_OK;
+}

@@ -1,0 +1,64 @@
+#include "job/variant.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Fills nodes before it opens another one, as a scheduler does. False when `gpus` does not fill its nodes evenly. */
+static bool resize(struct dtp_cluster *cluster, uint32_t node_gpus, uint32_t gpus)
+{
+    if (gpus == 0 || (gpus > node_gpus && gpus % node_gpus != 0))
+        return false;
+    cluster->gpus = gpus;
+    cluster->gpus_per_node = gpus < node_gpus ? gpus : node_gpus;
+    cluster->nodes = gpus / cluster->gpus_per_node;
+    return true;
+}
+
+enum dtp_status dtp_variant_resolve(const struct dtp_job *job, const struct dtp_plan *asked, uint32_t gpus,
+                                    struct dtp_job *out, char *reason, size_t reason_bytes)
+{
+    struct dtp_faults faults;
+    faults.status = DTP_OK; /* not zeroed whole: the texts are 16 KiB, and this runs thousands of times */
+    faults.count = 0;
+    *out = *job;
+    out->asked = *asked;
+    out->plan = *asked;
+    enum dtp_status status = DTP_OK;
+    if (gpus != job->cluster.gpus && !resize(&out->cluster, job->node_gpus, gpus))
+        status = dtp_fault(&faults, DTP_BAD_INPUT, NULL, 0, "%u GPUs do not fill nodes of %u", gpus, job->node_gpus);
+    /* A group wider than the cluster can only be met by the rule (everything, or the node). */
+    if (out->plan.shard_group > gpus)
+        out->plan.shard_group = 0;
+    if (status == DTP_OK)
+        status = dtp_plan_resolve(&out->plan, &out->transformer, &out->cluster, &faults);
+    if (status != DTP_OK && reason)
+        snprintf(reason, reason_bytes, "%s", faults.count ? faults.text[0] : dtp_status_text(status));
+    return status;
+}
+
+enum dtp_status dtp_variant_predict(const struct dtp_job *job, const struct dtp_plan *asked, uint32_t gpus,
+                                    struct dtp_variant *out, char *reason, size_t reason_bytes)
+{
+    enum dtp_status status = dtp_variant_resolve(job, asked, gpus, &out->job, reason, reason_bytes);
+    if (status == DTP_OK)
+        dtp_closed_form(&out->job.transformer, &out->job.cluster, &out->job.plan, &out->prediction);
+    return status;
+}
+
+static enum dtp_status predict_closed(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
+                                      struct dtp_faults *faults)
+{
+    (void)context;
+    /* How far the host gets ahead then decides what is alive, and no formula knows. */
+    if (!job->plan.limit_all_gathers)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "limit_all_gathers: without it there is no closed form; use --fidelity simulated, or dtplan "
+                         "simulate");
+    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, out);
+    return DTP_OK;
+}
+
+struct dtp_predictor dtp_predictor_closed(void)
+{
+    return (struct dtp_predictor){.name = "closed", .predict = predict_closed};
+}

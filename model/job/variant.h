@@ -1,0 +1,38 @@
+/* A variant: the same job with one choice changed, resolved by the same rules and predicted anew.
+ *
+ * Solvers, the advisor and the scaling reference all ask "what if": they change job->asked or the number of GPUs and
+ * call dtp_variant_predict. Nothing is allocated; one call costs a few microseconds. Where a simulation may stand in
+ * for the closed form, a predictor says which of them predicts. */
+#ifndef DTP_VARIANT_H
+#define DTP_VARIANT_H
+
+#include "closed/closed_form.h"
+#include "job/scenario.h"
+
+struct dtp_variant {
+    struct dtp_job job;
+    struct dtp_prediction prediction;
+};
+
+/* Who predicts a resolved job: the closed form, or a simulation of its step program. */
+struct dtp_predictor {
+    const char *name; /* "closed", "simulated" */
+    const void *context;
+    bool model_parallel; /* of measured runs: those with tensor or pipeline parallelism too */
+    const char *machine; /* of measured runs: those on its GPU by this machine file, which the catalogue has; or NULL */
+    enum dtp_status (*predict)(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
+                               struct dtp_faults *faults);
+};
+/* Refuses what only a simulation can tell. */
+struct dtp_predictor dtp_predictor_closed(void);
+
+/* Resolves `asked` on `gpus` GPUs of the same kind of node. DTP_BAD_INPUT when the combination is refused; `reason`
+ * (may be NULL) then gets the first fault. `out` is only valid after DTP_OK. */
+enum dtp_status dtp_variant_resolve(const struct dtp_job *job, const struct dtp_plan *asked, uint32_t gpus,
+                                    struct dtp_job *out, char *reason, size_t reason_bytes);
+
+/* The same, predicted by the closed form. */
+enum dtp_status dtp_variant_predict(const struct dtp_job *job, const struct dtp_plan *asked, uint32_t gpus,
+                                    struct dtp_variant *out, char *reason, size_t reason_bytes);
+
+#endif

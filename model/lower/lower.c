@@ -1,0 +1,357 @@
+/* The step's skeleton, the draft of one operation, and what is not lowered yet. */
+#include "runtime/dtplan/lower_executor_state.h"
+
+#include "base/bytes.h"
+#include "runtime/megatron/model_parallel.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- a draft of one operation ------------------------------------------------------------------------------------ */
+
+void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name)
+{
+    draft->op = (struct dtp_op){
+        .kind = kind, .stream = DTP_STREAM_COMPUTE, .layer = l->layer, .micro_step = l->micro_step, .name = name};
+    draft->op.demand.recompute = l->recompute;
+    draft->operand_count = draft->after_count = 0;
+}
+
+void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t access)
+{
+    if (buffer.index == DTP_NO_INDEX)
+        return;
+    for (uint32_t i = 0; i < draft->operand_count; i++)
+        if (draft->operands[i].buffer.index == buffer.index) {
+            draft->operands[i].access |= (uint8_t)access;
+            return;
+        }
+    assert(draft->operand_count < DTP_DRAFT_OPERANDS);
+    struct dtp_operand *operand = &draft->operands[draft->operand_count++];
+    /* field by field: as one struct it would be put together elsewhere and wait for its own bytes to be read back */
+    operand->buffer = buffer;
+    operand->access = (uint8_t)access;
+    operand->role = operand->shard = 0;
+    operand->offset_bytes = operand->bytes = 0;
+}
+
+struct dtp_operand *dtp_draft_role(struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer, uint32_t access,
+                                   uint64_t offset_bytes)
+{
+    assert(draft->operand_count < DTP_DRAFT_OPERANDS && buffer.index != DTP_NO_INDEX);
+    struct dtp_operand *operand = &draft->operands[draft->operand_count++];
+    *operand = dtp_operand_of(buffer, access);
+    operand->role = (uint8_t)role;
+    operand->offset_bytes = offset_bytes;
+    return operand;
+}
+
+void dtp_draft_after(struct dtp_draft *draft, dtp_op_id earlier)
+{
+    if (earlier.index == DTP_NO_INDEX)
+        return;
+    assert(draft->after_count < DTP_DRAFT_AFTER);
+    draft->after[draft->after_count++] = earlier;
+}
+
+dtp_buffer_id dtp_lower_buffer(struct dtp_lowering *l, const char *name, enum dtp_owner owner, enum dtp_stream pool,
+                               uint64_t bytes, bool persistent)
+{
+    if (!bytes)
+        return DTP_NO_BUFFER;
+    struct dtp_buffer buffer = {.name = name,
+                                .bytes = bytes,
+                                .owner = owner,
+                                .pool = pool,
+                                .layer = l->layer,
+                                .micro_step = l->micro_step,
+                                .persistent = persistent};
+    return dtp_program_add_buffer(l->program, &buffer);
+}
+
+dtp_buffer_id dtp_lower_host_buffer(struct dtp_lowering *l, const char *name, enum dtp_owner owner, uint64_t bytes)
+{
+    if (!bytes)
+        return DTP_NO_BUFFER;
+    struct dtp_buffer buffer = {.name = name,
+                                .bytes = bytes,
+                                .owner = owner,
+                                .space = DTP_SPACE_HOST,
+                                .pool = DTP_STREAM_HOST,
+                                .layer = l->layer,
+                                .micro_step = l->micro_step,
+                                .persistent = true};
+    return dtp_program_add_buffer(l->program, &buffer);
+}
+
+dtp_buffer_id dtp_draft_new(struct dtp_lowering *l, struct dtp_draft *draft, const char *name, enum dtp_owner owner,
+                            uint64_t bytes, uint32_t access)
+{
+    dtp_buffer_id buffer = dtp_lower_buffer(l, name, owner, draft->op.stream, bytes, false);
+    dtp_draft_use(draft, buffer, access | DTP_ALLOC);
+    return buffer;
+}
+
+void dtp_draft_memory(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes, uint32_t kernels)
+{
+    draft->op.demand.bytes = bytes;
+    draft->op.demand.kernels = kernels;
+    draft->op.demand.memory_kernel = l->fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER;
+}
+
+void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k,
+                      bool head)
+{
+    struct dtp_demand *demand = &draft->op.demand;
+    demand->m = (double)m;
+    demand->n = (double)n;
+    demand->k = (double)k;
+    demand->flops = 2 * demand->m * demand->n * demand->k;
+    demand->kernels = 1;
+    demand->dtype = l->plan->precision.compute;
+    if (head && demand->dtype == DTP_FP8)
+        demand->dtype = DTP_BF16;
+}
+
+dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
+{
+    dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);
+    for (uint32_t i = 0; i < draft->after_count; i++)
+        dtp_program_depend(l->program, id, draft->after[i]);
+    l->last_op[draft->op.stream] = id;
+    return id;
+}
+
+uint64_t dtp_lower_ring(uint64_t bytes, uint64_t ranks)
+{
+    return ranks < 2 ? 0 : dtp_bytes_product(dtp_divide_up(bytes, ranks), ranks - 1);
+}
+
+/* ---- the skeleton ------------------------------------------------------------------------------------------------ */
+
+static void mark(struct dtp_lowering *l, const char *name)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_MARK, name);
+    dtp_draft_end(l, &draft);
+}
+
+static void forward(struct dtp_lowering *l)
+{
+    mark(l, "forward");
+    dtp_lower_before_forward(l);
+    dtp_lower_embedding(l);
+    for (uint64_t layer = 0; layer < l->transformer->layers; layer++) {
+        l->layer = (uint16_t)layer;
+        dtp_lower_before_forward(l);
+        dtp_lower_block_forward(l);
+        dtp_lower_after_forward(l);
+    }
+    l->layer = DTP_NO_LAYER;
+    dtp_lower_final_norm(l);
+    dtp_lower_fetch(l, l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD);
+    bool chunked = l->loss == DTP_LOSS_CHUNKED; /* head and loss run after the model's forward, chunk by chunk */
+    if (chunked) {
+        dtp_lower_release_gathered(l);
+        dtp_lower_forget_casts(l);
+    }
+    dtp_lower_loss_forward(l);
+    dtp_lower_release(l);
+    dtp_lower_forget_casts(l);
+    dtp_lower_after_forward(l);
+}
+
+static void backward(struct dtp_lowering *l)
+{
+    mark(l, "loss");
+    dtp_lower_loss_backward(l);
+    mark(l, "backward");
+    dtp_lower_ipg_open(l);
+    dtp_lower_before_backward(l);
+    dtp_lower_fetch(l, l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD);
+    dtp_lower_head_backward(l);
+    for (uint64_t layer = l->transformer->layers; layer-- > 0;) {
+        l->layer = (uint16_t)layer;
+        dtp_lower_before_backward(l);
+        dtp_lower_block_backward(l);
+        dtp_lower_after_backward(l);
+    }
+    l->layer = DTP_NO_LAYER;
+    dtp_lower_embedding_backward(l);
+    dtp_lower_after_backward(l);
+    dtp_lower_buckets_finish(l);
+    dtp_lower_contiguous_reduce(l);
+    dtp_lower_ipg_close(l);
+}
+
+static void micro_step(struct dtp_lowering *l, uint32_t index)
+{
+    const struct dtp_plan *plan = l->plan;
+    l->micro_step = (uint16_t)index;
+    l->last_micro_step = index + 1 == plan->accumulate;
+    l->reduces = l->last_micro_step || dtp_plan_reductions(plan) == plan->accumulate;
+    /* one GPU: autograd's gradient becomes .grad; FSDP without sync: it is what later ones are added to */
+    bool becomes_grad = l->zero3     ? false
+                        : l->sharded ? l->whole_gradients && !l->plan->fsdp1 && l->bytes.reduce == l->compute
+                                     : l->cluster->gpus == 1 && !l->autocast;
+    becomes_grad = becomes_grad && index == 0;
+    l->gradient_owner = becomes_grad ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE;
+    dtp_lower_zero3_open(l);
+    forward(l);
+    backward(l);
+    dtp_lower_zero3_close(l);
+}
+
+/* cuBLAS workspaces (4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB; forward's and autograd's thread
+ * have one each), RoPE's fp32 sines and cosines, and the micro-step's 64-bit tokens. */
+static void make_standing_buffers(struct dtp_lowering *l)
+{
+    enum dtp_gpu_architecture architecture = l->cluster->gpu.architecture;
+    bool large = architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL;
+    uint64_t cublas = large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
+    uint64_t tables = l->rope ? dtp_bytes_product(4 * l->transformer->head_dim, l->plan->sequence) : 0;
+    for (int handle = 0; handle < (2); handle++)
+        dtp_lower_buffer(l, "cuBLAS workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, cublas, true);
+    dtp_lower_buffer(l, "sines and cosines", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, tables, true);
+    if (l->keeps_fp8) { /* casts of weights by rows and by columns, kept over the step; sharded: of two units */
+        uint64_t layers = l->transformer->layers, matmul = l->block.all_elements - l->block.elements[l->matrices];
+        uint64_t two = 2 * (uint64_t)l->plan->wrap_layers;
+        layers = l->sharded && two && two < layers ? two : layers;
+        dtp_lower_buffer(l, "fp8 weights", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE, 2 * layers * matmul, true);
+    }
+    l->tokens_in = dtp_lower_buffer(l, "tokens", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, 8 * l->tokens, true);
+}
+
+static void clear_states(struct dtp_lowering *l)
+{
+    for (uint64_t i = 0; i <= l->transformer->layers; i++) {
+        struct dtp_module_state *state = &l->state[i];
+        for (int slot = 0; slot < DTP_SLOT_COUNT; slot++)
+            state->slot[slot] = DTP_NO_BUFFER;
+        for (int part = 0; part < DTP_MAX_PARTS; part++)
+            state->weight[part] = state->gradient[part] = state->kept[part] = DTP_NO_BUFFER;
+        state->params = state->gradient_buffer = DTP_NO_BUFFER;
+        state->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
+    }
+    for (int stream = 0; stream < DTP_STREAM_COUNT; stream++)
+        l->last_op[stream] = DTP_NO_OP;
+}
+
+static void derive(struct dtp_lowering *l)
+{
+    const struct dtp_transformer *t = l->transformer;
+    const struct dtp_plan *plan = l->plan;
+    dtp_element_bytes_count(plan, &l->bytes);
+    l->tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
+    l->compute = dtp_plan_compute_bytes(plan);
+    l->autocast = dtp_plan_autocast(plan);
+    l->residual = l->autocast ? 4 : l->compute;
+    l->compiled = plan->compile;
+    l->fused = l->compiled || plan->runtime == DTP_RUNTIME_MEGATRON;
+    l->gated = t->activation == DTP_SWIGLU;
+    l->rope = t->position == DTP_POSITION_ROPE;
+    l->sharded = dtp_plan_shards_params(plan) && plan->runtime != DTP_RUNTIME_DEEPSPEED;
+    l->buffered = plan->runtime == DTP_RUNTIME_MEGATRON;
+    l->keeps_fp8 = dtp_plan_keeps_fp8(plan);
+    l->offloaded = plan->runtime == DTP_RUNTIME_TORCH && plan->offload == DTP_OFFLOAD_PARAMS;
+    l->whole_gradients = plan->accumulate > 1 && !plan->accumulate_sync;
+    l->d_q = t->heads * t->head_dim;
+    l->d_kv = t->kv_heads * t->head_dim;
+    if (plan->attention == DTP_ATTENTION_MATH)
+        l->scores_bytes =
+            dtp_bytes_product(dtp_bytes_product(l->tokens, plan->sequence), t->heads * dtp_plan_score_bytes(plan));
+    l->loss = dtp_plan_loss(plan);
+    /* DDPOptimizer ends its first graph where DDP's first bucket is full: the down matrix's fp32 gradient does that */
+    bool ddp = plan->runtime == DTP_RUNTIME_TORCH && !l->sharded && l->cluster->gpus > 1;
+    l->cut = ddp && plan->compile && 4 * t->hidden * t->ffn >= (1u << 20);
+    l->layer = DTP_NO_LAYER;
+    l->embedded = DTP_NO_BUFFER;
+}
+
+/* ---- what is not lowered yet ------------------------------------------------------------------------------------- */
+
+static enum dtp_status check_lowered(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
+                                     const struct dtp_plan *plan, struct dtp_faults *faults)
+{
+    if (dtp_plan_model_parallel(plan))
+        return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, plan->tp > 1 ? "tp" : "pp",
+                               "above 1 has no step program yet; its closed form is available (--fidelity closed)");
+    if (plan->runtime == DTP_RUNTIME_DTPLAN)
+        return dtp_executor_check(t, cluster, plan, faults);
+    if (t->layers >= DTP_NO_LAYER || plan->accumulate > UINT16_MAX)
+        return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "layers",
+                               "a step program holds at most 65534 layers and 65535 micro-steps");
+    return DTP_OK;
+}
+
+/* At least so many operations: two norms, four matmuls, attention, activation and a sum forward, more in backward. */
+#define LEAST_OPS_PER_LAYER 20u
+
+static enum dtp_status check_limit(const struct dtp_transformer *t, const struct dtp_plan *plan, uint32_t op_limit,
+                                   struct dtp_faults *faults)
+{
+    uint64_t limit = op_limit && op_limit < DTP_PROGRAM_MAX_OPS ? op_limit : DTP_PROGRAM_MAX_OPS;
+    uint64_t least = dtp_bytes_product(dtp_bytes_product(t->layers, plan->accumulate), LEAST_OPS_PER_LAYER);
+    if (least <= limit)
+        return DTP_OK;
+    return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "accumulate",
+                           "%" PRIu32 " micro-steps of %" PRIu64 " layers make more than %" PRIu64
+                           " operations, the limit of a step program",
+                           plan->accumulate, t->layers, limit);
+}
+
+static enum dtp_status lower(struct dtp_lowering *l)
+{
+    if (l->plan->runtime == DTP_RUNTIME_DTPLAN)
+        return dtp_lower_executor(l);
+    derive(l);
+    l->state = calloc(l->transformer->layers + 1, sizeof *l->state);
+    if (!l->state)
+        return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
+    clear_states(l);
+    dtp_lower_tensors(l);
+    make_standing_buffers(l);
+    bool deepspeed = l->plan->runtime == DTP_RUNTIME_DEEPSPEED;
+    enum dtp_status status = deepspeed && dtp_plan_shards_params(l->plan) ? dtp_lower_zero3_make(l)
+                             : deepspeed                                  ? dtp_lower_ipg_make(l)
+                             : l->sharded                                 ? dtp_lower_units_make(l)
+                             : l->buffered                                ? dtp_lower_contiguous_make(l)
+                                                                          : dtp_lower_buckets_make(l);
+    if (status != DTP_OK)
+        return status;
+    for (uint32_t i = 0; i < l->plan->accumulate; i++) {
+        micro_step(l, i);
+        if (i == 0 && l->plan->accumulate > 1)
+            dtp_program_expect_again(l->program, l->plan->accumulate - 1);
+    }
+    mark(l, "step");
+    dtp_lower_optimizer(l);
+    return dtp_program_seal(l->program, l->faults);
+}
+
+enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                          const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
+                          struct dtp_faults *faults)
+{
+    *out = NULL;
+    enum dtp_status status = check_lowered(transformer, cluster, plan, faults);
+    if (status == DTP_OK)
+        status = check_limit(transformer, plan, op_limit, faults);
+    struct dtp_lowering l = {.transformer = transformer, .cluster = cluster, .plan = plan, .faults = faults};
+    if (status == DTP_OK)
+        status = dtp_program_create(op_limit, &l.program, faults);
+    if (status != DTP_OK)
+        return status;
+    status = lower(&l);
+    dtp_lower_units_release(&l);
+    dtp_lower_buckets_release(&l);
+    dtp_lower_ipg_release(&l);
+    dtp_lower_zero3_release(&l);
+    free(l.state);
+    if (status == DTP_OK)
+        *out = l.program;
+    else
+        dtp_program_destroy(l.program);
+    return status;
+}

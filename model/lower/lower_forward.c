@@ -1,0 +1,436 @@
+/* Forward of the embedding and of a block, and its replay in backward.
+ *
+ * One pass serves three cases, which differ in the tensors that survive it: a block that keeps what autograd saves, a
+ * checkpointed one that keeps some, and the replay that makes the missing ones again. A step is emitted when one of its
+ * results does not exist yet. Bytes of memory-bound steps are reads and writes per token, kernel by kernel for eager
+ * PyTorch, one pass between matmuls where they are fused (compared with block_work.c by the tests). */
+#include "lower/lowering.h"
+
+#include "base/bytes.h"
+
+static const char *const slot_names[DTP_SLOT_COUNT] = {
+#define SLOT_NAME(suffix, text) text,
+    DTP_SLOT_TABLE(SLOT_NAME)
+#undef SLOT_NAME
+};
+
+/* One pass over a block: `save` survives it. */
+struct pass {
+    struct dtp_lowering *l;
+    struct dtp_module_state *state;
+    uint32_t save;
+    bool replay;
+};
+
+static bool exists(const struct pass *pass, enum dtp_slot slot)
+{
+    return pass->state->alive & 1u << slot;
+}
+
+/* True when `slot` is a tensor of this runtime and must be made. */
+static bool missing(const struct pass *pass, enum dtp_slot slot)
+{
+    return pass->l->slot_bytes[slot] && !exists(pass, slot);
+}
+
+/* A selective replay makes only what backward lacks and what leads to it. */
+static bool wanted(const struct pass *pass, enum dtp_slot slot)
+{
+    if (!missing(pass, slot))
+        return false;
+    return !pass->replay || pass->l->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION ||
+           (pass->save & 1u << slot);
+}
+
+static void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_slot slot)
+{
+    if (!missing(pass, slot))
+        return;
+    pass->state->slot[slot] =
+        dtp_draft_new(pass->l, draft, slot_names[slot], DTP_OWNER_ACTIVATIONS, pass->l->slot_bytes[slot], DTP_WRITE);
+    pass->state->alive |= 1u << slot;
+}
+
+static void drop(const struct pass *pass, enum dtp_slot slot)
+{
+    pass->state->alive &= ~(1u << slot);
+    pass->state->slot[slot] = DTP_NO_BUFFER;
+}
+
+/* Reads a slot; at its `last` use in forward it goes, unless it is saved or a variable still names it. */
+static void read(const struct pass *pass, struct dtp_draft *draft, enum dtp_slot slot, bool last)
+{
+    if (!exists(pass, slot))
+        return;
+    bool held = pass->save & 1u << slot || (!pass->replay && pass->l->locals & 1u << slot);
+    dtp_draft_use(draft, pass->state->slot[slot], last && !held ? DTP_READ | DTP_FREE : DTP_READ);
+    if (last && !held)
+        drop(pass, slot);
+}
+
+static double per_token(const struct dtp_lowering *l, double bytes)
+{
+    return bytes * (double)l->tokens;
+}
+
+/* ---- norms and residual sums ------------------------------------------------------------------------------------- */
+
+/* Linears that read a norm's result; under eager autocast each casts it for itself. */
+static int readers(const struct dtp_lowering *l, enum dtp_slot input)
+{
+    int count = 0;
+    for (int i = 0; i < l->matrices; i++)
+        count += l->matrix[i].input == input;
+    return count;
+}
+
+/* eager: e h in, e h out, and casts 4 h -> c h. Fused, the second norm also adds: e h and c h in, e h and c h out. */
+static void norm(const struct pass *pass, bool second)
+{
+    struct dtp_lowering *l = pass->l;
+    enum dtp_slot result = second ? DTP_SLOT_NORM2 : DTP_SLOT_NORM1;
+    bool adds = second && l->fused;
+    if (!wanted(pass, result))
+        return;
+    double h = (double)l->transformer->hidden, e = (double)l->residual, c = (double)l->compute;
+    int casts = l->autocast && !l->fused ? readers(l, result) : 0;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_NORM, second ? "norm 2" : "norm 1");
+    bool sum_lives = second && l->slot_bytes[DTP_SLOT_INPUT2];
+    read(pass, &draft, sum_lives && !adds ? DTP_SLOT_INPUT2 : DTP_SLOT_INPUT, false);
+    if (adds) {
+        read(pass, &draft, DTP_SLOT_MIDDLE, sum_lives);
+        make(pass, &draft, DTP_SLOT_INPUT2);
+    }
+    make(pass, &draft, second ? DTP_SLOT_STATISTICS2 : DTP_SLOT_STATISTICS1);
+    make(pass, &draft, second ? DTP_SLOT_WIDE2 : DTP_SLOT_WIDE1);
+    make(pass, &draft, result);
+    double bytes = adds ? 2 * (e + c) * h : l->fused ? (e + c) * h : 2 * e * h + casts * (4 + c) * h;
+    dtp_draft_memory(l, &draft, per_token(l, bytes), 1 + (uint32_t)casts);
+    dtp_draft_end(l, &draft);
+}
+
+/* x2 = x + attention, eager. */
+static void residual(const struct pass *pass)
+{
+    struct dtp_lowering *l = pass->l;
+    if (l->fused || !wanted(pass, DTP_SLOT_INPUT2))
+        return;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "");
+    read(pass, &draft, DTP_SLOT_INPUT, false);
+    read(pass, &draft, DTP_SLOT_MIDDLE, true);
+    make(pass, &draft, DTP_SLOT_INPUT2);
+    dtp_draft_memory(l, &draft, per_token(l, (double)((2 * l->residual + l->compute) * l->transformer->hidden)), 1);
+    dtp_draft_end(l, &draft);
+}
+
+/* ---- matmuls ----------------------------------------------------------------------------------------------------- */
+
+/* fp8. torchao: amax (2), read and cast (2+1) of input and weight, each tensor anew. te.Linear in eager: one pass
+ * writes both layouts. Megatron: the kernel before writes fp8 instead, so an input costs its second layout
+ * (1), and weights are cast once a step (2+1+1). */
+static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matrix)
+{
+    if (l->plan->precision.compute != DTP_FP8)
+        return;
+    double input = (double)l->tokens * (double)matrix->in, weight = (double)matrix->out * (double)matrix->in;
+    bool torchao = l->plan->runtime == DTP_RUNTIME_TORCH && !l->plan->fsdp1;
+    double bytes = l->keeps_fp8 ? input + (l->micro_step ? 0 : 4 * weight) : (torchao ? 5 : 2) * (input + weight);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, matrix->name);
+    dtp_draft_memory(l, &draft, bytes, 4);
+    dtp_draft_end(l, &draft);
+}
+
+/* A replayed module whose result is kept makes nothing, but its hooks fetch its weight (zero3_fetch.h); selective
+ * attention calls none. */
+static void call_again(const struct pass *pass, int index)
+{
+    if (!pass->replay || pass->l->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
+        return;
+    dtp_lower_fetch(pass->l, index);
+    dtp_lower_release(pass->l);
+}
+
+static void linear(const struct pass *pass, int index)
+{
+    struct dtp_lowering *l = pass->l;
+    const struct dtp_lower_matrix *matrix = &l->matrix[index];
+    bool again = dtp_lower_recasts(l, l->layer);
+    if (!wanted(pass, matrix->result)) {
+        if (l->autocast && pass->replay && again) /* casts are replayed whether or not their matmul is */
+            dtp_lower_weight(l, index);
+        call_again(pass, index);
+        return;
+    }
+    dtp_lower_fetch(l, index);
+    dtp_buffer_id weight = dtp_lower_weight(l, index);
+    quantize(l, matrix);
+    bool last_reader = index + 1 == l->matrices || l->matrix[index + 1].input != matrix->input;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->name);
+    read(pass, &draft, matrix->input, last_reader);
+    bool drops_cast = l->autocast && l->compiled && again && !pass->replay;
+    dtp_draft_use(&draft, weight, drops_cast ? DTP_READ | DTP_FREE : DTP_READ);
+    if (drops_cast)
+        pass->state->weight[index] = DTP_NO_BUFFER;
+    make(pass, &draft, matrix->result);
+    if (last_reader && matrix->input == DTP_SLOT_NORM1)
+        read(pass, &draft, DTP_SLOT_WIDE1, true);
+    if (last_reader && matrix->input == DTP_SLOT_NORM2)
+        read(pass, &draft, DTP_SLOT_WIDE2, true);
+    dtp_draft_matmul(l, &draft, l->tokens, matrix->out, matrix->in, false);
+    dtp_draft_end(l, &draft);
+    dtp_lower_release(l);
+}
+
+/* ---- attention --------------------------------------------------------------------------------------------------- */
+
+/* Memory that the pointwise kernels of eager RoPE hold beside q and k. By fp32 halves (Z bytes of q in 16 bits): the
+ * fp32 copy 2Z, four half-width products, their sum and difference, the cat 2Z and the cast: 6Z at most, first for q,
+ * then for k beside the new q. The complex form: fp32 copy and product, 5Z. */
+static uint64_t rotary_workspace(const struct dtp_lowering *l)
+{
+    if (l->fused || !l->rope)
+        return 0;
+    uint64_t q = l->slot_bytes[DTP_SLOT_Q], k = l->slot_bytes[DTP_SLOT_K];
+    uint64_t times = l->compute == 4 ? 2 : l->plan->rope_fp32 ? 6 : 5;
+    uint64_t most = times * q > q + times * k ? times * q : q + times * k;
+    return most - q - k;
+}
+
+/* The complex form's are a copy of q in fp32 and a product of that size, tensors of their own: where memory is cached
+ * in pieces, that matters. */
+void dtp_lower_rotary_tensors(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes)
+{
+    uint64_t wide = dtp_bytes_product(2 * l->tokens, l->compute * l->d_q);
+    uint64_t piece = l->plan->rope_fp32 ? bytes : wide;
+    for (uint64_t taken; bytes; bytes -= taken) {
+        taken = bytes < piece ? bytes : piece;
+        dtp_draft_new(l, draft, "rotary workspace", DTP_OWNER_WORKSPACE, taken, DTP_UPDATE | DTP_FREE);
+    }
+}
+
+static void rotary(const struct pass *pass)
+{
+    struct dtp_lowering *l = pass->l;
+    if (!wanted(pass, DTP_SLOT_Q))
+        return;
+    double width = (double)(l->d_q + l->d_kv), c = (double)l->compute;
+    double rope = !l->rope ? 0 : l->fused ? 2 * c : l->plan->rope_fp32 ? 48 : 10 * c;
+    double norms = l->transformer->qk_norm ? 2 * c : 0;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ROTARY, "");
+    if (exists(pass, DTP_SLOT_QKV))
+        dtp_draft_use(&draft, pass->state->slot[DTP_SLOT_QKV], DTP_READ);
+    make(pass, &draft, DTP_SLOT_Q);
+    make(pass, &draft, DTP_SLOT_K);
+    make(pass, &draft, DTP_SLOT_QK_STATISTICS);
+    dtp_lower_rotary_tensors(l, &draft, rotary_workspace(l));
+    read(pass, &draft, DTP_SLOT_Q_RAW, true);
+    read(pass, &draft, DTP_SLOT_K_RAW, true);
+    uint32_t kernels = !l->rope || l->fused ? 1 : l->plan->rope_fp32 ? 20 : 10;
+    dtp_draft_memory(l, &draft, per_token(l, (rope + norms) * width), kernels);
+    dtp_draft_end(l, &draft);
+}
+
+/* FLOPs of the causal core, QK^T and PV each half of 2 s d_q a token; s is shorter under a sliding window. */
+static double core_flops(const struct dtp_lowering *l)
+{
+    double s = dtp_transformer_attention_length(l->transformer, l->plan->sequence);
+    return per_token(l, 2 * s * (double)l->d_q);
+}
+
+static void attention(const struct pass *pass)
+{
+    struct dtp_lowering *l = pass->l;
+    if (!wanted(pass, DTP_SLOT_CORE) && !wanted(pass, DTP_SLOT_CORE_STATE))
+        return;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ATTENTION, "");
+    draft.op.demand.flops = core_flops(l);
+    draft.op.demand.tokens = (double)l->tokens;
+    draft.op.demand.kernels = 2;
+    make(pass, &draft, DTP_SLOT_CORE);
+    make(pass, &draft, DTP_SLOT_CORE_STATE);
+    dtp_draft_new(l, &draft, "scores", DTP_OWNER_WORKSPACE, l->scores_bytes, DTP_UPDATE | DTP_FREE);
+    static const enum dtp_slot inputs[] = {DTP_SLOT_QKV, DTP_SLOT_V, DTP_SLOT_Q, DTP_SLOT_K};
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+        read(pass, &draft, inputs[i], true);
+    if (!l->slot_bytes[DTP_SLOT_Q]) {
+        read(pass, &draft, DTP_SLOT_Q_RAW, true);
+        read(pass, &draft, DTP_SLOT_K_RAW, true);
+    }
+    dtp_draft_end(l, &draft);
+}
+
+/* transpose(1, 2).reshape: a copy of its own, not counted in the core's time. */
+static void core_copy(const struct pass *pass)
+{
+    struct dtp_lowering *l = pass->l;
+    if (!wanted(pass, DTP_SLOT_CORE_COPY))
+        return;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "heads side by side");
+    make(pass, &draft, DTP_SLOT_CORE_COPY);
+    read(pass, &draft, DTP_SLOT_CORE, true);
+    dtp_draft_memory(l, &draft, 0, 1);
+    dtp_draft_end(l, &draft);
+}
+
+/* ---- MLP --------------------------------------------------------------------------------------------------------- */
+
+/* eager SwiGLU: silu reads and writes f, the product reads two and writes one; fused: two in, one out; GELU one in, one
+ * out. */
+static void activation(const struct pass *pass)
+{
+    struct dtp_lowering *l = pass->l;
+    if (!wanted(pass, DTP_SLOT_PRODUCT) && !wanted(pass, DTP_SLOT_SILU))
+        return;
+    double f = (double)(l->compute * l->transformer->ffn);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "");
+    make(pass, &draft, DTP_SLOT_SILU);
+    make(pass, &draft, DTP_SLOT_PRODUCT);
+    if (l->gated && !l->compiled && !pass->replay && !(pass->save & DTP_SLOT_BIT(SILU)) && exists(pass, DTP_SLOT_SILU))
+        read(pass, &draft, DTP_SLOT_SILU, true);
+    read(pass, &draft, DTP_SLOT_GATE, true);
+    read(pass, &draft, DTP_SLOT_UP, true);
+    double passes = l->gated ? (l->fused ? 3 : 5) : 2;
+    dtp_draft_memory(l, &draft, per_token(l, passes * f), l->gated && !l->fused ? 2 : 1);
+    dtp_draft_end(l, &draft);
+}
+
+/* ---- the block --------------------------------------------------------------------------------------------------- */
+
+/* The block's result is the input of the next one; the last one's goes to the final norm. */
+static void block_result(const struct pass *pass)
+{
+    struct dtp_lowering *l = pass->l;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "block result");
+    read(pass, &draft, l->slot_bytes[DTP_SLOT_INPUT2] ? DTP_SLOT_INPUT2 : DTP_SLOT_INPUT, false);
+    if (!l->slot_bytes[DTP_SLOT_INPUT2])
+        read(pass, &draft, DTP_SLOT_MIDDLE, true);
+    read(pass, &draft, DTP_SLOT_DOWN, true);
+    dtp_buffer_id result = dtp_draft_new(l, &draft, slot_names[DTP_SLOT_INPUT], DTP_OWNER_ACTIVATIONS,
+                                         l->slot_bytes[DTP_SLOT_INPUT], DTP_WRITE);
+    dtp_draft_memory(l, &draft, per_token(l, (double)((2 * l->residual + l->compute) * l->transformer->hidden)), 1);
+    dtp_draft_end(l, &draft);
+    if (l->layer + 1u < l->transformer->layers) {
+        struct dtp_module_state *next = &l->state[l->layer + 1];
+        next->slot[DTP_SLOT_INPUT] = result;
+        next->alive = DTP_SLOT_BIT(INPUT);
+    } else {
+        l->final_input = result;
+    }
+}
+
+/* The function returns: what only its variables held goes back. */
+static void free_locals(const struct pass *pass)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(pass->l, &draft, DTP_OP_FREE, "");
+    for (int slot = 0; slot < DTP_SLOT_COUNT; slot++)
+        if (exists(pass, (enum dtp_slot)slot) && !(pass->save & 1u << slot)) {
+            dtp_draft_use(&draft, pass->state->slot[slot], DTP_FREE);
+            drop(pass, (enum dtp_slot)slot);
+        }
+    if (draft.operand_count)
+        dtp_draft_end(pass->l, &draft);
+}
+
+static void to_activation(const struct pass *pass)
+{
+    struct dtp_lowering *l = pass->l;
+    norm(pass, false);
+    int index = 0;
+    for (; l->matrix[index].input == DTP_SLOT_NORM1; index++)
+        linear(pass, index);
+    rotary(pass);
+    attention(pass);
+    core_copy(pass);
+    linear(pass, index++);
+    residual(pass);
+    norm(pass, true);
+    for (; l->matrix[index].input == DTP_SLOT_NORM2; index++)
+        linear(pass, index);
+    activation(pass);
+}
+
+void dtp_lower_block_forward(struct dtp_lowering *l)
+{
+    struct pass pass = {l, dtp_lower_state(l), dtp_lower_checkpointed(l, l->layer) ? l->kept : l->saved, false};
+    to_activation(&pass);
+    linear(&pass, l->matrices - 1);
+    block_result(&pass);
+    free_locals(&pass);
+}
+
+/* PyTorch stops a replay at the last saved tensor, so the last matmul does not run again (torch.utils.checkpoint,
+ * early_stop); torchtitan's op-level policy and other runtimes replay to the end. */
+static bool replays_last(const struct dtp_lowering *l)
+{
+    switch (l->plan->checkpointing) {
+    case DTP_CHECKPOINT_SELECTIVE_ATTENTION: return false;
+    case DTP_CHECKPOINT_SELECTIVE_MATMUL: return (l->matrices - 1) % 2 == 1;
+    case DTP_CHECKPOINT_NONE:
+    case DTP_CHECKPOINT_FULL:
+    case DTP_CHECKPOINT_EVERY_N: break;
+    }
+    return l->plan->runtime != DTP_RUNTIME_TORCH;
+}
+
+void dtp_lower_block_recompute(struct dtp_lowering *l)
+{
+    struct pass pass = {l, dtp_lower_state(l), l->saved, true};
+    l->recompute = true;
+    to_activation(&pass);
+    if (replays_last(l))
+        linear(&pass, l->matrices - 1);
+    else
+        call_again(&pass, l->matrices - 1);
+    free_locals(&pass);
+    l->recompute = false;
+}
+
+/* ---- the embedding ----------------------------------------------------------------------------------------------- */
+
+/* Rows of the token table, of the position table added to them, and a norm where the model has one (its input is then
+ * saved as well). */
+void dtp_lower_embedding(struct dtp_lowering *l)
+{
+    const struct dtp_transformer *t = l->transformer;
+    uint64_t bytes = l->slot_bytes[DTP_SLOT_INPUT];
+    struct dtp_module_state *root = dtp_lower_state(l), *first = &l->state[0];
+    struct dtp_draft draft;
+    dtp_lower_fetch(l, DTP_ROOT_EMBEDDING);
+    if (t->position == DTP_POSITION_LEARNED)
+        dtp_lower_fetch(l, DTP_ROOT_POSITION);
+    dtp_draft_begin(l, &draft, DTP_OP_EMBEDDING, "");
+    dtp_draft_use(&draft, l->tokens_in, DTP_READ);
+    dtp_draft_use(&draft, root->params, DTP_READ);
+    dtp_draft_use(&draft, root->weight[DTP_ROOT_EMBEDDING], DTP_READ);
+    dtp_draft_use(&draft, root->weight[DTP_ROOT_POSITION], DTP_READ);
+    dtp_buffer_id rows = dtp_draft_new(l, &draft, t->embedding_norm ? "embedded" : slot_names[DTP_SLOT_INPUT],
+                                       DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
+    if (t->position == DTP_POSITION_LEARNED)
+        dtp_draft_new(l, &draft, "token rows", DTP_OWNER_WORKSPACE, bytes, DTP_UPDATE | DTP_FREE);
+    dtp_draft_memory(l, &draft, 0, 1);
+    dtp_draft_end(l, &draft);
+    dtp_lower_release(l);
+    l->embedded = DTP_NO_BUFFER;
+    if (t->embedding_norm) {
+        dtp_draft_begin(l, &draft, DTP_OP_NORM, "embedding norm");
+        dtp_draft_use(&draft, rows, DTP_READ);
+        l->embedded = rows;
+        rows = dtp_draft_new(l, &draft, slot_names[DTP_SLOT_INPUT], DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
+        root->slot[DTP_SLOT_STATISTICS1] = dtp_draft_new(l, &draft, "embedding norm statistics", DTP_OWNER_ACTIVATIONS,
+                                                         l->slot_bytes[DTP_SLOT_STATISTICS1], DTP_WRITE);
+        dtp_draft_memory(l, &draft, 0, 1);
+        dtp_draft_end(l, &draft);
+    }
+    first->slot[DTP_SLOT_INPUT] = rows;
+    first->alive = DTP_SLOT_BIT(INPUT);
+}

@@ -1,0 +1,264 @@
+/* The model's head: final norm, logits, cross entropy, and their backward.
+ *
+ * c bytes a logit, V a token:
+ *   eager    logits c, fp32 copy 4, log-softmax 4 (10 V at c = 2); backward: its saved result 4, the gradients of nll
+ * and of log-softmax 4 each (12 V), then the cast c fused    logits c, their gradient c chunked  the same for an eighth
+ * of the tokens at a time, backward at once; the hidden states' gradient in fp32 */
+#include "lower/lowering.h"
+
+#include "base/bytes.h"
+
+#define LOSS_CHUNKS 8 /* torchtitan's ChunkedLossWrapper */
+
+static uint64_t tokens_bytes(uint64_t tokens, uint64_t bytes_per_token)
+{
+    return dtp_bytes_product(tokens, bytes_per_token);
+}
+
+static dtp_buffer_id head_weight(struct dtp_lowering *l)
+{
+    return dtp_lower_weight(l, l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD);
+}
+
+void dtp_lower_final_norm(struct dtp_lowering *l)
+{
+    const struct dtp_transformer *t = l->transformer;
+    l->final_norm = l->final_input;
+    l->final_statistics = l->final_wide = DTP_NO_BUFFER;
+    if (!t->final_norm)
+        return;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_NORM, "final norm");
+    dtp_draft_use(&draft, l->final_input, DTP_READ);
+    l->final_norm = dtp_draft_new(l, &draft, "final norm", DTP_OWNER_ACTIVATIONS,
+                                  tokens_bytes(l->tokens, l->compute * t->hidden), DTP_WRITE);
+    l->final_statistics = dtp_draft_new(l, &draft, "final norm statistics", DTP_OWNER_ACTIVATIONS,
+                                        l->slot_bytes[DTP_SLOT_STATISTICS1], DTP_WRITE);
+    l->final_wide = dtp_draft_new(l, &draft, "final norm in fp32", DTP_OWNER_ACTIVATIONS,
+                                  l->autocast ? tokens_bytes(l->tokens, 4 * t->hidden) : 0, DTP_WRITE);
+    dtp_draft_memory(l, &draft, 0, 1);
+    dtp_draft_end(l, &draft);
+}
+
+/* ---- whole ------------------------------------------------------------------------------------------------------- */
+
+/* The compiler and the chunks keep nothing of the loss's forward but its logits; eager keeps log-softmax. */
+static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
+{
+    uint64_t vocab = l->transformer->vocab;
+    if (l->loss == DTP_LOSS_FUSED)
+        return;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS, "");
+    dtp_draft_new(l, &draft, "logits in fp32", DTP_OWNER_LOGITS, l->compute == 4 ? 0 : tokens_bytes(tokens, 4 * vocab),
+                  DTP_UPDATE | DTP_FREE);
+    dtp_draft_use(&draft, l->logits, DTP_READ | DTP_FREE);
+    l->loss_state =
+        dtp_draft_new(l, &draft, "log-softmax", DTP_OWNER_LOGITS, tokens_bytes(tokens, 4 * vocab), DTP_WRITE);
+    l->logits = DTP_NO_BUFFER;
+    /* logits.float(): c + 4; log-softmax 4 + 4 */
+    dtp_draft_memory(l, &draft, (double)tokens * (double)vocab * (double)(l->compute + 12), 3);
+    dtp_draft_end(l, &draft);
+}
+
+static void head_matmul(struct dtp_lowering *l, uint64_t tokens)
+{
+    const struct dtp_transformer *t = l->transformer;
+    dtp_buffer_id weight = head_weight(l);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head");
+    dtp_draft_use(&draft, l->final_norm, DTP_READ);
+    dtp_draft_use(&draft, weight, DTP_READ);
+    l->logits =
+        dtp_draft_new(l, &draft, "logits", DTP_OWNER_LOGITS, tokens_bytes(tokens, l->compute * t->vocab), DTP_WRITE);
+    dtp_draft_use(&draft, l->final_wide, DTP_FREE);
+    l->final_wide = DTP_NO_BUFFER;
+    dtp_draft_matmul(l, &draft, tokens, t->vocab, t->hidden, true);
+    dtp_draft_end(l, &draft);
+}
+
+/* Gradient of the logits in the compute dtype. */
+static void loss_backward(struct dtp_lowering *l, uint64_t tokens)
+{
+    uint64_t vocab = l->transformer->vocab, wide = tokens_bytes(tokens, 4 * vocab);
+    uint64_t narrow = tokens_bytes(tokens, l->compute * vocab);
+    double logits = (double)tokens * (double)vocab, c = (double)l->compute;
+    bool casts = l->compute != 4;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
+    if (l->loss == DTP_LOSS_FUSED) { /* logits for max and sum, again for the gradient, which is written and read */
+        l->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, narrow, DTP_WRITE);
+        dtp_draft_use(&draft, l->logits, DTP_READ | DTP_FREE);
+        dtp_draft_memory(l, &draft, logits * 4 * c, 2);
+        dtp_draft_end(l, &draft);
+        return;
+    }
+    dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
+    dtp_buffer_id gradient = dtp_draft_new(l, &draft, casts ? "logits gradient in fp32" : "logits gradient",
+                                           DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    dtp_draft_use(&draft, l->loss_state, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, logits * 12, 2);
+    dtp_draft_end(l, &draft);
+    l->logits_gradient = gradient;
+    if (!casts)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_CAST, "logits gradient");
+    l->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, narrow, DTP_WRITE);
+    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, logits * (4 + c), 1);
+    dtp_draft_end(l, &draft);
+}
+
+/* ---- backward of the head ---------------------------------------------------------------------------------------- */
+
+static int head_part(const struct dtp_lowering *l)
+{
+    return l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD;
+}
+
+static void head_weight_gradient(struct dtp_lowering *l, uint64_t tokens, bool first)
+{
+    const struct dtp_transformer *t = l->transformer;
+    struct dtp_module_state *root = dtp_lower_state(l);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head weight gradient");
+    dtp_draft_use(&draft, l->logits_gradient, DTP_READ);
+    dtp_draft_use(&draft, l->final_norm, DTP_READ);
+    if (first)
+        dtp_lower_gradient_result(l, &draft, head_part(l), l->compute);
+    else
+        dtp_draft_use(
+            &draft, root->gradient_buffer.index == DTP_NO_INDEX ? root->gradient[head_part(l)] : root->gradient_buffer,
+            DTP_UPDATE);
+    dtp_draft_matmul(l, &draft, t->vocab, t->hidden, tokens, true);
+    dtp_draft_end(l, &draft);
+}
+
+/* Gradient of the final norm's result; `into` is the fp32 sum of a chunked loss. */
+static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens, dtp_buffer_id into)
+{
+    const struct dtp_transformer *t = l->transformer;
+    struct dtp_module_state *root = dtp_lower_state(l);
+    bool whole = into.index == DTP_NO_INDEX;
+    dtp_buffer_id weight = head_weight(l);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head input gradient");
+    dtp_draft_use(&draft, weight, l->autocast && whole ? DTP_READ | DTP_FREE : DTP_READ);
+    if (whole)
+        into = dtp_draft_new(l, &draft, "final norm gradient", DTP_OWNER_WORKSPACE,
+                             tokens_bytes(tokens, l->compute * t->hidden), DTP_WRITE);
+    else
+        dtp_draft_use(&draft, into, DTP_UPDATE);
+    dtp_draft_use(&draft, l->logits_gradient, DTP_READ | DTP_FREE);
+    if (whole && t->final_norm)
+        dtp_draft_use(&draft, l->final_norm, DTP_FREE);
+    if (whole && l->autocast)
+        root->weight[head_part(l)] = DTP_NO_BUFFER;
+    dtp_draft_matmul(l, &draft, tokens, t->hidden, t->vocab, true);
+    dtp_draft_end(l, &draft);
+    return into;
+}
+
+/* Under autocast the norm ran in fp32, so its result's gradient is cast back; a chunked loss summed it in fp32. */
+static dtp_buffer_id widened(struct dtp_lowering *l, dtp_buffer_id gradient)
+{
+    if (l->residual == l->compute || l->loss == DTP_LOSS_CHUNKED)
+        return gradient;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_CAST, "final norm gradient");
+    dtp_buffer_id wide = dtp_draft_new(l, &draft, "final norm gradient in fp32", DTP_OWNER_WORKSPACE,
+                                       l->slot_bytes[DTP_SLOT_INPUT], DTP_WRITE);
+    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, 0, 1);
+    dtp_draft_end(l, &draft);
+    return wide;
+}
+
+/* The residual stream's gradient is born here and updated in place down to the embedding. */
+static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
+{
+    if (!l->transformer->final_norm) {
+        l->gradient = gradient;
+        return;
+    }
+    gradient = widened(l, gradient);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "final norm");
+    l->gradient =
+        dtp_draft_new(l, &draft, "residual gradient", DTP_OWNER_WORKSPACE, l->slot_bytes[DTP_SLOT_INPUT], DTP_WRITE);
+    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->final_input, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->final_statistics, DTP_READ | DTP_FREE);
+    dtp_lower_gradient_result(l, &draft, DTP_ROOT_VECTORS, l->compute);
+    dtp_draft_memory(l, &draft, 0, 2);
+    dtp_draft_end(l, &draft);
+    dtp_lower_gradient_made(l, DTP_ROOT_VECTORS);
+}
+
+void dtp_lower_head_backward(struct dtp_lowering *l)
+{
+    dtp_buffer_id gradient = l->gradient;
+    if (l->loss != DTP_LOSS_CHUNKED) {
+        head_weight_gradient(l, l->tokens, true);
+        gradient = head_input_gradient(l, l->tokens, DTP_NO_BUFFER);
+    } else {
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "");
+        if (l->transformer->final_norm)
+            dtp_draft_use(&draft, l->final_norm, DTP_FREE);
+        if (l->autocast) {
+            dtp_draft_use(&draft, dtp_lower_state(l)->weight[head_part(l)], DTP_FREE);
+            dtp_lower_state(l)->weight[head_part(l)] = DTP_NO_BUFFER;
+        }
+        if (draft.operand_count)
+            dtp_draft_end(l, &draft);
+    }
+    dtp_lower_release(l);
+    if (!l->transformer->tied_head)
+        dtp_lower_gradient_made(l, DTP_ROOT_HEAD);
+    else if (l->autocast)
+        dtp_lower_cast_gradient(l, DTP_ROOT_EMBEDDING);
+    final_norm_backward(l, gradient);
+}
+
+/* ---- chunks ------------------------------------------------------------------------------------------------------ */
+
+/* Head, loss and their backward for one chunk of the tokens after another. */
+static void chunked(struct dtp_lowering *l)
+{
+    uint64_t chunk = dtp_divide_up(l->tokens, LOSS_CHUNKS), hidden = 4 * l->transformer->hidden;
+    dtp_buffer_id gradient = dtp_lower_buffer(l, "final norm gradient", DTP_OWNER_LOGITS, DTP_STREAM_COMPUTE,
+                                              tokens_bytes(l->tokens, hidden), false);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_CAST, "zero the hidden gradient");
+    dtp_draft_use(&draft, gradient, DTP_ALLOC | DTP_WRITE);
+    dtp_draft_memory(l, &draft, 0, 1);
+    dtp_draft_end(l, &draft);
+    for (uint64_t done = 0; done < l->tokens; done += chunk) {
+        uint64_t tokens = l->tokens - done < chunk ? l->tokens - done : chunk;
+        head_matmul(l, tokens);
+        loss_forward(l, tokens);
+        loss_backward(l, tokens);
+        head_weight_gradient(l, tokens, done == 0);
+        head_input_gradient(l, tokens, gradient);
+    }
+    l->gradient = gradient;
+}
+
+void dtp_lower_loss_forward(struct dtp_lowering *l)
+{
+    if (l->loss == DTP_LOSS_CHUNKED) {
+        chunked(l);
+        return;
+    }
+    head_matmul(l, l->tokens);
+}
+
+/* Eager loss's forward comes after the model's, when whatever the model's end released is gone. */
+void dtp_lower_loss_backward(struct dtp_lowering *l)
+{
+    if (l->loss == DTP_LOSS_CHUNKED)
+        return;
+    loss_forward(l, l->tokens);
+    loss_backward(l, l->tokens);
+}

@@ -1,0 +1,142 @@
+/* What matmuls read, and what becomes of the gradients they make.
+ *
+ * Under autocast a matmul reads a cast of its fp32 weight (and bias). The cast is cached until the context ends with
+ * forward and saved for the input gradient; a checkpointed block saves none and casts again when it is replayed. */
+#include "lower/lowering.h"
+
+static const struct dtp_lower_module *module(const struct dtp_lowering *l)
+{
+    return l->layer == DTP_NO_LAYER ? &l->root : &l->block;
+}
+
+/* Full and op-level checkpointing replay the casts too; selective attention leaves the linears outside. */
+bool dtp_lower_recasts(const struct dtp_lowering *l, uint64_t layer)
+{
+    return l->autocast && dtp_lower_checkpointed(l, layer) &&
+           l->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+}
+
+static uint64_t cast_elements(const struct dtp_lowering *l, int part)
+{
+    if (l->layer == DTP_NO_LAYER)
+        return l->transformer->vocab * l->transformer->hidden;
+    const struct dtp_lower_matrix *matrix = &l->matrix[part];
+    return matrix->out * matrix->in + (matrix->bias ? matrix->out : 0);
+}
+
+dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part)
+{
+    struct dtp_module_state *state = dtp_lower_state(l);
+    if (state->weight[part].index != DTP_NO_INDEX)
+        return state->weight[part];
+    if (!l->autocast)
+        return state->params;
+    uint64_t elements = cast_elements(l, part);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_CAST, module(l)->weight_name[part]);
+    dtp_draft_use(&draft, state->params, DTP_READ);
+    state->weight[part] =
+        dtp_draft_new(l, &draft, module(l)->weight_name[part], DTP_OWNER_WEIGHTS, l->compute * elements, DTP_WRITE);
+    dtp_draft_memory(l, &draft, (double)((l->bytes.params + l->compute) * elements), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_end(l, &draft);
+    return state->weight[part];
+}
+
+/* The cache keeps eager casts of checkpointed blocks until here; saved ones live on in autograd's graph. */
+void dtp_lower_forget_casts(struct dtp_lowering *l)
+{
+    if (!l->autocast)
+        return;
+    for (uint64_t layer = 0; layer < l->transformer->layers; layer++) {
+        if (!dtp_lower_recasts(l, layer))
+            continue;
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "autocast cache");
+        draft.op.layer = (uint16_t)layer;
+        for (int part = 0; part < l->matrices; part++) {
+            dtp_draft_use(&draft, l->state[layer].weight[part], DTP_FREE);
+            l->state[layer].weight[part] = DTP_NO_BUFFER;
+        }
+        if (draft.operand_count)
+            dtp_draft_end(l, &draft);
+    }
+}
+
+void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, int part, uint64_t element_bytes)
+{
+    struct dtp_module_state *state = dtp_lower_state(l);
+    uint64_t elements = module(l)->elements[part];
+    if (state->gradient_buffer.index == DTP_NO_INDEX) {
+        state->gradient[part] = dtp_draft_new(l, draft, module(l)->gradient_name[part], l->gradient_owner,
+                                              element_bytes * elements, DTP_WRITE);
+        return;
+    }
+    /* the sum of earlier micro-steps is read in the matmul's own output pass */
+    dtp_draft_use(draft, state->gradient_buffer, l->micro_step ? DTP_UPDATE : DTP_WRITE);
+    if (draft->op.kind == DTP_OP_MATMUL) /* the first time it adds to zeros */
+        draft->op.demand.bytes = (double)((2 * l->bytes.grads - element_bytes) * elements);
+}
+
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
+
+void dtp_lower_cast_gradient(struct dtp_lowering *l, int part)
+{
+    struct dtp_module_state *state = dtp_lower_state(l);
+    uint64_t elements = module(l)->elements[part];
+    bool alone = l->cluster->gpus == 1 && !l->micro_step;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_CAST, module(l)->gradient_name[part]);
+    dtp_buffer_id wide =
+        dtp_draft_new(l, &draft, module(l)->gradient_name[part], alone ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE,
+                      l->bytes.grads * elements, DTP_WRITE);
+    dtp_draft_use(&draft, state->gradient[part], DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, (double)((l->bytes.grads + l->compute) * elements), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_end(l, &draft);
+    state->gradient[part] = wide;
+}
+
+/* .grad += gradient */
+static void accumulate(struct dtp_lowering *l, struct dtp_module_state *state, int part)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, module(l)->gradient_name[part]);
+    dtp_draft_use(&draft, state->kept[part], DTP_UPDATE);
+    dtp_draft_use(&draft, state->gradient[part], DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, 3 * (double)(l->bytes.grads * module(l)->elements[part]), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_end(l, &draft);
+    state->gradient[part] = DTP_NO_BUFFER;
+}
+
+void dtp_lower_gradient_made(struct dtp_lowering *l, int part)
+{
+    struct dtp_module_state *state = dtp_lower_state(l);
+    if (l->sharded || state->gradient[part].index == DTP_NO_INDEX) /* FSDP: at the end of the unit */
+        return;
+    if (l->zero3) {
+        dtp_lower_zero3_add(l, part);
+        return;
+    }
+    if (l->ipg && l->plan->strategy == DTP_ZERO2) {
+        dtp_lower_ipg_add(l, part);
+        return;
+    }
+    bool looked_up = l->layer == DTP_NO_LAYER && (part == DTP_ROOT_EMBEDDING || part == DTP_ROOT_POSITION);
+    if (l->autocast && !looked_up)
+        dtp_lower_cast_gradient(l, part);
+    bool alone = l->cluster->gpus == 1 || l->ipg, in_buckets = !alone && l->plan->ddp_bucket_view;
+    /* bucket views are .grad themselves once a reduction has filled them; otherwise .grad is a tensor of its own */
+    bool kept_apart = alone || !in_buckets || (l->plan->accumulate > 1 && !l->plan->accumulate_sync);
+    if (kept_apart && state->kept[part].index != DTP_NO_INDEX)
+        accumulate(l, state, part);
+    else if (kept_apart) {
+        state->kept[part] = state->gradient[part];
+        state->gradient[part] = DTP_NO_BUFFER;
+    }
+    if (l->ipg && l->reduces)
+        dtp_lower_ipg_add(l, part);
+    if (!alone && l->reduces)
+        dtp_lower_into_bucket(l, part);
+}

@@ -1,0 +1,297 @@
+/* What the files of lowering share: the step as it is being built, its buffers by layer, and a draft of one operation.
+ *
+ * Sizes are derived here from shapes, tensor by tensor; nothing is taken from the closed form's sums (dtp_units,
+ * dtp_activations, dtp_block_work), so that each can check the other. Only rules of the plan (dtypes, whether autocast
+ * casts, which loss runs) are shared. Notation: T tokens of a micro-step, h hidden, d_q, d_kv, f ffn, V vocab, c bytes
+ * of the compute dtype, e of the residual stream. Backward orders are those of allocation traces of PyTorch 2.11. */
+#ifndef DTP_LOWERING_H
+#define DTP_LOWERING_H
+
+#include "closed/activations.h"
+#include "lower/lower.h"
+#include "cost/op_cost.h"
+#include "closed/sharding.h"
+
+/* X(suffix, name): tensors that a block's forward makes. */
+#define DTP_SLOT_TABLE(X)                                                                                              \
+    X(INPUT, "block input")                                                                                            \
+    X(NORM1, "norm 1")                                                                                                 \
+    X(STATISTICS1, "norm 1 statistics")                                                                                \
+    X(WIDE1, "norm 1 in fp32")                                                                                         \
+    X(QKV, "qkv")                                                                                                      \
+    X(Q_RAW, "q projection")                                                                                           \
+    X(K_RAW, "k projection")                                                                                           \
+    X(V, "v")                                                                                                          \
+    X(Q, "q")                                                                                                          \
+    X(K, "k")                                                                                                          \
+    X(QK_STATISTICS, "q and k statistics")                                                                             \
+    X(CORE, "attention result")                                                                                        \
+    X(CORE_STATE, "attention state")                                                                                   \
+    X(CORE_COPY, "attention result by token")                                                                          \
+    X(MIDDLE, "attention projection")                                                                                  \
+    X(INPUT2, "residual after attention")                                                                              \
+    X(NORM2, "norm 2")                                                                                                 \
+    X(STATISTICS2, "norm 2 statistics")                                                                                \
+    X(WIDE2, "norm 2 in fp32")                                                                                         \
+    X(GATE, "gate")                                                                                                    \
+    X(UP, "up")                                                                                                        \
+    X(SILU, "silu of gate")                                                                                            \
+    X(PRODUCT, "activation")                                                                                           \
+    X(DOWN, "down projection")
+enum dtp_slot {
+#define DTP_SLOT_ENUM(suffix, text) DTP_SLOT_##suffix,
+    DTP_SLOT_TABLE(DTP_SLOT_ENUM)
+#undef DTP_SLOT_ENUM
+        DTP_SLOT_COUNT
+};
+#define DTP_SLOT_BIT(suffix) (1u << DTP_SLOT_##suffix)
+
+#define DTP_MAX_MATRICES 7
+#define DTP_MAX_PARTS 8 /* matrices, then all vectors as one */
+
+/* A weight matrix [out, in] of a block: result[T, out] = input[T, in] * weight. */
+struct dtp_lower_matrix {
+    const char *name, *gradient_name, *weight_name;
+    uint64_t out, in;
+    bool bias;
+    enum dtp_slot input, result;
+};
+
+/* Parameters of a block, or of the root: what is one tensor for buckets, shards and gradients. `shard` is what one rank
+ * stores: under FSDP2 ceil(rows/N) rows of each tensor, under ZeRO-3 ceil(elements/N) elements. */
+struct dtp_lower_module {
+    int parts;
+    uint64_t elements[DTP_MAX_PARTS], shard[DTP_MAX_PARTS];
+    uint64_t largest[DTP_MAX_PARTS]; /* tensor of a part */
+    bool matrix[DTP_MAX_PARTS];
+    const char *weight_name[DTP_MAX_PARTS], *gradient_name[DTP_MAX_PARTS];
+    uint32_t tensors[DTP_MAX_PARTS]; /* a part is one but for the vectors */
+    uint64_t all_elements, all_shard;
+};
+enum { DTP_ROOT_EMBEDDING, DTP_ROOT_POSITION, DTP_ROOT_VECTORS, DTP_ROOT_HEAD, DTP_ROOT_PARTS };
+
+/* The optimizer's tensors of some parameters, buffers that follow each other. One by one, for the allocator makes them
+ * so and fits them into what the first backward left. */
+struct dtp_lower_moments {
+    dtp_buffer_id first;
+    uint32_t count;
+};
+
+/* Buffers of one module in the micro-step at hand. */
+struct dtp_module_state {
+    dtp_buffer_id slot[DTP_SLOT_COUNT];
+    uint32_t alive;                        /* slots that exist now */
+    dtp_buffer_id weight[DTP_MAX_PARTS];   /* gathered or cast; DTP_NO_INDEX: read `params` */
+    dtp_buffer_id gradient[DTP_MAX_PARTS]; /* as autograd made it in this micro-step */
+    dtp_buffer_id kept[DTP_MAX_PARTS];     /* .grad, or what micro-steps accumulate into */
+    dtp_buffer_id params;                  /* at rest; modules of one FSDP unit share theirs */
+    struct dtp_lower_moments moments;
+    dtp_buffer_id gradient_buffer;  /* that matmuls write into; DTP_NO_BUFFER: each makes a tensor */
+    uint32_t bucket[DTP_MAX_PARTS]; /* the reduction bucket each part lies in */
+};
+
+struct dtp_lower_sharding; /* lower_sharding.c */
+struct dtp_lower_buckets;  /* lower_replicated.c */
+struct dtp_lower_ipg;      /* lower_deepspeed.c */
+struct dtp_lower_zero3;    /* lower_zero3.c */
+
+/* What DeepSpeed keeps on the host and on NVMe (lower_infinity.c); halves are used in turn. */
+struct dtp_lower_host {
+    uint64_t shard, largest, sent; /* elements: of this rank, of its largest tensor, of it downloaded so far */
+    dtp_buffer_id state, grads, sums, params, temporary, read[2], swap[2];
+    dtp_op_id last_read[2], uploaded[2], updated[2];
+};
+
+struct dtp_lowering {
+    const struct dtp_transformer *transformer;
+    const struct dtp_cluster *cluster;
+    const struct dtp_plan *plan;
+    struct dtp_program *program;
+    struct dtp_faults *faults;
+
+    struct dtp_element_bytes bytes;
+    uint64_t tokens, compute, residual, d_q, d_kv;
+    uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
+    bool autocast, compiled, fused, gated, rope, cut;
+    bool sharded;   /* parameters lie in units: FSDP's */
+    bool buffered;  /* Megatron: matmuls write gradients into a buffer of the reduce dtype, and add to them there */
+    bool keeps_fp8; /* Transformer Engine: matmul inputs are kept as their fp8 casts */
+    bool offloaded; /* PyTorch's CPU offload: shards, gradients and the step on the host */
+    bool whole_gradients; /* gradients of several micro-steps are added up before one reduction */
+    enum dtp_loss loss;
+
+    struct dtp_lower_matrix matrix[DTP_MAX_MATRICES];
+    int matrices;
+    struct dtp_lower_module block, root;
+    uint64_t slot_bytes[DTP_SLOT_COUNT]; /* 0: the runtime makes no such tensor */
+    uint32_t saved;                      /* slots that backward reads */
+    uint32_t kept;                       /* of those, what a checkpointed block keeps */
+    uint32_t locals;                     /* held by the frame of the block's function until it returns */
+
+    struct dtp_module_state *state; /* of each layer; [layers]: of the root */
+    struct dtp_lower_sharding *sharding;
+    struct dtp_lower_buckets *buckets;
+    struct dtp_lower_ipg *ipg;
+    struct dtp_lower_zero3 *zero3;
+    struct dtp_lower_host host;
+
+    uint16_t layer, micro_step; /* where the skeleton stands */
+    bool recompute, last_micro_step, reduces;
+    uint32_t contiguous_group;           /* Megatron: all ranks */
+    dtp_op_id last_op[DTP_STREAM_COUNT]; /* issued last to each stream */
+    enum dtp_owner gradient_owner;       /* GRADS where autograd's own tensor becomes .grad */
+
+    dtp_buffer_id embedded;                                              /* tensor before an embedding norm */
+    dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
+    dtp_buffer_id logits, loss_state, logits_gradient;
+    dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */
+    dtp_buffer_id tokens_in;
+};
+
+/* ---- a draft of one operation ------------------------------------------------------------------------------------ */
+
+#define DTP_DRAFT_OPERANDS 40
+#define DTP_DRAFT_AFTER 8
+struct dtp_draft {
+    struct dtp_op op;
+    struct dtp_operand operands[DTP_DRAFT_OPERANDS];
+    dtp_op_id after[DTP_DRAFT_AFTER];
+    uint32_t operand_count, after_count;
+};
+
+/* An operation of the compute stream at the skeleton's layer and micro-step. */
+void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name);
+/* Adds bits of access; a buffer DTP_NO_INDEX is no operand. */
+void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t access);
+/* The same with a role, from `offset_bytes` on: an operand of its own. */
+struct dtp_operand *dtp_draft_role(struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer, uint32_t access,
+                                   uint64_t offset_bytes);
+void dtp_draft_after(struct dtp_draft *draft, dtp_op_id earlier);
+/* A fresh buffer from the pool of the operation's stream, with ALLOC and the bits given; none for 0 bytes. */
+dtp_buffer_id dtp_draft_new(struct dtp_lowering *l, struct dtp_draft *draft, const char *name, enum dtp_owner owner,
+                            uint64_t bytes, uint32_t access);
+/* Bytes and launches of a memory-bound operation. */
+void dtp_draft_memory(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes, uint32_t kernels);
+dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft);
+
+/* A buffer without an operation that makes it; `persistent` ones live for the whole step. */
+dtp_buffer_id dtp_lower_buffer(struct dtp_lowering *l, const char *name, enum dtp_owner owner, enum dtp_stream pool,
+                               uint64_t bytes, bool persistent);
+dtp_buffer_id dtp_lower_host_buffer(struct dtp_lowering *l, const char *name, enum dtp_owner owner, uint64_t bytes);
+#define DTP_NO_BUFFER ((dtp_buffer_id){DTP_NO_INDEX})
+#define DTP_NO_OP ((dtp_op_id){DTP_NO_INDEX})
+
+/* [m,k] x [k,n] in the compute dtype; fp8 only inside blocks. */
+void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k,
+                      bool head);
+/* What each rank sends around a ring of a tensor of `bytes`: the shards of all others, padded to whole bytes. */
+uint64_t dtp_lower_ring(uint64_t bytes, uint64_t ranks);
+
+static inline struct dtp_module_state *dtp_lower_state(struct dtp_lowering *l)
+{
+    return &l->state[l->layer == DTP_NO_LAYER ? l->transformer->layers : l->layer];
+}
+static inline bool dtp_lower_checkpointed(const struct dtp_lowering *l, uint64_t layer)
+{
+    switch (l->plan->checkpointing) {
+    case DTP_CHECKPOINT_NONE: return false;
+    case DTP_CHECKPOINT_EVERY_N: return layer % l->plan->checkpoint_every == 0;
+    case DTP_CHECKPOINT_FULL:
+    case DTP_CHECKPOINT_SELECTIVE_ATTENTION:
+    case DTP_CHECKPOINT_SELECTIVE_MATMUL: break;
+    }
+    return true;
+}
+
+/* ---- the concerns ------------------------------------------------------------------------------------------------ */
+
+/* lower_tensors.c: matrices, modules and slots of the plan's blocks. */
+void dtp_lower_tensors(struct dtp_lowering *l);
+
+/* lower_forward.c */
+void dtp_lower_embedding(struct dtp_lowering *l);
+void dtp_lower_block_forward(struct dtp_lowering *l);
+void dtp_lower_block_recompute(struct dtp_lowering *l);
+void dtp_lower_rotary_tensors(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes);
+
+/* lower_loss.c */
+void dtp_lower_final_norm(struct dtp_lowering *l);
+void dtp_lower_loss_forward(struct dtp_lowering *l); /* head and loss; chunked: with their backward */
+void dtp_lower_loss_backward(struct dtp_lowering *l);
+void dtp_lower_head_backward(struct dtp_lowering *l); /* with the final norm's */
+
+/* lower_backward.c */
+void dtp_lower_block_backward(struct dtp_lowering *l);
+void dtp_lower_embedding_backward(struct dtp_lowering *l);
+
+/* lower_weights.c: what matmuls read and what becomes of their gradients. dtp_lower_weight: the buffer of part `part`
+ * of the module the skeleton stands at; emits the cast where autocast has none yet. */
+dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part);
+void dtp_lower_forget_casts(struct dtp_lowering *l); /* autocast's context ends with forward */
+void dtp_lower_gradient_made(struct dtp_lowering *l, int part);
+/* Adds the result of an operation that makes gradient `part`: a fresh tensor, or its place in the gradient buffer. */
+void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, int part, uint64_t element_bytes);
+void dtp_lower_cast_gradient(struct dtp_lowering *l, int part);       /* autocast: into the parameters' dtype */
+bool dtp_lower_recasts(const struct dtp_lowering *l, uint64_t layer); /* the layer's casts are made again in backward */
+
+/* lower_sharding.c: FSDP's units at the skeleton's points; the module is the one the skeleton stands at. */
+enum dtp_status dtp_lower_units_make(struct dtp_lowering *l);
+void dtp_lower_units_release(struct dtp_lowering *l);
+void dtp_lower_before_forward(struct dtp_lowering *l);
+void dtp_lower_after_forward(struct dtp_lowering *l);
+void dtp_lower_release_gathered(struct dtp_lowering *l);
+void dtp_lower_before_backward(struct dtp_lowering *l);
+void dtp_lower_after_backward(struct dtp_lowering *l);
+void dtp_lower_units_step(struct dtp_lowering *l);
+
+/* lower_replicated.c: state that every rank holds whole; DDP's buckets, ZeroRedundancyOptimizer's broadcasts. */
+enum dtp_status dtp_lower_buckets_make(struct dtp_lowering *l);
+void dtp_lower_buckets_release(struct dtp_lowering *l);
+void dtp_lower_into_bucket(struct dtp_lowering *l, int part);
+dtp_buffer_id dtp_lower_bucket_of(const struct dtp_lowering *l, uint64_t module, int part);
+void dtp_lower_buckets_finish(struct dtp_lowering *l);
+void dtp_lower_broadcast(struct dtp_lowering *l);
+
+/* lower_buffered.c: Megatron's gradient buffer. */
+enum dtp_status dtp_lower_contiguous_make(struct dtp_lowering *l);
+void dtp_lower_contiguous_reduce(struct dtp_lowering *l);
+void dtp_lower_contiguous_step(struct dtp_lowering *l);
+
+/* lower_deepspeed.c: ZeRO stages 1 and 2. */
+enum dtp_status dtp_lower_ipg_make(struct dtp_lowering *l);
+void dtp_lower_ipg_release(struct dtp_lowering *l);
+void dtp_lower_ipg_open(struct dtp_lowering *l);
+void dtp_lower_ipg_add(struct dtp_lowering *l, int part);
+void dtp_lower_ipg_close(struct dtp_lowering *l);
+void dtp_lower_ipg_step(struct dtp_lowering *l);
+
+/* lower_zero3.c: ZeRO stage 3. dtp_lower_fetch stands before what reads the weight of part `part` of the module the
+ * skeleton stands at, dtp_lower_release after it; nothing happens under other strategies. */
+enum dtp_status dtp_lower_zero3_make(struct dtp_lowering *l);
+void dtp_lower_zero3_release(struct dtp_lowering *l);
+void dtp_lower_zero3_open(struct dtp_lowering *l);
+void dtp_lower_fetch(struct dtp_lowering *l, int part);
+void dtp_lower_release(struct dtp_lowering *l);
+void dtp_lower_zero3_add(struct dtp_lowering *l, int part);
+void dtp_lower_zero3_close(struct dtp_lowering *l);
+void dtp_lower_zero3_step(struct dtp_lowering *l);
+
+/* Elements of the largest parameter. */
+uint64_t dtp_lower_largest_tensor(const struct dtp_lowering *l);
+/* lower_infinity.c: DeepSpeed's offload. A bucket's slices of this rank go down; shards come up; the step on the host.
+ */
+void dtp_lower_host_make(struct dtp_lowering *l, uint64_t shard, uint64_t largest);
+void dtp_lower_host_gradients(struct dtp_lowering *l, enum dtp_stream stream, dtp_buffer_id slices, uint64_t own);
+void dtp_lower_host_read(struct dtp_lowering *l, uint32_t number, uint64_t bytes);
+void dtp_lower_host_upload(struct dtp_lowering *l, uint32_t number, dtp_buffer_id to, uint64_t bytes, bool blocks);
+void dtp_lower_host_update(struct dtp_lowering *l, dtp_buffer_id device_params);
+
+/* lower_optimizer.c: the update of all of this rank's parameters; of `elements` of them, with their buffers. */
+void dtp_lower_optimizer(struct dtp_lowering *l);
+void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_lower_moments moments,
+                      const dtp_buffer_id *grads, int grad_count, uint64_t elements);
+/* Adds the optimizer's tensors of one parameter of `elements` to those made just before; starts from {DTP_NO_BUFFER,
+ * 0}. */
+void dtp_lower_add_moments(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t elements);
+
+#endif

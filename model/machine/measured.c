@@ -1,0 +1,412 @@
+#include "machine/measured.h"
+
+#include "cost/collective_cost.h"
+#include "machine/measured_parts.h"
+#include "base/number.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- making -------------------------------------------------------------------------------------------------------
+ */
+
+static bool both_matmuls(const struct dtp_measured_row *a, const struct dtp_measured_row *b)
+{
+    return a->measurement == DTP_MEASUREMENT_MATMUL && b->measurement == DTP_MEASUREMENT_MATMUL && a->dtype == b->dtype;
+}
+
+/* Matmuls of a dtype first by alignment, so that those of one fit are neighbours. */
+static int by_key(const void *a, const void *b)
+{
+    const struct dtp_measured_row *x = *(const struct dtp_measured_row *const *)a;
+    const struct dtp_measured_row *y = *(const struct dtp_measured_row *const *)b;
+    unsigned of_x = both_matmuls(x, y) ? dtp_measured_matmul_alignment(x) : 0;
+    unsigned of_y = both_matmuls(x, y) ? dtp_measured_matmul_alignment(y) : 0;
+    return of_x != of_y ? (of_x > of_y) - (of_x < of_y) : dtp_measured_row_compare(x, y, true);
+}
+
+/* Rows that one fit is of stand together: of a matmul all of a dtype and an alignment, of attention those of a
+ * direction too, of curves those that differ in bytes alone. */
+static bool same_fit(const struct dtp_measured_row *a, const struct dtp_measured_row *b)
+{
+    if (a->measurement != b->measurement || a->dtype != b->dtype)
+        return false;
+    return a->measurement == DTP_MEASUREMENT_MATMUL
+               ? dtp_measured_matmul_alignment(a) == dtp_measured_matmul_alignment(b)
+           : a->measurement == DTP_MEASUREMENT_ATTENTION ? strcmp(a->what, b->what) == 0
+                                                         : dtp_measured_row_compare(a, b, false) == 0;
+}
+
+static bool is_shape(const struct dtp_measured_row *row)
+{
+    return row->measurement == DTP_MEASUREMENT_MATMUL || row->measurement == DTP_MEASUREMENT_ATTENTION;
+}
+
+static bool is_curve(const struct dtp_measured_row *row)
+{
+    return row->measurement == DTP_MEASUREMENT_KERNEL || row->measurement == DTP_MEASUREMENT_COLLECTIVE ||
+           row->measurement == DTP_MEASUREMENT_COPY || row->measurement == DTP_MEASUREMENT_HOST_ADAM;
+}
+
+static enum dtp_status make_curve(const struct dtp_measured_part *part, struct dtp_measured_curve *out,
+                                  struct dtp_faults *faults)
+{
+    double *points = malloc(2 * part->count * sizeof *points), *seconds = points + part->count;
+    if (!points)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for %zu measured sizes", part->count);
+    for (size_t i = 0; i < part->count; i++) {
+        points[i] = part->rows[i]->number[DTP_MEASURED_bytes];
+        seconds[i] = part->rows[i]->number[DTP_MEASURED_seconds];
+    }
+    enum dtp_status status = dtp_measured_curve_make(points, seconds, part->count, out, faults);
+    free(points);
+    return status;
+}
+
+static enum dtp_status make_parts(struct dtp_measured *m, struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0, next; i < m->rows.count && status == DTP_OK; i = next) {
+        for (next = i + 1; next < m->rows.count && same_fit(m->sorted[i], m->sorted[next]);)
+            next++;
+        struct dtp_measured_part *part = &m->part[m->part_count];
+        *part = (struct dtp_measured_part){.rows = &m->sorted[i], .count = next - i};
+        if (!is_shape(m->sorted[i]) && !is_curve(m->sorted[i]))
+            continue;
+        m->part_count++;
+        status = is_shape(m->sorted[i])
+                     ? dtp_measured_shape_fit_make(&m->gpu, part->rows, part->count, &part->shape, faults)
+                     : make_curve(part, &part->curve, faults);
+    }
+    return status;
+}
+
+/* Beyond the peak by more than clocks and rounding explain, a row is of another GPU or a slip. */
+#define MOST_OF_PEAK 1.1
+
+static enum dtp_status check_rates(const struct dtp_measured *m, struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0; i < m->rows.count; i++) {
+        const struct dtp_measured_row *row = &m->rows.row[i];
+        if (row->measurement != DTP_MEASUREMENT_MATMUL)
+            continue;
+        const double *x = row->number;
+        double rate = 2 * x[DTP_MEASURED_m] * x[DTP_MEASURED_n] * x[DTP_MEASURED_k] / x[DTP_MEASURED_seconds];
+        double peak = m->gpu.peak_flops_per_s[row->dtype];
+        if (row->dtype == DTP_FP32) /* libraries may use the tensor cores */
+            peak = fmax(peak, m->gpu.peak_flops_per_s[DTP_TF32]);
+        if (rate > MOST_OF_PEAK * peak)
+            status = dtp_fault(faults, DTP_BAD_INPUT, m->name, m->rows.line[i],
+                               "%.4g FLOP/s in %s, where the peak of %s is %.4g; gpu_key or the row is wrong", rate,
+                               dtp_dtype_text(row->dtype), m->gpu.name, peak);
+    }
+    return status;
+}
+
+static void sum_rows(struct dtp_measured *m)
+{
+    for (size_t i = 0; i < m->rows.count; i++) {
+        const struct dtp_measured_row *row = &m->rows.row[i];
+        enum dtp_op_kind kind;
+        if (row->measurement == DTP_MEASUREMENT_KERNEL && dtp_op_kind_parse(row->what, &kind)) {
+            m->kernel_bytes[kind] += row->number[DTP_MEASURED_bytes];
+            m->kernel_s[kind] += row->number[DTP_MEASURED_seconds];
+        }
+        for (int pass = 0; pass < DTP_MEASURED_MATMUL_COUNT && row->measurement == DTP_MEASUREMENT_MATMUL; pass++)
+            if (strcmp(row->what, dtp_measured_matmul_text((enum dtp_measured_matmul)pass)) == 0)
+                m->knows[row->dtype][pass] = true;
+    }
+}
+
+enum dtp_status dtp_measured_create(const char *name, struct dtp_measured_rows *rows, const struct dtp_gpu *gpu,
+                                    struct dtp_measured **out, struct dtp_faults *faults)
+{
+    struct dtp_measured *m = calloc(1, sizeof *m);
+    *out = NULL;
+    if (!m) {
+        dtp_measured_rows_release(rows);
+        return dtp_fault(faults, DTP_ENVIRONMENT, name, 0, "out of memory");
+    }
+    m->rows = *rows;
+    m->gpu = *gpu;
+    const char *device = dtp_measured_rows_about(rows, "device");
+    if (device && strcmp(device, "host") == 0) /* one processor in place of the GPU */
+        m->gpu.sm_count = 1;
+    *rows = (struct dtp_measured_rows){.count = 0};
+    m->name = strdup(name);
+    m->sorted = malloc((m->rows.count + 1) * sizeof *m->sorted);
+    m->part = malloc((m->rows.count + 1) * sizeof *m->part);
+    enum dtp_status status = m->name && m->sorted && m->part
+                                 ? check_rates(m, faults)
+                                 : dtp_fault(faults, DTP_ENVIRONMENT, name, 0, "no memory for %zu rows", m->rows.count);
+    for (size_t i = 0; i < m->rows.count && m->sorted; i++)
+        m->sorted[i] = &m->rows.row[i];
+    if (status == DTP_OK) {
+        qsort(m->sorted, m->rows.count, sizeof *m->sorted, by_key);
+        sum_rows(m);
+        status = make_parts(m, faults);
+    }
+    if (status != DTP_OK) {
+        dtp_measured_destroy(m);
+        return status;
+    }
+    *out = m;
+    return DTP_OK;
+}
+
+void dtp_measured_destroy(struct dtp_measured *m)
+{
+    if (!m)
+        return;
+    for (size_t i = 0; i < m->part_count; i++) {
+        dtp_measured_shape_fit_release(&m->part[i].shape);
+        dtp_measured_curve_release(&m->part[i].curve);
+    }
+    dtp_measured_rows_release(&m->rows);
+    free(m->part);
+    free(m->sorted);
+    free(m->name);
+    free(m);
+}
+
+/* ---- about --------------------------------------------------------------------------------------------------------
+ */
+
+const char *dtp_measured_name(const struct dtp_measured *measured)
+{
+    return measured->name;
+}
+
+const struct dtp_measured_rows *dtp_measured_all(const struct dtp_measured *measured)
+{
+    return &measured->rows;
+}
+
+const char *dtp_measured_about(const struct dtp_measured *measured, const char *what)
+{
+    return dtp_measured_rows_about(&measured->rows, what);
+}
+
+uint32_t dtp_measured_count(const struct dtp_measured *measured, const char *what)
+{
+    const char *text = dtp_measured_about(measured, what);
+    uint64_t count;
+    return text && dtp_number_parse_integer(text, false, 1, 1000000, &count) ? (uint32_t)count : 0;
+}
+
+/* ---- seconds ------------------------------------------------------------------------------------------------------
+ */
+
+static const struct dtp_measured_row *find_row(const struct dtp_measured *m, const struct dtp_measured_row *question)
+{
+    struct dtp_measured_row *const *found = bsearch(&question, m->sorted, m->rows.count, sizeof *m->sorted, by_key);
+    return found ? *found : NULL;
+}
+
+static double distance(double a, double b)
+{
+    return fabs(log(a / b));
+}
+
+/* How far a part is from what is asked; INFINITY: of something else. Ranks that do the same at once change what each
+ * gets. */
+static double part_distance(const struct dtp_measured_part *part, const struct dtp_measured_row *question)
+{
+    const struct dtp_measured_row *of = part->rows[0];
+    if (same_fit(of, question))
+        return 0;
+    if (both_matmuls(of, question)) /* of no row's alignment: the next says more than a catalogue does */
+        return distance(dtp_measured_matmul_alignment(of), dtp_measured_matmul_alignment(question));
+    bool shared = of->measurement == question->measurement && strcmp(of->what, question->what) == 0 &&
+                  (of->measurement == DTP_MEASUREMENT_COPY || of->measurement == DTP_MEASUREMENT_HOST_ADAM);
+    return shared ? distance(of->number[DTP_MEASURED_ranks], question->number[DTP_MEASURED_ranks]) : INFINITY;
+}
+
+static const struct dtp_measured_part *find_part(const struct dtp_measured *m, const struct dtp_measured_row *question)
+{
+    const struct dtp_measured_part *best = NULL;
+    double nearest = INFINITY;
+    for (size_t i = 0; i < m->part_count; i++) {
+        double far = part_distance(&m->part[i], question);
+        if (far < nearest) {
+            nearest = far;
+            best = &m->part[i];
+        }
+    }
+    return best;
+}
+
+static bool is_atomic(const struct dtp_measured_row *row)
+{
+    return row->measurement == DTP_MEASUREMENT_ATTENTION &&
+           strcmp(row->what, dtp_measured_attention_text(DTP_MEASURED_ATTENTION_BACKWARD_ATOMIC)) == 0;
+}
+
+double dtp_measured_s(const struct dtp_measured *measured, const struct dtp_measured_row *question)
+{
+    const struct dtp_measured_row *row = find_row(measured, question);
+    if (row)
+        return row->number[DTP_MEASURED_seconds];
+    const struct dtp_measured_part *part = find_part(measured, question);
+    if (!part && is_atomic(question)) { /* summed in order: a tenth slower, nearer than a catalogue is */
+        struct dtp_measured_row ordered = *question;
+        snprintf(ordered.what, sizeof ordered.what, "%s", dtp_measured_attention_text(DTP_MEASURED_ATTENTION_BACKWARD));
+        return dtp_measured_s(measured, &ordered);
+    }
+    if (!part)
+        return (double)NAN;
+    if (!is_shape(question))
+        return dtp_measured_curve_s(&part->curve, question->number[DTP_MEASURED_bytes]);
+    struct dtp_measured_shape shape = dtp_measured_shape_of(question);
+    return dtp_measured_shape_s(&part->shape, &shape, SIZE_MAX);
+}
+
+double dtp_measured_matmul_s(const struct dtp_measured *measured, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
+                             double m, double n, double k)
+{
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_MATMUL, dtp_measured_matmul_text(pass));
+    row.dtype = dtype;
+    row.number[DTP_MEASURED_m] = m;
+    row.number[DTP_MEASURED_n] = n;
+    row.number[DTP_MEASURED_k] = k;
+    return dtp_measured_s(measured, &row);
+}
+
+bool dtp_measured_knows_pass(const struct dtp_measured *measured, enum dtp_measured_matmul pass, enum dtp_dtype dtype)
+{
+    return measured->knows[dtype][pass];
+}
+
+double dtp_measured_kernels_bytes_per_s(const struct dtp_measured *measured, bool (*is_one)(enum dtp_op_kind kind))
+{
+    double bytes = 0, seconds = 0;
+    for (int kind = 0; kind < DTP_OP_KIND_COUNT; kind++)
+        if (is_one((enum dtp_op_kind)kind)) {
+            bytes += measured->kernel_bytes[kind];
+            seconds += measured->kernel_s[kind];
+        }
+    return bytes / seconds; /* NAN: 0 / 0 */
+}
+
+double dtp_measured_step_s(const struct dtp_measured *measured, const char *what)
+{
+    struct dtp_measured_row question = dtp_measured_row_of(DTP_MEASUREMENT_STEP, what);
+    const struct dtp_measured_row *row = find_row(measured, &question);
+    return row ? row->number[DTP_MEASURED_seconds] : (double)NAN;
+}
+
+/* ---- collectives --------------------------------------------------------------------------------------------------
+ */
+
+static struct dtp_measured_group group_of(const struct dtp_measured_row *row)
+{
+    return (struct dtp_measured_group){(uint32_t)row->number[DTP_MEASURED_ranks],
+                                       (uint32_t)row->number[DTP_MEASURED_stride],
+                                       (uint32_t)row->number[DTP_MEASURED_nodes]};
+}
+
+/* Inside a node and between nodes are different machines; twice the ranks matter more than the stride. */
+static double group_distance(const struct dtp_measured_group *a, const struct dtp_measured_group *b)
+{
+    if ((a->nodes > 1) != (b->nodes > 1))
+        return INFINITY;
+    return distance(a->ranks, b->ranks) + 0.5 * distance(a->nodes, b->nodes) + 0.25 * distance(a->stride, b->stride);
+}
+
+/* Of the kind itself, or of one that moves as many bytes the same way around the ring. */
+static double kind_distance(enum dtp_collective asked, enum dtp_collective measured)
+{
+    bool like =
+        asked != DTP_ALL_REDUCE && measured != DTP_ALL_REDUCE && asked != DTP_SEND_RECV && measured != DTP_SEND_RECV;
+    return asked == measured ? 0 : like ? 100 : INFINITY;
+}
+
+static bool collective_parse(const char *text, size_t length, enum dtp_collective *out)
+{
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        const char *name = dtp_collective_text((enum dtp_collective)i);
+        if (strlen(name) == length && strncmp(name, text, length) == 0) {
+            *out = (enum dtp_collective)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+const struct dtp_measured_curve *dtp_measured_collective(const struct dtp_measured *measured,
+                                                         enum dtp_collective collective,
+                                                         const struct dtp_measured_group *group,
+                                                         enum dtp_collective *as, struct dtp_measured_group *of)
+{
+    const struct dtp_measured_curve *best = NULL;
+    double nearest = INFINITY;
+    for (size_t i = 0; i < measured->part_count; i++) {
+        const struct dtp_measured_row *row = measured->part[i].rows[0];
+        enum dtp_collective kind;
+        if (row->measurement != DTP_MEASUREMENT_COLLECTIVE || !collective_parse(row->what, strlen(row->what), &kind))
+            continue;
+        struct dtp_measured_group its = group_of(row);
+        double far = kind_distance(collective, kind) + group_distance(group, &its);
+        if (far < nearest) {
+            nearest = far;
+            best = &measured->part[i].curve;
+            *as = kind;
+            *of = its;
+        }
+    }
+    return best;
+}
+
+/* ---- contention ---------------------------------------------------------------------------------------------------
+ */
+
+#define SLOWDOWN "_slowdown"
+
+/* The value of the nearest row of this kind; NAN: none. */
+static double nearest_contention(const struct dtp_measured *m, enum dtp_collective collective,
+                                 const struct dtp_measured_group *group, bool slowdown)
+{
+    double nearest = INFINITY, value = (double)NAN;
+    for (size_t i = 0; i < m->rows.count; i++) {
+        const struct dtp_measured_row *row = &m->rows.row[i];
+        const char *end = strstr(row->what, SLOWDOWN);
+        enum dtp_collective kind;
+        if (row->measurement != DTP_MEASUREMENT_CONTENTION || slowdown != (end != NULL) ||
+            !collective_parse(row->what, end ? (size_t)(end - row->what) : strlen(row->what), &kind))
+            continue;
+        struct dtp_measured_group its = group_of(row);
+        double far = kind_distance(collective, kind) + group_distance(group, &its);
+        if (far < nearest) {
+            nearest = far;
+            value = row->number[DTP_MEASURED_value];
+        }
+    }
+    return value;
+}
+
+struct dtp_measured_contention dtp_measured_contention(const struct dtp_measured *measured,
+                                                       enum dtp_collective collective,
+                                                       const struct dtp_measured_group *group)
+{
+    double slowdown = nearest_contention(measured, collective, group, true);
+    return (struct dtp_measured_contention){nearest_contention(measured, collective, group, false),
+                                            slowdown >= 1 ? slowdown : 1};
+}
+
+/* Of the largest size that was copied both ways and each way. */
+double dtp_measured_duplex(const struct dtp_measured *measured, uint32_t ranks)
+{
+    struct dtp_measured_row both = dtp_measured_row_of(DTP_MEASUREMENT_COPY, "both");
+    both.number[DTP_MEASURED_ranks] = ranks;
+    const struct dtp_measured_part *part = find_part(measured, &both);
+    if (!part)
+        return 1;
+    struct dtp_measured_row up = *part->rows[part->count - 1], down = up;
+    snprintf(up.what, sizeof up.what, "upload");
+    snprintf(down.what, sizeof down.what, "download");
+    double alone_s = fmax(dtp_measured_s(measured, &up), dtp_measured_s(measured, &down));
+    double factor = part->rows[part->count - 1]->number[DTP_MEASURED_seconds] / alone_s;
+    return factor > 1 ? fmin(factor, 2) : 1;
+}

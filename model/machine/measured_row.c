@@ -1,0 +1,333 @@
+#include "machine/measured_row.h"
+
+#include "cost/collective_cost.h"
+#include "base/number.h"
+#include "base/table.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- words ------------------------------------------------------------------------------------------------------- */
+
+static const char *const measurement_texts[] = {
+#define AS_TEXT(suffix, text, needs) text,
+    DTP_MEASUREMENT_TABLE(AS_TEXT)
+#undef AS_TEXT
+};
+static const unsigned needed[] = {
+#define AS_NEEDS(suffix, text, needs) needs,
+    DTP_MEASUREMENT_TABLE(AS_NEEDS)
+#undef AS_NEEDS
+};
+static const char *const columns[] = {
+#define AS_COLUMN(field, column) column,
+    DTP_MEASURED_NUMBER_TABLE(AS_COLUMN)
+#undef AS_COLUMN
+};
+#define AS_WORD(suffix, text) text,
+static const char *const about_words[] = {DTP_MEASURED_ABOUT_TABLE(AS_WORD)};
+static const char *const matmul_words[] = {DTP_MEASURED_MATMUL_TABLE(AS_WORD)};
+#undef AS_WORD
+static const char *const attention_words[] = {
+#define DTP_ATTENTION_WORD(suffix, text) text,
+    DTP_MEASURED_ATTENTION_TABLE(DTP_ATTENTION_WORD)
+#undef DTP_ATTENTION_WORD
+};
+static const char *const step_words[] = {"gap_live", "gap_graph", "launch"};
+static const char *const copy_words[] = {"upload", "download", "both"};
+static const char *const host_adam_words[] = {"update"};
+static const char *const count_words[] = {DTP_MEASURED_ROWS, "gpus", "gpus_per_node"};
+
+enum { SHAPE_COUNT = DTP_MEASURED_nodes + 1 };
+#define SLOWDOWN "_slowdown"
+#define MOST_COUNT 1000000
+
+const char *dtp_measurement_text(enum dtp_measurement measurement)
+{
+    return measurement_texts[measurement];
+}
+
+bool dtp_measurement_parse(const char *text, enum dtp_measurement *out)
+{
+    for (int i = 0; i < DTP_MEASUREMENT_COUNT; i++)
+        if (strcmp(text, measurement_texts[i]) == 0) {
+            *out = (enum dtp_measurement)i;
+            return true;
+        }
+    return false;
+}
+
+const char *dtp_measured_matmul_text(enum dtp_measured_matmul matmul)
+{
+    return matmul_words[matmul];
+}
+
+const char *dtp_measured_attention_text(enum dtp_measured_attention attention)
+{
+    return attention_words[attention];
+}
+
+enum dtp_measured_attention dtp_measured_attention_of(const struct dtp_plan *plan, bool backward)
+{
+    return !backward                ? DTP_MEASURED_ATTENTION_FORWARD
+           : plan->atomic_attention ? DTP_MEASURED_ATTENTION_BACKWARD_ATOMIC
+                                    : DTP_MEASURED_ATTENTION_BACKWARD;
+}
+
+bool dtp_measured_attention_is_backward(const struct dtp_measured_row *row)
+{
+    return strcmp(row->what, attention_words[DTP_MEASURED_ATTENTION_FORWARD]) != 0;
+}
+
+#define AMONG(word, words) among(word, words, sizeof words / sizeof words[0])
+
+static bool among(const char *word, const char *const *words, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(word, words[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool is_kernel(const char *word)
+{
+    enum dtp_op_kind kind;
+    return dtp_op_kind_parse(word, &kind) && dtp_op_kind_class(kind) == DTP_CLASS_MEMORY;
+}
+
+/* NAME, or NAME and `suffix`. */
+static bool is_collective(const char *word, const char *suffix)
+{
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        const char *name = dtp_collective_text((enum dtp_collective)i);
+        size_t length = strlen(name);
+        if (strncmp(word, name, length) == 0 && (!word[length] || strcmp(word + length, suffix) == 0))
+            return true;
+    }
+    return false;
+}
+
+static bool knows(enum dtp_measurement measurement, const char *what)
+{
+    switch (measurement) {
+    case DTP_MEASUREMENT_ABOUT: return AMONG(what, about_words);
+    case DTP_MEASUREMENT_MATMUL: return AMONG(what, matmul_words);
+    case DTP_MEASUREMENT_ATTENTION: return AMONG(what, attention_words);
+    case DTP_MEASUREMENT_KERNEL: return is_kernel(what);
+    case DTP_MEASUREMENT_STEP: return AMONG(what, step_words);
+    case DTP_MEASUREMENT_COLLECTIVE: return is_collective(what, "");
+    case DTP_MEASUREMENT_COPY: return AMONG(what, copy_words);
+    case DTP_MEASUREMENT_HOST_ADAM: return AMONG(what, host_adam_words);
+    case DTP_MEASUREMENT_CONTENTION: return is_collective(what, SLOWDOWN);
+    case DTP_MEASUREMENT_COUNT: break;
+    }
+    return false;
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+struct dtp_measured_row dtp_measured_row_of(enum dtp_measurement measurement, const char *what)
+{
+    struct dtp_measured_row row = {.measurement = measurement, .dtype = DTP_DTYPE_COUNT};
+    snprintf(row.what, sizeof row.what, "%s", what);
+    for (int i = 0; i < DTP_MEASURED_COLUMN_COUNT; i++)
+        row.number[i] = (double)NAN;
+    return row;
+}
+
+bool dtp_measured_row_same(const struct dtp_measured_row *a, const struct dtp_measured_row *b)
+{
+    bool same = a->measurement == b->measurement && a->dtype == b->dtype && strcmp(a->what, b->what) == 0;
+    for (int i = 0; i < SHAPE_COUNT && same; i++)
+        same = a->number[i] == b->number[i] || (isnan(a->number[i]) && isnan(b->number[i]));
+    return same;
+}
+
+static enum dtp_status check_number(const struct dtp_measured_row *row, int column, const char *file, size_t line,
+                                    struct dtp_faults *faults)
+{
+    unsigned bit = 1u << column, needs = needed[row->measurement];
+    bool optional = needs && column >= DTP_MEASURED_low_s && column <= DTP_MEASURED_samples;
+    double number = row->number[column];
+    const char *name = columns[column];
+    if (isnan(number))
+        return needs & bit ? dtp_fault(faults, DTP_BAD_INPUT, file, line, "%s: is missing in a row of %s", name,
+                                       measurement_texts[row->measurement])
+                           : DTP_OK;
+    if (!(needs & bit) && !optional)
+        return dtp_fault(faults, DTP_BAD_INPUT, file, line, "%s: a row of %s has none", name,
+                         measurement_texts[row->measurement]);
+    if (!isfinite(number) || number < 0 || (number == 0 && column != DTP_MEASURED_value))
+        return dtp_fault(faults, DTP_BAD_INPUT, file, line, "%s: %g is no amount that can be measured", name, number);
+    return DTP_OK;
+}
+
+enum dtp_status dtp_measured_row_check(const struct dtp_measured_row *row, const char *file, size_t line,
+                                       struct dtp_faults *faults)
+{
+    enum dtp_status worst = DTP_OK;
+    uint64_t number;
+    bool typed = row->measurement == DTP_MEASUREMENT_MATMUL || row->measurement == DTP_MEASUREMENT_ATTENTION;
+    if (!knows(row->measurement, row->what))
+        worst = dtp_fault(faults, DTP_BAD_INPUT, file, line, "what: '%s' is nothing that is measured of %s", row->what,
+                          measurement_texts[row->measurement]);
+    if (typed != (row->dtype != DTP_DTYPE_COUNT))
+        worst = dtp_fault(faults, DTP_BAD_INPUT, file, line, "dtype: a row of %s has %s",
+                          measurement_texts[row->measurement], typed ? "one" : "none");
+    if (row->measurement == DTP_MEASUREMENT_ABOUT && !row->text[0])
+        worst = dtp_fault(faults, DTP_BAD_INPUT, file, line, "value: is missing in a row of about");
+    if (row->measurement == DTP_MEASUREMENT_ABOUT && AMONG(row->what, count_words) &&
+        !dtp_number_parse_integer(row->text, false, 1, MOST_COUNT, &number))
+        worst = dtp_fault(faults, DTP_BAD_INPUT, file, line, "%s: '%s' is not a whole number from 1 to %d", row->what,
+                          row->text, MOST_COUNT);
+    for (int i = 0; i < DTP_MEASURED_COLUMN_COUNT; i++) {
+        enum dtp_status status = check_number(row, i, file, line, faults);
+        worst = status > worst ? status : worst;
+    }
+    return worst;
+}
+
+/* ---- of an operation --------------------------------------------------------------------------------------------- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+static enum dtp_measured_matmul matmul_of(const struct dtp_program *program, const struct dtp_op *op)
+{
+    const struct dtp_operand *operands = dtp_program_operands(program, op);
+    bool weight = ends_with(op->name, "weight gradient"), input = ends_with(op->name, "input gradient");
+    bool sum = op->demand.bytes > 0, gelu = false;
+    for (uint32_t i = 0; i < op->operand_count; i++) {
+        weight |= operands[i].role == DTP_ROLE_WEIGHT_GRADIENT;
+        sum |= operands[i].role == DTP_ROLE_WEIGHT_GRADIENT && (operands[i].access & DTP_UPDATE) == DTP_UPDATE;
+        input |= operands[i].role == DTP_ROLE_INPUT_GRADIENT;
+        gelu |= operands[i].role == DTP_ROLE_AUX;
+    }
+    if (weight)
+        return sum ? DTP_MEASURED_MATMUL_WEIGHT_GRADIENT_SUM : DTP_MEASURED_MATMUL_WEIGHT_GRADIENT;
+    if (input)
+        return gelu ? DTP_MEASURED_MATMUL_INPUT_GRADIENT_GELU : DTP_MEASURED_MATMUL_INPUT_GRADIENT;
+    return gelu ? DTP_MEASURED_MATMUL_FORWARD_GELU : DTP_MEASURED_MATMUL_FORWARD;
+}
+
+static void set(struct dtp_measured_row *row, enum dtp_measured_column column, double value)
+{
+    row->number[column] = value;
+}
+
+static void set_group(struct dtp_measured_row *row, const struct dtp_program_group *group,
+                      const struct dtp_cluster *cluster)
+{
+    struct dtp_group placed =
+        group->stride == 1 ? dtp_group_consecutive(cluster, group->ranks) : dtp_group_strided(cluster, group->stride);
+    set(row, DTP_MEASURED_ranks, group->ranks);
+    set(row, DTP_MEASURED_stride, group->stride);
+    set(row, DTP_MEASURED_nodes, placed.nodes);
+}
+
+static struct dtp_measured_row matmul_row(const struct dtp_program *program, const struct dtp_op *op)
+{
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_MATMUL, matmul_words[matmul_of(program, op)]);
+    row.dtype = op->demand.dtype;
+    set(&row, DTP_MEASURED_m, op->demand.m);
+    set(&row, DTP_MEASURED_n, op->demand.n);
+    set(&row, DTP_MEASURED_k, op->demand.k);
+    return row;
+}
+
+static struct dtp_measured_row attention_row(const struct dtp_op *op, const struct dtp_transformer *transformer,
+                                             const struct dtp_plan *plan)
+{
+    bool backward = op->kind == DTP_OP_ATTENTION_BACKWARD;
+    struct dtp_measured_row row =
+        dtp_measured_row_of(DTP_MEASUREMENT_ATTENTION, attention_words[dtp_measured_attention_of(plan, backward)]);
+    row.dtype = plan->precision.compute;
+    set(&row, DTP_MEASURED_m, op->demand.tokens / (double)plan->sequence);
+    set(&row, DTP_MEASURED_sequence, (double)plan->sequence);
+    set(&row, DTP_MEASURED_heads, (double)transformer->heads);
+    set(&row, DTP_MEASURED_kv_heads, (double)transformer->kv_heads);
+    set(&row, DTP_MEASURED_head_dim, (double)transformer->head_dim);
+    return row;
+}
+
+bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
+                            const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                            const struct dtp_plan *plan, struct dtp_measured_row *out)
+{
+    switch (dtp_op_kind_class(op->kind)) {
+    case DTP_CLASS_MATMUL: *out = matmul_row(program, op); return true;
+    case DTP_CLASS_ATTENTION: *out = attention_row(op, transformer, plan); return true;
+    case DTP_CLASS_MEMORY:
+        *out = dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, dtp_op_kind_text(op->kind));
+        set(out, DTP_MEASURED_bytes, op->demand.bytes);
+        return op->demand.bytes > 0;
+    case DTP_CLASS_COLLECTIVE:
+        *out = dtp_measured_row_of(DTP_MEASUREMENT_COLLECTIVE, dtp_collective_text(dtp_op_kind_collective(op->kind)));
+        set(out, DTP_MEASURED_bytes, op->demand.sent_bytes);
+        set_group(out, &dtp_program_groups(program)[op->group], cluster);
+        return op->demand.sent_bytes > 0;
+    case DTP_CLASS_UPLOAD:
+    case DTP_CLASS_DOWNLOAD:
+        *out = dtp_measured_row_of(DTP_MEASUREMENT_COPY, op->kind == DTP_OP_UPLOAD ? "upload" : "download");
+        set(out, DTP_MEASURED_bytes, op->demand.sent_bytes);
+        set(out, DTP_MEASURED_ranks, cluster->gpus_per_node);
+        return op->demand.sent_bytes > 0;
+    case DTP_CLASS_HOST:
+        *out = dtp_measured_row_of(DTP_MEASUREMENT_HOST_ADAM, host_adam_words[0]);
+        set(out, DTP_MEASURED_bytes, op->demand.bytes);
+        set(out, DTP_MEASURED_ranks, cluster->gpus_per_node);
+        return op->demand.bytes > 0;
+    case DTP_CLASS_NONE:
+    case DTP_CLASS_STORAGE: break;
+    }
+    return false;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+static void write_header(FILE *file)
+{
+    fputs("measurement,what,dtype", file);
+    for (int i = 0; i < DTP_MEASURED_COLUMN_COUNT; i++)
+        fprintf(file, ",%s", columns[i]);
+    fputc('\n', file);
+}
+
+static void write_row(FILE *file, const struct dtp_measured_row *row)
+{
+    fprintf(file, "%s,%s,%s", measurement_texts[row->measurement], row->what,
+            row->dtype == DTP_DTYPE_COUNT ? "" : dtp_dtype_text(row->dtype));
+    for (int i = 0; i < DTP_MEASURED_COLUMN_COUNT; i++) {
+        bool exact = i < SHAPE_COUNT || i == DTP_MEASURED_samples; /* whole numbers */
+        fputc(',', file);
+        if (i == DTP_MEASURED_value && row->measurement == DTP_MEASUREMENT_ABOUT)
+            dtp_table_write_field(file, row->text);
+        else if (isfinite(row->number[i]))
+            fprintf(file, exact ? "%.17g" : "%.6g", row->number[i]);
+    }
+    fputc('\n', file);
+}
+
+static bool says_count(const struct dtp_measured_row *row)
+{
+    return row->measurement == DTP_MEASUREMENT_ABOUT && strcmp(row->what, DTP_MEASURED_ROWS) == 0;
+}
+
+void dtp_measured_write(FILE *file, const struct dtp_measured_row *rows, size_t count)
+{
+    struct dtp_measured_row all = dtp_measured_row_of(DTP_MEASUREMENT_ABOUT, DTP_MEASURED_ROWS);
+    size_t written = 1;
+    for (size_t i = 0; i < count; i++)
+        written += !says_count(&rows[i]);
+    snprintf(all.text, sizeof all.text, "%zu", written);
+    write_header(file);
+    write_row(file, &all);
+    for (int about = 1; about >= 0; about--)
+        for (size_t i = 0; i < count; i++)
+            if ((rows[i].measurement == DTP_MEASUREMENT_ABOUT) == about && !says_count(&rows[i]))
+                write_row(file, &rows[i]);
+}

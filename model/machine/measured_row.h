@@ -1,0 +1,163 @@
+/* A row of a measured machine file: the words, columns and keys that `dtplan probe` writes and `--machine FILE.csv`
+ * reads.
+ *
+ * The file is one CSV (table.h) of all columns below, in any order. A row says what was measured (measurement, what),
+ * of which shape (dtype, m .. nodes: together with the first two its key, which occurs once), and what came out:
+ * seconds of one kernel, collective or copy (median, quartiles, number of samples), or a value. An empty cell does not
+ * apply. */
+#ifndef DTP_MEASURED_ROW_H
+#define DTP_MEASURED_ROW_H
+
+#include "program/program.h"
+
+#include <stdio.h>
+
+/* X(field, column): numbers. Those up to NODES are of the key.
+ *   m, n, k        matmul: as in struct dtp_demand. m: sequences of an attention
+ *   bytes          kernel, host_adam: demand.bytes; collective: SENT by a rank (ring accounting, demand.sent_bytes);
+ *                  copy: bytes
+ *   ranks, stride, nodes  collective, contention: of the group, and nodes that one of its instances spans; copy,
+ *                  host_adam: ranks of one host that do it at the same time */
+#define DTP_MEASURED_SHAPE_TABLE(X)                                                                                    \
+    X(m, "m")                                                                                                          \
+    X(n, "n")                                                                                                          \
+    X(k, "k")                                                                                                          \
+    X(sequence, "sequence")                                                                                            \
+    X(heads, "heads")                                                                                                  \
+    X(kv_heads, "kv_heads")                                                                                            \
+    X(head_dim, "head_dim")                                                                                            \
+    X(bytes, "bytes")                                                                                                  \
+    X(ranks, "ranks")                                                                                                  \
+    X(stride, "stride")                                                                                                \
+    X(nodes, "nodes")
+#define DTP_MEASURED_RESULT_TABLE(X)                                                                                   \
+    X(seconds, "seconds")                                                                                              \
+    X(low_s, "low_s")                                                                                                  \
+    X(high_s, "high_s")                                                                                                \
+    X(samples, "samples")                                                                                              \
+    X(value, "value")
+#define DTP_MEASURED_NUMBER_TABLE(X) DTP_MEASURED_SHAPE_TABLE(X) DTP_MEASURED_RESULT_TABLE(X)
+
+enum dtp_measured_column {
+#define DTP_MEASURED_ENUM(field, column) DTP_MEASURED_##field,
+    DTP_MEASURED_NUMBER_TABLE(DTP_MEASURED_ENUM)
+#undef DTP_MEASURED_ENUM
+        DTP_MEASURED_COLUMN_COUNT
+};
+
+/* X(suffix, spelling, columns a row needs; a row fills no others but low_s, high_s and samples)
+ *   about        what: a word of DTP_MEASURED_ABOUT_TABLE; its value is text
+ *   matmul       one kernel inside a running step on one GPU
+ *   attention, kernel  the same; what of a kernel: dtp_op_kind_text
+ *   step         seconds a kernel of a step adds: gap_live and gap_graph between two on the device, launch on the host
+ *                thread
+ *   collective   alone, nothing else on the device
+ *   copy         between pinned host memory and the device: upload, download, both at once (bytes each way)
+ *   host_adam    AdamW on the cores of one rank
+ *   contention   what NAME: seconds that kernels take longer for each second that the collective runs beside them.
+ *                NAME_slowdown: the collective's time beside kernels over its time alone */
+#define DTP_MEASUREMENT_TABLE(X)                                                                                       \
+    X(ABOUT, "about", 0)                                                                                               \
+    X(MATMUL, "matmul", DTP_NEEDS(m) | DTP_NEEDS(n) | DTP_NEEDS(k) | DTP_NEEDS(seconds))                               \
+    X(ATTENTION, "attention",                                                                                          \
+      DTP_NEEDS(m) | DTP_NEEDS(sequence) | DTP_NEEDS(heads) | DTP_NEEDS(kv_heads) | DTP_NEEDS(head_dim) |              \
+          DTP_NEEDS(seconds))                                                                                          \
+    X(KERNEL, "kernel", DTP_NEEDS(bytes) | DTP_NEEDS(seconds))                                                         \
+    X(STEP, "step", DTP_NEEDS(seconds))                                                                                \
+    X(COLLECTIVE, "collective",                                                                                        \
+      DTP_NEEDS(bytes) | DTP_NEEDS(ranks) | DTP_NEEDS(stride) | DTP_NEEDS(nodes) | DTP_NEEDS(seconds))                 \
+    X(COPY, "copy", DTP_NEEDS(bytes) | DTP_NEEDS(ranks) | DTP_NEEDS(seconds))                                          \
+    X(HOST_ADAM, "host_adam", DTP_NEEDS(bytes) | DTP_NEEDS(ranks) | DTP_NEEDS(seconds))                                \
+    X(CONTENTION, "contention", DTP_NEEDS(ranks) | DTP_NEEDS(stride) | DTP_NEEDS(nodes) | DTP_NEEDS(value))
+#define DTP_NEEDS(field) (1u << DTP_MEASURED_##field)
+
+enum dtp_measurement {
+#define DTP_MEASUREMENT_ENUM(suffix, text, needs) DTP_MEASUREMENT_##suffix,
+    DTP_MEASUREMENT_TABLE(DTP_MEASUREMENT_ENUM)
+#undef DTP_MEASUREMENT_ENUM
+        DTP_MEASUREMENT_COUNT
+};
+const char *dtp_measurement_text(enum dtp_measurement measurement);
+bool dtp_measurement_parse(const char *text, enum dtp_measurement *out);
+
+/* X(suffix, spelling). gpu_key is needed: the catalogue row that the file refines. rows: how many the file has, this
+ * one and others of about counted, so that one that was cut at a line's end is not taken for whole; older files have
+ * none. */
+#define DTP_MEASURED_ABOUT_TABLE(X)                                                                                    \
+    X(ROWS, DTP_MEASURED_ROWS)                                                                                         \
+    X(GPU_KEY, "gpu_key")                                                                                              \
+    X(MACHINE_KEY, "machine_key")                                                                                      \
+    X(GPU, "gpu")                                                                                                      \
+    X(GPUS, "gpus")                                                                                                    \
+    X(GPUS_PER_NODE, "gpus_per_node")                                                                                  \
+    X(GPU_MEMORY_BYTES, "gpu_memory_bytes")                                                                            \
+    X(DATE, "date")                                                                                                    \
+    X(DTPLAN, "dtplan")                                                                                                \
+    X(DEVICE, "device")                                                                                                \
+    X(DRIVER, "driver")                                                                                                \
+    X(LIBRARIES, "libraries")                                                                                          \
+    X(COMMUNICATOR, "communicator")                                                                                    \
+    X(HOST_CPU, "host_cpu")                                                                                            \
+    X(HOST_CORES, "host_cores")                                                                                        \
+    X(PROBE_SECONDS, "probe_seconds")                                                                                  \
+    X(KERNELS_OF, "kernels_of")
+#define DTP_MEASURED_ROWS "rows"
+/* Words of matmul: what its kernel computes. SUM adds to a gradient that stands there, GELU has it in the epilogue. */
+#define DTP_MEASURED_MATMUL_TABLE(X)                                                                                   \
+    X(FORWARD, "forward")                                                                                              \
+    X(FORWARD_GELU, "forward_gelu")                                                                                    \
+    X(INPUT_GRADIENT, "input_gradient")                                                                                \
+    X(INPUT_GRADIENT_GELU, "input_gradient_gelu")                                                                      \
+    X(WEIGHT_GRADIENT, "weight_gradient")                                                                              \
+    X(WEIGHT_GRADIENT_SUM, "weight_gradient_sum")
+enum dtp_measured_matmul {
+#define DTP_MEASURED_MATMUL_ENUM(suffix, text) DTP_MEASURED_MATMUL_##suffix,
+    DTP_MEASURED_MATMUL_TABLE(DTP_MEASURED_MATMUL_ENUM)
+#undef DTP_MEASURED_MATMUL_ENUM
+        DTP_MEASURED_MATMUL_COUNT
+};
+const char *dtp_measured_matmul_text(enum dtp_measured_matmul matmul);
+/* Words of attention's core. ATOMIC: the library may add up dQ by atomics (plan.atomic_attention). */
+#define DTP_MEASURED_ATTENTION_TABLE(X)                                                                                \
+    X(FORWARD, "forward")                                                                                              \
+    X(BACKWARD, "backward")                                                                                            \
+    X(BACKWARD_ATOMIC, "backward_atomic")
+enum dtp_measured_attention {
+#define DTP_MEASURED_ATTENTION_ENUM(suffix, text) DTP_MEASURED_ATTENTION_##suffix,
+    DTP_MEASURED_ATTENTION_TABLE(DTP_MEASURED_ATTENTION_ENUM)
+#undef DTP_MEASURED_ATTENTION_ENUM
+};
+const char *dtp_measured_attention_text(enum dtp_measured_attention attention);
+
+#define DTP_MEASURED_WHAT_BYTES 32
+#define DTP_MEASURED_TEXT_BYTES 256
+struct dtp_measured_row {
+    enum dtp_measurement measurement;
+    char what[DTP_MEASURED_WHAT_BYTES];
+    enum dtp_dtype dtype;                     /* DTP_DTYPE_COUNT: empty; matmul and attention have one */
+    double number[DTP_MEASURED_COLUMN_COUNT]; /* NAN: empty */
+    char text[DTP_MEASURED_TEXT_BYTES];       /* value of ABOUT; else "" */
+};
+/* All cells empty. */
+struct dtp_measured_row dtp_measured_row_of(enum dtp_measurement measurement, const char *what);
+/* Same measurement, what, dtype and shape. */
+bool dtp_measured_row_same(const struct dtp_measured_row *a, const struct dtp_measured_row *b);
+/* An unknown what, a needed cell empty, a number that is not finite or not above 0 (value: below 0), a cell that does
+ * not apply; all faults of the row. */
+enum dtp_status dtp_measured_row_check(const struct dtp_measured_row *row, const char *file, size_t line,
+                                       struct dtp_faults *faults);
+/* Under which of its words a plan's attention stands. */
+enum dtp_measured_attention dtp_measured_attention_of(const struct dtp_plan *plan, bool backward);
+bool dtp_measured_attention_is_backward(const struct dtp_measured_row *row);
+
+/* The row, without results, that an operation's time stands in; false for one that no row times (marks, storage). A
+ * matmul's pass is told by the role of its result, in programs without roles by its name. */
+bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
+                            const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                            const struct dtp_plan *plan, struct dtp_measured_row *out);
+
+/* A machine file: the header, how many rows there are (whatever a row of that says), what it is about, then the others.
+ * Errors stay on the file. */
+void dtp_measured_write(FILE *file, const struct dtp_measured_row *rows, size_t count);
+
+#endif

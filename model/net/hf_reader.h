@@ -1,0 +1,36 @@
+/* Typed look-ups in one JSON object of a config.json, each with a default and a fault that names file, line and key.
+ *
+ * A key absent or null takes its default, as the configuration classes of Hugging Face do. `keys` may name several
+ * spellings of one thing ("n_layer|num_hidden_layers"); the first that is there counts, and two that disagree are a
+ * fault. Looking up never stops at a fault: `bad` is set and the default returned, so that one pass finds them all. */
+#ifndef DTP_HF_READER_H
+#define DTP_HF_READER_H
+
+#include "base/status.h"
+
+#include <jansson.h>
+#include <stdint.h>
+
+struct dtp_hf_reader {
+    const char *name; /* of the file, for messages */
+    const char *text; /* the file itself, for line numbers */
+    size_t bytes;
+    const json_t *object; /* borrowed */
+    const char *parent;   /* key of `object` in the outermost object, NULL for the outermost itself */
+    struct dtp_faults *faults;
+    bool bad;
+};
+
+/* A whole number in [minimum, maximum]. */
+uint64_t dtp_hf_integer(struct dtp_hf_reader *reader, const char *keys, uint64_t absent, uint64_t minimum,
+                        uint64_t maximum);
+bool dtp_hf_switch(struct dtp_hf_reader *reader, const char *keys, bool absent);
+/* Borrowed from the object. */
+const char *dtp_hf_text(struct dtp_hf_reader *reader, const char *keys, const char *absent);
+/* The value of a key that is there and not null, else NULL. */
+const json_t *dtp_hf_value(struct dtp_hf_reader *reader, const char *keys);
+/* Records a fault at the line of the (first spelling of the) key. */
+void dtp_hf_refuse(struct dtp_hf_reader *reader, const char *keys, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,165 @@
+#include "net/models.h"
+
+#include "base/number.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const norm_texts[] = {[DTP_LAYER_NORM] = "layer_norm", [DTP_RMS_NORM] = "rms_norm"};
+static const char *const activation_texts[] = {[DTP_GELU] = "gelu", [DTP_RELU] = "relu", [DTP_SWIGLU] = "swiglu"};
+static const char *const position_texts[] = {[DTP_POSITION_LEARNED] = "learned",
+                                             [DTP_POSITION_ROPE] = "rope",
+                                             [DTP_POSITION_ALIBI] = "alibi",
+                                             [DTP_POSITION_NONE] = "none"};
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static const char *text_of(const char *const *texts, size_t count, unsigned value)
+{
+    return value < count ? texts[value] : "?";
+}
+
+const char *dtp_norm_text(enum dtp_norm norm)
+{
+    return text_of(norm_texts, COUNT(norm_texts), (unsigned)norm);
+}
+
+const char *dtp_activation_text(enum dtp_activation activation)
+{
+    return text_of(activation_texts, COUNT(activation_texts), (unsigned)activation);
+}
+
+const char *dtp_position_text(enum dtp_position position)
+{
+    return text_of(position_texts, COUNT(position_texts), (unsigned)position);
+}
+
+/* One row being read. */
+struct row {
+    const struct dtp_table *table;
+    size_t index;
+    struct dtp_faults *faults;
+    bool bad;
+};
+
+static const char *field(const struct row *row, const char *column)
+{
+    return dtp_table_text(row->table, row->index, dtp_table_column(row->table, column));
+}
+
+#define FAULT(row, ...)                                                                                                \
+    ((row)->bad = true, dtp_fault((row)->faults, DTP_BAD_INPUT, dtp_table_name((row)->table),                          \
+                                  dtp_table_line((row)->table, (row)->index), __VA_ARGS__))
+
+/* A whole number, `absent` where the field is empty. */
+static uint64_t read_integer(struct row *row, const char *column, uint64_t absent)
+{
+    const char *text = field(row, column);
+    uint64_t value = absent;
+    if (*text && !dtp_number_parse_integer(text, false, 0, UINT64_MAX, &value))
+        FAULT(row, "%s is '%.40s'; a whole number is needed", column, text);
+    return value;
+}
+
+static uint64_t read_dimension(struct row *row, const char *column)
+{
+    if (!*field(row, column))
+        FAULT(row, "%s is missing", column);
+    return read_integer(row, column, 0);
+}
+
+static bool read_switch(struct row *row, const char *column, bool absent)
+{
+    const char *text = field(row, column);
+    if (!*text)
+        return absent;
+    if (strcmp(text, "0") && strcmp(text, "1"))
+        FAULT(row, "%s is '%.40s'; 0 or 1 is needed", column, text);
+    return *text == '1';
+}
+
+/* Index of the field's word in `words`. */
+static unsigned read_word(struct row *row, const char *column, const char *const *words, size_t count)
+{
+    const char *text = field(row, column);
+    char known[128] = "";
+    for (unsigned i = 0; i < count; i++) {
+        if (!strcmp(text, words[i]))
+            return i;
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", words[i]);
+    }
+    FAULT(row, "%s is '%.40s'; one of %s is needed", column, text, known);
+    return 0;
+}
+
+/* Keys are typed on a command line: printable, no spaces. */
+static void read_key(struct row *row, struct dtp_transformer *out)
+{
+    const char *key = field(row, "key");
+    size_t length = strlen(key);
+    if (!length || length >= sizeof out->name)
+        FAULT(row, "key has %zu bytes; 1 to %zu are supported", length, sizeof out->name - 1);
+    else if (strspn(key, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") != length)
+        FAULT(row, "key is '%.60s'; letters, digits, '.', '-' and '_' are allowed", key);
+    else
+        memcpy(out->name, key, length + 1);
+}
+
+static void read_shape(struct row *row, struct dtp_transformer *out)
+{
+    out->layers = read_dimension(row, "layers");
+    out->hidden = read_dimension(row, "hidden");
+    out->heads = read_dimension(row, "heads");
+    out->kv_heads = read_integer(row, "kv_heads", out->heads);
+    out->head_dim = read_integer(row, "head_dim", 0);
+    out->ffn = read_dimension(row, "ffn");
+    out->vocab = read_dimension(row, "vocab");
+    out->positions = read_integer(row, "positions", 0);
+    out->max_sequence = read_integer(row, "max_sequence", 0);
+    out->sliding_window = read_integer(row, "sliding_window", 0);
+    if (*field(row, "head_dim") || !out->heads)
+        return;
+    if (out->hidden % out->heads)
+        FAULT(row, "heads %" PRIu64 " do not divide hidden %" PRIu64 "; give head_dim", out->heads, out->hidden);
+    out->head_dim = out->hidden / out->heads;
+}
+
+static void read_choices(struct row *row, struct dtp_transformer *out)
+{
+    out->norm = (enum dtp_norm)read_word(row, "norm", norm_texts, COUNT(norm_texts));
+    out->activation = (enum dtp_activation)read_word(row, "activation", activation_texts, COUNT(activation_texts));
+    out->position = (enum dtp_position)read_word(row, "position", position_texts, COUNT(position_texts));
+    out->norm_bias = read_switch(row, "norm_bias", false);
+    out->qkv_bias = read_switch(row, "qkv_bias", false);
+    out->attention_output_bias = read_switch(row, "attention_output_bias", false);
+    out->mlp_bias = read_switch(row, "mlp_bias", false);
+    out->tied_head = read_switch(row, "tied_head", false);
+    out->head_bias = read_switch(row, "head_bias", false);
+    out->embedding_norm = read_switch(row, "embedding_norm", false);
+    out->qk_norm = read_switch(row, "qk_norm", false);
+    out->final_norm = read_switch(row, "final_norm", true);
+}
+
+enum dtp_status dtp_transformer_from_row(const struct dtp_table *table, size_t row_index, struct dtp_transformer *out,
+                                         struct dtp_faults *faults)
+{
+    struct row row = {table, row_index, faults, false};
+    *out = dtp_transformer_default();
+    read_key(&row, out);
+    read_shape(&row, out);
+    read_choices(&row, out);
+    uint64_t published = read_integer(&row, "parameters", 0);
+    if (row.bad)
+        return DTP_BAD_INPUT;
+    enum dtp_status status =
+        dtp_transformer_check(out, dtp_table_name(table), dtp_table_line(table, row_index), faults);
+    if (status != DTP_OK)
+        return status;
+    uint64_t counted = dtp_transformer_count(out).total;
+    if (published && published != counted)
+        FAULT(&row, "%s: the dimensions give %" PRIu64 " parameters, the row says %" PRIu64, out->name, counted,
+              published);
+    return row.bad ? DTP_BAD_INPUT : DTP_OK;
+}

@@ -1,0 +1,110 @@
+#include "net/parameter_layout.h"
+
+#include "base/bytes.h"
+
+#include <math.h>
+
+const char *dtp_parameter_text(enum dtp_parameter parameter)
+{
+    static const char *const texts[DTP_PARAMETER_COUNT] = {
+#define DTP_PARAMETER_TEXT(suffix, text) text,
+        DTP_PARAMETER_TABLE(DTP_PARAMETER_TEXT)
+#undef DTP_PARAMETER_TEXT
+    };
+    return texts[parameter];
+}
+
+uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer)
+{
+    return transformer->layers + 2;
+}
+
+static uint64_t round_up(uint64_t elements, uint64_t multiple)
+{
+    return dtp_divide_up(elements, multiple) * multiple;
+}
+
+static uint64_t align(uint64_t elements)
+{
+    return round_up(elements, DTP_PARAMETER_ALIGNMENT);
+}
+
+/* Tensors are added in the order of enum dtp_parameter. */
+static void add(struct dtp_parameter_module *module, enum dtp_parameter which, uint64_t rows, uint64_t columns,
+                double mean, double deviation)
+{
+    module->tensor[which] = (struct dtp_parameter_tensor){.rows = rows,
+                                                          .columns = columns,
+                                                          .offset_elements = align(module->elements),
+                                                          .decays = rows > 1,
+                                                          .mean = mean,
+                                                          .deviation = deviation,
+                                                          .exists = true};
+    module->used_elements += rows * columns;
+    module->elements = align(module->elements) + rows * columns;
+}
+
+static void add_matrix(struct dtp_parameter_module *module, enum dtp_parameter which, uint64_t rows, uint64_t columns)
+{
+    add(module, which, rows, columns, 0, 0.02);
+}
+
+/* Biases and norms. */
+static void add_vector(struct dtp_parameter_module *module, enum dtp_parameter which, bool present, uint64_t elements,
+                       double mean)
+{
+    if (present)
+        add(module, which, 1, elements, mean, 0);
+}
+
+static void add_block(const struct dtp_transformer *t, struct dtp_parameter_module *out)
+{
+    uint64_t h = t->hidden, f = t->ffn, d_q = t->heads * t->head_dim, qkv = d_q + 2 * t->kv_heads * t->head_dim;
+    uint64_t up = t->activation == DTP_SWIGLU ? 2 * f : f;
+    double residual = 0.02 / sqrt(2 * (double)t->layers);
+    add_vector(out, DTP_PARAMETER_NORM1, true, h, 1);
+    add_vector(out, DTP_PARAMETER_NORM1_BIAS, t->norm_bias, h, 0);
+    add_matrix(out, DTP_PARAMETER_QKV, qkv, h);
+    add_vector(out, DTP_PARAMETER_QKV_BIAS, t->qkv_bias, qkv, 0);
+    add(out, DTP_PARAMETER_OUTPUT, h, d_q, 0, residual);
+    add_vector(out, DTP_PARAMETER_OUTPUT_BIAS, t->attention_output_bias, h, 0);
+    add_vector(out, DTP_PARAMETER_NORM2, true, h, 1);
+    add_vector(out, DTP_PARAMETER_NORM2_BIAS, t->norm_bias, h, 0);
+    add_matrix(out, DTP_PARAMETER_UP, up, h);
+    add_vector(out, DTP_PARAMETER_UP_BIAS, t->mlp_bias, up, 0);
+    add(out, DTP_PARAMETER_DOWN, h, f, 0, residual);
+    add_vector(out, DTP_PARAMETER_DOWN_BIAS, t->mlp_bias, h, 0);
+}
+
+void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t shard_group, uint64_t module,
+                          struct dtp_parameter_module *out)
+{
+    const struct dtp_transformer *t = transformer;
+    *out = (struct dtp_parameter_module){.elements = 0};
+    if (module == 0) {
+        add_matrix(out, DTP_PARAMETER_EMBEDDING, t->vocab, t->hidden);
+        if (t->position == DTP_POSITION_LEARNED)
+            add_matrix(out, DTP_PARAMETER_POSITION, t->positions, t->hidden);
+    } else if (module <= t->layers) {
+        add_block(t, out);
+    } else {
+        add_vector(out, DTP_PARAMETER_FINAL_NORM, t->final_norm, t->hidden, 1);
+        add_vector(out, DTP_PARAMETER_FINAL_NORM_BIAS, t->final_norm && t->norm_bias, t->hidden, 0);
+        if (!t->tied_head)
+            add_matrix(out, DTP_PARAMETER_HEAD, t->vocab, t->hidden);
+        add_vector(out, DTP_PARAMETER_HEAD_BIAS, t->head_bias, t->vocab, 0);
+    }
+    out->shard_elements = round_up(dtp_divide_up(out->elements, shard_group), DTP_PARAMETER_SHARD_ALIGNMENT);
+    out->elements = out->shard_elements * shard_group;
+}
+
+uint32_t dtp_parameter_key(uint64_t module, enum dtp_parameter parameter)
+{
+    return (uint32_t)(module * DTP_PARAMETER_COUNT + (uint64_t)parameter);
+}
+
+/* dtp_transformer_check lets 2^17 modules of 2^46 elements through. */
+uint64_t dtp_parameter_element_key(uint64_t module, uint64_t offset_elements)
+{
+    return (module << 46) + offset_elements;
+}

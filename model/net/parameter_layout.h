@@ -1,0 +1,77 @@
+/* Where each parameter lies: the one rule that lowering, initialisation, checkpoints and the closed form of our
+ * executor share.
+ *
+ * Parameters are grouped by module, and a module is what is gathered, reduced and updated in one operation: module 0 is
+ * the embedding with the position table, 1 .. L are the blocks, L + 1 is the final norm with the head (a head tied to
+ * the embedding is the embedding's table and stands in module 0 only). A module is one buffer: weights in the compute
+ * dtype, gradients, master and moments each have such a buffer with the same order of elements. So a gathered buffer is
+ * the weights and a buffer of weight gradients is what is reduced.
+ *
+ * Tensors start at multiples of DTP_PARAMETER_ALIGNMENT elements (16 bytes in the narrowest type used), and a module
+ * ends where equal shards result that are multiples of DTP_PARAMETER_SHARD_ALIGNMENT (512 bytes, the arena's granule,
+ * so that a buffer takes exactly its elements). What lies between tensors and behind the last is padding: zero in
+ * weights, gradients and state, so that it adds nothing to a norm and AdamW leaves it zero. */
+#ifndef DTP_PARAMETER_LAYOUT_H
+#define DTP_PARAMETER_LAYOUT_H
+
+#include "net/transformer.h"
+
+#define DTP_PARAMETER_ALIGNMENT 8u
+#define DTP_PARAMETER_SHARD_ALIGNMENT 256u
+
+/* X(suffix, name). Weight matrices are [out, in], rows of `in` elements; qkv packs q, k and v, up packs gate and up
+ * (gate first) where the activation is SwiGLU. */
+#define DTP_PARAMETER_TABLE(X)                                                                                         \
+    X(EMBEDDING, "embedding")                                                                                          \
+    X(POSITION, "position")                                                                                            \
+    X(NORM1, "norm 1")                                                                                                 \
+    X(NORM1_BIAS, "norm 1 bias")                                                                                       \
+    X(QKV, "qkv")                                                                                                      \
+    X(QKV_BIAS, "qkv bias")                                                                                            \
+    X(OUTPUT, "output")                                                                                                \
+    X(OUTPUT_BIAS, "output bias")                                                                                      \
+    X(NORM2, "norm 2")                                                                                                 \
+    X(NORM2_BIAS, "norm 2 bias")                                                                                       \
+    X(UP, "up")                                                                                                        \
+    X(UP_BIAS, "up bias")                                                                                              \
+    X(DOWN, "down")                                                                                                    \
+    X(DOWN_BIAS, "down bias")                                                                                          \
+    X(FINAL_NORM, "final norm")                                                                                        \
+    X(FINAL_NORM_BIAS, "final norm bias")                                                                              \
+    X(HEAD, "head")                                                                                                    \
+    X(HEAD_BIAS, "head bias")
+enum dtp_parameter {
+#define DTP_PARAMETER_ENUM(suffix, text) DTP_PARAMETER_##suffix,
+    DTP_PARAMETER_TABLE(DTP_PARAMETER_ENUM)
+#undef DTP_PARAMETER_ENUM
+        DTP_PARAMETER_COUNT
+};
+const char *dtp_parameter_text(enum dtp_parameter parameter);
+
+struct dtp_parameter_tensor {
+    uint64_t rows, columns;   /* rows 1: a vector */
+    uint64_t offset_elements; /* in the module */
+    bool decays;              /* weight decay: matrices and tables do, vectors do not */
+    double mean, deviation;   /* of the normal numbers it starts as; deviation 0: `mean` everywhere */
+    bool exists;
+};
+struct dtp_parameter_module {
+    struct dtp_parameter_tensor tensor[DTP_PARAMETER_COUNT]; /* by enum dtp_parameter, which is their order in memory */
+    uint64_t used_elements;  /* of the tensors: the model's parameter count is the sum over modules */
+    uint64_t elements;       /* with padding: a multiple of shard_group shards; 0 for a module without tensors */
+    uint64_t shard_elements; /* elements / shard_group, a multiple of DTP_PARAMETER_SHARD_ALIGNMENT */
+};
+
+/* L + 2. */
+uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer);
+/* All blocks are alike, so any of 1 .. L gives the same. Matrices start with deviation 0.02, those that write into the
+ * residual stream (output, down) with 0.02 / sqrt(2 L) (Radford et al. 2019), norms with 1, biases with 0. */
+void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t shard_group, uint64_t module,
+                          struct dtp_parameter_module *out);
+
+/* Keys of random numbers that no shard group changes: of a tensor (initialisation), and of element `offset_elements` of
+ * a module (stochastic rounding). */
+uint32_t dtp_parameter_key(uint64_t module, enum dtp_parameter parameter);
+uint64_t dtp_parameter_element_key(uint64_t module, uint64_t offset_elements);
+
+#endif

@@ -1,0 +1,176 @@
+#include "net/transformer.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define MAX_LAYERS 100000u
+#define MAX_WIDTH 100000000u /* any one dimension of a matrix */
+#define MAX_SEQUENCE 1000000000u
+#define MAX_PARAMETERS 1e15
+
+struct dtp_transformer dtp_transformer_default(void)
+{
+    return (struct dtp_transformer){
+        .norm = DTP_RMS_NORM, .activation = DTP_SWIGLU, .position = DTP_POSITION_ROPE, .final_norm = true};
+}
+
+/* ---- check ----------------------------------------------------------------------------------------------------- */
+
+/* Where the faults of one shape go. */
+struct place {
+    const char *where;
+    size_t line;
+    struct dtp_faults *faults;
+    enum dtp_status status;
+};
+
+#define FAULT(place, ...)                                                                                              \
+    ((place)->status = dtp_fault((place)->faults, DTP_BAD_INPUT, (place)->where, (place)->line, __VA_ARGS__))
+
+static void check_range(struct place *place, const char *field, uint64_t value, uint64_t maximum)
+{
+    if (!value)
+        FAULT(place, "%s is 0; a transformer needs at least 1", field);
+    else if (value > maximum)
+        FAULT(place, "%s is %" PRIu64 "; at most %" PRIu64 " is supported", field, value, maximum);
+}
+
+static void check_dimensions(const struct dtp_transformer *t, struct place *place)
+{
+    check_range(place, "layers", t->layers, MAX_LAYERS);
+    check_range(place, "hidden", t->hidden, MAX_WIDTH);
+    check_range(place, "heads", t->heads, MAX_WIDTH);
+    check_range(place, "kv_heads", t->kv_heads, MAX_WIDTH);
+    check_range(place, "head_dim", t->head_dim, MAX_WIDTH);
+    check_range(place, "ffn", t->ffn, MAX_WIDTH);
+    check_range(place, "vocab", t->vocab, MAX_WIDTH);
+    if (t->max_sequence > MAX_SEQUENCE)
+        FAULT(place, "max_sequence is %" PRIu64 "; at most %u is supported", t->max_sequence, MAX_SEQUENCE);
+    if (t->sliding_window > MAX_SEQUENCE)
+        FAULT(place, "sliding_window is %" PRIu64 "; at most %u is supported", t->sliding_window, MAX_SEQUENCE);
+    if (t->heads && t->kv_heads && t->heads % t->kv_heads)
+        FAULT(place, "kv_heads %" PRIu64 " do not divide heads %" PRIu64, t->kv_heads, t->heads);
+    if (t->heads && t->head_dim > MAX_WIDTH / t->heads)
+        FAULT(place, "heads x head_dim is %" PRIu64 " x %" PRIu64 "; at most %u is supported", t->heads, t->head_dim,
+              MAX_WIDTH);
+}
+
+static void check_choices(const struct dtp_transformer *t, struct place *place)
+{
+    if ((unsigned)t->norm > DTP_RMS_NORM)
+        FAULT(place, "norm %d is no norm", (int)t->norm);
+    if ((unsigned)t->activation > DTP_SWIGLU)
+        FAULT(place, "activation %d is no activation", (int)t->activation);
+    if ((unsigned)t->position > DTP_POSITION_NONE)
+        FAULT(place, "position %d is no position scheme", (int)t->position);
+    if (t->norm == DTP_RMS_NORM && t->norm_bias)
+        FAULT(place, "norm_bias needs norm layer_norm; RMSNorm has no bias");
+    if (t->position == DTP_POSITION_ROPE && t->head_dim % 2)
+        FAULT(place, "head_dim is %" PRIu64 "; rope turns pairs, so it must be even", t->head_dim);
+    if (t->position == DTP_POSITION_LEARNED) {
+        check_range(place, "positions", t->positions, MAX_WIDTH);
+        if (t->max_sequence > t->positions)
+            FAULT(place, "max_sequence %" PRIu64 " is longer than the position table of %" PRIu64 " rows",
+                  t->max_sequence, t->positions);
+    } else if (t->positions) {
+        FAULT(place, "positions is %" PRIu64 "; only learned positions have a table, leave it 0", t->positions);
+    }
+}
+
+/* Upper estimate of the count in double, so that no product can wrap: block matrices + embedding, head, positions +
+ * vectors (at most 8 of each width). Relative rounding of doubles (1e-15) does not matter for a limit. */
+static double rough_count(const struct dtp_transformer *t)
+{
+    double h = (double)t->hidden, f = (double)t->ffn, d_q = (double)t->heads * (double)t->head_dim;
+    double block = h * (4 * d_q + 3 * f) + 8 * (h + f + d_q);
+    return (double)t->layers * block + h * (2 * (double)t->vocab + (double)t->positions) + (double)t->vocab;
+}
+
+enum dtp_status dtp_transformer_check(const struct dtp_transformer *transformer, const char *where, size_t line,
+                                      struct dtp_faults *faults)
+{
+    struct place place = {where, line, faults, DTP_OK};
+    check_dimensions(transformer, &place);
+    check_choices(transformer, &place);
+    /* The exact count fits uint64_t once the rough one is far below 2^64 = 1.8e19. */
+    if (place.status == DTP_OK && rough_count(transformer) > 10 * MAX_PARAMETERS)
+        FAULT(&place, "the shape has about %.3g parameters; at most %.0g are supported", rough_count(transformer),
+              MAX_PARAMETERS);
+    if (place.status == DTP_OK && (double)dtp_transformer_count(transformer).total > MAX_PARAMETERS)
+        FAULT(&place, "the shape has %" PRIu64 " parameters; at most %.0g are supported",
+              dtp_transformer_count(transformer).total, MAX_PARAMETERS);
+    return place.status;
+}
+
+/* ---- count ----------------------------------------------------------------------------------------------------- */
+
+/* Weights of one layer's matmuls, [in, out]:
+ *   q [h, d_q], k and v [h, d_kv], attention output [d_q, h],
+ *   up [h, f], down [f, h], and SwiGLU's gate [h, f]. */
+static uint64_t count_block_matmul(const struct dtp_transformer *t)
+{
+    uint64_t d_q = t->heads * t->head_dim, d_kv = t->kv_heads * t->head_dim;
+    uint64_t attention = t->hidden * (2 * d_q + 2 * d_kv);
+    uint64_t mlp_matrices = t->activation == DTP_SWIGLU ? 3 : 2;
+    return attention + mlp_matrices * t->hidden * t->ffn;
+}
+
+/* Parameters of one norm over `width` features: a weight, and LayerNorm's bias. */
+static uint64_t count_norm(const struct dtp_transformer *t, uint64_t width)
+{
+    return t->norm_bias ? 2 * width : width;
+}
+
+/* Norms and biases of one layer. Two norms [h], one before attention and one before the MLP (also where both run in
+ * parallel, as in GPT-NeoX). Qwen3's norms of q and k have width d_h and no bias, shared by all heads. */
+static uint64_t count_block_vectors(const struct dtp_transformer *t)
+{
+    uint64_t d_q = t->heads * t->head_dim, d_kv = t->kv_heads * t->head_dim;
+    uint64_t up_outputs = t->activation == DTP_SWIGLU ? 2 : 1;
+    uint64_t count = 2 * count_norm(t, t->hidden);
+    if (t->qkv_bias)
+        count += d_q + 2 * d_kv;
+    if (t->attention_output_bias)
+        count += t->hidden;
+    if (t->mlp_bias)
+        count += up_outputs * t->ffn + t->hidden;
+    if (t->qk_norm)
+        count += 2 * t->head_dim;
+    return count;
+}
+
+struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *transformer)
+{
+    const struct dtp_transformer *t = transformer;
+    struct dtp_parameter_count count = {0};
+    count.embedding = t->vocab * t->hidden;                                              /* [V, h] */
+    count.position = t->position == DTP_POSITION_LEARNED ? t->positions * t->hidden : 0; /* [positions, h] */
+    count.embedding_norm = t->embedding_norm ? count_norm(t, t->hidden) : 0;
+    count.block_matmul = count_block_matmul(t);
+    count.block_vectors = count_block_vectors(t);
+    count.block = count.block_matmul + count.block_vectors;
+    count.final_norm = t->final_norm ? count_norm(t, t->hidden) : 0;
+    count.head = (t->tied_head ? 0 : t->vocab * t->hidden) + (t->head_bias ? t->vocab : 0); /* [h, V] */
+    count.total = count.embedding + count.position + count.embedding_norm + t->layers * count.block + count.final_norm +
+                  count.head;
+    count.matmul = t->layers * count.block_matmul + t->vocab * t->hidden;
+    return count;
+}
+
+/* With a window w the i-th token sees min(i, w) tokens: w - w^2/(2s) on average, where s/2 makes s the plain length. */
+double dtp_transformer_attention_length(const struct dtp_transformer *transformer, uint64_t sequence)
+{
+    double s = (double)sequence, w = (double)transformer->sliding_window;
+    return w <= 0 || s <= w ? s : 2 * w - w * w / s;
+}
+
+/* 2 FLOPs per weight and token forward, twice that backward: 6 per weight. Attention: q k^T and p v are each
+ * 2 d_q s FLOPs per token over a full square, half of it under the causal mask: 2 * 2 * d_q * s / 2 forward, times 3
+ * for forward and backward = 6 d_q s a layer. The embedding is a look-up, norms and activations are not counted. */
+double dtp_transformer_model_flops_per_token(const struct dtp_transformer *transformer, uint64_t sequence)
+{
+    double d_q = (double)(transformer->heads * transformer->head_dim);
+    double s = dtp_transformer_attention_length(transformer, sequence);
+    double attention = 6.0 * (double)transformer->layers * d_q * s;
+    return 6.0 * (double)dtp_transformer_count(transformer).matmul + attention;
+}

@@ -1,0 +1,95 @@
+/* A decoder-only transformer as the numbers that decide its memory, FLOPs and bytes.
+ *
+ * GPT, LLaMA, MPT, BLOOM, OPT, Qwen ... differ only in a few choices; each choice is one field here, so that no
+ * formula ever asks for a family by name. Shapes: hidden h, heads n_h of width d_h, kv_heads n_kv, d_q = n_h*d_h,
+ * d_kv = n_kv*d_h, ffn f, vocab V, layers L, sequence s. */
+#ifndef DTP_TRANSFORMER_H
+#define DTP_TRANSFORMER_H
+
+#include "base/status.h"
+
+#include <stdint.h>
+
+#define DTP_NAME_BYTES 64
+
+enum dtp_norm { DTP_LAYER_NORM, DTP_RMS_NORM };
+enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU }; /* SwiGLU has a gate matrix beside up */
+enum dtp_position { DTP_POSITION_LEARNED, DTP_POSITION_ROPE, DTP_POSITION_ALIBI, DTP_POSITION_NONE };
+
+struct dtp_transformer {
+    char name[DTP_NAME_BYTES];
+    uint64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
+    uint64_t positions;    /* rows of the learned position table (0 unless DTP_POSITION_LEARNED) */
+    uint64_t max_sequence; /* longest sequence the source states; 0 if unknown */
+    enum dtp_norm norm;
+    enum dtp_activation activation;
+    enum dtp_position position;
+    bool norm_bias; /* LayerNorm has a bias vector */
+    bool qkv_bias;  /* Qwen: bias on q, k, v only */
+    bool attention_output_bias;
+    bool mlp_bias;
+    bool tied_head; /* lm_head shares the embedding matrix */
+    bool head_bias;
+    bool embedding_norm; /* BLOOM: LayerNorm after the embedding */
+    bool qk_norm;        /* Qwen3: RMSNorm of width head_dim on q and on k */
+    bool final_norm;
+    uint64_t sliding_window; /* tokens attention reaches back, in every layer (Mistral); 0: all of them */
+};
+
+/* Parameters of each part; total is exact. `block` is one layer = `block_matmul` (weights [in, out] of its matmuls) +
+ * `block_vectors` (norms and biases). `head` is 0 when tied, but for a bias. */
+struct dtp_parameter_count {
+    uint64_t embedding, position, embedding_norm, block, block_matmul, block_vectors, final_norm, head;
+    uint64_t total;
+    uint64_t matmul; /* weights that multiply activations: layers*block_matmul + vocab*hidden (head, tied or not) */
+};
+
+/* LLaMA-like defaults with all dimensions zero (the caller fills them). */
+struct dtp_transformer dtp_transformer_default(void);
+
+/* Reports every impossible field at once (zero dimension, heads*head_dim overflow, kv_heads not dividing heads, ...).
+ * Upper limits are far beyond any real model and keep all later arithmetic inside uint64_t: layers <= 1e5,
+ * hidden, heads, head_dim, heads*head_dim, ffn, vocab, positions <= 1e8, max_sequence <= 1e9, total parameters <= 1e15.
+ * `where` (may be NULL) and `line` (0: none) are the place the shape came from, for the messages. */
+enum dtp_status dtp_transformer_check(const struct dtp_transformer *transformer, const char *where, size_t line,
+                                      struct dtp_faults *faults);
+
+/* Exact when the transformer passed dtp_transformer_check. */
+struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *transformer);
+
+/* The sequence length s of plain causal attention that costs as much as this model's at length `sequence`: `sequence`
+ * itself, or less where a sliding window cuts what a token sees. A causal token sees s/2 others on average. */
+double dtp_transformer_attention_length(const struct dtp_transformer *transformer, uint64_t sequence);
+
+/* Model FLOPs of one token, forward and backward, no recompute, at sequence length `sequence`: 6 * matmul parameters
+ * + 6*L*d_q*s (causal attention counted half; Megatron-LM num_floating_point_operations, torchtitan), s the attention
+ * length above. */
+double dtp_transformer_model_flops_per_token(const struct dtp_transformer *transformer, uint64_t sequence);
+
+/* Reads a Hugging Face config.json (jansson, at most DTP_HF_CONFIG_MAX_BYTES). Understands model_type llama, mistral,
+ * qwen2, qwen3, phi3, gpt2, opt, bloom, mpt and gpt_neox, with the defaults of their configuration classes for missing
+ * keys, and refuses others (mixture of experts included) by name with the known ones listed. All faults at once, with
+ * the line of the key. The shape is named after the file, or its folder where the file is called config.json. */
+#define DTP_HF_CONFIG_MAX_BYTES (1u << 20)
+enum dtp_status dtp_transformer_read_hf_config(const char *path, struct dtp_transformer *out,
+                                               struct dtp_faults *faults);
+/* The same from memory; `name` stands for the file in messages. For tests and the fuzzer. */
+enum dtp_status dtp_transformer_parse_hf_config(const char *name, const char *text, size_t bytes,
+                                                struct dtp_transformer *out, struct dtp_faults *faults);
+
+/* The rule behind `--params N` alone. Pattern: of a fixed list of LLaMA-like shapes (llama2.c's 0.26M, 15M, 42M, 110M,
+ * TinyLlama 1.1B, Llama 3.2 3B, Llama 2 7B, Llama 3 8B, Llama 2 13B, LLaMA 33B, Llama 3 70B, Llama 3.1 405B) the one of
+ * nearest count on a log scale; the list is no part of a catalogue, so that a user's rows never change the answer.
+ * A pattern within 2 % of N is taken as it is, under its own name. Otherwise its vocabulary, head width, kv ratio and
+ * tied head stay, and heads, layers and ffn are chosen so that layers/hidden and ffn/hidden stay nearest to the
+ * pattern's while the count is within 2 % of N (mostly within 0.3 %); heads in multiples of 4 where that gives a like
+ * shape. The name reads "llama-like 7.0B"; max_sequence is 0 (no limit stated). Deterministic; allocates nothing.
+ * DTP_BAD_INPUT when no shape comes within 2 % (some N below 7e4, N above 9e14, NaN), naming the nearest count. */
+enum dtp_status dtp_transformer_from_parameters(double parameters, struct dtp_transformer *out,
+                                                struct dtp_faults *faults);
+/* Pattern `index` of that list, or false past its end. For tests and for showing the rule. */
+bool dtp_transformer_pattern(size_t index, struct dtp_transformer *out);
+/* Index of the pattern that N = `parameters` takes. */
+size_t dtp_transformer_nearest_pattern(double parameters);
+
+#endif

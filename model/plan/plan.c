@@ -1,0 +1,233 @@
+#include "plan/plan.h"
+
+#include "plan/deepspeed.h"
+#include "base/nearest.h"
+#include "base/number.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+struct dtp_plan dtp_plan_default(void)
+{
+    struct dtp_plan plan = {.strategy = DTP_FULL_SHARD,
+                            .runtime = DTP_RUNTIME_TORCH,
+                            .compile_loss = true,
+                            .tp = 1,
+                            .pp = 1,
+                            .sequence_parallel = true,
+                            .virtual_stages = 1,
+                            .cp = 1,
+                            .micro_batch = 1,
+                            .accumulate = 1,
+                            .sequence = 2048,
+                            .checkpointing = DTP_CHECKPOINT_NONE,
+                            .offload = DTP_OFFLOAD_NONE,
+                            .attention = DTP_ATTENTION_FLASH,
+                            .loss = DTP_LOSS_EAGER,
+                            .optimizer = DTP_ADAMW_FUSED,
+                            .wrap_layers = 1,
+                            .reshard_after_forward = true,
+                            .ddp_bucket_bytes = 25u << 20,
+                            .limit_all_gathers = true,
+                            .reduce_bucket_size = DTP_DEEPSPEED_BUCKET,
+                            .stage3_max_live_parameters = DTP_DEEPSPEED_LIVE,
+                            .stage3_max_reuse_distance = DTP_DEEPSPEED_REUSE,
+                            .stage3_prefetch_bucket_size = DTP_DEEPSPEED_PREFETCH,
+                            .stage3_param_persistence_threshold = DTP_DEEPSPEED_PERSISTENCE,
+                            .zero_hpz_partition_size = 1,
+                            .prefetch = true,
+                            .prefetch_depth = 1};
+    dtp_precision_recipe("bf16-mixed", &plan.precision);
+    return plan;
+}
+
+/* ---- words ----------------------------------------------------------------------------------------------------- */
+
+struct word {
+    const char *text;
+    int value;
+};
+
+static bool find_word(const struct word *words, size_t count, const char *text, int *value)
+{
+    for (size_t i = 0; text && i < count; i++)
+        if (dtp_names_equal(words[i].text, text)) {
+            *value = words[i].value;
+            return true;
+        }
+    return false;
+}
+
+static const char *word_text(const struct word *words, size_t count, int value)
+{
+    for (size_t i = 0; i < count; i++)
+        if (words[i].value == value)
+            return words[i].text;
+    return "unknown";
+}
+
+/* The first word of a value is the one that is printed; later ones are synonyms. */
+static const struct word strategy_words[] = {
+#define STRATEGY_WORD(suffix, text) {text, DTP_##suffix},
+    DTP_STRATEGY_TABLE(STRATEGY_WORD)
+#undef STRATEGY_WORD
+        {"no_shard", DTP_DDP},
+    {"single", DTP_DDP},
+    {"fsdp", DTP_FULL_SHARD},
+    {"hsdp", DTP_HYBRID_SHARD}};
+static const struct word runtime_words[] = {{"torch", DTP_RUNTIME_TORCH},
+                                            {"deepspeed", DTP_RUNTIME_DEEPSPEED},
+                                            {"megatron", DTP_RUNTIME_MEGATRON},
+                                            {"dtplan", DTP_RUNTIME_DTPLAN},
+                                            {"pytorch", DTP_RUNTIME_TORCH}};
+static const struct word offload_words[] = {{"none", DTP_OFFLOAD_NONE},
+                                            {"optimizer", DTP_OFFLOAD_OPTIMIZER},
+                                            {"params", DTP_OFFLOAD_PARAMS},
+                                            {"nvme", DTP_OFFLOAD_NVME}};
+static const struct word attention_words[] = {{"flash", DTP_ATTENTION_FLASH},
+                                              {"math", DTP_ATTENTION_MATH},
+                                              {"flash2", DTP_ATTENTION_FLASH2},
+                                              {"flash1", DTP_ATTENTION_FLASH1}};
+static const struct word loss_words[] = {
+    {"eager", DTP_LOSS_EAGER}, {"fused", DTP_LOSS_FUSED}, {"chunked", DTP_LOSS_CHUNKED}};
+static const struct word optimizer_words[] = {{"adamw", DTP_ADAMW_FUSED},
+                                              {"adamw-foreach", DTP_ADAMW_FOREACH},
+                                              {"sgd", DTP_SGD},
+                                              {"adam8bit", DTP_ADAM8BIT},
+                                              {"adamw-fused", DTP_ADAMW_FUSED}};
+
+static const struct word engine_words[] = {{"sm", DTP_ENGINE_SM}, {"copy", DTP_ENGINE_COPY}};
+
+#define DEFINE_WORDS(name)                                                                                             \
+    const char *dtp_##name##_text(enum dtp_##name value)                                                               \
+    {                                                                                                                  \
+        return word_text(name##_words, sizeof name##_words / sizeof *name##_words, (int)value);                        \
+    }                                                                                                                  \
+    bool dtp_##name##_parse(const char *text, enum dtp_##name *out)                                                    \
+    {                                                                                                                  \
+        int value;                                                                                                     \
+        if (!find_word(name##_words, sizeof name##_words / sizeof *name##_words, text, &value))                        \
+            return false;                                                                                              \
+        *out = (enum dtp_##name)value;                                                                                 \
+        return true;                                                                                                   \
+    }
+DEFINE_WORDS(strategy)
+DEFINE_WORDS(runtime)
+DEFINE_WORDS(offload)
+DEFINE_WORDS(attention)
+DEFINE_WORDS(loss)
+DEFINE_WORDS(optimizer)
+DEFINE_WORDS(engine)
+
+/* every-N carries a number and is handled beside the table. */
+static const struct word checkpointing_words[] = {{"none", DTP_CHECKPOINT_NONE},
+                                                  {"full", DTP_CHECKPOINT_FULL},
+                                                  {"selective", DTP_CHECKPOINT_SELECTIVE_MATMUL},
+                                                  {"selective-attention", DTP_CHECKPOINT_SELECTIVE_ATTENTION},
+                                                  {"selective-matmul", DTP_CHECKPOINT_SELECTIVE_MATMUL}};
+
+void dtp_checkpointing_text(const struct dtp_plan *plan, char *out, size_t bytes)
+{
+    if (plan->checkpointing == DTP_CHECKPOINT_EVERY_N)
+        snprintf(out, bytes, "every-%" PRIu32, plan->checkpoint_every);
+    else
+        snprintf(out, bytes, "%s",
+                 word_text(checkpointing_words, sizeof checkpointing_words / sizeof *checkpointing_words,
+                           (int)plan->checkpointing));
+}
+
+bool dtp_checkpointing_parse(const char *text, struct dtp_plan *plan)
+{
+    int value;
+    if (find_word(checkpointing_words, sizeof checkpointing_words / sizeof *checkpointing_words, text, &value)) {
+        plan->checkpointing = (enum dtp_checkpointing)value;
+        plan->checkpoint_every = 0;
+        return true;
+    }
+    char head[7] = "";
+    if (!text || strlen(text) < sizeof head)
+        return false;
+    memcpy(head, text, sizeof head - 1);
+    uint64_t every;
+    if (!dtp_names_equal(head, "every-") || !dtp_number_parse_integer(text + 6, false, 1, UINT32_MAX, &every))
+        return false;
+    plan->checkpointing = DTP_CHECKPOINT_EVERY_N;
+    plan->checkpoint_every = (uint32_t)every;
+    return true;
+}
+
+/* ---- precision ------------------------------------------------------------------------------------------------- */
+
+static const struct recipe {
+    const char *name;
+    struct dtp_precision precision; /* params, compute, reduce, master, moments, fp8_rowwise, fp8_all_gather */
+} recipes[] = {
+    {"fp32", {DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP32, false, false}},
+    {"bf16-mixed", {DTP_FP32, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, false, false}},
+    {"bf16", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, false, false}},
+    {"bf16-pure", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, false, false}},
+    {"fp16-mixed", {DTP_FP32, DTP_FP16, DTP_FP32, DTP_FP32, DTP_FP32, false, false}},
+    {"fp8-tensorwise", {DTP_FP32, DTP_FP8, DTP_FP32, DTP_FP32, DTP_FP32, false, true}},
+    {"fp8-rowwise", {DTP_FP32, DTP_FP8, DTP_FP32, DTP_FP32, DTP_FP32, true, false}},
+};
+#define RECIPE_COUNT (sizeof recipes / sizeof *recipes)
+
+/* What the mixed recipes become where the optimizer owns an fp32 master (see dtp_precision_recipe). */
+static const struct recipe master_forms[] = {
+    {"bf16-mixed", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, false, false}},    /* DeepSpeed */
+    {"bf16-mixed", {DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, false, false}},    /* Megatron */
+    {"fp16-mixed", {DTP_FP16, DTP_FP16, DTP_FP16, DTP_FP32, DTP_FP32, false, false}},    /* both */
+    {"fp8-tensorwise", {DTP_BF16, DTP_FP8, DTP_FP32, DTP_FP32, DTP_FP32, false, false}}, /* Megatron */
+};
+#define MASTER_FORM_COUNT (sizeof master_forms / sizeof *master_forms)
+
+bool dtp_precision_recipe(const char *name, struct dtp_precision *out)
+{
+    for (size_t i = 0; name && i < RECIPE_COUNT; i++)
+        if (dtp_names_equal(recipes[i].name, name)) {
+            *out = recipes[i].precision;
+            return true;
+        }
+    return false;
+}
+
+static bool same_precision(const struct dtp_precision *a, const struct dtp_precision *b)
+{
+    return a->params == b->params && a->compute == b->compute && a->reduce == b->reduce && a->master == b->master &&
+           a->moments == b->moments && a->fp8_rowwise == b->fp8_rowwise;
+}
+
+/* int8 moments are the optimizer's choice (adam8bit), and whether fp8 weights are gathered follows the strategy:
+ * neither changes a recipe's name. */
+const char *dtp_precision_name(const struct dtp_precision *precision)
+{
+    struct dtp_precision plain = *precision;
+    if (plain.moments == DTP_INT8)
+        plain.moments = DTP_FP32;
+    for (size_t i = 0; i < RECIPE_COUNT; i++)
+        if (same_precision(&plain, &recipes[i].precision))
+            return recipes[i].name;
+    for (size_t i = 0; i < MASTER_FORM_COUNT; i++)
+        if (same_precision(&plain, &master_forms[i].precision))
+            return master_forms[i].name;
+    return "custom";
+}
+
+void dtp_precision_for_runtime(struct dtp_precision *precision, enum dtp_runtime runtime)
+{
+    if (runtime != DTP_RUNTIME_DEEPSPEED && runtime != DTP_RUNTIME_MEGATRON)
+        return;
+    struct dtp_precision mixed = {0};
+    dtp_precision_recipe("bf16-mixed", &mixed);
+    if (same_precision(precision, &mixed)) {
+        *precision = master_forms[runtime == DTP_RUNTIME_DEEPSPEED ? 0 : 1].precision;
+        return;
+    }
+    dtp_precision_recipe("fp16-mixed", &mixed);
+    if (same_precision(precision, &mixed))
+        *precision = master_forms[2].precision;
+    dtp_precision_recipe("fp8-tensorwise", &mixed);
+    if (runtime == DTP_RUNTIME_MEGATRON && same_precision(precision, &mixed))
+        *precision = master_forms[3].precision;
+}

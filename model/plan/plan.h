@@ -1,0 +1,205 @@
+/* The choices of a training job: everything that is neither the model's shape nor the machine.
+ *
+ * A plan is a plain struct; dtp_plan_default() gives what PyTorch users run today, dtp_plan_resolve() refuses
+ * combinations that are not modelled and says why. Words are PyTorch's and DeepSpeed's. */
+#ifndef DTP_PLAN_H
+#define DTP_PLAN_H
+
+#include "base/dtype.h"
+#include "machine/machine.h"
+#include "base/status.h"
+#include "net/transformer.h"
+
+#include <stdint.h>
+
+/* X(enum suffix, spelling). no_shard is an accepted synonym of ddp. */
+#define DTP_STRATEGY_TABLE(X)                                                                                          \
+    X(DDP, "ddp")                                                                                                      \
+    X(ZERO1, "zero1")                                                                                                  \
+    X(ZERO2, "zero2")                                                                                                  \
+    X(ZERO3, "zero3")                                                                                                  \
+    X(FULL_SHARD, "full_shard")                                                                                        \
+    X(SHARD_GRAD_OP, "shard_grad_op")                                                                                  \
+    X(HYBRID_SHARD, "hybrid_shard")
+enum dtp_strategy {
+#define DTP_STRATEGY_ENUM(suffix, text) DTP_##suffix,
+    DTP_STRATEGY_TABLE(DTP_STRATEGY_ENUM)
+#undef DTP_STRATEGY_ENUM
+        DTP_STRATEGY_COUNT
+};
+
+/* Whose rules of saved tensors, buckets, buffers and overlap are predicted. TORCH: DDP, ZeroRedundancyOptimizer, FSDP2
+ * (FSDP1 with plan.fsdp1). MEGATRON: Megatron-Core's DDP and distributed optimizer. DTPLAN: our executor. */
+enum dtp_runtime { DTP_RUNTIME_TORCH, DTP_RUNTIME_DEEPSPEED, DTP_RUNTIME_MEGATRON, DTP_RUNTIME_DTPLAN };
+/* Of the sharded state to the host: OPTIMIZER = master, moments and step on the CPU; PARAMS = that and the parameters;
+ * NVME = as PARAMS, with parameters and optimizer state on the node's NVMe. */
+enum dtp_offload { DTP_OFFLOAD_NONE, DTP_OFFLOAD_OPTIMIZER, DTP_OFFLOAD_PARAMS, DTP_OFFLOAD_NVME };
+enum dtp_checkpointing {
+    DTP_CHECKPOINT_NONE,
+    DTP_CHECKPOINT_FULL,                /* every block: only its input is kept */
+    DTP_CHECKPOINT_EVERY_N,             /* blocks 0, N, 2N, ... are checkpointed, the others keep everything */
+    DTP_CHECKPOINT_SELECTIVE_ATTENTION, /* Korthikanti 2022: recompute the attention core only */
+    DTP_CHECKPOINT_SELECTIVE_MATMUL /* torchtitan op-SAC: every second matmul and attention are kept. Runtime dtplan:
+                                       all matmuls and attention; norms and the MLP's product are made again */
+};
+/* FLASH: the fastest fused kernel of today's PyTorch (cuDNN's on Hopper and Blackwell, FlashAttention-2 before);
+ * FLASH2, FLASH1: the kernels of 2024 and of 2022-23, for judging older stacks. They differ in time, not in memory. */
+enum dtp_attention { DTP_ATTENTION_FLASH, DTP_ATTENTION_MATH, DTP_ATTENTION_FLASH2, DTP_ATTENTION_FLASH1 };
+/* Who moves bytes between the GPUs of a node: NCCL's kernels on SMs, or copy engines (runtime dtplan). */
+enum dtp_engine { DTP_ENGINE_SM, DTP_ENGINE_COPY };
+enum dtp_loss { DTP_LOSS_EAGER, DTP_LOSS_FUSED, DTP_LOSS_CHUNKED }; /* cross entropy: 12*T*V | 4*T*V | one chunk */
+enum dtp_optimizer { DTP_ADAMW_FUSED, DTP_ADAMW_FOREACH, DTP_SGD, DTP_ADAM8BIT };
+
+struct dtp_precision {
+    enum dtp_dtype params;  /* of the (sharded) stored parameters */
+    enum dtp_dtype compute; /* of gathered weights, activations, matmuls; fp8 = matmuls in fp8, the rest bf16 */
+    enum dtp_dtype reduce;  /* of gradients on the wire and in reduction */
+    enum dtp_dtype master;  /* optimizer's copy of the parameters; equal to params = there is no extra copy */
+    enum dtp_dtype moments;
+    bool fp8_rowwise;    /* torchao rowwise scaling; false = tensorwise */
+    bool fp8_all_gather; /* FSDP2 float8 all-gather (tensorwise only) */
+};
+
+struct dtp_plan {
+    enum dtp_strategy strategy;
+    enum dtp_runtime runtime;
+    bool compile;             /* torch.compile of each block */
+    bool compile_loss;        /* with compile: of the loss too, which fuses an eager one (default) */
+    bool fsdp1;               /* torch runtime: FullyShardedDataParallel instead of fully_shard */
+    bool limit_all_gathers;   /* of FSDP1: the host waits rather than have more than two releases of gathered
+                                 units pending; default true */
+    uint32_t shard_group;     /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
+                                 node for hybrid_shard); resolved by dtp_plan_resolve */
+    uint32_t tp, pp, cp;      /* tensor, pipeline, context parallel; tp and pp under Megatron (model_parallel.h),
+                                 cp only 1 */
+    bool sequence_parallel;   /* with tp: norms and residual stream are spread too; default true */
+    bool tp_overlap;          /* with tp: its collectives run beside matmuls; default false */
+    bool megatron_overlap;    /* overlap_grad_reduce and overlap_param_gather; default false */
+    uint32_t virtual_stages;  /* with pp: chunks of the model per GPU (interleaved schedule); default 1 */
+    uint32_t sequence_shards; /* of a slice's plan (model_parallel.h): ranks that the residual stream is spread
+                                 over; 0 and 1: none */
+    uint32_t micro_batch;     /* sequences per GPU per micro-step */
+    uint32_t accumulate;      /* micro-steps per optimizer step */
+    bool accumulate_sync;     /* reduce gradients in every micro-step (false: no_sync) */
+    uint64_t sequence;        /* tokens per sequence */
+    enum dtp_checkpointing checkpointing;
+    uint32_t checkpoint_every; /* N of DTP_CHECKPOINT_EVERY_N */
+    enum dtp_offload offload;
+    struct dtp_precision precision;
+    enum dtp_attention attention;
+    enum dtp_loss loss;
+    enum dtp_optimizer optimizer; /* SGD without momentum: no state */
+    uint32_t wrap_layers;         /* layers per FSDP unit; 0 = the whole model is one unit */
+    bool reshard_after_forward;   /* full_shard true, shard_grad_op false; follows strategy in resolve */
+    uint32_t reshard_group;    /* of FSDP2, reshard_after_forward=N: so many neighbours share a unit's parameters from
+                                  forward to backward, which gathers from them; 0: as many as before */
+    uint32_t prefetch_depth;   /* units gathered ahead, with prefetch, of FSDP2 (set_modules_to_forward_prefetch and
+                                  _backward_prefetch; 1, the default, needs no call) and of our executor */
+    bool keep_root;            /* FSDP2's root unit stays gathered from forward to backward, as it does when
+                                  fully_shard(model) leaves reshard_after_forward open; default false */
+    bool ddp_bucket_view;      /* gradient_as_bucket_view; PyTorch's default is false */
+    uint64_t ddp_bucket_bytes; /* bucket_cap_mb, 25 MiB */
+    bool deepspeed_overlap;    /* overlap_comm; by default only zero3 has it */
+    /* DeepSpeed's own keys and defaults, in elements; the last four are zero3's (zero3_fetch.h has the rule) */
+    uint64_t reduce_bucket_size, stage3_max_live_parameters, stage3_max_reuse_distance, stage3_prefetch_bucket_size,
+        stage3_param_persistence_threshold;
+    /* ZeRO++ (zeropp.h): GPUs of a node that share a second copy of the parameters from their first release on, 1 =
+     * none; weights gathered as int8; gradients reduced as int4 */
+    uint32_t zero_hpz_partition_size;
+    bool zero_quantized_weights, zero_quantized_gradients;
+    bool prefetch;                 /* gather the next unit during the current one's compute */
+    bool expandable_segments;      /* of PyTorch's caching allocator: a pool is one range that grows by pages */
+    bool fused_qkv, fused_gate_up; /* one matmul (and one saved buffer) for q,k,v / gate,up */
+    bool rope_fp32; /* RoPE by fp32 halves, each product a kernel (the reference script); false: the usual
+                       complex or rotate-half form */
+    /* Of our executor only (runtime dtplan). */
+    double clip_norm;         /* gradients are scaled down to this global norm; 0 = not clipped */
+    bool gradient_norm;       /* the norm is computed for the log, though nothing is clipped */
+    uint64_t loss_chunk;      /* rows of a chunk of head and loss; 0 = rule (lower_executor.h) */
+    bool gelu_epilogue;       /* GELU and its gradient inside the matmuls (cuBLASLt's epilogues) */
+    bool stochastic_rounding; /* of 16-bit weights that have no master copy */
+    bool gradient_stream;     /* weight gradients of blocks on a stream of their own, beside the rest */
+    bool update_in_backward;  /* a block's optimizer right behind its reduction: its sharded gradients do not wait
+                                 for the step's end */
+    bool cuda_graph;          /* the step is captured once and launched as one graph */
+    bool atomic_attention;    /* attention's backward sums dQ by atomics: faster, but last bits vary */
+    uint32_t matmul_sms;      /* SMs that matmuls are made for, so that collectives find the others free; 0 = all */
+    uint32_t collective_ctas; /* at most so many thread blocks (one SM each) carry a collective; 0 = NCCL's choice */
+    bool symmetric_windows;   /* the arena is registered with NCCL, whose symmetric kernels then read and write peers'
+                                 memory without buffers between */
+    enum dtp_engine gather_engine; /* COPY: gathers have a communicator of their own and take no SMs */
+    enum dtp_engine reduce_engine; /* COPY: the same of gradients, exchanged and then added up by a kernel */
+    double price_per_gpu_hour;     /* money; 0 = the catalogue's typical price */
+};
+
+/* Default plan: full_shard, torch FSDP2 eager, bf16-mixed, flash attention, eager cross entropy, fused AdamW, micro
+ * batch 1, accumulate 1, sequence 2048, no checkpointing, no offload, one unit per layer. */
+struct dtp_plan dtp_plan_default(void);
+
+/* Named recipes of `--precision`: fp32; bf16-mixed (fp32 parameters and moments, bf16 compute, fp32 reduction); bf16
+ * (bf16 parameters and gradients, fp32 moments, no master: the tutorials' 12 bytes a parameter); bf16-pure (moments in
+ * bf16 too); fp16-mixed; fp8-tensorwise (torchao, with fp8 all-gather); fp8-rowwise. False for an unknown name.
+ *
+ * DeepSpeed and Megatron keep 16-bit parameters and an fp32 master in the optimizer, so there the mixed recipes mean
+ * parameters and compute in 16 bits, master and moments in fp32, and gradients in what the runtime defaults to:
+ * DeepSpeed the parameters' dtype, Megatron fp32 for bf16 and fp16 for fp16. dtp_precision_for_runtime makes that
+ * change (and none to any other precision); dtp_plan_resolve calls it. */
+bool dtp_precision_recipe(const char *name, struct dtp_precision *out);
+void dtp_precision_for_runtime(struct dtp_precision *precision, enum dtp_runtime runtime);
+/* The name of a recipe in either form, or "custom". */
+const char *dtp_precision_name(const struct dtp_precision *precision);
+
+/* Words of the choices and back. Parsing ignores case and takes '-', '_' or nothing between words ("zero-1",
+ * "FULL_SHARD"); strategies also accept no_shard and single (ddp), fsdp (full_shard), hsdp (hybrid_shard). */
+const char *dtp_strategy_text(enum dtp_strategy strategy);
+const char *dtp_runtime_text(enum dtp_runtime runtime);
+const char *dtp_offload_text(enum dtp_offload offload);
+const char *dtp_attention_text(enum dtp_attention attention);
+const char *dtp_loss_text(enum dtp_loss loss);
+const char *dtp_engine_text(enum dtp_engine engine);
+const char *dtp_optimizer_text(enum dtp_optimizer optimizer);
+bool dtp_strategy_parse(const char *text, enum dtp_strategy *out);
+bool dtp_runtime_parse(const char *text, enum dtp_runtime *out);
+bool dtp_offload_parse(const char *text, enum dtp_offload *out);
+bool dtp_attention_parse(const char *text, enum dtp_attention *out);
+bool dtp_loss_parse(const char *text, enum dtp_loss *out);
+bool dtp_engine_parse(const char *text, enum dtp_engine *out);
+bool dtp_optimizer_parse(const char *text, enum dtp_optimizer *out);
+/* "none", "full", "every-4", "selective-attention", "selective"; `out` gets at most `bytes` bytes. */
+void dtp_checkpointing_text(const struct dtp_plan *plan, char *out, size_t bytes);
+bool dtp_checkpointing_parse(const char *text, struct dtp_plan *plan);
+
+/* Fills what follows from other choices and refuses, all faults at once, what is invalid or not modelled. After DTP_OK
+ * the closed form needs no further check: every product it forms stays below 2^62. Applying it twice changes nothing.
+ *
+ * What follows:
+ *   shard_group             1 under ddp; all GPUs under zero1-3, full_shard and shard_grad_op unless given; the node
+ *                           under hybrid_shard unless given. Replicas = gpus / shard_group.
+ *   precision               as dtp_precision_for_runtime says; moments int8 under adam8bit; fp8_all_gather only where
+ *                           FSDP2 gathers
+ *   reshard_after_forward   false under ddp, zero1, zero2, shard_grad_op; true under zero3, full_shard; as given under
+ *                           hybrid_shard
+ *   reshard_group           0 where it is the shard group itself
+ *   accumulate_sync         DeepSpeed: true under zero2 and zero3 (reduces every micro-step), false under zero1;
+ *                           Megatron: false (reduces once a step)
+ *   deepspeed_overlap       true under zero3 (overlap_comm's default there), false outside DeepSpeed
+ *   reduce_bucket_size, stage3_*  their defaults where DeepSpeed, or its zero3, does not run
+ *   fused_qkv, fused_gate_up  true under Megatron
+ * zero3 under torch is full_shard: the word is kept, the rules are FSDP's. */
+enum dtp_status dtp_plan_resolve(struct dtp_plan *plan, const struct dtp_transformer *transformer,
+                                 const struct dtp_cluster *cluster, struct dtp_faults *faults);
+
+/* The same, with messages that name the place where the key at fault was set. `find` returns the place (NULL: not set)
+ * and its line for a key of the scenario table such as "micro_batch". */
+struct dtp_plan_source {
+    const char *(*find)(const void *context, const char *key, size_t *line);
+    const void *context;
+};
+enum dtp_status dtp_plan_resolve_from(struct dtp_plan *plan, const struct dtp_transformer *transformer,
+                                      const struct dtp_cluster *cluster, const struct dtp_plan_source *source,
+                                      struct dtp_faults *faults);
+
+/* True where the sharded state is gathered and reduced unit by unit: torch FSDP (zero3 is its synonym there). */
+bool dtp_plan_is_fsdp(const struct dtp_plan *plan);
+
+#endif

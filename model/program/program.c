@@ -1,0 +1,424 @@
+#include "program/program.h"
+#include "base/host_arena.h"
+#include "cost/op_cost.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A vector that grows by doubling; realloc moves the pages of large ones instead of copying them. */
+struct list {
+    void *items;
+    uint32_t count, capacity;
+};
+
+/* Names are stored once a spelling, or nearly: a step has some hundred for tens of thousands of operations. Two
+ * direct-mapped tables find them, by the caller's pointer (mostly literals) and by spelling; one that loses its slot is
+ * stored again, which costs memory and nothing else. */
+#define NAME_SLOTS 512u
+
+struct known_name {
+    const char *source, *copy; /* the copy says what stood at `source` then */
+};
+
+struct dtp_program {
+    struct list ops, operands, dependencies, buffers, groups;
+    struct list last_ops; /* per buffer: 1 + the operation that named it last, to find it twice in one */
+    struct dtp_host_arena names;
+    struct known_name by_pointer[NAME_SLOTS];
+    const char *by_spelling[NAME_SLOTS];
+    uint32_t op_limit;
+    bool sealed;
+    enum dtp_status status; /* of the first fault while building */
+    char reason[DTP_FAULT_TEXT_BYTES];
+};
+
+/* Keeps the first fault: those after it are mostly its consequences. */
+#define REFUSE(program, code, ...)                                                                                     \
+    do {                                                                                                               \
+        if ((program)->status == DTP_OK) {                                                                             \
+            (program)->status = (code);                                                                                \
+            snprintf((program)->reason, sizeof(program)->reason, __VA_ARGS__);                                         \
+        }                                                                                                              \
+    } while (0)
+
+/* Gives a list room for `capacity` items. Indices stay below DTP_NO_INDEX. */
+static bool grow_list(struct dtp_program *program, struct list *list, size_t capacity, size_t item_bytes)
+{
+    void *items = capacity < DTP_NO_INDEX ? realloc(list->items, capacity * item_bytes) : NULL;
+    if (!items) {
+        REFUSE(program, DTP_ENVIRONMENT, "no memory for a program of %u operations", program->ops.count);
+        return false;
+    }
+    list->items = items;
+    list->capacity = (uint32_t)capacity;
+    return true;
+}
+
+/* Room for `more` items behind those of `list`, or NULL. */
+static void *extend(struct dtp_program *program, struct list *list, size_t more, size_t item_bytes)
+{
+    if (more > list->capacity - list->count) {
+        size_t least = list->count + more, doubled = list->capacity ? 2 * (size_t)list->capacity : 64;
+        size_t most = DTP_NO_INDEX - 1;
+        doubled = doubled < most ? doubled : most;
+        if (!grow_list(program, list, least > doubled ? least : doubled, item_bytes))
+            return NULL;
+    }
+    return (char *)list->items + list->count * item_bytes;
+}
+
+static bool is_plain_name(const char *name)
+{
+    size_t bytes = 0;
+    for (; name[bytes]; bytes++)
+        if (name[bytes] < 0x20 || name[bytes] > 0x7e || name[bytes] == '"')
+            return false;
+    return bytes <= DTP_PROGRAM_MAX_NAME_BYTES;
+}
+
+/* The program's own copy of a name; NULL where it is none or memory has run out. */
+static const char *copy_name(struct dtp_program *program, const char *name)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (const char *c = name; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 16777619u;
+    const char **slot = &program->by_spelling[(hash ^ hash >> 16) % NAME_SLOTS];
+    if (*slot && !strcmp(*slot, name))
+        return *slot;
+    if (!is_plain_name(name)) {
+        REFUSE(program, DTP_BAD_INPUT, "a name must be at most %d printable characters without quotes",
+               DTP_PROGRAM_MAX_NAME_BYTES);
+        return NULL;
+    }
+    size_t bytes = strlen(name) + 1;
+    char *copy = dtp_host_arena_take(&program->names, bytes, 1);
+    if (!copy) {
+        REFUSE(program, DTP_ENVIRONMENT, "no memory for the names of a program");
+        return NULL;
+    }
+    return *slot = memcpy(copy, name, bytes);
+}
+
+/* The program's own name; "" where there is none. */
+static const char *own_name(struct dtp_program *program, const char *name)
+{
+    if (!name || !*name)
+        return "";
+    struct known_name *known = &program->by_pointer[((uintptr_t)name ^ (uintptr_t)name >> 9) % NAME_SLOTS];
+    if (known->source == name && !strcmp(known->copy, name))
+        return known->copy;
+    const char *copy = copy_name(program, name);
+    if (!copy)
+        return "";
+    *known = (struct known_name){name, copy};
+    return copy;
+}
+
+enum dtp_status dtp_program_create(uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for a program");
+    (*out)->op_limit = op_limit && op_limit < DTP_PROGRAM_MAX_OPS ? op_limit : DTP_PROGRAM_MAX_OPS;
+    return DTP_OK;
+}
+
+void dtp_program_destroy(struct dtp_program *program)
+{
+    if (!program)
+        return;
+    free(program->ops.items);
+    free(program->operands.items);
+    free(program->dependencies.items);
+    free(program->buffers.items);
+    free(program->groups.items);
+    free(program->last_ops.items);
+    dtp_host_arena_release(&program->names);
+    free(program);
+}
+
+/* ---- building -------------------------------------------------------------------------------------------------- */
+
+dtp_buffer_id dtp_program_add_buffer(struct dtp_program *program, const struct dtp_buffer *buffer)
+{
+    assert(!program->sealed);
+    dtp_buffer_id none = {DTP_NO_INDEX};
+    if (program->status != DTP_OK)
+        return none;
+    if ((unsigned)buffer->owner >= DTP_OWNER_COUNT || (unsigned)buffer->space >= DTP_SPACE_COUNT ||
+        (unsigned)buffer->pool >= DTP_STREAM_COUNT || buffer->bytes > DTP_BUFFER_MAX_BYTES) {
+        REFUSE(program, DTP_BAD_INPUT, "buffer %u: no such owner, space or pool, or more than 2^57 bytes",
+               program->buffers.count);
+        return none;
+    }
+    struct dtp_buffer *place = extend(program, &program->buffers, 1, sizeof *place);
+    uint32_t *last_op = extend(program, &program->last_ops, 1, sizeof *last_op);
+    if (!place || !last_op)
+        return none;
+    *last_op = 0;
+    program->last_ops.count++;
+    *place = *buffer;
+    place->name = own_name(program, buffer->name);
+    return (dtp_buffer_id){program->buffers.count++};
+}
+
+uint32_t dtp_program_add_group(struct dtp_program *program, struct dtp_program_group group)
+{
+    assert(!program->sealed);
+    if (program->status != DTP_OK)
+        return DTP_NO_INDEX;
+    if (!group.ranks || !group.stride) {
+        REFUSE(program, DTP_BAD_INPUT, "group %u: needs at least one rank and a stride of 1", program->groups.count);
+        return DTP_NO_INDEX;
+    }
+    struct dtp_program_group *place = extend(program, &program->groups, 1, sizeof *place);
+    if (!place)
+        return DTP_NO_INDEX;
+    *place = group;
+    return program->groups.count++;
+}
+
+static bool is_amount(double value, double maximum)
+{
+    return value >= 0 && value <= maximum; /* false for NaN */
+}
+
+static const char *fault_of_demand(const struct dtp_demand *demand)
+{
+    const double most = DTP_DEMAND_MAX;
+    if (!is_amount(demand->flops, most) || !is_amount(demand->m, most) || !is_amount(demand->n, most) ||
+        !is_amount(demand->k, most) || !is_amount(demand->bytes, most) || !is_amount(demand->tokens, most) ||
+        !is_amount(demand->sent_bytes, DTP_DEMAND_MAX_SENT_BYTES))
+        return "a demand is negative, not finite or absurdly large";
+    if ((unsigned)demand->dtype >= DTP_DTYPE_COUNT)
+        return "no such format";
+    if (demand->memory_kernel > DTP_KERNEL_STREAMING || demand->recompute > 1)
+        return "memory_kernel must be 0, 1 or 2, recompute 0 or 1";
+    return NULL;
+}
+
+/* What is wrong with two operands of one buffer, or NULL. */
+static const char *fault_of_occurrences(struct dtp_operand one, struct dtp_operand other)
+{
+    if (one.role == other.role)
+        return "a buffer occurs twice among its operands in one role";
+    if (one.access & other.access & (DTP_ALLOC | DTP_FREE))
+        return "a buffer is allocated or freed at two of its operands";
+    return NULL;
+}
+
+/* What is wrong with operand `index` of the next operation, or NULL. */
+static const char *fault_of_operand(struct dtp_program *program, bool memory_only, const struct dtp_operand *operands,
+                                    size_t index)
+{
+    const struct dtp_buffer *buffers = program->buffers.items;
+    const struct dtp_operand operand = operands[index];
+    uint32_t *last_ops = program->last_ops.items, access = operand.access;
+    if (operand.buffer.index >= program->buffers.count)
+        return "an operand names no buffer";
+    if (operand.role >= DTP_ROLE_COUNT || operand.shard > 1)
+        return "no such role, or shard is neither 0 nor 1";
+    if (operand.offset_bytes && operand.offset_bytes >= buffers[operand.buffer.index].bytes)
+        return "an operand begins behind the end of its buffer";
+    if (operand.bytes > buffers[operand.buffer.index].bytes - operand.offset_bytes || (operand.bytes && operand.shard))
+        return "an operand ends behind the end of its buffer, or is a shard whose bytes are said";
+    if (!access || access >= 2 * DTP_DEFER || (access & (DTP_FREE | DTP_DEFER)) == DTP_DEFER)
+        return "an operand has no access, or DTP_DEFER without DTP_FREE";
+    if (memory_only && (access & DTP_UPDATE))
+        return "it may allocate and free, but touch no bytes";
+    if ((access & (DTP_ALLOC | DTP_FREE)) && buffers[operand.buffer.index].persistent)
+        return "a persistent buffer is neither allocated nor freed";
+    const char *fault = NULL;
+    if (last_ops[operand.buffer.index] == program->ops.count + 1)
+        for (size_t i = 0; i < index && !fault; i++)
+            if (operands[i].buffer.index == operand.buffer.index)
+                fault = fault_of_occurrences(operands[i], operand);
+    last_ops[operand.buffer.index] = program->ops.count + 1;
+    return fault;
+}
+
+static const char *fault_of_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
+                               size_t operand_count)
+{
+    if ((unsigned)op->kind >= DTP_OP_KIND_COUNT || (unsigned)op->stream >= DTP_STREAM_COUNT)
+        return "no such kind or stream";
+    if (dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE && op->group >= program->groups.count)
+        return "a collective needs a group that was added before it";
+    bool memory_only = op->kind == DTP_OP_ALLOC || op->kind == DTP_OP_FREE;
+    const char *fault = fault_of_demand(&op->demand);
+    for (size_t i = 0; i < operand_count && !fault; i++)
+        fault = fault_of_operand(program, memory_only, operands, i);
+    return fault;
+}
+
+/* Copies a checked operation and its operands behind the others. */
+static bool append_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
+                      size_t operand_count)
+{
+    struct dtp_op *place = extend(program, &program->ops, 1, sizeof *place);
+    struct dtp_operand *operand_place =
+        operand_count ? extend(program, &program->operands, operand_count, sizeof *operand_place) : NULL;
+    if (!place || (operand_count && !operand_place))
+        return false;
+    *place = *op;
+    place->name = own_name(program, op->name);
+    place->group = dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE ? op->group : DTP_NO_INDEX;
+    place->first_operand = program->operands.count;
+    place->operand_count = (uint32_t)operand_count;
+    place->first_dependency = program->dependencies.count;
+    place->dependency_count = 0;
+    if (operand_count)
+        memcpy(operand_place, operands, operand_count * sizeof *operands);
+    program->operands.count += (uint32_t)operand_count;
+    program->ops.count++;
+    return true;
+}
+
+void dtp_program_expect_again(struct dtp_program *program, uint32_t times)
+{
+    assert(!program->sealed);
+    struct {
+        struct list *list;
+        size_t item_bytes;
+    } const all[] = {{&program->ops, sizeof(struct dtp_op)},
+                     {&program->operands, sizeof(struct dtp_operand)},
+                     {&program->dependencies, sizeof(dtp_op_id)},
+                     {&program->buffers, sizeof(struct dtp_buffer)},
+                     {&program->last_ops, sizeof(uint32_t)}};
+    uint64_t parts = times + UINT64_C(2) + times / 8; /* the later ones are seldom quite as the first */
+    uint64_t most = program->ops.count ? program->op_limit / program->ops.count + UINT64_C(1) : parts;
+    parts = parts < most ? parts : most;
+    for (size_t i = 0; i < sizeof all / sizeof *all && program->status == DTP_OK; i++) {
+        uint64_t count = all[i].list->count * parts;
+        if (count > all[i].list->capacity && count < DTP_NO_INDEX)
+            (void)grow_list(program, all[i].list, (size_t)count, all[i].item_bytes);
+    }
+}
+
+dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
+                             size_t operand_count)
+{
+    assert(!program->sealed);
+    dtp_op_id none = {DTP_NO_INDEX};
+    if (program->status != DTP_OK)
+        return none;
+    if (program->ops.count >= program->op_limit) {
+        REFUSE(program, DTP_BAD_INPUT, "the step has more than %u operations, the limit", program->op_limit);
+        return none;
+    }
+    const char *fault = fault_of_op(program, op, operands, operand_count);
+    if (fault) {
+        REFUSE(program, DTP_BAD_INPUT, "operation %u (%s): %s", program->ops.count,
+               (unsigned)op->kind < DTP_OP_KIND_COUNT ? dtp_op_kind_text(op->kind) : "?", fault);
+        return none;
+    }
+    if (!append_op(program, op, operands, operand_count))
+        return none;
+    return (dtp_op_id){program->ops.count - 1};
+}
+
+void dtp_program_depend(struct dtp_program *program, dtp_op_id later, dtp_op_id earlier)
+{
+    assert(!program->sealed);
+    if (program->status != DTP_OK || earlier.index == DTP_NO_INDEX)
+        return;
+    if (later.index + 1 != program->ops.count || earlier.index >= later.index) {
+        REFUSE(program, DTP_BAD_INPUT, "operation %u cannot wait for %u: only the last one can, for those before it",
+               later.index, earlier.index);
+        return;
+    }
+    struct dtp_op *ops = program->ops.items, *op = &ops[later.index];
+    if (ops[earlier.index].stream == op->stream)
+        return;
+    dtp_op_id *dependencies = program->dependencies.items;
+    for (uint32_t i = op->first_dependency; i < program->dependencies.count; i++)
+        if (ops[dependencies[i].index].stream == ops[earlier.index].stream) {
+            dependencies[i].index = earlier.index > dependencies[i].index ? earlier.index : dependencies[i].index;
+            return;
+        }
+    dtp_op_id *place = extend(program, &program->dependencies, 1, sizeof *place);
+    if (!place)
+        return;
+    *place = earlier;
+    program->dependencies.count++;
+    op->dependency_count++;
+}
+
+enum dtp_status dtp_program_seal(struct dtp_program *program, struct dtp_faults *faults)
+{
+    if (program->status != DTP_OK)
+        return dtp_fault(faults, program->status, NULL, 0, "%s", program->reason);
+    program->sealed = true;
+    return DTP_OK;
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------------- */
+
+size_t dtp_program_op_count(const struct dtp_program *program)
+{
+    return program->ops.count;
+}
+
+size_t dtp_program_buffer_count(const struct dtp_program *program)
+{
+    return program->buffers.count;
+}
+
+size_t dtp_program_group_count(const struct dtp_program *program)
+{
+    return program->groups.count;
+}
+
+const struct dtp_op *dtp_program_ops(const struct dtp_program *program)
+{
+    return program->ops.items;
+}
+
+const struct dtp_buffer *dtp_program_buffers(const struct dtp_program *program)
+{
+    return program->buffers.items;
+}
+
+const struct dtp_program_group *dtp_program_groups(const struct dtp_program *program)
+{
+    return program->groups.items;
+}
+
+const struct dtp_operand *dtp_program_operands(const struct dtp_program *program, const struct dtp_op *op)
+{
+    const struct dtp_operand *operands = program->operands.items;
+    return op->operand_count ? operands + op->first_operand : NULL;
+}
+
+const dtp_op_id *dtp_program_dependencies(const struct dtp_program *program, const struct dtp_op *op)
+{
+    const dtp_op_id *dependencies = program->dependencies.items;
+    return op->dependency_count ? dependencies + op->first_dependency : NULL;
+}
+
+static void add_to_totals(const struct dtp_op *op, struct dtp_program_totals *out)
+{
+    const struct dtp_demand *demand = &op->demand;
+    enum dtp_op_class class = dtp_op_kind_class(op->kind);
+    out->kernels += demand->kernels;
+    out->matmul_flops += class == DTP_CLASS_MATMUL ? demand->flops : 0;
+    out->attention_flops += class == DTP_CLASS_ATTENTION ? demand->flops : 0;
+    out->recompute_flops += demand->recompute ? demand->flops : 0;
+    out->memory_bytes += class == DTP_CLASS_MEMORY ? demand->bytes : 0;
+    if (class == DTP_CLASS_COLLECTIVE) {
+        out->sent_bytes[dtp_op_kind_collective(op->kind)] += (uint64_t)demand->sent_bytes;
+        out->count[dtp_op_kind_collective(op->kind)]++;
+    }
+    out->host_to_device_bytes += class == DTP_CLASS_UPLOAD ? (uint64_t)demand->sent_bytes : 0;
+    out->device_to_host_bytes += class == DTP_CLASS_DOWNLOAD ? (uint64_t)demand->sent_bytes : 0;
+}
+
+void dtp_program_sum(const struct dtp_program *program, struct dtp_program_totals *out)
+{
+    const struct dtp_op *ops = program->ops.items;
+    *out = (struct dtp_program_totals){0};
+    for (uint32_t i = 0; i < program->ops.count; i++)
+        add_to_totals(&ops[i], out);
+}

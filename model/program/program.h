@@ -1,0 +1,227 @@
+/* The step program: one optimizer step of one rank as a flat list of operations on streams.
+ *
+ * Lowering writes it, the verifier and the simulator read it, the executor runs it. The list is in the order in which
+ * the host issues operations. An operation starts when it has been issued, the operation before it on its stream is
+ * done and its dependencies are done. Buffers have a size, an owner and a pool. Operands say when the host's allocator
+ * hands them out and takes them back: those marked DTP_ALLOC, in their order, as the operation is issued and before it
+ * uses them, those marked DTP_FREE right after it was issued. So most of a step needs no operations for memory alone,
+ * which would be two of three; DTP_OP_ALLOC and DTP_OP_FREE stand where memory moves without other work (their operands
+ * have no read or write). Data parallel ranks share one program.
+ *
+ * Build with dtp_program_create, dtp_program_add_*, dtp_program_seal; immutable after that. A program owns all its
+ * memory, names included, until dtp_program_destroy; returned pointers are borrowed from it and valid once it is
+ * sealed. */
+#ifndef DTP_PROGRAM_H
+#define DTP_PROGRAM_H
+
+#include "base/bytes.h"
+#include "closed/closed_form.h"
+
+enum dtp_op_class {
+    DTP_CLASS_NONE,
+    DTP_CLASS_MATMUL,
+    DTP_CLASS_ATTENTION,
+    DTP_CLASS_MEMORY,
+    DTP_CLASS_COLLECTIVE,
+    DTP_CLASS_UPLOAD,
+    DTP_CLASS_DOWNLOAD,
+    DTP_CLASS_HOST,
+    DTP_CLASS_STORAGE
+};
+enum dtp_op_kind {
+#define X(suffix, text, class, words) DTP_OP_##suffix,
+#include "program/op_table.def"
+#undef X
+    DTP_OP_KIND_COUNT
+};
+const char *dtp_op_kind_text(enum dtp_op_kind kind);
+bool dtp_op_kind_parse(const char *text, enum dtp_op_kind *out);
+enum dtp_op_class dtp_op_kind_class(enum dtp_op_kind kind);
+/* The collective of a DTP_CLASS_COLLECTIVE kind. */
+enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
+
+/* X(suffix, spelling). Each is a FIFO. GATHER and REDUCE issue into the same communicator unless the groups differ. */
+#define DTP_STREAM_TABLE(X)                                                                                            \
+    X(COMPUTE, "compute")                                                                                              \
+    X(COPY, "copy")                                                                                                    \
+    X(GATHER, "gather")                                                                                                \
+    X(REDUCE, "reduce")                                                                                                \
+    X(REPLICATE, "replicate")                                                                                          \
+    X(UPLOAD, "upload")                                                                                                \
+    X(DOWNLOAD, "download")                                                                                            \
+    X(HOST, "host")                                                                                                    \
+    X(STORAGE, "storage")                                                                                              \
+    X(WEIGHT_GRADIENT, "gradient")
+enum dtp_stream {
+#define DTP_STREAM_ENUM(suffix, text) DTP_STREAM_##suffix,
+    DTP_STREAM_TABLE(DTP_STREAM_ENUM)
+#undef DTP_STREAM_ENUM
+        DTP_STREAM_COUNT
+};
+const char *dtp_stream_text(enum dtp_stream stream);
+bool dtp_stream_parse(const char *text, enum dtp_stream *out);
+
+typedef struct {
+    uint32_t index;
+} dtp_op_id;
+typedef struct {
+    uint32_t index;
+} dtp_buffer_id;
+#define DTP_NO_INDEX UINT32_MAX
+
+enum dtp_space { DTP_SPACE_DEVICE, DTP_SPACE_HOST, DTP_SPACE_STORAGE, DTP_SPACE_COUNT };
+
+struct dtp_buffer {
+    const char *name; /* "x", "qkv", "gathered", ...; layer and micro-step stand in their fields */
+    uint64_t bytes;
+    enum dtp_owner owner;
+    enum dtp_space space;
+    enum dtp_stream pool;       /* stream whose allocator pool it comes from */
+    uint16_t layer, micro_step; /* DTP_NO_LAYER / 0 */
+    bool persistent;            /* alive before, during and after the step; never marked ALLOC or FREE */
+};
+#define DTP_NO_LAYER UINT16_MAX
+
+/* A communicator: operations of one group serialise in issue order, whatever their streams. */
+struct dtp_program_group {
+    uint32_t ranks, stride; /* ranks `stride` apart; stride 1 = consecutive */
+};
+
+/* Bits. A result is DTP_ALLOC | DTP_WRITE, a last use DTP_READ | DTP_FREE, a workspace all four of ALLOC, UPDATE, FREE.
+ *
+ * What FREE gives back may be handed out again at once, to whoever allocates from that pool next; the streams that use
+ * it then must have waited for those that used it before. With DTP_DEFER (record_stream of PyTorch) the allocator
+ * itself waits: it hands the bytes out when it has seen the operations done that used them. */
+enum dtp_access { DTP_READ = 1, DTP_WRITE = 2, DTP_UPDATE = 3, DTP_ALLOC = 4, DTP_FREE = 8, DTP_DEFER = 16 };
+
+/* X(suffix, spelling): what an operand is to its operation, for whoever runs it. Programs that are only simulated leave
+ * NONE. lower_executor.h lists the roles of each kind. */
+#define DTP_ROLE_TABLE(X)                                                                                              \
+    X(NONE, "")                                                                                                        \
+    X(INPUT, "input")                                                                                                  \
+    X(RESULT, "result")                                                                                                \
+    X(WEIGHT, "weight")                                                                                                \
+    X(BIAS, "bias")                                                                                                    \
+    X(ADDEND, "addend")                                                                                                \
+    X(AUX, "aux")                                                                                                      \
+    X(GRADIENT, "gradient")                                                                                            \
+    X(INPUT_GRADIENT, "input_gradient")                                                                                \
+    X(RESIDUAL_GRADIENT, "residual_gradient")                                                                          \
+    X(WEIGHT_GRADIENT, "weight_gradient")                                                                              \
+    X(BIAS_GRADIENT, "bias_gradient")                                                                                  \
+    X(POSITION, "position")                                                                                            \
+    X(POSITION_GRADIENT, "position_gradient")                                                                          \
+    X(BATCH, "batch")                                                                                                  \
+    X(TABLES, "tables")                                                                                                \
+    X(STATISTICS, "statistics")                                                                                        \
+    X(SAVED, "saved")                                                                                                  \
+    X(PARTIALS, "partials")                                                                                            \
+    X(SCALARS, "scalars")                                                                                              \
+    X(MASTER, "master")                                                                                                \
+    X(MOMENT1, "moment1")                                                                                              \
+    X(MOMENT2, "moment2")                                                                                              \
+    X(WORKSPACE, "workspace")
+enum dtp_role {
+#define DTP_ROLE_ENUM(suffix, text) DTP_ROLE_##suffix,
+    DTP_ROLE_TABLE(DTP_ROLE_ENUM)
+#undef DTP_ROLE_ENUM
+        DTP_ROLE_COUNT
+};
+const char *dtp_role_text(enum dtp_role role);
+bool dtp_role_parse(const char *text, enum dtp_role *out);
+
+/* A buffer occurs at most once in a role of an operation, and has ALLOC, and FREE, at one of its occurrences. Reads
+ * come before writes: an operation reads what stood in a buffer that it writes too. */
+struct dtp_operand {
+    dtp_buffer_id buffer;
+    uint8_t access; /* enum dtp_access bits */
+    uint8_t role;   /* enum dtp_role */
+    uint8_t shard;  /* 1: this rank's equal part of the buffer: rank * bytes / ranks is added to the offset, of the
+                       operation's group, without one of the plan's shard group */
+    uint64_t offset_bytes; /* where in the buffer it begins; below the buffer's bytes */
+    uint64_t bytes;        /* that it touches from there on, and no others: operations of other streams may use those
+                              meanwhile; 0: it may touch all of the buffer */
+};
+/* A whole buffer, without a role. */
+static inline struct dtp_operand dtp_operand_of(dtp_buffer_id buffer, uint32_t access)
+{
+    return (struct dtp_operand){.buffer = buffer, .access = (uint8_t)access};
+}
+
+/* What an operation asks of the machine; fields that its class does not use are 0. */
+struct dtp_demand {
+    double flops;          /* multiply-adds count 2; recompute included as it happens */
+    double m, n, k;        /* matmul */
+    double bytes;          /* through HBM, reads + writes (of a matmul: what adding its result to a sum in
+                            * another format moves beyond operands and result); host: bytes of host
+                            * memory; storage: bytes */
+    double sent_bytes;     /* collective: bytes each rank sends (ring accounting); copies: bytes copied */
+    double tokens;         /* attention */
+    uint32_t kernels;      /* launches the operation stands for (eager pointwise chains are one operation) */
+    enum dtp_dtype dtype;  /* matmul */
+    uint8_t memory_kernel; /* enum dtp_memory_kernel, for class MEMORY */
+    uint8_t recompute;     /* 1: repeated forward work */
+};
+
+struct dtp_op {
+    enum dtp_op_kind kind;
+    enum dtp_stream stream;
+    uint16_t layer, micro_step;
+    uint32_t group;                        /* collectives: index of the group; adding sets DTP_NO_INDEX for others */
+    uint32_t first_operand, operand_count; /* set by adding, like the next two */
+    uint32_t first_dependency, dependency_count; /* dependencies on operations of other streams */
+    const char *name;                            /* "qkv", "down input gradient", ...; "" if the kind says it all */
+    struct dtp_demand demand;
+};
+
+struct dtp_program; /* opaque */
+
+/* `op_limit` 0 = DTP_PROGRAM_MAX_OPS. Adding beyond it fails with DTP_BAD_INPUT before memory is taken. */
+#define DTP_PROGRAM_MAX_OPS 20000000u
+enum dtp_status dtp_program_create(uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults);
+void dtp_program_destroy(struct dtp_program *program);
+
+/* Bounds of what a program may hold: products and sums of such amounts stay finite, and bytes in uint64_t. */
+#define DTP_BUFFER_MAX_BYTES DTP_BYTES_BOUND
+#define DTP_DEMAND_MAX 1e30
+#define DTP_DEMAND_MAX_SENT_BYTES 0x1p57
+#define DTP_PROGRAM_MAX_NAME_BYTES 63
+
+/* Building. Errors (no memory, limit, bad index) are sticky: adders then return DTP_NO_INDEX ids and seal reports the
+ * first. Names (printable ASCII without quotes; NULL is "") and operands are copied. Adding to a sealed program is a
+ * broken invariant. */
+dtp_buffer_id dtp_program_add_buffer(struct dtp_program *program, const struct dtp_buffer *buffer);
+uint32_t dtp_program_add_group(struct dtp_program *program, struct dtp_program_group group);
+dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
+                             size_t operand_count);
+/* `later` waits for `earlier`; only to the operation added last, so dependencies stay contiguous. What the order of the
+ * streams implies is not kept: nothing for an operation of the same stream, and of two of one stream the later. So an
+ * operation has at most DTP_STREAM_COUNT - 1. Nothing happens where `earlier` is DTP_NO_INDEX. */
+void dtp_program_depend(struct dtp_program *program, dtp_op_id later, dtp_op_id earlier);
+/* Takes memory at once for as much as was added so far `times` times more, and a little for what differs. Only saves
+ * moving: adding goes on beyond it, and below. */
+void dtp_program_expect_again(struct dtp_program *program, uint32_t times);
+/* Ends building, or reports why the program is none: bad indices, a dependency that does not point backwards, a
+ * collective without group, a demand that is no amount, too many operations, no memory. */
+enum dtp_status dtp_program_seal(struct dtp_program *program, struct dtp_faults *faults);
+
+size_t dtp_program_op_count(const struct dtp_program *program);
+size_t dtp_program_buffer_count(const struct dtp_program *program);
+size_t dtp_program_group_count(const struct dtp_program *program);
+const struct dtp_op *dtp_program_ops(const struct dtp_program *program);
+const struct dtp_buffer *dtp_program_buffers(const struct dtp_program *program);
+const struct dtp_program_group *dtp_program_groups(const struct dtp_program *program);
+const struct dtp_operand *dtp_program_operands(const struct dtp_program *program, const struct dtp_op *op);
+const dtp_op_id *dtp_program_dependencies(const struct dtp_program *program, const struct dtp_op *op);
+
+/* Sums over the program, for the checks against the closed form: exact where the closed form is. */
+struct dtp_program_totals {
+    double matmul_flops, attention_flops, recompute_flops; /* recompute is part of the first two */
+    uint64_t sent_bytes[DTP_COLLECTIVE_COUNT], count[DTP_COLLECTIVE_COUNT];
+    uint64_t host_to_device_bytes, device_to_host_bytes;
+    double memory_bytes; /* of class MEMORY */
+    uint64_t kernels;
+};
+void dtp_program_sum(const struct dtp_program *program, struct dtp_program_totals *out);
+
+#endif

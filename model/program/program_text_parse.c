@@ -1,0 +1,567 @@
+/* Reads the text form. Every line is checked by itself, so that all faults are found; the program is built as long as
+ * there is none. */
+#include "program/program_text.h"
+#include "program/program_text_words.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WORD_BYTES 80
+#define ARRAY_COUNT(array) (sizeof(array) / sizeof *(array))
+
+struct reader {
+    const char *name, *at, *end; /* end of the text */
+    const char *line_end;
+    size_t line;
+    char word[WORD_BYTES]; /* last one read */
+    struct dtp_program *program;
+    uint32_t op_count, buffer_count, group_count; /* lines so far, faulty ones included */
+    bool begun, ended, line_failed;
+    enum dtp_status status;       /* worst so far */
+    struct dtp_operand *operands; /* of the operation under way */
+    size_t operand_count, operand_capacity;
+    dtp_op_id dependencies[DTP_STREAM_COUNT];
+    struct dtp_faults *faults;
+};
+
+/* ---- words and numbers ----------------------------------------------------------------------------------------- */
+
+static void note(struct reader *reader, enum dtp_status status)
+{
+    reader->status = status > reader->status ? status : reader->status;
+    reader->line_failed = true;
+}
+
+/* One fault a line: those behind it are mostly its consequences. */
+#define REFUSE(reader, ...)                                                                                            \
+    do {                                                                                                               \
+        if (!(reader)->line_failed)                                                                                    \
+            dtp_fault((reader)->faults, DTP_BAD_INPUT, (reader)->name, (reader)->line, __VA_ARGS__);                   \
+        note((reader), DTP_BAD_INPUT);                                                                                 \
+    } while (0)
+
+static void skip_spaces(struct reader *reader)
+{
+    while (reader->at < reader->line_end && *reader->at == ' ')
+        reader->at++;
+}
+
+static bool at_line_end(struct reader *reader)
+{
+    skip_spaces(reader);
+    return reader->at == reader->line_end;
+}
+
+/* The next word of the line to reader->word; false, and a fault that says what was expected, where there is none. */
+static bool read_word(struct reader *reader, const char *expected)
+{
+    size_t bytes = 0;
+    skip_spaces(reader);
+    while (reader->at < reader->line_end && *reader->at != ' ' && bytes < WORD_BYTES - 1) {
+        if (*reader->at < 0x20 || *reader->at > 0x7e) {
+            REFUSE(reader, "byte 0x%02x, where %s is expected", (unsigned char)*reader->at, expected);
+            return false;
+        }
+        reader->word[bytes++] = *reader->at++;
+    }
+    reader->word[bytes] = 0;
+    if (bytes && bytes < WORD_BYTES - 1)
+        return true;
+    REFUSE(reader, bytes ? "a word beyond all length, where %s is expected" : "the line ends where %s is expected",
+           expected);
+    return false;
+}
+
+static bool expect_word(struct reader *reader, const char *word)
+{
+    if (!read_word(reader, word))
+        return false;
+    if (!strcmp(reader->word, word))
+        return true;
+    REFUSE(reader, "\"%s\", where \"%s\" is expected", reader->word, word);
+    return false;
+}
+
+/* Decimal digits from *text on, at most `maximum`; moves *text behind them. */
+static bool parse_digits(const char **text, uint64_t maximum, uint64_t *out)
+{
+    const char *c = *text;
+    uint64_t value = 0;
+    for (; *c >= '0' && *c <= '9'; c++) {
+        uint64_t digit = (uint64_t)(*c - '0');
+        if (value > (maximum - digit) / 10)
+            return false;
+        value = value * 10 + digit;
+    }
+    bool any = c > *text;
+    *text = c;
+    *out = value;
+    return any;
+}
+
+static bool read_whole(struct reader *reader, const char *key, uint64_t minimum, uint64_t maximum, uint64_t *out)
+{
+    const char *text = reader->word;
+    if (!read_word(reader, key))
+        return false;
+    if (parse_digits(&text, maximum, out) && !*text && *out >= minimum)
+        return true;
+    REFUSE(reader, "%s is \"%s\"; a whole number from %llu to %llu is needed", key, reader->word,
+           (unsigned long long)minimum, (unsigned long long)maximum);
+    return false;
+}
+
+/* 8192 or 3p-2. */
+static bool read_number(struct reader *reader, const char *key, double *out)
+{
+    const char *text = reader->word;
+    uint64_t mantissa, power = 0;
+    if (!read_word(reader, key))
+        return false;
+    bool whole = parse_digits(&text, UINT64_C(1) << 53, &mantissa);
+    bool scaled = whole && *text == 'p', negative = scaled && text[1] == '-';
+    if (scaled) {
+        text += negative ? 2 : 1;
+        whole = parse_digits(&text, 1200, &power);
+    }
+    if (!whole || *text) {
+        REFUSE(reader, "%s is \"%s\"; a whole number up to 2^53 is needed, or MpE for M * 2^E", key, reader->word);
+        return false;
+    }
+    *out = ldexp((double)mantissa, negative ? -(int)power : (int)power);
+    return true;
+}
+
+/* "text" in quotes. The program keeps its own copy. */
+static bool read_name(struct reader *reader, char name[DTP_PROGRAM_MAX_NAME_BYTES + 1])
+{
+    size_t bytes = 0;
+    skip_spaces(reader);
+    bool open = reader->at < reader->line_end && *reader->at == '"';
+    for (reader->at += open; open && reader->at < reader->line_end && *reader->at != '"'; reader->at++) {
+        if (*reader->at < 0x20 || *reader->at > 0x7e || bytes == DTP_PROGRAM_MAX_NAME_BYTES)
+            break;
+        name[bytes++] = *reader->at;
+    }
+    name[bytes] = 0;
+    bool closed = open && reader->at < reader->line_end && *reader->at == '"';
+    reader->at += closed;
+    if (closed && (reader->at == reader->line_end || *reader->at == ' '))
+        return true;
+    REFUSE(reader, "a name in quotes is needed, of at most %d printable characters", DTP_PROGRAM_MAX_NAME_BYTES);
+    return false;
+}
+
+/* A word of a list to its place in it. */
+static bool read_choice(struct reader *reader, const char *key, const char *const *words, int count, int *out)
+{
+    if (!read_word(reader, key))
+        return false;
+    for (*out = 0; *out < count; ++*out)
+        if (!strcmp(words[*out], reader->word))
+            return true;
+    REFUSE(reader, "unknown %s \"%s\"", key, reader->word);
+    return false;
+}
+
+static bool read_stream(struct reader *reader, const char *key, enum dtp_stream *out)
+{
+    if (!read_word(reader, key))
+        return false;
+    if (dtp_stream_parse(reader->word, out))
+        return true;
+    REFUSE(reader, "unknown %s \"%s\"", key, reader->word);
+    return false;
+}
+
+/* Things are numbered in order: a line that was lost or doubled shows. */
+static bool read_index(struct reader *reader, const char *thing, uint32_t expected)
+{
+    uint64_t index;
+    if (!read_whole(reader, thing, 0, DTP_NO_INDEX, &index))
+        return false;
+    if (index == expected)
+        return true;
+    REFUSE(reader, "%s %s stands where %s %u is expected", thing, reader->word, thing, expected);
+    return false;
+}
+
+/* The first fault of the program under construction becomes one of this line. */
+static void check_added(struct reader *reader, uint32_t index)
+{
+    if (index != DTP_NO_INDEX)
+        return;
+    struct dtp_faults reason = {0};
+    enum dtp_status status = dtp_program_seal(reader->program, &reason);
+    dtp_fault(reader->faults, status, reader->name, reader->line, "%s", reason.text[0]);
+    note(reader, status);
+}
+
+/* ---- groups and buffers ---------------------------------------------------------------------------------------- */
+
+static void read_group(struct reader *reader)
+{
+    uint64_t ranks = 0, stride = 0;
+    bool complete = read_index(reader, "group", reader->group_count) && expect_word(reader, "ranks") &&
+                    read_whole(reader, "ranks", 1, UINT32_MAX, &ranks) && expect_word(reader, "stride") &&
+                    read_whole(reader, "stride", 1, UINT32_MAX, &stride);
+    reader->group_count++;
+    if (complete && !at_line_end(reader))
+        REFUSE(reader, "the line goes on behind its end");
+    if (reader->status == DTP_OK)
+        check_added(reader, dtp_program_add_group(reader->program,
+                                                  (struct dtp_program_group){(uint32_t)ranks, (uint32_t)stride}));
+}
+
+static bool read_owner(struct reader *reader, enum dtp_owner *out)
+{
+    if (!read_word(reader, "owner"))
+        return false;
+    for (int o = 0; o < DTP_OWNER_COUNT; o++)
+        if (!strcmp(reader->word, dtp_owner_key((enum dtp_owner)o))) {
+            *out = (enum dtp_owner)o;
+            return true;
+        }
+    REFUSE(reader, "unknown owner \"%s\"", reader->word);
+    return false;
+}
+
+/* [layer N] [micro N] [persistent] to the end of the line. */
+static void read_buffer_options(struct reader *reader, struct dtp_buffer *buffer)
+{
+    static const char *const keys[] = {"layer", "micro", "persistent"};
+    unsigned seen = 0;
+    while (!reader->line_failed && !at_line_end(reader)) {
+        uint64_t value = 0;
+        int key;
+        if (!read_choice(reader, "key", keys, ARRAY_COUNT(keys), &key))
+            return;
+        if (seen & 1u << key)
+            REFUSE(reader, "%s is given twice", keys[key]);
+        seen |= 1u << key;
+        if (key == 2)
+            buffer->persistent = true;
+        else if (read_whole(reader, keys[key], 0, key ? UINT16_MAX : DTP_NO_LAYER - 1, &value))
+            *(key ? &buffer->micro_step : &buffer->layer) = (uint16_t)value;
+    }
+}
+
+static void read_buffer(struct reader *reader)
+{
+    static const char *const spaces[DTP_SPACE_COUNT] = DTP_SPACE_WORDS;
+    char name[DTP_PROGRAM_MAX_NAME_BYTES + 1];
+    struct dtp_buffer buffer = {.name = name, .layer = DTP_NO_LAYER};
+    int space = 0;
+    bool complete = read_index(reader, "buffer", reader->buffer_count) && read_name(reader, name) &&
+                    expect_word(reader, "bytes") &&
+                    read_whole(reader, "bytes", 0, DTP_BUFFER_MAX_BYTES, &buffer.bytes) &&
+                    expect_word(reader, "owner") && read_owner(reader, &buffer.owner) && expect_word(reader, "space") &&
+                    read_choice(reader, "space", spaces, DTP_SPACE_COUNT, &space) && expect_word(reader, "pool") &&
+                    read_stream(reader, "pool", &buffer.pool);
+    reader->buffer_count++;
+    buffer.space = (enum dtp_space)space;
+    if (complete)
+        read_buffer_options(reader, &buffer);
+    if (reader->status == DTP_OK)
+        check_added(reader, dtp_program_add_buffer(reader->program, &buffer).index);
+}
+
+/* ---- operations ------------------------------------------------------------------------------------------------ */
+
+static bool next_is_item(struct reader *reader)
+{
+    skip_spaces(reader);
+    return reader->at < reader->line_end && (*reader->at == '+' || (*reader->at >= '0' && *reader->at <= '9'));
+}
+
+static bool keep_operand(struct reader *reader, struct dtp_operand operand)
+{
+    if (reader->operand_count == reader->operand_capacity) {
+        size_t capacity = reader->operand_capacity ? 2 * reader->operand_capacity : 16;
+        struct dtp_operand *operands = realloc(reader->operands, capacity * sizeof *operands);
+        if (!operands) {
+            dtp_fault(reader->faults, DTP_ENVIRONMENT, reader->name, reader->line, "no memory for operands");
+            note(reader, DTP_ENVIRONMENT);
+            return false;
+        }
+        reader->operands = operands;
+        reader->operand_capacity = capacity;
+    }
+    reader->operands[reader->operand_count++] = operand;
+    return true;
+}
+
+/* +3, 2-, 2~, +7-, 2@4096-:weight, 2@0+512:bias_gradient, 2%:input. */
+static bool parse_operand(const char *text, uint32_t access, struct dtp_operand *out)
+{
+    uint64_t index = 0, offset_bytes = 0, bytes = 0;
+    enum dtp_role role = DTP_ROLE_NONE;
+    uint32_t alloc = *text == '+' ? DTP_ALLOC : 0;
+    text += alloc ? 1 : 0;
+    bool good = parse_digits(&text, DTP_NO_INDEX - 1, &index);
+    bool shard = *text == '%';
+    text += shard ? 1 : 0;
+    if (*text == '@') {
+        text++;
+        good = parse_digits(&text, DTP_BUFFER_MAX_BYTES, &offset_bytes) && good;
+        bool said = *text == '+';
+        text += said ? 1 : 0;
+        good =
+            (!said || (parse_digits(&text, DTP_BUFFER_MAX_BYTES, &bytes) && bytes)) && (offset_bytes || said) && good;
+    }
+    uint32_t release = *text == '-' ? DTP_FREE : *text == '~' ? DTP_FREE | DTP_DEFER : 0;
+    text += release ? 1 : 0;
+    if (*text == ':') {
+        good = text[1] && dtp_role_parse(text + 1, &role) && good;
+        text = "";
+    }
+    *out = dtp_operand_of((dtp_buffer_id){(uint32_t)index}, access | alloc | release);
+    out->role = (uint8_t)role;
+    out->shard = shard;
+    out->offset_bytes = offset_bytes;
+    out->bytes = bytes;
+    return good && !*text;
+}
+
+/* Those behind a verb. */
+static void read_operands(struct reader *reader, uint32_t access)
+{
+    if (!next_is_item(reader))
+        REFUSE(reader, "the number of a buffer is expected");
+    while (!reader->line_failed && next_is_item(reader)) {
+        struct dtp_operand operand;
+        if (!read_word(reader, "a buffer"))
+            return;
+        if (!parse_operand(reader->word, access, &operand) || operand.buffer.index >= reader->buffer_count) {
+            REFUSE(reader, "\"%s\" is no buffer of the lines above, with a known role", reader->word);
+            return;
+        }
+        if (!keep_operand(reader, operand))
+            return;
+    }
+}
+
+/* `count` dependencies; more than there are other streams are never written. */
+static void read_dependencies(struct reader *reader, uint32_t *count)
+{
+    uint64_t index = 0;
+    if (!next_is_item(reader))
+        REFUSE(reader, "the number of an operation is expected");
+    while (!reader->line_failed && next_is_item(reader)) {
+        if (!read_whole(reader, "after", 0, DTP_NO_INDEX - 1, &index))
+            return;
+        if (index >= reader->op_count)
+            REFUSE(reader, "it would wait for operation %s, which does not stand before it", reader->word);
+        else if (*count == DTP_STREAM_COUNT - 1)
+            REFUSE(reader, "it waits for more than %d operations; one of each other stream is enough",
+                   DTP_STREAM_COUNT - 1);
+        else
+            reader->dependencies[(*count)++].index = (uint32_t)index;
+    }
+}
+
+struct op_line {
+    struct dtp_op op;
+    char name[DTP_PROGRAM_MAX_NAME_BYTES + 1];
+    uint32_t dependency_count;
+};
+
+static const char *const op_keys[] = {
+    "buffers",          "reads", "writes", "updates", "layer",     "micro", "group", "after",
+    "kernels",          "dtype", "kernel", "name",    "recompute",
+#define X(field) #field,
+    DTP_DEMAND_TABLE(X)
+#undef X
+};
+enum {
+    KEY_LAYER = 4,
+    KEY_MICRO,
+    KEY_GROUP,
+    KEY_AFTER,
+    KEY_KERNELS,
+    KEY_DTYPE,
+    KEY_KERNEL,
+    KEY_NAME,
+    KEY_RECOMPUTE,
+    KEY_DEMAND
+};
+static const size_t demand_offsets[] = {
+#define X(field) offsetof(struct dtp_demand, field),
+    DTP_DEMAND_TABLE(X)
+#undef X
+};
+
+static void read_dtype(struct reader *reader, enum dtp_dtype *out)
+{
+    if (read_word(reader, "dtype") && !dtp_dtype_parse(reader->word, out))
+        REFUSE(reader, "unknown dtype \"%s\"", reader->word);
+}
+
+static void read_op_key(struct reader *reader, int key, struct op_line *line)
+{
+    static const char *const memory_kernels[] = DTP_MEMORY_KERNEL_WORDS;
+    struct dtp_op *op = &line->op;
+    uint64_t value = 0;
+    int choice = 0;
+    switch (key) {
+    case KEY_LAYER:
+        if (read_whole(reader, "layer", 0, DTP_NO_LAYER - 1, &value))
+            op->layer = (uint16_t)value;
+        break;
+    case KEY_MICRO:
+        if (read_whole(reader, "micro", 0, UINT16_MAX, &value))
+            op->micro_step = (uint16_t)value;
+        break;
+    case KEY_GROUP:
+        if (read_whole(reader, "group", 0, DTP_NO_INDEX - 1, &value))
+            op->group = (uint32_t)value;
+        break;
+    case KEY_KERNELS:
+        if (read_whole(reader, "kernels", 0, UINT32_MAX, &value))
+            op->demand.kernels = (uint32_t)value;
+        break;
+    case KEY_KERNEL:
+        if (read_choice(reader, "kernel", memory_kernels, ARRAY_COUNT(memory_kernels), &choice))
+            op->demand.memory_kernel = (uint8_t)choice;
+        break;
+    case KEY_AFTER: read_dependencies(reader, &line->dependency_count); break;
+    case KEY_DTYPE: read_dtype(reader, &op->demand.dtype); break;
+    case KEY_NAME: read_name(reader, line->name); break;
+    case KEY_RECOMPUTE: op->demand.recompute = 1; break;
+    default:
+        if (key < KEY_LAYER)
+            read_operands(reader, (uint32_t)key); /* the verbs are in the order of DTP_READ and DTP_WRITE as bits */
+        else
+            read_number(reader, op_keys[key],
+                        (double *)(void *)((char *)&op->demand + demand_offsets[key - KEY_DEMAND]));
+    }
+}
+
+static void add_op(struct reader *reader, const struct op_line *line)
+{
+    dtp_op_id id = dtp_program_add_op(reader->program, &line->op, reader->operands, reader->operand_count);
+    check_added(reader, id.index);
+    for (uint32_t i = 0; reader->status == DTP_OK && i < line->dependency_count; i++)
+        dtp_program_depend(reader->program, id, reader->dependencies[i]);
+}
+
+static bool read_kind(struct reader *reader, enum dtp_op_kind *out)
+{
+    if (!read_word(reader, "a kind of operation"))
+        return false;
+    if (dtp_op_kind_parse(reader->word, out))
+        return true;
+    REFUSE(reader, "unknown kind of operation \"%s\"", reader->word);
+    return false;
+}
+
+static void check_group(struct reader *reader, const struct dtp_op *op)
+{
+    bool collective = dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE;
+    if (collective && op->group >= reader->group_count)
+        REFUSE(reader, "a collective needs a group of the lines above");
+    else if (!collective && op->group != DTP_NO_INDEX)
+        REFUSE(reader, "only collectives have a group");
+}
+
+static void read_op(struct reader *reader)
+{
+    struct op_line line = {.op = {.layer = DTP_NO_LAYER, .group = DTP_NO_INDEX}};
+    uint32_t seen = 0;
+    reader->operand_count = 0;
+    bool complete = read_index(reader, "op", reader->op_count) && read_kind(reader, &line.op.kind) &&
+                    read_stream(reader, "stream", &line.op.stream);
+    while (complete && !reader->line_failed && !at_line_end(reader)) {
+        int key;
+        if (!read_choice(reader, "key", op_keys, ARRAY_COUNT(op_keys), &key))
+            break;
+        if (key >= KEY_LAYER && (seen & 1u << key))
+            REFUSE(reader, "%s is given twice", op_keys[key]);
+        seen |= 1u << key;
+        read_op_key(reader, key, &line);
+    }
+    if (!reader->line_failed)
+        check_group(reader, &line.op);
+    line.op.name = line.name;
+    if (reader->status == DTP_OK)
+        add_op(reader, &line);
+    reader->op_count++;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------------- */
+
+static void read_end(struct reader *reader)
+{
+    uint64_t ops = 0, buffers = 0, groups = 0;
+    if (!expect_word(reader, "ops") || !read_whole(reader, "ops", 0, DTP_NO_INDEX, &ops) ||
+        !expect_word(reader, "buffers") || !read_whole(reader, "buffers", 0, DTP_NO_INDEX, &buffers) ||
+        !expect_word(reader, "groups") || !read_whole(reader, "groups", 0, DTP_NO_INDEX, &groups))
+        return;
+    if (!at_line_end(reader))
+        REFUSE(reader, "the line goes on behind its end");
+    else if (ops != reader->op_count || buffers != reader->buffer_count || groups != reader->group_count)
+        REFUSE(reader, "there are %u ops, %u buffers and %u groups above: lines are missing or too many",
+               reader->op_count, reader->buffer_count, reader->group_count);
+}
+
+static void read_line(struct reader *reader)
+{
+    static const char *const things[] = {"op", "buffer", "group", "end"};
+    int thing = 0;
+    if (reader->ended) {
+        REFUSE(reader, "the program goes on behind its end");
+        return;
+    }
+    if (!reader->begun) {
+        reader->begun = true;
+        if (expect_word(reader, "program") && expect_word(reader, "1") && !at_line_end(reader))
+            REFUSE(reader, "the line goes on behind its end");
+        return;
+    }
+    if (!read_choice(reader, "line", things, ARRAY_COUNT(things), &thing))
+        return;
+    switch (thing) {
+    case 0: read_op(reader); break;
+    case 1: read_buffer(reader); break;
+    case 2: read_group(reader); break;
+    default: reader->ended = true; read_end(reader);
+    }
+}
+
+static void read_lines(struct reader *reader)
+{
+    while (reader->at < reader->end) {
+        const char *feed = memchr(reader->at, '\n', (size_t)(reader->end - reader->at));
+        const char *next = feed ? feed + 1 : reader->end;
+        reader->line_end = feed ? feed : reader->end;
+        reader->line++;
+        reader->line_failed = false;
+        if (!at_line_end(reader) && *reader->at != '#')
+            read_line(reader);
+        reader->at = next;
+    }
+    reader->line_failed = false;
+    if (!reader->ended)
+        REFUSE(reader, "the program has no line \"end ...\": the text was cut off");
+}
+
+enum dtp_status dtp_program_parse_text(const char *name, const char *text, size_t bytes, struct dtp_program **out,
+                                       struct dtp_faults *faults)
+{
+    struct reader reader = {.name = name, .at = text, .end = text + bytes, .faults = faults};
+    *out = NULL;
+    reader.status = dtp_program_create(0, &reader.program, faults);
+    if (reader.status != DTP_OK)
+        return reader.status;
+    read_lines(&reader);
+    free(reader.operands);
+    if (reader.status == DTP_OK)
+        reader.status = dtp_program_seal(reader.program, faults);
+    if (reader.status == DTP_OK)
+        *out = reader.program;
+    else
+        dtp_program_destroy(reader.program);
+    return reader.status;
+}

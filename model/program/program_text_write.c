@@ -1,0 +1,111 @@
+#include "program/program_text.h"
+#include "program/program_text_words.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+/* A double in few characters that give the same bits: whole numbers as such, others as mantissa and power of two. */
+static void write_number(FILE *file, const char *key, double value)
+{
+    if (value == 0)
+        return;
+    if (value <= 0x1p53 && value == floor(value)) {
+        fprintf(file, " %s %" PRIu64, key, (uint64_t)value);
+        return;
+    }
+    int exponent;
+    uint64_t mantissa = (uint64_t)(frexp(value, &exponent) * 0x1p53);
+    exponent -= 53;
+    while (mantissa % 2 == 0) {
+        mantissa /= 2;
+        exponent++;
+    }
+    fprintf(file, " %s %" PRIu64 "p%d", key, mantissa, exponent);
+}
+
+static void write_place(FILE *file, uint16_t layer, uint16_t micro_step)
+{
+    if (layer != DTP_NO_LAYER)
+        fprintf(file, " layer %u", layer);
+    if (micro_step)
+        fprintf(file, " micro %u", micro_step);
+}
+
+static void write_buffer(FILE *file, const struct dtp_buffer *buffer, size_t index)
+{
+    static const char *const spaces[DTP_SPACE_COUNT] = DTP_SPACE_WORDS;
+    fprintf(file, "buffer %zu \"%s\" bytes %" PRIu64 " owner %s space %s pool %s", index, buffer->name, buffer->bytes,
+            dtp_owner_key(buffer->owner), spaces[buffer->space], dtp_stream_text(buffer->pool));
+    write_place(file, buffer->layer, buffer->micro_step);
+    fputs(buffer->persistent ? " persistent\n" : "\n", file);
+}
+
+/* A verb stands before the first operand of each run that shares it. */
+static void write_operands(FILE *file, const struct dtp_operand *operands, uint32_t count)
+{
+    static const char *const verbs[] = {"buffers", "reads", "writes", "updates"};
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t access = operands[i].access;
+        if (!i || (access & DTP_UPDATE) != (operands[i - 1].access & DTP_UPDATE))
+            fprintf(file, " %s", verbs[access & DTP_UPDATE]);
+        fprintf(file, " %s%u", access & DTP_ALLOC ? "+" : "", operands[i].buffer.index);
+        if (operands[i].shard)
+            fputc('%', file);
+        if (operands[i].offset_bytes || operands[i].bytes)
+            fprintf(file, "@%" PRIu64, operands[i].offset_bytes);
+        if (operands[i].bytes)
+            fprintf(file, "+%" PRIu64, operands[i].bytes);
+        fputs(access & DTP_DEFER ? "~" : access & DTP_FREE ? "-" : "", file);
+        if (operands[i].role)
+            fprintf(file, ":%s", dtp_role_text(operands[i].role));
+    }
+}
+
+static void write_demand(FILE *file, const struct dtp_op *op)
+{
+    static const char *const memory_kernels[] = DTP_MEMORY_KERNEL_WORDS;
+    const struct dtp_demand *demand = &op->demand;
+#define X(field) write_number(file, #field, demand->field);
+    DTP_DEMAND_TABLE(X)
+#undef X
+    if (demand->kernels)
+        fprintf(file, " kernels %u", demand->kernels);
+    if (demand->dtype || dtp_op_kind_class(op->kind) == DTP_CLASS_MATMUL)
+        fprintf(file, " dtype %s", dtp_dtype_text(demand->dtype));
+    if (demand->memory_kernel)
+        fprintf(file, " kernel %s", memory_kernels[demand->memory_kernel]);
+    if (demand->recompute)
+        fputs(" recompute", file);
+}
+
+static void write_op(FILE *file, const struct dtp_program *program, const struct dtp_op *op, size_t index)
+{
+    fprintf(file, "op %zu %s %s", index, dtp_op_kind_text(op->kind), dtp_stream_text(op->stream));
+    write_place(file, op->layer, op->micro_step);
+    if (op->group != DTP_NO_INDEX)
+        fprintf(file, " group %u", op->group);
+    write_operands(file, dtp_program_operands(program, op), op->operand_count);
+    const dtp_op_id *dependencies = dtp_program_dependencies(program, op);
+    for (uint32_t i = 0; i < op->dependency_count; i++)
+        fprintf(file, "%s %u", i ? "" : " after", dependencies[i].index);
+    write_demand(file, op);
+    if (*op->name)
+        fprintf(file, " name \"%s\"", op->name);
+    fputc('\n', file);
+}
+
+enum dtp_status dtp_program_write_text(const struct dtp_program *program, FILE *file)
+{
+    size_t ops = dtp_program_op_count(program), buffers = dtp_program_buffer_count(program);
+    size_t groups = dtp_program_group_count(program);
+    fputs("program 1\n", file);
+    for (size_t i = 0; i < groups; i++)
+        fprintf(file, "group %zu ranks %u stride %u\n", i, dtp_program_groups(program)[i].ranks,
+                dtp_program_groups(program)[i].stride);
+    for (size_t i = 0; i < buffers; i++)
+        write_buffer(file, &dtp_program_buffers(program)[i], i);
+    for (size_t i = 0; i < ops; i++)
+        write_op(file, program, &dtp_program_ops(program)[i], i);
+    fprintf(file, "end ops %zu buffers %zu groups %zu\n", ops, buffers, groups);
+    return ferror(file) ? DTP_ENVIRONMENT : DTP_OK;
+}

@@ -1,0 +1,20 @@
+/* What is computed over the scored rows of a backtest: the baseline, the statistics by source, the refusals.
+ * Internal to the backtest. */
+#ifndef DTP_BACKTEST_STATISTICS_H
+#define DTP_BACKTEST_STATISTICS_H
+
+#include "runs/backtest.h"
+
+/* Text keys numbered in order of appearance. Keys are borrowed. */
+struct dtp_name_index;
+struct dtp_name_index *dtp_name_index_create(size_t most_keys); /* NULL: out of memory */
+void dtp_name_index_destroy(struct dtp_name_index *index);
+/* Number of `key`: that of its first appearance, else `number`, which it keeps. */
+size_t dtp_name_index_add(struct dtp_name_index *index, const char *key, size_t number);
+
+/* Fits the constant MFUs on the rows with a throughput error and fills baseline_* of them. */
+enum dtp_status dtp_backtest_fit_baseline(struct dtp_backtest *backtest, struct dtp_faults *faults);
+/* Fills the statistics, groups and refusals from the rows. */
+enum dtp_status dtp_backtest_summarise(struct dtp_backtest *backtest, struct dtp_faults *faults);
+
+#endif

@@ -1,0 +1,562 @@
+/* From a row's words to settings of a scenario: the same keys a person would type, so that no rule is written twice.
+ *
+ * What a row does not state follows from its framework, by the table below. Each entry says what that framework does
+ * when nobody asks for anything else; the sources are named. */
+#include "base/bytes.h"
+#include "closed/closed_form.h"
+#include "machine/measured.h"
+#include "net/models.h"
+#include "runs/run_table.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- frameworks ------------------------------------------------------------------------------------------------ */
+
+/* What "selective" checkpointing means to a framework. */
+enum selective { SELECTIVE_ATTENTION, SELECTIVE_MATMUL, SELECTIVE_EVERY_SECOND_BLOCK, SELECTIVE_POINTWISE };
+
+struct framework {
+    const char *word; /* in the framework's text, any case; the first entry that fits counts */
+    const char *note; /* in the notes too; NULL = any */
+    const char *runtime;
+    const char *optimizer, *loss;
+    const char *attention; /* its fused kernel; unfused where flash_attention is 0 */
+    const char *reduce;    /* dtype of gradients on the wire under bf16 compute; NULL = the precision recipe's */
+    enum selective selective;
+    bool unfused_unless_asked; /* an empty flash_attention means none */
+    bool fsdp_syncs_always;    /* reduces in every micro-step of an accumulation */
+    bool fsdp1, fused_matmuls;
+    bool reference_script; /* of the H200 runs: its RoPE and its initialisation */
+    bool keeps_root;       /* FSDP2's root unit stays gathered from forward to backward */
+    bool eager_loss;       /* compile leaves the loss alone */
+};
+
+/* Megatron's, NeMo's and InternEvo's layers are fused kernels over a flat gradient buffer with a distributed optimizer:
+ * the megatron rules. Those of 2021-23 (Megatron-DeepSpeed, NeMo-Megatron, PTD-P) ran unfused attention unless flash
+ * was asked for. */
+#define MEGATRON_RULES                                                                                                 \
+    .runtime = "megatron", .optimizer = "adamw-fused", .loss = "fused", .selective = SELECTIVE_ATTENTION,              \
+    .fused_matmuls = true
+/* llmq is a C++/CUDA program of fused kernels without an autograd graph, as our executor is. */
+#define EXECUTOR_RULES                                                                                                 \
+    .runtime = "dtplan", .optimizer = "adamw-fused", .loss = "fused", .selective = SELECTIVE_POINTWISE,                \
+    .fused_matmuls = true, .attention = "flash"
+/* llm-foundry on Composer: both FSDP modes, DEFAULT and PURE, reduce in bf16 (get_mixed_precision leaves reduce_dtype
+ * unset or sets it to bf16). Its no_sync is for DDP models only, so FSDP reduces in every micro-step. MPT has one Wqkv,
+ * a FlashAttention-1 kernel (attn_impl triton, submit_benchmarks.py) and flash-attn's fused cross entropy.
+ * DecoupledAdamW runs one operation after the other, nearest to foreach. */
+#define COMPOSER_RULES                                                                                                 \
+    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1", .reduce = "bf16",        \
+    .selective = SELECTIVE_MATMUL, .fsdp1 = true, .fsdp_syncs_always = true, .fused_matmuls = true
+/* torchtitan reduces in fp32 and in every micro-step; through 2024 its loss was not compiled and PyTorch kept the root
+ * unit; "selective" is op-SAC unless the notes say (layer). */
+#define TORCHTITAN_RULES                                                                                               \
+    .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                            \
+    .selective = SELECTIVE_MATMUL, .fsdp_syncs_always = true, .keeps_root = true, .eager_loss = true
+/* fms-fsdp's policy bfSixteen reduces in bf16; "selective" is every k-th block (configurations.md), k not stated: 2, or
+ * 1 where the job would not fit otherwise. */
+#define FMS_RULES                                                                                                      \
+    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2", .reduce = "bf16",        \
+    .selective = SELECTIVE_EVERY_SECOND_BLOCK, .fsdp1 = true
+/* The script of h200_torch_runs.csv, known by its notes: fused QKV and gate+up, RoPE in fp32, no_sync. It builds the
+ * model on the meta device, and to_empty() then gives a tied head storage of its own, except where fully_shard came
+ * before. */
+#define SCRIPT_RULES                                                                                                   \
+    .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                             \
+    .selective = SELECTIVE_MATMUL, .fused_matmuls = true, .reference_script = true
+/* Anybody else's PyTorch: its own defaults, SDPA's FlashAttention-2 among them. */
+#define TORCH_RULES                                                                                                    \
+    .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",                          \
+    .selective = SELECTIVE_MATMUL
+#define DEEPSPEED_RULES                                                                                                \
+    .runtime = "deepspeed", .optimizer = "adamw", .loss = "eager", .attention = "flash2",                              \
+    .selective = SELECTIVE_ATTENTION
+static const struct framework frameworks[] = {
+    {.word = "llm-foundry", COMPOSER_RULES},
+    {.word = "Composer", COMPOSER_RULES},
+    {.word = "torchtitan", TORCHTITAN_RULES},
+    {.word = "fms-fsdp", FMS_RULES},
+    {.word = "PyTorch 2.", .note = "architecture=", SCRIPT_RULES},
+    {.word = "llmq", EXECUTOR_RULES},
+    {.word = "llm.c", EXECUTOR_RULES},
+    {.word = "Megatron-DeepSpeed", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
+    {.word = "NeMo-Megatron", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
+    {.word = "PTD-P", MEGATRON_RULES, .attention = "flash1", .unfused_unless_asked = true},
+    {.word = "Megatron", MEGATRON_RULES, .attention = "flash"},
+    {.word = "NeMo", MEGATRON_RULES, .attention = "flash"},
+    {.word = "InternEvo", MEGATRON_RULES, .attention = "flash2"},
+    {.word = "DeepSpeed", DEEPSPEED_RULES},
+    {.word = "", TORCH_RULES},
+};
+
+/* Programs whose runs none of the four runtimes describes. */
+static const char *const foreign[] = {"JAX",    "MaxText", "Paxml",      "Colossal", "MindSpore",
+                                      "Paddle", "OneFlow", "TensorFlow", "Praxis"};
+
+static const struct framework *framework_of(const struct dtp_run *run, struct dtp_faults *faults)
+{
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+        if (strcasestr(run->framework, foreign[i])) {
+            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "framework '%.60s' is not modelled", run->framework);
+            return NULL;
+        }
+    const struct framework *found = frameworks;
+    while (!strcasestr(run->framework, found->word) || (found->note && !strstr(run->notes, found->note)))
+        found++;
+    return found;
+}
+
+/* ---- writing settings ------------------------------------------------------------------------------------------ */
+
+struct writer {
+    const struct dtp_run *run;
+    const struct framework *framework;
+    struct dtp_scenario *scenario;
+    struct dtp_faults *faults;
+    enum dtp_status status;
+};
+
+static void set_text(struct writer *w, const char *key, const char *value)
+{
+    enum dtp_status status = dtp_scenario_set(w->scenario, key, value, NULL, 0, w->faults);
+    if (status > w->status)
+        w->status = status;
+}
+
+static void set(struct writer *w, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void set(struct writer *w, const char *key, const char *format, ...)
+{
+    char value[128];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(value, sizeof value, format, arguments);
+    va_end(arguments);
+    set_text(w, key, value);
+}
+
+static void set_count(struct writer *w, const char *key, uint64_t value)
+{
+    set(w, key, "%" PRIu64, value);
+}
+
+static void set_switch(struct writer *w, const char *key, bool on)
+{
+    set(w, key, "%s", on ? "true" : "false");
+}
+
+#define REFUSE(w, ...) ((w)->status = dtp_fault((w)->faults, DTP_BAD_INPUT, NULL, 0, __VA_ARGS__))
+
+/* A 0 | 1 column; `otherwise` where it is empty. */
+static bool flag(struct writer *w, const char *column, const char *text, bool otherwise)
+{
+    if (!*text)
+        return otherwise;
+    if (strcmp(text, "0") && strcmp(text, "1"))
+        REFUSE(w, "%s '%.20s' is neither 0 nor 1", column, text);
+    return *text == '1';
+}
+
+/* ---- whose rules ---------------------------------------------------------------------------------------------- */
+
+/* ZeRO-2 and ZeRO-3 exist in DeepSpeed only, whatever program uses it; PyTorch's names only in PyTorch, which is whom
+ * Megatron-FSDP follows. */
+static const char *runtime_of(const struct writer *w)
+{
+    const char *strategy = w->run->strategy_key, *runtime = w->framework->runtime;
+    if (strcmp(runtime, "dtplan") == 0)
+        return runtime;
+    if (strcmp(strategy, "zero2") == 0 || strcmp(strategy, "zero3") == 0)
+        return "deepspeed";
+    return strstr(strategy, "shard") ? "torch" : runtime;
+}
+
+static bool is_fsdp(const struct writer *w)
+{
+    return strstr(w->run->strategy_key, "shard") && strcmp(runtime_of(w), "torch") == 0;
+}
+
+/* Rules differ between FSDP1 and FSDP2; "FSDP" without a number is from before there were two. */
+static bool is_fsdp1(const struct writer *w)
+{
+    const char *text = w->run->framework;
+    if (strcasestr(text, "FSDP1"))
+        return true;
+    if (strcasestr(text, "FSDP2"))
+        return false;
+    return w->framework->fsdp1 || (!*w->framework->word && strcasestr(text, "FSDP"));
+}
+
+/* ---- model and cluster ----------------------------------------------------------------------------------------- */
+
+static void write_model(struct writer *w, const struct dtp_transformer *shape)
+{
+    set(w, "name", "%s", shape->name);
+    set_count(w, "layers", shape->layers);
+    set_count(w, "hidden", shape->hidden);
+    set_count(w, "heads", shape->heads);
+    set_count(w, "kv_heads", shape->kv_heads);
+    set_count(w, "head_dim", shape->head_dim);
+    set_count(w, "ffn", shape->ffn);
+    set_count(w, "vocab", shape->vocab);
+    if (shape->positions)
+        set_count(w, "positions", shape->positions);
+    set(w, "norm", "%s", dtp_norm_text(shape->norm));
+    set(w, "activation", "%s", dtp_activation_text(shape->activation));
+    set(w, "position", "%s", dtp_position_text(shape->position));
+    set_switch(w, "norm_bias", shape->norm_bias);
+    set_switch(w, "qkv_bias", shape->qkv_bias);
+    set_switch(w, "attention_output_bias", shape->attention_output_bias);
+    set_switch(w, "mlp_bias", shape->mlp_bias);
+    set_switch(w, "tied_head", shape->tied_head && (!w->framework->reference_script || is_fsdp(w)));
+    set_switch(w, "embedding_norm", shape->embedding_norm);
+    set_switch(w, "qk_norm", shape->qk_norm);
+    set_count(w, "seq", w->run->sequence);
+}
+
+/* Could the run have been on nodes of this machine? `exact`: of its full size. */
+static bool machine_suits(const struct dtp_run *run, const struct dtp_machine *machine, bool exact)
+{
+    uint64_t node = run->gpus_per_node ? run->gpus_per_node : machine->gpus;
+    node = node < run->gpus ? node : run->gpus;
+    bool linked = node == run->gpus || machine->network_bytes_per_s > 0 || run->node_network_gbit_per_s > 0;
+    return linked && (exact ? machine->gpus == node : machine->gpus >= node);
+}
+
+/* The first machine of that GPU, or of any, that suits; NULL leaves the refusal to the scenario. A machine of just the
+ * stated node size comes before a part of a larger one, whose network is meant for more GPUs. */
+static const struct dtp_machine *choose_machine(const struct dtp_run *run, const struct dtp_catalog *catalog)
+{
+    const struct dtp_gpu *gpu = dtp_catalog_gpu(catalog, run->gpu_key, NULL, 0, NULL);
+    for (int pass = 0; gpu && run->gpus && pass < 4; pass++) {
+        const char *held = pass < 2 ? gpu->key : "";
+        for (size_t i = 0; i < catalog->machine_count; i++)
+            if (strcmp(catalog->machines[i].gpu_key, held) == 0 &&
+                machine_suits(run, &catalog->machines[i], pass % 2 == 0 && run->gpus_per_node))
+                return &catalog->machines[i];
+    }
+    return NULL;
+}
+
+/* The machine file, for a run that was on its GPU and could have been on nodes of its machine. */
+static const char *measured_machine(const struct dtp_run *run, const struct dtp_catalog *catalog)
+{
+    const struct dtp_measured_machine *measured = run->machine ? dtp_catalog_measured(catalog, run->machine) : NULL;
+    if (!measured)
+        return NULL;
+    const char *key = dtp_measured_about(measured->times, "gpu_key");
+    const struct dtp_gpu *gpu = dtp_catalog_gpu(catalog, run->gpu_key, NULL, 0, NULL);
+    const struct dtp_machine *machine = dtp_catalog_machine(catalog, measured->machine_key, NULL, 0, NULL);
+    bool same = gpu && gpu == dtp_catalog_gpu(catalog, key, NULL, 0, NULL);
+    return same && machine && machine_suits(run, machine, false) ? measured->path : NULL;
+}
+
+/* Nodes are filled one after the other: a job smaller than a node takes part of one. What is not stated (GPUs a node,
+ * network) is that of the machine the GPU usually comes in. */
+static void write_cluster(struct writer *w, const struct dtp_catalog *catalog)
+{
+    const struct dtp_run *run = w->run;
+    const struct dtp_machine *machine = choose_machine(run, catalog);
+    const char *measured = measured_machine(run, catalog);
+    set(w, "gpu", "%s", run->gpu_key);
+    if (measured || machine)
+        set_text(w, "machine", measured ? measured : machine->key);
+    set_count(w, "gpus", run->gpus);
+    if (run->gpus_per_node)
+        set_count(w, "gpus_per_node", run->gpus_per_node < run->gpus ? run->gpus_per_node : run->gpus);
+    if (run->node_network_gbit_per_s > 0)
+        set(w, "network_gbit_per_s", "%.17g", run->node_network_gbit_per_s);
+    if (strstr(run->network, "sockets") || strstr(run->network, "TCP"))
+        set(w, "network", "sockets");
+}
+
+/* ---- batch ----------------------------------------------------------------------------------------------------- */
+
+/* Ranks that hold one copy of the model. */
+static uint64_t slices_of(const struct dtp_run *run)
+{
+    return dtp_bytes_product(run->tp ? run->tp : 1, run->pp ? run->pp : 1);
+}
+
+/* Micro-steps a step: the column, or what the global batch leaves after GPUs and micro batch, or 1 when neither is
+ * given. Three columns that contradict each other are no configuration. */
+static uint64_t accumulation(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    uint64_t data_ranks = run->model_parallel ? run->gpus / slices_of(run) : run->gpus;
+    uint64_t micro_step = run->micro_batch * data_ranks, global = run->global_batch;
+    if (!run->accumulate && !global)
+        return 1;
+    if (!run->accumulate && micro_step && global % micro_step == 0)
+        return global / micro_step;
+    if (!run->accumulate || (global && micro_step * run->accumulate != global)) {
+        REFUSE(w,
+               "micro_batch_per_gpu %" PRIu64 " x gpus %" PRIu64 " x grad_accum %" PRIu64
+               " does not give global_batch %" PRIu64,
+               run->micro_batch, run->gpus, run->accumulate, global);
+        return 1;
+    }
+    return run->accumulate;
+}
+
+static void write_batch(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    const uint64_t most = UINT32_MAX; /* keeps the product below 2^64 */
+    if (!run->micro_batch)
+        REFUSE(w, "micro_batch_per_gpu is empty");
+    else if (run->micro_batch > most || run->gpus > most || run->accumulate > most)
+        REFUSE(w, "micro_batch_per_gpu, gpus or grad_accum is beyond %" PRIu64, most);
+    else if (run->gpus) {
+        set_count(w, "micro_batch", run->micro_batch);
+        set_count(w, "accumulate", accumulation(w));
+        if (w->framework->fsdp_syncs_always && is_fsdp(w))
+            set_switch(w, "accumulate_sync", true);
+    }
+}
+
+/* ---- strategy -------------------------------------------------------------------------------------------------- */
+
+static void write_parallelism(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    bool data_only = run->tp <= 1 && run->pp <= 1 && run->cp <= 1;
+    if (run->tp > 1 && !run->model_parallel)
+        REFUSE(w, "tensor parallel %" PRIu64 " is scored with --model-parallel only", run->tp);
+    if (run->pp > 1 && !run->model_parallel)
+        REFUSE(w, "pipeline parallel %" PRIu64 " is scored with --model-parallel only", run->pp);
+    if (run->cp > 1)
+        REFUSE(w, "context parallel %" PRIu64 " is not modelled yet", run->cp);
+    if (run->model_parallel && slices_of(run) > 1) {
+        /* Sequence parallelism came with Megatron-Core; what came before, and the DeepSpeed fork, has none. */
+        bool core = strcasestr(run->framework, "NeMo") || strcasestr(run->framework, "Core") ||
+                    strcasestr(run->framework, "Bridge") || strstr(run->notes, "sequence parallel");
+        set_count(w, "tp", run->tp ? run->tp : 1);
+        set_count(w, "pp", run->pp ? run->pp : 1);
+        set_switch(w, "sequence_parallel", core && !strstr(run->notes, "no sequence-parallel"));
+    }
+    if (!run->gpus)
+        REFUSE(w, "gpus is empty");
+    else if (data_only && run->dp && run->dp != run->gpus)
+        REFUSE(w, "dp %" PRIu64 " is not gpus %" PRIu64 ", and no other parallelism is stated", run->dp, run->gpus);
+}
+
+/* On one GPU all strategies are one. ddp, except where that runtime has none or offloads only what is sharded. */
+static const char *single_strategy(const struct writer *w)
+{
+    const char *runtime = runtime_of(w), *offload = w->run->offload_key;
+    bool offloads = *offload && strcmp(offload, "none");
+    if (strcmp(runtime, "deepspeed") == 0 || (strcmp(runtime, "dtplan") == 0 && offloads))
+        return "zero1";
+    return strcmp(runtime, "torch") == 0 && offloads ? "full_shard" : "ddp";
+}
+
+static void write_strategy(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    write_parallelism(w);
+    set(w, "runtime", "%s", runtime_of(w));
+    if (!*run->strategy_key)
+        REFUSE(w, "strategy_key is empty");
+    else if (strcmp(run->strategy_key, "single") == 0) {
+        if (run->gpus > 1)
+            REFUSE(w, "strategy_key single contradicts gpus %" PRIu64, run->gpus);
+        set(w, "strategy", "%s", single_strategy(w));
+    } else
+        set(w, "strategy", "%s", run->strategy_key);
+    if (run->shard_group)
+        set_count(w, "shard_group", run->shard_group);
+    if (is_fsdp(w) && is_fsdp1(w))
+        set_switch(w, "fsdp1", true);
+    if (strstr(run->notes, "gradient_as_bucket_view"))
+        set_switch(w, "ddp_bucket_view", true);
+}
+
+/* ---- precision ------------------------------------------------------------------------------------------------- */
+
+/* An unstated dtype is read as bf16: fp16 runs at the same rate on every GPU that has both. */
+static void write_precision(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    const char *dtype = *run->param_dtype ? run->param_dtype : "bf16";
+    bool pure = strstr(run->notes, "pure bf16 params") || strstr(run->notes, "bf16 Adam m,v");
+    bool fp8 = flag(w, "fp8", run->fp8, false) || strcmp(dtype, "fp8") == 0;
+    if (fp8)
+        set(w, "precision", strstr(run->notes, "rowwise") ? "fp8-rowwise" : "fp8-tensorwise");
+    else if (strcmp(dtype, "bf16") == 0)
+        set(w, "precision", pure ? "bf16-pure" : "bf16-mixed");
+    else if (strcmp(dtype, "fp16") == 0)
+        set(w, "precision", "fp16-mixed");
+    else if (strcmp(dtype, "fp32") == 0)
+        set(w, "precision", "fp32");
+    else
+        REFUSE(w, "param_dtype '%.20s' is unknown; known: bf16, fp16, fp32, fp8", dtype);
+    if (fp8 && pure) { /* llmq: bf16 weights, gradients, master and moments around fp8 matmuls */
+        set(w, "param_dtype", "bf16");
+        set(w, "master_dtype", "bf16");
+        set(w, "moment_dtype", "bf16");
+        set(w, "reduce_dtype", "bf16");
+    } else if (w->framework->reduce && is_fsdp(w) && strcmp(dtype, "fp32"))
+        set(w, "reduce_dtype", "%s", w->framework->reduce);
+}
+
+/* ---- memory choices -------------------------------------------------------------------------------------------- */
+
+static void write_selective(struct writer *w)
+{
+    const char *notes = w->run->notes;
+    enum selective selective = w->framework->selective;
+    if (strstr(notes, "selective(op)"))
+        selective = SELECTIVE_MATMUL;
+    if (strstr(notes, "selective(layer)"))
+        selective = SELECTIVE_EVERY_SECOND_BLOCK;
+    switch (selective) {
+    case SELECTIVE_ATTENTION: set(w, "checkpointing", "selective-attention"); break;
+    case SELECTIVE_MATMUL: set(w, "checkpointing", "selective"); break;
+    case SELECTIVE_EVERY_SECOND_BLOCK: set(w, "checkpointing", "every-2"); break;
+    case SELECTIVE_POINTWISE:
+        /* Norms and SwiGLU made again cost bandwidth that an executor of fused kernels hides; matmuls do not. */
+        if (strstr(notes, "recompute-ffn") || strstr(notes, "recompute-att"))
+            REFUSE(w, "recomputing only part of a block's matmuls is not modelled");
+        set(w, "checkpointing", "none");
+        break;
+    }
+}
+
+/* Not stated means none: a source that recomputes says so, for it costs a quarter of the speed. */
+static void write_checkpointing(struct writer *w)
+{
+    const char *text = w->run->checkpointing;
+    if (strcmp(text, "selective") == 0)
+        write_selective(w);
+    else
+        set(w, "checkpointing", "%s", *text ? text : "none");
+}
+
+static bool in_set(const char *set_text, const char *word)
+{
+    size_t length = strlen(word);
+    for (const char *at = set_text; (at = strstr(at, word)); at += length)
+        if ((at == set_text || at[-1] == '+') && (at[length] == 0 || at[length] == '+'))
+            return true;
+    return false;
+}
+
+/* FSDP's CPUOffloadPolicy moves parameters, gradients and optimizer together; DeepSpeed moves gradients along with the
+ * optimizer; our executor moves the optimizer's state (with the master weights) only. */
+static void write_offload(struct writer *w)
+{
+    static const char *const known[] = {"params", "weights", "master", "optimizer", "gradients", "activations"};
+    const char *text = w->run->offload_key, *runtime = runtime_of(w);
+    size_t length = 0;
+    if (!*text || strcmp(text, "none") == 0)
+        return;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        length += in_set(text, known[i]) ? strlen(known[i]) + 1 : 0;
+    bool executor = strcmp(runtime, "dtplan") == 0;
+    bool params = in_set(text, "params"), optimizer = in_set(text, "optimizer");
+    if (length != strlen(text) + 1)
+        REFUSE(w,
+               "offload_key '%.60s' is no +-joined set of params, weights, master, optimizer, gradients, activations",
+               text);
+    else if (in_set(text, "activations") || in_set(text, "weights") || (executor && in_set(text, "gradients")))
+        REFUSE(w, "offload of %s is not modelled%s",
+               in_set(text, "activations") ? "activations"
+               : in_set(text, "weights")   ? "weights"
+                                           : "gradients",
+               executor ? " under the dtplan runtime" : "");
+    else if (params && !executor)
+        set(w, "offload", "params");
+    else if (optimizer && !params && strcmp(runtime, "torch"))
+        set(w, "offload", "optimizer");
+    else
+        REFUSE(w, "offload of %.60s is not modelled under %s", text, runtime);
+}
+
+static void write_kernels(struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    const struct framework *framework = w->framework;
+    bool flash = flag(w, "flash_attention", run->flash_attention, !framework->unfused_unless_asked);
+    bool compiled = flag(w, "compile", run->compile, false);
+    set_switch(w, "compile", compiled);
+    if (compiled && framework->eager_loss)
+        set_switch(w, "compile_loss", false);
+    if (framework->keeps_root && is_fsdp(w))
+        set_switch(w, "keep_root", true);
+    set(w, "attention", "%s", flash ? framework->attention : "math");
+    set(w, "loss", "%s", strstr(run->notes, "lmhead-chunks") ? "chunked" : framework->loss);
+    set(w, "optimizer", "%s", strcmp(runtime_of(w), "torch") ? "adamw" : framework->optimizer);
+    if (framework->fused_matmuls) {
+        set_switch(w, "fused_qkv", true);
+        set_switch(w, "fused_gate_up", true);
+    }
+    if (framework->reference_script)
+        set_switch(w, "rope_fp32", true);
+}
+
+/* ---- the row --------------------------------------------------------------------------------------------------- */
+
+enum dtp_status dtp_run_settings(const struct dtp_run *run, const struct dtp_catalog *catalog,
+                                 struct dtp_scenario *scenario, struct dtp_faults *faults)
+{
+    struct dtp_transformer shape;
+    struct writer w = {.run = run, .scenario = scenario, .faults = faults};
+    w.framework = framework_of(run, faults);
+    if (!w.framework)
+        return DTP_BAD_INPUT;
+    /* The strategy first: what refuses most rows is then the first reason given. */
+    write_strategy(&w);
+    enum dtp_status shaped = dtp_run_shape(run, &shape, faults);
+    if (shaped == DTP_OK)
+        write_model(&w, &shape);
+    write_cluster(&w, catalog);
+    write_batch(&w);
+    write_precision(&w);
+    write_checkpointing(&w);
+    write_offload(&w);
+    write_kernels(&w);
+    return w.status > shaped ? w.status : shaped;
+}
+
+/* A run that was published fitted its GPUs. So where the source leaves open how much was recomputed, a job whose
+ * tensors alone (no context, no fragments) exceed the memory is not the job that ran: "selective" in blocks is then
+ * every block, and not stated at all is refused. */
+static enum dtp_status settle_checkpointing(const struct dtp_run *run, const struct dtp_catalog *catalog,
+                                            struct dtp_scenario *scenario, struct dtp_job *job,
+                                            struct dtp_faults *faults)
+{
+    struct dtp_prediction prediction;
+    const struct dtp_memory *memory = &prediction.memory;
+    bool by_block = strcmp(run->checkpointing, "selective") == 0 && job->plan.checkpointing == DTP_CHECKPOINT_EVERY_N &&
+                    !strstr(run->notes, "selective(layer)");
+    if (*run->checkpointing && !by_block)
+        return DTP_OK;
+    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &prediction);
+    if (memory->allocated_peak_bytes <= memory->capacity_bytes)
+        return DTP_OK;
+    if (!by_block)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "activation_checkpointing is empty, and without it the job takes %.0f of %.0f GiB",
+                         (double)memory->allocated_peak_bytes / 1073741824,
+                         (double)memory->capacity_bytes / 1073741824);
+    enum dtp_status status = dtp_scenario_set(scenario, "checkpointing", "full", NULL, 0, faults);
+    return status ? status : dtp_scenario_resolve(scenario, catalog, job, faults);
+}
+
+enum dtp_status dtp_run_job(const struct dtp_run *run, const struct dtp_catalog *catalog, struct dtp_job *job,
+                            struct dtp_faults *faults)
+{
+    struct dtp_scenario *scenario = NULL;
+    enum dtp_status status = dtp_scenario_create(&scenario, faults);
+    if (status == DTP_OK)
+        status = dtp_run_settings(run, catalog, scenario, faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(scenario, catalog, job, faults);
+    if (status == DTP_OK)
+        status = settle_checkpointing(run, catalog, scenario, job, faults);
+    dtp_scenario_destroy(scenario);
+    return status;
+}

@@ -1,0 +1,292 @@
+/* From a row's dimensions and model name to a full transformer.
+ *
+ * A run table has the dimensions but not the norms, biases, activation and tying. Those follow from the family, which
+ * the notes ("architecture=llama") or the model's name tell; a name that belongs to no family is judged by its shape
+ * (GPT's ffn is four times its hidden size, LLaMA's is not). Where the source counts the parameters, the variant of the
+ * family (tied or untied head, ...) with the nearest count is taken, and a count more than 2 % off refuses the row:
+ * then either the shape or the family is not what it seems. */
+#include "runs/run_table.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#define COUNT_TOLERANCE 0.02
+
+enum style { GPT, LLAMA, QWEN2, QWEN3, INTERNLM, MPT, MPT_ALIBI, OPT, BLOOM, NEOX, FALCON, NEMOTRON };
+
+/* How to vary what a name does not settle. The first variant that applies is also what holds without a count. */
+enum tying { TIED, UNTIED, TIED_WHEN_SMALL };
+
+struct family {
+    const char *prefix; /* of the name in lower case without separators; the longest that fits wins */
+    enum style style;
+    enum tying tying;
+};
+
+static const struct family families[] = {
+    {"gpt", GPT, TIED},
+    {"gptneox", NEOX, UNTIED},
+    {"pythia", NEOX, UNTIED},
+    {"opt", OPT, TIED},
+    {"bloom", BLOOM, TIED},
+    {"mpt", MPT, TIED},
+    {"mtnlg", GPT, TIED},
+    {"turingnlg", GPT, TIED},
+    {"cerebrasgpt", GPT, TIED},
+    {"starcoder", GPT, TIED},
+    {"santacoder", GPT, TIED},
+    {"falcon", FALCON, TIED},
+    {"nemotron", NEMOTRON, UNTIED},
+    {"internlm", INTERNLM, UNTIED},
+    {"internlm2", LLAMA, UNTIED},
+    {"llama", LLAMA, UNTIED},
+    {"llama321b", LLAMA, TIED},
+    {"llama323b", LLAMA, TIED},
+    {"openllama", LLAMA, UNTIED},
+    {"tinyllama", LLAMA, UNTIED},
+    {"codellama", LLAMA, UNTIED},
+    {"vicuna", LLAMA, UNTIED},
+    {"alpaca", LLAMA, UNTIED},
+    {"mistral", LLAMA, UNTIED},
+    {"yi", LLAMA, UNTIED},
+    {"baichuan", LLAMA, UNTIED},
+    {"smollm", LLAMA, TIED},
+    {"deepseek", LLAMA, UNTIED},
+    {"granite", LLAMA, TIED},
+    {"olmo", LLAMA, UNTIED},
+    {"phi3", LLAMA, UNTIED},
+    {"qwen", QWEN2, TIED_WHEN_SMALL},
+    {"qwen3", QWEN3, TIED_WHEN_SMALL},
+    {"gemma", LLAMA, TIED},
+};
+
+/* Families whose heads need not be hidden / heads wide; a run table has no column for it. */
+static const struct {
+    const char *prefix;
+    uint64_t head_dim;
+} wide_heads[] = {{"qwen3", 128}, {"gemma", 256}, {"mistralnemo", 128}};
+
+/* Mixture-of-experts and encoder models: their dimensions do not say what a decoder's do. */
+static const char *const foreign[] = {"mixtral",    "dbrx",        "grok",           "arctic",  "deepseekv2",
+                                      "deepseekv3", "deepseekmoe", "gptoss",         "bert",    "t5",
+                                      "vit",        "llama4scout", "llama4maverick", "switch",  "roberta",
+                                      "mamba",      "rwkv",        "glam",           "qwen3moe"};
+
+/* "Meta-Llama/Llama-3.1_8B" -> "llama318b": what follows the last '/', letters and digits only, in lower case. */
+static void fold_name(const char *name, char *out, size_t bytes)
+{
+    const char *slash = strrchr(name, '/');
+    size_t used = 0;
+    for (const char *c = slash ? slash + 1 : name; *c && used + 1 < bytes; c++)
+        if (isalnum((unsigned char)*c))
+            out[used++] = (char)tolower((unsigned char)*c);
+    out[used] = 0;
+}
+
+static bool starts_with(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+static const struct family *family_of_name(const char *folded)
+{
+    const struct family *best = NULL;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (starts_with(folded, families[i].prefix) && (!best || strlen(families[i].prefix) > strlen(best->prefix)))
+            best = &families[i];
+    return best;
+}
+
+/* Width of its heads where its name tells, else 0. */
+static uint64_t head_dim_of_name(const char *folded)
+{
+    for (size_t i = 0; i < sizeof wide_heads / sizeof *wide_heads; i++)
+        if (starts_with(folded, wide_heads[i].prefix))
+            return wide_heads[i].head_dim;
+    return 0;
+}
+
+/* The family of a row, or NULL for one that only the shape can tell. */
+static const struct family *family_of_run(const struct dtp_run *run, const char *folded)
+{
+    static const struct family noted[] = {{"gpt2", GPT, TIED}, {"llama", LLAMA, UNTIED}};
+    for (size_t i = 0; i < sizeof noted / sizeof *noted; i++) {
+        const char *note = strstr(run->notes, "architecture=");
+        if (note && starts_with(note + strlen("architecture="), noted[i].prefix))
+            return &noted[i];
+    }
+    return family_of_name(folded);
+}
+
+/* ---- styles ---------------------------------------------------------------------------------------------------- */
+
+static void set_biases(struct dtp_transformer *shape, bool on)
+{
+    shape->qkv_bias = shape->attention_output_bias = shape->mlp_bias = on;
+}
+
+static void set_gpt(struct dtp_transformer *shape, enum dtp_position position, uint64_t sequence)
+{
+    shape->norm = DTP_LAYER_NORM;
+    shape->norm_bias = true;
+    shape->activation = DTP_GELU;
+    shape->position = position;
+    shape->positions = position == DTP_POSITION_LEARNED ? sequence : 0;
+    set_biases(shape, true);
+}
+
+/* Sources: the models' own code (llm-foundry's MPT: biases and a learned table unless no_bias and alibi are set;
+ * InternLM 7B: bias on all four attention matrices; Nemotron-4: LayerNorm, squared ReLU, no biases). */
+static void apply_style(struct dtp_transformer *shape, enum style style, uint64_t sequence)
+{
+    switch (style) {
+    case LLAMA: break;
+    case QWEN2: shape->qkv_bias = true; break;
+    case QWEN3: shape->qk_norm = true; break;
+    case INTERNLM: shape->qkv_bias = shape->attention_output_bias = true; break;
+    case GPT:
+    case MPT: set_gpt(shape, DTP_POSITION_LEARNED, sequence); break;
+    case OPT:
+        set_gpt(shape, DTP_POSITION_LEARNED, sequence + 2); /* OPT's table starts at 2 */
+        shape->activation = DTP_RELU;
+        break;
+    case BLOOM:
+        set_gpt(shape, DTP_POSITION_ALIBI, sequence);
+        shape->embedding_norm = true;
+        break;
+    case NEOX: set_gpt(shape, DTP_POSITION_ROPE, sequence); break;
+    case MPT_ALIBI:
+    case FALCON:
+        set_gpt(shape, style == FALCON ? DTP_POSITION_ROPE : DTP_POSITION_ALIBI, sequence);
+        set_biases(shape, false);
+        shape->norm_bias = style == FALCON;
+        break;
+    case NEMOTRON:
+        set_gpt(shape, DTP_POSITION_ROPE, sequence);
+        set_biases(shape, false);
+        shape->activation = DTP_RELU;
+        break;
+    }
+}
+
+/* ---- variants -------------------------------------------------------------------------------------------------- */
+
+struct variant {
+    enum style style;
+    bool tied;
+    uint64_t head_dim;
+};
+#define MOST_VARIANTS 8
+
+static size_t add_variants(struct variant *out, size_t used, enum style style, bool tied_first, uint64_t head_dim)
+{
+    out[used] = (struct variant){style, tied_first, head_dim};
+    out[used + 1] = (struct variant){style, !tied_first, head_dim};
+    return used + 2;
+}
+
+/* What the row's model may be, likeliest first. */
+static size_t list_variants(const struct dtp_run *run, const struct family *family, uint64_t wide, struct variant *out)
+{
+    uint64_t even = run->hidden / run->heads;
+    if (!family) {
+        bool gpt_first = run->ffn == 4 * run->hidden;
+        size_t used = add_variants(out, 0, gpt_first ? GPT : LLAMA, gpt_first, even);
+        return add_variants(out, used, gpt_first ? LLAMA : GPT, !gpt_first, even);
+    }
+    /* Qwen2(.5) ties its head up to 3B (hidden 2048), Qwen3 up to 4B (hidden 2560). */
+    bool small = run->hidden <= (family->style == QWEN3 ? 2560 : 2048);
+    bool tied = family->tying == TIED || (family->tying == TIED_WHEN_SMALL && small);
+    size_t used = add_variants(out, 0, family->style, tied, wide ? wide : even);
+    if (wide)
+        used = add_variants(out, used, family->style, tied, even);
+    if (family->style == MPT)
+        used = add_variants(out, used, MPT_ALIBI, true, even);
+    return used;
+}
+
+static struct dtp_transformer build_variant(const struct dtp_run *run, struct variant variant)
+{
+    struct dtp_transformer shape = dtp_transformer_default();
+    snprintf(shape.name, sizeof shape.name, "%.60s", run->model_name);
+    shape.layers = run->layers;
+    shape.hidden = run->hidden;
+    shape.heads = run->heads;
+    shape.kv_heads = run->kv_heads ? run->kv_heads : run->heads;
+    shape.head_dim = variant.head_dim;
+    shape.ffn = run->ffn;
+    shape.vocab = run->vocab;
+    shape.tied_head = variant.tied;
+    apply_style(&shape, variant.style, run->sequence);
+    return shape;
+}
+
+static enum dtp_status choose_by_count(const struct dtp_run *run, const struct variant *variants, size_t count,
+                                       struct dtp_transformer *out, struct dtp_faults *faults)
+{
+    double best = INFINITY;
+    for (size_t i = 0; i < count; i++) {
+        struct dtp_transformer shape = build_variant(run, variants[i]);
+        if (dtp_transformer_check(&shape, NULL, 0, NULL))
+            continue; /* a count beyond its range would have wrapped */
+        double off = fabs((double)dtp_transformer_count(&shape).total / (double)run->params - 1);
+        if (off < best) {
+            best = off;
+            *out = shape;
+        }
+    }
+    if (best <= COUNT_TOLERANCE)
+        return DTP_OK;
+    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                     "the row's dimensions give %" PRIu64 " parameters, its params column says %" PRIu64
+                     " (%.1f %% off, 2 %% allowed)",
+                     dtp_transformer_count(out).total, run->params, 100 * best);
+}
+
+/* ---- the row --------------------------------------------------------------------------------------------------- */
+
+static enum dtp_status check_dimensions(const struct dtp_run *run, const struct family *family, const char *folded,
+                                        struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    const struct {
+        const char *name;
+        uint64_t value;
+    } needed[] = {{"n_layers", run->layers}, {"hidden", run->hidden}, {"n_heads", run->heads},
+                  {"ffn_hidden", run->ffn},  {"vocab", run->vocab},   {"seq_len", run->sequence}};
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!needed[i].value)
+            status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s is empty", needed[i].name);
+    bool grouped = !family || (family->style != GPT && family->style != MPT && family->style != OPT &&
+                               family->style != BLOOM && family->style != NEOX);
+    if (!run->kv_heads && !run->params && grouped)
+        status =
+            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "n_kv_heads is empty, and no params column confirms a guess");
+    if (run->heads && run->hidden % run->heads && !head_dim_of_name(folded))
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "n_heads %" PRIu64 " do not divide hidden %" PRIu64,
+                           run->heads, run->hidden);
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+        if (starts_with(folded, foreign[i]))
+            status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "model '%.40s' is no dense decoder; not modelled",
+                               run->model_name);
+    return status;
+}
+
+enum dtp_status dtp_run_shape(const struct dtp_run *run, struct dtp_transformer *out, struct dtp_faults *faults)
+{
+    char folded[DTP_NAME_BYTES];
+    fold_name(run->model_name, folded, sizeof folded);
+    const struct family *family = family_of_run(run, folded);
+    enum dtp_status status = check_dimensions(run, family, folded, faults);
+    if (status)
+        return status;
+    struct variant variants[MOST_VARIANTS];
+    size_t count = list_variants(run, family, head_dim_of_name(folded), variants);
+    *out = build_variant(run, variants[0]);
+    status = dtp_transformer_check(out, NULL, 0, faults);
+    if (status || !run->params)
+        return status;
+    return choose_by_count(run, variants, count, out, faults);
+}

@@ -1,0 +1,155 @@
+#include "runs/run_table.h"
+
+#include "base/number.h"
+
+#include <string.h>
+
+#define GIB 1073741824.0
+
+struct column {
+    const char *name;
+    bool needed;
+};
+
+static const struct column text_columns[] = {
+#define TEXT_COLUMN(field, column, needed) {column, needed},
+    DTP_RUN_TEXT_TABLE(TEXT_COLUMN)
+#undef TEXT_COLUMN
+};
+static const struct column count_columns[] = {
+#define COUNT_COLUMN(field, column, needed) {column, needed},
+    DTP_RUN_COUNT_TABLE(COUNT_COLUMN)
+#undef COUNT_COLUMN
+};
+static const struct {
+    const char *word, *column;
+} memory_kinds[] = {
+#define MEMORY_KIND(suffix, word, column) {word, column},
+    DTP_RUN_MEMORY_TABLE(MEMORY_KIND)
+#undef MEMORY_KIND
+};
+
+const char *dtp_run_memory_word(enum dtp_run_memory kind)
+{
+    return memory_kinds[kind].word;
+}
+
+/* ---- columns --------------------------------------------------------------------------------------------------- */
+
+static void find_columns(const struct dtp_table *table, const struct column *wanted, size_t count, long *out,
+                         struct dtp_faults *faults, enum dtp_status *status)
+{
+    for (size_t i = 0; i < count; i++) {
+        out[i] = dtp_table_column(table, wanted[i].name);
+        if (out[i] < 0 && wanted[i].needed)
+            *status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 1,
+                                "no column '%s'; a run table needs it (other columns may be absent)", wanted[i].name);
+    }
+}
+
+enum dtp_status dtp_run_columns_find(const struct dtp_table *table, struct dtp_run_columns *out,
+                                     struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    find_columns(table, text_columns, DTP_RUN_TEXT_COUNT, out->text, faults, &status);
+    find_columns(table, count_columns, DTP_RUN_COUNT_COUNT, out->count, faults, &status);
+    out->network = dtp_table_column(table, "inter_gbit_per_s_per_node");
+    out->tokens_per_s_per_gpu = dtp_table_column(table, "tokens_per_s_per_gpu");
+    out->step_time = dtp_table_column(table, "step_time_s");
+    out->peak_mem = dtp_table_column(table, "peak_mem_gib");
+    out->mem_kind = dtp_table_column(table, "mem_kind");
+    bool measured = out->tokens_per_s_per_gpu >= 0 || out->step_time >= 0 || (out->peak_mem >= 0 && out->mem_kind >= 0);
+    for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
+        out->memory[kind] = memory_kinds[kind].column ? dtp_table_column(table, memory_kinds[kind].column) : -1;
+        measured = measured || out->memory[kind] >= 0;
+    }
+    if (!measured)
+        status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 1,
+                           "no measured column; a run table has tokens_per_s_per_gpu, step_time_s, peak_mem_gib with "
+                           "mem_kind, or peak_allocated_bytes");
+    return status;
+}
+
+/* ---- what was run ---------------------------------------------------------------------------------------------- */
+
+static void read_count(const struct dtp_table *table, size_t row, long column, const char *name, uint64_t *out,
+                       struct dtp_faults *faults, enum dtp_status *status)
+{
+    const char *text = dtp_table_text(table, row, column);
+    *out = 0;
+    if (*text && !dtp_number_parse_integer(text, false, 1, 1000000000000000u, out)) {
+        *out = 0;
+        *status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s '%.40s' is no whole number from 1 up", name, text);
+    }
+}
+
+/* A rate, a time or a size: positive and finite, or empty (0). */
+static void read_positive(const struct dtp_table *table, size_t row, long column, const char *name, double *out,
+                          struct dtp_faults *faults, enum dtp_status *status)
+{
+    const char *text = dtp_table_text(table, row, column);
+    *out = 0;
+    if (*text && (!dtp_number_parse(text, out) || *out <= 0)) {
+        *out = 0;
+        *status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s '%.40s' is no positive number", name, text);
+    }
+}
+
+enum dtp_status dtp_run_read(const struct dtp_table *table, size_t row, const struct dtp_run_columns *columns,
+                             struct dtp_run *out, struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    size_t i = 0;
+    *out = (struct dtp_run){.line = dtp_table_line(table, row)};
+#define READ_TEXT(field, column, needed) out->field = dtp_table_text(table, row, columns->text[i++]);
+    DTP_RUN_TEXT_TABLE(READ_TEXT)
+#undef READ_TEXT
+    i = 0;
+#define READ_COUNT(field, column, needed)                                                                              \
+    read_count(table, row, columns->count[i++], column, &out->field, faults, &status);
+    DTP_RUN_COUNT_TABLE(READ_COUNT)
+#undef READ_COUNT
+    read_positive(table, row, columns->network, "inter_gbit_per_s_per_node", &out->node_network_gbit_per_s, faults,
+                  &status);
+    return status;
+}
+
+/* ---- what was measured ----------------------------------------------------------------------------------------- */
+
+static enum dtp_status read_rounded_memory(const struct dtp_table *table, size_t row,
+                                           const struct dtp_run_columns *columns, struct dtp_run_measured *out,
+                                           struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    double gib = 0;
+    read_positive(table, row, columns->peak_mem, "peak_mem_gib", &gib, faults, &status);
+    if (gib <= 0)
+        return status;
+    const char *word = dtp_table_text(table, row, columns->mem_kind);
+    for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
+        if (strcmp(word, memory_kinds[kind].word) == 0) {
+            if (out->memory_bytes[kind] <= 0)
+                out->memory_bytes[kind] = gib * GIB;
+            return status;
+        }
+    }
+    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                     "mem_kind '%.40s' is unknown; known: allocated, reserved, nvidia-smi, device, after_init", word);
+}
+
+enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row, const struct dtp_run_columns *columns,
+                                      struct dtp_run_measured *out, struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    read_positive(table, row, columns->tokens_per_s_per_gpu, "tokens_per_s_per_gpu", &out->tokens_per_s_per_gpu, faults,
+                  &status);
+    read_positive(table, row, columns->step_time, "step_time_s", &out->step_s, faults, &status);
+    for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
+        out->memory_bytes[kind] = 0;
+        if (memory_kinds[kind].column && columns->memory[kind] >= 0)
+            read_positive(table, row, columns->memory[kind], memory_kinds[kind].column, &out->memory_bytes[kind],
+                          faults, &status);
+    }
+    enum dtp_status rounded = read_rounded_memory(table, row, columns, out, faults);
+    return status > rounded ? status : rounded;
+}

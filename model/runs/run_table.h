@@ -1,0 +1,129 @@
+/* Measured training runs: the rows of a run table, split into what was run and what was measured.
+ *
+ * One CSV row describes a run (model, machine, strategy: struct dtp_run) and what came out of it (tokens/s, step time,
+ * memory: struct dtp_run_measured). The two are read by two functions into two structs so that a predictor that is
+ * given the first cannot look at the second; tests/runs/test_backtest.c scrambles every measured column and asks for
+ * the same predictions to the last bit. Columns go by name, in any order; columns not named here are ignored.
+ *
+ * Text is borrowed from the table, "" where the column is absent or the field empty; counts are 0 then. */
+#ifndef DTP_RUN_TABLE_H
+#define DTP_RUN_TABLE_H
+
+#include "machine/catalog.h"
+#include "job/scenario.h"
+#include "base/table.h"
+
+/* X(field, column, needed): a table without a needed column is no run table and is refused whole. */
+#define DTP_RUN_TEXT_TABLE(X)                                                                                          \
+    X(id, "id", true)                                                                                                  \
+    X(source, "source", true)                                                                                          \
+    X(model_name, "model_name", true)                                                                                  \
+    X(framework, "framework", true)                                                                                    \
+    X(gpu_key, "gpu_key", true)                                                                                        \
+    X(strategy_key, "strategy_key", true)                                                                              \
+    X(offload_key, "offload_key", false)                                                                               \
+    X(param_dtype, "param_dtype", false)                                                                               \
+    X(checkpointing, "activation_checkpointing", false)                                                                \
+    X(fp8, "fp8", false)                                                                                               \
+    X(flash_attention, "flash_attention", false)                                                                       \
+    X(compile, "compile", false)                                                                                       \
+    X(network, "interconnect_inter", false) /* sockets where it says so, else NICs of the rate in the column below */  \
+    X(notes, "notes", false)
+
+/* Whole numbers from 1 up. */
+#define DTP_RUN_COUNT_TABLE(X)                                                                                         \
+    X(params, "params", false)                                                                                         \
+    X(layers, "n_layers", true)                                                                                        \
+    X(hidden, "hidden", true)                                                                                          \
+    X(heads, "n_heads", true)                                                                                          \
+    X(kv_heads, "n_kv_heads", false)                                                                                   \
+    X(ffn, "ffn_hidden", true)                                                                                         \
+    X(vocab, "vocab", true)                                                                                            \
+    X(sequence, "seq_len", true)                                                                                       \
+    X(gpus, "gpus", true)                                                                                              \
+    X(gpus_per_node, "gpus_per_node", false)                                                                           \
+    X(tp, "tp", false)                                                                                                 \
+    X(pp, "pp", false)                                                                                                 \
+    X(cp, "cp", false)                                                                                                 \
+    X(dp, "dp", false)                                                                                                 \
+    X(micro_batch, "micro_batch_per_gpu", true)                                                                        \
+    X(accumulate, "grad_accum", false)                                                                                 \
+    X(global_batch, "global_batch", false)                                                                             \
+    X(shard_group, "shard_group", false)
+
+struct dtp_run {
+    size_t line; /* of the table's file */
+#define DTP_RUN_TEXT_FIELD(field, column, needed) const char *field;
+    DTP_RUN_TEXT_TABLE(DTP_RUN_TEXT_FIELD)
+#undef DTP_RUN_TEXT_FIELD
+#define DTP_RUN_COUNT_FIELD(field, column, needed) uint64_t field;
+    DTP_RUN_COUNT_TABLE(DTP_RUN_COUNT_FIELD)
+#undef DTP_RUN_COUNT_FIELD
+    bool model_parallel; /* no column: whether tp and pp above 1 are read; else such rows are refused */
+    const char *machine; /* no column: a measured machine file of the catalogue, for runs on its GPU; or NULL */
+    double node_network_gbit_per_s; /* column inter_gbit_per_s_per_node; 0 = not stated */
+};
+
+/* Kinds of memory figure, each with the prediction it is compared with.
+ * X(enum suffix, mem_kind word, byte column or NULL) */
+#define DTP_RUN_MEMORY_TABLE(X)                                                                                        \
+    X(ALLOCATED, "allocated", "peak_allocated_bytes")                                                                  \
+    X(RESERVED, "reserved", "peak_reserved_bytes")                                                                     \
+    X(NVIDIA_SMI, "nvidia-smi", NULL)                                                                                  \
+    X(DEVICE, "device", "device_used_bytes")                                                                           \
+    X(AFTER_INIT, "after_init", "after_init_allocated_bytes")
+enum dtp_run_memory {
+#define DTP_RUN_MEMORY_ENUM(suffix, word, column) DTP_RUN_##suffix,
+    DTP_RUN_MEMORY_TABLE(DTP_RUN_MEMORY_ENUM)
+#undef DTP_RUN_MEMORY_ENUM
+        DTP_RUN_MEMORY_COUNT
+};
+const char *dtp_run_memory_word(enum dtp_run_memory kind);
+
+/* What came out; 0 = not measured. */
+struct dtp_run_measured {
+    double tokens_per_s_per_gpu, step_s;
+    double memory_bytes[DTP_RUN_MEMORY_COUNT];
+};
+
+enum {
+#define DTP_RUN_TEXT_ENUM(field, column, needed) DTP_RUN_TEXT_##field,
+    DTP_RUN_TEXT_TABLE(DTP_RUN_TEXT_ENUM)
+#undef DTP_RUN_TEXT_ENUM
+        DTP_RUN_TEXT_COUNT
+};
+enum {
+#define DTP_RUN_COUNT_ENUM(field, column, needed) DTP_RUN_COUNT_##field,
+    DTP_RUN_COUNT_TABLE(DTP_RUN_COUNT_ENUM)
+#undef DTP_RUN_COUNT_ENUM
+        DTP_RUN_COUNT_COUNT
+};
+/* Where each column stands; -1 = absent. */
+struct dtp_run_columns {
+    long text[DTP_RUN_TEXT_COUNT], count[DTP_RUN_COUNT_COUNT], network;
+    long tokens_per_s_per_gpu, step_time, peak_mem, mem_kind, memory[DTP_RUN_MEMORY_COUNT];
+};
+
+/* Reports every missing needed column at once, and a table without any measured column. */
+enum dtp_status dtp_run_columns_find(const struct dtp_table *table, struct dtp_run_columns *out,
+                                     struct dtp_faults *faults);
+/* What was run. Faults (one per bad field) carry no place: they become the reason a row is refused for. */
+enum dtp_status dtp_run_read(const struct dtp_table *table, size_t row, const struct dtp_run_columns *columns,
+                             struct dtp_run *out, struct dtp_faults *faults);
+/* What was measured. Where both a byte column and peak_mem_gib give one kind, the bytes win (they are not rounded). */
+enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row, const struct dtp_run_columns *columns,
+                                      struct dtp_run_measured *out, struct dtp_faults *faults);
+
+/* The shape of a row's model: its dimensions with the norms, biases, activation ... of the family its name belongs to
+ * (run_shape.c), checked against the `params` column to 2 %. */
+enum dtp_status dtp_run_shape(const struct dtp_run *run, struct dtp_transformer *out, struct dtp_faults *faults);
+
+/* Writes the row as settings of a scenario, by the rules of run_settings.c; refuses by name what is not modelled. The
+ * catalogue tells which machine suits the row's GPUs and nodes. */
+enum dtp_status dtp_run_settings(const struct dtp_run *run, const struct dtp_catalog *catalog,
+                                 struct dtp_scenario *scenario, struct dtp_faults *faults);
+/* Settings and resolve in one: what the closed form needs. */
+enum dtp_status dtp_run_job(const struct dtp_run *run, const struct dtp_catalog *catalog, struct dtp_job *job,
+                            struct dtp_faults *faults);
+
+#endif

@@ -1,0 +1,82 @@
+#include "runtime/deepspeed/deepspeed_parts.h"
+
+#include "base/bytes.h"
+
+static void add_matrix(struct dtp_deepspeed_part *part, uint64_t ranks, bool present, uint64_t rows, uint64_t columns)
+{
+    if (!present)
+        return;
+    *part = (struct dtp_deepspeed_part){rows * columns, rows * columns, dtp_divide_up(rows * columns, ranks), 1,
+                                        rows,           columns};
+}
+
+static void add(struct dtp_deepspeed_part *part, uint64_t ranks, uint64_t count, uint64_t elements)
+{
+    part->elements += count * elements;
+    part->shard += count * dtp_divide_up(elements, ranks);
+    part->tensors += count;
+    if (count && elements > part->largest)
+        part->largest = elements;
+}
+
+static void list_block(const struct dtp_transformer *t, const struct dtp_plan *plan, uint64_t ranks,
+                       struct dtp_deepspeed_parts *out)
+{
+    uint64_t h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim;
+    bool gated = t->activation == DTP_SWIGLU, apart = gated && !plan->fused_gate_up;
+    uint64_t up = gated && !apart ? 2 * t->ffn : t->ffn;
+    const uint64_t qkv[] = {plan->fused_qkv ? q + 2 * kv : q, kv, kv};
+    out->inputs = plan->fused_qkv ? 1 : 3;
+    for (int i = 0; i < out->inputs; i++)
+        add_matrix(&out->block[out->matrices++], ranks, true, qkv[i], h);
+    add_matrix(&out->block[out->matrices++], ranks, true, h, q);
+    for (int i = 0; i < (apart ? 2 : 1); i++)
+        add_matrix(&out->block[out->matrices++], ranks, true, up, h);
+    add_matrix(&out->block[out->matrices++], ranks, true, h, t->ffn);
+    struct dtp_deepspeed_part *vectors = &out->block[out->matrices];
+    add(vectors, ranks, t->norm_bias ? 4 : 2, h);
+    add(vectors, ranks, t->qk_norm ? 2 : 0, t->head_dim);
+    for (int i = 0; i < out->inputs; i++)
+        add(vectors, ranks, t->qkv_bias, qkv[i]);
+    add(vectors, ranks, t->attention_output_bias, h);
+    add(vectors, ranks, t->mlp_bias ? (apart ? 2 : 1) : 0, up);
+    add(vectors, ranks, t->mlp_bias, h);
+}
+
+void dtp_deepspeed_list_parts(const struct dtp_transformer *t, const struct dtp_plan *plan, uint64_t ranks,
+                              struct dtp_deepspeed_parts *out)
+{
+    uint64_t norm = t->norm_bias ? 2 : 1;
+    *out = (struct dtp_deepspeed_parts){0};
+    list_block(t, plan, ranks, out);
+    add_matrix(&out->root[DTP_ZERO3_EMBEDDING], ranks, true, t->vocab, t->hidden);
+    add_matrix(&out->root[DTP_ZERO3_HEAD], ranks, !t->tied_head, t->vocab, t->hidden);
+    add_matrix(&out->root[DTP_ZERO3_POSITION], ranks, t->position == DTP_POSITION_LEARNED, t->positions, t->hidden);
+    add(&out->root[DTP_ZERO3_VECTORS], ranks, (t->embedding_norm ? norm : 0) + (t->final_norm ? norm : 0), t->hidden);
+    add(&out->root[DTP_ZERO3_VECTORS], ranks, t->head_bias, t->vocab);
+}
+
+int dtp_deepspeed_backward_order(const struct dtp_deepspeed_parts *parts, int order[DTP_ZERO3_PARTS])
+{
+    int count = 0, down = parts->matrices - 1;
+    order[count++] = down;
+    for (int i = parts->inputs + 1; i < down; i++)
+        order[count++] = i;
+    order[count++] = parts->inputs;
+    for (int i = 0; i < parts->inputs; i++)
+        order[count++] = i;
+    order[count++] = parts->matrices;
+    return count;
+}
+
+uint64_t dtp_deepspeed_largest_tensor(const struct dtp_transformer *t, const struct dtp_plan *plan)
+{
+    struct dtp_deepspeed_parts parts;
+    uint64_t largest = 0;
+    dtp_deepspeed_list_parts(t, plan, 1, &parts);
+    for (int i = 0; i < DTP_ZERO3_PARTS; i++)
+        largest = parts.block[i].largest > largest ? parts.block[i].largest : largest;
+    for (int i = 0; i < DTP_ZERO3_ROOT_PARTS; i++)
+        largest = parts.root[i].largest > largest ? parts.root[i].largest : largest;
+    return largest;
+}

@@ -1,0 +1,270 @@
+/* DeepSpeed's ZeRO stages 1 and 2 (runtime/zero/stage_1_and_2.py): contiguous parameters, a bucket that gradients are
+ * copied into as they appear, and an all-reduce of a flattened copy before a gradient that no longer fits. One that is
+ * larger than reduce_bucket_size by itself stays where it is until then.
+ *
+ * A bucket is allocated for each backward that reduces, two with overlap_comm. Without overlap_comm reductions run on
+ * the compute stream; with it on their own, and compute waits for the previous one at every new bucket. Stage 1 reduces
+ * in the last micro-step and keeps every gradient; stage 2 reduces in each and keeps its partition. The step turns the
+ * partition into fp32, updates, and gathers all parameters in one blocking operation. */
+#include "lower/lowering.h"
+
+#include "base/bytes.h"
+#include "plan/deepspeed.h"
+
+#include <stdlib.h>
+
+struct dtp_lower_ipg {
+    uint64_t elements, partition;     /* of the model; of this rank */
+    uint64_t bucket, filled, reduced; /* elements of a bucket, in the current one, in those before it */
+    dtp_buffer_id bucket_buffer[2];
+    dtp_buffer_id oversized; /* the gradient that is the current bucket by itself */
+    uint32_t current, group;
+    dtp_buffer_id grads; /* stage 2: the partition's */
+};
+
+static struct dtp_module_state *whole(const struct dtp_lowering *l)
+{
+    return &l->state[l->transformer->layers];
+}
+
+enum dtp_status dtp_lower_ipg_make(struct dtp_lowering *l)
+{
+    struct dtp_lower_ipg *ipg = l->ipg = calloc(1, sizeof *ipg);
+    if (!ipg)
+        return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
+    ipg->elements = l->transformer->layers * l->block.all_elements + l->root.all_elements;
+    ipg->partition = dtp_divide_up(ipg->elements, l->plan->shard_group);
+    ipg->bucket = l->plan->reduce_bucket_size;
+    ipg->bucket_buffer[0] = ipg->bucket_buffer[1] = ipg->oversized = ipg->grads = DTP_NO_BUFFER;
+    struct dtp_module_state *all = whole(l);
+    all->params =
+        dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * ipg->elements, true);
+    all->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
+    if (l->plan->offload == DTP_OFFLOAD_NONE)
+        dtp_lower_add_moments(l, &all->moments, ipg->partition);
+    else
+        dtp_lower_host_make(l, ipg->partition, dtp_lower_largest_tensor(l));
+    for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
+        l->state[layer].params = all->params;
+    if (l->cluster->gpus > 1)
+        ipg->group = dtp_program_add_group(l->program, (struct dtp_program_group){l->cluster->gpus, 1});
+    return DTP_OK;
+}
+
+void dtp_lower_ipg_release(struct dtp_lowering *l)
+{
+    free(l->ipg);
+    l->ipg = NULL;
+}
+
+/* ---- reduction --------------------------------------------------------------------------------------------------- */
+
+static enum dtp_stream reduction_stream(const struct dtp_lowering *l)
+{
+    return l->plan->deepspeed_overlap ? DTP_STREAM_REDUCE : DTP_STREAM_COMPUTE;
+}
+
+/* Once a backward, before the first gradient. */
+void dtp_lower_ipg_open(struct dtp_lowering *l)
+{
+    struct dtp_lower_ipg *ipg = l->ipg;
+    if (!ipg || !l->reduces)
+        return;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ALLOC, "reduction bucket");
+    for (int i = 0; i < (l->plan->deepspeed_overlap ? 2 : 1); i++)
+        ipg->bucket_buffer[i] =
+            dtp_draft_new(l, &draft, "reduction bucket", DTP_OWNER_REDUCE, l->bytes.grads * ipg->bucket, 0);
+    dtp_draft_end(l, &draft);
+    ipg->filled = ipg->reduced = 0;
+    ipg->current = 0;
+}
+
+/* Compute waits for reductions on their own stream. */
+static void await(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    if (!l->plan->deepspeed_overlap || l->last_op[DTP_STREAM_REDUCE].index == DTP_NO_INDEX)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_MARK, "bucket reduced");
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
+    dtp_draft_end(l, &draft);
+}
+
+static dtp_buffer_id flatten(struct dtp_lowering *l, uint64_t elements)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "flattened bucket");
+    draft.op.stream = reduction_stream(l);
+    dtp_buffer_id flat =
+        dtp_draft_new(l, &draft, "flattened bucket", DTP_OWNER_REDUCE, l->bytes.grads * elements, DTP_WRITE);
+    if (l->ipg->oversized.index != DTP_NO_INDEX)
+        dtp_draft_use(&draft, l->ipg->oversized,
+                      l->plan->strategy == DTP_ZERO1 ? DTP_READ : DTP_READ | DTP_FREE | DTP_DEFER);
+    else
+        dtp_draft_use(&draft, l->ipg->bucket_buffer[l->ipg->current], DTP_READ);
+    l->ipg->oversized = DTP_NO_BUFFER;
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
+    dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * elements), 1);
+    dtp_draft_end(l, &draft);
+    return flat;
+}
+
+/* Own slices go where they rest; stage 1's gradients stand beside and take them. */
+static void keep_slices(struct dtp_lowering *l, dtp_buffer_id flat, uint64_t elements)
+{
+    struct dtp_lower_ipg *ipg = l->ipg;
+    uint64_t ranks = l->plan->shard_group;
+    struct dtp_draft draft;
+    if (l->plan->offload != DTP_OFFLOAD_NONE) {
+        dtp_lower_host_gradients(l, reduction_stream(l), flat,
+                                 dtp_divide_up(ipg->reduced + elements, ranks) - dtp_divide_up(ipg->reduced, ranks));
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "flattened bucket");
+        draft.op.stream = reduction_stream(l);
+        dtp_draft_use(&draft, flat, DTP_FREE);
+        dtp_draft_end(l, &draft);
+        return;
+    }
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "slices of the partition");
+    draft.op.stream = reduction_stream(l);
+    if (ipg->grads.index != DTP_NO_INDEX)
+        dtp_draft_use(&draft, ipg->grads, DTP_UPDATE);
+    else if (l->plan->strategy == DTP_ZERO2)
+        ipg->grads = dtp_draft_new(l, &draft, "gradients of the partition", DTP_OWNER_GRADS,
+                                   l->bytes.grads * ipg->partition, DTP_WRITE);
+    dtp_draft_use(&draft, flat, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * elements) / (double)ranks, 1);
+    dtp_draft_end(l, &draft);
+}
+
+static void reduce_bucket(struct dtp_lowering *l, uint64_t elements)
+{
+    struct dtp_lower_ipg *ipg = l->ipg;
+    uint64_t gpus = l->cluster->gpus, before = ipg->reduced * l->bytes.reduce, bytes = elements * l->bytes.reduce;
+    await(l);
+    dtp_buffer_id flat = flatten(l, elements);
+    if (gpus > 1) {
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_ALL_REDUCE, "bucket");
+        draft.op.stream = reduction_stream(l);
+        draft.op.group = ipg->group;
+        dtp_draft_use(&draft, flat, DTP_UPDATE);
+        draft.op.demand.sent_bytes = 2 * (double)(dtp_lower_ring(before + bytes, gpus) - dtp_lower_ring(before, gpus));
+        draft.op.demand.bytes = (double)bytes;
+        dtp_draft_end(l, &draft);
+    }
+    keep_slices(l, flat, elements);
+    ipg->reduced += elements;
+    ipg->filled = 0;
+    ipg->current ^= l->plan->deepspeed_overlap ? 1u : 0u;
+}
+
+/* A gradient into the bucket, which is reduced before if that would overflow it. Stage 1 keeps the tensor, of which
+ * earlier micro-steps' sums are one. */
+void dtp_lower_ipg_add(struct dtp_lowering *l, int part)
+{
+    struct dtp_lower_ipg *ipg = l->ipg;
+    struct dtp_module_state *state = dtp_lower_state(l);
+    const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
+    bool keeps = l->plan->strategy == DTP_ZERO1;
+    dtp_buffer_id *source = keeps ? &state->kept[part] : &state->gradient[part];
+    uint64_t elements = module->elements[part];
+    if (ipg->filled && ipg->filled + elements > ipg->bucket)
+        reduce_bucket(l, ipg->filled);
+    ipg->filled += elements;
+    if (elements > ipg->bucket) {
+        ipg->oversized = *source;
+    } else {
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, module->gradient_name[part]);
+        dtp_draft_use(&draft, ipg->bucket_buffer[ipg->current], DTP_WRITE);
+        dtp_draft_use(&draft, *source, keeps ? DTP_READ : DTP_READ | DTP_FREE);
+        dtp_draft_memory(l, &draft, (double)(2 * l->bytes.grads * elements), 1);
+        dtp_draft_end(l, &draft);
+    }
+    if (!keeps)
+        *source = DTP_NO_BUFFER;
+}
+
+/* End of backward: what is left, then the device is synchronised and the bucket goes. */
+void dtp_lower_ipg_close(struct dtp_lowering *l)
+{
+    struct dtp_lower_ipg *ipg = l->ipg;
+    if (!ipg || !l->reduces)
+        return;
+    if (ipg->filled)
+        reduce_bucket(l, ipg->filled);
+    struct dtp_draft draft;
+    await(l);
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "reduction bucket");
+    for (int i = 0; i < 2; i++) {
+        dtp_draft_use(&draft, ipg->bucket_buffer[i], DTP_FREE);
+        ipg->bucket_buffer[i] = DTP_NO_BUFFER;
+    }
+    dtp_draft_end(l, &draft);
+}
+
+/* ---- the step ---------------------------------------------------------------------------------------------------- */
+
+static void free_gradients(struct dtp_lowering *l)
+{
+    struct dtp_draft partition;
+    dtp_draft_begin(l, &partition, DTP_OP_FREE, "zero_grad");
+    dtp_draft_use(&partition, l->ipg->grads, DTP_FREE);
+    l->ipg->grads = DTP_NO_BUFFER;
+    if (partition.operand_count)
+        dtp_draft_end(l, &partition);
+    for (uint64_t i = 0; i <= l->transformer->layers; i++) {
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "zero_grad");
+        for (int part = 0; part < DTP_MAX_PARTS; part++) {
+            dtp_draft_use(&draft, l->state[i].kept[part], DTP_FREE);
+            l->state[i].kept[part] = DTP_NO_BUFFER;
+        }
+        if (draft.operand_count)
+            dtp_draft_end(l, &draft);
+    }
+}
+
+static void device_update(struct dtp_lowering *l)
+{
+    struct dtp_lower_ipg *ipg = l->ipg;
+    struct dtp_module_state *all = whole(l);
+    bool casts = l->bytes.grads < 4;
+    struct dtp_draft draft;
+    dtp_buffer_id wide = ipg->grads;
+    if (casts) {
+        dtp_draft_begin(l, &draft, DTP_OP_CAST, "gradients of the partition");
+        wide = dtp_draft_new(l, &draft, "gradients in fp32", DTP_OWNER_WORKSPACE, 4 * ipg->partition, DTP_WRITE);
+        dtp_draft_use(&draft, ipg->grads, DTP_READ);
+        dtp_draft_memory(l, &draft, (double)((l->bytes.grads + 4) * ipg->partition), 1);
+        dtp_draft_end(l, &draft);
+    }
+    dtp_lower_update(l, all->params, all->moments, &wide, 1, ipg->partition);
+    if (casts) {
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradients in fp32");
+        dtp_draft_use(&draft, wide, DTP_FREE);
+        dtp_draft_end(l, &draft);
+    }
+}
+
+void dtp_lower_ipg_step(struct dtp_lowering *l)
+{
+    struct dtp_lower_ipg *ipg = l->ipg;
+    struct dtp_module_state *all = whole(l);
+    uint64_t gpus = l->cluster->gpus;
+    struct dtp_draft draft;
+    if (l->plan->offload == DTP_OFFLOAD_NONE)
+        device_update(l);
+    else
+        dtp_lower_host_update(l, all->params);
+    free_gradients(l);
+    if (gpus == 1)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "updated weights");
+    draft.op.group = ipg->group;
+    dtp_draft_use(&draft, all->params, DTP_UPDATE);
+    draft.op.demand.sent_bytes = (double)dtp_lower_ring(l->bytes.params * ipg->elements, gpus);
+    draft.op.demand.bytes = (double)(l->bytes.params * ipg->elements);
+    dtp_draft_end(l, &draft);
+}

@@ -1,0 +1,341 @@
+/* Our executor's step: standing buffers, drafts and the skeleton. */
+#include "runtime/dtplan/lower_executor_state.h"
+
+#include "runtime/dtplan/batch_layout.h"
+#include "base/bytes.h"
+
+#include <stdlib.h>
+
+/* ---- drafts ------------------------------------------------------------------------------------------------------ */
+
+void dtp_executor_await(struct dtp_executor *x, enum dtp_stream stream, dtp_op_id earlier)
+{
+    dtp_op_id *awaited = &x->await[stream];
+    if (earlier.index != DTP_NO_INDEX && (awaited->index == DTP_NO_INDEX || awaited->index < earlier.index))
+        *awaited = earlier;
+}
+
+void dtp_executor_begin(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name)
+{
+    dtp_draft_begin(x->l, draft, kind, name);
+}
+
+dtp_op_id dtp_executor_end(struct dtp_executor *x, struct dtp_draft *draft)
+{
+    for (int s = 0; s < DTP_STREAM_COUNT; s++) {
+        dtp_draft_after(draft, x->await[s]);
+        x->await[s] = DTP_NO_OP;
+    }
+    return dtp_draft_end(x->l, draft);
+}
+
+dtp_buffer_id dtp_executor_new(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_role role, const char *name,
+                               enum dtp_owner owner, uint64_t bytes, uint32_t access)
+{
+    dtp_buffer_id buffer = dtp_lower_buffer(x->l, name, owner, DTP_STREAM_COMPUTE, bytes, false);
+    if (buffer.index != DTP_NO_INDEX)
+        dtp_draft_role(draft, role, buffer, access | DTP_ALLOC, 0);
+    return buffer;
+}
+
+void dtp_executor_memory(struct dtp_draft *draft, uint64_t rows, double bytes, uint32_t kernels)
+{
+    struct dtp_demand *demand = &draft->op.demand;
+    demand->tokens = (double)rows;
+    demand->bytes = bytes;
+    demand->kernels = kernels;
+    demand->memory_kernel = DTP_KERNEL_FUSED;
+}
+
+void dtp_executor_matmul(struct dtp_executor *x, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k)
+{
+    dtp_draft_matmul(x->l, draft, m, n, k, false);
+    dtp_draft_role(draft, DTP_ROLE_WORKSPACE, x->workspace, DTP_UPDATE, 0);
+}
+
+void dtp_executor_free(struct dtp_executor *x, dtp_buffer_id buffer, const char *name)
+{
+    struct dtp_draft draft;
+    if (buffer.index == DTP_NO_INDEX)
+        return;
+    dtp_executor_begin(x, &draft, DTP_OP_FREE, name);
+    dtp_draft_use(&draft, buffer, DTP_FREE);
+    dtp_executor_end(x, &draft);
+}
+
+/* ---- standing buffers -------------------------------------------------------------------------------------------- */
+
+static uint64_t tensor_bytes(const struct dtp_executor *x, enum dtp_executor_tensor tensor)
+{
+    uint64_t element = x->element_bytes, row = 0;
+    switch (tensor) {
+    case DTP_EXECUTOR_TENSOR_INPUT:
+    case DTP_EXECUTOR_TENSOR_NORM1:
+    case DTP_EXECUTOR_TENSOR_MIDDLE:
+    case DTP_EXECUTOR_TENSOR_NORM2: row = element * x->h; break;
+    case DTP_EXECUTOR_TENSOR_STATISTICS1:
+    case DTP_EXECUTOR_TENSOR_STATISTICS2: row = x->rules.statistics_bytes; break;
+    case DTP_EXECUTOR_TENSOR_QKV: row = element * (x->d_q + 2 * x->d_kv); break;
+    case DTP_EXECUTOR_TENSOR_CORE: row = element * x->d_q; break;
+    case DTP_EXECUTOR_TENSOR_LOG_SUM_EXP: row = 4 * x->t->heads; break;
+    case DTP_EXECUTOR_TENSOR_UP: row = element * x->rules.up_width; break;
+    case DTP_EXECUTOR_TENSOR_PRODUCT: row = element * x->f; break;
+    case DTP_EXECUTOR_TENSOR_COUNT: break;
+    }
+    return dtp_bytes_product(x->rules.tokens, row);
+}
+
+static void derive(struct dtp_executor *x, struct dtp_lowering *l)
+{
+    const struct dtp_transformer *t = l->transformer;
+    dtp_executor_rules(t, l->cluster, l->plan, &x->rules);
+    x->l = l, x->t = t, x->plan = l->plan;
+    x->element_bytes = dtp_dtype_bytes(x->rules.compute);
+    x->h = t->hidden, x->f = t->ffn, x->d_q = t->heads * t->head_dim, x->d_kv = t->kv_heads * t->head_dim;
+    for (int i = 0; i < DTP_EXECUTOR_TENSOR_COUNT; i++)
+        x->tensor_bytes[i] = tensor_bytes(x, (enum dtp_executor_tensor)i);
+    x->module_count = dtp_parameter_module_count(t);
+    dtp_parameter_module(t, x->rules.shard_ranks, 0, &x->embedding);
+    dtp_parameter_module(t, x->rules.shard_ranks, 1, &x->block);
+    dtp_parameter_module(t, x->rules.shard_ranks, t->layers + 1, &x->head);
+    for (int s = 0; s < DTP_STREAM_COUNT; s++)
+        x->await[s] = l->last_op[s] = DTP_NO_OP;
+    x->batch_read[0] = x->batch_read[1] = x->gradient_read = DTP_NO_OP;
+    x->scattered = x->exchanged = x->partials = x->tables = DTP_NO_BUFFER;
+    x->shard_group = x->gather_group = x->exchange_group = x->replica_group = DTP_NO_INDEX;
+    l->layer = DTP_NO_LAYER;
+}
+
+/* "weights" of a block, "embedding weights", "head weights". */
+static const char *state_name(uint64_t module, uint64_t last, enum dtp_executor_state state)
+{
+    static const char *const names[3][DTP_EXECUTOR_STATE_COUNT] = {
+#define NAME(suffix, text) text,
+        {DTP_EXECUTOR_STATE_TABLE(NAME)},
+#undef NAME
+#define NAME(suffix, text) "embedding " text,
+        {DTP_EXECUTOR_STATE_TABLE(NAME)},
+#undef NAME
+#define NAME(suffix, text) "head " text,
+        {DTP_EXECUTOR_STATE_TABLE(NAME)},
+#undef NAME
+    };
+    return names[module == 0 ? 1 : module == last ? 2 : 0][state];
+}
+
+static void make_state(struct dtp_executor *x, uint64_t index)
+{
+    struct dtp_executor_module *module = &x->modules[index];
+    const struct dtp_parameter_module *layout = module->layout;
+    uint64_t moments = dtp_dtype_bytes(x->rules.moments);
+    const struct {
+        enum dtp_owner owner;
+        uint64_t elements, element_bytes;
+    } state[DTP_EXECUTOR_STATE_COUNT] = {
+        [DTP_EXECUTOR_WEIGHTS] = {DTP_OWNER_PARAMS, x->rules.sharded ? layout->shard_elements : layout->elements,
+                                  x->element_bytes},
+        [DTP_EXECUTOR_MASTER] = {DTP_OWNER_OPTIMIZER, layout->shard_elements, x->rules.master ? 4 : 0},
+        [DTP_EXECUTOR_MOMENT1] = {DTP_OWNER_OPTIMIZER, layout->shard_elements, moments},
+        [DTP_EXECUTOR_MOMENT2] = {DTP_OWNER_OPTIMIZER, layout->shard_elements, moments}};
+    for (int s = 0; s < DTP_EXECUTOR_STATE_COUNT; s++) {
+        const char *name = state_name(index, x->module_count - 1, (enum dtp_executor_state)s);
+        uint64_t bytes = dtp_bytes_product(state[s].elements, state[s].element_bytes);
+        bool on_host = s == DTP_EXECUTOR_WEIGHTS ? x->rules.host_params : x->rules.host_optimizer;
+        module->state[s] = on_host ? dtp_lower_host_buffer(x->l, name, state[s].owner, bytes)
+                                   : dtp_lower_buffer(x->l, name, state[s].owner, DTP_STREAM_COMPUTE, bytes, true);
+    }
+    module->host_gradient = module->host_weights = DTP_NO_BUFFER;
+    module->downloaded = DTP_NO_OP;
+    if (x->rules.host_optimizer)
+        dtp_executor_make_host(x, index);
+    module->gathered = x->rules.sharded ? DTP_NO_BUFFER : module->state[DTP_EXECUTOR_WEIGHTS];
+}
+
+static void make_modules(struct dtp_executor *x)
+{
+    for (uint64_t i = 0; i < x->module_count; i++) {
+        struct dtp_executor_module *module = &x->modules[i];
+        bool edge = i == 0 || i + 1 == x->module_count;
+        struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(x->t, &x->rules, i);
+        module->layout = i == 0 ? &x->embedding : edge ? &x->head : &x->block;
+        module->gradient_element_bytes = dtp_dtype_bytes(dtype.whole);
+        module->shard_element_bytes = dtp_dtype_bytes(dtype.shard);
+        module->gradient = module->reduced = DTP_NO_BUFFER;
+        module->gathered_by = module->reduced_by = DTP_NO_OP;
+        x->l->layer = edge ? DTP_NO_LAYER : (uint16_t)(i - 1);
+        make_state(x, i);
+    }
+    x->l->layer = DTP_NO_LAYER;
+}
+
+/* Names are those of DTP_EXECUTOR_BUFFER_TABLE. */
+static void make_standing_buffers(struct dtp_executor *x)
+{
+    struct dtp_lowering *l = x->l;
+    uint64_t batch = dtp_batch_layout_of(x->rules.tokens).bytes, parities = l->plan->accumulate > 1 ? 2 : 1;
+    for (uint64_t i = 0; i < parities; i++) {
+        l->micro_step = (uint16_t)i;
+        x->batch[i] = dtp_lower_buffer(l, "batch", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, batch, true);
+    }
+    for (uint32_t i = 0; i < l->plan->accumulate; i++) {
+        l->micro_step = (uint16_t)i;
+        dtp_buffer_id host = dtp_lower_host_buffer(l, "host batch", DTP_OWNER_WORKSPACE, batch);
+        x->host_batch = i ? x->host_batch : host;
+    }
+    l->micro_step = 0;
+    x->scalars =
+        dtp_lower_buffer(l, "scalars", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, DTP_EXECUTOR_SCALARS_BYTES, true);
+    x->host_scalars = dtp_lower_host_buffer(l, "host scalars", DTP_OWNER_WORKSPACE, DTP_EXECUTOR_SCALARS_BYTES);
+    x->host_results = dtp_lower_host_buffer(l, "host results", DTP_OWNER_WORKSPACE, DTP_EXECUTOR_SCALARS_BYTES);
+    if (x->t->position == DTP_POSITION_ROPE)
+        x->tables = dtp_lower_buffer(l, "cosines and sines", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
+                                     dtp_bytes_product(4 * x->t->head_dim, x->plan->sequence), true);
+    if (x->rules.gradient_norm)
+        x->partials = dtp_lower_buffer(l, "square sums", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
+                                       4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * x->module_count, true);
+    x->workspace = dtp_lower_buffer(l, "matmul workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
+                                    DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES, true);
+    if (x->plan->gradient_stream)
+        x->gradient_workspace = dtp_lower_buffer(l, "weight gradient workspace", DTP_OWNER_WORKSPACE,
+                                                 DTP_STREAM_COMPUTE, DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES, true);
+}
+
+/* ---- the skeleton ------------------------------------------------------------------------------------------------
+ *
+ * Whole gradients whose reduction a micro-step leaves under way go when the next one's first block has hidden it, or
+ * after the optimizer. */
+
+static void mark(struct dtp_executor *x, const char *name)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(x->l, &draft, DTP_OP_MARK, name);
+    dtp_draft_end(x->l, &draft);
+}
+
+static dtp_op_id copy(struct dtp_executor *x, enum dtp_op_kind kind, const char *name, dtp_buffer_id from,
+                      dtp_buffer_id to, uint64_t bytes, dtp_op_id after)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(x->l, &draft, kind, name);
+    draft.op.stream = kind == DTP_OP_UPLOAD ? DTP_STREAM_UPLOAD : DTP_STREAM_DOWNLOAD;
+    draft.op.demand.sent_bytes = (double)bytes;
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, from, DTP_READ, 0);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, to, DTP_WRITE, 0);
+    dtp_draft_after(&draft, after);
+    return dtp_draft_end(x->l, &draft);
+}
+
+/* Each micro-step's batch is brought while the one before it computes. */
+static dtp_op_id upload_batch(struct dtp_executor *x, uint32_t micro_step)
+{
+    uint16_t here = x->l->micro_step;
+    x->l->micro_step = (uint16_t)micro_step;
+    dtp_buffer_id host = {x->host_batch.index + micro_step};
+    dtp_op_id id = copy(x, DTP_OP_UPLOAD, "batch", host, x->batch[micro_step % 2],
+                        dtp_batch_layout_of(x->rules.tokens).bytes, x->batch_read[micro_step % 2]);
+    x->l->micro_step = here;
+    return id;
+}
+
+static void micro_step(struct dtp_executor *x, uint32_t index, dtp_op_id *uploaded)
+{
+    struct dtp_lowering *l = x->l;
+    uint64_t layers = x->t->layers;
+    l->micro_step = (uint16_t)index;
+    mark(x, "forward");
+    dtp_executor_await(x, DTP_STREAM_UPLOAD, *uploaded);
+    if (index + 1 < x->plan->accumulate)
+        *uploaded = upload_batch(x, index + 1);
+    dtp_executor_before_embedding(x);
+    dtp_executor_embedding(x);
+    dtp_executor_after_embedding(x);
+    for (uint64_t layer = 0; layer < layers; layer++) {
+        if (layer == 1) /* first, so that the head's weights can take the place of what goes */
+            dtp_executor_drain(x, 0);
+        if (layer + 1 == layers && x->plan->prefetch)
+            dtp_executor_gather_head(x);
+        l->layer = (uint16_t)layer;
+        dtp_executor_before_block(x, layer);
+        dtp_executor_block_forward(x, layer);
+        dtp_executor_after_block(x, layer);
+        l->layer = DTP_NO_LAYER;
+    }
+    dtp_executor_drain(x, 0);
+    mark(x, "loss");
+    dtp_executor_gather_head(x);
+    dtp_executor_loss(x);
+    dtp_executor_after_loss(x);
+    mark(x, "backward");
+    for (uint64_t layer = layers; layer-- > 0;) {
+        l->layer = (uint16_t)layer;
+        dtp_executor_before_block(x, layer);
+        dtp_executor_block_backward(x, layer);
+        dtp_executor_after_block(x, layer);
+        l->layer = DTP_NO_LAYER;
+    }
+    dtp_executor_embedding_backward(x);
+    x->batch_read[index % 2] = l->last_op[DTP_STREAM_COMPUTE];
+}
+
+static dtp_op_id scalars_down(struct dtp_executor *x)
+{
+    return copy(x, DTP_OP_DOWNLOAD, "scalars", x->scalars, x->host_results, DTP_EXECUTOR_SCALARS_BYTES,
+                x->l->last_op[DTP_STREAM_COMPUTE]);
+}
+
+static void step(struct dtp_executor *x)
+{
+    dtp_op_id scalars =
+        copy(x, DTP_OP_UPLOAD, "scalars", x->host_scalars, x->scalars, DTP_EXECUTOR_SCALARS_BYTES, DTP_NO_OP);
+    dtp_executor_await(x, DTP_STREAM_UPLOAD, scalars);
+    dtp_op_id uploaded = upload_batch(x, 0);
+    dtp_executor_step_begins(x);
+    for (uint32_t i = 0; i < x->plan->accumulate; i++) {
+        micro_step(x, i, &uploaded);
+        if (i == 0 && x->plan->accumulate > 1)
+            dtp_program_expect_again(x->l->program, x->plan->accumulate - 1);
+    }
+    mark(x, "step");
+    dtp_executor_update(x);
+    dtp_executor_drain(x, 0);
+    if (x->rules.host_optimizer)
+        dtp_executor_host_step(x, scalars_down(x));
+    else
+        scalars_down(x);
+}
+
+static void release(struct dtp_executor *x)
+{
+    free(x->modules);
+    free(x->tensors);
+    free(x->slot);
+    free(x->slot_block);
+    free(x->slot_read);
+}
+
+static bool take_memory(struct dtp_executor *x)
+{
+    uint64_t layers = x->t->layers;
+    x->modules = calloc(x->module_count, sizeof *x->modules);
+    x->tensors = calloc(layers, sizeof *x->tensors);
+    x->slot = calloc(x->rules.ring, sizeof *x->slot);
+    x->slot_block = calloc(x->rules.ring, sizeof *x->slot_block);
+    x->slot_read = calloc(x->rules.ring, sizeof *x->slot_read);
+    return x->modules && x->tensors && x->slot && x->slot_block && x->slot_read;
+}
+
+enum dtp_status dtp_lower_executor(struct dtp_lowering *l)
+{
+    struct dtp_executor x = {.modules = NULL};
+    derive(&x, l);
+    bool memory = take_memory(&x);
+    if (memory) {
+        make_modules(&x);
+        make_standing_buffers(&x);
+        dtp_executor_make_groups(&x);
+        step(&x);
+    }
+    release(&x);
+    return memory ? dtp_program_seal(l->program, l->faults)
+                  : dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
+}

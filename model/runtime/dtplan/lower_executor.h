@@ -1,0 +1,154 @@
+/* The step program that our own executor runs (runtime dtplan): a lowering of its own, and the contract with exec/.
+ *
+ * A program of this lowering says everything that running it takes: each operand has a role and an offset, every
+ * workspace is a buffer, nothing is allocated or awaited by the host inside a step, and all device buffers come from
+ * one pool, so that dtp_executor_arena places them in one arena whose size is the memory the step needs.
+ *
+ * Roles by kind. T rows are demand.tokens (of a matmul: m, n, k as in dtp_draft_matmul); shapes are those of the
+ * transformer and the plan; element types follow from dtp_executor_rules. UPDATE where "+=" may stand.
+ *   UPLOAD, DOWNLOAD      INPUT -> RESULT, demand.sent_bytes of them; one of the two is in DTP_SPACE_HOST
+ *   EMBEDDING             BATCH, WEIGHT, POSITION (learned positions) -> RESULT [T, h]
+ *   NORM                  INPUT [T, h], WEIGHT, BIAS -> RESULT [T, h], STATISTICS (fp32: inverse deviations [T], then
+ * for LayerNorm means [T]) MATMUL forward        INPUT [m, k], WEIGHT [n, k], BIAS [n], ADDEND [m, n] -> RESULT [m, n];
+ * with AUX: GELU epilogue, AUX receives the product with bias MATMUL input gradient GRADIENT [m, k], WEIGHT [k, n] ->
+ * INPUT_GRADIENT [m, n]; with AUX: times gelu'(AUX) MATMUL weight gradient GRADIENT [k, m], INPUT [k, n] ->
+ * WEIGHT_GRADIENT [m, n], BIAS_GRADIENT [m]; adds where these are UPDATE The kind of matmul is told by the role of its
+ * result. All three: WORKSPACE. ROTARY(_BACKWARD)     RESULT [T, d_q + 2 d_kv] UPDATE, in place; TABLES (fp32: cosines
+ * [s, head_dim / 2], then sines) ATTENTION             INPUT (packed qkv) -> RESULT [T, d_q], STATISTICS (log-sum-exp
+ * fp32 [B, heads, s]), WORKSPACE ATTENTION_BACKWARD    INPUT, SAVED (RESULT of forward), STATISTICS, GRADIENT [T, d_q]
+ * -> INPUT_GRADIENT (packed), WORKSPACE ACTIVATION            INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the
+ * gate first ACTIVATION_BACKWARD   GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place; RESULT [T, f],
+ * over GRADIENT, where forward's result is made again NORM_BACKWARD         GRADIENT, INPUT, STATISTICS, WEIGHT ->
+ * RESIDUAL_GRADIENT (UPDATE adds, WRITE overwrites), WEIGHT_GRADIENT, BIAS_GRADIENT, WORKSPACE (2
+ * DTP_EXECUTOR_PARTIAL_ROWS h floats) LOSS_BACKWARD         RESULT (logits [T, dtp_executor_vocab_stride] UPDATE,
+ * become their gradient), BATCH (targets of these rows) -> STATISTICS (losses of these rows, fp32). The gradient is
+ * that of the sum of losses over the tokens of the whole step on all ranks, divided by their number LOSS STATISTICS [T]
+ * -> SCALARS (loss_sum += their sum) EMBEDDING_BACKWARD    GRADIENT, BATCH -> WEIGHT_GRADIENT (+=, zeroed before),
+ * POSITION_GRADIENT (the same) ZERO                  RESULT, demand.bytes of them SQUARE_SUM            INPUT ->
+ * PARTIALS (DTP_EXECUTOR_SQUARE_SUM_PARTIALS floats of one module) CLIP_SCALE            PARTIALS (all modules) ->
+ * SCALARS UPDATE; clips by plan.clip_norm, 0: not OPTIMIZER             WEIGHT_GRADIENT, SCALARS, WEIGHT, MASTER
+ * (bf16-mixed), MOMENT1, MOMENT2 of one module, or of this rank's shard of it HOST_OPTIMIZER        as OPTIMIZER, all
+ * of it in host memory; SCALARS are those downloaded after CLIP_SCALE, or where there is none, those that were uploaded
+ *   CAST, ACCUMULATE      INPUT -> RESULT (ACCUMULATE: +=), demand.tokens elements
+ *   SUM_PARTS             INPUT [ranks of the shard group, demand.tokens elements] -> RESULT: their sum; UPDATE adds it
+ *   collectives           INPUT, RESULT; the same buffer where in place. all_gather: INPUT is this rank's part of
+ * RESULT; reduce_scatter: RESULT gets this rank's part; sums, no averages. all_to_all: part j of INPUT becomes this
+ * rank's part of rank j's RESULT, which is another buffer An operand with `shard` is this rank's equal part of the
+ * buffer (dtp_operand). */
+#ifndef DTP_LOWER_EXECUTOR_H
+#define DTP_LOWER_EXECUTOR_H
+
+#include "net/parameter_layout.h"
+#include "program/placement.h"
+#include "plan/plan.h"
+
+/* What kernels/kernels.h asks for; exec/ asserts that they agree. */
+#define DTP_EXECUTOR_PARTIAL_ROWS 264u
+#define DTP_EXECUTOR_SQUARE_SUM_PARTIALS 512u
+#define DTP_EXECUTOR_SCALARS_BYTES 64u /* at least sizeof(struct dtp_step_scalars) */
+
+/* cuBLASLt's recommendation for Hopper, one for each stream that runs matmuls. */
+#define DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES (UINT64_C(32) << 20)
+
+/* Names of the buffers that hold state over steps, which whoever fills, saves or reads it asks for by (name, layer).
+ * `layer` is the block's, DTP_NO_LAYER for the embedding (module 0) and the head (L + 1), whose names begin so:
+ * "embedding weights", "weights" (layer 0 ..), "head weights". They are in DTP_SPACE_HOST where the plan offloads them.
+ * dtp_executor_find does it. */
+#define DTP_EXECUTOR_STATE_TABLE(X)                                                                                    \
+    X(WEIGHTS, "weights") X(MASTER, "master") X(MOMENT1, "moment1") X(MOMENT2, "moment2")
+enum dtp_executor_state {
+#define DTP_EXECUTOR_STATE_ENUM(suffix, text) DTP_EXECUTOR_##suffix,
+    DTP_EXECUTOR_STATE_TABLE(DTP_EXECUTOR_STATE_ENUM)
+#undef DTP_EXECUTOR_STATE_ENUM
+        DTP_EXECUTOR_STATE_COUNT
+};
+/* X(suffix, name): buffers there is one of, or one for each parity of micro-steps (micro_step tells which). */
+#define DTP_EXECUTOR_BUFFER_TABLE(X)                                                                                   \
+    X(BATCH, "batch")                                                                                                  \
+    X(HOST_BATCH, "host batch")                                                                                        \
+    X(SCALARS, "scalars")                                                                                              \
+    X(HOST_SCALARS, "host scalars")                                                                                    \
+    X(HOST_RESULTS, "host results")                                                                                    \
+    X(TABLES, "cosines and sines")                                                                                     \
+    X(PARTIALS, "square sums")                                                                                         \
+    X(MATMUL_WORKSPACE, "matmul workspace")
+enum dtp_executor_buffer {
+#define DTP_EXECUTOR_BUFFER_ENUM(suffix, text) DTP_EXECUTOR_##suffix,
+    DTP_EXECUTOR_BUFFER_TABLE(DTP_EXECUTOR_BUFFER_ENUM)
+#undef DTP_EXECUTOR_BUFFER_ENUM
+        DTP_EXECUTOR_BUFFER_COUNT
+};
+
+/* Where every rank finds the buffers of a sealed program of this lowering. `module` has dtp_parameter_module_count
+ * items. DTP_NO_INDEX where the plan has none of it. HOST_BATCH has one buffer for each micro-step, BATCH one for each
+ * parity; `host_batch` is the first of them, they follow each other; the same for `batch`. */
+struct dtp_executor_map {
+    dtp_buffer_id (*module)[DTP_EXECUTOR_STATE_COUNT];
+    uint64_t module_count;
+    dtp_buffer_id buffer[DTP_EXECUTOR_BUFFER_COUNT];
+};
+/* Caller releases. DTP_ENVIRONMENT: no memory. */
+enum dtp_status dtp_executor_find(const struct dtp_program *program, const struct dtp_transformer *transformer,
+                                  struct dtp_executor_map *out, struct dtp_faults *faults);
+void dtp_executor_map_release(struct dtp_executor_map *map);
+
+/* Of host buffers, as of device ones. */
+#define DTP_EXECUTOR_HOST_ALIGNMENT DTP_PLACEMENT_ALIGNMENT
+
+/* Addresses: offsets of all buffers, device ones in the device arena, host ones in the pinned arena. UINT64_MAX for a
+ * buffer that the step never uses. */
+struct dtp_executor_arena {
+    uint64_t *offset_bytes; /* per buffer */
+    uint64_t device_bytes, host_bytes;
+};
+/* Caller releases. Fails as dtp_program_place does. */
+enum dtp_status dtp_executor_arena_make(const struct dtp_program *program, struct dtp_executor_arena *out,
+                                        struct dtp_faults *faults);
+void dtp_executor_arena_release(struct dtp_executor_arena *arena);
+
+/* Element types and sizes that follow from the plan; the closed form shares them. */
+struct dtp_executor_rules {
+    enum dtp_dtype compute; /* activations, weights, and gradients of activations */
+    enum dtp_dtype moments;
+    bool master;                  /* fp32 copy of the weights in the optimizer */
+    enum dtp_dtype gradient;      /* of a module whose gradients are made by one operation each */
+    enum dtp_dtype head_gradient; /* of the module that has the head's matrix: chunks, and a tied embedding, add up */
+    bool exchanges;               /* gradients of shards, N > 1, are exchanged by copies and added up by a kernel */
+    bool wide_sums;               /* shards of gradients are fp32 sums, whatever was exchanged */
+    uint64_t tokens;              /* T: rows of a micro-step */
+    uint64_t vocab_stride;        /* elements from one row of logits to the next: 16-byte aligned */
+    uint64_t chunk_tokens, chunk_count; /* of head and loss; the last chunk may have fewer rows */
+    uint64_t up_width;                  /* columns of the up matmul's result: f, or 2 f with a gate */
+    uint64_t statistics_bytes;          /* of a norm, for a row */
+    uint64_t attention_workspace_bytes, attention_backward_workspace_bytes;
+    uint64_t shard_ranks, replicas; /* N ranks share a copy of what is sharded; R copies */
+    bool sharded;             /* weights rest as shards and are gathered block by block: N > 1 under full_shard, zero3,
+                                 hybrid_shard with resharding */
+    bool gathers_once;        /* weights rest whole, their shards updated here: gathered once, at the step's begin */
+    bool reduces_always;      /* gradients are reduced in every micro-step */
+    uint64_t ring;            /* gathered blocks that exist at once: prefetch depth + 1 */
+    bool host_optimizer;      /* master and moments in host memory, updated there; weights too under offload params: */
+    bool host_params;         /* uploaded whenever they are gathered, into two staging shards or the ring itself */
+    bool updates_in_backward; /* a block's optimizer stands right behind its reduction */
+    bool streams_gradients;   /* of blocks, sharded: through two shards on the device, to the host or into that */
+    bool gradient_norm;       /* square sums and clip_scale are in the program */
+};
+void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                        const struct dtp_plan *plan, struct dtp_executor_rules *out);
+
+/* What gradients of a module are made and reduced in, and what the optimizer reads: the reduced shard, or the whole
+ * ones where there are no shards. Modules: the embedding is 0, blocks follow, the head is the last. */
+struct dtp_gradient_dtypes {
+    enum dtp_dtype whole, shard;
+};
+struct dtp_gradient_dtypes dtp_executor_gradient_dtypes(const struct dtp_transformer *transformer,
+                                                        const struct dtp_executor_rules *rules, uint64_t module);
+
+/* Name of the buffers that hold reduced shards of gradients. */
+#define DTP_EXECUTOR_GRADIENT_SHARD "gradient shard"
+
+/* Refuses what the executor cannot run, all faults at once, each with a reason. */
+enum dtp_status dtp_executor_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                   const struct dtp_plan *plan, struct dtp_faults *faults);
+
+#endif

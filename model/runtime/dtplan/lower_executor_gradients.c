@@ -1,0 +1,296 @@
+/* Where operations write gradients, and what strategies do about it: reductions behind backward.
+ *
+ * Whole gradients of a module go when their reduction has read them; two such buffers exist at once. A shard's sum is
+ * scattered by NCCL's kernels, or its parts are exchanged by copy engines and added up by a kernel of ours. */
+#include "runtime/dtplan/lower_executor_state.h"
+
+#include "base/bytes.h"
+
+#define PADDING_ZEROED (1u << 31)
+
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t shard_bytes(const struct dtp_executor_module *module)
+{
+    return dtp_bytes_product(module->layout->shard_elements, module->shard_element_bytes);
+}
+
+/* Shards that do not stay, and where a reduction's result is before it is added to what is there; exchanged
+ * gradients always are. */
+void dtp_executor_make_reduction_buffers(struct dtp_executor *x)
+{
+    uint64_t largest = dtp_executor_largest_shard(x) * dtp_dtype_bytes(x->plan->precision.reduce);
+    for (int i = 0; i < 2; i++) {
+        x->shard_read[i] = DTP_NO_OP;
+        x->shard[i] = x->rules.streams_gradients && (uint64_t)i < x->t->layers
+                          ? dtp_lower_buffer(x->l, DTP_EXECUTOR_GRADIENT_SHARD, DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
+                                             shard_bytes(dtp_executor_block(x, 0)), true)
+                          : DTP_NO_BUFFER;
+    }
+    if (x->rules.shard_ranks == 1)
+        return;
+    if (x->rules.exchanges)
+        x->exchanged = dtp_lower_buffer(x->l, "exchanged gradients", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
+                                        dtp_bytes_product(largest, x->rules.shard_ranks), true);
+    else if (x->rules.reduces_always)
+        x->scattered =
+            dtp_lower_buffer(x->l, "scattered gradients", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE, largest, true);
+}
+
+/* ---- whole gradients --------------------------------------------------------------------------------------------- */
+
+bool dtp_executor_gradient(struct dtp_draft *draft, enum dtp_role role, struct dtp_executor_module *module,
+                           enum dtp_parameter which)
+{
+    bool adds = module->written & 1u << which;
+    const struct dtp_parameter_tensor *tensor = &module->layout->tensor[which];
+    struct dtp_operand *operand = dtp_draft_role(draft, role, module->gradient,
+                                                 (module->allocates ? DTP_ALLOC : 0) | (adds ? DTP_UPDATE : DTP_WRITE),
+                                                 tensor->offset_elements * module->gradient_element_bytes);
+    operand->bytes = tensor->rows * tensor->columns * module->gradient_element_bytes;
+    module->allocates = false;
+    module->written |= 1u << which;
+    return adds;
+}
+
+/* [begin, end) elements of the module's gradients. */
+static void zero(struct dtp_executor *x, struct dtp_executor_module *module, uint64_t begin, uint64_t end)
+{
+    struct dtp_draft draft;
+    if (begin >= end)
+        return;
+    dtp_executor_begin_at(x, module, &draft, DTP_OP_ZERO, "gradients");
+    struct dtp_operand *operand =
+        dtp_draft_role(&draft, DTP_ROLE_RESULT, module->gradient, DTP_WRITE | (module->allocates ? DTP_ALLOC : 0),
+                       begin * module->gradient_element_bytes);
+    operand->bytes = (end - begin) * module->gradient_element_bytes;
+    module->allocates = false;
+    dtp_executor_memory(&draft, 0, (double)((end - begin) * module->gradient_element_bytes), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_executor_end(x, &draft);
+}
+
+static void zero_padding(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    uint64_t end = 0;
+    for (int i = 0; i < DTP_PARAMETER_COUNT; i++) {
+        const struct dtp_parameter_tensor *tensor = &module->layout->tensor[i];
+        if (!tensor->exists)
+            continue;
+        zero(x, module, end, tensor->offset_elements);
+        end = tensor->offset_elements + tensor->rows * tensor->columns;
+    }
+    zero(x, module, end, module->layout->elements);
+}
+
+void dtp_executor_open_gradient(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    dtp_executor_drain(x, 1);
+    if (module->gradient.index != DTP_NO_INDEX || !module->layout->elements)
+        return;
+    uint64_t index = (uint64_t)(module - x->modules);
+    uint16_t layer = x->l->layer;
+    x->l->layer = index == 0 || index + 1 == x->module_count ? DTP_NO_LAYER : (uint16_t)(index - 1);
+    const char *name = x->l->layer != DTP_NO_LAYER ? "gradients"
+                       : index == 0                ? "embedding gradients"
+                                                   : "head gradients";
+    bool rests = x->rules.shard_ranks == 1 || (x->plan->accumulate > 1 && !x->rules.reduces_always);
+    module->gradient =
+        dtp_lower_buffer(x->l, name, rests ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
+                         dtp_bytes_product(module->layout->elements, module->gradient_element_bytes), false);
+    x->l->layer = layer;
+    module->allocates = true;
+    module->written = 0;
+    if (index)
+        zero_padding(x, module);
+}
+
+void dtp_executor_zero_unwritten(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    const struct dtp_parameter_tensor *table = &module->layout->tensor[DTP_PARAMETER_EMBEDDING];
+    if (module->written & PADDING_ZEROED)
+        return;
+    bool written = module->written & 1u << DTP_PARAMETER_EMBEDDING;
+    zero(x, module, written ? table->rows * table->columns : 0, module->layout->elements);
+    module->written |= PADDING_ZEROED | 1u << DTP_PARAMETER_EMBEDDING | 1u << DTP_PARAMETER_POSITION;
+}
+
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
+
+void dtp_executor_drain(struct dtp_executor *x, int left)
+{
+    while (x->draining_count > left) {
+        dtp_executor_await(x, DTP_STREAM_REDUCE, x->draining[0].reader);
+        dtp_executor_free(x, x->draining[0].buffer, "gradients");
+        x->draining[0] = x->draining[1];
+        x->draining_count--;
+    }
+}
+
+static void drain_later(struct dtp_executor *x, dtp_buffer_id buffer, dtp_op_id reader)
+{
+    dtp_executor_drain(x, 1);
+    x->draining[x->draining_count++] = (struct dtp_executor_draining){buffer, reader};
+}
+
+/* Sums of all ranks of `group`, in place. */
+static dtp_op_id all_reduce(struct dtp_executor *x, struct dtp_executor_module *module, dtp_buffer_id buffer,
+                            uint64_t bytes, enum dtp_stream stream, dtp_op_id after)
+{
+    struct dtp_draft draft;
+    dtp_executor_begin_at(x, module, &draft, DTP_OP_ALL_REDUCE, NULL);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, buffer, DTP_READ, 0);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, buffer, DTP_WRITE, 0);
+    dtp_draft_after(&draft, after);
+    dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
+    return dtp_executor_collective(x, &draft, stream, x->replica_group, 2 * dtp_lower_ring(bytes, x->rules.replicas));
+}
+
+/* `values` are added to what the module has reduced so far, behind the reduction that made them. */
+static dtp_op_id accumulate(struct dtp_executor *x, struct dtp_executor_module *module, dtp_buffer_id values,
+                            dtp_buffer_id total, uint64_t elements)
+{
+    struct dtp_draft draft;
+    dtp_executor_begin_at(x, module, &draft, DTP_OP_ACCUMULATE, "gradients");
+    draft.op.stream = DTP_STREAM_REDUCE;
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, values, DTP_READ, 0);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, total, DTP_UPDATE, 0);
+    dtp_executor_memory(&draft, elements, 3 * (double)(elements * module->gradient_element_bytes), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    return dtp_draft_end(x->l, &draft);
+}
+
+/* One copy of the gradients a rank: summed where they are. Later micro-steps that reduce too are added. */
+static void reduce_whole(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    uint64_t bytes = module->layout->elements * module->gradient_element_bytes;
+    dtp_op_id reduced =
+        all_reduce(x, module, module->gradient, bytes, DTP_STREAM_REDUCE, x->l->last_op[DTP_STREAM_COMPUTE]);
+    if (!x->rules.reduces_always) {
+        module->reduced_by = reduced;
+        return;
+    }
+    if (module->reduced.index == DTP_NO_INDEX) {
+        module->reduced = module->gradient;
+        module->reduced_by = reduced;
+    } else {
+        module->reduced_by = accumulate(x, module, module->gradient, module->reduced, module->layout->elements);
+        drain_later(x, module->gradient, module->reduced_by);
+    }
+    module->gradient = DTP_NO_BUFFER;
+}
+
+/* Of the two shards the one that has been read, or will be first. */
+static dtp_buffer_id take_shard(struct dtp_executor *x, struct dtp_draft *draft)
+{
+    dtp_buffer_id shard = x->shard[0];
+    dtp_draft_after(draft, x->shard_read[0]);
+    dtp_draft_role(draft, DTP_ROLE_RESULT, shard, DTP_WRITE, 0);
+    x->shard[0] = x->shard[1], x->shard[1] = shard;
+    x->shard_read[0] = x->shard_read[1], x->shard_read[1] = DTP_NO_OP;
+    return shard;
+}
+
+/* The shard that the module's first reduction of a step writes. */
+static void make_shard(struct dtp_executor *x, struct dtp_executor_module *module, struct dtp_draft *draft)
+{
+    if (dtp_executor_streams(x, module))
+        module->reduced = take_shard(x, draft);
+    else
+        module->reduced = dtp_executor_new(x, draft, DTP_ROLE_RESULT, DTP_EXECUTOR_GRADIENT_SHARD, DTP_OWNER_GRADS,
+                                           shard_bytes(module), DTP_WRITE);
+}
+
+/* A collective of the shard group on the module's whole gradients. */
+static void begin_reduction(struct dtp_executor *x, const struct dtp_executor_module *module, struct dtp_draft *draft,
+                            enum dtp_op_kind kind)
+{
+    dtp_executor_begin_at(x, module, draft, kind, NULL);
+    dtp_draft_role(draft, DTP_ROLE_INPUT, module->gradient, DTP_READ, 0);
+}
+
+static dtp_op_id end_reduction(struct dtp_executor *x, const struct dtp_executor_module *module,
+                               struct dtp_draft *draft, uint32_t group)
+{
+    uint64_t bytes = module->layout->elements * module->gradient_element_bytes;
+    dtp_draft_after(draft, x->l->last_op[DTP_STREAM_COMPUTE]);
+    dtp_draft_after(draft, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
+    return dtp_executor_collective(x, draft, DTP_STREAM_REDUCE, group, dtp_lower_ring(bytes, x->rules.shard_ranks));
+}
+
+/* What the others sent is added up here; later reductions of a step add to the first one's sum in the same pass. */
+static dtp_op_id sum_parts(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    uint64_t bytes = dtp_bytes_product(module->layout->elements, module->gradient_element_bytes);
+    bool first = module->reduced.index == DTP_NO_INDEX;
+    struct dtp_draft draft;
+    dtp_executor_begin_at(x, module, &draft, DTP_OP_SUM_PARTS, "gradients");
+    draft.op.stream = DTP_STREAM_REDUCE;
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, x->exchanged, DTP_READ, 0)->bytes = bytes;
+    if (first)
+        make_shard(x, module, &draft);
+    else
+        dtp_draft_role(&draft, DTP_ROLE_RESULT, module->reduced, DTP_UPDATE, 0);
+    dtp_executor_memory(&draft, module->layout->shard_elements, (double)(bytes + (first ? 1 : 2) * shard_bytes(module)),
+                        1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    return dtp_draft_end(x->l, &draft);
+}
+
+/* Part j of rank i's gradients becomes part i of what rank j adds up: no SM moves them. Peers write here when this rank
+ * has come to the exchange, in the order of its stream: behind the sum that read what they sent before. */
+static void exchange_shards(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    struct dtp_draft draft;
+    begin_reduction(x, module, &draft, DTP_OP_ALL_TO_ALL);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, x->exchanged, DTP_WRITE, 0)->bytes =
+        module->layout->elements * module->gradient_element_bytes;
+    dtp_op_id exchanged = end_reduction(x, module, &draft, x->exchange_group);
+    module->reduced_by = sum_parts(x, module);
+    drain_later(x, module->gradient, exchanged);
+}
+
+static void scatter_shards(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    bool first = module->reduced.index == DTP_NO_INDEX;
+    struct dtp_draft draft;
+    begin_reduction(x, module, &draft, DTP_OP_REDUCE_SCATTER);
+    if (first)
+        make_shard(x, module, &draft);
+    else
+        dtp_draft_role(&draft, DTP_ROLE_RESULT, x->scattered, DTP_WRITE, 0);
+    module->reduced_by = end_reduction(x, module, &draft, x->shard_group);
+    drain_later(x, module->gradient, module->reduced_by);
+    if (!first)
+        module->reduced_by = accumulate(x, module, x->scattered, module->reduced, module->layout->shard_elements);
+}
+
+/* Each rank gets the sum of its shard, from its group and then from the other copies of it. */
+static void reduce_shards(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    (x->rules.exchanges ? exchange_shards : scatter_shards)(x, module);
+    module->gradient = DTP_NO_BUFFER;
+    bool last = x->l->micro_step + 1u == x->plan->accumulate;
+    if (last && x->rules.replicas > 1)
+        module->reduced_by =
+            all_reduce(x, module, module->reduced, shard_bytes(module), DTP_STREAM_REPLICATE, module->reduced_by);
+    if (last && x->rules.streams_gradients && x->rules.gradient_norm)
+        module->reduced_by = dtp_executor_square_sum_behind(x, module);
+    if (x->rules.updates_in_backward && dtp_executor_streams(x, module))
+        x->shard_read[1] = dtp_executor_update_behind(x, module);
+}
+
+void dtp_executor_close_gradient(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    bool last = x->l->micro_step + 1u == x->plan->accumulate;
+    if (x->rules.host_optimizer)
+        dtp_executor_await_gradient(x, x->l->last_op[DTP_STREAM_WEIGHT_GRADIENT]);
+    if (!module->layout->elements || (!last && !x->rules.reduces_always))
+        return;
+    if (x->rules.shard_ranks > 1)
+        reduce_shards(x, module);
+    else if (x->rules.replicas > 1)
+        reduce_whole(x, module);
+    if (last && x->rules.host_optimizer)
+        dtp_executor_download(x, module);
+}

@@ -1,0 +1,143 @@
+/* Final norm, head and cross entropy, chunk by chunk of the rows, so that logits never are there whole. A chunk's
+ * logits become their gradient in place; its input gradient takes the place of the rows of the final norm that it was
+ * made of, which nobody reads any more. */
+#include "runtime/dtplan/lower_executor_state.h"
+
+#include "runtime/dtplan/batch_layout.h"
+
+static struct dtp_executor_module *head_module(struct dtp_executor *x)
+{
+    return x->t->tied_head ? &x->modules[0] : dtp_executor_head(x);
+}
+
+static enum dtp_parameter head_weight(const struct dtp_executor *x)
+{
+    return x->t->tied_head ? DTP_PARAMETER_EMBEDDING : DTP_PARAMETER_HEAD;
+}
+
+static void final_norm(struct dtp_executor *x)
+{
+    struct dtp_executor_module *module = dtp_executor_head(x);
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_NORM, "final norm");
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, x->stream_input, DTP_READ, 0);
+    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, DTP_PARAMETER_FINAL_NORM);
+    if (dtp_executor_has(module, DTP_PARAMETER_FINAL_NORM_BIAS))
+        dtp_executor_weight(x, &draft, DTP_ROLE_BIAS, module, DTP_PARAMETER_FINAL_NORM_BIAS);
+    x->final_norm = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "final norm", DTP_OWNER_ACTIVATIONS,
+                                     x->tensor_bytes[DTP_EXECUTOR_TENSOR_NORM1], DTP_WRITE);
+    x->final_statistics =
+        dtp_executor_new(x, &draft, DTP_ROLE_STATISTICS, "final norm statistics", DTP_OWNER_ACTIVATIONS,
+                         x->tensor_bytes[DTP_EXECUTOR_TENSOR_STATISTICS1], DTP_WRITE);
+    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_norm_bytes(x), 1);
+    dtp_executor_end(x, &draft);
+}
+
+/* Rows [begin, begin + rows) of the micro-step. */
+struct chunk {
+    struct dtp_executor *x;
+    uint64_t begin, rows;
+    dtp_buffer_id logits, losses;
+    bool first, last;
+};
+
+/* The rows' place in the final norm's result. */
+static uint64_t chunk_offset_bytes(const struct chunk *c)
+{
+    return c->begin * c->x->h * c->x->element_bytes;
+}
+
+static void logits(struct chunk *c)
+{
+    struct dtp_executor *x = c->x;
+    struct dtp_executor_module *module = dtp_executor_head(x);
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, "head");
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, x->final_norm, DTP_READ, chunk_offset_bytes(c));
+    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, head_module(x), head_weight(x));
+    if (dtp_executor_has(module, DTP_PARAMETER_HEAD_BIAS))
+        dtp_executor_weight(x, &draft, DTP_ROLE_BIAS, module, DTP_PARAMETER_HEAD_BIAS);
+    if (c->first)
+        c->logits = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "logits", DTP_OWNER_LOGITS,
+                                     x->rules.chunk_tokens * x->rules.vocab_stride * x->element_bytes, DTP_WRITE);
+    else
+        dtp_draft_role(&draft, DTP_ROLE_RESULT, c->logits, DTP_WRITE, 0);
+    dtp_executor_matmul(x, &draft, c->rows, x->t->vocab, x->h);
+    dtp_executor_end(x, &draft);
+}
+
+static void logits_gradient(struct chunk *c)
+{
+    struct dtp_executor *x = c->x;
+    struct dtp_draft draft;
+    uint64_t targets = dtp_batch_layout_of(x->rules.tokens).targets_offset_bytes;
+    dtp_executor_begin(x, &draft, DTP_OP_LOSS_BACKWARD, "loss");
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, c->logits, DTP_UPDATE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_BATCH, x->batch[x->l->micro_step % 2], DTP_READ, targets + 4 * c->begin);
+    if (c->first)
+        c->losses = dtp_executor_new(x, &draft, DTP_ROLE_STATISTICS, "row losses", DTP_OWNER_LOGITS,
+                                     4 * x->rules.tokens, DTP_WRITE);
+    else
+        dtp_draft_role(&draft, DTP_ROLE_STATISTICS, c->losses, DTP_WRITE, 4 * c->begin);
+    dtp_executor_memory(&draft, c->rows, dtp_executor_loss_bytes(x, c->rows), 1);
+    dtp_executor_end(x, &draft);
+}
+
+static void head_weight_gradient(struct chunk *c)
+{
+    struct dtp_executor *x = c->x;
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, "head weight gradient");
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, c->logits, DTP_READ, 0);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, x->final_norm, DTP_READ, chunk_offset_bytes(c));
+    dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, head_module(x), head_weight(x));
+    if (dtp_executor_has(dtp_executor_head(x), DTP_PARAMETER_HEAD_BIAS))
+        dtp_executor_gradient(&draft, DTP_ROLE_BIAS_GRADIENT, dtp_executor_head(x), DTP_PARAMETER_HEAD_BIAS);
+    dtp_executor_matmul(x, &draft, x->t->vocab, x->h, c->rows);
+    dtp_executor_end(x, &draft);
+}
+
+static void head_input_gradient(struct chunk *c)
+{
+    struct dtp_executor *x = c->x;
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, "head input gradient");
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, c->logits, DTP_READ | (c->last ? DTP_FREE : 0), 0);
+    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, head_module(x), head_weight(x));
+    dtp_draft_role(&draft, DTP_ROLE_INPUT_GRADIENT, x->final_norm, DTP_WRITE, chunk_offset_bytes(c));
+    dtp_executor_matmul(x, &draft, c->rows, x->h, x->t->vocab);
+    dtp_executor_end(x, &draft);
+}
+
+static void sum_losses(struct dtp_executor *x, dtp_buffer_id losses)
+{
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_LOSS, "loss");
+    dtp_draft_role(&draft, DTP_ROLE_STATISTICS, losses, DTP_READ | DTP_FREE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_SCALARS, x->scalars, DTP_UPDATE, 0);
+    dtp_executor_memory(&draft, x->rules.tokens, 4 * (double)x->rules.tokens, 1);
+    dtp_executor_end(x, &draft);
+}
+
+void dtp_executor_loss(struct dtp_executor *x)
+{
+    struct dtp_executor_module *head = dtp_executor_head(x);
+    struct chunk chunk = {.x = x, .first = true};
+    final_norm(x);
+    dtp_executor_open_gradient(x, head);
+    if (head_module(x) != head)
+        dtp_executor_open_gradient(x, head_module(x));
+    for (; chunk.begin < x->rules.tokens; chunk.begin += chunk.rows, chunk.first = false) {
+        uint64_t left = x->rules.tokens - chunk.begin;
+        chunk.rows = left < x->rules.chunk_tokens ? left : x->rules.chunk_tokens;
+        chunk.last = chunk.rows == left;
+        logits(&chunk);
+        logits_gradient(&chunk);
+        head_weight_gradient(&chunk);
+        head_input_gradient(&chunk);
+    }
+    sum_losses(x, chunk.losses);
+    x->gradient = DTP_NO_BUFFER;
+    dtp_executor_norm_backward(x, head, DTP_PARAMETER_FINAL_NORM, x->final_norm, x->stream_input, x->final_statistics);
+    dtp_executor_close_gradient(x, head);
+}

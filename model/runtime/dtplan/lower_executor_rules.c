@@ -1,0 +1,191 @@
+/* What follows from a plan for our executor, and what it cannot run. */
+#include "runtime/dtplan/lower_executor.h"
+
+#include "closed/activations.h"
+#include "cost/attention_workspace.h"
+#include "base/bytes.h"
+#include "closed/sharding.h"
+
+#include <inttypes.h>
+
+/* ---- rules ------------------------------------------------------------------------------------------------------- */
+
+/* A chunk's logits stay below this: large enough that the head's matmuls fill the device and its weight gradient, which
+ * each chunk adds to, is a small part of the traffic. */
+#define LOSS_CHUNK_BYTES (UINT64_C(512) << 20)
+#define LOSS_CHUNK_LEAST 128u
+
+static uint64_t round_up(uint64_t value, uint64_t multiple)
+{
+    return dtp_bytes_product(dtp_divide_up(value, multiple), multiple);
+}
+
+/* The largest power of two that fits, so that the usual batches divide. */
+static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint64_t row_bytes)
+{
+    uint64_t most = plan->loss_chunk ? plan->loss_chunk : LOSS_CHUNK_LEAST;
+    while (!plan->loss_chunk && dtp_bytes_product(2 * most, row_bytes) <= LOSS_CHUNK_BYTES)
+        most *= 2;
+    return tokens < most ? tokens : most;
+}
+
+/* Our own attention, which takes what cuDNN's does not, needs none. */
+static uint64_t attention_workspace(const struct dtp_transformer *t, const struct dtp_plan *plan, bool backward)
+{
+    const struct dtp_attention_size size = {.batch = (uint32_t)plan->micro_batch,
+                                            .sequence = (uint32_t)plan->sequence,
+                                            .heads = (uint32_t)t->heads,
+                                            .kv_heads = (uint32_t)t->kv_heads,
+                                            .head_dim = (uint32_t)t->head_dim,
+                                            .backward = backward,
+                                            .deterministic = !plan->atomic_attention};
+    const bool bf16 = plan->precision.compute == DTP_BF16;
+    return dtp_attention_is_fused(bf16, size.sequence, size.head_dim) ? dtp_attention_workspace_bytes(&size) : 0;
+}
+
+static void find_sharding(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
+                          const struct dtp_plan *plan, struct dtp_executor_rules *out)
+{
+    out->shard_ranks = dtp_plan_shard_ranks(cluster, plan);
+    out->replicas = cluster->gpus / out->shard_ranks;
+    bool shards = out->shard_ranks > 1;
+    out->host_optimizer = plan->offload != DTP_OFFLOAD_NONE;
+    out->host_params = plan->offload == DTP_OFFLOAD_PARAMS || plan->offload == DTP_OFFLOAD_NVME;
+    out->sharded = out->host_params || (shards && dtp_plan_shards_params(plan) && plan->reshard_after_forward);
+    out->gathers_once = shards && !out->sharded;
+    out->reduces_always = plan->accumulate > 1 && dtp_plan_reductions(plan) == plan->accumulate;
+    out->updates_in_backward = plan->update_in_backward && shards;
+    out->streams_gradients = (out->host_optimizer || out->updates_in_backward) && shards && !out->reduces_always;
+    out->ring = plan->prefetch ? (uint64_t)plan->prefetch_depth + 1 : 1;
+    out->ring = out->ring < t->layers ? out->ring : t->layers;
+}
+
+/* Our kernel adds up in fp32 what copy engines exchange. Kept so, bf16 gradients give the optimizer what FSDP2 with an
+ * fp32 reduce_dtype gives it: each rounded once where it is made, their sum not at all (PyTorch: foreach_reduce in
+ * _fsdp_collectives.py). The head's, made in chunks, and whole ones over several micro-steps still add up in bf16. Only
+ * a master copy has a use for that. Not where shards go to the host: twice the bytes there. */
+static bool keeps_wide_sums(const struct dtp_executor_rules *rules)
+{
+    return rules->exchanges && rules->master && !rules->host_optimizer;
+}
+
+void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                        const struct dtp_plan *plan, struct dtp_executor_rules *out)
+{
+    const struct dtp_transformer *t = transformer;
+    const struct dtp_precision *p = &plan->precision;
+    uint64_t element = dtp_plan_compute_bytes(plan), tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
+    *out = (struct dtp_executor_rules){.compute = p->compute,
+                                       .moments = p->moments,
+                                       .master = element < 4 && dtp_dtype_bytes(p->master) == 4,
+                                       .tokens = tokens,
+                                       .vocab_stride = round_up(t->vocab, 16 / element),
+                                       .up_width = t->activation == DTP_SWIGLU ? 2 * t->ffn : t->ffn,
+                                       .statistics_bytes = t->norm == DTP_RMS_NORM ? 4 : 8,
+                                       .attention_workspace_bytes = attention_workspace(t, plan, false),
+                                       .attention_backward_workspace_bytes = attention_workspace(t, plan, true),
+                                       .gradient_norm = plan->clip_norm > 0 || plan->gradient_norm};
+    find_sharding(t, cluster, plan, out);
+    out->chunk_tokens = chunk_tokens(plan, tokens, element * out->vocab_stride);
+    out->chunk_count = dtp_divide_up(tokens, out->chunk_tokens);
+    /* Rounded once, and read by the optimizer: as PyTorch does on one GPU. What is added up is added up wide. */
+    bool once = cluster->gpus == 1 && plan->accumulate == 1;
+    out->gradient = once ? p->compute : p->reduce;
+    out->head_gradient = once && out->chunk_count == 1 && !t->tied_head ? p->compute : p->reduce;
+    out->exchanges = plan->reduce_engine == DTP_ENGINE_COPY && out->shard_ranks > 1;
+    out->wide_sums = keeps_wide_sums(out);
+}
+
+struct dtp_gradient_dtypes dtp_executor_gradient_dtypes(const struct dtp_transformer *transformer,
+                                                        const struct dtp_executor_rules *rules, uint64_t module)
+{
+    bool has_head = module == (transformer->tied_head ? 0 : transformer->layers + 1);
+    enum dtp_dtype whole = has_head ? rules->head_gradient : rules->gradient;
+    return (struct dtp_gradient_dtypes){.whole = whole, .shard = rules->wide_sums ? DTP_FP32 : whole};
+}
+
+/* ---- what cannot be run ------------------------------------------------------------------------------------------ */
+
+struct checker {
+    const struct dtp_transformer *t;
+    const struct dtp_plan *plan;
+    struct dtp_faults *faults;
+    enum dtp_status status;
+};
+
+#define REFUSE(c, key, ...)                                                                                            \
+    do {                                                                                                               \
+        (c)->status = dtp_fault_about((c)->faults, DTP_BAD_INPUT, NULL, 0, key, __VA_ARGS__);                          \
+    } while (0)
+#define NOT_RUN "has no step program under runtime dtplan; its closed form is available (--fidelity closed)"
+
+static void check_model(struct checker *c)
+{
+    const struct dtp_transformer *t = c->t;
+    if (t->position == DTP_POSITION_ALIBI)
+        REFUSE(c, "position", "alibi " NOT_RUN);
+    if (t->qk_norm)
+        REFUSE(c, "qk_norm", NOT_RUN);
+    if (t->embedding_norm)
+        REFUSE(c, "embedding_norm", NOT_RUN);
+    if (!t->final_norm)
+        REFUSE(c, "model", "without a final norm " NOT_RUN);
+    if (t->norm_bias && t->norm == DTP_RMS_NORM)
+        REFUSE(c, "norm_bias", "of an RMSNorm " NOT_RUN);
+    if (t->sliding_window && t->sliding_window < c->plan->sequence)
+        REFUSE(c, "seq", "beyond the sliding window of %" PRIu64 " tokens " NOT_RUN, t->sliding_window);
+    if (t->position == DTP_POSITION_ROPE && t->head_dim % 2)
+        REFUSE(c, "head_dim", "%" PRIu64 " is odd, RoPE turns pairs; use an even width", t->head_dim);
+    uint64_t widths[] = {t->hidden, t->ffn, t->head_dim};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        if (widths[i] % DTP_PARAMETER_ALIGNMENT) {
+            REFUSE(c, "hidden",
+                   "%" PRIu64 " is no multiple of %u, as hidden, ffn and head_dim must be for runtime dtplan",
+                   widths[i], DTP_PARAMETER_ALIGNMENT);
+            break;
+        }
+}
+
+static void check_plan(struct checker *c)
+{
+    const struct dtp_plan *p = c->plan;
+    const struct dtp_precision *d = &p->precision;
+    if (d->compute != DTP_BF16 && d->compute != DTP_FP32)
+        REFUSE(c, "precision", "%s compute " NOT_RUN, dtp_dtype_text(d->compute));
+    if (d->reduce != DTP_BF16 && d->reduce != DTP_FP32)
+        REFUSE(c, "reduce_dtype", "%s " NOT_RUN, dtp_dtype_text(d->reduce));
+    if (p->attention == DTP_ATTENTION_MATH)
+        REFUSE(c, "attention", "math " NOT_RUN);
+    if (p->optimizer != DTP_ADAMW_FUSED)
+        REFUSE(c, "optimizer", "%s " NOT_RUN, dtp_optimizer_text(p->optimizer));
+    if (p->wrap_layers != 1)
+        REFUSE(c, "wrap_layers", "other than 1 " NOT_RUN);
+    if (p->offload == DTP_OFFLOAD_NVME)
+        REFUSE(c, "offload", "nvme " NOT_RUN);
+}
+
+/* 32-bit indices of the kernels. */
+static void check_sizes(struct checker *c)
+{
+    const struct dtp_transformer *t = c->t;
+    uint64_t qkv = (t->heads + 2 * t->kv_heads) * t->head_dim;
+    if (t->vocab >= INT32_MAX || c->plan->sequence >= INT32_MAX || qkv >= INT32_MAX || 2 * t->ffn >= INT32_MAX ||
+        t->hidden >= INT32_MAX)
+        REFUSE(c, "vocab", "vocabulary, sequence and widths must be below 2^31 under runtime dtplan");
+    if (dtp_bytes_product(c->plan->micro_batch, c->plan->sequence) >= INT32_MAX)
+        REFUSE(c, "micro_batch", "%" PRIu32 " x seq %" PRIu64 " makes 2^31 rows or more; use less",
+               c->plan->micro_batch, c->plan->sequence);
+    if (t->layers >= DTP_NO_LAYER || c->plan->accumulate > UINT16_MAX)
+        REFUSE(c, "layers", "a step program holds at most 65534 layers and 65535 micro-steps");
+}
+
+enum dtp_status dtp_executor_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                   const struct dtp_plan *plan, struct dtp_faults *faults)
+{
+    struct checker c = {transformer, plan, faults, DTP_OK};
+    (void)cluster;
+    check_model(&c);
+    check_plan(&c);
+    check_sizes(&c);
+    return c.status;
+}

@@ -1,0 +1,234 @@
+/* What the files of our executor's lowering share: the step as it is being built.
+ *
+ * Compute operations are drafted in the order of the step; what they must wait for on other streams (a gather, a batch)
+ * is noted with dtp_executor_await and attached to the next one. */
+#ifndef DTP_LOWER_EXECUTOR_STATE_H
+#define DTP_LOWER_EXECUTOR_STATE_H
+
+#include "runtime/dtplan/lower_executor.h"
+#include "lower/lowering.h"
+
+/* X(suffix, name): what a block's forward makes, in its order. */
+#define DTP_EXECUTOR_TENSOR_TABLE(X)                                                                                   \
+    X(INPUT, "block input")                                                                                            \
+    X(STATISTICS1, "norm 1 statistics")                                                                                \
+    X(NORM1, "norm 1")                                                                                                 \
+    X(QKV, "qkv")                                                                                                      \
+    X(CORE, "attention result")                                                                                        \
+    X(LOG_SUM_EXP, "attention log-sum-exp")                                                                            \
+    X(MIDDLE, "residual after attention")                                                                              \
+    X(STATISTICS2, "norm 2 statistics")                                                                                \
+    X(NORM2, "norm 2")                                                                                                 \
+    X(UP, "up")                                                                                                        \
+    X(PRODUCT, "activation")
+enum dtp_executor_tensor {
+#define DTP_EXECUTOR_TENSOR_ENUM(suffix, text) DTP_EXECUTOR_TENSOR_##suffix,
+    DTP_EXECUTOR_TENSOR_TABLE(DTP_EXECUTOR_TENSOR_ENUM)
+#undef DTP_EXECUTOR_TENSOR_ENUM
+        DTP_EXECUTOR_TENSOR_COUNT
+};
+#define DTP_EXECUTOR_TENSOR_BIT(suffix) (1u << DTP_EXECUTOR_TENSOR_##suffix)
+
+/* One module in the step. */
+struct dtp_executor_module {
+    const struct dtp_parameter_module *layout;
+    uint64_t gradient_element_bytes, shard_element_bytes; /* of whole gradients, of what the optimizer reads */
+    dtp_buffer_id state[DTP_EXECUTOR_STATE_COUNT];        /* at rest; whole or this rank's shard */
+    dtp_buffer_id gathered;                               /* whole weights that operations read now */
+    dtp_op_id gathered_by;                                /* compute has not waited for it yet; DTP_NO_OP: it has */
+    dtp_buffer_id gradient;                    /* whole, of this micro-step or added up; DTP_NO_BUFFER: none alive */
+    bool allocates;                            /* the next operation on `gradient` brings it to life */
+    uint32_t written;                          /* bits of parameters whose gradient holds something */
+    dtp_buffer_id reduced;                     /* what the optimizer reads, where that is not `gradient` */
+    dtp_op_id reduced_by;                      /* last operation of another stream on gradient or reduced */
+    dtp_buffer_id host_gradient, host_weights; /* offloaded: where gradients land, and new weights leave from */
+    dtp_op_id downloaded;
+};
+
+/* A buffer that an operation of another stream still reads: whole gradients that are reduced, operands of weight
+ * gradients. */
+struct dtp_executor_draining {
+    dtp_buffer_id buffer;
+    dtp_op_id reader;
+};
+#define DTP_EXECUTOR_MOST_HELD 8
+
+struct dtp_executor {
+    struct dtp_lowering *l;
+    const struct dtp_transformer *t;
+    const struct dtp_plan *plan;
+    struct dtp_executor_rules rules;
+    struct dtp_parameter_module embedding, block, head; /* layouts */
+    struct dtp_executor_module *modules;                /* [module_count] */
+    uint64_t module_count;
+
+    uint64_t element_bytes, h, f, d_q, d_kv; /* of the compute dtype; widths */
+    uint64_t tensor_bytes[DTP_EXECUTOR_TENSOR_COUNT];
+    dtp_buffer_id (*tensors)[DTP_EXECUTOR_TENSOR_COUNT]; /* [layers]; DTP_NO_BUFFER: not alive */
+
+    dtp_buffer_id batch[2], host_batch, scalars, host_scalars, host_results, tables, partials, workspace;
+    dtp_buffer_id gradient_workspace; /* of the stream of weight gradients */
+    dtp_buffer_id stream_input;       /* the residual stream where the next module begins */
+    dtp_buffer_id final_norm, final_statistics;
+    dtp_buffer_id gradient;            /* of the residual stream */
+    dtp_op_id await[DTP_STREAM_COUNT]; /* what the next compute operation waits for */
+    dtp_op_id batch_read[2];           /* last operation that read each batch buffer */
+
+    /* Gathered blocks: slots of a ring, filled ahead in the order of use (lower_executor_weights.c). */
+    dtp_buffer_id *slot;
+    uint64_t *slot_block;                     /* block in each; UINT64_MAX: none */
+    dtp_op_id *slot_read;                     /* last compute operation that read it */
+    uint64_t next_use;                        /* position in the step's sequence of block passes */
+    struct dtp_executor_draining draining[2]; /* oldest first */
+    int draining_count;
+    struct dtp_executor_draining held[DTP_EXECUTOR_MOST_HELD]; /* by weight gradients, oldest first */
+    int held_count;
+    dtp_op_id gradient_read;  /* weight gradient that reads the residual's gradient last */
+    dtp_buffer_id staging[2]; /* offloaded shards on their way into a gather */
+    dtp_op_id staging_read[2];
+    int staging_next;
+    dtp_buffer_id shard[2];  /* gradients of blocks that do not stay, by turns */
+    dtp_op_id shard_read[2]; /* by what takes them: a download, an update */
+    dtp_buffer_id scattered; /* shards of later micro-steps before they are added */
+    dtp_buffer_id exchanged; /* all ranks' gradients of this rank's shard, to be added up */
+    uint32_t shard_group, gather_group, exchange_group, replica_group; /* communicators; DTP_NO_INDEX: none */
+};
+
+/* ---- drafts ------------------------------------------------------------------------------------------------------ */
+
+/* A compute operation; takes over what is awaited. */
+void dtp_executor_begin(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name);
+void dtp_executor_await(struct dtp_executor *x, enum dtp_stream stream, dtp_op_id earlier);
+/* A fresh buffer of the compute dtype's activations: ALLOC and the bits given. */
+dtp_buffer_id dtp_executor_new(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_role role, const char *name,
+                               enum dtp_owner owner, uint64_t bytes, uint32_t access);
+/* Bytes through HBM, tokens and launches of a memory-bound operation. */
+void dtp_executor_memory(struct dtp_draft *draft, uint64_t rows, double bytes, uint32_t kernels);
+/* FLOPs, dtype and workspace of [m,k] x [k,n]. */
+void dtp_executor_matmul(struct dtp_executor *x, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k);
+void dtp_executor_free(struct dtp_executor *x, dtp_buffer_id buffer, const char *name);
+dtp_op_id dtp_executor_end(struct dtp_executor *x, struct dtp_draft *draft);
+
+/* lower_executor_backward.c: the next compute operation waits for the weight gradient `until`, and what that one and
+ * those before it held goes. */
+void dtp_executor_await_gradient(struct dtp_executor *x, dtp_op_id until);
+
+/* Module of a block: layer + 1. */
+static inline struct dtp_executor_module *dtp_executor_block(struct dtp_executor *x, uint64_t layer)
+{
+    return &x->modules[layer + 1];
+}
+static inline struct dtp_executor_module *dtp_executor_head(struct dtp_executor *x)
+{
+    return &x->modules[x->module_count - 1];
+}
+
+/* ---- lower_executor_weights.c: where weights are read --------------------------------------------------------------
+ */
+
+/* The weights of parameter `which` as an operand; waits for their gather. */
+void dtp_executor_weight(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_role role,
+                         struct dtp_executor_module *module, enum dtp_parameter which);
+static inline bool dtp_executor_has(const struct dtp_executor_module *module, enum dtp_parameter which)
+{
+    return module->layout->tensor[which].exists;
+}
+
+/* Drafts stand at the module's layer, wherever the skeleton is. Without a name they have the module's. */
+void dtp_executor_begin_at(struct dtp_executor *x, const struct dtp_executor_module *module, struct dtp_draft *draft,
+                           enum dtp_op_kind kind, const char *name);
+/* Ends a draft as a collective of one kernel. */
+dtp_op_id dtp_executor_collective(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_stream stream,
+                                  uint32_t group, uint64_t sent_bytes);
+
+/* Points of the skeleton. Of a micro-step's passes, in order: embedding, blocks forward, head with loss, blocks
+ * backward, embedding backward. */
+void dtp_executor_make_groups(struct dtp_executor *x);             /* communicators and standing buffers */
+uint64_t dtp_executor_largest_shard(const struct dtp_executor *x); /* elements */
+void dtp_executor_step_begins(struct dtp_executor *x);
+void dtp_executor_before_embedding(struct dtp_executor *x);
+void dtp_executor_after_embedding(struct dtp_executor *x);
+void dtp_executor_before_block(struct dtp_executor *x, uint64_t layer); /* forward or backward: the next pass */
+void dtp_executor_after_block(struct dtp_executor *x, uint64_t layer);
+void dtp_executor_gather_head(
+    struct dtp_executor *x); /* before the last block's forward with prefetch, else before the loss */
+void dtp_executor_after_loss(struct dtp_executor *x);
+
+/* ---- lower_executor_gradients.c: where gradients are written -------------------------------------------------------
+ */
+
+void dtp_executor_make_reduction_buffers(struct dtp_executor *x);
+/* The gradient of parameter `which` as an operand: brings the buffer to life, overwrites what it holds first and adds
+ * later. True: it adds. */
+bool dtp_executor_gradient(struct dtp_draft *draft, enum dtp_role role, struct dtp_executor_module *module,
+                           enum dtp_parameter which);
+/* A gradient buffer for the module's pass, with zero padding; nothing if micro-steps before made it. */
+void dtp_executor_open_gradient(struct dtp_executor *x, struct dtp_executor_module *module);
+/* Zeros where no operation has written a gradient: the embedding's, whose backward adds rows to it. */
+void dtp_executor_zero_unwritten(struct dtp_executor *x, struct dtp_executor_module *module);
+/* All of the module's gradients of this micro-step are written. */
+void dtp_executor_close_gradient(struct dtp_executor *x, struct dtp_executor_module *module);
+/* All reductions are issued: what they read goes. */
+void dtp_executor_drain(struct dtp_executor *x, int left);
+
+/* ---- the others ---------------------------------------------------------------------------------------------------
+ */
+
+/* lower_executor_forward.c */
+void dtp_executor_embedding(struct dtp_executor *x);
+void dtp_executor_block_forward(struct dtp_executor *x, uint64_t layer);
+void dtp_executor_block_replay(struct dtp_executor *x, uint64_t layer); /* checkpointed: all but the last matmul */
+void dtp_executor_norm_again(struct dtp_executor *x, uint64_t layer, int which); /* 1 or 2 */
+void dtp_executor_attention_again(struct dtp_executor *x, uint64_t layer);
+
+/* lower_executor_loss.c: final norm, head and loss, each with its backward. */
+void dtp_executor_loss(struct dtp_executor *x);
+
+/* lower_executor_backward.c */
+void dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_executor_module *module, enum dtp_parameter weight,
+                                dtp_buffer_id gradient, dtp_buffer_id input, dtp_buffer_id statistics);
+void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer);
+void dtp_executor_embedding_backward(struct dtp_executor *x);
+
+/* lower_executor_offload.c: state in host memory. `upload` brings a module's shard, to `to` where one rank has all of
+ * it (returns the operation) or into a staging shard that *from then names. */
+void dtp_executor_make_host(struct dtp_executor *x, uint64_t index);
+dtp_op_id dtp_executor_upload(struct dtp_executor *x, struct dtp_executor_module *module, dtp_buffer_id *to,
+                              bool allocates, dtp_op_id after);
+void dtp_executor_download(struct dtp_executor *x, struct dtp_executor_module *module);
+void dtp_executor_host_update(struct dtp_executor *x, struct dtp_executor_module *module, dtp_op_id scalars);
+void dtp_executor_host_step(struct dtp_executor *x, dtp_op_id scalars);
+
+/* lower_executor_step.c: norm, clipping, update. What the optimizer reads: reduced shards, or the whole gradients. */
+dtp_buffer_id dtp_executor_gradients_of(const struct dtp_executor_module *module);
+/* The module's sum of squares behind its last reduction, on that one's stream, where gradients do not stay. */
+dtp_op_id dtp_executor_square_sum_behind(struct dtp_executor *x, struct dtp_executor_module *module);
+/* AdamW of the module there, of what that stream has made; its gradients may go then. */
+dtp_op_id dtp_executor_update_behind(struct dtp_executor *x, struct dtp_executor_module *module);
+/* Whether the module's do not: a block's, on their way to the host or into the optimizer behind their reduction. */
+static inline bool dtp_executor_streams(const struct dtp_executor *x, const struct dtp_executor_module *module)
+{
+    return x->rules.streams_gradients && module->layout == &x->block;
+}
+void dtp_executor_update(struct dtp_executor *x);
+
+/* lower_executor_bytes.c */
+double dtp_executor_attention_flops(const struct dtp_executor *x); /* forward */
+double dtp_executor_embedding_bytes(const struct dtp_executor *x);
+double dtp_executor_embedding_backward_bytes(const struct dtp_executor *x);
+double dtp_executor_norm_bytes(const struct dtp_executor *x);
+double dtp_executor_norm_backward_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module,
+                                        bool adds_to_residual, bool adds_to_weight);
+double dtp_executor_rotary_bytes(const struct dtp_executor *x);
+double dtp_executor_activation_bytes(const struct dtp_executor *x);
+double dtp_executor_activation_backward_bytes(const struct dtp_executor *x, bool makes_product);
+double dtp_executor_loss_bytes(const struct dtp_executor *x, uint64_t rows);
+double dtp_executor_optimizer_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module);
+
+/* Bits of enum dtp_executor_tensor that survive forward in block `layer`. */
+uint32_t dtp_executor_kept(const struct dtp_executor *x, uint64_t layer);
+
+/* lower_executor.c, called by dtp_lower. */
+enum dtp_status dtp_lower_executor(struct dtp_lowering *l);
+
+#endif

@@ -1,0 +1,141 @@
+/* After the last micro-step: the gradient norm, clipping and AdamW, module by module in the order in which their
+ * reductions end. AdamW of blocks stands behind each reduction instead where the plan wants it there: backward is done
+ * with the block's weights when its gradients are reduced, and with the last micro-step nothing else reads them. */
+#include "runtime/dtplan/lower_executor_state.h"
+
+dtp_buffer_id dtp_executor_gradients_of(const struct dtp_executor_module *module)
+{
+    return module->reduced.index == DTP_NO_INDEX ? module->gradient : module->reduced;
+}
+
+static void begin(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_op_kind kind, uint64_t index)
+{
+    bool edge = index == 0 || index + 1 == x->module_count;
+    x->l->layer = edge ? DTP_NO_LAYER : (uint16_t)(index - 1);
+    dtp_executor_begin(x, draft, kind, index == 0 ? "embedding" : edge ? "head" : "block");
+}
+
+static enum dtp_stream last_reducing(const struct dtp_executor *x)
+{
+    return x->rules.shard_ranks > 1 && x->rules.replicas > 1 ? DTP_STREAM_REPLICATE : DTP_STREAM_REDUCE;
+}
+
+static void await_reduced(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    if (module->reduced_by.index == DTP_NO_INDEX)
+        return;
+    dtp_executor_await(x, last_reducing(x), module->reduced_by);
+    module->reduced_by = DTP_NO_OP;
+}
+
+/* In line with the module's last reduction, which is the last operation of its stream. */
+static void begin_behind(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_op_kind kind,
+                         const struct dtp_executor_module *module)
+{
+    dtp_executor_begin_at(x, module, draft, kind, NULL);
+    draft->op.stream = last_reducing(x);
+}
+
+static void square_sum_draft(struct dtp_executor *x, struct dtp_draft *draft, struct dtp_executor_module *module)
+{
+    uint64_t partial_bytes = 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS, index = (uint64_t)(module - x->modules);
+    dtp_draft_role(draft, DTP_ROLE_INPUT, dtp_executor_gradients_of(module), DTP_READ, 0);
+    dtp_draft_role(draft, DTP_ROLE_PARTIALS, x->partials, DTP_WRITE, index * partial_bytes);
+    dtp_executor_memory(draft, 0,
+                        (double)(module->layout->shard_elements * module->shard_element_bytes + partial_bytes), 1);
+    draft->op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+}
+
+static void square_sum(struct dtp_executor *x, uint64_t index)
+{
+    struct dtp_draft draft;
+    begin(x, &draft, DTP_OP_SQUARE_SUM, index);
+    await_reduced(x, &x->modules[index]);
+    square_sum_draft(x, &draft, &x->modules[index]);
+    dtp_executor_end(x, &draft);
+}
+
+dtp_op_id dtp_executor_square_sum_behind(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    struct dtp_draft draft;
+    begin_behind(x, &draft, DTP_OP_SQUARE_SUM, module);
+    square_sum_draft(x, &draft, module);
+    return dtp_draft_end(x->l, &draft);
+}
+
+/* Ranks that hold different shards add up their partial sums. */
+static void reduce_partials(struct dtp_executor *x)
+{
+    uint64_t bytes = 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * x->module_count;
+    struct dtp_draft draft;
+    if (x->rules.shard_ranks == 1)
+        return;
+    dtp_draft_begin(x->l, &draft, DTP_OP_ALL_REDUCE, "square sums");
+    draft.op.stream = DTP_STREAM_REDUCE;
+    draft.op.group = x->shard_group;
+    draft.op.demand.sent_bytes = 2 * (double)dtp_lower_ring(bytes, x->rules.shard_ranks);
+    draft.op.demand.kernels = 1;
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, x->partials, DTP_READ, 0);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, x->partials, DTP_WRITE, 0);
+    dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_COMPUTE]);
+    dtp_draft_after(&draft, x->l->last_op[last_reducing(x)]);
+    dtp_executor_await(x, DTP_STREAM_REDUCE, dtp_draft_end(x->l, &draft));
+}
+
+static void gradient_norm(struct dtp_executor *x)
+{
+    struct dtp_draft draft;
+    for (uint64_t i = x->module_count; i-- > 0 && !x->rules.streams_gradients;)
+        if (x->modules[i].layout->elements)
+            square_sum(x, i);
+    x->l->layer = DTP_NO_LAYER;
+    reduce_partials(x);
+    dtp_executor_begin(x, &draft, DTP_OP_CLIP_SCALE, "gradient norm");
+    dtp_draft_role(&draft, DTP_ROLE_PARTIALS, x->partials, DTP_READ, 0);
+    dtp_draft_role(&draft, DTP_ROLE_SCALARS, x->scalars, DTP_UPDATE, 0);
+    dtp_executor_memory(&draft, 0, 4.0 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * (double)x->module_count, 1);
+    dtp_executor_end(x, &draft);
+}
+
+static void update_draft(struct dtp_executor *x, struct dtp_draft *draft, struct dtp_executor_module *module)
+{
+    uint32_t frees = dtp_executor_streams(x, module) ? 0 : DTP_FREE;
+    dtp_draft_role(draft, DTP_ROLE_WEIGHT_GRADIENT, dtp_executor_gradients_of(module), DTP_READ | frees, 0);
+    struct dtp_operand *weight = dtp_draft_role(draft, DTP_ROLE_WEIGHT, module->state[DTP_EXECUTOR_WEIGHTS],
+                                                x->rules.master ? DTP_WRITE : DTP_UPDATE, 0);
+    weight->shard = x->rules.gathers_once;
+    if (x->rules.master)
+        dtp_draft_role(draft, DTP_ROLE_MASTER, module->state[DTP_EXECUTOR_MASTER], DTP_UPDATE, 0);
+    dtp_draft_role(draft, DTP_ROLE_MOMENT1, module->state[DTP_EXECUTOR_MOMENT1], DTP_UPDATE, 0);
+    dtp_draft_role(draft, DTP_ROLE_MOMENT2, module->state[DTP_EXECUTOR_MOMENT2], DTP_UPDATE, 0);
+    dtp_draft_role(draft, DTP_ROLE_SCALARS, x->scalars, DTP_READ, 0);
+    dtp_executor_memory(draft, 0, dtp_executor_optimizer_bytes(x, module), 1);
+    draft->op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+}
+
+static void update(struct dtp_executor *x, uint64_t index)
+{
+    struct dtp_draft draft;
+    begin(x, &draft, DTP_OP_OPTIMIZER, index);
+    await_reduced(x, &x->modules[index]);
+    update_draft(x, &draft, &x->modules[index]);
+    dtp_executor_end(x, &draft);
+}
+
+dtp_op_id dtp_executor_update_behind(struct dtp_executor *x, struct dtp_executor_module *module)
+{
+    struct dtp_draft draft;
+    begin_behind(x, &draft, DTP_OP_OPTIMIZER, module);
+    update_draft(x, &draft, module);
+    return dtp_draft_end(x->l, &draft);
+}
+
+void dtp_executor_update(struct dtp_executor *x)
+{
+    if (x->rules.gradient_norm)
+        gradient_norm(x);
+    for (uint64_t i = x->module_count; i-- > 0 && !x->rules.host_optimizer;)
+        if (x->modules[i].layout->elements && !dtp_executor_streams(x, &x->modules[i]))
+            update(x, i);
+    x->l->layer = DTP_NO_LAYER;
+}

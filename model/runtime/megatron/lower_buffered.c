@@ -1,0 +1,89 @@
+/* Megatron: matmuls write gradients into one buffer of the reduce dtype and add to them there.
+ *
+ * Parameters and gradients are contiguous (core/distributed, overlap_grad_reduce off, as by default); when the last
+ * micro-step's backward is through, bucket after bucket is all-reduced, or reduce-scattered in place for the
+ * distributed optimizer, whose updated weights are gathered again before the next forward. */
+#include "lower/lowering.h"
+
+#include "base/bytes.h"
+
+#define MEGATRON_BUCKET 40000000u /* elements, or 1e6 per data parallel rank */
+
+static uint64_t model_elements(const struct dtp_lowering *l)
+{
+    return l->transformer->layers * l->block.all_elements + l->root.all_elements;
+}
+
+static struct dtp_module_state *whole(const struct dtp_lowering *l)
+{
+    return &l->state[l->transformer->layers];
+}
+
+enum dtp_status dtp_lower_contiguous_make(struct dtp_lowering *l)
+{
+    uint64_t total = model_elements(l), ranks = l->plan->shard_group;
+    struct dtp_module_state *all = whole(l);
+    all->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * total, true);
+    all->gradient_buffer =
+        dtp_lower_buffer(l, "gradient buffer", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, l->bytes.grads * total, true);
+    all->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
+    dtp_lower_add_moments(l, &all->moments, dtp_divide_up(total, ranks));
+    for (uint64_t layer = 0; layer < l->transformer->layers; layer++) {
+        l->state[layer].params = all->params;
+        l->state[layer].gradient_buffer = all->gradient_buffer;
+    }
+    if (l->cluster->gpus > 1)
+        l->contiguous_group = dtp_program_add_group(l->program, (struct dtp_program_group){l->cluster->gpus, 1});
+    return DTP_OK;
+}
+
+/* Gradients are divided by the number of ranks before they are summed. */
+static void scale_gradients(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, "gradient scaling");
+    dtp_draft_use(&draft, whole(l)->gradient_buffer, DTP_UPDATE);
+    dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * model_elements(l)), 1);
+    dtp_draft_end(l, &draft);
+}
+
+/* One collective a bucket over a buffer of `element_bytes` an element. */
+static void bucket_collectives(struct dtp_lowering *l, enum dtp_op_kind kind, dtp_buffer_id buffer,
+                               uint64_t element_bytes)
+{
+    uint64_t gpus = l->cluster->gpus, total = model_elements(l), per_rank = 1000000 * gpus;
+    uint64_t bucket = per_rank > MEGATRON_BUCKET ? per_rank : MEGATRON_BUCKET;
+    double times = kind == DTP_OP_ALL_REDUCE ? 2 : 1;
+    for (uint64_t first = 0; first < total && gpus > 1; first += bucket) {
+        uint64_t end = first + bucket < total ? first + bucket : total;
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, kind, "bucket");
+        draft.op.stream = DTP_STREAM_REDUCE;
+        draft.op.group = l->contiguous_group;
+        dtp_draft_use(&draft, buffer, DTP_UPDATE);
+        dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
+        uint64_t sent = dtp_lower_ring(end * element_bytes, gpus) - dtp_lower_ring(first * element_bytes, gpus);
+        draft.op.demand.sent_bytes = times * (double)sent;
+        draft.op.demand.bytes = (double)((end - first) * element_bytes);
+        dtp_draft_end(l, &draft);
+    }
+}
+
+void dtp_lower_contiguous_reduce(struct dtp_lowering *l)
+{
+    if (!l->buffered || !l->reduces)
+        return;
+    enum dtp_op_kind kind = l->plan->strategy == DTP_DDP ? DTP_OP_ALL_REDUCE : DTP_OP_REDUCE_SCATTER;
+    if (l->cluster->gpus > 1)
+        scale_gradients(l);
+    bucket_collectives(l, kind, whole(l)->gradient_buffer, l->bytes.reduce);
+}
+
+void dtp_lower_contiguous_step(struct dtp_lowering *l)
+{
+    struct dtp_module_state *all = whole(l);
+    dtp_lower_update(l, all->params, all->moments, &all->gradient_buffer, 1,
+                     dtp_divide_up(model_elements(l), l->plan->shard_group));
+    if (l->plan->strategy != DTP_DDP)
+        bucket_collectives(l, DTP_OP_ALL_GATHER, all->params, l->bytes.params);
+}

@@ -1,0 +1,360 @@
+#include "runtime/megatron/model_parallel.h"
+
+#include "closed/activations.h"
+#include "base/bytes.h"
+#include "cost/calibration.h"
+#include "cost/collective_cost.h"
+#include "cost/op_cost.h"
+#include "closed/sharding.h"
+#include "closed/time_parts.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+bool dtp_plan_model_parallel(const struct dtp_plan *plan)
+{
+    return plan->tp > 1 || plan->pp > 1;
+}
+
+uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+{
+    uint64_t slices = (uint64_t)(plan->tp ? plan->tp : 1) * (plan->pp ? plan->pp : 1);
+    return slices <= cluster->gpus ? (uint32_t)(cluster->gpus / slices) : 1;
+}
+
+/* ---- what is possible
+ * ------------------------------------------------------------------------------------------------- */
+
+static bool divides(uint64_t part, uint64_t whole)
+{
+    return part && whole % part == 0;
+}
+
+static const char *tensor_fault(const struct dtp_plan *p, const struct dtp_transformer *t, const struct dtp_cluster *c,
+                                char *out, size_t bytes)
+{
+    if (!divides(p->tp, c->gpus_per_node))
+        snprintf(out, bytes,
+                 "%" PRIu32 " does not divide the %" PRIu32 " GPUs of a node; its all-reduces between matmuls are "
+                 "meant for a node's own links",
+                 p->tp, c->gpus_per_node);
+    else if (!divides(p->tp, t->heads) || !divides(p->tp, t->ffn) || !divides(p->tp, t->hidden))
+        snprintf(out, bytes, "%" PRIu32 " does not divide %" PRIu64 " heads, ffn %" PRIu64 " and hidden %" PRIu64,
+                 p->tp, t->heads, t->ffn, t->hidden);
+    else if (!divides(p->tp, t->kv_heads) && !divides(t->kv_heads, p->tp))
+        snprintf(out, bytes, "%" PRIu32 " and %" PRIu64 " key/value heads: neither divides the other", p->tp,
+                 t->kv_heads);
+    else
+        return NULL;
+    return "tp";
+}
+
+static const char *pipeline_fault(const struct dtp_plan *p, const struct dtp_transformer *t, char *out, size_t bytes)
+{
+    if (p->pp > t->layers) {
+        snprintf(out, bytes, "%" PRIu32 " stages of %" PRIu64 " layers; use fewer", p->pp, t->layers);
+        return "pp";
+    }
+    if (p->virtual_stages > dtp_divide_up(t->layers, p->pp)) {
+        snprintf(out, bytes, "%" PRIu32 " chunks of a stage's %" PRIu64 " layers; use fewer", p->virtual_stages,
+                 dtp_divide_up(t->layers, p->pp));
+        return "virtual_stages";
+    }
+    if (p->virtual_stages > 1 && (p->pp < 2 || p->accumulate % p->pp)) {
+        snprintf(out, bytes,
+                 "interleaving takes pp above 1 and micro-steps (%" PRIu32 ") that are a multiple of pp (%" PRIu32 ")",
+                 p->accumulate, p->pp);
+        return "virtual_stages";
+    }
+    return NULL;
+}
+
+const char *dtp_model_parallel_fault(const struct dtp_plan *plan, const struct dtp_transformer *transformer,
+                                     const struct dtp_cluster *cluster, char *out, size_t bytes)
+{
+    const char *key = plan->tp > 1 ? "tp" : "pp";
+    uint64_t slices = (uint64_t)plan->tp * plan->pp;
+    if (!dtp_plan_model_parallel(plan)) {
+        if (plan->virtual_stages <= 1 && !plan->tp_overlap)
+            return NULL;
+        snprintf(out, bytes, "means nothing without %s above 1", plan->tp_overlap ? "tp" : "pp");
+        return plan->tp_overlap ? "tp_overlap" : "virtual_stages";
+    }
+    if (plan->runtime != DTP_RUNTIME_MEGATRON)
+        snprintf(out, bytes, "is modelled under runtime megatron only, with strategy ddp or zero1");
+    else if (plan->offload != DTP_OFFLOAD_NONE)
+        snprintf(out, bytes, "is not modelled together with offload");
+    else if (!divides(slices, cluster->gpus))
+        snprintf(out, bytes, "tp %" PRIu32 " x pp %" PRIu32 " do not divide %" PRIu32 " GPUs", plan->tp, plan->pp,
+                 cluster->gpus);
+    else if (plan->tp > 1 && (key = tensor_fault(plan, transformer, cluster, out, bytes)))
+        return key;
+    else
+        return pipeline_fault(plan, transformer, out, bytes);
+    return key;
+}
+
+/* ---- the slice
+ * ----------------------------------------------------------------------------------------------------------- */
+
+static uint64_t part_of(uint64_t whole, uint64_t parts)
+{
+    return whole / parts ? whole / parts : 1;
+}
+
+/* The first stage holds the embedding, the last the head, tied or not: one such matrix each. */
+static struct dtp_transformer slice_of_model(const struct dtp_transformer *t, const struct dtp_plan *plan)
+{
+    struct dtp_transformer s = *t;
+    s.layers = dtp_divide_up(t->layers, plan->pp);
+    s.heads = part_of(t->heads, plan->tp);
+    s.kv_heads = part_of(t->kv_heads, plan->tp);
+    s.ffn = part_of(t->ffn, plan->tp);
+    s.vocab = dtp_divide_up(t->vocab, plan->tp);
+    s.tied_head = t->tied_head || plan->pp > 1;
+    return s;
+}
+
+/* The GPUs with the same slice: of a node every tp-th, as far as they are of one stage. Each of the tp sets of them
+ * uses the network at the same time. */
+static struct dtp_cluster slice_of_cluster(const struct dtp_cluster *c, const struct dtp_plan *plan)
+{
+    struct dtp_cluster s = *c;
+    uint32_t in_node = (uint32_t)part_of(c->gpus_per_node, plan->tp);
+    s.gpus = dtp_plan_data_ranks(plan, c);
+    while (in_node > 1 && (in_node > s.gpus || s.gpus % in_node))
+        in_node--;
+    uint32_t sets = c->nodes > 1 ? c->gpus_per_node / in_node : 1; /* of a node's GPUs, that share its network */
+    s.gpus_per_node = in_node;
+    s.nodes = s.gpus / in_node;
+    s.machine.network_bytes_per_s /= sets ? sets : 1;
+    s.machine.gpus = (uint32_t)part_of(c->machine.gpus, sets);
+    s.machine.nics = (uint32_t)part_of(c->machine.nics, sets);
+    return s;
+}
+
+void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                  const struct dtp_plan *plan, struct dtp_slice *out)
+{
+    out->transformer = slice_of_model(transformer, plan);
+    out->cluster = slice_of_cluster(cluster, plan);
+    out->plan = *plan;
+    out->plan.tp = out->plan.pp = 1;
+    out->plan.sequence_shards = plan->sequence_parallel ? plan->tp : 1;
+    out->plan.shard_group = plan->strategy == DTP_DDP ? 1 : out->cluster.gpus;
+}
+
+/* ---- time
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+/* Of one micro-step: the stages' seconds of computing and of communication that nothing hides. */
+struct stages {
+    double slowest_s, sum_s;                             /* computing: of the slowest stage; of all stages */
+    double wait_slowest_s, wait_sum_s;                   /* communication between matmuls and stages, exposed */
+    double tensor_s, boundary_s;                         /* of one stage, all of it */
+    uint64_t tensor_bytes, tensor_count, boundary_bytes; /* sent by one GPU */
+};
+
+struct job {
+    const struct dtp_transformer *transformer;
+    const struct dtp_cluster *cluster;
+    const struct dtp_plan *plan;
+    struct dtp_slice slice;
+    struct dtp_time_parts parts;
+    double micro_steps;
+    uint64_t stream_bytes; /* B: of the residual stream of a micro-step, in the compute dtype */
+};
+
+/* Two pairs (or all-reduces) a layer forward and two backward; full recomputation repeats the forward ones. The
+ * embedding and the head add one each at the ends. */
+static void add_tensor(const struct job *j, struct stages *s)
+{
+    const struct dtp_plan *plan = j->plan;
+    if (plan->tp < 2)
+        return;
+    struct dtp_group group = dtp_group_consecutive(j->cluster, plan->tp);
+    double sent = (double)j->stream_bytes * (plan->tp - 1) / plan->tp, once_s = 0;
+    struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
+    struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
+    struct dtp_collective_cost reduce = dtp_collective_cost(j->cluster, &group, DTP_ALL_REDUCE);
+    once_s = plan->sequence_parallel ? dtp_collective_time(&gather, sent) + dtp_collective_time(&scatter, sent)
+                                     : dtp_collective_time(&reduce, 2 * sent);
+    uint64_t per_layer = plan->checkpointing == DTP_CHECKPOINT_FULL ? 6 : 4;
+    uint64_t layers = j->slice.transformer.layers, ends = plan->pp > 1 ? 1 : 2;
+    double share = plan->tp_overlap ? dtp_calibration.tp_overlap_exposed : 1;
+    s->tensor_count = per_layer * layers + ends;
+    s->tensor_s = once_s * (double)s->tensor_count;
+    s->tensor_bytes = s->tensor_count * (uint64_t)(2 * sent);
+    s->wait_slowest_s += share * s->tensor_s;
+    s->wait_sum_s += share * (once_s * (double)per_layer * (double)j->transformer->layers + 2 * once_s);
+}
+
+/* A stage boundary is crossed forward with activations and backward with their gradients, once for each chunk. Stages
+ * are dp*tp ranks apart: in one node where those fit. */
+static void add_boundary(const struct job *j, struct stages *s)
+{
+    const struct dtp_plan *plan = j->plan;
+    const struct dtp_cluster *c = j->cluster;
+    if (plan->pp < 2)
+        return;
+    uint64_t apart = (uint64_t)plan->tp * j->slice.cluster.gpus;
+    bool inside = apart < c->gpus_per_node;
+    double rate = inside ? dtp_cluster_link_bytes_per_s(c) * dtp_calibration.ring_link_fraction
+                         : dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node * dtp_calibration.network_fraction;
+    uint64_t bytes = dtp_divide_up(j->stream_bytes, plan->sequence_parallel ? plan->tp : 1);
+    uint64_t crossings = 2 * (uint64_t)plan->virtual_stages;
+    s->boundary_bytes = crossings * bytes;
+    s->boundary_s = (double)crossings * ((double)bytes / rate + dtp_calibration.send_latency_s);
+    s->wait_slowest_s += s->boundary_s;
+    s->wait_sum_s += s->boundary_s * plan->pp;
+}
+
+/* From the slice's own prediction, in which every stage has the head. Where the layers do not divide, the last stage,
+ * which has the head, takes fewer. */
+static struct stages stages_of(const struct job *j, const struct dtp_time *slice)
+{
+    double whole_s = slice->compute_s / j->micro_steps, of_stage = (double)j->slice.transformer.layers;
+    double ends_s = (j->parts.matmul_head_s / j->parts.matmul_speedup + j->parts.loss_s) / j->micro_steps;
+    double layer_s = (whole_s - ends_s) / of_stage, layers = (double)j->transformer->layers;
+    double of_last = fmax(0, layers - (j->plan->pp - 1.0) * of_stage);
+    double last_s = of_last * layer_s + ends_s;
+    struct stages s = {.slowest_s = j->plan->pp > 1 ? fmax(of_stage * layer_s, last_s) : whole_s,
+                       .sum_s = layers * layer_s + ends_s};
+    add_tensor(j, &s);
+    add_boundary(j, &s);
+    return s;
+}
+
+/* sum_i t_i + (m-1) max t, the fill and drain beyond the slowest's own m shortened by the chunks. */
+static double pipeline_s(const struct job *j, double slowest_s, double sum_s)
+{
+    return j->micro_steps * slowest_s + (sum_s - slowest_s) / j->plan->virtual_stages;
+}
+
+static void fill_time(const struct job *j, const struct stages *s, struct dtp_time *t)
+{
+    double m = j->micro_steps, pp = j->plan->pp;
+    double computing_s = pipeline_s(j, s->slowest_s, s->sum_s),
+           waiting_s = pipeline_s(j, s->wait_slowest_s, s->wait_sum_s);
+    double own_s = m * s->sum_s / pp, own_wait_s = m * s->wait_sum_s / pp; /* of an average stage */
+    double slowest = dtp_slowest_rank_factor(j->cluster->gpus, dtp_calibration.rank_speed_deviation);
+    double share = s->sum_s / (pp * s->slowest_s); /* of the slice's parts, which are the slowest stage's */
+    double *parts[] = {&t->matmul_s, &t->attention_s, &t->memory_bound_s, &t->loss_s, &t->recompute_s};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        *parts[i] *= share;
+    t->compute_s = own_s;
+    t->bubble_s = computing_s - own_s + waiting_s - own_wait_s;
+    t->exposed_communication_s += own_wait_s;
+    t->communication_s += m * (s->tensor_s + s->boundary_s);
+    t->collective_s[DTP_SEND_RECV] += m * s->boundary_s;
+    if (j->plan->sequence_parallel) {
+        t->collective_s[DTP_ALL_GATHER] += m * s->tensor_s / 2;
+        t->collective_s[DTP_REDUCE_SCATTER] += m * s->tensor_s / 2;
+    } else {
+        t->collective_s[DTP_ALL_REDUCE] += m * s->tensor_s;
+    }
+    double device_s = computing_s + t->optimizer_s, data_s = t->exposed_communication_s - own_wait_s;
+    t->step_s = slowest * device_s + waiting_s + data_s;
+    t->step_perfect_overlap_s = fmax(device_s, t->communication_s);
+    t->step_no_overlap_s = t->step_s + fmax(0, t->communication_s - t->exposed_communication_s);
+}
+
+static void fill_throughput(const struct job *j, const struct dtp_time *time, struct dtp_throughput *t)
+{
+    double hardware = t->mfu > 0 ? t->hfu / t->mfu : 1, gpus = j->cluster->gpus;
+    double tokens = (double)j->plan->micro_batch * (double)j->plan->sequence * j->micro_steps * j->slice.cluster.gpus;
+    t->tokens_per_s = tokens / time->step_s;
+    t->tokens_per_s_per_gpu = t->tokens_per_s / gpus;
+    t->flops_per_s_per_gpu =
+        t->tokens_per_s_per_gpu * dtp_transformer_model_flops_per_token(j->transformer, j->plan->sequence);
+    t->mfu = t->flops_per_s_per_gpu / j->cluster->gpu.peak_flops_per_s[j->plan->precision.compute];
+    t->hfu = t->mfu * hardware;
+}
+
+/* ---- communication and memory
+ * --------------------------------------------------------------------------------------------- */
+
+static void fill_communication(const struct job *j, const struct stages *s, struct dtp_communication *c)
+{
+    uint64_t m = j->plan->accumulate, tensor = dtp_bytes_product(m, s->tensor_bytes);
+    uint64_t boundary = dtp_bytes_product(m, s->boundary_bytes);
+    bool inside = (uint64_t)j->plan->tp * j->slice.cluster.gpus < j->cluster->gpus_per_node;
+    if (j->plan->sequence_parallel) {
+        c->bytes[DTP_ALL_GATHER] += tensor / 2;
+        c->bytes[DTP_REDUCE_SCATTER] += tensor - tensor / 2;
+        c->count[DTP_ALL_GATHER] += m * s->tensor_count;
+        c->count[DTP_REDUCE_SCATTER] += m * s->tensor_count;
+    } else {
+        c->bytes[DTP_ALL_REDUCE] += tensor;
+        c->count[DTP_ALL_REDUCE] += m * s->tensor_count;
+    }
+    c->bytes[DTP_SEND_RECV] += boundary;
+    c->count[DTP_SEND_RECV] += boundary ? m * 2 * j->plan->virtual_stages : 0;
+    c->total_bytes += tensor + boundary;
+    c->link_bytes += tensor + (inside ? boundary : 0);
+    c->network_bytes += inside ? 0 : boundary;
+}
+
+/* Activations of micro-steps that wait for their backward on the first stage, in units of one stage's. */
+static double in_flight(const struct dtp_plan *plan)
+{
+    double pp = plan->pp, m = plan->accumulate, v = plan->virtual_stages;
+    return fmin(m, v > 1 ? pp * (1 + (pp - 1) / (pp * v)) : pp);
+}
+
+static void add_bytes(struct dtp_memory *m, enum dtp_phase phase, enum dtp_owner owner, uint64_t bytes)
+{
+    m->phase_bytes[phase][owner] += bytes;
+    m->phase_total_bytes[phase] += bytes;
+}
+
+/* The slice's memory is the last stage's. The first one's peak is the backward of its last layer with the activations
+ * of all micro-steps in flight; the slice's late backward has those of one layer. */
+static void fill_memory(const struct job *j, struct dtp_memory *m)
+{
+    struct dtp_activations activations;
+    dtp_activations_count(&j->slice.transformer, &j->slice.cluster, &j->slice.plan, &activations);
+    uint64_t before = m->allocated_peak_bytes, tokens = dtp_bytes_product(j->plan->micro_batch, j->plan->sequence);
+    if (j->plan->pp > 1) {
+        double layers = in_flight(j->plan) * (double)j->slice.transformer.layers - 1;
+        add_bytes(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS,
+                  dtp_bytes_product((uint64_t)(layers * (double)activations.layer_kept), tokens));
+    }
+    for (int phase = 0; phase < DTP_PHASE_STEP; phase++) { /* a matmul's gathered input; what stages exchange */
+        uint64_t gathered = j->slice.plan.sequence_shards > 1 ? j->stream_bytes : 0;
+        uint64_t exchanged = j->plan->pp > 1 ? 2 * dtp_divide_up(j->stream_bytes, j->slice.plan.sequence_shards) : 0;
+        add_bytes(m, (enum dtp_phase)phase, DTP_OWNER_WORKSPACE, gathered + exchanged);
+    }
+    for (int phase = 0; phase < DTP_PHASE_COUNT; phase++)
+        if (m->phase_total_bytes[phase] > m->phase_total_bytes[m->peak_phase])
+            m->peak_phase = (enum dtp_phase)phase;
+    const uint64_t *peak = m->phase_bytes[m->peak_phase];
+    m->allocated_peak_bytes = m->phase_total_bytes[m->peak_phase];
+    for (int phase = 0; phase < DTP_PHASE_COUNT; phase++)
+        if (m->phase_bytes[phase][DTP_OWNER_ACTIVATIONS] > m->activations_bytes)
+            m->activations_bytes = m->phase_bytes[phase][DTP_OWNER_ACTIVATIONS];
+    m->temporary_bytes = m->allocated_peak_bytes - peak[DTP_OWNER_PARAMS] - peak[DTP_OWNER_GRADS] -
+                         peak[DTP_OWNER_OPTIMIZER] - peak[DTP_OWNER_ACTIVATIONS];
+    uint64_t more = m->allocated_peak_bytes - before;
+    m->reserved_peak_bytes += more;
+    m->device_peak_bytes += more;
+    m->verdict = dtp_memory_verdict(m);
+}
+
+void dtp_closed_form_model_parallel(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                    const struct dtp_plan *plan, struct dtp_prediction *out)
+{
+    struct job j = {.transformer = transformer, .cluster = cluster, .plan = plan, .micro_steps = plan->accumulate};
+    dtp_slice_of(transformer, cluster, plan, &j.slice);
+    j.stream_bytes = dtp_bytes_product(dtp_bytes_product(plan->micro_batch, plan->sequence),
+                                       transformer->hidden * dtp_plan_compute_bytes(plan));
+    dtp_closed_form(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, out);
+    dtp_closed_form_time_parts(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &out->communication, &j.parts);
+    struct stages stages = stages_of(&j, &out->time);
+    fill_time(&j, &stages, &out->time);
+    fill_throughput(&j, &out->time, &out->throughput);
+    fill_communication(&j, &stages, &out->communication);
+    fill_memory(&j, &out->memory);
+}

@@ -1,0 +1,45 @@
+/* Tensor and pipeline parallelism in the closed form, as Megatron-LM does them.
+ *
+ * Rank order is Megatron's: tensor parallel ranks are neighbours, then data parallel ones, then stages. A rank then
+ * holds a slice of the model: L/pp layers with 1/tp of the heads, of the MLP's width and of the vocabulary. The ranks
+ * with the same slice train it data-parallel, which is what everything else here predicts: memory, gradients and the
+ * optimizer are those of the slice on its own gpus/(tp pp) GPUs, of which a node has 1/tp as many with 1/tp of the
+ * network. What comes on top:
+ *
+ *   tensor    per layer two all-reduces of B = T h w bytes forward and two backward, two more where all is recomputed;
+ *             with sequence parallelism each is a reduce-scatter and an all-gather of the same bytes, norms and
+ * residual stream are spread over the tp ranks too, and so are their activations (Shoeybi 2019; Korthikanti 2022). They
+ * stand between matmuls: nothing hides them but tp_overlap. pipeline  1F1B of m micro-steps: the slowest stage works
+ * m-1 times and each stage once more, sum_i t_i + (m-1) max t; with v chunks of the model per GPU the fill and drain
+ * shrink by v: bubble (p-1)/(v m) for equal stages (Narayanan 2021, 2.2). A boundary sends B/tp bytes each way per
+ * micro-step and chunk. memory    the first stage holds activations of min(m, p) micro-steps, interleaved 1 + (p-1)/(p
+ * v) times as many; the last one those of one and the logits (Korthikanti 2022, 4.2.3). The larger counts.
+ *
+ * Not modelled: other runtimes and FSDP with tp or pp, offload, context and expert parallelism. */
+#ifndef DTP_MODEL_PARALLEL_H
+#define DTP_MODEL_PARALLEL_H
+
+#include "closed/closed_form.h"
+
+bool dtp_plan_model_parallel(const struct dtp_plan *plan);
+/* gpus / (tp pp); at least 1. */
+uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
+
+/* What is wrong with tp, pp and their choices: the key at fault, and why in `out`; NULL where nothing is. */
+const char *dtp_model_parallel_fault(const struct dtp_plan *plan, const struct dtp_transformer *transformer,
+                                     const struct dtp_cluster *cluster, char *out, size_t bytes);
+
+/* One rank's slice as a data-parallel job of its own. */
+struct dtp_slice {
+    struct dtp_transformer transformer;
+    struct dtp_cluster cluster;
+    struct dtp_plan plan;
+};
+void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                  const struct dtp_plan *plan, struct dtp_slice *out);
+
+/* The whole prediction; dtp_closed_form calls it where tp or pp is above 1. */
+void dtp_closed_form_model_parallel(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                    const struct dtp_plan *plan, struct dtp_prediction *out);
+
+#endif

@@ -1,0 +1,152 @@
+/* PyTorch's CPU offload: FSDP2's CPUOffloadPolicy, FSDP1's CPUOffload(offload_params=True).
+ *
+ * Sharded parameters, gradients and optimizer state live in host memory. Each gather first uploads the stored shard on
+ * the stream that prepares gathers; each reduction downloads its result on the stream that made it, from where the next
+ * reduction may overwrite it. A gradient that must be added to an earlier one is added on the host, which stands still
+ * for it (non_blocking only where nothing is accumulated). The optimizer runs on CPU cores once all is down. */
+#include "runtime/torch/lower_units.h"
+
+/* AdamW reads p, g, m, v and writes p, m, v in fp32. */
+#define HOST_ADAM_BYTES 28.0
+
+void dtp_lower_host_state(struct dtp_lowering *l, struct dtp_lower_unit *unit)
+{
+    uint64_t gradients = l->bytes.grads * unit->shard;
+    bool adds = l->plan->accumulate > 1 && l->plan->accumulate_sync;
+    unit->params = dtp_lower_host_buffer(l, "params", DTP_OWNER_PARAMS, l->bytes.params * unit->shard);
+    dtp_buffer_id moments =
+        dtp_lower_host_buffer(l, "optimizer state", DTP_OWNER_OPTIMIZER, l->bytes.optimizer * unit->shard);
+    unit->moments = (struct dtp_lower_moments){moments, moments.index == DTP_NO_INDEX ? 0 : 1};
+    unit->grads = dtp_lower_host_buffer(l, "gradients", DTP_OWNER_GRADS, gradients);
+    unit->host_gradients =
+        adds ? dtp_lower_host_buffer(l, "downloaded gradients", DTP_OWNER_GRADS, gradients) : unit->grads;
+}
+
+static dtp_buffer_id upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t elements, dtp_op_id after)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_UPLOAD, "shard");
+    draft.op.stream = DTP_STREAM_COPY;
+    dtp_draft_use(&draft, unit->params, DTP_READ);
+    dtp_buffer_id uploaded =
+        dtp_draft_new(l, &draft, "uploaded shard", DTP_OWNER_GATHER, l->bytes.params * elements, DTP_WRITE);
+    dtp_draft_after(&draft, after);
+    draft.op.demand.sent_bytes = (double)(l->bytes.params * elements);
+    draft.op.demand.kernels = 1;
+    dtp_draft_end(l, &draft);
+    return uploaded;
+}
+
+static dtp_buffer_id cast(struct dtp_lowering *l, dtp_buffer_id uploaded, uint64_t stored_bytes, uint64_t bytes,
+                          bool stays)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_CAST, "shard");
+    draft.op.stream = DTP_STREAM_COPY;
+    dtp_buffer_id narrow = dtp_draft_new(l, &draft, "cast shard", DTP_OWNER_GATHER, bytes, DTP_WRITE);
+    dtp_draft_use(&draft, uploaded, stays ? DTP_READ : DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, (double)(stored_bytes + bytes), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_end(l, &draft);
+    return narrow;
+}
+
+/* One tensor, or all of a unit that has too many for one operation or is one flat parameter. */
+static void upload_tensor(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t elements, uint64_t bytes,
+                          dtp_op_id after)
+{
+    struct dtp_lower_uploads *u = &unit->uploads;
+    dtp_buffer_id uploaded = upload(l, unit, elements, after);
+    bool casts = l->bytes.params != l->bytes.compute;
+    if (casts && u->stays)
+        u->uploaded[u->count] = uploaded;
+    u->ready[u->count++] = casts ? cast(l, uploaded, l->bytes.params * elements, bytes, u->stays) : uploaded;
+}
+
+void dtp_lower_upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_id after)
+{
+    const struct dtp_lower_module *module = unit->root ? &l->root : &l->block;
+    struct dtp_lower_uploads *u = &unit->uploads;
+    u->count = 0;
+    for (int i = 0; i < DTP_MAX_PARTS; i++)
+        u->uploaded[i] = DTP_NO_BUFFER;
+    if (l->plan->fsdp1 || dtp_unit_modules(unit) > 1) {
+        upload_tensor(l, unit, unit->shard, unit->gathered_shard_bytes, after);
+        return;
+    }
+    for (int part = 0; part < module->parts; part++)
+        if (module->shard[part])
+            upload_tensor(l, unit, module->shard[part], dtp_unit_wire_bytes(l, module, part), after);
+}
+
+static void wait_for(struct dtp_lowering *l, const char *name)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_HOST_WAIT, name);
+    draft.op.stream = DTP_STREAM_HOST;
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_COPY]);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REPLICATE]);
+    dtp_draft_end(l, &draft);
+}
+
+static void add_on_host(struct dtp_lowering *l, struct dtp_lower_unit *unit)
+{
+    wait_for(l, "gradients downloaded");
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_HOST_OPTIMIZER, "accumulate");
+    draft.op.stream = DTP_STREAM_HOST;
+    dtp_draft_use(&draft, unit->host_gradients, DTP_READ);
+    dtp_draft_use(&draft, unit->grads, l->micro_step ? DTP_UPDATE : DTP_WRITE);
+    draft.op.demand.bytes = 3 * (double)(l->bytes.grads * unit->shard);
+    dtp_draft_end(l, &draft);
+    wait_for(l, "gradients added"); /* the issuing thread adds them itself: nothing is downloaded over them meanwhile */
+}
+
+void dtp_lower_download(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_buffer_id reduced)
+{
+    bool replicas = l->cluster->gpus > l->plan->shard_group, casts = l->bytes.reduce != l->bytes.grads;
+    uint32_t spent = DTP_READ | DTP_FREE | (replicas && !casts ? DTP_DEFER : 0);
+    enum dtp_stream stream = replicas ? DTP_STREAM_REPLICATE : DTP_STREAM_REDUCE;
+    double shard = (double)unit->shard;
+    struct dtp_draft draft;
+    if (casts) {
+        dtp_draft_begin(l, &draft, DTP_OP_CAST, "reduced gradients");
+        draft.op.stream = stream;
+        dtp_buffer_id cast =
+            dtp_draft_new(l, &draft, "gradients", DTP_OWNER_REDUCE, l->bytes.grads * unit->shard, DTP_WRITE);
+        dtp_draft_use(&draft, reduced, DTP_READ | DTP_FREE | (replicas ? DTP_DEFER : 0));
+        dtp_draft_memory(l, &draft, shard * (double)(l->bytes.reduce + l->bytes.grads), 1);
+        draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+        dtp_draft_end(l, &draft);
+        reduced = cast;
+    }
+    dtp_draft_begin(l, &draft, DTP_OP_DOWNLOAD, "gradients");
+    draft.op.stream = stream;
+    dtp_draft_use(&draft, unit->host_gradients, DTP_WRITE);
+    dtp_draft_use(&draft, reduced, spent);
+    draft.op.demand.sent_bytes = shard * (double)l->bytes.grads;
+    draft.op.demand.kernels = 1;
+    dtp_draft_end(l, &draft);
+    if (unit->host_gradients.index != unit->grads.index)
+        add_on_host(l, unit);
+}
+
+void dtp_lower_host_step(struct dtp_lowering *l)
+{
+    struct dtp_lower_sharding *s = l->sharding;
+    wait_for(l, "gradients downloaded");
+    for (uint64_t i = 0; i <= s->count; i++) {
+        struct dtp_lower_unit *unit = &s->unit[i];
+        l->layer = unit->root ? DTP_NO_LAYER : (uint16_t)unit->first;
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_HOST_OPTIMIZER, "");
+        draft.op.stream = DTP_STREAM_HOST;
+        dtp_draft_use(&draft, unit->params, DTP_UPDATE);
+        dtp_draft_use(&draft, unit->moments.first, DTP_UPDATE);
+        dtp_draft_use(&draft, unit->grads, DTP_READ);
+        draft.op.demand.bytes = HOST_ADAM_BYTES * (double)unit->shard;
+        dtp_draft_end(l, &draft);
+    }
+    l->layer = DTP_NO_LAYER;
+}

@@ -1,0 +1,240 @@
+/* Parameters that every rank holds whole: PyTorch's DDP, with ZeroRedundancyOptimizer's sharded step.
+ *
+ * DDP lays gradients into buckets in the order they become ready in backward; a bucket is closed when it has reached
+ * its cap, 1 MiB for the first where the cap is the default of 25 MiB, so that it overshoots by up to one tensor.
+ * Buckets are all-reduced in order on the communicator's stream and awaited at the end of backward (reducer.cpp). */
+#include "lower/lowering.h"
+
+#include "base/bytes.h"
+
+#include <stdlib.h>
+
+#define DEFAULT_BUCKET_BYTES (UINT64_C(25) << 20)
+#define FIRST_BUCKET_BYTES (UINT64_C(1) << 20)
+
+struct bucket {
+    dtp_buffer_id buffer;
+    uint64_t bytes, before; /* of the buckets before it */
+    uint32_t parts, ready;
+};
+
+struct dtp_lower_buckets {
+    struct bucket *bucket;
+    uint32_t count, group;
+};
+
+/* ---- layout ------------------------------------------------------------------------------------------------------ */
+
+struct layout {
+    struct dtp_lowering *l;
+    struct dtp_lower_buckets *buckets;
+    uint64_t before;
+};
+
+/* The next gradient that becomes ready. */
+static void place(struct layout *layout, struct dtp_module_state *state, const struct dtp_lower_module *module,
+                  int part)
+{
+    struct dtp_lower_buckets *buckets = layout->buckets;
+    uint64_t bytes = layout->l->bytes.grads * module->elements[part], limit = layout->l->plan->ddp_bucket_bytes;
+    if (!bytes)
+        return;
+    if (buckets->count <= 1 && limit == DEFAULT_BUCKET_BYTES)
+        limit = FIRST_BUCKET_BYTES;
+    if (!buckets->count || buckets->bucket[buckets->count - 1].bytes >= limit)
+        buckets->bucket[buckets->count++] = (struct bucket){.before = layout->before};
+    struct bucket *bucket = &buckets->bucket[buckets->count - 1];
+    bucket->bytes += bytes;
+    bucket->parts++;
+    layout->before += bytes;
+    state->bucket[part] = buckets->count - 1;
+}
+
+/* Order of readiness: lower_backward.c's. */
+static void lay_out(struct layout *layout)
+{
+    struct dtp_lowering *l = layout->l;
+    uint64_t layers = l->transformer->layers;
+    struct dtp_module_state *root = &l->state[layers];
+    place(layout, root, &l->root, DTP_ROOT_HEAD);
+    place(layout, root, &l->root, DTP_ROOT_VECTORS);
+    int output = l->plan->fused_qkv ? 1 : 3;
+    for (uint64_t layer = layers; layer-- > 0;) {
+        place(layout, &l->state[layer], &l->block, l->matrices - 1);
+        for (int part = output + 1; part < l->matrices - 1; part++)
+            place(layout, &l->state[layer], &l->block, part);
+        place(layout, &l->state[layer], &l->block, output);
+        for (int part = 0; part < output; part++)
+            place(layout, &l->state[layer], &l->block, part);
+        place(layout, &l->state[layer], &l->block, l->matrices);
+    }
+    place(layout, root, &l->root, DTP_ROOT_POSITION);
+    place(layout, root, &l->root, DTP_ROOT_EMBEDDING);
+}
+
+/* The optimizer's tensors of this rank's `own` elements of a module: whole tensors, as ZeroRedundancyOptimizer deals
+ * them out, but for the last one, so that shares add up. */
+static void make_moments(struct dtp_lowering *l, const struct dtp_lower_module *module, uint64_t own,
+                         struct dtp_lower_moments *out)
+{
+    *out = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
+    for (int part = 0; part < module->parts && own; part++) {
+        uint64_t elements = module->elements[part] < own ? module->elements[part] : own;
+        dtp_lower_add_moments(l, out, elements);
+        own -= elements;
+    }
+}
+
+/* State of a module: parameters whole; moments too, or this rank's share of what all modules have (rounded once). */
+static void make_state(struct dtp_lowering *l)
+{
+    uint64_t ranks = l->plan->shard_group, before = 0;
+    for (uint64_t i = 0; i <= l->transformer->layers; i++) {
+        bool root = i == l->transformer->layers;
+        const struct dtp_lower_module *module = root ? &l->root : &l->block;
+        uint64_t elements = module->all_elements;
+        uint64_t own = dtp_divide_up(before + elements, ranks) - dtp_divide_up(before, ranks);
+        before += elements;
+        l->layer = root ? DTP_NO_LAYER : (uint16_t)i;
+        l->state[i].params =
+            dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * elements, true);
+        make_moments(l, module, own, &l->state[i].moments);
+    }
+    l->layer = DTP_NO_LAYER;
+}
+
+enum dtp_status dtp_lower_buckets_make(struct dtp_lowering *l)
+{
+    make_state(l);
+    if (l->cluster->gpus == 1)
+        return DTP_OK;
+    size_t most = (l->transformer->layers + 1) * DTP_MAX_PARTS;
+    l->buckets = calloc(1, sizeof *l->buckets);
+    if (l->buckets)
+        l->buckets->bucket = calloc(most, sizeof *l->buckets->bucket);
+    if (!l->buckets || !l->buckets->bucket)
+        return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
+    struct layout layout = {l, l->buckets, 0};
+    lay_out(&layout);
+    for (uint32_t i = 0; i < l->buckets->count; i++)
+        l->buckets->bucket[i].buffer =
+            dtp_lower_buffer(l, "bucket", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, l->buckets->bucket[i].bytes, true);
+    l->buckets->group = dtp_program_add_group(l->program, (struct dtp_program_group){l->cluster->gpus, 1});
+    return DTP_OK;
+}
+
+void dtp_lower_buckets_release(struct dtp_lowering *l)
+{
+    if (l->buckets)
+        free(l->buckets->bucket);
+    free(l->buckets);
+    l->buckets = NULL;
+}
+
+/* ---- reduction --------------------------------------------------------------------------------------------------- */
+
+static void all_reduce(struct dtp_lowering *l, struct bucket *bucket)
+{
+    uint64_t gpus = l->cluster->gpus;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_REDUCE, "bucket");
+    draft.op.stream = DTP_STREAM_REDUCE;
+    draft.op.group = l->buckets->group;
+    dtp_draft_use(&draft, bucket->buffer, DTP_UPDATE);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
+    uint64_t sent = dtp_lower_ring(bucket->before + bucket->bytes, gpus) - dtp_lower_ring(bucket->before, gpus);
+    draft.op.demand.sent_bytes = 2 * (double)sent;
+    draft.op.demand.bytes = (double)bucket->bytes;
+    dtp_draft_end(l, &draft);
+}
+
+/* The gradient, or the .grad it was added to, into its place; with views the bucket is .grad from then on. */
+void dtp_lower_into_bucket(struct dtp_lowering *l, int part)
+{
+    struct dtp_module_state *state = dtp_lower_state(l);
+    const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
+    struct bucket *bucket = &l->buckets->bucket[state->bucket[part]];
+    bool apart = state->kept[part].index != DTP_NO_INDEX, view = l->plan->ddp_bucket_view;
+    bool adds = view && !apart && l->micro_step > 0;
+    dtp_buffer_id *source = apart ? &state->kept[part] : &state->gradient[part];
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, adds ? DTP_OP_ACCUMULATE : DTP_OP_COPY_IN, module->gradient_name[part]);
+    dtp_draft_use(&draft, bucket->buffer, adds ? DTP_UPDATE : DTP_WRITE);
+    dtp_draft_use(&draft, *source, view ? DTP_READ | DTP_FREE : DTP_READ);
+    if (view)
+        *source = DTP_NO_BUFFER;
+    dtp_draft_memory(l, &draft, (double)((adds ? 3 : 2) * l->bytes.grads * module->elements[part]), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_end(l, &draft);
+    if (++bucket->ready < bucket->parts)
+        return;
+    bucket->ready = 0;
+    all_reduce(l, bucket);
+}
+
+dtp_buffer_id dtp_lower_bucket_of(const struct dtp_lowering *l, uint64_t module, int part)
+{
+    const struct dtp_lower_module *shape = module == l->transformer->layers ? &l->root : &l->block;
+    return shape->elements[part] ? l->buckets->bucket[l->state[module].bucket[part]].buffer : DTP_NO_BUFFER;
+}
+
+/* End of backward: compute waits for every reduction (finalize_backward), and without views the reduced buckets are
+ * copied back into .grad. */
+void dtp_lower_buckets_finish(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    if (!l->buckets || !l->reduces)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_MARK, "gradients reduced");
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
+    dtp_draft_end(l, &draft);
+    if (l->plan->ddp_bucket_view)
+        return;
+    for (uint64_t i = 0; i <= l->transformer->layers; i++) {
+        bool root = i == l->transformer->layers;
+        l->layer = root ? DTP_NO_LAYER : (uint16_t)i;
+        const struct dtp_lower_module *module = root ? &l->root : &l->block;
+        for (int part = 0; part < module->parts; part++) {
+            if (l->state[i].kept[part].index == DTP_NO_INDEX)
+                continue;
+            dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, module->gradient_name[part]);
+            dtp_draft_use(&draft, l->buckets->bucket[l->state[i].bucket[part]].buffer, DTP_READ);
+            dtp_draft_use(&draft, l->state[i].kept[part], DTP_WRITE);
+            dtp_draft_memory(l, &draft, (double)(2 * l->bytes.grads * module->elements[part]), 1);
+            draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+            dtp_draft_end(l, &draft);
+        }
+    }
+    l->layer = DTP_NO_LAYER;
+}
+
+/* ---- ZeroRedundancyOptimizer ------------------------------------------------------------------------------------- */
+
+/* Each tensor is broadcast by the rank that updated it, one after another once the step is done. Around a ring a
+ * broadcast of B is sent on by n-1 ranks; averaged over all owners each sends B(n-1)/n, as in an all-gather. */
+void dtp_lower_broadcast(struct dtp_lowering *l)
+{
+    uint64_t gpus = l->cluster->gpus, before = 0;
+    if (l->plan->strategy != DTP_ZERO1 || gpus == 1)
+        return;
+    for (uint64_t i = 0; i <= l->transformer->layers; i++) {
+        bool root = i == l->transformer->layers;
+        l->layer = root ? DTP_NO_LAYER : (uint16_t)i;
+        const struct dtp_lower_module *module = root ? &l->root : &l->block;
+        for (int part = 0; part < module->parts; part++)
+            for (uint32_t tensor = 0; tensor < module->tensors[part]; tensor++) {
+                uint64_t bytes = l->bytes.params * module->elements[part], count = module->tensors[part];
+                uint64_t end = before + (tensor + 1 == count ? bytes - bytes / count * tensor : bytes / count);
+                struct dtp_draft draft;
+                dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "broadcast of updated weights");
+                draft.op.stream = DTP_STREAM_REDUCE;
+                draft.op.group = l->buckets->group;
+                dtp_draft_use(&draft, l->state[i].params, DTP_UPDATE);
+                dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
+                draft.op.demand.sent_bytes = (double)(dtp_lower_ring(end, gpus) - dtp_lower_ring(before, gpus));
+                dtp_draft_end(l, &draft);
+                before = end;
+            }
+    }
+    l->layer = DTP_NO_LAYER;
+}

@@ -1,0 +1,81 @@
+/* Charts of CSV files, drawn by gnuplot as a process of its own.
+ *
+ * A chart takes a table that a command wrote; chart_data.h picks from it what is drawn. Figure, script and data lie
+ * side by side (step.png, step.gp, step.data.csv), so that a user can change either and draw again with one command.
+ * The scripts hold no name: files and title reach gnuplot as arguments, never through a shell, and no file name can
+ * start with what gnuplot takes for a command ('<', '|', '~'), for all are given with their folder. Without gnuplot
+ * there are the data, the script and a sentence. */
+#ifndef DTP_CHART_H
+#define DTP_CHART_H
+
+#include "base/status.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+/* X(enum suffix, name as typed = script reports/NAME.gp, what it shows, where its table comes from). MEMORY and
+ * TIMELINE are drawn from that table as it is. */
+#define DTP_CHART_TABLE(X)                                                                                             \
+    X(MEMORY, "memory", "device memory over one step, stacked by owner", "dtplan simulate --memory FILE.csv")          \
+    X(TIMELINE, "timeline", "when each operation of a step runs, a lane a stream",                                     \
+      "dtplan simulate --timeline FILE.csv")                                                                           \
+    X(STRATEGIES, "strategies", "memory at the peak, plan by plan, with the capacity",                                 \
+      "dtplan plan --strategy all --csv")                                                                              \
+    X(STEP, "step", "what the time of a step goes into, plan by plan", "dtplan plan --strategy all --csv")             \
+    X(MICRO_BATCH, "micro-batch", "device memory against micro batch, with the capacity",                              \
+      "dtplan sweep --micro-batch 1..16x2 -o FILE.csv")                                                                \
+    X(SCALING, "scaling", "tokens/s and scaling efficiency against GPUs", "dtplan sweep --gpus 8..1024x2 -o FILE.csv") \
+    X(PARETO, "pareto", "time against money, with the plans that no other beats", "dtplan search --csv")               \
+    X(BACKTEST, "backtest", "predicted against measured tokens/s, with a band of 10 %",                                \
+      "dtplan backtest RUNS.csv -o FILE.csv, dtplan validate -o FILE.csv")                                             \
+    X(BANDWIDTH, "bandwidth", "bus bandwidth of collectives against size, measured and fitted",                        \
+      "measurements: collective,gpus,nodes,bytes,time_s,bus_bytes_per_s")                                              \
+    X(MACHINE_RESIDUALS, "machine-residuals", "how far the fits of a measured machine are off, a point a row",         \
+      "dtplan catalog measured MACHINE.csv --csv")
+enum dtp_chart {
+#define DTP_CHART_ENUM(suffix, name, words, command) DTP_CHART_##suffix,
+    DTP_CHART_TABLE(DTP_CHART_ENUM)
+#undef DTP_CHART_ENUM
+        DTP_CHART_COUNT
+};
+
+const char *dtp_chart_name(enum dtp_chart chart);
+const char *dtp_chart_words(enum dtp_chart chart);
+const char *dtp_chart_command(enum dtp_chart chart);
+/* False: there is no such chart. */
+bool dtp_chart_parse(const char *name, enum dtp_chart *out);
+
+struct dtp_chart_data; /* chart_data.h */
+
+/* What is drawn and where to. */
+struct dtp_chart_figure {
+    enum dtp_chart chart;
+    const struct dtp_chart_data *data; /* written beside the figure, with the ending .data.csv; NULL: drawn is `csv` */
+    const char *csv;                   /* a plain file */
+    const char *figure; /* ends in .png, .svg, .pdf or .txt; its script is written beside it, with the ending .gp */
+    const char *title;
+    uint64_t closed_peak_bytes; /* marked in the chart of memory, 0: not */
+};
+
+/* DTP_BAD_INPUT: gnuplot draws no file of that ending. */
+enum dtp_status dtp_chart_check_name(const char *figure, struct dtp_faults *faults);
+/* `path` with another ending ("x.csv" and ".png" give "x.png"), always with a folder before it. Caller frees; NULL: no
+ * memory. */
+char *dtp_chart_beside(const char *path, const char *ending);
+/* What would keep dtp_chart_draw from drawing, for those who work long before they draw. DTP_BAD_INPUT: its name, as
+ * dtp_chart_check_name. DTP_ENVIRONMENT: it cannot be written. `said` gets a sentence where there is no gnuplot, else
+ * nothing: data and script are written all the same. */
+enum dtp_status dtp_chart_try(const char *figure, char *said, size_t said_bytes, struct dtp_faults *faults);
+/* Writes data and script, then the figure, whole or not at all. `said` gets what was done in one sentence.
+ * DTP_ENVIRONMENT: a file cannot be written, or gnuplot failed, with its own words. */
+enum dtp_status dtp_chart_draw(const struct dtp_chart_figure *figure, char *said, size_t said_bytes,
+                               struct dtp_faults *faults);
+/* The same as text of 110 x 34 characters, nothing left behind; `figure->figure` is not looked at. *drawn is false
+ * where there is no gnuplot. */
+enum dtp_status dtp_chart_print(const struct dtp_chart_figure *figure, FILE *out, bool *drawn,
+                                struct dtp_faults *faults);
+
+/* The scripts, put into the program when it is built. */
+extern const char *const dtp_chart_scripts[DTP_CHART_COUNT];
+
+#endif

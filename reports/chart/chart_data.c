@@ -1,0 +1,99 @@
+#include "chart/chart_data.h"
+
+#include "chart/chart_rows.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum dtp_status dtp_chart_check_table(enum dtp_chart chart, const struct dtp_table *table, struct dtp_faults *faults)
+{
+    /* By place, as the scripts find them: first and last of those that they use. */
+    static const struct {
+        const char *column;
+        long place;
+    } places[][2] = {{{"time_s", 0}, {"total_bytes", 11}}, {{"stream", 1}, {"end_s", 9}}};
+    for (int i = 0; i < 2; i++) {
+        const char *column = places[chart == DTP_CHART_TIMELINE][i].column;
+        if (dtp_table_column(table, column) != places[chart == DTP_CHART_TIMELINE][i].place)
+            return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 1,
+                             "column %ld is not '%s'; the table of the chart '%s' comes from %s",
+                             places[chart == DTP_CHART_TIMELINE][i].place + 1, column, dtp_chart_name(chart),
+                             dtp_chart_command(chart));
+    }
+    if (dtp_table_row_count(table) == 0)
+        return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 0, "has no row to draw");
+    return DTP_OK;
+}
+
+static enum dtp_status read_rows(const struct dtp_chart_source *s, struct dtp_chart_data *data,
+                                 struct dtp_faults *faults)
+{
+    switch (data->chart) {
+    case DTP_CHART_STRATEGIES:
+    case DTP_CHART_STEP: return dtp_chart_read_bars(s, data, faults);
+    case DTP_CHART_MICRO_BATCH: return dtp_chart_read_micro_batch(s, data, faults);
+    case DTP_CHART_SCALING: return dtp_chart_read_scaling(s, data, faults);
+    case DTP_CHART_PARETO: return dtp_chart_read_pareto(s, data, faults);
+    case DTP_CHART_BACKTEST: return dtp_chart_read_backtest(s, data, faults);
+    case DTP_CHART_BANDWIDTH: return dtp_chart_read_bandwidth(s, data, faults);
+    case DTP_CHART_MACHINE_RESIDUALS: return dtp_chart_read_residuals(s, data, faults);
+    case DTP_CHART_MEMORY:
+    case DTP_CHART_TIMELINE:
+    case DTP_CHART_COUNT: break;
+    }
+    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "the chart '%s' shows its table as it is",
+                     dtp_chart_name(data->chart));
+}
+
+enum dtp_status dtp_chart_data_read(enum dtp_chart chart, const struct dtp_table *table,
+                                    const struct dtp_chart_filter *filters, size_t filter_count,
+                                    struct dtp_chart_data *out, struct dtp_faults *faults)
+{
+    struct dtp_chart_source source;
+    *out = (struct dtp_chart_data){.chart = chart};
+    const char *x = chart == DTP_CHART_SCALING       ? "gpus_count"
+                    : chart == DTP_CHART_MICRO_BATCH ? "micro_batch_sequences"
+                                                     : NULL;
+    enum dtp_status status = dtp_chart_source_read(table, filters, filter_count, x, &source, faults);
+    if (status == DTP_OK && !(out->rows = calloc(source.row_count, sizeof *out->rows)))
+        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK)
+        status = read_rows(&source, out, faults);
+    if (status == DTP_OK)
+        dtp_chart_source_shared(&source, out->shared, sizeof out->shared);
+    else
+        dtp_chart_data_destroy(out);
+    if (status == DTP_OK && chart == DTP_CHART_PARETO) {
+        size_t used = strlen(out->shared);
+        snprintf(out->shared + used, sizeof out->shared - used, "%s%s", used ? " \u00b7 " : "",
+                 strcmp(out->columns[0], "training_days") == 0 ? "the whole training" : "10^12 tokens");
+    }
+    dtp_chart_source_destroy(&source);
+    return status;
+}
+
+void dtp_chart_data_destroy(struct dtp_chart_data *data)
+{
+    free(data->rows);
+    *data = (struct dtp_chart_data){0};
+}
+
+void dtp_chart_data_write(const struct dtp_chart_data *data, FILE *file)
+{
+    fputs(data->label_column, file);
+    for (size_t i = 0; i < data->column_count; i++)
+        fprintf(file, ",%s", data->columns[i]);
+    fputc('\n', file);
+    for (size_t row = 0; row < data->row_count; row++) {
+        dtp_table_write_field(file, data->rows[row].label);
+        for (size_t i = 0; i < data->column_count; i++) {
+            double value = data->rows[row].value[i];
+            if (isnan(value))
+                fputc(',', file);
+            else
+                fprintf(file, value == rint(value) && fabs(value) < 0x1p53 ? ",%.0f" : ",%.9g", value);
+        }
+        fputc('\n', file);
+    }
+}

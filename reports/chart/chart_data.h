@@ -1,0 +1,55 @@
+/* What a chart shows, picked from a table that a command wrote: a text and some figures a row.
+ *
+ * Rows of one line or colour share their text. Whatever a table holds, a text comes out of here on
+ * one line, without quotes and commas, of at most DTP_CHART_LABEL_BYTES, and a figure is finite or NaN (there is none):
+ * gnuplot scripts and SVG need no escaping beyond their own. */
+#ifndef DTP_CHART_DATA_H
+#define DTP_CHART_DATA_H
+
+#include "chart/chart.h"
+#include "base/table.h"
+
+#define DTP_CHART_MAX_COLUMNS 16
+#define DTP_CHART_LABEL_BYTES 96
+/* More bars or lines than these nobody tells apart: such a table is refused, with what to choose by. */
+#define DTP_CHART_MAX_BARS 24
+#define DTP_CHART_MAX_SERIES 8
+
+struct dtp_chart_row {
+    char label[DTP_CHART_LABEL_BYTES];
+    size_t series; /* equal labels have equal numbers, 0, 1, ...; of bars always 0 */
+    double value[DTP_CHART_MAX_COLUMNS];
+};
+
+struct dtp_chart_data {
+    enum dtp_chart chart;
+    const char *label_column; /* static texts, the columns with their units */
+    const char *columns[DTP_CHART_MAX_COLUMNS];
+    size_t column_count;
+    struct dtp_chart_row *rows;
+    size_t row_count, series_count;
+    char shared[160]; /* what all rows have in common, for a title: "llama-2-7b, full_shard, 8 GPUs" */
+};
+
+/* Rows with `column` = `value` only. */
+struct dtp_chart_filter {
+    const char *column, *value;
+};
+
+/* Whether `table` is what the charts MEMORY and TIMELINE are drawn from, column by column; a fault says what is
+ * missing. */
+enum dtp_status dtp_chart_check_table(enum dtp_chart chart, const struct dtp_table *table, struct dtp_faults *faults);
+/* `chart` is none of MEMORY and TIMELINE. DTP_BAD_INPUT: a column it needs is missing, no row is left, or there are
+ * more plans than can be told apart. Caller destroys. */
+enum dtp_status dtp_chart_data_read(enum dtp_chart chart, const struct dtp_table *table,
+                                    const struct dtp_chart_filter *filters, size_t filter_count,
+                                    struct dtp_chart_data *out, struct dtp_faults *faults);
+void dtp_chart_data_destroy(struct dtp_chart_data *data);
+void dtp_chart_data_write(const struct dtp_chart_data *data, FILE *file);
+
+/* Latency and rate of time_s = latency_s + sent_bytes / bytes_per_s, by least squares of the relative error (GSL).
+ * False: fewer than three sizes, or no such line has a positive rate. */
+bool dtp_chart_fit_bandwidth(const double *sent_bytes, const double *time_s, size_t count, double *latency_s,
+                             double *bytes_per_s);
+
+#endif

@@ -1,0 +1,156 @@
+/* Charts of plans: a bar a plan, or lines along GPUs and micro batch. */
+#include "chart/chart_rows.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one bar a plan ---------------------------------------------------------------------------------------------- */
+
+/* Parts of a bar that are a column; the first is no part but what the bar is measured by. */
+static const char *const strategies_columns[] = {
+    "capacity_bytes",
+    "peak_params_bytes",
+    "peak_optimizer_bytes",
+    "peak_grads_bytes",
+    "peak_activations_bytes",
+    "peak_logits_bytes",
+    "peak_compute_weights_bytes",
+    "peak_gather_bytes",
+    "peak_reduce_bytes",
+    "peak_workspace_bytes",
+    "cache_bytes",
+    "context_bytes",
+    "nccl_bytes",
+};
+static const char *const step_columns[] = {
+    "step_s",
+    "matmul_s",
+    "attention_s",
+    "memory_bound_s",
+    "loss_s",
+    "launch_gap_s",
+    "optimizer_s",
+    "exposed_communication_s",
+    "exposed_offload_s",
+    "bubble_s",
+    "waiting_s",
+};
+
+double zero_if_none(double value)
+{
+    return isnan(value) ? 0 : value;
+}
+
+static double *cell(struct dtp_chart_data *data, struct dtp_chart_row *row, const char *column)
+{
+    for (size_t i = 0; i < data->column_count; i++)
+        if (strcmp(data->columns[i], column) == 0)
+            return &row->value[i];
+    return NULL;
+}
+
+/* What the allocator keeps beyond the tensors. */
+static void add_cache(const struct dtp_chart_source *s, size_t at, struct dtp_chart_data *data,
+                      struct dtp_chart_row *row)
+{
+    *cell(data, row, "cache_bytes") = zero_if_none(
+        fmax(0, dtp_chart_value(s, at, "reserved_peak_bytes") - dtp_chart_value(s, at, "allocated_peak_bytes")));
+}
+
+/* Kernels as they share the device time of forward and backward, and what is left: launch gaps there, the slowest rank
+ * in the step. */
+static void add_rests(const struct dtp_chart_source *s, size_t at, struct dtp_chart_data *data,
+                      struct dtp_chart_row *row)
+{
+    static const char *const kernels[] = {"matmul_s", "attention_s", "memory_bound_s", "loss_s"};
+    static const char *const parts[] = {"optimizer_s", "exposed_communication_s", "exposed_offload_s", "bubble_s"};
+    double compute = zero_if_none(dtp_chart_value(s, at, "compute_s")), busy = 0,
+           rest = dtp_chart_value(s, at, "step_s") - compute;
+    for (size_t i = 0; i < 4; i++)
+        busy += zero_if_none(*cell(data, row, kernels[i]));
+    for (size_t i = 0; i < 4; i++)
+        rest -= zero_if_none(*cell(data, row, parts[i]));
+    for (size_t i = 0; i < 4 && busy > compute; i++)
+        *cell(data, row, kernels[i]) *= compute / busy;
+    *cell(data, row, "launch_gap_s") = fmax(0, compute - busy);
+    *cell(data, row, "waiting_s") = fmax(0, zero_if_none(rest));
+}
+
+enum dtp_status dtp_chart_read_bars(const struct dtp_chart_source *s, struct dtp_chart_data *data,
+                                    struct dtp_faults *faults)
+{
+    bool memory = data->chart == DTP_CHART_STRATEGIES;
+    enum dtp_status status = DTP_OK;
+    if (memory)
+        dtp_chart_set_columns(data, "plan", strategies_columns, sizeof strategies_columns / sizeof *strategies_columns);
+    else
+        dtp_chart_set_columns(data, "plan", step_columns, sizeof step_columns / sizeof *step_columns);
+    for (size_t i = 0; i < data->column_count && status == DTP_OK; i++)
+        if (strcmp(data->columns[i], "cache_bytes") && strcmp(data->columns[i], "launch_gap_s") &&
+            strcmp(data->columns[i], "waiting_s"))
+            status = dtp_chart_needs_column(s, data->chart, data->columns[i], faults);
+    if (status == DTP_OK && s->row_count > DTP_CHART_MAX_BARS)
+        status = dtp_chart_too_many(s, "plans", DTP_CHART_MAX_BARS, faults);
+    for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
+        char label[DTP_CHART_LABEL_BYTES];
+        dtp_chart_source_words(s, s->rows[i], label, sizeof label);
+        struct dtp_chart_row *row = dtp_chart_add_row(data, label[0] ? label : "the plan");
+        for (size_t k = 0; k < data->column_count; k++)
+            row->value[k] = dtp_chart_value(s, s->rows[i], data->columns[k]);
+        memory ? add_cache(s, s->rows[i], data, row) : add_rests(s, s->rows[i], data, row);
+    }
+    return status;
+}
+
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
+
+/* One line for each combination of choices but the one on the x axis. Rows without any of the figures are left out. */
+enum dtp_status dtp_chart_read_lines(const struct dtp_chart_source *s, struct dtp_chart_data *data, bool only_what_runs,
+                                     struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    for (size_t k = 0; k < data->column_count && status == DTP_OK; k++)
+        status = dtp_chart_needs_column(s, data->chart, data->columns[k], faults);
+    for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
+        char label[DTP_CHART_LABEL_BYTES];
+        if (only_what_runs && dtp_chart_is_oom(s, s->rows[i]))
+            continue;
+        dtp_chart_source_words(s, s->rows[i], label, sizeof label);
+        struct dtp_chart_row *row = dtp_chart_add_row(data, label[0] ? label : "the plan");
+        for (size_t k = 0; k < data->column_count; k++) {
+            row->value[k] = dtp_chart_value(s, s->rows[i], data->columns[k]);
+            if (!(row->value[k] > 0)) { /* nor would a logarithm have it */
+                data->row_count--;
+                break;
+            }
+        }
+    }
+    return status == DTP_OK ? dtp_chart_sort_series(s, data, "lines", faults) : status;
+}
+
+enum dtp_status dtp_chart_read_scaling(const struct dtp_chart_source *s, struct dtp_chart_data *data,
+                                       struct dtp_faults *faults)
+{
+    static const char *const columns[] = {"gpus_count", "tokens_per_s", "scaling_efficiency_fraction",
+                                          "ideal_tokens_per_s"};
+    dtp_chart_set_columns(data, "plan", columns, 3);
+    enum dtp_status status = dtp_chart_read_lines(s, data, true, faults);
+    dtp_chart_set_columns(data, "plan", columns, 4);
+    const struct dtp_chart_row *first = data->rows;
+    for (size_t i = 0; i < data->row_count && status == DTP_OK; i++) {
+        struct dtp_chart_row *row = &data->rows[i];
+        if (row->series != first->series)
+            first = row;
+        row->value[3] = first->value[1] * row->value[0] / first->value[0];
+    }
+    return status;
+}
+
+enum dtp_status dtp_chart_read_micro_batch(const struct dtp_chart_source *s, struct dtp_chart_data *data,
+                                           struct dtp_faults *faults)
+{
+    static const char *const columns[] = {"micro_batch_sequences", "device_peak_bytes", "capacity_bytes"};
+    dtp_chart_set_columns(data, "plan", columns, 3);
+    return dtp_chart_read_lines(s, data, false, faults);
+}

@@ -1,0 +1,26 @@
+/* A grid: rows of cells printed as an aligned table. Cells are copied; columns are as wide as their widest cell. */
+#ifndef DTP_GRID_H
+#define DTP_GRID_H
+
+#include "page/page.h"
+
+#define DTP_GRID_MAX_COLUMNS 24
+
+struct dtp_grid {
+    size_t columns;
+    bool right[DTP_GRID_MAX_COLUMNS]; /* numbers stand right */
+    size_t row_count, row_room;
+    struct dtp_grid_row *rows;
+    bool failed; /* out of memory: rows are missing; sticky */
+};
+
+/* `alignment` has one letter a column: 'l' or 'r'. Caller destroys. */
+void dtp_grid_create(struct dtp_grid *grid, const char *alignment);
+void dtp_grid_destroy(struct dtp_grid *grid);
+/* Adds an empty row; the cells follow with dtp_grid_cell, left to right. */
+void dtp_grid_row(struct dtp_grid *grid, enum dtp_ink ink);
+void dtp_grid_cell(struct dtp_grid *grid, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Prints all rows, each indented by `indent`, two spaces between columns, none at the ends of lines. */
+void dtp_grid_print(const struct dtp_grid *grid, const struct dtp_page *page, int indent);
+
+#endif

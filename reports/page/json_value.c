@@ -1,0 +1,31 @@
+#include "page/json_value.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+json_t *dtp_json_real(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+json_t *dtp_json_whole(uint64_t value)
+{
+    return json_integer(value <= INT64_MAX ? (json_int_t)value : (json_int_t)INT64_MAX);
+}
+
+json_t *dtp_json_text(const char *text)
+{
+    json_t *value = text && *text ? json_string(text) : NULL; /* json_string refuses invalid UTF-8 */
+    return value ? value : json_null();
+}
+
+enum dtp_status dtp_json_dump(json_t *value, FILE *file, struct dtp_faults *faults)
+{
+    char *text = value ? json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) : NULL;
+    json_decref(value);
+    if (!text)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing JSON");
+    fprintf(file, "%s\n", text);
+    free(text);
+    return DTP_OK;
+}

@@ -1,0 +1,174 @@
+#include "page/page.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const inks[] = {
+    [DTP_INK_PLAIN] = "\033[0m",    [DTP_INK_BOLD] = "\033[0;1m",    [DTP_INK_DIM] = "\033[0;2m",
+    [DTP_INK_GREEN] = "\033[0;32m", [DTP_INK_YELLOW] = "\033[0;33m", [DTP_INK_RED] = "\033[0;1;31m",
+    [DTP_INK_BLUE] = "\033[0;34m",
+};
+
+void dtp_page_ink(const struct dtp_page *page, enum dtp_ink ink)
+{
+    if (page->colour)
+        fputs(inks[ink], page->file);
+}
+
+void dtp_page_heading(const struct dtp_page *page, const char *heading, const char *words)
+{
+    fputc('\n', page->file);
+    dtp_page_ink(page, DTP_INK_BOLD);
+    fputs(heading, page->file);
+    dtp_page_ink(page, DTP_INK_DIM);
+    if (*words)
+        fprintf(page->file, "  %s", words);
+    dtp_page_ink(page, DTP_INK_PLAIN);
+    fputc('\n', page->file);
+}
+
+/* Eighths of a character, so that a bar of 30 characters shows 240 steps. */
+static int bar_utf8(const struct dtp_page *page, double fraction, int width)
+{
+    static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    int steps = (int)lround(fraction * width * 8);
+    if (steps == 0 && fraction > 0)
+        steps = 1;
+    for (int i = 0; i < steps / 8; i++)
+        fputs("█", page->file);
+    fputs(eighths[steps % 8], page->file);
+    return (steps + 7) / 8;
+}
+
+static int bar_ascii(const struct dtp_page *page, double fraction, int width)
+{
+    int full = (int)lround(fraction * width);
+    if (full == 0 && fraction > 0)
+        full = 1;
+    for (int i = 0; i < full; i++)
+        fputc('#', page->file);
+    return full;
+}
+
+int dtp_page_bar(const struct dtp_page *page, double fraction, int width)
+{
+    if (!(fraction > 0))
+        fraction = 0;
+    if (fraction > 1)
+        fraction = 1;
+    dtp_page_ink(page, DTP_INK_BLUE);
+    int used = page->utf8 ? bar_utf8(page, fraction, width) : bar_ascii(page, fraction, width);
+    dtp_page_ink(page, DTP_INK_PLAIN);
+    return width - used;
+}
+
+int dtp_page_width(const char *text)
+{
+    int width = 0;
+    for (; *text; text++)
+        width += ((unsigned char)*text & 0xC0) != 0x80; /* continuation bytes take no column */
+    return width;
+}
+
+static int word_width(const char *text, size_t bytes)
+{
+    int width = 0;
+    for (size_t i = 0; i < bytes; i++)
+        width += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return width;
+}
+
+void dtp_page_wrap(const struct dtp_page *page, int at, int indent, const char *text)
+{
+    bool line_start = true;
+    while (*text) {
+        size_t bytes = strcspn(text, " ");
+        int width = word_width(text, bytes);
+        if (!line_start && at + 1 + width > DTP_PAGE_COLUMNS) {
+            fprintf(page->file, "\n%*s", indent, "");
+            at = indent;
+            line_start = true;
+        }
+        if (!line_start) {
+            fputc(' ', page->file);
+            at++;
+        }
+        fwrite(text, 1, bytes, page->file);
+        at += width;
+        line_start = false;
+        text += bytes;
+        text += strspn(text, " ");
+    }
+    fputc('\n', page->file);
+}
+
+const char *dtp_page_dot(const struct dtp_page *page)
+{
+    return page->utf8 ? "·" : "-";
+}
+
+const char *dtp_page_times(const struct dtp_page *page)
+{
+    return page->utf8 ? "×" : "x";
+}
+
+struct dtp_unit dtp_unit_memory(uint64_t largest_bytes)
+{
+    if (largest_bytes >= UINT64_C(1) << 29)
+        return (struct dtp_unit){0x1p30, "GiB"};
+    if (largest_bytes >= UINT64_C(1) << 19)
+        return (struct dtp_unit){0x1p20, "MiB"};
+    return (struct dtp_unit){0x1p10, "KiB"};
+}
+
+struct dtp_unit dtp_unit_traffic(uint64_t largest_bytes)
+{
+    if (largest_bytes >= UINT64_C(10000000000000))
+        return (struct dtp_unit){1e12, "TB"};
+    if (largest_bytes >= 500000000)
+        return (struct dtp_unit){1e9, "GB"};
+    if (largest_bytes >= 500000)
+        return (struct dtp_unit){1e6, "MB"};
+    return (struct dtp_unit){1e3, "kB"};
+}
+
+struct dtp_unit dtp_unit_time(double largest_s)
+{
+    if (largest_s >= 1.0)
+        return (struct dtp_unit){1.0, "s"};
+    if (largest_s >= 1e-3)
+        return (struct dtp_unit){1e-3, "ms"};
+    return (struct dtp_unit){1e-6, "us"};
+}
+
+char *dtp_page_grouped(uint64_t value, char *out, size_t bytes)
+{
+    char digits[24];
+    size_t length = (size_t)snprintf(digits, sizeof digits, "%llu", (unsigned long long)value), used = 0;
+    for (size_t i = 0; i < length && used + 2 < bytes; i++) {
+        if (i > 0 && (length - i) % 3 == 0)
+            out[used++] = ',';
+        out[used++] = digits[i];
+    }
+    if (bytes > 0)
+        out[used] = '\0';
+    return out;
+}
+
+char *dtp_page_figure(double value, char *out, size_t bytes)
+{
+    double magnitude = fabs(value);
+    if (magnitude >= 1e15 || (magnitude > 0 && magnitude < 1e-4))
+        snprintf(out, bytes, "%.3g", value);
+    else if (magnitude >= 999.5 && value > 0)
+        dtp_page_grouped((uint64_t)llround(value), out, bytes);
+    else if (magnitude >= 99.95)
+        snprintf(out, bytes, "%.0f", value);
+    else if (magnitude >= 9.995)
+        snprintf(out, bytes, "%.1f", value);
+    else if (magnitude >= 0.0995 || magnitude == 0)
+        snprintf(out, bytes, "%.2f", value);
+    else
+        snprintf(out, bytes, "%.4f", value);
+    return out;
+}

@@ -1,0 +1,148 @@
+#include "page/row_file.h"
+
+#include "page/output_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#define MAX_ROW_BYTES 16384u /* of a row that is there already: far beyond any of ours */
+
+void dtp_row_file_write_prefix(const struct dtp_row_file *file, uint64_t row, FILE *out)
+{
+    fprintf(out, "%s,%016" PRIx64 ",%" PRIu64 ",", file->schema, file->digest, row);
+}
+
+static enum dtp_status refuse(const struct dtp_row_file *file, const char *what, int reason, struct dtp_faults *faults)
+{
+    return dtp_fault(faults, DTP_ENVIRONMENT, file->path ? file->path : "standard output", 0, "%s: %s", what,
+                     strerror(reason));
+}
+
+static bool write_all(int descriptor, const char *text, size_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t wrote = write(descriptor, text, bytes);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote <= 0)
+            return false;
+        text += wrote;
+        bytes -= (size_t)wrote;
+    }
+    return true;
+}
+
+enum dtp_status dtp_row_file_append(struct dtp_row_file *file, const char *text, size_t bytes, uint64_t rows,
+                                    struct dtp_faults *faults)
+{
+    errno = 0;
+    if (!write_all(file->descriptor, text, bytes)) {
+        int reason = errno ? errno : EIO;
+        if (file->plain && ftruncate(file->descriptor, file->whole_bytes) != 0)
+            return refuse(file, "cannot be written nor cut back to whole rows", reason, faults);
+        return refuse(file, "cannot be written; what is there is whole, and the same command goes on from it", reason,
+                      faults);
+    }
+    file->rows += rows;
+    file->whole_bytes += (int64_t)bytes;
+    return DTP_OK;
+}
+
+/* ---- what is there already -----------------------------------------------------------------------------------------
+ */
+
+static enum dtp_status refuse_content(const struct dtp_row_file *file, size_t line, const char *what,
+                                      struct dtp_faults *faults)
+{
+    return dtp_fault(faults, DTP_BAD_INPUT, file->path, line, "%s; give another file with -o, or remove this one",
+                     what);
+}
+
+/* Reads the rows that are there; sets rows and whole_bytes. */
+static enum dtp_status read_rows(struct dtp_row_file *file, FILE *in, const char *header, uint64_t most,
+                                 struct dtp_faults *faults)
+{
+    char line[MAX_ROW_BYTES], prefix[96];
+    size_t header_bytes = strlen(header);
+    if (!fgets(line, sizeof line, in))
+        return DTP_OK;
+    size_t bytes = strlen(line);
+    if (strncmp(line, header, bytes) != 0 || (bytes < header_bytes && !feof(in)))
+        return refuse_content(file, 1, "has not the columns that this version writes", faults);
+    if (bytes < header_bytes)
+        return DTP_OK; /* the header itself was cut off */
+    file->whole_bytes = (int64_t)bytes;
+    while (fgets(line, sizeof line, in)) {
+        bytes = strlen(line);
+        int used =
+            snprintf(prefix, sizeof prefix, "%s,%016" PRIx64 ",%" PRIu64 ",", file->schema, file->digest, file->rows);
+        bool whole = bytes > 0 && line[bytes - 1] == '\n';
+        if (!whole && feof(in))
+            return DTP_OK; /* a row that was cut off */
+        if (file->anew)
+            return refuse_content(file, 2, "holds rows already, which would be lost; go on from them with --resume",
+                                  faults);
+        if (!whole || strncmp(line, prefix, (size_t)used) != 0)
+            return refuse_content(file, (size_t)file->rows + 2,
+                                  "is a row of another command: its words, its catalogues or the program differ",
+                                  faults);
+        if (++file->rows > most)
+            return refuse_content(file, (size_t)file->rows + 1, "is one row more than there can be", faults);
+        file->whole_bytes += (int64_t)bytes;
+    }
+    return DTP_OK;
+}
+
+static enum dtp_status resume(struct dtp_row_file *file, const char *header, uint64_t most, struct dtp_faults *faults)
+{
+    int copy = dup(file->descriptor);
+    FILE *in = copy >= 0 ? fdopen(copy, "r") : NULL;
+    if (!in) {
+        int reason = errno;
+        if (copy >= 0)
+            close(copy);
+        return refuse(file, "cannot be read", reason, faults);
+    }
+    enum dtp_status status = read_rows(file, in, header, most, faults);
+    if (status == DTP_OK && ferror(in))
+        status = refuse(file, "cannot be read", errno ? errno : EIO, faults);
+    fclose(in);
+    if (status == DTP_OK && (ftruncate(file->descriptor, file->whole_bytes) != 0 ||
+                             lseek(file->descriptor, file->whole_bytes, SEEK_SET) < 0))
+        status = refuse(file, "cannot be cut to whole rows", errno, faults);
+    return status;
+}
+
+enum dtp_status dtp_row_file_open(const char *path, const struct dtp_row_file_kind *kind, uint64_t rows,
+                                  struct dtp_row_file *out, struct dtp_faults *faults)
+{
+    *out = (struct dtp_row_file){
+        .path = path, .descriptor = STDOUT_FILENO, .anew = kind->anew, .schema = kind->schema, .digest = kind->digest};
+    out->plain = path && !dtp_output_is_special(path);
+    if (path)
+        out->descriptor = open(path, (out->plain ? O_RDWR | O_CREAT : O_WRONLY) | O_CLOEXEC, 0666);
+    if (out->descriptor < 0)
+        return refuse(out, "cannot be written", errno, faults);
+    enum dtp_status status = DTP_OK;
+    if (out->plain && flock(out->descriptor, LOCK_EX | LOCK_NB) != 0)
+        status = dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "another process is writing it; wait for that one");
+    if (status == DTP_OK && out->plain)
+        status = resume(out, kind->header, rows, faults);
+    if (status == DTP_OK && out->whole_bytes == 0)
+        status = dtp_row_file_append(out, kind->header, strlen(kind->header), 0, faults);
+    if (status != DTP_OK && path)
+        close(out->descriptor);
+    return status;
+}
+
+enum dtp_status dtp_row_file_close(struct dtp_row_file *file, struct dtp_faults *faults)
+{
+    if (file->path && close(file->descriptor) != 0)
+        return refuse(file, "cannot be written", errno, faults);
+    return DTP_OK;
+}

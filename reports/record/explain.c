@@ -1,0 +1,120 @@
+#include "record/explain.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+
+void dtp_explain_group(struct dtp_explanation *e, const char *title, const char *words, enum dtp_explain_unit unit,
+                       double total)
+{
+    if (e->group_count == DTP_EXPLAIN_GROUPS)
+        return;
+    struct dtp_term_group *group = &e->groups[e->group_count++];
+    snprintf(group->title, sizeof group->title, "%s", title);
+    snprintf(group->words, sizeof group->words, "%s", words);
+    group->source[0] = '\0';
+    group->unit = unit;
+    group->total = total;
+    group->first = e->term_count;
+    group->count = 0;
+}
+
+void dtp_explain_source(struct dtp_explanation *e, const char *source)
+{
+    struct dtp_term_group *group = &e->groups[e->group_count - 1];
+    snprintf(group->source, sizeof group->source, "%s", source);
+}
+
+static struct dtp_term *new_term(struct dtp_explanation *e, const char *name, const char *rule, double value)
+{
+    if (e->term_count == DTP_EXPLAIN_TERMS || e->group_count == 0)
+        return NULL;
+    struct dtp_term *term = &e->terms[e->term_count++];
+    snprintf(term->name, sizeof term->name, "%s", name);
+    snprintf(term->rule, sizeof term->rule, "%s", rule);
+    term->numbers[0] = '\0';
+    term->source = "";
+    term->value = value;
+    term->gap = false;
+    e->groups[e->group_count - 1].count++;
+    return term;
+}
+
+void dtp_explain_term(struct dtp_explanation *e, const char *name, const char *rule, double value, const char *numbers,
+                      ...)
+{
+    struct dtp_term *term = value != 0 ? new_term(e, name, rule, value) : NULL;
+    if (!term)
+        return;
+    va_list arguments;
+    va_start(arguments, numbers);
+    vsnprintf(term->numbers, sizeof term->numbers, numbers, arguments);
+    va_end(arguments);
+}
+
+void dtp_explain_close(struct dtp_explanation *e, const char *name, const char *rule)
+{
+    const struct dtp_term_group *group = &e->groups[e->group_count - 1];
+    double sum = 0;
+    for (size_t i = 0; i < group->count; i++)
+        sum += e->terms[group->first + i].value;
+    double gap = group->total - sum, scale = fmax(fabs(group->total), fabs(sum));
+    if (fabs(gap) <= 1e-9 * scale) /* the order of additions */
+        return;
+    struct dtp_term *term = new_term(e, name, rule, gap);
+    if (term)
+        term->gap = true;
+}
+
+/* ---- parameters and arithmetic ---------------------------------------------------------------------------------- */
+
+#define ULL(value) ((unsigned long long)(value))
+
+static void explain_parameters(const struct dtp_job *job, struct dtp_explanation *e)
+{
+    const struct dtp_transformer *m = &job->transformer;
+    const struct dtp_parameter_count c = dtp_transformer_count(m);
+    dtp_explain_group(e, "PARAMETERS", "psi", DTP_EXPLAIN_COUNT, (double)c.total);
+    dtp_explain_term(e, "embedding", "V h", (double)c.embedding, "%llu x %llu", ULL(m->vocab), ULL(m->hidden));
+    dtp_explain_term(e, "positions", "rows h", (double)c.position, "%llu x %llu", ULL(m->positions), ULL(m->hidden));
+    dtp_explain_term(e, "matrices of the layers",
+                     m->activation == DTP_SWIGLU ? "L (2 h d_q + 2 h d_kv + 3 h f)" : "L (2 h d_q + 2 h d_kv + 2 h f)",
+                     (double)(m->layers * c.block_matmul), "%llu x %llu", ULL(m->layers), ULL(c.block_matmul));
+    dtp_explain_term(e, "norms and biases of the layers", "L x vectors", (double)(m->layers * c.block_vectors),
+                     "%llu x %llu", ULL(m->layers), ULL(c.block_vectors));
+    dtp_explain_term(e, "final norm", "h, with bias 2 h", (double)c.final_norm, "%llu", ULL(c.final_norm));
+    dtp_explain_term(e, "output head", "V h, with bias V more; none when tied", (double)c.head, "%llu x %llu",
+                     ULL(m->vocab), ULL(m->hidden));
+    dtp_explain_close(e, "other", "norm after the embedding");
+}
+
+static void explain_arithmetic(const struct dtp_job *job, struct dtp_explanation *e)
+{
+    const struct dtp_transformer *m = &job->transformer;
+    const struct dtp_parameter_count c = dtp_transformer_count(m);
+    const struct dtp_plan *p = &job->plan;
+    double tokens = (double)p->micro_batch * (double)p->accumulate * (double)p->sequence;
+    double width = (double)(m->heads * m->head_dim), s = (double)p->sequence;
+    dtp_explain_group(e, "MODEL FLOPS", "of one GPU per step: forward 2 and backward 4 per weight and token",
+                      DTP_EXPLAIN_FLOPS, tokens * dtp_transformer_model_flops_per_token(m, p->sequence));
+    dtp_explain_source(e, "Megatron-LM num_floating_point_operations, torchtitan: causal attention half, no recompute");
+    dtp_explain_term(e, "matmuls of the layers", "6 x weights x tokens",
+                     6.0 * (double)(m->layers * c.block_matmul) * tokens, "6 x %.5g x %.0f",
+                     (double)(m->layers * c.block_matmul), tokens);
+    dtp_explain_term(e, "output head", "6 V h x tokens", 6.0 * (double)(m->vocab * m->hidden) * tokens,
+                     "6 x %llu x %llu x %.0f", ULL(m->vocab), ULL(m->hidden), tokens);
+    dtp_explain_term(e, "attention, causal half", "6 L d_q s x tokens", 6.0 * (double)m->layers * width * s * tokens,
+                     "6 x %llu x %.0f x %.0f x %.0f", ULL(m->layers), width, s, tokens);
+    dtp_explain_close(e, "other", "");
+}
+
+void dtp_explain(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_explanation *out)
+{
+    out->term_count = 0;
+    out->group_count = 0;
+    explain_parameters(job, out);
+    dtp_explain_memory(job, prediction, out);
+    dtp_explain_communication(job, prediction, out);
+    explain_arithmetic(job, out);
+    dtp_explain_time(job, prediction, out);
+}

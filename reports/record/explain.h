@@ -1,0 +1,71 @@
+/* Where each byte and each second comes from: terms that sum to the figures of a plan.
+ *
+ * A term is a rule in symbols, the numbers put into it, and its value. The numbers come from the records that the
+ * closed form itself works with (memory_parts.h, time_parts.h, sharding.h), never from a second copy of a rule; what
+ * no rule accounts for becomes a term of its own, so that the terms of a group always sum to its total and a gap shows.
+ *
+ * Symbols: psi parameters, N ranks that share one copy, R replicas, K micro-steps, T tokens per micro-step and GPU,
+ * L layers, P parameters of a layer, h hidden, f ffn, V vocabulary, s sequence. */
+#ifndef DTP_EXPLAIN_H
+#define DTP_EXPLAIN_H
+
+#include "record/report.h"
+
+enum dtp_explain_unit {
+    DTP_EXPLAIN_COUNT,
+    DTP_EXPLAIN_BYTES,
+    DTP_EXPLAIN_TRAFFIC,
+    DTP_EXPLAIN_SECONDS,
+    DTP_EXPLAIN_FLOPS,
+    DTP_EXPLAIN_USD
+};
+
+struct dtp_term {
+    char name[64], rule[112], numbers[128];
+    const char *source; /* where the rule was read; "": see the group */
+    double value;
+    bool gap; /* no rule accounts for it */
+};
+
+struct dtp_term_group {
+    char title[64], words[112], source[400]; /* source: where the rules were read or measured; may be "" */
+    enum dtp_explain_unit unit;
+    double total;
+    size_t first, count; /* of terms */
+};
+
+#define DTP_EXPLAIN_TERMS 160
+#define DTP_EXPLAIN_GROUPS 24
+
+struct dtp_explanation {
+    struct dtp_term terms[DTP_EXPLAIN_TERMS];
+    size_t term_count;
+    struct dtp_term_group groups[DTP_EXPLAIN_GROUPS];
+    size_t group_count;
+};
+
+void dtp_explain(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_explanation *out);
+
+void dtp_explain_text(const struct dtp_report *report, const struct dtp_page *page);
+/* Schema dtplan.explain/1: {"groups": [{title, unit, total, source, terms: [{name, rule, numbers, source,
+ * value, gap}]}], "constants": [...]}. */
+enum dtp_status dtp_explain_json(const struct dtp_report *report, FILE *file, struct dtp_faults *faults);
+
+/* ---- for the parts of explain ----------------------------------------------------------------------------------- */
+
+void dtp_explain_group(struct dtp_explanation *e, const char *title, const char *words, enum dtp_explain_unit unit,
+                       double total);
+/* Says where the rules of the newest group come from. */
+void dtp_explain_source(struct dtp_explanation *e, const char *source);
+/* Adds a term to the newest group; a value of 0 is left out. `numbers` is a format. */
+void dtp_explain_term(struct dtp_explanation *e, const char *name, const char *rule, double value, const char *numbers,
+                      ...) __attribute__((format(printf, 5, 6)));
+/* Closes the newest group: a gap beyond rounding becomes a term `name`. */
+void dtp_explain_close(struct dtp_explanation *e, const char *name, const char *rule);
+
+void dtp_explain_memory(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_explanation *e);
+void dtp_explain_communication(const struct dtp_job *job, const struct dtp_prediction *prediction,
+                               struct dtp_explanation *e);
+void dtp_explain_time(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_explanation *e);
+
+#endif

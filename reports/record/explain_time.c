@@ -1,0 +1,243 @@
+/* Communication and time. Seconds come from the record the closed form fills while it works (time_parts.h). */
+#include "record/explain.h"
+
+#include "closed/activations.h"
+#include "closed/block_work.h"
+#include "cost/collective_choice.h"
+#include "cost/op_cost.h"
+#include "closed/sharding.h"
+#include "closed/time_parts.h"
+
+#include <math.h>
+#include <string.h>
+
+#define ULL(value) ((unsigned long long)(value))
+
+/* ---- communication ---------------------------------------------------------------------------------------------- */
+
+struct wire {
+    const struct dtp_job *job;
+    const struct dtp_communication *c;
+    struct dtp_units u;
+    struct dtp_element_bytes b;
+    double micro_steps, reductions, psi, padded; /* padded: psi with each parameter's rows rounded up to N */
+};
+
+static double share(double ranks)
+{
+    return ranks > 1 ? (ranks - 1) / ranks : 0;
+}
+
+/* One collective as times x bytes x elements x (n-1)/n; what the prediction has beyond it is padding or reuse. */
+static void explain_collective(const struct wire *w, enum dtp_collective collective, const char *name, const char *rule,
+                               double times, double bytes, double elements, double ranks, struct dtp_explanation *e)
+{
+    double predicted = (double)w->c->bytes[collective], formula = times * bytes * elements * share(ranks);
+    if (predicted == 0)
+        return;
+    dtp_explain_term(e, name, rule, formula, "%g x %.4g B x %.0f x %.0f/%.0f", times, bytes, elements, ranks - 1,
+                     ranks);
+    double rest = predicted - formula;
+    if (fabs(rest) > 1e-9 * predicted)
+        dtp_explain_term(e, rest > 0 ? "  more: shards padded" : "  less: kept or not gathered in full", "", rest, "%s",
+                         rest < -0.01 * predicted ? "parameters still there are not gathered again; fp8 weights are 1 B"
+                                                  : "rounding of shards");
+}
+
+/* Scattered as sums, or exchanged by copy engines to be added up. */
+static void explain_reduction(const struct wire *w, double elements, double ranks, struct dtp_explanation *e)
+{
+    bool copies = dtp_collective_copies(&w->job->plan, DTP_ALL_TO_ALL);
+    explain_collective(w, copies ? DTP_ALL_TO_ALL : DTP_REDUCE_SCATTER,
+                       copies ? "all-to-all of gradients" : "reduce-scatter of gradients",
+                       "reductions x bytes x psi x (N-1)/N", w->reductions, (double)w->b.reduce, elements, ranks, e);
+}
+
+static void explain_sharded(const struct wire *w, struct dtp_explanation *e)
+{
+    const struct dtp_plan *p = &w->job->plan;
+    double ranks = (double)w->u.ranks, again = !p->reshard_after_forward ? 0 : 1;
+    if (p->reshard_group) /* so that both gathers together make the factor */
+        again = (1 - 1.0 / p->reshard_group) / (1 - 1 / ranks);
+    explain_collective(w, DTP_ALL_GATHER, "all-gather of weights",
+                       p->reshard_group           ? "K x bytes x psi x ((N-1)/N + (n-1)/n)"
+                       : p->reshard_after_forward ? "2 K x bytes x psi x (N-1)/N"
+                                                  : "K x bytes x psi x (N-1)/N",
+                       w->micro_steps * (1 + again), (double)w->b.compute, w->padded, ranks, e);
+    bool as_int4 = w->c->bytes[DTP_ALL_TO_ALL] > 0 && !dtp_collective_copies(p, DTP_ALL_TO_ALL);
+    if (as_int4)
+        dtp_explain_term(e, "reduce-scatter of vectors", "", (double)w->c->bytes[DTP_REDUCE_SCATTER],
+                         "what has one dimension");
+    else
+        explain_reduction(w, w->padded, ranks, e);
+    if (as_int4)
+        dtp_explain_term(e, "all-to-all of gradients as int4",
+                         "reductions x (psi / 2 x (g-1)/g + psi / 2 g x (m-1)/m), and scales",
+                         (double)w->c->bytes[DTP_ALL_TO_ALL], "g = %u GPUs of a node, m = %u nodes",
+                         w->job->cluster.gpus_per_node, w->job->cluster.nodes);
+    explain_collective(w, DTP_ALL_REDUCE, "all-reduce between replicas", "reductions x 2 bytes x psi / N x (R-1)/R",
+                       w->reductions, 2 * (double)w->b.reduce, w->padded / ranks, (double)w->u.replicas, e);
+}
+
+static void explain_replicated(const struct wire *w, struct dtp_explanation *e)
+{
+    double gpus = (double)w->job->cluster.gpus;
+    explain_collective(w, DTP_ALL_REDUCE, "all-reduce of gradients", "reductions x 2 bytes x psi x (n-1)/n",
+                       w->reductions, 2 * (double)w->b.reduce, w->psi, gpus, e);
+    explain_reduction(w, w->psi, gpus, e);
+    explain_collective(w, DTP_ALL_GATHER, "all-gather of updated weights", "bytes x psi x (n-1)/n", 1,
+                       (double)w->b.params, w->psi, gpus, e);
+}
+
+void dtp_explain_communication(const struct dtp_job *job, const struct dtp_prediction *prediction,
+                               struct dtp_explanation *e)
+{
+    struct wire w = {.job = job,
+                     .c = &prediction->communication,
+                     .micro_steps = job->plan.accumulate,
+                     .reductions = dtp_plan_reductions(&job->plan)};
+    if (w.c->total_bytes == 0)
+        return;
+    dtp_units_count(&job->transformer, &job->cluster, &job->plan, &w.u);
+    dtp_element_bytes_count(&job->plan, &w.b);
+    w.psi = (double)w.u.total;
+    w.padded = (double)(w.u.total_shard * w.u.ranks);
+    dtp_explain_group(e, "COMMUNICATION", "bytes each GPU sends per step", DTP_EXPLAIN_TRAFFIC,
+                      (double)w.c->total_bytes);
+    dtp_explain_source(e, "ring accounting: all-gather and reduce-scatter send B(n-1)/n, all-reduce twice that");
+    if (dtp_plan_shards_params(&job->plan))
+        explain_sharded(&w, e);
+    else
+        explain_replicated(&w, e);
+    dtp_explain_close(e, "other", "");
+}
+
+static void explain_alone(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_explanation *e)
+{
+    const struct dtp_communication *c = &prediction->communication;
+    const struct dtp_time *t = &prediction->time;
+    if (t->communication_s <= 0)
+        return;
+    (void)job;
+    dtp_explain_group(e, "COLLECTIVES", "seconds of a step as if nothing overlapped", DTP_EXPLAIN_SECONDS,
+                      t->communication_s);
+    dtp_explain_source(e, "latencies: NCCL src/graph/tuning.cc; bandwidths measured (see constants)");
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        if (c->count[i] == 0 || t->collective_s[i] <= 0)
+            continue;
+        double each = t->collective_s[i] / (double)c->count[i];
+        dtp_explain_term(e, dtp_collective_text((enum dtp_collective)i), "operations x (latency + bytes / bus rate)",
+                         t->collective_s[i], "%llu x %.3g ms for %.4g MB each: %.0f GB/s", ULL(c->count[i]), each * 1e3,
+                         (double)c->bytes[i] / (double)c->count[i] / 1e6,
+                         (double)c->bytes[i] / t->collective_s[i] / 1e9);
+    }
+    dtp_explain_close(e, "other", "");
+}
+
+/* ---- compute ---------------------------------------------------------------------------------------------------- */
+
+/* FLOPs of one forward pass of the layers' matmuls over all tokens of a step. */
+static double forward_flops(const struct dtp_job *job, double tokens)
+{
+    struct dtp_block_work work = dtp_block_work(&job->transformer, &job->plan);
+    double weights = 0;
+    for (int i = 0; i < work.matmul_count; i++)
+        weights += work.matmul[i].n * work.matmul[i].k * work.matmul[i].copies;
+    return 2 * tokens * weights * (double)job->transformer.layers;
+}
+
+static void explain_matmul(struct dtp_explanation *e, const char *name, const char *rule, double flops, double seconds)
+{
+    if (seconds <= 0)
+        return;
+    dtp_explain_term(e, name, rule, seconds, "%.4g FLOP at %.0f TFLOP/s", flops, flops / seconds / 1e12);
+}
+
+static void explain_moved(struct dtp_explanation *e, const char *name, const char *rule, double bytes, double rate,
+                          double seconds)
+{
+    if (seconds <= 0)
+        return;
+    dtp_explain_term(e, name, rule, seconds, "%.4g GB at %.0f GB/s", bytes / 1e9, rate / 1e9);
+}
+
+static void explain_matmuls(const struct dtp_job *job, const struct dtp_time_parts *t, double tokens,
+                            struct dtp_explanation *e)
+{
+    double forward = forward_flops(job, tokens), up = t->matmul_speedup > 0 ? t->matmul_speedup : 1;
+    double head = 6 * tokens * (double)(job->transformer.vocab * job->transformer.hidden);
+    explain_matmul(e, "matmuls, forward", "2 x weights x tokens / rate of their shapes", forward,
+                   t->matmul_forward_s / up);
+    explain_matmul(e, "matmuls, backward", "4 x weights x tokens / rate of their shapes", 2 * forward,
+                   t->matmul_backward_s / up);
+    explain_matmul(e, "output head", "6 V h x tokens / rate", head, t->matmul_head_s / up);
+    if (t->matmul_recompute_s > 0)
+        dtp_explain_term(e, "matmuls, recomputed", "forward again, as far as checkpointing asks",
+                         t->matmul_recompute_s / up, "; %.3g of the forward",
+                         t->matmul_recompute_s / t->matmul_forward_s);
+}
+
+static void explain_compute(const struct dtp_job *job, const struct dtp_prediction *prediction,
+                            const struct dtp_time_parts *t, double tokens, struct dtp_explanation *e)
+{
+    const struct dtp_transformer *m = &job->transformer;
+    double core = 2 * (double)job->plan.sequence * (double)(m->heads * m->head_dim) * (double)m->layers * tokens;
+    double idle = prediction->time.compute_s - t->device_s;
+    dtp_explain_group(e, "FORWARD AND BACKWARD", "seconds of a step on one GPU", DTP_EXPLAIN_SECONDS,
+                      prediction->time.compute_s);
+    explain_matmuls(job, t, tokens, e);
+    explain_matmul(e, "attention, forward", "2 L d_q s x tokens / rate", core, t->attention_forward_s);
+    explain_matmul(e, "attention, backward", "5 L d_q s x tokens / rate", 2.5 * core, t->attention_backward_s);
+    explain_moved(e, "memory-bound kernels, forward", "bytes of pointwise kernels and norms / rate",
+                  t->block_forward_bytes, t->block_bytes_per_s, t->memory_forward_s);
+    explain_moved(e, "memory-bound kernels, backward", "bytes of pointwise kernels and norms / rate",
+                  t->block_backward_bytes, t->block_bytes_per_s, t->memory_backward_s);
+    explain_moved(e, "logits and cross entropy", "bytes / rate", t->loss_bytes, t->block_bytes_per_s, t->loss_s);
+    explain_moved(e, "casts and copies of weights, gradients", "bytes / rate", t->weights_bytes, t->weights_bytes_per_s,
+                  t->weights_s);
+    dtp_explain_term(e, "fp8 scaling and casts", "bytes / rate", t->fp8_s, "%.4g GB",
+                     t->fp8_s * t->block_bytes_per_s / 1e9);
+    dtp_explain_term(e, "recomputed attention and pointwise", "forward again", t->recompute_other_s, "%s", "");
+    dtp_explain_term(e, "gaps between kernels", "kernels x gap", t->gaps_s, "%.0f x %.2g us", t->kernels_count,
+                     t->kernels_count > 0 ? t->gaps_s / t->kernels_count * 1e6 : 0);
+    if (idle > 0)
+        dtp_explain_term(e, "waiting for the host to launch", "kernels x launch time - device time", idle,
+                         "%.0f x %.3g us - %.4g ms", t->kernels_count, t->launch_s * 1e6, t->device_s * 1e3);
+    dtp_explain_close(e, "other", "");
+}
+
+/* ---- the step --------------------------------------------------------------------------------------------------- */
+
+static void explain_step(const struct dtp_prediction *prediction, const struct dtp_time_parts *t,
+                         struct dtp_explanation *e)
+{
+    const struct dtp_time *time = &prediction->time;
+    double exposed = t->not_hidden_s + t->contention_s, device = time->compute_s + time->optimizer_s;
+    dtp_explain_group(e, "STEP", "seconds, best estimate", DTP_EXPLAIN_SECONDS, time->step_s);
+    dtp_explain_term(e, "forward and backward", "as above", time->compute_s, "%s", "");
+    explain_moved(e, "optimizer", "bytes per parameter x psi / N / rate", t->optimizer_bytes, t->optimizer_bytes_per_s,
+                  time->optimizer_s);
+    dtp_explain_term(e, "communication nothing can hide", "collectives - what fits behind compute", t->not_hidden_s,
+                     "; of %.4g ms, windows per micro-step: forward %.4g, backward %.4g ms",
+                     time->communication_s * 1e3, t->forward_window_s * 1e3, t->backward_window_s * 1e3);
+    dtp_explain_term(e, "compute slowed by hidden collectives", "SMs and memory they take", t->contention_s,
+                     "; %.4g ms hidden", (time->communication_s - t->not_hidden_s) * 1e3);
+    dtp_explain_term(e, "hidden in waits for the host", "a device that idles hides communication",
+                     time->exposed_communication_s - exposed, "%s", "");
+    dtp_explain_term(e, "offload", "host copies, host optimizer and NVMe not hidden", time->exposed_offload_s,
+                     "; copies %.4g + %.4g, Adam %.4g, NVMe %.4g ms", t->host_to_device_s * 1e3,
+                     t->device_to_host_s * 1e3, t->host_adam_s * 1e3, t->nvme_s * 1e3);
+    dtp_explain_term(e, "waiting for the slowest rank", "device time x (expected maximum of n ranks - 1)",
+                     device * (t->slowest_rank - 1), "%.4g ms x %.4f", device * 1e3, t->slowest_rank - 1);
+    dtp_explain_close(e, "other", "");
+}
+
+void dtp_explain_time(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_explanation *e)
+{
+    struct dtp_time_parts parts;
+    double tokens = (double)job->plan.micro_batch * (double)job->plan.accumulate * (double)job->plan.sequence;
+    dtp_closed_form_time_parts(&job->transformer, &job->cluster, &job->plan, &prediction->communication, &parts);
+    explain_alone(job, prediction, e);
+    explain_compute(job, prediction, &parts, tokens, e);
+    explain_step(prediction, &parts, e);
+}

@@ -1,0 +1,68 @@
+#include "record/report.h"
+
+#include "sim/simulated.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static enum dtp_status simulate(const struct dtp_job *job, uint32_t op_limit, struct dtp_prediction *out,
+                                struct dtp_faults *faults)
+{
+    struct dtp_simulated simulated;
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    options.op_limit = op_limit;
+    enum dtp_status status = dtp_simulated_create(job, &options, &simulated, faults);
+    if (status != DTP_OK)
+        return status;
+    *out = simulated.prediction;
+    dtp_simulated_release(&simulated);
+    return DTP_OK;
+}
+
+/* By simulation, or else by formulas and why. */
+static enum dtp_status predict_best(const struct dtp_job *job, struct dtp_report *out, struct dtp_faults *faults)
+{
+    struct dtp_predictor formulas = dtp_predictor_closed();
+    struct dtp_faults why;
+    memset(&why, 0, sizeof why);
+    out->simulated = simulate(job, DTP_REPORT_MAX_OPS, &out->prediction, &why) == DTP_OK;
+    if (out->simulated)
+        return DTP_OK;
+    snprintf(out->not_simulated_because, sizeof out->not_simulated_because, "%s",
+             why.count ? why.text[0] : dtp_status_text(why.status));
+    return formulas.predict(formulas.context, job, &out->prediction, faults);
+}
+
+static enum dtp_status predict(const struct dtp_job *job, enum dtp_fidelity fidelity, struct dtp_report *out,
+                               struct dtp_faults *faults)
+{
+    struct dtp_predictor formulas = dtp_predictor_closed();
+    out->simulated = fidelity == DTP_FIDELITY_SIMULATED;
+    out->not_simulated_because[0] = '\0';
+    switch (fidelity) {
+    case DTP_FIDELITY_BEST: return predict_best(job, out, faults);
+    case DTP_FIDELITY_SIMULATED: return simulate(job, 0, &out->prediction, faults);
+    case DTP_FIDELITY_CLOSED: break;
+    }
+    return formulas.predict(formulas.context, job, &out->prediction, faults);
+}
+
+enum dtp_status dtp_report_predict(const struct dtp_job *job, const struct dtp_catalog *catalog,
+                                   enum dtp_fidelity fidelity, struct dtp_report *out, struct dtp_faults *faults)
+{
+    struct dtp_prediction closed;
+    out->job = *job;
+    enum dtp_status status = predict(job, fidelity, out, faults);
+    if (status != DTP_OK)
+        return status;
+    if (out->simulated)
+        dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &closed);
+    else
+        closed = out->prediction;
+    out->closed_step_s = closed.time.step_s;
+    dtp_scaling_of(&out->job, &closed, &out->scaling); /* of ratios, which must not mix two kinds of prediction */
+    dtp_money_of(&out->job, &out->prediction.throughput, dtp_catalog_price(catalog, out->job.cluster.gpu.key),
+                 &out->money);
+    dtp_training_cost_of(&out->job, &out->prediction.throughput, &out->money, false, &out->training);
+    return DTP_OK;
+}

@@ -1,0 +1,40 @@
+/* A run: what was predicted of it beside what was measured. Schema of the JSON: dtplan.run/1. */
+#ifndef DTP_RUN_REPORT_H
+#define DTP_RUN_REPORT_H
+
+#include "sim/compare.h"
+#include "page/page.h"
+
+/* What the executor said of a run. 0 and NAN: it did not say. */
+struct dtp_run_outcome {
+    char device[128], libraries[256], data[256];
+    char collectives[512]; /* how NCCL carries them, where the plan chose; "": as it likes */
+    char reason[512];      /* the first fault it named, "": none */
+    bool gpu;              /* a GPU's times can be compared with the prediction's, a host's cannot */
+    bool interrupted;
+    uint64_t operations, device_arena_bytes, host_arena_bytes, used_bytes, gpu_bytes;
+    uint64_t owner_bytes[DTP_OWNER_COUNT]; /* at the peak of the arena, as counted while the step ran */
+    uint64_t first_step, last_step, tokens_per_step, skipped_steps, timed_steps;
+    uint64_t sent_bytes[DTP_COLLECTIVE_COUNT], host_to_device_bytes, device_to_host_bytes;
+    double entropy, first_loss, last_loss; /* nats per token; the last is the mean of the last ten */
+    double step_s;                         /* median of the timed steps */
+    double *alone_s, *start_s, *end_s;     /* per operation; NULL where no step was measured */
+};
+
+struct dtp_run_report {
+    const struct dtp_simulated *simulated; /* the prediction */
+    const struct dtp_run_outcome *measured;
+    bool split_known;
+    struct dtp_error_split split;
+    struct dtp_class_times classes[DTP_CLASS_STORAGE + 1];
+    struct dtp_phase_times phases[DTP_COMPARE_PHASE_COUNT];
+};
+
+/* Whether the times that were measured are of what was predicted: a GPU's are; a host's where the prediction comes of a
+ * machine file that was measured on hosts. */
+bool dtp_run_report_comparable(const struct dtp_run_report *report);
+
+void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *page);
+enum dtp_status dtp_run_json(const struct dtp_run_report *report, FILE *file, struct dtp_faults *faults);
+
+#endif

@@ -1,0 +1,79 @@
+/* Runs beside their predictions: one row a run, in CSV, JSON and text. Schema dtplan.validate/1.
+ *
+ * A row is flat, and one table of fields serves the CSV file, the reader that goes on with it, and JSON: names never
+ * differ. Memory is of the first rank, communication what a rank sends in one step, times are medians of a step. What a
+ * run did not say is 0 among whole numbers and NAN (an empty field) among others. */
+#ifndef DTP_VALIDATION_H
+#define DTP_VALIDATION_H
+
+#include "page/row_file.h"
+#include "record/run_report.h"
+
+#define DTP_VALIDATION_SCHEMA "dtplan.validate/1"
+
+enum dtp_validation_side { DTP_VALIDATION_PREDICTED, DTP_VALIDATION_MEASURED, DTP_VALIDATION_SIDE_COUNT };
+
+struct dtp_validation {
+    char run[512];  /* the words that make it: "a.ini gpus=2 strategy=ddp" */
+    char name[128]; /* for people: "llama-7b full_shard 4x2048 on 4 GPUs; checkpointing full" */
+    char model[96], gpu[32], device[128];
+    char strategy[24], checkpointing[48], offload[16], precision[32];
+    char libraries[256], data[256];
+    uint64_t gpus, nodes, shard_group, micro_batch, sequence, accumulate;
+    uint64_t status;   /* enum dtp_status that the run ended with; not OK: the figures below may be missing */
+    char reason[512];  /* why */
+    char outside[256]; /* what is beyond its bound, "": nothing; dtp_validation_judge */
+    uint64_t compared; /* 1: its times can be compared with the prediction's */
+    uint64_t on_gpu, timed_steps, tokens_per_step, operations;
+    double wall_s; /* of the whole run, start and end of the executor included */
+    double step_s[DTP_VALIDATION_SIDE_COUNT], tokens_per_s[DTP_VALIDATION_SIDE_COUNT];
+    double tokens_per_s_per_gpu[DTP_VALIDATION_SIDE_COUNT];
+    double alone_step_s, in_place_step_s; /* the step simulated with measured times: compare.h */
+    double first_loss, last_loss;
+    uint64_t arena_bytes[DTP_VALIDATION_SIDE_COUNT], device_bytes[DTP_VALIDATION_SIDE_COUNT];
+    uint64_t gpu_memory_bytes, host_arena_bytes;
+    uint64_t host_to_device_bytes[DTP_VALIDATION_SIDE_COUNT], device_to_host_bytes[DTP_VALIDATION_SIDE_COUNT];
+    uint64_t owner_bytes[DTP_OWNER_COUNT][DTP_VALIDATION_SIDE_COUNT];
+    uint64_t sent_bytes[DTP_COLLECTIVE_COUNT][DTP_VALIDATION_SIDE_COUNT];
+    double class_s[DTP_CLASS_STORAGE + 1][3]; /* predicted, alone, in place; sums over a step */
+};
+
+/* How far off a run may be. Bytes of the arena, sent by collectives and copied must be equal. */
+struct dtp_validation_bounds {
+    double step_fraction;   /* |predicted / measured - 1| of a step; default 0.1 */
+    double device_fraction; /* of the device's memory; default 0.02 */
+};
+struct dtp_validation_bounds dtp_validation_bounds_default(void);
+
+/* What is known before a job has run: its words, shape and what is predicted; and after. */
+void dtp_validation_plan(const struct dtp_simulated *simulated, struct dtp_validation *out);
+void dtp_validation_measure(const struct dtp_run_report *report, struct dtp_validation *out);
+/* Back to what the executor said, for a comparison with another prediction; times of operations aside. */
+void dtp_validation_outcome(const struct dtp_validation *v, struct dtp_run_outcome *out);
+
+/* predicted / measured - 1 of the step; NAN where they are not compared. */
+double dtp_validation_step_error(const struct dtp_validation *v);
+/* Fills `outside`; true where the run was made and nothing is. */
+bool dtp_validation_judge(struct dtp_validation *v, const struct dtp_validation_bounds *bounds);
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+/* Columns: schema, validation (16 hexadecimal digits that stand for the runs), row, then the fields. Caller frees;
+ * NULL: no memory. */
+char *dtp_validation_header(void);
+void dtp_validation_write_row(const struct dtp_row_file *file, uint64_t row, const struct dtp_validation *v, FILE *out);
+/* The rows of a file. DTP_BAD_INPUT: a column is missing, or a field is no number. Caller frees *out. */
+enum dtp_status dtp_validation_read(const char *path, struct dtp_validation **out, size_t *count,
+                                    struct dtp_faults *faults);
+
+/* ---- reports ----------------------------------------------------------------------------------------------------- */
+
+void dtp_validation_text(const struct dtp_validation *rows, size_t count, const struct dtp_validation_bounds *bounds,
+                         const struct dtp_page *page);
+/* `refit` may be NULL. */
+struct dtp_refit_report; /* refit_report.h */
+enum dtp_status dtp_validation_json(const struct dtp_validation *rows, size_t count,
+                                    const struct dtp_validation_bounds *bounds, const struct dtp_refit_report *refit,
+                                    FILE *file, struct dtp_faults *faults);
+
+#endif

@@ -1,0 +1,116 @@
+#include "record/backtest_report.h"
+
+#include <jansson.h>
+#include <math.h>
+
+/* JSON has no NaN: what has no value is null. */
+static json_t *number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static void add_errors(json_t *object, const char *prefix, const struct dtp_error_statistics *errors)
+{
+    char key[64];
+    const struct {
+        const char *name;
+        double value;
+    } values[] = {{"median_abs_error_pct", errors->median_abs_pct},
+                  {"mean_abs_error_pct", errors->mean_abs_pct},
+                  {"max_abs_error_pct", errors->max_abs_pct},
+                  {"median_error_pct", errors->median_pct}};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        snprintf(key, sizeof key, "%s%s", prefix, values[i].name);
+        json_object_set_new(object, key, number(values[i].value));
+    }
+}
+
+static json_t *memory_object(const struct dtp_error_statistics *memory)
+{
+    json_t *object = json_object();
+    for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
+        json_t *errors = json_object();
+        json_object_set_new(errors, "n", json_integer((json_int_t)memory[kind].count));
+        add_errors(errors, "", &memory[kind]);
+        json_object_set_new(object, dtp_run_memory_word((enum dtp_run_memory)kind), errors);
+    }
+    return object;
+}
+
+static json_t *group_object(const struct dtp_backtest_group *group)
+{
+    json_t *object = json_object();
+    json_object_set_new(object, "rows", json_integer((json_int_t)group->rows));
+    json_object_set_new(object, "scored", json_integer((json_int_t)group->scored));
+    json_object_set_new(object, "refused", json_integer((json_int_t)(group->rows - group->scored)));
+    json_object_set_new(object, "n", json_integer((json_int_t)group->throughput.count));
+    add_errors(object, "", &group->throughput);
+    add_errors(object, "baseline_", &group->baseline);
+    return object;
+}
+
+static json_t *groups_object(const struct dtp_backtest_group *groups, size_t count, bool with_memory)
+{
+    json_t *object = json_object();
+    for (size_t i = 0; i < count; i++) {
+        json_t *group = group_object(&groups[i]);
+        if (with_memory)
+            json_object_set_new(group, "memory", memory_object(groups[i].memory));
+        json_object_set_new(object, groups[i].name, group);
+    }
+    return object;
+}
+
+static json_t *throughput_object(const struct dtp_backtest *backtest)
+{
+    json_t *object = json_object();
+    json_object_set_new(object, "n", json_integer((json_int_t)backtest->throughput.count));
+    add_errors(object, "", &backtest->throughput);
+    json_object_set_new(object, "macro_median_abs_error_pct", number(backtest->macro_median_abs_pct));
+    add_errors(object, "baseline_", &backtest->baseline);
+    json_object_set_new(object, "baseline_macro_median_abs_error_pct", number(backtest->baseline_macro_median_abs_pct));
+    json_object_set_new(object, "by_source", groups_object(backtest->sources, backtest->source_count, true));
+    json_object_set_new(object, "by_source_dtype", groups_object(backtest->dtypes, backtest->dtype_count, false));
+    return object;
+}
+
+static json_t *fit_object(const struct dtp_backtest *backtest)
+{
+    json_t *object = json_object();
+    for (int verdict = DTP_VERDICT_FITS; verdict <= DTP_VERDICT_OOM; verdict++)
+        json_object_set_new(object, dtp_verdict_text((enum dtp_verdict)verdict),
+                            json_integer((json_int_t)backtest->fit_count[verdict]));
+    return object;
+}
+
+static json_t *refusals_array(const struct dtp_backtest *backtest)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; i < backtest->refusal_count; i++)
+        json_array_append_new(array, json_pack("{s:s, s:I}", "reason", backtest->refusals[i].reason, "rows",
+                                               (json_int_t)backtest->refusals[i].rows));
+    return array;
+}
+
+enum dtp_status dtp_backtest_write_json(FILE *file, const struct dtp_backtest *backtest, struct dtp_faults *faults)
+{
+    json_t *root = json_object();
+    json_object_set_new(root, "schema", json_string("dtplan.backtest/1"));
+    json_object_set_new(root, "file", json_string(dtp_table_name(backtest->table)));
+    json_object_set_new(root, "fidelity", json_string(backtest->fidelity));
+    json_object_set_new(root, "machine_file", backtest->machine ? json_string(backtest->machine) : json_null());
+    json_object_set_new(root, "by_machine_file", json_integer((json_int_t)backtest->by_machine));
+    json_object_set_new(root, "rows", json_integer((json_int_t)backtest->row_count));
+    json_object_set_new(root, "scored", json_integer((json_int_t)backtest->scored));
+    json_object_set_new(root, "refused", json_integer((json_int_t)backtest->refused));
+    json_object_set_new(root, "throughput", throughput_object(backtest));
+    json_object_set_new(root, "memory", memory_object(backtest->memory));
+    json_object_set_new(root, "predicted_fit", fit_object(backtest));
+    json_object_set_new(root, "refusals", refusals_array(backtest));
+    /* 15 digits print a double as people write it (27.3, not 27.300000000000001). */
+    int failed = !root || json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) || fputc('\n', file) == EOF;
+    json_decref(root);
+    if (failed)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "cannot write the backtest's JSON: out of memory or disk");
+    return DTP_OK;
+}

@@ -1,0 +1,106 @@
+#include "record/run_report.h"
+
+#include "page/json_value.h"
+#include "record/simulation_report.h"
+
+#include <math.h>
+
+static json_t *memory_json(const struct dtp_run_report *r)
+{
+    const struct dtp_memory *m = &r->simulated->prediction.memory;
+    json_t *owners = json_object();
+    for (int i = 0; i < DTP_OWNER_COUNT; i++)
+        json_object_set_new(owners, dtp_owner_key((enum dtp_owner)i),
+                            json_pack("{s:o,s:o}", "predicted_bytes", dtp_json_whole(m->phase_bytes[m->peak_phase][i]),
+                                      "measured_bytes", dtp_json_whole(r->measured->owner_bytes[i])));
+    return json_pack("{s:o,s:{s:o,s:o},s:{s:o,s:o},s:o,s:o}", "owners", owners, "arena", "predicted_bytes",
+                     dtp_json_whole(r->simulated->placement.arena_bytes), "measured_bytes",
+                     dtp_json_whole(r->measured->device_arena_bytes), "device", "predicted_bytes",
+                     dtp_json_whole(m->device_peak_bytes), "measured_bytes",
+                     r->measured->used_bytes ? dtp_json_whole(r->measured->used_bytes) : json_null(),
+                     "host_arena_bytes", dtp_json_whole(r->measured->host_arena_bytes), "predicted_host_arena_bytes",
+                     m->host_bytes ? dtp_json_whole(m->host_bytes / r->simulated->job.cluster.gpus_per_node)
+                                   : json_null());
+}
+
+/* In a step. */
+static void put_bytes(json_t *list, const struct dtp_run_report *r, const char *name, uint64_t predicted_bytes,
+                      uint64_t measured_bytes)
+{
+    uint64_t steps = r->measured->last_step - r->measured->first_step;
+    json_object_set_new(list, name,
+                        json_pack("{s:o,s:o}", "predicted_bytes", dtp_json_whole(predicted_bytes), "measured_bytes",
+                                  dtp_json_whole(steps ? measured_bytes / steps : 0)));
+}
+
+static json_t *communication_json(const struct dtp_run_report *r)
+{
+    const struct dtp_program_totals *totals = &r->simulated->totals;
+    json_t *list = json_object();
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        put_bytes(list, r, dtp_collective_text((enum dtp_collective)i), totals->sent_bytes[i],
+                  r->measured->sent_bytes[i]);
+    put_bytes(list, r, "host_to_device", totals->host_to_device_bytes, r->measured->host_to_device_bytes);
+    put_bytes(list, r, "device_to_host", totals->device_to_host_bytes, r->measured->device_to_host_bytes);
+    return list;
+}
+
+/* Sums over the operations of each kind. */
+static json_t *operations_json(const struct dtp_run_report *r)
+{
+    json_t *list = json_object();
+    for (int i = DTP_CLASS_MATMUL; i <= DTP_CLASS_STORAGE && r->measured->alone_s; i++) {
+        const struct dtp_class_times *t = &r->classes[i];
+        if (t->count > 0)
+            json_object_set_new(list, dtp_op_class_text((enum dtp_op_class)i),
+                                json_pack("{s:o,s:o,s:o,s:o}", "count", dtp_json_whole(t->count), "predicted_alone_s",
+                                          dtp_json_real(t->predicted_s), "measured_alone_s", dtp_json_real(t->alone_s),
+                                          "measured_in_step_s", dtp_json_real(t->in_place_s)));
+    }
+    return list;
+}
+
+static json_t *phases_json(const struct dtp_run_report *r)
+{
+    json_t *phases = json_object();
+    for (int i = 0; i < DTP_COMPARE_PHASE_COUNT && r->measured->alone_s; i++)
+        json_object_set_new(phases, dtp_compare_phase_words((enum dtp_compare_phase)i),
+                            json_pack("{s:o,s:o}", "predicted_s", dtp_json_real(r->phases[i].predicted_s), "measured_s",
+                                      dtp_json_real(r->phases[i].in_place_s)));
+    return phases;
+}
+
+static json_t *split_json(const struct dtp_run_report *r)
+{
+    const struct dtp_error_split *s = &r->split;
+    if (!r->split_known)
+        return json_null();
+    return json_pack("{s:o,s:o,s:o,s:o}", "predicted_s", dtp_json_real(s->predicted_s), "with_costs_alone_s",
+                     dtp_json_real(s->alone_s), "with_costs_in_place_s", dtp_json_real(s->in_place_s), "measured_s",
+                     dtp_json_real(s->measured_s));
+}
+
+enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct dtp_faults *faults)
+{
+    const struct dtp_run_outcome *m = r->measured;
+    const struct dtp_prediction *p = &r->simulated->prediction;
+    json_t *run = json_pack("{s:s,s:o,s:o,s:o,s:b,s:b,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "schema", "dtplan.run/1", "model",
+                            dtp_json_text(r->simulated->job.transformer.name), "device", dtp_json_text(m->device),
+                            "data", dtp_json_text(m->data), "gpu", (int)m->gpu, "interrupted", (int)m->interrupted,
+                            "first_step", dtp_json_whole(m->first_step), "last_step", dtp_json_whole(m->last_step),
+                            "skipped_steps", dtp_json_whole(m->skipped_steps), "memory", memory_json(r),
+                            "communication", communication_json(r), "error_split", split_json(r), "loss",
+                            json_pack("{s:o,s:o,s:o}", "first", dtp_json_real(m->first_loss), "last",
+                                      dtp_json_real(m->last_loss), "entropy", dtp_json_real(m->entropy)));
+    json_t *time = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "phases", phases_json(r), "operations", operations_json(r),
+                             "predicted_step_s", dtp_json_real(p->time.step_s), "measured_step_s",
+                             dtp_json_real(m->step_s), "timed_steps", dtp_json_whole(m->timed_steps), "tokens_per_s",
+                             dtp_json_real(m->step_s > 0 ? (double)m->tokens_per_step / m->step_s : (double)NAN));
+    if (!run || !time || json_object_set(run, "time", time) != 0) {
+        json_decref(run);
+        json_decref(time);
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing JSON");
+    }
+    json_decref(time);
+    return dtp_json_dump(run, file, faults);
+}

@@ -1,0 +1,219 @@
+/* Rows of a validation as CSV, written and read by one table of fields. */
+#include "record/validation_fields.h"
+
+#include "base/number.h"
+#include "record/simulation_report.h"
+#include "base/table.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- fields ------------------------------------------------------------------------------------------------------ */
+
+/* X(kind, member, name) */
+#define SINGLE_TABLE(X)                                                                                                \
+    X(TEXT, run, "run")                                                                                                \
+    X(TEXT, name, "name")                                                                                              \
+    X(WHOLE, status, "status")                                                                                         \
+    X(TEXT, model, "model")                                                                                            \
+    X(TEXT, gpu, "gpu")                                                                                                \
+    X(WHOLE, gpus, "gpus_count")                                                                                       \
+    X(WHOLE, nodes, "nodes_count")                                                                                     \
+    X(TEXT, strategy, "strategy")                                                                                      \
+    X(WHOLE, shard_group, "shard_group_gpus_count")                                                                    \
+    X(WHOLE, micro_batch, "micro_batch_sequences")                                                                     \
+    X(WHOLE, sequence, "seq_tokens")                                                                                   \
+    X(WHOLE, accumulate, "accumulate_count")                                                                           \
+    X(TEXT, checkpointing, "checkpointing")                                                                            \
+    X(TEXT, offload, "offload")                                                                                        \
+    X(TEXT, precision, "precision")                                                                                    \
+    X(WHOLE, on_gpu, "on_gpu")                                                                                         \
+    X(WHOLE, compared, "compared")                                                                                     \
+    X(WHOLE, timed_steps, "timed_steps_count")                                                                         \
+    X(WHOLE, tokens_per_step, "tokens_per_step_count")                                                                 \
+    X(WHOLE, operations, "operations_count")                                                                           \
+    X(REAL, alone_step_s, "step_with_costs_alone_s")                                                                   \
+    X(REAL, in_place_step_s, "step_with_costs_in_place_s")                                                             \
+    X(REAL, wall_s, "wall_s")                                                                                          \
+    X(REAL, first_loss, "first_loss")                                                                                  \
+    X(REAL, last_loss, "last_loss")                                                                                    \
+    X(WHOLE, gpu_memory_bytes, "gpu_memory_bytes")                                                                     \
+    X(WHOLE, host_arena_bytes, "host_arena_bytes")
+/* Words of any kind, commas among them: behind the figures, so that simple tools find those. */
+#define LAST_TABLE(X)                                                                                                  \
+    X(TEXT, outside, "outside")                                                                                        \
+    X(TEXT, reason, "reason")                                                                                          \
+    X(TEXT, device, "device")                                                                                          \
+    X(TEXT, libraries, "libraries")                                                                                    \
+    X(TEXT, data, "data")
+#define PAIR_TABLE(X)                                                                                                  \
+    X(REAL, step_s, "step_s")                                                                                          \
+    X(REAL, tokens_per_s, "tokens_per_s")                                                                              \
+    X(REAL, tokens_per_s_per_gpu, "tokens_per_s_per_gpu")                                                              \
+    X(WHOLE, arena_bytes, "arena_bytes")                                                                               \
+    X(WHOLE, device_bytes, "device_bytes")                                                                             \
+    X(WHOLE, host_to_device_bytes, "host_to_device_bytes")                                                             \
+    X(WHOLE, device_to_host_bytes, "device_to_host_bytes")
+
+static const char *const sides[DTP_VALIDATION_SIDE_COUNT] = {"predicted", "measured"};
+
+struct fields {
+    struct dtp_validation_field *list;
+    size_t count;
+};
+
+static void add(struct fields *f, enum dtp_validation_kind kind, size_t offset, size_t bytes, const char *name)
+{
+    assert(f->count < DTP_VALIDATION_MAX_FIELDS);
+    struct dtp_validation_field *field = &f->list[f->count++];
+    *field = (struct dtp_validation_field){.kind = kind, .offset = offset, .bytes = bytes};
+    snprintf(field->name, sizeof field->name, "%s", name);
+}
+
+/* "predicted_NAME" and "measured_NAME", of two members of 8 bytes one after the other. */
+static void add_pair(struct fields *f, enum dtp_validation_kind kind, size_t offset, const char *name)
+{
+    for (int side = 0; side < DTP_VALIDATION_SIDE_COUNT; side++) {
+        char text[64];
+        snprintf(text, sizeof text, "%s_%.48s", sides[side], name);
+        add(f, kind, offset + (size_t)side * sizeof(uint64_t), 0, text);
+    }
+}
+
+size_t dtp_validation_fields(struct dtp_validation_field out[DTP_VALIDATION_MAX_FIELDS])
+{
+    static const char *const costs[] = {"predicted", "alone", "in_place"};
+    struct fields f = {out, 0};
+    char name[64];
+#define AT(member) offsetof(struct dtp_validation, member)
+#define SIZE(member) sizeof((struct dtp_validation *)0)->member
+#define ADD(kind, member, text) add(&f, DTP_VALIDATION_##kind, AT(member), SIZE(member), text);
+    SINGLE_TABLE(ADD)
+#undef ADD
+#define ADD(kind, member, text) add_pair(&f, DTP_VALIDATION_##kind, AT(member), text);
+    PAIR_TABLE(ADD)
+#undef ADD
+    for (int i = 0; i < DTP_OWNER_COUNT; i++) {
+        snprintf(name, sizeof name, "%s_bytes", dtp_owner_key((enum dtp_owner)i));
+        add_pair(&f, DTP_VALIDATION_WHOLE, AT(owner_bytes[i]), name);
+    }
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        snprintf(name, sizeof name, "%s_sent_bytes", dtp_collective_text((enum dtp_collective)i));
+        add_pair(&f, DTP_VALIDATION_WHOLE, AT(sent_bytes[i]), name);
+    }
+    for (int class = DTP_CLASS_MATMUL; class <= DTP_CLASS_STORAGE; class ++)
+        for (int i = 0; i < 3; i++) {
+            snprintf(name, sizeof name, "%s_%s_s", dtp_op_class_text((enum dtp_op_class) class), costs[i]);
+            add(&f, DTP_VALIDATION_REAL, AT(class_s[class][i]), 0, name);
+        }
+#define ADD(kind, member, text) add(&f, DTP_VALIDATION_##kind, AT(member), SIZE(member), text);
+    LAST_TABLE(ADD)
+#undef ADD
+#undef SIZE
+#undef AT
+    return f.count;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+char *dtp_validation_header(void)
+{
+    struct dtp_validation_field fields[DTP_VALIDATION_MAX_FIELDS];
+    size_t count = dtp_validation_fields(fields), bytes = 0;
+    char *text = NULL;
+    FILE *file = open_memstream(&text, &bytes);
+    if (!file)
+        return NULL;
+    fputs("schema,validation,row,", file);
+    for (size_t i = 0; i < count; i++)
+        fprintf(file, "%s%c", fields[i].name, i + 1 < count ? ',' : '\n');
+    if (fclose(file) != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+/* On one line, whatever a message holds. */
+static void write_text(FILE *out, const char *text)
+{
+    char line[1024];
+    snprintf(line, sizeof line, "%s", text);
+    for (char *c = line; *c; c++)
+        *c = *c == '\n' || *c == '\r' ? ' ' : *c;
+    dtp_table_write_field(out, line);
+}
+
+void dtp_validation_write_row(const struct dtp_row_file *file, uint64_t row, const struct dtp_validation *v, FILE *out)
+{
+    struct dtp_validation_field fields[DTP_VALIDATION_MAX_FIELDS];
+    size_t count = dtp_validation_fields(fields);
+    dtp_row_file_write_prefix(file, row, out);
+    for (size_t i = 0; i < count; i++) {
+        const char *at = (const char *)v + fields[i].offset;
+        if (fields[i].kind == DTP_VALIDATION_TEXT)
+            write_text(out, at);
+        else if (fields[i].kind == DTP_VALIDATION_WHOLE)
+            fprintf(out, "%" PRIu64, *(const uint64_t *)(const void *)at);
+        else if (isfinite(*(const double *)(const void *)at))
+            fprintf(out, "%.9g", *(const double *)(const void *)at);
+        fputc(i + 1 < count ? ',' : '\n', out);
+    }
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+static bool take(const struct dtp_validation_field *field, const char *text, struct dtp_validation *v)
+{
+    char *at = (char *)v + field->offset;
+    if (field->kind == DTP_VALIDATION_TEXT) {
+        snprintf(at, field->bytes, "%s", text);
+        return true;
+    }
+    if (field->kind == DTP_VALIDATION_WHOLE)
+        return dtp_number_parse_integer(text, false, 0, UINT64_MAX, (uint64_t *)(void *)at);
+    *(double *)(void *)at = (double)NAN;
+    return !*text || dtp_number_parse(text, (double *)(void *)at);
+}
+
+static enum dtp_status fill(const struct dtp_table *table, struct dtp_validation *rows, struct dtp_faults *faults)
+{
+    struct dtp_validation_field fields[DTP_VALIDATION_MAX_FIELDS];
+    size_t count = dtp_validation_fields(fields);
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0; i < count; i++) {
+        long column = dtp_table_column(table, fields[i].name);
+        if (column < 0)
+            status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 1, "has no column '%s'", fields[i].name);
+        for (size_t row = 0; column >= 0 && row < dtp_table_row_count(table); row++)
+            if (!take(&fields[i], dtp_table_text(table, row, column), &rows[row]))
+                status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), dtp_table_line(table, row),
+                                   "%s: '%s' is no number", fields[i].name, dtp_table_text(table, row, column));
+    }
+    return status;
+}
+
+enum dtp_status dtp_validation_read(const char *path, struct dtp_validation **out, size_t *count,
+                                    struct dtp_faults *faults)
+{
+    struct dtp_table *table;
+    *out = NULL;
+    *count = 0;
+    enum dtp_status status = dtp_table_read(path, &table, faults);
+    if (status != DTP_OK)
+        return status;
+    size_t rows = dtp_table_row_count(table);
+    *out = calloc(rows + 1, sizeof **out);
+    status = *out ? fill(table, *out, faults) : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    dtp_table_destroy(table);
+    if (status == DTP_OK) {
+        *count = rows;
+        return status;
+    }
+    free(*out);
+    *out = NULL;
+    return status;
+}

@@ -1,0 +1,228 @@
+/* The explanation for people and for programs. */
+#include "record/explain.h"
+
+#include "cost/calibration.h"
+#include "closed/sharding.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME_COLUMNS 46
+#define RULE_INDENT 6
+
+/* ---- text ------------------------------------------------------------------------------------------------------- */
+
+struct scale {
+    double divisor;
+    const char *name;
+    int digits;
+};
+
+static struct scale scale_of(const struct dtp_term_group *group)
+{
+    struct dtp_unit unit = {1, ""};
+    switch (group->unit) {
+    case DTP_EXPLAIN_COUNT: return (struct scale){1, "", 0};
+    case DTP_EXPLAIN_FLOPS: return (struct scale){1e12, "TFLOP", group->total < 1e14 ? 3 : 1};
+    case DTP_EXPLAIN_USD: return (struct scale){1, "USD", 2};
+    case DTP_EXPLAIN_BYTES:
+        unit = group->total < 1e7 ? (struct dtp_unit){1, "B"} : dtp_unit_memory((uint64_t)group->total);
+        return (struct scale){unit.divisor, unit.name, unit.divisor > 1 ? 3 : 0};
+    case DTP_EXPLAIN_TRAFFIC: unit = dtp_unit_traffic((uint64_t)group->total); break;
+    case DTP_EXPLAIN_SECONDS: unit = dtp_unit_time(group->total); break;
+    }
+    return (struct scale){unit.divisor, unit.name, 3};
+}
+
+static void format_value(const struct scale *scale, double value, char *out, size_t bytes)
+{
+    if (scale->digits == 0 && value >= 0)
+        dtp_page_grouped((uint64_t)llround(value), out, bytes);
+    else
+        snprintf(out, bytes, "%.*f", scale->digits, value / scale->divisor);
+}
+
+/* name, value and unit on one line; below it, dim, the rule and its numbers (words that begin with ';' are no numbers).
+ */
+static void print_term(const struct dtp_page *page, const struct dtp_term *term, const struct scale *scale)
+{
+    char value[48], line[256];
+    format_value(scale, term->value, value, sizeof value);
+    if (term->gap)
+        dtp_page_ink(page, DTP_INK_YELLOW);
+    fprintf(page->file, "  %-*s %14s%s%s\n", NAME_COLUMNS, term->name, value, *scale->name ? " " : "", scale->name);
+    dtp_page_ink(page, DTP_INK_DIM);
+    snprintf(line, sizeof line, "%s%s%s", term->rule,
+             term->rule[0] && term->numbers[0] && term->numbers[0] != ';' ? " = " : "", term->numbers);
+    if (line[0]) {
+        fprintf(page->file, "%*s", RULE_INDENT, "");
+        dtp_page_wrap(page, RULE_INDENT, RULE_INDENT, line);
+    }
+    dtp_page_ink(page, DTP_INK_PLAIN);
+}
+
+static void print_group(const struct dtp_page *page, const struct dtp_explanation *e,
+                        const struct dtp_term_group *group)
+{
+    struct scale scale = scale_of(group);
+    char value[48];
+    dtp_page_heading(page, group->title, group->words);
+    if (group->source[0]) {
+        dtp_page_ink(page, DTP_INK_DIM);
+        fputs("  source: ", page->file);
+        dtp_page_wrap(page, 10, 10, group->source);
+        dtp_page_ink(page, DTP_INK_PLAIN);
+    }
+    for (size_t i = 0; i < group->count; i++)
+        print_term(page, &e->terms[group->first + i], &scale);
+    format_value(&scale, group->total, value, sizeof value);
+    dtp_page_ink(page, DTP_INK_BOLD);
+    fprintf(page->file, "  %-*s %14s%s%s\n", NAME_COLUMNS, "= total", value, *scale.name ? " " : "", scale.name);
+    dtp_page_ink(page, DTP_INK_PLAIN);
+}
+
+static void print_rate(const struct dtp_page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void print_rate(const struct dtp_page *page, const char *format, ...)
+{
+    char line[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    fputs("  ", page->file);
+    dtp_page_wrap(page, 2, RULE_INDENT, line);
+}
+
+static void print_rates(const struct dtp_report *report, const struct dtp_page *page)
+{
+    const struct dtp_plan *p = &report->job.plan;
+    const struct dtp_throughput *t = &report->prediction.throughput;
+    double tokens = (double)p->micro_batch * (double)p->accumulate * (double)p->sequence;
+    double peak = report->job.cluster.gpu.peak_flops_per_s[p->precision.compute],
+           step_s = report->prediction.time.step_s;
+    dtp_page_heading(page, "RATES", "");
+    print_rate(page, "tokens/s = GPUs x micro batch x K x s / step = %u x %u x %u x %llu / %.5g s = %.5g",
+               report->job.cluster.gpus, p->micro_batch, p->accumulate, (unsigned long long)p->sequence, step_s,
+               t->tokens_per_s);
+    print_rate(page, "MFU = model FLOPs / step / dense %s peak = %.5g / %.5g s / %.4g TFLOP/s = %.2f %%",
+               dtp_dtype_text(p->precision.compute),
+               tokens * dtp_transformer_model_flops_per_token(&report->job.transformer, p->sequence), step_s,
+               peak / 1e12, 100 * t->mfu);
+    if (report->money.known)
+        print_rate(page, "10^9 tokens = GPUs x price / (tokens/s x 3600) x 10^9 = %u x %.2f / %.5g x 10^9 = %.2f USD",
+                   report->job.cluster.gpus, report->money.gpu_hour_usd[DTP_PRICE_TYPICAL], t->tokens_per_s * 3600,
+                   report->money.billion_tokens_usd[DTP_PRICE_TYPICAL]);
+}
+
+/* Everything that was measured instead of derived. Rates of the GPU itself are in `dtplan catalog`. */
+static void print_constants(const struct dtp_job *job, const struct dtp_page *page)
+{
+    dtp_page_heading(page, "CONSTANTS", "measured, not derived; the same for every plan");
+    for (size_t i = 0; i < dtp_calibration_row_count; i++) {
+        const struct dtp_calibration_row *row = &dtp_calibration_rows[i];
+        fprintf(page->file, "  %-*s %14.4g%s%s\n", NAME_COLUMNS, row->name, row->value,
+                strcmp(row->unit, "1") == 0 ? "" : " ", strcmp(row->unit, "1") == 0 ? "" : row->unit);
+        dtp_page_ink(page, DTP_INK_DIM);
+        fprintf(page->file, "%*s", RULE_INDENT, "");
+        dtp_page_wrap(page, RULE_INDENT, RULE_INDENT, row->words);
+        dtp_page_ink(page, DTP_INK_PLAIN);
+    }
+    fprintf(page->file,
+            "\nRates of the GPU and its node, with their sources:\n  dtplan catalog gpus %s\n  dtplan catalog machines "
+            "%s\n",
+            job->cluster.gpu.key, job->cluster.machine.key);
+}
+
+/* What the letters of the rules stand for. */
+static void print_symbols(const struct dtp_job *job, const struct dtp_page *page)
+{
+    const struct dtp_transformer *m = &job->transformer;
+    const struct dtp_plan *p = &job->plan;
+    struct dtp_units units;
+    char line[400];
+    dtp_units_count(m, &job->cluster, p, &units);
+    dtp_page_heading(page, "SYMBOLS", "");
+    snprintf(
+        line, sizeof line,
+        "psi = %llu parameters, P = %llu of a layer; N = %llu GPUs share one copy, R = %llu copies; K = %u "
+        "micro-steps of T = %llu tokens on a GPU, s = %llu tokens of a sequence; L = %llu layers, h = %llu hidden, "
+        "f = %llu ffn, V = %llu vocabulary",
+        (unsigned long long)units.total, (unsigned long long)units.layer, (unsigned long long)units.ranks,
+        (unsigned long long)units.replicas, p->accumulate, (unsigned long long)(p->micro_batch * p->sequence),
+        (unsigned long long)p->sequence, (unsigned long long)m->layers, (unsigned long long)m->hidden,
+        (unsigned long long)m->ffn, (unsigned long long)m->vocab);
+    fputs("  ", page->file);
+    dtp_page_wrap(page, 2, 2, line);
+}
+
+void dtp_explain_text(const struct dtp_report *report, const struct dtp_page *page)
+{
+    static struct dtp_explanation explanation; /* 50 KiB; the program explains one plan at a time */
+    dtp_explain(&report->job, &report->prediction, &explanation);
+    dtp_report_head(&report->job, DTP_HEAD_PLAN, page);
+    print_symbols(&report->job, page);
+    for (size_t i = 0; i < explanation.group_count; i++)
+        print_group(page, &explanation, &explanation.groups[i]);
+    print_rates(report, page);
+    print_constants(&report->job, page);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------------------------- */
+
+static json_t *group_object(const struct dtp_explanation *e, const struct dtp_term_group *group)
+{
+    static const char *const units[] = {
+        [DTP_EXPLAIN_COUNT] = "count",     [DTP_EXPLAIN_BYTES] = "bytes", [DTP_EXPLAIN_TRAFFIC] = "bytes",
+        [DTP_EXPLAIN_SECONDS] = "seconds", [DTP_EXPLAIN_FLOPS] = "flops", [DTP_EXPLAIN_USD] = "usd",
+    };
+    json_t *object = json_object(), *terms = json_array();
+    for (size_t i = 0; i < group->count; i++) {
+        const struct dtp_term *term = &e->terms[group->first + i];
+        json_t *entry = json_object();
+        json_object_set_new(entry, "name", json_string(term->name));
+        json_object_set_new(entry, "rule", json_string(term->rule));
+        json_object_set_new(entry, "numbers", json_string(term->numbers));
+        json_object_set_new(entry, "source", json_string(term->source));
+        json_object_set_new(entry, "value", json_real(term->value));
+        json_object_set_new(entry, "gap", json_boolean(term->gap));
+        json_array_append_new(terms, entry);
+    }
+    json_object_set_new(object, "title", json_string(group->title));
+    json_object_set_new(object, "words", json_string(group->words));
+    json_object_set_new(object, "source", json_string(group->source));
+    json_object_set_new(object, "unit", json_string(units[group->unit]));
+    json_object_set_new(object, "total", json_real(group->total));
+    json_object_set_new(object, "terms", terms);
+    return object;
+}
+
+enum dtp_status dtp_explain_json(const struct dtp_report *report, FILE *file, struct dtp_faults *faults)
+{
+    static struct dtp_explanation explanation;
+    json_t *object = json_object(), *groups = json_array(), *constants = json_array();
+    dtp_explain(&report->job, &report->prediction, &explanation);
+    for (size_t i = 0; i < explanation.group_count; i++)
+        json_array_append_new(groups, group_object(&explanation, &explanation.groups[i]));
+    for (size_t i = 0; i < dtp_calibration_row_count; i++) {
+        json_t *entry = json_object();
+        json_object_set_new(entry, "name", json_string(dtp_calibration_rows[i].name));
+        json_object_set_new(entry, "value", json_real(dtp_calibration_rows[i].value));
+        json_object_set_new(entry, "unit", json_string(dtp_calibration_rows[i].unit));
+        json_object_set_new(entry, "words", json_string(dtp_calibration_rows[i].words));
+        json_array_append_new(constants, entry);
+    }
+    json_object_set_new(object, "schema", json_string("dtplan.explain/1"));
+    json_object_set_new(object, "groups", groups);
+    json_object_set_new(object, "constants", constants);
+    char *text = json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    json_decref(object);
+    if (!text)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing JSON");
+    fprintf(file, "%s\n", text);
+    free(text);
+    return DTP_OK;
+}

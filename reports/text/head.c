@@ -1,0 +1,194 @@
+/* The lines that say what is planned: the model, the cluster, the plan. */
+#include "record/report.h"
+
+#include "plan/executor_choices.h"
+#include "machine/measured.h"
+#include "runtime/megatron/model_parallel.h"
+
+#include "base/number.h"
+
+#include <string.h>
+
+static void print_label(const struct dtp_page *page, const char *label)
+{
+    dtp_page_ink(page, DTP_INK_BOLD);
+    fprintf(page->file, "%-9s", label);
+    dtp_page_ink(page, DTP_INK_PLAIN);
+}
+
+/* What was chosen by a rule and not by the user. */
+static void print_note(const struct dtp_page *page, const char *note)
+{
+    if (!note[0])
+        return;
+    fprintf(page->file, "%9s", "");
+    dtp_page_ink(page, DTP_INK_DIM);
+    dtp_page_wrap(page, 9, 9, note);
+    dtp_page_ink(page, DTP_INK_PLAIN);
+}
+
+static const char *position_words(enum dtp_position position)
+{
+    switch (position) {
+    case DTP_POSITION_LEARNED: return "learned positions";
+    case DTP_POSITION_ROPE: return "RoPE";
+    case DTP_POSITION_ALIBI: return "ALiBi";
+    case DTP_POSITION_NONE: return "no positions";
+    }
+    return "";
+}
+
+static const char *activation_words(enum dtp_activation activation)
+{
+    switch (activation) {
+    case DTP_GELU: return "GELU";
+    case DTP_RELU: return "ReLU";
+    case DTP_SWIGLU: return "SwiGLU";
+    }
+    return "";
+}
+
+static void print_model(const struct dtp_job *job, const struct dtp_page *page)
+{
+    const struct dtp_transformer *m = &job->transformer;
+    char line[400], count[32], kv[48] = "";
+    if (m->kv_heads != m->heads)
+        snprintf(kv, sizeof kv, " (%llu for k, v)", (unsigned long long)m->kv_heads);
+    print_label(page, "model");
+    snprintf(
+        line, sizeof line,
+        "%s: %s parameters; %llu layers, hidden %llu, %llu heads of %llu%s, ffn %llu, vocab %llu; %s, %s, %s, %s head",
+        m->name[0] ? m->name : "custom", dtp_page_grouped(dtp_transformer_count(m).total, count, sizeof count),
+        (unsigned long long)m->layers, (unsigned long long)m->hidden, (unsigned long long)m->heads,
+        (unsigned long long)m->head_dim, kv, (unsigned long long)m->ffn, (unsigned long long)m->vocab,
+        m->norm == DTP_RMS_NORM ? "RMSNorm" : "LayerNorm", activation_words(m->activation), position_words(m->position),
+        m->tied_head ? "tied" : "untied");
+    dtp_page_wrap(page, 9, 9, line);
+    print_note(page, job->shape_note);
+}
+
+static const char *link_words(enum dtp_link link)
+{
+    switch (link) {
+    case DTP_LINK_NONE: return "no link";
+    case DTP_LINK_NVLINK: return "NVLink";
+    case DTP_LINK_PCIE: return "PCIe";
+    case DTP_LINK_XGMI: return "xGMI";
+    }
+    return "";
+}
+
+/* Where the times come from: "; machine.csv, measured 2026-11-21 on 4 x NVIDIA H200". */
+static void describe_measured(const struct dtp_cluster *c, const struct dtp_page *page, char *out, size_t bytes)
+{
+    if (!c->measured)
+        return;
+    const char *path = dtp_measured_name(c->measured), *slash = strrchr(path, '/');
+    const char *date = dtp_measured_about(c->measured, "date"), *gpu = dtp_measured_about(c->measured, "gpu");
+    uint32_t gpus = dtp_measured_count(c->measured, "gpus");
+    snprintf(out, bytes, "; times of %.100s, measured%s%.40s on %u %s %.100s", slash ? slash + 1 : path,
+             date ? " " : "", date ? date : "", gpus ? gpus : 1, dtp_page_times(page), gpu ? gpu : c->gpu.name);
+}
+
+static void print_cluster(const struct dtp_job *job, const struct dtp_page *page)
+{
+    const struct dtp_cluster *c = &job->cluster;
+    char line[1000], link[80] = "", network[120] = "", measured[400] = "";
+    if (c->gpus_per_node > 1)
+        snprintf(link, sizeof link, "; %s %.0f GB/s each way per GPU", link_words(dtp_cluster_link(c)),
+                 dtp_cluster_link_bytes_per_s(c) / 1e9);
+    if (c->nodes > 1)
+        snprintf(network, sizeof network, "; network %.0f Gb/s per node (%.1f GB/s per GPU)%s%s",
+                 c->machine.network_bytes_per_s * 8e-9, dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node / 1e9,
+                 c->network == DTP_NETWORK_SOCKETS ? " on sockets" : "",
+                 c->oversubscription > 1 ? ", oversubscribed" : "");
+    describe_measured(c, page, measured, sizeof measured);
+    snprintf(line, sizeof line, "%u %s %s, %u %s (%s)%s%s%s", c->gpus, dtp_page_times(page), c->gpu.name, c->nodes,
+             c->nodes == 1 ? "node" : "nodes", c->machine.name, link, network, measured);
+    print_label(page, "cluster");
+    dtp_page_wrap(page, 9, 9, line);
+    print_note(page, job->cluster_note);
+}
+
+void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t bytes)
+{
+    const char *how = dtp_runtime_text(plan->runtime), *what = "";
+    if (plan->runtime == DTP_RUNTIME_TORCH) {
+        bool fsdp = plan->strategy != DTP_DDP && plan->strategy != DTP_ZERO1;
+        what = fsdp                        ? (plan->fsdp1 ? " FSDP1" : " FSDP2")
+               : plan->strategy == DTP_DDP ? " DDP"
+                                           : " ZeroRedundancyOptimizer";
+    }
+    snprintf(out, bytes, "%s%s%s", how, what,
+             plan->runtime != DTP_RUNTIME_TORCH ? ""
+             : plan->compile                    ? " compiled"
+                                                : " eager");
+}
+
+/* "full_shard over 8 GPUs, torch FSDP2 eager, ". */
+static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
+{
+    const struct dtp_plan *p = &job->plan;
+    char runtime[64], group[64] = "", slices[96] = "";
+    dtp_report_runtime_words(p, runtime, sizeof runtime);
+    if (p->strategy != DTP_DDP && job->cluster.gpus > 1)
+        snprintf(group, sizeof group, " over %u GPUs%s", p->shard_group,
+                 p->shard_group < dtp_plan_data_ranks(p, &job->cluster) ? " of each replica" : "");
+    if (dtp_plan_model_parallel(p))
+        snprintf(slices, sizeof slices, "tensor parallel %u%s, %u stage%s%s, ", p->tp,
+                 p->tp > 1 && p->sequence_parallel ? " with sequence parallel" : "", p->pp, p->pp == 1 ? "" : "s",
+                 p->virtual_stages > 1 ? " interleaved" : "");
+    snprintf(out, bytes, "%s%s%s, %s, ", slices, dtp_strategy_text(p->strategy), group, runtime);
+}
+
+/* ", gradient_stream, gather_engine copy": what is not the default. */
+static void executor_words(const struct dtp_plan *plan, char *out, size_t bytes)
+{
+    struct dtp_executor_choice choices[DTP_EXECUTOR_CHOICE_COUNT];
+    size_t used = 0;
+    out[0] = '\0';
+    dtp_executor_choices(plan, choices);
+    for (size_t i = 0; i < DTP_EXECUTOR_CHOICE_COUNT; i++) {
+        const struct dtp_executor_choice *choice = &choices[i];
+        const char *word = dtp_executor_choice_word(choice);
+        char value[32] = "";
+        if (word)
+            snprintf(value, sizeof value, " %s", word);
+        else if (choice->kind != DTP_CHOICE_SWITCH)
+            snprintf(value, sizeof value, " %.15g", choice->value);
+        if (choice->value != 0 && used < bytes)
+            used += (size_t)snprintf(out + used, bytes - used, ", %s%s", choice->key, value);
+    }
+}
+
+static void print_plan(const struct dtp_job *job, enum dtp_head head, const struct dtp_page *page)
+{
+    const struct dtp_plan *p = &job->plan;
+    const char *times = dtp_page_times(page);
+    char line[1200], strategy[256] = "", checkpointing[48], executor[600], tokens[32];
+    uint32_t ranks = dtp_plan_data_ranks(p, &job->cluster);
+    const char *what = dtp_plan_model_parallel(p) ? "data-parallel rank" : "GPU";
+    if (head == DTP_HEAD_PLAN)
+        strategy_words(job, strategy, sizeof strategy);
+    dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
+    executor_words(p, executor, sizeof executor);
+    uint64_t step_tokens = dtp_job_batch_sequences(job) * p->sequence;
+    snprintf(line, sizeof line,
+             "%s%s; %s attention, %s cross entropy, %s, checkpointing %s, offload %s%s; micro batch %u %s %llu tokens "
+             "%s accumulate %u %s %u %s%s = %s tokens a step",
+             strategy, dtp_precision_name(&p->precision), dtp_attention_text(p->attention), dtp_loss_text(p->loss),
+             dtp_optimizer_text(p->optimizer), checkpointing, dtp_offload_text(p->offload), executor, p->micro_batch,
+             times, (unsigned long long)p->sequence, times, p->accumulate, times, ranks, what, ranks == 1 ? "" : "s",
+             dtp_page_grouped(step_tokens, tokens, sizeof tokens));
+    print_label(page, "plan");
+    dtp_page_wrap(page, 9, 9, line);
+    if (head == DTP_HEAD_PLAN)
+        print_note(page, job->plan_note);
+}
+
+void dtp_report_head(const struct dtp_job *job, enum dtp_head head, const struct dtp_page *page)
+{
+    print_model(job, page);
+    print_cluster(job, page);
+    print_plan(job, head, page);
+}

@@ -1,0 +1,198 @@
+#include "record/validation.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+struct dtp_validation_bounds dtp_validation_bounds_default(void)
+{
+    return (struct dtp_validation_bounds){.step_fraction = 0.1, .device_fraction = 0.02};
+}
+
+/* ---- filling ----------------------------------------------------------------------------------------------------- */
+
+/* What people tell runs by; what is as usual is not said. */
+static void write_name(const struct dtp_job *job, struct dtp_validation *v)
+{
+    const struct dtp_plan *p = &job->plan;
+    int used = snprintf(v->name, sizeof v->name, "%.48s %s %" PRIu32 "x%" PRIu64 " on %" PRIu32 " GPU%s", v->model,
+                        v->strategy, p->micro_batch, p->sequence, job->cluster.gpus, job->cluster.gpus > 1 ? "s" : "");
+    size_t at = used > 0 ? (size_t)used : 0;
+    if (job->cluster.nodes > 1 && at < sizeof v->name)
+        at += (size_t)snprintf(v->name + at, sizeof v->name - at, " in %" PRIu32 " nodes", job->cluster.nodes);
+    if (p->accumulate > 1 && at < sizeof v->name)
+        at += (size_t)snprintf(v->name + at, sizeof v->name - at, "; accumulate %" PRIu32, p->accumulate);
+    if (strcmp(v->checkpointing, "none") != 0 && at < sizeof v->name)
+        at += (size_t)snprintf(v->name + at, sizeof v->name - at, "; checkpointing %s", v->checkpointing);
+    if (strcmp(v->precision, "bf16-mixed") != 0 && at < sizeof v->name)
+        at += (size_t)snprintf(v->name + at, sizeof v->name - at, "; %s", v->precision);
+    if (strcmp(v->offload, "none") != 0 && at < sizeof v->name)
+        snprintf(v->name + at, sizeof v->name - at, "; offload %s", v->offload);
+}
+
+static void put_configuration(const struct dtp_job *job, struct dtp_validation *v)
+{
+    const struct dtp_plan *p = &job->plan;
+    snprintf(v->model, sizeof v->model, "%s", job->transformer.name);
+    snprintf(v->gpu, sizeof v->gpu, "%s", job->cluster.gpu.key);
+    snprintf(v->strategy, sizeof v->strategy, "%s", dtp_strategy_text(p->strategy));
+    dtp_checkpointing_text(p, v->checkpointing, sizeof v->checkpointing);
+    snprintf(v->offload, sizeof v->offload, "%s", dtp_offload_text(p->offload));
+    snprintf(v->precision, sizeof v->precision, "%s", dtp_precision_name(&p->precision));
+    v->gpus = job->cluster.gpus;
+    v->nodes = job->cluster.nodes;
+    v->shard_group = p->shard_group;
+    v->micro_batch = p->micro_batch;
+    v->sequence = p->sequence;
+    v->accumulate = p->accumulate;
+    write_name(job, v);
+}
+
+void dtp_validation_plan(const struct dtp_simulated *s, struct dtp_validation *v)
+{
+    const struct dtp_memory *m = &s->prediction.memory;
+    put_configuration(&s->job, v);
+    v->step_s[DTP_VALIDATION_PREDICTED] = s->prediction.time.step_s;
+    v->tokens_per_s[DTP_VALIDATION_PREDICTED] = s->prediction.throughput.tokens_per_s;
+    v->tokens_per_s_per_gpu[DTP_VALIDATION_PREDICTED] = s->prediction.throughput.tokens_per_s_per_gpu;
+    v->arena_bytes[DTP_VALIDATION_PREDICTED] = s->placement.arena_bytes;
+    v->device_bytes[DTP_VALIDATION_PREDICTED] = m->device_peak_bytes;
+    for (int i = 0; i < DTP_OWNER_COUNT; i++)
+        v->owner_bytes[i][DTP_VALIDATION_PREDICTED] = m->phase_bytes[m->peak_phase][i];
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        v->sent_bytes[i][DTP_VALIDATION_PREDICTED] = s->totals.sent_bytes[i];
+    v->host_to_device_bytes[DTP_VALIDATION_PREDICTED] = s->totals.host_to_device_bytes;
+    v->device_to_host_bytes[DTP_VALIDATION_PREDICTED] = s->totals.device_to_host_bytes;
+    v->step_s[DTP_VALIDATION_MEASURED] = v->tokens_per_s[DTP_VALIDATION_MEASURED] =
+        v->tokens_per_s_per_gpu[DTP_VALIDATION_MEASURED] = (double)NAN;
+    v->alone_step_s = v->in_place_step_s = v->first_loss = v->last_loss = (double)NAN;
+    for (int class = 0; class <= DTP_CLASS_STORAGE; class ++)
+        for (int i = 0; i < 3; i++)
+            v->class_s[class][i] = (double)NAN;
+}
+
+static void put_times(const struct dtp_run_report *r, struct dtp_validation *v)
+{
+    const struct dtp_run_outcome *m = r->measured;
+    if (m->step_s > 0) {
+        v->step_s[DTP_VALIDATION_MEASURED] = m->step_s;
+        v->tokens_per_s[DTP_VALIDATION_MEASURED] = (double)m->tokens_per_step / m->step_s;
+        v->tokens_per_s_per_gpu[DTP_VALIDATION_MEASURED] = v->tokens_per_s[DTP_VALIDATION_MEASURED] / (double)v->gpus;
+    }
+    v->compared = dtp_run_report_comparable(r) && m->step_s > 0;
+    if (r->split_known) {
+        v->alone_step_s = r->split.alone_s;
+        v->in_place_step_s = r->split.in_place_s;
+    }
+    for (int class = DTP_CLASS_MATMUL; class <= DTP_CLASS_STORAGE && m->alone_s; class ++) {
+        const struct dtp_class_times *t = &r->classes[class];
+        if (t->count == 0)
+            continue;
+        v->class_s[class][0] = t->predicted_s;
+        v->class_s[class][1] = t->alone_s;
+        v->class_s[class][2] = t->in_place_s;
+    }
+}
+
+void dtp_validation_measure(const struct dtp_run_report *r, struct dtp_validation *v)
+{
+    const struct dtp_run_outcome *m = r->measured;
+    uint64_t steps = m->last_step - m->first_step;
+    snprintf(v->device, sizeof v->device, "%s", m->device);
+    snprintf(v->libraries, sizeof v->libraries, "%s", m->libraries);
+    snprintf(v->data, sizeof v->data, "%s", m->data);
+    v->on_gpu = m->gpu;
+    v->timed_steps = m->timed_steps;
+    v->tokens_per_step = m->tokens_per_step;
+    v->operations = m->operations;
+    v->first_loss = m->first_loss;
+    v->last_loss = m->last_loss;
+    v->arena_bytes[DTP_VALIDATION_MEASURED] = m->device_arena_bytes;
+    v->host_arena_bytes = m->host_arena_bytes;
+    v->device_bytes[DTP_VALIDATION_MEASURED] = m->used_bytes;
+    v->gpu_memory_bytes = m->gpu_bytes;
+    for (int i = 0; i < DTP_OWNER_COUNT; i++)
+        v->owner_bytes[i][DTP_VALIDATION_MEASURED] = m->owner_bytes[i];
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT && steps > 0; i++)
+        v->sent_bytes[i][DTP_VALIDATION_MEASURED] = m->sent_bytes[i] / steps;
+    v->host_to_device_bytes[DTP_VALIDATION_MEASURED] = steps > 0 ? m->host_to_device_bytes / steps : 0;
+    v->device_to_host_bytes[DTP_VALIDATION_MEASURED] = steps > 0 ? m->device_to_host_bytes / steps : 0;
+    put_times(r, v);
+}
+
+void dtp_validation_outcome(const struct dtp_validation *v, struct dtp_run_outcome *m)
+{
+    *m = (struct dtp_run_outcome){
+        .gpu = v->on_gpu != 0,
+        .operations = v->operations,
+        .device_arena_bytes = v->arena_bytes[DTP_VALIDATION_MEASURED],
+        .host_arena_bytes = v->host_arena_bytes,
+        .used_bytes = v->device_bytes[DTP_VALIDATION_MEASURED],
+        .gpu_bytes = v->gpu_memory_bytes,
+        .last_step = v->tokens_per_step > 0,
+        .tokens_per_step = v->tokens_per_step,
+        .timed_steps = v->timed_steps,
+        .entropy = (double)NAN,
+        .first_loss = v->first_loss,
+        .last_loss = v->last_loss,
+        .step_s = isfinite(v->step_s[DTP_VALIDATION_MEASURED]) ? v->step_s[DTP_VALIDATION_MEASURED] : 0};
+    snprintf(m->device, sizeof m->device, "%s", v->device);
+    snprintf(m->libraries, sizeof m->libraries, "%s", v->libraries);
+    snprintf(m->data, sizeof m->data, "%s", v->data);
+    for (int i = 0; i < DTP_OWNER_COUNT; i++)
+        m->owner_bytes[i] = v->owner_bytes[i][DTP_VALIDATION_MEASURED];
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        m->sent_bytes[i] = v->sent_bytes[i][DTP_VALIDATION_MEASURED]; /* of the one step that it counts now */
+    m->host_to_device_bytes = v->host_to_device_bytes[DTP_VALIDATION_MEASURED];
+    m->device_to_host_bytes = v->device_to_host_bytes[DTP_VALIDATION_MEASURED];
+}
+
+/* ---- judging ----------------------------------------------------------------------------------------------------- */
+
+double dtp_validation_step_error(const struct dtp_validation *v)
+{
+    return v->compared ? v->step_s[DTP_VALIDATION_PREDICTED] / v->step_s[DTP_VALIDATION_MEASURED] - 1 : (double)NAN;
+}
+
+static void say_outside(struct dtp_validation *v, const char *what, const char *how)
+{
+    size_t used = strlen(v->outside);
+    snprintf(v->outside + used, sizeof v->outside - used, "%s%s %s", used ? "; " : "", what, how);
+}
+
+static void judge_equal(struct dtp_validation *v, const char *what, const uint64_t bytes[DTP_VALIDATION_SIDE_COUNT])
+{
+    char how[96];
+    if (bytes[DTP_VALIDATION_PREDICTED] == bytes[DTP_VALIDATION_MEASURED])
+        return;
+    snprintf(how, sizeof how, "%" PRIu64 " bytes, predicted %" PRIu64, bytes[DTP_VALIDATION_MEASURED],
+             bytes[DTP_VALIDATION_PREDICTED]);
+    say_outside(v, what, how);
+}
+
+static void judge_near(struct dtp_validation *v, const char *what, double error, double bound)
+{
+    char how[32];
+    snprintf(how, sizeof how, "%+.1f %%", 100 * error);
+    if (isfinite(error) && fabs(error) > bound)
+        say_outside(v, what, how);
+}
+
+bool dtp_validation_judge(struct dtp_validation *v, const struct dtp_validation_bounds *bounds)
+{
+    const uint64_t *device = v->device_bytes;
+    v->outside[0] = '\0';
+    if (v->status != DTP_OK)
+        return false;
+    judge_near(v, "step", dtp_validation_step_error(v), bounds->step_fraction);
+    judge_equal(v, "arena", v->arena_bytes);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        judge_equal(v, dtp_collective_text((enum dtp_collective)i), v->sent_bytes[i]);
+    judge_equal(v, "host_to_device", v->host_to_device_bytes);
+    judge_equal(v, "device_to_host", v->device_to_host_bytes);
+    if (device[DTP_VALIDATION_MEASURED] > 0) /* a host's is shared with everything else on it */
+        judge_near(v, "device memory",
+                   (double)device[DTP_VALIDATION_PREDICTED] / (double)device[DTP_VALIDATION_MEASURED] - 1,
+                   bounds->device_fraction);
+    return v->outside[0] == '\0';
+}

@@ -1,0 +1,187 @@
+/* A validation for people: a line a run, what operations take, what is outside its bound. */
+#include "record/validation.h"
+
+#include "page/grid.h"
+#include "record/simulation_report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- a line a run ------------------------------------------------------------------------------------------------ */
+
+static const char *const titles[2][9] = {
+    {"", "step, ms", "", "error", "of it, %", "", "", "", "device"},
+    {"run", "predicted", "measured", "%", "costs", "contention", "host", "bytes", "%"}};
+
+static void put_percent(struct dtp_grid *grid, double fraction)
+{
+    if (isfinite(fraction))
+        dtp_grid_cell(grid, "%+.1f", 100 * fraction);
+    else
+        dtp_grid_cell(grid, "%s", "-");
+}
+
+static void put_milliseconds(struct dtp_grid *grid, double seconds)
+{
+    if (isfinite(seconds) && seconds > 0)
+        dtp_grid_cell(grid, "%.*f", seconds < 0.01 ? 3 : seconds < 1 ? 2 : 1, 1e3 * seconds);
+    else
+        dtp_grid_cell(grid, "%s", "-");
+}
+
+/* Arena and all that was sent or copied. */
+static bool bytes_equal(const struct dtp_validation *v)
+{
+    bool equal = v->arena_bytes[0] == v->arena_bytes[1] && v->host_to_device_bytes[0] == v->host_to_device_bytes[1] &&
+                 v->device_to_host_bytes[0] == v->device_to_host_bytes[1];
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        equal = equal && v->sent_bytes[i][0] == v->sent_bytes[i][1];
+    return equal;
+}
+
+static double device_error(const struct dtp_validation *v)
+{
+    const uint64_t *bytes = v->device_bytes;
+    return bytes[DTP_VALIDATION_MEASURED]
+               ? (double)bytes[DTP_VALIDATION_PREDICTED] / (double)bytes[DTP_VALIDATION_MEASURED] - 1
+               : (double)NAN;
+}
+
+static void put_run(struct dtp_grid *grid, const struct dtp_validation *v)
+{
+    double measured_s = v->step_s[DTP_VALIDATION_MEASURED];
+    bool failed = v->status != DTP_OK;
+    dtp_grid_row(grid, failed ? DTP_INK_YELLOW : v->outside[0] ? DTP_INK_RED : DTP_INK_PLAIN);
+    dtp_grid_cell(grid, "%s", v->name[0] ? v->name : v->run);
+    put_milliseconds(grid, v->compared || failed ? v->step_s[DTP_VALIDATION_PREDICTED] : (double)NAN);
+    put_milliseconds(grid, measured_s);
+    put_percent(grid, dtp_validation_step_error(v));
+    put_percent(grid, v->compared ? (v->step_s[DTP_VALIDATION_PREDICTED] - v->alone_step_s) / measured_s : (double)NAN);
+    put_percent(grid, v->compared ? (v->alone_step_s - v->in_place_step_s) / measured_s : (double)NAN);
+    put_percent(grid, v->compared ? v->in_place_step_s / measured_s - 1 : (double)NAN);
+    dtp_grid_cell(grid, "%s", failed ? "-" : bytes_equal(v) ? "equal" : "DIFFER");
+    put_percent(grid, failed ? (double)NAN : device_error(v));
+}
+
+static void print_runs(const struct dtp_validation *rows, size_t count, const struct dtp_page *page)
+{
+    struct dtp_grid grid;
+    dtp_page_heading(
+        page, "RUNS",
+        "error: predicted / measured - 1, and its parts; bytes: of the arena, sent by collectives and copied");
+    dtp_grid_create(&grid, "lrrrrrrlr");
+    for (int line = 0; line < 2; line++) {
+        dtp_grid_row(&grid, DTP_INK_BOLD);
+        for (size_t i = 0; i < sizeof titles[0] / sizeof titles[0][0]; i++)
+            dtp_grid_cell(&grid, "%s", titles[line][i]);
+    }
+    for (size_t i = 0; i < count; i++)
+        put_run(&grid, &rows[i]);
+    dtp_grid_print(&grid, page, 2);
+    dtp_grid_destroy(&grid);
+}
+
+/* ---- operations -------------------------------------------------------------------------------------------------- */
+
+/* Sums over the runs whose times are compared. */
+static void print_classes(const struct dtp_validation *rows, size_t count, const struct dtp_page *page)
+{
+    struct dtp_grid grid;
+    bool any = false;
+    dtp_grid_create(&grid, "lrrrrr");
+    dtp_grid_row(&grid, DTP_INK_DIM);
+    for (int i = 0; i < 6; i++)
+        dtp_grid_cell(
+            &grid, "%s",
+            ((const char *const[]){"", "predicted", "alone", "in place", "predicted / alone", "in place / alone"})[i]);
+    for (int class = DTP_CLASS_MATMUL; class <= DTP_CLASS_STORAGE; class ++) {
+        double sum[3] = {0, 0, 0};
+        for (size_t i = 0; i < count; i++)
+            for (int k = 0; k < 3 && rows[i].compared && isfinite(rows[i].class_s[class][0]); k++)
+                sum[k] += rows[i].class_s[class][k];
+        if (!(sum[1] > 0))
+            continue;
+        any = true;
+        dtp_grid_row(&grid, DTP_INK_PLAIN);
+        dtp_grid_cell(&grid, "%s", dtp_op_class_text((enum dtp_op_class) class));
+        for (int k = 0; k < 3; k++)
+            dtp_grid_cell(&grid, "%.2f", 1e3 * sum[k]);
+        dtp_grid_cell(&grid, "%.3f", sum[0] / sum[1]);
+        dtp_grid_cell(&grid, "%.3f", sum[2] / sum[1]);
+    }
+    if (any) {
+        dtp_page_heading(page, "OPERATIONS", "a step of each run, summed over the runs, in ms");
+        dtp_grid_print(&grid, page, 2);
+    }
+    dtp_grid_destroy(&grid);
+}
+
+/* ---- in the end -------------------------------------------------------------------------------------------------- */
+
+static int by_value(const void *left, const void *right)
+{
+    const double *a = left, *b = right;
+    return *a < *b ? -1 : *a > *b;
+}
+
+static void print_errors(const struct dtp_validation *rows, size_t count, const struct dtp_page *page)
+{
+    double *errors = calloc(count + 1, sizeof *errors);
+    size_t compared = 0;
+    for (size_t i = 0; errors && i < count; i++)
+        if (rows[i].status == DTP_OK && rows[i].compared)
+            errors[compared++] = fabs(dtp_validation_step_error(&rows[i]));
+    if (compared > 0) {
+        qsort(errors, compared, sizeof *errors, by_value);
+        fprintf(page->file, "  step time of %zu: |error| median %.1f %%, largest %.1f %%\n", compared,
+                50 * (errors[compared / 2] + errors[(compared - 1) / 2]), 100 * errors[compared - 1]);
+    } else {
+        fputs("  ", page->file);
+        dtp_page_wrap(
+            page, 2, 2,
+            "step times are not compared: the prediction is of a GPU, the runs were on the host device; --machine "
+            "takes what dtplan probe --device host measured here");
+    }
+    free(errors);
+}
+
+static void print_verdict(const struct dtp_validation *rows, size_t count, const struct dtp_validation_bounds *bounds,
+                          const struct dtp_page *page)
+{
+    size_t good = 0, failed = 0;
+    char words[160], line[1100];
+    for (size_t i = 0; i < count; i++) {
+        failed += rows[i].status != DTP_OK;
+        good += rows[i].status == DTP_OK && !rows[i].outside[0];
+    }
+    snprintf(words, sizeof words,
+             "step within %g %%, device memory within %g %%, bytes of arena, collectives, copies equal",
+             100 * bounds->step_fraction, 100 * bounds->device_fraction);
+    dtp_page_heading(page, "VERDICT", words);
+    fprintf(page->file, "  %zu of %zu within all bounds, %zu outside, %zu failed\n", good, count, count - good - failed,
+            failed);
+    print_errors(rows, count, page);
+    for (size_t i = 0; i < count; i++) {
+        const struct dtp_validation *v = &rows[i];
+        if (v->status == DTP_OK && !v->outside[0])
+            continue;
+        snprintf(line, sizeof line, "%s: %s%s", v->name[0] ? v->name : v->run, v->status != DTP_OK ? "failed: " : "",
+                 v->status != DTP_OK ? v->reason : v->outside);
+        fputs("  ", page->file);
+        dtp_page_wrap(page, 2, 4, line);
+    }
+}
+
+void dtp_validation_text(const struct dtp_validation *rows, size_t count, const struct dtp_validation_bounds *bounds,
+                         const struct dtp_page *page)
+{
+    for (size_t i = 0; i < count; i++)
+        if (rows[i].device[0]) {
+            fprintf(page->file, "device   %s; %s\n", rows[i].device, rows[i].libraries);
+            break;
+        }
+    print_runs(rows, count, page);
+    print_classes(rows, count, page);
+    print_verdict(rows, count, bounds, page);
+}

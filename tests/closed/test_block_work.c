@@ -1,0 +1,91 @@
+#include "closed/activations.h"
+#include "closed/block_work.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "lib/hardware.h"
+
+/* The LLaMA of the profiled runs: h 2048, 16 heads of 128, f 5504. */
+static struct dtp_transformer profiled_llama(void)
+{
+    struct dtp_transformer transformer = dtp_transformer_default();
+    transformer.layers = 24, transformer.hidden = 2048, transformer.heads = transformer.kv_heads = 16;
+    transformer.head_dim = 128, transformer.ffn = 5504, transformer.vocab = 32000;
+    return transformer;
+}
+
+static struct dtp_plan profiled_plan(enum dtp_strategy strategy, bool compile)
+{
+    struct dtp_plan plan = dtp_plan_default();
+    plan.strategy = strategy, plan.compile = compile;
+    plan.fused_qkv = plan.fused_gate_up = plan.rope_fp32 = true;
+    return plan;
+}
+
+/* Eager under autocast (p = 4, w = 2), bytes a token: norms 16h, casts 12h, RoPE 48*2h, adds 20h, SwiGLU 10f;
+ * backward: SwiGLU 26f, norms 52h, residual adds 24h, qkv cat 12h, casts 12h, RoPE 52*2h. */
+static void test_eager_autocast_by_hand(void **state)
+{
+    (void)state;
+    struct dtp_transformer transformer = profiled_llama();
+    struct dtp_plan plan = profiled_plan(DTP_DDP, false);
+    struct dtp_block_work work = dtp_block_work(&transformer, &plan);
+    assert_true(dtp_plan_autocast(&plan));
+    plan.precision.compute = DTP_TF32; /* a mode of fp32 matmuls: nothing is cast */
+    assert_false(dtp_plan_autocast(&plan));
+    plan.precision.compute = DTP_BF16;
+    assert_near(work.forward_bytes_per_token, 144.0 * 2048 + 10 * 5504, 1e-12);
+    assert_near(work.backward_bytes_per_token, 204.0 * 2048 + 26 * 5504, 1e-12);
+    assert_int_equal(work.matmul_count, 4);
+}
+
+/* Compiled FSDP (p = w = 2): norm1 4h, add+norm2 8h, add 6h, RoPE 4*2h, SwiGLU 6f; backward: norms 16h, RoPE 12h,
+ * transposes 4h, SwiGLU 12f. */
+static void test_compiled_fsdp_by_hand(void **state)
+{
+    (void)state;
+    struct dtp_transformer transformer = profiled_llama();
+    struct dtp_plan plan = profiled_plan(DTP_FULL_SHARD, true);
+    struct dtp_block_work work = dtp_block_work(&transformer, &plan);
+    assert_false(dtp_plan_autocast(&plan));
+    assert_near(work.forward_bytes_per_token, 26.0 * 2048 + 6 * 5504, 1e-12);
+    assert_near(work.backward_bytes_per_token, 32.0 * 2048 + 12 * 5504, 1e-12);
+}
+
+/* Eager cross entropy moves 32 B a logit in bf16 (cast 6, log_softmax 8, its backward 12, cast 6); fused 8. */
+static void test_loss_bytes(void **state)
+{
+    (void)state;
+    struct dtp_transformer transformer = profiled_llama();
+    struct dtp_plan eager = profiled_plan(DTP_DDP, false), compiled = profiled_plan(DTP_DDP, true);
+    assert_near(dtp_loss_bytes_per_token(&transformer, &eager), 32.0 * 32000, 1e-12);
+    assert_near(dtp_loss_bytes_per_token(&transformer, &compiled), 8.0 * 32000, 1e-12);
+}
+
+/* The matmuls of a block hold exactly the block's matmul parameters, however projections are fused. */
+static void test_matmuls_cover_the_block(void **state)
+{
+    (void)state;
+    struct dtp_transformer transformer = profiled_llama();
+    transformer.kv_heads = 4;
+    for (int fused = 0; fused < 2; fused++) {
+        struct dtp_plan plan = dtp_plan_default();
+        plan.fused_qkv = plan.fused_gate_up = fused;
+        struct dtp_block_work work = dtp_block_work(&transformer, &plan);
+        double weights = 0;
+        for (int i = 0; i < work.matmul_count; i++)
+            weights += work.matmul[i].copies * work.matmul[i].n * work.matmul[i].k;
+        assert_near(weights, (double)dtp_transformer_count(&transformer).block_matmul, 1e-12);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_eager_autocast_by_hand),
+                                       cmocka_unit_test(test_compiled_fsdp_by_hand), cmocka_unit_test(test_loss_bytes),
+                                       cmocka_unit_test(test_matmuls_cover_the_block)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

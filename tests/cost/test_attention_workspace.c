@@ -1,0 +1,96 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "cost/attention_workspace.h"
+
+static const struct dtp_attention_size gpt2 = {32, 1024, 12, 12, 64, true, false};
+static const struct dtp_attention_size llama_8b = {1, 8192, 32, 8, 128, true, false};
+
+static struct dtp_attention_size ordered(struct dtp_attention_size size)
+{
+    size.deterministic = true;
+    return size;
+}
+
+static void fused_shapes(void **state)
+{
+    (void)state;
+    assert_true(dtp_attention_is_fused(true, 2048, 128));
+    assert_true(dtp_attention_is_fused(true, 128, 8));
+    assert_false(dtp_attention_is_fused(false, 2048, 128)); /* fp32 */
+    assert_false(dtp_attention_is_fused(true, 1000, 128));
+    assert_false(dtp_attention_is_fused(true, 2048, 132));
+    assert_false(dtp_attention_is_fused(true, 2048, 136));
+}
+
+/* What cuDNN 9.14 asked for on an H200: its own part of the workspace, less its 256 bytes. */
+static void engine_bytes_as_measured(void **state)
+{
+    (void)state;
+    struct dtp_attention_size forward = gpt2;
+    forward.backward = false;
+    assert_int_equal(dtp_attention_workspace_bytes(&forward), 256);
+    assert_int_equal(dtp_attention_workspace(&gpt2).engine_bytes, 256);
+    assert_int_equal(dtp_attention_workspace(&llama_8b).engine_bytes, 134217728 + 256);
+    const struct dtp_attention_size tiny = {2, 256, 4, 2, 64, true, true};
+    assert_int_equal(dtp_attention_workspace(&tiny).engine_bytes, 1573120);
+    const struct dtp_attention_size llama_7b = {1, 2048, 32, 32, 128, true, true};
+    assert_int_equal(dtp_attention_workspace(&llama_7b).engine_bytes, 268435712);
+}
+
+static void own_bytes(void **state)
+{
+    (void)state;
+    /* 32 x 12 x 1024 rows of 4 bytes, and 64 times that */
+    assert_int_equal(dtp_attention_workspace(&gpt2).row_sums_bytes, 1572864);
+    assert_int_equal(dtp_attention_workspace(&gpt2).query_sum_bytes, 100663296);
+    assert_int_equal(dtp_attention_workspace_bytes(&gpt2), 1572864 + 100663296 + 256);
+    const struct dtp_attention_size size = ordered(gpt2);
+    assert_int_equal(dtp_attention_workspace(&size).query_sum_bytes, 0);
+}
+
+/* The scores' gradient of one GPT-2 sequence takes 2 x 12 x 1024^2 = 25.2 MB: 42 stay within a GiB, 32 divide 64. */
+static void parts_of_the_batch(void **state)
+{
+    (void)state;
+    struct dtp_attention_size size = ordered(gpt2);
+    assert_int_equal(dtp_attention_part(&size).batch, 32);
+    size.batch = 64;
+    const struct dtp_attention_part part = dtp_attention_part(&size);
+    assert_int_equal(part.batch, 32);
+    assert_int_equal(part.heads, 12);
+    assert_int_equal(dtp_attention_workspace(&size).engine_bytes, 805306368 + 256);
+    size.deterministic = false;
+    assert_int_equal(dtp_attention_part(&size).batch, 64);
+}
+
+/* One head of 8192 positions takes 2^27 bytes, a group of four 2^29: two groups are just a GiB. Of 32768 positions a
+ * group takes 8 GiB: more than the bound, but less cannot be done. */
+static void parts_of_the_heads(void **state)
+{
+    (void)state;
+    struct dtp_attention_size size = ordered(llama_8b);
+    struct dtp_attention_part part = dtp_attention_part(&size);
+    assert_int_equal(part.batch, 1);
+    assert_int_equal(part.kv_heads, 2);
+    assert_int_equal(part.heads, 8);
+    size.sequence = 32768;
+    part = dtp_attention_part(&size);
+    assert_int_equal(part.kv_heads, 1);
+    assert_int_equal(part.heads, 4);
+    size.batch = 6, size.sequence = 4096, size.heads = size.kv_heads = 12; /* 2^25 bytes a head */
+    part = dtp_attention_part(&size);
+    assert_int_equal(part.batch, 2);
+    assert_int_equal(part.heads, 12);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fused_shapes),       cmocka_unit_test(engine_bytes_as_measured), cmocka_unit_test(own_bytes),
+        cmocka_unit_test(parts_of_the_batch), cmocka_unit_test(parts_of_the_heads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

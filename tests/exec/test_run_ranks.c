@@ -1,0 +1,247 @@
+/* Ranks of the host device, as processes of this machine: every strategy learns what one device learns, to 1e-6 of the
+ * loss over 50 steps in fp32; what is resumed by other ranks goes on; a rank that dies takes the others with it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "lib/rank_fixture.h"
+#include "lib/remove_all.h"
+
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct run_result alone, together;
+static char directory[3000];
+
+/* `model` with so many sequences a step on one device, then as `words` says on several. */
+static void compare_steps(const char *model, int sequences, const char *const *words, size_t count)
+{
+    char line[1024];
+    snprintf(line, sizeof line, "%s gpus=1 strategy=ddp micro_batch=%d", model, sequences);
+    rank_run(line, "--steps 50 --lr 1e-3", &alone);
+    assert_int_equal(alone.status, DTP_OK);
+    assert_int_equal(alone.steps, 50);
+    assert_true(alone.loss[49] < alone.loss[0]);
+    for (size_t i = 0; i < count; i++) {
+        snprintf(line, sizeof line, "%s %s", model, words[i]);
+        rank_run(line, "--steps 50 --lr 1e-3", &together);
+        if (together.status != DTP_OK || together.steps != 50)
+            fail_msg("%s: status %d after %zu steps", words[i], (int)together.status, together.steps);
+        if (!(run_apart(&together, &alone) < 1e-6))
+            fail_msg("%s: losses %g apart", words[i], run_apart(&together, &alone));
+    }
+}
+
+static void compare(const char *model, const char *const *words, size_t count)
+{
+    compare_steps(model, 8, words, count);
+}
+
+static void test_every_strategy_learns_the_same(void **state)
+{
+    static const char *const words[] = {
+        "gpus=2 strategy=ddp micro_batch=4",
+        "gpus=2 strategy=zero1 micro_batch=4",
+        "gpus=2 strategy=zero2 micro_batch=2 accumulate=2",
+        "gpus=2 strategy=zero3 micro_batch=4 checkpointing=full",
+        "gpus=4 strategy=full_shard micro_batch=1 accumulate=2 accumulate_sync=false",
+        "gpus=4 strategy=shard_grad_op micro_batch=1 accumulate=2 accumulate_sync=true",
+        "gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=2",
+        "gpus=2 strategy=full_shard micro_batch=4 clip_norm=1000 prefetch_depth=2",
+        "gpus=8 strategy=zero1 micro_batch=1",
+    };
+    (void)state;
+    compare(RUN_LLAMA, words, sizeof words / sizeof words[0]);
+}
+
+static void test_a_tied_model_learns_the_same(void **state)
+{
+    static const char *const words[] = {"gpus=2 strategy=full_shard micro_batch=4",
+                                        "gpus=2 strategy=zero1 micro_batch=2 accumulate=2"};
+    (void)state;
+    compare(RUN_GPT2, words, 2);
+}
+
+/* Gradients exchanged and added up instead of scattered: the program that copy engines run between GPUs. */
+static void test_exchanged_gradients_learn_the_same(void **state)
+{
+    static const char *const words[] = {
+        "reduce_engine=copy gpus=2 strategy=zero2 micro_batch=6",
+        "reduce_engine=copy gpus=2 strategy=zero2 micro_batch=2 accumulate=3",
+        "reduce_engine=copy gpus=4 strategy=full_shard micro_batch=3",
+        "reduce_engine=copy gpus=4 strategy=full_shard micro_batch=1 accumulate=3 accumulate_sync=true",
+        "reduce_engine=copy gpus=4 strategy=shard_grad_op micro_batch=3",
+        "reduce_engine=copy gpus=2 strategy=shard_grad_op micro_batch=2 accumulate=3",
+        "reduce_engine=copy gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=3",
+        "reduce_engine=copy gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=1 accumulate=3 accumulate_sync=true",
+        "reduce_engine=copy gpus=2 strategy=zero1 micro_batch=6 offload=optimizer clip_norm=1000",
+        "reduce_engine=copy gpus=4 strategy=full_shard micro_batch=1 accumulate=3 accumulate_sync=true offload=params",
+    };
+    (void)state;
+    compare_steps(RUN_LLAMA, 12, words, sizeof words / sizeof words[0]);
+}
+
+/* Blocks updated behind their reductions instead of at the step's end: the same sums in the same order, so the same
+ * digits. */
+static void test_updates_in_backward_change_no_digit(void **state)
+{
+    static const char *const words[] = {
+        "gpus=2 strategy=full_shard micro_batch=4 precision=bf16-mixed",
+        "gpus=4 strategy=full_shard micro_batch=2 checkpointing=full gradient_stream=true prefetch_depth=2",
+        "gpus=4 strategy=full_shard micro_batch=2 reduce_engine=copy precision=bf16-mixed reduce_dtype=bf16",
+        "gpus=2 strategy=zero1 micro_batch=2 accumulate=2 checkpointing=selective",
+        "gpus=2 strategy=zero2 micro_batch=4 precision=bf16-pure stochastic_rounding=true",
+        "gpus=4 strategy=shard_grad_op micro_batch=1 accumulate=2 gradient_stream=true reduce_engine=copy",
+        "gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=2",
+        "gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=1 accumulate=2 reduce_engine=copy",
+    };
+    char line[1024];
+    (void)state;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        struct run_result *const results[] = {&alone, &together};
+        for (int behind = 0; behind < 2; behind++) {
+            snprintf(line, sizeof line, "%s layers=5 gradient_norm=false update_in_backward=%s %s",
+                     i % 2 ? RUN_LLAMA : RUN_GPT2, behind ? "true" : "false", words[i]);
+            rank_run(line, "--steps 12 --lr 1e-2", results[behind]);
+            if (results[behind]->status != DTP_OK || results[behind]->steps != 12)
+                fail_msg("%s: status %d", line, (int)results[behind]->status);
+        }
+        assert_true(alone.loss[11] < alone.loss[0]);
+        for (size_t k = 0; k < 12; k++)
+            if (together.loss[k] != alone.loss[k])
+                fail_msg("%s: step %zu: loss %.9g, not %.9g", words[i], k + 1, together.loss[k], alone.loss[k]);
+    }
+}
+
+/* bf16 gradients whose sums are fp32 to the end: where the same gradients are added up, by whatever strategy, is only
+ * the order of fp32 sums, and none where the ranks are the same; beside all in fp32 it is one rounding of gradients. */
+static void test_sums_of_bf16_gradients_are_fp32(void **state)
+{
+#define WIDE RUN_LLAMA "precision=bf16-mixed reduce_dtype=bf16 reduce_engine=copy micro_batch=1 "
+    static const char *const same[] = {"gpus=4 strategy=zero2", "gpus=4 strategy=shard_grad_op"},
+                             *const summed[] = {"gpus=2 strategy=full_shard accumulate=2 accumulate_sync=true",
+                                                "gpus=4 strategy=hybrid_shard shard_group=2"};
+    static struct run_result first;
+    char line[1024];
+    (void)state;
+    rank_run(WIDE "gpus=4 strategy=full_shard", "--steps 10 --lr 1e-3", &first);
+    assert_int_equal(first.status, DTP_OK);
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(line, sizeof line, WIDE "%s", same[i]);
+        rank_run(line, "--steps 10 --lr 1e-3", &together);
+        run_same(&together, &first, same[i]);
+        snprintf(line, sizeof line, WIDE "%s", summed[i]);
+        rank_run(line, "--steps 10 --lr 1e-3", &together);
+        if (!(run_apart(&together, &first) < 1e-6))
+            fail_msg("%s: losses %g apart", summed[i], run_apart(&together, &first));
+    }
+#undef WIDE
+    rank_run(RUN_LLAMA "precision=bf16-mixed gpus=1 strategy=ddp micro_batch=4", "--steps 10 --lr 1e-3", &alone);
+    assert_true(run_apart(&first, &alone) < 1e-4);
+}
+
+/* ---- resuming elsewhere ------------------------------------------------------------------------------------------ */
+
+static void test_other_ranks_resume(void **state)
+{
+    static const char *const words[] = {"gpus=4 strategy=full_shard micro_batch=2",
+                                        "gpus=2 strategy=zero1 micro_batch=4", "gpus=1 strategy=ddp micro_batch=8",
+                                        "gpus=4 strategy=hybrid_shard shard_group=2 micro_batch=2"};
+    char flags[3200], line[1024];
+    (void)state;
+    snprintf(directory, sizeof directory, "%s/tests/rank_checkpoints", TEST_BINARY_DIR);
+    remove_all(directory);
+    snprintf(line, sizeof line, RUN_LLAMA "%s", words[2]);
+    rank_run(line, "--steps 10 --lr 1e-3", &alone);
+    for (size_t i = 0; i < 4; i++) {
+        snprintf(line, sizeof line, RUN_LLAMA "%s", words[i]);
+        snprintf(flags, sizeof flags, "--steps 10 --lr 1e-3 --checkpoint %s --checkpoint-every %d%s", directory,
+                 i == 0 ? 2 : 100,
+                 i == 0   ? ""
+                 : i == 1 ? " --resume-previous"
+                          : " --resume");
+        if (i >= 2) /* steps 10 exist: the schedule goes on where a longer run would be */
+            snprintf(flags, sizeof flags, "--steps %zu --lr 1e-3 --checkpoint %s --resume", 8 + 2 * i, directory);
+        rank_run(line, flags, &together);
+        if (together.status != DTP_OK || together.steps != (i == 0 ? 10 : 2))
+            fail_msg("%s: status %d after %zu steps", words[i], (int)together.status, together.steps);
+        for (size_t k = 0; k < together.steps && i < 2; k++)
+            if (!(fabs(together.loss[k] / alone.loss[10 - together.steps + k] - 1) < 1e-6))
+                fail_msg("%s: %g, not %g", words[i], together.loss[k], alone.loss[10 - together.steps + k]);
+        assert_true(together.loss[1] < 1.05 * alone.loss[9]);
+    }
+    remove_all(directory);
+}
+
+/* ---- failure ----------------------------------------------------------------------------------------------------- */
+
+/* The last process that `launcher` started; 0: none yet. */
+static pid_t last_child(pid_t launcher)
+{
+    char path[64];
+    int child = 0;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)launcher, (int)launcher);
+    FILE *file = fopen(path, "r");
+    while (file && fscanf(file, "%d", &child) == 1)
+        ;
+    if (file)
+        fclose(file);
+    return child;
+}
+
+static void read_until_step(FILE *events)
+{
+    char line[4096];
+    while (fgets(line, sizeof line, events))
+        if (strstr(line, "\"event\":\"step\""))
+            return;
+    fail_msg("no step was made");
+}
+
+/* Every rank that is left says which one failed; what it says goes to standard error, and this test's reader. */
+static void test_a_killed_rank_ends_the_others(void **state)
+{
+    char line[4096], shell[4200];
+    int ends[2], status;
+    (void)state;
+    rank_command_line(RUN_LLAMA "gpus=3 strategy=full_shard", "--steps 1000000", line, sizeof line);
+    snprintf(shell, sizeof shell, "exec %s", line);
+    assert_int_equal(pipe(ends), 0);
+    pid_t launcher = fork();
+    if (launcher == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        execl("/bin/sh", "sh", "-c", shell, (char *)NULL);
+        _exit(127);
+    }
+    close(ends[1]);
+    FILE *events = fdopen(ends[0], "r");
+    read_until_step(events);
+    pid_t rank = last_child(launcher);
+    assert_true(rank > 0);
+    time_t killed = time(NULL);
+    assert_int_equal(kill(rank, SIGKILL), 0);
+    while (fgets(line, sizeof line, events))
+        ; /* until all who could write have ended */
+    fclose(events);
+    assert_int_equal(waitpid(launcher, &status, 0), launcher);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), DTP_ENVIRONMENT);
+    assert_true(time(NULL) - killed <= 30);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_strategy_learns_the_same),
+                                       cmocka_unit_test(test_a_tied_model_learns_the_same),
+                                       cmocka_unit_test(test_exchanged_gradients_learn_the_same),
+                                       cmocka_unit_test(test_updates_in_backward_change_no_digit),
+                                       cmocka_unit_test(test_sums_of_bf16_gradients_are_fp32),
+                                       cmocka_unit_test(test_other_ranks_resume),
+                                       cmocka_unit_test(test_a_killed_rank_ends_the_others)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

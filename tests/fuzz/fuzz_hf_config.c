@@ -1,0 +1,39 @@
+/* libFuzzer target: any bytes are a shape that passes its own check, or are refused with faults.
+ *
+ *   cmake --preset fuzz && cmake --build --preset fuzz --target fuzz_hf_config
+ *   build-fuzz/tests/fuzz_hf_config -max_total_time=600 -max_len=4096 NEW_CORPUS tests/corpus/hf_config
+ * tests/fixtures/hf */
+#include "net/transformer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static void expect(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    static struct dtp_faults faults;
+    faults.status = DTP_OK;
+    faults.count = 0;
+    struct dtp_transformer t;
+    enum dtp_status status =
+        dtp_transformer_parse_hf_config("fuzz/config.json", (const char *)data, bytes, &t, &faults);
+    expect((status == DTP_OK) == (faults.count == 0));
+    expect(status == faults.status);
+    for (size_t i = 0; i < faults.count && i < DTP_FAULTS_KEPT; i++) {
+        expect(memchr(faults.text[i], 0, DTP_FAULT_TEXT_BYTES) != NULL);
+        expect(!strncmp(faults.text[i], "fuzz/config.json:", 17));
+    }
+    if (status == DTP_OK) {
+        expect(!strcmp(t.name, "fuzz"));
+        expect(dtp_transformer_check(&t, NULL, 0, NULL) == DTP_OK);
+        expect(dtp_transformer_count(&t).total <= 1000000000000000u);
+    }
+    return 0;
+}

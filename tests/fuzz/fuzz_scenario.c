@@ -1,0 +1,83 @@
+/* libFuzzer target: any bytes are a scenario file or are refused; what resolves is predicted in finite, positive
+ * numbers.
+ *
+ *   cmake --preset fuzz && cmake --build --preset fuzz
+ *   build-fuzz/tests/fuzz_scenario -max_total_time=600 -max_len=4096 -dict=tests/corpus/scenario.dict CORPUS_FOLDER */
+#include "closed/closed_form.h"
+#include "job/scenario.h"
+
+#include "lib/scenario_fixture.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static void expect(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+static void expect_faults_agree(enum dtp_status status, const struct dtp_faults *faults)
+{
+    expect((status == DTP_OK) == (faults->count == 0));
+    expect(status == faults->status);
+    for (size_t i = 0; i < faults->count && i < DTP_FAULTS_KEPT; i++)
+        expect(memchr(faults->text[i], 0, DTP_FAULT_TEXT_BYTES) != NULL);
+}
+
+/* Every number of the prediction means something, however odd the job. */
+static void expect_prediction(const struct dtp_job *job)
+{
+    struct dtp_prediction p;
+    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &p);
+    expect(p.memory.allocated_peak_bytes >= p.memory.params_bytes);
+    expect(p.memory.reserved_peak_bytes >= p.memory.allocated_peak_bytes);
+    expect(p.memory.device_peak_bytes >= p.memory.reserved_peak_bytes);
+    expect(p.memory.device_peak_bytes < UINT64_MAX / 2);
+    expect(isfinite(p.time.step_s) && p.time.step_s > 0);
+    expect(p.time.step_perfect_overlap_s <= p.time.step_no_overlap_s);
+    expect(p.time.exposed_communication_s >= 0 && p.time.exposed_communication_s <= p.time.communication_s * 1.000001);
+    expect(isfinite(p.throughput.tokens_per_s) && p.throughput.tokens_per_s > 0);
+    expect(p.throughput.mfu >= 0 && p.throughput.mfu <= 1);
+}
+
+/* Resolving what was resolved changes nothing. */
+static void expect_settled(const struct dtp_job *job)
+{
+    struct dtp_plan again = job->plan;
+    expect(dtp_plan_resolve(&again, &job->transformer, &job->cluster, NULL) == DTP_OK);
+    expect(!memcmp(&again, &job->plan, sizeof again));
+}
+
+static bool reads_a_file(const struct dtp_scenario *scenario)
+{
+    const char *model = dtp_scenario_get(scenario, "model");
+    return model && (strchr(model, '/') || strstr(model, ".json"));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    static struct dtp_faults faults;
+    struct dtp_catalog catalog = fixture_catalog();
+    struct dtp_scenario *scenario;
+    static struct dtp_job job;
+    faults.status = DTP_OK;
+    faults.count = 0;
+    expect(dtp_scenario_create(&scenario, &faults) == DTP_OK);
+    expect_faults_agree(dtp_scenario_parse(scenario, "fuzz.ini", (const char *)data, bytes, &faults), &faults);
+    faults.status = DTP_OK;
+    faults.count = 0;
+    if (!reads_a_file(scenario)) {
+        enum dtp_status status = dtp_scenario_resolve(scenario, &catalog, &job, &faults);
+        expect_faults_agree(status, &faults);
+        if (status == DTP_OK) {
+            expect_settled(&job);
+            expect_prediction(&job);
+        }
+    }
+    dtp_scenario_destroy(scenario);
+    return 0;
+}

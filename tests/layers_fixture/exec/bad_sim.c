@@ -1,1 +1,0 @@
-#include "simulate.h"

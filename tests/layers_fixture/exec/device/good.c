@@ -1,0 +1,3 @@
+#include "device/device.h"
+#include "base/good.h"
+#include "kernels/kernels.h"

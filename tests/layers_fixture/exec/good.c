@@ -1,3 +1,0 @@
-#include "device.h"
-#include "good.h"
-#include "kernels.h"

@@ -1,0 +1,2 @@
+#include "job/job.h"
+#include "runtime/megatron/habits.h"

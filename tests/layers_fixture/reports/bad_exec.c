@@ -1,1 +1,0 @@
-#include "exec/device.h"

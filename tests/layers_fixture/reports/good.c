@@ -1,2 +1,0 @@
-#include "good.h"
-#include <stdio.h>

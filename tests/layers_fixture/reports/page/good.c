@@ -1,0 +1,2 @@
+#include "base/good.h"
+#include <stdio.h>

@@ -1,0 +1,86 @@
+/* Random valid jobs that our executor can run. */
+#ifndef TEST_RANDOM_EXECUTOR_PLANS_H
+#define TEST_RANDOM_EXECUTOR_PLANS_H
+
+#include "runtime/dtplan/lower_executor.h"
+#include "lib/random_plans.h"
+
+static inline struct dtp_transformer random_executor_transformer(void)
+{
+    struct dtp_transformer t = random_transformer();
+    if (t.position == DTP_POSITION_ALIBI)
+        t.position = DTP_POSITION_NONE;
+    if (random_below(8) == 0)
+        t.activation = DTP_RELU;
+    t.positions = t.position == DTP_POSITION_LEARNED ? 1u << 15 : 0;
+    t.qkv_bias = t.qkv_bias || random_below(4) == 0;
+    t.head_bias = random_below(8) == 0;
+    t.layers = 1 + random_below(12);
+    return t;
+}
+
+static inline struct dtp_plan random_executor_plan(const struct dtp_cluster *cluster, const struct dtp_transformer *t)
+{
+    static const char *const recipes[] = {"fp32", "bf16-mixed", "bf16", "bf16-pure"};
+    struct dtp_plan plan = random_plan(cluster);
+    plan.runtime = DTP_RUNTIME_DTPLAN;
+    plan.compile = plan.fsdp1 = false;
+    plan.offload = random_below(3) ? DTP_OFFLOAD_NONE : (enum dtp_offload)random_below(3);
+    plan.attention = DTP_ATTENTION_FLASH;
+    plan.optimizer = DTP_ADAMW_FUSED;
+    plan.wrap_layers = 1;
+    plan.micro_batch = 1 + (uint32_t)random_below(4);
+    plan.sequence = 128u << random_below(6);
+    plan.accumulate = random_bool() ? 1 : 2 + (uint32_t)random_below(3);
+    dtp_precision_recipe(recipes[random_below(4)], &plan.precision);
+    if (plan.precision.reduce != plan.precision.compute && random_bool())
+        plan.precision.reduce = plan.precision.compute;
+    plan.clip_norm = random_bool() ? 1 : 0;
+    plan.prefetch_depth = 1 + (uint32_t)random_below(3);
+    plan.loss_chunk = random_bool() ? 0 : 1 + random_below(2000);
+    plan.gelu_epilogue = t->activation == DTP_GELU && random_bool();
+    plan.gradient_stream = random_bool();
+    plan.update_in_backward = plan.clip_norm == 0 && plan.offload == DTP_OFFLOAD_NONE && random_bool();
+    plan.gather_engine = random_below(3) ? DTP_ENGINE_SM : DTP_ENGINE_COPY;
+    plan.reduce_engine = random_below(3) ? DTP_ENGINE_SM : DTP_ENGINE_COPY;
+    return plan;
+}
+
+static inline bool random_executor_job(struct random_job *job)
+{
+    for (int attempt = 0; attempt < 1000; attempt++) {
+        job->transformer = random_executor_transformer();
+        job->cluster = random_below(4) ? random_cluster() : test_cluster(test_h200(), 1, 8);
+        job->plan = job->asked = random_executor_plan(&job->cluster, &job->transformer);
+        if (dtp_transformer_check(&job->transformer, NULL, 0, NULL) == DTP_OK &&
+            dtp_cluster_check(&job->cluster, NULL) == DTP_OK &&
+            dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK &&
+            dtp_executor_check(&job->transformer, &job->cluster, &job->plan, NULL) == DTP_OK)
+            return true;
+    }
+    return false;
+}
+
+static inline void random_executor_describe(const struct random_job *job)
+{
+    const struct dtp_transformer *t = &job->transformer;
+    const struct dtp_plan *p = &job->plan;
+    char checkpointing[32];
+    dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
+    fprintf(
+        stderr,
+        "L%llu h%llu heads %llu/%llu d_h%llu f%llu V%llu tied %d norm %d activation %d position %d biases %d %d %d; %u "
+        "GPUs (%u a node) %s group %u reshard %d micro %u accumulate %u sync %d seq %llu checkpointing %s precision %s "
+        "reduce %s clip %g prefetch %d depth %u chunk %llu epilogue %d engines %d %d gradient stream %d "
+        "update in backward %d\n",
+        (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
+        (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
+        (unsigned long long)t->vocab, t->tied_head, t->norm, t->activation, t->position, t->qkv_bias, t->norm_bias,
+        t->head_bias, job->cluster.gpus, job->cluster.gpus_per_node, dtp_strategy_text(p->strategy), p->shard_group,
+        p->reshard_after_forward, p->micro_batch, p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence,
+        checkpointing, dtp_precision_name(&p->precision), dtp_dtype_text(p->precision.reduce), p->clip_norm,
+        p->prefetch, p->prefetch_depth, (unsigned long long)p->loss_chunk, p->gelu_epilogue, (int)p->gather_engine,
+        (int)p->reduce_engine, p->gradient_stream, p->update_in_backward);
+}
+
+#endif

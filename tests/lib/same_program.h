@@ -1,0 +1,68 @@
+/* Whether two programs are the same in everything a reader can see. */
+#ifndef SAME_PROGRAM_H
+#define SAME_PROGRAM_H
+
+#include "program/program.h"
+
+#include <string.h>
+
+static inline bool same_buffer(const struct dtp_buffer *a, const struct dtp_buffer *b)
+{
+    return !strcmp(a->name, b->name) && a->bytes == b->bytes && a->owner == b->owner && a->space == b->space &&
+           a->pool == b->pool && a->layer == b->layer && a->micro_step == b->micro_step &&
+           a->persistent == b->persistent;
+}
+
+/* Bits, not values: what was read must be what was written. */
+static inline bool same_number(double a, double b)
+{
+    return !memcmp(&a, &b, sizeof a);
+}
+
+static inline bool same_demand(const struct dtp_demand *a, const struct dtp_demand *b)
+{
+    return same_number(a->flops, b->flops) && same_number(a->m, b->m) && same_number(a->n, b->n) &&
+           same_number(a->k, b->k) && same_number(a->bytes, b->bytes) && same_number(a->sent_bytes, b->sent_bytes) &&
+           same_number(a->tokens, b->tokens) && a->kernels == b->kernels && a->dtype == b->dtype &&
+           a->memory_kernel == b->memory_kernel && a->recompute == b->recompute;
+}
+
+static inline bool same_op(const struct dtp_program *p, const struct dtp_op *a, const struct dtp_program *q,
+                           const struct dtp_op *b)
+{
+    if (a->kind != b->kind || a->stream != b->stream || a->layer != b->layer || a->micro_step != b->micro_step ||
+        a->group != b->group || a->operand_count != b->operand_count || a->dependency_count != b->dependency_count ||
+        strcmp(a->name, b->name) || !same_demand(&a->demand, &b->demand))
+        return false;
+    for (uint32_t i = 0; i < a->operand_count; i++) {
+        struct dtp_operand x = dtp_program_operands(p, a)[i], y = dtp_program_operands(q, b)[i];
+        if (x.buffer.index != y.buffer.index || x.access != y.access || x.role != y.role || x.shard != y.shard ||
+            x.offset_bytes != y.offset_bytes || x.bytes != y.bytes)
+            return false;
+    }
+    for (uint32_t i = 0; i < a->dependency_count; i++)
+        if (dtp_program_dependencies(p, a)[i].index != dtp_program_dependencies(q, b)[i].index)
+            return false;
+    return true;
+}
+
+static inline bool same_program(const struct dtp_program *p, const struct dtp_program *q)
+{
+    if (dtp_program_op_count(p) != dtp_program_op_count(q) ||
+        dtp_program_buffer_count(p) != dtp_program_buffer_count(q) ||
+        dtp_program_group_count(p) != dtp_program_group_count(q))
+        return false;
+    for (size_t i = 0; i < dtp_program_group_count(p); i++)
+        if (dtp_program_groups(p)[i].ranks != dtp_program_groups(q)[i].ranks ||
+            dtp_program_groups(p)[i].stride != dtp_program_groups(q)[i].stride)
+            return false;
+    for (size_t i = 0; i < dtp_program_buffer_count(p); i++)
+        if (!same_buffer(&dtp_program_buffers(p)[i], &dtp_program_buffers(q)[i]))
+            return false;
+    for (size_t i = 0; i < dtp_program_op_count(p); i++)
+        if (!same_op(p, &dtp_program_ops(p)[i], q, &dtp_program_ops(q)[i]))
+            return false;
+    return true;
+}
+
+#endif

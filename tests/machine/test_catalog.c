@@ -1,0 +1,561 @@
+#include "machine/catalog.h"
+#include "machine/catalog_rows.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#define SCENARIOS TEST_SOURCE_DIR "/scenarios"
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static struct dtp_catalog catalog; /* the shipped one, read once and never changed */
+static struct dtp_faults faults;
+
+static int load(void **state)
+{
+    (void)state;
+    enum dtp_status status = dtp_catalog_load(SCENARIOS, &catalog, &faults);
+    for (size_t i = 0; i < faults.count && i < DTP_FAULTS_KEPT; i++)
+        print_error("%s\n", faults.text[i]);
+    return status == DTP_OK ? 0 : -1;
+}
+
+static int unload(void **state)
+{
+    (void)state;
+    dtp_catalog_destroy(&catalog);
+    return 0;
+}
+
+static void assert_near(double value, double expected, double tolerance)
+{
+    if (!(fabs(value - expected) <= tolerance))
+        print_error("%.9g is not %.9g\n", value, expected);
+    assert_true(fabs(value - expected) <= tolerance);
+}
+
+/* ---- what is shipped -------------------------------------------------------------------------------------------- */
+
+static void test_every_figure_has_a_source(void **state)
+{
+    (void)state;
+    assert_true(catalog.gpu_count >= 28);
+    assert_true(catalog.machine_count >= 40);
+    for (size_t i = 0; i < catalog.provenance_count; i++) {
+        const struct dtp_provenance *p = &catalog.provenance[i];
+        assert_true(strlen(p->source) > 5);
+        assert_true(!strcmp(p->kind, "datasheet") || !strcmp(p->kind, "measured") || !strcmp(p->kind, "assumed"));
+        assert_true(*p->unit && *p->quantity && *p->text);
+        assert_true(isfinite(p->value) && (p->value > 0 || !strcmp(p->unit, "text")));
+    }
+    const struct dtp_provenance *figure = dtp_catalog_provenance(&catalog, "h100-sxm", "bf16_flops_per_s");
+    assert_non_null(figure);
+    assert_near(figure->value, 989.4e12, 1e9);
+    assert_string_equal(figure->unit, "flops_per_s");
+    assert_null(dtp_catalog_provenance(&catalog, "h100-sxm", "nvme_bytes"));
+}
+
+static void assert_between(double value, double low, double high, const char *key)
+{
+    if (!(value >= low && value <= high))
+        print_error("%s: %g is not in [%g, %g]\n", key, value, low, high);
+    assert_true(value >= low && value <= high);
+}
+
+/* The capacity in a part's name, in bytes; 0 where it names none. */
+static double named_bytes(const char *name)
+{
+    const char *unit = strstr(name, "GB ");
+    size_t length = strlen(name);
+    if (!unit && length > 2 && !strcmp(name + length - 2, "GB"))
+        unit = name + length - 2;
+    if (!unit || unit == name)
+        return 0;
+    const char *digits = unit;
+    while (digits > name && digits[-1] >= '0' && digits[-1] <= '9')
+        digits--;
+    return digits == unit ? 0 : atof(digits) * 1e9;
+}
+
+/* Bounds that a slipped factor of two (sparsity, both directions of a link) or of 1000 breaks. */
+static void test_ratios_are_plausible(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < catalog.gpu_count; i++) {
+        const struct dtp_gpu *gpu = &catalog.gpus[i];
+        const double *peak = gpu->peak_flops_per_s;
+        assert_between(peak[DTP_FP16] / gpu->memory_bytes_per_s, 60, 450, gpu->key);
+        assert_between(peak[DTP_FP16] / gpu->sm_count / gpu->power_w, 1e9, 4e10, gpu->key);
+        if (peak[DTP_BF16] > 0)
+            assert_between(peak[DTP_BF16] / peak[DTP_FP16], 1, 1, gpu->key);
+        if (peak[DTP_TF32] > 0)
+            assert_between(peak[DTP_TF32] / peak[DTP_FP16], 0.49, 0.51, gpu->key);
+        if (peak[DTP_FP8] > 0)
+            assert_between(peak[DTP_FP8] / peak[DTP_FP16], 1.99, 2.03, gpu->key);
+        assert_between(peak[DTP_FP32] / peak[DTP_FP16], 0.03, 0.51, gpu->key);
+        assert_between(gpu->matmul_fraction, 0.4, 0.98, gpu->key);
+        assert_between(gpu->link_bytes_per_s, 30e9, 900e9, gpu->key);
+        assert_between(gpu->memory_bytes_per_s / gpu->link_bytes_per_s, 5, gpu->link == DTP_LINK_PCIE ? 70 : 20,
+                       gpu->key);
+        assert_true(gpu->link == DTP_LINK_PCIE ? gpu->link_bytes_per_s == gpu->pcie_bytes_per_s
+                                               : gpu->link_bytes_per_s > gpu->pcie_bytes_per_s);
+        if (named_bytes(gpu->name) > 0)
+            assert_between((double)gpu->memory_bytes / named_bytes(gpu->name), 0.96, 1.08, gpu->key);
+    }
+    for (size_t i = 0; i < catalog.machine_count; i++) {
+        const struct dtp_machine *machine = &catalog.machines[i];
+        assert_between(machine->host_memory_bytes_per_s / machine->host_cores, 2e9, 15e9, machine->key);
+        if (machine->nics)
+            assert_between(machine->network_bytes_per_s / machine->gpus, 3e8, 100e9, machine->key);
+        if (machine->nvme_bytes)
+            assert_between(machine->nvme_read_bytes_per_s / machine->nvme_write_bytes_per_s, 1, 3, machine->key);
+    }
+}
+
+static void test_dense_peaks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key;
+        double bf16_tflops;
+    } known[] = {{"a100-80-sxm", 312}, {"h100-sxm", 989.4}, {"h200-sxm", 989.4}, {"b200-sxm", 2250},
+                 {"gb200", 2500},      {"rtx-4090", 165.2}, {"rtx-3090", 71.2},  {"l40s", 362},
+                 {"mi300x", 1307.4},   {"h100-pcie", 756}};
+    for (size_t i = 0; i < COUNT(known); i++) {
+        const struct dtp_gpu *gpu = dtp_catalog_gpu(&catalog, known[i].key, NULL, 0, NULL);
+        assert_non_null(gpu);
+        assert_near(gpu->peak_flops_per_s[DTP_BF16] / 1e12, known[i].bf16_tflops, 0.05);
+    }
+    assert_near(dtp_catalog_gpu(&catalog, "v100", NULL, 0, NULL)->peak_flops_per_s[DTP_BF16], 0, 0);
+    /* One direction; the parts for export have fewer links. */
+    assert_near(dtp_catalog_gpu(&catalog, "a100", NULL, 0, NULL)->link_bytes_per_s, 300e9, 1);
+    assert_near(dtp_catalog_gpu(&catalog, "a800", NULL, 0, NULL)->link_bytes_per_s, 200e9, 1);
+    assert_near(dtp_catalog_gpu(&catalog, "h100", NULL, 0, NULL)->link_bytes_per_s, 450e9, 1);
+    assert_near(dtp_catalog_gpu(&catalog, "h800", NULL, 0, NULL)->link_bytes_per_s, 200e9, 1);
+    assert_near(dtp_catalog_gpu(&catalog, "b200", NULL, 0, NULL)->link_bytes_per_s, 900e9, 1);
+}
+
+static void test_names_people_type(void **state)
+{
+    (void)state;
+    static const char *const pairs[][2] = {
+        {"h100", "h100-sxm"},
+        {"A100", "a100-80-sxm"},
+        {"a100-40", "a100-40-sxm"},
+        {"a100_80gb", "a100-80-sxm"},
+        {"H100 SXM", "h100-sxm"},
+        {"h200", "h200-sxm"},
+        {"b200", "b200-sxm"},
+        {"B300", "b300-sxm"},
+        {"4090", "rtx-4090"},
+        {"RTX 4090", "rtx-4090"},
+        {"rtx4090", "rtx-4090"},
+        {"3090", "rtx-3090"},
+        {"a6000", "rtx-a6000"},
+        {"L40S", "l40s"},
+        {"mi300x", "mi300x"},
+        {"v100", "v100-32-sxm"},
+        {"A100-SXM4-40GB", "a100-40-sxm"},
+        {"h100-80gb-hbm3", "h100-sxm"},
+        {"a100-pcie", "a100-80-pcie"},
+        {"h800", "h800-sxm"},
+        {"rtx pro 6000", "rtx-pro-6000"},
+        {"h100-96-hbm2e-500w", "h100-96-hbm2e-500w"},
+    };
+    for (size_t i = 0; i < COUNT(pairs); i++) {
+        const struct dtp_gpu *gpu = dtp_catalog_gpu(&catalog, pairs[i][0], NULL, 0, NULL);
+        assert_non_null(gpu);
+        assert_string_equal(gpu->key, pairs[i][1]);
+    }
+    assert_string_equal(dtp_catalog_machine(&catalog, "p5.48xlarge", NULL, 0, NULL)->key, "aws-p5");
+    assert_string_equal(dtp_catalog_machine(&catalog, "BM.GPU.H100.8", NULL, 0, NULL)->key, "oci-bm-gpu-h100-8");
+    for (size_t i = 0; i < catalog.alias_count; i++) {
+        const char *alias = catalog.aliases[i].alias;
+        assert_true(dtp_catalog_gpu(&catalog, alias, NULL, 0, NULL) ||
+                    dtp_catalog_machine(&catalog, alias, NULL, 0, NULL) ||
+                    dtp_catalog_model(&catalog, alias, NULL, 0, NULL));
+    }
+}
+
+static void test_unknown_names(void **state)
+{
+    (void)state;
+    memset(&faults, 0, sizeof faults);
+    assert_null(dtp_catalog_gpu(&catalog, "h100-smx", "run.ini", 7, &faults));
+    assert_null(dtp_catalog_gpu(&catalog, "abacus", NULL, 0, &faults));
+    assert_null(dtp_catalog_machine(&catalog, "dgx-h10", NULL, 0, &faults));
+    assert_null(dtp_catalog_gpu(&catalog, "", NULL, 0, &faults));
+    assert_null(dtp_catalog_gpu(&catalog, "\033[2J", NULL, 0, &faults));
+    assert_null(dtp_catalog_gpu(&catalog, "silent", NULL, 0, NULL));
+    assert_int_equal(faults.count, 5);
+    assert_int_equal(faults.status, DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "run.ini:7: unknown GPU 'h100-smx'; did you mean 'h100-sxm'"));
+    assert_non_null(strstr(faults.text[0], "`dtplan catalog gpus` lists them"));
+    assert_string_equal(faults.text[1], "unknown GPU 'abacus'; `dtplan catalog gpus` lists them");
+    assert_non_null(strstr(faults.text[2], "'dgx-h100'"));
+    assert_null(strchr(faults.text[4], '\033'));
+}
+
+static void test_default_machines(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *gpu, *machine;
+        double gbit_per_s;
+    } known[] = {{"a100-80-sxm", "dgx-a100-80", 1600},
+                 {"a100-40-sxm", "dgx-a100-40", 1600},
+                 {"h100-sxm", "dgx-h100", 3200},
+                 {"h200-sxm", "dgx-h200", 3200},
+                 {"b200-sxm", "dgx-b200", 3200},
+                 {"h100-96-hbm2e-500w", "meta-h100-96", 3200},
+                 {"l40s", "pcie-box", 200},
+                 {"rtx-4090", "consumer-4090", 25}};
+    for (size_t i = 0; i < COUNT(known); i++) {
+        const struct dtp_gpu *gpu = dtp_catalog_gpu(&catalog, known[i].gpu, NULL, 0, NULL);
+        const struct dtp_machine *machine = dtp_catalog_default_machine(&catalog, gpu);
+        assert_string_equal(machine->key, known[i].machine);
+        assert_near(machine->network_bytes_per_s * 8 / 1e9, known[i].gbit_per_s, 1e-6);
+    }
+    assert_int_equal(dtp_catalog_machine(&catalog, "gb200-nvl72", NULL, 0, NULL)->gpus, 72);
+}
+
+/* Every GPU can be planned with as shipped: a machine, a price and a cluster that passes its check. */
+static void test_every_gpu_makes_a_cluster(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < catalog.gpu_count; i++) {
+        struct dtp_cluster cluster = {.gpu = catalog.gpus[i], .nodes = 1, .oversubscription = 1};
+        const struct dtp_machine *machine = dtp_catalog_default_machine(&catalog, &cluster.gpu);
+        assert_non_null(machine);
+        cluster.machine = *machine;
+        cluster.gpus = cluster.gpus_per_node = machine->gpus;
+        memset(&faults, 0, sizeof faults);
+        assert_int_equal(dtp_cluster_check(&cluster, &faults), DTP_OK);
+        const struct dtp_price *price = dtp_catalog_price(&catalog, cluster.gpu.key);
+        assert_non_null(price);
+        assert_between(price->high / price->low, 1, 30, price->gpu_key);
+        assert_true(strlen(price->source) > 5 && strlen(price->date) == 7);
+    }
+    assert_null(dtp_catalog_price(&catalog, "abacus"));
+}
+
+static void test_loads_in_5_ms(void **state)
+{
+    (void)state;
+    double best_s = 1;
+    for (int i = 0; i < 20; i++) {
+        struct dtp_catalog other;
+        clock_t begin = clock();
+        assert_int_equal(dtp_catalog_load(SCENARIOS, &other, NULL), DTP_OK);
+        double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+        best_s = seconds < best_s ? seconds : best_s;
+        dtp_catalog_destroy(&other);
+    }
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    assert_true(best_s < 0.05);
+#else
+    assert_true(best_s < 0.005);
+#endif
+}
+
+/* ---- what users add --------------------------------------------------------------------------------------------- */
+
+#define GPU_HEADER "gpu_key,quantity,value,unit,kind,source\n"
+#define MACHINE_HEADER "machine_key,quantity,value,unit,kind,source\n"
+#define PRICE_HEADER "gpu_key,low_usd_per_gpu_hour,typical_usd_per_gpu_hour,high_usd_per_gpu_hour,date,kind,source\n"
+#define MODEL_HEADER "key,layers,hidden,heads,ffn,vocab,norm,activation,position,source\n"
+#define WHOLE_GPU(key)                                                                                                 \
+    key ",name,Mine 10GB,text,assumed,here\n" key ",architecture,ada,text,assumed,here\n" key                          \
+        ",fp32_flops_per_s,1e13,flops_per_s,assumed,here\n" key                                                        \
+        ",fp16_flops_per_s,2e13,flops_per_s,assumed,here\n" key ",matmul_fraction,0.8,fraction,assumed,here\n" key     \
+        ",memory_bytes,10000000000,bytes,assumed,here\n" key ",memory_bytes_per_s,2e11,bytes_per_s,assumed,here\n" key \
+        ",link,pcie,text,assumed,here\n" key ",link_bytes_per_s,3.2e10,bytes_per_s,assumed,here\n" key                 \
+        ",pcie_bytes_per_s,3.2e10,bytes_per_s,assumed,here\n" key ",sm_count,20,count,assumed,here\n" key              \
+        ",power_w,100,w,assumed,here\n"
+
+/* Adds text as file u.csv to a copy of the shipped catalogue. */
+static struct dtp_catalog mine;
+
+static enum dtp_status add(const char *text)
+{
+    memset(&faults, 0, sizeof faults);
+    dtp_catalog_destroy(&mine);
+    assert_int_equal(dtp_catalog_load(SCENARIOS, &mine, NULL), DTP_OK);
+    struct dtp_table *table = NULL;
+    assert_int_equal(dtp_table_parse("u.csv", text, strlen(text), &table, &faults), DTP_OK);
+    enum dtp_status status = dtp_catalog_add_table(table, true, &mine, &faults);
+    dtp_table_destroy(table);
+    assert_int_equal(status, faults.status);
+    return status;
+}
+
+static void assert_refused(const char *text, size_t count, const char *const *expected)
+{
+    assert_int_equal(add(text), DTP_BAD_INPUT);
+    for (size_t i = 0; i < faults.count || i < count; i++)
+        assert_string_equal(i < faults.count ? faults.text[i] : "(nothing more)",
+                            i < count ? expected[i] : "(nothing more)");
+}
+
+static void test_add_a_gpu(void **state)
+{
+    (void)state;
+    assert_int_equal(add(GPU_HEADER WHOLE_GPU("mine-10")), DTP_OK);
+    const struct dtp_gpu *gpu = dtp_catalog_gpu(&mine, "MINE 10", NULL, 0, NULL);
+    assert_non_null(gpu);
+    assert_string_equal(gpu->name, "Mine 10GB");
+    assert_int_equal(gpu->architecture, DTP_GPU_ADA);
+    assert_int_equal(gpu->memory_bytes, 10000000000);
+    assert_int_equal(gpu->sm_count, 20);
+    assert_string_equal(dtp_catalog_default_machine(&mine, gpu)->key, "pcie-box");
+    assert_string_equal(dtp_catalog_provenance(&mine, "mine-10", "power_w")->source, "here");
+}
+
+static void test_override_one_figure(void **state)
+{
+    (void)state;
+    assert_int_equal(
+        add("kind,source,gpu_key,quantity,unit,value\nmeasured,my bench,H100_SXM,matmul_fraction,fraction,.71\n"),
+        DTP_OK);
+    const struct dtp_gpu *gpu = dtp_catalog_gpu(&mine, "h100", NULL, 0, NULL);
+    assert_near(gpu->matmul_fraction, 0.71, 1e-12);
+    assert_near(gpu->peak_flops_per_s[DTP_BF16], 989.4e12, 1e9);
+    assert_int_equal(mine.gpu_count, catalog.gpu_count);
+    assert_int_equal(mine.provenance_count, catalog.provenance_count);
+    assert_string_equal(dtp_catalog_provenance(&mine, "h100-sxm", "matmul_fraction")->source, "my bench");
+}
+
+static void test_add_machines_prices_models_aliases(void **state)
+{
+    (void)state;
+    assert_int_equal(add(MACHINE_HEADER "box,name,My box,text,assumed,x\nbox,gpu_key,H100,text,assumed,x\n"
+                                        "box,gpus,4,count,assumed,x\nbox,host_memory_bytes,1e12,bytes,assumed,x\n"
+                                        "box,host_memory_bytes_per_s,1e11,bytes_per_s,assumed,x\n"
+                                        "box,host_cores,64,count,assumed,x\n"),
+                     DTP_OK);
+    const struct dtp_machine *box = dtp_catalog_machine(&mine, "box", NULL, 0, NULL);
+    assert_string_equal(box->gpu_key, "h100-sxm");
+    assert_int_equal(box->host_memory_bytes, 1000000000000);
+
+    assert_int_equal(add(PRICE_HEADER "h100,1,2.5,3,2026-07,assumed,my contract\n"), DTP_OK);
+    assert_near(dtp_catalog_price(&mine, "h100-sxm")->typical, 2.5, 1e-12);
+    assert_int_equal(mine.price_count, catalog.price_count);
+
+    assert_int_equal(add(MODEL_HEADER "tiny,2,64,2,128,1000,rms_norm,swiglu,rope,me\n"), DTP_OK);
+    assert_int_equal(dtp_catalog_model(&mine, "tiny", NULL, 0, NULL)->layers, 2);
+    assert_int_equal(mine.model_count, catalog.model_count + 1);
+
+    assert_int_equal(add("alias,key\nmy-gpu,rtx-4090\nh100,h100-pcie\n"), DTP_OK);
+    assert_string_equal(dtp_catalog_gpu(&mine, "my_gpu", NULL, 0, NULL)->key, "rtx-4090");
+    assert_string_equal(dtp_catalog_gpu(&mine, "h100", NULL, 0, NULL)->key, "h100-pcie");
+}
+
+static void test_all_faults_of_a_gpu_file(void **state)
+{
+    (void)state;
+    static const char *const expected[] = {
+        "u.csv:2: unknown quantity 'memory_byte' of a GPU; did you mean 'memory_bytes' or 'memory_bytes_per_s'?",
+        "u.csv:3: the unit of memory_bytes is 'GB'; 'bytes' is meant",
+        "u.csv:4: sm_count of h100-sxm is '-1'; a whole number from 1 to 100000 is meant",
+        "u.csv:5: memory_bytes_per_s of h100-sxm is 'nan'; a number from 1e+09 to 1e+15 is meant",
+        "u.csv:6: power_w of h100-sxm is '7e99'; a number from 1 to 100000 is meant",
+        "u.csv:7: kind is 'guess'; datasheet, measured or assumed is meant",
+        "u.csv:7: source has 0 bytes; 1 to 199 are meant",
+        "u.csv:8: link of h100-sxm is 'infiniband'; nvlink, xgmi, pcie or none is meant",
+        ("u.csv:9: architecture of h100-sxm is 'vaporware'; volta, ampere, ada, hopper, blackwell, cdna2 or cdna3 is "
+         "meant"),
+        "u.csv:10: gpu_key is 'a b;c'; letters, digits, '.', '-', '_' and '+' are meant",
+        "u.csv:11: byte 2 of value is a control character or not UTF-8",
+        "u.csv:12: 'dgx-h100' is already the key of a machine",
+        "u.csv:13: pcie_bytes_per_s of h100-sxm is '64k'; a number from 1e+08 to 1e+13 is meant",
+        "u.csv:14: sm_count of h100-sxm is given twice in this file",
+        "u.csv:15: memory_bytes of h200-sxm is '1e12.'; a whole number from 1e+08 to 1e+14 is meant",
+    };
+    assert_refused(GPU_HEADER "h100-sxm,memory_byte,1e10,bytes,assumed,x\n"
+                              "h100-sxm,memory_bytes,80,GB,assumed,x\n"
+                              "h100-sxm,sm_count,-1,count,assumed,x\n"
+                              "h100-sxm,memory_bytes_per_s,nan,bytes_per_s,assumed,x\n"
+                              "h100-sxm,power_w,7e99,w,assumed,x\n"
+                              "h100-sxm,bf16_flops_per_s,1e14,flops_per_s,guess,\n"
+                              "h100-sxm,link,infiniband,text,assumed,x\n"
+                              "h100-sxm,architecture,vaporware,text,assumed,x\n"
+                              "a b;c,sm_count,1,count,assumed,x\n"
+                              "h100-sxm,name,a\033[2Jb,text,assumed,x\n"
+                              "dgx-h100,sm_count,1,count,assumed,x\n"
+                              "h100-sxm,pcie_bytes_per_s,64k,bytes_per_s,assumed,x\n"
+                              "h100-sxm,sm_count,132,count,assumed,x\n"
+                              "h200-sxm,memory_bytes,1e12.,bytes,assumed,x\n",
+                   COUNT(expected), expected);
+}
+
+static void test_missing_quantities(void **state)
+{
+    (void)state;
+    static const char *const expected[] = {
+        "u.csv:2: GPU 'new' has no architecture",
+        "u.csv:2: GPU 'new' has no fp32_flops_per_s",
+        "u.csv:2: GPU 'new' has no fp16_flops_per_s",
+        "u.csv:2: GPU 'new' has no matmul_fraction",
+        "u.csv:2: GPU 'new' has no memory_bytes",
+        "u.csv:2: GPU 'new' has no memory_bytes_per_s",
+        "u.csv:2: GPU 'new' has no link",
+        "u.csv:2: GPU 'new' has no pcie_bytes_per_s",
+        "u.csv:2: GPU 'new' has no sm_count",
+        "u.csv:2: GPU 'new' has no power_w",
+    };
+    assert_refused(GPU_HEADER "new,name,New,text,assumed,x\n", COUNT(expected), expected);
+    static const char *const link[] = {"u.csv:2: GPU 'h100-sxm': link is none, but link_bytes_per_s is 4.5e+11"};
+    assert_refused(GPU_HEADER "h100-sxm,link,none,text,assumed,x\n", 1, link);
+}
+
+static void test_bad_machines(void **state)
+{
+    (void)state;
+    static const char *const expected[] = {
+        "u.csv:3: unknown quantity 'bf16_flops_per_s' of a machine",
+        "u.csv:4: machine 'box' has no name",
+        "u.csv:4: machine 'box' has no gpus",
+        "u.csv:4: machine 'box' has no host_memory_bytes",
+        "u.csv:4: machine 'box' has no host_memory_bytes_per_s",
+        "u.csv:4: machine 'box' has no host_cores",
+    };
+    const char *text = MACHINE_HEADER "dgx-h100,gpu_key,h100-smx,text,assumed,x\n"
+                                      "dgx-h100,bf16_flops_per_s,1,flops_per_s,assumed,x\n"
+                                      "box,nics,2,count,assumed,x\n";
+    assert_int_equal(add(text), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "u.csv:2: unknown GPU 'h100-smx'; did you mean 'h100-sxm'"));
+    for (size_t i = 0; i < COUNT(expected); i++)
+        assert_string_equal(faults.text[i + 1], expected[i]);
+    assert_int_equal(faults.count, COUNT(expected) + 1);
+
+    static const char *const together[] = {
+        "u.csv:3: machine 'dgx-h100': gpu_peer_bytes_per_s needs a link",
+        "u.csv:2: machine 'lumi-g': nvme_bytes, nvme_read_bytes_per_s and nvme_write_bytes_per_s belong together",
+        "u.csv:4: machine 'mine': network_bytes_per_s and nics belong together",
+    };
+    assert_refused(MACHINE_HEADER "lumi-g,nvme_bytes,1e12,bytes,assumed,x\n"
+                                  "dgx-h100,gpu_peer_bytes_per_s,1e11,bytes_per_s,assumed,x\n"
+                                  "mine,nics,2,count,assumed,x\nmine,name,Mine,text,assumed,x\n"
+                                  "mine,gpus,2,count,assumed,x\nmine,host_memory_bytes,1e12,bytes,assumed,x\n"
+                                  "mine,host_memory_bytes_per_s,1e11,bytes_per_s,assumed,x\n"
+                                  "mine,host_cores,8,count,assumed,x\n",
+                   COUNT(together), together);
+}
+
+static void test_bad_prices_and_aliases(void **state)
+{
+    (void)state;
+    static const char *const prices[] = {
+        "u.csv:2: low_usd_per_gpu_hour is '-1'; US dollars from 0.001 to 10000 are meant",
+        "u.csv:2: date is '2026-13'; year and month as in 2025-01 are meant",
+        "u.csv:3: the prices of h200-sxm are not in order: low 3, typical 2, high 4",
+        "u.csv:3: date is 'May 26'; year and month as in 2025-01 are meant",
+    };
+    assert_refused(PRICE_HEADER "h100-sxm,-1,2,3,2026-13,assumed,x\nh200-sxm,3,2,4,May 26,assumed,x\n", COUNT(prices),
+                   prices);
+    static const char *const aliases[] = {
+        "u.csv:2: alias 'x' stands for 'nothing', which is no key of a GPU, machine or model",
+        "u.csv:3: alias 'L40S' is already a key",
+        "u.csv:4: alias has 0 bytes; 1 to 47 are meant",
+    };
+    assert_refused("alias,key\nx,nothing\nL40S,l4\n,l4\n", COUNT(aliases), aliases);
+}
+
+static void test_bad_headers(void **state)
+{
+    (void)state;
+    assert_int_equal(add("a,b\n1,2\n"), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "u.csv: the header is that of no catalogue; GPUs have gpu_key,quantity,"));
+    static const char *const columns[] = {
+        "u.csv: unknown column 'sourse' in a table of GPUs; did you mean 'source'?",
+        "u.csv: a table of GPUs needs a column 'source'",
+    };
+    assert_refused("gpu_key,quantity,value,unit,kind,sourse\n", COUNT(columns), columns);
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    size_t bytes = 0;
+    char *text = NULL;
+    FILE *file = open_memstream(&text, &bytes);
+    fputs(GPU_HEADER, file);
+    for (int i = 0; i < 3000; i++)
+        fprintf(file, "g%d,power_w,1,w,assumed,x\n", i);
+    fclose(file);
+    clock_t begin = clock();
+    assert_int_equal(add(text), DTP_BAD_INPUT);
+    assert_true((double)(clock() - begin) / CLOCKS_PER_SEC < 2);
+    assert_true(mine.gpu_count <= DTP_CATALOG_MAX_ENTRIES);
+    free(text);
+
+    char name[400];
+    memset(name, 'a', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    char row[2000];
+    snprintf(row, sizeof row, GPU_HEADER "%s,power_w,1,w,assumed,x\nh100-sxm,name,%s,text,assumed,%s\n", name, name,
+             name);
+    static const char *const expected[] = {"u.csv:2: gpu_key has 399 bytes; 1 to 31 are meant",
+                                           "u.csv:3: value has 399 bytes; 1 to 63 are meant",
+                                           "u.csv:3: source has 399 bytes; 1 to 199 are meant"};
+    assert_refused(row, COUNT(expected), expected);
+}
+
+/* A file that is refused changes nothing; one that is taken does. */
+static void test_files(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/dtp_catalog_XXXXXX";
+    FILE *file = fdopen(mkstemp(path), "w");
+    fputs(GPU_HEADER "h100-sxm,power_w,500,w,assumed,x\nh100-sxm,sm_count,0,count,assumed,x\n", file);
+    fclose(file);
+    dtp_catalog_destroy(&mine);
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_catalog_load(SCENARIOS, &mine, &faults), DTP_OK);
+    assert_int_equal(dtp_catalog_add(path, &mine, &faults), DTP_BAD_INPUT);
+    assert_int_equal(faults.count, 1);
+    assert_near(dtp_catalog_gpu(&mine, "h100", NULL, 0, NULL)->power_w, 700, 0);
+
+    file = fopen(path, "w");
+    fputs(GPU_HEADER "h100-sxm,power_w,500,w,assumed,x\n", file);
+    fclose(file);
+    assert_int_equal(dtp_catalog_add(path, &mine, &faults), DTP_OK);
+    assert_near(dtp_catalog_gpu(&mine, "h100", NULL, 0, NULL)->power_w, 500, 0);
+    unlink(path);
+
+    assert_int_equal(dtp_catalog_add(path, &mine, &faults), DTP_BAD_INPUT);
+    struct dtp_catalog none;
+    assert_int_equal(dtp_catalog_load("/nonexistent", &none, &faults), DTP_BAD_INPUT);
+    assert_int_equal(none.gpu_count, 0);
+    dtp_catalog_destroy(&mine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_figure_has_a_source),
+        cmocka_unit_test(test_ratios_are_plausible),
+        cmocka_unit_test(test_dense_peaks),
+        cmocka_unit_test(test_names_people_type),
+        cmocka_unit_test(test_unknown_names),
+        cmocka_unit_test(test_default_machines),
+        cmocka_unit_test(test_every_gpu_makes_a_cluster),
+        cmocka_unit_test(test_loads_in_5_ms),
+        cmocka_unit_test(test_add_a_gpu),
+        cmocka_unit_test(test_override_one_figure),
+        cmocka_unit_test(test_add_machines_prices_models_aliases),
+        cmocka_unit_test(test_all_faults_of_a_gpu_file),
+        cmocka_unit_test(test_missing_quantities),
+        cmocka_unit_test(test_bad_machines),
+        cmocka_unit_test(test_bad_prices_and_aliases),
+        cmocka_unit_test(test_bad_headers),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_files),
+    };
+    return cmocka_run_group_tests(tests, load, unload);
+}

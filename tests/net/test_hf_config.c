@@ -1,0 +1,360 @@
+#include "net/models.h"
+#include "net/transformer.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#define FIXTURES TEST_SOURCE_DIR "/tests/fixtures/hf/"
+
+/* ---- real files ------------------------------------------------------------------------------------------------- */
+
+static void expect_same_shape(const struct dtp_transformer *a, const struct dtp_transformer *b)
+{
+    assert_int_equal(a->layers, b->layers);
+    assert_int_equal(a->hidden, b->hidden);
+    assert_int_equal(a->heads, b->heads);
+    assert_int_equal(a->kv_heads, b->kv_heads);
+    assert_int_equal(a->head_dim, b->head_dim);
+    assert_int_equal(a->ffn, b->ffn);
+    assert_int_equal(a->vocab, b->vocab);
+    assert_int_equal(a->positions, b->positions);
+    assert_int_equal(a->max_sequence, b->max_sequence);
+    assert_int_equal(a->sliding_window, b->sliding_window);
+    assert_int_equal(a->norm, b->norm);
+    assert_int_equal(a->activation, b->activation);
+    assert_int_equal(a->position, b->position);
+    assert_int_equal(a->norm_bias, b->norm_bias);
+    assert_int_equal(a->qkv_bias, b->qkv_bias);
+    assert_int_equal(a->attention_output_bias, b->attention_output_bias);
+    assert_int_equal(a->mlp_bias, b->mlp_bias);
+    assert_int_equal(a->tied_head, b->tied_head);
+    assert_int_equal(a->head_bias, b->head_bias);
+    assert_int_equal(a->embedding_norm, b->embedding_norm);
+    assert_int_equal(a->qk_norm, b->qk_norm);
+    assert_int_equal(a->final_norm, b->final_norm);
+}
+
+static struct dtp_transformer preset(const char *key)
+{
+    struct dtp_transformer t = {0};
+    struct dtp_faults faults = {0};
+    struct dtp_table *table = NULL;
+    assert_int_equal(dtp_table_read(TEST_SOURCE_DIR "/scenarios/models.csv", &table, &faults), DTP_OK);
+    for (size_t row = 0; row < dtp_table_row_count(table); row++)
+        if (!strcmp(dtp_table_text(table, row, dtp_table_column(table, "key")), key))
+            assert_int_equal(dtp_transformer_from_row(table, row, &t, &faults), DTP_OK);
+    dtp_table_destroy(table);
+    assert_string_equal(t.name, key);
+    return t;
+}
+
+/* A config.json and the catalogue row of the same model are two roads to one shape. */
+static void test_files_give_the_presets(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"llama-2-7b",   "llama-3.2-1b",   "mistral-7b",  "mistral-nemo-12b",
+                                       "qwen2.5-0.5b", "qwen2.5-7b",     "qwen3-0.6b",  "gpt-2",
+                                       "gpt-2-xl",     "opt-125m",       "bloom-176b",  "bloom-560m",
+                                       "mpt-7b",       "mpt-foundry-7b", "pythia-160m", "phi-3-mini"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        char path[256];
+        struct dtp_transformer t, expected = preset(keys[i]);
+        struct dtp_faults faults = {0};
+        snprintf(path, sizeof path, FIXTURES "%s.json", keys[i]);
+        if (dtp_transformer_read_hf_config(path, &t, &faults) != DTP_OK)
+            fail_msg("%s", faults.text[0]);
+        assert_string_equal(t.name, keys[i]);
+        expect_same_shape(&t, &expected);
+    }
+}
+
+static void expect_file_fault(const char *file, const char *part)
+{
+    char path[256];
+    struct dtp_transformer t;
+    struct dtp_faults faults = {0};
+    snprintf(path, sizeof path, FIXTURES "%s", file);
+    assert_int_equal(dtp_transformer_read_hf_config(path, &t, &faults), DTP_BAD_INPUT);
+    for (size_t i = 0; i < faults.count; i++)
+        if (strstr(faults.text[i], part))
+            return;
+    fail_msg("%s: '%s' is not said but '%s'", file, part, faults.text[0]);
+}
+
+static void test_unknown_kinds_are_refused_by_name(void **state)
+{
+    (void)state;
+    expect_file_fault(
+        "mixtral-8x7b.json",
+        "mixtral-8x7b.json:7: model_type \"mixtral\" is not modelled (mixture of experts); known are llama");
+    expect_file_fault("deepseek-v3.json", "latent attention");
+    expect_file_fault("opt-350m.json", "do_layer_norm_before is false");
+    expect_file_fault("opt-350m.json", "word_embed_proj_dim is 512 beside a hidden_size of 1024");
+    expect_file_fault("not-there.json", "cannot open");
+}
+
+/* ---- small texts ------------------------------------------------------------------------------------------------ */
+
+static enum dtp_status parse(const char *text, struct dtp_transformer *t, struct dtp_faults *faults)
+{
+    return dtp_transformer_parse_hf_config("config.json", text, strlen(text), t, faults);
+}
+
+static struct dtp_transformer good(const char *text)
+{
+    struct dtp_transformer t;
+    struct dtp_faults faults = {0};
+    if (parse(text, &t, &faults) != DTP_OK)
+        fail_msg("%s: %s", text, faults.text[0]);
+    return t;
+}
+
+static uint64_t count(struct dtp_transformer t)
+{
+    return dtp_transformer_count(&t).total;
+}
+
+/* The configuration classes' own defaults. */
+static void test_missing_keys_take_the_defaults(void **state)
+{
+    (void)state;
+    assert_int_equal(count(good("{\"model_type\": \"llama\"}")), 6738415616);
+    assert_int_equal(count(good("{\"model_type\": \"mistral\"}")), 7241732096);
+    assert_int_equal(count(good("{\"model_type\": \"gpt2\"}")), 124439808);
+    assert_int_equal(count(good("{\"model_type\": \"opt\"}")), 125239296);
+    assert_int_equal(count(good("{\"model_type\": \"gpt_neox\"}")), 20554567680);
+    assert_int_equal(count(good("{\"model_type\": \"phi3\"}")), 3821079552);
+    assert_int_equal(good("{\"model_type\": \"mpt\"}").position, DTP_POSITION_ALIBI);
+    assert_int_equal(good("{\"model_type\": \"bloom\"}").hidden, 64);
+    assert_int_equal(good("{\"model_type\": \"qwen3\", \"head_dim\": null}").head_dim, 128);
+    assert_string_equal(good("{\"model_type\": \"qwen2\"}").name, "qwen2");
+}
+
+static void test_switches_of_the_families(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = good("{\"model_type\": \"llama\", \"attention_bias\": true, \"mlp_bias\": true}");
+    assert_true(t.qkv_bias && t.attention_output_bias && t.mlp_bias);
+    t = good("{\"model_type\": \"opt\", \"enable_bias\": false, \"_remove_final_layer_norm\": true}");
+    assert_true(!t.qkv_bias && !t.mlp_bias && t.norm_bias && !t.final_norm && t.positions == 2050);
+    t = good("{\"model_type\": \"gpt_neox\", \"attention_bias\": false}");
+    assert_true(!t.qkv_bias && !t.attention_output_bias && t.mlp_bias);
+    t = good("{\"model_type\": \"mpt\", \"attn_config\": {\"rope\": true, \"attn_type\": \"grouped_query_attention\","
+             " \"kv_n_heads\": 4}, \"norm_type\": \"rmsnorm\", \"no_bias\": false}");
+    assert_true(t.position == DTP_POSITION_ROPE && t.kv_heads == 4 && t.norm == DTP_RMS_NORM && !t.norm_bias);
+    t = good("{\"model_type\": \"gpt2\", \"activation_function\": \"relu\", \"n_inner\": 100}");
+    assert_true(t.activation == DTP_RELU && t.ffn == 100);
+    t = good("{\"model_type\": \"gpt2\", \"hidden_size\": 64, \"num_hidden_layers\": 3, \"num_attention_heads\": 4}");
+    assert_true(t.hidden == 64 && t.layers == 3 && t.head_dim == 16 && t.ffn == 256);
+}
+
+static void test_sliding_windows(void **state)
+{
+    (void)state;
+#define QWEN(type, rest) "{\"model_type\": \"" type "\", \"sliding_window\": 1024" rest "}"
+#define USED ", \"use_sliding_window\": true"
+    assert_int_equal(good("{\"model_type\": \"mistral\"}").sliding_window, 4096);
+    assert_int_equal(good("{\"model_type\": \"mistral\", \"sliding_window\": null}").sliding_window, 0);
+    assert_int_equal(good("{\"model_type\": \"phi3\", \"sliding_window\": 2047}").sliding_window, 2047);
+    assert_int_equal(good(QWEN("qwen2", "")).sliding_window, 0);
+    assert_int_equal(good(QWEN("qwen2", USED ", \"max_window_layers\": 0")).sliding_window, 1024);
+    assert_int_equal(good(QWEN("qwen2", USED ", \"max_window_layers\": 32")).sliding_window, 0);
+    assert_int_equal(good(QWEN("qwen3", USED ", \"layer_types\": [\"full_attention\"]")).sliding_window, 0);
+    assert_int_equal(
+        good(QWEN("qwen3", USED ", \"num_hidden_layers\": 1, \"layer_types\": [\"sliding_attention\"]")).sliding_window,
+        1024);
+}
+
+static void expect_fault(const char *text, const char *part)
+{
+    struct dtp_transformer t;
+    struct dtp_faults faults = {0};
+    assert_int_equal(parse(text, &t, &faults), DTP_BAD_INPUT);
+    assert_true(faults.count > 0);
+    for (size_t i = 0; i < faults.count; i++)
+        if (strstr(faults.text[i], part))
+            return;
+    fail_msg("'%s' does not say '%s' but '%s'", text, part, faults.text[0]);
+}
+
+#define LLAMA "{\"model_type\": \"llama\",\n"
+
+static void test_wrong_values_name_line_and_key(void **state)
+{
+    (void)state;
+    expect_fault(LLAMA "\"hidden_size\": -4096}",
+                 "config.json:2: hidden_size is -4096; a whole number from 1 to 100000000 is needed");
+    expect_fault(LLAMA "\"hidden_size\": 4096.5}", "config.json:2: hidden_size is 4096.5");
+    expect_fault(LLAMA "\"hidden_size\": 4096.0}", "hidden_size is 4096.0; a whole number");
+    expect_fault(LLAMA "\"hidden_size\": \"4096\"}", "hidden_size is \"4096\"");
+    expect_fault(LLAMA "\"hidden_size\": true}", "hidden_size is true");
+    expect_fault(LLAMA "\"hidden_size\": [4096]}", "hidden_size is a list");
+    expect_fault(LLAMA "\"vocab_size\": 0}", "vocab_size is 0");
+    expect_fault(LLAMA "\"vocab_size\": 9223372036854775807}", "vocab_size is 9223372036854775807");
+    expect_fault(LLAMA "\"vocab_size\": 99999999999999999999}", "config.json:2: no JSON: too big integer");
+    expect_fault(LLAMA "\"rope_theta\": 1e999}", "config.json:2: no JSON: real number overflow");
+    expect_fault(LLAMA "\"tie_word_embeddings\": 1}", "tie_word_embeddings is 1; true or false is needed");
+    expect_fault(LLAMA "\"hidden_act\": \"gelu\"}", "hidden_act is \"gelu\"; in a gated MLP silu is modelled");
+    expect_fault(LLAMA "\"num_attention_heads\": 30}", "num_attention_heads 30 do not divide the hidden size 4096");
+    expect_fault(LLAMA "\"num_key_value_heads\": 5}", "kv_heads 5 do not divide heads 32");
+    expect_fault(LLAMA "\"num_local_experts\": 8}", "mixtures of experts");
+    expect_fault(LLAMA "\"x\": {\"hidden_size\": 1},\n\n\"hidden_size\": 0}", "config.json:4: hidden_size is 0");
+    expect_fault("{\"model_type\": \"mpt\",\n\"attn_config\": {\"alibi\": 1}}",
+                 "config.json:2: attn_config.alibi is 1");
+    expect_fault("{\"model_type\": \"mpt\", \"attn_config\": 5}", "attn_config is no object");
+    expect_fault("{\"model_type\": \"mpt\", \"attn_config\": {\"qk_ln\": true}}", "attn_config.qk_ln is true");
+    expect_fault("{\"model_type\": \"bloom\", \"n_embed\": 64, \"hidden_size\": 128}",
+                 "hidden_size differs from n_embed, which means the same");
+    expect_fault("{\"model_type\": \"qwen3\", \"use_sliding_window\": true, \"layer_types\": [\"linear\"]}", "linear");
+    expect_fault("{\"model_type\": \"qwen2\", \"use_sliding_window\": true}", "is true for 4 of 32 layers");
+}
+
+static void test_all_faults_at_once(void **state)
+{
+    (void)state;
+    struct dtp_transformer t;
+    struct dtp_faults faults = {0};
+    assert_int_equal(parse(LLAMA "\"hidden_size\": -1,\n\"vocab_size\": \"x\",\n\"hidden_act\": 7}", &t, &faults),
+                     DTP_BAD_INPUT);
+    assert_int_equal(faults.count, 3);
+    assert_int_equal(strncmp(faults.text[1], "config.json:3: ", 15), 0);
+    assert_int_equal(strncmp(faults.text[2], "config.json:4: ", 15), 0);
+}
+
+static void test_what_is_no_config_is_refused(void **state)
+{
+    (void)state;
+    expect_fault("", "config.json:1: no JSON");
+    expect_fault("{\"model_type\": \"llama\",\n\"hidden_size\": 40", "config.json:2: no JSON");
+    expect_fault("[1, 2]", "no JSON object");
+    expect_fault("\"llama\"", "no JSON");
+    expect_fault("{}", "model_type is missing; known are llama, mistral, qwen2");
+    expect_fault("{\"model_type\": 7}", "model_type is 7; a string is needed");
+    expect_fault("{\"model_type\": \"wonder\"}", "model_type \"wonder\" is not modelled (unknown)");
+    expect_fault(LLAMA "\"hidden_size\": 1, \"hidden_size\": 2}", "config.json:2: no JSON: duplicate object key");
+    expect_fault("{\"model_type\": \"llama\\u0000\"}", "no JSON");
+    expect_fault("{\"model_type\": \"\xff\xfe\"}", "no JSON");
+    /* A byte order mark is none of the text. */
+    struct dtp_transformer t;
+    assert_int_equal(parse("\xef\xbb\xbf{\"model_type\": \"llama\"}", &t, NULL), DTP_OK);
+    expect_fault("\xef\xbb\xbf", "config.json:1: no JSON");
+}
+
+static void test_hostile_bytes(void **state)
+{
+    (void)state;
+    struct dtp_transformer t;
+    struct dtp_faults faults = {0};
+    static const char nul[] = "{\"model_type\": \"llama\"\0, \"x\": 1}";
+    assert_int_equal(dtp_transformer_parse_hf_config("nul", nul, sizeof nul - 1, &t, &faults), DTP_BAD_INPUT);
+    size_t bytes = DTP_HF_CONFIG_MAX_BYTES;
+    char *text = malloc(bytes + 1);
+    memset(text, '[', bytes);
+    faults.count = 0;
+    assert_int_equal(dtp_transformer_parse_hf_config("deep", text, bytes, &t, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "maximum parsing depth"));
+    faults.count = 0;
+    assert_int_equal(dtp_transformer_parse_hf_config("large", text, bytes + 1, &t, &faults), DTP_BAD_INPUT);
+    assert_string_equal(faults.text[0], "large: more than 1048576 bytes; no config.json is that large");
+    free(text);
+}
+
+static void test_large_files_are_not_read_whole(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/dtplan-hf-config-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0 && !ftruncate(file, 100 << 20));
+    struct dtp_transformer t;
+    struct dtp_faults faults = {0};
+    assert_int_equal(dtp_transformer_read_hf_config(path, &t, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "more than 1048576 bytes"));
+    close(file);
+    unlink(path);
+    assert_int_not_equal(dtp_transformer_read_hf_config("/", &t, &faults), DTP_OK);
+}
+
+static size_t allocations_left;
+
+static void *failing_malloc(size_t bytes)
+{
+    return allocations_left && allocations_left-- ? malloc(bytes) : NULL;
+}
+
+/* Whichever allocation of the parser fails: a fault, no crash, no leak (under the sanitizers), never a shape. */
+static void test_every_failing_allocation(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"model_type\": \"qwen3\", \"layer_types\": [\"full_attention\"], \"x\": {\"y\": 1.5}}";
+    struct dtp_transformer t;
+    enum dtp_status status = DTP_ENVIRONMENT;
+    size_t count = 0;
+    json_set_alloc_funcs(failing_malloc, free);
+    for (; status != DTP_OK && count < 1000; count++) {
+        struct dtp_faults faults = {0};
+        allocations_left = count;
+        status = dtp_transformer_parse_hf_config("memory", text, strlen(text), &t, &faults);
+        assert_int_equal(status == DTP_OK, faults.count == 0);
+        assert_int_equal(status == DTP_OK, t.layers != 0);
+    }
+    json_set_alloc_funcs(malloc, free);
+    assert_int_equal(status, DTP_OK);
+    assert_true(count > 10);
+}
+
+static void expect_name(const char *path, const char *name)
+{
+    struct dtp_transformer t;
+    struct dtp_faults faults = {0};
+    static const char text[] = "{\"model_type\": \"llama\"}";
+    assert_int_equal(dtp_transformer_parse_hf_config(path, text, strlen(text), &t, &faults), DTP_OK);
+    assert_string_equal(t.name, name);
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    expect_name("models/my-llama/config.json", "my-llama");
+    expect_name("/my-llama/config.json", "my-llama");
+    expect_name("/config.json", "llama");
+    expect_name("config.json", "llama");
+    expect_name("./config.json", "llama");
+    expect_name("../config.json", "llama");
+    expect_name("x/tiny.json", "tiny");
+    expect_name("x/tiny", "tiny");
+    expect_name("x/", "llama");
+    expect_name("bad\033name.json", "bad?name");
+    char path[300] = "";
+    for (int i = 0; i < 280; i++)
+        path[i] = 'a';
+    path[63] = 0;
+    char name[64];
+    memcpy(name, path, 64);
+    path[63] = 'a';
+    expect_name(path, name);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_files_give_the_presets),
+                                       cmocka_unit_test(test_unknown_kinds_are_refused_by_name),
+                                       cmocka_unit_test(test_missing_keys_take_the_defaults),
+                                       cmocka_unit_test(test_switches_of_the_families),
+                                       cmocka_unit_test(test_sliding_windows),
+                                       cmocka_unit_test(test_wrong_values_name_line_and_key),
+                                       cmocka_unit_test(test_all_faults_at_once),
+                                       cmocka_unit_test(test_what_is_no_config_is_refused),
+                                       cmocka_unit_test(test_hostile_bytes),
+                                       cmocka_unit_test(test_large_files_are_not_read_whole),
+                                       cmocka_unit_test(test_every_failing_allocation),
+                                       cmocka_unit_test(test_names)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,622 @@
+#include "plan/plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/llama_7b.h"
+
+/* ---- a model, clusters, helpers -------------------------------------------------------------------------------- */
+
+static struct dtp_cluster cluster(uint32_t gpus, uint32_t gpus_per_node)
+{
+    struct dtp_cluster c = {
+        .gpus = gpus, .gpus_per_node = gpus_per_node, .nodes = gpus / gpus_per_node, .oversubscription = 1};
+    snprintf(c.gpu.key, sizeof c.gpu.key, "h100-sxm");
+    c.machine.nvme_bytes = 30000000000000u;
+    c.machine.nvme_read_bytes_per_s = c.machine.nvme_write_bytes_per_s = 20e9;
+    for (int i = 0; i < DTP_DTYPE_COUNT; i++)
+        c.gpu.peak_flops_per_s[i] = 1e15;
+    return c;
+}
+
+static struct dtp_faults faults;
+
+static enum dtp_status resolve(struct dtp_plan *plan, uint32_t gpus, uint32_t gpus_per_node)
+{
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster c = cluster(gpus, gpus_per_node);
+    memset(&faults, 0, sizeof faults);
+    return dtp_plan_resolve(plan, &t, &c, &faults);
+}
+
+static struct dtp_plan with_strategy(const char *strategy, const char *runtime)
+{
+    struct dtp_plan plan = dtp_plan_default();
+    assert_true(dtp_strategy_parse(strategy, &plan.strategy));
+    assert_true(dtp_runtime_parse(runtime, &plan.runtime));
+    return plan;
+}
+
+static void assert_accepted(struct dtp_plan plan)
+{
+    if (resolve(&plan, 16, 8) != DTP_OK)
+        fail_msg("refused: %s", faults.text[0]);
+    struct dtp_plan again = plan;
+    assert_int_equal(resolve(&again, 16, 8), DTP_OK);
+    assert_memory_equal(&again, &plan, sizeof plan); /* resolving twice changes nothing */
+}
+
+/* One fault, that starts with `key` and holds `words`. */
+static void assert_refused(struct dtp_plan plan, const char *key, const char *words)
+{
+    assert_int_equal(resolve(&plan, 16, 8), DTP_BAD_INPUT);
+    for (size_t i = 0; i < faults.count && i < DTP_FAULTS_KEPT; i++)
+        if (!strncmp(faults.text[i], key, strlen(key)) && strstr(faults.text[i], words))
+            return;
+    fail_msg("no fault '%s: ...%s...'; first: %s", key, words, faults.text[0]);
+}
+
+/* ---- defaults and words ------------------------------------------------------------------------------------------ */
+
+static void test_the_default_is_what_users_run(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = dtp_plan_default();
+    assert_int_equal(resolve(&plan, 8, 8), DTP_OK);
+    assert_int_equal(plan.strategy, DTP_FULL_SHARD);
+    assert_int_equal(plan.shard_group, 8);
+    assert_true(plan.reshard_after_forward && plan.prefetch && !plan.ddp_bucket_view && !plan.accumulate_sync);
+    assert_int_equal(plan.ddp_bucket_bytes, 26214400);
+    assert_string_equal(dtp_precision_name(&plan.precision), "bf16-mixed");
+    assert_int_equal(plan.sequence, 2048);
+}
+
+static void test_words_go_both_ways(void **state)
+{
+    (void)state;
+    for (int i = 0; i < DTP_STRATEGY_COUNT; i++) {
+        enum dtp_strategy strategy;
+        assert_true(dtp_strategy_parse(dtp_strategy_text((enum dtp_strategy)i), &strategy));
+        assert_int_equal(strategy, i);
+    }
+    enum dtp_strategy strategy;
+    assert_true(dtp_strategy_parse("no_shard", &strategy) && strategy == DTP_DDP);
+    assert_true(dtp_strategy_parse("FSDP", &strategy) && strategy == DTP_FULL_SHARD);
+    assert_true(dtp_strategy_parse("ZeRO-2", &strategy) && strategy == DTP_ZERO2);
+    assert_true(dtp_strategy_parse("hybrid-shard", &strategy) && strategy == DTP_HYBRID_SHARD);
+    assert_false(dtp_strategy_parse("zero4", &strategy));
+    assert_false(dtp_strategy_parse("", &strategy));
+    enum dtp_optimizer optimizer;
+    assert_true(dtp_optimizer_parse("adamw_foreach", &optimizer) && optimizer == DTP_ADAMW_FOREACH);
+    assert_true(dtp_optimizer_parse("adam-8bit", &optimizer) && optimizer == DTP_ADAM8BIT);
+    assert_string_equal(dtp_optimizer_text(DTP_ADAMW_FUSED), "adamw");
+    assert_string_equal(dtp_attention_text(DTP_ATTENTION_FLASH1), "flash1");
+}
+
+static void test_checkpointing_words(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"none", "full", "every-4", "selective-attention", "selective"};
+    struct dtp_plan plan = dtp_plan_default();
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        char text[32];
+        assert_true(dtp_checkpointing_parse(words[i], &plan));
+        dtp_checkpointing_text(&plan, text, sizeof text);
+        assert_string_equal(text, words[i]);
+    }
+    assert_true(dtp_checkpointing_parse("every_2", &plan) && plan.checkpoint_every == 2);
+    static const char *const refused[] = {"", "every", "every-", "every-0", "every--1", "every-x", "every-1.5", "some"};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        assert_false(dtp_checkpointing_parse(refused[i], &plan));
+}
+
+/* ---- precision -----------------------------------------------------------------------------------------------------
+ */
+
+/* Bytes of parameters, master and two moments of a parameter, without the gradient. */
+static unsigned stored_bytes(const char *recipe, const char *runtime)
+{
+    struct dtp_precision p;
+    enum dtp_runtime r;
+    assert_true(dtp_precision_recipe(recipe, &p));
+    assert_true(dtp_runtime_parse(runtime, &r));
+    dtp_precision_for_runtime(&p, r);
+    assert_string_equal(dtp_precision_name(&p), recipe);
+    return dtp_dtype_bytes(p.params) + (p.master == p.params ? 0 : dtp_dtype_bytes(p.master)) +
+           2 * dtp_dtype_bytes(p.moments);
+}
+
+static void test_recipes_by_hand(void **state)
+{
+    (void)state;
+    assert_int_equal(stored_bytes("fp32", "torch"), 4 + 8);
+    assert_int_equal(stored_bytes("bf16-mixed", "torch"), 4 + 8);
+    assert_int_equal(stored_bytes("bf16", "torch"), 2 + 8); /* with its 2 bytes of gradient: the tutorials' 12 */
+    assert_int_equal(stored_bytes("bf16-pure", "torch"), 2 + 4);
+    assert_int_equal(stored_bytes("fp16-mixed", "torch"), 4 + 8);
+    assert_int_equal(stored_bytes("fp8-tensorwise", "torch"), 4 + 8);
+    assert_int_equal(stored_bytes("fp8-rowwise", "torch"), 4 + 8);
+    assert_int_equal(stored_bytes("bf16-mixed", "deepspeed"), 2 + 4 + 8);
+    assert_int_equal(stored_bytes("bf16-mixed", "megatron"), 2 + 4 + 8);
+    assert_int_equal(stored_bytes("fp16-mixed", "deepspeed"), 2 + 4 + 8);
+    assert_int_equal(stored_bytes("fp32", "deepspeed"), 4 + 8);
+    struct dtp_precision p;
+    assert_false(dtp_precision_recipe("int4", &p));
+}
+
+static void test_mixed_precision_reduces_as_the_runtime_does(void **state)
+{
+    (void)state;
+    struct dtp_plan torch = with_strategy("full_shard", "torch"), deepspeed = with_strategy("zero2", "deepspeed"),
+                    megatron = with_strategy("zero1", "megatron");
+    assert_int_equal(resolve(&torch, 16, 8), DTP_OK);
+    assert_int_equal(resolve(&deepspeed, 16, 8), DTP_OK);
+    assert_int_equal(resolve(&megatron, 16, 8), DTP_OK);
+    assert_int_equal(torch.precision.reduce, DTP_FP32);
+    assert_int_equal(deepspeed.precision.reduce, DTP_BF16);
+    assert_int_equal(megatron.precision.reduce, DTP_FP32);
+    assert_true(megatron.fused_qkv && megatron.fused_gate_up);
+}
+
+static void test_dtypes_that_no_runtime_has_are_refused(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = dtp_plan_default();
+    plan.precision.master = DTP_BF16;
+    assert_refused(plan, "master_dtype", "fp32 beside 16-bit");
+    plan = dtp_plan_default();
+    plan.precision.params = DTP_BF16;
+    assert_refused(plan, "master_dtype", "no master copy");
+    plan = dtp_plan_default();
+    plan.precision.moments = DTP_FP8;
+    assert_refused(plan, "moment_dtype", "fp32 or bf16");
+    plan = dtp_plan_default();
+    plan.precision.params = plan.precision.master = DTP_INT8;
+    assert_refused(plan, "param_dtype", "int8");
+    plan = dtp_plan_default();
+    plan.precision.reduce = DTP_FP16;
+    assert_refused(plan, "reduce_dtype", "fp16");
+    plan = with_strategy("ddp", "torch");
+    plan.precision.reduce = DTP_BF16;
+    assert_refused(plan, "reduce_dtype", "compression hook");
+    plan = with_strategy("zero3", "deepspeed");
+    dtp_precision_recipe("bf16", &plan.precision);
+    assert_refused(plan, "precision", "fp32 master");
+    plan = with_strategy("zero3", "dtplan");
+    dtp_precision_recipe("bf16", &plan.precision);
+    assert_accepted(plan);
+}
+
+static void test_fp8_rules(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = dtp_plan_default();
+    dtp_precision_recipe("fp8-tensorwise", &plan.precision);
+    assert_accepted(plan);
+    struct dtp_plan odd = plan;
+    odd.sequence = 2050;
+    assert_refused(odd, "seq", "multiples of 16");
+    odd = plan;
+    odd.precision.fp8_rowwise = true;
+    assert_refused(odd, "precision", "tensorwise");
+    odd = plan;
+    odd.offload = DTP_OFFLOAD_PARAMS;
+    assert_refused(odd, "offload", "fp8 all-gather");
+    odd = with_strategy("zero3", "deepspeed");
+    dtp_precision_recipe("fp8-tensorwise", &odd.precision);
+    assert_refused(odd, "precision", "runtime deepspeed");
+    odd = with_strategy("zero1", "megatron");
+    dtp_precision_recipe("fp8-tensorwise", &odd.precision);
+    assert_int_equal(resolve(&odd, 16, 8), DTP_OK);
+    assert_int_equal(odd.precision.params, DTP_BF16);
+    assert_int_equal(odd.precision.master, DTP_FP32);
+    assert_string_equal(dtp_precision_name(&odd.precision), "fp8-tensorwise");
+    dtp_precision_recipe("fp8-rowwise", &odd.precision);
+    assert_refused(odd, "precision", "torchao");
+    odd = with_strategy("ddp", "torch");
+    dtp_precision_recipe("fp8-tensorwise", &odd.precision);
+    assert_int_equal(resolve(&odd, 16, 8), DTP_OK);
+    assert_false(odd.precision.fp8_all_gather);
+}
+
+static void test_a_gpu_without_the_units_is_refused(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster c = cluster(8, 8);
+    snprintf(c.gpu.name, sizeof c.gpu.name, "V100");
+    c.gpu.peak_flops_per_s[DTP_BF16] = c.gpu.peak_flops_per_s[DTP_FP8] = c.gpu.peak_flops_per_s[DTP_TF32] = 0;
+    struct dtp_plan plan = dtp_plan_default();
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &c, &faults), DTP_BAD_INPUT);
+    assert_string_equal(faults.text[0], "precision: V100 has no bf16 matmul units; use precision fp16-mixed");
+    dtp_precision_recipe("fp16-mixed", &plan.precision);
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &c, &faults), DTP_OK);
+}
+
+/* ---- strategies ----------------------------------------------------------------------------------------------------
+ */
+
+static void test_strategies_by_runtime(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *strategy, *runtime, *fault;
+    } cases[] = {{"ddp", "torch", NULL},
+                 {"zero1", "torch", NULL},
+                 {"zero2", "torch", "shard_grad_op"},
+                 {"zero3", "torch", NULL},
+                 {"full_shard", "torch", NULL},
+                 {"shard_grad_op", "torch", NULL},
+                 {"hybrid_shard", "torch", NULL},
+                 {"ddp", "deepspeed", "zero1"},
+                 {"zero1", "deepspeed", NULL},
+                 {"zero2", "deepspeed", NULL},
+                 {"zero3", "deepspeed", NULL},
+                 {"full_shard", "deepspeed", "zero3"},
+                 {"shard_grad_op", "deepspeed", "zero2"},
+                 {"hybrid_shard", "deepspeed", "zero3"},
+                 {"ddp", "megatron", NULL},
+                 {"zero1", "megatron", NULL},
+                 {"zero2", "megatron", "distributed optimizer"},
+                 {"full_shard", "megatron", "distributed optimizer"},
+                 {"ddp", "dtplan", NULL},
+                 {"zero1", "dtplan", NULL},
+                 {"zero2", "dtplan", NULL},
+                 {"zero3", "dtplan", NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dtp_plan plan = with_strategy(cases[i].strategy, cases[i].runtime);
+        if (cases[i].fault)
+            assert_refused(plan, "strategy", cases[i].fault);
+        else
+            assert_accepted(plan);
+    }
+}
+
+static void test_shard_groups(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = with_strategy("ddp", "torch");
+    assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
+    assert_int_equal(plan.shard_group, 1);
+    plan = with_strategy("hybrid_shard", "torch");
+    assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
+    assert_int_equal(plan.shard_group, 8);
+    plan = with_strategy("hybrid_shard", "torch");
+    assert_int_equal(resolve(&plan, 8, 8), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "one node"));
+    plan.shard_group = 4;
+    assert_int_equal(resolve(&plan, 8, 8), DTP_OK);
+    plan = dtp_plan_default();
+    plan.shard_group = 5;
+    assert_refused(plan, "shard_group", "multiple");
+    plan = dtp_plan_default();
+    plan.shard_group = 6;
+    assert_int_equal(resolve(&plan, 24, 8), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "neither divides"));
+    plan = with_strategy("hybrid_shard", "torch");
+    plan.shard_group = 16;
+    assert_refused(plan, "shard_group", "full_shard");
+    plan.shard_group = 1;
+    assert_refused(plan, "shard_group", "ddp");
+    plan = with_strategy("zero1", "torch");
+    plan.shard_group = 8;
+    assert_refused(plan, "shard_group", "over all GPUs");
+    plan = with_strategy("ddp", "torch");
+    plan.shard_group = 8;
+    assert_refused(plan, "shard_group", "ddp shards nothing");
+}
+
+static void test_what_follows_from_the_strategy(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = with_strategy("shard_grad_op", "torch");
+    assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
+    assert_false(plan.reshard_after_forward);
+    plan = dtp_plan_default();
+    plan.reshard_after_forward = false;
+    assert_refused(plan, "reshard_after_forward", "shard_grad_op");
+    plan = dtp_plan_default();
+    plan.reshard_group = 8;
+    assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
+    assert_int_equal(plan.reshard_group, 8);
+    assert_int_equal(resolve(&plan, 8, 8), DTP_BAD_INPUT); /* of the 16 GPUs it was resolved for */
+    plan = dtp_plan_default();
+    plan.reshard_group = 16;
+    assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
+    assert_int_equal(plan.reshard_group, 0); /* as without it */
+    plan.reshard_group = 1;
+    assert_refused(plan, "reshard_after_forward", "shard_grad_op");
+    plan = with_strategy("shard_grad_op", "torch");
+    plan.reshard_group = 4;
+    assert_refused(plan, "reshard_after_forward", "keeps what it gathered");
+    plan = with_strategy("zero3", "deepspeed");
+    plan.reshard_group = 4;
+    assert_refused(plan, "reshard_after_forward", "FSDP2's");
+    plan = with_strategy("zero3", "deepspeed");
+    plan.zero_hpz_partition_size = 3;
+    assert_refused(plan, "zero_hpz_partition_size", "does not divide a node");
+    plan.zero_hpz_partition_size = 8, plan.offload = DTP_OFFLOAD_PARAMS;
+    assert_refused(plan, "zero_hpz_partition_size", "offloaded parameters");
+    plan = with_strategy("zero2", "deepspeed");
+    plan.zero_quantized_weights = true;
+    assert_refused(plan, "zero_quantized_weights", "zero3's");
+    plan = dtp_plan_default();
+    plan.zero_quantized_gradients = true;
+    assert_refused(plan, "zero_quantized_gradients", "DeepSpeed's");
+    plan = with_strategy("ddp", "torch");
+    plan.prefetch_depth = 2;
+    assert_refused(plan, "prefetch_depth", "of FSDP2");
+    plan = dtp_plan_default();
+    plan.prefetch_depth = 2, plan.prefetch = false;
+    assert_refused(plan, "prefetch_depth", "prefetch is off");
+    plan.prefetch_depth = 0;
+    assert_refused(plan, "prefetch_depth", "is 0");
+    plan = dtp_plan_default();
+    plan.collective_ctas = 8;
+    assert_refused(plan, "collective_ctas", "of runtime dtplan");
+    plan.collective_ctas = 0, plan.matmul_sms = 8;
+    assert_refused(plan, "matmul_sms", "of runtime dtplan");
+}
+
+static void test_ways_of_collectives(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = with_strategy("full_shard", "dtplan");
+    plan.matmul_sms = 100000;
+    assert_refused(plan, "matmul_sms", "SMs");
+    plan = with_strategy("full_shard", "dtplan"); /* over two nodes */
+    plan.symmetric_windows = true, plan.gather_engine = DTP_ENGINE_COPY;
+    assert_refused(plan, "symmetric_windows", "GPUs of one node");
+    assert_refused(plan, "gather_engine", "GPUs of one node");
+    plan = with_strategy("hybrid_shard", "dtplan");
+    plan.symmetric_windows = true, plan.gather_engine = DTP_ENGINE_COPY;
+    assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
+    plan = with_strategy("ddp", "dtplan");
+    plan.gather_engine = DTP_ENGINE_COPY;
+    assert_refused(plan, "gather_engine", "nothing is gathered");
+    plan = with_strategy("full_shard", "dtplan"); /* over two nodes */
+    plan.reduce_engine = DTP_ENGINE_COPY;
+    assert_refused(plan, "reduce_engine", "GPUs of one node");
+    plan = with_strategy("zero1", "torch");
+    plan.reduce_engine = DTP_ENGINE_COPY;
+    assert_refused(plan, "reduce_engine", "of runtime dtplan");
+    plan = with_strategy("ddp", "dtplan");
+    plan.reduce_engine = DTP_ENGINE_COPY;
+    assert_refused(plan, "reduce_engine", "not scattered under ddp");
+    plan = with_strategy("zero2", "dtplan");
+    plan.reduce_engine = DTP_ENGINE_COPY;
+    assert_int_equal(resolve(&plan, 8, 8), DTP_OK);
+    plan = with_strategy("zero2", "dtplan");
+    plan.reduce_engine = DTP_ENGINE_COPY;
+    assert_int_equal(resolve(&plan, 1, 8), DTP_OK); /* which has nothing to send, as under every strategy */
+    plan = with_strategy("zero1", "dtplan");
+    plan.shard_group = 1, plan.reduce_engine = DTP_ENGINE_COPY;
+    assert_refused(plan, "reduce_engine", "shard groups of one GPU");
+}
+
+static void test_updates_in_backward(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = with_strategy("hybrid_shard", "dtplan");
+    plan.update_in_backward = true, plan.accumulate = 2;
+    assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
+    plan.accumulate_sync = true;
+    assert_refused(plan, "update_in_backward", "leave out accumulate_sync");
+    plan.accumulate = 1, plan.gradient_norm = true;
+    assert_refused(plan, "update_in_backward", "leave out gradient_norm");
+    plan.clip_norm = 1;
+    assert_refused(plan, "update_in_backward", "leave out clip_norm");
+    plan.clip_norm = 0, plan.gradient_norm = false, plan.offload = DTP_OFFLOAD_OPTIMIZER;
+    assert_refused(plan, "update_in_backward", "offload optimizer");
+    plan = with_strategy("zero2", "dtplan");
+    plan.update_in_backward = true, plan.accumulate = 2;
+    assert_refused(plan, "update_in_backward", "use zero1 or shard_grad_op");
+    plan = with_strategy("ddp", "dtplan");
+    plan.update_in_backward = true;
+    assert_refused(plan, "update_in_backward", "not scattered under ddp");
+    plan = with_strategy("zero1", "dtplan");
+    plan.update_in_backward = true, plan.shard_group = 1;
+    assert_refused(plan, "update_in_backward", "shard groups of one GPU");
+    plan = with_strategy("full_shard", "dtplan");
+    plan.update_in_backward = true;
+    assert_int_equal(resolve(&plan, 1, 8), DTP_OK);
+    plan = with_strategy("full_shard", "torch");
+    plan.update_in_backward = true;
+    assert_refused(plan, "update_in_backward", "of runtime dtplan");
+}
+
+static void test_defaults_of_runtimes(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = with_strategy("hybrid_shard", "torch");
+    plan.reshard_after_forward = false;
+    assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
+    assert_false(plan.reshard_after_forward);
+    plan = with_strategy("zero2", "deepspeed");
+    assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
+    assert_true(plan.accumulate_sync && !plan.deepspeed_overlap);
+    plan = with_strategy("zero3", "deepspeed");
+    assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
+    assert_true(plan.accumulate_sync && plan.deepspeed_overlap);
+    plan = dtp_plan_default();
+    plan.optimizer = DTP_ADAM8BIT;
+    assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
+    assert_int_equal(plan.precision.moments, DTP_INT8);
+    assert_string_equal(dtp_precision_name(&plan.precision), "bf16-mixed");
+}
+
+/* ---- combinations --------------------------------------------------------------------------------------------------
+ */
+
+static void test_offload_rules(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *strategy, *runtime, *offload, *fault;
+    } cases[] = {{"full_shard", "torch", "params", NULL},
+                 {"hybrid_shard", "torch", "params", NULL},
+                 {"full_shard", "torch", "optimizer", "CPU offload is params"},
+                 {"full_shard", "torch", "nvme", "deepspeed"},
+                 {"ddp", "torch", "params", "full_shard"},
+                 {"zero1", "torch", "params", "full_shard"},
+                 {"zero1", "deepspeed", "optimizer", NULL},
+                 {"zero2", "deepspeed", "optimizer", NULL},
+                 {"zero2", "deepspeed", "params", "needs zero3"},
+                 {"zero2", "deepspeed", "nvme", "needs zero3"},
+                 {"zero3", "deepspeed", "params", NULL},
+                 {"zero3", "deepspeed", "nvme", NULL},
+                 {"zero1", "megatron", "optimizer", "not modelled"},
+                 {"ddp", "dtplan", "optimizer", "own host copy"},
+                 {"zero3", "dtplan", "nvme", NULL},
+                 {"zero2", "dtplan", "params", "sharded parameters"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dtp_plan plan = with_strategy(cases[i].strategy, cases[i].runtime);
+        assert_true(dtp_offload_parse(cases[i].offload, &plan.offload));
+        if (cases[i].fault)
+            assert_refused(plan, "offload", cases[i].fault);
+        else
+            assert_accepted(plan);
+    }
+}
+
+static void test_other_combinations(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = with_strategy("zero2", "deepspeed");
+    plan.compile = true;
+    assert_refused(plan, "compile", "deepspeed");
+    plan = with_strategy("zero2", "deepspeed");
+    plan.optimizer = DTP_ADAMW_FOREACH;
+    assert_refused(plan, "optimizer", "PyTorch's");
+    plan.optimizer = DTP_ADAM8BIT;
+    plan.offload = DTP_OFFLOAD_OPTIMIZER;
+    assert_refused(plan, "optimizer", "cannot be offloaded");
+    plan = with_strategy("ddp", "torch");
+    plan.fsdp1 = true;
+    assert_refused(plan, "fsdp1", "full_shard");
+    plan = dtp_plan_default();
+    plan.fsdp1 = true;
+    assert_accepted(plan);
+    plan.offload = DTP_OFFLOAD_PARAMS;
+    plan.accumulate = 4;
+    plan.accumulate_sync = true;
+    assert_refused(plan, "accumulate_sync", "FSDP1");
+    plan = with_strategy("ddp", "megatron");
+    plan.checkpointing = DTP_CHECKPOINT_SELECTIVE_MATMUL;
+    assert_refused(plan, "checkpointing", "megatron");
+    plan = dtp_plan_default();
+    plan.checkpointing = DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+    assert_accepted(plan);
+    plan.checkpointing = DTP_CHECKPOINT_EVERY_N;
+    plan.checkpoint_every = 33;
+    assert_refused(plan, "checkpointing", "32 layers");
+    plan = dtp_plan_default();
+    plan.wrap_layers = 33;
+    assert_refused(plan, "wrap_layers", "32 layers");
+    plan.wrap_layers = 0;
+    assert_accepted(plan);
+}
+
+static void test_ranges_and_products(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = dtp_plan_default();
+    plan.cp = 2;
+    plan.pp = 0;
+    plan.micro_batch = 0;
+    plan.accumulate = 1000001;
+    plan.sequence = 0;
+    assert_refused(plan, "cp", "not modelled yet");
+    assert_refused(plan, "pp", "use 1");
+    assert_refused(plan, "micro_batch", "at least 1");
+    assert_refused(plan, "accumulate", "at most");
+    assert_refused(plan, "seq", "at least 1");
+    assert_int_equal(faults.count, 5); /* all at once */
+    plan = dtp_plan_default();
+    plan.micro_batch = 1000000;
+    plan.sequence = 100000000;
+    assert_refused(plan, "seq", "2^62");
+    plan = dtp_plan_default();
+    plan.price_per_gpu_hour = -1;
+    assert_refused(plan, "price", "between");
+    plan = dtp_plan_default();
+    plan.strategy = (enum dtp_strategy)77;
+    assert_refused(plan, "plan", "does not exist");
+}
+
+static void test_learned_positions_bound_the_sequence(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama_7b();
+    t.position = DTP_POSITION_LEARNED;
+    t.positions = 1024;
+    struct dtp_cluster c = cluster(8, 8);
+    struct dtp_plan plan = dtp_plan_default();
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &c, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "1024"));
+    plan.sequence = 1024;
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &c, &faults), DTP_OK);
+}
+
+static void test_nvme_needs_a_machine_with_it(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster c = cluster(8, 8);
+    c.machine.nvme_write_bytes_per_s = 0;
+    struct dtp_plan plan = with_strategy("zero3", "deepspeed");
+    plan.offload = DTP_OFFLOAD_NVME;
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &c, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "no NVMe"));
+}
+
+static const char *find_place(const void *context, const char *key, size_t *line)
+{
+    *line = 7;
+    return strcmp(key, "micro_batch") ? NULL : context;
+}
+
+static void test_messages_name_the_place(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster c = cluster(8, 8);
+    struct dtp_plan plan = dtp_plan_default();
+    plan.micro_batch = 0;
+    struct dtp_plan_source source = {find_place, "job.ini"};
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_plan_resolve_from(&plan, &t, &c, &source, &faults), DTP_BAD_INPUT);
+    assert_string_equal(faults.text[0], "job.ini:7: micro_batch: is 0; it must be at least 1");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_default_is_what_users_run),
+                                       cmocka_unit_test(test_words_go_both_ways),
+                                       cmocka_unit_test(test_checkpointing_words),
+                                       cmocka_unit_test(test_recipes_by_hand),
+                                       cmocka_unit_test(test_mixed_precision_reduces_as_the_runtime_does),
+                                       cmocka_unit_test(test_dtypes_that_no_runtime_has_are_refused),
+                                       cmocka_unit_test(test_fp8_rules),
+                                       cmocka_unit_test(test_a_gpu_without_the_units_is_refused),
+                                       cmocka_unit_test(test_strategies_by_runtime),
+                                       cmocka_unit_test(test_shard_groups),
+                                       cmocka_unit_test(test_what_follows_from_the_strategy),
+                                       cmocka_unit_test(test_ways_of_collectives),
+                                       cmocka_unit_test(test_updates_in_backward),
+                                       cmocka_unit_test(test_defaults_of_runtimes),
+                                       cmocka_unit_test(test_offload_rules),
+                                       cmocka_unit_test(test_other_combinations),
+                                       cmocka_unit_test(test_ranges_and_products),
+                                       cmocka_unit_test(test_learned_positions_bound_the_sequence),
+                                       cmocka_unit_test(test_nvme_needs_a_machine_with_it),
+                                       cmocka_unit_test(test_messages_name_the_place)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

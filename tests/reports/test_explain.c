@@ -1,0 +1,135 @@
+/* The explanation checks itself: the terms of every group sum to its total, and nearly everything is accounted for by a
+ * rule, over random plans. */
+#include "record/explain.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "lib/random_plans.h"
+
+static struct dtp_explanation explanation; /* 50 KiB */
+
+static double group_sum(const struct dtp_term_group *group)
+{
+    double sum = 0;
+    for (size_t i = 0; i < group->count; i++)
+        sum += explanation.terms[group->first + i].value;
+    return sum;
+}
+
+static void explain(const struct random_job *random, struct dtp_job *job, struct dtp_prediction *prediction)
+{
+    *job = (struct dtp_job){.transformer = random->transformer,
+                            .cluster = random->cluster,
+                            .plan = random->plan,
+                            .asked = random->asked,
+                            .node_gpus = random->cluster.machine.gpus};
+    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, prediction);
+    dtp_explain(job, prediction, &explanation);
+}
+
+static double total_of(const char *title)
+{
+    for (size_t i = 0; i < explanation.group_count; i++)
+        if (strcmp(explanation.groups[i].title, title) == 0)
+            return explanation.groups[i].total;
+    return 0;
+}
+
+static void check_totals(const struct dtp_job *job, const struct dtp_prediction *p)
+{
+    assert_true(total_of("PARAMETERS") == (double)dtp_transformer_count(&job->transformer).total);
+    assert_true(total_of("MEMORY AT THE PEAK") == (double)p->memory.allocated_peak_bytes);
+    assert_true(total_of("DEVICE MEMORY") == (double)p->memory.device_peak_bytes);
+    assert_true(total_of("COMMUNICATION") == (double)p->communication.total_bytes);
+    assert_true(total_of("FORWARD AND BACKWARD") == p->time.compute_s);
+    assert_true(total_of("STEP") == p->time.step_s);
+}
+
+static void test_terms_sum_to_totals(void **state)
+{
+    (void)state;
+    size_t terms = 0, gaps = 0;
+    random_seed();
+    for (int i = 0; i < 3000; i++) {
+        struct random_job random;
+        struct dtp_job job;
+        struct dtp_prediction prediction;
+        assert_true(random_job(&random));
+        explain(&random, &job, &prediction);
+        check_totals(&job, &prediction);
+        assert_in_range(explanation.term_count, 10, DTP_EXPLAIN_TERMS - 1); /* none was dropped */
+        for (size_t g = 0; g < explanation.group_count; g++) {
+            const struct dtp_term_group *group = &explanation.groups[g];
+            double sum = group_sum(group), largest = fmax(fabs(group->total), fabs(sum));
+            if (!(fabs(sum - group->total) <= 1e-9 * largest))
+                fail_msg("%s sums to %.17g, not %.17g", group->title, sum, group->total);
+        }
+        terms += explanation.term_count;
+        for (size_t t = 0; t < explanation.term_count; t++)
+            gaps += explanation.terms[t].gap;
+    }
+    if (gaps > 0)
+        fail_msg("%zu of %zu terms have no rule: one of the closed form is new to explain", gaps, terms);
+}
+
+/* Bytes are exact: in memory and communication terms must sum to the byte, not nearly. */
+static void test_bytes_are_exact(void **state)
+{
+    (void)state;
+    random_seed();
+    for (int i = 0; i < 500; i++) {
+        struct random_job random;
+        struct dtp_job job;
+        struct dtp_prediction prediction;
+        assert_true(random_job(&random));
+        explain(&random, &job, &prediction);
+        for (size_t g = 0; g < explanation.group_count; g++) {
+            const struct dtp_term_group *group = &explanation.groups[g];
+            if (group->unit == DTP_EXPLAIN_BYTES && group->total < 9e15)
+                assert_true(group_sum(group) == group->total);
+        }
+    }
+}
+
+/* The plan everybody tries first: every byte has a rule, and the rule has the numbers one expects. */
+static void test_seven_billion_on_eight(void **state)
+{
+    (void)state;
+    struct random_job random = {.cluster = test_cluster(test_h200(), 8, 8)};
+    struct dtp_job job;
+    struct dtp_prediction prediction;
+    struct dtp_transformer *t = &random.transformer;
+    *t = dtp_transformer_default();
+    t->layers = t->heads = t->kv_heads = 32;
+    t->hidden = 4096;
+    t->head_dim = 128;
+    t->ffn = 11008;
+    t->vocab = 32000;
+    random.plan = random.asked = dtp_plan_default();
+    assert_int_equal(dtp_plan_resolve(&random.plan, t, &random.cluster, NULL), DTP_OK);
+    explain(&random, &job, &prediction);
+    bool found = false;
+    for (size_t i = 0; i < explanation.term_count; i++) {
+        const struct dtp_term *term = &explanation.terms[i];
+        assert_false(term->gap);
+        if (strcmp(term->name, "optimizer state: moments") == 0) {
+            assert_string_equal(term->rule, "padded psi / N x moment bytes");
+            assert_string_equal(term->numbers, "842301952 x 8 B"); /* two fp32 moments, 6738415616 / 8 */
+            assert_true(term->value == 8.0 * 842301952);
+            found = true;
+        }
+    }
+    assert_true(found);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_terms_sum_to_totals),
+                                       cmocka_unit_test(test_bytes_are_exact),
+                                       cmocka_unit_test(test_seven_billion_on_eight)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

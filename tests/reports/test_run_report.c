@@ -1,0 +1,115 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "lib/run_fixture.h"
+#include "record/run_report.h"
+
+static struct dtp_faults faults;
+static struct dtp_simulated simulated;
+static struct dtp_run_outcome outcome;
+static struct dtp_run_report report;
+
+/* A GPU that did what was predicted, a tenth slower, all of it contention. */
+static int set_up(void **state)
+{
+    static struct dtp_job job;
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    (void)state;
+    run_job("layers=2 hidden=4096 heads=32 ffn=11008 vocab=32000 seq=2048 micro_batch=4 gpus=2 strategy=zero1", &job);
+    if (dtp_simulated_create(&job, &options, &simulated, &faults) != DTP_OK)
+        return -1;
+    outcome = (struct dtp_run_outcome){.gpu = true,
+                                       .device_arena_bytes = simulated.placement.arena_bytes,
+                                       .used_bytes = simulated.prediction.memory.device_peak_bytes,
+                                       .last_step = 50,
+                                       .tokens_per_step = 16384,
+                                       .timed_steps = 46,
+                                       .entropy = 1.5,
+                                       .first_loss = 10,
+                                       .last_loss = 3,
+                                       .step_s = 1.1 * simulated.timeline.step_s};
+    snprintf(outcome.device, sizeof outcome.device, "NVIDIA H200");
+    snprintf(outcome.data, sizeof outcome.data, "Markov chain");
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        outcome.sent_bytes[i] = 50 * simulated.totals.sent_bytes[i];
+    report = (struct dtp_run_report){.simulated = &simulated, .measured = &outcome, .split_known = true};
+    report.split =
+        (struct dtp_error_split){simulated.timeline.step_s, simulated.timeline.step_s, outcome.step_s, outcome.step_s};
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    dtp_simulated_release(&simulated);
+    return 0;
+}
+
+static char *text;
+
+static void contains(const char *words)
+{
+    if (!strstr(text, words))
+        fail_msg("lacks \"%s\":\n%s", words, text);
+}
+
+static void test_text(void **state)
+{
+    size_t bytes;
+    (void)state;
+    struct dtp_page page = {.file = open_memstream(&text, &bytes)};
+    assert_non_null(page.file);
+    dtp_run_text(&report, &page);
+    fclose(page.file);
+    contains("device   NVIDIA H200");
+    contains("all_gather");
+    contains("reduce_scatter");
+    contains("median of 46 steps");
+    contains("0.909"); /* predicted over measured step */
+    contains("cost model                    +0.00 %");
+    contains("contention                    -9.09 %");
+    contains("= step time                   -9.09 %");
+    contains("entropy of the data 1.5000: the loss is +100.0 % above it");
+    free(text);
+}
+
+static void test_json(void **state)
+{
+    size_t bytes;
+    (void)state;
+    FILE *file = open_memstream(&text, &bytes);
+    assert_non_null(file);
+    assert_int_equal(dtp_run_json(&report, file, &faults), DTP_OK);
+    fclose(file);
+    contains("\"schema\": \"dtplan.run/1\"");
+    contains("\"error_split\": {");
+    contains("\"timed_steps\": 46");
+    assert_null(strstr(text, "nan"));
+    free(text);
+}
+
+/* What a host needs is no prediction of a GPU's time. */
+static void test_a_host_is_not_compared(void **state)
+{
+    size_t bytes;
+    (void)state;
+    outcome.gpu = report.split_known = false;
+    struct dtp_page page = {.file = open_memstream(&text, &bytes)};
+    dtp_run_text(&report, &page);
+    fclose(page.file);
+    contains("of each rank");
+    contains("the prediction is of");
+    assert_null(strstr(text, "MFU"));
+    assert_null(strstr(text, "ERROR SPLIT"));
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_json),
+                                       cmocka_unit_test(test_a_host_is_not_compared)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,307 @@
+/* From a row of a run table to a job: family by name and count, framework rules, batch, offload. */
+#include "runs/run_table.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/shipped_catalog.h"
+
+/* Llama-2-7B under torchtitan on one node. */
+static struct dtp_run plain_run(void)
+{
+    return (struct dtp_run){.id = "x",
+                            .source = "s",
+                            .model_name = "Llama-2-7B",
+                            .framework = "torchtitan (FSDP2)",
+                            .gpu_key = "h100-sxm",
+                            .strategy_key = "full_shard",
+                            .offload_key = "none",
+                            .param_dtype = "bf16",
+                            .checkpointing = "none",
+                            .fp8 = "0",
+                            .flash_attention = "",
+                            .compile = "",
+                            .network = "",
+                            .notes = "",
+                            .params = 6738415616,
+                            .layers = 32,
+                            .hidden = 4096,
+                            .heads = 32,
+                            .kv_heads = 32,
+                            .ffn = 11008,
+                            .vocab = 32000,
+                            .sequence = 2048,
+                            .gpus = 8,
+                            .micro_batch = 2};
+}
+
+static struct dtp_job job_of(const struct dtp_run *run)
+{
+    struct dtp_faults faults = {0};
+    struct dtp_job job = {0};
+    if (dtp_run_job(run, &catalog, &job, &faults))
+        fail_msg("%s", faults.text[0]);
+    return job;
+}
+
+static void assert_refused(const struct dtp_run *run, const char *reason)
+{
+    struct dtp_faults faults = {0};
+    struct dtp_job job;
+    assert_int_equal(dtp_run_job(run, &catalog, &job, &faults), DTP_BAD_INPUT);
+    if (!strstr(faults.text[0], reason))
+        fail_msg("'%s' does not say '%s'", faults.text[0], reason);
+}
+
+/* ---- shape ------------------------------------------------------------------------------------------------------ */
+
+static struct dtp_run shaped(const char *name, uint64_t params, uint64_t layers, uint64_t hidden, uint64_t heads,
+                             uint64_t kv_heads, uint64_t ffn, uint64_t vocab, uint64_t sequence)
+{
+    struct dtp_run run = plain_run();
+    run.model_name = name;
+    run.params = params;
+    run.layers = layers;
+    run.hidden = hidden;
+    run.heads = heads;
+    run.kv_heads = kv_heads;
+    run.ffn = ffn;
+    run.vocab = vocab;
+    run.sequence = sequence;
+    return run;
+}
+
+/* Published counts come out to the last parameter. */
+static void test_counts_are_exact(void **state)
+{
+    (void)state;
+    const struct dtp_run runs[] = {
+        shaped("MPT-7b", 6658859008, 32, 4096, 32, 32, 16384, 50368, 2048),          /* biases, learned table, tied */
+        shaped("mosaicml/mpt-7b", 6649286656, 32, 4096, 32, 32, 16384, 50432, 2048), /* ALiBi, no bias, tied */
+        shaped("Qwen2.5-0.5B", 494032768, 24, 896, 14, 2, 4864, 151936, 1024),
+        shaped("Qwen2.5-7B", 7615616512, 28, 3584, 28, 4, 18944, 152064, 1024),
+        shaped("meta-llama/Llama-3.1_8B", 8030261248, 32, 4096, 32, 8, 14336, 128256, 8192),
+        shaped("Llama-3.2-1B", 1235814400, 16, 2048, 32, 8, 8192, 128256, 4096), /* tied */
+        shaped("llama3.2-1b", 1498482688, 16, 2048, 32, 8, 8192, 128256, 4096),  /* untied by its count */
+        shaped("gpt2-124m", 124475904, 12, 768, 12, 12, 3072, 50304, 1024),
+        shaped("Bloom-176B", 176247271424, 70, 14336, 112, 112, 57344, 250880, 2048),
+        shaped("Qwen3-0.6B", 596049920, 28, 1024, 16, 8, 3072, 151936, 4096), /* heads of 128, not hidden / heads */
+        shaped("Gemma-7B", 8537680896, 28, 3072, 16, 16, 24576, 256000, 4096),
+        shaped("unheard-of", 6738415616, 32, 4096, 32, 32, 11008, 32000, 2048),
+    };
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        struct dtp_transformer shape;
+        struct dtp_faults faults = {0};
+        if (dtp_run_shape(&runs[i], &shape, &faults))
+            fail_msg("%s: %s", runs[i].model_name, faults.text[0]);
+        assert_int_equal(dtp_transformer_count(&shape).total, runs[i].params);
+    }
+}
+
+static void test_shapes_that_are_refused(void **state)
+{
+    (void)state;
+    struct dtp_run run = plain_run();
+    run.params = 13000000000;
+    assert_refused(&run, "the row's dimensions give 6738415616 parameters, its params column says 13000000000");
+    run = plain_run();
+    run.heads = 30;
+    assert_refused(&run, "n_heads 30 do not divide hidden 4096");
+    run = plain_run();
+    run.kv_heads = run.params = 0;
+    assert_refused(&run, "n_kv_heads is empty");
+    run = plain_run();
+    run.vocab = 0;
+    assert_refused(&run, "vocab is empty");
+}
+
+static void test_notes_decide_the_architecture(void **state)
+{
+    (void)state;
+    struct dtp_run run = shaped("mystery", 0, 12, 768, 12, 12, 3072, 50304, 1024);
+    run.notes = "q=A; architecture=gpt2; more";
+    assert_int_equal(job_of(&run).transformer.norm, DTP_LAYER_NORM);
+    run.notes = "architecture=llama";
+    assert_int_equal(job_of(&run).transformer.norm, DTP_RMS_NORM);
+    run.notes = ""; /* ffn = 4 hidden: GPT's */
+    assert_int_equal(job_of(&run).transformer.norm, DTP_LAYER_NORM);
+    run.ffn = 2048;
+    assert_int_equal(job_of(&run).transformer.norm, DTP_RMS_NORM);
+}
+
+/* ---- frameworks -------------------------------------------------------------------------------------------------- */
+
+static void test_framework_rules(void **state)
+{
+    (void)state;
+    struct dtp_run run = plain_run();
+    struct dtp_plan plan = job_of(&run).plan;
+    assert_int_equal(plan.runtime, DTP_RUNTIME_TORCH);
+    assert_false(plan.fsdp1);
+    assert_int_equal(plan.precision.reduce, DTP_FP32);
+    run.framework = "llm-foundry/Composer (PyTorch FSDP1)";
+    plan = job_of(&run).plan;
+    assert_true(plan.fsdp1 && plan.accumulate_sync && plan.fused_qkv);
+    assert_int_equal(plan.precision.reduce, DTP_BF16);
+    assert_int_equal(plan.loss, DTP_LOSS_FUSED);
+    assert_int_equal(plan.attention, DTP_ATTENTION_FLASH1);
+    run.framework = "torchtitan (FSDP1)";
+    assert_true(job_of(&run).plan.fsdp1);
+    run.framework = "PyTorch 2.11 FSDP2";
+    run.notes = "architecture=llama";
+    plan = job_of(&run).plan;
+    assert_true(plan.fused_qkv && plan.fused_gate_up && !plan.fsdp1);
+    run.notes = ""; /* somebody else's PyTorch 2.11 */
+    assert_false(job_of(&run).plan.fused_qkv);
+    run.framework = "HF Trainer, PyTorch FSDP";
+    assert_true(job_of(&run).plan.fsdp1);
+    run.strategy_key = "zero1";
+    run.framework = "Megatron-LM";
+    assert_int_equal(job_of(&run).plan.runtime, DTP_RUNTIME_MEGATRON);
+    run.strategy_key = "zero3";
+    run.framework = "DeepSpeed";
+    assert_int_equal(job_of(&run).plan.runtime, DTP_RUNTIME_DEEPSPEED);
+    run.framework = "Accelerate"; /* zero3 by whatever name is DeepSpeed */
+    assert_int_equal(job_of(&run).plan.runtime, DTP_RUNTIME_DEEPSPEED);
+    run.framework = "llmq (C++/CUDA)";
+    run.strategy_key = "zero1";
+    assert_int_equal(job_of(&run).plan.runtime, DTP_RUNTIME_DTPLAN);
+}
+
+static void test_precision(void **state)
+{
+    (void)state;
+    struct dtp_run run = plain_run();
+    run.fp8 = "1";
+    assert_int_equal(job_of(&run).plan.precision.compute, DTP_FP8);
+    assert_false(job_of(&run).plan.precision.fp8_rowwise);
+    run.notes = "quantization=float8 rowwise";
+    assert_true(job_of(&run).plan.precision.fp8_rowwise);
+    run = plain_run();
+    run.notes = "pure bf16 params, grads and AdamW moments";
+    struct dtp_precision precision = job_of(&run).plan.precision;
+    assert_true(precision.params == DTP_BF16 && precision.moments == DTP_BF16);
+    run = plain_run();
+    run.param_dtype = ""; /* not stated: bf16's rates, which are fp16's */
+    assert_int_equal(job_of(&run).plan.precision.compute, DTP_BF16);
+    run.param_dtype = "fp16";
+    assert_int_equal(job_of(&run).plan.precision.compute, DTP_FP16);
+}
+
+static void test_checkpointing(void **state)
+{
+    (void)state;
+    struct dtp_run run = plain_run();
+    assert_int_equal(job_of(&run).plan.checkpointing, DTP_CHECKPOINT_NONE);
+    run.checkpointing = "full";
+    assert_int_equal(job_of(&run).plan.checkpointing, DTP_CHECKPOINT_FULL);
+    run.checkpointing = "every-4";
+    assert_int_equal(job_of(&run).plan.checkpoint_every, 4);
+    run.checkpointing = "selective";
+    assert_int_equal(job_of(&run).plan.checkpointing, DTP_CHECKPOINT_SELECTIVE_MATMUL);
+    run.notes = "q=A; AC=selective(layer)";
+    assert_int_equal(job_of(&run).plan.checkpointing, DTP_CHECKPOINT_EVERY_N);
+    assert_int_equal(job_of(&run).plan.checkpoint_every, 2);
+    run.notes = "";
+    run.framework = "Megatron-LM";
+    run.strategy_key = "zero1";
+    assert_int_equal(job_of(&run).plan.checkpointing, DTP_CHECKPOINT_SELECTIVE_ATTENTION);
+}
+
+/* ---- batch, cluster, offload ------------------------------------------------------------------------------------- */
+
+static void test_batch(void **state)
+{
+    (void)state;
+    struct dtp_run run = plain_run(); /* neither accumulation nor global batch stated: one micro-step */
+    assert_int_equal(job_of(&run).plan.accumulate, 1);
+    run.global_batch = 64; /* 2 x 8 a micro-step */
+    assert_int_equal(job_of(&run).plan.accumulate, 4);
+    run.accumulate = 4;
+    assert_int_equal(job_of(&run).plan.accumulate, 4);
+    run.accumulate = 3;
+    assert_refused(&run, "micro_batch_per_gpu 2 x gpus 8 x grad_accum 3 does not give global_batch 64");
+    run.accumulate = 0;
+    run.global_batch = 63;
+    assert_refused(&run, "does not give global_batch 63");
+    run.global_batch = 0;
+    run.micro_batch = 1000000000000;
+    assert_refused(&run, "beyond 4294967295");
+}
+
+static void test_cluster(void **state)
+{
+    (void)state;
+    struct dtp_run run = plain_run();
+    run.gpus = 16;
+    run.gpus_per_node = 8;
+    run.node_network_gbit_per_s = 400;
+    struct dtp_cluster cluster = job_of(&run).cluster;
+    assert_int_equal(cluster.nodes, 2);
+    assert_close(cluster.machine.network_bytes_per_s, 50e9, 1);
+    assert_int_equal(cluster.network, DTP_NETWORK_RDMA);
+    run.network = "sockets over loopback";
+    assert_int_equal(job_of(&run).cluster.network, DTP_NETWORK_SOCKETS);
+    run.network = "";
+    run.gpus = 4; /* half of one node */
+    cluster = job_of(&run).cluster;
+    assert_int_equal(cluster.nodes, 1);
+    assert_int_equal(cluster.gpus_per_node, 4);
+    run.gpus = 64; /* not stated: the machine H100s come in */
+    run.gpus_per_node = 0;
+    run.node_network_gbit_per_s = 0;
+    cluster = job_of(&run).cluster;
+    assert_int_equal(cluster.gpus_per_node, 8);
+    assert_true(cluster.machine.network_bytes_per_s > 0);
+    run.gpus_per_node = 4; /* nodes of four have the network of four */
+    assert_string_equal(job_of(&run).cluster.machine.key, "hgx-h100-4");
+    run.gpu_key = "rtx-4090"; /* eight in one box: not the consumer's box of four */
+    run.gpus = run.gpus_per_node = 8;
+    assert_int_equal(job_of(&run).cluster.nodes, 1);
+    run.gpu_key = "gb200"; /* 128 GPUs are no whole number of racks of 72 */
+    run.gpus = 128;
+    run.gpus_per_node = 0;
+    assert_int_equal(job_of(&run).cluster.nodes, 2);
+    run.gpus_per_node = 7;
+    assert_refused(&run, "128");
+}
+
+static void test_offload(void **state)
+{
+    (void)state;
+    struct dtp_run run = plain_run();
+    run.offload_key = "params+optimizer";
+    assert_int_equal(job_of(&run).plan.offload, DTP_OFFLOAD_PARAMS);
+    run.offload_key = "params+optimizer+activations";
+    assert_refused(&run, "offload of activations is not modelled");
+    run.offload_key = "optimizer";
+    assert_refused(&run, "offload of optimizer is not modelled under torch");
+    run.framework = "llmq (C++/CUDA)";
+    run.strategy_key = "zero1";
+    run.offload_key = "master+optimizer";
+    assert_int_equal(job_of(&run).plan.offload, DTP_OFFLOAD_OPTIMIZER);
+    run.offload_key = "master+optimizer+gradients";
+    assert_refused(&run, "offload of gradients is not modelled under the dtplan runtime");
+    run.offload_key = "master+optimizers";
+    assert_refused(&run, "is no +-joined set");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_counts_are_exact),
+        cmocka_unit_test(test_shapes_that_are_refused),
+        cmocka_unit_test(test_notes_decide_the_architecture),
+        cmocka_unit_test(test_framework_rules),
+        cmocka_unit_test(test_precision),
+        cmocka_unit_test(test_checkpointing),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_cluster),
+        cmocka_unit_test(test_offload),
+    };
+    return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
+}

@@ -1,0 +1,211 @@
+/* A measured machine in both models: what its rows say is what operations take. */
+#include "closed/closed_form.h"
+#include "machine/measured.h"
+#include "sim/op_time.h"
+#include "sim/simulated.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "lib/hardware.h"
+
+#define assert_in_ratio(value, of, low, high) assert_true((value) / (of) >= (low) && (value) / (of) <= (high))
+
+static struct dtp_catalog catalog;
+static const char *const machine = TEST_SOURCE_DIR "/tests/data/synthetic_machine.csv";
+
+static int load(void **state)
+{
+    (void)state;
+    struct dtp_faults faults = {.count = 0};
+    enum dtp_status status = dtp_catalog_load(TEST_SOURCE_DIR "/scenarios", &catalog, &faults);
+    if (status == DTP_OK)
+        status = dtp_catalog_measure(&catalog, machine, &faults);
+    if (status != DTP_OK)
+        print_error("%s\n", faults.text[0]);
+    return status == DTP_OK ? 0 : -1;
+}
+
+static int unload(void **state)
+{
+    (void)state;
+    dtp_catalog_destroy(&catalog);
+    return 0;
+}
+
+static enum dtp_status resolve(const char *const (*settings)[2], size_t count, struct dtp_job *job,
+                               struct dtp_faults *faults)
+{
+    struct dtp_scenario *scenario = NULL;
+    enum dtp_status status = dtp_scenario_create(&scenario, faults);
+    for (size_t i = 0; i < count && status == DTP_OK; i++)
+        status = dtp_scenario_set(scenario, settings[i][0], settings[i][1], "test", 0, faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(scenario, &catalog, job, faults);
+    dtp_scenario_destroy(scenario);
+    return status;
+}
+
+static struct dtp_job job_of(const char *machine_name, const char *runtime, const char *gpus)
+{
+    const char *const settings[][2] = {{"model", "llama-7b"}, {"machine", machine_name},  {"runtime", runtime},
+                                       {"gpus", gpus},        {"strategy", "full_shard"}, {"micro_batch", "4"}};
+    struct dtp_job job;
+    struct dtp_faults faults = {.count = 0};
+    if (resolve(settings, sizeof settings / sizeof settings[0], &job, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    return job;
+}
+
+static void simulate(const struct dtp_job *job, struct dtp_simulated *out)
+{
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    struct dtp_faults faults = {.count = 0};
+    if (dtp_simulated_create(job, &options, out, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+}
+
+static void test_the_file_names_gpu_and_gpus(void **state)
+{
+    (void)state;
+    static const char *const alone[][2] = {{"model", "llama-7b"},
+                                           {"machine", TEST_SOURCE_DIR "/tests/data/synthetic_machine.csv"}};
+    static const char *const other[][2] = {{"model", "llama-7b"},
+                                           {"machine", TEST_SOURCE_DIR "/tests/data/synthetic_machine.csv"},
+                                           {"gpu", "a100-80-sxm"}};
+    static const char *const unread[][2] = {{"model", "llama-7b"}, {"machine", "another.csv"}};
+    struct dtp_job job;
+    struct dtp_faults faults = {.count = 0};
+    assert_int_equal(resolve(alone, 2, &job, &faults), DTP_OK);
+    assert_string_equal(job.cluster.gpu.key, "h200-sxm");
+    assert_int_equal(job.cluster.gpus, 4);
+    assert_int_equal(job.cluster.nodes, 1);
+    assert_non_null(job.cluster.measured);
+    assert_int_equal(resolve(other, 3, &job, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "was measured on h200-sxm"));
+    faults = (struct dtp_faults){.count = 0};
+    assert_int_equal(resolve(unread, 2, &job, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "another.csv' was not read"));
+}
+
+/* Every operation that a row times takes that row's time, and its gaps. */
+static void test_operations_take_what_was_measured(void **state)
+{
+    (void)state;
+    struct dtp_job job = job_of(machine, "dtplan", "4");
+    struct dtp_simulated simulated;
+    simulate(&job, &simulated);
+    const struct dtp_op *ops = dtp_program_ops(simulated.program);
+    size_t matmuls = 0, attention = 0, kernels = 0, collectives = 0;
+    for (size_t i = 0; i < simulated.timeline.op_count; i++) {
+        struct dtp_measured_row row;
+        if (!dtp_measured_row_of_op(simulated.program, &ops[i], &job.transformer, &job.cluster, &job.plan, &row))
+            continue;
+        double seconds = dtp_measured_s(job.cluster.measured, &row);
+        double gaps_s = row.measurement <= DTP_MEASUREMENT_KERNEL ? ops[i].demand.kernels * 1.1e-6 : 0;
+        if (!isfinite(seconds)) /* kinds that the file has no rows of */
+            continue;
+        assert_near(simulated.alone_s[i], seconds + gaps_s, 1e-9);
+        matmuls += row.measurement == DTP_MEASUREMENT_MATMUL;
+        attention += row.measurement == DTP_MEASUREMENT_ATTENTION;
+        kernels += row.measurement == DTP_MEASUREMENT_KERNEL;
+        collectives += row.measurement == DTP_MEASUREMENT_COLLECTIVE;
+    }
+    assert_true(matmuls > 300 && attention == 64 && kernels > 100 && collectives > 60);
+    assert_near(simulated.timeline.matmul_speedup, 1, 1e-12); /* the rows hold it */
+    assert_near(simulated.timeline.compute_factor, 1, 1e-12); /* no GPU that was not measured */
+    dtp_simulated_release(&simulated);
+}
+
+/* Another runtime has other memory-bound kernels, launches and gaps, but the same matmuls. */
+static void test_other_runtimes_share_libraries_only(void **state)
+{
+    (void)state;
+    struct dtp_job job = job_of(machine, "torch", "4"), plain = job_of("dgx-h200", "torch", "4");
+    struct dtp_simulated with, without;
+    simulate(&job, &with);
+    simulate(&plain, &without);
+    const struct dtp_op *ops = dtp_program_ops(with.program);
+    size_t changed = 0;
+    for (size_t i = 0; i < with.timeline.op_count; i++) {
+        enum dtp_op_class class = dtp_op_kind_class(ops[i].kind);
+        if (class == DTP_CLASS_MEMORY)
+            assert_near(with.alone_s[i] / with.timeline.compute_factor,
+                        without.alone_s[i] / without.timeline.compute_factor, 1e-12);
+        else if (class == DTP_CLASS_MATMUL)
+            changed += with.alone_s[i] != without.alone_s[i];
+    }
+    assert_true(changed > 200);
+    dtp_simulated_release(&with);
+    dtp_simulated_release(&without);
+}
+
+/* The closed form knows the same rows: both within 6 % of each other, as without a file. */
+static void test_both_models_agree(void **state)
+{
+    (void)state;
+    struct dtp_job job = job_of(machine, "dtplan", "4");
+    struct dtp_simulated simulated;
+    struct dtp_prediction closed;
+    simulate(&job, &simulated);
+    dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &closed);
+    assert_near(closed.time.step_s, simulated.timeline.step_s, 0.06);
+    dtp_simulated_release(&simulated);
+}
+
+/* Collectives of a full_shard step hide behind kernels: they take 1.1 to 1.12 times as long, and kernels lose 0.14 to
+ * 0.17 seconds for each second of theirs. Alone, on links that cost nothing, neither happens. */
+static void test_contention_is_what_was_measured(void **state)
+{
+    (void)state;
+    struct dtp_job job = job_of(machine, "dtplan", "4");
+    struct dtp_simulated simulated;
+    simulate(&job, &simulated);
+    const struct dtp_timeline *t = &simulated.timeline;
+    const struct dtp_op *ops = dtp_program_ops(simulated.program);
+    double collectives_alone_s = 0, kernels_alone_s = 0, kernels_s = 0;
+    for (size_t i = 0; i < t->op_count; i++) {
+        if (dtp_op_kind_class(ops[i].kind) == DTP_CLASS_COLLECTIVE)
+            collectives_alone_s += simulated.alone_s[i];
+        else if (dtp_op_is_kernel(&ops[i]) && ops[i].stream == DTP_STREAM_COMPUTE) {
+            kernels_alone_s += simulated.alone_s[i];
+            kernels_s += t->span[i].end_s - t->span[i].start_s;
+        }
+    }
+    assert_in_ratio(t->communication_s, collectives_alone_s, 1.08, 1.12);
+    assert_in_ratio(kernels_s - kernels_alone_s, t->communication_s, 0.12, 0.17);
+    dtp_simulated_release(&simulated);
+}
+
+/* More GPUs than were measured: one may be slower than those were, and collectives compare as the model says. */
+static void test_more_gpus_than_were_measured(void **state)
+{
+    (void)state;
+    struct dtp_job four = job_of(machine, "dtplan", "4"), eight = job_of(machine, "dtplan", "8");
+    struct dtp_simulated a, b;
+    simulate(&four, &a);
+    simulate(&eight, &b);
+    assert_true(b.timeline.compute_factor > 1 && b.timeline.compute_factor < 1.05);
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    options.seed = 1;
+    assert_int_equal(dtp_simulated_scatter(&a, &options, 0, 500, NULL), DTP_OK);
+    assert_int_equal(a.samples, 0); /* all GPUs are known */
+    assert_int_equal(dtp_simulated_scatter(&b, &options, 0, 500, NULL), DTP_OK);
+    assert_true(b.quantiles.p50_s > 0.97 * b.timeline.step_s && b.quantiles.p50_s < 1.02 * b.timeline.step_s);
+    assert_true(b.timeline.step_s > 0.95 * a.timeline.step_s && b.timeline.step_s < 1.1 * a.timeline.step_s);
+    dtp_simulated_release(&a);
+    dtp_simulated_release(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_file_names_gpu_and_gpus),
+                                       cmocka_unit_test(test_operations_take_what_was_measured),
+                                       cmocka_unit_test(test_other_runtimes_share_libraries_only),
+                                       cmocka_unit_test(test_both_models_agree),
+                                       cmocka_unit_test(test_contention_is_what_was_measured),
+                                       cmocka_unit_test(test_more_gpus_than_were_measured)};
+    return cmocka_run_group_tests(tests, load, unload);
+}

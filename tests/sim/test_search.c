@@ -1,0 +1,276 @@
+/* The search against the plain way: every combination predicted, the best of them picked by hand. */
+#include "sim/search.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "runtime/dtplan/lower_executor.h"
+#include "lib/random_plans.h"
+#include "lib/shipped_catalog.h"
+
+static struct dtp_faults faults;
+
+struct setup {
+    struct dtp_axes axes;
+    struct dtp_scenario *base;
+    struct dtp_search_question question;
+};
+
+/* `keys` are pairs of key and values, with NULL at the end. */
+static void set_up(struct setup *s, const char *const *keys)
+{
+    memset(s, 0, sizeof *s);
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_scenario_create(&s->base, &faults), DTP_OK);
+    for (; keys[0]; keys += 2)
+        if (dtp_axes_add(&s->axes, &catalog, keys[0], keys[1], "test", &faults) != DTP_OK)
+            fail_msg("%s", faults.text[0]);
+    s->question =
+        (struct dtp_search_question){.base = s->base, .axes = &s->axes, .catalog = &catalog, .precision_pinned = true};
+}
+
+static void tear_down(struct setup *s)
+{
+    dtp_axes_release(&s->axes);
+    dtp_scenario_destroy(s->base);
+}
+
+/* The least of `of` over all combinations that fit, without any bound. */
+static double least_of_all(const struct setup *s, double (*of)(const struct dtp_job *, const struct dtp_prediction *))
+{
+    uint64_t count;
+    double least = INFINITY;
+    struct dtp_scenario *scenario;
+    assert_int_equal(dtp_axes_count(&s->axes, &count, &faults), DTP_OK);
+    assert_int_equal(dtp_scenario_copy(s->base, &scenario, &faults), DTP_OK);
+    for (uint64_t i = 0; i < count; i++) {
+        struct dtp_job job;
+        struct dtp_prediction p;
+        assert_int_equal(dtp_axes_apply(&s->axes, i, false, scenario, &faults), DTP_OK);
+        if (dtp_scenario_resolve(scenario, &catalog, &job, &faults) != DTP_OK)
+            continue;
+        dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &p);
+        if (p.memory.verdict == DTP_VERDICT_FITS)
+            least = fmin(least, of(&job, &p));
+    }
+    dtp_scenario_destroy(scenario);
+    return least;
+}
+
+static double usd_of(const struct dtp_job *job, const struct dtp_prediction *p)
+{
+    struct dtp_money money;
+    struct dtp_training_cost cost;
+    dtp_money_of(job, &p->throughput, dtp_catalog_price(&catalog, job->cluster.gpu.key), &money);
+    dtp_training_cost_of(job, &p->throughput, &money, false, &cost);
+    return cost.usd[DTP_PRICE_TYPICAL];
+}
+
+static double seconds_of(const struct dtp_job *job, const struct dtp_prediction *p)
+{
+    struct dtp_money money = {0};
+    struct dtp_training_cost cost;
+    dtp_training_cost_of(job, &p->throughput, &money, false, &cost);
+    return cost.goodput.expected_s;
+}
+
+static const char *const seven[] = {"model",
+                                    "llama-2-7b",
+                                    "tokens",
+                                    "10B",
+                                    "global_batch",
+                                    "64",
+                                    "gpu",
+                                    "h100-sxm,a100-80-sxm",
+                                    "gpus",
+                                    "8..32x2",
+                                    "precision",
+                                    "bf16-mixed",
+                                    "strategy",
+                                    "ddp,zero1,full_shard,shard_grad_op",
+                                    "checkpointing",
+                                    "none,full,selective",
+                                    "micro_batch",
+                                    "1,2,4,8",
+                                    NULL,
+                                    NULL,
+                                    NULL,
+                                    NULL,
+                                    NULL};
+
+static void test_finds_the_cheapest(void **state)
+{
+    struct setup s;
+    struct dtp_search found;
+    (void)state;
+    set_up(&s, seven);
+    assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_OK);
+    assert_int_equal(found.recommended, 0);
+    double least = least_of_all(&s, usd_of);
+    assert_close(found.candidates[0].cost.usd[DTP_PRICE_TYPICAL], least, 1e-9 * least);
+    assert_int_equal(found.counts.combinations, 2 * 3 * 4 * 3 * 4); /* nothing is lost in the counts */
+    assert_true(found.runner_up > 0);
+    dtp_search_release(&found);
+    tear_down(&s);
+}
+
+/* A budget alone asks for speed; pruning by it must not lose the fastest plan. */
+static void test_finds_the_fastest(void **state)
+{
+    struct setup s;
+    struct dtp_search found;
+    const char *keys[24];
+    (void)state;
+    memcpy(keys, seven, sizeof seven);
+    keys[18] = NULL;
+    set_up(&s, keys);
+    double least = least_of_all(&s, seconds_of);
+    assert_int_equal(dtp_axes_add(&s.axes, &catalog, "budget", "1e6", "test", &faults), DTP_OK);
+    struct dtp_axis budget = s.axes.axes[s.axes.count - 1]; /* moved before the others, as the command does */
+    memmove(&s.axes.axes[1], &s.axes.axes[0], (s.axes.count - 1) * sizeof budget);
+    s.axes.axes[0] = budget;
+    assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_OK);
+    assert_close(found.candidates[0].cost.goodput.expected_s, least, 1e-9 * least);
+    dtp_search_release(&found);
+    tear_down(&s);
+}
+
+static void test_threads_do_not_show(void **state)
+{
+    struct setup s;
+    struct dtp_search one, many;
+    (void)state;
+    set_up(&s, seven);
+    s.question.simulate_count = 4;
+    s.question.threads = 1;
+    assert_int_equal(dtp_search(&s.question, &one, &faults), DTP_OK);
+    s.question.threads = 5;
+    assert_int_equal(dtp_search(&s.question, &many, &faults), DTP_OK);
+    assert_int_equal(one.count, many.count);
+    assert_memory_equal(&one.counts, &many.counts, sizeof one.counts);
+    for (size_t i = 0; i < one.count; i++) {
+        assert_int_equal(one.candidates[i].combination, many.candidates[i].combination);
+        assert_close(one.candidates[i].cost.goodput.expected_s, many.candidates[i].cost.goodput.expected_s, 0);
+    }
+    assert_true(one.counts.simulated >= 1);
+    dtp_search_release(&one);
+    dtp_search_release(&many);
+    tear_down(&s);
+}
+
+/* Limits that nothing meets: what the answer says to give is enough, and a little less is not. */
+static void test_relaxed_limit_is_tight(void **state)
+{
+    struct setup s;
+    struct dtp_search found;
+    char text[32];
+    const char *keys[24];
+    (void)state;
+    memcpy(keys + 2, seven, sizeof seven - 2 * sizeof *seven);
+    keys[0] = "budget";
+    keys[1] = "10";
+    set_up(&s, keys);
+    assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_NO);
+    assert_int_equal(found.recommended, -1);
+    double needed = found.relax.budget_usd;
+    assert_true(found.relax.any_fits && needed > 10);
+    dtp_search_release(&found);
+    for (int less = 0; less < 2; less++) {
+        snprintf(text, sizeof text, "%.6f", needed * (less ? 0.999 : 1.000001));
+        assert_int_equal(dtp_axes_add(&s.axes, &catalog, "budget", text, "test", &faults), DTP_OK);
+        assert_int_equal(dtp_search(&s.question, &found, &faults), less ? DTP_NO : DTP_OK);
+        dtp_search_release(&found);
+    }
+    tear_down(&s);
+}
+
+static void test_nothing_fits(void **state)
+{
+    static const char *const keys[] = {"model",    "llama-3-70b", "tokens",      "1B",        "gpu",
+                                       "rtx-4090", "gpus",        "1",           "precision", "bf16-mixed",
+                                       "strategy", "ddp",         "micro_batch", "1,2",       NULL};
+    struct setup s;
+    struct dtp_search found;
+    (void)state;
+    set_up(&s, keys);
+    assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_NO);
+    assert_false(found.relax.any_fits);
+    assert_true(found.relax.missing_bytes >
+                1e12 - 24e9);                        /* 16 bytes for each of 70.6e9 parameters, and 24 GB are there */
+    assert_int_equal(found.counts.pruned_memory, 1); /* micro batch 2 */
+    dtp_search_release(&found);
+    tear_down(&s);
+}
+
+/* No step is shorter than the bound, whatever the plan. */
+static void test_time_bound_is_sound(void **state)
+{
+    (void)state;
+    random_state = 20;
+    for (int i = 0; i < 20000; i++) {
+        struct random_job made;
+        struct dtp_prediction p;
+        struct dtp_job job = {0};
+        if (!random_job(&made))
+            continue;
+        job.transformer = made.transformer;
+        job.cluster = made.cluster;
+        job.plan = made.plan;
+        dtp_closed_form(&made.transformer, &made.cluster, &made.plan, &p);
+        double tokens = p.throughput.tokens_per_s * p.time.step_s;
+        if (!(dtp_search_bound_s(&job, tokens) <= p.time.step_s * (1 + 1e-9)))
+            fail_msg("job %d: a step of %g s below its bound of %g s", i, p.time.step_s,
+                     dtp_search_bound_s(&job, tokens));
+    }
+}
+
+/* Of our executor's attention: a deterministic backward is cut into parts where its workspace would be too large, so
+ * that it may shrink with the batch. */
+static uint64_t may_shrink_bytes(const struct random_job *job, const struct dtp_plan *plan)
+{
+    struct dtp_executor_rules rules;
+    if (plan->runtime != DTP_RUNTIME_DTPLAN)
+        return 0;
+    dtp_executor_rules(&job->transformer, &job->cluster, plan, &rules);
+    return rules.attention_backward_workspace_bytes;
+}
+
+/* Tensors never shrink with the micro-batch: what the memory bound rests on. */
+static void test_memory_grows_with_the_micro_batch(void **state)
+{
+    (void)state;
+    random_state = 21;
+    for (int i = 0; i < 5000; i++) {
+        struct random_job job;
+        if (!random_job(&job))
+            continue;
+        uint64_t before = 0;
+        for (uint32_t batch = 1; batch <= 64; batch += 1 + batch / 3) {
+            struct dtp_prediction p;
+            struct dtp_plan plan = job.plan;
+            plan.micro_batch = batch;
+            if (dtp_plan_resolve(&plan, &job.transformer, &job.cluster, NULL) != DTP_OK)
+                break;
+            dtp_closed_form(&job.transformer, &job.cluster, &plan, &p);
+            assert_true(p.memory.allocated_peak_bytes >= before);
+            before = p.memory.allocated_peak_bytes - may_shrink_bytes(&job, &plan);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_finds_the_cheapest),
+                                       cmocka_unit_test(test_finds_the_fastest),
+                                       cmocka_unit_test(test_threads_do_not_show),
+                                       cmocka_unit_test(test_relaxed_limit_is_tight),
+                                       cmocka_unit_test(test_nothing_fits),
+                                       cmocka_unit_test(test_time_bound_is_sound),
+                                       cmocka_unit_test(test_memory_grows_with_the_micro_batch)};
+    return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
+}

@@ -1,0 +1,148 @@
+/* Our executor's step program against its closed form, which never sees it, over random plans: the arena, FLOPs, bytes
+ * through HBM, launches, bytes sent and number of operations of every collective are the same. */
+#include "runtime/dtplan/executor_work.h"
+#include "lower/lower.h"
+#include "runtime/dtplan/lower_executor.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/random_executor_plans.h"
+
+#define JOBS 400
+
+static uint64_t granules(const struct dtp_buffer *buffer)
+{
+    return (buffer->bytes + DTP_PLACEMENT_ALIGNMENT - 1) / DTP_PLACEMENT_ALIGNMENT * DTP_PLACEMENT_ALIGNMENT;
+}
+
+/* Largest sum of live device bytes, each buffer in whole granules: what no placement can undercut. */
+static uint64_t live_bytes(const struct dtp_program *program)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    uint64_t live = 0, most = 0;
+    for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
+        if (buffers[i].persistent && buffers[i].space == DTP_SPACE_DEVICE)
+            live += granules(&buffers[i]);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_operand *operands = dtp_program_operands(program, &ops[i]);
+        for (uint32_t k = 0; k < ops[i].operand_count; k++)
+            live += operands[k].access & DTP_ALLOC ? granules(&buffers[operands[k].buffer.index]) : 0;
+        most = live > most ? live : most;
+        for (uint32_t k = 0; k < ops[i].operand_count; k++)
+            live -= operands[k].access & DTP_FREE ? granules(&buffers[operands[k].buffer.index]) : 0;
+    }
+    return most;
+}
+
+static void fail_with(const struct random_job *job, const char *what, uint64_t program, uint64_t closed)
+{
+    random_executor_describe(job);
+    fail_msg("%s: %llu bytes in the program, %llu in the closed form", what, (unsigned long long)program,
+             (unsigned long long)closed);
+}
+
+/* The closed form knows every instant, so it finds the largest sum of live bytes, to the byte; a placement may need
+ * more where holes are left between buffers. To find the least is NP-hard, and the search is bounded
+ * (arena_fit_tight.c): of 12,000 plans (seeds 1..30) it leaves holes in 6 %, of 4.9 % at most. */
+static void test_arena(void **state)
+{
+    (void)state;
+    random_seed();
+    int exact = 0;
+    double worst = 0;
+    for (int i = 0; i < JOBS; i++) {
+        struct random_job job;
+        struct dtp_program *program;
+        struct dtp_executor_arena arena;
+        struct dtp_memory memory;
+        assert_true(random_executor_job(&job));
+        assert_int_equal(dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL), DTP_OK);
+        dtp_closed_form_memory(&job.transformer, &job.cluster, &job.plan, &memory);
+        if (live_bytes(program) != memory.allocated_peak_bytes)
+            fail_with(&job, "live", live_bytes(program), memory.allocated_peak_bytes);
+        assert_int_equal(dtp_executor_arena_make(program, &arena, NULL), DTP_OK);
+        if (job.plan.offload != DTP_OFFLOAD_NONE) {
+            uint64_t ranks =
+                job.cluster.gpus < job.cluster.gpus_per_node ? job.cluster.gpus : job.cluster.gpus_per_node;
+            if (arena.host_bytes * ranks != memory.host_bytes)
+                fail_with(&job, "host", arena.host_bytes * ranks, memory.host_bytes);
+        }
+        double holes = 100 * ((double)arena.device_bytes / (double)memory.allocated_peak_bytes - 1);
+        if (holes < 0)
+            fail_with(&job, "arena", arena.device_bytes, memory.allocated_peak_bytes);
+        exact += holes == 0;
+        worst = holes > worst ? holes : worst;
+        dtp_executor_arena_release(&arena);
+        dtp_program_destroy(program);
+    }
+    print_message("%d plans: live bytes the same in all, the arena in %.1f %%, at most %.2f %% more\n", JOBS,
+                  100.0 * exact / JOBS, worst);
+    assert_true(exact > JOBS * 85 / 100 && worst < 5);
+}
+
+#define check_equal(program_value, closed_value, job)                                                                  \
+    do {                                                                                                               \
+        double in_program = (double)(program_value), in_closed_form = (double)(closed_value);                          \
+        if (fabs(in_program - in_closed_form) > 1e-14 * in_closed_form) {                                              \
+            random_executor_describe(job);                                                                             \
+            fail_msg("%s is %.17g in the program, %.17g in the closed form", #program_value, in_program,               \
+                     in_closed_form);                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+static void check_work(const struct random_job *job, const struct dtp_program_totals *totals)
+{
+    struct dtp_executor_work w;
+    double k = job->plan.accumulate, collectives = 0;
+    dtp_executor_work(&job->transformer, &job->cluster, &job->plan, &w);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        collectives += (double)totals->count[i];
+    check_equal(totals->matmul_flops, k * (w.matmul_flops + w.recompute_matmul_flops), job);
+    check_equal(totals->attention_flops, k * (w.attention_flops + w.recompute_attention_flops), job);
+    check_equal(totals->recompute_flops, k * (w.recompute_matmul_flops + w.recompute_attention_flops), job);
+    check_equal(totals->memory_bytes,
+                k * (w.forward_bytes + w.backward_bytes + w.loss_bytes + w.recompute_bytes) + w.gradient_bytes +
+                    w.update_bytes,
+                job);
+    check_equal(totals->kernels, k * w.kernels + w.step_kernels + collectives, job);
+}
+
+static void check_traffic(const struct random_job *job, const struct dtp_program_totals *totals)
+{
+    struct dtp_communication closed;
+    dtp_closed_form_communication(&job->transformer, &job->cluster, &job->plan, &closed);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        check_equal(totals->sent_bytes[i], closed.bytes[i], job);
+        check_equal(totals->count[i], closed.count[i], job);
+    }
+    check_equal(totals->host_to_device_bytes, closed.host_to_device_bytes, job);
+    check_equal(totals->device_to_host_bytes, closed.device_to_host_bytes, job);
+}
+
+static void test_work_and_traffic(void **state)
+{
+    (void)state;
+    random_seed();
+    for (int i = 0; i < JOBS; i++) {
+        struct random_job job;
+        struct dtp_program *program;
+        struct dtp_program_totals totals;
+        assert_true(random_executor_job(&job));
+        assert_int_equal(dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL), DTP_OK);
+        dtp_program_sum(program, &totals);
+        check_work(&job, &totals);
+        check_traffic(&job, &totals);
+        dtp_program_destroy(program);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_arena), cmocka_unit_test(test_work_and_traffic)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

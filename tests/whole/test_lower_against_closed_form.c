@@ -1,0 +1,260 @@
+/* The step program against the closed form, which never sees it, over random plans: matmul and attention FLOPs, bytes
+ * sent and number of operations of every collective, bytes copied to and from the host equal exactly; the peak of live
+ * bytes within 0.5 %. What may be further off is named here, with the bytes that it can be (see named_bytes):
+ *   - ZeRO-3's flat buffers: the closed form takes them for used up in the order of their fetches, and counts the
+ * oldest beside the tensors copied out of it. Tensors that were never given back are passed over by a fetch, so that a
+ * later one may be used up before it; then one more stands, of stage3_prefetch_bucket_size and one tensor at most. */
+#include "closed/activations.h"
+#include "runtime/deepspeed/deepspeed_parts.h"
+#include "lower/lower.h"
+#include "program/placement.h"
+#include "program/verify.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/random_plans.h"
+
+#define JOBS 1200
+#define DRAWN_JOBS 150
+
+static void describe(const struct random_job *job)
+{
+    const struct dtp_transformer *t = &job->transformer;
+    const struct dtp_plan *p = &job->plan;
+    char checkpointing[32];
+    dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
+    print_error("L%llu h%llu heads %llu/%llu d_h%llu f%llu V%llu on %u (%u a node); %s %s compile %d fsdp1 %d group %u "
+                "micro %u "
+                "accumulate %u sync %d seq %llu checkpointing %s offload %s precision %s attention %s loss %s "
+                "optimizer %s wrap %u "
+                "hpz %u qw %d qg %d reshard %d to %u keep %d prefetch %d of %u view %d fused %d %d rope %d\n",
+                (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
+                (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
+                (unsigned long long)t->vocab, job->cluster.gpus, job->cluster.gpus_per_node,
+                dtp_strategy_text(p->strategy), dtp_runtime_text(p->runtime), p->compile, p->fsdp1, p->shard_group,
+                p->micro_batch, p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence, checkpointing,
+                dtp_offload_text(p->offload), dtp_precision_name(&p->precision), dtp_attention_text(p->attention),
+                dtp_loss_text(p->loss), dtp_optimizer_text(p->optimizer), p->wrap_layers, p->zero_hpz_partition_size,
+                p->zero_quantized_weights, p->zero_quantized_gradients, p->reshard_after_forward, p->reshard_group,
+                p->keep_root, p->prefetch, p->prefetch_depth, p->ddp_bucket_view, p->fused_qkv, p->fused_gate_up,
+                p->rope_fp32);
+}
+
+#define check_equal(program_value, closed_value, job)                                                                  \
+    do {                                                                                                               \
+        double in_program = (double)(program_value), in_closed_form = (double)(closed_value);                          \
+        if (in_program != in_closed_form) {                                                                            \
+            describe(job);                                                                                             \
+            print_error("%s:%d: %s is %.17g in the program, %.17g in the closed form\n", __FILE__, __LINE__,           \
+                        #program_value, in_program, in_closed_form);                                                   \
+            fail();                                                                                                    \
+        }                                                                                                              \
+    } while (0)
+
+/* Model FLOPs: 6 for every weight and token; the core 2 s d_q forward, twice that backward, 2.5 times with flash. */
+static void check_flops(const struct random_job *job, const struct dtp_program_totals *totals)
+{
+    const struct dtp_transformer *t = &job->transformer;
+    const struct dtp_plan *p = &job->plan;
+    double tokens = (double)p->micro_batch * (double)p->sequence * p->accumulate;
+    double weights = (double)dtp_transformer_count(t).matmul, s = dtp_transformer_attention_length(t, p->sequence);
+    double core = (p->attention == DTP_ATTENTION_MATH ? 6 : 7) * s * (double)(t->heads * t->head_dim * t->layers);
+    check_equal(totals->matmul_flops + totals->attention_flops - totals->recompute_flops, (6 * weights + core) * tokens,
+                job);
+}
+
+/* With what is computed twice; sums of many products in another order. */
+static void check_hardware_flops(const struct random_job *job, const struct dtp_program_totals *totals)
+{
+    double closed = dtp_closed_form_hardware_flops(&job->transformer, &job->cluster, &job->plan);
+    double program = totals->matmul_flops + totals->attention_flops;
+    if (fabs(program / closed - 1) <= 1e-12)
+        return;
+    describe(job);
+    double again = closed - (program - totals->recompute_flops);
+    fail_msg("the program computes %.17g again, the closed form %.17g", totals->recompute_flops, again);
+}
+
+static void check_traffic(const struct random_job *job, const struct dtp_program_totals *totals)
+{
+    struct dtp_communication closed;
+    dtp_closed_form_communication(&job->transformer, &job->cluster, &job->plan, &closed);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        check_equal(totals->sent_bytes[i], closed.bytes[i], job);
+        check_equal(totals->count[i], closed.count[i], job);
+    }
+    check_equal(totals->host_to_device_bytes, closed.host_to_device_bytes, job);
+    check_equal(totals->device_to_host_bytes, closed.device_to_host_bytes, job);
+}
+
+#define MOST_PERCENT 0.5
+
+/* Difference of the peaks, and which operation the program's lies at. */
+struct difference {
+    double percent, bytes;
+    enum dtp_op_kind kind;
+};
+
+static struct difference compare_peaks(const struct random_job *job, const struct dtp_program *program)
+{
+    struct dtp_placement placement;
+    struct dtp_memory closed;
+    static struct dtp_faults faults;
+    memset(&faults, 0, sizeof faults);
+    if (dtp_program_place(program, &placement, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    dtp_closed_form_memory(&job->transformer, &job->cluster, &job->plan, &closed);
+    double bytes = (double)placement.live_peak_bytes - (double)closed.allocated_peak_bytes;
+    struct difference difference = {100 * bytes / (double)closed.allocated_peak_bytes, bytes,
+                                    dtp_program_ops(program)[placement.live_peak_op].kind};
+    dtp_placement_release(&placement);
+    return difference;
+}
+
+/* Bytes that the peaks may differ by for the cause named above; 0: the plan has none. */
+static double named_bytes(const struct random_job *job)
+{
+    const struct dtp_plan *p = &job->plan;
+    bool flat = p->runtime == DTP_RUNTIME_DEEPSPEED && p->strategy == DTP_ZERO3 && p->shard_group > 1 && p->prefetch;
+    if (!flat)
+        return 0;
+    uint64_t elements = p->stage3_prefetch_bucket_size + dtp_deepspeed_largest_tensor(&job->transformer, p);
+    return (double)elements * dtp_plan_compute_bytes(p);
+}
+
+static void check_proofs(const struct random_job *job, const struct dtp_program *program)
+{
+    static struct dtp_faults faults;
+    memset(&faults, 0, sizeof faults);
+    if (dtp_program_verify(program, &faults) == DTP_OK)
+        return;
+    describe(job);
+    for (size_t i = 0; i < faults.count && i < DTP_FAULTS_KEPT; i++)
+        print_error("%s\n", faults.text[i]);
+    fail();
+}
+
+struct tally {
+    int plans, within, close, named;
+    double worst;
+};
+
+/* False where the job is not lowered. */
+static bool check_job(const struct random_job *job, struct tally *tally)
+{
+    struct dtp_program *program;
+    struct dtp_program_totals totals;
+    if (dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &program, NULL) != DTP_OK)
+        return false;
+    dtp_program_sum(program, &totals);
+    check_flops(job, &totals);
+    check_hardware_flops(job, &totals);
+    check_traffic(job, &totals);
+    check_proofs(job, program);
+    struct difference difference = compare_peaks(job, program);
+    dtp_program_destroy(program);
+    double percent = fabs(difference.percent);
+    tally->plans++;
+    tally->within += percent <= MOST_PERCENT;
+    tally->close += percent <= 0.1;
+    tally->worst = percent > tally->worst ? percent : tally->worst;
+    if (percent > MOST_PERCENT && fabs(difference.bytes) > named_bytes(job)) {
+        describe(job);
+        fail_msg("the program's peak is %+.2f %% off the closed form's, %.0f bytes, at %s", difference.percent,
+                 difference.bytes, dtp_op_kind_text(difference.kind));
+    }
+    tally->named += percent > MOST_PERCENT;
+    if (percent > MOST_PERCENT && getenv("DTPLAN_TEST_VERBOSE")) {
+        print_error("%+.2f %% at %s: ", difference.percent, dtp_op_kind_text(difference.kind));
+        describe(job);
+    }
+    return true;
+}
+
+static void check_tally(const struct tally *tally)
+{
+    print_message("%d plans: peaks within 0.1 %% in %.1f %%, within 0.5 %% in %.2f %%, named %d, worst %.2f %%\n",
+                  tally->plans, 100.0 * tally->close / tally->plans, 100.0 * tally->within / tally->plans, tally->named,
+                  tally->worst);
+    assert_true(tally->within + tally->named == tally->plans);
+    assert_true(tally->named * 100 <= tally->plans);
+}
+
+static void test_random_plans(void **state)
+{
+    (void)state;
+    random_seed();
+    struct tally tally = {0};
+    while (tally.plans < JOBS) {
+        struct random_job job;
+        assert_true(random_job(&job));
+        if (job.plan.runtime == DTP_RUNTIME_DTPLAN) /* a lowering of its own: test_lower_executor.c */
+            continue;
+        check_job(&job, &tally);
+    }
+    check_tally(&tally);
+}
+
+/* Its offload is drawn too seldom by chance. */
+static void test_random_deepspeed_offload(void **state)
+{
+    (void)state;
+    random_seed();
+    struct tally tally = {0};
+    int seen[3][4] = {{0}};
+    while (tally.plans < DRAWN_JOBS) {
+        struct random_job job;
+        assert_true(random_job(&job));
+        job.plan = job.asked;
+        job.plan.runtime = DTP_RUNTIME_DEEPSPEED, job.plan.strategy = (enum dtp_strategy)(DTP_ZERO1 + random_below(3));
+        job.plan.offload = (enum dtp_offload)(1 + random_below(3)), job.plan.optimizer = DTP_ADAMW_FUSED;
+        job.plan.compile = job.plan.fsdp1 = false, job.plan.shard_group = 0;
+        job.plan.prefetch_depth = 1, job.plan.reshard_group = 0;
+        if (random_bool())
+            job.cluster = test_cluster(test_h200(), 1, 1);
+        if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL) == DTP_OK && check_job(&job, &tally))
+            seen[job.plan.strategy - DTP_ZERO1][job.plan.offload]++;
+    }
+    for (int stage = 0; stage < 3; stage++)
+        assert_true(seen[stage][DTP_OFFLOAD_OPTIMIZER] > 10);
+    assert_true(seen[2][DTP_OFFLOAD_PARAMS] > 10 && seen[2][DTP_OFFLOAD_NVME] > 10);
+    check_tally(&tally);
+}
+
+static void test_random_zeropp(void **state)
+{
+    (void)state;
+    random_seed();
+    struct tally tally = {0};
+    int second = 0, weights = 0, exchanged = 0;
+    while (tally.plans < DRAWN_JOBS) {
+        struct random_job job;
+        assert_true(random_job(&job));
+        job.plan = job.asked;
+        job.plan.runtime = DTP_RUNTIME_DEEPSPEED, job.plan.strategy = DTP_ZERO3, job.plan.optimizer = DTP_ADAMW_FUSED;
+        job.plan.offload = random_below(4) ? DTP_OFFLOAD_NONE : DTP_OFFLOAD_OPTIMIZER;
+        job.plan.compile = job.plan.fsdp1 = false, job.plan.shard_group = 0;
+        job.plan.prefetch_depth = 1, job.plan.reshard_group = 0;
+        job.plan.zero_hpz_partition_size = 1u << random_below(4);
+        job.plan.zero_quantized_weights = random_bool(), job.plan.zero_quantized_gradients = random_bool();
+        if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL) != DTP_OK || !check_job(&job, &tally))
+            continue;
+        second += job.plan.zero_hpz_partition_size > 1;
+        weights += job.plan.zero_quantized_weights;
+        exchanged += job.plan.zero_quantized_gradients && job.cluster.nodes > 1;
+    }
+    assert_true(second > 20 && weights > 20 && exchanged > 20);
+    check_tally(&tally);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_plans),
+                                       cmocka_unit_test(test_random_deepspeed_offload),
+                                       cmocka_unit_test(test_random_zeropp)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,142 @@
+/* Rows of a measured machine file: which are whole, which are the same, and which one an operation's time stands in. */
+#include "lower/lower.h"
+#include "machine/measured_row.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "job/scenario.h"
+#include "lib/shipped_catalog.h"
+
+static struct dtp_measured_row matmul(void)
+{
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_MATMUL, "forward");
+    row.dtype = DTP_BF16;
+    row.number[DTP_MEASURED_m] = 4096;
+    row.number[DTP_MEASURED_n] = 1024;
+    row.number[DTP_MEASURED_k] = 512;
+    row.number[DTP_MEASURED_seconds] = 1e-4;
+    return row;
+}
+
+static void refused(const struct dtp_measured_row *row, const char *words)
+{
+    struct dtp_faults faults = {0};
+    assert_int_equal(dtp_measured_row_check(row, "m.csv", 7, &faults), DTP_BAD_INPUT);
+    for (size_t i = 0; i < faults.count; i++)
+        if (strncmp(faults.text[i], "m.csv:7: ", strlen("m.csv:7: ")) == 0 && strstr(faults.text[i], words))
+            return;
+    fail_msg("no fault says '%s': %s", words, faults.text[0]);
+}
+
+static void what_is_missing_or_odd_is_refused(void **state)
+{
+    (void)state;
+    struct dtp_faults faults = {0};
+    struct dtp_measured_row row = matmul();
+    assert_int_equal(dtp_measured_row_check(&row, "m.csv", 7, &faults), DTP_OK);
+    row.number[DTP_MEASURED_k] = (double)NAN, refused(&row, "k: is missing"), row = matmul();
+    row.number[DTP_MEASURED_seconds] = 0, refused(&row, "seconds: 0 is no amount"), row = matmul();
+    row.number[DTP_MEASURED_seconds] = INFINITY, refused(&row, "seconds: inf is no amount"), row = matmul();
+    row.number[DTP_MEASURED_ranks] = 2, refused(&row, "ranks: a row of matmul has none"), row = matmul();
+    row.dtype = DTP_DTYPE_COUNT, refused(&row, "dtype: a row of matmul has one"), row = matmul();
+    strcpy(row.what, "sideways"), refused(&row, "what: 'sideways'"), row = matmul();
+    row = dtp_measured_row_of(DTP_MEASUREMENT_ABOUT, "gpu_key"), refused(&row, "value: is missing");
+    row = dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, "matmul"), refused(&row, "what: 'matmul'");
+    row = dtp_measured_row_of(DTP_MEASUREMENT_COLLECTIVE, "all_gather_slowdown"), refused(&row, "what: ");
+}
+
+static void contention_may_be_none(void **state)
+{
+    (void)state;
+    struct dtp_faults faults = {0};
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_CONTENTION, "reduce_scatter_slowdown");
+    row.number[DTP_MEASURED_ranks] = 4;
+    row.number[DTP_MEASURED_stride] = row.number[DTP_MEASURED_nodes] = 1;
+    row.number[DTP_MEASURED_value] = 0;
+    assert_int_equal(dtp_measured_row_check(&row, "m.csv", 7, &faults), DTP_OK);
+    row.number[DTP_MEASURED_value] = -0.1, refused(&row, "value: -0.1 is no amount");
+}
+
+static void results_are_no_part_of_the_key(void **state)
+{
+    (void)state;
+    struct dtp_measured_row a = matmul(), b = matmul();
+    b.number[DTP_MEASURED_seconds] = 2;
+    assert_true(dtp_measured_row_same(&a, &b));
+    b.number[DTP_MEASURED_m] = 1, assert_false(dtp_measured_row_same(&a, &b)), b = a;
+    b.dtype = DTP_FP32, assert_false(dtp_measured_row_same(&a, &b)), b = a;
+    strcpy(b.what, "weight_gradient"), assert_false(dtp_measured_row_same(&a, &b));
+}
+
+/* ---- operations -------------------------------------------------------------------------------------------------- */
+
+static void make_job(const char *const keys[][2], size_t count, struct dtp_job *out)
+{
+    static struct dtp_faults faults;
+    struct dtp_scenario *scenario;
+    assert_int_equal(dtp_scenario_create(&scenario, &faults), DTP_OK);
+    for (size_t i = 0; i < count; i++)
+        dtp_scenario_set(scenario, keys[i][0], keys[i][1], "test", 0, &faults);
+    if (dtp_scenario_resolve(scenario, &catalog, out, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    dtp_scenario_destroy(scenario);
+}
+
+static size_t count_rows(const struct dtp_job *job, const char *what, enum dtp_measurement measurement, double m,
+                         double n, double k)
+{
+    struct dtp_faults faults = {0};
+    struct dtp_program *program;
+    struct dtp_measured_row row;
+    size_t found = 0;
+    assert_int_equal(dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &program, &faults), DTP_OK);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        if (!dtp_measured_row_of_op(program, op, &job->transformer, &job->cluster, &job->plan, &row))
+            continue;
+        row.number[DTP_MEASURED_seconds] = 1;
+        assert_int_equal(dtp_measured_row_check(&row, "op", i, &faults), DTP_OK);
+        bool shaped = m == 0 || (row.number[DTP_MEASURED_m] == m && row.number[DTP_MEASURED_n] == n &&
+                                 row.number[DTP_MEASURED_k] == k);
+        found += row.measurement == measurement && strcmp(row.what, what) == 0 && shaped;
+    }
+    dtp_program_destroy(program);
+    return found;
+}
+
+/* Two layers of width 256, 2 x 64 tokens: down is [128, 256] of 512; its weight gradient [256, 512] of 128 tokens is
+ * written in the first micro-step and added to in the second. */
+static void operations_find_their_rows(void **state)
+{
+    (void)state;
+    static const char *const keys[][2] = {{"layers", "2"},      {"hidden", "256"},     {"heads", "4"},
+                                          {"ffn", "512"},       {"vocab", "1000"},     {"seq", "64"},
+                                          {"micro_batch", "2"}, {"accumulate", "2"},   {"strategy", "full_shard"},
+                                          {"gpus", "8"},        {"runtime", "dtplan"}, {"gpu", "h200-sxm"}};
+    static struct dtp_job job;
+    make_job(keys, sizeof keys / sizeof *keys, &job);
+    assert_int_equal(count_rows(&job, "forward", DTP_MEASUREMENT_MATMUL, 128, 256, 512), 4);
+    assert_int_equal(count_rows(&job, "input_gradient", DTP_MEASUREMENT_MATMUL, 128, 512, 256), 4);
+    size_t written = count_rows(&job, "weight_gradient", DTP_MEASUREMENT_MATMUL, 256, 512, 128);
+    size_t added = count_rows(&job, "weight_gradient_sum", DTP_MEASUREMENT_MATMUL, 256, 512, 128);
+    assert_int_equal(written, 2);
+    assert_int_equal(added, 2);
+    assert_int_equal(count_rows(&job, "backward", DTP_MEASUREMENT_ATTENTION, 0, 0, 0), 4);
+    assert_true(count_rows(&job, "all_gather", DTP_MEASUREMENT_COLLECTIVE, 0, 0, 0) > 0);
+    assert_true(count_rows(&job, "norm", DTP_MEASUREMENT_KERNEL, 0, 0, 0) > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_missing_or_odd_is_refused), cmocka_unit_test(contention_may_be_none),
+        cmocka_unit_test(results_are_no_part_of_the_key), cmocka_unit_test(operations_find_their_rows)};
+    return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
+}

@@ -1,0 +1,204 @@
+/* Every allocation of what builds, reads, proves, places and simulates programs fails in turn, alone and with all that
+ * follow: each time a status that says so with a fault, no result, no crash, no leak (under the sanitizers).
+ *
+ * The linker sends malloc, calloc and realloc here (--wrap). */
+#include "program/arena_fit.h"
+#include "lower/lower.h"
+#include "program/placement.h"
+#include "program/program_text.h"
+#include "sim/simulate.h"
+#include "program/verify.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/random_plans.h"
+#include "lib/step_program.h"
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *old, size_t bytes);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *old, size_t bytes);
+
+static bool armed, refuses_all, refused; /* refuses_all: also what is behind the first */
+static size_t allocations_left;
+
+static bool refuse(void)
+{
+    if (!armed || (allocations_left && allocations_left--))
+        return false;
+    refused = true;
+    armed = refuses_all;
+    return true;
+}
+
+void *__wrap_malloc(size_t bytes)
+{
+    return refuse() ? NULL : __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    return refuse() ? NULL : __real_calloc(count, bytes);
+}
+
+void *__wrap_realloc(void *old, size_t bytes)
+{
+    return refuse() ? NULL : __real_realloc(old, bytes);
+}
+
+/* What is tried: returns the status and leaves nothing behind. */
+struct subject {
+    struct dtp_program *program;
+    char *text;
+    size_t text_bytes;
+    struct random_job job;
+};
+typedef enum dtp_status attempt(struct subject *subject, struct dtp_faults *faults);
+
+/* Refuses the first allocation, the second, ... until there are no more; at least `least` of them. */
+static void refuse_each(attempt *try_it, struct subject *subject, size_t least)
+{
+    static struct dtp_faults faults;
+    for (int all = 0; all < 2; all++) {
+        size_t count = 0;
+        do {
+            faults = (struct dtp_faults){0};
+            refuses_all = all;
+            refused = false;
+            allocations_left = count++;
+            armed = true;
+            enum dtp_status status = try_it(subject, &faults);
+            armed = false;
+            assert_int_equal(status, refused ? DTP_ENVIRONMENT : DTP_OK);
+            assert_int_equal(faults.count > 0, refused);
+        } while (refused);
+        assert_true(count > least);
+    }
+}
+
+static enum dtp_status build(struct subject *subject, struct dtp_faults *faults)
+{
+    (void)subject;
+    struct dtp_program *program;
+    enum dtp_status status = step_program_make(6, 2, 4, &program, faults);
+    dtp_program_destroy(program);
+    return status;
+}
+
+static enum dtp_status verify(struct subject *subject, struct dtp_faults *faults)
+{
+    return dtp_program_verify(subject->program, faults);
+}
+
+static enum dtp_status ask(struct subject *subject, struct dtp_faults *faults)
+{
+    bool redundant;
+    return dtp_program_dependency_redundant(subject->program, &dtp_program_ops(subject->program)[1], 0, &redundant,
+                                            faults);
+}
+
+static enum dtp_status place(struct subject *subject, struct dtp_faults *faults)
+{
+    struct dtp_placement placement;
+    enum dtp_status status = dtp_program_place(subject->program, &placement, faults);
+    assert_true((status == DTP_OK) == (placement.offset_bytes != NULL));
+    dtp_placement_release(&placement);
+    return status;
+}
+
+static enum dtp_status place_tight(struct subject *subject, struct dtp_faults *faults)
+{
+    struct dtp_placement placement;
+    enum dtp_status status = dtp_program_place_tight(subject->program, &placement, faults);
+    assert_true((status == DTP_OK) == (placement.offset_bytes != NULL));
+    dtp_placement_release(&placement);
+    return status;
+}
+
+static enum dtp_status parse(struct subject *subject, struct dtp_faults *faults)
+{
+    struct dtp_program *program;
+    enum dtp_status status = dtp_program_parse_text("text", subject->text, subject->text_bytes, &program, faults);
+    assert_true((status == DTP_OK) == (program != NULL));
+    dtp_program_destroy(program);
+    return status;
+}
+
+static enum dtp_status lower(struct subject *subject, struct dtp_faults *faults)
+{
+    struct dtp_program *program = NULL;
+    const struct random_job *job = &subject->job;
+    enum dtp_status status = dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &program, faults);
+    if (status == DTP_OK)
+        dtp_program_destroy(program);
+    return status;
+}
+
+static enum dtp_status simulate(struct subject *subject, struct dtp_faults *faults)
+{
+    struct dtp_timeline timeline = {0};
+    const struct random_job *job = &subject->job;
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    enum dtp_status status =
+        dtp_simulate(subject->program, &job->transformer, &job->cluster, &job->plan, &options, &timeline, faults);
+    if (status == DTP_OK)
+        dtp_timeline_release(&timeline);
+    return status;
+}
+
+static void write_text(struct subject *subject)
+{
+    FILE *file = open_memstream(&subject->text, &subject->text_bytes);
+    assert_int_equal(dtp_program_write_text(subject->program, file), DTP_OK);
+    fclose(file);
+}
+
+static void test_a_hand_made_step(void **state)
+{
+    (void)state;
+    struct subject subject = {.program = step_program(6, 2, 4)};
+    write_text(&subject);
+    refuse_each(build, &subject, 10);
+    refuse_each(verify, &subject, 2);
+    refuse_each(ask, &subject, 0);
+    refuse_each(place, &subject, 6);
+    refuse_each(place_tight, &subject, 6);
+    refuse_each(parse, &subject, 10);
+    free(subject.text);
+    dtp_program_destroy(subject.program);
+}
+
+/* The jobs that lowering knows, of three layers and two micro-steps. */
+static void test_lowered_steps(void **state)
+{
+    (void)state;
+    random_seed();
+    for (int lowered = 0; lowered < 6;) {
+        struct subject subject = {0};
+        assert_true(random_job(&subject.job));
+        subject.job.transformer.layers = 3;
+        subject.job.plan = subject.job.asked;
+        subject.job.plan.accumulate = 2;
+        const struct random_job *job = &subject.job;
+        if (dtp_plan_resolve(&subject.job.plan, &job->transformer, &job->cluster, NULL) != DTP_OK ||
+            dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &subject.program, NULL) != DTP_OK)
+            continue;
+        refuse_each(lower, &subject, 5);
+        refuse_each(place, &subject, 6);
+        refuse_each(simulate, &subject, 3);
+        dtp_program_destroy(subject.program);
+        lowered++;
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_hand_made_step), cmocka_unit_test(test_lowered_steps)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
