@@ -47,13 +47,13 @@ dtp_folder(model/base SYSTEM libc gsl csv)
 # what is computed: kinds of layers, shapes, names of models
 dtp_folder(model/net USES model/base SYSTEM libc jansson)
 # on what: GPUs, nodes, links, as catalogued and as measured
-dtp_folder(model/machine USES model/net SYSTEM libc gsl UPWARD model/cost model/program model/closed)
+dtp_folder(model/machine USES model/net SYSTEM libc gsl)
 # what is chosen: sharding, precision, batches; rules that follow from the choices
-dtp_folder(model/plan USES model/machine SYSTEM libc UPWARD model/closed model/runtime/megatron model/runtime/deepspeed)
+dtp_folder(model/plan USES model/machine SYSTEM libc UPWARD model/runtime/megatron model/runtime/deepspeed)
 # what an operation costs alone
-dtp_folder(model/cost USES model/plan SYSTEM libc gsl UPWARD model/closed)
+dtp_folder(model/cost USES model/plan SYSTEM libc gsl)
 # the step program: buffers, operations, dependencies; its text, its proof, its places
-dtp_folder(model/program USES model/cost SYSTEM libc UPWARD model/closed)
+dtp_folder(model/program USES model/cost SYSTEM libc)
 # the closed form: memory, traffic and time by formulas
 dtp_folder(model/closed USES model/program SYSTEM libc UPWARD model/runtime/torch model/runtime/deepspeed model/runtime/megatron model/runtime/dtplan)
 # the skeleton that composes a program; what a runtime does in it is the runtime's

@@ -1,5 +1,7 @@
 #include "sim/measured_time.h"
 
+#include "program/measured_op.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

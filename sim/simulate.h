@@ -7,6 +7,7 @@
 #define DTP_SIMULATE_H
 
 #include "base/host_arena.h"
+#include "plan/plan.h"
 #include "program/program.h"
 
 struct dtp_span {

@@ -3,6 +3,8 @@
  */
 #include "probe/prober.h"
 
+#include "program/measured_op.h"
+
 #include <math.h>
 #include <stdlib.h>
 

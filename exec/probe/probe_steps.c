@@ -1,6 +1,8 @@
 /* Step programs that each rank runs for itself: seconds of their operations, gaps between kernels, launches. */
 #include "probe/prober.h"
 
+#include "program/measured_op.h"
+
 #include <math.h>
 #include <stdlib.h>
 

@@ -6,38 +6,6 @@
 /* Chunks of the head and loss under DTP_LOSS_CHUNKED: torchtitan's ChunkedLossWrapper default. */
 #define LOSS_CHUNKS 8
 
-bool dtp_plan_autocast(const struct dtp_plan *plan)
-{
-    bool replicated = plan->strategy == DTP_DDP || plan->strategy == DTP_ZERO1;
-    return plan->runtime == DTP_RUNTIME_TORCH && replicated && dtp_dtype_bytes(plan->precision.params) == 4 &&
-           dtp_plan_compute_bytes(plan) < 4;
-}
-
-unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan)
-{
-    unsigned bytes = dtp_dtype_bytes(plan->precision.compute);
-    return bytes < 2 ? 2 : bytes;
-}
-
-bool dtp_plan_keeps_fp8(const struct dtp_plan *plan)
-{
-    return plan->precision.compute == DTP_FP8 &&
-           (plan->runtime == DTP_RUNTIME_MEGATRON || plan->runtime == DTP_RUNTIME_DTPLAN);
-}
-
-unsigned dtp_plan_score_bytes(const struct dtp_plan *plan)
-{
-    bool wide = plan->runtime == DTP_RUNTIME_TORCH || plan->runtime == DTP_RUNTIME_DEEPSPEED;
-    return wide ? 4 : dtp_plan_compute_bytes(plan);
-}
-
-enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan)
-{
-    if (plan->runtime == DTP_RUNTIME_DTPLAN)
-        return DTP_LOSS_CHUNKED;
-    return plan->loss == DTP_LOSS_EAGER && plan->compile && plan->compile_loss ? DTP_LOSS_FUSED : plan->loss;
-}
-
 /* One norm as input of matmuls: its result in the compute dtype (saved by the matmul for the weight gradient) and its
  * statistics. The norm's own input is counted where it is made. Fused RMSNorm (PyTorch >= 2.9); the composite one of
  * older versions keeps an fp32 copy as well. */

@@ -7,7 +7,7 @@
 #define DTP_ACTIVATIONS_H
 
 #include "machine/machine.h"
-#include "plan/plan.h"
+#include "plan/rules.h"
 #include "net/transformer.h"
 
 /* Bytes per token; layer figures are of one layer. */
@@ -28,20 +28,5 @@ struct dtp_activations {
 
 void dtp_activations_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                            const struct dtp_plan *plan, struct dtp_activations *out);
-
-/* True where torch.autocast casts fp32 weights on the fly (DDP and ZeroRedundancyOptimizer in mixed precision): the
- * residual stream is then fp32 and a cast copy of each weight lives from its forward to its backward. */
-bool dtp_plan_autocast(const struct dtp_plan *plan);
-/* True where matmuls run as Transformer Engine's: inputs are kept for backward as their fp8 cast, and each weight has
- * two fp8 copies, by rows and by columns, for all micro-steps (te.pytorch.module.linear). torchao keeps inputs in bf16.
- */
-bool dtp_plan_keeps_fp8(const struct dtp_plan *plan);
-/* Bytes of a score and a probability of math attention: PyTorch's math kernel computes 16-bit inputs in fp32 unless
- * torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp says otherwise; Megatron's and ours stay in 16 bits. */
-unsigned dtp_plan_score_bytes(const struct dtp_plan *plan);
-/* Bytes of one activation or compute weight; fp8 recipes keep activations in bf16. */
-unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan);
-/* The loss that runs: torch.compile fuses the eager one, our executor always chunks. */
-enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan);
 
 #endif

@@ -8,46 +8,12 @@
 #ifndef DTP_CLOSED_FORM_H
 #define DTP_CLOSED_FORM_H
 
+#include "base/words.h"
 #include "machine/machine.h"
 #include "plan/plan.h"
 #include "net/transformer.h"
 
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
-
-/* X(enum suffix, key, words for people)
- * GRADS are gradients at rest (buckets, shards, accumulated ones), REDUCE whole gradients on their way to a reduction
- * and its input; WEIGHTS are gathered or autocast copies that matmuls read, GATHER flat all-gather buffers and cast
- * shards; WORKSPACE has library workspaces and the gradients of activations. */
-#define DTP_OWNER_TABLE(X)                                                                                             \
-    X(PARAMS, "params", "parameters")                                                                                  \
-    X(GRADS, "grads", "gradients")                                                                                     \
-    X(OPTIMIZER, "optimizer", "optimizer state")                                                                       \
-    X(ACTIVATIONS, "activations", "activations")                                                                       \
-    X(LOGITS, "logits", "logits and loss")                                                                             \
-    X(WEIGHTS, "compute_weights", "weights in compute dtype")                                                          \
-    X(GATHER, "gather", "all-gather buffers")                                                                          \
-    X(REDUCE, "reduce", "gradient reduction buffers")                                                                  \
-    X(WORKSPACE, "workspace", "workspaces and temporaries")
-enum dtp_owner {
-#define DTP_OWNER_ENUM(suffix, key, words) DTP_OWNER_##suffix,
-    DTP_OWNER_TABLE(DTP_OWNER_ENUM)
-#undef DTP_OWNER_ENUM
-        DTP_OWNER_COUNT
-};
-
-/* Instants at which the peak can lie (internals: forward end, loss, early backward, late backward, step). */
-#define DTP_PHASE_TABLE(X)                                                                                             \
-    X(FORWARD_END, "forward_end", "end of forward")                                                                    \
-    X(LOSS, "loss", "loss")                                                                                            \
-    X(EARLY_BACKWARD, "early_backward", "first layers of backward")                                                    \
-    X(LATE_BACKWARD, "late_backward", "end of backward")                                                               \
-    X(STEP, "step", "optimizer step")
-enum dtp_phase {
-#define DTP_PHASE_ENUM(suffix, key, words) DTP_PHASE_##suffix,
-    DTP_PHASE_TABLE(DTP_PHASE_ENUM)
-#undef DTP_PHASE_ENUM
-        DTP_PHASE_COUNT
-};
 
 enum dtp_verdict { DTP_VERDICT_FITS, DTP_VERDICT_TIGHT, DTP_VERDICT_OOM };
 
@@ -71,19 +37,6 @@ struct dtp_memory {
 };
 
 /* ---- communication --------------------------------------------------------------------------------------------- */
-
-#define DTP_COLLECTIVE_TABLE(X)                                                                                        \
-    X(ALL_GATHER, "all_gather")                                                                                        \
-    X(REDUCE_SCATTER, "reduce_scatter")                                                                                \
-    X(ALL_REDUCE, "all_reduce")                                                                                        \
-    X(SEND_RECV, "send_recv")                                                                                          \
-    X(ALL_TO_ALL, "all_to_all")
-enum dtp_collective {
-#define DTP_COLLECTIVE_ENUM(suffix, text) DTP_##suffix,
-    DTP_COLLECTIVE_TABLE(DTP_COLLECTIVE_ENUM)
-#undef DTP_COLLECTIVE_ENUM
-        DTP_COLLECTIVE_COUNT
-};
 
 /* Bytes each GPU sends per optimizer step (ring accounting: B(n-1)/n for all-gather and reduce-scatter of B bytes over
  * n ranks, twice that for all-reduce). */
@@ -147,11 +100,6 @@ void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp
 /* From the peaks of tensors and device, context, NCCL and capacity. */
 enum dtp_verdict dtp_memory_verdict(const struct dtp_memory *memory);
 
-const char *dtp_owner_key(enum dtp_owner owner);
-const char *dtp_owner_words(enum dtp_owner owner);
-const char *dtp_phase_key(enum dtp_phase phase);
-const char *dtp_phase_words(enum dtp_phase phase);
-const char *dtp_collective_text(enum dtp_collective collective);
 const char *dtp_verdict_text(enum dtp_verdict verdict);
 
 #endif

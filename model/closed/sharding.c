@@ -80,16 +80,6 @@ static void sum_root(const struct dtp_transformer *t, struct tensor_sum *sum)
     add_vectors(sum, t->head_bias, 1, t->vocab);
 }
 
-uint64_t dtp_plan_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
-{
-    if (plan->strategy == DTP_DDP)
-        return 1;
-    uint64_t group = plan->shard_group;
-    if (!group)
-        group = plan->strategy == DTP_HYBRID_SHARD ? cluster->gpus_per_node : cluster->gpus;
-    return group && group < cluster->gpus ? group : cluster->gpus;
-}
-
 static void count_unit_layers(const struct dtp_transformer *t, const struct dtp_plan *plan, struct dtp_units *out)
 {
     if (!plan->wrap_layers)
@@ -137,73 +127,6 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
 }
 
 /* ---- bytes per element ----------------------------------------------------------------------------------------- */
-
-/* torch stores what the recipe calls params and casts on the way to the matmul; the other runtimes hold the weights in
- * the compute dtype and the recipe's master copy beside the moments (DeepSpeed bf16/fp16 engine, Megatron's mixed
- * precision optimizer, our executor). */
-static uint64_t stored_bytes(const struct dtp_plan *plan)
-{
-    unsigned params = dtp_dtype_bytes(plan->precision.params), compute = dtp_plan_compute_bytes(plan);
-    return plan->runtime == DTP_RUNTIME_TORCH || params < compute ? params : compute;
-}
-
-/* Adam keeps two moments, plain SGD none; 8-bit Adam one byte each (its scales, 4 bytes per 256, are left out). */
-static uint64_t moments_bytes(const struct dtp_plan *plan)
-{
-    switch (plan->optimizer) {
-    case DTP_SGD: return 0;
-    case DTP_ADAM8BIT: return 2;
-    case DTP_ADAMW_FUSED:
-    case DTP_ADAMW_FOREACH: break;
-    }
-    return 2 * (uint64_t)dtp_dtype_bytes(plan->precision.moments);
-}
-
-/* Where gradients rest: torch in the dtype of the parameters (FSDP2 casts back to it after reducing), DeepSpeed in the
- * model's dtype, Megatron and our executor in a buffer of the reduce dtype that matmuls accumulate into. */
-static uint64_t grads_bytes(const struct dtp_plan *plan, uint64_t stored)
-{
-    bool buffer = plan->runtime == DTP_RUNTIME_MEGATRON || plan->runtime == DTP_RUNTIME_DTPLAN;
-    return buffer ? dtp_dtype_bytes(plan->precision.reduce) : stored;
-}
-
-void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out)
-{
-    uint64_t stored = stored_bytes(plan), master = dtp_dtype_bytes(plan->precision.master);
-    bool replicated = plan->strategy == DTP_DDP || plan->strategy == DTP_ZERO1;
-    *out = (struct dtp_element_bytes){.params = stored,
-                                      .compute = dtp_plan_compute_bytes(plan),
-                                      .grads = grads_bytes(plan, stored),
-                                      .reduce = dtp_dtype_bytes(plan->precision.reduce),
-                                      .moments = moments_bytes(plan),
-                                      .master = master > stored ? master : 0};
-    out->optimizer = out->moments + out->master;
-    out->gathered = plan->precision.fp8_all_gather ? 1 : out->compute;
-    /* DDP reduces gradients in their own dtype, fp32 under autocast; DeepSpeed in the model's dtype. */
-    if ((plan->runtime == DTP_RUNTIME_TORCH && replicated) || plan->runtime == DTP_RUNTIME_DEEPSPEED)
-        out->reduce = out->grads;
-}
-
-bool dtp_plan_shards_params(const struct dtp_plan *plan)
-{
-    return plan->strategy == DTP_ZERO3 || plan->strategy == DTP_FULL_SHARD || plan->strategy == DTP_SHARD_GRAD_OP ||
-           plan->strategy == DTP_HYBRID_SHARD;
-}
-
-bool dtp_plan_shards_grads(const struct dtp_plan *plan)
-{
-    return plan->strategy == DTP_ZERO2 || dtp_plan_shards_params(plan);
-}
-
-bool dtp_plan_shards_optimizer(const struct dtp_plan *plan)
-{
-    return plan->strategy != DTP_DDP;
-}
-
-bool dtp_plan_keeps_root(const struct dtp_plan *plan)
-{
-    return plan->keep_root || plan->fsdp1 || plan->runtime == DTP_RUNTIME_DTPLAN;
-}
 
 /* ---- state at rest --------------------------------------------------------------------------------------------- */
 
@@ -301,12 +224,4 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
     out->params = bytes->params * out->params_elements;
     out->grads = bytes->grads * out->grads_elements;
     out->optimizer = bytes->optimizer * out->optimizer_elements;
-}
-
-uint32_t dtp_plan_reductions(const struct dtp_plan *plan)
-{
-    bool deepspeed = plan->runtime == DTP_RUNTIME_DEEPSPEED;
-    bool every = plan->accumulate_sync || (deepspeed && (plan->strategy == DTP_ZERO2 || plan->strategy == DTP_ZERO3)) ||
-                 (plan->runtime != DTP_RUNTIME_TORCH && plan->strategy == DTP_ZERO2);
-    return every ? plan->accumulate : 1;
 }

@@ -8,7 +8,7 @@
 
 #include "machine/machine.h"
 #include "closed/memory_parts.h"
-#include "plan/plan.h"
+#include "plan/rules.h"
 #include "net/transformer.h"
 
 /* Elements. "shard" is what one rank stores, padding included. */
@@ -30,35 +30,6 @@ struct dtp_units {
 
 void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                      const struct dtp_plan *plan, struct dtp_units *out);
-
-/* Bytes per element. */
-struct dtp_element_bytes {
-    uint64_t params;    /* of stored parameters */
-    uint64_t compute;   /* of weights that matmuls read, and of their gradients as autograd makes them */
-    uint64_t gathered;  /* of matmul weights on the wire of an all-gather: 1 with the fp8 all-gather */
-    uint64_t grads;     /* of gradients as they rest between backward and step */
-    uint64_t reduce;    /* of gradients on the wire */
-    uint64_t moments;   /* both of Adam's */
-    uint64_t master;    /* of the master weight where it is a copy of its own */
-    uint64_t optimizer; /* both */
-};
-void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out);
-
-/* N: ranks that share one copy: 1 under ddp, all for the ZeRO stages and FSDP, the shard group where the plan names
- * one. */
-uint64_t dtp_plan_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
-
-/* True where each rank stores only its shard of the parameters. */
-bool dtp_plan_shards_params(const struct dtp_plan *plan);
-bool dtp_plan_shards_grads(const struct dtp_plan *plan);
-bool dtp_plan_shards_optimizer(const struct dtp_plan *plan);
-/* True where the root unit stays gathered from forward to backward: FSDP2 where it was left to decide, FSDP1 and ours
- * always. */
-bool dtp_plan_keeps_root(const struct dtp_plan *plan);
-
-/* Micro-steps of a step in which gradients are reduced: with no_sync the last only; DeepSpeed's stages 2 and 3, and
- * ours under zero2, keep only a shard of the gradients and reduce in every one. */
-uint32_t dtp_plan_reductions(const struct dtp_plan *plan);
 
 /* Bytes at rest on one GPU, and on its share of host and NVMe; elements of what stays on the GPU. */
 struct dtp_state_bytes {

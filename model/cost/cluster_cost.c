@@ -1,6 +1,7 @@
 #include "cost/cluster_cost.h"
 
 #include "cost/calibration.h"
+#include "plan/rules.h"
 
 #include <math.h>
 

@@ -6,22 +6,8 @@
 #ifndef DTP_COLLECTIVE_COST_H
 #define DTP_COLLECTIVE_COST_H
 
-#include "closed/closed_form.h"
-#include "machine/machine.h"
-
-/* The ranks of one communicator and what they share. */
-struct dtp_group {
-    uint32_t ranks;
-    uint32_t nodes;           /* nodes the group spans; ranks are spread over them evenly */
-    uint32_t groups_per_node; /* groups of the same kind on one node that use its network at the same time */
-    uint32_t stride;          /* between its ranks */
-    uint32_t node_stride;     /* its nodes are so many apart in the order of ranks */
-};
-
-/* The group of `ranks` consecutive ranks of the cluster (a shard group, or all). */
-struct dtp_group dtp_group_consecutive(const struct dtp_cluster *cluster, uint32_t ranks);
-/* The group of the gpus/stride ranks that sit `stride` apart (replicas of a hybrid shard group). */
-struct dtp_group dtp_group_strided(const struct dtp_cluster *cluster, uint32_t stride);
+#include "base/words.h"
+#include "machine/group.h"
 
 enum dtp_protocol { DTP_PROTOCOL_LL, DTP_PROTOCOL_LL128, DTP_PROTOCOL_SIMPLE, DTP_PROTOCOL_TREE, DTP_PROTOCOL_COUNT };
 

@@ -1,8 +1,7 @@
 #include "cost/op_cost.h"
 
-#include "closed/activations.h"
 #include "cost/calibration.h"
-#include "closed/sharding.h"
+#include "plan/rules.h"
 
 #include <gsl/gsl_cdf.h>
 #include <math.h>

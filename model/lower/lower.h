@@ -14,6 +14,7 @@
 #ifndef DTP_LOWER_H
 #define DTP_LOWER_H
 
+#include "plan/plan.h"
 #include "program/program.h"
 
 /* Inputs as for the closed form (checked and resolved). Caller destroys *out, which is sealed. Refuses with

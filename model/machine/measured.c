@@ -1,6 +1,6 @@
 #include "machine/measured.h"
 
-#include "cost/collective_cost.h"
+#include "machine/group.h"
 #include "machine/measured_parts.h"
 #include "base/number.h"
 

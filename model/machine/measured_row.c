@@ -1,6 +1,5 @@
 #include "machine/measured_row.h"
 
-#include "cost/collective_cost.h"
 #include "base/number.h"
 #include "base/table.h"
 
@@ -36,7 +35,7 @@ static const char *const attention_words[] = {
 };
 static const char *const step_words[] = {"gap_live", "gap_graph", "launch"};
 static const char *const copy_words[] = {"upload", "download", "both"};
-static const char *const host_adam_words[] = {"update"};
+static const char *const host_adam_words[] = {DTP_MEASURED_HOST_ADAM};
 static const char *const count_words[] = {DTP_MEASURED_ROWS, "gpus", "gpus_per_node"};
 
 enum { SHAPE_COUNT = DTP_MEASURED_nodes + 1 };
@@ -66,13 +65,6 @@ const char *dtp_measured_matmul_text(enum dtp_measured_matmul matmul)
 const char *dtp_measured_attention_text(enum dtp_measured_attention attention)
 {
     return attention_words[attention];
-}
-
-enum dtp_measured_attention dtp_measured_attention_of(const struct dtp_plan *plan, bool backward)
-{
-    return !backward                ? DTP_MEASURED_ATTENTION_FORWARD
-           : plan->atomic_attention ? DTP_MEASURED_ATTENTION_BACKWARD_ATOMIC
-                                    : DTP_MEASURED_ATTENTION_BACKWARD;
 }
 
 bool dtp_measured_attention_is_backward(const struct dtp_measured_row *row)
@@ -186,105 +178,6 @@ enum dtp_status dtp_measured_row_check(const struct dtp_measured_row *row, const
         worst = status > worst ? status : worst;
     }
     return worst;
-}
-
-/* ---- of an operation --------------------------------------------------------------------------------------------- */
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t length = strlen(text), tail = strlen(end);
-    return length >= tail && strcmp(text + length - tail, end) == 0;
-}
-
-static enum dtp_measured_matmul matmul_of(const struct dtp_program *program, const struct dtp_op *op)
-{
-    const struct dtp_operand *operands = dtp_program_operands(program, op);
-    bool weight = ends_with(op->name, "weight gradient"), input = ends_with(op->name, "input gradient");
-    bool sum = op->demand.bytes > 0, gelu = false;
-    for (uint32_t i = 0; i < op->operand_count; i++) {
-        weight |= operands[i].role == DTP_ROLE_WEIGHT_GRADIENT;
-        sum |= operands[i].role == DTP_ROLE_WEIGHT_GRADIENT && (operands[i].access & DTP_UPDATE) == DTP_UPDATE;
-        input |= operands[i].role == DTP_ROLE_INPUT_GRADIENT;
-        gelu |= operands[i].role == DTP_ROLE_AUX;
-    }
-    if (weight)
-        return sum ? DTP_MEASURED_MATMUL_WEIGHT_GRADIENT_SUM : DTP_MEASURED_MATMUL_WEIGHT_GRADIENT;
-    if (input)
-        return gelu ? DTP_MEASURED_MATMUL_INPUT_GRADIENT_GELU : DTP_MEASURED_MATMUL_INPUT_GRADIENT;
-    return gelu ? DTP_MEASURED_MATMUL_FORWARD_GELU : DTP_MEASURED_MATMUL_FORWARD;
-}
-
-static void set(struct dtp_measured_row *row, enum dtp_measured_column column, double value)
-{
-    row->number[column] = value;
-}
-
-static void set_group(struct dtp_measured_row *row, const struct dtp_program_group *group,
-                      const struct dtp_cluster *cluster)
-{
-    struct dtp_group placed =
-        group->stride == 1 ? dtp_group_consecutive(cluster, group->ranks) : dtp_group_strided(cluster, group->stride);
-    set(row, DTP_MEASURED_ranks, group->ranks);
-    set(row, DTP_MEASURED_stride, group->stride);
-    set(row, DTP_MEASURED_nodes, placed.nodes);
-}
-
-static struct dtp_measured_row matmul_row(const struct dtp_program *program, const struct dtp_op *op)
-{
-    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_MATMUL, matmul_words[matmul_of(program, op)]);
-    row.dtype = op->demand.dtype;
-    set(&row, DTP_MEASURED_m, op->demand.m);
-    set(&row, DTP_MEASURED_n, op->demand.n);
-    set(&row, DTP_MEASURED_k, op->demand.k);
-    return row;
-}
-
-static struct dtp_measured_row attention_row(const struct dtp_op *op, const struct dtp_transformer *transformer,
-                                             const struct dtp_plan *plan)
-{
-    bool backward = op->kind == DTP_OP_ATTENTION_BACKWARD;
-    struct dtp_measured_row row =
-        dtp_measured_row_of(DTP_MEASUREMENT_ATTENTION, attention_words[dtp_measured_attention_of(plan, backward)]);
-    row.dtype = plan->precision.compute;
-    set(&row, DTP_MEASURED_m, op->demand.tokens / (double)plan->sequence);
-    set(&row, DTP_MEASURED_sequence, (double)plan->sequence);
-    set(&row, DTP_MEASURED_heads, (double)transformer->heads);
-    set(&row, DTP_MEASURED_kv_heads, (double)transformer->kv_heads);
-    set(&row, DTP_MEASURED_head_dim, (double)transformer->head_dim);
-    return row;
-}
-
-bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
-                            const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                            const struct dtp_plan *plan, struct dtp_measured_row *out)
-{
-    switch (dtp_op_kind_class(op->kind)) {
-    case DTP_CLASS_MATMUL: *out = matmul_row(program, op); return true;
-    case DTP_CLASS_ATTENTION: *out = attention_row(op, transformer, plan); return true;
-    case DTP_CLASS_MEMORY:
-        *out = dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, dtp_op_kind_text(op->kind));
-        set(out, DTP_MEASURED_bytes, op->demand.bytes);
-        return op->demand.bytes > 0;
-    case DTP_CLASS_COLLECTIVE:
-        *out = dtp_measured_row_of(DTP_MEASUREMENT_COLLECTIVE, dtp_collective_text(dtp_op_kind_collective(op->kind)));
-        set(out, DTP_MEASURED_bytes, op->demand.sent_bytes);
-        set_group(out, &dtp_program_groups(program)[op->group], cluster);
-        return op->demand.sent_bytes > 0;
-    case DTP_CLASS_UPLOAD:
-    case DTP_CLASS_DOWNLOAD:
-        *out = dtp_measured_row_of(DTP_MEASUREMENT_COPY, op->kind == DTP_OP_UPLOAD ? "upload" : "download");
-        set(out, DTP_MEASURED_bytes, op->demand.sent_bytes);
-        set(out, DTP_MEASURED_ranks, cluster->gpus_per_node);
-        return op->demand.sent_bytes > 0;
-    case DTP_CLASS_HOST:
-        *out = dtp_measured_row_of(DTP_MEASUREMENT_HOST_ADAM, host_adam_words[0]);
-        set(out, DTP_MEASURED_bytes, op->demand.bytes);
-        set(out, DTP_MEASURED_ranks, cluster->gpus_per_node);
-        return op->demand.bytes > 0;
-    case DTP_CLASS_NONE:
-    case DTP_CLASS_STORAGE: break;
-    }
-    return false;
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */

@@ -8,7 +8,9 @@
 #ifndef DTP_MEASURED_ROW_H
 #define DTP_MEASURED_ROW_H
 
-#include "program/program.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "base/words.h"
 
 #include <stdio.h>
 
@@ -128,6 +130,8 @@ enum dtp_measured_attention {
 #undef DTP_MEASURED_ATTENTION_ENUM
 };
 const char *dtp_measured_attention_text(enum dtp_measured_attention attention);
+/* The one word of AdamW on the host. */
+#define DTP_MEASURED_HOST_ADAM "update"
 
 #define DTP_MEASURED_WHAT_BYTES 32
 #define DTP_MEASURED_TEXT_BYTES 256
@@ -146,15 +150,7 @@ bool dtp_measured_row_same(const struct dtp_measured_row *a, const struct dtp_me
  * not apply; all faults of the row. */
 enum dtp_status dtp_measured_row_check(const struct dtp_measured_row *row, const char *file, size_t line,
                                        struct dtp_faults *faults);
-/* Under which of its words a plan's attention stands. */
-enum dtp_measured_attention dtp_measured_attention_of(const struct dtp_plan *plan, bool backward);
 bool dtp_measured_attention_is_backward(const struct dtp_measured_row *row);
-
-/* The row, without results, that an operation's time stands in; false for one that no row times (marks, storage). A
- * matmul's pass is told by the role of its result, in programs without roles by its name. */
-bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
-                            const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                            const struct dtp_plan *plan, struct dtp_measured_row *out);
 
 /* A machine file: the header, how many rows there are (whatever a row of that says), what it is about, then the others.
  * Errors stay on the file. */

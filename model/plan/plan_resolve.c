@@ -8,7 +8,7 @@
 
 #include "plan/deepspeed.h"
 #include "plan/executor_choices.h"
-#include "closed/sharding.h"
+#include "plan/rules.h"
 #include "runtime/deepspeed/zero3_fetch.h"
 
 #include <inttypes.h>

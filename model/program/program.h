@@ -15,51 +15,9 @@
 #define DTP_PROGRAM_H
 
 #include "base/bytes.h"
-#include "closed/closed_form.h"
-
-enum dtp_op_class {
-    DTP_CLASS_NONE,
-    DTP_CLASS_MATMUL,
-    DTP_CLASS_ATTENTION,
-    DTP_CLASS_MEMORY,
-    DTP_CLASS_COLLECTIVE,
-    DTP_CLASS_UPLOAD,
-    DTP_CLASS_DOWNLOAD,
-    DTP_CLASS_HOST,
-    DTP_CLASS_STORAGE
-};
-enum dtp_op_kind {
-#define X(suffix, text, class, words) DTP_OP_##suffix,
-#include "program/op_table.def"
-#undef X
-    DTP_OP_KIND_COUNT
-};
-const char *dtp_op_kind_text(enum dtp_op_kind kind);
-bool dtp_op_kind_parse(const char *text, enum dtp_op_kind *out);
-enum dtp_op_class dtp_op_kind_class(enum dtp_op_kind kind);
-/* The collective of a DTP_CLASS_COLLECTIVE kind. */
-enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
-
-/* X(suffix, spelling). Each is a FIFO. GATHER and REDUCE issue into the same communicator unless the groups differ. */
-#define DTP_STREAM_TABLE(X)                                                                                            \
-    X(COMPUTE, "compute")                                                                                              \
-    X(COPY, "copy")                                                                                                    \
-    X(GATHER, "gather")                                                                                                \
-    X(REDUCE, "reduce")                                                                                                \
-    X(REPLICATE, "replicate")                                                                                          \
-    X(UPLOAD, "upload")                                                                                                \
-    X(DOWNLOAD, "download")                                                                                            \
-    X(HOST, "host")                                                                                                    \
-    X(STORAGE, "storage")                                                                                              \
-    X(WEIGHT_GRADIENT, "gradient")
-enum dtp_stream {
-#define DTP_STREAM_ENUM(suffix, text) DTP_STREAM_##suffix,
-    DTP_STREAM_TABLE(DTP_STREAM_ENUM)
-#undef DTP_STREAM_ENUM
-        DTP_STREAM_COUNT
-};
-const char *dtp_stream_text(enum dtp_stream stream);
-bool dtp_stream_parse(const char *text, enum dtp_stream *out);
+#include "base/dtype.h"
+#include "base/status.h"
+#include "base/words.h"
 
 typedef struct {
     uint32_t index;
@@ -93,42 +51,6 @@ struct dtp_program_group {
  * it then must have waited for those that used it before. With DTP_DEFER (record_stream of PyTorch) the allocator
  * itself waits: it hands the bytes out when it has seen the operations done that used them. */
 enum dtp_access { DTP_READ = 1, DTP_WRITE = 2, DTP_UPDATE = 3, DTP_ALLOC = 4, DTP_FREE = 8, DTP_DEFER = 16 };
-
-/* X(suffix, spelling): what an operand is to its operation, for whoever runs it. Programs that are only simulated leave
- * NONE. lower_executor.h lists the roles of each kind. */
-#define DTP_ROLE_TABLE(X)                                                                                              \
-    X(NONE, "")                                                                                                        \
-    X(INPUT, "input")                                                                                                  \
-    X(RESULT, "result")                                                                                                \
-    X(WEIGHT, "weight")                                                                                                \
-    X(BIAS, "bias")                                                                                                    \
-    X(ADDEND, "addend")                                                                                                \
-    X(AUX, "aux")                                                                                                      \
-    X(GRADIENT, "gradient")                                                                                            \
-    X(INPUT_GRADIENT, "input_gradient")                                                                                \
-    X(RESIDUAL_GRADIENT, "residual_gradient")                                                                          \
-    X(WEIGHT_GRADIENT, "weight_gradient")                                                                              \
-    X(BIAS_GRADIENT, "bias_gradient")                                                                                  \
-    X(POSITION, "position")                                                                                            \
-    X(POSITION_GRADIENT, "position_gradient")                                                                          \
-    X(BATCH, "batch")                                                                                                  \
-    X(TABLES, "tables")                                                                                                \
-    X(STATISTICS, "statistics")                                                                                        \
-    X(SAVED, "saved")                                                                                                  \
-    X(PARTIALS, "partials")                                                                                            \
-    X(SCALARS, "scalars")                                                                                              \
-    X(MASTER, "master")                                                                                                \
-    X(MOMENT1, "moment1")                                                                                              \
-    X(MOMENT2, "moment2")                                                                                              \
-    X(WORKSPACE, "workspace")
-enum dtp_role {
-#define DTP_ROLE_ENUM(suffix, text) DTP_ROLE_##suffix,
-    DTP_ROLE_TABLE(DTP_ROLE_ENUM)
-#undef DTP_ROLE_ENUM
-        DTP_ROLE_COUNT
-};
-const char *dtp_role_text(enum dtp_role role);
-bool dtp_role_parse(const char *text, enum dtp_role *out);
 
 /* A buffer occurs at most once in a role of an operation, and has ALLOC, and FREE, at one of its occurrences. Reads
  * come before writes: an operation reads what stood in a buffer that it writes too. */

@@ -2,6 +2,7 @@
  * in its spans. */
 #include "cost/collective_choice.h"
 #include "runs/refit_parts.h"
+#include "program/measured_op.h"
 
 #include <math.h>
 #include <stdlib.h>

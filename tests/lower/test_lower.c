@@ -11,6 +11,7 @@
 
 #include "lib/random_plans.h"
 #include "lib/llama_7b.h"
+#include "closed/closed_form.h"
 
 /* LLaMA 7B. */
 static struct dtp_program *lower(const struct dtp_transformer *t, const struct dtp_cluster *cluster,

@@ -1,6 +1,7 @@
 /* A measured machine in both models: what its rows say is what operations take. */
 #include "closed/closed_form.h"
 #include "machine/measured.h"
+#include "program/measured_op.h"
 #include "sim/op_time.h"
 #include "sim/simulated.h"
 

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "lib/random_executor_plans.h"
+#include "closed/closed_form.h"
 
 #define JOBS 400
 

@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "lib/random_plans.h"
+#include "closed/closed_form.h"
 
 #define JOBS 1200
 #define DRAWN_JOBS 150

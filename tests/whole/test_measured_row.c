@@ -1,6 +1,7 @@
 /* Rows of a measured machine file: which are whole, which are the same, and which one an operation's time stands in. */
 #include "lower/lower.h"
 #include "machine/measured_row.h"
+#include "program/measured_op.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -8,6 +8,7 @@
 #include "lower/lower.h"
 #include "runs/refit.h"
 #include "sim/simulate.h"
+#include "program/measured_op.h"
 
 /* A machine file that says of every operation what the model says, and runs that truly took other times. */
 

@@ -13,17 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 
-bool dtp_plan_model_parallel(const struct dtp_plan *plan)
-{
-    return plan->tp > 1 || plan->pp > 1;
-}
-
-uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
-{
-    uint64_t slices = (uint64_t)(plan->tp ? plan->tp : 1) * (plan->pp ? plan->pp : 1);
-    return slices <= cluster->gpus ? (uint32_t)(cluster->gpus / slices) : 1;
-}
-
 /* ---- what is possible
  * ------------------------------------------------------------------------------------------------- */
 

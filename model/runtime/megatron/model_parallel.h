@@ -20,10 +20,8 @@
 #define DTP_MODEL_PARALLEL_H
 
 #include "closed/closed_form.h"
+#include "plan/rules.h"
 
-bool dtp_plan_model_parallel(const struct dtp_plan *plan);
-/* gpus / (tp pp); at least 1. */
-uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 
 /* What is wrong with tp, pp and their choices: the key at fault, and why in `out`; NULL where nothing is. */
 const char *dtp_model_parallel_fault(const struct dtp_plan *plan, const struct dtp_transformer *transformer,

@@ -1,0 +1,145 @@
+/* The words that all folders share: owners of memory, phases of a step, collectives, kinds of operations, streams,
+ * roles of operands. Each table is said once here, with the spelling that texts, tables and files have. */
+#ifndef DTP_WORDS_H
+#define DTP_WORDS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* X(enum suffix, key, words for people)
+ * GRADS are gradients at rest (buckets, shards, accumulated ones), REDUCE whole gradients on their way to a reduction
+ * and its input; WEIGHTS are gathered or autocast copies that matmuls read, GATHER flat all-gather buffers and cast
+ * shards; WORKSPACE has library workspaces and the gradients of activations. */
+#define DTP_OWNER_TABLE(X)                                                                                             \
+    X(PARAMS, "params", "parameters")                                                                                  \
+    X(GRADS, "grads", "gradients")                                                                                     \
+    X(OPTIMIZER, "optimizer", "optimizer state")                                                                       \
+    X(ACTIVATIONS, "activations", "activations")                                                                       \
+    X(LOGITS, "logits", "logits and loss")                                                                             \
+    X(WEIGHTS, "compute_weights", "weights in compute dtype")                                                          \
+    X(GATHER, "gather", "all-gather buffers")                                                                          \
+    X(REDUCE, "reduce", "gradient reduction buffers")                                                                  \
+    X(WORKSPACE, "workspace", "workspaces and temporaries")
+enum dtp_owner {
+#define DTP_OWNER_ENUM(suffix, key, words) DTP_OWNER_##suffix,
+    DTP_OWNER_TABLE(DTP_OWNER_ENUM)
+#undef DTP_OWNER_ENUM
+        DTP_OWNER_COUNT
+};
+
+/* Instants at which the peak can lie (internals: forward end, loss, early backward, late backward, step). */
+#define DTP_PHASE_TABLE(X)                                                                                             \
+    X(FORWARD_END, "forward_end", "end of forward")                                                                    \
+    X(LOSS, "loss", "loss")                                                                                            \
+    X(EARLY_BACKWARD, "early_backward", "first layers of backward")                                                    \
+    X(LATE_BACKWARD, "late_backward", "end of backward")                                                               \
+    X(STEP, "step", "optimizer step")
+enum dtp_phase {
+#define DTP_PHASE_ENUM(suffix, key, words) DTP_PHASE_##suffix,
+    DTP_PHASE_TABLE(DTP_PHASE_ENUM)
+#undef DTP_PHASE_ENUM
+        DTP_PHASE_COUNT
+};
+
+const char *dtp_owner_key(enum dtp_owner owner);
+const char *dtp_owner_words(enum dtp_owner owner);
+const char *dtp_phase_key(enum dtp_phase phase);
+const char *dtp_phase_words(enum dtp_phase phase);
+
+#define DTP_COLLECTIVE_TABLE(X)                                                                                        \
+    X(ALL_GATHER, "all_gather")                                                                                        \
+    X(REDUCE_SCATTER, "reduce_scatter")                                                                                \
+    X(ALL_REDUCE, "all_reduce")                                                                                        \
+    X(SEND_RECV, "send_recv")                                                                                          \
+    X(ALL_TO_ALL, "all_to_all")
+enum dtp_collective {
+#define DTP_COLLECTIVE_ENUM(suffix, text) DTP_##suffix,
+    DTP_COLLECTIVE_TABLE(DTP_COLLECTIVE_ENUM)
+#undef DTP_COLLECTIVE_ENUM
+        DTP_COLLECTIVE_COUNT
+};
+
+const char *dtp_collective_text(enum dtp_collective collective);
+
+enum dtp_op_class {
+    DTP_CLASS_NONE,
+    DTP_CLASS_MATMUL,
+    DTP_CLASS_ATTENTION,
+    DTP_CLASS_MEMORY,
+    DTP_CLASS_COLLECTIVE,
+    DTP_CLASS_UPLOAD,
+    DTP_CLASS_DOWNLOAD,
+    DTP_CLASS_HOST,
+    DTP_CLASS_STORAGE
+};
+enum dtp_op_kind {
+#define X(suffix, text, class, words) DTP_OP_##suffix,
+#include "base/op_table.def"
+#undef X
+    DTP_OP_KIND_COUNT
+};
+const char *dtp_op_kind_text(enum dtp_op_kind kind);
+bool dtp_op_kind_parse(const char *text, enum dtp_op_kind *out);
+enum dtp_op_class dtp_op_kind_class(enum dtp_op_kind kind);
+/* The collective of a DTP_CLASS_COLLECTIVE kind. */
+enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
+
+/* X(suffix, spelling). Each is a FIFO. GATHER and REDUCE issue into the same communicator unless the groups differ. */
+#define DTP_STREAM_TABLE(X)                                                                                            \
+    X(COMPUTE, "compute")                                                                                              \
+    X(COPY, "copy")                                                                                                    \
+    X(GATHER, "gather")                                                                                                \
+    X(REDUCE, "reduce")                                                                                                \
+    X(REPLICATE, "replicate")                                                                                          \
+    X(UPLOAD, "upload")                                                                                                \
+    X(DOWNLOAD, "download")                                                                                            \
+    X(HOST, "host")                                                                                                    \
+    X(STORAGE, "storage")                                                                                              \
+    X(WEIGHT_GRADIENT, "gradient")
+enum dtp_stream {
+#define DTP_STREAM_ENUM(suffix, text) DTP_STREAM_##suffix,
+    DTP_STREAM_TABLE(DTP_STREAM_ENUM)
+#undef DTP_STREAM_ENUM
+        DTP_STREAM_COUNT
+};
+const char *dtp_stream_text(enum dtp_stream stream);
+bool dtp_stream_parse(const char *text, enum dtp_stream *out);
+
+/* X(suffix, spelling): what an operand is to its operation, for whoever runs it. Programs that are only simulated leave
+ * NONE. lower_executor.h lists the roles of each kind. */
+#define DTP_ROLE_TABLE(X)                                                                                              \
+    X(NONE, "")                                                                                                        \
+    X(INPUT, "input")                                                                                                  \
+    X(RESULT, "result")                                                                                                \
+    X(WEIGHT, "weight")                                                                                                \
+    X(BIAS, "bias")                                                                                                    \
+    X(ADDEND, "addend")                                                                                                \
+    X(AUX, "aux")                                                                                                      \
+    X(GRADIENT, "gradient")                                                                                            \
+    X(INPUT_GRADIENT, "input_gradient")                                                                                \
+    X(RESIDUAL_GRADIENT, "residual_gradient")                                                                          \
+    X(WEIGHT_GRADIENT, "weight_gradient")                                                                              \
+    X(BIAS_GRADIENT, "bias_gradient")                                                                                  \
+    X(POSITION, "position")                                                                                            \
+    X(POSITION_GRADIENT, "position_gradient")                                                                          \
+    X(BATCH, "batch")                                                                                                  \
+    X(TABLES, "tables")                                                                                                \
+    X(STATISTICS, "statistics")                                                                                        \
+    X(SAVED, "saved")                                                                                                  \
+    X(PARTIALS, "partials")                                                                                            \
+    X(SCALARS, "scalars")                                                                                              \
+    X(MASTER, "master")                                                                                                \
+    X(MOMENT1, "moment1")                                                                                              \
+    X(MOMENT2, "moment2")                                                                                              \
+    X(WORKSPACE, "workspace")
+enum dtp_role {
+#define DTP_ROLE_ENUM(suffix, text) DTP_ROLE_##suffix,
+    DTP_ROLE_TABLE(DTP_ROLE_ENUM)
+#undef DTP_ROLE_ENUM
+        DTP_ROLE_COUNT
+};
+const char *dtp_role_text(enum dtp_role role);
+bool dtp_role_parse(const char *text, enum dtp_role *out);
+
+#endif

@@ -1,0 +1,21 @@
+/* Groups of ranks that talk: who is in one, and what of a node and of the network its ranks share. */
+#ifndef DTP_GROUP_H
+#define DTP_GROUP_H
+
+#include "machine/machine.h"
+
+/* The ranks of one communicator and what they share. */
+struct dtp_group {
+    uint32_t ranks;
+    uint32_t nodes;           /* nodes the group spans; ranks are spread over them evenly */
+    uint32_t groups_per_node; /* groups of the same kind on one node that use its network at the same time */
+    uint32_t stride;          /* between its ranks */
+    uint32_t node_stride;     /* its nodes are so many apart in the order of ranks */
+};
+
+/* The group of `ranks` consecutive ranks of the cluster (a shard group, or all). */
+struct dtp_group dtp_group_consecutive(const struct dtp_cluster *cluster, uint32_t ranks);
+/* The group of the gpus/stride ranks that sit `stride` apart (replicas of a hybrid shard group). */
+struct dtp_group dtp_group_strided(const struct dtp_cluster *cluster, uint32_t stride);
+
+#endif

@@ -1,0 +1,70 @@
+/* What follows from a plan's choices alone: who shards what, which bytes an element takes, what autocast and fp8 keep.
+ *
+ * Predicates of a resolved plan (dtp_plan_resolve), for all that predict, lower and report. */
+#ifndef DTP_RULES_H
+#define DTP_RULES_H
+
+#include "machine/machine.h"
+#include "machine/measured_row.h"
+#include "plan/plan.h"
+
+/* Bytes per element. */
+struct dtp_element_bytes {
+    uint64_t params;    /* of stored parameters */
+    uint64_t compute;   /* of weights that matmuls read, and of their gradients as autograd makes them */
+    uint64_t gathered;  /* of matmul weights on the wire of an all-gather: 1 with the fp8 all-gather */
+    uint64_t grads;     /* of gradients as they rest between backward and step */
+    uint64_t reduce;    /* of gradients on the wire */
+    uint64_t moments;   /* both of Adam's */
+    uint64_t master;    /* of the master weight where it is a copy of its own */
+    uint64_t optimizer; /* both */
+};
+void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out);
+
+/* True where torch.autocast casts fp32 weights on the fly (DDP and ZeroRedundancyOptimizer in mixed precision): the
+ * residual stream is then fp32 and a cast copy of each weight lives from its forward to its backward. */
+bool dtp_plan_autocast(const struct dtp_plan *plan);
+
+/* True where matmuls run as Transformer Engine's: inputs are kept for backward as their fp8 cast, and each weight has
+ * two fp8 copies, by rows and by columns, for all micro-steps (te.pytorch.module.linear). torchao keeps inputs in bf16.
+ */
+bool dtp_plan_keeps_fp8(const struct dtp_plan *plan);
+
+/* Bytes of a score and a probability of math attention: PyTorch's math kernel computes 16-bit inputs in fp32 unless
+ * torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp says otherwise; Megatron's and ours stay in 16 bits. */
+unsigned dtp_plan_score_bytes(const struct dtp_plan *plan);
+
+/* Bytes of one activation or compute weight; fp8 recipes keep activations in bf16. */
+unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan);
+
+/* The loss that runs: torch.compile fuses the eager one, our executor always chunks. */
+enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan);
+
+/* N: ranks that share one copy: 1 under ddp, all for the ZeRO stages and FSDP, the shard group where the plan names
+ * one. */
+uint64_t dtp_plan_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
+
+/* True where each rank stores only its shard of the parameters. */
+bool dtp_plan_shards_params(const struct dtp_plan *plan);
+
+bool dtp_plan_shards_grads(const struct dtp_plan *plan);
+
+bool dtp_plan_shards_optimizer(const struct dtp_plan *plan);
+
+/* True where the root unit stays gathered from forward to backward: FSDP2 where it was left to decide, FSDP1 and ours
+ * always. */
+bool dtp_plan_keeps_root(const struct dtp_plan *plan);
+
+/* Micro-steps of a step in which gradients are reduced: with no_sync the last only; DeepSpeed's stages 2 and 3, and
+ * ours under zero2, keep only a shard of the gradients and reduce in every one. */
+uint32_t dtp_plan_reductions(const struct dtp_plan *plan);
+
+bool dtp_plan_model_parallel(const struct dtp_plan *plan);
+
+/* gpus / (tp pp); at least 1. */
+uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
+
+/* Under which of its words a plan's attention stands. */
+enum dtp_measured_attention dtp_measured_attention_of(const struct dtp_plan *plan, bool backward);
+
+#endif

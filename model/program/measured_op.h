@@ -1,0 +1,15 @@
+/* Which row of a measured machine file an operation's time stands in. */
+#ifndef DTP_MEASURED_OP_H
+#define DTP_MEASURED_OP_H
+
+#include "machine/measured_row.h"
+#include "plan/plan.h"
+#include "program/program.h"
+
+/* The row, without results, that an operation's time stands in; false for one that no row times (marks, storage). A
+ * matmul's pass is told by the role of its result, in programs without roles by its name. */
+bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
+                            const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                            const struct dtp_plan *plan, struct dtp_measured_row *out);
+
+#endif
