@@ -129,7 +129,7 @@ struct dtp_bias_backward_args {
 
 /* Cross entropy and its gradient in one pass over logits [rows, stride], `vocab` of each row used: row_loss[i] =
  * logsumexp - logit[target]; the logits become (softmax - onehot) * scale, the padding 0. A negative target counts for
- * nothing: loss and gradient 0. */
+ * nothing: loss and gradient 0. On CUDA a stride is a multiple of 16 bytes, as parameter_layout.h pads rows. */
 struct dtp_loss_args {
     void *logits;
     const int32_t *targets;

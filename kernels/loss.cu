@@ -197,30 +197,6 @@ __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t
     }
 }
 
-/* Rows that do not begin at whole vectors: element by element, three times through. */
-template <typename T> __global__ void __launch_bounds__(512) loss_by_element(struct dtp_loss_args a)
-{
-    __shared__ normaliser of_warp[32];
-    T *row = (T *)a.logits + (uint64_t)blockIdx.x * a.stride;
-    const int32_t target = a.targets[blockIdx.x];
-    const float aimed = target >= 0 ? to_float(row[target]) : 0.0f;
-    normaliser of;
-    for (uint32_t j = threadIdx.x; j < a.vocab; j += blockDim.x) {
-        float x[1] = {to_float(row[j])};
-        of.add(x);
-    }
-    of.across_block(of_warp);
-    if (threadIdx.x == 0)
-        a.row_loss[blockIdx.x] = target < 0 ? 0.0f : logf(of.sum) - (aimed - of.largest);
-    const row_result result = {of.largest, target < 0 ? 0.0f : a.scale / of.sum, a.scale,
-                               target < 0 ? UINT32_MAX : (uint32_t)target};
-    for (uint32_t j = threadIdx.x; j < a.stride; j += blockDim.x) {
-        float x[1] = {j < a.vocab ? to_float(row[j]) : -INFINITY};
-        make_gradient(x, j, result);
-        row[j] = from_float<T>(x[0]);
-    }
-}
-
 /* What a block may ask for at launch. */
 uint32_t most_shared_bytes()
 {
@@ -260,10 +236,8 @@ extern "C" int dtp_cuda_loss(void *self, const struct dtp_loss_args *a, void *st
         return 0;
     return dtp::with_element(a->element, [&](auto of) {
         using T = decltype(of);
-        if (a->stride % dtp::full<T>) {
-            dtp::loss_by_element<T><<<dtp::blocks_for(a->rows, 1), 512, 0, dtp::stream_of(stream)>>>(*a);
-            return dtp::launched();
-        }
+        if (a->stride % dtp::full<T>)
+            return (int)cudaErrorInvalidValue;
         uint64_t row_bytes = (a->stride * sizeof(T) + dtp::short_threads * 16 - 1) / (dtp::short_threads * 16) *
                              (dtp::short_threads * 16);
         if (2 * row_bytes <= dtp::most_shared_bytes())

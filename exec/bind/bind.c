@@ -109,6 +109,56 @@ static enum dtp_element state_element(const struct dtp_binding *b, enum dtp_exec
     return DTP_ELEMENT_FP32;
 }
 
+/* What this rank has of one state of a module: elements [begin, end) at `values`. */
+struct state_range {
+    struct dtp_state_part kind; /* module, kind, element */
+    uint64_t begin, end;
+    char *values;
+};
+
+/* Elements [begin, end) of the range as a part, unless there are none; `left_out` elements before them are in no
+ * checkpoint. */
+static void add_part(struct dtp_state_part *parts, size_t *count, const struct state_range *range, uint64_t begin,
+                     uint64_t end, uint64_t left_out)
+{
+    if (begin >= end)
+        return;
+    struct dtp_state_part part = range->kind;
+    part.begin = begin - left_out, part.end = end - left_out;
+    part.values = range->values + (begin - range->begin) * dtp_element_bytes(part.element);
+    parts[(*count)++] = part;
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Tensors [*next, ...) that follow each other without the head's padding in between, as one run of elements. */
+static bool next_run(const struct dtp_parameter_module *layout, int *next, uint64_t *begin, uint64_t *end,
+                     uint64_t *left_out)
+{
+    bool found = false;
+    for (; *next < DTP_PARAMETER_COUNT; ++*next) {
+        const struct dtp_parameter_tensor *t = &layout->tensor[*next];
+        uint64_t before = t->offset_elements - t->saved_offset_elements;
+        if (!t->exists)
+            continue;
+        if (found && before != *left_out)
+            break;
+        *begin = found ? *begin : t->offset_elements;
+        *end = t->offset_elements + t->rows * t->columns;
+        *left_out = before;
+        found = true;
+    }
+    return found;
+}
+
 /* A buffer of whole size is this rank's to write only in its own shard; padding is in no part. */
 static void add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state)
 {
@@ -119,20 +169,19 @@ static void add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
     struct dtp_parameter_module layout;
     dtp_parameter_module(b->job.transformer, b->rules.shard_ranks, module, &layout);
     enum dtp_element element = state_element(b, state);
-    uint64_t bytes = dtp_element_bytes(element), used = 0, place = b->job.rank % b->rules.shard_ranks;
-    for (int i = 0; i < DTP_PARAMETER_COUNT; i++)
-        if (layout.tensor[i].exists)
-            used = layout.tensor[i].offset_elements + layout.tensor[i].rows * layout.tensor[i].columns;
-    bool whole = dtp_program_buffers(b->job.program)[id.index].bytes / bytes >= layout.elements;
-    uint64_t first = place * layout.shard_elements, end = first + layout.shard_elements;
-    end = end < used ? end : used;
-    struct dtp_state_part part = {(uint32_t)module,  (enum dtp_state_kind)state, element,
-                                  whole ? 0 : first, whole ? used : end,         values};
-    if (part.begin < part.end)
-        b->parts[b->part_count++] = part;
-    if (first < end && b->job.rank < b->rules.shard_ranks)
-        b->own[b->own_count++] =
-            (struct dtp_state_part){part.module, part.kind, element, first, end, values + (whole ? first * bytes : 0)};
+    uint64_t first = b->job.rank % b->rules.shard_ranks * layout.shard_elements, last = first + layout.shard_elements;
+    bool whole = dtp_program_buffers(b->job.program)[id.index].bytes / dtp_element_bytes(element) >= layout.elements;
+    struct state_range range = {
+        .kind = {.module = (uint32_t)module, .kind = (enum dtp_state_kind)state, .element = element},
+        .begin = whole ? 0 : first,
+        .end = whole ? layout.elements : last,
+        .values = values};
+    uint64_t begin, end, left_out;
+    for (int next = 0; next_run(&layout, &next, &begin, &end, &left_out);) {
+        add_part(b->parts, &b->part_count, &range, larger(begin, range.begin), smaller(end, range.end), left_out);
+        if (b->job.rank < b->rules.shard_ranks)
+            add_part(b->own, &b->own_count, &range, larger(begin, first), smaller(end, last), left_out);
+    }
 }
 
 static enum dtp_status bind_state(struct dtp_binding *b, struct dtp_faults *faults)
@@ -141,7 +190,7 @@ static enum dtp_status bind_state(struct dtp_binding *b, struct dtp_faults *faul
     enum dtp_status status = dtp_executor_find(b->job.program, b->job.transformer, &b->map, faults);
     if (status != DTP_OK)
         return status;
-    size_t most = b->map.module_count * DTP_STATE_KIND_COUNT;
+    size_t most = 2 * b->map.module_count * DTP_STATE_KIND_COUNT; /* before and behind the head's padding */
     b->parts = dtp_host_arena_take_zeroed(&b->memory, most, sizeof *b->parts);
     b->own = dtp_host_arena_take_zeroed(&b->memory, most, sizeof *b->own);
     if (!b->parts || !b->own)

@@ -118,14 +118,6 @@ static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 
 /* ---- matmuls ----------------------------------------------------------------------------------------------------- */
 
-/* Logits are the only matrix whose rows are further apart than they are long; the head's matmuls are those without a
- * layer. */
-static uint64_t stride_of(const struct dtp_binder *b, uint64_t width)
-{
-    bool logits = b->op->layer == DTP_NO_LAYER && width == shape(b)->vocab;
-    return logits ? b->binding->rules.vocab_stride : width;
-}
-
 static void fill_matmul_forward(struct dtp_binder *b, struct dtp_matmul_args *g)
 {
     g->a = need(b, DTP_ROLE_INPUT);
@@ -137,7 +129,7 @@ static void fill_matmul_forward(struct dtp_binder *b, struct dtp_matmul_args *g)
     g->aux = maybe(b, DTP_ROLE_AUX);
     g->epilogue = g->aux ? DTP_EPILOGUE_GELU_AUX : DTP_EPILOGUE_NONE;
     g->lda = g->ldb = g->k;
-    g->ldd = stride_of(b, g->n);
+    g->ldd = g->n;
     g->result_element = compute(b);
 }
 
@@ -148,7 +140,7 @@ static void fill_matmul_input_gradient(struct dtp_binder *b, struct dtp_matmul_a
     g->result = need(b, DTP_ROLE_INPUT_GRADIENT);
     g->aux = maybe(b, DTP_ROLE_AUX);
     g->epilogue = g->aux ? DTP_EPILOGUE_DGELU : DTP_EPILOGUE_NONE;
-    g->lda = stride_of(b, g->k);
+    g->lda = g->k;
     g->ldb = g->ldd = g->n;
     g->result_element = compute(b);
 }
@@ -161,7 +153,7 @@ static void fill_matmul_weight_gradient(struct dtp_binder *b, struct dtp_matmul_
     g->result = need(b, DTP_ROLE_WEIGHT_GRADIENT);
     g->addend = updates(b, DTP_ROLE_WEIGHT_GRADIENT) ? g->result : NULL;
     g->bias_gradient = maybe(b, DTP_ROLE_BIAS_GRADIENT);
-    g->lda = stride_of(b, g->m);
+    g->lda = g->m;
     g->ldb = g->ldd = g->n;
     g->result_element = gradient(b, DTP_ROLE_WEIGHT_GRADIENT);
 }

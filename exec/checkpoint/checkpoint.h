@@ -6,7 +6,7 @@
  *
  * All is written below DIR/step-00000100.partial, synced, and renamed when every rank is done, so a checkpoint that has
  * its name is complete. The two last ones are kept. A file holds ranges of modules' flat vectors (parameter_layout.h)
- * without their padding, so that a run with another number of ranks or another strategy reads the ranges it needs from
+ * without the padding at their end and of the head, so that a run with another number of ranks or another strategy reads the ranges it needs from
  * whichever files hold them. What is read is checked block by block, and nothing is used but the newest checkpoint,
  * unless the previous one is asked for. */
 #ifndef DTP_CHECKPOINT_H
@@ -27,7 +27,8 @@ enum dtp_state_kind {
         DTP_STATE_KIND_COUNT
 };
 
-/* Elements [begin, end) of one module's vector, in device memory of this rank. */
+/* Elements [begin, end) of one module's vector without the head's padding (saved_offset_elements of
+ * parameter_layout.h), in device memory of this rank. */
 struct dtp_state_part {
     uint32_t module;
     enum dtp_state_kind kind;

@@ -22,7 +22,7 @@ struct line {
     int way;
 };
 
-#define GPT_2 "model=gpt-2 vocab=50304" /* padded, as it is trained; 50257 makes rows that tensor cores cannot read */
+#define GPT_2 "model=gpt-2 vocab=50304" /* as others pad it; 50257 runs as 50264 here */
 #define LLAMA_1B "hidden=2048 heads=16 ffn=5504 vocab=32000"
 #define LLAMA_1B_NARROW_HEADS "hidden=2048 heads=32 ffn=5504 vocab=32000"
 #define LLAMA_7B "hidden=4096 heads=32 ffn=11008 vocab=32000"

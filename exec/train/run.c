@@ -123,7 +123,7 @@ void dtp_run_destroy(struct dtp_run *run)
 static int initialise_tensor(struct dtp_run *run, const struct dtp_state_part *part, enum dtp_parameter which,
                              const struct dtp_parameter_tensor *tensor, uint64_t seed)
 {
-    uint64_t begin = tensor->offset_elements, end = begin + tensor->rows * tensor->columns;
+    uint64_t begin = tensor->saved_offset_elements, end = begin + tensor->rows * tensor->columns;
     uint64_t first = begin > part->begin ? begin : part->begin, last = end < part->end ? end : part->end;
     if (!tensor->exists || first >= last)
         return 0;

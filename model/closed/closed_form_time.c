@@ -46,7 +46,8 @@ static double head_matmuls_s(const struct dtp_timing *c)
 {
     enum dtp_dtype dtype = c->plan->precision.compute == DTP_FP8 ? DTP_BF16 : c->plan->precision.compute;
     const struct dtp_cluster *on = c->cluster;
-    double h = (double)c->transformer->hidden, vocab = (double)c->transformer->vocab;
+    double h = (double)c->transformer->hidden;
+    double vocab = (double)(c->ours ? c->rules.vocab_stride : c->transformer->vocab); /* ours pads the rows of logits */
     double chunks = c->ours ? (double)c->rules.chunk_count : 1, rows = c->tokens / chunks;
     return chunks * (dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, vocab, h) +
                      dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, h, vocab) +

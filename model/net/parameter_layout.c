@@ -29,19 +29,40 @@ static uint64_t align(uint64_t elements)
     return round_up(elements, DTP_PARAMETER_ALIGNMENT);
 }
 
+uint64_t dtp_parameter_head_rows(const struct dtp_transformer *transformer)
+{
+    return align(transformer->vocab);
+}
+
 /* Tensors are added in the order of enum dtp_parameter. */
 static void add(struct dtp_parameter_module *module, enum dtp_parameter which, uint64_t rows, uint64_t columns,
                 double mean, double deviation)
 {
+    uint64_t offset = align(module->elements), left_out = module->extent_elements - module->used_elements;
     module->tensor[which] = (struct dtp_parameter_tensor){.rows = rows,
                                                           .columns = columns,
-                                                          .offset_elements = align(module->elements),
+                                                          .offset_elements = offset,
+                                                          .extent_elements = rows * columns,
+                                                          .saved_offset_elements = offset - left_out,
                                                           .decays = rows > 1,
                                                           .mean = mean,
                                                           .deviation = deviation,
                                                           .exists = true};
     module->used_elements += rows * columns;
-    module->elements = align(module->elements) + rows * columns;
+    module->extent_elements += rows * columns;
+    module->elements = offset + rows * columns;
+}
+
+/* The tensor added last is the head's matrix or bias. */
+static void pad_head(struct dtp_parameter_module *module, const struct dtp_transformer *t, enum dtp_parameter which)
+{
+    struct dtp_parameter_tensor *tensor = &module->tensor[which];
+    if (!tensor->exists)
+        return;
+    uint64_t padding = (dtp_parameter_head_rows(t) - t->vocab) * (tensor->rows > 1 ? tensor->columns : 1);
+    tensor->extent_elements += padding;
+    module->extent_elements += padding;
+    module->elements += padding;
 }
 
 static void add_matrix(struct dtp_parameter_module *module, enum dtp_parameter which, uint64_t rows, uint64_t columns)
@@ -83,6 +104,8 @@ void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t sh
     *out = (struct dtp_parameter_module){.elements = 0};
     if (module == 0) {
         add_matrix(out, DTP_PARAMETER_EMBEDDING, t->vocab, t->hidden);
+        if (t->tied_head)
+            pad_head(out, t, DTP_PARAMETER_EMBEDDING);
         if (t->position == DTP_POSITION_LEARNED)
             add_matrix(out, DTP_PARAMETER_POSITION, t->positions, t->hidden);
     } else if (module <= t->layers) {
@@ -92,7 +115,9 @@ void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t sh
         add_vector(out, DTP_PARAMETER_FINAL_NORM_BIAS, t->final_norm && t->norm_bias, t->hidden, 0);
         if (!t->tied_head)
             add_matrix(out, DTP_PARAMETER_HEAD, t->vocab, t->hidden);
+        pad_head(out, t, DTP_PARAMETER_HEAD);
         add_vector(out, DTP_PARAMETER_HEAD_BIAS, t->head_bias, t->vocab, 0);
+        pad_head(out, t, DTP_PARAMETER_HEAD_BIAS);
     }
     out->shard_elements = round_up(dtp_divide_up(out->elements, shard_group), DTP_PARAMETER_SHARD_ALIGNMENT);
     out->elements = out->shard_elements * shard_group;

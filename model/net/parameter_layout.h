@@ -10,7 +10,13 @@
  * Tensors start at multiples of DTP_PARAMETER_ALIGNMENT elements (16 bytes in the narrowest type used), and a module
  * ends where equal shards result that are multiples of DTP_PARAMETER_SHARD_ALIGNMENT (512 bytes, the arena's granule,
  * so that a buffer takes exactly its elements). What lies between tensors and behind the last is padding: zero in
- * weights, gradients and state, so that it adds nothing to a norm and AdamW leaves it zero. */
+ * weights, gradients and state, so that it adds nothing to a norm and AdamW leaves it zero.
+ *
+ * So are the rows that the head's matrix (the table it is tied to) and its bias have beyond the vocabulary, up to a
+ * multiple of DTP_PARAMETER_ALIGNMENT: tensor cores read and write whole 16 bytes, and logits of an odd vocabulary
+ * would make each of the head's matmuls several times as slow. Operations take the matrix with these rows; the loss
+ * takes their logits for minus infinity, so that their gradient is exactly zero and they stay what they are.
+ * Checkpoints leave them out. */
 #ifndef DTP_PARAMETER_LAYOUT_H
 #define DTP_PARAMETER_LAYOUT_H
 
@@ -49,17 +55,20 @@ enum dtp_parameter {
 const char *dtp_parameter_text(enum dtp_parameter parameter);
 
 struct dtp_parameter_tensor {
-    uint64_t rows, columns;   /* rows 1: a vector */
-    uint64_t offset_elements; /* in the module */
-    bool decays;              /* weight decay: matrices and tables do, vectors do not */
-    double mean, deviation;   /* of the normal numbers it starts as; deviation 0: `mean` everywhere */
+    uint64_t rows, columns;         /* rows 1: a vector */
+    uint64_t offset_elements;       /* in the module */
+    uint64_t extent_elements;       /* there: rows * columns, and the head's with their padding */
+    uint64_t saved_offset_elements; /* in the module as checkpoints hold it, without the head's padding */
+    bool decays;                    /* weight decay: matrices and tables do, vectors do not */
+    double mean, deviation;         /* of the normal numbers it starts as; deviation 0: `mean` everywhere */
     bool exists;
 };
 struct dtp_parameter_module {
     struct dtp_parameter_tensor tensor[DTP_PARAMETER_COUNT]; /* by enum dtp_parameter, which is their order in memory */
-    uint64_t used_elements;  /* of the tensors: the model's parameter count is the sum over modules */
-    uint64_t elements;       /* with padding: a multiple of shard_group shards; 0 for a module without tensors */
-    uint64_t shard_elements; /* elements / shard_group, a multiple of DTP_PARAMETER_SHARD_ALIGNMENT */
+    uint64_t used_elements;   /* of the tensors: the model's parameter count is the sum over modules */
+    uint64_t extent_elements; /* of the tensors with the head's padding: what operations write gradients of */
+    uint64_t elements;        /* with padding: a multiple of shard_group shards; 0 for a module without tensors */
+    uint64_t shard_elements;  /* elements / shard_group, a multiple of DTP_PARAMETER_SHARD_ALIGNMENT */
 };
 
 /* L + 2. */
@@ -68,6 +77,8 @@ uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer);
  * residual stream (output, down) with 0.02 / sqrt(2 L) (Radford et al. 2019), norms with 1, biases with 0. */
 void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t shard_group, uint64_t module,
                           struct dtp_parameter_module *out);
+/* Rows of the head's matrix as operations take it, columns of the logits: the vocabulary with its padding. */
+uint64_t dtp_parameter_head_rows(const struct dtp_transformer *transformer);
 
 /* Keys of random numbers that no shard group changes: of a tensor (initialisation), and of element `offset_elements` of
  * a module (stochastic rounding). */

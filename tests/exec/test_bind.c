@@ -161,6 +161,45 @@ static void test_exchanged_gradients_are_added_up(void **state)
 #undef EXCHANGES
 }
 
+/* ---- alignment --------------------------------------------------------------------------------------------------- */
+
+/* Rows that begin at multiples of 16 bytes, whole ones: what tensor cores read and write at full speed. */
+static void aligned(const struct dtp_matmul_args *g)
+{
+    const uint64_t lines[] = {
+        g->a_transposed ? g->m : g->k, g->b_transposed ? g->k : g->n, g->n, g->lda, g->ldb, g->ldd};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        if (lines[i] % DTP_PARAMETER_ALIGNMENT)
+            fail_msg("matmul [%lu, %lu, %lu]: a row of %lu elements", g->m, g->n, g->k, lines[i]);
+}
+
+static void check_alignment(const char *words)
+{
+    static struct stand s;
+    struct dtp_binding b;
+    uint32_t of_logits = 0;
+    set_up(&s, words);
+    must(bind_rank(&s, 0, &b));
+    for (size_t i = 0; i < b.op_count; i++) {
+        if (b.ops[i].kind != DTP_BOUND_COMPUTE || b.ops[i].kernel != DTP_KERNEL_matmul)
+            continue;
+        const struct dtp_matmul_args *g = &b.ops[i].arguments.matmul;
+        aligned(g);
+        of_logits += g->m == 56 || g->n == 56 || g->k == 56;
+    }
+    assert_int_equal(of_logits, 3); /* 50 tokens in rows of 56 */
+    dtp_binding_release(&b);
+    tear_down(&s);
+}
+
+static void test_any_vocabulary_is_aligned(void **state)
+{
+    (void)state;
+    check_alignment(RUN_LLAMA "precision=bf16-mixed");
+    check_alignment(RUN_LLAMA "precision=fp32 strategy=full_shard gpus=3");
+    check_alignment(RUN_GPT2 "precision=bf16-pure");
+}
+
 /* ---- weight decay ------------------------------------------------------------------------------------------------ */
 
 /* Marks what decays: over all ranks of a group, each element of the tensors that decay once, no other but padding. */
@@ -225,7 +264,7 @@ static void check_state(const char *words, uint32_t ranks)
     for (uint32_t rank = 0; rank < ranks; rank++) {
         struct dtp_binding b;
         must(bind_rank(&s, rank, &b));
-        for (size_t i = 0; i < b.own_count; i++) {
+        for (size_t i = 0; i < b.own_count; i++) { /* in what files hold: without the head's padding */
             const struct dtp_state_part *part = &b.own[i];
             assert_int_equal(part->begin, last[part->kind][part->module]); /* ranks hold shards in their order */
             last[part->kind][part->module] = part->end;
@@ -237,6 +276,8 @@ static void check_state(const char *words, uint32_t ranks)
     for (int kind = 1; kind < DTP_STATE_KIND_COUNT; kind++)
         assert_int_equal(written[kind], written[DTP_STATE_WEIGHTS]);
     assert_true(written[DTP_STATE_WEIGHTS] >= dtp_transformer_count(&s.job.transformer).total);
+    const struct dtp_transformer *t = &s.job.transformer;
+    assert_int_equal(last[DTP_STATE_MASTER][0], (t->vocab + t->positions) * t->hidden);
     tear_down(&s);
 }
 
@@ -368,6 +409,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_matmuls_stay_in_the_arena),
                                        cmocka_unit_test(test_exchanged_gradients_are_added_up),
+                                       cmocka_unit_test(test_any_vocabulary_is_aligned),
                                        cmocka_unit_test(test_decay_is_of_matrices),
                                        cmocka_unit_test(test_state_is_written_once),
                                        cmocka_unit_test(test_the_host_updates_as_the_reference_does),

@@ -305,11 +305,11 @@ static void test_losses(void)
     for (int k = 0; k < 2; k++) {
         enum dtp_element element = k ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32;
         test_loss(1, 5, 8, element);
-        test_loss(7, 50, 51, element); /* rows that begin anywhere */
+        test_loss(7, 50, 56, element);
         test_loss(small ? 3 : 300, 1000, 1024, element);
         test_loss(small ? 2 : 600, 32000, 32000, element);
         test_loss(small ? 2 : 300, 50257, 50304, element);
-        test_loss(small ? 1 : 9, 50257, 50257, element);
+        test_loss(small ? 1 : 9, 50257, 50264, element);
         if (!small)
             test_loss(270, 128256, 128256, element);
         test_loss(small ? 1 : 140, 200019, 200064, element); /* longer than shared memory */

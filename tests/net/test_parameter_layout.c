@@ -37,6 +37,10 @@ static void test_gpt2(void **state)
     assert_true(m.tensor[DTP_PARAMETER_UP].deviation == 0.02);
     dtp_parameter_module(&t, 1, 0, &m);
     assert_int_equal(m.used_elements, 50257 * 768 + 1024 * 768);
+    assert_int_equal(dtp_parameter_head_rows(&t), 50264); /* tied: the table is the head's matrix */
+    assert_int_equal(m.tensor[DTP_PARAMETER_EMBEDDING].extent_elements, 50264 * 768);
+    assert_int_equal(m.tensor[DTP_PARAMETER_POSITION].offset_elements, 50264 * 768);
+    assert_int_equal(m.tensor[DTP_PARAMETER_POSITION].saved_offset_elements, 50257 * 768);
     dtp_parameter_module(&t, 1, 13, &m);
     assert_int_equal(m.used_elements, 2 * 768); /* tied: the final norm alone */
     assert_false(m.tensor[DTP_PARAMETER_HEAD].exists);
@@ -61,7 +65,9 @@ static void test_random_models(void **state)
                     continue;
                 assert_true(m.tensor[p].offset_elements >= end && m.tensor[p].offset_elements < end + 8);
                 assert_int_equal(m.tensor[p].offset_elements % DTP_PARAMETER_ALIGNMENT, 0);
-                end = m.tensor[p].offset_elements + m.tensor[p].rows * m.tensor[p].columns;
+                uint64_t elements = m.tensor[p].rows * m.tensor[p].columns, saved = m.tensor[p].saved_offset_elements;
+                assert_true(m.tensor[p].extent_elements >= elements && saved % DTP_PARAMETER_ALIGNMENT == 0);
+                end = m.tensor[p].offset_elements + m.tensor[p].extent_elements;
             }
             assert_true(m.elements >= end && m.elements < end + ranks * DTP_PARAMETER_SHARD_ALIGNMENT);
             assert_int_equal(m.shard_elements * ranks, m.elements);

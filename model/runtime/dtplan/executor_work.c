@@ -56,8 +56,9 @@ static void count_flops(const struct shape *s, struct dtp_executor_work *out)
 {
     double core = 2 * dtp_transformer_attention_length(s->t, s->plan->sequence) * s->q * s->tokens;
     double qkv = s->h * (s->q + 2 * s->kv), output = s->q * s->h, up = s->h * s->up, down = s->f * s->h;
+    double logits = (double)s->rules.vocab_stride;
     bool core_again = s->replays || s->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION;
-    out->matmul_flops = 6 * s->tokens * (s->layers * (qkv + output + up + down) + s->vocab * s->h);
+    out->matmul_flops = 6 * s->tokens * (s->layers * (qkv + output + up + down) + logits * s->h);
     out->attention_flops = 3.5 * core * s->layers;
     out->recompute_matmul_flops = s->replays ? 2 * s->tokens * s->checkpointed * (qkv + output + up) : 0;
     out->recompute_attention_flops = core_again ? core * s->checkpointed : 0;
@@ -129,10 +130,8 @@ static double over_modules(const struct shape *s, double (*of)(const struct shap
 static double zeroed(const struct shape *s, int i)
 {
     const struct dtp_parameter_module *layout = &s->layout[i];
-    double table = s->vocab * s->h;
-    if (i == 0)
-        return ((double)layout->elements - (s->t->tied_head ? table : 0)) * s->element[i];
-    return (double)(layout->elements - layout->used_elements) * s->element[i];
+    uint64_t table = s->t->tied_head ? layout->tensor[DTP_PARAMETER_EMBEDDING].extent_elements : 0;
+    return (double)(layout->elements - (i == 0 ? table : layout->extent_elements)) * s->element[i];
 }
 
 static double zero_launches(const struct shape *s, int i)
@@ -146,7 +145,7 @@ static double zero_launches(const struct shape *s, int i)
         if (!layout->tensor[p].exists)
             continue;
         launches += layout->tensor[p].offset_elements > end;
-        end = layout->tensor[p].offset_elements + layout->tensor[p].rows * layout->tensor[p].columns;
+        end = layout->tensor[p].offset_elements + layout->tensor[p].extent_elements;
     }
     return launches + (layout->elements > end);
 }

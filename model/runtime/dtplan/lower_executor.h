@@ -116,7 +116,7 @@ struct dtp_executor_rules {
     bool exchanges;               /* gradients of shards, N > 1, are exchanged by copies and added up by a kernel */
     bool wide_sums;               /* shards of gradients are fp32 sums, whatever was exchanged */
     uint64_t tokens;              /* T: rows of a micro-step */
-    uint64_t vocab_stride;        /* elements from one row of logits to the next: 16-byte aligned */
+    uint64_t vocab_stride;        /* columns of the logits: dtp_parameter_head_rows */
     uint64_t chunk_tokens, chunk_count; /* of head and loss; the last chunk may have fewer rows */
     uint64_t up_width;                  /* columns of the up matmul's result: f, or 2 f with a gate */
     uint64_t statistics_bytes;          /* of a norm, for a row */

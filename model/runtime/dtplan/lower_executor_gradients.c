@@ -47,7 +47,7 @@ bool dtp_executor_gradient(struct dtp_draft *draft, enum dtp_role role, struct d
     struct dtp_operand *operand = dtp_draft_role(draft, role, module->gradient,
                                                  (module->allocates ? DTP_ALLOC : 0) | (adds ? DTP_UPDATE : DTP_WRITE),
                                                  tensor->offset_elements * module->gradient_element_bytes);
-    operand->bytes = tensor->rows * tensor->columns * module->gradient_element_bytes;
+    operand->bytes = tensor->extent_elements * module->gradient_element_bytes;
     module->allocates = false;
     module->written |= 1u << which;
     return adds;
@@ -78,7 +78,7 @@ static void zero_padding(struct dtp_executor *x, struct dtp_executor_module *mod
         if (!tensor->exists)
             continue;
         zero(x, module, end, tensor->offset_elements);
-        end = tensor->offset_elements + tensor->rows * tensor->columns;
+        end = tensor->offset_elements + tensor->extent_elements;
     }
     zero(x, module, end, module->layout->elements);
 }
@@ -111,7 +111,7 @@ void dtp_executor_zero_unwritten(struct dtp_executor *x, struct dtp_executor_mod
     if (module->written & PADDING_ZEROED)
         return;
     bool written = module->written & 1u << DTP_PARAMETER_EMBEDDING;
-    zero(x, module, written ? table->rows * table->columns : 0, module->layout->elements);
+    zero(x, module, written ? table->extent_elements : 0, module->layout->elements);
     module->written |= PADDING_ZEROED | 1u << DTP_PARAMETER_EMBEDDING | 1u << DTP_PARAMETER_POSITION;
 }
 

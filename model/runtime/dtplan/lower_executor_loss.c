@@ -62,7 +62,7 @@ static void logits(struct chunk *c)
                                      x->rules.chunk_tokens * x->rules.vocab_stride * x->element_bytes, DTP_WRITE);
     else
         dtp_draft_role(&draft, DTP_ROLE_RESULT, c->logits, DTP_WRITE, 0);
-    dtp_executor_matmul(x, &draft, c->rows, x->t->vocab, x->h);
+    dtp_executor_matmul(x, &draft, c->rows, x->rules.vocab_stride, x->h);
     dtp_executor_end(x, &draft);
 }
 
@@ -93,7 +93,7 @@ static void head_weight_gradient(struct chunk *c)
     dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, head_module(x), head_weight(x));
     if (dtp_executor_has(dtp_executor_head(x), DTP_PARAMETER_HEAD_BIAS))
         dtp_executor_gradient(&draft, DTP_ROLE_BIAS_GRADIENT, dtp_executor_head(x), DTP_PARAMETER_HEAD_BIAS);
-    dtp_executor_matmul(x, &draft, x->t->vocab, x->h, c->rows);
+    dtp_executor_matmul(x, &draft, x->rules.vocab_stride, x->h, c->rows);
     dtp_executor_end(x, &draft);
 }
 
@@ -105,7 +105,7 @@ static void head_input_gradient(struct chunk *c)
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, c->logits, DTP_READ | (c->last ? DTP_FREE : 0), 0);
     dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, head_module(x), head_weight(x));
     dtp_draft_role(&draft, DTP_ROLE_INPUT_GRADIENT, x->final_norm, DTP_WRITE, chunk_offset_bytes(c));
-    dtp_executor_matmul(x, &draft, c->rows, x->h, x->t->vocab);
+    dtp_executor_matmul(x, &draft, c->rows, x->h, x->rules.vocab_stride);
     dtp_executor_end(x, &draft);
 }
 

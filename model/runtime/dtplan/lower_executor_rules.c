@@ -15,11 +15,6 @@
 #define LOSS_CHUNK_BYTES (UINT64_C(512) << 20)
 #define LOSS_CHUNK_LEAST 128u
 
-static uint64_t round_up(uint64_t value, uint64_t multiple)
-{
-    return dtp_bytes_product(dtp_divide_up(value, multiple), multiple);
-}
-
 /* The largest power of two that fits, so that the usual batches divide. */
 static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint64_t row_bytes)
 {
@@ -79,7 +74,7 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
                                        .moments = p->moments,
                                        .master = element < 4 && dtp_dtype_bytes(p->master) == 4,
                                        .tokens = tokens,
-                                       .vocab_stride = round_up(t->vocab, 16 / element),
+                                       .vocab_stride = dtp_parameter_head_rows(t),
                                        .up_width = t->activation == DTP_SWIGLU ? 2 * t->ffn : t->ffn,
                                        .statistics_bytes = t->norm == DTP_RMS_NORM ? 4 : 8,
                                        .attention_workspace_bytes = attention_workspace(t, plan, false),

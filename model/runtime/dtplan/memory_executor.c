@@ -114,7 +114,7 @@ static void size_modules(struct model *m)
         m->shard[i] = dtp_bytes_product(layout->shard_elements, dtp_dtype_bytes(dtype.shard));
         m->host_shard[i] = m->shard[i];
         m->gathered[i] = m->rules.sharded ? dtp_bytes_product(layout->elements, m->job->bytes.compute) : 0;
-        m->padded[i] = layout->elements > layout->used_elements;
+        m->padded[i] = layout->elements > layout->extent_elements;
     }
     if (m->rules.streams_gradients) /* through two shards that rest, to the host or into the optimizer */
         m->shard[BLOCK] = 0;
