@@ -2,28 +2,34 @@
 
     pip install torch numpy; python3 tests/golden/make_goldens.py
 
-Writes one file per model beside this script: a line of text per tensor ("tensor MODULE ROWS COLUMNS NAME", names and
-modules as in model/net/parameter_layout.h) followed by its weights and then its gradients as little-endian fp32. Weights are
-numbers that bf16 holds exactly, so that one file serves both number formats.
+Writes one file per model beside this script: a line of text per tensor ("tensor MODULE ROWS COLUMNS BF16 NAME", names
+and modules as in model/net/parameter_layout.h) followed by its weights and then its gradients as little-endian fp32. Weights
+are numbers that bf16 holds exactly, so that one file serves both number formats. The same model in bf16 throughout says
+what that format costs PyTorch itself: "bf16 LOSS" is the loss it gets, BF16 of a tensor the norm of its gradient's error
+over the gradient's own norm.
 """
+import collections
 import math
 import os
 
 import torch
 import torch.nn.functional as F
 
-SEQUENCE, BATCH, VOCAB, HIDDEN, HEADS, HEAD_DIM, FFN, LAYERS = 8, 2, 50, 16, 2, 8, 40, 2
+Shape = collections.namedtuple("Shape", "sequence batch vocab hidden heads kv_heads head_dim ffn layers gpt tied")
 EPSILON = 1e-5
 
 
 class Parameters:
-    """Tensors in the order in which they are made, each a leaf in double."""
+    """Tensors in the order in which they are made, each a leaf in double; or those of `other` again, in bf16."""
 
-    def __init__(self):
-        self.list = []
+    def __init__(self, other=None):
+        self.list, self.other = [], other
 
     def make(self, module, name, *shape, mean=0.0, deviation=0.15):
-        values = (mean + deviation * torch.randn(*shape)).to(torch.bfloat16).double().requires_grad_()
+        if self.other:
+            values = self.other.list[len(self.list)][2].detach().to(torch.bfloat16).requires_grad_()
+        else:
+            values = (mean + deviation * torch.randn(*shape)).to(torch.bfloat16).double().requires_grad_()
         self.list.append((module, name, values))
         return values
 
@@ -34,77 +40,90 @@ def norm(x, weight, bias, layer_norm):
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPSILON) * weight
 
 
-def rotate(x):
+def rotate(s, x):
     """(a, b) -> (a cos - b sin, a sin + b cos), a and b the halves of a head: [batch, heads, sequence, head_dim]."""
     half = x.shape[-1] // 2
-    angle = torch.arange(SEQUENCE).double()[:, None] * 10000.0 ** (-torch.arange(half).double() / half)
+    angle = torch.arange(s.sequence).double()[:, None] * 10000.0 ** (-torch.arange(half).double() / half)
     a, b = x[..., :half], x[..., half:]
-    return torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
+    return torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1).type_as(x)
 
 
-def split_heads(x, heads):
-    return x.view(BATCH, SEQUENCE, heads, HEAD_DIM).transpose(1, 2)
+def split_heads(s, x, heads):
+    return x.view(s.batch, s.sequence, heads, s.head_dim).transpose(1, 2)
 
 
-def block(p, module, x, kv_heads, gpt):
-    width, kv_width = HEADS * HEAD_DIM, kv_heads * HEAD_DIM
+def block(s, p, module, x):
+    width, kv_width, gpt = s.heads * s.head_dim, s.kv_heads * s.head_dim, s.gpt
 
     def linear(name, inputs, out):
         weight = p.make(module, name, out, inputs.shape[-1])
         return F.linear(inputs, weight, p.make(module, name + " bias", out) if gpt else None)
 
     def normed(name, inputs):
-        weight = p.make(module, name, HIDDEN, mean=1.0)
-        return norm(inputs, weight, p.make(module, name + " bias", HIDDEN) if gpt else None, gpt)
+        weight = p.make(module, name, s.hidden, mean=1.0)
+        return norm(inputs, weight, p.make(module, name + " bias", s.hidden) if gpt else None, gpt)
 
     qkv = linear("qkv", normed("norm 1", x), width + 2 * kv_width)
     q, k, v = qkv.split([width, kv_width, kv_width], -1)
-    q, k, v = split_heads(q, HEADS), split_heads(k, kv_heads), split_heads(v, kv_heads)
+    q, k, v = split_heads(s, q, s.heads), split_heads(s, k, s.kv_heads), split_heads(s, v, s.kv_heads)
     if not gpt:
-        q, k = rotate(q), rotate(k)
-    k, v = (t.repeat_interleave(HEADS // kv_heads, 1) for t in (k, v))
-    scores = q @ k.transpose(-1, -2) / math.sqrt(HEAD_DIM)
-    mask = torch.ones(SEQUENCE, SEQUENCE, dtype=torch.bool).tril()
+        q, k = rotate(s, q), rotate(s, k)
+    k, v = (t.repeat_interleave(s.heads // s.kv_heads, 1) for t in (k, v))
+    scores = q @ k.transpose(-1, -2) / math.sqrt(s.head_dim)
+    mask = torch.ones(s.sequence, s.sequence, dtype=torch.bool).tril()
     core = scores.masked_fill(~mask, -math.inf).softmax(-1) @ v
-    x = x + linear("output", core.transpose(1, 2).reshape(BATCH, SEQUENCE, width), HIDDEN)
-    up = linear("up", normed("norm 2", x), FFN if gpt else 2 * FFN)
+    x = x + linear("output", core.transpose(1, 2).reshape(s.batch, s.sequence, width), s.hidden)
+    up = linear("up", normed("norm 2", x), s.ffn if gpt else 2 * s.ffn)
     if gpt:
         product = F.gelu(up, approximate="tanh")
     else:
-        gate, value = up.split(FFN, -1)
+        gate, value = up.split(s.ffn, -1)
         product = F.silu(gate) * value
-    return x + linear("down", product, HIDDEN)
+    return x + linear("down", product, s.hidden)
 
 
-def make(name, kv_heads, tied, gpt):
-    torch.manual_seed(1)
-    p = Parameters()
-    tokens = torch.randint(VOCAB, (BATCH, SEQUENCE))
-    targets = torch.randint(VOCAB, (BATCH, SEQUENCE))
-    table = p.make(0, "embedding", VOCAB, HIDDEN)
+def loss_of(s, p, tokens, targets):
+    """The loss with every parameter's gradient made; the logits in what the model computes in, their loss wider."""
+    table = p.make(0, "embedding", s.vocab, s.hidden)
     x = table[tokens]
-    if gpt:
-        x = x + p.make(0, "position", SEQUENCE, HIDDEN)
-    for layer in range(LAYERS):
-        x = block(p, layer + 1, x, kv_heads, gpt)
-    weight = p.make(LAYERS + 1, "final norm", HIDDEN, mean=1.0)
-    x = norm(x, weight, p.make(LAYERS + 1, "final norm bias", HIDDEN) if gpt else None, gpt)
-    head = table if tied else p.make(LAYERS + 1, "head", VOCAB, HIDDEN)
-    loss = F.cross_entropy((x @ head.T).view(-1, VOCAB), targets.view(-1))
+    if s.gpt:
+        x = x + p.make(0, "position", s.sequence, s.hidden)
+    for layer in range(s.layers):
+        x = block(s, p, layer + 1, x)
+    weight = p.make(s.layers + 1, "final norm", s.hidden, mean=1.0)
+    x = norm(x, weight, p.make(s.layers + 1, "final norm bias", s.hidden) if s.gpt else None, s.gpt)
+    head = table if s.tied else p.make(s.layers + 1, "head", s.vocab, s.hidden)
+    loss = F.cross_entropy((x @ head.T).view(-1, s.vocab).double(), targets.view(-1))
     loss.backward()
+    return loss.item()
+
+
+def make(name, s):
+    torch.manual_seed(1)
+    tokens = torch.randint(s.vocab, (s.batch, s.sequence))
+    targets = torch.randint(s.vocab, (s.batch, s.sequence))
+    p = Parameters()
+    loss = loss_of(s, p, tokens, targets)
+    rounded = Parameters(p)
+    loss_bf16 = loss_of(s, rounded, tokens, targets)
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".golden")
     with open(path, "wb") as file:
-        file.write(f"golden 1 loss {loss.item():.17g}\n".encode())
+        file.write(f"golden 2 loss {loss:.17g} bf16 {loss_bf16:.17g}\n".encode())
         for words, values in (("tokens", tokens), ("targets", targets)):
             file.write(f"{words} {' '.join(str(v) for v in values.flatten().tolist())}\n".encode())
-        for module, tensor, values in p.list:
+        for (module, tensor, values), (_, _, bf16) in zip(p.list, rounded.list):
             rows, columns = (1, values.shape[0]) if values.dim() == 1 else values.shape
-            file.write(f"tensor {module} {rows} {columns} {tensor}\n".encode())
+            apart = ((bf16.grad.double() - values.grad).norm() / values.grad.norm()).item()
+            file.write(f"tensor {module} {rows} {columns} {apart:.3g} {tensor}\n".encode())
             for numbers in (values.detach(), values.grad):
                 file.write(numbers.float().numpy().astype("<f4").tobytes())
         file.write(b"end\n")
 
 
-make("llama_gqa", kv_heads=1, tied=False, gpt=False)
-make("llama_tied", kv_heads=2, tied=True, gpt=False)
-make("gpt2", kv_heads=2, tied=True, gpt=True)
+# A vocabulary of 50 or 101 makes rows of logits that do not begin at multiples of 16 bytes.
+SMALL = Shape(8, 2, 50, 16, 2, 2, 8, 40, 2, gpt=False, tied=False)
+make("llama_gqa", SMALL._replace(kv_heads=1))
+make("llama_tied", SMALL._replace(tied=True))
+make("gpt2", SMALL._replace(tied=True, gpt=True))
+# Of a size that GPUs' fused attention takes.
+make("llama_wide", Shape(128, 2, 101, 64, 1, 1, 64, 88, 1, gpt=False, tied=False))
