@@ -64,7 +64,7 @@ while IFS='|' read -r name least _ _ _ torch keys; do
     [[ -n $name && $name != '#'* ]] || continue
     gpus=$([[ $least == *2+* ]] && echo 2 || echo 1)
     read -ra words <<<"$keys"
-    "$program" plan --runtime dtplan --gpu h200 --gpus "$gpus" --atomic-attention --no-gradient-norm --json "${words[@]}" >plan.json 2>err ||
+    "$program" plan --runtime dtplan --fidelity closed --gpu h200 --gpus "$gpus" --atomic-attention --no-gradient-norm --json "${words[@]}" >plan.json 2>err ||
         failed "$name: $(cat err)"
     python3 - "$torch" plan.json <<'END' || failed "$name: the two programs would not run the same model"
 import json, sys

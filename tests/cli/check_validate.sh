@@ -249,6 +249,19 @@ expect 0 "$reports/two_nodes.scenarios" "${measured[@]}" --machine "$reports/mac
     -o two_nodes.csv
 says '2 of 2 within all bounds' out
 
+# Every job of the shipped lists is one that runs and fits.
+for list in "$reports"/*.scenarios; do
+    while read -r line; do
+        [[ $line == --* ]] || continue
+        read -ra keys <<<"${line/--pretend-nodes /}" # how a job is run, no key
+        timeout 60 "$program" sweep --runtime dtplan --fidelity closed --gpu h200 --atomic-attention --no-gradient-norm "${keys[@]}" >out 2>err </dev/null ||
+            failed "$list: ${keys[*]}: $(cat err)"
+        awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) { if ($i == "refused_because") why = i; if ($i == "verdict") at = i } next }
+                 $why != "" || $at != "fits" { exit 1 }
+                 END { exit NR < 2 || !at || !why }' out || failed "$list: ${keys[*]}: $(cut -d, -f1-8 out)"
+    done <"$list"
+done
+
 # ---- the line ----------------------------------------------------------------------------------------------------------
 
 expect 2 "${tiny[@]}" --tolerance 10
