@@ -41,7 +41,9 @@ static bool read_row(const json_t *event, struct dtp_measured_row *out)
     if (!dtp_measurement_parse(text_of(event, "measurement"), &measurement))
         return false;
     *out = dtp_measured_row_of(measurement, text_of(event, "what"));
-    snprintf(out->text, sizeof out->text, "%s", text_of(event, "text"));
+    if (strcmp(out->what, text_of(event, "what")) != 0 || /* cut: none of ours */
+        dtp_measured_row_set_text(out, text_of(event, "text"), NULL, 0, NULL) != DTP_OK)
+        return false;
     for (int i = 0; i < DTP_MEASURED_COLUMN_COUNT; i++) {
         const json_t *value = json_object_get(event, columns[i]);
         if (json_is_number(value))
@@ -61,7 +63,9 @@ static void hear_progress(struct dtp_probe_heard *h, const json_t *event)
 static void hear_warning(const struct dtp_probe_heard *h, const json_t *event)
 {
     dtp_progress_end(&h->progress);
-    fprintf(stderr, "dtplan: warning: %s\n", text_of(event, "words"));
+    struct dtp_faults warning = {0};
+    dtp_fault(&warning, DTP_OK, NULL, 0, "warning: %s", text_of(event, "words"));
+    fprintf(stderr, "dtplan: %s\n", warning.text[0]);
 }
 
 void dtp_probe_hear(void *heard, const char *line)
@@ -90,6 +94,7 @@ bool dtp_probe_heard_about(struct dtp_probe_heard *h, const char *key, const cha
 {
     struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_ABOUT, key);
     snprintf(row.text, sizeof row.text, "%s", value);
+    dtp_make_printable(row.text);
     return dtp_probe_heard_keep(h, &row);
 }
 

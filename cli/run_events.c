@@ -61,14 +61,15 @@ static void text(const json_t *event, const char *key, char *out, size_t bytes)
 {
     const char *value = json_string_value(json_object_get(event, key));
     snprintf(out, bytes, "%s", value ? value : "");
+    dtp_make_printable(out); /* it goes to terminals, pages and JSON, and may be cut within a character */
 }
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
 static void time_left(const struct dtp_run_listener *l, uint64_t step, char *out, size_t bytes)
 {
-    double left = (double)(l->steps - step) * l->recent_s;
-    uint64_t seconds = left < 1e9 ? (uint64_t)left : 0;
+    double left = step < l->steps ? (double)(l->steps - step) * l->recent_s : 0;
+    uint64_t seconds = left > 0 && left < 1e9 ? (uint64_t)left : 0;
     snprintf(out, bytes, "%" PRIu64 ":%02" PRIu64 ":%02" PRIu64, seconds / 3600, seconds / 60 % 60, seconds % 60);
 }
 
@@ -151,7 +152,7 @@ static void hear_step(struct dtp_run_listener *l, const json_t *event)
         m->first_loss = loss;
     l->losses[l->seen++ % LAST_LOSSES] = loss;
     l->recent_s = l->seen == 1 ? seconds : 0.9 * l->recent_s + 0.1 * seconds;
-    if (mode && strcmp(mode, "plain") == 0)
+    if (mode && strcmp(mode, "plain") == 0 && seconds > 0)
         keep_seconds(l, seconds);
     say_step(l, event, m->last_step);
 }

@@ -182,14 +182,16 @@ static enum dtp_status read_list(struct dtp_validate_list *list, const struct dt
     FILE *file = fopen(path, "r");
     if (!file)
         return dtp_fault(context->faults, DTP_BAD_INPUT, path, 0, "cannot be read: %s", strerror(errno));
-    while (worst != DTP_ENVIRONMENT && getline(&line, &room, file) >= 0) {
+    for (ssize_t bytes; worst != DTP_ENVIRONMENT && (bytes = getline(&line, &room, file)) >= 0;) {
         const char *text = line;
         if (number++ == 0 && strncmp(text, BYTE_ORDER_MARK, strlen(BYTE_ORDER_MARK)) == 0)
             text += strlen(BYTE_ORDER_MARK);
         text += strspn(text, " \t\r\n");
         if (*text == '\0' || *text == '#')
             continue;
-        enum dtp_status status = read_line(list, context, catalog, path, number, text);
+        enum dtp_status status = strlen(line) == (size_t)bytes ? read_line(list, context, catalog, path, number, text)
+                                                               : dtp_fault(context->faults, DTP_BAD_INPUT, path, number,
+                                                                           "holds a byte 0: no list of runs");
         worst = status > worst ? status : worst;
     }
     if (ferror(file))

@@ -123,17 +123,6 @@ static enum dtp_status map_file(struct dtp_token_source *s, struct dtp_faults *f
     return status;
 }
 
-/* A path may hold any byte, and be cut within a character; events and manifests are UTF-8. */
-static void make_printable(char *text)
-{
-    while (*text) {
-        size_t bytes = dtp_printable_bytes(text);
-        if (bytes == 0)
-            *text = '?';
-        text += bytes ? bytes : 1;
-    }
-}
-
 static enum dtp_status check_file(struct dtp_token_source *s, struct dtp_faults *faults)
 {
     if (s->tokens <= s->shape.sequence)
@@ -150,7 +139,7 @@ static enum dtp_status check_file(struct dtp_token_source *s, struct dtp_faults 
     s->samples = (s->tokens - 1) / s->shape.sequence;
     snprintf(s->words, sizeof s->words, "%.150s: %" PRIu64 " tokens (%s), %" PRIu64 " samples an epoch", s->path,
              s->tokens, type_words[s->type], s->samples);
-    make_printable(s->words);
+    dtp_make_printable(s->words); /* a path may hold any byte, and be cut within a character */
     return DTP_OK;
 }
 

@@ -36,6 +36,20 @@ size_t dtp_printable_bytes(const char *text)
     return code >= least[length] && code != 0x7f && code <= 0x10ffff && !surrogate ? length : 0;
 }
 
+size_t dtp_printable_length(const char *text)
+{
+    const char *c = text;
+    for (size_t step; *c && (step = dtp_printable_bytes(c)) > 0;)
+        c += step;
+    return (size_t)(c - text);
+}
+
+void dtp_make_printable(char *text)
+{
+    for (text += dtp_printable_length(text); *text; text += dtp_printable_length(text))
+        *text = '?';
+}
+
 /* Messages may carry text from files: what could move a terminal's cursor, or begin a line that is no message, is shown
  * as '?'. C1 controls (U+0080 to U+009F) are two bytes, the first of them C2. */
 static void make_printable(char *text)

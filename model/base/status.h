@@ -38,6 +38,10 @@ struct dtp_faults {
 /* Length of the UTF-8 sequence at `text` when it is well-formed (no surrogates, nothing overlong) and no control
  * character (C0, DEL, and C1, which terminals obey too); else 0. What is kept and printed later consists of these. */
 size_t dtp_printable_bytes(const char *text);
+/* Bytes of `text` before the first that is not of such a character; strlen(text) where all are. */
+size_t dtp_printable_length(const char *text);
+/* Puts '?' for each byte that is not: of texts that come from elsewhere, or were cut within a character. */
+void dtp_make_printable(char *text);
 
 /* Records one fault and returns `status`, so that callers can write `return dtp_fault(...)`. `file` may be NULL (no
  * place), `line` 0 (whole file). Control bytes of the arguments are printed as '?', long texts are cut with "...". */

@@ -276,11 +276,7 @@ static bool apply_number(const struct rule *rule, const char *value, void *field
 /* Names reach terminals, JSON and CSV: whole UTF-8 characters, no controls, not only blanks. */
 static bool is_plain_text(const char *value, size_t most)
 {
-    size_t step;
-    for (const char *c = value; *c; c += step)
-        if (!(step = dtp_printable_bytes(c)))
-            return false;
-    return strlen(value) <= most && value[strspn(value, " ")];
+    return !value[dtp_printable_length(value)] && strlen(value) <= most && value[strspn(value, " ")];
 }
 
 /* Which name of a list is the wrong one. */

@@ -79,11 +79,10 @@ static void read_text(struct reader *reader, const char *column, char *out, size
         REFUSE(reader, "%s has %zu bytes; 1 to %zu are meant", column, length, bytes - 1);
         return;
     }
-    for (size_t i = 0, step; i < length; i += step)
-        if (!(step = dtp_printable_bytes(text + i))) {
-            REFUSE(reader, "byte %zu of %s is a control character or not UTF-8", i + 1, column);
-            return;
-        }
+    if (dtp_printable_length(text) < length) {
+        REFUSE(reader, "byte %zu of %s is a control character or not UTF-8", dtp_printable_length(text) + 1, column);
+        return;
+    }
     memcpy(out, text, length + 1);
 }
 

@@ -193,7 +193,7 @@ uint32_t dtp_measured_count(const struct dtp_measured *measured, const char *wha
 {
     const char *text = dtp_measured_about(measured, what);
     uint64_t count;
-    return text && dtp_number_parse_integer(text, false, 1, 1000000, &count) ? (uint32_t)count : 0;
+    return text && dtp_number_parse_integer(text, false, 1, DTP_MEASURED_MOST_COUNT, &count) ? (uint32_t)count : 0;
 }
 
 /* ---- seconds ------------------------------------------------------------------------------------------------------

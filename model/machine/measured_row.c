@@ -40,7 +40,6 @@ static const char *const count_words[] = {DTP_MEASURED_ROWS, "gpus", "gpus_per_n
 
 enum { SHAPE_COUNT = DTP_MEASURED_nodes + 1 };
 #define SLOWDOWN "_slowdown"
-#define MOST_COUNT 1000000
 
 const char *dtp_measurement_text(enum dtp_measurement measurement)
 {
@@ -136,6 +135,21 @@ bool dtp_measured_row_same(const struct dtp_measured_row *a, const struct dtp_me
     return same;
 }
 
+/* Beyond these a cell is a slip, and products of dimensions would lose their meaning. */
+#define MOST_SIZE 1e16
+#define LEAST_S 1e-10
+#define MOST_S 1e5
+#define MOST_VALUE 1e3
+
+static bool in_range(int column, double number)
+{
+    if (column >= DTP_MEASURED_ranks && column <= DTP_MEASURED_nodes)
+        return number <= DTP_MEASURED_MOST_COUNT && number == floor(number);
+    if (column < DTP_MEASURED_ranks || column == DTP_MEASURED_samples)
+        return number <= MOST_SIZE;
+    return column == DTP_MEASURED_value ? number <= MOST_VALUE : number >= LEAST_S && number <= MOST_S;
+}
+
 static enum dtp_status check_number(const struct dtp_measured_row *row, int column, const char *file, size_t line,
                                     struct dtp_faults *faults)
 {
@@ -152,6 +166,18 @@ static enum dtp_status check_number(const struct dtp_measured_row *row, int colu
                          measurement_texts[row->measurement]);
     if (!isfinite(number) || number < 0 || (number == 0 && column != DTP_MEASURED_value))
         return dtp_fault(faults, DTP_BAD_INPUT, file, line, "%s: %g is no amount that can be measured", name, number);
+    if (number > 0 && !in_range(column, number))
+        return dtp_fault(faults, DTP_BAD_INPUT, file, line, "%s: %g is nothing that a machine does", name, number);
+    return DTP_OK;
+}
+
+enum dtp_status dtp_measured_row_set_text(struct dtp_measured_row *row, const char *text, const char *file, size_t line,
+                                          struct dtp_faults *faults)
+{
+    if (strlen(text) >= sizeof row->text || text[dtp_printable_length(text)])
+        return dtp_fault(faults, DTP_BAD_INPUT, file, line, "value: a text of at most %zu printable bytes",
+                         sizeof row->text - 1);
+    memcpy(row->text, text, strlen(text) + 1);
     return DTP_OK;
 }
 
@@ -170,9 +196,9 @@ enum dtp_status dtp_measured_row_check(const struct dtp_measured_row *row, const
     if (row->measurement == DTP_MEASUREMENT_ABOUT && !row->text[0])
         worst = dtp_fault(faults, DTP_BAD_INPUT, file, line, "value: is missing in a row of about");
     if (row->measurement == DTP_MEASUREMENT_ABOUT && AMONG(row->what, count_words) &&
-        !dtp_number_parse_integer(row->text, false, 1, MOST_COUNT, &number))
+        !dtp_number_parse_integer(row->text, false, 1, DTP_MEASURED_MOST_COUNT, &number))
         worst = dtp_fault(faults, DTP_BAD_INPUT, file, line, "%s: '%s' is not a whole number from 1 to %d", row->what,
-                          row->text, MOST_COUNT);
+                          row->text, DTP_MEASURED_MOST_COUNT);
     for (int i = 0; i < DTP_MEASURED_COLUMN_COUNT; i++) {
         enum dtp_status status = check_number(row, i, file, line, faults);
         worst = status > worst ? status : worst;

@@ -40,6 +40,9 @@
     X(value, "value")
 #define DTP_MEASURED_NUMBER_TABLE(X) DTP_MEASURED_SHAPE_TABLE(X) DTP_MEASURED_RESULT_TABLE(X)
 
+/* Of ranks, nodes and whatever else is counted: a file that says more is broken, and counts fit into 32 bits. */
+#define DTP_MEASURED_MOST_COUNT 1000000
+
 enum dtp_measured_column {
 #define DTP_MEASURED_ENUM(field, column) DTP_MEASURED_##field,
     DTP_MEASURED_NUMBER_TABLE(DTP_MEASURED_ENUM)
@@ -144,10 +147,13 @@ struct dtp_measured_row {
 };
 /* All cells empty. */
 struct dtp_measured_row dtp_measured_row_of(enum dtp_measurement measurement, const char *what);
+/* DTP_BAD_INPUT: the text is too long, or not printable. */
+enum dtp_status dtp_measured_row_set_text(struct dtp_measured_row *row, const char *text, const char *file, size_t line,
+                                          struct dtp_faults *faults);
 /* Same measurement, what, dtype and shape. */
 bool dtp_measured_row_same(const struct dtp_measured_row *a, const struct dtp_measured_row *b);
-/* An unknown what, a needed cell empty, a number that is not finite or not above 0 (value: below 0), a cell that does
- * not apply; all faults of the row. */
+/* An unknown what, a needed cell empty, a number that is not finite or not above 0 (value: below 0) or nothing that a
+ * machine does, a cell that does not apply; all faults of the row. */
 enum dtp_status dtp_measured_row_check(const struct dtp_measured_row *row, const char *file, size_t line,
                                        struct dtp_faults *faults);
 bool dtp_measured_attention_is_backward(const struct dtp_measured_row *row);

@@ -8,11 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Beyond these a cell is a slip, and products of dimensions would lose their meaning. */
-#define MOST_SIZE 1e16
-#define LEAST_S 1e-10
-#define MOST_S 1e5
-#define MOST_VALUE 1e3
 #define MOST_ROWS 20000 /* ten times what a probe of a large machine and several jobs writes */
 
 struct columns {
@@ -39,15 +34,6 @@ static enum dtp_status find_columns(const struct dtp_table *table, struct column
 /* ---- one row ------------------------------------------------------------------------------------------------------
  */
 
-static bool in_range(int column, double number)
-{
-    if (column <= DTP_MEASURED_nodes)
-        return number <= MOST_SIZE && (column < DTP_MEASURED_ranks || number == floor(number));
-    return column == DTP_MEASURED_value     ? number <= MOST_VALUE
-           : column == DTP_MEASURED_samples ? number <= MOST_SIZE
-                                            : number >= LEAST_S && number <= MOST_S;
-}
-
 static enum dtp_status read_numbers(const struct dtp_table *table, size_t at, const struct columns *columns,
                                     struct dtp_measured_row *row, struct dtp_faults *faults)
 {
@@ -61,9 +47,7 @@ static enum dtp_status read_numbers(const struct dtp_table *table, size_t at, co
             row->number[i] = (double)NAN;
             status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), dtp_table_line(table, at),
                                "%s: '%.40s' is no number", column, text);
-        } else if (row->number[i] > 0 && !in_range(i, row->number[i]))
-            status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), dtp_table_line(table, at),
-                               "%s: %g is nothing that a machine does", column, row->number[i]);
+        }
     }
     return status;
 }
@@ -85,13 +69,8 @@ static enum dtp_status read_row(const struct dtp_table *table, size_t at, const 
                          dtype);
     if (measurement == DTP_MEASUREMENT_ABOUT) {
         const char *value = dtp_table_text(table, at, columns->number[DTP_MEASURED_value]);
-        size_t step = 1;
-        for (const char *c = value; *c && step; c += step)
-            step = dtp_printable_bytes(c);
-        if (!step || strlen(value) >= sizeof row->text)
-            return dtp_fault(faults, DTP_BAD_INPUT, name, line, "value: a text of at most %zu printable bytes",
-                             sizeof row->text - 1);
-        snprintf(row->text, sizeof row->text, "%s", value);
+        if (dtp_measured_row_set_text(row, value, name, line, faults) != DTP_OK)
+            return DTP_BAD_INPUT;
     }
     enum dtp_status status = read_numbers(table, at, columns, row, faults);
     return status == DTP_OK ? dtp_measured_row_check(row, name, line, faults) : status;

@@ -149,12 +149,11 @@ static enum dtp_status check_names(const struct dtp_table *table, const struct d
     enum dtp_status status = DTP_OK;
     for (size_t row = 0; row < dtp_table_row_count(table); row++)
         for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
-            const char *text = dtp_table_text(table, row, columns->text[named[i]]), *c = text;
-            for (size_t step; *c && (step = dtp_printable_bytes(c)) > 0;)
-                c += step;
-            if (*c)
+            const char *text = dtp_table_text(table, row, columns->text[named[i]]);
+            size_t printable = dtp_printable_length(text);
+            if (text[printable])
                 status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), dtp_table_line(table, row),
-                                   "byte %zu of %s is a control character or not UTF-8", (size_t)(c - text) + 1,
+                                   "byte %zu of %s is a control character or not UTF-8", printable + 1,
                                    named[i] == DTP_RUN_TEXT_id ? "id" : "source");
         }
     return status;

@@ -63,31 +63,37 @@ static enum dtp_status refuse_content(const struct dtp_row_file *file, size_t li
                      what);
 }
 
+/* Whether the file ends within `line`, of `bytes` bytes, and all that stands there begins as ours does: only then is it
+ * left over from a write that was cut off, and may go. A byte 0 would hide what comes after it from strlen. */
+static bool is_cut_off(const struct dtp_row_file *file, FILE *in, const char *line, size_t bytes, const char *ours)
+{
+    size_t known = strlen(ours) < bytes ? strlen(ours) : bytes;
+    bool ends = feof(in) && (bytes == 0 || line[bytes - 1] != '\n');
+    return ends && ftello(in) == file->whole_bytes + (int64_t)bytes && strncmp(line, ours, known) == 0;
+}
+
 /* Reads the rows that are there; sets rows and whole_bytes. */
 static enum dtp_status read_rows(struct dtp_row_file *file, FILE *in, const char *header, uint64_t most,
                                  struct dtp_faults *faults)
 {
     char line[MAX_ROW_BYTES], prefix[96];
-    size_t header_bytes = strlen(header);
     if (!fgets(line, sizeof line, in))
         return DTP_OK;
     size_t bytes = strlen(line);
-    if (strncmp(line, header, bytes) != 0 || (bytes < header_bytes && !feof(in)))
+    if (is_cut_off(file, in, line, bytes, header))
+        return DTP_OK;
+    if (strcmp(line, header) != 0)
         return refuse_content(file, 1, "has not the columns that this version writes", faults);
-    if (bytes < header_bytes)
-        return DTP_OK; /* the header itself was cut off */
     file->whole_bytes = (int64_t)bytes;
     while (fgets(line, sizeof line, in)) {
         bytes = strlen(line);
-        int used =
-            snprintf(prefix, sizeof prefix, "%s,%016" PRIx64 ",%" PRIu64 ",", file->schema, file->digest, file->rows);
-        bool whole = bytes > 0 && line[bytes - 1] == '\n';
-        if (!whole && feof(in))
-            return DTP_OK; /* a row that was cut off */
+        snprintf(prefix, sizeof prefix, "%s,%016" PRIx64 ",%" PRIu64 ",", file->schema, file->digest, file->rows);
+        if (is_cut_off(file, in, line, bytes, prefix))
+            return DTP_OK;
         if (file->anew)
             return refuse_content(file, 2, "holds rows already, which would be lost; go on from them with --resume",
                                   faults);
-        if (!whole || strncmp(line, prefix, (size_t)used) != 0)
+        if (bytes == 0 || line[bytes - 1] != '\n' || strncmp(line, prefix, strlen(prefix)) != 0)
             return refuse_content(file, (size_t)file->rows + 2,
                                   "is a row of another command: its words, its catalogues or the program differ",
                                   faults);

@@ -5,18 +5,11 @@
  *   build-fuzz/tests/fuzz_axes -max_total_time=600 -max_len=256 CORPUS_FOLDER */
 #include "job/axes.h"
 
+#include "fuzz_fixture.h"
 #include "lib/scenario_fixture.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void expect(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 static void expect_usable(const struct dtp_axes *axes, struct dtp_faults *faults)
 {
@@ -45,15 +38,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     const char *key = keys[data[0] % key_count].key;
     char *text = malloc(bytes);
-    faults.status = DTP_OK;
-    faults.count = 0;
+    forget_faults(&faults);
     if (!text)
         return 0;
     memcpy(text, data + 1, bytes - 1);
     text[bytes - 1] = '\0';
     /* No file is opened by a list; a model's path is only checked when it is resolved. */
     enum dtp_status status = dtp_axes_add(&axes, &catalog, key, text, "fuzz", &faults);
-    expect((status == DTP_OK) == (faults.count == 0));
+    expect_faults(status, &faults);
     if (status == DTP_OK)
         expect_usable(&axes, &faults);
     dtp_axes_release(&axes);

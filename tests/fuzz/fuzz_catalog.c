@@ -5,17 +5,11 @@
 #include "machine/catalog.h"
 #include "machine/catalog_rows.h"
 
+#include "fuzz_fixture.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void expect(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 /* A few rows instead of the files: the whole catalogue a run would leave no time for the rows that are fuzzed. */
 static const char base_gpus[] =
@@ -66,12 +60,11 @@ static void expect_sound(const struct dtp_catalog *catalog)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static struct dtp_faults faults;
-    faults.status = DTP_OK;
-    faults.count = 0;
+    forget_faults(&faults);
     struct dtp_catalog catalog = {0};
     expect(add("base.csv", base_gpus, sizeof base_gpus - 1, &catalog, &faults) == DTP_OK);
     enum dtp_status status = add("fuzz.csv", (const char *)data, bytes, &catalog, &faults);
-    expect(status == faults.status && (status == DTP_OK) == (faults.count == 0));
+    expect_faults(status, &faults);
     if (status == DTP_OK)
         expect_sound(&catalog);
     dtp_catalog_destroy(&catalog);

@@ -5,27 +5,19 @@
  * tests/fixtures/hf */
 #include "net/transformer.h"
 
+#include "fuzz_fixture.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void expect(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static struct dtp_faults faults;
-    faults.status = DTP_OK;
-    faults.count = 0;
+    forget_faults(&faults);
     struct dtp_transformer t;
     enum dtp_status status =
         dtp_transformer_parse_hf_config("fuzz/config.json", (const char *)data, bytes, &t, &faults);
-    expect((status == DTP_OK) == (faults.count == 0));
-    expect(status == faults.status);
+    expect_faults(status, &faults);
     for (size_t i = 0; i < faults.count && i < DTP_FAULTS_KEPT; i++) {
         expect(memchr(faults.text[i], 0, DTP_FAULT_TEXT_BYTES) != NULL);
         expect(!strncmp(faults.text[i], "fuzz/config.json:", 17));

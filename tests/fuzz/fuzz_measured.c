@@ -6,17 +6,10 @@
 #include "cost/collective_cost.h"
 #include "machine/measured.h"
 
+#include "fuzz_fixture.h"
 #include "lib/hardware.h"
 
 #include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void expect(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 static void expect_time(double seconds)
 {
@@ -58,15 +51,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     struct dtp_measured_rows rows;
     struct dtp_measured *measured = NULL;
     struct dtp_gpu gpu = test_h200();
-    static struct dtp_faults faults; /* 16 KiB */
-    faults = (struct dtp_faults){.count = 0};
+    static struct dtp_faults faults;
+    forget_faults(&faults);
     enum dtp_status status = dtp_table_parse("fuzz", (const char *)data, bytes, &table, &faults);
     if (status == DTP_OK)
         status = dtp_measured_rows_of(table, &rows, &faults);
     if (status == DTP_OK)
         status = dtp_measured_create("fuzz", &rows, &gpu, &measured, &faults);
     expect((status == DTP_OK) == (measured != NULL));
-    expect((status == DTP_OK) == (faults.count == 0));
+    expect_faults(status, &faults);
     if (measured)
         ask(measured);
     dtp_measured_destroy(measured);

@@ -9,15 +9,8 @@
 
 #include <stdlib.h>
 
+#include "fuzz_fixture.h"
 #include "lib/same_program.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void expect(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 static void expect_round_trip(const struct dtp_program *program)
 {
@@ -72,19 +65,16 @@ static void expect_read(const struct dtp_program *program)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static struct dtp_faults faults;
-    faults.status = DTP_OK;
-    faults.count = 0;
+    forget_faults(&faults);
     struct dtp_program *program = NULL;
     enum dtp_status status = dtp_program_parse_text("fuzz", (const char *)data, bytes, &program, &faults);
     expect((status == DTP_OK) == (program != NULL));
-    expect((status == DTP_OK) == (faults.count == 0));
-    for (size_t i = 0; i < faults.count && i < DTP_FAULTS_KEPT; i++)
-        expect(memchr(faults.text[i], 0, DTP_FAULT_TEXT_BYTES) != NULL);
+    expect_faults(status, &faults);
     if (!program)
         return 0;
     expect_round_trip(program);
     status = dtp_program_verify(program, &faults);
-    expect((status == DTP_OK) == (faults.count == 0));
+    expect_faults(status, &faults);
     expect_placed(program, dtp_program_place);
     expect_placed(program, dtp_program_place_tight);
     expect_read(program);

@@ -6,27 +6,12 @@
 #include "closed/closed_form.h"
 #include "job/scenario.h"
 
+#include "fuzz_fixture.h"
 #include "lib/scenario_fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void expect(bool holds)
-{
-    if (!holds)
-        abort();
-}
-
-static void expect_faults_agree(enum dtp_status status, const struct dtp_faults *faults)
-{
-    expect((status == DTP_OK) == (faults->count == 0));
-    expect(status == faults->status);
-    for (size_t i = 0; i < faults->count && i < DTP_FAULTS_KEPT; i++)
-        expect(memchr(faults->text[i], 0, DTP_FAULT_TEXT_BYTES) != NULL);
-}
 
 /* Every number of the prediction means something, however odd the job. */
 static void expect_prediction(const struct dtp_job *job)
@@ -64,15 +49,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     struct dtp_catalog catalog = fixture_catalog();
     struct dtp_scenario *scenario;
     static struct dtp_job job;
-    faults.status = DTP_OK;
-    faults.count = 0;
+    forget_faults(&faults);
     expect(dtp_scenario_create(&scenario, &faults) == DTP_OK);
-    expect_faults_agree(dtp_scenario_parse(scenario, "fuzz.ini", (const char *)data, bytes, &faults), &faults);
-    faults.status = DTP_OK;
-    faults.count = 0;
+    expect_faults(dtp_scenario_parse(scenario, "fuzz.ini", (const char *)data, bytes, &faults), &faults);
+    forget_faults(&faults);
     if (!reads_a_file(scenario)) {
         enum dtp_status status = dtp_scenario_resolve(scenario, &catalog, &job, &faults);
-        expect_faults_agree(status, &faults);
+        expect_faults(status, &faults);
         if (status == DTP_OK) {
             expect_settled(&job);
             expect_prediction(&job);

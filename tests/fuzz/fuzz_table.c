@@ -4,16 +4,10 @@
  *   build-fuzz/tests/fuzz_table -max_total_time=600 -max_len=4096 tests/corpus/table */
 #include "base/table.h"
 
+#include "fuzz_fixture.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void expect(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 static void write_row(FILE *file, const struct dtp_table *table, size_t row, bool header)
 {
@@ -61,14 +55,11 @@ static void expect_round_trip(const struct dtp_table *table)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static struct dtp_faults faults;
-    faults.status = DTP_OK;
-    faults.count = 0;
+    forget_faults(&faults);
     struct dtp_table *table = NULL;
     enum dtp_status status = dtp_table_parse("fuzz.csv", (const char *)data, bytes, &table, &faults);
     expect((status == DTP_OK) == (table != NULL));
-    expect((status == DTP_OK) == (faults.count == 0));
-    for (size_t i = 0; i < faults.count && i < DTP_FAULTS_KEPT; i++)
-        expect(memchr(faults.text[i], 0, DTP_FAULT_TEXT_BYTES) != NULL);
+    expect_faults(status, &faults);
     size_t last_line = 0;
     for (size_t r = 0; table && r < dtp_table_row_count(table); r++) {
         expect(dtp_table_line(table, r) > last_line);
