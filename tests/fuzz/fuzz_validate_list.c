@@ -56,6 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         expect_run(&list, list.count / 2);
         expect_run(&list, list.count - 1);
     }
+    free(catalog.measured); /* all else of it is the fixture's */
     dtp_validate_list_destroy(&list);
     dtp_arguments_destroy(&arguments);
     return 0;

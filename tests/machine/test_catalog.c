@@ -1,5 +1,6 @@
 #include "machine/catalog.h"
 #include "machine/catalog_rows.h"
+#include "cost/digest.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -244,23 +245,35 @@ static void test_every_gpu_makes_a_cluster(void **state)
     assert_null(dtp_catalog_price(&catalog, "abacus"));
 }
 
-static void test_loads_in_5_ms(void **state)
+#define MOST_DIGESTS 60 /* it takes some 20 */
+
+/* Seconds of this thread's processor: what else the machine does counts only by the caches that it fills. */
+static double processor_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Every call of dtplan reads the catalogues first. How long that may take is measured in digests of their digest, which
+ * is as fast as the machine, the compiler and the sanitizers let it be; best of many, taken in turn. */
+static void test_loads_at_once(void **state)
 {
     (void)state;
-    double best_s = 1;
-    for (int i = 0; i < 20; i++) {
+    double load_s = 1, digest_s = 1;
+    uint64_t digest = DTP_DIGEST_START;
+    for (int i = 0; i < 30; i++) {
         struct dtp_catalog other;
-        clock_t begin = clock();
+        double begin_s = processor_s();
         assert_int_equal(dtp_catalog_load(SCENARIOS, &other, NULL), DTP_OK);
-        double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
-        best_s = seconds < best_s ? seconds : best_s;
+        load_s = fmin(load_s, processor_s() - begin_s);
+        begin_s = processor_s();
+        digest = dtp_digest_catalog(digest, &other);
+        digest_s = fmin(digest_s, processor_s() - begin_s);
         dtp_catalog_destroy(&other);
     }
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    assert_true(best_s < 0.05);
-#else
-    assert_true(best_s < 0.005);
-#endif
+    print_message("%.2f ms, a digest %.3f ms (%016llx)\n", 1e3 * load_s, 1e3 * digest_s, (unsigned long long)digest);
+    assert_true(load_s < MOST_DIGESTS * digest_s);
 }
 
 /* ---- what users add --------------------------------------------------------------------------------------------- */
@@ -545,7 +558,7 @@ int main(void)
         cmocka_unit_test(test_unknown_names),
         cmocka_unit_test(test_default_machines),
         cmocka_unit_test(test_every_gpu_makes_a_cluster),
-        cmocka_unit_test(test_loads_in_5_ms),
+        cmocka_unit_test(test_loads_at_once),
         cmocka_unit_test(test_add_a_gpu),
         cmocka_unit_test(test_override_one_figure),
         cmocka_unit_test(test_add_machines_prices_models_aliases),
