@@ -146,18 +146,17 @@ static void shuffle(struct rounds *r, uint32_t count, uint64_t *random)
     qsort(r->order, count, sizeof *r->order, compare);
 }
 
-/* The best order so far with large spans first, which decide the holes; those of more than a hundredth of the arena.
+/* The best order so far with large spans first, which decide the holes: those of more than a `part`-th of the arena.
  * Returns their number. */
-#define LARGE_PART 100u
-static uint32_t large_first(const struct rounds *r, struct turn *current)
+static uint32_t large_first(const struct rounds *r, uint32_t part, struct turn *current)
 {
     uint32_t large = 0, filled;
     for (uint32_t i = 0; i < r->count; i++)
-        if (r->spans[r->kept[i].index].bytes > r->bound_bytes / LARGE_PART)
+        if (r->spans[r->kept[i].index].bytes > r->bound_bytes / part)
             current[large++] = r->kept[i];
     filled = large;
     for (uint32_t i = 0; i < r->count; i++)
-        if (r->spans[r->kept[i].index].bytes <= r->bound_bytes / LARGE_PART)
+        if (r->spans[r->kept[i].index].bytes <= r->bound_bytes / part)
             current[filled++] = r->kept[i];
     for (uint32_t i = 0; i < large; i++)
         current[i].weight = 1 - (double)i / (double)large;
@@ -166,10 +165,10 @@ static uint32_t large_first(const struct rounds *r, struct turn *current)
 
 /* A few large spans at random places in the best order; kept while what the large ones need does not grow, and then
  * tried with all. Every arena has an order that gives it, lowest offsets first, so none is out of reach. */
-static void search(struct rounds *r, struct turn *current, int64_t span_rounds)
+static void search(struct rounds *r, uint32_t part, struct turn *current, int64_t span_rounds)
 {
     uint64_t random = 1, current_bytes = UINT64_MAX, extent_bytes;
-    uint32_t large = large_first(r, current);
+    uint32_t large = large_first(r, part, current);
     while (large && span_rounds > 0 && r->best_bytes > r->bound_bytes) {
         memcpy(r->order, current, r->count * sizeof *current);
         if (current_bytes != UINT64_MAX)
@@ -185,11 +184,12 @@ static void search(struct rounds *r, struct turn *current, int64_t span_rounds)
     }
 }
 
-/* Spans times rounds: of repairs from each weight, 0.1 s; of the search, which holes of less than a hundredth of the
- * arena are not worth. */
+/* Spans times rounds: of repairs from each weight, 0.1 s; of each search, which holes of less than a hundredth of the
+ * arena are not worth. A search that is stuck seldom is so with more or fewer spans taken for large. */
 #define MOST_REPAIRED 60000u
 #define MOST_SEARCHED 200000
 #define WORTH_PART 100u
+static const uint32_t large_parts[] = {100, 30, 300};
 
 bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count,
                          struct dtp_host_arena *scratch, uint64_t *extent_bytes)
@@ -211,8 +211,9 @@ bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t ti
         uint32_t highest = place_in_order(&r, count, &ignored_bytes);
         repair(&r, highest, count ? MOST_REPAIRED / count : 0);
     }
-    if (done && count && r.best_bytes - r.bound_bytes > r.bound_bytes / WORTH_PART)
-        search(&r, current, MOST_SEARCHED);
+    for (size_t i = 0; done && count && i < sizeof large_parts / sizeof *large_parts; i++)
+        if (r.best_bytes - r.bound_bytes > r.bound_bytes / WORTH_PART)
+            search(&r, large_parts[i], current, MOST_SEARCHED);
     for (uint32_t i = 0; done && i < count; i++)
         spans[i].offset_bytes = r.best[i];
     *extent_bytes = count ? r.best_bytes : 0;

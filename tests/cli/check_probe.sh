@@ -21,7 +21,7 @@ host=(--device host --gpu h200-sxm --threads 1)
 expect() {
     local wanted=$1 status
     shift
-    timeout 200 "$program" probe "$@" >out 2>err </dev/null
+    timeout 900 "$program" probe "$@" >out 2>err </dev/null
     status=$?
     [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan probe $*: $(head -c 900 err)"
     ((wanted == 0)) || grep -q '^dtplan: ' err || failed "no message: dtplan probe $*"

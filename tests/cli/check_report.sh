@@ -120,7 +120,7 @@ frames=(job:390:light job:1440:dark sweep:390:dark sweep:1440:light oom:390:dark
         echo "<iframe src=\"looked-at-$page.html#$page\" width=\"$width\" height=\"900\" style=\"border: 0; color-scheme: $scheme\"></iframe>"
     done
 } >frames.html
-HOME=$scratch timeout 100 "$browser" --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --window-size=1600,1000 \
+HOME=$scratch timeout 900 "$browser" --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --window-size=1600,1000 \
     --user-data-dir="$scratch/profile" --virtual-time-budget=20000 --dump-dom "file://$scratch/frames.html" 2>chromium.log >seen
 for frame in "${frames[@]}"; do
     IFS=: read -r page width scheme <<<"$frame"

@@ -22,7 +22,7 @@ tiny=(--layers 1 --hidden 32 --heads 2 --ffn 64 --vocab 300 --seq 16 --gpus 1 --
 expect() {
     local wanted=$1 status
     shift
-    timeout 120 "$program" run "$@" >out 2>err </dev/null
+    timeout 900 "$program" run "$@" >out 2>err </dev/null
     status=$?
     [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan run $*: $(head -c 600 err)"
     ((wanted == 0)) || grep -q '^dtplan: ' err || failed "no message: dtplan run $*"

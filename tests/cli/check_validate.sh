@@ -21,7 +21,7 @@ tiny=(--layers 1 --hidden 32 --heads 2 --ffn 64 --vocab 300 --seq 16 --device ho
 expect() {
     local wanted=$1 status
     shift
-    timeout 120 "$program" validate "$@" >out 2>err </dev/null
+    timeout 900 "$program" validate "$@" >out 2>err </dev/null
     status=$?
     [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan validate $*: $(head -c 900 err out)"
 }
@@ -241,7 +241,7 @@ measured=(--gpu h200 --device cuda --atomic-attention --no-gradient-norm --matmu
 cp -r "$reports/validate/." .
 expect 0 "$reports/validate.scenarios" "${measured[@]}" --tolerance 8% -o validate.csv
 says '26 of 26 within all bounds' out
-timeout 120 "$program" validate "$reports/validate.scenarios" "${measured[@]}" --machine "$reports/machine.csv" \
+timeout 900 "$program" validate "$reports/validate.scenarios" "${measured[@]}" --machine "$reports/machine.csv" \
     --tolerance 5% -o validate.csv >out 2>err
 within=$(sed -n 's/^ *\([0-9]*\) of 26 within all bounds.*/\1/p' out)
 [[ ${within:-0} -ge 24 ]] || failed "only ${within:-none} of 26 runs within 5 % of what was probed: $(tail -n 20 out err)"

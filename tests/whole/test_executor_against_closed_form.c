@@ -83,7 +83,7 @@ static void test_arena(void **state)
     }
     print_message("%d plans: live bytes the same in all, the arena in %.1f %%, at most %.2f %% more\n", JOBS,
                   100.0 * exact / JOBS, worst);
-    assert_true(exact > JOBS * 85 / 100 && worst < 5);
+    assert_true(exact > JOBS * 90 / 100 && worst < 3);
 }
 
 #define check_equal(program_value, closed_value, job)                                                                  \
