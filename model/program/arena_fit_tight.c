@@ -185,11 +185,11 @@ static void search(struct rounds *r, uint32_t part, struct turn *current, int64_
 }
 
 /* Spans times rounds: of repairs from each weight, 0.1 s; of each search, which holes of less than a hundredth of the
- * arena are not worth. A search that is stuck seldom is so with more or fewer spans taken for large. */
+ * arena are not worth. One that is stuck seldom is so with fewer spans taken for large. */
 #define MOST_REPAIRED 60000u
-#define MOST_SEARCHED 200000
+#define MOST_SEARCHED 120000
 #define WORTH_PART 100u
-static const uint32_t large_parts[] = {100, 30, 300};
+static const uint32_t large_parts[] = {100, 30};
 
 bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count,
                          struct dtp_host_arena *scratch, uint64_t *extent_bytes)
