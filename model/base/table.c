@@ -5,6 +5,8 @@
  * still be checked. Time is linear in the input: every byte is seen a fixed number of times. */
 #include "base/table.h"
 
+#include "base/input_file.h"
+
 #include <csv.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -308,15 +310,16 @@ static enum dtp_status read_whole(FILE *file, const char *path, char **out, size
 enum dtp_status dtp_table_read(const char *path, struct dtp_table **out, struct dtp_faults *faults)
 {
     *out = NULL;
-    FILE *file = fopen(path, "rb");
+    const char *name = dtp_input_name(path);
+    FILE *file = dtp_input_open(path);
     if (!file)
-        return dtp_fault(faults, DTP_BAD_INPUT, path, 0, "cannot open: %s", strerror(errno));
+        return dtp_fault(faults, DTP_BAD_INPUT, name, 0, "cannot open: %s", strerror(errno));
     char *text = NULL;
     size_t bytes = 0;
-    enum dtp_status status = read_whole(file, path, &text, &bytes, faults);
-    fclose(file);
+    enum dtp_status status = read_whole(file, name, &text, &bytes, faults);
+    dtp_input_close(file);
     if (status == DTP_OK)
-        status = dtp_table_parse(path, text, bytes, out, faults);
+        status = dtp_table_parse(name, text, bytes, out, faults);
     free(text);
     return status;
 }

@@ -3,8 +3,6 @@
 #include "cost/calibration.h"
 #include "machine/measured.h"
 
-#include <string.h>
-
 static uint64_t add_byte(uint64_t digest, unsigned char byte)
 {
     return (digest ^ byte) * UINT64_C(0x100000001b3);
@@ -17,13 +15,17 @@ uint64_t dtp_digest_text(uint64_t digest, const char *text)
     return add_byte(digest, text ? 0xff : 0xfe); /* neither occurs in UTF-8 */
 }
 
+uint64_t dtp_digest_bytes(uint64_t digest, const void *bytes, size_t count)
+{
+    const unsigned char *b = bytes;
+    for (size_t i = 0; i < count; i++)
+        digest = add_byte(digest, b[i]);
+    return digest;
+}
+
 uint64_t dtp_digest_number(uint64_t digest, double number)
 {
-    unsigned char bytes[sizeof number];
-    memcpy(bytes, &number, sizeof number);
-    for (size_t i = 0; i < sizeof bytes; i++)
-        digest = add_byte(digest, bytes[i]);
-    return digest;
+    return dtp_digest_bytes(digest, &number, sizeof number);
 }
 
 static uint64_t add_model(uint64_t digest, const struct dtp_transformer *t)

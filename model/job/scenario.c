@@ -1,5 +1,6 @@
 #include "job/scenario.h"
 
+#include "base/input_file.h"
 #include "base/nearest.h"
 #include "job/scenario_keys.h"
 
@@ -293,19 +294,20 @@ enum dtp_status dtp_scenario_parse(struct dtp_scenario *scenario, const char *na
 
 enum dtp_status dtp_scenario_read(struct dtp_scenario *scenario, const char *path, struct dtp_faults *faults)
 {
-    FILE *file = fopen(path, "rb");
+    const char *name = dtp_input_name(path);
+    FILE *file = dtp_input_open(path);
     if (!file)
-        return dtp_fault(faults, DTP_BAD_INPUT, path, 0, "cannot open: %s", strerror(errno));
+        return dtp_fault(faults, DTP_BAD_INPUT, name, 0, "cannot open: %s", strerror(errno));
     enum dtp_status status;
     char *text = malloc(MAX_FILE_BYTES + 1);
     size_t bytes = text ? fread(text, 1, MAX_FILE_BYTES + 1, file) : 0;
     if (!text)
-        status = dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "out of memory");
+        status = dtp_fault(faults, DTP_ENVIRONMENT, name, 0, "out of memory");
     else if (ferror(file))
-        status = dtp_fault(faults, DTP_BAD_INPUT, path, 0, "cannot read: %s", strerror(errno));
+        status = dtp_fault(faults, DTP_BAD_INPUT, name, 0, "cannot read: %s", strerror(errno));
     else
-        status = dtp_scenario_parse(scenario, path, text, bytes, faults);
+        status = dtp_scenario_parse(scenario, name, text, bytes, faults);
     free(text);
-    fclose(file);
+    dtp_input_close(file);
     return status;
 }
