@@ -61,6 +61,11 @@ struct dtp_checkpoint_place {
     void *context;
 };
 
+/* Before any training, on every rank. The first one makes the folder where it is missing and tries that files can be
+ * made in it. DTP_BAD_INPUT: `resumes` is not set and complete checkpoints are there, which the run's own would push
+ * out; DTP_ENVIRONMENT: it cannot be written to. */
+enum dtp_status dtp_checkpoint_prepare(const char *directory, bool resumes, bool first_rank, struct dtp_faults *faults);
+
 /* Every rank calls it with the parts that are its to write; together they hold each element of each kind once.
  * DTP_ENVIRONMENT: what could not be written; earlier checkpoints are as they were. Device streams must be idle. */
 enum dtp_status dtp_checkpoint_write(const struct dtp_checkpoint_place *place, struct dtp_device *device,

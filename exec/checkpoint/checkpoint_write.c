@@ -88,6 +88,48 @@ void dtp_checkpoint_clean(const char *directory)
         closedir(folder);
 }
 
+static enum dtp_status unusable(const char *directory, struct dtp_faults *faults)
+{
+    return dtp_fault(faults, DTP_ENVIRONMENT, directory, 0,
+                     "checkpoints cannot be written there: %s; name another folder", strerror(errno));
+}
+
+/* With a name as partial checkpoints have, so that what a killed process leaves of it is cleaned as theirs is. */
+static bool can_make_files(const char *directory)
+{
+    char path[DTP_CHECKPOINT_PATH_BYTES], file[DTP_CHECKPOINT_PATH_BYTES + 16];
+    int wrote = snprintf(path, sizeof path, "%s/step-try-%ld.partial", directory, (long)getpid());
+    if (wrote < 0 || (size_t)wrote >= sizeof path) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    if (mkdir(path, 0777) != 0)
+        return false;
+    snprintf(file, sizeof file, "%s/try", path);
+    int descriptor = open(file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int reason = errno;
+    if (descriptor >= 0)
+        close(descriptor);
+    remove_folder(path);
+    errno = reason;
+    return descriptor >= 0;
+}
+
+enum dtp_status dtp_checkpoint_prepare(const char *directory, bool resumes, bool first_rank, struct dtp_faults *faults)
+{
+    uint64_t newest;
+    if (!resumes && dtp_checkpoint_list(directory, &newest, 1) > 0)
+        return dtp_fault(faults, DTP_BAD_INPUT, directory, 0,
+                         "holds checkpoints of an earlier run, up to step %" PRIu64
+                         "; go on from them with --resume, or name another folder",
+                         newest);
+    if (!first_rank || (resumes && access(directory, F_OK) != 0)) /* reading says what is missing */
+        return DTP_OK;
+    if (!resumes && mkdir(directory, 0777) != 0 && errno != EEXIST)
+        return unusable(directory, faults);
+    return can_make_files(directory) ? DTP_OK : unusable(directory, faults);
+}
+
 /* Writes JSON below the partial folder; *crc becomes the sum of its text. */
 static enum dtp_status write_json(const struct writer *w, const char *name, const json_t *json, uint64_t *crc)
 {

@@ -1,5 +1,6 @@
 #include "data/token_source.h"
 
+#include "data/data_format.h"
 #include "data/markov.h"
 #include "kernels/random.h"
 
@@ -64,6 +65,16 @@ static bool ends_in(const char *path, const char *ending)
 {
     size_t length = strlen(path), tail = strlen(ending);
     return length >= tail && strcasecmp(path + length - tail, ending) == 0;
+}
+
+/* Whoever says "bytes" means those of the container. */
+static enum dtp_status check_format(const struct dtp_token_source *s, enum dtp_token_type asked,
+                                    struct dtp_faults *faults)
+{
+    const struct dtp_data_format *format = asked == DTP_TOKENS_BYTES ? NULL : dtp_data_format_of(s->map, s->map_bytes);
+    return format ? dtp_fault(faults, DTP_BAD_INPUT, s->path, 0, "is %s, no raw tokens or text; %s", format->name,
+                              format->advice)
+                  : DTP_OK;
 }
 
 static enum dtp_status find_type(struct dtp_token_source *s, enum dtp_token_type asked, struct dtp_faults *faults)
@@ -166,6 +177,8 @@ enum dtp_status dtp_token_source_open(const char *path, enum dtp_token_type type
     if (status == DTP_OK)
         status = map_file(s, faults);
     if (status == DTP_OK)
+        status = check_format(s, type, faults);
+    if (status == DTP_OK)
         status = find_type(s, type, faults);
     if (status == DTP_OK)
         status = check_file(s, faults);
@@ -242,6 +255,19 @@ static uint32_t token_at(const struct dtp_token_source *s, uint64_t i)
     return b[0];
 }
 
+static uint64_t sample_of(const struct dtp_token_source *s, uint64_t number)
+{
+    return dtp_permuted(number % s->samples, s->samples, s->shape.seed, number / s->samples);
+}
+
+static enum dtp_status refuse_token(const struct dtp_token_source *s, uint64_t place, struct dtp_faults *faults)
+{
+    return dtp_fault(faults, DTP_BAD_INPUT, s->path, 0,
+                     "token %" PRIu64 " of the file is %" PRIu32 ", beyond the model's vocabulary of %" PRIu64
+                     "; take the tokenizer's vocabulary, or another --data-type than %s",
+                     place, token_at(s, place), s->shape.vocab, type_words[s->type]);
+}
+
 enum dtp_status dtp_token_source_read(const struct dtp_token_source *s, uint64_t number, int32_t *out,
                                       struct dtp_faults *faults)
 {
@@ -250,18 +276,90 @@ enum dtp_status dtp_token_source_read(const struct dtp_token_source *s, uint64_t
         dtp_markov_sample(s->markov, number, count, out);
         return DTP_OK;
     }
-    uint64_t sample = dtp_permuted(number % s->samples, s->samples, s->shape.seed, number / s->samples);
-    uint64_t first = sample * s->shape.sequence;
+    uint64_t first = sample_of(s, number) * s->shape.sequence;
     for (uint64_t i = 0; i < count; i++) {
         uint32_t token = token_at(s, first + i);
         if (token >= s->shape.vocab)
-            return dtp_fault(faults, DTP_BAD_INPUT, s->path, 0,
-                             "token %" PRIu64 " of the file is %" PRIu32 ", beyond the model's vocabulary of %" PRIu64
-                             "; take the tokenizer's vocabulary, or another --data-type than %s",
-                             first + i, token, s->shape.vocab, type_words[s->type]);
+            return refuse_token(s, first + i, faults);
         out[i] = (int32_t)token;
     }
     return DTP_OK;
+}
+
+/* ---- all of a run's tokens before its first step ----------------------------------------------------------------- */
+
+/* Looked at in one go: small enough for the nearest cache. */
+#define BLOCK_TOKENS 4096u
+/* Between two looks at whether the run is to stop. */
+#define CHUNK_TOKENS (UINT64_C(1) << 24)
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tokens are compared as they lie in the file");
+
+/* Loops that compilers make vectors of: 16 or 32 bytes at once, no branch. */
+static uint32_t largest_uint16(const uint8_t *bytes, uint64_t count)
+{
+    uint16_t most = 0, token;
+    for (uint64_t i = 0; i < count; i++) {
+        memcpy(&token, bytes + 2 * i, sizeof token);
+        most = token > most ? token : most;
+    }
+    return most;
+}
+
+static uint32_t largest_uint32(const uint8_t *bytes, uint64_t count)
+{
+    uint32_t most = 0, token;
+    for (uint64_t i = 0; i < count; i++) {
+        memcpy(&token, bytes + 4 * i, sizeof token);
+        most = token > most ? token : most;
+    }
+    return most;
+}
+
+/* Place of the first token of [begin, end) beyond the vocabulary; UINT64_MAX: none. */
+static uint64_t first_beyond(const struct dtp_token_source *s, uint64_t begin, uint64_t end)
+{
+    const uint8_t *tokens = (const uint8_t *)s->map + s->header_bytes;
+    for (uint64_t at = begin; at < end; at += BLOCK_TOKENS) {
+        uint64_t count = end - at < BLOCK_TOKENS ? end - at : BLOCK_TOKENS;
+        uint32_t most = s->type == DTP_TOKENS_UINT32 ? largest_uint32(tokens + 4 * at, count)
+                                                     : largest_uint16(tokens + 2 * at, count);
+        for (uint64_t i = 0; most >= s->shape.vocab && i < count; i++)
+            if (token_at(s, at + i) >= s->shape.vocab)
+                return at + i;
+    }
+    return UINT64_MAX;
+}
+
+static bool can_be_beyond(const struct dtp_token_source *s)
+{
+    return !s->markov && s->type != DTP_TOKENS_BYTES && (s->type == DTP_TOKENS_UINT32 || s->shape.vocab <= UINT16_MAX);
+}
+
+/* Where a run reads less than this share of the file, its samples are looked at one by one, else all of the file from
+ * its beginning to its end, which disks like better. */
+#define FEW_SAMPLES 8u
+
+uint64_t dtp_token_source_search(const struct dtp_token_source *s, const struct dtp_token_range *range,
+                                 const volatile sig_atomic_t *stop)
+{
+    uint64_t found = UINT64_MAX, length = s->shape.sequence, samples = range->end - range->begin;
+    if (!can_be_beyond(s))
+        return UINT64_MAX;
+    bool all = samples >= s->samples / FEW_SAMPLES;
+    uint64_t count = all ? s->samples : samples, share = count / range->parts, begin = share * range->part;
+    uint64_t end = range->part + 1 == range->parts ? count : begin + share,
+             stride = all ? CHUNK_TOKENS / length + 1 : 1;
+    for (uint64_t i = begin; i < end && found == UINT64_MAX && !(stop && *stop); i += stride) {
+        uint64_t taken = end - i < stride ? end - i : stride, first = all ? i : sample_of(s, range->begin + i);
+        found = first_beyond(s, first * length, (first + taken) * length + 1);
+    }
+    return found;
+}
+
+enum dtp_status dtp_token_source_refuse(const struct dtp_token_source *s, uint64_t place, struct dtp_faults *faults)
+{
+    return place == UINT64_MAX ? DTP_OK : refuse_token(s, place, faults);
 }
 
 double dtp_token_source_entropy(const struct dtp_token_source *s)

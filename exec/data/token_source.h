@@ -17,6 +17,7 @@
 
 #include "base/status.h"
 
+#include <signal.h>
 #include <stdint.h>
 
 struct dtp_token_source; /* opaque */
@@ -39,8 +40,8 @@ struct dtp_token_shape {
     uint64_t vocab, sequence, seed;
 };
 
-/* Caller closes *out. DTP_BAD_INPUT: no plain file, shorter than one sample, a header that does not fit the file, bytes
- * for a vocabulary below 256. */
+/* Caller closes *out. DTP_BAD_INPUT: no plain file, a container (data_format.h) unless its bytes are asked for, shorter
+ * than one sample, a header that does not fit the file, bytes for a vocabulary below 256. */
 enum dtp_status dtp_token_source_open(const char *path, enum dtp_token_type type, const struct dtp_token_shape *shape,
                                       struct dtp_token_source **out, struct dtp_faults *faults);
 #define DTP_MARKOV_STATES 256u /* or the vocabulary, where that is smaller */
@@ -52,6 +53,20 @@ void dtp_token_source_close(struct dtp_token_source *source);
 /* Writes the sequence + 1 tokens of sample `number`. DTP_BAD_INPUT: a token beyond the vocabulary, with its place. */
 enum dtp_status dtp_token_source_read(const struct dtp_token_source *source, uint64_t number, int32_t *out,
                                       struct dtp_faults *faults);
+
+/* The samples that a run will read, [begin, end), of which this call looks at one of `parts` equal parts. */
+struct dtp_token_range {
+    uint64_t begin, end;
+    uint32_t part, parts;
+};
+/* Looks for a token beyond the vocabulary before any is trained on: its place in the file, UINT64_MAX: the
+ * part holds none. Where the run reads an eighth of the file or more, all of it is looked at. Ends early
+ * where *stop is set (NULL: never). */
+uint64_t dtp_token_source_search(const struct dtp_token_source *source, const struct dtp_token_range *range,
+                                 const volatile sig_atomic_t *stop);
+/* DTP_BAD_INPUT with value, place and file for such a place; DTP_OK for UINT64_MAX. */
+enum dtp_status dtp_token_source_refuse(const struct dtp_token_source *source, uint64_t place,
+                                        struct dtp_faults *faults);
 
 /* Nats per token of a Markov source; NAN where unknown. */
 double dtp_token_source_entropy(const struct dtp_token_source *source);

@@ -236,44 +236,40 @@ static void destroy(struct dtp_communicator *communicator)
 
 static const struct dtp_communicator_verbs verbs = {destroy, collective, prove, poll_errors, abort_all, error_text};
 
-/* Rank 0 makes the segment, the others open it by a name it tells them; once all have, the name goes. */
+/* Rank 0 makes the segment, a file without a name, so that nothing stays where ranks are killed; the others open it as
+ * an open file of rank 0, whose place below /proc it tells them. */
 static enum dtp_status open_segment(struct host_communicator *c, struct dtp_control *control, struct dtp_faults *faults)
 {
     char name[64] = "";
     int file = -1;
     if (c->ranks.rank == 0) {
-        snprintf(name, sizeof name, "/dtplan-%" PRIdMAX "-%u", (intmax_t)getpid(), c->ranks.port);
-        file = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+        file = memfd_create("dtplan", MFD_CLOEXEC);
         if (file >= 0 && ftruncate(file, (off_t)c->mapped_bytes) != 0) {
+            int error = errno;
             close(file);
             file = -1;
+            errno = error;
         }
-        int error = errno;
-        if (file < 0)
-            shm_unlink(name);
-        if (file < 0)
-            name[0] = '\0';
-        errno = error;
+        if (file >= 0)
+            snprintf(name, sizeof name, "/proc/%" PRIdMAX "/fd/%d", (intmax_t)getpid(), file);
     }
     enum dtp_status status = dtp_control_broadcast(control, name, sizeof name, faults);
     name[sizeof name - 1] = '\0';
     if (status == DTP_OK && c->ranks.rank != 0 && name[0])
-        file = shm_open(name, O_RDWR, 0);
+        file = open(name, O_RDWR | O_CLOEXEC);
     void *mapped = file < 0 ? MAP_FAILED : mmap(NULL, c->mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (mapped != MAP_FAILED)
         c->shared = mapped;
     else if (status == DTP_OK)
         status = dtp_fault(
             faults, DTP_ENVIRONMENT, NULL, 0,
-            "rank %u: no shared memory of %.1f MiB for %u ranks (%s); ranks of the host device share one machine, "
-            "see /dev/shm",
+            "rank %u: no shared memory of %.1f MiB for %u ranks (%s); ranks of the host device are processes of one "
+            "user on one machine, with one /proc",
             c->ranks.rank, (double)c->mapped_bytes / 0x1p20, c->ranks.world, strerror(errno));
-    if (file >= 0)
-        close(file);
     uint8_t fine = status == DTP_OK, all[DTP_RANKS_MAX], every = 1;
     enum dtp_status said = dtp_control_gather(control, &fine, 1, all, faults);
-    if (c->ranks.rank == 0 && name[0])
-        shm_unlink(name);
+    if (file >= 0) /* not earlier: the others open it through rank 0's */
+        close(file);
     for (uint32_t i = 0; c->ranks.rank == 0 && said == DTP_OK && i < c->ranks.world; i++)
         every &= all[i];
     if (said == DTP_OK)

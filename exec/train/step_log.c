@@ -1,5 +1,7 @@
 #include "train/step_log.h"
 
+#include "runs/run_files.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -10,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define HEADER "step,loss,gradient_norm,learning_rate,step_s,tokens_per_s,skipped\n"
+#define HEADER DTP_STEP_LOG_BEGINS "step_s,tokens_per_s,skipped\n"
 
 struct dtp_step_log {
     char *path;

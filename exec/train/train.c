@@ -132,6 +132,35 @@ static enum dtp_status open_source(struct dtp_trainer *t)
                    : dtp_token_source_markov(&shape, &t->source, t->faults);
 }
 
+static struct dtp_batch_job batch_job(const struct dtp_trainer *t)
+{
+    const struct dtp_plan *plan = &t->job->plan;
+    return (struct dtp_batch_job){.source = t->source,
+                                  .vocab = t->job->transformer.vocab,
+                                  .sequence = plan->sequence,
+                                  .first_step = t->position.step,
+                                  .micro_batch = plan->micro_batch,
+                                  .accumulate = plan->accumulate,
+                                  .rank = t->of->ranks.rank,
+                                  .ranks = t->ranks};
+}
+
+/* Each rank looks at its part of what all will read, and all hear what any found: a token beyond the vocabulary ends
+ * the run on every rank at once, before the first step and in the same words. */
+static enum dtp_status check_tokens(struct dtp_trainer *t)
+{
+    struct dtp_batch_job job = batch_job(t);
+    struct dtp_token_range range = {0, t->settings->steps * dtp_batch_step_samples(&job), job.rank, job.ranks};
+    uint64_t *all = calloc(t->ranks, sizeof *all), found = UINT64_MAX;
+    uint64_t mine = dtp_token_source_search(t->source, &range, t->of->stop);
+    enum dtp_status status = all ? dtp_world_exchange(&t->world, &mine, sizeof mine, all, t->faults)
+                                 : dtp_fault(t->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (uint32_t i = 0; i < t->ranks && status == DTP_OK; i++)
+        found = all[i] < found ? all[i] : found;
+    free(all);
+    return status == DTP_OK ? dtp_token_source_refuse(t->source, found, t->faults) : status;
+}
+
 static void describe_model(struct dtp_trainer *t)
 {
     const struct dtp_transformer *m = &t->job->transformer;
@@ -166,15 +195,7 @@ static enum dtp_status start_state(struct dtp_trainer *t)
 
 static enum dtp_status start_batches(struct dtp_trainer *t)
 {
-    const struct dtp_plan *plan = &t->job->plan;
-    struct dtp_batch_job job = {.source = t->source,
-                                .vocab = t->job->transformer.vocab,
-                                .sequence = plan->sequence,
-                                .first_step = t->position.step,
-                                .micro_batch = plan->micro_batch,
-                                .accumulate = plan->accumulate,
-                                .rank = t->of->ranks.rank,
-                                .ranks = t->ranks};
+    struct dtp_batch_job job = batch_job(t);
     uint64_t samples = dtp_batch_step_samples(&job);
     if (t->position.samples != samples * t->position.step)
         return dtp_fault(t->faults, DTP_BAD_INPUT, NULL, 0,
@@ -201,25 +222,38 @@ static enum dtp_status make_times(struct dtp_trainer *t)
     return DTP_OK;
 }
 
-/* Collectives begin with the second half: every rank must have come so far, or the others would wait for it. */
+static enum dtp_status prepare_checkpoints(struct dtp_trainer *t)
+{
+    const struct dtp_settings *s = t->settings;
+    return s->checkpoint ? dtp_checkpoint_prepare(s->checkpoint, s->resume, t->first_rank, t->faults) : DTP_OK;
+}
+
+static enum dtp_status open_log(struct dtp_trainer *t)
+{
+    return t->first_rank && t->settings->log ? dtp_step_log_open(t->settings->log, t->position.step, &t->log, t->faults)
+                                             : DTP_OK;
+}
+
+/* What ranks do together stands in a group after what any of them may fail in alone, or the others would wait for it.
+ */
 static enum dtp_status set_up(struct dtp_trainer *t)
 {
     typedef enum dtp_status stage(struct dtp_trainer * t);
-    static stage *const first[] = {make_program, take_cores, open_source, make_device, allocate, connect, bind},
-                        *const second[] = {prove, start_state, start_batches, make_times};
+    static stage *const groups[][7] = {
+        {make_program, take_cores, open_source, prepare_checkpoints, make_device, allocate},
+        {check_tokens, connect, bind},
+        {prove, start_state, start_batches, make_times, open_log},
+    };
     enum dtp_status status = DTP_OK;
     describe_model(t);
-    for (size_t i = 0; i < sizeof first / sizeof *first && status == DTP_OK; i++)
-        status = first[i](t);
-    status = dtp_world_begin_together(&t->world, status, t->faults);
-    if (status != DTP_OK)
-        return status;
-    t->world.checkpoints = t->settings->checkpoint;
-    for (size_t i = 0; i < sizeof second / sizeof *second && status == DTP_OK; i++)
-        status = second[i](t);
-    if (status == DTP_OK && t->first_rank && t->settings->log)
-        status = dtp_step_log_open(t->settings->log, t->position.step, &t->log, t->faults);
-    return dtp_world_begin_together(&t->world, status, t->faults);
+    for (size_t g = 0; g < sizeof groups / sizeof *groups && status == DTP_OK; g++) {
+        for (size_t i = 0; groups[g][i] && status == DTP_OK; i++)
+            status = groups[g][i](t);
+        status = dtp_world_begin_together(&t->world, status, t->faults);
+        if (g == 1)
+            t->world.checkpoints = t->settings->checkpoint;
+    }
+    return status;
 }
 
 static void tear_down(struct dtp_trainer *t, bool failed)

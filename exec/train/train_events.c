@@ -1,5 +1,7 @@
 #include "train/train_events.h"
 
+#include "runs/run_files.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -119,7 +121,7 @@ enum dtp_status dtp_op_times_write(const char *path, const struct dtp_binding *b
 {
     FILE *file = fopen(path, "w");
     if (file)
-        fputs("op,alone_s,start_s,end_s\n", file);
+        fputs(DTP_OP_TIMES_BEGINS, file);
     for (size_t i = 0; file && i < binding->op_count; i++) {
         if (binding->ops[i].kind == DTP_BOUND_NOTHING)
             continue;

@@ -219,6 +219,8 @@ static enum dtp_status next_step(struct dtp_trainer *t, bool *begun, bool *stop)
     if (!wait) {
         status = begin_step(t);
         *begun = status == DTP_OK;
+        if (!*begun) /* the others may be in the step that this rank cannot begin: nobody would answer it */
+            return status;
     }
     enum dtp_status looked = look_at(t, &record, mode, stop);
     status = looked > status ? looked : status;

@@ -106,7 +106,7 @@ for _ in {1..1200}; do
     sleep 0.05
 done
 for _ in {1..1200}; do # one that dies before it has met the others is missed by them first
-    grep -q /dev/shm/dtplan- "/proc/$rank/maps" && break
+    grep -q memfd:dtplan "/proc/$rank/maps" && break
     sleep 0.05
 done
 sleep 0.3

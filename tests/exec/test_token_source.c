@@ -228,6 +228,66 @@ static void test_samples_repeat_and_differ(void **state)
         dtp_token_source_close(source[i]);
 }
 
+/* What is no stream of tokens is known by its first bytes, under any name, unless its bytes are asked for. */
+static void test_containers_are_refused(void **state)
+{
+    static const struct {
+        const char *bytes;
+        size_t count;
+        const char *words;
+    } files[] = {{"\x93NUMPY\x01\0v\0{'descr'", 18, "a NumPy array"},
+                 {"PAR1\x15\x04\x15\x10\x15\x14\x4c\x15", 12, "a Parquet table"},
+                 {"\x1f\x8b\x08\0\0\0\0\0\0\3\xab\xab", 12, "compressed by gzip"},
+                 {"\4\0\0\0\0\0\0\0{\"a\"\0\0\0\0", 16, "a safetensors file"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        for (int named = 0; named < 2; named++) {
+            const char *path = write_file(named ? "container.u16" : "container", files[i].bytes, files[i].count);
+            refused(path, DTP_TOKENS_AUTO, 70000, 2, files[i].words);
+            refused(path, DTP_TOKENS_UINT16, 70000, 2, files[i].words);
+            dtp_token_source_close(open_file(path, DTP_TOKENS_BYTES, 256, 2));
+        }
+    /* The third byte of gzip is the only method there is, and a header longer than the file is no header. */
+    dtp_token_source_close(open_file(write_file("plain", "\x1f\x8b\x07\0\0\0", 6), DTP_TOKENS_AUTO, 256, 2));
+    dtp_token_source_close(
+        open_file(write_file("plain", "\xff\0\0\0\0\0\0\0{\"a\"\0\0\0\0", 16), DTP_TOKENS_AUTO, 256, 2));
+}
+
+/* 10,001 tokens below 300 but for one, samples of 4: 2500 of them. Whoever looks at all finds it in one of the parts;
+ * who looks at few samples finds it where one of these has it. */
+static void test_a_token_beyond_is_found_before_it_is_read(void **state)
+{
+    enum { TOKENS = 10001, BAD = 7777 };
+    static uint16_t tokens[TOKENS];
+    uint64_t few = UINT64_MAX;
+    int32_t sample[5];
+    (void)state;
+    for (uint16_t i = 0; i < TOKENS; i++)
+        tokens[i] = i % 300;
+    tokens[BAD] = 300;
+    struct dtp_token_source *source =
+        open_file(write_file("beyond.u16", tokens, sizeof tokens), DTP_TOKENS_AUTO, 300, 4);
+    for (uint32_t parts = 1; parts <= 7; parts++)
+        for (uint32_t part = 0; part < parts; part++) {
+            uint64_t begin = (uint64_t)2500 / parts * part * 4,
+                     end = part + 1 == parts ? 10000 : begin + (uint64_t)2500 / parts * 4;
+            uint64_t found = dtp_token_source_search(source, &(struct dtp_token_range){0, 5000, part, parts}, NULL);
+            assert_int_equal(found, BAD >= begin && BAD <= end ? BAD : UINT64_MAX);
+        }
+    for (uint64_t i = 0; i < 2500; i++) {
+        uint64_t found = dtp_token_source_search(source, &(struct dtp_token_range){i, i + 1, 0, 1}, NULL);
+        memset(&faults, 0, sizeof faults);
+        bool bad = dtp_token_source_read(source, i, sample, &faults) != DTP_OK;
+        assert_int_equal(found, bad ? BAD : UINT64_MAX);
+        few = bad ? found : few;
+    }
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_token_source_refuse(source, few, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "token 7777 of the file is 300, beyond the model's vocabulary of 300"));
+    assert_int_equal(dtp_token_source_refuse(source, UINT64_MAX, &faults), DTP_OK);
+    dtp_token_source_close(source);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -237,6 +297,8 @@ int main(void)
         cmocka_unit_test_setup(test_text_is_bytes, reset),
         cmocka_unit_test_setup(test_words_of_any_path, reset),
         cmocka_unit_test_setup(test_bad_files_are_refused, reset),
+        cmocka_unit_test_setup(test_containers_are_refused, reset),
+        cmocka_unit_test_setup(test_a_token_beyond_is_found_before_it_is_read, reset),
         cmocka_unit_test_setup(test_entropy_of_two_states, reset),
         cmocka_unit_test_setup(test_samples_have_the_entropy, reset),
         cmocka_unit_test_setup(test_samples_repeat_and_differ, reset),
