@@ -11,6 +11,7 @@
 
 #define DEFAULT_SAMPLES 10000
 #define MAX_SAMPLES 10000000
+#define DEFAULT_MACHINE_FILE "machine.csv"
 
 #define ON(command) (1u << DTP_COMMAND_##command)
 #define ON_PLANS                                                                                                       \
@@ -18,6 +19,8 @@
      ON(VALIDATE) | ON(PROBE))
 #define ON_RUNS (ON(RUN) | ON(VALIDATE)) /* what trains */
 #define ON_EXECUTOR (ON_RUNS | ON(PROBE))
+#define ON_WRITERS (ON(SIMULATE) | ON(BACKTEST) | ON(CHART) | ON(REPORT) | ON_EXECUTOR) /* what replaces files */
+#define ON_PRINTERS (ON(SWEEP) | ON(CHART) | ON(REPORT)) /* whose output, without -o, is all of standard output */
 #define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(HELP))
 
 enum option {
@@ -85,11 +88,12 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_MIN_GPUS] = {"--min-gpus", NULL, ON(PLAN),
                          "find the fewest GPUs that fit: parts of a node, then whole nodes"},
     [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(CHART) & ~ON(HELP),
-                        "add rows to the catalogues from a CSV file; may be repeated"},
+                        "add rows to the catalogues from a CSV file; may be repeated", DTP_FILE_READ},
     [OPTION_OUTPUT] =
         {"--output", "FILE", ON(BACKTEST) | ON(SWEEP) | ON(CHART) | ON(REPORT) | ON(VALIDATE) | ON(PROBE),
          "write rows, a figure (.png .svg .pdf .txt) or a page to a file (also -o FILE); a sweep goes on where "
-         "its file ends; probe: default machine.csv"},
+         "its file ends; probe: default " DEFAULT_MACHINE_FILE,
+         DTP_FILE_WRITTEN},
     [OPTION_ONLY] = {"--only", "PREFIX", ON(BACKTEST), "score only runs whose id or source starts with PREFIX"},
     [OPTION_LEAVE_ONE_OUT] = {"--leave-one-out", NULL, ON(BACKTEST),
                               "fit anew without each source in turn and score it; takes several tables"},
@@ -97,13 +101,14 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_MODEL_PARALLEL] = {"--model-parallel", NULL, ON(BACKTEST),
                                "score runs with tensor or pipeline parallelism too"},
     [OPTION_MACHINE] = {"--machine", "FILE.csv", ON(BACKTEST),
-                        "predict runs on the GPU of a machine file of dtplan probe by what it measured"},
+                        "predict runs on the GPU of a machine file of dtplan probe by what it measured", DTP_FILE_READ},
     [OPTION_PROGRAM] = {"--program", NULL, ON(EXPLAIN), "list the step's operations with what each takes alone"},
     [OPTION_TRACE] = {"--trace", "FILE.json", ON(SIMULATE) | ON(RUN),
-                      "write the step for ui.perfetto.dev or chrome://tracing"},
+                      "write the step for ui.perfetto.dev or chrome://tracing", DTP_FILE_WRITTEN, DTP_OUTPUT_TRACE},
     [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE) | ON(RUN),
-                         "write when each operation runs, a row an operation"},
-    [OPTION_MEMORY] = {"--memory", "FILE.csv", ON(SIMULATE), "write device memory over time, a column an owner"},
+                         "write when each operation runs, a row an operation", DTP_FILE_WRITTEN, DTP_OUTPUT_TIMELINE},
+    [OPTION_MEMORY] = {"--memory", "FILE.csv", ON(SIMULATE), "write device memory over time, a column an owner",
+                       DTP_FILE_WRITTEN, DTP_OUTPUT_MEMORY},
     [OPTION_CHARTS] = {"--charts", NULL, ON(SIMULATE), "have gnuplot draw what --timeline and --memory write"},
     [OPTION_SAMPLES] = {"--samples", "N", ON(SIMULATE),
                         "jobs on other GPUs of the kind, for the median, p95 and p99 of the step; default 10,000"},
@@ -121,11 +126,13 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_MAX_GPUS] = {"--max-gpus", "N", ON(SEARCH), "largest number of GPUs to consider; default 1024"},
     [OPTION_TOLERANCE] = {"--tolerance", "PERCENT", ON(VALIDATE),
                           "how far off a predicted step may be, 5%; default 10%"},
-    [OPTION_CHART] = {"--chart", "FIGURE", ON(VALIDATE), "draw predicted against measured (.png .svg .pdf .txt)"},
+    [OPTION_CHART] = {"--chart", "FIGURE", ON(VALIDATE), "draw predicted against measured (.png .svg .pdf .txt)",
+                      DTP_FILE_WRITTEN, DTP_OUTPUT_FIGURE},
     [OPTION_REFIT] = {"--refit", "MACHINE.csv", ON(VALIDATE),
-                      "predict with this machine file, and write what the runs correct of it to MACHINE-refit.csv"},
-    [OPTION_FORCE] = {"--force", NULL, ON(VALIDATE) | ON(PROBE),
-                      "replace a machine file that is there already; validate: MACHINE-refit.csv of --refit"},
+                      "predict with this machine file, and write what the runs correct of it to MACHINE-refit.csv",
+                      DTP_FILE_READ},
+    [OPTION_FORCE] = {"--force", NULL, ON_WRITERS,
+                      "replace files that dtplan did not write or that were changed since, and machine files"},
     [OPTION_HELP] = {"--help", NULL, ON_ALL, "print this help (also -h)"},
     [OPTION_VERSION] = {"--version", NULL, ON_ALL, "print the version"},
     [OPTION_STEPS] = {"--steps", "N", ON_RUNS,
@@ -134,7 +141,8 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_DATA] =
         {"--data", "FILE", ON_RUNS,
          "tokens as uint16 or uint32, with or without llm.c's header, or any text as bytes; default a Markov "
-         "chain of known entropy"},
+         "chain of known entropy",
+         DTP_FILE_READ},
     [OPTION_DATA_TYPE] = {"--data-type", "auto|uint16|uint32|bytes", ON_RUNS,
                           "of that file; default what its header or name says"},
     [OPTION_LR] = {"--lr", "X", ON_RUNS, "peak learning rate of a cosine schedule; default 3e-4"},
@@ -144,8 +152,10 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_BETA1] = {"--beta1", "X", ON_RUNS, "of AdamW; default 0.9"},
     [OPTION_BETA2] = {"--beta2", "X", ON_RUNS, "of AdamW; default 0.95"},
     [OPTION_ADAM_EPSILON] = {"--adam-epsilon", "X", ON_RUNS, "of AdamW; default 1e-8"},
-    [OPTION_LOG] = {"--log", "FILE.csv", ON(RUN), "a row a step: loss, gradient norm, learning rate, time"},
-    [OPTION_CHECKPOINT] = {"--checkpoint", "DIR", ON(RUN), "write a checkpoint at the end, and when interrupted"},
+    [OPTION_LOG] = {"--log", "FILE.csv", ON(RUN), "a row a step: loss, gradient norm, learning rate, time",
+                    DTP_FILE_WRITTEN, DTP_OUTPUT_STEP_LOG},
+    [OPTION_CHECKPOINT] = {"--checkpoint", "DIR", ON(RUN), "write a checkpoint at the end, and when interrupted",
+                           DTP_FILE_WRITTEN, DTP_OUTPUT_FOLDER},
     [OPTION_CHECKPOINT_EVERY] = {"--checkpoint-every", "N", ON(RUN), "and every N steps; the two last are kept"},
     [OPTION_RESUME] = {"--resume", NULL, ON_RUNS,
                        "go on from the newest checkpoint; validate: from the last row of its file"},
@@ -160,7 +170,8 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_THREADS] = {"--threads", "N", ON_EXECUTOR,
                         "of a rank of the host device; default all cores, shared by the ranks"},
     [OPTION_MATMUL_CHOICES] = {"--matmul-choices", "FILE", ON_EXECUTOR,
-                               "matmul algorithms timed on this GPU, read and added to; default in ~/.cache/dtplan"},
+                               "matmul algorithms timed on this GPU, read and added to; default in ~/.cache/dtplan",
+                               DTP_FILE_WRITTEN, DTP_OUTPUT_CHOICES},
 };
 
 const struct dtp_option *dtp_options(size_t *count)
@@ -367,6 +378,29 @@ static void set_tolerance(struct dtp_arguments *a, const char *value, struct dtp
     a->tolerance /= percent ? 100 : 1;
 }
 
+/* Of a flag that is given twice the last counts, but of catalogues all do. */
+static void forget_file(struct dtp_arguments *a, enum option option)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < a->file_count; i++)
+        if (option == OPTION_CATALOG || strcmp(a->files[i].flag, options[option].flag) != 0)
+            a->files[kept++] = a->files[i];
+    a->file_count = kept;
+}
+
+static void add_file(struct dtp_arguments *a, enum option option, const char *path)
+{
+    static const enum dtp_output_kind outputs[DTP_COMMAND_COUNT] = {
+        [DTP_COMMAND_BACKTEST] = DTP_OUTPUT_BACKTEST, [DTP_COMMAND_SWEEP] = DTP_OUTPUT_ROWS,
+        [DTP_COMMAND_CHART] = DTP_OUTPUT_FIGURE,      [DTP_COMMAND_REPORT] = DTP_OUTPUT_PAGE,
+        [DTP_COMMAND_VALIDATE] = DTP_OUTPUT_ROWS,     [DTP_COMMAND_PROBE] = DTP_OUTPUT_MACHINE,
+    };
+    const struct dtp_option *o = &options[option];
+    enum dtp_output_kind kind = option == OPTION_OUTPUT ? outputs[a->command] : o->kind;
+    forget_file(a, option);
+    a->files[a->file_count++] = (struct dtp_typed_file){o->flag, path, o->role, kind};
+}
+
 static void take_option(struct dtp_arguments *a, enum option option, int argc, char **argv, int *at,
                         struct dtp_faults *faults)
 {
@@ -382,6 +416,13 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
                   options[option].flag, options[option].value);
         return;
     }
+    if (option == OPTION_OUTPUT && strcmp(value, "-") == 0 && (ON_PRINTERS & (1u << a->command))) {
+        forget_file(a, option);
+        a->output = NULL;
+        return;
+    }
+    if (options[option].role != DTP_FILE_NONE)
+        add_file(a, option, value);
     bool executes = (ON_RUNS & (1u << a->command)) != 0,
          own = option == OPTION_RESUME && a->command == DTP_COMMAND_VALIDATE;
     if (!own && (option >= OPTION_PASSED || (option == OPTION_SEED && executes))) {
@@ -489,7 +530,8 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
     out->words = calloc(room, sizeof *out->words);
     out->settings = calloc(room, sizeof *out->settings);
     out->passed = calloc(room, sizeof *out->passed);
-    if (!out->catalogs || !out->wheres || !out->words || !out->settings || !out->passed)
+    out->files = calloc(room + 1, sizeof *out->files);
+    if (!out->catalogs || !out->wheres || !out->words || !out->settings || !out->passed || !out->files)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     size_t before = faults->count;
     bool flags_end = false;
@@ -503,6 +545,10 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
             take_flag(out, argc, argv, &at, faults);
         else
             out->words[out->word_count++] = argv[at];
+    if (out->command == DTP_COMMAND_PROBE && !out->output) {
+        out->output = DEFAULT_MACHINE_FILE;
+        add_file(out, OPTION_OUTPUT, out->output);
+    }
     if (out->simulated && out->solves)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                   "--fidelity simulated: solving goes by the closed form; solve first, then simulate the answer");
@@ -523,5 +569,6 @@ void dtp_arguments_destroy(struct dtp_arguments *arguments)
     free(arguments->words);
     free(arguments->settings);
     free(arguments->passed);
+    free(arguments->files);
     memset(arguments, 0, sizeof *arguments);
 }

@@ -5,6 +5,7 @@
 #ifndef DTP_ARGUMENTS_H
 #define DTP_ARGUMENTS_H
 
+#include "page/output_own.h"
 #include "decide/solve.h"
 #include "base/status.h"
 
@@ -29,12 +30,17 @@ enum dtp_command {
 };
 const char *dtp_command_text(enum dtp_command command);
 
+/* What an option's value is to the call. */
+enum dtp_file_role { DTP_FILE_NONE, DTP_FILE_READ, DTP_FILE_WRITTEN };
+
 /* An option of the front end; for --help. */
 struct dtp_option {
     const char *flag;  /* "--json" */
     const char *value; /* "FILE", or NULL for a switch */
     unsigned commands; /* bit 1 << enum dtp_command for each command that takes it */
     const char *words;
+    enum dtp_file_role role;   /* of its value */
+    enum dtp_output_kind kind; /* of what is written; of --output the command's */
 };
 const struct dtp_option *dtp_options(size_t *count);
 
@@ -46,6 +52,13 @@ struct dtp_typed_key {
 /* A flag of `run` and `validate` that dtplan-exec reads; value NULL: a switch. */
 struct dtp_passed_flag {
     const char *flag, *value;
+};
+
+/* A file that an option named; `flag` as the table has it. */
+struct dtp_typed_file {
+    const char *flag, *path;
+    enum dtp_file_role role;
+    enum dtp_output_kind kind;
 };
 
 struct dtp_arguments {
@@ -64,8 +77,8 @@ struct dtp_arguments {
     enum dtp_solve_goal goal;
     uint64_t samples, seed;                /* simulate: jobs of the step's quantiles, and their seed */
     double rank_deviation, straggler;      /* simulate: 0 = not given */
-    const char *output;                    /* -o FILE, or NULL */
-    bool resume, force;                    /* validate --resume; validate, probe --force */
+    const char *output;                    /* -o FILE, or NULL: none, or standard output asked for by "-" */
+    bool resume, force;                    /* validate --resume; --force of all that write files */
     double tolerance;                      /* validate: a fraction; 0: not given */
     const char *chart, *refit;             /* validate: a figure, a machine file; or NULL */
     const char *only;                      /* --only PREFIX, or NULL */
@@ -80,6 +93,8 @@ struct dtp_arguments {
     size_t setting_count;
     struct dtp_passed_flag *passed;
     size_t passed_count;
+    struct dtp_typed_file *files; /* of options; words and keys may name more: call_files.h knows them all */
+    size_t file_count;
 };
 
 /* All faults of the line at once. Destroy also after a failure. */

@@ -4,6 +4,7 @@
 #define DTP_COMMAND_H
 
 #include "cli/arguments.h"
+#include "cli/call_files.h"
 #include "machine/catalog.h"
 #include "page/page.h"
 #include "job/scenario.h"
@@ -14,6 +15,7 @@ struct dtp_context {
     FILE *out; /* same as page.file */
     struct dtp_page page;
     struct dtp_faults *faults;
+    struct dtp_call_files *files; /* all that the line names are in it and checked */
 };
 
 enum dtp_status dtp_command_plan(const struct dtp_context *context);
@@ -35,6 +37,8 @@ enum dtp_status dtp_command_help(const struct dtp_context *context);
 
 /* Finds the data directory, reads the catalogues there and the files of --catalog and --machine. Caller destroys. */
 enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dtp_catalog *out);
+/* The files that a scenario names are read too: no output may be one of them. */
+enum dtp_status dtp_context_spare(const struct dtp_context *context, const struct dtp_scenario *scenario);
 /* Reads the scenario files alone, and the machine file that they name. Caller destroys, also after DTP_BAD_INPUT. */
 enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_catalog *catalog,
                                   struct dtp_scenario **out);

@@ -5,8 +5,6 @@
 #include "record/leave_one_out_report.h"
 #include "sim/simulated.h"
 
-#include <sys/stat.h>
-
 #define WORST_ROWS 10
 
 static enum dtp_status write_report(const struct dtp_context *context, const struct dtp_backtest *backtest)
@@ -21,13 +19,6 @@ static enum dtp_status write_report(const struct dtp_context *context, const str
         return dtp_backtest_write_json(context->out, backtest, context->faults);
     dtp_backtest_write_text(context->out, backtest, WORST_ROWS);
     return DTP_OK;
-}
-
-/* Rows written over the runs that they came from would destroy measurements. */
-static bool is_same_file(const char *one, const char *other)
-{
-    struct stat a, b;
-    return stat(one, &a) == 0 && stat(other, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
 static enum dtp_status leave_one_out(const struct dtp_context *context, const struct dtp_catalog *catalog)
@@ -78,12 +69,6 @@ enum dtp_status dtp_command_backtest(const struct dtp_context *context)
     if (!a->word_count || (a->word_count > 1 && !a->leave_one_out))
         return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "backtest: %s; write dtplan backtest RUNS.csv",
                          a->word_count ? "takes one table at a time" : "no table of measured runs is named");
-    if (a->output && is_same_file(a->words[0], a->output))
-        return dtp_fault(context->faults, DTP_BAD_INPUT, a->output, 0,
-                         "is the table of runs itself; name another for -o");
-    if (a->output && a->machine && is_same_file(a->machine, a->output))
-        return dtp_fault(context->faults, DTP_BAD_INPUT, a->output, 0,
-                         "is the machine file itself; name another for -o");
     enum dtp_status status = dtp_context_catalog(context, &catalog);
     if (status != DTP_OK)
         return status;

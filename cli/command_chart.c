@@ -71,7 +71,7 @@ static enum dtp_status chart(const struct dtp_context *context, enum dtp_chart k
                              const struct dtp_chart_filter *filters)
 {
     const struct dtp_arguments *a = context->arguments;
-    bool as_it_is = kind == DTP_CHART_MEMORY || kind == DTP_CHART_TIMELINE;
+    bool as_it_is = dtp_chart_is_whole(kind);
     struct dtp_table *table = NULL;
     struct dtp_chart_data data = {0};
     char title[256];
@@ -100,14 +100,13 @@ enum dtp_status dtp_command_chart(const struct dtp_context *context)
                          "chart: takes a kind and a table; write dtplan chart KIND FILE.csv, kinds: dtplan help chart");
     if (!dtp_chart_parse(a->words[0], &kind))
         return unknown_kind(a->words[0], context->faults);
-    if (a->output && dtp_chart_check_name(a->output, context->faults) != DTP_OK)
-        return DTP_BAD_INPUT;
-    if ((kind == DTP_CHART_MEMORY || kind == DTP_CHART_TIMELINE) && a->where_count)
+    if (dtp_chart_is_whole(kind) && a->where_count)
         return dtp_fault(context->faults, DTP_BAD_INPUT, "--where", 0, "the chart '%s' shows its table whole",
                          dtp_chart_name(kind));
     struct stat information; /* read twice, by us and by gnuplot */
-    if ((kind == DTP_CHART_MEMORY || kind == DTP_CHART_TIMELINE) && stat(a->words[1], &information) == 0 &&
-        !S_ISREG(information.st_mode))
+    bool nameless =
+        strcmp(a->words[1], "-") == 0 || (stat(a->words[1], &information) == 0 && !S_ISREG(information.st_mode));
+    if (dtp_chart_is_whole(kind) && nameless)
         return dtp_fault(context->faults, DTP_BAD_INPUT, a->words[1], 0, "gnuplot needs a table in a plain file");
     enum dtp_status status = read_filters(a, &filters, context->faults);
     if (status == DTP_OK)

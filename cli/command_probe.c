@@ -12,8 +12,6 @@
 #include <string.h>
 #include <time.h>
 
-#define DEFAULT_OUTPUT "machine.csv"
-
 /* ---- the line ---------------------------------------------------------------------------------------------------- */
 
 static bool typed(const struct dtp_arguments *a, const char *key)
@@ -31,14 +29,6 @@ static void forget_counts(const struct dtp_arguments *a, struct dtp_scenario *sc
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (!typed(a, counts[i]))
             dtp_scenario_unset(scenario, counts[i]);
-}
-
-/* Three minutes are too long to learn at their end that the file cannot be written. What another machine measured is
- * not replaced by a slip: here -o has a default. */
-static enum dtp_status check_output(const char *path, bool force, struct dtp_faults *faults)
-{
-    enum dtp_status status = force ? DTP_OK : dtp_output_keep(path, faults);
-    return status == DTP_OK ? dtp_output_try(path, faults) : status;
 }
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
@@ -166,13 +156,11 @@ static enum dtp_status report(const struct dtp_context *context, const struct dt
 static enum dtp_status probe(const struct dtp_context *context, const struct dtp_catalog *catalog,
                              const struct dtp_scenario *scenario)
 {
-    const char *path = context->arguments->output ? context->arguments->output : DEFAULT_OUTPUT;
+    const char *path = context->arguments->output;
     struct dtp_probe_heard heard = dtp_probe_heard_start();
     struct dtp_run_process process = {
         .context = context, .scenario = scenario, .probe = true, .hear = dtp_probe_hear, .listener = &heard};
-    enum dtp_status status = check_output(path, context->arguments->force, context->faults);
-    if (status == DTP_OK)
-        status = dtp_run_process(&process);
+    enum dtp_status status = dtp_run_process(&process);
     dtp_progress_end(&heard.progress);
     if (status == DTP_OK && !heard.started) { /* one of several that a launcher started: the first writes */
         dtp_probe_heard_release(&heard);

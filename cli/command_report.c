@@ -3,7 +3,6 @@
 
 #include "record/backtest_report.h"
 #include "html/html_report.h"
-#include "page/output_file.h"
 #include "page/shell_word.h"
 
 #include <stdlib.h>
@@ -311,20 +310,22 @@ static bool is_table(const char *word)
 enum dtp_status dtp_command_report(const struct dtp_context *context)
 {
     const struct dtp_arguments *a = context->arguments;
-    struct dtp_output_file output = {.file = context->out};
-    enum dtp_status status = a->output ? dtp_output_open(a->output, &output, context->faults) : DTP_OK;
-    if (status != DTP_OK)
-        return status;
-    status = a->word_count > 0 && is_table(a->words[0]) ? report_sweep(context, output.file)
-                                                        : report_job(context, output.file);
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *page = a->output ? open_memstream(&text, &bytes) : context->out;
+    enum dtp_status written = DTP_OK;
+    if (!page)
+        return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    enum dtp_status status =
+        a->word_count > 0 && is_table(a->words[0]) ? report_sweep(context, page) : report_job(context, page);
     if (!a->output)
         return status;
-    if (status > DTP_NO) {
-        dtp_output_abandon(&output);
-        return status;
-    }
-    enum dtp_status closed = dtp_output_close(&output, context->faults);
-    if (closed == DTP_OK)
+    if (fclose(page) != 0)
+        written = dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    else if (status <= DTP_NO)
+        written = dtp_output_write_sealed(a->output, DTP_OUTPUT_PAGE, text, bytes, context->faults);
+    free(text);
+    if (status <= DTP_NO && written == DTP_OK)
         fprintf(context->out, "%s: written\n", a->output);
-    return closed == DTP_OK ? status : closed;
+    return written > status ? written : status;
 }

@@ -80,10 +80,6 @@ enum dtp_status dtp_command_run(const struct dtp_context *context)
         return status;
     status = dtp_context_scenario(context, &catalog, &scenario);
     if (status == DTP_OK)
-        status = dtp_output_try(context->arguments->trace, context->faults);
-    if (status == DTP_OK)
-        status = dtp_output_try(context->arguments->timeline, context->faults);
-    if (status == DTP_OK)
         status = dtp_run_take_defaults(scenario, context->faults);
     if (status == DTP_OK)
         status = run(context, &catalog, scenario);

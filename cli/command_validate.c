@@ -50,21 +50,6 @@ static double now_s(void)
 
 /* ---- times of operations ----------------------------------------------------------------------------------------- */
 
-/* "validate.csv" keeps them in "validate.ops/0000.csv", ... */
-static enum dtp_status make_folder(struct dtp_validate *v, const char *output)
-{
-    size_t length = strlen(output), bytes = length + sizeof ".ops";
-    if (length > 4 && strcmp(output + length - 4, ".csv") == 0)
-        length -= 4;
-    v->folder = malloc(bytes);
-    if (!v->folder)
-        return dtp_fault(v->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    snprintf(v->folder, bytes, "%.*s.ops", (int)length, output);
-    if (mkdir(v->folder, 0777) == 0 || errno == EEXIST)
-        return DTP_OK;
-    return dtp_fault(v->context->faults, DTP_ENVIRONMENT, v->folder, 0, "cannot be made: %s", strerror(errno));
-}
-
 /* NULL where they are not kept. */
 static const char *times_path(const struct dtp_validate *v, uint64_t run, char *out, size_t bytes)
 {
@@ -72,6 +57,29 @@ static const char *times_path(const struct dtp_validate *v, uint64_t run, char *
         return NULL;
     snprintf(out, bytes, "%s/%04" PRIu64 ".csv", v->folder, run);
     return out;
+}
+
+/* A folder of that name may be the user's, with files that are called as ours are. */
+static enum dtp_status check_folder(const struct dtp_validate *v)
+{
+    char path[4096];
+    enum dtp_status worst = DTP_OK;
+    for (uint64_t run = v->file.rows; run < v->list.count && !v->context->arguments->force && worst == DTP_OK; run++)
+        worst = dtp_output_may_replace(times_path(v, run, path, sizeof path), DTP_OUTPUT_OP_TIMES, v->context->faults);
+    return worst;
+}
+
+/* "validate.csv" keeps them in "validate.ops/0000.csv", ... */
+static enum dtp_status make_folder(struct dtp_validate *v, const char *output)
+{
+    struct dtp_faults *faults = v->context->faults;
+    v->folder = dtp_call_files_times(output);
+    if (!v->folder)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (mkdir(v->folder, 0777) == 0)
+        return DTP_OK;
+    return errno == EEXIST ? check_folder(v)
+                           : dtp_fault(faults, DTP_ENVIRONMENT, v->folder, 0, "cannot be made: %s", strerror(errno));
 }
 
 /* ---- one run ----------------------------------------------------------------------------------------------------- */
@@ -391,10 +399,11 @@ static enum dtp_status check_line(const struct dtp_context *context)
 {
     const char *figure = context->arguments->chart;
     char said[DTP_FAULT_TEXT_BYTES] = "";
-    enum dtp_status status = figure ? dtp_chart_try(figure, said, sizeof said, context->faults) : DTP_OK;
+    if (figure)
+        dtp_chart_foretell(figure, said, sizeof said);
     if (said[0])
         fprintf(stderr, "dtplan: warning: %s\n", said);
-    return status == DTP_OK ? dtp_validate_refit_check(context) : status;
+    return dtp_validate_refit_check(context);
 }
 
 enum dtp_status dtp_command_validate(const struct dtp_context *context)

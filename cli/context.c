@@ -27,6 +27,18 @@ enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dt
     return status;
 }
 
+enum dtp_status dtp_context_spare(const struct dtp_context *context, const struct dtp_scenario *scenario)
+{
+    static const char *const keys[] = {"model", "machine"};
+    enum dtp_status worst = DTP_OK;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        enum dtp_status status = dtp_call_files_add_input(context->files, dtp_scenario_get(scenario, keys[i]),
+                                                          "the file of a scenario", context->faults);
+        worst = status > worst ? status : worst;
+    }
+    return worst;
+}
+
 enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_catalog *catalog,
                                   struct dtp_scenario **out)
 {
@@ -36,6 +48,8 @@ enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_
         enum dtp_status status = dtp_scenario_read(*out, a->words[i], context->faults);
         worst = status > worst ? status : worst;
     }
+    if (worst == DTP_OK)
+        worst = dtp_context_spare(context, *out);
     if (worst == DTP_OK && dtp_scenario_get(*out, "machine"))
         worst = dtp_catalog_measure(catalog, dtp_scenario_get(*out, "machine"), context->faults);
     return worst;

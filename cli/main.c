@@ -29,21 +29,9 @@ static struct dtp_page terminal_page(FILE *file)
     return page;
 }
 
-static enum dtp_status run(const struct dtp_context *context)
+static enum dtp_status run_command(const struct dtp_context *context)
 {
-    const struct dtp_arguments *a = context->arguments;
-    if (a->version) {
-        fprintf(context->out, "dtplan %s\n", DTPLAN_VERSION);
-        return DTP_OK;
-    }
-    if (a->help) {
-        if (a->command == DTP_COMMAND_HELP || (a->command == DTP_COMMAND_PLAN && !a->command_named))
-            dtp_help_program(&context->page);
-        else
-            dtp_help_command(a->command, &context->page);
-        return DTP_OK;
-    }
-    switch (a->command) {
+    switch (context->arguments->command) {
     case DTP_COMMAND_PLAN: return dtp_command_plan(context);
     case DTP_COMMAND_EXPLAIN: return dtp_command_explain(context);
     case DTP_COMMAND_SIMULATE: return dtp_command_simulate(context);
@@ -61,6 +49,24 @@ static enum dtp_status run(const struct dtp_context *context)
     case DTP_COMMAND_COUNT: break;
     }
     return DTP_BAD_INPUT;
+}
+
+static enum dtp_status run(const struct dtp_context *context)
+{
+    const struct dtp_arguments *a = context->arguments;
+    if (a->version) {
+        fprintf(context->out, "dtplan %s\n", DTPLAN_VERSION);
+        return DTP_OK;
+    }
+    if (a->help) {
+        if (a->command == DTP_COMMAND_HELP || (a->command == DTP_COMMAND_PLAN && !a->command_named))
+            dtp_help_program(&context->page);
+        else
+            dtp_help_command(a->command, &context->page);
+        return DTP_OK;
+    }
+    enum dtp_status status = dtp_call_files_check(context->files, a, context->faults);
+    return status == DTP_OK ? run_command(context) : status;
 }
 
 /* Writes all of it to standard output, whatever that is; a pipe closed by its reader is an error like a full disk. */
@@ -90,10 +96,11 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     enum dtp_status status = dtp_arguments_read(argc, argv, &arguments, &faults);
     FILE *out = open_memstream(&text, &bytes);
-    if (!out)
+    struct dtp_call_files *files = dtp_call_files_create();
+    if (!out || !files)
         status = dtp_fault(&faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    if (out) {
-        struct dtp_context context = {&arguments, argc < 2, out, terminal_page(out), &faults};
+    if (out && files) {
+        struct dtp_context context = {&arguments, argc < 2, out, terminal_page(out), &faults, files};
         if (status == DTP_OK)
             status = run(&context);
         else if (dtp_command_takes_job(arguments.command))
@@ -104,6 +111,7 @@ int main(int argc, char **argv)
     enum dtp_status written = write_out(text, text ? bytes : 0, &faults);
     print_faults(&faults);
     free(text);
+    dtp_call_files_destroy(files);
     dtp_arguments_destroy(&arguments);
     return (int)(written > status ? written : status);
 }

@@ -105,7 +105,11 @@ static enum dtp_status finish_group(struct dtp_validate_list *list, struct dtp_v
 {
     struct dtp_faults *faults = context->faults;
     const char *refit = context->arguments->refit;
-    enum dtp_status status = measure(group, catalog, context);
+    enum dtp_status status = dtp_context_spare(context, group->base);
+    if (status == DTP_OK && group->line)
+        status = dtp_call_files_add_line(context->files, &group->arguments, faults);
+    if (status == DTP_OK)
+        status = measure(group, catalog, context);
     if (status != DTP_OK)
         return status;
     status = add_axes(group, catalog, &group->arguments, group->where, faults);

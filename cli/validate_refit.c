@@ -10,35 +10,13 @@
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* "machine.csv" becomes "machine-refit.csv". Caller frees; NULL: no memory. */
-static char *refit_path(const char *machine)
-{
-    size_t length = strlen(machine), bytes = length + sizeof "-refit.csv";
-    char *path = malloc(bytes);
-    if (length > 4 && strcmp(machine + length - 4, ".csv") == 0)
-        length -= 4;
-    if (path)
-        snprintf(path, bytes, "%.*s-refit.csv", (int)length, machine);
-    return path;
-}
-
 enum dtp_status dtp_validate_refit_check(const struct dtp_context *context)
 {
     const struct dtp_arguments *a = context->arguments;
-    if (!a->refit)
-        return a->force ? dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "--force: belongs to --refit MACHINE.csv")
-                        : DTP_OK;
-    if (!a->output)
+    if (a->refit && !a->output)
         return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
                          "--refit: learns from times of operations, which are kept beside -o FILE.csv; give one");
-    char *path = refit_path(a->refit);
-    if (!path)
-        return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    enum dtp_status status = a->force ? DTP_OK : dtp_output_keep(path, context->faults);
-    if (status == DTP_OK)
-        status = dtp_output_try(path, context->faults);
-    free(path);
-    return status;
+    return DTP_OK;
 }
 
 static enum dtp_status write_machine(const struct dtp_refit_report *report, const struct dtp_measured_rows *rows,
@@ -137,7 +115,7 @@ enum dtp_status dtp_validate_refit(const struct dtp_validate *v, struct dtp_refi
     struct refit r = {.said = dtp_refit_create(), .ran = calloc(v->done + 1, sizeof *r.ran), .report = out};
     struct dtp_measured_rows rows = {.count = 0};
     *out = (struct dtp_refit_report){.machine = v->context->arguments->refit,
-                                     .written = refit_path(v->context->arguments->refit),
+                                     .written = dtp_call_files_refit(v->context->arguments->refit),
                                      .results = calloc(v->done + 1, sizeof *out->results)};
     enum dtp_status status = r.said && r.ran && out->written && out->results
                                  ? load_runs(v, &r)

@@ -3,8 +3,9 @@
  * A chart takes a table that a command wrote; chart_data.h picks from it what is drawn. Figure, script and data lie
  * side by side (step.png, step.gp, step.data.csv), so that a user can change either and draw again with one command.
  * The scripts hold no name: files and title reach gnuplot as arguments, never through a shell, and no file name can
- * start with what gnuplot takes for a command ('<', '|', '~'), for all are given with their folder. Without gnuplot
- * there are the data, the script and a sentence. */
+ * start with what gnuplot takes for a command ('<', '|', '~'), for all are given with their folder. The figure comes
+ * out of gnuplot by its standard output and is sealed (output_own.h), as script and data are. Without gnuplot there are
+ * the data, the script and a sentence. */
 #ifndef DTP_CHART_H
 #define DTP_CHART_H
 
@@ -13,8 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* X(enum suffix, name as typed = script reports/NAME.gp, what it shows, where its table comes from). MEMORY and
- * TIMELINE are drawn from that table as it is. */
+/* X(enum suffix, name as typed = script reports/NAME.gp, what it shows, where its table comes from). */
 #define DTP_CHART_TABLE(X)                                                                                             \
     X(MEMORY, "memory", "device memory over one step, stacked by owner", "dtplan simulate --memory FILE.csv")          \
     X(TIMELINE, "timeline", "when each operation of a step runs, a lane a stream",                                     \
@@ -51,23 +51,33 @@ struct dtp_chart_data; /* chart_data.h */
 struct dtp_chart_figure {
     enum dtp_chart chart;
     const struct dtp_chart_data *data; /* written beside the figure, with the ending .data.csv; NULL: drawn is `csv` */
-    const char *csv;                   /* a plain file */
+    const char *csv;                   /* a plain file that has a name */
     const char *figure; /* ends in .png, .svg, .pdf or .txt; its script is written beside it, with the ending .gp */
     const char *title;
     uint64_t closed_peak_bytes; /* marked in the chart of memory, 0: not */
 };
 
+/* Whether the chart is drawn from its table as it is, and so has no data beside the figure. */
+bool dtp_chart_is_whole(enum dtp_chart chart);
 /* DTP_BAD_INPUT: gnuplot draws no file of that ending. */
 enum dtp_status dtp_chart_check_name(const char *figure, struct dtp_faults *faults);
 /* `path` with another ending ("x.csv" and ".png" give "x.png"), always with a folder before it. Caller frees; NULL: no
  * memory. */
 char *dtp_chart_beside(const char *path, const char *ending);
-/* What would keep dtp_chart_draw from drawing, for those who work long before they draw. DTP_BAD_INPUT: its name, as
- * dtp_chart_check_name. DTP_ENVIRONMENT: it cannot be written. `said` gets a sentence where there is no gnuplot, else
- * nothing: data and script are written all the same. */
-enum dtp_status dtp_chart_try(const char *figure, char *said, size_t said_bytes, struct dtp_faults *faults);
-/* Writes data and script, then the figure, whole or not at all. `said` gets what was done in one sentence.
- * DTP_ENVIRONMENT: a file cannot be written, or gnuplot failed, with its own words. */
+
+/* The files that dtp_chart_draw writes. */
+struct dtp_chart_names {
+    char *figure, *script, *data; /* `data` NULL: none */
+};
+/* False: no memory. Caller releases, also then. */
+bool dtp_chart_names_make(enum dtp_chart chart, const char *figure, struct dtp_chart_names *out);
+void dtp_chart_names_release(struct dtp_chart_names *names);
+
+/* For those who work long before they draw: `said` gets a sentence where there is no gnuplot, else nothing. */
+void dtp_chart_foretell(const char *figure, char *said, size_t said_bytes);
+/* Writes data and script, then the figure, each whole or not at all, over whatever is there: whether it may,
+ * dtp_output_may_replace says. Whoever ends this process ends gnuplot, and leaves no partial figure. `said` gets what
+ * was done in one sentence. DTP_ENVIRONMENT: a file cannot be written, or gnuplot failed, with its own words. */
 enum dtp_status dtp_chart_draw(const struct dtp_chart_figure *figure, char *said, size_t said_bytes,
                                struct dtp_faults *faults);
 /* The same as text of 110 x 34 characters, nothing left behind; `figure->figure` is not looked at. *drawn is false

@@ -1,6 +1,6 @@
 # Drawn by gnuplot 5.2 or later from the table beside it: gnuplot -c THIS.gp TABLE.csv FIGURE [TITLE]
-# FIGURE ends in .png, .svg, .pdf or .txt. Colours are Okabe and Ito's, which the colour-blind tell apart; lines also differ
-# in dashes and points, and neighbours in lightness, for print.
+# FIGURE ends in .png, .svg, .pdf or .txt; -.png, -.svg and so on write to standard output. Colours are Okabe and Ito's,
+# which the colour-blind tell apart; lines also differ in dashes and points, and neighbours in lightness, for print.
 if (ARGC < 2) { print "usage: gnuplot -c THIS.gp TABLE.csv FIGURE.png|.svg|.pdf|.txt [TITLE]"; exit status 1 }
 ending = strlen(ARG2) > 4 ? ARG2[strlen(ARG2) - 3:strlen(ARG2)] : ""
 plain = ending eq ".txt"
@@ -9,7 +9,7 @@ if (plain) { set terminal dumb size 110,34 noenhanced } else { \
 if (ending eq ".svg") { set terminal svg size 1200,675 noenhanced font "sans-serif,15" linewidth 1.2 background "#ffffff" } else { \
 if (ending eq ".pdf") { set terminal pdfcairo size 24cm,13.5cm noenhanced font "sans,11" linewidth 1.5 } else { \
 set terminal pngcairo size 1600,900 noenhanced font "sans,17" linewidth 2 } } }
-set output ARG2
+if (ARG2[1:2] ne "-.") { set output ARG2 }
 # Points and what stands below the axis take more room in some of them.
 dot = ending eq ".svg" || ending eq ".pdf" ? 0.65 : 1
 foot = ending eq ".svg" ? 0.155 : 0.125

@@ -45,8 +45,10 @@ enum dtp_status dtp_row_file_append(struct dtp_row_file *file, const char *text,
         int reason = errno ? errno : EIO;
         if (file->plain && ftruncate(file->descriptor, file->whole_bytes) != 0)
             return refuse(file, "cannot be written nor cut back to whole rows", reason, faults);
-        return refuse(file, "cannot be written; what is there is whole, and the same command goes on from it", reason,
-                      faults);
+        return refuse(file,
+                      file->plain ? "cannot be written; what is there is whole, and the same command goes on from it"
+                                  : "cannot be written; the rows are not complete",
+                      reason, faults);
     }
     file->rows += rows;
     file->whole_bytes += (int64_t)bytes;

@@ -1,7 +1,7 @@
 /* ROWS.csv: what was predicted, what was measured, how far apart, row by row. */
 #include "record/backtest_report.h"
 
-#include "page/output_file.h"
+#include "page/output_own.h"
 
 #include <math.h>
 #include <string.h>
@@ -22,7 +22,8 @@ static void write_value(FILE *file, bool present, double value)
 
 static void write_header(FILE *file)
 {
-    fputs("id,source,gpu_key,strategy_key,verdict,predicted_tokens_per_s_per_gpu,measured_tokens_per_s_per_gpu,"
+    fputs(DTP_BACKTEST_BEGINS
+          "predicted_tokens_per_s_per_gpu,measured_tokens_per_s_per_gpu,"
           "error_pct,baseline_tokens_per_s_per_gpu,baseline_error_pct,predicted_step_s,measured_step_s,",
           file);
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {

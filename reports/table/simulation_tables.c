@@ -2,6 +2,7 @@
 #include "record/simulation_report.h"
 
 #include "sim/memory_curve.h"
+#include "page/output_own.h"
 #include "base/table.h"
 
 #include <stdlib.h>
@@ -35,8 +36,8 @@ static void write_op(const struct dtp_simulated *s, size_t i, bool critical, FIL
 void dtp_simulation_write_timeline(const struct dtp_simulated *s, FILE *file)
 {
     size_t next = 0; /* the critical path is in the order of issue too: what an operation waits for comes before it */
-    fputs("op,stream,kind,class,name,layer,micro_step,issued_s,start_s,end_s,critical,waited_for,flops,memory_bytes,"
-          "sent_bytes,kernels_count,recompute\n",
+    fputs(DTP_TIMELINE_BEGINS "layer,micro_step,issued_s,start_s,end_s,critical,waited_for,flops,memory_bytes,"
+                              "sent_bytes,kernels_count,recompute\n",
           file);
     for (size_t i = 0; i < s->timeline.op_count; i++) {
         bool critical = next < s->timeline.critical_count && s->timeline.critical[next] == i;
@@ -52,10 +53,10 @@ enum dtp_status dtp_simulation_write_memory(const struct dtp_simulated *s, FILE 
     size_t count;
     if (!dtp_memory_curve(s->program, &s->timeline, &arena, &points, &count))
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    fputs("time_s,op", file);
+    fputs(DTP_MEMORY_BEGINS, file);
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
-        fprintf(file, ",%s_bytes", dtp_owner_key((enum dtp_owner)owner));
-    fputs(",total_bytes\n", file);
+        fprintf(file, "%s_bytes,", dtp_owner_key((enum dtp_owner)owner));
+    fputs("total_bytes\n", file);
     for (size_t i = 0; i < count; i++) {
         fprintf(file, "%.9f,%u", points[i].time_s, (unsigned)points[i].op);
         for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)

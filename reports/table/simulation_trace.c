@@ -3,6 +3,7 @@
 
 #include "page/json_value.h"
 #include "sim/memory_curve.h"
+#include "page/output_own.h"
 
 #include <stdlib.h>
 
@@ -22,7 +23,7 @@ static enum dtp_status write_process(const struct dtp_simulated *s, FILE *file, 
     json_decref(name);
     if (!text)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing JSON");
-    fprintf(file, "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":%s}}", text);
+    fprintf(file, DTP_TRACE_BEGINS ",\"args\":{\"name\":%s}}", text);
     free(text);
     return DTP_OK;
 }
@@ -116,7 +117,6 @@ enum dtp_status dtp_simulation_write_trace(const struct dtp_simulated *s, FILE *
 {
     const struct dtp_op *ops = dtp_program_ops(s->program);
     size_t arrow = 0;
-    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file);
     enum dtp_status status = write_process(s, file, faults);
     write_rows(s, file);
     for (size_t i = 0; i < s->timeline.op_count && status == DTP_OK; i++) {

@@ -486,6 +486,13 @@ static void test_output_file(void **state)
     assert_true(stat(target, &information) == 0 && information.st_size == 3);
     unlink(path);
     unlink(target);
+    /* What a link leads to is tried, though it is not there yet. */
+    assert_int_equal(symlink("/nonexistent/file", path), 0);
+    assert_int_equal(dtp_output_try(path, &faults), DTP_ENVIRONMENT);
+    unlink(path);
+    assert_int_equal(symlink(path, path), 0);
+    assert_int_equal(dtp_output_try(path, &faults), DTP_ENVIRONMENT);
+    unlink(path);
     assert_int_equal(dtp_output_open("/nonexistent/file", &output, &faults), DTP_ENVIRONMENT);
     if (access("/dev/full", W_OK) == 0) {
         assert_int_equal(dtp_output_open("/dev/full", &output, &faults), DTP_OK);
