@@ -557,6 +557,9 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
     if (out->leave_one_out && out->machine)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                   "--leave-one-out: fits how far GPUs differ, which a machine file has measured; leave out --machine");
+    if (out->refit && !out->output)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                  "--refit: learns from times of operations, which are kept beside -o FILE.csv; give one");
     if (out->json && out->csv)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--json and --csv: choose one of them");
     return faults->count > before ? faults->status : DTP_OK;

@@ -312,20 +312,20 @@ enum dtp_status dtp_command_report(const struct dtp_context *context)
     const struct dtp_arguments *a = context->arguments;
     char *text = NULL;
     size_t bytes = 0;
-    FILE *page = a->output ? open_memstream(&text, &bytes) : context->out;
+    FILE *page = open_memstream(&text, &bytes);
     enum dtp_status written = DTP_OK;
     if (!page)
         return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    enum dtp_status status =
-        a->word_count > 0 && is_table(a->words[0]) ? report_sweep(context, page) : report_job(context, page);
-    if (!a->output)
-        return status;
+    bool of_table = a->word_count > 0 && is_table(a->words[0]);
+    enum dtp_status status = of_table ? report_sweep(context, page) : report_job(context, page);
     if (fclose(page) != 0)
         written = dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    else if (status <= DTP_NO)
+    else if (status <= DTP_NO && a->output)
         written = dtp_output_write_sealed(a->output, DTP_OUTPUT_PAGE, text, bytes, context->faults);
+    else if (status <= DTP_NO)
+        dtp_output_print_page(context->out, text, bytes);
     free(text);
-    if (status <= DTP_NO && written == DTP_OK)
+    if (status <= DTP_NO && written == DTP_OK && a->output)
         fprintf(context->out, "%s: written\n", a->output);
     return written > status ? written : status;
 }

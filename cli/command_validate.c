@@ -395,7 +395,7 @@ static enum dtp_status validate(struct dtp_validate *v)
     return said > status ? said : status;
 }
 
-static enum dtp_status check_line(const struct dtp_context *context)
+static void warn_of_chart(const struct dtp_context *context)
 {
     const char *figure = context->arguments->chart;
     char said[DTP_FAULT_TEXT_BYTES] = "";
@@ -403,7 +403,6 @@ static enum dtp_status check_line(const struct dtp_context *context)
         dtp_chart_foretell(figure, said, sizeof said);
     if (said[0])
         fprintf(stderr, "dtplan: warning: %s\n", said);
-    return dtp_validate_refit_check(context);
 }
 
 enum dtp_status dtp_command_validate(const struct dtp_context *context)
@@ -411,9 +410,8 @@ enum dtp_status dtp_command_validate(const struct dtp_context *context)
     struct dtp_validate v = {.context = context, .bounds = dtp_validation_bounds_default()};
     if (context->arguments->tolerance > 0)
         v.bounds.step_fraction = context->arguments->tolerance;
-    enum dtp_status status = check_line(context);
-    if (status == DTP_OK)
-        status = dtp_context_catalog(context, &v.catalog);
+    warn_of_chart(context);
+    enum dtp_status status = dtp_context_catalog(context, &v.catalog);
     if (status != DTP_OK)
         return status;
     status = dtp_validate_list_read(context, &v.catalog, &v.list);

@@ -27,7 +27,5 @@ enum dtp_status dtp_validate_load(const struct dtp_validate *v, uint64_t run, co
 /* validate_refit.c: what the runs correct of the machine file of --refit, written beside it. Caller frees out->results
  * and out->written. */
 enum dtp_status dtp_validate_refit(const struct dtp_validate *v, struct dtp_refit_report *out);
-/* Whether the line has what --refit needs: before anything is run. */
-enum dtp_status dtp_validate_refit_check(const struct dtp_context *context);
 
 #endif

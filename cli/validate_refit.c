@@ -10,15 +10,6 @@
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-enum dtp_status dtp_validate_refit_check(const struct dtp_context *context)
-{
-    const struct dtp_arguments *a = context->arguments;
-    if (a->refit && !a->output)
-        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
-                         "--refit: learns from times of operations, which are kept beside -o FILE.csv; give one");
-    return DTP_OK;
-}
-
 static enum dtp_status write_machine(const struct dtp_refit_report *report, const struct dtp_measured_rows *rows,
                                      struct dtp_faults *faults)
 {

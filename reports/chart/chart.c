@@ -77,7 +77,8 @@ enum dtp_status dtp_chart_check_name(const char *figure, struct dtp_faults *faul
 char *dtp_chart_beside(const char *path, const char *ending)
 {
     char *other;
-    int wrote = asprintf(&other, "%s%.*s%s", path[0] == '/' ? "" : "./", (int)(ending_of(path) - path), path, ending);
+    const char *folder = path[0] == '/' || strncmp(path, "./", 2) == 0 ? "" : "./";
+    int wrote = asprintf(&other, "%s%.*s%s", folder, (int)(ending_of(path) - path), path, ending);
     return wrote < 0 ? NULL : other;
 }
 

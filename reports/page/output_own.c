@@ -96,19 +96,28 @@ static bool is_sealed(enum language language, const char *text, size_t bytes)
     return memcmp(text + bytes - length, seal, length) == 0;
 }
 
+static void print_sealed(FILE *file, enum language language, const char *text, size_t bytes)
+{
+    unsigned char seal[MOST_SEAL_BYTES];
+    size_t end = language == PNG && bytes >= sizeof png_end ? sizeof png_end : 0; /* which the seal brings */
+    size_t length = write_seal(language, text, bytes - end, seal);
+    fwrite(text, 1, bytes - end, file);
+    fwrite(seal, 1, length, file);
+}
+
+void dtp_output_print_page(FILE *file, const char *text, size_t bytes)
+{
+    print_sealed(file, MARKUP, text, bytes);
+}
+
 enum dtp_status dtp_output_write_sealed(const char *path, enum dtp_output_kind kind, const char *text, size_t bytes,
                                         struct dtp_faults *faults)
 {
-    unsigned char seal[MOST_SEAL_BYTES];
     struct dtp_output_file output;
-    enum language language = language_of(path, kind);
-    size_t end = language == PNG && bytes >= sizeof png_end ? sizeof png_end : 0; /* which the seal brings */
     enum dtp_status status = dtp_output_open(path, &output, faults);
     if (status != DTP_OK)
         return status;
-    size_t length = write_seal(language, text, bytes - end, seal);
-    fwrite(text, 1, bytes - end, output.file);
-    fwrite(seal, 1, length, output.file);
+    print_sealed(output.file, language_of(path, kind), text, bytes);
     return dtp_output_close(&output, faults);
 }
 

@@ -48,5 +48,7 @@ enum dtp_status dtp_output_may_replace(const char *path, enum dtp_output_kind ki
  * .png, .svg, .pdf or .txt. */
 enum dtp_status dtp_output_write_sealed(const char *path, enum dtp_output_kind kind, const char *text, size_t bytes,
                                         struct dtp_faults *faults);
+/* The same of a page that goes to standard output. */
+void dtp_output_print_page(FILE *file, const char *text, size_t bytes);
 
 #endif

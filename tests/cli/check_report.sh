@@ -28,7 +28,7 @@ is_closed() {
     ! grep -Eqi '(src|href)="[^#"]|url\(|@import|<(link|img|iframe|object|embed|base|form)\b|https?://[^ <]*"' "$1" ||
         failed "$1 loads: $(grep -Eio '(src|href)="[^#"][^"]*|url\([^)]*|<(link|img|iframe|object)[^>]*' "$1" | head -3)"
     [[ $(grep -c '<script' "$1") == 1 ]] || failed "$1: not one script"
-    [[ $(tail -n 1 "$1") == '</html>' ]] || failed "$1 is cut off"
+    [[ $(tail -n 2 "$1") == '</html>'$'\n''<!-- made by dtplan, digest '* ]] || failed "$1 is cut off"
 }
 
 job=(--model llama-2-7b --gpus 8 --strategy full_shard)

@@ -231,6 +231,9 @@ says '4 of 4 within all bounds' out
 expect 2 "${tiny[@]}" --gpus 1 --strategy ddp --refit host.csv
 says '-o FILE.csv'
 expect 2 "${fast[@]}" --refit host.csv --machine host-refit.csv --resume --force
+says 'would write over the file that is read, host-refit.csv'
+cp host-refit.csv another.csv
+expect 2 "${fast[@]}" --refit host.csv --machine another.csv --resume --force
 says 'leave --machine out'
 
 # ---- what was measured on four H200, predicted again without one --------------------------------------------------------
