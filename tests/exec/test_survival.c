@@ -38,7 +38,7 @@ static const struct expectation {
     [KILLED_FIRST] = {"killed_first", 0, true, "rank 0 ended without a word, last heard of ", true},
     [STOPPED] = {"stopped", 2, true, "rank 2 has been silent for 10 s, last heard of in step ", true},
     [ABSENT] = {"absent", 1, false, "", false},
-    [CANNOT_BEGIN] = {"cannot_begin", 2, false, "rank 2 ", false},
+    [CANNOT_BEGIN] = {"cannot_begin", 2, false, "could not go on with rank 2, ", false},
     [WRONG_WORLD] = {"wrong_world", 1, false, "", false},
     [PORT_TAKEN] = {"port_taken", 0, false, "port ", false},
 };
