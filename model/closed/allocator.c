@@ -97,6 +97,8 @@ uint64_t dtp_allocator_reserved_bytes(const struct dtp_memory_job *job, uint64_t
 
 uint64_t dtp_context_bytes(const struct dtp_memory_job *job, struct dtp_part_chain *chain)
 {
+    if (dtp_cluster_is_host(job->cluster))
+        return 0;
     if (job->plan->runtime == DTP_RUNTIME_DTPLAN)
         return dtp_memory_part(chain, DTP_TERM_EXECUTOR_CONTEXT, 1, 1,
                                (uint64_t)dtp_calibration.executor_context_bytes);

@@ -27,6 +27,7 @@ static double ll_limit_bytes_per_s(const struct dtp_gpu *gpu)
     case DTP_GPU_BLACKWELL: return 282e9;
     case DTP_GPU_CDNA2:
     case DTP_GPU_CDNA3: return 87.7e9;
+    case DTP_GPU_HOST: return INFINITY;
     }
     return 39e9;
 }
@@ -142,7 +143,9 @@ struct dtp_collective_cost dtp_collective_cost(const struct dtp_cluster *cluster
     struct dtp_collective_cost cost = modelled(cluster, group, collective);
     if (!cluster->measured || group->ranks < 2)
         return cost;
-    struct dtp_measured_group asked = {group->ranks, group->stride, group->nodes}, of;
+    /* Nodes pretended on a host meet in its memory like all others. */
+    uint32_t nodes = dtp_cluster_is_host(cluster) ? 1 : group->nodes;
+    struct dtp_measured_group asked = {group->ranks, group->stride, nodes}, of;
     enum dtp_collective as;
     cost.measured = dtp_measured_collective(cluster->measured, collective, &asked, &as, &of);
     if (!cost.measured)

@@ -68,11 +68,18 @@ enum dtp_status dtp_scenario_copy(const struct dtp_scenario *scenario, struct dt
         if (s->value)
             status = keep(&(*out)->settings[i], s->value, s->where, s->line, faults);
     }
+    if (status == DTP_OK)
+        (*out)->without_times = scenario->without_times;
     if (status != DTP_OK) {
         dtp_scenario_destroy(*out);
         *out = NULL;
     }
     return status;
+}
+
+void dtp_scenario_without_times(struct dtp_scenario *scenario)
+{
+    scenario->without_times = true;
 }
 
 enum dtp_status dtp_scenario_set(struct dtp_scenario *scenario, const char *key, const char *value, const char *where,

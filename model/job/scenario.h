@@ -59,6 +59,9 @@ enum dtp_status dtp_scenario_set(struct dtp_scenario *scenario, const char *key,
                                  size_t line, struct dtp_faults *faults);
 /* As if the key had never been set. */
 void dtp_scenario_unset(struct dtp_scenario *scenario, const char *key);
+/* From now on a job on cores that nobody measured resolves too: for who runs it, and says no time of it
+ * (dtp_cluster_has_times). */
+void dtp_scenario_without_times(struct dtp_scenario *scenario);
 /* Reads an INI file with the sections [model] [cluster] [plan] [money]; comments start with ';' or '#'. All faults at
  * once; keys that are in order are set even then. Refused: a key twice in one file, in another section than its own or
  * without a value, NUL bytes, lines beyond inih's limit (200 bytes), files beyond 1 MiB or without any key. */

@@ -19,10 +19,10 @@ static bool choose_hardware(struct dtp_resolution *r, struct dtp_cluster *c)
     const struct dtp_machine *machine = given(r, DTP_KEY_machine) ? dtp_resolve_machine(r) : NULL;
     const struct dtp_measured_machine *measured =
         machine ? dtp_catalog_measured(r->catalog, text_of(r, DTP_KEY_machine)) : NULL;
-    const char *measured_gpu = measured ? dtp_measured_about(measured->times, "gpu_key") : NULL;
+    const struct dtp_gpu *measured_gpu = measured ? dtp_catalog_measured_gpu(r->catalog, measured) : NULL;
     bool missing = given(r, DTP_KEY_machine) && !machine;
     const char *name = given(r, DTP_KEY_gpu)            ? text_of(r, DTP_KEY_gpu)
-                       : measured_gpu                   ? measured_gpu
+                       : measured_gpu                   ? measured_gpu->key
                        : machine && machine->gpu_key[0] ? machine->gpu_key
                                                         : DEFAULT_GPU;
     const struct dtp_gpu *gpu =
@@ -42,10 +42,12 @@ static bool choose_hardware(struct dtp_resolution *r, struct dtp_cluster *c)
             return false;
         }
     }
-    if (gpu && measured && gpu != dtp_catalog_gpu(r->catalog, measured_gpu, NULL, 0, NULL)) {
-        refuse(r, DTP_KEY_gpu, "%s, but %s was measured on %s; leave gpu out", gpu->key, measured->path, measured_gpu);
+    if (gpu && measured_gpu && strcmp(gpu->key, measured_gpu->key) != 0) {
+        refuse(r, DTP_KEY_gpu, "%s, but %s was measured on %s; leave gpu out", gpu->key, measured->path,
+               measured_gpu->key);
         return false;
     }
+    gpu = measured_gpu ? measured_gpu : gpu;
     if (!gpu || missing)
         worsen(r, DTP_BAD_INPUT);
     if (!gpu || !machine)
@@ -53,7 +55,12 @@ static bool choose_hardware(struct dtp_resolution *r, struct dtp_cluster *c)
     c->gpu = *gpu;
     c->machine = *machine;
     c->measured = measured ? measured->times : NULL;
-    return true;
+    if (dtp_cluster_has_times(c) || r->scenario->without_times)
+        return true;
+    refuse(r, DTP_KEY_gpu,
+           "nobody knows yet how fast the cores of this machine are: dtplan probe --device host -o here.csv, then "
+           "--machine here.csv (dtplan run --device host does without)");
+    return false;
 }
 
 /* A rack is a node of 72 GPUs, but jobs come in powers of two: it is filled evenly, as 64 of 72 for 256 GPUs. An even
@@ -119,6 +126,19 @@ static void note_unused_network(struct dtp_resolution *r)
                  words, strchr(words, ',') ? "" : "s");
 }
 
+/* Ranks on one machine's cores have its memory between them. More than were measured at once would each have fewer
+ * cores than any that were. */
+static bool share_host(struct dtp_resolution *r, struct dtp_cluster *c)
+{
+    uint32_t measured = c->measured ? dtp_measured_count(c->measured, "gpus") : 0;
+    c->gpu.memory_bytes /= c->gpus;
+    if (!measured || c->gpus <= measured)
+        return true;
+    refuse(r, DTP_KEY_gpus, "%" PRIu32 " ranks share the cores, %s measured %" PRIu32 "; probe with --gpus %" PRIu32,
+           c->gpus, dtp_measured_name(c->measured), measured, c->gpus);
+    return false;
+}
+
 bool dtp_resolve_cluster(struct dtp_resolution *r)
 {
     static const enum dtp_key keys[] = {DTP_KEY_gpus_per_node, DTP_KEY_network_gbit_per_s, DTP_KEY_machine,
@@ -130,6 +150,8 @@ bool dtp_resolve_cluster(struct dtp_resolution *r)
         c->machine.network_bytes_per_s = r->draft.network_gbit_per_s * 1e9 / 8;
         c->machine.nics = c->machine.nics ? c->machine.nics : 1;
     }
+    if (dtp_cluster_is_host(c) && !share_host(r, c))
+        return false;
     c->oversubscription = r->draft.oversubscription;
     c->leaf_nodes = r->draft.leaf_nodes;
     c->network = r->draft.network;

@@ -208,6 +208,7 @@ struct dtp_setting {
 
 struct dtp_scenario {
     struct dtp_setting settings[DTP_KEY_COUNT];
+    bool without_times;
 };
 
 /* Index of a key, '-' and '_' alike, or DTP_KEY_COUNT. */

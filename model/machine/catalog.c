@@ -1,6 +1,7 @@
 #include "machine/catalog.h"
 
 #include "machine/catalog_rows.h"
+#include "machine/host_machine.h"
 #include "machine/measured.h"
 #include "base/nearest.h"
 
@@ -69,6 +70,7 @@ enum dtp_status dtp_catalog_load(const char *directory, struct dtp_catalog *out,
     static const char *const files[] = {"gpus.csv", "machines.csv", "prices.csv", "models.csv", "aliases.csv"};
     enum dtp_status worst = DTP_OK;
     *out = (struct dtp_catalog){0};
+    dtp_host_describe(&out->host_gpu, &out->host_machine);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char path[PATH_MAX];
         if (snprintf(path, sizeof path, "%s/%s", directory, files[i]) >= (int)sizeof path)
@@ -163,6 +165,8 @@ const struct dtp_gpu *dtp_catalog_gpu(const struct dtp_catalog *catalog, const c
                                       size_t line, struct dtp_faults *faults)
 {
     struct keyed keyed = {(const char *)catalog->gpus, catalog->gpu_count, sizeof *catalog->gpus, "GPU", "gpus"};
+    if (dtp_names_equal(name, DTP_HOST_KEY) && *catalog->host_gpu.key)
+        return &catalog->host_gpu;
     return look_up(catalog, &keyed, name, where, line, faults);
 }
 
@@ -170,6 +174,10 @@ const struct dtp_machine *dtp_catalog_machine(const struct dtp_catalog *catalog,
                                               size_t line, struct dtp_faults *faults)
 {
     const struct dtp_measured_machine *measured = dtp_catalog_measured(catalog, name);
+    if (measured && *measured->host_machine.key)
+        return &measured->host_machine;
+    if (dtp_names_equal(name, DTP_HOST_KEY) && *catalog->host_machine.key)
+        return &catalog->host_machine;
     if (measured)
         name = measured->machine_key;
     else if (faults && dtp_machine_is_file(name)) {
@@ -200,6 +208,8 @@ const struct dtp_price *dtp_catalog_price(const struct dtp_catalog *catalog, con
 const struct dtp_machine *dtp_catalog_default_machine(const struct dtp_catalog *catalog, const struct dtp_gpu *gpu)
 {
     const struct dtp_machine *generic = NULL;
+    if (gpu->architecture == DTP_GPU_HOST)
+        return &catalog->host_machine;
     for (size_t i = 0; i < catalog->machine_count; i++) {
         const struct dtp_machine *machine = &catalog->machines[i];
         if (!strcmp(machine->gpu_key, gpu->key))

@@ -56,6 +56,8 @@ struct dtp_catalog {
     size_t alias_count;
     struct dtp_measured_machine *measured;
     size_t measured_count;
+    struct dtp_gpu host_gpu; /* the cores of this machine: found by their key, and in no list of what can be had */
+    struct dtp_machine host_machine;
 };
 
 /* A measured machine file that was read: a name for its catalogue machine, with the times in it. */
@@ -63,6 +65,8 @@ struct dtp_measured_machine {
     char *path;
     char machine_key[32];
     struct dtp_measured *times; /* owned by the catalogue, never moved */
+    struct dtp_gpu host_gpu;    /* of one that was measured on a host; else key "" */
+    struct dtp_machine host_machine;
 };
 
 /* Reads the five catalogues from `directory`, all faults of all files at once. Caller destroys. On failure the catalog
@@ -79,6 +83,9 @@ bool dtp_machine_is_file(const char *name);
  * then on the path is a name of a machine. The GPU is the catalogue's row of gpu_key; the machine that of machine_key,
  * else the one which the GPU usually sits in. Files that are refused leave the catalog as it was. */
 enum dtp_status dtp_catalog_measure(struct dtp_catalog *catalog, const char *names, struct dtp_faults *faults);
+/* The GPU that a machine file is of: the catalogue's, or the cores of a host as they were measured. */
+const struct dtp_gpu *dtp_catalog_measured_gpu(const struct dtp_catalog *catalog,
+                                               const struct dtp_measured_machine *machine);
 /* What such a name stands for, or NULL; borrowed. */
 const struct dtp_measured_machine *dtp_catalog_measured(const struct dtp_catalog *catalog, const char *name);
 

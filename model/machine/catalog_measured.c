@@ -1,5 +1,6 @@
 /* Measured machine files among the machines of a catalogue. */
 #include "machine/catalog.h"
+#include "machine/host_machine.h"
 #include "machine/measured.h"
 
 #include <stdlib.h>
@@ -17,6 +18,14 @@ const struct dtp_measured_machine *dtp_catalog_measured(const struct dtp_catalog
         if (strcmp(catalog->measured[i].path, name) == 0)
             return &catalog->measured[i];
     return NULL;
+}
+
+const struct dtp_gpu *dtp_catalog_measured_gpu(const struct dtp_catalog *catalog,
+                                               const struct dtp_measured_machine *machine)
+{
+    return *machine->host_gpu.key
+               ? &machine->host_gpu
+               : dtp_catalog_gpu(catalog, dtp_measured_about(machine->times, "gpu_key"), NULL, 0, NULL);
 }
 
 /* The machine that the rows name, of a GPU that it holds. */
@@ -38,6 +47,21 @@ static const struct dtp_machine *machine_of(const struct dtp_catalog *catalog, c
     return machine;
 }
 
+/* Cores stood in for a GPU of the catalogue once, and their times for that GPU's. */
+static enum dtp_status find_host(const struct dtp_measured_rows *rows, const char *path,
+                                 struct dtp_measured_machine *out, struct dtp_faults *faults)
+{
+    const char *device = dtp_measured_rows_about(rows, "device"), *key = dtp_measured_rows_about(rows, "gpu_key");
+    bool host = device && strcmp(device, "host") == 0, keyed = strcmp(key, DTP_HOST_KEY) == 0;
+    if (host != keyed)
+        return dtp_fault(faults, DTP_BAD_INPUT, path, 0,
+                         "was measured on the %s, but its gpu_key is %s; probe again (dtplan probe --device host)",
+                         host ? "cores of a host" : "GPUs of a machine", key);
+    if (host)
+        dtp_host_of_rows(rows, &out->host_gpu, &out->host_machine);
+    return DTP_OK;
+}
+
 static enum dtp_status read_file(const struct dtp_catalog *catalog, const char *path, struct dtp_measured_machine *out,
                                  struct dtp_faults *faults)
 {
@@ -49,8 +73,16 @@ static enum dtp_status read_file(const struct dtp_catalog *catalog, const char *
     dtp_table_destroy(table);
     if (status != DTP_OK)
         return status;
-    const struct dtp_gpu *gpu = dtp_catalog_gpu(catalog, dtp_measured_rows_about(&rows, "gpu_key"), path, 0, faults);
-    const struct dtp_machine *machine = gpu ? machine_of(catalog, gpu, &rows, path, faults) : NULL;
+    *out = (struct dtp_measured_machine){.path = NULL};
+    status = find_host(&rows, path, out, faults);
+    bool host = *out->host_gpu.key;
+    const struct dtp_gpu *gpu =
+        host               ? &out->host_gpu
+        : status == DTP_OK ? dtp_catalog_gpu(catalog, dtp_measured_rows_about(&rows, "gpu_key"), path, 0, faults)
+                           : NULL;
+    const struct dtp_machine *machine = host  ? &out->host_machine
+                                        : gpu ? machine_of(catalog, gpu, &rows, path, faults)
+                                              : NULL;
     if (!machine) {
         dtp_measured_rows_release(&rows);
         return DTP_BAD_INPUT;

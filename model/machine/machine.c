@@ -5,10 +5,14 @@
 
 static const char *const link_texts[] = {
     [DTP_LINK_NONE] = "none", [DTP_LINK_NVLINK] = "nvlink", [DTP_LINK_PCIE] = "pcie", [DTP_LINK_XGMI] = "xgmi"};
-static const char *const architecture_texts[] = {
-    [DTP_GPU_VOLTA] = "volta",   [DTP_GPU_AMPERE] = "ampere",       [DTP_GPU_ADA] = "ada",
-    [DTP_GPU_HOPPER] = "hopper", [DTP_GPU_BLACKWELL] = "blackwell", [DTP_GPU_CDNA2] = "cdna2",
-    [DTP_GPU_CDNA3] = "cdna3"};
+static const char *const architecture_texts[] = {[DTP_GPU_VOLTA] = "volta",
+                                                 [DTP_GPU_AMPERE] = "ampere",
+                                                 [DTP_GPU_ADA] = "ada",
+                                                 [DTP_GPU_HOPPER] = "hopper",
+                                                 [DTP_GPU_BLACKWELL] = "blackwell",
+                                                 [DTP_GPU_CDNA2] = "cdna2",
+                                                 [DTP_GPU_CDNA3] = "cdna3",
+                                                 [DTP_GPU_HOST] = "host"};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -49,10 +53,25 @@ bool dtp_link_parse(const char *text, enum dtp_link *out)
 bool dtp_gpu_architecture_parse(const char *text, enum dtp_gpu_architecture *out)
 {
     unsigned value;
-    if (!parse_text(text, architecture_texts, COUNT(architecture_texts), &value))
+    if (!parse_text(text, architecture_texts, DTP_GPU_HOST, &value)) /* which no catalogue describes */
         return false;
     *out = (enum dtp_gpu_architecture)value;
     return true;
+}
+
+bool dtp_cluster_is_host(const struct dtp_cluster *cluster)
+{
+    return cluster->gpu.architecture == DTP_GPU_HOST;
+}
+
+uint32_t dtp_cluster_ranks_at_once(const struct dtp_cluster *cluster)
+{
+    return dtp_cluster_is_host(cluster) ? cluster->gpus : cluster->gpus_per_node;
+}
+
+bool dtp_cluster_has_times(const struct dtp_cluster *cluster)
+{
+    return cluster->measured || !dtp_cluster_is_host(cluster);
 }
 
 enum dtp_link dtp_cluster_link(const struct dtp_cluster *cluster)

@@ -22,7 +22,8 @@ enum dtp_gpu_architecture {
     DTP_GPU_HOPPER,
     DTP_GPU_BLACKWELL,
     DTP_GPU_CDNA2,
-    DTP_GPU_CDNA3
+    DTP_GPU_CDNA3,
+    DTP_GPU_HOST /* no GPU: cores of a machine, host_machine.h */
 };
 
 struct dtp_gpu {
@@ -71,6 +72,13 @@ struct dtp_cluster {
     const struct dtp_measured *measured; /* where the machine is a file; borrowed from the catalogue; else NULL */
 };
 
+/* Ranks on cores of a machine: they meet in shared memory, whatever nodes are pretended, and each does one thing at a
+ * time, in the order of its program. */
+bool dtp_cluster_is_host(const struct dtp_cluster *cluster);
+/* Ranks of one machine, who share its host: those of a node, and on cores all. */
+uint32_t dtp_cluster_ranks_at_once(const struct dtp_cluster *cluster);
+/* False: its memory and bytes can be predicted and its times cannot, for nobody measured these cores. */
+bool dtp_cluster_has_times(const struct dtp_cluster *cluster);
 /* The link between GPUs of one node, and its rate per GPU in one direction: the machine's where it says, else the GPU's
  * (its PCIe rate where the machine joins them by PCIe). */
 enum dtp_link dtp_cluster_link(const struct dtp_cluster *cluster);
