@@ -5,13 +5,27 @@
 
 #include <math.h>
 
+/* Ranks that share cores stand in a row; a GPU is its rank's own. */
+static double measured_s(const struct dtp_cluster *cluster, struct dtp_measured_row *row)
+{
+    if (dtp_cluster_is_host(cluster))
+        dtp_measured_row_of_host(row, row->dtype, cluster->gpus);
+    return dtp_measured_s(cluster->measured, row);
+}
+
+static double measured_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
+                                double m, double n, double k)
+{
+    struct dtp_measured_row row = dtp_measured_row_of_matmul(pass, dtype, m, n, k);
+    return measured_s(cluster, &row);
+}
+
 double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
                             double m, double n, double k)
 {
-    double measured_s = cluster->measured && m > 0 && n > 0 && k > 0
-                            ? dtp_measured_matmul_s(cluster->measured, pass, dtype, m, n, k)
-                            : (double)NAN;
-    return isfinite(measured_s) ? measured_s : dtp_matmul_s(&cluster->gpu, dtype, m, n, k);
+    double measured =
+        cluster->measured && m > 0 && n > 0 && k > 0 ? measured_matmul_s(cluster, pass, dtype, m, n, k) : (double)NAN;
+    return isfinite(measured) ? measured : dtp_matmul_s(&cluster->gpu, dtype, m, n, k);
 }
 
 /* The kernel that was measured is cuDNN's flash attention over whole sequences. */
@@ -30,7 +44,7 @@ static double measured_attention_s(const struct dtp_cluster *cluster, const stru
     row.number[DTP_MEASURED_heads] = (double)transformer->heads;
     row.number[DTP_MEASURED_kv_heads] = (double)transformer->kv_heads;
     row.number[DTP_MEASURED_head_dim] = (double)transformer->head_dim;
-    return dtp_measured_s(cluster->measured, &row);
+    return measured_s(cluster, &row);
 }
 
 struct dtp_attention_time dtp_cluster_attention_time(const struct dtp_cluster *cluster,
@@ -47,7 +61,7 @@ struct dtp_attention_time dtp_cluster_attention_time(const struct dtp_cluster *c
 static bool measured_matmuls(const struct dtp_cluster *cluster, enum dtp_dtype dtype)
 {
     return cluster->measured &&
-           isfinite(dtp_measured_matmul_s(cluster->measured, DTP_MEASURED_MATMUL_FORWARD, dtype, 1024, 1024, 1024));
+           isfinite(measured_matmul_s(cluster, DTP_MEASURED_MATMUL_FORWARD, dtype, 1024, 1024, 1024));
 }
 
 double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matmul_s, double other_s)
@@ -91,11 +105,15 @@ double dtp_cluster_kernel_gap_s(const struct dtp_cluster *cluster, const struct 
     double measured = measured_kernels(cluster, plan)
                           ? dtp_measured_step_s(cluster->measured, plan->cuda_graph ? "gap_graph" : "gap_live")
                           : (double)NAN;
+    if (dtp_cluster_is_host(cluster)) /* it goes from one to the next, and what that takes is measured or nothing */
+        return isfinite(measured) ? measured : 0;
     return isfinite(measured) ? measured : dtp_kernel_gap_s(plan);
 }
 
 double dtp_cluster_kernel_launch_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
+    if (dtp_cluster_is_host(cluster)) /* who launches a kernel is who runs it */
+        return 0;
     double measured = measured_kernels(cluster, plan) ? dtp_measured_step_s(cluster->measured, "launch") : (double)NAN;
     return isfinite(measured) ? measured : dtp_kernel_launch_s(plan);
 }
@@ -107,7 +125,7 @@ double dtp_cluster_copy_bytes_per_s(const struct dtp_cluster *cluster, bool uplo
         return formula;
     struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_COPY, upload ? "upload" : "download");
     row.number[DTP_MEASURED_bytes] = bytes;
-    row.number[DTP_MEASURED_ranks] = cluster->gpus_per_node;
+    row.number[DTP_MEASURED_ranks] = dtp_cluster_ranks_at_once(cluster);
     double measured_s = dtp_measured_s(cluster->measured, &row);
     return isfinite(measured_s) ? bytes / measured_s : formula;
 }
@@ -122,7 +140,7 @@ double dtp_cluster_host_adam_bytes_per_s(const struct dtp_cluster *cluster, cons
         return formula;
     struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_HOST_ADAM, "update");
     row.number[DTP_MEASURED_bytes] = bytes;
-    row.number[DTP_MEASURED_ranks] = cluster->gpus_per_node;
+    row.number[DTP_MEASURED_ranks] = dtp_cluster_ranks_at_once(cluster);
     double measured_s = dtp_measured_s(cluster->measured, &row);
     return isfinite(measured_s) ? bytes / measured_s : formula;
 }

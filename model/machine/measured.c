@@ -16,31 +16,41 @@ static bool both_matmuls(const struct dtp_measured_row *a, const struct dtp_meas
     return a->measurement == DTP_MEASUREMENT_MATMUL && b->measurement == DTP_MEASUREMENT_MATMUL && a->dtype == b->dtype;
 }
 
-/* Matmuls of a dtype first by alignment, so that those of one fit are neighbours. */
+static bool is_shape(const struct dtp_measured_row *row)
+{
+    return row->measurement == DTP_MEASUREMENT_MATMUL || row->measurement == DTP_MEASUREMENT_ATTENTION;
+}
+
+static double ranks_of(const struct dtp_measured_row *row)
+{
+    return isnan(row->number[DTP_MEASURED_ranks]) ? 0 : row->number[DTP_MEASURED_ranks];
+}
+
+/* Order of the fits: of a matmul one for a dtype, an alignment and, on a host, the ranks that shared its cores; of
+ * attention one for a direction too; a curve is of rows that differ in bytes alone. */
+static int compare_fit(const struct dtp_measured_row *a, const struct dtp_measured_row *b)
+{
+    if (a->measurement != b->measurement || a->dtype != b->dtype || !is_shape(a))
+        return dtp_measured_row_compare(a, b, false);
+    if (ranks_of(a) != ranks_of(b))
+        return ranks_of(a) > ranks_of(b) ? 1 : -1;
+    if (!both_matmuls(a, b))
+        return strcmp(a->what, b->what);
+    unsigned of_a = dtp_measured_matmul_alignment(a), of_b = dtp_measured_matmul_alignment(b);
+    return (of_a > of_b) - (of_a < of_b);
+}
+
 static int by_key(const void *a, const void *b)
 {
     const struct dtp_measured_row *x = *(const struct dtp_measured_row *const *)a;
     const struct dtp_measured_row *y = *(const struct dtp_measured_row *const *)b;
-    unsigned of_x = both_matmuls(x, y) ? dtp_measured_matmul_alignment(x) : 0;
-    unsigned of_y = both_matmuls(x, y) ? dtp_measured_matmul_alignment(y) : 0;
-    return of_x != of_y ? (of_x > of_y) - (of_x < of_y) : dtp_measured_row_compare(x, y, true);
+    int order = compare_fit(x, y);
+    return order ? order : dtp_measured_row_compare(x, y, true);
 }
 
-/* Rows that one fit is of stand together: of a matmul all of a dtype and an alignment, of attention those of a
- * direction too, of curves those that differ in bytes alone. */
 static bool same_fit(const struct dtp_measured_row *a, const struct dtp_measured_row *b)
 {
-    if (a->measurement != b->measurement || a->dtype != b->dtype)
-        return false;
-    return a->measurement == DTP_MEASUREMENT_MATMUL
-               ? dtp_measured_matmul_alignment(a) == dtp_measured_matmul_alignment(b)
-           : a->measurement == DTP_MEASUREMENT_ATTENTION ? strcmp(a->what, b->what) == 0
-                                                         : dtp_measured_row_compare(a, b, false) == 0;
-}
-
-static bool is_shape(const struct dtp_measured_row *row)
-{
-    return row->measurement == DTP_MEASUREMENT_MATMUL || row->measurement == DTP_MEASUREMENT_ATTENTION;
+    return compare_fit(a, b) == 0;
 }
 
 static bool is_curve(const struct dtp_measured_row *row)
@@ -131,9 +141,6 @@ enum dtp_status dtp_measured_create(const char *name, struct dtp_measured_rows *
     }
     m->rows = *rows;
     m->gpu = *gpu;
-    const char *device = dtp_measured_rows_about(rows, "device");
-    if (device && strcmp(device, "host") == 0) /* one processor in place of the GPU */
-        m->gpu.sm_count = 1;
     *rows = (struct dtp_measured_rows){.count = 0};
     m->name = strdup(name);
     m->sorted = malloc((m->rows.count + 1) * sizeof *m->sorted);
@@ -210,18 +217,31 @@ static double distance(double a, double b)
     return fabs(log(a / b));
 }
 
+static bool is_of_host(const struct dtp_measured *m)
+{
+    return m->gpu.architecture == DTP_GPU_HOST;
+}
+
+#define OTHER_DTYPE 10 /* further than any number of ranks */
+
 /* How far a part is from what is asked; INFINITY: of something else. Ranks that do the same at once change what each
  * gets. */
-static double part_distance(const struct dtp_measured_part *part, const struct dtp_measured_row *question)
+static double part_distance(const struct dtp_measured *m, const struct dtp_measured_part *part,
+                            const struct dtp_measured_row *question)
 {
     const struct dtp_measured_row *of = part->rows[0];
     if (same_fit(of, question))
         return 0;
-    if (both_matmuls(of, question)) /* of no row's alignment: the next says more than a catalogue does */
-        return distance(dtp_measured_matmul_alignment(of), dtp_measured_matmul_alignment(question));
-    bool shared = of->measurement == question->measurement && strcmp(of->what, question->what) == 0 &&
-                  (of->measurement == DTP_MEASUREMENT_COPY || of->measurement == DTP_MEASUREMENT_HOST_ADAM);
-    return shared ? distance(of->number[DTP_MEASURED_ranks], question->number[DTP_MEASURED_ranks]) : INFINITY;
+    bool cores = ranks_of(of) > 0 && ranks_of(question) > 0, alike = cores || ranks_of(of) == ranks_of(question);
+    double far = cores ? distance(ranks_of(of), ranks_of(question)) : 0;
+    if (both_matmuls(of, question) && alike) /* of no row's alignment: the next says more than a catalogue does */
+        return far + 0.1 * distance(dtp_measured_matmul_alignment(of), dtp_measured_matmul_alignment(question));
+    if (of->measurement != question->measurement || strcmp(of->what, question->what) != 0 || !cores)
+        return INFINITY;
+    if (question->measurement == DTP_MEASUREMENT_COLLECTIVE &&
+        !is_of_host(m)) /* where neither nodes nor strides count */
+        return INFINITY;
+    return far + (of->dtype == question->dtype ? 0 : OTHER_DTYPE);
 }
 
 static const struct dtp_measured_part *find_part(const struct dtp_measured *m, const struct dtp_measured_row *question)
@@ -229,7 +249,7 @@ static const struct dtp_measured_part *find_part(const struct dtp_measured *m, c
     const struct dtp_measured_part *best = NULL;
     double nearest = INFINITY;
     for (size_t i = 0; i < m->part_count; i++) {
-        double far = part_distance(&m->part[i], question);
+        double far = part_distance(m, &m->part[i], question);
         if (far < nearest) {
             nearest = far;
             best = &m->part[i];
@@ -266,11 +286,7 @@ double dtp_measured_s(const struct dtp_measured *measured, const struct dtp_meas
 double dtp_measured_matmul_s(const struct dtp_measured *measured, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
                              double m, double n, double k)
 {
-    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_MATMUL, dtp_measured_matmul_text(pass));
-    row.dtype = dtype;
-    row.number[DTP_MEASURED_m] = m;
-    row.number[DTP_MEASURED_n] = n;
-    row.number[DTP_MEASURED_k] = k;
+    struct dtp_measured_row row = dtp_measured_row_of_matmul(pass, dtype, m, n, k);
     return dtp_measured_s(measured, &row);
 }
 

@@ -57,7 +57,7 @@ uint32_t dtp_measured_count(const struct dtp_measured *measured, const char *wha
 double dtp_measured_s(const struct dtp_measured *measured, const struct dtp_measured_row *question);
 /* Whether a matmul's pass was measured itself, or is told by the others of its shape. */
 bool dtp_measured_knows_pass(const struct dtp_measured *measured, enum dtp_measured_matmul pass, enum dtp_dtype dtype);
-/* Seconds of a matmul and of attention's core for `rows` sequences; NAN as above. */
+/* Seconds of a matmul of a GPU; NAN as above. */
 double dtp_measured_matmul_s(const struct dtp_measured *measured, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
                              double m, double n, double k);
 /* Bytes/s of all measured kernels of these kinds together, as the closed form counts their bytes; NAN: none. */

@@ -7,7 +7,7 @@
  * cut into 2 to 16 parts whose results are added up through memory. The library tries these and takes the best, and so
  * does this.
  *
- * A processor that stood in for the GPU (one "SM") works in blocks of registers: tiles of 8 x 8, so that no wave is
+ * A processor in place of the GPU (one "SM") works in blocks of registers: tiles of 8 x 8, so that no wave is
  * left empty. */
 #include "machine/measured_shape.h"
 
@@ -32,6 +32,8 @@ static double tiled_s(const struct work *w, double tile_m, double tile_n, double
     double partial_bytes = parts > 1 ? 8 * parts * w->m * w->n : 0; /* fp32, written and read */
     double compute_s = tile_s * spread * pow(whole / spread, w->whole_waves);
     double memory_s = (w->operand_bytes + partial_bytes) / w->memory_bytes_per_s;
+    if (w->sms == 1) /* a processor widens and packs its operands before it multiplies */
+        return compute_s + memory_s;
     double longer = fmax(compute_s, memory_s), shorter = fmin(compute_s, memory_s) / longer;
     /* Near the ridge neither hides the other wholly. */
     return longer * sqrt(sqrt(1 + shorter * shorter * shorter * shorter));

@@ -127,6 +127,17 @@ struct dtp_measured_row dtp_measured_row_of(enum dtp_measurement measurement, co
     return row;
 }
 
+struct dtp_measured_row dtp_measured_row_of_matmul(enum dtp_measured_matmul pass, enum dtp_dtype dtype, double m,
+                                                   double n, double k)
+{
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_MATMUL, matmul_words[pass]);
+    row.dtype = dtype;
+    row.number[DTP_MEASURED_m] = m;
+    row.number[DTP_MEASURED_n] = n;
+    row.number[DTP_MEASURED_k] = k;
+    return row;
+}
+
 bool dtp_measured_row_same(const struct dtp_measured_row *a, const struct dtp_measured_row *b)
 {
     bool same = a->measurement == b->measurement && a->dtype == b->dtype && strcmp(a->what, b->what) == 0;
@@ -150,11 +161,42 @@ static bool in_range(int column, double number)
     return column == DTP_MEASURED_value ? number <= MOST_VALUE : number >= LEAST_S && number <= MOST_S;
 }
 
+static bool is_typed(const struct dtp_measured_row *row)
+{
+    return row->measurement == DTP_MEASUREMENT_MATMUL || row->measurement == DTP_MEASUREMENT_ATTENTION;
+}
+
+/* What ranks of a host do beside each other on its cores. */
+static bool shares_cores(const struct dtp_measured_row *row)
+{
+    return is_typed(row) || row->measurement == DTP_MEASUREMENT_KERNEL;
+}
+
+static bool may_be_typed(const struct dtp_measured_row *row)
+{
+    return is_typed(row) || row->measurement == DTP_MEASUREMENT_KERNEL ||
+           row->measurement == DTP_MEASUREMENT_COLLECTIVE;
+}
+
+void dtp_measured_row_of_host(struct dtp_measured_row *row, enum dtp_dtype dtype, uint32_t ranks)
+{
+    bool moved = row->measurement == DTP_MEASUREMENT_COLLECTIVE &&
+                 strcmp(row->what, dtp_collective_text(DTP_REDUCE_SCATTER)) != 0 &&
+                 strcmp(row->what, dtp_collective_text(DTP_ALL_REDUCE)) != 0; /* and not added up */
+    if (may_be_typed(row) && !is_typed(row) && !moved)
+        row->dtype = dtype;
+    if (shares_cores(row))
+        row->number[DTP_MEASURED_ranks] = ranks;
+    if (row->measurement == DTP_MEASUREMENT_COLLECTIVE)
+        row->number[DTP_MEASURED_nodes] = 1;
+}
+
 static enum dtp_status check_number(const struct dtp_measured_row *row, int column, const char *file, size_t line,
                                     struct dtp_faults *faults)
 {
     unsigned bit = 1u << column, needs = needed[row->measurement];
-    bool optional = needs && column >= DTP_MEASURED_low_s && column <= DTP_MEASURED_samples;
+    bool optional = (needs && column >= DTP_MEASURED_low_s && column <= DTP_MEASURED_samples) ||
+                    (column == DTP_MEASURED_ranks && shares_cores(row));
     double number = row->number[column];
     const char *name = columns[column];
     if (isnan(number))
@@ -186,11 +228,11 @@ enum dtp_status dtp_measured_row_check(const struct dtp_measured_row *row, const
 {
     enum dtp_status worst = DTP_OK;
     uint64_t number;
-    bool typed = row->measurement == DTP_MEASUREMENT_MATMUL || row->measurement == DTP_MEASUREMENT_ATTENTION;
+    bool typed = is_typed(row), told = row->dtype != DTP_DTYPE_COUNT;
     if (!knows(row->measurement, row->what))
         worst = dtp_fault(faults, DTP_BAD_INPUT, file, line, "what: '%s' is nothing that is measured of %s", row->what,
                           measurement_texts[row->measurement]);
-    if (typed != (row->dtype != DTP_DTYPE_COUNT))
+    if ((typed && !told) || (told && !may_be_typed(row)))
         worst = dtp_fault(faults, DTP_BAD_INPUT, file, line, "dtype: a row of %s has %s",
                           measurement_texts[row->measurement], typed ? "one" : "none");
     if (row->measurement == DTP_MEASUREMENT_ABOUT && !row->text[0])

@@ -19,7 +19,8 @@
  *   bytes          kernel, host_adam: demand.bytes; collective: SENT by a rank (ring accounting, demand.sent_bytes);
  *                  copy: bytes
  *   ranks, stride, nodes  collective, contention: of the group, and nodes that one of its instances spans; copy,
- *                  host_adam: ranks of one host that do it at the same time */
+ *                  host_adam: ranks of one host that do it at the same time; so too, where these are the cores of a
+ *                  host, matmul, attention and kernel, for ranks share the cores */
 #define DTP_MEASURED_SHAPE_TABLE(X)                                                                                    \
     X(m, "m")                                                                                                          \
     X(n, "n")                                                                                                          \
@@ -59,6 +60,8 @@ enum dtp_measured_column {
  *   collective   alone, nothing else on the device
  *   copy         between pinned host memory and the device: upload, download, both at once (bytes each way)
  *   host_adam    AdamW on the cores of one rank
+ * Where the device is a host a kernel and a sum of gradients have a dtype too: its processor computes, and what it
+ * computes on depends on the format, where a GPU is bound by bytes.
  *   contention   what NAME: seconds that kernels take longer for each second that the collective runs beside them.
  *                NAME_slowdown: the collective's time beside kernels over its time alone */
 #define DTP_MEASUREMENT_TABLE(X)                                                                                       \
@@ -150,6 +153,8 @@ struct dtp_measured_row dtp_measured_row_of(enum dtp_measurement measurement, co
 /* DTP_BAD_INPUT: the text is too long, or not printable. */
 enum dtp_status dtp_measured_row_set_text(struct dtp_measured_row *row, const char *text, const char *file, size_t line,
                                           struct dtp_faults *faults);
+struct dtp_measured_row dtp_measured_row_of_matmul(enum dtp_measured_matmul pass, enum dtp_dtype dtype, double m,
+                                                   double n, double k);
 /* Same measurement, what, dtype and shape. */
 bool dtp_measured_row_same(const struct dtp_measured_row *a, const struct dtp_measured_row *b);
 /* An unknown what, a needed cell empty, a number that is not finite or not above 0 (value: below 0) or nothing that a
@@ -157,6 +162,9 @@ bool dtp_measured_row_same(const struct dtp_measured_row *a, const struct dtp_me
 enum dtp_status dtp_measured_row_check(const struct dtp_measured_row *row, const char *file, size_t line,
                                        struct dtp_faults *faults);
 bool dtp_measured_attention_is_backward(const struct dtp_measured_row *row);
+/* Makes a row one of a host, whose `ranks` did the same at that time; `dtype`: what is computed in, where the row says
+ * that of hosts alone. Nodes of a host are pretended, so that a group has one. */
+void dtp_measured_row_of_host(struct dtp_measured_row *row, enum dtp_dtype dtype, uint32_t ranks);
 
 /* A machine file: the header, how many rows there are (whatever a row of that says), what it is about, then the others.
  * Errors stay on the file. */

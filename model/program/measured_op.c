@@ -46,13 +46,8 @@ static void set_group(struct dtp_measured_row *row, const struct dtp_program_gro
 
 static struct dtp_measured_row matmul_row(const struct dtp_program *program, const struct dtp_op *op)
 {
-    struct dtp_measured_row row =
-        dtp_measured_row_of(DTP_MEASUREMENT_MATMUL, dtp_measured_matmul_text(matmul_of(program, op)));
-    row.dtype = op->demand.dtype;
-    set(&row, DTP_MEASURED_m, op->demand.m);
-    set(&row, DTP_MEASURED_n, op->demand.n);
-    set(&row, DTP_MEASURED_k, op->demand.k);
-    return row;
+    const struct dtp_demand *d = &op->demand;
+    return dtp_measured_row_of_matmul(matmul_of(program, op), d->dtype, d->m, d->n, d->k);
 }
 
 static struct dtp_measured_row attention_row(const struct dtp_op *op, const struct dtp_transformer *transformer,
@@ -70,9 +65,9 @@ static struct dtp_measured_row attention_row(const struct dtp_op *op, const stru
     return row;
 }
 
-bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
-                            const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                            const struct dtp_plan *plan, struct dtp_measured_row *out)
+static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op,
+                      const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                      const struct dtp_plan *plan, struct dtp_measured_row *out)
 {
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_MATMUL: *out = matmul_row(program, op); return true;
@@ -90,15 +85,27 @@ bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_
     case DTP_CLASS_DOWNLOAD:
         *out = dtp_measured_row_of(DTP_MEASUREMENT_COPY, op->kind == DTP_OP_UPLOAD ? "upload" : "download");
         set(out, DTP_MEASURED_bytes, op->demand.sent_bytes);
-        set(out, DTP_MEASURED_ranks, cluster->gpus_per_node);
+        set(out, DTP_MEASURED_ranks, dtp_cluster_ranks_at_once(cluster));
         return op->demand.sent_bytes > 0;
     case DTP_CLASS_HOST:
         *out = dtp_measured_row_of(DTP_MEASUREMENT_HOST_ADAM, DTP_MEASURED_HOST_ADAM);
         set(out, DTP_MEASURED_bytes, op->demand.bytes);
-        set(out, DTP_MEASURED_ranks, cluster->gpus_per_node);
+        set(out, DTP_MEASURED_ranks, dtp_cluster_ranks_at_once(cluster));
         return op->demand.bytes > 0;
     case DTP_CLASS_NONE:
     case DTP_CLASS_STORAGE: break;
     }
     return false;
+}
+
+bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
+                            const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                            const struct dtp_plan *plan, struct dtp_measured_row *out)
+{
+    bool is = row_of_op(program, op, transformer, cluster, plan, out);
+    const struct dtp_precision *p = &plan->precision;
+    if (is && dtp_cluster_is_host(cluster))
+        dtp_measured_row_of_host(out, out->measurement == DTP_MEASUREMENT_COLLECTIVE ? p->reduce : p->compute,
+                                 cluster->gpus);
+    return is;
 }

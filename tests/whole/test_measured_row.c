@@ -45,7 +45,11 @@ static void what_is_missing_or_odd_is_refused(void **state)
     row.number[DTP_MEASURED_k] = (double)NAN, refused(&row, "k: is missing"), row = matmul();
     row.number[DTP_MEASURED_seconds] = 0, refused(&row, "seconds: 0 is no amount"), row = matmul();
     row.number[DTP_MEASURED_seconds] = INFINITY, refused(&row, "seconds: inf is no amount"), row = matmul();
-    row.number[DTP_MEASURED_ranks] = 2, refused(&row, "ranks: a row of matmul has none"), row = matmul();
+    row.number[DTP_MEASURED_stride] = 2, refused(&row, "stride: a row of matmul has none"), row = matmul();
+    row.number[DTP_MEASURED_ranks] = 2; /* who share the cores of a host */
+    assert_int_equal(dtp_measured_row_check(&row, "m.csv", 7, &faults), DTP_OK);
+    row = dtp_measured_row_of(DTP_MEASUREMENT_COPY, "upload"), row.dtype = DTP_BF16;
+    refused(&row, "dtype: a row of copy has none"), row = matmul();
     row.dtype = DTP_DTYPE_COUNT, refused(&row, "dtype: a row of matmul has one"), row = matmul();
     strcpy(row.what, "sideways"), refused(&row, "what: 'sideways'"), row = matmul();
     row = dtp_measured_row_of(DTP_MEASUREMENT_ABOUT, "gpu_key"), refused(&row, "value: is missing");
