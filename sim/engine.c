@@ -20,12 +20,13 @@ static void link_edge(struct linker *linker, uint32_t from, uint32_t to)
     g->predecessors[to]++;
 }
 
-bool dtp_engine_link(const struct dtp_program *program, struct dtp_host_arena *arena, struct dtp_engine_graph *out)
+bool dtp_engine_link(const struct dtp_program *program, bool one_by_one, struct dtp_host_arena *arena,
+                     struct dtp_engine_graph *out)
 {
     const struct dtp_op *ops = dtp_program_ops(program);
     size_t count = dtp_program_op_count(program), groups = dtp_program_group_count(program), edges = 0;
     for (size_t i = 0; i < count; i++)
-        edges += ops[i].dependency_count + 1u + (ops[i].group != DTP_NO_INDEX);
+        edges += ops[i].dependency_count + 1u + one_by_one + (ops[i].group != DTP_NO_INDEX);
     *out = (struct dtp_engine_graph){
         dtp_host_arena_take_zeroed(arena, count, sizeof(uint32_t)), dtp_host_arena_take(arena, count, sizeof(uint32_t)),
         dtp_host_arena_take(arena, edges, sizeof(uint32_t)), dtp_host_arena_take(arena, edges, sizeof(uint32_t))};
@@ -42,6 +43,8 @@ bool dtp_engine_link(const struct dtp_program *program, struct dtp_host_arena *a
         const dtp_op_id *dependency = dtp_program_dependencies(program, &ops[i]);
         for (uint32_t d = 0; d < ops[i].dependency_count; d++)
             link_edge(&linker, dependency[d].index, i);
+        if (one_by_one && i > 0)
+            link_edge(&linker, i - 1, i);
         uint32_t *last = &last_of_stream[ops[i].stream];
         if (*last != DTP_NO_INDEX)
             link_edge(&linker, *last, i);

@@ -23,14 +23,16 @@ struct dtp_engine_job {
     double *starved_s;     /* out: part of the span in which it waits for its later kernels to be launched */
 };
 
-/* What does not change between passes over the same program: who waits for whom. Lies in `arena`. */
+/* What does not change between passes over the same program: who waits for whom. Lies in `arena`. `one_by_one`: every
+ * operation also waits for the one before it in the list, whatever streams they are on; so cores of a host do. */
 struct dtp_engine_graph {
     uint32_t *predecessors;          /* per operation: how many must be done */
     uint32_t *first_edge;            /* per operation: its first edge to a successor, DTP_NO_INDEX: none */
     uint32_t *next_edge, *successor; /* per edge */
 };
 /* False: no memory. */
-bool dtp_engine_link(const struct dtp_program *program, struct dtp_host_arena *arena, struct dtp_engine_graph *out);
+bool dtp_engine_link(const struct dtp_program *program, bool one_by_one, struct dtp_host_arena *arena,
+                     struct dtp_engine_graph *out);
 
 /* Runs it. `pending` is scratch of one entry per operation. */
 void dtp_engine_run(const struct dtp_engine_job *job, const struct dtp_engine_graph *graph, uint32_t *pending);

@@ -36,7 +36,7 @@ static double seconds_of(struct slot *slots, const struct dtp_measured *measured
 
 /* Whose kernels these are; cluster_cost.h. */
 static bool counts(const struct dtp_measured_row *row, const struct dtp_transformer *transformer,
-                   const struct dtp_plan *plan)
+                   const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
     switch (row->measurement) {
     case DTP_MEASUREMENT_MATMUL:
@@ -46,9 +46,9 @@ static bool counts(const struct dtp_measured_row *row, const struct dtp_transfor
                dtp_transformer_attention_length(transformer, plan->sequence) >= (double)plan->sequence;
     case DTP_MEASUREMENT_KERNEL:
     case DTP_MEASUREMENT_HOST_ADAM: return plan->runtime == DTP_RUNTIME_DTPLAN;
+    case DTP_MEASUREMENT_COLLECTIVE: return dtp_cluster_is_host(cluster); /* else collective_cost.h knows more */
     case DTP_MEASUREMENT_ABOUT:
     case DTP_MEASUREMENT_STEP:
-    case DTP_MEASUREMENT_COLLECTIVE:
     case DTP_MEASUREMENT_CONTENTION:
     case DTP_MEASUREMENT_COUNT: break;
     }
@@ -80,7 +80,7 @@ double *dtp_measured_op_seconds(const struct dtp_program *program, const struct 
         struct dtp_measured_row row;
         seconds[i] = (double)NAN;
         if (!dtp_measured_row_of_op(program, &ops[i], transformer, cluster, plan, &row) ||
-            !counts(&row, transformer, plan))
+            !counts(&row, transformer, cluster, plan))
             continue;
         if (row.measurement == DTP_MEASUREMENT_MATMUL &&
             !(ops[i].demand.m > 0 && ops[i].demand.n > 0 && ops[i].demand.k > 0))

@@ -45,7 +45,7 @@ static bool take_arrays(struct simulation *s, struct dtp_timeline *out)
     s->seconds = dtp_host_arena_take(&s->scratch, s->count, sizeof *s->seconds);
     s->starved_s = dtp_host_arena_take_zeroed(&s->scratch, s->count, sizeof *s->starved_s);
     return out->span && out->cause && out->issue_s && s->pending && s->alone_s && s->seconds && s->starved_s &&
-           dtp_engine_link(s->program, &s->scratch, &s->graph);
+           dtp_engine_link(s->program, dtp_cluster_is_host(s->rates.cluster), &s->scratch, &s->graph);
 }
 
 static bool moves_bytes(enum dtp_op_class class)
@@ -91,7 +91,7 @@ static void run(struct simulation *s, struct dtp_timeline *out)
     struct dtp_engine_job job = {.program = s->program,
                                  .rates = &s->rates,
                                  .seconds = s->seconds,
-                                 .contention = s->options->contention,
+                                 .contention = s->options->contention && !dtp_cluster_is_host(s->rates.cluster),
                                  .span = out->span,
                                  .cause = out->cause,
                                  .issue_s = out->issue_s,

@@ -185,6 +185,8 @@ static double exposed_ours(const struct dtp_timing *c, const struct dtp_time *ti
 
 double dtp_timing_exposed_s(const struct dtp_timing *c, const struct dtp_time *time, const struct dtp_windows *window)
 {
+    if (dtp_cluster_is_host(c->cluster)) /* one thing at a time */
+        return time->communication_s;
     double exposed_s = c->ours                           ? exposed_ours(c, time, window)
                        : dtp_plan_shards_params(c->plan) ? exposed_gathering(c, time, window)
                                                          : exposed_replicated(c, time, window);
