@@ -131,14 +131,15 @@ static void check_model(struct checker *c)
         REFUSE(c, "seq", "beyond the sliding window of %" PRIu64 " tokens " NOT_RUN, t->sliding_window);
     if (t->position == DTP_POSITION_ROPE && t->head_dim % 2)
         REFUSE(c, "head_dim", "%" PRIu64 " is odd, RoPE turns pairs; use an even width", t->head_dim);
-    uint64_t widths[] = {t->hidden, t->ffn, t->head_dim};
+    const struct {
+        const char *key;
+        uint64_t width;
+    } widths[] = {{"hidden", t->hidden}, {"ffn", t->ffn}, {"head_dim", t->head_dim}};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        if (widths[i] % DTP_PARAMETER_ALIGNMENT) {
-            REFUSE(c, "hidden",
+        if (widths[i].width % DTP_PARAMETER_ALIGNMENT)
+            REFUSE(c, widths[i].key,
                    "%" PRIu64 " is no multiple of %u, as hidden, ffn and head_dim must be for runtime dtplan",
-                   widths[i], DTP_PARAMETER_ALIGNMENT);
-            break;
-        }
+                   widths[i].width, DTP_PARAMETER_ALIGNMENT);
 }
 
 static void check_plan(struct checker *c)
