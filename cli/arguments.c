@@ -73,6 +73,7 @@ enum option {
     OPTION_PRETEND_NODES,
     OPTION_NOT_FINITE,
     OPTION_THREADS,
+    OPTION_SECONDS,
     OPTION_MATMUL_CHOICES,
     OPTION_COUNT
 };
@@ -162,13 +163,15 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_RESUME_PREVIOUS] = {"--resume-previous", NULL, ON(RUN), "from the one before, where the newest is damaged"},
     [OPTION_PRETEND_NODES] =
         {"--pretend-nodes", NULL, ON_EXECUTOR,
-         "nodes of --gpus-per-node GPUs, all on this machine: NCCL joins them by loopback sockets"},
+         "nodes of --gpus-per-node ranks, all on this machine: NCCL joins GPUs by loopback sockets"},
     [OPTION_NOT_FINITE] =
         {"--not-finite", "stop|skip", ON(RUN),
          "when loss or gradients are no numbers the update is left out and the run stops, or goes on; "
          "default stop"},
     [OPTION_THREADS] = {"--threads", "N", ON_EXECUTOR,
                         "of a rank of the host device; default all cores, shared by the ranks"},
+    [OPTION_SECONDS] = {"--seconds", "N", ON(PROBE),
+                        "about how long cores of a host are measured, the small models first; default 60"},
     [OPTION_MATMUL_CHOICES] = {"--matmul-choices", "FILE", ON_EXECUTOR,
                                "matmul algorithms timed on this GPU, read and added to; default in ~/.cache/dtplan",
                                DTP_FILE_WRITTEN, DTP_OUTPUT_CHOICES},

@@ -112,6 +112,8 @@ static enum dtp_status read_scenario(const struct words *w, struct dtp_catalog *
 {
     struct dtp_scenario *scenario = NULL;
     enum dtp_status status = dtp_scenario_create(&scenario, faults);
+    if (status == DTP_OK)
+        dtp_scenario_without_times(scenario); /* dtplan predicts them, or says that it cannot */
     for (size_t i = 0; i < w->file_count && status == DTP_OK; i++)
         status = dtp_scenario_read(scenario, w->files[i], faults);
     for (size_t i = 0; i < w->key_count && status == DTP_OK; i++)
@@ -218,6 +220,41 @@ static enum dtp_status read_machine(const struct words *words, struct dtp_catalo
     return status;
 }
 
+/* Ranks of a pass learn which it is by the environment, as they learn which of the ranks they are. */
+#define PASS_VARIABLE "DTPLAN_PROBE_PASS"
+
+/* One pass after the other, each by as many ranks as it takes. */
+static enum dtp_status run_passes(char **argv, const struct dtp_train_job *one, uint32_t ranks, uint32_t passes,
+                                  struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    for (uint32_t i = 0; i < passes && status == DTP_OK && !stop_asked; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%" PRIu32, i);
+        setenv(PASS_VARIABLE, text, 1);
+        status = dtp_launch(argv, dtp_probe_pass_ranks(one->settings, ranks, i), faults);
+    }
+    return status == DTP_OK && stop_asked ? DTP_ENVIRONMENT : status;
+}
+
+/* *ranks: of the pass, from all that are asked for. False: it is for others to be made. */
+static enum dtp_status take_pass(char **argv, const struct dtp_train_job *one, struct dtp_probe_pass *pass,
+                                 uint32_t *ranks, bool *launched, struct dtp_faults *faults)
+{
+    const char *text = getenv(PASS_VARIABLE);
+    uint32_t count = dtp_probe_pass_count(one->settings, *ranks);
+    bool first = !text && one->ranks.world == 1 && count > 1, one_of = text && one->ranks.launcher[0];
+    *launched = first;
+    *pass = (struct dtp_probe_pass){0, 1};
+    if (first)
+        return run_passes(argv, one, *ranks, count, faults);
+    if (one_of) {
+        *pass = (struct dtp_probe_pass){(uint32_t)strtoul(text, NULL, 10), count};
+        *ranks = dtp_probe_pass_ranks(one->settings, *ranks, pass->index);
+    }
+    return DTP_OK;
+}
+
 static enum dtp_status probe(char **argv, const struct words *words, const struct dtp_train_job *one,
                              struct dtp_catalog *catalog, struct dtp_faults *faults)
 {
@@ -231,12 +268,16 @@ static enum dtp_status probe(char **argv, const struct words *words, const struc
     struct dtp_cluster cluster;
     struct dtp_nodes nodes = {&cluster, one->settings->pretend_nodes, one->settings->cuda};
     uint32_t gpus = 0;
-    bool here = false;
+    bool here = false, launched = false;
     enum dtp_status status = read_machine(words, catalog, &job.known, faults);
     if (status == DTP_OK)
         status = dtp_probe_ranks(&job, &gpus, faults);
     if (status == DTP_OK)
         status = dtp_probe_cluster(&job, gpus, &cluster, faults);
+    if (status == DTP_OK)
+        status = take_pass(argv, one, &job.pass, &gpus, &launched, faults);
+    if (launched)
+        return status;
     if (status == DTP_OK && nodes.pretend)
         status = dtp_nodes_check_rank(&nodes, &one->ranks, faults);
     if (status == DTP_OK)

@@ -22,6 +22,7 @@
     WHOLE(warmup, "warmup", 0, DTP_SETTINGS_STEPS_MAX, 0)                                                              \
     WHOLE(seed, "seed", 0, UINT32_MAX, 1)                                                                              \
     WHOLE(checkpoint_every, "checkpoint-every", 1, DTP_SETTINGS_STEPS_MAX, 0)                                          \
+    WHOLE(seconds, "seconds", 1, 86400, 60)                                                                            \
     WHOLE(threads, "threads", 1, 4096, 0)                                                                              \
     NUMBER(learning_rate, "lr", 0, 1e6, 3e-4)                                                                          \
     NUMBER(min_learning_rate, "min-lr", 0, 1e6, 0)                                                                     \

@@ -1,5 +1,6 @@
 #include "probe/prober.h"
 
+#include "machine/host_machine.h"
 #include "machine/measured.h"
 #include "device/open_device.h"
 
@@ -7,9 +8,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <time.h>
 
 #define DEADLINE_S 240.0               /* of one measurement: the slowest take a tenth of that */
+#define STEPS_SHARE 0.6                /* of the seconds that a host is measured; then come collectives and copies */
+#define TOGETHER_SHARE 0.15            /* for programs that shard */
 #define MEMORY_SHARE 0.9               /* of what is free: libraries and NCCL take some */
 #define IDLE_BYTES (UINT64_C(3) << 30) /* a context and its libraries; more is somebody else's */
 
@@ -24,7 +27,8 @@ bool dtp_prober_next(struct dtp_prober *p, const char *words, enum dtp_status *s
     if (p->stop || *status != DTP_OK)
         return false;
     dtp_world_deadline(&p->world, DEADLINE_S);
-    dtp_probe_say_progress(p->events, p->done++, p->count, words);
+    const struct dtp_probe_pass *pass = &p->of->pass; /* of about as many measurements each */
+    dtp_probe_say_progress(p->events, pass->index * p->count + p->done++, pass->count * p->count, words);
     return true;
 }
 
@@ -92,6 +96,11 @@ int dtp_prober_fill(struct dtp_prober *p, void *values, uint64_t count, uint64_t
                                          p->device->verbs->stream(p->device, DTP_STREAM_COMPUTE));
 }
 
+bool dtp_probe_both_ways_of_sharing(const struct dtp_prober *p)
+{
+    return p->ranks > 1 && p->device->asynchronous;
+}
+
 /* ---- this machine ------------------------------------------------------------------------------------------------ */
 
 static bool typed(const struct dtp_prober *p, const char *key)
@@ -112,10 +121,18 @@ static const char *device_kind(const struct dtp_prober *p)
 static enum dtp_status find_row(struct dtp_prober *p, const struct dtp_device_memory *memory)
 {
     const struct dtp_gpu *gpu = NULL;
-    if (typed(p, "gpu") || typed(p, "machine"))
+    const char *key = typed(p, "gpu") ? "gpu" : typed(p, "machine") ? "machine" : NULL;
+    if (key && !p->device->asynchronous)
+        return dtp_fault(p->faults, DTP_BAD_INPUT, NULL, 0,
+                         "--%s: --device host measures the cores of this machine, which ranks share, and all of what "
+                         "they do; leave it out",
+                         key);
+    if (key)
         return DTP_OK;
     if (p->device->asynchronous)
         gpu = dtp_probe_find_gpu(p->of->catalog, p->device->name, memory->total_bytes);
+    else
+        gpu = &p->of->catalog->host_gpu;
     if (!gpu)
         return dtp_fault(p->faults, DTP_BAD_INPUT, NULL, 0,
                          "--gpu KEY is needed: %s is no GPU that the catalogue has a row of; name the one to refine "
@@ -125,46 +142,25 @@ static enum dtp_status find_row(struct dtp_prober *p, const struct dtp_device_me
     return DTP_OK;
 }
 
-/* Of one GPU the kernels and of another the collectives is no machine. Threads of the host device are no part of what
- * it is: they follow from how many ranks share it. */
+/* Of one GPU the kernels and of another the collectives is no machine. */
 static enum dtp_status check_known(const struct dtp_prober *p)
 {
     const struct dtp_measured_machine *known = p->of->known;
-    const char *device = known ? dtp_measured_about(known->times, "device") : NULL;
     const char *gpu = known ? dtp_measured_about(known->times, "gpu") : NULL;
-    bool same = !device || strcmp(device, device_kind(p)) == 0;
-    if (gpu && p->device->asynchronous)
-        same = same && strcmp(gpu, p->device->name) == 0;
-    if (same)
+    if (!gpu || strcmp(gpu, p->device->name) == 0)
         return DTP_OK;
     return dtp_fault(
         p->faults, DTP_BAD_INPUT, known->path, 0,
         "was measured on %s, this is %s: what one does by itself says nothing of the other; leave --machine "
         "out and measure all",
-        gpu ? gpu : device, p->device->name);
-}
-
-/* "model name : ..." of the first processor. */
-static void name_processor(char *out, size_t bytes)
-{
-    char line[512];
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    out[0] = '\0';
-    while (file && !out[0] && fgets(line, sizeof line, file))
-        if (strncmp(line, "model name", strlen("model name")) == 0) {
-            char *value = strchr(line, ':');
-            value = value ? value + 1 + strspn(value + 1, " \t") : line;
-            snprintf(out, bytes, "%.*s", (int)strcspn(value, "\n"), value);
-        }
-    if (file)
-        fclose(file);
+        gpu, p->device->name);
 }
 
 static void say_machine(const struct dtp_prober *p, const struct dtp_cluster *cluster,
                         const struct dtp_device_memory *memory)
 {
     char processor[200];
-    name_processor(processor, sizeof processor);
+    dtp_host_processor(processor, sizeof processor);
     dtp_probe_say_start(p->events, p->device, p->ranks, p->nodes);
     dtp_probe_say_about(p->events, "gpu_key", "%s", cluster->gpu.key);
     dtp_probe_say_about(p->events, "machine_key", "%s", cluster->machine.key);
@@ -175,7 +171,7 @@ static void say_machine(const struct dtp_prober *p, const struct dtp_cluster *cl
     dtp_probe_say_about(p->events, "device", "%s", device_kind(p));
     dtp_probe_say_about(p->events, "libraries", "%s", p->device->libraries);
     dtp_probe_say_about(p->events, "host_cpu", "%s", processor);
-    dtp_probe_say_about(p->events, "host_cores", "%ld", sysconf(_SC_NPROCESSORS_ONLN));
+    dtp_probe_say_about(p->events, "host_cores", "%" PRIu32, dtp_host_cores());
 }
 
 static void warn_if_busy(const struct dtp_prober *p, const struct dtp_device_memory *memory)
@@ -243,16 +239,40 @@ static enum dtp_status make_arenas(struct dtp_prober *p, struct dtp_probe_step *
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* All ranks hear of the latest. */
+static bool is_late(struct dtp_prober *p, double begin_s, double share, enum dtp_status *status)
+{
+    double left_s = (double)p->of->settings->seconds * share / p->of->pass.count - (now_s() - begin_s);
+    if (p->device->asynchronous)
+        return false;
+    *status = dtp_prober_least(p, &left_s, 1);
+    return left_s < 0;
+}
+
 static enum dtp_status measure_steps(struct dtp_prober *p, const struct dtp_probe_step *steps, size_t count,
                                      bool together)
 {
     enum dtp_status status = DTP_OK;
+    double begin_s = now_s();
     for (size_t i = 0; i < count && status == DTP_OK; i++) {
         if ((steps[i].way == DTP_PROBE_TOGETHER) != together)
             continue;
+        if (steps[i].may_wait && is_late(p, begin_s, together ? TOGETHER_SHARE : STEPS_SHARE, &status)) {
+            p->done += 1;
+            continue;
+        }
         if (!dtp_prober_next(p, steps[i].words, &status))
             break;
-        status = together ? dtp_probe_step_together(p, &steps[i]) : dtp_probe_step_alone(p, &steps[i]);
+        /* What runs beside each other is a question to a GPU; of a host it is a step program like others. */
+        status =
+            together && p->device->asynchronous ? dtp_probe_step_together(p, &steps[i]) : dtp_probe_step(p, &steps[i]);
     }
     return status;
 }
@@ -265,14 +285,20 @@ static enum dtp_status say_stopped(const struct dtp_prober *p)
                          : DTP_ENVIRONMENT;
 }
 
+static bool is_last_pass(const struct dtp_prober *p)
+{
+    return p->of->pass.index + 1 == p->of->pass.count;
+}
+
 static enum dtp_status measure(struct dtp_prober *p, const struct dtp_probe_step *steps, size_t count)
 {
     /* nodes that share one say nothing of a node's copies */
-    bool own_host = !p->of->settings->pretend_nodes;
-    p->count = count + dtp_probe_collective_count(p);
+    bool own_host = !p->of->settings->pretend_nodes || !p->device->asynchronous;
+    bool whole = is_last_pass(p);
+    p->count = count + (whole ? dtp_probe_collective_count(p) : 0);
     p->count += own_host ? dtp_probe_copy_count(p) + dtp_probe_host_count(p) : 0;
     enum dtp_status status = measure_steps(p, steps, count, false);
-    if (status == DTP_OK && !p->stop)
+    if (status == DTP_OK && !p->stop && whole)
         status = dtp_probe_collectives(p);
     if (status == DTP_OK && !p->stop)
         status = measure_steps(p, steps, count, true);
@@ -301,7 +327,7 @@ static enum dtp_status set_up(struct dtp_prober *p, struct dtp_probe_step **step
     status = dtp_world_begin_together(&p->world, status, p->faults);
     if (status != DTP_OK)
         return status;
-    if (p->first_rank) {
+    if (p->first_rank && is_last_pass(p)) {
         say_machine(p, &(*steps)[0].job.cluster, &memory);
         warn_if_busy(p, &memory);
     }
@@ -338,7 +364,8 @@ enum dtp_status dtp_probe(const struct dtp_probe_job *job, struct dtp_faults *fa
         status = measure(&p, steps, count);
     if (status == DTP_OK)
         dtp_probe_rows_say(&p.rows, p.events);
-    dtp_probe_say_end(p.events, p.stop);
+    if (is_last_pass(&p))
+        dtp_probe_say_end(p.events, p.stop);
     if (status != DTP_OK && !p.stop)
         dtp_world_give_up(&p.world, faults);
     free(steps);

@@ -25,6 +25,13 @@
 #include <signal.h>
 #include <stdio.h>
 
+/* Cores of a host are shared: what a kernel takes depends on how many ranks compute beside it. So a host is probed in
+ * passes, by one rank, by two, by four and at last by all, and each row says by how many. Of a pass before the last
+ * only rows come, and of those what ranks do by themselves. */
+struct dtp_probe_pass {
+    uint32_t index, count; /* of GPUs: 0 of 1 */
+};
+
 struct dtp_probe_job {
     const struct dtp_catalog *catalog;
     const struct dtp_settings *settings;
@@ -32,13 +39,19 @@ struct dtp_probe_job {
                                 whose shapes are measured as well */
     size_t key_count;
     struct dtp_ranks ranks;
+    struct dtp_probe_pass pass;
     const struct dtp_measured_machine *known; /* the file that the keys name: only what GPUs do together is measured.
                                                  NULL: all is. Borrowed */
     FILE *events;                             /* NULL: silent */
     const volatile sig_atomic_t *stop;        /* set by a signal: ends after the measurement at hand */
 };
 
-/* Ranks that --gpus asks for, or GPUs of this machine where it does not. */
+/* Passes of a probe of so many ranks, and the ranks of one. */
+uint32_t dtp_probe_pass_count(const struct dtp_settings *settings, uint32_t ranks);
+uint32_t dtp_probe_pass_ranks(const struct dtp_settings *settings, uint32_t ranks, uint32_t pass);
+
+/* Ranks that --gpus asks for, or where it does not GPUs of this machine; of a host a rank for each of up to four cores.
+ */
 enum dtp_status dtp_probe_ranks(const struct dtp_probe_job *job, uint32_t *out, struct dtp_faults *faults);
 /* `gpus` of one node; with --pretend-nodes in nodes of as many as --gpus-per-node says. Only counts and network are
  * known of it. DTP_BAD_INPUT: other nodes are asked for than there are. */

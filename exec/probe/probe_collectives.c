@@ -8,26 +8,37 @@
 #include <string.h>
 
 #define LEAST_SENT_BYTES (UINT64_C(64) << 10)
+#define LEAST_SENT_HOST_BYTES (UINT64_C(4) << 10)
 #define MOST_SENT_BYTES (UINT64_C(1) << 30)
-#define MOST_SENT_HOST_BYTES (UINT64_C(1) << 20)
+#define MOST_SENT_HOST_BYTES (UINT64_C(16) << 20)
 #define STEP 4 /* from one size to the next */
 #define MOST_GROUPS 16
 #define MOST_SAMPLES 9
 #define LEAST_SAMPLES 3
 #define MOST_S 0.6     /* of one size; a slow link gets fewer samples */
-#define TOO_SLOW_S 0.4 /* of one collective: larger ones are not tried */
-#define ELEMENT_BYTES 2
+#define HOST_SHARE 0.2 /* of the seconds that a host is measured */
+#define LEAST_SIZES 3
+#define TOO_SLOW_S 0.4                   /* of one collective: larger ones are not tried */
 #define TRAIN 4                          /* of collectives across nodes, one behind the other */
 #define AHEAD_BYTES (UINT64_C(64) << 20) /* zeroed on the stream first: the host issues the collective meanwhile */
 
-static const enum dtp_collective collectives[] = {DTP_ALL_GATHER, DTP_REDUCE_SCATTER, DTP_ALL_REDUCE};
-enum { KINDS = sizeof collectives / sizeof *collectives };
+/* A GPU's link does not ask what the bytes are; a processor that adds them up does. */
+static const struct kind {
+    enum dtp_collective collective;
+    enum dtp_dtype dtype;
+} kinds[] = {{DTP_ALL_GATHER, DTP_BF16},
+             {DTP_REDUCE_SCATTER, DTP_BF16},
+             {DTP_ALL_REDUCE, DTP_BF16},
+             {DTP_REDUCE_SCATTER, DTP_FP32},
+             {DTP_ALL_REDUCE, DTP_FP32}};
+enum { GPU_KINDS = 3, HOST_KINDS = sizeof kinds / sizeof *kinds };
 
 struct sweep {
     struct dtp_prober *p;
     const struct dtp_program_group *group;
     uint32_t group_index;
     enum dtp_collective collective;
+    enum dtp_dtype dtype;
     uint64_t whole_bytes; /* what is gathered, scattered or reduced */
     void *events[2];
 };
@@ -59,6 +70,11 @@ static uint32_t groups_of(const struct dtp_prober *p, struct dtp_program_group g
     return count;
 }
 
+static uint32_t kind_count(const struct dtp_prober *p)
+{
+    return p->of->settings->cuda ? GPU_KINDS : HOST_KINDS;
+}
+
 static uint64_t most_sent(const struct dtp_prober *p)
 {
     return p->of->settings->cuda ? MOST_SENT_BYTES : MOST_SENT_HOST_BYTES;
@@ -72,7 +88,7 @@ uint64_t dtp_probe_collective_bytes(const struct dtp_prober *p)
 uint64_t dtp_probe_collective_count(const struct dtp_prober *p)
 {
     struct dtp_program_group groups[MOST_GROUPS];
-    return p->ranks > 1 ? groups_of(p, groups) * KINDS : 0;
+    return p->ranks > 1 ? groups_of(p, groups) * kind_count(p) : 0;
 }
 
 static uint64_t sent_bytes(enum dtp_collective collective, uint64_t whole_bytes, uint32_t ranks)
@@ -90,6 +106,11 @@ static uint64_t whole_of(enum dtp_collective collective, uint64_t bytes, uint32_
 
 /* ---- one collective ---------------------------------------------------------------------------------------------- */
 
+static uint64_t element_bytes(const struct sweep *s)
+{
+    return dtp_element_bytes(dtp_bind_element(s->dtype));
+}
+
 static struct dtp_group_place place_of(const struct sweep *s)
 {
     return dtp_group_place(s->group, s->p->of->ranks.rank);
@@ -105,19 +126,19 @@ static struct dtp_collective_args arguments_of(const struct sweep *s)
                                         .input = s->collective == DTP_ALL_GATHER ? part : base,
                                         .result = s->collective == DTP_REDUCE_SCATTER ? part : base,
                                         .bytes = s->whole_bytes,
-                                        .element = DTP_ELEMENT_BF16};
+                                        .element = dtp_bind_element(s->dtype)};
 }
 
 /* Random numbers that other ranks can tell: of a gather the elements' own, of a sum those of the rank. */
 static int fill(const struct sweep *s)
 {
     struct dtp_group_place place = place_of(s);
-    uint64_t count = s->whole_bytes / ELEMENT_BYTES, part = count / place.ranks;
+    uint64_t count = s->whole_bytes / element_bytes(s), part = count / place.ranks;
     char *base = s->p->device_base;
     if (s->collective == DTP_ALL_GATHER)
-        return dtp_prober_fill(s->p, base + part * place.index * ELEMENT_BYTES, part, part * place.index, place.first,
-                               DTP_ELEMENT_BF16);
-    return dtp_prober_fill(s->p, base, count, 0, 1 + s->p->of->ranks.rank, DTP_ELEMENT_BF16);
+        return dtp_prober_fill(s->p, base + part * place.index * element_bytes(s), part, part * place.index,
+                               place.first, dtp_bind_element(s->dtype));
+    return dtp_prober_fill(s->p, base, count, 0, 1 + s->p->of->ranks.rank, dtp_bind_element(s->dtype));
 }
 
 static int issue(const struct sweep *s)
@@ -176,15 +197,15 @@ static enum dtp_status check_window(const struct sweep *s, uint64_t first)
     struct dtp_prober *p = s->p;
     const struct dtp_device_verbs *verbs = p->device->verbs;
     float wanted[WINDOW];
-    int code = verbs->copy(p->device, p->host_base, p->device_base + first * ELEMENT_BYTES, WINDOW * ELEMENT_BYTES,
-                           verbs->stream(p->device, DTP_STREAM_GATHER));
+    int code = verbs->copy(p->device, p->host_base, p->device_base + first * element_bytes(s),
+                           WINDOW * element_bytes(s), verbs->stream(p->device, DTP_STREAM_GATHER));
     code = code ? code : verbs->synchronise(p->device);
     if (code)
         return dtp_prober_device_failed(p, code, "a collective's result could not be read");
     if (expect(s, first, wanted))
         return dtp_fault(p->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     for (size_t i = 0; i < WINDOW; i++) {
-        float got = (float)dtp_load(p->host_base, DTP_ELEMENT_BF16, i);
+        float got = (float)dtp_load(p->host_base, dtp_bind_element(s->dtype), i);
         if (!near(s, wanted[i], got))
             return dtp_fault(p->faults, DTP_NO, NULL, 0,
                              "%s of %" PRIu64 " bytes over %" PRIu32 " ranks %" PRIu32
@@ -200,7 +221,7 @@ static enum dtp_status check_window(const struct sweep *s, uint64_t first)
 static enum dtp_status check(const struct sweep *s)
 {
     struct dtp_group_place place = place_of(s);
-    uint64_t part = s->whole_bytes / ELEMENT_BYTES / place.ranks;
+    uint64_t part = s->whole_bytes / element_bytes(s) / place.ranks;
     enum dtp_status status = DTP_OK;
     for (uint32_t r = 0; r < place.ranks && status == DTP_OK; r++)
         if (s->collective != DTP_REDUCE_SCATTER || r == place.index)
@@ -224,6 +245,8 @@ static enum dtp_status run_train(const struct sweep *s, int count, double *out)
     if (status != DTP_OK)
         return status;
     uint64_t rest = p->device_bytes - s->whole_bytes;
+    if (!p->device->asynchronous) /* which would have done it by then */
+        rest = 0;
     struct dtp_zero_args ahead = {p->device_base + s->whole_bytes, rest < AHEAD_BYTES ? rest : AHEAD_BYTES};
     code = ahead.bytes > 0 ? p->device->kernels.zero(p->device->kernels.self, &ahead, stream) : 0;
     code = code ? code : verbs->record(p->device, s->events[0], stream);
@@ -249,7 +272,7 @@ static uint32_t nodes_of(const struct sweep *s)
 
 static int train_of(const struct sweep *s)
 {
-    return nodes_of(s) > 1 ? TRAIN : 1;
+    return nodes_of(s) > 1 && s->p->device->asynchronous ? TRAIN : 1;
 }
 
 /* Across nodes a step's collectives follow each other without a pause, and so they are timed: threads that serve
@@ -275,6 +298,8 @@ static struct dtp_measured_row row_of(const struct sweep *s)
     row.number[DTP_MEASURED_ranks] = s->group->ranks;
     row.number[DTP_MEASURED_stride] = s->group->stride;
     row.number[DTP_MEASURED_nodes] = nodes_of(s);
+    if (!s->p->of->settings->cuda)
+        dtp_measured_row_of_host(&row, s->dtype, s->p->ranks);
     return row;
 }
 
@@ -306,15 +331,27 @@ static enum dtp_status measure_size(const struct sweep *s, double *median)
     return status == DTP_OK ? add_samples(s, samples, count, median) : status;
 }
 
+/* Of the seconds that a host is measured each kind of collective has an even part, and three sizes whatever they take.
+ * The quickest rank's times, which all ranks know. */
+static double most_of_kind_s(const struct sweep *s)
+{
+    const struct dtp_settings *settings = s->p->of->settings;
+    return settings->cuda ? INFINITY
+                          : HOST_SHARE * (double)settings->seconds / (double)dtp_probe_collective_count(s->p);
+}
+
 static enum dtp_status measure_sizes(struct sweep *s)
 {
     enum dtp_status status = DTP_OK;
-    double median = 0;
-    for (uint64_t bytes = LEAST_SENT_BYTES; bytes <= most_sent(s->p) && status == DTP_OK; bytes *= STEP) {
+    double median = 0, spent_s = 0;
+    uint64_t least = s->p->of->settings->cuda ? LEAST_SENT_BYTES : LEAST_SENT_HOST_BYTES, sizes = 0;
+    for (uint64_t bytes = least; bytes <= most_sent(s->p) && status == DTP_OK; bytes *= STEP) {
         s->whole_bytes = whole_of(s->collective, bytes, s->group->ranks);
-        if (s->whole_bytes > s->p->device_bytes || median > TOO_SLOW_S)
+        if (s->whole_bytes > s->p->device_bytes || median > TOO_SLOW_S ||
+            (sizes++ >= LEAST_SIZES && spent_s > most_of_kind_s(s)))
             break;
         status = measure_size(s, &median);
+        spent_s += 2 * LEAST_SAMPLES * median; /* filled and checked besides */
     }
     return status;
 }
@@ -329,10 +366,12 @@ static enum dtp_status measure_groups(struct dtp_prober *p, const struct dtp_pro
     enum dtp_status status = verbs->event_create(p->device, true, &s.events[0], p->faults);
     if (status == DTP_OK)
         status = verbs->event_create(p->device, true, &s.events[1], p->faults);
-    for (uint32_t i = 0; i < count * KINDS && status == DTP_OK; i++) {
-        s.group_index = i / KINDS;
+    uint32_t each = kind_count(p);
+    for (uint32_t i = 0; i < count * each && status == DTP_OK; i++) {
+        s.group_index = i / each;
         s.group = &groups[s.group_index];
-        s.collective = collectives[i % KINDS];
+        s.collective = kinds[i % each].collective;
+        s.dtype = kinds[i % each].dtype;
         snprintf(words, sizeof words, "%s over %" PRIu32 " ranks %" PRIu32 " apart", dtp_collective_text(s.collective),
                  s.group->ranks, s.group->stride);
         if (!dtp_prober_next(p, words, &status))

@@ -183,7 +183,7 @@ enum dtp_status dtp_probe_step_together(struct dtp_prober *p, const struct dtp_p
     w.ops = w.program.binding.op_count;
     for (int part = 0; part < PART_COUNT && status == DTP_OK; part++)
         status = walk_part(p, &w, (enum part)part);
-    if (status == DTP_OK && p->device->asynchronous) /* where nothing runs beside anything there is nothing to say */
+    if (status == DTP_OK)
         status = add_figures(p, &w);
     for (int part = 0; part < PART_COUNT; part++)
         free(w.spans[part]);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define LEAST_BYTES (UINT64_C(1) << 20)
+#define LEAST_HOST_BYTES (UINT64_C(4) << 10)
 #define MOST_BYTES (UINT64_C(1) << 30)
 #define MOST_HOST_BYTES (UINT64_C(4) << 20)
 #define STEP 4
@@ -37,7 +38,7 @@ uint64_t dtp_probe_copy_bytes(const struct dtp_prober *p)
 
 uint64_t dtp_probe_copy_count(const struct dtp_prober *p)
 {
-    return (p->ranks > 1 ? 2 : 1) * WAYS;
+    return (dtp_probe_both_ways_of_sharing(p) ? 2 : 1) * WAYS;
 }
 
 /* ---- one copy ---------------------------------------------------------------------------------------------------- */
@@ -151,7 +152,8 @@ static enum dtp_status measure_sizes(struct copies *c)
 {
     uint64_t most = most_bytes(c->p) / (c->way == BOTH ? 2 : 1);
     enum dtp_status status = DTP_OK;
-    for (c->bytes = LEAST_BYTES; c->bytes <= most && status == DTP_OK; c->bytes *= STEP)
+    for (c->bytes = c->p->of->settings->cuda ? LEAST_BYTES : LEAST_HOST_BYTES; c->bytes <= most && status == DTP_OK;
+         c->bytes *= STEP)
         if (c->bytes <= c->p->device_bytes / 2)
             status = measure_size(c);
     return status;
@@ -161,7 +163,8 @@ static enum dtp_status measure_ways(struct copies *c)
 {
     char words[64];
     enum dtp_status status = DTP_OK;
-    for (int everyone = 0; everyone < (c->p->ranks > 1 ? 2 : 1); everyone++)
+    for (int everyone = dtp_probe_both_ways_of_sharing(c->p) ? 0 : c->p->ranks > 1;
+         everyone < (c->p->ranks > 1 ? 2 : 1); everyone++)
         for (c->way = UPLOAD; c->way < WAYS && status == DTP_OK; c->way++) {
             c->everyone = everyone;
             snprintf(words, sizeof words, "%s, %s", ways[c->way], everyone ? "all at once" : "one rank alone");

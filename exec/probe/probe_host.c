@@ -32,7 +32,7 @@ struct update {
 
 uint64_t dtp_probe_host_count(const struct dtp_prober *p)
 {
-    return p->ranks > 1 ? 2 : 1;
+    return dtp_probe_both_ways_of_sharing(p) ? 2 : 1;
 }
 
 static struct dtp_adamw_args arguments_of(const struct update *u)
@@ -121,7 +121,8 @@ static enum dtp_status measure_size(struct update *u)
 static enum dtp_status measure(struct update *u)
 {
     enum dtp_status status = DTP_OK;
-    for (int everyone = 0; everyone < (u->p->ranks > 1 ? 2 : 1) && status == DTP_OK; everyone++) {
+    for (int everyone = dtp_probe_both_ways_of_sharing(u->p) ? 0 : u->p->ranks > 1;
+         everyone < (u->p->ranks > 1 ? 2 : 1) && status == DTP_OK; everyone++) {
         u->everyone = everyone;
         if (!dtp_prober_next(u->p, everyone ? "AdamW on the host, all at once" : "AdamW on the host, one rank alone",
                              &status))

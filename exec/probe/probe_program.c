@@ -170,7 +170,7 @@ enum dtp_status dtp_probe_program_warm_up(struct dtp_prober *p, struct dtp_probe
                                           double *step_s)
 {
     double host_s;
-    uint32_t steps = FIRST_STEPS;
+    uint32_t steps = p->device->asynchronous ? FIRST_STEPS : 1; /* a host's first was that which was checked */
     enum dtp_status status = DTP_OK;
     for (uint32_t i = 0; i < steps && status == DTP_OK; i++) {
         status = dtp_probe_program_step(p, program, DTP_RUN_PLAIN, step_s, &host_s);

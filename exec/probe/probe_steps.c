@@ -1,4 +1,4 @@
-/* Step programs that each rank runs for itself: seconds of their operations, gaps between kernels, launches. */
+/* Step programs, timed operation by operation: seconds of kernels, gaps between them, launches. */
 #include "probe/prober.h"
 
 #include "program/measured_op.h"
@@ -7,14 +7,19 @@
 #include <stdlib.h>
 
 #define LEAST_STEPS 5
+#define LEAST_HOST_STEPS 3
 #define MOST_STEPS 15
 #define STEPS_S 0.3 /* measured ones together take about this long */
 
-/* As many as take STEPS_S. */
-static uint32_t steps_for(double step_s)
+/* As many as take STEPS_S, of a step of which the quickest rank took that long: those that share collectives are as
+ * many on every rank. */
+static enum dtp_status steps_for(struct dtp_prober *p, double step_s, uint32_t *out)
 {
+    enum dtp_status status = dtp_prober_least(p, &step_s, 1);
+    uint32_t least = p->device->asynchronous ? LEAST_STEPS : LEAST_HOST_STEPS;
     double steps = STEPS_S / step_s;
-    return steps < LEAST_STEPS ? LEAST_STEPS : steps > MOST_STEPS ? MOST_STEPS : (uint32_t)steps;
+    *out = steps < least ? least : steps > MOST_STEPS ? MOST_STEPS : (uint32_t)steps;
+    return status;
 }
 
 /* ---- plain steps ------------------------------------------------------------------------------------------------- */
@@ -32,14 +37,24 @@ static enum dtp_status run_plain(struct dtp_prober *p, struct dtp_probe_program 
     program->job.plan.cuda_graph = graph;
     if (status == DTP_OK)
         status = dtp_probe_program_warm_up(p, program, graph ? 0 : DTP_PROBE_LOAD_S, &step_s[0]); /* graphs come hot */
-    if (*steps == 0)
-        *steps = steps_for(step_s[0]);
+    if (*steps == 0 && status == DTP_OK)
+        status = steps_for(p, step_s[0], steps);
     for (uint32_t i = 0; i < *steps && status == DTP_OK; i++)
         status = dtp_probe_program_step(p, program, DTP_RUN_PLAIN, &step_s[i], &host_s[i]);
     if (status == DTP_OK)
         *out = (struct plain){dtp_probe_median(step_s, *steps), dtp_probe_median(host_s, *steps)};
     program->job.plan.cuda_graph = false;
     return status;
+}
+
+/* A host's operations are timed as they run, so that plain steps tell nothing besides. */
+static enum dtp_status warm_up_host(struct dtp_prober *p, struct dtp_probe_program *program, uint32_t *steps)
+{
+    double step_s = 1;
+    enum dtp_status status = dtp_prober_barrier(p);
+    if (status == DTP_OK)
+        status = dtp_probe_program_warm_up(p, program, 0, &step_s);
+    return status == DTP_OK ? steps_for(p, step_s, steps) : status;
 }
 
 /* ---- operations -------------------------------------------------------------------------------------------------- */
@@ -84,12 +99,15 @@ static void medians(const struct dtp_probe_program *program, const double *spans
 }
 
 /* Of matmul, attention and kernels; the batch's copies are too small to be rows. */
-static bool is_row(const struct dtp_probe_program *program, size_t i, struct dtp_measured_row *row)
+static bool is_row(const struct dtp_probe_program *program, size_t i, uint32_t ranks, struct dtp_measured_row *row)
 {
     const struct dtp_op *op = &dtp_program_ops(program->program)[i];
     const struct dtp_job *job = &program->job;
-    return dtp_measured_row_of_op(program->program, op, &job->transformer, &job->cluster, &job->plan, row) &&
-           row->measurement <= DTP_MEASUREMENT_KERNEL;
+    bool is = dtp_measured_row_of_op(program->program, op, &job->transformer, &job->cluster, &job->plan, row) &&
+              row->measurement <= DTP_MEASUREMENT_KERNEL;
+    if (is && dtp_cluster_is_host(&job->cluster)) /* a program of one rank, which all run at once */
+        dtp_measured_row_of_host(row, job->plan.precision.compute, ranks);
+    return is;
 }
 
 static enum dtp_status add_ops(struct dtp_prober *p, const struct dtp_probe_program *program, const double *mine)
@@ -102,7 +120,7 @@ static enum dtp_status add_ops(struct dtp_prober *p, const struct dtp_probe_prog
     enum dtp_status status = dtp_prober_gather(p, mine, (uint32_t)ops, all);
     for (size_t i = 0; i < ops && p->first_rank && status == DTP_OK; i++)
         for (uint32_t r = 0; r < p->ranks && status == DTP_OK; r++)
-            if (isfinite(all[r * ops + i]) && is_row(program, i, &row))
+            if (isfinite(all[r * ops + i]) && is_row(program, i, p->ranks, &row))
                 status = dtp_probe_rows_add(&p->rows, &row, all[r * ops + i], p->faults);
     free(all);
     return status;
@@ -144,10 +162,27 @@ static enum dtp_status add_gaps(struct dtp_prober *p, const struct dtp_probe_ste
     static const char *const what[] = {"gap_live", "gap_graph"};
     double more = kernels - p->gap_kernels;
     enum dtp_status status = DTP_OK;
-    for (int i = 0; i < (p->device->asynchronous ? 2 : 1) && status == DTP_OK; i++)
+    for (int i = 0; i < 2 && status == DTP_OK && p->device->asynchronous; i++)
         if (step->way == DTP_PROBE_DEEP && more > 0)
             status = add_step_row(p, what[i], (beyond_s[i] - p->gap_begin_s[i]) / more);
     return status;
+}
+
+/* On a host each reading of the clock is where the one before ended but for what lies between operations. */
+static enum dtp_status add_host_gap(struct dtp_prober *p, const struct dtp_probe_program *program, const double *spans,
+                                    uint32_t steps)
+{
+    size_t ops = program->binding.op_count;
+    double gaps[MOST_STEPS];
+    for (uint32_t s = 0; s < steps; s++) {
+        const double *span = &spans[s * ops * 2];
+        gaps[s] = 0;
+        for (size_t i = 1; i < ops; i++)
+            gaps[s] += fmax(0, span[2 * i] - span[2 * i - 1]);
+        gaps[s] /= fmax(1, kernels_of(program));
+    }
+    bool whole = p->of->pass.index + 1 == p->of->pass.count; /* of one pass: the row does not say by how many ranks */
+    return whole ? add_step_row(p, "gap_live", dtp_probe_median(gaps, steps)) : DTP_OK;
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
@@ -155,10 +190,11 @@ static enum dtp_status add_gaps(struct dtp_prober *p, const struct dtp_probe_ste
 static enum dtp_status measure(struct dtp_prober *p, const struct dtp_probe_step *step,
                                struct dtp_probe_program *program, double *seconds)
 {
-    struct plain live, graph = {0};
+    struct plain live = {0}, graph = {0};
     uint32_t steps = 0;
     double event_s = 0, *spans = NULL, kernels = kernels_of(program);
-    enum dtp_status status = run_plain(p, program, false, &steps, &live);
+    enum dtp_status status =
+        p->device->asynchronous ? run_plain(p, program, false, &steps, &live) : warm_up_host(p, program, &steps);
     if (status == DTP_OK)
         status = dtp_probe_program_spans(p, program, steps, &spans);
     if (status == DTP_OK && p->device->asynchronous)
@@ -167,6 +203,8 @@ static enum dtp_status measure(struct dtp_prober *p, const struct dtp_probe_step
         status = event_seconds(p, program, &event_s);
     if (status == DTP_OK)
         medians(program, spans, steps, event_s, seconds);
+    if (status == DTP_OK && !p->device->asynchronous)
+        status = add_host_gap(p, program, spans, steps);
     free(spans);
     if (status == DTP_OK)
         status = add_ops(p, program, seconds);
@@ -182,10 +220,10 @@ static enum dtp_status measure(struct dtp_prober *p, const struct dtp_probe_step
     return status;
 }
 
-enum dtp_status dtp_probe_step_alone(struct dtp_prober *p, const struct dtp_probe_step *step)
+enum dtp_status dtp_probe_step(struct dtp_prober *p, const struct dtp_probe_step *step)
 {
     struct dtp_probe_program program;
-    enum dtp_status status = dtp_probe_program_open(p, &step->job, false, &program);
+    enum dtp_status status = dtp_probe_program_open(p, &step->job, step->way == DTP_PROBE_TOGETHER, &program);
     double *seconds = malloc((program.binding.op_count + 1) * sizeof *seconds);
     if (!seconds)
         status = dtp_fault(p->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");

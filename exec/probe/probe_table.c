@@ -4,6 +4,7 @@
  * layers are enough: all ask for the same, and a second one lets the end of the first be seen in a running step. */
 #include "probe/prober.h"
 
+#include "machine/host_machine.h"
 #include "device/open_device.h"
 
 #include <inttypes.h>
@@ -13,7 +14,8 @@
 #define MOST_MICRO_BATCHES 6
 #define MOST_STEPS 96
 #define LAYERS 2
-#define USER_MICRO_STEPS 2 /* the second adds to gradients, and so do all after it */
+#define MOST_DEFAULT_RANKS 4 /* of a host */
+#define USER_MICRO_STEPS 2   /* the second adds to gradients, and so do all after it */
 
 struct line {
     const char *words; /* keys, besides those of every program */
@@ -59,15 +61,35 @@ static const struct line gpu_lines[] = {
     {LLAMA_1B " seq=2048 strategy=hybrid_shard", {4}, 4, DTP_PROBE_TOGETHER},
 };
 
-#define TINY "hidden=64 heads=4 ffn=128 vocab=256"
+/* What cores train in a minute: widths of 64 to 512, batches of 32 to 1024 tokens, vocabularies from bytes' to that of
+ * LLaMA, in both formats. Strategies add kernels of their own. */
+#define TINY "hidden=64 heads=4 ffn=192 vocab=256"
+#define SMALL "hidden=256 heads=4 ffn=704 vocab=1024"
+#define MIDDLE "hidden=512 heads=8 ffn=1408 vocab=4096"
+#define STORIES "hidden=288 heads=6 ffn=768 vocab=32000"
+#define MORE_SHARDED 3     /* the last of them */
+#define FIRST_HOST_STEPS 8 /* programs of them that say something of every kernel; those after them say it better */
 static const struct line host_lines[] = {
-    {TINY " seq=32 precision=fp32", {1, 2}, 0, DTP_PROBE_ALONE},
-    {TINY " seq=32 precision=fp32", {2}, 6, DTP_PROBE_DEEP}, /* after its like of two layers */
-    {TINY " kv_heads=2 seq=64", {1}, 0, DTP_PROBE_ALONE},
-    {TINY " seq=32 precision=fp32 accumulate=2", {2}, 0, DTP_PROBE_ALONE},
-    {TINY " seq=32 precision=fp32 strategy=full_shard", {2}, 4, DTP_PROBE_TOGETHER},
-    {TINY " seq=32 precision=fp32 strategy=ddp", {2}, 4, DTP_PROBE_TOGETHER},
-    {TINY " seq=32 precision=fp32 strategy=hybrid_shard", {2}, 4, DTP_PROBE_TOGETHER},
+    {TINY " seq=32 precision=fp32", {1, 8}, 0, DTP_PROBE_ALONE},
+    {TINY " seq=32", {1, 8}, 0, DTP_PROBE_ALONE},
+    {TINY " kv_heads=2 seq=64 accumulate=2 precision=fp32", {1}, 0, DTP_PROBE_ALONE},
+    {TINY " kv_heads=2 seq=64 accumulate=2", {1}, 0, DTP_PROBE_ALONE},
+    {TINY " norm=layer_norm activation=gelu position=learned seq=64 precision=fp32", {1}, 0, DTP_PROBE_ALONE},
+    {TINY " norm=layer_norm activation=gelu position=learned seq=64", {1}, 0, DTP_PROBE_ALONE},
+    {SMALL " seq=128 precision=fp32", {1, 4}, 0, DTP_PROBE_ALONE},
+    {SMALL " seq=128", {1, 4}, 0, DTP_PROBE_ALONE},
+    {SMALL " seq=64 accumulate=2 precision=fp32", {1}, 0, DTP_PROBE_ALONE},
+    {SMALL " seq=64 accumulate=2", {1}, 0, DTP_PROBE_ALONE},
+    {MIDDLE " seq=128 precision=fp32", {1}, 0, DTP_PROBE_ALONE},
+    {MIDDLE " seq=128", {1}, 0, DTP_PROBE_ALONE},
+    {STORIES " seq=256", {1}, 0, DTP_PROBE_ALONE},
+    {SMALL " norm=layer_norm activation=gelu position=learned seq=128 precision=fp32", {1}, 0, DTP_PROBE_ALONE},
+    {SMALL " norm=layer_norm activation=gelu position=learned seq=128", {1}, 0, DTP_PROBE_ALONE},
+    {TINY " seq=32 accumulate=2 precision=fp32 strategy=full_shard", {4}, 0, DTP_PROBE_TOGETHER},
+    {TINY " seq=32 accumulate=2 strategy=full_shard", {4}, 0, DTP_PROBE_TOGETHER},
+    {TINY " seq=32 accumulate=2 precision=fp32 strategy=ddp", {4}, 0, DTP_PROBE_TOGETHER},
+    {TINY " seq=32 accumulate=2 strategy=ddp", {4}, 0, DTP_PROBE_TOGETHER},
+    {SMALL " seq=64 accumulate=2 strategy=full_shard", {1}, 0, DTP_PROBE_TOGETHER},
 };
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
@@ -146,6 +168,10 @@ enum dtp_status dtp_probe_cluster(const struct dtp_probe_job *job, uint32_t gpus
                          "--gpus-per-node: %" PRIu32 " ranks on one machine are measured as one node, not as nodes of "
                          "%" PRIu32 "; leave it out%s",
                          here, per_node, job->settings->cuda ? ", or add --pretend-nodes" : "");
+    if (pretends && !job->settings->cuda)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "--pretend-nodes: ranks of a host meet in its memory, whatever nodes are pretended of them; "
+                         "probe without it");
     if (pretends && per_node)
         out->gpus_per_node = per_node, out->nodes = gpus / per_node;
     return DTP_OK;
@@ -154,13 +180,30 @@ enum dtp_status dtp_probe_cluster(const struct dtp_probe_job *job, uint32_t gpus
 enum dtp_status dtp_probe_ranks(const struct dtp_probe_job *job, uint32_t *out, struct dtp_faults *faults)
 {
     *out = count_typed(job, "gpus");
+    if (*out > DTP_HOST_MOST_RANKS && !job->settings->cuda)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--gpus: %" PRIu32 " ranks, the host device has at most %d",
+                         *out, DTP_HOST_MOST_RANKS);
     if (*out)
         return DTP_OK;
     if (job->ranks.world > 1) {
         *out = job->ranks.world;
         return DTP_OK;
     }
-    return dtp_open_device_count(job->settings, out, faults);
+    *out = dtp_host_cores() < MOST_DEFAULT_RANKS ? dtp_host_cores() : MOST_DEFAULT_RANKS;
+    return job->settings->cuda ? dtp_open_device_count(job->settings, out, faults) : DTP_OK;
+}
+
+uint32_t dtp_probe_pass_count(const struct dtp_settings *settings, uint32_t ranks)
+{
+    uint32_t count = 1;
+    for (uint32_t n = 1; n < ranks && !settings->cuda; n *= 2)
+        count++;
+    return count;
+}
+
+uint32_t dtp_probe_pass_ranks(const struct dtp_settings *settings, uint32_t ranks, uint32_t pass)
+{
+    return pass + 1 < dtp_probe_pass_count(settings, ranks) ? UINT32_C(1) << pass : ranks;
 }
 
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
@@ -180,6 +223,8 @@ static enum dtp_status resolve(const struct dtp_prober *p, const char *words, bo
 {
     struct dtp_scenario *scenario;
     enum dtp_status status = dtp_scenario_create(&scenario, p->faults);
+    if (status == DTP_OK)
+        dtp_scenario_without_times(scenario);
     if (status == DTP_OK)
         status = set_words(scenario, words, p->faults);
     if (status == DTP_OK && p->gpu_key[0])
@@ -281,5 +326,7 @@ enum dtp_status dtp_probe_table(struct dtp_prober *p, struct dtp_probe_step **ou
         return dtp_fault(p->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     for (size_t i = 0; i < line_count && status == DTP_OK; i++)
         status = add_line(p, &lines[i], *out, count);
+    for (size_t i = FIRST_HOST_STEPS; i < *count; i++) /* two that shard are always measured */
+        (*out)[i].may_wait = !cuda && ((*out)[i].way == DTP_PROBE_ALONE || i + MORE_SHARDED >= *count);
     return status == DTP_OK ? add_typed(p, *out, count) : status;
 }

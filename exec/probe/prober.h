@@ -82,12 +82,13 @@ struct dtp_probe_step {
         DTP_PROBE_DEEP,    /* so too: the deeper one of two that differ in depth, the other just before it */
         DTP_PROBE_TOGETHER /* all ranks one program that shards */
     } way;
+    bool may_wait; /* of a host: it makes what is known better, and is left out where time is short */
 };
 /* Of this device and so many ranks, in the order in which they are measured. Caller frees. */
 enum dtp_status dtp_probe_table(struct dtp_prober *p, struct dtp_probe_step **out, size_t *count);
 
 /* probe_steps.c, probe_contention.c: one step program, from its lowering to its rows. */
-enum dtp_status dtp_probe_step_alone(struct dtp_prober *p, const struct dtp_probe_step *step);
+enum dtp_status dtp_probe_step(struct dtp_prober *p, const struct dtp_probe_step *step);
 enum dtp_status dtp_probe_step_together(struct dtp_prober *p, const struct dtp_probe_step *step);
 
 /* A program that is ready to be walked. */
@@ -116,6 +117,9 @@ enum dtp_status dtp_probe_program_step(struct dtp_prober *p, struct dtp_probe_pr
 /* So many measured steps: begin and end of operation i in step s at spans[(s * ops + i) * 2]. Caller frees. */
 enum dtp_status dtp_probe_program_spans(struct dtp_prober *p, struct dtp_probe_program *program, uint32_t steps,
                                         double **out);
+
+/* Whether one rank is measured alone besides all at once: on a host a pass of its own does that. */
+bool dtp_probe_both_ways_of_sharing(const struct dtp_prober *p);
 
 /* probe_collectives.c, probe_copies.c, probe_host.c */
 uint64_t dtp_probe_collective_count(const struct dtp_prober *p);

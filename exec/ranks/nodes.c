@@ -9,14 +9,10 @@ static enum dtp_status check_pretence(const struct dtp_nodes *n, struct dtp_faul
     const struct dtp_cluster *c = n->cluster;
     if (!n->pretend)
         return DTP_OK;
-    if (!n->cuda)
-        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                         "--pretend-nodes: the host device's ranks meet in shared memory, without NCCL, whose nodes "
-                         "are what is pretended; leave it out");
     if (c->nodes == 1)
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                          "--pretend-nodes: the plan has one node of %u GPUs; set --gpus-per-node to less", c->gpus);
-    if (c->network != DTP_NETWORK_SOCKETS)
+    if (n->cuda && c->network != DTP_NETWORK_SOCKETS) /* ranks of a host meet in its memory, whatever is said */
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                          "--pretend-nodes: nodes of one machine talk by sockets, the plan predicts RDMA; add --network "
                          "sockets --network-gbit-per-s N, the rate of one ring's all-gather over the loopback device");
@@ -72,7 +68,7 @@ void dtp_nodes_environment(const struct dtp_nodes *n, const struct dtp_ranks *r,
                            int (*set)(const char *name, const char *value, int overwrite))
 {
     char name[32];
-    if (n->cluster->nodes == 1)
+    if (n->cluster->nodes == 1 || !n->cuda)
         return;
     for (size_t i = 0; i < sizeof of_sockets / sizeof *of_sockets && n->cluster->network == DTP_NETWORK_SOCKETS; i++)
         set(of_sockets[i][0], of_sockets[i][1], 0);

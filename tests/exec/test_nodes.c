@@ -46,7 +46,8 @@ static void test_starting_here(void **state)
     expect_launch((struct dtp_nodes){&cluster, true, true}, NULL);
     expect_launch((struct dtp_nodes){&cluster, false, true}, "2 nodes of 2 GPUs");
     expect_launch((struct dtp_nodes){&one_node, true, true}, "one node of 4 GPUs");
-    expect_launch((struct dtp_nodes){&cluster, true, false}, "without NCCL");
+    expect_launch((struct dtp_nodes){&cluster, true, false}, NULL);
+    expect_launch((struct dtp_nodes){&rdma, true, false}, NULL); /* in the memory of one host */
     expect_launch((struct dtp_nodes){&rdma, true, true}, "--network sockets");
 }
 
@@ -128,6 +129,17 @@ static void test_as_torchrun_starts_two_nodes(void **state)
     assert_true(run_apart(&together, &alone) < 1e-6);
 }
 
+/* Nodes that are pretended of ranks on one machine's cores: hybrid sharding learns what one rank alone does. */
+static void test_nodes_pretended_on_a_host(void **state)
+{
+    static struct run_result alone, together;
+    (void)state;
+    rank_run(RUN_LLAMA "gpus=1 strategy=ddp micro_batch=8", "--steps 10 --lr 1e-3", &alone);
+    rank_run(PLAN, "--steps 10 --lr 1e-3 --pretend-nodes", &together);
+    assert_int_equal(together.status, DTP_OK);
+    assert_true(run_apart(&together, &alone) < 1e-6);
+}
+
 /* As srun numbers them with --distribution=cyclic: every rank refuses, none waits for the others. */
 static void test_ranks_dealt_to_nodes_in_turn(void **state)
 {
@@ -146,9 +158,11 @@ static void test_ranks_dealt_to_nodes_in_turn(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_starting_here), cmocka_unit_test(test_numbers_of_ranks),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_starting_here),
+                                       cmocka_unit_test(test_numbers_of_ranks),
                                        cmocka_unit_test(test_what_nccl_hears),
                                        cmocka_unit_test(test_as_torchrun_starts_two_nodes),
+                                       cmocka_unit_test(test_nodes_pretended_on_a_host),
                                        cmocka_unit_test(test_ranks_dealt_to_nodes_in_turn)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
