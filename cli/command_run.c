@@ -82,6 +82,9 @@ enum dtp_status dtp_command_run(const struct dtp_context *context)
     if (status == DTP_OK)
         status = dtp_run_take_defaults(scenario, context->faults);
     if (status == DTP_OK)
+        status = dtp_run_take_device(scenario, context->arguments->passed, context->arguments->passed_count,
+                                     context->faults);
+    if (status == DTP_OK)
         status = run(context, &catalog, scenario);
     dtp_scenario_destroy(scenario);
     dtp_catalog_destroy(&catalog);

@@ -1,5 +1,6 @@
 #include "cli/run_job.h"
 
+#include "machine/host_machine.h"
 #include "base/number.h"
 #include "base/table.h"
 
@@ -19,6 +20,21 @@ enum dtp_status dtp_run_take_defaults(struct dtp_scenario *scenario, struct dtp_
         if (!dtp_scenario_get(scenario, defaults[i][0]))
             status = dtp_scenario_set(scenario, defaults[i][0], defaults[i][1], "default", 0, faults);
     return status;
+}
+
+enum dtp_status dtp_run_take_device(struct dtp_scenario *scenario, const struct dtp_passed_flag *flags,
+                                    size_t flag_count, struct dtp_faults *faults)
+{
+    const char *device = NULL;
+    for (size_t i = 0; i < flag_count; i++)
+        if (strcmp(flags[i].flag, "--device") == 0) /* the last counts */
+            device = flags[i].value;
+    if (!device || strcmp(device, "host") != 0)
+        return DTP_OK;
+    dtp_scenario_without_times(scenario);
+    if (dtp_scenario_get(scenario, "gpu") || dtp_scenario_get(scenario, "machine"))
+        return DTP_OK;
+    return dtp_scenario_set(scenario, "gpu", DTP_HOST_KEY, "--device host", 0, faults);
 }
 
 /* ---- times of operations ----------------------------------------------------------------------------------------- */

@@ -26,6 +26,11 @@ struct dtp_ran_job {
  * such update out. */
 enum dtp_status dtp_run_take_defaults(struct dtp_scenario *scenario, struct dtp_faults *faults);
 
+/* Of the flags that the executor reads: on the host device a job is one of the cores of this machine, unless a GPU or a
+ * machine file was named. */
+enum dtp_status dtp_run_take_device(struct dtp_scenario *scenario, const struct dtp_passed_flag *flags,
+                                    size_t flag_count, struct dtp_faults *faults);
+
 /* Worst of prediction, run and comparison. What the executor refused it has said on standard error; its first fault is
  * measured.reason too. */
 enum dtp_status dtp_job_run(const struct dtp_run_job *run, struct dtp_ran_job *out);

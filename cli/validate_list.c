@@ -290,7 +290,9 @@ enum dtp_status dtp_validate_list_scenario(const struct dtp_validate_list *list,
     enum dtp_status status = dtp_scenario_copy(g->base, out, faults);
     if (status == DTP_OK)
         status = dtp_axes_apply(&g->axes, run - g->first, false, *out, faults);
-    return status == DTP_OK ? dtp_run_take_defaults(*out, faults) : status;
+    if (status == DTP_OK)
+        status = dtp_run_take_defaults(*out, faults);
+    return status == DTP_OK ? dtp_run_take_device(*out, g->passed, g->passed_count, faults) : status;
 }
 
 /* Whether a key says what is run. How many GPUs does; what they are, a machine has or has not. */

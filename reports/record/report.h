@@ -66,6 +66,8 @@ void dtp_report_csv_row(const struct dtp_comparison_row *row, FILE *file);
 
 /* Lines shared by the reports of a plan and of an explanation: model, cluster, plan. */
 enum dtp_head { DTP_HEAD_PLAN, DTP_HEAD_COMPARISON }; /* a comparison says the strategies elsewhere */
+/* What is said of a job on cores that nobody measured (dtp_cluster_has_times). */
+extern const char *const dtp_report_no_times;
 void dtp_report_head(const struct dtp_job *job, enum dtp_head head, const struct dtp_page *page);
 /* The "torch FSDP2 eager" of a plan. */
 void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t bytes);

@@ -30,8 +30,8 @@ struct dtp_run_report {
     struct dtp_phase_times phases[DTP_COMPARE_PHASE_COUNT];
 };
 
-/* Whether the times that were measured are of what was predicted: a GPU's are; a host's where the prediction comes of a
- * machine file that was measured on hosts. */
+/* Whether the times that were measured are of what was predicted: a GPU's of a GPU; a host's of its cores, once they
+ * were probed. */
 bool dtp_run_report_comparable(const struct dtp_run_report *report);
 
 void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *page);

@@ -5,6 +5,12 @@
 
 #include <math.h>
 
+/* Of cores that nobody measured there is no time, and null says so. */
+static json_t *predicted_s(const struct dtp_run_report *r, double seconds)
+{
+    return dtp_json_real(dtp_cluster_has_times(&r->simulated->job.cluster) ? seconds : (double)NAN);
+}
+
 static json_t *memory_json(const struct dtp_run_report *r)
 {
     const struct dtp_memory *m = &r->simulated->prediction.memory;
@@ -54,7 +60,7 @@ static json_t *operations_json(const struct dtp_run_report *r)
         if (t->count > 0)
             json_object_set_new(list, dtp_op_class_text((enum dtp_op_class)i),
                                 json_pack("{s:o,s:o,s:o,s:o}", "count", dtp_json_whole(t->count), "predicted_alone_s",
-                                          dtp_json_real(t->predicted_s), "measured_alone_s", dtp_json_real(t->alone_s),
+                                          predicted_s(r, t->predicted_s), "measured_alone_s", dtp_json_real(t->alone_s),
                                           "measured_in_step_s", dtp_json_real(t->in_place_s)));
     }
     return list;
@@ -65,8 +71,8 @@ static json_t *phases_json(const struct dtp_run_report *r)
     json_t *phases = json_object();
     for (int i = 0; i < DTP_COMPARE_PHASE_COUNT && r->measured->alone_s; i++)
         json_object_set_new(phases, dtp_compare_phase_words((enum dtp_compare_phase)i),
-                            json_pack("{s:o,s:o}", "predicted_s", dtp_json_real(r->phases[i].predicted_s), "measured_s",
-                                      dtp_json_real(r->phases[i].in_place_s)));
+                            json_pack("{s:o,s:o}", "predicted_s", predicted_s(r, r->phases[i].predicted_s),
+                                      "measured_s", dtp_json_real(r->phases[i].in_place_s)));
     return phases;
 }
 
@@ -93,7 +99,7 @@ enum dtp_status dtp_run_json(const struct dtp_run_report *r, FILE *file, struct 
                             json_pack("{s:o,s:o,s:o}", "first", dtp_json_real(m->first_loss), "last",
                                       dtp_json_real(m->last_loss), "entropy", dtp_json_real(m->entropy)));
     json_t *time = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "phases", phases_json(r), "operations", operations_json(r),
-                             "predicted_step_s", dtp_json_real(p->time.step_s), "measured_step_s",
+                             "predicted_step_s", predicted_s(r, p->time.step_s), "measured_step_s",
                              dtp_json_real(m->step_s), "timed_steps", dtp_json_whole(m->timed_steps), "tokens_per_s",
                              dtp_json_real(m->step_s > 0 ? (double)m->tokens_per_step / m->step_s : (double)NAN));
     if (!run || !time || json_object_set(run, "time", time) != 0) {

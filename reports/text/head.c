@@ -90,6 +90,10 @@ static void describe_measured(const struct dtp_cluster *c, const struct dtp_page
              date ? " " : "", date ? date : "", gpus ? gpus : 1, dtp_page_times(page), gpu ? gpu : c->gpu.name);
 }
 
+const char *const dtp_report_no_times = "no time is predicted, for nobody measured these cores: dtplan probe --device "
+                                        "host -o here.csv does in a minute, and "
+                                        "--machine here.csv takes it from there";
+
 static void print_cluster(const struct dtp_job *job, const struct dtp_page *page)
 {
     const struct dtp_cluster *c = &job->cluster;
@@ -103,11 +107,17 @@ static void print_cluster(const struct dtp_job *job, const struct dtp_page *page
                  c->network == DTP_NETWORK_SOCKETS ? " on sockets" : "",
                  c->oversubscription > 1 ? ", oversubscribed" : "");
     describe_measured(c, page, measured, sizeof measured);
-    snprintf(line, sizeof line, "%u %s %s, %u %s (%s)%s%s%s", c->gpus, dtp_page_times(page), c->gpu.name, c->nodes,
-             c->nodes == 1 ? "node" : "nodes", c->machine.name, link, network, measured);
+    if (dtp_cluster_is_host(c))
+        snprintf(line, sizeof line, "%u %s %s, %u %s (%s)%s", c->gpus, dtp_page_times(page), c->gpu.name, c->nodes,
+                 c->nodes == 1 ? "node" : "pretended nodes", c->machine.name, measured);
+    else
+        snprintf(line, sizeof line, "%u %s %s, %u %s (%s)%s%s%s", c->gpus, dtp_page_times(page), c->gpu.name, c->nodes,
+                 c->nodes == 1 ? "node" : "nodes", c->machine.name, link, network, measured);
     print_label(page, "cluster");
     dtp_page_wrap(page, 9, 9, line);
     print_note(page, job->cluster_note);
+    if (!dtp_cluster_has_times(c))
+        print_note(page, dtp_report_no_times);
 }
 
 void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t bytes)

@@ -79,9 +79,9 @@ static void put_figures(struct dtp_grid *grid, double divisor, int digits, const
     put_ratio(grid, predicted, measured);
 }
 
-/* On a host there is nothing to compare: the prediction is of a GPU. */
 static void print_classes(const struct dtp_run_report *r, const struct dtp_page *page)
 {
+    bool comparable = dtp_run_report_comparable(r);
     struct dtp_unit unit = dtp_unit_time(r->measured->step_s);
     struct dtp_grid grid;
     char words[120];
@@ -91,7 +91,7 @@ static void print_classes(const struct dtp_run_report *r, const struct dtp_page 
     dtp_grid_row(&grid, DTP_INK_DIM);
     dtp_grid_cell(&grid, "%s", "");
     dtp_grid_cell(&grid, "%s", "count");
-    dtp_grid_cell(&grid, "%s", r->measured->gpu ? "predicted alone" : "");
+    dtp_grid_cell(&grid, "%s", comparable ? "predicted alone" : "");
     dtp_grid_cell(&grid, "%s", "measured alone");
     dtp_grid_cell(&grid, "%s", "in the step");
     for (int class = DTP_CLASS_MATMUL; class <= DTP_CLASS_STORAGE; class ++) {
@@ -101,7 +101,7 @@ static void print_classes(const struct dtp_run_report *r, const struct dtp_page 
         dtp_grid_row(&grid, DTP_INK_PLAIN);
         dtp_grid_cell(&grid, "%s", dtp_op_class_text((enum dtp_op_class) class));
         dtp_grid_cell(&grid, "%" PRIu32, t->count);
-        if (r->measured->gpu)
+        if (comparable)
             dtp_grid_cell(&grid, "%.3f", t->predicted_s / unit.divisor);
         else
             dtp_grid_cell(&grid, "%s", "");
@@ -119,13 +119,14 @@ static void print_phases(const struct dtp_run_report *r, const struct dtp_page *
     char words[80];
     snprintf(words, sizeof words, "compute stream, in %s", unit.name);
     dtp_page_heading(page, "PHASES", words);
-    dtp_grid_create(&grid, r->measured->gpu ? "lrrr" : "lr");
-    if (r->measured->gpu)
+    bool comparable = dtp_run_report_comparable(r);
+    dtp_grid_create(&grid, comparable ? "lrrr" : "lr");
+    if (comparable)
         put_header(&grid);
     for (int i = 0; i < DTP_COMPARE_PHASE_COUNT; i++) {
         const struct dtp_phase_times *t = &r->phases[i];
         const char *phase = dtp_compare_phase_words((enum dtp_compare_phase)i);
-        if (r->measured->gpu) {
+        if (comparable) {
             put_figures(&grid, unit.divisor, 3, phase, t->predicted_s, t->in_place_s);
             continue;
         }
@@ -165,10 +166,12 @@ static void print_step(const struct dtp_run_report *r, const struct dtp_page *pa
         return;
     snprintf(words, sizeof words, "median of %" PRIu64 " steps", m->timed_steps);
     dtp_page_heading(page, "STEP TIME", words);
-    if (!m->gpu) {
+    if (!dtp_run_report_comparable(r)) {
         struct dtp_unit unit = dtp_unit_time(m->step_s);
-        fprintf(page->file, "  measured %.3f %s, %.0f tokens/s (the prediction is of %s)\n", m->step_s / unit.divisor,
-                unit.name, tokens_per_s, job->cluster.gpu.name);
+        fprintf(page->file, "  measured %.3f %s, %.0f tokens/s", m->step_s / unit.divisor, unit.name, tokens_per_s);
+        if (dtp_cluster_has_times(&job->cluster))
+            fprintf(page->file, " (the prediction is of %s)", job->cluster.gpu.name);
+        fputc('\n', page->file);
         return;
     }
     struct dtp_grid grid;
@@ -180,7 +183,7 @@ static void print_step(const struct dtp_run_report *r, const struct dtp_page *pa
     put_header(&grid);
     put_figures(&grid, unit.divisor, 3, words, p->time.step_s, m->step_s);
     put_figures(&grid, 1, 0, "tokens/s", p->throughput.tokens_per_s, tokens_per_s);
-    if (peak > 0)
+    if (peak > 0 && m->gpu) /* cores have no peak that is known */
         put_figures(&grid, 0.01, 1, "MFU, %", p->throughput.mfu, flops * tokens_per_s / peak);
     dtp_grid_print(&grid, page, 2);
     dtp_grid_destroy(&grid);
@@ -254,7 +257,6 @@ void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *pa
 
 bool dtp_run_report_comparable(const struct dtp_run_report *report)
 {
-    const struct dtp_measured *file = report->simulated->job.cluster.measured;
-    const char *device = file ? dtp_measured_about(file, "device") : NULL;
-    return report->measured->gpu || (device && strcmp(device, "host") == 0);
+    const struct dtp_cluster *c = &report->simulated->job.cluster;
+    return report->measured->gpu != dtp_cluster_is_host(c) && dtp_cluster_has_times(c);
 }

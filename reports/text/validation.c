@@ -15,8 +15,9 @@ struct dtp_validation_bounds dtp_validation_bounds_default(void)
 static void write_name(const struct dtp_job *job, struct dtp_validation *v)
 {
     const struct dtp_plan *p = &job->plan;
-    int used = snprintf(v->name, sizeof v->name, "%.48s %s %" PRIu32 "x%" PRIu64 " on %" PRIu32 " GPU%s", v->model,
-                        v->strategy, p->micro_batch, p->sequence, job->cluster.gpus, job->cluster.gpus > 1 ? "s" : "");
+    int used = snprintf(v->name, sizeof v->name, "%.48s %s %" PRIu32 "x%" PRIu64 " on %" PRIu32 " %s%s", v->model,
+                        v->strategy, p->micro_batch, p->sequence, job->cluster.gpus,
+                        dtp_cluster_is_host(&job->cluster) ? "rank" : "GPU", job->cluster.gpus > 1 ? "s" : "");
     size_t at = used > 0 ? (size_t)used : 0;
     if (job->cluster.nodes > 1 && at < sizeof v->name)
         at += (size_t)snprintf(v->name + at, sizeof v->name - at, " in %" PRIu32 " nodes", job->cluster.nodes);
@@ -55,6 +56,9 @@ void dtp_validation_plan(const struct dtp_simulated *s, struct dtp_validation *v
     v->step_s[DTP_VALIDATION_PREDICTED] = s->prediction.time.step_s;
     v->tokens_per_s[DTP_VALIDATION_PREDICTED] = s->prediction.throughput.tokens_per_s;
     v->tokens_per_s_per_gpu[DTP_VALIDATION_PREDICTED] = s->prediction.throughput.tokens_per_s_per_gpu;
+    if (!dtp_cluster_has_times(&s->job.cluster))
+        v->step_s[DTP_VALIDATION_PREDICTED] = v->tokens_per_s[DTP_VALIDATION_PREDICTED] =
+            v->tokens_per_s_per_gpu[DTP_VALIDATION_PREDICTED] = (double)NAN;
     v->arena_bytes[DTP_VALIDATION_PREDICTED] = s->placement.arena_bytes;
     v->device_bytes[DTP_VALIDATION_PREDICTED] = m->device_peak_bytes;
     for (int i = 0; i < DTP_OWNER_COUNT; i++)

@@ -51,6 +51,15 @@ for row in 0 1 2 3; do
 done
 [[ $(cell v.csv 3 measured_all_gather_sent_bytes) -gt 0 ]] || failed "full_shard on two ranks gathered nothing"
 [[ $(cell v.csv 0 measured_host_to_device_bytes) -gt 0 ]] || failed "no batch was brought"
+# Nobody measured these cores: no time is predicted, judged, or passed off as a GPU's.
+says 'custom full_shard 1x16 on 2 ranks' out
+[[ -z $(cell v.csv 0 predicted_step_s) && $(cell v.csv 0 gpu) == host ]] || failed "a time of cores that nobody measured"
+says 'step times are not compared' out
+! grep -q 'step within' out || failed "steps that were not compared are within a bound"
+# Nodes that are pretended of ranks on cores: hybrid sharding, leaders that exchange between nodes.
+expect 0 "${tiny[@]}" --gpus 4 --gpus-per-node 2 --pretend-nodes --strategy hybrid_shard,full_shard
+says '2 of 2 within all bounds' out
+says 'in 2 nodes' out
 expect 0 "${tiny[@]}" --gpus 2 --strategy full_shard --offload none,optimizer,params
 says '3 of 3 within all bounds' out
 says 'offload params' out
@@ -207,8 +216,10 @@ says '--steps 3 or more'
 
 # ---- machine files -----------------------------------------------------------------------------------------------------
 
-# One that says of this machine what a GPU would do: every step is off, and runs correct it.
-sed 's/^about,device,.*/about,device,,,,,,,,,,,,,,,,,host/' "$source/tests/data/synthetic_machine.csv" >host.csv
+# One of this machine as if it were twenty times as fast: every step is off, and runs correct it.
+timeout 200 "$program" probe --device host --threads 1 --seconds 1 --gpus 2 -o probed.csv >out 2>err </dev/null || failed "no probe: $(cat err)"
+awk -F, 'BEGIN { OFS = "," } $1 ~ /^(matmul|attention|kernel|collective|step)$/ { for (i = 15; i <= 17; i++) if ($i != "") $i /= 20 } { print }' \
+    probed.csv >host.csv
 fast=(--layers 2 --hidden 128 --heads 2 --ffn 256 --vocab 512 --seq 64 --device host --threads 1 --steps 6 --gpus "1,2" --strategy ddp --micro-batch "1,4" -o refit.csv)
 expect 1 "${fast[@]}" --machine host.csv
 says '0 of 4 within all bounds, 4 outside, 0 failed' out
