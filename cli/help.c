@@ -137,8 +137,8 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
           {"dtplan validate reports/h200/validate.scenarios -o validate.csv --resume --refit machine.csv",
            "what those runs correct of a machine file; none is made again"}}},
     [DTP_COMMAND_PROBE] =
-        {"dtplan probe [-o MACHINE.csv] [--force] [--gpu KEY] [--gpus N] [--device cuda|host] [SCENARIO.ini ...] "
-         "[--KEY VALUE ...]",
+        {"dtplan probe [-o MACHINE.csv] [--force] [--gpu KEY] [--gpus N] [--device cuda|host] [--seconds N] "
+         "[SCENARIO.ini ...] [--KEY VALUE ...]",
          "Measures this machine in some three minutes: matmul, attention and kernels inside running steps of many "
          "shapes, "
          "collectives over sizes and groups of GPUs, what both do to each other, copies and AdamW of the host. Results "
@@ -150,8 +150,9 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
           {"dtplan probe --machine one.csv --gpus 4 --gpus-per-node 2 --pretend-nodes -o nodes.csv",
            "what a GPU does by itself from a file, only collectives measured"},
           {"dtplan probe --model llama-3-8b --seq 8k --micro-batch 1 -o machine.csv", "and the shapes of a job"},
-          {"dtplan probe --device host --gpu h200-sxm -o host.csv",
-           "the executor on this machine's cores, to try it"}}},
+          {"dtplan probe --device host -o here.csv", "no GPU: the cores of this machine, in a minute"},
+          {"dtplan validate --device host --machine here.csv --layers 4 --hidden 256 --gpus 1,2",
+           "and how far off predictions by that are"}}},
     [DTP_COMMAND_REPORT] =
         {"dtplan report SCENARIO.ini|SWEEP.csv [--KEY VALUE ...] [-o PAGE.html]",
          "Writes one HTML page to decide by, complete in itself: does it fit, how long, how much, what can go wrong; "
