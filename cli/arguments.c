@@ -248,16 +248,6 @@ static void key_of_flag(const char *flag, char *key, size_t bytes)
     key[length] = '\0';
 }
 
-static const struct dtp_scenario_key *find_key(const char *key)
-{
-    size_t count;
-    const struct dtp_scenario_key *keys = dtp_scenario_keys(&count);
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(keys[i].key, key) == 0)
-            return &keys[i];
-    return NULL;
-}
-
 static enum option find_option(const char *flag)
 {
     size_t length = strcspn(flag, "=");
@@ -288,10 +278,11 @@ static void fault_unknown_flag(const char *flag, enum dtp_command command, struc
 {
     struct dtp_nearest nearest;
     char typed[64], hint[192], fallback[64], key[64];
-    size_t key_count;
+    size_t key_count, alias_count;
     const struct dtp_scenario_key *keys = dtp_scenario_keys(&key_count);
+    const struct dtp_scenario_alias *aliases = dtp_scenario_aliases(&alias_count);
     key_of_flag(flag, key, sizeof key);
-    if (!(ON_PLANS & (1u << command)) && strncmp(flag, "--", 2) == 0 && find_key(key)) {
+    if (!(ON_PLANS & (1u << command)) && strncmp(flag, "--", 2) == 0 && dtp_scenario_key_of(key)) {
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: a key of jobs, of which '%s' takes none%s; see dtplan help %s",
                   flag, command_names[command], command == DTP_COMMAND_BACKTEST ? ": they stand in its table" : "",
                   command_names[command]);
@@ -304,6 +295,9 @@ static void fault_unknown_flag(const char *flag, enum dtp_command command, struc
             dtp_nearest_offer(&nearest, options[i].flag);
     for (size_t i = 0; i < key_count && (ON_PLANS & (1u << command)); i++)
         dtp_nearest_offer(&nearest, keys[i].key);
+    for (size_t i = 0; i < alias_count && (ON_PLANS & (1u << command)); i++)
+        if (!aliases[i].value)
+            dtp_nearest_offer(&nearest, aliases[i].word);
     for (size_t i = 0; i < nearest.count; i++)
         nearest.names[i] = flag_of_name(nearest.names[i]);
     dtp_nearest_text(&nearest, hint, sizeof hint);
@@ -467,14 +461,43 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     }
 }
 
+/* The word of the table that was typed for a key. */
+static const char *word_of(const struct dtp_scenario_key *found, const char *typed)
+{
+    size_t count;
+    const struct dtp_scenario_alias *aliases = dtp_scenario_aliases(&count);
+    for (size_t i = 0; i < count; i++)
+        if (!aliases[i].value && strcmp(aliases[i].word, typed) == 0)
+            return aliases[i].word;
+    return found->key;
+}
+
+/* A key and another word for it on one line: which of them was meant cannot be told. The same word twice is no fault,
+ * the later one counts. */
+static bool is_said_otherwise(const struct dtp_arguments *a, const struct dtp_scenario_key *found, const char *key,
+                              const char *flag, struct dtp_faults *faults)
+{
+    for (size_t i = 0; i < a->setting_count; i++) {
+        char before[64];
+        key_of_flag(a->settings[i].flag, before, sizeof before);
+        bool switches = !found->value; /* --no-compile and --compile are one word */
+        if (strcmp(a->settings[i].key, found->key) != 0 || strcmp(before, key) == 0 || switches)
+            continue;
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%.*s: is the same as %.*s; leave one of them out",
+                  (int)strcspn(flag, "="), flag, (int)strcspn(a->settings[i].flag, "="), a->settings[i].flag);
+        return true;
+    }
+    return false;
+}
+
 /* A key of the scenario table, or no_ before a switch. False when it is neither. */
 static bool take_setting(struct dtp_arguments *a, int argc, char **argv, int *at, struct dtp_faults *faults)
 {
     char key[64];
     const char *flag = argv[*at], *value = "true";
     key_of_flag(flag, key, sizeof key);
-    const struct dtp_scenario_key *found = find_key(key);
-    if (!found && strncmp(key, "no_", 3) == 0 && (found = find_key(key + 3)) != NULL) {
+    const struct dtp_scenario_key *found = dtp_scenario_key_of(key);
+    if (!found && strncmp(key, "no_", 3) == 0 && (found = dtp_scenario_key_of(key + 3)) != NULL) {
         if (found->value || strchr(flag, '=')) {
             dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: only a switch can be negated, without a value; write --%s",
                       flag, flag + strlen("--no-"));
@@ -484,8 +507,10 @@ static bool take_setting(struct dtp_arguments *a, int argc, char **argv, int *at
     } else if (found && (found->value || strchr(flag, '='))) {
         value = take_value(argc, argv, at, faults);
     }
+    if (found && value && is_said_otherwise(a, found, key, flag, faults))
+        return true;
     if (found && value)
-        a->settings[a->setting_count++] = (struct dtp_typed_key){flag, found->key, value};
+        a->settings[a->setting_count++] = (struct dtp_typed_key){flag, found->key, value, word_of(found, key)};
     return found != NULL;
 }
 

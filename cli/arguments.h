@@ -46,7 +46,8 @@ const struct dtp_option *dtp_options(size_t *count);
 
 /* One key of the scenario table as it was typed; texts point into argv or to constants. */
 struct dtp_typed_key {
-    const char *flag, *key, *value;
+    const char *flag, *key, *value; /* the key's own name, whatever other word the flag is */
+    const char *word;               /* what was typed for it: the key, or another word */
 };
 
 /* A flag of `run` and `validate` that dtplan-exec reads; value NULL: a switch. */

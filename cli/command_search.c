@@ -43,6 +43,8 @@ static const char *default_values(const struct dtp_arguments *a, const struct dt
 {
     const char *key = defaults[index].key;
     uint32_t most = a->max_gpus ? a->max_gpus : DEFAULT_MAX_GPUS;
+    if (strcmp(key, "gpus") == 0 && given(a, base, "nodes"))
+        return NULL;
     if (strcmp(key, "gpus") == 0) {
         snprintf(out, bytes, most > 1 ? "1..%" PRIu32 "x2" : "1", most);
         return out;

@@ -62,7 +62,7 @@ enum dtp_status dtp_context_scenario(const struct dtp_context *context, struct d
     enum dtp_status worst = dtp_context_files(context, catalog, out);
     for (size_t i = 0; i < a->setting_count && *out; i++) {
         const struct dtp_typed_key *s = &a->settings[i];
-        enum dtp_status status = dtp_scenario_set(*out, s->key, s->value, "command line", 0, context->faults);
+        enum dtp_status status = dtp_scenario_set(*out, s->word, s->value, "command line", 0, context->faults);
         worst = status > worst ? status : worst;
     }
     if (worst == DTP_BAD_INPUT || context->faults->count > 0)

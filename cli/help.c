@@ -208,6 +208,29 @@ static void print_options(const struct dtp_page *page, enum dtp_command command)
             print_flag(page, options[i].flag, options[i].value, options[i].words);
 }
 
+/* "--micro-batch" of "micro_batch". */
+static const char *as_flag(const char *key, char *out, size_t bytes)
+{
+    snprintf(out, bytes, "--%s", key);
+    for (char *c = out; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    return out;
+}
+
+/* "--batch-size N   the same as --micro-batch: ...". */
+static void print_other_words(const struct dtp_page *page, const struct dtp_scenario_key *key)
+{
+    size_t count;
+    const struct dtp_scenario_alias *aliases = dtp_scenario_aliases(&count);
+    for (size_t i = 0; i < count; i++) {
+        char flag[64], own[64], words[256];
+        if (aliases[i].value || strcmp(aliases[i].key, key->key) != 0)
+            continue;
+        snprintf(words, sizeof words, "the same as %s: %s", as_flag(key->key, own, sizeof own), aliases[i].words);
+        print_flag(page, as_flag(aliases[i].word, flag, sizeof flag), key->value, words);
+    }
+}
+
 /* The keys in the order of their table, a heading where the section changes. */
 static void print_keys(const struct dtp_page *page)
 {
@@ -215,16 +238,16 @@ static void print_keys(const struct dtp_page *page)
     const struct dtp_scenario_key *keys = dtp_scenario_keys(&count);
     const char *section = "";
     for (size_t i = 0; i < count; i++) {
-        char flag[64], heading[96];
+        char flag[64], heading[96], choices[256], words[600];
         if (strcmp(section, keys[i].section) != 0) {
             section = keys[i].section;
             snprintf(heading, sizeof heading, "[%.40s] in a scenario file", section);
             dtp_page_heading(page, "KEYS", heading);
         }
-        snprintf(flag, sizeof flag, "--%s", keys[i].key);
-        for (char *c = flag; *c; c++)
-            *c = *c == '_' ? '-' : *c;
-        print_flag(page, flag, keys[i].value, keys[i].words);
+        const char *value = dtp_scenario_key_choices(&keys[i], choices, sizeof choices);
+        print_flag(page, as_flag(keys[i].key, flag, sizeof flag), value,
+                   dtp_scenario_key_words(&keys[i], words, sizeof words));
+        print_other_words(page, &keys[i]);
     }
     fputc('\n', page->file);
     dtp_page_wrap(page, 0, 0,

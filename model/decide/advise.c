@@ -240,7 +240,8 @@ static void consider_more_gpus(struct search *search)
         consider(search, &job.asked, search->job->cluster.gpus, changed + 1);
         return;
     }
-    snprintf(flags, sizeof flags, "--gpus %u%s", (unsigned)solution.value, changed);
+    dtp_change_gpus_flags(search->job, (uint32_t)solution.value, flags, sizeof flags);
+    snprintf(flags + strlen(flags), sizeof flags - strlen(flags), "%s", changed);
     consider(search, &job.asked, (uint32_t)solution.value, flags);
 }
 

@@ -442,6 +442,14 @@ void dtp_change_flags(const struct dtp_job *job, const struct dtp_plan *asked, c
              brings_runtime ? dtp_runtime_text(asked->runtime) : "");
 }
 
+void dtp_change_gpus_flags(const struct dtp_job *job, uint32_t gpus, char *out, size_t bytes)
+{
+    char nodes[32] = "";
+    if (job->by_nodes)
+        snprintf(nodes, sizeof nodes, "--nodes %u ", gpus < job->node_gpus ? 1 : gpus / job->node_gpus);
+    snprintf(out, bytes, "%s--gpus %u", nodes, gpus);
+}
+
 void dtp_change_batch_note(const struct dtp_plan *from, const struct dtp_plan *to, char *out, size_t bytes)
 {
     double before = (double)from->micro_batch * from->accumulate;

@@ -63,6 +63,8 @@ bool dtp_change_strategy(struct dtp_plan *plan, enum dtp_strategy strategy);
 /* The flags that turn job->asked into `asked`: `flags`, and the runtime where a strategy would bring its own. */
 void dtp_change_flags(const struct dtp_job *job, const struct dtp_plan *asked, const char *flags, char *out,
                       size_t bytes);
+/* The flags that give the job another number of GPUs, beside the nodes where it was given those. */
+void dtp_change_gpus_flags(const struct dtp_job *job, uint32_t gpus, char *out, size_t bytes);
 /* "tokens per step x 4", "" where they stay. */
 void dtp_change_batch_note(const struct dtp_plan *from, const struct dtp_plan *to, char *out, size_t bytes);
 

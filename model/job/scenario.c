@@ -38,6 +38,11 @@ static enum dtp_status refuse_unknown(const char *key, const char *where, size_t
     dtp_nearest_begin(&nearest, key);
     for (int i = 0; i < DTP_KEY_COUNT; i++)
         dtp_nearest_offer(&nearest, dtp_key_name((enum dtp_key)i));
+    size_t alias_count;
+    const struct dtp_scenario_alias *aliases = dtp_scenario_aliases(&alias_count);
+    for (size_t i = 0; i < alias_count; i++)
+        if (!aliases[i].value)
+            dtp_nearest_offer(&nearest, aliases[i].word);
     dtp_nearest_text(&nearest, hint, sizeof hint);
     return dtp_fault(faults, DTP_BAD_INPUT, where, line, "unknown key '%.64s'; %s", key,
                      hint[0] ? hint : "dtplan plan --help lists the keys");
@@ -45,7 +50,7 @@ static enum dtp_status refuse_unknown(const char *key, const char *where, size_t
 
 /* Keeps the text; the old one goes only when the new one is there. */
 static enum dtp_status keep(struct dtp_setting *setting, const char *value, const char *where, size_t line,
-                            struct dtp_faults *faults)
+                            const struct dtp_scenario_alias *alias, struct dtp_faults *faults)
 {
     char *value_copy = strdup(value), *where_copy = where ? strdup(where) : NULL;
     if (!value_copy || (where && !where_copy)) {
@@ -55,7 +60,7 @@ static enum dtp_status keep(struct dtp_setting *setting, const char *value, cons
     }
     free(setting->value);
     free(setting->where);
-    *setting = (struct dtp_setting){value_copy, where_copy, line};
+    *setting = (struct dtp_setting){value_copy, where_copy, line, alias};
     return DTP_OK;
 }
 
@@ -66,7 +71,7 @@ enum dtp_status dtp_scenario_copy(const struct dtp_scenario *scenario, struct dt
     for (int i = 0; i < DTP_KEY_COUNT && status == DTP_OK; i++) {
         const struct dtp_setting *s = &scenario->settings[i];
         if (s->value)
-            status = keep(&(*out)->settings[i], s->value, s->where, s->line, faults);
+            status = keep(&(*out)->settings[i], s->value, s->where, s->line, s->alias, faults);
     }
     if (status == DTP_OK)
         (*out)->without_times = scenario->without_times;
@@ -85,7 +90,8 @@ void dtp_scenario_without_times(struct dtp_scenario *scenario)
 enum dtp_status dtp_scenario_set(struct dtp_scenario *scenario, const char *key, const char *value, const char *where,
                                  size_t line, struct dtp_faults *faults)
 {
-    enum dtp_key index = dtp_key_find(key);
+    const struct dtp_scenario_alias *alias;
+    enum dtp_key index = dtp_key_find_word(key, &alias);
     if (index == DTP_KEY_COUNT)
         return refuse_unknown(key, where, line, faults);
     if (!value && dtp_key_is_switch(index))
@@ -97,7 +103,7 @@ enum dtp_status dtp_scenario_set(struct dtp_scenario *scenario, const char *key,
     if (!dtp_key_apply(index, value, &scratch, why, sizeof why))
         return dtp_fault_about(faults, DTP_BAD_INPUT, where, line, dtp_key_name(index), "'%.64s' is not %s", value,
                                why);
-    return keep(&scenario->settings[index], value, where, line, faults);
+    return keep(&scenario->settings[index], value, where, line, alias, faults);
 }
 
 void dtp_scenario_unset(struct dtp_scenario *scenario, const char *key)
@@ -108,6 +114,13 @@ void dtp_scenario_unset(struct dtp_scenario *scenario, const char *key)
     free(scenario->settings[index].value);
     free(scenario->settings[index].where);
     scenario->settings[index] = (struct dtp_setting){0};
+}
+
+const char *dtp_scenario_place(const struct dtp_scenario *scenario, const char *key, size_t *line)
+{
+    enum dtp_key index = dtp_key_find(key);
+    *line = index == DTP_KEY_COUNT ? 0 : scenario->settings[index].line;
+    return index == DTP_KEY_COUNT ? NULL : scenario->settings[index].where;
 }
 
 const char *dtp_scenario_get(const struct dtp_scenario *scenario, const char *key)
@@ -248,7 +261,8 @@ static int take(void *context, const char *section, const char *name, const char
     snprintf(text, sizeof text, "%s", value);
     cut_comment(text);
     file->key_count++;
-    enum dtp_key key = dtp_key_find(name);
+    const struct dtp_scenario_alias *alias;
+    enum dtp_key key = dtp_key_find_word(name, &alias);
     if (key == DTP_KEY_COUNT) {
         fault(file, refuse_unknown(name, file->name, file->line, file->faults));
         return 1;
@@ -256,7 +270,12 @@ static int take(void *context, const char *section, const char *name, const char
     if (!check_section(file, section, key))
         return 1;
     if (file->key_lines[key]) {
-        FAULT(file, "%s: was set on line %zu already", dtp_key_name(key), file->key_lines[key]);
+        const struct dtp_scenario_alias *first = file->scenario->settings[key].alias;
+        if (first == alias)
+            FAULT(file, "%.64s: was set on line %zu already", name, file->key_lines[key]);
+        else
+            FAULT(file, "%.64s: is the same as %s of line %zu; leave one of them out", name,
+                  first ? first->word : dtp_key_name(key), file->key_lines[key]);
         return 1;
     }
     file->key_lines[key] = file->line;

@@ -33,7 +33,9 @@ struct dtp_job {
                                is smaller when the job fills only part of one node */
     char shape_note[200];   /* how the shape was chosen when only --params was given, else "" */
     char cluster_note[256]; /* keys of a network that one node has no use for, else "" */
-    char plan_note[200];    /* what was read into the plan's words (zero3 under torch, the runtime of zero2), else "" */
+    char plan_note[512];    /* what was read into the plan's words (zero3 under torch, the runtime of zero2, words that
+                               people type for others), else "" */
+    bool by_nodes;          /* the number of GPUs was given as nodes */
 };
 
 /* Sequences of an optimizer step over all GPUs: micro_batch * accumulate * data-parallel ranks. */
@@ -47,6 +49,21 @@ struct dtp_scenario_key {
     const char *words;   /* one line of help with its default */
 };
 const struct dtp_scenario_key *dtp_scenario_keys(size_t *count);
+/* The key of that name or of another word for it ('-' and '_' alike), or NULL. */
+const struct dtp_scenario_key *dtp_scenario_key_of(const char *name);
+/* Another word for a key, or for one of its values: what people type elsewhere. It means the same wherever the key
+ * does: as a flag, in a file, in a list. */
+struct dtp_scenario_alias {
+    const char *key;   /* "micro_batch" */
+    const char *word;  /* "batch_size"; or, for a value, "fp16" */
+    const char *value; /* NULL: a word for the key itself; else the value it stands for, "" where that depends */
+    const char *words; /* what it means */
+};
+const struct dtp_scenario_alias *dtp_scenario_aliases(size_t *count);
+/* Value and help of a key as shown to people, with the words for its values: "none|optimizer|params|nvme|cpu" (NULL for
+ * a switch), "...; cpu: params under FSDP, ...". Both return `out`. */
+const char *dtp_scenario_key_choices(const struct dtp_scenario_key *key, char *out, size_t bytes);
+const char *dtp_scenario_key_words(const struct dtp_scenario_key *key, char *out, size_t bytes);
 
 enum dtp_status dtp_scenario_create(struct dtp_scenario **out, struct dtp_faults *faults);
 void dtp_scenario_destroy(struct dtp_scenario *scenario);
@@ -70,6 +87,8 @@ enum dtp_status dtp_scenario_parse(struct dtp_scenario *scenario, const char *na
                                    struct dtp_faults *faults);
 /* Text a key was last set to, or NULL. Borrowed. */
 const char *dtp_scenario_get(const struct dtp_scenario *scenario, const char *key);
+/* Where a key was last set, and on which line; NULL where it was not, or nobody said. Borrowed. */
+const char *dtp_scenario_place(const struct dtp_scenario *scenario, const char *key, size_t *line);
 /* The same as tables write it: numbers in digits ("8k" of seq as 8192), switches as 0 or 1. False when it is not set.
  */
 bool dtp_scenario_plain(const struct dtp_scenario *scenario, const char *key, char *out, size_t bytes);
@@ -83,7 +102,8 @@ size_t dtp_scenario_strategies(const char *text, enum dtp_strategy list[DTP_STRA
  *            layers, hidden, heads and vocab at least; or --params alone. --params beside a shape must agree with its
  *            count within 2 %.
  *   machine  --machine, else the GPU's usual one. GPU: --gpu, else the machine's, else h100-sxm.
- *   gpus     one machine's when --machine is given, else 1. gpus_per_node: the machine's, at most gpus.
+ *   gpus     nodes x gpus_per_node where nodes are given, one machine's when --machine is, else 1. gpus_per_node: the
+ *            machine's, at most gpus. Nodes and gpus that contradict each other are a fault.
  *   runtime  torch; deepspeed for zero2, which PyTorch does not have.
  *   seq      2048, or the learned position table where that is shorter.
  *   dtypes   the recipe of --precision as the runtime means it, then each dtype given; a master that is no extra copy

@@ -87,20 +87,43 @@ static uint32_t node_gpus(const struct dtp_cluster *c)
     return each && dtp_measured_count(c->measured, "gpus") > each ? each : c->machine.gpus;
 }
 
+/* More GPUs than a job may have are refused where the plan is resolved. */
+static uint32_t gpus_of_nodes(const struct dtp_resolution *r, uint32_t node)
+{
+    uint64_t gpus = (uint64_t)r->draft.nodes * node;
+    return gpus > UINT32_MAX ? UINT32_MAX : (uint32_t)gpus;
+}
+
+/* Of a job whose GPUs fill whole nodes: whether these are as many as it names. */
+static bool check_nodes(struct dtp_resolution *r, const struct dtp_cluster *c, uint32_t node)
+{
+    char other[96] = "";
+    if (c->nodes == r->draft.nodes)
+        return true;
+    if (c->gpus % r->draft.nodes == 0)
+        snprintf(other, sizeof other, ", or set gpus_per_node to %" PRIu32, c->gpus / r->draft.nodes);
+    refuse(r, DTP_KEY_nodes,
+           "%" PRIu32 " nodes of %" PRIu32 " GPUs have %" PRIu64 ", but gpus is %" PRIu32 "; leave one of them out%s",
+           r->draft.nodes, node, (uint64_t)r->draft.nodes * node, c->gpus, other);
+    return false;
+}
+
 /* Whole nodes, or part of one. */
 static bool count_nodes(struct dtp_resolution *r, struct dtp_cluster *c)
 {
     uint32_t node = given(r, DTP_KEY_gpus_per_node) ? r->draft.gpus_per_node : node_gpus(c);
     if (node == 0)
         node = 1; /* dtp_cluster_check refuses such a machine */
-    c->gpus = given(r, DTP_KEY_gpus) ? r->draft.gpus : default_gpus(r, c, node);
+    uint32_t by_nodes = given(r, DTP_KEY_nodes) ? gpus_of_nodes(r, node) : 0;
+    c->gpus = given(r, DTP_KEY_gpus) ? r->draft.gpus : by_nodes ? by_nodes : default_gpus(r, c, node);
+    r->job->by_nodes = by_nodes > 0;
     if (!given(r, DTP_KEY_gpus_per_node))
         node = filled_node(c->gpus, node);
     r->job->node_gpus = node;
     c->gpus_per_node = node < c->gpus ? node : c->gpus;
     c->nodes = c->gpus / c->gpus_per_node;
     if (c->gpus % c->gpus_per_node == 0)
-        return true;
+        return !by_nodes || check_nodes(r, c, node);
     enum dtp_key key = given(r, DTP_KEY_gpus_per_node) ? DTP_KEY_gpus_per_node : DTP_KEY_gpus;
     uint32_t less = c->nodes * node;
     refuse(r, key,

@@ -12,14 +12,38 @@
 
 /* ---- parsers of words ------------------------------------------------------------------------------------------ */
 
+static void write_word(const char *word, struct dtp_job_value *out)
+{
+    out->kind = DTP_VALUE_WORD;
+    out->word = word;
+}
+
+static void write_real(double value, struct dtp_job_value *out)
+{
+    out->kind = DTP_VALUE_REAL;
+    out->real = value;
+}
+
+static void write_whole(uint64_t value, struct dtp_job_value *out)
+{
+    out->kind = DTP_VALUE_WHOLE;
+    out->whole = value;
+}
+
+#define WRITE_WORD(name)                                                                                               \
+    static void write_##name(const void *field, struct dtp_job_value *out)                                             \
+    {                                                                                                                  \
+        const enum dtp_##name *value = field;                                                                          \
+        write_word(dtp_##name##_text(*value), out);                                                                    \
+    }
 #define PARSE_WORD(name)                                                                                               \
     static bool parse_##name(const char *text, void *field)                                                            \
     {                                                                                                                  \
         enum dtp_##name *out = field;                                                                                  \
         return dtp_##name##_parse(text, out);                                                                          \
-    }
+    }                                                                                                                  \
+    WRITE_WORD(name)
 PARSE_WORD(runtime)
-PARSE_WORD(offload)
 PARSE_WORD(attention)
 PARSE_WORD(loss)
 PARSE_WORD(optimizer)
@@ -69,6 +93,7 @@ static bool parse_strategy(const char *text, void *field)
     *out = list[0];
     return true;
 }
+WRITE_WORD(strategy)
 
 #define PARSE_CHOICE(name, last)                                                                                       \
     static bool parse_##name(const char *text, void *field)                                                            \
@@ -80,7 +105,8 @@ static bool parse_strategy(const char *text, void *field)
                 return true;                                                                                           \
             }                                                                                                          \
         return false;                                                                                                  \
-    }
+    }                                                                                                                  \
+    WRITE_WORD(name)
 PARSE_CHOICE(network, DTP_NETWORK_SOCKETS)
 PARSE_CHOICE(norm, DTP_RMS_NORM)
 PARSE_CHOICE(activation, DTP_SWIGLU)
@@ -89,12 +115,32 @@ PARSE_CHOICE(dtype, DTP_DTYPE_COUNT - 1)
 
 static bool parse_precision(const char *text, void *field)
 {
-    return dtp_precision_recipe(text, field);
+    const struct dtp_scenario_alias *alias = dtp_key_value_alias(DTP_KEY_precision, text);
+    return dtp_precision_recipe(alias ? alias->value : text, field);
 }
+
+static void write_precision(const void *field, struct dtp_job_value *out)
+{
+    write_word(dtp_precision_name(field), out);
+}
+
+/* What "cpu" means depends on the strategy: until that is known (scenario_resolve.c) nothing is offloaded. */
+static bool parse_offload(const char *text, void *field)
+{
+    enum dtp_offload *out = field;
+    return dtp_key_value_alias(DTP_KEY_offload, text) || dtp_offload_parse(text, out);
+}
+WRITE_WORD(offload)
 
 static bool parse_checkpointing(const char *text, void *field)
 {
     return dtp_checkpointing_parse(text, field);
+}
+
+static void write_checkpointing(const void *field, struct dtp_job_value *out)
+{
+    dtp_checkpointing_text(field, out->buffer, sizeof out->buffer);
+    write_word(out->buffer, out);
 }
 
 static bool parse_mib(const char *text, void *field)
@@ -109,9 +155,20 @@ static bool parse_mib(const char *text, void *field)
     return value > 0;
 }
 
+static void write_mib(const void *field, struct dtp_job_value *out)
+{
+    const uint64_t *bytes = field;
+    write_real((double)*bytes / 1048576, out);
+}
+
 static bool parse_duration(const char *text, void *field)
 {
     return dtp_number_parse_duration(text, field);
+}
+
+static void write_duration(const void *field, struct dtp_job_value *out)
+{
+    write_real(*(const double *)field, out);
 }
 
 static bool parse_rate(const char *text, void *field)
@@ -122,6 +179,11 @@ static bool parse_rate(const char *text, void *field)
         return false;
     *out = (double)bytes;
     return true;
+}
+
+static void write_rate(const void *field, struct dtp_job_value *out)
+{
+    write_real(*(const double *)field, out);
 }
 
 /* reshard_after_forward as a number of GPUs: true, and beside it the group. */
@@ -135,6 +197,15 @@ static bool parse_reshard_group(const char *text, void *field)
     plan->reshard_after_forward = true;
     plan->reshard_group = (uint32_t)group;
     return true;
+}
+
+/* The switch as it is, or the number that stands for true. */
+static void write_reshard_group(const void *field, struct dtp_job_value *out)
+{
+    const struct dtp_plan *plan =
+        (const struct dtp_plan *)(const void *)((const char *)field - offsetof(struct dtp_plan, reshard_after_forward));
+    if (plan->reshard_group)
+        write_whole(plan->reshard_group, out);
 }
 
 static bool parse_switch(const char *text, bool *out)
@@ -157,40 +228,41 @@ struct rule {
     size_t offset, size; /* of the field in the draft */
     double minimum, maximum;
     bool (*parse)(const char *text, void *field);
+    void (*write)(const void *field, struct dtp_job_value *out);
 };
 
 #define FIELD(field) offsetof(struct dtp_draft, field), sizeof((struct dtp_draft *)0)->field
 #define WHOLE32(field, minimum, maximum)                                                                               \
     {                                                                                                                  \
-        KIND_WHOLE32, FIELD(field), minimum, maximum, NULL                                                             \
+        KIND_WHOLE32, FIELD(field), minimum, maximum, NULL, NULL                                                       \
     }
 #define WHOLE64(field, minimum, maximum)                                                                               \
     {                                                                                                                  \
-        KIND_WHOLE64, FIELD(field), minimum, maximum, NULL                                                             \
+        KIND_WHOLE64, FIELD(field), minimum, maximum, NULL, NULL                                                       \
     }
 #define BINARY64(field, minimum, maximum)                                                                              \
     {                                                                                                                  \
-        KIND_BINARY64, FIELD(field), minimum, maximum, NULL                                                            \
+        KIND_BINARY64, FIELD(field), minimum, maximum, NULL, NULL                                                      \
     }
 #define NUMBER(field, minimum, maximum)                                                                                \
     {                                                                                                                  \
-        KIND_NUMBER, FIELD(field), minimum, maximum, NULL                                                              \
+        KIND_NUMBER, FIELD(field), minimum, maximum, NULL, NULL                                                        \
     }
 #define SWITCH(field)                                                                                                  \
     {                                                                                                                  \
-        KIND_SWITCH, FIELD(field), 0, 0, NULL                                                                          \
+        KIND_SWITCH, FIELD(field), 0, 0, NULL, NULL                                                                    \
     }
-#define SWITCH_OR(field, parser)                                                                                       \
+#define SWITCH_OR(field, name)                                                                                         \
     {                                                                                                                  \
-        KIND_SWITCH, FIELD(field), 0, 0, parser                                                                        \
+        KIND_SWITCH, FIELD(field), 0, 0, parse_##name, write_##name                                                    \
     }
-#define PARSED(field, parser)                                                                                          \
+#define PARSED(field, name)                                                                                            \
     {                                                                                                                  \
-        KIND_PARSED, FIELD(field), 0, 0, parser                                                                        \
+        KIND_PARSED, FIELD(field), 0, 0, parse_##name, write_##name                                                    \
     }
 #define TEXT(most)                                                                                                     \
     {                                                                                                                  \
-        KIND_TEXT, 0, 0, 0, most, NULL                                                                                 \
+        KIND_TEXT, 0, 0, 0, most, NULL, NULL                                                                           \
     }
 
 static const struct rule rules[DTP_KEY_COUNT] = {
@@ -211,16 +283,87 @@ const struct dtp_scenario_key *dtp_scenario_keys(size_t *count)
     return keys;
 }
 
+/* ---- other words ------------------------------------------------------------------------------------------------ */
+
+static const enum dtp_key alias_keys[] = {
+#define ALIAS_KEY(key, word, value, words) DTP_KEY_##key,
+    DTP_ALIAS_TABLE(ALIAS_KEY)
+#undef ALIAS_KEY
+};
+
+static const struct dtp_scenario_alias aliases[] = {
+#define ALIAS_ROW(key, word, value, words) {#key, word, value, words},
+    DTP_ALIAS_TABLE(ALIAS_ROW)
+#undef ALIAS_ROW
+};
+#define ALIAS_COUNT (sizeof aliases / sizeof *aliases)
+
+const struct dtp_scenario_alias *dtp_scenario_aliases(size_t *count)
+{
+    *count = ALIAS_COUNT;
+    return aliases;
+}
+
+const struct dtp_scenario_alias *dtp_key_value_alias(enum dtp_key key, const char *value)
+{
+    for (size_t i = 0; i < ALIAS_COUNT; i++)
+        if (alias_keys[i] == key && aliases[i].value && dtp_names_equal(aliases[i].word, value))
+            return &aliases[i];
+    return NULL;
+}
+
+const char *dtp_scenario_key_choices(const struct dtp_scenario_key *key, char *out, size_t bytes)
+{
+    if (!key->value)
+        return NULL;
+    snprintf(out, bytes, "%s", key->value);
+    for (size_t i = 0; i < ALIAS_COUNT; i++)
+        if (aliases[i].value && strcmp(aliases[i].key, key->key) == 0 && strcmp(aliases[i].word, aliases[i].value) != 0)
+            snprintf(out + strlen(out), bytes - strlen(out), "|%s", aliases[i].word);
+    return out;
+}
+
+const char *dtp_scenario_key_words(const struct dtp_scenario_key *key, char *out, size_t bytes)
+{
+    snprintf(out, bytes, "%s", key->words);
+    for (size_t i = 0; i < ALIAS_COUNT; i++)
+        if (aliases[i].value && strcmp(aliases[i].key, key->key) == 0)
+            snprintf(out + strlen(out), bytes - strlen(out), "; %s: %s", aliases[i].word, aliases[i].words);
+    return out;
+}
+
+static bool is_word(const char *known, const char *typed)
+{
+    while (*known && (*known == *typed || (*known == '_' && *typed == '-')))
+        known++, typed++;
+    return !*known && !*typed;
+}
+
+enum dtp_key dtp_key_find_word(const char *name, const struct dtp_scenario_alias **alias)
+{
+    if (alias)
+        *alias = NULL;
+    for (int i = 0; i < DTP_KEY_COUNT; i++)
+        if (is_word(keys[i].key, name))
+            return (enum dtp_key)i;
+    for (size_t i = 0; i < ALIAS_COUNT; i++)
+        if (!aliases[i].value && is_word(aliases[i].word, name)) {
+            if (alias)
+                *alias = &aliases[i];
+            return alias_keys[i];
+        }
+    return DTP_KEY_COUNT;
+}
+
 enum dtp_key dtp_key_find(const char *name)
 {
-    for (int i = 0; i < DTP_KEY_COUNT; i++) {
-        const char *a = keys[i].key, *b = name;
-        while (*a && (*a == *b || (*a == '_' && *b == '-')))
-            a++, b++;
-        if (!*a && !*b)
-            return (enum dtp_key)i;
-    }
-    return DTP_KEY_COUNT;
+    return dtp_key_find_word(name, NULL);
+}
+
+const struct dtp_scenario_key *dtp_scenario_key_of(const char *name)
+{
+    enum dtp_key key = dtp_key_find(name);
+    return key == DTP_KEY_COUNT ? NULL : &keys[key];
 }
 
 const char *dtp_key_name(enum dtp_key key)
@@ -299,6 +442,7 @@ static void explain_strategies(const char *value, char *why, size_t why_bytes)
 static void explain(enum dtp_key key, const char *value, char *why, size_t why_bytes)
 {
     const struct rule *rule = &rules[key];
+    char choices[256];
     switch (rule->kind) {
     case KIND_WHOLE32:
     case KIND_WHOLE64:
@@ -322,7 +466,7 @@ static void explain(enum dtp_key key, const char *value, char *why, size_t why_b
         else if (key == DTP_KEY_strategy && strchr(value, ','))
             explain_strategies(value, why, why_bytes);
         else
-            snprintf(why, why_bytes, "one of %s", keys[key].value);
+            snprintf(why, why_bytes, "one of %s", dtp_scenario_key_choices(&keys[key], choices, sizeof choices));
         break;
     }
 }
@@ -381,6 +525,27 @@ bool dtp_scenario_plain(const struct dtp_scenario *scenario, const char *key, ch
     else
         snprintf(out, bytes, "%s", text);
     return true;
+}
+
+void dtp_key_value(enum dtp_key key, const struct dtp_draft *draft, struct dtp_job_value *out)
+{
+    const struct rule *rule = &rules[key];
+    const void *field = (const char *)draft + rule->offset;
+    *out = (struct dtp_job_value){.kind = DTP_VALUE_WORD, .word = ""};
+    switch (rule->kind) {
+    case KIND_WHOLE32: write_whole(*(const uint32_t *)field, out); break;
+    case KIND_WHOLE64:
+    case KIND_BINARY64: write_whole(*(const uint64_t *)field, out); break;
+    case KIND_NUMBER: write_real(*(const double *)field, out); break;
+    case KIND_SWITCH:
+        out->kind = DTP_VALUE_SWITCH;
+        out->whole = *(const bool *)field;
+        break;
+    case KIND_PARSED:
+    case KIND_TEXT: break;
+    }
+    if (rule->write)
+        rule->write(field, out);
 }
 
 void dtp_key_copy_dimension(enum dtp_key key, const struct dtp_draft *draft, struct dtp_transformer *out)

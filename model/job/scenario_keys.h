@@ -6,6 +6,7 @@
 #ifndef DTP_SCENARIO_KEYS_H
 #define DTP_SCENARIO_KEYS_H
 
+#include "job/job_values.h"
 #include "job/scenario.h"
 
 struct dtp_draft {
@@ -17,13 +18,13 @@ struct dtp_draft {
     uint64_t global_batch;        /* sequences per step over all GPUs; 0 = by accumulate */
     uint64_t global_batch_tokens; /* the same in tokens */
     struct dtp_training training;
-    uint32_t gpus, gpus_per_node;
+    uint32_t nodes, gpus, gpus_per_node;
     bool bias;
 };
 
 /* X(key, section, value, how, words). `how`: WHOLE32, WHOLE64 and BINARY64 (minimum, maximum), NUMBER (minimum,
- * maximum), SWITCH, SWITCH_OR (parser of other values), PARSED (parser) into a field of the draft; TEXT (limit in
- * bytes) keeps the words only. */
+ * maximum), SWITCH, SWITCH_OR (NAME of other values), PARSED (NAME) into a field of the draft, by parse_NAME and back
+ * by write_NAME; TEXT (limit in bytes) keeps the words only. */
 #define DTP_KEY_TABLE(X)                                                                                               \
     X(model, "model", "NAME|FILE.json", TEXT(4096), "preset (dtplan catalog models) or Hugging Face config.json")      \
     X(params, "model", "N", NUMBER(params, 1, 1e15),                                                                   \
@@ -39,10 +40,10 @@ struct dtp_draft {
     X(vocab, "model", "N", WHOLE64(transformer.vocab, 1, 100000000), "vocabulary")                                     \
     X(positions, "model", "N", WHOLE64(transformer.positions, 1, 100000000),                                           \
       "rows of the learned position table; default seq")                                                               \
-    X(norm, "model", "layer_norm|rms_norm", PARSED(transformer.norm, parse_norm), "norm; default rms_norm")            \
-    X(activation, "model", "gelu|relu|swiglu", PARSED(transformer.activation, parse_activation),                       \
+    X(norm, "model", "layer_norm|rms_norm", PARSED(transformer.norm, norm), "norm; default rms_norm")                  \
+    X(activation, "model", "gelu|relu|swiglu", PARSED(transformer.activation, activation),                             \
       "activation of the MLP; default swiglu")                                                                         \
-    X(position, "model", "learned|rope|alibi|none", PARSED(transformer.position, parse_position),                      \
+    X(position, "model", "learned|rope|alibi|none", PARSED(transformer.position, position),                            \
       "position scheme; default rope")                                                                                 \
     X(tied_head, "model", NULL, SWITCH(transformer.tied_head), "output head shares the embedding; default false")      \
     X(bias, "model", NULL, SWITCH(bias), "biases on all linear layers and LayerNorms of a block; default false")       \
@@ -57,19 +58,21 @@ struct dtp_draft {
     X(machine, "cluster", "NAME|FILE.csv", TEXT(4096),                                                                 \
       "machine (dtplan catalog machines), or what dtplan probe measured of one; default the GPU's usual one")          \
     X(gpus, "cluster", "N", WHOLE32(gpus, 1, 1000000), "GPUs in all; default one machine if machine is given, else 1") \
+    X(nodes, "cluster", "N", WHOLE32(nodes, 1, 1000000),                                                               \
+      "nodes: GPUs are nodes x gpus_per_node; default as gpus says")                                                   \
     X(gpus_per_node, "cluster", "N", WHOLE32(gpus_per_node, 1, 1000000), "GPUs per node; default the machine's")       \
     X(network_gbit_per_s, "cluster", "GBIT", NUMBER(network_gbit_per_s, 1e-3, 1e6),                                    \
       "network of a whole node in Gbit/s, one direction; default the machine's")                                       \
-    X(network, "cluster", "rdma|sockets", PARSED(network, parse_network),                                              \
+    X(network, "cluster", "rdma|sockets", PARSED(network, network),                                                    \
       "how nodes talk; sockets: TCP through the CPU, network_gbit_per_s is one ring's all-gather; default rdma")       \
     X(oversubscription, "cluster", "F", NUMBER(oversubscription, 1, 1000),                                             \
       "of a leaf switch's uplinks; default 1 (none)")                                                                  \
     X(leaf_nodes, "cluster", "N", WHOLE32(leaf_nodes, 1, 1000000),                                                     \
       "nodes below one leaf switch, of a rail if rail-optimised; default 1, each climbs to the spine")                 \
     X(strategy, "plan", "ddp|zero1|zero2|zero3|full_shard|shard_grad_op|hybrid_shard|all",                             \
-      PARSED(plan.strategy, parse_strategy),                                                                           \
+      PARSED(plan.strategy, strategy),                                                                                 \
       "what is sharded; all, or several with commas between: dtplan plan compares them; default full_shard")           \
-    X(runtime, "plan", "torch|deepspeed|megatron|dtplan", PARSED(plan.runtime, parse_runtime),                         \
+    X(runtime, "plan", "torch|deepspeed|megatron|dtplan", PARSED(plan.runtime, runtime),                               \
       "whose rules; default torch, for zero2 deepspeed")                                                               \
     X(compile, "plan", NULL, SWITCH(plan.compile), "torch.compile of each block; default false")                       \
     X(compile_loss, "plan", NULL, SWITCH(plan.compile_loss), "with compile: of the loss too; default true")            \
@@ -97,30 +100,30 @@ struct dtp_draft {
       "reduce gradients in every micro-step; default false (no_sync)")                                                 \
     X(seq, "plan", "N", BINARY64(plan.sequence, 1, 100000000),                                                         \
       "tokens per sequence, 8k = 8192; default 2048, or the position table where that is shorter")                     \
-    X(checkpointing, "plan", "none|full|every-N|selective|selective-attention", PARSED(plan, parse_checkpointing),     \
+    X(checkpointing, "plan", "none|full|every-N|selective|selective-attention", PARSED(plan, checkpointing),           \
       "activations recomputed in backward; default none")                                                              \
-    X(offload, "plan", "none|optimizer|params|nvme", PARSED(plan.offload, parse_offload),                              \
+    X(offload, "plan", "none|optimizer|params|nvme", PARSED(plan.offload, offload),                                    \
       "sharded state kept on the host; default none")                                                                  \
     X(precision, "plan", "fp32|bf16-mixed|bf16|bf16-pure|fp16-mixed|fp8-tensorwise|fp8-rowwise",                       \
-      PARSED(plan.precision, parse_precision), "recipe of number formats; default bf16-mixed")                         \
-    X(param_dtype, "plan", "DTYPE", PARSED(plan.precision.params, parse_dtype), "stored parameters")                   \
-    X(compute_dtype, "plan", "DTYPE", PARSED(plan.precision.compute, parse_dtype), "matmuls and activations")          \
-    X(reduce_dtype, "plan", "DTYPE", PARSED(plan.precision.reduce, parse_dtype), "gradients in reduction")             \
-    X(master_dtype, "plan", "DTYPE", PARSED(plan.precision.master, parse_dtype), "the optimizer's copy of parameters") \
-    X(moment_dtype, "plan", "DTYPE", PARSED(plan.precision.moments, parse_dtype), "Adam's moments")                    \
+      PARSED(plan.precision, precision), "recipe of number formats; default bf16-mixed")                               \
+    X(param_dtype, "plan", "DTYPE", PARSED(plan.precision.params, dtype), "stored parameters")                         \
+    X(compute_dtype, "plan", "DTYPE", PARSED(plan.precision.compute, dtype), "matmuls and activations")                \
+    X(reduce_dtype, "plan", "DTYPE", PARSED(plan.precision.reduce, dtype), "gradients in reduction")                   \
+    X(master_dtype, "plan", "DTYPE", PARSED(plan.precision.master, dtype), "the optimizer's copy of parameters")       \
+    X(moment_dtype, "plan", "DTYPE", PARSED(plan.precision.moments, dtype), "Adam's moments")                          \
     X(fp8_all_gather, "plan", NULL, SWITCH(plan.precision.fp8_all_gather),                                             \
       "gather weights in fp8 (FSDP2, tensorwise); default true with fp8-tensorwise")                                   \
-    X(attention, "plan", "flash|math|flash2|flash1", PARSED(plan.attention, parse_attention),                          \
+    X(attention, "plan", "flash|math|flash2|flash1", PARSED(plan.attention, attention),                                \
       "attention kernel; default flash, the fastest fused one")                                                        \
-    X(loss, "plan", "eager|fused|chunked", PARSED(plan.loss, parse_loss), "cross entropy; default eager")              \
-    X(optimizer, "plan", "adamw|adamw-foreach|sgd|adam8bit", PARSED(plan.optimizer, parse_optimizer),                  \
+    X(loss, "plan", "eager|fused|chunked", PARSED(plan.loss, loss), "cross entropy; default eager")                    \
+    X(optimizer, "plan", "adamw|adamw-foreach|sgd|adam8bit", PARSED(plan.optimizer, optimizer),                        \
       "optimizer; default adamw (fused)")                                                                              \
     X(wrap_layers, "plan", "N", WHOLE32(plan.wrap_layers, 0, 100000), "layers per sharded unit, 0 = all; default 1")   \
-    X(reshard_after_forward, "plan", NULL, SWITCH_OR(plan.reshard_after_forward, parse_reshard_group),                 \
+    X(reshard_after_forward, "plan", NULL, SWITCH_OR(plan.reshard_after_forward, reshard_group),                       \
       "free gathered weights after forward; follows strategy, for hybrid_shard default true; =N of FSDP2: keep 1/N")   \
     X(keep_root, "plan", NULL, SWITCH(plan.keep_root),                                                                 \
       "FSDP2's root unit stays gathered from forward to backward; default false")                                      \
-    X(ddp_bucket_mib, "plan", "MIB", PARSED(plan.ddp_bucket_bytes, parse_mib), "bucket_cap_mb of ddp; default 25")     \
+    X(ddp_bucket_mib, "plan", "MIB", PARSED(plan.ddp_bucket_bytes, mib), "bucket_cap_mb of ddp; default 25")           \
     X(ddp_bucket_view, "plan", NULL, SWITCH(plan.ddp_bucket_view), "gradient_as_bucket_view of ddp; default false")    \
     X(deepspeed_overlap, "plan", NULL, SWITCH(plan.deepspeed_overlap), "overlap_comm; default true with zero3 only")   \
     X(reduce_bucket_size, "plan", "N", WHOLE64(plan.reduce_bucket_size, 1, 1000000000000),                             \
@@ -173,25 +176,36 @@ struct dtp_draft {
       "runtime dtplan: SMs a collective may take; default 0, NCCL's choice")                                           \
     X(symmetric_windows, "plan", NULL, SWITCH(plan.symmetric_windows),                                                 \
       "runtime dtplan: the arena is a window of NCCL's symmetric kernels; default false")                              \
-    X(gather_engine, "plan", "sm|copy", PARSED(plan.gather_engine, parse_engine),                                      \
+    X(gather_engine, "plan", "sm|copy", PARSED(plan.gather_engine, engine),                                            \
       "runtime dtplan: weights are gathered by SMs or by copy engines; default sm")                                    \
-    X(reduce_engine, "plan", "sm|copy", PARSED(plan.reduce_engine, parse_engine),                                      \
+    X(reduce_engine, "plan", "sm|copy", PARSED(plan.reduce_engine, engine),                                            \
       "runtime dtplan: gradients are reduced by SMs, or exchanged by copy engines and added up, kept in fp32 for an "  \
       "fp32 master on the GPU, in reduce_dtype under offload; default sm")                                             \
     X(price, "money", "USD", NUMBER(plan.price_per_gpu_hour, 1e-3, 1e6),                                               \
       "dollars per GPU-hour; default the catalogue's typical price")                                                   \
     X(tokens, "money", "N", NUMBER(training.tokens, 1, 1e18),                                                          \
       "tokens to train on, 2T: plan adds the whole training's time with failures, money and energy")                   \
-    X(deadline, "money", "TIME", PARSED(training.deadline_s, parse_duration), "of the whole training: 30d, 12h, 2w")   \
+    X(deadline, "money", "TIME", PARSED(training.deadline_s, duration), "of the whole training: 30d, 12h, 2w")         \
     X(budget, "money", "USD", NUMBER(training.budget_usd, 1e-2, 1e12), "for the whole training, in dollars: 500k")     \
-    X(gpu_mtbf, "money", "TIME", PARSED(training.gpu_mtbf_s, parse_duration),                                          \
+    X(gpu_mtbf, "money", "TIME", PARSED(training.gpu_mtbf_s, duration),                                                \
       "mean time between failures of one GPU; default 50000h")                                                         \
-    X(detection, "money", "TIME", PARSED(training.detection_s, parse_duration),                                        \
-      "until a failure is seen; default 10min")                                                                        \
-    X(restart, "money", "TIME", PARSED(training.restart_s, parse_duration),                                            \
+    X(detection, "money", "TIME", PARSED(training.detection_s, duration), "until a failure is seen; default 10min")    \
+    X(restart, "money", "TIME", PARSED(training.restart_s, duration),                                                  \
       "from then until training goes on, reading the checkpoint aside; default 5min")                                  \
-    X(storage, "money", "BYTES/S", PARSED(training.storage_bytes_per_s, parse_rate),                                   \
+    X(storage, "money", "BYTES/S", PARSED(training.storage_bytes_per_s, rate),                                         \
       "rate of the checkpoint storage over all nodes, 20GB; default one node's NVMe, else 83 MB/s a GPU")
+
+/* X(key, word, value, words): what people type elsewhere for a key (value NULL) or for one of its values, each with one
+ * meaning. A value of "" depends on other choices, and scenario_resolve.c says how; one that is the word itself is a
+ * value of its own, whose meaning is said because elsewhere it has another. */
+#define DTP_ALIAS_TABLE(X)                                                                                             \
+    X(micro_batch, "batch_size", NULL, "sequences per GPU and micro-step, not of all GPUs")                            \
+    X(accumulate, "gradient_accumulation_steps", NULL, "micro-steps per optimizer step")                               \
+    X(seq, "sequence_length", NULL, "tokens per sequence")                                                             \
+    X(offload, "cpu", "", "params under FSDP, optimizer under ZeRO")                                                   \
+    X(precision, "bf16", "bf16", "parameters and gradients in bf16, moments in fp32; autocast is bf16-mixed")          \
+    X(precision, "fp16", "fp16-mixed", "fp16-mixed")                                                                   \
+    X(precision, "fp8", "fp8-tensorwise", "fp8-tensorwise")
 
 enum dtp_key {
 #define DTP_KEY_ENUM(key, section, value, how, words) DTP_KEY_##key,
@@ -204,6 +218,7 @@ enum dtp_key {
 struct dtp_setting {
     char *value, *where;
     size_t line;
+    const struct dtp_scenario_alias *alias; /* the other word it was set by; NULL: its own */
 };
 
 struct dtp_scenario {
@@ -211,8 +226,12 @@ struct dtp_scenario {
     bool without_times;
 };
 
-/* Index of a key, '-' and '_' alike, or DTP_KEY_COUNT. */
+/* Index of a key by its name or another word for it, '-' and '_' alike, or DTP_KEY_COUNT. `alias` (may be NULL) gets
+ * that word's row, or NULL. */
+enum dtp_key dtp_key_find_word(const char *name, const struct dtp_scenario_alias **alias);
 enum dtp_key dtp_key_find(const char *name);
+/* The row of a word that people type for a value of this key, or NULL. */
+const struct dtp_scenario_alias *dtp_key_value_alias(enum dtp_key key, const char *value);
 const char *dtp_key_name(enum dtp_key key);
 const char *dtp_key_section(enum dtp_key key);
 bool dtp_key_is_switch(enum dtp_key key);
@@ -224,6 +243,8 @@ bool dtp_key_apply(enum dtp_key key, const char *value, struct dtp_draft *draft,
 /* Reads a number as this key does ("8k" is 8192 where the key counts so), whatever its limits. False when it is no
  * number or the key takes none. */
 bool dtp_key_parse_number(enum dtp_key key, const char *value, double *out);
+/* The value that a key has in a draft; of TEXT keys, which no draft holds, an empty word. */
+void dtp_key_value(enum dtp_key key, const struct dtp_draft *draft, struct dtp_job_value *out);
 /* Copies a field that lies in draft->transformer to the same field of `out`; other keys change nothing. */
 void dtp_key_copy_dimension(enum dtp_key key, const struct dtp_draft *draft, struct dtp_transformer *out);
 

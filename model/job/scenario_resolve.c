@@ -255,6 +255,36 @@ static void choose_runtime(struct dtp_resolution *r, struct dtp_plan *plan)
     }
 }
 
+/* "cpu", as people say who mean what their framework can offload: FSDP parameters, gradients and optimizer together,
+ * ZeRO the optimizer's state with its gradients. */
+static void choose_offload(struct dtp_resolution *r, struct dtp_plan *plan)
+{
+    const char *word = text_of(r, DTP_KEY_offload);
+    if (!word || !dtp_key_value_alias(DTP_KEY_offload, word))
+        return;
+    bool zero = plan->strategy == DTP_ZERO1 || plan->strategy == DTP_ZERO2 || plan->strategy == DTP_ZERO3;
+    plan->offload = zero && !dtp_plan_is_fsdp(plan) ? DTP_OFFLOAD_OPTIMIZER : DTP_OFFLOAD_PARAMS;
+}
+
+/* Says what was taken for words that mean something else elsewhere, or more than one thing. */
+static void note_words(struct dtp_resolution *r, const struct dtp_plan *plan)
+{
+    char *note = r->job->plan_note;
+    size_t bytes = sizeof r->job->plan_note;
+    for (int i = 0; i < DTP_KEY_COUNT; i++) {
+        const struct dtp_setting *s = &r->scenario->settings[i];
+        const struct dtp_scenario_alias *value = s->value ? dtp_key_value_alias((enum dtp_key)i, s->value) : NULL;
+        const char *join = note[0] ? "; " : "", *name = dtp_key_name((enum dtp_key)i);
+        size_t used = strlen(note);
+        if (s->value && s->alias)
+            snprintf(note + used, bytes - used, "%s%s %.24s: %s, %s", join, s->alias->word, s->value, name,
+                     s->alias->words);
+        else if (value)
+            snprintf(note + used, bytes - used, "%s%s %s: %s", join, name, value->word,
+                     *value->value ? value->words : dtp_offload_text(plan->offload));
+    }
+}
+
 /* Recipe, the runtime's form of it, then single dtypes on top. */
 static void choose_precision(struct dtp_resolution *r, struct dtp_plan *plan)
 {
@@ -335,6 +365,8 @@ static const char *find_place(const void *context, const char *key, size_t *line
     enum dtp_key index = dtp_key_find(key);
     if (index == DTP_KEY_COUNT)
         return NULL;
+    if (index == DTP_KEY_gpus && !scenario->settings[index].value)
+        index = DTP_KEY_nodes;
     if (index == DTP_KEY_accumulate && !scenario->settings[index].value)
         index = scenario->settings[DTP_KEY_global_batch].value ? DTP_KEY_global_batch : DTP_KEY_global_batch_tokens;
     *line = scenario->settings[index].line;
@@ -383,6 +415,7 @@ static void resolve_plan(struct dtp_resolution *r)
     struct dtp_plan *plan = &r->draft.plan;
     refuse_several_strategies(r);
     choose_runtime(r, plan);
+    choose_offload(r, plan);
     choose_precision(r, plan);
     choose_sequence(r, plan);
     if (!choose_accumulation(r, plan))
@@ -392,6 +425,7 @@ static void resolve_plan(struct dtp_resolution *r)
     enum dtp_status status =
         dtp_plan_resolve_from(&r->job->plan, &r->job->transformer, &r->job->cluster, &source, r->faults);
     worsen(r, status);
+    note_words(r, &r->job->plan);
     if (status == DTP_OK)
         check_switches(r);
 }

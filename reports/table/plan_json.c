@@ -3,7 +3,7 @@
  * Keys end in their unit. */
 #include "record/report.h"
 
-#include "plan/executor_choices.h"
+#include "job/job_values.h"
 #include "page/json_value.h"
 #include "machine/measured.h"
 #include "record/training_report.h"
@@ -11,6 +11,33 @@
 #include <string.h>
 
 /* ---- what is planned -------------------------------------------------------------------------------------------- */
+
+static json_t *value_json(const struct dtp_job_value *value)
+{
+    if (value->missing)
+        return json_null();
+    switch (value->kind) {
+    case DTP_VALUE_WHOLE: return dtp_json_whole(value->whole);
+    case DTP_VALUE_REAL: return dtp_json_real(value->real);
+    case DTP_VALUE_SWITCH: return json_boolean(value->whole != 0);
+    case DTP_VALUE_WORD: return dtp_json_text(value->word);
+    }
+    return json_null();
+}
+
+/* The keys of a section that have no field yet, by their own names: plans that differ differ in a field. */
+static void add_other_keys(const struct dtp_job *job, const char *section, json_t *object)
+{
+    struct dtp_job_value values[DTP_JOB_VALUES_MAX];
+    size_t count = dtp_job_values(job, values);
+    for (size_t i = 0; i < count; i++) {
+        char name[96];
+        dtp_job_value_name(values[i].key, false, name, sizeof name);
+        if (strcmp(values[i].key->section, section) == 0 && strcmp(name, section) != 0 &&
+            !json_object_get(object, name))
+            json_object_set_new(object, name, value_json(&values[i]));
+    }
+}
 
 static json_t *model_object(const struct dtp_job *job)
 {
@@ -28,6 +55,7 @@ static json_t *model_object(const struct dtp_job *job)
     json_object_set_new(object, "seq", dtp_json_whole(job->plan.sequence));
     json_object_set_new(object, "tied_head", json_boolean(m->tied_head));
     json_object_set_new(object, "shape_note", dtp_json_text(job->shape_note));
+    add_other_keys(job, "model", object);
     return object;
 }
 
@@ -45,6 +73,7 @@ static json_t *cluster_object(const struct dtp_job *job)
     json_object_set_new(object, "nodes", dtp_json_whole(c->nodes));
     json_object_set_new(object, "network_bytes_per_s_per_node", dtp_json_real(c->machine.network_bytes_per_s));
     json_object_set_new(object, "note", dtp_json_text(job->cluster_note));
+    add_other_keys(job, "cluster", object);
     return object;
 }
 
@@ -57,23 +86,6 @@ static json_t *precision_object(const struct dtp_precision *p)
     json_object_set_new(object, "master", json_string(dtp_dtype_text(p->master)));
     json_object_set_new(object, "moments", json_string(dtp_dtype_text(p->moments)));
     return object;
-}
-
-static void add_executor_choices(const struct dtp_plan *plan, json_t *object)
-{
-    struct dtp_executor_choice choices[DTP_EXECUTOR_CHOICE_COUNT];
-    dtp_executor_choices(plan, choices);
-    for (size_t i = 0; i < DTP_EXECUTOR_CHOICE_COUNT; i++) {
-        const struct dtp_executor_choice *choice = &choices[i];
-        json_t *value = NULL;
-        switch (choice->kind) {
-        case DTP_CHOICE_SWITCH: value = json_boolean(choice->value != 0); break;
-        case DTP_CHOICE_WHOLE: value = dtp_json_whole((uint64_t)choice->value); break;
-        case DTP_CHOICE_NUMBER: value = dtp_json_real(choice->value); break;
-        case DTP_CHOICE_ENGINE: value = json_string(dtp_executor_choice_word(choice)); break;
-        }
-        json_object_set_new(object, choice->key, value);
-    }
 }
 
 static json_t *plan_object(const struct dtp_job *job)
@@ -90,8 +102,7 @@ static json_t *plan_object(const struct dtp_job *job)
     json_object_set_new(object, "micro_batch", dtp_json_whole(p->micro_batch));
     json_object_set_new(object, "accumulate", dtp_json_whole(p->accumulate));
     json_object_set_new(object, "accumulate_sync", json_boolean(p->accumulate_sync));
-    json_object_set_new(object, "global_batch",
-                        dtp_json_whole((uint64_t)p->micro_batch * p->accumulate * job->cluster.gpus));
+    json_object_set_new(object, "global_batch", dtp_json_whole(dtp_job_batch_sequences(job)));
     json_object_set_new(object, "checkpointing", json_string(checkpointing));
     json_object_set_new(object, "offload", json_string(dtp_offload_text(p->offload)));
     json_object_set_new(object, "precision", json_string(dtp_precision_name(&p->precision)));
@@ -103,8 +114,15 @@ static json_t *plan_object(const struct dtp_job *job)
     json_object_set_new(object, "note", dtp_json_text(job->plan_note));
     json_object_set_new(object, "reshard_after_forward",
                         p->reshard_group ? json_integer(p->reshard_group) : json_boolean(p->reshard_after_forward));
-    if (p->runtime == DTP_RUNTIME_DTPLAN)
-        add_executor_choices(p, object);
+    add_other_keys(job, "plan", object);
+    return object;
+}
+
+/* What was asked of the whole training; null: nothing. */
+static json_t *money_object(const struct dtp_job *job)
+{
+    json_t *object = json_object();
+    add_other_keys(job, "money", object);
     return object;
 }
 
@@ -299,6 +317,7 @@ static json_t *report_object(const struct dtp_report *report)
     json_object_set_new(object, "time", time_object(&report->prediction.time));
     json_object_set_new(object, "throughput", throughput_object(report));
     json_object_set_new(object, "cost", cost_object(report));
+    json_object_set_new(object, "money", money_object(&report->job));
     json_object_set_new(object, "advice", advice_object(&report->advice));
     json_object_set_new(object, "solution", report->solved ? solution_object(&report->solution) : json_null());
     return object;

@@ -39,13 +39,31 @@ static void write_escaped(FILE *out, const char *text)
         fprintf(out, *c == '-' || *c == '_' ? "\\%c" : "%c", *c == '_' ? '-' : *c);
 }
 
-static void write_key(FILE *out, const struct dtp_scenario_key *key)
+static void write_item(FILE *out, const char *word, const char *value)
 {
     fputs(".It Fl \\-", out);
-    write_escaped(out, key->key);
-    if (key->value)
-        fprintf(out, " Ar %s", key->value);
-    fprintf(out, "\n%s.\n", key->words);
+    write_escaped(out, word);
+    if (value)
+        fprintf(out, " Ar %s", value);
+    fputc('\n', out);
+}
+
+/* A key, and behind it the other words for it. */
+static void write_key(FILE *out, const struct dtp_scenario_key *key)
+{
+    char choices[256], words[600];
+    size_t count;
+    const struct dtp_scenario_alias *aliases = dtp_scenario_aliases(&count);
+    write_item(out, key->key, dtp_scenario_key_choices(key, choices, sizeof choices));
+    fprintf(out, "%s.\n", dtp_scenario_key_words(key, words, sizeof words));
+    for (size_t i = 0; i < count; i++) {
+        if (aliases[i].value || strcmp(aliases[i].key, key->key) != 0)
+            continue;
+        write_item(out, aliases[i].word, key->value);
+        fputs("The same as\n.Fl \\-", out);
+        write_escaped(out, key->key);
+        fprintf(out, " :\n%s.\n", aliases[i].words);
+    }
 }
 
 /* What must stand between the two marks. Caller frees. */
