@@ -123,7 +123,7 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_FIDELITY] = {"--fidelity", "closed|simulated",
                          ON(PLAN) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(BACKTEST),
                          "predict by formulas, or by simulating the step program; default closed, of plan "
-                         "simulated where the job has one"},
+                         "and whatif simulated where the job has one"},
     [OPTION_MAX_GPUS] = {"--max-gpus", "N", ON(SEARCH), "largest number of GPUs to consider; default 1024"},
     [OPTION_TOLERANCE] = {"--tolerance", "PERCENT", ON(VALIDATE),
                           "how far off a predicted step may be, 5%; default 10%"},

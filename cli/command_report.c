@@ -223,7 +223,7 @@ static enum dtp_status gather(struct material *m)
     if (status == DTP_OK) {
         dtp_advise(&job, &m->report.prediction, &m->report.advice);
         dtp_training_cost_of(&job, &m->report.prediction.throughput, &m->report.money, true, &m->report.training);
-        status = dtp_whatif(&job, &predictor, &m->whatif, faults);
+        status = dtp_whatif(m->scenario, &m->catalog, &predictor, NULL, &m->whatif, faults);
     }
     if (status == DTP_OK)
         status = simulate(m, &job);

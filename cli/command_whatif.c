@@ -1,20 +1,35 @@
 /* dtplan whatif: every single change of a plan, ranked, with the reason of what it does. */
 #include "cli/command.h"
 
+#include "record/report.h"
 #include "sim/simulated.h"
 #include "record/whatif_report.h"
 
 #include <stdlib.h>
 
-static enum dtp_status whatif(const struct dtp_context *context, const struct dtp_job *job,
+/* As plan does: by simulation where there is a step program of a size that takes no time, else by formulas. */
+static enum dtp_status predict(const struct dtp_context *context, const struct dtp_scenario *scenario,
+                               const struct dtp_catalog *catalog, struct dtp_whatif *out)
+{
+    static const uint32_t op_limit = DTP_REPORT_MAX_OPS;
+    const struct dtp_arguments *a = context->arguments;
+    const struct dtp_predictor closed = dtp_predictor_closed(), simulated = dtp_predictor_simulated(),
+                               best = dtp_predictor_simulated_within(&op_limit);
+    bool chosen = a->closed || a->simulated;
+    return dtp_whatif(scenario, catalog,
+                      a->closed      ? &closed
+                      : a->simulated ? &simulated
+                                     : &best,
+                      chosen ? NULL : &closed, out, context->faults);
+}
+
+static enum dtp_status whatif(const struct dtp_context *context, const struct dtp_scenario *scenario,
                               const struct dtp_catalog *catalog)
 {
-    (void)catalog;
     struct dtp_whatif *found = malloc(sizeof *found);
-    struct dtp_predictor predictor = context->arguments->simulated ? dtp_predictor_simulated() : dtp_predictor_closed();
     if (!found)
         return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    enum dtp_status status = dtp_whatif(job, &predictor, found, context->faults);
+    enum dtp_status status = predict(context, scenario, catalog, found);
     if (status == DTP_OK && context->arguments->json)
         status = dtp_whatif_json(found, context->out, context->faults);
     else if (status == DTP_OK && context->arguments->csv)
@@ -27,5 +42,15 @@ static enum dtp_status whatif(const struct dtp_context *context, const struct dt
 
 enum dtp_status dtp_command_whatif(const struct dtp_context *context)
 {
-    return dtp_context_with_job(context, whatif);
+    struct dtp_catalog catalog;
+    struct dtp_scenario *scenario = NULL;
+    enum dtp_status status = dtp_context_catalog(context, &catalog);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_context_scenario(context, &catalog, &scenario);
+    if (status == DTP_OK)
+        status = whatif(context, scenario, &catalog);
+    dtp_scenario_destroy(scenario);
+    dtp_catalog_destroy(&catalog);
+    return status;
 }

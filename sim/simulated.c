@@ -261,8 +261,14 @@ static enum dtp_status predict_simulated(const void *context, const struct dtp_j
                                          struct dtp_faults *faults)
 {
     struct dtp_simulation_options options = dtp_simulation_options_default();
-    (void)context;
+    const uint32_t *op_limit = context;
+    options.op_limit = op_limit ? *op_limit : 0;
     return predict(job, &options, out, faults);
+}
+
+struct dtp_predictor dtp_predictor_simulated_within(const uint32_t *op_limit)
+{
+    return (struct dtp_predictor){.name = "simulated", .context = op_limit, .predict = predict_simulated};
 }
 
 struct dtp_predictor dtp_predictor_simulated(void)

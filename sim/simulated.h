@@ -42,6 +42,8 @@ enum dtp_status dtp_simulated_scatter(struct dtp_simulated *simulated, const str
 
 /* "simulated", with the default options. */
 struct dtp_predictor dtp_predictor_simulated(void);
+/* The same of step programs of at most *op_limit operations, which is borrowed. */
+struct dtp_predictor dtp_predictor_simulated_within(const uint32_t *op_limit);
 /* The same as a function of the deviation of speed between ranks. */
 struct dtp_deviating dtp_deviating_simulated(void);
 

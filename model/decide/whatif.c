@@ -1,5 +1,6 @@
 #include "decide/whatif.h"
 
+#include "base/parallel.h"
 #include "closed/sharding.h"
 
 #include <stdio.h>
@@ -7,9 +8,14 @@
 #include <string.h>
 
 struct search {
-    const struct dtp_job *job;
-    const struct dtp_predictor *predictor;
+    const struct dtp_scenario *scenario;
+    const struct dtp_catalog *catalog;
+    const struct dtp_job *job; /* of the scenario as it stands */
+    const struct dtp_predictor *predictor, *otherwise;
+    struct dtp_variant base_otherwise; /* the plan by `otherwise`, where that predicts it */
+    bool has_otherwise;
     struct dtp_whatif *out;
+    size_t proposed; /* rows with flags, none predicted yet */
 };
 
 /* ---- one change ---------------------------------------------------------------------------------------------------
@@ -22,6 +28,27 @@ static bool is_reshard_pair(enum dtp_strategy a, enum dtp_strategy b)
     return full && (a == DTP_SHARD_GRAD_OP || b == DTP_SHARD_GRAD_OP);
 }
 
+/* Proposes one change; NULL where the table is full or has it already. */
+static struct dtp_whatif_row *try(struct search *search, enum dtp_question question, const struct dtp_plan *asked,
+                                  const char *flags)
+{
+    static const struct dtp_whatif_row empty;
+    struct dtp_whatif *out = search->out;
+    if (search->proposed == DTP_WHATIF_MAX_ROWS)
+        return NULL;
+    struct dtp_whatif_row *row = &out->rows[search->proposed];
+    char whole[sizeof row->flags];
+    *row = empty;
+    row->question = question;
+    dtp_change_flags(search->job, asked, flags, whole, sizeof whole);
+    dtp_change_words(search->scenario, search->job, asked, whole, row->flags, sizeof row->flags);
+    for (size_t i = 0; i < search->proposed; i++)
+        if (strcmp(out->rows[i].flags, row->flags) == 0)
+            return NULL;
+    search->proposed++;
+    return row;
+}
+
 static void compare(const struct dtp_variant *base, struct dtp_whatif_row *row)
 {
     const struct dtp_prediction *was = &base->prediction, *is = &row->variant.prediction;
@@ -32,43 +59,67 @@ static void compare(const struct dtp_variant *base, struct dtp_whatif_row *row)
     dtp_whatif_why(base, &row->variant, row->why, sizeof row->why);
 }
 
-/* Predicts one change; a refusal is a row too. Returns NULL only when the table is full. */
-static struct dtp_whatif_row *try(const struct search *search, enum dtp_question question, const struct dtp_plan *asked,
-                                  uint32_t gpus, const char *flags)
+static enum dtp_status predict(const struct dtp_predictor *by, const struct dtp_job *job, struct dtp_prediction *out,
+                               struct dtp_faults *faults)
 {
-    static const struct dtp_whatif_row empty;
-    struct dtp_whatif *out = search->out;
-    if (out->count + out->refused_count == DTP_WHATIF_MAX_ROWS)
-        return NULL;
-    struct dtp_whatif_row *row = &out->rows[out->count + out->refused_count];
-    struct dtp_faults faults;
-    faults.status = DTP_OK; /* not zeroed whole: see dtp_variant_resolve */
-    faults.count = 0;
-    *row = empty;
-    row->question = question;
-    dtp_change_flags(search->job, asked, flags, row->flags, sizeof row->flags);
-    enum dtp_status status =
-        dtp_variant_resolve(search->job, asked, gpus, &row->variant.job, row->why, sizeof row->why);
-    if (status == DTP_OK) {
-        status = search->predictor->predict(search->predictor->context, &row->variant.job, &row->variant.prediction,
-                                            &faults);
-        if (status != DTP_OK)
-            snprintf(row->why, sizeof row->why, "%s", faults.count ? faults.text[0] : dtp_status_text(status));
+    faults->status = DTP_OK; /* not zeroed whole: the texts are 16 KiB */
+    faults->count = 0;
+    return by->predict(by->context, job, out, faults);
+}
+
+/* By whoever predicts both the change and the plan. */
+static enum dtp_status predict_change(const struct search *search, struct dtp_whatif_row *row,
+                                      struct dtp_faults *faults)
+{
+    const struct dtp_variant *base = &search->out->base;
+    row->predictor = search->predictor->name;
+    enum dtp_status status = predict(search->predictor, &row->variant.job, &row->variant.prediction, faults);
+    if (status == DTP_BAD_INPUT && search->has_otherwise) {
+        base = &search->base_otherwise;
+        row->predictor = search->otherwise->name;
+        status = predict(search->otherwise, &row->variant.job, &row->variant.prediction, faults);
     }
+    if (status == DTP_OK)
+        compare(base, row);
+    return status;
+}
+
+/* Sets the words of a change over those of the scenario, resolves and predicts; a refusal is a row too. */
+static enum dtp_status fill(const struct search *search, struct dtp_whatif_row *row, struct dtp_faults *faults)
+{
+    struct dtp_scenario *changed = NULL;
+    enum dtp_status status = dtp_scenario_copy(search->scenario, &changed, faults);
+    if (status == DTP_OK)
+        status = dtp_change_set(row->flags, changed, faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(changed, search->catalog, &row->variant.job, faults);
+    if (status == DTP_OK)
+        status = predict_change(search, row, faults);
+    dtp_scenario_destroy(changed);
     row->refused = status != DTP_OK;
     if (row->refused)
-        out->refused_count++;
-    else
-        out->count++;
-    if (!row->refused)
-        compare(&out->base, row);
-    return row;
+        snprintf(row->why, sizeof row->why, "%s", faults->count ? faults->text[0] : dtp_status_text(status));
+    return status == DTP_ENVIRONMENT ? status : DTP_OK;
+}
+
+static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint64_t count)
+{
+    const struct search *search = context;
+    struct dtp_faults faults;
+    enum dtp_status status = DTP_OK;
+    (void)thread;
+    for (uint64_t i = first; i < first + count && status == DTP_OK; i++) {
+        faults.status = DTP_OK;
+        faults.count = 0;
+        status = fill(search, &search->out->rows[i], &faults);
+    }
+    return status;
 }
 
 /* ---- the changes --------------------------------------------------------------------------------------------------
  */
 
-static void try_rules(const struct search *search)
+static void try_rules(struct search *search)
 {
     size_t count;
     const struct dtp_change_rule *rules = dtp_change_rules(&count);
@@ -80,13 +131,13 @@ static void try_rules(const struct search *search)
         enum dtp_question question = rules[i].question;
         if (question == DTP_QUESTION_STRATEGY && is_reshard_pair(asked.strategy, job->asked.strategy))
             question = DTP_QUESTION_RESHARD;
-        struct dtp_whatif_row *row = try(search, question, &asked, job->cluster.gpus, rules[i].flags);
+        struct dtp_whatif_row *row = try(search, question, &asked, rules[i].flags);
         if (row)
             row->numerics = rules[i].numerics;
     }
 }
 
-static void try_wrapping(const struct search *search)
+static void try_wrapping(struct search *search)
 {
     const uint32_t sizes[] = {1, 2, 4, 8, 0};
     if (!dtp_plan_is_fsdp(&search->out->base.job.plan))
@@ -98,11 +149,11 @@ static void try_wrapping(const struct search *search)
             continue;
         asked.wrap_layers = sizes[i];
         snprintf(flags, sizeof flags, "--wrap-layers %u", sizes[i]);
-        try(search, DTP_QUESTION_WRAPPING, &asked, search->job->cluster.gpus, flags);
+        try(search, DTP_QUESTION_WRAPPING, &asked, flags);
     }
 }
 
-static void try_batch(const struct search *search, uint64_t micro_batch, uint64_t accumulate)
+static void try_batch(struct search *search, uint64_t micro_batch, uint64_t accumulate)
 {
     struct dtp_plan asked = search->job->asked;
     char flags[80] = "";
@@ -115,11 +166,11 @@ static void try_batch(const struct search *search, uint64_t micro_batch, uint64_
                  (unsigned)accumulate);
     asked.micro_batch = (uint32_t)micro_batch;
     asked.accumulate = (uint32_t)accumulate;
-    try(search, DTP_QUESTION_BATCH, &asked, search->job->cluster.gpus, flags);
+    try(search, DTP_QUESTION_BATCH, &asked, flags);
 }
 
 /* Larger steps; and the same step cut otherwise. */
-static void try_batches(const struct search *search)
+static void try_batches(struct search *search)
 {
     uint64_t micro_batch = search->job->asked.micro_batch, accumulate = search->job->asked.accumulate;
     try_batch(search, micro_batch * 2, accumulate);
@@ -136,7 +187,7 @@ static void try_batches(const struct search *search)
 }
 
 /* Groups of half, a quarter and twice the size, and those of a node. Under hybrid_shard the strategy stays. */
-static void try_shard_degrees(const struct search *search)
+static void try_shard_degrees(struct search *search)
 {
     const struct dtp_job *base = &search->out->base.job;
     uint32_t group = base->plan.shard_group, gpus = base->cluster.gpus;
@@ -151,12 +202,12 @@ static void try_shard_degrees(const struct search *search)
             continue;
         asked.shard_group = sizes[i];
         snprintf(flags, sizeof flags, "--shard-group %u", sizes[i]);
-        try(search, DTP_QUESTION_SHARD_DEGREE, &asked, gpus, flags);
+        try(search, DTP_QUESTION_SHARD_DEGREE, &asked, flags);
     }
 }
 
 /* Parameters of a unit shared by a node from forward to backward, or by half and a quarter of those that shard them. */
-static void try_reshard_groups(const struct search *search)
+static void try_reshard_groups(struct search *search)
 {
     const struct dtp_job *base = &search->out->base.job;
     uint32_t group = base->plan.shard_group;
@@ -171,12 +222,12 @@ static void try_reshard_groups(const struct search *search)
             continue;
         asked.reshard_group = sizes[i];
         snprintf(flags, sizeof flags, "--reshard-after-forward=%u", sizes[i]);
-        try(search, DTP_QUESTION_RESHARD, &asked, search->job->cluster.gpus, flags);
+        try(search, DTP_QUESTION_RESHARD, &asked, flags);
     }
 }
 
 /* ZeRO++: a second copy within the node. */
-static void try_second_copy(const struct search *search)
+static void try_second_copy(struct search *search)
 {
     const struct dtp_job *base = &search->out->base.job;
     struct dtp_plan asked = search->job->asked;
@@ -186,17 +237,17 @@ static void try_second_copy(const struct search *search)
         return;
     asked.zero_hpz_partition_size = base->cluster.gpus_per_node;
     snprintf(flags, sizeof flags, "--zero-hpz-partition-size %u", asked.zero_hpz_partition_size);
-    try(search, DTP_QUESTION_SHARD_DEGREE, &asked, search->job->cluster.gpus, flags);
+    try(search, DTP_QUESTION_SHARD_DEGREE, &asked, flags);
 }
 
-static void try_gpus(const struct search *search)
+static void try_gpus(struct search *search)
 {
     uint32_t gpus = search->job->cluster.gpus;
-    char flags[32];
+    char flags[80];
     if (gpus > UINT32_MAX / 2)
         return;
-    snprintf(flags, sizeof flags, "--gpus %u", gpus * 2);
-    try(search, DTP_QUESTION_GPUS, &search->job->asked, gpus * 2, flags);
+    dtp_change_gpus_flags(search->job, gpus * 2, flags, sizeof flags);
+    try(search, DTP_QUESTION_GPUS, &search->job->asked, flags);
 }
 
 /* ---- the ranking --------------------------------------------------------------------------------------------------
@@ -217,24 +268,60 @@ static int by_rank(const void *left, const void *right)
     return strcmp(a->flags, b->flags);
 }
 
-enum dtp_status dtp_whatif(const struct dtp_job *job, const struct dtp_predictor *predictor, struct dtp_whatif *out,
-                           struct dtp_faults *faults)
+/* The plan as it stands, by the one who predicts it and, where both do, by the other too. */
+static enum dtp_status predict_base(struct search *search, struct dtp_faults *faults)
 {
-    struct search search = {job, predictor, out};
+    struct dtp_variant *base = &search->out->base;
+    struct dtp_faults other = {0};
+    search->base_otherwise.job = base->job;
+    search->has_otherwise = search->otherwise && predict(search->otherwise, &base->job,
+                                                         &search->base_otherwise.prediction, &other) == DTP_OK;
+    enum dtp_status status = search->predictor->predict(search->predictor->context, &base->job, &base->prediction,
+                                                        search->has_otherwise ? &other : faults);
+    if (status == DTP_BAD_INPUT && search->has_otherwise) {
+        search->predictor = search->otherwise;
+        base->prediction = search->base_otherwise.prediction;
+        status = DTP_OK;
+    } else if (status != DTP_OK && search->has_otherwise) {
+        dtp_fault(faults, status, NULL, 0, "%s", other.count ? other.text[0] : dtp_status_text(status));
+    }
+    search->out->predictor = search->predictor->name;
+    return status;
+}
+
+static void propose(struct search *search)
+{
+    try_rules(search);
+    try_wrapping(search);
+    try_batches(search);
+    try_shard_degrees(search);
+    try_reshard_groups(search);
+    try_second_copy(search);
+    try_gpus(search);
+}
+
+enum dtp_status dtp_whatif(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                           const struct dtp_predictor *predictor, const struct dtp_predictor *otherwise,
+                           struct dtp_whatif *out, struct dtp_faults *faults)
+{
+    struct search search = {.scenario = scenario, .catalog = catalog, .predictor = predictor, .otherwise = otherwise};
     memset(out, 0, sizeof *out);
-    out->predictor = predictor->name;
-    out->base.job = *job;
-    enum dtp_status status = predictor->predict(predictor->context, job, &out->base.prediction, faults);
+    search.out = out;
+    search.job = &out->base.job;
+    enum dtp_status status = dtp_scenario_resolve(scenario, catalog, &out->base.job, faults);
+    if (status == DTP_OK)
+        status = predict_base(&search, faults);
     if (status != DTP_OK)
         return status;
-    try_rules(&search);
-    try_wrapping(&search);
-    try_batches(&search);
-    try_shard_degrees(&search);
-    try_reshard_groups(&search);
-    try_second_copy(&search);
-    try_gpus(&search);
-    qsort(out->rows, out->count + out->refused_count, sizeof *out->rows, by_rank);
+    propose(&search);
+    const struct dtp_parallel rows = {.count = search.proposed, .chunk_items = 1, .context = &search, .work = work};
+    status = dtp_parallel_run(&rows, NULL, faults);
+    if (status != DTP_OK)
+        return faults->count ? status : dtp_fault(faults, status, NULL, 0, "out of memory");
+    for (size_t i = 0; i < search.proposed; i++)
+        out->refused_count += out->rows[i].refused;
+    out->count = search.proposed - out->refused_count;
+    qsort(out->rows, search.proposed, sizeof *out->rows, by_rank);
     return DTP_OK;
 }
 

@@ -46,8 +46,8 @@ bool dtp_change_strategy(struct dtp_plan *plan, enum dtp_strategy strategy)
         (torch && plan->strategy == DTP_ZERO3 && strategy == DTP_FULL_SHARD))
         return false;
     plan->strategy = strategy;
-    /* reshard_after_forward follows the strategy by the rule of dtp_plan_default and dtp_plan_resolve. */
-    plan->reshard_after_forward = strategy != DTP_SHARD_GRAD_OP;
+    /* As dtp_plan_resolve has it follow the strategy. */
+    plan->reshard_after_forward = strategy == DTP_FULL_SHARD || strategy == DTP_ZERO3 || strategy == DTP_HYBRID_SHARD;
     if (!dtp_plan_is_fsdp(plan) && plan->runtime != DTP_RUNTIME_DTPLAN)
         plan->prefetch_depth = 1;
     if (!dtp_plan_is_fsdp(plan) || !plan->reshard_after_forward)

@@ -63,6 +63,13 @@ bool dtp_change_strategy(struct dtp_plan *plan, enum dtp_strategy strategy);
 /* The flags that turn job->asked into `asked`: `flags`, and the runtime where a strategy would bring its own. */
 void dtp_change_flags(const struct dtp_job *job, const struct dtp_plan *asked, const char *flags, char *out,
                       size_t bytes);
+/* `flags` as they are typed behind the words of `scenario`, of which `job` is made: by the words that were used for a
+ * key there, and with the flags of other keys that were given and that turn `job->asked` into `asked` (a depth of
+ * prefetching goes where a strategy has none). */
+void dtp_change_words(const struct dtp_scenario *scenario, const struct dtp_job *job, const struct dtp_plan *asked,
+                      const char *flags, char *out, size_t bytes);
+/* Sets what such flags say, "--compile --micro-batch 4 --no-prefetch", over what the scenario says. */
+enum dtp_status dtp_change_set(const char *flags, struct dtp_scenario *scenario, struct dtp_faults *faults);
 /* The flags that give the job another number of GPUs, beside the nodes where it was given those. */
 void dtp_change_gpus_flags(const struct dtp_job *job, uint32_t gpus, char *out, size_t bytes);
 /* "tokens per step x 4", "" where they stay. */

@@ -123,6 +123,13 @@ const char *dtp_scenario_place(const struct dtp_scenario *scenario, const char *
     return index == DTP_KEY_COUNT ? NULL : scenario->settings[index].where;
 }
 
+const char *dtp_scenario_word(const struct dtp_scenario *scenario, const char *key)
+{
+    enum dtp_key index = dtp_key_find(key);
+    const struct dtp_scenario_alias *alias = index == DTP_KEY_COUNT ? NULL : scenario->settings[index].alias;
+    return alias ? alias->word : index == DTP_KEY_COUNT ? key : dtp_key_name(index);
+}
+
 const char *dtp_scenario_get(const struct dtp_scenario *scenario, const char *key)
 {
     enum dtp_key index = dtp_key_find(key);

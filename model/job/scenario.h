@@ -89,6 +89,8 @@ enum dtp_status dtp_scenario_parse(struct dtp_scenario *scenario, const char *na
 const char *dtp_scenario_get(const struct dtp_scenario *scenario, const char *key);
 /* Where a key was last set, and on which line; NULL where it was not, or nobody said. Borrowed. */
 const char *dtp_scenario_place(const struct dtp_scenario *scenario, const char *key, size_t *line);
+/* The word that a key was last set by: its own name where it was not. Constant. */
+const char *dtp_scenario_word(const struct dtp_scenario *scenario, const char *key);
 /* The same as tables write it: numbers in digits ("8k" of seq as 8192), switches as 0 or 1. False when it is not set.
  */
 bool dtp_scenario_plain(const struct dtp_scenario *scenario, const char *key, char *out, size_t bytes);

@@ -29,6 +29,7 @@ static json_t *change_object(const struct dtp_whatif_row *row)
     json_object_set_new(object, row->refused ? "reason" : "why", dtp_json_text(row->why));
     if (row->refused)
         return object;
+    json_object_set_new(object, "fidelity", json_string(row->predictor));
     json_object_set_new(object, "changes_numerics", json_boolean(row->numerics));
     json_object_set_new(object, "device_delta_bytes", dtp_json_real(row->device_delta_bytes));
     json_object_set_new(object, "step_delta_s", dtp_json_real(row->step_delta_s));
@@ -81,11 +82,11 @@ static void write_change(const struct dtp_whatif_row *row, FILE *file)
     dtp_table_write_field(file, row->flags);
     fprintf(file, ",%s", dtp_question_key(row->question));
     if (row->refused) {
-        fputs(",,,,,,,,,", file);
+        fputs(",,,,,,,,,,", file);
     } else {
         write_figures(&row->variant.prediction, file);
-        fprintf(file, ",%.0f,%.9g,%.9g,%.9g", row->device_delta_bytes, row->step_delta_s, row->tokens_per_s_delta,
-                row->gain);
+        fprintf(file, ",%.0f,%.9g,%.9g,%.9g,%s", row->device_delta_bytes, row->step_delta_s, row->tokens_per_s_delta,
+                row->gain, row->predictor);
     }
     fputc(',', file);
     dtp_table_write_field(file, row->refused ? "" : row->why);
@@ -97,11 +98,11 @@ static void write_change(const struct dtp_whatif_row *row, FILE *file)
 void dtp_whatif_csv(const struct dtp_whatif *w, FILE *file)
 {
     fputs("flags,question,verdict,device_peak_bytes,sent_bytes,step_s,tokens_per_s,device_delta_bytes,step_delta_s,"
-          "tokens_per_s_delta,gain_fraction,why,refused_because\n",
+          "tokens_per_s_delta,gain_fraction,fidelity,why,refused_because\n",
           file);
     fputs("none,plan", file);
     write_figures(&w->base.prediction, file);
-    fputs(",0,0,0,0,,\n", file);
+    fprintf(file, ",0,0,0,0,%s,,\n", w->predictor);
     for (size_t i = 0; i < w->count + w->refused_count; i++)
         write_change(&w->rows[i], file);
 }

@@ -7,11 +7,16 @@
 #include <string.h>
 
 #define WHY_INDENT 6
+#define CHANGE_COLUMNS 38
 
 static void print_columns(const struct dtp_page *page, enum dtp_ink ink, const char *const columns[5])
 {
+    bool wide = strlen(columns[0]) > CHANGE_COLUMNS; /* then it has a line of its own */
     dtp_page_ink(page, ink);
-    fprintf(page->file, "  %-38s %12s %12s %14s  %s\n", columns[0], columns[1], columns[2], columns[3], columns[4]);
+    if (wide)
+        fprintf(page->file, "  %s\n", columns[0]);
+    fprintf(page->file, "  %-*s %12s %12s %14s  %s\n", CHANGE_COLUMNS, wide ? "" : columns[0], columns[1], columns[2],
+            columns[3], columns[4]);
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
@@ -44,8 +49,10 @@ static void print_row(const struct dtp_whatif *w, const struct dtp_whatif_row *r
                                              : DTP_INK_PLAIN,
                   (const char *const[]){row->flags, device, step, tokens, dtp_verdict_text(verdict)});
     dtp_change_batch_note(&w->base.job.plan, &row->variant.job.plan, note, sizeof note);
-    snprintf(why, sizeof why, "%s: %s%s%s%s", dtp_question_words(row->question), row->why, note[0] ? "; " : "", note,
-             row->numerics ? "; other numerics" : "");
+    bool otherwise = row->predictor != w->predictor; /* both are constants of the predictor */
+    snprintf(why, sizeof why, "%s: %s%s%s%s%s%s", dtp_question_words(row->question), row->why, note[0] ? "; " : "",
+             note, row->numerics ? "; other numerics" : "", otherwise ? "; this row beside the plan by fidelity " : "",
+             otherwise ? row->predictor : "");
     dtp_page_ink(page, DTP_INK_DIM);
     fprintf(page->file, "%*s", WHY_INDENT, "");
     dtp_page_wrap(page, WHY_INDENT, WHY_INDENT, why);

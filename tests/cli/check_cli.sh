@@ -91,8 +91,9 @@ expect 3 simulate "${seven[@]}" --trace /nonexistent/trace.json
 expect 0 whatif "${seven[@]}"
 expect 0 whatif "${seven[@]}" --json
 ! grep -qiE '\b(nan|inf|infinity)\b' out || failed "whatif --json: a number that is none"
+grep -q '"fidelity": "simulated"' out || failed "whatif does not simulate what has a step program"
 expect 0 whatif "${seven[@]}" --csv
-[[ $(awk -F, 'NR == 1 {print NF}' out) == 13 ]] || failed "whatif --csv: columns"
+[[ $(awk -F, 'NR == 1 {print NF}' out) == 14 ]] || failed "whatif --csv: columns"
 expect 0 whatif --params 70e9 --gpus 1
 expect 0 catalog gpus
 expect 0 catalog gpus h100-sxm a100

@@ -19,6 +19,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "lib/scenario_fixture.h"
+
 #include "lib/hardware.h"
 #include "lib/step_fixture.h"
 
@@ -184,16 +186,34 @@ static void test_expandable_segments_and_scatter(void **state)
     assert_true((double)reserved[1] <= 1.05 * (double)reserved[0] && closed[1] <= closed[0]);
 }
 
+/* A small job with its scenario: `key` is set on it, NULL none. */
+static struct dtp_scenario *small_scenario(const char *key, const char *value)
+{
+    static const char *const settings[][2] = {{"layers", "6"},     {"hidden", "1024"}, {"heads", "8"},
+                                              {"ffn", "2816"},     {"vocab", "32000"}, {"gpus", "8"},
+                                              {"micro_batch", "2"}};
+    struct dtp_faults faults = {0};
+    struct dtp_scenario *scenario;
+    assert_int_equal(dtp_scenario_create(&scenario, &faults), DTP_OK);
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        dtp_scenario_set(scenario, settings[i][0], settings[i][1], "test", 0, &faults);
+    if (key)
+        dtp_scenario_set(scenario, key, value, "test", 0, &faults);
+    assert_int_equal(faults.count, 0);
+    return scenario;
+}
+
 /* whatif asks the simulation through the same door as the closed form; what has no program is a refused row. */
 static void test_whatif_by_simulation(void **state)
 {
     (void)state;
     struct dtp_faults faults = {0};
-    struct dtp_job job = small_job(DTP_FULL_SHARD, 1);
+    struct dtp_catalog catalog = fixture_catalog();
+    struct dtp_scenario *scenario = small_scenario(NULL, NULL);
     struct dtp_predictor predictor = dtp_predictor_simulated();
     struct dtp_whatif *whatif = malloc(sizeof *whatif);
     assert_non_null(whatif);
-    assert_int_equal(dtp_whatif(&job, &predictor, whatif, &faults), DTP_OK);
+    assert_int_equal(dtp_whatif(scenario, &catalog, &predictor, NULL, whatif, &faults), DTP_OK);
     assert_true(whatif->count > 5);
     for (size_t i = 0; i < whatif->count; i++)
         if (strcmp(whatif->rows[i].flags, "--checkpointing full") == 0) {
@@ -201,6 +221,7 @@ static void test_whatif_by_simulation(void **state)
             assert_true(whatif->rows[i].step_delta_s > 0);
         }
     free(whatif);
+    dtp_scenario_destroy(scenario);
 }
 
 /* Without the limit FSDP1's host runs ahead and the allocator keeps what the device still uses. */
@@ -208,12 +229,12 @@ static void test_limit_all_gathers(void **state)
 {
     (void)state;
     struct dtp_faults faults = {0};
-    struct dtp_job job = small_job(DTP_FULL_SHARD, 1);
+    struct dtp_catalog catalog = fixture_catalog();
+    struct dtp_scenario *scenario = small_scenario("fsdp1", "true");
     struct dtp_predictor predictor = dtp_predictor_simulated();
     struct dtp_whatif *whatif = malloc(sizeof *whatif);
     assert_non_null(whatif);
-    job.asked.fsdp1 = job.plan.fsdp1 = true;
-    assert_int_equal(dtp_whatif(&job, &predictor, whatif, &faults), DTP_OK);
+    assert_int_equal(dtp_whatif(scenario, &catalog, &predictor, NULL, whatif, &faults), DTP_OK);
     bool found = false;
     for (size_t i = 0; i < whatif->count; i++) {
         const struct dtp_whatif_row *row = &whatif->rows[i];
@@ -226,6 +247,7 @@ static void test_limit_all_gathers(void **state)
     }
     assert_true(found);
     free(whatif);
+    dtp_scenario_destroy(scenario);
 }
 
 /* ---- the critical path ----------------------------------------------------------------------------------------------

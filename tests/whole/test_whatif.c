@@ -17,6 +17,8 @@
 #include "lib/scenario_fixture.h"
 
 static struct dtp_whatif *whatif;
+static struct dtp_catalog catalog;
+static struct dtp_scenario *scenario;
 
 static int create(void **state)
 {
@@ -29,18 +31,18 @@ static int destroy(void **state)
 {
     (void)state;
     free(whatif);
+    dtp_scenario_destroy(scenario);
     return 0;
 }
 
-/* A job of "key=value key=value ...". */
-static struct dtp_job job_of(const char *settings)
+/* The scenario of "key=value key=value ...", until the next one. */
+static void make(const char *settings)
 {
     static struct dtp_faults faults;
-    struct dtp_catalog catalog = fixture_catalog();
-    struct dtp_scenario *scenario;
-    struct dtp_job job;
     char text[512], *rest = text, *word;
     memset(&faults, 0, sizeof faults);
+    catalog = fixture_catalog();
+    dtp_scenario_destroy(scenario);
     snprintf(text, sizeof text, "%s", settings);
     assert_int_equal(dtp_scenario_create(&scenario, &faults), DTP_OK);
     while ((word = strtok_r(rest, " ", &rest))) {
@@ -49,18 +51,15 @@ static struct dtp_job job_of(const char *settings)
         *value++ = '\0';
         assert_int_equal(dtp_scenario_set(scenario, word, value, "test", 0, &faults), DTP_OK);
     }
-    if (dtp_scenario_resolve(scenario, &catalog, &job, &faults) != DTP_OK)
-        fail_msg("%s: %s", settings, faults.text[0]);
-    dtp_scenario_destroy(scenario);
-    return job;
 }
 
 static void ask(const char *settings)
 {
     struct dtp_faults faults = {0};
-    struct dtp_job job = job_of(settings);
     struct dtp_predictor closed = dtp_predictor_closed();
-    assert_int_equal(dtp_whatif(&job, &closed, whatif, &faults), DTP_OK);
+    make(settings);
+    if (dtp_whatif(scenario, &catalog, &closed, NULL, whatif, &faults) != DTP_OK)
+        fail_msg("%s: %s", settings, faults.text[0]);
 }
 
 static const struct dtp_whatif_row *row_of(enum dtp_question question, const char *flags)
@@ -329,8 +328,8 @@ static void test_another_predictor(void **state)
     (void)state;
     struct dtp_faults faults = {0};
     struct dtp_predictor predictor = {.name = "test", .context = NULL, .predict = predict_second};
-    struct dtp_job job = job_of("model=llama-2-7b gpus=8");
-    assert_int_equal(dtp_whatif(&job, &predictor, whatif, &faults), DTP_OK);
+    make("model=llama-2-7b gpus=8");
+    assert_int_equal(dtp_whatif(scenario, &catalog, &predictor, NULL, whatif, &faults), DTP_OK);
     assert_string_equal(whatif->predictor, "test");
     bool refused = false;
     for (size_t i = 0; i < whatif->count + whatif->refused_count; i++) {
@@ -339,8 +338,124 @@ static void test_another_predictor(void **state)
         refused |= row->refused && strcmp(row->why, "cannot simulate that") == 0;
     }
     assert_true(refused);
-    job = job_of("model=llama-2-7b gpus=8 compile=true");
-    assert_int_equal(dtp_whatif(&job, &predictor, whatif, &faults), DTP_BAD_INPUT);
+    make("model=llama-2-7b gpus=8 compile=true");
+    assert_int_equal(dtp_whatif(scenario, &catalog, &predictor, NULL, whatif, &faults), DTP_BAD_INPUT);
+}
+
+/* What one predictor refuses the other predicts, with the plan it is compared with: the step of one second never stands
+ * beside a step of the closed form. */
+static void test_like_beside_like(void **state)
+{
+    (void)state;
+    struct dtp_faults faults = {0};
+    struct dtp_predictor predictor = {.name = "test", .context = NULL, .predict = predict_second};
+    struct dtp_predictor closed = dtp_predictor_closed();
+    make("model=llama-2-7b gpus=8");
+    assert_int_equal(dtp_whatif(scenario, &catalog, &predictor, &closed, whatif, &faults), DTP_OK);
+    assert_string_equal(whatif->predictor, "test");
+    size_t by_formulas = 0;
+    for (size_t i = 0; i < whatif->count; i++) {
+        const struct dtp_whatif_row *row = &whatif->rows[i];
+        if (strcmp(row->predictor, "test") == 0) {
+            assert_true(row->step_delta_s == 0);
+            continue;
+        }
+        double step_s = row->variant.prediction.time.step_s;
+        ++by_formulas;
+        assert_string_equal(row->flags, "--compile");
+        assert_true(fabs(row->step_delta_s) < step_s && row->step_delta_s != step_s - 1);
+    }
+    assert_int_equal(by_formulas, 1);
+    make("model=llama-2-7b gpus=8 compile=true"); /* the plan itself: then all by the other */
+    assert_int_equal(dtp_whatif(scenario, &catalog, &predictor, &closed, whatif, &faults), DTP_OK);
+    assert_int_equal(faults.count, 0);
+    assert_string_equal(whatif->predictor, "closed");
+    for (size_t i = 0; i < whatif->count; i++)
+        assert_string_equal(whatif->rows[i].predictor, "closed");
+}
+
+/* ---- what is offered can be typed -----------------------------------------------------------------------------------
+ */
+
+/* The words of a row, typed behind those of the scenario, give the very job that was predicted. */
+static void type_back(const char *settings, const struct dtp_whatif_row *row)
+{
+    static struct dtp_faults faults;
+    struct dtp_scenario *typed;
+    struct dtp_job job;
+    struct dtp_prediction prediction;
+    struct dtp_predictor closed = dtp_predictor_closed();
+    char text[256], *rest = text, *word;
+    memset(&faults, 0, sizeof faults);
+    snprintf(text, sizeof text, "%s", row->flags);
+    assert_int_equal(dtp_scenario_copy(scenario, &typed, &faults), DTP_OK);
+    for (word = strtok_r(rest, " ", &rest); word;) {
+        char *next = strtok_r(rest, " ", &rest), *value = strchr(word, '=');
+        assert_true(strncmp(word, "--", 2) == 0);
+        if (value)
+            *value++ = '\0';
+        else if (next && strncmp(next, "--", 2) != 0) {
+            value = next;
+            next = strtok_r(rest, " ", &rest);
+        } else if (strncmp(word, "--no-", 5) == 0) {
+            word += 3;
+            value = "false";
+        }
+        dtp_scenario_set(typed, word + 2, value, "typed", 0, &faults);
+        word = next;
+    }
+    if (dtp_scenario_resolve(typed, &catalog, &job, &faults) != DTP_OK)
+        fail_msg("%s: %s is offered, but: %s", settings, row->flags, faults.text[0]);
+    assert_int_equal(closed.predict(NULL, &job, &prediction, &faults), DTP_OK);
+    assert_true(prediction.time.step_s == row->variant.prediction.time.step_s);
+    dtp_scenario_destroy(typed);
+}
+
+static void test_what_is_offered_can_be_typed(void **state)
+{
+    (void)state;
+    static const char *const more[] = {
+        "model=llama-2-7b gpus=16 runtime=megatron strategy=zero1 tp=4 pp=2 accumulate=4",
+        "model=llama-2-7b gpus=16 strategy=full_shard prefetch_depth=2 reshard_after_forward=4",
+        "model=llama-2-7b gpus=16 strategy=full_shard prefetch_depth=2 accumulate=4 accumulate_sync=true",
+        "model=llama-2-7b nodes=4 batch_size=4 gradient_accumulation_steps=2 precision=bf16-mixed reduce_dtype=bf16",
+        "model=llama-2-7b nodes=2 gpus=16 strategy=hybrid_shard shard_group=8 reshard_after_forward=false",
+        "model=llama-2-7b gpus=16 strategy=zero3 runtime=deepspeed zero_hpz_partition_size=8 offload=cpu",
+        "model=llama-2-7b gpus=16 strategy=ddp ddp_bucket_mib=100 ddp_bucket_view=true",
+        "model=llama-2-7b gpus=8 fsdp1=true keep_root=true global_batch=64 micro_batch=2",
+        "model=llama-2-7b gpus=8 runtime=dtplan strategy=zero1 update_in_backward=true reduce_engine=copy",
+        "model=llama-2-7b gpus=16 strategy=zero2 offload=optimizer checkpointing=every-4",
+        "params=1e9 precision=fp32 optimizer=adamw-foreach attention=math compile=true",
+    };
+    size_t count = sizeof plans / sizeof *plans, offered = 0;
+    for (size_t plan = 0; plan < count + sizeof more / sizeof *more; plan++) {
+        const char *settings = plan < count ? plans[plan] : more[plan - count];
+        ask(settings);
+        for (size_t i = 0; i < whatif->count; i++, offered++)
+            type_back(settings, &whatif->rows[i]);
+    }
+    assert_true(offered > 300);
+}
+
+static void assert_not_offered(const char *settings, const char *flags)
+{
+    ask(settings);
+    for (size_t i = 0; i < whatif->count; i++)
+        if (strcmp(whatif->rows[i].flags, flags) == 0)
+            fail_msg("%s: %s is offered", settings, flags);
+}
+
+/* What was given and does not go with a change changes with it; what the runtime never does is no change. */
+static void test_words_of_changes(void **state)
+{
+    (void)state;
+    assert_not_offered("model=llama-2-7b gpus=16 runtime=megatron strategy=zero1 tp=4 pp=2 accumulate=4",
+                       "--accumulate-sync");
+    ask("model=llama-2-7b gpus=16 prefetch_depth=2 reshard_after_forward=4");
+    row_of(DTP_QUESTION_STRATEGY, "--strategy ddp --no-reshard-after-forward --prefetch-depth 1");
+    ask("model=llama-2-7b nodes=2 batch_size=2");
+    row_of(DTP_QUESTION_BATCH, "--batch-size 4");
+    row_of(DTP_QUESTION_GPUS, "--nodes 4 --gpus 32");
 }
 
 /* ---- reports ------------------------------------------------------------------------------------------------------
@@ -417,6 +532,9 @@ int main(void)
         cmocka_unit_test(test_all_questions),
         cmocka_unit_test(test_agrees_with_plan),
         cmocka_unit_test(test_another_predictor),
+        cmocka_unit_test(test_like_beside_like),
+        cmocka_unit_test(test_what_is_offered_can_be_typed),
+        cmocka_unit_test(test_words_of_changes),
         cmocka_unit_test(test_json_and_csv),
         cmocka_unit_test(test_text),
     };
