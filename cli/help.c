@@ -2,6 +2,7 @@
 #include "cli/command.h"
 
 #include "chart/chart.h"
+#include "runs/run_table.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -279,6 +280,20 @@ static void print_charts(const struct dtp_page *page)
     }
 }
 
+/* Of backtest: what a run table holds. */
+static void print_columns(const struct dtp_page *page)
+{
+    size_t count;
+    const struct dtp_run_column *columns = dtp_run_table_columns(&count);
+    for (int measured = 0; measured < 2; measured++) {
+        dtp_page_heading(page, measured ? "MEASURED COLUMNS" : "COLUMNS",
+                         measured ? "one at least" : "of a run table, in any order; * must be there");
+        for (size_t i = 0; i < count; i++)
+            if (columns[i].measured == (measured == 1))
+                print_flag(page, columns[i].name, columns[i].needed ? "*" : NULL, columns[i].words);
+    }
+}
+
 static void print_exit_status(const struct dtp_page *page)
 {
     dtp_page_heading(page, "EXIT STATUS", "");
@@ -298,6 +313,8 @@ void dtp_help_command(enum dtp_command command, const struct dtp_page *page)
     print_examples(page, help);
     if (command == DTP_COMMAND_CHART)
         print_charts(page);
+    if (command == DTP_COMMAND_BACKTEST)
+        print_columns(page);
     print_options(page, command);
     if (dtp_command_takes_job(command))
         print_keys(page);

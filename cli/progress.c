@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #define BAR_WIDTH 30
+#define QUIET_S 5 /* between lines where stderr is no terminal */
 
 static double now_s(void)
 {
@@ -21,7 +22,8 @@ struct dtp_progress dtp_progress_start(const char *what, uint64_t first)
 {
     const char *term = getenv("TERM");
     bool moves = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
-    return (struct dtp_progress){moves, now_s(), first, what};
+    double start_s = now_s();
+    return (struct dtp_progress){moves, start_s, start_s, first, what};
 }
 
 double dtp_progress_elapsed_s(const struct dtp_progress *progress)
@@ -41,26 +43,40 @@ static void write_left(double left_s, char *out, size_t bytes)
         snprintf(out, bytes, "%lu h %02lu min", s / 3600, s % 3600 / 60);
 }
 
-void dtp_progress_draw(const struct dtp_progress *progress, uint64_t done, uint64_t count)
+/* "1,234 of 5,000 rows, 42 s left". */
+static void write_counts(const struct dtp_progress *progress, uint64_t done, uint64_t count, char *out, size_t bytes)
 {
-    char bar[BAR_WIDTH + 1], left[32] = "?", done_text[32], count_text[32];
-    if (!progress->shown || count == 0)
+    char left[32] = "?", done_text[32], count_text[32];
+    if (done > progress->first)
+        write_left(dtp_progress_elapsed_s(progress) * (double)(count - done) / (double)(done - progress->first), left,
+                   sizeof left);
+    snprintf(out, bytes, "%s of %s %s, %s left", dtp_page_grouped(done, done_text, sizeof done_text),
+             dtp_page_grouped(count, count_text, sizeof count_text), progress->what, left);
+}
+
+void dtp_progress_draw(struct dtp_progress *progress, uint64_t done, uint64_t count)
+{
+    char bar[BAR_WIDTH + 1], counts[160];
+    double now = now_s();
+    bool due = progress->moves || now - progress->said_s >= QUIET_S;
+    if (!due || count == 0 || (!progress->moves && done >= count))
         return;
-    double share = (double)done / (double)count, elapsed_s = dtp_progress_elapsed_s(progress);
+    double share = (double)done / (double)count;
     size_t filled = (size_t)(share * BAR_WIDTH);
     memset(bar, '.', BAR_WIDTH);
     memset(bar, '#', filled);
     bar[BAR_WIDTH] = '\0';
-    if (done > progress->first)
-        write_left(elapsed_s * (double)(count - done) / (double)(done - progress->first), left, sizeof left);
-    fprintf(stderr, "\r[%s] %3.0f %%  %s of %s %s, %s left\x1b[K", bar, 100 * share,
-            dtp_page_grouped(done, done_text, sizeof done_text), dtp_page_grouped(count, count_text, sizeof count_text),
-            progress->what, left);
+    write_counts(progress, done, count, counts, sizeof counts);
+    if (progress->moves)
+        fprintf(stderr, "\r[%s] %3.0f %%  %s\x1b[K", bar, 100 * share, counts);
+    else
+        fprintf(stderr, "dtplan: %.0f %%: %s\n", 100 * share, counts);
     fflush(stderr);
+    progress->said_s = now;
 }
 
 void dtp_progress_end(const struct dtp_progress *progress)
 {
-    if (progress->shown)
+    if (progress->moves)
         fputs("\r\x1b[K", stderr);
 }

@@ -9,13 +9,25 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A plan of another runtime is another program: what else of it the executor does not know follows from that. */
+static enum dtp_status check_runtime(const struct dtp_scenario *scenario, struct dtp_faults *faults)
+{
+    enum dtp_runtime runtime;
+    size_t line;
+    const char *given = dtp_scenario_get(scenario, "runtime"), *where = dtp_scenario_place(scenario, "runtime", &line);
+    if (!given || !dtp_runtime_parse(given, &runtime) || runtime == DTP_RUNTIME_DTPLAN)
+        return DTP_OK;
+    return dtp_fault_about(faults, DTP_BAD_INPUT, where, line, "runtime",
+                           "is %s, but the executor runs plans of --runtime dtplan: add it", dtp_runtime_text(runtime));
+}
+
 enum dtp_status dtp_run_take_defaults(struct dtp_scenario *scenario, struct dtp_faults *faults)
 {
     static const char *const defaults[][2] = {{"runtime", "dtplan"}, {"gradient_norm", "true"}};
     char update[8];
     bool norm = !dtp_scenario_plain(scenario, "update_in_backward", update, sizeof update) || strcmp(update, "1") != 0;
     size_t count = sizeof defaults / sizeof defaults[0] - (norm ? 0 : 1);
-    enum dtp_status status = DTP_OK;
+    enum dtp_status status = check_runtime(scenario, faults);
     for (size_t i = 0; i < count && status == DTP_OK; i++)
         if (!dtp_scenario_get(scenario, defaults[i][0]))
             status = dtp_scenario_set(scenario, defaults[i][0], defaults[i][1], "default", 0, faults);

@@ -9,6 +9,7 @@
 #include "runs/run_table.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -499,17 +500,35 @@ static void write_kernels(struct writer *w)
 
 /* ---- the row --------------------------------------------------------------------------------------------------- */
 
-enum dtp_status dtp_run_settings(const struct dtp_run *run, const struct dtp_catalog *catalog,
+/* The preset that a row leaves its dimensions to, checked against the params column; else what its dimensions say. */
+static enum dtp_status shape_of(struct dtp_run *run, const struct dtp_catalog *catalog, struct dtp_transformer *out,
+                                struct dtp_faults *faults)
+{
+    const struct dtp_transformer *preset;
+    enum dtp_status status = dtp_run_fill_preset(run, catalog, &preset, faults);
+    if (status != DTP_OK || !preset)
+        return status != DTP_OK ? status : dtp_run_shape(run, out, faults);
+    *out = *preset;
+    double count = (double)dtp_transformer_count(preset).total, stated = (double)run->params;
+    if (stated > 0 && fabs(count / stated - 1) > 0.02)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "the preset %s has %.0f parameters, the params column says %.0f (2 %% allowed)", preset->name,
+                         count, stated);
+    return run->sequence ? DTP_OK : dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "seq_len is empty");
+}
+
+enum dtp_status dtp_run_settings(const struct dtp_run *row, const struct dtp_catalog *catalog,
                                  struct dtp_scenario *scenario, struct dtp_faults *faults)
 {
     struct dtp_transformer shape;
+    struct dtp_run filled = *row, *run = &filled;
     struct writer w = {.run = run, .scenario = scenario, .faults = faults};
     w.framework = framework_of(run, faults);
     if (!w.framework)
         return DTP_BAD_INPUT;
     /* The strategy first: what refuses most rows is then the first reason given. */
     write_strategy(&w);
-    enum dtp_status shaped = dtp_run_shape(run, &shape, faults);
+    enum dtp_status shaped = shape_of(run, catalog, &shape, faults);
     if (shaped == DTP_OK)
         write_model(&w, &shape);
     write_cluster(&w, catalog);

@@ -257,7 +257,11 @@ static enum dtp_status check_dimensions(const struct dtp_run *run, const struct 
     } needed[] = {{"n_layers", run->layers}, {"hidden", run->hidden}, {"n_heads", run->heads},
                   {"ffn_hidden", run->ffn},  {"vocab", run->vocab},   {"seq_len", run->sequence}};
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!needed[i].value)
+        if (!needed[i].value && i < sizeof needed / sizeof *needed - 1)
+            status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                               "%s is empty, and '%.40s' is no preset that states it (dtplan catalog models)",
+                               needed[i].name, run->model_name);
+        else if (!needed[i].value)
             status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s is empty", needed[i].name);
     bool grouped = !family || (family->style != GPT && family->style != MPT && family->style != OPT &&
                                family->style != BLOOM && family->style != NEOX);
@@ -271,6 +275,34 @@ static enum dtp_status check_dimensions(const struct dtp_run *run, const struct 
         if (starts_with(folded, foreign[i]))
             status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "model '%.40s' is no dense decoder; not modelled",
                                run->model_name);
+    return status;
+}
+
+enum dtp_status dtp_run_fill_preset(struct dtp_run *run, const struct dtp_catalog *catalog,
+                                    const struct dtp_transformer **preset, struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    const struct dtp_transformer *t =
+        *run->model_name ? dtp_catalog_model(catalog, run->model_name, NULL, 0, NULL) : NULL;
+    bool whole = run->layers && run->hidden && run->heads && run->ffn && run->vocab;
+    *preset = NULL;
+    if (whole || !t)
+        return DTP_OK;
+    const struct {
+        const char *name;
+        uint64_t *stated, is;
+    } dimensions[] = {{"n_layers", &run->layers, t->layers}, {"hidden", &run->hidden, t->hidden},
+                      {"n_heads", &run->heads, t->heads},    {"n_kv_heads", &run->kv_heads, t->kv_heads},
+                      {"ffn_hidden", &run->ffn, t->ffn},     {"vocab", &run->vocab, t->vocab}};
+    for (size_t i = 0; i < sizeof dimensions / sizeof *dimensions; i++) {
+        if (*dimensions[i].stated && *dimensions[i].stated != dimensions[i].is)
+            status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                               "%s is %" PRIu64 ", but the preset %s has %" PRIu64
+                               "; state all of n_layers, hidden, n_heads, ffn_hidden and vocab, or none",
+                               dimensions[i].name, *dimensions[i].stated, t->name, dimensions[i].is);
+        *dimensions[i].stated = dimensions[i].is;
+    }
+    *preset = t;
     return status;
 }
 

@@ -6,21 +6,29 @@
 
 #define GIB 1073741824.0
 
-struct column {
-    const char *name;
-    bool needed;
+/* Settings first, by the order of their tables; then what no table lists. */
+static const struct dtp_run_column columns[] = {
+#define COLUMN(field, column, needed, words) {column, needed, false, words},
+    DTP_RUN_TEXT_TABLE(COLUMN) DTP_RUN_COUNT_TABLE(COLUMN)
+#undef COLUMN
+        {"inter_gbit_per_s_per_node", false, false,
+         "network of a node in Gbit/s, one direction; default the machine's"},
+    {"tokens_per_s_per_gpu", false, true, "throughput"},
+    {"step_time_s", false, true, "time of an optimizer step"},
+    {"peak_mem_gib", false, true, "memory per GPU, in GiB, of the kind in mem_kind"},
+    {"mem_kind", false, true, "allocated, reserved, nvidia-smi, device or after_init"},
+    {"peak_allocated_bytes", false, true, "memory per GPU: allocated, exact"},
+    {"peak_reserved_bytes", false, true, "memory per GPU: reserved, exact"},
+    {"device_used_bytes", false, true, "memory per GPU: of the device, exact"},
+    {"after_init_allocated_bytes", false, true, "memory per GPU: allocated once the model is built, exact"},
 };
 
-static const struct column text_columns[] = {
-#define TEXT_COLUMN(field, column, needed) {column, needed},
-    DTP_RUN_TEXT_TABLE(TEXT_COLUMN)
-#undef TEXT_COLUMN
-};
-static const struct column count_columns[] = {
-#define COUNT_COLUMN(field, column, needed) {column, needed},
-    DTP_RUN_COUNT_TABLE(COUNT_COLUMN)
-#undef COUNT_COLUMN
-};
+const struct dtp_run_column *dtp_run_table_columns(size_t *count)
+{
+    *count = sizeof columns / sizeof *columns;
+    return columns;
+}
+
 static const struct {
     const char *word, *column;
 } memory_kinds[] = {
@@ -36,14 +44,15 @@ const char *dtp_run_memory_word(enum dtp_run_memory kind)
 
 /* ---- columns --------------------------------------------------------------------------------------------------- */
 
-static void find_columns(const struct dtp_table *table, const struct column *wanted, size_t count, long *out,
+static void find_columns(const struct dtp_table *table, const struct dtp_run_column *wanted, size_t count, long *out,
                          struct dtp_faults *faults, enum dtp_status *status)
 {
     for (size_t i = 0; i < count; i++) {
         out[i] = dtp_table_column(table, wanted[i].name);
         if (out[i] < 0 && wanted[i].needed)
             *status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 1,
-                                "no column '%s'; a run table needs it (other columns may be absent)", wanted[i].name);
+                                "no column '%s'; a run table needs it (dtplan help backtest lists the columns)",
+                                wanted[i].name);
     }
 }
 
@@ -51,8 +60,8 @@ enum dtp_status dtp_run_columns_find(const struct dtp_table *table, struct dtp_r
                                      struct dtp_faults *faults)
 {
     enum dtp_status status = DTP_OK;
-    find_columns(table, text_columns, DTP_RUN_TEXT_COUNT, out->text, faults, &status);
-    find_columns(table, count_columns, DTP_RUN_COUNT_COUNT, out->count, faults, &status);
+    find_columns(table, columns, DTP_RUN_TEXT_COUNT, out->text, faults, &status);
+    find_columns(table, columns + DTP_RUN_TEXT_COUNT, DTP_RUN_COUNT_COUNT, out->count, faults, &status);
     out->network = dtp_table_column(table, "inter_gbit_per_s_per_node");
     out->tokens_per_s_per_gpu = dtp_table_column(table, "tokens_per_s_per_gpu");
     out->step_time = dtp_table_column(table, "step_time_s");
@@ -95,21 +104,21 @@ static void read_positive(const struct dtp_table *table, size_t row, long column
     }
 }
 
-enum dtp_status dtp_run_read(const struct dtp_table *table, size_t row, const struct dtp_run_columns *columns,
+enum dtp_status dtp_run_read(const struct dtp_table *table, size_t row, const struct dtp_run_columns *where,
                              struct dtp_run *out, struct dtp_faults *faults)
 {
     enum dtp_status status = DTP_OK;
     size_t i = 0;
     *out = (struct dtp_run){.line = dtp_table_line(table, row)};
-#define READ_TEXT(field, column, needed) out->field = dtp_table_text(table, row, columns->text[i++]);
+#define READ_TEXT(field, column, needed, words) out->field = dtp_table_text(table, row, where->text[i++]);
     DTP_RUN_TEXT_TABLE(READ_TEXT)
 #undef READ_TEXT
     i = 0;
-#define READ_COUNT(field, column, needed)                                                                              \
-    read_count(table, row, columns->count[i++], column, &out->field, faults, &status);
+#define READ_COUNT(field, column, needed, words)                                                                       \
+    read_count(table, row, where->count[i++], column, &out->field, faults, &status);
     DTP_RUN_COUNT_TABLE(READ_COUNT)
 #undef READ_COUNT
-    read_positive(table, row, columns->network, "inter_gbit_per_s_per_node", &out->node_network_gbit_per_s, faults,
+    read_positive(table, row, where->network, "inter_gbit_per_s_per_node", &out->node_network_gbit_per_s, faults,
                   &status);
     return status;
 }
@@ -117,15 +126,15 @@ enum dtp_status dtp_run_read(const struct dtp_table *table, size_t row, const st
 /* ---- what was measured ----------------------------------------------------------------------------------------- */
 
 static enum dtp_status read_rounded_memory(const struct dtp_table *table, size_t row,
-                                           const struct dtp_run_columns *columns, struct dtp_run_measured *out,
+                                           const struct dtp_run_columns *where, struct dtp_run_measured *out,
                                            struct dtp_faults *faults)
 {
     enum dtp_status status = DTP_OK;
     double gib = 0;
-    read_positive(table, row, columns->peak_mem, "peak_mem_gib", &gib, faults, &status);
+    read_positive(table, row, where->peak_mem, "peak_mem_gib", &gib, faults, &status);
     if (gib <= 0)
         return status;
-    const char *word = dtp_table_text(table, row, columns->mem_kind);
+    const char *word = dtp_table_text(table, row, where->mem_kind);
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
         if (strcmp(word, memory_kinds[kind].word) == 0) {
             if (out->memory_bytes[kind] <= 0)
@@ -137,19 +146,19 @@ static enum dtp_status read_rounded_memory(const struct dtp_table *table, size_t
                      "mem_kind '%.40s' is unknown; known: allocated, reserved, nvidia-smi, device, after_init", word);
 }
 
-enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row, const struct dtp_run_columns *columns,
+enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row, const struct dtp_run_columns *where,
                                       struct dtp_run_measured *out, struct dtp_faults *faults)
 {
     enum dtp_status status = DTP_OK;
-    read_positive(table, row, columns->tokens_per_s_per_gpu, "tokens_per_s_per_gpu", &out->tokens_per_s_per_gpu, faults,
+    read_positive(table, row, where->tokens_per_s_per_gpu, "tokens_per_s_per_gpu", &out->tokens_per_s_per_gpu, faults,
                   &status);
-    read_positive(table, row, columns->step_time, "step_time_s", &out->step_s, faults, &status);
+    read_positive(table, row, where->step_time, "step_time_s", &out->step_s, faults, &status);
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
         out->memory_bytes[kind] = 0;
-        if (memory_kinds[kind].column && columns->memory[kind] >= 0)
-            read_positive(table, row, columns->memory[kind], memory_kinds[kind].column, &out->memory_bytes[kind],
-                          faults, &status);
+        if (memory_kinds[kind].column && where->memory[kind] >= 0)
+            read_positive(table, row, where->memory[kind], memory_kinds[kind].column, &out->memory_bytes[kind], faults,
+                          &status);
     }
-    enum dtp_status rounded = read_rounded_memory(table, row, columns, out, faults);
+    enum dtp_status rounded = read_rounded_memory(table, row, where, out, faults);
     return status > rounded ? status : rounded;
 }

@@ -13,50 +13,53 @@
 #include "job/scenario.h"
 #include "base/table.h"
 
-/* X(field, column, needed): a table without a needed column is no run table and is refused whole. */
+/* X(field, column, needed, words): a table without a needed column is no run table and is refused whole. */
 #define DTP_RUN_TEXT_TABLE(X)                                                                                          \
-    X(id, "id", true)                                                                                                  \
-    X(source, "source", true)                                                                                          \
-    X(model_name, "model_name", true)                                                                                  \
-    X(framework, "framework", true)                                                                                    \
-    X(gpu_key, "gpu_key", true)                                                                                        \
-    X(strategy_key, "strategy_key", true)                                                                              \
-    X(offload_key, "offload_key", false)                                                                               \
-    X(param_dtype, "param_dtype", false)                                                                               \
-    X(checkpointing, "activation_checkpointing", false)                                                                \
-    X(fp8, "fp8", false)                                                                                               \
-    X(flash_attention, "flash_attention", false)                                                                       \
-    X(compile, "compile", false)                                                                                       \
-    X(network, "interconnect_inter", false) /* sockets where it says so, else NICs of the rate in the column below */  \
-    X(notes, "notes", false)
+    X(id, "id", true, "of the run, said again in results")                                                             \
+    X(source, "source", true, "who measured; errors are given by source")                                              \
+    X(model_name, "model_name", true,                                                                                  \
+      "a preset (dtplan catalog models) fills the dimensions that are missing; else its family tells norms and "       \
+      "biases")                                                                                                        \
+    X(framework, "framework", false,                                                                                   \
+      "the program that ran and its rules: torchtitan, Megatron, DeepSpeed, ...; default PyTorch")                     \
+    X(gpu_key, "gpu_key", true, "GPU (dtplan catalog gpus)")                                                           \
+    X(strategy_key, "strategy_key", true, "as --strategy, or single")                                                  \
+    X(offload_key, "offload_key", false, "what is offloaded, joined by +: params, optimizer, gradients; default none") \
+    X(param_dtype, "param_dtype", false, "bf16, fp16, fp32 or fp8; default bf16")                                      \
+    X(checkpointing, "activation_checkpointing", false, "none, full, selective or every-N; default none")              \
+    X(fp8, "fp8", false, "0 or 1")                                                                                     \
+    X(flash_attention, "flash_attention", false, "0 or 1")                                                             \
+    X(compile, "compile", false, "0 or 1")                                                                             \
+    X(network, "interconnect_inter", false, "sockets where it says so, else NICs")                                     \
+    X(notes, "notes", false, "what no column holds")
 
 /* Whole numbers from 1 up. */
 #define DTP_RUN_COUNT_TABLE(X)                                                                                         \
-    X(params, "params", false)                                                                                         \
-    X(layers, "n_layers", true)                                                                                        \
-    X(hidden, "hidden", true)                                                                                          \
-    X(heads, "n_heads", true)                                                                                          \
-    X(kv_heads, "n_kv_heads", false)                                                                                   \
-    X(ffn, "ffn_hidden", true)                                                                                         \
-    X(vocab, "vocab", true)                                                                                            \
-    X(sequence, "seq_len", true)                                                                                       \
-    X(gpus, "gpus", true)                                                                                              \
-    X(gpus_per_node, "gpus_per_node", false)                                                                           \
-    X(tp, "tp", false)                                                                                                 \
-    X(pp, "pp", false)                                                                                                 \
-    X(cp, "cp", false)                                                                                                 \
-    X(dp, "dp", false)                                                                                                 \
-    X(micro_batch, "micro_batch_per_gpu", true)                                                                        \
-    X(accumulate, "grad_accum", false)                                                                                 \
-    X(global_batch, "global_batch", false)                                                                             \
-    X(shard_group, "shard_group", false)
+    X(params, "params", false, "parameters; a shape more than 2 % off is refused")                                     \
+    X(layers, "n_layers", false, "layers")                                                                             \
+    X(hidden, "hidden", false, "hidden width")                                                                         \
+    X(heads, "n_heads", false, "attention heads")                                                                      \
+    X(kv_heads, "n_kv_heads", false, "key/value heads")                                                                \
+    X(ffn, "ffn_hidden", false, "inner width of the MLP")                                                              \
+    X(vocab, "vocab", false, "vocabulary")                                                                             \
+    X(sequence, "seq_len", true, "tokens per sequence")                                                                \
+    X(gpus, "gpus", true, "GPUs in all")                                                                               \
+    X(gpus_per_node, "gpus_per_node", false, "GPUs per node; default the machine's")                                   \
+    X(tp, "tp", false, "tensor parallel GPUs; scored with --model-parallel")                                           \
+    X(pp, "pp", false, "pipeline stages; scored with --model-parallel")                                                \
+    X(cp, "cp", false, "context parallel GPUs; only 1")                                                                \
+    X(dp, "dp", false, "data-parallel ranks")                                                                          \
+    X(micro_batch, "micro_batch_per_gpu", true, "sequences per GPU and micro-step")                                    \
+    X(accumulate, "grad_accum", false, "micro-steps per optimizer step; default what global_batch says, else 1")       \
+    X(global_batch, "global_batch", false, "sequences per optimizer step over all GPUs")                               \
+    X(shard_group, "shard_group", false, "GPUs that share one copy; default all")
 
 struct dtp_run {
     size_t line; /* of the table's file */
-#define DTP_RUN_TEXT_FIELD(field, column, needed) const char *field;
+#define DTP_RUN_TEXT_FIELD(field, column, needed, words) const char *field;
     DTP_RUN_TEXT_TABLE(DTP_RUN_TEXT_FIELD)
 #undef DTP_RUN_TEXT_FIELD
-#define DTP_RUN_COUNT_FIELD(field, column, needed) uint64_t field;
+#define DTP_RUN_COUNT_FIELD(field, column, needed, words) uint64_t field;
     DTP_RUN_COUNT_TABLE(DTP_RUN_COUNT_FIELD)
 #undef DTP_RUN_COUNT_FIELD
     bool model_parallel; /* no column: whether tp and pp above 1 are read; else such rows are refused */
@@ -87,17 +90,25 @@ struct dtp_run_measured {
 };
 
 enum {
-#define DTP_RUN_TEXT_ENUM(field, column, needed) DTP_RUN_TEXT_##field,
+#define DTP_RUN_TEXT_ENUM(field, column, needed, words) DTP_RUN_TEXT_##field,
     DTP_RUN_TEXT_TABLE(DTP_RUN_TEXT_ENUM)
 #undef DTP_RUN_TEXT_ENUM
         DTP_RUN_TEXT_COUNT
 };
 enum {
-#define DTP_RUN_COUNT_ENUM(field, column, needed) DTP_RUN_COUNT_##field,
+#define DTP_RUN_COUNT_ENUM(field, column, needed, words) DTP_RUN_COUNT_##field,
     DTP_RUN_COUNT_TABLE(DTP_RUN_COUNT_ENUM)
 #undef DTP_RUN_COUNT_ENUM
         DTP_RUN_COUNT_COUNT
 };
+/* The columns that are read, each with what stands in it; for help. Those with `measured` are what was measured. */
+struct dtp_run_column {
+    const char *name;
+    bool needed, measured;
+    const char *words;
+};
+const struct dtp_run_column *dtp_run_table_columns(size_t *count);
+
 /* Where each column stands; -1 = absent. */
 struct dtp_run_columns {
     long text[DTP_RUN_TEXT_COUNT], count[DTP_RUN_COUNT_COUNT], network;
@@ -114,13 +125,18 @@ enum dtp_status dtp_run_read(const struct dtp_table *table, size_t row, const st
 enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row, const struct dtp_run_columns *columns,
                                       struct dtp_run_measured *out, struct dtp_faults *faults);
 
+/* Fills the dimensions a row leaves empty from the preset that its model_name is; no other name changes anything. A
+ * dimension that is stated and is not the preset's refuses the row. */
+enum dtp_status dtp_run_fill_preset(struct dtp_run *run, const struct dtp_catalog *catalog,
+                                    const struct dtp_transformer **preset, struct dtp_faults *faults);
+
 /* The shape of a row's model: its dimensions with the norms, biases, activation ... of the family its name belongs to
  * (run_shape.c), checked against the `params` column to 2 %. */
 enum dtp_status dtp_run_shape(const struct dtp_run *run, struct dtp_transformer *out, struct dtp_faults *faults);
 
 /* Writes the row as settings of a scenario, by the rules of run_settings.c; refuses by name what is not modelled. The
  * catalogue tells which machine suits the row's GPUs and nodes. */
-enum dtp_status dtp_run_settings(const struct dtp_run *run, const struct dtp_catalog *catalog,
+enum dtp_status dtp_run_settings(const struct dtp_run *row, const struct dtp_catalog *catalog,
                                  struct dtp_scenario *scenario, struct dtp_faults *faults);
 /* Settings and resolve in one: what the closed form needs. */
 enum dtp_status dtp_run_job(const struct dtp_run *run, const struct dtp_catalog *catalog, struct dtp_job *job,

@@ -148,4 +148,15 @@ if command -v /usr/bin/time >/dev/null; then
     [[ $(wc -l <many.csv) == 20001 ]] || failed "20,000 rows"
     [[ ${3:-} || $(cat kib) -lt 20000 ]] || failed "20,000 rows took $(cat kib) KiB of memory"
 fi
+
+# ---- progress ----------------------------------------------------------------------------------------------------------------
+
+# Where stderr is no terminal long work says how far it is, every five seconds; short work nothing.
+"$program" sweep --params 7B --gpus 8..8000+8 --micro-batch 1..10000 -o long.csv >/dev/null 2>progress </dev/null &
+sleep 7
+kill -INT $! 2>/dev/null
+wait $!
+grep -qE '^dtplan: [0-9]+ %: [0-9,]+ of 10,000,000 rows, .* left$' progress || failed "no progress: $(cat progress)"
+! grep -q $'\r' progress || failed "a line that moves, in a file"
+[[ $(grep -c ' left$' progress) -le 2 ]] || failed "too much of it: $(cat progress)"
 exit $((failures > 0))

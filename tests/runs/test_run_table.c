@@ -115,8 +115,36 @@ static void test_shapes_that_are_refused(void **state)
     run.kv_heads = run.params = 0;
     assert_refused(&run, "n_kv_heads is empty");
     run = plain_run();
+    run.model_name = "Llama-2-7B of ours";
     run.vocab = 0;
     assert_refused(&run, "vocab is empty");
+}
+
+/* A preset's name is enough; what is stated beside it must be its own. */
+static void test_presets_fill_dimensions(void **state)
+{
+    (void)state;
+    struct dtp_run run = plain_run(), whole = run;
+    run.model_name = whole.model_name = "llama-2-7b";
+    run.params = run.layers = run.hidden = run.heads = run.kv_heads = run.ffn = run.vocab = 0;
+    struct dtp_job job = job_of(&run), stated = job_of(&whole);
+    assert_int_equal(dtp_transformer_count(&job.transformer).total, 6738415616);
+    assert_int_equal(job.transformer.ffn, stated.transformer.ffn);
+    assert_int_equal(job.plan.micro_batch, 2);
+    run.framework = ""; /* PyTorch, then */
+    assert_int_equal(job_of(&run).plan.runtime, DTP_RUNTIME_TORCH);
+    run.params = 13000000000;
+    assert_refused(&run, "the preset llama-2-7b has 6738415616 parameters, the params column says 13000000000");
+    run.params = 0;
+    run.layers = 40;
+    assert_refused(&run, "n_layers is 40, but the preset llama-2-7b has 32");
+    run.layers = 0;
+    run.sequence = 0;
+    assert_refused(&run, "seq_len is empty");
+    run = plain_run();
+    run.model_name = "nobody's-7b";
+    run.ffn = 0;
+    assert_refused(&run, "ffn_hidden is empty, and 'nobody's-7b' is no preset");
 }
 
 static void test_notes_decide_the_architecture(void **state)
@@ -295,6 +323,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts_are_exact),
         cmocka_unit_test(test_shapes_that_are_refused),
+        cmocka_unit_test(test_presets_fill_dimensions),
         cmocka_unit_test(test_notes_decide_the_architecture),
         cmocka_unit_test(test_framework_rules),
         cmocka_unit_test(test_precision),

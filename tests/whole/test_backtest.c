@@ -195,7 +195,7 @@ static const struct {
     {"gpus", "1.5", "gpus '1.5' is no whole number"},
     {"gpus", "", "gpus is empty"},
     {"micro_batch_per_gpu", "", "micro_batch_per_gpu is empty"},
-    {"vocab", "", "vocab is empty"},
+    {"seq_len", "", "seq_len is empty"},
     {"params", "7e9", "params column says 7000000000 (3.7 % off, 2 % allowed)"},
     {"gpu_key", "h1000", "h1000"},
     {"strategy_key", "", "strategy_key is empty"},
