@@ -39,10 +39,14 @@ missing_packages() {
 }
 
 # What tests use where it is there, and nothing else needs: charts are drawn by gnuplot, pages looked at in Chromium (which
-# Ubuntu has as a snap only, that no container installs).
+# Ubuntu has as a snap only, that no container installs), completions asked for in zsh and fish, JSON held against its
+# schemas by jsonschema.
 optional_packages() {
     [[ $1 == tests ]] || return 0
     command -v gnuplot >/dev/null || echo gnuplot-nox
+    command -v zsh >/dev/null || echo zsh
+    command -v fish >/dev/null || echo fish
+    python3 -c 'import jsonschema' 2>/dev/null || echo python3-jsonschema
     command -v chromium >/dev/null || command -v chromium-browser >/dev/null || grep -qs '^ID=ubuntu' /etc/os-release || echo chromium
 }
 

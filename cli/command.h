@@ -56,6 +56,8 @@ void dtp_context_collect(const struct dtp_context *context);
  * `cmake --install` put them, the source tree. */
 enum dtp_status dtp_data_directory(char *out, size_t bytes, struct dtp_faults *faults);
 
+/* What may stand for the last of the words that were typed behind the program's name: complete.c. */
+enum dtp_status dtp_complete(const struct dtp_context *context, char **words, int count);
 /* Help of one command, or of the program. */
 void dtp_help_command(enum dtp_command command, const struct dtp_page *page);
 void dtp_help_program(const struct dtp_page *page);

@@ -94,14 +94,18 @@ int main(int argc, char **argv)
     size_t bytes = 0;
     setlocale(LC_CTYPE, ""); /* only to learn whether bars can be UTF-8; numbers stay in the C locale */
     signal(SIGPIPE, SIG_IGN);
-    enum dtp_status status = dtp_arguments_read(argc, argv, &arguments, &faults);
+    bool completes =
+        argc > 1 && strcmp(argv[1], "__complete") == 0; /* words as far as they are typed: no line to judge */
+    enum dtp_status status = dtp_arguments_read(completes ? 1 : argc, argv, &arguments, &faults);
     FILE *out = open_memstream(&text, &bytes);
     struct dtp_call_files *files = dtp_call_files_create();
     if (!out || !files)
         status = dtp_fault(&faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     if (out && files) {
         struct dtp_context context = {&arguments, argc < 2, out, terminal_page(out), &faults, files};
-        if (status == DTP_OK)
+        if (completes)
+            status = dtp_complete(&context, argv + 2, argc - 2);
+        else if (status == DTP_OK)
             status = run(&context);
         else if (dtp_command_takes_job(arguments.command))
             dtp_context_collect(&context);

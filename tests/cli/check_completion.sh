@@ -65,6 +65,41 @@ expect --output dtplan backtest --o
 expect --tolerance dtplan validate --to
 expect --matmul-choices dtplan probe --matmul
 
+expect cpu dtplan --offload c
+expect fp8 dtplan --precision fp
+expect --batch-size dtplan whatif --batch
+expect --nodes dtplan sweep --nod
+
+# The same in zsh and fish, where they are: what they show of the program's answer, with what it means.
+shows() {
+    local shell=$1 word=$2
+    shift 2
+    grep -q -e "$word" <<<"$("$@" 2>&1)" || { echo "$shell does not offer $word: $("$@" 2>&1 | head -3)" && failures=$((failures + 1)); }
+}
+in_zsh() {
+    # shellcheck disable=SC2016 # for zsh to expand
+    zsh -f -c '_describe() { print -l -- "${(@P)2}"; }; _files() { print files; }
+        words=("$@"); CURRENT=$#words; source "$0"' "$cli/dtplan.zsh" "$@"
+}
+if command -v zsh >/dev/null; then
+    shows zsh '^--batch-size:' in_zsh dtplan plan --bat
+    shows zsh '^h100-sxm:' in_zsh dtplan --gpu h100
+    shows zsh '^whatif:' in_zsh dtplan w
+    shows zsh '^files$' in_zsh dtplan plan sc
+else
+    echo "no zsh here: skipped"
+fi
+in_fish() {
+    fish --no-config -c "source '$cli/dtplan.fish'; complete -C '$1'"
+}
+if command -v fish >/dev/null; then
+    shows fish '^--batch-size' in_fish 'dtplan plan --bat'
+    shows fish '^h100-sxm' in_fish 'dtplan --gpu h100'
+    shows fish '^whatif' in_fish 'dtplan w'
+else
+    echo "no fish here: skipped"
+fi
+
 # Every flag of every command's help stands in the man page.
 page=$(sed 's/\\-/-/g' "$cli/dtplan.1")
 for command in plan explain simulate whatif sweep search backtest chart report validate probe catalog help; do
