@@ -77,7 +77,7 @@ shows() {
     grep -q -e "$word" <<<"$("$@" 2>&1)" || { echo "$shell does not offer $word: $("$@" 2>&1 | head -3)" && failures=$((failures + 1)); }
 }
 in_zsh() {
-    # shellcheck disable=SC2016 # for zsh to expand
+    # shellcheck disable=SC2016,SC2317 # for zsh to expand; called by shows
     zsh -f -c '_describe() { print -l -- "${(@P)2}"; }; _files() { print files; }
         words=("$@"); CURRENT=$#words; source "$0"' "$cli/dtplan.zsh" "$@"
 }
@@ -90,6 +90,7 @@ else
     echo "no zsh here: skipped"
 fi
 in_fish() {
+    # shellcheck disable=SC2317 # called by shows
     fish --no-config -c "source '$cli/dtplan.fish'; complete -C '$1'"
 }
 if command -v fish >/dev/null; then

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Whether what --json prints is what its schemas say: check_json.sh DTPLAN SOURCE_TREE
+#
+# Every schema is used. Exit status 77, skipped, where Python has no jsonschema.
+set -uo pipefail
+
+program=$1
+source=$2
+schemas=$source/reports/schemas
+export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
+python3 -c 'import jsonschema' 2>/dev/null || { echo "no python3-jsonschema here: skipped" && exit 77; }
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
+cd -- "$scratch" || exit 1
+failures=0
+count=0
+
+# holds SCHEMA ARGUMENTS: what dtplan prints of them with --json.
+holds() {
+    local schema=$1
+    shift
+    count=$((count + 1))
+    "$program" "$@" --json >"$schema.$count.json" 2>err </dev/null || [[ $? == 1 ]] || {
+        echo "FAILED: dtplan $*: $(head -c 300 err)"
+        failures=$((failures + 1))
+    }
+}
+
+tiny=(--layers 1 --hidden 64 --heads 2 --vocab 64 --seq 32 --strategy ddp --device host --threads 1 --steps 3)
+holds dtplan.plan-1 --model llama-2-7b --nodes 2 --strategy zero2 --offload cpu --batch-size 2
+holds dtplan.plan-1 --model gpt-2 --gpus 1 --runtime dtplan --strategy ddp --tokens 1e9 --budget 10
+holds dtplan.plan-1 --params 3e9 --gpu a10 --gpus 4 --strategy zero1
+holds dtplan.plan-1 --model llama-2-13b --gpus 64 --runtime megatron --strategy zero1 --tp 4 --pp 2 --accumulate 8
+holds dtplan.plan-1 --params 7B --gpus 8 --max-seq
+holds dtplan.plan-1 --params 7B --reshard-after-forward=4 --gpus 16 --machine "$source/tests/data/synthetic_machine.csv"
+holds dtplan.compare-1 --params 7B --gpus 16 --strategy all
+holds dtplan.explain-1 explain --params 3e9 --gpus 4 --strategy zero1 --runtime deepspeed
+holds dtplan.program-1 explain --model gpt-2 --gpus 2 --strategy full_shard --program
+holds dtplan.simulation-1 simulate --params 1e9 --gpus 16 --strategy hybrid_shard
+holds dtplan.whatif-1 whatif --params 3e9 --gpus 16 --accumulate 2
+holds dtplan.whatif-1 whatif --model gpt-2 --gpus 8 --strategy ddp --fidelity closed
+holds dtplan.search-1 search --params 1B --gpus 2,4 --gpu a10 --tokens 200M --budget 20 --strategy full_shard,ddp
+holds dtplan.search-1 search --params 1B --gpus 2 --gpu a10 --tokens 200B --deadline 1h --strategy full_shard
+holds dtplan.backtest-1 backtest "$source/tests/data/runs.csv"
+holds dtplan.backtest-1 backtest "$source/scenarios/holdout_torch_runs.csv"
+holds dtplan.leave_one_out-1 backtest --leave-one-out "$source/tests/data/runs.csv" "$source/scenarios/h200_torch_runs.csv"
+holds dtplan.run-1 run "${tiny[@]}" --gpus 1
+holds dtplan.validate-1 validate "${tiny[@]}" --gpus 1,2
+holds dtplan.catalog_gpus-1 catalog gpus
+holds dtplan.catalog_machines-1 catalog machines
+holds dtplan.catalog_models-1 catalog models
+holds dtplan.catalog_quantities-1 catalog gpus a10
+holds dtplan.catalog_measured-1 catalog measured "$source/tests/data/synthetic_machine.csv"
+
+for schema in "$schemas"/*.json; do
+    name=$(basename "$schema" .json)
+    if compgen -G "$name.*.json" >/dev/null; then
+        python3 "$source/tests/cli/check_json.py" "$schemas" "$name" "$name".*.json || failures=$((failures + 1))
+    else
+        echo "FAILED: nothing is held against $name" && failures=$((failures + 1))
+    fi
+done
+# A schema that took anything would hold everything.
+printf '{"schema": "dtplan.whatif/1", "fidelity": 3}' >wrong.json
+! python3 "$source/tests/cli/check_json.py" "$schemas" dtplan.whatif-1 wrong.json >/dev/null || failures=$((failures + 1))
+exit $((failures > 0))
