@@ -4,6 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The files that a key's value names, machines or models. */
+static enum dtp_status read_named(struct dtp_catalog *catalog, const char *key, const char *value,
+                                  struct dtp_faults *faults)
+{
+    if (strcmp(key, "machine") == 0)
+        return dtp_catalog_measure(catalog, value, faults);
+    return strcmp(key, "model") == 0 ? dtp_catalog_read_models(catalog, value, faults) : DTP_OK;
+}
+
 enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dtp_catalog *out)
 {
     const struct dtp_arguments *a = context->arguments;
@@ -20,8 +29,8 @@ enum dtp_status dtp_context_catalog(const struct dtp_context *context, struct dt
             status = added;
     }
     for (size_t i = 0; i < a->setting_count && status == DTP_OK; i++)
-        if (strcmp(a->settings[i].key, "machine") == 0 && a->settings[i].value)
-            status = dtp_catalog_measure(out, a->settings[i].value, context->faults);
+        if (a->settings[i].value)
+            status = read_named(out, a->settings[i].key, a->settings[i].value, context->faults);
     if (status != DTP_OK)
         dtp_catalog_destroy(out);
     return status;
@@ -50,8 +59,10 @@ enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_
     }
     if (worst == DTP_OK)
         worst = dtp_context_spare(context, *out);
-    if (worst == DTP_OK && dtp_scenario_get(*out, "machine"))
-        worst = dtp_catalog_measure(catalog, dtp_scenario_get(*out, "machine"), context->faults);
+    static const char *const keys[] = {"machine", "model"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && worst == DTP_OK; i++)
+        if (dtp_scenario_get(*out, keys[i]))
+            worst = read_named(catalog, keys[i], dtp_scenario_get(*out, keys[i]), context->faults);
     return worst;
 }
 

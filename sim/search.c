@@ -28,6 +28,11 @@ enum dtp_status dtp_search_apply(const struct dtp_search_question *question, con
     return dtp_scenario_set(scenario, "shard_group", text, "search", 0, faults);
 }
 
+bool dtp_search_has_limits(const struct dtp_job *job)
+{
+    return job->training.deadline_s > 0 || job->training.budget_usd > 0;
+}
+
 /* Figures that follow from the prediction. */
 static void judge(const struct dtp_search_question *question, struct dtp_candidate *c)
 {
@@ -39,6 +44,8 @@ static void judge(const struct dtp_search_question *question, struct dtp_candida
     c->usual_format = question->precision_pinned || strcmp(dtp_precision_name(&job->plan.precision), "bf16-mixed") == 0;
     c->headroom = 1 - (double)m->device_peak_bytes / (double)m->capacity_bytes;
     c->valid = !c->cost.late && !c->cost.over_budget && !c->cost.goodput.hopeless;
+    c->fits = m->verdict == DTP_VERDICT_FITS;
+    c->patient = dtp_search_has_limits(job) || c->cost.goodput.expected_s <= DTP_SEARCH_PATIENCE_S;
 }
 
 static enum dtp_status add_candidate(const struct dtp_search_question *question, const struct dtp_scan_entry *entry,
@@ -97,12 +104,17 @@ static int by(double a, double b)
     return (a > b) - (a < b);
 }
 
+/* What counts before any figure, most first: within the limits; with a margin of memory; within DTP_SEARCH_PATIENCE_S
+ * where no limit asks for anything; in the usual number format. */
+static int class_of(const struct dtp_candidate *c)
+{
+    return 8 * c->valid + 4 * c->fits + 2 * c->patient + c->usual_format;
+}
+
 /* Below 0: `a` is the better one. */
 static int compare(bool fastest, const struct dtp_candidate *a, const struct dtp_candidate *b)
 {
-    int order = b->valid - a->valid;
-    if (!order)
-        order = b->usual_format - a->usual_format;
+    int order = class_of(b) - class_of(a);
     if (!order)
         order = fastest ? by(a->cost.goodput.expected_s, b->cost.goodput.expected_s) : by(usd_of(a), usd_of(b));
     if (!order)
@@ -136,13 +148,12 @@ static bool dominates(const struct dtp_candidate *a, const struct dtp_candidate 
     return time >= 0 && usd >= 0 && risk >= 0 && (time > 0 || usd > 0 || risk > 0);
 }
 
-/* Of the best class there is (valid, usual format), which the order puts first. */
+/* Of the best class there is, which the order puts first. */
 static void mark_front(struct dtp_search *search)
 {
     const struct dtp_candidate *first = search->candidates;
     size_t class = 0;
-    while (class < search->count && first[class].valid == first[0].valid &&
-           first[class].usual_format == first[0].usual_format)
+    while (class < search->count && class_of(&first[class]) == class_of(&first[0]))
         class ++;
     for (size_t i = 0; i < search->count; i++) {
         search->candidates[i].front = i < class;
@@ -276,9 +287,9 @@ static void recommend(struct dtp_search *search)
         dtp_training_cost_of(&best->variant.job, &best->variant.prediction.throughput, &best->money, true, &best->cost);
     for (size_t i = 1; i < search->count && search->recommended == 0; i++) {
         const struct dtp_candidate *c = &search->candidates[i];
-        if (search->runner_up < 0 && c->valid && c->usual_format == best->usual_format && differs(c, best))
+        if (search->runner_up < 0 && class_of(c) == class_of(best) && differs(c, best))
             search->runner_up = (long)i;
-        if (search->other_format < 0 && c->valid && c->usual_format != best->usual_format &&
+        if (search->other_format < 0 && c->valid && c->fits >= best->fits && c->usual_format != best->usual_format &&
             (wants_fastest(search) ? c->cost.goodput.expected_s < best->cost.goodput.expected_s
                                    : usd_of(c) < usd_of(best)))
             search->other_format = (long)i;
@@ -315,6 +326,9 @@ static void least(double value, double *out)
 /* Which limit would have to move, and how far: from all that fits, whatever its time and money. */
 static void relax(const struct dtp_search *search, const struct dtp_scan *scan, struct dtp_search_relax *out)
 {
+    bool any_margin = false; /* then a tight plan moves no limit */
+    for (size_t i = 0; i < search->count; i++)
+        any_margin = any_margin || search->candidates[i].fits;
     *out = (struct dtp_search_relax){.any_fits = search->count > 0,
                                      .missing_bytes = isinf(scan->missing_bytes) ? 0 : scan->missing_bytes};
     if (scan->counts.predicted == 0)
@@ -322,8 +336,9 @@ static void relax(const struct dtp_search *search, const struct dtp_scan *scan, 
     for (size_t i = 0; i < search->count; i++) {
         const struct dtp_candidate *c = &search->candidates[i];
         double time_s = c->cost.goodput.expected_s, usd = usd_of(c);
-        if (c->cost.goodput.hopeless || !c->usual_format)
+        if (c->cost.goodput.hopeless || !c->usual_format || c->fits != any_margin)
             continue;
+        out->any_ends = true;
         least(time_s, &out->free_deadline_s);
         least(usd, &out->free_budget_usd);
         if (!c->cost.over_budget)

@@ -8,6 +8,9 @@
  * Of every group (GPUs, precision) the fastest few survive and are simulated where they have a step program: their time
  * then is the simulation's, and one whose allocator replay or placement does not fit is dropped.
  *
+ * What is only tight (dtp_memory_judge) comes after all that fits, and is recommended only where nothing within the
+ * limits fits.
+ *
  * Risk is the share of memory that stays free, in steps of DTP_SEARCH_RISK_STEP, and failures, whose cost is in time
  * and money already. */
 #ifndef DTP_SEARCH_H
@@ -18,6 +21,9 @@
 #include "job/variant.h"
 
 #define DTP_SEARCH_RISK_STEP 0.05
+/* The cheapest plan of all is a single slow GPU for decades. Where neither deadline nor budget says how long is too
+ * long, what ends within a year goes before what does not. */
+#define DTP_SEARCH_PATIENCE_S (365.0 * 86400)
 
 /* The axes in this order vary from slowest to fastest: what a group is, then what it chooses from. A key that is not
  * here goes before them. Values are those of a search that does not name the key. */
@@ -52,9 +58,12 @@ struct dtp_candidate {
     struct dtp_training_cost cost;
     double headroom;   /* share of the GPU's memory that stays free */
     bool valid;        /* within deadline and budget */
+    bool fits;         /* with the margin that dtp_memory_judge asks for; else tight */
+    bool patient;      /* ends within DTP_SEARCH_PATIENCE_S, or a deadline or a budget says what is wanted instead */
     bool batch_free;   /* no global batch was given: it differs between candidates */
     bool usual_format; /* bf16-mixed, or one of the formats that were asked for */
-    bool front;        /* no other valid one of usual format is better in time, money or headroom and worse in none */
+    bool front; /* no other of the best class there is (valid, fits, ...) is better in time, money or headroom and
+                   worse in none */
     uint64_t combination;
     uint32_t shard_group; /* that was chosen for hybrid_shard; 0: the rule's, or the user's */
 };
@@ -68,7 +77,8 @@ struct dtp_search_counts {
 /* How far a limit would have to move for a plan to exist. */
 struct dtp_search_relax {
     bool any_fits;        /* false: no combination fits into memory */
-    double missing_bytes; /* then: what the nearest lacks */
+    bool any_ends;        /* false: whatever fits fails faster than it gets on */
+    double missing_bytes; /* where nothing fits: what the nearest lacks */
     double deadline_s;    /* earliest end within the budget (whatever it costs where none is); 0: none or not asked */
     double budget_usd;    /* least money within the deadline; 0: likewise */
     double free_deadline_s, free_budget_usd; /* earliest whatever it costs, cheapest however late */
@@ -84,6 +94,8 @@ struct dtp_search {
     struct dtp_search_relax relax;    /* where nothing is recommended */
 };
 
+/* Whether a deadline or a budget was given. */
+bool dtp_search_has_limits(const struct dtp_job *job);
 /* A lower bound of the seconds that `tokens` take on the job's GPUs. */
 double dtp_search_bound_s(const struct dtp_job *job, double tokens);
 

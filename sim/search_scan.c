@@ -95,7 +95,7 @@ static void keep(struct worker *w, size_t group_index, uint64_t combination, uin
     struct dtp_scan_group *group = &w->scan.groups[group_index];
     double missing = (double)m->device_peak_bytes - (double)m->capacity_bytes;
     struct dtp_scan_entry entry = {combination, shard_group, 0, -missing / (double)m->capacity_bytes};
-    entry.work_s = w->variant.job.training.tokens / w->variant.prediction.throughput.tokens_per_s;
+    entry.work_s = dtp_training_work_s(&w->variant.job, &w->variant.prediction.throughput);
     if (m->verdict == DTP_VERDICT_FITS) {
         w->scan.counts.fits++;
         keep_fit(group, entry);

@@ -78,7 +78,7 @@ static void fill_memory(const struct dtp_simulated *s, const struct dtp_memory_p
                          peak[DTP_OWNER_OPTIMIZER] - peak[DTP_OWNER_ACTIVATIONS];
     m->reserved_peak_bytes = arena ? s->placement.arena_bytes : s->timeline.reserved_peak_bytes;
     m->device_peak_bytes = m->reserved_peak_bytes + m->context_bytes + m->nccl_bytes;
-    m->verdict = dtp_memory_verdict(m);
+    dtp_memory_judge(m);
 }
 
 static enum dtp_status add_memory(struct dtp_simulated *s, struct dtp_faults *faults)

@@ -15,7 +15,25 @@
 
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
 
+/* Whether a plan fits, judged in one place (dtp_memory_judge) by the device figure, what nvidia-smi would show:
+ *   fits   DTP_MARGIN_PERCENT of the GPU stay free
+ *   tight  it runs, without that margin: the device figure leaves less, or exceeds the GPU only by segments of the
+ * caching allocator, which gives them back before it fails (slowly: it synchronises), because the tensors with context
+ *          and NCCL fit
+ *   oom    tensors, context and NCCL alone exceed the GPU
+ * What is offloaded is judged likewise, by the node's host memory and NVMe; the worst of the three counts. A tight plan
+ * ranks behind every plan that fits, and is no failure: exit status 0. */
+#define DTP_MARGIN_PERCENT 5u
 enum dtp_verdict { DTP_VERDICT_FITS, DTP_VERDICT_TIGHT, DTP_VERDICT_OOM };
+/* What is short where a plan does not fit: the reason of its verdict. */
+enum dtp_shortage {
+    DTP_SHORT_OF_NOTHING,
+    DTP_SHORT_OF_MARGIN,  /* tight: the device figure is below the capacity, with less than the margin */
+    DTP_SHORT_OF_CACHE,   /* tight: the device figure is above the capacity, tensors, context and NCCL are not */
+    DTP_SHORT_OF_TENSORS, /* oom */
+    DTP_SHORT_OF_HOST,    /* tight or oom, as are those of NVMe */
+    DTP_SHORT_OF_NVME
+};
 
 /* Bytes on one GPU (the one with most), host and NVMe bytes per node. */
 struct dtp_memory {
@@ -33,7 +51,8 @@ struct dtp_memory {
     uint64_t capacity_bytes;
     uint64_t host_bytes, nvme_bytes; /* per node; pinned host buffers as the runtime's allocator rounds them */
     uint64_t host_capacity_bytes, nvme_capacity_bytes; /* of a node; 0: not stated, and not judged */
-    enum dtp_verdict verdict; /* the worst of GPU, host and NVMe: fits; tight: within 5 % of the capacity; oom */
+    enum dtp_verdict verdict;                          /* the worst of GPU, host and NVMe */
+    enum dtp_shortage shortage;                        /* and why */
 };
 
 /* ---- communication --------------------------------------------------------------------------------------------- */
@@ -97,9 +116,12 @@ double dtp_closed_form_hardware_flops(const struct dtp_transformer *transformer,
 void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                      const struct dtp_plan *plan, struct dtp_prediction *out);
 
-/* From the peaks of tensors and device, context, NCCL and capacity. */
-enum dtp_verdict dtp_memory_verdict(const struct dtp_memory *memory);
+/* Sets verdict and shortage from the peaks of tensors and device, context, NCCL and the capacities. */
+void dtp_memory_judge(struct dtp_memory *memory);
 
 const char *dtp_verdict_text(enum dtp_verdict verdict);
+const char *dtp_shortage_text(enum dtp_shortage shortage); /* "margin", "allocator_cache", ...; "" for nothing */
+/* "0.31 GiB to spare, fragmentation may tip it over": how much is left or missing, and of what. */
+void dtp_memory_words(const struct dtp_memory *memory, char *out, size_t bytes);
 
 #endif

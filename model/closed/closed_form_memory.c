@@ -3,8 +3,6 @@
 #include "closed/closed_form_counted.h"
 #include "closed/memory_instant.h"
 
-#define TIGHT_PERCENT 95u /* of the capacity */
-
 /* cuBLAS workspace per handle and stream, from the caching allocator: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB
  * + 8 x 16 KiB (CublasHandlePool.cpp). Forward's thread and autograd's each have one. RoPE's fp32 tables of sine and
  * cosine and the micro-step's 64-bit tokens ride along. */
@@ -88,31 +86,44 @@ static void summarise(struct dtp_memory *memory)
                               peak[DTP_OWNER_OPTIMIZER] - peak[DTP_OWNER_ACTIVATIONS];
 }
 
-static enum dtp_verdict verdict_of_host(uint64_t needed, uint64_t capacity)
+/* What of a capacity may be used by a plan that fits. */
+static uint64_t without_margin(uint64_t capacity)
 {
-    if (capacity == 0 || needed <= capacity / 100 * TIGHT_PERCENT)
-        return DTP_VERDICT_FITS;
-    return needed > capacity ? DTP_VERDICT_OOM : DTP_VERDICT_TIGHT;
+    return capacity / 100 * (100 - DTP_MARGIN_PERCENT);
 }
 
-/* The allocator gives cached segments back before it fails, so only tensors, context and NCCL decide what cannot run;
- * a job whose segments come near the capacity runs with retries, or not at all on a worse day. */
-static enum dtp_verdict verdict_of_gpu(const struct dtp_memory *memory)
+static void judge_host(uint64_t needed, uint64_t capacity, enum dtp_shortage shortage, struct dtp_memory *memory)
+{
+    bool judged = capacity != 0 && needed > without_margin(capacity);
+    enum dtp_verdict verdict = needed > capacity ? DTP_VERDICT_OOM : DTP_VERDICT_TIGHT;
+    if (!judged || verdict <= memory->verdict)
+        return;
+    memory->verdict = verdict;
+    memory->shortage = shortage;
+}
+
+static void judge_gpu(struct dtp_memory *memory)
 {
     uint64_t needed = memory->allocated_peak_bytes + memory->context_bytes + memory->nccl_bytes;
-    if (needed > memory->capacity_bytes)
-        return DTP_VERDICT_OOM;
-    return memory->device_peak_bytes > memory->capacity_bytes / 100 * TIGHT_PERCENT ? DTP_VERDICT_TIGHT
-                                                                                    : DTP_VERDICT_FITS;
+    memory->verdict = DTP_VERDICT_TIGHT;
+    if (needed > memory->capacity_bytes) {
+        memory->verdict = DTP_VERDICT_OOM;
+        memory->shortage = DTP_SHORT_OF_TENSORS;
+    } else if (memory->device_peak_bytes > memory->capacity_bytes) {
+        memory->shortage = DTP_SHORT_OF_CACHE;
+    } else if (memory->device_peak_bytes > without_margin(memory->capacity_bytes)) {
+        memory->shortage = DTP_SHORT_OF_MARGIN;
+    } else {
+        memory->verdict = DTP_VERDICT_FITS;
+        memory->shortage = DTP_SHORT_OF_NOTHING;
+    }
 }
 
-enum dtp_verdict dtp_memory_verdict(const struct dtp_memory *memory)
+void dtp_memory_judge(struct dtp_memory *memory)
 {
-    enum dtp_verdict gpu = verdict_of_gpu(memory);
-    enum dtp_verdict host = verdict_of_host(memory->host_bytes, memory->host_capacity_bytes);
-    enum dtp_verdict nvme = verdict_of_host(memory->nvme_bytes, memory->nvme_capacity_bytes);
-    enum dtp_verdict beside = host > nvme ? host : nvme;
-    return gpu > beside ? gpu : beside;
+    judge_gpu(memory);
+    judge_host(memory->host_bytes, memory->host_capacity_bytes, DTP_SHORT_OF_HOST, memory);
+    judge_host(memory->nvme_bytes, memory->nvme_capacity_bytes, DTP_SHORT_OF_NVME, memory);
 }
 
 /* What stands on top of the tensors, and beside the GPU. */
@@ -132,7 +143,7 @@ static void beyond_tensors(struct dtp_memory_job *job)
     out->nvme_bytes = gpus * job->state.nvme;
     out->host_capacity_bytes = dtp_cluster_host_share(cluster, cluster->machine.host_memory_bytes);
     out->nvme_capacity_bytes = dtp_cluster_host_share(cluster, cluster->machine.nvme_bytes);
-    out->verdict = dtp_memory_verdict(out);
+    dtp_memory_judge(out);
     if (!job->record)
         return;
     job->record->node_gpus = gpus;

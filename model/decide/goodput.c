@@ -54,8 +54,10 @@ void dtp_goodput_of(const struct dtp_goodput_inputs *in, struct dtp_goodput *out
     double x = best_interval(delta / m);
     out->interval_s = fmin(x * m, in->work_s);
     double factor = m * exp(in->restart_s / m) * expm1((out->interval_s + delta) / m) / out->interval_s;
-    out->hopeless = !(factor < HOPELESS);
-    factor = out->hopeless ? HOPELESS : factor;
+    /* Of a training as short as one checkpoint the factor is large without any failure, so that counts as work. */
+    double most = HOPELESS * (out->interval_s + delta) / out->interval_s;
+    out->hopeless = !(factor < most);
+    factor = out->hopeless ? most : factor;
     out->expected_s = in->work_s * factor;
     out->failures_count = out->expected_s / m;
     out->fraction = 1 / factor;

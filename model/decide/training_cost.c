@@ -30,6 +30,17 @@ static void add_money(const struct dtp_job *job, const struct dtp_money *money, 
     out->over_budget = t->budget_usd > 0 && money->known && !(out->usd[DTP_PRICE_TYPICAL] <= t->budget_usd);
 }
 
+static double batch_tokens(const struct dtp_job *job)
+{
+    return (double)dtp_job_batch_sequences(job) * (double)job->plan.sequence;
+}
+
+double dtp_training_work_s(const struct dtp_job *job, const struct dtp_throughput *throughput)
+{
+    double batch = batch_tokens(job);
+    return ceil(job->training.tokens / batch) * batch / throughput->tokens_per_s;
+}
+
 void dtp_training_cost_of(const struct dtp_job *job, const struct dtp_throughput *throughput,
                           const struct dtp_money *money, bool simulate_failures, struct dtp_training_cost *out)
 {
@@ -38,9 +49,9 @@ void dtp_training_cost_of(const struct dtp_job *job, const struct dtp_throughput
     if (!out->known)
         return;
     out->tokens = job->training.tokens;
-    out->batch_tokens = (double)dtp_job_batch_sequences(job) * (double)job->plan.sequence;
+    out->batch_tokens = batch_tokens(job);
     out->steps_count = ceil(out->tokens / out->batch_tokens);
-    out->inputs = dtp_goodput_inputs_of(job, out->tokens / throughput->tokens_per_s);
+    out->inputs = dtp_goodput_inputs_of(job, dtp_training_work_s(job, throughput));
     dtp_goodput_of(&out->inputs, &out->goodput);
     if (simulate_failures)
         dtp_goodput_simulate(&out->inputs, out->goodput.interval_s, 0.95, DTP_TRAINING_TRIALS, DTP_TRAINING_SEED,

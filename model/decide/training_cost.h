@@ -30,6 +30,8 @@ struct dtp_training_cost {
         over_budget; /* of a deadline or budget that was given: the expected time or typical price is beyond it */
 };
 
+/* Seconds of computing, in whole steps: the last one takes as long as any other, however few tokens are left for it. */
+double dtp_training_work_s(const struct dtp_job *job, const struct dtp_throughput *throughput);
 /* `simulate_failures`: also the Monte Carlo, some milliseconds. */
 void dtp_training_cost_of(const struct dtp_job *job, const struct dtp_throughput *throughput,
                           const struct dtp_money *money, bool simulate_failures, struct dtp_training_cost *out);

@@ -32,6 +32,7 @@ struct dtp_job {
     uint32_t node_gpus;     /* GPUs a node offers the job: --gpus-per-node, else the machine's; cluster.gpus_per_node
                                is smaller when the job fills only part of one node */
     char shape_note[200];   /* how the shape was chosen when only --params was given, else "" */
+    char model_note[400];   /* what of the model is not used, or asked beyond what it states, else "" */
     char cluster_note[256]; /* keys of a network that one node has no use for, else "" */
     char plan_note[512];    /* what was read into the plan's words (zero3 under torch, the runtime of zero2, words that
                                people type for others), else "" */

@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,18 +31,32 @@ static enum dtp_key first_dimension(const struct dtp_resolution *r)
     return DTP_KEY_COUNT;
 }
 
-static bool is_path(const char *text)
+/* One more thing about the model that the user should know, behind those before it. */
+__attribute__((format(printf, 2, 3))) static void note_model(struct dtp_resolution *r, const char *format, ...)
 {
-    size_t length = strlen(text);
-    return strchr(text, '/') || (length > 5 && !strcmp(text + length - 5, ".json"));
+    char *note = r->job->model_note;
+    size_t used = strlen(note), bytes = sizeof r->job->model_note;
+    va_list arguments;
+    if (used && used < bytes)
+        used += (size_t)snprintf(note + used, bytes - used, "; ");
+    va_start(arguments, format);
+    if (used < bytes)
+        vsnprintf(note + used, bytes - used, format, arguments);
+    va_end(arguments);
 }
 
 static bool base_from_model(struct dtp_resolution *r, struct dtp_transformer *out)
 {
     const char *model = text_of(r, DTP_KEY_model);
-    if (is_path(model)) {
-        enum dtp_status status = dtp_transformer_read_hf_config(model, out, r->faults);
+    if (dtp_model_is_file(model)) {
+        struct dtp_hf_config now;
+        const struct dtp_hf_config *config = dtp_catalog_config(r->catalog, model);
+        enum dtp_status status = config ? DTP_OK : dtp_hf_config_read(model, &now, r->faults);
         worsen(r, status);
+        config = config ? config : &now;
+        *out = config->transformer;
+        if (config->unused[0])
+            note_model(r, "not used of the file: %s", config->unused);
         /* "meta-llama/Llama-3.1-8B", as a model is called on its hub. */
         const char *last = strrchr(model, '/');
         if (status != DTP_OK && last && dtp_catalog_model(r->catalog, last + 1, NULL, 0, NULL))
@@ -410,6 +425,20 @@ static void check_switches(struct dtp_resolution *r)
                    dtp_runtime_text(plan->runtime));
 }
 
+/* Predicted all the same: the arithmetic is that of any sequence. What it means is for the user to know. */
+static void note_sequence(struct dtp_resolution *r, uint64_t sequence)
+{
+    const struct dtp_transformer *t = &r->job->transformer;
+    if (t->max_sequence && sequence > t->max_sequence)
+        note_model(r, "seq %" PRIu64 " is beyond the %" PRIu64 " positions that the model is stated for", sequence,
+                   t->max_sequence);
+    if (t->sliding_window && sequence > t->sliding_window)
+        note_model(r,
+                   "seq %" PRIu64 " is beyond the sliding window: attention is counted over %" PRIu64
+                   " tokens back, which takes a kernel that knows windows",
+                   sequence, t->sliding_window);
+}
+
 static void resolve_plan(struct dtp_resolution *r)
 {
     struct dtp_plan *plan = &r->draft.plan;
@@ -421,6 +450,7 @@ static void resolve_plan(struct dtp_resolution *r)
     if (!choose_accumulation(r, plan))
         plan->accumulate = 1; /* to find the other faults */
     r->job->asked = r->job->plan = *plan;
+    note_sequence(r, plan->sequence);
     struct dtp_plan_source source = {find_place, r->scenario};
     enum dtp_status status =
         dtp_plan_resolve_from(&r->job->plan, &r->job->transformer, &r->job->cluster, &source, r->faults);
@@ -459,7 +489,7 @@ enum dtp_status dtp_scenario_check_names(const struct dtp_scenario *scenario, co
         dtp_resolve_machine(&r);
     if (given(&r, DTP_KEY_gpu))
         dtp_catalog_gpu(catalog, text_of(&r, DTP_KEY_gpu), where_of(&r, DTP_KEY_gpu), line_of(&r, DTP_KEY_gpu), faults);
-    if (given(&r, DTP_KEY_model) && !is_path(text_of(&r, DTP_KEY_model)))
+    if (given(&r, DTP_KEY_model) && !dtp_model_is_file(text_of(&r, DTP_KEY_model)))
         dtp_catalog_model(catalog, text_of(&r, DTP_KEY_model), where_of(&r, DTP_KEY_model), line_of(&r, DTP_KEY_model),
                           faults);
     return faults->count > before ? DTP_BAD_INPUT : DTP_OK;

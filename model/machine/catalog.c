@@ -24,6 +24,9 @@ void dtp_catalog_destroy(struct dtp_catalog *catalog)
         dtp_measured_destroy(catalog->measured[i].times);
     }
     free(catalog->measured);
+    for (size_t i = 0; i < catalog->config_count; i++)
+        free(catalog->configs[i].path);
+    free(catalog->configs);
     *catalog = (struct dtp_catalog){0};
 }
 
@@ -41,6 +44,8 @@ static bool copy_catalog(const struct dtp_catalog *from, struct dtp_catalog *out
     *out = *from;
     out->measured = NULL; /* the times have one owner */
     out->measured_count = 0;
+    out->configs = NULL; /* likewise */
+    out->config_count = 0;
     out->gpus = copy_items(from->gpus, from->gpu_count, sizeof *from->gpus);
     out->machines = copy_items(from->machines, from->machine_count, sizeof *from->machines);
     out->models = copy_items(from->models, from->model_count, sizeof *from->models);
@@ -95,8 +100,12 @@ enum dtp_status dtp_catalog_add(const char *path, struct dtp_catalog *catalog, s
     }
     changed.measured = catalog->measured;
     changed.measured_count = catalog->measured_count;
+    changed.configs = catalog->configs;
+    changed.config_count = catalog->config_count;
     catalog->measured = NULL;
     catalog->measured_count = 0;
+    catalog->configs = NULL;
+    catalog->config_count = 0;
     dtp_catalog_destroy(catalog);
     *catalog = changed;
     return DTP_OK;

@@ -58,6 +58,14 @@ struct dtp_catalog {
     size_t measured_count;
     struct dtp_gpu host_gpu; /* the cores of this machine: found by their key, and in no list of what can be had */
     struct dtp_machine host_machine;
+    struct dtp_config_file *configs;
+    size_t config_count;
+};
+
+/* A config.json that was read. */
+struct dtp_config_file {
+    char *path;
+    struct dtp_hf_config config;
 };
 
 /* A measured machine file that was read: a name for its catalogue machine, with the times in it. */
@@ -88,6 +96,14 @@ const struct dtp_gpu *dtp_catalog_measured_gpu(const struct dtp_catalog *catalog
                                                const struct dtp_measured_machine *machine);
 /* What such a name stands for, or NULL; borrowed. */
 const struct dtp_measured_machine *dtp_catalog_measured(const struct dtp_catalog *catalog, const char *name);
+
+/* Whether a model is named by a file: it ends in .json, or holds a '/'. */
+bool dtp_model_is_file(const char *name);
+/* Reads each file among the models in `names` (one, or several with commas between) that was not read before, so that
+ * whoever resolves many jobs reads it once. Files that are refused are left to the resolution, which says why. */
+enum dtp_status dtp_catalog_read_models(struct dtp_catalog *catalog, const char *names, struct dtp_faults *faults);
+/* What such a file holds where it was read, or NULL; borrowed. */
+const struct dtp_hf_config *dtp_catalog_config(const struct dtp_catalog *catalog, const char *path);
 
 /* Borrowed entry by key or alias (case and '_' '-' ' ' ignored), or NULL after a fault that lists the nearest names
  * (Levenshtein). `where`/`line` locate the message; pass NULL faults for a silent look-up. */

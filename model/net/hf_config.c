@@ -320,6 +320,63 @@ static const struct family *find_family(struct dtp_hf_reader *reader)
     return NULL;
 }
 
+/* ---- what is not used -----------------------------------------------------------------------------------------------
+ */
+
+/* Keys that change what training costs, where they say something, but not what is predicted of it. */
+static const char *const unused_keys[] = {
+    /* masks to keep for backward, and kernels of their own */
+    "attention_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "hidden_dropout", "dropout", "activation_dropout",
+    "layerdrop", "emb_pdrop",
+    /* slices of each matmul one after the other (LLaMA's emulation of tensor parallelism, BLOOM's) */
+    "pretraining_tp",
+    /* --precision and --checkpointing decide */
+    "torch_dtype|dtype", "gradient_checkpointing"};
+
+/* 0, 1 slice, false and "" change nothing. */
+static bool says_something(const json_t *value)
+{
+    if (json_is_number(value))
+        return json_number_value(value) != 0 && json_number_value(value) != 1;
+    return json_is_true(value) || (json_is_string(value) && *json_string_value(value));
+}
+
+/* Names and values go to terminals and into JSON. */
+static void keep_printable(char *text)
+{
+    for (; *text; text++)
+        if (*text < 0x20 || *text > 0x7e)
+            *text = '?';
+}
+
+static void list_unused(struct dtp_hf_reader *reader, char *out, size_t bytes)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof unused_keys / sizeof *unused_keys; i++) {
+        const json_t *value = dtp_hf_value(reader, unused_keys[i]);
+        char text[32];
+        if (!value || !says_something(value) || used >= bytes)
+            continue;
+        if (json_is_string(value))
+            snprintf(text, sizeof text, "%.31s", json_string_value(value));
+        else if (json_is_number(value))
+            snprintf(text, sizeof text, "%.6g", json_number_value(value));
+        else
+            snprintf(text, sizeof text, "true");
+        used += (size_t)snprintf(out + used, bytes - used, "%s%.*s %s", used ? ", " : "",
+                                 (int)strcspn(unused_keys[i], "|"), unused_keys[i], text);
+    }
+    keep_printable(out);
+}
+
+static void refuse_quantised(struct dtp_hf_reader *reader)
+{
+    if (dtp_hf_value(reader, "quantization_config"))
+        dtp_hf_refuse(reader, "quantization_config",
+                      "makes this a quantised model, whose fine-tuning is not modelled; take it out to predict full "
+                      "training of the same shape");
+}
+
 /* ---- reading ---------------------------------------------------------------------------------------------------- */
 
 static uint64_t read_dimension(struct dtp_hf_reader *reader, const struct dimension *dimension, uint64_t maximum)
@@ -387,12 +444,35 @@ static void read_family(struct dtp_hf_reader *reader, const struct family *famil
     read_activation(reader, family, t);
     t->tied_head = dtp_hf_switch(reader, "tie_word_embeddings", family->tied);
     refuse_experts(reader);
+    refuse_quantised(reader);
     family->finish(reader, t);
 }
 
-/* "models/llama/config.json" -> "llama", "my-model.json" -> "my-model", "config.json" -> the model_type. Only printable
- * ASCII, for the name goes to terminals and into JSON. */
-static void name_after(const char *path, const char *type, char *out, size_t bytes)
+/* Of ".../models--meta-llama--Llama-3.1-8B/snapshots/0e9e39f/config.json", as huggingface_hub lays out its cache, the
+ * repository: "meta-llama/Llama-3.1-8B", whose parts are joined by "--" there. False for any other path. */
+static bool name_after_repository(const char *path, char *out, size_t bytes)
+{
+    static const char folder[] = "models--", inside[] = "/snapshots/";
+    const char *start = NULL, *end = NULL;
+    for (const char *at = strstr(path, folder); at; at = strstr(at + 1, folder))
+        if (at == path || at[-1] == '/')
+            start = at + strlen(folder);
+    if (start)
+        end = strchr(start, '/');
+    if (!end || end == start || strncmp(end, inside, strlen(inside)) != 0)
+        return false;
+    size_t used = 0;
+    for (const char *c = start; c < end && used + 1 < bytes; c++) {
+        bool joint = c[0] == '-' && c[1] == '-' && c + 2 < end;
+        out[used++] = joint ? '/' : *c;
+        c += joint;
+    }
+    out[used] = '\0';
+    return true;
+}
+
+/* "models/llama/config.json" -> "llama", "my-model.json" -> "my-model", "config.json" -> the model_type. */
+static void name_after_file(const char *path, const char *type, char *out, size_t bytes)
 {
     const char *end = strrchr(path, '/'), *stem = end ? end + 1 : path;
     size_t length = strlen(stem);
@@ -408,13 +488,18 @@ static void name_after(const char *path, const char *type, char *out, size_t byt
     bool nameless = length == 0 || *stem == '.';
     snprintf(out, bytes, "%.*s", nameless ? (int)bytes : (int)(length < bytes ? length : bytes),
              nameless ? type : stem);
-    for (char *c = out; *c; c++)
-        if (*c < 0x20 || *c > 0x7e)
-            *c = '?';
 }
 
-static enum dtp_status read_object(struct dtp_hf_reader *reader, struct dtp_transformer *out)
+static void name_after(const char *path, const char *type, char *out, size_t bytes)
 {
+    if (!name_after_repository(path, out, bytes))
+        name_after_file(path, type, out, bytes);
+    keep_printable(out);
+}
+
+static enum dtp_status read_object(struct dtp_hf_reader *reader, struct dtp_hf_config *out)
+{
+    struct dtp_transformer *t = &out->transformer;
     if (!json_is_object(reader->object))
         return dtp_fault(reader->faults, DTP_BAD_INPUT, reader->name, 1,
                          "the file holds no JSON object; a Hugging Face "
@@ -422,17 +507,18 @@ static enum dtp_status read_object(struct dtp_hf_reader *reader, struct dtp_tran
     const struct family *family = find_family(reader);
     if (!family)
         return DTP_BAD_INPUT;
-    read_family(reader, family, out);
+    read_family(reader, family, t);
+    list_unused(reader, out->unused, sizeof out->unused);
     if (reader->bad)
         return DTP_BAD_INPUT;
-    name_after(reader->name, family->type, out->name, sizeof out->name);
-    return dtp_transformer_check(out, reader->name, 0, reader->faults);
+    name_after(reader->name, family->type, t->name, sizeof t->name);
+    return dtp_transformer_check(t, reader->name, 0, reader->faults);
 }
 
-enum dtp_status dtp_transformer_parse_hf_config(const char *name, const char *text, size_t bytes,
-                                                struct dtp_transformer *out, struct dtp_faults *faults)
+enum dtp_status dtp_hf_config_parse(const char *name, const char *text, size_t bytes, struct dtp_hf_config *out,
+                                    struct dtp_faults *faults)
 {
-    *out = (struct dtp_transformer){0};
+    *out = (struct dtp_hf_config){0};
     if (bytes > DTP_HF_CONFIG_MAX_BYTES)
         return dtp_fault(faults, DTP_BAD_INPUT, name, 0, "more than %u bytes; no config.json is that large",
                          DTP_HF_CONFIG_MAX_BYTES);
@@ -453,9 +539,9 @@ enum dtp_status dtp_transformer_parse_hf_config(const char *name, const char *te
     return status;
 }
 
-enum dtp_status dtp_transformer_read_hf_config(const char *path, struct dtp_transformer *out, struct dtp_faults *faults)
+enum dtp_status dtp_hf_config_read(const char *path, struct dtp_hf_config *out, struct dtp_faults *faults)
 {
-    *out = (struct dtp_transformer){0};
+    *out = (struct dtp_hf_config){0};
     FILE *file = fopen(path, "rb");
     if (!file)
         return dtp_fault(faults, DTP_BAD_INPUT, path, 0, "cannot open: %s", strerror(errno));
@@ -468,7 +554,7 @@ enum dtp_status dtp_transformer_read_hf_config(const char *path, struct dtp_tran
         status = dtp_fault(faults, DTP_BAD_INPUT, path, 0, "cannot read: %s%s", strerror(errno),
                            errno == EISDIR ? "; name the config.json in it" : "");
     else
-        status = dtp_transformer_parse_hf_config(path, text, bytes, out, faults);
+        status = dtp_hf_config_parse(path, text, bytes, out, faults);
     free(text);
     fclose(file);
     return status;

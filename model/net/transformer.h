@@ -69,13 +69,19 @@ double dtp_transformer_model_flops_per_token(const struct dtp_transformer *trans
 /* Reads a Hugging Face config.json (jansson, at most DTP_HF_CONFIG_MAX_BYTES). Understands model_type llama, mistral,
  * qwen2, qwen3, phi3, gpt2, opt, bloom, mpt and gpt_neox, with the defaults of their configuration classes for missing
  * keys, and refuses others (mixture of experts included) by name with the known ones listed. All faults at once, with
- * the line of the key. The shape is named after the file, or its folder where the file is called config.json. */
+ * the line of the key. The shape is named after the file, or its folder where the file is called config.json; in the
+ * hub's cache (models--ORG--NAME/snapshots/HASH/config.json) after the repository, ORG/NAME. A quantised model is
+ * refused: what fine-tuning it needs and takes is not modelled. */
 #define DTP_HF_CONFIG_MAX_BYTES (1u << 20)
-enum dtp_status dtp_transformer_read_hf_config(const char *path, struct dtp_transformer *out,
-                                               struct dtp_faults *faults);
+/* A shape with what the file says besides that training may depend on and no prediction uses. */
+struct dtp_hf_config {
+    struct dtp_transformer transformer;
+    char unused[160]; /* "attention_dropout 0.1, torch_dtype bfloat16", or "" */
+};
+enum dtp_status dtp_hf_config_read(const char *path, struct dtp_hf_config *out, struct dtp_faults *faults);
 /* The same from memory; `name` stands for the file in messages. For tests and the fuzzer. */
-enum dtp_status dtp_transformer_parse_hf_config(const char *name, const char *text, size_t bytes,
-                                                struct dtp_transformer *out, struct dtp_faults *faults);
+enum dtp_status dtp_hf_config_parse(const char *name, const char *text, size_t bytes, struct dtp_hf_config *out,
+                                    struct dtp_faults *faults);
 
 /* The rule behind `--params N` alone. Pattern: of a fixed list of LLaMA-like shapes (llama2.c's 0.26M, 15M, 42M, 110M,
  * TinyLlama 1.1B, Llama 3.2 3B, Llama 2 7B, Llama 3 8B, Llama 2 13B, LLaMA 33B, Llama 3 70B, Llama 3.1 405B) the one of

@@ -11,30 +11,16 @@
 
 /* ---- decision ---------------------------------------------------------------------------------------------------- */
 
-static const char *verdict_class(enum dtp_verdict verdict)
-{
-    return verdict == DTP_VERDICT_FITS ? "fits" : verdict == DTP_VERDICT_TIGHT ? "tight" : "oom";
-}
-
 static void verdict_sentence(const struct dtp_memory *m, FILE *file)
 {
-    double device = (double)m->device_peak_bytes / 0x1p30, capacity = (double)m->capacity_bytes / 0x1p30;
-    fprintf(file, "<p class=\"verdict %s\">", verdict_class(m->verdict));
-    switch (m->verdict) {
-    case DTP_VERDICT_FITS:
-        fprintf(file, "It fits: %.1f of %.1f GiB on each GPU, %.1f GiB to spare.", device, capacity, capacity - device);
-        break;
-    case DTP_VERDICT_TIGHT:
-        fprintf(file, "It is tight: %.1f of %.1f GiB on each GPU, or the node\u2019s host memory or NVMe nearly full.",
-                device, capacity);
-        break;
-    case DTP_VERDICT_OOM:
-        if (m->device_peak_bytes > m->capacity_bytes)
-            fprintf(file, "It does not fit: %.1f GiB needed on each GPU, %.1f GiB there.", device, capacity);
-        else
-            fputs("It does not fit: the node\u2019s host memory or NVMe is too small.", file);
-    }
-    fputs("</p>\n", file);
+    static const char *const starts[] = {
+        [DTP_VERDICT_FITS] = "It fits", [DTP_VERDICT_TIGHT] = "It is tight", [DTP_VERDICT_OOM] = "It does not fit"};
+    char words[128];
+    dtp_memory_words(m, words, sizeof words);
+    fprintf(file, "<p class=\"verdict %s\">%s: %.1f of %.1f GiB on each GPU, ", dtp_verdict_text(m->verdict),
+            starts[m->verdict], (double)m->device_peak_bytes / 0x1p30, (double)m->capacity_bytes / 0x1p30);
+    dtp_html_text(file, words);
+    fputs(".</p>\n", file);
 }
 
 static void limits_sentence(const struct dtp_training_cost *t, FILE *file)

@@ -55,6 +55,7 @@ static json_t *model_object(const struct dtp_job *job)
     json_object_set_new(object, "seq", dtp_json_whole(job->plan.sequence));
     json_object_set_new(object, "tied_head", json_boolean(m->tied_head));
     json_object_set_new(object, "shape_note", dtp_json_text(job->shape_note));
+    json_object_set_new(object, "note", dtp_json_text(job->model_note));
     add_other_keys(job, "model", object);
     return object;
 }
@@ -166,6 +167,7 @@ static json_t *memory_object(const struct dtp_memory *m)
     json_object_set_new(object, "nvme_capacity_bytes",
                         m->nvme_capacity_bytes ? dtp_json_whole(m->nvme_capacity_bytes) : json_null());
     json_object_set_new(object, "verdict", json_string(dtp_verdict_text(m->verdict)));
+    json_object_set_new(object, "shortage", m->shortage ? json_string(dtp_shortage_text(m->shortage)) : json_null());
     json_object_set_new(object, "peak_phase", json_string(dtp_phase_key(m->peak_phase)));
     json_object_set_new(object, "phases", phases_object(m));
     return object;

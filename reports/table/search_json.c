@@ -52,6 +52,7 @@ static json_t *candidate_object(const struct dtp_search_question *question, cons
     json_object_set_new(object, "gpu", dtp_json_text(c->variant.job.cluster.gpu.key));
     json_object_set_new(object, "gpus", dtp_json_whole(c->variant.job.cluster.gpus));
     set_plan(object, &c->variant.job.plan);
+    json_object_set_new(object, "model_note", dtp_json_text(c->variant.job.model_note));
     json_object_set_new(object, "fidelity", json_string(c->simulated ? "simulated" : "closed"));
     json_object_set_new(object, "not_simulated_because", dtp_json_text(c->reason));
     json_object_set_new(object, "step_s", dtp_json_real(p->time.step_s));
@@ -59,6 +60,8 @@ static json_t *candidate_object(const struct dtp_search_question *question, cons
     json_object_set_new(object, "tokens_per_s", dtp_json_real(p->throughput.tokens_per_s));
     json_object_set_new(object, "mfu", dtp_json_real(p->throughput.mfu));
     json_object_set_new(object, "verdict", json_string(dtp_verdict_text(p->memory.verdict)));
+    json_object_set_new(object, "shortage",
+                        p->memory.shortage ? json_string(dtp_shortage_text(p->memory.shortage)) : json_null());
     json_object_set_new(object, "device_peak_bytes", dtp_json_whole(p->memory.device_peak_bytes));
     json_object_set_new(object, "free_memory_fraction", dtp_json_real(c->headroom));
     json_object_set_new(object, "training", dtp_training_json(&c->cost, &c->money));
@@ -77,6 +80,7 @@ static json_t *relax_object(const struct dtp_search_relax *r)
 {
     json_t *object = json_object();
     json_object_set_new(object, "any_fits", json_boolean(r->any_fits));
+    json_object_set_new(object, "any_ends", json_boolean(r->any_ends));
     json_object_set_new(object, "missing_bytes", positive(r->missing_bytes));
     json_object_set_new(object, "deadline_s", positive(r->deadline_s));
     json_object_set_new(object, "budget_usd", positive(r->budget_usd));

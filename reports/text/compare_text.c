@@ -77,7 +77,7 @@ static void print_best(const struct dtp_comparison_row *rows, size_t count, long
     if (best >= 0) {
         const struct dtp_report *r = rows[best].report;
         snprintf(line, sizeof line, "best: %s, the highest tokens/s of those that fit%s.", rows[best].strategy,
-                 r->prediction.memory.verdict == DTP_VERDICT_TIGHT ? " (tightly: fragmentation may tip it over)" : "");
+                 r->prediction.memory.verdict == DTP_VERDICT_TIGHT ? ", though it is tight: none leaves a margin" : "");
     } else if (refused == count) {
         snprintf(line, sizeof line, "none of these strategies is possible here.");
     } else {

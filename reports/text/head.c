@@ -65,6 +65,7 @@ static void print_model(const struct dtp_job *job, const struct dtp_page *page)
         m->tied_head ? "tied" : "untied");
     dtp_page_wrap(page, 9, 9, line);
     print_note(page, job->shape_note);
+    print_note(page, job->model_note);
 }
 
 static const char *link_words(enum dtp_link link)

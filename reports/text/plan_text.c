@@ -70,48 +70,22 @@ static void print_phases(const struct dtp_memory *m, const struct dtp_page *page
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
-/* Which of the memories it is that does not hold the job; the GPU's own words when it is none of the node's. */
-static void print_shortage(const struct dtp_memory *m, const struct dtp_page *page)
-{
-    bool gpu = m->allocated_peak_bytes + m->context_bytes + m->nccl_bytes > m->capacity_bytes;
-    bool host = m->host_capacity_bytes && m->host_bytes > m->host_capacity_bytes;
-    bool nvme = m->nvme_capacity_bytes && m->nvme_bytes > m->nvme_capacity_bytes;
-    if (gpu && m->device_peak_bytes > m->capacity_bytes)
-        fprintf(page->file, "OUT OF MEMORY: %.2f GiB too much",
-                (double)(m->device_peak_bytes - m->capacity_bytes) / 0x1p30);
-    else if (host)
-        fprintf(page->file, "OUT OF HOST MEMORY: %.1f GiB too much on each node",
-                (double)(m->host_bytes - m->host_capacity_bytes) / 0x1p30);
-    else if (nvme)
-        fprintf(page->file, "OUT OF NVME SPACE: %.1f GiB too much on each node",
-                (double)(m->nvme_bytes - m->nvme_capacity_bytes) / 0x1p30);
-    else
-        fputs("OUT OF MEMORY", page->file);
-}
-
 /* How full the GPU is, as a gauge before the words. */
 static void print_verdict(const struct dtp_memory *m, const struct dtp_page *page)
 {
     static const enum dtp_ink inks[] = {
         [DTP_VERDICT_FITS] = DTP_INK_GREEN, [DTP_VERDICT_TIGHT] = DTP_INK_YELLOW, [DTP_VERDICT_OOM] = DTP_INK_RED};
-    double capacity = (double)m->capacity_bytes, device = (double)m->device_peak_bytes;
-    double free_gib = (capacity - device) / 0x1p30, used = device / capacity;
+    static const char *const labels[] = {
+        [DTP_VERDICT_FITS] = "FITS", [DTP_VERDICT_TIGHT] = "TIGHT", [DTP_VERDICT_OOM] = "OUT OF MEMORY"};
+    double used = (double)m->device_peak_bytes / (double)m->capacity_bytes;
     int filled = used >= 1 ? GAUGE_COLUMNS : (int)(used * GAUGE_COLUMNS + 0.5);
+    char words[128];
+    dtp_memory_words(m, words, sizeof words);
     fputs("  ", page->file);
     dtp_page_ink(page, inks[m->verdict]);
     for (int i = 0; i < GAUGE_COLUMNS; i++)
         fputs(page->utf8 ? (i < filled ? "█" : "░") : (i < filled ? "#" : "."), page->file);
-    fprintf(page->file, " %.0f %%  ", 100 * used);
-    if (m->verdict == DTP_VERDICT_OOM)
-        print_shortage(m, page);
-    else if (m->verdict == DTP_VERDICT_FITS)
-        fprintf(page->file, "FITS: %.2f GiB to spare", free_gib);
-    else if (used <= 0.95)
-        fputs("TIGHT: the GPU has room, the node's host memory or NVMe is nearly full", page->file);
-    else if (free_gib >= 0)
-        fprintf(page->file, "TIGHT: %.2f GiB to spare, fragmentation may tip it over", free_gib);
-    else
-        fprintf(page->file, "TIGHT: the tensors fit, the allocator's cache does not");
+    fprintf(page->file, " %.0f %%  %s: %s", 100 * used, labels[m->verdict], words);
     dtp_page_ink(page, DTP_INK_PLAIN);
     fputc('\n', page->file);
 }

@@ -60,9 +60,12 @@ static void print_searched(const struct dtp_search_counts *n, const struct dtp_p
     snprintf(words + used, sizeof words - used, ", %s by the memory bound",
              dtp_page_grouped(n->pruned_memory, a, sizeof a));
     used = strlen(words);
-    snprintf(words + used, sizeof words - used, "; %s predicted, of which %s fit; %s candidates simulated",
-             dtp_page_grouped(n->predicted, a, sizeof a), dtp_page_grouped(n->fits + n->tight, b, sizeof b),
-             dtp_page_grouped(n->simulated, c, sizeof c));
+    snprintf(words + used, sizeof words - used, "; %s predicted, of which %s fit and %s are tight",
+             dtp_page_grouped(n->predicted, a, sizeof a), dtp_page_grouped(n->fits, b, sizeof b),
+             dtp_page_grouped(n->tight, c, sizeof c));
+    used = strlen(words);
+    snprintf(words + used, sizeof words - used, "; %s candidates simulated",
+             dtp_page_grouped(n->simulated, a, sizeof a));
     used = strlen(words);
     if (n->dropped)
         snprintf(words + used, sizeof words - used, ", %s of them did not fit after all",
@@ -76,13 +79,19 @@ static void print_memory(const struct dtp_candidate *c, const struct dtp_page *p
 {
     const struct dtp_memory *m = &c->variant.prediction.memory;
     text used, capacity;
+    char words[128], share[160], line[320];
+    dtp_memory_words(m, words, sizeof words);
+    if (c->fits)
+        snprintf(share, sizeof share, "%.0f %% free", 100 * c->headroom);
+    else
+        snprintf(share, sizeof share, "TIGHT: %s", words);
+    snprintf(line, sizeof line, "%s of %s, %s, %s", dtp_number_format_memory(m->device_peak_bytes, used, sizeof used),
+             dtp_number_format_memory(m->capacity_bytes, capacity, sizeof capacity), share,
+             !c->simulated                                       ? "by the closed form"
+             : c->variant.job.plan.runtime == DTP_RUNTIME_DTPLAN ? "placed in the program's arena"
+                                                                 : "by replaying the allocator");
     label(page, "memory");
-    fprintf(page->file, "%s of %s, %.0f %% free, %s\n",
-            dtp_number_format_memory(m->device_peak_bytes, used, sizeof used),
-            dtp_number_format_memory(m->capacity_bytes, capacity, sizeof capacity), 100 * c->headroom,
-            !c->simulated                                       ? "by the closed form"
-            : c->variant.job.plan.runtime == DTP_RUNTIME_DTPLAN ? "placed in the program's arena"
-                                                                : "by replaying the allocator");
+    dtp_page_wrap(page, LABEL_COLUMNS + 3, LABEL_COLUMNS + 3, line);
 }
 
 /* How far a batch of another size takes another learning rate: in proportion for SGD (Goyal et al. 2017), by the square
@@ -115,6 +124,10 @@ static void print_candidate(const struct dtp_search_question *question, const st
     fprintf(page->file, "%u %s %s\n", job->cluster.gpus, dtp_page_times(page), job->cluster.gpu.name);
     label(page, "plan");
     dtp_page_wrap(page, LABEL_COLUMNS + 3, LABEL_COLUMNS + 3, words);
+    if (job->model_note[0]) {
+        label(page, "model");
+        dtp_page_wrap(page, LABEL_COLUMNS + 3, LABEL_COLUMNS + 3, job->model_note);
+    }
     label(page, "time");
     fprintf(page->file, "%s with failures and checkpoints, %s of computing; MFU %.1f %%, %s\n",
             duration(c->cost.goodput.expected_s, wall), duration(c->cost.inputs.work_s, work),
@@ -139,17 +152,26 @@ static void print_candidate(const struct dtp_search_question *question, const st
     free(command);
 }
 
+/* By what it is the best. */
+static const char *objective_words(const struct dtp_candidate *c)
+{
+    const struct dtp_training *t = &c->variant.job.training;
+    if (t->budget_usd > 0)
+        return t->deadline_s > 0 ? "the cheapest within deadline and budget" : "the fastest within the budget";
+    if (t->deadline_s > 0)
+        return "the cheapest within the deadline";
+    return c->patient ? "the cheapest that ends within a year; --deadline or --budget ask for more speed"
+                      : "the cheapest; nothing ends within a year";
+}
+
 static void print_recommended(const struct dtp_search_question *question, const struct dtp_search *search,
                               const struct dtp_page *page)
 {
     const struct dtp_candidate *c = &search->candidates[search->recommended];
-    const struct dtp_training *t = &c->variant.job.training;
-    bool fastest = t->budget_usd > 0 && !(t->deadline_s > 0);
-    dtp_page_heading(page, "RECOMMENDED",
-                     fastest             ? "the fastest within the budget"
-                     : t->budget_usd > 0 ? "the cheapest within deadline and budget"
-                     : t->deadline_s > 0 ? "the cheapest within the deadline"
-                                         : "the cheapest; a --deadline asks for speed");
+    char words[256];
+    snprintf(words, sizeof words, "%s%s",
+             c->fits ? "" : "though TIGHT, for nothing leaves a margin of memory: ", objective_words(c));
+    dtp_page_heading(page, "RECOMMENDED", words);
     print_candidate(question, c, page);
 }
 
@@ -176,7 +198,7 @@ static void add_front_row(struct dtp_grid *grid, const struct dtp_search *search
     dtp_grid_cell(grid, "%.1f", 100 * c->variant.prediction.throughput.mfu);
     dtp_grid_cell(grid, "%u", c->variant.job.cluster.gpus);
     dtp_grid_cell(grid, "%s", c->variant.job.cluster.gpu.key);
-    dtp_grid_cell(grid, "%s%s", words, c->simulated ? "" : " (closed form)");
+    dtp_grid_cell(grid, "%s%s%s", c->fits ? "" : "TIGHT: ", words, c->simulated ? "" : " (closed form)");
 }
 
 static void print_front(const struct dtp_search *search, const struct dtp_page *page)
@@ -295,6 +317,7 @@ static void print_relax(const struct dtp_search *search, const struct dtp_page *
     dtp_page_heading(page, "NO PLAN",
                      r->refusal[0]                            ? "every combination is refused"
                      : !r->any_fits                           ? "fits into memory"
+                     : !r->any_ends                           ? "gets ahead of its failures"
                      : r->deadline_s > 0 || r->budget_usd > 0 ? "within the limits; one of these would do"
                                                               : "within the limits; both have to move");
     if (r->refusal[0]) {
@@ -305,6 +328,10 @@ static void print_relax(const struct dtp_search *search, const struct dtp_page *
                  "a shorter --seq",
                  dtp_number_format_memory((uint64_t)r->missing_bytes, missing, sizeof missing));
         say(page, words);
+    } else if (!r->any_ends) {
+        say(page,
+            "whatever fits fails, or writes its checkpoints, for longer than it computes: fewer GPUs (--max-gpus), "
+            "faster checkpoints (--storage) or a longer --gpu-mtbf would help");
     } else {
         say_limits(r, &search->candidates[0].variant.job.training, page);
     }

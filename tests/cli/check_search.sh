@@ -60,6 +60,38 @@ grep -q 'lacks' out || failed "what memory lacks"
 expect 1 search --model llama-2-7b --gpu h100-sxm --gpus 8 --global-batch 7 --tokens 1B
 grep -q 'refused' out || failed "why all is refused"
 
+# ---- tight ------------------------------------------------------------------------------------------------------------------
+
+# The cheapest by far, but only its tensors fit: marked, and behind what fits.
+tight=(search --model tinyllama-1.1b --gpus 2 --strategy zero1 --precision bf16-mixed --micro-batch 1 --accumulate 1
+    --checkpointing none --offload none --compile=false --tokens 10B)
+expect 0 "${tight[@]}" --gpu a10
+grep -q 'TIGHT: the tensors fit once the allocator gives its cache back' out || failed "tight is not marked: $(head -9 out)"
+expect 0 "${tight[@]}" --gpus 2,8 --gpu rtx-4090 --json
+sed -n "/\"recommended\"/,/\"gpus\"/p" out | grep -q "\"gpus\": 8," || failed "a tight plan wins"
+expect 0 plan --model tinyllama-1.1b --gpu a10 --gpus 2 --strategy zero1 --json
+grep -q '"verdict": "tight"' out && grep -q '"shortage": "allocator_cache"' out || failed "why it is tight"
+
+# ---- without limits ---------------------------------------------------------------------------------------------------------
+
+expect 0 search --model llama-2-7b --gpu h100-sxm --gpus 1..8x2 --micro-batch 1,2 --tokens 1
+! grep -q 'NO PLAN' out || failed "one token is a plan: $(head -3 out)"
+expect 0 search --model llama-2-7b --gpu h100-sxm --gpus 1..64x2 --micro-batch 1,2 --tokens 500B
+grep -q 'ends within a year' out || failed "no limits: $(head -3 out)"
+expect 1 search --model llama-2-7b --gpu h100-sxm --gpus 8 --micro-batch 1 --tokens 1B --gpu-mtbf 1min --storage 1MB
+grep -q 'gets ahead of its failures' out || failed "hopeless: $(head -3 out)"
+expect 0 plan --model llama-2-7b --gpus 8 --tokens 1
+! grep -q 'never' out || failed "one step does not get ahead: $(grep wall out)"
+
+# ---- a model file -----------------------------------------------------------------------------------------------------------
+
+# Read once: a second reading of a pipe would wait for ever.
+mkfifo pipe.json
+cat "$source/tests/fixtures/hf/llama-2-7b.json" >pipe.json &
+expect 0 "${small[@]:0:1}" --model pipe.json "${small[@]:3}" --fidelity closed
+wait
+grep -q 'not used of the file: ' out || failed "what is not used is not said: $(head -5 out)"
+
 # ---- bad input --------------------------------------------------------------------------------------------------------------
 
 expect 2 search --model llama-2-7b

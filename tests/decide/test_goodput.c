@@ -66,6 +66,17 @@ static void test_nothing_fails(void **state)
     assert_close(out.expected_s, 11, 1e-6);
 }
 
+/* A training much shorter than its one checkpoint: it ends, most of its time goes into writing. */
+static void test_short_is_not_hopeless(void **state)
+{
+    struct dtp_goodput_inputs in = {1e-3, 1e6, 10, 600};
+    struct dtp_goodput out;
+    (void)state;
+    dtp_goodput_of(&in, &out);
+    assert_false(out.hopeless);
+    assert_close(out.expected_s, 10.001, 1e-2);
+}
+
 static void test_hopeless(void **state)
 {
     struct dtp_goodput_inputs in = {1e6, 60, 3600, 600}; /* an hour to write, a failure a minute */
@@ -127,6 +138,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_interval_is_the_best),
                                        cmocka_unit_test(test_young),
                                        cmocka_unit_test(test_nothing_fails),
+                                       cmocka_unit_test(test_short_is_not_hopeless),
                                        cmocka_unit_test(test_hopeless),
                                        cmocka_unit_test(test_runs_agree_with_the_formula),
                                        cmocka_unit_test(test_llama3),

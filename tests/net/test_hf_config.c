@@ -65,23 +65,24 @@ static void test_files_give_the_presets(void **state)
                                        "mpt-7b",       "mpt-foundry-7b", "pythia-160m", "phi-3-mini"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         char path[256];
-        struct dtp_transformer t, expected = preset(keys[i]);
+        struct dtp_hf_config config;
+        struct dtp_transformer expected = preset(keys[i]);
         struct dtp_faults faults = {0};
         snprintf(path, sizeof path, FIXTURES "%s.json", keys[i]);
-        if (dtp_transformer_read_hf_config(path, &t, &faults) != DTP_OK)
+        if (dtp_hf_config_read(path, &config, &faults) != DTP_OK)
             fail_msg("%s", faults.text[0]);
-        assert_string_equal(t.name, keys[i]);
-        expect_same_shape(&t, &expected);
+        assert_string_equal(config.transformer.name, keys[i]);
+        expect_same_shape(&config.transformer, &expected);
     }
 }
 
 static void expect_file_fault(const char *file, const char *part)
 {
     char path[256];
-    struct dtp_transformer t;
+    struct dtp_hf_config t;
     struct dtp_faults faults = {0};
     snprintf(path, sizeof path, FIXTURES "%s", file);
-    assert_int_equal(dtp_transformer_read_hf_config(path, &t, &faults), DTP_BAD_INPUT);
+    assert_int_equal(dtp_hf_config_read(path, &t, &faults), DTP_BAD_INPUT);
     for (size_t i = 0; i < faults.count; i++)
         if (strstr(faults.text[i], part))
             return;
@@ -104,7 +105,10 @@ static void test_unknown_kinds_are_refused_by_name(void **state)
 
 static enum dtp_status parse(const char *text, struct dtp_transformer *t, struct dtp_faults *faults)
 {
-    return dtp_transformer_parse_hf_config("config.json", text, strlen(text), t, faults);
+    struct dtp_hf_config config;
+    enum dtp_status status = dtp_hf_config_parse("config.json", text, strlen(text), &config, faults);
+    *t = config.transformer;
+    return status;
 }
 
 static struct dtp_transformer good(const char *text)
@@ -250,18 +254,18 @@ static void test_what_is_no_config_is_refused(void **state)
 static void test_hostile_bytes(void **state)
 {
     (void)state;
-    struct dtp_transformer t;
+    struct dtp_hf_config t;
     struct dtp_faults faults = {0};
     static const char nul[] = "{\"model_type\": \"llama\"\0, \"x\": 1}";
-    assert_int_equal(dtp_transformer_parse_hf_config("nul", nul, sizeof nul - 1, &t, &faults), DTP_BAD_INPUT);
+    assert_int_equal(dtp_hf_config_parse("nul", nul, sizeof nul - 1, &t, &faults), DTP_BAD_INPUT);
     size_t bytes = DTP_HF_CONFIG_MAX_BYTES;
     char *text = malloc(bytes + 1);
     memset(text, '[', bytes);
     faults.count = 0;
-    assert_int_equal(dtp_transformer_parse_hf_config("deep", text, bytes, &t, &faults), DTP_BAD_INPUT);
+    assert_int_equal(dtp_hf_config_parse("deep", text, bytes, &t, &faults), DTP_BAD_INPUT);
     assert_non_null(strstr(faults.text[0], "maximum parsing depth"));
     faults.count = 0;
-    assert_int_equal(dtp_transformer_parse_hf_config("large", text, bytes + 1, &t, &faults), DTP_BAD_INPUT);
+    assert_int_equal(dtp_hf_config_parse("large", text, bytes + 1, &t, &faults), DTP_BAD_INPUT);
     assert_string_equal(faults.text[0], "large: more than 1048576 bytes; no config.json is that large");
     free(text);
 }
@@ -272,13 +276,13 @@ static void test_large_files_are_not_read_whole(void **state)
     char path[] = "/tmp/dtplan-hf-config-XXXXXX";
     int file = mkstemp(path);
     assert_true(file >= 0 && !ftruncate(file, 100 << 20));
-    struct dtp_transformer t;
+    struct dtp_hf_config t;
     struct dtp_faults faults = {0};
-    assert_int_equal(dtp_transformer_read_hf_config(path, &t, &faults), DTP_BAD_INPUT);
+    assert_int_equal(dtp_hf_config_read(path, &t, &faults), DTP_BAD_INPUT);
     assert_non_null(strstr(faults.text[0], "more than 1048576 bytes"));
     close(file);
     unlink(path);
-    assert_int_not_equal(dtp_transformer_read_hf_config("/", &t, &faults), DTP_OK);
+    assert_int_not_equal(dtp_hf_config_read("/", &t, &faults), DTP_OK);
 }
 
 static size_t allocations_left;
@@ -294,16 +298,16 @@ static void test_every_failing_allocation(void **state)
     (void)state;
     static const char text[] =
         "{\"model_type\": \"qwen3\", \"layer_types\": [\"full_attention\"], \"x\": {\"y\": 1.5}}";
-    struct dtp_transformer t;
+    struct dtp_hf_config t;
     enum dtp_status status = DTP_ENVIRONMENT;
     size_t count = 0;
     json_set_alloc_funcs(failing_malloc, free);
     for (; status != DTP_OK && count < 1000; count++) {
         struct dtp_faults faults = {0};
         allocations_left = count;
-        status = dtp_transformer_parse_hf_config("memory", text, strlen(text), &t, &faults);
+        status = dtp_hf_config_parse("memory", text, strlen(text), &t, &faults);
         assert_int_equal(status == DTP_OK, faults.count == 0);
-        assert_int_equal(status == DTP_OK, t.layers != 0);
+        assert_int_equal(status == DTP_OK, t.transformer.layers != 0);
     }
     json_set_alloc_funcs(malloc, free);
     assert_int_equal(status, DTP_OK);
@@ -312,11 +316,11 @@ static void test_every_failing_allocation(void **state)
 
 static void expect_name(const char *path, const char *name)
 {
-    struct dtp_transformer t;
+    struct dtp_hf_config t;
     struct dtp_faults faults = {0};
     static const char text[] = "{\"model_type\": \"llama\"}";
-    assert_int_equal(dtp_transformer_parse_hf_config(path, text, strlen(text), &t, &faults), DTP_OK);
-    assert_string_equal(t.name, name);
+    assert_int_equal(dtp_hf_config_parse(path, text, strlen(text), &t, &faults), DTP_OK);
+    assert_string_equal(t.transformer.name, name);
 }
 
 static void test_names(void **state)
@@ -329,6 +333,15 @@ static void test_names(void **state)
     expect_name("./config.json", "llama");
     expect_name("../config.json", "llama");
     expect_name("x/tiny.json", "tiny");
+    /* The hub's cache: by the repository, not by the hash of its snapshot. */
+    expect_name("/home/me/.cache/huggingface/hub/models--meta-llama--Llama-3.1-8B/snapshots/0e9e39f249a16976918f6564/"
+                "config.json",
+                "meta-llama/Llama-3.1-8B");
+    expect_name("models--gpt2/snapshots/607a30d/config.json", "gpt2");
+    expect_name("models--a--b/snapshots/0/variant.json", "a/b");
+    expect_name("models--a--b/blobs/config.json", "blobs");
+    expect_name("my-models--a/snapshots/0/config.json", "0");
+    expect_name("models--/snapshots/0/config.json", "0");
     expect_name("x/tiny", "tiny");
     expect_name("x/", "llama");
     expect_name("bad\033name.json", "bad?name");
@@ -340,6 +353,32 @@ static void test_names(void **state)
     memcpy(name, path, 64);
     path[63] = 'a';
     expect_name(path, name);
+}
+
+static void expect_unused(const char *text, const char *wanted)
+{
+    struct dtp_hf_config config;
+    struct dtp_faults faults = {0};
+    assert_int_equal(dtp_hf_config_parse("config.json", text, strlen(text), &config, &faults), DTP_OK);
+    assert_string_equal(config.unused, wanted);
+}
+
+/* What a file says and no prediction uses is listed where it changes anything; a quantised model is no full training.
+ */
+static void test_what_is_not_used(void **state)
+{
+    (void)state;
+    expect_unused("{\"model_type\": \"llama\"}", "");
+    expect_unused("{\"model_type\": \"llama\", \"attention_dropout\": 0.0, \"pretraining_tp\": 1, "
+                  "\"quantization_config\": null}",
+                  "");
+    expect_unused("{\"model_type\": \"llama\", \"attention_dropout\": 0.1, \"torch_dtype\": \"bfloat16\", "
+                  "\"pretraining_tp\": 2, \"use_cache\": true}",
+                  "attention_dropout 0.1, pretraining_tp 2, torch_dtype bfloat16");
+    expect_unused("{\"model_type\": \"gpt2\", \"resid_pdrop\": 0.1, \"dtype\": \"x\\u001b\"}",
+                  "resid_pdrop 0.1, torch_dtype x?");
+    expect_fault("{\"model_type\": \"llama\",\n\"quantization_config\": {\"load_in_4bit\": true}}",
+                 "config.json:2: quantization_config makes this a quantised model");
 }
 
 int main(void)
@@ -355,6 +394,7 @@ int main(void)
                                        cmocka_unit_test(test_hostile_bytes),
                                        cmocka_unit_test(test_large_files_are_not_read_whole),
                                        cmocka_unit_test(test_every_failing_allocation),
-                                       cmocka_unit_test(test_names)};
+                                       cmocka_unit_test(test_names),
+                                       cmocka_unit_test(test_what_is_not_used)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,7 +40,7 @@ static void made_up_memory(struct dtp_memory *m)
     m->context_bytes = m->nccl_bytes = GIB / 2;
     m->device_peak_bytes = 33 * GIB;
     m->capacity_bytes = 80 * GIB;
-    m->verdict = DTP_VERDICT_FITS;
+    dtp_memory_judge(m);
 }
 
 static void made_up_rest(struct dtp_prediction *p)
@@ -142,11 +142,11 @@ static void test_plan_text_of_trouble(void **state)
     r->job.cluster.nodes = 2;
     r->job.cluster.gpus = 16;
     r->prediction.memory.capacity_bytes = 24 * GIB;
-    r->prediction.memory.verdict = DTP_VERDICT_OOM;
     r->prediction.memory.host_bytes = 512 * GIB;
     r->prediction.memory.nvme_bytes = 1024 * GIB;
     r->prediction.memory.host_capacity_bytes = 256 * GIB;
     r->prediction.memory.nvme_capacity_bytes = 2048 * GIB;
+    dtp_memory_judge(&r->prediction.memory);
     r->prediction.throughput.tokens_per_s = r->prediction.throughput.tokens_per_s_per_gpu = 0.25; /* is not 0 */
     r->prediction.communication.host_to_device_bytes = 3000000000u;
     r->prediction.communication.device_to_host_bytes = 1000000000u;
@@ -165,6 +165,7 @@ static void test_plan_text_of_trouble(void **state)
     check_text("plan_trouble.txt", dtp_report_plan_text, r, false, true);
     /* The GPU has room, the node has not. */
     r->prediction.memory.capacity_bytes = 80 * GIB;
+    dtp_memory_judge(&r->prediction.memory);
     check_text("plan_host.txt", dtp_report_plan_text, r, false, true);
     free(r);
 }
@@ -194,7 +195,8 @@ static void test_solutions_text(void **state)
                                         .next_verdict = DTP_VERDICT_OOM,
                                         .next_device_bytes = 99 * GIB};
     r->scaling.efficiency = 1.05;
-    r->prediction.memory.verdict = DTP_VERDICT_OOM;
+    r->prediction.memory.capacity_bytes = 30 * GIB;
+    dtp_memory_judge(&r->prediction.memory);
     r->advice.kind = DTP_ADVICE_MAKES_FIT;
     r->advice.changes[0].variant.prediction.memory.verdict = DTP_VERDICT_TIGHT;
     check_text("plan_tight.txt", dtp_report_plan_text, r, false, true);

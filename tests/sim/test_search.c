@@ -207,6 +207,87 @@ static void test_nothing_fits(void **state)
     tear_down(&s);
 }
 
+/* Two RTX 4090 hold tinyllama's tensors under zero1, but not the allocator's segments beside them. However cheap, that
+ * is no answer while eight, whose shards are smaller, are one; alone it is the answer, and marked. */
+static void test_tight_comes_after_what_fits(void **state)
+{
+    /* clang-format off */
+    static const char *const keys[] = {
+        "model", "tinyllama-1.1b", "tokens", "10B", "deadline", "90d", "gpu", "rtx-4090", "gpus", "2,8",
+        "strategy", "zero1", "compile", "false", "precision", "bf16-mixed", "offload", "none",
+        "checkpointing", "none", "accumulate", "1", "micro_batch", "1", NULL};
+    /* clang-format on */
+    struct setup s;
+    struct dtp_search found;
+    (void)state;
+    set_up(&s, keys);
+    assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_OK);
+    assert_int_equal(found.count, 2);
+    assert_int_equal(found.candidates[0].variant.job.cluster.gpus, 8);
+    assert_true(found.candidates[0].fits && found.candidates[0].front);
+    assert_true(!found.candidates[1].fits && !found.candidates[1].front && found.candidates[1].valid);
+    assert_true(found.candidates[1].cost.usd[DTP_PRICE_TYPICAL] < found.candidates[0].cost.usd[DTP_PRICE_TYPICAL]);
+    assert_int_equal(found.candidates[1].variant.prediction.memory.shortage, DTP_SHORT_OF_CACHE);
+    assert_int_equal(found.runner_up, -1);
+    dtp_search_release(&found);
+    assert_int_equal(dtp_axes_add(&s.axes, &catalog, "gpus", "2", "test", &faults), DTP_OK);
+    assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_OK);
+    assert_int_equal(found.recommended, 0);
+    assert_false(found.candidates[0].fits);
+    dtp_search_release(&found);
+    tear_down(&s);
+}
+
+/* Without any limit the cheapest would be one GPU for decades: 200e9 tokens of an 8B model are 6e21 FLOPs, 150 days of
+ * an H100 at 45 % times 1.2. What ends within a year goes first; where nothing does, the cheapest is the answer. */
+static void test_no_limits_mean_a_year(void **state)
+{
+    /* clang-format off */
+    static const char *const keys[] = {
+        "model", "llama-3.1-8b", "tokens", "1T", "gpu", "h100-sxm", "gpus", "1..16x2",
+        "strategy", "full_shard", "compile", "true", "precision", "bf16-mixed", "offload", "none",
+        "checkpointing", "full", "accumulate", "1", "micro_batch", "1,2", NULL};
+    /* clang-format on */
+    struct setup s;
+    struct dtp_search found;
+    (void)state;
+    set_up(&s, keys);
+    assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_OK);
+    const struct dtp_candidate *best = &found.candidates[found.recommended];
+    assert_true(best->patient && best->cost.goodput.expected_s <= DTP_SEARCH_PATIENCE_S);
+    for (size_t i = 0; i < found.count; i++)
+        assert_true(found.candidates[i].valid);
+    assert_false(found.candidates[found.count - 1].patient);
+    dtp_search_release(&found);
+    assert_int_equal(dtp_axes_add(&s.axes, &catalog, "gpus", "2", "test", &faults), DTP_OK);
+    assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_OK);
+    assert_false(found.candidates[0].patient);
+    dtp_search_release(&found);
+    tear_down(&s);
+}
+
+/* One token is one step, of the plan whose step costs least, and no limit has to move. */
+static void test_one_token_is_one_step(void **state)
+{
+    /* clang-format off */
+    static const char *const keys[] = {
+        "model", "llama-2-7b", "tokens", "1", "gpu", "h100-sxm", "gpus", "8", "strategy", "full_shard",
+        "compile", "true", "precision", "bf16-mixed", "offload", "none", "checkpointing", "none",
+        "accumulate", "1,2", "micro_batch", "1,2,3,4", NULL};
+    /* clang-format on */
+    struct setup s;
+    struct dtp_search found;
+    (void)state;
+    set_up(&s, keys);
+    assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_OK);
+    const struct dtp_candidate *best = &found.candidates[found.recommended];
+    assert_close(best->cost.steps_count, 1, 0);
+    assert_close(best->cost.inputs.work_s, best->variant.prediction.time.step_s, 1e-9);
+    assert_int_equal(best->variant.job.plan.micro_batch * best->variant.job.plan.accumulate, 1);
+    dtp_search_release(&found);
+    tear_down(&s);
+}
+
 /* No step is shorter than the bound, whatever the plan. */
 static void test_time_bound_is_sound(void **state)
 {
@@ -265,12 +346,11 @@ static void test_memory_grows_with_the_micro_batch(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_finds_the_cheapest),
-                                       cmocka_unit_test(test_finds_the_fastest),
-                                       cmocka_unit_test(test_threads_do_not_show),
-                                       cmocka_unit_test(test_relaxed_limit_is_tight),
-                                       cmocka_unit_test(test_nothing_fits),
-                                       cmocka_unit_test(test_time_bound_is_sound),
-                                       cmocka_unit_test(test_memory_grows_with_the_micro_batch)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_finds_the_cheapest),    cmocka_unit_test(test_finds_the_fastest),
+        cmocka_unit_test(test_threads_do_not_show),   cmocka_unit_test(test_relaxed_limit_is_tight),
+        cmocka_unit_test(test_nothing_fits),          cmocka_unit_test(test_tight_comes_after_what_fits),
+        cmocka_unit_test(test_no_limits_mean_a_year), cmocka_unit_test(test_one_token_is_one_step),
+        cmocka_unit_test(test_time_bound_is_sound),   cmocka_unit_test(test_memory_grows_with_the_micro_batch)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }

@@ -336,6 +336,40 @@ static void test_host_memory_is_judged(void **state)
     assert_int_equal(predict(&plan, &cluster).verdict, DTP_VERDICT_OOM);
 }
 
+/* The one place that says fits, tight or oom: by the device figure, except that segments which the allocator can give
+ * back do not make a plan impossible; and why. Bytes around a GPU of 1000. */
+static void test_verdicts(void **state)
+{
+    static const struct {
+        uint64_t allocated, reserved, beside, host;
+        enum dtp_verdict verdict;
+        enum dtp_shortage shortage;
+        const char *text;
+    } cases[] = {{800, 900, 50, 0, DTP_VERDICT_FITS, DTP_SHORT_OF_NOTHING, ""},
+                 {800, 901, 50, 0, DTP_VERDICT_TIGHT, DTP_SHORT_OF_MARGIN, "margin"},
+                 {800, 950, 50, 0, DTP_VERDICT_TIGHT, DTP_SHORT_OF_MARGIN, "margin"},
+                 {800, 1070, 50, 0, DTP_VERDICT_TIGHT, DTP_SHORT_OF_CACHE, "allocator_cache"},
+                 {950, 951, 50, 0, DTP_VERDICT_TIGHT, DTP_SHORT_OF_CACHE, "allocator_cache"},
+                 {951, 951, 50, 0, DTP_VERDICT_OOM, DTP_SHORT_OF_TENSORS, "tensors"},
+                 {800, 900, 50, 96, DTP_VERDICT_TIGHT, DTP_SHORT_OF_HOST, "host_memory"},
+                 {800, 1070, 50, 96, DTP_VERDICT_TIGHT, DTP_SHORT_OF_CACHE, "allocator_cache"},
+                 {800, 1070, 50, 101, DTP_VERDICT_OOM, DTP_SHORT_OF_HOST, "host_memory"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dtp_memory m = {.allocated_peak_bytes = cases[i].allocated,
+                               .reserved_peak_bytes = cases[i].reserved,
+                               .context_bytes = cases[i].beside,
+                               .device_peak_bytes = cases[i].reserved + cases[i].beside,
+                               .capacity_bytes = 1000,
+                               .host_bytes = cases[i].host,
+                               .host_capacity_bytes = 100};
+        dtp_memory_judge(&m);
+        assert_int_equal(m.verdict, cases[i].verdict);
+        assert_int_equal(m.shortage, cases[i].shortage);
+        assert_string_equal(dtp_shortage_text(m.shortage), cases[i].text);
+    }
+}
+
 /* ZeRO-Offload pins fp32 master and gradients (3.14 -> 4 GiB each) and bf16 staging (1.57 -> 2 GiB). Stage 3 pins bf16
  * gradients instead of the staging, and offloaded bf16 parameters beside them. On NVMe: master, two moments and
  * gradients in fp32, bf16 parameters: 18 bytes; in memory four fp32 buffers of the partition, which is smaller than a
@@ -546,6 +580,7 @@ int main(void)
                                        cmocka_unit_test(test_workspace),
                                        cmocka_unit_test(test_torch_offload),
                                        cmocka_unit_test(test_host_memory_is_judged),
+                                       cmocka_unit_test(test_verdicts),
                                        cmocka_unit_test(test_deepspeed_offload),
                                        cmocka_unit_test(test_executor),
                                        cmocka_unit_test(test_verdict),

@@ -329,7 +329,7 @@ static void fill_memory(const struct job *j, struct dtp_memory *m)
     uint64_t more = m->allocated_peak_bytes - before;
     m->reserved_peak_bytes += more;
     m->device_peak_bytes += more;
-    m->verdict = dtp_memory_verdict(m);
+    dtp_memory_judge(m);
 }
 
 void dtp_closed_form_model_parallel(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
