@@ -47,6 +47,8 @@ enum option {
     OPTION_STRAGGLER,
     OPTION_FIDELITY,
     OPTION_MAX_GPUS,
+    OPTION_MAX_NODES,
+    OPTION_EXCLUDE_GPU,
     OPTION_TOLERANCE,
     OPTION_CHART,
     OPTION_REFIT,
@@ -125,6 +127,8 @@ static const struct dtp_option options[OPTION_COUNT] = {
                          "predict by formulas, or by simulating the step program; default closed, of plan "
                          "and whatif simulated where the job has one"},
     [OPTION_MAX_GPUS] = {"--max-gpus", "N", ON(SEARCH), "largest number of GPUs to consider; default 1024"},
+    [OPTION_MAX_NODES] = {"--max-nodes", "N", ON(SEARCH), "most nodes of a plan; default as many as the GPUs take"},
+    [OPTION_EXCLUDE_GPU] = {"--exclude-gpu", "LIST", ON(SEARCH), "GPUs to leave out, as in rtx-5060-ti,a10"},
     [OPTION_TOLERANCE] = {"--tolerance", "PERCENT", ON(VALIDATE),
                           "how far off a predicted step may be, 5%; default 10%"},
     [OPTION_CHART] = {"--chart", "FIGURE", ON(VALIDATE), "draw predicted against measured (.png .svg .pdf .txt)",
@@ -329,14 +333,14 @@ static void set_goal(struct dtp_arguments *a, enum dtp_solve_goal goal, const ch
     a->goal = goal;
 }
 
-static void set_max_gpus(struct dtp_arguments *a, const char *value, struct dtp_faults *faults)
+static void set_most(uint32_t *out, const char *flag, const char *value, struct dtp_faults *faults)
 {
     uint64_t most;
     if (!dtp_number_parse_integer(value, false, 1, DTP_SOLVE_MAX_GPUS, &most))
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--max-gpus: '%.64s' is not a whole number from 1 to %u", value,
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: '%.64s' is not a whole number from 1 to %u", flag, value,
                   DTP_SOLVE_MAX_GPUS);
     else
-        a->max_gpus = (uint32_t)most;
+        *out = (uint32_t)most;
 }
 
 static void set_fidelity(struct dtp_arguments *a, const char *value, struct dtp_faults *faults)
@@ -444,7 +448,9 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_TIMELINE: a->timeline = value; break;
     case OPTION_MEMORY: a->memory = value; break;
     case OPTION_FIDELITY: set_fidelity(a, value, faults); break;
-    case OPTION_MAX_GPUS: set_max_gpus(a, value, faults); break;
+    case OPTION_MAX_GPUS: set_most(&a->max_gpus, flag, value, faults); break;
+    case OPTION_MAX_NODES: set_most(&a->max_nodes, flag, value, faults); break;
+    case OPTION_EXCLUDE_GPU: a->exclude_gpus = value; break;
     case OPTION_CHARTS: a->charts = true; break;
     case OPTION_SAMPLES: set_whole(&a->samples, flag, value, 1, MAX_SAMPLES, faults); break;
     case OPTION_SEED: set_whole(&a->seed, flag, value, 0, UINT32_MAX, faults); break;

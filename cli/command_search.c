@@ -80,6 +80,44 @@ static enum dtp_status read_axes(const struct dtp_context *context, const struct
     return worst;
 }
 
+/* Takes the GPU of that name out of the axis; a name that the axis does not hold takes nothing. */
+static enum dtp_status exclude(struct dtp_axis *gpu, const struct dtp_catalog *catalog, const char *name,
+                               struct dtp_faults *faults)
+{
+    const struct dtp_gpu *out = dtp_catalog_gpu(catalog, name, "--exclude-gpu", 0, faults);
+    size_t kept = 0;
+    for (size_t i = 0; i < gpu->count && out; i++)
+        if (dtp_catalog_gpu(catalog, gpu->values[i], NULL, 0, NULL) != out)
+            gpu->values[kept++] = gpu->values[i];
+    if (out)
+        gpu->count = kept;
+    return out ? DTP_OK : DTP_BAD_INPUT;
+}
+
+static enum dtp_status exclude_gpus(const struct dtp_context *context, struct dtp_axes *axes,
+                                    const struct dtp_catalog *catalog)
+{
+    const char *names = context->arguments->exclude_gpus;
+    struct dtp_axis *gpu = NULL;
+    for (size_t i = 0; i < axes->count; i++)
+        gpu = strcmp(axes->axes[i].key, "gpu") == 0 ? &axes->axes[i] : gpu;
+    if (!names)
+        return DTP_OK;
+    if (!gpu)
+        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                         "--exclude-gpu: the machine says which GPU it is; leave one of them out");
+    char *copy = strdup(names), *rest = copy;
+    enum dtp_status worst = copy ? DTP_OK : dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (char *name; (name = strsep(&rest, ","));) {
+        enum dtp_status status = exclude(gpu, catalog, name, context->faults);
+        worst = status > worst ? status : worst;
+    }
+    free(copy);
+    if (worst == DTP_OK && gpu->count == 0)
+        worst = dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "--exclude-gpu: no GPU is left; name fewer");
+    return worst;
+}
+
 static bool watch(void *context, uint64_t done, uint64_t count)
 {
     dtp_progress_draw(context, done, count);
@@ -98,7 +136,7 @@ static enum dtp_status print(const struct dtp_context *context, const struct dtp
 }
 
 static enum dtp_status run_search(const struct dtp_context *context, const struct dtp_catalog *catalog,
-                                  const struct dtp_scenario *base, const struct dtp_axes *axes)
+                                  const struct dtp_scenario *base, struct dtp_axes *axes)
 {
     struct dtp_progress progress = dtp_progress_start("combinations", 0);
     struct dtp_search_question question = {.base = base,
@@ -106,10 +144,13 @@ static enum dtp_status run_search(const struct dtp_context *context, const struc
                                            .catalog = catalog,
                                            .precision_pinned = given(context->arguments, base, "precision") != NULL,
                                            .simulate_count = context->arguments->closed ? 0 : SIMULATED,
+                                           .max_nodes = context->arguments->max_nodes,
                                            .watch_context = &progress,
                                            .watch = watch};
     struct dtp_search search;
-    enum dtp_status status = dtp_search(&question, &search, context->faults);
+    enum dtp_status status = dtp_search_thin(&question, axes, &question.thinned, context->faults);
+    if (status == DTP_OK)
+        status = dtp_search(&question, &search, context->faults);
     dtp_progress_end(&progress);
     if (status != DTP_OK && status != DTP_NO)
         return status;
@@ -129,6 +170,8 @@ enum dtp_status dtp_command_search(const struct dtp_context *context)
     status = dtp_context_files(context, &catalog, &base);
     if (status == DTP_OK)
         status = read_axes(context, &catalog, base, &axes);
+    if (status == DTP_OK)
+        status = exclude_gpus(context, &axes, &catalog);
     if (status == DTP_OK && !given(context->arguments, base, "tokens"))
         status = dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
                            "search needs to know how long the training is; give --tokens, as in --tokens 2T");

@@ -62,7 +62,8 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
            "to standard output"}}},
     [DTP_COMMAND_SEARCH] =
         {"dtplan search [SCENARIO.ini ...] --tokens N [--deadline TIME] [--budget USD] [--KEY LIST ...] [--max-gpus N] "
-         "[--json | --csv]",
+         "[--max-nodes N] "
+         "[--exclude-gpu LIST] [--json | --csv]",
          "Finds which GPUs, how many of them and which plan train N tokens cheapest within deadline and budget "
          "(fastest, "
          "with a budget alone). Every key can be pinned, or given a list or range as in sweep; GPU, number of GPUs, "

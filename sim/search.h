@@ -38,13 +38,20 @@
     X("accumulate", NULL) /* 1, 2, 4, 8; by the global batch where one is given */                                     \
     X("micro_batch", "1,2,3,4,6,8,12,16,24,32,48,64")
 
+/* What dtp_search_thin made of the numbers of GPUs that were asked for; all 0: it left them as they were. */
+struct dtp_search_thinned {
+    size_t asked, rented, tried; /* rented: part of a node or whole nodes of one of the GPUs at least */
+};
+
 struct dtp_search_question {
     const struct dtp_scenario *base; /* scenario files; axes go over it */
     const struct dtp_axes *axes;
     const struct dtp_catalog *catalog;
     bool precision_pinned; /* else other number formats than bf16-mixed are shown, and recommended only without rival */
-    uint32_t simulate_count; /* candidates to simulate at most */
-    unsigned threads;        /* 0: all cores */
+    uint32_t simulate_count;           /* candidates to simulate at most */
+    uint32_t max_nodes;                /* no plan has more; 0: any number */
+    struct dtp_search_thinned thinned; /* for the report */
+    unsigned threads;                  /* 0: all cores */
     void *watch_context;
     bool (*watch)(void *context, uint64_t done, uint64_t count); /* see parallel.h; may be NULL */
 };
@@ -70,8 +77,8 @@ struct dtp_candidate {
 
 /* combinations is the sum of refused, pruned and predicted ones; every group of hybrid_shard counts. */
 struct dtp_search_counts {
-    uint64_t combinations, refused, pruned_time, pruned_memory, predicted, fits, tight, out_of_memory, simulated,
-        dropped;
+    uint64_t combinations, refused, too_many_nodes, pruned_time, pruned_memory, predicted, fits, tight, out_of_memory,
+        simulated, dropped;
 };
 
 /* How far a limit would have to move for a plan to exist. */
@@ -99,6 +106,11 @@ bool dtp_search_has_limits(const struct dtp_job *job);
 /* A lower bound of the seconds that `tokens` take on the job's GPUs. */
 double dtp_search_bound_s(const struct dtp_job *job, double tokens);
 
+/* Where the combinations of `axes` are more than are computed (1..1024 of any GPU): takes from its numbers of GPUs
+ * those that nobody rents, then all but as many as there is room for, evenly by their ratio. question->axes is `axes`.
+ */
+enum dtp_status dtp_search_thin(const struct dtp_search_question *question, struct dtp_axes *axes,
+                                struct dtp_search_thinned *out, struct dtp_faults *faults);
 /* DTP_OK with a recommended plan, DTP_NO without. The objective: the cheapest within deadline and budget; the fastest
  * where only a budget is given. Caller releases *out, which is empty after other failures. */
 enum dtp_status dtp_search(const struct dtp_search_question *question, struct dtp_search *out,

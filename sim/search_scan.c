@@ -113,7 +113,7 @@ static void keep(struct worker *w, size_t group_index, uint64_t combination, uin
 /* ---- one combination
  * ---------------------------------------------------------------------------------------------------- */
 
-enum fate { FATE_PREDICTED, FATE_REFUSED, FATE_TOO_LARGE, FATE_PRUNED };
+enum fate { FATE_PREDICTED, FATE_REFUSED, FATE_TOO_LARGE, FATE_PRUNED, FATE_TOO_MANY_NODES };
 
 static enum fate predict(const struct scanner *s, struct worker *w, uint64_t combination, uint32_t shard_group)
 {
@@ -128,6 +128,8 @@ static enum fate predict(const struct scanner *s, struct worker *w, uint64_t com
         return FATE_REFUSED;
     }
     struct dtp_job *job = &w->variant.job;
+    if (s->question->max_nodes && job->cluster.nodes > s->question->max_nodes)
+        return FATE_TOO_MANY_NODES;
     if (s->limits && beyond_limits(s, job))
         return FATE_PRUNED;
     dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &w->variant.prediction);
@@ -147,7 +149,7 @@ static enum fate predict_groups(const struct scanner *s, struct worker *w, uint6
         return predict(s, w, combination, 0);
     enum fate fate = FATE_REFUSED;
     uint32_t most = (uint32_t)strtoul(gpus, NULL, 10);
-    for (uint32_t group = 2; group < most && fate != FATE_PRUNED; group *= 2) {
+    for (uint32_t group = 2; group < most && fate != FATE_PRUNED && fate != FATE_TOO_MANY_NODES; group *= 2) {
         char text[16];
         snprintf(text, sizeof text, "%u", group);
         if (dtp_scenario_set(w->scenario, "shard_group", text, "search", 0, &w->faults) == DTP_OK)
@@ -170,8 +172,9 @@ static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint
             return status;
         enum fate fate = predict_groups(s, w, i);
         uint64_t left_in_run = last - 1 - i % last;
-        if (fate == FATE_PRUNED) {
-            w->scan.counts.pruned_time += first + count - i;
+        if (fate == FATE_PRUNED || fate == FATE_TOO_MANY_NODES) { /* so is the rest of the chunk: the same GPUs */
+            uint64_t *ruled_out = fate == FATE_PRUNED ? &w->scan.counts.pruned_time : &w->scan.counts.too_many_nodes;
+            *ruled_out += first + count - i;
             break;
         }
         if (fate == FATE_TOO_LARGE && left_in_run > 0) {
@@ -297,7 +300,7 @@ enum dtp_status dtp_scan_run(const struct dtp_search_question *question, bool li
     for (unsigned i = 0; i < threads && status == DTP_OK; i++)
         merge(out, &s.workers[i].scan);
     struct dtp_search_counts *n = &out->counts;
-    n->combinations = n->refused + n->pruned_time + n->pruned_memory + n->predicted;
+    n->combinations = n->refused + n->too_many_nodes + n->pruned_time + n->pruned_memory + n->predicted;
     end_workers(&s, threads);
     if (status != DTP_OK) {
         free(out->groups);

@@ -20,13 +20,15 @@ static const double bandwidth_share[DTP_PROTOCOL_COUNT] = {0.5, 0.92, 1.0, 0.85}
 static double ll_limit_bytes_per_s(const struct dtp_gpu *gpu)
 {
     switch (gpu->architecture) {
-    case DTP_GPU_VOLTA: return 39e9;
+    case DTP_GPU_VOLTA:
+    case DTP_GPU_TURING: return 39e9;
     case DTP_GPU_AMPERE:
     case DTP_GPU_ADA: return 87.7e9;
     case DTP_GPU_HOPPER: return 141e9;
     case DTP_GPU_BLACKWELL: return 282e9;
     case DTP_GPU_CDNA2:
-    case DTP_GPU_CDNA3: return 87.7e9;
+    case DTP_GPU_CDNA3:
+    case DTP_GPU_CDNA4: return 87.7e9;
     case DTP_GPU_HOST: return INFINITY;
     }
     return 39e9;

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define DTP_AXES_MAX_VALUES 100000u
-#define DTP_AXES_MAX_COMBINATIONS 10000000u
+#define DTP_AXES_MAX_COMBINATIONS 20000000u
 
 struct dtp_axis {
     const char *key;   /* "micro_batch" */

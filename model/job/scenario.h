@@ -39,6 +39,9 @@ struct dtp_job {
     bool by_nodes;          /* the number of GPUs was given as nodes */
 };
 
+/* The cluster that the settings make, whatever else they say; false where they make none. */
+bool dtp_scenario_cluster(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                          struct dtp_cluster *out);
 /* Sequences of an optimizer step over all GPUs: micro_batch * accumulate * data-parallel ranks. */
 uint64_t dtp_job_batch_sequences(const struct dtp_job *job);
 

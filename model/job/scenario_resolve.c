@@ -475,6 +475,21 @@ enum dtp_status dtp_scenario_resolve(const struct dtp_scenario *scenario, const 
     return r.status;
 }
 
+bool dtp_scenario_cluster(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                          struct dtp_cluster *out)
+{
+    struct dtp_job job = {0};
+    struct dtp_faults faults = {0};
+    struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .job = &job, .faults = &faults};
+    r.draft = dtp_draft_default();
+    for (int i = 0; i < DTP_KEY_COUNT; i++)
+        if (strcmp(dtp_key_section((enum dtp_key)i), "cluster") == 0)
+            apply(&r, (enum dtp_key)i);
+    bool made = dtp_resolve_cluster(&r) && r.status == DTP_OK;
+    *out = job.cluster;
+    return made;
+}
+
 uint64_t dtp_job_batch_sequences(const struct dtp_job *job)
 {
     return (uint64_t)job->plan.micro_batch * job->plan.accumulate * dtp_plan_data_ranks(&job->plan, &job->cluster);

@@ -51,7 +51,7 @@ struct dtp_catalog {
     struct dtp_provenance *provenance;
     size_t provenance_count;
     struct {
-        char alias[48], key[48];
+        char alias[64], key[48];
     } * aliases;
     size_t alias_count;
     struct dtp_measured_machine *measured;

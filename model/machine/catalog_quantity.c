@@ -11,7 +11,7 @@
 #define GPU_QUANTITY_TABLE(X)                                                                                          \
     X("name", "text", true, NAME, name, 0, 0, "as people write it")                                                    \
     X("architecture", "text", true, ARCHITECTURE, architecture, 0, 0,                                                  \
-      "volta | ampere | ada | hopper | blackwell | cdna2 | cdna3")                                                     \
+      "volta | turing | ampere | ada | hopper | blackwell | cdna2 | cdna3 | cdna4")                                    \
     X("fp32_flops_per_s", "flops_per_s", true, REAL, peak_flops_per_s[DTP_FP32], 1e10, 1e17,                           \
       "dense peak of the fp32 vector units")                                                                           \
     X("tf32_flops_per_s", "flops_per_s", false, REAL, peak_flops_per_s[DTP_TF32], 1e10, 1e18, NO_UNIT)                 \
@@ -133,7 +133,7 @@ const char *dtp_quantity_store(const struct dtp_quantity_field *field, const cha
     case DTP_QUANTITY_ARCHITECTURE:
         return dtp_gpu_architecture_parse(text, (enum dtp_gpu_architecture *)(void *)target)
                    ? NULL
-                   : "volta, ampere, ada, hopper, blackwell, cdna2 or cdna3";
+                   : "volta, turing, ampere, ada, hopper, blackwell, cdna2, cdna3 or cdna4";
     case DTP_QUANTITY_LINK:
         return dtp_link_parse(text, (enum dtp_link *)(void *)target) ? NULL : "nvlink, xgmi, pcie or none";
     case DTP_QUANTITY_COUNT:

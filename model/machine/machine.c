@@ -5,14 +5,11 @@
 
 static const char *const link_texts[] = {
     [DTP_LINK_NONE] = "none", [DTP_LINK_NVLINK] = "nvlink", [DTP_LINK_PCIE] = "pcie", [DTP_LINK_XGMI] = "xgmi"};
-static const char *const architecture_texts[] = {[DTP_GPU_VOLTA] = "volta",
-                                                 [DTP_GPU_AMPERE] = "ampere",
-                                                 [DTP_GPU_ADA] = "ada",
-                                                 [DTP_GPU_HOPPER] = "hopper",
-                                                 [DTP_GPU_BLACKWELL] = "blackwell",
-                                                 [DTP_GPU_CDNA2] = "cdna2",
-                                                 [DTP_GPU_CDNA3] = "cdna3",
-                                                 [DTP_GPU_HOST] = "host"};
+static const char *const architecture_texts[] = {
+    [DTP_GPU_VOLTA] = "volta", [DTP_GPU_TURING] = "turing", [DTP_GPU_AMPERE] = "ampere",
+    [DTP_GPU_ADA] = "ada",     [DTP_GPU_HOPPER] = "hopper", [DTP_GPU_BLACKWELL] = "blackwell",
+    [DTP_GPU_CDNA2] = "cdna2", [DTP_GPU_CDNA3] = "cdna3",   [DTP_GPU_CDNA4] = "cdna4",
+    [DTP_GPU_HOST] = "host"};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -17,12 +17,14 @@ enum dtp_link { DTP_LINK_NONE, DTP_LINK_NVLINK, DTP_LINK_PCIE, DTP_LINK_XGMI };
 enum dtp_network { DTP_NETWORK_RDMA, DTP_NETWORK_SOCKETS };
 enum dtp_gpu_architecture {
     DTP_GPU_VOLTA,
+    DTP_GPU_TURING,
     DTP_GPU_AMPERE,
     DTP_GPU_ADA,
     DTP_GPU_HOPPER,
     DTP_GPU_BLACKWELL,
     DTP_GPU_CDNA2,
     DTP_GPU_CDNA3,
+    DTP_GPU_CDNA4,
     DTP_GPU_HOST /* no GPU: cores of a machine, host_machine.h */
 };
 

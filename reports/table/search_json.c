@@ -16,6 +16,7 @@ static json_t *counts_object(const struct dtp_search_counts *n)
         uint64_t value;
     } counts[] = {{"combinations", n->combinations},
                   {"refused", n->refused},
+                  {"too_many_nodes", n->too_many_nodes},
                   {"pruned_by_time_or_money", n->pruned_time},
                   {"pruned_by_memory", n->pruned_memory},
                   {"predicted", n->predicted},
@@ -99,6 +100,8 @@ enum dtp_status dtp_search_json(const struct dtp_search_question *question, cons
             json_array_append_new(front, candidate_object(question, &search->candidates[i]));
     json_object_set_new(object, "schema", json_string("dtplan.search/1"));
     json_object_set_new(object, "searched", counts_object(&search->counts));
+    json_object_set_new(object, "gpu_counts_asked", dtp_json_whole(question->thinned.asked));
+    json_object_set_new(object, "gpu_counts_tried", dtp_json_whole(question->thinned.tried));
     json_object_set_new(object, "recommended",
                         search->recommended >= 0 ? candidate_object(question, &search->candidates[search->recommended])
                                                  : json_null());

@@ -50,7 +50,32 @@ static void describe(const struct dtp_candidate *c, char *out, size_t bytes)
              dtp_precision_name(&p->precision), p->micro_batch, p->accumulate, checkpointing, offload);
 }
 
-static void print_searched(const struct dtp_search_counts *n, const struct dtp_page *page)
+/* "1,024 numbers of GPUs were asked for, 135 are ...; of those 17 were tried: 1, 2, 4, ..." */
+static void print_thinned(const struct dtp_search_question *question, const struct dtp_page *page)
+{
+    const struct dtp_search_thinned *t = &question->thinned;
+    char words[1024], a[32], b[32];
+    size_t used = 0;
+    if (t->asked == t->tried)
+        return;
+    used = (size_t)snprintf(words, sizeof words, "of %s numbers of GPUs %s are parts of a node or whole nodes; tried: ",
+                            dtp_page_grouped(t->asked, a, sizeof a), dtp_page_grouped(t->rented, b, sizeof b));
+    for (size_t i = 0; i < question->axes->count; i++) {
+        const struct dtp_axis *axis = &question->axes->axes[i];
+        if (strcmp(axis->key, "gpus") != 0)
+            continue;
+        for (size_t k = 0; k < axis->count && used < sizeof words - 160; k++)
+            used += (size_t)snprintf(words + used, sizeof words - used, "%s%s", k ? ", " : "", axis->values[k]);
+    }
+    if (t->rented > t->tried)
+        snprintf(words + used, sizeof words - used,
+                 "; name fewer GPUs or a shorter range around the plan above for those between");
+    fputs("  ", page->file);
+    dtp_page_wrap(page, 2, 2, words);
+}
+
+static void print_searched(const struct dtp_search_question *question, const struct dtp_search_counts *n,
+                           const struct dtp_page *page)
 {
     char a[32], b[32], c[32], words[512];
     snprintf(words, sizeof words, "%s combinations: %s refused by the rules, %s ruled out by the time and money bound",
@@ -70,9 +95,14 @@ static void print_searched(const struct dtp_search_counts *n, const struct dtp_p
     if (n->dropped)
         snprintf(words + used, sizeof words - used, ", %s of them did not fit after all",
                  dtp_page_grouped(n->dropped, a, sizeof a));
+    used = strlen(words);
+    if (n->too_many_nodes)
+        snprintf(words + used, sizeof words - used, "; %s have more than %u nodes",
+                 dtp_page_grouped(n->too_many_nodes, a, sizeof a), question->max_nodes);
     dtp_page_heading(page, "SEARCHED", "");
     fputs("  ", page->file);
     dtp_page_wrap(page, 2, 2, words);
+    print_thinned(question, page);
 }
 
 static void print_memory(const struct dtp_candidate *c, const struct dtp_page *page)
@@ -348,5 +378,5 @@ void dtp_search_text(const struct dtp_search_question *question, const struct dt
         print_front(search, page);
     print_runner_up(search, page);
     print_other_format(search, page);
-    print_searched(&search->counts, page);
+    print_searched(question, &search->counts, page);
 }

@@ -83,6 +83,22 @@ grep -q 'gets ahead of its failures' out || failed "hopeless: $(head -3 out)"
 expect 0 plan --model llama-2-7b --gpus 8 --tokens 1
 ! grep -q 'never' out || failed "one step does not get ahead: $(grep wall out)"
 
+# ---- which machines ---------------------------------------------------------------------------------------------------------
+
+narrow=(search --model llama-2-7b --tokens 10B --deadline 30d --strategy full_shard --micro-batch 1 --accumulate 1
+    --checkpointing full --offload none --compile=true --precision bf16-mixed)
+expect 0 "${narrow[@]}" --gpus 1..1024 --gpu any --fidelity closed
+grep -q '^RECOMMENDED' out || failed "any number of any GPU: $(head -3 out)"
+expect 0 "${narrow[@]}" --gpu "NVIDIA H100 80GB HBM3,l40s" --exclude-gpu l40s --max-nodes 2 --csv
+! grep -q 'l40s' out || failed "--exclude-gpu leaves l40s in"
+! grep -qE -- '--gpus (32|64|128)' out || failed "--max-nodes 2 leaves 4 nodes in"
+expect 2 "${narrow[@]}" --gpu l40s --exclude-gpu l40s
+says 'no GPU is left'
+expect 2 "${narrow[@]}" --exclude-gpu h9000
+says "unknown GPU 'h9000'"
+expect 2 "${narrow[@]}" --machine dgx-h100 --exclude-gpu l40s
+expect 2 "${narrow[@]}" --max-nodes 0
+
 # ---- a model file -----------------------------------------------------------------------------------------------------------
 
 # Read once: a second reading of a pipe would wait for ever.

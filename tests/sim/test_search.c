@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -288,6 +289,62 @@ static void test_one_token_is_one_step(void **state)
     tear_down(&s);
 }
 
+/* 1..1024 of any GPU are more combinations than are computed: what nobody rents goes first (GPUs come as parts of a
+ * node of 8, or of whole ones, never 9 to 15), then what there is no room for; both ends stay. */
+static void test_numbers_of_gpus_are_thinned(void **state)
+{
+    static const char *const few[] = {"model",    "llama-2-7b", "tokens",  "1B", "gpu",
+                                      "h100-sxm", "gpus",       "1..1024", NULL};
+    static const char *const room[] = {"model", "llama-2-7b", "tokens", "1B",        "gpu", "h100-sxm",
+                                       "gpus",  "1..1024",    "seq",    "1..100000", NULL};
+    struct setup s;
+    struct dtp_search_thinned thinned;
+    (void)state;
+    set_up(&s, few);
+    assert_int_equal(dtp_search_thin(&s.question, &s.axes, &thinned, &faults), DTP_OK);
+    assert_int_equal(thinned.asked, 0); /* 1024 combinations: as they were */
+    assert_int_equal(s.axes.axes[3].count, 1024);
+    tear_down(&s);
+    set_up(&s, room);
+    assert_int_equal(dtp_search_thin(&s.question, &s.axes, &thinned, &faults), DTP_OK);
+    assert_int_equal(thinned.asked, 1024);
+    assert_int_equal(thinned.rented, 8 + 127); /* 1 to 8, 16, 24, ... 1024 */
+    assert_int_equal(thinned.tried, 135);      /* times 100,000 is room enough */
+    tear_down(&s);
+    set_up(&s, room);
+    assert_int_equal(dtp_axes_add(&s.axes, &catalog, "micro_batch", "1..10", "test", &faults), DTP_OK);
+    assert_int_equal(dtp_search_thin(&s.question, &s.axes, &thinned, &faults), DTP_OK);
+    const struct dtp_axis *gpus = &s.axes.axes[3];
+    assert_int_equal(thinned.tried, DTP_AXES_MAX_COMBINATIONS / 1000000);
+    assert_int_equal(gpus->count, thinned.tried);
+    assert_string_equal(gpus->values[0], "1");
+    assert_string_equal(gpus->values[gpus->count - 1], "1024");
+    for (size_t i = 1; i < gpus->count; i++)
+        assert_true(atoi(gpus->values[i]) > atoi(gpus->values[i - 1]));
+    tear_down(&s);
+}
+
+/* No plan of more nodes than are allowed, and each combination is counted once. */
+static void test_most_nodes(void **state)
+{
+    static const char *const keys[] = {"model",       "llama-2-7b", "tokens",   "10B",
+                                       "gpu",         "h100-sxm",   "gpus",     "8,16,32",
+                                       "precision",   "bf16-mixed", "strategy", "full_shard,hybrid_shard",
+                                       "micro_batch", "1,2",        NULL};
+    struct setup s;
+    struct dtp_search found;
+    (void)state;
+    set_up(&s, keys);
+    s.question.max_nodes = 2;
+    assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_OK);
+    assert_true(found.count > 0);
+    for (size_t i = 0; i < found.count; i++)
+        assert_in_range(found.candidates[i].variant.job.cluster.nodes, 1, 2);
+    assert_true(found.counts.too_many_nodes > 0);
+    dtp_search_release(&found);
+    tear_down(&s);
+}
+
 /* No step is shorter than the bound, whatever the plan. */
 static void test_time_bound_is_sound(void **state)
 {
@@ -346,11 +403,17 @@ static void test_memory_grows_with_the_micro_batch(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_finds_the_cheapest),    cmocka_unit_test(test_finds_the_fastest),
-        cmocka_unit_test(test_threads_do_not_show),   cmocka_unit_test(test_relaxed_limit_is_tight),
-        cmocka_unit_test(test_nothing_fits),          cmocka_unit_test(test_tight_comes_after_what_fits),
-        cmocka_unit_test(test_no_limits_mean_a_year), cmocka_unit_test(test_one_token_is_one_step),
-        cmocka_unit_test(test_time_bound_is_sound),   cmocka_unit_test(test_memory_grows_with_the_micro_batch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_finds_the_cheapest),
+                                       cmocka_unit_test(test_finds_the_fastest),
+                                       cmocka_unit_test(test_threads_do_not_show),
+                                       cmocka_unit_test(test_relaxed_limit_is_tight),
+                                       cmocka_unit_test(test_nothing_fits),
+                                       cmocka_unit_test(test_tight_comes_after_what_fits),
+                                       cmocka_unit_test(test_no_limits_mean_a_year),
+                                       cmocka_unit_test(test_one_token_is_one_step),
+                                       cmocka_unit_test(test_numbers_of_gpus_are_thinned),
+                                       cmocka_unit_test(test_most_nodes),
+                                       cmocka_unit_test(test_time_bound_is_sound),
+                                       cmocka_unit_test(test_memory_grows_with_the_micro_batch)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }
