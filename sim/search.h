@@ -40,7 +40,7 @@
 
 /* What dtp_search_thin made of the numbers of GPUs that were asked for; all 0: it left them as they were. */
 struct dtp_search_thinned {
-    size_t asked, rented, tried; /* rented: part of a node or whole nodes of one of the GPUs at least */
+    size_t asked, rented, tried; /* rented: part of a node or whole nodes of each of the GPUs */
 };
 
 struct dtp_search_question {
@@ -107,7 +107,8 @@ bool dtp_search_has_limits(const struct dtp_job *job);
 double dtp_search_bound_s(const struct dtp_job *job, double tokens);
 
 /* Where the combinations of `axes` are more than are computed (1..1024 of any GPU): takes from its numbers of GPUs
- * those that nobody rents, then all but as many as there is room for, evenly by their ratio. question->axes is `axes`.
+ * those in which not all of them come, then all but as many as there is room for, evenly by their ratio. question->axes
+ * is `axes`.
  */
 enum dtp_status dtp_search_thin(const struct dtp_search_question *question, struct dtp_axes *axes,
                                 struct dtp_search_thinned *out, struct dtp_faults *faults);

@@ -13,21 +13,18 @@ static struct dtp_axis *axis_of(struct dtp_axes *axes, const char *key)
     return NULL;
 }
 
-/* Whether any GPU that is searched comes in such a number: part of a node, or whole nodes. */
+/* Whether every GPU that is searched comes in such a number: part of a node, or whole nodes. */
 static bool is_rented(const struct dtp_axis *gpu, const char *gpus, const struct dtp_catalog *catalog,
                       struct dtp_scenario *scratch, struct dtp_faults *faults)
 {
-    bool found = false;
+    struct dtp_cluster cluster;
     size_t kinds = gpu ? gpu->count : 1;
-    if (dtp_scenario_set(scratch, "gpus", gpus, "search", 0, faults) != DTP_OK)
-        return true; /* the scan says why */
-    for (size_t i = 0; i < kinds && !found; i++) {
-        struct dtp_cluster cluster;
-        if (gpu)
-            dtp_scenario_set(scratch, "gpu", gpu->values[i], "search", 0, faults);
-        found = dtp_scenario_cluster(scratch, catalog, &cluster);
+    bool all = dtp_scenario_set(scratch, "gpus", gpus, "search", 0, faults) == DTP_OK;
+    for (size_t i = 0; i < kinds && all; i++) {
+        all = !gpu || dtp_scenario_set(scratch, "gpu", gpu->values[i], "search", 0, faults) == DTP_OK;
+        all = all && dtp_scenario_cluster(scratch, catalog, &cluster);
     }
-    return found;
+    return all;
 }
 
 static enum dtp_status keep_rented(const struct dtp_search_question *question, const struct dtp_axis *gpu,
@@ -46,7 +43,7 @@ static enum dtp_status keep_rented(const struct dtp_search_question *question, c
             gpus->values[kept++] = gpus->values[i];
     dtp_scenario_destroy(scratch);
     if (kept > 0)
-        gpus->count = kept; /* else the scan says why none is possible */
+        gpus->count = kept; /* else they have no number in common, or the scan says why none is possible */
     return status;
 }
 

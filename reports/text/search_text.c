@@ -58,7 +58,8 @@ static void print_thinned(const struct dtp_search_question *question, const stru
     size_t used = 0;
     if (t->asked == t->tried)
         return;
-    used = (size_t)snprintf(words, sizeof words, "of %s numbers of GPUs %s are parts of a node or whole nodes; tried: ",
+    used = (size_t)snprintf(words, sizeof words,
+                            "of %s numbers of GPUs %s are part of a node or whole nodes of each kind; tried: ",
                             dtp_page_grouped(t->asked, a, sizeof a), dtp_page_grouped(t->rented, b, sizeof b));
     for (size_t i = 0; i < question->axes->count; i++) {
         const struct dtp_axis *axis = &question->axes->axes[i];
