@@ -149,7 +149,7 @@ static double exposed_replicated(const struct dtp_timing *c, const struct dtp_ti
  * the first block at the step's begin; the others are gathered while the blocks before them compute. In backward
  * gathers and reductions share a FIFO, unless copy engines carry one of them. The embedding's gradient is reduced last;
  * the next micro-step's first block hides it, the step's end does not. */
-static double exposed_ours(const struct dtp_timing *c, const struct dtp_time *time, const struct dtp_windows *window)
+static double exposed_ours(struct dtp_timing *c, const struct dtp_time *time, const struct dtp_windows *window)
 {
     const struct dtp_executor_rules *r = &c->rules;
     double k = c->plan->accumulate, reductions = r->reduces_always ? k : 1, total = (double)c->count.total;
@@ -173,6 +173,7 @@ static double exposed_ours(const struct dtp_timing *c, const struct dtp_time *ti
         exposed += one_s * (1 + k * embedding / block) + hidden;
         backward_s = (c->layers - ring) * one_s;
         exposed += c->plan->prefetch ? 0 : k * backward_s;
+        c->last_backward_exposed_s = c->plan->prefetch ? 0 : backward_s;
         backward_s = c->plan->prefetch ? backward_s : 0;
     }
     double reductions_s = reduce_s * (1 - embedding);
@@ -180,10 +181,11 @@ static double exposed_ours(const struct dtp_timing *c, const struct dtp_time *ti
                  dtp_collective_copies(c->plan, DTP_ALL_TO_ALL); /* two queues, which overlap each other */
     double queue_s = apart ? fmax(backward_s, reductions_s) : backward_s + reductions_s;
     double with_reduction = fmax(0, queue_s - window->backward_s);
+    c->last_backward_exposed_s += with_reduction + reduce_s * embedding;
     return exposed + reductions * with_reduction + (k - reductions) * fmax(0, backward_s - window->backward_s);
 }
 
-double dtp_timing_exposed_s(const struct dtp_timing *c, const struct dtp_time *time, const struct dtp_windows *window)
+double dtp_timing_exposed_s(struct dtp_timing *c, const struct dtp_time *time, const struct dtp_windows *window)
 {
     if (dtp_cluster_is_host(c->cluster)) /* one thing at a time */
         return time->communication_s;

@@ -75,9 +75,11 @@ static double exposed_ours_offload(const struct dtp_timing *c, const struct dtp_
     double path_s = time->compute_s + time->exposed_communication_s;
     bool params = c->plan->offload != DTP_OFFLOAD_OPTIMIZER;
     double micro_steps_s = params ? fmax(path_s, up_s) : path_s, last_up_s = params ? 0 : up_s * embedding;
-    /* the last micro-step's backward has its part of what is exposed */
+    /* Up to the last backward: what that waits for, or loses to hidden collectives, is no part of it. */
     double windows_s = window->forward_s + window->head_s + window->backward_s;
-    double beside_s = path_s - path_s / c->plan->accumulate * window->backward_s / windows_s + adam_s;
+    double before_s = time->compute_s * (1 - window->backward_s / windows_s / c->plan->accumulate);
+    double waits_s = fmin(c->parts->not_hidden_s - c->last_backward_exposed_s, time->exposed_communication_s);
+    double beside_s = before_s + fmax(0, waits_s) + adam_s;
     double end_s =
         c->rules.gradient_norm ? micro_steps_s + adam_s : fmax(micro_steps_s + (down_s + adam_s) * embedding, beside_s);
     return end_s + last_up_s - path_s;

@@ -18,8 +18,9 @@ struct dtp_timing {
     double tokens; /* of one micro-step */
     double layers;
     double eager_bytes_per_s, streaming_bytes_per_s;
-    double narrow_gather_s; /* of all-gathers: within the group that parameters are resharded to */
-    bool ours;              /* runtime dtplan: */
+    double narrow_gather_s;         /* of all-gathers: within the group that parameters are resharded to */
+    double last_backward_exposed_s; /* ours: of exposed collectives, what the last backward waits for */
+    bool ours;                      /* runtime dtplan: */
     struct dtp_executor_work work;
     struct dtp_executor_rules rules;
     struct dtp_time_parts *parts;
@@ -33,8 +34,8 @@ struct dtp_windows {
 /* Fills time->collective_s and communication_s, and c->narrow_gather_s. */
 void dtp_timing_add_collectives(struct dtp_timing *c, const struct dtp_communication *communication,
                                 struct dtp_time *time);
-/* Seconds of them that no window hides, at most all. */
-double dtp_timing_exposed_s(const struct dtp_timing *c, const struct dtp_time *time, const struct dtp_windows *window);
+/* Seconds of them that no window hides, at most all. Fills c->last_backward_exposed_s. */
+double dtp_timing_exposed_s(struct dtp_timing *c, const struct dtp_time *time, const struct dtp_windows *window);
 /* Seconds that compute loses beside the hidden ones. */
 double dtp_timing_contention_s(const struct dtp_timing *c, const struct dtp_communication *communication,
                                const struct dtp_time *time, double exposed_s);

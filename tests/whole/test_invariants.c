@@ -115,6 +115,10 @@ static uint64_t attention_workspace(const struct random_job *job)
 static void check_not_less(const struct random_job *small, const struct random_job *large, bool memory)
 {
     struct dtp_prediction a = predict(small), b = predict(large);
+    if (!at_most(a.time.step_s, b.time.step_s))
+        print_error("step %.9g s, with more work %.9g s: micro %u accumulate %u seq %llu\n", a.time.step_s,
+                    b.time.step_s, small->plan.micro_batch, small->plan.accumulate,
+                    (unsigned long long)small->plan.sequence);
     check(at_most(a.time.step_s, b.time.step_s), large);
     if (memory)
         check(a.memory.allocated_peak_bytes <= b.memory.allocated_peak_bytes + attention_workspace(small), large);
