@@ -1,6 +1,7 @@
 #include "sim/op_time.h"
 
 #include "cost/calibration.h"
+#include "program/measured_op.h"
 #include "sim/simulate.h"
 
 #include <math.h>
@@ -58,11 +59,13 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .gap_s = dtp_cluster_kernel_gap_s(cluster, plan),
         .launch_s = dtp_cluster_kernel_launch_s(cluster, plan),
         .group_count = dtp_program_group_count(program),
+        .program = program,
         .ops = dtp_program_ops(program),
         .copy_duplex = cluster->measured ? dtp_measured_duplex(cluster->measured, cluster->gpus_per_node) : 1,
     };
     for (int i = 0; i < 3; i++)
-        out->memory_kernel_bytes_per_s[i] = dtp_memory_kernel_bytes_per_s(&cluster->gpu, (enum dtp_memory_kernel)i);
+        out->memory_kernel_bytes_per_s[i] =
+            dtp_memory_kernel_bytes_per_s(&cluster->gpu, plan->runtime, (enum dtp_memory_kernel)i);
     if (cluster->measured) {
         out->measured_s = dtp_measured_op_seconds(program, transformer, cluster, plan);
         if (!out->measured_s)
@@ -99,13 +102,15 @@ bool dtp_op_is_kernel(const struct dtp_op *op)
 }
 
 /* One [m,k] x [k,n], or several equal ones where the FLOPs say so (k and v of grouped-query attention). */
-static double matmul_seconds(const struct dtp_gpu *gpu, const struct dtp_demand *d)
+static double matmul_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
+    const struct dtp_demand *d = &op->demand;
+    enum dtp_measured_matmul pass = dtp_measured_matmul_of_op(rates->program, op);
     double one_flops = 2 * d->m * d->n * d->k;
     if (one_flops <= 0)
         return 0;
     double copies = d->flops > one_flops ? d->flops / one_flops : 1;
-    return copies * dtp_matmul_s(gpu, d->dtype, d->m, d->n, d->k);
+    return copies * dtp_cluster_matmul_s(rates->cluster, pass, d->dtype, d->m, d->n, d->k);
 }
 
 static double ratio(double amount, double rate)
@@ -122,7 +127,7 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_NONE: return 0;
     case DTP_CLASS_MATMUL:
-        return gaps_s + matmul_seconds(&rates->cluster->gpu, d) / rates->matmul_share +
+        return gaps_s + matmul_seconds(rates, op) / rates->matmul_share +
                ratio(d->bytes, rates->memory_kernel_bytes_per_s[DTP_KERNEL_FUSED]);
     case DTP_CLASS_ATTENTION:
         return gaps_s + d->tokens * (op->kind == DTP_OP_ATTENTION ? rates->attention_per_token.forward_s

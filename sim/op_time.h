@@ -25,10 +25,11 @@ struct dtp_op_rates {
         struct dtp_collective_load load[DTP_COLLECTIVE_COUNT];
     } * group;
     size_t group_count;
-    const struct dtp_op *ops; /* the program's */
-    double *measured_s;       /* one per operation, NAN: by formula; NULL: the machine was not measured */
-    bool kernels_alike;       /* what collectives cost kernels was measured of all kinds of them together */
-    double copy_duplex;       /* a copy's time while the other direction works too / alone */
+    const struct dtp_program *program; /* borrowed */
+    const struct dtp_op *ops;          /* its */
+    double *measured_s;                /* one per operation, NAN: by formula; NULL: the machine was not measured */
+    bool kernels_alike;                /* what collectives cost kernels was measured of all kinds of them together */
+    double copy_duplex;                /* a copy's time while the other direction works too / alone */
 };
 
 /* Caller frees with dtp_op_rates_release. Inputs are borrowed until then. */

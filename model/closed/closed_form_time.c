@@ -42,16 +42,25 @@ static double sum_matmuls(const struct dtp_timing *c, bool backward, bool only_r
     return total;
 }
 
-static double head_matmuls_s(const struct dtp_timing *c)
+/* Of the head, over some tokens. */
+static double head_rows_s(const struct dtp_timing *c, double rows)
 {
     enum dtp_dtype dtype = c->plan->precision.compute == DTP_FP8 ? DTP_BF16 : c->plan->precision.compute;
     const struct dtp_cluster *on = c->cluster;
     double h = (double)c->transformer->hidden;
-    double vocab = (double)(c->ours ? c->rules.vocab_stride : c->transformer->vocab); /* ours pads the rows of logits */
-    double chunks = c->ours ? (double)c->rules.chunk_count : 1, rows = c->tokens / chunks;
-    return chunks * (dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, vocab, h) +
-                     dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, h, vocab) +
-                     dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, vocab, h, rows));
+    double vocab = (double)(c->ours ? c->rules.vocab_stride : dtp_plan_head_columns(c->plan, c->transformer->vocab));
+    return dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, vocab, h) +
+           dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, h, vocab) +
+           dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, vocab, h, rows);
+}
+
+/* Ours go chunk by chunk, the last with what is left. */
+static double head_matmuls_s(const struct dtp_timing *c)
+{
+    if (!c->ours)
+        return head_rows_s(c, c->tokens);
+    double rows = (double)c->rules.chunk_tokens, left = fmod(c->tokens, rows);
+    return floor(c->tokens / rows) * head_rows_s(c, rows) + (left > 0 ? head_rows_s(c, left) : 0);
 }
 
 /* Blocks whose forward runs again in backward. */

@@ -15,18 +15,47 @@
       "power: 668 TFLOP/s back to back, 716 at a share of 0.65, 764 at 0.43; 7 profiled runs on one H200")             \
     X(matmul_output_overlap_loss, 0.25, "1",                                                                           \
       "share of a matmul's operand traffic that adds to its time; 27 shapes x 3 layouts on one H200")                  \
+    X(matmul_split_depth, 256, "1",                                                                                    \
+      "least depth k of the parts into which a matmul with fewer tiles than SMs is split; gradients of weights of "    \
+      "384 to 1024 columns over 2k to 64k tokens and machine.csv's, one H200")                                         \
+    X(unaligned_result, 0.135, "1",                                                                                    \
+      "rate of a 16-bit matmul on Hopper or later whose result's rows begin at odd multiples of 2 bytes / of an "      \
+      "aligned one; [4096,768] x [768,50257] 104 TFLOP/s, 50304 columns 744 to 796; reports/h200/machine.csv")         \
+    X(unaligned_reduced, 0.165, "1",                                                                                   \
+      "the same where rows of the dimension that is summed over do; its input gradient, 120 to 126 of 731 to 778")     \
+    X(unaligned_outer, 0.64, "1",                                                                                      \
+      "the same of a weight's gradient, where rows of an operand lie along the result's; 470 to 482 of 748 to 767")    \
+    X(unaligned_words, 0.64, "1",                                                                                      \
+      "the same of rows at 4 or 8 bytes, which asynchronous copies still take, though TMA does not; assumed")          \
+    X(unaligned_before_hopper, 0.38, "1",                                                                              \
+      "the same of rows at 2 bytes on older GPUs (rows at 4 bytes lose nothing: InternEvo's ffn of 10922); from "      \
+      "nanoGPT on A100, a GPT-2 step 25 % faster by 50304 for 50257 (A. Karpathy, February 2023), of which the "       \
+      "head's three matmuls are about a fifth")                                                                        \
     X(hbm_fraction, 0.90, "1", "HBM rate of a long copy / datasheet; h200_copies.csv 4.28/4.8 TB/s")                   \
     X(eager_sm_bytes_per_s, 42e9, "B/s",                                                                               \
       "bytes/s per SM of eager pointwise kernels (strided views included), in series with HBM; H200 profiles")         \
     X(fused_sm_bytes_per_s, 60e9, "B/s", "the same of fused (compiled) kernels; H200 profiles")                        \
     X(streaming_sm_bytes_per_s, 126e9, "B/s", "the same of long streams: fused AdamW 3.43 TB/s on H200")               \
     X(kernel_gap_s, 1.6e-6, "s", "idle device time between two kernels of a stream; 7 profiled runs on one H200")      \
-    X(graph_kernel_gap_s, 0.84e-6, "s", "the same inside a CUDA graph; 1000 tiny kernels on one H200")                 \
+    X(native_sm_bytes_per_s, 400e9, "B/s",                                                                             \
+      "bytes/s per SM of dtplan-exec's kernels, which keep HBM busy; slopes of 8 kinds over 4 to 1600 MB on H200")     \
+    X(native_kernel_s, 4.5e-6, "s",                                                                                    \
+      "time of each of dtplan-exec's kernels beyond its bytes or FLOPs: 1.3 to 1.6 us to the one before, the rest "    \
+      "until its memory streams; 4 to 34 MB and 1 to 6 GFLOP of 8 layers of 512 on H200")                              \
     X(flash_hopper_forward, 0.826, "1",                                                                                \
       "cuDNN flash attention, causal half counted, head 128, long sequences / sustained matmul rate; H200, 1k..16k")   \
     X(flash_hopper_backward, 0.797, "1", "the same backward with 2.5 x the forward's FLOPs")                           \
     X(flash_forward_half_sequence, 480, "tokens", "sequence at which half of that rate is reached; same runs")         \
     X(flash_backward_half_sequence, 900, "tokens", "the same backward")                                                \
+    X(native_flash_forward, 0.83, "1",                                                                                 \
+      "the four above for cuDNN 9.14 as dtplan-exec calls it; 25 shapes of machine.csv and 9 steps, sequences of 256 " \
+      "to 8k, on H200")                                                                                                \
+    X(native_flash_backward, 0.70, "1", "the same")                                                                    \
+    X(native_flash_forward_half_sequence, 640, "tokens", "the same")                                                   \
+    X(native_flash_backward_half_sequence, 900, "tokens", "the same")                                                  \
+    X(native_flash_reproducible, 0.47, "1",                                                                            \
+      "most that a backward without atomics reaches of the sustained matmul rate, its sums waiting for each other; "   \
+      "312 to 328 TFLOP/s at 4k and 8k where atomics reach 380 to 426")                                                \
     X(flash2_hopper_forward, 0.60, "1", "FlashAttention-2 (mma, no wgmma) on Hopper; its published 335-370 TFLOP/s")   \
     X(flash2_hopper_backward, 0.48, "1", "the same backward")                                                          \
     X(flash2_forward, 0.82, "1", "FlashAttention-2 on other GPUs; its published A100 figures")                         \

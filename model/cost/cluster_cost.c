@@ -23,9 +23,12 @@ static double measured_matmul_s(const struct dtp_cluster *cluster, enum dtp_meas
 double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
                             double m, double n, double k)
 {
-    double measured =
-        cluster->measured && m > 0 && n > 0 && k > 0 ? measured_matmul_s(cluster, pass, dtype, m, n, k) : (double)NAN;
-    return isfinite(measured) ? measured : dtp_matmul_s(&cluster->gpu, dtype, m, n, k);
+    double measured_s = cluster->measured && m > 0 && n > 0 && k > 0
+                            ? measured_matmul_s(cluster, pass, dtype, m, n, k)
+                            : (double)NAN;
+    return isfinite(measured_s) ? measured_s
+                                : dtp_matmul_s(&cluster->gpu, dtype,
+                                               dtp_measured_matmul_of_weights(dtp_measured_matmul_text(pass)), m, n, k);
 }
 
 /* The kernel that was measured is cuDNN's flash attention over whole sequences. */
@@ -97,7 +100,7 @@ double dtp_cluster_memory_kernel_bytes_per_s(const struct dtp_cluster *cluster, 
                           ? dtp_measured_kernels_bytes_per_s(
                                 cluster->measured, kind == DTP_KERNEL_STREAMING ? is_optimizer : is_of_a_block)
                           : (double)NAN;
-    return isfinite(measured) ? measured : dtp_memory_kernel_bytes_per_s(&cluster->gpu, kind);
+    return isfinite(measured) ? measured : dtp_memory_kernel_bytes_per_s(&cluster->gpu, plan->runtime, kind);
 }
 
 double dtp_cluster_kernel_gap_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan)

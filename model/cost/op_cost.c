@@ -6,22 +6,70 @@
 #include <gsl/gsl_cdf.h>
 #include <math.h>
 
+static bool is_hopper_or_later(const struct dtp_gpu *gpu)
+{
+    return gpu->architecture == DTP_GPU_HOPPER || gpu->architecture == DTP_GPU_BLACKWELL;
+}
+
 double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype)
 {
     return gpu->peak_flops_per_s[dtype] * gpu->matmul_fraction;
 }
 
-double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, double m, double n, double k)
+unsigned dtp_row_alignment_bytes(enum dtp_dtype dtype, double elements)
 {
-    double tiles = ceil(m / 128) * ceil(n / 128);
-    double occupancy = tiles < gpu->sm_count ? tiles / gpu->sm_count : 1;
+    unsigned element = dtp_dtype_bytes(dtype), bytes = DTP_ALIGNED_BYTES;
+    while (bytes > element && fmod(elements, 1) == 0 && fmod(elements * element, bytes) != 0)
+        bytes /= 2;
+    return bytes;
+}
+
+/* Rate of a matmul / that of an aligned one, as far as rows go that begin at multiples of so many bytes; `odd` is that
+ * of rows which not even asynchronous copies of 4 bytes can load. */
+static double row_loss(const struct dtp_gpu *gpu, unsigned bytes, double odd)
+{
+    if (bytes >= DTP_ALIGNED_BYTES)
+        return 1;
+    if (!is_hopper_or_later(gpu))
+        return bytes < 4 ? dtp_calibration.unaligned_before_hopper : 1;
+    return bytes < 4 ? odd : dtp_calibration.unaligned_words;
+}
+
+/* Rows that count tokens are never contiguous: a weight's gradient sums over them, other results have m of them.
+ * Formats of 32 bits come to tensor cores, if at all, by older kernels anyway. */
+static double alignment_loss(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n,
+                             double k)
+{
+    const struct dtp_calibration *c = &dtp_calibration;
+    if (dtp_dtype_bytes(dtype) > 2)
+        return 1;
+    unsigned result = dtp_row_alignment_bytes(dtype, n),
+             operand = dtp_row_alignment_bytes(dtype, weight_gradient ? m : k);
+    return fmin(row_loss(gpu, result, c->unaligned_result),
+                row_loss(gpu, operand, weight_gradient ? c->unaligned_outer : c->unaligned_reduced));
+}
+
+/* Multiply-adds that all SMs could do in the time of [m,k] x [k,n]. A result of fewer tiles than SMs is made in equal
+ * parts of k, as many as SMs allow and as long as parts are deep enough; otherwise a wave of tiles takes as long
+ * however few SMs have one. */
+#define TILE 128.0
+static double occupied_products(const struct dtp_gpu *gpu, double m, double n, double k)
+{
+    double tiles = ceil(m / TILE) * ceil(n / TILE), wave = TILE * TILE * gpu->sm_count * k;
+    if (tiles >= gpu->sm_count)
+        return fmax(m * n * k, wave);
+    double parts = fmin(floor(gpu->sm_count / tiles), k / dtp_calibration.matmul_split_depth);
+    return wave / fmax(1, parts);
+}
+
+double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n, double k)
+{
     double in_bytes = dtp_dtype_bytes(dtype), out_bytes = in_bytes < 2 ? 2 : in_bytes;
     double traffic_s = ((m + n) * k * in_bytes + m * n * out_bytes) / gpu->memory_bytes_per_s;
-    double flops_s = 2 * m * n * k / (dtp_matmul_flops_per_s(gpu, dtype) * occupancy);
+    double rate = dtp_matmul_flops_per_s(gpu, dtype) * alignment_loss(gpu, dtype, weight_gradient, m, n, k);
+    double hidden = 2 * occupied_products(gpu, m, n, k) / rate + dtp_calibration.matmul_output_overlap_loss * traffic_s;
     /* Small k: the kernel is memory-bound and the traffic itself is the time. */
-    double hidden = flops_s + dtp_calibration.matmul_output_overlap_loss * traffic_s;
-    double traffic_bound = traffic_s / dtp_calibration.hbm_fraction;
-    return hidden > traffic_bound ? hidden : traffic_bound;
+    return fmax(hidden, traffic_s / dtp_calibration.hbm_fraction);
 }
 
 double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_plan *plan)
@@ -29,11 +77,12 @@ double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_plan *plan)
     return plan->matmul_sms && plan->matmul_sms < gpu->sm_count ? (double)plan->matmul_sms / gpu->sm_count : 1;
 }
 
-double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, enum dtp_memory_kernel kind)
+double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, enum dtp_runtime runtime, enum dtp_memory_kernel kind)
 {
-    double per_sm = kind == DTP_KERNEL_EAGER   ? dtp_calibration.eager_sm_bytes_per_s
-                    : kind == DTP_KERNEL_FUSED ? dtp_calibration.fused_sm_bytes_per_s
-                                               : dtp_calibration.streaming_sm_bytes_per_s;
+    double per_sm = runtime == DTP_RUNTIME_DTPLAN ? dtp_calibration.native_sm_bytes_per_s
+                    : kind == DTP_KERNEL_EAGER    ? dtp_calibration.eager_sm_bytes_per_s
+                    : kind == DTP_KERNEL_FUSED    ? dtp_calibration.fused_sm_bytes_per_s
+                                                  : dtp_calibration.streaming_sm_bytes_per_s;
     return 1 / (1 / (gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction) + 1 / (per_sm * gpu->sm_count));
 }
 
@@ -57,20 +106,29 @@ double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan)
 
 struct flash_rates {
     double forward, backward; /* of the sustained matmul rate, so that a part with less power attends slower too */
+    double forward_half_sequence, backward_half_sequence; /* at which half of that is reached */
+    double most_backward;
 };
 
-static struct flash_rates flash_rates(const struct dtp_gpu *gpu, enum dtp_attention attention)
+static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dtp_plan *plan)
 {
-    bool wgmma = gpu->architecture == DTP_GPU_HOPPER || gpu->architecture == DTP_GPU_BLACKWELL;
-    if (attention == DTP_ATTENTION_FLASH1)
-        return wgmma
-                   ? (struct flash_rates){dtp_calibration.flash1_hopper_forward, dtp_calibration.flash1_hopper_backward}
-                   : (struct flash_rates){dtp_calibration.flash1_forward, dtp_calibration.flash1_backward};
+    const struct dtp_calibration *c = &dtp_calibration;
+    const double forward_half = c->flash_forward_half_sequence, backward_half = c->flash_backward_half_sequence;
+    bool wgmma = is_hopper_or_later(gpu);
+    if (plan->attention == DTP_ATTENTION_FLASH1)
+        return (struct flash_rates){wgmma ? c->flash1_hopper_forward : c->flash1_forward,
+                                    wgmma ? c->flash1_hopper_backward : c->flash1_backward, forward_half, backward_half,
+                                    1};
     if (!wgmma)
-        return (struct flash_rates){dtp_calibration.flash2_forward, dtp_calibration.flash2_backward};
-    if (attention == DTP_ATTENTION_FLASH2)
-        return (struct flash_rates){dtp_calibration.flash2_hopper_forward, dtp_calibration.flash2_hopper_backward};
-    return (struct flash_rates){dtp_calibration.flash_hopper_forward, dtp_calibration.flash_hopper_backward};
+        return (struct flash_rates){c->flash2_forward, c->flash2_backward, forward_half, backward_half, 1};
+    if (plan->attention == DTP_ATTENTION_FLASH2)
+        return (struct flash_rates){c->flash2_hopper_forward, c->flash2_hopper_backward, forward_half, backward_half,
+                                    1};
+    if (plan->runtime == DTP_RUNTIME_DTPLAN)
+        return (struct flash_rates){c->native_flash_forward, c->native_flash_backward,
+                                    c->native_flash_forward_half_sequence, c->native_flash_backward_half_sequence,
+                                    plan->atomic_attention ? 1 : c->native_flash_reproducible};
+    return (struct flash_rates){c->flash_hopper_forward, c->flash_hopper_backward, forward_half, backward_half, 1};
 }
 
 /* Math attention: two matmuls over whole rows, and scores that pass through memory: forward writes them, reads and
@@ -84,7 +142,7 @@ static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu,
     enum dtp_dtype compute = plan->precision.compute == DTP_FP8 ? DTP_BF16 : plan->precision.compute;
     double rate = dtp_matmul_flops_per_s(gpu, score_bytes > dtp_dtype_bytes(compute) ? DTP_FP32 : compute);
     double passes_bytes = (double)transformer->heads * (double)plan->sequence * score_bytes * 6;
-    double memory_s = passes_bytes * tokens / dtp_memory_kernel_bytes_per_s(gpu, DTP_KERNEL_EAGER);
+    double memory_s = passes_bytes * tokens / dtp_memory_kernel_bytes_per_s(gpu, plan->runtime, DTP_KERNEL_EAGER);
     return (struct dtp_attention_time){2 * causal_flops / rate + memory_s, 4 * causal_flops / rate + memory_s};
 }
 
@@ -97,27 +155,26 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
     double flops = 2 * s * d_q * tokens; /* QK^T and PV, each 2*s*d_q, causal half */
     if (plan->attention == DTP_ATTENTION_MATH)
         return math_attention_time(gpu, transformer, plan, flops, tokens);
-    struct flash_rates rates = flash_rates(gpu, plan->attention);
+    struct flash_rates rates = flash_rates(gpu, plan);
     /* Narrow heads feed the tensor cores less per softmax: 128 is the reference width, 64 reaches 0.83 of it. */
     double head = fmin(1, 1.25 * width / (width + 32));
     /* Flash kernels skip what a sliding window hides; math attention computes it all and masks it. */
     flops *= dtp_transformer_attention_length(transformer, plan->sequence) / s;
-    double forward = rates.forward * head * s / (s + dtp_calibration.flash_forward_half_sequence);
-    double backward = rates.backward * head * s / (s + dtp_calibration.flash_backward_half_sequence);
+    double forward = rates.forward * head * s / (s + rates.forward_half_sequence);
+    double backward = fmin(rates.backward * s / (s + rates.backward_half_sequence), rates.most_backward) * head;
     return (struct dtp_attention_time){flops / (rate * forward), 2.5 * flops / (rate * backward)};
 }
 
+/* The time T that matmuls and the rest take settles where speed-up = 1 + headroom * other_s / T and
+ * T = matmul_s / speed-up + other_s agree: T^2 - (matmul_s + (1 - headroom) other_s) T - headroom other_s^2 = 0.
+ * Solved, not iterated, so that more of either never takes less time. */
 double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double other_s)
 {
-    bool limited = gpu->architecture == DTP_GPU_HOPPER || gpu->architecture == DTP_GPU_BLACKWELL;
-    if (!limited || matmul_s + other_s <= 0)
+    if (!is_hopper_or_later(gpu) || matmul_s + other_s <= 0)
         return 1;
-    double speedup = 1;
-    for (int i = 0; i < 3; i++) { /* the share depends on the speed-up; three rounds settle it to 1e-3 */
-        double share = matmul_s / speedup / (matmul_s / speedup + other_s);
-        speedup = 1 + dtp_calibration.matmul_power_headroom * (1 - share);
-    }
-    return speedup;
+    double headroom = dtp_calibration.matmul_power_headroom, half = (matmul_s + (1 - headroom) * other_s) / 2;
+    double total_s = half + sqrt(half * half + headroom * other_s * other_s);
+    return 1 + headroom * other_s / total_s;
 }
 
 double dtp_kernel_launch_s(const struct dtp_plan *plan)
@@ -133,7 +190,7 @@ double dtp_kernel_launch_s(const struct dtp_plan *plan)
 
 double dtp_kernel_gap_s(const struct dtp_plan *plan)
 {
-    return plan->runtime == DTP_RUNTIME_DTPLAN ? dtp_calibration.graph_kernel_gap_s : dtp_calibration.kernel_gap_s;
+    return plan->runtime == DTP_RUNTIME_DTPLAN ? dtp_calibration.native_kernel_s : dtp_calibration.kernel_gap_s;
 }
 
 /* Speeds of n GPUs scatter normally: the expected maximum of n standard normals by Blom's approximation, times the

@@ -8,16 +8,25 @@
 /* Sustained matmul rate of large shapes in a format, FLOP/s: peak * the GPU's matmul_fraction. */
 double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype);
 
-/* Seconds of [m,k] x [k,n] at the sustained rate: FLOPs / rate, divided by the share of SMs that have a tile, plus the
- * part of operand traffic that the pipeline does not hide. */
-double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, double m, double n, double k);
+/* Most of 16 bytes at whose multiples rows of so many elements begin: what tensor cores' loads and stores take at once.
+ * A width that is not whole is an average over layers and has no alignment of its own. */
+#define DTP_ALIGNED_BYTES 16
+unsigned dtp_row_alignment_bytes(enum dtp_dtype dtype, double elements);
+
+/* Seconds of [m,k] x [k,n] at the sustained rate: FLOPs / rate, at least a wave of tiles, plus the part of operand
+ * traffic that the pipeline does not hide; slower where rows in memory do not begin at multiples of 16 bytes, which m,
+ * n and k say: k counts tokens in a weight's gradient, m in others. More of m, n or k never takes less time, but for
+ * widths that align better. */
+double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n,
+                    double k);
 
 /* Share of the SMs that the plan's matmuls are made for; their rate falls with it. */
 double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_plan *plan);
 
-/* Kinds of memory-bound kernels, by how close they come to HBM bandwidth (calibration.h). */
+/* Kinds of memory-bound kernels, by how close they come to HBM bandwidth (calibration.h); those of our executor all
+ * come equally close. */
 enum dtp_memory_kernel { DTP_KERNEL_EAGER, DTP_KERNEL_FUSED, DTP_KERNEL_STREAMING };
-double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, enum dtp_memory_kernel kind);
+double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, enum dtp_runtime runtime, enum dtp_memory_kernel kind);
 
 /* Bytes that an optimizer step moves for each parameter that it updates, state in device memory. */
 double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan);
@@ -33,7 +42,8 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
  * limit clock up while memory-bound kernels run. matmul_s is at the sustained rate, other_s everything else. */
 double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double other_s);
 
-/* Host time to launch one kernel, and the device's idle time between two kernels of a stream, by runtime. */
+/* Host time to launch one kernel, and what a kernel takes beyond its work (the device's idle time before it; for our
+ * executor also until it is under way), by runtime. */
 double dtp_kernel_launch_s(const struct dtp_plan *plan);
 double dtp_kernel_gap_s(const struct dtp_plan *plan);
 

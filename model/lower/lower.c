@@ -110,6 +110,10 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
     demand->flops = 2 * demand->m * demand->n * demand->k;
     demand->kernels = 1;
     demand->dtype = l->plan->precision.compute;
+    if (head) { /* the model's FLOPs, without those of columns that pad its vocabulary */
+        double vocab = (double)l->transformer->vocab;
+        demand->flops *= vocab / (double)dtp_plan_head_columns(l->plan, l->transformer->vocab);
+    }
     if (head && demand->dtype == DTP_FP8)
         demand->dtype = DTP_BF16;
 }

@@ -73,7 +73,7 @@ static void head_matmul(struct dtp_lowering *l, uint64_t tokens)
         dtp_draft_new(l, &draft, "logits", DTP_OWNER_LOGITS, tokens_bytes(tokens, l->compute * t->vocab), DTP_WRITE);
     dtp_draft_use(&draft, l->final_wide, DTP_FREE);
     l->final_wide = DTP_NO_BUFFER;
-    dtp_draft_matmul(l, &draft, tokens, t->vocab, t->hidden, true);
+    dtp_draft_matmul(l, &draft, tokens, dtp_plan_head_columns(l->plan, t->vocab), t->hidden, true);
     dtp_draft_end(l, &draft);
 }
 
@@ -130,7 +130,7 @@ static void head_weight_gradient(struct dtp_lowering *l, uint64_t tokens, bool f
         dtp_draft_use(
             &draft, root->gradient_buffer.index == DTP_NO_INDEX ? root->gradient[head_part(l)] : root->gradient_buffer,
             DTP_UPDATE);
-    dtp_draft_matmul(l, &draft, t->vocab, t->hidden, tokens, true);
+    dtp_draft_matmul(l, &draft, dtp_plan_head_columns(l->plan, t->vocab), t->hidden, tokens, true);
     dtp_draft_end(l, &draft);
 }
 
@@ -154,7 +154,7 @@ static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens
         dtp_draft_use(&draft, l->final_norm, DTP_FREE);
     if (whole && l->autocast)
         root->weight[head_part(l)] = DTP_NO_BUFFER;
-    dtp_draft_matmul(l, &draft, tokens, t->hidden, t->vocab, true);
+    dtp_draft_matmul(l, &draft, tokens, t->hidden, dtp_plan_head_columns(l->plan, t->vocab), true);
     dtp_draft_end(l, &draft);
     return into;
 }

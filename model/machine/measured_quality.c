@@ -1,6 +1,8 @@
 /* How good the fits of a machine file are. */
 #include "machine/measured_parts.h"
 
+#include "cost/op_cost.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -45,10 +47,10 @@ static void name_part(const struct dtp_measured_row *row, struct dtp_measured_qu
                       row->measurement == DTP_MEASUREMENT_MATMUL ? "" : row->what);
     char *end = out->what + at;
     size_t room = sizeof out->what - (size_t)at;
-    unsigned alignment = DTP_MEASURED_ALIGNED_BYTES;
+    unsigned alignment = DTP_ALIGNED_BYTES;
     if (row->measurement == DTP_MEASUREMENT_MATMUL)
         alignment = dtp_measured_matmul_alignment(row);
-    if (row->dtype != DTP_DTYPE_COUNT && alignment < DTP_MEASURED_ALIGNED_BYTES)
+    if (row->dtype != DTP_DTYPE_COUNT && alignment < DTP_ALIGNED_BYTES)
         snprintf(end, room, " %s, aligned to %u bytes", dtp_dtype_text(row->dtype), alignment);
     else if (row->dtype != DTP_DTYPE_COUNT)
         snprintf(end, room, " %s", dtp_dtype_text(row->dtype));

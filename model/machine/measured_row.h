@@ -125,6 +125,8 @@ enum dtp_measured_matmul {
         DTP_MEASURED_MATMUL_COUNT
 };
 const char *dtp_measured_matmul_text(enum dtp_measured_matmul matmul);
+/* True for the words of weights' gradients, whose k counts tokens; m does in the others. */
+bool dtp_measured_matmul_of_weights(const char *what);
 /* Words of attention's core. ATOMIC: the library may add up dQ by atomics (plan.atomic_attention). */
 #define DTP_MEASURED_ATTENTION_TABLE(X)                                                                                \
     X(FORWARD, "forward")                                                                                              \

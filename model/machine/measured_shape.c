@@ -1,5 +1,7 @@
 #include "machine/measured_shape.h"
 
+#include "cost/op_cost.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,17 +38,13 @@ struct dtp_measured_shape dtp_measured_shape_of(const struct dtp_measured_row *r
     return shape;
 }
 
-/* Tokens are the number of rows, not their length: m of activations, k of a weight gradient's sum. A size that is not
- * whole is an average over layers and has no alignment of its own. */
+/* Tokens are the number of rows, not their length: m of activations, k of a weight gradient's sum. */
 unsigned dtp_measured_matmul_alignment(const struct dtp_measured_row *row)
 {
-    bool of_weights = strncmp(row->what, "weight_gradient", strlen("weight_gradient")) == 0;
-    unsigned element = (unsigned)dtp_dtype_bytes(row->dtype), bytes = DTP_MEASURED_ALIGNED_BYTES;
-    const double lengths[] = {row->number[of_weights ? DTP_MEASURED_m : DTP_MEASURED_k], row->number[DTP_MEASURED_n]};
-    for (int i = 0; i < 2; i++)
-        while (bytes > element && fmod(lengths[i], 1) == 0 && fmod(lengths[i] * element, bytes) != 0)
-            bytes /= 2;
-    return bytes;
+    bool of_weights = dtp_measured_matmul_of_weights(row->what);
+    unsigned operand = dtp_row_alignment_bytes(row->dtype, row->number[of_weights ? DTP_MEASURED_m : DTP_MEASURED_k]);
+    unsigned result = dtp_row_alignment_bytes(row->dtype, row->number[DTP_MEASURED_n]);
+    return operand < result ? operand : result;
 }
 
 static double log_formula(const struct dtp_measured_shape_fit *f, const struct dtp_measured_shape *shape,

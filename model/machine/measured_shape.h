@@ -34,7 +34,6 @@ struct dtp_measured_shape dtp_measured_shape_of(const struct dtp_measured_row *r
 /* Bytes, a power of two up to 16, at whose multiples all rows of a matmul's three matrices begin. Tensor cores are fed
  * in 16 bytes; with less libraries take other kernels, several times slower, of which aligned ones say nothing and
  * which say nothing of those. */
-#define DTP_MEASURED_ALIGNED_BYTES 16
 unsigned dtp_measured_matmul_alignment(const struct dtp_measured_row *row);
 
 /* Fits rows of one dtype (and of attention, one direction; of matmuls, one alignment). Caller releases; releasable

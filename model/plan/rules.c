@@ -1,5 +1,7 @@
 #include "plan/rules.h"
 
+#include "base/bytes.h"
+
 unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan)
 {
     unsigned bytes = dtp_dtype_bytes(plan->precision.compute);
@@ -133,4 +135,14 @@ enum dtp_measured_attention dtp_measured_attention_of(const struct dtp_plan *pla
     return !backward                ? DTP_MEASURED_ATTENTION_FORWARD
            : plan->atomic_attention ? DTP_MEASURED_ATTENTION_BACKWARD_ATOMIC
                                     : DTP_MEASURED_ATTENTION_BACKWARD;
+}
+
+/* Megatron pads a vocabulary to a multiple of 128 (--make-vocab-size-divisible-by) of each tensor parallel rank's part.
+ */
+#define MEGATRON_VOCAB_MULTIPLE 128u
+
+uint64_t dtp_plan_head_columns(const struct dtp_plan *plan, uint64_t vocab)
+{
+    bool pads = plan->runtime == DTP_RUNTIME_MEGATRON;
+    return pads ? dtp_divide_up(vocab, MEGATRON_VOCAB_MULTIPLE) * MEGATRON_VOCAB_MULTIPLE : vocab;
 }

@@ -11,7 +11,7 @@ static bool ends_with(const char *text, const char *end)
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
-static enum dtp_measured_matmul matmul_of(const struct dtp_program *program, const struct dtp_op *op)
+enum dtp_measured_matmul dtp_measured_matmul_of_op(const struct dtp_program *program, const struct dtp_op *op)
 {
     const struct dtp_operand *operands = dtp_program_operands(program, op);
     bool weight = ends_with(op->name, "weight gradient"), input = ends_with(op->name, "input gradient");
@@ -47,7 +47,7 @@ static void set_group(struct dtp_measured_row *row, const struct dtp_program_gro
 static struct dtp_measured_row matmul_row(const struct dtp_program *program, const struct dtp_op *op)
 {
     const struct dtp_demand *d = &op->demand;
-    return dtp_measured_row_of_matmul(matmul_of(program, op), d->dtype, d->m, d->n, d->k);
+    return dtp_measured_row_of_matmul(dtp_measured_matmul_of_op(program, op), d->dtype, d->m, d->n, d->k);
 }
 
 static struct dtp_measured_row attention_row(const struct dtp_op *op, const struct dtp_transformer *transformer,

@@ -71,15 +71,15 @@ static double collective_seconds(const struct dtp_measured_row *row, const struc
 static double catalogue_seconds(const struct dtp_measured_row *row, const struct dtp_cluster *cluster)
 {
     const struct dtp_gpu *gpu = &cluster->gpu;
-    bool streams = strcmp(row->what, "zero") == 0 || strcmp(row->what, "optimizer") == 0;
     switch (row->measurement) {
     case DTP_MEASUREMENT_MATMUL:
-        return gpu->peak_flops_per_s[row->dtype] > 0 ? dtp_matmul_s(gpu, row->dtype, at(row, DTP_MEASURED_m),
-                                                                    at(row, DTP_MEASURED_n), at(row, DTP_MEASURED_k))
-                                                     : (double)NAN;
+        return gpu->peak_flops_per_s[row->dtype] > 0
+                   ? dtp_matmul_s(gpu, row->dtype, dtp_measured_matmul_of_weights(row->what), at(row, DTP_MEASURED_m),
+                                  at(row, DTP_MEASURED_n), at(row, DTP_MEASURED_k))
+                   : (double)NAN;
     case DTP_MEASUREMENT_ATTENTION: return attention_seconds(row, cluster);
     case DTP_MEASUREMENT_KERNEL:
-        return amount(row) / dtp_memory_kernel_bytes_per_s(gpu, streams ? DTP_KERNEL_STREAMING : DTP_KERNEL_FUSED);
+        return amount(row) / dtp_memory_kernel_bytes_per_s(gpu, DTP_RUNTIME_DTPLAN, DTP_KERNEL_FUSED);
     case DTP_MEASUREMENT_COLLECTIVE: return collective_seconds(row, cluster);
     case DTP_MEASUREMENT_COPY: return amount(row) / (gpu->pcie_bytes_per_s * dtp_calibration.pcie_fraction);
     case DTP_MEASUREMENT_HOST_ADAM:
