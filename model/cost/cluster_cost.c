@@ -27,8 +27,7 @@ double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured
                             ? measured_matmul_s(cluster, pass, dtype, m, n, k)
                             : (double)NAN;
     return isfinite(measured_s) ? measured_s
-                                : dtp_matmul_s(&cluster->gpu, dtype,
-                                               dtp_measured_matmul_of_weights(dtp_measured_matmul_text(pass)), m, n, k);
+                                : dtp_matmul_s(&cluster->gpu, dtype, dtp_measured_matmul_of_weights(pass), m, n, k);
 }
 
 /* The kernel that was measured is cuDNN's flash attention over whole sequences. */

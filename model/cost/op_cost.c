@@ -16,19 +16,37 @@ double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype)
     return gpu->peak_flops_per_s[dtype] * gpu->matmul_fraction;
 }
 
+/* fmin and fmax are calls; the closed form prices some forty matmuls a plan. */
+static double least(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+static double most(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static unsigned row_alignment_bytes(double elements, unsigned element_bytes)
+{
+    if (!(elements >= 0 && elements < 0x1p53))
+        return DTP_ALIGNED_BYTES;
+    uint64_t whole = (uint64_t)elements, bytes = whole * element_bytes;
+    if ((double)whole != elements || bytes % DTP_ALIGNED_BYTES == 0)
+        return DTP_ALIGNED_BYTES;
+    return (unsigned)(bytes & (~bytes + 1)); /* its lowest bit */
+}
+
 unsigned dtp_row_alignment_bytes(enum dtp_dtype dtype, double elements)
 {
-    unsigned element = dtp_dtype_bytes(dtype), bytes = DTP_ALIGNED_BYTES;
-    while (bytes > element && fmod(elements, 1) == 0 && fmod(elements * element, bytes) != 0)
-        bytes /= 2;
-    return bytes;
+    return row_alignment_bytes(elements, dtp_dtype_bytes(dtype));
 }
 
 /* Rate of a matmul / that of an aligned one, as far as rows go that begin at multiples of so many bytes; `odd` is that
  * of rows which not even asynchronous copies of 4 bytes can load. */
 static double row_loss(const struct dtp_gpu *gpu, unsigned bytes, double odd)
 {
-    if (bytes >= DTP_ALIGNED_BYTES)
+    if (bytes == DTP_ALIGNED_BYTES)
         return 1;
     if (!is_hopper_or_later(gpu))
         return bytes < 4 ? dtp_calibration.unaligned_before_hopper : 1;
@@ -37,16 +55,16 @@ static double row_loss(const struct dtp_gpu *gpu, unsigned bytes, double odd)
 
 /* Rows that count tokens are never contiguous: a weight's gradient sums over them, other results have m of them.
  * Formats of 32 bits come to tensor cores, if at all, by older kernels anyway. */
-static double alignment_loss(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n,
-                             double k)
+static double alignment_loss(const struct dtp_gpu *gpu, unsigned element_bytes, bool weight_gradient, double m,
+                             double n, double k)
 {
     const struct dtp_calibration *c = &dtp_calibration;
-    if (dtp_dtype_bytes(dtype) > 2)
+    if (element_bytes > 2)
         return 1;
-    unsigned result = dtp_row_alignment_bytes(dtype, n),
-             operand = dtp_row_alignment_bytes(dtype, weight_gradient ? m : k);
-    return fmin(row_loss(gpu, result, c->unaligned_result),
-                row_loss(gpu, operand, weight_gradient ? c->unaligned_outer : c->unaligned_reduced));
+    unsigned result = row_alignment_bytes(n, element_bytes);
+    unsigned operand = row_alignment_bytes(weight_gradient ? m : k, element_bytes);
+    return least(row_loss(gpu, result, c->unaligned_result),
+                 row_loss(gpu, operand, weight_gradient ? c->unaligned_outer : c->unaligned_reduced));
 }
 
 /* Multiply-adds that all SMs could do in the time of [m,k] x [k,n]. A result of fewer tiles than SMs is made in equal
@@ -55,21 +73,25 @@ static double alignment_loss(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bo
 #define TILE 128.0
 static double occupied_products(const struct dtp_gpu *gpu, double m, double n, double k)
 {
-    double tiles = ceil(m / TILE) * ceil(n / TILE), wave = TILE * TILE * gpu->sm_count * k;
+    double wave = TILE * TILE * gpu->sm_count * k, products = m * n * k;
+    if (products >= wave)
+        return products;
+    double tiles = ceil(m / TILE) * ceil(n / TILE);
     if (tiles >= gpu->sm_count)
-        return fmax(m * n * k, wave);
-    double parts = fmin(floor(gpu->sm_count / tiles), k / dtp_calibration.matmul_split_depth);
-    return wave / fmax(1, parts);
+        return wave;
+    double parts = least(floor(gpu->sm_count / tiles), k / dtp_calibration.matmul_split_depth);
+    return wave / most(1, parts);
 }
 
 double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n, double k)
 {
-    double in_bytes = dtp_dtype_bytes(dtype), out_bytes = in_bytes < 2 ? 2 : in_bytes;
+    unsigned element_bytes = dtp_dtype_bytes(dtype);
+    double in_bytes = element_bytes, out_bytes = in_bytes < 2 ? 2 : in_bytes;
     double traffic_s = ((m + n) * k * in_bytes + m * n * out_bytes) / gpu->memory_bytes_per_s;
-    double rate = dtp_matmul_flops_per_s(gpu, dtype) * alignment_loss(gpu, dtype, weight_gradient, m, n, k);
+    double rate = dtp_matmul_flops_per_s(gpu, dtype) * alignment_loss(gpu, element_bytes, weight_gradient, m, n, k);
     double hidden = 2 * occupied_products(gpu, m, n, k) / rate + dtp_calibration.matmul_output_overlap_loss * traffic_s;
     /* Small k: the kernel is memory-bound and the traffic itself is the time. */
-    return fmax(hidden, traffic_s / dtp_calibration.hbm_fraction);
+    return most(hidden, traffic_s / dtp_calibration.hbm_fraction);
 }
 
 double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_plan *plan)
@@ -161,7 +183,7 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
     /* Flash kernels skip what a sliding window hides; math attention computes it all and masks it. */
     flops *= dtp_transformer_attention_length(transformer, plan->sequence) / s;
     double forward = rates.forward * head * s / (s + rates.forward_half_sequence);
-    double backward = fmin(rates.backward * s / (s + rates.backward_half_sequence), rates.most_backward) * head;
+    double backward = least(rates.backward * s / (s + rates.backward_half_sequence), rates.most_backward) * head;
     return (struct dtp_attention_time){flops / (rate * forward), 2.5 * flops / (rate * backward)};
 }
 

@@ -248,10 +248,12 @@ enum dtp_status dtp_measured_row_check(const struct dtp_measured_row *row, const
     return worst;
 }
 
-bool dtp_measured_matmul_of_weights(const char *what)
+enum dtp_measured_matmul dtp_measured_matmul_of(const char *what)
 {
-    const char *gradient = matmul_words[DTP_MEASURED_MATMUL_WEIGHT_GRADIENT];
-    return strncmp(what, gradient, strlen(gradient)) == 0;
+    int matmul = 0;
+    while (matmul < DTP_MEASURED_MATMUL_COUNT && strcmp(what, matmul_words[matmul]) != 0)
+        matmul++;
+    return (enum dtp_measured_matmul)matmul;
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */

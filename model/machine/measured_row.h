@@ -125,8 +125,13 @@ enum dtp_measured_matmul {
         DTP_MEASURED_MATMUL_COUNT
 };
 const char *dtp_measured_matmul_text(enum dtp_measured_matmul matmul);
-/* True for the words of weights' gradients, whose k counts tokens; m does in the others. */
-bool dtp_measured_matmul_of_weights(const char *what);
+/* COUNT where `what` is no such word. */
+enum dtp_measured_matmul dtp_measured_matmul_of(const char *what);
+/* True for weights' gradients, whose k counts tokens; m does in the others. */
+static inline bool dtp_measured_matmul_of_weights(enum dtp_measured_matmul matmul)
+{
+    return matmul == DTP_MEASURED_MATMUL_WEIGHT_GRADIENT || matmul == DTP_MEASURED_MATMUL_WEIGHT_GRADIENT_SUM;
+}
 /* Words of attention's core. ATOMIC: the library may add up dQ by atomics (plan.atomic_attention). */
 #define DTP_MEASURED_ATTENTION_TABLE(X)                                                                                \
     X(FORWARD, "forward")                                                                                              \

@@ -11,15 +11,6 @@
 #define NEAR 0.15
 #define OTHER_PASS M_LN2
 
-static int pass_of(const char *what)
-{
-    int pass = 0;
-    while (pass < DTP_MEASURED_MATMUL_COUNT &&
-           strcmp(what, dtp_measured_matmul_text((enum dtp_measured_matmul)pass)) != 0)
-        pass++;
-    return pass;
-}
-
 struct dtp_measured_shape dtp_measured_shape_of(const struct dtp_measured_row *row)
 {
     const double *x = row->number;
@@ -34,14 +25,14 @@ struct dtp_measured_shape dtp_measured_shape_of(const struct dtp_measured_row *r
     shape.at[0] = log(x[DTP_MEASURED_m]);
     shape.at[1] = log(x[DTP_MEASURED_n]);
     shape.at[2] = log(x[DTP_MEASURED_k]);
-    shape.at[3] = pass_of(row->what);
+    shape.at[3] = dtp_measured_matmul_of(row->what);
     return shape;
 }
 
 /* Tokens are the number of rows, not their length: m of activations, k of a weight gradient's sum. */
 unsigned dtp_measured_matmul_alignment(const struct dtp_measured_row *row)
 {
-    bool of_weights = dtp_measured_matmul_of_weights(row->what);
+    bool of_weights = dtp_measured_matmul_of_weights(dtp_measured_matmul_of(row->what));
     unsigned operand = dtp_row_alignment_bytes(row->dtype, row->number[of_weights ? DTP_MEASURED_m : DTP_MEASURED_k]);
     unsigned result = dtp_row_alignment_bytes(row->dtype, row->number[DTP_MEASURED_n]);
     return operand < result ? operand : result;

@@ -6,11 +6,10 @@
 #include "plan/plan.h"
 #include "program/program.h"
 
-/* The row, without results, that an operation's time stands in; false for one that no row times (marks, storage). A
- * matmul's pass is told by the role of its result, in programs without roles by its name. */
 /* The pass of a matmul, told by the role of its result, in programs without roles by its name. */
 enum dtp_measured_matmul dtp_measured_matmul_of_op(const struct dtp_program *program, const struct dtp_op *op);
 
+/* The row, without results, that an operation's time stands in; false for one that no row times (marks, storage). */
 bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
                             const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                             const struct dtp_plan *plan, struct dtp_measured_row *out);

@@ -74,8 +74,8 @@ static double catalogue_seconds(const struct dtp_measured_row *row, const struct
     switch (row->measurement) {
     case DTP_MEASUREMENT_MATMUL:
         return gpu->peak_flops_per_s[row->dtype] > 0
-                   ? dtp_matmul_s(gpu, row->dtype, dtp_measured_matmul_of_weights(row->what), at(row, DTP_MEASURED_m),
-                                  at(row, DTP_MEASURED_n), at(row, DTP_MEASURED_k))
+                   ? dtp_matmul_s(gpu, row->dtype, dtp_measured_matmul_of_weights(dtp_measured_matmul_of(row->what)),
+                                  at(row, DTP_MEASURED_m), at(row, DTP_MEASURED_n), at(row, DTP_MEASURED_k))
                    : (double)NAN;
     case DTP_MEASUREMENT_ATTENTION: return attention_seconds(row, cluster);
     case DTP_MEASUREMENT_KERNEL:
