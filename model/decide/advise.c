@@ -129,6 +129,25 @@ static void consider_larger_batches(struct search *search)
         }
 }
 
+/* Tokens that no text has, so that the head's matmuls run at full speed. */
+static void consider_vocabulary(struct search *search)
+{
+    struct dtp_job padded;
+    struct dtp_advice found = {0}, *kept = search->advice;
+    char flags[48], note[96];
+    const struct dtp_job *job = search->job;
+    if (!dtp_change_vocabulary(job, &padded, flags, sizeof flags, note, sizeof note))
+        return;
+    search->job = &padded, search->advice = &found;
+    consider(search, &job->asked, job->cluster.gpus, flags);
+    search->job = job, search->advice = kept;
+    kept->tried_count += found.tried_count;
+    if (!found.count)
+        return;
+    snprintf(found.changes[0].note, sizeof found.changes[0].note, "%s", note);
+    keep(kept, &found.changes[0]);
+}
+
 /* Fewer gradient exchanges and optimizer steps for each token. */
 static void consider_accumulation(struct search *search)
 {
@@ -249,6 +268,7 @@ static void advise_faster(struct search *search)
 {
     search->least_gain = DTP_ADVICE_MIN_GAIN;
     consider_table(search, DTP_CHANGE_ADVISED);
+    consider_vocabulary(search);
     consider_larger_batches(search);
     consider_accumulation(search);
     search->advice->kind = search->advice->count ? DTP_ADVICE_FASTER : DTP_ADVICE_NONE;

@@ -250,6 +250,14 @@ static void try_gpus(struct search *search)
     try(search, DTP_QUESTION_GPUS, &search->job->asked, flags);
 }
 
+static void try_vocabulary(struct search *search)
+{
+    struct dtp_job padded;
+    char flags[48], note[96];
+    if (dtp_change_vocabulary(search->job, &padded, flags, sizeof flags, note, sizeof note))
+        try(search, DTP_QUESTION_VOCAB, &search->job->asked, flags);
+}
+
 /* ---- the ranking --------------------------------------------------------------------------------------------------
  */
 
@@ -298,6 +306,7 @@ static void propose(struct search *search)
     try_reshard_groups(search);
     try_second_copy(search);
     try_gpus(search);
+    try_vocabulary(search);
 }
 
 enum dtp_status dtp_whatif(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,

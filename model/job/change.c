@@ -1,7 +1,10 @@
 #include "job/change.h"
 
+#include "closed/activations.h"
+#include "cost/op_cost.h"
 #include "closed/sharding.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -432,6 +435,22 @@ bool dtp_change_apply(const char *flags, struct dtp_plan *plan)
         if (strcmp(rules[i].flags, flags) == 0)
             return rules[i].apply(plan);
     return false;
+}
+
+/* A multiple of 64 elements is one of 16 bytes in every format, and of the tiles that matmuls are cut into. */
+#define VOCABULARY_MULTIPLE 64u
+bool dtp_change_vocabulary(const struct dtp_job *job, struct dtp_job *out, char *flags, size_t bytes, char *note,
+                           size_t note_bytes)
+{
+    uint64_t vocab = job->transformer.vocab, columns = dtp_plan_head_columns(&job->plan, vocab);
+    enum dtp_dtype dtype = job->plan.precision.compute == DTP_FP8 ? DTP_BF16 : job->plan.precision.compute;
+    if (dtp_dtype_bytes(dtype) > 2 || dtp_row_alignment_bytes(dtype, (double)columns) == DTP_ALIGNED_BYTES)
+        return false;
+    *out = *job;
+    out->transformer.vocab = dtp_divide_up(vocab, VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE;
+    snprintf(flags, bytes, "--vocab %" PRIu64, out->transformer.vocab);
+    snprintf(note, note_bytes, "%" PRIu64 " tokens that no text has", out->transformer.vocab - vocab);
+    return true;
 }
 
 void dtp_change_flags(const struct dtp_job *job, const struct dtp_plan *asked, const char *flags, char *out,

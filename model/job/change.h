@@ -27,7 +27,8 @@
     X(LOSS, "loss", "loss", "no other loss")                                                                           \
     X(OPTIMIZER, "optimizer", "optimizer", "no other optimizer")                                                       \
     X(PRECISION, "precision", "precision", "no other precision")                                                       \
-    X(GPUS, "gpus", "GPUs", "no other number")
+    X(GPUS, "gpus", "GPUs", "no other number")                                                                         \
+    X(VOCAB, "vocab", "vocabulary", "rows of the logits begin at multiples of 16 bytes")
 enum dtp_question {
 #define DTP_QUESTION_ENUM(suffix, key, words, none) DTP_QUESTION_##suffix,
     DTP_QUESTION_TABLE(DTP_QUESTION_ENUM)
@@ -56,6 +57,11 @@ const struct dtp_change_rule *dtp_change_rules(size_t *count);
 
 /* Applies the rule of these flags; false where there is none or it would change nothing. */
 bool dtp_change_apply(const char *flags, struct dtp_plan *plan);
+
+/* The same model with a vocabulary whose logits begin at multiples of 16 bytes, in `out`; the flag that says so and
+ * what it adds. False where the head's matmuls lose nothing as they are. */
+bool dtp_change_vocabulary(const struct dtp_job *job, struct dtp_job *out, char *flags, size_t bytes, char *note,
+                           size_t note_bytes);
 
 /* Chooses a strategy and what follows it; torch's zero3 is full_shard. False where nothing changes. */
 bool dtp_change_strategy(struct dtp_plan *plan, enum dtp_strategy strategy);

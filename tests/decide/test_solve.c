@@ -187,6 +187,19 @@ static void test_advice_keeps_its_promise(void **state)
     check_advice("--model llama-2-7b --gpus 8 --gpu h100-sxm --runtime deepspeed --strategy zero3 --offload nvme");
 }
 
+/* GPT-2's own vocabulary makes rows of logits begin at odd addresses. */
+static void test_advises_padded_vocabulary(void **state)
+{
+    (void)state;
+    struct dtp_variant v = planned("--model gpt2-124m --gpu h100-sxm --gpus 1 --micro-batch 16 --seq 1024", "");
+    struct dtp_advice advice;
+    dtp_advise(&v.job, &v.prediction, &advice);
+    assert_int_equal(advice.kind, DTP_ADVICE_FASTER);
+    assert_string_equal(advice.changes[0].flags, "--vocab 50304");
+    assert_string_equal(advice.changes[0].note, "47 tokens that no text has");
+    assert_true(advice.changes[0].gain > 0.2);
+}
+
 /* A single GPU cannot hold the state of 7B in any recipe that trains it: pairs, numerics, then more GPUs. */
 static void test_more_gpus(void **state)
 {
@@ -316,6 +329,7 @@ int main(void)
         cmocka_unit_test(test_a_tight_answer_is_one),
         cmocka_unit_test(test_advice_keeps_its_promise),
         cmocka_unit_test(test_more_gpus),
+        cmocka_unit_test(test_advises_padded_vocabulary),
         cmocka_unit_test(test_advice_is_never_fewer_gpus),
         cmocka_unit_test(test_random_advice_always_fits),
         cmocka_unit_test(test_scaling_reference),
