@@ -39,9 +39,10 @@
     X(kernel_gap_s, 1.6e-6, "s", "idle device time between two kernels of a stream; 7 profiled runs on one H200")      \
     X(native_sm_bytes_per_s, 400e9, "B/s",                                                                             \
       "bytes/s per SM of dtplan-exec's kernels, which keep HBM busy; slopes of 8 kinds over 4 to 1600 MB on H200")     \
-    X(native_kernel_s, 4.5e-6, "s",                                                                                    \
-      "time of each of dtplan-exec's kernels beyond its bytes or FLOPs: 1.3 to 1.6 us to the one before, the rest "    \
-      "until its memory streams; 4 to 34 MB and 1 to 6 GFLOP of 8 layers of 512 on H200")                              \
+    X(graph_kernel_gap_s, 0.84e-6, "s", "idle device time between two of them inside a CUDA graph; 1000 tiny ones")    \
+    X(native_ramp_s, 3.7e-6, "s",                                                                                      \
+      "what each of them takes beyond that and its bytes or FLOPs, until its memory streams; 8 small models of 111 "   \
+      "to 339 kernels a step on H200")                                                                                 \
     X(flash_hopper_forward, 0.826, "1",                                                                                \
       "cuDNN flash attention, causal half counted, head 128, long sequences / sustained matmul rate; H200, 1k..16k")   \
     X(flash_hopper_backward, 0.797, "1", "the same backward with 2.5 x the forward's FLOPs")                           \

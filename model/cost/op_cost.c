@@ -212,7 +212,8 @@ double dtp_kernel_launch_s(const struct dtp_plan *plan)
 
 double dtp_kernel_gap_s(const struct dtp_plan *plan)
 {
-    return plan->runtime == DTP_RUNTIME_DTPLAN ? dtp_calibration.native_kernel_s : dtp_calibration.kernel_gap_s;
+    return plan->runtime == DTP_RUNTIME_DTPLAN ? dtp_calibration.graph_kernel_gap_s + dtp_calibration.native_ramp_s
+                                               : dtp_calibration.kernel_gap_s;
 }
 
 /* Speeds of n GPUs scatter normally: the expected maximum of n standard normals by Blom's approximation, times the

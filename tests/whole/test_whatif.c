@@ -310,7 +310,7 @@ static void test_padded_vocabulary(void **state)
     assert_non_null(strstr(why, "16 bytes"));
     ask("model=gpt2-124m gpus=1 gpu=h100-sxm micro_batch=16 seq=1024 precision=fp32");
     assert_false(dtp_whatif_answers(whatif, DTP_QUESTION_VOCAB, why, sizeof why));
-    ask("model=gpt2-124m gpus=1 gpu=h100-sxm micro_batch=16 seq=1024 runtime=megatron");
+    ask("model=gpt2-124m gpus=1 gpu=h100-sxm micro_batch=16 seq=1024 runtime=megatron strategy=ddp");
     assert_false(dtp_whatif_answers(whatif, DTP_QUESTION_VOCAB, why, sizeof why));
 }
 
