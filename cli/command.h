@@ -1,5 +1,5 @@
-/* The commands. Each writes its whole output to context->out and returns the status to exit with; main then writes the
- * output in one go, so that a full disk or a closed pipe is one clear error. */
+/* The commands. Each writes its whole output to context->out or context->page and returns the status to exit with; main
+ * then writes the output in one go, so that a full disk or a closed pipe is one clear error. */
 #ifndef DTP_COMMAND_H
 #define DTP_COMMAND_H
 
@@ -11,9 +11,9 @@
 
 struct dtp_context {
     const struct dtp_arguments *arguments;
-    bool bare; /* nothing at all was typed: help, not a fault */
-    FILE *out; /* same as page.file */
-    struct dtp_page page;
+    bool bare;            /* nothing at all was typed: help, not a fault */
+    FILE *out;            /* for programs: written as it is */
+    struct dtp_page page; /* for people: folded to the width of their screen, and written after it */
     struct dtp_faults *faults;
     struct dtp_call_files *files; /* all that the line names are in it and checked */
 };

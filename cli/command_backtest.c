@@ -17,7 +17,7 @@ static enum dtp_status write_report(const struct dtp_context *context, const str
         return status;
     if (a->json)
         return dtp_backtest_write_json(context->out, backtest, context->faults);
-    dtp_backtest_write_text(context->out, backtest, WORST_ROWS);
+    dtp_backtest_write_text(backtest, WORST_ROWS, &context->page);
     return DTP_OK;
 }
 
@@ -31,7 +31,7 @@ static enum dtp_status leave_one_out(const struct dtp_context *context, const st
     if (status == DTP_OK && a->json)
         status = dtp_leave_one_out_write_json(context->out, result, context->faults);
     else if (status == DTP_OK)
-        dtp_leave_one_out_write_text(context->out, result);
+        dtp_leave_one_out_write_text(context->page.file, result);
     dtp_leave_one_out_destroy(result);
     return status;
 }

@@ -17,7 +17,7 @@ static bool parse_table(const char *word, enum dtp_catalog_table *out)
 }
 
 static enum dtp_status report_measured(const struct dtp_context *context, enum dtp_catalog_form form,
-                                       struct dtp_catalog *catalog)
+                                       struct dtp_catalog *catalog, const struct dtp_page *page)
 {
     const struct dtp_arguments *a = context->arguments;
     enum dtp_status status = DTP_OK;
@@ -26,26 +26,28 @@ static enum dtp_status report_measured(const struct dtp_context *context, enum d
                          "catalog measured: no file is named; dtplan probe -o machine.csv writes one");
     for (size_t i = 1; i < a->word_count && status == DTP_OK; i++)
         status = dtp_catalog_measure(catalog, a->words[i], context->faults);
-    return status == DTP_OK
-               ? dtp_report_measured(catalog, form, a->words + 1, a->word_count - 1, &context->page, context->faults)
-               : status;
+    return status == DTP_OK ? dtp_report_measured(catalog, form, a->words + 1, a->word_count - 1, page, context->faults)
+                            : status;
 }
 
 static enum dtp_status report(const struct dtp_context *context, enum dtp_catalog_table table, bool measured)
 {
     const struct dtp_arguments *a = context->arguments;
     enum dtp_catalog_form form = a->json ? DTP_CATALOG_JSON : a->csv ? DTP_CATALOG_CSV : DTP_CATALOG_TEXT;
+    struct dtp_page page = context->page;
     struct dtp_catalog catalog;
     enum dtp_status status = dtp_context_catalog(context, &catalog);
     if (status != DTP_OK)
         return status;
+    if (form != DTP_CATALOG_TEXT)
+        page.file = context->out;
     if (measured)
-        status = report_measured(context, form, &catalog);
+        status = report_measured(context, form, &catalog, &page);
     else if (a->word_count == 1)
-        status = dtp_report_catalog(&catalog, table, form, &context->page, context->faults);
+        status = dtp_report_catalog(&catalog, table, form, &page, context->faults);
     else
-        status = dtp_report_catalog_entries(&catalog, table, form, a->words + 1, a->word_count - 1, &context->page,
-                                            context->faults);
+        status =
+            dtp_report_catalog_entries(&catalog, table, form, a->words + 1, a->word_count - 1, &page, context->faults);
     dtp_catalog_destroy(&catalog);
     return status;
 }

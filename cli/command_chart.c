@@ -56,14 +56,14 @@ static enum dtp_status draw(const struct dtp_context *context, const struct dtp_
     if (figure->figure) {
         enum dtp_status status = dtp_chart_draw(figure, said, sizeof said, context->faults);
         if (status == DTP_OK)
-            fprintf(context->out, "%s\n", said);
+            fprintf(context->page.file, "%s\n", said);
         return status;
     }
     enum dtp_status status = dtp_chart_print(figure, context->out, &drawn, context->faults);
     if (status == DTP_OK && !drawn)
         fputs("there is no gnuplot here; install it (Debian: gnuplot-nox), or have the script and its data written: "
               "-o FIGURE.png\n",
-              context->out);
+              context->page.file);
     return status;
 }
 

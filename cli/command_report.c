@@ -326,6 +326,6 @@ enum dtp_status dtp_command_report(const struct dtp_context *context)
         dtp_output_print_page(context->out, text, bytes);
     free(text);
     if (status <= DTP_NO && written == DTP_OK && a->output)
-        fprintf(context->out, "%s: written\n", a->output);
+        fprintf(context->page.file, "%s: written\n", a->output);
     return written > status ? written : status;
 }

@@ -188,9 +188,10 @@ static enum dtp_status finish(const struct sweep *sweep, uint64_t before)
     uint64_t made = sweep->rows - before;
     char rows[32];
     if (path && made == 0)
-        fprintf(context->out, "%s was complete: %s rows\n", path, dtp_page_grouped(sweep->rows, rows, sizeof rows));
+        fprintf(context->page.file, "%s was complete: %s rows\n", path,
+                dtp_page_grouped(sweep->rows, rows, sizeof rows));
     else if (path)
-        fprintf(context->out,
+        fprintf(context->page.file,
                 "%s: %s rows%s; of those computed now %" PRIu64 " fit, %" PRIu64 " are tight, %" PRIu64
                 " run out of memory, %" PRIu64 " are refused\n",
                 path, dtp_page_grouped(sweep->rows, rows, sizeof rows), before ? " (resumed)" : "", sweep->counts[0],

@@ -8,6 +8,10 @@
 #include <string.h>
 
 #define WORDS_COLUMN 30
+#define NARROW_WORDS_COLUMN 8 /* below the flag, where the page has no room beside it */
+#define NARROW_COLUMNS 72
+
+#define USAGE_COLUMN 7
 
 struct command_help {
     const char *usage, *words;
@@ -186,7 +190,7 @@ static void print_usage(const struct dtp_page *page, const char *usage)
     dtp_page_ink(page, DTP_INK_BOLD);
     fputs("usage: ", page->file);
     dtp_page_ink(page, DTP_INK_PLAIN);
-    fprintf(page->file, "%s\n", usage);
+    dtp_page_wrap(page, USAGE_COLUMN, USAGE_COLUMN + 4, usage);
 }
 
 /* "  --micro-batch N            words", wrapped. */
@@ -194,10 +198,12 @@ static void print_flag(const struct dtp_page *page, const char *flag, const char
 {
     char left[160];
     snprintf(left, sizeof left, "%s%s%s", flag, value ? " " : "", value ? value : "");
-    fprintf(page->file, "  %-*s", WORDS_COLUMN - 2, left);
-    if (strlen(left) > WORDS_COLUMN - 4)
-        fprintf(page->file, "\n%*s", WORDS_COLUMN, "");
-    dtp_page_wrap(page, WORDS_COLUMN, WORDS_COLUMN, words);
+    int column = dtp_page_columns(page) < NARROW_COLUMNS ? NARROW_WORDS_COLUMN : WORDS_COLUMN;
+    if ((int)strlen(left) > column - 4)
+        fprintf(page->file, "  %s\n%*s", left, column, "");
+    else
+        fprintf(page->file, "  %-*s", column - 2, left);
+    dtp_page_wrap(page, column, column, words);
 }
 
 static void print_options(const struct dtp_page *page, enum dtp_command command)
@@ -265,7 +271,8 @@ static void print_examples(const struct dtp_page *page, const struct command_hel
         dtp_page_ink(page, DTP_INK_DIM);
         fprintf(page->file, "# %s", help->examples[i][1]);
         dtp_page_ink(page, DTP_INK_PLAIN);
-        fprintf(page->file, "\n  %s\n", help->examples[i][0]);
+        fputs("\n  ", page->file);
+        dtp_page_wrap_command(page, 2, 6, help->examples[i][0]);
     }
 }
 
@@ -329,8 +336,10 @@ void dtp_help_program(const struct dtp_page *page)
                   "memory, communication, step time, throughput and cost.");
     fputc('\n', page->file);
     print_usage(page, helps[DTP_COMMAND_PLAN].usage);
-    for (int i = DTP_COMMAND_PLAN + 1; i < DTP_COMMAND_COUNT; i++)
-        fprintf(page->file, "       %s\n", helps[i].usage);
+    for (int i = DTP_COMMAND_PLAN + 1; i < DTP_COMMAND_COUNT; i++) {
+        fprintf(page->file, "%*s", USAGE_COLUMN, "");
+        dtp_page_wrap(page, USAGE_COLUMN, USAGE_COLUMN + 4, helps[i].usage);
+    }
     print_examples(page, &helps[DTP_COMMAND_PLAN]);
     dtp_page_heading(page, "COMMANDS", "");
     for (int i = 0; i < DTP_COMMAND_COUNT; i++)

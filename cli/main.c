@@ -10,7 +10,10 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
+
+#define WIDEST_COLUMNS 10000 /* no table is as wide */
 
 static void print_faults(const struct dtp_faults *faults)
 {
@@ -20,10 +23,22 @@ static void print_faults(const struct dtp_faults *faults)
         fprintf(stderr, "dtplan: and %zu more\n", faults->count - DTP_FAULTS_KEPT);
 }
 
+/* COLUMNS where it is a number, as for other programs that print tables; else what the terminal says; 0: neither. */
+static int reader_columns(void)
+{
+    const char *columns = getenv("COLUMNS");
+    struct winsize window;
+    char *end;
+    long asked = columns && *columns ? strtol(columns, &end, 10) : 0;
+    if (asked > 0 && *end == '\0')
+        return asked < WIDEST_COLUMNS ? (int)asked : WIDEST_COLUMNS;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 ? window.ws_col : 0;
+}
+
 static struct dtp_page terminal_page(FILE *file)
 {
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
-    struct dtp_page page = {.file = file};
+    struct dtp_page page = {.file = file, .columns = reader_columns()};
     page.colour = isatty(STDOUT_FILENO) && !(no_color && *no_color) && !(term && strcmp(term, "dumb") == 0);
     page.utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
     return page;
@@ -85,37 +100,63 @@ static enum dtp_status write_out(const char *text, size_t bytes, struct dtp_faul
     return DTP_OK;
 }
 
+/* What a command prints: `page` for people, which is folded to their screen, `out` for programs, as it is. */
+struct output {
+    FILE *page, *out;
+    char *page_text, *text;
+    size_t page_bytes, bytes;
+};
+
+static enum dtp_status output_open(struct output *o, struct dtp_faults *faults)
+{
+    o->page = open_memstream(&o->page_text, &o->page_bytes);
+    o->out = open_memstream(&o->text, &o->bytes);
+    return o->page && o->out ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+}
+
+/* Writes out what there is and frees it. */
+static enum dtp_status output_close(struct output *o, int columns, struct dtp_faults *faults)
+{
+    bool whole = o->page && o->out && fclose(o->page) == 0;
+    if (whole)
+        dtp_page_fold(o->page_text, o->page_bytes, columns, o->out);
+    if (o->out && fclose(o->out) != 0)
+        whole = false;
+    enum dtp_status status =
+        whole ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing the report");
+    enum dtp_status written = write_out(o->text, o->text ? o->bytes : 0, faults);
+    free(o->text);
+    free(o->page_text);
+    return written > status ? written : status;
+}
+
 int main(int argc, char **argv)
 {
     dtp_host_memory_keep();
     static struct dtp_faults faults;
     struct dtp_arguments arguments;
-    char *text = NULL;
-    size_t bytes = 0;
+    struct output output = {0};
     setlocale(LC_CTYPE, ""); /* only to learn whether bars can be UTF-8; numbers stay in the C locale */
     signal(SIGPIPE, SIG_IGN);
     bool completes =
         argc > 1 && strcmp(argv[1], "__complete") == 0; /* words as far as they are typed: no line to judge */
     enum dtp_status status = dtp_arguments_read(completes ? 1 : argc, argv, &arguments, &faults);
-    FILE *out = open_memstream(&text, &bytes);
+    enum dtp_status opened = output_open(&output, &faults);
     struct dtp_call_files *files = dtp_call_files_create();
-    if (!out || !files)
-        status = dtp_fault(&faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    if (out && files) {
-        struct dtp_context context = {&arguments, argc < 2, out, terminal_page(out), &faults, files};
-        if (completes)
-            status = dtp_complete(&context, argv + 2, argc - 2);
-        else if (status == DTP_OK)
-            status = run(&context);
-        else if (dtp_command_takes_job(arguments.command))
-            dtp_context_collect(&context);
-    }
-    if (out && fclose(out) != 0)
-        status = dtp_fault(&faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing the report");
-    enum dtp_status written = write_out(text, text ? bytes : 0, &faults);
+    if (!files)
+        opened = dtp_fault(&faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    struct dtp_context context = {&arguments, argc < 2, output.out, terminal_page(output.page), &faults, files};
+    if (opened != DTP_OK)
+        status = opened;
+    else if (completes)
+        status = dtp_complete(&context, argv + 2, argc - 2);
+    else if (status == DTP_OK)
+        status = run(&context);
+    else if (dtp_command_takes_job(arguments.command))
+        dtp_context_collect(&context);
+    enum dtp_status closed = output_close(&output, dtp_page_columns(&context.page), &faults);
     print_faults(&faults);
-    free(text);
     dtp_call_files_destroy(files);
     dtp_arguments_destroy(&arguments);
-    return (int)(written > status ? written : status);
+    return (int)(closed > status ? closed : status);
 }

@@ -265,7 +265,7 @@ static void training_section(const struct dtp_html_job *job, FILE *file)
 {
     char *text = NULL;
     size_t bytes = 0;
-    struct dtp_page page = {.file = open_memstream(&text, &bytes), .utf8 = true};
+    struct dtp_page page = {.file = open_memstream(&text, &bytes), .utf8 = true, .columns = DTP_PAGE_PROSE_COLUMNS};
     if (job->report->training.known && page.file) {
         dtp_html_section(file, "training", "The training");
         dtp_training_text(job->report, &page);
@@ -282,7 +282,7 @@ static void plan_section(const struct dtp_html_job *job, FILE *file)
 {
     char *text = NULL;
     size_t bytes = 0;
-    struct dtp_page page = {.file = open_memstream(&text, &bytes), .utf8 = true};
+    struct dtp_page page = {.file = open_memstream(&text, &bytes), .utf8 = true, .columns = DTP_PAGE_PROSE_COLUMNS};
     dtp_html_section(file, "plan", "The plan");
     if (page.file) {
         dtp_report_head(&job->report->job, DTP_HEAD_PLAN, &page);

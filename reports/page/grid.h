@@ -1,4 +1,6 @@
-/* A grid: rows of cells printed as an aligned table. Cells are copied; columns are as wide as their widest cell. */
+/* A grid: rows of cells printed as an aligned table, whatever the width of the page. Cells are copied; columns are as
+ * wide as their widest cell where that fits. Where it does not, columns of words get narrower and their cells longer;
+ * where that is not enough, the table goes on below itself, with the names of the rows again. */
 #ifndef DTP_GRID_H
 #define DTP_GRID_H
 
@@ -20,7 +22,8 @@ void dtp_grid_destroy(struct dtp_grid *grid);
 /* Adds an empty row; the cells follow with dtp_grid_cell, left to right. */
 void dtp_grid_row(struct dtp_grid *grid, enum dtp_ink ink);
 void dtp_grid_cell(struct dtp_grid *grid, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Prints all rows, each indented by `indent`, two spaces between columns, none at the ends of lines. */
+/* Prints all rows within the columns of the page, each indented by `indent`, two spaces between columns, none at the
+ * ends of lines. */
 void dtp_grid_print(const struct dtp_grid *grid, const struct dtp_page *page, int indent);
 
 #endif

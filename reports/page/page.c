@@ -56,36 +56,66 @@ int dtp_page_bar(const struct dtp_page *page, double fraction, int width)
         fraction = 0;
     if (fraction > 1)
         fraction = 1;
+    if (width <= 0)
+        return 0;
     dtp_page_ink(page, DTP_INK_BLUE);
     int used = page->utf8 ? bar_utf8(page, fraction, width) : bar_ascii(page, fraction, width);
     dtp_page_ink(page, DTP_INK_PLAIN);
     return width - used;
 }
 
-int dtp_page_width(const char *text)
+int dtp_page_columns(const struct dtp_page *page)
 {
-    int width = 0;
-    for (; *text; text++)
-        width += ((unsigned char)*text & 0xC0) != 0x80; /* continuation bytes take no column */
-    return width;
+    int columns = page->columns > 0 ? page->columns : DTP_PAGE_COLUMNS;
+    return columns < DTP_PAGE_COLUMNS_MIN ? DTP_PAGE_COLUMNS_MIN : columns;
+}
+
+int dtp_page_prose_columns(const struct dtp_page *page)
+{
+    int columns = dtp_page_columns(page);
+    return columns > DTP_PAGE_PROSE_COLUMNS ? DTP_PAGE_PROSE_COLUMNS : columns;
 }
 
 static int word_width(const char *text, size_t bytes)
 {
     int width = 0;
     for (size_t i = 0; i < bytes; i++)
-        width += ((unsigned char)text[i] & 0xC0) != 0x80;
+        width += ((unsigned char)text[i] & 0xC0) != 0x80; /* continuation bytes take no column */
     return width;
 }
 
-void dtp_page_wrap(const struct dtp_page *page, int at, int indent, const char *text)
+int dtp_page_width(const char *text)
 {
-    bool line_start = true;
+    return word_width(text, strlen(text));
+}
+
+/* Bytes up to the blank that ends a word; of a command, a blank in quotes ends none. */
+static size_t word_bytes(const char *text, bool command)
+{
+    size_t bytes = 0;
+    char quote = '\0';
+    for (; text[bytes] && (quote || text[bytes] != ' '); bytes++) {
+        char c = text[bytes];
+        if (!command || (c != '\'' && c != '"'))
+            continue;
+        if (!quote)
+            quote = c;
+        else if (quote == c)
+            quote = '\0';
+    }
+    return bytes;
+}
+
+/* `break_with` stands at the end of lines that go on. */
+static void wrap(const struct dtp_page *page, int at, int indent, const char *text, const char *break_with)
+{
+    bool line_start = true, command = *break_with != '\0';
+    int columns = dtp_page_prose_columns(page) - (int)strlen(break_with);
     while (*text) {
-        size_t bytes = strcspn(text, " ");
+        size_t bytes = word_bytes(text, command);
         int width = word_width(text, bytes);
-        if (!line_start && at + 1 + width > DTP_PAGE_COLUMNS) {
-            fprintf(page->file, "\n%*s", indent, "");
+        if (!line_start && at + 1 + width > columns) {
+            fprintf(page->file, "%s\n%*s", break_with, indent, "");
             at = indent;
             line_start = true;
         }
@@ -100,6 +130,94 @@ void dtp_page_wrap(const struct dtp_page *page, int at, int indent, const char *
         text += strspn(text, " ");
     }
     fputc('\n', page->file);
+}
+
+void dtp_page_wrap(const struct dtp_page *page, int at, int indent, const char *text)
+{
+    wrap(page, at, indent, text, "");
+}
+
+void dtp_page_wrap_command(const struct dtp_page *page, int at, int indent, const char *command)
+{
+    wrap(page, at, indent, command, " \\");
+}
+
+/* ---- what is too wide all the same ------------------------------------------------------------------------------ */
+
+/* Bytes of the character or colour at `text`; *width: the columns that it takes. */
+static size_t glyph_bytes(const char *text, const char *end, int *width)
+{
+    const char *next = text + 1;
+    *width = *text != '\033';
+    if (!*width)
+        while (next < end && next[-1] != 'm')
+            next++;
+    else
+        while (next < end && ((unsigned char)*next & 0xC0) == 0x80)
+            next++;
+    return (size_t)(next - text);
+}
+
+/* Where the line may be broken, and how far to indent what is broken off. */
+struct fold {
+    const char *at; /* the blank before the first word that goes down; NULL: none does */
+    int hanging;
+};
+
+static struct fold find_fold(const char *line, const char *end, int columns, int indent)
+{
+    struct fold fold = {NULL, indent + 4};
+    const char *blank = NULL;
+    int column = 0, blanks = 0, width;
+    bool words = false;
+    for (const char *p = line; p < end; p += glyph_bytes(p, end, &width)) {
+        glyph_bytes(p, end, &width);
+        if (*p == ' ' && words && column >= indent)
+            blank = blanks ? blank : p;
+        else if (width && words && blanks >= 2 && column <= columns / 2)
+            fold.hanging = column;
+        if (width) {
+            blanks = *p == ' ' ? blanks + 1 : 0;
+            words |= *p != ' ';
+        }
+        column += width;
+        if (*p != ' ' && width && column > columns && blank) {
+            fold.at = blank;
+            break;
+        }
+    }
+    if (fold.hanging > columns / 2)
+        fold.hanging = columns / 2;
+    return fold;
+}
+
+static void fold_line(const char *line, const char *end, int columns, FILE *out)
+{
+    int indent = (int)strspn(line, " ");
+    struct fold fold = find_fold(line, end, columns, indent);
+    int hanging = fold.hanging;
+    fwrite(line, 1, (size_t)((fold.at ? fold.at : end) - line), out);
+    while (fold.at) {
+        line = fold.at + strspn(fold.at, " ");
+        fold = find_fold(line, end, columns - hanging, 0);
+        fprintf(out, "\n%*s", hanging, "");
+        fwrite(line, 1, (size_t)((fold.at ? fold.at : end) - line), out);
+    }
+    fputc('\n', out);
+}
+
+void dtp_page_fold(const char *text, size_t bytes, int columns, FILE *out)
+{
+    const char *end = text + bytes;
+    while (text < end) {
+        const char *newline = memchr(text, '\n', (size_t)(end - text));
+        if (!newline) { /* an unfinished line stays one */
+            fwrite(text, 1, (size_t)(end - text), out);
+            return;
+        }
+        fold_line(text, newline, columns, out);
+        text = newline + 1;
+    }
 }
 
 const char *dtp_page_dot(const struct dtp_page *page)

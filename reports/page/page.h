@@ -1,7 +1,8 @@
-/* A page of text for people: headings, bars, wrapped sentences and aligned tables of at most DTP_PAGE_COLUMNS.
+/* A page of text for people: headings, bars, wrapped sentences and aligned tables, none wider than the reader's screen.
  *
- * Whether to colour and whether the reader's locale can show UTF-8 is decided by the caller (main), once. Widths are
- * counted in characters, so that a bar or an accent never shifts a column. */
+ * How wide that is, whether to colour and whether the reader's locale can show UTF-8 is decided by the caller (main),
+ * once. Widths are counted in characters, so that a bar or an accent never shifts a column. Sentences, bars and tables
+ * lay themselves out for the width; dtp_page_fold breaks whatever is too wide all the same, once the page is whole. */
 #ifndef DTP_PAGE_H
 #define DTP_PAGE_H
 
@@ -10,12 +11,27 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define DTP_PAGE_COLUMNS 100
+/* Columns of a page that nobody said the width of: pipes and files, which end up in mails, logs and issues. */
+#define DTP_PAGE_COLUMNS 80
+/* Below the first, figures and their labels no longer stand beside each other; beyond the second, lines of prose are
+ * hard to read, so that only tables take more. */
+#define DTP_PAGE_COLUMNS_MIN 40
+#define DTP_PAGE_PROSE_COLUMNS 100
 
 struct dtp_page {
     FILE *file; /* borrowed */
     bool colour, utf8;
+    int columns; /* of the reader's screen; 0: DTP_PAGE_COLUMNS */
 };
+
+/* Columns to lay out for: those of the page, at least DTP_PAGE_COLUMNS_MIN. */
+int dtp_page_columns(const struct dtp_page *page);
+/* The same for sentences: at most DTP_PAGE_PROSE_COLUMNS. */
+int dtp_page_prose_columns(const struct dtp_page *page);
+/* Copies a finished page to `out` and breaks at blanks each line that is wider than `columns`; what is broken off goes
+ * on below the last field of the line that begins in its left half, else indented by four more than the line. A word
+ * wider than that stays whole. Colours take no column. */
+void dtp_page_fold(const char *text, size_t bytes, int columns, FILE *out);
 
 enum dtp_ink { DTP_INK_PLAIN, DTP_INK_BOLD, DTP_INK_DIM, DTP_INK_GREEN, DTP_INK_YELLOW, DTP_INK_RED, DTP_INK_BLUE };
 
@@ -24,11 +40,13 @@ void dtp_page_ink(const struct dtp_page *page, enum dtp_ink ink);
 /* "HEADING  words", the words dim, with an empty line before. */
 void dtp_page_heading(const struct dtp_page *page, const char *heading, const char *words);
 /* A bar of `fraction` (0..1) of `width` characters, with the smallest visible amount for any fraction above 0; returns
- * how many characters of the width are left. */
+ * how many characters of the width are left. Nothing where there is no width. */
 int dtp_page_bar(const struct dtp_page *page, double fraction, int width);
-/* Prints `text` broken at spaces within DTP_PAGE_COLUMNS. The cursor stands at column `at`; further lines are indented
- * by `indent`. Ends the line. */
+/* Prints `text` broken at spaces within the columns for prose. The cursor stands at column `at`; further lines are
+ * indented by `indent`. Ends the line. */
 void dtp_page_wrap(const struct dtp_page *page, int at, int indent, const char *text);
+/* The same of a command for a shell: broken only outside quotes, with a backslash, so that it can be copied whole. */
+void dtp_page_wrap_command(const struct dtp_page *page, int at, int indent, const char *command);
 /* Characters of a UTF-8 text. */
 int dtp_page_width(const char *text);
 /* "-" or "·" between the parts of a line, "x" or "×" between factors. */

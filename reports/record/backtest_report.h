@@ -3,13 +3,14 @@
 #define DTP_BACKTEST_REPORT_H
 
 #include "runs/backtest.h"
+#include "page/page.h"
 
 #include <stdio.h>
 
 /* One object of schema dtplan.backtest/1; null where nothing was scored. */
 enum dtp_status dtp_backtest_write_json(FILE *file, const struct dtp_backtest *backtest, struct dtp_faults *faults);
 /* Tables: sources, memory, reasons of refusal, and the `worst` rows furthest off. */
-void dtp_backtest_write_text(FILE *file, const struct dtp_backtest *backtest, size_t worst);
+void dtp_backtest_write_text(const struct dtp_backtest *backtest, size_t worst, const struct dtp_page *page);
 /* One CSV line a row, below a header where wanted. */
 void dtp_backtest_print_rows(FILE *file, const struct dtp_backtest *backtest, bool header);
 /* One CSV line a row of the table, in its order. The file appears whole or not at all (written beside and renamed). */

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define NAME_COLUMNS 46
+#define VALUE_COLUMNS 23 /* indentation, figure and unit beside a name */
 #define RULE_INDENT 6
 
 /* ---- text ------------------------------------------------------------------------------------------------------- */
@@ -37,6 +38,12 @@ static struct scale scale_of(const struct dtp_term_group *group)
     return (struct scale){unit.divisor, unit.name, 3};
 }
 
+static int name_columns(const struct dtp_page *page)
+{
+    int room = dtp_page_columns(page) - VALUE_COLUMNS;
+    return room < NAME_COLUMNS ? room : NAME_COLUMNS;
+}
+
 static void format_value(const struct scale *scale, double value, char *out, size_t bytes)
 {
     if (scale->digits == 0 && value >= 0)
@@ -53,7 +60,8 @@ static void print_term(const struct dtp_page *page, const struct dtp_term *term,
     format_value(scale, term->value, value, sizeof value);
     if (term->gap)
         dtp_page_ink(page, DTP_INK_YELLOW);
-    fprintf(page->file, "  %-*s %14s%s%s\n", NAME_COLUMNS, term->name, value, *scale->name ? " " : "", scale->name);
+    fprintf(page->file, "  %-*s %14s%s%s\n", name_columns(page), term->name, value, *scale->name ? " " : "",
+            scale->name);
     dtp_page_ink(page, DTP_INK_DIM);
     snprintf(line, sizeof line, "%s%s%s", term->rule,
              term->rule[0] && term->numbers[0] && term->numbers[0] != ';' ? " = " : "", term->numbers);
@@ -80,7 +88,7 @@ static void print_group(const struct dtp_page *page, const struct dtp_explanatio
         print_term(page, &e->terms[group->first + i], &scale);
     format_value(&scale, group->total, value, sizeof value);
     dtp_page_ink(page, DTP_INK_BOLD);
-    fprintf(page->file, "  %-*s %14s%s%s\n", NAME_COLUMNS, "= total", value, *scale.name ? " " : "", scale.name);
+    fprintf(page->file, "  %-*s %14s%s%s\n", name_columns(page), "= total", value, *scale.name ? " " : "", scale.name);
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
@@ -124,7 +132,7 @@ static void print_constants(const struct dtp_job *job, const struct dtp_page *pa
     dtp_page_heading(page, "CONSTANTS", "measured, not derived; the same for every plan");
     for (size_t i = 0; i < dtp_calibration_row_count; i++) {
         const struct dtp_calibration_row *row = &dtp_calibration_rows[i];
-        fprintf(page->file, "  %-*s %14.4g%s%s\n", NAME_COLUMNS, row->name, row->value,
+        fprintf(page->file, "  %-*s %14.4g%s%s\n", name_columns(page), row->name, row->value,
                 strcmp(row->unit, "1") == 0 ? "" : " ", strcmp(row->unit, "1") == 0 ? "" : row->unit);
         dtp_page_ink(page, DTP_INK_DIM);
         fprintf(page->file, "%*s", RULE_INDENT, "");

@@ -8,10 +8,26 @@
 #include <string.h>
 
 #define BAR_COLUMNS 40
+#define NARROWEST_BAR 8 /* one shorter than that compares nothing and is left out */
 #define LABEL_COLUMNS 28
+#define BAR_STARTS 46 /* behind label, figure and unit */
+#define BAR_WORDS 10  /* what stands behind a bar: "  42.2 %" */
 #define GAUGE_COLUMNS 26
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
+
+/* Narrower where figure and unit would not stand beside it otherwise. */
+static int label_columns(const struct dtp_page *page)
+{
+    int room = dtp_page_columns(page) - (BAR_STARTS - LABEL_COLUMNS);
+    return room < LABEL_COLUMNS ? room : LABEL_COLUMNS;
+}
+
+static int bar_columns(const struct dtp_page *page)
+{
+    int room = dtp_page_columns(page) - BAR_STARTS - BAR_WORDS;
+    return room > BAR_COLUMNS ? BAR_COLUMNS : room < NARROWEST_BAR ? 0 : room;
+}
 
 /* Words stand two columns right of where the longest bar ends; no blanks where there are none. */
 static void end_row(const struct dtp_page *page, int left, const char *words)
@@ -25,10 +41,11 @@ static void print_bytes_row(const struct dtp_page *page, const char *label, uint
                             struct dtp_unit unit, const char *words)
 {
     int left = 0;
-    fprintf(page->file, "  %-*s %9.2f %s", LABEL_COLUMNS, label, (double)bytes / unit.divisor, unit.name);
+    fprintf(page->file, "  %-*s %9.2f %s", label_columns(page), label, (double)bytes / unit.divisor, unit.name);
     if (whole > 0) {
-        fputs("  ", page->file);
-        left = dtp_page_bar(page, (double)bytes / (double)whole, BAR_COLUMNS);
+        int bar = bar_columns(page);
+        fputs(bar ? "  " : "", page->file);
+        left = dtp_page_bar(page, (double)bytes / (double)whole, bar);
     }
     end_row(page, left, words);
 }
@@ -78,12 +95,13 @@ static void print_verdict(const struct dtp_memory *m, const struct dtp_page *pag
     static const char *const labels[] = {
         [DTP_VERDICT_FITS] = "FITS", [DTP_VERDICT_TIGHT] = "TIGHT", [DTP_VERDICT_OOM] = "OUT OF MEMORY"};
     double used = (double)m->device_peak_bytes / (double)m->capacity_bytes;
-    int filled = used >= 1 ? GAUGE_COLUMNS : (int)(used * GAUGE_COLUMNS + 0.5);
+    int gauge = dtp_page_columns(page) / 3 < GAUGE_COLUMNS ? dtp_page_columns(page) / 3 : GAUGE_COLUMNS;
+    int filled = used >= 1 ? gauge : (int)(used * gauge + 0.5);
     char words[128];
     dtp_memory_words(m, words, sizeof words);
     fputs("  ", page->file);
     dtp_page_ink(page, inks[m->verdict]);
-    for (int i = 0; i < GAUGE_COLUMNS; i++)
+    for (int i = 0; i < gauge; i++)
         fputs(page->utf8 ? (i < filled ? "█" : "░") : (i < filled ? "#" : "."), page->file);
     fprintf(page->file, " %.0f %%  %s: %s", 100 * used, labels[m->verdict], words);
     dtp_page_ink(page, DTP_INK_PLAIN);
@@ -109,14 +127,13 @@ static void print_memory(const struct dtp_report *report, const struct dtp_page 
     const struct dtp_memory *m = &report->prediction.memory;
     struct dtp_unit unit = dtp_unit_memory(m->device_peak_bytes);
     char words[128], heading[128];
-    snprintf(heading, sizeof heading, "of each GPU at its peak, the %s (1 GiB = 2^30 bytes)",
-             dtp_phase_words(m->peak_phase));
+    snprintf(heading, sizeof heading, "of each GPU at its peak: %s (GiB = 2^30 bytes)", dtp_phase_words(m->peak_phase));
     dtp_page_heading(page, "MEMORY", heading);
     print_owners(m, page, unit);
     print_bytes_row(page, "= allocated", m->allocated_peak_bytes, 0, unit, "tensors");
     print_bytes_row(page, "  reserved", m->reserved_peak_bytes, 0, unit, "the allocator's segments");
-    snprintf(words, sizeof words, "with CUDA context %.2f GiB, NCCL %.2f GiB", (double)m->context_bytes / 0x1p30,
-             (double)m->nccl_bytes / 0x1p30);
+    snprintf(words, sizeof words, "with CUDA context %.2f, NCCL %.2f", (double)m->context_bytes / unit.divisor,
+             (double)m->nccl_bytes / unit.divisor);
     print_bytes_row(page, "  device", m->device_peak_bytes, 0, unit, words);
     print_bytes_row(page, "  capacity", m->capacity_bytes, 0, unit, "");
     print_verdict(m, page);
@@ -134,7 +151,7 @@ static const char *const collective_words[DTP_COLLECTIVE_COUNT] = {
 static void print_sent(const struct dtp_page *page, const char *label, uint64_t bytes, struct dtp_unit unit,
                        const char *words)
 {
-    fprintf(page->file, "  %-*s %9.2f %s%s%s\n", LABEL_COLUMNS, label, (double)bytes / unit.divisor, unit.name,
+    fprintf(page->file, "  %-*s %9.2f %s%s%s\n", label_columns(page), label, (double)bytes / unit.divisor, unit.name,
             *words ? "   " : "", words);
 }
 
@@ -186,11 +203,11 @@ static void print_seconds(const struct dtp_page *page, const char *label, double
                           struct dtp_unit unit, const char *words)
 {
     int left = 0;
-    fprintf(page->file, "  %-*s %9.*f %s", LABEL_COLUMNS, label, unit.divisor < 1 ? 1 : 3, seconds / unit.divisor,
+    fprintf(page->file, "  %-*s %9.*f %s", label_columns(page), label, unit.divisor < 1 ? 1 : 3, seconds / unit.divisor,
             unit.name);
     if (whole > 0 && (seconds > 0 || *words)) {
         fprintf(page->file, "%*s", 5 - (int)strlen(unit.name), ""); /* bars start where the memory's do */
-        left = dtp_page_bar(page, seconds / whole, BAR_COLUMNS);
+        left = dtp_page_bar(page, seconds / whole, bar_columns(page));
     }
     end_row(page, left, words);
 }
@@ -259,11 +276,11 @@ static void print_time(const struct dtp_report *report, const struct dtp_page *p
         print_seconds(page, "= step", t->step_s, 0, unit, "best estimate");
         return;
     }
-    snprintf(words, sizeof words, "best estimate; bounds %.*f to %.*f", digits,
-             t->step_perfect_overlap_s / unit.divisor, digits, t->step_no_overlap_s / unit.divisor);
+    snprintf(words, sizeof words, "best estimate; %.*f to %.*f", digits, t->step_perfect_overlap_s / unit.divisor,
+             digits, t->step_no_overlap_s / unit.divisor);
     print_seconds(page, "= step", t->step_s, 0, unit, words);
     dtp_page_ink(page, DTP_INK_DIM);
-    fputs("    bounds: compute, communication and copies overlap perfectly, or not at all\n", page->file);
+    fputs("    to either side: computing and sending overlap perfectly, or not at all\n", page->file);
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
@@ -275,23 +292,24 @@ static void print_throughput(const struct dtp_report *report, const struct dtp_p
     const struct dtp_scaling *s = &report->scaling;
     char total[32], each[32], days[32], flops[32];
     dtp_page_heading(page, "THROUGHPUT", "MFU counts what the model needs, HFU what is recomputed too");
-    fprintf(page->file, "  %-*s %9s tokens/s, %s per GPU\n", LABEL_COLUMNS, "tokens",
+    fprintf(page->file, "  %-*s %9s tokens/s, %s per GPU\n", label_columns(page), "tokens",
             dtp_page_figure(t->tokens_per_s, total, sizeof total),
             dtp_page_figure(t->tokens_per_s_per_gpu, each, sizeof each));
-    fprintf(page->file, "  %-*s %9s days\n", LABEL_COLUMNS, "10^12 tokens take",
+    fprintf(page->file, "  %-*s %9s days\n", label_columns(page), "10^12 tokens take",
             dtp_page_figure(1e12 / t->tokens_per_s / 86400.0, days, sizeof days));
-    fprintf(page->file, "  %-*s %9s TFLOP/s per GPU: MFU %.1f %%, HFU %.1f %%\n", LABEL_COLUMNS, "model arithmetic",
-            dtp_page_figure(t->flops_per_s_per_gpu / 1e12, flops, sizeof flops), 100 * t->mfu, 100 * t->hfu);
+    fprintf(page->file, "  %-*s %9s TFLOP/s per GPU: MFU %.1f %%, HFU %.1f %%\n", label_columns(page),
+            "model arithmetic", dtp_page_figure(t->flops_per_s_per_gpu / 1e12, flops, sizeof flops), 100 * t->mfu,
+            100 * t->hfu);
     if (report->job.cluster.gpus == 1)
         return;
-    fprintf(page->file, "  %-*s %9.1f %% of ", LABEL_COLUMNS, "scaling efficiency", 100 * s->efficiency);
+    fprintf(page->file, "  %-*s %9.1f %% of ", label_columns(page), "scaling efficiency", 100 * s->efficiency);
     if (s->reference_gpus == report->job.cluster.gpus)
         fputs("itself: it fits on no smaller number of GPUs\n", page->file);
     else
         fprintf(page->file, "%u GPU%s%s\n", s->reference_gpus, s->reference_gpus == 1 ? "" : "s",
                 !s->reference_fits       ? " of unlimited memory"
                 : s->reference_gpus == 1 ? ""
-                                         : ", the smallest number that fits");
+                                         : ", the fewest that fit");
     /* Shards of the optimizer shrink with the number of GPUs, which can gain more than communication costs. */
     if (s->efficiency > 1.0005)
         fputs("    above 100 %: each GPU updates a smaller share of the parameters\n", page->file);
@@ -300,7 +318,7 @@ static void print_throughput(const struct dtp_report *report, const struct dtp_p
 static void print_price_row(const struct dtp_page *page, const char *label, const double *usd, bool given)
 {
     char low[32], typical[32], high[32];
-    fprintf(page->file, "  %-*s %9s", LABEL_COLUMNS, label,
+    fprintf(page->file, "  %-*s %9s", label_columns(page), label,
             dtp_page_figure(usd[DTP_PRICE_TYPICAL], typical, sizeof typical));
     if (!given)
         fprintf(page->file, "   (%s to %s)", dtp_page_figure(usd[DTP_PRICE_LOW], low, sizeof low),

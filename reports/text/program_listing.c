@@ -6,6 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NAME_COLUMNS 40
+#define NARROWEST_NAME 16
+#define BESIDE_NAME_COLUMNS 58 /* index, stream, time and demand */
+
 /* What the host issues for one layer, or between layers: the compute stream decides, what is prefetched for the next
  * layer meanwhile belongs to the one it hides behind. */
 struct section {
@@ -121,11 +125,11 @@ static void print_op(const struct listing *l, uint32_t index, uint16_t section_l
         named.layer = DTP_NO_LAYER; /* said above */
     dtp_op_words(&named, words, sizeof words);
     say_demand(op, l->page, demand, sizeof demand);
-    if (dtp_op_kind_class(op->kind) == DTP_CLASS_NONE)
-        snprintf(line, sizeof line, "%6u  %-9s %-40s", (unsigned)index, dtp_stream_text(op->stream), words);
-    else
-        snprintf(line, sizeof line, "%6u  %-9s %-40s %9.1f us  %s", (unsigned)index, dtp_stream_text(op->stream), words,
-                 l->simulated->alone_s[index] * 1e6, demand);
+    int room = dtp_page_columns(l->page) - BESIDE_NAME_COLUMNS;
+    int name = room > NAME_COLUMNS ? NAME_COLUMNS : room < NARROWEST_NAME ? NARROWEST_NAME : room;
+    int used = snprintf(line, sizeof line, "%5u %-9s %-*s", (unsigned)index, dtp_stream_text(op->stream), name, words);
+    if (dtp_op_kind_class(op->kind) != DTP_CLASS_NONE)
+        snprintf(line + used, sizeof line - (size_t)used, " %9.1f us  %s", l->simulated->alone_s[index] * 1e6, demand);
     size_t length = strlen(line);
     while (length && line[length - 1] == ' ')
         line[--length] = '\0';

@@ -179,7 +179,7 @@ static void print_candidate(const struct dtp_search_question *question, const st
     print_batch(c, page);
     char *command = dtp_search_command(question, c);
     label(page, "command");
-    dtp_page_wrap(page, LABEL_COLUMNS + 3, LABEL_COLUMNS + 3, command ? command : "out of memory");
+    dtp_page_wrap_command(page, LABEL_COLUMNS + 3, LABEL_COLUMNS + 3, command ? command : "out of memory");
     free(command);
 }
 

@@ -9,7 +9,10 @@
 
 #define LABEL_COLUMNS 36
 #define BAR_COLUMNS 30
-#define SHOWN 5e-4 /* of the step: parts below it are not worth a line */
+#define NARROWEST_BAR 8
+#define BAR_STARTS 54 /* behind label, figure and unit */
+#define BAR_WORDS 10  /* what stands behind a bar: "  of 149.5" */
+#define SHOWN 5e-4    /* of the step: parts below it are not worth a line */
 
 static const char *const collective_words[DTP_COLLECTIVE_COUNT] = {"all-gather", "reduce-scatter", "all-reduce",
                                                                    "send and receive", "all-to-all"};
@@ -48,12 +51,21 @@ static int digits(struct dtp_unit unit)
 /* ---- the step -----------------------------------------------------------------------------------------------------
  */
 
+static int label_columns(const struct dtp_page *page)
+{
+    int room = dtp_page_columns(page) - (BAR_STARTS - LABEL_COLUMNS);
+    return room < LABEL_COLUMNS ? room : LABEL_COLUMNS;
+}
+
 static void print_part(const struct dtp_simulated *s, const struct dtp_page *page, const char *label, double seconds,
                        const char *words)
 {
     struct dtp_unit unit = dtp_unit_time(s->timeline.step_s);
-    fprintf(page->file, "  %-*s %9.*f %s  ", LABEL_COLUMNS, label, digits(unit), seconds / unit.divisor, unit.name);
-    int left = dtp_page_bar(page, s->timeline.step_s > 0 ? seconds / s->timeline.step_s : 0, BAR_COLUMNS);
+    fprintf(page->file, "  %-*s %9.*f %s  ", label_columns(page), label, digits(unit), seconds / unit.divisor,
+            unit.name);
+    int room = dtp_page_columns(page) - BAR_STARTS - BAR_WORDS;
+    int bar = room > BAR_COLUMNS ? BAR_COLUMNS : room < NARROWEST_BAR ? 0 : room;
+    int left = dtp_page_bar(page, s->timeline.step_s > 0 ? seconds / s->timeline.step_s : 0, bar);
     fprintf(page->file, "%*s%s\n", words[0] ? left + 2 : 0, "", words);
 }
 
@@ -83,11 +95,11 @@ static void print_quantiles(const struct dtp_simulated *s, const struct dtp_page
     char jobs[32];
     if (s->samples == 0)
         return;
-    fprintf(page->file, "  %-*s %9.*f %s  p95 %.*f, p99 %.*f\n", LABEL_COLUMNS, "  median of jobs", digits(unit),
+    fprintf(page->file, "  %-*s %9.*f %s  p95 %.*f, p99 %.*f\n", label_columns(page), "  median of jobs", digits(unit),
             q->p50_s / unit.divisor, unit.name, digits(unit), q->p95_s / unit.divisor, digits(unit),
             q->p99_s / unit.divisor);
     dtp_page_ink(page, DTP_INK_DIM);
-    fprintf(page->file, "    %s jobs whose GPUs' speeds scatter by %.1f %%; the slowest GPU sets the step\n",
+    fprintf(page->file, "    %s jobs, speeds of GPUs scattered by %.1f %%: the slowest sets the step\n",
             dtp_page_grouped(s->samples, jobs, sizeof jobs), 100 * s->deviation);
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
@@ -111,7 +123,8 @@ static void print_step(const struct dtp_simulated *s, const struct dtp_page *pag
     print_if_any(s, page, "waiting for the host's launches", t->host_bound_s, "");
     print_if_any(s, page, "pipeline bubble", t->bubble_s, "");
     double closed_s = s->closed.time.step_s;
-    fprintf(page->file, "  %-*s %9.*f %s", LABEL_COLUMNS, "= step", digits(unit), t->step_s / unit.divisor, unit.name);
+    fprintf(page->file, "  %-*s %9.*f %s", label_columns(page), "= step", digits(unit), t->step_s / unit.divisor,
+            unit.name);
     fprintf(page->file, "  closed form %.*f (%+.1f %%)\n", digits(unit), closed_s / unit.divisor,
             t->step_s > 0 ? 100 * (closed_s / t->step_s - 1) : 0);
     print_quantiles(s, page, unit);

@@ -8,14 +8,17 @@
 
 #define WHY_INDENT 6
 #define CHANGE_COLUMNS 38
+#define FIGURE_COLUMNS 45 /* indentation, figures and verdict beside the flags */
 
 static void print_columns(const struct dtp_page *page, enum dtp_ink ink, const char *const columns[5])
 {
-    bool wide = strlen(columns[0]) > CHANGE_COLUMNS; /* then it has a line of its own */
+    int room = dtp_page_columns(page) - FIGURE_COLUMNS, change = room < CHANGE_COLUMNS ? room : CHANGE_COLUMNS;
+    bool wide = (int)strlen(columns[0]) > change; /* then it has a line of its own */
+    change = change > 0 ? change : 1;
     dtp_page_ink(page, ink);
     if (wide)
         fprintf(page->file, "  %s\n", columns[0]);
-    fprintf(page->file, "  %-*s %12s %12s %14s  %s\n", CHANGE_COLUMNS, wide ? "" : columns[0], columns[1], columns[2],
+    fprintf(page->file, "  %-*s %11s %10s %10s  %s\n", change, wide ? "" : columns[0], columns[1], columns[2],
             columns[3], columns[4]);
     dtp_page_ink(page, DTP_INK_PLAIN);
 }

@@ -499,7 +499,7 @@ static void test_text(void **state)
     size_t bytes = 0;
     FILE *file = open_memstream(&text, &bytes);
     struct dtp_backtest *backtest = run_file(FIXTURE);
-    dtp_backtest_write_text(file, backtest, 3);
+    dtp_backtest_write_text(backtest, 3, &(struct dtp_page){.file = file});
     fclose(file);
     assert_non_null(strstr(text, "github:alice/bench"));
     assert_non_null(strstr(text, "tensor parallel 8 is scored with --model-parallel only"));
