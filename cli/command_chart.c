@@ -2,6 +2,8 @@
 #include "cli/command.h"
 
 #include "chart/chart_data.h"
+#include "chart/chart_text.h"
+#include "page/output_file.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -49,6 +51,36 @@ static void make_title(enum dtp_chart chart, const struct dtp_chart_data *data, 
              shares ? "\n" : "", shares ? data->shared : "");
 }
 
+static bool is_text(const char *figure)
+{
+    size_t length = figure ? strlen(figure) : 0;
+    return !figure || (length > 4 && strcmp(figure + length - 4, ".txt") == 0);
+}
+
+/* Areas as text: on the terminal, or into a file. */
+static enum dtp_status draw_text(const struct dtp_context *context, const struct dtp_chart_figure *figure,
+                                 const struct dtp_table *table)
+{
+    struct dtp_page page = context->page;
+    struct dtp_output_file output;
+    if (!figure->figure)
+        return dtp_chart_text(figure->chart, figure->title, figure->data, table, &page, context->faults);
+    enum dtp_status status = dtp_output_open(figure->figure, &output, context->faults);
+    if (status != DTP_OK)
+        return status;
+    page.file = output.file;
+    page.colour = false;
+    status = dtp_chart_text(figure->chart, figure->title, figure->data, table, &page, context->faults);
+    if (status != DTP_OK) {
+        dtp_output_abandon(&output);
+        return status;
+    }
+    status = dtp_output_close(&output, context->faults);
+    if (status == DTP_OK)
+        fprintf(context->page.file, "%s: written\n", figure->figure);
+    return status;
+}
+
 static enum dtp_status draw(const struct dtp_context *context, const struct dtp_chart_figure *figure)
 {
     char said[DTP_FAULT_TEXT_BYTES];
@@ -59,7 +91,8 @@ static enum dtp_status draw(const struct dtp_context *context, const struct dtp_
             fprintf(context->page.file, "%s\n", said);
         return status;
     }
-    enum dtp_status status = dtp_chart_print(figure, context->out, &drawn, context->faults);
+    enum dtp_status status =
+        dtp_chart_print(figure, dtp_page_columns(&context->page), context->out, &drawn, context->faults);
     if (status == DTP_OK && !drawn)
         fputs("there is no gnuplot here; install it (Debian: gnuplot-nox), or have the script and its data written: "
               "-o FIGURE.png\n",
@@ -83,7 +116,8 @@ static enum dtp_status chart(const struct dtp_context *context, enum dtp_chart k
     if (status == DTP_OK) {
         make_title(kind, as_it_is ? NULL : &data, title, sizeof title);
         struct dtp_chart_figure figure = {kind, as_it_is ? NULL : &data, path, a->output, title, 0};
-        status = draw(context, &figure);
+        status =
+            dtp_chart_is_area(kind) && is_text(a->output) ? draw_text(context, &figure, table) : draw(context, &figure);
     }
     dtp_chart_data_destroy(&data);
     dtp_table_destroy(table);

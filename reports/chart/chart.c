@@ -167,7 +167,7 @@ static enum dtp_status no_file(struct dtp_faults *faults)
 /* *drawn: false where there is no gnuplot. Caller closes the files of `d`, also after a failure. */
 static enum dtp_status run_gnuplot(struct drawing *d, bool *drawn, struct dtp_faults *faults)
 {
-    char closed[32], target[16], words[256];
+    char closed[32], columns[32], target[16], words[256];
     int exit_status = 0;
     *drawn = false;
     d->drawn = tmpfile();
@@ -176,8 +176,10 @@ static enum dtp_status run_gnuplot(struct drawing *d, bool *drawn, struct dtp_fa
         return no_file(faults);
     snprintf(closed, sizeof closed, "%llu", (unsigned long long)d->f->closed_peak_bytes);
     snprintf(target, sizeof target, "-%s", d->ending);
-    char *const arguments[] = {"gnuplot",           "-d",   "-c", (char *)d->script, (char *)d->csv, target,
-                               (char *)d->f->title, closed, NULL};
+    snprintf(columns, sizeof columns, "columns=%d", d->f->columns ? d->f->columns : DTP_CHART_COLUMNS);
+    char *const arguments[] = {
+        "gnuplot",           "-d",   "-e", columns, "-c", (char *)d->script, (char *)d->csv, target,
+        (char *)d->f->title, closed, NULL};
     int reason = run(arguments, d->drawn, d->words, &exit_status);
     *drawn = reason != ENOENT;
     if (!*drawn)
@@ -294,18 +296,25 @@ static void copy_text(FILE *from, FILE *out)
 {
     char line[1024];
     rewind(from);
-    while (fgets(line, sizeof line, from))
-        fputs(line + strspn(line, "\f"), out); /* gnuplot begins with a new page */
+    while (fgets(line, sizeof line, from)) { /* gnuplot begins with a new page and fills lines with blanks */
+        size_t length = strcspn(line, "\n");
+        while (length > 0 && line[length - 1] == ' ')
+            length--;
+        line[length] = '\0';
+        fprintf(out, "%s\n", line + strspn(line, "\f"));
+    }
 }
 
 /* Files without a name, which the child reads as its open ones. */
-enum dtp_status dtp_chart_print(const struct dtp_chart_figure *figure, FILE *out, bool *drawn,
+enum dtp_status dtp_chart_print(const struct dtp_chart_figure *figure, int columns, FILE *out, bool *drawn,
                                 struct dtp_faults *faults)
 {
     char script[32], data[32];
     FILE *files[2] = {tmpfile(), tmpfile()};
     char *csv = figure->data ? NULL : dtp_chart_beside(figure->csv, ending_of(figure->csv));
-    struct drawing d = {.f = figure, .csv = csv ? csv : data, .script = script, .ending = ".txt"};
+    struct dtp_chart_figure text = *figure;
+    text.columns = columns;
+    struct drawing d = {.f = &text, .csv = csv ? csv : data, .script = script, .ending = ".txt"};
     *drawn = false;
     enum dtp_status status = files[0] && files[1] && (csv || figure->data) ? DTP_OK : no_file(faults);
     if (status == DTP_OK) {

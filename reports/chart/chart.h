@@ -47,6 +47,8 @@ bool dtp_chart_parse(const char *name, enum dtp_chart *out);
 
 struct dtp_chart_data; /* chart_data.h */
 
+#define DTP_CHART_COLUMNS 100
+
 /* What is drawn and where to. */
 struct dtp_chart_figure {
     enum dtp_chart chart;
@@ -55,6 +57,7 @@ struct dtp_chart_figure {
     const char *figure; /* ends in .png, .svg, .pdf or .txt; its script is written beside it, with the ending .gp */
     const char *title;
     uint64_t closed_peak_bytes; /* marked in the chart of memory, 0: not */
+    int columns;                /* of a figure of text; 0: DTP_CHART_COLUMNS */
 };
 
 /* Whether the chart is drawn from its table as it is, and so has no data beside the figure. */
@@ -80,9 +83,9 @@ void dtp_chart_foretell(const char *figure, char *said, size_t said_bytes);
  * was done in one sentence. DTP_ENVIRONMENT: a file cannot be written, or gnuplot failed, with its own words. */
 enum dtp_status dtp_chart_draw(const struct dtp_chart_figure *figure, char *said, size_t said_bytes,
                                struct dtp_faults *faults);
-/* The same as text of 110 x 34 characters, nothing left behind; `figure->figure` is not looked at. *drawn is false
+/* The same as text of so many columns, nothing left behind; `figure->figure` is not looked at. *drawn is false
  * where there is no gnuplot. */
-enum dtp_status dtp_chart_print(const struct dtp_chart_figure *figure, FILE *out, bool *drawn,
+enum dtp_status dtp_chart_print(const struct dtp_chart_figure *figure, int columns, FILE *out, bool *drawn,
                                 struct dtp_faults *faults);
 
 /* The scripts, put into the program when it is built. */

@@ -5,7 +5,8 @@ if (ARGC < 2) { print "usage: gnuplot -c THIS.gp TABLE.csv FIGURE.png|.svg|.pdf|
 ending = strlen(ARG2) > 4 ? ARG2[strlen(ARG2) - 3:strlen(ARG2)] : ""
 plain = ending eq ".txt"
 set encoding utf8
-if (plain) { set terminal dumb size 110,34 noenhanced } else { \
+if (!exists("columns")) { columns = 100 }
+if (plain) { set terminal dumb size columns,30 noenhanced } else { \
 if (ending eq ".svg") { set terminal svg size 1200,675 noenhanced font "sans-serif,15" linewidth 1.2 background "#ffffff" } else { \
 if (ending eq ".pdf") { set terminal pdfcairo size 24cm,13.5cm noenhanced font "sans,11" linewidth 1.5 } else { \
 set terminal pngcairo size 1600,900 noenhanced font "sans,17" linewidth 2 } } }

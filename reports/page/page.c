@@ -193,6 +193,8 @@ static struct fold find_fold(const char *line, const char *end, int columns, int
 
 static void fold_line(const char *line, const char *end, int columns, FILE *out)
 {
+    while (end > line && end[-1] == ' ')
+        end--;
     int indent = (int)strspn(line, " ");
     struct fold fold = find_fold(line, end, columns, indent);
     int hanging = fold.hanging;
