@@ -29,7 +29,7 @@
     X(BACKTEST, "backtest", "predicted against measured tokens/s, with a band of 10 %",                                \
       "dtplan backtest RUNS.csv -o FILE.csv, dtplan validate -o FILE.csv")                                             \
     X(BANDWIDTH, "bandwidth", "bus bandwidth of collectives against size, measured and fitted",                        \
-      "measurements: collective,gpus,nodes,bytes,time_s,bus_bytes_per_s")                                              \
+      "dtplan probe -o FILE.csv, or measurements: collective,gpus,nodes,bytes,time_s,bus_bytes_per_s")                 \
     X(MACHINE_RESIDUALS, "machine-residuals", "how far the fits of a measured machine are off, a point a row",         \
       "dtplan catalog measured MACHINE.csv --csv")
 enum dtp_chart {

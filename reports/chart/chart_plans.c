@@ -105,6 +105,42 @@ enum dtp_status dtp_chart_read_bars(const struct dtp_chart_source *s, struct dtp
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
+static bool are_equal(const struct dtp_chart_data *data, size_t left, size_t right, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < data->column_count; k++)
+            if (data->rows[left + i].value[k] != data->rows[right + i].value[k])
+                return false;
+    return true;
+}
+
+static size_t series_end(const struct dtp_chart_data *data, size_t from)
+{
+    size_t to = from;
+    while (to < data->row_count && data->rows[to].series == data->rows[from].series)
+        to++;
+    return to;
+}
+
+/* Lines that lie on each other are one, under both names: else the last hides the others. Rows are sorted by series. */
+static void merge_equal_lines(struct dtp_chart_data *data)
+{
+    for (size_t from = 0; from < data->row_count; from = series_end(data, from))
+        for (size_t other = series_end(data, from), end; other < data->row_count; other = end) {
+            size_t count = series_end(data, from) - from, used = strlen(data->rows[from].label);
+            size_t more = strlen(data->rows[other].label) + strlen(" and ");
+            end = series_end(data, other);
+            if (end - other != count || used + more >= DTP_CHART_LABEL_BYTES || !are_equal(data, from, other, count))
+                continue;
+            for (size_t i = from; i < from + count; i++)
+                snprintf(data->rows[i].label + used, DTP_CHART_LABEL_BYTES - used, " and %s", data->rows[other].label);
+            memmove(&data->rows[other], &data->rows[end], (data->row_count - end) * sizeof *data->rows);
+            data->row_count -= count;
+            end = other;
+        }
+    dtp_chart_number(data);
+}
+
 /* One line for each combination of choices but the one on the x axis. Rows without any of the figures are left out. */
 enum dtp_status dtp_chart_read_lines(const struct dtp_chart_source *s, struct dtp_chart_data *data, bool only_what_runs,
                                      struct dtp_faults *faults)
@@ -126,7 +162,11 @@ enum dtp_status dtp_chart_read_lines(const struct dtp_chart_source *s, struct dt
             }
         }
     }
-    return status == DTP_OK ? dtp_chart_sort_series(s, data, "lines", faults) : status;
+    if (status == DTP_OK)
+        status = dtp_chart_sort_series(s, data, "lines", faults);
+    if (status == DTP_OK)
+        merge_equal_lines(data);
+    return status;
 }
 
 enum dtp_status dtp_chart_read_scaling(const struct dtp_chart_source *s, struct dtp_chart_data *data,

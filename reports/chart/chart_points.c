@@ -1,5 +1,6 @@
 /* Charts of points: predicted against measured, time against money, bandwidth with its fit. */
 #include "chart/chart_rows.h"
+#include "machine/measured_row.h"
 
 #include <gsl/gsl_fit.h>
 #include <math.h>
@@ -208,36 +209,89 @@ static void fit_series(struct dtp_chart_row *rows, size_t count)
     free(sent);
 }
 
+/* One collective that was measured: of `bytes` in all, with `rate` what each rank sent over the time. */
+struct collective_point {
+    char label[2 * DTP_CHART_LABEL_BYTES];
+    double ranks, bytes, rate, time_s;
+};
+
+static const char *text_at(const struct dtp_chart_source *s, size_t row, const char *column)
+{
+    return dtp_table_text(s->table, row, dtp_table_column(s->table, column));
+}
+
+/* "all_gather on 4 GPUs of 2 nodes". */
+static void name_point(struct collective_point *p, const char *collective, const char *ranks, const char *apart,
+                       const char *nodes)
+{
+    bool spaced = strtod(apart, NULL) > 1, several = strtod(nodes, NULL) > 1;
+    snprintf(p->label, sizeof p->label, "%.50s on %.20s GPUs%s%.20s%s%s%.20s%s", collective, ranks, spaced ? " " : "",
+             spaced ? apart : "", spaced ? " apart" : "", several ? " of " : "", several ? nodes : "",
+             several ? " nodes" : "");
+}
+
+static void read_collective(const struct dtp_chart_source *s, size_t row, struct collective_point *p)
+{
+    name_point(p, text_at(s, row, "collective"), text_at(s, row, "gpus"), "1", text_at(s, row, "nodes"));
+    p->ranks = dtp_chart_value(s, row, "gpus");
+    p->bytes = dtp_chart_value(s, row, "bytes");
+    p->rate = dtp_chart_value(s, row, "bus_bytes_per_s");
+    p->time_s = dtp_chart_value(s, row, "time_s");
+}
+
+/* A machine file holds the bytes that a rank sends in a ring (measured_row.h): of B in all B (n-1)/n, of an all-reduce
+ * twice that. */
+static void read_measured(const struct dtp_chart_source *s, size_t row, struct collective_point *p)
+{
+    const char *what = text_at(s, row, "what");
+    double sent = dtp_chart_value(s, row, "bytes"), passes = strcmp(what, "all_reduce") == 0 ? 2 : 1;
+    if (strcmp(text_at(s, row, "measurement"), dtp_measurement_text(DTP_MEASUREMENT_COLLECTIVE)) != 0)
+        return;
+    name_point(p, what, text_at(s, row, "ranks"), text_at(s, row, "stride"), text_at(s, row, "nodes"));
+    p->ranks = dtp_chart_value(s, row, "ranks");
+    p->time_s = dtp_chart_value(s, row, "seconds");
+    p->bytes = p->ranks > 1 ? sent / passes * p->ranks / (p->ranks - 1) : NAN;
+    p->rate = sent / p->time_s;
+}
+
+/* Adds the points of groups of at least `least_ranks` GPUs; returns how many GPUs the largest group has. */
+static double add_points(const struct dtp_chart_source *s, bool measured, double least_ranks,
+                         struct dtp_chart_data *data)
+{
+    double largest = 0;
+    data->row_count = 0;
+    for (size_t i = 0; i < s->row_count; i++) {
+        struct collective_point p = {.ranks = NAN};
+        measured ? read_measured(s, s->rows[i], &p) : read_collective(s, s->rows[i], &p);
+        if (!(p.bytes > 0) || !(p.rate > 0) || !(p.time_s > 0) || isinf(p.rate) || p.ranks < least_ranks)
+            continue;
+        struct dtp_chart_row *row = dtp_chart_add_row(data, p.label);
+        row->value[0] = p.bytes;
+        row->value[1] = p.rate;
+        row->value[2] = p.time_s; /* until it is fitted */
+        largest = p.ranks > largest ? p.ranks : largest;
+    }
+    return largest;
+}
+
 enum dtp_status dtp_chart_read_bandwidth(const struct dtp_chart_source *s, struct dtp_chart_data *data,
                                          struct dtp_faults *faults)
 {
-    static const char *const sources[] = {"bytes", "bus_bytes_per_s", "time_s", "collective", "gpus"};
+    static const char *const sources[2][5] = {{"collective", "bytes", "bus_bytes_per_s", "time_s", "gpus"},
+                                              {"what", "bytes", "seconds", "ranks", "stride"}};
     static const char *const columns[] = {"bytes", "measured_bytes_per_s", "fitted_bytes_per_s", "fitted_latency_s",
                                           "fitted_limit_bytes_per_s"};
+    bool measured = dtp_table_column(s->table, "measurement") >= 0;
     dtp_chart_set_columns(data, "collective", columns, 5);
     enum dtp_status status = DTP_OK;
     for (size_t i = 0; i < 5 && status == DTP_OK; i++)
-        status = dtp_chart_needs_column(s, data->chart, sources[i], faults);
-    for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
-        char label[2 * DTP_CHART_LABEL_BYTES];
-        double bytes = dtp_chart_value(s, s->rows[i], "bytes"),
-               rate = dtp_chart_value(s, s->rows[i], "bus_bytes_per_s"),
-               time_s = dtp_chart_value(s, s->rows[i], "time_s");
-        if (!(bytes > 0) || !(rate > 0) || !(time_s > 0))
-            continue;
-        const char *nodes = dtp_table_text(s->table, s->rows[i], dtp_table_column(s->table, "nodes"));
-        snprintf(label, sizeof label, "%.50s on %.20s GPUs%s%.20s%s",
-                 dtp_table_text(s->table, s->rows[i], dtp_table_column(s->table, "collective")),
-                 dtp_table_text(s->table, s->rows[i], dtp_table_column(s->table, "gpus")),
-                 strcmp(nodes, "1") > 0 ? " of " : "", strcmp(nodes, "1") > 0 ? nodes : "",
-                 strcmp(nodes, "1") > 0 ? " nodes" : "");
-        struct dtp_chart_row *row = dtp_chart_add_row(data, label);
-        row->value[0] = bytes;
-        row->value[1] = rate;
-        row->value[2] = time_s; /* until it is fitted */
-    }
-    if (status == DTP_OK)
-        status = dtp_chart_sort_series(s, data, "collectives", faults);
+        status = dtp_chart_needs_column(s, data->chart, sources[measured][i], faults);
+    if (status != DTP_OK)
+        return status;
+    double largest = add_points(s, measured, 0, data);
+    if (measured && !dtp_chart_number(data))
+        add_points(s, measured, largest, data); /* a probe measures groups of every size: the largest tells most */
+    status = dtp_chart_sort_series(s, data, "collectives", faults);
     for (size_t from = 0, to; status == DTP_OK && from < data->row_count; from = to) {
         for (to = from; to < data->row_count && data->rows[to].series == data->rows[from].series;)
             to++;

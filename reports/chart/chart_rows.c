@@ -63,15 +63,14 @@ enum dtp_status dtp_chart_no_row(const struct dtp_chart_source *s, const struct 
                      "has no row with all that the chart '%s' shows", dtp_chart_name(data->chart));
 }
 
-/* Numbers the labels in the order of their appearance. More than `most` of them: false. */
-static bool number_series(struct dtp_chart_data *data, size_t most)
+bool dtp_chart_number(struct dtp_chart_data *data)
 {
     size_t first[DTP_CHART_MAX_SERIES + 1], count = 0;
     for (size_t i = 0; i < data->row_count; i++) {
         size_t k = 0;
         while (k < count && strcmp(data->rows[first[k]].label, data->rows[i].label) != 0)
             k++;
-        if (k == most)
+        if (k == DTP_CHART_MAX_SERIES)
             return false;
         if (k == count)
             first[count++] = i;
@@ -86,7 +85,7 @@ void dtp_chart_number_or_merge(struct dtp_chart_data *data)
 {
     const char *kept[DTP_CHART_MAX_SERIES - 1];
     size_t count = 0;
-    if (number_series(data, DTP_CHART_MAX_SERIES))
+    if (dtp_chart_number(data))
         return;
     for (size_t i = 0; i < data->row_count; i++) {
         size_t k = 0;
@@ -97,7 +96,7 @@ void dtp_chart_number_or_merge(struct dtp_chart_data *data)
         else if (k == count)
             strcpy(data->rows[i].label, "others");
     }
-    number_series(data, DTP_CHART_MAX_SERIES);
+    dtp_chart_number(data);
 }
 
 int dtp_chart_by_series(const void *left, const void *right)
@@ -113,7 +112,7 @@ enum dtp_status dtp_chart_sort_series(const struct dtp_chart_source *s, struct d
 {
     if (data->row_count == 0)
         return dtp_chart_no_row(s, data, faults);
-    if (!number_series(data, DTP_CHART_MAX_SERIES))
+    if (!dtp_chart_number(data))
         return dtp_chart_too_many(s, things, DTP_CHART_MAX_SERIES, faults);
     qsort(data->rows, data->row_count, sizeof *data->rows, dtp_chart_by_series);
     return DTP_OK;

@@ -11,6 +11,8 @@ void dtp_chart_set_columns(struct dtp_chart_data *data, const char *label, const
 double dtp_chart_value(const struct dtp_chart_source *s, size_t row, const char *column);
 bool dtp_chart_is_oom(const struct dtp_chart_source *s, size_t row);
 
+/* Numbers the labels in the order of their appearance. False: there are more than DTP_CHART_MAX_SERIES. */
+bool dtp_chart_number(struct dtp_chart_data *data);
 /* Orders rows by label, as they appear first, and by the first column; numbers the labels. DTP_BAD_INPUT: no row, or
  * more `things` than DTP_CHART_MAX_SERIES. */
 enum dtp_status dtp_chart_sort_series(const struct dtp_chart_source *s, struct dtp_chart_data *data, const char *things,

@@ -12,7 +12,6 @@ stats ARG1 using 2 skip 1 nooutput
 set xrange [STATS_min * 0.93:STATS_max * 1.07]
 set yrange [0:(top > capacity ? top : capacity) * 1.08]
 eval below(3)
-set arrow 1 from graph 0, first capacity to graph 1, first capacity nohead lw 2.5 lc rgb "black"
-set label 1 sprintf("capacity %.1f GiB", capacity) at graph 0.99, first capacity right offset 0,0.7
-plot for [k=1:count] ARG1 using (strcol(1) eq word(names, k) ? $2 : NaN):($3 / GiB) skip 1 \
+plot capacity with lines lw 2.5 lc rgb "black" title sprintf("capacity %.1f GiB", capacity), \
+    for [k=1:count] ARG1 using (strcol(1) eq word(names, k) ? $2 : NaN):($3 / GiB) skip 1 \
     with linespoints lc rgb hue(k) dt dash(k) pt mark(k) ps 1.3 * dot lw 1.5 title word(names, k)

@@ -36,8 +36,23 @@ plot for [i=1:words(shown)] ARG1 \
     skip 1 with boxxyerror lc rgb word(colours, int(word(shown, i))) title word(names, int(word(shown, i)))
 unset key
 set style fill solid 1 border rgb "#555555"
-from = 0.55 * last_ms
-to = from + (last_ms > 20 * 15 ? 15 : last_ms / 20)
+# Where a collective of gradients runs, for there most streams are busy: the one in the middle of all of them, from a little
+# before it on; else near the middle of the step.
+begins = 0.55 * last_ms
+takes = 0
+do for [i=1:words(shown)] {
+    k = int(word(shown, i))
+    if (k > 4 && k < 8) {
+        stats ARG1 using (is(k) ? column(9) * 1000 : NaN):(is(k) ? (column(10) - column(9)) * 1000 : NaN) skip 1 nooutput
+        begins = STATS_median_x
+        takes = STATS_median_y
+    }
+}
+width = last_ms > 20 * 15 ? 15 : last_ms / 20
+width = width < 1.5 * takes ? 1.5 * takes : width
+from = begins - 0.2 * width
+from = from < 0 ? 0 : from + width > last_ms ? last_ms - width : from
+to = from + width
 set xrange [from:to]
 set xlabel sprintf("ms: %.3g of %.4g ms enlarged", to - from, last_ms)
 inside(k) = (is(k) && column(9) * 1000 < to && column(10) * 1000 > from ? column(9) * 1000 : NaN)
