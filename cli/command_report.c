@@ -88,7 +88,8 @@ static enum dtp_status parse_written(FILE *file, char **text, size_t *bytes, con
     return status;
 }
 
-/* One CSV row: the plan with one key changed. What is refused is left out: these tables show what could be chosen. */
+/* One CSV row: the plan with one key changed, by formulas, which compare many; or, with no key, the plan itself, by
+ * what `dtplan plan` goes by. What is refused is left out: these tables show what could be chosen. */
 static enum dtp_status add_row(struct material *m, const char *key, const char *value, FILE *file)
 {
     static struct dtp_faults own; /* 16 KiB */
@@ -107,7 +108,7 @@ static enum dtp_status add_row(struct material *m, const char *key, const char *
     if (status == DTP_OK)
         status = dtp_scenario_resolve(changed, &m->catalog, &job, &own);
     if (status == DTP_OK)
-        status = dtp_report_predict(&job, &m->catalog, DTP_FIDELITY_CLOSED, report, &own);
+        status = dtp_report_predict(&job, &m->catalog, key ? DTP_FIDELITY_CLOSED : DTP_FIDELITY_BEST, report, &own);
     if (status == DTP_OK) {
         struct dtp_comparison_row row = {.report = report};
         snprintf(row.strategy, sizeof row.strategy, "%s", dtp_strategy_text(job.plan.strategy));
@@ -219,9 +220,11 @@ static enum dtp_status gather(struct material *m)
     if (status == DTP_OK)
         status = dtp_scenario_resolve(m->scenario, &m->catalog, &job, faults);
     if (status == DTP_OK)
-        status = dtp_report_predict(&job, &m->catalog, DTP_FIDELITY_CLOSED, &m->report, faults);
+        status = dtp_report_predict(&job, &m->catalog, DTP_FIDELITY_BEST, &m->report, faults);
     if (status == DTP_OK) {
-        dtp_advise(&job, &m->report.prediction, &m->report.advice);
+        struct dtp_prediction closed; /* the advisor goes by formulas */
+        dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &closed);
+        dtp_advise(&job, &closed, &m->report.advice);
         dtp_training_cost_of(&job, &m->report.prediction.throughput, &m->report.money, true, &m->report.training);
         status = dtp_whatif(m->scenario, &m->catalog, &predictor, NULL, &m->whatif, faults);
     }

@@ -50,12 +50,15 @@ static double *cell(struct dtp_chart_data *data, struct dtp_chart_row *row, cons
     return NULL;
 }
 
-/* What the allocator keeps beyond the tensors. */
+/* What the allocator keeps beyond the tensors, which it rounds up as well: all parts together are the device's memory. */
 static void add_cache(const struct dtp_chart_source *s, size_t at, struct dtp_chart_data *data,
                       struct dtp_chart_row *row)
 {
-    *cell(data, row, "cache_bytes") = zero_if_none(
-        fmax(0, dtp_chart_value(s, at, "reserved_peak_bytes") - dtp_chart_value(s, at, "allocated_peak_bytes")));
+    double tensors = 0;
+    for (size_t i = 0; i < data->column_count; i++)
+        if (strncmp(data->columns[i], "peak_", strlen("peak_")) == 0)
+            tensors += zero_if_none(row->value[i]);
+    *cell(data, row, "cache_bytes") = zero_if_none(fmax(0, dtp_chart_value(s, at, "reserved_peak_bytes") - tensors));
 }
 
 /* Kernels as they share the device time of forward and backward, and what is left: launch gaps there, the slowest rank

@@ -44,7 +44,7 @@ static void throughput_card(const struct dtp_html_job *job, FILE *file)
     dtp_page_figure(t->tokens_per_s, figure, sizeof figure);
     strcat(figure, " tokens/s");
     if (job->like_runs && job->like_runs->count) {
-        snprintf(words, sizeof words, "%s to %s if it is as far off as 80 of 100 like runs",
+        snprintf(words, sizeof words, "%s to %s if it is as far off as formulas are in 80 of 100 like runs",
                  dtp_page_figure(t->tokens_per_s * job->like_runs->low_ratio, low, sizeof low),
                  dtp_page_figure(t->tokens_per_s * job->like_runs->high_ratio, high, sizeof high));
         card(file, figure, words);
@@ -111,20 +111,20 @@ static void memory_risk(const struct dtp_html_job *job, FILE *file)
 {
     const struct dtp_memory *m = &job->report->prediction.memory;
     double spare_pct = 100 * ((double)m->capacity_bytes / (double)m->device_peak_bytes - 1);
+    char spare[64] = "there is no room for more";
+    if (spare_pct >= 0.5)
+        snprintf(spare, sizeof spare, "there is room for %.0f %% more", spare_pct);
     if (!job->like_runs || job->like_runs->memory_count == 0) {
-        fprintf(file,
-                "<li>Memory: no measured run like this one says how far off the prediction may be; %.0f %% are to "
-                "spare.</li>\n",
-                spare_pct);
+        fprintf(file, "<li>Memory: no measured run like this one says how far off the prediction may be; %s.</li>\n",
+                spare);
         return;
     }
     double largest = job->like_runs->memory_largest_under_pct;
     fprintf(file,
             "<li>Memory: of %zu measured runs %s the one most above its prediction took %.0f %% more (median error "
-            "%.1f %%); here "
-            "%.0f %% are to spare%s.</li>\n",
+            "%.1f %%); here %s%s.</li>\n",
             job->like_runs->memory_count, dtp_likeness_words(job->like_runs->memory_likeness), largest,
-            job->like_runs->memory_median_abs_pct, fmax(0, spare_pct), spare_pct < largest ? ", which is less" : "");
+            job->like_runs->memory_median_abs_pct, spare, spare_pct < largest ? ", which is less" : "");
 }
 
 static void failure_risk(const struct dtp_report *r, FILE *file)
@@ -221,9 +221,10 @@ void dtp_html_decision(const struct dtp_html_job *job, FILE *file)
     limits_sentence(&job->report->training, file);
     cards(job, file);
     advice(job->report, file);
-    fputs("<p class=\"soft\">By formulas; <a href=\"#simulated\">a simulation of the step</a> stands beside them "
-          "below.</p>\n",
-          file);
+    fprintf(file,
+            "<p class=\"soft\">By %s, as <code>dtplan plan</code> has it; <a href=\"#alternatives\">alternatives</a> "
+            "and changes are compared by formulas.</p>\n",
+            job->report->simulated ? "<a href=\"#simulated\">a simulation of the step</a>" : "formulas");
     fputs("<h3>What can go wrong</h3>\n<ul>\n", file);
     memory_risk(job, file);
     time_risks(job->report, file);
@@ -374,12 +375,11 @@ static void simulated_section(const struct dtp_html_job *job, FILE *file)
     dtp_html_section(file, "simulated", "One step, simulated");
     if (job->simulated) {
         fprintf(file,
-                "<p>The step\u2019s operations run in time: %.4g s, where the formulas above say %.4g s; tensors at "
-                "the peak "
+                "<p>The step\u2019s operations run in time: %.4g s, where formulas say %.4g s; tensors at the peak "
                 "%.2f GiB, by the formulas %.2f GiB.</p>\n<figure class=\"step\">\n",
-                job->simulated->timeline.step_s, job->report->prediction.time.step_s,
+                job->simulated->timeline.step_s, job->simulated->closed.time.step_s,
                 (double)job->simulated->prediction.memory.allocated_peak_bytes / 0x1p30,
-                (double)job->report->prediction.memory.allocated_peak_bytes / 0x1p30);
+                (double)job->simulated->closed.memory.allocated_peak_bytes / 0x1p30);
         dtp_svg_lanes(job->simulated, file);
         fputs("</figure>\n<figure>\n", file);
         dtp_svg_memory(job->simulated, file, &faults);

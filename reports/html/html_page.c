@@ -73,7 +73,7 @@ static void reproduce(const struct dtp_html_job *job, FILE *file)
 {
     dtp_html_section(file, "reproduce", "Reproduce");
     dtp_html_format(file,
-                    "<p>dtplan %s</p>\n<pre>dtplan plan %s --fidelity closed\ndtplan explain %s\ndtplan simulate "
+                    "<p>dtplan %s</p>\n<pre>dtplan plan %s\ndtplan explain %s\ndtplan simulate "
                     "%s\ndtplan whatif %s\n"
                     "dtplan report %s -o report.html</pre>\n",
                     job->version, job->flags, job->flags, job->flags, job->flags, job->flags);

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* 1, 2 or 5 times a power of ten, at least `value`. */
 static double round_up(double value)
@@ -62,14 +63,21 @@ double dtp_svg_place(const struct dtp_svg_axis *axis, double value)
     return axis->from + fraction * (axis->to - axis->from);
 }
 
+/* Whole numbers of few digits are counts, and 1024 GPUs are not 1.02k of them. */
 char *dtp_svg_number(double value, char *out, size_t bytes)
 {
     static const char *const prefixes[] = {"", "k", "M", "G", "T", "P"};
+    double scaled = value, power = 1;
     size_t i = 0;
-    while (fabs(value) >= 999.5 && i + 1 < sizeof prefixes / sizeof *prefixes) {
-        value /= 1000;
+    while (fabs(scaled) >= 999.5 && i + 1 < sizeof prefixes / sizeof *prefixes) {
+        scaled /= 1000;
+        power *= 1000;
         i++;
     }
-    snprintf(out, bytes, "%.3g%s", value, prefixes[i]);
+    snprintf(out, bytes, "%.3g", scaled);
+    if (value == rint(value) && fabs(value) < 1e6 && strtod(out, NULL) * power != value)
+        snprintf(out, bytes, "%.0f", value);
+    else
+        snprintf(out, bytes, "%.3g%s", scaled, prefixes[i]);
     return out;
 }

@@ -39,9 +39,20 @@ for words in 'It fits' 'What can go wrong' 'Constants that were fitted' 'measure
     grep -q -e "$words" job.html || failed "the report lacks '$words'"
 done
 # What it says is what the command that it names says.
-gib=$("$program" plan "${job[@]}" --fidelity closed --json |
+gib=$("$program" plan "${job[@]}" --json |
     awk -F': ' '/"device_peak_bytes"/ && !gib { gib = sprintf("%.1f", $2 / 2^30) } END { print gib }')
 grep -q "It fits: $gib of" job.html || failed "the report says $(grep -o 'It fits: [^<]*' job.html), dtplan plan $gib GiB"
+rate=$("$program" plan "${job[@]}" | sed -n 's,^  tokens  *\([0-9\,]*\) tokens/s.*,\1,p')
+grep -q "<b>$rate tokens/s</b>" job.html || failed "the report says $(grep -o '<b>[^<]*tokens/s' job.html), dtplan plan $rate"
+! grep -q 'are to spare' job.html || failed "the report's room is said as what is to spare"
+# Of a narrow screen: what is wider scrolls, with a shadow, and says so.
+for words in 'scroll.wide::before' 'toggle("wide"'; do
+    grep -q -e "$words" job.html || failed "nothing shows that charts scroll: no $words"
+done
+expect 0 sweep --params 1B --gpus 8..1024x2 --strategy ddp -o scaling.csv
+expect 0 report scaling.csv -o scaling.html
+grep -q '>1024</text>' scaling.html || failed "1024 GPUs are not named as such"
+! grep -q '1\.02k' scaling.html || failed "1024 GPUs are 1.02k"
 expect 0 report "${job[@]}"
 cmp -s out job.html || failed "a report differs from one call to the next"
 expect 1 report --params 70e9 --gpus 8 --strategy ddp -o oom.html
@@ -77,7 +88,7 @@ grep -q '&lt;script&gt;x' hostile.html || failed "the name is not shown as it is
 # The commands of the page are what a shell reads as the name.
 line=$(sed -n 's/.*<pre>dtplan plan //p' hostile.html | sed 's/&lt;/</g; s/&gt;/>/g; s/&quot;/"/g; s/&#39;/'\''/g; s/&amp;/\&/g')
 words=()
-eval "words=(${line% --fidelity closed})"
+eval "words=($line)"
 [[ ${words[6]-} == --name && ${words[7]-} == "$hostile" && ! -e pwned ]] || failed "a command of the page reads: ${words[*]}"
 printf '%s\n' 'gpu_key,quantity,value,unit,kind,source' 'h100-sxm,power_w,700,w,measured,"<script>x</script>, ""b"" & c"' >catalog.csv
 expect 0 report "${job[@]}" --catalog catalog.csv -o catalog.html
