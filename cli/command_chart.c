@@ -81,6 +81,18 @@ static enum dtp_status draw_text(const struct dtp_context *context, const struct
     return status;
 }
 
+/* What was done, and the command that does it again: on a line of its own where the page has no room for both. */
+static void say(const char *said, const struct dtp_page *page)
+{
+    const char *again = strstr(said, "again: ");
+    if (!again || dtp_page_width(said) <= dtp_page_columns(page)) {
+        fprintf(page->file, "%s\n", said);
+        return;
+    }
+    fprintf(page->file, "%.*s\n    ", (int)(again + strlen("again:") - said), said);
+    dtp_page_wrap_command(page, 4, 6, again + strlen("again: "));
+}
+
 static enum dtp_status draw(const struct dtp_context *context, const struct dtp_chart_figure *figure)
 {
     char said[DTP_FAULT_TEXT_BYTES];
@@ -88,7 +100,7 @@ static enum dtp_status draw(const struct dtp_context *context, const struct dtp_
     if (figure->figure) {
         enum dtp_status status = dtp_chart_draw(figure, said, sizeof said, context->faults);
         if (status == DTP_OK)
-            fprintf(context->page.file, "%s\n", said);
+            say(said, &context->page);
         return status;
     }
     enum dtp_status status =
@@ -115,7 +127,8 @@ static enum dtp_status chart(const struct dtp_context *context, enum dtp_chart k
         status = dtp_chart_data_read(kind, table, filters, a->where_count, &data, context->faults);
     if (status == DTP_OK) {
         make_title(kind, as_it_is ? NULL : &data, title, sizeof title);
-        struct dtp_chart_figure figure = {kind, as_it_is ? NULL : &data, path, a->output, title, 0};
+        struct dtp_chart_figure figure = {
+            .chart = kind, .data = as_it_is ? NULL : &data, .csv = path, .figure = a->output, .title = title};
         status =
             dtp_chart_is_area(kind) && is_text(a->output) ? draw_text(context, &figure, table) : draw(context, &figure);
     }

@@ -3,6 +3,7 @@
 
 #include "chart/chart.h"
 #include "page/output_file.h"
+#include "cli/progress.h"
 #include "record/simulation_report.h"
 
 #include <stdio.h>
@@ -71,8 +72,17 @@ static enum dtp_status draw_charts(const struct dtp_context *context, const stru
     const struct dtp_arguments *a = context->arguments;
     if (!a->charts)
         return DTP_OK;
-    enum dtp_status status = draw_one(context, simulated, DTP_CHART_TIMELINE, a->timeline);
-    return status == DTP_OK ? draw_one(context, simulated, DTP_CHART_MEMORY, a->memory) : status;
+    /* Of a step of a hundred thousand operations gnuplot draws for a while. */
+    const char *const tables[] = {a->timeline, a->memory};
+    const enum dtp_chart charts[] = {DTP_CHART_TIMELINE, DTP_CHART_MEMORY};
+    struct dtp_progress progress = dtp_progress_start("charts drawn", 0);
+    enum dtp_status status = DTP_OK;
+    for (uint64_t i = 0; i < 2 && status == DTP_OK; i++) {
+        dtp_progress_draw(&progress, i, 2);
+        status = draw_one(context, simulated, charts[i], tables[i]);
+    }
+    dtp_progress_end(&progress);
+    return status;
 }
 
 static enum dtp_status simulate(const struct dtp_context *context, const struct dtp_job *job,

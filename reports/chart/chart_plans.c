@@ -50,7 +50,8 @@ static double *cell(struct dtp_chart_data *data, struct dtp_chart_row *row, cons
     return NULL;
 }
 
-/* What the allocator keeps beyond the tensors, which it rounds up as well: all parts together are the device's memory. */
+/* What the allocator keeps beyond the tensors, which it rounds up as well: all parts together are the device's memory.
+ */
 static void add_cache(const struct dtp_chart_source *s, size_t at, struct dtp_chart_data *data,
                       struct dtp_chart_row *row)
 {
@@ -136,7 +137,7 @@ static void merge_equal_lines(struct dtp_chart_data *data)
             if (end - other != count || used + more >= DTP_CHART_LABEL_BYTES || !are_equal(data, from, other, count))
                 continue;
             for (size_t i = from; i < from + count; i++)
-                snprintf(data->rows[i].label + used, DTP_CHART_LABEL_BYTES - used, " and %s", data->rows[other].label);
+                strcat(strcat(data->rows[i].label, " and "), data->rows[other].label);
             memmove(&data->rows[other], &data->rows[end], (data->row_count - end) * sizeof *data->rows);
             data->row_count -= count;
             end = other;

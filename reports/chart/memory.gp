@@ -5,16 +5,18 @@ names = "'parameters' 'optimizer state' 'workspaces and temporaries' 'gradients'
 colours = "#0072B2 #56B4E9 #999999 #009E73 #E69F00 #D55E00 #F0E442 #CC79A7 #333333"
 GiB = 2.0**30
 # What a step never holds has no place in the key.
+# One pass finds it: a table may have a hundred thousand rows.
+array most[words(columns)]
+array place[words(columns)]
+do for [i=1:words(columns)] { most[i] = 0; place[i] = int(word(columns, i)) }
+look(i) = (column(place[i]) > most[i] ? most[i] = column(place[i]) : 0)
+stats ARG1 using ((sum [i=1:words(columns)] look(i)) * 0 + $1):12 skip 1 nooutput
+last_s = STATS_max_x
+peak = STATS_max_y / GiB
 shown = ""
-do for [i=1:words(columns)] {
-    stats ARG1 using (column(int(word(columns, i)))) skip 1 nooutput
-    if (STATS_max > 0) { shown = shown . " " . i }
-}
-stats ARG1 using 1 skip 1 nooutput
-last_s = STATS_max
-stats ARG1 using 12 skip 1 nooutput
-peak = STATS_max / GiB
-stacked(n) = sum [k=1:n] column(int(word(columns, int(word(shown, k)))))
+do for [i=1:words(columns)] { if (most[i] > 0) { shown = shown . " " . i } }
+do for [k=1:words(shown)] { place[k] = int(word(columns, int(word(shown, k)))) }
+stacked(n) = sum [k=1:n] column(place[k])
 set title ARG3
 set xlabel "time of the step at which the device comes to it, ms"
 set ylabel "tensors on the device, GiB"

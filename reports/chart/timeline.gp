@@ -8,19 +8,22 @@ kind(op, class) = class eq "collective" ? (strstrt(kinds, op) ? op : "other") : 
 is(k) = (column(10) > column(9) && kind(strcol(3), strcol(4)) eq word(kinds, k))
 # Lanes and colours that are used, in their order.
 streams = "compute copy gather reduce replicate upload download host storage"
+# One pass finds them: a table may have a hundred thousand rows.
+seen_lanes = " "
+seen_kinds = " "
+add(list, what) = strstrt(list, " " . what . " ") ? list : list . what . " "
+see(stream, kind) = (seen_lanes = add(seen_lanes, stream), seen_kinds = add(seen_kinds, kind), 1)
+stats ARG1 using (column(10) > column(9) ? see(strcol(2), kind(strcol(3), strcol(4))) : 0):10 skip 1 nooutput
+last_ms = STATS_max_y * 1000
 lanes = ""
 do for [stream in streams] {
-    stats ARG1 using (strcol(2) eq stream && column(10) > column(9) ? 1 : 0) skip 1 nooutput
-    if (STATS_sum > 0) { lanes = lanes . " " . stream }
+    if (strstrt(seen_lanes, " " . stream . " ")) { lanes = lanes . " " . stream }
 }
 shown = ""
 do for [k=1:words(kinds)] {
-    stats ARG1 using (is(k) ? 1 : 0) skip 1 nooutput
-    if (STATS_sum > 0) { shown = shown . " " . k }
+    if (strstrt(seen_kinds, " " . word(kinds, k) . " ")) { shown = shown . " " . k }
 }
 lane(stream) = sum [i=1:words(lanes)] (word(lanes, i) eq stream ? words(lanes) - i : 0)
-stats ARG1 using 10 skip 1 nooutput
-last_ms = STATS_max * 1000
 set style fill solid 1 noborder
 unset grid
 set yrange [-0.6:words(lanes) - 0.4]

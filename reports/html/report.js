@@ -29,7 +29,9 @@ for (const field of document.querySelectorAll(".filter input")) field.addEventLi
   field.parentElement.querySelector("output").textContent = shown + " of " + rows.length + " rows";
 });
 // Marks what is wider than its place on the screen.
-const places = new ResizeObserver(entries => { for (const { target } of entries) target.classList.toggle("wide", target.scrollWidth > target.clientWidth); });
+const places = new ResizeObserver(entries => requestAnimationFrame(() => { // the mark itself makes a place higher
+  for (const { target } of entries) target.classList.toggle("wide", target.scrollWidth > target.clientWidth);
+}));
 for (const place of document.querySelectorAll(".scroll")) places.observe(place);
 // On paper nothing is folded away but the figures that a chart shows already.
 addEventListener("beforeprint", () => { for (const details of document.querySelectorAll("section > details")) details.open = true; });

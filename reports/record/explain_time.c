@@ -3,7 +3,7 @@
 
 #include "closed/activations.h"
 #include "closed/block_work.h"
-#include "cost/collective_choice.h"
+#include "runtime/dtplan/lower_executor.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
 #include "closed/time_parts.h"
@@ -28,7 +28,47 @@ static double share(double ranks)
     return ranks > 1 ? (ranks - 1) / ranks : 0;
 }
 
-/* One collective as times x bytes x elements x (n-1)/n; what the prediction has beyond it is padding or reuse. */
+/* Shards are padded to whole elements: what that makes, of any job, is below this part. */
+#define ROUNDING 0.01
+
+/* Why fewer bytes are sent than the rule says, as far as this plan has such a reason: `out` is empty where it has none.
+ */
+static void say_reuse(const struct dtp_plan *p, char *out, size_t bytes)
+{
+    const struct {
+        bool holds;
+        const char *words;
+    } reasons[] = {
+        {p->precision.fp8_all_gather, "matrices of the layers are gathered as fp8, 1 B"},
+        {dtp_plan_keeps_root(p), "embedding and head are kept for backward"},
+        {p->zero_quantized_weights, "weights are gathered as int8, 1 B, and scales"},
+        {p->zero_hpz_partition_size > 1, "backward gathers from fewer ranks, those of a secondary partition"},
+        {p->runtime == DTP_RUNTIME_DEEPSPEED && dtp_plan_shards_params(p),
+         "what persists or is still live is not gathered again"},
+    };
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons && used < bytes; i++)
+        if (reasons[i].holds)
+            used += (size_t)snprintf(out + used, bytes - used, "%s%s", used ? "; " : "", reasons[i].words);
+}
+
+static void explain_rest(const struct wire *w, enum dtp_collective collective, double rest, double predicted,
+                         struct dtp_explanation *e)
+{
+    char why[240] = "";
+    if (collective == DTP_ALL_GATHER && rest < 0)
+        say_reuse(&w->job->plan, why, sizeof why);
+    if (why[0])
+        dtp_explain_term(e, "  less", "", rest, "%s", why);
+    else if (rest > 0 && w->job->plan.runtime == DTP_RUNTIME_DEEPSPEED)
+        dtp_explain_term(e, "  more", "", rest, "%s", "each tensor is padded to equal shards, int8 has scales");
+    else if (fabs(rest) <= ROUNDING * predicted)
+        dtp_explain_term(e, rest > 0 ? "  more" : "  less", "", rest, "%s", "shards are padded to whole elements");
+    /* else it is a gap, which dtp_explain_close shows as one */
+}
+
+/* One collective as times x bytes x elements x (n-1)/n, and what the prediction has beyond it. */
 static void explain_collective(const struct wire *w, enum dtp_collective collective, const char *name, const char *rule,
                                double times, double bytes, double elements, double ranks, struct dtp_explanation *e)
 {
@@ -39,18 +79,13 @@ static void explain_collective(const struct wire *w, enum dtp_collective collect
                      ranks);
     double rest = predicted - formula;
     if (fabs(rest) > 1e-9 * predicted)
-        dtp_explain_term(e, rest > 0 ? "  more: shards padded" : "  less: kept or not gathered in full", "", rest, "%s",
-                         rest < -0.01 * predicted ? "parameters still there are not gathered again; fp8 weights are 1 B"
-                                                  : "rounding of shards");
+        explain_rest(w, collective, rest, predicted, e);
 }
 
-/* Scattered as sums, or exchanged by copy engines to be added up. */
 static void explain_reduction(const struct wire *w, double elements, double ranks, struct dtp_explanation *e)
 {
-    bool copies = dtp_collective_copies(&w->job->plan, DTP_ALL_TO_ALL);
-    explain_collective(w, copies ? DTP_ALL_TO_ALL : DTP_REDUCE_SCATTER,
-                       copies ? "all-to-all of gradients" : "reduce-scatter of gradients",
-                       "reductions x bytes x psi x (N-1)/N", w->reductions, (double)w->b.reduce, elements, ranks, e);
+    explain_collective(w, DTP_REDUCE_SCATTER, "reduce-scatter of gradients", "reductions x bytes x psi x (N-1)/N",
+                       w->reductions, (double)w->b.reduce, elements, ranks, e);
 }
 
 static void explain_sharded(const struct wire *w, struct dtp_explanation *e)
@@ -64,7 +99,7 @@ static void explain_sharded(const struct wire *w, struct dtp_explanation *e)
                        : p->reshard_after_forward ? "2 K x bytes x psi x (N-1)/N"
                                                   : "K x bytes x psi x (N-1)/N",
                        w->micro_steps * (1 + again), (double)w->b.compute, w->padded, ranks, e);
-    bool as_int4 = w->c->bytes[DTP_ALL_TO_ALL] > 0 && !dtp_collective_copies(p, DTP_ALL_TO_ALL);
+    bool as_int4 = w->c->bytes[DTP_ALL_TO_ALL] > 0;
     if (as_int4)
         dtp_explain_term(e, "reduce-scatter of vectors", "", (double)w->c->bytes[DTP_REDUCE_SCATTER],
                          "what has one dimension");
@@ -89,6 +124,65 @@ static void explain_replicated(const struct wire *w, struct dtp_explanation *e)
                        (double)w->b.params, w->psi, gpus, e);
 }
 
+/* What a ring sends of so many bytes: the shards of all others, padded to whole bytes. */
+static double ring(double bytes, double ranks)
+{
+    return ranks > 1 ? ceil(bytes / ranks) * (ranks - 1) : 0;
+}
+
+/* Our executor gathers and reduces whole modules: embedding, a block, head. Gradients may have a dtype of their own in
+ * each. What one collective of every module sends, in bytes. */
+struct executor_wire {
+    struct dtp_executor_rules rules;
+    double ranks, replicas, block, ends; /* elements */
+    double gathered_block, gathered_ends, reduced, replicated;
+};
+
+static struct executor_wire executor_wire(const struct wire *w)
+{
+    const struct dtp_transformer *t = &w->job->transformer;
+    const uint64_t module[] = {0, 1, t->layers + 1};
+    struct executor_wire x = {.block = 0};
+    dtp_executor_rules(t, &w->job->cluster, &w->job->plan, &x.rules);
+    x.ranks = (double)x.rules.shard_ranks;
+    x.replicas = (double)x.rules.replicas;
+    for (int i = 0; i < 3; i++) {
+        struct dtp_parameter_module layout;
+        dtp_parameter_module(t, x.rules.shard_ranks, module[i], &layout);
+        struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &x.rules, module[i]);
+        double count = i == 1 ? (double)t->layers : 1, elements = (double)layout.elements;
+        *(i == 1 ? &x.block : &x.ends) += elements;
+        *(i == 1 ? &x.gathered_block : &x.gathered_ends) += ring(elements * (double)w->b.compute, x.ranks);
+        x.reduced += count * ring(elements * (double)dtp_dtype_bytes(dtype.whole), x.ranks);
+        x.replicated +=
+            count * 2 * ring((double)layout.shard_elements * (double)dtp_dtype_bytes(dtype.shard), x.replicas);
+    }
+    return x;
+}
+
+static void explain_executor(const struct wire *w, struct dtp_explanation *e)
+{
+    struct executor_wire x = executor_wire(w);
+    const struct dtp_executor_rules *r = &x.rules;
+    const uint64_t layers = w->job->transformer.layers, steps = w->job->plan.accumulate;
+    double passes = (double)(r->sharded ? layers + (2 * steps - 1) * (layers - r->ring) : layers);
+    double edges = r->sharded ? (double)steps : 1, reductions = r->reduces_always ? (double)steps : 1;
+    dtp_explain_term(e, "all-gather of weights", "bytes x (P x passes + embedding and head x K) x (N-1)/N",
+                     x.gathered_block * passes + x.gathered_ends * edges,
+                     "%llu B x (%.0f x %.0f + %.0f x %.0f) x %.0f/%.0f", ULL(w->b.compute), x.block, passes, x.ends,
+                     edges, x.ranks - 1, x.ranks);
+    dtp_explain_term(e, r->exchanges ? "all-to-all of gradients" : "reduce-scatter of gradients",
+                     "reductions x bytes of all gradients x (N-1)/N", reductions * x.reduced, "%.0f x %.0f B sent",
+                     reductions, x.reduced);
+    double sums = r->shard_ranks == 1 ? reductions : 1;
+    dtp_explain_term(e, "all-reduce between replicas", "sums x 2 bytes of the shards x (R-1)/R", sums * x.replicated,
+                     "%.0f x %.0f B sent", sums, x.replicated);
+    double squares = 4.0 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * (double)dtp_parameter_module_count(&w->job->transformer);
+    if (r->gradient_norm)
+        dtp_explain_term(e, "all-reduce of square sums", "2 bytes x (N-1)/N", 2 * ring(squares, x.ranks),
+                         "2 x %.0f B x %.0f/%.0f", squares, x.ranks - 1, x.ranks);
+}
+
 void dtp_explain_communication(const struct dtp_job *job, const struct dtp_prediction *prediction,
                                struct dtp_explanation *e)
 {
@@ -105,7 +199,9 @@ void dtp_explain_communication(const struct dtp_job *job, const struct dtp_predi
     dtp_explain_group(e, "COMMUNICATION", "bytes each GPU sends per step", DTP_EXPLAIN_TRAFFIC,
                       (double)w.c->total_bytes);
     dtp_explain_source(e, "ring accounting: all-gather and reduce-scatter send B(n-1)/n, all-reduce twice that");
-    if (dtp_plan_shards_params(&job->plan))
+    if (job->plan.runtime == DTP_RUNTIME_DTPLAN)
+        explain_executor(&w, e);
+    else if (dtp_plan_shards_params(&job->plan))
         explain_sharded(&w, e);
     else
         explain_replicated(&w, e);

@@ -28,7 +28,7 @@ is_picture() {
         *.png) [[ $(head -c 4 -- "$1" | tail -c 3) == PNG ]] ;;
         *.pdf) [[ $(head -c 4 -- "$1") == %PDF ]] ;;
         *.svg) tail -n 3 -- "$1" | grep -q '</svg>' ;;
-        *.txt) [[ $(wc -l <"$1") -gt 10 ]] ;;
+        *.txt) [[ $(wc -l <"$1") -ge 8 ]] ;;
     esac
 }
 
@@ -51,7 +51,11 @@ for kind in "${kinds[@]}"; do
     grep -q 'there is no gnuplot here' out || failed "chart $kind without gnuplot says: $(cat out)"
     [[ -s alone-$kind.gp && ! -e alone-$kind.png ]] || failed "chart $kind without gnuplot: no script"
     env PATH=/nonexistent "$program" chart "$kind" "$kind.csv" >out 2>err </dev/null || failed "$kind as text, no gnuplot"
-    grep -q 'there is no gnuplot here' out || failed "chart $kind as text without gnuplot says: $(cat out)"
+    case $kind in
+        memory | timeline | strategies | step) # areas of letters, which take no gnuplot
+            [[ $(wc -l <out) -ge 8 ]] || failed "chart $kind as text without gnuplot: $(cat out)" ;;
+        *) grep -q 'there is no gnuplot here' out || failed "chart $kind as text without gnuplot says: $(cat out)" ;;
+    esac
 done
 
 # What is no chart, no table, no figure.
@@ -78,10 +82,20 @@ for kind in "${kinds[@]}"; do
     done
     [[ ! -s err ]] || failed "chart $kind: gnuplot says $(cat err)"
     expect 0 chart "$kind" "$kind.csv"
-    [[ $(wc -l <out) -gt 10 ]] || failed "chart $kind as text: $(cat out)"
+    [[ $(wc -l <out) -ge 8 ]] || failed "chart $kind as text: $(cat out)"
     ! grep -qi 'warning\|undefined' out || failed "chart $kind as text: $(grep -i warning out)"
 done
 ! grep -q '<script' ./*.svg || failed "a figure holds a script"
+# The file of a probe has more groups of GPUs than anybody tells apart: the largest are drawn.
+expect 0 chart bandwidth "$source/tests/data/synthetic_machine.csv" -o probed.png
+grep -q 'all_reduce on 4 GPUs' probed.data.csv || failed "the chart of a probe lacks its largest groups"
+! grep -q 'on 2 GPUs' probed.data.csv || failed "the chart of a probe shows more than its largest groups"
+expect 0 chart bandwidth "$source/tests/data/synthetic_machine.csv" --where ranks=2 --where stride=1 -o probed.png
+grep -q '^all_gather on 2 GPUs,131072,' probed.data.csv || failed "65536 bytes sent by each of two are no 131072: $(cat probed.data.csv)"
+# Lines that lie on each other are one, under both names.
+expect 0 sweep "${job[@]}" --gpus 8 --strategy zero3,full_shard,ddp --micro-batch 1..4x2 -o same.csv
+expect 0 chart micro-batch same.csv -o same.png
+grep -q '^zero3 and full_shard,' same.data.csv || failed "equal lines hide each other: $(cat same.data.csv)"
 # The command that is printed draws the figure again.
 expect 0 chart scaling scaling.csv -o again.png
 rm again.png

@@ -164,7 +164,7 @@ for command in plan explain backtest catalog help; do
         run "${words[@]}"
         ((status <= 1)) || failed "example of help $command: $line: $(cat err)"
         examples=$((examples + 1))
-    done < <("$program" help "$command" | sed -n 's/^  \(dtplan .*\)/\1/p')
+    done < <("$program" help "$command" | sed ':join; /\\$/ { N; s/ *\\\n */ /; b join; }' | sed -n 's/^  \(dtplan .*\)/\1/p')
 done
 ((examples >= 12)) || failed "only $examples examples in the help"
 

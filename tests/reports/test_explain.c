@@ -69,6 +69,8 @@ static void test_terms_sum_to_totals(void **state)
                 fail_msg("%s sums to %.17g, not %.17g", group->title, sum, group->total);
         }
         terms += explanation.term_count;
+        for (size_t t = 0; t < explanation.term_count && !job.plan.precision.fp8_all_gather; t++)
+            assert_null(strstr(explanation.terms[t].numbers, "as fp8")); /* only what holds of the plan is said */
         for (size_t t = 0; t < explanation.term_count; t++)
             gaps += explanation.terms[t].gap;
     }

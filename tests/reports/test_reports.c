@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "lib/folded_text.h"
 #include "lib/golden.h"
 #include "lib/scenario_fixture.h"
 
@@ -108,9 +109,10 @@ static void check_text(const char *golden, printer *print, const struct dtp_repo
     size_t bytes = 0;
     FILE *file = open_memstream(&text, &bytes);
     assert_non_null(file);
-    struct dtp_page page = {file, colour, utf8};
+    struct dtp_page page = {.file = file, .colour = colour, .utf8 = utf8};
     print(report, &page);
     assert_int_equal(fclose(file), 0);
+    text = folded_text(text, DTP_PAGE_COLUMNS);
     golden_compare(golden, text);
     for (const char *line = text, *end; *line; line = *end ? end + 1 : end) {
         char copy[1024];
@@ -372,10 +374,11 @@ static void test_catalog_texts(void **state)
     for (int table = 0; table < 3; table++) {
         char *text = NULL;
         size_t bytes = 0;
-        struct dtp_page page = {open_memstream(&text, &bytes), false, true};
+        struct dtp_page page = {.file = open_memstream(&text, &bytes), .utf8 = true};
         assert_int_equal(dtp_report_catalog(&catalog, (enum dtp_catalog_table)table, DTP_CATALOG_TEXT, &page, &faults),
                          DTP_OK);
         fclose(page.file);
+        text = folded_text(text, DTP_PAGE_COLUMNS);
         golden_compare(goldens[table], text);
         free(text);
     }

