@@ -73,6 +73,7 @@ void dtp_grid_cell(struct dtp_grid *grid, const char *format, ...)
 /* Some columns of a grid, printed side by side. */
 struct block {
     size_t columns[DTP_GRID_MAX_COLUMNS], count;
+    int gap;                          /* columns of the page between two of the grid */
     int widths[DTP_GRID_MAX_COLUMNS]; /* by column of the grid */
 };
 
@@ -108,7 +109,7 @@ static int sum_widths(const struct block *block, const int *widths)
 {
     int sum = 0;
     for (size_t i = 0; i < block->count; i++)
-        sum += widths[block->columns[i]] + (i ? GAP : 0);
+        sum += widths[block->columns[i]] + (i ? block->gap : 0);
     return sum;
 }
 
@@ -157,8 +158,8 @@ static size_t line_bytes(const char *text, int width)
     return bytes;
 }
 
-/* Prints the next line of a cell, padded unless it ends the row, and moves *text behind it. */
-static void print_line(const char **text, bool first, bool right, int width, bool ends_row, FILE *file)
+/* Prints the next line of a cell, padded unless it ends the row and has no gap behind it, and moves *text behind it. */
+static void print_line(const char **text, bool first, bool right, int width, int gap, FILE *file)
 {
     int indent = !first && !right && **text && width > CONTINUED_INDENT ? CONTINUED_INDENT : 0;
     size_t bytes = line_bytes(*text, width - indent);
@@ -166,7 +167,7 @@ static void print_line(const char **text, bool first, bool right, int width, boo
     for (size_t i = 0; i < bytes; i++)
         pad -= ((unsigned char)(*text)[i] & 0xC0) != 0x80;
     fprintf(file, "%*s%.*s", indent + (right ? pad : 0), "", (int)bytes, *text);
-    fprintf(file, "%*s", ends_row ? 0 : (right ? 0 : pad) + GAP, "");
+    fprintf(file, "%*s", gap ? (right ? 0 : pad) + gap : 0, "");
     *text += bytes;
     *text += strspn(*text, " ");
 }
@@ -202,7 +203,8 @@ static void print_row(const struct dtp_grid *grid, const struct dtp_grid_row *ro
         fprintf(page->file, "%s%*s", first ? "" : "\n", last ? indent : 0, "");
         for (size_t i = 0; i < last; i++) {
             size_t column = block->columns[i];
-            print_line(&left[i], first, grid->right[column], block->widths[column], i + 1 == last, page->file);
+            print_line(&left[i], first, grid->right[column], block->widths[column], i + 1 == last ? 0 : block->gap,
+                       page->file);
         }
         first = false;
     }
@@ -232,6 +234,10 @@ static size_t fill_block(const struct dtp_grid *grid, const int *narrowest, size
     for (size_t column = 0; column < key; column++)
         block->columns[block->count++] = column;
     while (next < grid->columns) {
+        if (narrowest[next] == 0) { /* nobody filled it */
+            next++;
+            continue;
+        }
         block->columns[block->count++] = next++;
         if (sum_widths(block, narrowest) > room && next > least) {
             block->count--;
@@ -247,6 +253,11 @@ void dtp_grid_print(const struct dtp_grid *grid, const struct dtp_page *page, in
     int widths[DTP_GRID_MAX_COLUMNS], narrowest[DTP_GRID_MAX_COLUMNS], room = dtp_page_columns(page) - indent;
     measure(grid, widths, narrowest);
     size_t key = count_key_columns(grid, widths), from = 0;
+    block.gap = GAP; /* less, where that keeps a table in one piece */
+    if (fill_block(grid, narrowest, key, 0, room, &block) < grid->columns) {
+        block.gap = 1;
+        block.gap = fill_block(grid, narrowest, key, 0, room, &block) < grid->columns ? GAP : 1;
+    }
     while (from < grid->columns) {
         bool goes_on = from > 0;
         if (goes_on)

@@ -37,7 +37,7 @@ static void add_header(struct dtp_grid *grid, const char *solved)
         for (int i = 0; i < 9; i++)
             dtp_grid_cell(grid, "%s", names[line][i]);
         dtp_grid_cell(grid, "%s", line == 0 ? "scaling" : "%");
-        dtp_grid_cell(grid, "%s", line == 0 ? "USD per" : "10^9 tokens");
+        dtp_grid_cell(grid, "%s", line == 0 ? "USD per" : "10^9 tok.");
     }
 }
 

@@ -129,7 +129,7 @@ expect 0 backtest "$source/scenarios/h200_torch_runs.csv" --machine "$deep/machi
 grep -q '"by_machine_file": 35' out || failed "backtest --machine: $(grep by_machine out)"
 ! grep '"median_abs_error_pct"' out | head -n 1 | cmp -s catalogued || failed "backtest --machine predicts as without"
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv" --machine "$deep/machine.csv"
-grep -q '35 of 35 runs by aaa' out || failed "backtest --machine does not say what it was used for"
+tr -s '\n ' '  ' <out | grep -q '35 of 35 runs by aaa' || failed "backtest --machine does not say what it was used for"
 expect 2 backtest "$source/scenarios/published_runs.csv" --machine "$deep/machine.csv"
 says "was on its GPU"
 expect 2 backtest "$source/scenarios/h200_torch_runs.csv" --machine dgx-h200

@@ -384,6 +384,42 @@ static void test_catalog_texts(void **state)
     }
 }
 
+/* Lines that are too wide are broken at blanks, below the last field of their left half; colours take no column. */
+static void test_fold(void **state)
+{
+    (void)state;
+    static const struct {
+        int columns;
+        const char *text, *folded;
+    } cases[] = {
+        {20, "short\n", "short\n"},
+        {20, "  label   one two three four\n", "  label   one two\n          three four\n"},
+        {20, "  one two three four five\n", "  one two three four\n      five\n"},
+        {20, "  label      \n\nend", "  label\n\nend"},
+        {20, "a-word-that-is-wider-than-that and more\n", "a-word-that-is-wider-than-that\n    and more\n"},
+        {10, "\033[0;1m12345\033[0m 7890 1\n", "\033[0;1m12345\033[0m 7890\n    1\n"},
+        {8, "████ ███ ██\n", "████ ███\n    ██\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text = folded_text(strdup(cases[i].text), cases[i].columns);
+        assert_string_equal(text, cases[i].folded);
+        free(text);
+    }
+}
+
+/* A command that is broken is still one command for a shell, and nothing in quotes is broken. */
+static void test_wrapped_command(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t bytes = 0;
+    struct dtp_page page = {.file = open_memstream(&text, &bytes), .columns = 40};
+    dtp_page_wrap_command(&page, 0, 4, "dtplan plan --name 'a name of many words, more than fit' --gpus 8");
+    fclose(page.file);
+    assert_string_equal(text, "dtplan plan --name \\\n    'a name of many words, more than fit' \\\n    --gpus 8\n");
+    free(text);
+}
+
 static void test_figures(void **state)
 {
     (void)state;
@@ -417,6 +453,8 @@ int main(void)
         cmocka_unit_test(test_json_without_price_or_finite_numbers_is_null),
         cmocka_unit_test(test_csv),
         cmocka_unit_test(test_catalog_texts),
+        cmocka_unit_test(test_fold),
+        cmocka_unit_test(test_wrapped_command),
         cmocka_unit_test(test_figures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
