@@ -86,7 +86,7 @@ dtp_folder(exec/checkpoint USES exec/device SYSTEM libc jansson)
 # operations of a program tied to memory and kernels
 dtp_folder(exec/bind USES exec/checkpoint SYSTEM libc)
 # a run: batches, steps, what is logged
-dtp_folder(exec/train USES exec/bind SYSTEM libc jansson)
+dtp_folder(exec/train USES exec/bind model/runs SYSTEM libc jansson)
 # what this machine does, measured
 dtp_folder(exec/probe USES exec/train SYSTEM libc jansson)
 dtp_folder(exec USES exec/probe SYSTEM libc)

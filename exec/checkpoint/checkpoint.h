@@ -6,9 +6,9 @@
  *
  * All is written below DIR/step-00000100.partial, synced, and renamed when every rank is done, so a checkpoint that has
  * its name is complete. The two last ones are kept. A file holds ranges of modules' flat vectors (parameter_layout.h)
- * without the padding at their end and of the head, so that a run with another number of ranks or another strategy reads the ranges it needs from
- * whichever files hold them. What is read is checked block by block, and nothing is used but the newest checkpoint,
- * unless the previous one is asked for. */
+ * without the padding at their end and of the head, so that a run with another number of ranks or another strategy
+ * reads the ranges it needs from whichever files hold them. What is read is checked block by block, and nothing is used
+ * but the newest checkpoint, unless the previous one is asked for. */
 #ifndef DTP_CHECKPOINT_H
 #define DTP_CHECKPOINT_H
 

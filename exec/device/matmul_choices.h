@@ -15,7 +15,8 @@
 #define DTP_MATMUL_KEY(X)                                                                                              \
     X(m)                                                                                                               \
     X(n)                                                                                                               \
-    X(k) X(lda) X(ldb) X(ldd) X(element) X(result_element) X(a_transposed) X(b_transposed) X(epilogue)                 \
+    X(k)                                                                                                               \
+    X(lda) X(ldb) X(ldd) X(element) X(result_element) X(a_transposed) X(b_transposed) X(epilogue)                      \
         X(addend)                /* 0: none, 1: the result itself, 2: another matrix */                                \
         X(bias) X(bias_gradient) /* 0 or 1 */                                                                          \
         X(workspace_bytes)       /* at its disposal */

@@ -1,5 +1,6 @@
 #include "base/dtype.h"
 
+#include <stdint.h>
 #include <string.h>
 
 static const struct {
@@ -29,4 +30,19 @@ bool dtp_dtype_parse(const char *text, enum dtp_dtype *out)
             return true;
         }
     return false;
+}
+
+unsigned dtp_alignment_bytes(double elements, unsigned element_bytes)
+{
+    if (!(elements >= 0 && elements < 0x1p53))
+        return DTP_ALIGNED_BYTES;
+    uint64_t whole = (uint64_t)elements, bytes = whole * element_bytes;
+    if ((double)whole != elements || bytes % DTP_ALIGNED_BYTES == 0)
+        return DTP_ALIGNED_BYTES;
+    return (unsigned)(bytes & (~bytes + 1)); /* its lowest bit */
+}
+
+unsigned dtp_row_alignment_bytes(enum dtp_dtype dtype, double elements)
+{
+    return dtp_alignment_bytes(elements, dtp_dtype_bytes(dtype));
 }

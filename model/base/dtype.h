@@ -25,4 +25,10 @@ const char *dtp_dtype_text(enum dtp_dtype dtype);
 /* Returns false when `text` names no format. */
 bool dtp_dtype_parse(const char *text, enum dtp_dtype *out);
 
+/* Most of 16 bytes at whose multiples rows of so many elements begin: what tensor cores' loads and stores take at once.
+ * A width that is not whole is an average over layers and has no alignment of its own. */
+#define DTP_ALIGNED_BYTES 16
+unsigned dtp_alignment_bytes(double elements, unsigned element_bytes);
+unsigned dtp_row_alignment_bytes(enum dtp_dtype dtype, double elements);
+
 #endif

@@ -23,9 +23,8 @@ static double measured_matmul_s(const struct dtp_cluster *cluster, enum dtp_meas
 double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
                             double m, double n, double k)
 {
-    double measured_s = cluster->measured && m > 0 && n > 0 && k > 0
-                            ? measured_matmul_s(cluster, pass, dtype, m, n, k)
-                            : (double)NAN;
+    double measured_s =
+        cluster->measured && m > 0 && n > 0 && k > 0 ? measured_matmul_s(cluster, pass, dtype, m, n, k) : (double)NAN;
     return isfinite(measured_s) ? measured_s
                                 : dtp_matmul_s(&cluster->gpu, dtype, dtp_measured_matmul_of_weights(pass), m, n, k);
 }

@@ -27,21 +27,6 @@ static double most(double a, double b)
     return a > b ? a : b;
 }
 
-static unsigned row_alignment_bytes(double elements, unsigned element_bytes)
-{
-    if (!(elements >= 0 && elements < 0x1p53))
-        return DTP_ALIGNED_BYTES;
-    uint64_t whole = (uint64_t)elements, bytes = whole * element_bytes;
-    if ((double)whole != elements || bytes % DTP_ALIGNED_BYTES == 0)
-        return DTP_ALIGNED_BYTES;
-    return (unsigned)(bytes & (~bytes + 1)); /* its lowest bit */
-}
-
-unsigned dtp_row_alignment_bytes(enum dtp_dtype dtype, double elements)
-{
-    return row_alignment_bytes(elements, dtp_dtype_bytes(dtype));
-}
-
 /* Rate of a matmul / that of an aligned one, as far as rows go that begin at multiples of so many bytes; `odd` is that
  * of rows which not even asynchronous copies of 4 bytes can load. */
 static double row_loss(const struct dtp_gpu *gpu, unsigned bytes, double odd)
@@ -61,8 +46,8 @@ static double alignment_loss(const struct dtp_gpu *gpu, unsigned element_bytes, 
     const struct dtp_calibration *c = &dtp_calibration;
     if (element_bytes > 2)
         return 1;
-    unsigned result = row_alignment_bytes(n, element_bytes);
-    unsigned operand = row_alignment_bytes(weight_gradient ? m : k, element_bytes);
+    unsigned result = dtp_alignment_bytes(n, element_bytes);
+    unsigned operand = dtp_alignment_bytes(weight_gradient ? m : k, element_bytes);
     return least(row_loss(gpu, result, c->unaligned_result),
                  row_loss(gpu, operand, weight_gradient ? c->unaligned_outer : c->unaligned_reduced));
 }

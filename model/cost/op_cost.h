@@ -8,11 +8,6 @@
 /* Sustained matmul rate of large shapes in a format, FLOP/s: peak * the GPU's matmul_fraction. */
 double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype);
 
-/* Most of 16 bytes at whose multiples rows of so many elements begin: what tensor cores' loads and stores take at once.
- * A width that is not whole is an average over layers and has no alignment of its own. */
-#define DTP_ALIGNED_BYTES 16
-unsigned dtp_row_alignment_bytes(enum dtp_dtype dtype, double elements);
-
 /* Seconds of [m,k] x [k,n] at the sustained rate: FLOPs / rate, at least a wave of tiles, plus the part of operand
  * traffic that the pipeline does not hide; slower where rows in memory do not begin at multiples of 16 bytes, which m,
  * n and k say: k counts tokens in a weight's gradient, m in others. More of m, n or k never takes less time, but for

@@ -1,8 +1,6 @@
 /* How good the fits of a machine file are. */
 #include "machine/measured_parts.h"
 
-#include "cost/op_cost.h"
-
 #include <math.h>
 #include <stdlib.h>
 

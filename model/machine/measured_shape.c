@@ -1,7 +1,5 @@
 #include "machine/measured_shape.h"
 
-#include "cost/op_cost.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
