@@ -3,7 +3,7 @@
 
 #include "chart/chart_data.h"
 #include "chart/chart_text.h"
-#include "page/output_file.h"
+#include "page/output_own.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -62,20 +62,20 @@ static enum dtp_status draw_text(const struct dtp_context *context, const struct
                                  const struct dtp_table *table)
 {
     struct dtp_page page = context->page;
-    struct dtp_output_file output;
+    char *text = NULL;
+    size_t bytes = 0;
     if (!figure->figure)
         return dtp_chart_text(figure->chart, figure->title, figure->data, table, &page, context->faults);
-    enum dtp_status status = dtp_output_open(figure->figure, &output, context->faults);
-    if (status != DTP_OK)
-        return status;
-    page.file = output.file;
+    page.file = open_memstream(&text, &bytes);
     page.colour = false;
-    status = dtp_chart_text(figure->chart, figure->title, figure->data, table, &page, context->faults);
-    if (status != DTP_OK) {
-        dtp_output_abandon(&output);
-        return status;
-    }
-    status = dtp_output_close(&output, context->faults);
+    if (!page.file)
+        return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    enum dtp_status status = dtp_chart_text(figure->chart, figure->title, figure->data, table, &page, context->faults);
+    if (fclose(page.file) != 0 && status == DTP_OK)
+        status = dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK)
+        status = dtp_output_write_sealed(figure->figure, DTP_OUTPUT_FIGURE, text, bytes, context->faults);
+    free(text);
     if (status == DTP_OK)
         fprintf(context->page.file, "%s: written\n", figure->figure);
     return status;
