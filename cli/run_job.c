@@ -9,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A plan of another runtime is another program: what else of it the executor does not know follows from that. */
+/* A plan of another runtime is another program: what else of it the executor does not know follows from that, so that
+ * it is said before anything of the plan is judged. */
 static enum dtp_status check_runtime(const struct dtp_scenario *scenario, struct dtp_faults *faults)
 {
     enum dtp_runtime runtime;
@@ -21,14 +22,20 @@ static enum dtp_status check_runtime(const struct dtp_scenario *scenario, struct
                            "is %s, but the executor runs plans of --runtime dtplan: add it", dtp_runtime_text(runtime));
 }
 
+static bool is_ours(const struct dtp_scenario *scenario)
+{
+    struct dtp_faults ignored = {0};
+    return check_runtime(scenario, &ignored) == DTP_OK;
+}
+
 enum dtp_status dtp_run_take_defaults(struct dtp_scenario *scenario, struct dtp_faults *faults)
 {
     static const char *const defaults[][2] = {{"runtime", "dtplan"}, {"gradient_norm", "true"}};
     char update[8];
     bool norm = !dtp_scenario_plain(scenario, "update_in_backward", update, sizeof update) || strcmp(update, "1") != 0;
     size_t count = sizeof defaults / sizeof defaults[0] - (norm ? 0 : 1);
-    enum dtp_status status = check_runtime(scenario, faults);
-    for (size_t i = 0; i < count && status == DTP_OK; i++)
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0; i < count && status == DTP_OK && is_ours(scenario); i++)
         if (!dtp_scenario_get(scenario, defaults[i][0]))
             status = dtp_scenario_set(scenario, defaults[i][0], defaults[i][1], "default", 0, faults);
     return status;
@@ -163,7 +170,9 @@ enum dtp_status dtp_job_run(const struct dtp_run_job *run, struct dtp_ran_job *o
     struct dtp_job job;
     memset(out, 0, sizeof *out);
     out->report = (struct dtp_run_report){.simulated = &out->simulated, .measured = &out->measured};
-    enum dtp_status status = dtp_scenario_resolve(run->scenario, run->catalog, &job, faults);
+    enum dtp_status status = check_runtime(run->scenario, faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(run->scenario, run->catalog, &job, faults);
     if (status == DTP_OK)
         status = dtp_simulated_create(&job, &options, &out->simulated, faults);
     out->predicted = status == DTP_OK;

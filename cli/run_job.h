@@ -21,9 +21,9 @@ struct dtp_ran_job {
     struct dtp_run_report report; /* points to the two above; comparisons are made where it was timed */
 };
 
-/* Refuses a scenario of another runtime by that alone. Sets what the executor means where a key was not typed: runtime
- * dtplan, and the gradient norm in its log, without which an update made of a loss that is no number cannot be left
- * out; not with update_in_backward, which leaves no such update out. */
+/* Sets what the executor means where a key was not typed: runtime dtplan, and the gradient norm in its log, without
+ * which an update made of a loss that is no number cannot be left out; not with update_in_backward, which leaves no
+ * such update out. A scenario of another runtime stays as it is: dtp_job_run refuses it by that alone. */
 enum dtp_status dtp_run_take_defaults(struct dtp_scenario *scenario, struct dtp_faults *faults);
 
 /* Of the flags that the executor reads: on the host device a job is one of the cores of this machine, unless a GPU or a
