@@ -1,6 +1,7 @@
 #include "plan/rules.h"
 
 #include "base/bytes.h"
+#include "net/parameter_layout.h"
 
 unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan)
 {
@@ -143,6 +144,8 @@ enum dtp_measured_attention dtp_measured_attention_of(const struct dtp_plan *pla
 
 uint64_t dtp_plan_head_columns(const struct dtp_plan *plan, uint64_t vocab)
 {
-    bool pads = plan->runtime == DTP_RUNTIME_MEGATRON;
-    return pads ? dtp_divide_up(vocab, MEGATRON_VOCAB_MULTIPLE) * MEGATRON_VOCAB_MULTIPLE : vocab;
+    uint64_t multiple = plan->runtime == DTP_RUNTIME_MEGATRON ? MEGATRON_VOCAB_MULTIPLE
+                        : plan->runtime == DTP_RUNTIME_DTPLAN ? DTP_PARAMETER_ALIGNMENT
+                                                              : 1;
+    return dtp_divide_up(vocab, multiple) * multiple;
 }

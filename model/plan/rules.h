@@ -67,7 +67,7 @@ uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_clust
 /* Under which of its words a plan's attention stands. */
 enum dtp_measured_attention dtp_measured_attention_of(const struct dtp_plan *plan, bool backward);
 
-/* Columns of the logits as the head's matmuls compute them; runtime dtplan has its own (dtp_parameter_head_rows). */
+/* Columns of the logits as the head's matmuls compute them: Megatron and our executor (dtp_parameter_head_rows) pad. */
 uint64_t dtp_plan_head_columns(const struct dtp_plan *plan, uint64_t vocab);
 
 #endif
