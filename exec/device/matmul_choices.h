@@ -12,14 +12,13 @@
 #include <stdint.h>
 
 /* All that a matmul's fastest algorithm depends on. X(field) in the order of the file's columns. */
-#define DTP_MATMUL_KEY(X)                                                                                              \
-    X(m)                                                                                                               \
-    X(n)                                                                                                               \
-    X(k)                                                                                                               \
-    X(lda) X(ldb) X(ldd) X(element) X(result_element) X(a_transposed) X(b_transposed) X(epilogue)                      \
-        X(addend)                /* 0: none, 1: the result itself, 2: another matrix */                                \
-        X(bias) X(bias_gradient) /* 0 or 1 */                                                                          \
-        X(workspace_bytes)       /* at its disposal */
+/* clang-format off: it never settles on one form of this table */
+#define DTP_MATMUL_KEY(X) \
+    X(m) X(n) X(k) X(lda) X(ldb) X(ldd) X(element) X(result_element) X(a_transposed) X(b_transposed) X(epilogue) \
+    X(addend)                /* 0: none, 1: the result itself, 2: another matrix */ \
+    X(bias) X(bias_gradient) /* 0 or 1 */ \
+    X(workspace_bytes)       /* at its disposal */
+/* clang-format on */
 struct dtp_matmul_key {
 #define X(field) uint64_t field;
     DTP_MATMUL_KEY(X)

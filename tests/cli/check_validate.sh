@@ -158,7 +158,8 @@ stop_in_third() {
 
 stop_in_third KILL
 [[ $(wc -l <many.csv) == 3 ]] || failed "killed after $(wc -l <many.csv) lines"
-sed -n 2p many.csv | head -c 30 >>many.csv # a row that was cut off begins as all of the command do
+cut=$(sed -n 2p many.csv | head -c 30)
+printf '%s' "$cut" >>many.csv # a row that was cut off begins as all of the command do
 first=$(cell many.csv 0 measured_step_s)
 expect 0 "${many[@]}" --resume
 says '5 of 5' out
