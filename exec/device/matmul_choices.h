@@ -12,7 +12,8 @@
 #include <stdint.h>
 
 /* All that a matmul's fastest algorithm depends on. X(field) in the order of the file's columns. */
-/* clang-format off: it never settles on one form of this table */
+/* The formatter never settles on one form of this table. */
+/* clang-format off */
 #define DTP_MATMUL_KEY(X) \
     X(m) X(n) X(k) X(lda) X(ldb) X(ldd) X(element) X(result_element) X(a_transposed) X(b_transposed) X(epilogue) \
     X(addend)                /* 0: none, 1: the result itself, 2: another matrix */ \

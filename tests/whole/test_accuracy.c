@@ -183,7 +183,7 @@ static void test_throughput(void **state)
         size_t scored[FIDELITY_COUNT];
         assert_int_equal(rows[i].count, 10);
         for (int f = 0; f < FIDELITY_COUNT; f++) {
-            double median_pct;
+            double median_pct = 0;
             find_group(rows[i].cells[0], f, &scored[f], &median_pct);
             expect_as_printed(rows[i].cells[0], f, median_pct, rows[i].cells[median_cell[f]]);
         }
