@@ -284,7 +284,7 @@ static enum dtp_status add_line(const struct dtp_prober *p, const struct line *l
         struct dtp_probe_step *step = &steps[(*count)++];
         snprintf(words, sizeof words, "layers=%d strategy=ddp gradient_norm=true %s%s micro_batch=%" PRIu32, LAYERS,
                  line->words, group, line->micro_batches[i]);
-        step->way = line->way;
+        step->way = (unsigned)line->way;
         status = resolve(p, words, false, together, &step->job);
         if (status == DTP_OK)
             status = cut(p, line->layers ? line->layers : LAYERS, USER_MICRO_STEPS, &step->job);
