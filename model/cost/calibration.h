@@ -29,7 +29,7 @@
       "the same of rows at 4 or 8 bytes, which asynchronous copies still take, though TMA does not; assumed")          \
     X(unaligned_before_hopper, 0.38, "1",                                                                              \
       "the same of rows at 2 bytes on older GPUs (rows at 4 bytes lose nothing: InternEvo's ffn of 10922); from "      \
-      "nanoGPT on A100, a GPT-2 step 25 % faster by 50304 for 50257 (A. Karpathy, February 2023), of which the "       \
+      "nanoGPT on A100, a step 25 % faster by 50304 for 50257 (recalled, not looked up), of which the "                \
       "head's three matmuls are about a fifth")                                                                        \
     X(hbm_fraction, 0.90, "1", "HBM rate of a long copy / datasheet; h200_copies.csv 4.28/4.8 TB/s")                   \
     X(eager_sm_bytes_per_s, 42e9, "B/s",                                                                               \
