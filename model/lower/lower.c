@@ -39,7 +39,9 @@ void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t acces
 struct dtp_operand *dtp_draft_role(struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer, uint32_t access,
                                    uint64_t offset_bytes)
 {
-    assert(draft->operand_count < DTP_DRAFT_OPERANDS && buffer.index != DTP_NO_INDEX);
+    /* a buffer that could not be made is the program's to refuse: after its first fault it hands out none and says why
+     */
+    assert(draft->operand_count < DTP_DRAFT_OPERANDS);
     struct dtp_operand *operand = &draft->operands[draft->operand_count++];
     *operand = dtp_operand_of(buffer, access);
     operand->role = (uint8_t)role;
