@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Without a GPU: this machine's cores probed, then predictions by that file against runs: check_host_loop.sh DTPLAN SOURCE_TREE
 #
-# DTPLAN_TEST_HOST_TOLERANCE (100%) is how far off a step may be; on an idle machine 15% holds, with DTPLAN_TEST_HOST_SECONDS=60.
+# DTPLAN_TEST_HOST_TOLERANCE (100%) is how far off a step may be; the aim is 15% on an idle machine, with DTPLAN_TEST_HOST_SECONDS=60.
 # Where something else runs, a probe and a run a second apart see two machines: the best of three rounds counts.
 set -uo pipefail
 
