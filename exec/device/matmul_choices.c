@@ -132,7 +132,8 @@ static bool keep(struct dtp_matmul_choices *choices, const struct dtp_matmul_cho
 static enum dtp_status read_lines(FILE *file, struct dtp_matmul_choices *out, struct dtp_faults *faults)
 {
     char line[LINE_BYTES];
-    for (uint32_t number = 0; number < MOST_LINES && fgets(line, sizeof line, file); number++) {
+    uint32_t number = 0;
+    for (; number < MOST_LINES && fgets(line, sizeof line, file); number++) {
         struct dtp_matmul_choice choice;
         const size_t length = strlen(line);
         const bool whole = length > 0 && line[length - 1] == '\n';
@@ -146,6 +147,10 @@ static enum dtp_status read_lines(FILE *file, struct dtp_matmul_choices *out, st
     }
     if (ferror(file))
         return dtp_fault(faults, DTP_ENVIRONMENT, out->path, 0, "cannot be read: %s", strerror(errno));
+    /* Choices are added to the file, and a user's own must not grow lines that he did not ask for. */
+    if (number > 0 && out->damaged == number)
+        return dtp_fault(faults, DTP_BAD_INPUT, out->path, 0,
+                         "is no file of matmul algorithms, for none of its lines is one; name another file");
     return DTP_OK;
 }
 

@@ -43,7 +43,8 @@ struct dtp_matmul_choices {
     struct dtp_matmul_choice *choices;
 };
 
-/* A file that does not exist yet is an empty one. DTP_ENVIRONMENT if it cannot be read, or without memory. */
+/* A file that does not exist yet is an empty one. DTP_BAD_INPUT for one that holds other things alone; DTP_ENVIRONMENT
+ * if it cannot be read, or without memory. */
 enum dtp_status dtp_matmul_choices_load(const char *path, const char *gpu, uint64_t version,
                                         struct dtp_matmul_choices *out, struct dtp_faults *faults);
 void dtp_matmul_choices_free(struct dtp_matmul_choices *choices);

@@ -140,14 +140,20 @@ static void rubbish_is_no_choice(void **state)
 {
     (void)state;
     struct dtp_matmul_choices choices;
+    struct dtp_faults faults = {0};
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     for (int i = 0; i < 5000; i++) /* a line longer than any, without an end */
         fputc("GPU 1 "[i % 6], file);
-    fputs("\n\n \nGPU 1\nGPU 1 ffffffffffffffffffffffff 0\n\xff\xfe\nGPU 1 12", file);
+    fputs("\n\n \nGPU 1\nGPU 1 ffffffffffffffffffffffff 0\n\xff\xfe\nGPU 1 12\n", file);
     fclose(file);
+    assert_int_equal(dtp_matmul_choices_load(path, "GPU", 1, &choices, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "is no file of matmul algorithms"));
+    choices = (struct dtp_matmul_choices){.path = path, .owner = "GPU 1"};
+    add(&choices, choice_of(8, 1));
+    dtp_matmul_choices_free(&choices);
     load("GPU", 1, &choices);
-    assert_int_equal(choices.count, 0);
+    assert_int_equal(choices.count, 1);
     assert_true(choices.damaged > 5);
     dtp_matmul_choices_free(&choices);
 }
