@@ -35,6 +35,36 @@ struct attention_case {
     uint32_t batch, sequence, heads, kv_heads, head_dim;
 };
 
+/* What stands in device memory after both directions, and `gradient`, qkv_gradient on the host, against the reference.
+ */
+static void judge_attention(const char *what, const struct dtp_attention_args *forward,
+                            const struct dtp_attention_backward_args *backward, const void *gradient)
+{
+    const enum dtp_element bf16 = DTP_ELEMENT_BF16;
+    const uint64_t rows = (uint64_t)forward->batch * forward->sequence;
+    const uint64_t packed = rows * (forward->heads + 2 * forward->kv_heads) * forward->head_dim;
+    const uint64_t result = rows * forward->heads * forward->head_dim, statistics = rows * forward->heads;
+    struct dtp_attention_args expected = *forward;
+    struct dtp_attention_backward_args expected_backward = *backward;
+    expected.qkv = host_copy(forward->qkv, 2 * packed);
+    expected.result = malloc(2 * result);
+    expected.log_sum_exp = malloc(4 * statistics);
+    dtp_reference_attention(NULL, &expected, NULL);
+    expected_backward.qkv = expected.qkv;
+    expected_backward.result = expected.result;
+    expected_backward.log_sum_exp = expected.log_sum_exp;
+    expected_backward.gradient = host_copy(backward->gradient, 2 * result);
+    expected_backward.qkv_gradient = malloc(2 * packed);
+    dtp_reference_attention_backward(NULL, &expected_backward, NULL);
+
+    judge(what, "result", relative_error(host_copy(forward->result, 2 * result), expected.result, result, bf16), 6e-3);
+    judge(what, "log_sum_exp",
+          relative_error(host_copy(forward->log_sum_exp, 4 * statistics), expected.log_sum_exp, statistics,
+                         DTP_ELEMENT_FP32),
+          1e-4);
+    judge(what, "qkv_gradient", relative_error(gradient, expected_backward.qkv_gradient, packed, bf16), 1e-2);
+}
+
 static void check_attention(struct dtp_attention_plans *attention, const struct attention_case *shape,
                             bool deterministic)
 {
@@ -104,25 +134,7 @@ static void check_attention(struct dtp_attention_plans *attention, const struct 
         free(again);
     }
 
-    struct dtp_attention_args expected = forward;
-    struct dtp_attention_backward_args expected_backward = backward;
-    expected.qkv = host_copy(forward.qkv, 2 * packed);
-    expected.result = malloc(2 * result);
-    expected.log_sum_exp = malloc(4 * statistics);
-    dtp_reference_attention(NULL, &expected, NULL);
-    expected_backward.qkv = expected.qkv;
-    expected_backward.result = expected.result;
-    expected_backward.log_sum_exp = expected.log_sum_exp;
-    expected_backward.gradient = host_copy(backward.gradient, 2 * result);
-    expected_backward.qkv_gradient = malloc(2 * packed);
-    dtp_reference_attention_backward(NULL, &expected_backward, NULL);
-
-    judge(what, "result", relative_error(host_copy(forward.result, 2 * result), expected.result, result, bf16), 6e-3);
-    judge(what, "log_sum_exp",
-          relative_error(host_copy(forward.log_sum_exp, 4 * statistics), expected.log_sum_exp, statistics,
-                         DTP_ELEMENT_FP32),
-          1e-4);
-    judge(what, "qkv_gradient", relative_error(first, expected_backward.qkv_gradient, packed, bf16), 1e-2);
+    judge_attention(what, &forward, &backward, first);
     free(first);
 }
 
