@@ -6,6 +6,7 @@
 # exists: files and folders; names of ours in C (dtp_..., DTP_...); tests (test_NAME, a program or a function of one). In a path
 # NAME, FOLDER and * stand for anything. Names of files without a folder are looked for everywhere if they end as sources do; of
 # other endings (plans.csv) many are only examples. What is built (build/...) is not looked for.
+# shellcheck disable=SC2016 # backticks are those of pages
 set -euo pipefail
 cd -- "$1"
 scratch=$(mktemp -d)
@@ -51,7 +52,7 @@ done
 # ---- what they name --------------------------------------------------------------------------------------------------------
 
 places=("${folders[@]}")
-grep -rohE --include='*.[ch]' --include='*.cu' --include='*.cuh' --include='*.def' '\<(dtp|DTP|test)_[A-Za-z0-9_]+\>' "${places[@]}" |
+grep -rohE --include='*.[ch]' --include='*.cu' --include='*.cuh' --include='*.def' --include=CMakeLists.txt '\<(dtp|DTP|test)_[A-Za-z0-9_]+\>' "${places[@]}" CMakeLists.txt |
     sort -u >"$scratch/names"
 find "${places[@]}" -type f -name 'test_*.c' -printf '%f\n' | sed 's/\.c$//' | sort -u >>"$scratch/names"
 find . -name 'build*' -prune -o -name .git -prune -o -type f -printf '%f\n' | sort -u >"$scratch/files"
