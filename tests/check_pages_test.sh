@@ -13,10 +13,11 @@ for name in a b c d e f; do
     echo "int dtp_$name(void);" >"model/base/$name.h"
 done
 echo 'static void test_by_hand(void);' >tests/base/test_a.c
+echo 'add_test(NAME layers COMMAND x)' >tests/CMakeLists.txt
 page() {
     printf '**Idea.** %s\n\n**Data flow.** It flows.\n\n**Invariants.** Some.\n\n**Traps.** None.\n' "$1"
 }
-good='`dtp_a` `a.h` `base/b.h` `model/net/NAME.h` `model/base/` `test_a` `test_by_hand` `build/x` `y.csv`'
+good='`dtp_a` `a.h` `base/b.h` `net/NAME.h` `model/base/` `test_a` `test_by_hand` `build/x` test `layers`'
 echo 'There is `model/base/a.h`.' >CONTRIBUTING.md
 
 # says STATUS WORDS...: how the check ends, and that its output has each of the words.
@@ -38,6 +39,7 @@ page "$good" >model/base/README.md
 says 0 "1 pages of folders"
 for mistake in '`dtp_gone`|dtp_gone is no name of ours' '`test_gone`|test_gone is no name of ours' '`gone.h`|there is no file gone.h' \
     '`base/gone.h`|there is no base/gone.h' '`model/gone/NAME.c`|there is no model/gone/NAME.c' '`model/gone/`|there is no model/gone/' \
+    'tests `layers`, `gone`|there is no test gone' \
     "$(printf 'x%.0s' {1..121})|wider than 120 columns"; do
     page "$good ${mistake%%|*}" >model/base/README.md
     says 1 "model/base/README.md:1: ${mistake#*|}"
