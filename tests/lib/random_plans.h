@@ -64,6 +64,18 @@ static inline bool random_bool(void)
     return random_below(2);
 }
 
+/* What few models have, each in one of eight; draws nothing of the stream that follows. Frozen jobs have rows of their
+ * own for it. */
+static inline void random_details(struct dtp_transformer *t)
+{
+    uint64_t kept = random_state;
+    if (random_frozen)
+        return;
+    t->final_norm = random_below(8) != 0;
+    t->head_bias = random_below(8) == 0;
+    random_state = kept;
+}
+
 static inline struct dtp_transformer random_transformer(void)
 {
     struct dtp_transformer t = dtp_transformer_default();
@@ -93,6 +105,7 @@ static inline struct dtp_transformer random_transformer(void)
     random_key("tied_head");
     t.tied_head = random_bool();
     t.final_norm = true;
+    random_details(&t);
     return t;
 }
 
