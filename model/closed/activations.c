@@ -170,6 +170,6 @@ void dtp_activations_count(const struct dtp_transformer *transformer, const stru
     if (transformer->final_norm) /* the head's matmul stays in the compute dtype, fp8 or not */
         out->head += s.e * s.h + dtp_norm_statistics_bytes(transformer);
     if (transformer->embedding_norm)
-        out->head += s.e * s.h + dtp_norm_statistics_bytes(transformer);
+        out->embedding = s.e * s.h + dtp_norm_statistics_bytes(transformer);
     count_loss(&s, out);
 }
