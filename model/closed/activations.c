@@ -164,12 +164,12 @@ void dtp_activations_count(const struct dtp_transformer *transformer, const stru
                                     .layer_kept = layer_kept(&s),
                                     .gradient = s.e * s.h,
                                     .norm_gradient = s.c * s.h,
-                                    .head = s.e * s.h,
+                                    .head = s.c * s.h,
                                     .checkpoint_every = checkpoint_every(&s),
                                     .embedding_backward = embedding_backward(&s)};
     if (transformer->final_norm) /* the head's matmul stays in the compute dtype, fp8 or not */
-        out->head += s.c * s.h + dtp_norm_statistics_bytes(transformer);
-    if (transformer->embedding_norm)
         out->head += s.e * s.h + dtp_norm_statistics_bytes(transformer);
+    if (transformer->embedding_norm)
+        out->embedding = s.e * s.h + dtp_norm_statistics_bytes(transformer);
     count_loss(&s, out);
 }

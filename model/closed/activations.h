@@ -18,7 +18,8 @@ struct dtp_activations {
     uint64_t layer_kept;    /* a checkpointed layer under the plan's rule; equals layer_all without checkpointing */
     uint64_t gradient;      /* gradient of the residual stream, e*h */
     uint64_t norm_gradient; /* gradient of a norm's result as a matmul makes it, c*h */
-    uint64_t head;          /* input and output of the final norm */
+    uint64_t head;          /* what the head reads, and the input of a final norm */
+    uint64_t embedding;     /* input of a norm of the embedding, kept to the end of backward; 0 without one */
     uint64_t logits;        /* logits at the end of forward */
     uint64_t loss;          /* logits, losses and their gradients at the worst instant of the loss */
     uint64_t logits_gradient;

@@ -41,6 +41,7 @@ void dtp_add_saved(const struct dtp_memory_job *job, struct dtp_instant *instant
     uint64_t checkpointed = a->checkpoint_every ? dtp_divide_up(layers, a->checkpoint_every) : 0;
     dtp_instant_add_tokens(job, instant, DTP_TERM_LAYERS_KEPT, checkpointed, a->layer_kept);
     dtp_instant_add_tokens(job, instant, DTP_TERM_LAYERS_SAVED, layers - checkpointed, a->layer_all);
+    dtp_instant_add_tokens(job, instant, DTP_TERM_EMBEDDING_NORM, 1, a->embedding);
 }
 
 void dtp_add_all_saved(const struct dtp_memory_job *job, struct dtp_instant *instant)

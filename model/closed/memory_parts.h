@@ -37,6 +37,8 @@
     X(LAYERS_KEPT, ACTIVATIONS, "checkpointed layers", "layers", "T", "kept bytes", "PyTorch: checkpoint.py")          \
     X(BLOCK, ACTIVATIONS, "the layer at work", "", "T", "bytes of a token", "PyTorch: derivatives.yaml")               \
     X(HEAD, ACTIVATIONS, "final norm and its input", "", "T", "bytes of a token", "PyTorch: derivatives.yaml")         \
+    X(EMBEDDING_NORM, ACTIVATIONS, "input of the embedding's norm", "", "T", "bytes of a token",                       \
+      "PyTorch: derivatives.yaml")                                                                                     \
     X(LOGITS, LOGITS, "logits", "", "T", "bytes of a token", "")                                                       \
     X(LOSS, LOGITS, "cross entropy at its worst", "", "T", "bytes of a token", "PyTorch: derivatives.yaml")            \
     X(LOGITS_GRADIENT, LOGITS, "gradient of the logits", "", "T", "bytes of a token", "")                              \

@@ -20,13 +20,31 @@ static dtp_buffer_id head_weight(struct dtp_lowering *l)
     return dtp_lower_weight(l, l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD);
 }
 
+/* Without a final norm the head reads the last block's result, and its matmul saves that, or the cast which autocast
+ * makes of it: final_norm is what the head reads, final_wide what only the model's forward still holds. */
+static void head_input(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    l->final_norm = l->final_input;
+    if (l->residual == l->compute)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_CAST, "head input");
+    dtp_draft_use(&draft, l->final_input, DTP_READ);
+    l->final_norm = dtp_draft_new(l, &draft, "head input", DTP_OWNER_ACTIVATIONS,
+                                  tokens_bytes(l->tokens, l->compute * l->transformer->hidden), DTP_WRITE);
+    dtp_draft_memory(l, &draft, 0, 1);
+    dtp_draft_end(l, &draft);
+    l->final_wide = l->final_input;
+}
+
 void dtp_lower_final_norm(struct dtp_lowering *l)
 {
     const struct dtp_transformer *t = l->transformer;
-    l->final_norm = l->final_input;
     l->final_statistics = l->final_wide = DTP_NO_BUFFER;
-    if (!t->final_norm)
+    if (!t->final_norm) {
+        head_input(l);
         return;
+    }
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM, "final norm");
     dtp_draft_use(&draft, l->final_input, DTP_READ);
@@ -150,7 +168,7 @@ static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens
     else
         dtp_draft_use(&draft, into, DTP_UPDATE);
     dtp_draft_use(&draft, l->logits_gradient, DTP_READ | DTP_FREE);
-    if (whole && t->final_norm)
+    if (whole)
         dtp_draft_use(&draft, l->final_norm, DTP_FREE);
     if (whole && l->autocast)
         root->weight[head_part(l)] = DTP_NO_BUFFER;
@@ -159,29 +177,45 @@ static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens
     return into;
 }
 
-/* Under autocast the norm ran in fp32, so its result's gradient is cast back; a chunked loss summed it in fp32. */
-static dtp_buffer_id widened(struct dtp_lowering *l, dtp_buffer_id gradient)
+/* What flows back from the head in the dtype of the residual stream: under autocast the head read a cast of it. */
+static dtp_buffer_id in_residual_dtype(struct dtp_lowering *l, dtp_buffer_id gradient, const char *name)
 {
-    if (l->residual == l->compute || l->loss == DTP_LOSS_CHUNKED)
-        return gradient;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "final norm gradient");
-    dtp_buffer_id wide = dtp_draft_new(l, &draft, "final norm gradient in fp32", DTP_OWNER_WORKSPACE,
-                                       l->slot_bytes[DTP_SLOT_INPUT], DTP_WRITE);
+    dtp_buffer_id cast = dtp_draft_new(l, &draft, name, DTP_OWNER_WORKSPACE, l->slot_bytes[DTP_SLOT_INPUT], DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
-    return wide;
+    return cast;
 }
 
-/* The residual stream's gradient is born here and updated in place down to the embedding. */
+/* Gradients of norms and biases outside of blocks are small and appear as one buffer, with the final norm's; without
+ * one, a bias of the head or a norm of the embedding has it made here. */
+static void root_vectors(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    if (!l->root.elements[DTP_ROOT_VECTORS])
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "vector gradients");
+    dtp_lower_gradient_result(l, &draft, DTP_ROOT_VECTORS, l->compute);
+    dtp_draft_memory(l, &draft, 0, 1);
+    dtp_draft_end(l, &draft);
+    dtp_lower_gradient_made(l, DTP_ROOT_VECTORS);
+}
+
+/* The residual stream's gradient is born here and updated in place down to the embedding. A chunked loss summed it in
+ * fp32, which a norm reads as it is. */
 static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
 {
+    bool chunked = l->loss == DTP_LOSS_CHUNKED;
     if (!l->transformer->final_norm) {
-        l->gradient = gradient;
+        bool same = l->residual == (chunked ? 4 : l->compute);
+        l->gradient = same ? gradient : in_residual_dtype(l, gradient, "residual gradient");
+        root_vectors(l);
         return;
     }
-    gradient = widened(l, gradient);
+    if (l->residual != l->compute && !chunked)
+        gradient = in_residual_dtype(l, gradient, "final norm gradient in fp32");
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "final norm");
     l->gradient =
@@ -204,14 +238,12 @@ void dtp_lower_head_backward(struct dtp_lowering *l)
     } else {
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "");
-        if (l->transformer->final_norm)
-            dtp_draft_use(&draft, l->final_norm, DTP_FREE);
+        dtp_draft_use(&draft, l->final_norm, DTP_FREE);
         if (l->autocast) {
             dtp_draft_use(&draft, dtp_lower_state(l)->weight[head_part(l)], DTP_FREE);
             dtp_lower_state(l)->weight[head_part(l)] = DTP_NO_BUFFER;
         }
-        if (draft.operand_count)
-            dtp_draft_end(l, &draft);
+        dtp_draft_end(l, &draft);
     }
     dtp_lower_release(l);
     if (!l->transformer->tied_head)

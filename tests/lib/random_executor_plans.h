@@ -8,6 +8,7 @@
 static inline struct dtp_transformer random_executor_transformer(void)
 {
     struct dtp_transformer t = random_transformer();
+    t.final_norm = true, t.embedding_norm = t.qk_norm = false, t.sliding_window = 0; /* which it refuses */
     if (t.position == DTP_POSITION_ALIBI)
         t.position = DTP_POSITION_NONE;
     random_key("executor activation");

@@ -64,6 +64,24 @@ static inline bool random_bool(void)
     return random_below(2);
 }
 
+/* What few models have, each in one of eight; draws nothing of the stream that follows. Frozen jobs have rows of their
+ * own for it. */
+static inline void random_details(struct dtp_transformer *t)
+{
+    uint64_t kept = random_state;
+    if (random_frozen)
+        return;
+    t->final_norm = random_below(8) != 0;
+    t->embedding_norm = random_below(8) == 0;
+    t->qk_norm = random_below(8) == 0;
+    t->head_bias = random_below(8) == 0;
+    t->sliding_window = random_below(8) ? 0 : 128u << random_below(8);
+    t->qkv_bias = t->qkv_bias || random_below(8) == 0;
+    t->attention_output_bias = t->attention_output_bias || random_below(8) == 0;
+    t->mlp_bias = t->mlp_bias || random_below(8) == 0;
+    random_state = kept;
+}
+
 static inline struct dtp_transformer random_transformer(void)
 {
     struct dtp_transformer t = dtp_transformer_default();
@@ -93,6 +111,7 @@ static inline struct dtp_transformer random_transformer(void)
     random_key("tied_head");
     t.tied_head = random_bool();
     t.final_norm = true;
+    random_details(&t);
     return t;
 }
 
@@ -130,6 +149,10 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
     if (plan->runtime == DTP_RUNTIME_TORCH && !plan->fsdp1 && random_below(3) == 0) {
         plan->prefetch_depth = plan->prefetch ? 1 + (uint32_t)random_below(4) : 1;
         plan->reshard_group = plan->reshard_after_forward && random_bool() ? 2u << random_below(3) : 0;
+    }
+    if (dtp_plan_is_fsdp(plan) && !random_frozen) {
+        plan->limit_all_gathers = !plan->fsdp1 || random_bool();
+        plan->keep_root = !plan->fsdp1 && random_below(4) == 0;
     }
     random_key("zeropp");
     if (plan->runtime == DTP_RUNTIME_DEEPSPEED && plan->strategy == DTP_ZERO3 &&

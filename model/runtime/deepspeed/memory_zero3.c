@@ -87,8 +87,7 @@ static void zero3_head(struct dtp_memory_job *job, const struct dtp_zero3_counts
         return;
     struct dtp_instant copy = zero3_instant(job, counts, counts->live_head_backward, counts->second_head_backward);
     dtp_add_all_saved(job, &copy);
-    if (job->transformer->final_norm)
-        dtp_instant_take_tokens(job, &copy, DTP_TERM_HEAD, job->activations.norm_gradient);
+    dtp_instant_take_tokens(job, &copy, DTP_TERM_HEAD, job->activations.norm_gradient);
     add_made(job, &copy, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
     dtp_instant_add_tokens(job, &copy, DTP_TERM_STREAM_GRADIENT, 1,
                            chunked ? job->activations.logits_gradient : job->activations.norm_gradient);

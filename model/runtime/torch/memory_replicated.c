@@ -165,7 +165,7 @@ static void forward_and_loss(struct dtp_memory_job *job)
         add_head_cast(job, &end);
     if (!chunked)
         dtp_instant_add_tokens(job, &end, DTP_TERM_LOGITS, 1, job->activations.logits);
-    if (dtp_plan_autocast(job->plan) && job->transformer->final_norm) /* its fp32 result, until the head has read it */
+    if (dtp_plan_autocast(job->plan)) /* the last result in fp32, until the head has read its cast */
         dtp_instant_add_tokens(job, &end, DTP_TERM_HEAD, 1, job->activations.gradient);
     dtp_memory_consider(job, DTP_PHASE_FORWARD_END, &end);
 }
@@ -190,8 +190,7 @@ static void head_backward(struct dtp_memory_job *job)
         return;
     dtp_instant_add(&cast, DTP_TERM_CAST_GRADIENT, 1, job->units.embedding, job->bytes.grads);
     dtp_instant_add_tokens(job, &cast, DTP_TERM_STREAM_GRADIENT, 1, chunked ? a->logits_gradient : a->norm_gradient);
-    if (job->transformer->final_norm)
-        dtp_instant_take_tokens(job, &cast, DTP_TERM_HEAD, a->norm_gradient);
+    dtp_instant_take_tokens(job, &cast, DTP_TERM_HEAD, a->norm_gradient);
     dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &cast);
 }
 
