@@ -367,7 +367,7 @@ enum dtp_status dtp_probe(const struct dtp_probe_job *job, struct dtp_faults *fa
     if (is_last_pass(&p))
         dtp_probe_say_end(p.events, p.stop);
     if (status != DTP_OK && !p.stop)
-        dtp_world_give_up(&p.world, faults);
+        dtp_world_give_up(&p.world, status, faults);
     free(steps);
     tear_down(&p);
     return status;

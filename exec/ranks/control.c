@@ -152,13 +152,14 @@ void dtp_control_deadline(struct dtp_control *c, double seconds)
     atomic_store(&c->deadline_s, seconds > 0 ? dtp_control_now_s() + seconds : 0);
 }
 
-void dtp_control_give_up(struct dtp_control *c, const char *words)
+void dtp_control_give_up(struct dtp_control *c, enum dtp_status status, const char *words)
 {
     const struct timespec pause = {.tv_nsec = 20000000};
     if (!c->beating)
         return;
     pthread_mutex_lock(&c->give_up);
     snprintf(c->words, sizeof c->words, "gave up, %s;", words);
+    c->status = status;
     pthread_mutex_unlock(&c->give_up);
     while (!atomic_load(&c->failed)) /* the thread tells it within a beat */
         nanosleep(&pause, NULL);

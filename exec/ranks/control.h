@@ -23,6 +23,7 @@ struct dtp_control_place {
 
 struct dtp_control_failure {
     uint32_t rank;
+    enum dtp_status status;         /* that every rank ends with: what a rank that gave up said, else DTP_ENVIRONMENT */
     struct dtp_control_place place; /* last told by that rank */
     char words[256]; /* "has been silent for 10 s, last heard of", "gave up, disk full;": before its place */
 };
@@ -62,7 +63,9 @@ void dtp_control_at(struct dtp_control *control, struct dtp_control_place place)
 struct dtp_control_place dtp_control_where(const struct dtp_control *control);
 /* Unless called again within `seconds` (0: no deadline any more), this rank reports itself as one that hangs. */
 void dtp_control_deadline(struct dtp_control *control, double seconds);
-/* Tells all others that this rank gives up, and why; they get it as a failure of this rank. */
-void dtp_control_give_up(struct dtp_control *control, const char *words);
+/* Tells all others that this rank gives up with this status, and why; they get it as a failure of this rank. Where the
+ * others have told of a failure before, that one ends this rank too: which of two ranks' words counts is not left to
+ * whose thread runs first. */
+void dtp_control_give_up(struct dtp_control *control, enum dtp_status status, const char *words);
 
 #endif

@@ -63,17 +63,18 @@ static void tell_rank_0(struct dtp_control *c, const struct dtp_control_failure 
 
 static void fail(struct dtp_control *c, const struct dtp_control_failure *failure)
 {
-    if (atomic_exchange(&c->failed, true))
+    if (atomic_load(&c->failed))
         return;
     tell(c, BEAT_FAILURE, failure);
     say_no_more(c);
+    atomic_store(&c->failed, true); /* who waits for it may end what carries collectives: the others know why */
     if (c->options.on_failure)
         c->options.on_failure(c->options.context, failure);
 }
 
 static void fail_peer(struct dtp_control *c, uint32_t peer, const char *words)
 {
-    struct dtp_control_failure failure = {.rank = peer, .place = c->peer[peer].place};
+    struct dtp_control_failure failure = {.rank = peer, .status = DTP_ENVIRONMENT, .place = c->peer[peer].place};
     snprintf(failure.words, sizeof failure.words, "%s", words);
     fail(c, &failure);
 }
@@ -102,7 +103,8 @@ static void judge(struct dtp_control *c, const struct dtp_control_failure *stuck
 
 static void miss_deadline(struct dtp_control *c, double late_s)
 {
-    struct dtp_control_failure self = {c->ranks.rank, dtp_control_where(c), "made no progress before its deadline:"};
+    struct dtp_control_failure self = {c->ranks.rank, DTP_ENVIRONMENT, dtp_control_where(c),
+                                       "made no progress before its deadline:"};
     if (c->ranks.rank == 0)
         judge(c, &self);
     else if (late_s > VERDICT_S)
@@ -123,6 +125,8 @@ static void hear(struct dtp_control *c, uint32_t peer)
     }
     c->peer[peer].heard_s = dtp_control_now_s();
     beat.about.words[sizeof beat.about.words - 1] = '\0';
+    if (beat.about.status != DTP_NO && beat.about.status != DTP_BAD_INPUT)
+        beat.about.status = DTP_ENVIRONMENT; /* a failure is never DTP_OK */
     if (beat.kind == BEAT_FAILURE)
         fail(c, &beat.about);
     else if (beat.kind == BEAT_STUCK)
@@ -133,16 +137,21 @@ static void hear(struct dtp_control *c, uint32_t peer)
         c->peer[peer].place = beat.about.place, c->peer[peer].told = true;
 }
 
-static void listen_once(struct dtp_control *c, struct pollfd *wait)
+/* Whether a peer said something within that time. */
+static bool listen_once(struct dtp_control *c, struct pollfd *wait, double most_s)
 {
+    bool heard = false;
     for (uint32_t i = 0; i < c->peer_count; i++)
         wait[i] = (struct pollfd){.fd = c->peer[i].gone ? -1 : c->peer[i].socket[LINE_HEART], .events = POLLIN};
     wait[c->peer_count] = (struct pollfd){.fd = c->wake, .events = POLLIN};
-    if (poll(wait, c->peer_count + 1, (int)(1e3 * DTP_CONTROL_BEAT_S)) <= 0)
-        return;
+    if (poll(wait, c->peer_count + 1, (int)(1e3 * most_s)) <= 0)
+        return false;
     for (uint32_t i = 0; i < c->peer_count; i++)
-        if (wait[i].revents)
+        if (wait[i].revents) {
             hear(c, i);
+            heard = true;
+        }
+    return heard;
 }
 
 static void look_for_silence(struct dtp_control *c)
@@ -158,6 +167,27 @@ static void look_for_silence(struct dtp_control *c)
         miss_deadline(c, late_s);
     else
         c->told_stuck = false;
+}
+
+/* A rank that fails because another did learns of it by what carries its collectives, maybe before this thread has read
+ * who it was. That one told so first: what has arrived by now counts before this rank's own words. */
+static void give_up_if_asked(struct dtp_control *c, struct pollfd *wait)
+{
+    struct dtp_control_failure self = {.rank = c->ranks.rank};
+    pthread_mutex_lock(&c->give_up);
+    memcpy(self.words, c->words, sizeof self.words);
+    self.status = c->status;
+    pthread_mutex_unlock(&c->give_up);
+    if (!self.words[0])
+        return;
+    while (!atomic_load(&c->failed) && listen_once(c, wait, 0))
+        ;
+    if (atomic_load(&c->failed))
+        return;
+    self.place = dtp_control_where(c);
+    tell(c, BEAT_FAILURE, &self);
+    say_no_more(c);
+    atomic_store(&c->failed, true);
 }
 
 /* Beats until this rank leaves or a failure was dealt with; a stop of this very process is no silence of the others. */
@@ -177,16 +207,9 @@ void *dtp_control_heart(void *argument)
             tell(c, BEAT_ALIVE, &alive);
             beaten_s = time_s;
         }
-        listen_once(c, wait);
+        listen_once(c, wait, DTP_CONTROL_BEAT_S);
         look_for_silence(c);
-        pthread_mutex_lock(&c->give_up);
-        if (c->words[0] && !atomic_exchange(&c->failed, true)) {
-            struct dtp_control_failure self = {.rank = c->ranks.rank, .place = dtp_control_where(c)};
-            memcpy(self.words, c->words, sizeof self.words);
-            tell(c, BEAT_FAILURE, &self);
-            say_no_more(c);
-        }
-        pthread_mutex_unlock(&c->give_up);
+        give_up_if_asked(c, wait);
     }
     free(wait);
     return NULL;

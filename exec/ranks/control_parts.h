@@ -28,11 +28,13 @@ struct dtp_control {
     bool beating;
     int wake;        /* eventfd: ends the wait of the heart, so that leaving does not last a beat */
     bool told_stuck; /* the heart's: rank 0 knows that this rank missed its deadline */
-    atomic_bool leaving, failed;
+    atomic_bool leaving;
+    atomic_bool failed; /* the heart's: all who can be told have been */
     _Atomic uint64_t step;
     _Atomic uint32_t op;
     _Atomic double deadline_s; /* on the monotonic clock; 0: none */
-    pthread_mutex_t give_up;   /* of `words` */
+    pthread_mutex_t give_up;   /* of `words` and `status` */
+    enum dtp_status status;
     char words[sizeof((struct dtp_control_failure *)0)->words];
 };
 

@@ -60,10 +60,12 @@ static void words_of(const struct dtp_world *world, struct dtp_control_place pla
              layer);
 }
 
+static volatile sig_atomic_t failed_with; /* of the failure that ends this process; it has one world */
+
 static void leave_at_once(int signal)
 {
     (void)signal;
-    _exit(DTP_ENVIRONMENT);
+    _exit(failed_with);
 }
 
 /* The others write nothing more once they have ended, which takes them as long as it takes this rank. */
@@ -88,13 +90,14 @@ static void fail_together(void *context, const struct dtp_control_failure *failu
     bool elsewhere = failure->rank != world->ranks.rank && strcmp(there, here) != 0;
     fprintf(stderr, "dtplan: rank %" PRIu32 ": rank %" PRIu32 " %s %s%s%s\n", world->ranks.rank, failure->rank,
             failure->words, there, elsewhere ? "; this rank was " : "", elsewhere ? here : "");
+    failed_with = (sig_atomic_t)failure->status;
     signal(SIGALRM, leave_at_once);
     alarm(ABORT_S);
     if (world->communicator)
         world->communicator->verbs->abort(world->communicator);
     if (world->ranks.rank == (failure->rank == 0 ? 1 : 0) && world->checkpoints)
         clean_checkpoints(world->checkpoints);
-    _exit(DTP_ENVIRONMENT);
+    _exit((int)failure->status);
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
@@ -261,10 +264,10 @@ enum dtp_status dtp_world_begin_together(struct dtp_world *world, enum dtp_statu
     return worst > mine ? worst : mine;
 }
 
-void dtp_world_give_up(struct dtp_world *world, const struct dtp_faults *faults)
+void dtp_world_give_up(struct dtp_world *world, enum dtp_status status, const struct dtp_faults *faults)
 {
     if (world->control && !world->parted && faults->count > 0)
-        dtp_control_give_up(world->control, faults->text[kept(faults) - 1]);
+        dtp_control_give_up(world->control, status, faults->text[kept(faults) - 1]);
 }
 
 enum dtp_status dtp_world_sum(struct dtp_world *world, struct dtp_world_sums *sums, struct dtp_faults *faults)

@@ -21,7 +21,8 @@ struct dtp_world {
 };
 
 /* Meets the other ranks, who must run the same program; NULL: none yet, `program` of *out is set later. From then on a
- * rank that fails ends all: each says which it was and in which operation, and exits with DTP_ENVIRONMENT. */
+ * rank that fails ends all: each says which it was and in which operation, and exits with the status that one gave up
+ * with; DTP_ENVIRONMENT where it could not say. */
 enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_program *program, struct dtp_world *out,
                                struct dtp_faults *faults);
 /* Makes the communicator, of shared memory or NCCL: for the program's groups, or for others. */
@@ -38,8 +39,9 @@ enum dtp_status dtp_world_agree(struct dtp_world *world, enum dtp_status mine, s
  * between them. Where only others' are bad, names them in `faults`; what all say in the same words, rank 0 says alone:
  * the others' `faults` are empty then. */
 enum dtp_status dtp_world_begin_together(struct dtp_world *world, enum dtp_status mine, struct dtp_faults *faults);
-/* Ends all others with the last of `faults` as the reason, unless all have heard already that they end. */
-void dtp_world_give_up(struct dtp_world *world, const struct dtp_faults *faults);
+/* Ends all others with `status`, and the last of `faults` as the reason, unless all have heard already that they end.
+ */
+void dtp_world_give_up(struct dtp_world *world, enum dtp_status status, const struct dtp_faults *faults);
 
 /* Every rank's `bytes` to all, in the order of ranks: `all` has room for those of the world. */
 enum dtp_status dtp_world_exchange(struct dtp_world *world, const void *mine, uint32_t bytes, void *all,

@@ -294,7 +294,7 @@ enum dtp_status dtp_train(const struct dtp_train_job *job, struct dtp_faults *fa
         status = dtp_train_steps(&t);
     }
     if (status != DTP_OK)
-        dtp_world_give_up(&t.world, faults);
+        dtp_world_give_up(&t.world, status, faults);
     bool failed = status != DTP_OK;
     status = t.unwritten > status ? t.unwritten : status;
     tear_down(&t, failed);

@@ -27,13 +27,26 @@ bool dtp_names_equal(const char *left, const char *right)
     }
 }
 
-static void reduce(const char *name, char out[DTP_NEAREST_NAME_BYTES])
+/* Returns the set of its letters, a bit each; some share one. */
+static uint64_t reduce(const char *name, char out[DTP_NEAREST_NAME_BYTES])
 {
+    uint64_t letters = 0;
     size_t used = 0;
     for (; *name && used < DTP_NEAREST_NAME_BYTES - 1; name++)
-        if (!is_filler(*name) && *name != '.')
+        if (!is_filler(*name) && *name != '.') {
             out[used++] = lower(*name);
+            letters |= UINT64_C(1) << (out[used - 1] & 63);
+        }
     out[used] = 0;
+    return letters;
+}
+
+static size_t count_of(uint64_t letters)
+{
+    size_t count = 0;
+    for (; letters; letters &= letters - 1)
+        count++;
+    return count;
 }
 
 static size_t least(size_t a, size_t b)
@@ -63,18 +76,21 @@ static size_t edit_distance(const char *left, const char *right)
 void dtp_nearest_begin(struct dtp_nearest *nearest, const char *wanted)
 {
     *nearest = (struct dtp_nearest){0};
-    reduce(wanted, nearest->wanted);
+    nearest->letters = reduce(wanted, nearest->wanted);
 }
 
 void dtp_nearest_offer(struct dtp_nearest *nearest, const char *name)
 {
     char known[DTP_NEAREST_NAME_BYTES];
-    reduce(name, known);
-    size_t length = strlen(nearest->wanted);
+    uint64_t letters = reduce(name, known);
+    size_t length = strlen(nearest->wanted), most = least(1 + length / 3, 4);
+    /* A letter that the known name does not have takes an edit of its own: most names are far by that alone. */
+    if (length == 0 || count_of(nearest->letters & ~letters) > most)
+        return;
     size_t distance = edit_distance(nearest->wanted, known);
     if (length >= 2 && strstr(known, nearest->wanted))
         distance = least(distance, 1);
-    if (length == 0 || distance > least(1 + length / 3, 4))
+    if (distance > most)
         return;
     size_t at = nearest->count;
     while (at > 0 && nearest->distances[at - 1] > distance)

@@ -7,12 +7,14 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define DTP_NEAREST_KEPT 3
 #define DTP_NEAREST_NAME_BYTES 64 /* of a name that is compared; the rest of a longer one is ignored */
 
 struct dtp_nearest {
     char wanted[DTP_NEAREST_NAME_BYTES];
+    uint64_t letters;                    /* of it, a bit each */
     const char *names[DTP_NEAREST_KEPT]; /* nearest first, equal ones in the order offered */
     size_t distances[DTP_NEAREST_KEPT];
     size_t count;

@@ -25,6 +25,8 @@ static void test_nearest_first(void **state)
     assert_string_equal(nearest("H100"), "did you mean 'h100-sxm' or 'h100-pcie'?");
     assert_string_equal(nearest("RTX 4091"), "did you mean 'rtx-4090' or 'rtx-3090'?");
     assert_string_equal(nearest("a10080sxm"), "did you mean 'a100-80-sxm'?");
+    assert_string_equal(nearest("a10080sxmpqrt"),
+                        "did you mean 'a100-80-sxm'?"); /* four letters that it does not have */
     assert_string_equal(nearest("sxm"), "did you mean 'h100-sxm', 'h200-sxm' or 'a100-80-sxm'?");
 }
 
@@ -32,6 +34,7 @@ static void test_nothing_near(void **state)
 {
     (void)state;
     assert_string_equal(nearest("tpu-v5p"), "");
+    assert_string_equal(nearest("a10080sxmpqrtu"), "");
     assert_string_equal(nearest(""), "");
     assert_string_equal(nearest("-_ ."), "");
 }

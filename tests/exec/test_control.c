@@ -1,13 +1,15 @@
 /* Ranks as processes: each test forks a run on a port of its own and looks at how every rank ended. */
-#include "ranks/control.h"
+#include "ranks/control_parts.h"
 
 #include <setjmp.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,7 +19,7 @@
 
 #define WORLD 4
 #define PATIENCE_S 60 /* of ranks for each other on a machine that does much else */
-enum { ENDED_WELL = 0, REFUSED = 40, HEARD_OF_RANK = 50, HUNG = 60, TOO_EARLY = 61 };
+enum { ENDED_WELL = 0, REFUSED = 40, HEARD_OF_RANK = 50, HUNG = 60, TOO_EARLY = 61, WRONG_STATUS = 62 };
 
 struct run {
     struct dtp_ranks ranks;
@@ -35,6 +37,9 @@ static void exit_with_failed_rank(void *context, const struct dtp_control_failur
 {
     const struct run *run = context;
     struct dtp_control_place place = place_of(failure->rank);
+    bool gave_up = strncmp(failure->words, "gave up", strlen("gave up")) == 0;
+    if (failure->status != (gave_up ? DTP_BAD_INPUT : DTP_ENVIRONMENT))
+        _exit(WRONG_STATUS);
     bool there = failure->place.step == place.step && failure->place.op == place.op;
     if (failure->words[0] && (there || failure->rank == run->ranks.rank))
         _exit(HEARD_OF_RANK + (int)failure->rank);
@@ -112,7 +117,7 @@ static int alone(struct run *run, struct dtp_control *control)
     bool fine = dtp_control_broadcast(control, &value, sizeof value, NULL) == DTP_OK &&
                 dtp_control_gather(control, &value, sizeof value, &all, NULL) == DTP_OK &&
                 dtp_control_barrier(control, NULL) == DTP_OK;
-    dtp_control_give_up(control, "nobody hears it");
+    dtp_control_give_up(control, DTP_ENVIRONMENT, "nobody hears it");
     return fine && all == 5 ? ENDED_WELL : 1;
 }
 
@@ -292,7 +297,7 @@ static int give_up(struct run *run, struct dtp_control *control)
         sleep(PATIENCE_S);
         return HUNG;
     }
-    dtp_control_give_up(control, "disk full"); /* with where it is */
+    dtp_control_give_up(control, DTP_BAD_INPUT, "no such token"); /* with where it is */
     return REFUSED;
 }
 
@@ -307,6 +312,65 @@ static void test_a_rank_gives_up(void **state)
         assert_int_equal(end_of(pid[i]), i == 1 ? REFUSED : HEARD_OF_RANK + 1);
 }
 
+/* Rank 2 fails because rank 1 did, as in a collective that was cut off. Its heart is kept between its last look at what
+ * others say and its look at whether this rank gives up, until both have something to say: rank 1 was first. */
+static struct dtp_control *_Atomic follower;
+static atomic_bool *first_gave_up; /* of all processes */
+#define FOLLOWER_DEADLINE_S 0.2    /* ends between two beats, so that the first to ask after it looks for silence */
+
+static struct dtp_control_place stall(void *context, struct dtp_control_place told)
+{
+    static double armed_s;
+    struct dtp_control *control = follower;
+    (void)context;
+    if (control && armed_s == 0) {
+        armed_s = dtp_control_now_s();
+        dtp_control_deadline(control, FOLLOWER_DEADLINE_S);
+    } else if (control && dtp_control_now_s() > armed_s + FOLLOWER_DEADLINE_S) {
+        while (!*first_gave_up)
+            usleep(10000);
+        usleep(200000); /* the main thread gives up meanwhile */
+    }
+    return told;
+}
+
+static int give_up_one_after_the_other(struct run *run, struct dtp_control *control)
+{
+    dtp_control_at(control, place_of(run->ranks.rank));
+    dtp_control_barrier(control, NULL);
+    if (run->ranks.rank == 1) {
+        sleep(2); /* until rank 2's heart is where it is to be */
+        dtp_control_give_up(control, DTP_BAD_INPUT, "no such token");
+        *first_gave_up = true;
+        return REFUSED;
+    }
+    if (run->ranks.rank == 2) {
+        follower = control;
+        while (!*first_gave_up)
+            usleep(10000);
+        dtp_control_give_up(control, DTP_ENVIRONMENT, "another rank gave up");
+        return HUNG;
+    }
+    sleep(PATIENCE_S);
+    return HUNG;
+}
+
+static void test_the_first_to_give_up_is_blamed(void **state)
+{
+    (void)state;
+    struct run run = new_run(give_up_one_after_the_other);
+    pid_t pid[WORLD];
+    first_gave_up = mmap(NULL, sizeof *first_gave_up, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(first_gave_up, MAP_FAILED);
+    for (uint32_t i = 0; i < WORLD; i++) {
+        run.options.where = i == 2 ? stall : NULL;
+        pid[i] = start_rank(run, i);
+    }
+    for (uint32_t i = 0; i < WORLD; i++)
+        assert_int_equal(end_of(pid[i]), i == 1 ? REFUSED : HEARD_OF_RANK + 1);
+    munmap(first_gave_up, sizeof *first_gave_up);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -319,6 +383,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_is_stopped),
         cmocka_unit_test(test_a_rank_hangs),
         cmocka_unit_test(test_a_rank_gives_up),
+        cmocka_unit_test(test_the_first_to_give_up_is_blamed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

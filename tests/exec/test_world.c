@@ -54,7 +54,7 @@ static void start_and_wait(uint32_t world_size, rank_main *as_rank)
 static bool parts_with(struct dtp_world *world, struct dtp_faults *faults, enum dtp_status mine, enum dtp_status all)
 {
     enum dtp_status status = dtp_world_begin_together(world, mine, faults);
-    dtp_world_give_up(world, faults);
+    dtp_world_give_up(world, status, faults);
     return status == all;
 }
 
