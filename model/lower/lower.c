@@ -254,13 +254,13 @@ static void derive(struct dtp_lowering *l)
     l->autocast = dtp_plan_autocast(plan);
     l->residual = l->autocast ? 4 : l->compute;
     l->compiled = plan->compile;
-    l->fused = l->compiled || plan->runtime == DTP_RUNTIME_MEGATRON;
+    l->fused = l->compiled || plan->runtime->fused_kernels;
     l->gated = t->activation == DTP_SWIGLU;
     l->rope = t->position == DTP_POSITION_ROPE;
-    l->sharded = dtp_plan_shards_params(plan) && plan->runtime != DTP_RUNTIME_DEEPSPEED;
-    l->buffered = plan->runtime == DTP_RUNTIME_MEGATRON;
+    l->sharded = dtp_plan_shards_params(plan) && !plan->runtime->fetches_modules;
+    l->buffered = plan->runtime->reduces_fp32;
     l->keeps_fp8 = dtp_plan_keeps_fp8(plan);
-    l->offloaded = plan->runtime == DTP_RUNTIME_TORCH && plan->offload == DTP_OFFLOAD_PARAMS;
+    l->offloaded = plan->runtime->fsdp && plan->offload == DTP_OFFLOAD_PARAMS;
     l->whole_gradients = plan->accumulate > 1 && !plan->accumulate_sync;
     l->d_q = t->heads * t->head_dim;
     l->d_kv = t->kv_heads * t->head_dim;
@@ -269,7 +269,7 @@ static void derive(struct dtp_lowering *l)
             dtp_bytes_product(dtp_bytes_product(l->tokens, plan->sequence), t->heads * dtp_plan_score_bytes(plan));
     l->loss = dtp_plan_loss(plan);
     /* DDPOptimizer ends its first graph where DDP's first bucket is full: the down matrix's fp32 gradient does that */
-    bool ddp = plan->runtime == DTP_RUNTIME_TORCH && !l->sharded && l->cluster->gpus > 1;
+    bool ddp = dtp_plan_has_ddp_buckets(plan, l->cluster);
     l->cut = ddp && plan->compile && 4 * t->hidden * t->ffn >= (1u << 20);
     l->layer = DTP_NO_LAYER;
     l->embedded = DTP_NO_BUFFER;
@@ -283,7 +283,7 @@ static enum dtp_status check_lowered(const struct dtp_transformer *t, const stru
     if (dtp_plan_model_parallel(plan))
         return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, plan->tp > 1 ? "tp" : "pp",
                                "above 1 has no step program yet; its closed form is available (--fidelity closed)");
-    if (plan->runtime == DTP_RUNTIME_DTPLAN)
+    if (plan->runtime->arena)
         return dtp_executor_check(t, cluster, plan, faults);
     if (t->layers >= DTP_NO_LAYER || plan->accumulate > UINT16_MAX)
         return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "layers",
@@ -309,7 +309,7 @@ static enum dtp_status check_limit(const struct dtp_transformer *t, const struct
 
 static enum dtp_status lower(struct dtp_lowering *l)
 {
-    if (l->plan->runtime == DTP_RUNTIME_DTPLAN)
+    if (l->plan->runtime->arena)
         return dtp_lower_executor(l);
     derive(l);
     l->state = calloc(l->transformer->layers + 1, sizeof *l->state);
@@ -318,7 +318,7 @@ static enum dtp_status lower(struct dtp_lowering *l)
     clear_states(l);
     dtp_lower_tensors(l);
     make_standing_buffers(l);
-    bool deepspeed = l->plan->runtime == DTP_RUNTIME_DEEPSPEED;
+    bool deepspeed = l->plan->runtime->fetches_modules;
     enum dtp_status status = deepspeed && dtp_plan_shards_params(l->plan) ? dtp_lower_zero3_make(l)
                              : deepspeed                                  ? dtp_lower_ipg_make(l)
                              : l->sharded                                 ? dtp_lower_units_make(l)

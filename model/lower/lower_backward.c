@@ -88,7 +88,7 @@ static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matr
     if (l->plan->precision.compute != DTP_FP8)
         return;
     double tokens = (double)l->tokens, out = (double)matrix->out, in = (double)matrix->in;
-    bool torchao = l->plan->runtime == DTP_RUNTIME_TORCH && !l->plan->fsdp1;
+    bool torchao = !l->keeps_fp8 && !l->plan->fsdp1;
     double inputs = l->keeps_fp8 ? 0 : (torchao ? 5 : 2) * (tokens * in + out * in);
     double bytes = inputs + (torchao ? 5 : 4) * tokens * out;
     struct dtp_draft draft;

@@ -135,7 +135,7 @@ static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matr
     if (l->plan->precision.compute != DTP_FP8)
         return;
     double input = (double)l->tokens * (double)matrix->in, weight = (double)matrix->out * (double)matrix->in;
-    bool torchao = l->plan->runtime == DTP_RUNTIME_TORCH && !l->plan->fsdp1;
+    bool torchao = !l->keeps_fp8 && !l->plan->fsdp1;
     double bytes = l->keeps_fp8 ? input + (l->micro_step ? 0 : 4 * weight) : (torchao ? 5 : 2) * (input + weight);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, matrix->name);
@@ -379,7 +379,7 @@ static bool replays_last(const struct dtp_lowering *l)
     case DTP_CHECKPOINT_FULL:
     case DTP_CHECKPOINT_EVERY_N: break;
     }
-    return l->plan->runtime != DTP_RUNTIME_TORCH;
+    return !l->plan->runtime->stops_replay;
 }
 
 void dtp_lower_block_recompute(struct dtp_lowering *l)

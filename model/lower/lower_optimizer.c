@@ -90,8 +90,8 @@ static void replicated_step(struct dtp_lowering *l)
 void dtp_lower_optimizer(struct dtp_lowering *l)
 {
     /* foreach AdamW: a list of sqrt(v) of all local parameters */
-    bool foreach = l->plan->optimizer == DTP_ADAMW_FOREACH && l->plan->runtime == DTP_RUNTIME_TORCH &&
-                   l->plan->offload == DTP_OFFLOAD_NONE;
+    bool foreach =
+        l->plan->optimizer == DTP_ADAMW_FOREACH && l->plan->runtime->fsdp && l->plan->offload == DTP_OFFLOAD_NONE;
     dtp_buffer_id roots = DTP_NO_BUFFER;
     struct dtp_draft draft;
     if (foreach) {
@@ -115,6 +115,6 @@ void dtp_lower_optimizer(struct dtp_lowering *l)
         dtp_draft_use(&draft, roots, DTP_FREE);
         dtp_draft_end(l, &draft);
     }
-    if (!l->buffered && l->plan->runtime != DTP_RUNTIME_DEEPSPEED)
+    if (!l->buffered && !l->plan->runtime->fetches_modules)
         dtp_lower_broadcast(l);
 }

@@ -3,7 +3,7 @@
 #ifndef TEST_RANDOM_PLANS_H
 #define TEST_RANDOM_PLANS_H
 
-#include "plan/plan.h"
+#include "runtime/runtimes.h"
 
 #include "lib/hardware.h"
 
@@ -79,7 +79,7 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
                                           "fp16-mixed", "fp8-tensorwise", "fp8-rowwise"};
     struct dtp_plan plan = dtp_plan_default();
     plan.strategy = (enum dtp_strategy)random_below(DTP_STRATEGY_COUNT);
-    plan.runtime = (enum dtp_runtime)random_below(4);
+    plan.runtime = dtp_runtimes[random_below(DTP_RUNTIMES)];
     plan.compile = random_bool();
     plan.fsdp1 = random_below(4) == 0;
     plan.micro_batch = 1 + (uint32_t)random_below(16);
@@ -101,7 +101,7 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
     /* Groups smaller than the cluster go by other names than hybrid_shard as well; under ddp they are refused. */
     if (plan.strategy == DTP_HYBRID_SHARD || (plan.strategy != DTP_DDP && random_below(4) == 0))
         plan.shard_group = 1u << random_below(4);
-    if (plan.runtime == DTP_RUNTIME_DEEPSPEED && random_bool()) {
+    if (plan.runtime == &dtp_runtime_deepspeed && random_bool()) {
         static const uint64_t elements[] = {0, 1000000, 50000000, 300000000, 1000000000, 5000000000};
         plan.reduce_bucket_size = 1 + elements[random_below(6)];
         plan.stage3_max_live_parameters = elements[random_below(6)];
@@ -110,20 +110,20 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
         plan.stage3_param_persistence_threshold = elements[random_below(4)];
     }
     uint64_t kept = random_state; /* what is drawn here changes nothing that follows */
-    if (plan.runtime == DTP_RUNTIME_TORCH && !plan.fsdp1 && random_below(3) == 0) {
+    if (plan.runtime == &dtp_runtime_torch && !plan.fsdp1 && random_below(3) == 0) {
         plan.prefetch_depth = plan.prefetch ? 1 + (uint32_t)random_below(4) : 1;
         plan.reshard_group = plan.reshard_after_forward && random_bool() ? 2u << random_below(3) : 0;
     }
-    if (plan.runtime == DTP_RUNTIME_DEEPSPEED && plan.strategy == DTP_ZERO3 && plan.offload <= DTP_OFFLOAD_OPTIMIZER &&
+    if (plan.runtime == &dtp_runtime_deepspeed && plan.strategy == DTP_ZERO3 && plan.offload <= DTP_OFFLOAD_OPTIMIZER &&
         random_bool()) {
         plan.zero_hpz_partition_size = 1u << random_below(4);
         plan.zero_quantized_weights = random_bool(), plan.zero_quantized_gradients = random_bool();
     }
     bool scatters = cluster->gpus > 1 && cluster->nodes == 1 && plan.strategy != DTP_DDP && plan.shard_group != 1;
-    if (plan.runtime == DTP_RUNTIME_DTPLAN && scatters && random_bool())
+    if (plan.runtime == &dtp_runtime_dtplan && scatters && random_bool())
         plan.reduce_engine = DTP_ENGINE_COPY;
     bool once = plan.accumulate == 1 || (!plan.accumulate_sync && plan.strategy != DTP_ZERO2);
-    if (plan.runtime == DTP_RUNTIME_DTPLAN && scatters && once && plan.offload == DTP_OFFLOAD_NONE)
+    if (plan.runtime == &dtp_runtime_dtplan && scatters && once && plan.offload == DTP_OFFLOAD_NONE)
         plan.update_in_backward = random_bool();
     random_state = kept;
     return plan;
