@@ -2,6 +2,7 @@
 #include "runtime/deepspeed/deepspeed.h"
 
 #include "cost/calibration.h"
+#include "lower/lower_hooks.h"
 #include "plan/deepspeed.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
@@ -128,6 +129,11 @@ static bool overlaps_reductions(const struct dtp_plan *plan)
     return plan->deepspeed_overlap;
 }
 
+static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
+{
+    return plan->strategy == DTP_ZERO3 ? &dtp_lower_zero3 : &dtp_lower_zero12;
+}
+
 const struct dtp_runtime dtp_runtime_deepspeed = {
     .name = "deepspeed",
     .framework = "DeepSpeed",
@@ -148,4 +154,5 @@ const struct dtp_runtime dtp_runtime_deepspeed = {
     .check_elsewhere = check_elsewhere,
     .check_offload = check_offload,
     .overlaps_reductions = overlaps_reductions,
+    .lower = lower,
 };

@@ -6,6 +6,7 @@
 #include "plan/executor_choices.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
+#include "runtime/dtplan/lower_executor_state.h"
 
 #include <inttypes.h>
 
@@ -117,6 +118,13 @@ static bool check_offload(struct dtp_resolver *r)
 
 /* ---- what it is -------------------------------------------------------------------------------------------------- */
 
+static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
+{
+    static const struct dtp_lower_hooks hooks = {.check = dtp_executor_check, .whole = dtp_lower_executor};
+    (void)plan;
+    return &hooks;
+}
+
 const struct dtp_runtime dtp_runtime_dtplan = {
     .name = "dtplan",
     .framework = "dtplan",
@@ -140,4 +148,5 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .check = check,
     .check_elsewhere = check_elsewhere,
     .check_offload = check_offload,
+    .lower = lower,
 };

@@ -2,6 +2,7 @@
 #include "runtime/megatron/megatron.h"
 
 #include "cost/calibration.h"
+#include "lower/lower_hooks.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
 #include "runtime/megatron/model_parallel.h"
@@ -68,6 +69,12 @@ static bool overlaps(const struct dtp_plan *plan)
     return plan->megatron_overlap;
 }
 
+static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
+{
+    (void)plan;
+    return &dtp_lower_megatron;
+}
+
 const struct dtp_runtime dtp_runtime_megatron = {
     .name = "megatron",
     .framework = "Megatron-LM",
@@ -87,4 +94,5 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .check_offload = check_offload,
     .overlaps_reductions = overlaps,
     .overlaps_gather = overlaps,
+    .lower = lower,
 };

@@ -2,6 +2,7 @@
 #include "runtime/torch/torch.h"
 
 #include "cost/calibration.h"
+#include "lower/lower_hooks.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
 
@@ -99,6 +100,11 @@ static bool always(const struct dtp_plan *plan)
     return true;
 }
 
+static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
+{
+    return dtp_plan_shards_params(plan) ? &dtp_lower_fsdp : &dtp_lower_ddp;
+}
+
 const struct dtp_runtime dtp_runtime_torch = {
     .name = "torch",
     .synonym = "pytorch",
@@ -119,4 +125,5 @@ const struct dtp_runtime dtp_runtime_torch = {
     .check_offload = check_offload,
     .words = words,
     .overlaps_reductions = always,
+    .lower = lower,
 };
