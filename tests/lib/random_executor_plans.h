@@ -11,11 +11,15 @@ static inline struct dtp_transformer random_executor_transformer(void)
     struct dtp_transformer t = random_transformer();
     if (t.position == DTP_POSITION_ALIBI)
         t.position = DTP_POSITION_NONE;
+    random_key("executor activation");
     if (random_below(8) == 0)
         t.activation = DTP_RELU;
     t.positions = t.position == DTP_POSITION_LEARNED ? 1u << 15 : 0;
+    random_key("executor qkv_bias");
     t.qkv_bias = t.qkv_bias || random_below(4) == 0;
+    random_key("executor head_bias");
     t.head_bias = random_below(8) == 0;
+    random_key("executor layers");
     t.layers = 1 + random_below(12);
     return t;
 }
@@ -26,23 +30,36 @@ static inline struct dtp_plan random_executor_plan(const struct dtp_cluster *clu
     struct dtp_plan plan = random_plan(cluster);
     plan.runtime = &dtp_runtime_dtplan;
     plan.compile = plan.fsdp1 = false;
+    random_key("executor offload");
     plan.offload = random_below(3) ? DTP_OFFLOAD_NONE : (enum dtp_offload)random_below(3);
     plan.attention = DTP_ATTENTION_FLASH;
     plan.optimizer = DTP_ADAMW_FUSED;
     plan.wrap_layers = 1;
+    random_key("executor micro_batch");
     plan.micro_batch = 1 + (uint32_t)random_below(4);
+    random_key("executor seq");
     plan.sequence = 128u << random_below(6);
+    random_key("executor accumulate");
     plan.accumulate = random_bool() ? 1 : 2 + (uint32_t)random_below(3);
+    random_key("executor precision");
     dtp_precision_recipe(recipes[random_below(4)], &plan.precision);
     if (plan.precision.reduce != plan.precision.compute && random_bool())
         plan.precision.reduce = plan.precision.compute;
+    random_key("executor clip_norm");
     plan.clip_norm = random_bool() ? 1 : 0;
+    random_key("executor prefetch_depth");
     plan.prefetch_depth = 1 + (uint32_t)random_below(3);
+    random_key("executor loss_chunk");
     plan.loss_chunk = random_bool() ? 0 : 1 + random_below(2000);
+    random_key("executor gelu_epilogue");
     plan.gelu_epilogue = t->activation == DTP_GELU && random_bool();
+    random_key("executor gradient_stream");
     plan.gradient_stream = random_bool();
+    random_key("executor update_in_backward");
     plan.update_in_backward = plan.clip_norm == 0 && plan.offload == DTP_OFFLOAD_NONE && random_bool();
+    random_key("executor gather_engine");
     plan.gather_engine = random_below(3) ? DTP_ENGINE_SM : DTP_ENGINE_COPY;
+    random_key("executor reduce_engine");
     plan.reduce_engine = random_below(3) ? DTP_ENGINE_SM : DTP_ENGINE_COPY;
     return plan;
 }

@@ -1,5 +1,9 @@
 /* Random valid jobs for property tests: every draw passes dtp_transformer_check, dtp_cluster_check and
- * dtp_plan_resolve. Deterministic from one seed, which a failing test prints. */
+ * dtp_plan_resolve. Deterministic from one seed, which a failing test prints.
+ *
+ * What is drawn is named before (random_key). For property tests the name means nothing: all draws are of one stream.
+ * Frozen jobs (frozen_jobs.h) are drawn name by name, each from a stream of its own, so that a draw that is added or
+ * taken away changes no other. */
 #ifndef TEST_RANDOM_PLANS_H
 #define TEST_RANDOM_PLANS_H
 
@@ -17,6 +21,8 @@ struct random_job {
 };
 
 static uint64_t random_state;
+static bool random_frozen; /* each name has a stream of its own, of the job with this number */
+static uint64_t random_job_number;
 
 static inline uint64_t random_seed(void)
 {
@@ -35,6 +41,24 @@ static inline uint64_t random_below(uint64_t limit)
     return (z ^ z >> 31) % limit;
 }
 
+/* FNV-1a (Fowler, Noll, Vo): of a job's number and a name, what their stream begins with. */
+static inline uint64_t random_hash(uint64_t number, const char *name)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int i = 0; i < 8; i++)
+        hash = (hash ^ (number >> 8 * i & 0xff)) * 0x100000001b3u;
+    for (; *name; name++)
+        hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
+    return hash;
+}
+
+/* What follows draws `name`: of a frozen job from that name's own stream. */
+static inline void random_key(const char *name)
+{
+    if (random_frozen)
+        random_state = random_hash(random_job_number, name);
+}
+
 static inline bool random_bool(void)
 {
     return random_below(2);
@@ -43,21 +67,30 @@ static inline bool random_bool(void)
 static inline struct dtp_transformer random_transformer(void)
 {
     struct dtp_transformer t = dtp_transformer_default();
+    random_key("gpt");
     bool gpt = random_bool();
     static const uint64_t widths[] = {32, 64, 80, 96, 128};
     snprintf(t.name, sizeof t.name, "random");
+    random_key("head_dim");
     t.head_dim = widths[random_below(5)];
+    random_key("kv_heads");
     t.kv_heads = 1 + random_below(12);
     t.heads = t.kv_heads * (gpt ? 1 : 1 + random_below(8));
     t.hidden = t.heads * t.head_dim;
+    random_key("layers");
     t.layers = 1 + random_below(96);
+    random_key("ffn");
     t.ffn = t.hidden * (2 + random_below(4)) + 8 * random_below(100);
+    random_key("vocab");
     t.vocab = 1000 + random_below(200000);
     t.norm = gpt ? DTP_LAYER_NORM : DTP_RMS_NORM;
     t.activation = gpt ? DTP_GELU : DTP_SWIGLU;
+    random_key("position");
     t.position = gpt ? (random_bool() ? DTP_POSITION_LEARNED : DTP_POSITION_ALIBI) : DTP_POSITION_ROPE;
     t.positions = t.position == DTP_POSITION_LEARNED ? 1u << 17 : 0;
+    random_key("bias");
     t.norm_bias = t.qkv_bias = t.attention_output_bias = t.mlp_bias = gpt && random_bool();
+    random_key("tied_head");
     t.tied_head = random_bool();
     t.final_norm = true;
     return t;
@@ -66,11 +99,53 @@ static inline struct dtp_transformer random_transformer(void)
 static inline struct dtp_cluster random_cluster(void)
 {
     static const uint32_t nodes[] = {1, 2, 3, 4, 8, 16, 64, 256};
-    uint32_t per_node = 1u << random_below(4), count = nodes[random_below(8)];
+    random_key("gpus_per_node");
+    uint32_t per_node = 1u << random_below(4);
+    random_key("nodes");
+    uint32_t count = nodes[random_below(8)];
+    random_key("gpu");
     struct dtp_cluster cluster = test_cluster(random_bool() ? test_h200() : test_a100(), per_node * count, per_node);
+    random_key("network_gbit_per_s");
     cluster.machine.network_bytes_per_s = 1.25e9 * (double)(1u << random_below(9));
+    random_key("oversubscription");
     cluster.oversubscription = 1 + (double)random_below(3);
     return cluster;
+}
+
+static inline void random_deepspeed_sizes(struct dtp_plan *plan)
+{
+    static const uint64_t elements[] = {0, 1000000, 50000000, 300000000, 1000000000, 5000000000};
+    plan->reduce_bucket_size = 1 + elements[random_below(6)];
+    plan->stage3_max_live_parameters = elements[random_below(6)];
+    plan->stage3_max_reuse_distance = elements[random_below(6)];
+    plan->stage3_prefetch_bucket_size = elements[random_below(6)];
+    plan->stage3_param_persistence_threshold = elements[random_below(4)];
+}
+
+/* What one runtime alone knows; its draws change nothing that is drawn behind them. */
+static inline void random_runtime_choices(const struct dtp_cluster *cluster, struct dtp_plan *plan)
+{
+    uint64_t kept = random_state;
+    random_key("fsdp2");
+    if (plan->runtime == &dtp_runtime_torch && !plan->fsdp1 && random_below(3) == 0) {
+        plan->prefetch_depth = plan->prefetch ? 1 + (uint32_t)random_below(4) : 1;
+        plan->reshard_group = plan->reshard_after_forward && random_bool() ? 2u << random_below(3) : 0;
+    }
+    random_key("zeropp");
+    if (plan->runtime == &dtp_runtime_deepspeed && plan->strategy == DTP_ZERO3 &&
+        plan->offload <= DTP_OFFLOAD_OPTIMIZER && random_bool()) {
+        plan->zero_hpz_partition_size = 1u << random_below(4);
+        plan->zero_quantized_weights = random_bool(), plan->zero_quantized_gradients = random_bool();
+    }
+    random_key("reduce_engine");
+    bool scatters = cluster->gpus > 1 && cluster->nodes == 1 && plan->strategy != DTP_DDP && plan->shard_group != 1;
+    if (plan->runtime == &dtp_runtime_dtplan && scatters && random_bool())
+        plan->reduce_engine = DTP_ENGINE_COPY;
+    random_key("update_in_backward");
+    bool once = plan->accumulate == 1 || (!plan->accumulate_sync && plan->strategy != DTP_ZERO2);
+    if (plan->runtime == &dtp_runtime_dtplan && scatters && once && plan->offload == DTP_OFFLOAD_NONE)
+        plan->update_in_backward = random_bool();
+    random_state = kept;
 }
 
 static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
@@ -78,54 +153,53 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
     static const char *const recipes[] = {"fp32",       "bf16-mixed",     "bf16",       "bf16-pure",
                                           "fp16-mixed", "fp8-tensorwise", "fp8-rowwise"};
     struct dtp_plan plan = dtp_plan_default();
+    random_key("strategy");
     plan.strategy = (enum dtp_strategy)random_below(DTP_STRATEGY_COUNT);
+    random_key("runtime");
     plan.runtime = dtp_runtimes[random_below(DTP_RUNTIMES)];
+    random_key("compile");
     plan.compile = random_bool();
+    random_key("fsdp1");
     plan.fsdp1 = random_below(4) == 0;
+    random_key("micro_batch");
     plan.micro_batch = 1 + (uint32_t)random_below(16);
+    random_key("accumulate");
     plan.accumulate = random_bool() ? 1 : 1 + (uint32_t)random_below(8);
+    random_key("accumulate_sync");
     plan.accumulate_sync = random_below(4) == 0;
+    random_key("seq");
     plan.sequence = 128u << random_below(8);
+    random_key("checkpointing");
     plan.checkpointing = (enum dtp_checkpointing)random_below(5);
     plan.checkpoint_every = plan.checkpointing == DTP_CHECKPOINT_EVERY_N ? 1 + (uint32_t)random_below(3) : 0;
+    random_key("offload");
     plan.offload = random_below(4) ? DTP_OFFLOAD_NONE : (enum dtp_offload)random_below(4);
+    random_key("precision");
     dtp_precision_recipe(recipes[random_below(7)], &plan.precision);
+    random_key("attention");
     plan.attention = (enum dtp_attention)random_below(4);
+    random_key("loss");
     plan.loss = (enum dtp_loss)random_below(3);
+    random_key("optimizer");
     plan.optimizer = (enum dtp_optimizer)random_below(4);
+    random_key("wrap_layers");
     plan.wrap_layers = random_bool() ? 1 : (uint32_t)random_below(3);
+    random_key("ddp_bucket_view");
     plan.ddp_bucket_view = random_bool();
+    random_key("deepspeed_overlap");
     plan.deepspeed_overlap = random_bool();
+    random_key("prefetch");
     plan.prefetch = random_below(4) != 0;
+    random_key("fused");
     plan.fused_qkv = random_bool(), plan.fused_gate_up = random_bool(), plan.rope_fp32 = random_bool();
     /* Groups smaller than the cluster go by other names than hybrid_shard as well; under ddp they are refused. */
+    random_key("shard_group");
     if (plan.strategy == DTP_HYBRID_SHARD || (plan.strategy != DTP_DDP && random_below(4) == 0))
         plan.shard_group = 1u << random_below(4);
-    if (plan.runtime == &dtp_runtime_deepspeed && random_bool()) {
-        static const uint64_t elements[] = {0, 1000000, 50000000, 300000000, 1000000000, 5000000000};
-        plan.reduce_bucket_size = 1 + elements[random_below(6)];
-        plan.stage3_max_live_parameters = elements[random_below(6)];
-        plan.stage3_max_reuse_distance = elements[random_below(6)];
-        plan.stage3_prefetch_bucket_size = elements[random_below(6)];
-        plan.stage3_param_persistence_threshold = elements[random_below(4)];
-    }
-    uint64_t kept = random_state; /* what is drawn here changes nothing that follows */
-    if (plan.runtime == &dtp_runtime_torch && !plan.fsdp1 && random_below(3) == 0) {
-        plan.prefetch_depth = plan.prefetch ? 1 + (uint32_t)random_below(4) : 1;
-        plan.reshard_group = plan.reshard_after_forward && random_bool() ? 2u << random_below(3) : 0;
-    }
-    if (plan.runtime == &dtp_runtime_deepspeed && plan.strategy == DTP_ZERO3 && plan.offload <= DTP_OFFLOAD_OPTIMIZER &&
-        random_bool()) {
-        plan.zero_hpz_partition_size = 1u << random_below(4);
-        plan.zero_quantized_weights = random_bool(), plan.zero_quantized_gradients = random_bool();
-    }
-    bool scatters = cluster->gpus > 1 && cluster->nodes == 1 && plan.strategy != DTP_DDP && plan.shard_group != 1;
-    if (plan.runtime == &dtp_runtime_dtplan && scatters && random_bool())
-        plan.reduce_engine = DTP_ENGINE_COPY;
-    bool once = plan.accumulate == 1 || (!plan.accumulate_sync && plan.strategy != DTP_ZERO2);
-    if (plan.runtime == &dtp_runtime_dtplan && scatters && once && plan.offload == DTP_OFFLOAD_NONE)
-        plan.update_in_backward = random_bool();
-    random_state = kept;
+    random_key("reduce_bucket_size");
+    if (plan.runtime == &dtp_runtime_deepspeed && random_bool())
+        random_deepspeed_sizes(&plan);
+    random_runtime_choices(cluster, &plan);
     return plan;
 }
 

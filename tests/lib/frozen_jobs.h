@@ -1,0 +1,424 @@
+/* Jobs that stay the same: number 0, 1, 2, ... is one job for ever, written as a user would type it.
+ *
+ * They are the random plans of random_plans.h and random_executor_plans.h with every other key of the scenario table
+ * on top. Each key is drawn from a stream of its own, hashed from the job's number and the key's name, so that a key
+ * that is added, or drawn otherwise, changes the jobs that have it and no others. Most choices are kept where they
+ * belong (below: who knows a key), so that most jobs resolve; of every sixteenth job all stay, for refusals are
+ * answers too. */
+#ifndef TEST_FROZEN_JOBS_H
+#define TEST_FROZEN_JOBS_H
+
+#include "job/scenario_keys.h"
+
+#include "lib/random_executor_plans.h"
+
+#define FROZEN_JOBS 2000u
+#define FROZEN_VALUE_BYTES 64
+
+struct frozen_job {
+    uint32_t number;
+    char value[DTP_KEY_COUNT][FROZEN_VALUE_BYTES]; /* "" where the key is not set */
+};
+
+/* Who knows a key, as far as a draw asks. */
+enum frozen_who {
+    FROZEN_ALL,
+    FROZEN_TORCH,
+    FROZEN_FSDP,
+    FROZEN_FSDP1,
+    FROZEN_FSDP2,
+    FROZEN_DDP,
+    FROZEN_FLEXIBLE_SYNC, /* neither DeepSpeed nor Megatron, whose accumulation is what it is */
+    FROZEN_HYBRID,
+    FROZEN_GROUPED, /* may shard over fewer GPUs than all */
+    FROZEN_DEEPSPEED,
+    FROZEN_ZERO3,
+    FROZEN_MEGATRON,
+    FROZEN_EXECUTOR,
+    FROZEN_SCATTERING, /* our executor, on GPUs of one node that share state */
+    FROZEN_ALLOCATOR,  /* whoever uses PyTorch's */
+};
+
+static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
+{
+    const struct dtp_plan *p = &d->plan;
+    bool executor = p->runtime == &dtp_runtime_dtplan, fsdp = dtp_plan_is_fsdp(p);
+    switch (who) {
+    case FROZEN_ALL: return true;
+    case FROZEN_TORCH: return p->runtime == &dtp_runtime_torch;
+    case FROZEN_FSDP: return fsdp;
+    case FROZEN_FSDP1: return fsdp && p->fsdp1;
+    case FROZEN_FSDP2: return fsdp && !p->fsdp1;
+    case FROZEN_DDP: return p->runtime == &dtp_runtime_torch && p->strategy == DTP_DDP;
+    case FROZEN_FLEXIBLE_SYNC: return p->runtime == &dtp_runtime_torch || executor;
+    case FROZEN_HYBRID: return p->strategy == DTP_HYBRID_SHARD;
+    case FROZEN_GROUPED:
+        return (fsdp || executor) && p->strategy != DTP_DDP && p->shard_group > 1 && p->shard_group < d->gpus;
+    case FROZEN_DEEPSPEED: return p->runtime == &dtp_runtime_deepspeed;
+    case FROZEN_ZERO3: return p->runtime == &dtp_runtime_deepspeed && p->strategy == DTP_ZERO3;
+    case FROZEN_MEGATRON: return p->runtime == &dtp_runtime_megatron;
+    case FROZEN_EXECUTOR: return executor;
+    case FROZEN_SCATTERING:
+        return executor && p->strategy != DTP_DDP && d->gpus > 1 && d->gpus <= d->gpus_per_node && p->shard_group != 1;
+    case FROZEN_ALLOCATOR: return !executor;
+    }
+    return false;
+}
+
+/* Keys that random plans draw without asking who knows them. */
+static const struct {
+    enum dtp_key key;
+    enum frozen_who who;
+} frozen_owners[] = {
+    {DTP_KEY_compile, FROZEN_TORCH},
+    {DTP_KEY_fsdp1, FROZEN_FSDP},
+    {DTP_KEY_shard_group, FROZEN_GROUPED},
+    {DTP_KEY_accumulate_sync, FROZEN_FLEXIBLE_SYNC},
+    {DTP_KEY_wrap_layers, FROZEN_FSDP},
+    {DTP_KEY_reshard_after_forward, FROZEN_FSDP2},
+    {DTP_KEY_prefetch_depth, FROZEN_EXECUTOR},
+    {DTP_KEY_ddp_bucket_view, FROZEN_DDP},
+    {DTP_KEY_deepspeed_overlap, FROZEN_DEEPSPEED},
+    {DTP_KEY_reduce_bucket_size, FROZEN_DEEPSPEED},
+    {DTP_KEY_stage3_max_live_parameters, FROZEN_ZERO3},
+    {DTP_KEY_stage3_max_reuse_distance, FROZEN_ZERO3},
+    {DTP_KEY_stage3_prefetch_bucket_size, FROZEN_ZERO3},
+    {DTP_KEY_stage3_param_persistence_threshold, FROZEN_ZERO3},
+    {DTP_KEY_zero_hpz_partition_size, FROZEN_ZERO3},
+    {DTP_KEY_zero_quantized_weights, FROZEN_ZERO3},
+    {DTP_KEY_zero_quantized_gradients, FROZEN_ZERO3},
+    {DTP_KEY_gather_engine, FROZEN_SCATTERING},
+    {DTP_KEY_reduce_engine, FROZEN_SCATTERING},
+    {DTP_KEY_update_in_backward, FROZEN_SCATTERING},
+};
+
+/* X(key, who, one job in so many, values with bars between): what random plans do not draw, or draw too seldom. They
+ * stand above what those drew. */
+#define FROZEN_DRAWS(X)                                                                                                \
+    X(name, ALL, 40, "frozen")                                                                                         \
+    X(positions, ALL, 40, "16384")                                                                                     \
+    X(activation, ALL, 24, "relu|gelu|swiglu")                                                                         \
+    X(norm, ALL, 24, "layer_norm|rms_norm")                                                                            \
+    X(position, ALL, 24, "none|rope|alibi")                                                                            \
+    X(bias, ALL, 32, "true")                                                                                           \
+    X(qkv_bias, ALL, 16, "true")                                                                                       \
+    X(attention_output_bias, ALL, 24, "true")                                                                          \
+    X(mlp_bias, ALL, 24, "true")                                                                                       \
+    X(norm_bias, ALL, 24, "true|false")                                                                                \
+    X(head_bias, ALL, 16, "true")                                                                                      \
+    X(embedding_norm, ALL, 12, "true")                                                                                 \
+    X(qk_norm, ALL, 12, "true")                                                                                        \
+    X(gpu, ALL, 1, "h100-sxm|h100-sxm|h200-sxm|a100-80-sxm|a100-40-sxm|b200-sxm|h100-pcie|mi300x|rtx-4090|l40s|h20")   \
+    X(network, ALL, 16, "sockets")                                                                                     \
+    X(leaf_nodes, ALL, 8, "2|4|32")                                                                                    \
+    X(strategy, TORCH, 1, "full_shard|full_shard|shard_grad_op|hybrid_shard|ddp|zero1|zero3|full_shard")               \
+    X(strategy, MEGATRON, 1, "ddp|zero1")                                                                              \
+    X(strategy, DEEPSPEED, 1, "zero1|zero2|zero3")                                                                     \
+    X(checkpointing, MEGATRON, 1, "none|full|selective-attention")                                                     \
+    X(loss, MEGATRON, 1, "eager|fused")                                                                                \
+    X(offload, TORCH, 1, "none")                                                                                       \
+    X(offload, FSDP, 1, "none|none|none|params")                                                                       \
+    X(offload, MEGATRON, 1, "none")                                                                                    \
+    X(offload, DEEPSPEED, 1, "none|none|none|optimizer")                                                               \
+    X(offload, ZERO3, 1, "none|none|none|optimizer|params|nvme")                                                       \
+    X(optimizer, DEEPSPEED, 1, "adamw|adamw|adamw|adamw|sgd")                                                          \
+    X(optimizer, MEGATRON, 1, "adamw|adamw|sgd")                                                                       \
+    X(optimizer, EXECUTOR, 1, "adamw")                                                                                 \
+    X(compile_loss, TORCH, 8, "false")                                                                                 \
+    X(limit_all_gathers, FSDP1, 2, "false")                                                                            \
+    X(keep_root, FSDP2, 6, "true")                                                                                     \
+    X(reshard_after_forward, HYBRID, 3, "false")                                                                       \
+    X(prefetch_depth, FSDP2, 6, "2|3|4")                                                                               \
+    X(ddp_bucket_mib, DDP, 3, "1|12.5|100")                                                                            \
+    X(expandable_segments, ALLOCATOR, 6, "true")                                                                       \
+    X(tp, MEGATRON, 3, "2|2|4|8")                                                                                      \
+    X(pp, MEGATRON, 3, "2|4")                                                                                          \
+    X(cp, ALL, 200, "2")                                                                                               \
+    X(accumulate, MEGATRON, 2, "4|8")                                                                                  \
+    X(virtual_stages, MEGATRON, 2, "2")                                                                                \
+    X(sequence_parallel, MEGATRON, 6, "false")                                                                         \
+    X(tp_overlap, MEGATRON, 8, "true")                                                                                 \
+    X(megatron_overlap, MEGATRON, 3, "true")                                                                           \
+    X(precision, ALL, 1, "bf16-mixed|bf16-mixed|fp32|bf16|bf16-pure|fp16-mixed|fp8-tensorwise|fp8-rowwise")            \
+    X(precision, MEGATRON, 1, "bf16-mixed|bf16-mixed|fp16-mixed|fp32|fp8-tensorwise")                                  \
+    X(precision, DEEPSPEED, 1, "bf16-mixed|bf16-mixed|fp16-mixed|fp32")                                                \
+    X(precision, EXECUTOR, 1, "fp32|bf16-mixed|bf16|bf16-pure")                                                        \
+    X(param_dtype, ALL, 40, "bf16|fp32|fp16")                                                                          \
+    X(compute_dtype, ALL, 60, "bf16|fp32|tf32|fp16")                                                                   \
+    X(reduce_dtype, ALL, 10, "bf16|fp32")                                                                              \
+    X(reduce_dtype, EXECUTOR, 2, "bf16|fp32")                                                                          \
+    X(master_dtype, ALL, 40, "fp32|bf16")                                                                              \
+    X(moment_dtype, TORCH, 20, "bf16|fp32")                                                                            \
+    X(fp8_all_gather, FSDP2, 2, "false|true")                                                                          \
+    X(gradient_norm, EXECUTOR, 3, "true")                                                                              \
+    X(stochastic_rounding, EXECUTOR, 8, "true")                                                                        \
+    X(cuda_graph, EXECUTOR, 4, "true")                                                                                 \
+    X(atomic_attention, EXECUTOR, 4, "true")                                                                           \
+    X(matmul_sms, EXECUTOR, 8, "100|64")                                                                               \
+    X(collective_ctas, EXECUTOR, 8, "4|16")                                                                            \
+    X(symmetric_windows, SCATTERING, 4, "true")                                                                        \
+    X(price, ALL, 12, "2.5|0.8")                                                                                       \
+    X(zero_hpz_partition_size, ZERO3, 4, "2|4")                                                                        \
+    X(zero_quantized_weights, ZERO3, 4, "true")                                                                        \
+    X(zero_quantized_gradients, ZERO3, 6, "true")                                                                      \
+    X(update_in_backward, SCATTERING, 3, "true")                                                                       \
+    X(tokens, ALL, 8, "2T|15e9|1e8")                                                                                   \
+    X(deadline, ALL, 24, "30d|12h")                                                                                    \
+    X(budget, ALL, 24, "500k|1e4")                                                                                     \
+    X(gpu_mtbf, ALL, 24, "5000h|200h")                                                                                 \
+    X(detection, ALL, 24, "30s|1h")                                                                                    \
+    X(restart, ALL, 24, "20min")                                                                                       \
+    X(storage, ALL, 24, "20GB|300MB")
+
+static const struct {
+    enum dtp_key key;
+    enum frozen_who who;
+    uint32_t one_in;
+    const char *values;
+} frozen_draws[] = {
+#define FROZEN_DRAW(key, who, one_in, values) {DTP_KEY_##key, FROZEN_##who, one_in, values},
+    FROZEN_DRAWS(FROZEN_DRAW)
+#undef FROZEN_DRAW
+};
+
+static inline void frozen_set(struct frozen_job *job, enum dtp_key key, const char *value, size_t bytes)
+{
+    snprintf(job->value[key], FROZEN_VALUE_BYTES, "%.*s", (int)bytes, value);
+}
+
+/* One of several values with bars between. */
+static inline void frozen_pick(struct frozen_job *job, enum dtp_key key, const char *values)
+{
+    uint64_t count = 1;
+    for (const char *at = values; (at = strchr(at, '|')); at++)
+        count++;
+    for (uint64_t skip = random_below(count); skip; skip--)
+        values = strchr(values, '|') + 1;
+    frozen_set(job, key, values, strcspn(values, "|"));
+}
+
+/* The value of a key in the draft, unless it is the default. */
+static inline void frozen_write(struct frozen_job *job, enum dtp_key key, const struct dtp_draft *draft)
+{
+    struct dtp_draft standard = dtp_draft_default();
+    standard.transformer = dtp_transformer_default();
+    struct dtp_job_value now, before;
+    char digits[FROZEN_VALUE_BYTES];
+    dtp_key_value(key, draft, &now);
+    dtp_key_value(key, &standard, &before);
+    if (now.kind == before.kind && now.kind == DTP_VALUE_WORD && strcmp(now.word, before.word) == 0)
+        return;
+    if (now.kind == before.kind && now.kind != DTP_VALUE_WORD && now.whole == before.whole &&
+        !(now.real < before.real || now.real > before.real))
+        return;
+    switch (now.kind) {
+    case DTP_VALUE_WHOLE: snprintf(digits, sizeof digits, "%llu", (unsigned long long)now.whole); break;
+    case DTP_VALUE_REAL: snprintf(digits, sizeof digits, "%.10g", now.real); break;
+    case DTP_VALUE_SWITCH: snprintf(digits, sizeof digits, "%s", now.whole ? "true" : "false"); break;
+    case DTP_VALUE_WORD: snprintf(digits, sizeof digits, "%s", now.word); break;
+    }
+    frozen_set(job, key, digits, strlen(digits));
+}
+
+/* A random plan as a draft. Blocks repeat: a few show what many do, and a job in sixteen has many. */
+static inline struct dtp_draft frozen_draft(void)
+{
+    struct dtp_draft draft = dtp_draft_default();
+    struct dtp_cluster cluster = random_cluster();
+    random_key("executor");
+    bool executor = random_below(4) == 0;
+    draft.transformer = executor ? random_executor_transformer() : random_transformer();
+    draft.plan = executor ? random_executor_plan(&cluster, &draft.transformer) : random_plan(&cluster);
+    random_key("torch"); /* what most people ask for */
+    if (!executor && random_bool())
+        draft.plan.runtime = &dtp_runtime_torch;
+    draft.plan.precision = dtp_plan_default().precision; /* frozen_draws has its recipes */
+    random_key("shallow");
+    if (random_below(16))
+        draft.transformer.layers = 2 + draft.transformer.layers % 5;
+    random_key("even sizes"); /* fp8 takes multiples of 16 */
+    if (random_bool())
+        draft.transformer.vocab = draft.transformer.vocab / 128 * 128, draft.transformer.ffn &= ~UINT64_C(15);
+    draft.gpus = cluster.gpus;
+    draft.gpus_per_node = cluster.gpus_per_node;
+    draft.network_gbit_per_s = cluster.machine.network_bytes_per_s * 8e-9;
+    draft.oversubscription = cluster.oversubscription;
+    return draft;
+}
+
+/* Takes away what only others know. */
+static inline void frozen_keep_owned(struct frozen_job *job, const struct dtp_draft *draft)
+{
+    for (size_t i = 0; i < sizeof frozen_owners / sizeof *frozen_owners; i++)
+        if (!frozen_knows(frozen_owners[i].who, draft))
+            job->value[frozen_owners[i].key][0] = '\0';
+}
+
+static inline bool frozen_is(const struct frozen_job *job, enum dtp_key key, const char *value)
+{
+    return strcmp(job->value[key], value) == 0;
+}
+
+/* fp8 takes a GPU that has it and sizes that are multiples of 16. */
+static inline bool frozen_takes_fp8(const struct frozen_job *job)
+{
+    bool odd = strtoull(job->value[DTP_KEY_ffn], NULL, 10) % 16 || strtoull(job->value[DTP_KEY_vocab], NULL, 10) % 16;
+    return !odd && strncmp(job->value[DTP_KEY_gpu], "a100", 4) != 0;
+}
+
+/* Takes away what other keys leave no meaning. */
+static inline void frozen_keep_meaningful(struct frozen_job *job)
+{
+    const struct {
+        bool meaningless;
+        enum dtp_key key;
+    } rows[] = {
+        {!frozen_is(job, DTP_KEY_position, "learned"), DTP_KEY_positions},
+        {!frozen_is(job, DTP_KEY_norm, "layer_norm"), DTP_KEY_norm_bias},
+        {!frozen_is(job, DTP_KEY_activation, "gelu"), DTP_KEY_gelu_epilogue},
+        {!frozen_is(job, DTP_KEY_fsdp1, "true"), DTP_KEY_limit_all_gathers},
+        {!job->value[DTP_KEY_tp][0], DTP_KEY_tp_overlap},
+        {!job->value[DTP_KEY_pp][0], DTP_KEY_virtual_stages},
+        {strncmp(job->value[DTP_KEY_precision], "fp8", 3) == 0 && !frozen_takes_fp8(job), DTP_KEY_precision},
+        {frozen_is(job, DTP_KEY_precision, "fp32"), DTP_KEY_reduce_dtype},
+        {frozen_is(job, DTP_KEY_precision, "fp16-mixed"), DTP_KEY_reduce_dtype},
+        {!frozen_is(job, DTP_KEY_precision, "fp8-tensorwise"), DTP_KEY_fp8_all_gather},
+        {frozen_is(job, DTP_KEY_prefetch, "false"), DTP_KEY_prefetch_depth},
+        {frozen_is(job, DTP_KEY_update_in_backward, "true"), DTP_KEY_clip_norm},
+        {frozen_is(job, DTP_KEY_update_in_backward, "true"), DTP_KEY_gradient_norm},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].meaningless)
+            job->value[rows[i].key][0] = '\0';
+}
+
+/* Strategies first, for they decide who knows the rest. */
+static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, bool wild, struct dtp_draft *draft)
+{
+    char why[DTP_FAULT_TEXT_BYTES];
+    for (size_t i = 0; i < sizeof frozen_draws / sizeof *frozen_draws; i++) {
+        enum dtp_key key = frozen_draws[i].key;
+        if ((key == DTP_KEY_strategy) != strategies || (!wild && !frozen_knows(frozen_draws[i].who, draft)))
+            continue;
+        random_key(dtp_key_name(key));
+        random_state ^= frozen_draws[i].who; /* a key may have a row for each of several */
+        if (random_below(frozen_draws[i].one_in) == 0)
+            frozen_pick(job, key, frozen_draws[i].values);
+        if (job->value[key][0] && strategies)
+            dtp_key_apply(key, job->value[key], draft, why, sizeof why);
+    }
+}
+
+/* The model otherwise than by its shape: a preset, a count, a file that says what no key does. */
+static inline void frozen_draw_model(struct frozen_job *job)
+{
+    static const char *const presets = "llama-7b|gpt-2|qwen3-0.6b|stories-15m|smollm-135m|qwen2.5-0.5b|tinyllama-1.1b";
+    static const char *const files = "tests/fixtures/hf/opt-no-final-norm.json|tests/fixtures/hf/mistral-7b.json|"
+                                     "tests/fixtures/hf/bloom-560m.json";
+    random_key("model");
+    uint64_t drawn = random_below(32);
+    for (int key = 0; key < DTP_KEY_COUNT && drawn < 3; key++)
+        if (strcmp(dtp_key_section((enum dtp_key)key), "model") == 0)
+            job->value[key][0] = '\0';
+    if (drawn < 2)
+        frozen_pick(job, DTP_KEY_model, presets);
+    else if (drawn == 2)
+        frozen_pick(job, DTP_KEY_params, "125M|1.3e9|7e9|40M");
+    else if (drawn < 7)
+        frozen_pick(job, DTP_KEY_model, files);
+}
+
+static inline void frozen_draw_cluster(struct frozen_job *job, const struct dtp_draft *draft)
+{
+    random_key("machine");
+    if (random_below(16) == 0) {
+        frozen_pick(job, DTP_KEY_machine, "dgx-h100|pcie-box|gb200-nvl72|hgx-h100-4|tests/data/synthetic_machine.csv");
+        if (strcmp(job->value[DTP_KEY_machine], "pcie-box") != 0)
+            job->value[DTP_KEY_gpu][0] = job->value[DTP_KEY_network_gbit_per_s][0] = '\0';
+        job->value[DTP_KEY_gpus_per_node][0] = '\0';
+    }
+    random_key("by nodes");
+    if (random_below(8) == 0) {
+        snprintf(job->value[DTP_KEY_nodes], FROZEN_VALUE_BYTES, "%u", draft->gpus / draft->gpus_per_node);
+        job->value[DTP_KEY_gpus][0] = '\0';
+    }
+    random_key("own network");
+    if (random_bool())
+        job->value[DTP_KEY_network_gbit_per_s][0] = '\0';
+}
+
+/* The batch of all GPUs instead of the micro-steps of one. */
+static inline void frozen_draw_batch(struct frozen_job *job, const struct dtp_draft *draft)
+{
+    const struct dtp_plan *p = &draft->plan;
+    uint64_t sequences = (uint64_t)p->micro_batch * p->accumulate * draft->gpus;
+    random_key("global_batch");
+    uint64_t drawn = random_below(24);
+    if (drawn > 1)
+        return;
+    job->value[DTP_KEY_accumulate][0] = '\0';
+    enum dtp_key key = drawn ? DTP_KEY_global_batch_tokens : DTP_KEY_global_batch;
+    snprintf(job->value[key], FROZEN_VALUE_BYTES, "%llu",
+             (unsigned long long)(drawn ? sequences * p->sequence : sequences));
+}
+
+static inline void frozen_draw(uint32_t number, struct frozen_job *job)
+{
+    memset(job, 0, sizeof *job);
+    job->number = number;
+    random_frozen = true, random_job_number = number;
+    struct dtp_draft draft = frozen_draft();
+    bool wild = number % 16 == 15;
+    frozen_draw_keys(job, true, wild, &draft);
+    if (!frozen_knows(FROZEN_FSDP, &draft))
+        draft.plan.fsdp1 = false;
+    for (int key = 0; key < DTP_KEY_COUNT; key++)
+        if (key != DTP_KEY_params && key != DTP_KEY_global_batch && key != DTP_KEY_global_batch_tokens &&
+            key != DTP_KEY_bias)
+            frozen_write(job, (enum dtp_key)key, &draft);
+    if (!wild)
+        frozen_keep_owned(job, &draft);
+    frozen_draw_keys(job, false, wild, &draft);
+    if (!wild)
+        frozen_keep_meaningful(job);
+    frozen_draw_model(job);
+    frozen_draw_cluster(job, &draft);
+    frozen_draw_batch(job, &draft);
+    random_frozen = false;
+}
+
+/* The job as flags, to be typed in the project's folder. Returns `out`. */
+static inline const char *frozen_words(const struct frozen_job *job, char *out, size_t bytes)
+{
+    size_t used = 0;
+    *out = '\0';
+    for (int key = 0; key < DTP_KEY_COUNT && used < bytes; key++) {
+        if (!job->value[key][0])
+            continue;
+        size_t flag = used;
+        used += (size_t)snprintf(out + used, bytes - used, " --%s", dtp_key_name((enum dtp_key)key));
+        for (char *at = out + flag; *at; at++)
+            *at = *at == '_' ? '-' : *at;
+        if (used < bytes)
+            used += (size_t)snprintf(out + used, bytes - used, "=%s", job->value[key]);
+    }
+    return out;
+}
+
+/* DTP_OK, or what the scenario's keys or their rules refuse. */
+static inline enum dtp_status frozen_resolve(const struct frozen_job *frozen, const struct dtp_catalog *catalogue,
+                                             struct dtp_job *job, struct dtp_faults *faults)
+{
+    struct dtp_scenario *scenario;
+    enum dtp_status status = dtp_scenario_create(&scenario, faults);
+    for (int key = 0; key < DTP_KEY_COUNT && status == DTP_OK; key++)
+        if (frozen->value[key][0])
+            status =
+                dtp_scenario_set(scenario, dtp_key_name((enum dtp_key)key), frozen->value[key], "frozen", 0, faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(scenario, catalogue, job, faults);
+    dtp_scenario_destroy(scenario);
+    return status;
+}
+
+#endif
