@@ -49,7 +49,7 @@ dtp_folder(model/net USES model/base SYSTEM libc jansson)
 # on what: GPUs, nodes, links, as catalogued and as measured
 dtp_folder(model/machine USES model/net SYSTEM libc gsl)
 # what is chosen: sharding, precision, batches; rules that follow from the choices
-dtp_folder(model/plan USES model/machine SYSTEM libc UPWARD model/runtime/megatron model/runtime/deepspeed)
+dtp_folder(model/plan USES model/machine SYSTEM libc)
 # what an operation costs alone
 dtp_folder(model/cost USES model/plan SYSTEM libc gsl)
 # the step program: buffers, operations, dependencies; its text, its proof, its places
@@ -57,14 +57,16 @@ dtp_folder(model/program USES model/cost SYSTEM libc)
 # the closed form: memory, traffic and time by formulas
 dtp_folder(model/closed USES model/program SYSTEM libc UPWARD model/runtime/torch model/runtime/deepspeed model/runtime/megatron model/runtime/dtplan)
 # the skeleton that composes a program; what a runtime does in it is the runtime's
-dtp_folder(model/lower USES model/closed SYSTEM libc UPWARD model/runtime/torch model/runtime/deepspeed model/runtime/megatron model/runtime/dtplan)
+dtp_folder(model/lower USES model/closed SYSTEM libc)
 # by whose rules; no runtime knows another
 dtp_folder(model/runtime/torch USES model/lower SYSTEM libc UPWARD model/runtime/deepspeed)
 dtp_folder(model/runtime/deepspeed USES model/lower SYSTEM libc)
 dtp_folder(model/runtime/megatron USES model/lower SYSTEM libc)
 dtp_folder(model/runtime/dtplan USES model/lower SYSTEM libc)
+# the one list of runtimes; plans resolved by the rules of theirs
+dtp_folder(model/runtime USES model/runtime/torch model/runtime/deepspeed model/runtime/megatron model/runtime/dtplan SYSTEM libc)
 # a job as users write it: keys, scenario files, sweeps' axes
-dtp_folder(model/job USES model/runtime/torch model/runtime/deepspeed model/runtime/megatron model/runtime/dtplan SYSTEM libc inih UPWARD model/decide)
+dtp_folder(model/job USES model/runtime SYSTEM libc inih UPWARD model/decide)
 # what to do: advice, what-if, solvers, money, failures
 dtp_folder(model/decide USES model/job SYSTEM libc gsl)
 # measured runs: tables, backtest, fits

@@ -2,7 +2,7 @@
 #include "cli/command.h"
 
 #include "record/explain.h"
-#include "runtime/megatron/model_parallel.h"
+#include "plan/rules.h"
 #include "record/simulation_report.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 #include "cli/run_job.h"
+#include "runtime/runtimes.h"
 
 #include "machine/host_machine.h"
 #include "base/number.h"
@@ -13,13 +14,13 @@
  * it is said before anything of the plan is judged. */
 static enum dtp_status check_runtime(const struct dtp_scenario *scenario, struct dtp_faults *faults)
 {
-    enum dtp_runtime runtime;
     size_t line;
     const char *given = dtp_scenario_get(scenario, "runtime"), *where = dtp_scenario_place(scenario, "runtime", &line);
-    if (!given || !dtp_runtime_parse(given, &runtime) || runtime == DTP_RUNTIME_DTPLAN)
+    const struct dtp_runtime *runtime = dtp_runtime_find(given);
+    if (!runtime || runtime->executed)
         return DTP_OK;
     return dtp_fault_about(faults, DTP_BAD_INPUT, where, line, "runtime",
-                           "is %s, but the executor runs plans of --runtime dtplan: add it", dtp_runtime_text(runtime));
+                           "is %s, but the executor runs plans of --runtime dtplan: add it", runtime->name);
 }
 
 static bool is_ours(const struct dtp_scenario *scenario)

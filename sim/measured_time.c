@@ -1,5 +1,6 @@
 #include "sim/measured_time.h"
 
+#include "plan/runtime.h"
 #include "program/measured_op.h"
 
 #include <math.h>
@@ -45,7 +46,7 @@ static bool counts(const struct dtp_measured_row *row, const struct dtp_transfor
         return plan->attention == DTP_ATTENTION_FLASH &&
                dtp_transformer_attention_length(transformer, plan->sequence) >= (double)plan->sequence;
     case DTP_MEASUREMENT_KERNEL:
-    case DTP_MEASUREMENT_HOST_ADAM: return plan->runtime == DTP_RUNTIME_DTPLAN;
+    case DTP_MEASUREMENT_HOST_ADAM: return plan->runtime->own_kernels;
     case DTP_MEASUREMENT_COLLECTIVE: return dtp_cluster_is_host(cluster); /* else collective_cost.h knows more */
     case DTP_MEASUREMENT_ABOUT:
     case DTP_MEASUREMENT_STEP:

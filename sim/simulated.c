@@ -1,5 +1,6 @@
 #include "sim/simulated.h"
 
+#include "plan/runtime.h"
 #include "cost/calibration.h"
 #include "lower/lower.h"
 #include "sim/memory_curve.h"
@@ -71,7 +72,7 @@ static void fill_memory(const struct dtp_simulated *s, const struct dtp_memory_p
     m->grads_bytes = most_of(points, count, DTP_OWNER_GRADS);
     m->optimizer_bytes = most_of(points, count, DTP_OWNER_OPTIMIZER);
     m->activations_bytes = most_of(points, count, DTP_OWNER_ACTIVATIONS);
-    bool arena = s->job.plan.runtime == DTP_RUNTIME_DTPLAN; /* our executor owns its memory: no segments, no rounding */
+    bool arena = s->job.plan.runtime->arena; /* our executor owns its memory: no segments, no rounding */
     m->allocated_peak_bytes = arena ? s->placement.arena_bytes : s->timeline.allocated_peak_bytes;
     const uint64_t *peak = m->phase_bytes[m->peak_phase];
     m->temporary_bytes = m->allocated_peak_bytes - peak[DTP_OWNER_PARAMS] - peak[DTP_OWNER_GRADS] -
@@ -190,7 +191,7 @@ static enum dtp_status add_alone_times(struct dtp_simulated *s, struct dtp_fault
 /* Who owns an arena packs it tightly, as long as that takes no longer than the simulation. */
 static enum dtp_status place(struct dtp_simulated *s, struct dtp_faults *faults)
 {
-    bool owned = s->job.plan.runtime == DTP_RUNTIME_DTPLAN;
+    bool owned = s->job.plan.runtime->arena;
     if (owned && dtp_program_buffer_count(s->program) <= TIGHT_MAX_BUFFERS)
         return dtp_program_place_tight(s->program, &s->placement, faults);
     return dtp_program_place(s->program, &s->placement, faults);

@@ -3,6 +3,7 @@
  * size each, where only attention sees them; precisions, accumulation and attention's atomics where kernels differ. Two
  * layers are enough: all ask for the same, and a second one lets the end of the first be seen in a running step. */
 #include "probe/prober.h"
+#include "runtime/runtimes.h"
 
 #include "machine/host_machine.h"
 #include "device/open_device.h"

@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include "plan/runtime.h"
 #include "decide/advise.h"
 #include "cost/collective_choice.h"
 #include "lower/lower.h"
@@ -56,10 +57,10 @@ static enum dtp_status allocate(struct dtp_trainer *t)
 static enum dtp_status make_program(struct dtp_trainer *t)
 {
     const struct dtp_job *job = t->job;
-    if (job->plan.runtime != DTP_RUNTIME_DTPLAN)
+    if (!job->plan.runtime->executed)
         return dtp_fault(t->faults, DTP_BAD_INPUT, NULL, 0,
                          "the executor runs plans of --runtime dtplan; those of %s are only predicted",
-                         dtp_runtime_text(job->plan.runtime));
+                         job->plan.runtime->name);
     enum dtp_status status = dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &t->program, t->faults);
     if (status == DTP_OK)
         status = dtp_executor_arena_make(t->program, &t->arena, t->faults);

@@ -20,7 +20,7 @@ static inline struct dtp_activation_shape
 dtp_activation_shape_of(const struct dtp_transformer *t, const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
     uint64_t c = dtp_plan_compute_bytes(plan);
-    bool ddp = plan->runtime == DTP_RUNTIME_TORCH && !dtp_plan_shards_params(plan) && cluster->gpus > 1;
+    bool ddp = dtp_plan_has_ddp_buckets(plan, cluster);
     return (struct dtp_activation_shape){.t = t,
                                          .plan = plan,
                                          .h = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1),

@@ -30,7 +30,7 @@ static uint64_t attention_saved(const struct dtp_activation_shape *s)
         saved += qk; /* the unrotated part of the fused buffer */
     if (s->t->qk_norm)
         saved += (rotated && s->plan->fused_qkv ? 0 : qk) + 4 * (s->t->heads + s->t->kv_heads);
-    if (rotated && s->plan->rope_fp32 && s->plan->runtime == DTP_RUNTIME_TORCH)
+    if (rotated && s->plan->rope_fp32 && s->plan->runtime->copies_heads)
         saved += out;
     return saved + dtp_core_state_bytes(s);
 }

@@ -80,12 +80,12 @@ uint64_t dtp_allocator_reserved_bytes(const struct dtp_memory_job *job, uint64_t
     dtp_memory_part(&tensors, DTP_TERM_TENSORS, 1, 1, allocated_peak_bytes);
     bool whole = plan->expandable_segments; /* a pool grows by pages: what is free in it serves any size */
     uint64_t reserved = 0, buckets = 0;
-    if (plan->runtime != DTP_RUNTIME_DTPLAN) {
+    if (!plan->runtime->arena) {
         reserved = dtp_memory_part(chain, DTP_TERM_COMPUTE_POOL, 1, 1, job->compute_stream_peak);
-        if (plan->runtime == DTP_RUNTIME_TORCH && dtp_plan_shards_params(plan))
+        if (plan->runtime->fsdp && dtp_plan_shards_params(plan))
             reserved += reduce_pool(job, chain) + (whole ? 0 : root_reduce_segment(job, chain)) +
                         (plan->fsdp1 ? 0 : gather_pool(job, chain));
-        else if (plan->runtime == DTP_RUNTIME_TORCH && !whole)
+        else if (plan->runtime->fsdp && !whole)
             buckets = rebuilt_buckets(job, chain);
         reserved += buckets + (whole ? 0 : fragments(job, buckets, chain));
     }
@@ -99,7 +99,7 @@ uint64_t dtp_context_bytes(const struct dtp_memory_job *job, struct dtp_part_cha
 {
     if (dtp_cluster_is_host(job->cluster))
         return 0;
-    if (job->plan->runtime == DTP_RUNTIME_DTPLAN)
+    if (job->plan->runtime->arena)
         return dtp_memory_part(chain, DTP_TERM_EXECUTOR_CONTEXT, 1, 1,
                                (uint64_t)dtp_calibration.executor_context_bytes);
     return dtp_memory_part(chain, DTP_TERM_CONTEXT, 1, 1, (uint64_t)dtp_calibration.context_bytes);

@@ -63,7 +63,7 @@ static void list_attention(struct block *b)
     const struct dtp_activation_shape *s = &b->s;
     uint64_t q = s->c * s->d_q, kv = s->c * s->d_kv;
     bool fused = s->plan->fused_qkv, norms = s->t->qk_norm, made_new = b->rope || norms;
-    bool copied = b->rope && s->plan->rope_fp32 && s->plan->runtime == DTP_RUNTIME_TORCH;
+    bool copied = b->rope && s->plan->rope_fp32 && s->plan->runtime->copies_heads;
     tensor(b, QKV, fused ? q + 2 * kv : 0, true);
     tensor(b, Q_RAW, fused ? 0 : q, !made_new || norms);
     tensor(b, K_RAW, fused ? 0 : kv, !made_new || norms);
@@ -163,7 +163,7 @@ static uint32_t kept_tensors(const struct block *b)
 static void list_block(struct block *b)
 {
     b->gated = b->s.t->activation == DTP_SWIGLU, b->rope = b->s.t->position == DTP_POSITION_ROPE;
-    b->fused = b->s.compiled || b->s.plan->runtime == DTP_RUNTIME_MEGATRON;
+    b->fused = b->s.compiled || b->s.plan->runtime->fused_kernels;
     list_rest(b);
     list_attention(b);
     list_matrices(b);
@@ -335,7 +335,7 @@ static void weigh_replay(const struct block *b, uint64_t tokens, struct dtp_bloc
     for (int i = 0; i < MATRICES; i++)
         matrices += b->matrix[i].elements != 0;
     bool last = b->s.plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION &&
-                (selective ? matrices % 2 == 0 : b->s.plan->runtime != DTP_RUNTIME_TORCH);
+                (selective ? matrices % 2 == 0 : !b->s.plan->runtime->stops_replay);
     *worst = (struct dtp_block_place){.saved = p.saved};
     to_product(&p);
     if (last)
@@ -516,7 +516,7 @@ void dtp_block_places_count(const struct dtp_transformer *transformer, const str
 {
     struct block b = {.s = dtp_activation_shape_of(transformer, cluster, plan)};
     uint64_t tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
-    bool apart = plan->runtime == DTP_RUNTIME_DEEPSPEED && dtp_plan_shards_params(plan);
+    bool apart = dtp_plan_fetches_modules(plan);
     struct dtp_block_segments *segments = apart ? out->segments : NULL;
     list_block(&b);
     for (int i = 0; i < DTP_SEGMENTS_PASSES && apart; i++)

@@ -20,7 +20,7 @@ static void list_matmuls(const struct dtp_transformer *t, const struct dtp_plan 
 {
     double h = (double)t->hidden, f = (double)t->ffn;
     double q = (double)(t->heads * t->head_dim), kv = (double)(t->kv_heads * t->head_dim);
-    bool gated = t->activation == DTP_SWIGLU, packed = plan->runtime == DTP_RUNTIME_DTPLAN;
+    bool gated = t->activation == DTP_SWIGLU, packed = plan->runtime->packs_matrices;
     if (plan->fused_qkv || packed) {
         add_matmul(work, q + 2 * kv, h, 1, false);
     } else {
@@ -114,12 +114,12 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
 {
     struct dtp_block_work work = {.matmul_count = 0};
     list_matmuls(transformer, plan, &work);
-    bool fused = plan->compile || plan->runtime == DTP_RUNTIME_DTPLAN || plan->runtime == DTP_RUNTIME_MEGATRON;
+    bool fused = plan->compile || plan->runtime->fused_kernels;
     count_eager(transformer, plan, &work);
     work.root_kernels = 40;
     if (fused)
         count_fused(transformer, plan, &work);
-    if (plan->runtime == DTP_RUNTIME_MEGATRON)
+    if (plan->runtime->reduces_fp32)
         count_megatron(transformer, &work);
     return work;
 }

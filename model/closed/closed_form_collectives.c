@@ -129,11 +129,10 @@ static double exposed_replicated(const struct dtp_timing *c, const struct dtp_ti
     const struct dtp_plan *plan = c->plan;
     double reductions = dtp_plan_reductions(plan);
     double reduce_s = (time->collective_s[DTP_ALL_REDUCE] + time->collective_s[DTP_REDUCE_SCATTER]) / reductions;
-    /* Megatron's overlap_param_gather hides it behind the next step's forward. */
+    /* unless it hides behind the next step's forward */
     double after_step_s =
-        fmax(0, time->collective_s[DTP_ALL_GATHER] - (plan->megatron_overlap ? window->forward_s : 0));
-    bool overlaps = plan->runtime == DTP_RUNTIME_TORCH || plan->deepspeed_overlap || plan->megatron_overlap;
-    if (!overlaps)
+        fmax(0, time->collective_s[DTP_ALL_GATHER] - (dtp_plan_overlaps_gather(plan) ? window->forward_s : 0));
+    if (!dtp_plan_overlaps_reductions(plan))
         return reductions * reduce_s + after_step_s;
     /* The embedding's gradient is the last to be ready and its bucket has no compute left to hide behind. */
     double last = (double)(c->count.embedding + c->count.position) / (double)c->count.total;

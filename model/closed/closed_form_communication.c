@@ -333,11 +333,11 @@ static void add_host_copies(struct traffic *job)
     uint64_t gathers = (uint64_t)plan->accumulate * (again_from_host ? 2 : 1);
     uint64_t shard = dtp_divide_up(u->total, u->ranks), again = 0; /* again: not uploaded for backward */
     uint64_t uploads = plan->offload == DTP_OFFLOAD_OPTIMIZER ? 1 : gathers;
-    if (plan->runtime == DTP_RUNTIME_DEEPSPEED) {
+    if (plan->runtime->fetches_modules) {
         add_deepspeed_copies(job);
         return;
     }
-    if (plan->runtime == DTP_RUNTIME_TORCH) {
+    if (plan->runtime->fsdp) {
         shard = u->total_shard;
         again = dtp_plan_keeps_root(plan) ? u->root_shard * (gathers - plan->accumulate) : 0;
     }
@@ -366,20 +366,20 @@ void dtp_counted_communication(const struct dtp_transformer *transformer, const 
                           .reductions = dtp_plan_reductions(plan),
                           .out = out};
     *out = (struct dtp_communication){0};
-    if (plan->runtime == DTP_RUNTIME_DTPLAN) {
+    if (plan->runtime->arena) {
         ours(&job);
     } else if (!dtp_plan_shards_params(plan)) {
-        if (plan->runtime == DTP_RUNTIME_TORCH)
+        if (plan->runtime->fsdp)
             replicated_torch(&job);
-        else if (plan->runtime == DTP_RUNTIME_DEEPSPEED)
+        else if (plan->runtime->fetches_modules)
             replicated_deepspeed(&job);
         else
             replicated_buffered(&job);
-    } else if (plan->runtime == DTP_RUNTIME_DEEPSPEED) {
+    } else if (plan->runtime->fetches_modules) {
         sharded_deepspeed(&job);
     } else {
         sharded_units(&job);
     }
-    if (plan->offload != DTP_OFFLOAD_NONE && plan->runtime != DTP_RUNTIME_DTPLAN)
+    if (plan->offload != DTP_OFFLOAD_NONE && !plan->runtime->arena)
         add_host_copies(&job);
 }

@@ -21,10 +21,10 @@ static inline void dtp_counts_of(const struct dtp_transformer *transformer, cons
     dtp_units_count(transformer, cluster, plan, &out->units);
     dtp_element_bytes_count(plan, &out->bytes);
     dtp_activations_count(transformer, cluster, plan, &out->activations);
-    if (plan->runtime == DTP_RUNTIME_DTPLAN)
+    if (plan->runtime->arena)
         return;
     dtp_block_places_count(transformer, cluster, plan, &out->places);
-    if (plan->runtime != DTP_RUNTIME_DEEPSPEED || !dtp_plan_shards_params(plan))
+    if (!plan->runtime->fetches_modules || !dtp_plan_shards_params(plan))
         return;
     const struct dtp_activations *a = &out->activations;
     uint64_t tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);

@@ -36,7 +36,7 @@ static struct dtp_instant at_rest(const struct dtp_memory_job *job)
 {
     struct dtp_instant instant = {.chain.record = job->record};
     add_fp8_casts(job, &instant);
-    if (job->plan->runtime == DTP_RUNTIME_DTPLAN)
+    if (job->plan->runtime->arena)
         return instant;
     bool params = dtp_plan_shards_params(job->plan), optimizer = dtp_plan_shards_optimizer(job->plan);
     dtp_instant_add(&instant, params ? DTP_TERM_PARAMS_SHARD : DTP_TERM_PARAMS, 1, job->state.params_elements,
@@ -54,9 +54,8 @@ static struct dtp_instant at_rest(const struct dtp_memory_job *job)
 static uint64_t after_init_bytes(const struct dtp_memory_job *job)
 {
     const struct dtp_plan *plan = job->plan;
-    bool buckets = plan->runtime == DTP_RUNTIME_TORCH && job->cluster->gpus > 1 && !dtp_plan_shards_params(plan);
-    bool buffer = plan->runtime == DTP_RUNTIME_MEGATRON;
-    if (plan->runtime == DTP_RUNTIME_DTPLAN) /* the arena, taken once */
+    bool buckets = dtp_plan_has_ddp_buckets(plan, job->cluster), buffer = plan->runtime->gradients_in_matmul;
+    if (plan->runtime->arena) /* the arena, taken once */
         return job->out->allocated_peak_bytes;
     uint64_t grads = buckets ? job->bytes.grads * job->units.total : buffer ? job->state.grads : 0;
     return job->state.params + grads + job->at_rest.bytes[DTP_OWNER_WORKSPACE];
@@ -176,11 +175,11 @@ void dtp_counted_memory(const struct dtp_transformer *transformer, const struct 
     job.zero3 = &counts->zero3;
     dtp_state_bytes_count(transformer, &job.units, plan, &job.bytes, parts, &job.state);
     job.at_rest = at_rest(&job);
-    if (plan->runtime == DTP_RUNTIME_DTPLAN)
+    if (plan->runtime->arena)
         dtp_memory_executor(&job);
     else if (!dtp_plan_shards_params(plan))
         dtp_memory_replicated(&job);
-    else if (plan->runtime == DTP_RUNTIME_DEEPSPEED)
+    else if (plan->runtime->fetches_modules)
         dtp_memory_zero3(&job);
     else
         dtp_memory_fsdp(&job);

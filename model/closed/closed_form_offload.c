@@ -23,7 +23,7 @@ static double params_up_bytes(const struct dtp_timing *c, const struct dtp_commu
 {
     struct dtp_element_bytes element;
     dtp_element_bytes_count(c->plan, &element);
-    bool deepspeed = c->plan->runtime == DTP_RUNTIME_DEEPSPEED;
+    bool deepspeed = c->plan->runtime->fetches_modules;
     double sums = deepspeed ? dtp_timing_optimizer_shard(c) * (double)element.grads * c->plan->accumulate : 0;
     return c->plan->offload == DTP_OFFLOAD_OPTIMIZER ? 0 : fmax(0, (double)communication->host_to_device_bytes - sums);
 }
@@ -55,7 +55,7 @@ static double exposed_copies_s(const struct dtp_timing *c, const struct dtp_comm
     double params_s = params_up_bytes(c, communication) / bytes_per_s;
     double other_up_s = (double)communication->host_to_device_bytes / bytes_per_s - params_s;
     double path_s = time->compute_s + time->exposed_communication_s, beside_s = fmax(params_s, nvme_s);
-    bool blocks = plan->runtime == DTP_RUNTIME_DEEPSPEED && (!plan->deepspeed_overlap || plan->strategy == DTP_ZERO3);
+    bool blocks = plan->runtime->fetches_modules && (!plan->deepspeed_overlap || plan->strategy == DTP_ZERO3);
     if (blocks)
         return down_s + other_up_s + fmax(0, beside_s - path_s);
     return fmax(0, fmax(plan->accumulate * window->forward_s + down_s, beside_s) - path_s) + other_up_s;

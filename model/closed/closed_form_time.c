@@ -80,8 +80,7 @@ static double recomputed_layers(const struct dtp_timing *c)
  * again (torch.utils.checkpoint early_stop; profiled: 3 matmuls a layer are replayed, not 4). */
 static bool stops_early(const struct dtp_plan *plan)
 {
-    bool stops = plan->runtime == DTP_RUNTIME_TORCH || plan->runtime == DTP_RUNTIME_DTPLAN;
-    return stops && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
+    return plan->runtime->stops_replay && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
 }
 
 static double early_stop_s(const struct dtp_timing *c)
@@ -135,10 +134,10 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
         return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 : 0));
     if (c->ours)
         return c->work.gradient_bytes / plan->accumulate;
-    bool in_matmul = plan->runtime == DTP_RUNTIME_MEGATRON;
+    bool in_matmul = plan->runtime->gradients_in_matmul;
     if (!dtp_plan_shards_params(plan)) {
         double adding = in_matmul ? 2 * r - w : 2 * r + w;
-        bool adds = plan->accumulate > 1 || plan->runtime == DTP_RUNTIME_MEGATRON; /* its first sum is of zeros */
+        bool adds = plan->accumulate > 1 || in_matmul; /* its first sum is of zeros */
         return total * ((adds ? adding : 0) + (reduces && !alone ? 2 * r : 0));
     }
     double gathers = plan->reshard_after_forward ? 2 : 1;
@@ -162,7 +161,7 @@ static double fp8_cast_bytes(const struct dtp_timing *c)
     const struct dtp_plan *plan = c->plan;
     if (plan->precision.compute != DTP_FP8)
         return 0;
-    bool torchao = plan->runtime == DTP_RUNTIME_TORCH && !plan->fsdp1, fused = plan->runtime != DTP_RUNTIME_TORCH;
+    bool fused = dtp_plan_keeps_fp8(plan), torchao = !fused && !plan->fsdp1;
     double per_input = torchao ? 10 : fused ? 1 : 4, per_output = torchao ? 5 : 4;
     double per_weight = torchao ? 10 : fused ? 4.0 / plan->accumulate : 4, bytes = 0;
     for (int i = 0; i < c->block.matmul_count; i++) {
@@ -365,7 +364,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     c.eager_bytes_per_s =
         dtp_cluster_memory_kernel_bytes_per_s(cluster, plan, c.block.fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
     c.streaming_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, plan, DTP_KERNEL_STREAMING);
-    c.ours = plan->runtime == DTP_RUNTIME_DTPLAN;
+    c.ours = plan->runtime->arena;
     if (c.ours) {
         dtp_executor_rules(transformer, cluster, plan, &c.rules);
         dtp_executor_work(transformer, cluster, plan, &c.work);

@@ -115,6 +115,6 @@ void dtp_add_embedding_backward(const struct dtp_memory_job *job, struct dtp_ins
 void dtp_add_foreach(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t local_elements)
 {
     const struct dtp_plan *plan = job->plan;
-    if (plan->optimizer == DTP_ADAMW_FOREACH && plan->runtime == DTP_RUNTIME_TORCH && plan->offload == DTP_OFFLOAD_NONE)
+    if (plan->optimizer == DTP_ADAMW_FOREACH && plan->offload == DTP_OFFLOAD_NONE)
         dtp_instant_add(instant, DTP_TERM_FOREACH, 1, local_elements, dtp_dtype_bytes(plan->precision.moments));
 }

@@ -75,7 +75,7 @@ static uint64_t of_executor(const struct dtp_memory_job *job, struct dtp_part_ch
 
 uint64_t dtp_nccl_bytes(const struct dtp_memory_job *job, struct dtp_part_chain *chain)
 {
-    bool ours = job->plan->runtime == DTP_RUNTIME_DTPLAN;
+    bool ours = job->plan->runtime->arena;
     if (dtp_cluster_is_host(job->cluster)) /* ranks meet in shared memory */
         return 0;
     if (job->cluster->gpus == 1)

@@ -96,12 +96,12 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     *out = (struct dtp_units){
         .ranks = dtp_plan_shard_ranks(cluster, plan), .embedding = t->vocab * t->hidden, .layers = t->layers};
     out->replicas = cluster->gpus / out->ranks;
-    bool zero3 = plan->runtime == DTP_RUNTIME_DEEPSPEED && dtp_plan_shards_params(plan);
-    struct tensor_sum layer = {.flat = zero3, .ranks = out->ranks}, root = layer;
+    enum dtp_shard_cut cut = dtp_plan_shard_cut(plan);
+    struct tensor_sum layer = {.flat = cut == DTP_CUT_ELEMENTS, .ranks = out->ranks}, root = layer;
     sum_layer(t, plan, &layer);
     sum_root(t, &root);
     count_unit_layers(t, plan, out);
-    if ((plan->runtime != DTP_RUNTIME_TORCH && !zero3) || plan->fsdp1) { /* flat parameters pad their end only */
+    if (cut == DTP_CUT_FLAT) { /* flat parameters pad their end only */
         layer.shard = dtp_divide_up(layer.elements, out->ranks);
         layer.matrix_shard = 0; /* and are gathered in one dtype */
         root.shard = dtp_divide_up(root.elements, out->ranks);
@@ -206,7 +206,7 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
                            struct dtp_memory_parts *record, struct dtp_state_bytes *out)
 {
     /* FSDP2 and ZeRO-3 pad each parameter; the flat buffers of ZeRO-1, -2, Megatron and our arenas only their end. */
-    bool ours = plan->runtime == DTP_RUNTIME_DTPLAN, padded = dtp_plan_shards_params(plan) && !ours;
+    bool padded = dtp_plan_shards_params(plan) && !plan->runtime->arena;
     uint64_t shard = padded ? units->total_shard : dtp_divide_up(units->total, units->ranks);
     *out = (struct dtp_state_bytes){.params_elements = dtp_plan_shards_params(plan) ? shard : units->total,
                                     .grads_elements = dtp_plan_shards_grads(plan) ? shard : units->total,
@@ -214,9 +214,9 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
                                     .host_chain.record = record,
                                     .nvme_chain.record = record};
     if (plan->offload != DTP_OFFLOAD_NONE) {
-        if (plan->runtime == DTP_RUNTIME_TORCH)
+        if (plan->runtime->fsdp)
             offload_torch(transformer, units, plan, bytes, out);
-        else if (plan->runtime == DTP_RUNTIME_DEEPSPEED)
+        else if (plan->runtime->fetches_modules)
             offload_deepspeed(shard, plan, bytes, out);
         else
             offload_ours(shard, plan, bytes, out);

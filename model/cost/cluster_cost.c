@@ -88,7 +88,7 @@ static bool is_of_a_block(enum dtp_op_kind kind)
 
 static bool measured_kernels(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
-    return cluster->measured && plan->runtime == DTP_RUNTIME_DTPLAN;
+    return cluster->measured && plan->runtime->own_kernels;
 }
 
 double dtp_cluster_memory_kernel_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan,
@@ -136,8 +136,8 @@ double dtp_cluster_copy_bytes_per_s(const struct dtp_cluster *cluster, bool uplo
 
 double dtp_cluster_host_adam_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan, double bytes)
 {
-    if (plan->runtime == DTP_RUNTIME_TORCH)
-        return dtp_calibration.torch_host_adam_bytes_per_s;
+    if (plan->runtime->rates.host_adam_bytes_per_s)
+        return *plan->runtime->rates.host_adam_bytes_per_s;
     double formula =
         cluster->machine.host_memory_bytes_per_s * dtp_calibration.host_adam_memory_fraction / cluster->gpus_per_node;
     if (!measured_kernels(cluster, plan) || !(bytes > 0))

@@ -84,12 +84,13 @@ double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_plan *plan)
     return plan->matmul_sms && plan->matmul_sms < gpu->sm_count ? (double)plan->matmul_sms / gpu->sm_count : 1;
 }
 
-double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, enum dtp_runtime runtime, enum dtp_memory_kernel kind)
+double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp_runtime *runtime,
+                                     enum dtp_memory_kernel kind)
 {
-    double per_sm = runtime == DTP_RUNTIME_DTPLAN ? dtp_calibration.native_sm_bytes_per_s
-                    : kind == DTP_KERNEL_EAGER    ? dtp_calibration.eager_sm_bytes_per_s
-                    : kind == DTP_KERNEL_FUSED    ? dtp_calibration.fused_sm_bytes_per_s
-                                                  : dtp_calibration.streaming_sm_bytes_per_s;
+    double per_sm = runtime->own_kernels       ? dtp_calibration.native_sm_bytes_per_s
+                    : kind == DTP_KERNEL_EAGER ? dtp_calibration.eager_sm_bytes_per_s
+                    : kind == DTP_KERNEL_FUSED ? dtp_calibration.fused_sm_bytes_per_s
+                                               : dtp_calibration.streaming_sm_bytes_per_s;
     return 1 / (1 / (gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction) + 1 / (per_sm * gpu->sm_count));
 }
 
@@ -131,7 +132,7 @@ static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dt
     if (plan->attention == DTP_ATTENTION_FLASH2)
         return (struct flash_rates){c->flash2_hopper_forward, c->flash2_hopper_backward, forward_half, backward_half,
                                     1};
-    if (plan->runtime == DTP_RUNTIME_DTPLAN)
+    if (plan->runtime->own_kernels)
         return (struct flash_rates){c->native_flash_forward, c->native_flash_backward,
                                     c->native_flash_forward_half_sequence, c->native_flash_backward_half_sequence,
                                     plan->atomic_attention ? 1 : c->native_flash_reproducible};
@@ -186,19 +187,13 @@ double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double oth
 
 double dtp_kernel_launch_s(const struct dtp_plan *plan)
 {
-    switch (plan->runtime) {
-    case DTP_RUNTIME_DTPLAN: return dtp_calibration.native_launch_s;
-    case DTP_RUNTIME_MEGATRON: return dtp_calibration.megatron_launch_s;
-    case DTP_RUNTIME_TORCH:
-    case DTP_RUNTIME_DEEPSPEED: break;
-    }
-    return dtp_calibration.torch_launch_s;
+    return *plan->runtime->rates.kernel_launch_s;
 }
 
 double dtp_kernel_gap_s(const struct dtp_plan *plan)
 {
-    return plan->runtime == DTP_RUNTIME_DTPLAN ? dtp_calibration.graph_kernel_gap_s + dtp_calibration.native_ramp_s
-                                               : dtp_calibration.kernel_gap_s;
+    return plan->runtime->own_kernels ? dtp_calibration.graph_kernel_gap_s + dtp_calibration.native_ramp_s
+                                      : dtp_calibration.kernel_gap_s;
 }
 
 /* Speeds of n GPUs scatter normally: the expected maximum of n standard normals by Blom's approximation, times the

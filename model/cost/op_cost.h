@@ -21,7 +21,8 @@ double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_plan *plan);
 /* Kinds of memory-bound kernels, by how close they come to HBM bandwidth (calibration.h); those of our executor all
  * come equally close. */
 enum dtp_memory_kernel { DTP_KERNEL_EAGER, DTP_KERNEL_FUSED, DTP_KERNEL_STREAMING };
-double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, enum dtp_runtime runtime, enum dtp_memory_kernel kind);
+double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp_runtime *runtime,
+                                     enum dtp_memory_kernel kind);
 
 /* Bytes that an optimizer step moves for each parameter that it updates, state in device memory. */
 double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan);

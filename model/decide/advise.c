@@ -1,5 +1,6 @@
 #include "decide/advise.h"
 
+#include "plan/runtime.h"
 #include "job/change.h"
 #include "decide/solve.h"
 
@@ -205,7 +206,7 @@ static void consider_pairs(struct search *search)
 
 static bool shard_all(struct dtp_plan *plan)
 {
-    return dtp_change_strategy(plan, plan->runtime == DTP_RUNTIME_DEEPSPEED ? DTP_ZERO3 : DTP_FULL_SHARD);
+    return dtp_change_strategy(plan, plan->runtime->shards_all);
 }
 
 static bool recompute_all(struct dtp_plan *plan)

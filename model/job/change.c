@@ -1,4 +1,5 @@
 #include "job/change.h"
+#include "runtime/runtimes.h"
 
 #include "closed/activations.h"
 #include "cost/op_cost.h"
@@ -43,15 +44,14 @@ const char *dtp_question_none(enum dtp_question question, const struct dtp_plan 
 
 bool dtp_change_strategy(struct dtp_plan *plan, enum dtp_strategy strategy)
 {
-    /* Under torch zero3 is another word for full_shard. */
-    bool torch = plan->runtime == DTP_RUNTIME_TORCH;
-    if (plan->strategy == strategy || (torch && strategy == DTP_ZERO3) ||
-        (torch && plan->strategy == DTP_ZERO3 && strategy == DTP_FULL_SHARD))
+    bool synonym = plan->runtime->fsdp; /* zero3 is another word for full_shard */
+    if (plan->strategy == strategy || (synonym && strategy == DTP_ZERO3) ||
+        (synonym && plan->strategy == DTP_ZERO3 && strategy == DTP_FULL_SHARD))
         return false;
     plan->strategy = strategy;
     /* As dtp_plan_resolve has it follow the strategy. */
     plan->reshard_after_forward = strategy == DTP_FULL_SHARD || strategy == DTP_ZERO3 || strategy == DTP_HYBRID_SHARD;
-    if (!dtp_plan_is_fsdp(plan) && plan->runtime != DTP_RUNTIME_DTPLAN)
+    if (!dtp_plan_is_fsdp(plan) && !plan->runtime->own_prefetch)
         plan->prefetch_depth = 1;
     if (!dtp_plan_is_fsdp(plan) || !plan->reshard_after_forward)
         plan->reshard_group = 0;
@@ -92,7 +92,7 @@ static bool recompute_some(struct dtp_plan *plan)
 
 static bool compile(struct dtp_plan *plan)
 {
-    bool changed = plan->runtime == DTP_RUNTIME_TORCH && !plan->compile;
+    bool changed = plan->runtime->compiles && !plan->compile;
     plan->compile = true;
     return changed;
 }
@@ -210,7 +210,7 @@ static bool flash2(struct dtp_plan *plan)
 
 static bool foreach_optimizer(struct dtp_plan *plan)
 {
-    bool changed = plan->optimizer == DTP_ADAMW_FUSED && plan->runtime == DTP_RUNTIME_TORCH;
+    bool changed = plan->optimizer == DTP_ADAMW_FUSED && plan->runtime->foreach_optimizer;
     plan->optimizer = DTP_ADAMW_FOREACH;
     return changed;
 }
@@ -335,33 +335,28 @@ static bool bucket_500(struct dtp_plan *plan)
 
 static bool bucket_view(struct dtp_plan *plan)
 {
-    bool changed = plan->runtime == DTP_RUNTIME_TORCH && plan->strategy == DTP_DDP && !plan->ddp_bucket_view;
+    bool changed = plan->runtime->ddp && plan->strategy == DTP_DDP && !plan->ddp_bucket_view;
     plan->ddp_bucket_view = true;
     return changed;
 }
 
 static bool overlap(struct dtp_plan *plan)
 {
-    bool changed = plan->runtime == DTP_RUNTIME_DEEPSPEED && !plan->deepspeed_overlap;
+    bool changed = plan->runtime->overlap_comm && !plan->deepspeed_overlap;
     plan->deepspeed_overlap = true;
     return changed;
 }
 
-static bool zeropp(const struct dtp_plan *plan)
-{
-    return plan->runtime == DTP_RUNTIME_DEEPSPEED && plan->strategy == DTP_ZERO3;
-}
-
 static bool int8_weights(struct dtp_plan *plan)
 {
-    bool changed = zeropp(plan) && !plan->zero_quantized_weights;
+    bool changed = dtp_plan_fetches_modules(plan) && !plan->zero_quantized_weights;
     plan->zero_quantized_weights = true;
     return changed;
 }
 
 static bool int4_gradients(struct dtp_plan *plan)
 {
-    bool changed = zeropp(plan) && !plan->zero_quantized_gradients;
+    bool changed = dtp_plan_fetches_modules(plan) && !plan->zero_quantized_gradients;
     plan->zero_quantized_gradients = true;
     return changed;
 }
@@ -456,9 +451,9 @@ bool dtp_change_vocabulary(const struct dtp_job *job, struct dtp_job *out, char 
 void dtp_change_flags(const struct dtp_job *job, const struct dtp_plan *asked, const char *flags, char *out,
                       size_t bytes)
 {
-    bool brings_runtime = asked->strategy != job->asked.strategy && asked->runtime != DTP_RUNTIME_TORCH;
+    bool brings_runtime = asked->strategy != job->asked.strategy && asked->runtime != dtp_runtimes[0];
     snprintf(out, bytes, "%s%s%s", flags, brings_runtime ? " --runtime " : "",
-             brings_runtime ? dtp_runtime_text(asked->runtime) : "");
+             brings_runtime ? asked->runtime->name : "");
 }
 
 void dtp_change_gpus_flags(const struct dtp_job *job, uint32_t gpus, char *out, size_t bytes)

@@ -1,4 +1,5 @@
 #include "job/scenario_keys.h"
+#include "runtime/runtimes.h"
 
 #include "decide/goodput.h"
 #include "net/models.h"
@@ -43,7 +44,18 @@ static void write_whole(uint64_t value, struct dtp_job_value *out)
         return dtp_##name##_parse(text, out);                                                                          \
     }                                                                                                                  \
     WRITE_WORD(name)
-PARSE_WORD(runtime)
+static bool parse_runtime(const char *text, void *field)
+{
+    const struct dtp_runtime **out = field, *found = dtp_runtime_find(text);
+    if (found)
+        *out = found;
+    return found;
+}
+static void write_runtime(const void *field, struct dtp_job_value *out)
+{
+    const struct dtp_runtime *const *value = field;
+    write_word((*value)->name, out);
+}
 PARSE_WORD(attention)
 PARSE_WORD(loss)
 PARSE_WORD(optimizer)

@@ -1,6 +1,7 @@
 /* From settings to a job: which shape, which machine, and what the plan's defaults depend on. */
-#include "runtime/megatron/model_parallel.h"
 #include "net/models.h"
+#include "plan/rules.h"
+#include "runtime/runtimes.h"
 #include "base/number.h"
 #include "job/scenario_resolution.h"
 
@@ -262,11 +263,12 @@ static void choose_runtime(struct dtp_resolution *r, struct dtp_plan *plan)
 {
     char *note = r->job->plan_note;
     size_t bytes = sizeof r->job->plan_note;
-    if (!given(r, DTP_KEY_runtime) && plan->strategy == DTP_ZERO2) {
-        plan->runtime = DTP_RUNTIME_DEEPSPEED;
-        snprintf(note, bytes, "zero2 exists in DeepSpeed only: runtime deepspeed");
-    } else if (plan->runtime == DTP_RUNTIME_TORCH && plan->strategy == DTP_ZERO3) {
-        snprintf(note, bytes, "zero3 under runtime torch is full_shard (FSDP)");
+    if (!given(r, DTP_KEY_runtime) && !(plan->runtime->strategies & 1u << plan->strategy)) {
+        plan->runtime = dtp_runtime_of_strategy(plan->strategy);
+        snprintf(note, bytes, "%s exists in %s only: runtime %s", dtp_strategy_text(plan->strategy),
+                 plan->runtime->framework, plan->runtime->name);
+    } else if (plan->runtime->fsdp && plan->strategy == DTP_ZERO3) {
+        snprintf(note, bytes, "zero3 under runtime %s is full_shard (FSDP)", plan->runtime->name);
     }
 }
 
@@ -316,7 +318,7 @@ static void choose_precision(struct dtp_resolution *r, struct dtp_plan *plan)
         return;
     if (!extra_copy && !given(r, DTP_KEY_master_dtype))
         p->master = p->params;
-    bool ddp_reduces = plan->runtime == DTP_RUNTIME_TORCH && !dtp_plan_is_fsdp(plan);
+    bool ddp_reduces = plan->runtime->ddp && !dtp_plan_is_fsdp(plan);
     if (ddp_reduces && !given(r, DTP_KEY_reduce_dtype))
         p->reduce = p->params;
 }
@@ -406,8 +408,7 @@ static void check_switches(struct dtp_resolution *r)
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
         if (given(r, switches[i].key) && switches[i].asked != switches[i].is)
             refuse(r, switches[i].key, "is always %s with strategy %s under runtime %s; leave it out",
-                   switches[i].is ? "true" : "false", dtp_strategy_text(plan->strategy),
-                   dtp_runtime_text(plan->runtime));
+                   switches[i].is ? "true" : "false", dtp_strategy_text(plan->strategy), plan->runtime->name);
     const struct {
         enum dtp_key key;
         uint64_t asked, is;
@@ -422,7 +423,7 @@ static void check_switches(struct dtp_resolution *r)
         if (given(r, sizes[i].key) && sizes[i].asked != sizes[i].is)
             refuse(r, sizes[i].key, "is DeepSpeed's%s; leave it out with strategy %s under runtime %s",
                    sizes[i].key == DTP_KEY_reduce_bucket_size ? "" : ", of zero3", dtp_strategy_text(plan->strategy),
-                   dtp_runtime_text(plan->runtime));
+                   plan->runtime->name);
 }
 
 /* Predicted all the same: the arithmetic is that of any sequence. What it means is for the user to know. */

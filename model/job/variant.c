@@ -1,4 +1,5 @@
 #include "job/variant.h"
+#include "runtime/runtimes.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
-/* The step's skeleton, the draft of one operation, and what is not lowered yet. */
-#include "runtime/dtplan/lower_executor_state.h"
+/* The step's skeleton, the draft of one operation, and what is not lowered yet. What a runtime does at its points is
+ * behind its hooks. */
+#include "lower/lowering.h"
 
 #include "base/bytes.h"
-#include "runtime/megatron/model_parallel.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -143,29 +143,46 @@ static void mark(struct dtp_lowering *l, const char *name)
     dtp_draft_end(l, &draft);
 }
 
+static void call(struct dtp_lowering *l, void (*hook)(struct dtp_lowering *l))
+{
+    if (hook)
+        hook(l);
+}
+
+void dtp_lower_fetch(struct dtp_lowering *l, int part)
+{
+    if (l->hooks->fetch)
+        l->hooks->fetch(l, part);
+}
+
+void dtp_lower_unfetch(struct dtp_lowering *l)
+{
+    call(l, l->hooks->unfetch);
+}
+
 static void forward(struct dtp_lowering *l)
 {
     mark(l, "forward");
-    dtp_lower_before_forward(l);
+    call(l, l->hooks->before_forward);
     dtp_lower_embedding(l);
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++) {
         l->layer = (uint16_t)layer;
-        dtp_lower_before_forward(l);
+        call(l, l->hooks->before_forward);
         dtp_lower_block_forward(l);
-        dtp_lower_after_forward(l);
+        call(l, l->hooks->after_forward);
     }
     l->layer = DTP_NO_LAYER;
     dtp_lower_final_norm(l);
     dtp_lower_fetch(l, l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD);
     bool chunked = l->loss == DTP_LOSS_CHUNKED; /* head and loss run after the model's forward, chunk by chunk */
     if (chunked) {
-        dtp_lower_release_gathered(l);
+        call(l, l->hooks->model_done);
         dtp_lower_forget_casts(l);
     }
     dtp_lower_loss_forward(l);
-    dtp_lower_release(l);
+    dtp_lower_unfetch(l);
     dtp_lower_forget_casts(l);
-    dtp_lower_after_forward(l);
+    call(l, l->hooks->after_forward);
 }
 
 static void backward(struct dtp_lowering *l)
@@ -173,22 +190,20 @@ static void backward(struct dtp_lowering *l)
     mark(l, "loss");
     dtp_lower_loss_backward(l);
     mark(l, "backward");
-    dtp_lower_ipg_open(l);
-    dtp_lower_before_backward(l);
+    call(l, l->hooks->begin_backward);
+    call(l, l->hooks->before_backward);
     dtp_lower_fetch(l, l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD);
     dtp_lower_head_backward(l);
     for (uint64_t layer = l->transformer->layers; layer-- > 0;) {
         l->layer = (uint16_t)layer;
-        dtp_lower_before_backward(l);
+        call(l, l->hooks->before_backward);
         dtp_lower_block_backward(l);
-        dtp_lower_after_backward(l);
+        call(l, l->hooks->after_backward);
     }
     l->layer = DTP_NO_LAYER;
     dtp_lower_embedding_backward(l);
-    dtp_lower_after_backward(l);
-    dtp_lower_buckets_finish(l);
-    dtp_lower_contiguous_reduce(l);
-    dtp_lower_ipg_close(l);
+    call(l, l->hooks->after_backward);
+    call(l, l->hooks->end_backward);
 }
 
 static void micro_step(struct dtp_lowering *l, uint32_t index)
@@ -197,16 +212,12 @@ static void micro_step(struct dtp_lowering *l, uint32_t index)
     l->micro_step = (uint16_t)index;
     l->last_micro_step = index + 1 == plan->accumulate;
     l->reduces = l->last_micro_step || dtp_plan_reductions(plan) == plan->accumulate;
-    /* one GPU: autograd's gradient becomes .grad; FSDP without sync: it is what later ones are added to */
-    bool becomes_grad = l->zero3     ? false
-                        : l->sharded ? l->whole_gradients && !l->plan->fsdp1 && l->bytes.reduce == l->compute
-                                     : l->cluster->gpus == 1 && !l->autocast;
-    becomes_grad = becomes_grad && index == 0;
+    bool becomes_grad = index == 0 && l->hooks->gradient_rests && l->hooks->gradient_rests(l);
     l->gradient_owner = becomes_grad ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE;
-    dtp_lower_zero3_open(l);
+    call(l, l->hooks->begin_micro_step);
     forward(l);
     backward(l);
-    dtp_lower_zero3_close(l);
+    call(l, l->hooks->end_micro_step);
 }
 
 /* cuBLAS workspaces (4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB; forward's and autograd's thread
@@ -223,7 +234,7 @@ static void make_standing_buffers(struct dtp_lowering *l)
     if (l->keeps_fp8) { /* casts of weights by rows and by columns, kept over the step; sharded: of two units */
         uint64_t layers = l->transformer->layers, matmul = l->block.all_elements - l->block.elements[l->matrices];
         uint64_t two = 2 * (uint64_t)l->plan->wrap_layers;
-        layers = l->sharded && two && two < layers ? two : layers;
+        layers = dtp_plan_shards_params(l->plan) && two && two < layers ? two : layers;
         dtp_lower_buffer(l, "fp8 weights", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE, 2 * layers * matmul, true);
     }
     l->tokens_in = dtp_lower_buffer(l, "tokens", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, 8 * l->tokens, true);
@@ -254,13 +265,10 @@ static void derive(struct dtp_lowering *l)
     l->autocast = dtp_plan_autocast(plan);
     l->residual = l->autocast ? 4 : l->compute;
     l->compiled = plan->compile;
-    l->fused = l->compiled || plan->runtime == DTP_RUNTIME_MEGATRON;
+    l->fused = l->compiled || plan->runtime->fused_kernels;
     l->gated = t->activation == DTP_SWIGLU;
     l->rope = t->position == DTP_POSITION_ROPE;
-    l->sharded = dtp_plan_shards_params(plan) && plan->runtime != DTP_RUNTIME_DEEPSPEED;
-    l->buffered = plan->runtime == DTP_RUNTIME_MEGATRON;
     l->keeps_fp8 = dtp_plan_keeps_fp8(plan);
-    l->offloaded = plan->runtime == DTP_RUNTIME_TORCH && plan->offload == DTP_OFFLOAD_PARAMS;
     l->whole_gradients = plan->accumulate > 1 && !plan->accumulate_sync;
     l->d_q = t->heads * t->head_dim;
     l->d_kv = t->kv_heads * t->head_dim;
@@ -269,7 +277,7 @@ static void derive(struct dtp_lowering *l)
             dtp_bytes_product(dtp_bytes_product(l->tokens, plan->sequence), t->heads * dtp_plan_score_bytes(plan));
     l->loss = dtp_plan_loss(plan);
     /* DDPOptimizer ends its first graph where DDP's first bucket is full: the down matrix's fp32 gradient does that */
-    bool ddp = plan->runtime == DTP_RUNTIME_TORCH && !l->sharded && l->cluster->gpus > 1;
+    bool ddp = dtp_plan_has_ddp_buckets(plan, l->cluster);
     l->cut = ddp && plan->compile && 4 * t->hidden * t->ffn >= (1u << 20);
     l->layer = DTP_NO_LAYER;
     l->embedded = DTP_NO_BUFFER;
@@ -283,8 +291,9 @@ static enum dtp_status check_lowered(const struct dtp_transformer *t, const stru
     if (dtp_plan_model_parallel(plan))
         return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, plan->tp > 1 ? "tp" : "pp",
                                "above 1 has no step program yet; its closed form is available (--fidelity closed)");
-    if (plan->runtime == DTP_RUNTIME_DTPLAN)
-        return dtp_executor_check(t, cluster, plan, faults);
+    const struct dtp_lower_hooks *hooks = plan->runtime->lower(plan);
+    if (hooks->check)
+        return hooks->check(t, cluster, plan, faults);
     if (t->layers >= DTP_NO_LAYER || plan->accumulate > UINT16_MAX)
         return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "layers",
                                "a step program holds at most 65534 layers and 65535 micro-steps");
@@ -309,8 +318,8 @@ static enum dtp_status check_limit(const struct dtp_transformer *t, const struct
 
 static enum dtp_status lower(struct dtp_lowering *l)
 {
-    if (l->plan->runtime == DTP_RUNTIME_DTPLAN)
-        return dtp_lower_executor(l);
+    if (l->hooks->whole)
+        return l->hooks->whole(l);
     derive(l);
     l->state = calloc(l->transformer->layers + 1, sizeof *l->state);
     if (!l->state)
@@ -318,12 +327,7 @@ static enum dtp_status lower(struct dtp_lowering *l)
     clear_states(l);
     dtp_lower_tensors(l);
     make_standing_buffers(l);
-    bool deepspeed = l->plan->runtime == DTP_RUNTIME_DEEPSPEED;
-    enum dtp_status status = deepspeed && dtp_plan_shards_params(l->plan) ? dtp_lower_zero3_make(l)
-                             : deepspeed                                  ? dtp_lower_ipg_make(l)
-                             : l->sharded                                 ? dtp_lower_units_make(l)
-                             : l->buffered                                ? dtp_lower_contiguous_make(l)
-                                                                          : dtp_lower_buckets_make(l);
+    enum dtp_status status = l->hooks->make(l);
     if (status != DTP_OK)
         return status;
     for (uint32_t i = 0; i < l->plan->accumulate; i++) {
@@ -332,7 +336,7 @@ static enum dtp_status lower(struct dtp_lowering *l)
             dtp_program_expect_again(l->program, l->plan->accumulate - 1);
     }
     mark(l, "step");
-    dtp_lower_optimizer(l);
+    call(l, l->hooks->step);
     return dtp_program_seal(l->program, l->faults);
 }
 
@@ -344,16 +348,17 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
     enum dtp_status status = check_lowered(transformer, cluster, plan, faults);
     if (status == DTP_OK)
         status = check_limit(transformer, plan, op_limit, faults);
-    struct dtp_lowering l = {.transformer = transformer, .cluster = cluster, .plan = plan, .faults = faults};
+    struct dtp_lowering l = {.transformer = transformer,
+                             .cluster = cluster,
+                             .plan = plan,
+                             .faults = faults,
+                             .hooks = plan->runtime->lower(plan)};
     if (status == DTP_OK)
         status = dtp_program_create(op_limit, &l.program, faults);
     if (status != DTP_OK)
         return status;
     status = lower(&l);
-    dtp_lower_units_release(&l);
-    dtp_lower_buckets_release(&l);
-    dtp_lower_ipg_release(&l);
-    dtp_lower_zero3_release(&l);
+    call(&l, l.hooks->release);
     free(l.state);
     if (status == DTP_OK)
         *out = l.program;

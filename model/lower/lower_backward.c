@@ -88,7 +88,7 @@ static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matr
     if (l->plan->precision.compute != DTP_FP8)
         return;
     double tokens = (double)l->tokens, out = (double)matrix->out, in = (double)matrix->in;
-    bool torchao = l->plan->runtime == DTP_RUNTIME_TORCH && !l->plan->fsdp1;
+    bool torchao = !l->keeps_fp8 && !l->plan->fsdp1;
     double inputs = l->keeps_fp8 ? 0 : (torchao ? 5 : 2) * (tokens * in + out * in);
     double bytes = inputs + (torchao ? 5 : 4) * tokens * out;
     struct dtp_draft draft;
@@ -119,7 +119,7 @@ static dtp_buffer_id linear(const struct backward *b, int index, dtp_buffer_id o
     bias_gradient(l, &l->matrix[index], output_gradient);
     weight_gradient(b, index, output_gradient, last_reader && !shared);
     dtp_buffer_id gradient = input_gradient(b, index, output_gradient, last_reader, frees_output);
-    dtp_lower_release(l);
+    dtp_lower_unfetch(l);
     dtp_lower_gradient_made(l, index);
     return gradient;
 }
@@ -460,7 +460,7 @@ void dtp_lower_embedding_backward(struct dtp_lowering *l)
     if (l->transformer->position == DTP_POSITION_LEARNED)
         position_gradient(l);
     dtp_lower_fetch(l, DTP_ROOT_EMBEDDING); /* that its gradient does not read it, the hook does not know */
-    dtp_lower_release(l);
+    dtp_lower_unfetch(l);
     dtp_buffer_id head = root->gradient[DTP_ROOT_EMBEDDING]; /* a tied head's gradient waits here */
     uint64_t element = l->autocast ? l->bytes.grads : l->compute;
     bool tied = l->transformer->tied_head, apart = head.index != DTP_NO_INDEX;
@@ -471,7 +471,8 @@ void dtp_lower_embedding_backward(struct dtp_lowering *l)
         dtp_draft_use(&draft, root->gradient_buffer, DTP_UPDATE);
     workspace(l, &draft, "embedding partial sums", partial_sums(l), DTP_UPDATE | DTP_FREE);
     /* Megatron's embedding makes a gradient in the parameters' dtype, which is then added to the buffer */
-    workspace(l, &draft, "embedding gradient", l->buffered ? element * l->root.elements[DTP_ROOT_EMBEDDING] : 0,
+    workspace(l, &draft, "embedding gradient",
+              root->gradient_buffer.index != DTP_NO_INDEX ? element * l->root.elements[DTP_ROOT_EMBEDDING] : 0,
               DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, l->tokens_in, DTP_READ);
     dtp_draft_use(&draft, l->gradient, DTP_READ | DTP_FREE);

@@ -135,7 +135,7 @@ static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matr
     if (l->plan->precision.compute != DTP_FP8)
         return;
     double input = (double)l->tokens * (double)matrix->in, weight = (double)matrix->out * (double)matrix->in;
-    bool torchao = l->plan->runtime == DTP_RUNTIME_TORCH && !l->plan->fsdp1;
+    bool torchao = !l->keeps_fp8 && !l->plan->fsdp1;
     double bytes = l->keeps_fp8 ? input + (l->micro_step ? 0 : 4 * weight) : (torchao ? 5 : 2) * (input + weight);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, matrix->name);
@@ -143,14 +143,14 @@ static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matr
     dtp_draft_end(l, &draft);
 }
 
-/* A replayed module whose result is kept makes nothing, but its hooks fetch its weight (zero3_fetch.h); selective
+/* A replayed module whose result is kept makes nothing, but its hooks fetch its weight; selective
  * attention calls none. */
 static void call_again(const struct pass *pass, int index)
 {
     if (!pass->replay || pass->l->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
         return;
     dtp_lower_fetch(pass->l, index);
-    dtp_lower_release(pass->l);
+    dtp_lower_unfetch(pass->l);
 }
 
 static void linear(const struct pass *pass, int index)
@@ -182,7 +182,7 @@ static void linear(const struct pass *pass, int index)
         read(pass, &draft, DTP_SLOT_WIDE2, true);
     dtp_draft_matmul(l, &draft, l->tokens, matrix->out, matrix->in, false);
     dtp_draft_end(l, &draft);
-    dtp_lower_release(l);
+    dtp_lower_unfetch(l);
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
@@ -379,7 +379,7 @@ static bool replays_last(const struct dtp_lowering *l)
     case DTP_CHECKPOINT_FULL:
     case DTP_CHECKPOINT_EVERY_N: break;
     }
-    return l->plan->runtime != DTP_RUNTIME_TORCH;
+    return !l->plan->runtime->stops_replay;
 }
 
 void dtp_lower_block_recompute(struct dtp_lowering *l)
@@ -419,7 +419,7 @@ void dtp_lower_embedding(struct dtp_lowering *l)
         dtp_draft_new(l, &draft, "token rows", DTP_OWNER_WORKSPACE, bytes, DTP_UPDATE | DTP_FREE);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
-    dtp_lower_release(l);
+    dtp_lower_unfetch(l);
     l->embedded = DTP_NO_BUFFER;
     if (t->embedding_norm) {
         dtp_draft_begin(l, &draft, DTP_OP_NORM, "embedding norm");

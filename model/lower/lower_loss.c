@@ -245,7 +245,7 @@ void dtp_lower_head_backward(struct dtp_lowering *l)
         }
         dtp_draft_end(l, &draft);
     }
-    dtp_lower_release(l);
+    dtp_lower_unfetch(l);
     if (!l->transformer->tied_head)
         dtp_lower_gradient_made(l, DTP_ROOT_HEAD);
     else if (l->autocast)

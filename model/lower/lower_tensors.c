@@ -18,7 +18,7 @@ struct part_sum {
 
 static bool flat_tensors(const struct dtp_lowering *l)
 {
-    return l->plan->runtime == DTP_RUNTIME_DEEPSPEED;
+    return dtp_plan_shard_cut(l->plan) == DTP_CUT_ELEMENTS;
 }
 
 static void add_tensor(const struct part_sum *sum, uint64_t rows, uint64_t width)
@@ -187,7 +187,7 @@ static void list_attention(struct dtp_lowering *l)
     slot(l, DTP_SLOT_QK_STATISTICS, t->qk_norm ? 4 * (t->heads + t->kv_heads) : 0, true);
     slot(l, DTP_SLOT_CORE, q, true);
     slot(l, DTP_SLOT_CORE_STATE, core_state(l), true);
-    bool copied = l->rope && plan->rope_fp32 && plan->runtime == DTP_RUNTIME_TORCH;
+    bool copied = l->rope && plan->rope_fp32 && plan->runtime->copies_heads;
     slot(l, DTP_SLOT_CORE_COPY, l->keeps_fp8 ? l->d_q : copied ? q : 0, true);
 }
 

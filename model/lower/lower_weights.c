@@ -110,33 +110,19 @@ static void accumulate(struct dtp_lowering *l, struct dtp_module_state *state, i
     state->gradient[part] = DTP_NO_BUFFER;
 }
 
-void dtp_lower_gradient_made(struct dtp_lowering *l, int part)
+void dtp_lower_keep_gradient(struct dtp_lowering *l, int part)
 {
     struct dtp_module_state *state = dtp_lower_state(l);
-    if (l->sharded || state->gradient[part].index == DTP_NO_INDEX) /* FSDP: at the end of the unit */
-        return;
-    if (l->zero3) {
-        dtp_lower_zero3_add(l, part);
-        return;
-    }
-    if (l->ipg && l->plan->strategy == DTP_ZERO2) {
-        dtp_lower_ipg_add(l, part);
-        return;
-    }
-    bool looked_up = l->layer == DTP_NO_LAYER && (part == DTP_ROOT_EMBEDDING || part == DTP_ROOT_POSITION);
-    if (l->autocast && !looked_up)
-        dtp_lower_cast_gradient(l, part);
-    bool alone = l->cluster->gpus == 1 || l->ipg, in_buckets = !alone && l->plan->ddp_bucket_view;
-    /* bucket views are .grad themselves once a reduction has filled them; otherwise .grad is a tensor of its own */
-    bool kept_apart = alone || !in_buckets || (l->plan->accumulate > 1 && !l->plan->accumulate_sync);
-    if (kept_apart && state->kept[part].index != DTP_NO_INDEX)
+    if (state->kept[part].index != DTP_NO_INDEX) {
         accumulate(l, state, part);
-    else if (kept_apart) {
-        state->kept[part] = state->gradient[part];
-        state->gradient[part] = DTP_NO_BUFFER;
+        return;
     }
-    if (l->ipg && l->reduces)
-        dtp_lower_ipg_add(l, part);
-    if (!alone && l->reduces)
-        dtp_lower_into_bucket(l, part);
+    state->kept[part] = state->gradient[part];
+    state->gradient[part] = DTP_NO_BUFFER;
+}
+
+void dtp_lower_gradient_made(struct dtp_lowering *l, int part)
+{
+    if (l->hooks->gradient_made && dtp_lower_state(l)->gradient[part].index != DTP_NO_INDEX)
+        l->hooks->gradient_made(l, part);
 }

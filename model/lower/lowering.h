@@ -9,6 +9,7 @@
 
 #include "closed/activations.h"
 #include "lower/lower.h"
+#include "lower/lower_hooks.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
 
@@ -90,18 +91,6 @@ struct dtp_module_state {
     uint32_t bucket[DTP_MAX_PARTS]; /* the reduction bucket each part lies in */
 };
 
-struct dtp_lower_sharding; /* lower_sharding.c */
-struct dtp_lower_buckets;  /* lower_replicated.c */
-struct dtp_lower_ipg;      /* lower_deepspeed.c */
-struct dtp_lower_zero3;    /* lower_zero3.c */
-
-/* What DeepSpeed keeps on the host and on NVMe (lower_infinity.c); halves are used in turn. */
-struct dtp_lower_host {
-    uint64_t shard, largest, sent; /* elements: of this rank, of its largest tensor, of it downloaded so far */
-    dtp_buffer_id state, grads, sums, params, temporary, read[2], swap[2];
-    dtp_op_id last_read[2], uploaded[2], updated[2];
-};
-
 struct dtp_lowering {
     const struct dtp_transformer *transformer;
     const struct dtp_cluster *cluster;
@@ -113,10 +102,7 @@ struct dtp_lowering {
     uint64_t tokens, compute, residual, d_q, d_kv;
     uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
     bool autocast, compiled, fused, gated, rope, cut;
-    bool sharded;   /* parameters lie in units: FSDP's */
-    bool buffered;  /* Megatron: matmuls write gradients into a buffer of the reduce dtype, and add to them there */
-    bool keeps_fp8; /* Transformer Engine: matmul inputs are kept as their fp8 casts */
-    bool offloaded; /* PyTorch's CPU offload: shards, gradients and the step on the host */
+    bool keeps_fp8;       /* Transformer Engine: matmul inputs are kept as their fp8 casts */
     bool whole_gradients; /* gradients of several micro-steps are added up before one reduction */
     enum dtp_loss loss;
 
@@ -128,16 +114,12 @@ struct dtp_lowering {
     uint32_t kept;                       /* of those, what a checkpointed block keeps */
     uint32_t locals;                     /* held by the frame of the block's function until it returns */
 
-    struct dtp_module_state *state; /* of each layer; [layers]: of the root */
-    struct dtp_lower_sharding *sharding;
-    struct dtp_lower_buckets *buckets;
-    struct dtp_lower_ipg *ipg;
-    struct dtp_lower_zero3 *zero3;
-    struct dtp_lower_host host;
+    struct dtp_module_state *state;      /* of each layer; [layers]: of the root */
+    const struct dtp_lower_hooks *hooks; /* of the plan's runtime */
+    void *own;                           /* what they keep */
 
     uint16_t layer, micro_step; /* where the skeleton stands */
     bool recompute, last_micro_step, reduces;
-    uint32_t contiguous_group;           /* Megatron: all ranks */
     dtp_op_id last_op[DTP_STREAM_COUNT]; /* issued last to each stream */
     enum dtp_owner gradient_owner;       /* GRADS where autograd's own tensor becomes .grad */
 
@@ -229,65 +211,21 @@ void dtp_lower_embedding_backward(struct dtp_lowering *l);
 dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part);
 void dtp_lower_forget_casts(struct dtp_lowering *l); /* autocast's context ends with forward */
 void dtp_lower_gradient_made(struct dtp_lowering *l, int part);
+/* The gradient becomes .grad, or is added to it. */
+void dtp_lower_keep_gradient(struct dtp_lowering *l, int part);
 /* Adds the result of an operation that makes gradient `part`: a fresh tensor, or its place in the gradient buffer. */
 void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, int part, uint64_t element_bytes);
 void dtp_lower_cast_gradient(struct dtp_lowering *l, int part);       /* autocast: into the parameters' dtype */
 bool dtp_lower_recasts(const struct dtp_lowering *l, uint64_t layer); /* the layer's casts are made again in backward */
 
-/* lower_sharding.c: FSDP's units at the skeleton's points; the module is the one the skeleton stands at. */
-enum dtp_status dtp_lower_units_make(struct dtp_lowering *l);
-void dtp_lower_units_release(struct dtp_lowering *l);
-void dtp_lower_before_forward(struct dtp_lowering *l);
-void dtp_lower_after_forward(struct dtp_lowering *l);
-void dtp_lower_release_gathered(struct dtp_lowering *l);
-void dtp_lower_before_backward(struct dtp_lowering *l);
-void dtp_lower_after_backward(struct dtp_lowering *l);
-void dtp_lower_units_step(struct dtp_lowering *l);
-
-/* lower_replicated.c: state that every rank holds whole; DDP's buckets, ZeroRedundancyOptimizer's broadcasts. */
-enum dtp_status dtp_lower_buckets_make(struct dtp_lowering *l);
-void dtp_lower_buckets_release(struct dtp_lowering *l);
-void dtp_lower_into_bucket(struct dtp_lowering *l, int part);
-dtp_buffer_id dtp_lower_bucket_of(const struct dtp_lowering *l, uint64_t module, int part);
-void dtp_lower_buckets_finish(struct dtp_lowering *l);
-void dtp_lower_broadcast(struct dtp_lowering *l);
-
-/* lower_buffered.c: Megatron's gradient buffer. */
-enum dtp_status dtp_lower_contiguous_make(struct dtp_lowering *l);
-void dtp_lower_contiguous_reduce(struct dtp_lowering *l);
-void dtp_lower_contiguous_step(struct dtp_lowering *l);
-
-/* lower_deepspeed.c: ZeRO stages 1 and 2. */
-enum dtp_status dtp_lower_ipg_make(struct dtp_lowering *l);
-void dtp_lower_ipg_release(struct dtp_lowering *l);
-void dtp_lower_ipg_open(struct dtp_lowering *l);
-void dtp_lower_ipg_add(struct dtp_lowering *l, int part);
-void dtp_lower_ipg_close(struct dtp_lowering *l);
-void dtp_lower_ipg_step(struct dtp_lowering *l);
-
-/* lower_zero3.c: ZeRO stage 3. dtp_lower_fetch stands before what reads the weight of part `part` of the module the
- * skeleton stands at, dtp_lower_release after it; nothing happens under other strategies. */
-enum dtp_status dtp_lower_zero3_make(struct dtp_lowering *l);
-void dtp_lower_zero3_release(struct dtp_lowering *l);
-void dtp_lower_zero3_open(struct dtp_lowering *l);
+/* lower.c: dtp_lower_fetch stands before what reads the weight of part `part` of the module the skeleton stands at,
+ * dtp_lower_unfetch after it. */
 void dtp_lower_fetch(struct dtp_lowering *l, int part);
-void dtp_lower_release(struct dtp_lowering *l);
-void dtp_lower_zero3_add(struct dtp_lowering *l, int part);
-void dtp_lower_zero3_close(struct dtp_lowering *l);
-void dtp_lower_zero3_step(struct dtp_lowering *l);
+void dtp_lower_unfetch(struct dtp_lowering *l);
 
 /* Elements of the largest parameter. */
 uint64_t dtp_lower_largest_tensor(const struct dtp_lowering *l);
-/* lower_infinity.c: DeepSpeed's offload. A bucket's slices of this rank go down; shards come up; the step on the host.
- */
-void dtp_lower_host_make(struct dtp_lowering *l, uint64_t shard, uint64_t largest);
-void dtp_lower_host_gradients(struct dtp_lowering *l, enum dtp_stream stream, dtp_buffer_id slices, uint64_t own);
-void dtp_lower_host_read(struct dtp_lowering *l, uint32_t number, uint64_t bytes);
-void dtp_lower_host_upload(struct dtp_lowering *l, uint32_t number, dtp_buffer_id to, uint64_t bytes, bool blocks);
-void dtp_lower_host_update(struct dtp_lowering *l, dtp_buffer_id device_params);
-
-/* lower_optimizer.c: the update of all of this rank's parameters; of `elements` of them, with their buffers. */
-void dtp_lower_optimizer(struct dtp_lowering *l);
+/* lower_optimizer.c: the update of `elements` parameters, with their buffers. */
 void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_lower_moments moments,
                       const dtp_buffer_id *grads, int grad_count, uint64_t elements);
 /* Adds the optimizer's tensors of one parameter of `elements` to those made just before; starts from {DTP_NO_BUFFER,

@@ -1,4 +1,4 @@
-#include "plan/plan.h"
+#include "plan/runtime.h"
 
 #include "plan/deepspeed.h"
 #include "base/nearest.h"
@@ -8,10 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-struct dtp_plan dtp_plan_default(void)
+struct dtp_plan dtp_plan_unchosen(void)
 {
     struct dtp_plan plan = {.strategy = DTP_FULL_SHARD,
-                            .runtime = DTP_RUNTIME_TORCH,
                             .compile_loss = true,
                             .tp = 1,
                             .pp = 1,
@@ -76,11 +75,6 @@ static const struct word strategy_words[] = {
     {"single", DTP_DDP},
     {"fsdp", DTP_FULL_SHARD},
     {"hsdp", DTP_HYBRID_SHARD}};
-static const struct word runtime_words[] = {{"torch", DTP_RUNTIME_TORCH},
-                                            {"deepspeed", DTP_RUNTIME_DEEPSPEED},
-                                            {"megatron", DTP_RUNTIME_MEGATRON},
-                                            {"dtplan", DTP_RUNTIME_DTPLAN},
-                                            {"pytorch", DTP_RUNTIME_TORCH}};
 static const struct word offload_words[] = {{"none", DTP_OFFLOAD_NONE},
                                             {"optimizer", DTP_OFFLOAD_OPTIMIZER},
                                             {"params", DTP_OFFLOAD_PARAMS},
@@ -113,7 +107,6 @@ static const struct word engine_words[] = {{"sm", DTP_ENGINE_SM}, {"copy", DTP_E
         return true;                                                                                                   \
     }
 DEFINE_WORDS(strategy)
-DEFINE_WORDS(runtime)
 DEFINE_WORDS(offload)
 DEFINE_WORDS(attention)
 DEFINE_WORDS(loss)
@@ -173,12 +166,17 @@ static const struct recipe {
 };
 #define RECIPE_COUNT (sizeof recipes / sizeof *recipes)
 
-/* What the mixed recipes become where the optimizer owns an fp32 master (see dtp_precision_recipe). */
-static const struct recipe master_forms[] = {
-    {"bf16-mixed", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, false, false}},    /* DeepSpeed */
-    {"bf16-mixed", {DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, false, false}},    /* Megatron */
-    {"fp16-mixed", {DTP_FP16, DTP_FP16, DTP_FP16, DTP_FP32, DTP_FP32, false, false}},    /* both */
-    {"fp8-tensorwise", {DTP_BF16, DTP_FP8, DTP_FP32, DTP_FP32, DTP_FP32, false, false}}, /* Megatron */
+/* What the mixed recipes become where the optimizer owns an fp32 master (see dtp_precision_recipe). Of two forms of a
+ * recipe a runtime has the one that reduces as it does. */
+static const struct master_form {
+    const char *name;
+    bool only_form;
+    struct dtp_precision precision;
+} master_forms[] = {
+    {"bf16-mixed", false, {DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, false, false}},
+    {"bf16-mixed", false, {DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, false, false}},
+    {"fp16-mixed", true, {DTP_FP16, DTP_FP16, DTP_FP16, DTP_FP32, DTP_FP32, false, false}},
+    {"fp8-tensorwise", true, {DTP_BF16, DTP_FP8, DTP_FP32, DTP_FP32, DTP_FP32, false, false}},
 };
 #define MASTER_FORM_COUNT (sizeof master_forms / sizeof *master_forms)
 
@@ -214,20 +212,19 @@ const char *dtp_precision_name(const struct dtp_precision *precision)
     return "custom";
 }
 
-void dtp_precision_for_runtime(struct dtp_precision *precision, enum dtp_runtime runtime)
+void dtp_precision_for_runtime(struct dtp_precision *precision, const struct dtp_runtime *runtime)
 {
-    if (runtime != DTP_RUNTIME_DEEPSPEED && runtime != DTP_RUNTIME_MEGATRON)
+    if (!runtime->owns_master)
         return;
-    struct dtp_precision mixed = {0};
-    dtp_precision_recipe("bf16-mixed", &mixed);
-    if (same_precision(precision, &mixed)) {
-        *precision = master_forms[runtime == DTP_RUNTIME_DEEPSPEED ? 0 : 1].precision;
-        return;
+    for (size_t i = 0; i < MASTER_FORM_COUNT; i++) {
+        const struct master_form *form = &master_forms[i];
+        struct dtp_precision mixed = {0};
+        dtp_precision_recipe(form->name, &mixed);
+        bool runs = form->precision.compute != DTP_FP8 || runtime->keeps_fp8;
+        bool wide = form->precision.reduce == DTP_FP32;
+        if (same_precision(precision, &mixed) && runs && (form->only_form || wide == runtime->reduces_fp32)) {
+            *precision = form->precision;
+            return;
+        }
     }
-    dtp_precision_recipe("fp16-mixed", &mixed);
-    if (same_precision(precision, &mixed))
-        *precision = master_forms[2].precision;
-    dtp_precision_recipe("fp8-tensorwise", &mixed);
-    if (runtime == DTP_RUNTIME_MEGATRON && same_precision(precision, &mixed))
-        *precision = master_forms[3].precision;
 }

@@ -1,7 +1,7 @@
 /* The choices of a training job: everything that is neither the model's shape nor the machine.
  *
- * A plan is a plain struct; dtp_plan_default() gives what PyTorch users run today, dtp_plan_resolve() refuses
- * combinations that are not modelled and says why. Words are PyTorch's and DeepSpeed's. */
+ * A plan is a plain struct; dtp_plan_default() (runtimes.h) gives what PyTorch users run today, dtp_plan_resolve()
+ * refuses combinations that are not modelled and says why. Words are PyTorch's and DeepSpeed's. */
 #ifndef DTP_PLAN_H
 #define DTP_PLAN_H
 
@@ -28,9 +28,8 @@ enum dtp_strategy {
         DTP_STRATEGY_COUNT
 };
 
-/* Whose rules of saved tensors, buckets, buffers and overlap are predicted. TORCH: DDP, ZeroRedundancyOptimizer, FSDP2
- * (FSDP1 with plan.fsdp1). MEGATRON: Megatron-Core's DDP and distributed optimizer. DTPLAN: our executor. */
-enum dtp_runtime { DTP_RUNTIME_TORCH, DTP_RUNTIME_DEEPSPEED, DTP_RUNTIME_MEGATRON, DTP_RUNTIME_DTPLAN };
+/* Whose rules of saved tensors, buckets, buffers and overlap are predicted (runtime.h). */
+struct dtp_runtime;
 /* Of the sharded state to the host: OPTIMIZER = master, moments and step on the CPU; PARAMS = that and the parameters;
  * NVME = as PARAMS, with parameters and optimizer state on the node's NVMe. */
 enum dtp_offload { DTP_OFFLOAD_NONE, DTP_OFFLOAD_OPTIMIZER, DTP_OFFLOAD_PARAMS, DTP_OFFLOAD_NVME };
@@ -62,7 +61,7 @@ struct dtp_precision {
 
 struct dtp_plan {
     enum dtp_strategy strategy;
-    enum dtp_runtime runtime;
+    const struct dtp_runtime *runtime;
     bool compile;             /* torch.compile of each block */
     bool compile_loss;        /* with compile: of the loss too, which fuses an eager one (default) */
     bool fsdp1;               /* torch runtime: FullyShardedDataParallel instead of fully_shard */
@@ -132,9 +131,8 @@ struct dtp_plan {
     double price_per_gpu_hour;     /* money; 0 = the catalogue's typical price */
 };
 
-/* Default plan: full_shard, torch FSDP2 eager, bf16-mixed, flash attention, eager cross entropy, fused AdamW, micro
- * batch 1, accumulate 1, sequence 2048, no checkpointing, no offload, one unit per layer. */
-struct dtp_plan dtp_plan_default(void);
+/* What a plan is under any runtime before anything is chosen: dtp_plan_default (runtimes.h) without its runtime. */
+struct dtp_plan dtp_plan_unchosen(void);
 
 /* Named recipes of `--precision`: fp32; bf16-mixed (fp32 parameters and moments, bf16 compute, fp32 reduction); bf16
  * (bf16 parameters and gradients, fp32 moments, no master: the tutorials' 12 bytes a parameter); bf16-pure (moments in
@@ -145,21 +143,19 @@ struct dtp_plan dtp_plan_default(void);
  * DeepSpeed the parameters' dtype, Megatron fp32 for bf16 and fp16 for fp16. dtp_precision_for_runtime makes that
  * change (and none to any other precision); dtp_plan_resolve calls it. */
 bool dtp_precision_recipe(const char *name, struct dtp_precision *out);
-void dtp_precision_for_runtime(struct dtp_precision *precision, enum dtp_runtime runtime);
+void dtp_precision_for_runtime(struct dtp_precision *precision, const struct dtp_runtime *runtime);
 /* The name of a recipe in either form, or "custom". */
 const char *dtp_precision_name(const struct dtp_precision *precision);
 
 /* Words of the choices and back. Parsing ignores case and takes '-', '_' or nothing between words ("zero-1",
  * "FULL_SHARD"); strategies also accept no_shard and single (ddp), fsdp (full_shard), hsdp (hybrid_shard). */
 const char *dtp_strategy_text(enum dtp_strategy strategy);
-const char *dtp_runtime_text(enum dtp_runtime runtime);
 const char *dtp_offload_text(enum dtp_offload offload);
 const char *dtp_attention_text(enum dtp_attention attention);
 const char *dtp_loss_text(enum dtp_loss loss);
 const char *dtp_engine_text(enum dtp_engine engine);
 const char *dtp_optimizer_text(enum dtp_optimizer optimizer);
 bool dtp_strategy_parse(const char *text, enum dtp_strategy *out);
-bool dtp_runtime_parse(const char *text, enum dtp_runtime *out);
 bool dtp_offload_parse(const char *text, enum dtp_offload *out);
 bool dtp_attention_parse(const char *text, enum dtp_attention *out);
 bool dtp_loss_parse(const char *text, enum dtp_loss *out);
@@ -169,36 +165,12 @@ bool dtp_optimizer_parse(const char *text, enum dtp_optimizer *out);
 void dtp_checkpointing_text(const struct dtp_plan *plan, char *out, size_t bytes);
 bool dtp_checkpointing_parse(const char *text, struct dtp_plan *plan);
 
-/* Fills what follows from other choices and refuses, all faults at once, what is invalid or not modelled. After DTP_OK
- * the closed form needs no further check: every product it forms stays below 2^62. Applying it twice changes nothing.
- *
- * What follows:
- *   shard_group             1 under ddp; all GPUs under zero1-3, full_shard and shard_grad_op unless given; the node
- *                           under hybrid_shard unless given. Replicas = gpus / shard_group.
- *   precision               as dtp_precision_for_runtime says; moments int8 under adam8bit; fp8_all_gather only where
- *                           FSDP2 gathers
- *   reshard_after_forward   false under ddp, zero1, zero2, shard_grad_op; true under zero3, full_shard; as given under
- *                           hybrid_shard
- *   reshard_group           0 where it is the shard group itself
- *   accumulate_sync         DeepSpeed: true under zero2 and zero3 (reduces every micro-step), false under zero1;
- *                           Megatron: false (reduces once a step)
- *   deepspeed_overlap       true under zero3 (overlap_comm's default there), false outside DeepSpeed
- *   reduce_bucket_size, stage3_*  their defaults where DeepSpeed, or its zero3, does not run
- *   fused_qkv, fused_gate_up  true under Megatron
- * zero3 under torch is full_shard: the word is kept, the rules are FSDP's. */
-enum dtp_status dtp_plan_resolve(struct dtp_plan *plan, const struct dtp_transformer *transformer,
-                                 const struct dtp_cluster *cluster, struct dtp_faults *faults);
-
-/* The same, with messages that name the place where the key at fault was set. `find` returns the place (NULL: not set)
- * and its line for a key of the scenario table such as "micro_batch". */
+/* Where the key at fault was set. `find` returns the place (NULL: not set) and its line for a key of the scenario table
+ * such as "micro_batch". */
 struct dtp_plan_source {
     const char *(*find)(const void *context, const char *key, size_t *line);
     const void *context;
 };
-enum dtp_status dtp_plan_resolve_from(struct dtp_plan *plan, const struct dtp_transformer *transformer,
-                                      const struct dtp_cluster *cluster, const struct dtp_plan_source *source,
-                                      struct dtp_faults *faults);
-
 /* True where the sharded state is gathered and reduced unit by unit: torch FSDP (zero3 is its synonym there). */
 bool dtp_plan_is_fsdp(const struct dtp_plan *plan);
 

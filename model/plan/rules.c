@@ -1,7 +1,6 @@
 #include "plan/rules.h"
 
 #include "base/bytes.h"
-#include "net/parameter_layout.h"
 
 unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan)
 {
@@ -12,25 +11,60 @@ unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan)
 bool dtp_plan_autocast(const struct dtp_plan *plan)
 {
     bool replicated = plan->strategy == DTP_DDP || plan->strategy == DTP_ZERO1;
-    return plan->runtime == DTP_RUNTIME_TORCH && replicated && dtp_dtype_bytes(plan->precision.params) == 4 &&
+    return plan->runtime->ddp && replicated && dtp_dtype_bytes(plan->precision.params) == 4 &&
            dtp_plan_compute_bytes(plan) < 4;
 }
 
 bool dtp_plan_keeps_fp8(const struct dtp_plan *plan)
 {
-    return plan->precision.compute == DTP_FP8 &&
-           (plan->runtime == DTP_RUNTIME_MEGATRON || plan->runtime == DTP_RUNTIME_DTPLAN);
+    return plan->precision.compute == DTP_FP8 && plan->runtime->keeps_fp8;
 }
 
 unsigned dtp_plan_score_bytes(const struct dtp_plan *plan)
 {
-    bool wide = plan->runtime == DTP_RUNTIME_TORCH || plan->runtime == DTP_RUNTIME_DEEPSPEED;
-    return wide ? 4 : dtp_plan_compute_bytes(plan);
+    return plan->runtime->wide_scores ? 4 : dtp_plan_compute_bytes(plan);
+}
+
+bool dtp_plan_is_fsdp(const struct dtp_plan *plan)
+{
+    return plan->runtime->fsdp && dtp_plan_shards_params(plan);
+}
+
+bool dtp_plan_has_ddp_buckets(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+{
+    return plan->runtime->ddp && !dtp_plan_shards_params(plan) && cluster->gpus > 1;
+}
+
+bool dtp_plan_fetches_modules(const struct dtp_plan *plan)
+{
+    return plan->runtime->fetches_modules && dtp_plan_shards_params(plan);
+}
+
+enum dtp_shard_cut dtp_plan_shard_cut(const struct dtp_plan *plan)
+{
+    if (dtp_plan_fetches_modules(plan))
+        return DTP_CUT_ELEMENTS;
+    return plan->runtime->fsdp && !plan->fsdp1 ? DTP_CUT_ROWS : DTP_CUT_FLAT;
+}
+
+bool dtp_plan_takes_prefetch_depth(const struct dtp_plan *plan)
+{
+    return plan->runtime->own_prefetch || (dtp_plan_is_fsdp(plan) && !plan->fsdp1);
+}
+
+bool dtp_plan_overlaps_reductions(const struct dtp_plan *plan)
+{
+    return plan->runtime->overlaps_reductions && plan->runtime->overlaps_reductions(plan);
+}
+
+bool dtp_plan_overlaps_gather(const struct dtp_plan *plan)
+{
+    return plan->runtime->overlaps_gather && plan->runtime->overlaps_gather(plan);
 }
 
 enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan)
 {
-    if (plan->runtime == DTP_RUNTIME_DTPLAN)
+    if (plan->runtime->chunks_loss)
         return DTP_LOSS_CHUNKED;
     return plan->loss == DTP_LOSS_EAGER && plan->compile && plan->compile_loss ? DTP_LOSS_FUSED : plan->loss;
 }
@@ -41,7 +75,7 @@ enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan)
 static uint64_t stored_bytes(const struct dtp_plan *plan)
 {
     unsigned params = dtp_dtype_bytes(plan->precision.params), compute = dtp_plan_compute_bytes(plan);
-    return plan->runtime == DTP_RUNTIME_TORCH || params < compute ? params : compute;
+    return !plan->runtime->stores_compute_dtype || params < compute ? params : compute;
 }
 
 /* Adam keeps two moments, plain SGD none; 8-bit Adam one byte each (its scales, 4 bytes per 256, are left out). */
@@ -60,8 +94,7 @@ static uint64_t moments_bytes(const struct dtp_plan *plan)
  * model's dtype, Megatron and our executor in a buffer of the reduce dtype that matmuls accumulate into. */
 static uint64_t grads_bytes(const struct dtp_plan *plan, uint64_t stored)
 {
-    bool buffer = plan->runtime == DTP_RUNTIME_MEGATRON || plan->runtime == DTP_RUNTIME_DTPLAN;
-    return buffer ? dtp_dtype_bytes(plan->precision.reduce) : stored;
+    return plan->runtime->gradients_in_matmul ? dtp_dtype_bytes(plan->precision.reduce) : stored;
 }
 
 void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out)
@@ -77,7 +110,7 @@ void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_byt
     out->optimizer = out->moments + out->master;
     out->gathered = plan->precision.fp8_all_gather ? 1 : out->compute;
     /* DDP reduces gradients in their own dtype, fp32 under autocast; DeepSpeed in the model's dtype. */
-    if ((plan->runtime == DTP_RUNTIME_TORCH && replicated) || plan->runtime == DTP_RUNTIME_DEEPSPEED)
+    if ((plan->runtime->ddp && replicated) || plan->runtime->reduces_own_dtype)
         out->reduce = out->grads;
 }
 
@@ -109,15 +142,19 @@ bool dtp_plan_shards_optimizer(const struct dtp_plan *plan)
 
 bool dtp_plan_keeps_root(const struct dtp_plan *plan)
 {
-    return plan->keep_root || plan->fsdp1 || plan->runtime == DTP_RUNTIME_DTPLAN;
+    return plan->keep_root || plan->fsdp1 || plan->runtime->keeps_root;
 }
 
 uint32_t dtp_plan_reductions(const struct dtp_plan *plan)
 {
-    bool deepspeed = plan->runtime == DTP_RUNTIME_DEEPSPEED;
-    bool every = plan->accumulate_sync || (deepspeed && (plan->strategy == DTP_ZERO2 || plan->strategy == DTP_ZERO3)) ||
-                 (plan->runtime != DTP_RUNTIME_TORCH && plan->strategy == DTP_ZERO2);
+    bool every = plan->accumulate_sync || plan->strategy == DTP_ZERO2 ||
+                 (plan->runtime->reduces_shards_always && dtp_plan_shards_grads(plan));
     return every ? plan->accumulate : 1;
+}
+
+bool dtp_plan_axes_given(const struct dtp_plan *plan)
+{
+    return plan->tp && plan->pp && plan->cp && plan->virtual_stages;
 }
 
 bool dtp_plan_model_parallel(const struct dtp_plan *plan)
@@ -138,14 +175,8 @@ enum dtp_measured_attention dtp_measured_attention_of(const struct dtp_plan *pla
                                     : DTP_MEASURED_ATTENTION_BACKWARD;
 }
 
-/* Megatron pads a vocabulary to a multiple of 128 (--make-vocab-size-divisible-by) of each tensor parallel rank's part.
- */
-#define MEGATRON_VOCAB_MULTIPLE 128u
-
 uint64_t dtp_plan_head_columns(const struct dtp_plan *plan, uint64_t vocab)
 {
-    uint64_t multiple = plan->runtime == DTP_RUNTIME_MEGATRON ? MEGATRON_VOCAB_MULTIPLE
-                        : plan->runtime == DTP_RUNTIME_DTPLAN ? DTP_PARAMETER_ALIGNMENT
-                                                              : 1;
+    uint64_t multiple = plan->runtime->vocab_multiple;
     return dtp_divide_up(vocab, multiple) * multiple;
 }

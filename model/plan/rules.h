@@ -6,7 +6,7 @@
 
 #include "machine/machine.h"
 #include "machine/measured_row.h"
-#include "plan/plan.h"
+#include "plan/runtime.h"
 
 /* Bytes per element. */
 struct dtp_element_bytes {
@@ -37,6 +37,25 @@ unsigned dtp_plan_score_bytes(const struct dtp_plan *plan);
 /* Bytes of one activation or compute weight; fp8 recipes keep activations in bf16. */
 unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan);
 
+/* True where PyTorch's DDP reduces gradients in buckets. */
+bool dtp_plan_has_ddp_buckets(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
+
+/* How a rank's shard is cut: FSDP2 takes rows of each parameter, DeepSpeed's stage 3 elements of each, and flat
+ * parameters (FSDP1, ZeRO's other stages, our arenas) pad their end only. */
+enum dtp_shard_cut { DTP_CUT_ROWS, DTP_CUT_ELEMENTS, DTP_CUT_FLAT };
+enum dtp_shard_cut dtp_plan_shard_cut(const struct dtp_plan *plan);
+
+/* True where stage 3 of DeepSpeed fetches parameters module by module. */
+bool dtp_plan_fetches_modules(const struct dtp_plan *plan);
+
+/* True where the plan may say how many units are gathered ahead. */
+bool dtp_plan_takes_prefetch_depth(const struct dtp_plan *plan);
+
+/* True where reductions of replicated parameters run beside backward. */
+bool dtp_plan_overlaps_reductions(const struct dtp_plan *plan);
+/* True where the gather of updated parameters runs beside the next forward. */
+bool dtp_plan_overlaps_gather(const struct dtp_plan *plan);
+
 /* The loss that runs: torch.compile fuses the eager one, our executor always chunks. */
 enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan);
 
@@ -58,6 +77,9 @@ bool dtp_plan_keeps_root(const struct dtp_plan *plan);
 /* Micro-steps of a step in which gradients are reduced: with no_sync the last only; DeepSpeed's stages 2 and 3, and
  * ours under zero2, keep only a shard of the gradients and reduce in every one. */
 uint32_t dtp_plan_reductions(const struct dtp_plan *plan);
+
+/* True where all degrees of parallelism are at least 1: nothing may be divided by them before. */
+bool dtp_plan_axes_given(const struct dtp_plan *plan);
 
 bool dtp_plan_model_parallel(const struct dtp_plan *plan);
 

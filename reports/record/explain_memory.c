@@ -120,7 +120,7 @@ static void explain_peak(const struct dtp_job *job, const struct dtp_memory *m, 
     list.count = dtp_memory_parts_of(parts, DTP_ACCOUNT_PEAK, list.parts, DTP_MEMORY_PARTS);
     snprintf(words, sizeof words, "allocated on one GPU at the %s", dtp_phase_words(m->peak_phase));
     dtp_explain_group(e, "MEMORY AT THE PEAK", words, DTP_EXPLAIN_BYTES, (double)m->allocated_peak_bytes);
-    if (job->plan.runtime == DTP_RUNTIME_DTPLAN)
+    if (job->plan.runtime->arena)
         dtp_explain_source(e, "dtplan's own executor: buffers placed before the step starts");
     else
         explain_sources(&list, e);
@@ -147,7 +147,7 @@ static void explain_layer(const struct dtp_job *job, struct dtp_explanation *e)
 {
     const struct dtp_transformer *m = &job->transformer;
     struct dtp_activations activations;
-    if (job->plan.runtime == DTP_RUNTIME_DTPLAN) /* its peak is written down tensor by tensor already */
+    if (job->plan.runtime->arena) /* its peak is written down tensor by tensor already */
         return;
     const struct dtp_activations *a = &activations;
     dtp_activations_count(m, &job->cluster, &job->plan, &activations);

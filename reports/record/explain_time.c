@@ -43,8 +43,7 @@ static void say_reuse(const struct dtp_plan *p, char *out, size_t bytes)
         {dtp_plan_keeps_root(p), "embedding and head are kept for backward"},
         {p->zero_quantized_weights, "weights are gathered as int8, 1 B, and scales"},
         {p->zero_hpz_partition_size > 1, "backward gathers from fewer ranks, those of a secondary partition"},
-        {p->runtime == DTP_RUNTIME_DEEPSPEED && dtp_plan_shards_params(p),
-         "what persists or is still live is not gathered again"},
+        {dtp_plan_fetches_modules(p), "what persists or is still live is not gathered again"},
     };
     size_t used = 0;
     out[0] = '\0';
@@ -61,7 +60,7 @@ static void explain_rest(const struct wire *w, enum dtp_collective collective, d
         say_reuse(&w->job->plan, why, sizeof why);
     if (why[0])
         dtp_explain_term(e, "  less", "", rest, "%s", why);
-    else if (rest > 0 && w->job->plan.runtime == DTP_RUNTIME_DEEPSPEED)
+    else if (rest > 0 && w->job->plan.runtime->fetches_modules)
         dtp_explain_term(e, "  more", "", rest, "%s", "each tensor is padded to equal shards, int8 has scales");
     else if (fabs(rest) <= ROUNDING * predicted)
         dtp_explain_term(e, rest > 0 ? "  more" : "  less", "", rest, "%s", "shards are padded to whole elements");
@@ -199,7 +198,7 @@ void dtp_explain_communication(const struct dtp_job *job, const struct dtp_predi
     dtp_explain_group(e, "COMMUNICATION", "bytes each GPU sends per step", DTP_EXPLAIN_TRAFFIC,
                       (double)w.c->total_bytes);
     dtp_explain_source(e, "ring accounting: all-gather and reduce-scatter send B(n-1)/n, all-reduce twice that");
-    if (job->plan.runtime == DTP_RUNTIME_DTPLAN)
+    if (job->plan.runtime->executed)
         explain_executor(&w, e);
     else if (dtp_plan_shards_params(&job->plan))
         explain_sharded(&w, e);

@@ -1,6 +1,7 @@
 /* Plans as CSV: one table of columns, each with the unit in its name and a function that writes the value. */
 #include "record/report.h"
 
+#include "plan/runtime.h"
 #include "machine/measured.h"
 #include "job/scenario_keys.h"
 #include "base/table.h"
@@ -76,7 +77,7 @@ static const char *machine_of(const struct dtp_cluster *cluster)
     K("oversubscription", oversubscription, write_real(f, r->job.cluster.oversubscription))                            \
     K("leaf_nodes_count", leaf_nodes, write_whole(f, r->job.cluster.leaf_nodes))                                       \
     /* -- the plan --------------------------------------------------------------------------------------------- */    \
-    K("runtime", runtime, write_text(f, dtp_runtime_text(r->job.plan.runtime)))                                        \
+    K("runtime", runtime, write_text(f, r->job.plan.runtime->name))                                                    \
     K("compile", compile, write_whole(f, r->job.plan.compile))                                                         \
     K("compile_loss", compile_loss, write_whole(f, r->job.plan.compile_loss))                                          \
     K("fsdp1", fsdp1, write_whole(f, r->job.plan.fsdp1))                                                               \

@@ -3,6 +3,7 @@
  * Keys end in their unit. */
 #include "record/report.h"
 
+#include "plan/runtime.h"
 #include "job/job_values.h"
 #include "page/json_value.h"
 #include "machine/measured.h"
@@ -96,7 +97,7 @@ static json_t *plan_object(const struct dtp_job *job)
     json_t *object = json_object();
     dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
     json_object_set_new(object, "strategy", json_string(dtp_strategy_text(p->strategy)));
-    json_object_set_new(object, "runtime", json_string(dtp_runtime_text(p->runtime)));
+    json_object_set_new(object, "runtime", json_string(p->runtime->name));
     json_object_set_new(object, "compile", json_boolean(p->compile));
     json_object_set_new(object, "fsdp1", json_boolean(p->fsdp1));
     json_object_set_new(object, "shard_group", dtp_json_whole(p->shard_group));

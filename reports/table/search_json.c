@@ -1,5 +1,6 @@
 #include "record/search_report.h"
 
+#include "plan/runtime.h"
 #include "page/json_value.h"
 #include "record/report.h"
 #include "base/table.h"
@@ -35,7 +36,7 @@ static void set_plan(json_t *object, const struct dtp_plan *p)
     char checkpointing[48];
     dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
     json_object_set_new(object, "strategy", json_string(dtp_strategy_text(p->strategy)));
-    json_object_set_new(object, "runtime", json_string(dtp_runtime_text(p->runtime)));
+    json_object_set_new(object, "runtime", json_string(p->runtime->name));
     json_object_set_new(object, "shard_group", dtp_json_whole(p->shard_group));
     json_object_set_new(object, "micro_batch", dtp_json_whole(p->micro_batch));
     json_object_set_new(object, "accumulate", dtp_json_whole(p->accumulate));

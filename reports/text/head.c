@@ -3,7 +3,7 @@
 
 #include "plan/executor_choices.h"
 #include "machine/measured.h"
-#include "runtime/megatron/model_parallel.h"
+#include "plan/rules.h"
 
 #include "base/number.h"
 
@@ -123,17 +123,10 @@ static void print_cluster(const struct dtp_job *job, const struct dtp_page *page
 
 void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t bytes)
 {
-    const char *how = dtp_runtime_text(plan->runtime), *what = "";
-    if (plan->runtime == DTP_RUNTIME_TORCH) {
-        bool fsdp = plan->strategy != DTP_DDP && plan->strategy != DTP_ZERO1;
-        what = fsdp                        ? (plan->fsdp1 ? " FSDP1" : " FSDP2")
-               : plan->strategy == DTP_DDP ? " DDP"
-                                           : " ZeroRedundancyOptimizer";
-    }
-    snprintf(out, bytes, "%s%s%s", how, what,
-             plan->runtime != DTP_RUNTIME_TORCH ? ""
-             : plan->compile                    ? " compiled"
-                                                : " eager");
+    if (plan->runtime->words)
+        plan->runtime->words(plan, out, bytes);
+    else
+        snprintf(out, bytes, "%s", plan->runtime->name);
 }
 
 /* "full_shard over 8 GPUs, torch FSDP2 eager, ". */

@@ -1,4 +1,5 @@
 #include "record/probe_report.h"
+#include "runtime/runtimes.h"
 
 #include "cost/calibration.h"
 #include "cost/collective_cost.h"
@@ -79,7 +80,7 @@ static double catalogue_seconds(const struct dtp_measured_row *row, const struct
                    : (double)NAN;
     case DTP_MEASUREMENT_ATTENTION: return attention_seconds(row, cluster);
     case DTP_MEASUREMENT_KERNEL:
-        return amount(row) / dtp_memory_kernel_bytes_per_s(gpu, DTP_RUNTIME_DTPLAN, DTP_KERNEL_FUSED);
+        return amount(row) / dtp_memory_kernel_bytes_per_s(gpu, dtp_runtime_executed(), DTP_KERNEL_FUSED);
     case DTP_MEASUREMENT_COLLECTIVE: return collective_seconds(row, cluster);
     case DTP_MEASUREMENT_COPY: return amount(row) / (gpu->pcie_bytes_per_s * dtp_calibration.pcie_fraction);
     case DTP_MEASUREMENT_HOST_ADAM:

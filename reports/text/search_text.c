@@ -1,7 +1,7 @@
 #include "record/search_report.h"
 
 #include "page/grid.h"
-#include "runtime/megatron/model_parallel.h"
+#include "plan/rules.h"
 #include "base/number.h"
 #include "record/report.h"
 #include "decide/whatif.h"
@@ -118,9 +118,9 @@ static void print_memory(const struct dtp_candidate *c, const struct dtp_page *p
         snprintf(share, sizeof share, "TIGHT: %s", words);
     snprintf(line, sizeof line, "%s of %s, %s, %s", dtp_number_format_memory(m->device_peak_bytes, used, sizeof used),
              dtp_number_format_memory(m->capacity_bytes, capacity, sizeof capacity), share,
-             !c->simulated                                       ? "by the closed form"
-             : c->variant.job.plan.runtime == DTP_RUNTIME_DTPLAN ? "placed in the program's arena"
-                                                                 : "by replaying the allocator");
+             !c->simulated                        ? "by the closed form"
+             : c->variant.job.plan.runtime->arena ? "placed in the program's arena"
+                                                  : "by replaying the allocator");
     label(page, "memory");
     dtp_page_wrap(page, LABEL_COLUMNS + 3, LABEL_COLUMNS + 3, line);
 }

@@ -1,5 +1,6 @@
 #include "record/simulation_report.h"
 
+#include "plan/runtime.h"
 #include "sim/critical_path.h"
 #include "page/grid.h"
 #include "record/report.h"
@@ -243,8 +244,7 @@ static void print_owners(const struct dtp_simulated *s, const struct dtp_page *p
             add_memory_row(&grid, dtp_owner_words((enum dtp_owner)i), program, closed, unit, DTP_INK_PLAIN);
     }
     add_memory_row(&grid, "= tensors", s->placement.live_peak_bytes, c->allocated_peak_bytes, unit, DTP_INK_BOLD);
-    add_memory_row(&grid,
-                   s->job.plan.runtime == DTP_RUNTIME_DTPLAN ? "  allocated" : "  allocated, as the allocator rounds",
+    add_memory_row(&grid, s->job.plan.runtime->arena ? "  allocated" : "  allocated, as the allocator rounds",
                    m->allocated_peak_bytes, c->allocated_peak_bytes, unit, DTP_INK_PLAIN);
     add_memory_row(&grid, "  reserved", m->reserved_peak_bytes, c->reserved_peak_bytes, unit, DTP_INK_PLAIN);
     add_memory_row(&grid, "  device", m->device_peak_bytes, c->device_peak_bytes, unit, DTP_INK_PLAIN);

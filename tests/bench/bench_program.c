@@ -2,6 +2,7 @@
  * that the ones before have used, as the programs of a search are. LLaMA-7B, full_shard over 8 GPUs, sequences of 2048:
  * one micro-step and sixteen. */
 #include "base/host_arena.h"
+#include "runtime/runtimes.h"
 #include "lower/lower.h"
 #include "program/placement.h"
 #include "program/verify.h"

@@ -1,6 +1,7 @@
 /* How long lowering, simulating and replaying the allocator take on one core: LLaMA-7B with 16 micro-steps, a plain
  * step, and the same on 16,384 GPUs. build/bench_simulate */
 #include "sim/caching_allocator.h"
+#include "runtime/runtimes.h"
 #include "machine/catalog.h"
 #include "base/host_arena.h"
 #include "lower/lower.h"

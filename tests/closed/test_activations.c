@@ -1,5 +1,6 @@
 /* Bytes saved per token, counted by hand tensor by tensor. */
 #include "closed/activations.h"
+#include "runtime/runtimes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -121,7 +122,7 @@ static void test_checkpointing(void **state)
     /* PyTorch's math kernel in fp32: probabilities, and casts of q and of k, v repeated to 32 heads (measured: 4 heads
      * s + 12 d_q of a LLaMA with 32 and 4 heads, within 3 %) */
     assert_int_equal(count(&t, &plan).layer_all, 168072 - 128 + 4 * 32 * 2048 + 3 * 4 * 4096);
-    plan.runtime = DTP_RUNTIME_MEGATRON;
+    plan.runtime = &dtp_runtime_megatron;
     plan.compile = false;
     assert_int_equal(dtp_plan_score_bytes(&plan), 2);
 }
@@ -141,7 +142,7 @@ static void test_loss(void **state)
     plan.compile = false;
     plan.loss = DTP_LOSS_CHUNKED; /* an eighth, and fp32 gradients of the hidden states */
     assert_int_equal(count(&t, &plan).loss, 12 * 16032 + 4 * 4096);
-    plan.runtime = DTP_RUNTIME_DTPLAN;
+    plan.runtime = &dtp_runtime_dtplan;
     plan.loss = DTP_LOSS_EAGER;
     assert_int_equal(dtp_plan_loss(&plan), DTP_LOSS_CHUNKED);
 }

@@ -1,4 +1,5 @@
 #include "closed/activations.h"
+#include "runtime/runtimes.h"
 #include "closed/block_work.h"
 
 #include <setjmp.h>

@@ -1,6 +1,7 @@
 /* The record that the memory's closed form keeps: asking for it changes no number, its parts sum to what they belong
  * to, owner by owner, and the table's words fit the factors. */
 #include "closed/memory_parts.h"
+#include "runtime/runtimes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -80,7 +81,7 @@ static void test_symbols_fit_factors(void **state)
         assert_true(random_job(&job));
         if (i % 2)
             job.cluster.network = DTP_NETWORK_SOCKETS;
-        bool ours = job.plan.runtime == DTP_RUNTIME_DTPLAN;
+        bool ours = job.plan.runtime == &dtp_runtime_dtplan;
         job.plan.symmetric_windows = ours && i % 3 == 0;
         job.plan.gather_engine = ours && i % 4 < 2 ? DTP_ENGINE_COPY : DTP_ENGINE_SM;
         dtp_closed_form_memory_parts(&job.transformer, &job.cluster, &job.plan, &memory, &parts);

@@ -1,5 +1,6 @@
 /* What NCCL takes of a GPU: by the communicators that a plan uses. */
 #include "cost/calibration.h"
+#include "runtime/runtimes.h"
 #include "closed/closed_form.h"
 
 #include <math.h>
@@ -27,7 +28,7 @@ static uint64_t nccl_bytes(const struct dtp_plan *plan, const struct dtp_cluster
 static void test_our_communicators(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_DTPLAN, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_dtplan, DTP_FULL_SHARD, "bf16-mixed");
     struct dtp_cluster four = eight_gpus, apart;
     four.gpus = 4;
     apart = four;
@@ -58,7 +59,7 @@ static void test_our_communicators(void **state)
 static void test_norm_beside_copies(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_DTPLAN, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_dtplan, DTP_FULL_SHARD, "bf16-mixed");
     plan.gather_engine = plan.reduce_engine = DTP_ENGINE_COPY;
     uint64_t without = nccl_bytes(&plan, &eight_gpus);
     plan.gradient_norm = true;

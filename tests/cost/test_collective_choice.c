@@ -1,4 +1,5 @@
 #include "cost/collective_choice.h"
+#include "runtime/runtimes.h"
 
 #include "cost/calibration.h"
 #include "cost/op_cost.h"

@@ -1,4 +1,5 @@
 #include "cost/calibration.h"
+#include "runtime/runtimes.h"
 #include "cost/op_cost.h"
 
 #include <setjmp.h>
@@ -169,9 +170,9 @@ static void test_memory_kernels(void **state)
 {
     (void)state;
     struct dtp_gpu gpu = test_h200();
-    assert_near(dtp_memory_kernel_bytes_per_s(&gpu, DTP_RUNTIME_TORCH, DTP_KERNEL_STREAMING), 3.43e12, 0.02);
-    assert_near(dtp_memory_kernel_bytes_per_s(&gpu, DTP_RUNTIME_TORCH, DTP_KERNEL_FUSED), 2.8e12, 0.03);
-    assert_near(dtp_memory_kernel_bytes_per_s(&gpu, DTP_RUNTIME_TORCH, DTP_KERNEL_EAGER), 2.45e12, 0.03);
+    assert_near(dtp_memory_kernel_bytes_per_s(&gpu, &dtp_runtime_torch, DTP_KERNEL_STREAMING), 3.43e12, 0.02);
+    assert_near(dtp_memory_kernel_bytes_per_s(&gpu, &dtp_runtime_torch, DTP_KERNEL_FUSED), 2.8e12, 0.03);
+    assert_near(dtp_memory_kernel_bytes_per_s(&gpu, &dtp_runtime_torch, DTP_KERNEL_EAGER), 2.45e12, 0.03);
 }
 
 /* Profiled steps of a 1.3B LLaMA: 668 TFLOP/s back to back, 716 at a share of 0.65, 764 at 0.43. */

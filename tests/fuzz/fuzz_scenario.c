@@ -4,6 +4,7 @@
  *   cmake --preset fuzz && cmake --build --preset fuzz
  *   build-fuzz/tests/fuzz_scenario -max_total_time=600 -max_len=4096 -dict=tests/corpus/scenario.dict CORPUS_FOLDER */
 #include "closed/closed_form.h"
+#include "runtime/runtimes.h"
 #include "job/scenario.h"
 
 #include "fuzz_fixture.h"

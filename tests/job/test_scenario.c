@@ -1,4 +1,5 @@
 #include "job/scenario.h"
+#include "runtime/runtimes.h"
 
 #include "lib/scenario_fixture.h"
 
@@ -304,10 +305,10 @@ static void test_the_runtime_follows_zero2_only(void **state)
 {
     (void)state;
     assert_given("model=llama-2-7b gpus=8 strategy=zero2");
-    assert_int_equal(job.plan.runtime, DTP_RUNTIME_DEEPSPEED);
+    assert_ptr_equal(job.plan.runtime, &dtp_runtime_deepspeed);
     assert_non_null(strstr(job.plan_note, "DeepSpeed"));
     assert_given("model=llama-2-7b gpus=8 strategy=zero3");
-    assert_int_equal(job.plan.runtime, DTP_RUNTIME_TORCH);
+    assert_ptr_equal(job.plan.runtime, &dtp_runtime_torch);
     assert_int_equal(job.plan.strategy, DTP_ZERO3);
     assert_non_null(strstr(job.plan_note, "full_shard"));
     assert_given("model=llama-2-7b gpus=8 strategy=zero3 runtime=deepspeed");

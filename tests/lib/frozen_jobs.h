@@ -42,21 +42,21 @@ enum frozen_who {
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
 {
     const struct dtp_plan *p = &d->plan;
-    bool executor = p->runtime == DTP_RUNTIME_DTPLAN, fsdp = dtp_plan_is_fsdp(p);
+    bool executor = p->runtime == &dtp_runtime_dtplan, fsdp = dtp_plan_is_fsdp(p);
     switch (who) {
     case FROZEN_ALL: return true;
-    case FROZEN_TORCH: return p->runtime == DTP_RUNTIME_TORCH;
+    case FROZEN_TORCH: return p->runtime == &dtp_runtime_torch;
     case FROZEN_FSDP: return fsdp;
     case FROZEN_FSDP1: return fsdp && p->fsdp1;
     case FROZEN_FSDP2: return fsdp && !p->fsdp1;
-    case FROZEN_DDP: return p->runtime == DTP_RUNTIME_TORCH && p->strategy == DTP_DDP;
-    case FROZEN_FLEXIBLE_SYNC: return p->runtime == DTP_RUNTIME_TORCH || executor;
+    case FROZEN_DDP: return p->runtime == &dtp_runtime_torch && p->strategy == DTP_DDP;
+    case FROZEN_FLEXIBLE_SYNC: return p->runtime == &dtp_runtime_torch || executor;
     case FROZEN_HYBRID: return p->strategy == DTP_HYBRID_SHARD;
     case FROZEN_GROUPED:
         return (fsdp || executor) && p->strategy != DTP_DDP && p->shard_group > 1 && p->shard_group < d->gpus;
-    case FROZEN_DEEPSPEED: return p->runtime == DTP_RUNTIME_DEEPSPEED;
-    case FROZEN_ZERO3: return p->runtime == DTP_RUNTIME_DEEPSPEED && p->strategy == DTP_ZERO3;
-    case FROZEN_MEGATRON: return p->runtime == DTP_RUNTIME_MEGATRON;
+    case FROZEN_DEEPSPEED: return p->runtime == &dtp_runtime_deepspeed;
+    case FROZEN_ZERO3: return p->runtime == &dtp_runtime_deepspeed && p->strategy == DTP_ZERO3;
+    case FROZEN_MEGATRON: return p->runtime == &dtp_runtime_megatron;
     case FROZEN_EXECUTOR: return executor;
     case FROZEN_SCATTERING:
         return executor && p->strategy != DTP_DDP && d->gpus > 1 && d->gpus <= d->gpus_per_node && p->shard_group != 1;
@@ -231,7 +231,7 @@ static inline struct dtp_draft frozen_draft(void)
     draft.plan = executor ? random_executor_plan(&cluster, &draft.transformer) : random_plan(&cluster);
     random_key("torch"); /* what most people ask for */
     if (!executor && random_bool())
-        draft.plan.runtime = DTP_RUNTIME_TORCH;
+        draft.plan.runtime = &dtp_runtime_torch;
     draft.plan.precision = dtp_plan_default().precision; /* frozen_draws has its recipes */
     random_key("shallow");
     if (random_below(16))

@@ -2,7 +2,7 @@
 #ifndef TEST_LLAMA_7B_H
 #define TEST_LLAMA_7B_H
 
-#include "plan/plan.h"
+#include "runtime/runtimes.h"
 
 #define PARAMETERS UINT64_C(6738415616) /* psi = 32 P + R; divides by 8 tensor by tensor */
 #define LAYERS 32
@@ -22,7 +22,8 @@ static inline struct dtp_transformer llama_7b(void)
 }
 
 /* A plan as dtp_plan_resolve leaves it for what tests of formulas vary, without its refusals. */
-static inline struct dtp_plan plan_of(enum dtp_runtime runtime, enum dtp_strategy strategy, const char *precision)
+static inline struct dtp_plan plan_of(const struct dtp_runtime *runtime, enum dtp_strategy strategy,
+                                      const char *precision)
 {
     struct dtp_plan plan = dtp_plan_default();
     plan.runtime = runtime;

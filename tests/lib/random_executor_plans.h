@@ -3,6 +3,7 @@
 #define TEST_RANDOM_EXECUTOR_PLANS_H
 
 #include "runtime/dtplan/lower_executor.h"
+#include "runtime/runtimes.h"
 #include "lib/random_plans.h"
 
 static inline struct dtp_transformer random_executor_transformer(void)
@@ -28,7 +29,7 @@ static inline struct dtp_plan random_executor_plan(const struct dtp_cluster *clu
 {
     static const char *const recipes[] = {"fp32", "bf16-mixed", "bf16", "bf16-pure"};
     struct dtp_plan plan = random_plan(cluster);
-    plan.runtime = DTP_RUNTIME_DTPLAN;
+    plan.runtime = &dtp_runtime_dtplan;
     plan.compile = plan.fsdp1 = false;
     random_key("executor offload");
     plan.offload = random_below(3) ? DTP_OFFLOAD_NONE : (enum dtp_offload)random_below(3);

@@ -7,7 +7,7 @@
 #ifndef TEST_RANDOM_PLANS_H
 #define TEST_RANDOM_PLANS_H
 
-#include "plan/plan.h"
+#include "runtime/runtimes.h"
 
 #include "lib/hardware.h"
 
@@ -146,7 +146,7 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
 {
     uint64_t kept = random_state;
     random_key("fsdp2");
-    if (plan->runtime == DTP_RUNTIME_TORCH && !plan->fsdp1 && random_below(3) == 0) {
+    if (plan->runtime == &dtp_runtime_torch && !plan->fsdp1 && random_below(3) == 0) {
         plan->prefetch_depth = plan->prefetch ? 1 + (uint32_t)random_below(4) : 1;
         plan->reshard_group = plan->reshard_after_forward && random_bool() ? 2u << random_below(3) : 0;
     }
@@ -155,18 +155,18 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
         plan->keep_root = !plan->fsdp1 && random_below(4) == 0;
     }
     random_key("zeropp");
-    if (plan->runtime == DTP_RUNTIME_DEEPSPEED && plan->strategy == DTP_ZERO3 &&
+    if (plan->runtime == &dtp_runtime_deepspeed && plan->strategy == DTP_ZERO3 &&
         plan->offload <= DTP_OFFLOAD_OPTIMIZER && random_bool()) {
         plan->zero_hpz_partition_size = 1u << random_below(4);
         plan->zero_quantized_weights = random_bool(), plan->zero_quantized_gradients = random_bool();
     }
     random_key("reduce_engine");
     bool scatters = cluster->gpus > 1 && cluster->nodes == 1 && plan->strategy != DTP_DDP && plan->shard_group != 1;
-    if (plan->runtime == DTP_RUNTIME_DTPLAN && scatters && random_bool())
+    if (plan->runtime == &dtp_runtime_dtplan && scatters && random_bool())
         plan->reduce_engine = DTP_ENGINE_COPY;
     random_key("update_in_backward");
     bool once = plan->accumulate == 1 || (!plan->accumulate_sync && plan->strategy != DTP_ZERO2);
-    if (plan->runtime == DTP_RUNTIME_DTPLAN && scatters && once && plan->offload == DTP_OFFLOAD_NONE)
+    if (plan->runtime == &dtp_runtime_dtplan && scatters && once && plan->offload == DTP_OFFLOAD_NONE)
         plan->update_in_backward = random_bool();
     random_state = kept;
 }
@@ -179,7 +179,7 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
     random_key("strategy");
     plan.strategy = (enum dtp_strategy)random_below(DTP_STRATEGY_COUNT);
     random_key("runtime");
-    plan.runtime = (enum dtp_runtime)random_below(4);
+    plan.runtime = dtp_runtimes[random_below(DTP_RUNTIMES)];
     random_key("compile");
     plan.compile = random_bool();
     random_key("fsdp1");
@@ -220,7 +220,7 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
     if (plan.strategy == DTP_HYBRID_SHARD || (plan.strategy != DTP_DDP && random_below(4) == 0))
         plan.shard_group = 1u << random_below(4);
     random_key("reduce_bucket_size");
-    if (plan.runtime == DTP_RUNTIME_DEEPSPEED && random_bool())
+    if (plan.runtime == &dtp_runtime_deepspeed && random_bool())
         random_deepspeed_sizes(&plan);
     random_runtime_choices(cluster, &plan);
     return plan;

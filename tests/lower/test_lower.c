@@ -1,5 +1,6 @@
 /* Lowering: sequences a reader can check by hand, what is refused, and that every buffer that comes also goes. */
 #include "lower/lower.h"
+#include "runtime/runtimes.h"
 #include "cost/op_cost.h"
 
 #include <math.h>
@@ -86,7 +87,7 @@ static void test_megatron_adds_gradients_in_matmuls(void **state)
     struct dtp_transformer t = llama_7b();
     struct dtp_cluster cluster = test_cluster(test_a100(), 8, 8);
     struct dtp_plan plan = dtp_plan_default();
-    plan.strategy = DTP_DDP, plan.runtime = DTP_RUNTIME_MEGATRON, plan.accumulate = 2,
+    plan.strategy = DTP_DDP, plan.runtime = &dtp_runtime_megatron, plan.accumulate = 2,
     plan.checkpointing = DTP_CHECKPOINT_FULL;
     struct dtp_program *program = lower(&t, &cluster, &plan);
     struct dtp_program_totals totals;
@@ -171,7 +172,7 @@ static void test_zero3(void **state)
     struct dtp_transformer t = llama_7b();
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
     struct dtp_plan plan = dtp_plan_default();
-    plan.runtime = DTP_RUNTIME_DEEPSPEED, plan.strategy = DTP_ZERO3, plan.accumulate = 2;
+    plan.runtime = &dtp_runtime_deepspeed, plan.strategy = DTP_ZERO3, plan.accumulate = 2;
     plan.stage3_max_live_parameters = plan.stage3_max_reuse_distance = 0; /* each matrix by itself, both ways */
     struct dtp_program *program = lower(&t, &cluster, &plan);
     assert_int_equal(count_kind(program, DTP_OP_ALL_GATHER), 2 * 2 * (7 * 32 + 2) + 33);

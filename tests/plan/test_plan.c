@@ -1,4 +1,4 @@
-#include "plan/plan.h"
+#include "runtime/runtimes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,7 +37,7 @@ static struct dtp_plan with_strategy(const char *strategy, const char *runtime)
 {
     struct dtp_plan plan = dtp_plan_default();
     assert_true(dtp_strategy_parse(strategy, &plan.strategy));
-    assert_true(dtp_runtime_parse(runtime, &plan.runtime));
+    assert_non_null(plan.runtime = dtp_runtime_find(runtime));
     return plan;
 }
 
@@ -121,9 +121,9 @@ static void test_checkpointing_words(void **state)
 static unsigned stored_bytes(const char *recipe, const char *runtime)
 {
     struct dtp_precision p;
-    enum dtp_runtime r;
+    const struct dtp_runtime *r = dtp_runtime_find(runtime);
     assert_true(dtp_precision_recipe(recipe, &p));
-    assert_true(dtp_runtime_parse(runtime, &r));
+    assert_non_null(r);
     dtp_precision_for_runtime(&p, r);
     assert_string_equal(dtp_precision_name(&p), recipe);
     return dtp_dtype_bytes(p.params) + (p.master == p.params ? 0 : dtp_dtype_bytes(p.master)) +

@@ -1,6 +1,7 @@
 /* The explanation checks itself: the terms of every group sum to its total, and nearly everything is accounted for by a
  * rule, over random plans. */
 #include "record/explain.h"
+#include "runtime/runtimes.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,7 @@
 /* Reports against golden files. The figures are made up and round, so that a better prediction changes no golden file
  * and every share, sum and unit can be checked by eye. */
 #include "record/report.h"
+#include "runtime/runtimes.h"
 
 #include "record/catalog_report.h"
 

@@ -1,5 +1,6 @@
 /* From a row of a run table to a job: family by name and count, framework rules, batch, offload. */
 #include "runs/run_table.h"
+#include "runtime/runtimes.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -132,7 +133,7 @@ static void test_presets_fill_dimensions(void **state)
     assert_int_equal(job.transformer.ffn, stated.transformer.ffn);
     assert_int_equal(job.plan.micro_batch, 2);
     run.framework = ""; /* PyTorch, then */
-    assert_int_equal(job_of(&run).plan.runtime, DTP_RUNTIME_TORCH);
+    assert_ptr_equal(job_of(&run).plan.runtime, &dtp_runtime_torch);
     run.params = 13000000000;
     assert_refused(&run, "the preset llama-2-7b has 6738415616 parameters, the params column says 13000000000");
     run.params = 0;
@@ -168,7 +169,7 @@ static void test_framework_rules(void **state)
     (void)state;
     struct dtp_run run = plain_run();
     struct dtp_plan plan = job_of(&run).plan;
-    assert_int_equal(plan.runtime, DTP_RUNTIME_TORCH);
+    assert_ptr_equal(plan.runtime, &dtp_runtime_torch);
     assert_false(plan.fsdp1);
     assert_int_equal(plan.precision.reduce, DTP_FP32);
     run.framework = "llm-foundry/Composer (PyTorch FSDP1)";
@@ -189,15 +190,15 @@ static void test_framework_rules(void **state)
     assert_true(job_of(&run).plan.fsdp1);
     run.strategy_key = "zero1";
     run.framework = "Megatron-LM";
-    assert_int_equal(job_of(&run).plan.runtime, DTP_RUNTIME_MEGATRON);
+    assert_ptr_equal(job_of(&run).plan.runtime, &dtp_runtime_megatron);
     run.strategy_key = "zero3";
     run.framework = "DeepSpeed";
-    assert_int_equal(job_of(&run).plan.runtime, DTP_RUNTIME_DEEPSPEED);
+    assert_ptr_equal(job_of(&run).plan.runtime, &dtp_runtime_deepspeed);
     run.framework = "Accelerate"; /* zero3 by whatever name is DeepSpeed */
-    assert_int_equal(job_of(&run).plan.runtime, DTP_RUNTIME_DEEPSPEED);
+    assert_ptr_equal(job_of(&run).plan.runtime, &dtp_runtime_deepspeed);
     run.framework = "llmq (C++/CUDA)";
     run.strategy_key = "zero1";
-    assert_int_equal(job_of(&run).plan.runtime, DTP_RUNTIME_DTPLAN);
+    assert_ptr_equal(job_of(&run).plan.runtime, &dtp_runtime_dtplan);
 }
 
 static void test_precision(void **state)

@@ -1,5 +1,6 @@
 /* DeepSpeed's buckets and what stands while one is reduced, by hand. */
 #include "runtime/deepspeed/deepspeed_buckets.h"
+#include "runtime/runtimes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +18,7 @@ static const struct dtp_deepspeed_part small = {300, 300, 75, 1, 30, 10}, large 
 static struct dtp_plan plan_of(enum dtp_strategy strategy)
 {
     struct dtp_plan plan = dtp_plan_default();
-    plan.runtime = DTP_RUNTIME_DEEPSPEED, plan.strategy = strategy;
+    plan.runtime = &dtp_runtime_deepspeed, plan.strategy = strategy;
     plan.reduce_bucket_size = ELEMENTS, plan.accumulate = 1;
     return plan;
 }

@@ -1,6 +1,7 @@
 /* Our executor's step programs: what each strategy must hold, a whole one to look at, and that all of them are legal.
  */
 #include "lower/lower.h"
+#include "runtime/runtimes.h"
 #include "runtime/dtplan/lower_executor.h"
 #include "program/program_text.h"
 #include "program/verify.h"
@@ -28,7 +29,7 @@ static struct dtp_transformer tiny(void)
 static struct dtp_plan plan_of(enum dtp_strategy strategy)
 {
     struct dtp_plan plan = dtp_plan_default();
-    plan.runtime = DTP_RUNTIME_DTPLAN, plan.strategy = strategy;
+    plan.runtime = &dtp_runtime_dtplan, plan.strategy = strategy;
     plan.sequence = 32, plan.micro_batch = 2, plan.loss_chunk = 48;
     return plan;
 }

@@ -1,5 +1,6 @@
 /* What ZeRO-3 fetches and keeps, traced by hand. */
 #include "runtime/deepspeed/zero3_fetch.h"
+#include "runtime/runtimes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "lib/hardware.h"
+#include "runtime/runtimes.h"
 #include "sim/noise.h"
 #include "lib/step_fixture.h"
 

@@ -1,5 +1,6 @@
 /* The search against the plain way: every combination predicted, the best of them picked by hand. */
 #include "sim/search.h"
+#include "runtime/runtimes.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -373,7 +374,7 @@ static void test_time_bound_is_sound(void **state)
 static uint64_t may_shrink_bytes(const struct random_job *job, const struct dtp_plan *plan)
 {
     struct dtp_executor_rules rules;
-    if (plan->runtime != DTP_RUNTIME_DTPLAN)
+    if (plan->runtime != &dtp_runtime_dtplan)
         return 0;
     dtp_executor_rules(&job->transformer, &job->cluster, plan, &rules);
     return rules.attention_backward_workspace_bytes;

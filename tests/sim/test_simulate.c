@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "cost/calibration.h"
+#include "runtime/runtimes.h"
 #include "lib/hardware.h"
 #include "cost/op_cost.h"
 #include "sim/simulate.h"

@@ -1,5 +1,6 @@
 /* Properties of simulations of lowered programs of random jobs, from a printed seed. */
 #include "sim/caching_allocator.h"
+#include "runtime/runtimes.h"
 #include "lower/lower.h"
 #include "sim/simulate.h"
 

@@ -1,5 +1,6 @@
 /* Bytes on the wire, counted by hand. */
 #include "closed/closed_form.h"
+#include "runtime/runtimes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +28,7 @@ static struct dtp_communication count(const struct dtp_plan *plan, uint32_t gpus
 static void test_full_shard_bf16(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16");
     struct dtp_communication c = count(&plan, 8, 8);
     assert_int_equal(c.total_bytes, 3 * 2 * (PARAMETERS / 8 * 7));
     assert_int_equal(c.bytes[DTP_ALL_GATHER], 2 * 2 * (PARAMETERS / 8 * 7));
@@ -41,9 +42,9 @@ static void test_full_shard_bf16(void **state)
 static void test_fp32_reduce(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     assert_int_equal(count(&plan, 8, 8).total_bytes, 8 * (PARAMETERS / 8 * 7));
-    plan = plan_of(DTP_RUNTIME_TORCH, DTP_SHARD_GRAD_OP, "bf16-mixed");
+    plan = plan_of(&dtp_runtime_torch, DTP_SHARD_GRAD_OP, "bf16-mixed");
     assert_int_equal(count(&plan, 8, 8).total_bytes, 6 * (PARAMETERS / 8 * 7));
 }
 
@@ -51,7 +52,7 @@ static void test_fp32_reduce(void **state)
 static void test_kept_root(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     plan.keep_root = true;
     struct dtp_communication c = count(&plan, 8, 8);
     assert_int_equal(c.total_bytes, 8 * (PARAMETERS / 8 * 7) - 2 * UINT64_C(262148096) / 8 * 7);
@@ -63,7 +64,7 @@ static void test_kept_root(void **state)
 static void test_resharded_to_fewer(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     uint64_t before = count(&plan, 16, 8).network_bytes;
     plan.reshard_group = 4;
     struct dtp_communication c = count(&plan, 16, 8);
@@ -82,12 +83,12 @@ static void test_resharded_to_fewer(void **state)
 static void test_ddp(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_DDP, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_DDP, "bf16-mixed");
     plan.accumulate = 4;
     assert_int_equal(count(&plan, 8, 8).bytes[DTP_ALL_REDUCE], 2 * 4 * (PARAMETERS / 8 * 7));
     plan.accumulate_sync = true;
     assert_int_equal(count(&plan, 8, 8).bytes[DTP_ALL_REDUCE], 4 * 2 * 4 * (PARAMETERS / 8 * 7));
-    plan = plan_of(DTP_RUNTIME_TORCH, DTP_DDP, "bf16-pure");
+    plan = plan_of(&dtp_runtime_torch, DTP_DDP, "bf16-pure");
     assert_int_equal(count(&plan, 8, 8).total_bytes, 2 * 2 * (PARAMETERS / 8 * 7));
     assert_int_equal(count(&plan, 1, 1).total_bytes, 0);
     assert_int_equal(count(&plan, 1, 1).count[DTP_ALL_REDUCE], 0);
@@ -98,7 +99,7 @@ static void test_ddp(void **state)
 static void test_torch_zero1(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_ZERO1, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_ZERO1, "bf16-mixed");
     struct dtp_communication c = count(&plan, 8, 8);
     assert_int_equal(c.bytes[DTP_ALL_REDUCE], 8 * (PARAMETERS / 8 * 7));
     assert_int_equal(c.bytes[DTP_ALL_GATHER], 4 * (PARAMETERS / 8 * 7));
@@ -110,7 +111,7 @@ static void test_torch_zero1(void **state)
 static void test_deepspeed(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_DEEPSPEED, DTP_ZERO2, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO2, "bf16-mixed");
     plan.accumulate = 3;
     struct dtp_communication c = count(&plan, 8, 8);
     assert_int_equal(c.bytes[DTP_ALL_REDUCE], 3 * 4 * (PARAMETERS / 8 * 7));
@@ -131,7 +132,7 @@ static void test_deepspeed(void **state)
 static void test_deepspeed_zero3(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_DEEPSPEED, DTP_ZERO3, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO3, "bf16-mixed");
     uint64_t norms = 32 * 8192 + 4096, matrices = PARAMETERS - norms, others = 7;
     plan.accumulate = 3;
     plan.stage3_max_live_parameters = plan.stage3_max_reuse_distance = 0;
@@ -162,7 +163,7 @@ static void test_deepspeed_zero3(void **state)
 static void test_zeropp(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_DEEPSPEED, DTP_ZERO3, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO3, "bf16-mixed");
     uint64_t norms = 32 * 8192 + 4096, matrices = PARAMETERS - norms, number = 7 * LAYERS + 2;
     plan.accumulate = 3;
     plan.stage3_max_live_parameters = plan.stage3_max_reuse_distance = 0;
@@ -192,7 +193,7 @@ static void test_zeropp(void **state)
 static void test_megatron(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_MEGATRON, DTP_DDP, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_megatron, DTP_DDP, "bf16-mixed");
     assert_int_equal(count(&plan, 8, 8).bytes[DTP_ALL_REDUCE], 8 * (PARAMETERS / 8 * 7));
     plan.strategy = DTP_ZERO1;
     struct dtp_communication c = count(&plan, 8, 8);
@@ -204,7 +205,7 @@ static void test_megatron(void **state)
 static void test_accumulation(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     plan.accumulate = 4;
     struct dtp_communication c = count(&plan, 8, 8);
     assert_int_equal(c.bytes[DTP_ALL_GATHER], 4 * 4 * (PARAMETERS / 8 * 7));
@@ -220,11 +221,11 @@ static void test_accumulation(void **state)
 static void test_two_nodes(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     struct dtp_communication c = count(&plan, 16, 8);
     assert_int_equal(c.total_bytes, 8 * (PARAMETERS / 16 * 15));
     assert_in_range(c.network_bytes, c.total_bytes / 8 - 2, c.total_bytes / 8);
-    plan = plan_of(DTP_RUNTIME_TORCH, DTP_HYBRID_SHARD, "bf16-mixed");
+    plan = plan_of(&dtp_runtime_torch, DTP_HYBRID_SHARD, "bf16-mixed");
     plan.shard_group = 8;
     c = count(&plan, 16, 8);
     assert_int_equal(c.link_bytes, 8 * (PARAMETERS / 8 * 7));
@@ -241,7 +242,7 @@ static void test_two_nodes(void **state)
 static void test_fp8_all_gather(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "fp8-tensorwise");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "fp8-tensorwise");
     uint64_t matmul = UINT64_C(32) * 202375168;
     assert_int_equal(count(&plan, 8, 8).bytes[DTP_ALL_GATHER], 2 * ((2 * PARAMETERS - matmul) / 8 * 7));
     assert_int_equal(count(&plan, 8, 8).bytes[DTP_REDUCE_SCATTER], 4 * (PARAMETERS / 8 * 7));
@@ -252,12 +253,12 @@ static void test_fp8_all_gather(void **state)
 static void test_offload(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     plan.offload = DTP_OFFLOAD_PARAMS;
     struct dtp_communication c = count(&plan, 8, 8);
     assert_int_equal(c.host_to_device_bytes, 2 * 4 * (PARAMETERS / 8));
     assert_int_equal(c.device_to_host_bytes, 4 * (PARAMETERS / 8));
-    plan = plan_of(DTP_RUNTIME_DEEPSPEED, DTP_ZERO2, "bf16-mixed");
+    plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO2, "bf16-mixed");
     plan.offload = DTP_OFFLOAD_OPTIMIZER;
     c = count(&plan, 8, 8);
     assert_int_equal(c.host_to_device_bytes, 2 * (PARAMETERS / 8));
@@ -282,7 +283,7 @@ static void test_offload(void **state)
 static void test_executor(void **state)
 {
     (void)state;
-    struct dtp_plan ddp = plan_of(DTP_RUNTIME_DTPLAN, DTP_DDP, "bf16"), zero = ddp;
+    struct dtp_plan ddp = plan_of(&dtp_runtime_dtplan, DTP_DDP, "bf16"), zero = ddp;
     zero.strategy = DTP_ZERO1;
     assert_int_equal(count(&ddp, 8, 8).total_bytes, count(&zero, 8, 8).total_bytes);
     zero.strategy = DTP_ZERO2;

@@ -1,4 +1,5 @@
 #include "plan/executor_choices.h"
+#include "runtime/runtimes.h"
 #include "job/scenario.h"
 
 #include <setjmp.h>

@@ -185,7 +185,7 @@ static void test_every_key_is_drawn(void **state)
     (void)state;
     static uint32_t resolved[DTP_KEY_COUNT];
     static struct dtp_faults faults;
-    uint32_t jobs[4] = {0}, all = 0, missing = 0;
+    uint32_t jobs[DTP_RUNTIMES] = {0}, all = 0, missing = 0;
     struct frozen_job frozen;
     struct dtp_job job;
     for (uint32_t number = 0; number < FROZEN_JOBS; number++) {
@@ -194,18 +194,20 @@ static void test_every_key_is_drawn(void **state)
         if (frozen_resolve(&frozen, &catalog, &job, &faults) != DTP_OK)
             continue;
         all++;
-        jobs[job.plan.runtime]++;
+        for (int i = 0; i < DTP_RUNTIMES; i++)
+            jobs[i] += job.plan.runtime == dtp_runtimes[i];
         for (int key = 0; key < DTP_KEY_COUNT; key++)
             resolved[key] += frozen.value[key][0] != '\0';
     }
     for (int key = 0; key < DTP_KEY_COUNT; key++)
         if (key != DTP_KEY_cp && resolved[key] < 3 && ++missing) /* cp has one value so far */
             print_error("%s is set in %u jobs that resolve\n", dtp_key_name((enum dtp_key)key), resolved[key]);
-    print_message("%u of %u jobs resolve: torch %u, deepspeed %u, megatron %u, dtplan %u\n", all, FROZEN_JOBS, jobs[0],
-                  jobs[1], jobs[2], jobs[3]);
+    print_message("%u of %u jobs resolve\n", all, FROZEN_JOBS);
     assert_int_equal(missing, 0);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < DTP_RUNTIMES; i++) {
+        print_message("%u of them under %s\n", jobs[i], dtp_runtimes[i]->name);
         assert_true(jobs[i] >= 100);
+    }
 }
 
 static int enter_project(void **state)

@@ -1,6 +1,7 @@
 /* Predicted memory against 35 measured PyTorch runs on H200 (scenarios/h200_torch_runs.csv). The prediction reads the
  * configuration columns only. */
 #include "closed/closed_form.h"
+#include "runtime/runtimes.h"
 #include "base/table.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
 /* Properties that hold for every valid plan, whatever the numbers: 12,000 random jobs from a printed seed. */
 #include "closed/closed_form.h"
+#include "runtime/runtimes.h"
 #include "runtime/dtplan/lower_executor.h"
 #include "closed/sharding.h"
 
@@ -25,9 +26,9 @@ static void describe(const struct random_job *job)
         (unsigned long long)job->transformer.heads, (unsigned long long)job->transformer.kv_heads,
         (unsigned long long)job->transformer.ffn, (unsigned long long)job->transformer.vocab, job->cluster.gpus,
         job->cluster.gpu.key, job->cluster.gpus_per_node, dtp_strategy_text(job->plan.strategy),
-        dtp_runtime_text(job->plan.runtime), job->plan.compile, job->plan.fsdp1, job->plan.shard_group,
-        job->plan.micro_batch, job->plan.accumulate, job->plan.accumulate_sync, (unsigned long long)job->plan.sequence,
-        checkpointing, dtp_offload_text(job->plan.offload), dtp_precision_name(&job->plan.precision),
+        job->plan.runtime->name, job->plan.compile, job->plan.fsdp1, job->plan.shard_group, job->plan.micro_batch,
+        job->plan.accumulate, job->plan.accumulate_sync, (unsigned long long)job->plan.sequence, checkpointing,
+        dtp_offload_text(job->plan.offload), dtp_precision_name(&job->plan.precision),
         dtp_attention_text(job->plan.attention), dtp_loss_text(job->plan.loss), dtp_optimizer_text(job->plan.optimizer),
         job->plan.wrap_layers, job->plan.reshard_after_forward, job->plan.prefetch);
 }
@@ -109,7 +110,7 @@ static uint64_t attention_workspace(const struct random_job *job)
 {
     struct dtp_executor_rules rules;
     dtp_executor_rules(&job->transformer, &job->cluster, &job->plan, &rules);
-    return job->plan.runtime == DTP_RUNTIME_DTPLAN ? rules.attention_backward_workspace_bytes : 0;
+    return job->plan.runtime == &dtp_runtime_dtplan ? rules.attention_backward_workspace_bytes : 0;
 }
 
 static void check_not_less(const struct random_job *small, const struct random_job *large, bool memory)
@@ -186,7 +187,7 @@ static void test_memory_shrinks_with_sharding(void **state)
             continue;
         if (job.asked.reshard_group) /* a group that equals the shard group keeps nothing, in a wider one it does */
             continue;
-        if (job.plan.runtime == DTP_RUNTIME_DTPLAN && job.plan.shard_group == 1) /* which gathers nothing */
+        if (job.plan.runtime == &dtp_runtime_dtplan && job.plan.shard_group == 1) /* which gathers nothing */
             continue;
         wider = job;
         wider.plan = job.asked;
@@ -194,7 +195,7 @@ static void test_memory_shrinks_with_sharding(void **state)
         if (dtp_plan_resolve(&wider.plan, &wider.transformer, &wider.cluster, NULL) != DTP_OK)
             continue;
         struct dtp_prediction narrow = predict(&job), wide = predict(&wider);
-        bool whole = wider.plan.runtime == DTP_RUNTIME_DTPLAN; /* its modules are padded to whole shards */
+        bool whole = wider.plan.runtime == &dtp_runtime_dtplan; /* its modules are padded to whole shards */
         uint64_t granule = whole ? 18 * 256 * (uint64_t)wider.plan.shard_group * (job.transformer.layers + 2) : 0;
         check(wide.memory.allocated_peak_bytes <= narrow.memory.allocated_peak_bytes + padding_bytes(&wider) + granule,
               &wider);
@@ -226,7 +227,7 @@ static void test_memory_shrinks_with_gpus_and_stages(void **state)
         for (int stage = 0; stage < 3; stage++) {
             struct random_job zero = job;
             zero.plan = job.asked;
-            zero.plan.runtime = DTP_RUNTIME_DEEPSPEED, zero.plan.offload = DTP_OFFLOAD_NONE;
+            zero.plan.runtime = &dtp_runtime_deepspeed, zero.plan.offload = DTP_OFFLOAD_NONE;
             zero.plan.compile = zero.plan.fsdp1 = false, zero.plan.shard_group = 0;
             zero.plan.strategy = (enum dtp_strategy)(DTP_ZERO1 + stage);
             if (dtp_plan_resolve(&zero.plan, &zero.transformer, &zero.cluster, NULL) != DTP_OK)

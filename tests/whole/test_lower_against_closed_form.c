@@ -5,6 +5,7 @@
  * oldest beside the tensors copied out of it. Tensors that were never given back are passed over by a fetch, so that a
  * later one may be used up before it; then one more stands, of stage3_prefetch_bucket_size and one tensor at most. */
 #include "closed/activations.h"
+#include "runtime/runtimes.h"
 #include "runtime/deepspeed/deepspeed_parts.h"
 #include "lower/lower.h"
 #include "program/placement.h"
@@ -39,8 +40,8 @@ static void describe(const struct random_job *job)
                 (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
                 (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
                 (unsigned long long)t->vocab, job->cluster.gpus, job->cluster.gpus_per_node,
-                dtp_strategy_text(p->strategy), dtp_runtime_text(p->runtime), p->compile, p->fsdp1, p->shard_group,
-                p->micro_batch, p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence, checkpointing,
+                dtp_strategy_text(p->strategy), p->runtime->name, p->compile, p->fsdp1, p->shard_group, p->micro_batch,
+                p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence, checkpointing,
                 dtp_offload_text(p->offload), dtp_precision_name(&p->precision), dtp_attention_text(p->attention),
                 dtp_loss_text(p->loss), dtp_optimizer_text(p->optimizer), p->wrap_layers, p->zero_hpz_partition_size,
                 p->zero_quantized_weights, p->zero_quantized_gradients, p->reshard_after_forward, p->reshard_group,
@@ -123,7 +124,7 @@ static struct difference compare_peaks(const struct random_job *job, const struc
 static double named_bytes(const struct random_job *job)
 {
     const struct dtp_plan *p = &job->plan;
-    bool flat = p->runtime == DTP_RUNTIME_DEEPSPEED && p->strategy == DTP_ZERO3 && p->shard_group > 1 && p->prefetch;
+    bool flat = p->runtime == &dtp_runtime_deepspeed && p->strategy == DTP_ZERO3 && p->shard_group > 1 && p->prefetch;
     if (!flat)
         return 0;
     uint64_t elements = p->stage3_prefetch_bucket_size + dtp_deepspeed_largest_tensor(&job->transformer, p);
@@ -196,7 +197,7 @@ static void test_random_plans(void **state)
     while (tally.plans < JOBS) {
         struct random_job job;
         assert_true(random_job(&job));
-        if (job.plan.runtime == DTP_RUNTIME_DTPLAN) /* a lowering of its own: test_lower_executor.c */
+        if (job.plan.runtime == &dtp_runtime_dtplan) /* a lowering of its own: test_lower_executor.c */
             continue;
         check_job(&job, &tally);
     }
@@ -214,7 +215,7 @@ static void test_random_deepspeed_offload(void **state)
         struct random_job job;
         assert_true(random_job(&job));
         job.plan = job.asked;
-        job.plan.runtime = DTP_RUNTIME_DEEPSPEED, job.plan.strategy = (enum dtp_strategy)(DTP_ZERO1 + random_below(3));
+        job.plan.runtime = &dtp_runtime_deepspeed, job.plan.strategy = (enum dtp_strategy)(DTP_ZERO1 + random_below(3));
         job.plan.offload = (enum dtp_offload)(1 + random_below(3)), job.plan.optimizer = DTP_ADAMW_FUSED;
         job.plan.compile = job.plan.fsdp1 = false, job.plan.shard_group = 0;
         job.plan.prefetch_depth = 1, job.plan.reshard_group = 0;
@@ -239,7 +240,7 @@ static void test_random_zeropp(void **state)
         struct random_job job;
         assert_true(random_job(&job));
         job.plan = job.asked;
-        job.plan.runtime = DTP_RUNTIME_DEEPSPEED, job.plan.strategy = DTP_ZERO3, job.plan.optimizer = DTP_ADAMW_FUSED;
+        job.plan.runtime = &dtp_runtime_deepspeed, job.plan.strategy = DTP_ZERO3, job.plan.optimizer = DTP_ADAMW_FUSED;
         job.plan.offload = random_below(4) ? DTP_OFFLOAD_NONE : DTP_OFFLOAD_OPTIMIZER;
         job.plan.compile = job.plan.fsdp1 = false, job.plan.shard_group = 0;
         job.plan.prefetch_depth = 1, job.plan.reshard_group = 0;

@@ -1,5 +1,6 @@
 /* Memory of state and buffers, counted by hand for LLaMA-7B: each difference between runtimes that matters. */
 #include "closed/closed_form.h"
+#include "runtime/runtimes.h"
 #include "closed/sharding.h"
 
 #include <math.h>
@@ -45,17 +46,17 @@ static uint64_t states(const struct dtp_memory *m)
 static void test_fp32_states(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_DDP, "fp32");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_DDP, "fp32");
     plan.ddp_bucket_view = true;
     struct dtp_memory m = predict(&plan, &eight_gpus);
     assert_int_equal(states(&m), 16 * PARAMETERS);
     plan.strategy = DTP_ZERO1;
     m = predict(&plan, &eight_gpus);
     assert_int_equal(states(&m), 9 * PARAMETERS);
-    plan = plan_of(DTP_RUNTIME_DEEPSPEED, DTP_ZERO2, "fp32");
+    plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO2, "fp32");
     m = predict(&plan, &eight_gpus);
     assert_int_equal(states(&m), 11 * (PARAMETERS / 2));
-    plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "fp32");
+    plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "fp32");
     m = predict(&plan, &eight_gpus);
     assert_int_equal(states(&m), 2 * PARAMETERS);
 }
@@ -64,7 +65,7 @@ static void test_fp32_states(void **state)
 static void test_bf16_states(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_DDP, "bf16");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_DDP, "bf16");
     plan.ddp_bucket_view = true;
     struct dtp_memory m = predict(&plan, &eight_gpus);
     assert_int_equal(states(&m), 12 * PARAMETERS);
@@ -79,7 +80,7 @@ static void test_bf16_states(void **state)
 static void test_deepspeed_states(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_DEEPSPEED, DTP_ZERO1, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO1, "bf16-mixed");
     struct dtp_memory m = predict(&plan, &eight_gpus);
     assert_int_equal(states(&m), 11 * (PARAMETERS / 2));
     plan.strategy = DTP_ZERO2;
@@ -109,7 +110,7 @@ static void test_deepspeed_states(void **state)
 static void test_megatron_states(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_MEGATRON, DTP_DDP, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_megatron, DTP_DDP, "bf16-mixed");
     struct dtp_memory m = predict(&plan, &eight_gpus);
     assert_int_equal(states(&m), 18 * PARAMETERS);
     plan.strategy = DTP_ZERO1;
@@ -122,7 +123,7 @@ static void test_megatron_states(void **state)
 static void test_bucket_view(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_DDP, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_DDP, "bf16-mixed");
     struct dtp_memory m = predict(&plan, &eight_gpus);
     assert_int_equal(m.grads_bytes, 4 * PARAMETERS);
     assert_int_equal(m.phase_bytes[DTP_PHASE_STEP][DTP_OWNER_REDUCE], 4 * PARAMETERS);
@@ -146,7 +147,7 @@ static void test_bucket_view(void **state)
 static void test_foreach(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     struct dtp_memory fused = predict(&plan, &eight_gpus);
     plan.optimizer = DTP_ADAMW_FOREACH;
     struct dtp_memory foreach = predict(&plan, &eight_gpus);
@@ -165,7 +166,7 @@ static void test_foreach(void **state)
 static void test_copy_out(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     struct dtp_memory m = predict(&plan, &eight_gpus);
     const uint64_t *end = m.phase_bytes[DTP_PHASE_FORWARD_END];
     assert_int_equal(end[DTP_OWNER_WEIGHTS], 2 * (ROOT + LAYER));
@@ -190,7 +191,7 @@ static void test_copy_out(void **state)
 static void test_backward_buffers(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     struct dtp_memory m = predict(&plan, &eight_gpus);
     const uint64_t *early = m.phase_bytes[DTP_PHASE_EARLY_BACKWARD];
     assert_int_equal(early[DTP_OWNER_WEIGHTS], 2 * (ROOT + LAYER));
@@ -213,14 +214,14 @@ static void test_backward_buffers(void **state)
 static void test_kept_weights(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     assert_int_equal(predict(&plan, &eight_gpus).phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_WEIGHTS], 0);
     plan.keep_root = true;
     assert_int_equal(predict(&plan, &eight_gpus).phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_WEIGHTS], 2 * ROOT);
-    plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     plan.fsdp1 = true;
     assert_int_equal(predict(&plan, &eight_gpus).phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_WEIGHTS], 2 * ROOT);
-    plan = plan_of(DTP_RUNTIME_TORCH, DTP_SHARD_GRAD_OP, "bf16-mixed");
+    plan = plan_of(&dtp_runtime_torch, DTP_SHARD_GRAD_OP, "bf16-mixed");
     assert_int_equal(predict(&plan, &eight_gpus).phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_WEIGHTS], 2 * PARAMETERS);
 }
 
@@ -228,7 +229,7 @@ static void test_kept_weights(void **state)
 static void test_accumulation(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     plan.accumulate = 2;
     assert_int_equal(predict(&plan, &eight_gpus).phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_GRADS], 4 * PARAMETERS);
     plan.accumulate_sync = true;
@@ -239,7 +240,7 @@ static void test_accumulation(void **state)
 static void test_hybrid(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     struct dtp_memory full = predict(&plan, &eight_gpus);
     struct dtp_cluster two_nodes = eight_gpus;
     two_nodes.gpus = 16;
@@ -256,7 +257,7 @@ static void test_hybrid(void **state)
 static void test_cross_entropy(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     struct dtp_memory m = predict(&plan, &eight_gpus);
     assert_int_equal(m.phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_LOGITS], 12 * TOKENS * VOCAB);
     plan.loss = DTP_LOSS_FUSED;
@@ -269,7 +270,7 @@ static void test_cross_entropy(void **state)
 static void test_autocast_casts(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_DDP, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_DDP, "bf16-mixed");
     uint64_t casts = 2 * (32 * (LAYER - 8192) + HEAD);
     struct dtp_memory m = predict(&plan, &eight_gpus);
     assert_int_equal(m.phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_WEIGHTS], casts);
@@ -283,7 +284,7 @@ static void test_autocast_casts(void **state)
 static void test_workspace(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     uint64_t tables = 4 * 128 * TOKENS + 8 * TOKENS;
     struct dtp_memory m = predict(&plan, &eight_gpus);
     assert_int_equal(m.phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_WORKSPACE], (64u << 20) + tables);
@@ -302,7 +303,7 @@ static void test_workspace(void **state)
 static void test_torch_offload(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     plan.offload = DTP_OFFLOAD_PARAMS;
     struct dtp_memory m = predict(&plan, &eight_gpus);
     assert_int_equal(states(&m), 0);
@@ -315,7 +316,7 @@ static void test_torch_offload(void **state)
 static void test_host_memory_is_judged(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     plan.offload = DTP_OFFLOAD_PARAMS;
     struct dtp_cluster cluster = eight_gpus;
     struct dtp_memory m = predict(&plan, &cluster);
@@ -329,7 +330,7 @@ static void test_host_memory_is_judged(void **state)
     assert_int_equal(predict(&plan, &cluster).verdict, DTP_VERDICT_FITS);
     cluster.machine.gpus = 72;
     assert_true(dtp_cluster_host_share(&cluster, 7200) == 800);
-    plan = plan_of(DTP_RUNTIME_DEEPSPEED, DTP_ZERO3, "bf16-mixed");
+    plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO3, "bf16-mixed");
     plan.offload = DTP_OFFLOAD_NVME;
     cluster = eight_gpus;
     cluster.machine.nvme_bytes = 18 * PARAMETERS - 1;
@@ -377,7 +378,7 @@ static void test_verdicts(void **state)
 static void test_deepspeed_offload(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_DEEPSPEED, DTP_ZERO2, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO2, "bf16-mixed");
     plan.offload = DTP_OFFLOAD_OPTIMIZER;
     struct dtp_memory m = predict(&plan, &eight_gpus);
     uint64_t gib = 1u << 30;
@@ -402,7 +403,7 @@ static void test_deepspeed_offload(void **state)
 static void test_executor(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_DTPLAN, DTP_DDP, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_dtplan, DTP_DDP, "bf16-mixed");
     struct dtp_memory m = predict(&plan, &eight_gpus);
     assert_int_equal(states(&m), 18 * PARAMETERS);
     assert_int_equal(m.reserved_peak_bytes, m.allocated_peak_bytes);
@@ -421,7 +422,7 @@ static void test_executor(void **state)
 static void test_verdict(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     assert_int_equal(predict(&plan, &eight_gpus).verdict, DTP_VERDICT_FITS);
     struct dtp_cluster small = eight_gpus;
     struct dtp_memory m = predict(&plan, &eight_gpus);
@@ -446,7 +447,7 @@ static void test_more_shards_never_cost(void **state)
     (void)state;
     static const enum dtp_strategy strategies[] = {DTP_ZERO1, DTP_FULL_SHARD, DTP_SHARD_GRAD_OP};
     for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
-        struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, strategies[i], "bf16-mixed");
+        struct dtp_plan plan = plan_of(&dtp_runtime_torch, strategies[i], "bf16-mixed");
         uint64_t allocated = UINT64_MAX, reserved = UINT64_MAX;
         for (uint32_t gpus = 2; gpus <= 4096; gpus *= 2) {
             struct dtp_cluster cluster = eight_gpus;
@@ -476,7 +477,7 @@ static void test_llama_3_8b(void **state)
     t.head_dim = 128;
     t.ffn = 14336;
     t.vocab = 128256;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     plan.sequence = 8192;
     plan.checkpointing = DTP_CHECKPOINT_SELECTIVE_MATMUL;
     plan.keep_root = true;
@@ -503,7 +504,7 @@ static void test_llama_3_8b(void **state)
 static void test_no_overflow(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     plan.micro_batch = UINT32_MAX;
     plan.sequence = 1000000000;
     plan.accumulate = 1000000;
@@ -518,8 +519,8 @@ static void test_no_overflow(void **state)
 static void test_transformer_engine(void **state)
 {
     (void)state;
-    struct dtp_plan bf16 = plan_of(DTP_RUNTIME_MEGATRON, DTP_ZERO1, "bf16-mixed");
-    struct dtp_plan fp8 = plan_of(DTP_RUNTIME_MEGATRON, DTP_ZERO1, "fp8-tensorwise");
+    struct dtp_plan bf16 = plan_of(&dtp_runtime_megatron, DTP_ZERO1, "bf16-mixed");
+    struct dtp_plan fp8 = plan_of(&dtp_runtime_megatron, DTP_ZERO1, "fp8-tensorwise");
     fp8.precision.fp8_all_gather = false;
     struct dtp_memory wide = predict(&bf16, &eight_gpus), narrow = predict(&fp8, &eight_gpus);
     assert_int_equal(states(&wide), states(&narrow));
@@ -534,7 +535,7 @@ static void test_transformer_engine(void **state)
 static void test_accumulated_gradients(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     plan.accumulate = 4;
     struct dtp_memory fsdp2 = predict(&plan, &eight_gpus);
     assert_int_equal(fsdp2.phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_GRADS], 4 * PARAMETERS);
@@ -548,7 +549,7 @@ static void test_accumulated_gradients(void **state)
 static void test_offloaded_root(void **state)
 {
     (void)state;
-    struct dtp_plan plan = plan_of(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16-mixed");
+    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
     plan.offload = DTP_OFFLOAD_PARAMS;
     plan.checkpointing = DTP_CHECKPOINT_FULL;
     plan.sequence = 16;

@@ -1,5 +1,6 @@
 /* Tensor and pipeline parallelism: counted by hand, and scored on published runs. */
 #include "runs/backtest.h"
+#include "runtime/runtimes.h"
 #include "runtime/megatron/model_parallel.h"
 
 #include <gsl/gsl_sort.h>
@@ -204,7 +205,7 @@ static void test_random_jobs(void **state)
         if (!random_job(&job))
             continue;
         struct dtp_plan plan = dtp_plan_default();
-        plan.runtime = DTP_RUNTIME_MEGATRON;
+        plan.runtime = &dtp_runtime_megatron;
         plan.strategy = random_bool() ? DTP_DDP : DTP_ZERO1;
         plan.tp = 1u << random_below(4);
         plan.pp = (uint32_t)(1 + random_below(6));

@@ -1,6 +1,7 @@
 /* Broken programs must be refused: any one dependency deleted from a legal program is caught by the verifier, or was
  * implied by the others, or is shown by random schedules to be needed by no data. */
 #include "lower/lower.h"
+#include "runtime/runtimes.h"
 #include "program/verify.h"
 
 #include <setjmp.h>

@@ -3,6 +3,7 @@
  *
  * The linker sends malloc, calloc and realloc here (--wrap). */
 #include "program/arena_fit.h"
+#include "runtime/runtimes.h"
 #include "lower/lower.h"
 #include "program/placement.h"
 #include "program/program_text.h"

@@ -1,5 +1,6 @@
 /* Simulated jobs and their reports: what they say must add up, whatever the program. */
 #include "sim/simulated.h"
+#include "runtime/runtimes.h"
 
 #include "sim/critical_path.h"
 #include "sim/memory_curve.h"
@@ -74,7 +75,7 @@ static void test_host_update_beside_backward(void **state)
         struct dtp_job job = small_job(DTP_FULL_SHARD, 1);
         job.transformer.layers = 8, job.transformer.hidden = 4096, job.transformer.ffn = 11008;
         job.transformer.heads = job.transformer.kv_heads = 32;
-        job.asked.runtime = DTP_RUNTIME_DTPLAN;
+        job.asked.runtime = &dtp_runtime_dtplan;
         job.asked.offload = i % 2 ? DTP_OFFLOAD_PARAMS : DTP_OFFLOAD_OPTIMIZER;
         job.asked.clip_norm = i / 2 ? 1 : 0;
         job.plan = job.asked;
@@ -101,7 +102,7 @@ static void test_exchanged_gradients(void **state)
         struct dtp_job job = small_job(DTP_SHARD_GRAD_OP, 1);
         job.transformer.layers = 8, job.transformer.hidden = 4096, job.transformer.ffn = 11008;
         job.transformer.heads = job.transformer.kv_heads = 32;
-        job.asked.runtime = DTP_RUNTIME_DTPLAN, job.asked.micro_batch = 8;
+        job.asked.runtime = &dtp_runtime_dtplan, job.asked.micro_batch = 8;
         job.asked.reduce_engine = copy ? DTP_ENGINE_COPY : DTP_ENGINE_SM;
         job.plan = job.asked;
         if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, &faults) != DTP_OK ||

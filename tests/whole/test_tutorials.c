@@ -1,6 +1,7 @@
 /* The arithmetic of the tutorials that people bring along: what is right in it must come out, what is wrong in it must
  * not. LLaMA-7B has 6,738,415,616 parameters; figures of "7B" are those times 7e9 / 6,738,415,616. */
 #include "closed/activations.h"
+#include "runtime/runtimes.h"
 #include "closed/closed_form.h"
 #include "cost/collective_cost.h"
 
@@ -14,8 +15,8 @@
 #include "lib/hardware.h"
 #include "lib/llama_7b.h"
 
-static struct dtp_prediction predict(enum dtp_runtime runtime, enum dtp_strategy strategy, const char *precision,
-                                     uint32_t gpus)
+static struct dtp_prediction predict(const struct dtp_runtime *runtime, enum dtp_strategy strategy,
+                                     const char *precision, uint32_t gpus)
 {
     struct dtp_transformer t = llama_7b();
     struct dtp_cluster cluster = test_cluster(test_a100(), gpus, 8);
@@ -29,7 +30,8 @@ static struct dtp_prediction predict(enum dtp_runtime runtime, enum dtp_strategy
 }
 
 /* Model states in 10^9 bytes as if the model had 7e9 parameters. */
-static double states_of_7b(enum dtp_runtime runtime, enum dtp_strategy strategy, const char *precision, uint32_t gpus)
+static double states_of_7b(const struct dtp_runtime *runtime, enum dtp_strategy strategy, const char *precision,
+                           uint32_t gpus)
 {
     struct dtp_memory m = predict(runtime, strategy, precision, gpus).memory;
     return (double)(m.params_bytes + m.grads_bytes + m.optimizer_bytes) * 7 / (double)PARAMETERS;
@@ -38,12 +40,12 @@ static double states_of_7b(enum dtp_runtime runtime, enum dtp_strategy strategy,
 static void test_model_states(void **state)
 {
     (void)state;
-    assert_near(states_of_7b(DTP_RUNTIME_TORCH, DTP_DDP, "fp32", 8), 112, 1e-9);
-    assert_near(states_of_7b(DTP_RUNTIME_TORCH, DTP_ZERO1, "fp32", 8), 63, 1e-9);
-    assert_near(states_of_7b(DTP_RUNTIME_DEEPSPEED, DTP_ZERO2, "fp32", 8), 38.5, 1e-9);
-    assert_near(states_of_7b(DTP_RUNTIME_TORCH, DTP_ZERO3, "fp32", 8), 14, 1e-9);
-    assert_near(states_of_7b(DTP_RUNTIME_TORCH, DTP_DDP, "bf16", 8), 84, 1e-9);
-    assert_near(states_of_7b(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16", 4) / 7 * 13, 39, 1e-9);
+    assert_near(states_of_7b(&dtp_runtime_torch, DTP_DDP, "fp32", 8), 112, 1e-9);
+    assert_near(states_of_7b(&dtp_runtime_torch, DTP_ZERO1, "fp32", 8), 63, 1e-9);
+    assert_near(states_of_7b(&dtp_runtime_deepspeed, DTP_ZERO2, "fp32", 8), 38.5, 1e-9);
+    assert_near(states_of_7b(&dtp_runtime_torch, DTP_ZERO3, "fp32", 8), 14, 1e-9);
+    assert_near(states_of_7b(&dtp_runtime_torch, DTP_DDP, "bf16", 8), 84, 1e-9);
+    assert_near(states_of_7b(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16", 4) / 7 * 13, 39, 1e-9);
 }
 
 /* Of an all-gather in a cluster of 8 whose long rings gather `bytes_per_s`, latency aside. */
@@ -62,7 +64,7 @@ static double seconds_at(double bytes, double bytes_per_s)
 static void test_full_shard_step(void **state)
 {
     (void)state;
-    struct dtp_communication c = predict(DTP_RUNTIME_TORCH, DTP_FULL_SHARD, "bf16", 8).communication;
+    struct dtp_communication c = predict(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16", 8).communication;
     double sent = (double)c.total_bytes * 7e9 / (double)PARAMETERS;
     assert_near(sent, 36.75e9, 1e-9);
     assert_near(seconds_at(sent, 600e9), 61.25e-3, 1e-9);
@@ -75,7 +77,7 @@ static void test_ring_all_reduce(void **state)
 {
     (void)state;
     for (uint64_t n = 1; n <= 64; n *= 2) {
-        struct dtp_communication c = predict(DTP_RUNTIME_TORCH, DTP_DDP, "fp32", (uint32_t)n).communication;
+        struct dtp_communication c = predict(&dtp_runtime_torch, DTP_DDP, "fp32", (uint32_t)n).communication;
         assert_int_equal(c.bytes[DTP_ALL_REDUCE], 2 * (n - 1) * (4 * PARAMETERS / n));
     }
 }
@@ -105,9 +107,9 @@ static void test_sharding(void **state)
 {
     (void)state;
     for (uint32_t n = 2; n <= 64; n *= 2)
-        assert_near(states_of_7b(DTP_RUNTIME_TORCH, DTP_ZERO3, "fp32", n), 112.0 / n, 1e-6);
-    assert_int_equal(predict(DTP_RUNTIME_TORCH, DTP_SHARD_GRAD_OP, "fp32", 8).memory.params_bytes, 4 * PARAMETERS / 8);
-    assert_int_equal(predict(DTP_RUNTIME_DEEPSPEED, DTP_ZERO2, "fp32", 8).memory.params_bytes, 4 * PARAMETERS);
+        assert_near(states_of_7b(&dtp_runtime_torch, DTP_ZERO3, "fp32", n), 112.0 / n, 1e-6);
+    assert_int_equal(predict(&dtp_runtime_torch, DTP_SHARD_GRAD_OP, "fp32", 8).memory.params_bytes, 4 * PARAMETERS / 8);
+    assert_int_equal(predict(&dtp_runtime_deepspeed, DTP_ZERO2, "fp32", 8).memory.params_bytes, 4 * PARAMETERS);
 }
 
 int main(void)

@@ -6,14 +6,16 @@
  * the compute stream; with it on their own, and compute waits for the previous one at every new bucket. Stage 1 reduces
  * in the last micro-step and keeps every gradient; stage 2 reduces in each and keeps its partition. The step turns the
  * partition into fp32, updates, and gathers all parameters in one blocking operation. */
-#include "lower/lowering.h"
+#include "runtime/deepspeed/lower_infinity.h"
 
 #include "base/bytes.h"
 #include "plan/deepspeed.h"
+#include "runtime/deepspeed/deepspeed.h"
 
 #include <stdlib.h>
 
 struct dtp_lower_ipg {
+    struct dtp_lower_host host;       /* first: lower_infinity.h */
     uint64_t elements, partition;     /* of the model; of this rank */
     uint64_t bucket, filled, reduced; /* elements of a bucket, in the current one, in those before it */
     dtp_buffer_id bucket_buffer[2];
@@ -22,14 +24,19 @@ struct dtp_lower_ipg {
     dtp_buffer_id grads; /* stage 2: the partition's */
 };
 
+static struct dtp_lower_ipg *ipg_of(const struct dtp_lowering *l)
+{
+    return l->own;
+}
+
 static struct dtp_module_state *whole(const struct dtp_lowering *l)
 {
     return &l->state[l->transformer->layers];
 }
 
-enum dtp_status dtp_lower_ipg_make(struct dtp_lowering *l)
+static enum dtp_status make(struct dtp_lowering *l)
 {
-    struct dtp_lower_ipg *ipg = l->ipg = calloc(1, sizeof *ipg);
+    struct dtp_lower_ipg *ipg = l->own = calloc(1, sizeof *ipg);
     if (!ipg)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     ipg->elements = l->transformer->layers * l->block.all_elements + l->root.all_elements;
@@ -51,10 +58,9 @@ enum dtp_status dtp_lower_ipg_make(struct dtp_lowering *l)
     return DTP_OK;
 }
 
-void dtp_lower_ipg_release(struct dtp_lowering *l)
+static void release(struct dtp_lowering *l)
 {
-    free(l->ipg);
-    l->ipg = NULL;
+    free(l->own);
 }
 
 /* ---- reduction --------------------------------------------------------------------------------------------------- */
@@ -65,10 +71,10 @@ static enum dtp_stream reduction_stream(const struct dtp_lowering *l)
 }
 
 /* Once a backward, before the first gradient. */
-void dtp_lower_ipg_open(struct dtp_lowering *l)
+static void begin_backward(struct dtp_lowering *l)
 {
-    struct dtp_lower_ipg *ipg = l->ipg;
-    if (!ipg || !l->reduces)
+    struct dtp_lower_ipg *ipg = ipg_of(l);
+    if (!l->reduces)
         return;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ALLOC, "reduction bucket");
@@ -98,12 +104,12 @@ static dtp_buffer_id flatten(struct dtp_lowering *l, uint64_t elements)
     draft.op.stream = reduction_stream(l);
     dtp_buffer_id flat =
         dtp_draft_new(l, &draft, "flattened bucket", DTP_OWNER_REDUCE, l->bytes.grads * elements, DTP_WRITE);
-    if (l->ipg->oversized.index != DTP_NO_INDEX)
-        dtp_draft_use(&draft, l->ipg->oversized,
+    if (ipg_of(l)->oversized.index != DTP_NO_INDEX)
+        dtp_draft_use(&draft, ipg_of(l)->oversized,
                       l->plan->strategy == DTP_ZERO1 ? DTP_READ : DTP_READ | DTP_FREE | DTP_DEFER);
     else
-        dtp_draft_use(&draft, l->ipg->bucket_buffer[l->ipg->current], DTP_READ);
-    l->ipg->oversized = DTP_NO_BUFFER;
+        dtp_draft_use(&draft, ipg_of(l)->bucket_buffer[ipg_of(l)->current], DTP_READ);
+    ipg_of(l)->oversized = DTP_NO_BUFFER;
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
     dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * elements), 1);
     dtp_draft_end(l, &draft);
@@ -113,7 +119,7 @@ static dtp_buffer_id flatten(struct dtp_lowering *l, uint64_t elements)
 /* Own slices go where they rest; stage 1's gradients stand beside and take them. */
 static void keep_slices(struct dtp_lowering *l, dtp_buffer_id flat, uint64_t elements)
 {
-    struct dtp_lower_ipg *ipg = l->ipg;
+    struct dtp_lower_ipg *ipg = ipg_of(l);
     uint64_t ranks = l->plan->shard_group;
     struct dtp_draft draft;
     if (l->plan->offload != DTP_OFFLOAD_NONE) {
@@ -139,7 +145,7 @@ static void keep_slices(struct dtp_lowering *l, dtp_buffer_id flat, uint64_t ele
 
 static void reduce_bucket(struct dtp_lowering *l, uint64_t elements)
 {
-    struct dtp_lower_ipg *ipg = l->ipg;
+    struct dtp_lower_ipg *ipg = ipg_of(l);
     uint64_t gpus = l->cluster->gpus, before = ipg->reduced * l->bytes.reduce, bytes = elements * l->bytes.reduce;
     await(l);
     dtp_buffer_id flat = flatten(l, elements);
@@ -161,9 +167,9 @@ static void reduce_bucket(struct dtp_lowering *l, uint64_t elements)
 
 /* A gradient into the bucket, which is reduced before if that would overflow it. Stage 1 keeps the tensor, of which
  * earlier micro-steps' sums are one. */
-void dtp_lower_ipg_add(struct dtp_lowering *l, int part)
+static void into_bucket(struct dtp_lowering *l, int part)
 {
-    struct dtp_lower_ipg *ipg = l->ipg;
+    struct dtp_lower_ipg *ipg = ipg_of(l);
     struct dtp_module_state *state = dtp_lower_state(l);
     const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
     bool keeps = l->plan->strategy == DTP_ZERO1;
@@ -186,11 +192,25 @@ void dtp_lower_ipg_add(struct dtp_lowering *l, int part)
         *source = DTP_NO_BUFFER;
 }
 
-/* End of backward: what is left, then the device is synchronised and the bucket goes. */
-void dtp_lower_ipg_close(struct dtp_lowering *l)
+/* Stage 2 keeps its partition alone. */
+static void gradient_made(struct dtp_lowering *l, int part)
 {
-    struct dtp_lower_ipg *ipg = l->ipg;
-    if (!ipg || !l->reduces)
+    if (l->plan->strategy != DTP_ZERO2)
+        dtp_lower_keep_gradient(l, part);
+    if (l->plan->strategy == DTP_ZERO2 || l->reduces)
+        into_bucket(l, part);
+}
+
+static bool gradient_rests(const struct dtp_lowering *l)
+{
+    return l->cluster->gpus == 1;
+}
+
+/* End of backward: what is left, then the device is synchronised and the bucket goes. */
+static void end_backward(struct dtp_lowering *l)
+{
+    struct dtp_lower_ipg *ipg = ipg_of(l);
+    if (!l->reduces)
         return;
     if (ipg->filled)
         reduce_bucket(l, ipg->filled);
@@ -210,8 +230,8 @@ static void free_gradients(struct dtp_lowering *l)
 {
     struct dtp_draft partition;
     dtp_draft_begin(l, &partition, DTP_OP_FREE, "zero_grad");
-    dtp_draft_use(&partition, l->ipg->grads, DTP_FREE);
-    l->ipg->grads = DTP_NO_BUFFER;
+    dtp_draft_use(&partition, ipg_of(l)->grads, DTP_FREE);
+    ipg_of(l)->grads = DTP_NO_BUFFER;
     if (partition.operand_count)
         dtp_draft_end(l, &partition);
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {
@@ -228,7 +248,7 @@ static void free_gradients(struct dtp_lowering *l)
 
 static void device_update(struct dtp_lowering *l)
 {
-    struct dtp_lower_ipg *ipg = l->ipg;
+    struct dtp_lower_ipg *ipg = ipg_of(l);
     struct dtp_module_state *all = whole(l);
     bool casts = l->bytes.grads < 4;
     struct dtp_draft draft;
@@ -248,9 +268,9 @@ static void device_update(struct dtp_lowering *l)
     }
 }
 
-void dtp_lower_ipg_step(struct dtp_lowering *l)
+static void step(struct dtp_lowering *l)
 {
-    struct dtp_lower_ipg *ipg = l->ipg;
+    struct dtp_lower_ipg *ipg = ipg_of(l);
     struct dtp_module_state *all = whole(l);
     uint64_t gpus = l->cluster->gpus;
     struct dtp_draft draft;
@@ -268,3 +288,13 @@ void dtp_lower_ipg_step(struct dtp_lowering *l)
     draft.op.demand.bytes = (double)(l->bytes.params * ipg->elements);
     dtp_draft_end(l, &draft);
 }
+
+const struct dtp_lower_hooks dtp_lower_zero12 = {
+    .make = make,
+    .release = release,
+    .begin_backward = begin_backward,
+    .end_backward = end_backward,
+    .gradient_made = gradient_made,
+    .gradient_rests = gradient_rests,
+    .step = step,
+};

@@ -11,12 +11,17 @@
  * step       on CPU cores, sub-group by sub-group; updated parameters go up in the model's dtype unless they live on
  *            the host. On NVMe master, moments and gradients of a sub-group are read while the one before it is
  *            updated, and written back with the parameters (pipeline_read, pipeline_write) */
-#include "lower/lowering.h"
+#include "runtime/deepspeed/lower_infinity.h"
 
 #include "base/bytes.h"
 #include "plan/deepspeed.h"
 
 #define HOST_ADAM_BYTES 28.0 /* reads p, g, m, v and writes p, m, v in fp32 */
+
+static struct dtp_lower_host *host_of(const struct dtp_lowering *l)
+{
+    return l->own;
+}
 
 static bool on_nvme(const struct dtp_lowering *l)
 {
@@ -38,7 +43,7 @@ static dtp_buffer_id stored(struct dtp_lowering *l, const char *name, enum dtp_o
 /* `largest`: of the tensors that gradients are carried one by one, elements of this rank. */
 void dtp_lower_host_make(struct dtp_lowering *l, uint64_t shard, uint64_t largest)
 {
-    struct dtp_lower_host *h = &l->host;
+    struct dtp_lower_host *h = host_of(l);
     bool nvme = on_nvme(l), params = l->plan->offload != DTP_OFFLOAD_OPTIMIZER, third = l->plan->strategy == DTP_ZERO3;
     uint64_t group = shard < DTP_DEEPSPEED_SUB_GROUP ? shard : DTP_DEEPSPEED_SUB_GROUP;
     h->shard = shard;
@@ -91,14 +96,14 @@ static void copy(struct dtp_lowering *l, enum dtp_op_kind kind, enum dtp_stream 
 /* Sums on the device, of one tensor at a time. */
 static dtp_buffer_id one_by_one(struct dtp_lowering *l, enum dtp_stream stream, uint64_t own)
 {
-    uint64_t elements = own < l->host.largest ? own : l->host.largest;
+    uint64_t elements = own < host_of(l)->largest ? own : host_of(l)->largest;
     return dtp_lower_buffer(l, "gradient sums", DTP_OWNER_REDUCE, stream, l->bytes.grads * elements, false);
 }
 
 /* Sums of earlier micro-steps up and added to the slices. */
 static void add_sums(struct dtp_lowering *l, enum dtp_stream stream, dtp_buffer_id slices, uint64_t own)
 {
-    struct dtp_lower_host *h = &l->host;
+    struct dtp_lower_host *h = host_of(l);
     bool standing = h->temporary.index != DTP_NO_INDEX;
     uint64_t bytes = l->bytes.grads * own;
     dtp_buffer_id up = standing ? h->temporary : one_by_one(l, stream, own);
@@ -116,7 +121,7 @@ static void add_sums(struct dtp_lowering *l, enum dtp_stream stream, dtp_buffer_
 /* In fp32; on NVMe all of a bucket's stand until they are written out, else one tensor's at a time. */
 static void download_last(struct dtp_lowering *l, enum dtp_stream stream, dtp_buffer_id slices, uint64_t own)
 {
-    struct dtp_lower_host *h = &l->host;
+    struct dtp_lower_host *h = host_of(l);
     uint64_t at_a_time = !on_nvme(l) && h->largest < own ? h->largest : own;
     bool casts = l->bytes.grads < 4;
     dtp_buffer_id wide = slices;
@@ -146,7 +151,7 @@ static void download_last(struct dtp_lowering *l, enum dtp_stream stream, dtp_bu
 
 void dtp_lower_host_gradients(struct dtp_lowering *l, enum dtp_stream stream, dtp_buffer_id slices, uint64_t own)
 {
-    struct dtp_lower_host *h = &l->host;
+    struct dtp_lower_host *h = host_of(l);
     bool several = l->plan->accumulate > 1, third = l->plan->strategy == DTP_ZERO3;
     uint64_t bytes = l->bytes.grads * own;
     bool up = l->plan->strategy != DTP_ZERO1 && several && l->micro_step, down = several && !l->last_micro_step;
@@ -167,7 +172,7 @@ void dtp_lower_host_gradients(struct dtp_lowering *l, enum dtp_stream stream, dt
 /* Shards of fetch `number` from NVMe into their half, once what was there has gone up. */
 void dtp_lower_host_read(struct dtp_lowering *l, uint32_t number, uint64_t bytes)
 {
-    struct dtp_lower_host *h = &l->host;
+    struct dtp_lower_host *h = host_of(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_STORAGE_READ, "shards");
     draft.op.stream = DTP_STREAM_STORAGE;
@@ -181,7 +186,7 @@ void dtp_lower_host_read(struct dtp_lowering *l, uint32_t number, uint64_t bytes
 /* Shards of fetch `number` into `to`, which the pool of the copy stream gives; `blocks`: the host waits. */
 void dtp_lower_host_upload(struct dtp_lowering *l, uint32_t number, dtp_buffer_id to, uint64_t bytes, bool blocks)
 {
-    struct dtp_lower_host *h = &l->host;
+    struct dtp_lower_host *h = host_of(l);
     bool nvme = on_nvme(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_UPLOAD, "shards");
@@ -200,7 +205,7 @@ void dtp_lower_host_upload(struct dtp_lowering *l, uint32_t number, dtp_buffer_i
 
 static void read_group(struct dtp_lowering *l, uint32_t number, uint64_t elements)
 {
-    struct dtp_lower_host *h = &l->host;
+    struct dtp_lower_host *h = host_of(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_STORAGE_READ, "master, moments and gradients");
     draft.op.stream = DTP_STREAM_STORAGE;
@@ -212,7 +217,7 @@ static void read_group(struct dtp_lowering *l, uint32_t number, uint64_t element
 
 static void write_group(struct dtp_lowering *l, uint32_t number, uint64_t elements)
 {
-    struct dtp_lower_host *h = &l->host;
+    struct dtp_lower_host *h = host_of(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_STORAGE_WRITE, "master, moments and parameters");
     draft.op.stream = DTP_STREAM_STORAGE;
@@ -226,13 +231,13 @@ static void write_group(struct dtp_lowering *l, uint32_t number, uint64_t elemen
 
 static uint64_t group_elements(const struct dtp_lowering *l, uint64_t done)
 {
-    uint64_t left = l->host.shard - done;
+    uint64_t left = host_of(l)->shard - done;
     return left < DTP_DEEPSPEED_SUB_GROUP ? left : DTP_DEEPSPEED_SUB_GROUP;
 }
 
 static void update_group(struct dtp_lowering *l, uint32_t number, uint64_t elements)
 {
-    struct dtp_lower_host *h = &l->host;
+    struct dtp_lower_host *h = host_of(l);
     bool nvme = on_nvme(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_HOST_OPTIMIZER, "");
@@ -249,7 +254,7 @@ static void update_group(struct dtp_lowering *l, uint32_t number, uint64_t eleme
 
 void dtp_lower_host_update(struct dtp_lowering *l, dtp_buffer_id device_params)
 {
-    struct dtp_lower_host *h = &l->host;
+    struct dtp_lower_host *h = host_of(l);
     bool nvme = on_nvme(l), goes_up = l->plan->offload == DTP_OFFLOAD_OPTIMIZER;
     wait_for(l, l->last_op[DTP_STREAM_COMPUTE], "gradients downloaded");
     wait_for(l, l->last_op[DTP_STREAM_REDUCE], "gradients downloaded");

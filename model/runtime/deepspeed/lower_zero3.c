@@ -13,6 +13,7 @@
  *          that persist are gathered. Assumed: one operation a block, and that they stand during the step as well
  * The host never has more than two fetches or reductions ahead of the device than it waited for. */
 #include "runtime/deepspeed/lower_zero3.h"
+#include "runtime/deepspeed/deepspeed.h"
 
 #include "base/bytes.h"
 #include "plan/deepspeed.h"
@@ -90,10 +91,10 @@ static void make_groups(struct dtp_lowering *l, struct dtp_lower_zero3 *z)
     z->between_group = dtp_program_add_group(l->program, (struct dtp_program_group){nodes, node});
 }
 
-enum dtp_status dtp_lower_zero3_make(struct dtp_lowering *l)
+static enum dtp_status make(struct dtp_lowering *l)
 {
     uint64_t layers = l->transformer->layers;
-    struct dtp_lower_zero3 *z = l->zero3 = calloc(1, sizeof *z);
+    struct dtp_lower_zero3 *z = l->own = calloc(1, sizeof *z);
     if (z) {
         z->limit = (uint32_t)(3 * DTP_ZERO3_PARTS * (layers + 1)); /* uses of a micro-step at most, so fetches too */
         z->fetches = calloc(z->limit, sizeof *z->fetches);
@@ -128,18 +129,18 @@ enum dtp_status dtp_lower_zero3_make(struct dtp_lowering *l)
     return DTP_OK;
 }
 
-void dtp_lower_zero3_release(struct dtp_lowering *l)
+static void release(struct dtp_lowering *l)
 {
-    if (l->zero3) {
-        free(l->zero3->fetches);
-        free(l->zero3->entries);
-        free(l->zero3->fetch_of);
-        free(l->zero3->ahead);
-        free(l->zero3->second_of);
-        free(l->zero3->in_bucket);
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
+    if (z) {
+        free(z->fetches);
+        free(z->entries);
+        free(z->fetch_of);
+        free(z->ahead);
+        free(z->second_of);
+        free(z->in_bucket);
     }
-    free(l->zero3);
-    l->zero3 = NULL;
+    free(z);
 }
 
 /* ---- the host does not run far ahead ----------------------------------------------------------------------------- */
@@ -177,12 +178,12 @@ const struct dtp_lower_module *dtp_zero3_module(const struct dtp_lowering *l, ui
 
 static dtp_buffer_id *second_of(const struct dtp_lowering *l, uint64_t layer, int part)
 {
-    return &l->zero3->second_of[layer * DTP_ZERO3_PARTS + (uint64_t)part];
+    return &dtp_lower_zero3_of(l)->second_of[layer * DTP_ZERO3_PARTS + (uint64_t)part];
 }
 
 static uint32_t *fetch_of(const struct dtp_lowering *l, uint64_t layer, int part)
 {
-    return &l->zero3->fetch_of[layer * DTP_ZERO3_PARTS + (uint64_t)part];
+    return &dtp_lower_zero3_of(l)->fetch_of[layer * DTP_ZERO3_PARTS + (uint64_t)part];
 }
 
 uint64_t dtp_zero3_shard_of(const struct dtp_lowering *l, uint64_t layer, int part, bool second)
@@ -209,7 +210,7 @@ static bool ahead_tensor(struct dtp_lower_zero3 *z, struct dtp_zero3_tensor *ten
 /* NVMe is asked for this fetch, unless it was before, and for the next one. */
 static void read_ahead(struct dtp_lowering *l)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     while (z->has_next && z->reads <= z->gathers + 1) {
         uint64_t bytes = 0;
         do
@@ -222,7 +223,7 @@ static void read_ahead(struct dtp_lowering *l)
 static dtp_buffer_id upload_shards(struct dtp_lowering *l, uint64_t bytes)
 {
     dtp_buffer_id shards = dtp_lower_buffer(l, "uploaded shards", DTP_OWNER_GATHER, DTP_STREAM_COPY, bytes, false);
-    dtp_lower_host_upload(l, l->zero3->gathers, shards, bytes, true);
+    dtp_lower_host_upload(l, dtp_lower_zero3_of(l)->gathers, shards, bytes, true);
     return shards;
 }
 
@@ -235,7 +236,7 @@ dtp_buffer_id dtp_zero3_new_weight(struct dtp_lowering *l, const struct dtp_zero
 /* A single rank: the weights come up as they are. */
 static void upload(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     for (uint32_t i = fetch->first; i < fetch->first + fetch->count; i++) {
         uint64_t bytes = l->bytes.compute * dtp_zero3_shard_of(l, z->entries[i].layer, z->entries[i].part, false);
         z->entries[i].weight = dtp_zero3_new_weight(l, &z->entries[i], bytes);
@@ -246,7 +247,7 @@ static void upload(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch)
 
 static void all_gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch, uint64_t shard_bytes)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     uint64_t ranks = fetch->second ? l->plan->zero_hpz_partition_size : l->plan->shard_group;
     struct dtp_zero3_entry *first = &z->entries[fetch->first];
     bool flat = fetch->count > 1;
@@ -276,7 +277,7 @@ static void all_gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch, ui
 
 static void gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     const struct dtp_zero3_entry *entry = &z->entries[fetch->first];
     uint64_t elements = 0;
     uint16_t layer = l->layer;
@@ -298,7 +299,7 @@ static void gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch)
 /* Gathers what the walk says, fetch by fetch. */
 static void take_all(struct dtp_lowering *l)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     struct dtp_zero3_tensor tensor;
     uint32_t from = z->fetch_count;
     while (dtp_zero3_take(&z->walk, &tensor)) {
@@ -318,7 +319,7 @@ static void take_all(struct dtp_lowering *l)
 /* Every tensor of a flat buffer becomes one of its own when the first of them is needed. */
 static void copy_out(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     uint16_t layer = l->layer;
     if (fetch->scales.index != DTP_NO_INDEX)
         dtp_zeropp_dequantize(l, fetch);
@@ -349,7 +350,7 @@ static void copy_out(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch)
 /* The module at hand needs the tensor: compute waits for it. */
 static void await(struct dtp_lowering *l, const struct dtp_zero3_tensor *used)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     if (!dtp_zero3_awaits(&z->walk))
         return;
     struct dtp_zero3_fetch *fetch = &z->fetches[*fetch_of(l, used->layer, used->part)];
@@ -370,7 +371,7 @@ static void await(struct dtp_lowering *l, const struct dtp_zero3_tensor *used)
 /* Ends the use at hand; what goes leaves with the operation that reads it. */
 static void end_use(struct dtp_lowering *l)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     if (!z->open)
         return;
     z->open = false;
@@ -389,10 +390,10 @@ static void end_use(struct dtp_lowering *l)
     l->state[layer].weight[part] = DTP_NO_BUFFER;
 }
 
-void dtp_lower_release(struct dtp_lowering *l)
+static void unfetch(struct dtp_lowering *l)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
-    if (!z || !fetches(l))
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
+    if (!fetches(l))
         return;
     end_use(l);
     if (!z->leaving_count)
@@ -411,7 +412,7 @@ void dtp_lower_release(struct dtp_lowering *l)
 /* The next use of the trace; false: there is none. */
 static bool step_on(struct dtp_lowering *l, struct dtp_zero3_tensor *used)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     if (!dtp_zero3_begin(&z->walk, used))
         return false;
     z->open = true;
@@ -420,24 +421,22 @@ static bool step_on(struct dtp_lowering *l, struct dtp_zero3_tensor *used)
     return true;
 }
 
-void dtp_lower_fetch(struct dtp_lowering *l, int part)
+static void fetch_weight(struct dtp_lowering *l, int part)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     uint64_t layer = l->layer == DTP_NO_LAYER ? l->transformer->layers : l->layer;
-    if (!z || !fetches(l) || !gathered_part(l, dtp_zero3_module(l, layer), part))
+    if (!fetches(l) || !gathered_part(l, dtp_zero3_module(l, layer), part))
         return;
     end_use(l);
     struct dtp_zero3_tensor used;
     while (step_on(l, &used) && (used.layer != layer || used.part != part))
-        dtp_lower_release(l); /* modules that lowering has no operation of its own for */
+        unfetch(l); /* modules that lowering has no operation of its own for */
     assert(z->open);
 }
 
-void dtp_lower_zero3_open(struct dtp_lowering *l)
+static void begin_micro_step(struct dtp_lowering *l)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
-    if (!z)
-        return;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     z->fetch_count = z->entry_count = 0;
     z->open = false;
     dtp_zero3_start(&z->walk, &z->shape, l->plan, l->micro_step == 0);
@@ -454,7 +453,7 @@ void dtp_lower_zero3_open(struct dtp_lowering *l)
  * padding is reduced where it is. */
 static dtp_buffer_id lay_by_rank(struct dtp_lowering *l)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     bool oversized = z->oversized.index != DTP_NO_INDEX,
          in_place = z->tensors == 1 && z->filled % l->plan->shard_group == 0;
     dtp_buffer_id source = oversized ? z->oversized : z->bucket, flat = source;
@@ -478,7 +477,7 @@ static dtp_buffer_id lay_by_rank(struct dtp_lowering *l)
 
 static void scatter(struct dtp_lowering *l, dtp_buffer_id flat)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     uint64_t shard_bytes = l->bytes.reduce * z->filled_shard;
     struct dtp_draft draft;
     if (alone(l))
@@ -496,7 +495,7 @@ static void scatter(struct dtp_lowering *l, dtp_buffer_id flat)
 /* This rank's slices become the partition's gradients, or are added to those of earlier micro-steps. */
 void dtp_zero3_keep(struct dtp_lowering *l, dtp_buffer_id flat, uint64_t shard)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     bool temporary = flat.index != z->bucket.index;
     struct dtp_draft draft;
     if (l->plan->offload != DTP_OFFLOAD_NONE) {
@@ -519,7 +518,7 @@ void dtp_zero3_keep(struct dtp_lowering *l, dtp_buffer_id flat, uint64_t shard)
 
 static void reduce(struct dtp_lowering *l)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     if (!z->filled)
         return;
     limit_pending(l, &z->reduced, "reductions");
@@ -547,9 +546,9 @@ static struct dtp_zero3_gradient gradient_of(const struct dtp_lowering *l, const
     return gradient;
 }
 
-void dtp_lower_zero3_add(struct dtp_lowering *l, int part)
+static void gradient_made(struct dtp_lowering *l, int part)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     struct dtp_module_state *state = dtp_lower_state(l);
     const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
     uint64_t elements = module->elements[part], bucket = l->plan->reduce_bucket_size;
@@ -576,15 +575,13 @@ void dtp_lower_zero3_add(struct dtp_lowering *l, int part)
 }
 
 /* End of a micro-step. */
-void dtp_lower_zero3_close(struct dtp_lowering *l)
+static void end_micro_step(struct dtp_lowering *l)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
-    if (!z)
-        return;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     struct dtp_zero3_tensor used;
-    dtp_lower_release(l);
+    unfetch(l);
     while (fetches(l) && step_on(l, &used))
-        dtp_lower_release(l);
+        unfetch(l);
     reduce(l);
     dtp_zero3_wait_for(l, l->last_op[DTP_STREAM_REDUCE], "gradients reduced");
     z->reduced.count = 0;
@@ -594,7 +591,7 @@ void dtp_lower_zero3_close(struct dtp_lowering *l)
 
 static void update(struct dtp_lowering *l, uint64_t elements)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     bool casts = l->bytes.grads < 4;
     dtp_buffer_id grads = z->grads;
     struct dtp_draft draft;
@@ -616,7 +613,7 @@ static void update(struct dtp_lowering *l, uint64_t elements)
 /* A module's tensors that persist, after the step. */
 static void gather_persistent(struct dtp_lowering *l, uint64_t shard_bytes)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     struct dtp_draft draft;
     dtp_buffer_id shards = z->params;
     if (on_host(l)) {
@@ -641,9 +638,9 @@ static void gather_persistent(struct dtp_lowering *l, uint64_t shard_bytes)
     dtp_draft_end(l, &draft);
 }
 
-void dtp_lower_zero3_step(struct dtp_lowering *l)
+static void step(struct dtp_lowering *l)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     if (l->plan->offload != DTP_OFFLOAD_NONE)
         dtp_lower_host_update(l, z->params);
     for (uint64_t left = z->shard, taken; left && l->plan->offload == DTP_OFFLOAD_NONE; left -= taken) {
@@ -659,3 +656,14 @@ void dtp_lower_zero3_step(struct dtp_lowering *l)
     }
     l->layer = DTP_NO_LAYER;
 }
+
+const struct dtp_lower_hooks dtp_lower_zero3 = {
+    .make = make,
+    .release = release,
+    .begin_micro_step = begin_micro_step,
+    .end_micro_step = end_micro_step,
+    .fetch = fetch_weight,
+    .unfetch = unfetch,
+    .gradient_made = gradient_made,
+    .step = step,
+};

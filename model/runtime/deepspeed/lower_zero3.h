@@ -2,7 +2,7 @@
 #ifndef DTP_LOWER_ZERO3_H
 #define DTP_LOWER_ZERO3_H
 
-#include "lower/lowering.h"
+#include "runtime/deepspeed/lower_infinity.h"
 #include "runtime/deepspeed/zero3_fetch.h"
 
 #define DTP_ZERO3_PENDING 2 /* __max_ongoing_fetch_events, max_param_reduce_events */
@@ -33,6 +33,7 @@ struct dtp_zero3_gradient {
 };
 
 struct dtp_lower_zero3 {
+    struct dtp_lower_host host;         /* first: lower_infinity.h */
     struct dtp_zero3_walk walk, *ahead; /* ahead: of what NVMe is asked for, one fetch before */
     struct dtp_zero3_tensor next;       /* the first tensor of its next fetch */
     bool ahead_open, has_next;
@@ -62,6 +63,11 @@ struct dtp_lower_zero3 {
     struct dtp_zero3_gradient *in_bucket;
     uint32_t in_bucket_count;
 };
+
+static inline struct dtp_lower_zero3 *dtp_lower_zero3_of(const struct dtp_lowering *l)
+{
+    return l->own;
+}
 
 /* lower_zero3.c */
 const struct dtp_lower_module *dtp_zero3_module(const struct dtp_lowering *l, uint64_t layer);

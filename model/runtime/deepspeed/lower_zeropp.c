@@ -17,14 +17,14 @@ static dtp_op_id end_memory(struct dtp_lowering *l, struct dtp_draft *draft, uin
 
 static dtp_buffer_id second_of(const struct dtp_lowering *l, const struct dtp_zero3_entry *entry)
 {
-    return l->zero3->second_of[entry->layer * DTP_ZERO3_PARTS + (uint64_t)entry->part];
+    return dtp_lower_zero3_of(l)->second_of[entry->layer * DTP_ZERO3_PARTS + (uint64_t)entry->part];
 }
 
 /* Second copies are tensors of their own, so many may take several operations. */
 dtp_buffer_id dtp_zeropp_lay(struct dtp_lowering *l, const struct dtp_zero3_fetch *fetch, dtp_buffer_id shards,
                              const char *name, uint64_t buffer_bytes, uint64_t shard_bytes)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     bool on_host = shards.index != DTP_NO_INDEX && shards.index != z->params.index;
     uint32_t at_a_time = fetch->second ? OPERANDS : fetch->count;
     dtp_buffer_id laid = DTP_NO_BUFFER;
@@ -57,7 +57,7 @@ static void gather_bytes(struct dtp_lowering *l, const struct dtp_zero3_fetch *f
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, name);
     draft.op.stream = DTP_STREAM_GATHER;
-    draft.op.group = fetch->second ? l->zero3->second_group : l->zero3->group;
+    draft.op.group = fetch->second ? dtp_lower_zero3_of(l)->second_group : dtp_lower_zero3_of(l)->group;
     dtp_draft_use(&draft, from, access);
     dtp_draft_use(&draft, to, DTP_ALLOC | DTP_WRITE);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COPY]);
@@ -69,7 +69,7 @@ static void gather_bytes(struct dtp_lowering *l, const struct dtp_zero3_fetch *f
 
 void dtp_zeropp_gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch, uint64_t elements)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     uint64_t ranks = fetch->second ? l->plan->zero_hpz_partition_size : l->plan->shard_group;
     uint64_t scales = dtp_zeropp_scale_bytes(elements), wide = l->bytes.compute * elements;
     bool several = fetch->count > 1;
@@ -91,7 +91,7 @@ void dtp_zeropp_gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch, ui
 
 void dtp_zeropp_dequantize(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch)
 {
-    struct dtp_zero3_entry *first = &l->zero3->entries[fetch->first];
+    struct dtp_zero3_entry *first = &dtp_lower_zero3_of(l)->entries[fetch->first];
     uint64_t elements = 0, ranks = fetch->second ? l->plan->zero_hpz_partition_size : l->plan->shard_group;
     for (uint32_t i = 0; i < fetch->count; i++)
         elements += ranks * dtp_zero3_shard_of(l, first[i].layer, first[i].part, fetch->second);
@@ -130,7 +130,7 @@ void dtp_zeropp_drop_copies(struct dtp_lowering *l)
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "second copies");
         for (uint64_t part = 0; part < DTP_ZERO3_PARTS; part++) {
-            dtp_buffer_id *copy = &l->zero3->second_of[layer * DTP_ZERO3_PARTS + part];
+            dtp_buffer_id *copy = &dtp_lower_zero3_of(l)->second_of[layer * DTP_ZERO3_PARTS + part];
             dtp_draft_use(&draft, *copy, DTP_FREE);
             *copy = DTP_NO_BUFFER;
         }
@@ -199,7 +199,7 @@ static dtp_buffer_id quantize(struct dtp_lowering *l, const struct narrow *from,
 static void reduce_quantized(struct dtp_lowering *l, const struct dtp_zero3_gradient *g, dtp_buffer_id source,
                              uint32_t access, const struct dtp_zeropp_exchange *e)
 {
-    const struct dtp_lower_zero3 *z = l->zero3;
+    const struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     uint64_t local = l->cluster->gpus_per_node, nodes = l->cluster->gpus / local, wide = l->bytes.reduce;
     dtp_buffer_id mine =
         quantize(l, NULL, source, access, reduced_buffer(l, "int4", e->node_bytes + e->node_scale_bytes),
@@ -228,7 +228,7 @@ static void reduce_wide(struct dtp_lowering *l, const struct dtp_zero3_gradient 
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_REDUCE_SCATTER, "gradient");
     draft.op.stream = DTP_STREAM_REDUCE;
-    draft.op.group = l->zero3->group;
+    draft.op.group = dtp_lower_zero3_of(l)->group;
     dtp_draft_use(&draft, flat, DTP_UPDATE);
     draft.op.demand.sent_bytes = (double)(bytes * (ranks - 1));
     draft.op.demand.bytes = (double)(bytes * ranks);
@@ -239,7 +239,7 @@ static void reduce_wide(struct dtp_lowering *l, const struct dtp_zero3_gradient 
 
 void dtp_zeropp_reduce(struct dtp_lowering *l)
 {
-    struct dtp_lower_zero3 *z = l->zero3;
+    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     bool oversized = z->oversized.index != DTP_NO_INDEX;
     for (uint32_t i = 0; i < z->in_bucket_count; i++) {
         const struct dtp_zero3_gradient *g = &z->in_bucket[i];

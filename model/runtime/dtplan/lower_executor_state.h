@@ -228,7 +228,7 @@ double dtp_executor_optimizer_bytes(const struct dtp_executor *x, const struct d
 /* Bits of enum dtp_executor_tensor that survive forward in block `layer`. */
 uint32_t dtp_executor_kept(const struct dtp_executor *x, uint64_t layer);
 
-/* lower_executor.c, called by dtp_lower. */
+/* lower_executor.c: the step of l->program, as dtp_lower_hooks.whole. */
 enum dtp_status dtp_lower_executor(struct dtp_lowering *l);
 
 #endif

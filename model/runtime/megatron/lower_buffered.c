@@ -6,6 +6,9 @@
 #include "lower/lowering.h"
 
 #include "base/bytes.h"
+#include "runtime/megatron/megatron.h"
+
+#include <stdlib.h>
 
 #define MEGATRON_BUCKET 40000000u /* elements, or 1e6 per data parallel rank */
 
@@ -19,7 +22,7 @@ static struct dtp_module_state *whole(const struct dtp_lowering *l)
     return &l->state[l->transformer->layers];
 }
 
-enum dtp_status dtp_lower_contiguous_make(struct dtp_lowering *l)
+static enum dtp_status make(struct dtp_lowering *l)
 {
     uint64_t total = model_elements(l), ranks = l->plan->shard_group;
     struct dtp_module_state *all = whole(l);
@@ -32,8 +35,12 @@ enum dtp_status dtp_lower_contiguous_make(struct dtp_lowering *l)
         l->state[layer].params = all->params;
         l->state[layer].gradient_buffer = all->gradient_buffer;
     }
-    if (l->cluster->gpus > 1)
-        l->contiguous_group = dtp_program_add_group(l->program, (struct dtp_program_group){l->cluster->gpus, 1});
+    if (l->cluster->gpus == 1)
+        return DTP_OK;
+    uint32_t *group = l->own = malloc(sizeof *group);
+    if (!group)
+        return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
+    *group = dtp_program_add_group(l->program, (struct dtp_program_group){l->cluster->gpus, 1});
     return DTP_OK;
 }
 
@@ -59,7 +66,7 @@ static void bucket_collectives(struct dtp_lowering *l, enum dtp_op_kind kind, dt
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, kind, "bucket");
         draft.op.stream = DTP_STREAM_REDUCE;
-        draft.op.group = l->contiguous_group;
+        draft.op.group = *(const uint32_t *)l->own;
         dtp_draft_use(&draft, buffer, DTP_UPDATE);
         dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
         uint64_t sent = dtp_lower_ring(end * element_bytes, gpus) - dtp_lower_ring(first * element_bytes, gpus);
@@ -69,9 +76,9 @@ static void bucket_collectives(struct dtp_lowering *l, enum dtp_op_kind kind, dt
     }
 }
 
-void dtp_lower_contiguous_reduce(struct dtp_lowering *l)
+static void end_backward(struct dtp_lowering *l)
 {
-    if (!l->buffered || !l->reduces)
+    if (!l->reduces)
         return;
     enum dtp_op_kind kind = l->plan->strategy == DTP_DDP ? DTP_OP_ALL_REDUCE : DTP_OP_REDUCE_SCATTER;
     if (l->cluster->gpus > 1)
@@ -79,7 +86,7 @@ void dtp_lower_contiguous_reduce(struct dtp_lowering *l)
     bucket_collectives(l, kind, whole(l)->gradient_buffer, l->bytes.reduce);
 }
 
-void dtp_lower_contiguous_step(struct dtp_lowering *l)
+static void step(struct dtp_lowering *l)
 {
     struct dtp_module_state *all = whole(l);
     dtp_lower_update(l, all->params, all->moments, &all->gradient_buffer, 1,
@@ -87,3 +94,15 @@ void dtp_lower_contiguous_step(struct dtp_lowering *l)
     if (l->plan->strategy != DTP_DDP)
         bucket_collectives(l, DTP_OP_ALL_GATHER, all->params, l->bytes.params);
 }
+
+static void release(struct dtp_lowering *l)
+{
+    free(l->own);
+}
+
+const struct dtp_lower_hooks dtp_lower_megatron = {
+    .make = make,
+    .release = release,
+    .end_backward = end_backward,
+    .step = step,
+};

@@ -65,15 +65,7 @@ const char *dtp_model_parallel_fault(const struct dtp_plan *plan, const struct d
 {
     const char *key = plan->tp > 1 ? "tp" : "pp";
     uint64_t slices = (uint64_t)plan->tp * plan->pp;
-    if (!dtp_plan_model_parallel(plan)) {
-        if (plan->virtual_stages <= 1 && !plan->tp_overlap)
-            return NULL;
-        snprintf(out, bytes, "means nothing without %s above 1", plan->tp_overlap ? "tp" : "pp");
-        return plan->tp_overlap ? "tp_overlap" : "virtual_stages";
-    }
-    if (plan->runtime != DTP_RUNTIME_MEGATRON)
-        snprintf(out, bytes, "is modelled under runtime megatron only, with strategy ddp or zero1");
-    else if (plan->offload != DTP_OFFLOAD_NONE)
+    if (plan->offload != DTP_OFFLOAD_NONE)
         snprintf(out, bytes, "is not modelled together with offload");
     else if (!divides(slices, cluster->gpus))
         snprintf(out, bytes, "tp %" PRIu32 " x pp %" PRIu32 " do not divide %" PRIu32 " GPUs", plan->tp, plan->pp,

@@ -134,7 +134,7 @@ void dtp_lower_download(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp
 
 void dtp_lower_host_step(struct dtp_lowering *l)
 {
-    struct dtp_lower_sharding *s = l->sharding;
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     wait_for(l, "gradients downloaded");
     for (uint64_t i = 0; i <= s->count; i++) {
         struct dtp_lower_unit *unit = &s->unit[i];

@@ -4,6 +4,8 @@
  * its cap, 1 MiB for the first where the cap is the default of 25 MiB, so that it overshoots by up to one tensor.
  * Buckets are all-reduced in order on the communicator's stream and awaited at the end of backward (reducer.cpp). */
 #include "lower/lowering.h"
+#include "runtime/torch/lower_foreach.h"
+#include "runtime/torch/torch.h"
 
 #include "base/bytes.h"
 
@@ -22,6 +24,12 @@ struct dtp_lower_buckets {
     struct bucket *bucket;
     uint32_t count, group;
 };
+
+/* NULL on one GPU. */
+static struct dtp_lower_buckets *buckets_of(const struct dtp_lowering *l)
+{
+    return l->own;
+}
 
 /* ---- layout ------------------------------------------------------------------------------------------------------ */
 
@@ -103,32 +111,31 @@ static void make_state(struct dtp_lowering *l)
     l->layer = DTP_NO_LAYER;
 }
 
-enum dtp_status dtp_lower_buckets_make(struct dtp_lowering *l)
+static enum dtp_status make(struct dtp_lowering *l)
 {
     make_state(l);
     if (l->cluster->gpus == 1)
         return DTP_OK;
     size_t most = (l->transformer->layers + 1) * DTP_MAX_PARTS;
-    l->buckets = calloc(1, sizeof *l->buckets);
-    if (l->buckets)
-        l->buckets->bucket = calloc(most, sizeof *l->buckets->bucket);
-    if (!l->buckets || !l->buckets->bucket)
+    struct dtp_lower_buckets *made = l->own = calloc(1, sizeof *made);
+    if (made)
+        made->bucket = calloc(most, sizeof *made->bucket);
+    if (!made || !made->bucket)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
-    struct layout layout = {l, l->buckets, 0};
+    struct layout layout = {l, buckets_of(l), 0};
     lay_out(&layout);
-    for (uint32_t i = 0; i < l->buckets->count; i++)
-        l->buckets->bucket[i].buffer =
-            dtp_lower_buffer(l, "bucket", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, l->buckets->bucket[i].bytes, true);
-    l->buckets->group = dtp_program_add_group(l->program, (struct dtp_program_group){l->cluster->gpus, 1});
+    for (uint32_t i = 0; i < buckets_of(l)->count; i++)
+        buckets_of(l)->bucket[i].buffer =
+            dtp_lower_buffer(l, "bucket", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, buckets_of(l)->bucket[i].bytes, true);
+    buckets_of(l)->group = dtp_program_add_group(l->program, (struct dtp_program_group){l->cluster->gpus, 1});
     return DTP_OK;
 }
 
-void dtp_lower_buckets_release(struct dtp_lowering *l)
+static void release(struct dtp_lowering *l)
 {
-    if (l->buckets)
-        free(l->buckets->bucket);
-    free(l->buckets);
-    l->buckets = NULL;
+    if (l->own)
+        free(buckets_of(l)->bucket);
+    free(l->own);
 }
 
 /* ---- reduction --------------------------------------------------------------------------------------------------- */
@@ -139,7 +146,7 @@ static void all_reduce(struct dtp_lowering *l, struct bucket *bucket)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_REDUCE, "bucket");
     draft.op.stream = DTP_STREAM_REDUCE;
-    draft.op.group = l->buckets->group;
+    draft.op.group = buckets_of(l)->group;
     dtp_draft_use(&draft, bucket->buffer, DTP_UPDATE);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
     uint64_t sent = dtp_lower_ring(bucket->before + bucket->bytes, gpus) - dtp_lower_ring(bucket->before, gpus);
@@ -149,11 +156,11 @@ static void all_reduce(struct dtp_lowering *l, struct bucket *bucket)
 }
 
 /* The gradient, or the .grad it was added to, into its place; with views the bucket is .grad from then on. */
-void dtp_lower_into_bucket(struct dtp_lowering *l, int part)
+static void into_bucket(struct dtp_lowering *l, int part)
 {
     struct dtp_module_state *state = dtp_lower_state(l);
     const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
-    struct bucket *bucket = &l->buckets->bucket[state->bucket[part]];
+    struct bucket *bucket = &buckets_of(l)->bucket[state->bucket[part]];
     bool apart = state->kept[part].index != DTP_NO_INDEX, view = l->plan->ddp_bucket_view;
     bool adds = view && !apart && l->micro_step > 0;
     dtp_buffer_id *source = apart ? &state->kept[part] : &state->gradient[part];
@@ -172,18 +179,18 @@ void dtp_lower_into_bucket(struct dtp_lowering *l, int part)
     all_reduce(l, bucket);
 }
 
-dtp_buffer_id dtp_lower_bucket_of(const struct dtp_lowering *l, uint64_t module, int part)
+static dtp_buffer_id bucket_of(const struct dtp_lowering *l, uint64_t module, int part)
 {
     const struct dtp_lower_module *shape = module == l->transformer->layers ? &l->root : &l->block;
-    return shape->elements[part] ? l->buckets->bucket[l->state[module].bucket[part]].buffer : DTP_NO_BUFFER;
+    return shape->elements[part] ? buckets_of(l)->bucket[l->state[module].bucket[part]].buffer : DTP_NO_BUFFER;
 }
 
 /* End of backward: compute waits for every reduction (finalize_backward), and without views the reduced buckets are
  * copied back into .grad. */
-void dtp_lower_buckets_finish(struct dtp_lowering *l)
+static void end_backward(struct dtp_lowering *l)
 {
     struct dtp_draft draft;
-    if (!l->buckets || !l->reduces)
+    if (!buckets_of(l) || !l->reduces)
         return;
     dtp_draft_begin(l, &draft, DTP_OP_MARK, "gradients reduced");
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
@@ -198,7 +205,7 @@ void dtp_lower_buckets_finish(struct dtp_lowering *l)
             if (l->state[i].kept[part].index == DTP_NO_INDEX)
                 continue;
             dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, module->gradient_name[part]);
-            dtp_draft_use(&draft, l->buckets->bucket[l->state[i].bucket[part]].buffer, DTP_READ);
+            dtp_draft_use(&draft, buckets_of(l)->bucket[l->state[i].bucket[part]].buffer, DTP_READ);
             dtp_draft_use(&draft, l->state[i].kept[part], DTP_WRITE);
             dtp_draft_memory(l, &draft, (double)(2 * l->bytes.grads * module->elements[part]), 1);
             draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
@@ -212,7 +219,7 @@ void dtp_lower_buckets_finish(struct dtp_lowering *l)
 
 /* Each tensor is broadcast by the rank that updated it, one after another once the step is done. Around a ring a
  * broadcast of B is sent on by n-1 ranks; averaged over all owners each sends B(n-1)/n, as in an all-gather. */
-void dtp_lower_broadcast(struct dtp_lowering *l)
+static void broadcast(struct dtp_lowering *l)
 {
     uint64_t gpus = l->cluster->gpus, before = 0;
     if (l->plan->strategy != DTP_ZERO1 || gpus == 1)
@@ -228,7 +235,7 @@ void dtp_lower_broadcast(struct dtp_lowering *l)
                 struct dtp_draft draft;
                 dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "broadcast of updated weights");
                 draft.op.stream = DTP_STREAM_REDUCE;
-                draft.op.group = l->buckets->group;
+                draft.op.group = buckets_of(l)->group;
                 dtp_draft_use(&draft, l->state[i].params, DTP_UPDATE);
                 dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
                 draft.op.demand.sent_bytes = (double)(dtp_lower_ring(end, gpus) - dtp_lower_ring(before, gpus));
@@ -238,3 +245,78 @@ void dtp_lower_broadcast(struct dtp_lowering *l)
     }
     l->layer = DTP_NO_LAYER;
 }
+
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
+
+static void gradient_made(struct dtp_lowering *l, int part)
+{
+    bool looked_up = l->layer == DTP_NO_LAYER && (part == DTP_ROOT_EMBEDDING || part == DTP_ROOT_POSITION);
+    if (l->autocast && !looked_up)
+        dtp_lower_cast_gradient(l, part);
+    /* bucket views are .grad themselves once a reduction has filled them; otherwise .grad is a tensor of its own */
+    if (!l->own || !l->plan->ddp_bucket_view || (l->plan->accumulate > 1 && !l->plan->accumulate_sync))
+        dtp_lower_keep_gradient(l, part);
+    if (l->own && l->reduces)
+        into_bucket(l, part);
+}
+
+/* Alone, autograd's gradient becomes .grad, unless it is cast first. */
+static bool gradient_rests(const struct dtp_lowering *l)
+{
+    return !l->own && !l->autocast;
+}
+
+/* ---- the step ---------------------------------------------------------------------------------------------------- */
+
+/* zero_grad(set_to_none=True) after the step. */
+static void free_gradients(struct dtp_lowering *l, uint64_t module, int parts)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "zero_grad");
+    for (int part = 0; part < parts; part++) {
+        dtp_draft_use(&draft, l->state[module].kept[part], DTP_FREE);
+        l->state[module].kept[part] = DTP_NO_BUFFER;
+    }
+    if (draft.operand_count)
+        dtp_draft_end(l, &draft);
+}
+
+static void update_modules(struct dtp_lowering *l)
+{
+    uint64_t ranks = l->plan->shard_group, before = 0;
+    for (uint64_t i = 0; i <= l->transformer->layers; i++) {
+        bool root = i == l->transformer->layers;
+        const struct dtp_lower_module *module = root ? &l->root : &l->block;
+        l->layer = root ? DTP_NO_LAYER : (uint16_t)i;
+        dtp_buffer_id grads[DTP_MAX_PARTS];
+        for (int part = 0; part < module->parts; part++) {
+            bool apart = l->state[i].kept[part].index != DTP_NO_INDEX;
+            grads[part] = apart || !l->own ? l->state[i].kept[part] : bucket_of(l, i, part);
+        }
+        uint64_t end = before + module->all_elements;
+        dtp_lower_update(l, l->state[i].params, l->state[i].moments, grads, module->parts,
+                         dtp_divide_up(end, ranks) - dtp_divide_up(before, ranks));
+        before = end;
+    }
+    for (uint64_t i = 0; i <= l->transformer->layers; i++)
+        free_gradients(l, i, i == l->transformer->layers ? l->root.parts : l->block.parts);
+    l->layer = DTP_NO_LAYER;
+}
+
+static void step(struct dtp_lowering *l)
+{
+    uint64_t elements = l->transformer->layers * l->block.all_elements + l->root.all_elements;
+    dtp_buffer_id roots = dtp_lower_foreach_begin(l, dtp_divide_up(elements, l->plan->shard_group));
+    update_modules(l);
+    dtp_lower_foreach_end(l, roots);
+    broadcast(l);
+}
+
+const struct dtp_lower_hooks dtp_lower_ddp = {
+    .make = make,
+    .release = release,
+    .end_backward = end_backward,
+    .gradient_made = gradient_made,
+    .gradient_rests = gradient_rests,
+    .step = step,
+};

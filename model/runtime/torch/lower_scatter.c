@@ -50,7 +50,7 @@ static void accumulate(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 /* Compute waits for the previous unit's reduce-scatter, whose input then goes. */
 void dtp_lower_await_reduction(struct dtp_lowering *l)
 {
-    struct dtp_lower_unit *unit = l->sharding->reducing;
+    struct dtp_lower_unit *unit = dtp_lower_sharding_of(l)->reducing;
     if (!unit)
         return;
     struct dtp_draft draft;
@@ -59,7 +59,7 @@ void dtp_lower_await_reduction(struct dtp_lowering *l)
     dtp_draft_after(&draft, unit->scattered);
     dtp_draft_end(l, &draft);
     unit->scatter_input = DTP_NO_BUFFER;
-    l->sharding->reducing = NULL;
+    dtp_lower_sharding_of(l)->reducing = NULL;
 }
 
 /* Gradients into the padded input, cast to the reduce dtype. */
@@ -86,7 +86,7 @@ static void fill_scatter_input(struct dtp_lowering *l, struct dtp_lower_unit *un
         draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
         dtp_draft_end(l, &draft);
     }
-    l->sharding->reducing = unit;
+    dtp_lower_sharding_of(l)->reducing = unit;
 }
 
 /* ---- FSDP1 ------------------------------------------------------------------------------------------------------- */
@@ -173,11 +173,11 @@ static dtp_buffer_id scatter(struct dtp_lowering *l, struct dtp_lower_unit *unit
 {
     uint64_t ranks = l->plan->shard_group, bytes = l->bytes.reduce * unit->shard;
     bool alone = ranks == 1;
-    bool rests = l->bytes.reduce == l->bytes.grads && unit->grads.index == DTP_NO_INDEX && !l->offloaded;
+    bool rests = l->bytes.reduce == l->bytes.grads && unit->grads.index == DTP_NO_INDEX && !dtp_lower_offloads(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, alone ? DTP_OP_COPY_OUT : DTP_OP_REDUCE_SCATTER, alone ? "reduced gradients" : "");
     draft.op.stream = DTP_STREAM_REDUCE;
-    draft.op.group = l->sharding->shard_group;
+    draft.op.group = dtp_lower_sharding_of(l)->shard_group;
     dtp_buffer_id output =
         dtp_draft_new(l, &draft, "reduced gradients", rests ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE, bytes, DTP_WRITE);
     dtp_draft_use(&draft, unit->scatter_input, l->plan->fsdp1 ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
@@ -194,7 +194,7 @@ static dtp_buffer_id scatter(struct dtp_lowering *l, struct dtp_lower_unit *unit
 /* Between replicas, on a communicator and stream of its own. */
 void dtp_lower_all_reduce(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_buffer_id reduced)
 {
-    struct dtp_lower_sharding *s = l->sharding;
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     uint64_t replicas = l->cluster->gpus / l->plan->shard_group, bytes = l->bytes.reduce * unit->shard;
     if (replicas < 2)
         return;
@@ -260,7 +260,7 @@ void dtp_lower_reduce_gradients(struct dtp_lowering *l, struct dtp_lower_unit *u
     if (l->plan->fsdp1)
         unit->scatter_input = DTP_NO_BUFFER;
     dtp_lower_all_reduce(l, unit, reduced);
-    if (l->offloaded)
+    if (dtp_lower_offloads(l))
         dtp_lower_download(l, unit, reduced);
     else
         keep_reduced(l, unit, reduced);

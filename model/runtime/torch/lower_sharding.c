@@ -9,7 +9,9 @@
  * for the oldest release when two are pending (limit_all_gathers). Its root stays gathered from forward to backward. A
  * unit is `wrap_layers` blocks; embeddings, final norm and head are the root's, and all blocks where nothing is
  * wrapped. */
+#include "runtime/torch/lower_foreach.h"
 #include "runtime/torch/lower_units.h"
+#include "runtime/torch/torch.h"
 
 #include "base/bytes.h"
 
@@ -52,7 +54,7 @@ static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     if (unit->root)
         add_module(l, unit, &l->root, 1);
     l->layer = unit->root ? DTP_NO_LAYER : (uint16_t)unit->first;
-    if (l->offloaded) {
+    if (dtp_lower_offloads(l)) {
         dtp_lower_host_state(l, unit);
         return;
     }
@@ -61,10 +63,10 @@ static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     make_moments(l, unit);
 }
 
-enum dtp_status dtp_lower_units_make(struct dtp_lowering *l)
+static enum dtp_status make(struct dtp_lowering *l)
 {
     uint64_t layers = l->transformer->layers, width = l->plan->wrap_layers;
-    struct dtp_lower_sharding *s = l->sharding = calloc(1, sizeof *s);
+    struct dtp_lower_sharding *s = l->own = calloc(1, sizeof *s);
     uint64_t count = width ? dtp_divide_up(layers, width) : 0;
     if (s)
         s->unit = calloc(count + 1, sizeof *s->unit);
@@ -80,7 +82,7 @@ enum dtp_status dtp_lower_units_make(struct dtp_lowering *l)
     s->unit[count].root = true;
     s->unit[count].end = count ? 0 : layers;
     make_unit(l, &s->unit[count]);
-    uint32_t ranks = l->sharded ? l->plan->shard_group : l->cluster->gpus, replicas = l->cluster->gpus / ranks;
+    uint32_t ranks = l->plan->shard_group, replicas = l->cluster->gpus / ranks;
     s->shard_group = ranks > 1 ? dtp_program_add_group(l->program, (struct dtp_program_group){ranks, 1}) : DTP_NO_INDEX;
     s->replica_group =
         replicas > 1 ? dtp_program_add_group(l->program, (struct dtp_program_group){replicas, ranks}) : DTP_NO_INDEX;
@@ -90,24 +92,23 @@ enum dtp_status dtp_lower_units_make(struct dtp_lowering *l)
     return DTP_OK;
 }
 
-void dtp_lower_units_release(struct dtp_lowering *l)
+static void release(struct dtp_lowering *l)
 {
-    if (l->sharding)
-        free(l->sharding->unit);
-    free(l->sharding);
-    l->sharding = NULL;
+    if (l->own)
+        free(dtp_lower_sharding_of(l)->unit);
+    free(l->own);
 }
 
 static struct dtp_lower_unit *root_of(const struct dtp_lowering *l)
 {
-    return &l->sharding->unit[l->sharding->count];
+    return &dtp_lower_sharding_of(l)->unit[dtp_lower_sharding_of(l)->count];
 }
 
 struct dtp_lower_unit *dtp_lower_unit_here(const struct dtp_lowering *l)
 {
     if (l->layer == DTP_NO_LAYER)
         return root_of(l);
-    return l->sharding->count ? &l->sharding->unit[l->layer / l->plan->wrap_layers] : NULL;
+    return dtp_lower_sharding_of(l)->count ? &dtp_lower_sharding_of(l)->unit[l->layer / l->plan->wrap_layers] : NULL;
 }
 
 uint64_t dtp_unit_modules(const struct dtp_lower_unit *unit)
@@ -135,19 +136,19 @@ static dtp_buffer_id copy_in(struct dtp_lowering *l, struct dtp_lower_unit *unit
     bool casts = l->bytes.params != l->bytes.compute;
     double stored = (double)(l->bytes.params * unit->shard), bytes = (double)shard;
     unit->uploads.count = 0;
-    if (l->offloaded)
+    if (dtp_lower_offloads(l))
         dtp_lower_upload(l, unit, after);
-    if (l->offloaded && l->plan->fsdp1) {
+    if (dtp_lower_offloads(l) && l->plan->fsdp1) {
         unit->gathered = l->last_op[DTP_STREAM_COPY];
         return unit->uploads.ready[0];
     }
-    casts = casts && !l->offloaded;
+    casts = casts && !dtp_lower_offloads(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "shard");
     draft.op.stream = DTP_STREAM_COPY;
     for (int i = 0; i < unit->uploads.count; i++)
         dtp_draft_use(&draft, unit->uploads.ready[i], unit->uploads.stays ? DTP_READ : DTP_READ | DTP_FREE);
-    if (!l->offloaded)
+    if (!dtp_lower_offloads(l))
         dtp_draft_use(&draft, unit->params, DTP_READ);
     dtp_buffer_id cast = dtp_draft_new(l, &draft, "cast shard", DTP_OWNER_GATHER, casts ? shard : 0,
                                        l->plan->fsdp1 ? DTP_WRITE : DTP_UPDATE | DTP_FREE);
@@ -189,7 +190,7 @@ static void all_gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_
     }
     dtp_draft_begin(l, &draft, alone ? DTP_OP_COPY_OUT : DTP_OP_ALL_GATHER, alone ? "weights" : "");
     draft.op.stream = DTP_STREAM_GATHER;
-    draft.op.group = smaller ? l->sharding->reshard_group : l->sharding->shard_group;
+    draft.op.group = smaller ? dtp_lower_sharding_of(l)->reshard_group : dtp_lower_sharding_of(l)->shard_group;
     if (l->plan->fsdp1) {
         unit->flat = dtp_draft_new(l, &draft, "weights", DTP_OWNER_WEIGHTS, ranks * shard, DTP_WRITE);
         dtp_draft_use(&draft, casts ? cast : unit->params, casts ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
@@ -207,7 +208,7 @@ static void all_gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_
 /* limit_all_gathers: at most two releases may be pending when a gather is issued. */
 static void wait_for_release(struct dtp_lowering *l)
 {
-    struct dtp_lower_sharding *s = l->sharding;
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     if (!l->plan->fsdp1 || !l->plan->limit_all_gathers || s->released_count < 2)
         return;
     struct dtp_draft draft;
@@ -228,7 +229,7 @@ static void gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_i
     dtp_buffer_id cast = DTP_NO_BUFFER;
     if (unit->post_forward.index != DTP_NO_INDEX)
         copy_in_post_forward(l, unit, after);
-    else if (!l->plan->fsdp1 || l->offloaded || l->bytes.params != l->bytes.compute)
+    else if (!l->plan->fsdp1 || dtp_lower_offloads(l) || l->bytes.params != l->bytes.compute)
         cast = copy_in(l, unit, after);
     if (!l->plan->fsdp1)
         cast = DTP_NO_BUFFER;
@@ -305,7 +306,7 @@ static void copy_out(struct dtp_lowering *l, struct dtp_lower_unit *unit, struct
     unit->post_forward = DTP_NO_BUFFER;
     unit->gathering = false;
     unit->weights_live = true;
-    l->sharding->copied = l->last_op[DTP_STREAM_COMPUTE];
+    dtp_lower_sharding_of(l)->copied = l->last_op[DTP_STREAM_COMPUTE];
     l->layer = layer;
 }
 
@@ -352,7 +353,7 @@ static void release_weights(struct dtp_lowering *l, struct dtp_lower_unit *unit)
         if (draft.operand_count)
             dtp_draft_end(l, &draft);
     }
-    struct dtp_lower_sharding *s = l->sharding;
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     if (l->plan->fsdp1 && s->released_count < 2)
         s->released[s->released_count++] = l->last_op[DTP_STREAM_COMPUTE];
     unit->weights_live = false;
@@ -366,19 +367,19 @@ static void release_weights(struct dtp_lowering *l, struct dtp_lower_unit *unit)
  */
 static dtp_op_id gather_after(const struct dtp_lowering *l, bool prefetched)
 {
-    return l->plan->prefetch && prefetched ? l->sharding->awaited : l->last_op[DTP_STREAM_COMPUTE];
+    return l->plan->prefetch && prefetched ? dtp_lower_sharding_of(l)->awaited : l->last_op[DTP_STREAM_COMPUTE];
 }
 
 /* The gather's streams wait for the previous unit's copy-out only after this unit's gather has been issued, so that it
  * runs two units ahead. */
-void dtp_lower_before_forward(struct dtp_lowering *l)
+static void before_forward(struct dtp_lowering *l)
 {
-    struct dtp_lower_unit *unit = l->sharded ? dtp_lower_unit_here(l) : NULL;
+    struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
     if (!unit || unit->weights_live)
         return;
-    struct dtp_lower_sharding *s = l->sharding;
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     if (!unit->gathering) {
-        unit->uploads.stays = l->offloaded && !l->plan->fsdp1;
+        unit->uploads.stays = dtp_lower_offloads(l) && !l->plan->fsdp1;
         gather(l, unit, gather_after(l, !unit->root));
     }
     if (!l->plan->fsdp1)
@@ -397,24 +398,11 @@ static bool keeps_weights(const struct dtp_lowering *l, const struct dtp_lower_u
     return !l->plan->reshard_after_forward || (unit->root && (l->plan->keep_root || l->plan->fsdp1));
 }
 
-void dtp_lower_after_forward(struct dtp_lowering *l)
-{
-    struct dtp_lower_unit *unit = l->sharded ? dtp_lower_unit_here(l) : NULL;
-    if (!unit || (!unit->root && l->layer + 1u != unit->end))
-        return;
-    if (!keeps_weights(l, unit)) {
-        keep_post_forward(l, unit);
-        release_weights(l, unit);
-    }
-    if (unit->root)
-        dtp_lower_release_gathered(l);
-}
-
 /* The root's forward ends: the last flat buffer goes. */
-void dtp_lower_release_gathered(struct dtp_lowering *l)
+static void release_gathered(struct dtp_lowering *l)
 {
-    struct dtp_lower_sharding *s = l->sharding;
-    if (!l->sharded || !s->held)
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
+    if (!s->held)
         return;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_FREE, "gathered");
@@ -425,23 +413,36 @@ void dtp_lower_release_gathered(struct dtp_lowering *l)
     s->awaited = s->copied;
 }
 
+static void after_forward(struct dtp_lowering *l)
+{
+    struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
+    if (!unit || (!unit->root && l->layer + 1u != unit->end))
+        return;
+    if (!keeps_weights(l, unit)) {
+        keep_post_forward(l, unit);
+        release_weights(l, unit);
+    }
+    if (unit->root)
+        release_gathered(l);
+}
+
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* The unit whose backward comes after `unit`'s, or NULL: the last unit of blocks after the root, then downwards. */
 static struct dtp_lower_unit *next_in_backward(const struct dtp_lowering *l, const struct dtp_lower_unit *unit)
 {
-    struct dtp_lower_sharding *s = l->sharding;
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     if (unit->root)
         return s->count ? &s->unit[s->count - 1] : NULL;
     return unit == s->unit ? NULL : &s->unit[unit - s->unit - 1];
 }
 
-void dtp_lower_before_backward(struct dtp_lowering *l)
+static void before_backward(struct dtp_lowering *l)
 {
-    struct dtp_lower_unit *unit = l->sharded ? dtp_lower_unit_here(l) : NULL;
+    struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
     if (!unit || (!unit->root && l->layer + 1u != unit->end))
         return;
-    struct dtp_lower_sharding *s = l->sharding;
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     if (!unit->weights_live) {
         if (!unit->gathering)
             gather(l, unit, gather_after(l, true));
@@ -456,9 +457,9 @@ void dtp_lower_before_backward(struct dtp_lowering *l)
             gather(l, next, s->awaited);
 }
 
-void dtp_lower_after_backward(struct dtp_lowering *l)
+static void after_backward(struct dtp_lowering *l)
 {
-    struct dtp_lower_unit *unit = l->sharded ? dtp_lower_unit_here(l) : NULL;
+    struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
     if (!unit || (!unit->root && l->layer != unit->first))
         return;
     uint16_t layer = l->layer;
@@ -469,14 +470,14 @@ void dtp_lower_after_backward(struct dtp_lowering *l)
     l->layer = layer;
     if (unit->root) { /* the step's last reduction is awaited before anything else runs */
         dtp_lower_await_reduction(l);
-        l->sharding->replicated_bytes = 0;
+        dtp_lower_sharding_of(l)->replicated_bytes = 0;
     }
 }
 
-void dtp_lower_units_step(struct dtp_lowering *l)
+static void step_units(struct dtp_lowering *l)
 {
-    struct dtp_lower_sharding *s = l->sharding;
-    if (l->offloaded) {
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
+    if (dtp_lower_offloads(l)) {
         dtp_lower_host_step(l);
         return;
     }
@@ -494,3 +495,29 @@ void dtp_lower_units_step(struct dtp_lowering *l)
     }
     l->layer = DTP_NO_LAYER;
 }
+
+static void step(struct dtp_lowering *l)
+{
+    uint64_t elements = l->transformer->layers * l->block.all_shard + l->root.all_shard;
+    dtp_buffer_id roots = dtp_lower_foreach_begin(l, elements);
+    step_units(l);
+    dtp_lower_foreach_end(l, roots);
+}
+
+/* Without sync autograd's tensor is what later ones are added to. */
+static bool gradient_rests(const struct dtp_lowering *l)
+{
+    return l->whole_gradients && !l->plan->fsdp1 && l->bytes.reduce == l->compute;
+}
+
+const struct dtp_lower_hooks dtp_lower_fsdp = {
+    .make = make,
+    .release = release,
+    .before_forward = before_forward,
+    .after_forward = after_forward,
+    .model_done = release_gathered,
+    .before_backward = before_backward,
+    .after_backward = after_backward,
+    .gradient_rests = gradient_rests,
+    .step = step,
+};

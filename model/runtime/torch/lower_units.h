@@ -41,6 +41,15 @@ struct dtp_lower_sharding {
     uint64_t replicated_bytes; /* all-reduced so far in this reduction, so that rounding adds up */
 };
 
+static inline struct dtp_lower_sharding *dtp_lower_sharding_of(const struct dtp_lowering *l)
+{
+    return l->own;
+}
+/* CPUOffloadPolicy: shards, gradients and the step on the host. */
+static inline bool dtp_lower_offloads(const struct dtp_lowering *l)
+{
+    return l->plan->offload != DTP_OFFLOAD_NONE;
+}
 /* What a part of a module's shard takes on the wire. */
 static inline uint64_t dtp_unit_wire_bytes(const struct dtp_lowering *l, const struct dtp_lower_module *module,
                                            int part)

@@ -41,16 +41,15 @@ static void add_resting_gradients(const struct dtp_memory_job *job, struct dtp_i
     bool kept = plan->accumulate > 1, zero2 = plan->strategy == DTP_ZERO2;
     enum dtp_memory_term term = kept ? DTP_TERM_GRADS_KEPT : DTP_TERM_GRADS_MADE;
     uint64_t elements = kept ? total : done;
-    if (plan->runtime == DTP_RUNTIME_TORCH && job->cluster->gpus > 1) {
+    if (plan->runtime->fsdp && job->cluster->gpus > 1) {
         term = DTP_TERM_GRADS_BUCKETS;
         elements = total;
-    } else if (plan->runtime == DTP_RUNTIME_MEGATRON) {
+    } else if (plan->runtime->reduces_fp32) {
         term = DTP_TERM_GRADS_BUFFER;
         elements = total;
-    } else if (plan->runtime == DTP_RUNTIME_DEEPSPEED && zero2 && plan->offload != DTP_OFFLOAD_NONE) {
+    } else if (plan->runtime->fetches_modules && zero2 && plan->offload != DTP_OFFLOAD_NONE) {
         return;
-    } else if (plan->runtime == DTP_RUNTIME_DEEPSPEED &&
-               zero2) { /* grads_in_partition: whole, from the first bucket on */
+    } else if (plan->runtime->fetches_modules && zero2) { /* grads_in_partition: whole, from the first bucket on */
         term = DTP_TERM_GRADS_SHARD;
         elements = kept || done > plan->reduce_bucket_size ? shard : 0;
     }
@@ -62,7 +61,7 @@ static void add_resting_gradients(const struct dtp_memory_job *job, struct dtp_i
 static void add_beside_buckets(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t done)
 {
     const struct dtp_plan *plan = job->plan;
-    if (plan->runtime != DTP_RUNTIME_TORCH || job->cluster->gpus == 1)
+    if (!plan->runtime->fsdp || job->cluster->gpus == 1)
         return;
     bool accumulated = plan->accumulate > 1 && !plan->accumulate_sync;
     uint64_t total = job->units.total, left = done < total ? total - done : 0;
@@ -74,13 +73,13 @@ static void add_beside_buckets(const struct dtp_memory_job *job, struct dtp_inst
 static bool has_quiet_micro_steps(const struct dtp_memory_job *job)
 {
     const struct dtp_plan *plan = job->plan;
-    return plan->runtime == DTP_RUNTIME_TORCH && job->cluster->gpus > 1 && plan->ddp_bucket_view &&
-           plan->accumulate > 2 && !plan->accumulate_sync;
+    return plan->runtime->fsdp && job->cluster->gpus > 1 && plan->ddp_bucket_view && plan->accumulate > 2 &&
+           !plan->accumulate_sync;
 }
 
 static bool plan_offloads(const struct dtp_plan *plan)
 {
-    return plan->runtime == DTP_RUNTIME_DEEPSPEED && plan->offload != DTP_OFFLOAD_NONE;
+    return plan->runtime->fetches_modules && plan->offload != DTP_OFFLOAD_NONE;
 }
 
 /* What rests before the layers' own: states, gradients of `done` elements, DDP's second copies. */
@@ -106,7 +105,7 @@ static void add_block(const struct dtp_memory_job *job, struct dtp_instant *inst
 /* Megatron's matmuls write gradients into their buffer; elsewhere the head's is a tensor first. */
 static void add_head_gradient(const struct dtp_memory_job *job, struct dtp_instant *instant)
 {
-    if (job->plan->runtime != DTP_RUNTIME_MEGATRON)
+    if (!job->plan->runtime->reduces_fp32)
         dtp_instant_add(instant, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding, job->bytes.compute);
 }
 
@@ -115,7 +114,7 @@ static void add_head_gradient(const struct dtp_memory_job *job, struct dtp_insta
 static void add_reduction_buffers(const struct dtp_memory_job *job, struct dtp_instant *instant)
 {
     const struct dtp_plan *plan = job->plan;
-    if (plan->runtime == DTP_RUNTIME_DEEPSPEED)
+    if (plan->runtime->fetches_modules)
         dtp_instant_add(instant, DTP_TERM_REDUCE_BUCKETS, plan->deepspeed_overlap ? 2 : 1, plan->reduce_bucket_size,
                         job->bytes.grads);
 }
@@ -123,7 +122,7 @@ static void add_reduction_buffers(const struct dtp_memory_job *job, struct dtp_i
 /* A tied head's gradient waits in autograd's input buffer for the embedding's, and becomes .grad with it. */
 static void add_tied_head(const struct dtp_memory_job *job, struct dtp_instant *instant)
 {
-    if (job->plan->runtime != DTP_RUNTIME_MEGATRON && !job->units.head)
+    if (!job->plan->runtime->reduces_fp32 && !job->units.head)
         dtp_instant_add(instant, DTP_TERM_TIED_HEAD_GRADIENT, 1, job->units.embedding, job->bytes.grads);
 }
 
@@ -204,18 +203,17 @@ static struct dtp_place_weights gradient_bytes(const struct dtp_memory_job *job,
 {
     const struct dtp_plan *plan = job->plan;
     int64_t c = (int64_t)job->bytes.compute, g = (int64_t)job->bytes.grads;
-    bool torch = plan->runtime == DTP_RUNTIME_TORCH, autocast = dtp_plan_autocast(plan), first = plan->accumulate == 1;
+    bool torch = plan->runtime->fsdp, autocast = dtp_plan_autocast(plan), first = plan->accumulate == 1;
     bool rest = torch && (job->cluster->gpus == 1 || !plan->ddp_bucket_view);
     bool moves = torch && !rest && !first && !plan->accumulate_sync && !quiet;
     struct dtp_place_weights bytes = {.tokens = job->tokens, .casts = autocast ? job->bytes.compute : 0};
-    if (plan->runtime == DTP_RUNTIME_MEGATRON)
+    if (plan->runtime->reduces_fp32)
         return bytes;
     rest = rest || (!torch && plan->strategy == DTP_ZERO1);
     bytes.finished = moves ? -g : rest && first ? g : 0;
     bytes.current[DTP_PLACE_GRADIENT] = c;
     bytes.current[DTP_PLACE_HANDED] = autocast ? c + g : c;
-    if (plan->runtime == DTP_RUNTIME_DEEPSPEED &&
-        plan->strategy == DTP_ZERO2) /* a bucket by itself until the next comes */
+    if (plan->runtime->fetches_modules && plan->strategy == DTP_ZERO2) /* a bucket by itself until the next comes */
         bytes.lingering = job->bytes.grads, bytes.lingers_above = plan->reduce_bucket_size;
     return bytes;
 }
@@ -263,7 +261,7 @@ static void partition_appears(struct dtp_memory_job *job, const struct dtp_block
     const struct dtp_plan *plan = job->plan;
     uint64_t bucket = plan->reduce_bucket_size, above = bucket > u->head ? (bucket - u->head) / u->layer : 0;
     uint64_t layers[DTP_LAYER_KINDS];
-    if (plan->runtime != DTP_RUNTIME_DEEPSPEED || plan->strategy != DTP_ZERO2 || plan->accumulate > 1 ||
+    if (!plan->runtime->fetches_modules || plan->strategy != DTP_ZERO2 || plan->accumulate > 1 ||
         plan->offload != DTP_OFFLOAD_NONE || above >= job->transformer->layers)
         return;
     uint64_t layer = job->transformer->layers - 1 - above, done = u->head + above * u->layer;
@@ -365,7 +363,7 @@ static void flat_bucket(struct dtp_memory_job *job)
     const struct dtp_plan *plan = job->plan;
     struct bucket_moment worst = {.bytes = 0};
     const struct dtp_bucket_close *close = &worst.close;
-    if (plan->runtime != DTP_RUNTIME_DEEPSPEED)
+    if (!plan->runtime->fetches_modules)
         return;
     find_worst_bucket(job, &worst);
     struct dtp_instant instant = with_gradients(job, close->made);
@@ -393,7 +391,7 @@ static void embedding_backward(struct dtp_memory_job *job, bool quiet)
     struct dtp_instant instant = with_gradients(job, quiet ? 0 : u->total - u->embedding);
     add_tied_head(job, &instant);
     add_reduction_buffers(job, &instant);
-    bool buffered = job->plan->runtime == DTP_RUNTIME_MEGATRON; /* made in the parameters' dtype and added */
+    bool buffered = job->plan->runtime->reduces_fp32; /* made in the parameters' dtype and added */
     dtp_instant_add(&instant, DTP_TERM_EMBEDDING_GRADIENT, 1, u->embedding,
                     buffered ? job->bytes.compute : job->bytes.grads);
     dtp_add_embedding_backward(job, &instant);
@@ -404,7 +402,7 @@ static void embedding_backward(struct dtp_memory_job *job, bool quiet)
 static void position_backward(struct dtp_memory_job *job, bool quiet)
 {
     const struct dtp_units *u = &job->units;
-    if (!u->position || job->plan->runtime == DTP_RUNTIME_MEGATRON)
+    if (!u->position || job->plan->runtime->reduces_fp32)
         return;
     struct dtp_instant instant = with_gradients(job, quiet ? 0 : u->total - u->embedding - u->position);
     add_tied_head(job, &instant);
@@ -421,7 +419,7 @@ static void optimizer_step(struct dtp_memory_job *job)
         dtp_plan_shards_optimizer(job->plan) ? dtp_divide_up(job->units.total, job->units.ranks) : job->units.total;
     bool offloaded = job->plan->offload != DTP_OFFLOAD_NONE;
     struct dtp_instant instant = with_gradients(job, job->units.total);
-    if (job->plan->runtime == DTP_RUNTIME_DEEPSPEED && job->bytes.grads < 4 && !offloaded)
+    if (job->plan->runtime->fetches_modules && job->bytes.grads < 4 && !offloaded)
         dtp_instant_add(&instant, DTP_TERM_FP32_GRADIENTS, 1, local, 4);
     dtp_add_foreach(job, &instant, local);
     dtp_memory_consider(job, DTP_PHASE_STEP, &instant);

@@ -1,0 +1,83 @@
+/* A runtime: whose rules of saved tensors, buckets, buffers and overlap are predicted.
+ *
+ * Each is a folder model/runtime/NAME that fills one such struct, and model/runtime/runtimes.c is the one list of them.
+ * Nothing else names a runtime: what predicts, lowers and reports asks the plan's for the properties below, or calls
+ * its hooks. A property says what a runtime does in words of its own, so that another one can share it; where several
+ * choices of the plan play together, rules.h has the predicate. */
+#ifndef DTP_PLAN_RUNTIME_H
+#define DTP_PLAN_RUNTIME_H
+
+#include "plan/resolver.h"
+
+struct dtp_closed_form_hooks; /* closed/closed_form_hooks.h */
+struct dtp_lower_hooks;       /* lower/lower_hooks.h */
+
+/* Host time to launch a kernel, seconds, and the rate of AdamW on the host: constants of cost/calibration.h. */
+struct dtp_runtime_rates {
+    const double *kernel_launch_s;
+    const double *host_adam_bytes_per_s; /* NULL: as fast as the host's memory allows */
+};
+
+struct dtp_runtime {
+    const char *name, *synonym; /* words of --runtime; synonym NULL: none */
+    const char *framework;      /* as people write it */
+    uint32_t strategies;        /* bits of enum dtp_strategy that exist under it */
+    enum dtp_strategy shards_all;
+    struct dtp_runtime_rates rates;
+
+    /* ---- state and precision ---- */
+    bool stores_compute_dtype; /* weights at rest are in the compute dtype, whatever the recipe calls parameters */
+    bool owns_master;          /* mixed recipes mean 16-bit parameters and an fp32 master in the optimizer, and then */
+    bool reduces_fp32;         /* gradients of bf16 are reduced in fp32 */
+    bool keeps_fp8;            /* fp8 matmuls are Transformer Engine's: dtp_plan_keeps_fp8 */
+    bool gradients_in_matmul;  /* matmuls add to a buffer of the reduce dtype, where gradients rest */
+    bool reduces_own_dtype;    /* gradients go over the wire in the dtype they rest in */
+    bool wide_scores;          /* math attention computes 16-bit inputs in fp32 (dtp_plan_score_bytes) */
+    uint64_t vocab_multiple;   /* the head's matmuls pad the vocabulary to one of it; 1: they do not */
+
+    /* ---- strategies ---- */
+    bool ddp;             /* replicated parameters are trained by PyTorch's DDP: autocast casts them on the fly, buckets
+                             take the gradients */
+    bool fsdp;            /* sharded ones by FSDP: in units of layers; zero3 is another word for full_shard */
+    bool fetches_modules; /* sharded ones are fetched module by module, each tensor cut by elements */
+    bool partial_groups;  /* ZeRO's stages may shard over a part of the GPUs */
+    bool own_prefetch;    /* prefetch_depth is its own, whatever the strategy */
+    bool keeps_root;      /* embedding and head stay gathered from forward to backward */
+    bool reduces_shards_always; /* where gradients are sharded, every micro-step reduces */
+    bool overlap_comm;          /* DeepSpeed's switch of that name exists */
+
+    /* ---- kernels ---- */
+    bool compiles;          /* torch.compile */
+    bool foreach_optimizer; /* PyTorch's AdamW tensor by tensor */
+    bool fused_kernels;     /* one kernel between matmuls, without a compiler */
+    bool own_kernels;       /* kernels of this project, whose rates are calibrated and probed apart */
+    bool packs_matrices;    /* q, k, v are one matmul and gate, up one, each with its result kept */
+    bool chunks_loss;       /* head and loss always run chunk by chunk */
+    bool copies_heads;      /* fp32 RoPE ends in a cat, after which heads are put side by side by a copy */
+    bool stops_replay;      /* a replay ends at the last saved tensor: the last matmul does not run again */
+
+    /* ---- memory and execution ---- */
+    bool arena;    /* the step's memory is one arena, placed beforehand: no segments, no rounding */
+    bool executed; /* dtplan-exec runs its programs; those of the others are only predicted */
+
+    /* ---- hooks; NULL: nothing ---- */
+    /* The runtime's part of dtp_plan_resolve: what follows under it, and which of its own fields take their defaults
+     * under any other; what it refuses, and which of its own choices it refuses under any other. check_offload, of a
+     * plan that offloads: true where it has refused that. */
+    void (*derive)(struct dtp_plan *plan);
+    void (*clear)(struct dtp_plan *plan);
+    void (*check)(struct dtp_resolver *resolver);
+    void (*check_elsewhere)(struct dtp_resolver *resolver);
+    bool (*check_offload)(struct dtp_resolver *resolver);
+    /* Name with what the plan makes of it, "torch FSDP2 eager"; NULL: the name alone. */
+    void (*words)(const struct dtp_plan *plan, char *out, size_t bytes);
+    /* Whether reductions of replicated parameters run beside backward, and the gather behind the step beside the next
+     * forward. NULL: never. */
+    bool (*overlaps_reductions)(const struct dtp_plan *plan);
+    bool (*overlaps_gather)(const struct dtp_plan *plan);
+
+    const struct dtp_closed_form_hooks *closed;
+    const struct dtp_lower_hooks *(*lower)(const struct dtp_plan *plan);
+};
+
+#endif

@@ -1,0 +1,158 @@
+/* DeepSpeed: ZeRO stages 1 to 3, ZeRO-Offload, ZeRO-Infinity and ZeRO++. */
+#include "runtime/deepspeed/deepspeed.h"
+
+#include "cost/calibration.h"
+#include "lower/lower_hooks.h"
+#include "plan/deepspeed.h"
+#include "plan/rules.h"
+#include "plan/runtime.h"
+#include "runtime/deepspeed/zero3_fetch.h"
+
+#include <inttypes.h>
+
+#define MAX_ELEMENTS UINT64_C(1000000000000000)
+
+/* ---- what it refuses --------------------------------------------------------------------------------------------- */
+
+/* A second copy lies within a node (groups._create_zero_param_parallel_group); quantised kernels take 16-bit weights.
+ */
+static void check_zeropp(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    uint32_t group = p->zero_hpz_partition_size;
+    bool quantized = p->zero_quantized_weights || p->zero_quantized_gradients;
+    const char *key = group > 1                   ? "zero_hpz_partition_size"
+                      : p->zero_quantized_weights ? "zero_quantized_weights"
+                                                  : "zero_quantized_gradients";
+    if (group < 2 && !quantized)
+        return;
+    if (p->strategy != DTP_ZERO3)
+        dtp_plan_refuse(r, key, "is zero3's (ZeRO++); leave it out with %s", dtp_strategy_text(p->strategy));
+    if (group > 1 && r->cluster->gpus_per_node % group)
+        dtp_plan_refuse(r, "zero_hpz_partition_size", "of %" PRIu32 " does not divide a node of %" PRIu32 " GPUs",
+                        group, r->cluster->gpus_per_node);
+    if (p->offload == DTP_OFFLOAD_PARAMS || p->offload == DTP_OFFLOAD_NVME)
+        dtp_plan_refuse(r, key, "is not modelled with offloaded parameters; use offload none or optimizer");
+    if (quantized && p->precision.params == DTP_FP32 && p->precision.compute == DTP_FP32)
+        dtp_plan_refuse(r, key, "quantises 16-bit weights and gradients; use precision bf16-mixed or fp16-mixed");
+}
+
+static void check_keys(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct {
+        const char *key;
+        uint64_t value, least;
+    } keys[] = {{"reduce_bucket_size", p->reduce_bucket_size, 1},
+                {"stage3_max_live_parameters", p->stage3_max_live_parameters, 0},
+                {"stage3_max_reuse_distance", p->stage3_max_reuse_distance, 0},
+                {"stage3_prefetch_bucket_size", p->stage3_prefetch_bucket_size, 0},
+                {"stage3_param_persistence_threshold", p->stage3_param_persistence_threshold, 0}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].value < keys[i].least || keys[i].value > MAX_ELEMENTS)
+            dtp_plan_refuse(r, keys[i].key, "is %" PRIu64 " elements; use %" PRIu64 " to %" PRIu64, keys[i].value,
+                            keys[i].least, MAX_ELEMENTS);
+}
+
+static void check(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    static const char *const instead[DTP_STRATEGY_COUNT] = {
+        [DTP_DDP] = "zero1", [DTP_FULL_SHARD] = "zero3", [DTP_SHARD_GRAD_OP] = "zero2", [DTP_HYBRID_SHARD] = "zero3"};
+    if (!(p->runtime->strategies & 1u << p->strategy))
+        dtp_plan_refuse(r, "strategy", "%s is PyTorch's; under runtime deepspeed use %s",
+                        dtp_strategy_text(p->strategy), instead[p->strategy]);
+    if (p->compile)
+        dtp_plan_refuse(r, "compile", "is not modelled under runtime deepspeed; leave it out");
+    if (p->strategy == DTP_ZERO3 && r->transformer->layers > DTP_ZERO3_MAX_LAYERS)
+        dtp_plan_refuse(r, "layers", "is %" PRIu64 "; DeepSpeed's zero3 is modelled up to %u", r->transformer->layers,
+                        DTP_ZERO3_MAX_LAYERS);
+    check_zeropp(r);
+    if (p->precision.compute == DTP_FP8)
+        dtp_plan_refuse(r, "precision", "fp8 is not modelled under runtime deepspeed; use torch, megatron or dtplan");
+    if (p->optimizer == DTP_SGD && p->offload != DTP_OFFLOAD_NONE)
+        dtp_plan_refuse(r, "optimizer", "DeepSpeed offloads to its CPU Adam only; use adamw");
+    check_keys(r);
+}
+
+static void check_elsewhere(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->zero_hpz_partition_size == 1 && !p->zero_quantized_weights && !p->zero_quantized_gradients)
+        return;
+    dtp_plan_refuse(r,
+                    p->zero_hpz_partition_size != 1 ? "zero_hpz_partition_size"
+                    : p->zero_quantized_weights     ? "zero_quantized_weights"
+                                                    : "zero_quantized_gradients",
+                    "is DeepSpeed's (ZeRO++); leave it out under runtime %s", p->runtime->name);
+}
+
+static bool check_offload(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->offload == DTP_OFFLOAD_OPTIMIZER || p->strategy == DTP_ZERO3)
+        return false;
+    dtp_plan_refuse(r, "offload", "%s needs zero3 under runtime deepspeed; use zero3, or offload optimizer with %s",
+                    dtp_offload_text(p->offload), dtp_strategy_text(p->strategy));
+    return true;
+}
+
+/* ---- what follows ------------------------------------------------------------------------------------------------ */
+
+static void clear_zero3(struct dtp_plan *p)
+{
+    p->stage3_max_live_parameters = DTP_DEEPSPEED_LIVE;
+    p->stage3_max_reuse_distance = DTP_DEEPSPEED_REUSE;
+    p->stage3_prefetch_bucket_size = DTP_DEEPSPEED_PREFETCH;
+    p->stage3_param_persistence_threshold = DTP_DEEPSPEED_PERSISTENCE;
+}
+
+static void derive(struct dtp_plan *p)
+{
+    p->accumulate_sync = p->strategy == DTP_ZERO2 || p->strategy == DTP_ZERO3; /* engine.py allreduce_gradients */
+    p->deepspeed_overlap = p->deepspeed_overlap || p->strategy == DTP_ZERO3;
+    if (p->strategy != DTP_ZERO3)
+        clear_zero3(p);
+}
+
+static void clear(struct dtp_plan *p)
+{
+    p->deepspeed_overlap = false;
+    p->reduce_bucket_size = DTP_DEEPSPEED_BUCKET;
+    clear_zero3(p);
+}
+
+/* ---- what it is -------------------------------------------------------------------------------------------------- */
+
+static bool overlaps_reductions(const struct dtp_plan *plan)
+{
+    return plan->deepspeed_overlap;
+}
+
+static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
+{
+    return plan->strategy == DTP_ZERO3 ? &dtp_lower_zero3 : &dtp_lower_zero12;
+}
+
+const struct dtp_runtime dtp_runtime_deepspeed = {
+    .name = "deepspeed",
+    .framework = "DeepSpeed",
+    .strategies = 1u << DTP_ZERO1 | 1u << DTP_ZERO2 | 1u << DTP_ZERO3,
+    .shards_all = DTP_ZERO3,
+    .rates = {&dtp_calibration.torch_launch_s, NULL},
+    .stores_compute_dtype = true,
+    .owns_master = true,
+    .reduces_own_dtype = true,
+    .wide_scores = true,
+    .vocab_multiple = 1,
+    .fetches_modules = true,
+    .reduces_shards_always = true,
+    .overlap_comm = true,
+    .derive = derive,
+    .clear = clear,
+    .check = check,
+    .check_elsewhere = check_elsewhere,
+    .check_offload = check_offload,
+    .overlaps_reductions = overlaps_reductions,
+    .lower = lower,
+};

@@ -1,0 +1,10 @@
+/* The runtime DeepSpeed, of plan/runtime.h, and what its files fill it with. */
+#ifndef DTP_DEEPSPEED_RUNTIME_H
+#define DTP_DEEPSPEED_RUNTIME_H
+
+extern const struct dtp_runtime dtp_runtime_deepspeed;
+
+/* lower_deepspeed.c: stages 1 and 2; lower_zero3.c */
+extern const struct dtp_lower_hooks dtp_lower_zero12, dtp_lower_zero3;
+
+#endif

@@ -1,0 +1,152 @@
+/* dtplan's own executor: what its programs can do, and what its choices mean. */
+#include "runtime/dtplan/dtplan.h"
+
+#include "cost/calibration.h"
+#include "net/parameter_layout.h"
+#include "plan/executor_choices.h"
+#include "plan/rules.h"
+#include "plan/runtime.h"
+#include "runtime/dtplan/lower_executor_state.h"
+
+#include <inttypes.h>
+
+/* ---- what it refuses --------------------------------------------------------------------------------------------- */
+
+/* Windows and copies reach what peers map into their address space: the GPUs of one node that NVLink joins. */
+static void check_peer_memory(struct dtp_resolver *r, const char *key)
+{
+    const struct dtp_plan *p = r->plan;
+    uint32_t ranks = p->shard_group > 1 ? p->shard_group : r->cluster->gpus;
+    enum dtp_link link = dtp_cluster_link(r->cluster);
+    if (r->cluster->gpus > 1 && (link == DTP_LINK_PCIE || link == DTP_LINK_XGMI))
+        dtp_plan_refuse(r, key, "needs GPUs that NVLink joins; these have %s, leave it out", dtp_link_text(link));
+    else if (ranks > r->cluster->gpus_per_node)
+        dtp_plan_refuse(r, key,
+                        "reaches the GPUs of one node, but %" PRIu32 " GPUs share a copy over nodes of %" PRIu32
+                        "; take hybrid_shard with a shard_group inside a node, or leave it out",
+                        ranks, r->cluster->gpus_per_node);
+}
+
+/* One GPU has nothing to scatter, as under every strategy. */
+static bool scatters(const struct dtp_resolver *r)
+{
+    return r->plan->strategy != DTP_DDP && (r->cluster->gpus == 1 || dtp_plan_shard_ranks(r->cluster, r->plan) > 1);
+}
+
+static const char *not_scattered(const struct dtp_plan *plan)
+{
+    return plan->strategy == DTP_DDP ? "under ddp" : "in shard groups of one GPU";
+}
+
+/* When a block's gradients are first reduced, they must be final, and nothing but its update must be left to read them.
+ */
+static void check_update_in_backward(struct dtp_resolver *r)
+{
+    const char *key = "update_in_backward";
+    const struct dtp_plan *p = r->plan;
+    if (!p->update_in_backward)
+        return;
+    if (p->clip_norm > 0 || p->gradient_norm)
+        dtp_plan_refuse(r, key, "updates blocks before the global norm of the gradients is known; leave out %s",
+                        p->clip_norm > 0 ? "clip_norm" : "gradient_norm");
+    if (p->offload != DTP_OFFLOAD_NONE)
+        dtp_plan_refuse(
+            r, key, "is of an optimizer on the GPU; with offload %s the host updates in backward anyway, leave it out",
+            dtp_offload_text(p->offload));
+    if (!scatters(r))
+        dtp_plan_refuse(r, key,
+                        "saves the shards of reduced gradients, but gradients are not scattered %s; leave it out",
+                        not_scattered(p));
+    if (p->accumulate > 1 && dtp_plan_reductions(p) == p->accumulate)
+        dtp_plan_refuse(r, key, "needs one reduction in a step, but each of %" PRIu32 " micro-steps reduces; %s",
+                        p->accumulate,
+                        p->strategy == DTP_ZERO2 ? "use zero1 or shard_grad_op" : "leave out accumulate_sync");
+}
+
+static void check_collective_choices(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->matmul_sms > r->cluster->gpu.sm_count)
+        dtp_plan_refuse(r, "matmul_sms", "is %" PRIu32 ", but %s has %" PRIu32 " SMs", p->matmul_sms,
+                        r->cluster->gpu.key, r->cluster->gpu.sm_count);
+    if (p->symmetric_windows)
+        check_peer_memory(r, "symmetric_windows");
+    if (p->gather_engine == DTP_ENGINE_COPY && p->strategy == DTP_DDP)
+        dtp_plan_refuse(r, "gather_engine", "copy: nothing is gathered under ddp; leave it out");
+    else if (p->gather_engine == DTP_ENGINE_COPY)
+        check_peer_memory(r, "gather_engine");
+    if (p->reduce_engine == DTP_ENGINE_COPY && !scatters(r))
+        dtp_plan_refuse(r, "reduce_engine", "copy: gradients are not scattered %s; leave it out", not_scattered(p));
+    else if (p->reduce_engine == DTP_ENGINE_COPY)
+        check_peer_memory(r, "reduce_engine");
+}
+
+static void check(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->compile)
+        dtp_plan_refuse(r, "compile", "is torch.compile; runtime dtplan runs fused kernels already, leave it out");
+    if (p->expandable_segments)
+        dtp_plan_refuse(r, "expandable_segments",
+                        "is of PyTorch's allocator; runtime dtplan has one arena, leave it out");
+    if (p->gelu_epilogue && r->transformer->activation != DTP_GELU)
+        dtp_plan_refuse(r, "gelu_epilogue", "needs a model with GELU");
+    check_collective_choices(r);
+    check_update_in_backward(r);
+}
+
+/* Its choices mean nothing elsewhere. */
+static void check_elsewhere(struct dtp_resolver *r)
+{
+    struct dtp_executor_choice choices[DTP_EXECUTOR_CHOICE_COUNT];
+    dtp_executor_choices(r->plan, choices);
+    for (size_t i = 0; i < DTP_EXECUTOR_CHOICE_COUNT; i++)
+        if (choices[i].value != 0)
+            dtp_plan_refuse(r, choices[i].key, "is a choice of runtime dtplan; leave it out under runtime %s",
+                            r->plan->runtime->name);
+}
+
+static bool check_offload(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->offload == DTP_OFFLOAD_OPTIMIZER || (p->strategy != DTP_ZERO1 && p->strategy != DTP_ZERO2))
+        return false;
+    dtp_plan_refuse(r, "offload", "%s needs sharded parameters; use zero3, or offload optimizer with %s",
+                    dtp_offload_text(p->offload), dtp_strategy_text(p->strategy));
+    return true;
+}
+
+/* ---- what it is -------------------------------------------------------------------------------------------------- */
+
+static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
+{
+    static const struct dtp_lower_hooks hooks = {.check = dtp_executor_check, .whole = dtp_lower_executor};
+    (void)plan;
+    return &hooks;
+}
+
+const struct dtp_runtime dtp_runtime_dtplan = {
+    .name = "dtplan",
+    .framework = "dtplan",
+    .strategies = ~0u,
+    .shards_all = DTP_FULL_SHARD,
+    .rates = {&dtp_calibration.native_launch_s, NULL},
+    .stores_compute_dtype = true,
+    .keeps_fp8 = true,
+    .gradients_in_matmul = true,
+    .vocab_multiple = DTP_PARAMETER_ALIGNMENT,
+    .partial_groups = true,
+    .own_prefetch = true,
+    .keeps_root = true,
+    .fused_kernels = true,
+    .own_kernels = true,
+    .packs_matrices = true,
+    .chunks_loss = true,
+    .stops_replay = true,
+    .arena = true,
+    .executed = true,
+    .check = check,
+    .check_elsewhere = check_elsewhere,
+    .check_offload = check_offload,
+    .lower = lower,
+};

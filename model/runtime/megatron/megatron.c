@@ -1,0 +1,98 @@
+/* Megatron-LM: Megatron-Core's DDP and distributed optimizer, with tensor and pipeline parallelism. */
+#include "runtime/megatron/megatron.h"
+
+#include "cost/calibration.h"
+#include "lower/lower_hooks.h"
+#include "plan/rules.h"
+#include "plan/runtime.h"
+#include "runtime/megatron/model_parallel.h"
+
+/* A vocabulary is padded to a multiple of it (--make-vocab-size-divisible-by), each tensor parallel rank's part. */
+#define VOCAB_MULTIPLE 128u
+
+/* ---- what it refuses --------------------------------------------------------------------------------------------- */
+
+static void check_slices(struct dtp_resolver *r)
+{
+    char why[256];
+    const char *key = dtp_model_parallel_fault(r->plan, r->transformer, r->cluster, why, sizeof why);
+    if (key)
+        dtp_plan_refuse(r, key, "%s", why);
+}
+
+static void check(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->strategy != DTP_DDP && p->strategy != DTP_ZERO1)
+        dtp_plan_refuse(r, "strategy",
+                        "%s is not modelled under runtime megatron; use ddp, or zero1 for its distributed optimizer",
+                        dtp_strategy_text(p->strategy));
+    if (p->compile)
+        dtp_plan_refuse(r, "compile", "is not modelled under runtime megatron; leave it out");
+    if (p->checkpointing == DTP_CHECKPOINT_EVERY_N || p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
+        dtp_plan_refuse(r, "checkpointing", "runtime megatron recomputes none, full or selective-attention only");
+    if (p->loss == DTP_LOSS_CHUNKED)
+        dtp_plan_refuse(r, "loss", "chunked is not modelled under runtime megatron; use eager or fused");
+    if (p->optimizer == DTP_ADAM8BIT)
+        dtp_plan_refuse(r, "optimizer", "adam8bit is not modelled under runtime megatron; use adamw");
+    if (dtp_plan_axes_given(p) && dtp_plan_model_parallel(p))
+        check_slices(r);
+}
+
+static void check_elsewhere(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->megatron_overlap)
+        dtp_plan_refuse(r, "megatron_overlap", "exists under runtime megatron only");
+    if (dtp_plan_axes_given(p) && dtp_plan_model_parallel(p))
+        dtp_plan_refuse(r, p->tp > 1 ? "tp" : "pp",
+                        "is modelled under runtime megatron only, with strategy ddp or zero1");
+}
+
+static bool check_offload(struct dtp_resolver *r)
+{
+    dtp_plan_refuse(r, "offload", "is not modelled under runtime megatron; use none");
+    return true;
+}
+
+/* ---- what it is -------------------------------------------------------------------------------------------------- */
+
+/* linear_qkv and linear_fc1 are one matmul each in Megatron-Core. */
+static void derive(struct dtp_plan *p)
+{
+    p->accumulate_sync = false;
+    p->fused_qkv = p->fused_gate_up = true;
+}
+
+static bool overlaps(const struct dtp_plan *plan)
+{
+    return plan->megatron_overlap;
+}
+
+static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
+{
+    (void)plan;
+    return &dtp_lower_megatron;
+}
+
+const struct dtp_runtime dtp_runtime_megatron = {
+    .name = "megatron",
+    .framework = "Megatron-LM",
+    .strategies = 1u << DTP_DDP | 1u << DTP_ZERO1,
+    .shards_all = DTP_FULL_SHARD,
+    .rates = {&dtp_calibration.megatron_launch_s, NULL},
+    .stores_compute_dtype = true,
+    .owns_master = true,
+    .reduces_fp32 = true,
+    .keeps_fp8 = true,
+    .gradients_in_matmul = true,
+    .vocab_multiple = VOCAB_MULTIPLE,
+    .fused_kernels = true,
+    .derive = derive,
+    .check = check,
+    .check_elsewhere = check_elsewhere,
+    .check_offload = check_offload,
+    .overlaps_reductions = overlaps,
+    .overlaps_gather = overlaps,
+    .lower = lower,
+};

@@ -1,0 +1,9 @@
+/* The runtime Megatron-LM, of plan/runtime.h, and what its files fill it with. */
+#ifndef DTP_MEGATRON_RUNTIME_H
+#define DTP_MEGATRON_RUNTIME_H
+
+extern const struct dtp_runtime dtp_runtime_megatron;
+
+extern const struct dtp_lower_hooks dtp_lower_megatron; /* lower_buffered.c */
+
+#endif

@@ -1,0 +1,129 @@
+/* PyTorch: DDP, ZeroRedundancyOptimizer, FSDP2 and FSDP1, eager or compiled. */
+#include "runtime/torch/torch.h"
+
+#include "cost/calibration.h"
+#include "lower/lower_hooks.h"
+#include "plan/rules.h"
+#include "plan/runtime.h"
+
+#include <stdio.h>
+
+/* ---- what it refuses --------------------------------------------------------------------------------------------- */
+
+static void check_dtypes(struct dtp_resolver *r)
+{
+    const struct dtp_precision *p = &r->plan->precision;
+    if (p->master != p->params)
+        dtp_plan_refuse(r, "master_dtype",
+                        "PyTorch's optimizers keep no master copy; use fp32 parameters with bf16 compute "
+                        "(precision bf16-mixed), or runtime deepspeed");
+    if (!dtp_plan_is_fsdp(r->plan) && p->reduce != p->params)
+        dtp_plan_refuse(r, "reduce_dtype",
+                        "%s under torch reduces gradients in the parameters' dtype %s; leave it out (a "
+                        "compression hook is not modelled)",
+                        dtp_strategy_text(r->plan->strategy), dtp_dtype_text(p->params));
+}
+
+static void check_limit(struct dtp_resolver *r)
+{
+    if (!r->plan->limit_all_gathers && !r->plan->fsdp1)
+        dtp_plan_refuse(r, "limit_all_gathers",
+                        "is FSDP1's: FSDP2 frees gathered weights in the order of its host and has nothing to "
+                        "limit; leave it out or add fsdp1");
+}
+
+static void check(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    check_dtypes(r);
+    check_limit(r);
+    if (p->strategy == DTP_ZERO2)
+        dtp_plan_refuse(
+            r, "strategy",
+            "zero2 does not exist in PyTorch; use shard_grad_op (which also shards parameters outside forward and "
+            "backward) or runtime deepspeed");
+    if (p->fsdp1 && !dtp_plan_is_fsdp(p))
+        dtp_plan_refuse(r, "fsdp1",
+                        "chooses between two kinds of FSDP, but the strategy is %s; use full_shard, shard_grad_op or "
+                        "hybrid_shard",
+                        dtp_strategy_text(p->strategy));
+    if (p->fsdp1 && p->offload != DTP_OFFLOAD_NONE && p->accumulate > 1 && p->accumulate_sync)
+        dtp_plan_refuse(r, "accumulate_sync",
+                        "FSDP1 with CPU offload does not add to gradients it reduced before "
+                        "(FullyShardedDataParallel's documentation); leave accumulate_sync false or use FSDP2");
+}
+
+static void check_elsewhere(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    check_limit(r);
+    if (p->fsdp1)
+        dtp_plan_refuse(r, "fsdp1", "exists under runtime torch only");
+    if (p->precision.compute == DTP_FP8 && p->precision.fp8_rowwise)
+        dtp_plan_refuse(r, "precision", "rowwise scaling is torchao's, of runtime torch; use fp8-tensorwise");
+    if (p->optimizer == DTP_ADAMW_FOREACH)
+        dtp_plan_refuse(r, "optimizer", "adamw-foreach is PyTorch's; under runtime %s use adamw", p->runtime->name);
+}
+
+static bool check_offload(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (!dtp_plan_is_fsdp(p))
+        dtp_plan_refuse(r, "offload",
+                        "PyTorch offloads under full_shard, shard_grad_op and hybrid_shard only, not under %s; or use "
+                        "runtime deepspeed",
+                        dtp_strategy_text(p->strategy));
+    else if (p->offload != DTP_OFFLOAD_PARAMS)
+        dtp_plan_refuse(r, "offload",
+                        "PyTorch has no offload of %s; its CPU offload is params (parameters, gradients and optimizer "
+                        "together), or use runtime deepspeed",
+                        dtp_offload_text(p->offload));
+    else
+        return false;
+    return true;
+}
+
+/* ---- what it is -------------------------------------------------------------------------------------------------- */
+
+static void words(const struct dtp_plan *plan, char *out, size_t bytes)
+{
+    bool fsdp = plan->strategy != DTP_DDP && plan->strategy != DTP_ZERO1;
+    const char *what = fsdp                        ? (plan->fsdp1 ? "FSDP1" : "FSDP2")
+                       : plan->strategy == DTP_DDP ? "DDP"
+                                                   : "ZeroRedundancyOptimizer";
+    snprintf(out, bytes, "%s %s %s", dtp_runtime_torch.name, what, plan->compile ? "compiled" : "eager");
+}
+
+static bool always(const struct dtp_plan *plan)
+{
+    (void)plan;
+    return true;
+}
+
+static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
+{
+    return dtp_plan_shards_params(plan) ? &dtp_lower_fsdp : &dtp_lower_ddp;
+}
+
+const struct dtp_runtime dtp_runtime_torch = {
+    .name = "torch",
+    .synonym = "pytorch",
+    .framework = "PyTorch",
+    .strategies = ~(1u << DTP_ZERO2),
+    .shards_all = DTP_FULL_SHARD,
+    .rates = {&dtp_calibration.torch_launch_s, &dtp_calibration.torch_host_adam_bytes_per_s},
+    .wide_scores = true,
+    .vocab_multiple = 1,
+    .ddp = true,
+    .fsdp = true,
+    .compiles = true,
+    .foreach_optimizer = true,
+    .copies_heads = true,
+    .stops_replay = true,
+    .check = check,
+    .check_elsewhere = check_elsewhere,
+    .check_offload = check_offload,
+    .words = words,
+    .overlaps_reductions = always,
+    .lower = lower,
+};

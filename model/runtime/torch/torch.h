@@ -1,0 +1,10 @@
+/* The runtime torch, of plan/runtime.h, and what its files fill it with. */
+#ifndef DTP_TORCH_RUNTIME_H
+#define DTP_TORCH_RUNTIME_H
+
+extern const struct dtp_runtime dtp_runtime_torch;
+
+/* lower_sharding.c, lower_replicated.c */
+extern const struct dtp_lower_hooks dtp_lower_fsdp, dtp_lower_ddp;
+
+#endif
