@@ -187,50 +187,9 @@ const struct dtp_option *dtp_options(size_t *count)
     return options;
 }
 
-/* ---- commands --------------------------------------------------------------------------------------------------- */
-
-static const char *const command_names[DTP_COMMAND_COUNT] = {
-    [DTP_COMMAND_PLAN] = "plan",         [DTP_COMMAND_EXPLAIN] = "explain", [DTP_COMMAND_SIMULATE] = "simulate",
-    [DTP_COMMAND_WHATIF] = "whatif",     [DTP_COMMAND_SWEEP] = "sweep",     [DTP_COMMAND_SEARCH] = "search",
-    [DTP_COMMAND_BACKTEST] = "backtest", [DTP_COMMAND_CATALOG] = "catalog", [DTP_COMMAND_CHART] = "chart",
-    [DTP_COMMAND_REPORT] = "report",     [DTP_COMMAND_RUN] = "run",         [DTP_COMMAND_PROBE] = "probe",
-    [DTP_COMMAND_VALIDATE] = "validate", [DTP_COMMAND_HELP] = "help",
-};
-
-const char *dtp_command_text(enum dtp_command command)
-{
-    return command_names[command];
-}
-
 bool dtp_command_takes_job(enum dtp_command command)
 {
     return (ON_PLANS & (1u << command)) != 0;
-}
-
-bool dtp_command_parse(const char *text, enum dtp_command *out)
-{
-    for (int i = 0; i < DTP_COMMAND_COUNT; i++)
-        if (strcmp(text, command_names[i]) == 0) {
-            *out = (enum dtp_command)i;
-            return true;
-        }
-    return false;
-}
-
-enum dtp_status dtp_command_unknown(const char *text, struct dtp_faults *faults)
-{
-    struct dtp_nearest nearest;
-    char hint[128];
-    dtp_nearest_begin(&nearest, text);
-    for (int i = 0; i < DTP_COMMAND_COUNT; i++)
-        dtp_nearest_offer(&nearest, command_names[i]);
-    dtp_nearest_text(&nearest, hint, sizeof hint);
-    if (hint[0])
-        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "unknown command '%s'; %s", text, hint);
-    char all[256] = "";
-    for (int i = 0; i < DTP_COMMAND_COUNT; i++)
-        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", command_names[i]);
-    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "unknown command '%s'; commands are %s", text, all);
 }
 
 /* A first word that can only be a file is no mistyped command. */
@@ -288,8 +247,8 @@ static void fault_unknown_flag(const char *flag, enum dtp_command command, struc
     key_of_flag(flag, key, sizeof key);
     if (!(ON_PLANS & (1u << command)) && strncmp(flag, "--", 2) == 0 && dtp_scenario_key_of(key)) {
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: a key of jobs, of which '%s' takes none%s; see dtplan help %s",
-                  flag, command_names[command], command == DTP_COMMAND_BACKTEST ? ": they stand in its table" : "",
-                  command_names[command]);
+                  flag, dtp_command_text(command), command == DTP_COMMAND_BACKTEST ? ": they stand in its table" : "",
+                  dtp_command_text(command));
         return;
     }
     snprintf(typed, sizeof typed, "%.*s", (int)strcspn(flag, "="), flag);
@@ -305,8 +264,8 @@ static void fault_unknown_flag(const char *flag, enum dtp_command command, struc
     for (size_t i = 0; i < nearest.count; i++)
         nearest.names[i] = flag_of_name(nearest.names[i]);
     dtp_nearest_text(&nearest, hint, sizeof hint);
-    snprintf(fallback, sizeof fallback, "see dtplan help %s", command_names[command]);
-    dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: unknown flag of '%s'; %s", flag, command_names[command],
+    snprintf(fallback, sizeof fallback, "see dtplan help %s", dtp_command_text(command));
+    dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: unknown flag of '%s'; %s", flag, dtp_command_text(command),
               hint[0] ? hint : fallback);
 }
 
@@ -531,7 +490,7 @@ static void take_flag(struct dtp_arguments *a, int argc, char **argv, int *at, s
         return;
     else if (option != OPTION_COUNT)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: not a flag of '%s'; see dtplan help %s", flag,
-                  command_names[a->command], command_names[a->command]);
+                  dtp_command_text(a->command), dtp_command_text(a->command));
     else {
         fault_unknown_flag(flag, a->command, faults);
         if (!strchr(flag, '=') && *at + 1 < argc && argv[*at + 1][0] != '-')
