@@ -83,7 +83,7 @@ enum option {
 static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP) & ~ON(SWEEP) & ~ON(CHART) & ~ON(REPORT) & ~ON(PROBE),
                      "print one JSON object, for programs"},
-    [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(SEARCH) | ON(CATALOG),
+    [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(SEARCH) | ON(CATALOG) | ON(BACKTEST),
                     "print a CSV table with units in its header"},
     [OPTION_MAX_MICRO_BATCH] = {"--max-micro-batch", NULL, ON(PLAN),
                                 "find the largest micro batch that fits, plan with it"},
@@ -99,7 +99,7 @@ static const struct dtp_option options[OPTION_COUNT] = {
          DTP_FILE_WRITTEN},
     [OPTION_ONLY] = {"--only", "PREFIX", ON(BACKTEST), "score only runs whose id or source starts with PREFIX"},
     [OPTION_LEAVE_ONE_OUT] = {"--leave-one-out", NULL, ON(BACKTEST),
-                              "fit anew without each source in turn and score it; takes several tables"},
+                              "fit what rests on a source's runs anew without it, and score it; takes several tables"},
     [OPTION_WHERE] = {"--where", "COLUMN=VALUE", ON(CHART), "draw only rows with that value; may be repeated"},
     [OPTION_MODEL_PARALLEL] = {"--model-parallel", NULL, ON(BACKTEST),
                                "score runs with tensor or pipeline parallelism too"},
@@ -123,7 +123,7 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_STRAGGLER] = {"--straggler", "F", ON(SIMULATE),
                           "one GPU's kernels take F times as long as they should; all others wait for it"},
     [OPTION_FIDELITY] = {"--fidelity", "closed|simulated",
-                         ON(PLAN) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(BACKTEST),
+                         ON(PLAN) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(BACKTEST) | ON(CATALOG),
                          "predict by formulas, or by simulating the step program; default closed, of plan "
                          "and whatif simulated where the job has one"},
     [OPTION_MAX_GPUS] = {"--max-gpus", "N", ON(SEARCH), "largest number of GPUs to consider; default 1024"},
@@ -549,7 +549,10 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--leave-one-out: scores whole sources; leave out -o and --only");
     if (out->leave_one_out && out->machine)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                  "--leave-one-out: fits how far GPUs differ, which a machine file has measured; leave out --machine");
+                  "--leave-one-out: fits constants, some of which a machine file has measured; leave out --machine");
+    if (out->command == DTP_COMMAND_BACKTEST && out->csv && !out->leave_one_out)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                  "--csv: of backtest only with --leave-one-out; rows of a table are written with -o ROWS.csv");
     if (out->refit && !out->output)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                   "--refit: learns from times of operations, which are kept beside -o FILE.csv; give one");

@@ -1,5 +1,6 @@
 /* dtplan backtest RUNS.csv [--fidelity closed|simulated] [-o ROWS.csv]; dtplan backtest --leave-one-out RUNS.csv ... */
 #include "cli/command.h"
+#include "cli/progress.h"
 
 #include "record/backtest_report.h"
 #include "record/leave_one_out_report.h"
@@ -21,17 +22,29 @@ static enum dtp_status write_report(const struct dtp_context *context, const str
     return DTP_OK;
 }
 
+static bool draw_progress(void *progress, size_t done, size_t count)
+{
+    dtp_progress_draw(progress, done, count);
+    return true;
+}
+
 static enum dtp_status leave_one_out(const struct dtp_context *context, const struct dtp_catalog *catalog)
 {
     const struct dtp_arguments *a = context->arguments;
-    struct dtp_deviating predictor = a->simulated ? dtp_deviating_simulated() : dtp_deviating_closed();
+    struct dtp_predictor response = dtp_predictor_closed();
+    struct dtp_predictor predictor = a->simulated ? dtp_predictor_simulated() : response;
+    struct dtp_progress progress = dtp_progress_start("sources", 0);
+    struct dtp_watch watch = {&progress, draw_progress};
     struct dtp_leave_one_out *result;
-    enum dtp_status status =
-        dtp_leave_one_out_run(a->words, a->word_count, &predictor, catalog, &result, context->faults);
+    enum dtp_status status = dtp_leave_one_out_run(a->words, a->word_count, &predictor, &response, catalog, &watch,
+                                                   &result, context->faults);
+    dtp_progress_end(&progress);
     if (status == DTP_OK && a->json)
         status = dtp_leave_one_out_write_json(context->out, result, context->faults);
+    else if (status == DTP_OK && a->csv)
+        dtp_leave_one_out_write_csv(context->out, result);
     else if (status == DTP_OK)
-        dtp_leave_one_out_write_text(context->page.file, result);
+        dtp_leave_one_out_write_text(&context->page, result);
     dtp_leave_one_out_destroy(result);
     return status;
 }

@@ -136,7 +136,7 @@ static void offer_flags(struct line *line)
 /* Behind a word that is no flag: what a command or a table of the catalogue is followed by. */
 static void offer_words(struct line *line, const char *previous)
 {
-    static const char *const tables[] = {"gpus", "machines", "models", "measured"};
+    static const char *const tables[] = {"gpus", "machines", "models", "measured", "constants"};
     if (line->count == 2 && strcmp(previous, "help") == 0)
         offer_commands(line);
     if (line->count == 2 && strcmp(previous, "chart") == 0)

@@ -83,7 +83,7 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
           {"dtplan search --params 1B --gpus 2 --gpu a10 --tokens 200M --budget 15",
            "what an evening of two GPUs can do"}}},
     [DTP_COMMAND_BACKTEST] = {"dtplan backtest RUNS.csv ... [--fidelity closed|simulated] [--machine FILE.csv] "
-                              "[-o ROWS.csv | --leave-one-out] [--json]",
+                              "[-o ROWS.csv | --leave-one-out] [--json | --csv]",
                               "Predicts measured runs from their configuration alone and reports how far off the "
                               "predictions are, beside the "
                               "simplest predictor there is: one constant MFU per kind of GPU.",
@@ -170,16 +170,20 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
            "a page on one plan"},
           {"dtplan sweep --params 7B --gpus 8..64x2 --strategy all -o sweep.csv", "a table"},
           {"dtplan report sweep.csv -o sweep.html", "a page on the table"}}},
-    [DTP_COMMAND_CATALOG] = {"dtplan catalog gpus|machines|models [NAME ...] | measured FILE.csv ... [--json | --csv]",
-                             "Lists what can be named with --gpu, --machine and --model. With names: every figure with "
-                             "its kind (datasheet, "
-                             "measured, assumed) and source. measured: what a machine file of dtplan probe says, "
-                             "how good its fits are, and with --csv each row beside its fit.",
-                             {{"dtplan catalog gpus", "all GPUs"},
-                              {"dtplan catalog gpus h100-sxm", "each figure of one of them and where it comes from"},
-                              {"dtplan catalog measured path/to/machine.csv",
-                               "how well fits describe what was measured"},
-                              {"dtplan catalog models --csv", "all models as a table for a spreadsheet"}}},
+    [DTP_COMMAND_CATALOG] =
+        {"dtplan catalog gpus|machines|models [NAME ...] | measured FILE.csv ... | constants [RUNS.csv ...] "
+         "[--json | --csv]",
+         "Lists what can be named with --gpu, --machine and --model. With names: every figure with "
+         "its kind (datasheet, "
+         "measured, assumed) and source. measured: what a machine file of dtplan probe says, "
+         "how good its fits are, and with --csv each row beside its fit. constants: every "
+         "constant of the model with its source, what it was fitted on, and how many measured runs "
+         "it moves.",
+         {{"dtplan catalog gpus", "all GPUs"},
+          {"dtplan catalog gpus h100-sxm", "each figure of one of them and where it comes from"},
+          {"dtplan catalog measured path/to/machine.csv", "how well fits describe what was measured"},
+          {"dtplan catalog constants", "what the predictions rest on"},
+          {"dtplan catalog models --csv", "all models as a table for a spreadsheet"}}},
     [DTP_COMMAND_HELP] = {"dtplan help [COMMAND]",
                           "Prints help of the program or of one command.",
                           {{"dtplan help plan", "all keys of a plan"}}},

@@ -151,8 +151,6 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
  * SMs, for that is what computing kernels have all of: the same two constants and the same loss as the closed form's,
  * now only while something runs beside it. It is the kernel that yields: CTAs of a collective, once resident, do not
  * leave their SMs, hence the weight. */
-#define COLLECTIVE_WEIGHT 100
-#define COLLECTIVE_MOST_SMS 0.9
 static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds)
 {
     const struct dtp_group_rates *group = &rates->group[op->group];
@@ -161,8 +159,8 @@ static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const
     double sent_per_s = op->demand.sent_bytes / seconds, hbm = sent_per_s / rates->cluster->gpu.memory_bytes_per_s;
     double sms = load->sm_share + load->memory_passes * hbm;
     double bus = least(1, sent_per_s * group->link_s_per_byte[collective]);
-    struct dtp_usage usage = {.weight = COLLECTIVE_WEIGHT};
-    usage.of[DTP_RESOURCE_SM] = least(sms, COLLECTIVE_MOST_SMS);
+    struct dtp_usage usage = {.weight = dtp_calibration.collective_weight};
+    usage.of[DTP_RESOURCE_SM] = least(sms, dtp_calibration.collective_most_sms);
     usage.of[DTP_RESOURCE_HBM] = least(1, 2 * hbm);
     usage.of[DTP_RESOURCE_LINK_OUT] = usage.of[DTP_RESOURCE_LINK_IN] = bus * group->link_use;
     usage.of[DTP_RESOURCE_NETWORK] = bus * group->network_use;

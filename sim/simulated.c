@@ -276,22 +276,3 @@ struct dtp_predictor dtp_predictor_simulated(void)
 {
     return (struct dtp_predictor){.name = "simulated", .predict = predict_simulated};
 }
-
-static enum dtp_status predict_deviating(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
-                                         struct dtp_faults *faults)
-{
-    struct dtp_simulation_options options = dtp_simulation_options_default();
-    options.compute_factor = dtp_slowest_rank_factor(job->cluster.gpus, *(const double *)context);
-    return predict(job, &options, out, faults);
-}
-
-static struct dtp_predictor simulated_at(const double *deviation)
-{
-    return (struct dtp_predictor){.name = "simulated", .context = deviation, .predict = predict_deviating};
-}
-
-struct dtp_deviating dtp_deviating_simulated(void)
-{
-    return (struct dtp_deviating){"simulated", "simulated_rank_deviation", dtp_calibration.simulated_rank_deviation,
-                                  simulated_at};
-}

@@ -5,7 +5,6 @@
 #ifndef DTP_SIMULATED_H
 #define DTP_SIMULATED_H
 
-#include "runs/leave_one_out.h"
 #include "sim/noise.h"
 #include "program/placement.h"
 #include "sim/simulate.h"
@@ -44,7 +43,5 @@ enum dtp_status dtp_simulated_scatter(struct dtp_simulated *simulated, const str
 struct dtp_predictor dtp_predictor_simulated(void);
 /* The same of step programs of at most *op_limit operations, which is borrowed. */
 struct dtp_predictor dtp_predictor_simulated_within(const uint32_t *op_limit);
-/* The same as a function of the deviation of speed between ranks. */
-struct dtp_deviating dtp_deviating_simulated(void);
 
 #endif

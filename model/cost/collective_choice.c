@@ -5,14 +5,6 @@
 
 #include <math.h>
 
-/* NCCL 2.30 src/sym_kernels.cc, Hopper: latency of a symmetric kernel with flags in its data, and of one with barriers.
- */
-#define SYMMETRIC_LL_S 4.5e-6
-#define SYMMETRIC_S 7.8e-6
-/* Without buffers between, a byte that is sent is read here and written there; this GPU receives as much as it sends.
- */
-#define DIRECT_MEMORY_PASSES 2
-
 static bool is_direct(const struct dtp_plan *plan, enum dtp_collective collective)
 {
     return plan->symmetric_windows || dtp_collective_copies(plan, collective);
@@ -46,11 +38,11 @@ void dtp_collective_choose(const struct dtp_cluster *cluster, const struct dtp_g
     double cta_bytes_per_s = dtp_calibration.ring_cta_bytes_per_s;
     if (group->nodes == 1 && group->ranks > 1 && is_direct(plan, collective)) {
         bool copies = dtp_collective_copies(plan, collective);
-        one_way(copies ? dtp_calibration.copy_gather_s : SYMMETRIC_S,
+        one_way(copies ? dtp_calibration.copy_gather_s : dtp_calibration.symmetric_barrier_s,
                 link * (copies ? dtp_calibration.copy_link_fraction : dtp_calibration.symmetric_link_fraction), cost);
         if (copies)
             return;
-        cost->latency_s[DTP_PROTOCOL_LL] = SYMMETRIC_LL_S;
+        cost->latency_s[DTP_PROTOCOL_LL] = dtp_calibration.symmetric_flag_s;
         cta_bytes_per_s = dtp_calibration.symmetric_cta_bytes_per_s;
     }
     for (int p = 0; p < DTP_PROTOCOL_COUNT && plan->collective_ctas; p++)
@@ -77,7 +69,7 @@ struct dtp_collective_load dtp_collective_load(const struct dtp_cluster *cluster
     load = (struct dtp_collective_load){dtp_calibration.contention_sm_share, dtp_calibration.contention_memory_passes,
                                         1, false};
     if (is_direct(plan, collective))
-        load.memory_passes = DIRECT_MEMORY_PASSES;
+        load.memory_passes = dtp_calibration.direct_memory_passes;
     if (dtp_collective_copies(plan, collective))
         load.sm_share = 0;
     else if (plan->collective_ctas && cluster->gpu.sm_count)

@@ -6,32 +6,48 @@
 #include <math.h>
 #include <string.h>
 
-/* NCCL 2.30 src/graph/tuning.cc, baseLat and hwLat, microseconds -> seconds; columns LL, LL128, Simple, and for the
- * fourth, a tree in the Simple protocol. */
-static const double base_latency_s[DTP_PROTOCOL_COUNT] = {6.6e-6, 14.0e-6, 8.4e-6, 8.4e-6};
-static const double nvlink_hop_s[DTP_PROTOCOL_COUNT] = {0.6e-6, 1.9e-6, 3.4e-6, 4.0e-6};
-static const double pcie_hop_s[DTP_PROTOCOL_COUNT] = {1.0e-6, 2.5e-6, 5.7e-6, 4.0e-6};
-static const double network_hop_s[DTP_PROTOCOL_COUNT] = {2.7e-6, 4.0e-6, 14.0e-6, 14.0e-6};
-/* Share of the Simple protocol's bandwidth: LL carries 4 bytes of data in 8, LL128 120 in 128; a tree is double-binary
- * with the 0.85 NCCL gives it. */
-static const double bandwidth_share[DTP_PROTOCOL_COUNT] = {0.5, 0.92, 1.0, 0.85};
+/* What NCCL's tuning says of a protocol. */
+struct tuning {
+    double base_s, link_hop_s, network_hop_s; /* latency of the first byte, of a hop inside a node, between nodes */
+    double bandwidth_share;                   /* of the Simple protocol's */
+};
 
-/* llMaxBw of the same file, one node: beyond it LL's flag checks are the limit. */
+static struct tuning tuning_of(enum dtp_protocol protocol, bool pcie)
+{
+    const struct dtp_calibration *c = &dtp_calibration;
+    switch (protocol) {
+    case DTP_PROTOCOL_LL:
+        return (struct tuning){c->nccl_base_ll_s, pcie ? c->nccl_pcie_hop_ll_s : c->nccl_nvlink_hop_ll_s,
+                               c->nccl_network_hop_ll_s, c->nccl_share_ll};
+    case DTP_PROTOCOL_LL128:
+        return (struct tuning){c->nccl_base_ll128_s, pcie ? c->nccl_pcie_hop_ll128_s : c->nccl_nvlink_hop_ll128_s,
+                               c->nccl_network_hop_ll128_s, c->nccl_share_ll128};
+    case DTP_PROTOCOL_TREE:
+        return (struct tuning){c->nccl_base_tree_s, pcie ? c->nccl_pcie_hop_tree_s : c->nccl_nvlink_hop_tree_s,
+                               c->nccl_network_hop_tree_s, c->nccl_share_tree};
+    case DTP_PROTOCOL_SIMPLE:
+    case DTP_PROTOCOL_COUNT: break;
+    }
+    return (struct tuning){c->nccl_base_simple_s, pcie ? c->nccl_pcie_hop_simple_s : c->nccl_nvlink_hop_simple_s,
+                           c->nccl_network_hop_simple_s, 1};
+}
+
+/* On one node: beyond it LL's flag checks are the limit. */
 static double ll_limit_bytes_per_s(const struct dtp_gpu *gpu)
 {
     switch (gpu->architecture) {
     case DTP_GPU_VOLTA:
-    case DTP_GPU_TURING: return 39e9;
+    case DTP_GPU_TURING: return dtp_calibration.nccl_ll_limit_volta_bytes_per_s;
     case DTP_GPU_AMPERE:
-    case DTP_GPU_ADA: return 87.7e9;
-    case DTP_GPU_HOPPER: return 141e9;
-    case DTP_GPU_BLACKWELL: return 282e9;
+    case DTP_GPU_ADA:
     case DTP_GPU_CDNA2:
     case DTP_GPU_CDNA3:
-    case DTP_GPU_CDNA4: return 87.7e9;
-    case DTP_GPU_HOST: return INFINITY;
+    case DTP_GPU_CDNA4: return dtp_calibration.nccl_ll_limit_ampere_bytes_per_s;
+    case DTP_GPU_HOPPER: return dtp_calibration.nccl_ll_limit_hopper_bytes_per_s;
+    case DTP_GPU_BLACKWELL: return dtp_calibration.nccl_ll_limit_blackwell_bytes_per_s;
+    case DTP_GPU_HOST: break;
     }
-    return 39e9;
+    return INFINITY;
 }
 
 /* Of a ring on a node's own links. */
@@ -108,17 +124,17 @@ static struct dtp_collective_cost modelled(const struct dtp_cluster *cluster, co
                                            enum dtp_collective collective)
 {
     bool all_reduce = collective == DTP_ALL_REDUCE, pcie = dtp_cluster_link(cluster) == DTP_LINK_PCIE;
-    const double *hop_s = pcie ? pcie_hop_s : nvlink_hop_s;
     double bus = bus_bytes_per_s(cluster, group, all_reduce);
     double network_steps = group->nodes - 1, link_steps = (double)group->ranks - 1 - network_steps;
     struct dtp_collective_cost cost = {.measured = NULL};
     for (int p = 0; p < DTP_PROTOCOL_COUNT; p++) {
         double rounds = all_reduce ? 2 : 1;
-        double latency = base_latency_s[p] + rounds * (link_steps * hop_s[p] + network_steps * network_hop_s[p]);
-        double bandwidth = bus * bandwidth_share[p];
+        const struct tuning t = tuning_of((enum dtp_protocol)p, pcie);
+        double latency = t.base_s + rounds * (link_steps * t.link_hop_s + network_steps * t.network_hop_s);
+        double bandwidth = bus * t.bandwidth_share;
         if (p == DTP_PROTOCOL_TREE)
-            latency = base_latency_s[p] + 2 * ((double)group->ranks / group->nodes - 1) * hop_s[p] +
-                      2 * log2(group->nodes) * network_hop_s[p];
+            latency = t.base_s + 2 * ((double)group->ranks / group->nodes - 1) * t.link_hop_s +
+                      2 * log2(group->nodes) * t.network_hop_s;
         if (p == DTP_PROTOCOL_LL)
             bandwidth = fmin(bandwidth, ll_limit_bytes_per_s(&cluster->gpu));
         else if (!pcie)

@@ -78,7 +78,7 @@ uint64_t dtp_digest_catalog(uint64_t digest, const struct dtp_catalog *catalog)
         digest = dtp_digest_text(dtp_digest_text(digest, catalog->aliases[i].alias), catalog->aliases[i].key);
     for (size_t i = 0; i < catalog->measured_count; i++)
         digest = add_measured(digest, catalog->measured[i].times);
-    for (size_t i = 0; i < dtp_calibration_row_count; i++)
+    for (size_t i = 0; i < DTP_CONSTANT_COUNT; i++)
         digest = dtp_digest_number(digest, dtp_calibration_rows[i].value);
     return digest;
 }

@@ -55,13 +55,12 @@ static double alignment_loss(const struct dtp_gpu *gpu, unsigned element_bytes, 
 /* Multiply-adds that all SMs could do in the time of [m,k] x [k,n]. A result of fewer tiles than SMs is made in equal
  * parts of k, as many as SMs allow and as long as parts are deep enough; otherwise a wave of tiles takes as long
  * however few SMs have one. */
-#define TILE 128.0
 static double occupied_products(const struct dtp_gpu *gpu, double m, double n, double k)
 {
-    double wave = TILE * TILE * gpu->sm_count * k, products = m * n * k;
+    double tile = dtp_calibration.matmul_tile, wave = tile * tile * gpu->sm_count * k, products = m * n * k;
     if (products >= wave)
         return products;
-    double tiles = ceil(m / TILE) * ceil(n / TILE);
+    double tiles = ceil(m / tile) * ceil(n / tile);
     if (tiles >= gpu->sm_count)
         return wave;
     double parts = least(floor(gpu->sm_count / tiles), k / dtp_calibration.matmul_split_depth);
@@ -139,9 +138,8 @@ static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dt
     return (struct flash_rates){c->flash_hopper_forward, c->flash_hopper_backward, forward_half, backward_half, 1};
 }
 
-/* Math attention: two matmuls over whole rows, and scores that pass through memory: forward writes them, reads and
- * writes them for mask and softmax and reads them for the product; backward about as often. PyTorch computes 16-bit
- * inputs in fp32 here, off the tensor cores. */
+/* Math attention: two matmuls over whole rows, and scores that pass through memory, each time whole. PyTorch computes
+ * 16-bit inputs in fp32 here, off the tensor cores. */
 static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu,
                                                      const struct dtp_transformer *transformer,
                                                      const struct dtp_plan *plan, double causal_flops, double tokens)
@@ -149,7 +147,8 @@ static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu,
     double score_bytes = dtp_plan_score_bytes(plan);
     enum dtp_dtype compute = plan->precision.compute == DTP_FP8 ? DTP_BF16 : plan->precision.compute;
     double rate = dtp_matmul_flops_per_s(gpu, score_bytes > dtp_dtype_bytes(compute) ? DTP_FP32 : compute);
-    double passes_bytes = (double)transformer->heads * (double)plan->sequence * score_bytes * 6;
+    double passes_bytes =
+        (double)transformer->heads * (double)plan->sequence * score_bytes * dtp_calibration.math_attention_passes;
     double memory_s = passes_bytes * tokens / dtp_memory_kernel_bytes_per_s(gpu, plan->runtime, DTP_KERNEL_EAGER);
     return (struct dtp_attention_time){2 * causal_flops / rate + memory_s, 4 * causal_flops / rate + memory_s};
 }
@@ -164,8 +163,9 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
     if (plan->attention == DTP_ATTENTION_MATH)
         return math_attention_time(gpu, transformer, plan, flops, tokens);
     struct flash_rates rates = flash_rates(gpu, plan);
-    /* Narrow heads feed the tensor cores less per softmax: 128 is the reference width, 64 reaches 0.83 of it. */
-    double head = fmin(1, 1.25 * width / (width + 32));
+    /* Narrow heads feed the tensor cores less per softmax; at the reference width it is 1. */
+    double half = dtp_calibration.flash_head_half_width, reference = dtp_calibration.flash_reference_head;
+    double head = least(1, (1 + half / reference) * width / (width + half));
     /* Flash kernels skip what a sliding window hides; math attention computes it all and masks it. */
     flops *= dtp_transformer_attention_length(transformer, plan->sequence) / s;
     double forward = rates.forward * head * s / (s + rates.forward_half_sequence);

@@ -9,8 +9,9 @@
 
 double dtp_critical_batch_tokens(double parameters)
 {
-    double loss = pow(8.8e13 / parameters, 0.076);
-    return 2e8 / pow(loss, 4.76);
+    const struct dtp_calibration *c = &dtp_calibration;
+    double loss = pow(c->loss_law_parameters / parameters, c->loss_law_exponent);
+    return c->critical_batch_at_loss_1_tokens / pow(loss, c->critical_batch_exponent);
 }
 
 /* Young: delta / tau = sqrt(delta / 2M), which is WRITE_SHARE at delta = 2 M WRITE_SHARE^2. */

@@ -1,212 +1,276 @@
 #include "runs/leave_one_out.h"
 
-#include "cost/calibration.h"
-#include "cost/op_cost.h"
+#include "runs/constant_effects.h"
+#include "runs/constant_fit.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the closed form at a deviation ------------------------------------------------------------------------------ */
-
-/* Its step is linear in the factor of the slowest rank, which stretches compute and optimizer. */
-static enum dtp_status predict_closed_at(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
-                                         struct dtp_faults *faults)
+const char *dtp_without_text(enum dtp_without how)
 {
-    struct dtp_predictor formulas = dtp_predictor_closed();
-    enum dtp_status status = formulas.predict(formulas.context, job, out, faults);
+    static const char *const texts[] = {"fitted", "believed", "kept"};
+    return texts[how];
+}
+
+/* ---- who moves what ---------------------------------------------------------------------------------------------- */
+
+#define MOVES_STEP 1u
+#define MOVES_MEMORY 2u /* of a kind that was measured of the run */
+
+struct study {
+    const struct dtp_scored_runs *runs;
+    const struct dtp_predictor *predictor, *response;
+    struct dtp_prediction *before; /* the response's, with the shipped constants */
+    struct dtp_prediction *now;
+    unsigned char *moves; /* [constant][run]: MOVES_...; of constants that were made with runs */
+    size_t *own;          /* runs of one source */
+    double *errors_pct;
+};
+
+/* Simulations have a deviation between ranks of their own; the other kind of prediction does not read it. */
+static bool is_read(const struct study *s, enum dtp_constant constant)
+{
+    bool simulated = strcmp(s->predictor->name, "simulated") == 0;
+    return constant != (simulated ? DTP_CONSTANT_rank_speed_deviation : DTP_CONSTANT_simulated_rank_deviation);
+}
+
+static unsigned char *moves_of(const struct study *s, enum dtp_constant constant)
+{
+    return s->moves + (size_t)constant * s->runs->count;
+}
+
+static bool measured_memory_moved(const struct dtp_scored_run *run, const struct dtp_prediction *before,
+                                  const struct dtp_prediction *now)
+{
+    for (int k = 0; k < DTP_RUN_MEMORY_COUNT; k++) {
+        enum dtp_run_memory kind = (enum dtp_run_memory)k;
+        if (run->measured_bytes[k] > 0 &&
+            dtp_figure_moved(dtp_backtest_predicted_memory(before, kind), dtp_backtest_predicted_memory(now, kind)))
+            return true;
+    }
+    return false;
+}
+
+static enum dtp_status find_moves(struct study *s, struct dtp_faults *faults)
+{
+    size_t count = s->runs->count;
+    enum dtp_status status = dtp_scored_runs_predict(s->runs, NULL, count, s->response, NULL, 0, 0, s->before, faults);
+    for (int c = 0; c < DTP_CONSTANT_COUNT && status == DTP_OK; c++) {
+        enum dtp_constant constant = (enum dtp_constant)c;
+        if (!dtp_calibration_rows[c].runs || !is_read(s, constant))
+            continue;
+        dtp_constant_take(constant, DTP_CONSTANT_TIMES * dtp_calibration_rows[c].value);
+        status = dtp_scored_runs_predict(s->runs, NULL, count, s->response, NULL, 0, 0, s->now, faults);
+        for (size_t i = 0; i < count; i++)
+            moves_of(s, constant)[i] =
+                (unsigned char)((dtp_step_moved(&s->before[i], &s->now[i]) ? MOVES_STEP : 0) |
+                                (measured_memory_moved(&s->runs->runs[i], &s->before[i], &s->now[i]) ? MOVES_MEMORY
+                                                                                                     : 0));
+        dtp_calibration_restore();
+    }
+    return status;
+}
+
+/* What a constant can be fitted to: tokens/s where it moves any step time, else memory. */
+static enum dtp_fit_target target_of(const struct study *s, enum dtp_constant constant)
+{
+    for (size_t i = 0; i < s->runs->count; i++)
+        if (moves_of(s, constant)[i] & MOVES_STEP)
+            return DTP_FIT_THROUGHPUT;
+    return DTP_FIT_MEMORY;
+}
+
+/* Runs of other sources that tell something of it. */
+static size_t count_telling(const struct study *s, enum dtp_constant constant, size_t left_out)
+{
+    bool throughput = target_of(s, constant) == DTP_FIT_THROUGHPUT;
+    size_t count = 0;
+    for (size_t i = 0; i < s->runs->count; i++) {
+        const struct dtp_scored_run *run = &s->runs->runs[i];
+        bool measured = !throughput || run->measured_tokens_per_s_per_gpu > 0;
+        count += run->source != left_out && measured &&
+                 (moves_of(s, constant)[i] & (throughput ? MOVES_STEP : MOVES_MEMORY));
+    }
+    return count;
+}
+
+/* ---- one source -------------------------------------------------------------------------------------------------- */
+
+/* Gives up what rests on the source's runs; constants that are believed are set, those to be fitted begin there. */
+static void give_up(const struct study *s, size_t source, struct dtp_left_out *out)
+{
+    for (int c = 0; c < DTP_CONSTANT_COUNT; c++) {
+        enum dtp_constant constant = (enum dtp_constant)c;
+        if (!dtp_constant_is_of(constant, out->source) || !is_read(s, constant))
+            continue;
+        struct dtp_given_up *g = &out->given_up[out->given_up_count++];
+        double believed = dtp_constant_otherwise(constant, NULL);
+        *g = (struct dtp_given_up){.constant = constant,
+                                   .value = isnan(believed) ? dtp_calibration_rows[c].value : believed,
+                                   .runs = count_telling(s, constant, source)};
+        g->how = g->runs > 0 ? DTP_WITHOUT_FITTED : isnan(believed) ? DTP_WITHOUT_KEPT : DTP_WITHOUT_BELIEVED;
+        dtp_constant_take(constant, g->value);
+    }
+}
+
+static enum dtp_status fit_anew(const struct study *s, size_t source, enum dtp_fit_target target,
+                                struct dtp_left_out *out, struct dtp_faults *faults)
+{
+    enum dtp_constant constants[DTP_CONSTANT_COUNT];
+    double values[DTP_CONSTANT_COUNT];
+    struct dtp_constant_fit fit = {.runs = s->runs,
+                                   .left_out = source,
+                                   .target = target,
+                                   .response = s->response,
+                                   .before = s->before,
+                                   .constants = constants};
+    for (size_t i = 0; i < out->given_up_count; i++) {
+        const struct dtp_given_up *g = &out->given_up[i];
+        if (g->how != DTP_WITHOUT_FITTED || target_of(s, g->constant) != target)
+            continue;
+        constants[fit.count] = g->constant;
+        values[fit.count++] = g->value;
+    }
+    enum dtp_status status = dtp_constants_fit(&fit, values, faults);
+    for (size_t i = 0, k = 0; i < out->given_up_count && k < fit.count; i++)
+        if (out->given_up[i].constant == constants[k])
+            out->given_up[i].value = values[k++];
+    return status;
+}
+
+/* Of the source's runs as they were read (`now` NULL) or as they are predicted now. */
+static struct dtp_error_statistics throughput_errors(const struct study *s, size_t count,
+                                                     const struct dtp_prediction *now)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct dtp_scored_run *run = &s->runs->runs[s->own[i]];
+        const struct dtp_prediction *p = now ? &now[i] : &run->shipped;
+        double measured = run->measured_tokens_per_s_per_gpu;
+        s->errors_pct[i] = measured > 0 ? 100 * (p->throughput.tokens_per_s_per_gpu / measured - 1) : (double)NAN;
+    }
+    return dtp_error_statistics(s->errors_pct, count);
+}
+
+static struct dtp_error_statistics memory_errors(const struct study *s, size_t count, const struct dtp_prediction *now,
+                                                 enum dtp_run_memory kind)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct dtp_scored_run *run = &s->runs->runs[s->own[i]];
+        double predicted = dtp_backtest_predicted_memory(now ? &now[i] : &run->shipped, kind);
+        double measured = run->measured_bytes[kind];
+        s->errors_pct[i] = measured > 0 ? 100 * (predicted / measured - 1) : (double)NAN;
+    }
+    return dtp_error_statistics(s->errors_pct, count);
+}
+
+static enum dtp_status score(const struct study *s, size_t source, struct dtp_left_out *out, struct dtp_faults *faults)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < s->runs->count; i++)
+        if (s->runs->runs[i].source == source)
+            s->own[count++] = i;
+    enum dtp_status status = dtp_scored_runs_predict(s->runs, s->own, count, s->predictor, NULL, 0, 0, s->now, faults);
     if (status != DTP_OK)
         return status;
-    double shipped = dtp_slowest_rank_factor(job->cluster.gpus, dtp_calibration.rank_speed_deviation);
-    double factor = dtp_slowest_rank_factor(job->cluster.gpus, *(const double *)context);
-    double step_s = out->time.step_s + (factor - shipped) * (out->time.compute_s + out->time.optimizer_s);
-    out->throughput.tokens_per_s_per_gpu *= out->time.step_s / step_s;
-    out->time.step_s = step_s;
-    return DTP_OK;
-}
-
-static struct dtp_predictor closed_at(const double *deviation)
-{
-    return (struct dtp_predictor){.name = "closed", .context = deviation, .predict = predict_closed_at};
-}
-
-struct dtp_deviating dtp_deviating_closed(void)
-{
-    return (struct dtp_deviating){"closed", "rank_speed_deviation", dtp_calibration.rank_speed_deviation, closed_at};
-}
-
-/* ---- rows as functions of the deviation -------------------------------------------------------------------------- */
-
-/* A step's length bends little with the deviation: exact at these, linear between them. */
-#define KNOTS 5
-static const double knot[KNOTS] = {0, 0.03, 0.06, 0.09, 0.12};
-
-struct row {
-    size_t source;
-    double measured_tokens_per_s, seconds_per_token[KNOTS];
-};
-
-struct rows {
-    struct row *row;
-    size_t count, room;
-    double *scratch; /* one double a row */
-};
-
-static double error_pct(const struct row *row, double deviation)
-{
-    int i = 0;
-    while (i < KNOTS - 2 && deviation > knot[i + 1])
-        i++;
-    double share = (deviation - knot[i]) / (knot[i + 1] - knot[i]);
-    double predicted = row->seconds_per_token[i] + share * (row->seconds_per_token[i + 1] - row->seconds_per_token[i]);
-    return 100 * (1 / predicted / row->measured_tokens_per_s - 1);
-}
-
-static struct dtp_error_statistics errors_of(const struct rows *rows, size_t source, double deviation)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < rows->count; i++)
-        if (rows->row[i].source == source)
-            rows->scratch[count++] = error_pct(&rows->row[i], deviation);
-    return dtp_error_statistics(rows->scratch, count);
-}
-
-/* ---- the fit ----------------------------------------------------------------------------------------------------- */
-
-#define FIT_STEP 0.001
-
-/* Mean over all sources but `left_out` of their median absolute errors. */
-static double macro_pct(const struct rows *rows, size_t source_count, size_t left_out, double deviation)
-{
-    double sum = 0;
-    size_t count = 0;
-    for (size_t source = 0; source < source_count; source++) {
-        if (source == left_out)
-            continue;
-        sum += errors_of(rows, source, deviation).median_abs_pct;
-        count++;
-    }
-    return count ? sum / (double)count : (double)NAN;
-}
-
-/* Medians have kinks and more than one minimum: every deviation is tried. */
-static double fit(const struct rows *rows, size_t source_count, size_t left_out)
-{
-    double best = NAN, least = INFINITY;
-    for (int i = 0; i * FIT_STEP <= knot[KNOTS - 1]; i++) {
-        double macro = macro_pct(rows, source_count, left_out, i * FIT_STEP);
-        if (macro < least) {
-            least = macro;
-            best = i * FIT_STEP;
-        }
-    }
-    return best;
-}
-
-/* ---- reading ----------------------------------------------------------------------------------------------------- */
-
-static size_t find_source(struct dtp_leave_one_out *out, const char *name)
-{
-    size_t i = 0;
-    while (i < out->source_count && strcmp(out->sources[i].source, name) != 0)
-        i++;
-    if (i == out->source_count)
-        snprintf(out->sources[out->source_count++].source, sizeof out->sources[0].source, "%s", name);
-    return i;
-}
-
-static bool make_room(struct rows *rows, struct dtp_leave_one_out *out, const struct dtp_backtest *backtest)
-{
-    size_t room = rows->room + backtest->row_count, sources = out->source_count + backtest->source_count;
-    struct row *row = realloc(rows->row, room * sizeof *row);
-    rows->row = row ? row : rows->row;
-    double *scratch = realloc(rows->scratch, room * sizeof *scratch);
-    rows->scratch = scratch ? scratch : rows->scratch;
-    struct dtp_left_out *left_out = realloc(out->sources, sources * sizeof *left_out);
-    out->sources = left_out ? left_out : out->sources;
-    rows->room = room;
-    return row && scratch && left_out;
-}
-
-/* Rows scored at the first knot are scored at all: what is refused does not depend on the deviation. */
-static void take_knot(struct rows *rows, struct dtp_leave_one_out *out, const struct dtp_backtest *backtest,
-                      size_t first, int k)
-{
-    size_t at = first;
-    for (size_t i = 0; i < backtest->row_count; i++) {
-        const struct dtp_backtest_row *row = &backtest->rows[i];
-        if (isnan(row->error_pct))
-            continue;
-        struct row *kept = &rows->row[at++];
-        if (k == 0)
-            *kept = (struct row){.source = find_source(out, backtest->sources[row->source_group].name),
-                                 .measured_tokens_per_s = row->measured_tokens_per_s_per_gpu};
-        kept->seconds_per_token[k] = 1 / row->forecast.prediction.throughput.tokens_per_s_per_gpu;
-    }
-    rows->count = at;
-}
-
-static enum dtp_status read_table(const char *path, const struct dtp_deviating *predictor,
-                                  const struct dtp_catalog *catalog, struct rows *rows, struct dtp_leave_one_out *out,
-                                  struct dtp_faults *faults)
-{
-    size_t first = rows->count;
-    for (int k = 0; k < KNOTS; k++) {
-        struct dtp_predictor at = predictor->at(&knot[k]);
-        struct dtp_backtest *backtest;
-        enum dtp_status status = dtp_backtest_run_only(path, NULL, &at, catalog, &backtest, faults);
-        if (status == DTP_OK && k == 0 && !make_room(rows, out, backtest))
-            status = dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "out of memory");
-        if (status == DTP_OK)
-            take_knot(rows, out, backtest, first, k);
-        dtp_backtest_destroy(backtest);
-        if (status != DTP_OK)
-            return status;
+    out->run_count = count;
+    out->shipped = throughput_errors(s, count, NULL);
+    out->left_out = throughput_errors(s, count, s->now);
+    for (int k = 0; k < DTP_RUN_MEMORY_COUNT; k++) {
+        out->memory_shipped[k] = memory_errors(s, count, NULL, (enum dtp_run_memory)k);
+        out->memory_left_out[k] = memory_errors(s, count, s->now, (enum dtp_run_memory)k);
     }
     return DTP_OK;
+}
+
+static enum dtp_status leave_out(const struct study *s, size_t source, struct dtp_left_out *out,
+                                 struct dtp_faults *faults)
+{
+    *out = (struct dtp_left_out){.given_up_count = 0};
+    snprintf(out->source, sizeof out->source, "%s", s->runs->sources[source].name);
+    give_up(s, source, out);
+    enum dtp_status status = fit_anew(s, source, DTP_FIT_THROUGHPUT, out, faults);
+    if (status == DTP_OK)
+        status = fit_anew(s, source, DTP_FIT_MEMORY, out, faults);
+    if (status == DTP_OK)
+        status = score(s, source, out, faults);
+    dtp_calibration_restore();
+    return status;
 }
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-static void leave_each_out(const struct rows *rows, struct dtp_leave_one_out *out)
+static enum dtp_status leave_each_out(const struct study *s, const struct dtp_watch *watch,
+                                      struct dtp_leave_one_out *out, struct dtp_faults *faults)
 {
-    double refitted = 0, shipped = 0, sources = (double)out->source_count;
-    out->fitted = fit(rows, out->source_count, SIZE_MAX);
-    for (size_t i = 0; i < out->source_count; i++) {
-        struct dtp_left_out *source = &out->sources[i];
-        source->deviation = fit(rows, out->source_count, i);
-        source->shipped = errors_of(rows, i, out->predictor.shipped);
-        source->refitted = errors_of(rows, i, source->deviation);
-        refitted += source->refitted.median_abs_pct;
+    double shipped = 0, left_out = 0, scored = 0;
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0; i < s->runs->source_count && status == DTP_OK; i++) {
+        if (watch && watch->told && !watch->told(watch->context, i, s->runs->source_count))
+            return DTP_NO;
+        struct dtp_left_out *source = &out->sources[out->source_count++];
+        status = leave_out(s, i, source, faults);
+        if (source->shipped.count == 0)
+            continue;
         shipped += source->shipped.median_abs_pct;
+        left_out += source->left_out.median_abs_pct;
+        scored++;
     }
-    out->macro_refitted_pct = refitted / sources;
-    out->macro_shipped_pct = shipped / sources;
+    out->macro_shipped_pct = scored > 0 ? shipped / scored : (double)NAN;
+    out->macro_left_out_pct = scored > 0 ? left_out / scored : (double)NAN;
+    return status;
+}
+
+static enum dtp_status run(const struct dtp_scored_runs *runs, const struct dtp_predictor *predictor,
+                           const struct dtp_predictor *response, const struct dtp_watch *watch,
+                           struct dtp_leave_one_out *out, struct dtp_faults *faults)
+{
+    struct study s = {.runs = runs,
+                      .predictor = predictor,
+                      .response = response,
+                      .before = malloc(runs->count * sizeof *s.before),
+                      .now = malloc(runs->count * sizeof *s.now),
+                      .moves = calloc(runs->count, DTP_CONSTANT_COUNT),
+                      .own = malloc(runs->count * sizeof *s.own),
+                      .errors_pct = malloc(runs->count * sizeof *s.errors_pct)};
+    out->fidelity = predictor->name;
+    out->sources = calloc(runs->source_count, sizeof *out->sources);
+    enum dtp_status status = s.before && s.now && s.moves && s.own && s.errors_pct && out->sources
+                                 ? DTP_OK
+                                 : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK)
+        status = find_moves(&s, faults);
+    if (status == DTP_OK)
+        status = leave_each_out(&s, watch, out, faults);
+    free(s.before);
+    free(s.now);
+    free(s.moves);
+    free(s.own);
+    free(s.errors_pct);
+    return status;
 }
 
 enum dtp_status dtp_leave_one_out_run(const char *const *paths, size_t path_count,
-                                      const struct dtp_deviating *predictor, const struct dtp_catalog *catalog,
+                                      const struct dtp_predictor *predictor, const struct dtp_predictor *response,
+                                      const struct dtp_catalog *catalog, const struct dtp_watch *watch,
                                       struct dtp_leave_one_out **out, struct dtp_faults *faults)
 {
-    struct rows rows = {0};
+    struct dtp_scored_runs runs;
     *out = NULL;
-    struct dtp_leave_one_out *result = calloc(1, sizeof *result);
-    enum dtp_status status = result ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    if (result)
-        result->predictor = *predictor;
-    for (size_t i = 0; i < path_count && status == DTP_OK; i++)
-        status = read_table(paths[i], predictor, catalog, &rows, result, faults);
-    if (status == DTP_OK && result->source_count < 2)
+    enum dtp_status status = dtp_scored_runs_read(paths, path_count, predictor, catalog, &runs, faults);
+    if (status == DTP_OK && runs.source_count < 2)
         status = dtp_fault(faults, DTP_BAD_INPUT, path_count ? paths[0] : NULL, 0,
                            "leaving one source out takes runs of at least two that can be scored; name more tables");
-    if (status == DTP_OK) {
-        leave_each_out(&rows, result);
+    struct dtp_leave_one_out *result = status == DTP_OK ? calloc(1, sizeof *result) : NULL;
+    if (status == DTP_OK && !result)
+        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK)
+        status = run(&runs, predictor, response, watch, result, faults);
+    if (status == DTP_OK)
         *out = result;
-    } else {
+    else
         dtp_leave_one_out_destroy(result);
-    }
-    free(rows.row);
-    free(rows.scratch);
+    dtp_scored_runs_destroy(&runs);
     return status;
 }
 

@@ -96,7 +96,7 @@ static void constants_table(FILE *file)
     static const char *const names[] = {"Constant", ">Value", "Unit", "What it is and what it was fitted on"};
     fputs("<details><summary>Constants that were fitted to measurements</summary>\n", file);
     dtp_html_table(file, "constants-table", "Constants fitted to or read off measurements", names, 4, true);
-    for (size_t i = 0; i < dtp_calibration_row_count; i++) {
+    for (size_t i = 0; i < DTP_CONSTANT_COUNT; i++) {
         const struct dtp_calibration_row *row = &dtp_calibration_rows[i];
         dtp_html_row(file);
         dtp_html_head_cell(file, row->name);

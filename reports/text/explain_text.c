@@ -130,7 +130,7 @@ static void print_rates(const struct dtp_report *report, const struct dtp_page *
 static void print_constants(const struct dtp_job *job, const struct dtp_page *page)
 {
     dtp_page_heading(page, "CONSTANTS", "measured, not derived; the same for every plan");
-    for (size_t i = 0; i < dtp_calibration_row_count; i++) {
+    for (size_t i = 0; i < DTP_CONSTANT_COUNT; i++) {
         const struct dtp_calibration_row *row = &dtp_calibration_rows[i];
         fprintf(page->file, "  %-*s %14.4g%s%s\n", name_columns(page), row->name, row->value,
                 strcmp(row->unit, "1") == 0 ? "" : " ", strcmp(row->unit, "1") == 0 ? "" : row->unit);
@@ -215,7 +215,7 @@ enum dtp_status dtp_explain_json(const struct dtp_report *report, FILE *file, st
     dtp_explain(&report->job, &report->prediction, &explanation);
     for (size_t i = 0; i < explanation.group_count; i++)
         json_array_append_new(groups, group_object(&explanation, &explanation.groups[i]));
-    for (size_t i = 0; i < dtp_calibration_row_count; i++) {
+    for (size_t i = 0; i < DTP_CONSTANT_COUNT; i++) {
         json_t *entry = json_object();
         json_object_set_new(entry, "name", json_string(dtp_calibration_rows[i].name));
         json_object_set_new(entry, "value", json_real(dtp_calibration_rows[i].value));

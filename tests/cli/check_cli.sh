@@ -99,6 +99,22 @@ expect 0 catalog gpus
 expect 0 catalog gpus h100-sxm a100
 expect 0 catalog machines --csv
 expect 0 catalog models --json
+# Every constant is there: each row of the model's table, and the rate of each GPU. None is counted by hand.
+runs=$source/scenarios/h200_torch_runs.csv
+expect 0 catalog constants
+grep -q '^flash1_hopper_forward .* 66 *0$' out || failed "catalog constants: $(grep flash1 out)"
+grep -q 'scenarios/published_runs.csv: github:mosaicml/llm-foundry' out || failed "catalog constants: what was fitted on"
+expect 0 catalog constants "$runs" --csv
+constants=$(grep -c '^DTP_CONSTANT(' "$source/model/cost/constants.def")
+gpus=$(grep -c ',matmul_fraction,' "$source/scenarios/gpus.csv")
+[[ $(wc -l <out) == $((constants + gpus + 1)) ]] || failed "catalog constants --csv: not $constants + $gpus rows"
+grep -q '^flash1_hopper_forward,0.305,1,fitted,.*,0,0,35$' out || failed "catalog constants RUNS.csv: $(grep flash1 out)"
+expect 0 catalog constants "$runs" --fidelity simulated --csv
+grep -q '^simulated_rank_deviation,0.06,.*,[1-9][0-9]*,0,35$' out || failed "catalog constants --fidelity simulated"
+grep -q '^rank_speed_deviation,0.04,.*,0,0,35$' out || failed "catalog constants --fidelity simulated"
+expect 2 catalog constants nothing.csv
+expect 2 catalog gpus --fidelity simulated
+says "predicts nothing"
 # plan simulates, or says why it does not; a solver's answer is the closed form's.
 expect 0 --params 7e9 --gpus 8
 grep -q "simulated; the closed form says" out || failed "plan: does not simulate"
@@ -116,6 +132,11 @@ expect 0 backtest "$source/scenarios/h200_torch_runs.csv"
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv" --fidelity simulated --json
 grep -q '"fidelity": "simulated"' out || failed "backtest --fidelity simulated --json: does not say so"
 expect 0 backtest --leave-one-out "$source/scenarios/published_runs.csv" "$source/scenarios/h200_torch_runs.csv"
+grep -q 'flash1_hopper_forward *0.305 *0.344 *believed' out || failed "backtest --leave-one-out: $(grep flash1 out)"
+expect 0 backtest --leave-one-out "$source/tests/data/runs.csv" "$source/scenarios/h200_torch_runs.csv" --csv
+grep -q '^measured with PyTorch[^,]*,35,.*nccl_one_rank_bytes=5.85e+08 kept' out || failed "backtest --leave-one-out --csv: $(cat out)"
+expect 2 backtest "$source/scenarios/h200_torch_runs.csv" --csv
+says "only with --leave-one-out"
 expect 2 backtest --leave-one-out "$source/scenarios/h200_torch_runs.csv"
 expect 2 backtest --leave-one-out "$source/scenarios/h200_torch_runs.csv" -o rows.csv
 # By a machine file those runs that were on its GPU, whatever the length of its name.

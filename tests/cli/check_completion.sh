@@ -58,6 +58,7 @@ expect llama-7b dtplan plan --model llama-7
 expect dgx-h100 dtplan --machine dgx-h1
 expect "$cli/../tests/data/synthetic_machine.csv" dtplan backtest runs.csv --machine "$cli/../tests/data/syn"
 expect machines dtplan catalog m
+expect constants dtplan catalog c
 expect micro-batch dtplan chart mic
 expect --where dtplan chart --w
 expect h100-sxm dtplan catalog gpus h100-s

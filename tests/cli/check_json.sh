@@ -43,13 +43,14 @@ holds dtplan.search-1 search --params 1B --gpus 2,4 --gpu a10 --tokens 200M --bu
 holds dtplan.search-1 search --params 1B --gpus 2 --gpu a10 --tokens 200B --deadline 1h --strategy full_shard
 holds dtplan.backtest-1 backtest "$source/tests/data/runs.csv"
 holds dtplan.backtest-1 backtest "$source/scenarios/holdout_torch_runs.csv"
-holds dtplan.leave_one_out-1 backtest --leave-one-out "$source/tests/data/runs.csv" "$source/scenarios/h200_torch_runs.csv"
+holds dtplan.leave_one_out-2 backtest --leave-one-out "$source/tests/data/runs.csv" "$source/scenarios/h200_torch_runs.csv"
 holds dtplan.run-1 run "${tiny[@]}" --gpus 1
 holds dtplan.validate-1 validate "${tiny[@]}" --gpus 1,2
 holds dtplan.catalog_gpus-1 catalog gpus
 holds dtplan.catalog_machines-1 catalog machines
 holds dtplan.catalog_models-1 catalog models
 holds dtplan.catalog_quantities-1 catalog gpus a10
+holds dtplan.catalog_constants-1 catalog constants
 holds dtplan.catalog_measured-1 catalog measured "$source/tests/data/synthetic_machine.csv"
 
 for schema in "$schemas"/*.json; do

@@ -65,9 +65,11 @@ for width in 40 60 80 100 120 160; do
     fits "$width" search --params 1B --gpu a100-80-sxm --gpus 8 --tokens 20B --budget 5k
     fits "$width" search --params 1B --gpu a10 --gpus 2 --tokens 20T --budget 5
     fits "$width" backtest runs.csv
+    fits "$width" backtest --leave-one-out "$source/tests/data/runs.csv" runs.csv
     fits "$width" catalog gpus
     fits "$width" catalog machines
     fits "$width" catalog models
+    fits "$width" catalog constants runs.csv
     fits "$width" catalog gpus h100-sxm gb200
     fits "$width" catalog machines dgx-h100
     fits "$width" catalog models llama-3-8b

@@ -184,7 +184,6 @@ static void test_power_headroom(void **state)
     assert_near(668 * dtp_matmul_speedup(&gpu, 0.0942, 0.0510), 716, 0.03);
     assert_near(668 * dtp_matmul_speedup(&gpu, 0.0942, 0.1050), 764, 0.03);
     assert_near(dtp_matmul_speedup(&a100, 1, 1), 1, 1e-12);
-    assert_true(dtp_calibration_row_count > 10);
 }
 
 int main(void)

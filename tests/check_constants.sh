@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Whether the constants of the model stand in its one table: check_constants.sh SOURCE_TREE [planted]
+#
+# model/cost has no number besides 0, 1 and 2 elsewhere than in constants.def, and what predicts by it (model/closed,
+# model/runtime, sim) no fraction, unless a line below says why it is no constant of the model: mathematics, a count by
+# hand that a test holds, a tolerance of a solver. Whoever writes to the table is named below as well.
+set -euo pipefail
+
+cd -- "$1"
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
+
+# FILE NUMBER reason
+cat >"$scratch/allowed" <<'END'
+model/cost/attention_workspace.c 128 what cuDNN's fused kernel takes: multiples of sequences, widest head
+model/cost/attention_workspace.c 8 what it takes: multiples of the head's width
+model/cost/attention_workspace.c 256 bytes it asks for, read off and exact
+model/cost/attention_workspace.h 256u alignment of what our executor lays out
+model/cost/attention_workspace.h 30 a bound that our executor sets itself
+model/cost/cluster_cost.c 1024 a shape to ask a machine file with
+model/cost/op_cost.c 4 bytes and passes of a parameter, counted by hand
+model/cost/op_cost.c 20 bytes of foreach AdamW's passes, counted by hand
+model/cost/op_cost.c 2.5 FLOPs of flash attention's backward: five products for two
+model/cost/op_cost.c 0.375 Blom's approximation
+model/cost/op_cost.c 0.25 Blom's approximation
+model/closed/block_work.c 2.5 passes of a norm's backward, counted by hand
+model/closed/closed_form_time.c 0.5 bytes of an int4
+model/closed/closed_form_time.c 4.0 bytes, counted by hand
+model/runtime/deepspeed/lower_infinity.c 28.0 bytes of AdamW on the host, counted by hand
+model/runtime/torch/lower_offload.c 28.0 bytes of AdamW on the host, counted by hand
+model/runtime/dtplan/executor_work.c 3.5 FLOPs of attention, forward and backward: seven products for two
+model/runtime/dtplan/executor_work.c 4.0 bytes, counted by hand
+model/runtime/dtplan/lower_executor_backward.c 2.5 FLOPs of flash attention's backward: five products for two
+model/runtime/dtplan/lower_executor_bytes.c 4.0 bytes, counted by hand
+model/runtime/dtplan/lower_executor_step.c 4.0 bytes, counted by hand
+sim/noise.c 0.1 the slowest that a draw may make a GPU
+sim/noise.c 0.50 a quantile
+sim/noise.c 0.95 a quantile
+sim/noise.c 0.99 a quantile
+sim/noise.c 2.5 where a curve over normal deviates is computed
+sim/noise.c 3.5 where a curve over normal deviates is computed
+sim/noise.c 5.5 where a curve over normal deviates is computed
+sim/search.c 8000.0 how much a search may cost
+sim/search.c 60000.0 how much a search may cost
+sim/search.h 0.05 a search's margin
+sim/search.h 365.0 days
+sim/search_scan.h 0.15 a search's margin
+sim/share.c 1e300 infinity
+sim/simulate.c 0.003 tolerance of an iteration
+sim/trace.c 1e6 microseconds
+sim/trace.c 0.01 where an arrow of a picture begins
+END
+
+# numbers FILE: "FILE NUMBER" for each number of its code; comments, strings and characters are none.
+numbers() {
+    awk -v file="$1" '
+        {
+            line = $0
+            gsub(/"([^"\\]|\\.)*"|'"'"'([^'"'"'\\]|\\.)*'"'"'/, " ", line)
+            while (1) {
+                if (inside) {
+                    end = index(line, "*/")
+                    if (!end) { line = ""; break }
+                    line = " " substr(line, end + 2)
+                    inside = 0
+                }
+                start = index(line, "/*")
+                if (!start) break
+                rest = substr(line, start + 2)
+                end = index(rest, "*/")
+                if (end) line = substr(line, 1, start - 1) " " substr(rest, end + 2)
+                else { line = substr(line, 1, start - 1); inside = 1; break }
+            }
+            while (match(line, /[A-Za-z_0-9.]+([eEpP][-+][0-9]+)?/)) {
+                word = substr(line, RSTART, RLENGTH)
+                line = substr(line, RSTART + RLENGTH)
+                if (word ~ /^[.]?[0-9]/) print file, word
+            }
+        }' "$1"
+}
+
+find model/cost -name '*.[ch]' -print | sort >"$scratch/cost"
+find model/closed model/runtime sim -name '*.[ch]' -print | sort >"$scratch/others"
+while read -r file; do
+    numbers "$file" | awk '$2 !~ /^([012]u?|0x[0-9a-fA-F]+u?|[01]\.0)$/'
+done <"$scratch/cost" >"$scratch/found"
+while read -r file; do
+    numbers "$file" | awk '$2 !~ /^0x/ && $2 ~ /[.eE]/ && $2 !~ /^[012]\.0$/'
+done <"$scratch/others" >>"$scratch/found"
+sort -u "$scratch/found" >"$scratch/sorted"
+cut -d' ' -f1,2 "$scratch/allowed" | sort -u >"$scratch/keys"
+
+failures=0
+while read -r file number; do
+    echo "FAILED: $file: $number stands in the code; a constant of the model belongs into model/cost/constants.def"
+    failures=$((failures + 1))
+done < <(comm -23 "$scratch/sorted" "$scratch/keys")
+while read -r file number; do
+    echo "FAILED: $file: there is no $number any more; take it off the list in tests/check_constants.sh"
+    failures=$((failures + 1))
+done < <(comm -13 "$scratch/sorted" "$scratch/keys")
+
+# The table is written by its own functions, and these are called by what asks what constants are worth.
+if grep -rnE 'dtp_calibration\.[a-z0-9_]+ *([-+*/]?=[^=]|\+\+|--)' --include='*.[ch]' model sim exec reports cli; then
+    echo "FAILED: a constant of the model is written to; dtp_calibration_set does that" && failures=$((failures + 1))
+fi
+if grep -rlE 'dtp_calibration_(set|restore)\(' --include='*.[ch]' model sim exec reports cli |
+    grep -vE '^model/(cost/calibration|runs/(constant_effects|leave_one_out|constant_fit))\.[ch]$'; then
+    echo "FAILED: only backtests set constants of the model" && failures=$((failures + 1))
+fi
+
+# A check that takes anything would hold nothing: a number planted in a copy is found.
+if [[ ${2-} != planted && $failures == 0 ]]; then
+    cp -r --parents model sim exec reports cli tests/check_constants.sh "$scratch"
+    echo 'static const double planted = 0.57; /* 0.58 */' >>"$scratch/model/cost/op_cost.c"
+    if found=$("$scratch/tests/check_constants.sh" "$scratch" planted); then
+        echo "FAILED: a constant outside the table is not found" && failures=$((failures + 1))
+    elif [[ $found != *"op_cost.c: 0.57 "* || $found == *0.58* ]]; then
+        echo "FAILED: $found" && failures=$((failures + 1))
+    fi
+fi
+exit $((failures > 0))
