@@ -55,11 +55,11 @@ dtp_folder(model/cost USES model/plan SYSTEM libc gsl)
 # the step program: buffers, operations, dependencies; its text, its proof, its places
 dtp_folder(model/program USES model/cost SYSTEM libc)
 # the closed form: memory, traffic and time by formulas
-dtp_folder(model/closed USES model/program SYSTEM libc UPWARD model/runtime/torch model/runtime/deepspeed model/runtime/megatron model/runtime/dtplan)
+dtp_folder(model/closed USES model/program SYSTEM libc)
 # the skeleton that composes a program; what a runtime does in it is the runtime's
 dtp_folder(model/lower USES model/closed SYSTEM libc)
 # by whose rules; no runtime knows another
-dtp_folder(model/runtime/torch USES model/lower SYSTEM libc UPWARD model/runtime/deepspeed)
+dtp_folder(model/runtime/torch USES model/lower SYSTEM libc)
 dtp_folder(model/runtime/deepspeed USES model/lower SYSTEM libc)
 dtp_folder(model/runtime/megatron USES model/lower SYSTEM libc)
 dtp_folder(model/runtime/dtplan USES model/lower SYSTEM libc)
