@@ -5,8 +5,7 @@
 # made here and not an accident. Folders stand low to high, and each may use folders above its own line only:
 #
 #   dtp_folder(FOLDER USES folders whose headers it may include, and what these may use in turn
-#                     SYSTEM groups of headers in <> (below)
-#                     [UPWARD folders that it still calls although they stand higher; the aim is none])
+#                     SYSTEM groups of headers in <> (below))
 #
 # Includes are written with their folder: "plan/plan.h" of model/plan, "table/csv.h" of reports/table, "sim/engine.h".
 # The planner must start on a laptop without CUDA, and the simulator must not see what the executor measures: sim/ and exec/
@@ -25,10 +24,9 @@ set(DTP_SYSTEM_cpu_libraries "cblas\\.h|numa\\.h|immintrin\\.h")
 
 set(DTP_FOLDERS "")
 macro(dtp_folder folder)
-  cmake_parse_arguments(DTP_FOLDER "" "" "USES;SYSTEM;UPWARD" ${ARGN})
+  cmake_parse_arguments(DTP_FOLDER "" "" "USES;SYSTEM" ${ARGN})
   set(DTP_USES_${folder} ${DTP_FOLDER_USES})
   set(DTP_SYSTEM_OF_${folder} ${DTP_FOLDER_SYSTEM})
-  set(DTP_UPWARD_${folder} ${DTP_FOLDER_UPWARD})
   # What it may use directly or through another: every folder it uses is already complete, since it stands lower.
   set(DTP_BELOW_${folder} ${folder})
   foreach(DTP_lower ${DTP_FOLDER_USES})
@@ -55,18 +53,18 @@ dtp_folder(model/cost USES model/plan SYSTEM libc gsl)
 # the step program: buffers, operations, dependencies; its text, its proof, its places
 dtp_folder(model/program USES model/cost SYSTEM libc)
 # the closed form: memory, traffic and time by formulas
-dtp_folder(model/closed USES model/program SYSTEM libc UPWARD model/runtime/torch model/runtime/deepspeed model/runtime/megatron model/runtime/dtplan)
+dtp_folder(model/closed USES model/program SYSTEM libc)
 # the skeleton that composes a program; what a runtime does in it is the runtime's
 dtp_folder(model/lower USES model/closed SYSTEM libc)
 # by whose rules; no runtime knows another
-dtp_folder(model/runtime/torch USES model/lower SYSTEM libc UPWARD model/runtime/deepspeed)
+dtp_folder(model/runtime/torch USES model/lower SYSTEM libc)
 dtp_folder(model/runtime/deepspeed USES model/lower SYSTEM libc)
 dtp_folder(model/runtime/megatron USES model/lower SYSTEM libc)
 dtp_folder(model/runtime/dtplan USES model/lower SYSTEM libc)
 # the one list of runtimes; plans resolved by the rules of theirs
 dtp_folder(model/runtime USES model/runtime/torch model/runtime/deepspeed model/runtime/megatron model/runtime/dtplan SYSTEM libc)
 # a job as users write it: keys, scenario files, sweeps' axes
-dtp_folder(model/job USES model/runtime SYSTEM libc inih UPWARD model/decide)
+dtp_folder(model/job USES model/runtime SYSTEM libc inih)
 # what to do: advice, what-if, solvers, money, failures
 dtp_folder(model/decide USES model/job SYSTEM libc gsl)
 # measured runs: tables, backtest, fits
@@ -78,7 +76,7 @@ dtp_folder(sim USES model/decide model/runs SYSTEM libc gsl)
 # -- kernels and exec: what makes it happen -------------------------------------------------------------------------------
 dtp_folder(kernels SYSTEM libc cuda)
 # who takes part: processes, nodes, their exchange and their watch over each other
-dtp_folder(exec/ranks USES model/decide kernels SYSTEM libc cuda gpu_libraries UPWARD exec/checkpoint)
+dtp_folder(exec/ranks USES model/decide kernels SYSTEM libc cuda gpu_libraries)
 # what a run learns from: files of tokens, a Markov chain
 dtp_folder(exec/data USES exec/ranks SYSTEM libc)
 # what computes: GPUs or the cores of this machine

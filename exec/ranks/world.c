@@ -1,6 +1,5 @@
 #include "ranks/world.h"
 
-#include "checkpoint/checkpoint.h"
 #include "base/crc64.h"
 #include "program/program_text.h"
 
@@ -69,14 +68,14 @@ static void leave_at_once(int signal)
 }
 
 /* The others write nothing more once they have ended, which takes them as long as it takes this rank. */
-static void clean_checkpoints(const char *directory)
+static void clean_checkpoints(const struct dtp_world *world)
 {
     const struct timespec pause = {.tv_nsec = 300000000};
     for (int i = 0; i < 3; i++) {
-        dtp_checkpoint_clean(directory);
+        world->clean(world->checkpoints);
         nanosleep(&pause, NULL);
     }
-    dtp_checkpoint_clean(directory);
+    world->clean(world->checkpoints);
 }
 
 /* Runs on control's thread, while this rank may hang in a collective: nothing else of it can be trusted to return, the
@@ -96,7 +95,7 @@ static void fail_together(void *context, const struct dtp_control_failure *failu
     if (world->communicator)
         world->communicator->verbs->abort(world->communicator);
     if (world->ranks.rank == (failure->rank == 0 ? 1 : 0) && world->checkpoints)
-        clean_checkpoints(world->checkpoints);
+        clean_checkpoints(world);
     _exit((int)failure->status);
 }
 

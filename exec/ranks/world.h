@@ -17,6 +17,7 @@ struct dtp_world {
     pthread_mutex_t watch;                 /* of `ended` */
     const volatile uint32_t *ended;        /* dtp_world_watch */
     const char *checkpoints;               /* folder whose partial ones go when ranks fail together; NULL: none */
+    void (*clean)(const char *folder);     /* removes those; set where checkpoints is */
     struct dtp_communicator_choice choice; /* set before connecting, where the library is not to choose */
 };
 

@@ -251,8 +251,10 @@ static enum dtp_status set_up(struct dtp_trainer *t)
         for (size_t i = 0; groups[g][i] && status == DTP_OK; i++)
             status = groups[g][i](t);
         status = dtp_world_begin_together(&t->world, status, t->faults);
-        if (g == 1)
+        if (g == 1) {
             t->world.checkpoints = t->settings->checkpoint;
+            t->world.clean = dtp_checkpoint_clean;
+        }
     }
     return status;
 }

@@ -14,7 +14,8 @@ uint64_t dtp_allocator_reserved_bytes(const struct dtp_memory_job *job, uint64_t
                                       struct dtp_part_chain *chain);
 /* CUDA context with the modules a training step loads. */
 uint64_t dtp_context_bytes(const struct dtp_memory_job *job, struct dtp_part_chain *chain);
-/* NCCL's kernels and the buffers of every communicator the strategy opens. */
+/* NCCL's kernels and the buffers of every communicator the strategy opens; its library alone. */
 uint64_t dtp_nccl_bytes(const struct dtp_memory_job *job, struct dtp_part_chain *chain);
+uint64_t dtp_nccl_library_bytes(struct dtp_part_chain *chain);
 
 #endif

@@ -1,6 +1,7 @@
 #include "closed/block_work.h"
 
 #include "closed/activations.h"
+#include "closed/closed_form_hooks.h"
 
 /* Notation of the comments: h hidden, q = d_q, kv = d_kv, f = ffn, w bytes of the compute dtype, p bytes of the
  * residual stream (4 under autocast: embedding and residual adds stay fp32; else w).
@@ -100,14 +101,14 @@ static void count_fused(const struct dtp_transformer *t, const struct dtp_plan *
     work->fused = true;
 }
 
-/* Two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for matmuls, with a
- * kernel for each bias. */
-static void count_megatron(const struct dtp_transformer *t, struct dtp_block_work *work)
+static void count_kernels(const struct dtp_transformer *t, const struct dtp_kernel_counts *kernels,
+                          struct dtp_block_work *work)
 {
     bool rope = t->position == DTP_POSITION_ROPE;
-    work->forward_kernels = 10 + (rope ? 1 : 0);
-    work->backward_kernels = 17 + (rope ? 3 : 0) + (bias_outputs(t) > 0 ? 4 : 0);
-    work->root_kernels = 11;
+    work->forward_kernels = kernels->forward + (rope ? kernels->rotary_forward : 0);
+    work->backward_kernels = kernels->backward + (rope ? kernels->rotary_backward : 0) +
+                             (bias_outputs(t) > 0 ? kernels->biases_backward : 0);
+    work->root_kernels = kernels->root;
 }
 
 struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
@@ -119,8 +120,8 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     work.root_kernels = 40;
     if (fused)
         count_fused(transformer, plan, &work);
-    if (plan->runtime->reduces_fp32)
-        count_megatron(transformer, &work);
+    if (plan->runtime->closed->kernels)
+        count_kernels(transformer, plan->runtime->closed->kernels, &work);
     return work;
 }
 

@@ -5,7 +5,7 @@
  * the others hide behind the block time; in backward gathers and reduce-scatters share one communicator (a FIFO), so
  * their sum competes with the backward time; the last reduce-scatter has nothing to hide behind. Sums of maxima over
  * equal units are maxima of sums, which is what makes the form closed. */
-#include "closed/closed_form_timing.h"
+#include "closed/closed_form_hooks.h"
 
 #include "cost/cluster_cost.h"
 #include "cost/collective_choice.h"
@@ -58,7 +58,7 @@ static double collective_total_s(const struct dtp_timing *c, const struct dtp_co
     struct dtp_group group =
         replicas ? dtp_group_strided(c->cluster, plan->shard_group)
                  : dtp_group_consecutive(c->cluster, plan->shard_group > 1 ? plan->shard_group : c->cluster->gpus);
-    if (collective == DTP_ALL_TO_ALL && !c->ours) { /* within nodes, and between */
+    if (collective == DTP_ALL_TO_ALL && plan->runtime->closed->exchanges_by_node) {
         struct dtp_group between = dtp_group_strided(c->cluster, c->cluster->gpus_per_node);
         struct dtp_group node = dtp_group_consecutive(c->cluster, c->cluster->gpus_per_node);
         uint64_t inside = communication->narrow_exchange_bytes, insides = communication->narrow_exchange_count;
@@ -83,8 +83,7 @@ void dtp_timing_add_collectives(struct dtp_timing *c, const struct dtp_communica
 
 /* ---- what no window hides ---------------------------------------------------------------------------------------- */
 
-/* Share of the parameters in the root unit (embeddings, head, final norm). */
-static double root_share(const struct dtp_timing *c)
+double dtp_timing_root_share(const struct dtp_timing *c)
 {
     return 1 - (double)c->transformer->layers * (double)c->count.block / (double)c->count.total;
 }
@@ -95,7 +94,7 @@ static double exposed_gathering(const struct dtp_timing *c, const struct dtp_tim
     const struct dtp_plan *plan = c->plan;
     double units = plan->wrap_layers ? ceil(c->layers / plan->wrap_layers) : 1;
     double micro_steps = plan->accumulate, reductions = dtp_plan_reductions(plan);
-    double root = plan->wrap_layers ? root_share(c) : 1, unit = (1 - root) / units, tail = root + unit;
+    double root = plan->wrap_layers ? dtp_timing_root_share(c) : 1, unit = (1 - root) / units, tail = root + unit;
     double prefetched = plan->prefetch ? 1 - tail : 0, hide = (units - 1) / units;
     /* Backward gathers what was released after forward: all but a root that is kept. */
     double again = !plan->reshard_after_forward ? 0 : dtp_plan_keeps_root(plan) ? 1 - root : 1;
@@ -144,51 +143,12 @@ static double exposed_replicated(const struct dtp_timing *c, const struct dtp_ti
     return reductions * exposed + after_step_s;
 }
 
-/* Ours. The embedding is gathered with nothing to hide behind, in every micro-step where weights are sharded, and so is
- * the first block at the step's begin; the others are gathered while the blocks before them compute. In backward
- * gathers and reductions share a FIFO, unless copy engines carry one of them. The embedding's gradient is reduced last;
- * the next micro-step's first block hides it, the step's end does not. */
-static double exposed_ours(struct dtp_timing *c, const struct dtp_time *time, const struct dtp_windows *window)
-{
-    const struct dtp_executor_rules *r = &c->rules;
-    double k = c->plan->accumulate, reductions = r->reduces_always ? k : 1, total = (double)c->count.total;
-    double embedding = (double)(c->count.embedding + c->count.position) / total,
-           block = (1 - root_share(c)) / c->layers;
-    double gather_s = time->collective_s[DTP_ALL_GATHER];
-    double reduce_s = (time->collective_s[DTP_ALL_REDUCE] + time->collective_s[DTP_REDUCE_SCATTER] +
-                       time->collective_s[DTP_ALL_TO_ALL]) /
-                      reductions;
-    double block_s = window->forward_s / c->layers, backward_s = 0;
-    double exposed = reduce_s * embedding + (reductions - 1) * fmax(0, reduce_s * embedding - block_s);
-    if (r->gathers_once) {
-        double first = embedding + block;
-        exposed += gather_s * first + fmax(0, gather_s * (1 - first) - window->forward_s);
-    } else if (r->sharded) {
-        double ring = (double)r->ring, passes = c->layers + (2 * k - 1) * (c->layers - ring);
-        double edges = k * (root_share(c) / block), one_s = gather_s / (passes + edges); /* of a block */
-        double head = root_share(c) - embedding;
-        double forward_s = (c->layers - 1 + (k - 1) * (c->layers - ring) + k * head / block) * one_s;
-        double hidden = c->plan->prefetch ? fmax(0, forward_s / k - window->forward_s) * k : forward_s;
-        exposed += one_s * (1 + k * embedding / block) + hidden;
-        backward_s = (c->layers - ring) * one_s;
-        exposed += c->plan->prefetch ? 0 : k * backward_s;
-        c->last_backward_exposed_s = c->plan->prefetch ? 0 : backward_s;
-        backward_s = c->plan->prefetch ? backward_s : 0;
-    }
-    double reductions_s = reduce_s * (1 - embedding);
-    bool apart = dtp_collective_copies(c->plan, DTP_ALL_GATHER) ||
-                 dtp_collective_copies(c->plan, DTP_ALL_TO_ALL); /* two queues, which overlap each other */
-    double queue_s = apart ? fmax(backward_s, reductions_s) : backward_s + reductions_s;
-    double with_reduction = fmax(0, queue_s - window->backward_s);
-    c->last_backward_exposed_s += with_reduction + reduce_s * embedding;
-    return exposed + reductions * with_reduction + (k - reductions) * fmax(0, backward_s - window->backward_s);
-}
-
 double dtp_timing_exposed_s(struct dtp_timing *c, const struct dtp_time *time, const struct dtp_windows *window)
 {
     if (dtp_cluster_is_host(c->cluster)) /* one thing at a time */
         return time->communication_s;
-    double exposed_s = c->ours                           ? exposed_ours(c, time, window)
+    const struct dtp_closed_form_hooks *hooks = c->plan->runtime->closed;
+    double exposed_s = hooks->exposed_s                  ? hooks->exposed_s(c, time, window)
                        : dtp_plan_shards_params(c->plan) ? exposed_gathering(c, time, window)
                                                          : exposed_replicated(c, time, window);
     return fmin(exposed_s, time->communication_s);

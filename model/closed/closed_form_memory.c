@@ -1,7 +1,6 @@
 /* Memory of a plan: state at rest, the instants that can be the peak, and what allocator and driver put on top. */
 #include "closed/allocator.h"
-#include "closed/closed_form_counted.h"
-#include "closed/memory_instant.h"
+#include "closed/closed_form_hooks.h"
 
 /* cuBLAS workspace per handle and stream, from the caching allocator: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB
  * + 8 x 16 KiB (CublasHandlePool.cpp). Forward's thread and autograd's each have one. RoPE's fp32 tables of sine and
@@ -153,6 +152,19 @@ static void beyond_tensors(struct dtp_memory_job *job)
     job->record->newest[DTP_ACCOUNT_NVME] = job->state.nvme_chain.newest;
 }
 
+void dtp_counts_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                   const struct dtp_plan *plan, struct dtp_counts *out)
+{
+    const struct dtp_closed_form_hooks *hooks = plan->runtime->closed;
+    dtp_units_count(transformer, cluster, plan, &out->units);
+    dtp_element_bytes_count(plan, &out->bytes);
+    dtp_activations_count(transformer, cluster, plan, &out->activations);
+    if (!hooks->own_blocks)
+        dtp_block_places_count(transformer, cluster, plan, &out->places);
+    if (hooks->count)
+        hooks->count(transformer, cluster, plan, out);
+}
+
 void dtp_counted_memory(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                         const struct dtp_plan *plan, const struct dtp_counts *counts, struct dtp_memory *out,
                         struct dtp_memory_parts *parts)
@@ -172,17 +184,10 @@ void dtp_counted_memory(const struct dtp_transformer *transformer, const struct 
     job.places = &counts->places;
     job.units = counts->units;
     job.bytes = counts->bytes;
-    job.zero3 = &counts->zero3;
+    job.own = counts->own;
     dtp_state_bytes_count(transformer, &job.units, plan, &job.bytes, parts, &job.state);
     job.at_rest = at_rest(&job);
-    if (plan->runtime->arena)
-        dtp_memory_executor(&job);
-    else if (!dtp_plan_shards_params(plan))
-        dtp_memory_replicated(&job);
-    else if (plan->runtime->fetches_modules)
-        dtp_memory_zero3(&job);
-    else
-        dtp_memory_fsdp(&job);
+    plan->runtime->closed->memory(&job);
     summarise(out);
     beyond_tensors(&job);
 }

@@ -1,5 +1,5 @@
 /* The closed form of offload: copies between GPU and host, AdamW on the host, NVMe; what of them a step waits for. */
-#include "closed/closed_form_timing.h"
+#include "closed/closed_form_hooks.h"
 
 #include "cost/cluster_cost.h"
 #include "plan/deepspeed.h"
@@ -18,13 +18,14 @@ struct nvme_time {
     double optimizer_s, micro_steps_s;
 };
 
-/* Of what goes up, parameters that are gathered from the host; DeepSpeed's sums of gradients go up as well. */
+/* Of what goes up, parameters that are gathered from the host; a runtime's sums of gradients may go up as well. */
 static double params_up_bytes(const struct dtp_timing *c, const struct dtp_communication *communication)
 {
     struct dtp_element_bytes element;
     dtp_element_bytes_count(c->plan, &element);
-    bool deepspeed = c->plan->runtime->fetches_modules;
-    double sums = deepspeed ? dtp_timing_optimizer_shard(c) * (double)element.grads * c->plan->accumulate : 0;
+    double sums = c->plan->runtime->closed->sums_go_up
+                      ? dtp_timing_optimizer_shard(c) * (double)element.grads * c->plan->accumulate
+                      : 0;
     return c->plan->offload == DTP_OFFLOAD_OPTIMIZER ? 0 : fmax(0, (double)communication->host_to_device_bytes - sums);
 }
 
@@ -43,9 +44,8 @@ static struct nvme_time nvme_time(const struct dtp_timing *c, const struct dtp_c
 
 /* What the copies add to the path of compute and exposed collectives. On two engines, up and down, beside it: gathered
  * parameters go up in forward and backward, gradients come down from the start of backward, so with a path of p, of
- * which f is forward, the micro-steps end no earlier than p, up, f + down, and what NVMe takes for them. DeepSpeed's
- * stages 1 and 2 copy gradients on the stream that reduces them, the compute stream unless overlap_comm is on; in stage
- * 3 the host stands still for them and issues nothing. */
+ * which f is forward, the micro-steps end no earlier than p, up, f + down, and what NVMe takes for them. Where copies
+ * block, nothing else runs meanwhile. */
 static double exposed_copies_s(const struct dtp_timing *c, const struct dtp_communication *communication,
                                const struct dtp_windows *window, const struct dtp_time *time, double bytes_per_s,
                                double nvme_s)
@@ -55,34 +55,10 @@ static double exposed_copies_s(const struct dtp_timing *c, const struct dtp_comm
     double params_s = params_up_bytes(c, communication) / bytes_per_s;
     double other_up_s = (double)communication->host_to_device_bytes / bytes_per_s - params_s;
     double path_s = time->compute_s + time->exposed_communication_s, beside_s = fmax(params_s, nvme_s);
-    bool blocks = plan->runtime->fetches_modules && (!plan->deepspeed_overlap || plan->strategy == DTP_ZERO3);
-    if (blocks)
+    const struct dtp_closed_form_hooks *hooks = plan->runtime->closed;
+    if (hooks->copies_block && hooks->copies_block(plan))
         return down_s + other_up_s + fmax(0, beside_s - path_s);
     return fmax(0, fmax(plan->accumulate * window->forward_s + down_s, beside_s) - path_s) + other_up_s;
-}
-
-/* Our executor's copies and updates follow the reductions module by module from the head's on, beside the blocks'
- * backward with its exposed collectives, and end with those of the embedding; where the norm must be known first, all
- * updates come after it. Uploads of parameters stay ahead of what they are for unless they take longer than all of it.
- */
-static double exposed_ours_offload(const struct dtp_timing *c, const struct dtp_communication *communication,
-                                   const struct dtp_windows *window, const struct dtp_time *time, double bytes_per_s,
-                                   double adam_s)
-{
-    double down_s = (double)communication->device_to_host_bytes / bytes_per_s;
-    double up_s = (double)communication->host_to_device_bytes / bytes_per_s;
-    double embedding = (double)(c->count.embedding + c->count.position) / (double)c->count.total;
-    double path_s = time->compute_s + time->exposed_communication_s;
-    bool params = c->plan->offload != DTP_OFFLOAD_OPTIMIZER;
-    double micro_steps_s = params ? fmax(path_s, up_s) : path_s, last_up_s = params ? 0 : up_s * embedding;
-    /* Up to the last backward: what that waits for, or loses to hidden collectives, is no part of it. */
-    double windows_s = window->forward_s + window->head_s + window->backward_s;
-    double before_s = time->compute_s * (1 - window->backward_s / windows_s / c->plan->accumulate);
-    double waits_s = fmin(c->parts->not_hidden_s - c->last_backward_exposed_s, time->exposed_communication_s);
-    double beside_s = before_s + fmax(0, waits_s) + adam_s;
-    double end_s =
-        c->rules.gradient_norm ? micro_steps_s + adam_s : fmax(micro_steps_s + (down_s + adam_s) * embedding, beside_s);
-    return end_s + last_up_s - path_s;
 }
 
 /* An optimizer on the host updates after the last gradient is down, and its weights go up after that. From NVMe it
@@ -102,7 +78,7 @@ void dtp_timing_add_offload(const struct dtp_timing *c, const struct dtp_communi
     double down_s = down_bytes / dtp_cluster_copy_bytes_per_s(c->cluster, false, down_bytes);
     double up_s = up_bytes / pcie;
     /* AdamW on the host: reads p, g, m, v and writes p, m, v in fp32, 28 B a parameter. */
-    double adam_bytes = c->ours ? c->work.host_update_bytes : 28 * dtp_timing_optimizer_shard(c);
+    double adam_bytes = c->own ? c->own->host_update_bytes : 28 * dtp_timing_optimizer_shard(c);
     double host = dtp_cluster_host_adam_bytes_per_s(c->cluster, plan, adam_bytes);
     struct nvme_time nvme = nvme_time(c, communication, (double)element.params);
     double adam_s = adam_bytes / host, groups = ceil(dtp_timing_optimizer_shard(c) / (double)DTP_DEEPSPEED_SUB_GROUP);
@@ -112,8 +88,9 @@ void dtp_timing_add_offload(const struct dtp_timing *c, const struct dtp_communi
     c->parts->host_adam_s = adam_s;
     c->parts->nvme_s = nvme.optimizer_s + nvme.micro_steps_s;
     time->offload_s = up_s + down_s + adam_s + c->parts->nvme_s;
-    double exposed_s = c->ours && plan->offload != DTP_OFFLOAD_NVME
-                           ? exposed_ours_offload(c, communication, window, time, pcie, adam_s)
+    const struct dtp_closed_form_hooks *hooks = plan->runtime->closed;
+    double exposed_s = hooks->exposed_offload_s && plan->offload != DTP_OFFLOAD_NVME
+                           ? hooks->exposed_offload_s(c, communication, window, time, pcie, adam_s)
                            : exposed_copies_s(c, communication, window, time, pcie, nvme.micro_steps_s) + step_s;
     time->exposed_offload_s = fmin(exposed_s, time->offload_s);
 }

@@ -1,13 +1,11 @@
 /* The closed form of a step's time: device work per micro-step from block_work and op_cost, and the whole of it, with
  * collectives (closed_form_collectives.c) and offload (closed_form_offload.c). */
-#include "closed/closed_form_counted.h"
-#include "closed/closed_form_timing.h"
+#include "closed/closed_form_hooks.h"
 
 #include "closed/activations.h"
 #include "cost/calibration.h"
 #include "cost/cluster_cost.h"
 #include "cost/collective_choice.h"
-#include "runtime/megatron/model_parallel.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
 #include "plan/zeropp.h"
@@ -48,18 +46,17 @@ static double head_rows_s(const struct dtp_timing *c, double rows)
     enum dtp_dtype dtype = c->plan->precision.compute == DTP_FP8 ? DTP_BF16 : c->plan->precision.compute;
     const struct dtp_cluster *on = c->cluster;
     double h = (double)c->transformer->hidden;
-    double vocab = (double)(c->ours ? c->rules.vocab_stride : dtp_plan_head_columns(c->plan, c->transformer->vocab));
+    double vocab = c->own ? c->own->head_columns : (double)dtp_plan_head_columns(c->plan, c->transformer->vocab);
     return dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, vocab, h) +
            dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, h, vocab) +
            dtp_cluster_matmul_s(on, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, vocab, h, rows);
 }
 
-/* Ours go chunk by chunk, the last with what is left. */
 static double head_matmuls_s(const struct dtp_timing *c)
 {
-    if (!c->ours)
+    if (!c->own)
         return head_rows_s(c, c->tokens);
-    double rows = (double)c->rules.chunk_tokens, left = fmod(c->tokens, rows);
+    double rows = c->own->head_rows, left = fmod(c->tokens, rows);
     return floor(c->tokens / rows) * head_rows_s(c, rows) + (left > 0 ? head_rows_s(c, left) : 0);
 }
 
@@ -108,9 +105,9 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
         return;
     }
     m->recompute_matmul_s = layers * (sum_matmuls(c, false, matmul_selective) - early_stop_s(c));
-    if (c->ours) { /* its launches are counted with the others */
+    if (c->own) { /* its launches are counted with the others */
         m->recompute_other_s = (replays_attention(c->plan) ? layers * attention->forward_s : 0) +
-                               c->work.recompute_bytes / c->eager_bytes_per_s;
+                               c->own->recompute_bytes / c->eager_bytes_per_s;
         return;
     }
     m->recompute_other_s = layers * ((replays_attention(c->plan) ? attention->forward_s : 0) +
@@ -132,8 +129,8 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     bool alone = c->cluster->gpus == 1;
     if (dtp_plan_autocast(plan))
         return total * ((4 + w) + (w + 4) + (plan->accumulate > 1 ? 12 : 0) + (reduces && !alone ? 8 : 0));
-    if (c->ours)
-        return c->work.gradient_bytes / plan->accumulate;
+    if (c->own)
+        return c->own->gradient_bytes / plan->accumulate;
     bool in_matmul = plan->runtime->gradients_in_matmul;
     if (!dtp_plan_shards_params(plan)) {
         double adding = in_matmul ? 2 * r - w : 2 * r + w;
@@ -181,17 +178,17 @@ static double weight_traffic_s(const struct dtp_timing *c, bool reduces)
 /* Bytes through HBM of a micro-step's memory-bound kernels. */
 static double forward_bytes(const struct dtp_timing *c)
 {
-    return c->ours ? c->work.forward_bytes : c->layers * c->block.forward_bytes_per_token * c->tokens;
+    return c->own ? c->own->forward_bytes : c->layers * c->block.forward_bytes_per_token * c->tokens;
 }
 
 static double backward_bytes(const struct dtp_timing *c)
 {
-    return c->ours ? c->work.backward_bytes : c->layers * c->block.backward_bytes_per_token * c->tokens;
+    return c->own ? c->own->backward_bytes : c->layers * c->block.backward_bytes_per_token * c->tokens;
 }
 
 static double loss_bytes(const struct dtp_timing *c)
 {
-    return c->ours ? c->work.loss_bytes : dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens;
+    return c->own ? c->own->loss_bytes : dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens;
 }
 
 /* A micro-step that reduces its gradients. */
@@ -210,15 +207,15 @@ static struct micro_step micro_step(const struct dtp_timing *c)
     m.weights_s = weight_traffic_s(c, true);
     m.fp8_s = fp8_cast_bytes(c) / c->eager_bytes_per_s;
     m.kernels = c->layers * (c->block.forward_kernels + c->block.backward_kernels) + c->block.root_kernels;
-    m.kernels = c->ours ? c->work.kernels + c->work.step_kernels / c->plan->accumulate : m.kernels;
+    m.kernels = c->own ? c->own->kernels + c->own->step_kernels / c->plan->accumulate : m.kernels;
     add_recompute(c, &attention, &m);
     return m;
 }
 
 static double device_optimizer_s(const struct dtp_timing *c)
 {
-    if (c->ours)
-        return c->work.update_bytes / c->streaming_bytes_per_s;
+    if (c->own)
+        return c->own->update_bytes / c->streaming_bytes_per_s;
     if (c->plan->offload != DTP_OFFLOAD_NONE)
         return 0;
     return dtp_timing_optimizer_shard(c) * dtp_optimizer_bytes_per_parameter(c->plan) / c->streaming_bytes_per_s;
@@ -364,10 +361,9 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     c.eager_bytes_per_s =
         dtp_cluster_memory_kernel_bytes_per_s(cluster, plan, c.block.fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
     c.streaming_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, plan, DTP_KERNEL_STREAMING);
-    c.ours = plan->runtime->arena;
-    if (c.ours) {
-        dtp_executor_rules(transformer, cluster, plan, &c.rules);
-        dtp_executor_work(transformer, cluster, plan, &c.work);
+    if (plan->runtime->closed->work) {
+        plan->runtime->closed->work(transformer, cluster, plan, &c.work);
+        c.own = &c.work;
     }
     *out = (struct dtp_time){.optimizer_s = device_optimizer_s(&c)};
     struct dtp_windows window;
@@ -421,7 +417,7 @@ void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp
                      const struct dtp_plan *plan, struct dtp_prediction *out)
 {
     if (dtp_plan_model_parallel(plan)) {
-        dtp_closed_form_model_parallel(transformer, cluster, plan, out);
+        plan->runtime->closed->slices(transformer, cluster, plan, out);
         return;
     }
     struct dtp_counts counts;

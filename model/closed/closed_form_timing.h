@@ -6,7 +6,7 @@
 
 #include "closed/block_work.h"
 #include "closed/closed_form.h"
-#include "runtime/dtplan/executor_work.h"
+#include "closed/step_work.h"
 #include "closed/time_parts.h"
 
 struct dtp_timing {
@@ -19,10 +19,9 @@ struct dtp_timing {
     double layers;
     double eager_bytes_per_s, streaming_bytes_per_s;
     double narrow_gather_s;         /* of all-gathers: within the group that parameters are resharded to */
-    double last_backward_exposed_s; /* ours: of exposed collectives, what the last backward waits for */
-    bool ours;                      /* runtime dtplan: */
-    struct dtp_executor_work work;
-    struct dtp_executor_rules rules;
+    double last_backward_exposed_s; /* of exposed collectives, what the last backward waits for; 0: not known */
+    struct dtp_step_work work;
+    const struct dtp_step_work *own; /* work, where the runtime counts it; else NULL */
     struct dtp_time_parts *parts;
 };
 
@@ -40,6 +39,8 @@ double dtp_timing_exposed_s(struct dtp_timing *c, const struct dtp_time *time, c
 double dtp_timing_contention_s(const struct dtp_timing *c, const struct dtp_communication *communication,
                                const struct dtp_time *time, double exposed_s);
 
+/* Share of the parameters in the root unit (embeddings, head, final norm). */
+double dtp_timing_root_share(const struct dtp_timing *c);
 /* Parameters whose optimizer state is one rank's. */
 double dtp_timing_optimizer_shard(const struct dtp_timing *c);
 /* Fills time->offload_s and exposed_offload_s, where something is offloaded. */

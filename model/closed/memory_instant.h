@@ -1,5 +1,5 @@
-/* One instant of a training step as bytes by owner; the pieces memory_replicated.c, memory_fsdp.c, memory_zero3.c and
- * memory_executor.c share.
+/* One instant of a training step as bytes by owner; the pieces that memory_replicated.c and the files of
+ * runtimes share.
  *
  * Activations grow and shrink linearly with the layers, weights and gradients do too, so the peak of a step lies at one
  * of a handful of instants: the ends of those lines. Each is written down once, and dtp_memory_consider keeps the
@@ -11,6 +11,8 @@
 #include "closed/block_places.h"
 #include "closed/memory_parts.h"
 #include "closed/sharding.h"
+
+struct dtp_replicated_hooks; /* memory_replicated.h */
 
 struct dtp_instant {
     uint64_t bytes[DTP_OWNER_COUNT];
@@ -27,7 +29,8 @@ struct dtp_memory_job {
     const struct dtp_block_places *places; /* not of our executor's blocks */
     struct dtp_units units;
     struct dtp_element_bytes bytes;
-    const struct dtp_zero3_counts *zero3; /* of DeepSpeed's stage 3 */
+    const void *own;                               /* dtp_counts.own */
+    const struct dtp_replicated_hooks *replicated; /* where every rank holds all parameters; else unset */
     struct dtp_state_bytes state;
     uint64_t tokens;              /* T, per micro-step and GPU */
     uint64_t compute_stream_peak; /* largest total of what the compute stream's pool of the allocator holds */
@@ -81,11 +84,5 @@ int dtp_outer_layers(const struct dtp_memory_job *job, uint64_t begin, uint64_t 
 void dtp_add_embedding_backward(const struct dtp_memory_job *job, struct dtp_instant *instant);
 /* foreach AdamW of PyTorch makes a list of sqrt(v): one more moment per local parameter. */
 void dtp_add_foreach(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t local_elements);
-
-void dtp_memory_replicated(struct dtp_memory_job *job); /* DDP, ZeRO-1, ZeRO-2 */
-void dtp_memory_fsdp(struct dtp_memory_job *job);       /* FSDP2, FSDP1 */
-void dtp_memory_zero3(struct dtp_memory_job *job);
-/* Ours: with what rests, which at_rest must not hold yet. */
-void dtp_memory_executor(struct dtp_memory_job *job);
 
 #endif

@@ -1,14 +1,11 @@
 #include "closed/sharding.h"
 
-#include "closed/activations.h"
 #include "base/bytes.h"
-#include "plan/deepspeed.h"
+#include "closed/closed_form_hooks.h"
 
 /* ---- units ----------------------------------------------------------------------------------------------------- */
 
-/* PyTorch's pinned allocator rounds every allocation up to a power of two (CachingHostAllocator.h): a 9 GB flat
- * buffer pins 16 GB. */
-static uint64_t pinned(uint64_t bytes)
+uint64_t dtp_pinned_bytes(uint64_t bytes)
 {
     if (bytes <= 1)
         return bytes;
@@ -35,7 +32,7 @@ static void add_tensors(struct tensor_sum *sum, uint64_t count, uint64_t rows, u
     sum->matrix_shard += width > 1 ? count * shard : 0;
     sum->tensors += count;
     if (sum->element_bytes)
-        sum->pinned_bytes += count * pinned(shard * sum->element_bytes);
+        sum->pinned_bytes += count * dtp_pinned_bytes(shard * sum->element_bytes);
 }
 
 /* Biases and norms, where the model has them. */
@@ -126,79 +123,29 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     out->tensors = t->layers * layer.tensors + root.tensors;
 }
 
-/* ---- bytes per element ----------------------------------------------------------------------------------------- */
-
 /* ---- state at rest --------------------------------------------------------------------------------------------- */
 
-static void add_host(struct dtp_state_bytes *state, enum dtp_memory_term term, uint64_t count, uint64_t elements,
-                     uint64_t element_bytes)
+void dtp_state_add_host(struct dtp_state_bytes *state, enum dtp_memory_term term, uint64_t count, uint64_t elements,
+                        uint64_t element_bytes)
 {
     state->host += dtp_memory_part(&state->host_chain, term, count, elements, element_bytes);
 }
 
-static void add_nvme(struct dtp_state_bytes *state, enum dtp_memory_term term, uint64_t elements,
-                     uint64_t element_bytes)
+void dtp_state_add_nvme(struct dtp_state_bytes *state, enum dtp_memory_term term, uint64_t elements,
+                        uint64_t element_bytes)
 {
     state->nvme += dtp_memory_part(&state->nvme_chain, term, 1, elements, element_bytes);
 }
 
-/* ZeRO-Offload: fp32 master and gradients and a buffer in the model's dtype are pinned and flat, the moments are
- * pageable. That buffer is stage 3's grad_partitions_flat_buffer, the staging copy of the parameters below it;
- * offloaded parameters are one more (stage3.py). ZeRO-Infinity has master, moments, fp32 gradients (swap_out_gradients)
- * and parameters on NVMe, and in memory its swap buffers and that flat buffer. */
-static void offload_deepspeed(uint64_t shard, const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
-                              struct dtp_state_bytes *out)
+void dtp_state_pinned_tensors(const struct dtp_transformer *transformer, const struct dtp_units *units,
+                              const struct dtp_plan *plan, uint64_t element_bytes, uint64_t *layer_bytes,
+                              uint64_t *root_bytes)
 {
-    out->optimizer_elements = 0;
-    if (plan->offload == DTP_OFFLOAD_NVME) {
-        uint64_t group = shard < DTP_DEEPSPEED_SUB_GROUP ? shard : DTP_DEEPSPEED_SUB_GROUP;
-        add_nvme(out, DTP_TERM_NVME_MASTER, shard, 4);
-        add_nvme(out, DTP_TERM_NVME_MOMENTS, shard, bytes->moments);
-        add_host(out, DTP_TERM_SWAP_BUFFERS, DTP_DEEPSPEED_SWAP_BUFFERS, 1, pinned(4 * group));
-        add_nvme(out, DTP_TERM_NVME_GRADS, shard, 4);
-        add_nvme(out, DTP_TERM_NVME_PARAMS, shard, bytes->params);
-        add_host(out, DTP_TERM_HOST_PARTITION, 1, 1, pinned(bytes->grads * shard));
-        add_host(out, DTP_TERM_SWAP_PARAMS, 1, 1, pinned(bytes->params * DTP_DEEPSPEED_PARAM_BUFFERS));
-    } else {
-        add_host(out, DTP_TERM_HOST_FP32, 2, 1, pinned(4 * shard));
-        bool third = plan->strategy == DTP_ZERO3;
-        add_host(out, third ? DTP_TERM_HOST_PARTITION : DTP_TERM_HOST_STAGING, 1, 1, pinned(bytes->params * shard));
-        add_host(out, DTP_TERM_HOST_MOMENTS, 1, shard, bytes->moments);
-        if (plan->offload == DTP_OFFLOAD_PARAMS)
-            add_host(out, DTP_TERM_HOST_PINNED_PARAMS, 1, 1, pinned(bytes->params * shard));
-    }
-    if (plan->offload != DTP_OFFLOAD_OPTIMIZER)
-        out->params_elements = 0;
-    if (plan->strategy == DTP_ZERO2 || plan->strategy == DTP_ZERO3) /* stage 1 keeps every gradient as it is made */
-        out->grads_elements = 0;
-}
-
-/* CPUOffloadPolicy: every sharded parameter and every gradient is a pinned tensor of its own, the moments (zeros_like
- * of a parameter) are pageable. */
-static void offload_torch(const struct dtp_transformer *t, const struct dtp_units *units, const struct dtp_plan *plan,
-                          const struct dtp_element_bytes *bytes, struct dtp_state_bytes *out)
-{
-    struct tensor_sum layer = {.ranks = units->ranks, .element_bytes = bytes->params}, root = layer;
-    sum_layer(t, plan, &layer);
-    sum_root(t, &root);
-    add_host(out, DTP_TERM_HOST_LAYERS, 2 * t->layers, 1, layer.pinned_bytes);
-    add_host(out, DTP_TERM_HOST_ROOT, 2, 1, root.pinned_bytes);
-    add_host(out, DTP_TERM_HOST_MOMENTS, 1, units->total_shard, bytes->moments);
-    out->params_elements = out->grads_elements = out->optimizer_elements = 0;
-}
-
-/* Ours: exact sizes, registered instead of rounded; gradients land beside the state. */
-static void offload_ours(uint64_t shard, const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
-                         struct dtp_state_bytes *out)
-{
-    add_host(out, DTP_TERM_HOST_MASTER, 1, out->optimizer_elements, bytes->master);
-    add_host(out, DTP_TERM_HOST_MOMENTS, 1, out->optimizer_elements, bytes->moments);
-    add_host(out, DTP_TERM_HOST_GRADS, 1, shard, bytes->grads);
-    out->optimizer_elements = 0;
-    if (plan->offload != DTP_OFFLOAD_OPTIMIZER) {
-        add_host(out, DTP_TERM_HOST_PARAMS, 1, out->params_elements, bytes->params);
-        out->params_elements = 0;
-    }
+    struct tensor_sum layer = {.ranks = units->ranks, .element_bytes = element_bytes}, root = layer;
+    sum_layer(transformer, plan, &layer);
+    sum_root(transformer, &root);
+    *layer_bytes = layer.pinned_bytes;
+    *root_bytes = root.pinned_bytes;
 }
 
 void dtp_state_bytes_count(const struct dtp_transformer *transformer, const struct dtp_units *units,
@@ -213,14 +160,8 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
                                     .optimizer_elements = dtp_plan_shards_optimizer(plan) ? shard : units->total,
                                     .host_chain.record = record,
                                     .nvme_chain.record = record};
-    if (plan->offload != DTP_OFFLOAD_NONE) {
-        if (plan->runtime->fsdp)
-            offload_torch(transformer, units, plan, bytes, out);
-        else if (plan->runtime->fetches_modules)
-            offload_deepspeed(shard, plan, bytes, out);
-        else
-            offload_ours(shard, plan, bytes, out);
-    }
+    if (plan->offload != DTP_OFFLOAD_NONE)
+        plan->runtime->closed->offload_state(transformer, units, plan, bytes, shard, out);
     out->params = bytes->params * out->params_elements;
     out->grads = bytes->grads * out->grads_elements;
     out->optimizer = bytes->optimizer * out->optimizer_elements;

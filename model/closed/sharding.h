@@ -43,4 +43,16 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
                            const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
                            struct dtp_memory_parts *record, struct dtp_state_bytes *out);
 
+/* For the hooks that fill it. What PyTorch's pinned allocator takes for so many bytes: it rounds every allocation up to
+ * a power of two (CachingHostAllocator.h), so that a 9 GB flat buffer pins 16 GB. */
+uint64_t dtp_pinned_bytes(uint64_t bytes);
+void dtp_state_add_host(struct dtp_state_bytes *state, enum dtp_memory_term term, uint64_t count, uint64_t elements,
+                        uint64_t element_bytes);
+void dtp_state_add_nvme(struct dtp_state_bytes *state, enum dtp_memory_term term, uint64_t elements,
+                        uint64_t element_bytes);
+/* The shards of a layer's tensors and of the root's, each pinned by itself. */
+void dtp_state_pinned_tensors(const struct dtp_transformer *transformer, const struct dtp_units *units,
+                              const struct dtp_plan *plan, uint64_t element_bytes, uint64_t *layer_bytes,
+                              uint64_t *root_bytes);
+
 #endif

@@ -43,16 +43,6 @@ void dtp_goodput_simulate(const struct dtp_goodput_inputs *in, double interval_s
 
 /* ---- of a job ---------------------------------------------------------------------------------------------------- */
 
-/* Where no key says otherwise. */
-#define DTP_DEFAULT_GPU_MTBF_H                                                                                         \
-    50000 /* Llama 3 paper, 3.3.4: 419 unexpected interruptions in 54 days on 16,384 H100 = one in 50,677 GPU-h */
-#define DTP_DEFAULT_DETECTION_S                                                                                        \
-    600                           /* PyTorch: a collective that hangs is given up after 10 minutes (NCCL watchdog)     \
-                                   */
-#define DTP_DEFAULT_RESTART_S 300 /* assumed: new node, processes, NCCL, compilation */
-/* Of one GPU's share of the checkpoint storage. Llama 3 paper, 3.3.1: 2 TB/s sustained for a cluster of 24K GPUs. */
-#define DTP_DEFAULT_STORAGE_BYTES_PER_S_PER_GPU 83e6
-
 /* What one checkpoint holds: parameters, master copy and optimizer state, once over all GPUs. */
 double dtp_checkpoint_bytes(const struct dtp_job *job);
 /* The job's inputs for so much computing. Storage: as given, else of one node with NVMe that, else the default. */

@@ -1,7 +1,6 @@
 #include "job/scenario_keys.h"
 #include "runtime/runtimes.h"
 
-#include "decide/goodput.h"
 #include "net/models.h"
 #include "base/nearest.h"
 #include "base/number.h"

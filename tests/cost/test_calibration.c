@@ -1,6 +1,7 @@
 /* The table of constants: every row says what it must, and what is set is read until it is restored. */
 #include "cost/calibration.h"
 #include "cost/op_cost.h"
+#include "plan/runtime.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -48,7 +49,8 @@ static void test_whose_runs(void **state)
 static void test_set_and_restore(void **state)
 {
     (void)state;
-    struct dtp_plan plan = {.runtime = DTP_RUNTIME_MEGATRON};
+    const struct dtp_runtime megatron = {.rates = {.kernel_launch_s = &dtp_calibration.megatron_launch_s}};
+    struct dtp_plan plan = {.runtime = &megatron};
     assert_true(dtp_kernel_launch_s(&plan) == 85e-6);
     dtp_calibration_set(DTP_CONSTANT_megatron_launch_s, 1e-6);
     assert_true(dtp_kernel_launch_s(&plan) == 1e-6);

@@ -98,7 +98,7 @@ static void test_arena(void **state)
 
 static void check_work(const struct random_job *job, const struct dtp_program_totals *totals)
 {
-    struct dtp_executor_work w;
+    struct dtp_step_work w;
     double k = job->plan.accumulate, collectives = 0;
     dtp_executor_work(&job->transformer, &job->cluster, &job->plan, &w);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)

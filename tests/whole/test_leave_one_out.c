@@ -3,6 +3,7 @@
 #include "record/leave_one_out_report.h"
 #include "cost/calibration.h"
 #include "runs/constant_effects.h"
+#include "runtime/runtimes.h"
 #include "sim/simulated.h"
 
 #include <jansson.h>
@@ -282,7 +283,7 @@ static void test_effects(void **state)
     size_t alone = 0;
     for (size_t i = 0; i < runs.count; i++) {
         const struct dtp_job *job = &runs.runs[i].job;
-        alone += job->cluster.gpus == 1 && job->plan.runtime == DTP_RUNTIME_TORCH &&
+        alone += job->cluster.gpus == 1 && job->plan.runtime == dtp_runtime_find("torch") &&
                  runs.runs[i].shipped.memory.device_peak_bytes < 58500000000u;
     }
     assert_true(alone > 3);

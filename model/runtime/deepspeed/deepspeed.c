@@ -154,5 +154,6 @@ const struct dtp_runtime dtp_runtime_deepspeed = {
     .check_elsewhere = check_elsewhere,
     .check_offload = check_offload,
     .overlaps_reductions = overlaps_reductions,
+    .closed = &dtp_deepspeed_closed_form,
     .lower = lower,
 };

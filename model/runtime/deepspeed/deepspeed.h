@@ -4,6 +4,8 @@
 
 extern const struct dtp_runtime dtp_runtime_deepspeed;
 
+extern const struct dtp_closed_form_hooks dtp_deepspeed_closed_form; /* deepspeed_hooks.c */
+
 /* lower_deepspeed.c: stages 1 and 2; lower_zero3.c */
 extern const struct dtp_lower_hooks dtp_lower_zero12, dtp_lower_zero3;
 

@@ -1,7 +1,7 @@
 /* Peak memory under DeepSpeed's ZeRO-3: parameters are fetched tensor by tensor (zero3_fetch.h). */
 #include "runtime/deepspeed/closed_form_deepspeed.h"
 #include "plan/deepspeed.h"
-#include "closed/memory_instant.h"
+#include "runtime/deepspeed/deepspeed_hooks.h"
 #include "plan/zeropp.h"
 
 static uint64_t smaller(uint64_t a, uint64_t b)
@@ -100,7 +100,7 @@ static void zero3_moment(struct dtp_memory_job *job, enum dtp_phase phase, const
     const struct dtp_bucket_close *close = &moment->close;
     bool quantized = dtp_zeropp_reduces(job->plan, job->cluster);
     uint64_t g = job->bytes.grads;
-    struct dtp_instant instant = zero3_instant(job, job->zero3, moment->live + moment->arriving, moment->second);
+    struct dtp_instant instant = zero3_instant(job, job->own, moment->live + moment->arriving, moment->second);
     dtp_add_saved(job, &instant, moment->layers);
     if (moment->place)
         dtp_add_block(job, &instant, moment->place);
@@ -118,7 +118,7 @@ static void zero3_moment(struct dtp_memory_job *job, enum dtp_phase phase, const
 void dtp_memory_zero3(struct dtp_memory_job *job)
 {
     const struct dtp_units *u = &job->units;
-    const struct dtp_zero3_counts *counts = job->zero3;
+    const struct dtp_zero3_counts *counts = job->own;
     zero3_moment(job, DTP_PHASE_FORWARD_END, &counts->worst[DTP_ZERO3_IN_FORWARD]);
     zero3_head(job, counts);
     zero3_moment(job, DTP_PHASE_EARLY_BACKWARD, &counts->worst[DTP_ZERO3_IN_EARLY_BACKWARD]);

@@ -148,5 +148,6 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .check = check,
     .check_elsewhere = check_elsewhere,
     .check_offload = check_offload,
+    .closed = &dtp_executor_closed_form,
     .lower = lower,
 };

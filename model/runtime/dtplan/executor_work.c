@@ -52,7 +52,7 @@ static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_c
 
 /* Three products with each weight; QK^T and PV forward, five products backward. A replay stops before the last matmul.
  */
-static void count_flops(const struct shape *s, struct dtp_executor_work *out)
+static void count_flops(const struct shape *s, struct dtp_step_work *out)
 {
     double core = 2 * dtp_transformer_attention_length(s->t, s->plan->sequence) * s->q * s->tokens;
     double qkv = s->h * (s->q + 2 * s->kv), output = s->q * s->h, up = s->h * s->up, down = s->f * s->h;
@@ -95,7 +95,7 @@ static double activation_backward_bytes(const struct shape *s)
     return s->tokens * (2 * s->up + (s->selective ? 2 : 1) * s->f) * s->c;
 }
 
-static void count_bytes(const struct shape *s, struct dtp_executor_work *out)
+static void count_bytes(const struct shape *s, struct dtp_step_work *out)
 {
     bool learned = s->t->position == DTP_POSITION_LEARNED;
     double sequence = learned ? (double)s->plan->sequence : 0;
@@ -110,7 +110,7 @@ static void count_bytes(const struct shape *s, struct dtp_executor_work *out)
 
 /* Launches: norms backward two, attention backward three, learned positions one more; a head chunk's three matmuls and
  * cross entropy. */
-static void count_kernels(const struct shape *s, struct dtp_executor_work *out)
+static void count_kernels(const struct shape *s, struct dtp_step_work *out)
 {
     double activation = s->epilogue ? 0 : 1, backward = s->epilogue && !s->selective ? 0 : 1, rotary = s->rope ? 1 : 0;
     double forward = 2 + 4 + rotary + 1 + activation, chunks = (double)s->rules.chunk_count;
@@ -172,7 +172,7 @@ static double whole_bytes(const struct shape *s, int i)
 
 /* Results of `reductions`: exchanged gradients are added up by a kernel, all but the first time onto what is there;
  * scattered ones are sums already, which later times are added. */
-static void count_sums(const struct shape *s, double reductions, struct dtp_executor_work *out)
+static void count_sums(const struct shape *s, double reductions, struct dtp_step_work *out)
 {
     double shards = over_modules(s, shard_bytes), sums = reductions - 1;
     out->gradient_bytes += s->rules.exchanges
@@ -189,7 +189,7 @@ static double updated(const struct shape *s, int i)
            (s->shard_element[i] + weights + master + 4.0 * dtp_dtype_bytes(s->rules.moments));
 }
 
-static void count_step(const struct shape *s, struct dtp_executor_work *out)
+static void count_step(const struct shape *s, struct dtp_step_work *out)
 {
     double steps = s->plan->accumulate;
     bool anew = s->rules.reduces_always && (s->rules.shard_ranks > 1 || s->rules.replicas > 1);
@@ -210,11 +210,13 @@ static void count_step(const struct shape *s, struct dtp_executor_work *out)
 }
 
 void dtp_executor_work(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                       const struct dtp_plan *plan, struct dtp_executor_work *out)
+                       const struct dtp_plan *plan, struct dtp_step_work *out)
 {
     struct shape s = shape_of(transformer, cluster, plan);
     count_flops(&s, out);
     count_bytes(&s, out);
     count_kernels(&s, out);
     count_step(&s, out);
+    out->head_rows = (double)s.rules.chunk_tokens;
+    out->head_columns = (double)s.rules.vocab_stride;
 }

@@ -12,7 +12,7 @@
  *   added    N = 1 with such reductions: the same two beside the sums
  *   whole    N > 1 with one reduction for several micro-steps: whole ones, which turn to shards one by one */
 #include "runtime/dtplan/lower_executor.h"
-#include "closed/memory_instant.h"
+#include "runtime/dtplan/closed_form_executor.h"
 
 #include "runtime/dtplan/batch_layout.h"
 

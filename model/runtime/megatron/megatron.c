@@ -94,5 +94,6 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .check_offload = check_offload,
     .overlaps_reductions = overlaps,
     .overlaps_gather = overlaps,
+    .closed = &dtp_megatron_closed_form,
     .lower = lower,
 };

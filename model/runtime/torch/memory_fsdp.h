@@ -2,7 +2,7 @@
 #ifndef DTP_MEMORY_FSDP_H
 #define DTP_MEMORY_FSDP_H
 
-#include "closed/memory_instant.h"
+#include "runtime/torch/closed_form_torch.h"
 
 static inline uint64_t dtp_fsdp_smaller(uint64_t a, uint64_t b)
 {

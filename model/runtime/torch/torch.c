@@ -125,5 +125,6 @@ const struct dtp_runtime dtp_runtime_torch = {
     .check_offload = check_offload,
     .words = words,
     .overlaps_reductions = always,
+    .closed = &dtp_torch_closed_form,
     .lower = lower,
 };

@@ -4,6 +4,8 @@
 
 extern const struct dtp_runtime dtp_runtime_torch;
 
+extern const struct dtp_closed_form_hooks dtp_torch_closed_form; /* closed_form_torch.c */
+
 /* lower_sharding.c, lower_replicated.c */
 extern const struct dtp_lower_hooks dtp_lower_fsdp, dtp_lower_ddp;
 

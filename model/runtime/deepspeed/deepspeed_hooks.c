@@ -1,0 +1,93 @@
+/* DeepSpeed's hooks of the closed form: what it counts once, state on the host. */
+#include "runtime/deepspeed/deepspeed_hooks.h"
+
+#include "base/bytes.h"
+#include "plan/deepspeed.h"
+#include "runtime/deepspeed/closed_form_deepspeed.h"
+#include "runtime/deepspeed/deepspeed.h"
+
+#include <assert.h>
+
+static_assert(sizeof(struct dtp_zero3_counts) <= DTP_OWN_COUNTS_BYTES, "dtp_counts has room for them");
+
+/* Stage 3's fetches. */
+static void count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                  const struct dtp_plan *plan, struct dtp_counts *counts)
+{
+    if (!dtp_plan_shards_params(plan))
+        return;
+    const struct dtp_activations *a = &counts->activations;
+    uint64_t tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
+    const struct dtp_zero3_load load = {.tokens = tokens,
+                                        .compute = counts->bytes.compute,
+                                        .grads = counts->bytes.grads,
+                                        .layer_all = dtp_bytes_product(tokens, a->layer_all),
+                                        .layer_kept = dtp_bytes_product(tokens, a->layer_kept),
+                                        .every = a->checkpoint_every,
+                                        .stream = dtp_bytes_product(tokens, a->gradient),
+                                        .sums = a->embedding_backward,
+                                        .total = counts->units.total,
+                                        .cluster = cluster,
+                                        .places = &counts->places};
+    dtp_zero3_count(transformer, plan, counts->units.ranks, &load, (struct dtp_zero3_counts *)(void *)counts->own);
+}
+
+static void memory(struct dtp_memory_job *job)
+{
+    if (dtp_plan_shards_params(job->plan))
+        dtp_memory_zero3(job);
+    else
+        dtp_memory_zero12(job);
+}
+
+/* ZeRO-Offload: fp32 master and gradients and a buffer in the model's dtype are pinned and flat, the moments are
+ * pageable. That buffer is stage 3's grad_partitions_flat_buffer, the staging copy of the parameters below it;
+ * offloaded parameters are one more (stage3.py). ZeRO-Infinity has master, moments, fp32 gradients (swap_out_gradients)
+ * and parameters on NVMe, and in memory its swap buffers and that flat buffer. */
+static void offload_state(const struct dtp_transformer *transformer, const struct dtp_units *units,
+                          const struct dtp_plan *plan, const struct dtp_element_bytes *bytes, uint64_t shard,
+                          struct dtp_state_bytes *out)
+{
+    (void)transformer, (void)units;
+    out->optimizer_elements = 0;
+    if (plan->offload == DTP_OFFLOAD_NVME) {
+        uint64_t group = shard < DTP_DEEPSPEED_SUB_GROUP ? shard : DTP_DEEPSPEED_SUB_GROUP;
+        dtp_state_add_nvme(out, DTP_TERM_NVME_MASTER, shard, 4);
+        dtp_state_add_nvme(out, DTP_TERM_NVME_MOMENTS, shard, bytes->moments);
+        dtp_state_add_host(out, DTP_TERM_SWAP_BUFFERS, DTP_DEEPSPEED_SWAP_BUFFERS, 1, dtp_pinned_bytes(4 * group));
+        dtp_state_add_nvme(out, DTP_TERM_NVME_GRADS, shard, 4);
+        dtp_state_add_nvme(out, DTP_TERM_NVME_PARAMS, shard, bytes->params);
+        dtp_state_add_host(out, DTP_TERM_HOST_PARTITION, 1, 1, dtp_pinned_bytes(bytes->grads * shard));
+        dtp_state_add_host(out, DTP_TERM_SWAP_PARAMS, 1, 1,
+                           dtp_pinned_bytes(bytes->params * DTP_DEEPSPEED_PARAM_BUFFERS));
+    } else {
+        dtp_state_add_host(out, DTP_TERM_HOST_FP32, 2, 1, dtp_pinned_bytes(4 * shard));
+        bool third = plan->strategy == DTP_ZERO3;
+        dtp_state_add_host(out, third ? DTP_TERM_HOST_PARTITION : DTP_TERM_HOST_STAGING, 1, 1,
+                           dtp_pinned_bytes(bytes->params * shard));
+        dtp_state_add_host(out, DTP_TERM_HOST_MOMENTS, 1, shard, bytes->moments);
+        if (plan->offload == DTP_OFFLOAD_PARAMS)
+            dtp_state_add_host(out, DTP_TERM_HOST_PINNED_PARAMS, 1, 1, dtp_pinned_bytes(bytes->params * shard));
+    }
+    if (plan->offload != DTP_OFFLOAD_OPTIMIZER)
+        out->params_elements = 0;
+    if (plan->strategy == DTP_ZERO2 || plan->strategy == DTP_ZERO3) /* stage 1 keeps every gradient as it is made */
+        out->grads_elements = 0;
+}
+
+/* Stages 1 and 2 copy gradients on the stream that reduces them, the compute stream unless overlap_comm is on; in stage
+ * 3 the host stands still for them and issues nothing. */
+static bool copies_block(const struct dtp_plan *plan)
+{
+    return !plan->deepspeed_overlap || plan->strategy == DTP_ZERO3;
+}
+
+const struct dtp_closed_form_hooks dtp_deepspeed_closed_form = {
+    .count = count,
+    .memory = memory,
+    .offload_state = offload_state,
+    .traffic = dtp_deepspeed_traffic,
+    .exchanges_by_node = true,
+    .copies_block = copies_block,
+    .sums_go_up = true,
+};

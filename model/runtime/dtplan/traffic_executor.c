@@ -1,0 +1,53 @@
+/* What our executor sends and copies. */
+#include "runtime/dtplan/closed_form_executor.h"
+
+#include "base/bytes.h"
+#include "runtime/dtplan/batch_layout.h"
+#include "runtime/dtplan/lower_executor.h"
+
+/* Modules are gathered and reduced whole. The blocks at the turns between forward and backward and between micro-steps
+ * are still in the ring, so of 2 K passes over L blocks the first gathers all and the others L - ring; where weights
+ * rest whole, one gather a step brings what the other ranks updated. Replicas sum shards once a step, and ranks with
+ * different shards the square sums of the gradient norm. Offloaded, gradients come
+ * down once and weights go up once, or with parameters offloaded as often as they are gathered. */
+void dtp_executor_traffic(struct dtp_traffic *job)
+{
+    const struct dtp_transformer *t = job->transformer;
+    uint64_t micro_steps = job->plan->accumulate, layers = t->layers, all = dtp_parameter_module_count(t);
+    struct dtp_executor_rules r;
+    dtp_executor_rules(t, job->cluster, job->plan, &r);
+    uint64_t reductions = r.reduces_always ? micro_steps : 1, gathered = 0, reduced = 0, replicated = 0;
+    uint64_t passes = r.sharded ? layers + (2 * micro_steps - 1) * (layers - r.ring) : layers;
+    uint64_t edges = r.sharded ? micro_steps : 1, up = 0, down = 0;
+    for (int i = 0; i < 3; i++) {
+        const uint64_t module[] = {0, 1, layers + 1};
+        struct dtp_parameter_module layout;
+        dtp_parameter_module(t, r.shard_ranks, module[i], &layout);
+        struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &r, module[i]);
+        uint64_t element = dtp_dtype_bytes(dtype.whole), count = i == 1 ? layers : 1;
+        uint64_t shard = dtp_bytes_product(layout.shard_elements, dtp_dtype_bytes(dtype.shard));
+        gathered +=
+            dtp_bytes_product(i == 1 ? passes : edges,
+                              dtp_traffic_ring(dtp_bytes_product(layout.elements, job->bytes.compute), r.shard_ranks));
+        reduced +=
+            dtp_bytes_product(count, dtp_traffic_ring(dtp_bytes_product(layout.elements, element), r.shard_ranks));
+        replicated += dtp_bytes_product(count, 2 * dtp_traffic_ring(shard, r.replicas));
+        up += dtp_bytes_product(!r.host_params ? count
+                                : i == 1       ? passes
+                                               : edges,
+                                dtp_bytes_product(layout.shard_elements, job->bytes.compute));
+        down += dtp_bytes_product(count, shard);
+    }
+    dtp_traffic_add(job, DTP_ALL_GATHER, gathered, passes + 2 * edges, r.shard_ranks, 1);
+    dtp_traffic_add(job, r.exchanges ? DTP_ALL_TO_ALL : DTP_REDUCE_SCATTER, dtp_bytes_product(reductions, reduced),
+                    reductions * all, r.shard_ranks, 1);
+    uint64_t sums = r.shard_ranks == 1 ? reductions : 1;
+    dtp_traffic_add(job, DTP_ALL_REDUCE, dtp_bytes_product(sums, replicated), sums * all, r.replicas, r.shard_ranks);
+    if (r.gradient_norm)
+        dtp_traffic_add(job, DTP_ALL_REDUCE,
+                        2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * all, r.shard_ranks), 1,
+                        r.shard_ranks, 1);
+    job->out->host_to_device_bytes = dtp_bytes_product(micro_steps, dtp_batch_layout_of(r.tokens).bytes) +
+                                     DTP_EXECUTOR_SCALARS_BYTES + (r.host_optimizer ? up : 0);
+    job->out->device_to_host_bytes = DTP_EXECUTOR_SCALARS_BYTES + (r.host_optimizer ? down : 0);
+}

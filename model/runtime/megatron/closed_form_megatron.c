@@ -1,0 +1,52 @@
+/* Megatron's parts of the closed form, of one rank's slice: what it keeps and what it sends. */
+#include "closed/closed_form_hooks.h"
+#include "closed/memory_replicated.h"
+
+#include "base/bytes.h"
+#include "runtime/megatron/megatron.h"
+#include "runtime/megatron/model_parallel.h"
+
+/* One gradient buffer, allocated once, that matmuls write into. */
+static void add_gradients(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t done)
+{
+    (void)done;
+    dtp_instant_add(instant, DTP_TERM_GRADS_BUFFER, 1, job->units.total, job->bytes.grads);
+}
+
+static void memory(struct dtp_memory_job *job)
+{
+    static const struct dtp_replicated_hooks hooks = {.add_gradients = add_gradients};
+    dtp_memory_replicated(job, &hooks);
+}
+
+#define MEGATRON_BUCKET 40000000u /* elements, or 1e6 per data parallel rank */
+
+/* Megatron reduces its fp32 buffer once a step: all-reduce, or with the distributed optimizer reduce-scatter and an
+ * all-gather of the updated weights. */
+static void traffic(struct dtp_traffic *job)
+{
+    const struct dtp_units *u = &job->units;
+    uint64_t gpus = job->cluster->gpus, per_rank = 1000000 * gpus;
+    uint64_t bucket = per_rank > MEGATRON_BUCKET ? per_rank : MEGATRON_BUCKET;
+    uint64_t count = dtp_divide_up(u->total, bucket);
+    uint64_t reductions = job->reductions;
+    uint64_t sent = dtp_traffic_ring(u->total * job->bytes.reduce, gpus);
+    if (job->plan->strategy == DTP_DDP) {
+        dtp_traffic_add(job, DTP_ALL_REDUCE, dtp_bytes_product(reductions, 2 * sent), reductions * count, gpus, 1);
+        return;
+    }
+    dtp_traffic_add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(reductions, sent), reductions * count, gpus, 1);
+    dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(u->total * job->bytes.params, gpus), count, gpus, 1);
+}
+
+/* Two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for matmuls, with a
+ * kernel for each bias. */
+static const struct dtp_kernel_counts kernels = {
+    .forward = 10, .rotary_forward = 1, .backward = 17, .rotary_backward = 3, .biases_backward = 4, .root = 11};
+
+const struct dtp_closed_form_hooks dtp_megatron_closed_form = {
+    .memory = memory,
+    .traffic = traffic,
+    .kernels = &kernels,
+    .slices = dtp_closed_form_model_parallel,
+};

@@ -1,0 +1,1 @@
+int is_megatron(const void *runtime) { return runtime == &dtp_runtime_megatron; }

@@ -1,0 +1,1 @@
+const void *other = &dtp_runtime_deepspeed;

@@ -1,0 +1,1 @@
+const void *own = &dtp_runtime_torch;
