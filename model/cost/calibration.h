@@ -18,6 +18,14 @@
     X(matmul_split_depth, 256, "1",                                                                                    \
       "least depth k of the parts into which a matmul with fewer tiles than SMs is split; gradients of weights of "    \
       "384 to 1024 columns over 2k to 64k tokens and machine.csv's, one H200")                                         \
+    X(matmul_full_waves, 1.025, "1",                                                                                   \
+      "rate of a matmul whose tiles fill all waves / matmul_fraction, which is that of large shapes as they come: "    \
+      "the best / the mean of 8 on H200 and H100 (697/681, 698/682)")                                                  \
+    X(matmul_idle_loss, 0.8, "1",                                                                                      \
+      "share that a matmul loses of what SMs idle in its last wave, the rest being clock that their power buys; "      \
+      "GPT-2's shapes, 124M to 1.5B, on H200, with all tables of runs in view")                                        \
+    X(matmul_odd_tile, 0.9, "1",                                                                                       \
+      "rate of tiles of 128 x 192 / that of 128 x 128 and 128 x 256; from the same shapes and tables")                 \
     X(unaligned_result, 0.135, "1",                                                                                    \
       "rate of a 16-bit matmul on Hopper or later whose result's rows begin at odd multiples of 2 bytes / of an "      \
       "aligned one; [4096,768] x [768,50257] 104 TFLOP/s, 50304 columns 744 to 796; reports/h200/machine.csv")         \
@@ -103,7 +111,7 @@
       "compute time lost per second of hidden collective: NCCL's CTAs take SMs; profiles on 2 H200")                   \
     X(contention_memory_passes, 6.3, "1",                                                                              \
       "HBM passes per byte sent that slow the compute beside a hidden collective; profiles on 2 H200")                 \
-    X(rank_speed_deviation, 0.04, "1",                                                                                 \
+    X(rank_speed_deviation, 0.043, "1",                                                                                \
       "standard deviation of compute speed between GPUs of a kind, the slowest of n sets the step; fitted on "         \
       "llm-foundry, torchtitan, fms-fsdp and the H200 runs together (Sinha et al. 2022 report 8 % spreads)")           \
     X(simulated_rank_deviation, 0.060, "1",                                                                            \
