@@ -18,6 +18,9 @@ model/cost/attention_workspace.c 256 bytes it asks for, read off and exact
 model/cost/attention_workspace.h 256u alignment of what our executor lays out
 model/cost/attention_workspace.h 30 a bound that our executor sets itself
 model/cost/cluster_cost.c 1024 a shape to ask a machine file with
+model/cost/op_cost.c 128 tiles that cuBLAS has
+model/cost/op_cost.c 192 tiles that cuBLAS has
+model/cost/op_cost.c 256 tiles that cuBLAS has
 model/cost/op_cost.c 4 bytes and passes of a parameter, counted by hand
 model/cost/op_cost.c 20 bytes of foreach AdamW's passes, counted by hand
 model/cost/op_cost.c 2.5 FLOPs of flash attention's backward: five products for two

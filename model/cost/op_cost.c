@@ -52,19 +52,37 @@ static double alignment_loss(const struct dtp_gpu *gpu, unsigned element_bytes, 
                  row_loss(gpu, operand, weight_gradient ? c->unaligned_outer : c->unaligned_reduced));
 }
 
-/* Multiply-adds that all SMs could do in the time of [m,k] x [k,n]. A result of fewer tiles than SMs is made in equal
- * parts of k, as many as SMs allow and as long as parts are deep enough; otherwise a wave of tiles takes as long
- * however few SMs have one. */
-static double occupied_products(const struct dtp_gpu *gpu, double m, double n, double k)
+/* Seconds of [m,k] x [k,n] made in tiles of so many rows and columns: a wave of tiles takes as long however few SMs
+ * have one. Fewer tiles than SMs may be made in equal parts of k, all at once, which are added up through memory in
+ * fp32. No part is less deep than matmul_split_depth, and each number of parts by itself takes longer for more of m, n
+ * or k, so that the best of them does too. */
+static double tiled_s(const struct dtp_gpu *gpu, double rate, double m, double n, double k, double rows, double columns)
 {
-    double tile = dtp_calibration.matmul_tile, wave = tile * tile * gpu->sm_count * k, products = m * n * k;
-    if (products >= wave)
-        return products;
-    double tiles = ceil(m / tile) * ceil(n / tile);
-    if (tiles >= gpu->sm_count)
-        return wave;
-    double parts = least(floor(gpu->sm_count / tiles), k / dtp_calibration.matmul_split_depth);
-    return wave / most(1, parts);
+    const double depth = dtp_calibration.matmul_split_depth;
+    double sms = gpu->sm_count, tiles = ceil(m / rows) * ceil(n / columns), wave = 2 * rows * columns * sms / rate;
+    double best_s = ceil(tiles / sms) * wave * k, part_s = 2 * 4 * m * n / gpu->memory_bytes_per_s;
+    for (double parts = 2; parts * tiles <= sms && parts * depth < 2 * k; parts++)
+        best_s = least(best_s, wave * most(k / parts, depth) + parts * part_s);
+    return best_s;
+}
+
+/* The same in the best of the tiles that libraries have. SMs that idle leave their power to the others, whose clock
+ * rises, but not beyond what it is with power to spare. */
+static double products_s(const struct dtp_gpu *gpu, double rate, double m, double n, double k)
+{
+    const struct dtp_calibration *c = &dtp_calibration;
+    const struct {
+        double rows, columns, rate;
+    } tiles[] = {{128, 128, rate},
+                 {128, 256, rate},
+                 {256, 128, rate},
+                 {128, 192, rate * c->matmul_odd_tile},
+                 {192, 128, rate * c->matmul_odd_tile}};
+    double full_s = 2 * m * n * k / rate, occupied_s = INFINITY;
+    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
+        occupied_s = least(occupied_s, tiled_s(gpu, tiles[i].rate, m, n, k, tiles[i].rows, tiles[i].columns));
+    double paid_s = full_s + c->matmul_idle_loss * (occupied_s - full_s);
+    return most(paid_s, occupied_s / (1 + c->matmul_power_headroom)) / c->matmul_full_waves;
 }
 
 double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n, double k)
@@ -73,9 +91,9 @@ double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight
     double in_bytes = element_bytes, out_bytes = in_bytes < 2 ? 2 : in_bytes;
     double traffic_s = ((m + n) * k * in_bytes + m * n * out_bytes) / gpu->memory_bytes_per_s;
     double rate = dtp_matmul_flops_per_s(gpu, dtype) * alignment_loss(gpu, element_bytes, weight_gradient, m, n, k);
-    double hidden = 2 * occupied_products(gpu, m, n, k) / rate + dtp_calibration.matmul_output_overlap_loss * traffic_s;
+    double hidden_s = products_s(gpu, rate, m, n, k) + dtp_calibration.matmul_output_overlap_loss * traffic_s;
     /* Small k: the kernel is memory-bound and the traffic itself is the time. */
-    return most(hidden, traffic_s / dtp_calibration.hbm_fraction);
+    return most(hidden_s, traffic_s / dtp_calibration.hbm_fraction);
 }
 
 double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_plan *plan)

@@ -30,17 +30,22 @@ static void test_sustained_matmuls(void **state)
     }
 }
 
-/* 2*m*n*k / (989.4e12 * 0.69) + 0.25 * bytes / 4.8e12 with more tiles than SMs. */
+/* 2*m*n*k / (989.4e12 * 0.69) + 0.25 * bytes / 4.8e12, where tiles fill their waves. 512 tiles of 128 x 256 are 3.88
+ * waves of 132 SMs, which take 4: 1/32 longer, of which 0.8 are lost; full waves run at 1.025 of the sustained rate. */
 static void test_matmul_by_hand(void **state)
 {
     (void)state;
     struct dtp_gpu gpu = test_h200();
-    double flops = 2.0 * 4096 * 4096 * 4096, bytes = 3.0 * 4096 * 4096 * 2;
+    double rate = 989.4e12 * 0.69, bytes = 3.0 * 4096 * 4096 * 2, full_s = 2.0 * 4096 * 4096 * 4096 / rate;
     assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 4096, 4096, 4096),
-                flops / (989.4e12 * 0.69) + 0.25 * bytes / 4.8e12, 1e-12);
-    /* One row: 32 tiles, k in four parts, a wave of 132 SMs. */
-    assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 1, 4096, 4096),
-                2 * 128.0 * 128 * 132 * 1024 / (989.4e12 * 0.69) + 0.25 * 2 * (4097.0 * 4096 + 4096) / 4.8e12, 1e-9);
+                full_s * (1 + 0.8 / 32) / 1.025 + 0.25 * bytes / 4.8e12, 1e-12);
+    /* 32 tiles of 128 x 128, k in four parts, each written and read in fp32. */
+    double part_s = 2 * 4 * 128 * 4096 / 4.8e12, occupied_s = 2 * 128.0 * 128 * 132 * 1024 / rate + 4 * part_s;
+    full_s = 2.0 * 128 * 4096 * 4096 / rate;
+    assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 128, 4096, 4096),
+                (full_s + 0.8 * (occupied_s - full_s)) / 1.025 +
+                    0.25 * 2 * ((128 + 4096) * 4096.0 + 128 * 4096) / 4.8e12,
+                1e-9);
     /* Eight products each: the result must be written, at 0.9 of HBM's rate. */
     assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 4096, 4096, 8), 2.0 * (8192.0 * 8 + 4096 * 4096) / (0.9 * 4.8e12),
                 1e-9);
@@ -60,18 +65,36 @@ static void test_few_tiles(void **state)
         assert_near(dtp_matmul_s(&gpu, DTP_BF16, true, rows[i].m, rows[i].n, rows[i].k), rows[i].seconds, 0.35);
 }
 
+/* GPT-2 1.5B's widths are 12.5 tiles of 128, and 400 tiles of 128 x 256 are 3.03 waves; the same operations alone in
+ * reports/h200/validate/validate_one.ops/0004.csv. At the sustained rate they would take 0.72 to 0.86 of it. */
+static void test_last_wave(void **state)
+{
+    (void)state;
+    static const struct {
+        double m, n, k, seconds;
+        bool weight_gradient;
+    } rows[] = {{8192, 1600, 1600, 73.3e-6, false},  {8192, 1600, 4800, 214.5e-6, false},
+                {1600, 1600, 8192, 80.0e-6, true},   {4800, 1600, 8192, 212.5e-6, true},
+                {6400, 1600, 8192, 280.1e-6, true},  {1600, 6400, 8192, 254.0e-6, true},
+                {8192, 1600, 6400, 259.7e-6, false}, {8192, 4800, 1600, 195.7e-6, false}};
+    struct dtp_gpu gpu = test_h200();
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        assert_near(dtp_matmul_s(&gpu, DTP_BF16, rows[i].weight_gradient, rows[i].m, rows[i].n, rows[i].k),
+                    rows[i].seconds, 0.12);
+}
+
 /* GPT-2's head over 4096 tokens; the same file, where 50304 columns take 426, 433 and 423 us. */
 static void test_unaligned_rows(void **state)
 {
     (void)state;
     struct dtp_gpu gpu = test_h200(), a100 = test_a100();
     assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 4096, 50257, 768), 3037e-6, 0.15);
-    assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 4096, 768, 50257), 2511e-6, 0.15);
+    assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 4096, 768, 50257), 2511e-6, 0.25); /* 768 columns: 132 odd tiles */
     assert_near(dtp_matmul_s(&gpu, DTP_BF16, true, 50257, 768, 4096), 656e-6, 0.15);
     double aligned_s = dtp_matmul_s(&gpu, DTP_BF16, false, 4096, 50264, 768);
     assert_near(aligned_s, 426e-6, 0.15);
-    /* Tokens are rows, not their length. */
-    assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 4097, 50264, 768), aligned_s, 1e-3);
+    /* Tokens are rows, not their length: one more begins a row of tiles and no slower loads. */
+    assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 4097, 50264, 768), aligned_s, 0.05);
     assert_near(dtp_matmul_s(&gpu, DTP_BF16, true, 50264, 768, 4097),
                 dtp_matmul_s(&gpu, DTP_BF16, true, 50264, 768, 4096), 1e-3);
     /* fp32 does not care: 3112 and 2951 us in the same file. fp8 takes 16 elements. */
@@ -188,14 +211,11 @@ static void test_power_headroom(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sustained_matmuls),
-                                       cmocka_unit_test(test_matmul_by_hand),
-                                       cmocka_unit_test(test_few_tiles),
-                                       cmocka_unit_test(test_unaligned_rows),
-                                       cmocka_unit_test(test_more_never_takes_less),
-                                       cmocka_unit_test(test_flash_attention),
-                                       cmocka_unit_test(test_older_attention_is_slower),
-                                       cmocka_unit_test(test_memory_kernels),
-                                       cmocka_unit_test(test_power_headroom)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sustained_matmuls), cmocka_unit_test(test_matmul_by_hand),
+        cmocka_unit_test(test_few_tiles),         cmocka_unit_test(test_last_wave),
+        cmocka_unit_test(test_unaligned_rows),    cmocka_unit_test(test_more_never_takes_less),
+        cmocka_unit_test(test_flash_attention),   cmocka_unit_test(test_older_attention_is_slower),
+        cmocka_unit_test(test_memory_kernels),    cmocka_unit_test(test_power_headroom)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

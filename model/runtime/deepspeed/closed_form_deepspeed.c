@@ -4,6 +4,8 @@
 #include "runtime/deepspeed/zero3_fetch.h"
 #include "plan/zeropp.h"
 
+#include <string.h>
+
 /* ---- fetches ----------------------------------------------------------------------------------------------------- */
 
 /* A walk, and the flat buffers that stand: those fetched ahead are what is live; of the fetch at hand, which was copied
@@ -23,6 +25,8 @@ struct count {
     uint64_t newest_shard, ranks, group, second; /* second: elements of second copies so far */
     uint64_t uploaded, narrow, arriving; /* elements: of the largest fetch just begun, of this rank; of int8 that is
                                           * made wide, half as many; of these what stands at the moment */
+    struct dtp_zero3_standing head[DTP_ZERO3_HEAD_INSTANTS]; /* of this micro-step */
+    uint64_t second_forward;                                 /* elements of second copies when its forward ends */
     bool fetches, on_host;
     const struct dtp_zero3_load *load;  /* NULL: moments are not weighed */
     uint64_t waiting;                   /* elements: of a tied head's gradient that is made */
@@ -199,17 +203,18 @@ static void use_tensor(struct count *c, const struct visit *v)
         use_flat(c);
         weigh_arrival(c, v, c->narrow);
         if ((v->stage == DTP_ZERO3_LAST || v->stage == DTP_ZERO3_LAST_BACK) && c->narrow)
-            c->out->live_head_arriving[v->stage == DTP_ZERO3_LAST_BACK] = standing(c) + c->narrow;
+            c->head[v->stage == DTP_ZERO3_LAST ? DTP_ZERO3_HEAD_ARRIVES : DTP_ZERO3_HEAD_ARRIVES_AGAIN].live =
+                standing(c) + c->narrow;
         c->uploaded = c->narrow = 0;
     }
     if (v->stage == DTP_ZERO3_LAST)
-        c->out->live_head = c->fetches ? standing(c) : 0;
+        c->head[DTP_ZERO3_HEAD_FORWARD].live = c->fetches ? standing(c) : 0;
     bool head_back = v->stage == DTP_ZERO3_LAST_BACK && v->part != DTP_ZERO3_VECTORS;
     if (head_back)
-        c->out->live_head_backward = c->fetches ? standing(c) : 0;
+        c->head[DTP_ZERO3_HEAD_BACKWARD].live = c->fetches ? standing(c) : 0;
     weigh_visit(c, v, v->during, v->gradient);
     if (v->stage == DTP_ZERO3_LAST)
-        c->out->live_loss = c->fetches ? standing(c) : 0;
+        c->head[DTP_ZERO3_HEAD_LOSS].live = c->fetches ? standing(c) : 0;
     if (!gathered)
         return;
     bool copies = dtp_zero3_copies(&c->walk);
@@ -222,12 +227,13 @@ static void use_tensor(struct count *c, const struct visit *v)
         weigh_visit(c, v, v->after, v->gradient);
         c->walk.live_elements -= given_back;
         if (head_back)
-            c->out->second_head_backward = c->second;
+            c->head[DTP_ZERO3_HEAD_COPIED] =
+                (struct dtp_zero3_standing){c->head[DTP_ZERO3_HEAD_BACKWARD].live, c->second};
     }
     if (v->stage <= DTP_ZERO3_LAST)
-        c->out->second_forward = c->second;
+        c->second_forward = c->second;
     if (v->stage == DTP_ZERO3_LAST)
-        c->out->live_loss = standing(c);
+        c->head[DTP_ZERO3_HEAD_LOSS].live = standing(c);
 }
 
 static void close_weighed(struct count *c, enum dtp_zero3_phase phase, uint64_t layers,
@@ -349,6 +355,20 @@ static void walk_all(struct count *c)
         weigh(c, DTP_ZERO3_IN_LATE_BACKWARD, 0, NULL, 0, &close);
 }
 
+/* Beside the head stand the second copies of forward. The first micro-step makes them and still gathers from all ranks,
+ * later ones have them all: what stands is the most in either. */
+static void keep_worst_head(struct count *c)
+{
+    for (int i = 0; i < DTP_ZERO3_HEAD_INSTANTS; i++) {
+        struct dtp_zero3_standing *now = &c->head[i], *worst = &c->out->head[i];
+        bool always = i <= DTP_ZERO3_HEAD_BACKWARD;
+        if (i != DTP_ZERO3_HEAD_COPIED && (always || now->live))
+            now->second = c->second_forward;
+        if (now->live + now->second > worst->live + worst->second)
+            *worst = *now;
+    }
+}
+
 /* What is gathered and given back, and what persists. */
 static void describe_shape(const struct dtp_transformer *t, const struct dtp_plan *plan, const struct count *c,
                            struct dtp_zero3_shape *shape, struct dtp_zero3_counts *out)
@@ -386,7 +406,7 @@ void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp
     if (!c.fetches && !load)
         return;
     c.flats = ranks > 1, c.newest_second = false,
-    c.newest_shard = c.second = c.ahead = c.uploaded = c.narrow = c.arriving = c.waiting = 0,
+    c.newest_shard = c.second = c.second_forward = c.ahead = c.uploaded = c.narrow = c.arriving = c.waiting = 0,
     c.quantized = plan->zero_quantized_weights;
     c.below_layers = UINT64_MAX;
     c.order_count = dtp_deepspeed_backward_order(&parts, c.order);
@@ -396,9 +416,11 @@ void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp
         if (load)
             dtp_buckets_begin(&c.buckets, transformer, load->cluster, plan, ranks, load->total, load->grads);
         dtp_zero3_start(&c.walk, &shape, plan, i == 0);
+        memset(c.head, 0, sizeof c.head);
         walk_all(&c);
         if (!c.fetches)
             return;
+        keep_worst_head(&c);
         close_fetch(&c);
         uint64_t times = c.group == 1 ? plan->accumulate : i ? plan->accumulate - 1 : 1;
         repeat(&out->all, &all, times);

@@ -24,6 +24,21 @@ enum dtp_zero3_phase {
     DTP_ZERO3_PHASES
 };
 
+/* What stands of weights around the head, elements: gathered, a flat buffer that is still being used included; second
+ * copies. All 0: there is no such instant. */
+struct dtp_zero3_standing {
+    uint64_t live, second;
+};
+enum dtp_zero3_head_instant {
+    DTP_ZERO3_HEAD_FORWARD,
+    DTP_ZERO3_HEAD_LOSS, /* behind its forward */
+    DTP_ZERO3_HEAD_BACKWARD,
+    DTP_ZERO3_HEAD_COPIED,        /* its second copy is made behind its backward */
+    DTP_ZERO3_HEAD_ARRIVES,       /* its weight is made of int8, before its forward */
+    DTP_ZERO3_HEAD_ARRIVES_AGAIN, /* the same before its backward */
+    DTP_ZERO3_HEAD_INSTANTS
+};
+
 /* Bytes that moments are weighed by: of an element of weights and gradients; of a layer's saved tensors, kept by every
  * `every`-th; of the residual stream's gradient; of the embedding's partial sums. */
 struct dtp_zero3_load {
@@ -38,15 +53,10 @@ struct dtp_zero3_gathers {
 };
 struct dtp_zero3_counts {
     struct dtp_zero3_gathers all, second;                      /* over all ranks; of a second copy, within a node */
-    uint64_t second_forward, second_all;                       /* elements of second copies after forward, in the end */
-    uint64_t second_head_backward;                             /* where the head's is made after its backward; else 0 */
+    uint64_t second_all;                                       /* elements of second copies in the end */
     uint64_t persistent, persistent_shard, persistent_modules; /* never given back, gathered once a step */
-    /* Gathered, a flat buffer that is still being used included: while the head runs, after it, while it runs backward.
-     */
-    uint64_t live_head, live_loss, live_head_backward;
-    uint64_t
-        live_head_arriving[2]; /* when the head's weight was made of int8, for forward and backward; 0: it was not */
-    struct dtp_zero3_moment worst[DTP_ZERO3_PHASES]; /* unset without a load */
+    struct dtp_zero3_standing head[DTP_ZERO3_HEAD_INSTANTS];   /* of the micro-step in which most stands */
+    struct dtp_zero3_moment worst[DTP_ZERO3_PHASES];           /* unset without a load */
 };
 /* `load`: what moments are weighed by; NULL: they are not. */
 void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp_plan *plan, uint64_t ranks,

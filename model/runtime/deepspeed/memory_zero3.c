@@ -37,10 +37,10 @@ static struct dtp_instant zero3_instant(const struct dtp_memory_job *job, const 
     return instant;
 }
 
-/* Of the last micro-step: in it all that were released in one before have their copy. */
-static uint64_t second_after_forward(const struct dtp_memory_job *job, const struct dtp_zero3_counts *counts)
+static struct dtp_instant head_instant(const struct dtp_memory_job *job, const struct dtp_zero3_counts *counts,
+                                       enum dtp_zero3_head_instant at)
 {
-    return job->plan->accumulate > 1 ? counts->second_all : counts->second_forward;
+    return zero3_instant(job, counts, counts->head[at].live, counts->head[at].second);
 }
 
 /* The head's weight made of int8, before its forward, when there are no logits yet, and before its backward. */
@@ -48,10 +48,10 @@ static void head_arrives(struct dtp_memory_job *job, const struct dtp_zero3_coun
 {
     bool chunked = dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED;
     for (int backward = 0; backward < 2; backward++) {
-        if (!counts->live_head_arriving[backward])
+        enum dtp_zero3_head_instant at = backward ? DTP_ZERO3_HEAD_ARRIVES_AGAIN : DTP_ZERO3_HEAD_ARRIVES;
+        if (!counts->head[at].live)
             continue;
-        struct dtp_instant instant =
-            zero3_instant(job, counts, counts->live_head_arriving[backward], second_after_forward(job, counts));
+        struct dtp_instant instant = head_instant(job, counts, at);
         dtp_add_all_saved(job, &instant);
         if (backward)
             dtp_instant_add_tokens(job, &instant, DTP_TERM_LOGITS_GRADIENT, 1, job->activations.logits_gradient);
@@ -64,10 +64,10 @@ static void head_arrives(struct dtp_memory_job *job, const struct dtp_zero3_coun
 static void zero3_head(struct dtp_memory_job *job, const struct dtp_zero3_counts *counts)
 {
     bool chunked = dtp_plan_loss(job->plan) == DTP_LOSS_CHUNKED;
-    uint64_t forward = second_after_forward(job, counts);
-    struct dtp_instant end = zero3_instant(job, counts, chunked ? 0 : counts->live_head, forward),
-                       loss = zero3_instant(job, counts, chunked ? counts->live_head : counts->live_loss, forward),
-                       head = zero3_instant(job, counts, counts->live_head_backward, forward);
+    struct dtp_instant end = zero3_instant(job, counts, chunked ? 0 : counts->head[DTP_ZERO3_HEAD_FORWARD].live,
+                                           counts->head[DTP_ZERO3_HEAD_FORWARD].second),
+                       loss = head_instant(job, counts, chunked ? DTP_ZERO3_HEAD_FORWARD : DTP_ZERO3_HEAD_LOSS),
+                       head = head_instant(job, counts, DTP_ZERO3_HEAD_BACKWARD);
     dtp_add_all_saved(job, &end);
     dtp_add_all_saved(job, &loss);
     dtp_add_all_saved(job, &head);
@@ -83,9 +83,9 @@ static void zero3_head(struct dtp_memory_job *job, const struct dtp_zero3_counts
     dtp_memory_consider(job, DTP_PHASE_LOSS, &loss);
     dtp_memory_consider(job, DTP_PHASE_EARLY_BACKWARD, &head);
     head_arrives(job, counts);
-    if (!counts->second_head_backward)
+    if (!counts->head[DTP_ZERO3_HEAD_COPIED].live)
         return;
-    struct dtp_instant copy = zero3_instant(job, counts, counts->live_head_backward, counts->second_head_backward);
+    struct dtp_instant copy = head_instant(job, counts, DTP_ZERO3_HEAD_COPIED);
     dtp_add_all_saved(job, &copy);
     dtp_instant_take_tokens(job, &copy, DTP_TERM_HEAD, job->activations.norm_gradient);
     add_made(job, &copy, DTP_TERM_HEAD_GRADIENT, 1, job->units.embedding);
