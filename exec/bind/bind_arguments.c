@@ -164,7 +164,7 @@ static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
                                 .n = (uint64_t)b->op->demand.n,
                                 .k = (uint64_t)b->op->demand.k,
                                 .element = compute(b),
-                                .sms = b->binding->job.plan->matmul_sms};
+                                .sms = b->binding->job.plan->executor.matmul_sms};
     const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
     g.workspace = maybe(b, DTP_ROLE_WORKSPACE);
     g.workspace_bytes = workspace ? operand_bytes(b, workspace) : 0;
@@ -238,7 +238,7 @@ static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .kv_heads = (uint32_t)t->kv_heads,
                                              .head_dim = (uint32_t)t->head_dim,
                                              .scale = (float)(1 / sqrt((double)t->head_dim)),
-                                             .atomic = b->binding->job.plan->atomic_attention,
+                                             .atomic = b->binding->job.plan->executor.atomic_attention,
                                              .element = compute(b)};
 }
 

@@ -29,7 +29,7 @@ void dtp_bind_clip_scale(struct dtp_binder *b, struct dtp_bound_op *out)
     out->kernel = DTP_KERNEL_clip_scale;
     out->arguments.clip_scale = (struct dtp_clip_scale_args){.partials = need(b, DTP_ROLE_PARTIALS),
                                                              .count = partials ? operand_bytes(b, partials) / 4 : 0,
-                                                             .clip = (float)b->binding->job.plan->clip_norm,
+                                                             .clip = (float)b->binding->job.plan->executor.clip_norm,
                                                              .scalars = need(b, DTP_ROLE_SCALARS)};
 }
 
@@ -86,7 +86,7 @@ enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *ou
                                .scalars = need(b, DTP_ROLE_SCALARS),
                                .weight_element = compute(b),
                                .moment_element = dtp_bind_element(b->binding->rules.moments),
-                               .stochastic_rounding = job->plan->stochastic_rounding};
+                               .stochastic_rounding = job->plan->executor.stochastic_rounding};
     g.count = operand_bytes(b, moment) / dtp_element_bytes(g.moment_element);
     g.gradient_element = by_size(b, DTP_ROLE_WEIGHT_GRADIENT, g.count);
     bool part = g.count < layout.elements;

@@ -35,7 +35,8 @@ static uint32_t ordinal_of(const struct dtp_ranks *ranks)
 
 static bool needs_peer_memory(const struct dtp_plan *plan)
 {
-    return plan->symmetric_windows || plan->gather_engine == DTP_ENGINE_COPY || plan->reduce_engine == DTP_ENGINE_COPY;
+    return plan->executor.symmetric_windows || plan->executor.gather_engine == DTP_ENGINE_COPY ||
+           plan->executor.reduce_engine == DTP_ENGINE_COPY;
 }
 
 enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struct dtp_ranks *ranks,
@@ -43,7 +44,7 @@ enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struc
 {
     struct dtp_device_options options = {.threads = threads_of(settings, ranks->local_world),
                                          .choices_path = settings->choices,
-                                         .matmul_sms = plan ? plan->matmul_sms : 0,
+                                         .matmul_sms = plan ? plan->executor.matmul_sms : 0,
                                          .peer_memory = ranks->world > 1 && plan && needs_peer_memory(plan),
                                          .brief_search = !plan};
     if (!settings->cuda)

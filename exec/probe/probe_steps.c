@@ -34,7 +34,7 @@ static enum dtp_status run_plain(struct dtp_prober *p, struct dtp_probe_program 
 {
     double step_s[MOST_STEPS], host_s[MOST_STEPS];
     enum dtp_status status = dtp_prober_barrier(p);
-    program->job.plan.cuda_graph = graph;
+    program->job.plan.executor.cuda_graph = graph;
     if (status == DTP_OK)
         status = dtp_probe_program_warm_up(p, program, graph ? 0 : DTP_PROBE_LOAD_S, &step_s[0]); /* graphs come hot */
     if (*steps == 0 && status == DTP_OK)
@@ -43,7 +43,7 @@ static enum dtp_status run_plain(struct dtp_prober *p, struct dtp_probe_program 
         status = dtp_probe_program_step(p, program, DTP_RUN_PLAIN, &step_s[i], &host_s[i]);
     if (status == DTP_OK)
         *out = (struct plain){dtp_probe_median(step_s, *steps), dtp_probe_median(host_s, *steps)};
-    program->job.plan.cuda_graph = false;
+    program->job.plan.executor.cuda_graph = false;
     return status;
 }
 

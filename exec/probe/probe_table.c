@@ -247,10 +247,10 @@ static enum dtp_status cut(const struct dtp_prober *p, uint32_t layers, uint32_t
 {
     job->transformer.layers = layers;
     job->plan = job->asked;
-    job->plan.cuda_graph = false;
-    job->plan.collective_ctas = 0; /* collectives are measured as the library carries them by itself */
-    job->plan.symmetric_windows = false;
-    job->plan.gather_engine = job->plan.reduce_engine = DTP_ENGINE_SM;
+    job->plan.executor.cuda_graph = false;
+    job->plan.executor.collective_ctas = 0; /* collectives are measured as the library carries them by itself */
+    job->plan.executor.symmetric_windows = false;
+    job->plan.executor.gather_engine = job->plan.executor.reduce_engine = DTP_ENGINE_SM;
     if (job->plan.accumulate > most_micro_steps)
         job->plan.accumulate = most_micro_steps;
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, p->faults);

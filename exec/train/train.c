@@ -83,8 +83,8 @@ static uint32_t copied(const struct dtp_plan *plan)
 static enum dtp_status connect(struct dtp_trainer *t)
 {
     const struct dtp_plan *plan = &t->job->plan;
-    t->world.choice = (struct dtp_communicator_choice){.max_ctas = plan->collective_ctas,
-                                                       .windows = plan->symmetric_windows,
+    t->world.choice = (struct dtp_communicator_choice){.max_ctas = plan->executor.collective_ctas,
+                                                       .windows = plan->executor.symmetric_windows,
                                                        .copies = copied(plan),
                                                        .arena = t->device_base,
                                                        .arena_bytes = t->arena.device_bytes};

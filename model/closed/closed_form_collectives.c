@@ -35,9 +35,9 @@ static double with_scales_s(const struct dtp_timing *c, const struct dtp_group *
 /* Neighbours that gather among themselves what the shard group has gathered before; 0: none do. */
 static uint32_t narrow_group(const struct dtp_plan *plan)
 {
-    return plan->reshard_group                 ? plan->reshard_group
-           : plan->zero_hpz_partition_size > 1 ? plan->zero_hpz_partition_size
-                                               : 0;
+    const struct dtp_closed_form_hooks *hooks = plan->runtime->closed;
+    uint32_t second = hooks->second_copy_ranks ? hooks->second_copy_ranks(plan) : 1;
+    return plan->reshard_group ? plan->reshard_group : second > 1 ? second : 0;
 }
 
 /* All-gathers within it. */

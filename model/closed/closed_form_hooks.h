@@ -33,9 +33,13 @@ struct dtp_closed_form_hooks {
     uint64_t (*made_anew)(const struct dtp_memory_job *job, struct dtp_part_chain *chain);
     /* NCCL's bytes of several ranks, in place of one library and a communicator for each group. */
     uint64_t (*nccl)(const struct dtp_memory_job *job, struct dtp_part_chain *chain);
+    /* Communicators beside those of the world, of shard and replicate groups and of a group that is resharded to. */
+    uint32_t (*more_communicators)(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 
     /* ---- communication ---- */
     void (*traffic)(struct dtp_traffic *traffic);
+    /* Neighbours that share a second copy of the parameters after their first gather; 1: none do. */
+    uint32_t (*second_copy_ranks)(const struct dtp_plan *plan);
     bool exchanges_by_node; /* all-to-alls are within nodes, then between them; else over the shard group */
 
     /* ---- time ---- */
@@ -43,6 +47,9 @@ struct dtp_closed_form_hooks {
     /* The step's work as the runtime counts it; NULL: by block_work.h. */
     void (*work)(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                  const struct dtp_plan *plan, struct dtp_step_work *out);
+    /* Bytes that the device moves besides for each element that is gathered, and that is reduced: casts to what goes
+     * over the wire and back. */
+    void (*add_wire_casts)(const struct dtp_timing *timing, double *per_gather, double *per_reduce);
     /* Seconds of collectives that no window hides, and of offload that a step waits for (not of NVMe's). */
     double (*exposed_s)(struct dtp_timing *timing, const struct dtp_time *time, const struct dtp_windows *window);
     double (*exposed_offload_s)(const struct dtp_timing *timing, const struct dtp_communication *communication,

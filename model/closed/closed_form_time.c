@@ -8,7 +8,6 @@
 #include "cost/collective_choice.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
-#include "plan/zeropp.h"
 
 #include <math.h>
 
@@ -140,10 +139,8 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     double gathers = plan->reshard_after_forward ? 2 : 1;
     double per_gather = plan->fsdp1 ? 0 : 2 * w;
     double per_reduce = w + r + (plan->fsdp1 ? 2 * w : 0);
-    if (plan->zero_quantized_weights) /* a shard into int8, all of it back */
-        per_gather += (1 + w) * (1 + 1.0 / plan->shard_group);
-    if (dtp_zeropp_reduces(plan, c->cluster)) /* a gradient into int4, a node's sum, and back */
-        per_reduce += 0.5 + (1 + 2 * r) / c->cluster->gpus_per_node;
+    if (plan->runtime->closed->add_wire_casts)
+        plan->runtime->closed->add_wire_casts(c, &per_gather, &per_reduce);
     double accumulate = plan->accumulate > 1 && !plan->accumulate_sync ? w + 2 * r : 0;
     return total * (gathers * per_gather + (reduces ? per_reduce : 0) + accumulate);
 }

@@ -3,7 +3,6 @@
 
 #include "closed/closed_form_hooks.h"
 #include "cost/calibration.h"
-#include "plan/zeropp.h"
 
 uint64_t dtp_nccl_library_bytes(struct dtp_part_chain *chain)
 {
@@ -11,13 +10,14 @@ uint64_t dtp_nccl_library_bytes(struct dtp_part_chain *chain)
 }
 
 /* The world's, for hybrid_shard those of the shard and the replicate group, and of the group that parameters are
- * resharded to; ZeRO++'s of second copies, of a node and between nodes. */
+ * resharded to; the runtime's besides. */
 static uint64_t communicators(const struct dtp_memory_job *job)
 {
     const struct dtp_plan *plan = job->plan;
     bool hybrid = job->units.ranks > 1 && job->units.replicas > 1 && plan->strategy == DTP_HYBRID_SHARD;
-    return (hybrid ? 3u : 1u) + (plan->reshard_group ? 1u : 0u) + (plan->zero_hpz_partition_size > 1 ? 1u : 0u) +
-           (dtp_zeropp_reduces(plan, job->cluster) ? 2u : 0u);
+    const struct dtp_closed_form_hooks *hooks = plan->runtime->closed;
+    return (hybrid ? 3u : 1u) + (plan->reshard_group ? 1u : 0u) +
+           (hooks->more_communicators ? hooks->more_communicators(plan, job->cluster) : 0u);
 }
 
 uint64_t dtp_nccl_bytes(const struct dtp_memory_job *job, struct dtp_part_chain *chain)

@@ -103,9 +103,10 @@ double dtp_cluster_memory_kernel_bytes_per_s(const struct dtp_cluster *cluster, 
 
 double dtp_cluster_kernel_gap_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
-    double measured_s = measured_kernels(cluster, plan)
-                            ? dtp_measured_step_s(cluster->measured, plan->cuda_graph ? "gap_graph" : "gap_live")
-                            : (double)NAN;
+    double measured_s =
+        measured_kernels(cluster, plan)
+            ? dtp_measured_step_s(cluster->measured, plan->executor.cuda_graph ? "gap_graph" : "gap_live")
+            : (double)NAN;
     if (dtp_cluster_is_host(cluster)) /* it goes from one to the next, and what that takes is measured or nothing */
         return isfinite(measured_s) ? measured_s : 0;
     if (!measured_kernels(cluster, plan))

@@ -7,18 +7,18 @@
 
 static bool is_direct(const struct dtp_plan *plan, enum dtp_collective collective)
 {
-    return plan->symmetric_windows || dtp_collective_copies(plan, collective);
+    return plan->executor.symmetric_windows || dtp_collective_copies(plan, collective);
 }
 
 bool dtp_collective_copies(const struct dtp_plan *plan, enum dtp_collective collective)
 {
-    return (collective == DTP_ALL_GATHER && plan->gather_engine == DTP_ENGINE_COPY) ||
-           (collective == DTP_ALL_TO_ALL && plan->reduce_engine == DTP_ENGINE_COPY);
+    return (collective == DTP_ALL_GATHER && plan->executor.gather_engine == DTP_ENGINE_COPY) ||
+           (collective == DTP_ALL_TO_ALL && plan->executor.reduce_engine == DTP_ENGINE_COPY);
 }
 
 bool dtp_collective_is_librarys(const struct dtp_plan *plan, enum dtp_collective collective)
 {
-    return !plan->collective_ctas && !is_direct(plan, collective);
+    return !plan->executor.collective_ctas && !is_direct(plan, collective);
 }
 
 /* One way, whatever the size. */
@@ -45,8 +45,8 @@ void dtp_collective_choose(const struct dtp_cluster *cluster, const struct dtp_g
         cost->latency_s[DTP_PROTOCOL_LL] = dtp_calibration.symmetric_flag_s;
         cta_bytes_per_s = dtp_calibration.symmetric_cta_bytes_per_s;
     }
-    for (int p = 0; p < DTP_PROTOCOL_COUNT && plan->collective_ctas; p++)
-        cost->s_per_byte[p] = fmax(cost->s_per_byte[p], 1 / (plan->collective_ctas * cta_bytes_per_s));
+    for (int p = 0; p < DTP_PROTOCOL_COUNT && plan->executor.collective_ctas; p++)
+        cost->s_per_byte[p] = fmax(cost->s_per_byte[p], 1 / (plan->executor.collective_ctas * cta_bytes_per_s));
 }
 
 static bool as_measured(const struct dtp_cluster *cluster, const struct dtp_group *group, const struct dtp_plan *plan,
@@ -72,7 +72,7 @@ struct dtp_collective_load dtp_collective_load(const struct dtp_cluster *cluster
         load.memory_passes = dtp_calibration.direct_memory_passes;
     if (dtp_collective_copies(plan, collective))
         load.sm_share = 0;
-    else if (plan->collective_ctas && cluster->gpu.sm_count)
-        load.sm_share = fmin(load.sm_share, (double)plan->collective_ctas / cluster->gpu.sm_count);
+    else if (plan->executor.collective_ctas && cluster->gpu.sm_count)
+        load.sm_share = fmin(load.sm_share, (double)plan->executor.collective_ctas / cluster->gpu.sm_count);
     return load;
 }

@@ -98,7 +98,9 @@ double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight
 
 double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_plan *plan)
 {
-    return plan->matmul_sms && plan->matmul_sms < gpu->sm_count ? (double)plan->matmul_sms / gpu->sm_count : 1;
+    return plan->executor.matmul_sms && plan->executor.matmul_sms < gpu->sm_count
+               ? (double)plan->executor.matmul_sms / gpu->sm_count
+               : 1;
 }
 
 double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp_runtime *runtime,
@@ -152,7 +154,7 @@ static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dt
     if (plan->runtime->own_kernels)
         return (struct flash_rates){c->native_flash_forward, c->native_flash_backward,
                                     c->native_flash_forward_half_sequence, c->native_flash_backward_half_sequence,
-                                    plan->atomic_attention ? 1 : c->native_flash_reproducible};
+                                    plan->executor.atomic_attention ? 1 : c->native_flash_reproducible};
     return (struct flash_rates){c->flash_hopper_forward, c->flash_hopper_backward, forward_half, backward_half, 1};
 }
 

@@ -232,11 +232,11 @@ static void try_second_copy(struct search *search)
     const struct dtp_job *base = &search->out->base.job;
     struct dtp_plan asked = search->job->asked;
     char flags[48];
-    if (!dtp_plan_fetches_modules(&base->plan) || asked.zero_hpz_partition_size == base->cluster.gpus_per_node ||
-        base->cluster.gpus_per_node == 1)
+    if (!dtp_plan_fetches_modules(&base->plan) ||
+        asked.deepspeed.zero_hpz_partition_size == base->cluster.gpus_per_node || base->cluster.gpus_per_node == 1)
         return;
-    asked.zero_hpz_partition_size = base->cluster.gpus_per_node;
-    snprintf(flags, sizeof flags, "--zero-hpz-partition-size %u", asked.zero_hpz_partition_size);
+    asked.deepspeed.zero_hpz_partition_size = base->cluster.gpus_per_node;
+    snprintf(flags, sizeof flags, "--zero-hpz-partition-size %u", asked.deepspeed.zero_hpz_partition_size);
     try(search, DTP_QUESTION_SHARD_DEGREE, &asked, flags);
 }
 

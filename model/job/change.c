@@ -56,8 +56,8 @@ bool dtp_change_strategy(struct dtp_plan *plan, enum dtp_strategy strategy)
     if (!dtp_plan_is_fsdp(plan) || !plan->reshard_after_forward)
         plan->reshard_group = 0;
     if (strategy != DTP_ZERO3) {
-        plan->zero_hpz_partition_size = 1;
-        plan->zero_quantized_weights = plan->zero_quantized_gradients = false;
+        plan->deepspeed.zero_hpz_partition_size = 1;
+        plan->deepspeed.zero_quantized_weights = plan->deepspeed.zero_quantized_gradients = false;
     }
     return true;
 }
@@ -342,22 +342,22 @@ static bool bucket_view(struct dtp_plan *plan)
 
 static bool overlap(struct dtp_plan *plan)
 {
-    bool changed = plan->runtime->overlap_comm && !plan->deepspeed_overlap;
-    plan->deepspeed_overlap = true;
+    bool changed = plan->runtime->overlap_comm && !plan->deepspeed.overlap_comm;
+    plan->deepspeed.overlap_comm = true;
     return changed;
 }
 
 static bool int8_weights(struct dtp_plan *plan)
 {
-    bool changed = dtp_plan_fetches_modules(plan) && !plan->zero_quantized_weights;
-    plan->zero_quantized_weights = true;
+    bool changed = dtp_plan_fetches_modules(plan) && !plan->deepspeed.zero_quantized_weights;
+    plan->deepspeed.zero_quantized_weights = true;
     return changed;
 }
 
 static bool int4_gradients(struct dtp_plan *plan)
 {
-    bool changed = dtp_plan_fetches_modules(plan) && !plan->zero_quantized_gradients;
-    plan->zero_quantized_gradients = true;
+    bool changed = dtp_plan_fetches_modules(plan) && !plan->deepspeed.zero_quantized_gradients;
+    plan->deepspeed.zero_quantized_gradients = true;
     return changed;
 }
 

@@ -125,23 +125,25 @@ struct dtp_draft {
       "FSDP2's root unit stays gathered from forward to backward; default false")                                      \
     X(ddp_bucket_mib, "plan", "MIB", PARSED(plan.ddp_bucket_bytes, mib), "bucket_cap_mb of ddp; default 25")           \
     X(ddp_bucket_view, "plan", NULL, SWITCH(plan.ddp_bucket_view), "gradient_as_bucket_view of ddp; default false")    \
-    X(deepspeed_overlap, "plan", NULL, SWITCH(plan.deepspeed_overlap), "overlap_comm; default true with zero3 only")   \
-    X(reduce_bucket_size, "plan", "N", WHOLE64(plan.reduce_bucket_size, 1, 1000000000000),                             \
+    X(deepspeed_overlap, "plan", NULL, SWITCH(plan.deepspeed.overlap_comm),                                            \
+      "overlap_comm; default true with zero3 only")                                                                    \
+    X(reduce_bucket_size, "plan", "N", WHOLE64(plan.deepspeed.reduce_bucket_size, 1, 1000000000000),                   \
       "DeepSpeed's: gradients reduced in one operation, in elements; default 5e8")                                     \
-    X(stage3_max_live_parameters, "plan", "N", WHOLE64(plan.stage3_max_live_parameters, 0, 1000000000000000),          \
+    X(stage3_max_live_parameters, "plan", "N",                                                                         \
+      WHOLE64(plan.deepspeed.stage3_max_live_parameters, 0, 1000000000000000),                                         \
       "DeepSpeed zero3's: elements gathered at a time; default 1e9")                                                   \
-    X(stage3_max_reuse_distance, "plan", "N", WHOLE64(plan.stage3_max_reuse_distance, 0, 1000000000000000),            \
+    X(stage3_max_reuse_distance, "plan", "N", WHOLE64(plan.deepspeed.stage3_max_reuse_distance, 0, 1000000000000000),  \
       "DeepSpeed zero3's: what is used again within so many elements stays gathered; default 1e9")                     \
-    X(stage3_prefetch_bucket_size, "plan", "N", WHOLE64(plan.stage3_prefetch_bucket_size, 0, 1000000000000),           \
+    X(stage3_prefetch_bucket_size, "plan", "N", WHOLE64(plan.deepspeed.stage3_prefetch_bucket_size, 0, 1000000000000), \
       "DeepSpeed zero3's: elements prefetched in one operation; default 5e7")                                          \
     X(stage3_param_persistence_threshold, "plan", "N",                                                                 \
-      WHOLE64(plan.stage3_param_persistence_threshold, 0, 1000000000000),                                              \
+      WHOLE64(plan.deepspeed.stage3_param_persistence_threshold, 0, 1000000000000),                                    \
       "DeepSpeed zero3's: tensors of at most so many elements are never given back; default 1e5")                      \
-    X(zero_hpz_partition_size, "plan", "N", WHOLE32(plan.zero_hpz_partition_size, 1, 1000000),                         \
+    X(zero_hpz_partition_size, "plan", "N", WHOLE32(plan.deepspeed.zero_hpz_partition_size, 1, 1000000),               \
       "DeepSpeed zero3's (ZeRO++): GPUs of a node that share a second copy of the parameters; default 1, none")        \
-    X(zero_quantized_weights, "plan", NULL, SWITCH(plan.zero_quantized_weights),                                       \
+    X(zero_quantized_weights, "plan", NULL, SWITCH(plan.deepspeed.zero_quantized_weights),                             \
       "DeepSpeed zero3's (ZeRO++): gather weights as int8; default false")                                             \
-    X(zero_quantized_gradients, "plan", NULL, SWITCH(plan.zero_quantized_gradients),                                   \
+    X(zero_quantized_gradients, "plan", NULL, SWITCH(plan.deepspeed.zero_quantized_gradients),                         \
       "DeepSpeed zero3's (ZeRO++): reduce gradients as int4 by all-to-all, across nodes; default false")               \
     X(prefetch, "plan", NULL, SWITCH(plan.prefetch), "gather the next unit during the current one; default true")      \
     X(fused_qkv, "plan", NULL, SWITCH(plan.fused_qkv), "one matmul for q, k and v; default false")                     \
@@ -150,35 +152,35 @@ struct dtp_draft {
       "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; default false")                                               \
     X(rope_fp32, "plan", NULL, SWITCH(plan.rope_fp32),                                                                 \
       "RoPE in fp32, each product a kernel of its own; default false")                                                 \
-    X(clip_norm, "plan", "NORM", NUMBER(plan.clip_norm, 0, 1e9),                                                       \
+    X(clip_norm, "plan", "NORM", NUMBER(plan.executor.clip_norm, 0, 1e9),                                              \
       "runtime dtplan: gradients are clipped to this global norm; default 0 (not)")                                    \
-    X(gradient_norm, "plan", NULL, SWITCH(plan.gradient_norm),                                                         \
+    X(gradient_norm, "plan", NULL, SWITCH(plan.executor.gradient_norm),                                                \
       "runtime dtplan: compute the global gradient norm for the log; default false")                                   \
     X(prefetch_depth, "plan", "N", WHOLE32(plan.prefetch_depth, 1, 64),                                                \
       "FSDP2, runtime dtplan: units gathered ahead; default 1")                                                        \
-    X(loss_chunk, "plan", "N", BINARY64(plan.loss_chunk, 1, 1000000000),                                               \
+    X(loss_chunk, "plan", "N", BINARY64(plan.executor.loss_chunk, 1, 1000000000),                                      \
       "runtime dtplan: tokens of a chunk of head and loss; default by their bytes")                                    \
-    X(gelu_epilogue, "plan", NULL, SWITCH(plan.gelu_epilogue),                                                         \
+    X(gelu_epilogue, "plan", NULL, SWITCH(plan.executor.gelu_epilogue),                                                \
       "runtime dtplan: GELU inside the matmuls; default false")                                                        \
-    X(stochastic_rounding, "plan", NULL, SWITCH(plan.stochastic_rounding),                                             \
+    X(stochastic_rounding, "plan", NULL, SWITCH(plan.executor.stochastic_rounding),                                    \
       "runtime dtplan: of 16-bit weights without a master copy; default false")                                        \
-    X(gradient_stream, "plan", NULL, SWITCH(plan.gradient_stream),                                                     \
+    X(gradient_stream, "plan", NULL, SWITCH(plan.executor.gradient_stream),                                            \
       "runtime dtplan: weight gradients of blocks on a stream of their own; default false")                            \
-    X(update_in_backward, "plan", NULL, SWITCH(plan.update_in_backward),                                               \
+    X(update_in_backward, "plan", NULL, SWITCH(plan.executor.update_in_backward),                                      \
       "runtime dtplan: a block's optimizer right behind its reduction, its gradients do not wait; default false")      \
-    X(cuda_graph, "plan", NULL, SWITCH(plan.cuda_graph),                                                               \
+    X(cuda_graph, "plan", NULL, SWITCH(plan.executor.cuda_graph),                                                      \
       "runtime dtplan: the step is launched as one CUDA graph; default false")                                         \
-    X(atomic_attention, "plan", NULL, SWITCH(plan.atomic_attention),                                                   \
+    X(atomic_attention, "plan", NULL, SWITCH(plan.executor.atomic_attention),                                          \
       "runtime dtplan: attention's backward a little faster and smaller, its last bits vary; default false")           \
-    X(matmul_sms, "plan", "N", WHOLE32(plan.matmul_sms, 0, 1000),                                                      \
+    X(matmul_sms, "plan", "N", WHOLE32(plan.executor.matmul_sms, 0, 1000),                                             \
       "runtime dtplan: SMs that cuBLASLt plans matmuls for; default 0, all of them")                                   \
-    X(collective_ctas, "plan", "N", WHOLE32(plan.collective_ctas, 0, 64),                                              \
+    X(collective_ctas, "plan", "N", WHOLE32(plan.executor.collective_ctas, 0, 64),                                     \
       "runtime dtplan: SMs a collective may take; default 0, NCCL's choice")                                           \
-    X(symmetric_windows, "plan", NULL, SWITCH(plan.symmetric_windows),                                                 \
+    X(symmetric_windows, "plan", NULL, SWITCH(plan.executor.symmetric_windows),                                        \
       "runtime dtplan: the arena is a window of NCCL's symmetric kernels; default false")                              \
-    X(gather_engine, "plan", "sm|copy", PARSED(plan.gather_engine, engine),                                            \
+    X(gather_engine, "plan", "sm|copy", PARSED(plan.executor.gather_engine, engine),                                   \
       "runtime dtplan: weights are gathered by SMs or by copy engines; default sm")                                    \
-    X(reduce_engine, "plan", "sm|copy", PARSED(plan.reduce_engine, engine),                                            \
+    X(reduce_engine, "plan", "sm|copy", PARSED(plan.executor.reduce_engine, engine),                                   \
       "runtime dtplan: gradients are reduced by SMs, or exchanged by copy engines and added up, kept in fp32 for an "  \
       "fp32 master on the GPU, in reduce_dtype under offload; default sm")                                             \
     X(price, "money", "USD", NUMBER(plan.price_per_gpu_hour, 1e-3, 1e6),                                               \

@@ -401,7 +401,7 @@ static void check_switches(struct dtp_resolution *r)
                      plan->accumulate == 1 ? asked->accumulate_sync
                                            : plan->accumulate_sync}, /* no difference with one micro-step */
                     {DTP_KEY_reshard_after_forward, asked->reshard_after_forward, plan->reshard_after_forward},
-                    {DTP_KEY_deepspeed_overlap, asked->deepspeed_overlap, plan->deepspeed_overlap},
+                    {DTP_KEY_deepspeed_overlap, asked->deepspeed.overlap_comm, plan->deepspeed.overlap_comm},
                     {DTP_KEY_fp8_all_gather, asked->precision.fp8_all_gather, plan->precision.fp8_all_gather},
                     {DTP_KEY_fused_qkv, asked->fused_qkv, plan->fused_qkv},
                     {DTP_KEY_fused_gate_up, asked->fused_gate_up, plan->fused_gate_up}};
@@ -412,13 +412,15 @@ static void check_switches(struct dtp_resolution *r)
     const struct {
         enum dtp_key key;
         uint64_t asked, is;
-    } sizes[] = {
-        {DTP_KEY_reduce_bucket_size, asked->reduce_bucket_size, plan->reduce_bucket_size},
-        {DTP_KEY_stage3_max_live_parameters, asked->stage3_max_live_parameters, plan->stage3_max_live_parameters},
-        {DTP_KEY_stage3_max_reuse_distance, asked->stage3_max_reuse_distance, plan->stage3_max_reuse_distance},
-        {DTP_KEY_stage3_prefetch_bucket_size, asked->stage3_prefetch_bucket_size, plan->stage3_prefetch_bucket_size},
-        {DTP_KEY_stage3_param_persistence_threshold, asked->stage3_param_persistence_threshold,
-         plan->stage3_param_persistence_threshold}};
+    } sizes[] = {{DTP_KEY_reduce_bucket_size, asked->deepspeed.reduce_bucket_size, plan->deepspeed.reduce_bucket_size},
+                 {DTP_KEY_stage3_max_live_parameters, asked->deepspeed.stage3_max_live_parameters,
+                  plan->deepspeed.stage3_max_live_parameters},
+                 {DTP_KEY_stage3_max_reuse_distance, asked->deepspeed.stage3_max_reuse_distance,
+                  plan->deepspeed.stage3_max_reuse_distance},
+                 {DTP_KEY_stage3_prefetch_bucket_size, asked->deepspeed.stage3_prefetch_bucket_size,
+                  plan->deepspeed.stage3_prefetch_bucket_size},
+                 {DTP_KEY_stage3_param_persistence_threshold, asked->deepspeed.stage3_param_persistence_threshold,
+                  plan->deepspeed.stage3_param_persistence_threshold}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (given(r, sizes[i].key) && sizes[i].asked != sizes[i].is)
             refuse(r, sizes[i].key, "is DeepSpeed's%s; leave it out with strategy %s under runtime %s",

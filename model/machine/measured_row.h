@@ -132,7 +132,7 @@ static inline bool dtp_measured_matmul_of_weights(enum dtp_measured_matmul matmu
 {
     return matmul == DTP_MEASURED_MATMUL_WEIGHT_GRADIENT || matmul == DTP_MEASURED_MATMUL_WEIGHT_GRADIENT_SUM;
 }
-/* Words of attention's core. ATOMIC: the library may add up dQ by atomics (plan.atomic_attention). */
+/* Words of attention's core. ATOMIC: the library may add up dQ by atomics (plan.executor.atomic_attention). */
 #define DTP_MEASURED_ATTENTION_TABLE(X)                                                                                \
     X(FORWARD, "forward")                                                                                              \
     X(BACKWARD, "backward")                                                                                            \

@@ -3,7 +3,8 @@
 void dtp_executor_choices(const struct dtp_plan *plan, struct dtp_executor_choice out[DTP_EXECUTOR_CHOICE_COUNT])
 {
 #define AS_CHOICE(field, kind)                                                                                         \
-    out[DTP_EXECUTOR_CHOICE_##field] = (struct dtp_executor_choice){#field, DTP_CHOICE_##kind, (double)plan->field};
+    out[DTP_EXECUTOR_CHOICE_##field] =                                                                                 \
+        (struct dtp_executor_choice){#field, DTP_CHOICE_##kind, (double)plan->executor.field};
     DTP_EXECUTOR_CHOICE_TABLE(AS_CHOICE)
 #undef AS_CHOICE
 }

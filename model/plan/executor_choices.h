@@ -5,7 +5,7 @@
 
 #include "plan/plan.h"
 
-/* X(field of struct dtp_plan and key, what its value is). */
+/* X(field of struct dtp_executor_plan and key, what its value is). */
 #define DTP_EXECUTOR_CHOICE_TABLE(X)                                                                                   \
     X(clip_norm, NUMBER)                                                                                               \
     X(gradient_norm, SWITCH)                                                                                           \

@@ -29,12 +29,12 @@ struct dtp_plan dtp_plan_unchosen(void)
                             .reshard_after_forward = true,
                             .ddp_bucket_bytes = 25u << 20,
                             .limit_all_gathers = true,
-                            .reduce_bucket_size = DTP_DEEPSPEED_BUCKET,
-                            .stage3_max_live_parameters = DTP_DEEPSPEED_LIVE,
-                            .stage3_max_reuse_distance = DTP_DEEPSPEED_REUSE,
-                            .stage3_prefetch_bucket_size = DTP_DEEPSPEED_PREFETCH,
-                            .stage3_param_persistence_threshold = DTP_DEEPSPEED_PERSISTENCE,
-                            .zero_hpz_partition_size = 1,
+                            .deepspeed = {.reduce_bucket_size = DTP_DEEPSPEED_BUCKET,
+                                          .stage3_max_live_parameters = DTP_DEEPSPEED_LIVE,
+                                          .stage3_max_reuse_distance = DTP_DEEPSPEED_REUSE,
+                                          .stage3_prefetch_bucket_size = DTP_DEEPSPEED_PREFETCH,
+                                          .stage3_param_persistence_threshold = DTP_DEEPSPEED_PERSISTENCE,
+                                          .zero_hpz_partition_size = 1},
                             .prefetch = true,
                             .prefetch_depth = 1};
     dtp_precision_recipe("bf16-mixed", &plan.precision);

@@ -205,7 +205,6 @@ static void derive_reshard_group(struct dtp_resolver *r)
 static void check_prefetch(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    dtp_plan_check_range(r, "zero_hpz_partition_size", p->zero_hpz_partition_size, MAX_GPUS);
     dtp_plan_check_range(r, "prefetch_depth", p->prefetch_depth, MAX_PREFETCH);
     if (p->prefetch_depth < 2 || p->runtime->own_prefetch)
         return;
@@ -380,10 +379,10 @@ bool dtp_plan_choices_exist(struct dtp_resolver *r)
                  (unsigned)p->attention <= DTP_ATTENTION_FLASH1 &&
                  (unsigned)p->checkpointing <= DTP_CHECKPOINT_SELECTIVE_MATMUL &&
                  (unsigned)p->loss <= DTP_LOSS_CHUNKED && (unsigned)p->optimizer <= DTP_ADAM8BIT &&
-                 (unsigned)p->gather_engine <= DTP_ENGINE_COPY && (unsigned)p->reduce_engine <= DTP_ENGINE_COPY &&
-                 (unsigned)d->params < DTP_DTYPE_COUNT && (unsigned)d->compute < DTP_DTYPE_COUNT &&
-                 (unsigned)d->reduce < DTP_DTYPE_COUNT && (unsigned)d->master < DTP_DTYPE_COUNT &&
-                 (unsigned)d->moments < DTP_DTYPE_COUNT;
+                 (unsigned)p->executor.gather_engine <= DTP_ENGINE_COPY &&
+                 (unsigned)p->executor.reduce_engine <= DTP_ENGINE_COPY && (unsigned)d->params < DTP_DTYPE_COUNT &&
+                 (unsigned)d->compute < DTP_DTYPE_COUNT && (unsigned)d->reduce < DTP_DTYPE_COUNT &&
+                 (unsigned)d->master < DTP_DTYPE_COUNT && (unsigned)d->moments < DTP_DTYPE_COUNT;
     if (!exist)
         dtp_plan_refuse(r, "plan", "holds a choice that does not exist");
     return exist;

@@ -170,9 +170,9 @@ uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_clust
 
 enum dtp_measured_attention dtp_measured_attention_of(const struct dtp_plan *plan, bool backward)
 {
-    return !backward                ? DTP_MEASURED_ATTENTION_FORWARD
-           : plan->atomic_attention ? DTP_MEASURED_ATTENTION_BACKWARD_ATOMIC
-                                    : DTP_MEASURED_ATTENTION_BACKWARD;
+    return !backward                         ? DTP_MEASURED_ATTENTION_FORWARD
+           : plan->executor.atomic_attention ? DTP_MEASURED_ATTENTION_BACKWARD_ATOMIC
+                                             : DTP_MEASURED_ATTENTION_BACKWARD;
 }
 
 uint64_t dtp_plan_head_columns(const struct dtp_plan *plan, uint64_t vocab)

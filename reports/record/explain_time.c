@@ -41,8 +41,8 @@ static void say_reuse(const struct dtp_plan *p, char *out, size_t bytes)
     } reasons[] = {
         {p->precision.fp8_all_gather, "matrices of the layers are gathered as fp8, 1 B"},
         {dtp_plan_keeps_root(p), "embedding and head are kept for backward"},
-        {p->zero_quantized_weights, "weights are gathered as int8, 1 B, and scales"},
-        {p->zero_hpz_partition_size > 1, "backward gathers from fewer ranks, those of a secondary partition"},
+        {p->deepspeed.zero_quantized_weights, "weights are gathered as int8, 1 B, and scales"},
+        {p->deepspeed.zero_hpz_partition_size > 1, "backward gathers from fewer ranks, those of a secondary partition"},
         {dtp_plan_fetches_modules(p), "what persists or is still live is not gathered again"},
     };
     size_t used = 0;

@@ -112,7 +112,7 @@ static const char *machine_of(const struct dtp_cluster *cluster)
     K("prefetch", prefetch, write_whole(f, r->job.plan.prefetch))                                                      \
     P("ddp_bucket_bytes", write_whole(f, r->job.plan.ddp_bucket_bytes))                                                \
     K("ddp_bucket_view", ddp_bucket_view, write_whole(f, r->job.plan.ddp_bucket_view))                                 \
-    K("deepspeed_overlap", deepspeed_overlap, write_whole(f, r->job.plan.deepspeed_overlap))                           \
+    K("deepspeed_overlap", deepspeed_overlap, write_whole(f, r->job.plan.deepspeed.overlap_comm))                      \
     K("fused_qkv", fused_qkv, write_whole(f, r->job.plan.fused_qkv))                                                   \
     K("fused_gate_up", fused_gate_up, write_whole(f, r->job.plan.fused_gate_up))                                       \
     P("fidelity", write_text(f, r->simulated ? "simulated" : "closed"))                                                \

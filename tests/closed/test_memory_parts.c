@@ -82,8 +82,8 @@ static void test_symbols_fit_factors(void **state)
         if (i % 2)
             job.cluster.network = DTP_NETWORK_SOCKETS;
         bool ours = job.plan.runtime == &dtp_runtime_dtplan;
-        job.plan.symmetric_windows = ours && i % 3 == 0;
-        job.plan.gather_engine = ours && i % 4 < 2 ? DTP_ENGINE_COPY : DTP_ENGINE_SM;
+        job.plan.executor.symmetric_windows = ours && i % 3 == 0;
+        job.plan.executor.gather_engine = ours && i % 4 < 2 ? DTP_ENGINE_COPY : DTP_ENGINE_SM;
         dtp_closed_form_memory_parts(&job.transformer, &job.cluster, &job.plan, &memory, &parts);
         for (size_t k = 1; k <= parts.count; k++) {
             const struct dtp_memory_part *part = &parts.parts[k];

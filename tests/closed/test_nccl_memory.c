@@ -34,13 +34,13 @@ static void test_our_communicators(void **state)
     apart = four;
     apart.gpus_per_node = 2, apart.nodes = 2, apart.network = DTP_NETWORK_SOCKETS;
     double rings = (double)nccl_bytes(&plan, &four);
-    plan.collective_ctas = 8;
+    plan.executor.collective_ctas = 8;
     double capped = (double)nccl_bytes(&plan, &four);
-    plan.collective_ctas = 0, plan.symmetric_windows = true;
+    plan.executor.collective_ctas = 0, plan.executor.symmetric_windows = true;
     double windows = (double)nccl_bytes(&plan, &four);
-    plan.gather_engine = DTP_ENGINE_COPY;
+    plan.executor.gather_engine = DTP_ENGINE_COPY;
     double copies = (double)nccl_bytes(&plan, &four);
-    plan.gather_engine = DTP_ENGINE_SM, plan.symmetric_windows = false;
+    plan.executor.gather_engine = DTP_ENGINE_SM, plan.executor.symmetric_windows = false;
     plan.strategy = DTP_HYBRID_SHARD, plan.shard_group = 2;
     double hybrid = (double)nccl_bytes(&plan, &four);
     double hybrid_apart = (double)nccl_bytes(&plan, &apart);
@@ -60,15 +60,15 @@ static void test_norm_beside_copies(void **state)
 {
     (void)state;
     struct dtp_plan plan = plan_of(&dtp_runtime_dtplan, DTP_FULL_SHARD, "bf16-mixed");
-    plan.gather_engine = plan.reduce_engine = DTP_ENGINE_COPY;
+    plan.executor.gather_engine = plan.executor.reduce_engine = DTP_ENGINE_COPY;
     uint64_t without = nccl_bytes(&plan, &eight_gpus);
-    plan.gradient_norm = true;
+    plan.executor.gradient_norm = true;
     assert_int_equal(nccl_bytes(&plan, &eight_gpus) - without, dtp_calibration.nccl_communicator_bytes);
-    plan.gradient_norm = false, plan.clip_norm = 1;
+    plan.executor.gradient_norm = false, plan.executor.clip_norm = 1;
     assert_int_equal(nccl_bytes(&plan, &eight_gpus) - without, dtp_calibration.nccl_communicator_bytes);
-    plan.strategy = DTP_HYBRID_SHARD, plan.shard_group = 4, plan.clip_norm = 0;
+    plan.strategy = DTP_HYBRID_SHARD, plan.shard_group = 4, plan.executor.clip_norm = 0;
     without = nccl_bytes(&plan, &eight_gpus);
-    plan.clip_norm = 1;
+    plan.executor.clip_norm = 1;
     assert_int_equal(nccl_bytes(&plan, &eight_gpus) - without,
                      dtp_calibration.nccl_communicator_bytes + dtp_calibration.nccl_split_bytes);
 }

@@ -44,11 +44,11 @@ static void test_few_ctas_are_slower(void **state)
     struct dtp_plan none = dtp_plan_default(), plan = none;
     struct dtp_cluster cluster = test_cluster(test_h200(), 4, 8);
     struct dtp_group group = dtp_group_consecutive(&cluster, 4);
-    plan.collective_ctas = 2;
+    plan.executor.collective_ctas = 2;
     double rate = 2 * dtp_calibration.ring_cta_bytes_per_s;
     assert_near(chosen_s(&plan, 4, 4, DTP_REDUCE_SCATTER, 1e9), 1e9 / rate, 1e-2);
     assert_near(dtp_collective_load(&cluster, &group, &plan, DTP_REDUCE_SCATTER).sm_share, 2.0 / 132, 1e-9);
-    plan.collective_ctas = 64;
+    plan.executor.collective_ctas = 64;
     assert_true(chosen_s(&plan, 4, 4, DTP_REDUCE_SCATTER, 1e9) == chosen_s(&none, 4, 4, DTP_REDUCE_SCATTER, 1e9));
     assert_true(dtp_collective_load(&cluster, &group, &plan, DTP_REDUCE_SCATTER).sm_share ==
                 dtp_calibration.contention_sm_share);
@@ -61,9 +61,9 @@ static void test_matmuls_on_a_part_of_the_sms(void **state)
     struct dtp_plan plan = dtp_plan_default();
     struct dtp_gpu gpu = test_h200();
     assert_true(dtp_matmul_share(&gpu, &plan) == 1);
-    plan.matmul_sms = 116;
+    plan.executor.matmul_sms = 116;
     assert_near(dtp_matmul_share(&gpu, &plan), 116.0 / 132, 1e-12);
-    plan.matmul_sms = 132;
+    plan.executor.matmul_sms = 132;
     assert_true(dtp_matmul_share(&gpu, &plan) == 1);
 }
 
@@ -74,12 +74,12 @@ static void test_copies_take_no_sms(void **state)
     struct dtp_plan none = dtp_plan_default(), plan = none;
     struct dtp_cluster cluster = test_cluster(test_h200(), 4, 8);
     struct dtp_group group = dtp_group_consecutive(&cluster, 4);
-    plan.gather_engine = DTP_ENGINE_COPY, plan.collective_ctas = 1;
+    plan.executor.gather_engine = DTP_ENGINE_COPY, plan.executor.collective_ctas = 1;
     assert_near(chosen_s(&plan, 4, 4, DTP_ALL_GATHER, 1e9),
                 dtp_calibration.copy_gather_s + 1e9 / (450e9 * dtp_calibration.copy_link_fraction), 1e-9);
     assert_true(dtp_collective_load(&cluster, &group, &plan, DTP_ALL_GATHER).sm_share == 0);
     assert_near(dtp_collective_load(&cluster, &group, &plan, DTP_ALL_GATHER).memory_passes, 2, 1e-12);
-    plan.collective_ctas = 0;
+    plan.executor.collective_ctas = 0;
     assert_true(chosen_s(&plan, 4, 4, DTP_REDUCE_SCATTER, 1e9) == chosen_s(&none, 4, 4, DTP_REDUCE_SCATTER, 1e9));
     assert_false(dtp_collective_copies(&plan, DTP_REDUCE_SCATTER));
     assert_false(dtp_collective_copies(&plan, DTP_ALL_TO_ALL));
@@ -92,7 +92,7 @@ static void test_copies_exchange(void **state)
     struct dtp_plan none = dtp_plan_default(), plan = none;
     struct dtp_cluster cluster = test_cluster(test_h200(), 4, 8);
     struct dtp_group group = dtp_group_consecutive(&cluster, 4);
-    plan.reduce_engine = DTP_ENGINE_COPY;
+    plan.executor.reduce_engine = DTP_ENGINE_COPY;
     assert_near(chosen_s(&plan, 4, 4, DTP_ALL_TO_ALL, 1e9),
                 dtp_calibration.copy_gather_s + 1e9 / (450e9 * dtp_calibration.copy_link_fraction), 1e-9);
     assert_true(dtp_collective_load(&cluster, &group, &plan, DTP_ALL_TO_ALL).sm_share == 0);
@@ -105,10 +105,10 @@ static void test_windows_lower_the_latency_inside_a_node(void **state)
 {
     (void)state;
     struct dtp_plan none = dtp_plan_default(), plan = none;
-    plan.symmetric_windows = true;
+    plan.executor.symmetric_windows = true;
     assert_true(chosen_s(&plan, 8, 8, DTP_ALL_REDUCE, 1e5) < 0.7 * chosen_s(&none, 8, 8, DTP_ALL_REDUCE, 1e5));
     assert_true(chosen_s(&plan, 16, 16, DTP_ALL_REDUCE, 1e5) == chosen_s(&none, 16, 16, DTP_ALL_REDUCE, 1e5));
-    plan.collective_ctas = 1;
+    plan.executor.collective_ctas = 1;
     assert_near(chosen_s(&plan, 8, 8, DTP_ALL_GATHER, 1e9), 1e9 / dtp_calibration.symmetric_cta_bytes_per_s, 1e-2);
 }
 

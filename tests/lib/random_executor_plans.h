@@ -47,21 +47,22 @@ static inline struct dtp_plan random_executor_plan(const struct dtp_cluster *clu
     if (plan.precision.reduce != plan.precision.compute && random_bool())
         plan.precision.reduce = plan.precision.compute;
     random_key("executor clip_norm");
-    plan.clip_norm = random_bool() ? 1 : 0;
+    plan.executor.clip_norm = random_bool() ? 1 : 0;
     random_key("executor prefetch_depth");
     plan.prefetch_depth = 1 + (uint32_t)random_below(3);
     random_key("executor loss_chunk");
-    plan.loss_chunk = random_bool() ? 0 : 1 + random_below(2000);
+    plan.executor.loss_chunk = random_bool() ? 0 : 1 + random_below(2000);
     random_key("executor gelu_epilogue");
-    plan.gelu_epilogue = t->activation == DTP_GELU && random_bool();
+    plan.executor.gelu_epilogue = t->activation == DTP_GELU && random_bool();
     random_key("executor gradient_stream");
-    plan.gradient_stream = random_bool();
+    plan.executor.gradient_stream = random_bool();
     random_key("executor update_in_backward");
-    plan.update_in_backward = plan.clip_norm == 0 && plan.offload == DTP_OFFLOAD_NONE && random_bool();
+    plan.executor.update_in_backward =
+        plan.executor.clip_norm == 0 && plan.offload == DTP_OFFLOAD_NONE && random_bool();
     random_key("executor gather_engine");
-    plan.gather_engine = random_below(3) ? DTP_ENGINE_SM : DTP_ENGINE_COPY;
+    plan.executor.gather_engine = random_below(3) ? DTP_ENGINE_SM : DTP_ENGINE_COPY;
     random_key("executor reduce_engine");
-    plan.reduce_engine = random_below(3) ? DTP_ENGINE_SM : DTP_ENGINE_COPY;
+    plan.executor.reduce_engine = random_below(3) ? DTP_ENGINE_SM : DTP_ENGINE_COPY;
     return plan;
 }
 
@@ -97,9 +98,10 @@ static inline void random_executor_describe(const struct random_job *job)
         (unsigned long long)t->vocab, t->tied_head, t->norm, t->activation, t->position, t->qkv_bias, t->norm_bias,
         t->head_bias, job->cluster.gpus, job->cluster.gpus_per_node, dtp_strategy_text(p->strategy), p->shard_group,
         p->reshard_after_forward, p->micro_batch, p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence,
-        checkpointing, dtp_precision_name(&p->precision), dtp_dtype_text(p->precision.reduce), p->clip_norm,
-        p->prefetch, p->prefetch_depth, (unsigned long long)p->loss_chunk, p->gelu_epilogue, (int)p->gather_engine,
-        (int)p->reduce_engine, p->gradient_stream, p->update_in_backward);
+        checkpointing, dtp_precision_name(&p->precision), dtp_dtype_text(p->precision.reduce), p->executor.clip_norm,
+        p->prefetch, p->prefetch_depth, (unsigned long long)p->executor.loss_chunk, p->executor.gelu_epilogue,
+        (int)p->executor.gather_engine, (int)p->executor.reduce_engine, p->executor.gradient_stream,
+        p->executor.update_in_backward);
 }
 
 #endif

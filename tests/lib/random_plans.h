@@ -134,11 +134,11 @@ static inline struct dtp_cluster random_cluster(void)
 static inline void random_deepspeed_sizes(struct dtp_plan *plan)
 {
     static const uint64_t elements[] = {0, 1000000, 50000000, 300000000, 1000000000, 5000000000};
-    plan->reduce_bucket_size = 1 + elements[random_below(6)];
-    plan->stage3_max_live_parameters = elements[random_below(6)];
-    plan->stage3_max_reuse_distance = elements[random_below(6)];
-    plan->stage3_prefetch_bucket_size = elements[random_below(6)];
-    plan->stage3_param_persistence_threshold = elements[random_below(4)];
+    plan->deepspeed.reduce_bucket_size = 1 + elements[random_below(6)];
+    plan->deepspeed.stage3_max_live_parameters = elements[random_below(6)];
+    plan->deepspeed.stage3_max_reuse_distance = elements[random_below(6)];
+    plan->deepspeed.stage3_prefetch_bucket_size = elements[random_below(6)];
+    plan->deepspeed.stage3_param_persistence_threshold = elements[random_below(4)];
 }
 
 /* What one runtime alone knows; its draws change nothing that is drawn behind them. */
@@ -157,17 +157,18 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
     random_key("zeropp");
     if (plan->runtime == &dtp_runtime_deepspeed && plan->strategy == DTP_ZERO3 &&
         plan->offload <= DTP_OFFLOAD_OPTIMIZER && random_bool()) {
-        plan->zero_hpz_partition_size = 1u << random_below(4);
-        plan->zero_quantized_weights = random_bool(), plan->zero_quantized_gradients = random_bool();
+        plan->deepspeed.zero_hpz_partition_size = 1u << random_below(4);
+        plan->deepspeed.zero_quantized_weights = random_bool(),
+        plan->deepspeed.zero_quantized_gradients = random_bool();
     }
     random_key("reduce_engine");
     bool scatters = cluster->gpus > 1 && cluster->nodes == 1 && plan->strategy != DTP_DDP && plan->shard_group != 1;
     if (plan->runtime == &dtp_runtime_dtplan && scatters && random_bool())
-        plan->reduce_engine = DTP_ENGINE_COPY;
+        plan->executor.reduce_engine = DTP_ENGINE_COPY;
     random_key("update_in_backward");
     bool once = plan->accumulate == 1 || (!plan->accumulate_sync && plan->strategy != DTP_ZERO2);
     if (plan->runtime == &dtp_runtime_dtplan && scatters && once && plan->offload == DTP_OFFLOAD_NONE)
-        plan->update_in_backward = random_bool();
+        plan->executor.update_in_backward = random_bool();
     random_state = kept;
 }
 
@@ -210,7 +211,7 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
     random_key("ddp_bucket_view");
     plan.ddp_bucket_view = random_bool();
     random_key("deepspeed_overlap");
-    plan.deepspeed_overlap = random_bool();
+    plan.deepspeed.overlap_comm = random_bool();
     random_key("prefetch");
     plan.prefetch = random_below(4) != 0;
     random_key("fused");

@@ -173,7 +173,8 @@ static void test_zero3(void **state)
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
     struct dtp_plan plan = dtp_plan_default();
     plan.runtime = &dtp_runtime_deepspeed, plan.strategy = DTP_ZERO3, plan.accumulate = 2;
-    plan.stage3_max_live_parameters = plan.stage3_max_reuse_distance = 0; /* each matrix by itself, both ways */
+    plan.deepspeed.stage3_max_live_parameters = plan.deepspeed.stage3_max_reuse_distance =
+        0; /* each matrix by itself, both ways */
     struct dtp_program *program = lower(&t, &cluster, &plan);
     assert_int_equal(count_kind(program, DTP_OP_ALL_GATHER), 2 * 2 * (7 * 32 + 2) + 33);
     assert_int_equal(count_kind(program, DTP_OP_REDUCE_SCATTER), 2 * 14);
@@ -186,7 +187,7 @@ static void test_zero3(void **state)
         mark--;
     assert_ptr_equal(ops + dtp_program_dependencies(program, mark)->index, gather);
     dtp_program_destroy(program);
-    plan.stage3_max_live_parameters = plan.stage3_max_reuse_distance = 1000000000;
+    plan.deepspeed.stage3_max_live_parameters = plan.deepspeed.stage3_max_reuse_distance = 1000000000;
     program = lower(&t, &cluster, &plan);
     size_t fetches = count_kind(program, DTP_OP_ALL_GATHER) - 33;
     assert_true(fetches > 2 * (7 * 32 + 2) / 2 && fetches < 2 * 2 * (7 * 32 + 2));

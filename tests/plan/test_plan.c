@@ -161,15 +161,15 @@ static void test_what_follows_from_the_strategy(void **state)
     plan.reshard_group = 4;
     assert_refused(plan, "reshard_after_forward", "FSDP2's");
     plan = with_strategy("zero3", "deepspeed");
-    plan.zero_hpz_partition_size = 3;
+    plan.deepspeed.zero_hpz_partition_size = 3;
     assert_refused(plan, "zero_hpz_partition_size", "does not divide a node");
-    plan.zero_hpz_partition_size = 8, plan.offload = DTP_OFFLOAD_PARAMS;
+    plan.deepspeed.zero_hpz_partition_size = 8, plan.offload = DTP_OFFLOAD_PARAMS;
     assert_refused(plan, "zero_hpz_partition_size", "offloaded parameters");
     plan = with_strategy("zero2", "deepspeed");
-    plan.zero_quantized_weights = true;
+    plan.deepspeed.zero_quantized_weights = true;
     assert_refused(plan, "zero_quantized_weights", "zero3's");
     plan = dtp_plan_default();
-    plan.zero_quantized_gradients = true;
+    plan.deepspeed.zero_quantized_gradients = true;
     assert_refused(plan, "zero_quantized_gradients", "DeepSpeed's");
     plan = with_strategy("ddp", "torch");
     plan.prefetch_depth = 2;
@@ -180,9 +180,9 @@ static void test_what_follows_from_the_strategy(void **state)
     plan.prefetch_depth = 0;
     assert_refused(plan, "prefetch_depth", "is 0");
     plan = dtp_plan_default();
-    plan.collective_ctas = 8;
+    plan.executor.collective_ctas = 8;
     assert_refused(plan, "collective_ctas", "of runtime dtplan");
-    plan.collective_ctas = 0, plan.matmul_sms = 8;
+    plan.executor.collective_ctas = 0, plan.executor.matmul_sms = 8;
     assert_refused(plan, "matmul_sms", "of runtime dtplan");
 }
 
@@ -190,35 +190,35 @@ static void test_ways_of_collectives(void **state)
 {
     (void)state;
     struct dtp_plan plan = with_strategy("full_shard", "dtplan");
-    plan.matmul_sms = 100000;
+    plan.executor.matmul_sms = 100000;
     assert_refused(plan, "matmul_sms", "SMs");
     plan = with_strategy("full_shard", "dtplan"); /* over two nodes */
-    plan.symmetric_windows = true, plan.gather_engine = DTP_ENGINE_COPY;
+    plan.executor.symmetric_windows = true, plan.executor.gather_engine = DTP_ENGINE_COPY;
     assert_refused(plan, "symmetric_windows", "GPUs of one node");
     assert_refused(plan, "gather_engine", "GPUs of one node");
     plan = with_strategy("hybrid_shard", "dtplan");
-    plan.symmetric_windows = true, plan.gather_engine = DTP_ENGINE_COPY;
+    plan.executor.symmetric_windows = true, plan.executor.gather_engine = DTP_ENGINE_COPY;
     assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
     plan = with_strategy("ddp", "dtplan");
-    plan.gather_engine = DTP_ENGINE_COPY;
+    plan.executor.gather_engine = DTP_ENGINE_COPY;
     assert_refused(plan, "gather_engine", "nothing is gathered");
     plan = with_strategy("full_shard", "dtplan"); /* over two nodes */
-    plan.reduce_engine = DTP_ENGINE_COPY;
+    plan.executor.reduce_engine = DTP_ENGINE_COPY;
     assert_refused(plan, "reduce_engine", "GPUs of one node");
     plan = with_strategy("zero1", "torch");
-    plan.reduce_engine = DTP_ENGINE_COPY;
+    plan.executor.reduce_engine = DTP_ENGINE_COPY;
     assert_refused(plan, "reduce_engine", "of runtime dtplan");
     plan = with_strategy("ddp", "dtplan");
-    plan.reduce_engine = DTP_ENGINE_COPY;
+    plan.executor.reduce_engine = DTP_ENGINE_COPY;
     assert_refused(plan, "reduce_engine", "not scattered under ddp");
     plan = with_strategy("zero2", "dtplan");
-    plan.reduce_engine = DTP_ENGINE_COPY;
+    plan.executor.reduce_engine = DTP_ENGINE_COPY;
     assert_int_equal(resolve(&plan, 8, 8), DTP_OK);
     plan = with_strategy("zero2", "dtplan");
-    plan.reduce_engine = DTP_ENGINE_COPY;
+    plan.executor.reduce_engine = DTP_ENGINE_COPY;
     assert_int_equal(resolve(&plan, 1, 8), DTP_OK); /* which has nothing to send, as under every strategy */
     plan = with_strategy("zero1", "dtplan");
-    plan.shard_group = 1, plan.reduce_engine = DTP_ENGINE_COPY;
+    plan.shard_group = 1, plan.executor.reduce_engine = DTP_ENGINE_COPY;
     assert_refused(plan, "reduce_engine", "shard groups of one GPU");
 }
 
@@ -226,30 +226,30 @@ static void test_updates_in_backward(void **state)
 {
     (void)state;
     struct dtp_plan plan = with_strategy("hybrid_shard", "dtplan");
-    plan.update_in_backward = true, plan.accumulate = 2;
+    plan.executor.update_in_backward = true, plan.accumulate = 2;
     assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
     plan.accumulate_sync = true;
     assert_refused(plan, "update_in_backward", "leave out accumulate_sync");
-    plan.accumulate = 1, plan.gradient_norm = true;
+    plan.accumulate = 1, plan.executor.gradient_norm = true;
     assert_refused(plan, "update_in_backward", "leave out gradient_norm");
-    plan.clip_norm = 1;
+    plan.executor.clip_norm = 1;
     assert_refused(plan, "update_in_backward", "leave out clip_norm");
-    plan.clip_norm = 0, plan.gradient_norm = false, plan.offload = DTP_OFFLOAD_OPTIMIZER;
+    plan.executor.clip_norm = 0, plan.executor.gradient_norm = false, plan.offload = DTP_OFFLOAD_OPTIMIZER;
     assert_refused(plan, "update_in_backward", "offload optimizer");
     plan = with_strategy("zero2", "dtplan");
-    plan.update_in_backward = true, plan.accumulate = 2;
+    plan.executor.update_in_backward = true, plan.accumulate = 2;
     assert_refused(plan, "update_in_backward", "use zero1 or shard_grad_op");
     plan = with_strategy("ddp", "dtplan");
-    plan.update_in_backward = true;
+    plan.executor.update_in_backward = true;
     assert_refused(plan, "update_in_backward", "not scattered under ddp");
     plan = with_strategy("zero1", "dtplan");
-    plan.update_in_backward = true, plan.shard_group = 1;
+    plan.executor.update_in_backward = true, plan.shard_group = 1;
     assert_refused(plan, "update_in_backward", "shard groups of one GPU");
     plan = with_strategy("full_shard", "dtplan");
-    plan.update_in_backward = true;
+    plan.executor.update_in_backward = true;
     assert_int_equal(resolve(&plan, 1, 8), DTP_OK);
     plan = with_strategy("full_shard", "torch");
-    plan.update_in_backward = true;
+    plan.executor.update_in_backward = true;
     assert_refused(plan, "update_in_backward", "of runtime dtplan");
 }
 
@@ -262,10 +262,10 @@ static void test_defaults_of_runtimes(void **state)
     assert_false(plan.reshard_after_forward);
     plan = with_strategy("zero2", "deepspeed");
     assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
-    assert_true(plan.accumulate_sync && !plan.deepspeed_overlap);
+    assert_true(plan.accumulate_sync && !plan.deepspeed.overlap_comm);
     plan = with_strategy("zero3", "deepspeed");
     assert_int_equal(resolve(&plan, 16, 8), DTP_OK);
-    assert_true(plan.accumulate_sync && plan.deepspeed_overlap);
+    assert_true(plan.accumulate_sync && plan.deepspeed.overlap_comm);
     plan = dtp_plan_default();
     plan.optimizer = DTP_ADAM8BIT;
     assert_int_equal(resolve(&plan, 16, 8), DTP_OK);

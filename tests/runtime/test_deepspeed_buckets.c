@@ -19,7 +19,7 @@ static struct dtp_plan plan_of(enum dtp_strategy strategy)
 {
     struct dtp_plan plan = dtp_plan_default();
     plan.runtime = &dtp_runtime_deepspeed, plan.strategy = strategy;
-    plan.reduce_bucket_size = ELEMENTS, plan.accumulate = 1;
+    plan.deepspeed.reduce_bucket_size = ELEMENTS, plan.accumulate = 1;
     return plan;
 }
 

@@ -30,7 +30,7 @@ static struct dtp_plan plan_of(enum dtp_strategy strategy)
 {
     struct dtp_plan plan = dtp_plan_default();
     plan.runtime = &dtp_runtime_dtplan, plan.strategy = strategy;
-    plan.sequence = 32, plan.micro_batch = 2, plan.loss_chunk = 48;
+    plan.sequence = 32, plan.micro_batch = 2, plan.executor.loss_chunk = 48;
     return plan;
 }
 
@@ -72,7 +72,7 @@ static void test_programs_to_look_at(void **state)
 {
     (void)state;
     struct dtp_plan plan = plan_of(DTP_DDP);
-    plan.clip_norm = 1;
+    plan.executor.clip_norm = 1;
     expect_golden("step_one_gpu.txt", plan, 1);
     expect_golden("step_full_shard.txt", plan_of(DTP_FULL_SHARD), 4);
 }
@@ -89,7 +89,7 @@ static void test_one_gpu(void **state)
     assert_int_equal(count(program, DTP_OP_SQUARE_SUM), 0);
     assert_int_equal(dtp_program_group_count(program), 0);
     dtp_program_destroy(program);
-    plan = plan_of(DTP_DDP), plan.checkpointing = DTP_CHECKPOINT_FULL, plan.gradient_norm = true;
+    plan = plan_of(DTP_DDP), plan.checkpointing = DTP_CHECKPOINT_FULL, plan.executor.gradient_norm = true;
     program = lower(&t, &plan, 1);
     assert_int_equal(count(program, DTP_OP_MATMUL), 3 * (4 * 2 + 2) + 3 * 2);
     assert_int_equal(count(program, DTP_OP_SQUARE_SUM), 4);
@@ -123,7 +123,7 @@ static void test_gradient_stream(void **state)
     (void)state;
     struct dtp_transformer t = tiny();
     struct dtp_plan plan = plan_of(DTP_FULL_SHARD);
-    plan.gradient_stream = true;
+    plan.executor.gradient_stream = true;
     struct dtp_program *program = lower(&t, &plan, 4);
     const struct dtp_op *ops = dtp_program_ops(program);
     size_t found = 0, last_read = 0;
@@ -168,7 +168,7 @@ static void test_copy_engines_gather_apart(void **state)
     (void)state;
     struct dtp_transformer t = tiny();
     struct dtp_plan plan = plan_of(DTP_FULL_SHARD);
-    plan.gather_engine = DTP_ENGINE_COPY;
+    plan.executor.gather_engine = DTP_ENGINE_COPY;
     struct dtp_program *program = lower(&t, &plan, 4);
     assert_int_equal(dtp_program_group_count(program), 2);
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
@@ -207,7 +207,7 @@ static void expect_exchanges(const struct dtp_precision *precision, uint64_t sum
     struct dtp_transformer t = tiny();
     t.layers = 5;
     struct dtp_plan plan = plan_of(DTP_ZERO2);
-    plan.accumulate = 3, plan.reduce_engine = DTP_ENGINE_COPY, plan.precision = *precision;
+    plan.accumulate = 3, plan.executor.reduce_engine = DTP_ENGINE_COPY, plan.precision = *precision;
     struct dtp_program *program = lower(&t, &plan, 4);
     const struct dtp_op *ops = dtp_program_ops(program);
     const struct dtp_buffer *buffers = dtp_program_buffers(program);
@@ -290,7 +290,7 @@ static void test_wide_sums(void **state)
         struct dtp_executor_rules rules;
         assert_true(dtp_precision_recipe(cases[i].precision, &plan.precision));
         plan.precision.reduce = plan.precision.compute;
-        plan.reduce_engine = cases[i].engine, plan.offload = cases[i].offload;
+        plan.executor.reduce_engine = cases[i].engine, plan.offload = cases[i].offload;
         plan.shard_group = cases[i].strategy == DTP_HYBRID_SHARD ? 2 : 0;
         assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, NULL), DTP_OK);
         dtp_executor_rules(&t, &cluster, &plan, &rules);
@@ -306,7 +306,7 @@ static void expect_updates_behind(struct dtp_plan plan, uint32_t gpus, enum dtp_
                                   enum dtp_stream stream)
 {
     struct dtp_transformer t = tiny();
-    t.layers = 5, plan.update_in_backward = true;
+    t.layers = 5, plan.executor.update_in_backward = true;
     struct dtp_program *program = lower(&t, &plan, gpus);
     const struct dtp_op *ops = dtp_program_ops(program);
     uint32_t shard[5];
@@ -340,10 +340,10 @@ static void test_updates_in_backward(void **state)
     (void)state;
     struct dtp_plan plan = plan_of(DTP_FULL_SHARD);
     expect_updates_behind(plan, 4, DTP_OP_REDUCE_SCATTER, DTP_STREAM_REDUCE);
-    plan.reduce_engine = DTP_ENGINE_COPY;
+    plan.executor.reduce_engine = DTP_ENGINE_COPY;
     expect_updates_behind(plan, 4, DTP_OP_SUM_PARTS, DTP_STREAM_REDUCE);
     expect_updates_behind(plan_of(DTP_HYBRID_SHARD), 8, DTP_OP_ALL_REDUCE, DTP_STREAM_REPLICATE);
-    plan = plan_of(DTP_ZERO1), plan.accumulate = 3, plan.gradient_stream = true;
+    plan = plan_of(DTP_ZERO1), plan.accumulate = 3, plan.executor.gradient_stream = true;
     expect_updates_behind(plan, 4, DTP_OP_REDUCE_SCATTER, DTP_STREAM_REDUCE);
 }
 
@@ -435,7 +435,7 @@ static void test_offload(void **state)
     size_t update = position_of(program, DTP_OP_HOST_OPTIMIZER, 4, 0);
     assert_true(update < position_of(program, DTP_OP_ATTENTION_BACKWARD, 3, 0));
     dtp_program_destroy(program);
-    plan = plan_of(DTP_FULL_SHARD), plan.offload = DTP_OFFLOAD_PARAMS, plan.clip_norm = 1;
+    plan = plan_of(DTP_FULL_SHARD), plan.offload = DTP_OFFLOAD_PARAMS, plan.executor.clip_norm = 1;
     for (uint32_t gpus = 1; gpus <= 4; gpus += 3) {
         plan.shard_group = 0;
         program = lower(&t, &plan, gpus);

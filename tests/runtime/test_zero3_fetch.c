@@ -24,8 +24,8 @@ static const char *trace(uint64_t live, uint64_t reuse, uint64_t prefetch, bool 
     shape.root[DTP_ZERO3_EMBEDDING] = 3;
     shape.root[DTP_ZERO3_HEAD] = tied ? 0 : 3;
     struct dtp_plan plan = dtp_plan_default();
-    plan.stage3_max_live_parameters = live, plan.stage3_max_reuse_distance = reuse;
-    plan.stage3_prefetch_bucket_size = prefetch, plan.checkpointing = checkpointing;
+    plan.deepspeed.stage3_max_live_parameters = live, plan.deepspeed.stage3_max_reuse_distance = reuse;
+    plan.deepspeed.stage3_prefetch_bucket_size = prefetch, plan.checkpointing = checkpointing;
     dtp_zero3_start(&walk, &shape, &plan, true);
     struct dtp_zero3_tensor used, gathered;
     char *out = text;

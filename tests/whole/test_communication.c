@@ -120,7 +120,7 @@ static void test_deepspeed(void **state)
     assert_int_equal(c.count[DTP_ALL_REDUCE], 3 * 14);
     plan.strategy = DTP_ZERO1;
     assert_int_equal(count(&plan, 8, 8).bytes[DTP_ALL_REDUCE], 4 * (PARAMETERS / 8 * 7));
-    plan.reduce_bucket_size =
+    plan.deepspeed.reduce_bucket_size =
         1; /* every gradient alone: 7 matrices and the vectors of a layer, embedding, head and norm */
     assert_int_equal(count(&plan, 8, 8).count[DTP_ALL_REDUCE], 8 * LAYERS + 3);
 }
@@ -135,21 +135,21 @@ static void test_deepspeed_zero3(void **state)
     struct dtp_plan plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO3, "bf16-mixed");
     uint64_t norms = 32 * 8192 + 4096, matrices = PARAMETERS - norms, others = 7;
     plan.accumulate = 3;
-    plan.stage3_max_live_parameters = plan.stage3_max_reuse_distance = 0;
+    plan.deepspeed.stage3_max_live_parameters = plan.deepspeed.stage3_max_reuse_distance = 0;
     struct dtp_communication c = count(&plan, 8, 8);
     assert_int_equal(c.bytes[DTP_ALL_GATHER], 2 * (3 * 2 * matrices + norms) / 8 * others);
     assert_int_equal(c.count[DTP_ALL_GATHER], 3 * 2 * (7 * LAYERS + 2) + LAYERS + 1);
     assert_int_equal(c.bytes[DTP_REDUCE_SCATTER], 3 * 2 * (PARAMETERS / 8 * others));
     assert_int_equal(c.count[DTP_REDUCE_SCATTER], 3 * 14);
-    plan.stage3_max_live_parameters = plan.stage3_prefetch_bucket_size = 10000000000;
+    plan.deepspeed.stage3_max_live_parameters = plan.deepspeed.stage3_prefetch_bucket_size = 10000000000;
     c = count(&plan, 8, 8);
     assert_int_equal(c.bytes[DTP_ALL_GATHER], 2 * (3 * matrices + norms) / 8 * others);
-    plan.stage3_max_live_parameters = plan.stage3_max_reuse_distance = 1000000000;
-    plan.stage3_prefetch_bucket_size = 50000000;
+    plan.deepspeed.stage3_max_live_parameters = plan.deepspeed.stage3_max_reuse_distance = 1000000000;
+    plan.deepspeed.stage3_prefetch_bucket_size = 50000000;
     c = count(&plan, 8, 8);
     double kept = 2 * (double)matrices - ((double)c.bytes[DTP_ALL_GATHER] * 8 / 7 / 2 - (double)norms) / 3;
     assert_true(kept > 0.95e9 && kept < 1.05e9);
-    plan.stage3_param_persistence_threshold = 200000000; /* everything */
+    plan.deepspeed.stage3_param_persistence_threshold = 200000000; /* everything */
     c = count(&plan, 8, 8);
     assert_int_equal(c.bytes[DTP_ALL_GATHER], 2 * (PARAMETERS / 8 * others));
     assert_int_equal(count(&plan, 1, 1).total_bytes, 0);
@@ -166,19 +166,19 @@ static void test_zeropp(void **state)
     struct dtp_plan plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO3, "bf16-mixed");
     uint64_t norms = 32 * 8192 + 4096, matrices = PARAMETERS - norms, number = 7 * LAYERS + 2;
     plan.accumulate = 3;
-    plan.stage3_max_live_parameters = plan.stage3_max_reuse_distance = 0;
-    plan.zero_hpz_partition_size = 8;
+    plan.deepspeed.stage3_max_live_parameters = plan.deepspeed.stage3_max_reuse_distance = 0;
+    plan.deepspeed.zero_hpz_partition_size = 8;
     struct dtp_communication c = count(&plan, 16, 8);
     assert_int_equal(c.narrow_gather_bytes, 5 * 2 * (matrices / 8 * 7));
     assert_int_equal(c.narrow_gather_count, 5 * number);
     assert_int_equal(c.bytes[DTP_ALL_GATHER], c.narrow_gather_bytes + 2 * (matrices + norms) / 16 * 15);
-    plan.zero_hpz_partition_size = 1, plan.zero_quantized_weights = true;
+    plan.deepspeed.zero_hpz_partition_size = 1, plan.deepspeed.zero_quantized_weights = true;
     c = count(&plan, 16, 8);
     /* shards of 4096^2/16 = 1048576 take 132 scales, of 4096*11008/16 = 2818048 353, of 8192000 1024 */
     uint64_t scales = 4 * (32 * (4 * 132 + 3 * 353) + 2 * 1024);
     assert_int_equal(c.bytes[DTP_ALL_GATHER], 6 * 15 * (matrices / 16 + scales) + 2 * norms / 16 * 15);
     assert_int_equal(c.count[DTP_ALL_GATHER], 6 * 2 * number + LAYERS + 1);
-    plan.zero_quantized_weights = false, plan.zero_quantized_gradients = true;
+    plan.deepspeed.zero_quantized_weights = false, plan.deepspeed.zero_quantized_gradients = true;
     c = count(&plan, 16, 8);
     uint64_t groups = 32 * (4 * 4096 + 3 * 11008) + 2 * 32000;
     uint64_t node = 7 * (matrices / 16 + 4 * groups / 8), between = matrices / 32 + 4 * groups / 16;
@@ -274,7 +274,8 @@ static void test_offload(void **state)
     assert_int_equal(c.host_to_device_bytes, (2 + 3 * 2) * (PARAMETERS / 8));
     assert_int_equal(c.device_to_host_bytes, (4 + 3 * 2) * (PARAMETERS / 8));
     plan.offload = DTP_OFFLOAD_PARAMS;
-    plan.stage3_max_live_parameters = plan.stage3_max_reuse_distance = 0; /* norms persist: up once, not six times */
+    plan.deepspeed.stage3_max_live_parameters = plan.deepspeed.stage3_max_reuse_distance =
+        0; /* norms persist: up once, not six times */
     assert_int_equal(count(&plan, 8, 8).host_to_device_bytes,
                      (6 * 2 + 3 * 2) * (PARAMETERS / 8) - 5 * 2 * (UINT64_C(32) * 8192 + 4096) / 8);
 }

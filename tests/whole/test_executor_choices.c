@@ -44,10 +44,10 @@ static void test_values(void **state)
     for (size_t c = 0; c < DTP_EXECUTOR_CHOICE_COUNT; c++)
         assert_true(choices[c].value == 0);
     assert_string_equal(dtp_executor_choice_word(&choices[DTP_EXECUTOR_CHOICE_gather_engine]), "sm");
-    plan.gather_engine = DTP_ENGINE_COPY;
-    plan.clip_norm = 0.25;
-    plan.collective_ctas = 8;
-    plan.gradient_stream = true;
+    plan.executor.gather_engine = DTP_ENGINE_COPY;
+    plan.executor.clip_norm = 0.25;
+    plan.executor.collective_ctas = 8;
+    plan.executor.gradient_stream = true;
     dtp_executor_choices(&plan, choices);
     assert_string_equal(dtp_executor_choice_word(&choices[DTP_EXECUTOR_CHOICE_gather_engine]), "copy");
     assert_true(choices[DTP_EXECUTOR_CHOICE_clip_norm].value == 0.25);

@@ -43,10 +43,10 @@ static void describe(const struct random_job *job)
                 dtp_strategy_text(p->strategy), p->runtime->name, p->compile, p->fsdp1, p->shard_group, p->micro_batch,
                 p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence, checkpointing,
                 dtp_offload_text(p->offload), dtp_precision_name(&p->precision), dtp_attention_text(p->attention),
-                dtp_loss_text(p->loss), dtp_optimizer_text(p->optimizer), p->wrap_layers, p->zero_hpz_partition_size,
-                p->zero_quantized_weights, p->zero_quantized_gradients, p->reshard_after_forward, p->reshard_group,
-                p->keep_root, p->prefetch, p->prefetch_depth, p->ddp_bucket_view, p->fused_qkv, p->fused_gate_up,
-                p->rope_fp32);
+                dtp_loss_text(p->loss), dtp_optimizer_text(p->optimizer), p->wrap_layers,
+                p->deepspeed.zero_hpz_partition_size, p->deepspeed.zero_quantized_weights,
+                p->deepspeed.zero_quantized_gradients, p->reshard_after_forward, p->reshard_group, p->keep_root,
+                p->prefetch, p->prefetch_depth, p->ddp_bucket_view, p->fused_qkv, p->fused_gate_up, p->rope_fp32);
 }
 
 #define check_equal(program_value, closed_value, job)                                                                  \
@@ -127,7 +127,7 @@ static double named_bytes(const struct random_job *job)
     bool flat = p->runtime == &dtp_runtime_deepspeed && p->strategy == DTP_ZERO3 && p->shard_group > 1 && p->prefetch;
     if (!flat)
         return 0;
-    uint64_t elements = p->stage3_prefetch_bucket_size + dtp_deepspeed_largest_tensor(&job->transformer, p);
+    uint64_t elements = p->deepspeed.stage3_prefetch_bucket_size + dtp_deepspeed_largest_tensor(&job->transformer, p);
     return (double)elements * dtp_plan_compute_bytes(p);
 }
 
@@ -244,13 +244,14 @@ static void test_random_zeropp(void **state)
         job.plan.offload = random_below(4) ? DTP_OFFLOAD_NONE : DTP_OFFLOAD_OPTIMIZER;
         job.plan.compile = job.plan.fsdp1 = false, job.plan.shard_group = 0;
         job.plan.prefetch_depth = 1, job.plan.reshard_group = 0;
-        job.plan.zero_hpz_partition_size = 1u << random_below(4);
-        job.plan.zero_quantized_weights = random_bool(), job.plan.zero_quantized_gradients = random_bool();
+        job.plan.deepspeed.zero_hpz_partition_size = 1u << random_below(4);
+        job.plan.deepspeed.zero_quantized_weights = random_bool(),
+        job.plan.deepspeed.zero_quantized_gradients = random_bool();
         if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL) != DTP_OK || !check_job(&job, &tally))
             continue;
-        second += job.plan.zero_hpz_partition_size > 1;
-        weights += job.plan.zero_quantized_weights;
-        exchanged += job.plan.zero_quantized_gradients && job.cluster.nodes > 1;
+        second += job.plan.deepspeed.zero_hpz_partition_size > 1;
+        weights += job.plan.deepspeed.zero_quantized_weights;
+        exchanged += job.plan.deepspeed.zero_quantized_gradients && job.cluster.nodes > 1;
     }
     assert_true(second > 20 && weights > 20 && exchanged > 20);
     check_tally(&tally);

@@ -97,7 +97,7 @@ static void test_deepspeed_states(void **state)
     uint64_t flat = HEAD + 4096 + LAYER + 3 * 45088768 + 16777216, q = 16777216;
     assert_true(flat <= 500000000 && flat + q > 500000000);
     assert_int_equal(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE], 1000000000 + 2 * (flat + q));
-    plan.deepspeed_overlap = true;
+    plan.deepspeed.overlap_comm = true;
     m = predict(&plan, &eight_gpus);
     assert_int_equal(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE], 2000000000 + 2 * (flat + q));
     /* the step turns its partition of the gradients into fp32 */

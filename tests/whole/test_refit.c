@@ -232,10 +232,10 @@ static void test_choices_of_a_plan_are_no_rows(void **state)
     for (size_t i = 0; i < dtp_program_op_count(programs[0]); i++)
         if (dtp_program_ops(programs[0])[i].kind == DTP_OP_ALL_GATHER)
             alone_s[0][i] *= 3, end_s[0][i] += 1;
-    jobs[0].plan.gather_engine = DTP_ENGINE_COPY;
+    jobs[0].plan.executor.gather_engine = DTP_ENGINE_COPY;
     struct dtp_refit *refit = said_by(1);
     struct dtp_measured *all = corrected(refit, base, DTP_REFIT_ALL, NULL);
-    jobs[0].plan.gather_engine = DTP_ENGINE_SM;
+    jobs[0].plan.executor.gather_engine = DTP_ENGINE_SM;
     run_one(0);
     for (size_t i = 0; i < dtp_program_op_count(programs[0]); i++) {
         struct dtp_measured_row row;

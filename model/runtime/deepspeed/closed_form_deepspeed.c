@@ -2,7 +2,7 @@
 
 #include "base/bytes.h"
 #include "runtime/deepspeed/zero3_fetch.h"
-#include "plan/zeropp.h"
+#include "runtime/deepspeed/zeropp.h"
 
 #include <string.h>
 
@@ -141,7 +141,8 @@ static void weigh(struct count *c, enum dtp_zero3_phase phase, uint64_t layers, 
     struct dtp_zero3_moment *worst = &c->out->worst[phase];
     uint64_t live = c->fetches ? standing(c) : 0;
     bool stream = phase != DTP_ZERO3_IN_FORWARD && !c->ended;
-    if (!close && c->buckets.filled > c->buckets.plan->reduce_bucket_size) /* a bucket by itself until the next comes */
+    if (!close &&
+        c->buckets.filled > c->buckets.plan->deepspeed.reduce_bucket_size) /* a bucket by itself until the next comes */
         gradient += c->buckets.filled;
     uint64_t bytes = load->compute * (live + c->second + c->arriving) + saved_below(c, layers) +
                      (place ? dtp_bytes_product(load->tokens, place->saved + place->work) : 0) +
@@ -398,7 +399,7 @@ void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp
     struct count c; /* 100 KiB, of which a walk clears what it uses */
     dtp_deepspeed_list_parts(transformer, plan, ranks, &parts);
     *out = (struct dtp_zero3_counts){0};
-    c.ranks = ranks, c.group = plan->zero_hpz_partition_size;
+    c.ranks = ranks, c.group = plan->deepspeed.zero_hpz_partition_size;
     c.parts = &parts, c.out = out, c.oldest = c.newest = 0, c.flat[0] = (struct flat){0}, c.load = load;
     describe_shape(transformer, plan, &c, &shape, out);
     c.on_host = plan->offload == DTP_OFFLOAD_PARAMS || plan->offload == DTP_OFFLOAD_NVME;
@@ -407,7 +408,7 @@ void dtp_zero3_count(const struct dtp_transformer *transformer, const struct dtp
         return;
     c.flats = ranks > 1, c.newest_second = false,
     c.newest_shard = c.second = c.second_forward = c.ahead = c.uploaded = c.narrow = c.arriving = c.waiting = 0,
-    c.quantized = plan->zero_quantized_weights;
+    c.quantized = plan->deepspeed.zero_quantized_weights;
     c.below_layers = UINT64_MAX;
     c.order_count = dtp_deepspeed_backward_order(&parts, c.order);
     /* the first micro-step, and the second for all others: once each tensor has been released, they are alike */

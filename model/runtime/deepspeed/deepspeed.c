@@ -10,6 +10,7 @@
 
 #include <inttypes.h>
 
+#define MAX_GROUP 1000000u
 #define MAX_ELEMENTS UINT64_C(1000000000000000)
 
 /* ---- what it refuses --------------------------------------------------------------------------------------------- */
@@ -19,11 +20,11 @@
 static void check_zeropp(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    uint32_t group = p->zero_hpz_partition_size;
-    bool quantized = p->zero_quantized_weights || p->zero_quantized_gradients;
-    const char *key = group > 1                   ? "zero_hpz_partition_size"
-                      : p->zero_quantized_weights ? "zero_quantized_weights"
-                                                  : "zero_quantized_gradients";
+    uint32_t group = p->deepspeed.zero_hpz_partition_size;
+    bool quantized = p->deepspeed.zero_quantized_weights || p->deepspeed.zero_quantized_gradients;
+    const char *key = group > 1                             ? "zero_hpz_partition_size"
+                      : p->deepspeed.zero_quantized_weights ? "zero_quantized_weights"
+                                                            : "zero_quantized_gradients";
     if (group < 2 && !quantized)
         return;
     if (p->strategy != DTP_ZERO3)
@@ -43,11 +44,11 @@ static void check_keys(struct dtp_resolver *r)
     const struct {
         const char *key;
         uint64_t value, least;
-    } keys[] = {{"reduce_bucket_size", p->reduce_bucket_size, 1},
-                {"stage3_max_live_parameters", p->stage3_max_live_parameters, 0},
-                {"stage3_max_reuse_distance", p->stage3_max_reuse_distance, 0},
-                {"stage3_prefetch_bucket_size", p->stage3_prefetch_bucket_size, 0},
-                {"stage3_param_persistence_threshold", p->stage3_param_persistence_threshold, 0}};
+    } keys[] = {{"reduce_bucket_size", p->deepspeed.reduce_bucket_size, 1},
+                {"stage3_max_live_parameters", p->deepspeed.stage3_max_live_parameters, 0},
+                {"stage3_max_reuse_distance", p->deepspeed.stage3_max_reuse_distance, 0},
+                {"stage3_prefetch_bucket_size", p->deepspeed.stage3_prefetch_bucket_size, 0},
+                {"stage3_param_persistence_threshold", p->deepspeed.stage3_param_persistence_threshold, 0}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i].value < keys[i].least || keys[i].value > MAX_ELEMENTS)
             dtp_plan_refuse(r, keys[i].key, "is %" PRIu64 " elements; use %" PRIu64 " to %" PRIu64, keys[i].value,
@@ -67,6 +68,7 @@ static void check(struct dtp_resolver *r)
     if (p->strategy == DTP_ZERO3 && r->transformer->layers > DTP_ZERO3_MAX_LAYERS)
         dtp_plan_refuse(r, "layers", "is %" PRIu64 "; DeepSpeed's zero3 is modelled up to %u", r->transformer->layers,
                         DTP_ZERO3_MAX_LAYERS);
+    dtp_plan_check_range(r, "zero_hpz_partition_size", p->deepspeed.zero_hpz_partition_size, MAX_GROUP);
     check_zeropp(r);
     if (p->precision.compute == DTP_FP8)
         dtp_plan_refuse(r, "precision", "fp8 is not modelled under runtime deepspeed; use torch, megatron or dtplan");
@@ -78,12 +80,13 @@ static void check(struct dtp_resolver *r)
 static void check_elsewhere(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    if (p->zero_hpz_partition_size == 1 && !p->zero_quantized_weights && !p->zero_quantized_gradients)
+    if (p->deepspeed.zero_hpz_partition_size == 1 && !p->deepspeed.zero_quantized_weights &&
+        !p->deepspeed.zero_quantized_gradients)
         return;
     dtp_plan_refuse(r,
-                    p->zero_hpz_partition_size != 1 ? "zero_hpz_partition_size"
-                    : p->zero_quantized_weights     ? "zero_quantized_weights"
-                                                    : "zero_quantized_gradients",
+                    p->deepspeed.zero_hpz_partition_size != 1 ? "zero_hpz_partition_size"
+                    : p->deepspeed.zero_quantized_weights     ? "zero_quantized_weights"
+                                                              : "zero_quantized_gradients",
                     "is DeepSpeed's (ZeRO++); leave it out under runtime %s", p->runtime->name);
 }
 
@@ -101,24 +104,24 @@ static bool check_offload(struct dtp_resolver *r)
 
 static void clear_zero3(struct dtp_plan *p)
 {
-    p->stage3_max_live_parameters = DTP_DEEPSPEED_LIVE;
-    p->stage3_max_reuse_distance = DTP_DEEPSPEED_REUSE;
-    p->stage3_prefetch_bucket_size = DTP_DEEPSPEED_PREFETCH;
-    p->stage3_param_persistence_threshold = DTP_DEEPSPEED_PERSISTENCE;
+    p->deepspeed.stage3_max_live_parameters = DTP_DEEPSPEED_LIVE;
+    p->deepspeed.stage3_max_reuse_distance = DTP_DEEPSPEED_REUSE;
+    p->deepspeed.stage3_prefetch_bucket_size = DTP_DEEPSPEED_PREFETCH;
+    p->deepspeed.stage3_param_persistence_threshold = DTP_DEEPSPEED_PERSISTENCE;
 }
 
 static void derive(struct dtp_plan *p)
 {
     p->accumulate_sync = p->strategy == DTP_ZERO2 || p->strategy == DTP_ZERO3; /* engine.py allreduce_gradients */
-    p->deepspeed_overlap = p->deepspeed_overlap || p->strategy == DTP_ZERO3;
+    p->deepspeed.overlap_comm = p->deepspeed.overlap_comm || p->strategy == DTP_ZERO3;
     if (p->strategy != DTP_ZERO3)
         clear_zero3(p);
 }
 
 static void clear(struct dtp_plan *p)
 {
-    p->deepspeed_overlap = false;
-    p->reduce_bucket_size = DTP_DEEPSPEED_BUCKET;
+    p->deepspeed.overlap_comm = false;
+    p->deepspeed.reduce_bucket_size = DTP_DEEPSPEED_BUCKET;
     clear_zero3(p);
 }
 
@@ -126,7 +129,7 @@ static void clear(struct dtp_plan *p)
 
 static bool overlaps_reductions(const struct dtp_plan *plan)
 {
-    return plan->deepspeed_overlap;
+    return plan->deepspeed.overlap_comm;
 }
 
 static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)

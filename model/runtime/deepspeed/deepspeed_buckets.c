@@ -1,6 +1,6 @@
 #include "runtime/deepspeed/deepspeed_buckets.h"
 
-#include "plan/zeropp.h"
+#include "runtime/deepspeed/zeropp.h"
 
 static uint64_t smaller(uint64_t a, uint64_t b)
 {
@@ -57,7 +57,7 @@ static uint64_t exchanged_bytes(const struct dtp_buckets *b, const struct dtp_de
 
 static void close_bucket(struct dtp_buckets *b, uint64_t next, struct dtp_bucket_close *close)
 {
-    bool oversized = b->filled > b->plan->reduce_bucket_size, first = b->count++ == 0;
+    bool oversized = b->filled > b->plan->deepspeed.reduce_bucket_size, first = b->count++ == 0;
     bool in_place = b->third && !b->quantized && b->tensors == 1 && b->filled % b->ranks == 0;
     uint64_t own = b->third ? b->filled_shard
                             : dtp_divide_up(b->reduced + b->filled, b->ranks) - dtp_divide_up(b->reduced, b->ranks);
@@ -91,7 +91,7 @@ bool dtp_buckets_add(struct dtp_buckets *b, const struct dtp_deepspeed_part *par
     if (!part->elements)
         return false;
     b->made += part->elements;
-    bool closes = b->filled && b->filled + part->elements > b->plan->reduce_bucket_size;
+    bool closes = b->filled && b->filled + part->elements > b->plan->deepspeed.reduce_bucket_size;
     if (closes)
         close_bucket(b, part->elements, close);
     b->filled += part->elements;

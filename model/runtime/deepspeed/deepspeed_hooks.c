@@ -5,6 +5,7 @@
 #include "plan/deepspeed.h"
 #include "runtime/deepspeed/closed_form_deepspeed.h"
 #include "runtime/deepspeed/deepspeed.h"
+#include "runtime/deepspeed/zeropp.h"
 
 #include <assert.h>
 
@@ -79,15 +80,43 @@ static void offload_state(const struct dtp_transformer *transformer, const struc
  * 3 the host stands still for them and issues nothing. */
 static bool copies_block(const struct dtp_plan *plan)
 {
-    return !plan->deepspeed_overlap || plan->strategy == DTP_ZERO3;
+    return !plan->deepspeed.overlap_comm || plan->strategy == DTP_ZERO3;
 }
+
+/* ---- ZeRO++ ------------------------------------------------------------------------------------------------------ */
+
+static uint32_t second_copy_ranks(const struct dtp_plan *plan)
+{
+    return plan->deepspeed.zero_hpz_partition_size;
+}
+
+/* Of second copies; of a node and between nodes. */
+static uint32_t more_communicators(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+{
+    return (plan->deepspeed.zero_hpz_partition_size > 1 ? 1u : 0u) + (dtp_zeropp_reduces(plan, cluster) ? 2u : 0u);
+}
+
+static void add_wire_casts(const struct dtp_timing *c, double *per_gather, double *per_reduce)
+{
+    const struct dtp_plan *plan = c->plan;
+    double w = dtp_plan_compute_bytes(plan), r = dtp_dtype_bytes(plan->precision.reduce);
+    if (plan->deepspeed.zero_quantized_weights) /* a shard into int8, all of it back */
+        *per_gather += (1 + w) * (1 + 1.0 / plan->shard_group);
+    if (dtp_zeropp_reduces(plan, c->cluster)) /* a gradient into int4, a node's sum, and back */
+        *per_reduce += 0.5 + (1 + 2 * r) / c->cluster->gpus_per_node;
+}
+
+/* ---- what they are ----------------------------------------------------------------------------------------------- */
 
 const struct dtp_closed_form_hooks dtp_deepspeed_closed_form = {
     .count = count,
     .memory = memory,
     .offload_state = offload_state,
+    .more_communicators = more_communicators,
     .traffic = dtp_deepspeed_traffic,
+    .second_copy_ranks = second_copy_ranks,
     .exchanges_by_node = true,
+    .add_wire_casts = add_wire_casts,
     .copies_block = copies_block,
     .sums_go_up = true,
 };

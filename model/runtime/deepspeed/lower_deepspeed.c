@@ -41,7 +41,7 @@ static enum dtp_status make(struct dtp_lowering *l)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     ipg->elements = l->transformer->layers * l->block.all_elements + l->root.all_elements;
     ipg->partition = dtp_divide_up(ipg->elements, l->plan->shard_group);
-    ipg->bucket = l->plan->reduce_bucket_size;
+    ipg->bucket = l->plan->deepspeed.reduce_bucket_size;
     ipg->bucket_buffer[0] = ipg->bucket_buffer[1] = ipg->oversized = ipg->grads = DTP_NO_BUFFER;
     struct dtp_module_state *all = whole(l);
     all->params =
@@ -67,7 +67,7 @@ static void release(struct dtp_lowering *l)
 
 static enum dtp_stream reduction_stream(const struct dtp_lowering *l)
 {
-    return l->plan->deepspeed_overlap ? DTP_STREAM_REDUCE : DTP_STREAM_COMPUTE;
+    return l->plan->deepspeed.overlap_comm ? DTP_STREAM_REDUCE : DTP_STREAM_COMPUTE;
 }
 
 /* Once a backward, before the first gradient. */
@@ -78,7 +78,7 @@ static void begin_backward(struct dtp_lowering *l)
         return;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ALLOC, "reduction bucket");
-    for (int i = 0; i < (l->plan->deepspeed_overlap ? 2 : 1); i++)
+    for (int i = 0; i < (l->plan->deepspeed.overlap_comm ? 2 : 1); i++)
         ipg->bucket_buffer[i] =
             dtp_draft_new(l, &draft, "reduction bucket", DTP_OWNER_REDUCE, l->bytes.grads * ipg->bucket, 0);
     dtp_draft_end(l, &draft);
@@ -90,7 +90,7 @@ static void begin_backward(struct dtp_lowering *l)
 static void await(struct dtp_lowering *l)
 {
     struct dtp_draft draft;
-    if (!l->plan->deepspeed_overlap || l->last_op[DTP_STREAM_REDUCE].index == DTP_NO_INDEX)
+    if (!l->plan->deepspeed.overlap_comm || l->last_op[DTP_STREAM_REDUCE].index == DTP_NO_INDEX)
         return;
     dtp_draft_begin(l, &draft, DTP_OP_MARK, "bucket reduced");
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
@@ -162,7 +162,7 @@ static void reduce_bucket(struct dtp_lowering *l, uint64_t elements)
     keep_slices(l, flat, elements);
     ipg->reduced += elements;
     ipg->filled = 0;
-    ipg->current ^= l->plan->deepspeed_overlap ? 1u : 0u;
+    ipg->current ^= l->plan->deepspeed.overlap_comm ? 1u : 0u;
 }
 
 /* A gradient into the bucket, which is reduced before if that would overflow it. Stage 1 keeps the tensor, of which

@@ -17,7 +17,7 @@
 
 #include "base/bytes.h"
 #include "plan/deepspeed.h"
-#include "plan/zeropp.h"
+#include "runtime/deepspeed/zeropp.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -79,7 +79,7 @@ static void make_persistent(struct dtp_lowering *l, struct dtp_lower_zero3 *z)
 
 static void make_groups(struct dtp_lowering *l, struct dtp_lower_zero3 *z)
 {
-    uint32_t second = l->plan->zero_hpz_partition_size, node = l->cluster->gpus_per_node,
+    uint32_t second = l->plan->deepspeed.zero_hpz_partition_size, node = l->cluster->gpus_per_node,
              nodes = l->cluster->gpus / node;
     z->group = dtp_program_add_group(l->program, (struct dtp_program_group){l->plan->shard_group, 1});
     if (second > 1)
@@ -120,7 +120,7 @@ static enum dtp_status make(struct dtp_lowering *l)
     z->grads = dtp_lower_buffer(l, "gradients of the partition", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
                                 offloads ? 0 : l->bytes.grads * z->shard, true);
     z->bucket = dtp_lower_buffer(l, "reduction bucket", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
-                                 l->bytes.grads * l->plan->reduce_bucket_size, true);
+                                 l->bytes.grads * l->plan->deepspeed.reduce_bucket_size, true);
     make_persistent(l, z);
     for (uint64_t i = 0; i < (layers + 1) * DTP_ZERO3_PARTS; i++)
         z->second_of[i] = DTP_NO_BUFFER;
@@ -189,7 +189,7 @@ static uint32_t *fetch_of(const struct dtp_lowering *l, uint64_t layer, int part
 uint64_t dtp_zero3_shard_of(const struct dtp_lowering *l, uint64_t layer, int part, bool second)
 {
     uint64_t shard = dtp_zero3_module(l, layer)->shard[part];
-    return second ? shard * l->plan->shard_group / l->plan->zero_hpz_partition_size : shard;
+    return second ? shard * l->plan->shard_group / l->plan->deepspeed.zero_hpz_partition_size : shard;
 }
 
 /* The next tensor that the walk ahead gathers; false: no more. */
@@ -248,7 +248,7 @@ static void upload(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch)
 static void all_gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch, uint64_t shard_bytes)
 {
     struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
-    uint64_t ranks = fetch->second ? l->plan->zero_hpz_partition_size : l->plan->shard_group;
+    uint64_t ranks = fetch->second ? l->plan->deepspeed.zero_hpz_partition_size : l->plan->shard_group;
     struct dtp_zero3_entry *first = &z->entries[fetch->first];
     bool flat = fetch->count > 1;
     dtp_buffer_id shards = on_host(l) ? upload_shards(l, shard_bytes) : z->params;
@@ -288,7 +288,7 @@ static void gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch)
     read_ahead(l);
     if (alone(l))
         upload(l, fetch);
-    else if (l->plan->zero_quantized_weights)
+    else if (l->plan->deepspeed.zero_quantized_weights)
         dtp_zeropp_gather(l, fetch, elements);
     else
         all_gather(l, fetch, l->bytes.compute * elements);
@@ -551,7 +551,7 @@ static void gradient_made(struct dtp_lowering *l, int part)
     struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     struct dtp_module_state *state = dtp_lower_state(l);
     const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
-    uint64_t elements = module->elements[part], bucket = l->plan->reduce_bucket_size;
+    uint64_t elements = module->elements[part], bucket = l->plan->deepspeed.reduce_bucket_size;
     if (z->filled + elements > bucket)
         reduce(l);
     z->in_bucket[z->in_bucket_count++] = gradient_of(l, module, part);

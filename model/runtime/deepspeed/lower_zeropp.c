@@ -2,7 +2,7 @@
 #include "runtime/deepspeed/lower_zero3.h"
 
 #include "base/bytes.h"
-#include "plan/zeropp.h"
+#include "runtime/deepspeed/zeropp.h"
 
 #define OPERANDS (DTP_DRAFT_OPERANDS - 2)
 
@@ -53,7 +53,7 @@ static dtp_buffer_id copied_buffer(struct dtp_lowering *l, const char *name, uin
 static void gather_bytes(struct dtp_lowering *l, const struct dtp_zero3_fetch *fetch, dtp_buffer_id from,
                          uint32_t access, dtp_buffer_id to, uint64_t bytes, const char *name)
 {
-    uint64_t ranks = fetch->second ? l->plan->zero_hpz_partition_size : l->plan->shard_group;
+    uint64_t ranks = fetch->second ? l->plan->deepspeed.zero_hpz_partition_size : l->plan->shard_group;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, name);
     draft.op.stream = DTP_STREAM_GATHER;
@@ -70,7 +70,7 @@ static void gather_bytes(struct dtp_lowering *l, const struct dtp_zero3_fetch *f
 void dtp_zeropp_gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch, uint64_t elements)
 {
     struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
-    uint64_t ranks = fetch->second ? l->plan->zero_hpz_partition_size : l->plan->shard_group;
+    uint64_t ranks = fetch->second ? l->plan->deepspeed.zero_hpz_partition_size : l->plan->shard_group;
     uint64_t scales = dtp_zeropp_scale_bytes(elements), wide = l->bytes.compute * elements;
     bool several = fetch->count > 1;
     dtp_buffer_id source = several         ? dtp_zeropp_lay(l, fetch, z->params, "shards side by side", wide, wide)
@@ -92,7 +92,7 @@ void dtp_zeropp_gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch, ui
 void dtp_zeropp_dequantize(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch)
 {
     struct dtp_zero3_entry *first = &dtp_lower_zero3_of(l)->entries[fetch->first];
-    uint64_t elements = 0, ranks = fetch->second ? l->plan->zero_hpz_partition_size : l->plan->shard_group;
+    uint64_t elements = 0, ranks = fetch->second ? l->plan->deepspeed.zero_hpz_partition_size : l->plan->shard_group;
     for (uint32_t i = 0; i < fetch->count; i++)
         elements += ranks * dtp_zero3_shard_of(l, first[i].layer, first[i].part, fetch->second);
     bool several = fetch->count > 1;

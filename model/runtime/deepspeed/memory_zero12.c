@@ -14,7 +14,8 @@ static void add_resting(const struct dtp_memory_job *job, struct dtp_instant *in
     if (plan->strategy != DTP_ZERO2)
         dtp_instant_add(instant, kept ? DTP_TERM_GRADS_KEPT : DTP_TERM_GRADS_MADE, 1, kept ? total : done, g);
     else if (plan->offload == DTP_OFFLOAD_NONE)
-        dtp_instant_add(instant, DTP_TERM_GRADS_SHARD, 1, kept || done > plan->reduce_bucket_size ? shard : 0, g);
+        dtp_instant_add(instant, DTP_TERM_GRADS_SHARD, 1, kept || done > plan->deepspeed.reduce_bucket_size ? shard : 0,
+                        g);
 }
 
 static void add_gradients(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t done)
@@ -33,7 +34,7 @@ static void weigh_gradients(const struct dtp_memory_job *job, bool quiet, struct
     if (plan->strategy == DTP_ZERO1 && plan->accumulate == 1)
         bytes->finished = (int64_t)job->bytes.grads;
     if (plan->strategy == DTP_ZERO2) /* a bucket by itself until the next comes */
-        bytes->lingering = job->bytes.grads, bytes->lingers_above = plan->reduce_bucket_size;
+        bytes->lingering = job->bytes.grads, bytes->lingers_above = plan->deepspeed.reduce_bucket_size;
 }
 
 /* The IPG bucket of reduce_bucket_size elements, two with overlap_comm; the flattened copy that is all-reduced comes
@@ -41,8 +42,8 @@ static void weigh_gradients(const struct dtp_memory_job *job, bool quiet, struct
 static void add_buckets(const struct dtp_memory_job *job, struct dtp_instant *instant)
 {
     const struct dtp_plan *plan = job->plan;
-    dtp_instant_add(instant, DTP_TERM_REDUCE_BUCKETS, plan->deepspeed_overlap ? 2 : 1, plan->reduce_bucket_size,
-                    job->bytes.grads);
+    dtp_instant_add(instant, DTP_TERM_REDUCE_BUCKETS, plan->deepspeed.overlap_comm ? 2 : 1,
+                    plan->deepspeed.reduce_bucket_size, job->bytes.grads);
 }
 
 /* Stage 2's partition appears when the first bucket is full, in the middle of a block: the worst place behind that, and
@@ -52,7 +53,7 @@ static void within_blocks(struct dtp_memory_job *job, const struct dtp_block_pla
 {
     const struct dtp_units *u = &job->units;
     const struct dtp_plan *plan = job->plan;
-    uint64_t bucket = plan->reduce_bucket_size, above = bucket > u->head ? (bucket - u->head) / u->layer : 0;
+    uint64_t bucket = plan->deepspeed.reduce_bucket_size, above = bucket > u->head ? (bucket - u->head) / u->layer : 0;
     uint64_t layers[DTP_LAYER_KINDS];
     if (plan->strategy != DTP_ZERO2 || plan->accumulate > 1 || plan->offload != DTP_OFFLOAD_NONE ||
         above >= job->transformer->layers)

@@ -2,7 +2,7 @@
 #include "runtime/deepspeed/closed_form_deepspeed.h"
 #include "plan/deepspeed.h"
 #include "runtime/deepspeed/deepspeed_hooks.h"
-#include "plan/zeropp.h"
+#include "runtime/deepspeed/zeropp.h"
 
 static uint64_t smaller(uint64_t a, uint64_t b)
 {
@@ -28,7 +28,7 @@ static struct dtp_instant zero3_instant(const struct dtp_memory_job *job, const 
 {
     struct dtp_instant instant = job->at_rest;
     add_sharded_gradients(job, &instant);
-    dtp_instant_add(&instant, DTP_TERM_REDUCE_BUCKETS, 1, job->plan->reduce_bucket_size, job->bytes.grads);
+    dtp_instant_add(&instant, DTP_TERM_REDUCE_BUCKETS, 1, job->plan->deepspeed.reduce_bucket_size, job->bytes.grads);
     bool on_host = job->plan->offload == DTP_OFFLOAD_PARAMS || job->plan->offload == DTP_OFFLOAD_NVME;
     if (job->units.ranks > 1 || on_host)
         dtp_instant_add(&instant, DTP_TERM_PERSISTENT, 1, counts->persistent, job->bytes.compute);

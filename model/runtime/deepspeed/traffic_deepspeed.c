@@ -2,7 +2,7 @@
 #include "runtime/deepspeed/deepspeed_hooks.h"
 
 #include "base/bytes.h"
-#include "plan/zeropp.h"
+#include "runtime/deepspeed/zeropp.h"
 #include "runtime/deepspeed/closed_form_deepspeed.h"
 
 /* DeepSpeed stages 1 and 2 all-reduce gradients by default even where a reduce-scatter would do
@@ -24,7 +24,7 @@ static void stages_1_and_2(struct dtp_traffic *job)
 static void add_fetches(struct dtp_traffic *job, const struct dtp_zero3_gathers *gathers, uint64_t persistent_shard,
                         uint64_t persistent_count, uint64_t ranks, struct dtp_scales *scales)
 {
-    bool quantized = job->plan->zero_quantized_weights;
+    bool quantized = job->plan->deepspeed.zero_quantized_weights;
     uint64_t bytes = quantized ? gathers->shard + gathers->scale_bytes : gathers->shard * job->bytes.compute;
     uint64_t count = (quantized ? 2 : 1) * gathers->count;
     bytes += persistent_shard * job->bytes.compute;
@@ -62,8 +62,9 @@ static void stage_3(struct dtp_traffic *job)
     const struct dtp_units *u = &job->units;
     uint64_t steps = job->plan->accumulate;
     const struct dtp_zero3_counts *fetched = job->own;
-    if (job->plan->zero_hpz_partition_size > 1) {
-        add_fetches(job, &fetched->second, 0, 0, job->plan->zero_hpz_partition_size, &job->out->narrow_gather_scales);
+    if (job->plan->deepspeed.zero_hpz_partition_size > 1) {
+        add_fetches(job, &fetched->second, 0, 0, job->plan->deepspeed.zero_hpz_partition_size,
+                    &job->out->narrow_gather_scales);
         job->out->narrow_gather_bytes = job->out->bytes[DTP_ALL_GATHER];
         job->out->narrow_gather_count = job->out->count[DTP_ALL_GATHER];
     }

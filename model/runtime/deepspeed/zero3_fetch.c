@@ -6,7 +6,7 @@
 
 uint64_t dtp_zero3_gathered(const struct dtp_plan *plan, uint64_t elements, uint64_t largest)
 {
-    return largest <= plan->stage3_param_persistence_threshold ? 0 : elements;
+    return largest <= plan->deepspeed.stage3_param_persistence_threshold ? 0 : elements;
 }
 
 /* ---- the trace --------------------------------------------------------------------------------------------------- */
@@ -211,15 +211,15 @@ void dtp_zero3_start(struct dtp_zero3_walk *walk, const struct dtp_zero3_shape *
                      bool first)
 {
     walk->shape = *shape;
-    walk->max_live = plan->stage3_max_live_parameters;
-    walk->max_reuse = plan->stage3_max_reuse_distance;
-    walk->prefetch = plan->prefetch ? plan->stage3_prefetch_bucket_size : 0;
+    walk->max_live = plan->deepspeed.stage3_max_live_parameters;
+    walk->max_reuse = plan->deepspeed.stage3_max_reuse_distance;
+    walk->prefetch = plan->prefetch ? plan->deepspeed.stage3_prefetch_bucket_size : 0;
     walk->replay_every = replay_every(plan);
     walk->replays = walk->replay_every ? dtp_divide_up(shape->layers, walk->replay_every) : 0;
     walk->live_elements = 0;
     walk->started = false;
     memset(walk->live, 0, shape->layers + 1);
-    walk->seconds = plan->zero_hpz_partition_size > 1;
+    walk->seconds = plan->deepspeed.zero_hpz_partition_size > 1;
     if (first)
         memset(walk->copied, 0, shape->layers + 1);
     list_parts(walk);

@@ -44,11 +44,11 @@ static void check_update_in_backward(struct dtp_resolver *r)
 {
     const char *key = "update_in_backward";
     const struct dtp_plan *p = r->plan;
-    if (!p->update_in_backward)
+    if (!p->executor.update_in_backward)
         return;
-    if (p->clip_norm > 0 || p->gradient_norm)
+    if (p->executor.clip_norm > 0 || p->executor.gradient_norm)
         dtp_plan_refuse(r, key, "updates blocks before the global norm of the gradients is known; leave out %s",
-                        p->clip_norm > 0 ? "clip_norm" : "gradient_norm");
+                        p->executor.clip_norm > 0 ? "clip_norm" : "gradient_norm");
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(
             r, key, "is of an optimizer on the GPU; with offload %s the host updates in backward anyway, leave it out",
@@ -66,18 +66,18 @@ static void check_update_in_backward(struct dtp_resolver *r)
 static void check_collective_choices(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    if (p->matmul_sms > r->cluster->gpu.sm_count)
-        dtp_plan_refuse(r, "matmul_sms", "is %" PRIu32 ", but %s has %" PRIu32 " SMs", p->matmul_sms,
+    if (p->executor.matmul_sms > r->cluster->gpu.sm_count)
+        dtp_plan_refuse(r, "matmul_sms", "is %" PRIu32 ", but %s has %" PRIu32 " SMs", p->executor.matmul_sms,
                         r->cluster->gpu.key, r->cluster->gpu.sm_count);
-    if (p->symmetric_windows)
+    if (p->executor.symmetric_windows)
         check_peer_memory(r, "symmetric_windows");
-    if (p->gather_engine == DTP_ENGINE_COPY && p->strategy == DTP_DDP)
+    if (p->executor.gather_engine == DTP_ENGINE_COPY && p->strategy == DTP_DDP)
         dtp_plan_refuse(r, "gather_engine", "copy: nothing is gathered under ddp; leave it out");
-    else if (p->gather_engine == DTP_ENGINE_COPY)
+    else if (p->executor.gather_engine == DTP_ENGINE_COPY)
         check_peer_memory(r, "gather_engine");
-    if (p->reduce_engine == DTP_ENGINE_COPY && !scatters(r))
+    if (p->executor.reduce_engine == DTP_ENGINE_COPY && !scatters(r))
         dtp_plan_refuse(r, "reduce_engine", "copy: gradients are not scattered %s; leave it out", not_scattered(p));
-    else if (p->reduce_engine == DTP_ENGINE_COPY)
+    else if (p->executor.reduce_engine == DTP_ENGINE_COPY)
         check_peer_memory(r, "reduce_engine");
 }
 
@@ -89,7 +89,7 @@ static void check(struct dtp_resolver *r)
     if (p->expandable_segments)
         dtp_plan_refuse(r, "expandable_segments",
                         "is of PyTorch's allocator; runtime dtplan has one arena, leave it out");
-    if (p->gelu_epilogue && r->transformer->activation != DTP_GELU)
+    if (p->executor.gelu_epilogue && r->transformer->activation != DTP_GELU)
         dtp_plan_refuse(r, "gelu_epilogue", "needs a model with GELU");
     check_collective_choices(r);
     check_update_in_backward(r);

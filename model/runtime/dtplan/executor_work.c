@@ -39,7 +39,7 @@ static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_c
     s.rope = t->position == DTP_POSITION_ROPE;
     s.replays = checkpointing == DTP_CHECKPOINT_FULL || checkpointing == DTP_CHECKPOINT_EVERY_N;
     s.selective = checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL;
-    s.epilogue = plan->gelu_epilogue;
+    s.epilogue = plan->executor.gelu_epilogue;
     s.checkpointed = checkpointed_blocks(&s);
     for (int i = 0; i < 3; i++) {
         const uint64_t module = i == 0 ? 0 : i == 1 ? 1 : t->layers + 1;

@@ -195,7 +195,7 @@ static void make_standing_buffers(struct dtp_executor *x)
                                        4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * x->module_count, true);
     x->workspace = dtp_lower_buffer(l, "matmul workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
                                     DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES, true);
-    if (x->plan->gradient_stream)
+    if (x->plan->executor.gradient_stream)
         x->gradient_workspace = dtp_lower_buffer(l, "weight gradient workspace", DTP_OWNER_WORKSPACE,
                                                  DTP_STREAM_COMPUTE, DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES, true);
 }

@@ -26,15 +26,14 @@
  * -> SCALARS (loss_sum += their sum) EMBEDDING_BACKWARD    GRADIENT, BATCH -> WEIGHT_GRADIENT (+=, zeroed before),
  * POSITION_GRADIENT (the same) ZERO                  RESULT, demand.bytes of them SQUARE_SUM            INPUT ->
  * PARTIALS (DTP_EXECUTOR_SQUARE_SUM_PARTIALS floats of one module) CLIP_SCALE            PARTIALS (all modules) ->
- * SCALARS UPDATE; clips by plan.clip_norm, 0: not OPTIMIZER             WEIGHT_GRADIENT, SCALARS, WEIGHT, MASTER
- * (bf16-mixed), MOMENT1, MOMENT2 of one module, or of this rank's shard of it HOST_OPTIMIZER        as OPTIMIZER, all
- * of it in host memory; SCALARS are those downloaded after CLIP_SCALE, or where there is none, those that were uploaded
- *   CAST, ACCUMULATE      INPUT -> RESULT (ACCUMULATE: +=), demand.tokens elements
- *   SUM_PARTS             INPUT [ranks of the shard group, demand.tokens elements] -> RESULT: their sum; UPDATE adds it
- *   collectives           INPUT, RESULT; the same buffer where in place. all_gather: INPUT is this rank's part of
- * RESULT; reduce_scatter: RESULT gets this rank's part; sums, no averages. all_to_all: part j of INPUT becomes this
- * rank's part of rank j's RESULT, which is another buffer An operand with `shard` is this rank's equal part of the
- * buffer (dtp_operand). */
+ * SCALARS UPDATE; clips by plan.executor.clip_norm, 0: not OPTIMIZER             WEIGHT_GRADIENT, SCALARS, WEIGHT,
+ * MASTER (bf16-mixed), MOMENT1, MOMENT2 of one module, or of this rank's shard of it HOST_OPTIMIZER        as
+ * OPTIMIZER, all of it in host memory; SCALARS are those downloaded after CLIP_SCALE, or where there is none, those
+ * that were uploaded CAST, ACCUMULATE      INPUT -> RESULT (ACCUMULATE: +=), demand.tokens elements SUM_PARTS INPUT
+ * [ranks of the shard group, demand.tokens elements] -> RESULT: their sum; UPDATE adds it collectives           INPUT,
+ * RESULT; the same buffer where in place. all_gather: INPUT is this rank's part of RESULT; reduce_scatter: RESULT gets
+ * this rank's part; sums, no averages. all_to_all: part j of INPUT becomes this rank's part of rank j's RESULT, which
+ * is another buffer An operand with `shard` is this rank's equal part of the buffer (dtp_operand). */
 #ifndef DTP_LOWER_EXECUTOR_H
 #define DTP_LOWER_EXECUTOR_H
 

@@ -11,10 +11,10 @@ static dtp_buffer_id tensor(const struct dtp_executor *x, uint64_t layer, enum d
 
 /* ---- weight gradients on a stream of their own -------------------------------------------------------------------
  *
- * Nothing of the backward pass waits for a weight gradient, so with plan.gradient_stream the blocks' run beside the
- * chain of input gradients: each begins when all that was issued to the compute stream before it is done. What they
- * read stays until a norm's backward, which waits for the one that reads the residual's gradient before it adds to
- * that; the reduction of the module's gradients and the embedding's backward wait for all. */
+ * Nothing of the backward pass waits for a weight gradient, so with plan.executor.gradient_stream the blocks' run
+ * beside the chain of input gradients: each begins when all that was issued to the compute stream before it is done.
+ * What they read stays until a norm's backward, which waits for the one that reads the residual's gradient before it
+ * adds to that; the reduction of the module's gradients and the embedding's backward wait for all. */
 
 static void hold(struct dtp_executor *x, dtp_buffer_id buffer)
 {
@@ -25,7 +25,7 @@ static void hold(struct dtp_executor *x, dtp_buffer_id buffer)
 /* Access of the last operation of the compute stream that reads what the weight gradient issued last reads too. */
 static uint32_t last_read(struct dtp_executor *x, dtp_buffer_id buffer)
 {
-    if (!x->plan->gradient_stream)
+    if (!x->plan->executor.gradient_stream)
         return DTP_READ | DTP_FREE;
     hold(x, buffer);
     return DTP_READ;
@@ -92,7 +92,7 @@ static dtp_op_id weight_gradient(struct dtp_executor *x, uint64_t layer, const s
 {
     struct dtp_executor_module *module = dtp_executor_block(x, layer);
     struct dtp_draft draft;
-    bool apart = x->plan->gradient_stream;
+    bool apart = x->plan->executor.gradient_stream;
     dtp_executor_begin(x, &draft, DTP_OP_MATMUL, linear->weight_name);
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, DTP_READ, 0);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, input, DTP_READ | (freed && !apart ? DTP_FREE : 0), 0);
@@ -155,7 +155,7 @@ static dtp_buffer_id down_backward(struct dtp_executor *x, uint64_t layer)
     struct linear down = names;
     dtp_buffer_id product = tensor(x, layer, DTP_EXECUTOR_TENSOR_PRODUCT),
                   up = tensor(x, layer, DTP_EXECUTOR_TENSOR_UP);
-    bool again = product.index == DTP_NO_INDEX, epilogue = x->plan->gelu_epilogue && !again;
+    bool again = product.index == DTP_NO_INDEX, epilogue = x->plan->executor.gelu_epilogue && !again;
     down.out = x->h, down.in = x->f;
     if (!again)
         x->gradient_read = weight_gradient(x, layer, &down, x->gradient, product, true);

@@ -160,7 +160,7 @@ static void output(const struct pass *pass)
 static void up(const struct pass *pass)
 {
     struct dtp_executor *x = pass->x;
-    bool epilogue = x->plan->gelu_epilogue;
+    bool epilogue = x->plan->executor.gelu_epilogue;
     struct linear linear = {"up", DTP_PARAMETER_UP, DTP_PARAMETER_UP_BIAS, DTP_EXECUTOR_TENSOR_NORM2, x->rules.up_width,
                             x->h};
     struct dtp_draft draft;

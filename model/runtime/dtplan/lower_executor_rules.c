@@ -18,8 +18,8 @@
 /* The largest power of two that fits, so that the usual batches divide. */
 static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint64_t row_bytes)
 {
-    uint64_t most = plan->loss_chunk ? plan->loss_chunk : LOSS_CHUNK_LEAST;
-    while (!plan->loss_chunk && dtp_bytes_product(2 * most, row_bytes) <= LOSS_CHUNK_BYTES)
+    uint64_t most = plan->executor.loss_chunk ? plan->executor.loss_chunk : LOSS_CHUNK_LEAST;
+    while (!plan->executor.loss_chunk && dtp_bytes_product(2 * most, row_bytes) <= LOSS_CHUNK_BYTES)
         most *= 2;
     return tokens < most ? tokens : most;
 }
@@ -33,7 +33,7 @@ static uint64_t attention_workspace(const struct dtp_transformer *t, const struc
                                             .kv_heads = (uint32_t)t->kv_heads,
                                             .head_dim = (uint32_t)t->head_dim,
                                             .backward = backward,
-                                            .deterministic = !plan->atomic_attention};
+                                            .deterministic = !plan->executor.atomic_attention};
     const bool bf16 = plan->precision.compute == DTP_BF16;
     return dtp_attention_is_fused(bf16, size.sequence, size.head_dim) ? dtp_attention_workspace_bytes(&size) : 0;
 }
@@ -49,7 +49,7 @@ static void find_sharding(const struct dtp_transformer *t, const struct dtp_clus
     out->sharded = out->host_params || (shards && dtp_plan_shards_params(plan) && plan->reshard_after_forward);
     out->gathers_once = shards && !out->sharded;
     out->reduces_always = plan->accumulate > 1 && dtp_plan_reductions(plan) == plan->accumulate;
-    out->updates_in_backward = plan->update_in_backward && shards;
+    out->updates_in_backward = plan->executor.update_in_backward && shards;
     out->streams_gradients = (out->host_optimizer || out->updates_in_backward) && shards && !out->reduces_always;
     out->ring = plan->prefetch ? (uint64_t)plan->prefetch_depth + 1 : 1;
     out->ring = out->ring < t->layers ? out->ring : t->layers;
@@ -79,7 +79,7 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
                                        .statistics_bytes = t->norm == DTP_RMS_NORM ? 4 : 8,
                                        .attention_workspace_bytes = attention_workspace(t, plan, false),
                                        .attention_backward_workspace_bytes = attention_workspace(t, plan, true),
-                                       .gradient_norm = plan->clip_norm > 0 || plan->gradient_norm};
+                                       .gradient_norm = plan->executor.clip_norm > 0 || plan->executor.gradient_norm};
     find_sharding(t, cluster, plan, out);
     out->chunk_tokens = chunk_tokens(plan, tokens, element * out->vocab_stride);
     out->chunk_count = dtp_divide_up(tokens, out->chunk_tokens);
@@ -87,7 +87,7 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
     bool once = cluster->gpus == 1 && plan->accumulate == 1;
     out->gradient = once ? p->compute : p->reduce;
     out->head_gradient = once && out->chunk_count == 1 && !t->tied_head ? p->compute : p->reduce;
-    out->exchanges = plan->reduce_engine == DTP_ENGINE_COPY && out->shard_ranks > 1;
+    out->exchanges = plan->executor.reduce_engine == DTP_ENGINE_COPY && out->shard_ranks > 1;
     out->wide_sums = keeps_wide_sums(out);
 }
 

@@ -201,7 +201,8 @@ void dtp_executor_make_groups(struct dtp_executor *x)
     if (ranks > 1)
         x->shard_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){ranks, 1});
     x->gather_group = x->shard_group;
-    if (ranks > 1 && x->plan->gather_engine == DTP_ENGINE_COPY) /* not behind reductions in one communicator's queue */
+    if (ranks > 1 &&
+        x->plan->executor.gather_engine == DTP_ENGINE_COPY) /* not behind reductions in one communicator's queue */
         x->gather_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){ranks, 1});
     if (x->rules.exchanges)
         x->exchange_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){ranks, 1});

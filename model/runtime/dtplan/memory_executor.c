@@ -99,7 +99,7 @@ static void size_tensors(struct model *m)
     m->logits = granules(dtp_bytes_product(r->chunk_tokens, r->vocab_stride * c));
     m->losses = granules(dtp_bytes_product(r->tokens, 4));
     /* an optimizer on the host takes a block's gradients at its end, so that it waits for them there */
-    m->above = m->job->plan->gradient_stream && !r->host_optimizer ? m->tensor[2] + m->tensor[3] : 0;
+    m->above = m->job->plan->executor.gradient_stream && !r->host_optimizer ? m->tensor[2] + m->tensor[3] : 0;
 }
 
 static void size_modules(struct model *m)
@@ -135,7 +135,7 @@ static void consider(struct worst *worst, uint64_t saved, uint64_t work)
 /* Live tensors of each forward operation; what is kept stands from where it is made. */
 static struct worst worst_forward(const struct model *m, uint32_t kept, bool replay)
 {
-    bool epilogue = m->job->plan->gelu_epilogue;
+    bool epilogue = m->job->plan->executor.gelu_epilogue;
     const struct {
         uint32_t live, made;
         uint64_t work;
@@ -164,7 +164,7 @@ static void worst_backward(struct model *m, bool last, int kind, uint32_t has)
     uint64_t residual = m->residual, norm = residual; /* the gradient of a norm's result is as wide */
     uint64_t inner = granules(dtp_bytes_product(m->rules.tokens, m->job->bytes.compute * m->job->transformer->ffn));
     uint32_t attention = has & (IN | STATISTICS1 | NORM1 | QKV | CORE | LSE);
-    bool again = !(has & PRODUCT), epilogue = m->job->plan->gelu_epilogue && !again;
+    bool again = !(has & PRODUCT), epilogue = m->job->plan->executor.gelu_epilogue && !again;
     if (again) { /* input gradient, activation with the product over it, weight gradient */
         consider(before, sum(m, has), residual + inner);
         consider(after, sum(m, has), residual + inner);
@@ -196,7 +196,7 @@ static void worst_backward_apart(struct model *m, bool last, int kind, uint32_t 
     struct worst *before = &m->before[last][kind], *after = &m->after[last][kind];
     uint64_t residual = m->residual, norm = residual, work = residual + (last ? 0 : m->above);
     uint64_t inner = granules(dtp_bytes_product(m->rules.tokens, m->job->bytes.compute * m->job->transformer->ffn));
-    bool again = !(has & PRODUCT), epilogue = m->job->plan->gelu_epilogue && !again;
+    bool again = !(has & PRODUCT), epilogue = m->job->plan->executor.gelu_epilogue && !again;
     if (again)
         consider(before, sum(m, has), work + inner);
     consider(after, sum(m, has), work + inner);
@@ -244,8 +244,8 @@ static void weigh_blocks(struct model *m)
         m->forward[kind] = worst_forward(m, m->kept[kind], false);
         if (replays)
             m->replay[kind] = worst_forward(m, ALL, true);
-        (plan->gradient_stream ? worst_backward_apart : worst_backward)(m, false, kind, has);
-        if (plan->gradient_stream)
+        (plan->executor.gradient_stream ? worst_backward_apart : worst_backward)(m, false, kind, has);
+        if (plan->executor.gradient_stream)
             worst_backward_apart(m, true, kind, has);
         else /* which block it is makes no difference */
             m->before[true][kind] = m->before[false][kind], m->after[true][kind] = m->after[false][kind];
@@ -588,7 +588,7 @@ static void rest(struct model *m)
     else if (shards && m->rules.reduces_always)
         dtp_instant_add(instant, DTP_TERM_OUR_SCATTERED, 1, largest_shard(m),
                         dtp_dtype_bytes(m->job->plan->precision.reduce));
-    dtp_instant_add(instant, DTP_TERM_CUBLAS, m->job->plan->gradient_stream ? 2 : 1, 1,
+    dtp_instant_add(instant, DTP_TERM_CUBLAS, m->job->plan->executor.gradient_stream ? 2 : 1, 1,
                     DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES);
     dtp_instant_add(instant, DTP_TERM_OUR_STANDING, 1, 1, standing_bytes(m));
 }

@@ -11,13 +11,13 @@ static uint64_t ring_buffers(const struct dtp_memory_job *job, uint64_t ranks, u
                              struct dtp_part_chain *chain)
 {
     const struct dtp_cluster *cluster = job->cluster;
-    uint32_t ctas = job->plan->collective_ctas;
+    uint32_t ctas = job->plan->executor.collective_ctas;
     double whole = dtp_calibration.nccl_ring_ctas, rings = ctas && ctas < whole ? ctas / whole : 1;
     bool between = ranks * stride > cluster->gpus_per_node;
     if (between && cluster->network == DTP_NETWORK_SOCKETS)
         return dtp_memory_part(chain, DTP_TERM_NCCL_SOCKETS, 1, 1,
                                (uint64_t)dtp_calibration.nccl_socket_communicator_bytes);
-    if (!between && job->plan->symmetric_windows)
+    if (!between && job->plan->executor.symmetric_windows)
         return dtp_memory_part(chain, DTP_TERM_NCCL_WINDOWS, 1, 1, (uint64_t)dtp_calibration.nccl_window_bytes);
     return dtp_memory_part(chain, DTP_TERM_NCCL_COMMUNICATORS, 1, 1,
                            (uint64_t)(rings * dtp_calibration.nccl_communicator_bytes));
@@ -41,7 +41,7 @@ uint64_t dtp_executor_nccl_bytes(const struct dtp_memory_job *job, struct dtp_pa
     struct dtp_executor_rules rules;
     dtp_executor_rules(job->transformer, job->cluster, plan, &rules);
     uint64_t copies = 0;
-    if (rules.shard_ranks > 1 && plan->gather_engine == DTP_ENGINE_COPY)
+    if (rules.shard_ranks > 1 && plan->executor.gather_engine == DTP_ENGINE_COPY)
         copies++;
     if (rules.exchanges)
         copies++;

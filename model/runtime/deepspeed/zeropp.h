@@ -26,7 +26,7 @@ static inline uint64_t dtp_zeropp_scale_bytes(uint64_t elements)
 /* Whether gradients are reduced by all-to-all at all. */
 static inline bool dtp_zeropp_reduces(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
-    return plan->zero_quantized_gradients && cluster->nodes > 1;
+    return plan->deepspeed.zero_quantized_gradients && cluster->nodes > 1;
 }
 
 /* Bytes that all ranks of a node, then all nodes, exchange of a gradient. */
