@@ -15,8 +15,8 @@ static enum dtp_fidelity fidelity_of(const struct dtp_arguments *a)
 }
 
 /* Everything said about one resolved job. With a goal, the job becomes the solver's answer first. */
-static enum dtp_status fill_report(const struct dtp_context *context, const struct dtp_catalog *catalog,
-                                   const struct dtp_job *job, struct dtp_report *out)
+static enum dtp_status fill_report(const struct dtp_context *context, const struct dtp_scenario *scenario,
+                                   const struct dtp_catalog *catalog, const struct dtp_job *job, struct dtp_report *out)
 {
     const struct dtp_arguments *a = context->arguments;
     memset(out, 0, sizeof *out);
@@ -34,7 +34,7 @@ static enum dtp_status fill_report(const struct dtp_context *context, const stru
     struct dtp_prediction closed = out->prediction;
     if (out->simulated) /* the advisor goes by the closed form */
         dtp_closed_form(&out->job.transformer, &out->job.cluster, &out->job.plan, &closed);
-    dtp_advise(&out->job, &closed, &out->advice);
+    dtp_advise(&out->job, &closed, a->solves ? NULL : scenario, catalog, &out->advice);
     dtp_training_cost_of(&out->job, &out->prediction.throughput, &out->money, true, &out->training);
     return DTP_OK;
 }
@@ -57,7 +57,7 @@ static enum dtp_status plan_one(const struct dtp_context *context, const struct 
     if (status == DTP_OK && !report)
         status = dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     if (status == DTP_OK)
-        status = fill_report(context, catalog, &job, report);
+        status = fill_report(context, scenario, catalog, &job, report);
     if (status == DTP_OK) {
         struct dtp_comparison_row row = {.report = report};
         snprintf(row.strategy, sizeof row.strategy, "%s", dtp_strategy_text(report->job.plan.strategy));
@@ -94,7 +94,7 @@ static enum dtp_status fill_row(const struct dtp_context *context, struct dtp_sc
     if (status == DTP_OK)
         status = dtp_scenario_resolve(scenario, catalog, &job, own);
     if (status == DTP_OK)
-        status = fill_report(&quiet, catalog, &job, report);
+        status = fill_report(&quiet, scenario, catalog, &job, report);
     row->refused = status != DTP_OK;
     row->report = report;
     if (row->refused)

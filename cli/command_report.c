@@ -224,7 +224,7 @@ static enum dtp_status gather(struct material *m)
     if (status == DTP_OK) {
         struct dtp_prediction closed; /* the advisor goes by formulas */
         dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &closed);
-        dtp_advise(&job, &closed, &m->report.advice);
+        dtp_advise(&job, &closed, m->scenario, &m->catalog, &m->report.advice);
         dtp_training_cost_of(&job, &m->report.prediction.throughput, &m->report.money, true, &m->report.training);
         status = dtp_whatif(m->scenario, &m->catalog, &predictor, NULL, &m->whatif, faults);
     }

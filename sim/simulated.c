@@ -3,6 +3,7 @@
 #include "plan/runtime.h"
 #include "cost/calibration.h"
 #include "lower/lower.h"
+#include "program/verify.h"
 #include "sim/memory_curve.h"
 #include "sim/op_time.h"
 
@@ -197,6 +198,18 @@ static enum dtp_status place(struct dtp_simulated *s, struct dtp_faults *faults)
     return dtp_program_place(s->program, &s->placement, faults);
 }
 
+/* A simulation of a program that reads what is gone says nothing. Lowering is not expected to make one, so users do not
+ * wait for the proof (as long as lowering itself); debug builds, and with them the tests, prove every program. */
+static enum dtp_status prove(const struct dtp_program *program, struct dtp_faults *faults)
+{
+#ifdef DTP_PROVE_BEFORE_SIMULATION
+    return dtp_program_verify(program, faults);
+#else
+    (void)program, (void)faults;
+    return DTP_OK;
+#endif
+}
+
 enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp_simulation_options *options,
                                      struct dtp_simulated *out, struct dtp_faults *faults)
 {
@@ -209,6 +222,8 @@ enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp
     out->prediction = out->closed;
     uint32_t limit = options->op_limit ? options->op_limit : DTP_SIMULATED_MAX_OPS;
     enum dtp_status status = dtp_lower(transformer, cluster, plan, limit, &out->program, faults);
+    if (status == DTP_OK)
+        status = prove(out->program, faults);
     if (status == DTP_OK)
         status = place(out, faults);
     if (status == DTP_OK)

@@ -21,7 +21,7 @@ static void suggest(const struct dtp_trainer *t, uint64_t free_bytes, char *out,
     struct dtp_advice advice;
     smaller.cluster.gpu.memory_bytes = free_bytes;
     dtp_closed_form(&smaller.transformer, &smaller.cluster, &smaller.plan, &prediction);
-    dtp_advise(&smaller, &prediction, &advice);
+    dtp_advise(&smaller, &prediction, NULL, NULL, &advice);
     bool helps = advice.count > 0 && (advice.kind == DTP_ADVICE_MAKES_FIT || advice.kind == DTP_ADVICE_MORE_GPUS);
     snprintf(out, bytes, helps ? "it would fit with %s" : "take a smaller batch, sequence or model",
              helps ? advice.changes[0].flags : "");
@@ -30,7 +30,7 @@ static void suggest(const struct dtp_trainer *t, uint64_t free_bytes, char *out,
 static enum dtp_status check_memory(const struct dtp_trainer *t)
 {
     struct dtp_device_memory memory;
-    char advice[200];
+    char advice[300];
     enum dtp_status status = t->device->verbs->memory(t->device, &memory, t->faults);
     if (status != DTP_OK || t->arena.device_bytes <= memory.free_bytes)
         return status;

@@ -11,6 +11,8 @@
 
 struct search {
     const struct dtp_job *job;
+    const struct dtp_scenario *scenario; /* that the job is of, and the catalogue; NULL, both: it is of none */
+    const struct dtp_catalog *catalog;
     double tokens_per_s;           /* of the plan as it stands */
     double least_gain;             /* changes below it are not worth a word */
     enum dtp_verdict worst;        /* that still counts as fitting */
@@ -32,18 +34,44 @@ static void keep(struct dtp_advice *advice, const struct dtp_change *change)
     advice->changes[place] = *change;
 }
 
+static bool worth_keeping(const struct search *search, struct dtp_change *change)
+{
+    change->gain = change->variant.prediction.throughput.tokens_per_s / search->tokens_per_s - 1.0;
+    return change->variant.prediction.memory.verdict <= search->worst && change->gain >= search->least_gain;
+}
+
+/* Words the change, and makes of it what these words give, typed behind those of the scenario. False where they are
+ * refused: a global batch that was given may not allow another micro batch. */
+static bool as_typed(const struct search *search, const struct dtp_plan *asked, const char *flags,
+                     struct dtp_change *change)
+{
+    struct dtp_scenario *typed = NULL;
+    struct dtp_faults faults = {0};
+    struct dtp_job *job = &change->variant.job;
+    char whole[sizeof change->flags];
+    dtp_change_flags(search->job, asked, flags, whole, sizeof whole);
+    if (!search->scenario) {
+        snprintf(change->flags, sizeof change->flags, "%s", whole);
+        return true;
+    }
+    dtp_change_words(search->scenario, search->job, asked, whole, change->flags, sizeof change->flags);
+    bool good = dtp_scenario_copy(search->scenario, &typed, &faults) == DTP_OK &&
+                dtp_change_set(change->flags, typed, &faults) == DTP_OK &&
+                dtp_scenario_resolve(typed, search->catalog, job, &faults) == DTP_OK;
+    dtp_scenario_destroy(typed);
+    if (good)
+        dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &change->variant.prediction);
+    return good && worth_keeping(search, change);
+}
+
 /* Predicts one change and keeps it when it fits and is worth it. Returns whether it was kept for ranking. */
 static bool consider(struct search *search, const struct dtp_plan *asked, uint32_t gpus, const char *flags)
 {
     struct dtp_change change;
     search->advice->tried_count++;
     if (dtp_variant_predict(search->job, asked, gpus, &change.variant, NULL, 0) != DTP_OK ||
-        change.variant.prediction.memory.verdict > search->worst)
+        !worth_keeping(search, &change) || !as_typed(search, asked, flags, &change))
         return false;
-    change.gain = change.variant.prediction.throughput.tokens_per_s / search->tokens_per_s - 1.0;
-    if (change.gain < search->least_gain)
-        return false;
-    dtp_change_flags(search->job, asked, flags, change.flags, sizeof change.flags);
     dtp_change_batch_note(&search->job->asked, asked, change.note, sizeof change.note);
     keep(search->advice, &change);
     return true;
@@ -304,9 +332,12 @@ static void advise_fitting(struct search *search)
         advice->kind = search->worst_of_all == DTP_VERDICT_TIGHT ? DTP_ADVICE_HOPELESS : DTP_ADVICE_NONE;
 }
 
-void dtp_advise(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_advice *out)
+void dtp_advise(const struct dtp_job *job, const struct dtp_prediction *prediction, const struct dtp_scenario *scenario,
+                const struct dtp_catalog *catalog, struct dtp_advice *out)
 {
     struct search search = {.job = job,
+                            .scenario = scenario,
+                            .catalog = catalog,
                             .tokens_per_s = prediction->throughput.tokens_per_s,
                             .worst = DTP_VERDICT_FITS,
                             .worst_of_all = DTP_VERDICT_FITS,

@@ -21,7 +21,7 @@ enum dtp_advice_kind {
 #define DTP_ADVICE_MIN_GAIN 0.01 /* of tokens/s; below it a change is noise */
 
 struct dtp_change {
-    char flags[128]; /* as typed: "--micro-batch 4 --accumulate 2" */
+    char flags[256]; /* as typed: "--micro-batch 4 --accumulate 2" */
     char note[96];   /* what else it changes, "" if nothing: "tokens per step x 4" */
     double gain;     /* tokens/s of the variant over the plan's, minus 1; can be negative where the plan is oom */
     struct dtp_variant variant;
@@ -34,6 +34,10 @@ struct dtp_advice {
     unsigned tried_count;
 };
 
-void dtp_advise(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_advice *out);
+/* `scenario` is what the job was resolved from, against `catalog`: each change is then what its flags give, typed
+ * behind the scenario's words, and what they are refused for is not proposed. NULL, both: of a job that nobody typed,
+ * or one that a solver found. */
+void dtp_advise(const struct dtp_job *job, const struct dtp_prediction *prediction, const struct dtp_scenario *scenario,
+                const struct dtp_catalog *catalog, struct dtp_advice *out);
 
 #endif

@@ -76,6 +76,8 @@ static void explain_parameters(const struct dtp_job *job, struct dtp_explanation
     const struct dtp_parameter_count c = dtp_transformer_count(m);
     dtp_explain_group(e, "PARAMETERS", "psi", DTP_EXPLAIN_COUNT, (double)c.total);
     dtp_explain_term(e, "embedding", "V h", (double)c.embedding, "%llu x %llu", ULL(m->vocab), ULL(m->hidden));
+    dtp_explain_term(e, "norm of the embedding", "h, with bias 2 h", (double)c.embedding_norm, "%llu",
+                     ULL(c.embedding_norm));
     dtp_explain_term(e, "positions", "rows h", (double)c.position, "%llu x %llu", ULL(m->positions), ULL(m->hidden));
     dtp_explain_term(e, "matrices of the layers",
                      m->activation == DTP_SWIGLU ? "L (2 h d_q + 2 h d_kv + 3 h f)" : "L (2 h d_q + 2 h d_kv + 2 h f)",
@@ -83,9 +85,11 @@ static void explain_parameters(const struct dtp_job *job, struct dtp_explanation
     dtp_explain_term(e, "norms and biases of the layers", "L x vectors", (double)(m->layers * c.block_vectors),
                      "%llu x %llu", ULL(m->layers), ULL(c.block_vectors));
     dtp_explain_term(e, "final norm", "h, with bias 2 h", (double)c.final_norm, "%llu", ULL(c.final_norm));
-    dtp_explain_term(e, "output head", "V h, with bias V more; none when tied", (double)c.head, "%llu x %llu",
-                     ULL(m->vocab), ULL(m->hidden));
-    dtp_explain_close(e, "other", "norm after the embedding");
+    uint64_t bias = m->head_bias ? m->vocab : 0;
+    dtp_explain_term(e, "output head", "V h; none when tied", (double)(c.head - bias), "%llu x %llu", ULL(m->vocab),
+                     ULL(m->hidden));
+    dtp_explain_term(e, "bias of the output head", "V", (double)bias, "%llu", ULL(bias));
+    dtp_explain_close(e, "other", "");
 }
 
 static void explain_arithmetic(const struct dtp_job *job, struct dtp_explanation *e)
@@ -94,7 +98,8 @@ static void explain_arithmetic(const struct dtp_job *job, struct dtp_explanation
     const struct dtp_parameter_count c = dtp_transformer_count(m);
     const struct dtp_plan *p = &job->plan;
     double tokens = (double)p->micro_batch * (double)p->accumulate * (double)p->sequence;
-    double width = (double)(m->heads * m->head_dim), s = (double)p->sequence;
+    double width = (double)(m->heads * m->head_dim), s = dtp_transformer_attention_length(m, p->sequence);
+    bool windowed = m->sliding_window && m->sliding_window < p->sequence;
     dtp_explain_group(e, "MODEL FLOPS", "of one GPU per step: forward 2 and backward 4 per weight and token",
                       DTP_EXPLAIN_FLOPS, tokens * dtp_transformer_model_flops_per_token(m, p->sequence));
     dtp_explain_source(e, "Megatron-LM num_floating_point_operations, torchtitan: causal attention half, no recompute");
@@ -103,8 +108,10 @@ static void explain_arithmetic(const struct dtp_job *job, struct dtp_explanation
                      (double)(m->layers * c.block_matmul), tokens);
     dtp_explain_term(e, "output head", "6 V h x tokens", 6.0 * (double)(m->vocab * m->hidden) * tokens,
                      "6 x %llu x %llu x %.0f", ULL(m->vocab), ULL(m->hidden), tokens);
-    dtp_explain_term(e, "attention, causal half", "6 L d_q s x tokens", 6.0 * (double)m->layers * width * s * tokens,
-                     "6 x %llu x %.0f x %.0f x %.0f", ULL(m->layers), width, s, tokens);
+    dtp_explain_term(e, "attention, causal half",
+                     windowed ? "6 L d_q a x tokens; window w: a = 2 w - w^2 / s" : "6 L d_q s x tokens",
+                     6.0 * (double)m->layers * width * s * tokens, "6 x %llu x %.0f x %.6g x %.0f", ULL(m->layers),
+                     width, s, tokens);
     dtp_explain_close(e, "other", "");
 }
 

@@ -349,7 +349,7 @@ static void print_money(const struct dtp_report *report, const struct dtp_page *
 static void print_change(const struct dtp_report *report, const struct dtp_change *change, int at,
                          const struct dtp_page *page)
 {
-    char line[400], gain[48] = "";
+    char line[800], gain[48] = "";
     const struct dtp_memory *m = &change->variant.prediction.memory;
     double percent = 100 * change->gain;
     bool fits_now = report->prediction.memory.verdict == DTP_VERDICT_FITS;

@@ -151,7 +151,7 @@ static struct dtp_advice check_advice(const char *base)
 {
     struct dtp_variant v = planned(base, "");
     struct dtp_advice advice;
-    dtp_advise(&v.job, &v.prediction, &advice);
+    dtp_advise(&v.job, &v.prediction, NULL, NULL, &advice);
     for (size_t i = 0; i < advice.count; i++) {
         const struct dtp_change *change = &advice.changes[i];
         struct dtp_variant again = planned(base, change->flags);
@@ -193,7 +193,7 @@ static void test_advises_padded_vocabulary(void **state)
     (void)state;
     struct dtp_variant v = planned("--model gpt2-124m --gpu h100-sxm --gpus 1 --micro-batch 16 --seq 1024", "");
     struct dtp_advice advice;
-    dtp_advise(&v.job, &v.prediction, &advice);
+    dtp_advise(&v.job, &v.prediction, NULL, NULL, &advice);
     assert_int_equal(advice.kind, DTP_ADVICE_FASTER);
     assert_string_equal(advice.changes[0].flags, "--vocab 50304");
     assert_string_equal(advice.changes[0].note, "47 tokens that no text has");
@@ -206,7 +206,7 @@ static void test_more_gpus(void **state)
     (void)state;
     struct dtp_variant v = planned("--model llama-2-7b --layers 320 --gpus 8", "");
     struct dtp_advice advice;
-    dtp_advise(&v.job, &v.prediction, &advice);
+    dtp_advise(&v.job, &v.prediction, NULL, NULL, &advice);
     assert_true(advice.kind != DTP_ADVICE_NONE && advice.kind != DTP_ADVICE_FASTER);
     assert_true(advice.count > 0);
     assert_true(advice.changes[0].variant.prediction.memory.verdict != DTP_VERDICT_OOM);
@@ -221,7 +221,7 @@ static void test_advice_is_never_fewer_gpus(void **state)
         planned("--layers 126 --hidden 16384 --heads 128 --kv-heads 8 --ffn 53248 --vocab 128256", "--gpus 16384");
     struct dtp_advice advice;
     assert_int_equal(v.prediction.memory.verdict, DTP_VERDICT_OOM);
-    dtp_advise(&v.job, &v.prediction, &advice);
+    dtp_advise(&v.job, &v.prediction, NULL, NULL, &advice);
     assert_int_equal(advice.kind, DTP_ADVICE_MAKES_FIT);
     assert_true(advice.count > 0);
     assert_int_equal(advice.changes[0].variant.job.cluster.gpus, 16384);
@@ -243,7 +243,7 @@ static void test_random_advice_always_fits(void **state)
                               .asked = random.asked,
                               .node_gpus = random.cluster.machine.gpus};
         dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &prediction);
-        dtp_advise(&job, &prediction, &advice);
+        dtp_advise(&job, &prediction, NULL, NULL, &advice);
         assert_in_range(advice.count, advice.kind == DTP_ADVICE_NONE || advice.kind == DTP_ADVICE_HOPELESS ? 0 : 1,
                         DTP_ADVICE_KEPT);
         enum dtp_verdict worst = prediction.memory.verdict == DTP_VERDICT_OOM ? DTP_VERDICT_TIGHT : DTP_VERDICT_FITS;

@@ -11,6 +11,9 @@
 #include "job/scenario_keys.h"
 
 #include "lib/random_executor_plans.h"
+#include "lib/shipped_catalog.h"
+
+#include <unistd.h>
 
 #define FROZEN_JOBS 2000u
 #define FROZEN_VALUE_BYTES 64
@@ -405,20 +408,38 @@ static inline const char *frozen_words(const struct frozen_job *job, char *out, 
     return out;
 }
 
+static inline enum dtp_status frozen_set_keys(const struct frozen_job *frozen, struct dtp_scenario *scenario,
+                                              struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    for (int key = 0; key < DTP_KEY_COUNT && status == DTP_OK; key++)
+        if (frozen->value[key][0])
+            status =
+                dtp_scenario_set(scenario, dtp_key_name((enum dtp_key)key), frozen->value[key], "frozen", 0, faults);
+    return status;
+}
+
 /* DTP_OK, or what the scenario's keys or their rules refuse. */
 static inline enum dtp_status frozen_resolve(const struct frozen_job *frozen, const struct dtp_catalog *catalogue,
                                              struct dtp_job *job, struct dtp_faults *faults)
 {
     struct dtp_scenario *scenario;
     enum dtp_status status = dtp_scenario_create(&scenario, faults);
-    for (int key = 0; key < DTP_KEY_COUNT && status == DTP_OK; key++)
-        if (frozen->value[key][0])
-            status =
-                dtp_scenario_set(scenario, dtp_key_name((enum dtp_key)key), frozen->value[key], "frozen", 0, faults);
+    if (status == DTP_OK)
+        status = frozen_set_keys(frozen, scenario, faults);
     if (status == DTP_OK)
         status = dtp_scenario_resolve(scenario, catalogue, job, faults);
     dtp_scenario_destroy(scenario);
     return status;
+}
+
+/* Fixture of a group of tests: the shipped catalogue, in the folder that the files of frozen jobs are named from. */
+static inline int enter_frozen_jobs(void **state)
+{
+    static struct dtp_faults faults;
+    if (chdir(TEST_SOURCE_DIR) != 0 || load_catalog(state) != 0)
+        return -1;
+    return dtp_catalog_measure(&catalog, "tests/data/synthetic_machine.csv", &faults) == DTP_OK ? 0 : -1;
 }
 
 #endif

@@ -11,9 +11,6 @@
 #include <cmocka.h>
 
 #include "lib/frozen_figures.h"
-#include "lib/shipped_catalog.h"
-
-#include <unistd.h>
 
 #define GOLDEN "tests/golden/frozen_jobs.csv"
 #define TOLERANCE 1e-6 /* compilers and machines; seven digits are kept */
@@ -210,19 +207,11 @@ static void test_every_key_is_drawn(void **state)
     }
 }
 
-static int enter_project(void **state)
-{
-    static struct dtp_faults faults;
-    if (chdir(TEST_SOURCE_DIR) != 0 || load_catalog(state) != 0) /* jobs name files of the project */
-        return -1;
-    return dtp_catalog_measure(&catalog, "tests/data/synthetic_machine.csv", &faults) == DTP_OK ? 0 : -1;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_predictions_stay),
         cmocka_unit_test(test_every_key_is_drawn),
     };
-    return cmocka_run_group_tests(tests, enter_project, drop_catalog);
+    return cmocka_run_group_tests(tests, enter_frozen_jobs, drop_catalog);
 }

@@ -3,11 +3,13 @@
 #include "lower/lower.h"
 #include "runtime/runtimes.h"
 #include "program/verify.h"
+#include "runtime/dtplan/lower_executor.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <cmocka.h>
 
 #include "lib/random_plans.h"
@@ -143,9 +145,38 @@ static void test_every_dependency_of_lowered_programs(void **state)
     assert_true(verdicts.seen > verdicts.caught / 2); /* the verifier asks for little that no order needs */
 }
 
+/* What is executed is proven: without a dependency that it needs, a program gets no addresses. */
+static void test_unsafe_program_is_not_placed(void **state)
+{
+    (void)state;
+    struct dtp_program *program = step_program(2, 1, 2);
+    struct dtp_executor_arena arena;
+    uint32_t refused = 0;
+    assert_int_equal(dtp_executor_arena_make(program, &arena, NULL), DTP_OK);
+    dtp_executor_arena_release(&arena);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        for (uint32_t d = 0; d < op->dependency_count; d++) {
+            bool redundant;
+            struct dtp_faults faults = {0};
+            struct dtp_program *copy = copy_without(program, op->first_dependency + d);
+            assert_int_equal(dtp_program_dependency_redundant(program, op, d, &redundant, NULL), DTP_OK);
+            enum dtp_status status = dtp_executor_arena_make(copy, &arena, &faults);
+            assert_int_equal(status, redundant ? DTP_OK : DTP_BAD_INPUT);
+            assert_true(redundant || strstr(faults.text[faults.count - 1], "nothing was run"));
+            refused += !redundant;
+            dtp_executor_arena_release(&arena);
+            dtp_program_destroy(copy);
+        }
+    }
+    assert_true(refused > 0);
+    dtp_program_destroy(program);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_dependency_of_a_step),
-                                       cmocka_unit_test(test_every_dependency_of_lowered_programs)};
+                                       cmocka_unit_test(test_every_dependency_of_lowered_programs),
+                                       cmocka_unit_test(test_unsafe_program_is_not_placed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,7 @@
 
 #include "lib/folded_text.h"
 #include "lib/scenario_fixture.h"
+#include "lib/typed_flags.h"
 
 static struct dtp_whatif *whatif;
 static struct dtp_catalog catalog;
@@ -406,25 +407,9 @@ static void type_back(const char *settings, const struct dtp_whatif_row *row)
     struct dtp_job job;
     struct dtp_prediction prediction;
     struct dtp_predictor closed = dtp_predictor_closed();
-    char text[256], *rest = text, *word;
     memset(&faults, 0, sizeof faults);
-    snprintf(text, sizeof text, "%s", row->flags);
     assert_int_equal(dtp_scenario_copy(scenario, &typed, &faults), DTP_OK);
-    for (word = strtok_r(rest, " ", &rest); word;) {
-        char *next = strtok_r(rest, " ", &rest), *value = strchr(word, '=');
-        assert_true(strncmp(word, "--", 2) == 0);
-        if (value)
-            *value++ = '\0';
-        else if (next && strncmp(next, "--", 2) != 0) {
-            value = next;
-            next = strtok_r(rest, " ", &rest);
-        } else if (strncmp(word, "--no-", 5) == 0) {
-            word += 3;
-            value = "false";
-        }
-        dtp_scenario_set(typed, word + 2, value, "typed", 0, &faults);
-        word = next;
-    }
+    type_flags(row->flags, typed, &faults);
     if (dtp_scenario_resolve(typed, &catalog, &job, &faults) != DTP_OK)
         fail_msg("%s: %s is offered, but: %s", settings, row->flags, faults.text[0]);
     assert_int_equal(closed.predict(NULL, &job, &prediction, &faults), DTP_OK);

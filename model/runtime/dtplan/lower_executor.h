@@ -100,7 +100,8 @@ struct dtp_executor_arena {
     uint64_t *offset_bytes; /* per buffer */
     uint64_t device_bytes, host_bytes;
 };
-/* Caller releases. Fails as dtp_program_place does. */
+/* Proves the program first (dtp_program_verify, 0.1 us an operation), for addresses are what makes a missing dependency
+ * overwrite something: what is executed is proven. Caller releases. Fails as that and dtp_program_place do. */
 enum dtp_status dtp_executor_arena_make(const struct dtp_program *program, struct dtp_executor_arena *out,
                                         struct dtp_faults *faults);
 void dtp_executor_arena_release(struct dtp_executor_arena *arena);

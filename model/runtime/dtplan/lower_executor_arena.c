@@ -2,6 +2,7 @@
 #include "runtime/dtplan/lower_executor.h"
 
 #include "base/bytes.h"
+#include "program/verify.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -83,7 +84,13 @@ enum dtp_status dtp_executor_arena_make(const struct dtp_program *program, struc
 {
     struct dtp_placement placement;
     *out = (struct dtp_executor_arena){.offset_bytes = NULL};
-    enum dtp_status status = dtp_program_place_tight(program, &placement, faults);
+    enum dtp_status status = dtp_program_verify(program, faults);
+    if (status == DTP_BAD_INPUT)
+        return dtp_fault(faults, status, NULL, 0,
+                         "the step program would overwrite what it still needs; nothing was run: this is a mistake of "
+                         "dtplan, report it with the command");
+    if (status == DTP_OK)
+        status = dtp_program_place_tight(program, &placement, faults);
     if (status != DTP_OK)
         return status;
     out->offset_bytes = placement.offset_bytes; /* taken over */
