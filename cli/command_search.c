@@ -31,9 +31,9 @@ static bool is_default_axis(const char *key)
 /* The last value typed for a key, else that of the scenario files, else NULL. */
 static const char *given(const struct dtp_arguments *a, const struct dtp_scenario *base, const char *key)
 {
-    for (size_t i = a->setting_count; i-- > 0;)
-        if (strcmp(a->settings[i].key, key) == 0)
-            return a->settings[i].value;
+    for (size_t left = a->setting_count; left > 0; left--)
+        if (strcmp(a->settings[left - 1].key, key) == 0)
+            return a->settings[left - 1].value;
     return dtp_scenario_get(base, key);
 }
 

@@ -254,8 +254,8 @@ static void release_cached(struct dtp_caching_allocator *a)
     a->state.retries++;
     for (int p = 0; p < POOL_COUNT; p++)
         for (unsigned k = next_used(&a->pool[p], 0); k < BIN_COUNT; k = next_used(&a->pool[p], k + 1))
-            for (uint32_t i = a->pool[p].bin[k].count; i-- > 0;) {
-                uint32_t block = a->pool[p].bin[k].item[i].block;
+            for (uint32_t left = a->pool[p].bin[k].count; left > 0; left--) {
+                uint32_t block = a->pool[p].bin[k].item[left - 1].block;
                 if (a->block[block].previous == DTP_NO_BLOCK && a->block[block].next == DTP_NO_BLOCK)
                     release_segment(a, block);
             }

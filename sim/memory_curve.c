@@ -19,9 +19,13 @@ static bool move(struct curve *curve, const struct dtp_op *op, enum dtp_access m
         const struct dtp_buffer *buffer = &buffers[operand[i].buffer.index];
         if (!(operand[i].access & (uint32_t)mark) || buffer->space != DTP_SPACE_DEVICE || !buffer->bytes)
             continue;
-        uint64_t bytes = mark == DTP_ALLOC ? buffer->bytes : 0 - buffer->bytes; /* modulo 2^64 */
-        curve->now.bytes[buffer->owner] += bytes;
-        curve->now.total_bytes += bytes;
+        if (mark == DTP_ALLOC) {
+            curve->now.bytes[buffer->owner] += buffer->bytes;
+            curve->now.total_bytes += buffer->bytes;
+        } else {
+            curve->now.bytes[buffer->owner] -= buffer->bytes;
+            curve->now.total_bytes -= buffer->bytes;
+        }
         moved = true;
     }
     return moved;

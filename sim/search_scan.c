@@ -245,8 +245,8 @@ static uint32_t chunk_items(const struct scanner *s)
 {
     const struct dtp_axes *axes = s->question->axes;
     uint64_t items = 1;
-    for (size_t i = axes->count; i-- > s->group_axes && items < CHUNK_TARGET;)
-        items *= axes->axes[i].count;
+    for (size_t end = axes->count; end > s->group_axes && items < CHUNK_TARGET; end--)
+        items *= axes->axes[end - 1].count;
     return (uint32_t)items;
 }
 

@@ -149,9 +149,9 @@ static uint32_t before(const struct dtp_op *ops, const struct dtp_timeline *t, u
 {
     if (t->cause[op] != DTP_CAUSE_HOST)
         return t->cause[op];
-    while (op--)
-        if (ops[op].kind == DTP_OP_HOST_WAIT)
-            return op;
+    for (; op > 0; op--)
+        if (ops[op - 1].kind == DTP_OP_HOST_WAIT)
+            return op - 1;
     return DTP_CAUSE_NONE;
 }
 

@@ -199,7 +199,10 @@ static void put_memory(FILE *file, const struct change *change, size_t count, do
         if (change[i].at_s > at_s)
             put_memory_row(file, at_s, held);
         at_s = change[i].at_s;
-        held[change[i].owner] += change[i].frees ? 0 - change[i].bytes : change[i].bytes;
+        if (change[i].frees)
+            held[change[i].owner] -= change[i].bytes;
+        else
+            held[change[i].owner] += change[i].bytes;
     }
     put_memory_row(file, at_s, held);
     if (step_s > at_s)

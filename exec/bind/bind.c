@@ -207,8 +207,13 @@ static void live(const struct dtp_buffer *buffer, bool begins, uint64_t now[DTP_
 {
     if (buffer->space != DTP_SPACE_DEVICE)
         return;
-    now[buffer->owner] += begins ? buffer->bytes : -buffer->bytes;
-    *total += begins ? buffer->bytes : -buffer->bytes;
+    if (begins) {
+        now[buffer->owner] += buffer->bytes;
+        *total += buffer->bytes;
+    } else {
+        now[buffer->owner] -= buffer->bytes;
+        *total -= buffer->bytes;
+    }
 }
 
 void dtp_binding_peak(const struct dtp_binding *b, uint64_t out[DTP_OWNER_COUNT])

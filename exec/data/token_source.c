@@ -218,12 +218,13 @@ void dtp_token_source_close(struct dtp_token_source *s)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* Four rounds of a Feistel network on 2 * half bits, at least as many as `count` needs. */
+/* Four rounds of a Feistel network on 2 * half bits, at least as many as `count` needs. The round takes two bits of the
+ * epoch's place: of 2^62 epochs nobody reaches the end. */
 static uint64_t feistel(uint64_t value, unsigned half, uint64_t seed, uint64_t epoch)
 {
     uint64_t mask = ((uint64_t)1 << half) - 1, left = value >> half, right = value & mask;
     for (uint64_t round = 0; round < 4; round++) {
-        struct dtp_philox mixed = dtp_philox(seed, right, epoch << 2 | round);
+        struct dtp_philox mixed = dtp_philox(seed, right, (epoch & UINT64_MAX >> 2) << 2 | round);
         uint64_t next = left ^ (((uint64_t)mixed.word[0] << 32 | mixed.word[1]) & mask);
         left = right;
         right = next;

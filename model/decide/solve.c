@@ -118,9 +118,13 @@ static enum dtp_status solve_largest(const struct dtp_job *job, struct dtp_solut
 /* GPU counts as people rent them: the divisors of a node, then whole nodes. Index 0, 1, ...; 0 after the last. */
 static uint64_t rented_count(uint32_t node_gpus, uint64_t index)
 {
-    for (uint32_t gpus = 1; gpus < node_gpus; gpus++)
-        if (node_gpus % gpus == 0 && index-- == 0)
+    for (uint32_t gpus = 1; gpus < node_gpus; gpus++) {
+        if (node_gpus % gpus != 0)
+            continue;
+        if (index == 0)
             return gpus;
+        index--;
+    }
     uint64_t count = (index + 1) * node_gpus;
     return count <= DTP_SOLVE_MAX_GPUS ? count : 0;
 }

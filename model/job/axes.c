@@ -125,10 +125,11 @@ static bool choice(const char *choices, size_t index, char *out, size_t bytes)
         for (size_t i = 0; i < length; i++)
             word = word && !(choices[i] >= 'A' && choices[i] <= 'Z');
         word = word && length < bytes && !(length == 3 && !memcmp(choices, "all", 3));
-        if (word && index-- == 0) {
+        if (word && index == 0) {
             snprintf(out, bytes, "%.*s", (int)length, choices);
             return true;
         }
+        index -= word;
         choices += length + (choices[length] == '|');
     }
     return false;

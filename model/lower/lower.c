@@ -194,8 +194,8 @@ static void backward(struct dtp_lowering *l)
     call(l, l->hooks->before_backward);
     dtp_lower_fetch(l, l->transformer->tied_head ? DTP_ROOT_EMBEDDING : DTP_ROOT_HEAD);
     dtp_lower_head_backward(l);
-    for (uint64_t layer = l->transformer->layers; layer-- > 0;) {
-        l->layer = (uint16_t)layer;
+    for (uint64_t left = l->transformer->layers; left > 0; left--) {
+        l->layer = (uint16_t)(left - 1);
         call(l, l->hooks->before_backward);
         dtp_lower_block_backward(l);
         call(l, l->hooks->after_backward);

@@ -62,12 +62,14 @@ static double weight_of(const struct dtp_fit_span *span, int by)
 
 struct rounds {
     struct dtp_fit_span *spans;
-    uint32_t count;
+    uint32_t span_count;
+    uint32_t count; /* of the spans that have turns */
     struct placed *placed;
     struct turn *order;
     struct turn *kept; /* of the smallest arena so far: its order, */
     uint64_t *best;    /* and its offsets */
     uint64_t best_bytes, bound_bytes;
+    uint64_t random;
 };
 
 /* One round of the first `count` spans: each at the lowest offset that is free for all its life. Returns the highest
@@ -91,21 +93,53 @@ static uint32_t place_in_order(struct rounds *r, uint32_t count, uint64_t *exten
     if (count == r->count && extent_bytes < r->best_bytes) {
         r->best_bytes = extent_bytes;
         memcpy(r->kept, r->order, r->count * sizeof *r->order);
-        for (uint32_t i = 0; i < r->count; i++)
+        for (uint32_t i = 0; i < r->span_count; i++)
             r->best[i] = r->spans[i].offset_bytes;
     }
     *extent = extent_bytes;
     return highest;
 }
 
-/* Largest sum of bytes at one time. */
+/* A span that lives all along parts the arena into what lies below it and what lies above; laid at the bottom it parts
+ * nothing, and no arena is lost by that. So it needs no turn. */
+static bool lives_all_along(const struct dtp_fit_span *span, uint32_t time_count)
+{
+    return span->first == 0 && span->last + 1 == time_count;
+}
+
+static void put_in_order(struct rounds *r, uint32_t time_count, int by)
+{
+    r->count = 0;
+    for (uint32_t i = 0; i < r->span_count; i++)
+        if (!lives_all_along(&r->spans[i], time_count))
+            r->order[r->count++] = (struct turn){weight_of(&r->spans[i], by), i};
+    qsort(r->order, r->count, sizeof *r->order, compare);
+}
+
+static void take_best(struct rounds *r, uint32_t time_count, uint64_t *extent_bytes)
+{
+    uint64_t bottom_bytes = 0;
+    for (uint32_t i = 0; i < r->span_count; i++)
+        if (lives_all_along(&r->spans[i], time_count)) {
+            r->spans[i].offset_bytes = bottom_bytes;
+            bottom_bytes += r->spans[i].bytes;
+        }
+    for (uint32_t i = 0; i < r->span_count; i++)
+        if (!lives_all_along(&r->spans[i], time_count))
+            r->spans[i].offset_bytes = bottom_bytes + r->best[i];
+    *extent_bytes = bottom_bytes + r->best_bytes;
+}
+
+/* Largest sum of bytes at one time, without those that live all along. */
 static bool find_bound(struct rounds *r, uint32_t time_count, struct dtp_host_arena *arena)
 {
     int64_t *change_bytes = dtp_host_arena_take_zeroed(arena, (size_t)time_count + 1, sizeof *change_bytes);
     int64_t live_bytes = 0;
     if (!change_bytes)
         return false;
-    for (uint32_t i = 0; i < r->count; i++) {
+    for (uint32_t i = 0; i < r->span_count; i++) {
+        if (lives_all_along(&r->spans[i], time_count))
+            continue;
         change_bytes[r->spans[i].first] += (int64_t)r->spans[i].bytes;
         change_bytes[r->spans[i].last + 1] -= (int64_t)r->spans[i].bytes;
     }
@@ -141,7 +175,7 @@ static uint64_t next_random(uint64_t *state)
 #define MOST_MOVED 3u
 static void shuffle(struct rounds *r, uint32_t count, uint64_t *random)
 {
-    for (uint64_t left = 1 + next_random(random) % MOST_MOVED; left--;)
+    for (uint64_t left = 1 + next_random(random) % MOST_MOVED; left > 0; left--)
         r->order[next_random(random) % count].weight = 1.2 * (double)(next_random(random) >> 11) * 0x1p-53;
     qsort(r->order, count, sizeof *r->order, compare);
 }
@@ -163,16 +197,26 @@ static uint32_t large_first(const struct rounds *r, uint32_t part, struct turn *
     return large;
 }
 
+/* Spans times rounds: of repairs from each weight, 0.1 s; of each search, where holes of more than a `worth_part`-th of
+ * the arena are left. One that is stuck seldom is so with other spans taken for large: the few largest alone, whose
+ * order the many others hide, come last, and then all once more from what those found. */
+#define MOST_REPAIRED 60000u
+#define MOST_SEARCHED 120000
+static const struct {
+    uint32_t worth_part, large_part;
+} searches[] = {{100, 100}, {100, 30}, {40, 10}, {40, 100}};
+
 /* A few large spans at random places in the best order; kept while what the large ones need does not grow, and then
  * tried with all. Every arena has an order that gives it, lowest offsets first, so none is out of reach. */
-static void search(struct rounds *r, uint32_t part, struct turn *current, int64_t span_rounds)
+static void search(struct rounds *r, uint32_t part, struct turn *current)
 {
-    uint64_t random = 1, current_bytes = UINT64_MAX, extent_bytes;
+    int64_t span_rounds = MOST_SEARCHED;
+    uint64_t current_bytes = UINT64_MAX, extent_bytes;
     uint32_t large = large_first(r, part, current);
     while (large && span_rounds > 0 && r->best_bytes > r->bound_bytes) {
         memcpy(r->order, current, r->count * sizeof *current);
         if (current_bytes != UINT64_MAX)
-            shuffle(r, large, &random);
+            shuffle(r, large, &r->random);
         place_in_order(r, large, &extent_bytes);
         span_rounds -= large;
         if (extent_bytes > current_bytes)
@@ -184,39 +228,31 @@ static void search(struct rounds *r, uint32_t part, struct turn *current, int64_
     }
 }
 
-/* Spans times rounds: of repairs from each weight, 0.1 s; of each search, which holes of less than a hundredth of the
- * arena are not worth. One that is stuck seldom is so with fewer spans taken for large. */
-#define MOST_REPAIRED 60000u
-#define MOST_SEARCHED 120000
-#define WORTH_PART 100u
-static const uint32_t large_parts[] = {100, 30};
-
 bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count,
                          struct dtp_host_arena *scratch, uint64_t *extent_bytes)
 {
     struct rounds r = {.spans = spans,
-                       .count = count,
+                       .span_count = count,
                        .placed = dtp_host_arena_take(scratch, count, sizeof *r.placed),
                        .order = dtp_host_arena_take(scratch, count, sizeof *r.order),
                        .kept = dtp_host_arena_take(scratch, count, sizeof *r.kept),
                        .best = dtp_host_arena_take(scratch, count, sizeof *r.best),
-                       .best_bytes = UINT64_MAX};
+                       .best_bytes = UINT64_MAX,
+                       .random = 1};
     struct turn *current = dtp_host_arena_take(scratch, count, sizeof *current);
     uint64_t ignored_bytes;
     bool done = r.placed && r.order && r.kept && r.best && current && find_bound(&r, time_count, scratch);
     for (int by = 0; done && by < WEIGHTS && r.best_bytes > r.bound_bytes; by++) {
-        for (uint32_t i = 0; i < count; i++)
-            r.order[i] = (struct turn){weight_of(&spans[i], by), i};
-        qsort(r.order, count, sizeof *r.order, compare);
-        uint32_t highest = place_in_order(&r, count, &ignored_bytes);
-        repair(&r, highest, count ? MOST_REPAIRED / count : 0);
+        put_in_order(&r, time_count, by);
+        uint32_t highest = place_in_order(&r, r.count, &ignored_bytes);
+        repair(&r, highest, r.count ? MOST_REPAIRED / r.count : 0);
     }
-    for (size_t i = 0; done && count && i < sizeof large_parts / sizeof *large_parts; i++)
-        if (r.best_bytes - r.bound_bytes > r.bound_bytes / WORTH_PART)
-            search(&r, large_parts[i], current, MOST_SEARCHED);
-    for (uint32_t i = 0; done && i < count; i++)
-        spans[i].offset_bytes = r.best[i];
-    *extent_bytes = count ? r.best_bytes : 0;
+    for (size_t i = 0; done && count && i < sizeof searches / sizeof *searches; i++)
+        if (r.best_bytes - r.bound_bytes > r.bound_bytes / searches[i].worth_part)
+            search(&r, searches[i].large_part, current);
+    *extent_bytes = 0;
+    if (done)
+        take_best(&r, time_count, extent_bytes);
     dtp_host_arena_reset(scratch);
     return done;
 }

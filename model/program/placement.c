@@ -123,7 +123,8 @@ static void order_allocs(const struct dtp_program *program, const struct dtp_pla
     for (int s = 0; s < DTP_STREAM_COUNT; s++) {
         struct dtp_clock after;
         memset(&after, 0xff, sizeof after); /* nothing is written later: everything is done */
-        for (uint32_t i = d->pool_begin[s + 1]; i-- > d->pool_begin[s];) {
+        for (uint32_t end = d->pool_begin[s + 1]; end > d->pool_begin[s]; end--) {
+            uint32_t i = end - 1;
             uint32_t writer = d->writer[d->allocs[i]];
             for (int t = 0; t < DTP_STREAM_COUNT && writer != DTP_NO_INDEX; t++)
                 after.at[t] = d->clocks[writer].at[t] < after.at[t] ? d->clocks[writer].at[t] : after.at[t];

@@ -183,7 +183,8 @@ static void draw_part(const struct sweep *s, enum dtp_chart chart, const char *x
     struct dtp_faults why = {0};
     long fastest = best(s, "tokens_per_s", 1);
     enum dtp_status status = dtp_chart_data_read(chart, s->table, filters, count, &data, &why);
-    for (size_t i = s->source.choice_count; i-- > 0 && fastest >= 0 && status == DTP_BAD_INPUT;) {
+    for (size_t left = s->source.choice_count; left > 0 && fastest >= 0 && status == DTP_BAD_INPUT; left--) {
+        size_t i = left - 1;
         const char *column = dtp_table_column_name(s->table, (size_t)s->source.choices[i]);
         if (!(s->source.varying >> i & 1) || (x && strcmp(column, x) == 0) || strcmp(column, "strategy") == 0)
             continue;

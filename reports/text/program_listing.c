@@ -34,8 +34,9 @@ struct listing {
 /* FNV-1a. */
 static uint64_t mix(uint64_t hash, const void *bytes, size_t count)
 {
-    for (const unsigned char *b = bytes; count--; b++)
-        hash = (hash ^ *b) * UINT64_C(1099511628211);
+    const unsigned char *byte = bytes;
+    for (size_t i = 0; i < count; i++)
+        hash = (hash ^ byte[i]) * UINT64_C(1099511628211);
     return hash;
 }
 

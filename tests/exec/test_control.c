@@ -104,8 +104,8 @@ static void test_ranks_meet_and_talk(void **state)
     (void)state;
     struct run run = new_run(talk);
     pid_t pid[WORLD];
-    for (uint32_t i = WORLD; i-- > 0;) /* rank 0 last: the others wait for its port */
-        pid[i] = start_rank(run, i);
+    for (uint32_t left = WORLD; left > 0; left--) /* rank 0 last: the others wait for its port */
+        pid[left - 1] = start_rank(run, left - 1);
     for (uint32_t i = 0; i < WORLD; i++)
         assert_int_equal(end_of(pid[i]), ENDED_WELL);
 }

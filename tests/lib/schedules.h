@@ -198,9 +198,9 @@ static inline void schedule_link(struct schedule *s)
         s->after_wait[i] = wait;
         wait = s->ops[i].kind == DTP_OP_HOST_WAIT ? i : wait;
         s->after_group[i] = DTP_NO_INDEX;
-        for (uint32_t j = i; s->ops[i].group != DTP_NO_INDEX && j-- > 0;)
-            if (s->ops[j].group == s->ops[i].group) {
-                s->after_group[i] = j;
+        for (uint32_t left = i; s->ops[i].group != DTP_NO_INDEX && left > 0; left--)
+            if (s->ops[left - 1].group == s->ops[i].group) {
+                s->after_group[i] = left - 1;
                 break;
             }
     }

@@ -112,8 +112,9 @@ static inline void step_backward(struct step *s, uint32_t l)
     if (l)
         step_gather(s, l - 1);
     dtp_buffer_id whole = step_buffer(s, "gradients", 8000000, DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, l, false);
-    for (uint32_t i = s->kernels; i-- > 0;) {
-        bool first = i + 1 == s->kernels;
+    for (uint32_t left = s->kernels; left > 0; left--) {
+        uint32_t i = left - 1;
+        bool first = left == s->kernels;
         step_op(s, i % 4 ? DTP_OP_ACTIVATION_BACKWARD : DTP_OP_MATMUL, DTP_STREAM_COMPUTE, l, "backward", 3,
                 (struct dtp_operand[]){dtp_operand_of(s->saved[l][i], DTP_READ | DTP_FREE),
                                        dtp_operand_of(s->weights[l], i ? DTP_READ : DTP_READ | DTP_FREE),
@@ -154,8 +155,8 @@ static inline enum dtp_status step_program_make(uint32_t layers, uint16_t micro_
         for (uint32_t l = 0; l < layers; l++)
             step_forward(&s, l);
         step_gather(&s, layers - 1);
-        for (uint32_t l = layers; l-- > 0;)
-            step_backward(&s, l);
+        for (uint32_t left = layers; left > 0; left--)
+            step_backward(&s, left - 1);
     }
     step_optimizer(&s);
     status = dtp_program_seal(s.program, faults);

@@ -49,7 +49,7 @@ static void fail_with(const struct random_job *job, const char *what, uint64_t p
 
 /* The closed form knows every instant, so it finds the largest sum of live bytes, to the byte; a placement may need
  * more where holes are left between buffers. To find the least is NP-hard, and the search is bounded
- * (arena_fit_tight.c): of 400 plans of a seed it leaves holes in 5 to 9 %, of 2.3 % at most (seeds 1..19). */
+ * (arena_fit_tight.c): of 400 plans of a seed it leaves holes in 4 to 9 %, of 2.3 % at most (seeds 1..50). */
 static void test_arena(void **state)
 {
     (void)state;
@@ -84,6 +84,24 @@ static void test_arena(void **state)
     print_message("%d plans: live bytes the same in all, the arena in %.1f %%, at most %.2f %% more\n", JOBS,
                   100.0 * exact / JOBS, worst);
     assert_true(exact > JOBS * 90 / 100 && worst < 5);
+}
+
+/* Plan 262 of seed 10, where two weights of a quarter of the arena alternate with blocks of a fifth: the search was
+ * stuck with 6.1 % of holes, while the order of the few largest spans hid behind that of the many. */
+static void test_few_large_spans(void **state)
+{
+    (void)state;
+    struct random_job job;
+    struct dtp_program *program;
+    struct dtp_executor_arena arena;
+    random_state = 10;
+    for (int i = 0; i <= 262; i++)
+        assert_true(random_executor_job(&job));
+    assert_int_equal(dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL), DTP_OK);
+    assert_int_equal(dtp_executor_arena_make(program, &arena, NULL), DTP_OK);
+    assert_true((double)arena.device_bytes < 1.03 * (double)live_bytes(program));
+    dtp_executor_arena_release(&arena);
+    dtp_program_destroy(program);
 }
 
 #define check_equal(program_value, closed_value, job)                                                                  \
@@ -144,6 +162,7 @@ static void test_work_and_traffic(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_arena), cmocka_unit_test(test_work_and_traffic)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_arena), cmocka_unit_test(test_few_large_spans),
+                                       cmocka_unit_test(test_work_and_traffic)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

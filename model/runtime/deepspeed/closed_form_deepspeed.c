@@ -344,7 +344,8 @@ static void walk_all(struct count *c)
     close_weighed(c, DTP_ZERO3_IN_EARLY_BACKWARD, layers, NULL, &root[DTP_ZERO3_HEAD]);
     close_weighed(c, DTP_ZERO3_IN_EARLY_BACKWARD, layers, NULL, &root[DTP_ZERO3_VECTORS]);
     use_root(c, DTP_ZERO3_LAST_BACK, DTP_ZERO3_VECTORS);
-    for (uint64_t layer = layers; layer-- > 0;) {
+    for (uint64_t left = layers; left > 0; left--) {
+        uint64_t layer = left - 1;
         enum dtp_zero3_phase phase = 2 * layer >= layers ? DTP_ZERO3_IN_EARLY_BACKWARD : DTP_ZERO3_IN_LATE_BACKWARD;
         if (every && layer % every == 0)
             walk_forward(c, DTP_ZERO3_REPLAY, phase, layer, DTP_SEGMENTS_REPLAY);

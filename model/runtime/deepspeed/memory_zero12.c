@@ -103,7 +103,8 @@ static void blocks_into_buckets(const struct dtp_memory_job *job, const struct d
 {
     int order[DTP_ZERO3_PARTS], count = dtp_deepspeed_backward_order(parts, order);
     struct bucket_moment moment = {.waiting = !job->units.head, .stream = true};
-    for (moment.layers = job->transformer->layers; moment.layers-- > 0;)
+    for (uint64_t left = job->transformer->layers; left > 0; left--) {
+        moment.layers = left - 1;
         for (int i = 0, at = 0; i < count; i++, at++) {
             while (job->places->backward[at].kind != DTP_PLACE_HANDED)
                 at++;
@@ -111,6 +112,7 @@ static void blocks_into_buckets(const struct dtp_memory_job *job, const struct d
             if (dtp_buckets_add(buckets, &parts->block[order[i]], &moment.close))
                 weigh_bucket(job, &moment, worst);
         }
+    }
 }
 
 static void find_worst_bucket(const struct dtp_memory_job *job, struct bucket_moment *worst)

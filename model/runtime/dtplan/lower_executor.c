@@ -266,7 +266,8 @@ static void micro_step(struct dtp_executor *x, uint32_t index, dtp_op_id *upload
     dtp_executor_loss(x);
     dtp_executor_after_loss(x);
     mark(x, "backward");
-    for (uint64_t layer = layers; layer-- > 0;) {
+    for (uint64_t left = layers; left > 0; left--) {
+        uint64_t layer = left - 1;
         l->layer = (uint16_t)layer;
         dtp_executor_before_block(x, layer);
         dtp_executor_block_backward(x, layer);

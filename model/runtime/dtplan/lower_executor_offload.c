@@ -97,8 +97,8 @@ void dtp_executor_host_update(struct dtp_executor *x, struct dtp_executor_module
 /* What is left of the step: the updates that waited for the norm, and gradients that have been downloaded. */
 void dtp_executor_host_step(struct dtp_executor *x, dtp_op_id scalars)
 {
-    for (uint64_t i = x->module_count; i-- > 0;) {
-        struct dtp_executor_module *module = &x->modules[i];
+    for (uint64_t left = x->module_count; left > 0; left--) {
+        struct dtp_executor_module *module = &x->modules[left - 1];
         if (!module->layout->elements)
             continue;
         if (x->rules.gradient_norm)

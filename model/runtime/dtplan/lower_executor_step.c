@@ -85,9 +85,9 @@ static void reduce_partials(struct dtp_executor *x)
 static void gradient_norm(struct dtp_executor *x)
 {
     struct dtp_draft draft;
-    for (uint64_t i = x->module_count; i-- > 0 && !x->rules.streams_gradients;)
-        if (x->modules[i].layout->elements)
-            square_sum(x, i);
+    for (uint64_t left = x->module_count; left > 0 && !x->rules.streams_gradients; left--)
+        if (x->modules[left - 1].layout->elements)
+            square_sum(x, left - 1);
     x->l->layer = DTP_NO_LAYER;
     reduce_partials(x);
     dtp_executor_begin(x, &draft, DTP_OP_CLIP_SCALE, "gradient norm");
@@ -134,8 +134,8 @@ void dtp_executor_update(struct dtp_executor *x)
 {
     if (x->rules.gradient_norm)
         gradient_norm(x);
-    for (uint64_t i = x->module_count; i-- > 0 && !x->rules.host_optimizer;)
-        if (x->modules[i].layout->elements && !dtp_executor_streams(x, &x->modules[i]))
-            update(x, i);
+    for (uint64_t left = x->module_count; left > 0 && !x->rules.host_optimizer; left--)
+        if (x->modules[left - 1].layout->elements && !dtp_executor_streams(x, &x->modules[left - 1]))
+            update(x, left - 1);
     x->l->layer = DTP_NO_LAYER;
 }

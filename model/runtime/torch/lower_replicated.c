@@ -67,7 +67,8 @@ static void lay_out(struct layout *layout)
     place(layout, root, &l->root, DTP_ROOT_HEAD);
     place(layout, root, &l->root, DTP_ROOT_VECTORS);
     int output = l->plan->fused_qkv ? 1 : 3;
-    for (uint64_t layer = layers; layer-- > 0;) {
+    for (uint64_t left = layers; left > 0; left--) {
+        uint64_t layer = left - 1;
         place(layout, &l->state[layer], &l->block, l->matrices - 1);
         for (int part = output + 1; part < l->matrices - 1; part++)
             place(layout, &l->state[layer], &l->block, part);
