@@ -4,10 +4,12 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* A file of the call. `what` is how it is called: "--trace", "the script beside --chart", "a scenario". */
 struct use {
@@ -17,6 +19,7 @@ struct use {
     dev_t device;
     ino_t inode;
     enum dtp_output_kind kind; /* where it is written */
+    int pipe;                  /* open for writing where it is a named pipe, else -1 */
 };
 
 struct dtp_call_files {
@@ -33,6 +36,8 @@ struct dtp_call_files *dtp_call_files_create(void)
 void dtp_call_files_destroy(struct dtp_call_files *files)
 {
     for (size_t i = 0; files && i < files->count; i++) {
+        if (files->uses[i].pipe >= 0)
+            close(files->uses[i].pipe);
         free(files->uses[i].path);
         free(files->uses[i].resolved);
     }
@@ -136,7 +141,7 @@ static struct use *new_use(struct dtp_call_files *files)
         files->uses = grown;
         files->room = room;
     }
-    files->uses[files->count] = (struct use){0};
+    files->uses[files->count] = (struct use){.pipe = -1};
     return &files->uses[files->count];
 }
 
@@ -313,6 +318,22 @@ enum dtp_status dtp_call_files_add_line(struct dtp_call_files *files, const stru
     return worst;
 }
 
+/* To open a pipe that nobody reads waits, after hours of work maybe. It is held until the call ends, for a reader takes
+ * the leaving of the last writer for the end. */
+static enum dtp_status hold_pipe(struct use *use, struct dtp_faults *faults)
+{
+    struct stat about;
+    if (!use->written || stat(use->path, &about) != 0 || !S_ISFIFO(about.st_mode))
+        return DTP_OK;
+    use->pipe = open(use->path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    if (use->pipe >= 0)
+        return DTP_OK;
+    if (errno == ENXIO)
+        return dtp_fault(faults, DTP_ENVIRONMENT, use->path, 0,
+                         "is a pipe that nobody reads; start its reader first, or name a file");
+    return dtp_fault(faults, DTP_ENVIRONMENT, use->path, 0, "cannot be written: %s", strerror(errno));
+}
+
 enum dtp_status dtp_call_files_check(struct dtp_call_files *files, const struct dtp_arguments *a,
                                      struct dtp_faults *faults)
 {
@@ -320,6 +341,8 @@ enum dtp_status dtp_call_files_check(struct dtp_call_files *files, const struct 
     for (size_t i = 0; i < files->count && worst == DTP_OK && !a->force; i++)
         if (files->uses[i].written)
             worst = dtp_output_may_replace(files->uses[i].path, files->uses[i].kind, faults);
+    for (size_t i = 0; i < files->count && worst == DTP_OK; i++)
+        worst = hold_pipe(&files->uses[i], faults);
     for (size_t i = 0; i < files->count && worst == DTP_OK; i++) {
         const struct use *use = &files->uses[i];
         bool adds = use->kind == DTP_OUTPUT_ROWS || use->kind == DTP_OUTPUT_CHOICES ||

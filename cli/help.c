@@ -95,14 +95,15 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
                                {"dtplan backtest --leave-one-out scenarios/published_runs.csv "
                                 "scenarios/h200_torch_runs.csv",
                                 "score each source by a fit on the others"}}},
-    [DTP_COMMAND_CHART] = {"dtplan chart KIND FILE.csv [-o FIGURE] [--where COLUMN=VALUE ...]",
-                           "Draws a table that another command wrote, by gnuplot: as text on the terminal, or with -o "
-                           "as .png, .svg, .pdf "
-                           "or .txt, its script and data beside it to draw again from. Without gnuplot the script and "
-                           "the data are there.",
-                           {{"dtplan --params 7e9 --gpus 8 --strategy all --csv > plans.csv", "a table"},
-                            {"dtplan chart strategies plans.csv", "as text"},
-                            {"dtplan chart strategies plans.csv -o strategies.png", "as a picture"}}},
+    [DTP_COMMAND_CHART] =
+        {"dtplan chart KIND FILE.csv [-o FIGURE] [--where COLUMN=VALUE ...]",
+         "Draws a table that another command wrote: as text on the terminal, or with -o by gnuplot as "
+         ".png, .svg, .pdf or .txt, its script and data beside it to draw again from. Without gnuplot "
+         "memory, timeline, strategies and step are still drawn as text, and of a figure the script "
+         "and the data are there.",
+         {{"dtplan --params 7e9 --gpus 8 --strategy all --csv > plans.csv", "a table"},
+          {"dtplan chart strategies plans.csv", "as text"},
+          {"dtplan chart strategies plans.csv -o strategies.png", "as a picture"}}},
     [DTP_COMMAND_RUN] =
         {"dtplan run [SCENARIO.ini ...] [--KEY VALUE ...] [--steps N] [--device cuda|host] [--data FILE] [--log "
          "FILE.csv]",

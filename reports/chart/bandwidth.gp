@@ -8,8 +8,13 @@ set xrange [STATS_min * 0.7:STATS_max * 1.4]
 set yrange [0:*]
 set format x "%.0b%BB"
 eval below(3)
+# Of text neither colours nor dashes say which points a line was fitted to: there each of both has its name.
+fitted(k) = plain ? word(names, k) . ", fitted" : ""
+measured(k) = plain ? word(names, k) . ", measured" : ""
+if (plain) { eval below(2 * count) }
 plot for [k=1:count] ARG1 using (strcol(1) eq word(names, k) ? $2 : NaN):($4 / 1e9) skip 1 \
-    with lines lc rgb hue(k) dt dash(k) lw 1.5 notitle, \
+    with lines lc rgb hue(k) dt dash(k) lw 1.5 title fitted(k), \
     for [k=1:count] ARG1 using (strcol(1) eq word(names, k) ? $2 : NaN):($3 / 1e9) skip 1 \
-    with points lc rgb hue(k) pt mark(k) ps 1.3 * dot notitle, \
-    for [k=1:count] NaN with linespoints lc rgb hue(k) dt dash(k) pt mark(k) ps 1.3 * dot lw 1.5 title word(names, k)
+    with points lc rgb hue(k) pt mark(k) ps 1.3 * dot title measured(k), \
+    for [k=1:plain ? 0 : count] NaN with linespoints lc rgb hue(k) dt dash(k) pt mark(k) ps 1.3 * dot lw 1.5 \
+    title word(names, k)

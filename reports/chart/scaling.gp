@@ -10,7 +10,6 @@ set xrange [fewest * 0.93:most * 1.07]
 set multiplot layout 1,2 margins 0.09,0.97,foot + 0.105,0.87 spacing 0.11,0 title ARG3
 eval below(3)
 eval range("y", STATS_min_y, STATS_max_x > STATS_max_y ? STATS_max_x : STATS_max_y)
-set format y "%.0s%c"
 what = "tokens/s of the whole job"
 if (plain) { set title what } else { set ylabel what }
 plot for [k=1:count] ARG1 using (strcol(1) eq word(names, k) ? $2 : NaN):5 skip 1 \
@@ -23,7 +22,8 @@ unset key
 what = "scaling efficiency, %"
 if (plain) { set title what } else { set ylabel what }
 set yrange [0:(best > 1 ? best * 105 : 105)]
-set arrow 1 from graph 0, first 100 to graph 1, first 100 nohead lw 1 dt 3 lc rgb "#999999"
-plot for [k=1:count] ARG1 using (strcol(1) eq word(names, k) ? $2 : NaN):($4 * 100) skip 1 \
+# The ideal as often as to the left, for text tells lines apart by their number alone.
+plot for [k=1:count] 100 with lines lc rgb "#999999" lw 1 dt 3 notitle, \
+    for [k=1:count] ARG1 using (strcol(1) eq word(names, k) ? $2 : NaN):($4 * 100) skip 1 \
     with linespoints lc rgb hue(k) dt dash(k) pt mark(k) ps 1.3 * dot lw 1.5
 unset multiplot

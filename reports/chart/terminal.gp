@@ -25,11 +25,12 @@ mark(k) = int(word("7 5 9 13 11 6 4 8", (k - 1) % 8 + 1))
 # The key below the axis, in so many rows.
 below(rows) = sprintf("set key at screen 0.5,0.015 center bottom maxrows %d Left reverse samplen 3 spacing 1.1; \
 set bmargin at screen %.3f", rows, foot + 0.034 * rows)
-# From `least` to `most` on a logarithmic axis where that shows more, with a margin to either side.
+# From `least` to `most` on a logarithmic axis where that shows more, with a margin to either side. Powers of ten
+# are short, other ticks written out: 1.1k and 1.2k would both be rounded to 1k.
 wide(least, most) = most > 15 * least
 range(axis, least, most) = wide(least, most) \
-    ? sprintf("set logscale %s; set %srange [%g:%g]", axis, axis, least / 1.3, most * 1.3) \
-    : sprintf("set %srange [0:%g]", axis, most * 1.1)
+    ? sprintf("set logscale %s; set %srange [%g:%g]; set format %s \"%%.0s%%c\"", axis, axis, least / 1.3, most * 1.3, axis) \
+    : sprintf("set %srange [0:%g]; set format %s \"%%.10g\"", axis, most * 1.1, axis)
 # The texts of column 1, in the order of their appearance, as words for word().
 names = ""; count = 0
 note(text) = strstrt(names, "'" . text . "'") ? 0 : (names = names . " '" . text . "'", count = count + 1)

@@ -160,14 +160,14 @@ static size_t glyph_bytes(const char *text, const char *end, int *width)
 
 /* Where the line may be broken, and how far to indent what is broken off. */
 struct fold {
-    const char *at; /* the blank before the first word that goes down; NULL: none does */
+    const char *at; /* where what goes down begins, blanks included; NULL: nothing does */
     int hanging;
 };
 
 static struct fold find_fold(const char *line, const char *end, int columns, int indent)
 {
     struct fold fold = {NULL, indent + 4};
-    const char *blank = NULL;
+    const char *blank = NULL, *choice = NULL; /* of a|b|c, which alone may be wider than a line */
     int column = 0, blanks = 0, width;
     bool words = false;
     for (const char *p = line; p < end; p += glyph_bytes(p, end, &width)) {
@@ -181,10 +181,12 @@ static struct fold find_fold(const char *line, const char *end, int columns, int
             words |= *p != ' ';
         }
         column += width;
-        if (*p != ' ' && width && column > columns && blank) {
-            fold.at = blank;
+        if (*p != ' ' && width && column > columns && (blank || choice)) {
+            fold.at = blank ? blank : choice;
             break;
         }
+        if (*p == '|')
+            choice = p + 1;
     }
     if (fold.hanging > columns / 2)
         fold.hanging = columns / 2;

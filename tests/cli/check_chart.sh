@@ -96,6 +96,17 @@ grep -q '^all_gather on 2 GPUs,131072,' probed.data.csv || failed "65536 bytes s
 expect 0 sweep "${job[@]}" --gpus 8 --strategy zero3,full_shard,ddp --micro-batch 1..4x2 -o same.csv
 expect 0 chart micro-batch same.csv -o same.png
 grep -q '^zero3 and full_shard,' same.data.csv || failed "equal lines hide each other: $(cat same.data.csv)"
+# No two ticks of money read alike, and as text a name's line is drawn by characters of its own, in both halves of a figure.
+expect 0 sweep "${job[@]}" --gpus 8..64x2 --strategy ddp,full_shard --tokens 3e12 -o money.csv
+expect 0 chart pareto money.csv
+ticks=$(sed -nE 's/^ *([0-9.]+[a-zA-Z]?) \+-.*/\1/p' out)
+[[ $(wc -l <<<"$ticks") -ge 4 && -z $(sort <<<"$ticks" | uniq -d) ]] || failed "ticks of money: $ticks"
+expect 0 chart bandwidth bandwidth.csv
+lines=$(grep -oE '[^A-Za-z0-9 ]{6}(all_[a-z]+|reduce_scatter) on 4 GPUs, fitted' out | cut -c1 | sort)
+[[ $(wc -l <<<"$lines") == 3 && -z $(uniq -d <<<"$lines") ]] || failed "lines of the bandwidth chart as text: $(cat out)"
+grep -v full_shard scaling.csv >one.csv
+expect 0 chart scaling one.csv
+[[ $(grep -cE '\|.*\|\*{8}' out) == 1 ]] || failed "the ideal efficiency is no line of its own: $(cat out)"
 # The command that is printed draws the figure again.
 expect 0 chart scaling scaling.csv -o again.png
 rm again.png

@@ -356,4 +356,21 @@ status=$?
 says 'of the file is 9999, beyond'
 ((SECONDS < 45)) || failed "ranks ended $SECONDS s after one could not read"
 
+
+# ---- pipes ---------------------------------------------------------------------------------------------------------------
+
+# What nobody reads would hold up whoever opens it; where somebody reads, rows come as they are made.
+mkfifo pipe
+for line in "sweep ${job[*]} -o" "report o.ini -o" "simulate o.ini --trace" "run ${tiny[*]} --trace" "run ${tiny[*]} --log"; do
+    # shellcheck disable=SC2086 # words
+    timeout -k 5 60 "$program" $line pipe >out 2>err </dev/null
+    status=$?
+    [[ $status == 3 ]] || failed "exit status $status: dtplan $line pipe: $(head -c 600 err)"
+    says 'pipe: is a pipe that nobody reads; start its reader first'
+done
+cat pipe >got &
+expect 0 run "${tiny[@]}" --log pipe
+wait "$!"
+[[ $(wc -l <got) == 4 ]] || failed "a log through a pipe: $(cat got)"
+
 ((failures == 0)) || { echo "$failures failed" && exit 1; }

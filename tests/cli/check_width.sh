@@ -81,6 +81,7 @@ for width in 40 60 80 100 120 160; do
     fits "$width" help
     for command in plan explain simulate whatif sweep search backtest chart report run validate probe catalog help; do
         fits "$width" help "$command"
+        ((width < 60)) || [[ $(wc -L <out) -le $width ]] || failed "$width columns: help $command: $(wc -L <out)" # choices too
     done
 done
 
