@@ -82,9 +82,10 @@
     X(torch_host_adam_bytes_per_s, 20e9, "B/s",                                                                        \
       "AdamW on the host under CPUOffloadPolicy per rank: torchrun gives a rank one thread; 23 GB/s on 2, 19 on 4 "    \
       "H200 (the latter holdout-b19)")                                                                                 \
-    X(host_adam_memory_fraction, 0.36, "1",                                                                            \
-      "vectorised multi-threaded host Adam of all ranks / host memory bandwidth; 47 to 57 GB/s of each of 4 ranks, "   \
-      "a socket that is rated at 614, two machines of 4 H200 and 64 cores")                                            \
+    X(host_adam_core_bytes_per_s, 24e9, "B/s",                                                                         \
+      "vectorised multi-threaded host Adam per core of a GPU's share, in series with memory: 139 GB/s of one rank, "   \
+      "80 of each of 2, 47 to 57 of each of 4; machines of 1, 2 and 4 H200 with 16 cores a GPU, rated at 614 GB/s")    \
+    X(host_adam_memory_fraction, 0.36, "1", "the same of all ranks through memory / host memory bandwidth")            \
     X(pcie_fraction, 0.87, "1", "pinned copies / one PCIe direction; h200_copies.csv 55/64 alone")                     \
     /* -- memory ----------------------------------------------------------------------------------------------- */    \
     X(torch_fragmentation, 0.09, "1",                                                                                  \
