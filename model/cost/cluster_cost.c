@@ -135,12 +135,21 @@ double dtp_cluster_copy_bytes_per_s(const struct dtp_cluster *cluster, bool uplo
     return isfinite(measured_s) ? bytes / measured_s : formula;
 }
 
+/* A GPU's share of the node's cores, as clouds rent them, and of its memory, of which all ranks want some at once; one
+ * after the other, as a memory-bound kernel's SMs and HBM. */
+double dtp_host_adam_bytes_per_s(const struct dtp_machine *machine, double ranks)
+{
+    const struct dtp_calibration *c = &dtp_calibration;
+    double cores = fmax(1, (double)machine->host_cores / fmax(ranks, machine->gpus));
+    double memory = machine->host_memory_bytes_per_s * c->host_adam_memory_fraction / ranks;
+    return 1 / (1 / (cores * c->host_adam_core_bytes_per_s) + 1 / memory);
+}
+
 double dtp_cluster_host_adam_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan, double bytes)
 {
     if (plan->runtime->rates.host_adam_bytes_per_s)
         return *plan->runtime->rates.host_adam_bytes_per_s;
-    double formula =
-        cluster->machine.host_memory_bytes_per_s * dtp_calibration.host_adam_memory_fraction / cluster->gpus_per_node;
+    double formula = dtp_host_adam_bytes_per_s(&cluster->machine, cluster->gpus_per_node);
     if (!measured_kernels(cluster, plan) || !(bytes > 0))
         return formula;
     struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_HOST_ADAM, "update");

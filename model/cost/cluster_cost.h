@@ -30,6 +30,8 @@ double dtp_cluster_kernel_launch_s(const struct dtp_cluster *cluster, const stru
 
 /* Bytes/s of a copy of `bytes` on each of the node's GPUs at once. */
 double dtp_cluster_copy_bytes_per_s(const struct dtp_cluster *cluster, bool upload, double bytes);
+/* Bytes/s of host memory that vectorised AdamW on the host goes through for each of `ranks` of one node at once. */
+double dtp_host_adam_bytes_per_s(const struct dtp_machine *machine, double ranks);
 /* Bytes/s of host memory that one GPU's share of AdamW on the host goes through. */
 double dtp_cluster_host_adam_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan, double bytes);
 

@@ -2,6 +2,7 @@
 #include "runtime/runtimes.h"
 
 #include "cost/calibration.h"
+#include "cost/cluster_cost.h"
 #include "cost/collective_cost.h"
 #include "page/grid.h"
 #include "base/number.h"
@@ -84,8 +85,7 @@ static double catalogue_seconds(const struct dtp_measured_row *row, const struct
     case DTP_MEASUREMENT_COLLECTIVE: return collective_seconds(row, cluster);
     case DTP_MEASUREMENT_COPY: return amount(row) / (gpu->pcie_bytes_per_s * dtp_calibration.pcie_fraction);
     case DTP_MEASUREMENT_HOST_ADAM:
-        return amount(row) * at(row, DTP_MEASURED_ranks) /
-               (cluster->machine.host_memory_bytes_per_s * dtp_calibration.host_adam_memory_fraction);
+        return amount(row) / dtp_host_adam_bytes_per_s(&cluster->machine, at(row, DTP_MEASURED_ranks));
     default: return (double)NAN;
     }
 }
