@@ -5,7 +5,9 @@
 #include "cli/run_job.h"
 #include "record/simulation_report.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 /* The simulated step with the spans that were measured, for the writers of traces. What takes no time happens when the
  * operation before it ends. */
@@ -59,6 +61,18 @@ static enum dtp_status say(const struct dtp_context *context, const struct dtp_r
     return status == DTP_OK ? write_one(&measured, false, a->timeline, context->faults) : status;
 }
 
+/* A script must not take a run that was cut short for one that is done. */
+static enum dtp_status say_stopped(const struct dtp_context *context, uint64_t last_step)
+{
+    bool kept = false;
+    for (size_t i = 0; i < context->arguments->file_count; i++)
+        kept |= strcmp(context->arguments->files[i].flag, "--checkpoint") == 0;
+    return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "stopped by a signal after step %" PRIu64 "%s",
+                     last_step,
+                     kept ? "; the same line with --resume goes on from there"
+                          : "; with --checkpoint DIR it leaves what --resume goes on from");
+}
+
 static enum dtp_status run(const struct dtp_context *context, const struct dtp_catalog *catalog,
                            struct dtp_scenario *scenario)
 {
@@ -67,6 +81,8 @@ static enum dtp_status run(const struct dtp_context *context, const struct dtp_c
     enum dtp_status status = dtp_job_run(&job, &ran), said = DTP_OK;
     if (ran.measured.last_step > ran.measured.first_step)
         said = say(context, &ran);
+    if (status == DTP_OK && ran.measured.interrupted)
+        status = say_stopped(context, ran.measured.last_step);
     dtp_ran_job_release(&ran);
     return status > said ? status : said;
 }

@@ -82,7 +82,11 @@ says 'have another sum'
 says '--resume-previous'
 expect 2 "${tiny[@]}" --steps 9 --checkpoint nowhere --resume
 timeout --preserve-status -s INT 3 "$program" run "${tiny[@]}" --steps 1000000 --checkpoint stopped --trace stopped.json \
-    >out 2>err || failed "SIGINT: $(cat err)"
+    >out 2>err
+status=$?
+[[ $status == 3 ]] || failed "SIGINT: exit status $status: $(cat err)"
+says 'stopped by a signal after step '
+says 'with --resume goes on from there'
 says 'stopped.json is not written: operations are timed in the last two steps'
 says 'interrupted' out
 compgen -G 'stopped/step-*/manifest.json' >/dev/null || failed "SIGINT wrote no checkpoint"
