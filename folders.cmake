@@ -39,7 +39,7 @@ macro(dtp_folder folder)
   list(APPEND DTP_FOLDERS ${folder})
 endmacro()
 
-# -- model: what a training step is and costs; knows no terminal, no environment variable, no global ----------------------
+# -- model: what a training step is and costs; knows no terminal, no environment variable, no global but the constants ---
 # words, numbers, tables, memory: what all the others share
 dtp_folder(model/base SYSTEM libc gsl csv)
 # what is computed: kinds of layers, shapes, names of models

@@ -132,7 +132,7 @@ static void print_constants(const struct dtp_page *page, const struct dtp_left_o
         dtp_grid_cell(&grid, "%.4g", row->value);
         dtp_grid_cell(&grid, "%.4g", g->value);
         if (g->how == DTP_WITHOUT_FITTED)
-            dtp_grid_cell(&grid, "fitted to %zu runs", g->runs);
+            dtp_grid_cell(&grid, "fitted to %zu run%s", g->runs, g->runs == 1 ? "" : "s");
         else
             dtp_grid_cell(&grid, "%s", dtp_without_text(g->how));
     }
@@ -154,9 +154,10 @@ void dtp_leave_one_out_write_text(const struct dtp_page *page, const struct dtp_
             print_constants(page, &result->sources[i]);
     fputc('\n', page->file);
     if (strcmp(result->fidelity, "simulated") == 0)
-        dtp_page_wrap(page, 0, 0,
-                      "Fits go by how the closed form answers to constants, scaled to what is simulated of each run; the "
-                      "errors are those of simulations.");
+        dtp_page_wrap(
+            page, 0, 0,
+            "Fits go by how the closed form answers to constants, scaled to what is simulated of each run; the "
+            "errors are those of simulations.");
     dtp_page_wrap(
         page, 0, 0,
         "Constants that were made with a source's runs are fitted anew to the others' (each source weighing the "
