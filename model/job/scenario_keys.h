@@ -89,7 +89,7 @@ struct dtp_draft {
     X(tp_overlap, "plan", NULL, SWITCH(plan.tp_overlap), "with tp: its collectives beside matmuls; default false")     \
     X(virtual_stages, "plan", "N", WHOLE32(plan.virtual_stages, 1, 100000),                                            \
       "with pp: chunks of the model per GPU, interleaved; default 1")                                                  \
-    X(megatron_overlap, "plan", NULL, SWITCH(plan.megatron_overlap),                                                   \
+    X(megatron_overlap, "plan", NULL, SWITCH(plan.megatron.overlap),                                                   \
       "Megatron's overlap_grad_reduce and overlap_param_gather; default false")                                        \
     X(micro_batch, "plan", "N", WHOLE32(plan.micro_batch, 1, 1000000), "sequences per GPU per micro-step; default 1")  \
     X(accumulate, "plan", "N", WHOLE32(plan.accumulate, 1, 1000000), "micro-steps per optimizer step; default 1")      \

@@ -71,6 +71,11 @@ struct dtp_deepspeed_plan {
     bool zero_quantized_weights, zero_quantized_gradients;
 };
 
+/* What only runtime megatron reads, beside tp and pp. */
+struct dtp_megatron_plan {
+    bool overlap; /* key megatron_overlap: overlap_grad_reduce and overlap_param_gather; default false */
+};
+
 /* What only runtime dtplan reads: choices of our executor (executor_choices.h), each 0 by default. */
 struct dtp_executor_plan {
     double clip_norm;         /* gradients are scaled down to this global norm; 0 = not clipped */
@@ -105,7 +110,6 @@ struct dtp_plan {
                                  cp only 1 */
     bool sequence_parallel;   /* with tp: norms and residual stream are spread too; default true */
     bool tp_overlap;          /* with tp: its collectives run beside matmuls; default false */
-    bool megatron_overlap;    /* overlap_grad_reduce and overlap_param_gather; default false */
     uint32_t virtual_stages;  /* with pp: chunks of the model per GPU (interleaved schedule); default 1 */
     uint32_t sequence_shards; /* of a slice's plan (model_parallel.h): ranks that the residual stream is spread
                                  over; 0 and 1: none */
@@ -136,6 +140,7 @@ struct dtp_plan {
     bool rope_fp32; /* RoPE by fp32 halves, each product a kernel (the reference script); false: the usual
                        complex or rotate-half form */
     struct dtp_deepspeed_plan deepspeed;
+    struct dtp_megatron_plan megatron;
     struct dtp_executor_plan executor;
     double price_per_gpu_hour; /* money; 0 = the catalogue's typical price */
 };

@@ -214,7 +214,7 @@ static void test_random_jobs(void **state)
         plan.accumulate = (uint32_t)(1 + random_below(random_bool() ? 12 : 1000000));
         plan.sequence = 1u << random_below(15);
         plan.sequence_parallel = random_bool();
-        plan.megatron_overlap = random_bool();
+        plan.megatron.overlap = random_bool();
         plan.checkpointing = random_bool() ? DTP_CHECKPOINT_FULL : DTP_CHECKPOINT_NONE;
         if (!dtp_plan_model_parallel(&plan) || dtp_plan_resolve(&plan, &job.transformer, &job.cluster, NULL) != DTP_OK)
             continue;

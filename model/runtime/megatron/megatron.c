@@ -42,7 +42,7 @@ static void check(struct dtp_resolver *r)
 static void check_elsewhere(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    if (p->megatron_overlap)
+    if (p->megatron.overlap)
         dtp_plan_refuse(r, "megatron_overlap", "exists under runtime megatron only");
     if (dtp_plan_axes_given(p) && dtp_plan_model_parallel(p))
         dtp_plan_refuse(r, p->tp > 1 ? "tp" : "pp",
@@ -66,7 +66,7 @@ static void derive(struct dtp_plan *p)
 
 static bool overlaps(const struct dtp_plan *plan)
 {
-    return plan->megatron_overlap;
+    return plan->megatron.overlap;
 }
 
 static const struct dtp_lower_hooks *lower(const struct dtp_plan *plan)
