@@ -13,7 +13,7 @@
 #include "lib/frozen_jobs.h"
 #include "lib/typed_flags.h"
 
-#define EVERY 12u /* of the frozen jobs */
+#define EVERY 4u /* of the frozen jobs */
 
 static struct dtp_faults faults;
 static size_t broken;
