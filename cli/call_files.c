@@ -220,6 +220,8 @@ static enum dtp_status take_beside(struct dtp_call_files *files, enum dtp_chart 
 static enum dtp_status take_chart_of(struct dtp_call_files *files, enum dtp_chart chart,
                                      const struct dtp_typed_file *table, struct dtp_faults *faults)
 {
+    if (dtp_output_is_special(table->path)) /* before anything is tried beside it, in /dev */
+        return dtp_fault(faults, DTP_BAD_INPUT, table->path, 0, "--charts: gnuplot needs a table in a plain file");
     char *figure = dtp_chart_beside(table->path, ".png");
     if (!figure)
         return no_memory(faults);

@@ -122,8 +122,5 @@ enum dtp_status dtp_command_simulate(const struct dtp_context *context)
     if (a->charts && !a->timeline && !a->memory)
         return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
                          "--charts: there is no table to draw; give --timeline FILE.csv or --memory FILE.csv as well");
-    if (a->charts &&
-        ((a->timeline && dtp_output_is_special(a->timeline)) || (a->memory && dtp_output_is_special(a->memory))))
-        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "--charts: gnuplot needs a table in a plain file");
     return dtp_context_with_job(context, simulate);
 }

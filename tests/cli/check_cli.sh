@@ -338,6 +338,7 @@ says "no table to draw"
 : >target.csv
 ln -s target.csv link.csv
 expect 2 simulate "${small[@]}" --charts --memory /dev/null
+says "gnuplot needs a table in a plain file" # and not that nothing can be written beside it, to who may not
 # A link is written through, not replaced: /dev/stdout is one.
 expect 0 simulate "${small[@]}" --memory link.csv
 [[ -L link.csv && -s target.csv ]] || failed "a link was replaced"
@@ -403,7 +404,7 @@ run "${seven[@]}"
 ! grep -q $'\e' out || failed "colour without a terminal"
 LC_ALL=C run "${seven[@]}"
 ! LC_ALL=C grep -q '[^ -~]' out || failed "bytes beyond ASCII in the C locale"
-if command -v script >/dev/null; then
+if script -qec true /dev/null </dev/null >/dev/null 2>&1; then # where there are terminals: a bare root may have no /dev/pts
     export TERM=xterm
     line=$(printf '%q ' "$program" "${seven[@]}")
     script -qec "$line" /dev/null </dev/null >out 2>&1
