@@ -82,7 +82,7 @@
     X(torch_host_adam_bytes_per_s, 20e9, "B/s",                                                                        \
       "AdamW on the host under CPUOffloadPolicy per rank: torchrun gives a rank one thread; 23 GB/s on 2, 19 on 4 "    \
       "H200 (the latter holdout-b19)")                                                                                 \
-    X(host_adam_core_bytes_per_s, 24e9, "B/s",                                                                         \
+    X(host_adam_core_bytes_per_s, 22e9, "B/s",                                                                         \
       "vectorised multi-threaded host Adam per core of a GPU's share, in series with memory: 139 GB/s of one rank, "   \
       "80 of each of 2, 47 to 57 of each of 4; machines of 1, 2 and 4 H200 with 16 cores a GPU, rated at 614 GB/s")    \
     X(host_adam_memory_fraction, 0.36, "1", "the same of all ranks through memory / host memory bandwidth")            \
@@ -112,7 +112,7 @@
       "compute time lost per second of hidden collective: NCCL's CTAs take SMs; profiles on 2 H200")                   \
     X(contention_memory_passes, 6.3, "1",                                                                              \
       "HBM passes per byte sent that slow the compute beside a hidden collective; profiles on 2 H200")                 \
-    X(rank_speed_deviation, 0.043, "1",                                                                                \
+    X(rank_speed_deviation, 0.045, "1",                                                                                \
       "standard deviation of compute speed between GPUs of a kind, the slowest of n sets the step; fitted on "         \
       "llm-foundry, torchtitan, fms-fsdp and the H200 runs together (Sinha et al. 2022 report 8 % spreads)")           \
     X(simulated_rank_deviation, 0.060, "1",                                                                            \
