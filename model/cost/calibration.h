@@ -119,7 +119,7 @@
       "the same for simulations, where a collective costs the matmuls beside it and no other kernels; what the "       \
       "closed "                                                                                                        \
       "form charges those is in its loss per collective instead. Fitted on all runs, each source weighing the same; "  \
-      "0.055 to 0.060 without any one source (dtplan backtest --leave-one-out)")                                       \
+      "0.057 to 0.066 without any one source (dtplan backtest --leave-one-out)")                                       \
     /* -- collectives ------------------------------------------------------------------------------------------ */    \
     X(ring_link_fraction, 0.82, "1",                                                                                   \
       "bus bandwidth of a long ring / one-direction link rate, many ranks; H200 x2, x4 by h200_collectives.csv, A100 " \
