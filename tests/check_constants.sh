@@ -27,7 +27,7 @@ model/cost/op_cost.c 2.5 FLOPs of flash attention's backward: five products for 
 model/cost/op_cost.c 0.375 Blom's approximation
 model/cost/op_cost.c 0.25 Blom's approximation
 model/closed/block_work.c 2.5 passes of a norm's backward, counted by hand
-model/closed/closed_form_time.c 0.5 bytes of an int4
+model/runtime/deepspeed/deepspeed_hooks.c 0.5 bytes of an int4
 model/closed/closed_form_time.c 4.0 bytes, counted by hand
 model/runtime/deepspeed/lower_infinity.c 28.0 bytes of AdamW on the host, counted by hand
 model/runtime/torch/lower_offload.c 28.0 bytes of AdamW on the host, counted by hand
