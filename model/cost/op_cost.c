@@ -52,17 +52,26 @@ static double alignment_loss(const struct dtp_gpu *gpu, unsigned element_bytes, 
                  row_loss(gpu, operand, weight_gradient ? c->unaligned_outer : c->unaligned_reduced));
 }
 
-/* Seconds of [m,k] x [k,n] made in tiles of so many rows and columns: a wave of tiles takes as long however few SMs
- * have one. Fewer tiles than SMs may be made in equal parts of k, all at once, which are added up through memory in
- * fp32. No part is less deep than matmul_split_depth, and each number of parts by itself takes longer for more of m, n
- * or k, so that the best of them does too. */
-static double tiled_s(const struct dtp_gpu *gpu, double rate, double m, double n, double k, double rows, double columns)
+/* Seconds of [m,k] x [k,n] made in tiles of so many rows and columns, when all SMs together need `unit_s` for an
+ * element of the result: a wave of tiles takes as long however few SMs have one. Fewer tiles than SMs may be made in
+ * equal parts of k, all at once, which are added up through memory in fp32. No part is less deep than
+ * matmul_split_depth, and each number of parts by itself takes longer for more of m, n or k, so that the best of them
+ * does too. */
+static double tiled_s(const struct dtp_gpu *gpu, double unit_s, double m, double n, double k, double rows,
+                      double columns)
 {
     const double depth = dtp_calibration.matmul_split_depth;
-    double sms = gpu->sm_count, tiles = ceil(m / rows) * ceil(n / columns), wave = 2 * rows * columns * sms / rate;
-    double best_s = ceil(tiles / sms) * wave * k, part_s = 2 * 4 * m * n / gpu->memory_bytes_per_s;
-    for (double parts = 2; parts * tiles <= sms && parts * depth < 2 * k; parts++)
-        best_s = least(best_s, wave * most(k / parts, depth) + parts * part_s);
+    double sms = gpu->sm_count, tiles = ceil(m / rows) * ceil(n / columns), wave_s = rows * columns * sms * unit_s;
+    if (2 * tiles > sms)
+        return ceil(tiles / sms) * wave_s;
+    double best_s = wave_s, part_s = 2 * 4 * m * n / gpu->memory_bytes_per_s;
+    double most_parts = least(floor(sms / tiles), ceil(2 * k / depth) - 1);
+    if (most_parts < 2)
+        return best_s;
+    /* Seconds are convex in the number of parts: the best whole number is next to where they are least. */
+    double parts = floor(least(most_parts, most(2, least(sqrt(wave_s / part_s), k / depth))));
+    for (double last = least(parts + 1, most_parts); parts <= last; parts++)
+        best_s = least(best_s, wave_s * most(1 / parts, depth / k) + parts * part_s);
     return best_s;
 }
 
@@ -70,17 +79,17 @@ static double tiled_s(const struct dtp_gpu *gpu, double rate, double m, double n
  * rises, but not beyond what it is with power to spare. */
 static double products_s(const struct dtp_gpu *gpu, double rate, double m, double n, double k)
 {
+    static const struct {
+        double rows, columns;
+        bool odd;
+    } tiles[] = {{128, 128, false}, {128, 256, false}, {256, 128, false}, {128, 192, true}, {192, 128, true}};
     const struct dtp_calibration *c = &dtp_calibration;
-    const struct {
-        double rows, columns, rate;
-    } tiles[] = {{128, 128, rate},
-                 {128, 256, rate},
-                 {256, 128, rate},
-                 {128, 192, rate * c->matmul_odd_tile},
-                 {192, 128, rate * c->matmul_odd_tile}};
-    double full_s = 2 * m * n * k / rate, occupied_s = INFINITY;
+    double unit_s[] = {2 * k / rate, 2 * k / (rate * c->matmul_odd_tile)}, occupied_s = INFINITY;
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
-        occupied_s = least(occupied_s, tiled_s(gpu, tiles[i].rate, m, n, k, tiles[i].rows, tiles[i].columns));
+        if (m * n * unit_s[tiles[i].odd] < occupied_s) /* if no SM idled */
+            occupied_s =
+                least(occupied_s, tiled_s(gpu, unit_s[tiles[i].odd], m, n, k, tiles[i].rows, tiles[i].columns));
+    double full_s = m * n * unit_s[false];
     double paid_s = full_s + c->matmul_idle_loss * (occupied_s - full_s);
     return most(paid_s, occupied_s / (1 + c->matmul_power_headroom)) / c->matmul_full_waves;
 }

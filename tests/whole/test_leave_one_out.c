@@ -102,13 +102,15 @@ static void test_each_source_is_fitted_by_the_others(void **state)
     assert_int_equal(fsdp->given_up[0].how, DTP_WITHOUT_FITTED);
     assert_true(near(fsdp->given_up[0].value, 0.09, 2e-4));
     assert_true(near(fsdp->left_out.median_abs_pct, 100 * (1 - 1 / 1.06), 0.02));
-    assert_true(near(fsdp->shipped.median_abs_pct, 100 * (1 - 1 / 1.01), 1e-9));
+    double shipped = dtp_calibration_rows[DTP_CONSTANT_rank_speed_deviation].value;
+    assert_true(near(fsdp->shipped.median_abs_pct, 100 * (1 - 1 / (1 + shipped - 0.03)), 1e-9));
     assert_true(near(ddp->given_up[0].value, 0.03, 2e-4));
     assert_true(near(ddp->left_out.max_abs_pct, 100 * (1 / 0.94 - 1), 0.02));
     /* No constant was made with arXiv's runs: it is what it was. */
     assert_int_equal(arxiv->given_up_count, 0);
     assert_true(near(arxiv->shipped.median_abs_pct, 10, 1e-9) && near(arxiv->left_out.median_abs_pct, 10, 1e-9));
-    assert_true(near(result->macro_shipped_pct, (100 * (1 - 1 / 1.01) + 100 * (1 / 0.95 - 1) + 10) / 3, 1e-9));
+    double fsdp_pct = 100 * (1 - 1 / (1 + shipped - 0.03)), ddp_pct = 100 * (1 / (1 + shipped - 0.09) - 1);
+    assert_true(near(result->macro_shipped_pct, (fsdp_pct + ddp_pct + 10) / 3, 1e-9));
     dtp_leave_one_out_destroy(result);
 }
 
@@ -246,7 +248,8 @@ static void test_json_and_csv(void **state)
     json_t *constant = json_array_get(json_object_get(ddp, "constants"), 0);
     assert_string_equal(json_string_value(json_object_get(constant, "name")), "rank_speed_deviation");
     assert_true(near(json_real_value(json_object_get(constant, "left_out")), 0.03, 2e-4));
-    assert_true(json_real_value(json_object_get(constant, "shipped")) == 0.04);
+    assert_true(json_real_value(json_object_get(constant, "shipped")) ==
+                dtp_calibration_rows[DTP_CONSTANT_rank_speed_deviation].value);
     json_decref(root);
     free(text);
     file = open_memstream(&csv, &length);

@@ -226,7 +226,7 @@ static void fill_time(const struct job *j, const struct stages *s, struct dtp_ti
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         *parts[i] *= share;
     t->compute_s = own_s;
-    t->bubble_s = computing_s - own_s + waiting_s - own_wait_s;
+    t->bubble_s = fmax(0, computing_s - own_s + waiting_s - own_wait_s); /* of one stage none, but for rounding */
     t->exposed_communication_s += own_wait_s;
     t->communication_s += m * (s->tensor_s + s->boundary_s);
     t->collective_s[DTP_SEND_RECV] += m * s->boundary_s;
