@@ -1,1 +1,4 @@
-int is_megatron(const void *runtime) { return runtime == &dtp_runtime_megatron; }
+int is_megatron(const void *runtime)
+{
+    return runtime == &dtp_runtime_megatron;
+}
