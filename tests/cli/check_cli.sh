@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The program as its users call it: check_cli.sh DTPLAN SOURCE_TREE SANITIZERS
+# The program as its users call it: check_cli.sh DTPLAN SOURCE_TREE
 #
 # Exit statuses, streams, colours, encodings, careless and hostile lines. The words of errors and of help are compared
 # with tests/golden/cli_*.txt; DTPLAN_UPDATE=1 ./test.sh -R command_line rewrites them.
@@ -7,7 +7,6 @@ set -uo pipefail
 
 program=$1
 source=$2
-sanitizers=${3:-}
 golden=$source/tests/golden
 export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
 unset NO_COLOR
@@ -109,11 +108,10 @@ constants=$(grep -c '^DTP_CONSTANT(' "$source/model/cost/constants.def")
 gpus=$(grep -c ',matmul_fraction,' "$source/scenarios/gpus.csv")
 [[ $(wc -l <out) == $((constants + gpus + 1)) ]] || failed "catalog constants --csv: not $constants + $gpus rows"
 grep -q '^flash1_hopper_forward,0.305,1,fitted,.*,0,0,35$' out || failed "catalog constants RUNS.csv: $(grep flash1 out)"
-if [[ -z $sanitizers ]]; then # every constant of every run simulated: a minute under them
-    expect 0 catalog constants "$runs" --fidelity simulated --csv
-    grep -q '^simulated_rank_deviation,[0-9.]*,.*,[1-9][0-9]*,0,35$' out || failed "catalog constants --fidelity simulated"
-    grep -q '^rank_speed_deviation,[0-9.]*,.*,0,0,35$' out || failed "catalog constants --fidelity simulated"
-fi
+awk 'FNR <= 7' "$runs" >few_runs.csv # each constant of each run is a simulation
+expect 0 catalog constants few_runs.csv --fidelity simulated --csv
+grep -q '^simulated_rank_deviation,[0-9.]*,.*,[1-9][0-9]*,0,6$' out || failed "catalog constants --fidelity simulated"
+grep -q '^rank_speed_deviation,[0-9.]*,.*,0,0,6$' out || failed "catalog constants --fidelity simulated"
 expect 2 catalog constants nothing.csv
 expect 2 catalog gpus --fidelity simulated
 says "predicts nothing"
@@ -417,31 +415,4 @@ if script -qec true /dev/null </dev/null >/dev/null 2>&1; then # where there are
     ! grep -q $'\e\[' out || failed "colour on a dumb terminal"
 fi
 
-# ---- speed -------------------------------------------------------------------------------------------------------------
-
-# The whole process in less than 30 ms of a processor. Where others fill its caches and share its cores every process takes
-# longer, one that does nothing as well: then as much as 15 of those, which are 30 ms where nothing else runs. The best of
-# ten, taken in turn.
-processor_ms() { # of a command
-    local TIMEFORMAT='%3U %3S' user system
-    read -r user system < <({ time "$@" >/dev/null; } 2>&1)
-    echo $((10#${user/[.,]/} + 10#${system/[.,]/}))
-}
-# shellcheck disable=SC2317 # processor_ms calls it
-fifteen_empty() {
-    for _ in {1..15}; do
-        "$program" --version
-    done
-}
-if [[ -z $sanitizers ]]; then
-    best=1000000 empty=1000000
-    for _ in {1..10}; do
-        took=$(processor_ms "$program" "${seven[@]}")
-        nothing=$(processor_ms fifteen_empty)
-        ((took < best)) && best=$took
-        ((nothing < empty)) && empty=$nothing
-    done
-    echo "dtplan ${seven[*]}: $best ms; 15 processes that do nothing: $empty ms"
-    ((best < 30 || best < empty)) || failed "slow: $best ms"
-fi
 exit $((failures > 0))
