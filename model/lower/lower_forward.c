@@ -70,6 +70,17 @@ static double per_token(const struct dtp_lowering *l, double bytes)
 
 /* ---- norms and residual sums ------------------------------------------------------------------------------------- */
 
+static const struct dtp_layer_operator *operator_at(const struct pass *pass, int index)
+{
+    return &pass->l->tensors.op[index];
+}
+
+/* The one tensor of a set, or the first. */
+static enum dtp_layer_tensor first_of(uint64_t set)
+{
+    return (enum dtp_layer_tensor)__builtin_ctzll(set);
+}
+
 /* Linears that read a norm's result; under eager autocast each casts it for itself. */
 static int readers(const struct dtp_lowering *l, enum dtp_layer_tensor input)
 {
@@ -79,43 +90,60 @@ static int readers(const struct dtp_lowering *l, enum dtp_layer_tensor input)
     return count;
 }
 
-/* eager: e h in, e h out, and casts 4 h -> c h. Fused, the second norm also adds: e h and c h in, e h and c h out. */
-static void norm(const struct pass *pass, bool second)
+/* Terms of a sum: the residual stream stays for the function's caller, the results of branches go where the sum itself
+ * stands from now on. */
+static void read_terms(const struct pass *pass, struct dtp_draft *draft, uint64_t terms, bool last)
+{
+    for (uint64_t left = terms; left; left &= left - 1) {
+        enum dtp_layer_tensor term = first_of(left);
+        bool stream = dtp_layer_tensor_element(term) == DTP_ELEMENT_STREAM;
+        const struct dtp_layer_operator *sum = stream ? dtp_layer_tensors_sum(&pass->l->tensors, term) : NULL;
+        if (sum && !pass->l->tensor_bytes[term]) /* a compiler adds again what it did not keep */
+            read_terms(pass, draft, sum->reads, true);
+        else
+            read(pass, draft, term, last && !stream);
+    }
+}
+
+/* eager: e h in, e h out, and casts 4 h -> c h. Fused, a norm of a sum also adds: e h and c h in, e h and c h out. */
+static void norm(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
-    enum dtp_layer_tensor result = second ? DTP_TENSOR_NORM2 : DTP_TENSOR_NORM1;
-    bool adds = second && l->fused;
+    const struct dtp_layer_operator *op = operator_at(pass, index);
+    enum dtp_layer_tensor input = first_of(op->reads), result = first_of(op->makes);
+    const struct dtp_layer_operator *sum = l->fused ? dtp_layer_tensors_sum(&l->tensors, input) : NULL;
     if (!wanted(pass, result))
         return;
     double h = (double)l->transformer->hidden, e = (double)l->residual, c = (double)l->compute;
     int casts = l->autocast && !l->fused ? readers(l, result) : 0;
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_NORM, second ? "norm 2" : "norm 1");
-    bool sum_lives = second && l->tensor_bytes[DTP_TENSOR_INPUT2];
-    read(pass, &draft, sum_lives && !adds ? DTP_TENSOR_INPUT2 : DTP_TENSOR_INPUT, false);
-    if (adds) {
-        read(pass, &draft, DTP_TENSOR_MIDDLE, sum_lives);
-        make(pass, &draft, DTP_TENSOR_INPUT2);
+    dtp_draft_begin(l, &draft, DTP_OP_NORM, op->name);
+    if (sum) {
+        read_terms(pass, &draft, sum->reads, l->tensor_bytes[input]);
+        make(pass, &draft, input);
+    } else {
+        read_terms(pass, &draft, op->reads, false);
     }
-    make(pass, &draft, second ? DTP_TENSOR_STATISTICS2 : DTP_TENSOR_STATISTICS1);
-    make(pass, &draft, second ? DTP_TENSOR_WIDE2 : DTP_TENSOR_WIDE1);
+    make(pass, &draft, first_of(op->statistics));
+    if (dtp_layer_wide_of(result))
+        make(pass, &draft, first_of(dtp_layer_wide_of(result)));
     make(pass, &draft, result);
-    double bytes = adds ? 2 * (e + c) * h : l->fused ? (e + c) * h : 2 * e * h + casts * (4 + c) * h;
+    double bytes = sum ? 2 * (e + c) * h : l->fused ? (e + c) * h : 2 * e * h + casts * (4 + c) * h;
     dtp_draft_memory(l, &draft, per_token(l, bytes), 1 + (uint32_t)casts);
     dtp_draft_end(l, &draft);
 }
 
-/* x2 = x + attention, eager. */
-static void residual(const struct pass *pass)
+/* x2 = x + attention, where no fused norm adds. */
+static void residual(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
-    if (l->fused || !wanted(pass, DTP_TENSOR_INPUT2))
+    const struct dtp_layer_operator *op = operator_at(pass, index);
+    if (l->fused || !wanted(pass, first_of(op->makes)))
         return;
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "");
-    read(pass, &draft, DTP_TENSOR_INPUT, false);
-    read(pass, &draft, DTP_TENSOR_MIDDLE, true);
-    make(pass, &draft, DTP_TENSOR_INPUT2);
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, op->name);
+    read_terms(pass, &draft, op->reads, true);
+    make(pass, &draft, first_of(op->makes));
     dtp_draft_memory(l, &draft, per_token(l, (double)((2 * l->residual + l->compute) * l->transformer->hidden)), 1);
     dtp_draft_end(l, &draft);
 }
@@ -148,10 +176,20 @@ static void call_again(const struct pass *pass, int index)
     dtp_lower_unfetch(pass->l);
 }
 
+/* No matrix after this one reads its input. */
+static bool last_reader(const struct dtp_lowering *l, int index)
+{
+    for (int later = index + 1; later < l->matrices; later++)
+        if (l->tensors.input[later] == l->tensors.input[index])
+            return false;
+    return true;
+}
+
 static void linear(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    enum dtp_layer_tensor input = l->tensors.input[index];
     bool again = dtp_lower_recasts(l, l->layer);
     if (!wanted(pass, matrix->result)) {
         if (l->autocast && pass->replay && again) /* casts are replayed whether or not their matmul is */
@@ -162,19 +200,17 @@ static void linear(const struct pass *pass, int index)
     dtp_lower_fetch(l, index);
     dtp_buffer_id weight = dtp_lower_weight(l, index);
     quantize(l, matrix);
-    bool last_reader = index + 1 == l->matrices || l->tensors.input[index + 1] != l->tensors.input[index];
+    bool last = last_reader(l, index);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->name);
-    read(pass, &draft, l->tensors.input[index], last_reader);
+    read(pass, &draft, input, last);
     bool drops_cast = l->autocast && l->compiled && again && !pass->replay;
     dtp_draft_use(&draft, weight, drops_cast ? DTP_READ | DTP_FREE : DTP_READ);
     if (drops_cast)
         pass->state->weight[index] = DTP_NO_BUFFER;
     make(pass, &draft, matrix->result);
-    if (last_reader && l->tensors.input[index] == DTP_TENSOR_NORM1)
-        read(pass, &draft, DTP_TENSOR_WIDE1, true);
-    if (last_reader && l->tensors.input[index] == DTP_TENSOR_NORM2)
-        read(pass, &draft, DTP_TENSOR_WIDE2, true);
+    if (last && dtp_layer_wide_of(input))
+        read(pass, &draft, first_of(dtp_layer_wide_of(input)), true);
     dtp_draft_matmul(l, &draft, l->tokens, matrix->out, matrix->in, false);
     dtp_draft_end(l, &draft);
     dtp_lower_unfetch(l);
@@ -301,15 +337,13 @@ static void activation(const struct pass *pass)
 /* ---- the block --------------------------------------------------------------------------------------------------- */
 
 /* The block's result is the input of the next one; the last one's goes to the final norm. */
-static void block_result(const struct pass *pass)
+static void block_result(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
+    const struct dtp_layer_operator *op = operator_at(pass, index);
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "block result");
-    read(pass, &draft, l->tensor_bytes[DTP_TENSOR_INPUT2] ? DTP_TENSOR_INPUT2 : DTP_TENSOR_INPUT, false);
-    if (!l->tensor_bytes[DTP_TENSOR_INPUT2])
-        read(pass, &draft, DTP_TENSOR_MIDDLE, true);
-    read(pass, &draft, DTP_TENSOR_DOWN, true);
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, op->name);
+    read_terms(pass, &draft, op->reads, true);
     dtp_buffer_id result = dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS,
                                          l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     dtp_draft_memory(l, &draft, per_token(l, (double)((2 * l->residual + l->compute) * l->transformer->hidden)), 1);
@@ -337,31 +371,39 @@ static void free_locals(const struct pass *pass)
         dtp_draft_end(pass->l, &draft);
 }
 
-static void to_activation(const struct pass *pass)
+static void projection(const struct pass *pass, int index, void (*matmul)(const struct pass *pass, int matrix))
 {
-    struct dtp_lowering *l = pass->l;
-    norm(pass, false);
-    int index = 0;
-    for (; l->tensors.input[index] == DTP_TENSOR_NORM1; index++)
-        linear(pass, index);
-    rotary(pass);
-    attention(pass);
-    core_copy(pass);
-    linear(pass, index++);
-    residual(pass);
-    norm(pass, true);
-    for (; l->tensors.input[index] == DTP_TENSOR_NORM2; index++)
-        linear(pass, index);
-    activation(pass);
+    for (int i = 0; i < pass->l->matrices; i++)
+        if (operator_at(pass, index)->makes & UINT64_C(1) << pass->l->matrix[i].result)
+            matmul(pass, i);
+}
+
+static void run(const struct pass *pass, int index)
+{
+    switch (operator_at(pass, index)->kind) {
+    case DTP_LAYER_OP_NORM: norm(pass, index); break;
+    case DTP_LAYER_OP_PROJECTION: projection(pass, index, linear); break;
+    case DTP_LAYER_OP_ROTARY: rotary(pass); break;
+    case DTP_LAYER_OP_ATTENTION:
+        attention(pass);
+        core_copy(pass);
+        break;
+    case DTP_LAYER_OP_ACTIVATION: activation(pass); break;
+    case DTP_LAYER_OP_RESIDUAL:
+        if (operator_at(pass, index)->makes)
+            residual(pass, index);
+        else if (!pass->replay) /* a replay's result would be the next block's input, which is there */
+            block_result(pass, index);
+        break;
+    }
 }
 
 void dtp_lower_block_forward(struct dtp_lowering *l)
 {
-    struct pass pass = {l, dtp_lower_state(l), dtp_lower_checkpointed(l, l->layer) ? l->tensors.kept : l->tensors.saved,
-                        false};
-    to_activation(&pass);
-    linear(&pass, l->matrices - 1);
-    block_result(&pass);
+    uint64_t save = dtp_lower_checkpointed(l, l->layer) ? l->tensors.kept : l->tensors.saved;
+    struct pass pass = {l, dtp_lower_state(l), save, false};
+    for (int index = 0; index < l->tensors.operators; index++)
+        run(&pass, index);
     free_locals(&pass);
 }
 
@@ -374,15 +416,24 @@ static bool replays_last(const struct dtp_lowering *l)
     return l->checkpointing.calls_modules && !l->plan->runtime->stops_replay;
 }
 
+/* What follows the operator that makes the last saved tensor. */
+static int after_last_saved(const struct dtp_lowering *l)
+{
+    int index = l->tensors.operators;
+    while (index > 0 && !((l->tensors.op[index - 1].makes | l->tensors.op[index - 1].statistics) & l->tensors.saved))
+        index--;
+    return index;
+}
+
 void dtp_lower_block_recompute(struct dtp_lowering *l)
 {
     struct pass pass = {l, dtp_lower_state(l), l->tensors.saved, true};
+    int end = replays_last(l) ? l->tensors.operators : after_last_saved(l);
     l->recompute = true;
-    to_activation(&pass);
-    if (replays_last(l))
-        linear(&pass, l->matrices - 1);
-    else
-        call_again(&pass, l->matrices - 1);
+    for (int index = 0; index < end; index++)
+        run(&pass, index);
+    for (int index = end; index < l->tensors.operators; index++)
+        projection(&pass, index, call_again);
     free_locals(&pass);
     l->recompute = false;
 }

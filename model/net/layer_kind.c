@@ -127,6 +127,11 @@ enum dtp_layer_part dtp_layer_tensor_part(enum dtp_layer_tensor tensor)
     return parts[tensor];
 }
 
+uint64_t dtp_layer_wide_of(enum dtp_layer_tensor norm)
+{
+    return norm == DTP_TENSOR_NORM1 ? DTP_TENSOR_BIT(WIDE1) : norm == DTP_TENSOR_NORM2 ? DTP_TENSOR_BIT(WIDE2) : 0;
+}
+
 #define BIT(suffix) DTP_TENSOR_BIT(suffix)
 #define NEEDS(what) (uint32_t) DTP_NEEDS_##what
 

@@ -78,6 +78,9 @@ uint64_t dtp_layer_tensor_width(const struct dtp_layer_kind *kind, enum dtp_laye
 enum dtp_layer_element dtp_layer_tensor_element(enum dtp_layer_tensor tensor);
 enum dtp_layer_part dtp_layer_tensor_part(enum dtp_layer_tensor tensor);
 
+/* The fp32 result that a norm casts where autocast runs it wide, as a set: empty for what is no norm's result. */
+uint64_t dtp_layer_wide_of(enum dtp_layer_tensor norm);
+
 enum dtp_layer_operator_kind {
     DTP_LAYER_OP_NORM,
     DTP_LAYER_OP_PROJECTION, /* one or more matrices that read the same tensor */

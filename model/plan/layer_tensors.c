@@ -74,8 +74,9 @@ struct habits {
 static struct habits habits_of(const struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied)
 {
     struct habits habits = {0};
-    if (dtp_plan_autocast(plan) && !out->fused) /* norms run in fp32, and each linear casts what it reads */
-        habits.made |= BIT(WIDE1) | BIT(WIDE2);
+    for (int i = 0; i < out->operators; i++) /* eager autocast: norms run in fp32, each linear casts what it reads */
+        if (dtp_plan_autocast(plan) && !out->fused && out->op[i].kind == DTP_LAYER_OP_NORM)
+            habits.made |= dtp_layer_wide_of((enum dtp_layer_tensor)__builtin_ctzll(out->op[i].makes));
     if (copied)
         habits.made |= BIT(CORE_COPY), habits.saved |= BIT(CORE_COPY);
     if (out->kind.gated && !plan->compile)
@@ -146,4 +147,13 @@ uint64_t dtp_layer_tensors_bytes(const struct dtp_layer_tensors *tensors, uint64
     for (; set; set &= set - 1)
         bytes += tensors->bytes[__builtin_ctzll(set)];
     return bytes;
+}
+
+const struct dtp_layer_operator *dtp_layer_tensors_sum(const struct dtp_layer_tensors *tensors,
+                                                       enum dtp_layer_tensor tensor)
+{
+    for (int i = 0; i < tensors->operators; i++)
+        if (tensors->op[i].kind == DTP_LAYER_OP_RESIDUAL && tensors->op[i].makes & UINT64_C(1) << tensor)
+            return &tensors->op[i];
+    return NULL;
 }

@@ -27,6 +27,10 @@ struct dtp_layer_tensors {
 void dtp_layer_tensors_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                           const struct dtp_plan *plan, struct dtp_layer_tensors *out);
 
+/* The sum whose result `tensor` is; NULL where it is none. */
+const struct dtp_layer_operator *dtp_layer_tensors_sum(const struct dtp_layer_tensors *tensors,
+                                                       enum dtp_layer_tensor tensor);
+
 /* Bytes of one token of a set. */
 uint64_t dtp_layer_tensors_bytes(const struct dtp_layer_tensors *tensors, uint64_t set);
 
