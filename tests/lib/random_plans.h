@@ -10,17 +10,10 @@
 #include "runtime/runtimes.h"
 
 #include "lib/hardware.h"
+#include "lib/random_draws.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-/* How many of `count` draws: under sanitizers each takes four times as long, and draws something else each time that
- * the seed is another; without, all. */
-#ifdef __SANITIZE_ADDRESS__
-#define RANDOM_DRAWS(count) ((count) / 3)
-#else
-#define RANDOM_DRAWS(count) (count)
-#endif
 
 struct random_job {
     struct dtp_transformer transformer;
