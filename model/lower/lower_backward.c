@@ -27,14 +27,14 @@ static uint64_t token_bytes(const struct dtp_lowering *l, uint64_t bytes)
 }
 
 /* The last reader of a saved tensor frees it. */
-static void consume(const struct backward *b, struct dtp_draft *draft, enum dtp_slot slot, uint32_t access)
+static void consume(const struct backward *b, struct dtp_draft *draft, enum dtp_layer_tensor tensor, uint32_t access)
 {
-    if (!(b->state->alive & 1u << slot))
+    if (!(b->state->alive & UINT64_C(1) << tensor))
         return;
-    dtp_draft_use(draft, b->state->slot[slot], access);
+    dtp_draft_use(draft, b->state->tensor[tensor], access);
     if (access & DTP_FREE) {
-        b->state->alive &= ~(1u << slot);
-        b->state->slot[slot] = DTP_NO_BUFFER;
+        b->state->alive &= ~(UINT64_C(1) << tensor);
+        b->state->tensor[tensor] = DTP_NO_BUFFER;
     }
 }
 
@@ -49,12 +49,12 @@ static dtp_buffer_id workspace(struct dtp_lowering *l, struct dtp_draft *draft, 
 static void weight_gradient(const struct backward *b, int index, dtp_buffer_id output_gradient, bool last_reader)
 {
     struct dtp_lowering *l = b->l;
-    const struct dtp_lower_matrix *matrix = &l->matrix[index];
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->gradient_name);
     dtp_draft_use(&draft, output_gradient, DTP_READ);
     /* a compiler drops the input here, eager autograd with the node, after the input gradient */
-    consume(b, &draft, matrix->input, last_reader && l->compiled ? DTP_READ | DTP_FREE : DTP_READ);
+    consume(b, &draft, l->tensors.input[index], last_reader && l->compiled ? DTP_READ | DTP_FREE : DTP_READ);
     dtp_lower_gradient_result(l, &draft, index, l->compute);
     dtp_draft_matmul(l, &draft, matrix->out, matrix->in, l->tokens, false);
     dtp_draft_end(l, &draft);
@@ -64,7 +64,7 @@ static dtp_buffer_id input_gradient(const struct backward *b, int index, dtp_buf
                                     bool last_reader, bool frees_output)
 {
     struct dtp_lowering *l = b->l;
-    const struct dtp_lower_matrix *matrix = &l->matrix[index];
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
     dtp_buffer_id weight = dtp_lower_weight(l, index);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "input gradient");
@@ -72,9 +72,9 @@ static dtp_buffer_id input_gradient(const struct backward *b, int index, dtp_buf
     dtp_draft_use(&draft, weight, l->autocast ? DTP_READ | DTP_FREE : DTP_READ);
     dtp_buffer_id gradient = workspace(l, &draft, "input gradient", token_bytes(l, l->compute * matrix->in), DTP_WRITE);
     dtp_draft_use(&draft, output_gradient, frees_output ? DTP_READ | DTP_FREE : DTP_READ);
-    bool shared = matrix->input == DTP_SLOT_CORE; /* the core's backward reads it too */
+    bool shared = l->tensors.input[index] == DTP_TENSOR_CORE; /* the core's backward reads it too */
     if (last_reader && !shared && !l->compiled)
-        consume(b, &draft, matrix->input, DTP_FREE);
+        consume(b, &draft, l->tensors.input[index], DTP_FREE);
     if (l->autocast)
         b->state->weight[index] = DTP_NO_BUFFER;
     dtp_draft_matmul(l, &draft, l->tokens, matrix->in, matrix->out, false);
@@ -83,7 +83,7 @@ static dtp_buffer_id input_gradient(const struct backward *b, int index, dtp_buf
 }
 
 /* fp8: output gradient, and input and weight again where their casts are not kept. */
-static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matrix)
+static void quantize(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
 {
     if (l->plan->precision.compute != DTP_FP8)
         return;
@@ -97,7 +97,7 @@ static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matr
     dtp_draft_end(l, &draft);
 }
 
-static void bias_gradient(struct dtp_lowering *l, const struct dtp_lower_matrix *matrix, dtp_buffer_id output_gradient)
+static void bias_gradient(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix, dtp_buffer_id output_gradient)
 {
     if (!matrix->bias)
         return;
@@ -113,7 +113,7 @@ static dtp_buffer_id linear(const struct backward *b, int index, dtp_buffer_id o
                             bool frees_output)
 {
     struct dtp_lowering *l = b->l;
-    bool shared = l->matrix[index].input == DTP_SLOT_CORE;
+    bool shared = l->tensors.input[index] == DTP_TENSOR_CORE;
     dtp_lower_fetch(l, index);
     quantize(l, &l->matrix[index]);
     bias_gradient(l, &l->matrix[index], output_gradient);
@@ -165,7 +165,7 @@ static dtp_buffer_id widen(const struct backward *b, dtp_buffer_id gradient)
         return gradient;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "norm gradient");
-    dtp_buffer_id wide = workspace(l, &draft, "norm gradient in fp32", l->slot_bytes[DTP_SLOT_INPUT], DTP_WRITE);
+    dtp_buffer_id wide = workspace(l, &draft, "norm gradient in fp32", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, per_token(l, (double)((4 + l->compute) * l->transformer->hidden)), 1);
     dtp_draft_end(l, &draft);
@@ -177,19 +177,20 @@ static void norm(const struct backward *b, bool second, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
     double h = (double)l->transformer->hidden, e = (double)l->residual, c = (double)l->compute;
-    bool sum_lives = l->slot_bytes[DTP_SLOT_INPUT2];
+    bool sum_lives = l->tensor_bytes[DTP_TENSOR_INPUT2];
     gradient = widen(b, gradient);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, second ? "norm 2" : "norm 1");
-    workspace(l, &draft, "norm input gradient", l->slot_bytes[DTP_SLOT_INPUT], DTP_UPDATE | DTP_FREE);
+    workspace(l, &draft, "norm input gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     if (second) {
-        consume(b, &draft, sum_lives ? DTP_SLOT_INPUT2 : DTP_SLOT_INPUT, sum_lives ? DTP_READ | DTP_FREE : DTP_READ);
-        consume(b, &draft, DTP_SLOT_MIDDLE, DTP_READ | DTP_FREE);
+        consume(b, &draft, sum_lives ? DTP_TENSOR_INPUT2 : DTP_TENSOR_INPUT,
+                sum_lives ? DTP_READ | DTP_FREE : DTP_READ);
+        consume(b, &draft, DTP_TENSOR_MIDDLE, DTP_READ | DTP_FREE);
     } else {
-        consume(b, &draft, DTP_SLOT_INPUT, DTP_READ | DTP_FREE);
+        consume(b, &draft, DTP_TENSOR_INPUT, DTP_READ | DTP_FREE);
     }
-    consume(b, &draft, second ? DTP_SLOT_STATISTICS2 : DTP_SLOT_STATISTICS1, DTP_READ | DTP_FREE);
+    consume(b, &draft, second ? DTP_TENSOR_STATISTICS2 : DTP_TENSOR_STATISTICS1, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
     dtp_draft_memory(l, &draft, per_token(l, l->fused ? (c + 3 * e) * h : 8 * e * h), l->fused ? 2 : 3);
     dtp_draft_end(l, &draft);
@@ -213,10 +214,10 @@ static dtp_buffer_id product(const struct backward *b, dtp_buffer_id gradient, d
     *silu_gradient = workspace(l, &draft, "silu gradient", f, DTP_WRITE);
     dtp_buffer_id up_gradient = workspace(l, &draft, "up gradient", f, DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    consume(b, &draft, DTP_SLOT_SILU, DTP_READ | DTP_FREE);
-    bool apart = l->slot_bytes[DTP_SLOT_GATE];
-    consume(b, &draft, DTP_SLOT_UP, apart ? DTP_READ | DTP_FREE : DTP_READ);
-    dtp_draft_memory(l, &draft, 6 * (double)l->slot_bytes[DTP_SLOT_PRODUCT], 2);
+    consume(b, &draft, DTP_TENSOR_SILU, DTP_READ | DTP_FREE);
+    bool apart = l->tensor_bytes[DTP_TENSOR_GATE];
+    consume(b, &draft, DTP_TENSOR_UP, apart ? DTP_READ | DTP_FREE : DTP_READ);
+    dtp_draft_memory(l, &draft, 6 * (double)l->tensor_bytes[DTP_TENSOR_PRODUCT], 2);
     dtp_draft_end(l, &draft);
     return up_gradient;
 }
@@ -231,7 +232,7 @@ static struct up_gradients gated_eager(const struct backward *b, dtp_buffer_id g
 {
     struct dtp_lowering *l = b->l;
     uint64_t f = gradient_bytes(l);
-    bool apart = l->slot_bytes[DTP_SLOT_GATE];
+    bool apart = l->tensor_bytes[DTP_TENSOR_GATE];
     struct up_gradients result = {DTP_NO_BUFFER, DTP_NO_BUFFER};
     dtp_buffer_id silu_gradient, up_gradient = product(b, gradient, &silu_gradient);
     struct dtp_draft draft;
@@ -239,10 +240,10 @@ static struct up_gradients gated_eager(const struct backward *b, dtp_buffer_id g
     dtp_buffer_id made =
         workspace(l, &draft, apart ? "gate gradient" : "gate and up gradient", apart ? f : 2 * f, DTP_WRITE);
     dtp_draft_use(&draft, silu_gradient, DTP_READ | DTP_FREE);
-    consume(b, &draft, apart ? DTP_SLOT_GATE : DTP_SLOT_UP, DTP_READ | DTP_FREE);
+    consume(b, &draft, apart ? DTP_TENSOR_GATE : DTP_TENSOR_UP, DTP_READ | DTP_FREE);
     if (!apart)
         dtp_draft_use(&draft, up_gradient, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, (apart ? 3 : 7) * (double)l->slot_bytes[DTP_SLOT_PRODUCT], apart ? 1 : 2);
+    dtp_draft_memory(l, &draft, (apart ? 3 : 7) * (double)l->tensor_bytes[DTP_TENSOR_PRODUCT], apart ? 1 : 2);
     dtp_draft_end(l, &draft);
     result.gate = apart ? made : DTP_NO_BUFFER;
     result.up = apart ? up_gradient : made;
@@ -254,8 +255,8 @@ static struct up_gradients gated_eager(const struct backward *b, dtp_buffer_id g
 static struct up_gradients in_one(const struct backward *b, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
-    double f = (double)l->slot_bytes[DTP_SLOT_PRODUCT];
-    uint64_t gate = l->slot_bytes[DTP_SLOT_GATE], up = l->slot_bytes[DTP_SLOT_UP];
+    double f = (double)l->tensor_bytes[DTP_TENSOR_PRODUCT];
+    uint64_t gate = l->tensor_bytes[DTP_TENSOR_GATE], up = l->tensor_bytes[DTP_TENSOR_UP];
     bool in_place = l->compiled && !l->gated;
     struct up_gradients result = {DTP_NO_BUFFER, gradient};
     struct dtp_draft draft;
@@ -267,9 +268,9 @@ static struct up_gradients in_one(const struct backward *b, dtp_buffer_id gradie
         result.up = workspace(l, &draft, "up gradient", up, DTP_WRITE);
         dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     }
-    consume(b, &draft, DTP_SLOT_GATE, DTP_READ | DTP_FREE);
-    consume(b, &draft, DTP_SLOT_UP, DTP_READ | DTP_FREE);
-    consume(b, &draft, DTP_SLOT_PRODUCT, DTP_READ | DTP_FREE); /* ReLU reads its result */
+    consume(b, &draft, DTP_TENSOR_GATE, DTP_READ | DTP_FREE);
+    consume(b, &draft, DTP_TENSOR_UP, DTP_READ | DTP_FREE);
+    consume(b, &draft, DTP_TENSOR_PRODUCT, DTP_READ | DTP_FREE); /* ReLU reads its result */
     dtp_draft_memory(l, &draft, (l->gated ? 6 : l->fused ? 4 : 3) * f, 1);
     dtp_draft_end(l, &draft);
     return result;
@@ -284,7 +285,7 @@ static void mlp(struct backward *b)
     dtp_buffer_id gradient = linear(b, down, b->narrow, !relu, b->narrow.index != l->gradient.index);
     struct up_gradients made = l->gated && !l->compiled ? gated_eager(b, gradient) : in_one(b, gradient);
     dtp_buffer_id sum = DTP_NO_BUFFER;
-    bool apart = l->slot_bytes[DTP_SLOT_GATE];
+    bool apart = l->tensor_bytes[DTP_TENSOR_GATE];
     if (apart)
         sum = linear(b, up - 1, made.gate, false, true);
     sum = add_gradients(b, sum, linear(b, up, made.up, true, true));
@@ -314,15 +315,15 @@ static struct core_gradients core(const struct backward *b, dtp_buffer_id gradie
     workspace(l, &draft, "attention workspace", math ? 2 * l->scores_bytes : token_bytes(l, 4 * l->d_q),
               DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    static const enum dtp_slot inputs[] = {DTP_SLOT_Q,   DTP_SLOT_K,          DTP_SLOT_V,
-                                           DTP_SLOT_QKV, DTP_SLOT_CORE_STATE, DTP_SLOT_CORE};
+    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_Q,   DTP_TENSOR_K,          DTP_TENSOR_V,
+                                                   DTP_TENSOR_QKV, DTP_TENSOR_CORE_STATE, DTP_TENSOR_CORE};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
-        bool normed_later = inputs[i] == DTP_SLOT_QKV && l->transformer->qk_norm;
+        bool normed_later = inputs[i] == DTP_TENSOR_QKV && l->transformer->qk_norm;
         consume(b, &draft, inputs[i], normed_later ? DTP_READ : DTP_READ | DTP_FREE);
     }
     if (!l->transformer->qk_norm) {
-        consume(b, &draft, DTP_SLOT_Q_RAW, DTP_READ | DTP_FREE);
-        consume(b, &draft, DTP_SLOT_K_RAW, DTP_READ | DTP_FREE);
+        consume(b, &draft, DTP_TENSOR_Q_RAW, DTP_READ | DTP_FREE);
+        consume(b, &draft, DTP_TENSOR_K_RAW, DTP_READ | DTP_FREE);
     }
     draft.op.demand.flops = per_token(l, (math ? 4 : 5) * s * (double)l->d_q);
     draft.op.demand.tokens = (double)l->tokens;
@@ -347,11 +348,11 @@ static void rotary(const struct backward *b, const struct core_gradients *made)
     dtp_lower_rotary_tensors(l, &draft, l->fused || !l->rope ? 0 : l->compute == 4 ? 2 * q : 5 * q);
     dtp_draft_use(&draft, made->q, DTP_UPDATE);
     dtp_draft_use(&draft, made->k, DTP_UPDATE);
-    consume(b, &draft, DTP_SLOT_QK_STATISTICS, DTP_READ | DTP_FREE);
-    consume(b, &draft, DTP_SLOT_Q_RAW, DTP_READ | DTP_FREE);
-    consume(b, &draft, DTP_SLOT_K_RAW, DTP_READ | DTP_FREE);
+    consume(b, &draft, DTP_TENSOR_QK_STATISTICS, DTP_READ | DTP_FREE);
+    consume(b, &draft, DTP_TENSOR_Q_RAW, DTP_READ | DTP_FREE);
+    consume(b, &draft, DTP_TENSOR_K_RAW, DTP_READ | DTP_FREE);
     if (t->qk_norm)
-        consume(b, &draft, DTP_SLOT_QKV, DTP_READ | DTP_FREE);
+        consume(b, &draft, DTP_TENSOR_QKV, DTP_READ | DTP_FREE);
     uint32_t kernels = l->fused || !l->rope ? 1 : l->plan->rope_fp32 ? 24 : 12;
     dtp_draft_memory(l, &draft, per_token(l, rope + norms), kernels);
     dtp_draft_end(l, &draft);
@@ -362,10 +363,10 @@ static void rotary(const struct backward *b, const struct core_gradients *made)
 static dtp_buffer_id join(const struct backward *b, const struct core_gradients *made)
 {
     struct dtp_lowering *l = b->l;
-    double bytes = (double)l->slot_bytes[DTP_SLOT_QKV];
+    double bytes = (double)l->tensor_bytes[DTP_TENSOR_QKV];
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "qkv gradient");
-    dtp_buffer_id joined = workspace(l, &draft, "qkv gradient", l->slot_bytes[DTP_SLOT_QKV], DTP_WRITE);
+    dtp_buffer_id joined = workspace(l, &draft, "qkv gradient", l->tensor_bytes[DTP_TENSOR_QKV], DTP_WRITE);
     dtp_draft_use(&draft, made->q, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, made->k, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, made->v, DTP_READ | DTP_FREE);
@@ -413,7 +414,7 @@ static void vectors(struct dtp_lowering *l)
 void dtp_lower_block_backward(struct dtp_lowering *l)
 {
     struct backward b = {l, dtp_lower_state(l), DTP_NO_BUFFER};
-    if (dtp_lower_checkpointed(l, l->layer) && l->kept != l->saved)
+    if (dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved)
         dtp_lower_block_recompute(l);
     mlp(&b);
     attention(&b);
@@ -436,7 +437,7 @@ static void embedding_norm_backward(struct dtp_lowering *l, struct dtp_module_st
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "embedding norm");
     dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
     dtp_draft_use(&draft, l->embedded, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, root->slot[DTP_SLOT_STATISTICS1], DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, root->tensor[DTP_TENSOR_STATISTICS1], DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, 0, 2);
     dtp_draft_end(l, &draft);
 }

@@ -16,14 +16,8 @@ struct shape {
 
 static double checkpointed_blocks(const struct shape *s)
 {
-    switch (s->plan->checkpointing) {
-    case DTP_CHECKPOINT_NONE: return 0;
-    case DTP_CHECKPOINT_EVERY_N: return (double)dtp_divide_up(s->t->layers, s->plan->checkpoint_every);
-    case DTP_CHECKPOINT_FULL:
-    case DTP_CHECKPOINT_SELECTIVE_ATTENTION:
-    case DTP_CHECKPOINT_SELECTIVE_MATMUL: break;
-    }
-    return s->layers;
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(s->plan);
+    return (double)dtp_checkpointed_layers(&rule, s->t->layers);
 }
 
 static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_cluster *cluster,

@@ -14,13 +14,12 @@ uint32_t dtp_executor_kept(const struct dtp_executor *x, uint64_t layer)
         DTP_EXECUTOR_TENSOR_BIT(NORM1) | DTP_EXECUTOR_TENSOR_BIT(NORM2) | DTP_EXECUTOR_TENSOR_BIT(PRODUCT);
     if (!dtp_lower_checkpointed(x->l, layer))
         return ALL_TENSORS;
-    switch (x->plan->checkpointing) {
-    case DTP_CHECKPOINT_NONE: return ALL_TENSORS;
-    case DTP_CHECKPOINT_FULL:
-    case DTP_CHECKPOINT_EVERY_N: return DTP_EXECUTOR_TENSOR_BIT(INPUT);
-    case DTP_CHECKPOINT_SELECTIVE_ATTENTION:
+    switch (x->l->checkpointing.keeps) {
+    case DTP_KEEPS_ALL: break;
+    case DTP_KEEPS_INPUT: return DTP_EXECUTOR_TENSOR_BIT(INPUT);
+    case DTP_KEEPS_ALL_BUT_CORE:
         return ALL_TENSORS & ~(DTP_EXECUTOR_TENSOR_BIT(CORE) | DTP_EXECUTOR_TENSOR_BIT(LOG_SUM_EXP));
-    case DTP_CHECKPOINT_SELECTIVE_MATMUL: return ALL_TENSORS & ~made_again;
+    case DTP_KEEPS_SECOND_MATMULS: return ALL_TENSORS & ~made_again;
     }
     return ALL_TENSORS;
 }
