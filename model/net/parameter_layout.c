@@ -110,6 +110,7 @@ static void add_block(const struct dtp_transformer *t, struct dtp_parameter_modu
             add_norm(t, DTP_PARAMETER_NORM2, out);
         add_block_matrix(t, &block.matrix[i], out);
     }
+    add_vector(out, DTP_PARAMETER_QK_NORM, t->qk_norm, 2 * t->head_dim, 1);
 }
 
 void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t shard_group, uint64_t module,
@@ -140,7 +141,10 @@ void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t sh
 
 uint32_t dtp_parameter_key(uint64_t module, enum dtp_parameter parameter)
 {
-    return (uint32_t)(module * DTP_PARAMETER_COUNT + (uint64_t)parameter);
+    _Static_assert(DTP_PARAMETER_HEAD_BIAS + 1 == DTP_PARAMETERS_DRAWN, "keys of random numbers");
+    if ((unsigned)parameter >= DTP_PARAMETERS_DRAWN)
+        return UINT32_MAX;
+    return (uint32_t)(module * DTP_PARAMETERS_DRAWN + (uint64_t)parameter);
 }
 
 /* dtp_transformer_check lets 2^17 modules of 2^46 elements through. */

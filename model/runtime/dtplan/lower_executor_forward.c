@@ -110,6 +110,20 @@ static void linear_begin(const struct pass *pass, struct dtp_draft *draft, const
     dtp_executor_matmul(x, draft, x->rules.tokens, linear->out, linear->in);
 }
 
+/* q and k in place, before RoPE turns them; backward reads them as they were. */
+static void qk_norm(const struct pass *pass)
+{
+    struct dtp_executor *x = pass->x;
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_QK_NORM, "q and k norms");
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, *tensor_of(pass, DTP_EXECUTOR_TENSOR_QKV), DTP_UPDATE, 0);
+    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, dtp_executor_block(x, pass->layer), DTP_PARAMETER_QK_NORM);
+    make(pass, &draft, DTP_ROLE_SAVED, DTP_EXECUTOR_TENSOR_QK_RAW, false);
+    make(pass, &draft, DTP_ROLE_STATISTICS, DTP_EXECUTOR_TENSOR_QK_STATISTICS, false);
+    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_qk_norm_bytes(x), 1);
+    dtp_executor_end(x, &draft);
+}
+
 static void qkv(const struct pass *pass)
 {
     struct dtp_executor *x = pass->x;
@@ -119,6 +133,8 @@ static void qkv(const struct pass *pass)
     linear_begin(pass, &draft, &linear);
     make(pass, &draft, DTP_ROLE_RESULT, DTP_EXECUTOR_TENSOR_QKV, true);
     dtp_executor_end(x, &draft);
+    if (x->t->qk_norm)
+        qk_norm(pass);
     if (x->t->position != DTP_POSITION_ROPE)
         return;
     dtp_executor_begin(x, &draft, DTP_OP_ROTARY, "rotary");
