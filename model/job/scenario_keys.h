@@ -54,6 +54,8 @@ struct dtp_draft {
     X(head_bias, "model", NULL, SWITCH(transformer.head_bias), "bias of the output head")                              \
     X(embedding_norm, "model", NULL, SWITCH(transformer.embedding_norm), "norm after the embedding (BLOOM)")           \
     X(qk_norm, "model", NULL, SWITCH(transformer.qk_norm), "norms of q and k (Qwen3)")                                 \
+    X(parallel_block, "model", "none|one_norm|two_norms", PARSED(transformer.parallel_block, parallel_block),          \
+      "attention and MLP side by side: behind one norm (GPT-J), behind two (GPT-NeoX); default none")                  \
     X(gpu, "cluster", "NAME", TEXT(64), "GPU (dtplan catalog gpus); default the machine's, else h100-sxm")             \
     X(machine, "cluster", "NAME|FILE.csv", TEXT(4096),                                                                 \
       "machine (dtplan catalog machines), or what dtplan probe measured of one; default the GPU's usual one")          \
