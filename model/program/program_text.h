@@ -18,6 +18,7 @@
 
 #include "program/program.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 /* DTP_ENVIRONMENT: the file could not be written. */
@@ -27,5 +28,15 @@ enum dtp_status dtp_program_write_text(const struct dtp_program *program, FILE *
  * the text's. Says nothing about races and lifetimes: dtp_program_verify does. */
 enum dtp_status dtp_program_parse_text(const char *name, const char *text, size_t bytes, struct dtp_program **out,
                                        struct dtp_faults *faults);
+
+/* The text as a file, both ways. DTP_ENVIRONMENT: the file cannot be written or read; of a bad text as above. */
+enum dtp_status dtp_program_write_file(const struct dtp_program *program, const char *path, struct dtp_faults *faults);
+enum dtp_status dtp_program_read_file(const char *path, struct dtp_program **out, struct dtp_faults *faults);
+
+/* CRC-64 of the text: programs of one digest are one program. Logs and rows of runs spell it with
+ * DTP_PROGRAM_DIGEST_FORMAT. DTP_ENVIRONMENT: no memory. */
+#define DTP_PROGRAM_DIGEST_FORMAT "%016" PRIx64
+#define DTP_PROGRAM_DIGEST_BYTES 17
+enum dtp_status dtp_program_digest(const struct dtp_program *program, uint64_t *out, struct dtp_faults *faults);
 
 #endif
