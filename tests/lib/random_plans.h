@@ -10,6 +10,7 @@
 #include "runtime/runtimes.h"
 
 #include "lib/hardware.h"
+#include "lib/random_draws.h"
 
 #include <stdio.h>
 #include <stdlib.h>

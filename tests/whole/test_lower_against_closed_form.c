@@ -20,8 +20,8 @@
 #include "lib/random_plans.h"
 #include "closed/closed_form.h"
 
-#define JOBS 1200
-#define DRAWN_JOBS 150
+#define JOBS RANDOM_DRAWS(1200)
+#define DRAWN_JOBS 150 /* fewer would not draw everything that is counted */
 
 static void describe(const struct random_job *job)
 {
