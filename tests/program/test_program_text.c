@@ -49,7 +49,8 @@ static void expect_round_trip(struct dtp_program *program)
 static const char golden[] =
     "program 1\n"
     "group 0 ranks 8 stride 1\n"
-    "buffer 0 \"params\" bytes 3500000000 owner params space device pool compute persistent\n"
+    "buffer 0 \"params\" bytes 3500000000 owner params space device pool compute dtype bf16 content weights module 1 "
+    "persistent\n"
     "buffer 1 \"x y\" bytes 64 owner activations space host pool gather layer 2 micro 1\n"
     "op 0 all_gather gather group 0 writes +1 sent_bytes 17 kernels 1\n"
     "op 1 matmul compute layer 2 micro 1 updates 0@0+512:workspace reads 1-:input 0%@4096:weight "
@@ -78,7 +79,12 @@ static void test_the_text_of_a_program(void **state)
     assert_int_equal(ops[2].demand.memory_kernel, 1);
     assert_int_equal(ops[2].demand.recompute, 1);
     assert_int_equal(dtp_program_dependencies(p, &ops[1])->index, 0);
-    assert_int_equal(dtp_program_buffers(p)[1].space, DTP_SPACE_HOST);
+    const struct dtp_buffer *buffers = dtp_program_buffers(p);
+    assert_int_equal(buffers[0].element, DTP_BF16 + 1);
+    assert_int_equal(buffers[0].content, DTP_CONTENT_WEIGHTS);
+    assert_int_equal(buffers[0].module, 1);
+    assert_int_equal(buffers[1].element, DTP_NO_ELEMENT);
+    assert_int_equal(buffers[1].space, DTP_SPACE_HOST);
     dtp_program_destroy(p);
 }
 
@@ -189,6 +195,11 @@ static void test_faults_of_lines(void **state)
         {"op 0 norm compute name \"q\tv\"", "a name in quotes is needed"},
         {"op 0 norm compute\r", "byte 0x0d"},
         {"op 0 norm\tcompute", "byte 0x09, where a kind"},
+        {"buffer 1 \"y\" bytes 2 owner grads space device pool compute dtype bf17", "unknown dtype \"bf17\""},
+        {"buffer 1 \"y\" bytes 2 owner grads space device pool compute content all", "unknown content \"all\""},
+        {"buffer 1 \"y\" bytes 2 owner grads space device pool compute dtype bf16 dtype bf16", "dtype is given twice"},
+        {"buffer 1 \"y\" bytes 3 owner grads space device pool compute dtype bf16", "no whole number of elements"},
+        {"buffer 1 \"y\" bytes 2 owner grads space device pool compute module 1", "only state is a module's"},
         {"group 0 ranks 2 stride 1", "group 0 stands where group 1 is expected"},
         {"group 1 ranks 0 stride 1", "ranks is \"0\"; a whole number from 1"},
         {"group 1 ranks 2 stride 1 x", "the line goes on behind its end"},
