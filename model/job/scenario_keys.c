@@ -277,15 +277,24 @@ struct rule {
     }
 
 static const struct rule rules[DTP_KEY_COUNT] = {
-#define RULE(key, section, value, how, words) how,
-    DTP_KEY_TABLE(RULE)
-#undef RULE
+#define DTP_KEY(key, section, value, how, reader, tried, words) how,
+#include "job/job_keys.def"
+#undef DTP_KEY
+};
+
+#define ANYONE DTP_READER_ANYONE
+#define FOR(reader) DTP_READER_##reader
+#define ONLY(reader) DTP_READER_##reader
+static const enum dtp_key_reader readers[DTP_KEY_COUNT] = {
+#define DTP_KEY(key, section, value, how, reader, tried, words) reader,
+#include "job/job_keys.def"
+#undef DTP_KEY
 };
 
 static const struct dtp_scenario_key keys[DTP_KEY_COUNT] = {
-#define ROW(key, section, value, how, words) {#key, section, value, words},
-    DTP_KEY_TABLE(ROW)
-#undef ROW
+#define DTP_KEY(key, section, value, how, reader, tried, words) {#key, section, value, words},
+#include "job/job_keys.def"
+#undef DTP_KEY
 };
 
 const struct dtp_scenario_key *dtp_scenario_keys(size_t *count)
@@ -390,6 +399,11 @@ const char *dtp_key_section(enum dtp_key key)
 bool dtp_key_is_switch(enum dtp_key key)
 {
     return rules[key].kind == KIND_SWITCH;
+}
+
+enum dtp_key_reader dtp_key_reader(enum dtp_key key)
+{
+    return readers[key];
 }
 
 /* ---- the draft -----------------------------------------------------------------------------------------------------
@@ -557,6 +571,12 @@ void dtp_key_value(enum dtp_key key, const struct dtp_draft *draft, struct dtp_j
     }
     if (rule->write)
         rule->write(field, out);
+}
+
+bool dtp_key_same(enum dtp_key key, const struct dtp_draft *one, const struct dtp_draft *other)
+{
+    const struct rule *rule = &rules[key];
+    return memcmp((const char *)one + rule->offset, (const char *)other + rule->offset, rule->size) == 0;
 }
 
 void dtp_key_copy_dimension(enum dtp_key key, const struct dtp_draft *draft, struct dtp_transformer *out)
