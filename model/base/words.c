@@ -81,6 +81,27 @@ bool dtp_role_parse(const char *text, enum dtp_role *out)
     return false;
 }
 
+static const char *const contents[] = {
+#define DTP_CONTENT_NAME(suffix, text) text,
+    DTP_CONTENT_TABLE(DTP_CONTENT_NAME)
+#undef DTP_CONTENT_NAME
+};
+
+const char *dtp_content_text(enum dtp_content content)
+{
+    return (unsigned)content < DTP_CONTENT_COUNT ? contents[content] : "?";
+}
+
+bool dtp_content_parse(const char *text, enum dtp_content *out)
+{
+    for (int i = DTP_CONTENT_NONE + 1; i < DTP_CONTENT_COUNT; i++)
+        if (!strcmp(text, contents[i])) {
+            *out = (enum dtp_content)i;
+            return true;
+        }
+    return false;
+}
+
 const char *dtp_owner_key(enum dtp_owner owner)
 {
     static const char *const keys[] = {

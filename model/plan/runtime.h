@@ -58,8 +58,10 @@ struct dtp_runtime {
     bool stops_replay;      /* a replay ends at the last saved tensor: the last matmul does not run again */
 
     /* ---- memory and execution ---- */
-    bool arena;    /* the step's memory is one arena, placed beforehand: no segments, no rounding */
-    bool executed; /* dtplan-exec runs its programs; those of the others are only predicted */
+    bool counts_elements; /* buckets and prefetches are counted in elements over the whole net and end anywhere in a
+                             layer, so that no layer's part of a step need repeat another's */
+    bool arena;           /* the step's memory is one arena, placed beforehand: no segments, no rounding */
+    bool executed;        /* dtplan-exec runs its programs; those of the others are only predicted */
 
     /* ---- hooks; NULL: nothing ---- */
     /* The runtime's part of dtp_plan_resolve: what follows under it, and what it refuses. Keys that it alone reads are

@@ -228,23 +228,45 @@ static bool read_owner(struct reader *reader, enum dtp_owner *out)
     return false;
 }
 
-/* [layer N] [micro N] [persistent] to the end of the line. */
+static void read_dtype(struct reader *reader, enum dtp_dtype *out)
+{
+    if (read_word(reader, "dtype") && !dtp_dtype_parse(reader->word, out))
+        REFUSE(reader, "unknown dtype \"%s\"", reader->word);
+}
+
+static void read_content(struct reader *reader, uint8_t *out)
+{
+    enum dtp_content content = DTP_CONTENT_NONE;
+    if (read_word(reader, "content") && !dtp_content_parse(reader->word, &content))
+        REFUSE(reader, "unknown content \"%s\"", reader->word);
+    *out = (uint8_t)content;
+}
+
+/* [layer N] [micro N] [dtype D] [content C] [module N] [persistent] to the end of the line. */
 static void read_buffer_options(struct reader *reader, struct dtp_buffer *buffer)
 {
-    static const char *const keys[] = {"layer", "micro", "persistent"};
+    static const char *const keys[] = {"layer", "micro", "dtype", "content", "module", "persistent"};
+    static const uint64_t most[] = {DTP_NO_LAYER - 1, UINT16_MAX, 0, 0, UINT32_MAX, 0};
     unsigned seen = 0;
     while (!reader->line_failed && !at_line_end(reader)) {
         uint64_t value = 0;
+        enum dtp_dtype dtype = DTP_FP32;
         int key;
         if (!read_choice(reader, "key", keys, ARRAY_COUNT(keys), &key))
             return;
         if (seen & 1u << key)
             REFUSE(reader, "%s is given twice", keys[key]);
         seen |= 1u << key;
-        if (key == 2)
-            buffer->persistent = true;
-        else if (read_whole(reader, keys[key], 0, key ? UINT16_MAX : DTP_NO_LAYER - 1, &value))
-            *(key ? &buffer->micro_step : &buffer->layer) = (uint16_t)value;
+        if (most[key])
+            read_whole(reader, keys[key], 0, most[key], &value);
+        switch (key) {
+        case 0: buffer->layer = (uint16_t)value; break;
+        case 1: buffer->micro_step = (uint16_t)value; break;
+        case 2: read_dtype(reader, &dtype), buffer->element = (uint8_t)(dtype + 1); break;
+        case 3: read_content(reader, &buffer->content); break;
+        case 4: buffer->module = (uint32_t)value; break;
+        default: buffer->persistent = true;
+        }
     }
 }
 
@@ -392,12 +414,6 @@ static const size_t demand_offsets[] = {
     DTP_DEMAND_TABLE(X)
 #undef X
 };
-
-static void read_dtype(struct reader *reader, enum dtp_dtype *out)
-{
-    if (read_word(reader, "dtype") && !dtp_dtype_parse(reader->word, out))
-        REFUSE(reader, "unknown dtype \"%s\"", reader->word);
-}
 
 static void read_op_key(struct reader *reader, int key, struct op_line *line)
 {

@@ -37,6 +37,12 @@ static void write_buffer(FILE *file, const struct dtp_buffer *buffer, size_t ind
     fprintf(file, "buffer %zu \"%s\" bytes %" PRIu64 " owner %s space %s pool %s", index, buffer->name, buffer->bytes,
             dtp_owner_key(buffer->owner), spaces[buffer->space], dtp_stream_text(buffer->pool));
     write_place(file, buffer->layer, buffer->micro_step);
+    if (buffer->element != DTP_NO_ELEMENT)
+        fprintf(file, " dtype %s", dtp_dtype_text((enum dtp_dtype)(buffer->element - 1)));
+    if (buffer->content != DTP_CONTENT_NONE)
+        fprintf(file, " content %s", dtp_content_text((enum dtp_content)buffer->content));
+    if (buffer->module)
+        fprintf(file, " module %u", buffer->module);
     fputs(buffer->persistent ? " persistent\n" : "\n", file);
 }
 

@@ -115,6 +115,7 @@ const struct dtp_runtime dtp_runtime_deepspeed = {
     .wide_scores = true,
     .vocab_multiple = 1,
     .fetches_modules = true,
+    .counts_elements = true,
     .reduces_shards_always = true,
     .overlap_comm = true,
     .derive = derive,
