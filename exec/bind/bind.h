@@ -95,9 +95,8 @@ void *dtp_binding_address(const struct dtp_binding *binding, dtp_buffer_id buffe
 /* bind_arguments.c: fills kind, kernel and arguments of one operation. */
 enum dtp_status dtp_bind_arguments(const struct dtp_binding *binding, const struct dtp_op *op, struct dtp_bound_op *out,
                                    struct dtp_faults *faults);
-/* Element types of activations and moments; of the gradients in a buffer, whole or a shard of them. */
+/* Kernels have FP32 and BF16. Of a buffer, as the program says: false where it says none of these. */
 enum dtp_element dtp_bind_element(enum dtp_dtype dtype);
-enum dtp_element dtp_bind_gradient_element(const struct dtp_binding *binding, dtp_buffer_id buffer);
-uint64_t dtp_bind_module_of(const struct dtp_binding *binding, dtp_buffer_id buffer);
+bool dtp_bind_buffer_element(const struct dtp_buffer *buffer, enum dtp_element *out);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "runtime/dtplan/batch_layout.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -12,23 +13,17 @@
 
 enum dtp_element dtp_bind_element(enum dtp_dtype dtype)
 {
+    assert(dtype == DTP_FP32 || dtype == DTP_BF16);
     return dtype == DTP_FP32 ? DTP_ELEMENT_FP32 : DTP_ELEMENT_BF16;
 }
 
-uint64_t dtp_bind_module_of(const struct dtp_binding *binding, dtp_buffer_id id)
+bool dtp_bind_buffer_element(const struct dtp_buffer *buffer, enum dtp_element *out)
 {
-    const struct dtp_buffer *buffer = &dtp_program_buffers(binding->job.program)[id.index];
-    if (buffer->layer != DTP_NO_LAYER)
-        return (uint64_t)buffer->layer + 1;
-    return strncmp(buffer->name, "embedding", strlen("embedding")) == 0 ? 0 : binding->job.transformer->layers + 1;
-}
-
-enum dtp_element dtp_bind_gradient_element(const struct dtp_binding *binding, dtp_buffer_id id)
-{
-    const struct dtp_buffer *buffer = &dtp_program_buffers(binding->job.program)[id.index];
-    struct dtp_gradient_dtypes dtype =
-        dtp_executor_gradient_dtypes(binding->job.transformer, &binding->rules, dtp_bind_module_of(binding, id));
-    return dtp_bind_element(strcmp(buffer->name, DTP_EXECUTOR_GRADIENT_SHARD) == 0 ? dtype.shard : dtype.whole);
+    enum dtp_dtype dtype = buffer->element == DTP_NO_ELEMENT ? DTP_DTYPE_COUNT : (enum dtp_dtype)(buffer->element - 1);
+    bool known = dtype == DTP_FP32 || dtype == DTP_BF16;
+    if (known)
+        *out = dtp_bind_element(dtype);
+    return known;
 }
 
 /* ---- embedding and norms ----------------------------------------------------------------------------------------- */
@@ -44,8 +39,8 @@ static void fill_embedding(struct dtp_binder *b, struct dtp_bound_op *out)
                                                            .width = hidden(b),
                                                            .vocab = (uint32_t)shape(b)->vocab,
                                                            .sequence = sequence(b),
-                                                           .element = compute(b),
-                                                           .result_element = compute(b)};
+                                                           .element = element_of(b, DTP_ROLE_WEIGHT),
+                                                           .result_element = element_of(b, DTP_ROLE_RESULT)};
 }
 
 static void fill_embedding_backward(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -67,8 +62,8 @@ static void fill_embedding_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .width = hidden(b),
                                              .vocab = (uint32_t)shape(b)->vocab,
                                              .sequence = sequence(b),
-                                             .element = compute(b),
-                                             .gradient_element = gradient(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                             .element = element_of(b, DTP_ROLE_GRADIENT),
+                                             .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
                                              .accumulate_positions = updates(b, DTP_ROLE_POSITION_GRADIENT)};
 }
 
@@ -87,8 +82,8 @@ static void fill_norm(struct dtp_binder *b, struct dtp_bound_op *out)
                                                  .rows = rows(b),
                                                  .width = hidden(b),
                                                  .epsilon = NORM_EPSILON,
-                                                 .element = compute(b),
-                                                 .weight_element = compute(b)};
+                                                 .element = element_of(b, DTP_ROLE_INPUT),
+                                                 .weight_element = element_of(b, DTP_ROLE_WEIGHT)};
 }
 
 static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -109,9 +104,9 @@ static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                         .workspace = need(b, DTP_ROLE_WORKSPACE),
                                         .rows = rows(b),
                                         .width = hidden(b),
-                                        .element = compute(b),
-                                        .weight_element = compute(b),
-                                        .gradient_element = gradient(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                        .element = element_of(b, DTP_ROLE_GRADIENT),
+                                        .weight_element = element_of(b, DTP_ROLE_WEIGHT),
+                                        .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
                                         .add_to_residual = updates(b, DTP_ROLE_RESIDUAL_GRADIENT),
                                         .accumulate = updates(b, DTP_ROLE_WEIGHT_GRADIENT)};
 }
@@ -121,6 +116,7 @@ static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 static void fill_matmul_forward(struct dtp_binder *b, struct dtp_matmul_args *g)
 {
     g->a = need(b, DTP_ROLE_INPUT);
+    g->element = element_of(b, DTP_ROLE_INPUT);
     g->b = need(b, DTP_ROLE_WEIGHT);
     g->b_transposed = true;
     g->bias = maybe(b, DTP_ROLE_BIAS);
@@ -130,24 +126,26 @@ static void fill_matmul_forward(struct dtp_binder *b, struct dtp_matmul_args *g)
     g->epilogue = g->aux ? DTP_EPILOGUE_GELU_AUX : DTP_EPILOGUE_NONE;
     g->lda = g->ldb = g->k;
     g->ldd = g->n;
-    g->result_element = compute(b);
+    g->result_element = element_of(b, DTP_ROLE_RESULT);
 }
 
 static void fill_matmul_input_gradient(struct dtp_binder *b, struct dtp_matmul_args *g)
 {
     g->a = need(b, DTP_ROLE_GRADIENT);
+    g->element = element_of(b, DTP_ROLE_GRADIENT);
     g->b = need(b, DTP_ROLE_WEIGHT);
     g->result = need(b, DTP_ROLE_INPUT_GRADIENT);
     g->aux = maybe(b, DTP_ROLE_AUX);
     g->epilogue = g->aux ? DTP_EPILOGUE_DGELU : DTP_EPILOGUE_NONE;
     g->lda = g->k;
     g->ldb = g->ldd = g->n;
-    g->result_element = compute(b);
+    g->result_element = element_of(b, DTP_ROLE_INPUT_GRADIENT);
 }
 
 static void fill_matmul_weight_gradient(struct dtp_binder *b, struct dtp_matmul_args *g)
 {
     g->a = need(b, DTP_ROLE_GRADIENT);
+    g->element = element_of(b, DTP_ROLE_GRADIENT);
     g->a_transposed = true;
     g->b = need(b, DTP_ROLE_INPUT);
     g->result = need(b, DTP_ROLE_WEIGHT_GRADIENT);
@@ -155,7 +153,7 @@ static void fill_matmul_weight_gradient(struct dtp_binder *b, struct dtp_matmul_
     g->bias_gradient = maybe(b, DTP_ROLE_BIAS_GRADIENT);
     g->lda = g->m;
     g->ldb = g->ldd = g->n;
-    g->result_element = gradient(b, DTP_ROLE_WEIGHT_GRADIENT);
+    g->result_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT);
 }
 
 static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -163,7 +161,6 @@ static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
     struct dtp_matmul_args g = {.m = (uint64_t)b->op->demand.m,
                                 .n = (uint64_t)b->op->demand.n,
                                 .k = (uint64_t)b->op->demand.k,
-                                .element = compute(b),
                                 .sms = b->binding->job.plan->executor.matmul_sms};
     const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
     g.workspace = maybe(b, DTP_ROLE_WORKSPACE);
@@ -195,7 +192,7 @@ static void fill_rotary(struct dtp_binder *b, struct dtp_bound_op *out)
                                                      .heads = (uint32_t)t->heads,
                                                      .kv_heads = (uint32_t)t->kv_heads,
                                                      .head_dim = (uint32_t)t->head_dim,
-                                                     .element = compute(b),
+                                                     .element = element_of(b, DTP_ROLE_RESULT),
                                                      .inverse = b->op->kind == DTP_OP_ROTARY_BACKWARD};
 }
 
@@ -212,8 +209,8 @@ static void fill_qk_norm(struct dtp_binder *b, struct dtp_bound_op *out)
                                                        .kv_heads = (uint32_t)t->kv_heads,
                                                        .head_dim = (uint32_t)t->head_dim,
                                                        .epsilon = NORM_EPSILON,
-                                                       .element = compute(b),
-                                                       .weight_element = compute(b)};
+                                                       .element = element_of(b, DTP_ROLE_RESULT),
+                                                       .weight_element = element_of(b, DTP_ROLE_WEIGHT)};
 }
 
 static void fill_qk_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -231,9 +228,9 @@ static void fill_qk_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out
                                            .heads = (uint32_t)t->heads,
                                            .kv_heads = (uint32_t)t->kv_heads,
                                            .head_dim = (uint32_t)t->head_dim,
-                                           .element = compute(b),
-                                           .weight_element = compute(b),
-                                           .gradient_element = gradient(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                           .element = element_of(b, DTP_ROLE_RESULT),
+                                           .weight_element = element_of(b, DTP_ROLE_WEIGHT),
+                                           .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
                                            .accumulate = updates(b, DTP_ROLE_WEIGHT_GRADIENT)};
 }
 
@@ -254,7 +251,7 @@ static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
                                     .kv_heads = (uint32_t)t->kv_heads,
                                     .head_dim = (uint32_t)t->head_dim,
                                     .scale = (float)(1 / sqrt((double)t->head_dim)),
-                                    .element = compute(b)};
+                                    .element = element_of(b, DTP_ROLE_INPUT)};
 }
 
 static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -277,7 +274,7 @@ static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .head_dim = (uint32_t)t->head_dim,
                                              .scale = (float)(1 / sqrt((double)t->head_dim)),
                                              .atomic = b->binding->job.plan->executor.atomic_attention,
-                                             .element = compute(b)};
+                                             .element = element_of(b, DTP_ROLE_INPUT)};
 }
 
 static void fill_activation(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -288,21 +285,22 @@ static void fill_activation(struct dtp_binder *b, struct dtp_bound_op *out)
                                                              .rows = rows(b),
                                                              .width = (uint32_t)shape(b)->ffn,
                                                              .kind = activation_kind(b),
-                                                             .element = compute(b)};
+                                                             .element = element_of(b, DTP_ROLE_INPUT)};
 }
 
 static void fill_activation_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     void *up = need(b, DTP_ROLE_INPUT), *apart = maybe(b, DTP_ROLE_INPUT_GRADIENT);
     out->kernel = DTP_KERNEL_activation_backward;
-    out->arguments.activation_backward = (struct dtp_activation_backward_args){.gradient = need(b, DTP_ROLE_GRADIENT),
-                                                                               .up = up,
-                                                                               .up_gradient = apart ? apart : up,
-                                                                               .result = maybe(b, DTP_ROLE_RESULT),
-                                                                               .rows = rows(b),
-                                                                               .width = (uint32_t)shape(b)->ffn,
-                                                                               .kind = activation_kind(b),
-                                                                               .element = compute(b)};
+    out->arguments.activation_backward =
+        (struct dtp_activation_backward_args){.gradient = need(b, DTP_ROLE_GRADIENT),
+                                              .up = up,
+                                              .up_gradient = apart ? apart : up,
+                                              .result = maybe(b, DTP_ROLE_RESULT),
+                                              .rows = rows(b),
+                                              .width = (uint32_t)shape(b)->ffn,
+                                              .kind = activation_kind(b),
+                                              .element = element_of(b, DTP_ROLE_GRADIENT)};
 }
 
 static void fill_bias_backward(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -315,8 +313,8 @@ static void fill_bias_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                         .workspace = need(b, DTP_ROLE_WORKSPACE),
                                         .rows = rows(b),
                                         .width = (uint32_t)b->op->demand.n,
-                                        .element = compute(b),
-                                        .gradient_element = gradient(b, DTP_ROLE_BIAS_GRADIENT),
+                                        .element = element_of(b, DTP_ROLE_GRADIENT),
+                                        .gradient_element = element_of(b, DTP_ROLE_BIAS_GRADIENT),
                                         .accumulate = result && updates(b, DTP_ROLE_BIAS_GRADIENT)};
 }
 
@@ -334,7 +332,7 @@ static void fill_loss_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                                  .vocab = (uint32_t)shape(b)->vocab,
                                                  .stride = (uint32_t)b->binding->rules.vocab_stride,
                                                  .scale = (float)(1 / tokens),
-                                                 .element = compute(b)};
+                                                 .element = element_of(b, DTP_ROLE_RESULT)};
 }
 
 static void fill_loss(struct dtp_binder *b, struct dtp_bound_op *out)

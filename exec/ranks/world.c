@@ -12,22 +12,6 @@
 
 #define ABORT_S 5 /* that NCCL may take to end what is in flight */
 
-/* ---- the same program -------------------------------------------------------------------------------------------- */
-
-static enum dtp_status program_hash(const struct dtp_program *program, uint64_t *out, struct dtp_faults *faults)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *file = open_memstream(&text, &bytes);
-    bool written = file && dtp_program_write_text(program, file) == DTP_OK;
-    if (file)
-        written = fclose(file) == 0 && written;
-    if (written)
-        *out = dtp_crc64(0, text, bytes);
-    free(text);
-    return written ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while summing up the program");
-}
-
 /* ---- failure ----------------------------------------------------------------------------------------------------- */
 
 /* The operations that are issued in order, `told.op` the last of them; of the collectives among them the first that has
@@ -109,7 +93,7 @@ enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_p
         return DTP_OK;
     pthread_mutex_init(&out->watch, NULL);
     struct dtp_control_options options = {.on_failure = fail_together, .where = first_not_ended, .context = out};
-    enum dtp_status status = program ? program_hash(program, &options.hash, faults) : DTP_OK;
+    enum dtp_status status = program ? dtp_program_digest(program, &options.hash, faults) : DTP_OK;
     return status == DTP_OK ? dtp_control_join(ranks, &options, &out->control, faults) : status;
 }
 

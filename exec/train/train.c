@@ -4,6 +4,7 @@
 #include "decide/advise.h"
 #include "cost/collective_choice.h"
 #include "lower/lower.h"
+#include "program/program_text.h"
 #include "device/open_device.h"
 
 #include <inttypes.h>
@@ -54,7 +55,31 @@ static enum dtp_status allocate(struct dtp_trainer *t)
 
 /* ---- set-up ------------------------------------------------------------------------------------------------------ */
 
-static enum dtp_status make_program(struct dtp_trainer *t)
+/* The text that dtplan predicted takes the place of the program that the words make here. They must be one: batches,
+ * shapes and checkpoints are by the words, memory and operations by the program. */
+static enum dtp_status take_text(struct dtp_trainer *t)
+{
+    const char *path = t->settings->program;
+    struct dtp_program *text;
+    uint64_t theirs = 0, ours = 0;
+    enum dtp_status status = dtp_program_read_file(path, &text, t->faults);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_program_digest(text, &theirs, t->faults);
+    if (status == DTP_OK)
+        status = dtp_program_digest(t->program, &ours, t->faults);
+    dtp_program_destroy(t->program);
+    t->program = text;
+    if (status == DTP_OK && theirs != ours)
+        status = dtp_fault(t->faults, DTP_BAD_INPUT, path, 0,
+                           "is program " DTP_PROGRAM_DIGEST_FORMAT
+                           ", but the words beside it make " DTP_PROGRAM_DIGEST_FORMAT
+                           "; predict and run with dtplan and dtplan-exec of one build",
+                           theirs, ours);
+    return status;
+}
+
+static enum dtp_status lower_or_take(struct dtp_trainer *t)
 {
     const struct dtp_job *job = t->job;
     if (!job->plan.runtime->executed)
@@ -62,8 +87,18 @@ static enum dtp_status make_program(struct dtp_trainer *t)
                          "the executor runs plans of --runtime dtplan; those of %s are only predicted",
                          job->plan.runtime->name);
     enum dtp_status status = dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &t->program, t->faults);
+    if (status == DTP_OK && t->settings->program)
+        status = take_text(t);
     if (status == DTP_OK)
-        status = dtp_executor_arena_make(t->program, &t->arena, t->faults);
+        status = dtp_program_digest(t->program, &t->digest, t->faults);
+    return status == DTP_OK ? dtp_executor_arena_make(t->program, &t->arena, t->faults) : status;
+}
+
+static enum dtp_status make_program(struct dtp_trainer *t)
+{
+    enum dtp_status status = lower_or_take(t);
+    if (status == DTP_BAD_INPUT && !t->first_rank) /* all find the same in the same text and words; the first says it */
+        *t->faults = (struct dtp_faults){.count = 0};
     return status == DTP_OK ? dtp_world_join(&t->of->ranks, t->program, &t->world, t->faults) : status;
 }
 
@@ -245,8 +280,9 @@ static enum dtp_status prepare_checkpoints(struct dtp_trainer *t)
 
 static enum dtp_status open_log(struct dtp_trainer *t)
 {
-    return t->first_rank && t->settings->log ? dtp_step_log_open(t->settings->log, t->position.step, &t->log, t->faults)
-                                             : DTP_OK;
+    return t->first_rank && t->settings->log
+               ? dtp_step_log_open(t->settings->log, t->position.step, t->digest, &t->log, t->faults)
+               : DTP_OK;
 }
 
 /* What ranks do together stands in a group after what any of them may fail in alone, or the others would wait for it.
@@ -307,7 +343,7 @@ enum dtp_status dtp_train(const struct dtp_train_job *job, struct dtp_faults *fa
     t.events = t.first_rank ? job->events : NULL;
     enum dtp_status status = set_up(&t);
     if (status == DTP_OK) {
-        dtp_event_start(t.events, &t.binding, t.source, t.position.step, job->settings->steps);
+        dtp_event_start(t.events, &t.binding, t.digest, t.source, t.position.step, job->settings->steps);
         status = dtp_train_steps(&t);
     }
     if (status != DTP_OK)

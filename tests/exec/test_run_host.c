@@ -149,7 +149,7 @@ static void test_the_log_goes_on(void **state)
     FILE *file = fopen(log_path, "r");
     assert_non_null(file);
     assert_non_null(fgets(line, sizeof line, file));
-    assert_string_equal(line, "step,loss,gradient_norm,learning_rate,step_s,tokens_per_s,skipped\n");
+    assert_string_equal(line, "step,loss,gradient_norm,learning_rate,step_s,tokens_per_s,skipped,program\n");
     for (; fgets(line, sizeof line, file); rows++) {
         assert_int_equal(sscanf(line, "%lu,", &step), 1);
         assert_int_equal(step, rows + 1);

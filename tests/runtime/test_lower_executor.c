@@ -405,9 +405,9 @@ static void test_find_and_arena(void **state)
             assert_int_equal(b->owner, s == DTP_EXECUTOR_WEIGHTS ? DTP_OWNER_PARAMS : DTP_OWNER_OPTIMIZER);
         }
     assert_string_equal(buffers[map.module[0][DTP_EXECUTOR_MASTER].index].name, "embedding master");
-    assert_int_equal(buffers[map.buffer[DTP_EXECUTOR_HOST_BATCH].index + 2].micro_step, 2);
-    assert_int_equal(buffers[map.buffer[DTP_EXECUTOR_BATCH].index + 1].micro_step, 1);
-    assert_int_equal(map.buffer[DTP_EXECUTOR_PARTIALS].index, DTP_NO_INDEX);
+    assert_int_equal(buffers[map.buffer[DTP_CONTENT_HOST_BATCH].index + 2].micro_step, 2);
+    assert_int_equal(buffers[map.buffer[DTP_CONTENT_BATCH].index + 1].micro_step, 1);
+    assert_int_equal(map.buffer[DTP_CONTENT_PARTIALS].index, DTP_NO_INDEX);
     assert_int_equal(dtp_executor_arena_make(program, &arena, NULL), DTP_OK);
     assert_int_equal(arena.host_bytes, 3 * 1536 + 2 * 512); /* batches, scalars, results */
     for (size_t i = 0; i < dtp_program_buffer_count(program); i++)

@@ -52,10 +52,9 @@
 /* cuBLASLt's recommendation for Hopper, one for each stream that runs matmuls. */
 #define DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES (UINT64_C(32) << 20)
 
-/* Names of the buffers that hold state over steps, which whoever fills, saves or reads it asks for by (name, layer).
- * `layer` is the block's, DTP_NO_LAYER for the embedding (module 0) and the head (L + 1), whose names begin so:
- * "embedding weights", "weights" (layer 0 ..), "head weights". They are in DTP_SPACE_HOST where the plan offloads them.
- * dtp_executor_find does it. */
+/* State over steps, of each module: the embedding is 0, blocks follow, the head is the last. In the program a buffer of
+ * enum dtp_content, in this order, in DTP_SPACE_HOST where the plan offloads it; whoever fills, saves or reads it finds
+ * it by dtp_executor_find. X(suffix, name for people, behind "embedding " and "head "). */
 #define DTP_EXECUTOR_STATE_TABLE(X)                                                                                    \
     X(WEIGHTS, "weights") X(MASTER, "master") X(MOMENT1, "moment1") X(MOMENT2, "moment2")
 enum dtp_executor_state {
@@ -64,30 +63,17 @@ enum dtp_executor_state {
 #undef DTP_EXECUTOR_STATE_ENUM
         DTP_EXECUTOR_STATE_COUNT
 };
-/* X(suffix, name): buffers there is one of, or one for each parity of micro-steps (micro_step tells which). */
-#define DTP_EXECUTOR_BUFFER_TABLE(X)                                                                                   \
-    X(BATCH, "batch")                                                                                                  \
-    X(HOST_BATCH, "host batch")                                                                                        \
-    X(SCALARS, "scalars")                                                                                              \
-    X(HOST_SCALARS, "host scalars")                                                                                    \
-    X(HOST_RESULTS, "host results")                                                                                    \
-    X(TABLES, "cosines and sines")                                                                                     \
-    X(PARTIALS, "square sums")                                                                                         \
-    X(MATMUL_WORKSPACE, "matmul workspace")
-enum dtp_executor_buffer {
-#define DTP_EXECUTOR_BUFFER_ENUM(suffix, text) DTP_EXECUTOR_##suffix,
-    DTP_EXECUTOR_BUFFER_TABLE(DTP_EXECUTOR_BUFFER_ENUM)
-#undef DTP_EXECUTOR_BUFFER_ENUM
-        DTP_EXECUTOR_BUFFER_COUNT
-};
-
+static inline enum dtp_content dtp_executor_content(enum dtp_executor_state state)
+{
+    return (enum dtp_content)((int)DTP_CONTENT_WEIGHTS + (int)state);
+}
 /* Where every rank finds the buffers of a sealed program of this lowering. `module` has dtp_parameter_module_count
  * items. DTP_NO_INDEX where the plan has none of it. HOST_BATCH has one buffer for each micro-step, BATCH one for each
  * parity; `host_batch` is the first of them, they follow each other; the same for `batch`. */
 struct dtp_executor_map {
     dtp_buffer_id (*module)[DTP_EXECUTOR_STATE_COUNT];
     uint64_t module_count;
-    dtp_buffer_id buffer[DTP_EXECUTOR_BUFFER_COUNT];
+    dtp_buffer_id buffer[DTP_CONTENT_COUNT]; /* the first of that content; of state: of no module in particular */
 };
 /* Caller releases. DTP_ENVIRONMENT: no memory. */
 enum dtp_status dtp_executor_find(const struct dtp_program *program, const struct dtp_transformer *transformer,
