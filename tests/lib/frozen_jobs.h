@@ -112,6 +112,8 @@ static const struct {
     X(embedding_norm, ALL, 12, "true")                                                                                 \
     X(qk_norm, ALL, 12, "true")                                                                                        \
     X(parallel_block, ALL, 24, "one_norm|two_norms")                                                                   \
+    X(norm_place, ALL, 24, "after|both")                                                                               \
+    X(qk_norm_wide, ALL, 40, "true")                                                                                   \
     X(gpu, ALL, 1, "h100-sxm|h100-sxm|h200-sxm|a100-80-sxm|a100-40-sxm|b200-sxm|h100-pcie|mi300x|rtx-4090|l40s|h20")   \
     X(network, ALL, 16, "sockets")                                                                                     \
     X(leaf_nodes, ALL, 8, "2|4|32")                                                                                    \
