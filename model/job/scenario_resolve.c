@@ -17,10 +17,11 @@
  */
 
 static const enum dtp_key dimension_keys[] = {
-    DTP_KEY_layers,   DTP_KEY_hidden,    DTP_KEY_heads,     DTP_KEY_kv_heads,       DTP_KEY_head_dim,
-    DTP_KEY_ffn,      DTP_KEY_vocab,     DTP_KEY_positions, DTP_KEY_norm,           DTP_KEY_activation,
-    DTP_KEY_position, DTP_KEY_tied_head, DTP_KEY_bias,      DTP_KEY_qkv_bias,       DTP_KEY_attention_output_bias,
-    DTP_KEY_mlp_bias, DTP_KEY_norm_bias, DTP_KEY_head_bias, DTP_KEY_embedding_norm, DTP_KEY_qk_norm};
+    DTP_KEY_layers,        DTP_KEY_hidden,    DTP_KEY_heads,     DTP_KEY_kv_heads,       DTP_KEY_head_dim,
+    DTP_KEY_ffn,           DTP_KEY_vocab,     DTP_KEY_positions, DTP_KEY_norm,           DTP_KEY_activation,
+    DTP_KEY_position,      DTP_KEY_tied_head, DTP_KEY_bias,      DTP_KEY_qkv_bias,       DTP_KEY_attention_output_bias,
+    DTP_KEY_mlp_bias,      DTP_KEY_norm_bias, DTP_KEY_head_bias, DTP_KEY_embedding_norm, DTP_KEY_qk_norm,
+    DTP_KEY_parallel_block};
 #define DIMENSION_COUNT (sizeof dimension_keys / sizeof *dimension_keys)
 
 /* The first dimension that was given, or DTP_KEY_COUNT. */

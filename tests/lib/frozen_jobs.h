@@ -100,6 +100,7 @@ static const struct {
     X(head_bias, ALL, 16, "true")                                                                                      \
     X(embedding_norm, ALL, 12, "true")                                                                                 \
     X(qk_norm, ALL, 12, "true")                                                                                        \
+    X(parallel_block, ALL, 24, "one_norm|two_norms")                                                                   \
     X(gpu, ALL, 1, "h100-sxm|h100-sxm|h200-sxm|a100-80-sxm|a100-40-sxm|b200-sxm|h100-pcie|mi300x|rtx-4090|l40s|h20")   \
     X(network, ALL, 16, "sockets")                                                                                     \
     X(leaf_nodes, ALL, 8, "2|4|32")                                                                                    \
