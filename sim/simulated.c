@@ -3,8 +3,8 @@
 #include "plan/runtime.h"
 #include "cost/calibration.h"
 #include "lower/lower.h"
+#include "program/live_runs.h"
 #include "program/verify.h"
-#include "sim/memory_curve.h"
 #include "sim/op_time.h"
 
 #include <math.h>
@@ -15,64 +15,15 @@
 /* ---- memory ---------------------------------------------------------------------------------------------------------
  */
 
-static enum dtp_phase phase_of_mark(const char *mark, enum dtp_phase before)
+static void fill_memory(const struct dtp_simulated *s, const struct dtp_live_bytes *live, struct dtp_memory *m)
 {
-    static const struct {
-        const char *mark;
-        enum dtp_phase phase;
-    } marks[] = {{"forward", DTP_PHASE_FORWARD_END},
-                 {"loss", DTP_PHASE_LOSS},
-                 {"backward", DTP_PHASE_EARLY_BACKWARD},
-                 {"step", DTP_PHASE_STEP}};
-    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-        if (strcmp(mark, marks[i].mark) == 0)
-            return marks[i].phase;
-    return before;
-}
-
-/* Keeps the largest of each phase. The second half of the layers' backward is the late one. */
-static void take_phases(const struct dtp_simulated *s, const struct dtp_memory_point *points, size_t count,
-                        struct dtp_memory *m)
-{
-    const struct dtp_op *ops = dtp_program_ops(s->program);
-    enum dtp_phase marked = DTP_PHASE_FORWARD_END;
-    uint32_t seen = 0;
-    uint64_t half = s->job.transformer.layers / 2;
-    for (size_t i = 0; i < count; i++) {
-        for (; seen <= points[i].op && seen < s->timeline.op_count; seen++) {
-            if (ops[seen].kind == DTP_OP_MARK)
-                marked = phase_of_mark(ops[seen].name, marked);
-            else if (marked == DTP_PHASE_EARLY_BACKWARD && ops[seen].layer < half)
-                marked = DTP_PHASE_LATE_BACKWARD;
-        }
-        if (points[i].total_bytes <= m->phase_total_bytes[marked])
-            continue;
-        m->phase_total_bytes[marked] = points[i].total_bytes;
-        memcpy(m->phase_bytes[marked], points[i].bytes, sizeof m->phase_bytes[marked]);
-    }
-}
-
-static uint64_t most_of(const struct dtp_memory_point *points, size_t count, enum dtp_owner owner)
-{
-    uint64_t most = 0;
-    for (size_t i = 0; i < count; i++)
-        most = points[i].bytes[owner] > most ? points[i].bytes[owner] : most;
-    return most;
-}
-
-static void fill_memory(const struct dtp_simulated *s, const struct dtp_memory_point *points, size_t count,
-                        struct dtp_memory *m)
-{
-    memset(m->phase_bytes, 0, sizeof m->phase_bytes);
-    memset(m->phase_total_bytes, 0, sizeof m->phase_total_bytes);
-    take_phases(s, points, count, m);
-    for (int phase = 0; phase < DTP_PHASE_COUNT; phase++)
-        if (phase == 0 || m->phase_total_bytes[phase] > m->phase_total_bytes[m->peak_phase])
-            m->peak_phase = (enum dtp_phase)phase;
-    m->params_bytes = most_of(points, count, DTP_OWNER_PARAMS);
-    m->grads_bytes = most_of(points, count, DTP_OWNER_GRADS);
-    m->optimizer_bytes = most_of(points, count, DTP_OWNER_OPTIMIZER);
-    m->activations_bytes = most_of(points, count, DTP_OWNER_ACTIVATIONS);
+    memcpy(m->phase_bytes, live->phase_bytes, sizeof m->phase_bytes);
+    memcpy(m->phase_total_bytes, live->phase_total_bytes, sizeof m->phase_total_bytes);
+    m->peak_phase = live->peak_phase;
+    m->params_bytes = live->most_bytes[DTP_OWNER_PARAMS];
+    m->grads_bytes = live->most_bytes[DTP_OWNER_GRADS];
+    m->optimizer_bytes = live->most_bytes[DTP_OWNER_OPTIMIZER];
+    m->activations_bytes = live->most_bytes[DTP_OWNER_ACTIVATIONS];
     bool arena = s->job.plan.runtime->arena; /* our executor owns its memory: no segments, no rounding */
     m->allocated_peak_bytes = arena ? s->placement.arena_bytes : s->timeline.allocated_peak_bytes;
     const uint64_t *peak = m->phase_bytes[m->peak_phase];
@@ -85,14 +36,15 @@ static void fill_memory(const struct dtp_simulated *s, const struct dtp_memory_p
 
 static enum dtp_status add_memory(struct dtp_simulated *s, struct dtp_faults *faults)
 {
-    struct dtp_host_arena arena = {0};
-    const struct dtp_memory_point *points;
-    size_t count;
-    if (!dtp_memory_curve(s->program, &s->timeline, &arena, &points, &count))
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    fill_memory(s, points, count, &s->prediction.memory);
-    dtp_host_arena_release(&arena);
-    return DTP_OK;
+    struct dtp_live_runs runs = {.run = NULL};
+    struct dtp_live_bytes live;
+    enum dtp_status status = dtp_live_runs_of(s->program, &runs, faults);
+    if (status == DTP_OK) {
+        dtp_live_bytes_sum(&runs, s->job.transformer.layers, &live);
+        fill_memory(s, &live, &s->prediction.memory);
+    }
+    dtp_live_runs_release(&runs);
+    return status;
 }
 
 /* ---- time -----------------------------------------------------------------------------------------------------------

@@ -196,6 +196,44 @@ static void fill_rotary(struct dtp_binder *b, struct dtp_bound_op *out)
                                                      .inverse = b->op->kind == DTP_OP_ROTARY_BACKWARD};
 }
 
+static void fill_qk_norm(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_transformer *t = shape(b);
+    out->kernel = DTP_KERNEL_qk_norm;
+    out->arguments.qk_norm = (struct dtp_qk_norm_args){.qkv = need(b, DTP_ROLE_RESULT),
+                                                       .weight = need(b, DTP_ROLE_WEIGHT),
+                                                       .raw = need(b, DTP_ROLE_SAVED),
+                                                       .inverse_deviation = need(b, DTP_ROLE_STATISTICS),
+                                                       .rows = rows(b),
+                                                       .heads = (uint32_t)t->heads,
+                                                       .kv_heads = (uint32_t)t->kv_heads,
+                                                       .head_dim = (uint32_t)t->head_dim,
+                                                       .epsilon = NORM_EPSILON,
+                                                       .element = element_of(b, DTP_ROLE_RESULT),
+                                                       .weight_element = element_of(b, DTP_ROLE_WEIGHT)};
+}
+
+static void fill_qk_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_transformer *t = shape(b);
+    out->kernel = DTP_KERNEL_qk_norm_backward;
+    out->arguments.qk_norm_backward =
+        (struct dtp_qk_norm_backward_args){.qkv_gradient = need(b, DTP_ROLE_RESULT),
+                                           .raw = need(b, DTP_ROLE_SAVED),
+                                           .weight = need(b, DTP_ROLE_WEIGHT),
+                                           .inverse_deviation = need(b, DTP_ROLE_STATISTICS),
+                                           .weight_gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                           .workspace = need(b, DTP_ROLE_WORKSPACE),
+                                           .rows = rows(b),
+                                           .heads = (uint32_t)t->heads,
+                                           .kv_heads = (uint32_t)t->kv_heads,
+                                           .head_dim = (uint32_t)t->head_dim,
+                                           .element = element_of(b, DTP_ROLE_RESULT),
+                                           .weight_element = element_of(b, DTP_ROLE_WEIGHT),
+                                           .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                           .accumulate = updates(b, DTP_ROLE_WEIGHT_GRADIENT)};
+}
+
 static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     const struct dtp_transformer *t = shape(b);
@@ -322,6 +360,8 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_MATMUL: fill_matmul(b, out); return DTP_OK;
     case DTP_OP_ROTARY:
     case DTP_OP_ROTARY_BACKWARD: fill_rotary(b, out); return DTP_OK;
+    case DTP_OP_QK_NORM: fill_qk_norm(b, out); return DTP_OK;
+    case DTP_OP_QK_NORM_BACKWARD: fill_qk_norm_backward(b, out); return DTP_OK;
     case DTP_OP_ATTENTION: fill_attention(b, out); return DTP_OK;
     case DTP_OP_ATTENTION_BACKWARD: fill_attention_backward(b, out); return DTP_OK;
     case DTP_OP_ACTIVATION: fill_activation(b, out); return DTP_OK;

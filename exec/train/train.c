@@ -197,6 +197,19 @@ static enum dtp_status check_tokens(struct dtp_trainer *t)
     return status == DTP_OK ? dtp_token_source_refuse(t->source, found, t->faults) : status;
 }
 
+/* Details that few models have, named where they are there: other checkpoints say what they always said. */
+static void describe_details(struct dtp_trainer *t)
+{
+    const struct dtp_transformer *m = &t->job->transformer;
+    const struct {
+        const char *name;
+        double value;
+    } details[] = {{"qk_norm", m->qk_norm}, {"head_bias", m->head_bias}};
+    for (size_t i = 0, used; i < sizeof details / sizeof *details; i++)
+        if (details[i].value != 0 && (used = strlen(t->model)) < sizeof t->model)
+            snprintf(t->model + used, sizeof t->model - used, ", %s %g", details[i].name, details[i].value);
+}
+
 static void describe_model(struct dtp_trainer *t)
 {
     const struct dtp_transformer *m = &t->job->transformer;
@@ -206,6 +219,7 @@ static void describe_model(struct dtp_trainer *t)
              m->layers, m->hidden, m->heads, m->head_dim, m->kv_heads, m->ffn, m->vocab, m->positions, (int)m->norm,
              (int)m->activation, (int)m->position, m->norm_bias, m->qkv_bias, m->attention_output_bias, m->mlp_bias,
              m->tied_head, dtp_precision_name(&t->job->plan.precision));
+    describe_details(t);
 }
 
 struct dtp_checkpoint_identity dtp_train_identity(const struct dtp_trainer *t)

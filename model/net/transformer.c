@@ -1,5 +1,7 @@
 #include "net/transformer.h"
 
+#include "net/layer_kind.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -104,50 +106,23 @@ enum dtp_status dtp_transformer_check(const struct dtp_transformer *transformer,
 
 /* ---- count ----------------------------------------------------------------------------------------------------- */
 
-/* Weights of one layer's matmuls, [in, out]:
- *   q [h, d_q], k and v [h, d_kv], attention output [d_q, h],
- *   up [h, f], down [f, h], and SwiGLU's gate [h, f]. */
-static uint64_t count_block_matmul(const struct dtp_transformer *t)
-{
-    uint64_t d_q = t->heads * t->head_dim, d_kv = t->kv_heads * t->head_dim;
-    uint64_t attention = t->hidden * (2 * d_q + 2 * d_kv);
-    uint64_t mlp_matrices = t->activation == DTP_SWIGLU ? 3 : 2;
-    return attention + mlp_matrices * t->hidden * t->ffn;
-}
-
 /* Parameters of one norm over `width` features: a weight, and LayerNorm's bias. */
 static uint64_t count_norm(const struct dtp_transformer *t, uint64_t width)
 {
     return t->norm_bias ? 2 * width : width;
 }
 
-/* Norms and biases of one layer. Two norms [h], one before attention and one before the MLP (also where both run in
- * parallel, as in GPT-NeoX). Qwen3's norms of q and k have width d_h and no bias, shared by all heads. */
-static uint64_t count_block_vectors(const struct dtp_transformer *t)
-{
-    uint64_t d_q = t->heads * t->head_dim, d_kv = t->kv_heads * t->head_dim;
-    uint64_t up_outputs = t->activation == DTP_SWIGLU ? 2 : 1;
-    uint64_t count = 2 * count_norm(t, t->hidden);
-    if (t->qkv_bias)
-        count += d_q + 2 * d_kv;
-    if (t->attention_output_bias)
-        count += t->hidden;
-    if (t->mlp_bias)
-        count += up_outputs * t->ffn + t->hidden;
-    if (t->qk_norm)
-        count += 2 * t->head_dim;
-    return count;
-}
-
 struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *transformer)
 {
     const struct dtp_transformer *t = transformer;
     struct dtp_parameter_count count = {0};
-    count.embedding = t->vocab * t->hidden;                                              /* [V, h] */
+    struct dtp_layer_kind block;
+    dtp_layer_kind_of(t, true, true, &block); /* counts are the same however projections are stored */
+    count.embedding = t->vocab * t->hidden;   /* [V, h] */
     count.position = t->position == DTP_POSITION_LEARNED ? t->positions * t->hidden : 0; /* [positions, h] */
     count.embedding_norm = t->embedding_norm ? count_norm(t, t->hidden) : 0;
-    count.block_matmul = count_block_matmul(t);
-    count.block_vectors = count_block_vectors(t);
+    count.block_matmul = dtp_layer_matrix_elements(&block);
+    count.block_vectors = dtp_layer_vector_elements(&block);
     count.block = count.block_matmul + count.block_vectors;
     count.final_norm = t->final_norm ? count_norm(t, t->hidden) : 0;
     count.head = (t->tied_head ? 0 : t->vocab * t->hidden) + (t->head_bias ? t->vocab : 0); /* [h, V] */

@@ -7,6 +7,7 @@
 #ifndef TEST_RANDOM_PLANS_H
 #define TEST_RANDOM_PLANS_H
 
+#include "plan/plan_keys.h"
 #include "runtime/runtimes.h"
 
 #include "lib/hardware.h"
@@ -173,6 +174,16 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
     random_state = kept;
 }
 
+/* DeepSpeed's keys are drawn for every plan, so that what is drawn behind them does not depend on the runtime. Who does
+ * not read them has their defaults; frozen jobs take away what nobody reads by themselves. */
+static inline void random_drop_deepspeed(struct dtp_plan *plan)
+{
+    struct dtp_plan read = *plan;
+    dtp_plan_drop_unread(&read);
+    if (!random_frozen)
+        plan->deepspeed = read.deepspeed;
+}
+
 static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
 {
     static const char *const recipes[] = {"fp32",       "bf16-mixed",     "bf16",       "bf16-pure",
@@ -225,6 +236,7 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
     if (plan.runtime == &dtp_runtime_deepspeed && random_bool())
         random_deepspeed_sizes(&plan);
     random_runtime_choices(cluster, &plan);
+    random_drop_deepspeed(&plan);
     return plan;
 }
 

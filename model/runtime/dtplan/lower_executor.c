@@ -82,6 +82,8 @@ static uint64_t tensor_bytes(const struct dtp_executor *x, enum dtp_executor_ten
     case DTP_EXECUTOR_TENSOR_LOG_SUM_EXP: row = 4 * x->t->heads; break;
     case DTP_EXECUTOR_TENSOR_UP: row = element * x->rules.up_width; break;
     case DTP_EXECUTOR_TENSOR_PRODUCT: row = element * x->f; break;
+    case DTP_EXECUTOR_TENSOR_QK_RAW: row = element * (x->d_q + x->d_kv); break;
+    case DTP_EXECUTOR_TENSOR_QK_STATISTICS: row = 4 * (x->t->heads + x->t->kv_heads); break;
     case DTP_EXECUTOR_TENSOR_COUNT: break;
     }
     return dtp_bytes_product(x->rules.tokens, row);

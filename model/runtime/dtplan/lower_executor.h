@@ -14,7 +14,10 @@
  * INPUT_GRADIENT [m, n]; with AUX: times gelu'(AUX) MATMUL weight gradient GRADIENT [k, m], INPUT [k, n] ->
  * WEIGHT_GRADIENT [m, n], BIAS_GRADIENT [m]; adds where these are UPDATE The kind of matmul is told by the role of its
  * result. All three: WORKSPACE. ROTARY(_BACKWARD)     RESULT [T, d_q + 2 d_kv] UPDATE, in place; TABLES (fp32: cosines
- * [s, head_dim / 2], then sines) ATTENTION             INPUT (packed qkv) -> RESULT [T, d_q], STATISTICS (log-sum-exp
+ * [s, head_dim / 2], then sines) QK_NORM RESULT [T, d_q + 2 d_kv] UPDATE, in place; WEIGHT [2, head_dim] -> SAVED (q
+ * and k before: [T, d_q + d_kv]), STATISTICS (fp32 [T, heads + kv_heads]) QK_NORM_BACKWARD RESULT (packed gradient)
+ * UPDATE, SAVED, STATISTICS, WEIGHT -> WEIGHT_GRADIENT, WORKSPACE (2 DTP_EXECUTOR_PARTIAL_ROWS head_dim floats)
+ * ATTENTION             INPUT (packed qkv) -> RESULT [T, d_q], STATISTICS (log-sum-exp
  * fp32 [B, heads, s]), WORKSPACE ATTENTION_BACKWARD    INPUT, SAVED (RESULT of forward), STATISTICS, GRADIENT [T, d_q]
  * -> INPUT_GRADIENT (packed), WORKSPACE ACTIVATION            INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the
  * gate first ACTIVATION_BACKWARD   GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place; RESULT [T, f],

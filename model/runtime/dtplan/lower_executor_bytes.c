@@ -50,6 +50,22 @@ double dtp_executor_rotary_bytes(const struct dtp_executor *x)
     return 2 * rows_of(x, x->d_q + x->d_kv) + 4 * (double)(x->t->head_dim * x->plan->sequence);
 }
 
+/* q and k read, kept as they were, and overwritten; an inverse deviation (fp32) of each head. */
+double dtp_executor_qk_norm_bytes(const struct dtp_executor *x)
+{
+    return 3 * rows_of(x, x->d_q + x->d_kv) + 4 * (double)((x->t->heads + x->t->kv_heads) * x->rules.tokens) +
+           (double)(2 * x->t->head_dim * x->element_bytes);
+}
+
+/* The gradient in place, what forward kept; partial sums of the weights' gradient written and read. */
+double dtp_executor_qk_norm_backward_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module,
+                                           bool adds_to_weight)
+{
+    double weights = (double)(2 * x->t->head_dim);
+    return dtp_executor_qk_norm_bytes(x) + 2 * 4.0 * DTP_EXECUTOR_PARTIAL_ROWS * weights +
+           (adds_to_weight ? 2 : 1) * weights * (double)module->gradient_element_bytes;
+}
+
 double dtp_executor_activation_bytes(const struct dtp_executor *x)
 {
     return rows_of(x, x->rules.up_width + x->f);

@@ -119,8 +119,6 @@ static void check_model(struct checker *c)
     const struct dtp_transformer *t = c->t;
     if (t->position == DTP_POSITION_ALIBI)
         REFUSE(c, "position", "alibi " NOT_RUN);
-    if (t->qk_norm)
-        REFUSE(c, "qk_norm", NOT_RUN);
     if (t->embedding_norm)
         REFUSE(c, "embedding_norm", NOT_RUN);
     if (!t->final_norm)

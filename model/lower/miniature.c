@@ -1,0 +1,259 @@
+#include "lower/miniature.h"
+
+#include "lower/lower.h"
+#include "plan/runtime.h"
+
+#include <string.h>
+
+#define LEAST_PERIODS 3u    /* of the smaller miniature: what begins, what ends, and one between that repeats */
+#define MOST_MICRO_STEPS 3u /* the first, one between, the last */
+
+struct step {
+    const struct dtp_transformer *transformer;
+    const struct dtp_cluster *cluster;
+    const struct dtp_plan *plan;
+    struct dtp_faults *faults;
+};
+
+/* Two miniatures and what is made of them. */
+struct pair {
+    struct dtp_live_runs small, large, whole;
+    uint64_t period, copies; /* layers of a period | periods that the step has beyond the small miniature */
+};
+
+/* ---- how small ----------------------------------------------------------------------------------------------------
+ */
+
+static uint64_t greatest_divisor(uint64_t a, uint64_t b)
+{
+    while (b) {
+        uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+static uint64_t period_of(const struct dtp_plan *plan)
+{
+    uint64_t unit = plan->wrap_layers ? plan->wrap_layers : 1;
+    uint64_t kept = plan->checkpointing == DTP_CHECKPOINT_EVERY_N ? plan->checkpoint_every : 1;
+    return unit / greatest_divisor(unit, kept) * kept;
+}
+
+/* Layers of the smaller miniature; 0: the step is lowered whole. Units gathered further ahead than one make longer
+ * ends, and so do those that a runtime keeps in a ring of its own from forward to backward. */
+static uint64_t small_layers(const struct dtp_transformer *transformer, const struct dtp_plan *plan, uint64_t period)
+{
+    uint64_t unit = plan->wrap_layers ? plan->wrap_layers : 1;
+    uint64_t ahead =
+        plan->runtime->own_prefetch || !plan->prefetch_depth ? plan->prefetch_depth : plan->prefetch_depth - 1;
+    uint64_t least = LEAST_PERIODS * period + 2 * ahead * unit;
+    least += (transformer->layers + period - least % period) % period;
+    bool small = 2 * least + period < transformer->layers;
+    return small && !plan->runtime->counts_elements ? least : 0;
+}
+
+static enum dtp_status runs_of(const struct step *step, uint64_t layers, uint32_t micro_steps, uint32_t op_limit,
+                               struct dtp_live_runs *out)
+{
+    struct dtp_transformer transformer = *step->transformer;
+    struct dtp_plan plan = *step->plan;
+    struct dtp_program *program;
+    transformer.layers = layers;
+    plan.accumulate = micro_steps;
+    enum dtp_status status = dtp_lower(&transformer, step->cluster, &plan, op_limit, &program, step->faults);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_live_runs_of(program, out, step->faults);
+    dtp_program_destroy(program);
+    return status;
+}
+
+/* ---- what lines up ------------------------------------------------------------------------------------------------
+ */
+
+/* Runs from a mark to the next one. */
+static size_t stretch(const struct dtp_live_runs *runs, size_t from)
+{
+    size_t end = from + 1;
+    while (end < runs->count && !runs->run[end].begins)
+        end++;
+    return end - from;
+}
+
+static bool same_kind(const struct dtp_live_run *a, const struct dtp_live_run *b)
+{
+    return a->shape == b->shape && a->micro_step == b->micro_step &&
+           (a->layer == DTP_NO_LAYER) == (b->layer == DTP_NO_LAYER);
+}
+
+static bool same_bytes(const struct dtp_live_run *a, const struct dtp_live_run *b)
+{
+    return same_kind(a, b) && !memcmp(&a->net, &b->net, sizeof a->net) && !memcmp(&a->full, &b->full, sizeof a->full) &&
+           !memcmp(a->most, b->most, sizeof a->most);
+}
+
+static int64_t line(int64_t small, int64_t large, int64_t copies)
+{
+    return small + copies * (large - small);
+}
+
+static struct dtp_live_sum line_of_sums(const struct dtp_live_sum *small, const struct dtp_live_sum *large,
+                                        int64_t copies)
+{
+    struct dtp_live_sum sum = {.total_bytes = line(small->total_bytes, large->total_bytes, copies),
+                               .blocks_bytes = line(small->blocks_bytes, large->blocks_bytes, copies)};
+    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
+        sum.bytes[owner] = line(small->bytes[owner], large->bytes[owner], copies);
+    return sum;
+}
+
+/* Adds the run that is `small` in one miniature and `large` in the other. False: no memory, or layers that do not
+ * count from either end of the net. */
+static bool add_line(struct pair *pair, const struct dtp_live_run *small, const struct dtp_live_run *large)
+{
+    struct dtp_live_run *run = dtp_live_runs_add(&pair->whole);
+    if (!run)
+        return false;
+    int64_t copies = (int64_t)pair->copies, moved = (int64_t)large->layer - (int64_t)small->layer;
+    *run = *small;
+    run->layer = (uint16_t)(small->layer + copies * moved);
+    run->net = line_of_sums(&small->net, &large->net, copies);
+    run->full = line_of_sums(&small->full, &large->full, copies);
+    run->most_blocks_bytes = line(small->most_blocks_bytes, large->most_blocks_bytes, copies);
+    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
+        run->most[owner] = line(small->most[owner], large->most[owner], copies);
+    return moved == 0 || moved == (int64_t)pair->period;
+}
+
+/* By how many layers run `later` is further from the net's beginning than `earlier`, where it does the same to the
+ * byte; 0 of the root's. */
+static bool repeats(const struct dtp_live_run *earlier, const struct dtp_live_run *later, uint64_t period)
+{
+    int64_t moved = (int64_t)later->layer - (int64_t)earlier->layer;
+    bool root = earlier->layer == DTP_NO_LAYER || later->layer == DTP_NO_LAYER;
+    return same_bytes(earlier, later) && moved * moved == (root ? 0 : (int64_t)(period * period));
+}
+
+/* Runs from `at` on that repeat as many before it, of which at most `most` are of the same sweep over the layers and at
+ * most `left` follow; 0: none do. */
+static size_t inserted_at(const struct dtp_live_run *at, size_t most, size_t left, uint64_t period)
+{
+    most = most < left ? most : left;
+    for (size_t count = 1; count <= most; count++) {
+        size_t equal = 0;
+        while (equal < count && repeats(&at[equal] - count, &at[equal], period))
+            equal++;
+        if (equal == count)
+            return count;
+    }
+    return 0;
+}
+
+/* Adds the `count` runs at `at` of the larger miniature, which repeat those before them, as often as the step has them
+ * more. */
+static bool add_copies(struct pair *pair, const struct dtp_live_run *at, size_t count)
+{
+    size_t first = pair->whole.count - count;
+    for (uint64_t copy = 1; copy <= pair->copies; copy++)
+        for (size_t i = 0; i < count; i++) {
+            struct dtp_live_run *run = dtp_live_runs_add(&pair->whole);
+            if (!run)
+                return false;
+            int64_t moved = (int64_t)at[i].layer - (int64_t)(&at[i] - count)->layer;
+            *run = at[i];
+            run->layer = (uint16_t)(pair->whole.run[first + i].layer + (int64_t)copy * moved);
+        }
+    return true;
+}
+
+/* Whether a run of one miniature is one of the other: of a layer, to the byte. */
+static bool same(const struct dtp_live_run *small, const struct dtp_live_run *large)
+{
+    return small->layer == DTP_NO_LAYER ? same_kind(small, large) : same_bytes(small, large);
+}
+
+/* One stretch of the step from those of the miniatures. There may be several sweeps over the layers in it, each of
+ * which has a period more in the larger one. */
+static bool line_up(struct pair *pair, const struct dtp_live_run *small, size_t small_count,
+                    const struct dtp_live_run *large, size_t large_count)
+{
+    size_t at = 0, sweep = 0; /* of the small one | runs since a period was inserted */
+    for (size_t i = 0; i < large_count;) {
+        if (at < small_count && same(&small[at], &large[i])) {
+            if (!add_line(pair, &small[at++], &large[i++]))
+                return false;
+            sweep++;
+            continue;
+        }
+        size_t count = inserted_at(&large[i], sweep, large_count - i, pair->period);
+        if (!count || !add_copies(pair, &large[i], count))
+            return false;
+        i += count;
+        sweep = 0;
+    }
+    return at == small_count;
+}
+
+/* What micro-step `index` leaves behind beyond what it found. */
+static bool leaves_nothing(const struct dtp_live_runs *runs, uint16_t index)
+{
+    struct dtp_live_sum left = {.total_bytes = 0};
+    for (size_t i = 0; i < runs->count; i++)
+        for (int owner = 0; runs->run[i].micro_step == index && owner < DTP_OWNER_COUNT; owner++)
+            left.bytes[owner] += runs->run[i].net.bytes[owner];
+    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
+        if (left.bytes[owner])
+            return false;
+    return true;
+}
+
+static bool line_up_all(struct pair *pair, bool several)
+{
+    size_t small = 0, large = 0;
+    pair->whole.standing = line_of_sums(&pair->small.standing, &pair->large.standing, (int64_t)pair->copies);
+    while (small < pair->small.count && large < pair->large.count) {
+        size_t small_count = stretch(&pair->small, small), large_count = stretch(&pair->large, large);
+        if (!line_up(pair, &pair->small.run[small], small_count, &pair->large.run[large], large_count))
+            return false;
+        small += small_count;
+        large += large_count;
+    }
+    return small == pair->small.count && large == pair->large.count && (!several || leaves_nothing(&pair->whole, 1));
+}
+
+/* ---- the step -----------------------------------------------------------------------------------------------------
+ */
+
+static enum dtp_status from_miniatures(const struct step *step, struct pair *pair, uint64_t layers, bool *lined_up)
+{
+    uint32_t micro_steps = step->plan->accumulate < MOST_MICRO_STEPS ? step->plan->accumulate : MOST_MICRO_STEPS;
+    pair->copies = (step->transformer->layers - layers) / pair->period;
+    enum dtp_status status = runs_of(step, layers, micro_steps, 0, &pair->small);
+    if (status == DTP_OK)
+        status = runs_of(step, layers + pair->period, micro_steps, 0, &pair->large);
+    *lined_up = status == DTP_OK && line_up_all(pair, step->plan->accumulate > micro_steps);
+    return status;
+}
+
+enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                 const struct dtp_plan *plan, uint32_t op_limit, struct dtp_miniature *out,
+                                 struct dtp_faults *faults)
+{
+    struct step step = {transformer, cluster, plan, faults};
+    struct pair pair = {.period = period_of(plan)};
+    uint64_t layers = small_layers(transformer, plan, pair.period);
+    bool lined_up = false;
+    enum dtp_status status = layers ? from_miniatures(&step, &pair, layers, &lined_up) : DTP_OK;
+    if (status == DTP_OK && !lined_up)
+        status = runs_of(&step, transformer->layers, plan->accumulate, op_limit, &pair.whole);
+    if (status == DTP_OK) {
+        dtp_live_bytes_sum(&pair.whole, transformer->layers, &out->live);
+        out->layers = lined_up ? layers + pair.period : 0;
+    }
+    dtp_live_runs_release(&pair.small);
+    dtp_live_runs_release(&pair.large);
+    dtp_live_runs_release(&pair.whole);
+    return status;
+}

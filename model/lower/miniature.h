@@ -1,0 +1,36 @@
+/* The live bytes of a step from miniatures: two step programs of few layers instead of one of all.
+ *
+ * A net of equal layers makes a step that repeats. Let T layers be its period (every N-th one checkpointed, units of W:
+ * the least common multiple). One miniature has p layers, p = L modulo T, the other p + T, both too few to matter and
+ * enough for what is different at the ends: prefetches, units not gathered yet, the first and last of each kind. Both
+ * are lowered as whole steps are, by the runtime's own rules, and cut into runs (program/live_runs.h). Then
+ *
+ *     miniature      X  W  Y          X: the first layers' runs, Y: the last ones', W: one period
+ *     one more       X  W  W  Y
+ *     the step       X  W  W  W ...  W  Y       (L - p) / T periods more than the miniature
+ *
+ * in each stretch between two marks: forward, loss, backward of each micro-step, and the optimizer. That the second
+ * miniature is the first with one period inserted is not assumed but compared, run by run: what each allocates and
+ * frees in which order, and in the periods its bytes too. Sizes that depend on the number of layers (lists of an
+ * optimizer, flat buffers) are taken as linear from one miniature to the other. Of many micro-steps three are lowered:
+ * those between the second and the last repeat, which is compared as well.
+ *
+ * Where runs do not line up (DDP's and DeepSpeed's buckets end anywhere in a layer), or where the net is hardly larger
+ * than its miniatures, the step is lowered whole. So the answer is always that of the program. */
+#ifndef DTP_MINIATURE_H
+#define DTP_MINIATURE_H
+
+#include "plan/plan.h"
+#include "program/live_runs.h"
+
+struct dtp_miniature {
+    struct dtp_live_bytes live;
+    uint64_t layers; /* of the larger miniature; 0: the step was lowered whole */
+};
+
+/* Inputs as for dtp_lower, whose faults are returned; `op_limit` is that of a step that is lowered whole. */
+enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                 const struct dtp_plan *plan, uint32_t op_limit, struct dtp_miniature *out,
+                                 struct dtp_faults *faults);
+
+#endif

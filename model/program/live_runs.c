@@ -1,0 +1,184 @@
+#include "program/live_runs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct dtp_live_run *dtp_live_runs_add(struct dtp_live_runs *runs)
+{
+    if (runs->count == runs->capacity) {
+        size_t capacity = runs->capacity ? 2 * runs->capacity : 64;
+        struct dtp_live_run *grown = realloc(runs->run, capacity * sizeof *grown);
+        if (!grown)
+            return NULL;
+        runs->run = grown;
+        runs->capacity = capacity;
+    }
+    return &runs->run[runs->count++];
+}
+
+void dtp_live_runs_release(struct dtp_live_runs *runs)
+{
+    free(runs->run);
+    *runs = (struct dtp_live_runs){.run = NULL};
+}
+
+/* ---- of a program ------------------------------------------------------------------------------------------------ */
+
+/* False: the mark is none of a phase. */
+static bool phase_of_mark(const char *mark, enum dtp_phase *out)
+{
+    static const struct {
+        const char *mark;
+        enum dtp_phase phase;
+    } marks[] = {{"forward", DTP_PHASE_FORWARD_END},
+                 {"loss", DTP_PHASE_LOSS},
+                 {"backward", DTP_PHASE_EARLY_BACKWARD},
+                 {"step", DTP_PHASE_STEP}};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (strcmp(mark, marks[i].mark) == 0) {
+            *out = marks[i].phase;
+            return true;
+        }
+    return false;
+}
+
+static void add(struct dtp_live_sum *sum, const struct dtp_buffer *buffer, int64_t sign)
+{
+    int64_t bytes = sign * (int64_t)buffer->bytes, block = DTP_LIVE_BLOCK_BYTES;
+    sum->bytes[buffer->owner] += bytes;
+    sum->total_bytes += bytes;
+    sum->blocks_bytes += sign * (((int64_t)buffer->bytes + block - 1) / block * block);
+}
+
+/* splitmix64's finaliser (Steele et al. 2014) */
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    uint64_t z = (hash ^ value) * 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    return z ^ z >> 27;
+}
+
+/* Adds (sign 1) or takes away (-1) the operands with `mark`. */
+static bool move(const struct dtp_buffer *buffers, const struct dtp_operand *operand, uint32_t count,
+                 enum dtp_access mark, int64_t sign, struct dtp_live_run *run)
+{
+    bool moved = false;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!(operand[i].access & (uint32_t)mark))
+            continue;
+        const struct dtp_buffer *buffer = &buffers[operand[i].buffer.index];
+        if (buffer->space != DTP_SPACE_DEVICE || !buffer->bytes)
+            continue;
+        add(&run->net, buffer, sign);
+        if (run->net.bytes[buffer->owner] > run->most[buffer->owner])
+            run->most[buffer->owner] = run->net.bytes[buffer->owner];
+        uint64_t what = (uint64_t)mark << 16 | (uint64_t)buffer->owner << 8 | (uint64_t)buffer->pool;
+        if (what != run->last_move)
+            run->shape = mix(run->shape, what);
+        run->last_move = what;
+        moved = true;
+    }
+    return moved;
+}
+
+/* Keeps the instant at hand where it is the fullest, or the first. */
+static void look(struct dtp_live_run *run)
+{
+    if (!run->moves || run->net.total_bytes > run->full.total_bytes)
+        run->full = run->net;
+    if (run->net.blocks_bytes > run->most_blocks_bytes)
+        run->most_blocks_bytes = run->net.blocks_bytes;
+    run->moves = true;
+}
+
+/* The run that `op` belongs to: the one before it, or one that begins with it. NULL: no memory. */
+static struct dtp_live_run *run_of(struct dtp_live_runs *runs, const struct dtp_op *op, enum dtp_phase *phase)
+{
+    struct dtp_live_run *last = runs->count ? &runs->run[runs->count - 1] : NULL;
+    bool begins = op->kind == DTP_OP_MARK && phase_of_mark(op->name, phase);
+    if (last && !begins && last->layer == op->layer && last->micro_step == op->micro_step)
+        return last;
+    struct dtp_live_run *run = dtp_live_runs_add(runs);
+    if (run)
+        *run =
+            (struct dtp_live_run){.begins = begins, .phase = *phase, .layer = op->layer, .micro_step = op->micro_step};
+    return run;
+}
+
+enum dtp_status dtp_live_runs_of(const struct dtp_program *program, struct dtp_live_runs *out,
+                                 struct dtp_faults *faults)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    enum dtp_phase phase = DTP_PHASE_FORWARD_END;
+    out->count = 0;
+    out->standing = (struct dtp_live_sum){.total_bytes = 0};
+    for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
+        if (buffers[i].persistent && buffers[i].space == DTP_SPACE_DEVICE)
+            add(&out->standing, &buffers[i], 1);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_operand *operands = dtp_program_operands(program, &ops[i]);
+        struct dtp_live_run *run = run_of(out, &ops[i], &phase);
+        if (!run)
+            return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to add up the live bytes of a step");
+        if (move(buffers, operands, ops[i].operand_count, DTP_ALLOC, 1, run))
+            look(run);
+        if (move(buffers, operands, ops[i].operand_count, DTP_FREE, -1, run))
+            look(run);
+    }
+    return DTP_OK;
+}
+
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
+
+static void keep_phase(const struct dtp_live_sum *base, const struct dtp_live_sum *full, enum dtp_phase phase,
+                       struct dtp_live_bytes *out)
+{
+    uint64_t total = (uint64_t)(base->total_bytes + full->total_bytes);
+    if (total <= out->phase_total_bytes[phase])
+        return;
+    out->phase_total_bytes[phase] = total;
+    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
+        out->phase_bytes[phase][owner] = (uint64_t)(base->bytes[owner] + full->bytes[owner]);
+}
+
+static void keep_most(const struct dtp_live_sum *base, const struct dtp_live_run *run, struct dtp_live_bytes *out)
+{
+    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++) {
+        uint64_t bytes = (uint64_t)(base->bytes[owner] + run->most[owner]);
+        out->most_bytes[owner] = bytes > out->most_bytes[owner] ? bytes : out->most_bytes[owner];
+    }
+    uint64_t blocks = (uint64_t)(base->blocks_bytes + run->most_blocks_bytes);
+    out->peak_blocks_bytes = blocks > out->peak_blocks_bytes ? blocks : out->peak_blocks_bytes;
+}
+
+static void add_sum(struct dtp_live_sum *sum, const struct dtp_live_sum *more)
+{
+    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
+        sum->bytes[owner] += more->bytes[owner];
+    sum->total_bytes += more->total_bytes;
+    sum->blocks_bytes += more->blocks_bytes;
+}
+
+void dtp_live_bytes_sum(const struct dtp_live_runs *runs, uint64_t layers, struct dtp_live_bytes *out)
+{
+    static const struct dtp_live_run none;
+    struct dtp_live_sum now = runs->standing;
+    bool late = false;
+    *out = (struct dtp_live_bytes){.peak_phase = (enum dtp_phase)0};
+    keep_phase(&now, &none.full, DTP_PHASE_FORWARD_END, out);
+    keep_most(&now, &none, out);
+    for (size_t i = 0; i < runs->count; i++) {
+        const struct dtp_live_run *run = &runs->run[i];
+        bool backward = run->phase == DTP_PHASE_EARLY_BACKWARD;
+        late = backward && ((late && !run->begins) || run->layer < layers / 2);
+        if (!run->moves)
+            continue;
+        keep_phase(&now, &run->full, late ? DTP_PHASE_LATE_BACKWARD : run->phase, out);
+        keep_most(&now, run, out);
+        add_sum(&now, &run->net);
+    }
+    for (int phase = 1; phase < DTP_PHASE_COUNT; phase++)
+        if (out->phase_total_bytes[phase] > out->phase_total_bytes[out->peak_phase])
+            out->peak_phase = (enum dtp_phase)phase;
+}

@@ -1,0 +1,60 @@
+/* What a step program does to the device's memory, in runs: operations that follow each other in the list and belong to
+ * one layer of one micro-step, between two marks.
+ *
+ * A run says how many bytes of each owner it leaves behind or takes away, and what it holds at its fullest, both
+ * counted from where it begins. So the bytes that live in a step are a sum over its runs, and a step whose runs repeat
+ * need not be walked operation by operation: whoever knows which runs repeat adds them up (lower/miniature.h).
+ *
+ * Bytes are those of the buffers in issue order, as the allocator hands them out and takes them back. */
+#ifndef DTP_LIVE_RUNS_H
+#define DTP_LIVE_RUNS_H
+
+#include "program/program.h"
+
+/* Bytes by owner, and of all together. Differences may be negative. */
+struct dtp_live_sum {
+    int64_t bytes[DTP_OWNER_COUNT], total_bytes;
+    int64_t blocks_bytes; /* of all: each buffer in whole blocks of DTP_LIVE_BLOCK_BYTES, as allocators round them */
+};
+#define DTP_LIVE_BLOCK_BYTES 512u
+
+struct dtp_live_run {
+    uint64_t shape; /* hash of what its operations allocate and free in which order, sizes and how many of a kind follow
+                       each other apart: of one layer and of all, an optimizer's lists of tensors have the same */
+    uint64_t last_move; /* what it allocated or freed last, as `shape` has it */
+    bool begins;        /* it begins with the mark of a phase */
+    bool moves;         /* it allocates or frees; else all sums are 0 */
+    enum dtp_phase phase;
+    uint16_t layer, micro_step;
+    struct dtp_live_sum net;       /* after it */
+    struct dtp_live_sum full;      /* when most bytes live, of the instants after bytes came or went */
+    int64_t most[DTP_OWNER_COUNT]; /* of each owner by itself, whenever that is; at least 0 */
+    int64_t most_blocks_bytes;
+};
+
+struct dtp_live_runs {
+    struct dtp_live_sum standing; /* persistent buffers: what every run adds to */
+    struct dtp_live_run *run;
+    size_t count, capacity;
+};
+
+/* Of a sealed program, in time linear in its operations and operands. *out begins zeroed, or as an earlier call left it
+ * and then keeps its memory; the caller releases it in any case. */
+enum dtp_status dtp_live_runs_of(const struct dtp_program *program, struct dtp_live_runs *out,
+                                 struct dtp_faults *faults);
+/* Room for one more behind the others, or NULL: no memory. */
+struct dtp_live_run *dtp_live_runs_add(struct dtp_live_runs *runs);
+void dtp_live_runs_release(struct dtp_live_runs *runs);
+
+/* Live bytes of a step: what lives at the fullest instant of each phase, and the most that each owner ever has. */
+struct dtp_live_bytes {
+    uint64_t phase_bytes[DTP_PHASE_COUNT][DTP_OWNER_COUNT], phase_total_bytes[DTP_PHASE_COUNT];
+    enum dtp_phase peak_phase; /* the first of those with the largest total */
+    uint64_t most_bytes[DTP_OWNER_COUNT];
+    uint64_t peak_blocks_bytes; /* the largest sum of all, in whole blocks */
+};
+
+/* Adds the runs up. `layers` of the net: backward is late from its lower half on. */
+void dtp_live_bytes_sum(const struct dtp_live_runs *runs, uint64_t layers, struct dtp_live_bytes *out);
+
+#endif

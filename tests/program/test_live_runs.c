@@ -1,0 +1,118 @@
+/* Runs of a step and what lives in it, counted by hand: one of two layers, 100 bytes of parameters each.
+ *
+ *                  allocates            frees        lives after allocating
+ *   forward   0    a0 = 10                           210
+ *             1    a1 = 10, w = 7       w            227, then 220
+ *   loss      root l = 40                            260
+ *   backward  root g = 600                l  860, then 820
+ *             1    -                    a1           810
+ *             0    t = 5                a0, t        815, then 800
+ *   step      root -                    g            200 */
+#include "program/live_runs.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+struct step {
+    struct dtp_program *program;
+    dtp_buffer_id a0, a1, w, l, g, t;
+};
+
+static dtp_buffer_id buffer(struct step *s, enum dtp_owner owner, uint64_t bytes, bool persistent)
+{
+    struct dtp_buffer b = {.bytes = bytes, .owner = owner, .persistent = persistent};
+    return dtp_program_add_buffer(s->program, &b);
+}
+
+static void mark(struct step *s, const char *name)
+{
+    struct dtp_op op = {.kind = DTP_OP_MARK, .layer = DTP_NO_LAYER, .name = name};
+    dtp_program_add_op(s->program, &op, NULL, 0);
+}
+
+static void op(struct step *s, uint16_t layer, const struct dtp_operand *operands, size_t count)
+{
+    struct dtp_op one = {.kind = DTP_OP_RESIDUAL, .layer = layer};
+    dtp_program_add_op(s->program, &one, operands, count);
+}
+#define OP(s, layer, ...)                                                                                              \
+    op(s, layer, (const struct dtp_operand[]){__VA_ARGS__},                                                            \
+       sizeof(const struct dtp_operand[]){__VA_ARGS__} / sizeof(struct dtp_operand))
+#define MADE(b) dtp_operand_of(b, DTP_ALLOC | DTP_WRITE)
+#define LAST(b) dtp_operand_of(b, DTP_READ | DTP_FREE)
+#define SCRATCH(b) dtp_operand_of(b, DTP_ALLOC | DTP_UPDATE | DTP_FREE)
+
+static void make(struct step *s)
+{
+    assert_int_equal(dtp_program_create(0, &s->program, NULL), DTP_OK);
+    for (int layer = 0; layer < 2; layer++)
+        buffer(s, DTP_OWNER_PARAMS, 100, true);
+    s->a0 = buffer(s, DTP_OWNER_ACTIVATIONS, 10, false), s->a1 = buffer(s, DTP_OWNER_ACTIVATIONS, 10, false);
+    s->w = buffer(s, DTP_OWNER_WEIGHTS, 7, false), s->l = buffer(s, DTP_OWNER_LOGITS, 40, false);
+    s->g = buffer(s, DTP_OWNER_GRADS, 600, false), s->t = buffer(s, DTP_OWNER_WORKSPACE, 5, false);
+    mark(s, "forward");
+    OP(s, 0, MADE(s->a0));
+    OP(s, 1, MADE(s->a1), SCRATCH(s->w));
+    mark(s, "loss");
+    OP(s, DTP_NO_LAYER, MADE(s->l));
+    mark(s, "backward");
+    OP(s, DTP_NO_LAYER, LAST(s->l), MADE(s->g));
+    OP(s, 1, LAST(s->a1));
+    OP(s, 0, LAST(s->a0), SCRATCH(s->t));
+    mark(s, "step");
+    OP(s, DTP_NO_LAYER, LAST(s->g));
+    assert_int_equal(dtp_program_seal(s->program, NULL), DTP_OK);
+}
+
+static void test_runs(void **state)
+{
+    (void)state;
+    struct step s;
+    struct dtp_live_runs runs = {.run = NULL};
+    make(&s);
+    assert_int_equal(dtp_live_runs_of(s.program, &runs, NULL), DTP_OK);
+    assert_int_equal(runs.standing.total_bytes, 200);
+    assert_int_equal(runs.standing.blocks_bytes, 1024);
+    assert_int_equal(runs.count, 8); /* forward and its two layers, loss, backward and its two layers, step */
+    assert_true(runs.run[0].begins && !runs.run[0].moves && runs.run[0].phase == DTP_PHASE_FORWARD_END);
+    assert_int_equal(runs.run[2].layer, 1);
+    assert_int_equal(runs.run[2].net.total_bytes, 10);
+    assert_int_equal(runs.run[2].full.total_bytes, 17);
+    assert_int_equal(runs.run[2].most[DTP_OWNER_WEIGHTS], 7);
+    assert_int_equal(runs.run[4].net.total_bytes, 560);
+    assert_int_equal(runs.run[4].most_blocks_bytes, 1024); /* 600 bytes are two blocks */
+    assert_int_equal(runs.run[5].full.total_bytes, -10);   /* it only frees */
+    assert_true(runs.run[1].shape != runs.run[2].shape);
+    dtp_live_runs_release(&runs);
+    dtp_program_destroy(s.program);
+}
+
+static void test_bytes(void **state)
+{
+    (void)state;
+    struct step s;
+    struct dtp_live_runs runs = {.run = NULL};
+    struct dtp_live_bytes live;
+    static const uint64_t totals[DTP_PHASE_COUNT] = {227, 260, 860, 815, 200};
+    make(&s);
+    assert_int_equal(dtp_live_runs_of(s.program, &runs, NULL), DTP_OK);
+    dtp_live_bytes_sum(&runs, 2, &live);
+    for (int phase = 0; phase < DTP_PHASE_COUNT; phase++)
+        assert_int_equal(live.phase_total_bytes[phase], totals[phase]);
+    assert_int_equal(live.peak_phase, DTP_PHASE_EARLY_BACKWARD);
+    assert_int_equal(live.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_LOGITS], 40);
+    assert_int_equal(live.phase_bytes[DTP_PHASE_LATE_BACKWARD][DTP_OWNER_WORKSPACE], 5);
+    assert_int_equal(live.most_bytes[DTP_OWNER_ACTIVATIONS], 20);
+    assert_int_equal(live.most_bytes[DTP_OWNER_GRADS], 600);
+    assert_int_equal(live.peak_blocks_bytes, 512 * (2 + 2 + 1 + 2)); /* parameters, activations, logits, gradient */
+    dtp_live_runs_release(&runs);
+    dtp_program_destroy(s.program);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_runs), cmocka_unit_test(test_bytes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
