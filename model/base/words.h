@@ -82,7 +82,12 @@ enum dtp_op_kind {
 const char *dtp_op_kind_text(enum dtp_op_kind kind);
 bool dtp_op_kind_parse(const char *text, enum dtp_op_kind *out);
 enum dtp_op_class dtp_op_kind_class(enum dtp_op_kind kind);
-/* The collective of a DTP_CLASS_COLLECTIVE kind. */
+/* A send or a receive: one end of a transfer between two roles of a program set. */
+static inline bool dtp_op_kind_is_transfer(enum dtp_op_kind kind)
+{
+    return kind == DTP_OP_SEND || kind == DTP_OP_RECV;
+}
+/* The collective of a DTP_CLASS_COLLECTIVE kind; of a transfer SEND_RECV. */
 enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
 
 /* X(suffix, spelling). Each is a FIFO. GATHER and REDUCE issue into the same communicator unless the groups differ. */

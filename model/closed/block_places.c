@@ -14,8 +14,6 @@ struct matrix {
     uint64_t cast;            /* elements that autocast casts: bias too */
 };
 
-enum { QKV_MATRICES = 3, OUTPUT = QKV_MATRICES, GATE_MATRIX, UP_MATRIX, DOWN_MATRIX, MATRICES };
-
 struct block {
     const struct dtp_transformer *t;
     const struct dtp_plan *plan;
@@ -23,8 +21,8 @@ struct block {
     struct dtp_checkpoint_rule rule;
     uint64_t h, f, d_q, d_kv, c, e; /* widths; bytes of the compute dtype and of the residual stream */
     bool autocast, compiled;
-    struct matrix matrix[MATRICES]; /* elements 0: there is none */
-    uint64_t vectors;               /* elements of norms and biases */
+    struct matrix matrix[DTP_LAYER_MATRICES]; /* of made.kind */
+    uint64_t vectors;                         /* elements of norms and biases */
     bool gated, rope, recasts;
     uint64_t rotary_work; /* beside q and k */
 };
@@ -45,16 +43,12 @@ static uint64_t rotary_work(const struct block *b)
 
 static void list_matrices(struct block *b)
 {
-    static const int place[DTP_MATRIX_COUNT] = {[DTP_MATRIX_QKV] = 0,         [DTP_MATRIX_Q] = 0,
-                                                [DTP_MATRIX_K] = 1,           [DTP_MATRIX_V] = 2,
-                                                [DTP_MATRIX_OUTPUT] = OUTPUT, [DTP_MATRIX_GATE] = GATE_MATRIX,
-                                                [DTP_MATRIX_UP] = UP_MATRIX,  [DTP_MATRIX_DOWN] = DOWN_MATRIX};
     const struct dtp_layer_kind *kind = &b->made.kind;
     for (int i = 0; i < kind->matrices; i++) {
         const struct dtp_layer_matrix *matrix = &kind->matrix[i];
         bool stream = matrix->id != DTP_MATRIX_OUTPUT && matrix->id != DTP_MATRIX_DOWN;
         uint64_t elements = matrix->out * matrix->in;
-        b->matrix[place[matrix->id]] =
+        b->matrix[i] =
             (struct matrix){elements, stream ? b->h : matrix->in, elements + (matrix->bias ? matrix->out : 0)};
     }
     b->vectors = dtp_layer_vector_elements(kind);
@@ -146,8 +140,6 @@ static void kernel(struct pass *p, int result, uint64_t makes, uint64_t drops, u
 static void linear(struct pass *p, int index, int result, uint64_t drops)
 {
     const struct matrix *matrix = &p->b->matrix[index];
-    if (!matrix->elements)
-        return;
     if (p->segments)
         p->segments->entry[p->segment / 2] = (struct dtp_block_place){.saved = p->saved};
     p->segment++;
@@ -163,36 +155,56 @@ static void linear(struct pass *p, int index, int result, uint64_t drops)
     consider(p, 0);
 }
 
-static void attention(struct pass *p)
+static void norm(struct pass *p, const struct dtp_layer_operator *op)
 {
-    const struct block *b = p->b;
-    bool fused = b->plan->fused_qkv, math = b->plan->attention == DTP_ATTENTION_MATH;
-    uint64_t raw = BIT(Q_RAW) | BIT(K_RAW);
-    linear(p, 0, fused ? QKV : Q_RAW, fused ? BIT(NORM1) | BIT(WIDE1) : 0);
-    linear(p, 1, K_RAW, 0);
-    linear(p, 2, V, BIT(NORM1) | BIT(WIDE1));
-    kernel(p, Q, BIT(K) | BIT(QK_STATISTICS), raw, b->rotary_work);
-    uint64_t scores = math ? dtp_plan_score_bytes(b->plan) * b->t->heads * b->plan->sequence : 0;
-    uint64_t inputs = BIT(QKV) | BIT(V) | BIT(Q) | BIT(K) | (b->made.bytes[Q] ? 0 : raw);
-    kernel(p, wanted(p, CORE) ? CORE : CORE_STATE, BIT(CORE) | BIT(CORE_STATE), inputs, scores);
-    kernel(p, CORE_COPY, 0, BIT(CORE), 0);
-    linear(p, OUTPUT, MIDDLE, BIT(b->made.bytes[CORE_COPY] ? CORE_COPY : CORE));
+    const struct dtp_layer_tensors *made = &p->b->made;
+    enum dtp_layer_tensor input = dtp_layer_first(op->reads), result = dtp_layer_first(op->makes);
+    const struct dtp_layer_operator *added = made->fused ? dtp_layer_tensors_sum(made, input) : NULL;
+    kernel(p, (int)result, op->statistics | dtp_layer_wide_of(result) | (added ? op->reads : 0),
+           added && made->bytes[input] ? dtp_layer_branches(added) : 0, 0);
 }
 
-static void to_product(struct pass *p)
+static void projection(struct pass *p, const struct dtp_layer_operator *op)
+{
+    const struct dtp_layer_tensors *made = &p->b->made;
+    for (int i = 0; i < made->kind.matrices; i++) {
+        if (!(op->makes & BIT(made->kind.matrix[i].result)))
+            continue;
+        uint64_t read = BIT(made->input[i]) | dtp_layer_wide_of(made->input[i]);
+        linear(p, i, (int)made->kind.matrix[i].result, dtp_layer_tensors_last_reader(made, i) ? read : 0);
+    }
+}
+
+static void attention(struct pass *p, const struct dtp_layer_operator *op)
 {
     const struct block *b = p->b;
-    uint64_t wide2 = BIT(NORM2) | BIT(WIDE2);
-    bool summed = b->made.bytes[INPUT2], silu_goes = b->gated && !b->compiled && !p->replay;
-    kernel(p, NORM1, BIT(STATISTICS1) | BIT(WIDE1), 0, 0);
-    attention(p);
-    if (!b->made.fused)
-        kernel(p, INPUT2, 0, BIT(MIDDLE), 0);
-    kernel(p, NORM2, BIT(STATISTICS2) | BIT(WIDE2) | BIT(INPUT2), b->made.fused && summed ? BIT(MIDDLE) : 0, 0);
-    linear(p, GATE_MATRIX, GATE, 0);
-    linear(p, UP_MATRIX, UP, wide2);
-    kernel(p, wanted(p, PRODUCT) ? PRODUCT : SILU, BIT(SILU) | BIT(PRODUCT),
-           BIT(GATE) | BIT(UP) | (silu_goes ? BIT(SILU) : 0), 0);
+    bool math = b->plan->attention == DTP_ATTENTION_MATH;
+    uint64_t scores = math ? dtp_plan_score_bytes(b->plan) * b->t->heads * b->plan->sequence : 0;
+    kernel(p, wanted(p, CORE) ? CORE : CORE_STATE, BIT(CORE) | BIT(CORE_STATE), op->reads, scores);
+    kernel(p, CORE_COPY, 0, BIT(CORE), 0);
+}
+
+static void run(struct pass *p, int index)
+{
+    const struct block *b = p->b;
+    const struct dtp_layer_operator *op = &b->made.op[index];
+    bool silu_goes = b->gated && !b->compiled && !p->replay;
+    switch (op->kind) {
+    case DTP_LAYER_OP_NORM: norm(p, op); break;
+    case DTP_LAYER_OP_PROJECTION: projection(p, op); break;
+    case DTP_LAYER_OP_ROTARY: kernel(p, Q, BIT(K) | BIT(QK_STATISTICS), op->reads & ~BIT(QKV), b->rotary_work); break;
+    case DTP_LAYER_OP_ATTENTION: attention(p, op); break;
+    case DTP_LAYER_OP_ACTIVATION:
+        kernel(p, wanted(p, PRODUCT) ? PRODUCT : SILU, BIT(SILU) | BIT(PRODUCT),
+               op->reads | (silu_goes ? BIT(SILU) : 0), 0);
+        break;
+    case DTP_LAYER_OP_RESIDUAL:
+        if (op->makes && !b->made.fused)
+            kernel(p, (int)dtp_layer_first(op->makes), 0, dtp_layer_branches(op), 0);
+        else if (!op->makes && !p->replay)
+            consider(p, b->made.bytes[INPUT]); /* of the next block */
+        break;
+    }
 }
 
 static void weigh_forward(const struct block *b, uint64_t tokens, bool checkpointed, struct dtp_block_place *worst,
@@ -209,9 +221,8 @@ static void weigh_forward(const struct block *b, uint64_t tokens, bool checkpoin
                      .worst = worst,
                      .segments = segments};
     *worst = (struct dtp_block_place){.saved = p.saved};
-    to_product(&p);
-    linear(&p, DOWN_MATRIX, DOWN, BIT(PRODUCT));
-    consider(&p, b->made.bytes[INPUT]); /* of the next block */
+    for (int index = 0; index < b->made.operators; index++)
+        run(&p, index);
 }
 
 /* Without the last matmul where the runtime stops at the last saved tensor (torch.utils.checkpoint, early_stop). */
@@ -229,15 +240,11 @@ static void weigh_replay(const struct block *b, uint64_t tokens, struct dtp_bloc
                      .worst = worst,
                      .segments = segments};
     bool selective = b->rule.keeps == DTP_KEEPS_SECOND_MATMULS;
-    int matrices = 0;
-    for (int i = 0; i < MATRICES; i++)
-        matrices += b->matrix[i].elements != 0;
-    bool last =
-        b->rule.keeps != DTP_KEEPS_ALL_BUT_CORE && (selective ? matrices % 2 == 0 : !b->plan->runtime->stops_replay);
+    bool last = b->rule.calls_modules && (selective ? b->made.kind.matrices % 2 == 0 : !b->plan->runtime->stops_replay);
+    int end = last ? b->made.operators : dtp_layer_tensors_saved_end(&b->made);
     *worst = (struct dtp_block_place){.saved = p.saved};
-    to_product(&p);
-    if (last)
-        linear(&p, DOWN_MATRIX, DOWN, BIT(PRODUCT));
+    for (int index = 0; index < end; index++)
+        run(&p, index);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
@@ -245,8 +252,10 @@ static void weigh_replay(const struct block *b, uint64_t tokens, struct dtp_bloc
 struct backward {
     const struct block *b;
     struct dtp_block_places *out;
+    int index; /* of the operator at hand, from the last */
     uint64_t alive;
     uint64_t saved, work, casts, finished, before;
+    uint64_t gradient[DTP_TENSOR_COUNT]; /* bytes a token that stand of each tensor's; 0: the residual stream's is it */
 };
 
 static void note(struct backward *w, uint64_t work, uint64_t current, enum dtp_place_kind kind)
@@ -285,16 +294,41 @@ static void linear_back(struct backward *w, int index, uint64_t input, uint64_t 
     w->before = matrix->elements;
 }
 
+static bool needed_later(const struct backward *w, enum dtp_layer_tensor tensor)
+{
+    return dtp_layer_tensors_needed_before(&w->b->made, w->index, tensor);
+}
+
+static void projection_back(struct backward *w, const struct dtp_layer_operator *op)
+{
+    const struct block *b = w->b;
+    const struct dtp_layer_kind *kind = &b->made.kind;
+    enum dtp_layer_tensor input = dtp_layer_first(op->reads);
+    uint64_t left = op->makes;
+    if (op->makes & BIT(QKV))
+        note(w, b->made.bytes[QKV], 0, DTP_PLACE_PLAIN); /* as one tensor */
+    for (int i = 0; i < kind->matrices; i++) {
+        enum dtp_layer_tensor result = kind->matrix[i].result;
+        if (!(op->makes & BIT(result)))
+            continue;
+        left &= ~BIT(result);
+        linear_back(w, i, left || needed_later(w, input) ? 0 : BIT(input), w->gradient[result]);
+        if (w->gradient[input]) /* two gradients of one tensor are added up */
+            w->work -= b->c * b->matrix[i].width;
+        w->gradient[input] = b->c * b->matrix[i].width;
+    }
+}
+
 /* The residual stream is wider than what matmuls read: its gradient is cast for the linear that ends the branch. */
-static uint64_t narrow(struct backward *w)
+static void branch_back(struct backward *w, const struct dtp_layer_operator *op)
 {
     uint64_t bytes = w->b->e != w->b->c ? w->b->c * w->b->h : 0;
     w->work += bytes;
-    return bytes;
+    w->gradient[dtp_layer_first(dtp_layer_branches(op))] = bytes;
 }
 
 /* The gradient of the norm's result, widened, becomes that of its input, which is added to the residual's. */
-static void norm_back(struct backward *w, uint64_t inputs)
+static void norm_back(struct backward *w, const struct dtp_layer_operator *op)
 {
     const struct block *s = w->b;
     uint64_t gradient = s->c * s->h;
@@ -305,7 +339,8 @@ static void norm_back(struct backward *w, uint64_t inputs)
     }
     note(w, s->e * s->h, 0, DTP_PLACE_PLAIN);
     w->work -= gradient;
-    consume(w, inputs);
+    const struct dtp_layer_operator *added = dtp_layer_tensors_sum(&s->made, dtp_layer_first(op->reads));
+    consume(w, op->reads | op->statistics | (added ? dtp_layer_branches(added) : 0));
 }
 
 /* From the product's gradient to that of up, and of gate beside it. */
@@ -313,6 +348,7 @@ static void activation_back(struct backward *w)
 {
     const struct block *b = w->b;
     uint64_t f = b->c * b->f, apart = b->made.bytes[GATE];
+    w->gradient[GATE] = apart, w->gradient[UP] = b->made.bytes[UP];
     if (b->gated && !b->compiled) {
         note(w, 2 * f, 0, DTP_PLACE_PLAIN);
         consume(w, BIT(SILU) | (apart ? BIT(UP) : 0));
@@ -328,67 +364,49 @@ static void activation_back(struct backward *w)
     consume(w, BIT(GATE) | BIT(UP) | BIT(PRODUCT)); /* ReLU reads its result */
 }
 
-static void mlp_back(struct backward *w)
-{
-    const struct block *b = w->b;
-    uint64_t narrowed = narrow(w), f = b->c * b->f;
-    linear_back(w, DOWN_MATRIX, b->t->activation == DTP_RELU ? 0 : BIT(PRODUCT), narrowed);
-    activation_back(w);
-    if (b->made.bytes[GATE]) {
-        linear_back(w, GATE_MATRIX, 0, f);
-        linear_back(w, UP_MATRIX, BIT(NORM2), f);
-        w->work -= b->c * b->h; /* two gradients of the norm's result are added up */
-    } else {
-        linear_back(w, UP_MATRIX, BIT(NORM2), b->gated ? 2 * f : f);
-    }
-    norm_back(w, b->made.bytes[INPUT2] ? BIT(INPUT2) | BIT(MIDDLE) | BIT(STATISTICS2) : BIT(MIDDLE) | BIT(STATISTICS2));
-}
-
 static void core_back(struct backward *w)
 {
     const struct block *b = w->b;
-    const struct block *s = b;
-    uint64_t q = s->c * s->d_q, all = q + 2 * s->c * s->d_kv;
-    bool math = s->plan->attention == DTP_ATTENTION_MATH, normed = s->t->qk_norm;
+    uint64_t q = b->c * b->d_q, kv = b->c * b->d_kv, all = q + 2 * kv;
+    bool math = b->plan->attention == DTP_ATTENTION_MATH, normed = b->t->qk_norm;
     /* gradients of probabilities and scores; or dq summed in fp32 */
-    uint64_t sums = math ? 2 * dtp_plan_score_bytes(s->plan) * s->t->heads * s->plan->sequence : 4 * s->d_q;
-    uint64_t raw = BIT(Q_RAW) | BIT(K_RAW);
+    uint64_t sums = math ? 2 * dtp_plan_score_bytes(b->plan) * b->t->heads * b->plan->sequence : 4 * b->d_q;
     note(w, all + sums, 0, DTP_PLACE_PLAIN);
     w->work += all - q;
-    consume(w, BIT(Q) | BIT(K) | BIT(V) | BIT(CORE_STATE) | BIT(CORE) | (normed ? 0 : BIT(QKV) | raw));
-    if (!b->rope && !normed)
-        return;
-    note(w, b->made.fused || !b->rope ? 0 : (s->c == 4 ? 2 : 5) * q, 0, DTP_PLACE_PLAIN);
-    consume(w, BIT(QK_STATISTICS) | BIT(QKV) | raw);
+    w->gradient[Q_RAW] = q, w->gradient[K_RAW] = w->gradient[V] = kv, w->gradient[QKV] = all;
+    consume(w,
+            BIT(Q) | BIT(K) | BIT(V) | BIT(CORE_STATE) | BIT(CORE) | (normed ? 0 : BIT(QKV) | BIT(Q_RAW) | BIT(K_RAW)));
 }
 
-static void attention_back(struct backward *w)
+static void rotary_back(struct backward *w)
 {
     const struct block *b = w->b;
-    uint64_t q = b->c * b->d_q, kv = b->c * b->d_kv, h = b->c * b->h, narrowed = narrow(w);
-    linear_back(w, OUTPUT, BIT(CORE_COPY), narrowed); /* the core's backward still reads its own result */
-    core_back(w);
-    if (b->plan->fused_qkv) {
-        note(w, q + 2 * kv, 0, DTP_PLACE_PLAIN); /* as one tensor */
-        linear_back(w, 0, BIT(NORM1), q + 2 * kv);
-    } else {
-        linear_back(w, 0, 0, q);
-        linear_back(w, 1, 0, kv);
-        w->work -= h;
-        linear_back(w, 2, BIT(NORM1), kv);
-        w->work -= h;
+    uint64_t q = b->c * b->d_q;
+    note(w, b->made.fused || !b->rope ? 0 : (b->c == 4 ? 2 : 5) * q, 0, DTP_PLACE_PLAIN);
+    consume(w, BIT(QK_STATISTICS) | BIT(QKV) | BIT(Q_RAW) | BIT(K_RAW));
+}
+
+static void run_back(struct backward *w)
+{
+    const struct dtp_layer_operator *op = &w->b->made.op[w->index];
+    switch (op->kind) {
+    case DTP_LAYER_OP_NORM: norm_back(w, op); break;
+    case DTP_LAYER_OP_PROJECTION: projection_back(w, op); break;
+    case DTP_LAYER_OP_ROTARY: rotary_back(w); break;
+    case DTP_LAYER_OP_ATTENTION: core_back(w); break;
+    case DTP_LAYER_OP_ACTIVATION: activation_back(w); break;
+    case DTP_LAYER_OP_RESIDUAL: branch_back(w, op); break;
     }
-    norm_back(w, BIT(INPUT) | BIT(STATISTICS1));
 }
 
 static void weigh_backward(const struct block *b, struct dtp_block_places *out)
 {
     struct backward w = {.b = b, .out = out, .alive = b->made.saved, .saved = sum(b, b->made.saved)};
-    for (int i = 0; i < MATRICES && b->autocast; i++)
+    for (int i = 0; i < b->made.kind.matrices && b->autocast; i++)
         w.casts += b->matrix[i].cast;
     out->count = 0;
-    mlp_back(&w);
-    attention_back(&w);
+    for (w.index = b->made.operators - 1; w.index >= 0; w.index--)
+        run_back(&w);
     note(&w, 0, b->vectors, DTP_PLACE_GRADIENT);
     note(&w, 0, b->vectors, DTP_PLACE_HANDED);
 }

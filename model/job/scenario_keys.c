@@ -197,15 +197,28 @@ static void write_rate(const void *field, struct dtp_job_value *out)
     write_real(*(const double *)field, out);
 }
 
-/* reshard_after_forward as a number of GPUs: true, and beside it the group. */
+static bool parse_switch(const char *text, bool *out)
+{
+    static const char *const yes[] = {"true", "1", "yes", "on"}, *const no[] = {"false", "0", "no", "off"};
+    for (size_t i = 0; i < sizeof yes / sizeof *yes; i++)
+        if (dtp_names_equal(text, yes[i]) || dtp_names_equal(text, no[i])) {
+            *out = dtp_names_equal(text, yes[i]);
+            return true;
+        }
+    return false;
+}
+
+/* reshard_after_forward as a switch, or as a number of GPUs: true, and beside it the group. */
 static bool parse_reshard_group(const char *text, void *field)
 {
     struct dtp_plan *plan =
         (struct dtp_plan *)(void *)((char *)field - offsetof(struct dtp_plan, reshard_after_forward));
-    uint64_t group;
-    if (!dtp_number_parse_integer(text, false, 2, 1000000, &group))
-        return false;
-    plan->reshard_after_forward = true;
+    uint64_t group = 0;
+    if (!parse_switch(text, field)) {
+        if (!dtp_number_parse_integer(text, false, 2, 1000000, &group))
+            return false;
+        plan->reshard_after_forward = true;
+    }
     plan->reshard_group = (uint32_t)group;
     return true;
 }
@@ -217,17 +230,6 @@ static void write_reshard_group(const void *field, struct dtp_job_value *out)
         (const struct dtp_plan *)(const void *)((const char *)field - offsetof(struct dtp_plan, reshard_after_forward));
     if (plan->reshard_group)
         write_whole(plan->reshard_group, out);
-}
-
-static bool parse_switch(const char *text, bool *out)
-{
-    static const char *const yes[] = {"true", "1", "yes", "on"}, *const no[] = {"false", "0", "no", "off"};
-    for (size_t i = 0; i < sizeof yes / sizeof *yes; i++)
-        if (dtp_names_equal(text, yes[i]) || dtp_names_equal(text, no[i])) {
-            *out = dtp_names_equal(text, yes[i]);
-            return true;
-        }
-    return false;
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
@@ -506,7 +508,7 @@ bool dtp_key_apply(enum dtp_key key, const char *value, struct dtp_draft *draft,
     case KIND_WHOLE64:
     case KIND_BINARY64: applied = apply_whole(rule, value, field); break;
     case KIND_NUMBER: applied = apply_number(rule, value, field); break;
-    case KIND_SWITCH: applied = parse_switch(value, field) || (rule->parse && rule->parse(value, field)); break;
+    case KIND_SWITCH: applied = rule->parse ? rule->parse(value, field) : parse_switch(value, field); break;
     case KIND_PARSED: applied = rule->parse(value, field); break;
     case KIND_TEXT: applied = is_plain_text(value, (size_t)rule->maximum); break;
     }

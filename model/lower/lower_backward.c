@@ -10,8 +10,6 @@
 
 #include "base/bytes.h"
 
-#include <assert.h>
-
 /* The walk over the operators from the last. A tensor's gradient stands from the last operator that reads the tensor
  * to the one that makes it; that of the residual stream is one buffer, l->gradient, for all of its sums. */
 struct backward {
@@ -26,21 +24,10 @@ static const struct dtp_layer_operator *operator_at(const struct backward *b)
     return &b->l->tensors.op[b->index];
 }
 
-static enum dtp_layer_tensor first_of(uint64_t set)
-{
-    return (enum dtp_layer_tensor)__builtin_ctzll(set);
-}
-
-/* An operator before the one at hand, whose backward is still to come, reads the saved tensor too. */
+/* Backward of an operator that is still to come reads the saved tensor too. */
 static bool needed_later(const struct backward *b, enum dtp_layer_tensor tensor)
 {
-    for (int i = 0; i < b->index; i++) {
-        const struct dtp_layer_operator *op = &b->l->tensors.op[i];
-        uint64_t needs = (op->needs & DTP_NEEDS_INPUT ? op->reads : 0) | (op->needs & DTP_NEEDS_RESULT ? op->makes : 0);
-        if (needs & UINT64_C(1) << tensor)
-            return true;
-    }
-    return false;
+    return dtp_layer_tensors_needed_before(&b->l->tensors, b->index, tensor);
 }
 
 static double per_token(const struct dtp_lowering *l, double bytes)
@@ -168,7 +155,7 @@ static void projection(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
     const struct dtp_layer_operator *op = operator_at(b);
-    enum dtp_layer_tensor input = first_of(op->reads);
+    enum dtp_layer_tensor input = dtp_layer_first(op->reads);
     uint64_t left = op->makes;
     bool later = needed_later(b, input);
     for (int i = 0; i < l->matrices; i++) {
@@ -186,11 +173,7 @@ static void projection(struct backward *b)
 static void branch(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
-    enum dtp_layer_tensor result = DTP_TENSOR_COUNT;
-    for (uint64_t left = operator_at(b)->reads; left; left &= left - 1)
-        if (dtp_layer_tensor_element(first_of(left)) != DTP_ELEMENT_STREAM)
-            result = first_of(left);
-    assert(result != DTP_TENSOR_COUNT);
+    enum dtp_layer_tensor result = dtp_layer_first(dtp_layer_branches(operator_at(b)));
     b->gradient[result] = l->gradient;
     if (l->residual == l->compute)
         return;
@@ -227,11 +210,11 @@ static void consume_input(const struct backward *b, struct dtp_draft *draft, enu
     if (l->tensor_bytes[input] || !sum)
         consume(b, draft, input, needed_later(b, input) ? DTP_READ : DTP_READ | DTP_FREE);
     for (uint64_t left = sum ? sum->reads : 0; left; left &= left - 1) {
-        bool stream = dtp_layer_tensor_element(first_of(left)) == DTP_ELEMENT_STREAM;
+        bool stream = DTP_LAYER_STREAM & left & -left;
         if (!stream)
-            consume(b, draft, first_of(left), DTP_READ | DTP_FREE);
+            consume(b, draft, dtp_layer_first(left), DTP_READ | DTP_FREE);
         else if (!l->tensor_bytes[input])
-            consume(b, draft, first_of(left), DTP_READ);
+            consume(b, draft, dtp_layer_first(left), DTP_READ);
     }
 }
 
@@ -241,13 +224,13 @@ static void norm(struct backward *b)
     struct dtp_lowering *l = b->l;
     const struct dtp_layer_operator *op = operator_at(b);
     double h = (double)l->transformer->hidden, e = (double)l->residual, c = (double)l->compute;
-    dtp_buffer_id gradient = widen(b, b->gradient[first_of(op->makes)]);
+    dtp_buffer_id gradient = widen(b, b->gradient[dtp_layer_first(op->makes)]);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, op->name);
     workspace(l, &draft, "norm input gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    consume_input(b, &draft, first_of(op->reads));
-    consume(b, &draft, first_of(op->statistics), DTP_READ | DTP_FREE);
+    consume_input(b, &draft, dtp_layer_first(op->reads));
+    consume(b, &draft, dtp_layer_first(op->statistics), DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
     dtp_draft_memory(l, &draft, per_token(l, l->fused ? (c + 3 * e) * h : 8 * e * h), l->fused ? 2 : 3);
     dtp_draft_end(l, &draft);

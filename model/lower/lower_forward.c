@@ -75,12 +75,6 @@ static const struct dtp_layer_operator *operator_at(const struct pass *pass, int
     return &pass->l->tensors.op[index];
 }
 
-/* The one tensor of a set, or the first. */
-static enum dtp_layer_tensor first_of(uint64_t set)
-{
-    return (enum dtp_layer_tensor)__builtin_ctzll(set);
-}
-
 /* Linears that read a norm's result; under eager autocast each casts it for itself. */
 static int readers(const struct dtp_lowering *l, enum dtp_layer_tensor input)
 {
@@ -95,8 +89,8 @@ static int readers(const struct dtp_lowering *l, enum dtp_layer_tensor input)
 static void read_terms(const struct pass *pass, struct dtp_draft *draft, uint64_t terms, bool last)
 {
     for (uint64_t left = terms; left; left &= left - 1) {
-        enum dtp_layer_tensor term = first_of(left);
-        bool stream = dtp_layer_tensor_element(term) == DTP_ELEMENT_STREAM;
+        enum dtp_layer_tensor term = dtp_layer_first(left);
+        bool stream = DTP_LAYER_STREAM & UINT64_C(1) << term;
         const struct dtp_layer_operator *sum = stream ? dtp_layer_tensors_sum(&pass->l->tensors, term) : NULL;
         if (sum && !pass->l->tensor_bytes[term]) /* a compiler adds again what it did not keep */
             read_terms(pass, draft, sum->reads, true);
@@ -110,7 +104,7 @@ static void norm(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_operator *op = operator_at(pass, index);
-    enum dtp_layer_tensor input = first_of(op->reads), result = first_of(op->makes);
+    enum dtp_layer_tensor input = dtp_layer_first(op->reads), result = dtp_layer_first(op->makes);
     const struct dtp_layer_operator *sum = l->fused ? dtp_layer_tensors_sum(&l->tensors, input) : NULL;
     if (!wanted(pass, result))
         return;
@@ -124,9 +118,9 @@ static void norm(const struct pass *pass, int index)
     } else {
         read_terms(pass, &draft, op->reads, false);
     }
-    make(pass, &draft, first_of(op->statistics));
+    make(pass, &draft, dtp_layer_first(op->statistics));
     if (dtp_layer_wide_of(result))
-        make(pass, &draft, first_of(dtp_layer_wide_of(result)));
+        make(pass, &draft, dtp_layer_first(dtp_layer_wide_of(result)));
     make(pass, &draft, result);
     double bytes = sum ? 2 * (e + c) * h : l->fused ? (e + c) * h : 2 * e * h + casts * (4 + c) * h;
     dtp_draft_memory(l, &draft, per_token(l, bytes), 1 + (uint32_t)casts);
@@ -138,12 +132,12 @@ static void residual(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_operator *op = operator_at(pass, index);
-    if (l->fused || !wanted(pass, first_of(op->makes)))
+    if (l->fused || !wanted(pass, dtp_layer_first(op->makes)))
         return;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, op->name);
     read_terms(pass, &draft, op->reads, true);
-    make(pass, &draft, first_of(op->makes));
+    make(pass, &draft, dtp_layer_first(op->makes));
     dtp_draft_memory(l, &draft, per_token(l, (double)((2 * l->residual + l->compute) * l->transformer->hidden)), 1);
     dtp_draft_end(l, &draft);
 }
@@ -176,15 +170,6 @@ static void call_again(const struct pass *pass, int index)
     dtp_lower_unfetch(pass->l);
 }
 
-/* No matrix after this one reads its input. */
-static bool last_reader(const struct dtp_lowering *l, int index)
-{
-    for (int later = index + 1; later < l->matrices; later++)
-        if (l->tensors.input[later] == l->tensors.input[index])
-            return false;
-    return true;
-}
-
 static void linear(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
@@ -200,7 +185,7 @@ static void linear(const struct pass *pass, int index)
     dtp_lower_fetch(l, index);
     dtp_buffer_id weight = dtp_lower_weight(l, index);
     quantize(l, matrix);
-    bool last = last_reader(l, index);
+    bool last = dtp_layer_tensors_last_reader(&l->tensors, index);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->name);
     read(pass, &draft, input, last);
@@ -210,7 +195,7 @@ static void linear(const struct pass *pass, int index)
         pass->state->weight[index] = DTP_NO_BUFFER;
     make(pass, &draft, matrix->result);
     if (last && dtp_layer_wide_of(input))
-        read(pass, &draft, first_of(dtp_layer_wide_of(input)), true);
+        read(pass, &draft, dtp_layer_first(dtp_layer_wide_of(input)), true);
     dtp_draft_matmul(l, &draft, l->tokens, matrix->out, matrix->in, false);
     dtp_draft_end(l, &draft);
     dtp_lower_unfetch(l);
@@ -416,19 +401,10 @@ static bool replays_last(const struct dtp_lowering *l)
     return l->checkpointing.calls_modules && !l->plan->runtime->stops_replay;
 }
 
-/* What follows the operator that makes the last saved tensor. */
-static int after_last_saved(const struct dtp_lowering *l)
-{
-    int index = l->tensors.operators;
-    while (index > 0 && !((l->tensors.op[index - 1].makes | l->tensors.op[index - 1].statistics) & l->tensors.saved))
-        index--;
-    return index;
-}
-
 void dtp_lower_block_recompute(struct dtp_lowering *l)
 {
     struct pass pass = {l, dtp_lower_state(l), l->tensors.saved, true};
-    int end = replays_last(l) ? l->tensors.operators : after_last_saved(l);
+    int end = replays_last(l) ? l->tensors.operators : dtp_layer_tensors_saved_end(&l->tensors);
     l->recompute = true;
     for (int index = 0; index < end; index++)
         run(&pass, index);

@@ -15,6 +15,7 @@ enum dtp_layer_tensor {
     DTP_TENSOR_COUNT
 };
 #define DTP_TENSOR_BIT(suffix) (UINT64_C(1) << DTP_TENSOR_##suffix)
+#define DTP_LAYER_STREAM (DTP_TENSOR_BIT(INPUT) | DTP_TENSOR_BIT(INPUT2)) /* the residual stream, sum by sum */
 const char *dtp_layer_tensor_text(enum dtp_layer_tensor tensor);
 
 /* Bytes of an element: of the residual stream, of results in the compute dtype, of what a matmul keeps as its input for

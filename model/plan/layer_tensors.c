@@ -32,7 +32,7 @@ static void list_operators(struct dtp_layer_tensors *out, bool copied)
             op->reads = BIT(CORE_COPY);
         for (int m = 0; m < out->kind.matrices; m++)
             if (op->makes & UINT64_C(1) << out->kind.matrix[m].result)
-                out->input[m] = (enum dtp_layer_tensor)__builtin_ctzll(op->reads);
+                out->input[m] = dtp_layer_first(op->reads);
     }
 }
 
@@ -57,7 +57,7 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
     if (plan->sequence_shards > 1) /* what lies between the matmuls is split by tokens: as if it were narrower */
         widths.hidden /= plan->sequence_shards;
     for (uint64_t left = made; left; left &= left - 1) {
-        enum dtp_layer_tensor tensor = (enum dtp_layer_tensor)__builtin_ctzll(left);
+        enum dtp_layer_tensor tensor = dtp_layer_first(left);
         out->bytes[tensor] = dtp_layer_tensor_width(&widths, tensor) * element[dtp_layer_tensor_element(tensor)];
     }
     if (plan->attention == DTP_ATTENTION_MATH)
@@ -76,7 +76,7 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
     struct habits habits = {0};
     for (int i = 0; i < out->operators; i++) /* eager autocast: norms run in fp32, each linear casts what it reads */
         if (dtp_plan_autocast(plan) && !out->fused && out->op[i].kind == DTP_LAYER_OP_NORM)
-            habits.made |= dtp_layer_wide_of((enum dtp_layer_tensor)__builtin_ctzll(out->op[i].makes));
+            habits.made |= dtp_layer_wide_of(dtp_layer_first(out->op[i].makes));
     if (copied)
         habits.made |= BIT(CORE_COPY), habits.saved |= BIT(CORE_COPY);
     if (out->kind.gated && !plan->compile)
@@ -156,4 +156,31 @@ const struct dtp_layer_operator *dtp_layer_tensors_sum(const struct dtp_layer_te
         if (tensors->op[i].kind == DTP_LAYER_OP_RESIDUAL && tensors->op[i].makes & UINT64_C(1) << tensor)
             return &tensors->op[i];
     return NULL;
+}
+
+bool dtp_layer_tensors_last_reader(const struct dtp_layer_tensors *tensors, int matrix)
+{
+    for (int later = matrix + 1; later < tensors->kind.matrices; later++)
+        if (tensors->input[later] == tensors->input[matrix])
+            return false;
+    return true;
+}
+
+bool dtp_layer_tensors_needed_before(const struct dtp_layer_tensors *tensors, int index, enum dtp_layer_tensor tensor)
+{
+    for (int i = 0; i < index; i++) {
+        const struct dtp_layer_operator *op = &tensors->op[i];
+        uint64_t needs = (op->needs & DTP_NEEDS_INPUT ? op->reads : 0) | (op->needs & DTP_NEEDS_RESULT ? op->makes : 0);
+        if (needs & UINT64_C(1) << tensor)
+            return true;
+    }
+    return false;
+}
+
+int dtp_layer_tensors_saved_end(const struct dtp_layer_tensors *tensors)
+{
+    int end = tensors->operators;
+    while (end > 0 && !((tensors->op[end - 1].makes | tensors->op[end - 1].statistics) & tensors->saved))
+        end--;
+    return end;
 }

@@ -31,6 +31,22 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, const struc
 const struct dtp_layer_operator *dtp_layer_tensors_sum(const struct dtp_layer_tensors *tensors,
                                                        enum dtp_layer_tensor tensor);
 
+static inline enum dtp_layer_tensor dtp_layer_first(uint64_t set)
+{
+    return (enum dtp_layer_tensor)__builtin_ctzll(set);
+}
+/* Of what a sum reads, the results of branches; the rest is the residual stream. */
+static inline uint64_t dtp_layer_branches(const struct dtp_layer_operator *sum)
+{
+    return sum->reads & ~DTP_LAYER_STREAM;
+}
+/* No matrix behind this one reads its input. */
+bool dtp_layer_tensors_last_reader(const struct dtp_layer_tensors *tensors, int matrix);
+/* An operator before number `index`, whose backward comes later, reads the tensor there. */
+bool dtp_layer_tensors_needed_before(const struct dtp_layer_tensors *tensors, int index, enum dtp_layer_tensor tensor);
+/* Number of the operators up to the one that makes the last saved tensor. */
+int dtp_layer_tensors_saved_end(const struct dtp_layer_tensors *tensors);
+
 /* Bytes of one token of a set. */
 uint64_t dtp_layer_tensors_bytes(const struct dtp_layer_tensors *tensors, uint64_t set);
 

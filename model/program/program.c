@@ -298,6 +298,8 @@ static const char *fault_of_op(struct dtp_program *program, const struct dtp_op 
         return "no such kind or stream";
     if (dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE && op->group >= program->groups.count)
         return "a collective needs a group that was added before it";
+    if (!dtp_op_kind_is_transfer(op->kind) && (op->peer || op->tag))
+        return "only a send or a receive has a peer and a tag";
     bool memory_only = op->kind == DTP_OP_ALLOC || op->kind == DTP_OP_FREE;
     const char *fault = fault_of_demand(&op->demand);
     for (size_t i = 0; i < operand_count && !fault; i++)

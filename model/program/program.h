@@ -95,6 +95,8 @@ struct dtp_op {
     enum dtp_stream stream;
     uint16_t layer, micro_step;
     uint32_t group;                        /* collectives: index of the group; adding sets DTP_NO_INDEX for others */
+    uint16_t peer;                         /* transfers: the role of the other end (program_set.h) */
+    uint32_t tag;                          /* transfers: the same number at both ends */
     uint32_t first_operand, operand_count; /* set by adding, like the next two */
     uint32_t first_dependency, dependency_count; /* dependencies on operations of other streams */
     const char *name;                            /* "qkv", "down input gradient", ...; "" if the kind says it all */

@@ -11,9 +11,9 @@
  * One thing a line, numbered in order; operations refer to what stands before them. Operands stand in their order
  * behind `reads`, `writes`, `updates` or, where no byte is touched, `buffers`: +3 is allocated, 2- freed and 2~ freed
  * with DTP_DEFER by the operation; 0@4096 begins at byte 4096 of buffer 0, 0@4096+512 touches 512 bytes from there on
- * and no others, 0% is this rank's shard of it; the operand's role stands behind a colon. What is 0 or none is left
- * out. Numbers are whole, or MpE for M * 2^E, so that reading gives the same bits in every locale. Blank lines and
- * lines that begin with '#' are skipped. */
+ * and no others, 0% is this rank's shard of it; the operand's role stands behind a colon. A send or receive says the
+ * peer's role and a tag (program_set.h). What is 0 or none is left out. Numbers are whole, or MpE for M * 2^E, so that
+ * reading gives the same bits in every locale. Blank lines and lines that begin with '#' are skipped. */
 #ifndef DTP_PROGRAM_TEXT_H
 #define DTP_PROGRAM_TEXT_H
 
@@ -29,6 +29,14 @@ enum dtp_status dtp_program_write_text(const struct dtp_program *program, FILE *
  * the text's. Says nothing about races and lifetimes: dtp_program_verify does. */
 enum dtp_status dtp_program_parse_text(const char *name, const char *text, size_t bytes, struct dtp_program **out,
                                        struct dtp_faults *faults);
+
+/* Of lines within a longer text, `before` lines stand before them. */
+struct dtp_text_lines {
+    const char *name, *text;
+    size_t bytes, before;
+};
+enum dtp_status dtp_program_parse_lines(const struct dtp_text_lines *lines, struct dtp_program **out,
+                                        struct dtp_faults *faults);
 
 /* The text as a file, both ways. DTP_ENVIRONMENT: the file cannot be written or read; of a bad text as above. */
 enum dtp_status dtp_program_write_file(const struct dtp_program *program, const char *path, struct dtp_faults *faults);

@@ -90,6 +90,8 @@ static void write_op(FILE *file, const struct dtp_program *program, const struct
     write_place(file, op->layer, op->micro_step);
     if (op->group != DTP_NO_INDEX)
         fprintf(file, " group %u", op->group);
+    if (dtp_op_kind_is_transfer(op->kind))
+        fprintf(file, " peer %u tag %u", op->peer, op->tag);
     write_operands(file, dtp_program_operands(program, op), op->operand_count);
     const dtp_op_id *dependencies = dtp_program_dependencies(program, op);
     for (uint32_t i = 0; i < op->dependency_count; i++)
