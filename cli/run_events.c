@@ -112,6 +112,7 @@ static void hear_start(struct dtp_run_listener *l, const json_t *event)
 {
     struct dtp_run_outcome *m = l->out;
     const json_t *owners = json_object_get(event, "owner_bytes");
+    text(event, "program", m->program, sizeof m->program);
     text(event, "device", m->device, sizeof m->device);
     text(event, "libraries", m->libraries, sizeof m->libraries);
     text(event, "collectives", m->collectives, sizeof m->collectives);

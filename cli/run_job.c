@@ -32,12 +32,9 @@ static bool is_ours(const struct dtp_scenario *scenario)
 enum dtp_status dtp_run_take_defaults(struct dtp_scenario *scenario, struct dtp_faults *faults)
 {
     static const char *const defaults[][2] = {{"runtime", "dtplan"}, {"gradient_norm", "true"}};
-    char update[8];
-    bool norm = !dtp_scenario_plain(scenario, "update_in_backward", update, sizeof update) || strcmp(update, "1") != 0;
-    size_t count = sizeof defaults / sizeof defaults[0] - (norm ? 0 : 1);
     enum dtp_status status = DTP_OK;
-    for (size_t i = 0; i < count && status == DTP_OK && is_ours(scenario); i++)
-        if (!dtp_scenario_get(scenario, defaults[i][0]))
+    for (size_t i = 0; i < sizeof defaults / sizeof *defaults && status == DTP_OK && is_ours(scenario); i++)
+        if (!dtp_scenario_get(scenario, defaults[i][0]) && dtp_scenario_reads(scenario, defaults[i][0]))
             status = dtp_scenario_set(scenario, defaults[i][0], defaults[i][1], "default", 0, faults);
     return status;
 }
@@ -132,10 +129,12 @@ enum dtp_status dtp_ran_job_read_times(struct dtp_ran_job *ran, const char *path
 
 /* ---- the run ----------------------------------------------------------------------------------------------------- */
 
-static enum dtp_status execute(const struct dtp_run_job *run, struct dtp_ran_job *out, const char *times)
+static enum dtp_status execute(const struct dtp_run_job *run, struct dtp_ran_job *out, const char *program,
+                               const char *times)
 {
     struct dtp_faults *faults = run->context->faults;
-    struct dtp_run_process process = {.context = run->context, .scenario = run->scenario, .op_times = times};
+    struct dtp_run_process process = {
+        .context = run->context, .scenario = run->scenario, .program = program, .op_times = times};
     process.hear = dtp_run_listener_hear;
     process.listener = dtp_run_listener_create(&out->simulated.job, run->progress, &out->measured);
     if (!process.listener)
@@ -147,19 +146,42 @@ static enum dtp_status execute(const struct dtp_run_job *run, struct dtp_ran_job
     return ran > status ? ran : status;
 }
 
-static enum dtp_status with_times_file(const struct dtp_run_job *run, struct dtp_ran_job *out)
+/* An empty file of TMPDIR, for its reader to remove. */
+static enum dtp_status make_temporary(char *path, size_t bytes, struct dtp_faults *faults)
 {
     const char *folder = getenv("TMPDIR");
-    char path[4096];
-    if (run->op_times)
-        return execute(run, out, run->op_times);
-    snprintf(path, sizeof path, "%s/dtplan-run-XXXXXX", folder && *folder ? folder : "/tmp");
+    snprintf(path, bytes, "%s/dtplan-run-XXXXXX", folder && *folder ? folder : "/tmp");
     int file = mkstemp(path);
     if (file < 0)
-        return dtp_fault(run->context->faults, DTP_ENVIRONMENT, path, 0,
-                         "cannot be made; set TMPDIR to a folder to write to");
+        return dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "cannot be made; set TMPDIR to a folder to write to");
     close(file);
-    enum dtp_status status = execute(run, out, path);
+    return DTP_OK;
+}
+
+static enum dtp_status with_times_file(const struct dtp_run_job *run, struct dtp_ran_job *out, const char *program)
+{
+    char path[4096];
+    if (run->op_times)
+        return execute(run, out, program, run->op_times);
+    enum dtp_status status = make_temporary(path, sizeof path, run->context->faults);
+    if (status != DTP_OK)
+        return status;
+    status = execute(run, out, program, path);
+    unlink(path);
+    return status;
+}
+
+/* The text that was predicted is what runs. */
+static enum dtp_status with_program_file(const struct dtp_run_job *run, struct dtp_ran_job *out)
+{
+    struct dtp_faults *faults = run->context->faults;
+    char path[4096];
+    enum dtp_status status = make_temporary(path, sizeof path, faults);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_program_write_file(out->simulated.program, path, faults);
+    if (status == DTP_OK)
+        status = with_times_file(run, out, path);
     unlink(path);
     return status;
 }
@@ -177,7 +199,7 @@ enum dtp_status dtp_job_run(const struct dtp_run_job *run, struct dtp_ran_job *o
     if (status == DTP_OK)
         status = dtp_simulated_create(&job, &options, &out->simulated, faults);
     out->predicted = status == DTP_OK;
-    return status == DTP_OK ? with_times_file(run, out) : status;
+    return status == DTP_OK ? with_program_file(run, out) : status;
 }
 
 void dtp_ran_job_release(struct dtp_ran_job *ran)

@@ -106,6 +106,8 @@ static enum dtp_status write_line(const struct dtp_run_process *p, const char *p
         if (a->passed[i].value)
             add(line, a->passed[i].value);
     }
+    if (p->program)
+        add_two(line, "--program", p->program);
     if (p->op_times)
         add_two(line, "--op-times", p->op_times);
     if (p->probe)

@@ -12,6 +12,7 @@
 struct dtp_run_process {
     const struct dtp_context *context;
     const struct dtp_scenario *scenario;
+    const char *program;  /* file of the program's text, which is what runs; NULL where it measures */
     const char *op_times; /* file for times of operations, or NULL */
     bool probe;           /* it measures instead of training */
     void (*hear)(void *listener, const char *line);

@@ -4,8 +4,9 @@
  *   dtplan-exec --data-directory DIR [--catalog FILE]... [SCENARIO.ini]... [--set KEY=VALUE]... [--events FD] [--FLAG
  * VALUE]...
  *
- * The job is resolved here again from the same words, by the same rules, so what runs is what was predicted. Flags are
- * those of settings.h. Events are lines of JSON to the descriptor FD, to standard output without one. */
+ * What runs is the program that was predicted, handed over as text (--program). The job is resolved here again from the
+ * same words, for batches, shapes and checkpoints, and text and words must agree. Flags are those of settings.h. Events
+ * are lines of JSON to the descriptor FD, to standard output without one. */
 #include "ranks/launcher.h"
 #include "ranks/nodes.h"
 #include "device/open_device.h"

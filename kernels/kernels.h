@@ -11,8 +11,9 @@
  * otherwise it is overwritten. All sums run in an order that depends on shapes only, so a step repeats bit for bit.
  *
  * Functions return 0, or a code of the library that dtp_cuda_error_text names. CUDA's refuse ("invalid argument") norms
- * of rows longer than 4096 vectors of 16 bytes, or 4096 elements where they hold no whole vectors, heads of more than
- * 256 in their attention, and elementwise work of 2^32 vectors and more. */
+ * of rows longer than 4096 vectors of 16 bytes, or 4096 elements where they hold no whole vectors, norms of
+ * heads of more than 256 such vectors or elements, heads of more than 256 in their attention, and elementwise work of
+ * 2^32 vectors and more. */
 #ifndef DTP_KERNELS_H
 #define DTP_KERNELS_H
 
@@ -94,6 +95,31 @@ struct dtp_rotary_args {
     uint32_t sequence, heads, kv_heads, head_dim;
     enum dtp_element element;
     bool inverse;
+};
+
+/* RMSNorm in place of each head of q and of k in a packed qkv (as rotary's): x * rsqrt(mean(x^2) + epsilon) * weight.
+ * `raw` receives q and k as they were, which backward reads. */
+struct dtp_qk_norm_args {
+    void *qkv;
+    const void *weight;       /* [2, head_dim]: of q, of k */
+    void *raw;                /* [rows, heads + kv_heads, head_dim] */
+    float *inverse_deviation; /* [rows, heads + kv_heads], written */
+    uint64_t rows;
+    uint32_t heads, kv_heads, head_dim;
+    float epsilon;
+    enum dtp_element element, weight_element;
+};
+/* The gradients of q and k in a packed gradient become, in place, those of what was normed. */
+struct dtp_qk_norm_backward_args {
+    void *qkv_gradient;
+    const void *raw, *weight;
+    const float *inverse_deviation;
+    void *weight_gradient; /* [2, head_dim] */
+    float *workspace;      /* 2 * DTP_PARTIAL_SUM_ROWS * head_dim floats */
+    uint64_t rows;
+    uint32_t heads, kv_heads, head_dim;
+    enum dtp_element element, weight_element, gradient_element; /* activations; weight; weight_gradient */
+    bool accumulate;
 };
 
 /* swiglu: `up` is [rows, 2 width], gate first, result = silu(gate) * up; gelu (tanh form) and relu: [rows, width]. */
@@ -220,7 +246,8 @@ struct dtp_initialise_args {
 };
 
 /* Causal self-attention on packed qkv [batch, sequence, (heads + 2 kv_heads), head_dim]: q heads, then k, then v; query
- * head h reads k and v of head h / (heads / kv_heads). result [batch, sequence, heads, head_dim]; log_sum_exp
+ * head h reads k and v of head h / (heads / kv_heads). `window` > 0: a query sees so many keys, its own the last of
+ * them; 0: all up to its own. result [batch, sequence, heads, head_dim]; log_sum_exp
  * [batch, heads, sequence] of the scaled scores. */
 struct dtp_attention_args {
     const void *qkv;
@@ -228,7 +255,7 @@ struct dtp_attention_args {
     float *log_sum_exp;
     void *workspace;
     uint64_t workspace_bytes;
-    uint32_t batch, sequence, heads, kv_heads, head_dim;
+    uint32_t batch, sequence, heads, kv_heads, head_dim, window;
     float scale;
     enum dtp_element element;
 };
@@ -240,7 +267,7 @@ struct dtp_attention_backward_args {
     void *qkv_gradient;
     void *workspace;
     uint64_t workspace_bytes;
-    uint32_t batch, sequence, heads, kv_heads, head_dim;
+    uint32_t batch, sequence, heads, kv_heads, head_dim, window;
     float scale;
     bool atomic;
     enum dtp_element element;
@@ -274,6 +301,8 @@ struct dtp_matmul_args {
     X(norm, dtp_norm_args)                                                                                             \
     X(norm_backward, dtp_norm_backward_args)                                                                           \
     X(rotary, dtp_rotary_args)                                                                                         \
+    X(qk_norm, dtp_qk_norm_args)                                                                                       \
+    X(qk_norm_backward, dtp_qk_norm_backward_args)                                                                     \
     X(activation, dtp_activation_args)                                                                                 \
     X(activation_backward, dtp_activation_backward_args)                                                               \
     X(bias_backward, dtp_bias_backward_args)                                                                           \

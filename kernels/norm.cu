@@ -80,23 +80,6 @@ template <typename T, int N, int V> struct part {
     }
 };
 
-/* Weights of N neighbouring columns, of whatever type they are. */
-template <int N>
-__device__ void read_weights(float (&to)[N], const void *from, enum dtp_element element, uint32_t column)
-{
-    if (element == DTP_ELEMENT_BF16) {
-        packed<bf16, N> values = load<N>((const bf16 *)from + column);
-#pragma unroll
-        for (int e = 0; e < N; e++)
-            to[e] = values[e];
-    } else {
-        packed<float, N> values = load<N>((const float *)from + column);
-#pragma unroll
-        for (int e = 0; e < N; e++)
-            to[e] = values[e];
-    }
-}
-
 /* Forward: one row to a warp as far as four vectors a lane go, so that nothing waits at a barrier; else to a block.
  * More registers a thread leave too few threads to keep memory busy: with eight, 3.6 TB/s on an H200 instead of 3.9. */
 layout forward_layout(uint64_t vectors)

@@ -143,6 +143,23 @@ __device__ inline void store_any(void *values, enum dtp_element element, uint64_
         ((float *)values)[i] = value;
 }
 
+/* Weights of N neighbouring columns, of whatever type they are. */
+template <int N>
+__device__ inline void read_weights(float (&to)[N], const void *from, enum dtp_element element, uint32_t column)
+{
+    if (element == DTP_ELEMENT_BF16) {
+        packed<bf16, N> values = load<N>((const bf16 *)from + column);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            to[e] = values[e];
+    } else {
+        packed<float, N> values = load<N>((const float *)from + column);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            to[e] = values[e];
+    }
+}
+
 /* Sum over `lanes` neighbours of a warp (a power of two), in every one of them. The butterfly's order is fixed. */
 __device__ inline float warp_sum(float value, int lanes = 32)
 {

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- who waits for whom ------------------------------------------------------------------------------------------ */
@@ -85,7 +86,19 @@ struct engine {
     uint32_t next_issue;
     double host_s;
     bool host_blocked;
+    struct engine *roles; /* all of the set */
 };
+
+/* What stands in `pending` of a transfer that waits for its other end, to start or to end. */
+#define ARRIVED UINT32_MAX
+#define FINISHED (UINT32_MAX - 1)
+
+/* The engine of the other end; *partner: its operation there. NULL: `op` is no transfer between roles. */
+static struct engine *other_end(const struct engine *e, uint32_t op, uint32_t *partner)
+{
+    *partner = e->job->partner ? e->job->partner[op] : DTP_NO_INDEX;
+    return *partner == DTP_NO_INDEX ? NULL : &e->roles[e->ops[op].peer];
+}
 
 /* ---- the host thread --------------------------------------------------------------------------------------------- */
 
@@ -126,7 +139,7 @@ static void issue(struct engine *e)
 
 /* ---- starting and ending ----------------------------------------------------------------------------------------- */
 
-static void end(struct engine *e, uint32_t op)
+static void end_one(struct engine *e, uint32_t op)
 {
     e->job->span[op].end_s = e->now_s;
     e->done++;
@@ -142,11 +155,34 @@ static void end(struct engine *e, uint32_t op)
     }
 }
 
+/* A transfer ends where both ends are through. */
+static void end(struct engine *e, uint32_t op)
+{
+    uint32_t partner;
+    struct engine *other = other_end(e, op, &partner);
+    if (other && other->pending[partner] != FINISHED) {
+        e->pending[op] = FINISHED;
+        return;
+    }
+    if (other)
+        end_one(other, partner);
+    end_one(e, op);
+}
+
+/* Both ends of a transfer take as long as the longer one. */
+static double transfer_s(const struct engine *e, uint32_t op)
+{
+    uint32_t partner;
+    const struct engine *other = other_end(e, op, &partner);
+    double mine_s = e->job->seconds[op];
+    return other && other->job->seconds[partner] > mine_s ? other->job->seconds[partner] : mine_s;
+}
+
 /* Seconds the operation takes alone from now on: its own, or until its last kernel has been launched and has run, for
  * kernels of one operation take equal parts of its time. The difference is starvation. */
 static double stretched_s(struct engine *e, uint32_t op)
 {
-    double seconds = e->job->seconds[op], kernels = e->ops[op].demand.kernels;
+    double seconds = transfer_s(e, op), kernels = e->ops[op].demand.kernels;
     e->job->starved_s[op] = 0;
     if (kernels < 2)
         return seconds;
@@ -183,21 +219,39 @@ static void start(struct engine *e, uint32_t op)
     e->changed = true;
 }
 
-/* Starts everything that can start now, lowest index first. What takes no time ends at once and may let others start.
- */
-static void start_ready(struct engine *e)
+/* It can start, as soon as its other end can. */
+static void meet(struct engine *e, uint32_t op)
 {
+    uint32_t partner;
+    struct engine *other = other_end(e, op, &partner);
+    if (!other) {
+        start(e, op);
+    } else if (other->pending[partner] == ARRIVED) {
+        start(other, partner);
+        start(e, op);
+    } else {
+        e->pending[op] = ARRIVED;
+    }
+}
+
+/* Starts everything that can start now, lowest index first. What takes no time ends at once and may let others start.
+ * True: something did. */
+static bool start_ready(struct engine *e)
+{
+    bool any = false;
     while (e->waiting_count) {
         uint32_t first = DTP_NO_INDEX;
         for (int s = 0; s < DTP_STREAM_COUNT; s++)
             if (e->waiting[s] < first && e->job->issue_s[e->waiting[s]] <= e->now_s)
                 first = e->waiting[s];
         if (first == DTP_NO_INDEX)
-            return;
+            return any;
         e->waiting[e->ops[first].stream] = DTP_NO_INDEX;
         e->waiting_count--;
-        start(e, first);
+        any = true;
+        meet(e, first);
     }
+    return any;
 }
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
@@ -277,26 +331,64 @@ static void end_due(struct engine *e)
     }
 }
 
-void dtp_engine_run(const struct dtp_engine_job *job, const struct dtp_engine_graph *graph, uint32_t *pending)
+static void begin(struct engine *e, const struct dtp_engine_job *job, const struct dtp_engine_graph *graph,
+                  uint32_t *pending)
 {
-    struct engine e = {.job = job,
-                       .graph = graph,
-                       .ops = dtp_program_ops(job->program),
-                       .pending = pending,
-                       .count = (uint32_t)dtp_program_op_count(job->program)};
-    memcpy(pending, graph->predecessors, e.count * sizeof *pending);
-    memset(e.waiting, 0xff, sizeof e.waiting);
-    memset(job->cause, 0xff, e.count * sizeof *job->cause); /* DTP_CAUSE_NONE */
-    issue(&e);
-    for (;;) {
-        start_ready(&e);
-        if (e.done == e.count)
-            return;
-        if (e.changed)
-            share_again(&e);
-        double next_s = next_event_s(&e);
-        assert(next_s >= e.now_s && next_s < INFINITY); /* the first operation not done can always run */
-        e.now_s = next_s;
-        end_due(&e);
+    e->job = job;
+    e->graph = graph;
+    e->ops = dtp_program_ops(job->program);
+    e->pending = pending;
+    e->count = (uint32_t)dtp_program_op_count(job->program);
+    memcpy(pending, graph->predecessors, e->count * sizeof *pending);
+    memset(e->waiting, 0xff, sizeof e->waiting);
+    memset(job->cause, 0xff, e->count * sizeof *job->cause); /* DTP_CAUSE_NONE */
+    issue(e);
+}
+
+/* False: all is done. What one role starts may start others' transfers, or end them where they take no time. */
+static bool start_all(struct engine *roles, uint32_t count)
+{
+    bool left = false;
+    for (bool any = true; any;) {
+        any = false;
+        for (uint32_t r = 0; r < count; r++)
+            any = start_ready(&roles[r]) || any;
+        any = any && count > 1;
     }
+    for (uint32_t r = 0; r < count; r++)
+        left = left || roles[r].done < roles[r].count;
+    return left;
+}
+
+static void run_all(struct engine *roles, uint32_t count)
+{
+    while (start_all(roles, count)) {
+        double next_s = INFINITY;
+        for (uint32_t r = 0; r < count; r++) {
+            if (roles[r].changed)
+                share_again(&roles[r]);
+            next_s = fmin(next_s, next_event_s(&roles[r]));
+        }
+        assert(next_s >= roles->now_s && next_s < INFINITY); /* the first operation not done can always run */
+        for (uint32_t r = 0; r < count; r++)
+            roles[r].now_s = next_s;
+        for (uint32_t r = 0; r < count; r++)
+            end_due(&roles[r]);
+    }
+}
+
+bool dtp_engine_run(const struct dtp_engine_job *job, const struct dtp_engine_graph *graph, uint32_t *const *pending,
+                    uint32_t count)
+{
+    struct engine one = {.roles = NULL}, *roles = count == 1 ? &one : calloc(count, sizeof *roles);
+    if (!roles)
+        return false;
+    for (uint32_t r = 0; r < count; r++)
+        begin(&roles[r], &job[r], &graph[r], pending[r]);
+    for (uint32_t r = 0; r < count; r++)
+        roles[r].roles = roles;
+    run_all(roles, count);
+    if (roles != &one)
+        free(roles);
+    return true;
 }

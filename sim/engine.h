@@ -3,7 +3,9 @@
  * An operation starts when the host has issued its first kernel, the one before it on its stream and in its
  * communicator is done, and its dependencies are done. All of these come earlier in the list, so there is always one
  * that can start. At most one operation per stream runs; whenever that set changes, speeds are shared anew (share.h).
- */
+ *
+ * Several roles of a program set run beside each other on one clock, each on a GPU and a host of its own. A transfer
+ * starts when both its ends can, and ends when the slower end does. */
 #ifndef DTP_ENGINE_H
 #define DTP_ENGINE_H
 
@@ -17,10 +19,11 @@ struct dtp_engine_job {
     const struct dtp_op_rates *rates;
     const double *seconds; /* alone */
     bool contention;
-    struct dtp_span *span; /* out */
-    uint32_t *cause;       /* out: operation, DTP_CAUSE_HOST or DTP_CAUSE_NONE */
-    double *issue_s;       /* out: when the host had issued its first kernel */
-    double *starved_s;     /* out: part of the span in which it waits for its later kernels to be launched */
+    struct dtp_span *span;   /* out */
+    uint32_t *cause;         /* out: operation, DTP_CAUSE_HOST or DTP_CAUSE_NONE */
+    double *issue_s;         /* out: when the host had issued its first kernel */
+    double *starved_s;       /* out: part of the span in which it waits for its later kernels to be launched */
+    const uint32_t *partner; /* of transfers: the operation at the other end (program_set.h); NULL: a role alone */
 };
 
 /* What does not change between passes over the same program: who waits for whom. Lies in `arena`. `one_by_one`: every
@@ -34,7 +37,9 @@ struct dtp_engine_graph {
 bool dtp_engine_link(const struct dtp_program *program, bool one_by_one, struct dtp_host_arena *arena,
                      struct dtp_engine_graph *out);
 
-/* Runs it. `pending` is scratch of one entry per operation. */
-void dtp_engine_run(const struct dtp_engine_job *job, const struct dtp_engine_graph *graph, uint32_t *pending);
+/* Runs `count` roles, in the order of their set, which dtp_program_set_verify accepts; `graph` and `pending`
+ * (scratch of one entry per operation) are of each. False: no memory. */
+bool dtp_engine_run(const struct dtp_engine_job *job, const struct dtp_engine_graph *graph, uint32_t *const *pending,
+                    uint32_t count);
 
 #endif

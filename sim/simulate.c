@@ -27,6 +27,7 @@ struct simulation {
     struct dtp_host_arena scratch;
     struct dtp_engine_graph graph;
     size_t count;
+    const uint32_t *partner; /* of transfers; NULL: a program alone */
     uint32_t *pending;
     double *alone_s; /* matmuls at the sustained rate, no slowest rank */
     double *seconds; /* what the engine runs */
@@ -86,25 +87,44 @@ static void scale(struct simulation *s, double factor, double speedup)
     }
 }
 
-static void run(struct simulation *s, struct dtp_timeline *out)
+/* The roles of a set, or one program. */
+struct roles {
+    struct simulation *role;
+    struct dtp_timeline *out; /* of each */
+    uint32_t count;
+    struct dtp_engine_job *jobs; /* and what the engine takes of each besides */
+    struct dtp_engine_graph *graphs;
+    uint32_t **pending;
+};
+
+static bool run(struct roles *all)
 {
-    struct dtp_engine_job job = {.program = s->program,
-                                 .rates = &s->rates,
-                                 .seconds = s->seconds,
-                                 .contention = s->options->contention && !dtp_cluster_is_host(s->rates.cluster),
-                                 .span = out->span,
-                                 .cause = out->cause,
-                                 .issue_s = out->issue_s,
-                                 .starved_s = s->starved_s};
-    scale(s, out->compute_factor, out->matmul_speedup);
-    dtp_engine_run(&job, &s->graph, s->pending);
+    for (uint32_t r = 0; r < all->count; r++) {
+        struct simulation *s = &all->role[r];
+        struct dtp_timeline *out = &all->out[r];
+        all->jobs[r] =
+            (struct dtp_engine_job){.program = s->program,
+                                    .rates = &s->rates,
+                                    .seconds = s->seconds,
+                                    .contention = s->options->contention && !dtp_cluster_is_host(s->rates.cluster),
+                                    .span = out->span,
+                                    .cause = out->cause,
+                                    .issue_s = out->issue_s,
+                                    .starved_s = s->starved_s,
+                                    .partner = s->partner};
+        all->graphs[r] = s->graph;
+        all->pending[r] = s->pending;
+        scale(s, out->compute_factor, out->matmul_speedup);
+    }
+    return dtp_engine_run(all->jobs, all->graphs, all->pending, all->count);
 }
 
-static double end_of_step_s(const struct dtp_timeline *timeline)
+static double end_of_step_s(const struct roles *all)
 {
     double end_s = 0;
-    for (size_t i = 0; i < timeline->op_count; i++)
-        end_s = timeline->span[i].end_s > end_s ? timeline->span[i].end_s : end_s;
+    for (uint32_t r = 0; r < all->count; r++)
+        for (size_t i = 0; i < all->out[r].op_count; i++)
+            end_s = all->out[r].span[i].end_s > end_s ? all->out[r].span[i].end_s : end_s;
     return end_s;
 }
 
@@ -112,20 +132,29 @@ static double end_of_step_s(const struct dtp_timeline *timeline)
  * only after a simulation: a first one with the share among computing kernels, as if nothing else took time,
  * and a second one where waiting for collectives, copies or the host made that share wrong by more than 0.3 % of speed.
  */
-static void run_at_power_limit(struct simulation *s, struct dtp_timeline *out)
+static bool run_at_power_limit(struct roles *all)
 {
-    bool headroom = s->options->power_headroom;
-    out->matmul_speedup = headroom ? dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, s->other_s) : 1;
-    run(s, out);
-    if (!headroom)
-        return;
-    double step_s = end_of_step_s(out) / out->compute_factor;
-    double speedup =
-        dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, fmax(0, step_s - s->matmul_s / out->matmul_speedup));
-    if (fabs(speedup / out->matmul_speedup - 1) <= 0.003)
-        return;
-    out->matmul_speedup = speedup;
-    run(s, out);
+    bool headroom = all->role->options->power_headroom, again = false;
+    for (uint32_t r = 0; r < all->count; r++) {
+        struct simulation *s = &all->role[r];
+        all->out[r].matmul_speedup =
+            headroom ? dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, s->other_s) : 1;
+    }
+    if (!run(all) || !headroom)
+        return !headroom;
+    double end_s = end_of_step_s(all);
+    for (uint32_t r = 0; r < all->count; r++) {
+        struct simulation *s = &all->role[r];
+        struct dtp_timeline *out = &all->out[r];
+        double step_s = end_s / out->compute_factor;
+        double speedup = dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s,
+                                                    fmax(0, step_s - s->matmul_s / out->matmul_speedup));
+        if (fabs(speedup / out->matmul_speedup - 1) <= 0.003)
+            continue;
+        out->matmul_speedup = speedup;
+        again = true;
+    }
+    return !again || run(all);
 }
 
 static enum dtp_status replay_allocator(const struct simulation *s, bool expandable_segments, struct dtp_timeline *out,
@@ -140,30 +169,97 @@ static enum dtp_status replay_allocator(const struct simulation *s, bool expanda
     return status;
 }
 
+static enum dtp_status out_of_memory(const struct roles *all, struct dtp_faults *faults)
+{
+    return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to simulate %zu operations", all->role->count);
+}
+
+static bool simulate_all(struct roles *all)
+{
+    for (uint32_t r = 0; r < all->count; r++)
+        if (!take_arrays(&all->role[r], &all->out[r]) || !price(&all->role[r]))
+            return false;
+    if (!run_at_power_limit(all))
+        return false;
+    double end_s = all->count > 1 ? end_of_step_s(all) : 0;
+    for (uint32_t r = 0; r < all->count; r++) {
+        all->out[r].step_s = end_s;
+        if (!dtp_timeline_account(all->role[r].program, all->role[r].starved_s, all->count == 1, &all->out[r]))
+            return false;
+    }
+    return true;
+}
+
+/* Roles and what the engine takes of them are made; on one cluster by one plan. */
+static enum dtp_status simulate(struct roles *all, const struct dtp_transformer *transformer,
+                                const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                                struct dtp_faults *faults)
+{
+    double slowest = dtp_cluster_slowest_rank(cluster, dtp_calibration.simulated_rank_deviation);
+    enum dtp_status status = DTP_OK;
+    for (uint32_t r = 0; r < all->count; r++) {
+        double factor = all->role[r].options->compute_factor;
+        all->out[r] = (struct dtp_timeline){.compute_factor = factor > 0 ? factor : slowest};
+        all->role[r].ops = dtp_program_ops(all->role[r].program);
+        all->role[r].count = dtp_program_op_count(all->role[r].program);
+    }
+    for (uint32_t r = 0; r < all->count && status == DTP_OK; r++)
+        status = dtp_op_rates_prepare(all->role[r].program, transformer, cluster, plan, &all->role[r].rates, faults);
+    if (status == DTP_OK && !simulate_all(all))
+        status = out_of_memory(all, faults);
+    for (uint32_t r = 0; r < all->count; r++) {
+        if (status == DTP_OK)
+            status = replay_allocator(&all->role[r], plan->expandable_segments, &all->out[r], faults);
+        dtp_host_arena_release(&all->role[r].scratch);
+        dtp_op_rates_release(&all->role[r].rates);
+    }
+    for (uint32_t r = 0; r < all->count && status != DTP_OK; r++)
+        dtp_timeline_release(&all->out[r]);
+    return status;
+}
+
 enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp_transformer *transformer,
                              const struct dtp_cluster *cluster, const struct dtp_plan *plan,
                              const struct dtp_simulation_options *options, struct dtp_timeline *out,
                              struct dtp_faults *faults)
 {
-    struct simulation s = {.program = program,
-                           .ops = dtp_program_ops(program),
-                           .options = options,
-                           .count = dtp_program_op_count(program)};
-    double slowest = dtp_cluster_slowest_rank(cluster, dtp_calibration.simulated_rank_deviation);
-    *out = (struct dtp_timeline){.compute_factor = options->compute_factor > 0 ? options->compute_factor : slowest};
-    enum dtp_status status = dtp_op_rates_prepare(program, transformer, cluster, plan, &s.rates, faults);
-    if (status != DTP_OK)
-        return status;
-    bool memory = take_arrays(&s, out) && price(&s);
-    if (memory) {
-        run_at_power_limit(&s, out);
-        memory = dtp_timeline_account(program, s.starved_s, out);
+    struct simulation s = {.program = program, .options = options};
+    struct dtp_engine_job job;
+    struct dtp_engine_graph graph;
+    uint32_t *pending;
+    struct roles all = {&s, out, 1, &job, &graph, &pending};
+    return simulate(&all, transformer, cluster, plan, faults);
+}
+
+enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_transformer *transformer,
+                                 const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                                 const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                                 struct dtp_faults *faults)
+{
+    enum dtp_issue_order order = dtp_cluster_is_host(cluster) ? DTP_ISSUE_IN_LINE : DTP_ISSUE_STREAMS;
+    struct dtp_host_arena arena = {0};
+    uint32_t **partner, count = set->role_count;
+    enum dtp_status status = dtp_program_set_verify(set, order, faults);
+    if (status == DTP_OK && options->op_s)
+        status =
+            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "measured times of operations are of one program, not of a set");
+    if (status == DTP_OK)
+        status = dtp_program_set_match(set, &arena, &partner, faults);
+    struct roles all = {.role = dtp_host_arena_take_zeroed(&arena, count, sizeof *all.role),
+                        .out = out,
+                        .count = count,
+                        .jobs = dtp_host_arena_take(&arena, count, sizeof *all.jobs),
+                        .graphs = dtp_host_arena_take(&arena, count, sizeof *all.graphs),
+                        .pending = dtp_host_arena_take(&arena, count, sizeof *all.pending)};
+    if (status == DTP_OK && (!all.role || !all.jobs || !all.graphs || !all.pending))
+        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to simulate %u roles", count);
+    for (uint32_t r = 0; r < count && status == DTP_OK; r++) {
+        all.role[r].program = set->roles[r].program;
+        all.role[r].options = options;
+        all.role[r].partner = partner[r];
     }
-    dtp_host_arena_release(&s.scratch);
-    dtp_op_rates_release(&s.rates);
-    status = memory ? replay_allocator(&s, plan->expandable_segments, out, faults)
-                    : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to simulate %zu operations", s.count);
-    if (status != DTP_OK)
-        dtp_timeline_release(out);
+    if (status == DTP_OK)
+        status = simulate(&all, transformer, cluster, plan, faults);
+    dtp_host_arena_release(&arena);
     return status;
 }

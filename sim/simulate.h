@@ -8,7 +8,7 @@
 
 #include "base/host_arena.h"
 #include "plan/plan.h"
-#include "program/program.h"
+#include "program/program_set.h"
 
 struct dtp_span {
     double start_s, end_s; /* of the operation's device (or host) time; end == start for events */
@@ -22,8 +22,9 @@ struct dtp_span {
  * (compute_s; of an operation that waits for its launches only the busy part), else a collective (exposed
  * communication, shared evenly where several run), else kernels of other streams (compute_s), else copies, storage and
  * the host's optimizer (exposed_offload_s), else the issuing host (host_bound_s, the unlaunched part of operations
- * included): whatever comes before an operation in the program can run, so nothing else idles one rank. These six add
- * up to step_s; the bubble of a pipeline, which one rank's program cannot show, is 0. */
+ * included): whatever comes before an operation in the program can run, so nothing else idles one rank. In a set of
+ * several roles a rank waits for others too: what is idle there is the bubble (bubble_s), 0 of a program alone. These
+ * six add up to step_s. */
 struct dtp_timeline {
     struct dtp_host_arena memory; /* of the arrays below */
     size_t op_count;
@@ -61,6 +62,13 @@ enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp
                              const struct dtp_cluster *cluster, const struct dtp_plan *plan,
                              const struct dtp_simulation_options *options, struct dtp_timeline *out,
                              struct dtp_faults *faults);
+/* The same of a program set, every role on a rank of its own: out[role]. All end with the whole step, which is each
+ * timeline's step_s; what a role waits for others is its bubble. Proves the set first; `options` without op_s. On
+ * failure every out[role] is empty. */
+enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_transformer *transformer,
+                                 const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                                 const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                                 struct dtp_faults *faults);
 void dtp_timeline_release(struct dtp_timeline *timeline);
 
 /* Isolated seconds of one operation: op_cost and collective_cost on its demand. NAN without memory. */

@@ -79,7 +79,7 @@ static void add_kernel(const struct dtp_op *op, double duration_s, struct dtp_ti
         t->compute_s += duration_s;
 }
 
-static void add_interval(const struct dtp_op *ops, const double *starved_s, const struct interval *interval,
+static void add_interval(const struct dtp_op *ops, const double *starved_s, const struct interval *interval, bool alone,
                          double duration_s, struct dtp_timeline *t)
 {
     uint32_t main = interval->main;
@@ -96,13 +96,16 @@ static void add_interval(const struct dtp_op *ops, const double *starved_s, cons
         add_kernel(&ops[interval->other_kernel], duration_s, t);
     } else if (interval->copies) {
         t->exposed_offload_s += duration_s;
-    } else {
+    } else if (alone) {
         t->host_bound_s += duration_s;
+    } else {
+        t->bubble_s += duration_s;
     }
 }
 
 /* Sweeps from boundary to boundary of spans: at most two per operation. */
-static void split(const struct dtp_op *ops, const double *starved_s, struct lanes *lanes, struct dtp_timeline *t)
+static void split(const struct dtp_op *ops, const double *starved_s, bool alone, struct lanes *lanes,
+                  struct dtp_timeline *t)
 {
     double now_s = 0;
     while (now_s < t->step_s) {
@@ -125,7 +128,7 @@ static void split(const struct dtp_op *ops, const double *starved_s, struct lane
             if (span->start_s <= now_s)
                 note(ops, op, &interval);
         }
-        add_interval(ops, starved_s, &interval, next_s - now_s, t);
+        add_interval(ops, starved_s, &interval, alone, next_s - now_s, t);
         now_s = next_s;
     }
 }
@@ -180,7 +183,8 @@ static bool find_critical(const struct dtp_op *ops, struct dtp_timeline *t)
     return true;
 }
 
-bool dtp_timeline_account(const struct dtp_program *program, const double *starved_s, struct dtp_timeline *timeline)
+bool dtp_timeline_account(const struct dtp_program *program, const double *starved_s, bool alone,
+                          struct dtp_timeline *timeline)
 {
     const struct dtp_op *ops = dtp_program_ops(program);
     struct dtp_host_arena scratch = {0};
@@ -188,7 +192,7 @@ bool dtp_timeline_account(const struct dtp_program *program, const double *starv
     add_totals(ops, timeline);
     bool done = sort_into_lanes(program, timeline, &scratch, &lanes) && find_critical(ops, timeline);
     if (done)
-        split(ops, starved_s, &lanes, timeline);
+        split(ops, starved_s, alone, &lanes, timeline);
     dtp_host_arena_release(&scratch);
     /* Sums of many intervals may exceed the sum of the spans by rounding. */
     timeline->exposed_communication_s = fmin(timeline->exposed_communication_s, timeline->communication_s);

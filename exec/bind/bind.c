@@ -97,18 +97,6 @@ static enum dtp_status prepare(struct dtp_binding *b, struct dtp_faults *faults)
 
 /* ---- state ------------------------------------------------------------------------------------------------------- */
 
-static enum dtp_element state_element(const struct dtp_binding *b, enum dtp_executor_state state)
-{
-    switch (state) {
-    case DTP_EXECUTOR_WEIGHTS: return dtp_bind_element(b->rules.compute);
-    case DTP_EXECUTOR_MOMENT1:
-    case DTP_EXECUTOR_MOMENT2: return dtp_bind_element(b->rules.moments);
-    case DTP_EXECUTOR_MASTER:
-    case DTP_EXECUTOR_STATE_COUNT: break;
-    }
-    return DTP_ELEMENT_FP32;
-}
-
 /* What this rank has of one state of a module: elements [begin, end) at `values`. */
 struct state_range {
     struct dtp_state_part kind; /* module, kind, element */
@@ -159,16 +147,18 @@ static bool next_run(const struct dtp_parameter_module *layout, int *next, uint6
     return found;
 }
 
-/* A buffer of whole size is this rank's to write only in its own shard; padding is in no part. */
-static void add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state)
+/* A buffer of whole size is this rank's to write only in its own shard; padding is in no part. False: of no format. */
+static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state)
 {
     dtp_buffer_id id = b->map.module[module][state];
     char *values = dtp_binding_address(b, id);
+    enum dtp_element element;
     if (!values)
-        return;
+        return true;
+    if (!dtp_bind_buffer_element(&dtp_program_buffers(b->job.program)[id.index], &element))
+        return false;
     struct dtp_parameter_module layout;
     dtp_parameter_module(b->job.transformer, b->rules.shard_ranks, module, &layout);
-    enum dtp_element element = state_element(b, state);
     uint64_t first = b->job.rank % b->rules.shard_ranks * layout.shard_elements, last = first + layout.shard_elements;
     bool whole = dtp_program_buffers(b->job.program)[id.index].bytes / dtp_element_bytes(element) >= layout.elements;
     struct state_range range = {
@@ -182,6 +172,7 @@ static void add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
         if (b->job.rank < b->rules.shard_ranks)
             add_part(b->own, &b->own_count, &range, larger(begin, first), smaller(end, last), left_out);
     }
+    return true;
 }
 
 static enum dtp_status bind_state(struct dtp_binding *b, struct dtp_faults *faults)
@@ -197,7 +188,10 @@ static enum dtp_status bind_state(struct dtp_binding *b, struct dtp_faults *faul
         return out_of_memory(faults);
     for (uint64_t module = 0; module < b->map.module_count; module++)
         for (int state = 0; state < DTP_EXECUTOR_STATE_COUNT; state++)
-            add_state(b, module, (enum dtp_executor_state)state);
+            if (!add_state(b, module, (enum dtp_executor_state)state))
+                return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                                 "the program's buffer of %s of module %" PRIu64 " has no format that can be run",
+                                 dtp_content_text(dtp_executor_content((enum dtp_executor_state)state)), module);
     return DTP_OK;
 }
 
@@ -283,6 +277,8 @@ enum dtp_status dtp_binding_prove(const struct dtp_binding *b, struct dtp_faults
     enum dtp_status status = DTP_OK;
     for (uint32_t group = 0; communicator && group < dtp_program_group_count(b->job.program); group++)
         for (int collective = 0; collective < DTP_COLLECTIVE_COUNT && status == DTP_OK; collective++) {
+            if (collective == DTP_SEND_RECV) /* only two ranks call one, and no plan chooses how it is carried */
+                continue;
             const struct dtp_bound_op *op = largest(b, (enum dtp_collective)collective, group);
             if (op)
                 status = communicator->verbs->prove(communicator, &op->arguments.collective, op->stream, faults);

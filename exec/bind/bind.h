@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "device/host_adam.h"
 #include "base/host_arena.h"
+#include "program/program_set.h"
 #include "runtime/dtplan/lower_executor.h"
 #include "ranks/world.h"
 
@@ -27,7 +28,8 @@ struct dtp_bind_job {
     const struct dtp_executor_arena *arena;
     struct dtp_device *device;
     char *device_base, *host_base;
-    struct dtp_world *world; /* NULL: one rank */
+    struct dtp_world *world;           /* NULL: one rank */
+    const struct dtp_program_set *set; /* whose role `program` is; NULL: all ranks run it */
     struct dtp_optimizer_settings optimizer;
     uint32_t rank;
 };
@@ -95,9 +97,8 @@ void *dtp_binding_address(const struct dtp_binding *binding, dtp_buffer_id buffe
 /* bind_arguments.c: fills kind, kernel and arguments of one operation. */
 enum dtp_status dtp_bind_arguments(const struct dtp_binding *binding, const struct dtp_op *op, struct dtp_bound_op *out,
                                    struct dtp_faults *faults);
-/* Element types of activations and moments; of the gradients in a buffer, whole or a shard of them. */
+/* Kernels have FP32 and BF16. Of a buffer, as the program says: false where it says none of these. */
 enum dtp_element dtp_bind_element(enum dtp_dtype dtype);
-enum dtp_element dtp_bind_gradient_element(const struct dtp_binding *binding, dtp_buffer_id buffer);
-uint64_t dtp_bind_module_of(const struct dtp_binding *binding, dtp_buffer_id buffer);
+bool dtp_bind_buffer_element(const struct dtp_buffer *buffer, enum dtp_element *out);
 
 #endif

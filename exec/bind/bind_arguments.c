@@ -3,6 +3,7 @@
 
 #include "runtime/dtplan/batch_layout.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -12,23 +13,17 @@
 
 enum dtp_element dtp_bind_element(enum dtp_dtype dtype)
 {
+    assert(dtype == DTP_FP32 || dtype == DTP_BF16);
     return dtype == DTP_FP32 ? DTP_ELEMENT_FP32 : DTP_ELEMENT_BF16;
 }
 
-uint64_t dtp_bind_module_of(const struct dtp_binding *binding, dtp_buffer_id id)
+bool dtp_bind_buffer_element(const struct dtp_buffer *buffer, enum dtp_element *out)
 {
-    const struct dtp_buffer *buffer = &dtp_program_buffers(binding->job.program)[id.index];
-    if (buffer->layer != DTP_NO_LAYER)
-        return (uint64_t)buffer->layer + 1;
-    return strncmp(buffer->name, "embedding", strlen("embedding")) == 0 ? 0 : binding->job.transformer->layers + 1;
-}
-
-enum dtp_element dtp_bind_gradient_element(const struct dtp_binding *binding, dtp_buffer_id id)
-{
-    const struct dtp_buffer *buffer = &dtp_program_buffers(binding->job.program)[id.index];
-    struct dtp_gradient_dtypes dtype =
-        dtp_executor_gradient_dtypes(binding->job.transformer, &binding->rules, dtp_bind_module_of(binding, id));
-    return dtp_bind_element(strcmp(buffer->name, DTP_EXECUTOR_GRADIENT_SHARD) == 0 ? dtype.shard : dtype.whole);
+    enum dtp_dtype dtype = buffer->element == DTP_NO_ELEMENT ? DTP_DTYPE_COUNT : (enum dtp_dtype)(buffer->element - 1);
+    bool known = dtype == DTP_FP32 || dtype == DTP_BF16;
+    if (known)
+        *out = dtp_bind_element(dtype);
+    return known;
 }
 
 /* ---- embedding and norms ----------------------------------------------------------------------------------------- */
@@ -44,8 +39,8 @@ static void fill_embedding(struct dtp_binder *b, struct dtp_bound_op *out)
                                                            .width = hidden(b),
                                                            .vocab = (uint32_t)shape(b)->vocab,
                                                            .sequence = sequence(b),
-                                                           .element = compute(b),
-                                                           .result_element = compute(b)};
+                                                           .element = element_of(b, DTP_ROLE_WEIGHT),
+                                                           .result_element = element_of(b, DTP_ROLE_RESULT)};
 }
 
 static void fill_embedding_backward(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -67,8 +62,8 @@ static void fill_embedding_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .width = hidden(b),
                                              .vocab = (uint32_t)shape(b)->vocab,
                                              .sequence = sequence(b),
-                                             .element = compute(b),
-                                             .gradient_element = gradient(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                             .element = element_of(b, DTP_ROLE_GRADIENT),
+                                             .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
                                              .accumulate_positions = updates(b, DTP_ROLE_POSITION_GRADIENT)};
 }
 
@@ -87,8 +82,8 @@ static void fill_norm(struct dtp_binder *b, struct dtp_bound_op *out)
                                                  .rows = rows(b),
                                                  .width = hidden(b),
                                                  .epsilon = NORM_EPSILON,
-                                                 .element = compute(b),
-                                                 .weight_element = compute(b)};
+                                                 .element = element_of(b, DTP_ROLE_INPUT),
+                                                 .weight_element = element_of(b, DTP_ROLE_WEIGHT)};
 }
 
 static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -109,9 +104,9 @@ static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                         .workspace = need(b, DTP_ROLE_WORKSPACE),
                                         .rows = rows(b),
                                         .width = hidden(b),
-                                        .element = compute(b),
-                                        .weight_element = compute(b),
-                                        .gradient_element = gradient(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                        .element = element_of(b, DTP_ROLE_GRADIENT),
+                                        .weight_element = element_of(b, DTP_ROLE_WEIGHT),
+                                        .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
                                         .add_to_residual = updates(b, DTP_ROLE_RESIDUAL_GRADIENT),
                                         .accumulate = updates(b, DTP_ROLE_WEIGHT_GRADIENT)};
 }
@@ -121,6 +116,7 @@ static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 static void fill_matmul_forward(struct dtp_binder *b, struct dtp_matmul_args *g)
 {
     g->a = need(b, DTP_ROLE_INPUT);
+    g->element = element_of(b, DTP_ROLE_INPUT);
     g->b = need(b, DTP_ROLE_WEIGHT);
     g->b_transposed = true;
     g->bias = maybe(b, DTP_ROLE_BIAS);
@@ -130,24 +126,26 @@ static void fill_matmul_forward(struct dtp_binder *b, struct dtp_matmul_args *g)
     g->epilogue = g->aux ? DTP_EPILOGUE_GELU_AUX : DTP_EPILOGUE_NONE;
     g->lda = g->ldb = g->k;
     g->ldd = g->n;
-    g->result_element = compute(b);
+    g->result_element = element_of(b, DTP_ROLE_RESULT);
 }
 
 static void fill_matmul_input_gradient(struct dtp_binder *b, struct dtp_matmul_args *g)
 {
     g->a = need(b, DTP_ROLE_GRADIENT);
+    g->element = element_of(b, DTP_ROLE_GRADIENT);
     g->b = need(b, DTP_ROLE_WEIGHT);
     g->result = need(b, DTP_ROLE_INPUT_GRADIENT);
     g->aux = maybe(b, DTP_ROLE_AUX);
     g->epilogue = g->aux ? DTP_EPILOGUE_DGELU : DTP_EPILOGUE_NONE;
     g->lda = g->k;
     g->ldb = g->ldd = g->n;
-    g->result_element = compute(b);
+    g->result_element = element_of(b, DTP_ROLE_INPUT_GRADIENT);
 }
 
 static void fill_matmul_weight_gradient(struct dtp_binder *b, struct dtp_matmul_args *g)
 {
     g->a = need(b, DTP_ROLE_GRADIENT);
+    g->element = element_of(b, DTP_ROLE_GRADIENT);
     g->a_transposed = true;
     g->b = need(b, DTP_ROLE_INPUT);
     g->result = need(b, DTP_ROLE_WEIGHT_GRADIENT);
@@ -155,7 +153,7 @@ static void fill_matmul_weight_gradient(struct dtp_binder *b, struct dtp_matmul_
     g->bias_gradient = maybe(b, DTP_ROLE_BIAS_GRADIENT);
     g->lda = g->m;
     g->ldb = g->ldd = g->n;
-    g->result_element = gradient(b, DTP_ROLE_WEIGHT_GRADIENT);
+    g->result_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT);
 }
 
 static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -163,7 +161,6 @@ static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
     struct dtp_matmul_args g = {.m = (uint64_t)b->op->demand.m,
                                 .n = (uint64_t)b->op->demand.n,
                                 .k = (uint64_t)b->op->demand.k,
-                                .element = compute(b),
                                 .sms = b->binding->job.plan->executor.matmul_sms};
     const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
     g.workspace = maybe(b, DTP_ROLE_WORKSPACE);
@@ -195,8 +192,46 @@ static void fill_rotary(struct dtp_binder *b, struct dtp_bound_op *out)
                                                      .heads = (uint32_t)t->heads,
                                                      .kv_heads = (uint32_t)t->kv_heads,
                                                      .head_dim = (uint32_t)t->head_dim,
-                                                     .element = compute(b),
+                                                     .element = element_of(b, DTP_ROLE_RESULT),
                                                      .inverse = b->op->kind == DTP_OP_ROTARY_BACKWARD};
+}
+
+static void fill_qk_norm(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_transformer *t = shape(b);
+    out->kernel = DTP_KERNEL_qk_norm;
+    out->arguments.qk_norm = (struct dtp_qk_norm_args){.qkv = need(b, DTP_ROLE_RESULT),
+                                                       .weight = need(b, DTP_ROLE_WEIGHT),
+                                                       .raw = need(b, DTP_ROLE_SAVED),
+                                                       .inverse_deviation = need(b, DTP_ROLE_STATISTICS),
+                                                       .rows = rows(b),
+                                                       .heads = (uint32_t)t->heads,
+                                                       .kv_heads = (uint32_t)t->kv_heads,
+                                                       .head_dim = (uint32_t)t->head_dim,
+                                                       .epsilon = NORM_EPSILON,
+                                                       .element = element_of(b, DTP_ROLE_RESULT),
+                                                       .weight_element = element_of(b, DTP_ROLE_WEIGHT)};
+}
+
+static void fill_qk_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_transformer *t = shape(b);
+    out->kernel = DTP_KERNEL_qk_norm_backward;
+    out->arguments.qk_norm_backward =
+        (struct dtp_qk_norm_backward_args){.qkv_gradient = need(b, DTP_ROLE_RESULT),
+                                           .raw = need(b, DTP_ROLE_SAVED),
+                                           .weight = need(b, DTP_ROLE_WEIGHT),
+                                           .inverse_deviation = need(b, DTP_ROLE_STATISTICS),
+                                           .weight_gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                           .workspace = need(b, DTP_ROLE_WORKSPACE),
+                                           .rows = rows(b),
+                                           .heads = (uint32_t)t->heads,
+                                           .kv_heads = (uint32_t)t->kv_heads,
+                                           .head_dim = (uint32_t)t->head_dim,
+                                           .element = element_of(b, DTP_ROLE_RESULT),
+                                           .weight_element = element_of(b, DTP_ROLE_WEIGHT),
+                                           .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                           .accumulate = updates(b, DTP_ROLE_WEIGHT_GRADIENT)};
 }
 
 static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -215,8 +250,9 @@ static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
                                     .heads = (uint32_t)t->heads,
                                     .kv_heads = (uint32_t)t->kv_heads,
                                     .head_dim = (uint32_t)t->head_dim,
+                                    .window = window(b),
                                     .scale = (float)(1 / sqrt((double)t->head_dim)),
-                                    .element = compute(b)};
+                                    .element = element_of(b, DTP_ROLE_INPUT)};
 }
 
 static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -237,9 +273,10 @@ static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .heads = (uint32_t)t->heads,
                                              .kv_heads = (uint32_t)t->kv_heads,
                                              .head_dim = (uint32_t)t->head_dim,
+                                             .window = window(b),
                                              .scale = (float)(1 / sqrt((double)t->head_dim)),
                                              .atomic = b->binding->job.plan->executor.atomic_attention,
-                                             .element = compute(b)};
+                                             .element = element_of(b, DTP_ROLE_INPUT)};
 }
 
 static void fill_activation(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -250,21 +287,22 @@ static void fill_activation(struct dtp_binder *b, struct dtp_bound_op *out)
                                                              .rows = rows(b),
                                                              .width = (uint32_t)shape(b)->ffn,
                                                              .kind = activation_kind(b),
-                                                             .element = compute(b)};
+                                                             .element = element_of(b, DTP_ROLE_INPUT)};
 }
 
 static void fill_activation_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     void *up = need(b, DTP_ROLE_INPUT), *apart = maybe(b, DTP_ROLE_INPUT_GRADIENT);
     out->kernel = DTP_KERNEL_activation_backward;
-    out->arguments.activation_backward = (struct dtp_activation_backward_args){.gradient = need(b, DTP_ROLE_GRADIENT),
-                                                                               .up = up,
-                                                                               .up_gradient = apart ? apart : up,
-                                                                               .result = maybe(b, DTP_ROLE_RESULT),
-                                                                               .rows = rows(b),
-                                                                               .width = (uint32_t)shape(b)->ffn,
-                                                                               .kind = activation_kind(b),
-                                                                               .element = compute(b)};
+    out->arguments.activation_backward =
+        (struct dtp_activation_backward_args){.gradient = need(b, DTP_ROLE_GRADIENT),
+                                              .up = up,
+                                              .up_gradient = apart ? apart : up,
+                                              .result = maybe(b, DTP_ROLE_RESULT),
+                                              .rows = rows(b),
+                                              .width = (uint32_t)shape(b)->ffn,
+                                              .kind = activation_kind(b),
+                                              .element = element_of(b, DTP_ROLE_GRADIENT)};
 }
 
 static void fill_bias_backward(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -277,8 +315,8 @@ static void fill_bias_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                         .workspace = need(b, DTP_ROLE_WORKSPACE),
                                         .rows = rows(b),
                                         .width = (uint32_t)b->op->demand.n,
-                                        .element = compute(b),
-                                        .gradient_element = gradient(b, DTP_ROLE_BIAS_GRADIENT),
+                                        .element = element_of(b, DTP_ROLE_GRADIENT),
+                                        .gradient_element = element_of(b, DTP_ROLE_BIAS_GRADIENT),
                                         .accumulate = result && updates(b, DTP_ROLE_BIAS_GRADIENT)};
 }
 
@@ -287,7 +325,9 @@ static void fill_bias_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 static void fill_loss_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     const struct dtp_bind_job *job = &b->binding->job;
-    double tokens = (double)b->binding->rules.tokens * job->plan->accumulate * job->cluster->gpus;
+    uint32_t ranks =
+        job->set ? job->set->roles[dtp_program_set_role_of(job->set, job->rank)].ranks : job->cluster->gpus;
+    double tokens = (double)b->binding->rules.tokens * job->plan->accumulate * ranks;
     out->kernel = DTP_KERNEL_loss;
     out->arguments.loss = (struct dtp_loss_args){.logits = need(b, DTP_ROLE_RESULT),
                                                  .targets = need(b, DTP_ROLE_BATCH),
@@ -296,7 +336,7 @@ static void fill_loss_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                                  .vocab = (uint32_t)shape(b)->vocab,
                                                  .stride = (uint32_t)b->binding->rules.vocab_stride,
                                                  .scale = (float)(1 / tokens),
-                                                 .element = compute(b)};
+                                                 .element = element_of(b, DTP_ROLE_RESULT)};
 }
 
 static void fill_loss(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -322,6 +362,8 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_MATMUL: fill_matmul(b, out); return DTP_OK;
     case DTP_OP_ROTARY:
     case DTP_OP_ROTARY_BACKWARD: fill_rotary(b, out); return DTP_OK;
+    case DTP_OP_QK_NORM: fill_qk_norm(b, out); return DTP_OK;
+    case DTP_OP_QK_NORM_BACKWARD: fill_qk_norm_backward(b, out); return DTP_OK;
     case DTP_OP_ATTENTION: fill_attention(b, out); return DTP_OK;
     case DTP_OP_ATTENTION_BACKWARD: fill_attention_backward(b, out); return DTP_OK;
     case DTP_OP_ACTIVATION: fill_activation(b, out); return DTP_OK;
@@ -343,6 +385,8 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_REDUCE_SCATTER:
     case DTP_OP_ALL_REDUCE:
     case DTP_OP_ALL_TO_ALL: return dtp_bind_collective(b, out);
+    case DTP_OP_SEND:
+    case DTP_OP_RECV: return dtp_bind_transfer(b, out);
     case DTP_OP_ALLOC:
     case DTP_OP_FREE:
     case DTP_OP_MARK: out->kind = DTP_BOUND_NOTHING; return DTP_OK;

@@ -14,7 +14,7 @@ void dtp_bind_zero(struct dtp_binder *b, struct dtp_bound_op *out)
 void dtp_bind_square_sum(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     const struct dtp_operand *input = operand(b, DTP_ROLE_INPUT);
-    enum dtp_element element = gradient(b, DTP_ROLE_INPUT);
+    enum dtp_element element = element_of(b, DTP_ROLE_INPUT);
     out->kernel = DTP_KERNEL_square_sum;
     out->arguments.square_sum =
         (struct dtp_square_sum_args){.values = need(b, DTP_ROLE_INPUT),
@@ -67,12 +67,12 @@ enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *ou
 {
     const struct dtp_bind_job *job = &b->binding->job;
     const struct dtp_operand *moment = operand(b, DTP_ROLE_MOMENT1), *weight = operand(b, DTP_ROLE_WEIGHT);
-    if (!moment || !weight) {
+    if (!moment || !weight || buffer_of(b, moment)->module >= b->binding->map.module_count) {
         b->missing |= 1u << DTP_ROLE_MOMENT1;
         return DTP_OK;
     }
     struct dtp_parameter_module layout;
-    uint64_t module = dtp_bind_module_of(b->binding, moment->buffer);
+    uint64_t module = buffer_of(b, moment)->module;
     dtp_parameter_module(shape(b), b->binding->rules.shard_ranks, module, &layout);
     struct dtp_adamw_args g = {.gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
                                .weights = need(b, DTP_ROLE_WEIGHT),
@@ -84,11 +84,11 @@ enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *ou
                                .epsilon = job->optimizer.epsilon,
                                .decay = job->optimizer.decay,
                                .scalars = need(b, DTP_ROLE_SCALARS),
-                               .weight_element = compute(b),
-                               .moment_element = dtp_bind_element(b->binding->rules.moments),
+                               .weight_element = element_of(b, DTP_ROLE_WEIGHT),
+                               .moment_element = element_of(b, DTP_ROLE_MOMENT1),
                                .stochastic_rounding = job->plan->executor.stochastic_rounding};
     g.count = operand_bytes(b, moment) / dtp_element_bytes(g.moment_element);
-    g.gradient_element = by_size(b, DTP_ROLE_WEIGHT_GRADIENT, g.count);
+    g.gradient_element = element_of_all(b, DTP_ROLE_WEIGHT_GRADIENT, g.count);
     bool part = g.count < layout.elements;
     uint64_t first = part ? group_index(b) * layout.shard_elements : 0;
     g.first_element = dtp_parameter_element_key(module, first);
@@ -119,8 +119,8 @@ void dtp_bind_cast(struct dtp_binder *b, struct dtp_bound_op *out)
     out->arguments.cast = (struct dtp_cast_args){.values = need(b, DTP_ROLE_INPUT),
                                                  .result = need(b, DTP_ROLE_RESULT),
                                                  .count = count,
-                                                 .element = by_size(b, DTP_ROLE_INPUT, count),
-                                                 .result_element = by_size(b, DTP_ROLE_RESULT, count)};
+                                                 .element = element_of_all(b, DTP_ROLE_INPUT, count),
+                                                 .result_element = element_of_all(b, DTP_ROLE_RESULT, count)};
 }
 
 void dtp_bind_add(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -130,8 +130,8 @@ void dtp_bind_add(struct dtp_binder *b, struct dtp_bound_op *out)
     out->arguments.add = (struct dtp_add_args){.values = need(b, DTP_ROLE_INPUT),
                                                .total = need(b, DTP_ROLE_RESULT),
                                                .count = count,
-                                               .element = gradient(b, DTP_ROLE_INPUT),
-                                               .total_element = gradient(b, DTP_ROLE_RESULT)};
+                                               .element = element_of(b, DTP_ROLE_INPUT),
+                                               .total_element = element_of(b, DTP_ROLE_RESULT)};
 }
 
 void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -142,8 +142,8 @@ void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out)
                                                            .total = need(b, DTP_ROLE_RESULT),
                                                            .count = count,
                                                            .part_count = (uint32_t)ranks,
-                                                           .element = by_size(b, DTP_ROLE_INPUT, ranks * count),
-                                                           .total_element = by_size(b, DTP_ROLE_RESULT, count),
+                                                           .element = element_of_all(b, DTP_ROLE_INPUT, ranks * count),
+                                                           .total_element = element_of_all(b, DTP_ROLE_RESULT, count),
                                                            .accumulate = updates(b, DTP_ROLE_RESULT)};
 }
 
@@ -152,20 +152,6 @@ void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out)
     out->kind = DTP_BOUND_COPY;
     out->arguments.copy =
         (struct dtp_copy_args){need(b, DTP_ROLE_RESULT), need(b, DTP_ROLE_INPUT), (uint64_t)b->op->demand.sent_bytes};
-}
-
-/* Partial sums of squares are fp32, all else is a module's weights or gradients. */
-static enum dtp_element collective_element(const struct dtp_binder *b, const struct dtp_operand *input)
-{
-    switch (buffer_of(b, input)->owner) {
-    case DTP_OWNER_PARAMS:
-    case DTP_OWNER_WEIGHTS:
-    case DTP_OWNER_GATHER: return compute(b);
-    case DTP_OWNER_GRADS:
-    case DTP_OWNER_REDUCE: return gradient(b, DTP_ROLE_INPUT);
-    default: break;
-    }
-    return DTP_ELEMENT_FP32;
 }
 
 /* The whole is what all_gather receives and the others are given; operands may lie in larger buffers. */
@@ -183,7 +169,7 @@ enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *o
     if (!input || !result)
         return DTP_OK;
     uint64_t given = operand_bytes(b, input), received = operand_bytes(b, result);
-    g.element = collective_element(b, input);
+    g.element = element_of(b, DTP_ROLE_INPUT);
     g.bytes = collective == DTP_ALL_GATHER ? given * ranks : given;
     if (collective == DTP_ALL_GATHER && g.bytes > received) /* from where an upload of any module has room */
         g.bytes = received;
@@ -193,6 +179,31 @@ enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *o
         return dtp_fault(b->faults, DTP_BAD_INPUT, NULL, 0,
                          "%s \"%s\" gives %" PRIu64 " bytes and has room for %" PRIu64 " among %" PRIu64 " ranks",
                          dtp_op_kind_text(b->op->kind), b->op->name, given, received, ranks);
+    out->kind = DTP_BOUND_COLLECTIVE;
+    out->arguments.collective = g;
+    return DTP_OK;
+}
+
+/* One end of a transfer: all that INPUT of a send has, and RESULT of a receive has room for. */
+enum dtp_status dtp_bind_transfer(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_bind_job *job = &b->binding->job;
+    bool receives = b->op->kind == DTP_OP_RECV;
+    enum dtp_role role = receives ? DTP_ROLE_RESULT : DTP_ROLE_INPUT;
+    const struct dtp_operand *moved = operand(b, role);
+    if (!job->set || !job->world || b->op->peer >= job->set->role_count)
+        return dtp_fault(b->faults, DTP_BAD_INPUT, NULL, 0,
+                         "%s \"%s\": there is no role %u; transfers are between the roles of a program set",
+                         dtp_op_kind_text(b->op->kind), b->op->name, b->op->peer);
+    struct dtp_collective_args g = {.collective = DTP_SEND_RECV,
+                                    .group = b->op->group,
+                                    .bytes = moved ? operand_bytes(b, moved) : 0,
+                                    .element = element_of(b, role),
+                                    .peer = dtp_program_set_peer_rank(job->set, job->rank, b->op),
+                                    .receives = receives};
+    void *address = need(b, role);
+    g.input = receives ? NULL : address;
+    g.result = receives ? address : NULL;
     out->kind = DTP_BOUND_COLLECTIVE;
     out->arguments.collective = g;
     return DTP_OK;

@@ -80,26 +80,24 @@ static inline bool updates(const struct dtp_binder *b, enum dtp_role role)
 
 /* ---- element types ----------------------------------------------------------------------------------------------- */
 
-static inline enum dtp_element compute(const struct dtp_binder *b)
-{
-    return dtp_bind_element(b->binding->rules.compute);
-}
-
-/* Of the gradient buffer that operand `role` lies in. */
-static inline enum dtp_element gradient(const struct dtp_binder *b, enum dtp_role role)
+/* Of the operand in that role, as the program says; one without a format that kernels know does not fit. */
+static inline enum dtp_element element_of(struct dtp_binder *b, enum dtp_role role)
 {
     const struct dtp_operand *o = operand(b, role);
-    return o ? dtp_bind_gradient_element(b->binding, o->buffer) : compute(b);
-}
-
-/* Of an operand of `count` elements that fills what it lies in. */
-static inline enum dtp_element by_size(struct dtp_binder *b, enum dtp_role role, uint64_t count)
-{
-    const struct dtp_operand *o = operand(b, role);
-    uint64_t bytes = o ? operand_bytes(b, o) : 0;
-    if (bytes != 4 * count && bytes != 2 * count)
+    enum dtp_element element = DTP_ELEMENT_FP32;
+    if (o && !dtp_bind_buffer_element(buffer_of(b, o), &element))
         b->missing |= 1u << role;
-    return bytes == 4 * count ? DTP_ELEMENT_FP32 : DTP_ELEMENT_BF16;
+    return element;
+}
+
+/* The same of an operand that has to have `count` elements. */
+static inline enum dtp_element element_of_all(struct dtp_binder *b, enum dtp_role role, uint64_t count)
+{
+    const struct dtp_operand *o = operand(b, role);
+    enum dtp_element element = element_of(b, role);
+    if (!o || operand_bytes(b, o) != count * dtp_element_bytes(element))
+        b->missing |= 1u << role;
+    return element;
 }
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
@@ -124,6 +122,12 @@ static inline uint32_t sequence(const struct dtp_binder *b)
     return (uint32_t)b->binding->job.plan->sequence;
 }
 
+/* Keys that the operation's layer sees; 0: all. */
+static inline uint32_t window(const struct dtp_binder *b)
+{
+    return (uint32_t)dtp_transformer_layer_window(shape(b), b->op->layer, b->binding->job.plan->sequence);
+}
+
 static inline enum dtp_activation_kind activation_kind(const struct dtp_binder *b)
 {
     switch (shape(b)->activation) {
@@ -144,6 +148,7 @@ void dtp_bind_cast(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_add(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out);
+enum dtp_status dtp_bind_transfer(struct dtp_binder *b, struct dtp_bound_op *out);
 enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *out);
 
 #endif

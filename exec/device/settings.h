@@ -12,7 +12,8 @@
 
 #define DTP_SETTINGS_STEPS_MAX 1000000000u
 
-/* Of `poison` see run.h; it is for tests and not among the flags of `dtplan run`. `probe`: probe.h, instead of
+/* Of `poison` see run.h; it is for tests and not among the flags of `dtplan run`. `program`: the text that dtplan
+ * predicted, which is what runs; without it the job's words are lowered. `probe`: probe.h, instead of
  * training.
  *
  * X(field, flag, kind, parameters of the kind). WHOLE: minimum, maximum, default. NUMBER: the same. TEXT: file or
@@ -35,6 +36,7 @@
     TEXT(device, "device")                                                                                             \
     TEXT(checkpoint, "checkpoint")                                                                                     \
     TEXT(log, "log")                                                                                                   \
+    TEXT(program, "program")                                                                                           \
     TEXT(op_times, "op-times")                                                                                         \
     TEXT(not_finite, "not-finite")                                                                                     \
     TEXT(choices, "matmul-choices")                                                                                    \

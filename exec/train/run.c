@@ -158,7 +158,7 @@ static int initialise_part(struct dtp_run *run, const struct dtp_state_part *par
 static enum dtp_status fill_tables(struct dtp_run *run, struct dtp_faults *faults)
 {
     const struct dtp_bind_job *job = &run->binding->job;
-    char *tables = dtp_binding_address(run->binding, run->binding->map.buffer[DTP_EXECUTOR_TABLES]);
+    char *tables = dtp_binding_address(run->binding, run->binding->map.buffer[DTP_CONTENT_TABLES]);
     uint64_t half = job->transformer->head_dim / 2, count = job->plan->sequence * half;
     void *staging;
     if (!tables)
@@ -236,18 +236,18 @@ enum dtp_status dtp_run_copy_weights_down(struct dtp_run *run, struct dtp_faults
 
 void *dtp_run_host_batch(struct dtp_run *run, uint32_t micro_step)
 {
-    dtp_buffer_id first = run->binding->map.buffer[DTP_EXECUTOR_HOST_BATCH];
+    dtp_buffer_id first = run->binding->map.buffer[DTP_CONTENT_HOST_BATCH];
     return dtp_binding_address(run->binding, (dtp_buffer_id){first.index + micro_step});
 }
 
 struct dtp_step_scalars *dtp_run_host_scalars(struct dtp_run *run)
 {
-    return dtp_binding_address(run->binding, run->binding->map.buffer[DTP_EXECUTOR_HOST_SCALARS]);
+    return dtp_binding_address(run->binding, run->binding->map.buffer[DTP_CONTENT_HOST_SCALARS]);
 }
 
 const struct dtp_step_scalars *dtp_run_host_results(struct dtp_run *run)
 {
-    return dtp_binding_address(run->binding, run->binding->map.buffer[DTP_EXECUTOR_HOST_RESULTS]);
+    return dtp_binding_address(run->binding, run->binding->map.buffer[DTP_CONTENT_HOST_RESULTS]);
 }
 
 /* ---- one operation ----------------------------------------------------------------------------------------------- */

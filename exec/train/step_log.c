@@ -1,5 +1,6 @@
 #include "train/step_log.h"
 
+#include "program/program_text.h"
 #include "runs/run_files.h"
 
 #include <errno.h>
@@ -12,12 +13,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define HEADER DTP_STEP_LOG_BEGINS "step_s,tokens_per_s,skipped\n"
+#define HEADER DTP_STEP_LOG_BEGINS "step_s,tokens_per_s,skipped,program\n"
 
 struct dtp_step_log {
     char *path;
     int file;
     off_t bytes; /* of whole lines */
+    uint64_t program;
 };
 
 static enum dtp_status failed(const struct dtp_step_log *log, struct dtp_faults *faults)
@@ -58,18 +60,22 @@ static enum dtp_status keep_rows(struct dtp_step_log *log, uint64_t last, struct
     }
     fclose(file);
     if (!headed)
-        return dtp_fault(faults, DTP_BAD_INPUT, log->path, 0, "is no log of a run, which --resume would go on with");
+        return dtp_fault(
+            faults, DTP_BAD_INPUT, log->path, 0,
+            "does not begin as a log of this version does, so --resume cannot go on with it; name another --log");
     return ftruncate(log->file, log->bytes) == 0 ? DTP_OK : failed(log, faults);
 }
 
-enum dtp_status dtp_step_log_open(const char *path, uint64_t first_step, struct dtp_step_log **out,
+enum dtp_status dtp_step_log_open(const char *path, uint64_t first_step, uint64_t program, struct dtp_step_log **out,
                                   struct dtp_faults *faults)
 {
     struct dtp_step_log *log = calloc(1, sizeof *log);
     struct stat about;
     *out = NULL;
-    if (log)
+    if (log) {
         log->path = strdup(path);
+        log->program = program;
+    }
     if (!log || !log->path) {
         free(log);
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
@@ -91,8 +97,8 @@ enum dtp_status dtp_step_log_write(struct dtp_step_log *log, const struct dtp_st
     char line[512], norm[32] = "";
     if (!isnan(r->gradient_norm))
         snprintf(norm, sizeof norm, "%.9g", r->gradient_norm);
-    snprintf(line, sizeof line, "%" PRIu64 ",%.9g,%s,%.9g,%.6f,%.1f,%d\n", r->step, r->loss, norm, r->learning_rate,
-             r->seconds, r->tokens_per_s, r->skipped);
+    snprintf(line, sizeof line, "%" PRIu64 ",%.9g,%s,%.9g,%.6f,%.1f,%d," DTP_PROGRAM_DIGEST_FORMAT "\n", r->step,
+             r->loss, norm, r->learning_rate, r->seconds, r->tokens_per_s, r->skipped, log->program);
     return append(log, line, faults);
 }
 

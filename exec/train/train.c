@@ -4,6 +4,7 @@
 #include "decide/advise.h"
 #include "cost/collective_choice.h"
 #include "lower/lower.h"
+#include "program/program_text.h"
 #include "device/open_device.h"
 
 #include <inttypes.h>
@@ -54,7 +55,31 @@ static enum dtp_status allocate(struct dtp_trainer *t)
 
 /* ---- set-up ------------------------------------------------------------------------------------------------------ */
 
-static enum dtp_status make_program(struct dtp_trainer *t)
+/* The text that dtplan predicted takes the place of the program that the words make here. They must be one: batches,
+ * shapes and checkpoints are by the words, memory and operations by the program. */
+static enum dtp_status take_text(struct dtp_trainer *t)
+{
+    const char *path = t->settings->program;
+    struct dtp_program *text;
+    uint64_t theirs = 0, ours = 0;
+    enum dtp_status status = dtp_program_read_file(path, &text, t->faults);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_program_digest(text, &theirs, t->faults);
+    if (status == DTP_OK)
+        status = dtp_program_digest(t->program, &ours, t->faults);
+    dtp_program_destroy(t->program);
+    t->program = text;
+    if (status == DTP_OK && theirs != ours)
+        status = dtp_fault(t->faults, DTP_BAD_INPUT, path, 0,
+                           "is program " DTP_PROGRAM_DIGEST_FORMAT
+                           ", but the words beside it make " DTP_PROGRAM_DIGEST_FORMAT
+                           "; predict and run with dtplan and dtplan-exec of one build",
+                           theirs, ours);
+    return status;
+}
+
+static enum dtp_status lower_or_take(struct dtp_trainer *t)
 {
     const struct dtp_job *job = t->job;
     if (!job->plan.runtime->executed)
@@ -62,8 +87,18 @@ static enum dtp_status make_program(struct dtp_trainer *t)
                          "the executor runs plans of --runtime dtplan; those of %s are only predicted",
                          job->plan.runtime->name);
     enum dtp_status status = dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &t->program, t->faults);
+    if (status == DTP_OK && t->settings->program)
+        status = take_text(t);
     if (status == DTP_OK)
-        status = dtp_executor_arena_make(t->program, &t->arena, t->faults);
+        status = dtp_program_digest(t->program, &t->digest, t->faults);
+    return status == DTP_OK ? dtp_executor_arena_make(t->program, &t->arena, t->faults) : status;
+}
+
+static enum dtp_status make_program(struct dtp_trainer *t)
+{
+    enum dtp_status status = lower_or_take(t);
+    if (status == DTP_BAD_INPUT && !t->first_rank) /* all find the same in the same text and words; the first says it */
+        *t->faults = (struct dtp_faults){.count = 0};
     return status == DTP_OK ? dtp_world_join(&t->of->ranks, t->program, &t->world, t->faults) : status;
 }
 
@@ -162,6 +197,22 @@ static enum dtp_status check_tokens(struct dtp_trainer *t)
     return status == DTP_OK ? dtp_token_source_refuse(t->source, found, t->faults) : status;
 }
 
+/* Details that few models have, named where they are there: other checkpoints say what they always said. */
+static void describe_details(struct dtp_trainer *t)
+{
+    const struct dtp_transformer *m = &t->job->transformer;
+    const struct {
+        const char *name;
+        double value;
+    } details[] = {{"qk_norm", m->qk_norm},
+                   {"head_bias", m->head_bias},
+                   {"sliding_window", (double)m->sliding_window},
+                   {"sliding_window_pattern", (double)m->sliding_window_pattern}};
+    for (size_t i = 0, used; i < sizeof details / sizeof *details; i++)
+        if (details[i].value != 0 && (used = strlen(t->model)) < sizeof t->model)
+            snprintf(t->model + used, sizeof t->model - used, ", %s %g", details[i].name, details[i].value);
+}
+
 static void describe_model(struct dtp_trainer *t)
 {
     const struct dtp_transformer *m = &t->job->transformer;
@@ -171,6 +222,7 @@ static void describe_model(struct dtp_trainer *t)
              m->layers, m->hidden, m->heads, m->head_dim, m->kv_heads, m->ffn, m->vocab, m->positions, (int)m->norm,
              (int)m->activation, (int)m->position, m->norm_bias, m->qkv_bias, m->attention_output_bias, m->mlp_bias,
              m->tied_head, dtp_precision_name(&t->job->plan.precision));
+    describe_details(t);
 }
 
 struct dtp_checkpoint_identity dtp_train_identity(const struct dtp_trainer *t)
@@ -231,8 +283,9 @@ static enum dtp_status prepare_checkpoints(struct dtp_trainer *t)
 
 static enum dtp_status open_log(struct dtp_trainer *t)
 {
-    return t->first_rank && t->settings->log ? dtp_step_log_open(t->settings->log, t->position.step, &t->log, t->faults)
-                                             : DTP_OK;
+    return t->first_rank && t->settings->log
+               ? dtp_step_log_open(t->settings->log, t->position.step, t->digest, &t->log, t->faults)
+               : DTP_OK;
 }
 
 /* What ranks do together stands in a group after what any of them may fail in alone, or the others would wait for it.
@@ -293,7 +346,7 @@ enum dtp_status dtp_train(const struct dtp_train_job *job, struct dtp_faults *fa
     t.events = t.first_rank ? job->events : NULL;
     enum dtp_status status = set_up(&t);
     if (status == DTP_OK) {
-        dtp_event_start(t.events, &t.binding, t.source, t.position.step, job->settings->steps);
+        dtp_event_start(t.events, &t.binding, t.digest, t.source, t.position.step, job->settings->steps);
         status = dtp_train_steps(&t);
     }
     if (status != DTP_OK)

@@ -1,8 +1,8 @@
 /* Training: one rank's run from the first step to the last.
  *
- * The job is lowered to the same step program that was simulated, placed, bound to the device and walked once per step.
- * Between steps the host does little: it writes the next step's scalars and batches, reads the last one's loss, and
- * says what happened. Every event is one line of JSON, from rank 0 alone. */
+ * The step program that was simulated comes as text, or is lowered from the same job, is placed, bound to the device
+ * and walked once per step. Between steps the host does little: it writes the next step's scalars and batches, reads
+ * the last one's loss, and says what happened. Every event is one line of JSON, from rank 0 alone. */
 #ifndef DTP_TRAIN_H
 #define DTP_TRAIN_H
 

@@ -1,11 +1,9 @@
 /* What a run says to whoever started it: one JSON object per line, flushed as it is said.
  *
- *   start       device, libraries, parameters, arena bytes, words and entropy of the data, first step and last
- *   step        step, loss, gradient_norm (null: not computed), learning_rate, step_s, tokens, skipped, mode
- *   memory      used_bytes and total_bytes of the GPU after the first step
- *   checkpoint  step, directory
- *   end         steps done, bytes sent per collective, interrupted
- *   fault       words: what ended it, of each rank that says so */
+ *   start       program (digest of its text), device, libraries, parameters, arena bytes, words and entropy of the
+ * data, first step and last step        step, loss, gradient_norm (null: not computed), learning_rate, step_s, tokens,
+ * skipped, mode memory      used_bytes and total_bytes of the GPU after the first step checkpoint  step, directory end
+ * steps done, bytes sent per collective, interrupted fault       words: what ended it, of each rank that says so */
 #ifndef DTP_TRAIN_EVENTS_H
 #define DTP_TRAIN_EVENTS_H
 
@@ -17,8 +15,8 @@
 #include <stdio.h>
 
 /* All do nothing where `file` is NULL. */
-void dtp_event_start(FILE *file, const struct dtp_binding *binding, const struct dtp_token_source *source,
-                     uint64_t first_step, uint64_t steps);
+void dtp_event_start(FILE *file, const struct dtp_binding *binding, uint64_t digest,
+                     const struct dtp_token_source *source, uint64_t first_step, uint64_t steps);
 void dtp_event_step(FILE *file, const struct dtp_step_record *record, uint64_t tokens, enum dtp_run_mode mode);
 void dtp_event_memory(FILE *file, const struct dtp_device_memory *memory);
 void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory);

@@ -17,6 +17,7 @@ struct dtp_trainer {
     uint32_t ranks;
 
     struct dtp_program *program;
+    uint64_t digest; /* of it */
     struct dtp_world world;
     struct dtp_executor_arena arena;
     struct dtp_device *device;

@@ -48,7 +48,8 @@ enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind)
 {
     /* Both tables list the collectives in one order. */
     _Static_assert(DTP_OP_ALL_TO_ALL - DTP_OP_ALL_GATHER == (int)DTP_ALL_TO_ALL - (int)DTP_ALL_GATHER, "order");
-    return (enum dtp_collective)((int)kind - (int)DTP_OP_ALL_GATHER);
+    _Static_assert(DTP_OP_SEND - DTP_OP_ALL_GATHER == (int)DTP_SEND_RECV - (int)DTP_ALL_GATHER, "order");
+    return kind == DTP_OP_RECV ? DTP_SEND_RECV : (enum dtp_collective)((int)kind - (int)DTP_OP_ALL_GATHER);
 }
 
 const char *dtp_stream_text(enum dtp_stream stream)
@@ -76,6 +77,27 @@ bool dtp_role_parse(const char *text, enum dtp_role *out)
     for (int i = 0; i < DTP_ROLE_COUNT; i++)
         if (!strcmp(text, roles[i])) {
             *out = (enum dtp_role)i;
+            return true;
+        }
+    return false;
+}
+
+static const char *const contents[] = {
+#define DTP_CONTENT_NAME(suffix, text) text,
+    DTP_CONTENT_TABLE(DTP_CONTENT_NAME)
+#undef DTP_CONTENT_NAME
+};
+
+const char *dtp_content_text(enum dtp_content content)
+{
+    return (unsigned)content < DTP_CONTENT_COUNT ? contents[content] : "?";
+}
+
+bool dtp_content_parse(const char *text, enum dtp_content *out)
+{
+    for (int i = DTP_CONTENT_NONE + 1; i < DTP_CONTENT_COUNT; i++)
+        if (!strcmp(text, contents[i])) {
+            *out = (enum dtp_content)i;
             return true;
         }
     return false;

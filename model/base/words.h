@@ -82,7 +82,12 @@ enum dtp_op_kind {
 const char *dtp_op_kind_text(enum dtp_op_kind kind);
 bool dtp_op_kind_parse(const char *text, enum dtp_op_kind *out);
 enum dtp_op_class dtp_op_kind_class(enum dtp_op_kind kind);
-/* The collective of a DTP_CLASS_COLLECTIVE kind. */
+/* A send or a receive: one end of a transfer between two roles of a program set. */
+static inline bool dtp_op_kind_is_transfer(enum dtp_op_kind kind)
+{
+    return kind == DTP_OP_SEND || kind == DTP_OP_RECV;
+}
+/* The collective of a DTP_CLASS_COLLECTIVE kind; of a transfer SEND_RECV. */
 enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind);
 
 /* X(suffix, spelling). Each is a FIFO. GATHER and REDUCE issue into the same communicator unless the groups differ. */
@@ -141,5 +146,33 @@ enum dtp_role {
 };
 const char *dtp_role_text(enum dtp_role role);
 bool dtp_role_parse(const char *text, enum dtp_role *out);
+
+/* X(suffix, spelling): what a buffer is to whoever runs the program step after step: state of one module that stays,
+ * the first four, or what passes between the host and a step. Programs that are only simulated leave NONE. */
+#define DTP_CONTENT_TABLE(X)                                                                                           \
+    X(NONE, "")                                                                                                        \
+    X(WEIGHTS, "weights")                                                                                              \
+    X(MASTER, "master")                                                                                                \
+    X(MOMENT1, "moment1")                                                                                              \
+    X(MOMENT2, "moment2")                                                                                              \
+    X(BATCH, "batch")                                                                                                  \
+    X(HOST_BATCH, "host_batch")                                                                                        \
+    X(SCALARS, "scalars")                                                                                              \
+    X(HOST_SCALARS, "host_scalars")                                                                                    \
+    X(HOST_RESULTS, "host_results")                                                                                    \
+    X(TABLES, "tables")                                                                                                \
+    X(PARTIALS, "partials")
+enum dtp_content {
+#define DTP_CONTENT_ENUM(suffix, text) DTP_CONTENT_##suffix,
+    DTP_CONTENT_TABLE(DTP_CONTENT_ENUM)
+#undef DTP_CONTENT_ENUM
+        DTP_CONTENT_COUNT
+};
+static inline bool dtp_content_is_state(enum dtp_content content)
+{
+    return content >= DTP_CONTENT_WEIGHTS && content <= DTP_CONTENT_MOMENT2;
+}
+const char *dtp_content_text(enum dtp_content content);
+bool dtp_content_parse(const char *text, enum dtp_content *out);
 
 #endif

@@ -6,9 +6,7 @@
 #ifndef DTP_ACTIVATIONS_H
 #define DTP_ACTIVATIONS_H
 
-#include "machine/machine.h"
-#include "plan/rules.h"
-#include "net/transformer.h"
+#include "plan/layer_tensors.h"
 
 /* Bytes per token; layer figures are of one layer. */
 struct dtp_activations {
@@ -27,6 +25,9 @@ struct dtp_activations {
     uint64_t embedding_backward; /* fp32 partial sums of the embedding's gradient, bytes of the whole micro-step */
 };
 
+/* Of a layer whose tensors are known already. */
+void dtp_activations_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                        const struct dtp_layer_tensors *tensors, struct dtp_activations *out);
 void dtp_activations_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                            const struct dtp_plan *plan, struct dtp_activations *out);
 

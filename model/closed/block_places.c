@@ -1,186 +1,78 @@
 #include "closed/block_places.h"
 
-#include "closed/activation_shape.h"
+#include "base/bytes.h"
 
-/* Tensors of a block, in the order in which forward makes them, as bits of a set. */
+/* Tensors by their bare names. */
 enum {
-    INPUT,
-    NORM1,
-    STATISTICS1,
-    WIDE1, /* under eager autocast norms run in fp32 and each linear casts what it reads */
-    QKV,   /* as one, or */
-    Q_RAW, /* apart, before rotation */
-    K_RAW,
-    V,
-    Q,
-    K,
-    QK_STATISTICS,
-    CORE,
-    CORE_STATE,
-    CORE_COPY, /* heads side by side */
-    ATTENTION, /* result of the output matmul */
-    MIDDLE,    /* residual sum */
-    NORM2,
-    STATISTICS2,
-    WIDE2,
-    GATE,
-    UP,
-    SILU,
-    PRODUCT,
-    DOWN,
-    TENSORS
+#define DTP_TENSOR(suffix, ...) suffix = DTP_TENSOR_##suffix,
+#include "net/layer_kind.def"
 };
-#define BIT(tensor) (UINT32_C(1) << (tensor))
+#define BIT(tensor) (UINT64_C(1) << (tensor))
 
 struct matrix {
     uint64_t elements, width; /* width: of the input as activations have it */
     uint64_t cast;            /* elements that autocast casts: bias too */
 };
 
-enum { QKV_MATRICES = 3, OUTPUT = QKV_MATRICES, GATE_MATRIX, UP_MATRIX, DOWN_MATRIX, MATRICES };
-
 struct block {
-    struct dtp_activation_shape s;
-    uint64_t bytes[TENSORS]; /* a token; 0: there is none */
-    uint32_t saved, kept, locals;
-    struct matrix matrix[MATRICES]; /* elements 0: there is none */
-    uint64_t vectors;               /* elements of norms and biases */
-    bool gated, rope, fused, recasts;
+    const struct dtp_transformer *t;
+    const struct dtp_plan *plan;
+    struct dtp_layer_tensors made;
+    struct dtp_checkpoint_rule rule;
+    uint64_t h, f, d_q, d_kv, c, e; /* widths; bytes of the compute dtype and of the residual stream */
+    bool autocast, compiled;
+    struct matrix matrix[DTP_LAYER_MATRICES]; /* of made.kind */
+    uint64_t vectors;                         /* elements of norms and biases */
+    bool gated, rope, recasts;
     uint64_t rotary_work; /* beside q and k */
 };
 
-/* ---- tensors ----------------------------------------------------------------------------------------------------- */
+/* ---- the block --------------------------------------------------------------------------------------------------- */
 
-static void tensor(struct block *b, int which, uint64_t bytes, bool saved)
+/* Pointwise chains of eager RoPE, of a tensor of Z bytes in 16 bits. By fp32 halves: the fp32 copy 2 Z, four half-width
+ * products, their sum and difference, the cat 2 Z and the cast, 6 Z at most; the complex form: fp32 copy and product,
+ * 5 Z. First for q, then for k beside the new q. */
+static uint64_t rotary_work(const struct block *b)
 {
-    b->bytes[which] = bytes;
-    if (saved && bytes)
-        b->saved |= BIT(which);
-}
-
-static void list_attention(struct block *b)
-{
-    const struct dtp_activation_shape *s = &b->s;
-    uint64_t q = s->c * s->d_q, kv = s->c * s->d_kv;
-    bool fused = s->plan->fused_qkv, norms = s->t->qk_norm, made_new = b->rope || norms;
-    bool copied = b->rope && s->plan->rope_fp32 && s->plan->runtime->copies_heads;
-    tensor(b, QKV, fused ? q + 2 * kv : 0, true);
-    tensor(b, Q_RAW, fused ? 0 : q, !made_new || norms);
-    tensor(b, K_RAW, fused ? 0 : kv, !made_new || norms);
-    tensor(b, V, fused ? 0 : kv, true);
-    tensor(b, Q, made_new ? q : 0, true);
-    tensor(b, K, made_new ? kv : 0, true);
-    tensor(b, QK_STATISTICS, norms ? 4 * (s->t->heads + s->t->kv_heads) : 0, true);
-    tensor(b, CORE, q, true);
-    tensor(b, CORE_STATE, dtp_core_state_bytes(s), true);
-    tensor(b, CORE_COPY, s->input < s->c ? s->input * s->d_q : copied ? q : 0, true);
-    if (!b->rope || b->fused)
-        return;
-    /* Pointwise chains of eager RoPE, of a tensor of Z bytes in 16 bits. By fp32 halves: the fp32 copy 2 Z, four
-     * half-width products, their sum and difference, the cat 2 Z and the cast, 6 Z at most; the complex form: fp32 copy
-     * and product, 5 Z. First for q, then for k beside the new q. */
-    uint64_t times = s->c == 4 ? 2 : s->plan->rope_fp32 ? 6 : 5;
+    if (!b->rope || b->made.fused)
+        return 0;
+    uint64_t q = b->c * b->d_q, kv = b->c * b->d_kv, times = b->c == 4 ? 2 : b->plan->rope_fp32 ? 6 : 5;
     uint64_t most = times * q > q + times * kv ? times * q : q + times * kv;
-    b->rotary_work = most - q - kv;
-}
-
-static void list_rest(struct block *b)
-{
-    const struct dtp_activation_shape *s = &b->s;
-    uint64_t statistics = dtp_norm_statistics_bytes(s->t), wide = s->autocast && !b->fused ? 4 * s->h : 0;
-    uint64_t f = s->c * s->f;
-    bool added_again = s->compiled && !s->cut, apart = b->gated && !s->plan->fused_gate_up;
-    bool keeps_fp8 = s->input < s->c;
-    tensor(b, INPUT, s->e * s->h, true);
-    tensor(b, NORM1, s->input * s->h, true);
-    tensor(b, NORM2, s->input * s->h, true);
-    tensor(b, STATISTICS1, statistics, true);
-    tensor(b, STATISTICS2, statistics, true);
-    tensor(b, WIDE1, wide, false);
-    tensor(b, WIDE2, wide, false);
-    tensor(b, ATTENTION, s->c * s->h, added_again);
-    tensor(b, MIDDLE, added_again ? 0 : s->e * s->h, true);
-    tensor(b, GATE, apart ? f : 0, true);
-    tensor(b, UP, b->gated && !apart ? 2 * f : f, s->t->activation != DTP_RELU || keeps_fp8);
-    tensor(b, SILU, b->gated && !s->compiled ? f : 0, true);
-    tensor(b, PRODUCT, s->input * s->f, true);
-    tensor(b, DOWN, s->c * s->h, false);
+    return most - q - kv;
 }
 
 static void list_matrices(struct block *b)
 {
-    const struct dtp_activation_shape *s = &b->s;
-    const struct dtp_transformer *t = s->t;
-    uint64_t h = t->hidden, up = b->gated && s->plan->fused_gate_up ? 2 * s->f : s->f, made = 0, all = 0;
-    bool fused = s->plan->fused_qkv, apart = b->gated && !s->plan->fused_gate_up;
-    const struct {
-        uint64_t out, in, width;
-        bool bias;
-    } shape[MATRICES] = {{fused ? s->d_q + 2 * s->d_kv : s->d_q, h, s->h, t->qkv_bias},
-                         {fused ? 0 : s->d_kv, h, s->h, t->qkv_bias},
-                         {fused ? 0 : s->d_kv, h, s->h, t->qkv_bias},
-                         {h, s->d_q, s->d_q, t->attention_output_bias},
-                         {apart ? s->f : 0, h, s->h, t->mlp_bias},
-                         {up, h, s->h, t->mlp_bias},
-                         {h, s->f, s->f, t->mlp_bias}};
-    for (int i = 0; i < MATRICES; i++) {
-        uint64_t elements = shape[i].out * shape[i].in;
-        b->matrix[i] = (struct matrix){elements, shape[i].width, elements + (shape[i].bias ? shape[i].out : 0)};
-        made += elements;
-        all += b->matrix[i].cast;
+    const struct dtp_layer_kind *kind = &b->made.kind;
+    for (int i = 0; i < kind->matrices; i++) {
+        const struct dtp_layer_matrix *matrix = &kind->matrix[i];
+        bool stream = matrix->id != DTP_MATRIX_OUTPUT && matrix->id != DTP_MATRIX_DOWN;
+        uint64_t elements = matrix->out * matrix->in;
+        b->matrix[i] =
+            (struct matrix){elements, stream ? b->h : matrix->in, elements + (matrix->bias ? matrix->out : 0)};
     }
-    b->vectors = all - made + (t->norm_bias ? 4 : 2) * h + (t->qk_norm ? 2 * t->head_dim : 0);
+    b->vectors = dtp_layer_vector_elements(kind);
 }
 
-/* torchtitan's policy: every second matmul's result, counted from the first, and the core's. */
-static uint32_t selective_matmul(const struct block *b)
+static void list_block(const struct dtp_transformer *t, const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                       struct block *b)
 {
-    static const int result[MATRICES] = {Q_RAW, K_RAW, V, ATTENTION, GATE, UP, DOWN};
-    uint32_t kept = BIT(INPUT);
-    int number = 0;
-    for (int i = 0; i < MATRICES; i++) {
-        if (!b->matrix[i].elements)
-            continue;
-        bool drops = b->s.compiled && i == DOWN_MATRIX;
-        if (number++ % 2 == 0 && !drops)
-            kept |= BIT(i == 0 && b->s.plan->fused_qkv ? QKV : result[i]);
-    }
-    return kept | (b->s.plan->attention == DTP_ATTENTION_MATH ? 0 : BIT(CORE) | BIT(CORE_STATE));
-}
-
-static uint32_t kept_tensors(const struct block *b)
-{
-    switch (b->s.plan->checkpointing) {
-    case DTP_CHECKPOINT_NONE: break;
-    case DTP_CHECKPOINT_FULL:
-    case DTP_CHECKPOINT_EVERY_N: return BIT(INPUT);
-    case DTP_CHECKPOINT_SELECTIVE_ATTENTION: return b->saved & ~BIT(CORE_STATE);
-    case DTP_CHECKPOINT_SELECTIVE_MATMUL: return selective_matmul(b);
-    }
-    return b->saved;
-}
-
-static void list_block(struct block *b)
-{
-    b->gated = b->s.t->activation == DTP_SWIGLU, b->rope = b->s.t->position == DTP_POSITION_ROPE;
-    b->fused = b->s.compiled || b->s.plan->runtime->fused_kernels;
-    list_rest(b);
-    list_attention(b);
+    *b = (struct block){.t = t, .plan = plan, .rule = dtp_plan_checkpoint_rule(plan)};
+    dtp_layer_tensors_of(t, cluster, plan, &b->made);
+    b->h = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1);
+    b->f = t->ffn, b->d_q = b->made.kind.d_q, b->d_kv = b->made.kind.d_kv;
+    b->c = dtp_plan_compute_bytes(plan), b->autocast = dtp_plan_autocast(plan), b->e = b->autocast ? 4 : b->c;
+    b->compiled = plan->compile, b->gated = b->made.kind.gated, b->rope = b->made.kind.rotary;
+    b->rotary_work = rotary_work(b);
+    b->recasts = b->autocast && b->rule.calls_modules;
     list_matrices(b);
-    b->kept = kept_tensors(b);
-    /* selective attention leaves the linears outside of what is replayed */
-    b->recasts = b->s.autocast && b->s.plan->checkpointing != DTP_CHECKPOINT_NONE &&
-                 b->s.plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
-    /* Variables of a Python function live until it returns. */
-    if (!b->fused)
-        b->locals = BIT(QKV) | BIT(V) | BIT(Q) | BIT(K) | BIT(CORE) | BIT(MIDDLE) | BIT(UP) | BIT(PRODUCT);
 }
 
 /* ---- forward and replay ------------------------------------------------------------------------------------------ */
 
 struct pass {
     const struct block *b;
-    uint32_t alive, held, save;
+    uint64_t alive, held, save;
     bool replay, recasts;
     uint64_t tokens, saved, casts, worst_bytes;
     struct dtp_block_place *worst;
@@ -188,11 +80,11 @@ struct pass {
     int segment;
 };
 
-static uint64_t sum(const struct block *b, uint32_t set)
+static uint64_t sum(const struct block *b, uint64_t set)
 {
     uint64_t bytes = 0;
     for (; set; set &= set - 1)
-        bytes += b->bytes[__builtin_ctz(set)];
+        bytes += b->made.bytes[__builtin_ctzll(set)];
     return bytes;
 }
 
@@ -204,8 +96,8 @@ static void consider(struct pass *p, uint64_t work)
             *place = (struct dtp_block_place){.saved = p->saved, .work = work};
     }
     uint64_t bytes = p->saved + work; /* a token's, which is enough where nothing else differs */
-    if (p->b->s.autocast)
-        bytes = dtp_bytes_product(p->tokens, bytes) + p->casts * p->b->s.c;
+    if (p->b->autocast)
+        bytes = dtp_bytes_product(p->tokens, bytes) + p->casts * p->b->c;
     if (bytes <= p->worst_bytes)
         return;
     p->worst_bytes = bytes;
@@ -215,18 +107,18 @@ static void consider(struct pass *p, uint64_t work)
 /* A selective replay makes only what backward lacks. */
 static bool wanted(const struct pass *p, int result)
 {
-    bool attention_only = p->replay && p->b->s.plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION;
-    return p->b->bytes[result] && !(p->alive & BIT(result)) && (!attention_only || p->save & BIT(result));
+    bool attention_only = p->replay && p->b->rule.keeps == DTP_KEEPS_ALL_BUT_CORE;
+    return p->b->made.bytes[result] && !(p->alive & BIT(result)) && (!attention_only || p->save & BIT(result));
 }
 
-static void make(struct pass *p, uint32_t set)
+static void make(struct pass *p, uint64_t set)
 {
     set &= ~p->alive;
     p->saved += sum(p->b, set);
     p->alive |= set;
 }
 
-static void drop(struct pass *p, uint32_t set)
+static void drop(struct pass *p, uint64_t set)
 {
     set &= p->alive & ~p->held;
     p->saved -= sum(p->b, set);
@@ -234,7 +126,7 @@ static void drop(struct pass *p, uint32_t set)
 }
 
 /* One kernel: what it makes, what it is the last to read, and its workspace. */
-static void kernel(struct pass *p, int result, uint32_t makes, uint32_t drops, uint64_t work)
+static void kernel(struct pass *p, int result, uint64_t makes, uint64_t drops, uint64_t work)
 {
     if (!wanted(p, result))
         return;
@@ -245,75 +137,93 @@ static void kernel(struct pass *p, int result, uint32_t makes, uint32_t drops, u
 
 /* Under autocast the weight is cast before it is read, whether or not the matmul itself is replayed; a compiler drops
  * the cast of a block that makes it again. */
-static void linear(struct pass *p, int index, int result, uint32_t drops)
+static void linear(struct pass *p, int index, int result, uint64_t drops)
 {
     const struct matrix *matrix = &p->b->matrix[index];
-    if (!matrix->elements)
-        return;
     if (p->segments)
         p->segments->entry[p->segment / 2] = (struct dtp_block_place){.saved = p->saved};
     p->segment++;
     consider(p, 0);
     if (wanted(p, result) || (p->replay && p->recasts)) {
-        p->casts += p->b->s.autocast && (p->recasts || !p->replay) ? matrix->cast : 0;
+        p->casts += p->b->autocast && (p->recasts || !p->replay) ? matrix->cast : 0;
         consider(p, 0);
         kernel(p, result, 0, drops, 0);
-        if (p->recasts && p->b->s.compiled && !p->replay)
+        if (p->recasts && p->b->compiled && !p->replay)
             p->casts -= matrix->cast;
     }
     p->segment++;
     consider(p, 0);
 }
 
-static void attention(struct pass *p)
+static void norm(struct pass *p, const struct dtp_layer_operator *op)
 {
-    const struct block *b = p->b;
-    bool fused = b->s.plan->fused_qkv, math = b->s.plan->attention == DTP_ATTENTION_MATH;
-    uint32_t raw = BIT(Q_RAW) | BIT(K_RAW);
-    linear(p, 0, fused ? QKV : Q_RAW, fused ? BIT(NORM1) | BIT(WIDE1) : 0);
-    linear(p, 1, K_RAW, 0);
-    linear(p, 2, V, BIT(NORM1) | BIT(WIDE1));
-    kernel(p, Q, BIT(K) | BIT(QK_STATISTICS), raw, b->rotary_work);
-    uint64_t scores = math ? dtp_plan_score_bytes(b->s.plan) * b->s.t->heads * b->s.plan->sequence : 0;
-    uint32_t inputs = BIT(QKV) | BIT(V) | BIT(Q) | BIT(K) | (b->bytes[Q] ? 0 : raw);
-    kernel(p, wanted(p, CORE) ? CORE : CORE_STATE, BIT(CORE) | BIT(CORE_STATE), inputs, scores);
-    kernel(p, CORE_COPY, 0, BIT(CORE), 0);
-    linear(p, OUTPUT, ATTENTION, BIT(b->bytes[CORE_COPY] ? CORE_COPY : CORE));
+    const struct dtp_layer_tensors *made = &p->b->made;
+    enum dtp_layer_tensor input = dtp_layer_first(op->reads), result = dtp_layer_first(op->makes);
+    const struct dtp_layer_operator *added = made->fused ? dtp_layer_tensors_sum(made, input) : NULL;
+    kernel(p, (int)result, op->statistics | dtp_layer_wide_of(result) | (added ? op->reads : 0),
+           added && made->bytes[input] ? dtp_layer_branches(added) : 0, 0);
 }
 
-static void to_product(struct pass *p)
+static void projection(struct pass *p, const struct dtp_layer_operator *op)
+{
+    const struct dtp_layer_tensors *made = &p->b->made;
+    for (int i = 0; i < made->kind.matrices; i++) {
+        if (!(op->makes & BIT(made->kind.matrix[i].result)))
+            continue;
+        uint64_t read = BIT(made->input[i]) | dtp_layer_wide_of(made->input[i]);
+        linear(p, i, (int)made->kind.matrix[i].result, dtp_layer_tensors_last_reader(made, i) ? read : 0);
+    }
+}
+
+static void attention(struct pass *p, const struct dtp_layer_operator *op)
 {
     const struct block *b = p->b;
-    uint32_t wide2 = BIT(NORM2) | BIT(WIDE2);
-    bool summed = b->bytes[MIDDLE], silu_goes = b->gated && !b->s.compiled && !p->replay;
-    kernel(p, NORM1, BIT(STATISTICS1) | BIT(WIDE1), 0, 0);
-    attention(p);
-    if (!b->fused)
-        kernel(p, MIDDLE, 0, BIT(ATTENTION), 0);
-    kernel(p, NORM2, BIT(STATISTICS2) | BIT(WIDE2) | BIT(MIDDLE), b->fused && summed ? BIT(ATTENTION) : 0, 0);
-    linear(p, GATE_MATRIX, GATE, 0);
-    linear(p, UP_MATRIX, UP, wide2);
-    kernel(p, wanted(p, PRODUCT) ? PRODUCT : SILU, BIT(SILU) | BIT(PRODUCT),
-           BIT(GATE) | BIT(UP) | (silu_goes ? BIT(SILU) : 0), 0);
+    bool math = b->plan->attention == DTP_ATTENTION_MATH;
+    uint64_t scores = math ? dtp_plan_score_bytes(b->plan) * b->t->heads * b->plan->sequence : 0;
+    kernel(p, wanted(p, CORE) ? CORE : CORE_STATE, BIT(CORE) | BIT(CORE_STATE), op->reads, scores);
+    kernel(p, CORE_COPY, 0, BIT(CORE), 0);
+}
+
+static void run(struct pass *p, int index)
+{
+    const struct block *b = p->b;
+    const struct dtp_layer_operator *op = &b->made.op[index];
+    bool silu_goes = b->gated && !b->compiled && !p->replay;
+    bool eager_sum = !b->made.fused && __builtin_popcountll(dtp_layer_branches(op)) > 1; /* two at a time */
+    switch (op->kind) {
+    case DTP_LAYER_OP_NORM: norm(p, op); break;
+    case DTP_LAYER_OP_PROJECTION: projection(p, op); break;
+    case DTP_LAYER_OP_ROTARY: kernel(p, Q, BIT(K) | BIT(QK_STATISTICS), op->reads & ~BIT(QKV), b->rotary_work); break;
+    case DTP_LAYER_OP_ATTENTION: attention(p, op); break;
+    case DTP_LAYER_OP_ACTIVATION:
+        kernel(p, wanted(p, PRODUCT) ? PRODUCT : SILU, BIT(SILU) | BIT(PRODUCT),
+               op->reads | (silu_goes ? BIT(SILU) : 0), 0);
+        break;
+    case DTP_LAYER_OP_RESIDUAL:
+        if (op->makes && !b->made.fused)
+            kernel(p, (int)dtp_layer_first(op->makes), 0, dtp_layer_branches(op), 0);
+        else if (!op->makes && !p->replay)
+            consider(p, b->made.bytes[INPUT] + (eager_sum ? b->c * b->h : 0)); /* of the next block */
+        break;
+    }
 }
 
 static void weigh_forward(const struct block *b, uint64_t tokens, bool checkpointed, struct dtp_block_place *worst,
                           struct dtp_block_segments *segments)
 {
-    uint32_t save = checkpointed ? b->kept : b->saved;
+    uint64_t save = checkpointed ? b->made.kept : b->made.saved;
     struct pass p = {.b = b,
                      .alive = BIT(INPUT),
-                     .held = save | b->locals,
+                     .held = save | b->made.locals,
                      .save = save,
                      .recasts = checkpointed && b->recasts,
                      .tokens = tokens,
-                     .saved = b->bytes[INPUT],
+                     .saved = b->made.bytes[INPUT],
                      .worst = worst,
                      .segments = segments};
     *worst = (struct dtp_block_place){.saved = p.saved};
-    to_product(&p);
-    linear(&p, DOWN_MATRIX, DOWN, BIT(PRODUCT));
-    consider(&p, b->bytes[INPUT]); /* of the next block */
+    for (int index = 0; index < b->made.operators; index++)
+        run(&p, index);
 }
 
 /* Without the last matmul where the runtime stops at the last saved tensor (torch.utils.checkpoint, early_stop). */
@@ -321,25 +231,21 @@ static void weigh_replay(const struct block *b, uint64_t tokens, struct dtp_bloc
                          struct dtp_block_segments *segments)
 {
     struct pass p = {.b = b,
-                     .alive = b->kept,
-                     .held = b->saved,
-                     .save = b->saved,
+                     .alive = b->made.kept,
+                     .held = b->made.saved,
+                     .save = b->made.saved,
                      .replay = true,
                      .recasts = b->recasts,
                      .tokens = tokens,
-                     .saved = sum(b, b->kept),
+                     .saved = sum(b, b->made.kept),
                      .worst = worst,
                      .segments = segments};
-    bool selective = b->s.plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL;
-    int matrices = 0;
-    for (int i = 0; i < MATRICES; i++)
-        matrices += b->matrix[i].elements != 0;
-    bool last = b->s.plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION &&
-                (selective ? matrices % 2 == 0 : !b->s.plan->runtime->stops_replay);
+    bool selective = b->rule.keeps == DTP_KEEPS_SECOND_MATMULS;
+    bool last = b->rule.calls_modules && (selective ? b->made.kind.matrices % 2 == 0 : !b->plan->runtime->stops_replay);
+    int end = last ? b->made.operators : dtp_layer_tensors_saved_end(&b->made);
     *worst = (struct dtp_block_place){.saved = p.saved};
-    to_product(&p);
-    if (last)
-        linear(&p, DOWN_MATRIX, DOWN, BIT(PRODUCT));
+    for (int index = 0; index < end; index++)
+        run(&p, index);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
@@ -347,8 +253,12 @@ static void weigh_replay(const struct block *b, uint64_t tokens, struct dtp_bloc
 struct backward {
     const struct block *b;
     struct dtp_block_places *out;
-    uint32_t alive;
+    int index; /* of the operator at hand, from the last */
+    uint64_t alive;
     uint64_t saved, work, casts, finished, before;
+    uint64_t gradient[DTP_TENSOR_COUNT]; /* bytes a token that stand of each tensor's */
+    uint64_t branches;                   /* results that still wait for the gradient of their sum */
+    uint64_t of_sum;                     /* bytes a token of that; 0: the residual stream's is it */
 };
 
 static void note(struct backward *w, uint64_t work, uint64_t current, enum dtp_place_kind kind)
@@ -362,7 +272,7 @@ static void note(struct backward *w, uint64_t work, uint64_t current, enum dtp_p
                                                                  .kind = kind};
 }
 
-static void consume(struct backward *w, uint32_t set)
+static void consume(struct backward *w, uint64_t set)
 {
     set &= w->alive;
     w->saved -= sum(w->b, set);
@@ -371,51 +281,84 @@ static void consume(struct backward *w, uint32_t set)
 
 /* Weight gradient, input gradient, then whoever waits for the weight's takes it. A compiler drops the input with the
  * first, autograd with the node. `output`: of its result's gradient, which goes with the second. */
-static void linear_back(struct backward *w, int index, uint32_t input, uint64_t output)
+static void linear_back(struct backward *w, int index, uint64_t input, uint64_t output)
 {
     const struct matrix *matrix = &w->b->matrix[index];
-    uint64_t width = w->b->s.c * matrix->width;
+    uint64_t width = w->b->c * matrix->width;
     note(w, 0, matrix->elements, DTP_PLACE_GRADIENT);
-    if (w->b->s.compiled)
+    if (w->b->compiled)
         consume(w, input);
     note(w, width, matrix->elements, DTP_PLACE_GRADIENT);
     w->work += width - output;
     consume(w, input);
-    w->casts -= w->b->s.autocast ? matrix->cast : 0;
+    w->casts -= w->b->autocast ? matrix->cast : 0;
     note(w, 0, matrix->elements, DTP_PLACE_HANDED);
     w->finished += matrix->elements;
     w->before = matrix->elements;
 }
 
-/* The residual stream is wider than what matmuls read: its gradient is cast for the linear that ends the branch. */
-static uint64_t narrow(struct backward *w)
+static bool needed_later(const struct backward *w, enum dtp_layer_tensor tensor)
 {
-    uint64_t bytes = w->b->s.e != w->b->s.c ? w->b->s.c * w->b->s.h : 0;
-    w->work += bytes;
-    return bytes;
+    return dtp_layer_tensors_needed_before(&w->b->made, w->index, tensor);
+}
+
+static void projection_back(struct backward *w, const struct dtp_layer_operator *op)
+{
+    const struct block *b = w->b;
+    const struct dtp_layer_kind *kind = &b->made.kind;
+    enum dtp_layer_tensor input = dtp_layer_first(op->reads);
+    uint64_t left = op->makes;
+    if (op->makes & BIT(QKV))
+        note(w, b->made.bytes[QKV], 0, DTP_PLACE_PLAIN); /* as one tensor */
+    for (int i = 0; i < kind->matrices; i++) {
+        enum dtp_layer_tensor result = kind->matrix[i].result;
+        if (!(op->makes & BIT(result)))
+            continue;
+        left &= ~BIT(result);
+        bool ends = w->branches == BIT(result); /* the last branch lets go of the sum's */
+        uint64_t output = w->branches & BIT(result) ? (ends ? w->of_sum : 0) : w->gradient[result];
+        w->branches &= ~BIT(result);
+        linear_back(w, i, left || needed_later(w, input) ? 0 : BIT(input), output);
+        if (w->gradient[input]) /* two gradients of one tensor are added up */
+            w->work -= b->c * b->matrix[i].width;
+        w->gradient[input] = b->c * b->matrix[i].width;
+    }
+}
+
+/* The residual stream is wider than what matmuls read: its gradient is cast for the linear that ends the branch. */
+static void branch_back(struct backward *w, const struct dtp_layer_operator *op)
+{
+    w->of_sum = w->b->e != w->b->c ? w->b->c * w->b->h : 0;
+    w->work += w->of_sum;
+    w->branches = dtp_layer_branches(op);
 }
 
 /* The gradient of the norm's result, widened, becomes that of its input, which is added to the residual's. */
-static void norm_back(struct backward *w, uint32_t inputs)
+static void norm_back(struct backward *w, const struct dtp_layer_operator *op)
 {
-    const struct dtp_activation_shape *s = &w->b->s;
+    const struct block *s = w->b;
     uint64_t gradient = s->c * s->h;
-    if (s->e != s->c && !w->b->fused) {
+    bool stands = w->branches && !w->of_sum; /* the other branch still reads the residual's: the sum is a new tensor */
+    if (s->e != s->c && !w->b->made.fused) {
         note(w, s->e * s->h, 0, DTP_PLACE_PLAIN);
         w->work += s->e * s->h - gradient;
         gradient = s->e * s->h;
     }
+    w->of_sum = stands ? s->e * s->h : w->of_sum;
+    w->work += stands ? w->of_sum : 0;
     note(w, s->e * s->h, 0, DTP_PLACE_PLAIN);
     w->work -= gradient;
-    consume(w, inputs);
+    const struct dtp_layer_operator *added = dtp_layer_tensors_sum(&s->made, dtp_layer_first(op->reads));
+    consume(w, op->reads | op->statistics | (added ? dtp_layer_branches(added) : 0));
 }
 
 /* From the product's gradient to that of up, and of gate beside it. */
 static void activation_back(struct backward *w)
 {
     const struct block *b = w->b;
-    uint64_t f = b->s.c * b->s.f, apart = b->bytes[GATE];
-    if (b->gated && !b->s.compiled) {
+    uint64_t f = b->c * b->f, apart = b->made.bytes[GATE];
+    w->gradient[GATE] = apart, w->gradient[UP] = b->made.bytes[UP];
+    if (b->gated && !b->compiled) {
         note(w, 2 * f, 0, DTP_PLACE_PLAIN);
         consume(w, BIT(SILU) | (apart ? BIT(UP) : 0));
         w->work += f; /* of silu and of up, for the product's */
@@ -423,75 +366,56 @@ static void activation_back(struct backward *w)
         consume(w, BIT(GATE) | BIT(UP));
         return;
     }
-    bool in_place = b->s.compiled && !b->gated;
-    uint64_t made = in_place ? 0 : apart + b->bytes[UP];
+    bool in_place = b->compiled && !b->gated;
+    uint64_t made = in_place ? 0 : apart + b->made.bytes[UP];
     note(w, made, 0, DTP_PLACE_PLAIN);
     w->work += in_place ? 0 : made - f;
     consume(w, BIT(GATE) | BIT(UP) | BIT(PRODUCT)); /* ReLU reads its result */
 }
 
-static void mlp_back(struct backward *w)
-{
-    const struct block *b = w->b;
-    uint64_t narrowed = narrow(w), f = b->s.c * b->s.f;
-    linear_back(w, DOWN_MATRIX, b->s.t->activation == DTP_RELU ? 0 : BIT(PRODUCT), narrowed);
-    activation_back(w);
-    if (b->bytes[GATE]) {
-        linear_back(w, GATE_MATRIX, 0, f);
-        linear_back(w, UP_MATRIX, BIT(NORM2), f);
-        w->work -= b->s.c * b->s.h; /* two gradients of the norm's result are added up */
-    } else {
-        linear_back(w, UP_MATRIX, BIT(NORM2), b->gated ? 2 * f : f);
-    }
-    norm_back(w,
-              b->bytes[MIDDLE] ? BIT(MIDDLE) | BIT(ATTENTION) | BIT(STATISTICS2) : BIT(ATTENTION) | BIT(STATISTICS2));
-}
-
 static void core_back(struct backward *w)
 {
     const struct block *b = w->b;
-    const struct dtp_activation_shape *s = &b->s;
-    uint64_t q = s->c * s->d_q, all = q + 2 * s->c * s->d_kv;
-    bool math = s->plan->attention == DTP_ATTENTION_MATH, normed = s->t->qk_norm;
+    uint64_t q = b->c * b->d_q, kv = b->c * b->d_kv, all = q + 2 * kv;
+    bool math = b->plan->attention == DTP_ATTENTION_MATH, normed = b->t->qk_norm;
     /* gradients of probabilities and scores; or dq summed in fp32 */
-    uint64_t sums = math ? 2 * dtp_plan_score_bytes(s->plan) * s->t->heads * s->plan->sequence : 4 * s->d_q;
-    uint32_t raw = BIT(Q_RAW) | BIT(K_RAW);
+    uint64_t sums = math ? 2 * dtp_plan_score_bytes(b->plan) * b->t->heads * b->plan->sequence : 4 * b->d_q;
     note(w, all + sums, 0, DTP_PLACE_PLAIN);
     w->work += all - q;
-    consume(w, BIT(Q) | BIT(K) | BIT(V) | BIT(CORE_STATE) | BIT(CORE) | (normed ? 0 : BIT(QKV) | raw));
-    if (!b->rope && !normed)
-        return;
-    note(w, b->fused || !b->rope ? 0 : (s->c == 4 ? 2 : 5) * q, 0, DTP_PLACE_PLAIN);
-    consume(w, BIT(QK_STATISTICS) | BIT(QKV) | raw);
+    w->gradient[Q_RAW] = q, w->gradient[K_RAW] = w->gradient[V] = kv, w->gradient[QKV] = all;
+    consume(w,
+            BIT(Q) | BIT(K) | BIT(V) | BIT(CORE_STATE) | BIT(CORE) | (normed ? 0 : BIT(QKV) | BIT(Q_RAW) | BIT(K_RAW)));
 }
 
-static void attention_back(struct backward *w)
+static void rotary_back(struct backward *w)
 {
     const struct block *b = w->b;
-    uint64_t q = b->s.c * b->s.d_q, kv = b->s.c * b->s.d_kv, h = b->s.c * b->s.h, narrowed = narrow(w);
-    linear_back(w, OUTPUT, BIT(CORE_COPY), narrowed); /* the core's backward still reads its own result */
-    core_back(w);
-    if (b->s.plan->fused_qkv) {
-        note(w, q + 2 * kv, 0, DTP_PLACE_PLAIN); /* as one tensor */
-        linear_back(w, 0, BIT(NORM1), q + 2 * kv);
-    } else {
-        linear_back(w, 0, 0, q);
-        linear_back(w, 1, 0, kv);
-        w->work -= h;
-        linear_back(w, 2, BIT(NORM1), kv);
-        w->work -= h;
+    uint64_t q = b->c * b->d_q;
+    note(w, b->made.fused || !b->rope ? 0 : (b->c == 4 ? 2 : 5) * q, 0, DTP_PLACE_PLAIN);
+    consume(w, BIT(QK_STATISTICS) | BIT(QKV) | BIT(Q_RAW) | BIT(K_RAW));
+}
+
+static void run_back(struct backward *w)
+{
+    const struct dtp_layer_operator *op = &w->b->made.op[w->index];
+    switch (op->kind) {
+    case DTP_LAYER_OP_NORM: norm_back(w, op); break;
+    case DTP_LAYER_OP_PROJECTION: projection_back(w, op); break;
+    case DTP_LAYER_OP_ROTARY: rotary_back(w); break;
+    case DTP_LAYER_OP_ATTENTION: core_back(w); break;
+    case DTP_LAYER_OP_ACTIVATION: activation_back(w); break;
+    case DTP_LAYER_OP_RESIDUAL: branch_back(w, op); break;
     }
-    norm_back(w, BIT(INPUT) | BIT(STATISTICS1));
 }
 
 static void weigh_backward(const struct block *b, struct dtp_block_places *out)
 {
-    struct backward w = {.b = b, .out = out, .alive = b->saved, .saved = sum(b, b->saved)};
-    for (int i = 0; i < MATRICES && b->s.autocast; i++)
+    struct backward w = {.b = b, .out = out, .alive = b->made.saved, .saved = sum(b, b->made.saved)};
+    for (int i = 0; i < b->made.kind.matrices && b->autocast; i++)
         w.casts += b->matrix[i].cast;
     out->count = 0;
-    mlp_back(&w);
-    attention_back(&w);
+    for (w.index = b->made.operators - 1; w.index >= 0; w.index--)
+        run_back(&w);
     note(&w, 0, b->vectors, DTP_PLACE_GRADIENT);
     note(&w, 0, b->vectors, DTP_PLACE_HANDED);
 }
@@ -514,11 +438,11 @@ static void cut_backward(const struct dtp_block_places *places, struct dtp_block
 void dtp_block_places_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                             const struct dtp_plan *plan, struct dtp_block_places *out)
 {
-    struct block b = {.s = dtp_activation_shape_of(transformer, cluster, plan)};
+    struct block b;
     uint64_t tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
     bool apart = dtp_plan_fetches_modules(plan);
     struct dtp_block_segments *segments = apart ? out->segments : NULL;
-    list_block(&b);
+    list_block(transformer, cluster, plan, &b);
     for (int i = 0; i < DTP_SEGMENTS_PASSES && apart; i++)
         segments[i] = (struct dtp_block_segments){.of[0].saved = 0};
     bool checkpoints = plan->checkpointing != DTP_CHECKPOINT_NONE;

@@ -7,9 +7,7 @@
 #define DTP_BLOCK_WORK_H
 
 #include "plan/plan.h"
-#include "net/transformer.h"
-
-#define DTP_BLOCK_MATMULS 7
+#include "net/layer_kind.h"
 
 /* One weight matrix: forward is [T,k] x [k,n]; `copies` equal ones (k and v of GQA). */
 struct dtp_weight_matmul {
@@ -18,7 +16,7 @@ struct dtp_weight_matmul {
 };
 
 struct dtp_block_work {
-    struct dtp_weight_matmul matmul[DTP_BLOCK_MATMULS];
+    struct dtp_weight_matmul matmul[DTP_LAYER_MATRICES];
     int matmul_count;
     double forward_bytes_per_token, backward_bytes_per_token; /* memory-bound kernels of one block */
     double forward_kernels, backward_kernels;                 /* launches of one block, matmuls included */

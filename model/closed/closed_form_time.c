@@ -62,14 +62,8 @@ static double head_matmuls_s(const struct dtp_timing *c)
 /* Blocks whose forward runs again in backward. */
 static double recomputed_layers(const struct dtp_timing *c)
 {
-    switch (c->plan->checkpointing) {
-    case DTP_CHECKPOINT_NONE: return 0;
-    case DTP_CHECKPOINT_EVERY_N: return ceil(c->layers / c->plan->checkpoint_every);
-    case DTP_CHECKPOINT_FULL:
-    case DTP_CHECKPOINT_SELECTIVE_ATTENTION:
-    case DTP_CHECKPOINT_SELECTIVE_MATMUL: return c->layers;
-    }
-    return 0;
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(c->plan);
+    return (double)dtp_checkpointed_layers(&rule, c->transformer->layers);
 }
 
 /* Non-reentrant checkpointing stops its replay at the last saved tensor: the block's last matmul (down) is not run

@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "closed/closed_form_hooks.h"
+#include "net/layer_kind.h"
 
 /* ---- units ----------------------------------------------------------------------------------------------------- */
 
@@ -42,28 +43,13 @@ static void add_vectors(struct tensor_sum *sum, bool present, uint64_t count, ui
 }
 
 /* One layer as its modules make parameters, weights [out, in]. */
-static void sum_layer(const struct dtp_transformer *t, const struct dtp_plan *plan, struct tensor_sum *sum)
+static void sum_layer(const struct dtp_layer_kind *block, struct tensor_sum *sum)
 {
-    uint64_t h = t->hidden, f = t->ffn, d_q = t->heads * t->head_dim, d_kv = t->kv_heads * t->head_dim;
-    if (plan->fused_qkv) {
-        add_tensors(sum, 1, d_q + 2 * d_kv, h);
-        add_vectors(sum, t->qkv_bias, 1, d_q + 2 * d_kv);
-    } else {
-        add_tensors(sum, 1, d_q, h);
-        add_tensors(sum, 2, d_kv, h);
-        add_vectors(sum, t->qkv_bias, 1, d_q);
-        add_vectors(sum, t->qkv_bias, 2, d_kv);
-    }
-    add_tensors(sum, 1, h, d_q);
-    add_vectors(sum, t->attention_output_bias, 1, h);
-    bool gated = t->activation == DTP_SWIGLU;
-    uint64_t ups = gated && !plan->fused_gate_up ? 2 : 1, up = gated && plan->fused_gate_up ? 2 * f : f;
-    add_tensors(sum, ups, up, h);
-    add_vectors(sum, t->mlp_bias, ups, up);
-    add_tensors(sum, 1, h, f);
-    add_vectors(sum, t->mlp_bias, 1, h);
-    add_vectors(sum, true, t->norm_bias ? 4 : 2, h);
-    add_vectors(sum, t->qk_norm, 2, t->head_dim);
+    uint64_t vectors[DTP_LAYER_VECTORS];
+    for (int i = 0; i < block->matrices; i++)
+        add_tensors(sum, 1, block->matrix[i].out, block->matrix[i].in);
+    for (int i = dtp_layer_list_vectors(block, vectors); i > 0; i--)
+        add_tensors(sum, 1, vectors[i - 1], 1);
 }
 
 static void sum_root(const struct dtp_transformer *t, struct tensor_sum *sum)
@@ -95,7 +81,9 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     out->replicas = cluster->gpus / out->ranks;
     enum dtp_shard_cut cut = dtp_plan_shard_cut(plan);
     struct tensor_sum layer = {.flat = cut == DTP_CUT_ELEMENTS, .ranks = out->ranks}, root = layer;
-    sum_layer(t, plan, &layer);
+    struct dtp_layer_kind block;
+    dtp_layer_kind_of(t, plan->fused_qkv, plan->fused_gate_up, &block);
+    sum_layer(&block, &layer);
     sum_root(t, &root);
     count_unit_layers(t, plan, out);
     if (cut == DTP_CUT_FLAT) { /* flat parameters pad their end only */
@@ -106,13 +94,11 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
     out->layer = layer.elements;
     out->layer_shard = layer.shard;
     out->layer_matmul_shard = layer.matrix_shard;
-    uint64_t d_q = t->heads * t->head_dim, d_kv = t->kv_heads * t->head_dim, up = t->activation == DTP_SWIGLU ? 2 : 1;
-    out->layer_matmul = t->hidden * (2 * d_q + 2 * d_kv + (up + 1) * t->ffn);
-    out->layer_cast = out->layer_matmul + (t->qkv_bias ? d_q + 2 * d_kv : 0) +
-                      (t->attention_output_bias ? t->hidden : 0) + (t->mlp_bias ? up * t->ffn + t->hidden : 0);
-    out->largest = t->hidden * (plan->fused_gate_up ? up * t->ffn : t->ffn);
+    out->layer_matmul = dtp_layer_matrix_elements(&block);
+    out->layer_cast = out->layer_matmul + dtp_layer_bias_elements(&block);
+    out->largest = t->hidden * (block.packs_up ? 2 * t->ffn : t->ffn);
     out->down = t->hidden * t->ffn;
-    out->qkv = t->hidden * (d_q + 2 * d_kv);
+    out->qkv = t->hidden * (block.d_q + 2 * block.d_kv);
     out->position = t->position == DTP_POSITION_LEARNED ? t->positions * t->hidden : 0;
     out->head = t->tied_head ? 0 : out->embedding;
     out->total = t->layers * layer.elements + root.elements;
@@ -142,7 +128,9 @@ void dtp_state_pinned_tensors(const struct dtp_transformer *transformer, const s
                               uint64_t *root_bytes)
 {
     struct tensor_sum layer = {.ranks = units->ranks, .element_bytes = element_bytes}, root = layer;
-    sum_layer(transformer, plan, &layer);
+    struct dtp_layer_kind block;
+    dtp_layer_kind_of(transformer, plan->fused_qkv, plan->fused_gate_up, &block);
+    sum_layer(&block, &layer);
     sum_root(transformer, &root);
     *layer_bytes = layer.pinned_bytes;
     *root_bytes = root.pinned_bytes;

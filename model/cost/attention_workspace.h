@@ -18,6 +18,7 @@ bool dtp_attention_is_fused(bool bf16, uint32_t sequence, uint32_t head_dim);
 
 struct dtp_attention_size {
     uint32_t batch, sequence, heads, kv_heads, head_dim;
+    uint32_t window; /* keys that a query sees; 0: all up to its own. No workspace depends on it */
     bool backward;
     bool deterministic; /* backward: dQ is summed in one order, not by atomics */
 };

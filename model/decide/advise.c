@@ -65,7 +65,7 @@ static bool as_typed(const struct search *search, const struct dtp_plan *asked, 
 }
 
 /* Predicts one change and keeps it when it fits and is worth it. Returns whether it was kept for ranking. */
-static bool consider(struct search *search, const struct dtp_plan *asked, uint32_t gpus, const char *flags)
+static bool consider_plan(struct search *search, const struct dtp_plan *asked, uint32_t gpus, const char *flags)
 {
     struct dtp_change change;
     search->advice->tried_count++;
@@ -77,39 +77,44 @@ static bool consider(struct search *search, const struct dtp_plan *asked, uint32
     return true;
 }
 
+/* The same of what flags say. */
+static bool consider(struct search *search, uint32_t gpus, const char *flags)
+{
+    struct dtp_plan asked = search->job->asked;
+    dtp_change_apply(flags, &asked);
+    return consider_plan(search, &asked, gpus, flags);
+}
+
 static void consider_table(struct search *search, enum dtp_change_use use)
 {
-    size_t count;
-    const struct dtp_change_rule *rules = dtp_change_rules(&count);
+    struct dtp_change_rule rules[DTP_CHANGE_RULES_MAX];
+    size_t count = dtp_change_rules(rules);
     for (size_t i = 0; i < count; i++) {
         struct dtp_plan asked = search->job->asked;
-        if (rules[i].use != use || !rules[i].apply(&asked))
+        if (rules[i].use != use || !dtp_change_try(&rules[i], &asked))
             continue;
         /* One GPU has nothing to shard: another strategy there is another runtime's overhead, no advice. */
         if (search->job->cluster.gpus > 1 || asked.strategy == search->job->asked.strategy)
-            consider(search, &asked, search->job->cluster.gpus, rules[i].flags);
+            consider_plan(search, &asked, search->job->cluster.gpus, rules[i].flags);
     }
 }
 
 /* Another micro batch and accumulation; returns whether it was worth keeping. */
 static bool consider_micro_batch(struct search *search, uint32_t micro_batch, uint32_t accumulate, bool sync)
 {
-    struct dtp_plan asked = search->job->asked;
+    const struct dtp_plan *asked = &search->job->asked;
     char flags[96];
     size_t used;
     snprintf(flags, sizeof flags, "--micro-batch %u", micro_batch);
-    if (accumulate != asked.accumulate) {
+    if (accumulate != asked->accumulate) {
         used = strlen(flags);
         snprintf(flags + used, sizeof flags - used, " --accumulate %u", accumulate);
     }
-    if (sync && !asked.accumulate_sync) {
+    if (sync && !asked->accumulate_sync) {
         used = strlen(flags);
         snprintf(flags + used, sizeof flags - used, " --accumulate-sync");
     }
-    asked.micro_batch = micro_batch;
-    asked.accumulate = accumulate;
-    asked.accumulate_sync = sync;
-    return consider(search, &asked, search->job->cluster.gpus, flags);
+    return consider(search, search->job->cluster.gpus, flags);
 }
 
 /* Smaller micro batches keep the tokens per step by accumulating more. Accumulating without reducing keeps whole
@@ -168,7 +173,7 @@ static void consider_vocabulary(struct search *search)
     if (!dtp_change_vocabulary(job, &padded, flags, sizeof flags, note, sizeof note))
         return;
     search->job = &padded, search->advice = &found;
-    consider(search, &job->asked, job->cluster.gpus, flags);
+    consider_plan(search, &job->asked, job->cluster.gpus, flags);
     search->job = job, search->advice = kept;
     kept->tried_count += found.tried_count;
     if (!found.count)
@@ -180,90 +185,65 @@ static void consider_vocabulary(struct search *search)
 /* Fewer gradient exchanges and optimizer steps for each token. */
 static void consider_accumulation(struct search *search)
 {
-    struct dtp_plan asked = search->job->asked;
+    uint32_t accumulate = search->job->asked.accumulate;
     char flags[48];
-    if (asked.accumulate > UINT32_MAX / 4)
+    if (accumulate > UINT32_MAX / 4)
         return;
-    asked.accumulate *= 4;
-    snprintf(flags, sizeof flags, "--accumulate %u", asked.accumulate);
-    consider(search, &asked, search->job->cluster.gpus, flags);
+    snprintf(flags, sizeof flags, "--accumulate %u", accumulate * 4);
+    consider(search, search->job->cluster.gpus, flags);
 }
 
 /* The least a step can be: whole gradients kept over micro-steps would cost more than they save. */
-static bool one_sequence(struct dtp_plan *plan)
-{
-    bool changed = plan->micro_batch > 1 || plan->accumulate > 1;
-    plan->micro_batch = plan->accumulate = 1;
-    return changed;
-}
+#define ONE_SEQUENCE "--micro-batch 1 --accumulate 1"
 
 /* One change and the smallest micro batch. */
 static void consider_small_batch_with(struct search *search, const struct dtp_change_rule *rule)
 {
     struct dtp_plan asked = search->job->asked;
     char flags[96];
-    if (rule->use != DTP_CHANGE_ADVISED || !rule->apply(&asked) || !one_sequence(&asked))
+    if (rule->use != DTP_CHANGE_ADVISED || !dtp_change_try(rule, &asked) || !dtp_change_apply(ONE_SEQUENCE, &asked))
         return;
-    snprintf(flags, sizeof flags, "%s --micro-batch 1 --accumulate 1", rule->flags);
-    consider(search, &asked, search->job->cluster.gpus, flags);
+    snprintf(flags, sizeof flags, "%s " ONE_SEQUENCE, rule->flags);
+    consider_plan(search, &asked, search->job->cluster.gpus, flags);
 }
 
-/* Where no single change fits: two at once. The table is small, so all pairs are tried. */
+/* Where no single change fits: two at once. They are few, so all pairs are tried; two values of one key are none. */
 static void consider_pairs(struct search *search)
 {
-    size_t count;
-    const struct dtp_change_rule *rules = dtp_change_rules(&count);
+    struct dtp_change_rule rules[DTP_CHANGE_RULES_MAX];
+    size_t count = dtp_change_rules(rules);
     for (size_t i = 0; i < count; i++)
         consider_small_batch_with(search, &rules[i]);
     for (size_t i = 0; i < count; i++)
         for (size_t j = i + 1; j < count; j++) {
             struct dtp_plan asked = search->job->asked;
-            char flags[96];
-            size_t first_word = strcspn(rules[i].flags, " ");
-            if (rules[i].use != DTP_CHANGE_ADVISED || rules[j].use != DTP_CHANGE_ADVISED)
-                continue;
-            /* Two values of one flag are no pair. */
-            if (first_word == strcspn(rules[j].flags, " ") && strncmp(rules[i].flags, rules[j].flags, first_word) == 0)
-                continue;
-            if (!rules[i].apply(&asked) || !rules[j].apply(&asked))
+            char flags[2 * sizeof rules[0].flags];
+            bool advised = rules[i].use == DTP_CHANGE_ADVISED && rules[j].use == DTP_CHANGE_ADVISED;
+            if (!advised || rules[i].key == rules[j].key || !dtp_change_try(&rules[i], &asked) ||
+                !dtp_change_try(&rules[j], &asked))
                 continue;
             snprintf(flags, sizeof flags, "%s %s", rules[i].flags, rules[j].flags);
-            consider(search, &asked, search->job->cluster.gpus, flags);
+            consider_plan(search, &asked, search->job->cluster.gpus, flags);
         }
 }
 
-static bool shard_all(struct dtp_plan *plan)
+/* What saves most memory without changing the numerics, one step after the other. */
+#define SAVING_STEPS 4
+static bool save_memory(size_t step, struct dtp_plan *asked, char *flags, size_t bytes)
 {
-    return dtp_change_strategy(plan, plan->runtime->shards_all);
-}
-
-static bool recompute_all(struct dtp_plan *plan)
-{
-    return dtp_change_apply("--checkpointing full", plan);
-}
-static bool flash(struct dtp_plan *plan)
-{
-    return dtp_change_apply("--attention flash", plan);
-}
-
-/* Appends "--flag value" of what the step has made of the plan. */
-static void add_flags(char *flags, size_t bytes, const struct dtp_plan *plan, size_t step)
-{
+    char strategy[48];
+    snprintf(strategy, sizeof strategy, "--strategy %s", dtp_strategy_text(asked->runtime->shards_all));
+    const char *const steps[SAVING_STEPS] = {strategy, "--checkpointing full", ONE_SEQUENCE, "--attention flash"};
+    if (!dtp_change_apply(steps[step], asked))
+        return false;
     size_t used = strlen(flags);
-    switch (step) {
-    case 0: snprintf(flags + used, bytes - used, " --strategy %s", dtp_strategy_text(plan->strategy)); break;
-    case 1: snprintf(flags + used, bytes - used, " --checkpointing full"); break;
-    case 2: snprintf(flags + used, bytes - used, " --micro-batch 1 --accumulate 1"); break;
-    case 3: snprintf(flags + used, bytes - used, " --attention flash"); break;
-    default: break;
-    }
+    snprintf(flags + used, bytes - used, " %s", steps[step]);
+    return true;
 }
 
-/* The smallest count that fits as it is; where none does, with what saves most memory without changing the numerics,
- * one step after the other. */
+/* The smallest count that fits as it is; where none does, with what saves memory. */
 static void consider_more_gpus(struct search *search)
 {
-    bool (*const steps[])(struct dtp_plan *) = {shard_all, recompute_all, one_sequence, flash};
     struct dtp_solution solution;
     struct dtp_job job = *search->job;
     char changed[96] = "", flags[128];
@@ -272,11 +252,10 @@ static void consider_more_gpus(struct search *search)
         search->advice->tried_count += solution.predictions_count;
         if (status == DTP_OK && !solution.tight)
             break;
-        while (step < sizeof steps / sizeof *steps && !steps[step](&job.asked))
+        while (step < SAVING_STEPS && !save_memory(step, &job.asked, changed, sizeof changed))
             step++;
-        if (step >= sizeof steps / sizeof *steps)
+        if (step >= SAVING_STEPS)
             break;
-        add_flags(changed, sizeof changed, &job.asked, step);
     }
     /* The allocator's cache may outgrow any number of GPUs where one layer is large: then tight must do. */
     search->worst = solution.tight ? search->worst_of_all : DTP_VERDICT_FITS;
@@ -285,12 +264,12 @@ static void consider_more_gpus(struct search *search)
     /* With all the changes it may fit on fewer than there are: then the changes alone are the advice. */
     if (solution.value <= search->job->cluster.gpus && changed[0]) {
         search->advice->kind = DTP_ADVICE_MAKES_FIT;
-        consider(search, &job.asked, search->job->cluster.gpus, changed + 1);
+        consider_plan(search, &job.asked, search->job->cluster.gpus, changed + 1);
         return;
     }
     dtp_change_gpus_flags(search->job, (uint32_t)solution.value, flags, sizeof flags);
     snprintf(flags + strlen(flags), sizeof flags - strlen(flags), "%s", changed);
-    consider(search, &job.asked, (uint32_t)solution.value, flags);
+    consider_plan(search, &job.asked, (uint32_t)solution.value, flags);
 }
 
 static void advise_faster(struct search *search)

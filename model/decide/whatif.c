@@ -29,8 +29,8 @@ static bool is_reshard_pair(enum dtp_strategy a, enum dtp_strategy b)
 }
 
 /* Proposes one change; NULL where the table is full or has it already. */
-static struct dtp_whatif_row *try(struct search *search, enum dtp_question question, const struct dtp_plan *asked,
-                                  const char *flags)
+static struct dtp_whatif_row *propose_plan(struct search *search, enum dtp_question question,
+                                           const struct dtp_plan *asked, const char *flags)
 {
     static const struct dtp_whatif_row empty;
     struct dtp_whatif *out = search->out;
@@ -119,22 +119,45 @@ static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint
 /* ---- the changes --------------------------------------------------------------------------------------------------
  */
 
+/* Proposes what flags say of the plan, where that changes something. */
+static void try(struct search *search, enum dtp_question question, const char *flags)
+{
+    struct dtp_plan asked = search->job->asked;
+    if (dtp_change_apply(flags, &asked))
+        propose_plan(search, question, &asked, flags);
+}
+
+/* Whether rules make the same plan of what was asked: what the runtime does anyway is no change. */
+static bool resolves_to_the_same(const struct search *search, const struct dtp_plan *asked)
+{
+    struct dtp_job changed;
+    return dtp_variant_resolve(search->job, asked, search->job->cluster.gpus, &changed, NULL, 0) == DTP_OK &&
+           dtp_change_is_none(&changed.plan, &search->job->plan);
+}
+
 static void try_rules(struct search *search)
 {
-    size_t count;
-    const struct dtp_change_rule *rules = dtp_change_rules(&count);
+    struct dtp_change_rule rules[DTP_CHANGE_RULES_MAX];
+    size_t count = dtp_change_rules(rules);
     const struct dtp_job *job = search->job;
     for (size_t i = 0; i < count; i++) {
         struct dtp_plan asked = job->asked;
-        if (!rules[i].apply(&asked))
+        if (!dtp_change_try(&rules[i], &asked) || resolves_to_the_same(search, &asked))
             continue;
         enum dtp_question question = rules[i].question;
         if (question == DTP_QUESTION_STRATEGY && is_reshard_pair(asked.strategy, job->asked.strategy))
             question = DTP_QUESTION_RESHARD;
-        struct dtp_whatif_row *row = try(search, question, &asked, rules[i].flags);
+        struct dtp_whatif_row *row = propose_plan(search, question, &asked, rules[i].flags);
         if (row)
             row->numerics = rules[i].numerics;
     }
+}
+
+static void try_number(struct search *search, enum dtp_question question, const char *flag, uint32_t number)
+{
+    char flags[80];
+    snprintf(flags, sizeof flags, "%s%u", flag, number);
+    try(search, question, flags);
 }
 
 static void try_wrapping(struct search *search)
@@ -142,31 +165,23 @@ static void try_wrapping(struct search *search)
     const uint32_t sizes[] = {1, 2, 4, 8, 0};
     if (!dtp_plan_is_fsdp(&search->out->base.job.plan))
         return;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        struct dtp_plan asked = search->job->asked;
-        char flags[48];
-        if (sizes[i] == asked.wrap_layers || sizes[i] >= search->job->transformer.layers)
-            continue;
-        asked.wrap_layers = sizes[i];
-        snprintf(flags, sizeof flags, "--wrap-layers %u", sizes[i]);
-        try(search, DTP_QUESTION_WRAPPING, &asked, flags);
-    }
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i] < search->job->transformer.layers)
+            try_number(search, DTP_QUESTION_WRAPPING, "--wrap-layers ", sizes[i]);
 }
 
 static void try_batch(struct search *search, uint64_t micro_batch, uint64_t accumulate)
 {
-    struct dtp_plan asked = search->job->asked;
+    const struct dtp_plan *asked = &search->job->asked;
     char flags[80] = "";
     if (micro_batch > UINT32_MAX || accumulate > UINT32_MAX)
         return;
-    if (micro_batch != asked.micro_batch)
+    if (micro_batch != asked->micro_batch)
         snprintf(flags, sizeof flags, "--micro-batch %u", (unsigned)micro_batch);
-    if (accumulate != asked.accumulate)
+    if (accumulate != asked->accumulate)
         snprintf(flags + strlen(flags), sizeof flags - strlen(flags), "%s--accumulate %u", flags[0] ? " " : "",
                  (unsigned)accumulate);
-    asked.micro_batch = (uint32_t)micro_batch;
-    asked.accumulate = (uint32_t)accumulate;
-    try(search, DTP_QUESTION_BATCH, &asked, flags);
+    try(search, DTP_QUESTION_BATCH, flags);
 }
 
 /* Larger steps; and the same step cut otherwise. */
@@ -195,14 +210,9 @@ static void try_shard_degrees(struct search *search)
     if (base->plan.strategy == DTP_DDP || gpus == 1)
         return;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        struct dtp_plan asked = search->job->asked;
-        char flags[48];
         bool repeated = i == 3 && (sizes[3] == sizes[0] || sizes[3] == sizes[1] || sizes[3] == sizes[2]);
-        if (sizes[i] < 2 || sizes[i] > gpus || sizes[i] == group || gpus % sizes[i] != 0 || repeated)
-            continue;
-        asked.shard_group = sizes[i];
-        snprintf(flags, sizeof flags, "--shard-group %u", sizes[i]);
-        try(search, DTP_QUESTION_SHARD_DEGREE, &asked, flags);
+        if (sizes[i] >= 2 && sizes[i] <= gpus && sizes[i] != group && gpus % sizes[i] == 0 && !repeated)
+            try_number(search, DTP_QUESTION_SHARD_DEGREE, "--shard-group ", sizes[i]);
     }
 }
 
@@ -215,29 +225,18 @@ static void try_reshard_groups(struct search *search)
     if (!dtp_plan_is_fsdp(&base->plan) || base->plan.fsdp1 || !base->plan.reshard_after_forward)
         return;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        struct dtp_plan asked = search->job->asked;
-        char flags[48];
         bool repeated = i && sizes[i] == sizes[0];
-        if (sizes[i] < 2 || sizes[i] >= group || group % sizes[i] != 0 || sizes[i] == asked.reshard_group || repeated)
-            continue;
-        asked.reshard_group = sizes[i];
-        snprintf(flags, sizeof flags, "--reshard-after-forward=%u", sizes[i]);
-        try(search, DTP_QUESTION_RESHARD, &asked, flags);
+        if (sizes[i] >= 2 && sizes[i] < group && group % sizes[i] == 0 && !repeated)
+            try_number(search, DTP_QUESTION_RESHARD, "--reshard-after-forward=", sizes[i]);
     }
 }
 
 /* ZeRO++: a second copy within the node. */
 static void try_second_copy(struct search *search)
 {
-    const struct dtp_job *base = &search->out->base.job;
-    struct dtp_plan asked = search->job->asked;
-    char flags[48];
-    if (!dtp_plan_fetches_modules(&base->plan) ||
-        asked.deepspeed.zero_hpz_partition_size == base->cluster.gpus_per_node || base->cluster.gpus_per_node == 1)
-        return;
-    asked.deepspeed.zero_hpz_partition_size = base->cluster.gpus_per_node;
-    snprintf(flags, sizeof flags, "--zero-hpz-partition-size %u", asked.deepspeed.zero_hpz_partition_size);
-    try(search, DTP_QUESTION_SHARD_DEGREE, &asked, flags);
+    uint32_t node_gpus = search->job->cluster.gpus_per_node;
+    if (dtp_plan_fetches_modules(&search->job->plan) && node_gpus > 1)
+        try_number(search, DTP_QUESTION_SHARD_DEGREE, "--zero-hpz-partition-size ", node_gpus);
 }
 
 static void try_gpus(struct search *search)
@@ -247,7 +246,7 @@ static void try_gpus(struct search *search)
     if (gpus > UINT32_MAX / 2)
         return;
     dtp_change_gpus_flags(search->job, gpus * 2, flags, sizeof flags);
-    try(search, DTP_QUESTION_GPUS, &search->job->asked, flags);
+    propose_plan(search, DTP_QUESTION_GPUS, &search->job->asked, flags);
 }
 
 static void try_vocabulary(struct search *search)
@@ -255,7 +254,7 @@ static void try_vocabulary(struct search *search)
     struct dtp_job padded;
     char flags[48], note[96];
     if (dtp_change_vocabulary(search->job, &padded, flags, sizeof flags, note, sizeof note))
-        try(search, DTP_QUESTION_VOCAB, &search->job->asked, flags);
+        propose_plan(search, DTP_QUESTION_VOCAB, &search->job->asked, flags);
 }
 
 /* ---- the ranking --------------------------------------------------------------------------------------------------

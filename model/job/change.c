@@ -1,4 +1,7 @@
 #include "job/change.h"
+#include "job/job_values.h"
+#include "plan/plan_keys.h"
+#include "plan/rules.h"
 #include "runtime/runtimes.h"
 
 #include "closed/activations.h"
@@ -40,396 +43,150 @@ const char *dtp_question_none(enum dtp_question question, const struct dtp_plan 
     return question_none[question];
 }
 
-/* ---- changes ---------------------------------------------------------------------------------------------------- */
+/* ---- what is tried ------------------------------------------------------------------------------------------------
+ */
 
-bool dtp_change_strategy(struct dtp_plan *plan, enum dtp_strategy strategy)
-{
-    bool synonym = plan->runtime->fsdp; /* zero3 is another word for full_shard */
-    if (plan->strategy == strategy || (synonym && strategy == DTP_ZERO3) ||
-        (synonym && plan->strategy == DTP_ZERO3 && strategy == DTP_FULL_SHARD))
-        return false;
-    plan->strategy = strategy;
-    /* As dtp_plan_resolve has it follow the strategy. */
-    plan->reshard_after_forward = strategy == DTP_FULL_SHARD || strategy == DTP_ZERO3 || strategy == DTP_HYBRID_SHARD;
-    if (!dtp_plan_is_fsdp(plan) && !plan->runtime->own_prefetch)
-        plan->prefetch_depth = 1;
-    if (!dtp_plan_is_fsdp(plan) || !plan->reshard_after_forward)
-        plan->reshard_group = 0;
-    if (strategy != DTP_ZERO3) {
-        plan->deepspeed.zero_hpz_partition_size = 1;
-        plan->deepspeed.zero_quantized_weights = plan->deepspeed.zero_quantized_gradients = false;
-    }
-    return true;
-}
-
-static bool set_checkpointing(struct dtp_plan *plan, enum dtp_checkpointing checkpointing)
-{
-    if (plan->checkpointing == checkpointing)
-        return false;
-    plan->checkpointing = checkpointing;
-    return true;
-}
-
-#define STRATEGY_CANDIDATE(suffix, text)                                                                               \
-    static bool use_##suffix(struct dtp_plan *plan)                                                                    \
-    {                                                                                                                  \
-        return dtp_change_strategy(plan, DTP_##suffix);                                                                \
-    }
-DTP_STRATEGY_TABLE(STRATEGY_CANDIDATE)
-
-static bool keep_activations(struct dtp_plan *plan)
-{
-    return set_checkpointing(plan, DTP_CHECKPOINT_NONE);
-}
-static bool recompute_all(struct dtp_plan *plan)
-{
-    return set_checkpointing(plan, DTP_CHECKPOINT_FULL);
-}
-static bool recompute_some(struct dtp_plan *plan)
-{
-    return set_checkpointing(plan, DTP_CHECKPOINT_SELECTIVE_MATMUL);
-}
-
-static bool compile(struct dtp_plan *plan)
-{
-    bool changed = plan->runtime->compiles && !plan->compile;
-    plan->compile = true;
-    return changed;
-}
-
-static bool flash(struct dtp_plan *plan)
-{
-    bool changed = plan->attention != DTP_ATTENTION_FLASH;
-    plan->attention = DTP_ATTENTION_FLASH;
-    return changed;
-}
-
-static bool fuse_loss(struct dtp_plan *plan)
-{
-    bool changed = plan->loss == DTP_LOSS_EAGER;
-    plan->loss = DTP_LOSS_FUSED;
-    return changed;
-}
-
-static bool chunk_loss(struct dtp_plan *plan)
-{
-    bool changed = plan->loss != DTP_LOSS_CHUNKED;
-    plan->loss = DTP_LOSS_CHUNKED;
-    return changed;
-}
-
-static bool fuse_optimizer(struct dtp_plan *plan)
-{
-    bool changed = plan->optimizer == DTP_ADAMW_FOREACH;
-    plan->optimizer = DTP_ADAMW_FUSED;
-    return changed;
-}
-
-static bool offload_optimizer(struct dtp_plan *plan)
-{
-    bool changed = plan->offload == DTP_OFFLOAD_NONE;
-    plan->offload = DTP_OFFLOAD_OPTIMIZER;
-    return changed;
-}
-
-static bool offload_params(struct dtp_plan *plan)
-{
-    bool changed = plan->offload == DTP_OFFLOAD_NONE || plan->offload == DTP_OFFLOAD_OPTIMIZER;
-    plan->offload = DTP_OFFLOAD_PARAMS;
-    return changed;
-}
-
-static bool stop_offload(struct dtp_plan *plan)
-{
-    bool changed = plan->offload != DTP_OFFLOAD_NONE;
-    plan->offload = DTP_OFFLOAD_NONE;
-    return changed;
-}
-
-static bool prefetch(struct dtp_plan *plan)
-{
-    bool changed = !plan->prefetch;
-    plan->prefetch = true;
-    return changed;
-}
-
-static bool no_sync(struct dtp_plan *plan)
-{
-    bool changed = plan->accumulate > 1 && plan->accumulate_sync;
-    plan->accumulate_sync = false;
-    return changed;
-}
-
-static bool sync_each(struct dtp_plan *plan)
-{
-    bool changed = plan->accumulate > 1 && !plan->accumulate_sync;
-    plan->accumulate_sync = true;
-    return changed;
-}
-
-/* Half the width of the matmuls and of what is saved for backward; tensor cores instead of fp32 units. */
-static bool mix_precision(struct dtp_plan *plan)
-{
-    return plan->precision.compute == DTP_FP32 && dtp_precision_recipe("bf16-mixed", &plan->precision);
-}
-
-static bool small_moments(struct dtp_plan *plan)
-{
-    bool changed = plan->optimizer == DTP_ADAMW_FUSED || plan->optimizer == DTP_ADAMW_FOREACH;
-    plan->optimizer = DTP_ADAM8BIT;
-    return changed;
-}
-
-static bool small_state(struct dtp_plan *plan)
-{
-    struct dtp_precision before = plan->precision;
-    return before.compute == DTP_BF16 && before.moments == DTP_FP32 &&
-           dtp_precision_recipe("bf16-pure", &plan->precision);
-}
-
-static bool no_compile(struct dtp_plan *plan)
-{
-    bool changed = plan->compile;
-    plan->compile = false;
-    return changed;
-}
-
-static bool math_attention(struct dtp_plan *plan)
-{
-    bool changed = plan->attention != DTP_ATTENTION_MATH;
-    plan->attention = DTP_ATTENTION_MATH;
-    return changed;
-}
-
-static bool flash2(struct dtp_plan *plan)
-{
-    bool changed = plan->attention != DTP_ATTENTION_FLASH2;
-    plan->attention = DTP_ATTENTION_FLASH2;
-    return changed;
-}
-
-static bool foreach_optimizer(struct dtp_plan *plan)
-{
-    bool changed = plan->optimizer == DTP_ADAMW_FUSED && plan->runtime->foreach_optimizer;
-    plan->optimizer = DTP_ADAMW_FOREACH;
-    return changed;
-}
-
-static bool no_prefetch(struct dtp_plan *plan)
-{
-    bool changed = plan->prefetch && dtp_plan_shards_params(plan);
-    plan->prefetch = false;
-    plan->prefetch_depth = 1;
-    return changed;
-}
-
-static bool prefetch_depth(struct dtp_plan *plan, uint32_t depth)
-{
-    bool changed = dtp_plan_is_fsdp(plan) && !plan->fsdp1 && plan->prefetch && plan->prefetch_depth != depth;
-    plan->prefetch_depth = depth;
-    return changed;
-}
-static bool depth_1(struct dtp_plan *plan)
-{
-    return prefetch_depth(plan, 1);
-}
-static bool depth_2(struct dtp_plan *plan)
-{
-    return prefetch_depth(plan, 2);
-}
-static bool depth_4(struct dtp_plan *plan)
-{
-    return prefetch_depth(plan, 4);
-}
-
-static bool reduce_in(struct dtp_plan *plan, enum dtp_dtype dtype)
-{
-    bool changed = plan->precision.reduce != dtype;
-    plan->precision.reduce = dtype;
-    return changed;
-}
-static bool reduce_bf16(struct dtp_plan *plan)
-{
-    return reduce_in(plan, DTP_BF16);
-}
-static bool reduce_fp32(struct dtp_plan *plan)
-{
-    return reduce_in(plan, DTP_FP32);
-}
-
-static bool hybrid_reshard(struct dtp_plan *plan, bool to)
-{
-    bool changed = plan->strategy == DTP_HYBRID_SHARD && plan->reshard_after_forward != to;
-    plan->reshard_after_forward = to;
-    return changed;
-}
-static bool reshards(struct dtp_plan *plan)
-{
-    bool within_a_group = plan->reshard_group;
-    plan->reshard_group = 0;
-    return hybrid_reshard(plan, true) || within_a_group;
-}
-static bool hybrid_keeps(struct dtp_plan *plan)
-{
-    plan->reshard_group = 0;
-    return hybrid_reshard(plan, false);
-}
-
-static bool keep_root(struct dtp_plan *plan)
-{
-    bool changed = dtp_plan_is_fsdp(plan) && !plan->keep_root && plan->reshard_after_forward;
-    plan->keep_root = true;
-    return changed;
-}
-
-static bool fsdp1(struct dtp_plan *plan)
-{
-    bool changed = dtp_plan_is_fsdp(plan) && !plan->fsdp1;
-    plan->fsdp1 = true;
-    plan->reshard_group = 0;
-    plan->prefetch_depth = 1;
-    return changed;
-}
-
-static bool fsdp2(struct dtp_plan *plan)
-{
-    bool changed = plan->fsdp1;
-    plan->fsdp1 = false;
-    plan->limit_all_gathers = true;
-    return changed;
-}
-
-static bool limit(struct dtp_plan *plan, bool to)
-{
-    bool changed = plan->fsdp1 && plan->limit_all_gathers != to;
-    plan->limit_all_gathers = to;
-    return changed;
-}
-static bool limits(struct dtp_plan *plan)
-{
-    return limit(plan, true);
-}
-static bool limits_not(struct dtp_plan *plan)
-{
-    return limit(plan, false);
-}
-
-static bool bucket_mib(struct dtp_plan *plan, uint64_t mib)
-{
-    bool changed = plan->strategy == DTP_DDP && plan->ddp_bucket_bytes != mib << 20;
-    plan->ddp_bucket_bytes = mib << 20;
-    return changed;
-}
-static bool bucket_25(struct dtp_plan *plan)
-{
-    return bucket_mib(plan, 25);
-}
-static bool bucket_100(struct dtp_plan *plan)
-{
-    return bucket_mib(plan, 100);
-}
-static bool bucket_500(struct dtp_plan *plan)
-{
-    return bucket_mib(plan, 500);
-}
-
-static bool bucket_view(struct dtp_plan *plan)
-{
-    bool changed = plan->runtime->ddp && plan->strategy == DTP_DDP && !plan->ddp_bucket_view;
-    plan->ddp_bucket_view = true;
-    return changed;
-}
-
-static bool overlap(struct dtp_plan *plan)
-{
-    bool changed = plan->runtime->overlap_comm && !plan->deepspeed.overlap_comm;
-    plan->deepspeed.overlap_comm = true;
-    return changed;
-}
-
-static bool int8_weights(struct dtp_plan *plan)
-{
-    bool changed = dtp_plan_fetches_modules(plan) && !plan->deepspeed.zero_quantized_weights;
-    plan->deepspeed.zero_quantized_weights = true;
-    return changed;
-}
-
-static bool int4_gradients(struct dtp_plan *plan)
-{
-    bool changed = dtp_plan_fetches_modules(plan) && !plan->deepspeed.zero_quantized_gradients;
-    plan->deepspeed.zero_quantized_gradients = true;
-    return changed;
-}
-
-/* ---- the table --------------------------------------------------------------------------------------------------- */
-
-#define ADVISED DTP_CHANGE_ADVISED
-#define LAST DTP_CHANGE_ADVISED_LAST
-#define SHOWN DTP_CHANGE_SHOWN
-#define Q(suffix) DTP_QUESTION_##suffix
-
-/* The advisor keeps the first of equals: the order of what it proposes counts. */
-static const struct dtp_change_rule rules[] = {
-#define STRATEGY_ROW(suffix, text)                                                                                     \
-    {"--strategy " text, DTP_##suffix == DTP_HYBRID_SHARD ? Q(HYBRID_SHARD) : Q(STRATEGY), ADVISED, false,             \
-     use_##suffix},
-    DTP_STRATEGY_TABLE(STRATEGY_ROW)
-#undef STRATEGY_ROW
-        {"--checkpointing none", Q(CHECKPOINTING), ADVISED, false, keep_activations},
-    {"--checkpointing selective", Q(CHECKPOINTING), ADVISED, false, recompute_some},
-    {"--checkpointing full", Q(CHECKPOINTING), ADVISED, false, recompute_all},
-    {"--compile", Q(COMPILE), ADVISED, false, compile},
-    {"--no-compile", Q(COMPILE), SHOWN, false, no_compile},
-    {"--attention flash", Q(ATTENTION), ADVISED, false, flash},
-    {"--attention flash2", Q(ATTENTION), SHOWN, false, flash2},
-    {"--attention math", Q(ATTENTION), SHOWN, false, math_attention},
-    {"--loss fused", Q(LOSS), ADVISED, false, fuse_loss},
-    {"--loss chunked", Q(LOSS), ADVISED, false, chunk_loss},
-    {"--optimizer adamw", Q(OPTIMIZER), ADVISED, false, fuse_optimizer},
-    {"--optimizer adamw-foreach", Q(OPTIMIZER), SHOWN, false, foreach_optimizer},
-    {"--offload none", Q(OPTIMIZER_OFFLOAD), ADVISED, false, stop_offload},
-    {"--offload optimizer", Q(OPTIMIZER_OFFLOAD), ADVISED, false, offload_optimizer},
-    {"--offload params", Q(OPTIMIZER_OFFLOAD), ADVISED, false, offload_params},
-    {"--prefetch", Q(PREFETCH), ADVISED, false, prefetch},
-    {"--no-prefetch", Q(PREFETCH), SHOWN, false, no_prefetch},
-    {"--prefetch-depth 1", Q(PREFETCH), SHOWN, false, depth_1},
-    {"--prefetch-depth 2", Q(PREFETCH), SHOWN, false, depth_2},
-    {"--prefetch-depth 4", Q(PREFETCH), SHOWN, false, depth_4},
-    {"--no-accumulate-sync", Q(ACCUMULATE_SYNC), ADVISED, false, no_sync},
-    {"--accumulate-sync", Q(ACCUMULATE_SYNC), ADVISED, false, sync_each},
-    {"--deepspeed-overlap", Q(PREFETCH), SHOWN, false, overlap},
-    {"--reshard-after-forward", Q(RESHARD), SHOWN, false, reshards},
-    {"--no-reshard-after-forward", Q(RESHARD), SHOWN, false, hybrid_keeps},
-    {"--keep-root", Q(RESHARD), SHOWN, false, keep_root},
-    {"--fsdp1", Q(STRATEGY), SHOWN, false, fsdp1},
-    {"--no-fsdp1", Q(STRATEGY), SHOWN, false, fsdp2},
-    {"--limit-all-gathers", Q(LIMIT_ALL_GATHERS), SHOWN, false, limits},
-    {"--no-limit-all-gathers", Q(LIMIT_ALL_GATHERS), SHOWN, false, limits_not},
-    {"--ddp-bucket-mib 25", Q(BUCKET_SIZE), SHOWN, false, bucket_25},
-    {"--ddp-bucket-mib 100", Q(BUCKET_SIZE), SHOWN, false, bucket_100},
-    {"--ddp-bucket-mib 500", Q(BUCKET_SIZE), SHOWN, false, bucket_500},
-    {"--ddp-bucket-view", Q(BUCKET_SIZE), SHOWN, false, bucket_view},
-    {"--zero-quantized-weights", Q(PRECISION), SHOWN, true, int8_weights},
-    {"--zero-quantized-gradients", Q(REDUCE_DTYPE), SHOWN, true, int4_gradients},
-    {"--reduce-dtype bf16", Q(REDUCE_DTYPE), SHOWN, true, reduce_bf16},
-    {"--reduce-dtype fp32", Q(REDUCE_DTYPE), SHOWN, true, reduce_fp32},
-    {"--precision bf16-mixed", Q(PRECISION), ADVISED, true, mix_precision},
-    {"--optimizer adam8bit", Q(OPTIMIZER), LAST, true, small_moments},
-    {"--precision bf16-pure", Q(PRECISION), LAST, true, small_state},
+enum try_use { ADVISED = 1, LAST = 2, SHOWN = 4, ALTERS = 8 };
+#define TRIES_OF_A_KEY 8
+struct tries {
+    enum dtp_question question;
+    struct {
+        const char *value;
+        unsigned use;
+        const char *from;
+    } values[TRIES_OF_A_KEY]; /* NULL behind the last */
 };
 
-const struct dtp_change_rule *dtp_change_rules(size_t *count)
+#define TRIED(question, ...)                                                                                           \
+    {                                                                                                                  \
+        DTP_QUESTION_##question,                                                                                       \
+        {                                                                                                              \
+            __VA_ARGS__                                                                                                \
+        }                                                                                                              \
+    }
+#define NOT_TRIED                                                                                                      \
+    {                                                                                                                  \
+        DTP_QUESTION_COUNT,                                                                                            \
+        {                                                                                                              \
+            {                                                                                                          \
+                NULL                                                                                                   \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+static const struct tries tries[DTP_KEY_COUNT] = {
+#define DTP_KEY(key, section, value, how, reader, tried, words) tried,
+#include "job/job_keys.def"
+#undef DTP_KEY
+};
+
+static struct dtp_change_rule rule_of(enum dtp_key key, size_t index)
 {
-    *count = sizeof rules / sizeof *rules;
-    return rules;
+    const struct tries *t = &tries[key];
+    const char *value = t->values[index].value;
+    unsigned use = t->values[index].use;
+    struct dtp_change_rule rule = {.key = key,
+                                   .question = t->question,
+                                   .use = use & LAST      ? DTP_CHANGE_ADVISED_LAST
+                                          : use & ADVISED ? DTP_CHANGE_ADVISED
+                                                          : DTP_CHANGE_SHOWN,
+                                   .numerics = use & ALTERS,
+                                   .from = t->values[index].from};
+    /* Whether to replicate at all is a question of its own. */
+    if (key == DTP_KEY_strategy && strcmp(value, dtp_strategy_text(DTP_HYBRID_SHARD)) == 0)
+        rule.question = DTP_QUESTION_HYBRID_SHARD;
+    dtp_change_add_flag(key, dtp_key_name(key), value, rule.flags, sizeof rule.flags);
+    return rule;
 }
 
-bool dtp_change_apply(const char *flags, struct dtp_plan *plan)
+size_t dtp_change_rules(struct dtp_change_rule out[DTP_CHANGE_RULES_MAX])
 {
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (strcmp(rules[i].flags, flags) == 0)
-            return rules[i].apply(plan);
+    size_t count = 0;
+    for (int key = 0; key < DTP_KEY_COUNT; key++)
+        for (size_t i = 0; i < TRIES_OF_A_KEY && tries[key].values[i].value && count < DTP_CHANGE_RULES_MAX; i++)
+            out[count++] = rule_of((enum dtp_key)key, i);
+    return count;
+}
+
+/* ---- making a change --------------------------------------------------------------------------------------------- */
+
+static bool same_value(const struct dtp_job_value *a, const struct dtp_job_value *b)
+{
+    if (a->kind != b->kind)
+        return false;
+    if (a->kind == DTP_VALUE_WORD)
+        return strcmp(a->word, b->word) == 0;
+    return a->kind == DTP_VALUE_REAL ? !(a->real < b->real || a->real > b->real) : a->whole == b->whole;
+}
+
+bool dtp_change_is_none(const struct dtp_plan *one, const struct dtp_plan *other)
+{
+    const struct dtp_draft before = {.plan = *one}, after = {.plan = *other};
+    struct dtp_job_value was, is;
+    for (int key = 0; key < DTP_KEY_COUNT; key++) {
+        if (strcmp(dtp_key_section((enum dtp_key)key), "plan") != 0)
+            continue;
+        dtp_key_value((enum dtp_key)key, &before, &was);
+        dtp_key_value((enum dtp_key)key, &after, &is);
+        if (!same_value(&was, &is))
+            return false;
+    }
+    return true;
+}
+
+/* Where sharded parameters are FSDP's zero3 is another word for full_shard, and never proposed. */
+static bool same_strategy(const struct dtp_plan *from, enum dtp_strategy to)
+{
+    return from->strategy == to ||
+           (from->runtime->fsdp && (to == DTP_ZERO3 || (from->strategy == DTP_ZERO3 && to == DTP_FULL_SHARD)));
+}
+
+/* What follows a change where people would not repeat what they said before. */
+static void settle(const struct dtp_plan *before, struct dtp_plan *asked)
+{
+    if (asked->strategy != before->strategy)
+        asked->reshard_after_forward = dtp_strategy_frees_weights(asked->strategy);
+    if (!dtp_key_reader_reads(DTP_READER_RESHARDING, asked))
+        asked->reshard_group = 0;
+    dtp_plan_drop_unread(asked);
+}
+
+bool dtp_change_set_key(enum dtp_key key, const char *value, struct dtp_plan *asked)
+{
+    struct dtp_draft before = {.plan = *asked}, after = before;
+    struct dtp_job_value was, is;
+    char why[256];
+    if (strcmp(dtp_key_section(key), "plan") != 0 || !dtp_key_apply(key, value, &after, why, sizeof why))
+        return false;
+    dtp_key_value(key, &before, &was);
+    dtp_key_value(key, &after, &is);
+    if (same_value(&was, &is) || (key == DTP_KEY_strategy && same_strategy(&before.plan, after.plan.strategy)))
+        return false;
+    *asked = after.plan;
+    settle(&before.plan, asked);
+    enum dtp_key_reader reader = dtp_key_reader(key);
+    return dtp_key_reader_reads(reader, &before.plan) || dtp_key_reader_reads(reader, asked);
+}
+
+/* Whether the word is one of those with bars between. */
+static bool is_among(const char *word, const char *words)
+{
+    size_t bytes = strlen(word);
+    for (const char *at = words; at; at = strchr(at, '|'), at += at != NULL)
+        if (strncmp(at, word, bytes) == 0 && (at[bytes] == '|' || !at[bytes]))
+            return true;
     return false;
+}
+
+bool dtp_change_try(const struct dtp_change_rule *rule, struct dtp_plan *asked)
+{
+    struct dtp_draft draft = {.plan = *asked};
+    struct dtp_job_value value;
+    if (rule->from) {
+        dtp_key_value(rule->key, &draft, &value);
+        if (!is_among(value.word, rule->from))
+            return false;
+    }
+    return dtp_change_apply(rule->flags, asked);
 }
 
 /* A multiple of 64 elements is one of 16 bytes in every format, and of the tiles that matmuls are cut into. */

@@ -1,9 +1,10 @@
-/* Single changes of a plan, as a user would type them: one table for the advisor, which proposes the best of them, and
- * for `dtplan whatif`, which shows them all. Each belongs to one of the questions people ask when they tune a job. */
+/* Single changes of a plan: words, set behind those of a job and resolved again. Which values of a key are worth a try
+ * stands in its row; the advisor proposes the best of them, `dtplan whatif` shows them all. Each belongs to one of the
+ * questions people ask when they tune a job. */
 #ifndef DTP_CHANGE_H
 #define DTP_CHANGE_H
 
-#include "job/scenario.h"
+#include "job/scenario_keys.h"
 
 /* X(suffix, key, words, what to say where no change of it exists for a plan)
  * The first fourteen are the tuning questions of FSDP; the others are what else a user may change. */
@@ -45,26 +46,34 @@ const char *dtp_question_none(enum dtp_question question, const struct dtp_plan 
  * fit; others only answer a question, for they rarely help. */
 enum dtp_change_use { DTP_CHANGE_ADVISED, DTP_CHANGE_ADVISED_LAST, DTP_CHANGE_SHOWN };
 
+/* One value of one key that is worth a try: an entry of `tried` in the key's row (plan/plan_keys.def). */
 struct dtp_change_rule {
-    const char *flags;
+    enum dtp_key key;
+    char flags[64]; /* as typed: "--checkpointing full", "--no-compile" */
     enum dtp_question question;
     enum dtp_change_use use;
-    bool numerics; /* it changes what is computed, not only how fast and where */
-    /* Makes the change; false where it would change nothing. */
-    bool (*apply)(struct dtp_plan *plan);
+    bool numerics;    /* it changes what is computed, not only how fast and where */
+    const char *from; /* values of the key, bars between, that it is tried on; NULL: any other */
 };
-const struct dtp_change_rule *dtp_change_rules(size_t *count);
+#define DTP_CHANGE_RULES_MAX 64
+/* All of them in the order of keys and values; returns how many. */
+size_t dtp_change_rules(struct dtp_change_rule out[DTP_CHANGE_RULES_MAX]);
+/* Makes the change in a plan as it was asked for; false where it is not tried on that plan or would change nothing. */
+bool dtp_change_try(const struct dtp_change_rule *rule, struct dtp_plan *asked);
 
-/* Applies the rule of these flags; false where there is none or it would change nothing. */
-bool dtp_change_apply(const char *flags, struct dtp_plan *plan);
+/* Sets what flags say of the plan, in a plan as it was asked for, and gives keys their defaults that nobody reads
+ * any more. False where that changes nothing; keys of the model and the cluster are no change of a plan. */
+bool dtp_change_apply(const char *flags, struct dtp_plan *asked);
+/* The same of one key and value. */
+bool dtp_change_set_key(enum dtp_key key, const char *value, struct dtp_plan *asked);
 
 /* The same model with a vocabulary whose logits begin at multiples of 16 bytes, in `out`; the flag that says so and
  * what it adds. False where the head's matmuls lose nothing as they are. */
 bool dtp_change_vocabulary(const struct dtp_job *job, struct dtp_job *out, char *flags, size_t bytes, char *note,
                            size_t note_bytes);
 
-/* Chooses a strategy and what follows it; torch's zero3 is full_shard. False where nothing changes. */
-bool dtp_change_strategy(struct dtp_plan *plan, enum dtp_strategy strategy);
+/* Whether all keys of the plan have the same values in both. */
+bool dtp_change_is_none(const struct dtp_plan *one, const struct dtp_plan *other);
 
 /* The flags that turn job->asked into `asked`: `flags`, and the runtime where a strategy would bring its own. */
 void dtp_change_flags(const struct dtp_job *job, const struct dtp_plan *asked, const char *flags, char *out,
@@ -74,6 +83,8 @@ void dtp_change_flags(const struct dtp_job *job, const struct dtp_plan *asked, c
  * prefetching goes where a strategy has none). */
 void dtp_change_words(const struct dtp_scenario *scenario, const struct dtp_job *job, const struct dtp_plan *asked,
                       const char *flags, char *out, size_t bytes);
+/* Appends " --key value" to flags, " --key" or " --no-key" of a switch; `word` is the key or another word for it. */
+void dtp_change_add_flag(enum dtp_key key, const char *word, const char *value, char *out, size_t bytes);
 /* Sets what such flags say, "--compile --micro-batch 4 --no-prefetch", over what the scenario says. */
 enum dtp_status dtp_change_set(const char *flags, struct dtp_scenario *scenario, struct dtp_faults *faults);
 /* The flags that give the job another number of GPUs, beside the nodes where it was given those. */

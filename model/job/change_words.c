@@ -48,23 +48,36 @@ enum dtp_status dtp_change_set(const char *flags, struct dtp_scenario *scenario,
     return status;
 }
 
+bool dtp_change_apply(const char *flags, struct dtp_plan *asked)
+{
+    struct flag flag;
+    bool changed = false;
+    while (next_flag(&flags, &flag)) {
+        enum dtp_key key = dtp_key_find(flag.key);
+        changed |= key != DTP_KEY_COUNT && dtp_change_set_key(key, flag.value, asked);
+    }
+    return changed;
+}
+
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+void dtp_change_add_flag(enum dtp_key key, const char *word, const char *value, char *out, size_t bytes)
+{
+    bool is_switch = dtp_key_is_switch(key), off = is_switch && strcmp(value, "false") == 0;
+    bool bare = is_switch && (off || strcmp(value, "true") == 0);
+    size_t used = strlen(out);
+    const char *join = is_switch ? "=" : " ";
+    snprintf(out + used, bytes - used, "%s--%s%s%s%s", used ? " " : "", off ? "no-" : "", word, bare ? "" : join,
+             bare ? "" : value);
+    size_t end = used + strlen(out + used) - (bare ? 0 : strlen(value));
+    for (size_t i = used; i < end; i++)
+        out[i] = out[i] == '_' ? '-' : out[i];
+}
 
 static void write_flag(const struct dtp_scenario *scenario, const struct flag *flag, char *out, size_t bytes)
 {
-    const struct dtp_scenario_key *key = dtp_scenario_key_of(flag->key);
-    bool is_switch = !key->value, off = is_switch && strcmp(flag->value, "false") == 0;
-    bool bare = is_switch && (off || strcmp(flag->value, "true") == 0);
-    char name[64];
-    snprintf(name, sizeof name, "%s", dtp_scenario_word(scenario, key->key));
-    for (char *c = name; *c; c++)
-        *c = *c == '_' ? '-' : *c;
-    size_t used = strlen(out);
-    snprintf(out + used, bytes - used, "%s--%s%s%s%s", used ? " " : "", off ? "no-" : "", name,
-             bare        ? ""
-             : is_switch ? "="
-                         : " ",
-             bare ? "" : flag->value);
+    enum dtp_key key = dtp_key_find(flag->key);
+    dtp_change_add_flag(key, dtp_scenario_word(scenario, dtp_key_name(key)), flag->value, out, bytes);
 }
 
 static bool is_said(const char *flags, const char *key)

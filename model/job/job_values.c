@@ -51,6 +51,8 @@ size_t dtp_job_values(const struct dtp_job *job, struct dtp_job_value out[DTP_JO
         v->key = &keys[i];
         if (v->kind == DTP_VALUE_WORD && !*v->word)
             v->word = name_of(job, (enum dtp_key)i);
+        if (i == DTP_KEY_params) /* asked for as a number, counted to the last one */
+            *v = (struct dtp_job_value){.key = &keys[i], .kind = DTP_VALUE_WHOLE, .whole = (uint64_t)draft.params};
         v->missing = v->kind == DTP_VALUE_REAL && !(v->real > 0) && strcmp(keys[i].section, "money") == 0;
     }
     return count;

@@ -121,6 +121,7 @@ WRITE_WORD(strategy)
 PARSE_CHOICE(network, DTP_NETWORK_SOCKETS)
 PARSE_CHOICE(norm, DTP_RMS_NORM)
 PARSE_CHOICE(activation, DTP_SWIGLU)
+PARSE_CHOICE(parallel_block, DTP_PARALLEL_TWO_NORMS)
 PARSE_CHOICE(position, DTP_POSITION_NONE)
 PARSE_CHOICE(dtype, DTP_DTYPE_COUNT - 1)
 
@@ -197,15 +198,28 @@ static void write_rate(const void *field, struct dtp_job_value *out)
     write_real(*(const double *)field, out);
 }
 
-/* reshard_after_forward as a number of GPUs: true, and beside it the group. */
+static bool parse_switch(const char *text, bool *out)
+{
+    static const char *const yes[] = {"true", "1", "yes", "on"}, *const no[] = {"false", "0", "no", "off"};
+    for (size_t i = 0; i < sizeof yes / sizeof *yes; i++)
+        if (dtp_names_equal(text, yes[i]) || dtp_names_equal(text, no[i])) {
+            *out = dtp_names_equal(text, yes[i]);
+            return true;
+        }
+    return false;
+}
+
+/* reshard_after_forward as a switch, or as a number of GPUs: true, and beside it the group. */
 static bool parse_reshard_group(const char *text, void *field)
 {
     struct dtp_plan *plan =
         (struct dtp_plan *)(void *)((char *)field - offsetof(struct dtp_plan, reshard_after_forward));
-    uint64_t group;
-    if (!dtp_number_parse_integer(text, false, 2, 1000000, &group))
-        return false;
-    plan->reshard_after_forward = true;
+    uint64_t group = 0;
+    if (!parse_switch(text, field)) {
+        if (!dtp_number_parse_integer(text, false, 2, 1000000, &group))
+            return false;
+        plan->reshard_after_forward = true;
+    }
     plan->reshard_group = (uint32_t)group;
     return true;
 }
@@ -217,17 +231,6 @@ static void write_reshard_group(const void *field, struct dtp_job_value *out)
         (const struct dtp_plan *)(const void *)((const char *)field - offsetof(struct dtp_plan, reshard_after_forward));
     if (plan->reshard_group)
         write_whole(plan->reshard_group, out);
-}
-
-static bool parse_switch(const char *text, bool *out)
-{
-    static const char *const yes[] = {"true", "1", "yes", "on"}, *const no[] = {"false", "0", "no", "off"};
-    for (size_t i = 0; i < sizeof yes / sizeof *yes; i++)
-        if (dtp_names_equal(text, yes[i]) || dtp_names_equal(text, no[i])) {
-            *out = dtp_names_equal(text, yes[i]);
-            return true;
-        }
-    return false;
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
@@ -277,15 +280,24 @@ struct rule {
     }
 
 static const struct rule rules[DTP_KEY_COUNT] = {
-#define RULE(key, section, value, how, words) how,
-    DTP_KEY_TABLE(RULE)
-#undef RULE
+#define DTP_KEY(key, section, value, how, reader, tried, words) how,
+#include "job/job_keys.def"
+#undef DTP_KEY
+};
+
+#define ANYONE DTP_READER_ANYONE
+#define FOR(reader) DTP_READER_##reader
+#define ONLY(reader) DTP_READER_##reader
+static const enum dtp_key_reader readers[DTP_KEY_COUNT] = {
+#define DTP_KEY(key, section, value, how, reader, tried, words) reader,
+#include "job/job_keys.def"
+#undef DTP_KEY
 };
 
 static const struct dtp_scenario_key keys[DTP_KEY_COUNT] = {
-#define ROW(key, section, value, how, words) {#key, section, value, words},
-    DTP_KEY_TABLE(ROW)
-#undef ROW
+#define DTP_KEY(key, section, value, how, reader, tried, words) {#key, section, value, words},
+#include "job/job_keys.def"
+#undef DTP_KEY
 };
 
 const struct dtp_scenario_key *dtp_scenario_keys(size_t *count)
@@ -392,6 +404,11 @@ bool dtp_key_is_switch(enum dtp_key key)
     return rules[key].kind == KIND_SWITCH;
 }
 
+enum dtp_key_reader dtp_key_reader(enum dtp_key key)
+{
+    return readers[key];
+}
+
 /* ---- the draft -----------------------------------------------------------------------------------------------------
  */
 
@@ -492,7 +509,7 @@ bool dtp_key_apply(enum dtp_key key, const char *value, struct dtp_draft *draft,
     case KIND_WHOLE64:
     case KIND_BINARY64: applied = apply_whole(rule, value, field); break;
     case KIND_NUMBER: applied = apply_number(rule, value, field); break;
-    case KIND_SWITCH: applied = parse_switch(value, field) || (rule->parse && rule->parse(value, field)); break;
+    case KIND_SWITCH: applied = rule->parse ? rule->parse(value, field) : parse_switch(value, field); break;
     case KIND_PARSED: applied = rule->parse(value, field); break;
     case KIND_TEXT: applied = is_plain_text(value, (size_t)rule->maximum); break;
     }
@@ -538,6 +555,17 @@ bool dtp_scenario_plain(const struct dtp_scenario *scenario, const char *key, ch
     return true;
 }
 
+bool dtp_scenario_reads(const struct dtp_scenario *scenario, const char *key)
+{
+    struct dtp_draft draft = dtp_draft_default();
+    char why[256];
+    for (int i = 0; i < DTP_KEY_COUNT; i++)
+        if (scenario->settings[i].value)
+            dtp_key_apply((enum dtp_key)i, scenario->settings[i].value, &draft, why, sizeof why);
+    enum dtp_key index = dtp_key_find(key);
+    return index != DTP_KEY_COUNT && dtp_key_reader_reads(readers[index], &draft.plan);
+}
+
 void dtp_key_value(enum dtp_key key, const struct dtp_draft *draft, struct dtp_job_value *out)
 {
     const struct rule *rule = &rules[key];
@@ -557,6 +585,12 @@ void dtp_key_value(enum dtp_key key, const struct dtp_draft *draft, struct dtp_j
     }
     if (rule->write)
         rule->write(field, out);
+}
+
+bool dtp_key_same(enum dtp_key key, const struct dtp_draft *one, const struct dtp_draft *other)
+{
+    const struct rule *rule = &rules[key];
+    return memcmp((const char *)one + rule->offset, (const char *)other + rule->offset, rule->size) == 0;
 }
 
 void dtp_key_copy_dimension(enum dtp_key key, const struct dtp_draft *draft, struct dtp_transformer *out)

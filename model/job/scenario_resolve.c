@@ -16,11 +16,29 @@
 /* ---- model: the base shape -----------------------------------------------------------------------------------------
  */
 
-static const enum dtp_key dimension_keys[] = {
-    DTP_KEY_layers,   DTP_KEY_hidden,    DTP_KEY_heads,     DTP_KEY_kv_heads,       DTP_KEY_head_dim,
-    DTP_KEY_ffn,      DTP_KEY_vocab,     DTP_KEY_positions, DTP_KEY_norm,           DTP_KEY_activation,
-    DTP_KEY_position, DTP_KEY_tied_head, DTP_KEY_bias,      DTP_KEY_qkv_bias,       DTP_KEY_attention_output_bias,
-    DTP_KEY_mlp_bias, DTP_KEY_norm_bias, DTP_KEY_head_bias, DTP_KEY_embedding_norm, DTP_KEY_qk_norm};
+static const enum dtp_key dimension_keys[] = {DTP_KEY_layers,
+                                              DTP_KEY_hidden,
+                                              DTP_KEY_heads,
+                                              DTP_KEY_kv_heads,
+                                              DTP_KEY_head_dim,
+                                              DTP_KEY_ffn,
+                                              DTP_KEY_vocab,
+                                              DTP_KEY_positions,
+                                              DTP_KEY_norm,
+                                              DTP_KEY_activation,
+                                              DTP_KEY_position,
+                                              DTP_KEY_tied_head,
+                                              DTP_KEY_bias,
+                                              DTP_KEY_qkv_bias,
+                                              DTP_KEY_attention_output_bias,
+                                              DTP_KEY_mlp_bias,
+                                              DTP_KEY_norm_bias,
+                                              DTP_KEY_head_bias,
+                                              DTP_KEY_embedding_norm,
+                                              DTP_KEY_qk_norm,
+                                              DTP_KEY_parallel_block,
+                                              DTP_KEY_sliding_window,
+                                              DTP_KEY_sliding_window_pattern};
 #define DIMENSION_COUNT (sizeof dimension_keys / sizeof *dimension_keys)
 
 /* The first dimension that was given, or DTP_KEY_COUNT. */
@@ -393,39 +411,19 @@ static const char *find_place(const void *context, const char *key, size_t *line
 /* A switch that was given and that the rules of the runtime turned the other way. */
 static void check_switches(struct dtp_resolution *r)
 {
-    const struct dtp_plan *asked = &r->job->asked, *plan = &r->job->plan;
-    const struct {
-        enum dtp_key key;
-        bool asked, is;
-    } switches[] = {{DTP_KEY_accumulate_sync, asked->accumulate_sync,
-                     plan->accumulate == 1 ? asked->accumulate_sync
-                                           : plan->accumulate_sync}, /* no difference with one micro-step */
-                    {DTP_KEY_reshard_after_forward, asked->reshard_after_forward, plan->reshard_after_forward},
-                    {DTP_KEY_deepspeed_overlap, asked->deepspeed.overlap_comm, plan->deepspeed.overlap_comm},
-                    {DTP_KEY_fp8_all_gather, asked->precision.fp8_all_gather, plan->precision.fp8_all_gather},
-                    {DTP_KEY_fused_qkv, asked->fused_qkv, plan->fused_qkv},
-                    {DTP_KEY_fused_gate_up, asked->fused_gate_up, plan->fused_gate_up}};
-    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
-        if (given(r, switches[i].key) && switches[i].asked != switches[i].is)
-            refuse(r, switches[i].key, "is always %s with strategy %s under runtime %s; leave it out",
-                   switches[i].is ? "true" : "false", dtp_strategy_text(plan->strategy), plan->runtime->name);
-    const struct {
-        enum dtp_key key;
-        uint64_t asked, is;
-    } sizes[] = {{DTP_KEY_reduce_bucket_size, asked->deepspeed.reduce_bucket_size, plan->deepspeed.reduce_bucket_size},
-                 {DTP_KEY_stage3_max_live_parameters, asked->deepspeed.stage3_max_live_parameters,
-                  plan->deepspeed.stage3_max_live_parameters},
-                 {DTP_KEY_stage3_max_reuse_distance, asked->deepspeed.stage3_max_reuse_distance,
-                  plan->deepspeed.stage3_max_reuse_distance},
-                 {DTP_KEY_stage3_prefetch_bucket_size, asked->deepspeed.stage3_prefetch_bucket_size,
-                  plan->deepspeed.stage3_prefetch_bucket_size},
-                 {DTP_KEY_stage3_param_persistence_threshold, asked->deepspeed.stage3_param_persistence_threshold,
-                  plan->deepspeed.stage3_param_persistence_threshold}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (given(r, sizes[i].key) && sizes[i].asked != sizes[i].is)
-            refuse(r, sizes[i].key, "is DeepSpeed's%s; leave it out with strategy %s under runtime %s",
-                   sizes[i].key == DTP_KEY_reduce_bucket_size ? "" : ", of zero3", dtp_strategy_text(plan->strategy),
-                   plan->runtime->name);
+    const struct dtp_plan *plan = &r->job->plan;
+    const struct dtp_draft asked = {.plan = r->job->asked}, is = {.plan = *plan};
+    for (int i = 0; i < DTP_KEY_COUNT; i++) {
+        enum dtp_key key = (enum dtp_key)i;
+        struct dtp_job_value value;
+        bool of_plan = strcmp(dtp_key_section(key), "plan") == 0 && dtp_key_is_switch(key);
+        bool no_difference = key == DTP_KEY_accumulate_sync && plan->accumulate == 1;
+        if (!given(r, key) || !of_plan || no_difference || dtp_key_same(key, &asked, &is))
+            continue;
+        dtp_key_value(key, &is, &value);
+        refuse(r, key, "is always %s with strategy %s under runtime %s; leave it out", value.whole ? "true" : "false",
+               dtp_strategy_text(plan->strategy), plan->runtime->name);
+    }
 }
 
 /* Predicted all the same: the arithmetic is that of any sequence. What it means is for the user to know. */
@@ -435,11 +433,11 @@ static void note_sequence(struct dtp_resolution *r, uint64_t sequence)
     if (t->max_sequence && sequence > t->max_sequence)
         note_model(r, "seq %" PRIu64 " is beyond the %" PRIu64 " positions that the model is stated for", sequence,
                    t->max_sequence);
-    if (t->sliding_window && sequence > t->sliding_window)
+    if (dtp_transformer_layer_window(t, 0, sequence))
         note_model(r,
                    "seq %" PRIu64 " is beyond the sliding window: attention is counted over %" PRIu64
-                   " tokens back, which takes a kernel that knows windows",
-                   sequence, t->sliding_window);
+                   " tokens back%s, which takes a kernel that knows windows",
+                   sequence, t->sliding_window, t->sliding_window_pattern ? " where a layer has the window" : "");
 }
 
 static void resolve_plan(struct dtp_resolution *r)

@@ -244,8 +244,8 @@ static void clear_states(struct dtp_lowering *l)
 {
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {
         struct dtp_module_state *state = &l->state[i];
-        for (int slot = 0; slot < DTP_SLOT_COUNT; slot++)
-            state->slot[slot] = DTP_NO_BUFFER;
+        for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
+            state->tensor[tensor] = DTP_NO_BUFFER;
         for (int part = 0; part < DTP_MAX_PARTS; part++)
             state->weight[part] = state->gradient[part] = state->kept[part] = DTP_NO_BUFFER;
         state->params = state->gradient_buffer = DTP_NO_BUFFER;
@@ -276,9 +276,6 @@ static void derive(struct dtp_lowering *l)
         l->scores_bytes =
             dtp_bytes_product(dtp_bytes_product(l->tokens, plan->sequence), t->heads * dtp_plan_score_bytes(plan));
     l->loss = dtp_plan_loss(plan);
-    /* DDPOptimizer ends its first graph where DDP's first bucket is full: the down matrix's fp32 gradient does that */
-    bool ddp = dtp_plan_has_ddp_buckets(plan, l->cluster);
-    l->cut = ddp && plan->compile && 4 * t->hidden * t->ffn >= (1u << 20);
     l->layer = DTP_NO_LAYER;
     l->embedded = DTP_NO_BUFFER;
 }
@@ -351,6 +348,7 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
     struct dtp_lowering l = {.transformer = transformer,
                              .cluster = cluster,
                              .plan = plan,
+                             .checkpointing = dtp_plan_checkpoint_rule(plan),
                              .faults = faults,
                              .hooks = plan->runtime->lower(plan)};
     if (status == DTP_OK)

@@ -10,11 +10,25 @@
 
 #include "base/bytes.h"
 
+/* The walk over the operators from the last. A tensor's gradient stands from the last operator that reads the tensor
+ * to the one that makes it; that of the residual stream is one buffer, l->gradient, for all of its sums. */
 struct backward {
     struct dtp_lowering *l;
     struct dtp_module_state *state;
-    dtp_buffer_id narrow; /* residual gradient in the compute dtype, where autocast casts it */
+    int index; /* of the operator at hand */
+    dtp_buffer_id gradient[DTP_TENSOR_COUNT];
 };
+
+static const struct dtp_layer_operator *operator_at(const struct backward *b)
+{
+    return &b->l->tensors.op[b->index];
+}
+
+/* Backward of an operator that is still to come reads the saved tensor too. */
+static bool needed_later(const struct backward *b, enum dtp_layer_tensor tensor)
+{
+    return dtp_layer_tensors_needed_before(&b->l->tensors, b->index, tensor);
+}
 
 static double per_token(const struct dtp_lowering *l, double bytes)
 {
@@ -27,14 +41,14 @@ static uint64_t token_bytes(const struct dtp_lowering *l, uint64_t bytes)
 }
 
 /* The last reader of a saved tensor frees it. */
-static void consume(const struct backward *b, struct dtp_draft *draft, enum dtp_slot slot, uint32_t access)
+static void consume(const struct backward *b, struct dtp_draft *draft, enum dtp_layer_tensor tensor, uint32_t access)
 {
-    if (!(b->state->alive & 1u << slot))
+    if (!(b->state->alive & UINT64_C(1) << tensor))
         return;
-    dtp_draft_use(draft, b->state->slot[slot], access);
+    dtp_draft_use(draft, b->state->tensor[tensor], access);
     if (access & DTP_FREE) {
-        b->state->alive &= ~(1u << slot);
-        b->state->slot[slot] = DTP_NO_BUFFER;
+        b->state->alive &= ~(UINT64_C(1) << tensor);
+        b->state->tensor[tensor] = DTP_NO_BUFFER;
     }
 }
 
@@ -49,32 +63,42 @@ static dtp_buffer_id workspace(struct dtp_lowering *l, struct dtp_draft *draft, 
 static void weight_gradient(const struct backward *b, int index, dtp_buffer_id output_gradient, bool last_reader)
 {
     struct dtp_lowering *l = b->l;
-    const struct dtp_lower_matrix *matrix = &l->matrix[index];
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->gradient_name);
     dtp_draft_use(&draft, output_gradient, DTP_READ);
     /* a compiler drops the input here, eager autograd with the node, after the input gradient */
-    consume(b, &draft, matrix->input, last_reader && l->compiled ? DTP_READ | DTP_FREE : DTP_READ);
+    consume(b, &draft, l->tensors.input[index], last_reader && l->compiled ? DTP_READ | DTP_FREE : DTP_READ);
     dtp_lower_gradient_result(l, &draft, index, l->compute);
     dtp_draft_matmul(l, &draft, matrix->out, matrix->in, l->tokens, false);
     dtp_draft_end(l, &draft);
 }
 
+/* The residual gradient, or what was cast of it, is that of several branches: the last of them lets it go. */
+static bool shared(const struct backward *b, dtp_buffer_id gradient)
+{
+    for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
+        if (b->gradient[tensor].index == gradient.index)
+            return true;
+    return false;
+}
+
 static dtp_buffer_id input_gradient(const struct backward *b, int index, dtp_buffer_id output_gradient,
-                                    bool last_reader, bool frees_output)
+                                    bool last_reader)
 {
     struct dtp_lowering *l = b->l;
-    const struct dtp_lower_matrix *matrix = &l->matrix[index];
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
     dtp_buffer_id weight = dtp_lower_weight(l, index);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "input gradient");
     draft.op.name = matrix->name;
     dtp_draft_use(&draft, weight, l->autocast ? DTP_READ | DTP_FREE : DTP_READ);
     dtp_buffer_id gradient = workspace(l, &draft, "input gradient", token_bytes(l, l->compute * matrix->in), DTP_WRITE);
-    dtp_draft_use(&draft, output_gradient, frees_output ? DTP_READ | DTP_FREE : DTP_READ);
-    bool shared = matrix->input == DTP_SLOT_CORE; /* the core's backward reads it too */
-    if (last_reader && !shared && !l->compiled)
-        consume(b, &draft, matrix->input, DTP_FREE);
+    dtp_draft_use(&draft, output_gradient,
+                  output_gradient.index == l->gradient.index || shared(b, output_gradient) ? DTP_READ
+                                                                                           : DTP_READ | DTP_FREE);
+    if (last_reader && !l->compiled)
+        consume(b, &draft, l->tensors.input[index], DTP_FREE);
     if (l->autocast)
         b->state->weight[index] = DTP_NO_BUFFER;
     dtp_draft_matmul(l, &draft, l->tokens, matrix->in, matrix->out, false);
@@ -83,7 +107,7 @@ static dtp_buffer_id input_gradient(const struct backward *b, int index, dtp_buf
 }
 
 /* fp8: output gradient, and input and weight again where their casts are not kept. */
-static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matrix)
+static void quantize(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
 {
     if (l->plan->precision.compute != DTP_FP8)
         return;
@@ -97,7 +121,7 @@ static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matr
     dtp_draft_end(l, &draft);
 }
 
-static void bias_gradient(struct dtp_lowering *l, const struct dtp_lower_matrix *matrix, dtp_buffer_id output_gradient)
+static void bias_gradient(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix, dtp_buffer_id output_gradient)
 {
     if (!matrix->bias)
         return;
@@ -109,16 +133,14 @@ static void bias_gradient(struct dtp_lowering *l, const struct dtp_lower_matrix 
 }
 
 /* One linear: gradients of its weight, bias and input. */
-static dtp_buffer_id linear(const struct backward *b, int index, dtp_buffer_id output_gradient, bool last_reader,
-                            bool frees_output)
+static dtp_buffer_id linear(const struct backward *b, int index, dtp_buffer_id output_gradient, bool last_reader)
 {
     struct dtp_lowering *l = b->l;
-    bool shared = l->matrix[index].input == DTP_SLOT_CORE;
     dtp_lower_fetch(l, index);
     quantize(l, &l->matrix[index]);
     bias_gradient(l, &l->matrix[index], output_gradient);
-    weight_gradient(b, index, output_gradient, last_reader && !shared);
-    dtp_buffer_id gradient = input_gradient(b, index, output_gradient, last_reader, frees_output);
+    weight_gradient(b, index, output_gradient, last_reader);
+    dtp_buffer_id gradient = input_gradient(b, index, output_gradient, last_reader);
     dtp_lower_unfetch(l);
     dtp_lower_gradient_made(l, index);
     return gradient;
@@ -139,23 +161,44 @@ static dtp_buffer_id add_gradients(const struct backward *b, dtp_buffer_id sum, 
     return sum;
 }
 
-/* ---- norms and the residual stream ------------------------------------------------------------------------------- */
-
-/* Residual gradient for a matmul: cast where the stream is fp32. */
-static void narrow(struct backward *b)
+/* Linears that read one tensor, in forward's order. */
+static void projection(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
-    b->narrow = l->gradient;
-    if (l->residual == l->compute)
-        return;
-    double h = (double)l->transformer->hidden, c = (double)l->compute;
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_CAST, "residual gradient");
-    dtp_draft_use(&draft, l->gradient, DTP_READ);
-    b->narrow = workspace(l, &draft, "residual gradient in compute dtype",
-                          token_bytes(l, l->compute * l->transformer->hidden), DTP_WRITE);
-    dtp_draft_memory(l, &draft, l->fused ? 0 : per_token(l, (4 + c) * h), 1);
-    dtp_draft_end(l, &draft);
+    const struct dtp_layer_operator *op = operator_at(b);
+    enum dtp_layer_tensor input = dtp_layer_first(op->reads);
+    uint64_t left = op->makes;
+    bool later = needed_later(b, input);
+    for (int i = 0; i < l->matrices; i++) {
+        if (!(op->makes & UINT64_C(1) << l->matrix[i].result))
+            continue;
+        left &= ~(UINT64_C(1) << l->matrix[i].result);
+        dtp_buffer_id of_result = b->gradient[l->matrix[i].result];
+        b->gradient[l->matrix[i].result] = DTP_NO_BUFFER;
+        dtp_buffer_id made = linear(b, i, of_result, !left && !later);
+        b->gradient[input] = add_gradients(b, b->gradient[input], made);
+    }
+}
+
+/* ---- norms and the residual stream ------------------------------------------------------------------------------- */
+
+/* A sum's backward: each branch gets the residual gradient, cast for its matmul where the stream is fp32. */
+static void branch(struct backward *b)
+{
+    struct dtp_lowering *l = b->l;
+    dtp_buffer_id gradient = l->gradient;
+    if (l->residual != l->compute) {
+        double h = (double)l->transformer->hidden, c = (double)l->compute;
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_CAST, "residual gradient");
+        dtp_draft_use(&draft, l->gradient, DTP_READ);
+        gradient = workspace(l, &draft, "residual gradient in compute dtype",
+                             token_bytes(l, l->compute * l->transformer->hidden), DTP_WRITE);
+        dtp_draft_memory(l, &draft, l->fused ? 0 : per_token(l, (4 + c) * h), 1);
+        dtp_draft_end(l, &draft);
+    }
+    for (uint64_t left = dtp_layer_branches(operator_at(b)); left; left &= left - 1)
+        b->gradient[dtp_layer_first(left)] = gradient;
 }
 
 static dtp_buffer_id widen(const struct backward *b, dtp_buffer_id gradient)
@@ -165,32 +208,49 @@ static dtp_buffer_id widen(const struct backward *b, dtp_buffer_id gradient)
         return gradient;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "norm gradient");
-    dtp_buffer_id wide = workspace(l, &draft, "norm gradient in fp32", l->slot_bytes[DTP_SLOT_INPUT], DTP_WRITE);
+    dtp_buffer_id wide = workspace(l, &draft, "norm gradient in fp32", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, per_token(l, (double)((4 + l->compute) * l->transformer->hidden)), 1);
     dtp_draft_end(l, &draft);
     return wide;
 }
 
+/* What a norm's backward reads of its input: the tensor, or the terms of a sum that was not kept; the branch's result
+ * goes, where selective checkpointing kept it. */
+static void consume_input(const struct backward *b, struct dtp_draft *draft, enum dtp_layer_tensor input)
+{
+    const struct dtp_lowering *l = b->l;
+    const struct dtp_layer_operator *sum = dtp_layer_tensors_sum(&l->tensors, input);
+    if (l->tensor_bytes[input] || !sum)
+        consume(b, draft, input, needed_later(b, input) ? DTP_READ : DTP_READ | DTP_FREE);
+    for (uint64_t left = sum ? sum->reads : 0; left; left &= left - 1) {
+        bool stream = DTP_LAYER_STREAM & left & -left;
+        if (!stream)
+            consume(b, draft, dtp_layer_first(left), DTP_READ | DTP_FREE);
+        else if (!l->tensor_bytes[input])
+            consume(b, draft, dtp_layer_first(left), DTP_READ);
+    }
+}
+
 /* eager: input gradient 3 e h, weight gradient 2 e h, then the sum 3 e h; fused: c h and 3 e h. */
-static void norm(const struct backward *b, bool second, dtp_buffer_id gradient)
+static void norm(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
+    const struct dtp_layer_operator *op = operator_at(b);
     double h = (double)l->transformer->hidden, e = (double)l->residual, c = (double)l->compute;
-    bool sum_lives = l->slot_bytes[DTP_SLOT_INPUT2];
-    gradient = widen(b, gradient);
+    dtp_buffer_id gradient = widen(b, b->gradient[dtp_layer_first(op->makes)]);
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, second ? "norm 2" : "norm 1");
-    workspace(l, &draft, "norm input gradient", l->slot_bytes[DTP_SLOT_INPUT], DTP_UPDATE | DTP_FREE);
+    dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, op->name);
+    workspace(l, &draft, "norm input gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    if (second) {
-        consume(b, &draft, sum_lives ? DTP_SLOT_INPUT2 : DTP_SLOT_INPUT, sum_lives ? DTP_READ | DTP_FREE : DTP_READ);
-        consume(b, &draft, DTP_SLOT_MIDDLE, DTP_READ | DTP_FREE);
+    consume_input(b, &draft, dtp_layer_first(op->reads));
+    consume(b, &draft, dtp_layer_first(op->statistics), DTP_READ | DTP_FREE);
+    if (shared(b, l->gradient)) { /* another branch still reads it: the sum is a new tensor */
+        dtp_draft_use(&draft, l->gradient, DTP_READ);
+        l->gradient = workspace(l, &draft, "residual gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     } else {
-        consume(b, &draft, DTP_SLOT_INPUT, DTP_READ | DTP_FREE);
+        dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
     }
-    consume(b, &draft, second ? DTP_SLOT_STATISTICS2 : DTP_SLOT_STATISTICS1, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
     dtp_draft_memory(l, &draft, per_token(l, l->fused ? (c + 3 * e) * h : 8 * e * h), l->fused ? 2 : 3);
     dtp_draft_end(l, &draft);
 }
@@ -213,131 +273,111 @@ static dtp_buffer_id product(const struct backward *b, dtp_buffer_id gradient, d
     *silu_gradient = workspace(l, &draft, "silu gradient", f, DTP_WRITE);
     dtp_buffer_id up_gradient = workspace(l, &draft, "up gradient", f, DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    consume(b, &draft, DTP_SLOT_SILU, DTP_READ | DTP_FREE);
-    bool apart = l->slot_bytes[DTP_SLOT_GATE];
-    consume(b, &draft, DTP_SLOT_UP, apart ? DTP_READ | DTP_FREE : DTP_READ);
-    dtp_draft_memory(l, &draft, 6 * (double)l->slot_bytes[DTP_SLOT_PRODUCT], 2);
+    consume(b, &draft, DTP_TENSOR_SILU, DTP_READ | DTP_FREE);
+    bool apart = l->tensor_bytes[DTP_TENSOR_GATE];
+    consume(b, &draft, DTP_TENSOR_UP, apart ? DTP_READ | DTP_FREE : DTP_READ);
+    dtp_draft_memory(l, &draft, 6 * (double)l->tensor_bytes[DTP_TENSOR_PRODUCT], 2);
     dtp_draft_end(l, &draft);
     return up_gradient;
 }
 
-/* Gradients of gate and up, of one matmul or two: apart[0] gate's, apart[1] up's; one buffer is apart[1] only. */
-struct up_gradients {
-    dtp_buffer_id gate, up;
-};
-
 /* Second step: silu's gradient (3 f) and, where gate and up are one buffer, the cat (4 f). */
-static struct up_gradients gated_eager(const struct backward *b, dtp_buffer_id gradient)
+static void gated_eager(struct backward *b, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
     uint64_t f = gradient_bytes(l);
-    bool apart = l->slot_bytes[DTP_SLOT_GATE];
-    struct up_gradients result = {DTP_NO_BUFFER, DTP_NO_BUFFER};
+    bool apart = l->tensor_bytes[DTP_TENSOR_GATE];
     dtp_buffer_id silu_gradient, up_gradient = product(b, gradient, &silu_gradient);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION_BACKWARD, "silu");
     dtp_buffer_id made =
         workspace(l, &draft, apart ? "gate gradient" : "gate and up gradient", apart ? f : 2 * f, DTP_WRITE);
     dtp_draft_use(&draft, silu_gradient, DTP_READ | DTP_FREE);
-    consume(b, &draft, apart ? DTP_SLOT_GATE : DTP_SLOT_UP, DTP_READ | DTP_FREE);
+    consume(b, &draft, apart ? DTP_TENSOR_GATE : DTP_TENSOR_UP, DTP_READ | DTP_FREE);
     if (!apart)
         dtp_draft_use(&draft, up_gradient, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, (apart ? 3 : 7) * (double)l->slot_bytes[DTP_SLOT_PRODUCT], apart ? 1 : 2);
+    dtp_draft_memory(l, &draft, (apart ? 3 : 7) * (double)l->tensor_bytes[DTP_TENSOR_PRODUCT], apart ? 1 : 2);
     dtp_draft_end(l, &draft);
-    result.gate = apart ? made : DTP_NO_BUFFER;
-    result.up = apart ? up_gradient : made;
-    return result;
+    b->gradient[DTP_TENSOR_GATE] = apart ? made : DTP_NO_BUFFER;
+    b->gradient[DTP_TENSOR_UP] = apart ? up_gradient : made;
 }
 
 /* Everything else is one kernel: compiled SwiGLU (6 f), GELU and ReLU (eager 3 f, fused 4 f). A compiler writes GELU's
  * input gradient over its result's. */
-static struct up_gradients in_one(const struct backward *b, dtp_buffer_id gradient)
+static void in_one(struct backward *b, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
-    double f = (double)l->slot_bytes[DTP_SLOT_PRODUCT];
-    uint64_t gate = l->slot_bytes[DTP_SLOT_GATE], up = l->slot_bytes[DTP_SLOT_UP];
+    double f = (double)l->tensor_bytes[DTP_TENSOR_PRODUCT];
+    uint64_t gate = l->tensor_bytes[DTP_TENSOR_GATE], up = l->tensor_bytes[DTP_TENSOR_UP];
     bool in_place = l->compiled && !l->gated;
-    struct up_gradients result = {DTP_NO_BUFFER, gradient};
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION_BACKWARD, "");
+    b->gradient[DTP_TENSOR_UP] = gradient;
     if (in_place) {
         dtp_draft_use(&draft, gradient, DTP_UPDATE);
     } else {
-        result.gate = workspace(l, &draft, "gate gradient", gate, DTP_WRITE);
-        result.up = workspace(l, &draft, "up gradient", up, DTP_WRITE);
+        b->gradient[DTP_TENSOR_GATE] = workspace(l, &draft, "gate gradient", gate, DTP_WRITE);
+        b->gradient[DTP_TENSOR_UP] = workspace(l, &draft, "up gradient", up, DTP_WRITE);
         dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     }
-    consume(b, &draft, DTP_SLOT_GATE, DTP_READ | DTP_FREE);
-    consume(b, &draft, DTP_SLOT_UP, DTP_READ | DTP_FREE);
-    consume(b, &draft, DTP_SLOT_PRODUCT, DTP_READ | DTP_FREE); /* ReLU reads its result */
+    consume(b, &draft, DTP_TENSOR_GATE, DTP_READ | DTP_FREE);
+    consume(b, &draft, DTP_TENSOR_UP, DTP_READ | DTP_FREE);
+    consume(b, &draft, DTP_TENSOR_PRODUCT, DTP_READ | DTP_FREE); /* ReLU reads its result */
     dtp_draft_memory(l, &draft, (l->gated ? 6 : l->fused ? 4 : 3) * f, 1);
     dtp_draft_end(l, &draft);
-    return result;
 }
 
-static void mlp(struct backward *b)
+static void activation(struct backward *b)
 {
-    struct dtp_lowering *l = b->l;
-    int down = l->matrices - 1, up = down - 1;
-    bool relu = l->transformer->activation == DTP_RELU;
-    narrow(b);
-    dtp_buffer_id gradient = linear(b, down, b->narrow, !relu, b->narrow.index != l->gradient.index);
-    struct up_gradients made = l->gated && !l->compiled ? gated_eager(b, gradient) : in_one(b, gradient);
-    dtp_buffer_id sum = DTP_NO_BUFFER;
-    bool apart = l->slot_bytes[DTP_SLOT_GATE];
-    if (apart)
-        sum = linear(b, up - 1, made.gate, false, true);
-    sum = add_gradients(b, sum, linear(b, up, made.up, true, true));
-    norm(b, true, sum);
+    dtp_buffer_id gradient = b->gradient[DTP_TENSOR_PRODUCT];
+    b->gradient[DTP_TENSOR_PRODUCT] = DTP_NO_BUFFER;
+    if (b->l->gated && !b->l->compiled)
+        gated_eager(b, gradient);
+    else
+        in_one(b, gradient);
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
-struct core_gradients {
-    dtp_buffer_id q, k, v;
-};
-
 /* Flash kernels form QK^T again (5 matmuls for 2: 2.5 times the forward) and sum dq in fp32 (4 d_q); math attention has
  * gradients of probabilities and scores. */
-static struct core_gradients core(const struct backward *b, dtp_buffer_id gradient)
+static void core(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
     bool math = l->plan->attention == DTP_ATTENTION_MATH;
-    double s = dtp_transformer_attention_length(l->transformer, l->plan->sequence);
+    double s = dtp_transformer_layer_attention_length(l->transformer, l->layer, l->plan->sequence);
     uint64_t q = token_bytes(l, l->compute * l->d_q), kv = token_bytes(l, l->compute * l->d_kv);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ATTENTION_BACKWARD, "");
-    struct core_gradients made;
-    made.q = workspace(l, &draft, "q gradient", q, DTP_WRITE);
-    made.k = workspace(l, &draft, "k gradient", kv, DTP_WRITE);
-    made.v = workspace(l, &draft, "v gradient", kv, DTP_WRITE);
+    b->gradient[DTP_TENSOR_Q_RAW] = workspace(l, &draft, "q gradient", q, DTP_WRITE);
+    b->gradient[DTP_TENSOR_K_RAW] = workspace(l, &draft, "k gradient", kv, DTP_WRITE);
+    b->gradient[DTP_TENSOR_V] = workspace(l, &draft, "v gradient", kv, DTP_WRITE);
     workspace(l, &draft, "attention workspace", math ? 2 * l->scores_bytes : token_bytes(l, 4 * l->d_q),
               DTP_UPDATE | DTP_FREE);
-    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    static const enum dtp_slot inputs[] = {DTP_SLOT_Q,   DTP_SLOT_K,          DTP_SLOT_V,
-                                           DTP_SLOT_QKV, DTP_SLOT_CORE_STATE, DTP_SLOT_CORE};
+    /* a compiler reads the result's heads-side-by-side form and lays the gradient out by heads */
+    enum dtp_layer_tensor result = l->tensor_bytes[DTP_TENSOR_CORE_COPY] ? DTP_TENSOR_CORE_COPY : DTP_TENSOR_CORE;
+    dtp_draft_use(&draft, b->gradient[result], DTP_READ | DTP_FREE);
+    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_Q,   DTP_TENSOR_K,          DTP_TENSOR_V,
+                                                   DTP_TENSOR_QKV, DTP_TENSOR_CORE_STATE, DTP_TENSOR_CORE};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
-        bool normed_later = inputs[i] == DTP_SLOT_QKV && l->transformer->qk_norm;
+        bool normed_later = inputs[i] == DTP_TENSOR_QKV && l->transformer->qk_norm;
         consume(b, &draft, inputs[i], normed_later ? DTP_READ : DTP_READ | DTP_FREE);
     }
     if (!l->transformer->qk_norm) {
-        consume(b, &draft, DTP_SLOT_Q_RAW, DTP_READ | DTP_FREE);
-        consume(b, &draft, DTP_SLOT_K_RAW, DTP_READ | DTP_FREE);
+        consume(b, &draft, DTP_TENSOR_Q_RAW, DTP_READ | DTP_FREE);
+        consume(b, &draft, DTP_TENSOR_K_RAW, DTP_READ | DTP_FREE);
     }
     draft.op.demand.flops = per_token(l, (math ? 4 : 5) * s * (double)l->d_q);
     draft.op.demand.tokens = (double)l->tokens;
     draft.op.demand.kernels = 3;
     dtp_draft_end(l, &draft);
-    return made;
 }
 
 /* RoPE's (and q and k norms') backward in place of dq and dk; eager chains hold up to 5 times one of them beside. */
-static void rotary(const struct backward *b, const struct core_gradients *made)
+static void rotary(const struct backward *b)
 {
     struct dtp_lowering *l = b->l;
     const struct dtp_transformer *t = l->transformer;
-    if (!l->rope && !t->qk_norm)
-        return;
     double width = (double)(l->d_q + l->d_kv), all = (double)(l->d_q + 2 * l->d_kv), c = (double)l->compute;
     double rope = !l->rope ? 0 : l->fused ? 2 * c * all : (l->plan->rope_fp32 ? 52 : 10 * c) * width;
     double norms = t->qk_norm ? 2.5 * 2 * c * width : 0;
@@ -345,13 +385,13 @@ static void rotary(const struct backward *b, const struct core_gradients *made)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ROTARY_BACKWARD, "");
     dtp_lower_rotary_tensors(l, &draft, l->fused || !l->rope ? 0 : l->compute == 4 ? 2 * q : 5 * q);
-    dtp_draft_use(&draft, made->q, DTP_UPDATE);
-    dtp_draft_use(&draft, made->k, DTP_UPDATE);
-    consume(b, &draft, DTP_SLOT_QK_STATISTICS, DTP_READ | DTP_FREE);
-    consume(b, &draft, DTP_SLOT_Q_RAW, DTP_READ | DTP_FREE);
-    consume(b, &draft, DTP_SLOT_K_RAW, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, b->gradient[DTP_TENSOR_Q_RAW], DTP_UPDATE);
+    dtp_draft_use(&draft, b->gradient[DTP_TENSOR_K_RAW], DTP_UPDATE);
+    consume(b, &draft, DTP_TENSOR_QK_STATISTICS, DTP_READ | DTP_FREE);
+    consume(b, &draft, DTP_TENSOR_Q_RAW, DTP_READ | DTP_FREE);
+    consume(b, &draft, DTP_TENSOR_K_RAW, DTP_READ | DTP_FREE);
     if (t->qk_norm)
-        consume(b, &draft, DTP_SLOT_QKV, DTP_READ | DTP_FREE);
+        consume(b, &draft, DTP_TENSOR_QKV, DTP_READ | DTP_FREE);
     uint32_t kernels = l->fused || !l->rope ? 1 : l->plan->rope_fp32 ? 24 : 12;
     dtp_draft_memory(l, &draft, per_token(l, rope + norms), kernels);
     dtp_draft_end(l, &draft);
@@ -359,39 +399,18 @@ static void rotary(const struct backward *b, const struct core_gradients *made)
 
 /* Gradient of the fused q, k, v as one tensor: read and written whole, except where a compiler's RoPE kernel writes it.
  */
-static dtp_buffer_id join(const struct backward *b, const struct core_gradients *made)
+static void join(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
-    double bytes = (double)l->slot_bytes[DTP_SLOT_QKV];
+    double bytes = (double)l->tensor_bytes[DTP_TENSOR_QKV];
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "qkv gradient");
-    dtp_buffer_id joined = workspace(l, &draft, "qkv gradient", l->slot_bytes[DTP_SLOT_QKV], DTP_WRITE);
-    dtp_draft_use(&draft, made->q, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, made->k, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, made->v, DTP_READ | DTP_FREE);
+    b->gradient[DTP_TENSOR_QKV] = workspace(l, &draft, "qkv gradient", l->tensor_bytes[DTP_TENSOR_QKV], DTP_WRITE);
+    dtp_draft_use(&draft, b->gradient[DTP_TENSOR_Q_RAW], DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, b->gradient[DTP_TENSOR_K_RAW], DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, b->gradient[DTP_TENSOR_V], DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, l->fused ? 0 : 2 * bytes, 1);
     dtp_draft_end(l, &draft);
-    return joined;
-}
-
-static void attention(struct backward *b)
-{
-    struct dtp_lowering *l = b->l;
-    int output = l->plan->fused_qkv ? 1 : 3;
-    narrow(b);
-    dtp_buffer_id gradient = linear(b, output, b->narrow, true, b->narrow.index != l->gradient.index);
-    /* a compiler reads the result's heads-side-by-side form and lays the gradient out by heads */
-    struct core_gradients made = core(b, gradient);
-    rotary(b, &made);
-    dtp_buffer_id sum = DTP_NO_BUFFER;
-    if (l->plan->fused_qkv) {
-        sum = linear(b, 0, join(b, &made), true, true);
-    } else {
-        sum = linear(b, 0, made.q, false, true);
-        sum = add_gradients(b, sum, linear(b, 1, made.k, false, true));
-        sum = add_gradients(b, sum, linear(b, 2, made.v, true, true));
-    }
-    norm(b, false, sum);
 }
 
 /* ---- the block --------------------------------------------------------------------------------------------------- */
@@ -410,13 +429,31 @@ static void vectors(struct dtp_lowering *l)
     dtp_lower_gradient_made(l, part);
 }
 
+static void run(struct backward *b)
+{
+    switch (operator_at(b)->kind) {
+    case DTP_LAYER_OP_NORM: norm(b); break;
+    case DTP_LAYER_OP_PROJECTION:
+        if (operator_at(b)->makes & DTP_TENSOR_BIT(QKV))
+            join(b);
+        projection(b);
+        break;
+    case DTP_LAYER_OP_ROTARY: rotary(b); break;
+    case DTP_LAYER_OP_ATTENTION: core(b); break;
+    case DTP_LAYER_OP_ACTIVATION: activation(b); break;
+    case DTP_LAYER_OP_RESIDUAL: branch(b); break;
+    }
+}
+
 void dtp_lower_block_backward(struct dtp_lowering *l)
 {
-    struct backward b = {l, dtp_lower_state(l), DTP_NO_BUFFER};
-    if (dtp_lower_checkpointed(l, l->layer) && l->kept != l->saved)
+    struct backward b = {.l = l, .state = dtp_lower_state(l)};
+    for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
+        b.gradient[tensor] = DTP_NO_BUFFER;
+    if (dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved)
         dtp_lower_block_recompute(l);
-    mlp(&b);
-    attention(&b);
+    for (b.index = l->tensors.operators - 1; b.index >= 0; b.index--)
+        run(&b);
     vectors(l);
 }
 
@@ -436,7 +473,7 @@ static void embedding_norm_backward(struct dtp_lowering *l, struct dtp_module_st
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "embedding norm");
     dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
     dtp_draft_use(&draft, l->embedded, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, root->slot[DTP_SLOT_STATISTICS1], DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, root->tensor[DTP_TENSOR_STATISTICS1], DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, 0, 2);
     dtp_draft_end(l, &draft);
 }

@@ -8,64 +8,59 @@
 
 #include "base/bytes.h"
 
-static const char *const slot_names[DTP_SLOT_COUNT] = {
-#define SLOT_NAME(suffix, text) text,
-    DTP_SLOT_TABLE(SLOT_NAME)
-#undef SLOT_NAME
-};
-
 /* One pass over a block: `save` survives it. */
 struct pass {
     struct dtp_lowering *l;
     struct dtp_module_state *state;
-    uint32_t save;
+    uint64_t save;
     bool replay;
 };
 
-static bool exists(const struct pass *pass, enum dtp_slot slot)
+static bool exists(const struct pass *pass, enum dtp_layer_tensor tensor)
 {
-    return pass->state->alive & 1u << slot;
+    return pass->state->alive & UINT64_C(1) << tensor;
 }
 
-/* True when `slot` is a tensor of this runtime and must be made. */
-static bool missing(const struct pass *pass, enum dtp_slot slot)
+/* True when `tensor` is a tensor of this runtime and must be made. */
+static bool missing(const struct pass *pass, enum dtp_layer_tensor tensor)
 {
-    return pass->l->slot_bytes[slot] && !exists(pass, slot);
+    return pass->l->tensor_bytes[tensor] && !exists(pass, tensor);
 }
 
 /* A selective replay makes only what backward lacks and what leads to it. */
-static bool wanted(const struct pass *pass, enum dtp_slot slot)
+static bool wanted(const struct pass *pass, enum dtp_layer_tensor tensor)
 {
-    if (!missing(pass, slot))
+    if (!missing(pass, tensor))
         return false;
-    return !pass->replay || pass->l->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION ||
-           (pass->save & 1u << slot);
+    return !pass->replay || pass->l->checkpointing.keeps != DTP_KEEPS_ALL_BUT_CORE ||
+           (pass->save & UINT64_C(1) << tensor);
 }
 
-static void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_slot slot)
+static void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_layer_tensor tensor)
 {
-    if (!missing(pass, slot))
+    if (!missing(pass, tensor))
         return;
-    pass->state->slot[slot] =
-        dtp_draft_new(pass->l, draft, slot_names[slot], DTP_OWNER_ACTIVATIONS, pass->l->slot_bytes[slot], DTP_WRITE);
-    pass->state->alive |= 1u << slot;
+    pass->state->tensor[tensor] = dtp_draft_new(pass->l, draft, dtp_layer_tensor_text(tensor), DTP_OWNER_ACTIVATIONS,
+                                                pass->l->tensor_bytes[tensor], DTP_WRITE);
+    pass->state->alive |= UINT64_C(1) << tensor;
 }
 
-static void drop(const struct pass *pass, enum dtp_slot slot)
+static void drop(const struct pass *pass, enum dtp_layer_tensor tensor)
 {
-    pass->state->alive &= ~(1u << slot);
-    pass->state->slot[slot] = DTP_NO_BUFFER;
+    pass->state->alive &= ~(UINT64_C(1) << tensor);
+    pass->state->tensor[tensor] = DTP_NO_BUFFER;
 }
 
-/* Reads a slot; at its `last` use in forward it goes, unless it is saved or a variable still names it. */
-static void read(const struct pass *pass, struct dtp_draft *draft, enum dtp_slot slot, bool last)
+/* Reads a tensor; at its `last` use in forward it goes, unless it is saved or a variable still names it. */
+static void read(const struct pass *pass, struct dtp_draft *draft, enum dtp_layer_tensor tensor, bool last)
 {
-    if (!exists(pass, slot))
+    if (!exists(pass, tensor))
         return;
-    bool held = pass->save & 1u << slot || (!pass->replay && pass->l->locals & 1u << slot);
-    dtp_draft_use(draft, pass->state->slot[slot], last && !held ? DTP_READ | DTP_FREE : DTP_READ);
+    bool held =
+        pass->save & UINT64_C(1) << tensor || (!pass->replay && pass->l->tensors.locals & UINT64_C(1) << tensor);
+    dtp_draft_use(draft, pass->state->tensor[tensor], last && !held ? DTP_READ | DTP_FREE : DTP_READ);
     if (last && !held)
-        drop(pass, slot);
+        drop(pass, tensor);
 }
 
 static double per_token(const struct dtp_lowering *l, double bytes)
@@ -75,52 +70,74 @@ static double per_token(const struct dtp_lowering *l, double bytes)
 
 /* ---- norms and residual sums ------------------------------------------------------------------------------------- */
 
+static const struct dtp_layer_operator *operator_at(const struct pass *pass, int index)
+{
+    return &pass->l->tensors.op[index];
+}
+
 /* Linears that read a norm's result; under eager autocast each casts it for itself. */
-static int readers(const struct dtp_lowering *l, enum dtp_slot input)
+static int readers(const struct dtp_lowering *l, enum dtp_layer_tensor input)
 {
     int count = 0;
     for (int i = 0; i < l->matrices; i++)
-        count += l->matrix[i].input == input;
+        count += l->tensors.input[i] == input;
     return count;
 }
 
-/* eager: e h in, e h out, and casts 4 h -> c h. Fused, the second norm also adds: e h and c h in, e h and c h out. */
-static void norm(const struct pass *pass, bool second)
+/* Terms of a sum: the residual stream stays for the function's caller, the results of branches go where the sum itself
+ * stands from now on. */
+static void read_terms(const struct pass *pass, struct dtp_draft *draft, uint64_t terms, bool last)
+{
+    for (uint64_t left = terms; left; left &= left - 1) {
+        enum dtp_layer_tensor term = dtp_layer_first(left);
+        bool stream = DTP_LAYER_STREAM & UINT64_C(1) << term;
+        const struct dtp_layer_operator *sum = stream ? dtp_layer_tensors_sum(&pass->l->tensors, term) : NULL;
+        if (sum && !pass->l->tensor_bytes[term]) /* a compiler adds again what it did not keep */
+            read_terms(pass, draft, sum->reads, true);
+        else
+            read(pass, draft, term, last && !stream);
+    }
+}
+
+/* eager: e h in, e h out, and casts 4 h -> c h. Fused, a norm of a sum also adds: e h and c h in, e h and c h out. */
+static void norm(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
-    enum dtp_slot result = second ? DTP_SLOT_NORM2 : DTP_SLOT_NORM1;
-    bool adds = second && l->fused;
+    const struct dtp_layer_operator *op = operator_at(pass, index);
+    enum dtp_layer_tensor input = dtp_layer_first(op->reads), result = dtp_layer_first(op->makes);
+    const struct dtp_layer_operator *sum = l->fused ? dtp_layer_tensors_sum(&l->tensors, input) : NULL;
     if (!wanted(pass, result))
         return;
     double h = (double)l->transformer->hidden, e = (double)l->residual, c = (double)l->compute;
     int casts = l->autocast && !l->fused ? readers(l, result) : 0;
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_NORM, second ? "norm 2" : "norm 1");
-    bool sum_lives = second && l->slot_bytes[DTP_SLOT_INPUT2];
-    read(pass, &draft, sum_lives && !adds ? DTP_SLOT_INPUT2 : DTP_SLOT_INPUT, false);
-    if (adds) {
-        read(pass, &draft, DTP_SLOT_MIDDLE, sum_lives);
-        make(pass, &draft, DTP_SLOT_INPUT2);
+    dtp_draft_begin(l, &draft, DTP_OP_NORM, op->name);
+    if (sum) {
+        read_terms(pass, &draft, sum->reads, l->tensor_bytes[input]);
+        make(pass, &draft, input);
+    } else {
+        read_terms(pass, &draft, op->reads, false);
     }
-    make(pass, &draft, second ? DTP_SLOT_STATISTICS2 : DTP_SLOT_STATISTICS1);
-    make(pass, &draft, second ? DTP_SLOT_WIDE2 : DTP_SLOT_WIDE1);
+    make(pass, &draft, dtp_layer_first(op->statistics));
+    if (dtp_layer_wide_of(result))
+        make(pass, &draft, dtp_layer_first(dtp_layer_wide_of(result)));
     make(pass, &draft, result);
-    double bytes = adds ? 2 * (e + c) * h : l->fused ? (e + c) * h : 2 * e * h + casts * (4 + c) * h;
+    double bytes = sum ? 2 * (e + c) * h : l->fused ? (e + c) * h : 2 * e * h + casts * (4 + c) * h;
     dtp_draft_memory(l, &draft, per_token(l, bytes), 1 + (uint32_t)casts);
     dtp_draft_end(l, &draft);
 }
 
-/* x2 = x + attention, eager. */
-static void residual(const struct pass *pass)
+/* x2 = x + attention, where no fused norm adds. */
+static void residual(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
-    if (l->fused || !wanted(pass, DTP_SLOT_INPUT2))
+    const struct dtp_layer_operator *op = operator_at(pass, index);
+    if (l->fused || !wanted(pass, dtp_layer_first(op->makes)))
         return;
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "");
-    read(pass, &draft, DTP_SLOT_INPUT, false);
-    read(pass, &draft, DTP_SLOT_MIDDLE, true);
-    make(pass, &draft, DTP_SLOT_INPUT2);
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, op->name);
+    read_terms(pass, &draft, op->reads, true);
+    make(pass, &draft, dtp_layer_first(op->makes));
     dtp_draft_memory(l, &draft, per_token(l, (double)((2 * l->residual + l->compute) * l->transformer->hidden)), 1);
     dtp_draft_end(l, &draft);
 }
@@ -130,7 +147,7 @@ static void residual(const struct pass *pass)
 /* fp8. torchao: amax (2), read and cast (2+1) of input and weight, each tensor anew. te.Linear in eager: one pass
  * writes both layouts. Megatron: the kernel before writes fp8 instead, so an input costs its second layout
  * (1), and weights are cast once a step (2+1+1). */
-static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matrix)
+static void quantize(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
 {
     if (l->plan->precision.compute != DTP_FP8)
         return;
@@ -147,7 +164,7 @@ static void quantize(struct dtp_lowering *l, const struct dtp_lower_matrix *matr
  * attention calls none. */
 static void call_again(const struct pass *pass, int index)
 {
-    if (!pass->replay || pass->l->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
+    if (!pass->replay || pass->l->checkpointing.keeps == DTP_KEEPS_ALL_BUT_CORE)
         return;
     dtp_lower_fetch(pass->l, index);
     dtp_lower_unfetch(pass->l);
@@ -156,7 +173,8 @@ static void call_again(const struct pass *pass, int index)
 static void linear(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
-    const struct dtp_lower_matrix *matrix = &l->matrix[index];
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    enum dtp_layer_tensor input = l->tensors.input[index];
     bool again = dtp_lower_recasts(l, l->layer);
     if (!wanted(pass, matrix->result)) {
         if (l->autocast && pass->replay && again) /* casts are replayed whether or not their matmul is */
@@ -167,19 +185,17 @@ static void linear(const struct pass *pass, int index)
     dtp_lower_fetch(l, index);
     dtp_buffer_id weight = dtp_lower_weight(l, index);
     quantize(l, matrix);
-    bool last_reader = index + 1 == l->matrices || l->matrix[index + 1].input != matrix->input;
+    bool last = dtp_layer_tensors_last_reader(&l->tensors, index);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->name);
-    read(pass, &draft, matrix->input, last_reader);
+    read(pass, &draft, input, last);
     bool drops_cast = l->autocast && l->compiled && again && !pass->replay;
     dtp_draft_use(&draft, weight, drops_cast ? DTP_READ | DTP_FREE : DTP_READ);
     if (drops_cast)
         pass->state->weight[index] = DTP_NO_BUFFER;
     make(pass, &draft, matrix->result);
-    if (last_reader && matrix->input == DTP_SLOT_NORM1)
-        read(pass, &draft, DTP_SLOT_WIDE1, true);
-    if (last_reader && matrix->input == DTP_SLOT_NORM2)
-        read(pass, &draft, DTP_SLOT_WIDE2, true);
+    if (last && dtp_layer_wide_of(input))
+        read(pass, &draft, dtp_layer_first(dtp_layer_wide_of(input)), true);
     dtp_draft_matmul(l, &draft, l->tokens, matrix->out, matrix->in, false);
     dtp_draft_end(l, &draft);
     dtp_lower_unfetch(l);
@@ -194,7 +210,7 @@ static uint64_t rotary_workspace(const struct dtp_lowering *l)
 {
     if (l->fused || !l->rope)
         return 0;
-    uint64_t q = l->slot_bytes[DTP_SLOT_Q], k = l->slot_bytes[DTP_SLOT_K];
+    uint64_t q = l->tensor_bytes[DTP_TENSOR_Q], k = l->tensor_bytes[DTP_TENSOR_K];
     uint64_t times = l->compute == 4 ? 2 : l->plan->rope_fp32 ? 6 : 5;
     uint64_t most = times * q > q + times * k ? times * q : q + times * k;
     return most - q - k;
@@ -215,21 +231,21 @@ void dtp_lower_rotary_tensors(struct dtp_lowering *l, struct dtp_draft *draft, u
 static void rotary(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
-    if (!wanted(pass, DTP_SLOT_Q))
+    if (!wanted(pass, DTP_TENSOR_Q))
         return;
     double width = (double)(l->d_q + l->d_kv), c = (double)l->compute;
     double rope = !l->rope ? 0 : l->fused ? 2 * c : l->plan->rope_fp32 ? 48 : 10 * c;
     double norms = l->transformer->qk_norm ? 2 * c : 0;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ROTARY, "");
-    if (exists(pass, DTP_SLOT_QKV))
-        dtp_draft_use(&draft, pass->state->slot[DTP_SLOT_QKV], DTP_READ);
-    make(pass, &draft, DTP_SLOT_Q);
-    make(pass, &draft, DTP_SLOT_K);
-    make(pass, &draft, DTP_SLOT_QK_STATISTICS);
+    if (exists(pass, DTP_TENSOR_QKV))
+        dtp_draft_use(&draft, pass->state->tensor[DTP_TENSOR_QKV], DTP_READ);
+    make(pass, &draft, DTP_TENSOR_Q);
+    make(pass, &draft, DTP_TENSOR_K);
+    make(pass, &draft, DTP_TENSOR_QK_STATISTICS);
     dtp_lower_rotary_tensors(l, &draft, rotary_workspace(l));
-    read(pass, &draft, DTP_SLOT_Q_RAW, true);
-    read(pass, &draft, DTP_SLOT_K_RAW, true);
+    read(pass, &draft, DTP_TENSOR_Q_RAW, true);
+    read(pass, &draft, DTP_TENSOR_K_RAW, true);
     uint32_t kernels = !l->rope || l->fused ? 1 : l->plan->rope_fp32 ? 20 : 10;
     dtp_draft_memory(l, &draft, per_token(l, (rope + norms) * width), kernels);
     dtp_draft_end(l, &draft);
@@ -238,29 +254,29 @@ static void rotary(const struct pass *pass)
 /* FLOPs of the causal core, QK^T and PV each half of 2 s d_q a token; s is shorter under a sliding window. */
 static double core_flops(const struct dtp_lowering *l)
 {
-    double s = dtp_transformer_attention_length(l->transformer, l->plan->sequence);
+    double s = dtp_transformer_layer_attention_length(l->transformer, l->layer, l->plan->sequence);
     return per_token(l, 2 * s * (double)l->d_q);
 }
 
 static void attention(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
-    if (!wanted(pass, DTP_SLOT_CORE) && !wanted(pass, DTP_SLOT_CORE_STATE))
+    if (!wanted(pass, DTP_TENSOR_CORE) && !wanted(pass, DTP_TENSOR_CORE_STATE))
         return;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ATTENTION, "");
     draft.op.demand.flops = core_flops(l);
     draft.op.demand.tokens = (double)l->tokens;
     draft.op.demand.kernels = 2;
-    make(pass, &draft, DTP_SLOT_CORE);
-    make(pass, &draft, DTP_SLOT_CORE_STATE);
+    make(pass, &draft, DTP_TENSOR_CORE);
+    make(pass, &draft, DTP_TENSOR_CORE_STATE);
     dtp_draft_new(l, &draft, "scores", DTP_OWNER_WORKSPACE, l->scores_bytes, DTP_UPDATE | DTP_FREE);
-    static const enum dtp_slot inputs[] = {DTP_SLOT_QKV, DTP_SLOT_V, DTP_SLOT_Q, DTP_SLOT_K};
+    static const enum dtp_layer_tensor inputs[] = {DTP_TENSOR_QKV, DTP_TENSOR_V, DTP_TENSOR_Q, DTP_TENSOR_K};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         read(pass, &draft, inputs[i], true);
-    if (!l->slot_bytes[DTP_SLOT_Q]) {
-        read(pass, &draft, DTP_SLOT_Q_RAW, true);
-        read(pass, &draft, DTP_SLOT_K_RAW, true);
+    if (!l->tensor_bytes[DTP_TENSOR_Q]) {
+        read(pass, &draft, DTP_TENSOR_Q_RAW, true);
+        read(pass, &draft, DTP_TENSOR_K_RAW, true);
     }
     dtp_draft_end(l, &draft);
 }
@@ -269,12 +285,12 @@ static void attention(const struct pass *pass)
 static void core_copy(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
-    if (!wanted(pass, DTP_SLOT_CORE_COPY))
+    if (!wanted(pass, DTP_TENSOR_CORE_COPY))
         return;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "heads side by side");
-    make(pass, &draft, DTP_SLOT_CORE_COPY);
-    read(pass, &draft, DTP_SLOT_CORE, true);
+    make(pass, &draft, DTP_TENSOR_CORE_COPY);
+    read(pass, &draft, DTP_TENSOR_CORE, true);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
 }
@@ -286,17 +302,18 @@ static void core_copy(const struct pass *pass)
 static void activation(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
-    if (!wanted(pass, DTP_SLOT_PRODUCT) && !wanted(pass, DTP_SLOT_SILU))
+    if (!wanted(pass, DTP_TENSOR_PRODUCT) && !wanted(pass, DTP_TENSOR_SILU))
         return;
     double f = (double)(l->compute * l->transformer->ffn);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "");
-    make(pass, &draft, DTP_SLOT_SILU);
-    make(pass, &draft, DTP_SLOT_PRODUCT);
-    if (l->gated && !l->compiled && !pass->replay && !(pass->save & DTP_SLOT_BIT(SILU)) && exists(pass, DTP_SLOT_SILU))
-        read(pass, &draft, DTP_SLOT_SILU, true);
-    read(pass, &draft, DTP_SLOT_GATE, true);
-    read(pass, &draft, DTP_SLOT_UP, true);
+    make(pass, &draft, DTP_TENSOR_SILU);
+    make(pass, &draft, DTP_TENSOR_PRODUCT);
+    if (l->gated && !l->compiled && !pass->replay && !(pass->save & DTP_TENSOR_BIT(SILU)) &&
+        exists(pass, DTP_TENSOR_SILU))
+        read(pass, &draft, DTP_TENSOR_SILU, true);
+    read(pass, &draft, DTP_TENSOR_GATE, true);
+    read(pass, &draft, DTP_TENSOR_UP, true);
     double passes = l->gated ? (l->fused ? 3 : 5) : 2;
     dtp_draft_memory(l, &draft, per_token(l, passes * f), l->gated && !l->fused ? 2 : 1);
     dtp_draft_end(l, &draft);
@@ -305,23 +322,28 @@ static void activation(const struct pass *pass)
 /* ---- the block --------------------------------------------------------------------------------------------------- */
 
 /* The block's result is the input of the next one; the last one's goes to the final norm. */
-static void block_result(const struct pass *pass)
+static void block_result(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
+    const struct dtp_layer_operator *op = operator_at(pass, index);
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "block result");
-    read(pass, &draft, l->slot_bytes[DTP_SLOT_INPUT2] ? DTP_SLOT_INPUT2 : DTP_SLOT_INPUT, false);
-    if (!l->slot_bytes[DTP_SLOT_INPUT2])
-        read(pass, &draft, DTP_SLOT_MIDDLE, true);
-    read(pass, &draft, DTP_SLOT_DOWN, true);
-    dtp_buffer_id result = dtp_draft_new(l, &draft, slot_names[DTP_SLOT_INPUT], DTP_OWNER_ACTIVATIONS,
-                                         l->slot_bytes[DTP_SLOT_INPUT], DTP_WRITE);
-    dtp_draft_memory(l, &draft, per_token(l, (double)((2 * l->residual + l->compute) * l->transformer->hidden)), 1);
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, op->name);
+    double c = (double)l->compute, e = (double)l->residual;
+    int branches = __builtin_popcountll(dtp_layer_branches(op));
+    read_terms(pass, &draft, op->reads, true);
+    if (branches > 1 && !l->fused) /* eager adds two at a time */
+        dtp_draft_new(l, &draft, "sum of branches", DTP_OWNER_WORKSPACE,
+                      dtp_bytes_product(l->tokens, l->compute * l->transformer->hidden), DTP_UPDATE | DTP_FREE);
+    dtp_buffer_id result = dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS,
+                                         l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
+    double added = l->fused ? (branches - 1) * c : 3 * (branches - 1) * c;
+    dtp_draft_memory(l, &draft, per_token(l, (2 * e + c + added) * (double)l->transformer->hidden),
+                     l->fused ? 1 : (uint32_t)branches);
     dtp_draft_end(l, &draft);
     if (l->layer + 1u < l->transformer->layers) {
         struct dtp_module_state *next = &l->state[l->layer + 1];
-        next->slot[DTP_SLOT_INPUT] = result;
-        next->alive = DTP_SLOT_BIT(INPUT);
+        next->tensor[DTP_TENSOR_INPUT] = result;
+        next->alive = DTP_TENSOR_BIT(INPUT);
     } else {
         l->final_input = result;
     }
@@ -332,39 +354,48 @@ static void free_locals(const struct pass *pass)
 {
     struct dtp_draft draft;
     dtp_draft_begin(pass->l, &draft, DTP_OP_FREE, "");
-    for (int slot = 0; slot < DTP_SLOT_COUNT; slot++)
-        if (exists(pass, (enum dtp_slot)slot) && !(pass->save & 1u << slot)) {
-            dtp_draft_use(&draft, pass->state->slot[slot], DTP_FREE);
-            drop(pass, (enum dtp_slot)slot);
+    for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
+        if (exists(pass, (enum dtp_layer_tensor)tensor) && !(pass->save & UINT64_C(1) << tensor)) {
+            dtp_draft_use(&draft, pass->state->tensor[tensor], DTP_FREE);
+            drop(pass, (enum dtp_layer_tensor)tensor);
         }
     if (draft.operand_count)
         dtp_draft_end(pass->l, &draft);
 }
 
-static void to_activation(const struct pass *pass)
+static void projection(const struct pass *pass, int index, void (*matmul)(const struct pass *pass, int matrix))
 {
-    struct dtp_lowering *l = pass->l;
-    norm(pass, false);
-    int index = 0;
-    for (; l->matrix[index].input == DTP_SLOT_NORM1; index++)
-        linear(pass, index);
-    rotary(pass);
-    attention(pass);
-    core_copy(pass);
-    linear(pass, index++);
-    residual(pass);
-    norm(pass, true);
-    for (; l->matrix[index].input == DTP_SLOT_NORM2; index++)
-        linear(pass, index);
-    activation(pass);
+    for (int i = 0; i < pass->l->matrices; i++)
+        if (operator_at(pass, index)->makes & UINT64_C(1) << pass->l->matrix[i].result)
+            matmul(pass, i);
+}
+
+static void run(const struct pass *pass, int index)
+{
+    switch (operator_at(pass, index)->kind) {
+    case DTP_LAYER_OP_NORM: norm(pass, index); break;
+    case DTP_LAYER_OP_PROJECTION: projection(pass, index, linear); break;
+    case DTP_LAYER_OP_ROTARY: rotary(pass); break;
+    case DTP_LAYER_OP_ATTENTION:
+        attention(pass);
+        core_copy(pass);
+        break;
+    case DTP_LAYER_OP_ACTIVATION: activation(pass); break;
+    case DTP_LAYER_OP_RESIDUAL:
+        if (operator_at(pass, index)->makes)
+            residual(pass, index);
+        else if (!pass->replay) /* a replay's result would be the next block's input, which is there */
+            block_result(pass, index);
+        break;
+    }
 }
 
 void dtp_lower_block_forward(struct dtp_lowering *l)
 {
-    struct pass pass = {l, dtp_lower_state(l), dtp_lower_checkpointed(l, l->layer) ? l->kept : l->saved, false};
-    to_activation(&pass);
-    linear(&pass, l->matrices - 1);
-    block_result(&pass);
+    uint64_t save = dtp_lower_checkpointed(l, l->layer) ? l->tensors.kept : l->tensors.saved;
+    struct pass pass = {l, dtp_lower_state(l), save, false};
+    for (int index = 0; index < l->tensors.operators; index++)
+        run(&pass, index);
     free_locals(&pass);
 }
 
@@ -372,25 +403,20 @@ void dtp_lower_block_forward(struct dtp_lowering *l)
  * early_stop); torchtitan's op-level policy and other runtimes replay to the end. */
 static bool replays_last(const struct dtp_lowering *l)
 {
-    switch (l->plan->checkpointing) {
-    case DTP_CHECKPOINT_SELECTIVE_ATTENTION: return false;
-    case DTP_CHECKPOINT_SELECTIVE_MATMUL: return (l->matrices - 1) % 2 == 1;
-    case DTP_CHECKPOINT_NONE:
-    case DTP_CHECKPOINT_FULL:
-    case DTP_CHECKPOINT_EVERY_N: break;
-    }
-    return !l->plan->runtime->stops_replay;
+    if (l->checkpointing.keeps == DTP_KEEPS_SECOND_MATMULS)
+        return (l->matrices - 1) % 2 == 1;
+    return l->checkpointing.calls_modules && !l->plan->runtime->stops_replay;
 }
 
 void dtp_lower_block_recompute(struct dtp_lowering *l)
 {
-    struct pass pass = {l, dtp_lower_state(l), l->saved, true};
+    struct pass pass = {l, dtp_lower_state(l), l->tensors.saved, true};
+    int end = replays_last(l) ? l->tensors.operators : dtp_layer_tensors_saved_end(&l->tensors);
     l->recompute = true;
-    to_activation(&pass);
-    if (replays_last(l))
-        linear(&pass, l->matrices - 1);
-    else
-        call_again(&pass, l->matrices - 1);
+    for (int index = 0; index < end; index++)
+        run(&pass, index);
+    for (int index = end; index < l->tensors.operators; index++)
+        projection(&pass, index, call_again);
     free_locals(&pass);
     l->recompute = false;
 }
@@ -402,7 +428,7 @@ void dtp_lower_block_recompute(struct dtp_lowering *l)
 void dtp_lower_embedding(struct dtp_lowering *l)
 {
     const struct dtp_transformer *t = l->transformer;
-    uint64_t bytes = l->slot_bytes[DTP_SLOT_INPUT];
+    uint64_t bytes = l->tensor_bytes[DTP_TENSOR_INPUT];
     struct dtp_module_state *root = dtp_lower_state(l), *first = &l->state[0];
     struct dtp_draft draft;
     dtp_lower_fetch(l, DTP_ROOT_EMBEDDING);
@@ -413,8 +439,9 @@ void dtp_lower_embedding(struct dtp_lowering *l)
     dtp_draft_use(&draft, root->params, DTP_READ);
     dtp_draft_use(&draft, root->weight[DTP_ROOT_EMBEDDING], DTP_READ);
     dtp_draft_use(&draft, root->weight[DTP_ROOT_POSITION], DTP_READ);
-    dtp_buffer_id rows = dtp_draft_new(l, &draft, t->embedding_norm ? "embedded" : slot_names[DTP_SLOT_INPUT],
-                                       DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
+    dtp_buffer_id rows =
+        dtp_draft_new(l, &draft, t->embedding_norm ? "embedded" : dtp_layer_tensor_text(DTP_TENSOR_INPUT),
+                      DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
     if (t->position == DTP_POSITION_LEARNED)
         dtp_draft_new(l, &draft, "token rows", DTP_OWNER_WORKSPACE, bytes, DTP_UPDATE | DTP_FREE);
     dtp_draft_memory(l, &draft, 0, 1);
@@ -425,12 +452,14 @@ void dtp_lower_embedding(struct dtp_lowering *l)
         dtp_draft_begin(l, &draft, DTP_OP_NORM, "embedding norm");
         dtp_draft_use(&draft, rows, DTP_READ);
         l->embedded = rows;
-        rows = dtp_draft_new(l, &draft, slot_names[DTP_SLOT_INPUT], DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
-        root->slot[DTP_SLOT_STATISTICS1] = dtp_draft_new(l, &draft, "embedding norm statistics", DTP_OWNER_ACTIVATIONS,
-                                                         l->slot_bytes[DTP_SLOT_STATISTICS1], DTP_WRITE);
+        rows =
+            dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
+        root->tensor[DTP_TENSOR_STATISTICS1] =
+            dtp_draft_new(l, &draft, "embedding norm statistics", DTP_OWNER_ACTIVATIONS,
+                          l->tensor_bytes[DTP_TENSOR_STATISTICS1], DTP_WRITE);
         dtp_draft_memory(l, &draft, 0, 1);
         dtp_draft_end(l, &draft);
     }
-    first->slot[DTP_SLOT_INPUT] = rows;
-    first->alive = DTP_SLOT_BIT(INPUT);
+    first->tensor[DTP_TENSOR_INPUT] = rows;
+    first->alive = DTP_TENSOR_BIT(INPUT);
 }

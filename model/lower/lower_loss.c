@@ -51,7 +51,7 @@ void dtp_lower_final_norm(struct dtp_lowering *l)
     l->final_norm = dtp_draft_new(l, &draft, "final norm", DTP_OWNER_ACTIVATIONS,
                                   tokens_bytes(l->tokens, l->compute * t->hidden), DTP_WRITE);
     l->final_statistics = dtp_draft_new(l, &draft, "final norm statistics", DTP_OWNER_ACTIVATIONS,
-                                        l->slot_bytes[DTP_SLOT_STATISTICS1], DTP_WRITE);
+                                        l->tensor_bytes[DTP_TENSOR_STATISTICS1], DTP_WRITE);
     l->final_wide = dtp_draft_new(l, &draft, "final norm in fp32", DTP_OWNER_ACTIVATIONS,
                                   l->autocast ? tokens_bytes(l->tokens, 4 * t->hidden) : 0, DTP_WRITE);
     dtp_draft_memory(l, &draft, 0, 1);
@@ -182,7 +182,8 @@ static dtp_buffer_id in_residual_dtype(struct dtp_lowering *l, dtp_buffer_id gra
 {
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "final norm gradient");
-    dtp_buffer_id cast = dtp_draft_new(l, &draft, name, DTP_OWNER_WORKSPACE, l->slot_bytes[DTP_SLOT_INPUT], DTP_WRITE);
+    dtp_buffer_id cast =
+        dtp_draft_new(l, &draft, name, DTP_OWNER_WORKSPACE, l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
@@ -218,8 +219,8 @@ static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
         gradient = in_residual_dtype(l, gradient, "final norm gradient in fp32");
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "final norm");
-    l->gradient =
-        dtp_draft_new(l, &draft, "residual gradient", DTP_OWNER_WORKSPACE, l->slot_bytes[DTP_SLOT_INPUT], DTP_WRITE);
+    l->gradient = dtp_draft_new(l, &draft, "residual gradient", DTP_OWNER_WORKSPACE, l->tensor_bytes[DTP_TENSOR_INPUT],
+                                DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, l->final_input, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, l->final_statistics, DTP_READ | DTP_FREE);

@@ -12,15 +12,14 @@ static const struct dtp_lower_module *module(const struct dtp_lowering *l)
 /* Full and op-level checkpointing replay the casts too; selective attention leaves the linears outside. */
 bool dtp_lower_recasts(const struct dtp_lowering *l, uint64_t layer)
 {
-    return l->autocast && dtp_lower_checkpointed(l, layer) &&
-           l->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+    return l->autocast && dtp_lower_checkpointed(l, layer) && l->checkpointing.calls_modules;
 }
 
 static uint64_t cast_elements(const struct dtp_lowering *l, int part)
 {
     if (l->layer == DTP_NO_LAYER)
         return l->transformer->vocab * l->transformer->hidden;
-    const struct dtp_lower_matrix *matrix = &l->matrix[part];
+    const struct dtp_layer_matrix *matrix = &l->matrix[part];
     return matrix->out * matrix->in + (matrix->bias ? matrix->out : 0);
 }
 

@@ -1,62 +1,18 @@
 /* What the files of lowering share: the step as it is being built, its buffers by layer, and a draft of one operation.
  *
- * Sizes are derived here from shapes, tensor by tensor; nothing is taken from the closed form's sums (dtp_units,
- * dtp_activations, dtp_block_work), so that each can check the other. Only rules of the plan (dtypes, whether autocast
- * casts, which loss runs) are shared. Notation: T tokens of a micro-step, h hidden, d_q, d_kv, f ffn, V vocab, c bytes
+ * What a block consists of, and which of its tensors stay, is the kind's table by the runtime's habits
+ * (plan/layer_tensors.h). Notation: T tokens of a micro-step, h hidden, d_q, d_kv, f ffn, V vocab, c bytes
  * of the compute dtype, e of the residual stream. Backward orders are those of allocation traces of PyTorch 2.11. */
 #ifndef DTP_LOWERING_H
 #define DTP_LOWERING_H
 
-#include "closed/activations.h"
 #include "lower/lower.h"
 #include "lower/lower_hooks.h"
+#include "plan/layer_tensors.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
 
-/* X(suffix, name): tensors that a block's forward makes. */
-#define DTP_SLOT_TABLE(X)                                                                                              \
-    X(INPUT, "block input")                                                                                            \
-    X(NORM1, "norm 1")                                                                                                 \
-    X(STATISTICS1, "norm 1 statistics")                                                                                \
-    X(WIDE1, "norm 1 in fp32")                                                                                         \
-    X(QKV, "qkv")                                                                                                      \
-    X(Q_RAW, "q projection")                                                                                           \
-    X(K_RAW, "k projection")                                                                                           \
-    X(V, "v")                                                                                                          \
-    X(Q, "q")                                                                                                          \
-    X(K, "k")                                                                                                          \
-    X(QK_STATISTICS, "q and k statistics")                                                                             \
-    X(CORE, "attention result")                                                                                        \
-    X(CORE_STATE, "attention state")                                                                                   \
-    X(CORE_COPY, "attention result by token")                                                                          \
-    X(MIDDLE, "attention projection")                                                                                  \
-    X(INPUT2, "residual after attention")                                                                              \
-    X(NORM2, "norm 2")                                                                                                 \
-    X(STATISTICS2, "norm 2 statistics")                                                                                \
-    X(WIDE2, "norm 2 in fp32")                                                                                         \
-    X(GATE, "gate")                                                                                                    \
-    X(UP, "up")                                                                                                        \
-    X(SILU, "silu of gate")                                                                                            \
-    X(PRODUCT, "activation")                                                                                           \
-    X(DOWN, "down projection")
-enum dtp_slot {
-#define DTP_SLOT_ENUM(suffix, text) DTP_SLOT_##suffix,
-    DTP_SLOT_TABLE(DTP_SLOT_ENUM)
-#undef DTP_SLOT_ENUM
-        DTP_SLOT_COUNT
-};
-#define DTP_SLOT_BIT(suffix) (1u << DTP_SLOT_##suffix)
-
-#define DTP_MAX_MATRICES 7
-#define DTP_MAX_PARTS 8 /* matrices, then all vectors as one */
-
-/* A weight matrix [out, in] of a block: result[T, out] = input[T, in] * weight. */
-struct dtp_lower_matrix {
-    const char *name, *gradient_name, *weight_name;
-    uint64_t out, in;
-    bool bias;
-    enum dtp_slot input, result;
-};
+#define DTP_MAX_PARTS (DTP_LAYER_MATRICES + 1) /* matrices, then all vectors as one */
 
 /* Parameters of a block, or of the root: what is one tensor for buckets, shards and gradients. `shard` is what one rank
  * stores: under FSDP2 ceil(rows/N) rows of each tensor, under ZeRO-3 ceil(elements/N) elements. */
@@ -80,8 +36,8 @@ struct dtp_lower_moments {
 
 /* Buffers of one module in the micro-step at hand. */
 struct dtp_module_state {
-    dtp_buffer_id slot[DTP_SLOT_COUNT];
-    uint32_t alive;                        /* slots that exist now */
+    dtp_buffer_id tensor[DTP_TENSOR_COUNT];
+    uint64_t alive;                        /* tensors that exist now, as bits */
     dtp_buffer_id weight[DTP_MAX_PARTS];   /* gathered or cast; DTP_NO_INDEX: read `params` */
     dtp_buffer_id gradient[DTP_MAX_PARTS]; /* as autograd made it in this micro-step */
     dtp_buffer_id kept[DTP_MAX_PARTS];     /* .grad, or what micro-steps accumulate into */
@@ -101,18 +57,17 @@ struct dtp_lowering {
     struct dtp_element_bytes bytes;
     uint64_t tokens, compute, residual, d_q, d_kv;
     uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
-    bool autocast, compiled, fused, gated, rope, cut;
+    bool autocast, compiled, fused, gated, rope;
     bool keeps_fp8;       /* Transformer Engine: matmul inputs are kept as their fp8 casts */
     bool whole_gradients; /* gradients of several micro-steps are added up before one reduction */
     enum dtp_loss loss;
 
-    struct dtp_lower_matrix matrix[DTP_MAX_MATRICES];
+    struct dtp_layer_tensors tensors;      /* of a block: its kind by the runtime's habits */
+    const struct dtp_layer_matrix *matrix; /* the kind's */
     int matrices;
+    struct dtp_checkpoint_rule checkpointing;
     struct dtp_lower_module block, root;
-    uint64_t slot_bytes[DTP_SLOT_COUNT]; /* 0: the runtime makes no such tensor */
-    uint32_t saved;                      /* slots that backward reads */
-    uint32_t kept;                       /* of those, what a checkpointed block keeps */
-    uint32_t locals;                     /* held by the frame of the block's function until it returns */
+    uint64_t tensor_bytes[DTP_TENSOR_COUNT]; /* of all tokens */
 
     struct dtp_module_state *state;      /* of each layer; [layers]: of the root */
     const struct dtp_lower_hooks *hooks; /* of the plan's runtime */
@@ -175,19 +130,12 @@ static inline struct dtp_module_state *dtp_lower_state(struct dtp_lowering *l)
 }
 static inline bool dtp_lower_checkpointed(const struct dtp_lowering *l, uint64_t layer)
 {
-    switch (l->plan->checkpointing) {
-    case DTP_CHECKPOINT_NONE: return false;
-    case DTP_CHECKPOINT_EVERY_N: return layer % l->plan->checkpoint_every == 0;
-    case DTP_CHECKPOINT_FULL:
-    case DTP_CHECKPOINT_SELECTIVE_ATTENTION:
-    case DTP_CHECKPOINT_SELECTIVE_MATMUL: break;
-    }
-    return true;
+    return dtp_checkpointed(&l->checkpointing, layer);
 }
 
 /* ---- the concerns ------------------------------------------------------------------------------------------------ */
 
-/* lower_tensors.c: matrices, modules and slots of the plan's blocks. */
+/* lower_tensors.c: modules and sizes of tensors of the plan's blocks. */
 void dtp_lower_tensors(struct dtp_lowering *l);
 
 /* lower_forward.c */

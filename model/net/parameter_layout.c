@@ -1,6 +1,7 @@
 #include "net/parameter_layout.h"
 
 #include "base/bytes.h"
+#include "net/layer_kind.h"
 
 #include <math.h>
 
@@ -78,23 +79,38 @@ static void add_vector(struct dtp_parameter_module *module, enum dtp_parameter w
         add(module, which, 1, elements, mean, 0);
 }
 
+/* Projections packed. Those that write into the residual stream start smaller. */
+static void add_block_matrix(const struct dtp_transformer *t, const struct dtp_layer_matrix *matrix,
+                             struct dtp_parameter_module *out)
+{
+    static const enum dtp_parameter weights[DTP_MATRIX_COUNT] = {[DTP_MATRIX_QKV] = DTP_PARAMETER_QKV,
+                                                                 [DTP_MATRIX_OUTPUT] = DTP_PARAMETER_OUTPUT,
+                                                                 [DTP_MATRIX_UP] = DTP_PARAMETER_UP,
+                                                                 [DTP_MATRIX_DOWN] = DTP_PARAMETER_DOWN};
+    enum dtp_parameter weight = weights[matrix->id];
+    bool residual = weight == DTP_PARAMETER_OUTPUT || weight == DTP_PARAMETER_DOWN;
+    add(out, weight, matrix->out, matrix->in, 0, residual ? 0.02 / sqrt(2 * (double)t->layers) : 0.02);
+    add_vector(out, weight + 1, matrix->bias, matrix->out, 0);
+}
+
+static void add_norm(const struct dtp_transformer *t, enum dtp_parameter weight, struct dtp_parameter_module *out)
+{
+    add_vector(out, weight, true, t->hidden, 1);
+    add_vector(out, weight + 1, t->norm_bias, t->hidden, 0);
+}
+
 static void add_block(const struct dtp_transformer *t, struct dtp_parameter_module *out)
 {
-    uint64_t h = t->hidden, f = t->ffn, d_q = t->heads * t->head_dim, qkv = d_q + 2 * t->kv_heads * t->head_dim;
-    uint64_t up = t->activation == DTP_SWIGLU ? 2 * f : f;
-    double residual = 0.02 / sqrt(2 * (double)t->layers);
-    add_vector(out, DTP_PARAMETER_NORM1, true, h, 1);
-    add_vector(out, DTP_PARAMETER_NORM1_BIAS, t->norm_bias, h, 0);
-    add_matrix(out, DTP_PARAMETER_QKV, qkv, h);
-    add_vector(out, DTP_PARAMETER_QKV_BIAS, t->qkv_bias, qkv, 0);
-    add(out, DTP_PARAMETER_OUTPUT, h, d_q, 0, residual);
-    add_vector(out, DTP_PARAMETER_OUTPUT_BIAS, t->attention_output_bias, h, 0);
-    add_vector(out, DTP_PARAMETER_NORM2, true, h, 1);
-    add_vector(out, DTP_PARAMETER_NORM2_BIAS, t->norm_bias, h, 0);
-    add_matrix(out, DTP_PARAMETER_UP, up, h);
-    add_vector(out, DTP_PARAMETER_UP_BIAS, t->mlp_bias, up, 0);
-    add(out, DTP_PARAMETER_DOWN, h, f, 0, residual);
-    add_vector(out, DTP_PARAMETER_DOWN_BIAS, t->mlp_bias, h, 0);
+    struct dtp_layer_kind block;
+    dtp_layer_kind_of(t, true, true, &block);
+    for (int i = 0; i < block.matrices; i++) {
+        if (block.matrix[i].id == DTP_MATRIX_QKV)
+            add_norm(t, DTP_PARAMETER_NORM1, out);
+        if (block.matrix[i].id == DTP_MATRIX_UP && block.vectors & UINT32_C(1) << DTP_VECTOR_NORM2)
+            add_norm(t, DTP_PARAMETER_NORM2, out);
+        add_block_matrix(t, &block.matrix[i], out);
+    }
+    add_vector(out, DTP_PARAMETER_QK_NORM, t->qk_norm, 2 * t->head_dim, 1);
 }
 
 void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t shard_group, uint64_t module,
@@ -125,7 +141,10 @@ void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t sh
 
 uint32_t dtp_parameter_key(uint64_t module, enum dtp_parameter parameter)
 {
-    return (uint32_t)(module * DTP_PARAMETER_COUNT + (uint64_t)parameter);
+    _Static_assert(DTP_PARAMETER_HEAD_BIAS + 1 == DTP_PARAMETERS_DRAWN, "keys of random numbers");
+    if ((unsigned)parameter >= DTP_PARAMETERS_DRAWN)
+        return UINT32_MAX;
+    return (uint32_t)(module * DTP_PARAMETERS_DRAWN + (uint64_t)parameter);
 }
 
 /* dtp_transformer_check lets 2^17 modules of 2^46 elements through. */

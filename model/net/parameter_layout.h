@@ -26,7 +26,8 @@
 #define DTP_PARAMETER_SHARD_ALIGNMENT 256u
 
 /* X(suffix, name). Weight matrices are [out, in], rows of `in` elements; qkv packs q, k and v, up packs gate and up
- * (gate first) where the activation is SwiGLU. */
+ * (gate first) where the activation is SwiGLU. The norms of q and k are one vector of two head widths, q's first. A
+ * block's tensors that stand behind the head's lie at its end. */
 #define DTP_PARAMETER_TABLE(X)                                                                                         \
     X(EMBEDDING, "embedding")                                                                                          \
     X(POSITION, "position")                                                                                            \
@@ -45,7 +46,8 @@
     X(FINAL_NORM, "final norm")                                                                                        \
     X(FINAL_NORM_BIAS, "final norm bias")                                                                              \
     X(HEAD, "head")                                                                                                    \
-    X(HEAD_BIAS, "head bias")
+    X(HEAD_BIAS, "head bias")                                                                                          \
+    X(QK_NORM, "q and k norms")
 enum dtp_parameter {
 #define DTP_PARAMETER_ENUM(suffix, text) DTP_PARAMETER_##suffix,
     DTP_PARAMETER_TABLE(DTP_PARAMETER_ENUM)
@@ -81,7 +83,9 @@ void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t sh
 uint64_t dtp_parameter_head_rows(const struct dtp_transformer *transformer);
 
 /* Keys of random numbers that no shard group changes: of a tensor (initialisation), and of element `offset_elements` of
- * a module (stochastic rounding). */
+ * a module (stochastic rounding). A seed draws the same model as ever: the first DTP_PARAMETERS_DRAWN have keys of
+ * their own in every module; what the table has beyond them starts as a constant, draws nothing and shares one. */
+#define DTP_PARAMETERS_DRAWN 18u
 uint32_t dtp_parameter_key(uint64_t module, enum dtp_parameter parameter);
 uint64_t dtp_parameter_element_key(uint64_t module, uint64_t offset_elements);
 

@@ -1,5 +1,7 @@
 #include "net/transformer.h"
 
+#include "net/layer_kind.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -48,6 +50,12 @@ static void check_dimensions(const struct dtp_transformer *t, struct place *plac
         FAULT(place, "max_sequence is %" PRIu64 "; at most %u is supported", t->max_sequence, MAX_SEQUENCE);
     if (t->sliding_window > MAX_SEQUENCE)
         FAULT(place, "sliding_window is %" PRIu64 "; at most %u is supported", t->sliding_window, MAX_SEQUENCE);
+    if (t->sliding_window_pattern > MAX_LAYERS)
+        FAULT(place, "sliding_window_pattern is %" PRIu64 "; at most %u is supported", t->sliding_window_pattern,
+              MAX_LAYERS);
+    if (t->sliding_window_pattern && !t->sliding_window)
+        FAULT(place,
+              "sliding_window_pattern says which layers have no sliding_window, and there is none; give its tokens");
     if (t->heads && t->kv_heads && t->heads % t->kv_heads)
         FAULT(place, "kv_heads %" PRIu64 " do not divide heads %" PRIu64, t->kv_heads, t->heads);
     if (t->heads && t->head_dim > MAX_WIDTH / t->heads)
@@ -63,6 +71,8 @@ static void check_choices(const struct dtp_transformer *t, struct place *place)
         FAULT(place, "activation %d is no activation", (int)t->activation);
     if ((unsigned)t->position > DTP_POSITION_NONE)
         FAULT(place, "position %d is no position scheme", (int)t->position);
+    if ((unsigned)t->parallel_block > DTP_PARALLEL_TWO_NORMS)
+        FAULT(place, "parallel_block %d is no way to join attention and MLP", (int)t->parallel_block);
     if (t->norm == DTP_RMS_NORM && t->norm_bias)
         FAULT(place, "norm_bias needs norm layer_norm; RMSNorm has no bias");
     if (t->position == DTP_POSITION_ROPE && t->head_dim % 2)
@@ -104,50 +114,23 @@ enum dtp_status dtp_transformer_check(const struct dtp_transformer *transformer,
 
 /* ---- count ----------------------------------------------------------------------------------------------------- */
 
-/* Weights of one layer's matmuls, [in, out]:
- *   q [h, d_q], k and v [h, d_kv], attention output [d_q, h],
- *   up [h, f], down [f, h], and SwiGLU's gate [h, f]. */
-static uint64_t count_block_matmul(const struct dtp_transformer *t)
-{
-    uint64_t d_q = t->heads * t->head_dim, d_kv = t->kv_heads * t->head_dim;
-    uint64_t attention = t->hidden * (2 * d_q + 2 * d_kv);
-    uint64_t mlp_matrices = t->activation == DTP_SWIGLU ? 3 : 2;
-    return attention + mlp_matrices * t->hidden * t->ffn;
-}
-
 /* Parameters of one norm over `width` features: a weight, and LayerNorm's bias. */
 static uint64_t count_norm(const struct dtp_transformer *t, uint64_t width)
 {
     return t->norm_bias ? 2 * width : width;
 }
 
-/* Norms and biases of one layer. Two norms [h], one before attention and one before the MLP (also where both run in
- * parallel, as in GPT-NeoX). Qwen3's norms of q and k have width d_h and no bias, shared by all heads. */
-static uint64_t count_block_vectors(const struct dtp_transformer *t)
-{
-    uint64_t d_q = t->heads * t->head_dim, d_kv = t->kv_heads * t->head_dim;
-    uint64_t up_outputs = t->activation == DTP_SWIGLU ? 2 : 1;
-    uint64_t count = 2 * count_norm(t, t->hidden);
-    if (t->qkv_bias)
-        count += d_q + 2 * d_kv;
-    if (t->attention_output_bias)
-        count += t->hidden;
-    if (t->mlp_bias)
-        count += up_outputs * t->ffn + t->hidden;
-    if (t->qk_norm)
-        count += 2 * t->head_dim;
-    return count;
-}
-
 struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *transformer)
 {
     const struct dtp_transformer *t = transformer;
     struct dtp_parameter_count count = {0};
-    count.embedding = t->vocab * t->hidden;                                              /* [V, h] */
+    struct dtp_layer_kind block;
+    dtp_layer_kind_of(t, true, true, &block); /* counts are the same however projections are stored */
+    count.embedding = t->vocab * t->hidden;   /* [V, h] */
     count.position = t->position == DTP_POSITION_LEARNED ? t->positions * t->hidden : 0; /* [positions, h] */
     count.embedding_norm = t->embedding_norm ? count_norm(t, t->hidden) : 0;
-    count.block_matmul = count_block_matmul(t);
-    count.block_vectors = count_block_vectors(t);
+    count.block_matmul = dtp_layer_matrix_elements(&block);
+    count.block_vectors = dtp_layer_vector_elements(&block);
     count.block = count.block_matmul + count.block_vectors;
     count.final_norm = t->final_norm ? count_norm(t, t->hidden) : 0;
     count.head = (t->tied_head ? 0 : t->vocab * t->hidden) + (t->head_bias ? t->vocab : 0); /* [h, V] */
@@ -157,11 +140,29 @@ struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *t
     return count;
 }
 
+uint64_t dtp_transformer_layer_window(const struct dtp_transformer *transformer, uint64_t layer, uint64_t sequence)
+{
+    const struct dtp_transformer *t = transformer;
+    bool sees_all = t->sliding_window_pattern && (layer + 1) % t->sliding_window_pattern == 0;
+    return sees_all || t->sliding_window >= sequence ? 0 : t->sliding_window;
+}
+
 /* With a window w the i-th token sees min(i, w) tokens: w - w^2/(2s) on average, where s/2 makes s the plain length. */
+double dtp_transformer_layer_attention_length(const struct dtp_transformer *transformer, uint64_t layer,
+                                              uint64_t sequence)
+{
+    double s = (double)sequence, w = (double)dtp_transformer_layer_window(transformer, layer, sequence);
+    return w <= 0 ? s : 2 * w - w * w / s;
+}
+
 double dtp_transformer_attention_length(const struct dtp_transformer *transformer, uint64_t sequence)
 {
-    double s = (double)sequence, w = (double)transformer->sliding_window;
-    return w <= 0 || s <= w ? s : 2 * w - w * w / s;
+    const struct dtp_transformer *t = transformer;
+    double windowed = dtp_transformer_layer_attention_length(t, 0, sequence);
+    if (t->sliding_window_pattern < 2) /* layer 0 is as all others */
+        return windowed;
+    uint64_t whole = t->layers / t->sliding_window_pattern;
+    return ((double)whole * (double)sequence + (double)(t->layers - whole) * windowed) / (double)t->layers;
 }
 
 /* 2 FLOPs per weight and token forward, twice that backward: 6 per weight. Attention: q k^T and p v are each

@@ -8,37 +8,43 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The recipe of most training: fp32 parameters, bf16 compute. */
+#define BF16_MIXED                                                                                                     \
+    {                                                                                                                  \
+        DTP_FP32, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, false, false                                                 \
+    }
+
+static const struct dtp_plan unchosen = {
+    .strategy = DTP_FULL_SHARD,
+    .tp = 1,
+    .pp = 1,
+    .sequence_parallel = true,
+    .virtual_stages = 1,
+    .cp = 1,
+    .micro_batch = 1,
+    .accumulate = 1,
+    .sequence = 2048,
+    .checkpointing = DTP_CHECKPOINT_NONE,
+    .offload = DTP_OFFLOAD_NONE,
+    .attention = DTP_ATTENTION_FLASH,
+    .loss = DTP_LOSS_EAGER,
+    .optimizer = DTP_ADAMW_FUSED,
+    .wrap_layers = 1,
+    .reshard_after_forward = true,
+    .ddp_bucket_bytes = 25u << 20,
+    .prefetch = true,
+    .prefetch_depth = 1,
+    .precision = BF16_MIXED,
+#define DTP_TORCH_FIELD(type, field, standard) .field = standard,
+#define DTP_DEEPSPEED_FIELD(type, field, standard) .deepspeed.field = standard,
+#define DTP_MEGATRON_FIELD(type, field, standard) .megatron.field = standard,
+#define DTP_EXECUTOR_FIELD(type, field, standard) .executor.field = standard,
+#include "plan/plan_keys.def"
+};
+
 struct dtp_plan dtp_plan_unchosen(void)
 {
-    struct dtp_plan plan = {.strategy = DTP_FULL_SHARD,
-                            .compile_loss = true,
-                            .tp = 1,
-                            .pp = 1,
-                            .sequence_parallel = true,
-                            .virtual_stages = 1,
-                            .cp = 1,
-                            .micro_batch = 1,
-                            .accumulate = 1,
-                            .sequence = 2048,
-                            .checkpointing = DTP_CHECKPOINT_NONE,
-                            .offload = DTP_OFFLOAD_NONE,
-                            .attention = DTP_ATTENTION_FLASH,
-                            .loss = DTP_LOSS_EAGER,
-                            .optimizer = DTP_ADAMW_FUSED,
-                            .wrap_layers = 1,
-                            .reshard_after_forward = true,
-                            .ddp_bucket_bytes = 25u << 20,
-                            .limit_all_gathers = true,
-                            .deepspeed = {.reduce_bucket_size = DTP_DEEPSPEED_BUCKET,
-                                          .stage3_max_live_parameters = DTP_DEEPSPEED_LIVE,
-                                          .stage3_max_reuse_distance = DTP_DEEPSPEED_REUSE,
-                                          .stage3_prefetch_bucket_size = DTP_DEEPSPEED_PREFETCH,
-                                          .stage3_param_persistence_threshold = DTP_DEEPSPEED_PERSISTENCE,
-                                          .zero_hpz_partition_size = 1},
-                            .prefetch = true,
-                            .prefetch_depth = 1};
-    dtp_precision_recipe("bf16-mixed", &plan.precision);
-    return plan;
+    return unchosen;
 }
 
 /* ---- words ----------------------------------------------------------------------------------------------------- */
@@ -157,7 +163,7 @@ static const struct recipe {
     struct dtp_precision precision; /* params, compute, reduce, master, moments, fp8_rowwise, fp8_all_gather */
 } recipes[] = {
     {"fp32", {DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP32, false, false}},
-    {"bf16-mixed", {DTP_FP32, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, false, false}},
+    {"bf16-mixed", BF16_MIXED},
     {"bf16", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, false, false}},
     {"bf16-pure", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, false, false}},
     {"fp16-mixed", {DTP_FP32, DTP_FP16, DTP_FP32, DTP_FP32, DTP_FP32, false, false}},

@@ -59,51 +59,26 @@ struct dtp_precision {
     bool fp8_all_gather; /* FSDP2 float8 all-gather (tensorwise only) */
 };
 
-/* What only runtime deepspeed reads: its own keys, with its own defaults, sizes in elements. The stage3 ones are
- * zero3's (zero3_fetch.h has the rule). */
+/* What one runtime alone reads: a field for each of its keys, whose rows say what they are (plan_keys.def). */
 struct dtp_deepspeed_plan {
-    bool overlap_comm; /* key deepspeed_overlap; by default only zero3 has it */
-    uint64_t reduce_bucket_size, stage3_max_live_parameters, stage3_max_reuse_distance, stage3_prefetch_bucket_size,
-        stage3_param_persistence_threshold;
-    /* ZeRO++ (zeropp.h): GPUs of a node that share a second copy of the parameters from their first release on, 1 =
-     * none; weights gathered as int8; gradients reduced as int4 */
-    uint32_t zero_hpz_partition_size;
-    bool zero_quantized_weights, zero_quantized_gradients;
+#define DTP_DEEPSPEED_FIELD(type, field, standard) type field;
+#include "plan/plan_keys.def"
 };
-
-/* What only runtime megatron reads, beside tp and pp. */
 struct dtp_megatron_plan {
-    bool overlap; /* key megatron_overlap: overlap_grad_reduce and overlap_param_gather; default false */
+#define DTP_MEGATRON_FIELD(type, field, standard) type field;
+#include "plan/plan_keys.def"
 };
-
-/* What only runtime dtplan reads: choices of our executor (executor_choices.h), each 0 by default. */
 struct dtp_executor_plan {
-    double clip_norm;         /* gradients are scaled down to this global norm; 0 = not clipped */
-    bool gradient_norm;       /* the norm is computed for the log, though nothing is clipped */
-    uint64_t loss_chunk;      /* rows of a chunk of head and loss; 0 = rule (lower_executor.h) */
-    bool gelu_epilogue;       /* GELU and its gradient inside the matmuls (cuBLASLt's epilogues) */
-    bool stochastic_rounding; /* of 16-bit weights that have no master copy */
-    bool gradient_stream;     /* weight gradients of blocks on a stream of their own, beside the rest */
-    bool update_in_backward;  /* a block's optimizer right behind its reduction: its sharded gradients do not wait
-                                 for the step's end */
-    bool cuda_graph;          /* the step is captured once and launched as one graph */
-    bool atomic_attention;    /* attention's backward sums dQ by atomics: faster, but last bits vary */
-    uint32_t matmul_sms;      /* SMs that matmuls are made for, so that collectives find the others free; 0 = all */
-    uint32_t collective_ctas; /* at most so many thread blocks (one SM each) carry a collective; 0 = NCCL's choice */
-    bool symmetric_windows;   /* the arena is registered with NCCL, whose symmetric kernels then read and write peers'
-                                 memory without buffers between */
-    enum dtp_engine gather_engine; /* COPY: gathers have a communicator of their own and take no SMs */
-    enum dtp_engine reduce_engine; /* COPY: the same of gradients, exchanged and then added up by a kernel */
+#define DTP_EXECUTOR_FIELD(type, field, standard) type field;
+#include "plan/plan_keys.def"
 };
 
 struct dtp_plan {
     enum dtp_strategy strategy;
     const struct dtp_runtime *runtime;
-    bool compile;             /* torch.compile of each block */
-    bool compile_loss;        /* with compile: of the loss too, which fuses an eager one (default) */
-    bool fsdp1;               /* torch runtime: FullyShardedDataParallel instead of fully_shard */
-    bool limit_all_gathers;   /* of FSDP1: the host waits rather than have more than two releases of gathered
-                                 units pending; default true */
+/* those of runtime torch, which others ask for as well */
+#define DTP_TORCH_FIELD(type, field, standard) type field;
+#include "plan/plan_keys.def"
     uint32_t shard_group;     /* ranks that share one copy of the sharded state; 0 = rule (data parallel size;
                                  node for hybrid_shard); resolved by dtp_plan_resolve */
     uint32_t tp, pp, cp;      /* tensor, pipeline, context parallel; tp and pp under Megatron (model_parallel.h),
@@ -130,9 +105,6 @@ struct dtp_plan {
                                   forward to backward, which gathers from them; 0: as many as before */
     uint32_t prefetch_depth;   /* units gathered ahead, with prefetch, of FSDP2 (set_modules_to_forward_prefetch and
                                   _backward_prefetch; 1, the default, needs no call) and of our executor */
-    bool keep_root;            /* FSDP2's root unit stays gathered from forward to backward, as it does when
-                                  fully_shard(model) leaves reshard_after_forward open; default false */
-    bool ddp_bucket_view;      /* gradient_as_bucket_view; PyTorch's default is false */
     uint64_t ddp_bucket_bytes; /* bucket_cap_mb, 25 MiB */
     bool prefetch;             /* gather the next unit during the current one's compute */
     bool expandable_segments;  /* of PyTorch's caching allocator: a pool is one range that grows by pages */

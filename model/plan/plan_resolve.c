@@ -1,7 +1,7 @@
 /* Rules between the choices of a plan: what follows from what, and what no runtime does or is not modelled.
  *
  * These hold under every runtime; a runtime's own stand in its folder. */
-#include "plan/resolver.h"
+#include "plan/plan_keys.h"
 
 #include "plan/rules.h"
 
@@ -52,6 +52,7 @@ static void check_ranges(struct dtp_resolver *r)
     dtp_plan_check_range(r, "micro_batch", p->micro_batch, MAX_MICRO_BATCH);
     dtp_plan_check_range(r, "accumulate", p->accumulate, MAX_ACCUMULATE);
     dtp_plan_check_range(r, "seq", p->sequence, MAX_SEQUENCE);
+    dtp_plan_check_range(r, "prefetch_depth", p->prefetch_depth, MAX_PREFETCH);
     dtp_plan_check_range(r, "ddp_bucket_mib", p->ddp_bucket_bytes, MAX_BUCKET_BYTES);
     if (p->wrap_layers > r->transformer->layers)
         dtp_plan_refuse(r, "wrap_layers",
@@ -75,10 +76,6 @@ static void check_other_parallelism(struct dtp_resolver *r)
         dtp_plan_refuse(r, "cp", "is %" PRIu32 ", but context parallelism is not modelled yet; use 1", r->plan->cp);
     if (r->plan->virtual_stages == 0)
         dtp_plan_refuse(r, "virtual_stages", "is 0; use 1 for a schedule that is not interleaved");
-    if (dtp_plan_axes_given(r->plan) && !dtp_plan_model_parallel(r->plan) &&
-        (r->plan->virtual_stages > 1 || r->plan->tp_overlap))
-        dtp_plan_refuse(r, r->plan->tp_overlap ? "tp_overlap" : "virtual_stages", "means nothing without %s above 1",
-                        r->plan->tp_overlap ? "tp" : "pp");
 }
 
 /* The closed form's uint64_t products, each overestimated in double: activations of all layers and the logits, score
@@ -101,8 +98,6 @@ static void check_products(struct dtp_resolver *r)
     if (parameters * 64 * (double)p->accumulate >= MAX_PRODUCT)
         dtp_plan_refuse(r, "accumulate", "%" PRIu32 " micro-steps send more than 2^62 bytes; use fewer", p->accumulate);
 }
-
-/* ---- strategy and runtime ---------------------------------------------------------------------------------------- */
 
 /* ---- shard group ---------------------------------------------------------------------------------------------------
  */
@@ -167,7 +162,7 @@ static void derive_reshard(struct dtp_resolver *r)
     struct dtp_plan *p = r->plan;
     if (p->strategy == DTP_HYBRID_SHARD)
         return;
-    bool full = p->strategy == DTP_FULL_SHARD || p->strategy == DTP_ZERO3;
+    bool full = dtp_strategy_frees_weights(p->strategy);
     if (full && dtp_plan_is_fsdp(p) && !p->reshard_after_forward)
         dtp_plan_refuse(r, "reshard_after_forward", "%s without it is shard_grad_op; use that strategy",
                         dtp_strategy_text(p->strategy));
@@ -200,20 +195,6 @@ static void derive_reshard_group(struct dtp_resolver *r)
         dtp_plan_refuse(r, "reshard_after_forward", "to fewer GPUs does not go with an fp8 all-gather; use true");
     if (n == p->shard_group)
         p->reshard_group = 0;
-}
-
-static void check_prefetch(struct dtp_resolver *r)
-{
-    const struct dtp_plan *p = r->plan;
-    dtp_plan_check_range(r, "prefetch_depth", p->prefetch_depth, MAX_PREFETCH);
-    if (p->prefetch_depth < 2 || p->runtime->own_prefetch)
-        return;
-    if (!dtp_plan_takes_prefetch_depth(p))
-        dtp_plan_refuse(r, "prefetch_depth",
-                        "above 1 is of FSDP2 and of runtime dtplan; leave it out with strategy %s under runtime %s",
-                        dtp_strategy_text(p->strategy), p->runtime->name);
-    else if (!p->prefetch)
-        dtp_plan_refuse(r, "prefetch_depth", "is %" PRIu32 ", but prefetch is off", p->prefetch_depth);
 }
 
 static void derive_precision(struct dtp_plan *p)
@@ -400,11 +381,11 @@ void dtp_plan_check(struct dtp_resolver *r)
     check_ranges(r);
     check_other_parallelism(r);
     check_products(r);
+    dtp_plan_check_readers(r);
     if (r->plan->runtime->check)
         r->plan->runtime->check(r);
     check_shard_group(r);
     derive_reshard_group(r);
-    check_prefetch(r);
     check_stored_dtypes(r);
     check_compute_dtypes(r);
     check_master(r);

@@ -40,6 +40,11 @@ bool dtp_plan_fetches_modules(const struct dtp_plan *plan)
     return plan->runtime->fetches_modules && dtp_plan_shards_params(plan);
 }
 
+bool dtp_strategy_frees_weights(enum dtp_strategy strategy)
+{
+    return strategy == DTP_FULL_SHARD || strategy == DTP_ZERO3 || strategy == DTP_HYBRID_SHARD;
+}
+
 enum dtp_shard_cut dtp_plan_shard_cut(const struct dtp_plan *plan)
 {
     if (dtp_plan_fetches_modules(plan))

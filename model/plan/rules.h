@@ -70,6 +70,9 @@ bool dtp_plan_shards_grads(const struct dtp_plan *plan);
 
 bool dtp_plan_shards_optimizer(const struct dtp_plan *plan);
 
+/* Whether the strategy frees gathered weights after forward where nothing else is asked. */
+bool dtp_strategy_frees_weights(enum dtp_strategy strategy);
+
 /* True where the root unit stays gathered from forward to backward: FSDP2 where it was left to decide, FSDP1 and ours
  * always. */
 bool dtp_plan_keeps_root(const struct dtp_plan *plan);

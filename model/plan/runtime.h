@@ -45,6 +45,7 @@ struct dtp_runtime {
     bool keeps_root;      /* embedding and head stay gathered from forward to backward */
     bool reduces_shards_always; /* where gradients are sharded, every micro-step reduces */
     bool overlap_comm;          /* DeepSpeed's switch of that name exists */
+    bool slices;                /* tensor and pipeline parallelism, as Megatron-Core has them */
 
     /* ---- kernels ---- */
     bool compiles;          /* torch.compile */
@@ -63,11 +64,10 @@ struct dtp_runtime {
     bool executed;        /* dtplan-exec runs its programs; those of the others are only predicted */
 
     /* ---- hooks; NULL: nothing ---- */
-    /* The runtime's part of dtp_plan_resolve: what follows under it, and which of its own fields take their defaults
-     * under any other; what it refuses, and which of its own choices it refuses under any other. check_offload, of a
-     * plan that offloads: true where it has refused that. */
+    /* The runtime's part of dtp_plan_resolve: what follows under it, and what it refuses. Keys that it alone reads are
+     * refused under any other by their rows (plan_keys.def); check_elsewhere refuses values of other keys that exist
+     * under it alone. check_offload, of a plan that offloads: true where it has refused that. */
     void (*derive)(struct dtp_plan *plan);
-    void (*clear)(struct dtp_plan *plan);
     void (*check)(struct dtp_resolver *resolver);
     void (*check_elsewhere)(struct dtp_resolver *resolver);
     bool (*check_offload)(struct dtp_resolver *resolver);

@@ -141,16 +141,35 @@ void dtp_program_destroy(struct dtp_program *program)
 
 /* ---- building -------------------------------------------------------------------------------------------------- */
 
+static unsigned element_bytes(const struct dtp_buffer *buffer)
+{
+    return buffer->element == DTP_NO_ELEMENT ? 1 : dtp_dtype_bytes((enum dtp_dtype)(buffer->element - 1));
+}
+
+/* What is wrong with a buffer, or NULL. */
+static const char *fault_of_buffer(const struct dtp_buffer *buffer)
+{
+    if ((unsigned)buffer->owner >= DTP_OWNER_COUNT || (unsigned)buffer->space >= DTP_SPACE_COUNT ||
+        (unsigned)buffer->pool >= DTP_STREAM_COUNT || buffer->bytes > DTP_BUFFER_MAX_BYTES)
+        return "no such owner, space or pool, or more than 2^57 bytes";
+    if (buffer->element > DTP_DTYPE_COUNT || buffer->content >= DTP_CONTENT_COUNT)
+        return "no such format or content";
+    if (buffer->bytes % element_bytes(buffer))
+        return "its bytes are no whole number of elements";
+    if (buffer->module && !dtp_content_is_state((enum dtp_content)buffer->content))
+        return "only state is a module's";
+    return NULL;
+}
+
 dtp_buffer_id dtp_program_add_buffer(struct dtp_program *program, const struct dtp_buffer *buffer)
 {
     assert(!program->sealed);
     dtp_buffer_id none = {DTP_NO_INDEX};
     if (program->status != DTP_OK)
         return none;
-    if ((unsigned)buffer->owner >= DTP_OWNER_COUNT || (unsigned)buffer->space >= DTP_SPACE_COUNT ||
-        (unsigned)buffer->pool >= DTP_STREAM_COUNT || buffer->bytes > DTP_BUFFER_MAX_BYTES) {
-        REFUSE(program, DTP_BAD_INPUT, "buffer %u: no such owner, space or pool, or more than 2^57 bytes",
-               program->buffers.count);
+    const char *fault = fault_of_buffer(buffer);
+    if (fault) {
+        REFUSE(program, DTP_BAD_INPUT, "buffer %u: %s", program->buffers.count, fault);
         return none;
     }
     struct dtp_buffer *place = extend(program, &program->buffers, 1, sizeof *place);
@@ -162,6 +181,37 @@ dtp_buffer_id dtp_program_add_buffer(struct dtp_program *program, const struct d
     *place = *buffer;
     place->name = own_name(program, buffer->name);
     return (dtp_buffer_id){program->buffers.count++};
+}
+
+/* The buffer as `changed`, where that is one. */
+static void change_buffer(struct dtp_program *program, dtp_buffer_id id, const struct dtp_buffer *changed)
+{
+    const char *fault = fault_of_buffer(changed);
+    if (fault)
+        REFUSE(program, DTP_BAD_INPUT, "buffer %u: %s", id.index, fault);
+    else
+        ((struct dtp_buffer *)program->buffers.items)[id.index] = *changed;
+}
+
+void dtp_program_set_element(struct dtp_program *program, dtp_buffer_id id, enum dtp_dtype dtype)
+{
+    assert(!program->sealed);
+    if (program->status != DTP_OK || id.index >= program->buffers.count)
+        return;
+    struct dtp_buffer changed = dtp_program_buffers(program)[id.index];
+    changed.element = (uint8_t)(dtype + 1);
+    change_buffer(program, id, &changed);
+}
+
+void dtp_program_set_content(struct dtp_program *program, dtp_buffer_id id, enum dtp_content content, uint32_t module)
+{
+    assert(!program->sealed);
+    if (program->status != DTP_OK || id.index >= program->buffers.count)
+        return;
+    struct dtp_buffer changed = dtp_program_buffers(program)[id.index];
+    changed.content = (uint8_t)content;
+    changed.module = module;
+    change_buffer(program, id, &changed);
 }
 
 uint32_t dtp_program_add_group(struct dtp_program *program, struct dtp_program_group group)
@@ -224,6 +274,8 @@ static const char *fault_of_operand(struct dtp_program *program, bool memory_onl
         return "an operand begins behind the end of its buffer";
     if (operand.bytes > buffers[operand.buffer.index].bytes - operand.offset_bytes || (operand.bytes && operand.shard))
         return "an operand ends behind the end of its buffer, or is a shard whose bytes are said";
+    if ((operand.offset_bytes | operand.bytes) % element_bytes(&buffers[operand.buffer.index]))
+        return "an operand cuts an element of its buffer";
     if (!access || access >= 2 * DTP_DEFER || (access & (DTP_FREE | DTP_DEFER)) == DTP_DEFER)
         return "an operand has no access, or DTP_DEFER without DTP_FREE";
     if (memory_only && (access & DTP_UPDATE))
@@ -246,6 +298,8 @@ static const char *fault_of_op(struct dtp_program *program, const struct dtp_op 
         return "no such kind or stream";
     if (dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE && op->group >= program->groups.count)
         return "a collective needs a group that was added before it";
+    if (!dtp_op_kind_is_transfer(op->kind) && (op->peer || op->tag))
+        return "only a send or a receive has a peer and a tag";
     bool memory_only = op->kind == DTP_OP_ALLOC || op->kind == DTP_OP_FREE;
     const char *fault = fault_of_demand(&op->demand);
     for (size_t i = 0; i < operand_count && !fault; i++)

@@ -30,14 +30,19 @@ typedef struct {
 enum dtp_space { DTP_SPACE_DEVICE, DTP_SPACE_HOST, DTP_SPACE_STORAGE, DTP_SPACE_COUNT };
 
 struct dtp_buffer {
-    const char *name; /* "x", "qkv", "gathered", ...; layer and micro-step stand in their fields */
+    const char *name; /* "x", "qkv", "gathered", ...: for people; layer and micro-step stand in their fields */
     uint64_t bytes;
     enum dtp_owner owner;
     enum dtp_space space;
     enum dtp_stream pool;       /* stream whose allocator pool it comes from */
     uint16_t layer, micro_step; /* DTP_NO_LAYER / 0 */
     bool persistent;            /* alive before, during and after the step; never marked ALLOC or FREE */
+    uint8_t element;            /* 1 + enum dtp_dtype of all that operands see in it; DTP_NO_ELEMENT: not one format,
+                                   or a program that is only simulated */
+    uint8_t content;            /* enum dtp_content */
+    uint32_t module;            /* whose, of state */
 };
+#define DTP_NO_ELEMENT 0u
 #define DTP_NO_LAYER UINT16_MAX
 
 /* A communicator: operations of one group serialise in issue order, whatever their streams. */
@@ -90,6 +95,8 @@ struct dtp_op {
     enum dtp_stream stream;
     uint16_t layer, micro_step;
     uint32_t group;                        /* collectives: index of the group; adding sets DTP_NO_INDEX for others */
+    uint16_t peer;                         /* transfers: the role of the other end (program_set.h) */
+    uint32_t tag;                          /* transfers: the same number at both ends */
     uint32_t first_operand, operand_count; /* set by adding, like the next two */
     uint32_t first_dependency, dependency_count; /* dependencies on operations of other streams */
     const char *name;                            /* "qkv", "down input gradient", ...; "" if the kind says it all */
@@ -113,6 +120,12 @@ void dtp_program_destroy(struct dtp_program *program);
  * first. Names (printable ASCII without quotes; NULL is "") and operands are copied. Adding to a sealed program is a
  * broken invariant. */
 dtp_buffer_id dtp_program_add_buffer(struct dtp_program *program, const struct dtp_buffer *buffer);
+/* What is known of a buffer besides, said after it was added and before operations name it; nothing happens for
+ * DTP_NO_INDEX. An operand's element type is its buffer's: no byte is read as two types. `module` 0 where the content
+ * is no state. */
+void dtp_program_set_element(struct dtp_program *program, dtp_buffer_id buffer, enum dtp_dtype dtype);
+void dtp_program_set_content(struct dtp_program *program, dtp_buffer_id buffer, enum dtp_content content,
+                             uint32_t module);
 uint32_t dtp_program_add_group(struct dtp_program *program, struct dtp_program_group group);
 dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
                              size_t operand_count);

@@ -1,203 +1,10 @@
 /* Reads the text form. Every line is checked by itself, so that all faults are found; the program is built as long as
  * there is none. */
-#include "program/program_text.h"
+#include "program/program_text_reader.h"
 #include "program/program_text_words.h"
 
-#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
-
-#define WORD_BYTES 80
-#define ARRAY_COUNT(array) (sizeof(array) / sizeof *(array))
-
-struct reader {
-    const char *name, *at, *end; /* end of the text */
-    const char *line_end;
-    size_t line;
-    char word[WORD_BYTES]; /* last one read */
-    struct dtp_program *program;
-    uint32_t op_count, buffer_count, group_count; /* lines so far, faulty ones included */
-    bool begun, ended, line_failed;
-    enum dtp_status status;       /* worst so far */
-    struct dtp_operand *operands; /* of the operation under way */
-    size_t operand_count, operand_capacity;
-    dtp_op_id dependencies[DTP_STREAM_COUNT];
-    struct dtp_faults *faults;
-};
-
-/* ---- words and numbers ----------------------------------------------------------------------------------------- */
-
-static void note(struct reader *reader, enum dtp_status status)
-{
-    reader->status = status > reader->status ? status : reader->status;
-    reader->line_failed = true;
-}
-
-/* One fault a line: those behind it are mostly its consequences. */
-#define REFUSE(reader, ...)                                                                                            \
-    do {                                                                                                               \
-        if (!(reader)->line_failed)                                                                                    \
-            dtp_fault((reader)->faults, DTP_BAD_INPUT, (reader)->name, (reader)->line, __VA_ARGS__);                   \
-        note((reader), DTP_BAD_INPUT);                                                                                 \
-    } while (0)
-
-static void skip_spaces(struct reader *reader)
-{
-    while (reader->at < reader->line_end && *reader->at == ' ')
-        reader->at++;
-}
-
-static bool at_line_end(struct reader *reader)
-{
-    skip_spaces(reader);
-    return reader->at == reader->line_end;
-}
-
-/* The next word of the line to reader->word; false, and a fault that says what was expected, where there is none. */
-static bool read_word(struct reader *reader, const char *expected)
-{
-    size_t bytes = 0;
-    skip_spaces(reader);
-    while (reader->at < reader->line_end && *reader->at != ' ' && bytes < WORD_BYTES - 1) {
-        if (*reader->at < 0x20 || *reader->at > 0x7e) {
-            REFUSE(reader, "byte 0x%02x, where %s is expected", (unsigned char)*reader->at, expected);
-            return false;
-        }
-        reader->word[bytes++] = *reader->at++;
-    }
-    reader->word[bytes] = 0;
-    if (bytes && bytes < WORD_BYTES - 1)
-        return true;
-    REFUSE(reader, bytes ? "a word beyond all length, where %s is expected" : "the line ends where %s is expected",
-           expected);
-    return false;
-}
-
-static bool expect_word(struct reader *reader, const char *word)
-{
-    if (!read_word(reader, word))
-        return false;
-    if (!strcmp(reader->word, word))
-        return true;
-    REFUSE(reader, "\"%s\", where \"%s\" is expected", reader->word, word);
-    return false;
-}
-
-/* Decimal digits from *text on, at most `maximum`; moves *text behind them. */
-static bool parse_digits(const char **text, uint64_t maximum, uint64_t *out)
-{
-    const char *c = *text;
-    uint64_t value = 0;
-    for (; *c >= '0' && *c <= '9'; c++) {
-        uint64_t digit = (uint64_t)(*c - '0');
-        if (value > (maximum - digit) / 10)
-            return false;
-        value = value * 10 + digit;
-    }
-    bool any = c > *text;
-    *text = c;
-    *out = value;
-    return any;
-}
-
-static bool read_whole(struct reader *reader, const char *key, uint64_t minimum, uint64_t maximum, uint64_t *out)
-{
-    const char *text = reader->word;
-    if (!read_word(reader, key))
-        return false;
-    if (parse_digits(&text, maximum, out) && !*text && *out >= minimum)
-        return true;
-    REFUSE(reader, "%s is \"%s\"; a whole number from %llu to %llu is needed", key, reader->word,
-           (unsigned long long)minimum, (unsigned long long)maximum);
-    return false;
-}
-
-/* 8192 or 3p-2. */
-static bool read_number(struct reader *reader, const char *key, double *out)
-{
-    const char *text = reader->word;
-    uint64_t mantissa, power = 0;
-    if (!read_word(reader, key))
-        return false;
-    bool whole = parse_digits(&text, UINT64_C(1) << 53, &mantissa);
-    bool scaled = whole && *text == 'p', negative = scaled && text[1] == '-';
-    if (scaled) {
-        text += negative ? 2 : 1;
-        whole = parse_digits(&text, 1200, &power);
-    }
-    if (!whole || *text) {
-        REFUSE(reader, "%s is \"%s\"; a whole number up to 2^53 is needed, or MpE for M * 2^E", key, reader->word);
-        return false;
-    }
-    *out = ldexp((double)mantissa, negative ? -(int)power : (int)power);
-    return true;
-}
-
-/* "text" in quotes. The program keeps its own copy. */
-static bool read_name(struct reader *reader, char name[DTP_PROGRAM_MAX_NAME_BYTES + 1])
-{
-    size_t bytes = 0;
-    skip_spaces(reader);
-    bool open = reader->at < reader->line_end && *reader->at == '"';
-    for (reader->at += open; open && reader->at < reader->line_end && *reader->at != '"'; reader->at++) {
-        if (*reader->at < 0x20 || *reader->at > 0x7e || bytes == DTP_PROGRAM_MAX_NAME_BYTES)
-            break;
-        name[bytes++] = *reader->at;
-    }
-    name[bytes] = 0;
-    bool closed = open && reader->at < reader->line_end && *reader->at == '"';
-    reader->at += closed;
-    if (closed && (reader->at == reader->line_end || *reader->at == ' '))
-        return true;
-    REFUSE(reader, "a name in quotes is needed, of at most %d printable characters", DTP_PROGRAM_MAX_NAME_BYTES);
-    return false;
-}
-
-/* A word of a list to its place in it. */
-static bool read_choice(struct reader *reader, const char *key, const char *const *words, int count, int *out)
-{
-    if (!read_word(reader, key))
-        return false;
-    for (*out = 0; *out < count; ++*out)
-        if (!strcmp(words[*out], reader->word))
-            return true;
-    REFUSE(reader, "unknown %s \"%s\"", key, reader->word);
-    return false;
-}
-
-static bool read_stream(struct reader *reader, const char *key, enum dtp_stream *out)
-{
-    if (!read_word(reader, key))
-        return false;
-    if (dtp_stream_parse(reader->word, out))
-        return true;
-    REFUSE(reader, "unknown %s \"%s\"", key, reader->word);
-    return false;
-}
-
-/* Things are numbered in order: a line that was lost or doubled shows. */
-static bool read_index(struct reader *reader, const char *thing, uint32_t expected)
-{
-    uint64_t index;
-    if (!read_whole(reader, thing, 0, DTP_NO_INDEX, &index))
-        return false;
-    if (index == expected)
-        return true;
-    REFUSE(reader, "%s %s stands where %s %u is expected", thing, reader->word, thing, expected);
-    return false;
-}
-
-/* The first fault of the program under construction becomes one of this line. */
-static void check_added(struct reader *reader, uint32_t index)
-{
-    if (index != DTP_NO_INDEX)
-        return;
-    struct dtp_faults reason = {0};
-    enum dtp_status status = dtp_program_seal(reader->program, &reason);
-    dtp_fault(reader->faults, status, reader->name, reader->line, "%s", reason.text[0]);
-    note(reader, status);
-}
 
 /* ---- groups and buffers ---------------------------------------------------------------------------------------- */
 
@@ -228,23 +35,45 @@ static bool read_owner(struct reader *reader, enum dtp_owner *out)
     return false;
 }
 
-/* [layer N] [micro N] [persistent] to the end of the line. */
+static void read_dtype(struct reader *reader, enum dtp_dtype *out)
+{
+    if (read_word(reader, "dtype") && !dtp_dtype_parse(reader->word, out))
+        REFUSE(reader, "unknown dtype \"%s\"", reader->word);
+}
+
+static void read_content(struct reader *reader, uint8_t *out)
+{
+    enum dtp_content content = DTP_CONTENT_NONE;
+    if (read_word(reader, "content") && !dtp_content_parse(reader->word, &content))
+        REFUSE(reader, "unknown content \"%s\"", reader->word);
+    *out = (uint8_t)content;
+}
+
+/* [layer N] [micro N] [dtype D] [content C] [module N] [persistent] to the end of the line. */
 static void read_buffer_options(struct reader *reader, struct dtp_buffer *buffer)
 {
-    static const char *const keys[] = {"layer", "micro", "persistent"};
+    static const char *const keys[] = {"layer", "micro", "dtype", "content", "module", "persistent"};
+    static const uint64_t most[] = {DTP_NO_LAYER - 1, UINT16_MAX, 0, 0, UINT32_MAX, 0};
     unsigned seen = 0;
     while (!reader->line_failed && !at_line_end(reader)) {
         uint64_t value = 0;
+        enum dtp_dtype dtype = DTP_FP32;
         int key;
         if (!read_choice(reader, "key", keys, ARRAY_COUNT(keys), &key))
             return;
         if (seen & 1u << key)
             REFUSE(reader, "%s is given twice", keys[key]);
         seen |= 1u << key;
-        if (key == 2)
-            buffer->persistent = true;
-        else if (read_whole(reader, keys[key], 0, key ? UINT16_MAX : DTP_NO_LAYER - 1, &value))
-            *(key ? &buffer->micro_step : &buffer->layer) = (uint16_t)value;
+        if (most[key])
+            read_whole(reader, keys[key], 0, most[key], &value);
+        switch (key) {
+        case 0: buffer->layer = (uint16_t)value; break;
+        case 1: buffer->micro_step = (uint16_t)value; break;
+        case 2: read_dtype(reader, &dtype), buffer->element = (uint8_t)(dtype + 1); break;
+        case 3: read_content(reader, &buffer->content); break;
+        case 4: buffer->module = (uint32_t)value; break;
+        default: buffer->persistent = true;
+        }
     }
 }
 
@@ -370,7 +199,7 @@ struct op_line {
 
 static const char *const op_keys[] = {
     "buffers",          "reads", "writes", "updates", "layer",     "micro", "group", "after",
-    "kernels",          "dtype", "kernel", "name",    "recompute",
+    "kernels",          "dtype", "kernel", "name",    "recompute", "peer",  "tag",
 #define X(field) #field,
     DTP_DEMAND_TABLE(X)
 #undef X
@@ -385,6 +214,8 @@ enum {
     KEY_KERNEL,
     KEY_NAME,
     KEY_RECOMPUTE,
+    KEY_PEER,
+    KEY_TAG,
     KEY_DEMAND
 };
 static const size_t demand_offsets[] = {
@@ -392,12 +223,6 @@ static const size_t demand_offsets[] = {
     DTP_DEMAND_TABLE(X)
 #undef X
 };
-
-static void read_dtype(struct reader *reader, enum dtp_dtype *out)
-{
-    if (read_word(reader, "dtype") && !dtp_dtype_parse(reader->word, out))
-        REFUSE(reader, "unknown dtype \"%s\"", reader->word);
-}
 
 static void read_op_key(struct reader *reader, int key, struct op_line *line)
 {
@@ -417,6 +242,14 @@ static void read_op_key(struct reader *reader, int key, struct op_line *line)
     case KEY_GROUP:
         if (read_whole(reader, "group", 0, DTP_NO_INDEX - 1, &value))
             op->group = (uint32_t)value;
+        break;
+    case KEY_PEER:
+        if (read_whole(reader, "peer", 0, UINT16_MAX, &value))
+            op->peer = (uint16_t)value;
+        break;
+    case KEY_TAG:
+        if (read_whole(reader, "tag", 0, UINT32_MAX, &value))
+            op->tag = (uint32_t)value;
         break;
     case KEY_KERNELS:
         if (read_whole(reader, "kernels", 0, UINT32_MAX, &value))
@@ -484,6 +317,8 @@ static void read_op(struct reader *reader)
     }
     if (!reader->line_failed)
         check_group(reader, &line.op);
+    if (!reader->line_failed && dtp_op_kind_is_transfer(line.op.kind) && (~seen & (1u << KEY_PEER | 1u << KEY_TAG)))
+        REFUSE(reader, "a %s needs a peer and a tag", dtp_op_kind_text(line.op.kind));
     line.op.name = line.name;
     if (reader->status == DTP_OK)
         add_op(reader, &line);
@@ -550,7 +385,17 @@ static void read_lines(struct reader *reader)
 enum dtp_status dtp_program_parse_text(const char *name, const char *text, size_t bytes, struct dtp_program **out,
                                        struct dtp_faults *faults)
 {
-    struct reader reader = {.name = name, .at = text, .end = text + bytes, .faults = faults};
+    return dtp_program_parse_lines(&(struct dtp_text_lines){name, text, bytes, 0}, out, faults);
+}
+
+enum dtp_status dtp_program_parse_lines(const struct dtp_text_lines *lines, struct dtp_program **out,
+                                        struct dtp_faults *faults)
+{
+    struct reader reader = {.name = lines->name,
+                            .at = lines->text,
+                            .end = lines->text + lines->bytes,
+                            .line = lines->before,
+                            .faults = faults};
     *out = NULL;
     reader.status = dtp_program_create(0, &reader.program, faults);
     if (reader.status != DTP_OK)

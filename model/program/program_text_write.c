@@ -37,6 +37,12 @@ static void write_buffer(FILE *file, const struct dtp_buffer *buffer, size_t ind
     fprintf(file, "buffer %zu \"%s\" bytes %" PRIu64 " owner %s space %s pool %s", index, buffer->name, buffer->bytes,
             dtp_owner_key(buffer->owner), spaces[buffer->space], dtp_stream_text(buffer->pool));
     write_place(file, buffer->layer, buffer->micro_step);
+    if (buffer->element != DTP_NO_ELEMENT)
+        fprintf(file, " dtype %s", dtp_dtype_text((enum dtp_dtype)(buffer->element - 1)));
+    if (buffer->content != DTP_CONTENT_NONE)
+        fprintf(file, " content %s", dtp_content_text((enum dtp_content)buffer->content));
+    if (buffer->module)
+        fprintf(file, " module %u", buffer->module);
     fputs(buffer->persistent ? " persistent\n" : "\n", file);
 }
 
@@ -84,6 +90,8 @@ static void write_op(FILE *file, const struct dtp_program *program, const struct
     write_place(file, op->layer, op->micro_step);
     if (op->group != DTP_NO_INDEX)
         fprintf(file, " group %u", op->group);
+    if (dtp_op_kind_is_transfer(op->kind))
+        fprintf(file, " peer %u tag %u", op->peer, op->tag);
     write_operands(file, dtp_program_operands(program, op), op->operand_count);
     const dtp_op_id *dependencies = dtp_program_dependencies(program, op);
     for (uint32_t i = 0; i < op->dependency_count; i++)

@@ -39,16 +39,6 @@ struct dtp_plan dtp_plan_default(void)
     return plan;
 }
 
-/* What follows under the plan's runtime; the fields of the others take their defaults. */
-static void derive(struct dtp_plan *plan)
-{
-    if (plan->runtime->derive)
-        plan->runtime->derive(plan);
-    for (int i = 0; i < DTP_RUNTIMES; i++)
-        if (dtp_runtimes[i] != plan->runtime && dtp_runtimes[i]->clear)
-            dtp_runtimes[i]->clear(plan);
-}
-
 enum dtp_status dtp_plan_resolve_from(struct dtp_plan *plan, const struct dtp_transformer *transformer,
                                       const struct dtp_cluster *cluster, const struct dtp_plan_source *source,
                                       struct dtp_faults *faults)
@@ -57,7 +47,8 @@ enum dtp_status dtp_plan_resolve_from(struct dtp_plan *plan, const struct dtp_tr
     if (!dtp_plan_choices_exist(&r))
         return r.status;
     dtp_plan_derive(&r);
-    derive(plan);
+    if (plan->runtime->derive)
+        plan->runtime->derive(plan);
     dtp_plan_check(&r);
     for (int i = 0; i < DTP_RUNTIMES; i++)
         if (dtp_runtimes[i] != plan->runtime && dtp_runtimes[i]->check_elsewhere)

@@ -38,8 +38,7 @@ struct dtp_plan dtp_plan_default(void);
  *   reshard_group           0 where it is the shard group itself
  *   accumulate_sync         DeepSpeed: true under zero2 and zero3 (reduces every micro-step), false under zero1;
  *                           Megatron: false (reduces once a step)
- *   deepspeed_overlap       true under zero3 (overlap_comm's default there), false outside DeepSpeed
- *   reduce_bucket_size, stage3_*  their defaults where DeepSpeed, or its zero3, does not run
+ *   deepspeed_overlap       true under zero3 (overlap_comm's default there)
  *   fused_qkv, fused_gate_up  true under Megatron
  * zero3 under torch is full_shard: the word is kept, the rules are FSDP's. */
 enum dtp_status dtp_plan_resolve(struct dtp_plan *plan, const struct dtp_transformer *transformer,

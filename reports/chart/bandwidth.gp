@@ -6,7 +6,10 @@ set ylabel "bus bandwidth of each GPU, GB/s (10^9 bytes sent)"
 set logscale x 2
 set xrange [STATS_min * 0.7:STATS_max * 1.4]
 set yrange [0:*]
-set format x "%.0b%BB"
+# IEC 80000-13 writes Ki, gnuplot's own prefix is ki.
+bytes(k) = sprintf("%d %s", 2**(k % 10), word("B KiB MiB GiB TiB", k / 10 + 1))
+set xtics ("" 1)
+do for [k=0:49:STATS_max / STATS_min > 2.0**12 ? 4 : 2] { set xtics add (bytes(k) 2**k) }
 eval below(3)
 # Of text neither colours nor dashes say which points a line was fitted to: there each of both has its name.
 fitted(k) = plain ? word(names, k) . ", fitted" : ""

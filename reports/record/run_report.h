@@ -2,11 +2,13 @@
 #ifndef DTP_RUN_REPORT_H
 #define DTP_RUN_REPORT_H
 
+#include "program/program_text.h"
 #include "sim/compare.h"
 #include "page/page.h"
 
 /* What the executor said of a run. 0 and NAN: it did not say. */
 struct dtp_run_outcome {
+    char program[DTP_PROGRAM_DIGEST_BYTES]; /* digest of the text that ran */
     char device[128], libraries[256], data[256];
     char collectives[512]; /* how NCCL carries them, where the plan chose; "": as it likes */
     char reason[512];      /* the first fault it named, "": none */

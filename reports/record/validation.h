@@ -19,6 +19,7 @@ struct dtp_validation {
     char model[96], gpu[32], device[128];
     char strategy[24], checkpointing[48], offload[16], precision[32];
     char libraries[256], data[256];
+    char program[DTP_PROGRAM_DIGEST_BYTES]; /* digest of the text that ran; "": a row of before there was one */
     uint64_t gpus, nodes, shard_group, micro_batch, sequence, accumulate;
     uint64_t status;   /* enum dtp_status that the run ended with; not OK: the figures below may be missing */
     char reason[512];  /* why */
@@ -62,6 +63,9 @@ bool dtp_validation_judge(struct dtp_validation *v, const struct dtp_validation_
  * NULL: no memory. */
 char *dtp_validation_header(void);
 void dtp_validation_write_row(const struct dtp_row_file *file, uint64_t row, const struct dtp_validation *v, FILE *out);
+/* Gives the plain file the columns that rows of earlier versions lack, empty, so that it can be gone on with; a file
+ * that has them, or is none of ours, stays as it is. */
+enum dtp_status dtp_validation_widen(const char *path, struct dtp_faults *faults);
 /* The rows of a file. DTP_BAD_INPUT: a column is missing, or a field is no number. Caller frees *out. */
 enum dtp_status dtp_validation_read(const char *path, struct dtp_validation **out, size_t *count,
                                     struct dtp_faults *faults);

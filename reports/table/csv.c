@@ -2,7 +2,6 @@
 #include "record/report.h"
 
 #include "plan/runtime.h"
-#include "machine/measured.h"
 #include "job/scenario_keys.h"
 #include "base/table.h"
 
@@ -26,13 +25,6 @@ static void write_whole(FILE *file, uint64_t value)
     fprintf(file, "%llu", (unsigned long long)value);
 }
 
-static void write_checkpointing(FILE *file, const struct dtp_plan *plan)
-{
-    char text[48];
-    dtp_checkpointing_text(plan, text, sizeof text);
-    write_text(file, text);
-}
-
 static void write_price(FILE *file, const struct dtp_money *money, double usd)
 {
     if (money->known)
@@ -53,68 +45,61 @@ static void write_peak(FILE *f, const struct dtp_memory *m, enum dtp_owner owner
     write_whole(f, m->phase_bytes[m->peak_phase][owner]);
 }
 
-/* As --machine takes it. */
-static const char *machine_of(const struct dtp_cluster *cluster)
-{
-    return cluster->measured ? dtp_measured_name(cluster->measured) : cluster->machine.key;
-}
-
-/* K(column, key of the scenario whose column it is, expression that writes it), P(column, expression).
+/* K(column, key of the scenario whose value it has), P(column, expression that writes it).
  * The documented columns of `dtplan plan --csv` and of `dtplan sweep`: names never change their meaning; new ones may
- * come. What was asked for a key stands in its column where the plan is refused. Every key that has none here gets one
- * by its own name at the end of the row: plans that differ differ in a column. */
+ * come. What was asked for a key stands in its column where the plan is refused. Only keys that stand before figures,
+ * or whose column has another unit than its row says, are named here: every other gets a column by its row, at the end,
+ * so that plans that differ differ in a column. */
 #define COLUMN_TABLE(K, P)                                                                                             \
     /* -- what is trained, on what ----------------------------------------------------------------------------- */    \
-    K("model", model, write_text(f, r->job.transformer.name))                                                          \
-    K("params_count", params, write_whole(f, dtp_transformer_count(&r->job.transformer).total))                        \
-    K("seq_tokens", seq, write_whole(f, r->job.plan.sequence))                                                         \
-    K("gpu", gpu, write_text(f, r->job.cluster.gpu.key))                                                               \
-    K("machine", machine, write_text(f, machine_of(&r->job.cluster)))                                                  \
-    K("gpus_count", gpus, write_whole(f, r->job.cluster.gpus))                                                         \
-    K("gpus_per_node_count", gpus_per_node, write_whole(f, r->job.cluster.gpus_per_node))                              \
-    K("nodes_count", nodes, write_whole(f, r->job.cluster.nodes))                                                      \
+    K("model", model)                                                                                                  \
+    K("params_count", params)                                                                                          \
+    K("seq_tokens", seq)                                                                                               \
+    K("gpu", gpu)                                                                                                      \
+    K("machine", machine)                                                                                              \
+    K("gpus_count", gpus)                                                                                              \
+    K("gpus_per_node_count", gpus_per_node)                                                                            \
+    K("nodes_count", nodes)                                                                                            \
     P("network_bytes_per_s", write_real(f, r->job.cluster.machine.network_bytes_per_s))                                \
-    K("oversubscription", oversubscription, write_real(f, r->job.cluster.oversubscription))                            \
-    K("leaf_nodes_count", leaf_nodes, write_whole(f, r->job.cluster.leaf_nodes))                                       \
+    K("oversubscription", oversubscription)                                                                            \
+    K("leaf_nodes_count", leaf_nodes)                                                                                  \
     /* -- the plan --------------------------------------------------------------------------------------------- */    \
-    K("runtime", runtime, write_text(f, r->job.plan.runtime->name))                                                    \
-    K("compile", compile, write_whole(f, r->job.plan.compile))                                                         \
-    K("compile_loss", compile_loss, write_whole(f, r->job.plan.compile_loss))                                          \
-    K("fsdp1", fsdp1, write_whole(f, r->job.plan.fsdp1))                                                               \
-    K("expandable_segments", expandable_segments, write_whole(f, r->job.plan.expandable_segments))                     \
-    K("limit_all_gathers", limit_all_gathers, write_whole(f, r->job.plan.limit_all_gathers))                           \
-    K("shard_group_gpus_count", shard_group, write_whole(f, r->job.plan.shard_group))                                  \
-    K("tp_count", tp, write_whole(f, r->job.plan.tp))                                                                  \
-    K("pp_count", pp, write_whole(f, r->job.plan.pp))                                                                  \
-    K("cp_count", cp, write_whole(f, r->job.plan.cp))                                                                  \
-    K("micro_batch_sequences", micro_batch, write_whole(f, r->job.plan.micro_batch))                                   \
-    K("accumulate_count", accumulate, write_whole(f, r->job.plan.accumulate))                                          \
-    K("accumulate_sync", accumulate_sync, write_whole(f, r->job.plan.accumulate_sync))                                 \
-    K("global_batch_sequences", global_batch, write_whole(f, dtp_job_batch_sequences(&r->job)))                        \
-    K("global_batch_tokens", global_batch_tokens,                                                                      \
-      write_whole(f, dtp_job_batch_sequences(&r->job) * r->job.plan.sequence))                                         \
-    K("checkpointing", checkpointing, write_checkpointing(f, &r->job.plan))                                            \
-    K("offload", offload, write_text(f, dtp_offload_text(r->job.plan.offload)))                                        \
-    K("precision", precision, write_text(f, dtp_precision_name(&r->job.plan.precision)))                               \
-    K("param_dtype", param_dtype, write_text(f, dtp_dtype_text(r->job.plan.precision.params)))                         \
-    K("compute_dtype", compute_dtype, write_text(f, dtp_dtype_text(r->job.plan.precision.compute)))                    \
-    K("reduce_dtype", reduce_dtype, write_text(f, dtp_dtype_text(r->job.plan.precision.reduce)))                       \
-    K("master_dtype", master_dtype, write_text(f, dtp_dtype_text(r->job.plan.precision.master)))                       \
-    K("moment_dtype", moment_dtype, write_text(f, dtp_dtype_text(r->job.plan.precision.moments)))                      \
-    K("fp8_all_gather", fp8_all_gather, write_whole(f, r->job.plan.precision.fp8_all_gather))                          \
-    K("attention", attention, write_text(f, dtp_attention_text(r->job.plan.attention)))                                \
-    K("loss", loss, write_text(f, dtp_loss_text(r->job.plan.loss)))                                                    \
-    K("optimizer", optimizer, write_text(f, dtp_optimizer_text(r->job.plan.optimizer)))                                \
-    K("wrap_layers_count", wrap_layers, write_whole(f, r->job.plan.wrap_layers))                                       \
-    K("reshard_after_forward", reshard_after_forward,                                                                  \
-      write_whole(f, r->job.plan.reshard_group ? r->job.plan.reshard_group : r->job.plan.reshard_after_forward))       \
-    K("keep_root", keep_root, write_whole(f, r->job.plan.keep_root))                                                   \
-    K("prefetch", prefetch, write_whole(f, r->job.plan.prefetch))                                                      \
+    K("runtime", runtime)                                                                                              \
+    K("compile", compile)                                                                                              \
+    K("compile_loss", compile_loss)                                                                                    \
+    K("fsdp1", fsdp1)                                                                                                  \
+    K("expandable_segments", expandable_segments)                                                                      \
+    K("limit_all_gathers", limit_all_gathers)                                                                          \
+    K("shard_group_gpus_count", shard_group)                                                                           \
+    K("tp_count", tp)                                                                                                  \
+    K("pp_count", pp)                                                                                                  \
+    K("cp_count", cp)                                                                                                  \
+    K("micro_batch_sequences", micro_batch)                                                                            \
+    K("accumulate_count", accumulate)                                                                                  \
+    K("accumulate_sync", accumulate_sync)                                                                              \
+    K("global_batch_sequences", global_batch)                                                                          \
+    K("global_batch_tokens", global_batch_tokens)                                                                      \
+    K("checkpointing", checkpointing)                                                                                  \
+    K("offload", offload)                                                                                              \
+    K("precision", precision)                                                                                          \
+    K("param_dtype", param_dtype)                                                                                      \
+    K("compute_dtype", compute_dtype)                                                                                  \
+    K("reduce_dtype", reduce_dtype)                                                                                    \
+    K("master_dtype", master_dtype)                                                                                    \
+    K("moment_dtype", moment_dtype)                                                                                    \
+    K("fp8_all_gather", fp8_all_gather)                                                                                \
+    K("attention", attention)                                                                                          \
+    K("loss", loss)                                                                                                    \
+    K("optimizer", optimizer)                                                                                          \
+    K("wrap_layers_count", wrap_layers)                                                                                \
+    K("reshard_after_forward", reshard_after_forward)                                                                  \
+    K("keep_root", keep_root)                                                                                          \
+    K("prefetch", prefetch)                                                                                            \
     P("ddp_bucket_bytes", write_whole(f, r->job.plan.ddp_bucket_bytes))                                                \
-    K("ddp_bucket_view", ddp_bucket_view, write_whole(f, r->job.plan.ddp_bucket_view))                                 \
-    K("deepspeed_overlap", deepspeed_overlap, write_whole(f, r->job.plan.deepspeed.overlap_comm))                      \
-    K("fused_qkv", fused_qkv, write_whole(f, r->job.plan.fused_qkv))                                                   \
-    K("fused_gate_up", fused_gate_up, write_whole(f, r->job.plan.fused_gate_up))                                       \
+    K("ddp_bucket_view", ddp_bucket_view)                                                                              \
+    K("deepspeed_overlap", deepspeed_overlap)                                                                          \
+    K("fused_qkv", fused_qkv)                                                                                          \
+    K("fused_gate_up", fused_gate_up)                                                                                  \
     P("fidelity", write_text(f, r->simulated ? "simulated" : "closed"))                                                \
     /* -- memory: of the fullest GPU; host and NVMe of a node --------------------------------------------------- */   \
     P("verdict", write_text(f, dtp_verdict_text(r->prediction.memory.verdict)))                                        \
@@ -201,7 +186,7 @@ static void write_asked(const struct dtp_comparison_row *row, enum dtp_key key, 
 /* The strategy stands first in every row; a name changes no prediction. */
 static const bool has_column[DTP_KEY_COUNT] = {[DTP_KEY_strategy] = true,
                                                [DTP_KEY_name] = true,
-#define KEY_COLUMN(name, key, expression) [DTP_KEY_##key] = true,
+#define KEY_COLUMN(name, key) [DTP_KEY_##key] = true,
 #define PLAIN_COLUMN(name, expression)
                                                COLUMN_TABLE(KEY_COLUMN, PLAIN_COLUMN)
 #undef KEY_COLUMN
@@ -220,20 +205,15 @@ static void write_value(const struct dtp_job_value *value, FILE *f)
     }
 }
 
-static void write_other_keys(const struct dtp_comparison_row *row, FILE *f)
+/* What a key is; where the plan is refused, what was asked. */
+static void write_key(const struct dtp_comparison_row *row, const struct dtp_job_value *values, enum dtp_key key,
+                      FILE *f)
 {
-    struct dtp_job_value values[DTP_JOB_VALUES_MAX];
-    if (!row->refused)
-        dtp_job_values(&row->report->job, values);
-    for (int key = 0; key < DTP_KEY_COUNT; key++) {
-        if (has_column[key])
-            continue;
-        fputc(',', f);
-        if (row->refused)
-            write_asked(row, (enum dtp_key)key, f);
-        else
-            write_value(&values[key], f);
-    }
+    fputc(',', f);
+    if (row->refused)
+        write_asked(row, key, f);
+    else
+        write_value(&values[key], f);
 }
 
 static void write_other_names(FILE *file)
@@ -249,6 +229,9 @@ static void write_other_names(FILE *file)
 void dtp_report_csv_row(const struct dtp_comparison_row *row, FILE *f)
 {
     const struct dtp_report *r = row->report;
+    struct dtp_job_value values[DTP_JOB_VALUES_MAX];
+    if (!row->refused)
+        dtp_job_values(&r->job, values);
     write_text(f, row->strategy);
     fputc(',', f);
     write_text(f, row->refused ? row->reason : "");
@@ -257,13 +240,13 @@ void dtp_report_csv_row(const struct dtp_comparison_row *row, FILE *f)
     if (!row->refused) {                                                                                               \
         expression;                                                                                                    \
     }
-#define WRITE_KEY_COLUMN(name, key, expression)                                                                        \
-    WRITE_COLUMN(name, expression)                                                                                     \
-    else write_asked(row, DTP_KEY_##key, f);
+#define WRITE_KEY_COLUMN(name, key) write_key(row, values, DTP_KEY_##key, f);
     COLUMN_TABLE(WRITE_KEY_COLUMN, WRITE_COLUMN)
 #undef WRITE_KEY_COLUMN
 #undef WRITE_COLUMN
-    write_other_keys(row, f);
+    for (int key = 0; key < DTP_KEY_COUNT; key++)
+        if (!has_column[key])
+            write_key(row, values, (enum dtp_key)key, f);
     fputc('\n', f);
 }
 
@@ -271,7 +254,7 @@ void dtp_report_csv_header(FILE *file)
 {
     fputs("strategy,refused_because", file);
 #define WRITE_NAME(name, expression) fputs("," name, file);
-#define WRITE_KEY_NAME(name, key, expression) WRITE_NAME(name, expression)
+#define WRITE_KEY_NAME(name, key) WRITE_NAME(name, )
     COLUMN_TABLE(WRITE_KEY_NAME, WRITE_NAME)
 #undef WRITE_KEY_NAME
 #undef WRITE_NAME

@@ -3,8 +3,7 @@
  * Keys end in their unit. */
 #include "record/report.h"
 
-#include "plan/runtime.h"
-#include "job/job_values.h"
+#include "job/scenario_keys.h"
 #include "page/json_value.h"
 #include "machine/measured.h"
 #include "record/training_report.h"
@@ -26,57 +25,72 @@ static json_t *value_json(const struct dtp_job_value *value)
     return json_null();
 }
 
-/* The keys of a section that have no field yet, by their own names: plans that differ differ in a field. */
-static void add_other_keys(const struct dtp_job *job, const char *section, json_t *object)
-{
+/* What a job is, and the object that it is written to. */
+struct fields {
     struct dtp_job_value values[DTP_JOB_VALUES_MAX];
-    size_t count = dtp_job_values(job, values);
-    for (size_t i = 0; i < count; i++) {
-        char name[96];
-        dtp_job_value_name(values[i].key, false, name, sizeof name);
-        if (strcmp(values[i].key->section, section) == 0 && strcmp(name, section) != 0 &&
-            !json_object_get(object, name))
-            json_object_set_new(object, name, value_json(&values[i]));
-    }
+    size_t count;
+    json_t *object;
+};
+
+/* In place, for words may lie in the values themselves. */
+static void begin(struct fields *f, const struct dtp_job *job)
+{
+    f->object = json_object();
+    f->count = dtp_job_values(job, f->values);
+}
+
+static void add_key(struct fields *f, const struct dtp_job_value *value)
+{
+    char name[96];
+    dtp_job_value_name(value->key, false, name, sizeof name);
+    if (!json_object_get(f->object, name))
+        json_object_set_new(f->object, name, value_json(value));
+}
+
+/* Keys that readers find first; the order of the others is the table's. */
+static void add_keys(struct fields *f, const enum dtp_key *keys, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        add_key(f, &f->values[keys[i]]);
+}
+#define ADD_KEYS(fields, ...)                                                                                          \
+    add_keys(fields, (const enum dtp_key[]){__VA_ARGS__},                                                              \
+             sizeof((const enum dtp_key[]){__VA_ARGS__}) / sizeof(enum dtp_key))
+
+/* Every key of a section that has no field yet, by its own name; the section's own name is its object's. */
+static json_t *with_section(struct fields *f, const char *section)
+{
+    for (size_t i = 0; i < f->count; i++)
+        if (strcmp(f->values[i].key->section, section) == 0 && strcmp(f->values[i].key->key, section) != 0)
+            add_key(f, &f->values[i]);
+    return f->object;
 }
 
 static json_t *model_object(const struct dtp_job *job)
 {
-    const struct dtp_transformer *m = &job->transformer;
-    json_t *object = json_object();
-    json_object_set_new(object, "name", dtp_json_text(m->name));
-    json_object_set_new(object, "params", dtp_json_whole(dtp_transformer_count(m).total));
-    json_object_set_new(object, "layers", dtp_json_whole(m->layers));
-    json_object_set_new(object, "hidden", dtp_json_whole(m->hidden));
-    json_object_set_new(object, "heads", dtp_json_whole(m->heads));
-    json_object_set_new(object, "kv_heads", dtp_json_whole(m->kv_heads));
-    json_object_set_new(object, "head_dim", dtp_json_whole(m->head_dim));
-    json_object_set_new(object, "ffn", dtp_json_whole(m->ffn));
-    json_object_set_new(object, "vocab", dtp_json_whole(m->vocab));
-    json_object_set_new(object, "seq", dtp_json_whole(job->plan.sequence));
-    json_object_set_new(object, "tied_head", json_boolean(m->tied_head));
-    json_object_set_new(object, "shape_note", dtp_json_text(job->shape_note));
-    json_object_set_new(object, "note", dtp_json_text(job->model_note));
-    add_other_keys(job, "model", object);
-    return object;
+    struct fields f;
+    begin(&f, job);
+    ADD_KEYS(&f, DTP_KEY_name, DTP_KEY_params, DTP_KEY_layers, DTP_KEY_hidden, DTP_KEY_heads, DTP_KEY_kv_heads,
+             DTP_KEY_head_dim, DTP_KEY_ffn, DTP_KEY_vocab, DTP_KEY_seq, DTP_KEY_tied_head);
+    json_object_set_new(f.object, "shape_note", dtp_json_text(job->shape_note));
+    json_object_set_new(f.object, "note", dtp_json_text(job->model_note));
+    return with_section(&f, "model");
 }
 
 static json_t *cluster_object(const struct dtp_job *job)
 {
     const struct dtp_cluster *c = &job->cluster;
-    json_t *object = json_object();
-    json_object_set_new(object, "gpu", dtp_json_text(c->gpu.key));
-    json_object_set_new(object, "gpu_name", dtp_json_text(c->gpu.name));
-    json_object_set_new(object, "machine", dtp_json_text(c->machine.key));
-    json_object_set_new(object, "measured_machine",
+    struct fields f;
+    begin(&f, job);
+    ADD_KEYS(&f, DTP_KEY_gpu);
+    json_object_set_new(f.object, "gpu_name", dtp_json_text(c->gpu.name));
+    json_object_set_new(f.object, "machine", dtp_json_text(c->machine.key));
+    json_object_set_new(f.object, "measured_machine",
                         c->measured ? dtp_json_text(dtp_measured_name(c->measured)) : json_null());
-    json_object_set_new(object, "gpus", dtp_json_whole(c->gpus));
-    json_object_set_new(object, "gpus_per_node", dtp_json_whole(c->gpus_per_node));
-    json_object_set_new(object, "nodes", dtp_json_whole(c->nodes));
-    json_object_set_new(object, "network_bytes_per_s_per_node", dtp_json_real(c->machine.network_bytes_per_s));
-    json_object_set_new(object, "note", dtp_json_text(job->cluster_note));
-    add_other_keys(job, "cluster", object);
-    return object;
+    ADD_KEYS(&f, DTP_KEY_gpus, DTP_KEY_gpus_per_node, DTP_KEY_nodes);
+    json_object_set_new(f.object, "network_bytes_per_s_per_node", dtp_json_real(c->machine.network_bytes_per_s));
+    json_object_set_new(f.object, "note", dtp_json_text(job->cluster_note));
+    return with_section(&f, "cluster");
 }
 
 static json_t *precision_object(const struct dtp_precision *p)
@@ -92,40 +106,24 @@ static json_t *precision_object(const struct dtp_precision *p)
 
 static json_t *plan_object(const struct dtp_job *job)
 {
-    const struct dtp_plan *p = &job->plan;
-    char checkpointing[48];
-    json_t *object = json_object();
-    dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
-    json_object_set_new(object, "strategy", json_string(dtp_strategy_text(p->strategy)));
-    json_object_set_new(object, "runtime", json_string(p->runtime->name));
-    json_object_set_new(object, "compile", json_boolean(p->compile));
-    json_object_set_new(object, "fsdp1", json_boolean(p->fsdp1));
-    json_object_set_new(object, "shard_group", dtp_json_whole(p->shard_group));
-    json_object_set_new(object, "micro_batch", dtp_json_whole(p->micro_batch));
-    json_object_set_new(object, "accumulate", dtp_json_whole(p->accumulate));
-    json_object_set_new(object, "accumulate_sync", json_boolean(p->accumulate_sync));
-    json_object_set_new(object, "global_batch", dtp_json_whole(dtp_job_batch_sequences(job)));
-    json_object_set_new(object, "checkpointing", json_string(checkpointing));
-    json_object_set_new(object, "offload", json_string(dtp_offload_text(p->offload)));
-    json_object_set_new(object, "precision", json_string(dtp_precision_name(&p->precision)));
-    json_object_set_new(object, "dtypes", precision_object(&p->precision));
-    json_object_set_new(object, "attention", json_string(dtp_attention_text(p->attention)));
-    json_object_set_new(object, "loss", json_string(dtp_loss_text(p->loss)));
-    json_object_set_new(object, "optimizer", json_string(dtp_optimizer_text(p->optimizer)));
-    json_object_set_new(object, "wrap_layers", dtp_json_whole(p->wrap_layers));
-    json_object_set_new(object, "note", dtp_json_text(job->plan_note));
-    json_object_set_new(object, "reshard_after_forward",
-                        p->reshard_group ? json_integer(p->reshard_group) : json_boolean(p->reshard_after_forward));
-    add_other_keys(job, "plan", object);
-    return object;
+    struct fields f;
+    begin(&f, job);
+    ADD_KEYS(&f, DTP_KEY_strategy, DTP_KEY_runtime, DTP_KEY_compile, DTP_KEY_fsdp1, DTP_KEY_shard_group,
+             DTP_KEY_micro_batch, DTP_KEY_accumulate, DTP_KEY_accumulate_sync, DTP_KEY_global_batch,
+             DTP_KEY_checkpointing, DTP_KEY_offload, DTP_KEY_precision);
+    json_object_set_new(f.object, "dtypes", precision_object(&job->plan.precision));
+    ADD_KEYS(&f, DTP_KEY_attention, DTP_KEY_loss, DTP_KEY_optimizer, DTP_KEY_wrap_layers);
+    json_object_set_new(f.object, "note", dtp_json_text(job->plan_note));
+    ADD_KEYS(&f, DTP_KEY_reshard_after_forward);
+    return with_section(&f, "plan");
 }
 
 /* What was asked of the whole training; null: nothing. */
 static json_t *money_object(const struct dtp_job *job)
 {
-    json_t *object = json_object();
-    add_other_keys(job, "money", object);
-    return object;
+    struct fields f;
+    begin(&f, job);
+    return with_section(&f, "money");
 }
 
 /* ---- what is predicted ------------------------------------------------------------------------------------------ */

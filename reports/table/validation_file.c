@@ -2,6 +2,7 @@
 #include "record/validation_fields.h"
 
 #include "base/number.h"
+#include "page/output_file.h"
 #include "record/simulation_report.h"
 #include "base/table.h"
 
@@ -42,13 +43,16 @@
     X(REAL, last_loss, "last_loss")                                                                                    \
     X(WHOLE, gpu_memory_bytes, "gpu_memory_bytes")                                                                     \
     X(WHOLE, host_arena_bytes, "host_arena_bytes")
+/* Rows of before 0.2 lack it, and stay readable. */
+#define DTP_PROGRAM_COLUMN "program"
 /* Words of any kind, commas among them: behind the figures, so that simple tools find those. */
 #define LAST_TABLE(X)                                                                                                  \
     X(TEXT, outside, "outside")                                                                                        \
     X(TEXT, reason, "reason")                                                                                          \
     X(TEXT, device, "device")                                                                                          \
     X(TEXT, libraries, "libraries")                                                                                    \
-    X(TEXT, data, "data")
+    X(TEXT, data, "data")                                                                                              \
+    X(TEXT, program, DTP_PROGRAM_COLUMN)
 #define PAIR_TABLE(X)                                                                                                  \
     X(REAL, step_s, "step_s")                                                                                          \
     X(REAL, tokens_per_s, "tokens_per_s")                                                                              \
@@ -164,6 +168,59 @@ void dtp_validation_write_row(const struct dtp_row_file *file, uint64_t row, con
     }
 }
 
+/* ---- files of earlier versions ----------------------------------------------------------------------------------- */
+
+/* Columns were only ever added behind the others. How many `line` lacks of `header`; 0: none, or it is no such line. */
+static size_t missing_columns(const char *line, ssize_t bytes, const char *header)
+{
+    size_t known = bytes > 0 && line[bytes - 1] == '\n' ? (size_t)bytes - 1 : 0, missing = 0;
+    if (known == 0 || known >= strlen(header) || strncmp(line, header, known) != 0 || header[known] != ',')
+        return 0;
+    for (const char *c = header + known; *c; c++)
+        missing += *c == ',';
+    return missing;
+}
+
+/* The rows of `in` behind its first line; one that a full disk cut off stays cut off. */
+static void write_wider(FILE *in, const char *header, size_t missing, FILE *out)
+{
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t bytes;
+    fputs(header, out);
+    while ((bytes = getline(&line, &room, in)) > 0) {
+        bool whole = line[bytes - 1] == '\n';
+        fwrite(line, 1, (size_t)bytes - whole, out);
+        for (size_t i = 0; i < missing && whole; i++)
+            fputc(',', out);
+        if (whole)
+            fputc('\n', out);
+    }
+    free(line);
+}
+
+enum dtp_status dtp_validation_widen(const char *path, struct dtp_faults *faults)
+{
+    char *line = NULL, *header = dtp_validation_header();
+    size_t room = 0;
+    struct dtp_output_file output;
+    enum dtp_status status = DTP_OK;
+    FILE *in = dtp_output_is_special(path) ? NULL : fopen(path, "r");
+    ssize_t bytes = in && header ? getline(&line, &room, in) : 0;
+    size_t missing = missing_columns(line, bytes, header);
+    if (missing > 0)
+        status = dtp_output_open(path, &output, faults);
+    if (missing > 0 && status == DTP_OK) {
+        write_wider(in, header, missing, output.file);
+        status = dtp_output_close(&output, faults);
+    }
+    if (in)
+        fclose(in);
+    free(line);
+    free(header);
+    return status;
+}
+
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static bool take(const struct dtp_validation_field *field, const char *text, struct dtp_validation *v)
@@ -186,7 +243,7 @@ static enum dtp_status fill(const struct dtp_table *table, struct dtp_validation
     enum dtp_status status = DTP_OK;
     for (size_t i = 0; i < count; i++) {
         long column = dtp_table_column(table, fields[i].name);
-        if (column < 0)
+        if (column < 0 && strcmp(fields[i].name, DTP_PROGRAM_COLUMN) != 0)
             status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 1, "has no column '%s'", fields[i].name);
         for (size_t row = 0; column >= 0 && row < dtp_table_row_count(table); row++)
             if (!take(&fields[i], dtp_table_text(table, row, column), &rows[row]))

@@ -1,7 +1,7 @@
 /* The lines that say what is planned: the model, the cluster, the plan. */
 #include "record/report.h"
 
-#include "plan/executor_choices.h"
+#include "job/scenario_keys.h"
 #include "machine/measured.h"
 #include "plan/rules.h"
 
@@ -145,23 +145,32 @@ static void strategy_words(const struct dtp_job *job, char *out, size_t bytes)
     snprintf(out, bytes, "%s%s%s, %s, ", slices, dtp_strategy_text(p->strategy), group, runtime);
 }
 
-/* ", gradient_stream, gather_engine copy": what is not the default. */
+/* ", gather_engine copy": a key and its value, of a switch the key alone. */
+static size_t choice_words(enum dtp_key key, const struct dtp_draft *draft, char *out, size_t bytes)
+{
+    struct dtp_job_value value;
+    char text[32] = "";
+    dtp_key_value(key, draft, &value);
+    switch (value.kind) {
+    case DTP_VALUE_WORD: snprintf(text, sizeof text, " %s", value.word); break;
+    case DTP_VALUE_WHOLE: snprintf(text, sizeof text, " %llu", (unsigned long long)value.whole); break;
+    case DTP_VALUE_REAL: snprintf(text, sizeof text, " %.15g", value.real); break;
+    case DTP_VALUE_SWITCH: snprintf(text, sizeof text, "%s", value.whole ? "" : " false"); break;
+    }
+    return (size_t)snprintf(out, bytes, ", %s%s", dtp_key_name(key), text);
+}
+
+/* What the executor alone reads and is not the default. */
 static void executor_words(const struct dtp_plan *plan, char *out, size_t bytes)
 {
-    struct dtp_executor_choice choices[DTP_EXECUTOR_CHOICE_COUNT];
+    const struct dtp_draft draft = {.plan = *plan}, standard = {.plan = dtp_plan_unchosen()};
     size_t used = 0;
     out[0] = '\0';
-    dtp_executor_choices(plan, choices);
-    for (size_t i = 0; i < DTP_EXECUTOR_CHOICE_COUNT; i++) {
-        const struct dtp_executor_choice *choice = &choices[i];
-        const char *word = dtp_executor_choice_word(choice);
-        char value[32] = "";
-        if (word)
-            snprintf(value, sizeof value, " %s", word);
-        else if (choice->kind != DTP_CHOICE_SWITCH)
-            snprintf(value, sizeof value, " %.15g", choice->value);
-        if (choice->value != 0 && used < bytes)
-            used += (size_t)snprintf(out + used, bytes - used, ", %s%s", choice->key, value);
+    for (int key = 0; key < DTP_KEY_COUNT && used < bytes; key++) {
+        enum dtp_key_reader reader = dtp_key_reader((enum dtp_key)key);
+        if ((reader == DTP_READER_EXECUTOR || reader == DTP_READER_EXECUTOR_NORM) &&
+            !dtp_key_same((enum dtp_key)key, &draft, &standard))
+            used += choice_words((enum dtp_key)key, &draft, out + used, bytes - used);
     }
 }
 

@@ -243,6 +243,7 @@ void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *pa
     fprintf(page->file, "device   %s; %s\n", m->device, m->libraries);
     if (m->collectives[0])
         fprintf(page->file, "         %s\n", m->collectives);
+    fprintf(page->file, "program  %s: %" PRIu64 " operations, handed over as text\n", m->program, m->operations);
     print_memory(report, page);
     print_communication(report, page);
     print_step(report, page);

@@ -89,9 +89,9 @@ static void print_batch(const struct dtp_report *report, const struct dtp_page *
     struct texts x;
     char steps[32];
     label(page, "batch");
-    fprintf(page->file, "%s tokens a step, %s steps; critical near %s\n",
+    fprintf(page->file, "%s tokens a step, %s step%s; critical near %s\n",
             dtp_number_format_count(t->batch_tokens, x.a, sizeof x.a),
-            dtp_page_grouped((uint64_t)t->steps_count, steps, sizeof steps),
+            dtp_page_grouped((uint64_t)t->steps_count, steps, sizeof steps), t->steps_count < 2 ? "" : "s",
             dtp_number_format_count(t->critical_batch_tokens, x.b, sizeof x.b));
     if (t->batch_tokens > 2 * t->critical_batch_tokens) {
         label(page, "");

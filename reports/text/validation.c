@@ -105,6 +105,7 @@ void dtp_validation_measure(const struct dtp_run_report *r, struct dtp_validatio
     snprintf(v->device, sizeof v->device, "%s", m->device);
     snprintf(v->libraries, sizeof v->libraries, "%s", m->libraries);
     snprintf(v->data, sizeof v->data, "%s", m->data);
+    snprintf(v->program, sizeof v->program, "%s", m->program);
     v->on_gpu = m->gpu;
     v->timed_steps = m->timed_steps;
     v->tokens_per_step = m->tokens_per_step;
@@ -143,6 +144,7 @@ void dtp_validation_outcome(const struct dtp_validation *v, struct dtp_run_outco
     snprintf(m->device, sizeof m->device, "%s", v->device);
     snprintf(m->libraries, sizeof m->libraries, "%s", v->libraries);
     snprintf(m->data, sizeof m->data, "%s", v->data);
+    snprintf(m->program, sizeof m->program, "%s", v->program);
     for (int i = 0; i < DTP_OWNER_COUNT; i++)
         m->owner_bytes[i] = v->owner_bytes[i][DTP_VALIDATION_MEASURED];
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)

@@ -293,14 +293,19 @@ static void test_state_is_written_once(void **state)
 
 /* ---- the optimizer on the host ----------------------------------------------------------------------------------- */
 
-static dtp_buffer_id host_buffer(struct dtp_program *program, const char *name, uint64_t bytes, uint16_t layer)
+/* Of module 1; `dtype` DTP_DTYPE_COUNT: of none. */
+static dtp_buffer_id host_buffer(struct dtp_program *program, enum dtp_content content, uint64_t bytes,
+                                 enum dtp_dtype dtype)
 {
-    struct dtp_buffer buffer = {.name = name,
+    struct dtp_buffer buffer = {.name = dtp_content_text(content),
                                 .bytes = bytes,
                                 .owner = DTP_OWNER_OPTIMIZER,
                                 .space = DTP_SPACE_HOST,
-                                .layer = layer,
-                                .persistent = true};
+                                .layer = DTP_NO_LAYER,
+                                .persistent = true,
+                                .element = (uint8_t)(dtype == DTP_DTYPE_COUNT ? DTP_NO_ELEMENT : dtype + 1u),
+                                .content = (uint8_t)content,
+                                .module = dtp_content_is_state(content)};
     return dtp_program_add_buffer(program, &buffer);
 }
 
@@ -317,12 +322,12 @@ static struct dtp_program *host_update(uint64_t elements)
     struct dtp_program *program;
     assert_int_equal(dtp_program_create(0, &program, &faults), DTP_OK);
     struct dtp_operand operands[] = {
-        as(host_buffer(program, "gradients", 4 * elements, 0), DTP_READ, DTP_ROLE_WEIGHT_GRADIENT),
-        as(host_buffer(program, "weights", 2 * elements, 0), DTP_WRITE, DTP_ROLE_WEIGHT),
-        as(host_buffer(program, "master", 4 * elements, 0), DTP_UPDATE, DTP_ROLE_MASTER),
-        as(host_buffer(program, "moment1", 4 * elements, 0), DTP_UPDATE, DTP_ROLE_MOMENT1),
-        as(host_buffer(program, "moment2", 4 * elements, 0), DTP_UPDATE, DTP_ROLE_MOMENT2),
-        as(host_buffer(program, "host scalars", 64, DTP_NO_LAYER), DTP_READ, DTP_ROLE_SCALARS)};
+        as(host_buffer(program, DTP_CONTENT_NONE, 4 * elements, DTP_FP32), DTP_READ, DTP_ROLE_WEIGHT_GRADIENT),
+        as(host_buffer(program, DTP_CONTENT_WEIGHTS, 2 * elements, DTP_BF16), DTP_WRITE, DTP_ROLE_WEIGHT),
+        as(host_buffer(program, DTP_CONTENT_MASTER, 4 * elements, DTP_FP32), DTP_UPDATE, DTP_ROLE_MASTER),
+        as(host_buffer(program, DTP_CONTENT_MOMENT1, 4 * elements, DTP_FP32), DTP_UPDATE, DTP_ROLE_MOMENT1),
+        as(host_buffer(program, DTP_CONTENT_MOMENT2, 4 * elements, DTP_FP32), DTP_UPDATE, DTP_ROLE_MOMENT2),
+        as(host_buffer(program, DTP_CONTENT_HOST_SCALARS, 64, DTP_DTYPE_COUNT), DTP_READ, DTP_ROLE_SCALARS)};
     struct dtp_op op = {.kind = DTP_OP_HOST_OPTIMIZER, .stream = DTP_STREAM_HOST, .name = "block"};
     dtp_program_add_op(program, &op, operands, sizeof operands / sizeof operands[0]);
     must(dtp_program_seal(program, &faults));

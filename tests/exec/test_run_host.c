@@ -136,6 +136,7 @@ static void test_a_resumed_run_goes_on_bit_for_bit(void **state)
     resumed(RUN_LLAMA "micro_batch=2 precision=bf16-mixed clip_norm=0.5");
     resumed(RUN_LLAMA "micro_batch=2 precision=bf16-pure stochastic_rounding=true");
     resumed(RUN_GPT2 "micro_batch=2 accumulate=2 precision=fp32");
+    resumed(RUN_LLAMA "qk_norm=true micro_batch=2 precision=bf16-mixed");
 }
 
 /* 12 rows, though the last four steps were trained twice. */
@@ -148,7 +149,7 @@ static void test_the_log_goes_on(void **state)
     FILE *file = fopen(log_path, "r");
     assert_non_null(file);
     assert_non_null(fgets(line, sizeof line, file));
-    assert_string_equal(line, "step,loss,gradient_norm,learning_rate,step_s,tokens_per_s,skipped\n");
+    assert_string_equal(line, "step,loss,gradient_norm,learning_rate,step_s,tokens_per_s,skipped,program\n");
     for (; fgets(line, sizeof line, file); rows++) {
         assert_int_equal(sscanf(line, "%lu,", &step), 1);
         assert_int_equal(step, rows + 1);
@@ -173,6 +174,9 @@ static void test_what_cannot_be_resumed_is_refused(void **state)
     assert_non_null(strstr(other.said, "4 steps done already"));
     settings.steps = 8;
     run_train(RUN_LLAMA "precision=bf16-mixed", &settings, &other);
+    assert_int_equal(other.status, DTP_BAD_INPUT);
+    assert_non_null(strstr(other.said, "another model"));
+    run_train(RUN_LLAMA "precision=fp32 qk_norm=true", &settings, &other);
     assert_int_equal(other.status, DTP_BAD_INPUT);
     assert_non_null(strstr(other.said, "another model"));
     run_train(RUN_LLAMA "precision=fp32 micro_batch=2", &settings, &other);

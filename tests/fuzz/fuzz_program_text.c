@@ -1,9 +1,10 @@
-/* libFuzzer target: any bytes are a program or are refused; a program written out and read again is the same; proving
- * and placing it breaks nothing, and what is placed at one time is placed apart.
+/* libFuzzer target: any bytes are a program, or a set of them, or are refused; a program written out and read again is
+ * the same; proving and placing it breaks nothing, and what is placed at one time is placed apart.
  *
  *   cmake --preset fuzz && cmake --build --preset fuzz --target fuzz_program_text
  *   build-fuzz/tests/fuzz_program_text -max_total_time=600 -max_len=4096 tests/corpus/program_text */
 #include "program/placement.h"
+#include "program/program_set.h"
 #include "program/program_text.h"
 #include "program/verify.h"
 
@@ -62,9 +63,29 @@ static void expect_read(const struct dtp_program *program)
     }
 }
 
+static void expect_set(const char *text, size_t bytes)
+{
+    static struct dtp_faults faults;
+    struct dtp_program_set set;
+    forget_faults(&faults);
+    enum dtp_status status = dtp_program_set_parse_text("fuzz", text, bytes, &set, &faults);
+    expect((status == DTP_OK) == (set.role_count > 0));
+    expect_faults(status, &faults);
+    for (uint32_t r = 0; r < set.role_count; r++)
+        expect_round_trip(set.roles[r].program);
+    if (set.role_count == 0)
+        return;
+    status = dtp_program_set_verify(&set, DTP_ISSUE_STREAMS, &faults);
+    expect_faults(status, &faults);
+    if (dtp_program_set_verify(&set, DTP_ISSUE_IN_LINE, &faults) == DTP_OK) /* streams only ever allow more */
+        expect(status == DTP_OK);
+    dtp_program_set_release(&set);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static struct dtp_faults faults;
+    expect_set((const char *)data, bytes);
     forget_faults(&faults);
     struct dtp_program *program = NULL;
     enum dtp_status status = dtp_program_parse_text("fuzz", (const char *)data, bytes, &program, &faults);

@@ -138,6 +138,67 @@ static void test_rotaries(void)
             test_rotary(shapes[i][0], shapes[i][1], shapes[i][2], k & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32, k & 2);
 }
 
+static void test_qk_norm(uint32_t heads, uint32_t kv_heads, uint32_t dim, enum dtp_element element, bool accumulate)
+{
+    const uint32_t rows = small ? 5 : 300;
+    const uint64_t packed = (uint64_t)rows * (heads + 2 * kv_heads) * dim, normed = (uint64_t)rows * (heads + kv_heads);
+    const double ulps = ulps_of(element);
+    case_begin("qk_norm %s %u:%u heads of %u", named(element), heads, kv_heads, dim);
+    struct tensor *qkv = updated(input("qkv", element, packed, 2), ulps, 32 * epsilon);
+    struct tensor *weight = input("weight", element, 2 * dim, 1), *raw = result("raw", element, normed * dim, 0, 0);
+    struct tensor *inverse = result("inverse deviation", DTP_ELEMENT_FP32, normed, 4, 16 * epsilon);
+    struct dtp_qk_norm_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_qk_norm_args){.qkv = qkv->at[s],
+                                         .weight = weight->at[s],
+                                         .raw = raw->at[s],
+                                         .inverse_deviation = inverse->at[s],
+                                         .rows = rows,
+                                         .heads = heads,
+                                         .kv_heads = kv_heads,
+                                         .head_dim = dim,
+                                         .epsilon = 1e-5f,
+                                         .element = element,
+                                         .weight_element = element};
+    VERIFY(qk_norm, a);
+
+    enum dtp_element of_gradient = accumulate ? DTP_ELEMENT_FP32 : element;
+    const double sum_error = 16 * epsilon * sqrt((double)rows * heads), sum_ulps = ulps_of(of_gradient);
+    case_begin("qk_norm_backward %s %u:%u heads of %u%s", named(element), heads, kv_heads, dim, accumulate ? " +" : "");
+    struct tensor *gradient = updated(input("qkv gradient", element, packed, 1), ulps, 64 * epsilon);
+    raw = input("raw", element, normed * dim, 2), weight = input("weight", element, 2 * dim, 1);
+    inverse = input("inverse", DTP_ELEMENT_FP32, normed, 0.1);
+    struct tensor *workspace =
+        updated(input("workspace", DTP_ELEMENT_FP32, 2 * (uint64_t)DTP_PARTIAL_SUM_ROWS * dim, 1), 0, INFINITY);
+    struct tensor *dw = accumulate ? updated(input("weight gradient", of_gradient, 2 * dim, 1), sum_ulps, sum_error)
+                                   : result("weight gradient", of_gradient, 2 * dim, sum_ulps, sum_error);
+    struct dtp_qk_norm_backward_args back[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        back[s] = (struct dtp_qk_norm_backward_args){.qkv_gradient = gradient->at[s],
+                                                     .raw = raw->at[s],
+                                                     .weight = weight->at[s],
+                                                     .inverse_deviation = inverse->at[s],
+                                                     .weight_gradient = dw->at[s],
+                                                     .workspace = workspace->at[s],
+                                                     .rows = rows,
+                                                     .heads = heads,
+                                                     .kv_heads = kv_heads,
+                                                     .head_dim = dim,
+                                                     .element = element,
+                                                     .weight_element = element,
+                                                     .gradient_element = of_gradient,
+                                                     .accumulate = accumulate};
+    VERIFY(qk_norm_backward, back);
+}
+
+static void test_qk_norms(void)
+{
+    const uint32_t shapes[][3] = {{8, 8, 64}, {8, 1, 128}, {6, 2, 80}, {3, 1, 96}, {2, 1, 20}, {16, 8, 256}, {1, 1, 8}};
+    for (size_t i = 0; i < COUNT(shapes); i++)
+        for (int k = 0; k < 4; k++)
+            test_qk_norm(shapes[i][0], shapes[i][1], shapes[i][2], k & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32, k & 2);
+}
+
 static void test_activation(uint64_t rows, uint32_t width, enum dtp_activation_kind kind, enum dtp_element element,
                             bool in_place)
 {
@@ -560,12 +621,13 @@ static void test_elementwises(void)
 
 /* Scores of deviation about 1; sums over a head and over the sequence in fp32. */
 static void test_attention(uint32_t batch, uint32_t sequence, uint32_t heads, uint32_t kv_heads, uint32_t dim,
-                           enum dtp_element element)
+                           uint32_t window, enum dtp_element element)
 {
     uint64_t rows = (uint64_t)batch * sequence, packed = rows * (heads + 2 * kv_heads) * dim, out = rows * heads * dim;
     float scale = (float)(1 / sqrt((double)dim));
     double ulps = ulps_of(element), absolute = 2e-6 * sqrt((double)sequence);
-    case_begin("attention %s %u x %u, %u:%u heads of %u", named(element), batch, sequence, heads, kv_heads, dim);
+    case_begin("attention %s %u x %u, %u:%u heads of %u, window %u", named(element), batch, sequence, heads, kv_heads,
+               dim, window);
     struct tensor *qkv = input("qkv", element, packed, 1), *y = result("result", element, out, ulps, 4e-6);
     struct tensor *lse = result("log-sum-exp", DTP_ELEMENT_FP32, (uint64_t)batch * heads * sequence, 8, 4e-6);
     struct dtp_attention_args a[SIDES];
@@ -578,6 +640,7 @@ static void test_attention(uint32_t batch, uint32_t sequence, uint32_t heads, ui
                                            .heads = heads,
                                            .kv_heads = kv_heads,
                                            .head_dim = dim,
+                                           .window = window,
                                            .scale = scale,
                                            .element = element};
     VERIFY(attention, a);
@@ -587,8 +650,8 @@ static void test_attention(uint32_t batch, uint32_t sequence, uint32_t heads, ui
     memcpy(kept_qkv, qkv->at[HOST], qkv->bytes), memcpy(kept_result, y->at[HOST], y->bytes),
         memcpy(kept_lse, lse->at[HOST], lse->bytes);
     uint64_t qkv_bytes = qkv->bytes, result_bytes = y->bytes, lse_bytes = lse->bytes;
-    case_begin("attention_backward %s %u x %u, %u:%u heads of %u", named(element), batch, sequence, heads, kv_heads,
-               dim);
+    case_begin("attention_backward %s %u x %u, %u:%u heads of %u, window %u", named(element), batch, sequence, heads,
+               kv_heads, dim, window);
     qkv = bytes_of("qkv", kept_qkv, qkv_bytes), y = bytes_of("result", kept_result, result_bytes),
     lse = bytes_of("lse", kept_lse, lse_bytes);
     struct tensor *gradient = input("gradient", element, out, 1),
@@ -605,6 +668,7 @@ static void test_attention(uint32_t batch, uint32_t sequence, uint32_t heads, ui
                                                        .heads = heads,
                                                        .kv_heads = kv_heads,
                                                        .head_dim = dim,
+                                                       .window = window,
                                                        .scale = scale,
                                                        .element = element};
     VERIFY(attention_backward, back);
@@ -615,10 +679,12 @@ static void test_attentions(void)
 {
     const uint32_t shapes[][5] = {{1, 1, 1, 1, 64},  {2, 65, 2, 2, 64},  {1, 33, 8, 1, 128}, {1, 100, 4, 2, 80},
                                   {2, 31, 2, 1, 96}, {1, 70, 1, 1, 256}, {1, 40, 3, 3, 20},  {1, 400, 16, 2, 128}};
+    const uint32_t windows[] = {0, 1, 5, 37, 130}; /* below, inside and across tiles; none */
     for (size_t i = 0; i < COUNT(shapes) - small; i++)
-        for (int k = 0; k < 2; k++)
-            test_attention(shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], shapes[i][4],
-                           k ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32);
+        for (size_t k = 0; k < 2 * COUNT(windows); k++)
+            if (windows[k / 2] < shapes[i][1])
+                test_attention(shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], shapes[i][4], windows[k / 2],
+                               k % 2 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32);
 }
 
 int main(int count, char **arguments)
@@ -639,8 +705,9 @@ int main(int count, char **arguments)
         else
             return fprintf(stderr, "usage: test_kernels [--small] [--seed N] | --bench [PART]\n"), 2;
     printf("seed %llu\n", (unsigned long long)random_state);
-    void (*const tests[])(void) = {test_norms, test_rotaries, test_activations, test_embeddings,   test_losses,
-                                   test_sums,  test_biases,   test_optimizer,   test_elementwises, test_attentions};
+    void (*const tests[])(void) = {test_norms,      test_rotaries,     test_qk_norms,  test_activations,
+                                   test_embeddings, test_losses,       test_sums,      test_biases,
+                                   test_optimizer,  test_elementwises, test_attentions};
     for (size_t i = 0; i < COUNT(tests); i++)
         tests[i]();
     case_begin("end");

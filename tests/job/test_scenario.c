@@ -355,7 +355,7 @@ static void test_a_switch_no_runtime_honours_is_refused(void **state)
     (void)state;
     assert_refused("model=llama-2-7b gpus=8 strategy=shard_grad_op reshard_after_forward=true", "always false");
     assert_refused("model=llama-2-7b gpus=8 strategy=zero2 accumulate=2 accumulate_sync=false", "always true");
-    assert_refused("model=llama-2-7b gpus=8 deepspeed_overlap=true", "always false");
+    assert_refused("model=llama-2-7b gpus=8 deepspeed_overlap=true", "for runtime deepspeed only");
     assert_refused("model=llama-2-7b gpus=8 strategy=zero1 runtime=megatron fused_qkv=false", "always true");
     assert_given("model=llama-2-7b gpus=8 strategy=zero2 accumulate_sync=false"); /* one micro-step: no difference */
     assert_given("model=llama-2-7b gpus=16 reshard_after_forward=8");
@@ -455,7 +455,7 @@ static void test_faults_of_the_plan_name_the_line(void **state)
                            "strategy = zero1\noffload = nvme\n"),
                      DTP_OK);
     assert_int_equal(resolve(), DTP_BAD_INPUT);
-    assert_fault("job.ini:8: tp: is modelled under runtime megatron only, with strategy ddp or zero1");
+    assert_fault("job.ini:8: tp: is for runtime megatron only; leave it out with strategy zero1 under runtime torch");
     assert_fault("job.ini:9: seq: is 4096, but the model's learned position table has 1024 rows");
     assert_fault("job.ini:11: offload:");
     assert_int_equal(faults.count, 3);

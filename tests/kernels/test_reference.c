@@ -156,6 +156,73 @@ static void test_rotary(void **state)
     assert_memory_equal(qkv, before, sizeof qkv);
 }
 
+/* The function norms in place: each call works on a copy. */
+struct qk_norm_run {
+    struct dtp_qk_norm_args args;
+    float qkv[40], copy[40];
+};
+
+static int run_qk_norm(void *context)
+{
+    struct qk_norm_run *run = context;
+    memcpy(run->copy, run->qkv, sizeof run->copy);
+    run->args.qkv = run->copy;
+    return dtp_reference_qk_norm(NULL, &run->args, NULL);
+}
+
+static void test_qk_norm(void **state)
+{
+    (void)state;
+    /* Two rows of two q heads, a k head and a v head, of five. */
+    enum { ROWS = 2, HEADS = 2, KV_HEADS = 1, DIM = 5, NORMED = ROWS * (HEADS + KV_HEADS) };
+    float weight[2 * DIM], raw[NORMED * DIM], inverse[NORMED], gradient[40], dx[40], dweight[2 * DIM];
+    struct qk_norm_run run = {.args = {.weight = weight,
+                                       .raw = raw,
+                                       .inverse_deviation = inverse,
+                                       .rows = ROWS,
+                                       .heads = HEADS,
+                                       .kv_heads = KV_HEADS,
+                                       .head_dim = DIM,
+                                       .epsilon = 1e-5f}};
+    fill(run.qkv, 40, 1), fill(weight, 2 * DIM, 2), fill(gradient, 40, 3);
+    assert_int_equal(run_qk_norm(&run), 0);
+    assert_memory_equal(run.copy + 15, run.qkv + 15, 5 * sizeof(float)); /* v stays */
+    assert_memory_equal(raw, run.qkv, 15 * sizeof(float));
+    memcpy(dx, gradient, sizeof dx);
+    struct dtp_qk_norm_backward_args back = {.qkv_gradient = dx,
+                                             .raw = raw,
+                                             .weight = weight,
+                                             .inverse_deviation = inverse,
+                                             .weight_gradient = dweight,
+                                             .rows = ROWS,
+                                             .heads = HEADS,
+                                             .kv_heads = KV_HEADS,
+                                             .head_dim = DIM};
+    assert_int_equal(dtp_reference_qk_norm_backward(NULL, &back, NULL), 0);
+    struct slope s = {run_qk_norm, &run, run.copy, gradient, 40};
+    check_slopes(&s, run.qkv, dx, 40);
+    check_slopes(&s, weight, dweight, 2 * DIM);
+    assert_int_equal(run_qk_norm(&run), 0); /* check_slopes left the statistics of the last shifted input */
+    float once = dweight[7];
+    memcpy(dx, gradient, sizeof dx);
+    back.accumulate = true;
+    dtp_reference_qk_norm_backward(NULL, &back, NULL);
+    assert_close(dweight[7], 2 * once, 1e-6);
+    /* (3, 4) of q and (5, 12) of k over their root mean squares, by weights of their own. */
+    float two[] = {3, 4, 5, 12, 9, 9}, weights[] = {1, 2, 3, 1}, kept[4], deviations[2];
+    struct dtp_qk_norm_args by_hand = {.qkv = two,
+                                       .weight = weights,
+                                       .raw = kept,
+                                       .inverse_deviation = deviations,
+                                       .rows = 1,
+                                       .heads = 1,
+                                       .kv_heads = 1,
+                                       .head_dim = 2};
+    dtp_reference_qk_norm(NULL, &by_hand, NULL);
+    assert_close(two[1], 8 / sqrt(12.5), 1e-6);
+    assert_close(two[2], 15 / sqrt(84.5), 1e-6);
+}
+
 static int run_activation(void *arguments)
 {
     return dtp_reference_activation(NULL, arguments, NULL);
@@ -433,6 +500,7 @@ int main(void)
         cmocka_unit_test(test_stochastic_rounding_has_no_bias),
         cmocka_unit_test(test_norms),
         cmocka_unit_test(test_rotary),
+        cmocka_unit_test(test_qk_norm),
         cmocka_unit_test(test_activations),
         cmocka_unit_test(test_embedding),
         cmocka_unit_test(test_loss),

@@ -10,7 +10,8 @@ static inline bool same_buffer(const struct dtp_buffer *a, const struct dtp_buff
 {
     return !strcmp(a->name, b->name) && a->bytes == b->bytes && a->owner == b->owner && a->space == b->space &&
            a->pool == b->pool && a->layer == b->layer && a->micro_step == b->micro_step &&
-           a->persistent == b->persistent;
+           a->persistent == b->persistent && a->element == b->element && a->content == b->content &&
+           a->module == b->module;
 }
 
 /* Bits, not values: what was read must be what was written. */
@@ -32,7 +33,7 @@ static inline bool same_op(const struct dtp_program *p, const struct dtp_op *a, 
 {
     if (a->kind != b->kind || a->stream != b->stream || a->layer != b->layer || a->micro_step != b->micro_step ||
         a->group != b->group || a->operand_count != b->operand_count || a->dependency_count != b->dependency_count ||
-        strcmp(a->name, b->name) || !same_demand(&a->demand, &b->demand))
+        a->peer != b->peer || a->tag != b->tag || strcmp(a->name, b->name) || !same_demand(&a->demand, &b->demand))
         return false;
     for (uint32_t i = 0; i < a->operand_count; i++) {
         struct dtp_operand x = dtp_program_operands(p, a)[i], y = dtp_program_operands(q, b)[i];

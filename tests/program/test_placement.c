@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
+#include "lib/random_draws.h"
 #include "lib/step_program.h"
 
 static uint64_t random_state;
@@ -80,7 +81,7 @@ static void test_a_hole_is_reused(void **state)
 static void test_random_spans(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 300; seed++) {
+    for (uint64_t seed = 1; seed <= RANDOM_DRAWS(300u); seed++) {
         random_state = seed;
         struct dtp_fit_span spans[300];
         uint32_t count = 1 + random_below(300), time_count = 1 + random_below(200);

@@ -46,7 +46,8 @@ static void test_tables_agree(void **state)
         assert_true(dtp_op_kind_parse(dtp_op_kind_text((enum dtp_op_kind)i), &kind));
         assert_int_equal(kind, i);
         if (dtp_op_kind_class(kind) == DTP_CLASS_COLLECTIVE)
-            assert_string_equal(dtp_op_kind_text(kind), dtp_collective_text(dtp_op_kind_collective(kind)));
+            assert_string_equal(dtp_op_kind_is_transfer(kind) ? "send_recv" : dtp_op_kind_text(kind),
+                                dtp_collective_text(dtp_op_kind_collective(kind)));
     }
     for (int i = 0; i < DTP_STREAM_COUNT; i++) {
         enum dtp_stream stream;
@@ -211,6 +212,21 @@ static void test_bad_dependencies_buffers_and_groups_are_refused(void **state)
     p = fresh(0);
     dtp_program_add_buffer(p, &(struct dtp_buffer){.owner = DTP_OWNER_COUNT});
     expect_refused(p, "buffer 0");
+    p = fresh(0);
+    dtp_program_add_buffer(p, &(struct dtp_buffer){.content = DTP_CONTENT_COUNT});
+    expect_refused(p, "buffer 0: no such format or content");
+    p = fresh(0);
+    dtp_program_add_buffer(p, &(struct dtp_buffer){.content = DTP_CONTENT_SCALARS, .module = 1});
+    expect_refused(p, "buffer 0: only state is a module's");
+    p = fresh(0);
+    dtp_program_set_element(p, dtp_program_add_buffer(p, &(struct dtp_buffer){.bytes = 6}), DTP_FP32);
+    expect_refused(p, "buffer 0: its bytes are no whole number of elements");
+    p = fresh(0);
+    struct dtp_operand half = dtp_operand_of(buffer(p, "x"), DTP_READ);
+    half.offset_bytes = 6;
+    dtp_program_set_element(p, half.buffer, DTP_FP32);
+    dtp_program_add_op(p, &(struct dtp_op){.kind = DTP_OP_NORM}, &half, 1);
+    expect_refused(p, "an operand cuts an element of its buffer");
     p = fresh(0);
     dtp_program_add_group(p, (struct dtp_program_group){0, 1});
     expect_refused(p, "group 0");

@@ -49,7 +49,8 @@ static void expect_round_trip(struct dtp_program *program)
 static const char golden[] =
     "program 1\n"
     "group 0 ranks 8 stride 1\n"
-    "buffer 0 \"params\" bytes 3500000000 owner params space device pool compute persistent\n"
+    "buffer 0 \"params\" bytes 3500000000 owner params space device pool compute dtype bf16 content weights module 1 "
+    "persistent\n"
     "buffer 1 \"x y\" bytes 64 owner activations space host pool gather layer 2 micro 1\n"
     "op 0 all_gather gather group 0 writes +1 sent_bytes 17 kernels 1\n"
     "op 1 matmul compute layer 2 micro 1 updates 0@0+512:workspace reads 1-:input 0%@4096:weight "
@@ -78,7 +79,12 @@ static void test_the_text_of_a_program(void **state)
     assert_int_equal(ops[2].demand.memory_kernel, 1);
     assert_int_equal(ops[2].demand.recompute, 1);
     assert_int_equal(dtp_program_dependencies(p, &ops[1])->index, 0);
-    assert_int_equal(dtp_program_buffers(p)[1].space, DTP_SPACE_HOST);
+    const struct dtp_buffer *buffers = dtp_program_buffers(p);
+    assert_int_equal(buffers[0].element, DTP_BF16 + 1);
+    assert_int_equal(buffers[0].content, DTP_CONTENT_WEIGHTS);
+    assert_int_equal(buffers[0].module, 1);
+    assert_int_equal(buffers[1].element, DTP_NO_ELEMENT);
+    assert_int_equal(buffers[1].space, DTP_SPACE_HOST);
     dtp_program_destroy(p);
 }
 
@@ -130,85 +136,90 @@ static void expect_refused_bytes(const char *text, size_t bytes, size_t count, c
 #define HEAD "program 1\ngroup 0 ranks 2 stride 1\nbuffer 0 \"x\" bytes 1 owner grads space device pool compute\n"
 #define BUFFER "buffer 0 \"x\" bytes 1 owner grads space device pool compute"
 
+static const struct {
+    const char *line, *reason; /* fourth line, behind HEAD */
+} faulty_lines[] = {
+    {"ops 0 norm compute", "unknown line \"ops\""},
+    {"op 1 norm compute", "op 1 stands where op 0 is expected"},
+    {"op x norm compute", "op is \"x\"; a whole number"},
+    {"op 00000000000000000000000000000000000000000000000000000000000000000000000000000000000 norm", "a word beyond"},
+    {"op 99999999999999999999 norm compute", "op is \"99999999999999999999\""},
+    {"op -0 norm compute", "op is \"-0\""},
+    {"op 0 normal compute", "unknown kind of operation \"normal\""},
+    {"op 0 norm computer", "unknown stream \"computer\""},
+    {"op 0 norm", "the line ends where stream is expected"},
+    {"op 0 norm compute layer 65535", "layer is \"65535\""},
+    {"op 0 norm compute layer 1 layer 1", "layer is given twice"},
+    {"op 0 norm compute micro 70000", "micro is \"70000\""},
+    {"op 0 norm compute reads", "the number of a buffer is expected"},
+    {"op 0 norm compute reads 1", "\"1\" is no buffer of the lines above"},
+    {"op 0 norm compute reads 0x", "\"0x\" is no buffer"},
+    {"op 0 norm compute reads 0 0", "occurs twice"},
+    {"op 0 norm compute reads 0:input 0:input", "occurs twice"},
+    {"op 0 norm compute reads 0:inputs", "\"0:inputs\" is no buffer"},
+    {"op 0 norm compute reads 0:", "\"0:\" is no buffer"},
+    {"op 0 norm compute reads 0:input-", "\"0:input-\" is no buffer"},
+    {"op 0 norm compute reads 0%%", "\"0%%\" is no buffer"},
+    {"op 0 norm compute reads 0@", "\"0@\" is no buffer"},
+    {"op 0 norm compute reads 0@0", "\"0@0\" is no buffer"},
+    {"op 0 norm compute reads 0@1", "behind the end of its buffer"},
+    {"op 0 norm compute reads 0@99999999999999999999", "is no buffer"},
+    {"op 0 norm compute reads +0:input writes +0:result", "at two of its operands"},
+    {"op 0 norm compute reads 4294967296", "is no buffer"},
+    {"op 0 free compute reads 0-", "touch no bytes"},
+    {"op 0 norm compute buffers 0", "operation 0 (norm): an operand has no access"},
+    {"op 0 norm compute after 0", "would wait for operation 0, which does not stand before it"},
+    {"op 0 norm compute after 7", "would wait for operation 7, which does not stand before it"},
+    {"op 0 norm compute after", "the number of an operation is expected"},
+    {"op 0 norm compute flops nan", "flops is \"nan\""},
+    {"op 0 norm compute flops -1", "flops is \"-1\""},
+    {"op 0 norm compute flops 1.5", "flops is \"1.5\"; a whole number up to 2^53 is needed, or MpE"},
+    {"op 0 norm compute flops 1p", "flops is \"1p\""},
+    {"op 0 norm compute flops 1p2000", "flops is \"1p2000\""},
+    {"op 0 norm compute flops 1p1100", "a demand is negative, not finite or absurdly large"},
+    {"op 0 norm compute flops 9007199254740993", "flops is \"9007199254740993\""},
+    {"op 0 norm compute flop 1", "unknown key \"flop\""},
+    {"op 0 norm compute kernel slow", "unknown kernel \"slow\""},
+    {"op 0 norm compute kernels 4294967296", "kernels is \"4294967296\""},
+    {"op 0 norm compute dtype bf17", "unknown dtype \"bf17\""},
+    {"op 0 norm compute group 0", "only collectives have a group"},
+    {"op 0 all_gather gather", "a collective needs a group of the lines above"},
+    {"op 0 all_gather gather group 1", "a collective needs a group of the lines above"},
+    {"op 0 norm compute name qkv", "a name in quotes is needed"},
+    {"op 0 norm compute name \"qkv", "a name in quotes is needed"},
+    {"op 0 norm compute name \"q\"x", "a name in quotes is needed"},
+    {"op 0 norm compute name \"q\tv\"", "a name in quotes is needed"},
+    {"op 0 norm compute\r", "byte 0x0d"},
+    {"op 0 norm\tcompute", "byte 0x09, where a kind"},
+    {"buffer 1 \"y\" bytes 2 owner grads space device pool compute dtype bf17", "unknown dtype \"bf17\""},
+    {"buffer 1 \"y\" bytes 2 owner grads space device pool compute content all", "unknown content \"all\""},
+    {"buffer 1 \"y\" bytes 2 owner grads space device pool compute dtype bf16 dtype bf16", "dtype is given twice"},
+    {"buffer 1 \"y\" bytes 3 owner grads space device pool compute dtype bf16", "no whole number of elements"},
+    {"buffer 1 \"y\" bytes 2 owner grads space device pool compute module 1", "only state is a module's"},
+    {"group 0 ranks 2 stride 1", "group 0 stands where group 1 is expected"},
+    {"group 1 ranks 0 stride 1", "ranks is \"0\"; a whole number from 1"},
+    {"group 1 ranks 2 stride 1 x", "the line goes on behind its end"},
+    {"group 1 stride 1", "\"stride\", where \"ranks\" is expected"},
+    {BUFFER, "buffer 0 stands where buffer 1 is expected"},
+    {"buffer 1 x bytes 1", "a name in quotes"},
+    {"buffer 1 \"x\" bytes 999999999999999999 owner grads space device pool compute", "bytes is \"999"},
+    {"buffer 1 \"x\" bytes 1 owner you space device pool compute", "unknown owner \"you\""},
+    {"buffer 1 \"x\" bytes 1 owner grads space outer pool compute", "unknown space \"outer\""},
+    {"buffer 1 \"x\" bytes 1 owner grads space device pool whirl", "unknown pool \"whirl\""},
+    {"buffer 1 \"x\" bytes 1 owner grads space device pool compute persistent persistent", "given twice"},
+    {"program 1", "unknown line \"program\""},
+};
+
 static void test_faults_of_lines(void **state)
 {
     (void)state;
-    static const struct {
-        const char *line, *reason; /* fourth line, behind HEAD */
-    } rows[] = {
-        {"ops 0 norm compute", "unknown line \"ops\""},
-        {"op 1 norm compute", "op 1 stands where op 0 is expected"},
-        {"op x norm compute", "op is \"x\"; a whole number"},
-        {"op 00000000000000000000000000000000000000000000000000000000000000000000000000000000000 norm",
-         "a word beyond"},
-        {"op 99999999999999999999 norm compute", "op is \"99999999999999999999\""},
-        {"op -0 norm compute", "op is \"-0\""},
-        {"op 0 normal compute", "unknown kind of operation \"normal\""},
-        {"op 0 norm computer", "unknown stream \"computer\""},
-        {"op 0 norm", "the line ends where stream is expected"},
-        {"op 0 norm compute layer 65535", "layer is \"65535\""},
-        {"op 0 norm compute layer 1 layer 1", "layer is given twice"},
-        {"op 0 norm compute micro 70000", "micro is \"70000\""},
-        {"op 0 norm compute reads", "the number of a buffer is expected"},
-        {"op 0 norm compute reads 1", "\"1\" is no buffer of the lines above"},
-        {"op 0 norm compute reads 0x", "\"0x\" is no buffer"},
-        {"op 0 norm compute reads 0 0", "occurs twice"},
-        {"op 0 norm compute reads 0:input 0:input", "occurs twice"},
-        {"op 0 norm compute reads 0:inputs", "\"0:inputs\" is no buffer"},
-        {"op 0 norm compute reads 0:", "\"0:\" is no buffer"},
-        {"op 0 norm compute reads 0:input-", "\"0:input-\" is no buffer"},
-        {"op 0 norm compute reads 0%%", "\"0%%\" is no buffer"},
-        {"op 0 norm compute reads 0@", "\"0@\" is no buffer"},
-        {"op 0 norm compute reads 0@0", "\"0@0\" is no buffer"},
-        {"op 0 norm compute reads 0@1", "behind the end of its buffer"},
-        {"op 0 norm compute reads 0@99999999999999999999", "is no buffer"},
-        {"op 0 norm compute reads +0:input writes +0:result", "at two of its operands"},
-        {"op 0 norm compute reads 4294967296", "is no buffer"},
-        {"op 0 free compute reads 0-", "touch no bytes"},
-        {"op 0 norm compute buffers 0", "operation 0 (norm): an operand has no access"},
-        {"op 0 norm compute after 0", "would wait for operation 0, which does not stand before it"},
-        {"op 0 norm compute after 7", "would wait for operation 7, which does not stand before it"},
-        {"op 0 norm compute after", "the number of an operation is expected"},
-        {"op 0 norm compute flops nan", "flops is \"nan\""},
-        {"op 0 norm compute flops -1", "flops is \"-1\""},
-        {"op 0 norm compute flops 1.5", "flops is \"1.5\"; a whole number up to 2^53 is needed, or MpE"},
-        {"op 0 norm compute flops 1p", "flops is \"1p\""},
-        {"op 0 norm compute flops 1p2000", "flops is \"1p2000\""},
-        {"op 0 norm compute flops 1p1100", "a demand is negative, not finite or absurdly large"},
-        {"op 0 norm compute flops 9007199254740993", "flops is \"9007199254740993\""},
-        {"op 0 norm compute flop 1", "unknown key \"flop\""},
-        {"op 0 norm compute kernel slow", "unknown kernel \"slow\""},
-        {"op 0 norm compute kernels 4294967296", "kernels is \"4294967296\""},
-        {"op 0 norm compute dtype bf17", "unknown dtype \"bf17\""},
-        {"op 0 norm compute group 0", "only collectives have a group"},
-        {"op 0 all_gather gather", "a collective needs a group of the lines above"},
-        {"op 0 all_gather gather group 1", "a collective needs a group of the lines above"},
-        {"op 0 norm compute name qkv", "a name in quotes is needed"},
-        {"op 0 norm compute name \"qkv", "a name in quotes is needed"},
-        {"op 0 norm compute name \"q\"x", "a name in quotes is needed"},
-        {"op 0 norm compute name \"q\tv\"", "a name in quotes is needed"},
-        {"op 0 norm compute\r", "byte 0x0d"},
-        {"op 0 norm\tcompute", "byte 0x09, where a kind"},
-        {"group 0 ranks 2 stride 1", "group 0 stands where group 1 is expected"},
-        {"group 1 ranks 0 stride 1", "ranks is \"0\"; a whole number from 1"},
-        {"group 1 ranks 2 stride 1 x", "the line goes on behind its end"},
-        {"group 1 stride 1", "\"stride\", where \"ranks\" is expected"},
-        {BUFFER, "buffer 0 stands where buffer 1 is expected"},
-        {"buffer 1 x bytes 1", "a name in quotes"},
-        {"buffer 1 \"x\" bytes 999999999999999999 owner grads space device pool compute", "bytes is \"999"},
-        {"buffer 1 \"x\" bytes 1 owner you space device pool compute", "unknown owner \"you\""},
-        {"buffer 1 \"x\" bytes 1 owner grads space outer pool compute", "unknown space \"outer\""},
-        {"buffer 1 \"x\" bytes 1 owner grads space device pool whirl", "unknown pool \"whirl\""},
-        {"buffer 1 \"x\" bytes 1 owner grads space device pool compute persistent persistent", "given twice"},
-        {"program 1", "unknown line \"program\""},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < sizeof faulty_lines / sizeof *faulty_lines; i++) {
         char text[600], reason[200];
-        bool op = !strncmp(rows[i].line, "op ", 3), group = !strncmp(rows[i].line, "group", 5);
-        bool buffer = !strncmp(rows[i].line, "buffer", 6);
-        snprintf(text, sizeof text, HEAD "%s\nend ops %d buffers %d groups %d\n", rows[i].line, op, 1 + buffer,
+        bool op = !strncmp(faulty_lines[i].line, "op ", 3), group = !strncmp(faulty_lines[i].line, "group", 5);
+        bool buffer = !strncmp(faulty_lines[i].line, "buffer", 6);
+        snprintf(text, sizeof text, HEAD "%s\nend ops %d buffers %d groups %d\n", faulty_lines[i].line, op, 1 + buffer,
                  1 + group);
-        snprintf(reason, sizeof reason, "%s", rows[i].reason);
+        snprintf(reason, sizeof reason, "%s", faulty_lines[i].reason);
         EXPECT_REFUSED(text, 1, reason);
         EXPECT_REFUSED(text, 1, "step:4: ");
     }

@@ -36,6 +36,7 @@ static int set_up(void **state)
                                        .last_loss = 6.5,
                                        .step_s = measured_s};
     snprintf(outcome.device, sizeof outcome.device, "NVIDIA H200, the second");
+    snprintf(outcome.program, sizeof outcome.program, "0123456789abcdef");
     outcome.host_to_device_bytes = 12 * simulated.totals.host_to_device_bytes;
     outcome.device_to_host_bytes = 12 * simulated.totals.device_to_host_bytes;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
@@ -118,6 +119,7 @@ static void test_a_file_keeps_rows(void **state)
     assert_int_equal(count, 2);
     assert_string_equal(read[1].name, "custom zero1 4x128 on 2 GPUs");
     assert_string_equal(read[1].device, "NVIDIA H200, the second");
+    assert_string_equal(read[1].program, "0123456789abcdef");
     assert_string_equal(read[1].reason, "two lines, \"quoted\"");
     assert_memory_equal(read[1].sent_bytes, v.sent_bytes, sizeof v.sent_bytes);
     assert_memory_equal(read[1].owner_bytes, v.owner_bytes, sizeof v.owner_bytes);
@@ -126,6 +128,19 @@ static void test_a_file_keeps_rows(void **state)
     dtp_validation_outcome(&read[1], &again);
     assert_true(again.gpu && again.last_step - again.first_step == 1);
     assert_int_equal(again.sent_bytes[DTP_ALL_GATHER], simulated.totals.sent_bytes[DTP_ALL_GATHER]);
+    free(read);
+}
+
+/* What was published before rows said which program ran. */
+static void test_rows_without_a_program_are_read(void **state)
+{
+    struct dtp_validation *read;
+    size_t count;
+    (void)state;
+    assert_int_equal(dtp_validation_read(TEST_SOURCE_DIR "/reports/h200/validate/validate.csv", &read, &count, &faults),
+                     DTP_OK);
+    assert_true(count > 0);
+    assert_string_equal(read[0].program, "");
     free(read);
 }
 
@@ -180,8 +195,11 @@ static void test_reports(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_judges), cmocka_unit_test(test_a_host_is_judged_by_bytes),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_judges),
+                                       cmocka_unit_test(test_a_host_is_judged_by_bytes),
                                        cmocka_unit_test(test_a_file_keeps_rows),
-                                       cmocka_unit_test(test_a_broken_file_is_refused), cmocka_unit_test(test_reports)};
+                                       cmocka_unit_test(test_rows_without_a_program_are_read),
+                                       cmocka_unit_test(test_a_broken_file_is_refused),
+                                       cmocka_unit_test(test_reports)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

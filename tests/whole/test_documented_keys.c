@@ -1,7 +1,10 @@
-/* The man page lists every key with the words of the table, and nothing else: the list is generated, here compared.
- * DTPLAN_UPDATE=1 rewrites it. */
-#include "job/scenario.h"
+/* The man page lists every key with the words of the table, and nothing else, and the schema of --json has a field for
+ * each with the same words: both are generated, here compared. DTPLAN_UPDATE=1 rewrites them. */
+#include "job/scenario_keys.h"
+#include "runtime/runtimes.h"
 
+#include <ctype.h>
+#include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -11,6 +14,7 @@
 #include <cmocka.h>
 
 #define MAN_PAGE TEST_SOURCE_DIR "/cli/dtplan.1"
+#define SCHEMA TEST_SOURCE_DIR "/reports/schemas/dtplan.plan-1.json"
 
 static const char begin[] = ".\\\" BEGIN KEYS\n", end[] = ".\\\" END KEYS\n";
 
@@ -115,8 +119,80 @@ static void test_man_page_lists_the_keys(void **state)
     free(page);
 }
 
+/* ---- the schema -------------------------------------------------------------------------------------------------- */
+
+/* The type of a key's field: what it is in a draft; null of a number that nobody gave or that is not finite. */
+static json_t *type_of(enum dtp_key key)
+{
+    const struct dtp_draft draft = {.plan = dtp_plan_default()};
+    struct dtp_job_value value;
+    dtp_key_value(key, &draft, &value);
+    if (key == DTP_KEY_reshard_after_forward) /* a number of GPUs stands for true */
+        return json_pack("[ss]", "boolean", "integer");
+    if (value.kind == DTP_VALUE_REAL && key != DTP_KEY_params)
+        return json_pack("[ss]", "null", "number");
+    return json_string(value.kind == DTP_VALUE_WORD     ? "string"
+                       : value.kind == DTP_VALUE_SWITCH ? "boolean"
+                                                        : "integer");
+}
+
+static json_t *field_of(enum dtp_key key, const struct dtp_scenario_key *row)
+{
+    char words[600];
+    snprintf(words, sizeof words, "%s.", row->words);
+    words[0] = (char)toupper((unsigned char)words[0]);
+    return json_pack("{ss so}", "description", words, "type", type_of(key));
+}
+
+/* The fields of an object that the schema describes. Borrowed. */
+static json_t *fields_of(json_t *schema, const char *section)
+{
+    json_t *object = json_object_get(json_object_get(schema, "properties"), section);
+    return json_object_get(object, "properties");
+}
+
+static void rewrite_schema(const json_t *schema)
+{
+    FILE *file = fopen(SCHEMA, "wb");
+    assert_non_null(file);
+    assert_int_equal(json_dumpf(schema, file, JSON_INDENT(1) | JSON_PRESERVE_ORDER), 0);
+    fputc('\n', file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void test_schema_has_the_keys(void **state)
+{
+    (void)state;
+    size_t count;
+    bool update = getenv("DTPLAN_UPDATE") != NULL;
+    const struct dtp_scenario_key *keys = dtp_scenario_keys(&count);
+    json_t *schema = json_load_file(SCHEMA, 0, NULL);
+    assert_non_null(schema);
+    for (size_t i = 0; i < count; i++) {
+        char name[96];
+        json_t *fields = fields_of(schema, keys[i].section), *field = field_of((enum dtp_key)i, &keys[i]);
+        assert_non_null(fields);
+        dtp_job_value_name(&keys[i], false, name, sizeof name);
+        if (strcmp(keys[i].key, keys[i].section) == 0) { /* model: the object's name */
+            json_decref(field);
+            continue;
+        }
+        if (update)
+            json_object_set(fields, name, field);
+        else if (!json_equal(json_object_get(fields, name), field))
+            fail_msg("reports/schemas/dtplan.plan-1.json is behind the table of keys in %s.%s: DTPLAN_UPDATE=1 "
+                     "./test.sh -R documented_keys",
+                     keys[i].section, name);
+        json_decref(field);
+    }
+    if (update)
+        rewrite_schema(schema);
+    json_decref(schema);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_man_page_lists_the_keys)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_man_page_lists_the_keys),
+                                       cmocka_unit_test(test_schema_has_the_keys)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 #include "lib/random_executor_plans.h"
 #include "closed/closed_form.h"
 
-#define JOBS 400
+#define JOBS RANDOM_DRAWS(400)
 
 static uint64_t granules(const struct dtp_buffer *buffer)
 {

@@ -11,7 +11,7 @@
 
 #include "lib/random_plans.h"
 
-#define JOBS 12000
+#define JOBS RANDOM_DRAWS(12000)
 
 /* Something a reader can rebuild when a property fails. */
 static void describe(const struct random_job *job)

@@ -462,6 +462,32 @@ static void test_words_of_changes(void **state)
     ask("model=llama-2-7b nodes=2 batch_size=2");
     row_of(DTP_QUESTION_BATCH, "--batch-size 4");
     row_of(DTP_QUESTION_GPUS, "--nodes 4 --gpus 32");
+    /* What zero3 overlaps by itself; what nobody reads any more goes with the strategy, whoever's key it is. */
+    assert_not_offered("model=llama-2-7b gpus=8 strategy=zero3 runtime=deepspeed", "--deepspeed-overlap");
+    ask("model=llama-2-7b gpus=8 strategy=zero3 runtime=deepspeed stage3_prefetch_bucket_size=1000");
+    row_of(DTP_QUESTION_STRATEGY, "--strategy zero2 --runtime deepspeed --stage3-prefetch-bucket-size 50000000");
+    ask("model=llama-2-7b gpus=8 fsdp1=true");
+    row_of(DTP_QUESTION_STRATEGY, "--strategy ddp --no-fsdp1");
+    ask("model=llama-2-7b gpus=8 runtime=dtplan");
+    row_of(DTP_QUESTION_PREFETCH, "--prefetch-depth 2");
+}
+
+/* Each value that a row has tried is one of its key's, and so is each that it is tried from; none is left out. */
+static void test_tried_values(void **state)
+{
+    (void)state;
+    struct dtp_change_rule rules[DTP_CHANGE_RULES_MAX];
+    size_t count = dtp_change_rules(rules);
+    assert_true(count > 40 && count < DTP_CHANGE_RULES_MAX);
+    for (size_t i = 0; i < count; i++) {
+        struct dtp_faults faults = {0};
+        make("model=llama-2-7b gpus=8");
+        assert_int_equal(dtp_change_set(rules[i].flags, scenario, &faults), DTP_OK);
+        char from[64], *rest = from, *word;
+        snprintf(from, sizeof from, "%s", rules[i].from ? rules[i].from : "");
+        while ((word = strtok_r(rest, "|", &rest)))
+            assert_int_equal(dtp_scenario_set(scenario, dtp_key_name(rules[i].key), word, NULL, 0, &faults), DTP_OK);
+    }
 }
 
 /* ---- reports ------------------------------------------------------------------------------------------------------
@@ -542,6 +568,7 @@ int main(void)
         cmocka_unit_test(test_like_beside_like),
         cmocka_unit_test(test_what_is_offered_can_be_typed),
         cmocka_unit_test(test_words_of_changes),
+        cmocka_unit_test(test_tried_values),
         cmocka_unit_test(test_json_and_csv),
         cmocka_unit_test(test_text),
     };

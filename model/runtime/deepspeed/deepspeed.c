@@ -27,8 +27,6 @@ static void check_zeropp(struct dtp_resolver *r)
                                                             : "zero_quantized_gradients";
     if (group < 2 && !quantized)
         return;
-    if (p->strategy != DTP_ZERO3)
-        dtp_plan_refuse(r, key, "is zero3's (ZeRO++); leave it out with %s", dtp_strategy_text(p->strategy));
     if (group > 1 && r->cluster->gpus_per_node % group)
         dtp_plan_refuse(r, "zero_hpz_partition_size", "of %" PRIu32 " does not divide a node of %" PRIu32 " GPUs",
                         group, r->cluster->gpus_per_node);
@@ -63,8 +61,6 @@ static void check(struct dtp_resolver *r)
     if (!(p->runtime->strategies & 1u << p->strategy))
         dtp_plan_refuse(r, "strategy", "%s is PyTorch's; under runtime deepspeed use %s",
                         dtp_strategy_text(p->strategy), instead[p->strategy]);
-    if (p->compile)
-        dtp_plan_refuse(r, "compile", "is not modelled under runtime deepspeed; leave it out");
     if (p->strategy == DTP_ZERO3 && r->transformer->layers > DTP_ZERO3_MAX_LAYERS)
         dtp_plan_refuse(r, "layers", "is %" PRIu64 "; DeepSpeed's zero3 is modelled up to %u", r->transformer->layers,
                         DTP_ZERO3_MAX_LAYERS);
@@ -75,19 +71,6 @@ static void check(struct dtp_resolver *r)
     if (p->optimizer == DTP_SGD && p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "optimizer", "DeepSpeed offloads to its CPU Adam only; use adamw");
     check_keys(r);
-}
-
-static void check_elsewhere(struct dtp_resolver *r)
-{
-    const struct dtp_plan *p = r->plan;
-    if (p->deepspeed.zero_hpz_partition_size == 1 && !p->deepspeed.zero_quantized_weights &&
-        !p->deepspeed.zero_quantized_gradients)
-        return;
-    dtp_plan_refuse(r,
-                    p->deepspeed.zero_hpz_partition_size != 1 ? "zero_hpz_partition_size"
-                    : p->deepspeed.zero_quantized_weights     ? "zero_quantized_weights"
-                                                              : "zero_quantized_gradients",
-                    "is DeepSpeed's (ZeRO++); leave it out under runtime %s", p->runtime->name);
 }
 
 static bool check_offload(struct dtp_resolver *r)
@@ -102,27 +85,10 @@ static bool check_offload(struct dtp_resolver *r)
 
 /* ---- what follows ------------------------------------------------------------------------------------------------ */
 
-static void clear_zero3(struct dtp_plan *p)
-{
-    p->deepspeed.stage3_max_live_parameters = DTP_DEEPSPEED_LIVE;
-    p->deepspeed.stage3_max_reuse_distance = DTP_DEEPSPEED_REUSE;
-    p->deepspeed.stage3_prefetch_bucket_size = DTP_DEEPSPEED_PREFETCH;
-    p->deepspeed.stage3_param_persistence_threshold = DTP_DEEPSPEED_PERSISTENCE;
-}
-
 static void derive(struct dtp_plan *p)
 {
     p->accumulate_sync = p->strategy == DTP_ZERO2 || p->strategy == DTP_ZERO3; /* engine.py allreduce_gradients */
     p->deepspeed.overlap_comm = p->deepspeed.overlap_comm || p->strategy == DTP_ZERO3;
-    if (p->strategy != DTP_ZERO3)
-        clear_zero3(p);
-}
-
-static void clear(struct dtp_plan *p)
-{
-    p->deepspeed.overlap_comm = false;
-    p->deepspeed.reduce_bucket_size = DTP_DEEPSPEED_BUCKET;
-    clear_zero3(p);
 }
 
 /* ---- what it is -------------------------------------------------------------------------------------------------- */
@@ -153,9 +119,7 @@ const struct dtp_runtime dtp_runtime_deepspeed = {
     .reduces_shards_always = true,
     .overlap_comm = true,
     .derive = derive,
-    .clear = clear,
     .check = check,
-    .check_elsewhere = check_elsewhere,
     .check_offload = check_offload,
     .overlaps_reductions = overlaps_reductions,
     .closed = &dtp_deepspeed_closed_form,

@@ -1,6 +1,7 @@
 #include "runtime/deepspeed/deepspeed_parts.h"
 
 #include "base/bytes.h"
+#include "net/layer_kind.h"
 
 static void add_matrix(struct dtp_deepspeed_part *part, uint64_t ranks, bool present, uint64_t rows, uint64_t columns)
 {
@@ -22,25 +23,17 @@ static void add(struct dtp_deepspeed_part *part, uint64_t ranks, uint64_t count,
 static void list_block(const struct dtp_transformer *t, const struct dtp_plan *plan, uint64_t ranks,
                        struct dtp_deepspeed_parts *out)
 {
-    uint64_t h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim;
-    bool gated = t->activation == DTP_SWIGLU, apart = gated && !plan->fused_gate_up;
-    uint64_t up = gated && !apart ? 2 * t->ffn : t->ffn;
-    const uint64_t qkv[] = {plan->fused_qkv ? q + 2 * kv : q, kv, kv};
-    out->inputs = plan->fused_qkv ? 1 : 3;
-    for (int i = 0; i < out->inputs; i++)
-        add_matrix(&out->block[out->matrices++], ranks, true, qkv[i], h);
-    add_matrix(&out->block[out->matrices++], ranks, true, h, q);
-    for (int i = 0; i < (apart ? 2 : 1); i++)
-        add_matrix(&out->block[out->matrices++], ranks, true, up, h);
-    add_matrix(&out->block[out->matrices++], ranks, true, h, t->ffn);
-    struct dtp_deepspeed_part *vectors = &out->block[out->matrices];
-    add(vectors, ranks, t->norm_bias ? 4 : 2, h);
-    add(vectors, ranks, t->qk_norm ? 2 : 0, t->head_dim);
-    for (int i = 0; i < out->inputs; i++)
-        add(vectors, ranks, t->qkv_bias, qkv[i]);
-    add(vectors, ranks, t->attention_output_bias, h);
-    add(vectors, ranks, t->mlp_bias ? (apart ? 2 : 1) : 0, up);
-    add(vectors, ranks, t->mlp_bias, h);
+    struct dtp_layer_kind block;
+    uint64_t vectors[DTP_LAYER_VECTORS];
+    dtp_layer_kind_of(t, plan->fused_qkv, plan->fused_gate_up, &block);
+    out->matrices = block.matrices;
+    for (int i = 0; i < block.matrices; i++) {
+        add_matrix(&out->block[i], ranks, true, block.matrix[i].out, block.matrix[i].in);
+        if (block.matrix[i].id == DTP_MATRIX_OUTPUT)
+            out->inputs = i;
+    }
+    for (int i = dtp_layer_list_vectors(&block, vectors); i > 0; i--)
+        add(&out->block[out->matrices], ranks, 1, vectors[i - 1]);
 }
 
 void dtp_deepspeed_list_parts(const struct dtp_transformer *t, const struct dtp_plan *plan, uint64_t ranks,

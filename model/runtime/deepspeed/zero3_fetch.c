@@ -1,6 +1,7 @@
 #include "runtime/deepspeed/zero3_fetch.h"
 
 #include "base/bytes.h"
+#include "plan/checkpointing.h"
 
 #include <string.h>
 
@@ -194,19 +195,6 @@ static bool gather(struct dtp_zero3_walk *walk, const struct dtp_zero3_tensor *t
     return true;
 }
 
-/* Selective attention replays no module; every other kind of checkpointing calls all of a block's again. */
-static uint64_t replay_every(const struct dtp_plan *plan)
-{
-    switch (plan->checkpointing) {
-    case DTP_CHECKPOINT_FULL:
-    case DTP_CHECKPOINT_SELECTIVE_MATMUL: return 1;
-    case DTP_CHECKPOINT_EVERY_N: return plan->checkpoint_every;
-    case DTP_CHECKPOINT_NONE:
-    case DTP_CHECKPOINT_SELECTIVE_ATTENTION: break;
-    }
-    return 0;
-}
-
 void dtp_zero3_start(struct dtp_zero3_walk *walk, const struct dtp_zero3_shape *shape, const struct dtp_plan *plan,
                      bool first)
 {
@@ -214,7 +202,8 @@ void dtp_zero3_start(struct dtp_zero3_walk *walk, const struct dtp_zero3_shape *
     walk->max_live = plan->deepspeed.stage3_max_live_parameters;
     walk->max_reuse = plan->deepspeed.stage3_max_reuse_distance;
     walk->prefetch = plan->prefetch ? plan->deepspeed.stage3_prefetch_bucket_size : 0;
-    walk->replay_every = replay_every(plan);
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
+    walk->replay_every = rule.calls_modules ? rule.every : 0; /* a replayed core calls no module */
     walk->replays = walk->replay_every ? dtp_divide_up(shape->layers, walk->replay_every) : 0;
     walk->live_elements = 0;
     walk->started = false;

@@ -3,7 +3,6 @@
 
 #include "cost/calibration.h"
 #include "net/parameter_layout.h"
-#include "plan/executor_choices.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
 #include "runtime/dtplan/lower_executor_state.h"
@@ -46,9 +45,6 @@ static void check_update_in_backward(struct dtp_resolver *r)
     const struct dtp_plan *p = r->plan;
     if (!p->executor.update_in_backward)
         return;
-    if (p->executor.clip_norm > 0 || p->executor.gradient_norm)
-        dtp_plan_refuse(r, key, "updates blocks before the global norm of the gradients is known; leave out %s",
-                        p->executor.clip_norm > 0 ? "clip_norm" : "gradient_norm");
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(
             r, key, "is of an optimizer on the GPU; with offload %s the host updates in backward anyway, leave it out",
@@ -84,26 +80,10 @@ static void check_collective_choices(struct dtp_resolver *r)
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    if (p->compile)
-        dtp_plan_refuse(r, "compile", "is torch.compile; runtime dtplan runs fused kernels already, leave it out");
-    if (p->expandable_segments)
-        dtp_plan_refuse(r, "expandable_segments",
-                        "is of PyTorch's allocator; runtime dtplan has one arena, leave it out");
     if (p->executor.gelu_epilogue && r->transformer->activation != DTP_GELU)
         dtp_plan_refuse(r, "gelu_epilogue", "needs a model with GELU");
     check_collective_choices(r);
     check_update_in_backward(r);
-}
-
-/* Its choices mean nothing elsewhere. */
-static void check_elsewhere(struct dtp_resolver *r)
-{
-    struct dtp_executor_choice choices[DTP_EXECUTOR_CHOICE_COUNT];
-    dtp_executor_choices(r->plan, choices);
-    for (size_t i = 0; i < DTP_EXECUTOR_CHOICE_COUNT; i++)
-        if (choices[i].value != 0)
-            dtp_plan_refuse(r, choices[i].key, "is a choice of runtime dtplan; leave it out under runtime %s",
-                            r->plan->runtime->name);
 }
 
 static bool check_offload(struct dtp_resolver *r)
@@ -146,7 +126,6 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .arena = true,
     .executed = true,
     .check = check,
-    .check_elsewhere = check_elsewhere,
     .check_offload = check_offload,
     .closed = &dtp_executor_closed_form,
     .lower = lower,

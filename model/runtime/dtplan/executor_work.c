@@ -9,20 +9,15 @@ struct shape {
     struct dtp_parameter_module layout[3]; /* embedding, a block, head */
     double element[3], shard_element[3];   /* bytes of their gradients', whole and reduced */
     double tokens, h, f, q, kv, up, vocab, layers, modules, c, statistics, norm_width;
-    double checkpointed; /* blocks */
+    double checkpointed;  /* blocks */
+    double qk_norm_width; /* of q's and k's norm weights; 0: there are none */
     bool rope, epilogue, replays, selective;
 };
 
 static double checkpointed_blocks(const struct shape *s)
 {
-    switch (s->plan->checkpointing) {
-    case DTP_CHECKPOINT_NONE: return 0;
-    case DTP_CHECKPOINT_EVERY_N: return (double)dtp_divide_up(s->t->layers, s->plan->checkpoint_every);
-    case DTP_CHECKPOINT_FULL:
-    case DTP_CHECKPOINT_SELECTIVE_ATTENTION:
-    case DTP_CHECKPOINT_SELECTIVE_MATMUL: break;
-    }
-    return s->layers;
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(s->plan);
+    return (double)dtp_checkpointed_layers(&rule, s->t->layers);
 }
 
 static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
@@ -36,6 +31,7 @@ static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_c
     s.layers = (double)t->layers, s.modules = (double)dtp_parameter_module_count(t);
     s.c = dtp_plan_compute_bytes(plan), s.statistics = (double)s.rules.statistics_bytes * s.tokens;
     s.norm_width = s.h * (t->norm_bias ? 2 : 1);
+    s.qk_norm_width = t->qk_norm ? 2 * (double)t->head_dim : 0;
     s.rope = t->position == DTP_POSITION_ROPE;
     s.replays = checkpointing == DTP_CHECKPOINT_FULL || checkpointing == DTP_CHECKPOINT_EVERY_N;
     s.selective = checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL;
@@ -50,6 +46,18 @@ static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_c
     return s;
 }
 
+/* Lengths of the attention that checkpointed blocks run again, added up; they differ where some have no window. */
+static double lengths_again(const struct shape *s)
+{
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(s->plan);
+    double lengths = 0;
+    if (s->t->sliding_window_pattern < 2)
+        return dtp_transformer_attention_length(s->t, s->plan->sequence) * s->checkpointed;
+    for (uint64_t layer = 0; rule.every && layer < s->t->layers; layer += rule.every)
+        lengths += dtp_transformer_layer_attention_length(s->t, layer, s->plan->sequence);
+    return lengths;
+}
+
 /* Three products with each weight; QK^T and PV forward, five products backward. A replay stops before the last matmul.
  */
 static void count_flops(const struct shape *s, struct dtp_step_work *out)
@@ -61,7 +69,7 @@ static void count_flops(const struct shape *s, struct dtp_step_work *out)
     out->matmul_flops = 6 * s->tokens * (s->layers * (qkv + output + up + down) + logits * s->h);
     out->attention_flops = 3.5 * core * s->layers;
     out->recompute_matmul_flops = s->replays ? 2 * s->tokens * s->checkpointed * (qkv + output + up) : 0;
-    out->recompute_attention_flops = core_again ? core * s->checkpointed : 0;
+    out->recompute_attention_flops = core_again ? 2 * lengths_again(s) * s->q * s->tokens : 0;
 }
 
 static double norm_bytes(const struct shape *s)
@@ -73,6 +81,18 @@ static double rotary_bytes(const struct shape *s)
 {
     double tables = 4 * (double)(s->t->head_dim * s->plan->sequence);
     return s->rope ? 2 * s->tokens * (s->q + s->kv) * s->c + tables : 0;
+}
+
+/* q and k read, kept and overwritten; backward their gradient in place and what was kept: the same. */
+static double qk_norm_bytes(const struct shape *s)
+{
+    double statistics = 4 * (double)(s->t->heads + s->t->kv_heads) * s->tokens;
+    return s->t->qk_norm ? 3 * s->tokens * (s->q + s->kv) * s->c + statistics + s->qk_norm_width * s->c : 0;
+}
+
+static double qk_norm_backward_bytes(const struct shape *s)
+{
+    return qk_norm_bytes(s) + 2 * 4.0 * DTP_EXECUTOR_PARTIAL_ROWS * s->qk_norm_width;
 }
 
 static double activation_bytes(const struct shape *s)
@@ -100,11 +120,13 @@ static void count_bytes(const struct shape *s, struct dtp_step_work *out)
     bool learned = s->t->position == DTP_POSITION_LEARNED;
     double sequence = learned ? (double)s->plan->sequence : 0;
     out->forward_bytes = 2 * s->tokens * s->h * s->c + sequence * s->h * s->c + 4 * s->tokens +
-                         s->layers * (2 * norm_bytes(s) + rotary_bytes(s) + activation_bytes(s)) + norm_bytes(s);
+                         s->layers * (2 * norm_bytes(s) + qk_norm_bytes(s) + rotary_bytes(s) + activation_bytes(s)) +
+                         norm_bytes(s);
     out->loss_bytes = 3 * s->tokens * s->vocab * s->c + 12 * s->tokens;
-    out->backward_bytes = s->layers * (2 * norm_backward_bytes(s, 4) + rotary_bytes(s) + activation_backward_bytes(s)) +
+    out->backward_bytes = s->layers * (2 * norm_backward_bytes(s, 4) + rotary_bytes(s) + qk_norm_backward_bytes(s) +
+                                       activation_backward_bytes(s)) +
                           norm_backward_bytes(s, 3) + s->tokens * s->h * s->c + 12 * s->tokens;
-    double replay = 2 * norm_bytes(s) + (s->selective ? 0 : rotary_bytes(s) + activation_bytes(s));
+    double replay = 2 * norm_bytes(s) + (s->selective ? 0 : qk_norm_bytes(s) + rotary_bytes(s) + activation_bytes(s));
     out->recompute_bytes = s->replays || s->selective ? s->checkpointed * replay : 0;
 }
 
@@ -113,10 +135,12 @@ static void count_bytes(const struct shape *s, struct dtp_step_work *out)
 static void count_kernels(const struct shape *s, struct dtp_step_work *out)
 {
     double activation = s->epilogue ? 0 : 1, backward = s->epilogue && !s->selective ? 0 : 1, rotary = s->rope ? 1 : 0;
-    double forward = 2 + 4 + rotary + 1 + activation, chunks = (double)s->rules.chunk_count;
+    double qk_norm = s->t->qk_norm ? 1 : 0, forward = 2 + 4 + qk_norm + rotary + 1 + activation,
+           chunks = (double)s->rules.chunk_count;
     double replay = s->replays ? forward - 1 : s->selective ? 2 : s->checkpointed > 0 ? 1 : 0;
-    out->kernels = 1 + s->layers * (forward + 8 + 2 * 2 + 3 + rotary + backward) + s->checkpointed * replay + 1 +
-                   4 * chunks + 1 + 2 + 1 + (s->t->position == DTP_POSITION_LEARNED ? 1 : 0);
+    out->kernels = 1 + s->layers * (forward + 8 + 2 * 2 + 3 + 2 * qk_norm + rotary + backward) +
+                   s->checkpointed * replay + 1 + 4 * chunks + 1 + 2 + 1 +
+                   (s->t->position == DTP_POSITION_LEARNED ? 1 : 0);
 }
 
 /* Sums over modules: block modules count L times. */
@@ -155,7 +179,7 @@ static double written(const struct shape *s, int i)
 {
     double rows = s->tokens < s->vocab ? s->tokens : s->vocab;
     if (i)
-        return (i == 1 ? 2 : 1) * s->norm_width * s->element[i];
+        return (i == 1 ? 2 * s->norm_width + s->qk_norm_width : s->norm_width) * s->element[i];
     rows += s->t->position == DTP_POSITION_LEARNED ? (double)s->plan->sequence : 0;
     return 2 * rows * s->h * s->element[i];
 }

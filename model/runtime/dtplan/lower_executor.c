@@ -33,6 +33,8 @@ dtp_buffer_id dtp_executor_new(struct dtp_executor *x, struct dtp_draft *draft, 
                                enum dtp_owner owner, uint64_t bytes, uint32_t access)
 {
     dtp_buffer_id buffer = dtp_lower_buffer(x->l, name, owner, DTP_STREAM_COMPUTE, bytes, false);
+    if (role != DTP_ROLE_WORKSPACE)
+        dtp_program_set_element(x->l->program, buffer, role == DTP_ROLE_STATISTICS ? DTP_FP32 : x->rules.compute);
     if (buffer.index != DTP_NO_INDEX)
         dtp_draft_role(draft, role, buffer, access | DTP_ALLOC, 0);
     return buffer;
@@ -80,6 +82,8 @@ static uint64_t tensor_bytes(const struct dtp_executor *x, enum dtp_executor_ten
     case DTP_EXECUTOR_TENSOR_LOG_SUM_EXP: row = 4 * x->t->heads; break;
     case DTP_EXECUTOR_TENSOR_UP: row = element * x->rules.up_width; break;
     case DTP_EXECUTOR_TENSOR_PRODUCT: row = element * x->f; break;
+    case DTP_EXECUTOR_TENSOR_QK_RAW: row = element * (x->d_q + x->d_kv); break;
+    case DTP_EXECUTOR_TENSOR_QK_STATISTICS: row = 4 * (x->t->heads + x->t->kv_heads); break;
     case DTP_EXECUTOR_TENSOR_COUNT: break;
     }
     return dtp_bytes_product(x->rules.tokens, row);
@@ -127,22 +131,25 @@ static void make_state(struct dtp_executor *x, uint64_t index)
 {
     struct dtp_executor_module *module = &x->modules[index];
     const struct dtp_parameter_module *layout = module->layout;
-    uint64_t moments = dtp_dtype_bytes(x->rules.moments);
     const struct {
         enum dtp_owner owner;
-        uint64_t elements, element_bytes;
+        uint64_t elements;
+        enum dtp_dtype dtype;
     } state[DTP_EXECUTOR_STATE_COUNT] = {
         [DTP_EXECUTOR_WEIGHTS] = {DTP_OWNER_PARAMS, x->rules.sharded ? layout->shard_elements : layout->elements,
-                                  x->element_bytes},
-        [DTP_EXECUTOR_MASTER] = {DTP_OWNER_OPTIMIZER, layout->shard_elements, x->rules.master ? 4 : 0},
-        [DTP_EXECUTOR_MOMENT1] = {DTP_OWNER_OPTIMIZER, layout->shard_elements, moments},
-        [DTP_EXECUTOR_MOMENT2] = {DTP_OWNER_OPTIMIZER, layout->shard_elements, moments}};
+                                  x->rules.compute},
+        [DTP_EXECUTOR_MASTER] = {DTP_OWNER_OPTIMIZER, x->rules.master ? layout->shard_elements : 0, DTP_FP32},
+        [DTP_EXECUTOR_MOMENT1] = {DTP_OWNER_OPTIMIZER, layout->shard_elements, x->rules.moments},
+        [DTP_EXECUTOR_MOMENT2] = {DTP_OWNER_OPTIMIZER, layout->shard_elements, x->rules.moments}};
     for (int s = 0; s < DTP_EXECUTOR_STATE_COUNT; s++) {
         const char *name = state_name(index, x->module_count - 1, (enum dtp_executor_state)s);
-        uint64_t bytes = dtp_bytes_product(state[s].elements, state[s].element_bytes);
+        uint64_t bytes = dtp_bytes_product(state[s].elements, dtp_dtype_bytes(state[s].dtype));
         bool on_host = s == DTP_EXECUTOR_WEIGHTS ? x->rules.host_params : x->rules.host_optimizer;
         module->state[s] = on_host ? dtp_lower_host_buffer(x->l, name, state[s].owner, bytes)
                                    : dtp_lower_buffer(x->l, name, state[s].owner, DTP_STREAM_COMPUTE, bytes, true);
+        dtp_program_set_element(x->l->program, module->state[s], state[s].dtype);
+        dtp_program_set_content(x->l->program, module->state[s], dtp_executor_content((enum dtp_executor_state)s),
+                                (uint32_t)index);
     }
     module->host_gradient = module->host_weights = DTP_NO_BUFFER;
     module->downloaded = DTP_NO_OP;
@@ -168,7 +175,6 @@ static void make_modules(struct dtp_executor *x)
     x->l->layer = DTP_NO_LAYER;
 }
 
-/* Names are those of DTP_EXECUTOR_BUFFER_TABLE. */
 static void make_standing_buffers(struct dtp_executor *x)
 {
     struct dtp_lowering *l = x->l;
@@ -176,10 +182,12 @@ static void make_standing_buffers(struct dtp_executor *x)
     for (uint64_t i = 0; i < parities; i++) {
         l->micro_step = (uint16_t)i;
         x->batch[i] = dtp_lower_buffer(l, "batch", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, batch, true);
+        dtp_program_set_content(l->program, x->batch[i], DTP_CONTENT_BATCH, 0);
     }
     for (uint32_t i = 0; i < l->plan->accumulate; i++) {
         l->micro_step = (uint16_t)i;
         dtp_buffer_id host = dtp_lower_host_buffer(l, "host batch", DTP_OWNER_WORKSPACE, batch);
+        dtp_program_set_content(l->program, host, DTP_CONTENT_HOST_BATCH, 0);
         x->host_batch = i ? x->host_batch : host;
     }
     l->micro_step = 0;
@@ -198,6 +206,13 @@ static void make_standing_buffers(struct dtp_executor *x)
     if (x->plan->executor.gradient_stream)
         x->gradient_workspace = dtp_lower_buffer(l, "weight gradient workspace", DTP_OWNER_WORKSPACE,
                                                  DTP_STREAM_COMPUTE, DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES, true);
+    dtp_program_set_element(l->program, x->tables, DTP_FP32);
+    dtp_program_set_element(l->program, x->partials, DTP_FP32);
+    dtp_program_set_content(l->program, x->scalars, DTP_CONTENT_SCALARS, 0);
+    dtp_program_set_content(l->program, x->host_scalars, DTP_CONTENT_HOST_SCALARS, 0);
+    dtp_program_set_content(l->program, x->host_results, DTP_CONTENT_HOST_RESULTS, 0);
+    dtp_program_set_content(l->program, x->tables, DTP_CONTENT_TABLES, 0);
+    dtp_program_set_content(l->program, x->partials, DTP_CONTENT_PARTIALS, 0);
 }
 
 /* ---- the skeleton ------------------------------------------------------------------------------------------------

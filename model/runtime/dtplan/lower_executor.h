@@ -14,7 +14,10 @@
  * INPUT_GRADIENT [m, n]; with AUX: times gelu'(AUX) MATMUL weight gradient GRADIENT [k, m], INPUT [k, n] ->
  * WEIGHT_GRADIENT [m, n], BIAS_GRADIENT [m]; adds where these are UPDATE The kind of matmul is told by the role of its
  * result. All three: WORKSPACE. ROTARY(_BACKWARD)     RESULT [T, d_q + 2 d_kv] UPDATE, in place; TABLES (fp32: cosines
- * [s, head_dim / 2], then sines) ATTENTION             INPUT (packed qkv) -> RESULT [T, d_q], STATISTICS (log-sum-exp
+ * [s, head_dim / 2], then sines) QK_NORM RESULT [T, d_q + 2 d_kv] UPDATE, in place; WEIGHT [2, head_dim] -> SAVED (q
+ * and k before: [T, d_q + d_kv]), STATISTICS (fp32 [T, heads + kv_heads]) QK_NORM_BACKWARD RESULT (packed gradient)
+ * UPDATE, SAVED, STATISTICS, WEIGHT -> WEIGHT_GRADIENT, WORKSPACE (2 DTP_EXECUTOR_PARTIAL_ROWS head_dim floats)
+ * ATTENTION             INPUT (packed qkv) -> RESULT [T, d_q], STATISTICS (log-sum-exp
  * fp32 [B, heads, s]), WORKSPACE ATTENTION_BACKWARD    INPUT, SAVED (RESULT of forward), STATISTICS, GRADIENT [T, d_q]
  * -> INPUT_GRADIENT (packed), WORKSPACE ACTIVATION            INPUT [T, up] -> RESULT [T, f]; up is f, or 2 f with the
  * gate first ACTIVATION_BACKWARD   GRADIENT [T, f], INPUT [T, up] UPDATE: its gradient takes its place; RESULT [T, f],
@@ -33,7 +36,8 @@
  * [ranks of the shard group, demand.tokens elements] -> RESULT: their sum; UPDATE adds it collectives           INPUT,
  * RESULT; the same buffer where in place. all_gather: INPUT is this rank's part of RESULT; reduce_scatter: RESULT gets
  * this rank's part; sums, no averages. all_to_all: part j of INPUT becomes this rank's part of rank j's RESULT, which
- * is another buffer An operand with `shard` is this rank's equal part of the buffer (dtp_operand). */
+ * is another buffer. send: INPUT; recv: RESULT; both ends of a transfer between roles (program_set.h). An operand with
+ * `shard` is this rank's equal part of the buffer (dtp_operand). */
 #ifndef DTP_LOWER_EXECUTOR_H
 #define DTP_LOWER_EXECUTOR_H
 
@@ -49,10 +53,9 @@
 /* cuBLASLt's recommendation for Hopper, one for each stream that runs matmuls. */
 #define DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES (UINT64_C(32) << 20)
 
-/* Names of the buffers that hold state over steps, which whoever fills, saves or reads it asks for by (name, layer).
- * `layer` is the block's, DTP_NO_LAYER for the embedding (module 0) and the head (L + 1), whose names begin so:
- * "embedding weights", "weights" (layer 0 ..), "head weights". They are in DTP_SPACE_HOST where the plan offloads them.
- * dtp_executor_find does it. */
+/* State over steps, of each module: the embedding is 0, blocks follow, the head is the last. In the program a buffer of
+ * enum dtp_content, in this order, in DTP_SPACE_HOST where the plan offloads it; whoever fills, saves or reads it finds
+ * it by dtp_executor_find. X(suffix, name for people, behind "embedding " and "head "). */
 #define DTP_EXECUTOR_STATE_TABLE(X)                                                                                    \
     X(WEIGHTS, "weights") X(MASTER, "master") X(MOMENT1, "moment1") X(MOMENT2, "moment2")
 enum dtp_executor_state {
@@ -61,30 +64,17 @@ enum dtp_executor_state {
 #undef DTP_EXECUTOR_STATE_ENUM
         DTP_EXECUTOR_STATE_COUNT
 };
-/* X(suffix, name): buffers there is one of, or one for each parity of micro-steps (micro_step tells which). */
-#define DTP_EXECUTOR_BUFFER_TABLE(X)                                                                                   \
-    X(BATCH, "batch")                                                                                                  \
-    X(HOST_BATCH, "host batch")                                                                                        \
-    X(SCALARS, "scalars")                                                                                              \
-    X(HOST_SCALARS, "host scalars")                                                                                    \
-    X(HOST_RESULTS, "host results")                                                                                    \
-    X(TABLES, "cosines and sines")                                                                                     \
-    X(PARTIALS, "square sums")                                                                                         \
-    X(MATMUL_WORKSPACE, "matmul workspace")
-enum dtp_executor_buffer {
-#define DTP_EXECUTOR_BUFFER_ENUM(suffix, text) DTP_EXECUTOR_##suffix,
-    DTP_EXECUTOR_BUFFER_TABLE(DTP_EXECUTOR_BUFFER_ENUM)
-#undef DTP_EXECUTOR_BUFFER_ENUM
-        DTP_EXECUTOR_BUFFER_COUNT
-};
-
+static inline enum dtp_content dtp_executor_content(enum dtp_executor_state state)
+{
+    return (enum dtp_content)((int)DTP_CONTENT_WEIGHTS + (int)state);
+}
 /* Where every rank finds the buffers of a sealed program of this lowering. `module` has dtp_parameter_module_count
  * items. DTP_NO_INDEX where the plan has none of it. HOST_BATCH has one buffer for each micro-step, BATCH one for each
  * parity; `host_batch` is the first of them, they follow each other; the same for `batch`. */
 struct dtp_executor_map {
     dtp_buffer_id (*module)[DTP_EXECUTOR_STATE_COUNT];
     uint64_t module_count;
-    dtp_buffer_id buffer[DTP_EXECUTOR_BUFFER_COUNT];
+    dtp_buffer_id buffer[DTP_CONTENT_COUNT]; /* the first of that content; of state: of no module in particular */
 };
 /* Caller releases. DTP_ENVIRONMENT: no memory. */
 enum dtp_status dtp_executor_find(const struct dtp_program *program, const struct dtp_transformer *transformer,

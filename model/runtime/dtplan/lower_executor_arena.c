@@ -1,4 +1,4 @@
-/* Where a sealed program's buffers are: those that hold state by name, all of them by address. */
+/* Where a sealed program's buffers are: those that hold state by module, all of them by address. */
 #include "runtime/dtplan/lower_executor.h"
 
 #include "base/bytes.h"
@@ -7,35 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- by name ----------------------------------------------------------------------------------------------------- */
-
-static const char *const state_names[DTP_EXECUTOR_STATE_COUNT] = {
-#define NAME(suffix, text) text,
-    DTP_EXECUTOR_STATE_TABLE(NAME)
-#undef NAME
-};
-static const char *const buffer_names[DTP_EXECUTOR_BUFFER_COUNT] = {
-#define NAME(suffix, text) text,
-    DTP_EXECUTOR_BUFFER_TABLE(NAME)
-#undef NAME
-};
-
-/* "weights" behind "embedding " or "head ", or alone for a block. */
-static void find_state(const struct dtp_buffer *buffer, dtp_buffer_id id, struct dtp_executor_map *out)
-{
-    static const char embedding[] = "embedding ", head[] = "head ";
-    uint64_t module = (uint64_t)buffer->layer + 1;
-    const char *name = buffer->name;
-    if (!strncmp(name, embedding, sizeof embedding - 1))
-        module = 0, name += sizeof embedding - 1;
-    else if (!strncmp(name, head, sizeof head - 1))
-        module = out->module_count - 1, name += sizeof head - 1;
-    else if (buffer->layer == DTP_NO_LAYER)
-        return;
-    for (int s = 0; s < DTP_EXECUTOR_STATE_COUNT; s++)
-        if (!strcmp(name, state_names[s]) && module < out->module_count)
-            out->module[module][s] = id;
-}
+/* ---- by content -------------------------------------------------------------------------------------------------- */
 
 enum dtp_status dtp_executor_find(const struct dtp_program *program, const struct dtp_transformer *transformer,
                                   struct dtp_executor_map *out, struct dtp_faults *faults)
@@ -48,12 +20,11 @@ enum dtp_status dtp_executor_find(const struct dtp_program *program, const struc
     memset(out->module, 0xff, out->module_count * sizeof *out->module); /* DTP_NO_INDEX */
     memset(out->buffer, 0xff, sizeof out->buffer);
     for (uint32_t i = 0; i < dtp_program_buffer_count(program); i++) {
-        if (!buffers[i].persistent)
-            continue;
-        find_state(&buffers[i], (dtp_buffer_id){i}, out);
-        for (int b = 0; b < DTP_EXECUTOR_BUFFER_COUNT; b++)
-            if (out->buffer[b].index == DTP_NO_INDEX && !strcmp(buffers[i].name, buffer_names[b]))
-                out->buffer[b].index = i;
+        enum dtp_content content = (enum dtp_content)buffers[i].content;
+        if (out->buffer[content].index == DTP_NO_INDEX)
+            out->buffer[content].index = i;
+        if (dtp_content_is_state(content) && buffers[i].module < out->module_count)
+            out->module[buffers[i].module][content - DTP_CONTENT_WEIGHTS].index = i;
     }
     return DTP_OK;
 }

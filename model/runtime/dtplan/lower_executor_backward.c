@@ -182,6 +182,35 @@ static void mlp_backward(struct dtp_executor *x, uint64_t layer)
                                tensor(x, layer, DTP_EXECUTOR_TENSOR_STATISTICS2));
 }
 
+static void rotary_backward(struct dtp_executor *x, dtp_buffer_id gradient)
+{
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_ROTARY_BACKWARD, "rotary");
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, gradient, DTP_UPDATE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_TABLES, x->tables, DTP_READ, 0);
+    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_rotary_bytes(x), 1);
+    dtp_executor_end(x, &draft);
+}
+
+/* The gradients of q and k as the matmul made them take the place of those of the normed ones; what forward kept goes.
+ */
+static void qk_norm_backward(struct dtp_executor *x, uint64_t layer, dtp_buffer_id gradient)
+{
+    struct dtp_executor_module *module = dtp_executor_block(x, layer);
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_QK_NORM_BACKWARD, "q and k norms");
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, gradient, DTP_UPDATE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_SAVED, tensor(x, layer, DTP_EXECUTOR_TENSOR_QK_RAW), DTP_READ | DTP_FREE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_STATISTICS, tensor(x, layer, DTP_EXECUTOR_TENSOR_QK_STATISTICS),
+                   DTP_READ | DTP_FREE, 0);
+    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, DTP_PARAMETER_QK_NORM);
+    bool accumulates = dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, DTP_PARAMETER_QK_NORM);
+    dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "partial sums", DTP_OWNER_WORKSPACE,
+                     4 * DTP_EXECUTOR_PARTIAL_ROWS * 2 * x->t->head_dim, DTP_UPDATE | DTP_FREE);
+    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_qk_norm_backward_bytes(x, module, accumulates), 2);
+    dtp_executor_end(x, &draft);
+}
+
 /* Returns the gradient of the packed qkv; the core's tensors go. */
 static dtp_buffer_id core_backward(struct dtp_executor *x, uint64_t layer, dtp_buffer_id gradient)
 {
@@ -198,16 +227,13 @@ static dtp_buffer_id core_backward(struct dtp_executor *x, uint64_t layer, dtp_b
     dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "attention workspace", DTP_OWNER_WORKSPACE,
                      x->rules.attention_backward_workspace_bytes, DTP_UPDATE | DTP_FREE);
     draft.op.demand.tokens = (double)x->rules.tokens;
-    draft.op.demand.flops = 2.5 * dtp_executor_attention_flops(x); /* scores are made again: five products for two */
-    draft.op.demand.kernels = 3;                                   /* row sums, the gradients, the cast of dq */
+    draft.op.demand.flops = 2.5 * dtp_executor_attention_flops(x, layer); /* scores made again: five products for two */
+    draft.op.demand.kernels = 3;                                          /* row sums, the gradients, the cast of dq */
     dtp_executor_end(x, &draft);
-    if (x->t->position != DTP_POSITION_ROPE)
-        return made;
-    dtp_executor_begin(x, &draft, DTP_OP_ROTARY_BACKWARD, "rotary");
-    dtp_draft_role(&draft, DTP_ROLE_RESULT, made, DTP_UPDATE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_TABLES, x->tables, DTP_READ, 0);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_rotary_bytes(x), 1);
-    dtp_executor_end(x, &draft);
+    if (x->t->position == DTP_POSITION_ROPE)
+        rotary_backward(x, made);
+    if (x->t->qk_norm)
+        qk_norm_backward(x, layer, made);
     return made;
 }
 

@@ -8,10 +8,10 @@ static double rows_of(const struct dtp_executor *x, uint64_t width)
     return (double)x->rules.tokens * (double)width * (double)x->element_bytes;
 }
 
-/* Causal: s/2 tokens seen on average, two products of d_q. */
-double dtp_executor_attention_flops(const struct dtp_executor *x)
+/* Causal: s/2 tokens seen on average, less under a window; two products of d_q. */
+double dtp_executor_attention_flops(const struct dtp_executor *x, uint64_t layer)
 {
-    double length = dtp_transformer_attention_length(x->t, x->plan->sequence);
+    double length = dtp_transformer_layer_attention_length(x->t, layer, x->plan->sequence);
     return 2 * length * (double)x->d_q * (double)x->rules.tokens;
 }
 
@@ -48,6 +48,22 @@ double dtp_executor_norm_backward_bytes(const struct dtp_executor *x, const stru
 double dtp_executor_rotary_bytes(const struct dtp_executor *x)
 {
     return 2 * rows_of(x, x->d_q + x->d_kv) + 4 * (double)(x->t->head_dim * x->plan->sequence);
+}
+
+/* q and k read, kept as they were, and overwritten; an inverse deviation (fp32) of each head. */
+double dtp_executor_qk_norm_bytes(const struct dtp_executor *x)
+{
+    return 3 * rows_of(x, x->d_q + x->d_kv) + 4 * (double)((x->t->heads + x->t->kv_heads) * x->rules.tokens) +
+           (double)(2 * x->t->head_dim * x->element_bytes);
+}
+
+/* The gradient in place, what forward kept; partial sums of the weights' gradient written and read. */
+double dtp_executor_qk_norm_backward_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module,
+                                           bool adds_to_weight)
+{
+    double weights = (double)(2 * x->t->head_dim);
+    return dtp_executor_qk_norm_bytes(x) + 2 * 4.0 * DTP_EXECUTOR_PARTIAL_ROWS * weights +
+           (adds_to_weight ? 2 : 1) * weights * (double)module->gradient_element_bytes;
 }
 
 double dtp_executor_activation_bytes(const struct dtp_executor *x)

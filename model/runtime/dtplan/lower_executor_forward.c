@@ -14,13 +14,12 @@ uint32_t dtp_executor_kept(const struct dtp_executor *x, uint64_t layer)
         DTP_EXECUTOR_TENSOR_BIT(NORM1) | DTP_EXECUTOR_TENSOR_BIT(NORM2) | DTP_EXECUTOR_TENSOR_BIT(PRODUCT);
     if (!dtp_lower_checkpointed(x->l, layer))
         return ALL_TENSORS;
-    switch (x->plan->checkpointing) {
-    case DTP_CHECKPOINT_NONE: return ALL_TENSORS;
-    case DTP_CHECKPOINT_FULL:
-    case DTP_CHECKPOINT_EVERY_N: return DTP_EXECUTOR_TENSOR_BIT(INPUT);
-    case DTP_CHECKPOINT_SELECTIVE_ATTENTION:
+    switch (x->l->checkpointing.keeps) {
+    case DTP_KEEPS_ALL: break;
+    case DTP_KEEPS_INPUT: return DTP_EXECUTOR_TENSOR_BIT(INPUT);
+    case DTP_KEEPS_ALL_BUT_CORE:
         return ALL_TENSORS & ~(DTP_EXECUTOR_TENSOR_BIT(CORE) | DTP_EXECUTOR_TENSOR_BIT(LOG_SUM_EXP));
-    case DTP_CHECKPOINT_SELECTIVE_MATMUL: return ALL_TENSORS & ~made_again;
+    case DTP_KEEPS_SECOND_MATMULS: return ALL_TENSORS & ~made_again;
     }
     return ALL_TENSORS;
 }
@@ -111,6 +110,20 @@ static void linear_begin(const struct pass *pass, struct dtp_draft *draft, const
     dtp_executor_matmul(x, draft, x->rules.tokens, linear->out, linear->in);
 }
 
+/* q and k in place, before RoPE turns them; backward reads them as they were. */
+static void qk_norm(const struct pass *pass)
+{
+    struct dtp_executor *x = pass->x;
+    struct dtp_draft draft;
+    dtp_executor_begin(x, &draft, DTP_OP_QK_NORM, "q and k norms");
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, *tensor_of(pass, DTP_EXECUTOR_TENSOR_QKV), DTP_UPDATE, 0);
+    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, dtp_executor_block(x, pass->layer), DTP_PARAMETER_QK_NORM);
+    make(pass, &draft, DTP_ROLE_SAVED, DTP_EXECUTOR_TENSOR_QK_RAW, false);
+    make(pass, &draft, DTP_ROLE_STATISTICS, DTP_EXECUTOR_TENSOR_QK_STATISTICS, false);
+    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_qk_norm_bytes(x), 1);
+    dtp_executor_end(x, &draft);
+}
+
 static void qkv(const struct pass *pass)
 {
     struct dtp_executor *x = pass->x;
@@ -120,6 +133,8 @@ static void qkv(const struct pass *pass)
     linear_begin(pass, &draft, &linear);
     make(pass, &draft, DTP_ROLE_RESULT, DTP_EXECUTOR_TENSOR_QKV, true);
     dtp_executor_end(x, &draft);
+    if (x->t->qk_norm)
+        qk_norm(pass);
     if (x->t->position != DTP_POSITION_ROPE)
         return;
     dtp_executor_begin(x, &draft, DTP_OP_ROTARY, "rotary");
@@ -140,7 +155,7 @@ static void attention(const struct pass *pass)
     dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "attention workspace", DTP_OWNER_WORKSPACE,
                      x->rules.attention_workspace_bytes, DTP_UPDATE | DTP_FREE);
     draft.op.demand.tokens = (double)x->rules.tokens;
-    draft.op.demand.flops = dtp_executor_attention_flops(x);
+    draft.op.demand.flops = dtp_executor_attention_flops(x, pass->layer);
     draft.op.demand.kernels = 1;
     dtp_executor_end(x, &draft);
 }

@@ -15,6 +15,12 @@ static uint64_t shard_bytes(const struct dtp_executor_module *module)
     return dtp_bytes_product(module->layout->shard_elements, module->shard_element_bytes);
 }
 
+/* What the module's gradients are made in, and what the optimizer reads. */
+static struct dtp_gradient_dtypes dtypes_of(const struct dtp_executor *x, const struct dtp_executor_module *module)
+{
+    return dtp_executor_gradient_dtypes(x->t, &x->rules, (uint64_t)(module - x->modules));
+}
+
 /* Shards that do not stay, and where a reduction's result is before it is added to what is there; exchanged
  * gradients always are. */
 void dtp_executor_make_reduction_buffers(struct dtp_executor *x)
@@ -26,6 +32,7 @@ void dtp_executor_make_reduction_buffers(struct dtp_executor *x)
                           ? dtp_lower_buffer(x->l, DTP_EXECUTOR_GRADIENT_SHARD, DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
                                              shard_bytes(dtp_executor_block(x, 0)), true)
                           : DTP_NO_BUFFER;
+        dtp_program_set_element(x->l->program, x->shard[i], dtypes_of(x, dtp_executor_block(x, 0)).shard);
     }
     if (x->rules.shard_ranks == 1)
         return;
@@ -35,6 +42,8 @@ void dtp_executor_make_reduction_buffers(struct dtp_executor *x)
     else if (x->rules.reduces_always)
         x->scattered =
             dtp_lower_buffer(x->l, "scattered gradients", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE, largest, true);
+    dtp_program_set_element(x->l->program, x->exchanged, x->plan->precision.reduce);
+    dtp_program_set_element(x->l->program, x->scattered, x->plan->precision.reduce);
 }
 
 /* ---- whole gradients --------------------------------------------------------------------------------------------- */
@@ -98,6 +107,7 @@ void dtp_executor_open_gradient(struct dtp_executor *x, struct dtp_executor_modu
     module->gradient =
         dtp_lower_buffer(x->l, name, rests ? DTP_OWNER_GRADS : DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
                          dtp_bytes_product(module->layout->elements, module->gradient_element_bytes), false);
+    dtp_program_set_element(x->l->program, module->gradient, dtypes_of(x, module).whole);
     x->l->layer = layer;
     module->allocates = true;
     module->written = 0;
@@ -199,6 +209,7 @@ static void make_shard(struct dtp_executor *x, struct dtp_executor_module *modul
     else
         module->reduced = dtp_executor_new(x, draft, DTP_ROLE_RESULT, DTP_EXECUTOR_GRADIENT_SHARD, DTP_OWNER_GRADS,
                                            shard_bytes(module), DTP_WRITE);
+    dtp_program_set_element(x->l->program, module->reduced, dtypes_of(x, module).shard);
 }
 
 /* A collective of the shard group on the module's whole gradients. */

@@ -16,6 +16,9 @@ void dtp_executor_make_host(struct dtp_executor *x, uint64_t index)
     module->host_weights = x->rules.host_params ? module->state[DTP_EXECUTOR_WEIGHTS]
                                                 : dtp_lower_host_buffer(x->l, "host weights", DTP_OWNER_PARAMS,
                                                                         dtp_bytes_product(elements, x->element_bytes));
+    dtp_program_set_element(x->l->program, module->host_gradient,
+                            dtp_executor_gradient_dtypes(x->t, &x->rules, index).shard);
+    dtp_program_set_element(x->l->program, module->host_weights, x->rules.compute);
 }
 
 static uint64_t shard_weight_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module)

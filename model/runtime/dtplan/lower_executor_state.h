@@ -8,7 +8,7 @@
 #include "runtime/dtplan/lower_executor.h"
 #include "lower/lowering.h"
 
-/* X(suffix, name): what a block's forward makes, in its order. */
+/* X(suffix, name): what a block's forward makes: in its order, then what only some models have. */
 #define DTP_EXECUTOR_TENSOR_TABLE(X)                                                                                   \
     X(INPUT, "block input")                                                                                            \
     X(STATISTICS1, "norm 1 statistics")                                                                                \
@@ -20,7 +20,9 @@
     X(STATISTICS2, "norm 2 statistics")                                                                                \
     X(NORM2, "norm 2")                                                                                                 \
     X(UP, "up")                                                                                                        \
-    X(PRODUCT, "activation")
+    X(PRODUCT, "activation")                                                                                           \
+    X(QK_RAW, "q and k before their norms")                                                                            \
+    X(QK_STATISTICS, "q and k norm statistics")
 enum dtp_executor_tensor {
 #define DTP_EXECUTOR_TENSOR_ENUM(suffix, text) DTP_EXECUTOR_TENSOR_##suffix,
     DTP_EXECUTOR_TENSOR_TABLE(DTP_EXECUTOR_TENSOR_ENUM)
@@ -213,13 +215,16 @@ static inline bool dtp_executor_streams(const struct dtp_executor *x, const stru
 void dtp_executor_update(struct dtp_executor *x);
 
 /* lower_executor_bytes.c */
-double dtp_executor_attention_flops(const struct dtp_executor *x); /* forward */
+double dtp_executor_attention_flops(const struct dtp_executor *x, uint64_t layer); /* forward */
 double dtp_executor_embedding_bytes(const struct dtp_executor *x);
 double dtp_executor_embedding_backward_bytes(const struct dtp_executor *x);
 double dtp_executor_norm_bytes(const struct dtp_executor *x);
 double dtp_executor_norm_backward_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module,
                                         bool adds_to_residual, bool adds_to_weight);
 double dtp_executor_rotary_bytes(const struct dtp_executor *x);
+double dtp_executor_qk_norm_bytes(const struct dtp_executor *x);
+double dtp_executor_qk_norm_backward_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module,
+                                           bool adds_to_weight);
 double dtp_executor_activation_bytes(const struct dtp_executor *x);
 double dtp_executor_activation_backward_bytes(const struct dtp_executor *x, bool makes_product);
 double dtp_executor_loss_bytes(const struct dtp_executor *x, uint64_t rows);

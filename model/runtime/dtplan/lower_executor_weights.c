@@ -92,6 +92,7 @@ static void gather_edge(struct dtp_executor *x, struct dtp_executor_module *modu
         return;
     dtp_buffer_id to = dtp_lower_buffer(x->l, module == x->modules ? "gathered embedding" : "gathered head",
                                         DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE, weight_bytes(x, module), false);
+    dtp_program_set_element(x->l->program, to, x->rules.compute);
     gather(x, module, to, true, x->l->last_op[DTP_STREAM_COMPUTE]);
 }
 
@@ -185,6 +186,7 @@ static void make_ring(struct dtp_executor *x)
         x->slot_read[slot] = DTP_NO_OP;
         x->slot[slot] = dtp_lower_buffer(x->l, "gathered block", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
                                          weight_bytes(x, dtp_executor_block(x, 0)), true);
+        dtp_program_set_element(x->l->program, x->slot[slot], x->rules.compute);
     }
 }
 
@@ -217,6 +219,7 @@ void dtp_executor_make_groups(struct dtp_executor *x)
                             ? dtp_lower_buffer(x->l, "uploaded shard", DTP_OWNER_GATHER, DTP_STREAM_COMPUTE,
                                                shard * x->element_bytes, true)
                             : DTP_NO_BUFFER;
+        dtp_program_set_element(x->l->program, x->staging[i], x->rules.compute);
     }
     dtp_executor_make_reduction_buffers(x);
 }

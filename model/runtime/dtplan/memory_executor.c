@@ -16,7 +16,7 @@
 
 #include "runtime/dtplan/batch_layout.h"
 
-/* Tensors of a block as bits, in the order of forward. */
+/* Tensors of a block as bits, in the order of forward; those of models with norms of q and k behind the others. */
 #define IN UINT32_C(0x001)
 #define STATISTICS1 UINT32_C(0x002)
 #define NORM1 UINT32_C(0x004)
@@ -28,8 +28,10 @@
 #define NORM2 UINT32_C(0x100)
 #define UP UINT32_C(0x200)
 #define PRODUCT UINT32_C(0x400)
-#define ALL UINT32_C(0x7ff)
-#define TENSORS 11
+#define QK_RAW UINT32_C(0x800)
+#define QK_STATISTICS UINT32_C(0x1000)
+#define ALL UINT32_C(0x1fff)
+#define TENSORS 13
 
 static uint64_t granules(uint64_t bytes)
 {
@@ -48,7 +50,8 @@ struct model {
     struct dtp_memory_job *job;
     struct dtp_executor_rules rules;
     struct dtp_parameter_module layout[MODULES];
-    uint64_t tensor[TENSORS], residual, workspace[2], partial; /* workspace: attention forward, backward */
+    uint64_t tensor[TENSORS], residual, workspace[2]; /* workspace: attention forward, backward */
+    uint64_t partial, qk_partial;                     /* sums of the norms' backward, of q's and k's norms' */
     uint64_t logits, losses;
     uint64_t whole[MODULES], shard[MODULES], gathered[MODULES]; /* of a module: gradients, their shard, weights */
     uint64_t host_shard[MODULES];
@@ -89,13 +92,16 @@ static void size_tensors(struct model *m)
                                    r->statistics_bytes,
                                    input * t->hidden,
                                    c * r->up_width,
-                                   input * t->ffn};
+                                   input * t->ffn,
+                                   t->qk_norm ? q + c * t->kv_heads * t->head_dim : 0,
+                                   t->qk_norm ? 4 * (t->heads + t->kv_heads) : 0};
     for (int i = 0; i < TENSORS; i++)
         m->tensor[i] = granules(dtp_bytes_product(r->tokens, row[i]));
     m->residual = m->tensor[0];
     m->workspace[0] = granules(r->attention_workspace_bytes);
     m->workspace[1] = granules(r->attention_backward_workspace_bytes);
     m->partial = granules(2 * 4 * DTP_EXECUTOR_PARTIAL_ROWS * t->hidden);
+    m->qk_partial = t->qk_norm ? granules(4 * DTP_EXECUTOR_PARTIAL_ROWS * 2 * t->head_dim) : 0;
     m->logits = granules(dtp_bytes_product(r->chunk_tokens, r->vocab_stride * c));
     m->losses = granules(dtp_bytes_product(r->tokens, 4));
     /* an optimizer on the host takes a block's gradients at its end, so that it waits for them there */
@@ -141,6 +147,7 @@ static struct worst worst_forward(const struct model *m, uint32_t kept, bool rep
         uint64_t work;
     } ops[] = {{IN | STATISTICS1 | NORM1, IN | STATISTICS1 | NORM1, 0},
                {IN | NORM1 | QKV, QKV, 0},
+               {IN | QKV | QK_RAW | QK_STATISTICS, QK_RAW | QK_STATISTICS, 0},
                {IN | QKV | CORE | LSE, CORE | LSE, m->workspace[0]},
                {IN | CORE | MIDDLE, MIDDLE, 0},
                {IN | MIDDLE | STATISTICS2 | NORM2, STATISTICS2 | NORM2, 0},
@@ -163,7 +170,7 @@ static void worst_backward(struct model *m, bool last, int kind, uint32_t has)
     struct worst *before = &m->before[last][kind], *after = &m->after[last][kind];
     uint64_t residual = m->residual, norm = residual; /* the gradient of a norm's result is as wide */
     uint64_t inner = granules(dtp_bytes_product(m->rules.tokens, m->job->bytes.compute * m->job->transformer->ffn));
-    uint32_t attention = has & (IN | STATISTICS1 | NORM1 | QKV | CORE | LSE);
+    uint32_t attention = has & (IN | STATISTICS1 | NORM1 | QKV | CORE | LSE | QK_RAW | QK_STATISTICS);
     bool again = !(has & PRODUCT), epilogue = m->job->plan->executor.gelu_epilogue && !again;
     if (again) { /* input gradient, activation with the product over it, weight gradient */
         consider(before, sum(m, has), residual + inner);
@@ -182,7 +189,9 @@ static void worst_backward(struct model *m, bool last, int kind, uint32_t has)
         consider(after, sum(m, attention | CORE | LSE), residual + m->workspace[0]);
     attention |= CORE | LSE;
     consider(after, sum(m, attention), residual + m->tensor[4] + m->tensor[3] + m->workspace[1]);
-    attention &= IN | STATISTICS1 | NORM1;
+    attention &= ~(QKV | CORE | LSE);
+    consider(after, sum(m, attention), residual + m->tensor[3] + m->qk_partial);
+    attention &= ~(QK_RAW | QK_STATISTICS);
     consider(after, sum(m, attention | NORM1), residual + m->tensor[3]);
     consider(after, sum(m, attention & ~NORM1), residual + m->tensor[3] + norm);
     consider(after, sum(m, attention & ~NORM1), residual + norm + m->partial);
@@ -211,7 +220,9 @@ static void worst_backward_apart(struct model *m, bool last, int kind, uint32_t 
         consider(after, sum(m, has | CORE | LSE), work + m->workspace[0]);
     has |= CORE | LSE;
     consider(after, sum(m, has), work + m->tensor[4] + m->tensor[3] + m->workspace[1]);
-    has = (has & ~(QKV | LSE)) | NORM1;
+    has &= ~(QKV | LSE);
+    consider(after, sum(m, has), work + m->tensor[3] + m->qk_partial);
+    has = (has & ~(QK_RAW | QK_STATISTICS)) | NORM1;
     consider(after, sum(m, has), work + m->tensor[3] + norm);
     consider(after, sum(m, IN | STATISTICS1 | NORM1), residual + m->tensor[3] + norm + m->partial);
 }

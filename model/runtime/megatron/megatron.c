@@ -27,8 +27,6 @@ static void check(struct dtp_resolver *r)
         dtp_plan_refuse(r, "strategy",
                         "%s is not modelled under runtime megatron; use ddp, or zero1 for its distributed optimizer",
                         dtp_strategy_text(p->strategy));
-    if (p->compile)
-        dtp_plan_refuse(r, "compile", "is not modelled under runtime megatron; leave it out");
     if (p->checkpointing == DTP_CHECKPOINT_EVERY_N || p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         dtp_plan_refuse(r, "checkpointing", "runtime megatron recomputes none, full or selective-attention only");
     if (p->loss == DTP_LOSS_CHUNKED)
@@ -37,16 +35,6 @@ static void check(struct dtp_resolver *r)
         dtp_plan_refuse(r, "optimizer", "adam8bit is not modelled under runtime megatron; use adamw");
     if (dtp_plan_axes_given(p) && dtp_plan_model_parallel(p))
         check_slices(r);
-}
-
-static void check_elsewhere(struct dtp_resolver *r)
-{
-    const struct dtp_plan *p = r->plan;
-    if (p->megatron.overlap)
-        dtp_plan_refuse(r, "megatron_overlap", "exists under runtime megatron only");
-    if (dtp_plan_axes_given(p) && dtp_plan_model_parallel(p))
-        dtp_plan_refuse(r, p->tp > 1 ? "tp" : "pp",
-                        "is modelled under runtime megatron only, with strategy ddp or zero1");
 }
 
 static bool check_offload(struct dtp_resolver *r)
@@ -87,10 +75,10 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .keeps_fp8 = true,
     .gradients_in_matmul = true,
     .vocab_multiple = VOCAB_MULTIPLE,
+    .slices = true,
     .fused_kernels = true,
     .derive = derive,
     .check = check,
-    .check_elsewhere = check_elsewhere,
     .check_offload = check_offload,
     .overlaps_reductions = overlaps,
     .overlaps_gather = overlaps,

@@ -24,29 +24,15 @@ static void check_dtypes(struct dtp_resolver *r)
                         dtp_strategy_text(r->plan->strategy), dtp_dtype_text(p->params));
 }
 
-static void check_limit(struct dtp_resolver *r)
-{
-    if (!r->plan->limit_all_gathers && !r->plan->fsdp1)
-        dtp_plan_refuse(r, "limit_all_gathers",
-                        "is FSDP1's: FSDP2 frees gathered weights in the order of its host and has nothing to "
-                        "limit; leave it out or add fsdp1");
-}
-
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     check_dtypes(r);
-    check_limit(r);
     if (p->strategy == DTP_ZERO2)
         dtp_plan_refuse(
             r, "strategy",
             "zero2 does not exist in PyTorch; use shard_grad_op (which also shards parameters outside forward and "
             "backward) or runtime deepspeed");
-    if (p->fsdp1 && !dtp_plan_is_fsdp(p))
-        dtp_plan_refuse(r, "fsdp1",
-                        "chooses between two kinds of FSDP, but the strategy is %s; use full_shard, shard_grad_op or "
-                        "hybrid_shard",
-                        dtp_strategy_text(p->strategy));
     if (p->fsdp1 && p->offload != DTP_OFFLOAD_NONE && p->accumulate > 1 && p->accumulate_sync)
         dtp_plan_refuse(r, "accumulate_sync",
                         "FSDP1 with CPU offload does not add to gradients it reduced before "
@@ -56,9 +42,6 @@ static void check(struct dtp_resolver *r)
 static void check_elsewhere(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    check_limit(r);
-    if (p->fsdp1)
-        dtp_plan_refuse(r, "fsdp1", "exists under runtime torch only");
     if (p->precision.compute == DTP_FP8 && p->precision.fp8_rowwise)
         dtp_plan_refuse(r, "precision", "rowwise scaling is torchao's, of runtime torch; use fp8-tensorwise");
     if (p->optimizer == DTP_ADAMW_FOREACH)

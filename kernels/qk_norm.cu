@@ -1,0 +1,207 @@
+#include "kernels/partial_sums.cuh"
+
+/* A head lies with a few neighbouring threads of a warp, in registers: heads are short, so that a block has many, and
+ * sums over a head need no barrier. */
+namespace dtp
+{
+namespace
+{
+
+constexpr unsigned threads = 256, most_vectors = 8;
+
+/* `lanes` threads of up to `per_lane` vectors each hold a head. */
+struct layout {
+    unsigned lanes, per_lane;
+};
+
+layout layout_of(uint32_t vectors)
+{
+    layout l = {8, 1};
+    while (l.lanes < 32 && l.lanes < vectors)
+        l.lanes *= 2;
+    while (l.lanes * l.per_lane < vectors)
+        l.per_lane *= 2;
+    return l;
+}
+
+/* A thread's part of a head; `there` is false past the last head, whose threads still take part in sums. */
+template <typename T, int N, int V> struct part {
+    uint32_t dim, lanes;
+    bool there;
+
+    __device__ uint32_t column(int v) const
+    {
+        return (threadIdx.x % lanes + v * lanes) * N;
+    }
+
+    __device__ bool holds(int v) const
+    {
+        return there && column(v) < dim;
+    }
+
+    __device__ packed<T, N> read(const T *from, int v) const
+    {
+        packed<T, N> zeros;
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            zeros.element[e] = from_float<T>(0);
+        return holds(v) ? load<N>(from + column(v)) : zeros;
+    }
+};
+
+template <typename T, int N, int V>
+__global__ void __launch_bounds__(threads) forward(const __grid_constant__ struct dtp_qk_norm_args a, unsigned lanes)
+{
+    const uint32_t normed = a.heads + a.kv_heads;
+    const uint64_t item = (uint64_t)blockIdx.x * (threads / lanes) + threadIdx.x / lanes, row = item / normed;
+    const uint32_t head = (uint32_t)(item % normed), weights = head < a.heads ? 0 : a.head_dim;
+    const part<T, N, V> own = {a.head_dim, lanes, row < a.rows};
+    T *at = (T *)a.qkv + (row * (a.heads + 2 * (uint64_t)a.kv_heads) + head) * a.head_dim;
+    T *raw = (T *)a.raw + item * a.head_dim;
+    packed<T, N> x[V];
+    float square = 0;
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        x[v] = own.read(at, v);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            square += x[v][e] * x[v][e];
+    }
+    const float inverse = rsqrtf(warp_sum(square, (int)lanes) / (float)a.head_dim + a.epsilon);
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        if (!own.holds(v))
+            continue;
+        float weight[N], result[N];
+        read_weights<N>(weight, a.weight, a.weight_element, weights + own.column(v));
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            result[e] = x[v][e] * inverse * weight[e];
+        store(raw + own.column(v), x[v]);
+        store(at + own.column(v), result);
+    }
+    if (own.there && threadIdx.x % lanes == 0)
+        a.inverse_deviation[item] = inverse;
+}
+
+/* Blocks walk over heads, of q where blockIdx.y is 0, else of k, and keep the sums of their columns in registers. With
+ * n = x * inverse and h = gradient * weight: inverse * (h - n mean(h n)). */
+template <typename T, int N, int V>
+__global__ void __launch_bounds__(threads)
+    backward(const __grid_constant__ struct dtp_qk_norm_backward_args a, unsigned lanes)
+{
+    extern __shared__ float of_head[]; /* [head_dim] */
+    const uint32_t heads = blockIdx.y ? a.kv_heads : a.heads, before = blockIdx.y ? a.heads : 0;
+    const uint32_t at_once = threads / lanes, own_head = threadIdx.x / lanes, weights = blockIdx.y ? a.head_dim : 0;
+    const uint64_t items = a.rows * heads;
+    float sums[V][N] = {};
+    for (uint64_t first = (uint64_t)blockIdx.x * at_once; first < items; first += (uint64_t)gridDim.x * at_once) {
+        const uint64_t item = first + own_head, row = item / heads, head = before + item % heads;
+        const part<T, N, V> own = {a.head_dim, lanes, item < items};
+        const uint64_t normed = row * (a.heads + (uint64_t)a.kv_heads) + head;
+        const float inverse = own.there ? a.inverse_deviation[normed] : 0;
+        T *at = (T *)a.qkv_gradient + (normed + row * a.kv_heads) * a.head_dim;
+        packed<T, N> gradient[V], x[V];
+        float weight[V][N] = {}, hn = 0;
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            gradient[v] = own.read(at, v);
+            x[v] = own.read((const T *)a.raw + normed * a.head_dim, v);
+            if (own.holds(v))
+                read_weights<N>(weight[v], a.weight, a.weight_element, weights + own.column(v));
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                float n = x[v][e] * inverse;
+                hn += gradient[v][e] * weight[v][e] * n;
+                sums[v][e] += gradient[v][e] * n;
+            }
+        }
+        const float mean_hn = warp_sum(hn, (int)lanes) / (float)a.head_dim;
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            if (!own.holds(v))
+                continue;
+            float result[N];
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                result[e] = inverse * (gradient[v][e] * weight[v][e] - x[v][e] * inverse * mean_hn);
+            store(at + own.column(v), result);
+        }
+    }
+    float *partials = a.workspace + ((uint64_t)blockIdx.x * 2 + blockIdx.y) * a.head_dim;
+    const part<T, N, V> own = {a.head_dim, lanes, true};
+    for (uint32_t turn = 0; turn < at_once; turn++) { /* in order, so that a step repeats */
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            if (own_head != turn || !own.holds(v))
+                continue;
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                float so_far = sums[v][e] + (turn > 0 ? of_head[own.column(v) + e] : 0.0f);
+                (turn + 1 < at_once ? of_head : partials)[own.column(v) + e] = so_far;
+            }
+        }
+        __syncthreads();
+    }
+}
+
+unsigned backward_blocks(const struct dtp_qk_norm_backward_args &a, layout l)
+{
+    uint64_t heads_at_once = threads / l.lanes, blocks = (a.rows * a.heads + heads_at_once - 1) / heads_at_once;
+    return (unsigned)(blocks < DTP_PARTIAL_SUM_ROWS ? blocks : DTP_PARTIAL_SUM_ROWS);
+}
+
+template <typename T, int N, int V> int launch(const struct dtp_qk_norm_args &a, layout l, cudaStream_t stream)
+{
+    unsigned blocks = blocks_for(a.rows * (a.heads + a.kv_heads), threads / l.lanes);
+    forward<T, N, V><<<blocks, threads, 0, stream>>>(a, l.lanes);
+    return launched();
+}
+
+template <typename T, int N, int V> int launch(const struct dtp_qk_norm_backward_args &a, layout l, cudaStream_t stream)
+{
+    unsigned blocks = backward_blocks(a, l);
+    backward<T, N, V><<<dim3(blocks, 2), threads, a.head_dim * sizeof(float), stream>>>(a, l.lanes);
+    int status = launched();
+    if (status)
+        return status;
+    partial_sums sums = {{a.workspace, nullptr}, {a.weight_gradient, nullptr}, blocks,
+                         2 * a.head_dim,         a.gradient_element,           a.accumulate};
+    return launch_add_partials(sums, 1, stream);
+}
+
+/* Single elements, the slow path, are laid out one way only. */
+template <typename Arguments> int launch_any(const Arguments &a, void *stream)
+{
+    if (a.rows == 0 || a.head_dim == 0)
+        return 0;
+    return with_element(a.element, [&](auto of) {
+        using T = decltype(of);
+        constexpr int N = full<T>;
+        const bool whole = a.head_dim % N == 0;
+        const layout l = layout_of(a.head_dim / (whole ? N : 1));
+        if (l.per_lane > most_vectors)
+            return (int)cudaErrorInvalidValue;
+        if (!whole)
+            return launch<T, 1, most_vectors>(a, l, stream_of(stream));
+        if (l.per_lane == 1)
+            return launch<T, N, 1>(a, l, stream_of(stream));
+        return l.per_lane == 2 ? launch<T, N, 2>(a, l, stream_of(stream))
+                               : launch<T, N, most_vectors>(a, l, stream_of(stream));
+    });
+}
+
+} // namespace
+} // namespace dtp
+
+extern "C" int dtp_cuda_qk_norm(void *self, const struct dtp_qk_norm_args *a, void *stream)
+{
+    (void)self;
+    return dtp::launch_any(*a, stream);
+}
+
+extern "C" int dtp_cuda_qk_norm_backward(void *self, const struct dtp_qk_norm_backward_args *a, void *stream)
+{
+    (void)self;
+    return dtp::launch_any(*a, stream);
+}

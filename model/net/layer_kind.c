@@ -1,0 +1,162 @@
+#include "net/layer_kind.h"
+
+const char *dtp_layer_tensor_text(enum dtp_layer_tensor tensor)
+{
+    static const char *const texts[DTP_TENSOR_COUNT] = {
+#define DTP_TENSOR(suffix, name, width, element, part) name,
+#include "net/layer_kind.def"
+    };
+    return texts[tensor];
+}
+
+static void add_matrix(struct dtp_layer_kind *kind, struct dtp_layer_matrix matrix)
+{
+    if (matrix.out)
+        kind->matrix[kind->matrices++] = matrix;
+}
+
+static void list_matrices(struct dtp_layer_kind *k)
+{
+#define DTP_MATRIX(suffix, word, rows, columns, biased, to)                                                            \
+    add_matrix(k, (struct dtp_layer_matrix){.name = word,                                                              \
+                                            .gradient_name = word " weight gradient",                                  \
+                                            .weight_name = word " weight",                                             \
+                                            .out = rows,                                                               \
+                                            .in = columns,                                                             \
+                                            .bias = biased,                                                            \
+                                            .id = DTP_MATRIX_##suffix,                                                 \
+                                            .result = DTP_TENSOR_##to});
+#include "net/layer_kind.def"
+}
+
+static void list_vectors(struct dtp_layer_kind *k)
+{
+#define DTP_VECTOR(suffix, width, bias, exists)                                                                        \
+    if (exists)                                                                                                        \
+        k->vectors |= UINT32_C(1) << DTP_VECTOR_##suffix;
+#include "net/layer_kind.def"
+}
+
+void dtp_layer_kind_of(const struct dtp_transformer *transformer, bool packs_qkv, bool packs_up,
+                       struct dtp_layer_kind *out)
+{
+    const struct dtp_transformer *t = transformer;
+    bool gated = t->activation == DTP_SWIGLU;
+    *out = (struct dtp_layer_kind){.hidden = t->hidden,
+                                   .ffn = t->ffn,
+                                   .heads = t->heads,
+                                   .kv_heads = t->kv_heads,
+                                   .head_dim = t->head_dim,
+                                   .d_q = t->heads * t->head_dim,
+                                   .d_kv = t->kv_heads * t->head_dim,
+                                   .norm_statistics = t->norm == DTP_RMS_NORM ? 1 : 2,
+                                   .packs_qkv = packs_qkv,
+                                   .packs_up = gated && packs_up,
+                                   .gated = gated,
+                                   .rotary = t->position == DTP_POSITION_ROPE,
+                                   .qk_norm = t->qk_norm,
+                                   .parallel = t->parallel_block,
+                                   .from_result = t->activation == DTP_RELU,
+                                   .norm_bias = t->norm_bias,
+                                   .qkv_bias = t->qkv_bias,
+                                   .output_bias = t->attention_output_bias,
+                                   .mlp_bias = t->mlp_bias};
+    list_matrices(out);
+    list_vectors(out);
+}
+
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
+
+uint64_t dtp_layer_matrix_elements(const struct dtp_layer_kind *kind)
+{
+    uint64_t elements = 0;
+    for (int i = 0; i < kind->matrices; i++)
+        elements += kind->matrix[i].out * kind->matrix[i].in;
+    return elements;
+}
+
+int dtp_layer_list_vectors(const struct dtp_layer_kind *kind, uint64_t out[DTP_LAYER_VECTORS])
+{
+    const struct dtp_layer_kind *k = kind;
+    int count = 0;
+    for (int i = 0; i < k->matrices; i++)
+        if (k->matrix[i].bias)
+            out[count++] = k->matrix[i].out;
+#define DTP_VECTOR(suffix, width, bias, exists)                                                                        \
+    if (exists)                                                                                                        \
+        out[count++] = width;                                                                                          \
+    if ((exists) && (bias))                                                                                            \
+        out[count++] = width;
+#include "net/layer_kind.def"
+    return count;
+}
+
+uint64_t dtp_layer_vector_elements(const struct dtp_layer_kind *kind)
+{
+    uint64_t vectors[DTP_LAYER_VECTORS], elements = 0;
+    for (int i = dtp_layer_list_vectors(kind, vectors); i > 0; i--)
+        elements += vectors[i - 1];
+    return elements;
+}
+
+uint64_t dtp_layer_bias_elements(const struct dtp_layer_kind *kind)
+{
+    uint64_t elements = 0;
+    for (int i = 0; i < kind->matrices; i++)
+        elements += kind->matrix[i].bias ? kind->matrix[i].out : 0;
+    return elements;
+}
+
+/* ---- tensors and operators --------------------------------------------------------------------------------------- */
+
+uint64_t dtp_layer_tensor_width(const struct dtp_layer_kind *kind, enum dtp_layer_tensor tensor)
+{
+    const struct dtp_layer_kind *k = kind;
+#define DTP_TENSOR(suffix, name, width, element, part)                                                                 \
+    if (tensor == DTP_TENSOR_##suffix)                                                                                 \
+        return width;
+#include "net/layer_kind.def"
+    return 0;
+}
+
+enum dtp_layer_element dtp_layer_tensor_element(enum dtp_layer_tensor tensor)
+{
+    static const enum dtp_layer_element elements[DTP_TENSOR_COUNT] = {
+#define DTP_TENSOR(suffix, name, width, element, part) DTP_ELEMENT_##element,
+#include "net/layer_kind.def"
+    };
+    return elements[tensor];
+}
+
+enum dtp_layer_part dtp_layer_tensor_part(enum dtp_layer_tensor tensor)
+{
+    static const enum dtp_layer_part parts[DTP_TENSOR_COUNT] = {
+#define DTP_TENSOR(suffix, name, width, element, part) DTP_PART_##part,
+#include "net/layer_kind.def"
+    };
+    return parts[tensor];
+}
+
+uint64_t dtp_layer_wide_of(enum dtp_layer_tensor norm)
+{
+    return norm == DTP_TENSOR_NORM1 ? DTP_TENSOR_BIT(WIDE1) : norm == DTP_TENSOR_NORM2 ? DTP_TENSOR_BIT(WIDE2) : 0;
+}
+
+#define BIT(suffix) DTP_TENSOR_BIT(suffix)
+#define NEEDS(what) (uint32_t) DTP_NEEDS_##what
+
+int dtp_layer_operators(const struct dtp_layer_kind *kind, struct dtp_layer_operator out[DTP_LAYER_OPERATORS])
+{
+    const struct dtp_layer_kind *k = kind;
+    int count = 0;
+#define DTP_OPERATOR(which, word, from, to, kept, reads_back, exists)                                                  \
+    if (exists)                                                                                                        \
+        out[count++] = (struct dtp_layer_operator){.kind = DTP_LAYER_OP_##which,                                       \
+                                                   .name = word,                                                       \
+                                                   .reads = from,                                                      \
+                                                   .makes = to,                                                        \
+                                                   .statistics = kept,                                                 \
+                                                   .needs = reads_back};
+#include "net/layer_kind.def"
+    return count;
+}

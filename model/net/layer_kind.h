@@ -1,0 +1,107 @@
+/* Kinds of layers: what a block of a net consists of, read off the table layer_kind.def.
+ *
+ * A kind is widths and choices, its weights (matrices and the vectors of norms and biases), the tensors that its
+ * forward makes and the operators between them. Everything that counts, prices, shards, saves or lowers a block walks
+ * these lists and knows none of its own. How a runtime stores the projections, as one matrix or apart, is part of the
+ * question: q, k and v packed are another matrix with another result. All values are plain numbers; nothing fails. */
+#ifndef DTP_LAYER_KIND_H
+#define DTP_LAYER_KIND_H
+
+#include "net/transformer.h"
+
+enum dtp_layer_tensor {
+#define DTP_TENSOR(suffix, name, width, element, part) DTP_TENSOR_##suffix,
+#include "net/layer_kind.def"
+    DTP_TENSOR_COUNT
+};
+#define DTP_TENSOR_BIT(suffix) (UINT64_C(1) << DTP_TENSOR_##suffix)
+#define DTP_LAYER_STREAM (DTP_TENSOR_BIT(INPUT) | DTP_TENSOR_BIT(INPUT2)) /* the residual stream, sum by sum */
+const char *dtp_layer_tensor_text(enum dtp_layer_tensor tensor);
+
+/* Bytes of an element: of the residual stream, of results in the compute dtype, of what a matmul keeps as its input for
+ * the weight gradient, and 4. */
+enum dtp_layer_element {
+    DTP_ELEMENT_STREAM,
+    DTP_ELEMENT_COMPUTE,
+    DTP_ELEMENT_KEPT_INPUT,
+    DTP_ELEMENT_FP32,
+    DTP_ELEMENT_COUNT
+};
+enum dtp_layer_part { DTP_PART_RESIDUAL, DTP_PART_NORMS, DTP_PART_ATTENTION, DTP_PART_MLP, DTP_PART_COUNT };
+
+enum dtp_layer_matrix_id {
+#define DTP_MATRIX(suffix, ...) DTP_MATRIX_##suffix,
+#include "net/layer_kind.def"
+    DTP_MATRIX_COUNT
+};
+#define DTP_LAYER_MATRICES 7 /* most of one kind: q, k, v, output, gate, up, down */
+
+enum dtp_layer_vector {
+#define DTP_VECTOR(suffix, ...) DTP_VECTOR_##suffix,
+#include "net/layer_kind.def"
+    DTP_VECTOR_COUNT
+};
+
+/* A weight matrix [out, in]. The three names are of the matrix, its gradient and its weight as a tensor: static. */
+struct dtp_layer_matrix {
+    const char *name, *gradient_name, *weight_name;
+    uint64_t out, in;
+    bool bias; /* [out] */
+    enum dtp_layer_matrix_id id;
+    enum dtp_layer_tensor result; /* the projection that makes it says what it reads */
+};
+
+struct dtp_layer_kind {
+    uint64_t hidden, ffn, heads, kv_heads, head_dim, d_q, d_kv;
+    uint64_t norm_statistics; /* numbers a norm keeps of a token: RMSNorm its scale, LayerNorm mean and scale */
+    bool packs_qkv, packs_up; /* q, k and v are one matrix; gate and up are one */
+    bool gated, rotary, qk_norm;
+    enum dtp_parallel_block parallel;
+    bool from_result; /* the activation's derivative reads its result, not its input: ReLU */
+    bool norm_bias, qkv_bias, output_bias, mlp_bias;
+    struct dtp_layer_matrix matrix[DTP_LAYER_MATRICES];
+    int matrices;
+    uint32_t vectors; /* norms that exist, bits by enum dtp_layer_vector */
+};
+/* packs_up says nothing where there is no gate. */
+void dtp_layer_kind_of(const struct dtp_transformer *transformer, bool packs_qkv, bool packs_up,
+                       struct dtp_layer_kind *out);
+
+/* Elements of the kind's matrices, biases left out; of biases and norms. */
+uint64_t dtp_layer_matrix_elements(const struct dtp_layer_kind *kind);
+uint64_t dtp_layer_vector_elements(const struct dtp_layer_kind *kind);
+uint64_t dtp_layer_bias_elements(const struct dtp_layer_kind *kind);
+
+/* The vectors one by one, biases first: returns how many, elements of each in `out`. */
+#define DTP_LAYER_VECTORS (DTP_LAYER_MATRICES + 2 * DTP_VECTOR_COUNT)
+int dtp_layer_list_vectors(const struct dtp_layer_kind *kind, uint64_t out[DTP_LAYER_VECTORS]);
+
+/* The table's columns of one tensor. */
+uint64_t dtp_layer_tensor_width(const struct dtp_layer_kind *kind, enum dtp_layer_tensor tensor);
+enum dtp_layer_element dtp_layer_tensor_element(enum dtp_layer_tensor tensor);
+enum dtp_layer_part dtp_layer_tensor_part(enum dtp_layer_tensor tensor);
+
+/* The fp32 result that a norm casts where autocast runs it wide, as a set: empty for what is no norm's result. */
+uint64_t dtp_layer_wide_of(enum dtp_layer_tensor norm);
+
+enum dtp_layer_operator_kind {
+    DTP_LAYER_OP_NORM,
+    DTP_LAYER_OP_PROJECTION, /* one or more matrices that read the same tensor */
+    DTP_LAYER_OP_ROTARY,     /* position into q and k, and their norms where the model has them */
+    DTP_LAYER_OP_ATTENTION,
+    DTP_LAYER_OP_ACTIVATION,
+    DTP_LAYER_OP_RESIDUAL /* makes nothing: its sum is the next block's input */
+};
+enum dtp_layer_need { DTP_NEEDS_INPUT = 1, DTP_NEEDS_RESULT = 2, DTP_NEEDS_STATISTICS = 4 };
+
+/* Sets are bits by enum dtp_layer_tensor. */
+struct dtp_layer_operator {
+    enum dtp_layer_operator_kind kind;
+    const char *name;
+    uint64_t reads, makes, statistics;
+    uint32_t needs;
+};
+#define DTP_LAYER_OPERATORS 16
+int dtp_layer_operators(const struct dtp_layer_kind *kind, struct dtp_layer_operator out[DTP_LAYER_OPERATORS]);
+
+#endif

@@ -1,0 +1,20 @@
+#include "plan/checkpointing.h"
+
+#include "base/bytes.h"
+
+struct dtp_checkpoint_rule dtp_plan_checkpoint_rule(const struct dtp_plan *plan)
+{
+    switch (plan->checkpointing) {
+    case DTP_CHECKPOINT_NONE: break;
+    case DTP_CHECKPOINT_FULL: return (struct dtp_checkpoint_rule){DTP_KEEPS_INPUT, 1, true};
+    case DTP_CHECKPOINT_EVERY_N: return (struct dtp_checkpoint_rule){DTP_KEEPS_INPUT, plan->checkpoint_every, true};
+    case DTP_CHECKPOINT_SELECTIVE_ATTENTION: return (struct dtp_checkpoint_rule){DTP_KEEPS_ALL_BUT_CORE, 1, false};
+    case DTP_CHECKPOINT_SELECTIVE_MATMUL: return (struct dtp_checkpoint_rule){DTP_KEEPS_SECOND_MATMULS, 1, true};
+    }
+    return (struct dtp_checkpoint_rule){DTP_KEEPS_ALL, 0, false};
+}
+
+uint64_t dtp_checkpointed_layers(const struct dtp_checkpoint_rule *rule, uint64_t layers)
+{
+    return rule->every ? dtp_divide_up(layers, rule->every) : 0;
+}

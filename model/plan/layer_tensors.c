@@ -1,0 +1,187 @@
+#include "plan/layer_tensors.h"
+
+#define BIT(suffix) DTP_TENSOR_BIT(suffix)
+
+/* DDPOptimizer ends its first graph where DDP's first bucket is full, 1 MiB: the down matrix's fp32 gradient fills it,
+ * so a compiled layer is cut before that matmul. */
+#define DDP_FIRST_BUCKET_BYTES (1u << 20)
+
+static bool cut_by_ddp(const struct dtp_transformer *t, const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+{
+    return plan->compile && dtp_plan_has_ddp_buckets(plan, cluster) && 4 * t->hidden * t->ffn >= DDP_FIRST_BUCKET_BYTES;
+}
+
+/* ---- operators on the tensors that the runtime has
+ * ------------------------------------------------------------------- */
+
+/* Where fp32 RoPE ends in a cat, q is contiguous by heads, the core's result follows it, and putting the heads side by
+ * side copies; Transformer Engine casts the core's result for the output matmul. */
+static bool copies_core(const struct dtp_layer_kind *kind, const struct dtp_plan *plan)
+{
+    return dtp_plan_keeps_fp8(plan) || (kind->rotary && plan->rope_fp32 && plan->runtime->copies_heads);
+}
+
+static void list_operators(struct dtp_layer_tensors *out, bool copied)
+{
+    out->operators = dtp_layer_operators(&out->kind, out->op);
+    for (int i = 0; i < out->operators; i++) {
+        struct dtp_layer_operator *op = &out->op[i];
+        if (op->kind != DTP_LAYER_OP_PROJECTION)
+            continue;
+        if (copied && op->reads & BIT(CORE))
+            op->reads = BIT(CORE_COPY);
+        for (int m = 0; m < out->kind.matrices; m++)
+            if (op->makes & UINT64_C(1) << out->kind.matrix[m].result)
+                out->input[m] = dtp_layer_first(op->reads);
+    }
+}
+
+/* ---- sizes ------------------------------------------------------------------------------------------------------- */
+
+/* Math attention keeps its probabilities [heads, s] and, where they are wider than q, k and v, the casts of those, k
+ * and v repeated for each query head. */
+static uint64_t math_state_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan)
+{
+    uint64_t score = dtp_plan_score_bytes(plan), compute = dtp_plan_compute_bytes(plan);
+    return score * kind->heads * plan->sequence + (score > compute ? 3 * score * kind->d_q : 0);
+}
+
+static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *plan, uint64_t made)
+{
+    const uint64_t compute = dtp_plan_compute_bytes(plan);
+    const uint64_t element[DTP_ELEMENT_COUNT] = {[DTP_ELEMENT_STREAM] = dtp_plan_autocast(plan) ? 4 : compute,
+                                                 [DTP_ELEMENT_COMPUTE] = compute,
+                                                 [DTP_ELEMENT_KEPT_INPUT] = dtp_plan_keeps_fp8(plan) ? 1 : compute,
+                                                 [DTP_ELEMENT_FP32] = 4};
+    struct dtp_layer_kind widths = out->kind;
+    if (plan->sequence_shards > 1) /* what lies between the matmuls is split by tokens: as if it were narrower */
+        widths.hidden /= plan->sequence_shards;
+    for (uint64_t left = made; left; left &= left - 1) {
+        enum dtp_layer_tensor tensor = dtp_layer_first(left);
+        out->bytes[tensor] = dtp_layer_tensor_width(&widths, tensor) * element[dtp_layer_tensor_element(tensor)];
+    }
+    if (plan->attention == DTP_ATTENTION_MATH)
+        out->bytes[DTP_TENSOR_CORE_STATE] = math_state_bytes(&out->kind, plan);
+}
+
+/* ---- what is made and what stays --------------------------------------------------------------------------------- */
+
+/* Tensors of no operator, made by how the runtime runs them; which of these backward reads. */
+struct habits {
+    uint64_t made, saved;
+};
+
+static struct habits habits_of(const struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied)
+{
+    struct habits habits = {0};
+    for (int i = 0; i < out->operators; i++) /* eager autocast: norms run in fp32, each linear casts what it reads */
+        if (dtp_plan_autocast(plan) && !out->fused && out->op[i].kind == DTP_LAYER_OP_NORM)
+            habits.made |= dtp_layer_wide_of(dtp_layer_first(out->op[i].makes));
+    if (copied)
+        habits.made |= BIT(CORE_COPY), habits.saved |= BIT(CORE_COPY);
+    if (out->kind.gated && !plan->compile)
+        habits.made |= BIT(SILU), habits.saved |= BIT(SILU);
+    if (out->added_again)
+        habits.saved |= BIT(MIDDLE);
+    if (dtp_plan_keeps_fp8(plan)) /* an activation cannot be derived from a result that is kept in fp8 only */
+        habits.saved |= BIT(UP);
+    return habits;
+}
+
+static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied)
+{
+    struct habits habits = habits_of(out, plan, copied);
+    uint64_t made = BIT(INPUT) | habits.made, saved = habits.saved;
+    for (int i = 0; i < out->operators; i++) {
+        const struct dtp_layer_operator *op = &out->op[i];
+        made |= op->makes | op->statistics;
+        saved |= (op->needs & DTP_NEEDS_INPUT ? op->reads : 0) | (op->needs & DTP_NEEDS_RESULT ? op->makes : 0) |
+                 (op->needs & DTP_NEEDS_STATISTICS ? op->statistics : 0);
+    }
+    if (out->added_again)
+        made &= ~BIT(INPUT2);
+    out->saved = saved & made;
+    count_bytes(out, plan, made);
+    if (!out->fused)
+        out->locals = BIT(QKV) | BIT(V) | BIT(Q) | BIT(K) | BIT(CORE) | BIT(INPUT2) | BIT(UP) | BIT(PRODUCT);
+}
+
+/* torchtitan: the input, the flash core's results and every second matmul's result, counted from the first; an eager
+ * cache keeps the last matmul's too, which nobody reads again, a compiler drops it. */
+static uint64_t second_matmuls(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
+{
+    const struct dtp_layer_kind *kind = &tensors->kind;
+    uint64_t kept = BIT(INPUT);
+    for (int i = 0; i < kind->matrices; i += 2)
+        if (!(plan->compile && i == kind->matrices - 1))
+            kept |= UINT64_C(1) << kind->matrix[i].result;
+    return kept | (plan->attention == DTP_ATTENTION_MATH ? 0 : BIT(CORE) | BIT(CORE_STATE));
+}
+
+static uint64_t kept_tensors(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
+{
+    switch (dtp_plan_checkpoint_rule(plan).keeps) {
+    case DTP_KEEPS_ALL: break;
+    case DTP_KEEPS_INPUT: return BIT(INPUT);
+    case DTP_KEEPS_ALL_BUT_CORE: return tensors->saved & ~BIT(CORE_STATE);
+    case DTP_KEEPS_SECOND_MATMULS: return second_matmuls(tensors, plan);
+    }
+    return tensors->saved;
+}
+
+void dtp_layer_tensors_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                          const struct dtp_plan *plan, struct dtp_layer_tensors *out)
+{
+    *out = (struct dtp_layer_tensors){.fused = plan->compile || plan->runtime->fused_kernels,
+                                      .added_again = plan->compile && !cut_by_ddp(transformer, cluster, plan)};
+    dtp_layer_kind_of(transformer, plan->fused_qkv, plan->fused_gate_up, &out->kind);
+    bool copied = copies_core(&out->kind, plan);
+    list_operators(out, copied);
+    out->added_again = out->added_again && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);
+    list_tensors(out, plan, copied);
+    out->kept = kept_tensors(out, plan);
+}
+
+uint64_t dtp_layer_tensors_bytes(const struct dtp_layer_tensors *tensors, uint64_t set)
+{
+    uint64_t bytes = 0;
+    for (; set; set &= set - 1)
+        bytes += tensors->bytes[__builtin_ctzll(set)];
+    return bytes;
+}
+
+const struct dtp_layer_operator *dtp_layer_tensors_sum(const struct dtp_layer_tensors *tensors,
+                                                       enum dtp_layer_tensor tensor)
+{
+    for (int i = 0; i < tensors->operators; i++)
+        if (tensors->op[i].kind == DTP_LAYER_OP_RESIDUAL && tensors->op[i].makes & UINT64_C(1) << tensor)
+            return &tensors->op[i];
+    return NULL;
+}
+
+bool dtp_layer_tensors_last_reader(const struct dtp_layer_tensors *tensors, int matrix)
+{
+    for (int later = matrix + 1; later < tensors->kind.matrices; later++)
+        if (tensors->input[later] == tensors->input[matrix])
+            return false;
+    return true;
+}
+
+bool dtp_layer_tensors_needed_before(const struct dtp_layer_tensors *tensors, int index, enum dtp_layer_tensor tensor)
+{
+    for (int i = 0; i < index; i++) {
+        const struct dtp_layer_operator *op = &tensors->op[i];
+        uint64_t needs = (op->needs & DTP_NEEDS_INPUT ? op->reads : 0) | (op->needs & DTP_NEEDS_RESULT ? op->makes : 0);
+        if (needs & UINT64_C(1) << tensor)
+            return true;
+    }
+    return false;
+}
+
+int dtp_layer_tensors_saved_end(const struct dtp_layer_tensors *tensors)
+{
+    int end = tensors->operators;
+    while (end > 0 && !((tensors->op[end - 1].makes | tensors->op[end - 1].statistics) & tensors->saved))
+        end--;
+    return end;
+}

@@ -1,0 +1,53 @@
+/* A kind of layer by a runtime's habits: which tensors a block's forward makes, of what size, and which of them stay
+ * for backward.
+ *
+ * What stays follows from the operators' needs (net/layer_kind.def) and from what runs them: eager autograd saves what
+ * each derivative reads; a compiler recomputes silu(gate) and the sum after attention; Transformer Engine keeps matmul
+ * inputs as fp8; autocast norms in fp32 and casts. A checkpointed layer keeps less, by the rule of its word. */
+#ifndef DTP_LAYER_TENSORS_H
+#define DTP_LAYER_TENSORS_H
+
+#include "net/layer_kind.h"
+#include "plan/checkpointing.h"
+#include "plan/rules.h"
+
+struct dtp_layer_tensors {
+    struct dtp_layer_kind kind;
+    struct dtp_layer_operator op[DTP_LAYER_OPERATORS]; /* as the runtime runs them: on the tensors it has */
+    int operators;
+    enum dtp_layer_tensor input[DTP_LAYER_MATRICES]; /* that each of the kind's matrices reads */
+    uint64_t bytes[DTP_TENSOR_COUNT];                /* of one token; 0: the runtime makes no such tensor */
+    /* Sets, bits by enum dtp_layer_tensor. */
+    uint64_t saved;   /* what backward reads */
+    uint64_t kept;    /* what a checkpointed layer keeps; `saved` where none is */
+    uint64_t locals;  /* variables of the layer's function, which live until it returns */
+    bool fused;       /* one kernel between matmuls, by a compiler or by the runtime's own */
+    bool added_again; /* the sum after attention is made again in backward, not kept */
+};
+void dtp_layer_tensors_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                          const struct dtp_plan *plan, struct dtp_layer_tensors *out);
+
+/* The sum whose result `tensor` is; NULL where it is none. */
+const struct dtp_layer_operator *dtp_layer_tensors_sum(const struct dtp_layer_tensors *tensors,
+                                                       enum dtp_layer_tensor tensor);
+
+static inline enum dtp_layer_tensor dtp_layer_first(uint64_t set)
+{
+    return (enum dtp_layer_tensor)__builtin_ctzll(set);
+}
+/* Of what a sum reads, the results of branches; the rest is the residual stream. */
+static inline uint64_t dtp_layer_branches(const struct dtp_layer_operator *sum)
+{
+    return sum->reads & ~DTP_LAYER_STREAM;
+}
+/* No matrix behind this one reads its input. */
+bool dtp_layer_tensors_last_reader(const struct dtp_layer_tensors *tensors, int matrix);
+/* An operator before number `index`, whose backward comes later, reads the tensor there. */
+bool dtp_layer_tensors_needed_before(const struct dtp_layer_tensors *tensors, int index, enum dtp_layer_tensor tensor);
+/* Number of the operators up to the one that makes the last saved tensor. */
+int dtp_layer_tensors_saved_end(const struct dtp_layer_tensors *tensors);
+
+/* Bytes of one token of a set. */
+uint64_t dtp_layer_tensors_bytes(const struct dtp_layer_tensors *tensors, uint64_t set);
+
+#endif

@@ -1,0 +1,81 @@
+#include "plan/plan_keys.h"
+
+#include "plan/rules.h"
+
+#include <stddef.h>
+#include <string.h>
+
+static const char *const reader_words[] = {
+#define READER_WORDS(reader, reads, words) words,
+    DTP_KEY_READER_TABLE(READER_WORDS)
+#undef READER_WORDS
+};
+
+bool dtp_key_reader_reads(enum dtp_key_reader reader, const struct dtp_plan *p)
+{
+    switch (reader) {
+#define READER_READS(reader, reads, words)                                                                             \
+    case DTP_READER_##reader: return reads;
+        DTP_KEY_READER_TABLE(READER_READS)
+#undef READER_READS
+    }
+    return false;
+}
+
+/* ---- keys with one reader ---------------------------------------------------------------------------------------- */
+
+/* What rows call their fields by: a plan, and beside it what a scenario alone knows. */
+struct named_fields {
+    struct dtp_plan plan;
+    uint64_t global_batch, global_batch_tokens;
+};
+
+struct read_key {
+    const char *key;
+    enum dtp_key_reader reader;
+    bool only;
+    size_t offset, bytes; /* of the field in the plan */
+};
+
+#define ANYONE DTP_READER_ANYONE, false
+#define FOR(reader) DTP_READER_##reader, false
+#define ONLY(reader) DTP_READER_##reader, true
+#define FIELD(field) offsetof(struct named_fields, field), sizeof((struct named_fields *)0)->field
+#define WHOLE32(field, minimum, maximum) FIELD(field)
+#define WHOLE64(field, minimum, maximum) FIELD(field)
+#define BINARY64(field, minimum, maximum) FIELD(field)
+#define NUMBER(field, minimum, maximum) FIELD(field)
+#define SWITCH(field) FIELD(field)
+#define SWITCH_OR(field, name) FIELD(field)
+#define PARSED(field, name) FIELD(field)
+static const struct read_key keys[] = {
+#define DTP_KEY(key, section, value, how, reader, tried, words) {#key, reader, how},
+#include "plan/plan_keys.def"
+#undef DTP_KEY
+};
+#define KEY_COUNT (sizeof keys / sizeof *keys)
+
+/* The fields are numbers and enums: the same bytes are the same value. */
+static bool is_unread(const struct read_key *key, const struct dtp_plan *plan, const struct dtp_plan *standard)
+{
+    return key->only &&
+           memcmp((const char *)plan + key->offset, (const char *)standard + key->offset, key->bytes) != 0 &&
+           !dtp_key_reader_reads(key->reader, plan);
+}
+
+void dtp_plan_check_readers(struct dtp_resolver *r)
+{
+    const struct dtp_plan standard = dtp_plan_unchosen(), *p = r->plan;
+    for (size_t i = 0; i < KEY_COUNT; i++)
+        if (is_unread(&keys[i], p, &standard))
+            dtp_plan_refuse(r, keys[i].key, "is for %s only; leave it out with strategy %s under runtime %s",
+                            reader_words[keys[i].reader], dtp_strategy_text(p->strategy), p->runtime->name);
+}
+
+void dtp_plan_drop_unread(struct dtp_plan *plan)
+{
+    const struct dtp_plan standard = dtp_plan_unchosen();
+    for (size_t i = 0; i < KEY_COUNT; i++)
+        if (is_unread(&keys[i], plan, &standard))
+            memcpy((char *)plan + keys[i].offset, (const char *)&standard + keys[i].offset, keys[i].bytes);
+}

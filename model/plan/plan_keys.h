@@ -1,0 +1,51 @@
+/* Who reads a key of a plan. A runtime, a strategy or another choice reads some keys and no others; each row of
+ * plan_keys.def names its reader, and what follows from that is done here for all of them: refusing what would be read
+ * by nobody, taking back what a change of the plan leaves without a reader. */
+#ifndef DTP_PLAN_KEYS_H
+#define DTP_PLAN_KEYS_H
+
+#include "plan/resolver.h"
+
+/* X(reader, whether it reads in plan `p`, words). The conditions hold of plans as asked and as resolved alike: they
+ * look at no choice that resolving derives. */
+#define DTP_KEY_READER_TABLE(X)                                                                                        \
+    X(ANYONE, true, "anyone")                                                                                          \
+    X(COMPILER, p->runtime->compiles, "runtime torch")                                                                 \
+    X(COMPILED, p->compile, "torch.compile (compile)")                                                                 \
+    X(FSDP, dtp_plan_is_fsdp(p), "FSDP (full_shard, shard_grad_op, hybrid_shard) under runtime torch")                 \
+    X(FSDP1, dtp_plan_is_fsdp(p) && p->fsdp1, "FSDP1 (fsdp1), as FSDP2 has nothing to limit,")                         \
+    X(FSDP2, dtp_plan_is_fsdp(p) && !p->fsdp1, "FSDP2")                                                                \
+    X(FSDP2_ROOT, dtp_plan_is_fsdp(p) && !p->fsdp1 && dtp_strategy_frees_weights(p->strategy),                         \
+      "FSDP2 where it frees weights after forward")                                                                    \
+    X(RESHARDING,                                                                                                      \
+      p->strategy == DTP_HYBRID_SHARD ||                                                                               \
+          (dtp_plan_is_fsdp(p) && !p->fsdp1 && p->reshard_group && dtp_strategy_frees_weights(p->strategy)),           \
+      "hybrid_shard; elsewhere it follows the strategy")                                                               \
+    X(PREFETCHER, p->runtime->own_prefetch || (dtp_plan_takes_prefetch_depth(p) && p->prefetch),                       \
+      "FSDP2 with prefetch and runtime dtplan")                                                                        \
+    X(SHARDED, dtp_plan_shards_params(p), "sharded parameters")                                                        \
+    X(DDP, p->strategy == DTP_DDP && p->runtime->ddp, "ddp under runtime torch")                                       \
+    X(ACCUMULATION, p->accumulate > 1, "accumulate above 1")                                                           \
+    X(SLICER, p->runtime->slices, "runtime megatron")                                                                  \
+    X(SLICES, dtp_plan_model_parallel(p), "tensor or pipeline parallelism (tp or pp above 1)")                         \
+    X(DEEPSPEED, p->runtime->overlap_comm, "runtime deepspeed")                                                        \
+    X(ZERO3, dtp_plan_fetches_modules(p), "zero3 under runtime deepspeed")                                             \
+    X(SEGMENTS, !p->runtime->arena, "PyTorch's allocator, which all runtimes but dtplan have")                         \
+    X(EXECUTOR, p->runtime->executed, "runtime dtplan")                                                                \
+    X(EXECUTOR_NORM, p->runtime->executed && !p->executor.update_in_backward,                                          \
+      "runtime dtplan without update_in_backward")
+
+enum dtp_key_reader {
+#define DTP_KEY_READER_ENUM(reader, reads, words) DTP_READER_##reader,
+    DTP_KEY_READER_TABLE(DTP_KEY_READER_ENUM)
+#undef DTP_KEY_READER_ENUM
+};
+
+bool dtp_key_reader_reads(enum dtp_key_reader reader, const struct dtp_plan *plan);
+
+/* Refuses each key that is another than its default where its only reader does not read. */
+void dtp_plan_check_readers(struct dtp_resolver *resolver);
+/* Gives these keys their defaults instead. */
+void dtp_plan_drop_unread(struct dtp_plan *plan);
+
+#endif

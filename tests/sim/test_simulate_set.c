@@ -1,0 +1,123 @@
+/* Roles of a set on one clock: what they wait for each other can be computed by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "lib/hardware.h"
+#include "lib/program_sets.h"
+#include "lib/step_fixture.h"
+#include "runtime/runtimes.h"
+#include "program/program_text.h"
+#include "sim/simulate.h"
+
+static struct dtp_faults faults;
+
+/* A100s have no power headroom, so kernels take what op_cost says. */
+struct bench {
+    struct dtp_transformer transformer;
+    struct dtp_cluster cluster;
+    struct dtp_plan plan;
+    struct dtp_simulation_options options;
+};
+
+static struct bench bench(void)
+{
+    struct bench b = {.cluster = test_cluster(test_a100(), 2, 8),
+                      .plan = dtp_plan_default(),
+                      .options = dtp_simulation_options_default()};
+    b.transformer = (struct dtp_transformer){
+        .layers = 2, .hidden = 128, .heads = 2, .kv_heads = 2, .head_dim = 64, .ffn = 512, .vocab = 1000};
+    b.options.compute_factor = 1;
+    return b;
+}
+
+static double alone_s(const struct bench *b, const struct dtp_program *program, uint32_t op)
+{
+    return dtp_op_isolated_s(program, &dtp_program_ops(program)[op], &b->transformer, &b->cluster, &b->plan);
+}
+
+static void adds_up(const struct dtp_timeline *t)
+{
+    assert_near(t->compute_s + t->exposed_communication_s + t->exposed_offload_s + t->host_bound_s + t->optimizer_s +
+                    t->bubble_s,
+                t->step_s, 1e-9);
+}
+
+static void test_two_roles_wait_for_each_other(void **state)
+{
+    struct dtp_program_set set;
+    struct dtp_timeline t[2];
+    struct bench b = bench();
+    (void)state;
+    b.options.contention = false;
+    assert_int_equal(dtp_program_set_parse_text("set", SET_THERE_AND_BACK, strlen(SET_THERE_AND_BACK), &set, &faults),
+                     DTP_OK);
+    assert_int_equal(dtp_simulate_set(&set, &b.transformer, &b.cluster, &b.plan, &b.options, t, &faults), DTP_OK);
+    const struct dtp_program *first = set.roles[0].program, *last = set.roles[1].program;
+    double made_s = alone_s(&b, first, 0), sent_s = alone_s(&b, first, 1), back_s = alone_s(&b, last, 2);
+    double there_s = alone_s(&b, last, 1), again_s = alone_s(&b, first, 2), end_s = alone_s(&b, first, 4);
+    /* Both ends are one span, which begins when the later one can. */
+    assert_true(t[1].span[0].start_s == made_s && t[0].span[1].start_s == made_s);
+    assert_near(t[0].span[1].end_s, made_s + sent_s, 1e-12);
+    assert_true(t[1].span[0].end_s == t[0].span[1].end_s);
+    assert_near(t[1].span[2].start_s, made_s + sent_s + there_s, 1e-12);
+    assert_true(t[0].span[3].start_s == t[1].span[2].start_s);
+    /* The first role computes meanwhile, and longer than the other. */
+    assert_near(t[0].span[4].start_s, made_s + sent_s + fmax(again_s, there_s + back_s), 1e-12);
+    assert_near(t[0].step_s, t[0].span[4].start_s + end_s, 1e-12);
+    assert_true(t[1].step_s == t[0].step_s);
+    adds_up(&t[0]);
+    adds_up(&t[1]);
+    assert_near(t[1].bubble_s, t[1].step_s - sent_s - there_s - back_s, 1e-9);
+    assert_true(t[0].bubble_s == 0 && t[1].host_bound_s == 0);
+    dtp_timeline_release(&t[0]);
+    dtp_timeline_release(&t[1]);
+    dtp_program_set_release(&set);
+}
+
+/* A set of one role is the program alone, to the last bit. */
+static void test_one_role_is_the_program(void **state)
+{
+    static const char alone[] =
+        "program 1\n" SET_BUFFERS "op 0 norm compute writes 0 bytes 1000000000 kernels 1\n"
+        "op 1 norm compute reads 0 writes 1 bytes 3000000000 kernels 2\nend ops 2 buffers 2 groups 0\n";
+    struct dtp_program_set set = {NULL, 0};
+    struct dtp_program *program;
+    struct dtp_timeline of_set, of_program;
+    struct bench b = bench();
+    (void)state;
+    assert_int_equal(dtp_program_parse_text("alone", alone, strlen(alone), &program, &faults), DTP_OK);
+    assert_int_equal(dtp_program_set_add(&set, "all", 2, program, &faults), DTP_OK);
+    assert_int_equal(dtp_simulate_set(&set, &b.transformer, &b.cluster, &b.plan, &b.options, &of_set, &faults), DTP_OK);
+    assert_int_equal(dtp_simulate(program, &b.transformer, &b.cluster, &b.plan, &b.options, &of_program, &faults),
+                     DTP_OK);
+    assert_true(of_set.step_s == of_program.step_s && of_set.compute_s == of_program.compute_s);
+    assert_true(of_set.step_s > 0 && of_set.bubble_s == 0);
+    dtp_timeline_release(&of_set);
+    dtp_timeline_release(&of_program);
+    dtp_program_set_release(&set);
+}
+
+static void test_an_unsound_set_is_refused(void **state)
+{
+    struct dtp_program_set set;
+    struct dtp_timeline t[2] = {{.op_count = 0}};
+    struct bench b = bench();
+    char *text = set_with(SET_THERE_AND_BACK, "peer 0 tag 7", "peer 0 tag 9");
+    (void)state;
+    assert_int_equal(dtp_program_set_parse_text("set", text, strlen(text), &set, &faults), DTP_OK);
+    assert_int_equal(dtp_simulate_set(&set, &b.transformer, &b.cluster, &b.plan, &b.options, t, &faults),
+                     DTP_BAD_INPUT);
+    dtp_program_set_release(&set);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_roles_wait_for_each_other),
+                                       cmocka_unit_test(test_one_role_is_the_program),
+                                       cmocka_unit_test(test_an_unsound_set_is_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,153 @@
+/* Who reads a key: each row of the table that names an only reader is refused where that does not read, by its key and
+ * in one shape of words, taken where it does, and taken back by what a change of the plan leaves without a reader. */
+#include "job/scenario_keys.h"
+#include "plan/plan_keys.h"
+#include "runtime/runtimes.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/hardware.h"
+#include "lib/llama_7b.h"
+
+static const char *const only_keys[] = {
+#define ANYONE NULL
+#define FOR(reader) NULL
+#define ONLY(reader) #reader
+#define DTP_KEY(key, section, value, how, reader, tried, words) reader,
+#include "job/job_keys.def"
+#undef DTP_KEY
+};
+
+/* Values that are no key's default: one of them is taken. */
+static bool set_other(enum dtp_key key, struct dtp_draft *draft)
+{
+    static const char *const values[] = {"false", "true", "2", "64", "copy"};
+    const struct dtp_draft standard = {.plan = dtp_plan_default()};
+    char why[256];
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        if (dtp_key_apply(key, values[i], draft, why, sizeof why) && !dtp_key_same(key, draft, &standard))
+            return true;
+    return false;
+}
+
+static struct dtp_draft draft_under(int runtime, int strategy)
+{
+    struct dtp_draft draft = {.plan = dtp_plan_default()};
+    draft.plan.runtime = dtp_runtimes[runtime];
+    draft.plan.strategy = (enum dtp_strategy)strategy;
+    return draft;
+}
+
+static enum dtp_status resolve(struct dtp_plan plan, struct dtp_faults *faults)
+{
+    struct dtp_transformer transformer = llama_7b();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 16, 8);
+    memset(faults, 0, sizeof *faults);
+    return dtp_plan_resolve(&plan, &transformer, &cluster, faults);
+}
+
+/* Whether the faults name the key as one that nobody reads. */
+static bool says_unread(const struct dtp_faults *faults, enum dtp_key key)
+{
+    char begin[96];
+    snprintf(begin, sizeof begin, "%s: is for ", dtp_key_name(key));
+    for (size_t i = 0; i < faults->count && i < DTP_FAULTS_KEPT; i++)
+        if (strstr(faults->text[i], begin) && strstr(faults->text[i], " only; leave it out with strategy "))
+            return true;
+    return false;
+}
+
+static void test_refused_where_nobody_reads(void **state)
+{
+    (void)state;
+    static struct dtp_faults faults;
+    size_t keys = 0;
+    for (int key = 0; key < DTP_KEY_COUNT; key++) {
+        uint32_t taken = 0, refused = 0;
+        if (!only_keys[key])
+            continue;
+        keys++;
+        for (int runtime = 0; runtime < DTP_RUNTIMES; runtime++)
+            for (int strategy = 0; strategy < DTP_STRATEGY_COUNT; strategy++) {
+                struct dtp_draft draft = draft_under(runtime, strategy);
+                assert_true(set_other((enum dtp_key)key, &draft));
+                bool read = dtp_key_reader_reads(dtp_key_reader((enum dtp_key)key), &draft.plan);
+                enum dtp_status status = resolve(draft.plan, &faults);
+                assert_int_equal(says_unread(&faults, (enum dtp_key)key), !read);
+                assert_true(read || status == DTP_BAD_INPUT);
+                taken += read, refused += !read;
+            }
+        if (!refused)
+            fail_msg("%s is read everywhere", dtp_key_name((enum dtp_key)key));
+        /* These take another key beside them, and FSDP1 its own switch. */
+        bool alone = key != DTP_KEY_limit_all_gathers && key != DTP_KEY_tp_overlap && key != DTP_KEY_virtual_stages;
+        if (alone != (taken > 0))
+            fail_msg("%s is read in %u of %u plans", dtp_key_name((enum dtp_key)key), taken, taken + refused);
+    }
+    assert_true(keys >= 30);
+}
+
+/* What is dropped is what would have been refused, and nothing else. */
+static void test_dropped_where_nobody_reads(void **state)
+{
+    (void)state;
+    static struct dtp_faults faults;
+    for (int key = 0; key < DTP_KEY_COUNT; key++)
+        for (int runtime = 0; runtime < DTP_RUNTIMES && only_keys[key]; runtime++)
+            for (int strategy = 0; strategy < DTP_STRATEGY_COUNT; strategy++) {
+                struct dtp_draft draft = draft_under(runtime, strategy), before, standard;
+                standard = draft;
+                assert_true(set_other((enum dtp_key)key, &draft));
+                before = draft;
+                dtp_plan_drop_unread(&draft.plan);
+                bool read = dtp_key_reader_reads(dtp_key_reader((enum dtp_key)key), &before.plan);
+                assert_true(dtp_key_same((enum dtp_key)key, &draft, read ? &before : &standard));
+                resolve(draft.plan, &faults);
+                assert_false(says_unread(&faults, (enum dtp_key)key));
+            }
+}
+
+/* A key whose help says that it is our executor's is refused under the others. */
+static void test_our_own_keys(void **state)
+{
+    (void)state;
+    static const char words_of_ours[] = "runtime dtplan: ";
+    size_t count;
+    const struct dtp_scenario_key *keys = dtp_scenario_keys(&count);
+    for (size_t i = 0; i < count; i++) {
+        bool ours = strncmp(keys[i].words, words_of_ours, sizeof words_of_ours - 1) == 0;
+        assert_int_equal(ours, only_keys[i] && strncmp(only_keys[i], "EXECUTOR", 8) == 0);
+    }
+}
+
+/* What a run takes as its default is taken where it is read: the norm of gradients, but where blocks are updated before
+ * it is known. */
+static void test_read_before_it_is_resolved(void **state)
+{
+    (void)state;
+    static struct dtp_faults faults;
+    struct dtp_scenario *scenario;
+    assert_int_equal(dtp_scenario_create(&scenario, &faults), DTP_OK);
+    assert_false(dtp_scenario_reads(scenario, "gradient_norm"));
+    assert_true(dtp_scenario_reads(scenario, "runtime"));
+    assert_int_equal(dtp_scenario_set(scenario, "runtime", "dtplan", NULL, 0, &faults), DTP_OK);
+    assert_true(dtp_scenario_reads(scenario, "gradient_norm"));
+    assert_int_equal(dtp_scenario_set(scenario, "update_in_backward", "true", NULL, 0, &faults), DTP_OK);
+    assert_false(dtp_scenario_reads(scenario, "gradient_norm"));
+    dtp_scenario_destroy(scenario);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refused_where_nobody_reads),
+        cmocka_unit_test(test_dropped_where_nobody_reads),
+        cmocka_unit_test(test_our_own_keys),
+        cmocka_unit_test(test_read_before_it_is_resolved),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

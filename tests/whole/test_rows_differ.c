@@ -1,0 +1,98 @@
+/* Two rows of a sweep that differ differ in a column: over frozen jobs, one key of a job is given another value, drawn
+ * among those that other jobs have. Where that makes another transformer, cluster or plan, what is written of it before
+ * anything is predicted must be other text, as CSV and as JSON. */
+#include "record/report.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "lib/frozen_jobs.h"
+
+#define PAIRS 3000u
+
+/* The job alone: no figure, and no note, which are words about it. */
+static char *written(const struct dtp_job *job, bool json)
+{
+    static struct dtp_report report;
+    static struct dtp_faults faults;
+    struct dtp_comparison_row row = {.strategy = "", .report = &report};
+    char *text = NULL;
+    size_t bytes;
+    FILE *file = open_memstream(&text, &bytes);
+    assert_non_null(file);
+    memset(&report, 0, sizeof report);
+    report.job = *job;
+    report.job.cluster_note[0] = report.job.plan_note[0] = report.job.shape_note[0] = report.job.model_note[0] = '\0';
+    snprintf(row.strategy, sizeof row.strategy, "%s", dtp_strategy_text(job->plan.strategy));
+    if (json)
+        assert_int_equal(dtp_report_plan_json(&report, file, &faults), DTP_OK);
+    else
+        dtp_report_csv_row(&row, file);
+    fclose(file);
+    return text;
+}
+
+static bool same_text(const struct dtp_job *one, const struct dtp_job *other, bool json)
+{
+    char *first = written(one, json), *second = written(other, json);
+    bool same = strcmp(first, second) == 0;
+    free(first);
+    free(second);
+    return same;
+}
+
+/* Both were made by the same steps from zeroed memory, so that equal jobs are equal bytes. */
+static bool same_job(const struct dtp_job *one, const struct dtp_job *other)
+{
+    return memcmp(&one->transformer, &other->transformer, sizeof one->transformer) == 0 &&
+           memcmp(&one->cluster, &other->cluster, sizeof one->cluster) == 0 &&
+           memcmp(&one->plan, &other->plan, sizeof one->plan) == 0 &&
+           memcmp(&one->training, &other->training, sizeof one->training) == 0;
+}
+
+static bool resolves(const struct frozen_job *frozen, struct dtp_job *job)
+{
+    static struct dtp_faults faults;
+    memset(&faults, 0, sizeof faults);
+    return frozen_resolve(frozen, &catalog, job, &faults) == DTP_OK;
+}
+
+static void test_rows_differ(void **state)
+{
+    (void)state;
+    uint32_t differ = 0, keys = 0;
+    bool moved[DTP_KEY_COUNT] = {false};
+    random_seed();
+    for (uint32_t pair = 0; pair < PAIRS; pair++) {
+        struct frozen_job one, other;
+        struct dtp_job job, changed;
+        char words[4096];
+        uint32_t number = (uint32_t)random_below(FROZEN_JOBS), giver = (uint32_t)random_below(FROZEN_JOBS);
+        int key = (int)random_below(DTP_KEY_COUNT);
+        uint64_t kept = random_state;
+        frozen_draw(number, &one);
+        frozen_draw(giver, &other);
+        random_state = kept;
+        if (!other.value[key][0] || !resolves(&one, &job))
+            continue;
+        memcpy(one.value[key], other.value[key], sizeof one.value[key]);
+        if (!resolves(&one, &changed) || same_job(&job, &changed))
+            continue;
+        differ++, keys += !moved[key], moved[key] = true;
+        for (int json = 0; json < 2; json++)
+            if (same_text(&job, &changed, json))
+                fail_msg("job %u with %s from job %u is the same %s:%s", number, dtp_key_name((enum dtp_key)key), giver,
+                         json ? "JSON" : "CSV row", frozen_words(&one, words, sizeof words));
+    }
+    print_message("%u pairs that differ in %u keys are told apart\n", differ, keys);
+    assert_true(differ > PAIRS / 20 && keys > 30);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows_differ)};
+    return cmocka_run_group_tests(tests, enter_frozen_jobs, drop_catalog);
+}
