@@ -40,6 +40,7 @@ static uint64_t add_model(uint64_t digest, const struct dtp_transformer *t)
                                 t->positions,
                                 t->max_sequence,
                                 t->sliding_window,
+                                t->sliding_window_pattern,
                                 (uint64_t)t->norm,
                                 (uint64_t)t->activation,
                                 (uint64_t)t->position,

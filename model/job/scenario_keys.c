@@ -556,6 +556,17 @@ bool dtp_scenario_plain(const struct dtp_scenario *scenario, const char *key, ch
     return true;
 }
 
+bool dtp_scenario_reads(const struct dtp_scenario *scenario, const char *key)
+{
+    struct dtp_draft draft = dtp_draft_default();
+    char why[256];
+    for (int i = 0; i < DTP_KEY_COUNT; i++)
+        if (scenario->settings[i].value)
+            dtp_key_apply((enum dtp_key)i, scenario->settings[i].value, &draft, why, sizeof why);
+    enum dtp_key index = dtp_key_find(key);
+    return index != DTP_KEY_COUNT && dtp_key_reader_reads(readers[index], &draft.plan);
+}
+
 void dtp_key_value(enum dtp_key key, const struct dtp_draft *draft, struct dtp_job_value *out)
 {
     const struct rule *rule = &rules[key];

@@ -302,7 +302,7 @@ static void rotary(const struct pass *pass)
 /* FLOPs of the causal core, QK^T and PV each half of 2 s d_q a token; s is shorter under a sliding window. */
 static double core_flops(const struct dtp_lowering *l)
 {
-    double s = dtp_transformer_attention_length(l->transformer, l->plan->sequence);
+    double s = dtp_transformer_layer_attention_length(l->transformer, l->layer, l->plan->sequence);
     return per_token(l, 2 * s * (double)l->d_q);
 }
 

@@ -133,6 +133,7 @@ static void read_shape(struct row *row, struct dtp_transformer *out)
     out->positions = read_integer(row, "positions", 0);
     out->max_sequence = read_integer(row, "max_sequence", 0);
     out->sliding_window = read_integer(row, "sliding_window", 0);
+    out->sliding_window_pattern = read_integer(row, "sliding_window_pattern", 0);
     if (*field(row, "head_dim") || !out->heads)
         return;
     if (out->hidden % out->heads)

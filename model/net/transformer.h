@@ -42,7 +42,8 @@ struct dtp_transformer {
     bool qk_norm;        /* Qwen3: RMSNorm of width head_dim on q and on k */
     bool qk_norm_wide;   /* OLMo-2: these span all heads, with a weight for each feature */
     bool final_norm;
-    uint64_t sliding_window; /* tokens attention reaches back, in every layer (Mistral); 0: all of them */
+    uint64_t sliding_window;         /* tokens that attention sees, its own the last of them (Mistral); 0: all before */
+    uint64_t sliding_window_pattern; /* every so-manieth layer has no window (Gemma 2: 2); 0: all layers have it */
 };
 
 /* Parameters of each part; total is exact. `block` is one layer = `block_matmul` (weights [in, out] of its matmuls) +
@@ -66,8 +67,14 @@ enum dtp_status dtp_transformer_check(const struct dtp_transformer *transformer,
 /* Exact when the transformer passed dtp_transformer_check. */
 struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *transformer);
 
-/* The sequence length s of plain causal attention that costs as much as this model's at length `sequence`: `sequence`
- * itself, or less where a sliding window cuts what a token sees. A causal token sees s/2 others on average. */
+/* Tokens that attention of layer 0 .. L - 1 sees at length `sequence`; 0 where no window cuts anything. */
+uint64_t dtp_transformer_layer_window(const struct dtp_transformer *transformer, uint64_t layer, uint64_t sequence);
+
+/* The sequence length s of plain causal attention that costs as much as this model's at length `sequence`, of one layer
+ * and on average over all: `sequence` itself, or less where a sliding window cuts what a token sees. A causal token
+ * sees s/2 others on average. */
+double dtp_transformer_layer_attention_length(const struct dtp_transformer *transformer, uint64_t layer,
+                                              uint64_t sequence);
 double dtp_transformer_attention_length(const struct dtp_transformer *transformer, uint64_t sequence);
 
 /* Model FLOPs of one token, forward and backward, no recompute, at sequence length `sequence`: 6 * matmul parameters

@@ -125,8 +125,6 @@ static void check_model(struct checker *c)
         REFUSE(c, "model", "without a final norm " NOT_RUN);
     if (t->norm_bias && t->norm == DTP_RMS_NORM)
         REFUSE(c, "norm_bias", "of an RMSNorm " NOT_RUN);
-    if (t->sliding_window && t->sliding_window < c->plan->sequence)
-        REFUSE(c, "seq", "beyond the sliding window of %" PRIu64 " tokens " NOT_RUN, t->sliding_window);
     if (t->position == DTP_POSITION_ROPE && t->head_dim % 2)
         REFUSE(c, "head_dim", "%" PRIu64 " is odd, RoPE turns pairs; use an even width", t->head_dim);
     const struct {
