@@ -8,7 +8,8 @@
 #include <string.h>
 
 static const char *const norm_texts[] = {[DTP_LAYER_NORM] = "layer_norm", [DTP_RMS_NORM] = "rms_norm"};
-static const char *const activation_texts[] = {[DTP_GELU] = "gelu", [DTP_RELU] = "relu", [DTP_SWIGLU] = "swiglu"};
+static const char *const activation_texts[] = {
+    [DTP_GELU] = "gelu", [DTP_RELU] = "relu", [DTP_SWIGLU] = "swiglu", [DTP_GEGLU] = "geglu"};
 static const char *const position_texts[] = {[DTP_POSITION_LEARNED] = "learned",
                                              [DTP_POSITION_ROPE] = "rope",
                                              [DTP_POSITION_ALIBI] = "alibi",

@@ -13,7 +13,7 @@
 #define DTP_NAME_BYTES 64
 
 enum dtp_norm { DTP_LAYER_NORM, DTP_RMS_NORM };
-enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU }; /* SwiGLU has a gate matrix beside up */
+enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU, DTP_GEGLU }; /* the last two have a gate matrix beside up */
 enum dtp_position { DTP_POSITION_LEARNED, DTP_POSITION_ROPE, DTP_POSITION_ALIBI, DTP_POSITION_NONE };
 
 struct dtp_transformer {
@@ -24,8 +24,9 @@ struct dtp_transformer {
     enum dtp_norm norm;
     enum dtp_activation activation;
     enum dtp_position position;
-    bool norm_bias; /* LayerNorm has a bias vector */
-    bool qkv_bias;  /* Qwen: bias on q, k, v only */
+    bool norm_bias;        /* LayerNorm has a bias vector */
+    bool norm_unit_offset; /* Gemma: RMSNorm multiplies by 1 + weight, and weights begin at 0 */
+    bool qkv_bias;         /* Qwen: bias on q, k, v only */
     bool attention_output_bias;
     bool mlp_bias;
     bool tied_head; /* lm_head shares the embedding matrix */
@@ -33,6 +34,8 @@ struct dtp_transformer {
     bool embedding_norm; /* BLOOM: LayerNorm after the embedding */
     bool qk_norm;        /* Qwen3: RMSNorm of width head_dim on q and on k */
     bool final_norm;
+    double attention_softcap,
+        final_softcap;               /* c: scores x of attention, logits, become c tanh(x / c) (Gemma 2); 0: not */
     uint64_t sliding_window;         /* tokens that attention sees, its own the last of them (Mistral); 0: all before */
     uint64_t sliding_window_pattern; /* every so-manieth layer has no window (Gemma 2: 2); 0: all layers have it */
 };
@@ -44,6 +47,12 @@ struct dtp_parameter_count {
     uint64_t total;
     uint64_t matmul; /* weights that multiply activations: layers*block_matmul + vocab*hidden (head, tied or not) */
 };
+
+/* SwiGLU, GEGLU: silu or gelu (tanh form) of a gate times up. */
+static inline bool dtp_activation_is_gated(enum dtp_activation activation)
+{
+    return activation == DTP_SWIGLU || activation == DTP_GEGLU;
+}
 
 /* LLaMA-like defaults with all dimensions zero (the caller fills them). */
 struct dtp_transformer dtp_transformer_default(void);
