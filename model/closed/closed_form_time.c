@@ -284,6 +284,19 @@ static double model_flops(const struct dtp_timing *c)
     return dtp_transformer_model_flops_per_token(c->transformer, c->plan->sequence) * c->tokens * c->plan->accumulate;
 }
 
+/* Of a token, forward, in the layers that run again: where windows alternate, these may be more of one kind. */
+static double recomputed_core_flops(const struct dtp_timing *c, double d_q)
+{
+    const struct dtp_transformer *t = c->transformer;
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(c->plan);
+    double lengths = 0;
+    if (t->sliding_window_pattern < 2 || rule.every < 2)
+        return 2 * dtp_transformer_attention_length(t, c->plan->sequence) * d_q * recomputed_layers(c);
+    for (uint64_t layer = 0; layer < t->layers; layer += rule.every)
+        lengths += dtp_transformer_layer_attention_length(t, layer, c->plan->sequence);
+    return 2 * lengths * d_q;
+}
+
 /* What the hardware multiplies beyond the model's FLOPs: recomputed blocks, and flash attention's backward, which forms
  * QK^T again (7/6 of the core). */
 static double hardware_flops(const struct dtp_timing *c)
@@ -300,7 +313,7 @@ static double hardware_flops(const struct dtp_timing *c)
     if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
         matmuls = 0;
     if (replays_attention(c->plan))
-        extra += share * core_forward;
+        extra += recomputed_core_flops(c, d_q);
     return model_flops(c) + tokens * (extra + share * matmuls);
 }
 
