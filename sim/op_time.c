@@ -128,7 +128,8 @@ static double attention_seconds(const struct dtp_op_rates *rates, const struct d
     bool forward = op->kind == DTP_OP_ATTENTION;
     double seconds =
         op->demand.tokens * (forward ? rates->attention_per_token.forward_s : rates->attention_per_token.backward_s);
-    double average_flops = (forward ? 1 : 2.5) * rates->attention_flops_per_token * op->demand.tokens;
+    double average_flops =
+        (forward ? 1 : DTP_ATTENTION_BACKWARD_FLOPS) * rates->attention_flops_per_token * op->demand.tokens;
     return average_flops > 0 ? seconds * op->demand.flops / average_flops : seconds;
 }
 

@@ -469,7 +469,7 @@ static void read_alias_row(struct reader *reader)
 
 /* ---- kinds of table --------------------------------------------------------------------------------------------- */
 
-#define MAX_COLUMNS 26
+#define MAX_COLUMNS 28
 static const struct table_kind {
     const char *words;
     const char *telling[2]; /* columns that only this kind has together */
@@ -524,6 +524,7 @@ static const struct table_kind {
       "final_norm",
       "parameters",
       "sliding_window",
+      "parallel_block",
       "sliding_window_pattern"},
      false,
      NULL,

@@ -72,6 +72,8 @@ static void check_choices(const struct dtp_transformer *t, struct place *place)
         FAULT(place, "activation %d is no activation", (int)t->activation);
     if ((unsigned)t->position > DTP_POSITION_NONE)
         FAULT(place, "position %d is no position scheme", (int)t->position);
+    if ((unsigned)t->parallel_block > DTP_PARALLEL_TWO_NORMS)
+        FAULT(place, "parallel_block %d is no way to join attention and MLP", (int)t->parallel_block);
     if (t->norm == DTP_RMS_NORM && t->norm_bias)
         FAULT(place, "norm_bias needs norm layer_norm; RMSNorm has no bias");
     if (t->norm != DTP_RMS_NORM && t->norm_unit_offset)

@@ -14,6 +14,9 @@
 
 enum dtp_norm { DTP_LAYER_NORM, DTP_RMS_NORM };
 enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU, DTP_GEGLU }; /* the last two have a gate matrix beside up */
+/* Attention and MLP one after the other, or both from the block's input and added up at its end: behind one norm that
+ * both read (GPT-J, Falcon 7B), or each behind its own (GPT-NeoX, Falcon 40B). */
+enum dtp_parallel_block { DTP_PARALLEL_NONE, DTP_PARALLEL_ONE_NORM, DTP_PARALLEL_TWO_NORMS };
 enum dtp_position { DTP_POSITION_LEARNED, DTP_POSITION_ROPE, DTP_POSITION_ALIBI, DTP_POSITION_NONE };
 
 struct dtp_transformer {
@@ -24,6 +27,7 @@ struct dtp_transformer {
     enum dtp_norm norm;
     enum dtp_activation activation;
     enum dtp_position position;
+    enum dtp_parallel_block parallel_block;
     bool norm_bias;        /* LayerNorm has a bias vector */
     bool norm_unit_offset; /* Gemma: RMSNorm multiplies by 1 + weight, and weights begin at 0 */
     bool qkv_bias;         /* Qwen: bias on q, k, v only */
