@@ -47,9 +47,13 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
                                      struct dtp_op_rates *out, struct dtp_faults *faults)
 {
     double ranks = cluster->gpus_per_node;
+    bool windows_differ = transformer->sliding_window_pattern > 1 && plan->attention != DTP_ATTENTION_MATH;
+    double average_flops = 2 * dtp_transformer_attention_length(transformer, plan->sequence) *
+                           (double)(transformer->heads * transformer->head_dim);
     *out = (struct dtp_op_rates){
         .cluster = cluster,
         .attention_per_token = dtp_attention_time(&cluster->gpu, transformer, plan, 1),
+        .attention_flops_per_token = windows_differ ? average_flops : 0,
         .copy_bytes_per_s = cluster->gpu.pcie_bytes_per_s * dtp_calibration.pcie_fraction,
         .host_optimizer_bytes_per_s = dtp_cluster_host_adam_bytes_per_s(cluster, plan, 0),
         .storage_read_bytes_per_s = cluster->machine.nvme_read_bytes_per_s / ranks,
@@ -118,6 +122,17 @@ static double ratio(double amount, double rate)
     return amount > 0 ? amount / rate : 0;
 }
 
+/* Flash attention skips what a layer's window hides, which layers may have or not: by FLOPs, of the model's average. */
+static double attention_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
+{
+    bool forward = op->kind == DTP_OP_ATTENTION;
+    double seconds =
+        op->demand.tokens * (forward ? rates->attention_per_token.forward_s : rates->attention_per_token.backward_s);
+    double average_flops =
+        (forward ? 1 : DTP_ATTENTION_BACKWARD_FLOPS) * rates->attention_flops_per_token * op->demand.tokens;
+    return average_flops > 0 ? seconds * op->demand.flops / average_flops : seconds;
+}
+
 double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
     const struct dtp_demand *d = &op->demand;
@@ -129,9 +144,7 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     case DTP_CLASS_MATMUL:
         return gaps_s + matmul_seconds(rates, op) / rates->matmul_share +
                ratio(d->bytes, rates->memory_kernel_bytes_per_s[DTP_KERNEL_FUSED]);
-    case DTP_CLASS_ATTENTION:
-        return gaps_s + d->tokens * (op->kind == DTP_OP_ATTENTION ? rates->attention_per_token.forward_s
-                                                                  : rates->attention_per_token.backward_s);
+    case DTP_CLASS_ATTENTION: return gaps_s + attention_seconds(rates, op);
     case DTP_CLASS_MEMORY: return gaps_s + ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]);
     case DTP_CLASS_COLLECTIVE:
         return dtp_collective_time(&rates->group[op->group].cost[dtp_op_kind_collective(op->kind)], d->sent_bytes);

@@ -13,7 +13,8 @@
 struct dtp_op_rates {
     const struct dtp_cluster *cluster; /* borrowed, like the program's groups */
     double memory_kernel_bytes_per_s[3];
-    struct dtp_attention_time attention_per_token;
+    struct dtp_attention_time attention_per_token; /* on average over layers */
+    double attention_flops_per_token;              /* forward's, of which that is the time; 0: all layers are alike */
     double copy_bytes_per_s, host_optimizer_bytes_per_s, storage_read_bytes_per_s, storage_write_bytes_per_s;
     double host_memory_bytes_per_s; /* one GPU's share of the node's; 0 unknown */
     double matmul_share;            /* of the SMs */

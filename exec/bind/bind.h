@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "device/host_adam.h"
 #include "base/host_arena.h"
+#include "program/program_set.h"
 #include "runtime/dtplan/lower_executor.h"
 #include "ranks/world.h"
 
@@ -27,7 +28,8 @@ struct dtp_bind_job {
     const struct dtp_executor_arena *arena;
     struct dtp_device *device;
     char *device_base, *host_base;
-    struct dtp_world *world; /* NULL: one rank */
+    struct dtp_world *world;           /* NULL: one rank */
+    const struct dtp_program_set *set; /* whose role `program` is; NULL: all ranks run it */
     struct dtp_optimizer_settings optimizer;
     uint32_t rank;
 };

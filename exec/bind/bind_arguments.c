@@ -250,6 +250,7 @@ static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
                                     .heads = (uint32_t)t->heads,
                                     .kv_heads = (uint32_t)t->kv_heads,
                                     .head_dim = (uint32_t)t->head_dim,
+                                    .window = window(b),
                                     .scale = (float)(1 / sqrt((double)t->head_dim)),
                                     .element = element_of(b, DTP_ROLE_INPUT)};
 }
@@ -272,6 +273,7 @@ static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .heads = (uint32_t)t->heads,
                                              .kv_heads = (uint32_t)t->kv_heads,
                                              .head_dim = (uint32_t)t->head_dim,
+                                             .window = window(b),
                                              .scale = (float)(1 / sqrt((double)t->head_dim)),
                                              .atomic = b->binding->job.plan->executor.atomic_attention,
                                              .element = element_of(b, DTP_ROLE_INPUT)};
@@ -323,7 +325,9 @@ static void fill_bias_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 static void fill_loss_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     const struct dtp_bind_job *job = &b->binding->job;
-    double tokens = (double)b->binding->rules.tokens * job->plan->accumulate * job->cluster->gpus;
+    uint32_t ranks =
+        job->set ? job->set->roles[dtp_program_set_role_of(job->set, job->rank)].ranks : job->cluster->gpus;
+    double tokens = (double)b->binding->rules.tokens * job->plan->accumulate * ranks;
     out->kernel = DTP_KERNEL_loss;
     out->arguments.loss = (struct dtp_loss_args){.logits = need(b, DTP_ROLE_RESULT),
                                                  .targets = need(b, DTP_ROLE_BATCH),
@@ -381,6 +385,8 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_REDUCE_SCATTER:
     case DTP_OP_ALL_REDUCE:
     case DTP_OP_ALL_TO_ALL: return dtp_bind_collective(b, out);
+    case DTP_OP_SEND:
+    case DTP_OP_RECV: return dtp_bind_transfer(b, out);
     case DTP_OP_ALLOC:
     case DTP_OP_FREE:
     case DTP_OP_MARK: out->kind = DTP_BOUND_NOTHING; return DTP_OK;

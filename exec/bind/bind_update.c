@@ -183,3 +183,28 @@ enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *o
     out->arguments.collective = g;
     return DTP_OK;
 }
+
+/* One end of a transfer: all that INPUT of a send has, and RESULT of a receive has room for. */
+enum dtp_status dtp_bind_transfer(struct dtp_binder *b, struct dtp_bound_op *out)
+{
+    const struct dtp_bind_job *job = &b->binding->job;
+    bool receives = b->op->kind == DTP_OP_RECV;
+    enum dtp_role role = receives ? DTP_ROLE_RESULT : DTP_ROLE_INPUT;
+    const struct dtp_operand *moved = operand(b, role);
+    if (!job->set || !job->world || b->op->peer >= job->set->role_count)
+        return dtp_fault(b->faults, DTP_BAD_INPUT, NULL, 0,
+                         "%s \"%s\": there is no role %u; transfers are between the roles of a program set",
+                         dtp_op_kind_text(b->op->kind), b->op->name, b->op->peer);
+    struct dtp_collective_args g = {.collective = DTP_SEND_RECV,
+                                    .group = b->op->group,
+                                    .bytes = moved ? operand_bytes(b, moved) : 0,
+                                    .element = element_of(b, role),
+                                    .peer = dtp_program_set_peer_rank(job->set, job->rank, b->op),
+                                    .receives = receives};
+    void *address = need(b, role);
+    g.input = receives ? NULL : address;
+    g.result = receives ? address : NULL;
+    out->kind = DTP_BOUND_COLLECTIVE;
+    out->arguments.collective = g;
+    return DTP_OK;
+}

@@ -122,6 +122,12 @@ static inline uint32_t sequence(const struct dtp_binder *b)
     return (uint32_t)b->binding->job.plan->sequence;
 }
 
+/* Keys that the operation's layer sees; 0: all. */
+static inline uint32_t window(const struct dtp_binder *b)
+{
+    return (uint32_t)dtp_transformer_layer_window(shape(b), b->op->layer, b->binding->job.plan->sequence);
+}
+
 static inline enum dtp_activation_kind activation_kind(const struct dtp_binder *b)
 {
     switch (shape(b)->activation) {
@@ -142,6 +148,7 @@ void dtp_bind_cast(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_add(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out);
 void dtp_bind_copy(struct dtp_binder *b, struct dtp_bound_op *out);
+enum dtp_status dtp_bind_transfer(struct dtp_binder *b, struct dtp_bound_op *out);
 enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *out);
 
 #endif

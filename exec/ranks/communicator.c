@@ -27,7 +27,11 @@ enum dtp_status dtp_groups_check(const struct dtp_communicator_options *options,
 
 void dtp_communicator_count(struct dtp_communicator *c, const struct dtp_collective_args *args, uint32_t ranks)
 {
-    uint64_t ring_bytes = (args->bytes + ranks - 1) / ranks * (ranks - 1); /* as dtp_lower_ring rounds */
     c->calls[args->collective]++;
+    if (args->collective == DTP_SEND_RECV) {
+        c->sent_bytes[args->collective] += args->receives ? 0 : args->bytes;
+        return;
+    }
+    uint64_t ring_bytes = (args->bytes + ranks - 1) / ranks * (ranks - 1); /* as dtp_lower_ring rounds */
     c->sent_bytes[args->collective] += args->collective == DTP_ALL_REDUCE ? 2 * ring_bytes : ring_bytes;
 }

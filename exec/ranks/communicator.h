@@ -15,7 +15,8 @@
 /* `bytes` is the whole: what is gathered, scattered or reduced. Of all_gather the input is this rank's bytes/ranks (it
  * may lie at its place in the result), of reduce_scatter the result is (it may lie at its place in the input);
  * all_reduce may work in place. all_to_all gives member j part j of the input, and part j of the result is from member
- * j; the two are apart. bytes must be a multiple of ranks elements. */
+ * j; the two are apart. bytes must be a multiple of ranks elements. send_recv is one end of a transfer of all bytes,
+ * whose other end the peer calls: the k-th that it sends here is the k-th that is received here in that group. */
 struct dtp_collective_args {
     enum dtp_collective collective;
     uint32_t group;
@@ -23,6 +24,8 @@ struct dtp_collective_args {
     void *result;
     uint64_t bytes;
     enum dtp_element element;
+    uint32_t peer; /* of send_recv: the rank at the other end, of the same group */
+    bool receives; /* of send_recv: `result` gets what the peer's call gives as `input`; else the reverse */
 };
 
 /* How the plan wants them carried; all zero: as the library chooses. Windows and copies need `arena`, memory of the

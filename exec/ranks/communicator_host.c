@@ -28,9 +28,14 @@ struct meeting {
     _Alignas(64) atomic_uint come, turn;
 };
 
+/* Whom the bytes in a rank's slot are for while it sends: 1 + that rank; 0: nobody, they were taken. */
+struct mailbox {
+    _Alignas(64) atomic_uint full_for;
+};
+
 struct shared {
     atomic_bool aborted;
-    _Alignas(4096) unsigned char rest[]; /* meetings [groups][world], then slots [world] */
+    _Alignas(4096) unsigned char rest[]; /* meetings [groups][world], mailboxes [world], then slots [world] */
 };
 
 struct host_communicator {
@@ -38,7 +43,7 @@ struct host_communicator {
     struct dtp_ranks ranks;
     struct dtp_program_group *groups;
     struct shared *shared;
-    size_t mapped_bytes, slots_offset;
+    size_t mapped_bytes, mailboxes_offset, slots_offset;
 };
 
 static struct host_communicator *own(struct dtp_communicator *communicator)
@@ -56,28 +61,82 @@ static unsigned char *slot_of(const struct host_communicator *c, uint32_t rank)
     return c->shared->rest + c->slots_offset + (size_t)rank * SLOT_BYTES;
 }
 
+static atomic_uint *mailbox_of(const struct host_communicator *c, uint32_t rank)
+{
+    return &((struct mailbox *)(c->shared->rest + c->mailboxes_offset) + rank)->full_for;
+}
+
 /* ---- meeting ------------------------------------------------------------------------------------------------------
  */
 
-static int meet(struct host_communicator *c, uint32_t group, const struct dtp_group_place *place)
+/* Lets others run, the longer the more often it was called. */
+static int wait_a_little(struct host_communicator *c, uint32_t *spins)
 {
     const struct timespec pause = {.tv_nsec = 50000};
+    if (atomic_load(&c->shared->aborted))
+        return CODE_ABORTED;
+    if (++*spins < SPINS)
+        sched_yield();
+    else
+        nanosleep(&pause, NULL);
+    return 0;
+}
+
+static int meet(struct host_communicator *c, uint32_t group, const struct dtp_group_place *place)
+{
     struct meeting *m = meeting_of(c, group, place->instance);
     unsigned turn = atomic_load(&m->turn);
+    uint32_t spins = 0;
+    int code = 0;
     if (atomic_fetch_add(&m->come, 1) + 1 == place->ranks) {
         atomic_store(&m->come, 0);
         atomic_store(&m->turn, turn + 1);
         return 0;
     }
-    for (uint32_t spins = 0; atomic_load(&m->turn) == turn; spins++) {
-        if (atomic_load(&c->shared->aborted))
-            return CODE_ABORTED;
-        if (spins < SPINS)
-            sched_yield();
-        else
-            nanosleep(&pause, NULL);
+    while (code == 0 && atomic_load(&m->turn) == turn)
+        code = wait_a_little(c, &spins);
+    return code;
+}
+
+static int await_mailbox(struct host_communicator *c, uint32_t rank, unsigned wanted)
+{
+    uint32_t spins = 0;
+    int code = 0;
+    while (code == 0 && atomic_load(mailbox_of(c, rank)) != wanted)
+        code = wait_a_little(c, &spins);
+    return code;
+}
+
+/* ---- transfers -----------------------------------------------------------------------------------------------------
+ */
+
+/* Slot by slot, each of which the other end empties before it is filled again: a sender is through when all is taken.
+ */
+static int send_to(struct host_communicator *c, const struct dtp_collective_args *args)
+{
+    uint32_t rank = c->ranks.rank;
+    int code = 0;
+    for (uint64_t at = 0; code == 0 && at < args->bytes; at += SLOT_BYTES) {
+        uint64_t bytes = args->bytes - at < SLOT_BYTES ? args->bytes - at : SLOT_BYTES;
+        memcpy(slot_of(c, rank), (const unsigned char *)args->input + at, bytes);
+        atomic_store(mailbox_of(c, rank), 1 + args->peer);
+        code = await_mailbox(c, rank, 0);
     }
-    return 0;
+    return code;
+}
+
+static int receive_from(struct host_communicator *c, const struct dtp_collective_args *args)
+{
+    int code = 0;
+    for (uint64_t at = 0; code == 0 && at < args->bytes; at += SLOT_BYTES) {
+        uint64_t bytes = args->bytes - at < SLOT_BYTES ? args->bytes - at : SLOT_BYTES;
+        code = await_mailbox(c, args->peer, 1 + c->ranks.rank);
+        if (code != 0)
+            return code;
+        memcpy((unsigned char *)args->result + at, slot_of(c, args->peer), bytes);
+        atomic_store(mailbox_of(c, args->peer), 0);
+    }
+    return code;
 }
 
 /* ---- the collectives ----------------------------------------------------------------------------------------------
@@ -175,6 +234,10 @@ static int reduce(const struct move *move)
 static int collective(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream)
 {
     struct host_communicator *c = own(communicator);
+    if (args->collective == DTP_SEND_RECV) {
+        dtp_communicator_count(communicator, args, 0);
+        return args->receives ? receive_from(c, args) : send_to(c, args);
+    }
     struct move move = {c, args, dtp_group_place(&c->groups[args->group], c->ranks.rank),
                         dtp_element_bytes(args->element), 0};
     (void)stream;
@@ -307,7 +370,8 @@ enum dtp_status dtp_communicator_host_create(const struct dtp_communicator_optio
     c->ranks = *options->ranks;
     c->base.verbs = &verbs;
     snprintf(c->base.name, sizeof c->base.name, "shared memory");
-    c->slots_offset = (size_t)options->group_count * c->ranks.world * sizeof(struct meeting);
+    c->mailboxes_offset = (size_t)options->group_count * c->ranks.world * sizeof(struct meeting);
+    c->slots_offset = c->mailboxes_offset + c->ranks.world * sizeof(struct mailbox);
     c->mapped_bytes = sizeof *c->shared + c->slots_offset + (size_t)c->ranks.world * SLOT_BYTES;
     status = open_segment(c, options->control, faults);
     if (status != DTP_OK) {

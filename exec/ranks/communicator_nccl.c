@@ -21,7 +21,7 @@ enum { CODE_UNSUPPORTED = 1000 };
 
 /* A group as this rank is in it. */
 struct member {
-    uint32_t ranks;
+    uint32_t ranks, first, stride;
     bool windowed, copies;
 #if NCCL_VERSION_CODE >= VERSION_WITH_WINDOWS
     ncclWindow_t window;
@@ -54,6 +54,11 @@ static int collective(struct dtp_communicator *communicator, const struct dtp_co
     uint32_t ranks = c->member[args->group].ranks;
     size_t count = args->bytes / (args->element == DTP_ELEMENT_BF16 ? 2 : 4);
     dtp_communicator_count(communicator, args, ranks);
+    if (args->collective == DTP_SEND_RECV) {
+        int peer = (int)((args->peer - c->member[args->group].first) / c->member[args->group].stride);
+        return (int)(args->receives ? ncclRecv(args->result, count, type_of(args->element), peer, comm, stream)
+                                    : ncclSend(args->input, count, type_of(args->element), peer, comm, stream));
+    }
     if (ranks == 1)
         return args->input == args->result ? 0
                                            : (int)(cudaMemcpyAsync(args->result, args->input, args->bytes,
@@ -274,7 +279,7 @@ static enum dtp_status split_groups(struct nccl_communicator *c, const struct dt
         struct dtp_group_place place = dtp_group_place(&options->groups[i], options->ranks->rank);
         struct member *member = &c->member[i];
         ncclResult_t code = ncclSuccess;
-        member->ranks = place.ranks;
+        member->ranks = place.ranks, member->first = place.first, member->stride = place.stride;
         member->copies = options->copy_groups & 1u << i;
         member->windowed = member->copies || (options->choice.windows && place.ranks > 1 &&
                                               inside_a_node(&place, options->ranks->local_world));

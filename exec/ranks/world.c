@@ -85,16 +85,38 @@ static void fail_together(void *context, const struct dtp_control_failure *failu
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
-enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_program *program, struct dtp_world *out,
-                               struct dtp_faults *faults)
+/* `hash` is the same on all ranks, or they do not meet. */
+static enum dtp_status join(const struct dtp_ranks *ranks, const struct dtp_program *program, uint64_t hash,
+                            struct dtp_world *out, struct dtp_faults *faults)
 {
     *out = (struct dtp_world){.ranks = *ranks, .program = program};
     if (ranks->world <= 1)
         return DTP_OK;
     pthread_mutex_init(&out->watch, NULL);
-    struct dtp_control_options options = {.on_failure = fail_together, .where = first_not_ended, .context = out};
-    enum dtp_status status = program ? dtp_program_digest(program, &options.hash, faults) : DTP_OK;
-    return status == DTP_OK ? dtp_control_join(ranks, &options, &out->control, faults) : status;
+    struct dtp_control_options options = {
+        .on_failure = fail_together, .where = first_not_ended, .context = out, .hash = hash};
+    return dtp_control_join(ranks, &options, &out->control, faults);
+}
+
+enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_program *program, struct dtp_world *out,
+                               struct dtp_faults *faults)
+{
+    uint64_t hash = 0;
+    enum dtp_status status = program && ranks->world > 1 ? dtp_program_digest(program, &hash, faults) : DTP_OK;
+    return status == DTP_OK ? join(ranks, program, hash, out, faults) : status;
+}
+
+enum dtp_status dtp_world_join_set(const struct dtp_ranks *ranks, const struct dtp_program_set *set,
+                                   struct dtp_world *out, struct dtp_faults *faults)
+{
+    uint64_t hash;
+    uint32_t needed = dtp_program_set_ranks(set);
+    if (ranks->world != needed)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "the program set has %u ranks, %u were started", needed,
+                         ranks->world);
+    enum dtp_status status = dtp_program_set_digest(set, &hash, faults);
+    uint32_t role = dtp_program_set_role_of(set, ranks->rank);
+    return status == DTP_OK ? join(ranks, set->roles[role].program, hash, out, faults) : status;
 }
 
 /* Of the collectives that copy engines carry; lowering gives each of these kinds a group of its own. */

@@ -4,6 +4,7 @@
 #define DTP_WORLD_H
 
 #include "ranks/communicator.h"
+#include "program/program_set.h"
 
 #include <pthread.h>
 
@@ -26,6 +27,9 @@ struct dtp_world {
  * with; DTP_ENVIRONMENT where it could not say. */
 enum dtp_status dtp_world_join(const struct dtp_ranks *ranks, const struct dtp_program *program, struct dtp_world *out,
                                struct dtp_faults *faults);
+/* The same of ranks that run the roles of a set: all must have the same set. DTP_BAD_INPUT: it has other ranks. */
+enum dtp_status dtp_world_join_set(const struct dtp_ranks *ranks, const struct dtp_program_set *set,
+                                   struct dtp_world *out, struct dtp_faults *faults);
 /* Makes the communicator, of shared memory or NCCL: for the program's groups, or for others. */
 enum dtp_status dtp_world_connect(struct dtp_world *world, bool cuda, struct dtp_faults *faults);
 enum dtp_status dtp_world_connect_groups(struct dtp_world *world, const struct dtp_program_group *groups,

@@ -1,5 +1,6 @@
 #include "program/program_set.h"
 
+#include "base/crc64.h"
 #include "program/program_text_reader.h"
 
 enum dtp_status dtp_program_set_write_text(const struct dtp_program_set *set, FILE *file)
@@ -12,6 +13,19 @@ enum dtp_status dtp_program_set_write_text(const struct dtp_program_set *set, FI
     }
     fprintf(file, "end roles %u\n", set->role_count);
     return ferror(file) ? DTP_ENVIRONMENT : status;
+}
+
+enum dtp_status dtp_program_set_digest(const struct dtp_program_set *set, uint64_t *out, struct dtp_faults *faults)
+{
+    *out = 0;
+    for (uint32_t r = 0; r < set->role_count; r++) {
+        uint64_t of_role[2] = {set->roles[r].ranks};
+        enum dtp_status status = dtp_program_digest(set->roles[r].program, &of_role[1], faults);
+        if (status != DTP_OK)
+            return status;
+        *out = dtp_crc64(*out, of_role, sizeof of_role);
+    }
+    return DTP_OK;
 }
 
 /* The next line that says something; false: there is none. */

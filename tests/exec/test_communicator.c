@@ -82,6 +82,36 @@ static bool try_group(struct dtp_communicator *c, uint32_t rank, uint32_t group,
     return true;
 }
 
+/* Rank 0 to 3 and 1 to 2, there and, of other sizes, back: more than a slot, whole slots, less, nothing. */
+static bool try_transfers(struct dtp_communicator *c, uint32_t rank)
+{
+    static const uint64_t counts[] = {SHARD, 3, (1u << 20) / 4, 0, 2 * (1u << 20) / 4};
+    const uint32_t peer = WORLD - 1 - rank, group = 0;
+    uint64_t sent = 0;
+    float *values = malloc(sizeof *values * (SHARD + 1000000));
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        for (int back = 0; back < 2; back++) {
+            bool receives = (rank < peer) == (back == 1);
+            uint64_t count = counts[i] + (uint64_t)back, bytes = count * sizeof *values;
+            struct dtp_collective_args args = {.collective = DTP_SEND_RECV,
+                                               .group = group,
+                                               .input = receives ? NULL : values,
+                                               .result = receives ? values : NULL,
+                                               .bytes = bytes,
+                                               .element = DTP_ELEMENT_FP32,
+                                               .peer = peer,
+                                               .receives = receives};
+            fill(values, DTP_ELEMENT_FP32, receives ? 99 : rank, count);
+            CHECK(c->verbs->collective(c, &args, NULL) == 0);
+            for (uint64_t k = 0; k < count; k++)
+                CHECK((double)values[k] == value(receives ? peer : rank, k));
+            sent += receives ? 0 : bytes;
+        }
+    free(values);
+    CHECK(c->sent_bytes[DTP_SEND_RECV] == sent && c->calls[DTP_SEND_RECV] == 10);
+    return true;
+}
+
 static bool rank_main(struct dtp_communicator *c, struct dtp_control *control, uint32_t rank)
 {
     uint64_t sent = 0;
@@ -92,6 +122,8 @@ static bool rank_main(struct dtp_communicator *c, struct dtp_control *control, u
                 return false;
             sent += (uint64_t)SHARD * (groups[group].ranks - 1) * dtp_element_bytes((enum dtp_element)element);
         }
+    if (!try_transfers(c, rank))
+        return false;
     group = 0;
     CHECK(c->sent_bytes[DTP_ALL_GATHER] == sent && c->sent_bytes[DTP_REDUCE_SCATTER] == sent);
     CHECK(c->sent_bytes[DTP_ALL_TO_ALL] == sent);

@@ -100,6 +100,9 @@ static const struct {
     X(head_bias, ALL, 16, "true")                                                                                      \
     X(embedding_norm, ALL, 12, "true")                                                                                 \
     X(qk_norm, ALL, 12, "true")                                                                                        \
+    X(parallel_block, ALL, 24, "one_norm|two_norms")                                                                   \
+    X(sliding_window, ALL, 80, "128|512|1000")                                                                         \
+    X(sliding_window_pattern, ALL, 2, "2|3|6")                                                                         \
     X(gpu, ALL, 1, "h100-sxm|h100-sxm|h200-sxm|a100-80-sxm|a100-40-sxm|b200-sxm|h100-pcie|mi300x|rtx-4090|l40s|h20")   \
     X(network, ALL, 16, "sockets")                                                                                     \
     X(leaf_nodes, ALL, 8, "2|4|32")                                                                                    \
@@ -266,6 +269,7 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         enum dtp_key key;
     } rows[] = {
         {!frozen_is(job, DTP_KEY_position, "learned"), DTP_KEY_positions},
+        {!job->value[DTP_KEY_sliding_window][0], DTP_KEY_sliding_window_pattern},
         {!frozen_is(job, DTP_KEY_norm, "layer_norm"), DTP_KEY_norm_bias},
         {!frozen_is(job, DTP_KEY_activation, "gelu"), DTP_KEY_gelu_epilogue},
         {!frozen_is(job, DTP_KEY_fsdp1, "true"), DTP_KEY_limit_all_gathers},

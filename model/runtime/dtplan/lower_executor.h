@@ -36,7 +36,8 @@
  * [ranks of the shard group, demand.tokens elements] -> RESULT: their sum; UPDATE adds it collectives           INPUT,
  * RESULT; the same buffer where in place. all_gather: INPUT is this rank's part of RESULT; reduce_scatter: RESULT gets
  * this rank's part; sums, no averages. all_to_all: part j of INPUT becomes this rank's part of rank j's RESULT, which
- * is another buffer An operand with `shard` is this rank's equal part of the buffer (dtp_operand). */
+ * is another buffer. send: INPUT; recv: RESULT; both ends of a transfer between roles (program_set.h). An operand with
+ * `shard` is this rank's equal part of the buffer (dtp_operand). */
 #ifndef DTP_LOWER_EXECUTOR_H
 #define DTP_LOWER_EXECUTOR_H
 
