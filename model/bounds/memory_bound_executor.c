@@ -57,7 +57,8 @@ static void size_block(struct dtp_bound *b)
     uint64_t qkv = c * (q + 2 * kv), core = c * q + 4 * t->heads;
     enum dtp_checkpointing policy = b->plan->checkpointing;
     bool apart = b->plan->executor.gradient_stream;
-    uint64_t attention = 2 * c * h + statistics + qkv + core;
+    uint64_t raw = t->qk_norm ? c * (q + kv) + 4 * (t->heads + t->kv_heads) : 0; /* q and k before their norms */
+    uint64_t attention = 2 * c * h + statistics + qkv + raw + core;
     a->layer_input = c * h;
     a->layer_all = attention + 2 * c * h + statistics + c * (up + f);
     a->layer_kept = policy == DTP_CHECKPOINT_NONE                  ? a->layer_all
