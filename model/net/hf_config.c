@@ -28,6 +28,7 @@ struct family {
         const char *keys, *absent;
     } activation;
     bool gated; /* LLaMA-like: RMSNorm, SwiGLU, RoPE, no biases; else GPT-like: LayerNorm and biases everywhere */
+    bool gelu;  /* gated by GELU instead of SiLU, its word under hidden_activation: GeGLU */
     bool tied;  /* default of tie_word_embeddings */
     void (*finish)(struct dtp_hf_reader *reader, struct dtp_transformer *t);
 };
@@ -188,6 +189,31 @@ static void finish_falcon(struct dtp_hf_reader *reader, struct dtp_transformer *
     t->qkv_bias = t->attention_output_bias = t->mlp_bias = dtp_hf_switch(reader, "bias", false);
 }
 
+/* Of a soft cap; one that is null caps nothing. */
+static double read_cap(struct dtp_hf_reader *reader, const char *key, double absent)
+{
+    const json_t *value = dtp_hf_value(reader, key);
+    if (!value)
+        return json_object_get(reader->object, key) ? 0 : absent;
+    if (json_is_number(value) && json_number_value(value) > 0 && json_number_value(value) <= 1e6)
+        return json_number_value(value);
+    dtp_hf_refuse(reader, key, "is no number above 0 and up to 1e6");
+    return absent;
+}
+
+/* Every second layer slides, norms stand on both sides of attention and MLP and multiply by 1 + weight, scores and
+ * logits are capped, heads are as wide as head_dim says: Gemma2Config, Gemma2DecoderLayer. */
+static void finish_gemma2(struct dtp_hf_reader *reader, struct dtp_transformer *t)
+{
+    t->qkv_bias = t->attention_output_bias = dtp_hf_switch(reader, "attention_bias", false);
+    t->norm_place = DTP_NORMS_BOTH;
+    t->norm_unit_offset = true;
+    t->attention_softcap = read_cap(reader, "attn_logit_softcapping", 50);
+    t->final_softcap = read_cap(reader, "final_logit_softcapping", 30);
+    read_window(reader, 4096, t);
+    t->sliding_window_pattern = t->sliding_window ? 2 : 0;
+}
+
 /* Norms of q and k over all heads, and of what attention and MLP return, none of what they read: Olmo2DecoderLayer. */
 static void finish_olmo2(struct dtp_hf_reader *reader, struct dtp_transformer *t)
 {
@@ -278,6 +304,8 @@ static const struct family families[] = {
     {.type = "qwen2", MODERN_KEYS(32, 4096, 32, 32, 0, 22016, 151936, 32768), .finish = finish_qwen2},
     {.type = "qwen3", MODERN_KEYS(32, 4096, 32, 32, 128, 22016, 151936, 32768), .finish = finish_qwen3},
     {.type = "phi3", MODERN_KEYS(32, 3072, 32, 0, 0, 8192, 32064, 4096), .finish = finish_phi3},
+    {.type = "gemma2", MODERN_KEYS(26, 2304, 8, 4, 256, 9216, 256000, 8192), .gelu = true, .tied = true,
+     .finish = finish_gemma2},
     {.type = "olmo2", MODERN_KEYS(32, 4096, 32, 0, 0, 11008, 50304, 2048), .finish = finish_olmo2},
     {.type = "gpt2", .layers = {"n_layer|num_hidden_layers", 12}, .hidden = {"n_embd|hidden_size", 768},
      .heads = {"n_head|num_attention_heads", 12}, .ffn = {"n_inner", 0}, .vocab = {"vocab_size", 50257},
@@ -331,7 +359,6 @@ static const struct {
     {"mamba2", "state space layers instead of attention"},
     {"rwkv", "no softmax attention"},
     {"gemma", "GELU in a gated MLP"},
-    {"gemma2", "GELU in a gated MLP and norms after each block"},
     {"gemma3", "a vision model beside the decoder"},
     {"gemma3_text", "GELU in a gated MLP and norms after each block"},
     {"phi", "one norm shared by attention and MLP"},
@@ -383,14 +410,6 @@ static bool says_something(const json_t *value)
     return json_is_true(value) || (json_is_string(value) && *json_string_value(value));
 }
 
-/* Names and values go to terminals and into JSON. */
-static void keep_printable(char *text)
-{
-    for (; *text; text++)
-        if (*text < 0x20 || *text > 0x7e)
-            *text = '?';
-}
-
 static void list_unused(struct dtp_hf_reader *reader, char *out, size_t bytes)
 {
     size_t used = 0;
@@ -408,7 +427,7 @@ static void list_unused(struct dtp_hf_reader *reader, char *out, size_t bytes)
         used += (size_t)snprintf(out + used, bytes - used, "%s%.*s %s", used ? ", " : "",
                                  (int)strcspn(unused_keys[i], "|"), unused_keys[i], text);
     }
-    keep_printable(out);
+    dtp_hf_keep_printable(out);
 }
 
 static void refuse_quantised(struct dtp_hf_reader *reader)
@@ -453,6 +472,13 @@ static void read_activation(struct dtp_hf_reader *reader, const struct family *f
     const char *keys = family->activation.keys, *word = family->activation.absent;
     if (keys)
         word = dtp_hf_text(reader, keys, word);
+    if (family->gelu) {
+        t->activation = DTP_GEGLU;
+        word = dtp_hf_text(reader, "hidden_activation|hidden_act", "gelu_pytorch_tanh");
+        if (strncmp(word, "gelu", 4))
+            dtp_hf_refuse(reader, "hidden_activation|hidden_act", "is \"%.40s\"; the gelu kinds are modelled", word);
+        return;
+    }
     if (family->gated) {
         t->activation = DTP_SWIGLU;
         if (strcmp(word, "silu") && strcmp(word, "swish"))
@@ -490,55 +516,6 @@ static void read_family(struct dtp_hf_reader *reader, const struct family *famil
     family->finish(reader, t);
 }
 
-/* Of ".../models--meta-llama--Llama-3.1-8B/snapshots/0e9e39f/config.json", as huggingface_hub lays out its cache, the
- * repository: "meta-llama/Llama-3.1-8B", whose parts are joined by "--" there. False for any other path. */
-static bool name_after_repository(const char *path, char *out, size_t bytes)
-{
-    static const char folder[] = "models--", inside[] = "/snapshots/";
-    const char *start = NULL, *end = NULL;
-    for (const char *at = strstr(path, folder); at; at = strstr(at + 1, folder))
-        if (at == path || at[-1] == '/')
-            start = at + strlen(folder);
-    if (start)
-        end = strchr(start, '/');
-    if (!end || end == start || strncmp(end, inside, strlen(inside)) != 0)
-        return false;
-    size_t used = 0;
-    for (const char *c = start; c < end && used + 1 < bytes; c++) {
-        bool joint = c[0] == '-' && c[1] == '-' && c + 2 < end;
-        out[used++] = joint ? '/' : *c;
-        c += joint;
-    }
-    out[used] = '\0';
-    return true;
-}
-
-/* "models/llama/config.json" -> "llama", "my-model.json" -> "my-model", "config.json" -> the model_type. */
-static void name_after_file(const char *path, const char *type, char *out, size_t bytes)
-{
-    const char *end = strrchr(path, '/'), *stem = end ? end + 1 : path;
-    size_t length = strlen(stem);
-    if (length > 5 && !strcmp(stem + length - 5, ".json"))
-        length -= 5;
-    if (length == 6 && !strncmp(stem, "config", 6)) {
-        const char *folder = end ? end : path;
-        while (folder > path && folder[-1] != '/')
-            folder--;
-        length = end ? (size_t)(end - folder) : 0;
-        stem = folder;
-    }
-    bool nameless = length == 0 || *stem == '.';
-    snprintf(out, bytes, "%.*s", nameless ? (int)bytes : (int)(length < bytes ? length : bytes),
-             nameless ? type : stem);
-}
-
-static void name_after(const char *path, const char *type, char *out, size_t bytes)
-{
-    if (!name_after_repository(path, out, bytes))
-        name_after_file(path, type, out, bytes);
-    keep_printable(out);
-}
-
 static enum dtp_status read_object(struct dtp_hf_reader *reader, struct dtp_hf_config *out)
 {
     struct dtp_transformer *t = &out->transformer;
@@ -553,7 +530,7 @@ static enum dtp_status read_object(struct dtp_hf_reader *reader, struct dtp_hf_c
     list_unused(reader, out->unused, sizeof out->unused);
     if (reader->bad)
         return DTP_BAD_INPUT;
-    name_after(reader->name, family->type, t->name, sizeof t->name);
+    dtp_hf_name_after(reader->name, family->type, t->name, sizeof t->name);
     return dtp_transformer_check(t, reader->name, 0, reader->faults);
 }
 

@@ -33,4 +33,9 @@ const json_t *dtp_hf_value(struct dtp_hf_reader *reader, const char *keys);
 void dtp_hf_refuse(struct dtp_hf_reader *reader, const char *keys, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Names and values go to terminals and into JSON: what is not printable becomes '?'. */
+void dtp_hf_keep_printable(char *text);
+/* The name of the shape in the file at `path`: of the hub's repository, the file, its folder, or its `type`. */
+void dtp_hf_name_after(const char *path, const char *type, char *out, size_t bytes);
+
 #endif

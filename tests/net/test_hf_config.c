@@ -138,6 +138,16 @@ static void test_missing_keys_take_the_defaults(void **state)
     assert_int_equal(count(good("{\"model_type\": \"opt\"}")), 125239296);
     assert_int_equal(count(good("{\"model_type\": \"gpt_neox\"}")), 20554567680);
     assert_int_equal(count(good("{\"model_type\": \"phi3\"}")), 3821079552);
+    /* Gemma 2 2B as published, with its four norms a layer */
+    struct dtp_transformer gemma = good("{\"model_type\": \"gemma2\"}");
+    assert_int_equal(count(gemma), 2614341888);
+    assert_int_equal(gemma.activation, DTP_GEGLU);
+    assert_int_equal(gemma.norm_place, DTP_NORMS_BOTH);
+    assert_int_equal(gemma.sliding_window_pattern, 2);
+    assert_true(gemma.norm_unit_offset && gemma.tied_head);
+    assert_int_equal((int)(gemma.attention_softcap + gemma.final_softcap), 80);
+    gemma = good("{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": null, \"final_logit_softcapping\": 20.0}");
+    assert_int_equal((int)(gemma.attention_softcap + gemma.final_softcap), 20);
     assert_int_equal(good("{\"model_type\": \"mpt\"}").position, DTP_POSITION_ALIBI);
     assert_int_equal(good("{\"model_type\": \"bloom\"}").hidden, 64);
     assert_int_equal(good("{\"model_type\": \"qwen3\", \"head_dim\": null}").head_dim, 128);
