@@ -229,12 +229,11 @@ static void worst_backward_apart(struct model *m, bool last, int kind, uint32_t 
 
 static uint32_t kept_tensors(const struct dtp_plan *plan)
 {
-    switch (plan->checkpointing) {
-    case DTP_CHECKPOINT_NONE: break;
-    case DTP_CHECKPOINT_FULL:
-    case DTP_CHECKPOINT_EVERY_N: return IN;
-    case DTP_CHECKPOINT_SELECTIVE_ATTENTION: return ALL & ~(CORE | LSE);
-    case DTP_CHECKPOINT_SELECTIVE_MATMUL: return ALL & ~(NORM1 | NORM2 | PRODUCT);
+    switch (dtp_plan_checkpoint_rule(plan).keeps) {
+    case DTP_KEEPS_ALL: break;
+    case DTP_KEEPS_INPUT: return IN;
+    case DTP_KEEPS_ALL_BUT_CORE: return ALL & ~(CORE | LSE);
+    case DTP_KEEPS_SECOND_MATMULS: return ALL & ~(NORM1 | NORM2 | PRODUCT);
     }
     return ALL;
 }
@@ -243,9 +242,7 @@ static void weigh_blocks(struct model *m)
 {
     const struct dtp_plan *plan = m->job->plan;
     m->layers = m->job->transformer->layers;
-    m->every = plan->checkpointing == DTP_CHECKPOINT_NONE      ? 0
-               : plan->checkpointing == DTP_CHECKPOINT_EVERY_N ? plan->checkpoint_every
-                                                               : 1;
+    m->every = dtp_plan_checkpoint_rule(plan).every;
     m->kept[0] = ALL;
     m->kept[1] = kept_tensors(plan);
     m->kept_bytes[0] = sum(m, m->kept[0]), m->kept_bytes[1] = sum(m, m->kept[1]);
