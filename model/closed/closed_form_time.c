@@ -90,6 +90,12 @@ static bool replays_attention(const struct dtp_plan *plan)
     return plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || plan->attention == DTP_ATTENTION_MATH;
 }
 
+static double attention_again(const struct dtp_timing *c)
+{
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(c->plan);
+    return dtp_checkpointed_attention(&rule, c->transformer, c->plan->sequence);
+}
+
 static void add_recompute(const struct dtp_timing *c, const struct dtp_attention_time *attention, struct micro_step *m)
 {
     double layers = recomputed_layers(c);
@@ -101,11 +107,11 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
     }
     m->recompute_matmul_s = layers * (sum_matmuls(c, false, matmul_selective) - early_stop_s(c));
     if (c->own) { /* its launches are counted with the others */
-        m->recompute_other_s = (replays_attention(c->plan) ? layers * attention->forward_s : 0) +
+        m->recompute_other_s = (replays_attention(c->plan) ? layers * attention->forward_s * attention_again(c) : 0) +
                                c->own->recompute_bytes / c->eager_bytes_per_s;
         return;
     }
-    m->recompute_other_s = layers * ((replays_attention(c->plan) ? attention->forward_s : 0) +
+    m->recompute_other_s = layers * ((replays_attention(c->plan) ? attention->forward_s * attention_again(c) : 0) +
                                      c->block.forward_bytes_per_token * c->tokens / c->eager_bytes_per_s);
     m->kernels += layers * c->block.forward_kernels;
 }
@@ -300,7 +306,7 @@ static double hardware_flops(const struct dtp_timing *c)
     if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
         matmuls = 0;
     if (replays_attention(c->plan))
-        extra += share * core_forward;
+        extra += share * core_forward * attention_again(c);
     return model_flops(c) + tokens * (extra + share * matmuls);
 }
 
