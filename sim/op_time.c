@@ -42,14 +42,13 @@ static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_pl
         out->load[i] = dtp_collective_load(cluster, &placed, plan, (enum dtp_collective)i);
 }
 
-enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_transformer *transformer,
-                                     const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                                     struct dtp_op_rates *out, struct dtp_faults *faults)
+enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_cluster *cluster,
+                                     const struct dtp_plan *plan, struct dtp_op_rates *out, struct dtp_faults *faults)
 {
     double ranks = cluster->gpus_per_node;
     *out = (struct dtp_op_rates){
         .cluster = cluster,
-        .attention_per_token = dtp_attention_time(&cluster->gpu, transformer, plan, 1),
+        .plan = plan,
         .copy_bytes_per_s = cluster->gpu.pcie_bytes_per_s * dtp_calibration.pcie_fraction,
         .host_optimizer_bytes_per_s = dtp_cluster_host_adam_bytes_per_s(cluster, plan, 0),
         .storage_read_bytes_per_s = cluster->machine.nvme_read_bytes_per_s / ranks,
@@ -67,7 +66,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         out->memory_kernel_bytes_per_s[i] =
             dtp_memory_kernel_bytes_per_s(&cluster->gpu, plan->runtime, (enum dtp_memory_kernel)i);
     if (cluster->measured) {
-        out->measured_s = dtp_measured_op_seconds(program, transformer, cluster, plan);
+        out->measured_s = dtp_measured_op_seconds(program, cluster, plan);
         if (!out->measured_s)
             return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for measured times");
     }
@@ -101,16 +100,22 @@ bool dtp_op_is_kernel(const struct dtp_op *op)
     return class == DTP_CLASS_MATMUL || class == DTP_CLASS_ATTENTION || class == DTP_CLASS_MEMORY;
 }
 
-/* One [m,k] x [k,n], or several equal ones where the FLOPs say so (k and v of grouped-query attention). */
 static double matmul_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
     const struct dtp_demand *d = &op->demand;
     enum dtp_measured_matmul pass = dtp_measured_matmul_of_op(rates->program, op);
-    double one_flops = 2 * d->m * d->n * d->k;
-    if (one_flops <= 0)
+    if (!(d->m > 0 && d->n > 0 && d->k > 0))
         return 0;
-    double copies = d->flops > one_flops ? d->flops / one_flops : 1;
-    return copies * dtp_cluster_matmul_s(rates->cluster, pass, d->dtype, d->m, d->n, d->k);
+    return (d->groups ? d->groups : 1) * dtp_cluster_matmul_s(rates->cluster, pass, d->dtype, d->m, d->n, d->k);
+}
+
+static double attention_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
+{
+    const struct dtp_demand *d = &op->demand;
+    if (d->tokens <= 0)
+        return 0;
+    struct dtp_attention_time token = dtp_attention_time(&rates->cluster->gpu, &d->attention, rates->plan, 1);
+    return d->tokens * (op->kind == DTP_OP_ATTENTION ? token.forward_s : token.backward_s);
 }
 
 static double ratio(double amount, double rate)
@@ -129,9 +134,7 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     case DTP_CLASS_MATMUL:
         return gaps_s + matmul_seconds(rates, op) / rates->matmul_share +
                ratio(d->bytes, rates->memory_kernel_bytes_per_s[DTP_KERNEL_FUSED]);
-    case DTP_CLASS_ATTENTION:
-        return gaps_s + d->tokens * (op->kind == DTP_OP_ATTENTION ? rates->attention_per_token.forward_s
-                                                                  : rates->attention_per_token.backward_s);
+    case DTP_CLASS_ATTENTION: return gaps_s + attention_seconds(rates, op);
     case DTP_CLASS_MEMORY: return gaps_s + ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]);
     case DTP_CLASS_COLLECTIVE:
         return dtp_collective_time(&rates->group[op->group].cost[dtp_op_kind_collective(op->kind)], d->sent_bytes);
@@ -226,12 +229,11 @@ double dtp_op_speed_beside_kernels(const struct dtp_op_rates *rates, const struc
     return 1 / rates->group[op->group].load[dtp_op_kind_collective(op->kind)].slowdown;
 }
 
-double dtp_op_isolated_s(const struct dtp_program *program, const struct dtp_op *op,
-                         const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+double dtp_op_isolated_s(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster,
                          const struct dtp_plan *plan)
 {
     struct dtp_op_rates rates;
-    if (dtp_op_rates_prepare(program, transformer, cluster, plan, &rates, NULL) != DTP_OK)
+    if (dtp_op_rates_prepare(program, cluster, plan, &rates, NULL) != DTP_OK)
         return NAN;
     double seconds = dtp_op_seconds(&rates, op);
     dtp_op_rates_release(&rates);

@@ -52,7 +52,8 @@ struct dtp_attention_time dtp_cluster_attention_time(const struct dtp_cluster *c
                                                      const struct dtp_transformer *transformer,
                                                      const struct dtp_plan *plan, double tokens)
 {
-    struct dtp_attention_time time = dtp_attention_time(&cluster->gpu, transformer, plan, tokens);
+    struct dtp_attention_shape shape = dtp_transformer_attention(transformer, plan->sequence);
+    struct dtp_attention_time time = dtp_attention_time(&cluster->gpu, &shape, plan, tokens);
     double forward_s = measured_attention_s(cluster, transformer, plan, tokens, false);
     double backward_s = measured_attention_s(cluster, transformer, plan, tokens, true);
     return (struct dtp_attention_time){isfinite(forward_s) ? forward_s : time.forward_s,

@@ -133,10 +133,28 @@ struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *t
 }
 
 /* With a window w the i-th token sees min(i, w) tokens: w - w^2/(2s) on average, where s/2 makes s the plain length. */
+struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t sequence)
+{
+    uint64_t window = transformer->sliding_window < sequence ? transformer->sliding_window : 0;
+    return (struct dtp_attention_shape){.heads = (uint32_t)transformer->heads,
+                                        .kv_heads = (uint32_t)transformer->kv_heads,
+                                        .head_dim = (uint32_t)transformer->head_dim,
+                                        .window = (uint32_t)window,
+                                        .queries = sequence,
+                                        .keys = sequence,
+                                        .causal = true};
+}
+
+double dtp_attention_length(const struct dtp_attention_shape *shape)
+{
+    double s = (double)shape->keys, w = (double)shape->window;
+    return w <= 0 || s <= w ? s : 2 * w - w * w / s;
+}
+
 double dtp_transformer_attention_length(const struct dtp_transformer *transformer, uint64_t sequence)
 {
-    double s = (double)sequence, w = (double)transformer->sliding_window;
-    return w <= 0 || s <= w ? s : 2 * w - w * w / s;
+    struct dtp_attention_shape shape = dtp_transformer_attention(transformer, sequence);
+    return dtp_attention_length(&shape);
 }
 
 /* 2 FLOPs per weight and token forward, twice that backward: 6 per weight. Attention: q k^T and p v are each

@@ -61,6 +61,17 @@ struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *t
  * itself, or less where a sliding window cuts what a token sees. A causal token sees s/2 others on average. */
 double dtp_transformer_attention_length(const struct dtp_transformer *transformer, uint64_t sequence);
 
+/* One attention core, as an operation of a program says it. Queries and keys are tokens of a sequence. */
+struct dtp_attention_shape {
+    uint32_t heads, kv_heads, head_dim; /* of queries; of keys and values; width of each */
+    uint32_t window;                    /* tokens it reaches back; 0: all of them */
+    uint64_t queries, keys;
+    bool causal;
+};
+struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t sequence);
+/* Keys that a query passes, as dtp_transformer_attention_length. */
+double dtp_attention_length(const struct dtp_attention_shape *shape);
+
 /* Model FLOPs of one token, forward and backward, no recompute, at sequence length `sequence`: 6 * matmul parameters
  * + 6*L*d_q*s (causal attention counted half; Megatron-LM num_floating_point_operations, torchtitan), s the attention
  * length above. */
