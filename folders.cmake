@@ -54,6 +54,8 @@ dtp_folder(model/cost USES model/plan SYSTEM libc gsl)
 dtp_folder(model/program USES model/cost SYSTEM libc)
 # the closed form: memory, traffic and time by formulas
 dtp_folder(model/closed USES model/program SYSTEM libc)
+# bounds of memory by arithmetic: what prunes searches and checks programs from outside
+dtp_folder(model/bounds USES model/closed SYSTEM libc)
 # the skeleton that composes a program; what a runtime does in it is the runtime's
 dtp_folder(model/lower USES model/closed SYSTEM libc)
 # by whose rules; no runtime knows another

@@ -32,12 +32,9 @@ static bool is_ours(const struct dtp_scenario *scenario)
 enum dtp_status dtp_run_take_defaults(struct dtp_scenario *scenario, struct dtp_faults *faults)
 {
     static const char *const defaults[][2] = {{"runtime", "dtplan"}, {"gradient_norm", "true"}};
-    char update[8];
-    bool norm = !dtp_scenario_plain(scenario, "update_in_backward", update, sizeof update) || strcmp(update, "1") != 0;
-    size_t count = sizeof defaults / sizeof defaults[0] - (norm ? 0 : 1);
     enum dtp_status status = DTP_OK;
-    for (size_t i = 0; i < count && status == DTP_OK && is_ours(scenario); i++)
-        if (!dtp_scenario_get(scenario, defaults[i][0]))
+    for (size_t i = 0; i < sizeof defaults / sizeof *defaults && status == DTP_OK && is_ours(scenario); i++)
+        if (!dtp_scenario_get(scenario, defaults[i][0]) && dtp_scenario_reads(scenario, defaults[i][0]))
             status = dtp_scenario_set(scenario, defaults[i][0], defaults[i][1], "default", 0, faults);
     return status;
 }

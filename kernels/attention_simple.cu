@@ -57,6 +57,17 @@ __device__ void load_tile(float *tile, const void *from, uint64_t first, uint64_
     }
 }
 
+__device__ bool sees(uint32_t query, uint32_t key, uint32_t window)
+{
+    return key <= query && (window == 0 || query - key < window);
+}
+
+/* The tile in which the first key lies that `query` sees. */
+template <int TILE> __device__ uint32_t first_seen(uint32_t query, uint32_t window)
+{
+    return window && query >= window ? (query + 1 - window) / TILE * TILE : 0;
+}
+
 /* products[i][j] = row y * EDGE + i of a . row x + 16 j of b */
 template <int EDGE>
 __device__ void multiply_rows(float (&products)[EDGE][EDGE], const float *a, const float *b, uint32_t dim)
@@ -136,7 +147,7 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
     float result[E][COLUMNS] = {}, largest[E], total[E] = {};
     for (int i = 0; i < E; i++)
         largest[i] = -INFINITY;
-    for (uint32_t key = 0; key <= first; key += tile) {
+    for (uint32_t key = first_seen<tile>(first, a.window); key <= first; key += tile) {
         float scores[E][E];
         __syncthreads();
         load_tile<T, tile>(keys, a.qkv, s.key(b, key, kv_head), stride, s.sequence - key, s.dim);
@@ -145,15 +156,18 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
 #pragma unroll
         for (int i = 0; i < E; i++) {
             uint32_t query = first + y * E + i;
-            float above = largest[i];
+            const float before = largest[i];
+            float above = before;
 #pragma unroll
             for (int j = 0; j < E; j++) {
-                scores[i][j] = key + x + side * j <= query ? scores[i][j] * a.scale : -INFINITY;
+                scores[i][j] = sees(query, key + x + side * j, a.window) ? scores[i][j] * a.scale : -INFINITY;
                 above = fmaxf(above, scores[i][j]);
             }
-            above = warp_max(above, side); /* finite: the first key is before every query */
-            float shrink = expf(largest[i] - above), added = 0;
+            above = warp_max(above, side);
             largest[i] = above;
+            if (above == -INFINITY) /* of these keys a window hides all */
+                above = 0;
+            float shrink = expf(before - above), added = 0;
 #pragma unroll
             for (int j = 0; j < E; j++) {
                 scores[i][j] = expf(scores[i][j] - above);
@@ -245,7 +259,7 @@ template <typename T> struct backward_head {
 #pragma unroll
             for (int j = 0; j < E; j++) {
                 uint32_t query = y * E + i, key = x + side * j, at = query * (backward_tile + 1) + key;
-                bool seen = first_key + key <= first_query + query;
+                bool seen = sees(first_query + query, first_key + key, a.window);
                 float weight = seen ? expf(scores[i][j] * a.scale - t.log_sum_exp[query]) : 0.0f;
                 t.weights[at] = weight;
                 t.slopes[at] = a.scale * weight * (slopes[i][j] - t.taken_back[query]);
@@ -263,8 +277,10 @@ __global__ void __launch_bounds__(threads) backward_keys(const __grid_constant__
     const backward_head<T> of = {a, s, b, tiles_in(memory, s.dim)};
     of.load_keys(kv_head, first_key);
     float of_keys[E][COLUMNS] = {}, of_values[E][COLUMNS] = {};
+    const uint32_t last_key = first_key + tile - 1, unseen = s.sequence - last_key; /* queries behind it, or wrapped */
+    const uint32_t end = a.window && last_key < s.sequence && unseen > a.window ? last_key + a.window : s.sequence;
     for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; head++)
-        for (uint32_t query = first_key; query < s.sequence; query += tile) {
+        for (uint32_t query = first_key; query < end; query += tile) {
             __syncthreads();
             of.load_queries(head, query);
             __syncthreads();
@@ -289,7 +305,7 @@ __global__ void __launch_bounds__(threads)
     const backward_head<T> of = {a, s, b, tiles_in(memory, s.dim)};
     of.load_queries(head, first_query);
     float of_queries[E][COLUMNS] = {};
-    for (uint32_t key = 0; key <= first_query; key += tile) {
+    for (uint32_t key = first_seen<tile>(first_query, a.window); key <= first_query; key += tile) {
         __syncthreads();
         of.load_keys(head / (s.heads / s.kv_heads), key);
         __syncthreads();

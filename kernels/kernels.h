@@ -246,7 +246,8 @@ struct dtp_initialise_args {
 };
 
 /* Causal self-attention on packed qkv [batch, sequence, (heads + 2 kv_heads), head_dim]: q heads, then k, then v; query
- * head h reads k and v of head h / (heads / kv_heads). result [batch, sequence, heads, head_dim]; log_sum_exp
+ * head h reads k and v of head h / (heads / kv_heads). `window` > 0: a query sees so many keys, its own the last of
+ * them; 0: all up to its own. result [batch, sequence, heads, head_dim]; log_sum_exp
  * [batch, heads, sequence] of the scaled scores. */
 struct dtp_attention_args {
     const void *qkv;
@@ -254,7 +255,7 @@ struct dtp_attention_args {
     float *log_sum_exp;
     void *workspace;
     uint64_t workspace_bytes;
-    uint32_t batch, sequence, heads, kv_heads, head_dim;
+    uint32_t batch, sequence, heads, kv_heads, head_dim, window;
     float scale;
     enum dtp_element element;
 };
@@ -266,7 +267,7 @@ struct dtp_attention_backward_args {
     void *qkv_gradient;
     void *workspace;
     uint64_t workspace_bytes;
-    uint32_t batch, sequence, heads, kv_heads, head_dim;
+    uint32_t batch, sequence, heads, kv_heads, head_dim, window;
     float scale;
     bool atomic;
     enum dtp_element element;

@@ -59,13 +59,23 @@ static void head_load(struct head *h, const void *qkv, enum dtp_element element,
     }
 }
 
-/* products[j] = vector . column j, for the first `count` columns. */
-static void multiply_columns(const struct head *h, const double *vector, const double *columns, uint32_t count,
+/* Keys that a query sees: up to its own, as many as the window has. */
+struct seen {
+    uint32_t first, end;
+};
+
+static struct seen seen_by(uint32_t query, uint32_t window)
+{
+    return (struct seen){window && query >= window ? query + 1 - window : 0, query + 1};
+}
+
+/* products[j] = vector . column j, for the columns seen. */
+static void multiply_columns(const struct head *h, const double *vector, const double *columns, struct seen seen,
                              double *products)
 {
-    memset(products, 0, count * sizeof *products);
+    memset(products + seen.first, 0, (seen.end - seen.first) * sizeof *products);
     for (uint32_t d = 0; d < h->dim; d++)
-        for (uint32_t j = 0; j < count; j++)
+        for (uint32_t j = seen.first; j < seen.end; j++)
             products[j] += vector[d] * columns[(size_t)d * h->sequence + j];
 }
 
@@ -84,16 +94,16 @@ static double dot(const double *a, const double *b, uint32_t dim)
     return sum;
 }
 
-/* scores[0..query] become scaled scores; returns their log-sum-exp. */
-static double score_query(struct head *h, uint32_t query, double scale)
+/* scores of the keys seen become scaled scores; returns their log-sum-exp. */
+static double score_query(struct head *h, struct seen seen, double scale)
 {
     double largest = -INFINITY, sum = 0;
-    multiply_columns(h, h->query, h->key_columns, query + 1, h->scores);
-    for (uint32_t j = 0; j <= query; j++) {
+    multiply_columns(h, h->query, h->key_columns, seen, h->scores);
+    for (uint32_t j = seen.first; j < seen.end; j++) {
         h->scores[j] *= scale;
         largest = fmax(largest, h->scores[j]);
     }
-    for (uint32_t j = 0; j <= query; j++)
+    for (uint32_t j = seen.first; j < seen.end; j++)
         sum += exp(h->scores[j] - largest);
     return largest + log(sum);
 }
@@ -112,10 +122,11 @@ int dtp_reference_attention(void *self, const struct dtp_attention_args *a, void
                 head_load(&h, a->qkv, a->element, b * a->sequence, packing, head / group);
             for (uint32_t i = 0; i < a->sequence; i++) {
                 uint64_t row = b * a->sequence + i;
+                struct seen seen = seen_by(i, a->window);
                 dtp_load_row(a->qkv, a->element, row * packing.row + head * a->head_dim, a->head_dim, h.query);
-                double log_sum_exp = score_query(&h, i, (double)a->scale);
+                double log_sum_exp = score_query(&h, seen, (double)a->scale);
                 memset(h.result, 0, a->head_dim * sizeof(double));
-                for (uint32_t j = 0; j <= i; j++)
+                for (uint32_t j = seen.first; j < seen.end; j++)
                     add_scaled(h.result, exp(h.scores[j] - log_sum_exp), h.values + (size_t)j * a->head_dim,
                                a->head_dim);
                 dtp_store_row(a->result, a->element, (row * a->heads + head) * a->head_dim, a->head_dim, h.result);
@@ -132,6 +143,7 @@ static void query_backward(struct head *h, const struct dtp_attention_backward_a
                            uint32_t i)
 {
     struct packing packing = packing_of(a->heads, a->kv_heads, a->head_dim);
+    struct seen seen = seen_by(i, a->window);
     uint64_t row = b * a->sequence + i, query = row * packing.row + head * a->head_dim;
     uint64_t result = (row * a->heads + head) * a->head_dim;
     double scale = (double)a->scale, log_sum_exp = (double)a->log_sum_exp[(b * a->heads + head) * a->sequence + i];
@@ -139,10 +151,10 @@ static void query_backward(struct head *h, const struct dtp_attention_backward_a
     dtp_load_row(a->gradient, a->element, result, a->head_dim, h->gradient);
     dtp_load_row(a->result, a->element, result, a->head_dim, h->result);
     double taken_back = dot(h->gradient, h->result, a->head_dim);
-    multiply_columns(h, h->query, h->key_columns, i + 1, h->scores);
-    multiply_columns(h, h->gradient, h->value_columns, i + 1, h->slopes);
+    multiply_columns(h, h->query, h->key_columns, seen, h->scores);
+    multiply_columns(h, h->gradient, h->value_columns, seen, h->slopes);
     memset(h->result, 0, a->head_dim * sizeof(double));
-    for (uint32_t j = 0; j <= i; j++) {
+    for (uint32_t j = seen.first; j < seen.end; j++) {
         double probability = exp(h->scores[j] * scale - log_sum_exp);
         double slope = scale * probability * (h->slopes[j] - taken_back);
         size_t at = (size_t)j * a->head_dim;

@@ -250,6 +250,7 @@ static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
                                     .heads = (uint32_t)t->heads,
                                     .kv_heads = (uint32_t)t->kv_heads,
                                     .head_dim = (uint32_t)t->head_dim,
+                                    .window = window(b),
                                     .scale = (float)(1 / sqrt((double)t->head_dim)),
                                     .element = element_of(b, DTP_ROLE_INPUT)};
 }
@@ -272,6 +273,7 @@ static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .heads = (uint32_t)t->heads,
                                              .kv_heads = (uint32_t)t->kv_heads,
                                              .head_dim = (uint32_t)t->head_dim,
+                                             .window = window(b),
                                              .scale = (float)(1 / sqrt((double)t->head_dim)),
                                              .atomic = b->binding->job.plan->executor.atomic_attention,
                                              .element = element_of(b, DTP_ROLE_INPUT)};

@@ -122,6 +122,12 @@ static inline uint32_t sequence(const struct dtp_binder *b)
     return (uint32_t)b->binding->job.plan->sequence;
 }
 
+/* Keys that the operation's layer sees; 0: all. */
+static inline uint32_t window(const struct dtp_binder *b)
+{
+    return (uint32_t)dtp_transformer_layer_window(shape(b), b->op->layer, b->binding->job.plan->sequence);
+}
+
 static inline enum dtp_activation_kind activation_kind(const struct dtp_binder *b)
 {
     switch (shape(b)->activation) {

@@ -32,9 +32,15 @@ enum layout {
     X(ONE, ONE, FLOAT, VALUE)                                                                                          \
     X(SCORES, SCORES, FLOAT, VIRTUAL)                                                                                  \
     X(SCALED, SCORES, FLOAT, VIRTUAL)                                                                                  \
+    X(WINDOW, ONE, INT32, VALUE)                                                                                       \
     X(ROW, SCORES, INT32, VIRTUAL)                                                                                     \
     X(COLUMN, SCORES, INT32, VIRTUAL)                                                                                  \
     X(KEEP, SCORES, BOOLEAN, VIRTUAL)                                                                                  \
+    X(CAUSAL, SCORES, FLOAT, VIRTUAL)                                                                                  \
+    X(WINDOW_ROW, SCORES, INT32, VIRTUAL)                                                                              \
+    X(WINDOW_COLUMN, SCORES, INT32, VIRTUAL)                                                                           \
+    X(COLUMN_AND_WINDOW, SCORES, INT32, VIRTUAL)                                                                       \
+    X(IN_WINDOW, SCORES, BOOLEAN, VIRTUAL)                                                                             \
     X(MASKED, SCORES, FLOAT, VIRTUAL)                                                                                  \
     X(MAXIMUM, ROWS, FLOAT, VIRTUAL)                                                                                   \
     X(BELOW_MAXIMUM, SCORES, FLOAT, VIRTUAL)                                                                           \
@@ -81,7 +87,7 @@ static const struct {
 };
 
 /* Which shapes an operation is part of. */
-enum when { ALWAYS, ONE_GROUP, GROUPS, ATOMIC, ORDERED };
+enum when { ALWAYS, ONE_GROUP, GROUPS, ATOMIC, ORDERED, WHOLE, WINDOWED };
 struct step {
     enum when when;
     struct dtp_graph_operation operation;
@@ -93,16 +99,16 @@ struct step {
             DTP_GRAPH_MATMUL, 0, TENSOR_##a, TENSOR_##b, TENSOR_NONE, TENSOR_##y, 0, CUDNN_DATA_FLOAT                  \
         }                                                                                                              \
     }
-#define COMPUTE_AS(type, mode, x, b, t, y, axis)                                                                       \
+#define COMPUTE_AS(when, type, mode, x, b, t, y, axis)                                                                 \
     {                                                                                                                  \
-        ALWAYS,                                                                                                        \
+        when,                                                                                                          \
         {                                                                                                              \
             DTP_GRAPH_POINTWISE, CUDNN_POINTWISE_##mode, TENSOR_##x, TENSOR_##b, TENSOR_##t, TENSOR_##y, axis,         \
                 CUDNN_DATA_##type                                                                                      \
         }                                                                                                              \
     }
-#define UNARY(mode, x, y) COMPUTE_AS(FLOAT, mode, x, NONE, NONE, y, 0)
-#define BINARY(mode, x, b, y) COMPUTE_AS(FLOAT, mode, x, b, NONE, y, 0)
+#define UNARY(mode, x, y) COMPUTE_AS(ALWAYS, FLOAT, mode, x, NONE, NONE, y, 0)
+#define BINARY(mode, x, b, y) COMPUTE_AS(ALWAYS, FLOAT, mode, x, b, NONE, y, 0)
 #define REDUCE(when, mode, x, y)                                                                                       \
     {                                                                                                                  \
         when,                                                                                                          \
@@ -118,16 +124,25 @@ struct step {
             DTP_GRAPH_RESHAPE, 0, TENSOR_##x, TENSOR_NONE, TENSOR_NONE, TENSOR_##y, 0, CUDNN_DATA_FLOAT                \
         }                                                                                                              \
     }
-/* A query sees keys up to its own position: x where row >= column, else minus infinity. */
-#define CAUSAL_MASK(x)                                                                                                 \
-    COMPUTE_AS(FLOAT, GEN_INDEX, x, NONE, NONE, ROW, 2), COMPUTE_AS(FLOAT, GEN_INDEX, x, NONE, NONE, COLUMN, 3),       \
-        COMPUTE_AS(BOOLEAN, CMP_GE, ROW, COLUMN, NONE, KEEP, 0),                                                       \
-        COMPUTE_AS(FLOAT, BINARY_SELECT, x, MINUS_INFINITY, KEEP, MASKED, 0)
+/* A query sees keys up to its own position: x where row >= column, else minus infinity. Under a window also column +
+ * window > row: a mask of its own behind the causal one, with row and column made again, as cuDNN's engines know it
+ * (cudnn-frontend, node/diagonal_band_mask.h). */
+#define CAUSAL_MASK_TO(when, x, y) COMPUTE_AS(when, FLOAT, BINARY_SELECT, x, MINUS_INFINITY, KEEP, y, 0)
+#define MASK(x)                                                                                                        \
+    COMPUTE_AS(ALWAYS, FLOAT, GEN_INDEX, x, NONE, NONE, ROW, 2),                                                       \
+        COMPUTE_AS(ALWAYS, FLOAT, GEN_INDEX, x, NONE, NONE, COLUMN, 3),                                                \
+        COMPUTE_AS(ALWAYS, BOOLEAN, CMP_GE, ROW, COLUMN, NONE, KEEP, 0), CAUSAL_MASK_TO(WHOLE, x, MASKED),             \
+        CAUSAL_MASK_TO(WINDOWED, x, CAUSAL),                                                                           \
+        COMPUTE_AS(WINDOWED, FLOAT, GEN_INDEX, CAUSAL, NONE, NONE, WINDOW_ROW, 2),                                     \
+        COMPUTE_AS(WINDOWED, FLOAT, GEN_INDEX, CAUSAL, NONE, NONE, WINDOW_COLUMN, 3),                                  \
+        COMPUTE_AS(WINDOWED, INT32, ADD, WINDOW_COLUMN, WINDOW, NONE, COLUMN_AND_WINDOW, 3),                           \
+        COMPUTE_AS(WINDOWED, BOOLEAN, CMP_GT, COLUMN_AND_WINDOW, WINDOW_ROW, NONE, IN_WINDOW, 0),                      \
+        COMPUTE_AS(WINDOWED, FLOAT, BINARY_SELECT, CAUSAL, MINUS_INFINITY, IN_WINDOW, MASKED, 0)
 
 static const struct step forward_steps[] = {
     MATMUL(ALWAYS, QUERY, KEY_TRANSPOSED, SCORES),
     BINARY(MUL, SCORES, SCALE, SCALED),
-    CAUSAL_MASK(SCALED),
+    MASK(SCALED),
     REDUCE(ALWAYS, MAX, MASKED, MAXIMUM),
     BINARY(SUB, MASKED, MAXIMUM, BELOW_MAXIMUM),
     UNARY(EXP, BELOW_MAXIMUM, EXPONENTIALS),
@@ -147,7 +162,7 @@ static const struct step backward_steps[] = {
     MATMUL(ALWAYS, QUERY, KEY_TRANSPOSED, SCORES),
     BINARY(MUL, SCORES, SCALE, SCALED),
     BINARY(SUB, SCALED, LOG_SUM_EXP, BELOW_LOG_SUM_EXP),
-    CAUSAL_MASK(BELOW_LOG_SUM_EXP),
+    MASK(BELOW_LOG_SUM_EXP),
     UNARY(EXP, MASKED, SOFTMAX),
     RESHAPE(SOFTMAX, SOFTMAX_TRANSPOSED),
     MATMUL(ONE_GROUP, SOFTMAX_TRANSPOSED, RESULT_GRADIENT, VALUE_GRADIENT),
@@ -179,6 +194,8 @@ static bool takes_part(enum when when, const struct dtp_attention_size *size)
     case GROUPS: return grouped;
     case ATOMIC: return !size->deterministic;
     case ORDERED: return size->deterministic;
+    case WHOLE: return !size->window;
+    case WINDOWED: return size->window;
     }
     return false;
 }
@@ -223,9 +240,9 @@ enum dtp_status dtp_attention_plan(const struct dtp_cudnn *cudnn, const struct d
     for (size_t i = 0; i < step_count; i++)
         if (takes_part(steps[i].when, size))
             operations[count++] = steps[i].operation;
-    snprintf(words, sizeof words, "attention %s, batch %u, sequence %u, heads %u of %u, head_dim %u%s",
+    snprintf(words, sizeof words, "attention %s, batch %u, sequence %u, heads %u of %u, head_dim %u, window %u%s",
              size->backward ? "backward" : "forward", size->batch, size->sequence, size->heads, size->kv_heads,
-             size->head_dim, size->deterministic ? ", deterministic" : "");
+             size->head_dim, size->window, size->deterministic ? ", deterministic" : "");
     return dtp_cudnn_plan_build(cudnn, tensors, TENSOR_COUNT, operations, count, words, out, faults);
 }
 
@@ -271,7 +288,8 @@ void dtp_attention_destroy(struct dtp_attention_plans *attention)
 static bool sizes_equal(const struct dtp_attention_size *a, const struct dtp_attention_size *b)
 {
     return a->batch == b->batch && a->sequence == b->sequence && a->heads == b->heads && a->kv_heads == b->kv_heads &&
-           a->head_dim == b->head_dim && a->backward == b->backward && a->deterministic == b->deterministic;
+           a->head_dim == b->head_dim && a->window == b->window && a->backward == b->backward &&
+           a->deterministic == b->deterministic;
 }
 
 static const struct prepared *find(const struct dtp_attention_plans *attention, const struct dtp_attention_size *size)
@@ -327,6 +345,7 @@ static struct dtp_attention_size forward_size(const struct dtp_attention_args *f
         .heads = from->heads,
         .kv_heads = from->kv_heads,
         .head_dim = from->head_dim,
+        .window = from->window,
     };
 }
 
@@ -338,6 +357,7 @@ static struct dtp_attention_size backward_size(const struct dtp_attention_backwa
         .heads = from->heads,
         .kv_heads = from->kv_heads,
         .head_dim = from->head_dim,
+        .window = from->window,
         .backward = true,
         .deterministic = !from->atomic,
     };
@@ -407,6 +427,7 @@ cudnnStatus_t dtp_attention_forward(struct dtp_attention_plans *attention, const
         return CUDNN_STATUS_NOT_INITIALIZED;
     const struct packed in = packed_at(arguments->qkv, &size, all);
     float scale = arguments->scale, minus_infinity = -INFINITY;
+    int32_t window = (int32_t)arguments->window;
     void *const addresses[TENSOR_COUNT] = {
         [TENSOR_QUERY] = in.query,
         [TENSOR_KEY_TRANSPOSED] = in.key,
@@ -415,6 +436,7 @@ cudnnStatus_t dtp_attention_forward(struct dtp_attention_plans *attention, const
         [TENSOR_LOG_SUM_EXP] = arguments->log_sum_exp,
         [TENSOR_SCALE] = &scale,
         [TENSOR_MINUS_INFINITY] = &minus_infinity,
+        [TENSOR_WINDOW] = &window,
     };
     return execute(attention, prepared, addresses, arguments->workspace, stream);
 }
@@ -429,6 +451,7 @@ static cudnnStatus_t backward_part(const struct dtp_attention_plans *attention, 
     char *row_sums = arguments->workspace;
     char *query_sum = row_sums + prepared->workspace.row_sums_bytes;
     float scale = arguments->scale, minus_infinity = -INFINITY, one = 1;
+    int32_t window = (int32_t)arguments->window;
     void *const addresses[TENSOR_COUNT] = {
         [TENSOR_QUERY] = in.query,
         [TENSOR_KEY_TRANSPOSED] = in.key,
@@ -438,6 +461,7 @@ static cudnnStatus_t backward_part(const struct dtp_attention_plans *attention, 
         [TENSOR_LOG_SUM_EXP] = rows_at(arguments->log_sum_exp, size, start),
         [TENSOR_SCALE] = &scale,
         [TENSOR_MINUS_INFINITY] = &minus_infinity,
+        [TENSOR_WINDOW] = &window,
         [TENSOR_ONE] = &one,
         [TENSOR_QUERY_GRADIENT] = out.query,
         [TENSOR_KEY_GRADIENT] = out.key,

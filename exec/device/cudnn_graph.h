@@ -49,7 +49,7 @@ enum dtp_status dtp_cudnn_open(struct dtp_cudnn *out, struct dtp_faults *faults)
 enum dtp_status dtp_cudnn_open_described(const char *properties_json, struct dtp_cudnn *out, struct dtp_faults *faults);
 void dtp_cudnn_close(struct dtp_cudnn *cudnn);
 
-#define DTP_GRAPH_TENSORS 48
+#define DTP_GRAPH_TENSORS 64
 struct dtp_cudnn_plan {
     cudnnBackendDescriptor_t plan;
     uint64_t workspace_bytes; /* that cuDNN asks for */

@@ -204,7 +204,10 @@ static void describe_details(struct dtp_trainer *t)
     const struct {
         const char *name;
         double value;
-    } details[] = {{"qk_norm", m->qk_norm}, {"head_bias", m->head_bias}};
+    } details[] = {{"qk_norm", m->qk_norm},
+                   {"head_bias", m->head_bias},
+                   {"sliding_window", (double)m->sliding_window},
+                   {"sliding_window_pattern", (double)m->sliding_window_pattern}};
     for (size_t i = 0, used; i < sizeof details / sizeof *details; i++)
         if (details[i].value != 0 && (used = strlen(t->model)) < sizeof t->model)
             snprintf(t->model + used, sizeof t->model - used, ", %s %g", details[i].name, details[i].value);

@@ -79,6 +79,9 @@ enum dtp_op_kind {
 #undef X
     DTP_OP_KIND_COUNT
 };
+/* FLOPs of fused attention's backward over those of its forward: five products for two, as it makes the scores again.
+ */
+#define DTP_ATTENTION_BACKWARD_FLOPS 2.5
 const char *dtp_op_kind_text(enum dtp_op_kind kind);
 bool dtp_op_kind_parse(const char *text, enum dtp_op_kind *out);
 enum dtp_op_class dtp_op_kind_class(enum dtp_op_kind kind);

@@ -189,6 +189,7 @@ static void run(struct pass *p, int index)
     const struct block *b = p->b;
     const struct dtp_layer_operator *op = &b->made.op[index];
     bool silu_goes = b->gated && !b->compiled && !p->replay;
+    bool eager_sum = !b->made.fused && __builtin_popcountll(dtp_layer_branches(op)) > 1; /* two at a time */
     switch (op->kind) {
     case DTP_LAYER_OP_NORM: norm(p, op); break;
     case DTP_LAYER_OP_PROJECTION: projection(p, op); break;
@@ -202,7 +203,7 @@ static void run(struct pass *p, int index)
         if (op->makes && !b->made.fused)
             kernel(p, (int)dtp_layer_first(op->makes), 0, dtp_layer_branches(op), 0);
         else if (!op->makes && !p->replay)
-            consider(p, b->made.bytes[INPUT]); /* of the next block */
+            consider(p, b->made.bytes[INPUT] + (eager_sum ? b->c * b->h : 0)); /* of the next block */
         break;
     }
 }
@@ -255,7 +256,9 @@ struct backward {
     int index; /* of the operator at hand, from the last */
     uint64_t alive;
     uint64_t saved, work, casts, finished, before;
-    uint64_t gradient[DTP_TENSOR_COUNT]; /* bytes a token that stand of each tensor's; 0: the residual stream's is it */
+    uint64_t gradient[DTP_TENSOR_COUNT]; /* bytes a token that stand of each tensor's */
+    uint64_t branches;                   /* results that still wait for the gradient of their sum */
+    uint64_t of_sum;                     /* bytes a token of that; 0: the residual stream's is it */
 };
 
 static void note(struct backward *w, uint64_t work, uint64_t current, enum dtp_place_kind kind)
@@ -312,7 +315,10 @@ static void projection_back(struct backward *w, const struct dtp_layer_operator 
         if (!(op->makes & BIT(result)))
             continue;
         left &= ~BIT(result);
-        linear_back(w, i, left || needed_later(w, input) ? 0 : BIT(input), w->gradient[result]);
+        bool ends = w->branches == BIT(result); /* the last branch lets go of the sum's */
+        uint64_t output = w->branches & BIT(result) ? (ends ? w->of_sum : 0) : w->gradient[result];
+        w->branches &= ~BIT(result);
+        linear_back(w, i, left || needed_later(w, input) ? 0 : BIT(input), output);
         if (w->gradient[input]) /* two gradients of one tensor are added up */
             w->work -= b->c * b->matrix[i].width;
         w->gradient[input] = b->c * b->matrix[i].width;
@@ -322,9 +328,9 @@ static void projection_back(struct backward *w, const struct dtp_layer_operator 
 /* The residual stream is wider than what matmuls read: its gradient is cast for the linear that ends the branch. */
 static void branch_back(struct backward *w, const struct dtp_layer_operator *op)
 {
-    uint64_t bytes = w->b->e != w->b->c ? w->b->c * w->b->h : 0;
-    w->work += bytes;
-    w->gradient[dtp_layer_first(dtp_layer_branches(op))] = bytes;
+    w->of_sum = w->b->e != w->b->c ? w->b->c * w->b->h : 0;
+    w->work += w->of_sum;
+    w->branches = dtp_layer_branches(op);
 }
 
 /* The gradient of the norm's result, widened, becomes that of its input, which is added to the residual's. */
@@ -332,11 +338,14 @@ static void norm_back(struct backward *w, const struct dtp_layer_operator *op)
 {
     const struct block *s = w->b;
     uint64_t gradient = s->c * s->h;
+    bool stands = w->branches && !w->of_sum; /* the other branch still reads the residual's: the sum is a new tensor */
     if (s->e != s->c && !w->b->made.fused) {
         note(w, s->e * s->h, 0, DTP_PLACE_PLAIN);
         w->work += s->e * s->h - gradient;
         gradient = s->e * s->h;
     }
+    w->of_sum = stands ? s->e * s->h : w->of_sum;
+    w->work += stands ? w->of_sum : 0;
     note(w, s->e * s->h, 0, DTP_PLACE_PLAIN);
     w->work -= gradient;
     const struct dtp_layer_operator *added = dtp_layer_tensors_sum(&s->made, dtp_layer_first(op->reads));

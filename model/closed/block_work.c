@@ -21,9 +21,15 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, struct
                                                      !packed && i % 2 == 1};
 }
 
+/* Norms of a block that read the residual stream. */
+static double stream_norms(const struct dtp_layer_kind *block)
+{
+    return block->vectors & UINT32_C(1) << DTP_VECTOR_NORM2 ? 2 : 1;
+}
+
 /* Each pointwise operation is a kernel: it reads its inputs and writes its output whole. */
-static void count_eager(const struct dtp_transformer *t, const struct dtp_plan *plan, double biases,
-                        struct dtp_block_work *work)
+static void count_eager(const struct dtp_transformer *t, const struct dtp_plan *plan,
+                        const struct dtp_layer_kind *block, struct dtp_block_work *work)
 {
     double h = (double)t->hidden, f = (double)t->ffn, w = dtp_plan_compute_bytes(plan);
     double q = (double)(t->heads * t->head_dim), kv = (double)(t->kv_heads * t->head_dim);
@@ -36,18 +42,20 @@ static void count_eager(const struct dtp_transformer *t, const struct dtp_plan *
     bool rope = t->position == DTP_POSITION_ROPE;
     double rope_forward = rope ? (plan->rope_fp32 ? 48 : 10 * w) : 0;
     double rope_backward = rope ? (plan->rope_fp32 ? 52 : 10 * w) : 0;
-    double norms = 2 * 2 * p * h, adds = 2 * (2 * p + w) * h;
+    double n = stream_norms(block), biases = (double)dtp_layer_bias_elements(block);
+    /* a sum of two branches adds these first */
+    double norms = n * 2 * p * h, adds = block->parallel ? (2 * p + 4 * w) * h : 2 * (2 * p + w) * h;
     double qk_norm = t->qk_norm ? 2 * w * (q + kv) : 0;
     double activation = gated ? 5 * w * f : 2 * w * f; /* silu 2, product 3 | gelu 2 */
     work->forward_bytes_per_token = norms + casts + rope_forward * (q + kv) + qk_norm + adds + activation;
 
     double activation_backward = gated ? 9 * w * f + (plan->fused_gate_up ? 4 * w * f : 0) : 3 * w * f;
     double norms_backward =
-        2 * (3 * p + 2 * p + (autocast ? 4 + w : 0)) * h; /* input gradient, weight gradient, cast */
-    double residual_adds = 2 * 3 * p * h;
+        n * (3 * p + 2 * p + (autocast ? 4 + w : 0)) * h; /* input gradient, weight gradient, cast */
+    double residual_adds = n * 3 * p * h;
     double input_gradient_sums = (qkv_linears - 1 + up_linears - 1) * 3 * w * h;
     double qkv_cat = plan->fused_qkv ? 2 * w * (q + 2 * kv) : 0;
-    double residual_casts = autocast ? 2 * (4 + w) * h : 0;
+    double residual_casts = autocast ? (block->parallel ? 1 : 2) * (4 + w) * h : 0;
     work->backward_bytes_per_token = activation_backward + norms_backward + residual_adds + input_gradient_sums +
                                      qkv_cat + residual_casts + rope_backward * (q + kv) + 2.5 * qk_norm + biases * w;
     work->forward_kernels = 12 + (rope ? (plan->rope_fp32 ? 20 : 10) : 0) + (gated ? 2 : 1) + (autocast ? 6 : 0);
@@ -56,19 +64,21 @@ static void count_eager(const struct dtp_transformer *t, const struct dtp_plan *
 }
 
 /* One pass between matmuls: a tensor is read or written once per pass. */
-static void count_fused(const struct dtp_transformer *t, const struct dtp_plan *plan, double biases,
-                        struct dtp_block_work *work)
+static void count_fused(const struct dtp_transformer *t, const struct dtp_plan *plan,
+                        const struct dtp_layer_kind *block, struct dtp_block_work *work)
 {
     double h = (double)t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1), f = (double)t->ffn,
            w = dtp_plan_compute_bytes(plan);
     double q = (double)(t->heads * t->head_dim), kv = (double)(t->kv_heads * t->head_dim);
     double p = dtp_plan_autocast(plan) ? 4 : w;
     bool gated = t->activation == DTP_SWIGLU, rope = t->position == DTP_POSITION_ROPE;
-    double norm1 = (p + w) * h, add_norm2 = 2 * (p + w) * h, add = (2 * p + w) * h;
+    double n = stream_norms(block), biases = (double)dtp_layer_bias_elements(block);
+    double norm1 = (p + w) * h, add_norm2 = (block->parallel ? n - 1 : 2) * (p + w) * h;
+    double add = (2 * p + (block->parallel ? 2 : 1) * w) * h;
     double rotate = rope ? 2 * w * (q + kv) : 0, qk_norm = t->qk_norm ? 2 * w * (q + kv) : 0;
     double transposes = 2 * w * q; /* attention returns heads before tokens */
     work->forward_bytes_per_token = norm1 + add_norm2 + add + rotate + qk_norm + (gated ? 3 : 2) * w * f;
-    work->backward_bytes_per_token = 2 * (w + 3 * p) * h + (rope ? 2 * w * (q + 2 * kv) : 0) + transposes +
+    work->backward_bytes_per_token = n * (w + 3 * p) * h + (rope ? 2 * w * (q + 2 * kv) : 0) + transposes +
                                      2.5 * qk_norm + (gated ? 6 : 4) * w * f + biases * w;
     work->forward_kernels = 12;
     work->backward_kernels = 26 + (biases > 0 ? 4 : 0);
@@ -93,10 +103,10 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     dtp_layer_kind_of(transformer, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
     double biases = (double)dtp_layer_bias_elements(&block);
     list_matmuls(&block, packed, &work);
-    count_eager(transformer, plan, biases, &work);
+    count_eager(transformer, plan, &block, &work);
     work.root_kernels = 40;
     if (fused)
-        count_fused(transformer, plan, biases, &work);
+        count_fused(transformer, plan, &block, &work);
     if (plan->runtime->closed->kernels)
         count_kernels(transformer, plan->runtime->closed->kernels, biases > 0, &work);
     return work;

@@ -20,6 +20,7 @@ struct dtp_attention_size {
     uint32_t batch, sequence, heads, kv_heads, head_dim;
     bool backward;
     bool deterministic; /* backward: dQ is summed in one order, not by atomics */
+    uint32_t window;    /* keys that a query sees; 0: all up to its own. No workspace depends on it */
 };
 
 /* The part of a fused shape that is computed at a time: all of it, but for a deterministic backward, whose engine

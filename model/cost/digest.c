@@ -40,6 +40,7 @@ static uint64_t add_model(uint64_t digest, const struct dtp_transformer *t)
                                 t->positions,
                                 t->max_sequence,
                                 t->sliding_window,
+                                t->sliding_window_pattern,
                                 (uint64_t)t->norm,
                                 (uint64_t)t->activation,
                                 (uint64_t)t->position,
@@ -47,6 +48,8 @@ static uint64_t add_model(uint64_t digest, const struct dtp_transformer *t)
     digest = dtp_digest_text(digest, t->name);
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
         digest = dtp_digest_number(digest, (double)figures[i]);
+    if (t->parallel_block) /* blocks of the usual kind keep the digests they had */
+        digest = dtp_digest_number(dtp_digest_text(digest, "parallel_block"), (double)t->parallel_block);
     return digest;
 }
 

@@ -107,6 +107,8 @@ const char *dtp_scenario_word(const struct dtp_scenario *scenario, const char *k
 /* The same as tables write it: numbers in digits ("8k" of seq as 8192), switches as 0 or 1. False when it is not set.
  */
 bool dtp_scenario_plain(const struct dtp_scenario *scenario, const char *key, char *out, size_t bytes);
+/* Whether somebody reads the key in the plan that the settings ask for, before anything is resolved. */
+bool dtp_scenario_reads(const struct dtp_scenario *scenario, const char *key);
 /* The strategies that a value of the key strategy names: one, several with commas between, or all. 0 when one of them
  * is none or named twice. */
 size_t dtp_scenario_strategies(const char *text, enum dtp_strategy list[DTP_STRATEGY_COUNT]);

@@ -121,6 +121,7 @@ WRITE_WORD(strategy)
 PARSE_CHOICE(network, DTP_NETWORK_SOCKETS)
 PARSE_CHOICE(norm, DTP_RMS_NORM)
 PARSE_CHOICE(activation, DTP_SWIGLU)
+PARSE_CHOICE(parallel_block, DTP_PARALLEL_TWO_NORMS)
 PARSE_CHOICE(position, DTP_POSITION_NONE)
 PARSE_CHOICE(dtype, DTP_DTYPE_COUNT - 1)
 
@@ -552,6 +553,17 @@ bool dtp_scenario_plain(const struct dtp_scenario *scenario, const char *key, ch
     else
         snprintf(out, bytes, "%s", text);
     return true;
+}
+
+bool dtp_scenario_reads(const struct dtp_scenario *scenario, const char *key)
+{
+    struct dtp_draft draft = dtp_draft_default();
+    char why[256];
+    for (int i = 0; i < DTP_KEY_COUNT; i++)
+        if (scenario->settings[i].value)
+            dtp_key_apply((enum dtp_key)i, scenario->settings[i].value, &draft, why, sizeof why);
+    enum dtp_key index = dtp_key_find(key);
+    return index != DTP_KEY_COUNT && dtp_key_reader_reads(readers[index], &draft.plan);
 }
 
 void dtp_key_value(enum dtp_key key, const struct dtp_draft *draft, struct dtp_job_value *out)

@@ -16,11 +16,29 @@
 /* ---- model: the base shape -----------------------------------------------------------------------------------------
  */
 
-static const enum dtp_key dimension_keys[] = {
-    DTP_KEY_layers,   DTP_KEY_hidden,    DTP_KEY_heads,     DTP_KEY_kv_heads,       DTP_KEY_head_dim,
-    DTP_KEY_ffn,      DTP_KEY_vocab,     DTP_KEY_positions, DTP_KEY_norm,           DTP_KEY_activation,
-    DTP_KEY_position, DTP_KEY_tied_head, DTP_KEY_bias,      DTP_KEY_qkv_bias,       DTP_KEY_attention_output_bias,
-    DTP_KEY_mlp_bias, DTP_KEY_norm_bias, DTP_KEY_head_bias, DTP_KEY_embedding_norm, DTP_KEY_qk_norm};
+static const enum dtp_key dimension_keys[] = {DTP_KEY_layers,
+                                              DTP_KEY_hidden,
+                                              DTP_KEY_heads,
+                                              DTP_KEY_kv_heads,
+                                              DTP_KEY_head_dim,
+                                              DTP_KEY_ffn,
+                                              DTP_KEY_vocab,
+                                              DTP_KEY_positions,
+                                              DTP_KEY_norm,
+                                              DTP_KEY_activation,
+                                              DTP_KEY_position,
+                                              DTP_KEY_tied_head,
+                                              DTP_KEY_bias,
+                                              DTP_KEY_qkv_bias,
+                                              DTP_KEY_attention_output_bias,
+                                              DTP_KEY_mlp_bias,
+                                              DTP_KEY_norm_bias,
+                                              DTP_KEY_head_bias,
+                                              DTP_KEY_embedding_norm,
+                                              DTP_KEY_qk_norm,
+                                              DTP_KEY_parallel_block,
+                                              DTP_KEY_sliding_window,
+                                              DTP_KEY_sliding_window_pattern};
 #define DIMENSION_COUNT (sizeof dimension_keys / sizeof *dimension_keys)
 
 /* The first dimension that was given, or DTP_KEY_COUNT. */
@@ -415,11 +433,11 @@ static void note_sequence(struct dtp_resolution *r, uint64_t sequence)
     if (t->max_sequence && sequence > t->max_sequence)
         note_model(r, "seq %" PRIu64 " is beyond the %" PRIu64 " positions that the model is stated for", sequence,
                    t->max_sequence);
-    if (t->sliding_window && sequence > t->sliding_window)
+    if (dtp_transformer_layer_window(t, 0, sequence))
         note_model(r,
                    "seq %" PRIu64 " is beyond the sliding window: attention is counted over %" PRIu64
-                   " tokens back, which takes a kernel that knows windows",
-                   sequence, t->sliding_window);
+                   " tokens back%s, which takes a kernel that knows windows",
+                   sequence, t->sliding_window, t->sliding_window_pattern ? " where a layer has the window" : "");
 }
 
 static void resolve_plan(struct dtp_resolution *r)

@@ -74,6 +74,15 @@ static void weight_gradient(const struct backward *b, int index, dtp_buffer_id o
     dtp_draft_end(l, &draft);
 }
 
+/* The residual gradient, or what was cast of it, is that of several branches: the last of them lets it go. */
+static bool shared(const struct backward *b, dtp_buffer_id gradient)
+{
+    for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
+        if (b->gradient[tensor].index == gradient.index)
+            return true;
+    return false;
+}
+
 static dtp_buffer_id input_gradient(const struct backward *b, int index, dtp_buffer_id output_gradient,
                                     bool last_reader)
 {
@@ -85,7 +94,9 @@ static dtp_buffer_id input_gradient(const struct backward *b, int index, dtp_buf
     draft.op.name = matrix->name;
     dtp_draft_use(&draft, weight, l->autocast ? DTP_READ | DTP_FREE : DTP_READ);
     dtp_buffer_id gradient = workspace(l, &draft, "input gradient", token_bytes(l, l->compute * matrix->in), DTP_WRITE);
-    dtp_draft_use(&draft, output_gradient, output_gradient.index == l->gradient.index ? DTP_READ : DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, output_gradient,
+                  output_gradient.index == l->gradient.index || shared(b, output_gradient) ? DTP_READ
+                                                                                           : DTP_READ | DTP_FREE);
     if (last_reader && !l->compiled)
         consume(b, &draft, l->tensors.input[index], DTP_FREE);
     if (l->autocast)
@@ -162,7 +173,9 @@ static void projection(struct backward *b)
         if (!(op->makes & UINT64_C(1) << l->matrix[i].result))
             continue;
         left &= ~(UINT64_C(1) << l->matrix[i].result);
-        dtp_buffer_id made = linear(b, i, b->gradient[l->matrix[i].result], !left && !later);
+        dtp_buffer_id of_result = b->gradient[l->matrix[i].result];
+        b->gradient[l->matrix[i].result] = DTP_NO_BUFFER;
+        dtp_buffer_id made = linear(b, i, of_result, !left && !later);
         b->gradient[input] = add_gradients(b, b->gradient[input], made);
     }
 }
@@ -173,18 +186,19 @@ static void projection(struct backward *b)
 static void branch(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
-    enum dtp_layer_tensor result = dtp_layer_first(dtp_layer_branches(operator_at(b)));
-    b->gradient[result] = l->gradient;
-    if (l->residual == l->compute)
-        return;
-    double h = (double)l->transformer->hidden, c = (double)l->compute;
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_CAST, "residual gradient");
-    dtp_draft_use(&draft, l->gradient, DTP_READ);
-    b->gradient[result] = workspace(l, &draft, "residual gradient in compute dtype",
-                                    token_bytes(l, l->compute * l->transformer->hidden), DTP_WRITE);
-    dtp_draft_memory(l, &draft, l->fused ? 0 : per_token(l, (4 + c) * h), 1);
-    dtp_draft_end(l, &draft);
+    dtp_buffer_id gradient = l->gradient;
+    if (l->residual != l->compute) {
+        double h = (double)l->transformer->hidden, c = (double)l->compute;
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_CAST, "residual gradient");
+        dtp_draft_use(&draft, l->gradient, DTP_READ);
+        gradient = workspace(l, &draft, "residual gradient in compute dtype",
+                             token_bytes(l, l->compute * l->transformer->hidden), DTP_WRITE);
+        dtp_draft_memory(l, &draft, l->fused ? 0 : per_token(l, (4 + c) * h), 1);
+        dtp_draft_end(l, &draft);
+    }
+    for (uint64_t left = dtp_layer_branches(operator_at(b)); left; left &= left - 1)
+        b->gradient[dtp_layer_first(left)] = gradient;
 }
 
 static dtp_buffer_id widen(const struct backward *b, dtp_buffer_id gradient)
@@ -231,7 +245,12 @@ static void norm(struct backward *b)
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     consume_input(b, &draft, dtp_layer_first(op->reads));
     consume(b, &draft, dtp_layer_first(op->statistics), DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
+    if (shared(b, l->gradient)) { /* another branch still reads it: the sum is a new tensor */
+        dtp_draft_use(&draft, l->gradient, DTP_READ);
+        l->gradient = workspace(l, &draft, "residual gradient", l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
+    } else {
+        dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
+    }
     dtp_draft_memory(l, &draft, per_token(l, l->fused ? (c + 3 * e) * h : 8 * e * h), l->fused ? 2 : 3);
     dtp_draft_end(l, &draft);
 }
@@ -311,6 +330,7 @@ static void in_one(struct backward *b, dtp_buffer_id gradient)
 static void activation(struct backward *b)
 {
     dtp_buffer_id gradient = b->gradient[DTP_TENSOR_PRODUCT];
+    b->gradient[DTP_TENSOR_PRODUCT] = DTP_NO_BUFFER;
     if (b->l->gated && !b->l->compiled)
         gated_eager(b, gradient);
     else
@@ -325,7 +345,7 @@ static void core(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
     bool math = l->plan->attention == DTP_ATTENTION_MATH;
-    double s = dtp_transformer_attention_length(l->transformer, l->plan->sequence);
+    double s = dtp_transformer_layer_attention_length(l->transformer, l->layer, l->plan->sequence);
     uint64_t q = token_bytes(l, l->compute * l->d_q), kv = token_bytes(l, l->compute * l->d_kv);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ATTENTION_BACKWARD, "");

@@ -254,7 +254,7 @@ static void rotary(const struct pass *pass)
 /* FLOPs of the causal core, QK^T and PV each half of 2 s d_q a token; s is shorter under a sliding window. */
 static double core_flops(const struct dtp_lowering *l)
 {
-    double s = dtp_transformer_attention_length(l->transformer, l->plan->sequence);
+    double s = dtp_transformer_layer_attention_length(l->transformer, l->layer, l->plan->sequence);
     return per_token(l, 2 * s * (double)l->d_q);
 }
 
@@ -328,10 +328,17 @@ static void block_result(const struct pass *pass, int index)
     const struct dtp_layer_operator *op = operator_at(pass, index);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, op->name);
+    double c = (double)l->compute, e = (double)l->residual;
+    int branches = __builtin_popcountll(dtp_layer_branches(op));
     read_terms(pass, &draft, op->reads, true);
+    if (branches > 1 && !l->fused) /* eager adds two at a time */
+        dtp_draft_new(l, &draft, "sum of branches", DTP_OWNER_WORKSPACE,
+                      dtp_bytes_product(l->tokens, l->compute * l->transformer->hidden), DTP_UPDATE | DTP_FREE);
     dtp_buffer_id result = dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS,
                                          l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
-    dtp_draft_memory(l, &draft, per_token(l, (double)((2 * l->residual + l->compute) * l->transformer->hidden)), 1);
+    double added = l->fused ? (branches - 1) * c : 3 * (branches - 1) * c;
+    dtp_draft_memory(l, &draft, per_token(l, (2 * e + c + added) * (double)l->transformer->hidden),
+                     l->fused ? 1 : (uint32_t)branches);
     dtp_draft_end(l, &draft);
     if (l->layer + 1u < l->transformer->layers) {
         struct dtp_module_state *next = &l->state[l->layer + 1];

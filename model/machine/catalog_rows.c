@@ -469,7 +469,7 @@ static void read_alias_row(struct reader *reader)
 
 /* ---- kinds of table --------------------------------------------------------------------------------------------- */
 
-#define MAX_COLUMNS 26
+#define MAX_COLUMNS 28
 static const struct table_kind {
     const char *words;
     const char *telling[2]; /* columns that only this kind has together */
@@ -498,11 +498,34 @@ static const struct table_kind {
      read_price_row},
     {"models",
      {"key", "layers"},
-     {"key",        "layers",        "hidden",       "heads",          "ffn",      "vocab",
-      "norm",       "activation",    "position",     "source",         "name",     "kv_heads",
-      "head_dim",   "positions",     "max_sequence", "norm_bias",      "qkv_bias", "attention_output_bias",
-      "mlp_bias",   "tied_head",     "head_bias",    "embedding_norm", "qk_norm",  "final_norm",
-      "parameters", "sliding_window"},
+     {"key",
+      "layers",
+      "hidden",
+      "heads",
+      "ffn",
+      "vocab",
+      "norm",
+      "activation",
+      "position",
+      "source",
+      "name",
+      "kv_heads",
+      "head_dim",
+      "positions",
+      "max_sequence",
+      "norm_bias",
+      "qkv_bias",
+      "attention_output_bias",
+      "mlp_bias",
+      "tied_head",
+      "head_bias",
+      "embedding_norm",
+      "qk_norm",
+      "final_norm",
+      "parameters",
+      "sliding_window",
+      "parallel_block",
+      "sliding_window_pattern"},
      false,
      NULL,
      read_model_row},

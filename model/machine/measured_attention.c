@@ -15,7 +15,7 @@ double dtp_measured_attention_log_s(bool backward, const struct dtp_measured_sha
 {
     double rows = exp(shape->at[0]), sequence = exp(shape->at[1]), width = exp(shape->at[2]);
     /* QK^T and PV are 2 s^2 d each, half of it masked; backward forms five such products, forward two (op_cost.c). */
-    double flops = rows * 2 * sequence * sequence * width * (backward ? 2.5 : 1);
+    double flops = rows * 2 * sequence * sequence * width * (backward ? DTP_ATTENTION_BACKWARD_FLOPS : 1);
     double narrower = (log(128) - shape->at[2]) / M_LN2; /* halvings from 128 */
     double rate = exp(parameters[RATE] + parameters[HEAD] * narrower) * sequence / (sequence + exp(parameters[HALF]));
     return log(exp(parameters[LATENCY]) + flops / rate);

@@ -63,8 +63,9 @@ static double log_fast_rate(const struct dtp_measured_shape_fit *f, double *scra
 {
     for (size_t i = 0; i < f->count; i++) {
         const double *at = f->shape[i].at;
-        double log_flops = f->attention ? M_LN2 + at[0] + 2 * at[1] + at[2] + (f->backward ? log(2.5) : 0)
-                                        : M_LN2 + at[0] + at[1] + at[2];
+        double log_flops =
+            f->attention ? M_LN2 + at[0] + 2 * at[1] + at[2] + (f->backward ? log(DTP_ATTENTION_BACKWARD_FLOPS) : 0)
+                         : M_LN2 + at[0] + at[1] + at[2];
         scratch[i] = log_flops - f->log_s[i];
     }
     qsort(scratch, f->count, sizeof *scratch, by_value);

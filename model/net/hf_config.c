@@ -158,6 +158,34 @@ static void finish_gpt_neox(struct dtp_hf_reader *reader, struct dtp_transformer
 {
     t->position = DTP_POSITION_ROPE;
     t->qkv_bias = t->attention_output_bias = dtp_hf_switch(reader, "attention_bias", true);
+    bool parallel = dtp_hf_switch(reader, "use_parallel_residual", true);
+    t->parallel_block = parallel ? DTP_PARALLEL_TWO_NORMS : DTP_PARALLEL_NONE;
+}
+
+/* Biases in the MLP and on the head alone; RoPE turns a part of each head, which costs what turning all of it does. */
+static void finish_gptj(struct dtp_hf_reader *reader, struct dtp_transformer *t)
+{
+    (void)reader;
+    t->position = DTP_POSITION_ROPE;
+    t->parallel_block = DTP_PARALLEL_ONE_NORM;
+    t->qkv_bias = t->attention_output_bias = false;
+    t->head_bias = true;
+}
+
+/* new_decoder_architecture (40B, 180B) has grouped keys and a norm for each of attention and MLP, 7B one key head
+ * (multi_query) and one norm; RW models run one after the other, some with ALiBi. */
+static void finish_falcon(struct dtp_hf_reader *reader, struct dtp_transformer *t)
+{
+    bool grouped = dtp_hf_switch(reader, "new_decoder_architecture", false);
+    bool single = dtp_hf_switch(reader, "multi_query", true);
+    bool parallel = dtp_hf_switch(reader, "parallel_attn", true) || grouped;
+    uint64_t norms = dtp_hf_integer(reader, "num_ln_in_parallel_attn", grouped ? 2 : 1, 1, 2);
+    t->position = dtp_hf_switch(reader, "alibi", false) ? DTP_POSITION_ALIBI : DTP_POSITION_ROPE;
+    t->kv_heads = grouped ? dtp_hf_integer(reader, "num_kv_heads", t->heads, 1, MAX_WIDTH) : single ? 1 : t->heads;
+    t->parallel_block = !parallel               ? DTP_PARALLEL_NONE
+                        : grouped && norms == 2 ? DTP_PARALLEL_TWO_NORMS
+                                                : DTP_PARALLEL_ONE_NORM;
+    t->qkv_bias = t->attention_output_bias = t->mlp_bias = dtp_hf_switch(reader, "bias", false);
 }
 
 /* An object inside the config, or an empty look-up when it is absent. */
@@ -260,6 +288,14 @@ static const struct family families[] = {
      .heads = {"num_attention_heads", 64}, .ffn = {"intermediate_size", 24576}, .vocab = {"vocab_size", 50432},
      .max_sequence = {"max_position_embeddings", 2048}, .activation = {"hidden_act", "gelu"},
      .finish = finish_gpt_neox},
+    {.type = "gptj", .layers = {"n_layer|num_hidden_layers", 28}, .hidden = {"n_embd|hidden_size", 4096},
+     .heads = {"n_head|num_attention_heads", 16}, .ffn = {"n_inner", 0}, .vocab = {"vocab_size", 50400},
+     .max_sequence = {"n_positions|max_position_embeddings", 2048}, .activation = {"activation_function", "gelu_new"},
+     .finish = finish_gptj},
+    {.type = "falcon", .layers = {"num_hidden_layers|n_layer", 32}, .hidden = {"hidden_size", 4544},
+     .heads = {"num_attention_heads|n_head", 71}, .ffn = {"ffn_hidden_size", 0}, .vocab = {"vocab_size", 65024},
+     .max_sequence = {"max_position_embeddings", 2048}, .activation = {"activation", "gelu"}, .tied = true,
+     .finish = finish_falcon},
 };
 /* clang-format on */
 #define FAMILY_COUNT (sizeof families / sizeof *families)
@@ -289,8 +325,6 @@ static const struct {
     {"gemma2", "GELU in a gated MLP and norms after each block"},
     {"gemma3", "a vision model beside the decoder"},
     {"gemma3_text", "GELU in a gated MLP and norms after each block"},
-    {"falcon", "one norm shared by attention and MLP"},
-    {"gptj", "one norm shared by attention and MLP"},
     {"phi", "one norm shared by attention and MLP"},
     {"cohere", "one norm shared by attention and MLP"},
     {"olmo", "norms without weights"},

@@ -29,6 +29,14 @@ static void list_matrices(struct dtp_layer_kind *k)
 #include "net/layer_kind.def"
 }
 
+static void list_vectors(struct dtp_layer_kind *k)
+{
+#define DTP_VECTOR(suffix, width, bias, exists)                                                                        \
+    if (exists)                                                                                                        \
+        k->vectors |= UINT32_C(1) << DTP_VECTOR_##suffix;
+#include "net/layer_kind.def"
+}
+
 void dtp_layer_kind_of(const struct dtp_transformer *transformer, bool packs_qkv, bool packs_up,
                        struct dtp_layer_kind *out)
 {
@@ -47,12 +55,14 @@ void dtp_layer_kind_of(const struct dtp_transformer *transformer, bool packs_qkv
                                    .gated = gated,
                                    .rotary = t->position == DTP_POSITION_ROPE,
                                    .qk_norm = t->qk_norm,
+                                   .parallel = t->parallel_block,
                                    .from_result = t->activation == DTP_RELU,
                                    .norm_bias = t->norm_bias,
                                    .qkv_bias = t->qkv_bias,
                                    .output_bias = t->attention_output_bias,
                                    .mlp_bias = t->mlp_bias};
     list_matrices(out);
+    list_vectors(out);
 }
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */

@@ -56,10 +56,12 @@ struct dtp_layer_kind {
     uint64_t norm_statistics; /* numbers a norm keeps of a token: RMSNorm its scale, LayerNorm mean and scale */
     bool packs_qkv, packs_up; /* q, k and v are one matrix; gate and up are one */
     bool gated, rotary, qk_norm;
+    enum dtp_parallel_block parallel;
     bool from_result; /* the activation's derivative reads its result, not its input: ReLU */
     bool norm_bias, qkv_bias, output_bias, mlp_bias;
     struct dtp_layer_matrix matrix[DTP_LAYER_MATRICES];
     int matrices;
+    uint32_t vectors; /* norms that exist, bits by enum dtp_layer_vector */
 };
 /* packs_up says nothing where there is no gate. */
 void dtp_layer_kind_of(const struct dtp_transformer *transformer, bool packs_qkv, bool packs_up,

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char *const parallel_texts[] = {
+    [DTP_PARALLEL_NONE] = "none", [DTP_PARALLEL_ONE_NORM] = "one_norm", [DTP_PARALLEL_TWO_NORMS] = "two_norms"};
 static const char *const norm_texts[] = {[DTP_LAYER_NORM] = "layer_norm", [DTP_RMS_NORM] = "rms_norm"};
 static const char *const activation_texts[] = {[DTP_GELU] = "gelu", [DTP_RELU] = "relu", [DTP_SWIGLU] = "swiglu"};
 static const char *const position_texts[] = {[DTP_POSITION_LEARNED] = "learned",
@@ -19,6 +21,11 @@ static const char *const position_texts[] = {[DTP_POSITION_LEARNED] = "learned",
 static const char *text_of(const char *const *texts, size_t count, unsigned value)
 {
     return value < count ? texts[value] : "?";
+}
+
+const char *dtp_parallel_block_text(enum dtp_parallel_block parallel)
+{
+    return text_of(parallel_texts, COUNT(parallel_texts), (unsigned)parallel);
 }
 
 const char *dtp_norm_text(enum dtp_norm norm)
@@ -119,6 +126,7 @@ static void read_shape(struct row *row, struct dtp_transformer *out)
     out->positions = read_integer(row, "positions", 0);
     out->max_sequence = read_integer(row, "max_sequence", 0);
     out->sliding_window = read_integer(row, "sliding_window", 0);
+    out->sliding_window_pattern = read_integer(row, "sliding_window_pattern", 0);
     if (*field(row, "head_dim") || !out->heads)
         return;
     if (out->hidden % out->heads)
@@ -131,6 +139,9 @@ static void read_choices(struct row *row, struct dtp_transformer *out)
     out->norm = (enum dtp_norm)read_word(row, "norm", norm_texts, COUNT(norm_texts));
     out->activation = (enum dtp_activation)read_word(row, "activation", activation_texts, COUNT(activation_texts));
     out->position = (enum dtp_position)read_word(row, "position", position_texts, COUNT(position_texts));
+    if (*field(row, "parallel_block"))
+        out->parallel_block =
+            (enum dtp_parallel_block)read_word(row, "parallel_block", parallel_texts, COUNT(parallel_texts));
     out->norm_bias = read_switch(row, "norm_bias", false);
     out->qkv_bias = read_switch(row, "qkv_bias", false);
     out->attention_output_bias = read_switch(row, "attention_output_bias", false);

@@ -106,7 +106,7 @@ static void add_block(const struct dtp_transformer *t, struct dtp_parameter_modu
     for (int i = 0; i < block.matrices; i++) {
         if (block.matrix[i].id == DTP_MATRIX_QKV)
             add_norm(t, DTP_PARAMETER_NORM1, out);
-        if (block.matrix[i].id == DTP_MATRIX_UP)
+        if (block.matrix[i].id == DTP_MATRIX_UP && block.vectors & UINT32_C(1) << DTP_VECTOR_NORM2)
             add_norm(t, DTP_PARAMETER_NORM2, out);
         add_block_matrix(t, &block.matrix[i], out);
     }

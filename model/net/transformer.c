@@ -50,6 +50,12 @@ static void check_dimensions(const struct dtp_transformer *t, struct place *plac
         FAULT(place, "max_sequence is %" PRIu64 "; at most %u is supported", t->max_sequence, MAX_SEQUENCE);
     if (t->sliding_window > MAX_SEQUENCE)
         FAULT(place, "sliding_window is %" PRIu64 "; at most %u is supported", t->sliding_window, MAX_SEQUENCE);
+    if (t->sliding_window_pattern > MAX_LAYERS)
+        FAULT(place, "sliding_window_pattern is %" PRIu64 "; at most %u is supported", t->sliding_window_pattern,
+              MAX_LAYERS);
+    if (t->sliding_window_pattern && !t->sliding_window)
+        FAULT(place,
+              "sliding_window_pattern says which layers have no sliding_window, and there is none; give its tokens");
     if (t->heads && t->kv_heads && t->heads % t->kv_heads)
         FAULT(place, "kv_heads %" PRIu64 " do not divide heads %" PRIu64, t->kv_heads, t->heads);
     if (t->heads && t->head_dim > MAX_WIDTH / t->heads)
@@ -65,6 +71,8 @@ static void check_choices(const struct dtp_transformer *t, struct place *place)
         FAULT(place, "activation %d is no activation", (int)t->activation);
     if ((unsigned)t->position > DTP_POSITION_NONE)
         FAULT(place, "position %d is no position scheme", (int)t->position);
+    if ((unsigned)t->parallel_block > DTP_PARALLEL_TWO_NORMS)
+        FAULT(place, "parallel_block %d is no way to join attention and MLP", (int)t->parallel_block);
     if (t->norm == DTP_RMS_NORM && t->norm_bias)
         FAULT(place, "norm_bias needs norm layer_norm; RMSNorm has no bias");
     if (t->position == DTP_POSITION_ROPE && t->head_dim % 2)
@@ -132,29 +140,47 @@ struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *t
     return count;
 }
 
-/* With a window w the i-th token sees min(i, w) tokens: w - w^2/(2s) on average, where s/2 makes s the plain length. */
-struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t sequence)
+uint64_t dtp_transformer_layer_window(const struct dtp_transformer *transformer, uint64_t layer, uint64_t sequence)
 {
-    uint64_t window = transformer->sliding_window < sequence ? transformer->sliding_window : 0;
+    const struct dtp_transformer *t = transformer;
+    bool sees_all = t->sliding_window_pattern && (layer + 1) % t->sliding_window_pattern == 0;
+    return sees_all || t->sliding_window >= sequence ? 0 : t->sliding_window;
+}
+
+struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t layer,
+                                                     uint64_t sequence)
+{
     return (struct dtp_attention_shape){.heads = (uint32_t)transformer->heads,
                                         .kv_heads = (uint32_t)transformer->kv_heads,
                                         .head_dim = (uint32_t)transformer->head_dim,
-                                        .window = (uint32_t)window,
+                                        .window = (uint32_t)dtp_transformer_layer_window(transformer, layer, sequence),
                                         .queries = sequence,
                                         .keys = sequence,
                                         .causal = true};
 }
 
+/* With a window w the i-th token sees min(i, w) tokens: w - w^2/(2s) on average, where s/2 makes s the plain length. */
 double dtp_attention_length(const struct dtp_attention_shape *shape)
 {
     double s = (double)shape->keys, w = (double)shape->window;
     return w <= 0 || s <= w ? s : 2 * w - w * w / s;
 }
 
+double dtp_transformer_layer_attention_length(const struct dtp_transformer *transformer, uint64_t layer,
+                                              uint64_t sequence)
+{
+    struct dtp_attention_shape shape = dtp_transformer_attention(transformer, layer, sequence);
+    return dtp_attention_length(&shape);
+}
+
 double dtp_transformer_attention_length(const struct dtp_transformer *transformer, uint64_t sequence)
 {
-    struct dtp_attention_shape shape = dtp_transformer_attention(transformer, sequence);
-    return dtp_attention_length(&shape);
+    const struct dtp_transformer *t = transformer;
+    double windowed = dtp_transformer_layer_attention_length(t, 0, sequence);
+    if (t->sliding_window_pattern < 2) /* layer 0 is as all others */
+        return windowed;
+    uint64_t whole = t->layers / t->sliding_window_pattern;
+    return ((double)whole * (double)sequence + (double)(t->layers - whole) * windowed) / (double)t->layers;
 }
 
 /* 2 FLOPs per weight and token forward, twice that backward: 6 per weight. Attention: q k^T and p v are each

@@ -14,6 +14,9 @@
 
 enum dtp_norm { DTP_LAYER_NORM, DTP_RMS_NORM };
 enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU }; /* SwiGLU has a gate matrix beside up */
+/* Attention and MLP one after the other, or both from the block's input and added up at its end: behind one norm that
+ * both read (GPT-J, Falcon 7B), or each behind its own (GPT-NeoX, Falcon 40B). */
+enum dtp_parallel_block { DTP_PARALLEL_NONE, DTP_PARALLEL_ONE_NORM, DTP_PARALLEL_TWO_NORMS };
 enum dtp_position { DTP_POSITION_LEARNED, DTP_POSITION_ROPE, DTP_POSITION_ALIBI, DTP_POSITION_NONE };
 
 struct dtp_transformer {
@@ -24,6 +27,7 @@ struct dtp_transformer {
     enum dtp_norm norm;
     enum dtp_activation activation;
     enum dtp_position position;
+    enum dtp_parallel_block parallel_block;
     bool norm_bias; /* LayerNorm has a bias vector */
     bool qkv_bias;  /* Qwen: bias on q, k, v only */
     bool attention_output_bias;
@@ -33,7 +37,8 @@ struct dtp_transformer {
     bool embedding_norm; /* BLOOM: LayerNorm after the embedding */
     bool qk_norm;        /* Qwen3: RMSNorm of width head_dim on q and on k */
     bool final_norm;
-    uint64_t sliding_window; /* tokens attention reaches back, in every layer (Mistral); 0: all of them */
+    uint64_t sliding_window;         /* tokens that attention sees, its own the last of them (Mistral); 0: all before */
+    uint64_t sliding_window_pattern; /* every so-manieth layer has no window (Gemma 2: 2); 0: all layers have it */
 };
 
 /* Parameters of each part; total is exact. `block` is one layer = `block_matmul` (weights [in, out] of its matmuls) +
@@ -57,8 +62,14 @@ enum dtp_status dtp_transformer_check(const struct dtp_transformer *transformer,
 /* Exact when the transformer passed dtp_transformer_check. */
 struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *transformer);
 
-/* The sequence length s of plain causal attention that costs as much as this model's at length `sequence`: `sequence`
- * itself, or less where a sliding window cuts what a token sees. A causal token sees s/2 others on average. */
+/* Tokens that attention of layer 0 .. L - 1 sees at length `sequence`; 0 where no window cuts anything. */
+uint64_t dtp_transformer_layer_window(const struct dtp_transformer *transformer, uint64_t layer, uint64_t sequence);
+
+/* The sequence length s of plain causal attention that costs as much as this model's at length `sequence`, of one layer
+ * and on average over all: `sequence` itself, or less where a sliding window cuts what a token sees. A causal token
+ * sees s/2 others on average. */
+double dtp_transformer_layer_attention_length(const struct dtp_transformer *transformer, uint64_t layer,
+                                              uint64_t sequence);
 double dtp_transformer_attention_length(const struct dtp_transformer *transformer, uint64_t sequence);
 
 /* One attention core, as an operation of a program says it. Queries and keys are tokens of a sequence. */
@@ -68,8 +79,9 @@ struct dtp_attention_shape {
     uint64_t queries, keys;
     bool causal;
 };
-struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t sequence);
-/* Keys that a query passes, as dtp_transformer_attention_length. */
+struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t layer,
+                                                     uint64_t sequence);
+/* As dtp_transformer_layer_attention_length. */
 double dtp_attention_length(const struct dtp_attention_shape *shape);
 
 /* Model FLOPs of one token, forward and backward, no recompute, at sequence length `sequence`: 6 * matmul parameters

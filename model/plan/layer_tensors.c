@@ -137,6 +137,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, const struc
     dtp_layer_kind_of(transformer, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     bool copied = copies_core(&out->kind, plan);
     list_operators(out, copied);
+    out->added_again = out->added_again && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);
     list_tensors(out, plan, copied);
     out->kept = kept_tensors(out, plan);
 }

@@ -31,7 +31,9 @@
     X(DEEPSPEED, p->runtime->overlap_comm, "runtime deepspeed")                                                        \
     X(ZERO3, dtp_plan_fetches_modules(p), "zero3 under runtime deepspeed")                                             \
     X(SEGMENTS, !p->runtime->arena, "PyTorch's allocator, which all runtimes but dtplan have")                         \
-    X(EXECUTOR, p->runtime->executed, "runtime dtplan")
+    X(EXECUTOR, p->runtime->executed, "runtime dtplan")                                                                \
+    X(EXECUTOR_NORM, p->runtime->executed && !p->executor.update_in_backward,                                          \
+      "runtime dtplan without update_in_backward")
 
 enum dtp_key_reader {
 #define DTP_KEY_READER_ENUM(reader, reads, words) DTP_READER_##reader,

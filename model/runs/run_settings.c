@@ -207,6 +207,7 @@ static void write_model(struct writer *w, const struct dtp_transformer *shape)
     set(w, "norm", "%s", dtp_norm_text(shape->norm));
     set(w, "activation", "%s", dtp_activation_text(shape->activation));
     set(w, "position", "%s", dtp_position_text(shape->position));
+    set(w, "parallel_block", "%s", dtp_parallel_block_text(shape->parallel_block));
     set_switch(w, "norm_bias", shape->norm_bias);
     set_switch(w, "qkv_bias", shape->qkv_bias);
     set_switch(w, "attention_output_bias", shape->attention_output_bias);

@@ -99,7 +99,7 @@ static void explain_arithmetic(const struct dtp_job *job, struct dtp_explanation
     const struct dtp_plan *p = &job->plan;
     double tokens = (double)p->micro_batch * (double)p->accumulate * (double)p->sequence;
     double width = (double)(m->heads * m->head_dim), s = dtp_transformer_attention_length(m, p->sequence);
-    bool windowed = m->sliding_window && m->sliding_window < p->sequence;
+    bool windowed = dtp_transformer_layer_window(m, 0, p->sequence) > 0;
     dtp_explain_group(e, "MODEL FLOPS", "of one GPU per step: forward 2 and backward 4 per weight and token",
                       DTP_EXPLAIN_FLOPS, tokens * dtp_transformer_model_flops_per_token(m, p->sequence));
     dtp_explain_source(e, "Megatron-LM num_floating_point_operations, torchtitan: causal attention half, no recompute");

@@ -166,10 +166,12 @@ static void executor_words(const struct dtp_plan *plan, char *out, size_t bytes)
     const struct dtp_draft draft = {.plan = *plan}, standard = {.plan = dtp_plan_unchosen()};
     size_t used = 0;
     out[0] = '\0';
-    for (int key = 0; key < DTP_KEY_COUNT && used < bytes; key++)
-        if (dtp_key_reader((enum dtp_key)key) == DTP_READER_EXECUTOR &&
+    for (int key = 0; key < DTP_KEY_COUNT && used < bytes; key++) {
+        enum dtp_key_reader reader = dtp_key_reader((enum dtp_key)key);
+        if ((reader == DTP_READER_EXECUTOR || reader == DTP_READER_EXECUTOR_NORM) &&
             !dtp_key_same((enum dtp_key)key, &draft, &standard))
             used += choice_words((enum dtp_key)key, &draft, out + used, bytes - used);
+    }
 }
 
 static void print_plan(const struct dtp_job *job, enum dtp_head head, const struct dtp_page *page)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 Shape = collections.namedtuple("Shape", "sequence batch vocab hidden heads kv_heads head_dim ffn layers gpt tied "
-                                      "qk_norm", defaults=[False])
+                                      "qk_norm window pattern", defaults=[False, 0, 0])
 EPSILON = 1e-5
 
 
@@ -75,6 +75,8 @@ def block(s, p, module, x):
     k, v = (t.repeat_interleave(s.heads // s.kv_heads, 1) for t in (k, v))
     scores = q @ k.transpose(-1, -2) / math.sqrt(s.head_dim)
     mask = torch.ones(s.sequence, s.sequence, dtype=torch.bool).tril()
+    if s.window and not (s.pattern and module % s.pattern == 0):
+        mask = mask.triu(1 - s.window)
     core = scores.masked_fill(~mask, -math.inf).softmax(-1) @ v
     x = x + linear("output", core.transpose(1, 2).reshape(s.batch, s.sequence, width), s.hidden)
     up = linear("up", normed("norm 2", x), s.ffn if gpt else 2 * s.ffn)
@@ -129,6 +131,7 @@ SMALL = Shape(8, 2, 50, 16, 2, 2, 8, 40, 2, gpt=False, tied=False)
 make("llama_gqa", SMALL._replace(kv_heads=1))
 make("llama_tied", SMALL._replace(tied=True))
 make("qwen3", SMALL._replace(kv_heads=1, qk_norm=True))
+make("windows", SMALL._replace(kv_heads=1, window=3, pattern=2))
 make("gpt2", SMALL._replace(tied=True, gpt=True))
 # Of a size that GPUs' fused attention takes.
 make("llama_wide", Shape(128, 2, 101, 64, 1, 1, 64, 88, 1, gpt=False, tied=False))

@@ -58,8 +58,12 @@ static void bench_attention_shape(struct dtp_attention_plans *attention, const s
     const uint64_t rows = (uint64_t)shape->batch * shape->sequence;
     const uint64_t packed = rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
     const uint64_t result = rows * shape->heads * shape->head_dim;
-    struct dtp_attention_size size = {shape->batch,    shape->sequence, shape->heads, shape->kv_heads,
-                                      shape->head_dim, false,           deterministic};
+    struct dtp_attention_size size = {.batch = shape->batch,
+                                      .sequence = shape->sequence,
+                                      .heads = shape->heads,
+                                      .kv_heads = shape->kv_heads,
+                                      .head_dim = shape->head_dim,
+                                      .deterministic = deterministic};
     struct dtp_cudnn_plan plans[2];
     for (int backward = 0; backward < 2; backward++) {
         size.backward = backward;

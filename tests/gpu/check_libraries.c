@@ -32,7 +32,7 @@ static void judge(const char *what, const char *part, double error, double bound
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
 struct attention_case {
-    uint32_t batch, sequence, heads, kv_heads, head_dim;
+    uint32_t batch, sequence, heads, kv_heads, head_dim, window;
 };
 
 /* What stands in device memory after both directions, and `gradient`, qkv_gradient on the host, against the reference.
@@ -75,8 +75,8 @@ static void check_attention(struct dtp_attention_plans *attention, const struct 
     const uint64_t result = rows * shape->heads * shape->head_dim, statistics = rows * shape->heads;
     const uint64_t workspace_bytes = 256u << 20;
     char what[100];
-    snprintf(what, sizeof what, "attention %ux%u heads %u/%u head_dim %u%s", shape->batch, shape->sequence,
-             shape->heads, shape->kv_heads, shape->head_dim, deterministic ? " deterministic" : "");
+    snprintf(what, sizeof what, "attention %ux%u heads %u/%u head_dim %u window %u%s", shape->batch, shape->sequence,
+             shape->heads, shape->kv_heads, shape->head_dim, shape->window, deterministic ? " deterministic" : "");
 
     struct dtp_attention_args forward = {
         .qkv = device_buffer(packed, bf16, 1, 1),
@@ -89,6 +89,7 @@ static void check_attention(struct dtp_attention_plans *attention, const struct 
         .heads = shape->heads,
         .kv_heads = shape->kv_heads,
         .head_dim = shape->head_dim,
+        .window = shape->window,
         .scale = 1 / sqrtf((float)shape->head_dim),
         .element = bf16,
     };
@@ -105,6 +106,7 @@ static void check_attention(struct dtp_attention_plans *attention, const struct 
         .heads = shape->heads,
         .kv_heads = shape->kv_heads,
         .head_dim = shape->head_dim,
+        .window = shape->window,
         .scale = forward.scale,
         .atomic = !deterministic,
         .element = bf16,
@@ -141,8 +143,9 @@ static void check_attention(struct dtp_attention_plans *attention, const struct 
 static void check_attentions(bool deterministic)
 {
     static const struct attention_case cases[] = {
-        {2, 128, 2, 2, 64}, {1, 256, 4, 4, 128}, {2, 384, 4, 2, 64}, {1, 256, 8, 1, 128},
-        {1, 128, 3, 3, 80}, {3, 128, 2, 1, 32},  {1, 512, 2, 2, 64},
+        {2, 128, 2, 2, 64, 0},   {1, 256, 4, 4, 128, 0},    {2, 384, 4, 2, 64, 0}, {1, 256, 8, 1, 128, 0},
+        {1, 128, 3, 3, 80, 0},   {3, 128, 2, 1, 32, 0},     {1, 512, 2, 2, 64, 0}, {2, 384, 4, 2, 64, 128},
+        {1, 512, 2, 2, 64, 100}, {1, 1024, 8, 1, 128, 300},
     };
     struct dtp_faults faults = {0};
     struct dtp_attention_plans *attention;
@@ -159,9 +162,9 @@ static void check_attentions(bool deterministic)
 static void check_parts(void)
 {
     static const struct attention_case cases[] = {
-        {12, 1024, 80, 8, 64}, /* parts of 6 sequences */
-        {2, 8192, 12, 6, 128}, /* parts of 6 heads in 3 groups */
-        {1, 16384, 3, 3, 64},  /* parts of 1 head */
+        {12, 1024, 80, 8, 64, 0}, /* parts of 6 sequences */
+        {2, 8192, 12, 6, 128, 0}, /* parts of 6 heads in 3 groups */
+        {1, 16384, 3, 3, 64, 0},  /* parts of 1 head */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const struct attention_case *shape = &cases[i];

@@ -621,12 +621,13 @@ static void test_elementwises(void)
 
 /* Scores of deviation about 1; sums over a head and over the sequence in fp32. */
 static void test_attention(uint32_t batch, uint32_t sequence, uint32_t heads, uint32_t kv_heads, uint32_t dim,
-                           enum dtp_element element)
+                           uint32_t window, enum dtp_element element)
 {
     uint64_t rows = (uint64_t)batch * sequence, packed = rows * (heads + 2 * kv_heads) * dim, out = rows * heads * dim;
     float scale = (float)(1 / sqrt((double)dim));
     double ulps = ulps_of(element), absolute = 2e-6 * sqrt((double)sequence);
-    case_begin("attention %s %u x %u, %u:%u heads of %u", named(element), batch, sequence, heads, kv_heads, dim);
+    case_begin("attention %s %u x %u, %u:%u heads of %u, window %u", named(element), batch, sequence, heads, kv_heads,
+               dim, window);
     struct tensor *qkv = input("qkv", element, packed, 1), *y = result("result", element, out, ulps, 4e-6);
     struct tensor *lse = result("log-sum-exp", DTP_ELEMENT_FP32, (uint64_t)batch * heads * sequence, 8, 4e-6);
     struct dtp_attention_args a[SIDES];
@@ -639,6 +640,7 @@ static void test_attention(uint32_t batch, uint32_t sequence, uint32_t heads, ui
                                            .heads = heads,
                                            .kv_heads = kv_heads,
                                            .head_dim = dim,
+                                           .window = window,
                                            .scale = scale,
                                            .element = element};
     VERIFY(attention, a);
@@ -648,8 +650,8 @@ static void test_attention(uint32_t batch, uint32_t sequence, uint32_t heads, ui
     memcpy(kept_qkv, qkv->at[HOST], qkv->bytes), memcpy(kept_result, y->at[HOST], y->bytes),
         memcpy(kept_lse, lse->at[HOST], lse->bytes);
     uint64_t qkv_bytes = qkv->bytes, result_bytes = y->bytes, lse_bytes = lse->bytes;
-    case_begin("attention_backward %s %u x %u, %u:%u heads of %u", named(element), batch, sequence, heads, kv_heads,
-               dim);
+    case_begin("attention_backward %s %u x %u, %u:%u heads of %u, window %u", named(element), batch, sequence, heads,
+               kv_heads, dim, window);
     qkv = bytes_of("qkv", kept_qkv, qkv_bytes), y = bytes_of("result", kept_result, result_bytes),
     lse = bytes_of("lse", kept_lse, lse_bytes);
     struct tensor *gradient = input("gradient", element, out, 1),
@@ -666,6 +668,7 @@ static void test_attention(uint32_t batch, uint32_t sequence, uint32_t heads, ui
                                                        .heads = heads,
                                                        .kv_heads = kv_heads,
                                                        .head_dim = dim,
+                                                       .window = window,
                                                        .scale = scale,
                                                        .element = element};
     VERIFY(attention_backward, back);
@@ -676,10 +679,12 @@ static void test_attentions(void)
 {
     const uint32_t shapes[][5] = {{1, 1, 1, 1, 64},  {2, 65, 2, 2, 64},  {1, 33, 8, 1, 128}, {1, 100, 4, 2, 80},
                                   {2, 31, 2, 1, 96}, {1, 70, 1, 1, 256}, {1, 40, 3, 3, 20},  {1, 400, 16, 2, 128}};
+    const uint32_t windows[] = {0, 1, 5, 37, 130}; /* below, inside and across tiles; none */
     for (size_t i = 0; i < COUNT(shapes) - small; i++)
-        for (int k = 0; k < 2; k++)
-            test_attention(shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], shapes[i][4],
-                           k ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32);
+        for (size_t k = 0; k < 2 * COUNT(windows); k++)
+            if (windows[k / 2] < shapes[i][1])
+                test_attention(shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], shapes[i][4], windows[k / 2],
+                               k % 2 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32);
 }
 
 int main(int count, char **arguments)

@@ -106,9 +106,8 @@ static int run_attention(void *arguments)
 }
 
 /* Four query heads on two key heads: the gradient of a key collects its group's. */
-static void test_attention_gradient(void **state)
+static void check_attention_gradient(uint32_t window)
 {
-    (void)state;
     enum { B = 2, S = 4, H = 4, KV = 2, D = 2, PACKED = B * S * (H + 2 * KV) * D, OUT = B * S * H * D };
     float qkv[PACKED], result[OUT], lse[B * H * S], gradient[OUT], qkv_gradient[PACKED];
     fill(qkv, PACKED, 1), fill(gradient, OUT, 2);
@@ -120,6 +119,7 @@ static void test_attention_gradient(void **state)
                                    .heads = H,
                                    .kv_heads = KV,
                                    .head_dim = D,
+                                   .window = window,
                                    .scale = 0.7f};
     assert_int_equal(run_attention(&a), 0);
     struct dtp_attention_backward_args back = {.qkv = qkv,
@@ -132,10 +132,19 @@ static void test_attention_gradient(void **state)
                                                .heads = H,
                                                .kv_heads = KV,
                                                .head_dim = D,
+                                               .window = window,
                                                .scale = 0.7f};
     assert_int_equal(dtp_reference_attention_backward(NULL, &back, NULL), 0);
     struct slope s = {run_attention, &a, result, gradient, OUT};
     check_slopes(&s, qkv, qkv_gradient, PACKED);
+}
+
+static void test_attention_gradient(void **state)
+{
+    (void)state;
+    check_attention_gradient(0);
+    check_attention_gradient(2);
+    check_attention_gradient(4); /* all of the sequence */
 }
 
 /* The first token sees itself alone: its result is its value, its log-sum-exp its own score. The second of two with
@@ -158,6 +167,10 @@ static void test_attention_by_hand(void **state)
     assert_close(lse[0], 0.5 * (1 * 3 + 2 * 4), 1e-6);
     assert_close(result[1][1], 8, 1e-6);
     assert_close(lse[1], 0.5 * 7 + log(2), 1e-6);
+    a.window = 1; /* each sees itself alone */
+    run_attention(&a);
+    assert_close(result[1][1], 10, 1e-6);
+    assert_close(lse[1], 0.5 * 7, 1e-6);
 }
 
 int main(void)

@@ -68,28 +68,17 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     return false;
 }
 
-/* Keys that random plans draw without asking who knows them. */
+/* Keys that random plans draw without asking who knows them, beside those whose rows name their only reader. */
 static const struct {
     enum dtp_key key;
     enum frozen_who who;
 } frozen_owners[] = {
-    {DTP_KEY_compile, FROZEN_TORCH},
-    {DTP_KEY_fsdp1, FROZEN_FSDP},
     {DTP_KEY_shard_group, FROZEN_GROUPED},
     {DTP_KEY_accumulate_sync, FROZEN_FLEXIBLE_SYNC},
     {DTP_KEY_wrap_layers, FROZEN_FSDP},
     {DTP_KEY_reshard_after_forward, FROZEN_FSDP2},
     {DTP_KEY_prefetch_depth, FROZEN_EXECUTOR},
     {DTP_KEY_ddp_bucket_view, FROZEN_DDP},
-    {DTP_KEY_deepspeed_overlap, FROZEN_DEEPSPEED},
-    {DTP_KEY_reduce_bucket_size, FROZEN_DEEPSPEED},
-    {DTP_KEY_stage3_max_live_parameters, FROZEN_ZERO3},
-    {DTP_KEY_stage3_max_reuse_distance, FROZEN_ZERO3},
-    {DTP_KEY_stage3_prefetch_bucket_size, FROZEN_ZERO3},
-    {DTP_KEY_stage3_param_persistence_threshold, FROZEN_ZERO3},
-    {DTP_KEY_zero_hpz_partition_size, FROZEN_ZERO3},
-    {DTP_KEY_zero_quantized_weights, FROZEN_ZERO3},
-    {DTP_KEY_zero_quantized_gradients, FROZEN_ZERO3},
     {DTP_KEY_gather_engine, FROZEN_SCATTERING},
     {DTP_KEY_reduce_engine, FROZEN_SCATTERING},
     {DTP_KEY_update_in_backward, FROZEN_SCATTERING},
@@ -111,6 +100,9 @@ static const struct {
     X(head_bias, ALL, 16, "true")                                                                                      \
     X(embedding_norm, ALL, 12, "true")                                                                                 \
     X(qk_norm, ALL, 12, "true")                                                                                        \
+    X(parallel_block, ALL, 24, "one_norm|two_norms")                                                                   \
+    X(sliding_window, ALL, 80, "128|512|1000")                                                                         \
+    X(sliding_window_pattern, ALL, 2, "2|3|6")                                                                         \
     X(gpu, ALL, 1, "h100-sxm|h100-sxm|h200-sxm|a100-80-sxm|a100-40-sxm|b200-sxm|h100-pcie|mi300x|rtx-4090|l40s|h20")   \
     X(network, ALL, 16, "sockets")                                                                                     \
     X(leaf_nodes, ALL, 8, "2|4|32")                                                                                    \
@@ -277,6 +269,7 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         enum dtp_key key;
     } rows[] = {
         {!frozen_is(job, DTP_KEY_position, "learned"), DTP_KEY_positions},
+        {!job->value[DTP_KEY_sliding_window][0], DTP_KEY_sliding_window_pattern},
         {!frozen_is(job, DTP_KEY_norm, "layer_norm"), DTP_KEY_norm_bias},
         {!frozen_is(job, DTP_KEY_activation, "gelu"), DTP_KEY_gelu_epilogue},
         {!frozen_is(job, DTP_KEY_fsdp1, "true"), DTP_KEY_limit_all_gathers},
@@ -309,6 +302,93 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
             frozen_pick(job, key, frozen_draws[i].values);
         if (job->value[key][0] && strategies)
             dtp_key_apply(key, job->value[key], draft, why, sizeof why);
+    }
+}
+
+/* Keys that random plans and clusters draw, beside those above. */
+static const enum dtp_key frozen_named_keys[] = {DTP_KEY_model,
+                                                 DTP_KEY_params,
+                                                 DTP_KEY_layers,
+                                                 DTP_KEY_hidden,
+                                                 DTP_KEY_heads,
+                                                 DTP_KEY_kv_heads,
+                                                 DTP_KEY_head_dim,
+                                                 DTP_KEY_ffn,
+                                                 DTP_KEY_vocab,
+                                                 DTP_KEY_tied_head,
+                                                 DTP_KEY_machine,
+                                                 DTP_KEY_gpus,
+                                                 DTP_KEY_nodes,
+                                                 DTP_KEY_gpus_per_node,
+                                                 DTP_KEY_network_gbit_per_s,
+                                                 DTP_KEY_oversubscription,
+                                                 DTP_KEY_runtime,
+                                                 DTP_KEY_compile,
+                                                 DTP_KEY_fsdp1,
+                                                 DTP_KEY_shard_group,
+                                                 DTP_KEY_micro_batch,
+                                                 DTP_KEY_global_batch,
+                                                 DTP_KEY_global_batch_tokens,
+                                                 DTP_KEY_accumulate_sync,
+                                                 DTP_KEY_seq,
+                                                 DTP_KEY_attention,
+                                                 DTP_KEY_wrap_layers,
+                                                 DTP_KEY_ddp_bucket_view,
+                                                 DTP_KEY_deepspeed_overlap,
+                                                 DTP_KEY_reduce_bucket_size,
+                                                 DTP_KEY_stage3_max_live_parameters,
+                                                 DTP_KEY_stage3_max_reuse_distance,
+                                                 DTP_KEY_stage3_prefetch_bucket_size,
+                                                 DTP_KEY_stage3_param_persistence_threshold,
+                                                 DTP_KEY_prefetch,
+                                                 DTP_KEY_fused_qkv,
+                                                 DTP_KEY_fused_gate_up,
+                                                 DTP_KEY_rope_fp32,
+                                                 DTP_KEY_clip_norm,
+                                                 DTP_KEY_loss_chunk,
+                                                 DTP_KEY_gelu_epilogue,
+                                                 DTP_KEY_gradient_stream,
+                                                 DTP_KEY_gather_engine,
+                                                 DTP_KEY_reduce_engine};
+
+static inline bool frozen_is_named(enum dtp_key key)
+{
+    for (size_t i = 0; i < sizeof frozen_named_keys / sizeof *frozen_named_keys; i++)
+        if (frozen_named_keys[i] == key)
+            return true;
+    for (size_t i = 0; i < sizeof frozen_draws / sizeof *frozen_draws; i++)
+        if (frozen_draws[i].key == key)
+            return true;
+    return false;
+}
+
+/* A value of the key that is not its default: one of its words, the other position of a switch, a small number. */
+static inline void frozen_pick_from_row(struct frozen_job *job, enum dtp_key key)
+{
+    static const char *const numbers = "1|2|4|8|64|1h|2GB|bf16|fp32";
+    size_t count;
+    const char *words = dtp_scenario_keys(&count)[key].value, *values = words && strchr(words, '|') ? words : numbers;
+    struct dtp_draft standard = dtp_draft_default(), draft = standard;
+    char why[DTP_FAULT_TEXT_BYTES];
+    for (int attempt = 0; attempt < 32; attempt++) {
+        frozen_pick(job, key, words ? values : "true|false");
+        if (dtp_key_apply(key, job->value[key], &draft, why, sizeof why) && !dtp_key_same(key, &draft, &standard))
+            return;
+    }
+    job->value[key][0] = '\0';
+}
+
+/* Keys that no table here names are drawn from their rows, in one job of six that reads them: a key that is new needs
+ * nothing here. */
+static inline void frozen_draw_rows(struct frozen_job *job, bool wild, const struct dtp_draft *draft)
+{
+    for (int i = 0; i < DTP_KEY_COUNT; i++) {
+        enum dtp_key key = (enum dtp_key)i;
+        if (frozen_is_named(key) || !(wild || dtp_key_reader_reads(dtp_key_reader(key), &draft->plan)))
+            continue;
+        random_key(dtp_key_name(key));
+        if (random_below(6) == 0)
+            frozen_pick_from_row(job, key);
     }
 }
 
@@ -375,6 +455,8 @@ static inline void frozen_draw(uint32_t number, struct frozen_job *job)
     frozen_draw_keys(job, true, wild, &draft);
     if (!frozen_knows(FROZEN_FSDP, &draft))
         draft.plan.fsdp1 = false;
+    if (!wild)
+        dtp_plan_drop_unread(&draft.plan);
     for (int key = 0; key < DTP_KEY_COUNT; key++)
         if (key != DTP_KEY_params && key != DTP_KEY_global_batch && key != DTP_KEY_global_batch_tokens &&
             key != DTP_KEY_bias)
@@ -382,6 +464,7 @@ static inline void frozen_draw(uint32_t number, struct frozen_job *job)
     if (!wild)
         frozen_keep_owned(job, &draft);
     frozen_draw_keys(job, false, wild, &draft);
+    frozen_draw_rows(job, wild, &draft);
     if (!wild)
         frozen_keep_meaningful(job);
     frozen_draw_model(job);

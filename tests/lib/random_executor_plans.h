@@ -9,7 +9,7 @@
 static inline struct dtp_transformer random_executor_transformer(void)
 {
     struct dtp_transformer t = random_transformer();
-    t.final_norm = true, t.embedding_norm = false, t.sliding_window = 0; /* which it refuses */
+    t.final_norm = true, t.embedding_norm = false; /* which it refuses */
     if (t.position == DTP_POSITION_ALIBI)
         t.position = DTP_POSITION_NONE;
     random_key("executor activation");
@@ -90,19 +90,20 @@ static inline void random_executor_describe(const struct random_job *job)
     fprintf(
         stderr,
         "L%llu h%llu heads %llu/%llu d_h%llu f%llu V%llu tied %d norm %d activation %d position %d biases %d %d %d "
-        "qk_norm %d; %u "
+        "qk_norm %d window %llu of %llu; %u "
         "GPUs (%u a node) %s group %u reshard %d micro %u accumulate %u sync %d seq %llu checkpointing %s precision %s "
         "reduce %s clip %g prefetch %d depth %u chunk %llu epilogue %d engines %d %d gradient stream %d "
         "update in backward %d\n",
         (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
         (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
         (unsigned long long)t->vocab, t->tied_head, t->norm, t->activation, t->position, t->qkv_bias, t->norm_bias,
-        t->head_bias, t->qk_norm, job->cluster.gpus, job->cluster.gpus_per_node, dtp_strategy_text(p->strategy),
-        p->shard_group, p->reshard_after_forward, p->micro_batch, p->accumulate, p->accumulate_sync,
-        (unsigned long long)p->sequence, checkpointing, dtp_precision_name(&p->precision),
-        dtp_dtype_text(p->precision.reduce), p->executor.clip_norm, p->prefetch, p->prefetch_depth,
-        (unsigned long long)p->executor.loss_chunk, p->executor.gelu_epilogue, (int)p->executor.gather_engine,
-        (int)p->executor.reduce_engine, p->executor.gradient_stream, p->executor.update_in_backward);
+        t->head_bias, t->qk_norm, (unsigned long long)t->sliding_window, (unsigned long long)t->sliding_window_pattern,
+        job->cluster.gpus, job->cluster.gpus_per_node, dtp_strategy_text(p->strategy), p->shard_group,
+        p->reshard_after_forward, p->micro_batch, p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence,
+        checkpointing, dtp_precision_name(&p->precision), dtp_dtype_text(p->precision.reduce), p->executor.clip_norm,
+        p->prefetch, p->prefetch_depth, (unsigned long long)p->executor.loss_chunk, p->executor.gelu_epilogue,
+        (int)p->executor.gather_engine, (int)p->executor.reduce_engine, p->executor.gradient_stream,
+        p->executor.update_in_backward);
 }
 
 #endif

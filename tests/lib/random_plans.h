@@ -15,6 +15,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct random_job {
     struct dtp_transformer transformer;
@@ -77,7 +78,9 @@ static inline void random_details(struct dtp_transformer *t)
     t->embedding_norm = random_below(8) == 0;
     t->qk_norm = random_below(8) == 0;
     t->head_bias = random_below(8) == 0;
+    t->parallel_block = random_below(4) ? DTP_PARALLEL_NONE : 1 + random_below(2);
     t->sliding_window = random_below(8) ? 0 : 128u << random_below(8);
+    t->sliding_window_pattern = t->sliding_window ? random_below(4) : 0;
     t->qkv_bias = t->qkv_bias || random_below(8) == 0;
     t->attention_output_bias = t->attention_output_bias || random_below(8) == 0;
     t->mlp_bias = t->mlp_bias || random_below(8) == 0;
@@ -174,14 +177,71 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
     random_state = kept;
 }
 
-/* DeepSpeed's keys are drawn for every plan, so that what is drawn behind them does not depend on the runtime. Who does
- * not read them has their defaults; frozen jobs take away what nobody reads by themselves. */
-static inline void random_drop_deepspeed(struct dtp_plan *plan)
+/* Fields of keys that one runtime alone reads and that are drawn by name, here or in frozen_jobs.h. Any other is drawn
+ * from its row: a key that is new needs nothing here. */
+static const char random_named_fields[] =
+    " compile compile_loss fsdp1 limit_all_gathers keep_root ddp_bucket_view overlap_comm "
+    "reduce_bucket_size stage3_max_live_parameters stage3_max_reuse_distance "
+    "stage3_prefetch_bucket_size stage3_param_persistence_threshold zero_hpz_partition_size "
+    "zero_quantized_weights zero_quantized_gradients overlap clip_norm gradient_norm loss_chunk "
+    "gelu_epilogue stochastic_rounding gradient_stream update_in_backward cuda_graph "
+    "atomic_attention matmul_sms collective_ctas symmetric_windows gather_engine reduce_engine ";
+
+/* Draws whether to draw: of every key that is not named, in one plan of four. */
+static inline bool random_chooses(const char *field)
 {
-    struct dtp_plan read = *plan;
+    char word[96];
+    snprintf(word, sizeof word, " %s ", field);
+    if (strstr(random_named_fields, word))
+        return false;
+    random_key(field);
+    return random_below(4) == 0;
+}
+
+static inline void random_switch(bool *field)
+{
+    *field = !*field;
+}
+static inline void random_number(double *field)
+{
+    *field = 1 + (double)random_below(8);
+}
+static inline void random_whole64(uint64_t *field)
+{
+    *field = 1 + random_below(8);
+}
+/* Of enums too: each has a second value. */
+static inline void random_whole32(uint32_t *field)
+{
+    *field = *field == 1 ? 2 : 1;
+}
+
+#define RANDOM_FIELD(place, field)                                                                                     \
+    if (random_chooses(#field))                                                                                        \
+        _Generic(&(place)->field, bool *                                                                               \
+                 : random_switch, double *                                                                             \
+                 : random_number, uint64_t *                                                                           \
+                 : random_whole64, default                                                                             \
+                 : random_whole32)((void *)&(place)->field);
+
+/* What rows of keys with one reader declare; who does not read them has their defaults, as the rows say. DeepSpeed's
+ * are drawn above for every plan, so that what is drawn behind them does not depend on the runtime; frozen jobs take
+ * away what nobody reads by themselves. The draws change nothing that is drawn behind them. */
+static inline void random_own_fields(struct dtp_plan *plan)
+{
+    uint64_t kept = random_state;
+    struct dtp_plan read;
+#define DTP_TORCH_FIELD(type, field, standard) RANDOM_FIELD(plan, field)
+#define DTP_DEEPSPEED_FIELD(type, field, standard) RANDOM_FIELD(&plan->deepspeed, field)
+#define DTP_MEGATRON_FIELD(type, field, standard) RANDOM_FIELD(&plan->megatron, field)
+#define DTP_EXECUTOR_FIELD(type, field, standard) RANDOM_FIELD(&plan->executor, field)
+#include "plan/plan_keys.def"
+    random_state = kept;
+    if (random_frozen)
+        return;
+    read = *plan;
     dtp_plan_drop_unread(&read);
-    if (!random_frozen)
-        plan->deepspeed = read.deepspeed;
+    plan->deepspeed = read.deepspeed, plan->megatron = read.megatron, plan->executor = read.executor;
 }
 
 static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
@@ -236,7 +296,7 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
     if (plan.runtime == &dtp_runtime_deepspeed && random_bool())
         random_deepspeed_sizes(&plan);
     random_runtime_choices(cluster, &plan);
-    random_drop_deepspeed(&plan);
+    random_own_fields(&plan);
     return plan;
 }
 

@@ -1,5 +1,6 @@
 #include "net/transformer.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -94,6 +95,16 @@ static void test_flops_by_hand(void **state)
     t.sliding_window = 4;
     assert_true(dtp_transformer_attention_length(&t, 10) == 6.4);
     assert_true(dtp_transformer_attention_length(&t, 4) == 4);
+    /* Every second layer sees all: of three, layer 1. */
+    t.sliding_window_pattern = 2;
+    uint64_t layers = t.layers;
+    t.layers = 3;
+    assert_int_equal(dtp_transformer_layer_window(&t, 0, 10), 4);
+    assert_int_equal(dtp_transformer_layer_window(&t, 1, 10), 0);
+    assert_int_equal(dtp_transformer_layer_window(&t, 2, 4), 0); /* cuts nothing */
+    assert_true(dtp_transformer_layer_attention_length(&t, 1, 10) == 10);
+    assert_true(fabs(dtp_transformer_attention_length(&t, 10) - (2 * 6.4 + 10) / 3) < 1e-12);
+    t.layers = layers, t.sliding_window_pattern = 0;
     assert_true(dtp_transformer_model_flops_per_token(&t, 10) == 6 * (2 * 120 + 32) + 6 * 2 * 4 * 6.4);
     t.qk_norm = true;
     assert_int_equal(dtp_transformer_count(&t).block_vectors, 2 * 4 + 2 * 2);

@@ -28,6 +28,7 @@ static const char *const bases[] = {
     "model=gpt2-124m gpus=8 strategy=zero1 runtime=deepspeed",
     "model=gpt2-124m precision=fp16-mixed",
     "model=llama-2-7b gpus=8 strategy=full_shard runtime=dtplan precision=bf16-pure",
+    "model=llama-2-7b gpus=8 sliding_window=1024",
 };
 
 static bool resolve(const char *base, const char *key, const char *value, struct dtp_job *job)

@@ -120,8 +120,25 @@ static void test_our_own_keys(void **state)
     const struct dtp_scenario_key *keys = dtp_scenario_keys(&count);
     for (size_t i = 0; i < count; i++) {
         bool ours = strncmp(keys[i].words, words_of_ours, sizeof words_of_ours - 1) == 0;
-        assert_int_equal(ours, only_keys[i] && strcmp(only_keys[i], "EXECUTOR") == 0);
+        assert_int_equal(ours, only_keys[i] && strncmp(only_keys[i], "EXECUTOR", 8) == 0);
     }
+}
+
+/* What a run takes as its default is taken where it is read: the norm of gradients, but where blocks are updated before
+ * it is known. */
+static void test_read_before_it_is_resolved(void **state)
+{
+    (void)state;
+    static struct dtp_faults faults;
+    struct dtp_scenario *scenario;
+    assert_int_equal(dtp_scenario_create(&scenario, &faults), DTP_OK);
+    assert_false(dtp_scenario_reads(scenario, "gradient_norm"));
+    assert_true(dtp_scenario_reads(scenario, "runtime"));
+    assert_int_equal(dtp_scenario_set(scenario, "runtime", "dtplan", NULL, 0, &faults), DTP_OK);
+    assert_true(dtp_scenario_reads(scenario, "gradient_norm"));
+    assert_int_equal(dtp_scenario_set(scenario, "update_in_backward", "true", NULL, 0, &faults), DTP_OK);
+    assert_false(dtp_scenario_reads(scenario, "gradient_norm"));
+    dtp_scenario_destroy(scenario);
 }
 
 int main(void)
@@ -130,6 +147,7 @@ int main(void)
         cmocka_unit_test(test_refused_where_nobody_reads),
         cmocka_unit_test(test_dropped_where_nobody_reads),
         cmocka_unit_test(test_our_own_keys),
+        cmocka_unit_test(test_read_before_it_is_resolved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

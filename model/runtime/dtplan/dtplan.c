@@ -45,9 +45,6 @@ static void check_update_in_backward(struct dtp_resolver *r)
     const struct dtp_plan *p = r->plan;
     if (!p->executor.update_in_backward)
         return;
-    if (p->executor.clip_norm > 0 || p->executor.gradient_norm)
-        dtp_plan_refuse(r, key, "updates blocks before the global norm of the gradients is known; leave out %s",
-                        p->executor.clip_norm > 0 ? "clip_norm" : "gradient_norm");
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(
             r, key, "is of an optimizer on the GPU; with offload %s the host updates in backward anyway, leave it out",

@@ -227,8 +227,8 @@ static dtp_buffer_id core_backward(struct dtp_executor *x, uint64_t layer, dtp_b
     dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "attention workspace", DTP_OWNER_WORKSPACE,
                      x->rules.attention_backward_workspace_bytes, DTP_UPDATE | DTP_FREE);
     draft.op.demand.tokens = (double)x->rules.tokens;
-    draft.op.demand.flops = 2.5 * dtp_executor_attention_flops(x); /* scores are made again: five products for two */
-    draft.op.demand.kernels = 3;                                   /* row sums, the gradients, the cast of dq */
+    draft.op.demand.flops = DTP_ATTENTION_BACKWARD_FLOPS * dtp_executor_attention_flops(x, layer);
+    draft.op.demand.kernels = 3; /* row sums, the gradients, the cast of dq */
     dtp_executor_end(x, &draft);
     if (x->t->position == DTP_POSITION_ROPE)
         rotary_backward(x, made);

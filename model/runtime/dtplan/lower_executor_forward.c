@@ -155,7 +155,7 @@ static void attention(const struct pass *pass)
     dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "attention workspace", DTP_OWNER_WORKSPACE,
                      x->rules.attention_workspace_bytes, DTP_UPDATE | DTP_FREE);
     draft.op.demand.tokens = (double)x->rules.tokens;
-    draft.op.demand.flops = dtp_executor_attention_flops(x);
+    draft.op.demand.flops = dtp_executor_attention_flops(x, pass->layer);
     draft.op.demand.kernels = 1;
     dtp_executor_end(x, &draft);
 }

@@ -4,6 +4,7 @@
 #include "closed/activations.h"
 #include "cost/attention_workspace.h"
 #include "base/bytes.h"
+#include "net/models.h"
 #include "closed/sharding.h"
 
 #include <inttypes.h>
@@ -119,14 +120,14 @@ static void check_model(struct checker *c)
     const struct dtp_transformer *t = c->t;
     if (t->position == DTP_POSITION_ALIBI)
         REFUSE(c, "position", "alibi " NOT_RUN);
+    if (t->parallel_block)
+        REFUSE(c, "parallel_block", "%s " NOT_RUN, dtp_parallel_block_text(t->parallel_block));
     if (t->embedding_norm)
         REFUSE(c, "embedding_norm", NOT_RUN);
     if (!t->final_norm)
         REFUSE(c, "model", "without a final norm " NOT_RUN);
     if (t->norm_bias && t->norm == DTP_RMS_NORM)
         REFUSE(c, "norm_bias", "of an RMSNorm " NOT_RUN);
-    if (t->sliding_window && t->sliding_window < c->plan->sequence)
-        REFUSE(c, "seq", "beyond the sliding window of %" PRIu64 " tokens " NOT_RUN, t->sliding_window);
     if (t->position == DTP_POSITION_ROPE && t->head_dim % 2)
         REFUSE(c, "head_dim", "%" PRIu64 " is odd, RoPE turns pairs; use an even width", t->head_dim);
     const struct {

@@ -215,7 +215,7 @@ static inline bool dtp_executor_streams(const struct dtp_executor *x, const stru
 void dtp_executor_update(struct dtp_executor *x);
 
 /* lower_executor_bytes.c */
-double dtp_executor_attention_flops(const struct dtp_executor *x); /* forward */
+double dtp_executor_attention_flops(const struct dtp_executor *x, uint64_t layer); /* forward */
 double dtp_executor_embedding_bytes(const struct dtp_executor *x);
 double dtp_executor_embedding_backward_bytes(const struct dtp_executor *x);
 double dtp_executor_norm_bytes(const struct dtp_executor *x);

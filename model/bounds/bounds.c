@@ -1,0 +1,123 @@
+#include "bounds/memory_bound.h"
+
+#include "plan/runtime.h"
+
+uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
+{
+    const struct dtp_activations *a = &b->activations;
+    uint64_t checkpointed = a->checkpoint_every ? dtp_divide_up(layers, a->checkpoint_every) : 0;
+    return dtp_bound_tokens(b, checkpointed * a->layer_kept + (layers - checkpointed) * a->layer_all + a->embedding);
+}
+
+uint64_t dtp_bound_scores(const struct dtp_bound *b)
+{
+    const struct dtp_plan *plan = b->plan;
+    return plan->attention == DTP_ATTENTION_MATH ? dtp_plan_score_bytes(plan) * b->transformer->heads * plan->sequence
+                                                 : 0;
+}
+
+uint64_t dtp_bound_optimizer_list(const struct dtp_bound *b, uint64_t elements)
+{
+    bool lists = b->plan->optimizer == DTP_ADAMW_FOREACH && b->plan->offload == DTP_OFFLOAD_NONE;
+    return lists ? dtp_dtype_bytes(b->plan->precision.moments) * elements : 0;
+}
+
+uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes)
+{
+    uint64_t most = 0;
+    for (int i = 0; i < DTP_BOUND_STAGES; i++) {
+        const struct dtp_bound_stage *s = &b->stage[i];
+        uint64_t bytes = dtp_bound_tokens(b, s->token_bytes + b->activations.gradient) + element_bytes * s->elements +
+                         current_bytes * s->current;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void find_stages(struct dtp_bound *b)
+{
+    const struct dtp_transformer *t = b->transformer;
+    const struct dtp_plan *plan = b->plan;
+    const struct dtp_activations *a = &b->activations;
+    uint64_t c = b->bytes.compute, h = t->hidden, f = t->ffn, q = t->heads * t->head_dim,
+             kv = t->kv_heads * t->head_dim;
+    bool fused = plan->compile || plan->runtime->fused_kernels, math = plan->attention == DTP_ATTENTION_MATH;
+    bool rope = t->position == DTP_POSITION_ROPE;
+    uint64_t inner = t->activation == DTP_SWIGLU ? 3 : plan->compile ? 1 : 2, norm = a->layer_norms / 2;
+    uint64_t middle = a->layer_all - a->layer_input - a->layer_norms - a->layer_attention - a->layer_mlp;
+    uint64_t core = math ? 2 * dtp_bound_scores(b) : 4 * q;
+    uint64_t chain = rope && !fused ? (c == 4 ? 2 : 5) * c * q : 0, made = c * (q + 2 * kv);
+    uint64_t mlp = b->units.layer_matmul - b->units.qkv - q * h, first = a->layer_input + norm;
+    b->stage[0] = (struct dtp_bound_stage){a->layer_all + inner * c * f, 0, h * f};
+    b->stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core, mlp,
+                                           larger(q * h, b->units.largest)};
+    b->stage[2] = (struct dtp_bound_stage){first + made + chain, mlp, larger(q * h, b->units.largest)};
+    b->stage[3] = (struct dtp_bound_stage){first + c * h + made, b->units.layer - q * h, larger(q * h, kv * h)};
+}
+
+/* cuBLAS' workspaces: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB (CublasHandlePool.cpp), of two
+ * threads; RoPE's fp32 tables; the micro-step's 64-bit tokens; fp8 casts of weights, by rows and by columns. */
+static uint64_t workspaces(const struct dtp_bound *b)
+{
+    enum dtp_gpu_architecture architecture = b->cluster->gpu.architecture;
+    bool large = architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL;
+    uint64_t cublas = large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
+    uint64_t tables =
+        b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * b->plan->sequence : 0;
+    uint64_t casts = 0;
+    if (dtp_plan_keeps_fp8(b->plan)) {
+        uint64_t two = 2 * b->units.layers_per_unit;
+        bool units = dtp_plan_shards_params(b->plan) && b->units.count && two < b->layers;
+        casts = 2 * (units ? two : b->layers) * b->units.layer_matmul;
+    }
+    return 2 * cublas + tables + 8 * b->tokens + casts;
+}
+
+static void find_rest(struct dtp_bound *b, struct dtp_bounds *out)
+{
+    struct dtp_state_bytes state;
+    dtp_state_bytes_count(b->transformer, &b->units, b->plan, &b->bytes, NULL, &state);
+    out->params_bytes = state.params;
+    out->optimizer_bytes = state.optimizer;
+    out->grads_bytes = state.grads;
+    b->rest_bytes = state.params + state.optimizer + workspaces(b);
+}
+
+/* 6 for every weight and token; the core 2 s d_q forward and twice that backward (Korthikanti 2022, causal or not as
+ * dtp_transformer_attention_length says). */
+static double model_flops(const struct dtp_bound *b)
+{
+    const struct dtp_transformer *t = b->transformer;
+    double tokens = (double)b->tokens * b->plan->accumulate;
+    double length = dtp_transformer_attention_length(t, b->plan->sequence);
+    double weights = (double)b->units.layer_matmul * (double)b->layers + (double)b->units.embedding;
+    return tokens * (6 * weights + 6 * length * (double)(t->heads * t->head_dim * t->layers));
+}
+
+void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                   const struct dtp_plan *plan, struct dtp_bounds *out)
+{
+    struct dtp_bound b = {.transformer = transformer, .cluster = cluster, .plan = plan, .layers = transformer->layers};
+    b.tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
+    dtp_units_count(transformer, cluster, plan, &b.units);
+    dtp_element_bytes_count(plan, &b.bytes);
+    dtp_activations_count(transformer, cluster, plan, &b.activations);
+    *out = (struct dtp_bounds){.model_flops = model_flops(&b)};
+    find_rest(&b, out);
+    find_stages(&b);
+    out->kept_bytes = dtp_bound_saved(&b, b.layers) + dtp_bound_tokens(&b, b.activations.head);
+    if (plan->runtime->arena)
+        dtp_bound_executor(&b);
+    else if (dtp_plan_is_fsdp(plan))
+        dtp_bound_fsdp(&b);
+    else if (dtp_plan_fetches_modules(plan))
+        dtp_bound_fetched(&b);
+    else
+        dtp_bound_replicated(&b);
+    out->memory_bytes = b.most_bytes;
+}

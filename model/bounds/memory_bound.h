@@ -1,0 +1,55 @@
+/* What the files of the memory bound share (bounds.h has the derivation). */
+#ifndef DTP_MEMORY_BOUND_H
+#define DTP_MEMORY_BOUND_H
+
+#include "bounds/bounds.h"
+#include "closed/activations.h"
+#include "closed/sharding.h"
+
+/* A stage of a block's backward: bytes of every token, elements of weight gradients finished. */
+struct dtp_bound_stage {
+    uint64_t token_bytes, elements, current;
+};
+#define DTP_BOUND_STAGES 4
+
+struct dtp_bound {
+    const struct dtp_transformer *transformer;
+    const struct dtp_cluster *cluster;
+    const struct dtp_plan *plan;
+    struct dtp_activations activations;
+    struct dtp_units units;
+    struct dtp_element_bytes bytes;
+    uint64_t tokens, layers;
+    uint64_t rest_bytes; /* parameters, optimizer, workspaces */
+    struct dtp_bound_stage stage[DTP_BOUND_STAGES];
+    uint64_t most_bytes; /* of the instants so far */
+};
+
+static inline uint64_t dtp_bound_tokens(const struct dtp_bound *b, uint64_t token_bytes)
+{
+    return dtp_bytes_product(b->tokens, token_bytes);
+}
+
+/* An instant at which so many bytes stand beyond what rests. */
+static inline void dtp_bound_keep(struct dtp_bound *b, uint64_t bytes)
+{
+    if (b->rest_bytes + bytes > b->most_bytes)
+        b->most_bytes = b->rest_bytes + bytes;
+}
+
+/* Bytes of a token of one layer's attention scores, where the math kernel writes them; else 0. */
+uint64_t dtp_bound_scores(const struct dtp_bound *b);
+/* What the optimizer makes beside `elements` that it updates: foreach AdamW's list of square roots. */
+uint64_t dtp_bound_optimizer_list(const struct dtp_bound *b, uint64_t elements);
+/* Kept activations of the first `layers`. */
+uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers);
+/* The worst stage of a block where a finished weight gradient has `element_bytes`, of which the one at work `current`
+ * more. */
+uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes);
+
+void dtp_bound_replicated(struct dtp_bound *b);
+void dtp_bound_fsdp(struct dtp_bound *b);
+void dtp_bound_fetched(struct dtp_bound *b);
+void dtp_bound_executor(struct dtp_bound *b);
+
+#endif

@@ -1,0 +1,153 @@
+/* Every GPU holds all parameters: DDP, ZeRO-1 and -2, Megatron. */
+#include "bounds/memory_bound.h"
+
+#include "plan/runtime.h"
+
+struct replicated {
+    uint64_t kept_casts;                /* layers whose casts live from forward to backward */
+    uint64_t casts, head_cast;          /* bytes: of a layer | of the head */
+    uint64_t buckets;                   /* that gradients are copied into on their way */
+    uint64_t element_bytes, last_bytes; /* of gradients made within a block: of all | of the one at work */
+    uint64_t head_gradient, waiting;    /* of the head: as it is made | a tied one's, until the embedding's comes */
+    bool counted;                       /* buckets of so many elements, flattened into a copy to be reduced */
+};
+
+static uint64_t largest_tensor(const struct dtp_bound *b)
+{
+    uint64_t largest = b->units.largest > b->units.embedding ? b->units.largest : b->units.embedding;
+    return largest > b->units.position ? largest : b->units.position;
+}
+
+/* Gradients at rest when `done` of the micro-step's have been made. */
+static uint64_t gradients(const struct dtp_bound *b, uint64_t done)
+{
+    const struct dtp_plan *plan = b->plan;
+    uint64_t total = b->units.total, g = b->bytes.grads;
+    bool several = plan->accumulate > 1, gathered = several && !plan->accumulate_sync;
+    if (plan->runtime->gradients_in_matmul)
+        return g * total;
+    if (dtp_plan_has_ddp_buckets(plan, b->cluster)) { /* buckets hold all; beside them what is no view of them */
+        uint64_t beside = plan->ddp_bucket_view
+                              ? (gathered && done < total ? (plan->accumulate > 2 ? total : total - done) : 0)
+                              : (several ? total : done);
+        return g * (total + beside);
+    }
+    uint64_t carried = plan->offload != DTP_OFFLOAD_NONE ? g * largest_tensor(b) : 0; /* on its way to the host */
+    if (!dtp_plan_shards_grads(plan))
+        return carried + g * (several ? total : done);
+    bool begun = several || done > plan->deepspeed.reduce_bucket_size; /* from the first full bucket on */
+    return carried + (begun && plan->offload == DTP_OFFLOAD_NONE ? g * dtp_divide_up(total, b->units.ranks) : 0);
+}
+
+static struct replicated replicated_of(const struct dtp_bound *b)
+{
+    const struct dtp_plan *plan = b->plan;
+    uint64_t c = b->bytes.compute, g = b->bytes.grads, every = b->activations.checkpoint_every;
+    struct replicated r = {.counted = plan->runtime->counts_elements};
+    if (dtp_plan_autocast(plan)) {
+        bool replays = every && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+        r.casts = c * b->units.layer_cast, r.head_cast = c * b->units.embedding;
+        r.kept_casts = b->layers - (replays ? dtp_divide_up(b->layers, every) : 0);
+    }
+    if (plan->runtime->gradients_in_matmul)
+        return r;
+    r.head_gradient = c * b->units.embedding;
+    r.waiting = b->units.head ? 0 : g * b->units.embedding;
+    r.last_bytes = dtp_plan_autocast(plan) ? c + g : c;
+    bool rests = b->cluster->gpus == 1 || (plan->runtime->ddp && !plan->ddp_bucket_view) ||
+                 (r.counted && !dtp_plan_shards_grads(plan));
+    r.element_bytes = rests && plan->accumulate == 1 ? g : 0;
+    if (r.counted) /* one to fill, one to reduce */
+        r.buckets = g * (plan->deepspeed.overlap_comm ? 2 : 1) * plan->deepspeed.reduce_bucket_size;
+    return r;
+}
+
+/* What DeepSpeed flattens out of a full bucket, or out of a tensor that is larger than one. */
+static uint64_t copied_of(const struct dtp_bound *b, const struct replicated *r, uint64_t tensor)
+{
+    uint64_t bucket = b->plan->deepspeed.reduce_bucket_size, all = b->units.total < bucket ? b->units.total : bucket;
+    return r->counted ? b->bytes.grads * (tensor > all ? tensor : all) : 0;
+}
+
+/* Forward's last block, its end with the logits, the loss. `kept`: activations and casts of all layers and the head. */
+static void forward(struct dtp_bound *b, const struct replicated *r, uint64_t kept)
+{
+    const struct dtp_activations *a = &b->activations;
+    bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED, autocast = dtp_plan_autocast(b->plan);
+    uint64_t cached = b->plan->compile ? r->kept_casts : b->layers; /* eager casts stay to the end of forward */
+    uint64_t rest = gradients(b, 0);
+    dtp_bound_keep(b, rest + dtp_bound_saved(b, b->layers - 1) + cached * r->casts +
+                          dtp_bound_tokens(b, a->layer_all + dtp_bound_scores(b)));
+    dtp_bound_keep(b, rest + kept + (cached - r->kept_casts) * r->casts +
+                          dtp_bound_tokens(b, (chunked ? 0 : a->logits) + (autocast ? a->gradient : 0)));
+    dtp_bound_keep(b, rest + kept + dtp_bound_tokens(b, a->loss) + (chunked ? r->head_gradient : 0));
+}
+
+/* The head's gradients; under autocast its weight's is then cast for its bucket, where what it was made of has gone. */
+static void head(struct dtp_bound *b, const struct replicated *r, uint64_t kept)
+{
+    const struct dtp_activations *a = &b->activations;
+    bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED;
+    uint64_t standing = gradients(b, 0) + kept + r->head_gradient + r->buckets;
+    uint64_t norm = dtp_bound_tokens(b, a->norm_gradient), logits = dtp_bound_tokens(b, a->logits_gradient);
+    dtp_bound_keep(b, standing + logits + (chunked ? 0 : norm));
+    if (r->counted && b->units.head > b->plan->deepspeed.reduce_bucket_size) /* a bucket by itself */
+        dtp_bound_keep(b, standing + copied_of(b, r, b->units.head) + norm);
+    if (r->head_gradient && r->casts)
+        dtp_bound_keep(b,
+                       standing - r->head_cast + b->bytes.grads * b->units.embedding + (chunked ? logits - norm : 0));
+}
+
+/* A block with `below` layers below it, beside what is flattened out of a bucket. */
+static void block(struct dtp_bound *b, const struct replicated *r, uint64_t below, uint64_t done, uint64_t copied)
+{
+    uint64_t casts = below + 1 == b->layers && r->kept_casts ? r->kept_casts : 1;
+    dtp_bound_keep(b, gradients(b, done) + dtp_bound_saved(b, below) + casts * r->casts + r->waiting + r->buckets +
+                          copied + dtp_bound_block(b, r->element_bytes, r->last_bytes));
+}
+
+/* The last block and the first; where buckets are counted, also the one at which the first is full. */
+static void blocks(struct dtp_bound *b, const struct replicated *r)
+{
+    const struct dtp_units *u = &b->units;
+    uint64_t all = u->head + (b->layers - 1) * u->layer, copied = copied_of(b, r, u->down);
+    block(b, r, b->layers - 1, u->head, 0);
+    block(b, r, 0, all, copied);
+    if (!r->counted)
+        return;
+    uint64_t bucket = b->plan->deepspeed.reduce_bucket_size;
+    uint64_t until = bucket > u->head ? (bucket - u->head) / u->layer : 0;
+    if (until < b->layers)
+        block(b, r, b->layers - 1 - until, bucket + 1, copied);
+}
+
+/* Gradients of positions and of the embedding, its partial sums, its bucket. */
+static void embeddings(struct dtp_bound *b, const struct replicated *r)
+{
+    const struct dtp_activations *a = &b->activations;
+    const struct dtp_units *u = &b->units;
+    bool buffered = b->plan->runtime->gradients_in_matmul;
+    uint64_t stream = dtp_bound_tokens(b, a->gradient), rest = u->total - u->embedding;
+    uint64_t made = gradients(b, rest) + r->buckets + (buffered ? b->bytes.compute : b->bytes.grads) * u->embedding;
+    dtp_bound_keep(b, made + r->waiting + a->embedding_backward + stream);
+    dtp_bound_keep(b, made + r->waiting + copied_of(b, r, u->embedding));
+    if (u->position && !buffered)
+        dtp_bound_keep(b, gradients(b, rest - u->position) + r->waiting + r->buckets + b->bytes.grads * u->position +
+                              stream);
+}
+
+void dtp_bound_replicated(struct dtp_bound *b)
+{
+    const struct dtp_plan *plan = b->plan;
+    const struct dtp_units *u = &b->units;
+    struct replicated r = replicated_of(b);
+    uint64_t kept =
+        dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, b->activations.head) + r.kept_casts * r.casts + r.head_cast;
+    forward(b, &r, kept);
+    head(b, &r, kept);
+    blocks(b, &r);
+    embeddings(b, &r);
+    uint64_t own = dtp_plan_shards_optimizer(plan) ? dtp_divide_up(u->total, u->ranks) : u->total;
+    bool wide = r.counted && b->bytes.grads < 4 && plan->offload == DTP_OFFLOAD_NONE; /* updated in fp32 */
+    dtp_bound_keep(b, gradients(b, u->total) + (wide ? 4 * own : 0) + dtp_bound_optimizer_list(b, own));
+}

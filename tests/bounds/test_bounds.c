@@ -1,0 +1,171 @@
+/* Bounds of memory and FLOPs, which never see a program, against step programs of random plans of all runtimes. */
+#include "bounds/bounds.h"
+#include "lower/lower.h"
+#include "program/live_runs.h"
+#include "runtime/runtimes.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/random_executor_plans.h"
+
+#define JOBS 1200
+#define DRAWN_JOBS 150
+
+/* What bounds.h promises, relative to the program's peak of live bytes. */
+#define MOST_BELOW 0.01
+#define CLOSE 0.05
+#define CLOSE_PERCENT 95
+#define MOST_ABOVE 0.20
+
+#define MOST_OUTSIDE_PERCENT 2 /* of plans of one runtime that are further off */
+
+struct tally {
+    int plans, close, outside;
+    bool tolerant;
+    double least, most;
+};
+
+static void add_up(const struct random_job *job, const struct dtp_program *program, uint64_t *peak_bytes)
+{
+    struct dtp_live_runs runs = {.run = NULL};
+    struct dtp_live_bytes live;
+    assert_int_equal(dtp_live_runs_of(program, &runs, NULL), DTP_OK);
+    dtp_live_bytes_sum(&runs, job->transformer.layers, &live);
+    dtp_live_runs_release(&runs);
+    *peak_bytes = live.phase_total_bytes[live.peak_phase];
+}
+
+static void check_memory(const struct random_job *job, const struct dtp_program *program,
+                         const struct dtp_bounds *bounds, struct tally *tally)
+{
+    uint64_t peak_bytes;
+    add_up(job, program, &peak_bytes);
+    double off = (double)bounds->memory_bytes / (double)peak_bytes - 1;
+    tally->plans++;
+    tally->close += off <= CLOSE;
+    tally->least = fmin(tally->least, off);
+    tally->most = fmax(tally->most, off);
+    if (off >= -MOST_BELOW && off <= MOST_ABOVE)
+        return;
+    tally->outside++;
+    if (tally->tolerant)
+        return;
+    random_executor_describe(job);
+    fail_msg("%s %s: the bound is %+.1f %% off the program's %.3f GiB", job->plan.runtime->name,
+             dtp_strategy_text(job->plan.strategy), 100 * off, (double)peak_bytes / (double)(1 << 30));
+}
+
+/* A flash kernel's backward forms QK^T once more (7 instead of 6 passes), which the bound leaves out. */
+static void check_flops(const struct random_job *job, const struct dtp_program *program,
+                        const struct dtp_bounds *bounds)
+{
+    struct dtp_program_totals totals;
+    dtp_program_sum(program, &totals);
+    double flops = totals.matmul_flops + totals.attention_flops - totals.recompute_flops;
+    if (bounds->model_flops <= flops * (1 + 1e-9) && bounds->model_flops >= flops * 6 / 7)
+        return;
+    random_executor_describe(job);
+    fail_msg("%s: %.6g FLOPs, the program %.6g", job->plan.runtime->name, bounds->model_flops, flops);
+}
+
+/* False where the job has no step program. */
+static bool check_job(const struct random_job *job, struct tally *tally)
+{
+    struct dtp_program *program;
+    struct dtp_bounds bounds;
+    if (dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &program, NULL) != DTP_OK)
+        return false;
+    dtp_bounds_of(&job->transformer, &job->cluster, &job->plan, &bounds);
+    check_memory(job, program, &bounds, tally);
+    check_flops(job, program, &bounds);
+    dtp_program_destroy(program);
+    return true;
+}
+
+static void check_tally(const char *name, const struct tally *tally)
+{
+    print_message("%-10s %4d plans, bounds %+.2f to %+.2f %%, %5.1f %% of them at most %.0f %% above\n", name,
+                  tally->plans, 100 * tally->least, 100 * tally->most, 100.0 * tally->close / tally->plans,
+                  100 * CLOSE);
+}
+
+static void test_random_plans(void **state)
+{
+    (void)state;
+    random_seed();
+    struct tally tally[DTP_RUNTIMES] = {{0}};
+    int plans = 0, close = 0;
+    while (plans < JOBS) {
+        struct random_job job;
+        int runtime = 0;
+        assert_true(random_job(&job));
+        while (dtp_runtimes[runtime] != job.plan.runtime)
+            runtime++;
+        plans += check_job(&job, &tally[runtime]);
+    }
+    for (unsigned i = 0; i < DTP_RUNTIMES; i++) {
+        check_tally(dtp_runtimes[i]->name, &tally[i]);
+        close += tally[i].close;
+    }
+    assert_true(close * 100 >= plans * CLOSE_PERCENT);
+}
+
+/* Plans of each runtime but PyTorch's, which chance draws seldom. */
+static void test_other_runtimes(void **state)
+{
+    (void)state;
+    random_seed();
+    for (unsigned i = 0; i < DTP_RUNTIMES; i++) {
+        struct tally tally = {.tolerant = true};
+        while (dtp_runtimes[i] != &dtp_runtime_torch && tally.plans < DRAWN_JOBS) {
+            struct random_job job;
+            assert_true(random_job(&job));
+            if (job.plan.runtime == dtp_runtimes[i])
+                check_job(&job, &tally);
+        }
+        if (!tally.plans)
+            continue;
+        check_tally(dtp_runtimes[i]->name, &tally);
+        assert_true(tally.close * 100 >= tally.plans * (CLOSE_PERCENT - 5)); /* of fewer plans */
+        assert_true(tally.outside * 100 <= tally.plans * MOST_OUTSIDE_PERCENT);
+    }
+}
+
+/* LLaMA-7B, bf16 throughout: psi = 6,738,415,616 parameters at 2 bytes, as many gradients, two moments. On eight GPUs
+ * an eighth of each. FLOPs of a token: 6 of each matrix, the head's included, the core's 6 s d_q L. */
+static void test_states_by_hand(void **state)
+{
+    (void)state;
+    const uint64_t psi = UINT64_C(6738415616);
+    struct dtp_transformer t = dtp_transformer_default();
+    t.layers = 32, t.hidden = 4096, t.ffn = 11008, t.vocab = 32000, t.heads = t.kv_heads = 32, t.head_dim = 128;
+    struct dtp_cluster one = test_cluster(test_h200(), 1, 1), eight = test_cluster(test_h200(), 8, 8);
+    struct dtp_plan plan = dtp_plan_default();
+    struct dtp_bounds bounds;
+    plan.strategy = DTP_DDP, plan.sequence = 2048, plan.compile = false;
+    assert_true(dtp_precision_recipe("bf16-pure", &plan.precision));
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &one, NULL), DTP_OK);
+    dtp_bounds_of(&t, &one, &plan, &bounds);
+    assert_true(bounds.params_bytes == 2 * psi && bounds.optimizer_bytes == 4 * psi && bounds.grads_bytes == 2 * psi);
+    double weights = (double)psi - 32000.0 * 4096 - 65 * 4096, length = dtp_transformer_attention_length(&t, 2048);
+    assert_true(fabs(bounds.model_flops / (2048 * (6 * weights + 6 * length * 4096 * 32)) - 1) < 1e-12);
+    plan = dtp_plan_default();
+    plan.strategy = DTP_FULL_SHARD, plan.sequence = 2048;
+    assert_true(dtp_precision_recipe("bf16-pure", &plan.precision));
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &eight, NULL), DTP_OK);
+    dtp_bounds_of(&t, &eight, &plan, &bounds);
+    assert_true(bounds.params_bytes == psi / 4 && bounds.optimizer_bytes == psi / 2);
+    assert_true(bounds.memory_bytes > bounds.params_bytes + bounds.optimizer_bytes + bounds.kept_bytes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_plans), cmocka_unit_test(test_other_runtimes),
+                                       cmocka_unit_test(test_states_by_hand)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
