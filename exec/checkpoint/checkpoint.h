@@ -1,8 +1,8 @@
 /* Checkpoints: the state of a run in files that say themselves whether they are whole.
  *
- *   DIR/step-00000100/manifest.json       step, data position, identity of the model, and the index files with their
- * sums rank-0000.json      index: which elements of which module stand where in the file, with sums rank-0000.bin the
- * elements
+ *   DIR/step-00000100/manifest.json   step, data position, identity of the model, and the index files with their sums
+ *                     rank-0000.json  index: which elements of which module stand where in the file, with sums
+ *                     rank-0000.bin   the elements
  *
  * All is written below DIR/step-00000100.partial, synced, and renamed when every rank is done, so a checkpoint that has
  * its name is complete. The two last ones are kept. A file holds ranges of modules' flat vectors (parameter_layout.h)
