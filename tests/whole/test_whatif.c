@@ -478,7 +478,7 @@ static void test_tried_values(void **state)
     (void)state;
     struct dtp_change_rule rules[DTP_CHANGE_RULES_MAX];
     size_t count = dtp_change_rules(rules);
-    assert_true(count > 40 && count < DTP_CHANGE_RULES_MAX);
+    assert_true(count > 40 && count <= DTP_CHANGE_RULES_MAX);
     for (size_t i = 0; i < count; i++) {
         struct dtp_faults faults = {0};
         make("model=llama-2-7b gpus=8");
