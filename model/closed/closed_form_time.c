@@ -68,17 +68,19 @@ static double recomputed_layers(const struct dtp_timing *c)
 
 /* Non-reentrant checkpointing stops its replay at the last saved tensor: the block's last matmul (down) is not run
  * again (torch.utils.checkpoint early_stop; profiled: 3 matmuls a layer are replayed, not 4). */
-static bool stops_early(const struct dtp_plan *plan)
+static bool stops_early(const struct dtp_plan *plan, const struct dtp_transformer *transformer)
 {
-    return plan->runtime->stops_replay && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
+    bool normed = transformer->norm_place != DTP_NORMS_BEFORE; /* its result is what the norm behind it saves */
+    return plan->runtime->stops_replay && !normed && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
 }
 
 static double early_stop_s(const struct dtp_timing *c)
 {
     const struct dtp_weight_matmul *down = &c->block.matmul[c->block.matmul_count - 1];
-    return stops_early(c->plan) ? dtp_cluster_matmul_s(c->cluster, DTP_MEASURED_MATMUL_FORWARD,
-                                                       c->plan->precision.compute, c->tokens, down->n, down->k)
-                                : 0;
+    return stops_early(c->plan, c->transformer)
+               ? dtp_cluster_matmul_s(c->cluster, DTP_MEASURED_MATMUL_FORWARD, c->plan->precision.compute, c->tokens,
+                                      down->n, down->k)
+               : 0;
 }
 
 /* Op-level checkpointing keeps what fused attention returns; math attention is matmuls of batches and pointwise
@@ -292,7 +294,7 @@ static double hardware_flops(const struct dtp_timing *c)
     double core_forward = 2 * s * d_q * c->layers, tokens = c->tokens * c->plan->accumulate;
     double extra = c->plan->attention != DTP_ATTENTION_MATH ? core_forward / 2 : 0;
     double share = recomputed_layers(c) / c->layers, matmuls = 0;
-    int replayed = c->block.matmul_count - (stops_early(c->plan) ? 1 : 0);
+    int replayed = c->block.matmul_count - (stops_early(c->plan, c->transformer) ? 1 : 0);
     for (int i = 0; i < replayed; i++)
         if (c->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || c->block.matmul[i].recomputed)
             matmuls += c->block.matmul[i].copies * 2 * c->block.matmul[i].n * c->block.matmul[i].k * c->layers;

@@ -38,7 +38,9 @@ static const enum dtp_key dimension_keys[] = {DTP_KEY_layers,
                                               DTP_KEY_qk_norm,
                                               DTP_KEY_parallel_block,
                                               DTP_KEY_sliding_window,
-                                              DTP_KEY_sliding_window_pattern};
+                                              DTP_KEY_sliding_window_pattern,
+                                              DTP_KEY_norm_place,
+                                              DTP_KEY_qk_norm_wide};
 #define DIMENSION_COUNT (sizeof dimension_keys / sizeof *dimension_keys)
 
 /* The first dimension that was given, or DTP_KEY_COUNT. */

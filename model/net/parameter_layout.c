@@ -104,7 +104,7 @@ static void add_block(const struct dtp_transformer *t, struct dtp_parameter_modu
     struct dtp_layer_kind block;
     dtp_layer_kind_of(t, true, true, &block);
     for (int i = 0; i < block.matrices; i++) {
-        if (block.matrix[i].id == DTP_MATRIX_QKV)
+        if (block.matrix[i].id == DTP_MATRIX_QKV && block.vectors & UINT32_C(1) << DTP_VECTOR_NORM1)
             add_norm(t, DTP_PARAMETER_NORM1, out);
         if (block.matrix[i].id == DTP_MATRIX_UP && block.vectors & UINT32_C(1) << DTP_VECTOR_NORM2)
             add_norm(t, DTP_PARAMETER_NORM2, out);

@@ -73,6 +73,12 @@ static void check_choices(const struct dtp_transformer *t, struct place *place)
         FAULT(place, "position %d is no position scheme", (int)t->position);
     if ((unsigned)t->parallel_block > DTP_PARALLEL_TWO_NORMS)
         FAULT(place, "parallel_block %d is no way to join attention and MLP", (int)t->parallel_block);
+    if ((unsigned)t->norm_place > DTP_NORMS_BOTH)
+        FAULT(place, "norm_place %d is no place of norms", (int)t->norm_place);
+    if (t->parallel_block && t->norm_place != DTP_NORMS_BEFORE)
+        FAULT(place, "parallel_block needs norm_place before; parallel blocks with other norms are not modelled");
+    if (t->qk_norm_wide && !t->qk_norm)
+        FAULT(place, "qk_norm_wide says how wide the norms of q and k are; it needs qk_norm");
     if (t->norm == DTP_RMS_NORM && t->norm_bias)
         FAULT(place, "norm_bias needs norm layer_norm; RMSNorm has no bias");
     if (t->position == DTP_POSITION_ROPE && t->head_dim % 2)

@@ -17,6 +17,9 @@ enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU }; /* SwiGLU has a gate mat
 /* Attention and MLP one after the other, or both from the block's input and added up at its end: behind one norm that
  * both read (GPT-J, Falcon 7B), or each behind its own (GPT-NeoX, Falcon 40B). */
 enum dtp_parallel_block { DTP_PARALLEL_NONE, DTP_PARALLEL_ONE_NORM, DTP_PARALLEL_TWO_NORMS };
+/* Norms of attention and MLP: of what they read (LLaMA), of what they add to the residual stream (OLMo-2), or of both
+ * (Gemma 2). */
+enum dtp_norm_place { DTP_NORMS_BEFORE, DTP_NORMS_AFTER, DTP_NORMS_BOTH };
 enum dtp_position { DTP_POSITION_LEARNED, DTP_POSITION_ROPE, DTP_POSITION_ALIBI, DTP_POSITION_NONE };
 
 struct dtp_transformer {
@@ -28,6 +31,7 @@ struct dtp_transformer {
     enum dtp_activation activation;
     enum dtp_position position;
     enum dtp_parallel_block parallel_block;
+    enum dtp_norm_place norm_place;
     bool norm_bias; /* LayerNorm has a bias vector */
     bool qkv_bias;  /* Qwen: bias on q, k, v only */
     bool attention_output_bias;
@@ -36,6 +40,7 @@ struct dtp_transformer {
     bool head_bias;
     bool embedding_norm; /* BLOOM: LayerNorm after the embedding */
     bool qk_norm;        /* Qwen3: RMSNorm of width head_dim on q and on k */
+    bool qk_norm_wide;   /* OLMo-2: these span all heads, with a weight for each feature */
     bool final_norm;
     uint64_t sliding_window;         /* tokens that attention sees, its own the last of them (Mistral); 0: all before */
     uint64_t sliding_window_pattern; /* every so-manieth layer has no window (Gemma 2: 2); 0: all layers have it */

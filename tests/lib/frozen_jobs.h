@@ -101,6 +101,8 @@ static const struct {
     X(embedding_norm, ALL, 12, "true")                                                                                 \
     X(qk_norm, ALL, 12, "true")                                                                                        \
     X(parallel_block, ALL, 24, "one_norm|two_norms")                                                                   \
+    X(norm_place, ALL, 24, "after|both")                                                                               \
+    X(qk_norm_wide, ALL, 40, "true")                                                                                   \
     X(sliding_window, ALL, 80, "128|512|1000")                                                                         \
     X(sliding_window_pattern, ALL, 2, "2|3|6")                                                                         \
     X(gpu, ALL, 1, "h100-sxm|h100-sxm|h200-sxm|a100-80-sxm|a100-40-sxm|b200-sxm|h100-pcie|mi300x|rtx-4090|l40s|h20")   \

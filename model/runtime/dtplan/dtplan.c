@@ -2,6 +2,7 @@
 #include "runtime/dtplan/dtplan.h"
 
 #include "cost/calibration.h"
+#include "net/models.h"
 #include "net/parameter_layout.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
@@ -77,9 +78,23 @@ static void check_collective_choices(struct dtp_resolver *r)
         check_peer_memory(r, "reduce_engine");
 }
 
+/* Blocks of the usual order only: neither its program nor its formulas know another yet. */
+static void check_block(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    static const char elsewhere[] = "is not known to runtime dtplan yet; torch, deepspeed and megatron have it";
+    if (t->parallel_block)
+        dtp_plan_refuse(r, "parallel_block", "%s %s", dtp_parallel_block_text(t->parallel_block), elsewhere);
+    if (t->norm_place != DTP_NORMS_BEFORE)
+        dtp_plan_refuse(r, "norm_place", "%s %s", dtp_norm_place_text(t->norm_place), elsewhere);
+    if (t->qk_norm_wide)
+        dtp_plan_refuse(r, "qk_norm_wide", "%s", elsewhere);
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
+    check_block(r);
     if (p->executor.gelu_epilogue && r->transformer->activation != DTP_GELU)
         dtp_plan_refuse(r, "gelu_epilogue", "needs a model with GELU");
     check_collective_choices(r);

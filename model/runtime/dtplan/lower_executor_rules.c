@@ -4,7 +4,6 @@
 #include "closed/activations.h"
 #include "cost/attention_workspace.h"
 #include "base/bytes.h"
-#include "net/models.h"
 #include "closed/sharding.h"
 
 #include <inttypes.h>
@@ -120,8 +119,6 @@ static void check_model(struct checker *c)
     const struct dtp_transformer *t = c->t;
     if (t->position == DTP_POSITION_ALIBI)
         REFUSE(c, "position", "alibi " NOT_RUN);
-    if (t->parallel_block)
-        REFUSE(c, "parallel_block", "%s " NOT_RUN, dtp_parallel_block_text(t->parallel_block));
     if (t->embedding_norm)
         REFUSE(c, "embedding_norm", NOT_RUN);
     if (!t->final_norm)
