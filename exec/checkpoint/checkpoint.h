@@ -81,8 +81,7 @@ enum dtp_status dtp_checkpoint_read(const char *directory, bool previous, struct
                                     struct dtp_checkpoint_position *position, const struct dtp_state_part *parts,
                                     size_t count, struct dtp_faults *faults);
 
-/* ---- shared by the files of this module ---------------------------------------------------------------------------
- */
+/* ---- shared by the files of this module -------------------------------------------------------------------------- */
 
 #define DTP_CHECKPOINT_SCHEMA "dtplan.checkpoint/1"
 #define DTP_CHECKPOINT_STAGING_BYTES (8u << 20)
