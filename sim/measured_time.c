@@ -44,6 +44,7 @@ static bool counts(const struct dtp_measured_row *row, const struct dtp_transfor
     case DTP_MEASUREMENT_COPY: return true;
     case DTP_MEASUREMENT_ATTENTION:
         return plan->attention == DTP_ATTENTION_FLASH &&
+               !(transformer->attention_softcap > 0) && /* of cuDNN, which has none */
                dtp_transformer_attention_length(transformer, plan->sequence) >= (double)plan->sequence;
     case DTP_MEASUREMENT_KERNEL:
     case DTP_MEASUREMENT_HOST_ADAM: return plan->runtime->own_kernels;

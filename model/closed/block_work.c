@@ -33,7 +33,7 @@ static void count_eager(const struct dtp_transformer *t, const struct dtp_plan *
 {
     double h = (double)t->hidden, f = (double)t->ffn, w = dtp_plan_compute_bytes(plan);
     double q = (double)(t->heads * t->head_dim), kv = (double)(t->kv_heads * t->head_dim);
-    bool autocast = dtp_plan_autocast(plan), gated = t->activation == DTP_SWIGLU;
+    bool autocast = dtp_plan_autocast(plan), gated = dtp_activation_is_gated(t->activation);
     double p = autocast ? 4 : w;
     double qkv_linears = plan->fused_qkv ? 1 : 3, up_linears = gated && !plan->fused_gate_up ? 2 : 1;
     double casts = autocast ? (4 + w) * h * (qkv_linears + up_linears) : 0; /* fp32 norm output -> linear input */
@@ -73,7 +73,7 @@ static void count_fused(const struct dtp_transformer *t, const struct dtp_plan *
            w = dtp_plan_compute_bytes(plan);
     double q = (double)(t->heads * t->head_dim), kv = (double)(t->kv_heads * t->head_dim);
     double p = dtp_plan_autocast(plan) ? 4 : w;
-    bool gated = t->activation == DTP_SWIGLU, rope = t->position == DTP_POSITION_ROPE;
+    bool gated = dtp_activation_is_gated(t->activation), rope = t->position == DTP_POSITION_ROPE;
     double n = stream_norms(block), biases = (double)dtp_layer_bias_elements(block);
     double after = block->norms_after ? 2 : 0, bare = block->norms_before ? 0 : 2; /* sums behind which no norm adds */
     double norm1 = (p + w) * h, add_norm2 = (block->parallel ? n - 1 : 2) * (p + w) * h;

@@ -41,7 +41,7 @@ void dtp_layer_kind_of(const struct dtp_transformer *transformer, bool packs_qkv
                        struct dtp_layer_kind *out)
 {
     const struct dtp_transformer *t = transformer;
-    bool gated = t->activation == DTP_SWIGLU;
+    bool gated = dtp_activation_is_gated(t->activation);
     *out = (struct dtp_layer_kind){.hidden = t->hidden,
                                    .ffn = t->ffn,
                                    .heads = t->heads,

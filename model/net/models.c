@@ -12,7 +12,8 @@ static const char *const parallel_texts[] = {
 static const char *const place_texts[] = {
     [DTP_NORMS_BEFORE] = "before", [DTP_NORMS_AFTER] = "after", [DTP_NORMS_BOTH] = "both"};
 static const char *const norm_texts[] = {[DTP_LAYER_NORM] = "layer_norm", [DTP_RMS_NORM] = "rms_norm"};
-static const char *const activation_texts[] = {[DTP_GELU] = "gelu", [DTP_RELU] = "relu", [DTP_SWIGLU] = "swiglu"};
+static const char *const activation_texts[] = {
+    [DTP_GELU] = "gelu", [DTP_RELU] = "relu", [DTP_SWIGLU] = "swiglu", [DTP_GEGLU] = "geglu"};
 static const char *const position_texts[] = {[DTP_POSITION_LEARNED] = "learned",
                                              [DTP_POSITION_ROPE] = "rope",
                                              [DTP_POSITION_ALIBI] = "alibi",

@@ -100,6 +100,9 @@ static const struct {
     X(head_bias, ALL, 16, "true")                                                                                      \
     X(embedding_norm, ALL, 12, "true")                                                                                 \
     X(qk_norm, ALL, 12, "true")                                                                                        \
+    X(norm_unit_offset, ALL, 80, "true")                                                                               \
+    X(attention_softcap, EXECUTOR, 60, "50|20")                                                                        \
+    X(final_softcap, EXECUTOR, 60, "30")                                                                               \
     X(parallel_block, ALL, 24, "one_norm|two_norms")                                                                   \
     X(norm_place, ALL, 24, "after|both")                                                                               \
     X(qk_norm_wide, ALL, 40, "true")                                                                                   \
@@ -272,6 +275,7 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
     } rows[] = {
         {!frozen_is(job, DTP_KEY_position, "learned"), DTP_KEY_positions},
         {!job->value[DTP_KEY_sliding_window][0], DTP_KEY_sliding_window_pattern},
+        {frozen_is(job, DTP_KEY_norm, "layer_norm"), DTP_KEY_norm_unit_offset},
         {!frozen_is(job, DTP_KEY_norm, "layer_norm"), DTP_KEY_norm_bias},
         {!frozen_is(job, DTP_KEY_activation, "gelu"), DTP_KEY_gelu_epilogue},
         {!frozen_is(job, DTP_KEY_fsdp1, "true"), DTP_KEY_limit_all_gathers},

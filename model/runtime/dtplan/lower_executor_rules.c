@@ -35,7 +35,8 @@ static uint64_t attention_workspace(const struct dtp_transformer *t, const struc
                                             .backward = backward,
                                             .deterministic = !plan->executor.atomic_attention};
     const bool bf16 = plan->precision.compute == DTP_BF16;
-    return dtp_attention_is_fused(bf16, size.sequence, size.head_dim) ? dtp_attention_workspace_bytes(&size) : 0;
+    const bool fused = dtp_attention_is_fused(bf16, size.sequence, size.head_dim, t->attention_softcap > 0);
+    return fused ? dtp_attention_workspace_bytes(&size) : 0;
 }
 
 static void find_sharding(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
@@ -75,7 +76,7 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
                                        .master = element < 4 && dtp_dtype_bytes(p->master) == 4,
                                        .tokens = tokens,
                                        .vocab_stride = dtp_parameter_head_rows(t),
-                                       .up_width = t->activation == DTP_SWIGLU ? 2 * t->ffn : t->ffn,
+                                       .up_width = dtp_activation_is_gated(t->activation) ? 2 * t->ffn : t->ffn,
                                        .statistics_bytes = t->norm == DTP_RMS_NORM ? 4 : 8,
                                        .attention_workspace_bytes = attention_workspace(t, plan, false),
                                        .attention_backward_workspace_bytes = attention_workspace(t, plan, true),
