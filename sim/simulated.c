@@ -12,8 +12,7 @@
 
 #define TIGHT_MAX_BUFFERS 10000 /* 40 ms */
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static void fill_memory(const struct dtp_simulated *s, const struct dtp_live_bytes *live, struct dtp_memory *m)
 {
@@ -47,8 +46,7 @@ static enum dtp_status add_memory(struct dtp_simulated *s, struct dtp_faults *fa
     return status;
 }
 
-/* ---- time -----------------------------------------------------------------------------------------------------------
- */
+/* ---- time -------------------------------------------------------------------------------------------------------- */
 
 /* Time alone by what it is for. */
 static void fill_alone_times(const struct dtp_simulated *s, struct dtp_time *t)

@@ -149,9 +149,10 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
 
 /* fp8: inputs, weights and output gradients are scaled and cast around every matmul; bytes of one micro-step.
  *   torchao               reads each tensor for its amax (2), reads and writes it for the cast (2+1), forward and
- * backward te.Linear in eager    one pass reads (2) and writes both layouts (1+1) megatron, dtplan      the kernel
- * before the matmul writes fp8 instead of bf16, so an input costs its second layout (1); weights are cast once a step
- * for all micro-steps */
+ *                         backward
+ *   te.Linear in eager    one pass reads (2) and writes both layouts (1+1)
+ *   megatron, dtplan      the kernel before the matmul writes fp8 instead of bf16, so an input costs its second layout
+ *                         (1); weights are cast once a step for all micro-steps */
 static double fp8_cast_bytes(const struct dtp_timing *c)
 {
     const struct dtp_plan *plan = c->plan;

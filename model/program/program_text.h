@@ -5,8 +5,11 @@
  *   buffer 0 "params" bytes 3500000000 owner params space device pool compute dtype bf16 content weights
  *          module 1 persistent
  *   buffer 3 "qkv" bytes 100663296 owner activations space device pool compute layer 0 dtype bf16
- *   op 17 matmul compute layer 0 micro 1 reads 2-:input 0@4096:weight writes +3:result after 14 flops 206158430208 m
- * 8192 n 6144 k 2048 kernels 1 dtype bf16 name "qkv" end ops 18 buffers 4 groups 1
+ *   op 17 matmul compute layer 0 micro 1 reads 2-:input 0@4096:weight writes +3:result after 14
+ *          flops 206158430208 m 8192 n 6144 k 2048 kernels 1 dtype bf16 name "qkv"
+ *   end ops 18 buffers 4 groups 1
+ *
+ * What is indented further above belongs to the line before it: a page is narrower than a line of the text.
  *
  * One thing a line, numbered in order; operations refer to what stands before them. Operands stand in their order
  * behind `reads`, `writes`, `updates` or, where no byte is touched, `buffers`: +3 is allocated, 2- freed and 2~ freed

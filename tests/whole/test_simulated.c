@@ -25,8 +25,7 @@
 #include "lib/scenario_fixture.h"
 #include "lib/step_fixture.h"
 
-/* ---- jobs -----------------------------------------------------------------------------------------------------------
- */
+/* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
 static struct dtp_job small_job(enum dtp_strategy strategy, uint32_t accumulate)
 {
@@ -251,8 +250,7 @@ static void test_limit_all_gathers(void **state)
     dtp_scenario_destroy(scenario);
 }
 
-/* ---- the critical path ----------------------------------------------------------------------------------------------
- */
+/* ---- the critical path ------------------------------------------------------------------------------------------- */
 
 static void test_path_by_hand(void **state)
 {
