@@ -1,7 +1,7 @@
 # The folders of the sources and what each may use: the map of the house, and the one place that says it.
 #
 # CMakeLists.txt makes a static library of each folder and links it to those it may use; tests/check_layers.cmake holds the
-# includes against this table, tests/check_symbols.cmake what the compiled libraries call. A new dependency is a decision
+# includes against this table, tests/check_symbols.sh what the compiled libraries call. A new dependency is a decision
 # made here and not an accident. Folders stand low to high, and each may use folders above its own line only:
 #
 #   dtp_folder(FOLDER USES folders whose headers it may include, and what these may use in turn

@@ -34,8 +34,7 @@ static enum dtp_status report_measured(const struct dtp_context *context, enum d
                             : status;
 }
 
-/* ---- constants: what each is worth on measured runs ---------------------------------------------------------------
- */
+/* ---- constants: what each is worth on measured runs -------------------------------------------------------------- */
 
 static bool draw_progress(void *progress, size_t done, size_t count)
 {

@@ -48,8 +48,7 @@ static void stop(int number)
     stopped = 1;
 }
 
-/* ---- rows ---------------------------------------------------------------------------------------------------------
- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* "gpus=8 strategy=ddp": the keys with more than one value. */
 static void write_label(const struct dtp_axes *axes, uint64_t row, char *out, size_t bytes)
@@ -131,8 +130,7 @@ static bool watch(void *context, uint64_t done, uint64_t count)
     return !stopped;
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------------------
- */
+/* ---- the run ----------------------------------------------------------------------------------------------------- */
 
 static enum dtp_status start_workers(struct sweep *sweep)
 {
@@ -199,8 +197,7 @@ static enum dtp_status finish(const struct sweep *sweep, uint64_t before)
     return made > 0 && sweep->counts[3] == made && before == 0 ? DTP_NO : DTP_OK;
 }
 
-/* ---- the line -------------------------------------------------------------------------------------------------------
- */
+/* ---- the line ---------------------------------------------------------------------------------------------------- */
 
 /* Scenario files hold single values; every flag is a list, perhaps of one. */
 static enum dtp_status read_axes(struct sweep *sweep)

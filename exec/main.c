@@ -1,8 +1,8 @@
 /* dtplan-exec: trains what dtplan planned, or with --probe measures what it would train on. `dtplan run` and `dtplan
  * probe` start it; a launcher may as well.
  *
- *   dtplan-exec --data-directory DIR [--catalog FILE]... [SCENARIO.ini]... [--set KEY=VALUE]... [--events FD] [--FLAG
- * VALUE]...
+ *   dtplan-exec --data-directory DIR [--catalog FILE]... [SCENARIO.ini]... [--set KEY=VALUE]... [--events FD]
+ *               [--FLAG VALUE]...
  *
  * What runs is the program that was predicted, handed over as text (--program). The job is resolved here again from the
  * same words, for batches, shapes and checkpoints, and text and words must agree. Flags are those of settings.h. Events

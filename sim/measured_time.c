@@ -36,16 +36,15 @@ static double seconds_of(struct slot *slots, const struct dtp_measured *measured
 }
 
 /* Whose kernels these are; cluster_cost.h. */
-static bool counts(const struct dtp_measured_row *row, const struct dtp_transformer *transformer,
-                   const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+static bool counts(const struct dtp_measured_row *row, const struct dtp_op *op, const struct dtp_cluster *cluster,
+                   const struct dtp_plan *plan)
 {
     switch (row->measurement) {
     case DTP_MEASUREMENT_MATMUL:
     case DTP_MEASUREMENT_COPY: return true;
     case DTP_MEASUREMENT_ATTENTION:
-        return plan->attention == DTP_ATTENTION_FLASH &&
-               !(transformer->attention_softcap > 0) && /* of cuDNN, which has none */
-               dtp_transformer_attention_length(transformer, plan->sequence) >= (double)plan->sequence;
+        return plan->attention == DTP_ATTENTION_FLASH && !op->demand.attention.capped && /* of cuDNN, which has none */
+               dtp_attention_length(&op->demand.attention) >= (double)op->demand.attention.keys;
     case DTP_MEASUREMENT_KERNEL:
     case DTP_MEASUREMENT_HOST_ADAM: return plan->runtime->own_kernels;
     case DTP_MEASUREMENT_COLLECTIVE: return dtp_cluster_is_host(cluster); /* else collective_cost.h knows more */
@@ -57,22 +56,21 @@ static bool counts(const struct dtp_measured_row *row, const struct dtp_transfor
     return false;
 }
 
-/* An operation may stand for several equal matmuls (k and v of grouped-query attention), and moves bytes besides where
- * it adds to a sum that its pass was not measured with. */
+/* An operation may stand for several equal matmuls, and moves bytes besides where it adds to a sum that its pass was
+ * not measured with. */
 static double matmul_s(double one_s, const struct dtp_op *op, const struct dtp_measured_row *row,
                        const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
     const struct dtp_demand *d = &op->demand;
-    double one_flops = 2 * d->m * d->n * d->k, copies = d->flops > one_flops ? d->flops / one_flops : 1;
     enum dtp_measured_matmul sums = DTP_MEASURED_MATMUL_WEIGHT_GRADIENT_SUM;
     bool in_pass = d->bytes <= 0 || (strcmp(row->what, dtp_measured_matmul_text(sums)) == 0 &&
                                      dtp_measured_knows_pass(cluster->measured, sums, row->dtype));
-    return copies * one_s +
+    return (d->groups ? d->groups : 1) * one_s +
            (in_pass ? 0 : d->bytes / dtp_cluster_memory_kernel_bytes_per_s(cluster, plan, DTP_KERNEL_FUSED));
 }
 
-double *dtp_measured_op_seconds(const struct dtp_program *program, const struct dtp_transformer *transformer,
-                                const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+double *dtp_measured_op_seconds(const struct dtp_program *program, const struct dtp_cluster *cluster,
+                                const struct dtp_plan *plan)
 {
     size_t count = dtp_program_op_count(program);
     const struct dtp_op *ops = dtp_program_ops(program);
@@ -81,8 +79,7 @@ double *dtp_measured_op_seconds(const struct dtp_program *program, const struct 
     for (size_t i = 0; i < count && seconds && slots; i++) {
         struct dtp_measured_row row;
         seconds[i] = (double)NAN;
-        if (!dtp_measured_row_of_op(program, &ops[i], transformer, cluster, plan, &row) ||
-            !counts(&row, transformer, cluster, plan))
+        if (!dtp_measured_row_of_op(program, &ops[i], cluster, plan, &row) || !counts(&row, &ops[i], cluster, plan))
             continue;
         if (row.measurement == DTP_MEASUREMENT_MATMUL &&
             !(ops[i].demand.m > 0 && ops[i].demand.n > 0 && ops[i].demand.k > 0))

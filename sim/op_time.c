@@ -42,18 +42,13 @@ static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_pl
         out->load[i] = dtp_collective_load(cluster, &placed, plan, (enum dtp_collective)i);
 }
 
-enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_transformer *transformer,
-                                     const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                                     struct dtp_op_rates *out, struct dtp_faults *faults)
+enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_cluster *cluster,
+                                     const struct dtp_plan *plan, struct dtp_op_rates *out, struct dtp_faults *faults)
 {
     double ranks = cluster->gpus_per_node;
-    bool windows_differ = transformer->sliding_window_pattern > 1 && plan->attention != DTP_ATTENTION_MATH;
-    double average_flops = 2 * dtp_transformer_attention_length(transformer, plan->sequence) *
-                           (double)(transformer->heads * transformer->head_dim);
     *out = (struct dtp_op_rates){
         .cluster = cluster,
-        .attention_per_token = dtp_attention_time(&cluster->gpu, transformer, plan, 1),
-        .attention_flops_per_token = windows_differ ? average_flops : 0,
+        .plan = plan,
         .copy_bytes_per_s = cluster->gpu.pcie_bytes_per_s * dtp_calibration.pcie_fraction,
         .host_optimizer_bytes_per_s = dtp_cluster_host_adam_bytes_per_s(cluster, plan, 0),
         .storage_read_bytes_per_s = cluster->machine.nvme_read_bytes_per_s / ranks,
@@ -71,7 +66,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         out->memory_kernel_bytes_per_s[i] =
             dtp_memory_kernel_bytes_per_s(&cluster->gpu, plan->runtime, (enum dtp_memory_kernel)i);
     if (cluster->measured) {
-        out->measured_s = dtp_measured_op_seconds(program, transformer, cluster, plan);
+        out->measured_s = dtp_measured_op_seconds(program, cluster, plan);
         if (!out->measured_s)
             return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for measured times");
     }
@@ -105,32 +100,27 @@ bool dtp_op_is_kernel(const struct dtp_op *op)
     return class == DTP_CLASS_MATMUL || class == DTP_CLASS_ATTENTION || class == DTP_CLASS_MEMORY;
 }
 
-/* One [m,k] x [k,n], or several equal ones where the FLOPs say so (k and v of grouped-query attention). */
 static double matmul_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
     const struct dtp_demand *d = &op->demand;
     enum dtp_measured_matmul pass = dtp_measured_matmul_of_op(rates->program, op);
-    double one_flops = 2 * d->m * d->n * d->k;
-    if (one_flops <= 0)
+    if (!(d->m > 0 && d->n > 0 && d->k > 0))
         return 0;
-    double copies = d->flops > one_flops ? d->flops / one_flops : 1;
-    return copies * dtp_cluster_matmul_s(rates->cluster, pass, d->dtype, d->m, d->n, d->k);
+    return (d->groups ? d->groups : 1) * dtp_cluster_matmul_s(rates->cluster, pass, d->dtype, d->m, d->n, d->k);
+}
+
+static double attention_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
+{
+    const struct dtp_demand *d = &op->demand;
+    if (d->tokens <= 0)
+        return 0;
+    struct dtp_attention_time token = dtp_attention_time(&rates->cluster->gpu, &d->attention, rates->plan, 1);
+    return d->tokens * (op->kind == DTP_OP_ATTENTION ? token.forward_s : token.backward_s);
 }
 
 static double ratio(double amount, double rate)
 {
     return amount > 0 ? amount / rate : 0;
-}
-
-/* Flash attention skips what a layer's window hides, which layers may have or not: by FLOPs, of the model's average. */
-static double attention_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
-{
-    bool forward = op->kind == DTP_OP_ATTENTION;
-    double seconds =
-        op->demand.tokens * (forward ? rates->attention_per_token.forward_s : rates->attention_per_token.backward_s);
-    double average_flops =
-        (forward ? 1 : DTP_ATTENTION_BACKWARD_FLOPS) * rates->attention_flops_per_token * op->demand.tokens;
-    return average_flops > 0 ? seconds * op->demand.flops / average_flops : seconds;
 }
 
 double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
@@ -239,12 +229,11 @@ double dtp_op_speed_beside_kernels(const struct dtp_op_rates *rates, const struc
     return 1 / rates->group[op->group].load[dtp_op_kind_collective(op->kind)].slowdown;
 }
 
-double dtp_op_isolated_s(const struct dtp_program *program, const struct dtp_op *op,
-                         const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+double dtp_op_isolated_s(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster,
                          const struct dtp_plan *plan)
 {
     struct dtp_op_rates rates;
-    if (dtp_op_rates_prepare(program, transformer, cluster, plan, &rates, NULL) != DTP_OK)
+    if (dtp_op_rates_prepare(program, cluster, plan, &rates, NULL) != DTP_OK)
         return NAN;
     double seconds = dtp_op_seconds(&rates, op);
     dtp_op_rates_release(&rates);

@@ -12,9 +12,8 @@
 
 struct dtp_op_rates {
     const struct dtp_cluster *cluster; /* borrowed, like the program's groups */
+    const struct dtp_plan *plan;       /* borrowed */
     double memory_kernel_bytes_per_s[3];
-    struct dtp_attention_time attention_per_token; /* on average over layers */
-    double attention_flops_per_token;              /* forward's, of which that is the time; 0: all layers are alike */
     double copy_bytes_per_s, host_optimizer_bytes_per_s, storage_read_bytes_per_s, storage_write_bytes_per_s;
     double host_memory_bytes_per_s; /* one GPU's share of the node's; 0 unknown */
     double matmul_share;            /* of the SMs */
@@ -34,9 +33,8 @@ struct dtp_op_rates {
 };
 
 /* Caller frees with dtp_op_rates_release. Inputs are borrowed until then. */
-enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_transformer *transformer,
-                                     const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                                     struct dtp_op_rates *out, struct dtp_faults *faults);
+enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_cluster *cluster,
+                                     const struct dtp_plan *plan, struct dtp_op_rates *out, struct dtp_faults *faults);
 void dtp_op_rates_release(struct dtp_op_rates *rates);
 
 /* Seconds alone on its stream, gaps between its kernels included; 0 for events. */

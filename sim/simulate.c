@@ -191,8 +191,7 @@ static bool simulate_all(struct roles *all)
 }
 
 /* Roles and what the engine takes of them are made; on one cluster by one plan. */
-static enum dtp_status simulate(struct roles *all, const struct dtp_transformer *transformer,
-                                const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+static enum dtp_status simulate(struct roles *all, const struct dtp_cluster *cluster, const struct dtp_plan *plan,
                                 struct dtp_faults *faults)
 {
     double slowest = dtp_cluster_slowest_rank(cluster, dtp_calibration.simulated_rank_deviation);
@@ -204,7 +203,7 @@ static enum dtp_status simulate(struct roles *all, const struct dtp_transformer 
         all->role[r].count = dtp_program_op_count(all->role[r].program);
     }
     for (uint32_t r = 0; r < all->count && status == DTP_OK; r++)
-        status = dtp_op_rates_prepare(all->role[r].program, transformer, cluster, plan, &all->role[r].rates, faults);
+        status = dtp_op_rates_prepare(all->role[r].program, cluster, plan, &all->role[r].rates, faults);
     if (status == DTP_OK && !simulate_all(all))
         status = out_of_memory(all, faults);
     for (uint32_t r = 0; r < all->count; r++) {
@@ -218,23 +217,21 @@ static enum dtp_status simulate(struct roles *all, const struct dtp_transformer 
     return status;
 }
 
-enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp_transformer *transformer,
-                             const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                             const struct dtp_simulation_options *options, struct dtp_timeline *out,
-                             struct dtp_faults *faults)
+enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp_cluster *cluster,
+                             const struct dtp_plan *plan, const struct dtp_simulation_options *options,
+                             struct dtp_timeline *out, struct dtp_faults *faults)
 {
     struct simulation s = {.program = program, .options = options};
     struct dtp_engine_job job;
     struct dtp_engine_graph graph;
     uint32_t *pending;
     struct roles all = {&s, out, 1, &job, &graph, &pending};
-    return simulate(&all, transformer, cluster, plan, faults);
+    return simulate(&all, cluster, plan, faults);
 }
 
-enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_transformer *transformer,
-                                 const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                                 const struct dtp_simulation_options *options, struct dtp_timeline *out,
-                                 struct dtp_faults *faults)
+enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
+                                 const struct dtp_plan *plan, const struct dtp_simulation_options *options,
+                                 struct dtp_timeline *out, struct dtp_faults *faults)
 {
     enum dtp_issue_order order = dtp_cluster_is_host(cluster) ? DTP_ISSUE_IN_LINE : DTP_ISSUE_STREAMS;
     struct dtp_host_arena arena = {0};
@@ -259,7 +256,7 @@ enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct
         all.role[r].partner = partner[r];
     }
     if (status == DTP_OK)
-        status = simulate(&all, transformer, cluster, plan, faults);
+        status = simulate(&all, cluster, plan, faults);
     dtp_host_arena_release(&arena);
     return status;
 }

@@ -12,8 +12,7 @@
 
 #define TIGHT_MAX_BUFFERS 10000 /* 40 ms */
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static void fill_memory(const struct dtp_simulated *s, const struct dtp_live_bytes *live, struct dtp_memory *m)
 {
@@ -47,8 +46,7 @@ static enum dtp_status add_memory(struct dtp_simulated *s, struct dtp_faults *fa
     return status;
 }
 
-/* ---- time -----------------------------------------------------------------------------------------------------------
- */
+/* ---- time -------------------------------------------------------------------------------------------------------- */
 
 /* Time alone by what it is for. */
 static void fill_alone_times(const struct dtp_simulated *s, struct dtp_time *t)
@@ -131,8 +129,7 @@ static enum dtp_status add_alone_times(struct dtp_simulated *s, struct dtp_fault
     s->alone_s = dtp_host_arena_take(&s->timeline.memory, s->timeline.op_count + 1, sizeof *s->alone_s);
     if (!s->alone_s)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    enum dtp_status status =
-        dtp_op_rates_prepare(s->program, &s->job.transformer, &s->job.cluster, &s->job.plan, &rates, faults);
+    enum dtp_status status = dtp_op_rates_prepare(s->program, &s->job.cluster, &s->job.plan, &rates, faults);
     if (status != DTP_OK)
         return status;
     for (size_t i = 0; i < s->timeline.op_count; i++)
@@ -179,7 +176,7 @@ enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp
     if (status == DTP_OK)
         status = place(out, faults);
     if (status == DTP_OK)
-        status = dtp_simulate(out->program, transformer, cluster, plan, options, &out->timeline, faults);
+        status = dtp_simulate(out->program, cluster, plan, options, &out->timeline, faults);
     if (status == DTP_OK)
         status = add_alone_times(out, faults);
     if (status == DTP_OK)
@@ -209,8 +206,8 @@ enum dtp_status dtp_simulated_scatter(struct dtp_simulated *s, const struct dtp_
         return DTP_OK;
     s->deviation = deviation > 0 ? deviation : dtp_calibration.simulated_rank_deviation;
     s->samples = samples;
-    return dtp_noise_step_quantiles(s->program, &s->job.transformer, &s->job.cluster, &s->job.plan, options, deviation,
-                                    samples, &s->quantiles, faults);
+    return dtp_noise_step_quantiles(s->program, &s->job.cluster, &s->job.plan, options, deviation, samples,
+                                    &s->quantiles, faults);
 }
 
 static enum dtp_status predict(const struct dtp_job *job, const struct dtp_simulation_options *options,

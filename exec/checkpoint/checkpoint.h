@@ -1,8 +1,8 @@
 /* Checkpoints: the state of a run in files that say themselves whether they are whole.
  *
- *   DIR/step-00000100/manifest.json       step, data position, identity of the model, and the index files with their
- * sums rank-0000.json      index: which elements of which module stand where in the file, with sums rank-0000.bin the
- * elements
+ *   DIR/step-00000100/manifest.json   step, data position, identity of the model, and the index files with their sums
+ *                     rank-0000.json  index: which elements of which module stand where in the file, with sums
+ *                     rank-0000.bin   the elements
  *
  * All is written below DIR/step-00000100.partial, synced, and renamed when every rank is done, so a checkpoint that has
  * its name is complete. The two last ones are kept. A file holds ranges of modules' flat vectors (parameter_layout.h)
@@ -81,8 +81,7 @@ enum dtp_status dtp_checkpoint_read(const char *directory, bool previous, struct
                                     struct dtp_checkpoint_position *position, const struct dtp_state_part *parts,
                                     size_t count, struct dtp_faults *faults);
 
-/* ---- shared by the files of this module ---------------------------------------------------------------------------
- */
+/* ---- shared by the files of this module -------------------------------------------------------------------------- */
 
 #define DTP_CHECKPOINT_SCHEMA "dtplan.checkpoint/1"
 #define DTP_CHECKPOINT_STAGING_BYTES (8u << 20)

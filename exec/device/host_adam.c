@@ -33,8 +33,7 @@ struct dtp_host_adam {
     atomic_uint_fast64_t next; /* of them, not yet taken */
 };
 
-/* ---- threads ------------------------------------------------------------------------------------------------------
- */
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
 
 /* Whoever is free takes the next piece: a thread that the system has taken its core from for a while delays only its
  * own. */

@@ -66,8 +66,7 @@ static atomic_uint *mailbox_of(const struct host_communicator *c, uint32_t rank)
     return &((struct mailbox *)(c->shared->rest + c->mailboxes_offset) + rank)->full_for;
 }
 
-/* ---- meeting ------------------------------------------------------------------------------------------------------
- */
+/* ---- meeting ----------------------------------------------------------------------------------------------------- */
 
 /* Lets others run, the longer the more often it was called. */
 static int wait_a_little(struct host_communicator *c, uint32_t *spins)
@@ -107,8 +106,7 @@ static int await_mailbox(struct host_communicator *c, uint32_t rank, unsigned wa
     return code;
 }
 
-/* ---- transfers -----------------------------------------------------------------------------------------------------
- */
+/* ---- transfers --------------------------------------------------------------------------------------------------- */
 
 /* Slot by slot, each of which the other end empties before it is filled again: a sender is through when all is taken.
  */
@@ -139,8 +137,7 @@ static int receive_from(struct host_communicator *c, const struct dtp_collective
     return code;
 }
 
-/* ---- the collectives ----------------------------------------------------------------------------------------------
- */
+/* ---- the collectives --------------------------------------------------------------------------------------------- */
 
 struct move {
     struct host_communicator *c;
@@ -285,8 +282,7 @@ static const char *error_text(struct dtp_communicator *communicator, int code)
     return "unknown error";
 }
 
-/* ---- coming and going ---------------------------------------------------------------------------------------------
- */
+/* ---- coming and going -------------------------------------------------------------------------------------------- */
 
 static void destroy(struct dtp_communicator *communicator)
 {

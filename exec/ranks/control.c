@@ -20,8 +20,7 @@ double dtp_control_now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- sockets ------------------------------------------------------------------------------------------------------
- */
+/* ---- sockets ----------------------------------------------------------------------------------------------------- */
 
 void dtp_control_set_timeout(int socket, double seconds)
 {
@@ -62,8 +61,7 @@ bool dtp_control_receive(int socket, void *data, size_t bytes)
     return true;
 }
 
-/* ---- coming and going ---------------------------------------------------------------------------------------------
- */
+/* ---- coming and going -------------------------------------------------------------------------------------------- */
 
 static void release(struct dtp_control *c)
 {
@@ -165,8 +163,7 @@ void dtp_control_give_up(struct dtp_control *c, enum dtp_status status, const ch
         nanosleep(&pause, NULL);
 }
 
-/* ---- said in turn -------------------------------------------------------------------------------------------------
- */
+/* ---- said in turn ------------------------------------------------------------------------------------------------ */
 
 /* The heart sees the same end of a rank, and knows more: who failed and where. It is given the time to say so, for who
  * leaves first ends it. */

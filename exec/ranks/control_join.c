@@ -41,8 +41,7 @@ static struct addrinfo *resolve(const struct dtp_ranks *ranks, bool listens, str
     return NULL;
 }
 
-/* ---- rank 0 waits for all others ----------------------------------------------------------------------------------
- */
+/* ---- rank 0 waits for all others --------------------------------------------------------------------------------- */
 
 static int listen_for_ranks(const struct dtp_ranks *ranks, struct dtp_faults *faults)
 {
@@ -154,8 +153,7 @@ static enum dtp_status gather_ranks(struct dtp_control *c, struct dtp_faults *fa
     return status;
 }
 
-/* ---- the others come to rank 0 ------------------------------------------------------------------------------------
- */
+/* ---- the others come to rank 0 ----------------------------------------------------------------------------------- */
 
 /* Tries until rank 0 listens: ranks start in any order. */
 static int connect_until(const struct addrinfo *address, double end_s)

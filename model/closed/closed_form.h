@@ -18,9 +18,10 @@
 /* Whether a plan fits, judged in one place (dtp_memory_judge) by the device figure, what nvidia-smi would show:
  *   fits   DTP_MARGIN_PERCENT of the GPU stay free
  *   tight  it runs, without that margin: the device figure leaves less, or exceeds the GPU only by segments of the
- * caching allocator, which gives them back before it fails (slowly: it synchronises), because the tensors with context
- *          and NCCL fit
+ *          caching allocator, which gives them back before it fails (slowly: it synchronises), because the tensors with
+ *          context and NCCL fit
  *   oom    tensors, context and NCCL alone exceed the GPU
+ *
  * What is offloaded is judged likewise, by the node's host memory and NVMe; the worst of the three counts. A tight plan
  * ranks behind every plan that fits, and is no failure: exit status 0. */
 #define DTP_MARGIN_PERCENT 5u

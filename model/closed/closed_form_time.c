@@ -90,6 +90,12 @@ static bool replays_attention(const struct dtp_plan *plan)
     return plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || plan->attention == DTP_ATTENTION_MATH;
 }
 
+static double attention_again(const struct dtp_timing *c)
+{
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(c->plan);
+    return dtp_checkpointed_attention(&rule, c->transformer, c->plan->sequence);
+}
+
 static void add_recompute(const struct dtp_timing *c, const struct dtp_attention_time *attention, struct micro_step *m)
 {
     double layers = recomputed_layers(c);
@@ -101,11 +107,11 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
     }
     m->recompute_matmul_s = layers * (sum_matmuls(c, false, matmul_selective) - early_stop_s(c));
     if (c->own) { /* its launches are counted with the others */
-        m->recompute_other_s = (replays_attention(c->plan) ? layers * attention->forward_s : 0) +
+        m->recompute_other_s = (replays_attention(c->plan) ? layers * attention->forward_s * attention_again(c) : 0) +
                                c->own->recompute_bytes / c->eager_bytes_per_s;
         return;
     }
-    m->recompute_other_s = layers * ((replays_attention(c->plan) ? attention->forward_s : 0) +
+    m->recompute_other_s = layers * ((replays_attention(c->plan) ? attention->forward_s * attention_again(c) : 0) +
                                      c->block.forward_bytes_per_token * c->tokens / c->eager_bytes_per_s);
     m->kernels += layers * c->block.forward_kernels;
 }
@@ -143,9 +149,10 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
 
 /* fp8: inputs, weights and output gradients are scaled and cast around every matmul; bytes of one micro-step.
  *   torchao               reads each tensor for its amax (2), reads and writes it for the cast (2+1), forward and
- * backward te.Linear in eager    one pass reads (2) and writes both layouts (1+1) megatron, dtplan      the kernel
- * before the matmul writes fp8 instead of bf16, so an input costs its second layout (1); weights are cast once a step
- * for all micro-steps */
+ *                         backward
+ *   te.Linear in eager    one pass reads (2) and writes both layouts (1+1)
+ *   megatron, dtplan      the kernel before the matmul writes fp8 instead of bf16, so an input costs its second layout
+ *                         (1); weights are cast once a step for all micro-steps */
 static double fp8_cast_bytes(const struct dtp_timing *c)
 {
     const struct dtp_plan *plan = c->plan;
@@ -284,19 +291,6 @@ static double model_flops(const struct dtp_timing *c)
     return dtp_transformer_model_flops_per_token(c->transformer, c->plan->sequence) * c->tokens * c->plan->accumulate;
 }
 
-/* Of a token, forward, in the layers that run again: where windows alternate, these may be more of one kind. */
-static double recomputed_core_flops(const struct dtp_timing *c, double d_q)
-{
-    const struct dtp_transformer *t = c->transformer;
-    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(c->plan);
-    double lengths = 0;
-    if (t->sliding_window_pattern < 2 || rule.every < 2)
-        return 2 * dtp_transformer_attention_length(t, c->plan->sequence) * d_q * recomputed_layers(c);
-    for (uint64_t layer = 0; layer < t->layers; layer += rule.every)
-        lengths += dtp_transformer_layer_attention_length(t, layer, c->plan->sequence);
-    return 2 * lengths * d_q;
-}
-
 /* What the hardware multiplies beyond the model's FLOPs: recomputed blocks, and flash attention's backward, which forms
  * QK^T again (7/6 of the core). */
 static double hardware_flops(const struct dtp_timing *c)
@@ -313,7 +307,7 @@ static double hardware_flops(const struct dtp_timing *c)
     if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
         matmuls = 0;
     if (replays_attention(c->plan))
-        extra += recomputed_core_flops(c, d_q);
+        extra += share * core_forward * attention_again(c);
     return model_flops(c) + tokens * (extra + share * matmuls);
 }
 

@@ -48,11 +48,28 @@ static double measured_attention_s(const struct dtp_cluster *cluster, const stru
     return measured_s(cluster, &row);
 }
 
+/* On average over layers, where some have a window and others none. */
+static struct dtp_attention_time average_attention_time(const struct dtp_cluster *cluster,
+                                                        const struct dtp_transformer *transformer,
+                                                        const struct dtp_plan *plan, double tokens)
+{
+    const uint64_t pattern = transformer->sliding_window_pattern;
+    struct dtp_attention_shape shape = dtp_transformer_attention(transformer, 0, plan->sequence);
+    struct dtp_attention_time windowed = dtp_attention_time(&cluster->gpu, &shape, plan, tokens);
+    if (pattern < 2) /* layer 0 is as all others */
+        return windowed;
+    shape = dtp_transformer_attention(transformer, pattern - 1, plan->sequence);
+    struct dtp_attention_time whole = dtp_attention_time(&cluster->gpu, &shape, plan, tokens);
+    double layers = (double)transformer->layers, part = (double)(transformer->layers / pattern) / layers;
+    return (struct dtp_attention_time){part * whole.forward_s + (1 - part) * windowed.forward_s,
+                                       part * whole.backward_s + (1 - part) * windowed.backward_s};
+}
+
 struct dtp_attention_time dtp_cluster_attention_time(const struct dtp_cluster *cluster,
                                                      const struct dtp_transformer *transformer,
                                                      const struct dtp_plan *plan, double tokens)
 {
-    struct dtp_attention_time time = dtp_attention_time(&cluster->gpu, transformer, plan, tokens);
+    struct dtp_attention_time time = average_attention_time(cluster, transformer, plan, tokens);
     double forward_s = measured_attention_s(cluster, transformer, plan, tokens, false);
     double backward_s = measured_attention_s(cluster, transformer, plan, tokens, true);
     return (struct dtp_attention_time){isfinite(forward_s) ? forward_s : time.forward_s,

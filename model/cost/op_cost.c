@@ -169,34 +169,33 @@ static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dt
 
 /* Math attention: two matmuls over whole rows, and scores that pass through memory, each time whole. PyTorch computes
  * 16-bit inputs in fp32 here, off the tensor cores. */
-static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu,
-                                                     const struct dtp_transformer *transformer,
+static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
                                                      const struct dtp_plan *plan, double causal_flops, double tokens)
 {
     double score_bytes = dtp_plan_score_bytes(plan);
     enum dtp_dtype compute = plan->precision.compute == DTP_FP8 ? DTP_BF16 : plan->precision.compute;
     double rate = dtp_matmul_flops_per_s(gpu, score_bytes > dtp_dtype_bytes(compute) ? DTP_FP32 : compute);
     double passes_bytes =
-        (double)transformer->heads * (double)plan->sequence * score_bytes * dtp_calibration.math_attention_passes;
+        (double)shape->heads * (double)shape->keys * score_bytes * dtp_calibration.math_attention_passes;
     double memory_s = passes_bytes * tokens / dtp_memory_kernel_bytes_per_s(gpu, plan->runtime, DTP_KERNEL_EAGER);
     return (struct dtp_attention_time){2 * causal_flops / rate + memory_s, 4 * causal_flops / rate + memory_s};
 }
 
-struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_transformer *transformer,
+struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
                                              const struct dtp_plan *plan, double tokens)
 {
     enum dtp_dtype dtype = plan->precision.compute == DTP_FP8 ? DTP_BF16 : plan->precision.compute;
-    double rate = dtp_matmul_flops_per_s(gpu, dtype), s = (double)plan->sequence;
-    double d_q = (double)(transformer->heads * transformer->head_dim), width = (double)transformer->head_dim;
-    double flops = 2 * s * d_q * tokens; /* QK^T and PV, each 2*s*d_q, causal half */
+    double rate = dtp_matmul_flops_per_s(gpu, dtype), s = (double)shape->keys;
+    double d_q = (double)shape->heads * (double)shape->head_dim, width = (double)shape->head_dim;
+    double flops = (shape->causal ? 2 : 4) * s * d_q * tokens; /* QK^T and PV, each 2*s*d_q, causal half */
     if (plan->attention == DTP_ATTENTION_MATH)
-        return math_attention_time(gpu, transformer, plan, flops, tokens);
+        return math_attention_time(gpu, shape, plan, flops, tokens);
     struct flash_rates rates = flash_rates(gpu, plan);
     /* Narrow heads feed the tensor cores less per softmax; at the reference width it is 1. */
     double half = dtp_calibration.flash_head_half_width, reference = dtp_calibration.flash_reference_head;
     double head = least(1, (1 + half / reference) * width / (width + half));
     /* Flash kernels skip what a sliding window hides; math attention computes it all and masks it. */
-    flops *= dtp_transformer_attention_length(transformer, plan->sequence) / s;
+    flops *= dtp_attention_length(shape) / s;
     double forward = rates.forward * head * s / (s + rates.forward_half_sequence);
     double backward = least(rates.backward * s / (s + rates.backward_half_sequence), rates.most_backward) * head;
     return (struct dtp_attention_time){flops / (rate * forward), 2.5 * flops / (rate * backward)};

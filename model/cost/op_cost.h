@@ -31,7 +31,7 @@ double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan);
 struct dtp_attention_time {
     double forward_s, backward_s;
 };
-struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_transformer *transformer,
+struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
                                              const struct dtp_plan *plan, double tokens);
 
 /* Factor > 1 by which matmuls run above their sustained rate when they are only part of the work: chips at their power

@@ -13,8 +13,7 @@
 #define MAX_FAILURES 1e5 /* of one run; relative deviation below a percent, nothing left to simulate */
 #define MIN_TRIALS 100u
 
-/* ---- the interval -------------------------------------------------------------------------------------------------
- */
+/* ---- the interval ------------------------------------------------------------------------------------------------ */
 
 /* With x = tau/M and d = delta/M: 1 - x - e^(-x-d), above 0 at 0 and below 0 at 1. */
 static double slope(double x, void *context)
@@ -63,8 +62,7 @@ void dtp_goodput_of(const struct dtp_goodput_inputs *in, struct dtp_goodput *out
     out->fraction = 1 / factor;
 }
 
-/* ---- runs simulated ------------------------------------------------------------------------------------------------
- */
+/* ---- runs simulated ---------------------------------------------------------------------------------------------- */
 
 /* Wall time until `segments` of `segment_s` are done. A failure takes back the segment at hand; failures during a
  * restart start it again. */
@@ -120,8 +118,7 @@ void dtp_goodput_simulate(const struct dtp_goodput_inputs *in, double interval_s
     free(wall_s);
 }
 
-/* ---- of a job -------------------------------------------------------------------------------------------------------
- */
+/* ---- of a job ---------------------------------------------------------------------------------------------------- */
 
 double dtp_checkpoint_bytes(const struct dtp_job *job)
 {

@@ -18,8 +18,7 @@ struct search {
     size_t proposed; /* rows with flags, none predicted yet */
 };
 
-/* ---- one change ---------------------------------------------------------------------------------------------------
- */
+/* ---- one change -------------------------------------------------------------------------------------------------- */
 
 /* Both are gathered and reduced alike; what differs is whether the gathered weights are freed after forward. */
 static bool is_reshard_pair(enum dtp_strategy a, enum dtp_strategy b)
@@ -116,8 +115,7 @@ static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint
     return status;
 }
 
-/* ---- the changes --------------------------------------------------------------------------------------------------
- */
+/* ---- the changes ------------------------------------------------------------------------------------------------- */
 
 /* Proposes what flags say of the plan, where that changes something. */
 static void try(struct search *search, enum dtp_question question, const char *flags)
@@ -257,8 +255,7 @@ static void try_vocabulary(struct search *search)
         propose_plan(search, DTP_QUESTION_VOCAB, &search->job->asked, flags);
 }
 
-/* ---- the ranking --------------------------------------------------------------------------------------------------
- */
+/* ---- the ranking ------------------------------------------------------------------------------------------------- */
 
 static int by_rank(const void *left, const void *right)
 {

@@ -15,8 +15,7 @@ struct part {
     double was, is; /* seconds a token, or bytes */
 };
 
-/* ---- words --------------------------------------------------------------------------------------------------------
- */
+/* ---- words ------------------------------------------------------------------------------------------------------- */
 
 static void say_time(const char *name, double was_s, double is_s, char *out, size_t bytes)
 {
@@ -52,8 +51,7 @@ static double difference(double was, double is)
     return fabs(is - was);
 }
 
-/* ---- time ---------------------------------------------------------------------------------------------------------
- */
+/* ---- time -------------------------------------------------------------------------------------------------------- */
 
 /* Parts of a step that add up to it. A device that waits for launches has one part: the launches. */
 enum time_part {
@@ -167,8 +165,7 @@ static size_t list_time(const struct dtp_variant *from, const struct dtp_variant
     return count;
 }
 
-/* ---- memory -------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* What an owner holds at the peak; where the peaks lie in different phases, at its own largest. */
 static double owner_bytes(const struct dtp_memory *m, int owner, bool same_phase)
@@ -204,8 +201,7 @@ static size_t list_memory(const struct dtp_variant *from, const struct dtp_varia
     return count;
 }
 
-/* ---- the line -----------------------------------------------------------------------------------------------------
- */
+/* ---- the line ---------------------------------------------------------------------------------------------------- */
 
 static size_t largest(const struct part *parts, size_t count, size_t except)
 {

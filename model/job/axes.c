@@ -304,8 +304,7 @@ void dtp_axes_release(struct dtp_axes *axes)
     axes->count = 0;
 }
 
-/* ---- the product --------------------------------------------------------------------------------------------------
- */
+/* ---- the product ------------------------------------------------------------------------------------------------- */
 
 enum dtp_status dtp_axes_count(const struct dtp_axes *axes, uint64_t *out, struct dtp_faults *faults)
 {

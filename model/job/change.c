@@ -43,19 +43,31 @@ const char *dtp_question_none(enum dtp_question question, const struct dtp_plan 
     return question_none[question];
 }
 
-/* ---- what is tried ------------------------------------------------------------------------------------------------
- */
+/* ---- what is tried ----------------------------------------------------------------------------------------------- */
 
 enum try_use { ADVISED = 1, LAST = 2, SHOWN = 4, ALTERS = 8 };
 #define TRIES_OF_A_KEY 8
+struct try_value {
+    const char *value;
+    unsigned use;
+    const char *from;
+};
 struct tries {
     enum dtp_question question;
-    struct {
-        const char *value;
-        unsigned use;
-        const char *from;
-    } values[TRIES_OF_A_KEY]; /* NULL behind the last */
+    struct try_value values[TRIES_OF_A_KEY]; /* NULL behind the last */
 };
+
+/* How many values all rows together have tried: callers hold that many rules, so that none is left out. */
+#define TRIED(question, ...) +sizeof((struct try_value[]){__VA_ARGS__}) / sizeof(struct try_value)
+#define NOT_TRIED +0
+#define DTP_KEY(key, section, value, how, reader, tried, words) tried
+_Static_assert(0u
+#include "job/job_keys.def"
+                   <= DTP_CHANGE_RULES_MAX,
+               "rows of keys have more values tried than DTP_CHANGE_RULES_MAX: raise it in change.h");
+#undef DTP_KEY
+#undef NOT_TRIED
+#undef TRIED
 
 #define TRIED(question, ...)                                                                                           \
     {                                                                                                                  \
@@ -102,7 +114,7 @@ size_t dtp_change_rules(struct dtp_change_rule out[DTP_CHANGE_RULES_MAX])
 {
     size_t count = 0;
     for (int key = 0; key < DTP_KEY_COUNT; key++)
-        for (size_t i = 0; i < TRIES_OF_A_KEY && tries[key].values[i].value && count < DTP_CHANGE_RULES_MAX; i++)
+        for (size_t i = 0; i < TRIES_OF_A_KEY && tries[key].values[i].value; i++)
             out[count++] = rule_of((enum dtp_key)key, i);
     return count;
 }

@@ -13,8 +13,7 @@
 
 #define SHAPE_TOLERANCE 0.02 /* of --params beside a shape: what "7B" may mean */
 
-/* ---- model: the base shape -----------------------------------------------------------------------------------------
- */
+/* ---- model: the base shape --------------------------------------------------------------------------------------- */
 
 static const enum dtp_key dimension_keys[] = {DTP_KEY_layers,
                                               DTP_KEY_hidden,

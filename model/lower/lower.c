@@ -122,6 +122,8 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
 
 dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
 {
+    if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION)
+        draft->op.demand.attention = dtp_transformer_attention(l->transformer, l->layer, l->plan->sequence);
     dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);
     for (uint32_t i = 0; i < draft->after_count; i++)
         dtp_program_depend(l->program, id, draft->after[i]);

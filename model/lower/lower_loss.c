@@ -2,8 +2,9 @@
  *
  * c bytes a logit, V a token:
  *   eager    logits c, fp32 copy 4, log-softmax 4 (10 V at c = 2); backward: its saved result 4, the gradients of nll
- * and of log-softmax 4 each (12 V), then the cast c fused    logits c, their gradient c chunked  the same for an eighth
- * of the tokens at a time, backward at once; the hidden states' gradient in fp32 */
+ *            and of log-softmax 4 each (12 V), then the cast c
+ *   fused    logits c, their gradient c
+ *   chunked  the same for an eighth of the tokens at a time, backward at once; the hidden states' gradient in fp32 */
 #include "lower/lowering.h"
 
 #include "base/bytes.h"

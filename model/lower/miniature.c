@@ -21,8 +21,7 @@ struct pair {
     uint64_t period, copies; /* layers of a period | periods that the step has beyond the small miniature */
 };
 
-/* ---- how small ----------------------------------------------------------------------------------------------------
- */
+/* ---- how small --------------------------------------------------------------------------------------------------- */
 
 static uint64_t greatest_divisor(uint64_t a, uint64_t b)
 {
@@ -70,8 +69,7 @@ static enum dtp_status runs_of(const struct step *step, uint64_t layers, uint32_
     return status;
 }
 
-/* ---- what lines up ------------------------------------------------------------------------------------------------
- */
+/* ---- what lines up ----------------------------------------------------------------------------------------------- */
 
 /* Runs from a mark to the next one. */
 static size_t stretch(const struct dtp_live_runs *runs, size_t from)
@@ -223,8 +221,7 @@ static bool line_up_all(struct pair *pair, bool several)
     return small == pair->small.count && large == pair->large.count && (!several || leaves_nothing(&pair->whole, 1));
 }
 
-/* ---- the step -----------------------------------------------------------------------------------------------------
- */
+/* ---- the step ---------------------------------------------------------------------------------------------------- */
 
 static enum dtp_status from_miniatures(const struct step *step, struct pair *pair, uint64_t layers, bool *lined_up)
 {

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- making -------------------------------------------------------------------------------------------------------
- */
+/* ---- making ------------------------------------------------------------------------------------------------------ */
 
 static bool both_matmuls(const struct dtp_measured_row *a, const struct dtp_measured_row *b)
 {
@@ -178,8 +177,7 @@ void dtp_measured_destroy(struct dtp_measured *m)
     free(m);
 }
 
-/* ---- about --------------------------------------------------------------------------------------------------------
- */
+/* ---- about ------------------------------------------------------------------------------------------------------- */
 
 const char *dtp_measured_name(const struct dtp_measured *measured)
 {
@@ -203,8 +201,7 @@ uint32_t dtp_measured_count(const struct dtp_measured *measured, const char *wha
     return text && dtp_number_parse_integer(text, false, 1, DTP_MEASURED_MOST_COUNT, &count) ? (uint32_t)count : 0;
 }
 
-/* ---- seconds ------------------------------------------------------------------------------------------------------
- */
+/* ---- seconds ----------------------------------------------------------------------------------------------------- */
 
 static const struct dtp_measured_row *find_row(const struct dtp_measured *m, const struct dtp_measured_row *question)
 {
@@ -313,8 +310,7 @@ double dtp_measured_step_s(const struct dtp_measured *measured, const char *what
     return row ? row->number[DTP_MEASURED_seconds] : (double)NAN;
 }
 
-/* ---- collectives --------------------------------------------------------------------------------------------------
- */
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
 
 static struct dtp_measured_group group_of(const struct dtp_measured_row *row)
 {
@@ -375,8 +371,7 @@ const struct dtp_measured_curve *dtp_measured_collective(const struct dtp_measur
     return best;
 }
 
-/* ---- contention ---------------------------------------------------------------------------------------------------
- */
+/* ---- contention -------------------------------------------------------------------------------------------------- */
 
 #define SLOWDOWN "_slowdown"
 

@@ -31,8 +31,7 @@ static enum dtp_status find_columns(const struct dtp_table *table, struct column
                      "no measured machine: it has columns measurement, what, value and more; dtplan probe writes one");
 }
 
-/* ---- one row ------------------------------------------------------------------------------------------------------
- */
+/* ---- one row ----------------------------------------------------------------------------------------------------- */
 
 static enum dtp_status read_numbers(const struct dtp_table *table, size_t at, const struct columns *columns,
                                     struct dtp_measured_row *row, struct dtp_faults *faults)
@@ -76,8 +75,7 @@ static enum dtp_status read_row(const struct dtp_table *table, size_t at, const 
     return status == DTP_OK ? dtp_measured_row_check(row, name, line, faults) : status;
 }
 
-/* ---- all ----------------------------------------------------------------------------------------------------------
- */
+/* ---- all --------------------------------------------------------------------------------------------------------- */
 
 struct keyed {
     const struct dtp_measured_row *row;

@@ -49,8 +49,7 @@ static double log_formula_of_row(const void *context, const double *parameters, 
     return log_formula(f, &f->shape[row], parameters);
 }
 
-/* ---- fitting ------------------------------------------------------------------------------------------------------
- */
+/* ---- fitting ----------------------------------------------------------------------------------------------------- */
 
 static int by_value(const void *a, const void *b)
 {

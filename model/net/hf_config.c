@@ -389,8 +389,7 @@ static const struct family *find_family(struct dtp_hf_reader *reader)
     return NULL;
 }
 
-/* ---- what is not used -----------------------------------------------------------------------------------------------
- */
+/* ---- what is not used -------------------------------------------------------------------------------------------- */
 
 /* Keys that change what training costs, where they say something, but not what is predicted of it. */
 static const char *const unused_keys[] = {

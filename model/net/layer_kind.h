@@ -1,9 +1,11 @@
 /* Kinds of layers: what a block of a net consists of, read off the table layer_kind.def.
  *
  * A kind is widths and choices, its weights (matrices and the vectors of norms and biases), the tensors that its
- * forward makes and the operators between them. Everything that counts, prices, shards, saves or lowers a block walks
- * these lists and knows none of its own. How a runtime stores the projections, as one matrix or apart, is part of the
- * question: q, k and v packed are another matrix with another result. All values are plain numbers; nothing fails. */
+ * forward makes and the operators between them. What counts parameters, shards, saves or lowers a block walks these
+ * lists. Two things have lists of their own: our executor's lowering and its memory (DTP_EXECUTOR_TENSOR_TABLE), whose
+ * blocks are packed and fused by hand, and bytes and kernels of an eager or compiled block (closed/block_work.c). How a
+ * runtime stores the projections, as one matrix or apart, is part of the question: q, k and v packed are another matrix
+ * with another result. All values are plain numbers; nothing fails. */
 #ifndef DTP_LAYER_KIND_H
 #define DTP_LAYER_KIND_H
 
@@ -94,7 +96,7 @@ enum dtp_layer_operator_kind {
     DTP_LAYER_OP_ATTENTION,
     DTP_LAYER_OP_ACTIVATION,
     DTP_LAYER_OP_CAST,    /* of the residual stream into what matmuls read, where no norm does it */
-    DTP_LAYER_OP_RESIDUAL /* makes nothing: its sum is the next block's input */
+    DTP_LAYER_OP_RESIDUAL /* makes INPUT2; the last nothing here, for its sum is the next block's input */
 };
 enum dtp_layer_need { DTP_NEEDS_INPUT = 1, DTP_NEEDS_RESULT = 2, DTP_NEEDS_STATISTICS = 4 };
 

@@ -160,12 +160,31 @@ uint64_t dtp_transformer_layer_window(const struct dtp_transformer *transformer,
     return sees_all || t->sliding_window >= sequence ? 0 : t->sliding_window;
 }
 
+struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t layer,
+                                                     uint64_t sequence)
+{
+    return (struct dtp_attention_shape){.heads = (uint32_t)transformer->heads,
+                                        .kv_heads = (uint32_t)transformer->kv_heads,
+                                        .head_dim = (uint32_t)transformer->head_dim,
+                                        .window = (uint32_t)dtp_transformer_layer_window(transformer, layer, sequence),
+                                        .queries = sequence,
+                                        .keys = sequence,
+                                        .causal = true,
+                                        .capped = transformer->attention_softcap > 0};
+}
+
 /* With a window w the i-th token sees min(i, w) tokens: w - w^2/(2s) on average, where s/2 makes s the plain length. */
+double dtp_attention_length(const struct dtp_attention_shape *shape)
+{
+    double s = (double)shape->keys, w = (double)shape->window;
+    return w <= 0 || s <= w ? s : 2 * w - w * w / s;
+}
+
 double dtp_transformer_layer_attention_length(const struct dtp_transformer *transformer, uint64_t layer,
                                               uint64_t sequence)
 {
-    double s = (double)sequence, w = (double)dtp_transformer_layer_window(transformer, layer, sequence);
-    return w <= 0 ? s : 2 * w - w * w / s;
+    struct dtp_attention_shape shape = dtp_transformer_attention(transformer, layer, sequence);
+    return dtp_attention_length(&shape);
 }
 
 double dtp_transformer_attention_length(const struct dtp_transformer *transformer, uint64_t sequence)

@@ -86,6 +86,19 @@ double dtp_transformer_layer_attention_length(const struct dtp_transformer *tran
                                               uint64_t sequence);
 double dtp_transformer_attention_length(const struct dtp_transformer *transformer, uint64_t sequence);
 
+/* One attention core, as an operation of a program says it. Queries and keys are tokens of a sequence. */
+struct dtp_attention_shape {
+    uint32_t heads, kv_heads, head_dim; /* of queries; of keys and values; width of each */
+    uint32_t window;                    /* tokens it reaches back; 0: all of them */
+    uint64_t queries, keys;
+    bool causal;
+    bool capped; /* scores x become c tanh(x / c): no kernel of cuDNN */
+};
+struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t layer,
+                                                     uint64_t sequence);
+/* As dtp_transformer_layer_attention_length. */
+double dtp_attention_length(const struct dtp_attention_shape *shape);
+
 /* Model FLOPs of one token, forward and backward, no recompute, at sequence length `sequence`: 6 * matmul parameters
  * + 6*L*d_q*s (causal attention counted half; Megatron-LM num_floating_point_operations, torchtitan), s the attention
  * length above. */

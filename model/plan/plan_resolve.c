@@ -99,8 +99,7 @@ static void check_products(struct dtp_resolver *r)
         dtp_plan_refuse(r, "accumulate", "%" PRIu32 " micro-steps send more than 2^62 bytes; use fewer", p->accumulate);
 }
 
-/* ---- shard group ---------------------------------------------------------------------------------------------------
- */
+/* ---- shard group ------------------------------------------------------------------------------------------------- */
 
 static void derive_shard_group(struct dtp_resolver *r)
 {
@@ -154,8 +153,7 @@ static void check_shard_group(struct dtp_resolver *r)
                         p->shard_group, c->gpus_per_node);
 }
 
-/* ---- what follows --------------------------------------------------------------------------------------------------
- */
+/* ---- what follows ------------------------------------------------------------------------------------------------ */
 
 static void derive_reshard(struct dtp_resolver *r)
 {
@@ -207,8 +205,7 @@ static void derive_precision(struct dtp_plan *p)
         p->precision.fp8_all_gather = false;
 }
 
-/* ---- precision -----------------------------------------------------------------------------------------------------
- */
+/* ---- precision --------------------------------------------------------------------------------------------------- */
 
 static void check_stored_dtypes(struct dtp_resolver *r)
 {

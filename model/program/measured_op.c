@@ -50,28 +50,27 @@ static struct dtp_measured_row matmul_row(const struct dtp_program *program, con
     return dtp_measured_row_of_matmul(dtp_measured_matmul_of_op(program, op), d->dtype, d->m, d->n, d->k);
 }
 
-static struct dtp_measured_row attention_row(const struct dtp_op *op, const struct dtp_transformer *transformer,
-                                             const struct dtp_plan *plan)
+static struct dtp_measured_row attention_row(const struct dtp_op *op, const struct dtp_plan *plan)
 {
     bool backward = op->kind == DTP_OP_ATTENTION_BACKWARD;
     struct dtp_measured_row row = dtp_measured_row_of(
         DTP_MEASUREMENT_ATTENTION, dtp_measured_attention_text(dtp_measured_attention_of(plan, backward)));
     row.dtype = plan->precision.compute;
-    set(&row, DTP_MEASURED_m, op->demand.tokens / (double)plan->sequence);
-    set(&row, DTP_MEASURED_sequence, (double)plan->sequence);
-    set(&row, DTP_MEASURED_heads, (double)transformer->heads);
-    set(&row, DTP_MEASURED_kv_heads, (double)transformer->kv_heads);
-    set(&row, DTP_MEASURED_head_dim, (double)transformer->head_dim);
+    const struct dtp_attention_shape *shape = &op->demand.attention;
+    set(&row, DTP_MEASURED_m, op->demand.tokens / (double)shape->queries);
+    set(&row, DTP_MEASURED_sequence, (double)shape->keys);
+    set(&row, DTP_MEASURED_heads, shape->heads);
+    set(&row, DTP_MEASURED_kv_heads, shape->kv_heads);
+    set(&row, DTP_MEASURED_head_dim, shape->head_dim);
     return row;
 }
 
-static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op,
-                      const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster,
                       const struct dtp_plan *plan, struct dtp_measured_row *out)
 {
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_MATMUL: *out = matmul_row(program, op); return true;
-    case DTP_CLASS_ATTENTION: *out = attention_row(op, transformer, plan); return true;
+    case DTP_CLASS_ATTENTION: *out = attention_row(op, plan); return true;
     case DTP_CLASS_MEMORY:
         *out = dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, dtp_op_kind_text(op->kind));
         set(out, DTP_MEASURED_bytes, op->demand.bytes);
@@ -99,10 +98,10 @@ static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op
 }
 
 bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
-                            const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                            const struct dtp_plan *plan, struct dtp_measured_row *out)
+                            const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                            struct dtp_measured_row *out)
 {
-    bool is = row_of_op(program, op, transformer, cluster, plan, out);
+    bool is = row_of_op(program, op, cluster, plan, out);
     const struct dtp_precision *p = &plan->precision;
     if (is && dtp_cluster_is_host(cluster))
         dtp_measured_row_of_host(out, out->measurement == DTP_MEASUREMENT_COLLECTIVE ? p->reduce : p->compute,

@@ -11,7 +11,7 @@ enum dtp_measured_matmul dtp_measured_matmul_of_op(const struct dtp_program *pro
 
 /* The row, without results, that an operation's time stands in; false for one that no row times (marks, storage). */
 bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
-                            const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                            const struct dtp_plan *plan, struct dtp_measured_row *out);
+                            const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                            struct dtp_measured_row *out);
 
 #endif

@@ -291,6 +291,20 @@ static const char *fault_of_operand(struct dtp_program *program, bool memory_onl
     return fault;
 }
 
+/* What is wrong with the shapes of an operation, or NULL: without one attention has no price, and others have none. */
+static const char *fault_of_shapes(const struct dtp_op *op)
+{
+    const struct dtp_attention_shape *a = &op->demand.attention;
+    enum dtp_op_class class = dtp_op_kind_class(op->kind);
+    bool none = !a->heads && !a->kv_heads && !a->head_dim && !a->window && !a->queries && !a->keys && !a->causal;
+    if (class != DTP_CLASS_ATTENTION && !none)
+        return "only attention has its shape";
+    if (class == DTP_CLASS_ATTENTION && op->demand.tokens > 0 &&
+        !(a->heads && a->kv_heads && a->head_dim && a->queries && a->keys))
+        return "attention needs heads, kv_heads, head_dim, queries and keys";
+    return class != DTP_CLASS_MATMUL && op->demand.groups ? "only a matmul has groups" : NULL;
+}
+
 static const char *fault_of_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
                                size_t operand_count)
 {
@@ -300,6 +314,9 @@ static const char *fault_of_op(struct dtp_program *program, const struct dtp_op 
         return "a collective needs a group that was added before it";
     if (!dtp_op_kind_is_transfer(op->kind) && (op->peer || op->tag))
         return "only a send or a receive has a peer and a tag";
+    const char *shapeless = fault_of_shapes(op);
+    if (shapeless)
+        return shapeless;
     bool memory_only = op->kind == DTP_OP_ALLOC || op->kind == DTP_OP_FREE;
     const char *fault = fault_of_demand(&op->demand);
     for (size_t i = 0; i < operand_count && !fault; i++)

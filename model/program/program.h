@@ -18,6 +18,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/words.h"
+#include "net/transformer.h"
 
 typedef struct {
     uint32_t index;
@@ -77,13 +78,15 @@ static inline struct dtp_operand dtp_operand_of(dtp_buffer_id buffer, uint32_t a
 
 /* What an operation asks of the machine; fields that its class does not use are 0. */
 struct dtp_demand {
-    double flops;          /* multiply-adds count 2; recompute included as it happens */
-    double m, n, k;        /* matmul */
-    double bytes;          /* through HBM, reads + writes (of a matmul: what adding its result to a sum in
-                            * another format moves beyond operands and result); host: bytes of host
-                            * memory; storage: bytes */
-    double sent_bytes;     /* collective: bytes each rank sends (ring accounting); copies: bytes copied */
-    double tokens;         /* attention */
+    double flops;      /* multiply-adds count 2; recompute included as it happens */
+    double m, n, k;    /* matmul */
+    double bytes;      /* through HBM, reads + writes (of a matmul: what adding its result to a sum in
+                        * another format moves beyond operands and result); host: bytes of host
+                        * memory; storage: bytes */
+    double sent_bytes; /* collective: bytes each rank sends (ring accounting); copies: bytes copied */
+    double tokens;     /* attention: of queries */
+    struct dtp_attention_shape attention;
+    uint32_t groups;       /* matmul: so many of that shape side by side; 0: one */
     uint32_t kernels;      /* launches the operation stands for (eager pointwise chains are one operation) */
     enum dtp_dtype dtype;  /* matmul */
     uint8_t memory_kernel; /* enum dtp_memory_kernel, for class MEMORY */

@@ -56,8 +56,7 @@ uint32_t dtp_program_set_peer_rank(const struct dtp_program_set *set, uint32_t r
     return set->roles[op->peer].first_rank + place;
 }
 
-/* ---- which send meets which receive -------------------------------------------------------------------------------
- */
+/* ---- which send meets which receive ------------------------------------------------------------------------------ */
 
 struct match {
     const struct dtp_program_set *set;

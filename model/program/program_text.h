@@ -5,15 +5,19 @@
  *   buffer 0 "params" bytes 3500000000 owner params space device pool compute dtype bf16 content weights
  *          module 1 persistent
  *   buffer 3 "qkv" bytes 100663296 owner activations space device pool compute layer 0 dtype bf16
- *   op 17 matmul compute layer 0 micro 1 reads 2-:input 0@4096:weight writes +3:result after 14 flops 206158430208 m
- * 8192 n 6144 k 2048 kernels 1 dtype bf16 name "qkv" end ops 18 buffers 4 groups 1
+ *   op 17 matmul compute layer 0 micro 1 reads 2-:input 0@4096:weight writes +3:result after 14
+ *          flops 206158430208 m 8192 n 6144 k 2048 kernels 1 dtype bf16 name "qkv"
+ *   end ops 18 buffers 4 groups 1
+ *
+ * What is indented further above belongs to the line before it: a page is narrower than a line of the text.
  *
  * One thing a line, numbered in order; operations refer to what stands before them. Operands stand in their order
  * behind `reads`, `writes`, `updates` or, where no byte is touched, `buffers`: +3 is allocated, 2- freed and 2~ freed
  * with DTP_DEFER by the operation; 0@4096 begins at byte 4096 of buffer 0, 0@4096+512 touches 512 bytes from there on
  * and no others, 0% is this rank's shard of it; the operand's role stands behind a colon. A send or receive says the
- * peer's role and a tag (program_set.h). What is 0 or none is left out. Numbers are whole, or MpE for M * 2^E, so that
- * reading gives the same bits in every locale. Blank lines and lines that begin with '#' are skipped. */
+ * peer's role and a tag (program_set.h). Attention says its heads, kv_heads, head_dim, window, queries, keys and
+ * whether it is causal, a grouped matmul its groups. What is 0 or none is left out. Numbers are whole, or MpE for M *
+ * 2^E, so that reading gives the same bits in every locale. Blank lines and lines that begin with '#' are skipped. */
 #ifndef DTP_PROGRAM_TEXT_H
 #define DTP_PROGRAM_TEXT_H
 

@@ -197,11 +197,28 @@ struct op_line {
     uint32_t dependency_count;
 };
 
-static const char *const op_keys[] = {
-    "buffers",          "reads", "writes", "updates", "layer",     "micro", "group", "after",
-    "kernels",          "dtype", "kernel", "name",    "recompute", "peer",  "tag",
+static const char *const op_keys[] = {"buffers",
+                                      "reads",
+                                      "writes",
+                                      "updates",
+                                      "layer",
+                                      "micro",
+                                      "group",
+                                      "after",
+                                      "kernels",
+                                      "dtype",
+                                      "kernel",
+                                      "name",
+                                      "recompute",
+                                      "peer",
+                                      "tag",
+                                      "groups",
+                                      "causal",
+#define X(field, most) #field,
+                                      DTP_ATTENTION_TABLE(X)
+#undef X
 #define X(field) #field,
-    DTP_DEMAND_TABLE(X)
+                                          DTP_DEMAND_TABLE(X)
 #undef X
 };
 enum {
@@ -216,13 +233,33 @@ enum {
     KEY_RECOMPUTE,
     KEY_PEER,
     KEY_TAG,
-    KEY_DEMAND
+    KEY_GROUPS,
+    KEY_CAUSAL,
+#define X(field, most) KEY_ATTENTION_##field,
+    DTP_ATTENTION_TABLE(X)
+#undef X
+        KEY_DEMAND
 };
 static const size_t demand_offsets[] = {
 #define X(field) offsetof(struct dtp_demand, field),
     DTP_DEMAND_TABLE(X)
 #undef X
 };
+
+static void read_attention(struct reader *reader, int key, struct dtp_attention_shape *out)
+{
+    uint64_t value = 0;
+    switch (key) {
+#define X(field, most)                                                                                                 \
+    case KEY_ATTENTION_##field:                                                                                        \
+        if (read_whole(reader, #field, 0, most, &value))                                                               \
+            out->field = (__typeof__(out->field))value;                                                                \
+        break;
+        DTP_ATTENTION_TABLE(X)
+#undef X
+    default: break;
+    }
+}
 
 static void read_op_key(struct reader *reader, int key, struct op_line *line)
 {
@@ -263,9 +300,16 @@ static void read_op_key(struct reader *reader, int key, struct op_line *line)
     case KEY_DTYPE: read_dtype(reader, &op->demand.dtype); break;
     case KEY_NAME: read_name(reader, line->name); break;
     case KEY_RECOMPUTE: op->demand.recompute = 1; break;
+    case KEY_CAUSAL: op->demand.attention.causal = true; break;
+    case KEY_GROUPS:
+        if (read_whole(reader, "groups", 0, UINT32_MAX, &value))
+            op->demand.groups = (uint32_t)value;
+        break;
     default:
         if (key < KEY_LAYER)
             read_operands(reader, (uint32_t)key); /* the verbs are in the order of DTP_READ and DTP_WRITE as bits */
+        else if (key < KEY_DEMAND)
+            read_attention(reader, key, &op->demand.attention);
         else
             read_number(reader, op_keys[key],
                         (double *)(void *)((char *)&op->demand + demand_offsets[key - KEY_DEMAND]));

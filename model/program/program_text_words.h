@@ -5,6 +5,16 @@
 /* Numbers of struct dtp_demand under their keys. */
 #define DTP_DEMAND_TABLE(X) X(flops) X(m) X(n) X(k) X(bytes) X(sent_bytes) X(tokens)
 
+/* Whole numbers of its attention shape, and the most that each may be. */
+#define DTP_ATTENTION_TABLE(X)                                                                                         \
+    X(heads, UINT32_MAX)                                                                                               \
+    X(kv_heads, UINT32_MAX)                                                                                            \
+    X(head_dim, UINT32_MAX)                                                                                            \
+    X(window, UINT32_MAX)                                                                                              \
+    X(queries, DTP_BUFFER_MAX_BYTES)                                                                                   \
+    X(keys, DTP_BUFFER_MAX_BYTES)                                                                                      \
+    X(capped, 1)
+
 /* By enum dtp_space and enum dtp_memory_kernel. */
 #define DTP_SPACE_WORDS                                                                                                \
     {                                                                                                                  \

@@ -74,6 +74,16 @@ static void write_demand(FILE *file, const struct dtp_op *op)
 #define X(field) write_number(file, #field, demand->field);
     DTP_DEMAND_TABLE(X)
 #undef X
+    if (dtp_op_kind_class(op->kind) == DTP_CLASS_ATTENTION) {
+#define X(field, most)                                                                                                 \
+    if (demand->attention.field)                                                                                       \
+        fprintf(file, " " #field " %" PRIu64, (uint64_t)demand->attention.field);
+        DTP_ATTENTION_TABLE(X)
+#undef X
+        fputs(demand->attention.causal ? " causal" : "", file);
+    }
+    if (demand->groups)
+        fprintf(file, " groups %u", demand->groups);
     if (demand->kernels)
         fprintf(file, " kernels %u", demand->kernels);
     if (demand->dtype || dtp_op_kind_class(op->kind) == DTP_CLASS_MATMUL)

@@ -96,7 +96,7 @@ static bool list_collectives(struct observed *o)
     const struct dtp_job *job = o->run->job;
     for (size_t i = 0; i < o->op_count; i++) {
         if (dtp_op_kind_class(o->ops[i].kind) != DTP_CLASS_COLLECTIVE || !was_timed(o, i) ||
-            !dtp_measured_row_of_op(o->run->program, &o->ops[i], &job->transformer, &job->cluster, &job->plan, &row))
+            !dtp_measured_row_of_op(o->run->program, &o->ops[i], &job->cluster, &job->plan, &row))
             continue;
         struct running *r = &o->running[o->running_count];
         *r = (struct running){.op = i, .start_s = o->run->start_s[i], .end_s = o->run->end_s[i]};
@@ -223,8 +223,7 @@ static bool add_shapes(struct observed *o)
     size_t count = 0;
     for (size_t i = 0; i < o->op_count && shapes; i++)
         if (isfinite(o->in_step_s[i]) && !is_chosen(o, i) &&
-            dtp_measured_row_of_op(o->run->program, &o->ops[i], &job->transformer, &job->cluster, &job->plan,
-                                   &shapes[count].row))
+            dtp_measured_row_of_op(o->run->program, &o->ops[i], &job->cluster, &job->plan, &shapes[count].row))
             shapes[count++].seconds = o->in_step_s[i];
     if (shapes)
         qsort(shapes, count, sizeof *shapes, by_shape);

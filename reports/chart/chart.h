@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* X(enum suffix, name as typed = script reports/NAME.gp, what it shows, where its table comes from). */
+/* X(enum suffix, name as typed = script reports/chart/NAME.gp, what it shows, where its table comes from). */
 #define DTP_CHART_TABLE(X)                                                                                             \
     X(MEMORY, "memory", "device memory over one step, stacked by owner", "dtplan simulate --memory FILE.csv")          \
     X(TIMELINE, "timeline", "when each operation of a step runs, a lane a stream",                                     \

@@ -83,8 +83,7 @@ static double figure(const struct dtp_table *table, size_t row, const char *colu
     return size_or_zero(strtod(dtp_table_text(table, row, dtp_table_column(table, column)), NULL));
 }
 
-/* ---- cells ---------------------------------------------------------------------------------------------------------
- */
+/* ---- cells ------------------------------------------------------------------------------------------------------- */
 
 /* Letter of the part that takes most of [from, to) of a stack of sizes; a blank where nothing does. */
 static char letter_of(struct legend *legend, const double *sizes, double from, double to)
@@ -104,8 +103,7 @@ static char letter_of(struct legend *legend, const double *sizes, double from, d
     return legend->parts[best].letter;
 }
 
-/* ---- frame ---------------------------------------------------------------------------------------------------------
- */
+/* ---- frame ------------------------------------------------------------------------------------------------------- */
 
 /* Line by line in the middle of the page. */
 static void print_title(const char *title, const struct dtp_page *page)
@@ -183,8 +181,7 @@ static enum dtp_status nothing(enum dtp_chart chart, struct dtp_faults *faults)
                      dtp_chart_command(chart));
 }
 
-/* ---- a bar a plan --------------------------------------------------------------------------------------------------
- */
+/* ---- a bar a plan ------------------------------------------------------------------------------------------------ */
 
 /* The first column is what bars are measured by, the capacity or the step; the others are the parts, as in `legend`. */
 static double bar_sizes(const struct dtp_chart_row *row, const struct legend *legend, double *sizes)
@@ -259,8 +256,7 @@ static enum dtp_status bars(enum dtp_chart chart, const struct dtp_chart_data *d
     return DTP_OK;
 }
 
-/* ---- memory over time ----------------------------------------------------------------------------------------------
- */
+/* ---- memory over time -------------------------------------------------------------------------------------------- */
 
 static double stack_at(const struct dtp_table *table, size_t row, const struct legend *legend, double *sizes)
 {
@@ -323,8 +319,7 @@ static enum dtp_status memory(const struct dtp_table *table, const struct dtp_pa
     return DTP_OK;
 }
 
-/* ---- lanes ---------------------------------------------------------------------------------------------------------
- */
+/* ---- lanes ------------------------------------------------------------------------------------------------------- */
 
 static size_t kind_of(const struct dtp_table *table, size_t row, const struct legend *legend)
 {

@@ -1,8 +1,8 @@
 /* Charts as inline SVG, for pages that must be complete without gnuplot.
  *
  * They show the same data as the gnuplot scripts (chart_data.h). Colours and text come from the page's style sheet by
- * class (s1..s12 series, ax axes, gr grid), so that a dark page has light axes. A legend is an HTML list before the
- * drawing, a table of the figures may follow it (html.h): nothing is told by colour alone. */
+ * class (f1..f12 areas, l1..l8 lines, p1..p8 points, ax axes, gr grid), so that a dark page has light axes. A legend is
+ * an HTML list before the drawing, a table of the figures may follow it (html.h): nothing is told by colour alone. */
 #ifndef DTP_SVG_CHART_H
 #define DTP_SVG_CHART_H
 

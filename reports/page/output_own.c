@@ -121,8 +121,7 @@ enum dtp_status dtp_output_write_sealed(const char *path, enum dtp_output_kind k
     return dtp_output_close(&output, faults);
 }
 
-/* ---- what is there ------------------------------------------------------------------------------------------------
- */
+/* ---- what is there ----------------------------------------------------------------------------------------------- */
 
 #define MOST_OWN_BYTES (64u << 20) /* no figure and no page of ours is that large */
 

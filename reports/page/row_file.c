@@ -55,8 +55,7 @@ enum dtp_status dtp_row_file_append(struct dtp_row_file *file, const char *text,
     return DTP_OK;
 }
 
-/* ---- what is there already -----------------------------------------------------------------------------------------
- */
+/* ---- what is there already --------------------------------------------------------------------------------------- */
 
 static enum dtp_status refuse_content(const struct dtp_row_file *file, size_t line, const char *what,
                                       struct dtp_faults *faults)

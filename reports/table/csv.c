@@ -180,8 +180,7 @@ static void write_asked(const struct dtp_comparison_row *row, enum dtp_key key, 
         write_text(f, asked);
 }
 
-/* ---- keys without a column of their own ---------------------------------------------------------------------------
- */
+/* ---- keys without a column of their own -------------------------------------------------------------------------- */
 
 /* The strategy stands first in every row; a name changes no prediction. */
 static const bool has_column[DTP_KEY_COUNT] = {[DTP_KEY_strategy] = true,

@@ -15,8 +15,7 @@ static enum dtp_status no_memory(struct dtp_faults *faults)
     return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
 }
 
-/* ---- text ---------------------------------------------------------------------------------------------------------
- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 static void print_about(const struct dtp_measured *m, const struct dtp_page *page)
 {
@@ -145,8 +144,7 @@ static enum dtp_status print_text(const struct dtp_measured *m, const struct dtp
     return memory ? DTP_OK : no_memory(faults);
 }
 
-/* ---- CSV ----------------------------------------------------------------------------------------------------------
- */
+/* ---- CSV --------------------------------------------------------------------------------------------------------- */
 
 static void print_csv(const struct dtp_measured *m, FILE *file)
 {
@@ -176,8 +174,7 @@ static void print_csv_header(FILE *file)
     fputs(",seconds,fitted_s,residual_pct\n", file);
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------------------------
- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static json_t *fit_json(const struct dtp_measured_quality *q)
 {
@@ -221,8 +218,7 @@ static enum dtp_status add_json(const struct dtp_measured *m, json_t *files, str
     return memory ? DTP_OK : no_memory(faults);
 }
 
-/* ---- all ----------------------------------------------------------------------------------------------------------
- */
+/* ---- all --------------------------------------------------------------------------------------------------------- */
 
 enum dtp_status dtp_report_measured(const struct dtp_catalog *catalog, enum dtp_catalog_form form,
                                     const char *const *names, size_t count, const struct dtp_page *page,

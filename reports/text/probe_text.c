@@ -45,12 +45,13 @@ static double amount(const struct dtp_measured_row *row)
 
 static double attention_seconds(const struct dtp_measured_row *row, const struct dtp_cluster *cluster)
 {
-    struct dtp_transformer shape = dtp_transformer_default();
     struct dtp_plan plan = dtp_plan_default();
-    shape.heads = (uint64_t)at(row, DTP_MEASURED_heads);
-    shape.kv_heads = (uint64_t)at(row, DTP_MEASURED_kv_heads);
-    shape.head_dim = (uint64_t)at(row, DTP_MEASURED_head_dim);
-    plan.sequence = (uint64_t)at(row, DTP_MEASURED_sequence);
+    const struct dtp_attention_shape shape = {.heads = (uint32_t)at(row, DTP_MEASURED_heads),
+                                              .kv_heads = (uint32_t)at(row, DTP_MEASURED_kv_heads),
+                                              .head_dim = (uint32_t)at(row, DTP_MEASURED_head_dim),
+                                              .queries = (uint64_t)at(row, DTP_MEASURED_sequence),
+                                              .keys = (uint64_t)at(row, DTP_MEASURED_sequence),
+                                              .causal = true};
     plan.precision.compute = row->dtype;
     struct dtp_attention_time time =
         dtp_attention_time(&cluster->gpu, &shape, &plan, at(row, DTP_MEASURED_m) * at(row, DTP_MEASURED_sequence));

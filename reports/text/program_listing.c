@@ -28,8 +28,7 @@ struct listing {
     size_t count;
 };
 
-/* ---- sections -------------------------------------------------------------------------------------------------------
- */
+/* ---- sections ---------------------------------------------------------------------------------------------------- */
 
 /* FNV-1a. */
 static uint64_t mix(uint64_t hash, const void *bytes, size_t count)
@@ -85,8 +84,7 @@ static bool find_sections(struct listing *l)
     return true;
 }
 
-/* ---- lines ----------------------------------------------------------------------------------------------------------
- */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 static void say_demand(const struct dtp_op *op, const struct dtp_page *page, char *out, size_t bytes)
 {
@@ -227,8 +225,7 @@ enum dtp_status dtp_program_listing(const struct dtp_simulated *simulated, const
     return DTP_OK;
 }
 
-/* ---- JSON -----------------------------------------------------------------------------------------------------------
- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static json_t *op_object(const struct dtp_simulated *s, uint32_t index)
 {

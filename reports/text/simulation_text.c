@@ -49,8 +49,7 @@ static int digits(struct dtp_unit unit)
     return unit.divisor < 1 ? 1 : 3;
 }
 
-/* ---- the step -----------------------------------------------------------------------------------------------------
- */
+/* ---- the step ---------------------------------------------------------------------------------------------------- */
 
 static int label_columns(const struct dtp_page *page)
 {
@@ -142,8 +141,7 @@ static void print_throughput(const struct dtp_simulated *s, const struct dtp_pag
             100 * t->hfu);
 }
 
-/* ---- streams ------------------------------------------------------------------------------------------------------
- */
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 static void print_streams(const struct dtp_simulated *s, const struct dtp_page *page)
 {
@@ -177,8 +175,7 @@ static void print_streams(const struct dtp_simulated *s, const struct dtp_page *
     dtp_grid_destroy(&grid);
 }
 
-/* ---- the critical path --------------------------------------------------------------------------------------------
- */
+/* ---- the critical path ------------------------------------------------------------------------------------------- */
 
 static void add_path_row(const struct dtp_path_row *row, struct dtp_unit unit, struct dtp_grid *grid)
 {
@@ -215,8 +212,7 @@ static void print_path(const struct dtp_simulated *s, const struct dtp_page *pag
     dtp_grid_destroy(&grid);
 }
 
-/* ---- memory -------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static void add_memory_row(struct dtp_grid *grid, const char *label, uint64_t program, uint64_t closed,
                            struct dtp_unit unit, enum dtp_ink ink)

@@ -135,8 +135,7 @@ void dtp_training_text(const struct dtp_report *report, const struct dtp_page *p
     print_limits(report, page);
 }
 
-/* ---- JSON -----------------------------------------------------------------------------------------------------------
- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 json_t *dtp_training_json(const struct dtp_training_cost *t, const struct dtp_money *money)
 {

@@ -6,8 +6,7 @@
 
 #include <math.h>
 
-/* ---- JSON ---------------------------------------------------------------------------------------------------------
- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static json_t *figures_object(const struct dtp_prediction *p)
 {
@@ -67,8 +66,7 @@ enum dtp_status dtp_whatif_json(const struct dtp_whatif *w, FILE *file, struct d
     return dtp_json_dump(object, file, faults);
 }
 
-/* ---- CSV ----------------------------------------------------------------------------------------------------------
- */
+/* ---- CSV --------------------------------------------------------------------------------------------------------- */
 
 static void write_figures(const struct dtp_prediction *p, FILE *file)
 {

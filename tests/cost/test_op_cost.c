@@ -155,14 +155,17 @@ static void test_flash_attention(void **state)
                 {64, 8192, 421, 398},   {64, 16384, 433, 427}};
     struct dtp_gpu gpu = test_h200();
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        struct dtp_transformer transformer = {.layers = 1,
-                                              .hidden = 2048,
-                                              .heads = 2048 / rows[i].width,
-                                              .kv_heads = 2048 / rows[i].width,
-                                              .head_dim = rows[i].width};
+        struct dtp_attention_shape shape = {.heads = (uint32_t)(2048 / rows[i].width),
+                                            .kv_heads = (uint32_t)(2048 / rows[i].width),
+                                            .head_dim = (uint32_t)rows[i].width,
+                                            .queries = rows[i].sequence,
+                                            .keys = rows[i].sequence,
+                                            .causal = true};
         struct dtp_plan plan = dtp_plan_default();
-        plan.sequence = rows[i].sequence;
-        struct dtp_attention_time time = dtp_attention_time(&gpu, &transformer, &plan, 16384);
+        struct dtp_attention_time time = dtp_attention_time(&gpu, &shape, &plan, 16384), whole;
+        shape.causal = false;
+        whole = dtp_attention_time(&gpu, &shape, &plan, 16384);
+        assert_true(whole.forward_s == 2 * time.forward_s && whole.backward_s == 2 * time.backward_s);
         double flops = 2.0 * (double)rows[i].sequence * 2048 * 16384 / 1e12;
         assert_near(flops / time.forward_s, rows[i].forward_tflops, 0.10);
         assert_near(2.5 * flops / time.backward_s, rows[i].backward_tflops, 0.10);
@@ -172,7 +175,8 @@ static void test_flash_attention(void **state)
 static void test_older_attention_is_slower(void **state)
 {
     (void)state;
-    struct dtp_transformer transformer = {.layers = 1, .hidden = 4096, .heads = 32, .kv_heads = 32, .head_dim = 128};
+    const struct dtp_attention_shape shape = {
+        .heads = 32, .kv_heads = 32, .head_dim = 128, .queries = 8192, .keys = 8192, .causal = true};
     struct dtp_gpu gpus[] = {test_h200(), test_a100()};
     for (int i = 0; i < 2; i++) {
         enum dtp_attention kinds[] = {DTP_ATTENTION_FLASH, DTP_ATTENTION_FLASH2, DTP_ATTENTION_FLASH1,
@@ -180,8 +184,8 @@ static void test_older_attention_is_slower(void **state)
         double before = 0;
         for (int k = 0; k < 4; k++) {
             struct dtp_plan plan = dtp_plan_default();
-            plan.sequence = 8192, plan.attention = kinds[k];
-            struct dtp_attention_time time = dtp_attention_time(&gpus[i], &transformer, &plan, 16384);
+            plan.attention = kinds[k];
+            struct dtp_attention_time time = dtp_attention_time(&gpus[i], &shape, &plan, 16384);
             assert_true(time.forward_s >= before);
             before = time.forward_s;
         }

@@ -80,8 +80,7 @@ static struct run new_run(int (*rank_main)(struct run *run, struct dtp_control *
     return run;
 }
 
-/* ---- what goes well -----------------------------------------------------------------------------------------------
- */
+/* ---- what goes well ---------------------------------------------------------------------------------------------- */
 
 static int talk(struct run *run, struct dtp_control *control)
 {
@@ -130,8 +129,7 @@ static void test_a_world_of_one_opens_nothing(void **state)
     assert_int_equal(end_of(start_rank(run, 0)), ENDED_WELL);
 }
 
-/* ---- who does not belong ------------------------------------------------------------------------------------------
- */
+/* ---- who does not belong ----------------------------------------------------------------------------------------- */
 
 static void expect_all(const pid_t *pid, uint32_t count, int code)
 {
@@ -183,8 +181,7 @@ static void test_a_port_in_use(void **state)
     close(stranger);
 }
 
-/* ---- who fails on the way -----------------------------------------------------------------------------------------
- */
+/* ---- who fails on the way ---------------------------------------------------------------------------------------- */
 
 static int wait_long(struct run *run, struct dtp_control *control)
 {

@@ -80,8 +80,7 @@ static void assert_refused(const char *settings, const char *words)
     assert_fault(words);
 }
 
-/* ---- keys ----------------------------------------------------------------------------------------------------------
- */
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
 
 static void test_every_key_is_documented_once(void **state)
 {
@@ -166,8 +165,7 @@ static void test_switches(void **state)
     assert_false(job.plan.compile);
 }
 
-/* ---- models --------------------------------------------------------------------------------------------------------
- */
+/* ---- models ------------------------------------------------------------------------------------------------------ */
 
 static uint64_t count(void)
 {
@@ -243,8 +241,7 @@ static void test_changing_a_family(void **state)
     assert_refused("model=gpt2-124m seq=2048", "1024 rows");
 }
 
-/* ---- clusters ------------------------------------------------------------------------------------------------------
- */
+/* ---- clusters ---------------------------------------------------------------------------------------------------- */
 
 static void assert_cluster(const char *settings, const char *gpu, uint32_t gpus, uint32_t per_node, uint32_t nodes)
 {
@@ -285,8 +282,7 @@ static void test_clusters(void **state)
     assert_refused("model=gpt2-124m gpu=v100-sxm", "no bf16");
 }
 
-/* ---- plans ---------------------------------------------------------------------------------------------------------
- */
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 static void test_a_network_that_one_node_has_no_use_for(void **state)
 {
@@ -377,8 +373,7 @@ static void test_the_asked_plan_resolves_to_the_plan(void **state)
     assert_memory_equal(&again, &job.plan, sizeof again);
 }
 
-/* ---- files ---------------------------------------------------------------------------------------------------------
- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static void test_a_file_with_all_that_editors_do(void **state)
 {
@@ -461,8 +456,7 @@ static void test_faults_of_the_plan_name_the_line(void **state)
     assert_int_equal(faults.count, 3);
 }
 
-/* ---- what is shipped -----------------------------------------------------------------------------------------------
- */
+/* ---- what is shipped --------------------------------------------------------------------------------------------- */
 
 static void test_the_shipped_scenarios_resolve(void **state)
 {

@@ -25,6 +25,10 @@ static inline bool same_demand(const struct dtp_demand *a, const struct dtp_dema
     return same_number(a->flops, b->flops) && same_number(a->m, b->m) && same_number(a->n, b->n) &&
            same_number(a->k, b->k) && same_number(a->bytes, b->bytes) && same_number(a->sent_bytes, b->sent_bytes) &&
            same_number(a->tokens, b->tokens) && a->kernels == b->kernels && a->dtype == b->dtype &&
+           a->groups == b->groups && a->attention.heads == b->attention.heads &&
+           a->attention.kv_heads == b->attention.kv_heads && a->attention.head_dim == b->attention.head_dim &&
+           a->attention.window == b->attention.window && a->attention.queries == b->attention.queries &&
+           a->attention.keys == b->attention.keys && a->attention.causal == b->attention.causal &&
            a->memory_kernel == b->memory_kernel && a->recompute == b->recompute;
 }
 

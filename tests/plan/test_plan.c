@@ -61,8 +61,7 @@ static void test_checkpointing_words(void **state)
         assert_false(dtp_checkpointing_parse(refused[i], &plan));
 }
 
-/* ---- strategies ----------------------------------------------------------------------------------------------------
- */
+/* ---- strategies -------------------------------------------------------------------------------------------------- */
 
 static void test_strategies_by_runtime(void **state)
 {
@@ -273,8 +272,7 @@ static void test_defaults_of_runtimes(void **state)
     assert_string_equal(dtp_precision_name(&plan.precision), "bf16-mixed");
 }
 
-/* ---- combinations --------------------------------------------------------------------------------------------------
- */
+/* ---- combinations ------------------------------------------------------------------------------------------------ */
 
 static void test_offload_rules(void **state)
 {

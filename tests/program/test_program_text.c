@@ -96,6 +96,28 @@ static void test_steps_go_there_and_back(void **state)
     expect_round_trip(parse("program 1\nend ops 0 buffers 0 groups 0\n"));
 }
 
+static void test_shapes_of_attention_and_groups_of_matmuls(void **state)
+{
+    static const char text[] =
+        "program 1\n"
+        "op 0 attention compute flops 4096 tokens 16 heads 8 kv_heads 2 head_dim 64 window 4 queries 8 keys 16 causal "
+        "kernels 1\n"
+        "op 1 attention_backward compute tokens 16 heads 8 kv_heads 8 head_dim 64 queries 8 keys 8\n"
+        "op 2 matmul compute m 4 n 5 k 6 groups 3 dtype bf16\n"
+        "end ops 3 buffers 0 groups 0\n";
+    (void)state;
+    struct dtp_program *p = parse(text);
+    char *again = text_of(p);
+    assert_string_equal(again, text);
+    free(again);
+    const struct dtp_attention_shape *shape = &dtp_program_ops(p)[0].demand.attention;
+    assert_true(shape->heads == 8 && shape->kv_heads == 2 && shape->head_dim == 64 && shape->window == 4);
+    assert_true(shape->queries == 8 && shape->keys == 16 && shape->causal);
+    assert_false(dtp_program_ops(p)[1].demand.attention.causal);
+    assert_int_equal(dtp_program_ops(p)[2].demand.groups, 3);
+    dtp_program_destroy(p);
+}
+
 static void test_numbers_keep_their_bits(void **state)
 {
     (void)state;
@@ -196,6 +218,11 @@ static const struct {
     {"buffer 1 \"y\" bytes 2 owner grads space device pool compute dtype bf16 dtype bf16", "dtype is given twice"},
     {"buffer 1 \"y\" bytes 3 owner grads space device pool compute dtype bf16", "no whole number of elements"},
     {"buffer 1 \"y\" bytes 2 owner grads space device pool compute module 1", "only state is a module's"},
+    {"op 0 attention compute tokens 16 heads 8 kv_heads 8 head_dim 64 queries 8", "attention needs heads, kv_heads"},
+    {"op 0 attention compute tokens 16 heads 4294967296", "heads is \"4294967296\""},
+    {"op 0 norm compute heads 8", "only attention has its shape"},
+    {"op 0 norm compute groups 8", "only a matmul has groups"},
+    {"op 0 norm compute causal causal", "causal is given twice"},
     {"group 0 ranks 2 stride 1", "group 0 stands where group 1 is expected"},
     {"group 1 ranks 0 stride 1", "ranks is \"0\"; a whole number from 1"},
     {"group 1 ranks 2 stride 1 x", "the line goes on behind its end"},
@@ -295,6 +322,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_text_of_a_program),
                                        cmocka_unit_test(test_steps_go_there_and_back),
+                                       cmocka_unit_test(test_shapes_of_attention_and_groups_of_matmuls),
                                        cmocka_unit_test(test_numbers_keep_their_bits),
                                        cmocka_unit_test(test_comments_and_blank_lines),
                                        cmocka_unit_test(test_faults_of_lines),

@@ -41,8 +41,7 @@ static const struct dtp_timeline *simulate(struct bench *b)
         step_seal(b->program);
     b->sealed = true;
     dtp_timeline_release(&b->timeline);
-    assert_int_equal(dtp_simulate(b->program, &b->transformer, &b->cluster, &b->plan, &b->options, &b->timeline, NULL),
-                     DTP_OK);
+    assert_int_equal(dtp_simulate(b->program, &b->cluster, &b->plan, &b->options, &b->timeline, NULL), DTP_OK);
     const struct dtp_timeline *t = &b->timeline;
     assert_near(t->compute_s + t->exposed_communication_s + t->exposed_offload_s + t->host_bound_s + t->optimizer_s +
                     t->bubble_s,
@@ -53,8 +52,7 @@ static const struct dtp_timeline *simulate(struct bench *b)
 
 static double alone_s(const struct bench *b, dtp_op_id op)
 {
-    return dtp_op_isolated_s(b->program, &dtp_program_ops(b->program)[op.index], &b->transformer, &b->cluster,
-                             &b->plan);
+    return dtp_op_isolated_s(b->program, &dtp_program_ops(b->program)[op.index], &b->cluster, &b->plan);
 }
 
 static void finish(struct bench *b)

@@ -2,8 +2,9 @@
  * sent and number of operations of every collective, bytes copied to and from the host equal exactly; the peak of live
  * bytes within 0.5 %. What may be further off is named here, with the bytes that it can be (see named_bytes):
  *   - ZeRO-3's flat buffers: the closed form takes them for used up in the order of their fetches, and counts the
- * oldest beside the tensors copied out of it. Tensors that were never given back are passed over by a fetch, so that a
- * later one may be used up before it; then one more stands, of stage3_prefetch_bucket_size and one tensor at most. */
+ *     oldest beside the tensors copied out of it. Tensors that were never given back are passed over by a fetch, so
+ *     that a later one may be used up before it; then one more stands, of stage3_prefetch_bucket_size and one tensor
+ *     at most. */
 #include "closed/activations.h"
 #include "runtime/runtimes.h"
 #include "runtime/deepspeed/deepspeed_parts.h"

@@ -16,8 +16,7 @@
 #define GPU_KEY "about,gpu_key,,,,,,,,,,,,,,,,,h200-sxm\n"
 #define MATMUL(m, n, k, seconds) "matmul,forward,bf16," #m "," #n "," #k ",,,,,,,,," #seconds ",,,,\n"
 
-/* ---- reading ------------------------------------------------------------------------------------------------------
- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static enum dtp_status parse(const char *text, struct dtp_measured **out, struct dtp_faults *faults)
 {
@@ -130,8 +129,7 @@ static void test_what_is_cut_is_refused(void **state)
     free(text);
 }
 
-/* ---- the synthetic machine: tests/data/synthetic_machine.csv, times of known formulas with 1 % of noise ------------
- */
+/* ---- the synthetic machine: tests/data/synthetic_machine.csv, times of known formulas with 1 % of noise ---------- */
 
 static struct dtp_measured *synthetic;
 
@@ -279,8 +277,7 @@ static void test_parameters_are_found(void **state)
     }
 }
 
-/* ---- few rows and absurd ones -------------------------------------------------------------------------------------
- */
+/* ---- few rows and absurd ones ------------------------------------------------------------------------------------ */
 
 static void test_one_row_says_something_of_others(void **state)
 {
@@ -381,8 +378,7 @@ static void test_an_absurd_row_bends_nothing_far_away(void **state)
     dtp_measured_destroy(measured);
 }
 
-/* ---- collectives --------------------------------------------------------------------------------------------------
- */
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
 
 static double collective_s(const struct dtp_cluster *cluster, const struct dtp_group *group,
                            enum dtp_collective collective, double bytes)

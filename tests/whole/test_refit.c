@@ -32,8 +32,7 @@ static double truth_of(enum dtp_op_class class)
 
 static double file_s(size_t run, size_t op)
 {
-    return dtp_op_isolated_s(programs[run], &dtp_program_ops(programs[run])[op], &jobs[run].transformer,
-                             &jobs[run].cluster, &jobs[run].plan);
+    return dtp_op_isolated_s(programs[run], &dtp_program_ops(programs[run])[op], &jobs[run].cluster, &jobs[run].plan);
 }
 
 /* Each operation after the one before, as long as the truth says. */
@@ -77,8 +76,8 @@ static int tear_down(void **state)
 
 static bool row_of(size_t run, size_t op, struct dtp_measured_row *row)
 {
-    return dtp_measured_row_of_op(programs[run], &dtp_program_ops(programs[run])[op], &jobs[run].transformer,
-                                  &jobs[run].cluster, &jobs[run].plan, row);
+    return dtp_measured_row_of_op(programs[run], &dtp_program_ops(programs[run])[op], &jobs[run].cluster,
+                                  &jobs[run].plan, row);
 }
 
 static void add_row(struct dtp_measured_rows *rows, const struct dtp_measured_row *row)
@@ -263,8 +262,7 @@ static void test_predicts_steps_of_runs_it_has_not_seen(void **state)
     (void)state;
     for (size_t r = 0; r < RUNS; r++) {
         options.op_s = alone_s[r];
-        assert_int_equal(dtp_simulate(programs[r], &jobs[r].transformer, &jobs[r].cluster, &jobs[r].plan, &options,
-                                      &truth[r], &faults),
+        assert_int_equal(dtp_simulate(programs[r], &jobs[r].cluster, &jobs[r].plan, &options, &truth[r], &faults),
                          DTP_OK);
         for (size_t i = 0; i < truth[r].op_count; i++) {
             start_s[r][i] = truth[r].span[i].start_s;
@@ -281,9 +279,7 @@ static void test_predicts_steps_of_runs_it_has_not_seen(void **state)
             struct dtp_timeline timeline;
             cluster.measured = after ? left_out : base;
             options.op_s = NULL;
-            assert_int_equal(
-                dtp_simulate(programs[r], &jobs[r].transformer, &cluster, &jobs[r].plan, &options, &timeline, &faults),
-                DTP_OK);
+            assert_int_equal(dtp_simulate(programs[r], &cluster, &jobs[r].plan, &options, &timeline, &faults), DTP_OK);
             error[after] = timeline.step_s / truth[r].step_s - 1;
             dtp_timeline_release(&timeline);
         }

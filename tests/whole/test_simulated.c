@@ -25,8 +25,7 @@
 #include "lib/scenario_fixture.h"
 #include "lib/step_fixture.h"
 
-/* ---- jobs -----------------------------------------------------------------------------------------------------------
- */
+/* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
 static struct dtp_job small_job(enum dtp_strategy strategy, uint32_t accumulate)
 {
@@ -251,8 +250,7 @@ static void test_limit_all_gathers(void **state)
     dtp_scenario_destroy(scenario);
 }
 
-/* ---- the critical path ----------------------------------------------------------------------------------------------
- */
+/* ---- the critical path ------------------------------------------------------------------------------------------- */
 
 static void test_path_by_hand(void **state)
 {
@@ -277,12 +275,12 @@ static void test_path_by_hand(void **state)
     dtp_op_id last = step_kernel(p, DTP_STREAM_COMPUTE, 2e9, 0);
     dtp_program_depend(p, last, gather);
     step_seal(p);
-    assert_int_equal(dtp_simulate(p, &transformer, &cluster, &plan, &options, &timeline, NULL), DTP_OK);
+    assert_int_equal(dtp_simulate(p, &cluster, &plan, &options, &timeline, NULL), DTP_OK);
     size_t count = dtp_critical_path(p, &timeline, rows);
     double alone_s[3];
     for (int i = 0; i < 3; i++)
         alone_s[i] = dtp_op_isolated_s(p, &dtp_program_ops(p)[(uint32_t[]){kernel.index, gather.index, last.index}[i]],
-                                       &transformer, &cluster, &plan);
+                                       &cluster, &plan);
     assert_int_equal(count, 2);
     assert_string_equal(rows[0].phase, "forward");
     assert_near(rows[0].kernels_s, alone_s[0], 1e-9);

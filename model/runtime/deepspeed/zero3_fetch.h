@@ -3,12 +3,15 @@
  * The rule of its coordinator once a step has been traced (runtime/zero/partitioned_param_coordinator.py):
  *   before a module   what it needs and nobody gathered yet is gathered; then the next tensors of the trace, in its
  *                     order, as long as they are fewer than stage3_prefetch_bucket_size and all that is gathered is
- * less than stage3_max_live_parameters (each may be overshot by one tensor). Those there are passed over after a module
- * its tensors go, unless that prefetch has passed over a later use of them, or they are used again within
- * stage3_max_reuse_distance elements of the trace Tensors of at most stage3_param_persistence_threshold elements are
- * gathered once a step and never given back; they are in no trace. A micro-step's trace: embeddings, blocks, final norm
- * and head forward; the same backward, replayed blocks forward before they go backward. Assumed: the vectors of a block
- * are used where it begins and ends, and an embedding is given back after its backward (release_backward_leftovers).
+ *                     less than stage3_max_live_parameters (each may be overshot by one tensor). Those that are
+ *                     gathered already are passed over
+ *   after a module    its tensors go, unless that prefetch has passed over a later use of them, or they are used again
+ *                     within stage3_max_reuse_distance elements of the trace
+ *
+ * Tensors of at most stage3_param_persistence_threshold elements are gathered once a step and never given back; they
+ * are in no trace. A micro-step's trace: embeddings, blocks, final norm and head forward; the same backward, replayed
+ * blocks forward before they go backward. Assumed: the vectors of a block are used where it begins and ends, and an
+ * embedding is given back after its backward (release_backward_leftovers).
  *
  * The closed form adds up what a walk says, lowering makes operations of it; the sizes are each caller's own. */
 #ifndef DTP_ZERO3_FETCH_H

@@ -125,8 +125,7 @@ static inline struct dtp_executor_module *dtp_executor_head(struct dtp_executor 
     return &x->modules[x->module_count - 1];
 }
 
-/* ---- lower_executor_weights.c: where weights are read --------------------------------------------------------------
- */
+/* ---- lower_executor_weights.c: where weights are read ------------------------------------------------------------ */
 
 /* The weights of parameter `which` as an operand; waits for their gather. */
 void dtp_executor_weight(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_role role,
@@ -156,8 +155,7 @@ void dtp_executor_gather_head(
     struct dtp_executor *x); /* before the last block's forward with prefetch, else before the loss */
 void dtp_executor_after_loss(struct dtp_executor *x);
 
-/* ---- lower_executor_gradients.c: where gradients are written -------------------------------------------------------
- */
+/* ---- lower_executor_gradients.c: where gradients are written ----------------------------------------------------- */
 
 void dtp_executor_make_reduction_buffers(struct dtp_executor *x);
 /* The gradient of parameter `which` as an operand: brings the buffer to life, overwrites what it holds first and adds
@@ -173,8 +171,7 @@ void dtp_executor_close_gradient(struct dtp_executor *x, struct dtp_executor_mod
 /* All reductions are issued: what they read goes. */
 void dtp_executor_drain(struct dtp_executor *x, int left);
 
-/* ---- the others ---------------------------------------------------------------------------------------------------
- */
+/* ---- the others -------------------------------------------------------------------------------------------------- */
 
 /* lower_executor_forward.c */
 void dtp_executor_embedding(struct dtp_executor *x);

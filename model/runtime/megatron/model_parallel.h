@@ -8,12 +8,14 @@
  *
  *   tensor    per layer two all-reduces of B = T h w bytes forward and two backward, two more where all is recomputed;
  *             with sequence parallelism each is a reduce-scatter and an all-gather of the same bytes, norms and
- * residual stream are spread over the tp ranks too, and so are their activations (Shoeybi 2019; Korthikanti 2022). They
- * stand between matmuls: nothing hides them but tp_overlap. pipeline  1F1B of m micro-steps: the slowest stage works
- * m-1 times and each stage once more, sum_i t_i + (m-1) max t; with v chunks of the model per GPU the fill and drain
- * shrink by v: bubble (p-1)/(v m) for equal stages (Narayanan 2021, 2.2). A boundary sends B/tp bytes each way per
- * micro-step and chunk. memory    the first stage holds activations of min(m, p) micro-steps, interleaved 1 + (p-1)/(p
- * v) times as many; the last one those of one and the logits (Korthikanti 2022, 4.2.3). The larger counts.
+ *             residual stream are spread over the tp ranks too, and so are their activations (Shoeybi 2019;
+ *             Korthikanti 2022). They stand between matmuls: nothing hides them but tp_overlap
+ *   pipeline  1F1B of m micro-steps: the slowest stage works m-1 times and each stage once more,
+ *             sum_i t_i + (m-1) max t; with v chunks of the model per GPU the fill and drain shrink by v: bubble
+ *             (p-1)/(v m) for equal stages (Narayanan 2021, 2.2). A boundary sends B/tp bytes each way per
+ *             micro-step and chunk
+ *   memory    the first stage holds activations of min(m, p) micro-steps, interleaved 1 + (p-1)/(p v) times as many;
+ *             the last one those of one and the logits (Korthikanti 2022, 4.2.3). The larger counts
  *
  * Not modelled: other runtimes and FSDP with tp or pp, offload, context and expert parallelism. */
 #ifndef DTP_MODEL_PARALLEL_H

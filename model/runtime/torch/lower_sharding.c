@@ -2,12 +2,16 @@
  *
  * FSDP2 (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py; allocation traces of 2.11):
  *   gather     the shard is cast and laid into the flat all-gather buffer (copy stream), gathered in place (gather
- * stream) copy-out   the buffer's parts become the weights (compute stream). In forward the buffer stays until the next
- * unit has been copied out; in backward it goes at once and the next unit's gather is issued reduce     when the unit's
- * backward is through (lower_scatter.c) FSDP1 (fsdp/_runtime_utils.py) gathers into the flat parameter, of which
- * weights are views; released ones are reusable when the device is done with them (record_stream), and the host waits
- * for the oldest release when two are pending (limit_all_gathers). Its root stays gathered from forward to backward. A
- * unit is `wrap_layers` blocks; embeddings, final norm and head are the root's, and all blocks where nothing is
+ *              stream)
+ *   copy-out   the buffer's parts become the weights (compute stream). In forward the buffer stays until the next unit
+ *              has been copied out; in backward it goes at once and the next unit's gather is issued
+ *   reduce     when the unit's backward is through (lower_scatter.c)
+ *
+ * FSDP1 (fsdp/_runtime_utils.py) gathers into the flat parameter, of which weights are views; released ones are
+ * reusable when the device is done with them (record_stream), and the host waits for the oldest release when two are
+ * pending (limit_all_gathers). Its root stays gathered from forward to backward.
+ *
+ * A unit is `wrap_layers` blocks; embeddings, final norm and head are the root's, and all blocks where nothing is
  * wrapped. */
 #include "runtime/torch/lower_foreach.h"
 #include "runtime/torch/lower_units.h"

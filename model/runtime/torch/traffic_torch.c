@@ -3,8 +3,7 @@
 
 #include "base/bytes.h"
 
-/* ---- replicated parameters ----------------------------------------------------------------------------------------
- */
+/* ---- replicated parameters --------------------------------------------------------------------------------------- */
 
 #define DDP_DEFAULT_BUCKET (UINT64_C(25) << 20) /* bucket_cap_mb=None; the first bucket is then 1 MiB */
 #define DDP_FIRST_BUCKET (UINT64_C(1) << 20)
@@ -66,8 +65,7 @@ static void replicated(struct dtp_traffic *job)
         dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(u->total * job->bytes.params, gpus), u->tensors, gpus, 1);
 }
 
-/* ---- sharded parameters -------------------------------------------------------------------------------------------
- */
+/* ---- sharded parameters ------------------------------------------------------------------------------------------ */
 
 /* Wire bytes of one gather of all layers, and of the root: each rank's padded shard, matrices of layers at the gathered
  * dtype (fp8: 1), the rest at the compute dtype. */
