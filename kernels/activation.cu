@@ -16,9 +16,16 @@ __device__ float gelu_gate(float x)
     return sigmoid(1.5957691216057308f * x * (1.0f + 0.044715f * x * x));
 }
 
-/* result, slope: of gelu and relu at x. */
+template <enum dtp_activation_kind KIND>
+constexpr bool is_gated = KIND == DTP_ACTIVATION_SWIGLU || KIND == DTP_ACTIVATION_GEGLU;
+
+/* result, slope: of silu, gelu and relu at x. */
 template <enum dtp_activation_kind KIND> __device__ float2 activate(float x)
 {
+    if constexpr (KIND == DTP_ACTIVATION_SWIGLU) {
+        float s = sigmoid(x), silu = x * s;
+        return make_float2(silu, s + silu * (1 - s));
+    }
     if constexpr (KIND == DTP_ACTIVATION_RELU)
         return make_float2(x > 0 ? x : 0.0f * x, x > 0); /* 0 * x: a NaN stays one */
     float s = gelu_gate(x);
@@ -31,7 +38,7 @@ __global__ void __launch_bounds__(threads) forward(struct dtp_activation_args a,
     uint32_t i = blockIdx.x * threads + threadIdx.x;
     if (i >= vectors)
         return;
-    constexpr bool gated = KIND == DTP_ACTIVATION_SWIGLU;
+    constexpr bool gated = is_gated<KIND>;
     uint64_t at = (uint64_t)i * N, row = gated ? i / (a.width / N) : 0;
     const T *up = (const T *)a.up + at + row * a.width; /* a row of `up` is twice as wide */
     packed<T, N> x = load<N>(up), y;
@@ -40,12 +47,12 @@ __global__ void __launch_bounds__(threads) forward(struct dtp_activation_args a,
     float result[N];
 #pragma unroll
     for (int e = 0; e < N; e++)
-        result[e] = gated ? x[e] * sigmoid(x[e]) * y[e] : activate<KIND>(x[e]).x;
+        result[e] = gated ? activate<KIND>(x[e]).x * y[e] : activate<KIND>(x[e]).x;
     store((T *)a.result + at, result);
 }
 
-template <typename T, int N>
-__global__ void __launch_bounds__(threads) swiglu_backward(struct dtp_activation_backward_args a, uint32_t vectors)
+template <typename T, int N, enum dtp_activation_kind KIND>
+__global__ void __launch_bounds__(threads) gated_backward(struct dtp_activation_backward_args a, uint32_t vectors)
 {
     uint32_t i = blockIdx.x * threads + threadIdx.x;
     if (i >= vectors)
@@ -56,10 +63,10 @@ __global__ void __launch_bounds__(threads) swiglu_backward(struct dtp_activation
     float of_gate[N], of_up[N], result[N];
 #pragma unroll
     for (int e = 0; e < N; e++) {
-        float s = sigmoid(gate[e]), silu = gate[e] * s;
-        of_gate[e] = gradient[e] * up[e] * (s + silu * (1 - s));
-        of_up[e] = gradient[e] * silu;
-        result[e] = silu * up[e];
+        float2 value_and_slope = activate<KIND>(gate[e]);
+        of_gate[e] = gradient[e] * up[e] * value_and_slope.y;
+        of_up[e] = gradient[e] * value_and_slope.x;
+        result[e] = value_and_slope.x * up[e];
     }
     store((T *)a.up_gradient + from, of_gate);
     store((T *)a.up_gradient + from + a.width, of_up);
@@ -92,6 +99,8 @@ template <typename T, int N> void launch(const struct dtp_activation_args &a, ui
     unsigned blocks = blocks_for(vectors, threads);
     if (a.kind == DTP_ACTIVATION_SWIGLU)
         forward<T, N, DTP_ACTIVATION_SWIGLU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
+    else if (a.kind == DTP_ACTIVATION_GEGLU)
+        forward<T, N, DTP_ACTIVATION_GEGLU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
     else if (a.kind == DTP_ACTIVATION_GELU)
         forward<T, N, DTP_ACTIVATION_GELU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
     else
@@ -103,7 +112,9 @@ void launch(const struct dtp_activation_backward_args &a, uint64_t vectors, cuda
 {
     unsigned blocks = blocks_for(vectors, threads);
     if (a.kind == DTP_ACTIVATION_SWIGLU)
-        swiglu_backward<T, N><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
+        gated_backward<T, N, DTP_ACTIVATION_SWIGLU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
+    else if (a.kind == DTP_ACTIVATION_GEGLU)
+        gated_backward<T, N, DTP_ACTIVATION_GEGLU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
     else if (a.kind == DTP_ACTIVATION_GELU)
         plain_backward<T, N, DTP_ACTIVATION_GELU><<<blocks, threads, 0, stream>>>(a, (uint32_t)vectors);
     else

@@ -160,7 +160,8 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
             float above = before;
 #pragma unroll
             for (int j = 0; j < E; j++) {
-                scores[i][j] = sees(query, key + x + side * j, a.window) ? scores[i][j] * a.scale : -INFINITY;
+                scores[i][j] =
+                    sees(query, key + x + side * j, a.window) ? soft_cap(scores[i][j] * a.scale, a.softcap) : -INFINITY;
                 above = fmaxf(above, scores[i][j]);
             }
             above = warp_max(above, side);
@@ -260,9 +261,11 @@ template <typename T> struct backward_head {
             for (int j = 0; j < E; j++) {
                 uint32_t query = y * E + i, key = x + side * j, at = query * (backward_tile + 1) + key;
                 bool seen = sees(first_query + query, first_key + key, a.window);
-                float weight = seen ? expf(scores[i][j] * a.scale - t.log_sum_exp[query]) : 0.0f;
+                float score = soft_cap(scores[i][j] * a.scale, a.softcap);
+                float weight = seen ? expf(score - t.log_sum_exp[query]) : 0.0f;
                 t.weights[at] = weight;
-                t.slopes[at] = a.scale * weight * (slopes[i][j] - t.taken_back[query]);
+                t.slopes[at] =
+                    a.scale * soft_cap_slope(score, a.softcap) * weight * (slopes[i][j] - t.taken_back[query]);
             }
     }
 };

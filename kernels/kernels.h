@@ -60,14 +60,15 @@ struct dtp_embedding_backward_args {
     bool accumulate_positions;
 };
 
-/* mean NULL: RMSNorm, result = x * rsqrt(mean(x^2) + epsilon) * weight; else LayerNorm with bias (may be NULL). */
+/* mean NULL: RMSNorm, result = x * rsqrt(mean(x^2) + epsilon) * (weight_offset + weight); else LayerNorm with bias (may
+ * be NULL). */
 struct dtp_norm_args {
     const void *x, *weight, *bias;
     void *result;
     float *inverse_deviation, *mean; /* [rows] each, written */
     uint64_t rows;
     uint32_t width;
-    float epsilon;
+    float epsilon, weight_offset;
     enum dtp_element element, weight_element;
 };
 
@@ -81,6 +82,7 @@ struct dtp_norm_backward_args {
     float *workspace;
     uint64_t rows;
     uint32_t width;
+    float weight_offset;
     enum dtp_element element, weight_element, gradient_element; /* activations; weight; weight_gradient */
     bool add_to_residual;                                       /* false: residual_gradient is overwritten */
     bool accumulate;                                            /* weight and bias gradients */
@@ -97,8 +99,8 @@ struct dtp_rotary_args {
     bool inverse;
 };
 
-/* RMSNorm in place of each head of q and of k in a packed qkv (as rotary's): x * rsqrt(mean(x^2) + epsilon) * weight.
- * `raw` receives q and k as they were, which backward reads. */
+/* RMSNorm in place of each head of q and of k in a packed qkv (as rotary's): x * rsqrt(mean(x^2) + epsilon) *
+ * (weight_offset + weight). `raw` receives q and k as they were, which backward reads. */
 struct dtp_qk_norm_args {
     void *qkv;
     const void *weight;       /* [2, head_dim]: of q, of k */
@@ -106,7 +108,7 @@ struct dtp_qk_norm_args {
     float *inverse_deviation; /* [rows, heads + kv_heads], written */
     uint64_t rows;
     uint32_t heads, kv_heads, head_dim;
-    float epsilon;
+    float epsilon, weight_offset;
     enum dtp_element element, weight_element;
 };
 /* The gradients of q and k in a packed gradient become, in place, those of what was normed. */
@@ -118,12 +120,14 @@ struct dtp_qk_norm_backward_args {
     float *workspace;      /* 2 * DTP_PARTIAL_SUM_ROWS * head_dim floats */
     uint64_t rows;
     uint32_t heads, kv_heads, head_dim;
+    float weight_offset;
     enum dtp_element element, weight_element, gradient_element; /* activations; weight; weight_gradient */
     bool accumulate;
 };
 
-/* swiglu: `up` is [rows, 2 width], gate first, result = silu(gate) * up; gelu (tanh form) and relu: [rows, width]. */
-enum dtp_activation_kind { DTP_ACTIVATION_SWIGLU, DTP_ACTIVATION_GELU, DTP_ACTIVATION_RELU };
+/* swiglu: `up` is [rows, 2 width], gate first, result = silu(gate) * up; geglu: gelu(gate) * up; gelu (tanh form) and
+ * relu: [rows, width]. */
+enum dtp_activation_kind { DTP_ACTIVATION_SWIGLU, DTP_ACTIVATION_GELU, DTP_ACTIVATION_RELU, DTP_ACTIVATION_GEGLU };
 struct dtp_activation_args {
     const void *up;
     void *result; /* [rows, width] */
@@ -154,7 +158,8 @@ struct dtp_bias_backward_args {
 };
 
 /* Cross entropy and its gradient in one pass over logits [rows, stride], `vocab` of each row used: row_loss[i] =
- * logsumexp - logit[target]; the logits become (softmax - onehot) * scale, the padding 0. A negative target counts for
+ * logsumexp - logit[target]; the logits become (softmax - onehot) * scale, the padding 0. softcap c > 0: the loss is
+ * that of c tanh(logit / c). A negative target counts for
  * nothing: loss and gradient 0. On CUDA a stride is a multiple of 16 bytes, as parameter_layout.h pads rows. */
 struct dtp_loss_args {
     void *logits;
@@ -162,7 +167,7 @@ struct dtp_loss_args {
     float *row_loss;
     uint64_t rows;
     uint32_t vocab, stride;
-    float scale;
+    float scale, softcap;
     enum dtp_element element;
 };
 /* *total (+)= sum of values */
@@ -247,8 +252,8 @@ struct dtp_initialise_args {
 
 /* Causal self-attention on packed qkv [batch, sequence, (heads + 2 kv_heads), head_dim]: q heads, then k, then v; query
  * head h reads k and v of head h / (heads / kv_heads). `window` > 0: a query sees so many keys, its own the last of
- * them; 0: all up to its own. result [batch, sequence, heads, head_dim]; log_sum_exp
- * [batch, heads, sequence] of the scaled scores. */
+ * them; 0: all up to its own. softcap c > 0: scaled scores x become c tanh(x / c). result [batch, sequence, heads,
+ * head_dim]; log_sum_exp [batch, heads, sequence] of the scaled scores. */
 struct dtp_attention_args {
     const void *qkv;
     void *result;
@@ -256,7 +261,7 @@ struct dtp_attention_args {
     void *workspace;
     uint64_t workspace_bytes;
     uint32_t batch, sequence, heads, kv_heads, head_dim, window;
-    float scale;
+    float scale, softcap;
     enum dtp_element element;
 };
 /* qkv_gradient is packed as qkv and overwritten. atomic: a library may add up dQ by atomics, faster, but last bits
@@ -268,7 +273,7 @@ struct dtp_attention_backward_args {
     void *workspace;
     uint64_t workspace_bytes;
     uint32_t batch, sequence, heads, kv_heads, head_dim, window;
-    float scale;
+    float scale, softcap;
     bool atomic;
     enum dtp_element element;
 };

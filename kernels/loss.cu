@@ -55,6 +55,7 @@ template <typename T> struct row_in_parts {
     static constexpr int parts = 4;
     uint4 *slots; /* [kept][blockDim.x] */
     uint32_t kept, vectors, vocab;
+    float softcap;
 
     __device__ uint32_t part_begin(int part) const
     {
@@ -73,7 +74,7 @@ template <typename T> struct row_in_parts {
     {
 #pragma unroll
         for (int e = 0; e < N; e++)
-            x[e] = values[e];
+            x[e] = soft_cap(values[e], softcap);
         if ((vector + 1) * N > vocab) {
 #pragma unroll
             for (int e = 0; e < N; e++)
@@ -119,20 +120,27 @@ template <typename T> struct row_in_parts {
 
 struct row_result {
     float largest, factor; /* gradient = exp(x - largest) * factor */
-    float scale;
+    float scale, softcap;
     uint32_t target; /* beyond the vocabulary: none */
 };
 
+/* Padding, minus infinity, stays out of the slope. */
 template <int N> __device__ void make_gradient(float (&x)[N], uint32_t vector, const row_result &r)
 {
+    float slope[N];
 #pragma unroll
-    for (int e = 0; e < N; e++)
+    for (int e = 0; e < N; e++) {
+        slope[e] = x[e] > -INFINITY ? soft_cap_slope(x[e], r.softcap) : 1.0f;
         x[e] = r.factor == 0 ? 0.0f : exp2_fast((x[e] - r.largest) * log2_e) * r.factor;
+    }
     if (r.target / N == vector) {
 #pragma unroll
         for (int e = 0; e < N; e++)
             x[e] -= r.target % N == e ? r.scale : 0.0f;
     }
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        x[e] *= slope[e];
 }
 
 /* Rows of which two or more fit into a multiprocessor's shared memory have a block of 512 threads each; longer ones
@@ -146,7 +154,7 @@ __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t
     constexpr bool all_kept = THREADS == short_threads;
     extern __shared__ uint4 slots[];
     __shared__ normaliser of_warp[2][32];
-    const row_in_parts<T> part = {slots, kept, a.stride / N, a.vocab};
+    const row_in_parts<T> part = {slots, kept, a.stride / N, a.vocab, a.softcap};
     const uint32_t beyond = kept * THREADS + threadIdx.x;
     T *row = (T *)a.logits + (uint64_t)blockIdx.x * a.stride;
     for (int p = 0; p < part.parts; p++) {
@@ -157,7 +165,7 @@ __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t
     int turn = 0;
     for (uint64_t i = blockIdx.x; i < a.rows; i += gridDim.x, turn ^= 1) {
         const int32_t target = a.targets[i];
-        const float aimed = target >= 0 ? to_float(row[target]) : 0.0f;
+        const float aimed = target >= 0 ? soft_cap(to_float(row[target]), a.softcap) : 0.0f;
         normaliser of;
         if constexpr (!all_kept)
             for (uint32_t vector = beyond; vector < part.vectors; vector += 4 * THREADS)
@@ -169,7 +177,7 @@ __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t
         of.across_block(of_warp[turn]);
         if (threadIdx.x == 0)
             a.row_loss[i] = target < 0 ? 0.0f : logf(of.sum) - (aimed - of.largest);
-        const row_result result = {of.largest, target < 0 ? 0.0f : a.scale / of.sum, a.scale,
+        const row_result result = {of.largest, target < 0 ? 0.0f : a.scale / of.sum, a.scale, a.softcap,
                                    target < 0 ? UINT32_MAX : (uint32_t)target};
         if constexpr (!all_kept)
             for (uint32_t vector = beyond; vector < part.vectors; vector += 4 * THREADS)

@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(most_lanes) forward(const __grid_constant__ st
         if (column >= a.width)
             continue;
         float weight[N], bias[N] = {}, result[N];
-        read_weights<N>(weight, a.weight, a.weight_element, column);
+        read_weights<N>(weight, a.weight, a.weight_element, column, a.weight_offset);
         if (LAYER && a.bias)
             read_weights<N>(bias, a.bias, a.weight_element, column);
 #pragma unroll
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(most_lanes, resident<V>)
                 continue;
             packed<T, N> gradient = reader.get(stage, GRADIENT, row, v), x = reader.get(stage, X, row, v);
             float weight[N];
-            read_weights<N>(weight, a.weight, a.weight_element, reader.column(v));
+            read_weights<N>(weight, a.weight, a.weight_element, reader.column(v), a.weight_offset);
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 float n = (x[e] - mean) * inverse, g = gradient[e], h = g * weight[e];
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(most_lanes, resident<V>)
             packed<T, N> gradient = reader.get(stage, GRADIENT, row, v), x = reader.get(stage, X, row, v);
             packed<T, N> residual = reader.get(stage, RESIDUAL, row, v);
             float weight[N], result[N];
-            read_weights<N>(weight, a.weight, a.weight_element, reader.column(v));
+            read_weights<N>(weight, a.weight, a.weight_element, reader.column(v), a.weight_offset);
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 float n = (x[e] - mean) * inverse, h = gradient[e] * weight[e];

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
         if (!own.holds(v))
             continue;
         float weight[N], result[N];
-        read_weights<N>(weight, a.weight, a.weight_element, weights + own.column(v));
+        read_weights<N>(weight, a.weight, a.weight_element, weights + own.column(v), a.weight_offset);
 #pragma unroll
         for (int e = 0; e < N; e++)
             result[e] = x[v][e] * inverse * weight[e];
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(threads)
             gradient[v] = own.read(at, v);
             x[v] = own.read((const T *)a.raw + normed * a.head_dim, v);
             if (own.holds(v))
-                read_weights<N>(weight[v], a.weight, a.weight_element, weights + own.column(v));
+                read_weights<N>(weight[v], a.weight, a.weight_element, weights + own.column(v), a.weight_offset);
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 float n = x[v][e] * inverse;

@@ -1,4 +1,5 @@
 #include "kernels/element.h"
+#include "kernels/soft_cap.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -95,12 +96,12 @@ static double dot(const double *a, const double *b, uint32_t dim)
 }
 
 /* scores of the keys seen become scaled scores; returns their log-sum-exp. */
-static double score_query(struct head *h, struct seen seen, double scale)
+static double score_query(struct head *h, struct seen seen, double scale, double cap)
 {
     double largest = -INFINITY, sum = 0;
     multiply_columns(h, h->query, h->key_columns, seen, h->scores);
     for (uint32_t j = seen.first; j < seen.end; j++) {
-        h->scores[j] *= scale;
+        h->scores[j] = dtp_soft_cap(h->scores[j] * scale, cap);
         largest = fmax(largest, h->scores[j]);
     }
     for (uint32_t j = seen.first; j < seen.end; j++)
@@ -124,7 +125,7 @@ int dtp_reference_attention(void *self, const struct dtp_attention_args *a, void
                 uint64_t row = b * a->sequence + i;
                 struct seen seen = seen_by(i, a->window);
                 dtp_load_row(a->qkv, a->element, row * packing.row + head * a->head_dim, a->head_dim, h.query);
-                double log_sum_exp = score_query(&h, seen, (double)a->scale);
+                double log_sum_exp = score_query(&h, seen, (double)a->scale, (double)a->softcap);
                 memset(h.result, 0, a->head_dim * sizeof(double));
                 for (uint32_t j = seen.first; j < seen.end; j++)
                     add_scaled(h.result, exp(h.scores[j] - log_sum_exp), h.values + (size_t)j * a->head_dim,
@@ -146,7 +147,8 @@ static void query_backward(struct head *h, const struct dtp_attention_backward_a
     struct seen seen = seen_by(i, a->window);
     uint64_t row = b * a->sequence + i, query = row * packing.row + head * a->head_dim;
     uint64_t result = (row * a->heads + head) * a->head_dim;
-    double scale = (double)a->scale, log_sum_exp = (double)a->log_sum_exp[(b * a->heads + head) * a->sequence + i];
+    double scale = (double)a->scale, cap = (double)a->softcap,
+           log_sum_exp = (double)a->log_sum_exp[(b * a->heads + head) * a->sequence + i];
     dtp_load_row(a->qkv, a->element, query, a->head_dim, h->query);
     dtp_load_row(a->gradient, a->element, result, a->head_dim, h->gradient);
     dtp_load_row(a->result, a->element, result, a->head_dim, h->result);
@@ -155,8 +157,8 @@ static void query_backward(struct head *h, const struct dtp_attention_backward_a
     multiply_columns(h, h->gradient, h->value_columns, seen, h->slopes);
     memset(h->result, 0, a->head_dim * sizeof(double));
     for (uint32_t j = seen.first; j < seen.end; j++) {
-        double probability = exp(h->scores[j] * scale - log_sum_exp);
-        double slope = scale * probability * (h->slopes[j] - taken_back);
+        double score = dtp_soft_cap(h->scores[j] * scale, cap), probability = exp(score - log_sum_exp);
+        double slope = scale * dtp_soft_cap_slope(score, cap) * probability * (h->slopes[j] - taken_back);
         size_t at = (size_t)j * a->head_dim;
         add_scaled(h->value_gradient + at, probability, h->gradient, a->head_dim);
         add_scaled(h->key_gradient + at, slope, h->query, a->head_dim);

@@ -1,6 +1,12 @@
 #include "kernels/element.h"
+#include "kernels/soft_cap.h"
 
 #include <math.h>
+
+static double logit(const struct dtp_loss_args *a, uint64_t at)
+{
+    return dtp_soft_cap(dtp_load(a->logits, a->element, at), (double)a->softcap);
+}
 
 /* The largest logit is taken out first, so that nothing overflows and large logits do not swallow the logarithm. */
 static void loss_row(const struct dtp_loss_args *a, uint64_t i)
@@ -9,16 +15,17 @@ static void loss_row(const struct dtp_loss_args *a, uint64_t i)
     int32_t target = a->targets[i];
     double largest = -INFINITY, sum = 0;
     for (uint32_t j = 0; j < a->vocab; j++)
-        largest = fmax(largest, dtp_load(a->logits, a->element, row + j));
+        largest = fmax(largest, logit(a, row + j));
     for (uint32_t j = 0; j < a->vocab; j++)
-        sum += exp(dtp_load(a->logits, a->element, row + j) - largest);
+        sum += exp(logit(a, row + j) - largest);
     if (target < 0)
         a->row_loss[i] = 0;
     else
-        a->row_loss[i] = (float)(log(sum) - (dtp_load(a->logits, a->element, row + (uint64_t)target) - largest));
+        a->row_loss[i] = (float)(log(sum) - (logit(a, row + (uint64_t)target) - largest));
     for (uint32_t j = 0; j < a->vocab; j++) {
-        double probability = exp(dtp_load(a->logits, a->element, row + j) - largest) / sum;
+        double x = logit(a, row + j), probability = exp(x - largest) / sum;
         double gradient = (probability - ((int64_t)j == target)) * (double)a->scale;
+        gradient *= dtp_soft_cap_slope(x, (double)a->softcap);
         dtp_store(a->logits, a->element, row + j, target < 0 ? 0 : gradient);
     }
     for (uint32_t j = a->vocab; j < a->stride; j++)

@@ -19,7 +19,7 @@ int dtp_reference_norm(void *self, const struct dtp_norm_args *a, void *stream)
             double normal = (dtp_load(a->x, a->element, i * a->width + j) - mean) * inverse;
             double bias = a->bias ? dtp_load(a->bias, a->weight_element, j) : 0;
             dtp_store(a->result, a->element, i * a->width + j,
-                      normal * dtp_load(a->weight, a->weight_element, j) + bias);
+                      normal * ((double)a->weight_offset + dtp_load(a->weight, a->weight_element, j)) + bias);
         }
         a->inverse_deviation[i] = (float)inverse;
         if (a->mean)
@@ -38,7 +38,7 @@ static void norm_backward_row(const struct dtp_norm_backward_args *a, uint64_t i
     for (uint32_t j = 0; j < a->width; j++) {
         double gradient = dtp_load(a->gradient, a->element, i * a->width + j);
         double n = (dtp_load(a->x, a->element, i * a->width + j) - mean) * inverse;
-        double h = gradient * dtp_load(a->weight, a->weight_element, j);
+        double h = gradient * ((double)a->weight_offset + dtp_load(a->weight, a->weight_element, j));
         mean_h += h / a->width;
         mean_hn += h * n / a->width;
         sums[j] += gradient * n;
@@ -46,7 +46,8 @@ static void norm_backward_row(const struct dtp_norm_backward_args *a, uint64_t i
     }
     for (uint32_t j = 0; j < a->width; j++) {
         double n = (dtp_load(a->x, a->element, i * a->width + j) - mean) * inverse;
-        double h = dtp_load(a->gradient, a->element, i * a->width + j) * dtp_load(a->weight, a->weight_element, j);
+        double h = dtp_load(a->gradient, a->element, i * a->width + j) *
+                   ((double)a->weight_offset + dtp_load(a->weight, a->weight_element, j));
         double gradient = inverse * (h - (a->mean ? mean_h : 0) - n * mean_hn);
         dtp_accumulate(a->residual_gradient, a->element, i * a->width + j, gradient, a->add_to_residual);
     }

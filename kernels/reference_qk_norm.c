@@ -27,7 +27,7 @@ static void norm_head(const struct dtp_qk_norm_args *a, struct place at)
     for (uint32_t d = 0; d < a->head_dim; d++)
         dtp_store(a->qkv, a->element, at.packed + d,
                   dtp_load(a->raw, a->element, at.kept + d) * inverse *
-                      dtp_load(a->weight, a->weight_element, at.weight + d));
+                      ((double)a->weight_offset + dtp_load(a->weight, a->weight_element, at.weight + d)));
     a->inverse_deviation[at.kept / a->head_dim] = (float)inverse;
 }
 
@@ -47,13 +47,14 @@ static void head_backward(const struct dtp_qk_norm_backward_args *a, struct plac
     for (uint32_t d = 0; d < a->head_dim; d++) {
         double gradient = dtp_load(a->qkv_gradient, a->element, at.packed + d);
         double n = dtp_load(a->raw, a->element, at.kept + d) * inverse;
-        mean_hn += gradient * dtp_load(a->weight, a->weight_element, at.weight + d) * n / a->head_dim;
+        double weight = (double)a->weight_offset + dtp_load(a->weight, a->weight_element, at.weight + d);
+        mean_hn += gradient * weight * n / a->head_dim;
         sums[at.weight + d] += gradient * n;
     }
     for (uint32_t d = 0; d < a->head_dim; d++) {
         double n = dtp_load(a->raw, a->element, at.kept + d) * inverse;
         double h = dtp_load(a->qkv_gradient, a->element, at.packed + d) *
-                   dtp_load(a->weight, a->weight_element, at.weight + d);
+                   ((double)a->weight_offset + dtp_load(a->weight, a->weight_element, at.weight + d));
         dtp_store(a->qkv_gradient, a->element, at.packed + d, inverse * (h - n * mean_hn));
     }
 }

@@ -143,20 +143,21 @@ __device__ inline void store_any(void *values, enum dtp_element element, uint64_
         ((float *)values)[i] = value;
 }
 
-/* Weights of N neighbouring columns, of whatever type they are. */
+/* Weights of N neighbouring columns, of whatever type they are, and what a norm adds to each. */
 template <int N>
-__device__ inline void read_weights(float (&to)[N], const void *from, enum dtp_element element, uint32_t column)
+__device__ inline void read_weights(float (&to)[N], const void *from, enum dtp_element element, uint32_t column,
+                                    float offset = 0)
 {
     if (element == DTP_ELEMENT_BF16) {
         packed<bf16, N> values = load<N>((const bf16 *)from + column);
 #pragma unroll
         for (int e = 0; e < N; e++)
-            to[e] = values[e];
+            to[e] = offset + values[e];
     } else {
         packed<float, N> values = load<N>((const float *)from + column);
 #pragma unroll
         for (int e = 0; e < N; e++)
-            to[e] = values[e];
+            to[e] = offset + values[e];
     }
 }
 
@@ -205,6 +206,17 @@ constexpr float log2_e = 1.4426950408889634f;
 __device__ inline float sigmoid(float x)
 {
     return __fdividef(1.0f, 1.0f + exp2_fast(-log2_e * x));
+}
+
+/* cap * tanh(x / cap) and, by that value, its derivative; 0 caps nothing. */
+__device__ inline float soft_cap(float x, float cap)
+{
+    return cap > 0 ? cap * tanhf(x / cap) : x;
+}
+
+__device__ inline float soft_cap_slope(float capped, float cap)
+{
+    return cap > 0 ? 1 - capped / cap * (capped / cap) : 1.0f;
 }
 
 /* Calls `body` with a value of the element's type: inside, `decltype` names it. */

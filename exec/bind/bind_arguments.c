@@ -82,6 +82,7 @@ static void fill_norm(struct dtp_binder *b, struct dtp_bound_op *out)
                                                  .rows = rows(b),
                                                  .width = hidden(b),
                                                  .epsilon = NORM_EPSILON,
+                                                 .weight_offset = weight_offset(b),
                                                  .element = element_of(b, DTP_ROLE_INPUT),
                                                  .weight_element = element_of(b, DTP_ROLE_WEIGHT)};
 }
@@ -104,6 +105,7 @@ static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                         .workspace = need(b, DTP_ROLE_WORKSPACE),
                                         .rows = rows(b),
                                         .width = hidden(b),
+                                        .weight_offset = weight_offset(b),
                                         .element = element_of(b, DTP_ROLE_GRADIENT),
                                         .weight_element = element_of(b, DTP_ROLE_WEIGHT),
                                         .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
@@ -209,6 +211,7 @@ static void fill_qk_norm(struct dtp_binder *b, struct dtp_bound_op *out)
                                                        .kv_heads = (uint32_t)t->kv_heads,
                                                        .head_dim = (uint32_t)t->head_dim,
                                                        .epsilon = NORM_EPSILON,
+                                                       .weight_offset = weight_offset(b),
                                                        .element = element_of(b, DTP_ROLE_RESULT),
                                                        .weight_element = element_of(b, DTP_ROLE_WEIGHT)};
 }
@@ -228,6 +231,7 @@ static void fill_qk_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out
                                            .heads = (uint32_t)t->heads,
                                            .kv_heads = (uint32_t)t->kv_heads,
                                            .head_dim = (uint32_t)t->head_dim,
+                                           .weight_offset = weight_offset(b),
                                            .element = element_of(b, DTP_ROLE_RESULT),
                                            .weight_element = element_of(b, DTP_ROLE_WEIGHT),
                                            .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
@@ -252,6 +256,7 @@ static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
                                     .head_dim = (uint32_t)t->head_dim,
                                     .window = window(b),
                                     .scale = (float)(1 / sqrt((double)t->head_dim)),
+                                    .softcap = (float)t->attention_softcap,
                                     .element = element_of(b, DTP_ROLE_INPUT)};
 }
 
@@ -275,6 +280,7 @@ static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .head_dim = (uint32_t)t->head_dim,
                                              .window = window(b),
                                              .scale = (float)(1 / sqrt((double)t->head_dim)),
+                                             .softcap = (float)t->attention_softcap,
                                              .atomic = b->binding->job.plan->executor.atomic_attention,
                                              .element = element_of(b, DTP_ROLE_INPUT)};
 }
@@ -336,6 +342,7 @@ static void fill_loss_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                                  .vocab = (uint32_t)shape(b)->vocab,
                                                  .stride = (uint32_t)b->binding->rules.vocab_stride,
                                                  .scale = (float)(1 / tokens),
+                                                 .softcap = (float)shape(b)->final_softcap,
                                                  .element = element_of(b, DTP_ROLE_RESULT)};
 }
 

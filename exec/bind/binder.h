@@ -122,6 +122,12 @@ static inline uint32_t sequence(const struct dtp_binder *b)
     return (uint32_t)b->binding->job.plan->sequence;
 }
 
+/* What norms add to their weights. */
+static inline float weight_offset(const struct dtp_binder *b)
+{
+    return shape(b)->norm_unit_offset ? 1 : 0;
+}
+
 /* Keys that the operation's layer sees; 0: all. */
 static inline uint32_t window(const struct dtp_binder *b)
 {
@@ -133,6 +139,7 @@ static inline enum dtp_activation_kind activation_kind(const struct dtp_binder *
     switch (shape(b)->activation) {
     case DTP_GELU: return DTP_ACTIVATION_GELU;
     case DTP_RELU: return DTP_ACTIVATION_RELU;
+    case DTP_GEGLU: return DTP_ACTIVATION_GEGLU;
     case DTP_SWIGLU: break;
     }
     return DTP_ACTIVATION_SWIGLU;

@@ -206,6 +206,9 @@ static void describe_details(struct dtp_trainer *t)
         double value;
     } details[] = {{"qk_norm", m->qk_norm},
                    {"head_bias", m->head_bias},
+                   {"norm_unit_offset", m->norm_unit_offset},
+                   {"attention_softcap", m->attention_softcap},
+                   {"final_softcap", m->final_softcap},
                    {"sliding_window", (double)m->sliding_window},
                    {"sliding_window_pattern", (double)m->sliding_window_pattern}};
     for (size_t i = 0, used; i < sizeof details / sizeof *details; i++)

@@ -48,7 +48,7 @@ static void find_stages(struct dtp_bound *b)
              kv = t->kv_heads * t->head_dim;
     bool fused = plan->compile || plan->runtime->fused_kernels, math = plan->attention == DTP_ATTENTION_MATH;
     bool rope = t->position == DTP_POSITION_ROPE;
-    uint64_t inner = t->activation == DTP_SWIGLU ? 3 : plan->compile ? 1 : 2, norm = a->layer_norms / 2;
+    uint64_t inner = dtp_activation_is_gated(t->activation) ? 3 : plan->compile ? 1 : 2, norm = a->layer_norms / 2;
     uint64_t middle = a->layer_all - a->layer_input - a->layer_norms - a->layer_attention - a->layer_mlp;
     uint64_t core = math ? 2 * dtp_bound_scores(b) : 4 * q;
     uint64_t chain = rope && !fused ? (c == 4 ? 2 : 5) * c * q : 0, made = c * (q + 2 * kv);

@@ -42,7 +42,8 @@ static uint64_t core_workspace(const struct dtp_bound *b)
                                             .head_dim = (uint32_t)t->head_dim,
                                             .backward = true,
                                             .deterministic = !plan->executor.atomic_attention};
-    bool fused = dtp_attention_is_fused(plan->precision.compute == DTP_BF16, size.sequence, size.head_dim);
+    bool fused = dtp_attention_is_fused(plan->precision.compute == DTP_BF16, size.sequence, size.head_dim,
+                                        t->attention_softcap > 0);
     return fused ? dtp_divide_up(dtp_attention_workspace_bytes(&size), b->tokens) : 0;
 }
 
@@ -52,11 +53,12 @@ static void size_block(struct dtp_bound *b)
     struct dtp_activations *a = &b->activations;
     uint64_t c = b->bytes.compute, h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim,
              f = t->ffn;
-    uint64_t up = t->activation == DTP_SWIGLU ? 2 * f : f, statistics = t->norm == DTP_RMS_NORM ? 4 : 8;
+    uint64_t up = dtp_activation_is_gated(t->activation) ? 2 * f : f, statistics = t->norm == DTP_RMS_NORM ? 4 : 8;
     uint64_t qkv = c * (q + 2 * kv), core = c * q + 4 * t->heads;
     enum dtp_checkpointing policy = b->plan->checkpointing;
     bool apart = b->plan->executor.gradient_stream;
-    uint64_t attention = 2 * c * h + statistics + qkv + core;
+    uint64_t raw = t->qk_norm ? c * (q + kv) + 4 * (t->heads + t->kv_heads) : 0; /* q and k before their norms */
+    uint64_t attention = 2 * c * h + statistics + qkv + raw + core;
     a->layer_input = c * h;
     a->layer_all = attention + 2 * c * h + statistics + c * (up + f);
     a->layer_kept = policy == DTP_CHECKPOINT_NONE                  ? a->layer_all

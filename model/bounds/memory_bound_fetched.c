@@ -40,7 +40,7 @@ static struct fetched fetched_of(const struct dtp_bound *b)
     const struct dtp_units *u = &b->units;
     uint64_t h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim,
              threshold = plan->deepspeed.stage3_param_persistence_threshold, layers = b->layers;
-    bool gated = t->activation == DTP_SWIGLU, on_host = plan->offload >= DTP_OFFLOAD_PARAMS;
+    bool gated = dtp_activation_is_gated(t->activation), on_host = plan->offload >= DTP_OFFLOAD_PARAMS;
     struct fetched f = {.persistent = 0};
     if (u->ranks == 1 && !on_host)
         return f;

@@ -155,13 +155,43 @@ static void linear(struct pass *p, int index, int result, uint64_t drops)
     consider(p, 0);
 }
 
+/* Statistics that a sum makes for the norms of its branches, in one pass. */
+static uint64_t fused_statistics(const struct dtp_layer_tensors *made, const struct dtp_layer_operator *sum)
+{
+    uint64_t set = 0;
+    for (uint64_t left = sum ? dtp_layer_branches(sum) : 0; left; left &= left - 1) {
+        const struct dtp_layer_operator *norm = dtp_layer_tensors_fused_norm(made, dtp_layer_first(left));
+        set |= norm ? norm->statistics : 0;
+    }
+    return set;
+}
+
+/* What a sum reads of its branches: a norm that runs in its pass is none of them, but the norm's input. */
+static uint64_t branch_tensors(const struct dtp_layer_tensors *made, const struct dtp_layer_operator *sum)
+{
+    uint64_t set = 0;
+    for (uint64_t left = dtp_layer_branches(sum); left; left &= left - 1) {
+        const struct dtp_layer_operator *norm = dtp_layer_tensors_fused_norm(made, dtp_layer_first(left));
+        set |= norm ? norm->reads : BIT(dtp_layer_first(left));
+    }
+    return set;
+}
+
+static void norm_after(struct pass *p, const struct dtp_layer_operator *op)
+{
+    uint64_t wide = dtp_layer_wide_of(dtp_layer_first(op->reads));
+    enum dtp_layer_tensor result = dtp_layer_first(op->makes), statistics = dtp_layer_first(op->statistics);
+    kernel(p, wanted(p, (int)result) ? (int)result : (int)statistics, op->makes | op->statistics | wide, op->reads, 0);
+}
+
 static void norm(struct pass *p, const struct dtp_layer_operator *op)
 {
     const struct dtp_layer_tensors *made = &p->b->made;
     enum dtp_layer_tensor input = dtp_layer_first(op->reads), result = dtp_layer_first(op->makes);
     const struct dtp_layer_operator *added = made->fused ? dtp_layer_tensors_sum(made, input) : NULL;
-    kernel(p, (int)result, op->statistics | dtp_layer_wide_of(result) | (added ? op->reads : 0),
-           added && made->bytes[input] ? dtp_layer_branches(added) : 0, 0);
+    kernel(p, (int)result,
+           op->statistics | dtp_layer_wide_of(result) | (added ? op->reads : 0) | fused_statistics(made, added),
+           added && made->bytes[input] ? branch_tensors(made, added) : 0, 0);
 }
 
 static void projection(struct pass *p, const struct dtp_layer_operator *op)
@@ -191,7 +221,13 @@ static void run(struct pass *p, int index)
     bool silu_goes = b->gated && !b->compiled && !p->replay;
     bool eager_sum = !b->made.fused && __builtin_popcountll(dtp_layer_branches(op)) > 1; /* two at a time */
     switch (op->kind) {
-    case DTP_LAYER_OP_NORM: norm(p, op); break;
+    case DTP_LAYER_OP_NORM:
+        if (op->reads & DTP_LAYER_STREAM)
+            norm(p, op);
+        else if (!b->made.fused)
+            norm_after(p, op);
+        break;
+    case DTP_LAYER_OP_CAST: kernel(p, (int)dtp_layer_first(op->makes), 0, 0, 0); break;
     case DTP_LAYER_OP_PROJECTION: projection(p, op); break;
     case DTP_LAYER_OP_ROTARY: kernel(p, Q, BIT(K) | BIT(QK_STATISTICS), op->reads & ~BIT(QKV), b->rotary_work); break;
     case DTP_LAYER_OP_ATTENTION: attention(p, op); break;
@@ -200,9 +236,11 @@ static void run(struct pass *p, int index)
                op->reads | (silu_goes ? BIT(SILU) : 0), 0);
         break;
     case DTP_LAYER_OP_RESIDUAL:
-        if (op->makes && !b->made.fused)
-            kernel(p, (int)dtp_layer_first(op->makes), 0, dtp_layer_branches(op), 0);
-        else if (!op->makes && !p->replay)
+        if (op->makes && !dtp_layer_tensors_sum_in_norm(&b->made, index))
+            kernel(p, (int)dtp_layer_first(op->makes), fused_statistics(&b->made, op), branch_tensors(&b->made, op), 0);
+        if (!op->makes && !p->replay)
+            make(p, fused_statistics(&b->made, op));
+        if (!op->makes && !p->replay)
             consider(p, b->made.bytes[INPUT] + (eager_sum ? b->c * b->h : 0)); /* of the next block */
         break;
     }
@@ -328,6 +366,8 @@ static void projection_back(struct backward *w, const struct dtp_layer_operator 
 /* The residual stream is wider than what matmuls read: its gradient is cast for the linear that ends the branch. */
 static void branch_back(struct backward *w, const struct dtp_layer_operator *op)
 {
+    if (w->b->made.kind.norms_after) /* whose backward reads it as it is */
+        return;
     w->of_sum = w->b->e != w->b->c ? w->b->c * w->b->h : 0;
     w->work += w->of_sum;
     w->branches = dtp_layer_branches(op);
@@ -350,6 +390,30 @@ static void norm_back(struct backward *w, const struct dtp_layer_operator *op)
     w->work -= gradient;
     const struct dtp_layer_operator *added = dtp_layer_tensors_sum(&s->made, dtp_layer_first(op->reads));
     consume(w, op->reads | op->statistics | (added ? dtp_layer_branches(added) : 0));
+}
+
+static void norm_after_back(struct backward *w, const struct dtp_layer_operator *op)
+{
+    enum dtp_layer_tensor input = dtp_layer_first(op->reads);
+    uint64_t wide = dtp_layer_wide_of(input), gradient = w->b->c * w->b->h;
+    note(w, gradient + sum(w->b, wide), 0, DTP_PLACE_PLAIN);
+    w->work += gradient;
+    w->gradient[input] = gradient;
+    consume(w, op->reads | op->statistics | wide);
+}
+
+/* The gradient of what matmuls read of the stream, widened, is added to the stream's. */
+static void add_to_stream(struct backward *w)
+{
+    const struct block *b = w->b;
+    uint64_t gradient = b->c * b->h;
+    if (b->e != b->c && !b->made.fused) {
+        note(w, b->e * b->h, 0, DTP_PLACE_PLAIN);
+        w->work += b->e * b->h - gradient;
+        gradient = b->e * b->h;
+    }
+    note(w, 0, 0, DTP_PLACE_PLAIN);
+    w->work -= gradient;
 }
 
 /* From the product's gradient to that of up, and of gate beside it. */
@@ -399,8 +463,18 @@ static void run_back(struct backward *w)
 {
     const struct dtp_layer_operator *op = &w->b->made.op[w->index];
     switch (op->kind) {
-    case DTP_LAYER_OP_NORM: norm_back(w, op); break;
-    case DTP_LAYER_OP_PROJECTION: projection_back(w, op); break;
+    case DTP_LAYER_OP_NORM:
+        if (op->reads & DTP_LAYER_STREAM)
+            norm_back(w, op);
+        else
+            norm_after_back(w, op);
+        break;
+    case DTP_LAYER_OP_CAST: add_to_stream(w); break;
+    case DTP_LAYER_OP_PROJECTION:
+        projection_back(w, op);
+        if (op->reads & DTP_LAYER_STREAM)
+            add_to_stream(w);
+        break;
     case DTP_LAYER_OP_ROTARY: rotary_back(w); break;
     case DTP_LAYER_OP_ATTENTION: core_back(w); break;
     case DTP_LAYER_OP_ACTIVATION: activation_back(w); break;

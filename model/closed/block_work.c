@@ -24,7 +24,7 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, struct
 /* Norms of a block that read the residual stream. */
 static double stream_norms(const struct dtp_layer_kind *block)
 {
-    return block->vectors & UINT32_C(1) << DTP_VECTOR_NORM2 ? 2 : 1;
+    return __builtin_popcount(block->vectors & (UINT32_C(1) << DTP_VECTOR_NORM1 | UINT32_C(1) << DTP_VECTOR_NORM2));
 }
 
 /* Each pointwise operation is a kernel: it reads its inputs and writes its output whole. */
@@ -33,7 +33,7 @@ static void count_eager(const struct dtp_transformer *t, const struct dtp_plan *
 {
     double h = (double)t->hidden, f = (double)t->ffn, w = dtp_plan_compute_bytes(plan);
     double q = (double)(t->heads * t->head_dim), kv = (double)(t->kv_heads * t->head_dim);
-    bool autocast = dtp_plan_autocast(plan), gated = t->activation == DTP_SWIGLU;
+    bool autocast = dtp_plan_autocast(plan), gated = dtp_activation_is_gated(t->activation);
     double p = autocast ? 4 : w;
     double qkv_linears = plan->fused_qkv ? 1 : 3, up_linears = gated && !plan->fused_gate_up ? 2 : 1;
     double casts = autocast ? (4 + w) * h * (qkv_linears + up_linears) : 0; /* fp32 norm output -> linear input */
@@ -46,16 +46,18 @@ static void count_eager(const struct dtp_transformer *t, const struct dtp_plan *
     /* a sum of two branches adds these first */
     double norms = n * 2 * p * h, adds = block->parallel ? (2 * p + 4 * w) * h : 2 * (2 * p + w) * h;
     double qk_norm = t->qk_norm ? 2 * w * (q + kv) : 0;
-    double activation = gated ? 5 * w * f : 2 * w * f; /* silu 2, product 3 | gelu 2 */
+    double activation = gated ? 5 * w * f : 2 * w * f;                            /* silu 2, product 3 | gelu 2 */
+    double after = block->norms_after ? 2 : 0, cast = autocast ? (4 + w) * h : 0; /* norms of what branches return */
+    norms += after * (2 * p * h + cast) + after * (p - w) * h;
     work->forward_bytes_per_token = norms + casts + rope_forward * (q + kv) + qk_norm + adds + activation;
 
     double activation_backward = gated ? 9 * w * f + (plan->fused_gate_up ? 4 * w * f : 0) : 3 * w * f;
     double norms_backward =
         n * (3 * p + 2 * p + (autocast ? 4 + w : 0)) * h; /* input gradient, weight gradient, cast */
-    double residual_adds = n * 3 * p * h;
+    double residual_adds = (n > 0 ? n : 2) * 3 * p * h + after * (5 * p * h + cast);
     double input_gradient_sums = (qkv_linears - 1 + up_linears - 1) * 3 * w * h;
     double qkv_cat = plan->fused_qkv ? 2 * w * (q + 2 * kv) : 0;
-    double residual_casts = autocast ? (block->parallel ? 1 : 2) * (4 + w) * h : 0;
+    double residual_casts = (block->norms_after ? block->norms_before ? 0 : 2 : block->parallel ? 1 : 2) * cast;
     work->backward_bytes_per_token = activation_backward + norms_backward + residual_adds + input_gradient_sums +
                                      qkv_cat + residual_casts + rope_backward * (q + kv) + 2.5 * qk_norm + biases * w;
     work->forward_kernels = 12 + (rope ? (plan->rope_fp32 ? 20 : 10) : 0) + (gated ? 2 : 1) + (autocast ? 6 : 0);
@@ -71,15 +73,17 @@ static void count_fused(const struct dtp_transformer *t, const struct dtp_plan *
            w = dtp_plan_compute_bytes(plan);
     double q = (double)(t->heads * t->head_dim), kv = (double)(t->kv_heads * t->head_dim);
     double p = dtp_plan_autocast(plan) ? 4 : w;
-    bool gated = t->activation == DTP_SWIGLU, rope = t->position == DTP_POSITION_ROPE;
+    bool gated = dtp_activation_is_gated(t->activation), rope = t->position == DTP_POSITION_ROPE;
     double n = stream_norms(block), biases = (double)dtp_layer_bias_elements(block);
+    double after = block->norms_after ? 2 : 0, bare = block->norms_before ? 0 : 2; /* sums behind which no norm adds */
     double norm1 = (p + w) * h, add_norm2 = (block->parallel ? n - 1 : 2) * (p + w) * h;
     double add = (2 * p + (block->parallel ? 2 : 1) * w) * h;
     double rotate = rope ? 2 * w * (q + kv) : 0, qk_norm = t->qk_norm ? 2 * w * (q + kv) : 0;
     double transposes = 2 * w * q; /* attention returns heads before tokens */
     work->forward_bytes_per_token = norm1 + add_norm2 + add + rotate + qk_norm + (gated ? 3 : 2) * w * f;
-    work->backward_bytes_per_token = n * (w + 3 * p) * h + (rope ? 2 * w * (q + 2 * kv) : 0) + transposes +
-                                     2.5 * qk_norm + (gated ? 6 : 4) * w * f + biases * w;
+    work->backward_bytes_per_token = (n * (w + 3 * p) + after * (p + 2 * w) + bare * (2 * p + w)) * h +
+                                     (rope ? 2 * w * (q + 2 * kv) : 0) + transposes + 2.5 * qk_norm +
+                                     (gated ? 6 : 4) * w * f + biases * w;
     work->forward_kernels = 12;
     work->backward_kernels = 26 + (biases > 0 ? 4 : 0);
     work->fused = true;

@@ -68,17 +68,19 @@ static double recomputed_layers(const struct dtp_timing *c)
 
 /* Non-reentrant checkpointing stops its replay at the last saved tensor: the block's last matmul (down) is not run
  * again (torch.utils.checkpoint early_stop; profiled: 3 matmuls a layer are replayed, not 4). */
-static bool stops_early(const struct dtp_plan *plan)
+static bool stops_early(const struct dtp_plan *plan, const struct dtp_transformer *transformer)
 {
-    return plan->runtime->stops_replay && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
+    bool normed = transformer->norm_place != DTP_NORMS_BEFORE; /* its result is what the norm behind it saves */
+    return plan->runtime->stops_replay && !normed && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
 }
 
 static double early_stop_s(const struct dtp_timing *c)
 {
     const struct dtp_weight_matmul *down = &c->block.matmul[c->block.matmul_count - 1];
-    return stops_early(c->plan) ? dtp_cluster_matmul_s(c->cluster, DTP_MEASURED_MATMUL_FORWARD,
-                                                       c->plan->precision.compute, c->tokens, down->n, down->k)
-                                : 0;
+    return stops_early(c->plan, c->transformer)
+               ? dtp_cluster_matmul_s(c->cluster, DTP_MEASURED_MATMUL_FORWARD, c->plan->precision.compute, c->tokens,
+                                      down->n, down->k)
+               : 0;
 }
 
 /* Op-level checkpointing keeps what fused attention returns; math attention is matmuls of batches and pointwise
@@ -86,6 +88,12 @@ static double early_stop_s(const struct dtp_timing *c)
 static bool replays_attention(const struct dtp_plan *plan)
 {
     return plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || plan->attention == DTP_ATTENTION_MATH;
+}
+
+static double attention_again(const struct dtp_timing *c)
+{
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(c->plan);
+    return dtp_checkpointed_attention(&rule, c->transformer, c->plan->sequence);
 }
 
 static void add_recompute(const struct dtp_timing *c, const struct dtp_attention_time *attention, struct micro_step *m)
@@ -99,11 +107,11 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
     }
     m->recompute_matmul_s = layers * (sum_matmuls(c, false, matmul_selective) - early_stop_s(c));
     if (c->own) { /* its launches are counted with the others */
-        m->recompute_other_s = (replays_attention(c->plan) ? layers * attention->forward_s : 0) +
+        m->recompute_other_s = (replays_attention(c->plan) ? layers * attention->forward_s * attention_again(c) : 0) +
                                c->own->recompute_bytes / c->eager_bytes_per_s;
         return;
     }
-    m->recompute_other_s = layers * ((replays_attention(c->plan) ? attention->forward_s : 0) +
+    m->recompute_other_s = layers * ((replays_attention(c->plan) ? attention->forward_s * attention_again(c) : 0) +
                                      c->block.forward_bytes_per_token * c->tokens / c->eager_bytes_per_s);
     m->kernels += layers * c->block.forward_kernels;
 }
@@ -291,14 +299,14 @@ static double hardware_flops(const struct dtp_timing *c)
     double core_forward = 2 * s * d_q * c->layers, tokens = c->tokens * c->plan->accumulate;
     double extra = c->plan->attention != DTP_ATTENTION_MATH ? core_forward / 2 : 0;
     double share = recomputed_layers(c) / c->layers, matmuls = 0;
-    int replayed = c->block.matmul_count - (stops_early(c->plan) ? 1 : 0);
+    int replayed = c->block.matmul_count - (stops_early(c->plan, c->transformer) ? 1 : 0);
     for (int i = 0; i < replayed; i++)
         if (c->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || c->block.matmul[i].recomputed)
             matmuls += c->block.matmul[i].copies * 2 * c->block.matmul[i].n * c->block.matmul[i].k * c->layers;
     if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION)
         matmuls = 0;
     if (replays_attention(c->plan))
-        extra += share * core_forward;
+        extra += share * core_forward * attention_again(c);
     return model_flops(c) + tokens * (extra + share * matmuls);
 }
 

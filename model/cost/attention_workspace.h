@@ -13,8 +13,8 @@
 
 /* Whether cuDNN's flash attention computes a shape: bf16, heads of up to 128 elements in whole 16 bytes, and sequences
  * of whole blocks of 128 (engines before 9.16 need a mask beside the causal one for others). Our own slow attention
- * takes the rest. */
-bool dtp_attention_is_fused(bool bf16, uint32_t sequence, uint32_t head_dim);
+ * takes the rest, and scores with a soft cap, whose derivative the engines of backward do not know. */
+bool dtp_attention_is_fused(bool bf16, uint32_t sequence, uint32_t head_dim, bool softcap);
 
 struct dtp_attention_size {
     uint32_t batch, sequence, heads, kv_heads, head_dim;

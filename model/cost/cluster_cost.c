@@ -29,12 +29,12 @@ double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured
                                 : dtp_matmul_s(&cluster->gpu, dtype, dtp_measured_matmul_of_weights(pass), m, n, k);
 }
 
-/* The kernel that was measured is cuDNN's flash attention over whole sequences. */
+/* The kernel that was measured is cuDNN's flash attention over whole sequences, without a soft cap. */
 static double measured_attention_s(const struct dtp_cluster *cluster, const struct dtp_transformer *transformer,
                                    const struct dtp_plan *plan, double tokens, bool backward)
 {
     double sequence = (double)plan->sequence;
-    if (!cluster->measured || plan->attention != DTP_ATTENTION_FLASH ||
+    if (!cluster->measured || plan->attention != DTP_ATTENTION_FLASH || transformer->attention_softcap > 0 ||
         dtp_transformer_attention_length(transformer, plan->sequence) < sequence)
         return (double)NAN;
     enum dtp_measured_attention what = dtp_measured_attention_of(plan, backward);

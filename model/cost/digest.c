@@ -45,11 +45,19 @@ static uint64_t add_model(uint64_t digest, const struct dtp_transformer *t)
                                 (uint64_t)t->activation,
                                 (uint64_t)t->position,
                                 dtp_transformer_count(t).total};
+    if (t->attention_softcap > 0 || t->final_softcap > 0 || t->norm_unit_offset)
+        digest = dtp_digest_number(dtp_digest_number(dtp_digest_number(digest, t->attention_softcap), t->final_softcap),
+                                   t->norm_unit_offset);
     digest = dtp_digest_text(digest, t->name);
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
         digest = dtp_digest_number(digest, (double)figures[i]);
-    if (t->parallel_block) /* blocks of the usual kind keep the digests they had */
-        digest = dtp_digest_number(dtp_digest_text(digest, "parallel_block"), (double)t->parallel_block);
+    const struct {
+        const char *name;
+        double value;
+    } details[] = {{"parallel_block", (double)t->parallel_block}, {"norm_place", (double)t->norm_place}};
+    for (size_t i = 0; i < sizeof details / sizeof *details; i++)
+        if (details[i].value > 0) /* blocks of the usual kind keep the digests they had */
+            digest = dtp_digest_number(dtp_digest_text(digest, details[i].name), details[i].value);
     return digest;
 }
 

@@ -171,10 +171,14 @@ bool dtp_change_set_key(enum dtp_key key, const char *value, struct dtp_plan *as
 static bool is_among(const char *word, const char *words)
 {
     size_t bytes = strlen(word);
-    for (const char *at = words; at; at = strchr(at, '|'), at += at != NULL)
-        if (strncmp(at, word, bytes) == 0 && (at[bytes] == '|' || !at[bytes]))
+    for (;;) {
+        size_t length = strcspn(words, "|");
+        if (length == bytes && strncmp(words, word, bytes) == 0)
             return true;
-    return false;
+        if (!words[length])
+            return false;
+        words += length + 1;
+    }
 }
 
 bool dtp_change_try(const struct dtp_change_rule *rule, struct dtp_plan *asked)

@@ -38,7 +38,12 @@ static const enum dtp_key dimension_keys[] = {DTP_KEY_layers,
                                               DTP_KEY_qk_norm,
                                               DTP_KEY_parallel_block,
                                               DTP_KEY_sliding_window,
-                                              DTP_KEY_sliding_window_pattern};
+                                              DTP_KEY_sliding_window_pattern,
+                                              DTP_KEY_norm_place,
+                                              DTP_KEY_qk_norm_wide,
+                                              DTP_KEY_norm_unit_offset,
+                                              DTP_KEY_attention_softcap,
+                                              DTP_KEY_final_softcap};
 #define DIMENSION_COUNT (sizeof dimension_keys / sizeof *dimension_keys)
 
 /* The first dimension that was given, or DTP_KEY_COUNT. */
@@ -160,7 +165,7 @@ static void derive_heads(struct dtp_resolution *r, const struct dtp_transformer 
 static void derive_ffn(struct dtp_transformer *t)
 {
     if (t->ffn == 0)
-        t->ffn = t->activation == DTP_SWIGLU ? (8 * t->hidden / 3 + 255) / 256 * 256 : 4 * t->hidden;
+        t->ffn = dtp_activation_is_gated(t->activation) ? (8 * t->hidden / 3 + 255) / 256 * 256 : 4 * t->hidden;
 }
 
 static void derive_biases(struct dtp_resolution *r, const struct dtp_transformer *base, struct dtp_transformer *t)

@@ -268,7 +268,7 @@ static void derive(struct dtp_lowering *l)
     l->residual = l->autocast ? 4 : l->compute;
     l->compiled = plan->compile;
     l->fused = l->compiled || plan->runtime->fused_kernels;
-    l->gated = t->activation == DTP_SWIGLU;
+    l->gated = dtp_activation_is_gated(t->activation);
     l->rope = t->position == DTP_POSITION_ROPE;
     l->keeps_fp8 = dtp_plan_keeps_fp8(plan);
     l->whole_gradients = plan->accumulate > 1 && !plan->accumulate_sync;

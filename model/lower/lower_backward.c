@@ -187,7 +187,7 @@ static void branch(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
     dtp_buffer_id gradient = l->gradient;
-    if (l->residual != l->compute) {
+    if (l->residual != l->compute && !l->tensors.kind.norms_after) { /* a norm's backward reads it as it is */
         double h = (double)l->transformer->hidden, c = (double)l->compute;
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_CAST, "residual gradient");
@@ -225,7 +225,10 @@ static void consume_input(const struct backward *b, struct dtp_draft *draft, enu
         consume(b, draft, input, needed_later(b, input) ? DTP_READ : DTP_READ | DTP_FREE);
     for (uint64_t left = sum ? sum->reads : 0; left; left &= left - 1) {
         bool stream = DTP_LAYER_STREAM & left & -left;
-        if (!stream)
+        const struct dtp_layer_operator *fused = dtp_layer_tensors_fused_norm(&l->tensors, dtp_layer_first(left));
+        if (fused && !l->tensor_bytes[input]) /* normed again, of what its own backward reads later */
+            consume(b, draft, dtp_layer_first(fused->reads), DTP_READ);
+        else if (!stream)
             consume(b, draft, dtp_layer_first(left), DTP_READ | DTP_FREE);
         else if (!l->tensor_bytes[input])
             consume(b, draft, dtp_layer_first(left), DTP_READ);
@@ -233,7 +236,7 @@ static void consume_input(const struct backward *b, struct dtp_draft *draft, enu
 }
 
 /* eager: input gradient 3 e h, weight gradient 2 e h, then the sum 3 e h; fused: c h and 3 e h. */
-static void norm(struct backward *b)
+static void norm_before(struct backward *b)
 {
     struct dtp_lowering *l = b->l;
     const struct dtp_layer_operator *op = operator_at(b);
@@ -252,6 +255,53 @@ static void norm(struct backward *b)
         dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
     }
     dtp_draft_memory(l, &draft, per_token(l, l->fused ? (c + 3 * e) * h : 8 * e * h), l->fused ? 2 : 3);
+    dtp_draft_end(l, &draft);
+}
+
+/* Of a branch's result, eager: input gradient 3 e h, weight gradient 2 e h, and a cast back; fused: one pass. */
+static void norm_after(struct backward *b)
+{
+    struct dtp_lowering *l = b->l;
+    const struct dtp_layer_operator *op = operator_at(b);
+    enum dtp_layer_tensor input = dtp_layer_first(op->reads), result = dtp_layer_first(op->makes);
+    enum dtp_layer_tensor wide = dtp_layer_first(dtp_layer_wide_of(input));
+    double h = (double)l->transformer->hidden, e = (double)l->residual, c = (double)l->compute;
+    bool casts = l->tensor_bytes[wide];
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, op->name);
+    dtp_draft_use(&draft, b->gradient[result], DTP_READ);
+    b->gradient[result] = DTP_NO_BUFFER;
+    workspace(l, &draft, "norm input gradient", casts ? l->tensor_bytes[wide] : 0, DTP_UPDATE | DTP_FREE);
+    b->gradient[input] =
+        workspace(l, &draft, "branch gradient", token_bytes(l, l->compute * l->transformer->hidden), DTP_WRITE);
+    consume(b, &draft, wide, DTP_READ | DTP_FREE);
+    consume(b, &draft, input, DTP_READ | DTP_FREE);
+    consume(b, &draft, dtp_layer_first(op->statistics), DTP_READ | DTP_FREE);
+    double bytes = l->fused ? (e + 2 * c) * h : 5 * e * h + (casts ? (4 + c) * h : 0);
+    dtp_draft_memory(l, &draft, per_token(l, bytes), l->fused || !casts ? 2 : 3);
+    dtp_draft_end(l, &draft);
+}
+
+static void norm(struct backward *b)
+{
+    if (operator_at(b)->reads & DTP_LAYER_STREAM)
+        norm_before(b);
+    else
+        norm_after(b);
+}
+
+/* What a matmul, or the cast before it, hands to the residual stream without a norm between. */
+static void add_to_stream(struct backward *b, enum dtp_layer_tensor of)
+{
+    struct dtp_lowering *l = b->l;
+    dtp_buffer_id gradient = widen(b, b->gradient[of]);
+    b->gradient[of] = DTP_NO_BUFFER;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "residual gradient");
+    dtp_draft_use(&draft, l->gradient, DTP_UPDATE);
+    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
+    double read = (double)(l->fused ? l->compute : l->residual);
+    dtp_draft_memory(l, &draft, per_token(l, (2 * (double)l->residual + read) * (double)l->transformer->hidden), 1);
     dtp_draft_end(l, &draft);
 }
 
@@ -437,7 +487,10 @@ static void run(struct backward *b)
         if (operator_at(b)->makes & DTP_TENSOR_BIT(QKV))
             join(b);
         projection(b);
+        if (operator_at(b)->reads & DTP_LAYER_STREAM)
+            add_to_stream(b, dtp_layer_first(operator_at(b)->reads));
         break;
+    case DTP_LAYER_OP_CAST: add_to_stream(b, dtp_layer_first(operator_at(b)->makes)); break;
     case DTP_LAYER_OP_ROTARY: rotary(b); break;
     case DTP_LAYER_OP_ATTENTION: core(b); break;
     case DTP_LAYER_OP_ACTIVATION: activation(b); break;

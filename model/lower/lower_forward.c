@@ -92,11 +92,52 @@ static void read_terms(const struct pass *pass, struct dtp_draft *draft, uint64_
         enum dtp_layer_tensor term = dtp_layer_first(left);
         bool stream = DTP_LAYER_STREAM & UINT64_C(1) << term;
         const struct dtp_layer_operator *sum = stream ? dtp_layer_tensors_sum(&pass->l->tensors, term) : NULL;
+        const struct dtp_layer_operator *norm = dtp_layer_tensors_fused_norm(&pass->l->tensors, term);
         if (sum && !pass->l->tensor_bytes[term]) /* a compiler adds again what it did not keep */
             read_terms(pass, draft, sum->reads, true);
         else
-            read(pass, draft, term, last && !stream);
+            read(pass, draft, norm ? dtp_layer_first(norm->reads) : term, last && !stream);
+        if (norm)
+            make(pass, draft, dtp_layer_first(norm->statistics));
     }
+}
+
+/* Of a branch's result, eager: e h in, e h out, and under autocast a cast c h -> 4 h before. */
+static void norm_after(const struct pass *pass, int index)
+{
+    struct dtp_lowering *l = pass->l;
+    const struct dtp_layer_operator *op = operator_at(pass, index);
+    enum dtp_layer_tensor input = dtp_layer_first(op->reads), wide = dtp_layer_first(dtp_layer_wide_of(input));
+    if (!wanted(pass, dtp_layer_first(op->makes)) && !wanted(pass, dtp_layer_first(op->statistics)))
+        return;
+    double h = (double)l->transformer->hidden, e = (double)l->residual, c = (double)l->compute;
+    bool casts = l->tensor_bytes[wide];
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_NORM, op->name);
+    make(pass, &draft, wide);
+    read(pass, &draft, input, true);
+    make(pass, &draft, dtp_layer_first(op->statistics));
+    make(pass, &draft, dtp_layer_first(op->makes));
+    dtp_draft_memory(l, &draft, per_token(l, 2 * e * h + (casts ? (4 + c) * h : 0)), casts ? 2 : 1);
+    dtp_draft_end(l, &draft);
+}
+
+/* The residual stream into what matmuls read, for each of them by itself; one pass where it is fused. */
+static void cast(const struct pass *pass, int index)
+{
+    struct dtp_lowering *l = pass->l;
+    const struct dtp_layer_operator *op = operator_at(pass, index);
+    enum dtp_layer_tensor result = dtp_layer_first(op->makes);
+    if (!wanted(pass, result))
+        return;
+    int casts = l->fused ? 1 : readers(l, result);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_CAST, op->name);
+    read_terms(pass, &draft, op->reads, false);
+    make(pass, &draft, result);
+    dtp_draft_memory(l, &draft, per_token(l, (double)((l->residual + l->compute) * l->transformer->hidden) * casts),
+                     (uint32_t)casts);
+    dtp_draft_end(l, &draft);
 }
 
 /* eager: e h in, e h out, and casts 4 h -> c h. Fused, a norm of a sum also adds: e h and c h in, e h and c h out. */
@@ -127,18 +168,25 @@ static void norm(const struct pass *pass, int index)
     dtp_draft_end(l, &draft);
 }
 
+/* Of a branch's element as a sum reads it: a norm's eager result is as wide as the stream. */
+static uint64_t branch_bytes(const struct dtp_lowering *l, const struct dtp_layer_operator *sum)
+{
+    return !l->fused && l->tensors.kind.norms_after && dtp_layer_branches(sum) ? l->residual : l->compute;
+}
+
 /* x2 = x + attention, where no fused norm adds. */
 static void residual(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_operator *op = operator_at(pass, index);
-    if (l->fused || !wanted(pass, dtp_layer_first(op->makes)))
+    if (dtp_layer_tensors_sum_in_norm(&l->tensors, index) || !wanted(pass, dtp_layer_first(op->makes)))
         return;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, op->name);
     read_terms(pass, &draft, op->reads, true);
     make(pass, &draft, dtp_layer_first(op->makes));
-    dtp_draft_memory(l, &draft, per_token(l, (double)((2 * l->residual + l->compute) * l->transformer->hidden)), 1);
+    uint64_t bytes = 2 * l->residual + branch_bytes(l, op);
+    dtp_draft_memory(l, &draft, per_token(l, (double)(bytes * l->transformer->hidden)), 1);
     dtp_draft_end(l, &draft);
 }
 
@@ -328,7 +376,7 @@ static void block_result(const struct pass *pass, int index)
     const struct dtp_layer_operator *op = operator_at(pass, index);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, op->name);
-    double c = (double)l->compute, e = (double)l->residual;
+    double c = (double)branch_bytes(l, op), e = (double)l->residual;
     int branches = __builtin_popcountll(dtp_layer_branches(op));
     read_terms(pass, &draft, op->reads, true);
     if (branches > 1 && !l->fused) /* eager adds two at a time */
@@ -373,7 +421,13 @@ static void projection(const struct pass *pass, int index, void (*matmul)(const 
 static void run(const struct pass *pass, int index)
 {
     switch (operator_at(pass, index)->kind) {
-    case DTP_LAYER_OP_NORM: norm(pass, index); break;
+    case DTP_LAYER_OP_NORM:
+        if (operator_at(pass, index)->reads & DTP_LAYER_STREAM)
+            norm(pass, index);
+        else if (!pass->l->fused) /* else the sum behind it does */
+            norm_after(pass, index);
+        break;
+    case DTP_LAYER_OP_CAST: cast(pass, index); break;
     case DTP_LAYER_OP_PROJECTION: projection(pass, index, linear); break;
     case DTP_LAYER_OP_ROTARY: rotary(pass); break;
     case DTP_LAYER_OP_ATTENTION:

@@ -469,7 +469,7 @@ static void read_alias_row(struct reader *reader)
 
 /* ---- kinds of table --------------------------------------------------------------------------------------------- */
 
-#define MAX_COLUMNS 28
+#define MAX_COLUMNS 36
 static const struct table_kind {
     const char *words;
     const char *telling[2]; /* columns that only this kind has together */
@@ -525,7 +525,9 @@ static const struct table_kind {
       "parameters",
       "sliding_window",
       "parallel_block",
-      "sliding_window_pattern"},
+      "sliding_window_pattern",
+      "norm_place",
+      "qk_norm_wide"},
      false,
      NULL,
      read_model_row},

@@ -188,6 +188,14 @@ static void finish_falcon(struct dtp_hf_reader *reader, struct dtp_transformer *
     t->qkv_bias = t->attention_output_bias = t->mlp_bias = dtp_hf_switch(reader, "bias", false);
 }
 
+/* Norms of q and k over all heads, and of what attention and MLP return, none of what they read: Olmo2DecoderLayer. */
+static void finish_olmo2(struct dtp_hf_reader *reader, struct dtp_transformer *t)
+{
+    t->qkv_bias = t->attention_output_bias = dtp_hf_switch(reader, "attention_bias", false);
+    t->norm_place = DTP_NORMS_AFTER;
+    t->qk_norm = t->qk_norm_wide = true;
+}
+
 /* An object inside the config, or an empty look-up when it is absent. */
 static struct dtp_hf_reader inner(struct dtp_hf_reader *reader, const char *key)
 {
@@ -270,6 +278,7 @@ static const struct family families[] = {
     {.type = "qwen2", MODERN_KEYS(32, 4096, 32, 32, 0, 22016, 151936, 32768), .finish = finish_qwen2},
     {.type = "qwen3", MODERN_KEYS(32, 4096, 32, 32, 128, 22016, 151936, 32768), .finish = finish_qwen3},
     {.type = "phi3", MODERN_KEYS(32, 3072, 32, 0, 0, 8192, 32064, 4096), .finish = finish_phi3},
+    {.type = "olmo2", MODERN_KEYS(32, 4096, 32, 0, 0, 11008, 50304, 2048), .finish = finish_olmo2},
     {.type = "gpt2", .layers = {"n_layer|num_hidden_layers", 12}, .hidden = {"n_embd|hidden_size", 768},
      .heads = {"n_head|num_attention_heads", 12}, .ffn = {"n_inner", 0}, .vocab = {"vocab_size", 50257},
      .max_sequence = {"n_positions|max_position_embeddings", 1024}, .activation = {"activation_function", "gelu_new"},
@@ -328,7 +337,6 @@ static const struct {
     {"phi", "one norm shared by attention and MLP"},
     {"cohere", "one norm shared by attention and MLP"},
     {"olmo", "norms without weights"},
-    {"olmo2", "norms after each block"},
     {"t5", "an encoder beside the decoder"},
     {"bart", "an encoder beside the decoder"},
     {"bert", "an encoder, not a decoder"},

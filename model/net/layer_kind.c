@@ -41,7 +41,7 @@ void dtp_layer_kind_of(const struct dtp_transformer *transformer, bool packs_qkv
                        struct dtp_layer_kind *out)
 {
     const struct dtp_transformer *t = transformer;
-    bool gated = t->activation == DTP_SWIGLU;
+    bool gated = dtp_activation_is_gated(t->activation);
     *out = (struct dtp_layer_kind){.hidden = t->hidden,
                                    .ffn = t->ffn,
                                    .heads = t->heads,
@@ -56,6 +56,9 @@ void dtp_layer_kind_of(const struct dtp_transformer *transformer, bool packs_qkv
                                    .rotary = t->position == DTP_POSITION_ROPE,
                                    .qk_norm = t->qk_norm,
                                    .parallel = t->parallel_block,
+                                   .norms_before = t->norm_place != DTP_NORMS_AFTER,
+                                   .norms_after = t->norm_place != DTP_NORMS_BEFORE,
+                                   .qk_norm_wide = t->qk_norm_wide,
                                    .from_result = t->activation == DTP_RELU,
                                    .norm_bias = t->norm_bias,
                                    .qkv_bias = t->qkv_bias,
@@ -137,9 +140,13 @@ enum dtp_layer_part dtp_layer_tensor_part(enum dtp_layer_tensor tensor)
     return parts[tensor];
 }
 
-uint64_t dtp_layer_wide_of(enum dtp_layer_tensor norm)
+uint64_t dtp_layer_wide_of(enum dtp_layer_tensor tensor)
 {
-    return norm == DTP_TENSOR_NORM1 ? DTP_TENSOR_BIT(WIDE1) : norm == DTP_TENSOR_NORM2 ? DTP_TENSOR_BIT(WIDE2) : 0;
+    static const uint64_t wide[DTP_TENSOR_COUNT] = {[DTP_TENSOR_NORM1] = DTP_TENSOR_BIT(WIDE1),
+                                                    [DTP_TENSOR_NORM2] = DTP_TENSOR_BIT(WIDE2),
+                                                    [DTP_TENSOR_MIDDLE] = DTP_TENSOR_BIT(WIDE_MIDDLE),
+                                                    [DTP_TENSOR_DOWN] = DTP_TENSOR_BIT(WIDE_DOWN)};
+    return wide[tensor];
 }
 
 #define BIT(suffix) DTP_TENSOR_BIT(suffix)

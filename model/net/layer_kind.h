@@ -57,6 +57,8 @@ struct dtp_layer_kind {
     bool packs_qkv, packs_up; /* q, k and v are one matrix; gate and up are one */
     bool gated, rotary, qk_norm;
     enum dtp_parallel_block parallel;
+    bool norms_before, norms_after, qk_norm_wide;
+    bool narrows;     /* of the runtime: matmuls read a cast of the residual stream, where no norm stands between */
     bool from_result; /* the activation's derivative reads its result, not its input: ReLU */
     bool norm_bias, qkv_bias, output_bias, mlp_bias;
     struct dtp_layer_matrix matrix[DTP_LAYER_MATRICES];
@@ -81,8 +83,9 @@ uint64_t dtp_layer_tensor_width(const struct dtp_layer_kind *kind, enum dtp_laye
 enum dtp_layer_element dtp_layer_tensor_element(enum dtp_layer_tensor tensor);
 enum dtp_layer_part dtp_layer_tensor_part(enum dtp_layer_tensor tensor);
 
-/* The fp32 result that a norm casts where autocast runs it wide, as a set: empty for what is no norm's result. */
-uint64_t dtp_layer_wide_of(enum dtp_layer_tensor norm);
+/* As a set, where autocast runs norms wide: the fp32 result that the norm before a matmul casts, given its result; the
+ * fp32 cast that a norm behind one reads, given its input. Empty for other tensors. */
+uint64_t dtp_layer_wide_of(enum dtp_layer_tensor tensor);
 
 enum dtp_layer_operator_kind {
     DTP_LAYER_OP_NORM,
@@ -90,6 +93,7 @@ enum dtp_layer_operator_kind {
     DTP_LAYER_OP_ROTARY,     /* position into q and k, and their norms where the model has them */
     DTP_LAYER_OP_ATTENTION,
     DTP_LAYER_OP_ACTIVATION,
+    DTP_LAYER_OP_CAST,    /* of the residual stream into what matmuls read, where no norm does it */
     DTP_LAYER_OP_RESIDUAL /* makes nothing: its sum is the next block's input */
 };
 enum dtp_layer_need { DTP_NEEDS_INPUT = 1, DTP_NEEDS_RESULT = 2, DTP_NEEDS_STATISTICS = 4 };
@@ -101,7 +105,7 @@ struct dtp_layer_operator {
     uint64_t reads, makes, statistics;
     uint32_t needs;
 };
-#define DTP_LAYER_OPERATORS 16
+#define DTP_LAYER_OPERATORS 20
 int dtp_layer_operators(const struct dtp_layer_kind *kind, struct dtp_layer_operator out[DTP_LAYER_OPERATORS]);
 
 #endif

@@ -9,8 +9,11 @@
 
 static const char *const parallel_texts[] = {
     [DTP_PARALLEL_NONE] = "none", [DTP_PARALLEL_ONE_NORM] = "one_norm", [DTP_PARALLEL_TWO_NORMS] = "two_norms"};
+static const char *const place_texts[] = {
+    [DTP_NORMS_BEFORE] = "before", [DTP_NORMS_AFTER] = "after", [DTP_NORMS_BOTH] = "both"};
 static const char *const norm_texts[] = {[DTP_LAYER_NORM] = "layer_norm", [DTP_RMS_NORM] = "rms_norm"};
-static const char *const activation_texts[] = {[DTP_GELU] = "gelu", [DTP_RELU] = "relu", [DTP_SWIGLU] = "swiglu"};
+static const char *const activation_texts[] = {
+    [DTP_GELU] = "gelu", [DTP_RELU] = "relu", [DTP_SWIGLU] = "swiglu", [DTP_GEGLU] = "geglu"};
 static const char *const position_texts[] = {[DTP_POSITION_LEARNED] = "learned",
                                              [DTP_POSITION_ROPE] = "rope",
                                              [DTP_POSITION_ALIBI] = "alibi",
@@ -26,6 +29,11 @@ static const char *text_of(const char *const *texts, size_t count, unsigned valu
 const char *dtp_parallel_block_text(enum dtp_parallel_block parallel)
 {
     return text_of(parallel_texts, COUNT(parallel_texts), (unsigned)parallel);
+}
+
+const char *dtp_norm_place_text(enum dtp_norm_place place)
+{
+    return text_of(place_texts, COUNT(place_texts), (unsigned)place);
 }
 
 const char *dtp_norm_text(enum dtp_norm norm)
@@ -142,6 +150,9 @@ static void read_choices(struct row *row, struct dtp_transformer *out)
     if (*field(row, "parallel_block"))
         out->parallel_block =
             (enum dtp_parallel_block)read_word(row, "parallel_block", parallel_texts, COUNT(parallel_texts));
+    if (*field(row, "norm_place"))
+        out->norm_place = (enum dtp_norm_place)read_word(row, "norm_place", place_texts, COUNT(place_texts));
+    out->qk_norm_wide = read_switch(row, "qk_norm_wide", false);
     out->norm_bias = read_switch(row, "norm_bias", false);
     out->qkv_bias = read_switch(row, "qkv_bias", false);
     out->attention_output_bias = read_switch(row, "attention_output_bias", false);

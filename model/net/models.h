@@ -2,11 +2,12 @@
  *
  * Columns: key,name,layers,hidden,heads,kv_heads,head_dim,ffn,vocab,positions,max_sequence,norm,activation,position,
  * norm_bias,qkv_bias,attention_output_bias,mlp_bias,tied_head,head_bias,embedding_norm,qk_norm,final_norm,
- * sliding_window,sliding_window_pattern,parallel_block,parameters,source. Words: norm layer_norm | rms_norm; activation
- * gelu | relu | swiglu; position learned | rope | alibi | none; parallel_block none | one_norm | two_norms; switches 0
- * | 1. Empty or absent: kv_heads = heads, head_dim = hidden / heads, positions 0, max_sequence 0 (unknown),
- * sliding_window 0 (none) in all layers, parallel_block none, switches 0 but final_norm 1, parameters unchecked; the
- * rest must be there. */
+ * sliding_window,sliding_window_pattern,parallel_block,norm_place,qk_norm_wide,parameters,source. Words: norm
+ * layer_norm | rms_norm; activation gelu | relu | swiglu | geglu; position learned | rope | alibi | none;
+ * parallel_block none | one_norm | two_norms; norm_place before | after | both; switches 0 | 1. Empty or absent:
+ * kv_heads = heads, head_dim = hidden / heads, positions 0, max_sequence 0 (unknown), sliding_window 0 (none) in all
+ * layers, parallel_block none, norm_place before, switches 0 but final_norm 1, parameters unchecked; the rest must be
+ * there. */
 #ifndef DTP_MODELS_H
 #define DTP_MODELS_H
 
@@ -20,6 +21,7 @@ enum dtp_status dtp_transformer_from_row(const struct dtp_table *table, size_t r
 /* Words of the choices above, as the table and the reports write them. */
 const char *dtp_norm_text(enum dtp_norm norm);
 const char *dtp_parallel_block_text(enum dtp_parallel_block parallel);
+const char *dtp_norm_place_text(enum dtp_norm_place place);
 const char *dtp_activation_text(enum dtp_activation activation);
 const char *dtp_position_text(enum dtp_position position);
 

@@ -79,6 +79,12 @@ static void add_vector(struct dtp_parameter_module *module, enum dtp_parameter w
         add(module, which, 1, elements, mean, 0);
 }
 
+/* What norms multiply by begins at 1. */
+static double norm_start(const struct dtp_transformer *t)
+{
+    return t->norm_unit_offset ? 0 : 1;
+}
+
 /* Projections packed. Those that write into the residual stream start smaller. */
 static void add_block_matrix(const struct dtp_transformer *t, const struct dtp_layer_matrix *matrix,
                              struct dtp_parameter_module *out)
@@ -95,7 +101,7 @@ static void add_block_matrix(const struct dtp_transformer *t, const struct dtp_l
 
 static void add_norm(const struct dtp_transformer *t, enum dtp_parameter weight, struct dtp_parameter_module *out)
 {
-    add_vector(out, weight, true, t->hidden, 1);
+    add_vector(out, weight, true, t->hidden, norm_start(t));
     add_vector(out, weight + 1, t->norm_bias, t->hidden, 0);
 }
 
@@ -104,13 +110,13 @@ static void add_block(const struct dtp_transformer *t, struct dtp_parameter_modu
     struct dtp_layer_kind block;
     dtp_layer_kind_of(t, true, true, &block);
     for (int i = 0; i < block.matrices; i++) {
-        if (block.matrix[i].id == DTP_MATRIX_QKV)
+        if (block.matrix[i].id == DTP_MATRIX_QKV && block.vectors & UINT32_C(1) << DTP_VECTOR_NORM1)
             add_norm(t, DTP_PARAMETER_NORM1, out);
         if (block.matrix[i].id == DTP_MATRIX_UP && block.vectors & UINT32_C(1) << DTP_VECTOR_NORM2)
             add_norm(t, DTP_PARAMETER_NORM2, out);
         add_block_matrix(t, &block.matrix[i], out);
     }
-    add_vector(out, DTP_PARAMETER_QK_NORM, t->qk_norm, 2 * t->head_dim, 1);
+    add_vector(out, DTP_PARAMETER_QK_NORM, t->qk_norm, 2 * t->head_dim, norm_start(t));
 }
 
 void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t shard_group, uint64_t module,
@@ -127,7 +133,7 @@ void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t sh
     } else if (module <= t->layers) {
         add_block(t, out);
     } else {
-        add_vector(out, DTP_PARAMETER_FINAL_NORM, t->final_norm, t->hidden, 1);
+        add_vector(out, DTP_PARAMETER_FINAL_NORM, t->final_norm, t->hidden, norm_start(t));
         add_vector(out, DTP_PARAMETER_FINAL_NORM_BIAS, t->final_norm && t->norm_bias, t->hidden, 0);
         if (!t->tied_head)
             add_matrix(out, DTP_PARAMETER_HEAD, t->vocab, t->hidden);

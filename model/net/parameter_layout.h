@@ -76,7 +76,8 @@ struct dtp_parameter_module {
 /* L + 2. */
 uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer);
 /* All blocks are alike, so any of 1 .. L gives the same. Matrices start with deviation 0.02, those that write into the
- * residual stream (output, down) with 0.02 / sqrt(2 L) (Radford et al. 2019), norms with 1, biases with 0. */
+ * residual stream (output, down) with 0.02 / sqrt(2 L) (Radford et al. 2019), norms with 1 (those that add 1 to it,
+ * with 0), biases with 0. */
 void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t shard_group, uint64_t module,
                           struct dtp_parameter_module *out);
 /* Rows of the head's matrix as operations take it, columns of the logits: the vocabulary with its padding. */

@@ -9,6 +9,7 @@
 #define MAX_WIDTH 100000000u /* any one dimension of a matrix */
 #define MAX_SEQUENCE 1000000000u
 #define MAX_PARAMETERS 1e15
+#define MAX_SOFTCAP 1e6
 
 struct dtp_transformer dtp_transformer_default(void)
 {
@@ -67,14 +68,26 @@ static void check_choices(const struct dtp_transformer *t, struct place *place)
 {
     if ((unsigned)t->norm > DTP_RMS_NORM)
         FAULT(place, "norm %d is no norm", (int)t->norm);
-    if ((unsigned)t->activation > DTP_SWIGLU)
+    if ((unsigned)t->activation > DTP_GEGLU)
         FAULT(place, "activation %d is no activation", (int)t->activation);
     if ((unsigned)t->position > DTP_POSITION_NONE)
         FAULT(place, "position %d is no position scheme", (int)t->position);
     if ((unsigned)t->parallel_block > DTP_PARALLEL_TWO_NORMS)
         FAULT(place, "parallel_block %d is no way to join attention and MLP", (int)t->parallel_block);
+    if ((unsigned)t->norm_place > DTP_NORMS_BOTH)
+        FAULT(place, "norm_place %d is no place of norms", (int)t->norm_place);
+    if (t->parallel_block && t->norm_place != DTP_NORMS_BEFORE)
+        FAULT(place, "parallel_block needs norm_place before; parallel blocks with other norms are not modelled");
+    if (t->qk_norm_wide && !t->qk_norm)
+        FAULT(place, "qk_norm_wide says how wide the norms of q and k are; it needs qk_norm");
     if (t->norm == DTP_RMS_NORM && t->norm_bias)
         FAULT(place, "norm_bias needs norm layer_norm; RMSNorm has no bias");
+    if (t->norm != DTP_RMS_NORM && t->norm_unit_offset)
+        FAULT(place, "norm_unit_offset needs norm rms_norm; LayerNorm multiplies by its weight");
+    if (!(t->attention_softcap >= 0 && t->attention_softcap <= MAX_SOFTCAP))
+        FAULT(place, "attention_softcap is %g; 0 (none) to %g is supported", t->attention_softcap, MAX_SOFTCAP);
+    if (!(t->final_softcap >= 0 && t->final_softcap <= MAX_SOFTCAP))
+        FAULT(place, "final_softcap is %g; 0 (none) to %g is supported", t->final_softcap, MAX_SOFTCAP);
     if (t->position == DTP_POSITION_ROPE && t->head_dim % 2)
         FAULT(place, "head_dim is %" PRIu64 "; rope turns pairs, so it must be even", t->head_dim);
     if (t->position == DTP_POSITION_LEARNED) {
@@ -156,7 +169,8 @@ struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transforme
                                         .window = (uint32_t)dtp_transformer_layer_window(transformer, layer, sequence),
                                         .queries = sequence,
                                         .keys = sequence,
-                                        .causal = true};
+                                        .causal = true,
+                                        .softcap = transformer->attention_softcap};
 }
 
 /* With a window w the i-th token sees min(i, w) tokens: w - w^2/(2s) on average, where s/2 makes s the plain length. */

@@ -13,10 +13,13 @@
 #define DTP_NAME_BYTES 64
 
 enum dtp_norm { DTP_LAYER_NORM, DTP_RMS_NORM };
-enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU }; /* SwiGLU has a gate matrix beside up */
+enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU, DTP_GEGLU }; /* the last two have a gate matrix beside up */
 /* Attention and MLP one after the other, or both from the block's input and added up at its end: behind one norm that
  * both read (GPT-J, Falcon 7B), or each behind its own (GPT-NeoX, Falcon 40B). */
 enum dtp_parallel_block { DTP_PARALLEL_NONE, DTP_PARALLEL_ONE_NORM, DTP_PARALLEL_TWO_NORMS };
+/* Norms of attention and MLP: of what they read (LLaMA), of what they add to the residual stream (OLMo-2), or of both
+ * (Gemma 2). */
+enum dtp_norm_place { DTP_NORMS_BEFORE, DTP_NORMS_AFTER, DTP_NORMS_BOTH };
 enum dtp_position { DTP_POSITION_LEARNED, DTP_POSITION_ROPE, DTP_POSITION_ALIBI, DTP_POSITION_NONE };
 
 struct dtp_transformer {
@@ -28,15 +31,20 @@ struct dtp_transformer {
     enum dtp_activation activation;
     enum dtp_position position;
     enum dtp_parallel_block parallel_block;
-    bool norm_bias; /* LayerNorm has a bias vector */
-    bool qkv_bias;  /* Qwen: bias on q, k, v only */
+    enum dtp_norm_place norm_place;
+    bool norm_bias;        /* LayerNorm has a bias vector */
+    bool norm_unit_offset; /* Gemma: RMSNorm multiplies by 1 + weight, and weights begin at 0 */
+    bool qkv_bias;         /* Qwen: bias on q, k, v only */
     bool attention_output_bias;
     bool mlp_bias;
     bool tied_head; /* lm_head shares the embedding matrix */
     bool head_bias;
     bool embedding_norm; /* BLOOM: LayerNorm after the embedding */
     bool qk_norm;        /* Qwen3: RMSNorm of width head_dim on q and on k */
+    bool qk_norm_wide;   /* OLMo-2: these span all heads, with a weight for each feature */
     bool final_norm;
+    double attention_softcap,
+        final_softcap;               /* c: scores x of attention, logits, become c tanh(x / c) (Gemma 2); 0: not */
     uint64_t sliding_window;         /* tokens that attention sees, its own the last of them (Mistral); 0: all before */
     uint64_t sliding_window_pattern; /* every so-manieth layer has no window (Gemma 2: 2); 0: all layers have it */
 };
@@ -48,6 +56,12 @@ struct dtp_parameter_count {
     uint64_t total;
     uint64_t matmul; /* weights that multiply activations: layers*block_matmul + vocab*hidden (head, tied or not) */
 };
+
+/* SwiGLU, GEGLU: silu or gelu (tanh form) of a gate times up. */
+static inline bool dtp_activation_is_gated(enum dtp_activation activation)
+{
+    return activation == DTP_SWIGLU || activation == DTP_GEGLU;
+}
 
 /* LLaMA-like defaults with all dimensions zero (the caller fills them). */
 struct dtp_transformer dtp_transformer_default(void);
@@ -78,6 +92,7 @@ struct dtp_attention_shape {
     uint32_t window;                    /* tokens it reaches back; 0: all of them */
     uint64_t queries, keys;
     bool causal;
+    double softcap; /* c: scores x become c tanh(x / c); 0: not */
 };
 struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t layer,
                                                      uint64_t sequence);

@@ -18,3 +18,14 @@ uint64_t dtp_checkpointed_layers(const struct dtp_checkpoint_rule *rule, uint64_
 {
     return rule->every ? dtp_divide_up(layers, rule->every) : 0;
 }
+
+double dtp_checkpointed_attention(const struct dtp_checkpoint_rule *rule, const struct dtp_transformer *transformer,
+                                  uint64_t sequence)
+{
+    double lengths = 0, layers = (double)dtp_checkpointed_layers(rule, transformer->layers);
+    if (transformer->sliding_window_pattern < 2 || layers <= 0)
+        return 1;
+    for (uint64_t layer = 0; layer < transformer->layers; layer += rule->every)
+        lengths += dtp_transformer_layer_attention_length(transformer, layer, sequence);
+    return lengths / layers / dtp_transformer_attention_length(transformer, sequence);
+}

@@ -68,15 +68,24 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
 
 /* Tensors of no operator, made by how the runtime runs them; which of these backward reads. */
 struct habits {
-    uint64_t made, saved;
+    uint64_t made, saved, unmade, dropped; /* unmade: no tensor of it; dropped: a cast is saved instead */
 };
 
 static struct habits habits_of(const struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied)
 {
     struct habits habits = {0};
-    for (int i = 0; i < out->operators; i++) /* eager autocast: norms run in fp32, each linear casts what it reads */
-        if (dtp_plan_autocast(plan) && !out->fused && out->op[i].kind == DTP_LAYER_OP_NORM)
-            habits.made |= dtp_layer_wide_of(dtp_layer_first(out->op[i].makes));
+    bool wide = dtp_plan_autocast(plan) && !out->fused;
+    for (int i = 0; i < out->operators; i++) {
+        const struct dtp_layer_operator *op = &out->op[i];
+        if (wide && op->kind == DTP_LAYER_OP_NORM) { /* it runs in fp32, of a cast and cast by each linear behind it */
+            habits.made |=
+                dtp_layer_wide_of(dtp_layer_first(op->makes)) | dtp_layer_wide_of(dtp_layer_first(op->reads));
+            habits.saved |= dtp_layer_wide_of(dtp_layer_first(op->reads));
+            habits.dropped |= dtp_layer_wide_of(dtp_layer_first(op->reads)) ? op->reads : 0;
+        }
+        if (out->fused && op->kind == DTP_LAYER_OP_NORM && !(op->reads & DTP_LAYER_STREAM))
+            habits.unmade |= op->makes; /* the sum behind it takes the norm's input, in one pass */
+    }
     if (copied)
         habits.made |= BIT(CORE_COPY), habits.saved |= BIT(CORE_COPY);
     if (out->kind.gated && !plan->compile)
@@ -98,9 +107,10 @@ static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *p
         saved |= (op->needs & DTP_NEEDS_INPUT ? op->reads : 0) | (op->needs & DTP_NEEDS_RESULT ? op->makes : 0) |
                  (op->needs & DTP_NEEDS_STATISTICS ? op->statistics : 0);
     }
+    made &= ~habits.unmade;
     if (out->added_again)
         made &= ~BIT(INPUT2);
-    out->saved = saved & made;
+    out->saved = saved & made & ~habits.dropped;
     count_bytes(out, plan, made);
     if (!out->fused)
         out->locals = BIT(QKV) | BIT(V) | BIT(Q) | BIT(K) | BIT(CORE) | BIT(INPUT2) | BIT(UP) | BIT(PRODUCT);
@@ -113,7 +123,7 @@ static uint64_t second_matmuls(const struct dtp_layer_tensors *tensors, const st
     const struct dtp_layer_kind *kind = &tensors->kind;
     uint64_t kept = BIT(INPUT);
     for (int i = 0; i < kind->matrices; i += 2)
-        if (!(plan->compile && i == kind->matrices - 1))
+        if (!plan->compile || i < kind->matrices - 1 || tensors->saved & UINT64_C(1) << kind->matrix[i].result)
             kept |= UINT64_C(1) << kind->matrix[i].result;
     return kept | (plan->attention == DTP_ATTENTION_MATH ? 0 : BIT(CORE) | BIT(CORE_STATE));
 }
@@ -135,9 +145,10 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, const struc
     *out = (struct dtp_layer_tensors){.fused = plan->compile || plan->runtime->fused_kernels,
                                       .added_again = plan->compile && !cut_by_ddp(transformer, cluster, plan)};
     dtp_layer_kind_of(transformer, plan->fused_qkv, plan->fused_gate_up, &out->kind);
+    out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
     bool copied = copies_core(&out->kind, plan);
     list_operators(out, copied);
-    out->added_again = out->added_again && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);
+    out->added_again = out->added_again && out->kind.norms_before && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);
     list_tensors(out, plan, copied);
     out->kept = kept_tensors(out, plan);
 }
@@ -157,6 +168,22 @@ const struct dtp_layer_operator *dtp_layer_tensors_sum(const struct dtp_layer_te
         if (tensors->op[i].kind == DTP_LAYER_OP_RESIDUAL && tensors->op[i].makes & UINT64_C(1) << tensor)
             return &tensors->op[i];
     return NULL;
+}
+
+const struct dtp_layer_operator *dtp_layer_tensors_fused_norm(const struct dtp_layer_tensors *tensors,
+                                                              enum dtp_layer_tensor result)
+{
+    for (int i = 0; i < tensors->operators && !tensors->bytes[result]; i++)
+        if (tensors->op[i].kind == DTP_LAYER_OP_NORM && tensors->op[i].makes & UINT64_C(1) << result)
+            return &tensors->op[i];
+    return NULL;
+}
+
+bool dtp_layer_tensors_sum_in_norm(const struct dtp_layer_tensors *tensors, int index)
+{
+    const struct dtp_layer_operator *op = &tensors->op[index];
+    return tensors->fused && index + 1 < tensors->operators && op[1].kind == DTP_LAYER_OP_NORM &&
+           op[1].reads == op->makes;
 }
 
 bool dtp_layer_tensors_last_reader(const struct dtp_layer_tensors *tensors, int matrix)

@@ -13,7 +13,7 @@
     X(COMPILER, p->runtime->compiles, "runtime torch")                                                                 \
     X(COMPILED, p->compile, "torch.compile (compile)")                                                                 \
     X(FSDP, dtp_plan_is_fsdp(p), "FSDP (full_shard, shard_grad_op, hybrid_shard) under runtime torch")                 \
-    X(FSDP1, dtp_plan_is_fsdp(p) && p->fsdp1, "FSDP1 (fsdp1), as FSDP2 has nothing to limit,")                         \
+    X(FSDP1, dtp_plan_is_fsdp(p) && p->fsdp1, "FSDP1 (fsdp1)")                                                         \
     X(FSDP2, dtp_plan_is_fsdp(p) && !p->fsdp1, "FSDP2")                                                                \
     X(FSDP2_ROOT, dtp_plan_is_fsdp(p) && !p->fsdp1 && dtp_strategy_frees_weights(p->strategy),                         \
       "FSDP2 where it frees weights after forward")                                                                    \

@@ -342,6 +342,20 @@ static void check_checkpointing(struct dtp_resolver *r)
                         p->checkpoint_every, r->transformer->layers);
 }
 
+/* Kernels of this project know soft caps; what they cost elsewhere is not modelled. */
+static void check_softcaps(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct {
+        const char *key;
+        double cap;
+    } caps[] = {{"attention_softcap", t->attention_softcap}, {"final_softcap", t->final_softcap}};
+    for (size_t i = 0; i < sizeof caps / sizeof *caps; i++)
+        if (caps[i].cap > 0 && !r->plan->runtime->own_kernels)
+            dtp_plan_refuse(r, caps[i].key, "%g is not modelled under runtime %s; use runtime dtplan, or set it to 0",
+                            caps[i].cap, r->plan->runtime->name);
+}
+
 static void check_positions(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
@@ -391,6 +405,7 @@ void dtp_plan_check(struct dtp_resolver *r)
     check_master(r);
     check_gpu_dtype(r);
     check_fp8(r);
+    check_softcaps(r);
     check_offload(r);
     check_nvme(r);
     check_optimizer(r);

@@ -208,6 +208,7 @@ static void write_model(struct writer *w, const struct dtp_transformer *shape)
     set(w, "activation", "%s", dtp_activation_text(shape->activation));
     set(w, "position", "%s", dtp_position_text(shape->position));
     set(w, "parallel_block", "%s", dtp_parallel_block_text(shape->parallel_block));
+    set(w, "norm_place", "%s", dtp_norm_place_text(shape->norm_place));
     set_switch(w, "norm_bias", shape->norm_bias);
     set_switch(w, "qkv_bias", shape->qkv_bias);
     set_switch(w, "attention_output_bias", shape->attention_output_bias);
@@ -215,6 +216,7 @@ static void write_model(struct writer *w, const struct dtp_transformer *shape)
     set_switch(w, "tied_head", shape->tied_head && (!w->framework->reference_script || is_fsdp(w)));
     set_switch(w, "embedding_norm", shape->embedding_norm);
     set_switch(w, "qk_norm", shape->qk_norm);
+    set_switch(w, "qk_norm_wide", shape->qk_norm_wide);
     set_count(w, "seq", w->run->sequence);
 }
 

@@ -80,7 +80,8 @@ static void explain_parameters(const struct dtp_job *job, struct dtp_explanation
                      ULL(c.embedding_norm));
     dtp_explain_term(e, "positions", "rows h", (double)c.position, "%llu x %llu", ULL(m->positions), ULL(m->hidden));
     dtp_explain_term(e, "matrices of the layers",
-                     m->activation == DTP_SWIGLU ? "L (2 h d_q + 2 h d_kv + 3 h f)" : "L (2 h d_q + 2 h d_kv + 2 h f)",
+                     dtp_activation_is_gated(m->activation) ? "L (2 h d_q + 2 h d_kv + 3 h f)"
+                                                            : "L (2 h d_q + 2 h d_kv + 2 h f)",
                      (double)(m->layers * c.block_matmul), "%llu x %llu", ULL(m->layers), ULL(c.block_matmul));
     dtp_explain_term(e, "norms and biases of the layers", "L x vectors", (double)(m->layers * c.block_vectors),
                      "%llu x %llu", ULL(m->layers), ULL(c.block_vectors));

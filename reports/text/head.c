@@ -44,6 +44,7 @@ static const char *activation_words(enum dtp_activation activation)
     case DTP_GELU: return "GELU";
     case DTP_RELU: return "ReLU";
     case DTP_SWIGLU: return "SwiGLU";
+    case DTP_GEGLU: return "GEGLU";
     }
     return "";
 }

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 
 Shape = collections.namedtuple("Shape", "sequence batch vocab hidden heads kv_heads head_dim ffn layers gpt tied "
-                                      "qk_norm window pattern", defaults=[False, 0, 0])
+                                      "qk_norm window pattern gemma", defaults=[False, 0, 0, False])
+ATTENTION_CAP, FINAL_CAP = 2.0, 3.0  # of Gemma-like models; low, so that they bend what small models make
 EPSILON = 1e-5
 
 
@@ -49,6 +50,14 @@ def rotate(s, x):
     return torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1).type_as(x)
 
 
+def cap(x, at):
+    return at * torch.tanh(x / at)
+
+
+def rms_weight(s, weight):
+    return 1 + weight if s.gemma else weight
+
+
 def split_heads(s, x, heads):
     return x.view(s.batch, s.sequence, heads, s.head_dim).transpose(1, 2)
 
@@ -61,19 +70,21 @@ def block(s, p, module, x):
         return F.linear(inputs, weight, p.make(module, name + " bias", out) if gpt else None)
 
     def normed(name, inputs):
-        weight = p.make(module, name, s.hidden, mean=1.0)
+        weight = rms_weight(s, p.make(module, name, s.hidden, mean=0.0 if s.gemma else 1.0))
         return norm(inputs, weight, p.make(module, name + " bias", s.hidden) if gpt else None, gpt)
 
     qkv = linear("qkv", normed("norm 1", x), width + 2 * kv_width)
     q, k, v = qkv.split([width, kv_width, kv_width], -1)
     q, k, v = split_heads(s, q, s.heads), split_heads(s, k, s.kv_heads), split_heads(s, v, s.kv_heads)
     if s.qk_norm:
-        weight = p.make(module, "q and k norms", 2 * s.head_dim, mean=1.0)
+        weight = rms_weight(s, p.make(module, "q and k norms", 2 * s.head_dim, mean=0.0 if s.gemma else 1.0))
         q, k = (norm(t, w, None, False) for t, w in zip((q, k), weight.split(s.head_dim)))
     if not gpt:
         q, k = rotate(s, q), rotate(s, k)
     k, v = (t.repeat_interleave(s.heads // s.kv_heads, 1) for t in (k, v))
     scores = q @ k.transpose(-1, -2) / math.sqrt(s.head_dim)
+    if s.gemma:
+        scores = cap(scores, ATTENTION_CAP)
     mask = torch.ones(s.sequence, s.sequence, dtype=torch.bool).tril()
     if s.window and not (s.pattern and module % s.pattern == 0):
         mask = mask.triu(1 - s.window)
@@ -84,7 +95,7 @@ def block(s, p, module, x):
         product = F.gelu(up, approximate="tanh")
     else:
         gate, value = up.split(s.ffn, -1)
-        product = F.silu(gate) * value
+        product = (F.gelu(gate, approximate="tanh") if s.gemma else F.silu(gate)) * value
     return x + linear("down", product, s.hidden)
 
 
@@ -96,10 +107,13 @@ def loss_of(s, p, tokens, targets):
         x = x + p.make(0, "position", s.sequence, s.hidden)
     for layer in range(s.layers):
         x = block(s, p, layer + 1, x)
-    weight = p.make(s.layers + 1, "final norm", s.hidden, mean=1.0)
+    weight = rms_weight(s, p.make(s.layers + 1, "final norm", s.hidden, mean=0.0 if s.gemma else 1.0))
     x = norm(x, weight, p.make(s.layers + 1, "final norm bias", s.hidden) if s.gpt else None, s.gpt)
     head = table if s.tied else p.make(s.layers + 1, "head", s.vocab, s.hidden)
-    loss = F.cross_entropy((x @ head.T).view(-1, s.vocab).double(), targets.view(-1))
+    logits = (x @ head.T).double()
+    if s.gemma:
+        logits = cap(logits, FINAL_CAP)
+    loss = F.cross_entropy(logits.view(-1, s.vocab), targets.view(-1))
     loss.backward()
     return loss.item()
 
@@ -132,6 +146,7 @@ make("llama_gqa", SMALL._replace(kv_heads=1))
 make("llama_tied", SMALL._replace(tied=True))
 make("qwen3", SMALL._replace(kv_heads=1, qk_norm=True))
 make("windows", SMALL._replace(kv_heads=1, window=3, pattern=2))
+make("gemma", SMALL._replace(kv_heads=1, qk_norm=True, gemma=True))
 make("gpt2", SMALL._replace(tied=True, gpt=True))
 # Of a size that GPUs' fused attention takes.
 make("llama_wide", Shape(128, 2, 101, 64, 1, 1, 64, 88, 1, gpt=False, tied=False))

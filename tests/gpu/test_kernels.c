@@ -44,6 +44,7 @@ static void test_norm(uint64_t rows, uint32_t width, enum dtp_element element, b
                                       .result = y->at[s],
                                       .inverse_deviation = inverse->at[s],
                                       .epsilon = 1e-5f,
+                                      .weight_offset = accumulate ? 1 : 0,
                                       .mean = layer ? mean->at[s] : NULL,
                                       .rows = rows,
                                       .width = width,
@@ -81,6 +82,7 @@ static void test_norm(uint64_t rows, uint32_t width, enum dtp_element element, b
                                                   .workspace = workspace->at[s],
                                                   .rows = rows,
                                                   .width = width,
+                                                  .weight_offset = accumulate ? 1 : 0,
                                                   .element = element,
                                                   .weight_element = element,
                                                   .gradient_element = of_gradient,
@@ -158,6 +160,7 @@ static void test_qk_norm(uint32_t heads, uint32_t kv_heads, uint32_t dim, enum d
                                          .kv_heads = kv_heads,
                                          .head_dim = dim,
                                          .epsilon = 1e-5f,
+                                         .weight_offset = accumulate ? 1 : 0,
                                          .element = element,
                                          .weight_element = element};
     VERIFY(qk_norm, a);
@@ -184,6 +187,7 @@ static void test_qk_norm(uint32_t heads, uint32_t kv_heads, uint32_t dim, enum d
                                                      .heads = heads,
                                                      .kv_heads = kv_heads,
                                                      .head_dim = dim,
+                                                     .weight_offset = accumulate ? 1 : 0,
                                                      .element = element,
                                                      .weight_element = element,
                                                      .gradient_element = of_gradient,
@@ -202,8 +206,9 @@ static void test_qk_norms(void)
 static void test_activation(uint64_t rows, uint32_t width, enum dtp_activation_kind kind, enum dtp_element element,
                             bool in_place)
 {
-    const char *kinds[] = {"swiglu", "gelu", "relu"};
-    uint64_t all = rows * width, inputs = kind == DTP_ACTIVATION_SWIGLU ? 2 * all : all;
+    const char *kinds[] = {"swiglu", "gelu", "relu", "geglu"};
+    const bool gated = kind == DTP_ACTIVATION_SWIGLU || kind == DTP_ACTIVATION_GEGLU;
+    uint64_t all = rows * width, inputs = gated ? 2 * all : all;
     double ulps = ulps_of(element), absolute = 32 * epsilon;
     case_begin("activation %s %s %llu x %u", kinds[kind], named(element), (unsigned long long)rows, width);
     struct tensor *up = input("up", element, inputs, 3), *y = result("result", element, all, ulps, absolute);
@@ -240,9 +245,9 @@ static void test_activations(void)
         uint32_t width;
     } shapes[] = {{1, 8}, {7, 11008}, {129, 344}, {5, 333}, {1, 1}};
     for (size_t i = 0; i < COUNT(shapes); i++)
-        for (int k = 0; k < 12; k++)
-            test_activation(shapes[i].rows, shapes[i].width, (enum dtp_activation_kind)(k % 3),
-                            k / 3 & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32, k / 6);
+        for (int k = 0; k < 16; k++)
+            test_activation(shapes[i].rows, shapes[i].width, (enum dtp_activation_kind)(k % 4),
+                            k / 4 & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32, k / 8);
 }
 
 /* Rows sorted by token, as the host prepares them: `order`, `starts` and the number of distinct ones. */
@@ -356,6 +361,7 @@ static void test_loss(uint64_t rows, uint32_t vocab, uint32_t stride, enum dtp_e
                                       .vocab = vocab,
                                       .stride = stride,
                                       .scale = 0.5f,
+                                      .softcap = rows % 2 ? 3 : 0,
                                       .element = element};
     VERIFY(loss, a);
     free(aims);
@@ -642,6 +648,7 @@ static void test_attention(uint32_t batch, uint32_t sequence, uint32_t heads, ui
                                            .head_dim = dim,
                                            .window = window,
                                            .scale = scale,
+                                           .softcap = window % 2 ? 1.5f : 0,
                                            .element = element};
     VERIFY(attention, a);
 
@@ -670,6 +677,7 @@ static void test_attention(uint32_t batch, uint32_t sequence, uint32_t heads, ui
                                                        .head_dim = dim,
                                                        .window = window,
                                                        .scale = scale,
+                                                       .softcap = window % 2 ? 1.5f : 0,
                                                        .element = element};
     VERIFY(attention_backward, back);
     free(kept_qkv), free(kept_result), free(kept_lse);

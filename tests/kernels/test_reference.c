@@ -73,7 +73,7 @@ static int run_norm(void *arguments)
     return dtp_reference_norm(NULL, arguments, NULL);
 }
 
-static void check_norm(bool layer_norm)
+static void check_norm(bool layer_norm, float offset)
 {
     enum { ROWS = 3, WIDTH = 5, ALL = ROWS * WIDTH };
     float x[ALL], weight[WIDTH], bias[WIDTH], result[ALL], inverse[ROWS], mean[ROWS], gradient[ALL];
@@ -87,7 +87,8 @@ static void check_norm(bool layer_norm)
                               .inverse_deviation = inverse,
                               .mean = layer_norm ? mean : NULL,
                               .width = WIDTH,
-                              .epsilon = 1e-5f};
+                              .epsilon = 1e-5f,
+                              .weight_offset = offset};
     assert_int_equal(run_norm(&a), 0);
     struct dtp_norm_backward_args back = {.gradient = gradient,
                                           .x = x,
@@ -98,7 +99,8 @@ static void check_norm(bool layer_norm)
                                           .weight_gradient = dweight,
                                           .bias_gradient = layer_norm ? dbias : NULL,
                                           .rows = ROWS,
-                                          .width = WIDTH};
+                                          .width = WIDTH,
+                                          .weight_offset = offset};
     assert_int_equal(dtp_reference_norm_backward(NULL, &back, NULL), 0);
     struct slope s = {run_norm, &a, result, gradient, ALL};
     check_slopes(&s, x, dx, ALL);
@@ -117,14 +119,19 @@ static void check_norm(bool layer_norm)
 static void test_norms(void **state)
 {
     (void)state;
-    check_norm(true);
-    check_norm(false);
+    check_norm(true, 0);
+    check_norm(false, 0);
+    check_norm(false, 1);
     /* RMS of (3, 4) is sqrt(12.5); its mean 3.5 and deviation 0.5 make (-1, 1) of it. */
     float x[] = {3, 4}, weight[] = {1, 2}, result[2], inverse, mean;
     struct dtp_norm_args a = {
         .x = x, .weight = weight, .result = result, .inverse_deviation = &inverse, .rows = 1, .width = 2};
     run_norm(&a);
     assert_close(result[1], 8 / sqrt(12.5), 1e-6);
+    a.weight_offset = 1;
+    run_norm(&a);
+    assert_close(result[1], 12 / sqrt(12.5), 1e-6);
+    a.weight_offset = 0;
     a.mean = &mean;
     run_norm(&a);
     assert_close(result[0], -1, 1e-6);
@@ -170,9 +177,8 @@ static int run_qk_norm(void *context)
     return dtp_reference_qk_norm(NULL, &run->args, NULL);
 }
 
-static void test_qk_norm(void **state)
+static void check_qk_norm(float offset)
 {
-    (void)state;
     /* Two rows of two q heads, a k head and a v head, of five. */
     enum { ROWS = 2, HEADS = 2, KV_HEADS = 1, DIM = 5, NORMED = ROWS * (HEADS + KV_HEADS) };
     float weight[2 * DIM], raw[NORMED * DIM], inverse[NORMED], gradient[40], dx[40], dweight[2 * DIM];
@@ -183,7 +189,8 @@ static void test_qk_norm(void **state)
                                        .heads = HEADS,
                                        .kv_heads = KV_HEADS,
                                        .head_dim = DIM,
-                                       .epsilon = 1e-5f}};
+                                       .epsilon = 1e-5f,
+                                       .weight_offset = offset}};
     fill(run.qkv, 40, 1), fill(weight, 2 * DIM, 2), fill(gradient, 40, 3);
     assert_int_equal(run_qk_norm(&run), 0);
     assert_memory_equal(run.copy + 15, run.qkv + 15, 5 * sizeof(float)); /* v stays */
@@ -197,7 +204,8 @@ static void test_qk_norm(void **state)
                                              .rows = ROWS,
                                              .heads = HEADS,
                                              .kv_heads = KV_HEADS,
-                                             .head_dim = DIM};
+                                             .head_dim = DIM,
+                                             .weight_offset = offset};
     assert_int_equal(dtp_reference_qk_norm_backward(NULL, &back, NULL), 0);
     struct slope s = {run_qk_norm, &run, run.copy, gradient, 40};
     check_slopes(&s, run.qkv, dx, 40);
@@ -208,6 +216,13 @@ static void test_qk_norm(void **state)
     back.accumulate = true;
     dtp_reference_qk_norm_backward(NULL, &back, NULL);
     assert_close(dweight[7], 2 * once, 1e-6);
+}
+
+static void test_qk_norm(void **state)
+{
+    (void)state;
+    check_qk_norm(0);
+    check_qk_norm(1);
     /* (3, 4) of q and (5, 12) of k over their root mean squares, by weights of their own. */
     float two[] = {3, 4, 5, 12, 9, 9}, weights[] = {1, 2, 3, 1}, kept[4], deviations[2];
     struct dtp_qk_norm_args by_hand = {.qkv = two,
@@ -232,7 +247,7 @@ static void check_activation(enum dtp_activation_kind kind)
 {
     enum { ROWS = 2, WIDTH = 3, ALL = ROWS * WIDTH };
     float up[2 * ALL], result[ALL], gradient[ALL], up_gradient[2 * ALL], again[ALL];
-    size_t inputs = kind == DTP_ACTIVATION_SWIGLU ? 2 * ALL : ALL;
+    size_t inputs = kind == DTP_ACTIVATION_SWIGLU || kind == DTP_ACTIVATION_GEGLU ? 2 * ALL : ALL;
     fill(up, inputs, 1), fill(gradient, ALL, 2);
     struct dtp_activation_args a = {.up = up, .result = result, .rows = ROWS, .width = WIDTH, .kind = kind};
     struct dtp_activation_backward_args back = {.gradient = gradient,
@@ -259,10 +274,14 @@ static void test_activations(void **state)
     check_activation(DTP_ACTIVATION_SWIGLU);
     check_activation(DTP_ACTIVATION_GELU);
     check_activation(DTP_ACTIVATION_RELU);
+    check_activation(DTP_ACTIVATION_GEGLU);
     float up[] = {1, 2}, result[2]; /* silu(1) = 1 / (1 + 1/e) = 0.731059; tanh GELU of 1 and 2: 0.841192, 1.954598 */
     struct dtp_activation_args a = {.up = up, .result = result, .rows = 1, .width = 1, .kind = DTP_ACTIVATION_SWIGLU};
     run_activation(&a);
     assert_close(result[0], 2 * 0.731059, 1e-6);
+    a.kind = DTP_ACTIVATION_GEGLU;
+    run_activation(&a);
+    assert_close(result[0], 2 * 0.841192, 1e-6);
     a.width = 2, a.kind = DTP_ACTIVATION_GELU;
     run_activation(&a);
     assert_close(result[0], 0.841192, 1e-6);
@@ -318,13 +337,17 @@ static int run_loss(void *context)
     return dtp_reference_loss(NULL, &run->args, NULL);
 }
 
-static void test_loss(void **state)
+static void check_loss(float softcap)
 {
-    (void)state;
     const int32_t targets[] = {1, 2, -1};
     float row_loss[3], gradient[12], ones[] = {1, 1, 1};
-    struct loss_run run = {
-        .args = {.targets = targets, .row_loss = row_loss, .rows = 3, .vocab = 3, .stride = 4, .scale = 1}};
+    struct loss_run run = {.args = {.targets = targets,
+                                    .row_loss = row_loss,
+                                    .rows = 3,
+                                    .vocab = 3,
+                                    .stride = 4,
+                                    .scale = 1,
+                                    .softcap = softcap}};
     fill(run.logits, 12, 1);
     run.logits[3] = 77; /* padding */
     run_loss(&run);
@@ -332,6 +355,8 @@ static void test_loss(void **state)
     assert_true(gradient[3] == 0 && gradient[8] == 0 && gradient[10] == 0 && row_loss[2] == 0);
     struct slope s = {run_loss, &run, row_loss, ones, 3};
     check_slopes(&s, run.logits, gradient, 12);
+    if (softcap > 0)
+        return;
     /* Equal logits: log 3, and probabilities of a third, whatever the logits' size. */
     for (int i = 0; i < 12; i++)
         run.logits[i] = 1e30f;
@@ -339,6 +364,27 @@ static void test_loss(void **state)
     run_loss(&run);
     assert_close(row_loss[0], log(3), 1e-6);
     assert_close(run.copy[1], -1.0 / 3, 1e-6);
+}
+
+static void test_loss(void **state)
+{
+    (void)state;
+    check_loss(0);
+    check_loss(1.5f);
+    /* 1.5 tanh(x / 1.5) of 0 and 1e30: 0 and 1.5. */
+    const int32_t target = 0;
+    float logits[] = {0, 1e30f}, row_loss;
+    struct dtp_loss_args a = {.logits = logits,
+                              .targets = &target,
+                              .row_loss = &row_loss,
+                              .rows = 1,
+                              .vocab = 2,
+                              .stride = 2,
+                              .scale = 1,
+                              .softcap = 1.5f};
+    dtp_reference_loss(NULL, &a, NULL);
+    assert_close(row_loss, log(1 + exp(1.5)), 1e-6);
+    assert_true(logits[1] == 0); /* no slope is left at the cap */
 }
 
 static void test_sums(void **state)

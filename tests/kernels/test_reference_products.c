@@ -106,7 +106,7 @@ static int run_attention(void *arguments)
 }
 
 /* Four query heads on two key heads: the gradient of a key collects its group's. */
-static void check_attention_gradient(uint32_t window)
+static void check_attention_gradient(uint32_t window, float softcap)
 {
     enum { B = 2, S = 4, H = 4, KV = 2, D = 2, PACKED = B * S * (H + 2 * KV) * D, OUT = B * S * H * D };
     float qkv[PACKED], result[OUT], lse[B * H * S], gradient[OUT], qkv_gradient[PACKED];
@@ -120,7 +120,8 @@ static void check_attention_gradient(uint32_t window)
                                    .kv_heads = KV,
                                    .head_dim = D,
                                    .window = window,
-                                   .scale = 0.7f};
+                                   .scale = 0.7f,
+                                   .softcap = softcap};
     assert_int_equal(run_attention(&a), 0);
     struct dtp_attention_backward_args back = {.qkv = qkv,
                                                .result = result,
@@ -133,7 +134,8 @@ static void check_attention_gradient(uint32_t window)
                                                .kv_heads = KV,
                                                .head_dim = D,
                                                .window = window,
-                                               .scale = 0.7f};
+                                               .scale = 0.7f,
+                                               .softcap = softcap};
     assert_int_equal(dtp_reference_attention_backward(NULL, &back, NULL), 0);
     struct slope s = {run_attention, &a, result, gradient, OUT};
     check_slopes(&s, qkv, qkv_gradient, PACKED);
@@ -142,9 +144,11 @@ static void check_attention_gradient(uint32_t window)
 static void test_attention_gradient(void **state)
 {
     (void)state;
-    check_attention_gradient(0);
-    check_attention_gradient(2);
-    check_attention_gradient(4); /* all of the sequence */
+    check_attention_gradient(0, 0);
+    check_attention_gradient(2, 0);
+    check_attention_gradient(4, 0); /* all of the sequence */
+    check_attention_gradient(0, 0.8f);
+    check_attention_gradient(2, 0.8f);
 }
 
 /* The first token sees itself alone: its result is its value, its log-sum-exp its own score. The second of two with
@@ -171,6 +175,9 @@ static void test_attention_by_hand(void **state)
     run_attention(&a);
     assert_close(result[1][1], 10, 1e-6);
     assert_close(lse[1], 0.5 * 7, 1e-6);
+    a.softcap = 2;
+    run_attention(&a);
+    assert_close(lse[1], 2 * tanh(0.5 * 7 / 2), 1e-6);
 }
 
 int main(void)

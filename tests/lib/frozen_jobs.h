@@ -100,7 +100,12 @@ static const struct {
     X(head_bias, ALL, 16, "true")                                                                                      \
     X(embedding_norm, ALL, 12, "true")                                                                                 \
     X(qk_norm, ALL, 12, "true")                                                                                        \
-    X(parallel_block, ALL, 24, "one_norm|two_norms")                                                                   \
+    X(parallel_block, TORCH, 16, "one_norm|two_norms")                                                                 \
+    X(norm_place, TORCH, 16, "after|both")                                                                             \
+    X(qk_norm_wide, TORCH, 2, "true")                                                                                  \
+    X(norm_unit_offset, ALL, 80, "true")                                                                               \
+    X(attention_softcap, EXECUTOR, 60, "50|20")                                                                        \
+    X(final_softcap, EXECUTOR, 40, "30")                                                                               \
     X(sliding_window, ALL, 80, "128|512|1000")                                                                         \
     X(sliding_window_pattern, ALL, 2, "2|3|6")                                                                         \
     X(gpu, ALL, 1, "h100-sxm|h100-sxm|h200-sxm|a100-80-sxm|a100-40-sxm|b200-sxm|h100-pcie|mi300x|rtx-4090|l40s|h20")   \
@@ -270,7 +275,9 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
     } rows[] = {
         {!frozen_is(job, DTP_KEY_position, "learned"), DTP_KEY_positions},
         {!job->value[DTP_KEY_sliding_window][0], DTP_KEY_sliding_window_pattern},
+        {frozen_is(job, DTP_KEY_norm, "layer_norm"), DTP_KEY_norm_unit_offset},
         {!frozen_is(job, DTP_KEY_norm, "layer_norm"), DTP_KEY_norm_bias},
+        {!frozen_is(job, DTP_KEY_qk_norm, "true"), DTP_KEY_qk_norm_wide},
         {!frozen_is(job, DTP_KEY_activation, "gelu"), DTP_KEY_gelu_epilogue},
         {!frozen_is(job, DTP_KEY_fsdp1, "true"), DTP_KEY_limit_all_gathers},
         {!job->value[DTP_KEY_tp][0], DTP_KEY_tp_overlap},

@@ -15,6 +15,7 @@
 #define GOLDEN_LLAMA_TIED GOLDEN_SMALL "tied_head=true "
 #define GOLDEN_QWEN3 GOLDEN_LLAMA_GQA "qk_norm=true "
 #define GOLDEN_WINDOWS GOLDEN_LLAMA_GQA "sliding_window=3 sliding_window_pattern=2 "
+#define GOLDEN_GEMMA GOLDEN_QWEN3 "activation=geglu norm_unit_offset=true attention_softcap=2 final_softcap=3 "
 #define GOLDEN_GPT2                                                                                                    \
     GOLDEN_SMALL                                                                                                       \
     "positions=8 norm=layer_norm activation=gelu position=learned bias=true tied_head=true "
@@ -325,6 +326,9 @@ static void golden_fp32(void **state)
     golden_compare_model("qwen3", GOLDEN_QWEN3 "precision=fp32 checkpointing=full gradient_stream=true", 1e-6, 1e-5, 0);
     golden_compare_model("qwen3", GOLDEN_QWEN3 "precision=fp32 checkpointing=selective-matmul", 1e-6, 1e-5, 0);
     golden_compare_model("windows", GOLDEN_WINDOWS "precision=fp32", 1e-6, 1e-5, 0);
+    golden_compare_model("gemma", GOLDEN_GEMMA "precision=fp32", 1e-6, 1e-5, 0);
+    golden_compare_model("gemma", GOLDEN_GEMMA "precision=fp32 checkpointing=selective-matmul loss_chunk=5", 1e-6, 1e-5,
+                         0);
     golden_compare_model("gpt2", GOLDEN_GPT2 "precision=fp32", 1e-6, 1e-5, 0);
     golden_compare_model("gpt2", GOLDEN_GPT2 "precision=fp32 gelu_epilogue=true loss_chunk=5 checkpointing=full", 1e-6,
                          1e-5, 0);
@@ -343,6 +347,7 @@ static void golden_bf16(void **state)
     golden_compare_model("llama_tied", GOLDEN_LLAMA_TIED "precision=bf16-pure", 2e-3, BF16_FLOOR, BF16_SHARE);
     golden_compare_model("qwen3", GOLDEN_QWEN3 "precision=bf16-mixed", 2e-3, BF16_FLOOR, BF16_SHARE);
     golden_compare_model("windows", GOLDEN_WINDOWS "precision=bf16-mixed", 2e-3, BF16_FLOOR, BF16_SHARE);
+    golden_compare_model("gemma", GOLDEN_GEMMA "precision=bf16-mixed", 2e-3, BF16_FLOOR, BF16_SHARE);
     golden_compare_model("gpt2", GOLDEN_GPT2 "precision=bf16-mixed", 2e-3, BF16_FLOOR, BF16_SHARE);
     golden_compare_model("gpt2", GOLDEN_GPT2 "precision=bf16-mixed gelu_epilogue=true", 2e-3, BF16_FLOOR, BF16_SHARE);
     golden_compare_model("llama_wide", GOLDEN_LLAMA_WIDE "precision=bf16-mixed", 2e-3, BF16_FLOOR, BF16_SHARE);

@@ -10,6 +10,10 @@ static inline struct dtp_transformer random_executor_transformer(void)
 {
     struct dtp_transformer t = random_transformer();
     t.final_norm = true, t.embedding_norm = false; /* which it refuses */
+    uint64_t kept = random_state;                  /* what follows is drawn as before there were soft caps */
+    t.attention_softcap = random_frozen || random_below(8) ? 0 : 50;
+    t.final_softcap = random_frozen || random_below(8) ? 0 : 30;
+    random_state = kept;
     if (t.position == DTP_POSITION_ALIBI)
         t.position = DTP_POSITION_NONE;
     random_key("executor activation");

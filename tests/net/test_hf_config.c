@@ -31,6 +31,8 @@ static void expect_same_shape(const struct dtp_transformer *a, const struct dtp_
     assert_int_equal(a->activation, b->activation);
     assert_int_equal(a->position, b->position);
     assert_int_equal(a->parallel_block, b->parallel_block);
+    assert_int_equal(a->norm_place, b->norm_place);
+    assert_int_equal(a->qk_norm_wide, b->qk_norm_wide);
     assert_int_equal(a->norm_bias, b->norm_bias);
     assert_int_equal(a->qkv_bias, b->qkv_bias);
     assert_int_equal(a->attention_output_bias, b->attention_output_bias);
@@ -63,7 +65,7 @@ static void test_files_give_the_presets(void **state)
     static const char *const keys[] = {"llama-2-7b", "llama-3.2-1b", "mistral-7b", "mistral-nemo-12b", "qwen2.5-0.5b",
                                        "qwen2.5-7b", "qwen3-0.6b",   "gpt-2",      "gpt-2-xl",         "opt-125m",
                                        "bloom-176b", "bloom-560m",   "mpt-7b",     "mpt-foundry-7b",   "pythia-160m",
-                                       "phi-3-mini", "falcon-7b",    "falcon-40b", "gpt-j-6b"};
+                                       "phi-3-mini", "olmo-2-7b",    "falcon-7b",  "falcon-40b",       "gpt-j-6b"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         char path[256];
         struct dtp_hf_config config;

@@ -16,6 +16,7 @@ static bool next_choice(struct dtp_transformer *t, unsigned number)
     t->position = number % 2 ? DTP_POSITION_ROPE : DTP_POSITION_ALIBI, number /= 2;
     t->qk_norm = number % 2, number /= 2;
     t->parallel_block = number % 3, number /= 3;
+    t->norm_place = t->parallel_block ? DTP_NORMS_BEFORE : number % 3, number /= 3;
     t->qkv_bias = t->mlp_bias = number % 2, number /= 2;
     return number == 0;
 }

@@ -83,7 +83,7 @@ static bool told_apart(const struct dtp_job *one, const struct dtp_job *other, b
 /* Value `index` to try of a key: switches, numbers of several sizes, each of its words. */
 static bool candidate(const struct dtp_scenario_key *key, size_t index, char *out, size_t bytes)
 {
-    static const char *const numbers[] = {"2", "4", "8", "16", "512", "1k", "3e9", "1.5", "12288", "32", "1e8"};
+    static const char *const numbers[] = {"2", "4", "8", "16", "512", "1k", "3e9", "1.5", "12288", "32", "1e8", "1"};
     static const char *const words[] = {"bf16",    "fp32",     "fp16",      "5h",  "20GB",
                                         "every-2", "v100-sxm", "gpt2-124m", "rack"};
     if (!key->value) {

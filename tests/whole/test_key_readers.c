@@ -25,7 +25,7 @@ static const char *const only_keys[] = {
 /* Values that are no key's default: one of them is taken. */
 static bool set_other(enum dtp_key key, struct dtp_draft *draft)
 {
-    static const char *const values[] = {"false", "true", "2", "64", "copy"};
+    static const char *const values[] = {"false", "true", "1", "2", "64", "copy"};
     const struct dtp_draft standard = {.plan = dtp_plan_default()};
     char why[256];
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
@@ -83,8 +83,8 @@ static void test_refused_where_nobody_reads(void **state)
             }
         if (!refused)
             fail_msg("%s is read everywhere", dtp_key_name((enum dtp_key)key));
-        /* These take another key beside them, and FSDP1 its own switch. */
-        bool alone = key != DTP_KEY_limit_all_gathers && key != DTP_KEY_tp_overlap && key != DTP_KEY_virtual_stages;
+        /* FSDP1 and slices take a key of their own beside it. */
+        bool alone = strcmp(only_keys[key], "FSDP1") != 0 && strcmp(only_keys[key], "SLICES") != 0;
         if (alone != (taken > 0))
             fail_msg("%s is read in %u of %u plans", dtp_key_name((enum dtp_key)key), taken, taken + refused);
     }

@@ -29,11 +29,11 @@ static void describe(const struct random_job *job)
     const struct dtp_plan *p = &job->plan;
     char checkpointing[32];
     dtp_checkpointing_text(p, checkpointing, sizeof checkpointing);
-    print_error("norms: final %d embedding %d qk %d; parallel %d; biases: qkv %d output %d mlp %d norm %d head %d; "
-                "window %llu\n",
-                t->final_norm, t->embedding_norm, t->qk_norm, (int)t->parallel_block, t->qkv_bias,
-                t->attention_output_bias, t->mlp_bias, t->norm_bias, t->head_bias,
-                (unsigned long long)t->sliding_window);
+    print_error(
+        "norms: final %d embedding %d qk %d; parallel %d place %d; biases: qkv %d output %d mlp %d norm %d head %d; "
+        "window %llu\n",
+        t->final_norm, t->embedding_norm, t->qk_norm, (int)t->parallel_block, (int)t->norm_place, t->qkv_bias,
+        t->attention_output_bias, t->mlp_bias, t->norm_bias, t->head_bias, (unsigned long long)t->sliding_window);
     print_error("L%llu h%llu heads %llu/%llu d_h%llu f%llu V%llu on %u (%u a node); %s %s compile %d fsdp1 %d group %u "
                 "micro %u "
                 "accumulate %u sync %d seq %llu checkpointing %s offload %s precision %s attention %s loss %s "

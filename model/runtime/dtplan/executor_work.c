@@ -46,18 +46,6 @@ static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_c
     return s;
 }
 
-/* Lengths of the attention that checkpointed blocks run again, added up; they differ where some have no window. */
-static double lengths_again(const struct shape *s)
-{
-    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(s->plan);
-    double lengths = 0;
-    if (s->t->sliding_window_pattern < 2)
-        return dtp_transformer_attention_length(s->t, s->plan->sequence) * s->checkpointed;
-    for (uint64_t layer = 0; rule.every && layer < s->t->layers; layer += rule.every)
-        lengths += dtp_transformer_layer_attention_length(s->t, layer, s->plan->sequence);
-    return lengths;
-}
-
 /* Three products with each weight; QK^T and PV forward, five products backward. A replay stops before the last matmul.
  */
 static void count_flops(const struct shape *s, struct dtp_step_work *out)
@@ -65,11 +53,13 @@ static void count_flops(const struct shape *s, struct dtp_step_work *out)
     double core = 2 * dtp_transformer_attention_length(s->t, s->plan->sequence) * s->q * s->tokens;
     double qkv = s->h * (s->q + 2 * s->kv), output = s->q * s->h, up = s->h * s->up, down = s->f * s->h;
     double logits = (double)s->rules.vocab_stride;
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(s->plan);
+    double again = dtp_checkpointed_attention(&rule, s->t, s->plan->sequence);
     bool core_again = s->replays || s->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION;
     out->matmul_flops = 6 * s->tokens * (s->layers * (qkv + output + up + down) + logits * s->h);
     out->attention_flops = 3.5 * core * s->layers;
     out->recompute_matmul_flops = s->replays ? 2 * s->tokens * s->checkpointed * (qkv + output + up) : 0;
-    out->recompute_attention_flops = core_again ? 2 * lengths_again(s) * s->q * s->tokens : 0;
+    out->recompute_attention_flops = core_again ? core * s->checkpointed * again : 0;
 }
 
 static double norm_bytes(const struct shape *s)

@@ -141,4 +141,10 @@ struct dtp_gradient_dtypes dtp_executor_gradient_dtypes(const struct dtp_transfo
 enum dtp_status dtp_executor_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                    const struct dtp_plan *plan, struct dtp_faults *faults);
 
+/* The key by which a model has blocks in another order or with other norms than programs and formulas know; NULL: none.
+ */
+const char *dtp_executor_unknown_block(const struct dtp_transformer *transformer);
+#define DTP_EXECUTOR_UNKNOWN_BLOCK                                                                                     \
+    "makes blocks that runtime dtplan does not know yet; --runtime torch, deepspeed or megatron predicts them"
+
 #endif

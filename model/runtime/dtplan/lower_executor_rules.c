@@ -4,7 +4,6 @@
 #include "closed/activations.h"
 #include "cost/attention_workspace.h"
 #include "base/bytes.h"
-#include "net/models.h"
 #include "closed/sharding.h"
 
 #include <inttypes.h>
@@ -36,7 +35,8 @@ static uint64_t attention_workspace(const struct dtp_transformer *t, const struc
                                             .backward = backward,
                                             .deterministic = !plan->executor.atomic_attention};
     const bool bf16 = plan->precision.compute == DTP_BF16;
-    return dtp_attention_is_fused(bf16, size.sequence, size.head_dim) ? dtp_attention_workspace_bytes(&size) : 0;
+    const bool fused = dtp_attention_is_fused(bf16, size.sequence, size.head_dim, t->attention_softcap > 0);
+    return fused ? dtp_attention_workspace_bytes(&size) : 0;
 }
 
 static void find_sharding(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
@@ -76,7 +76,7 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
                                        .master = element < 4 && dtp_dtype_bytes(p->master) == 4,
                                        .tokens = tokens,
                                        .vocab_stride = dtp_parameter_head_rows(t),
-                                       .up_width = t->activation == DTP_SWIGLU ? 2 * t->ffn : t->ffn,
+                                       .up_width = dtp_activation_is_gated(t->activation) ? 2 * t->ffn : t->ffn,
                                        .statistics_bytes = t->norm == DTP_RMS_NORM ? 4 : 8,
                                        .attention_workspace_bytes = attention_workspace(t, plan, false),
                                        .attention_backward_workspace_bytes = attention_workspace(t, plan, true),
@@ -115,13 +115,21 @@ struct checker {
     } while (0)
 #define NOT_RUN "has no step program under runtime dtplan; its closed form is available (--fidelity closed)"
 
+const char *dtp_executor_unknown_block(const struct dtp_transformer *transformer)
+{
+    return transformer->parallel_block                   ? "parallel_block"
+           : transformer->norm_place != DTP_NORMS_BEFORE ? "norm_place"
+           : transformer->qk_norm_wide                   ? "qk_norm_wide"
+                                                         : NULL;
+}
+
 static void check_model(struct checker *c)
 {
     const struct dtp_transformer *t = c->t;
     if (t->position == DTP_POSITION_ALIBI)
         REFUSE(c, "position", "alibi " NOT_RUN);
-    if (t->parallel_block)
-        REFUSE(c, "parallel_block", "%s " NOT_RUN, dtp_parallel_block_text(t->parallel_block));
+    if (dtp_executor_unknown_block(t))
+        REFUSE(c, dtp_executor_unknown_block(t), DTP_EXECUTOR_UNKNOWN_BLOCK);
     if (t->embedding_norm)
         REFUSE(c, "embedding_norm", NOT_RUN);
     if (!t->final_norm)

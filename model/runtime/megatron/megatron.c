@@ -3,6 +3,7 @@
 
 #include "cost/calibration.h"
 #include "lower/lower_hooks.h"
+#include "net/models.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
 #include "runtime/megatron/model_parallel.h"
@@ -27,6 +28,9 @@ static void check(struct dtp_resolver *r)
         dtp_plan_refuse(r, "strategy",
                         "%s is not modelled under runtime megatron; use ddp, or zero1 for its distributed optimizer",
                         dtp_strategy_text(p->strategy));
+    if (p->tp > 1 && r->transformer->parallel_block)
+        dtp_plan_refuse(r, "parallel_block", "%s is not modelled with tp, which sums its two branches at once",
+                        dtp_parallel_block_text(r->transformer->parallel_block));
     if (p->checkpointing == DTP_CHECKPOINT_EVERY_N || p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         dtp_plan_refuse(r, "checkpointing", "runtime megatron recomputes none, full or selective-attention only");
     if (p->loss == DTP_LOSS_CHUNKED)

@@ -33,7 +33,7 @@ static uint64_t bucket_count(const struct dtp_traffic *job)
     const struct dtp_transformer *t = job->transformer;
     const struct dtp_units *u = &job->units;
     uint64_t g = job->bytes.grads, h = t->hidden, q = h * t->heads * t->head_dim, kv = h * t->kv_heads * t->head_dim;
-    bool gated = t->activation == DTP_SWIGLU, joined = gated && job->plan->fused_gate_up;
+    bool gated = dtp_activation_is_gated(t->activation), joined = gated && job->plan->fused_gate_up;
     uint64_t positions = t->position == DTP_POSITION_LEARNED ? t->positions * h : 0, layers = t->layers;
     struct buckets buckets = {.cap = job->plan->ddp_bucket_bytes};
     add_to_bucket(&buckets, g * u->head);
