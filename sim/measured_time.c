@@ -43,7 +43,8 @@ static bool counts(const struct dtp_measured_row *row, const struct dtp_op *op, 
     case DTP_MEASUREMENT_MATMUL:
     case DTP_MEASUREMENT_COPY: return true;
     case DTP_MEASUREMENT_ATTENTION:
-        return plan->attention == DTP_ATTENTION_FLASH && !op->demand.attention.capped && /* of cuDNN, which has none */
+        return plan->attention == DTP_ATTENTION_FLASH &&
+               op->demand.attention.softcap <= 0 && /* of cuDNN, which has none */
                dtp_attention_length(&op->demand.attention) >= (double)op->demand.attention.keys;
     case DTP_MEASUREMENT_KERNEL:
     case DTP_MEASUREMENT_HOST_ADAM: return plan->runtime->own_kernels;

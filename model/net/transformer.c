@@ -170,7 +170,7 @@ struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transforme
                                         .queries = sequence,
                                         .keys = sequence,
                                         .causal = true,
-                                        .capped = transformer->attention_softcap > 0};
+                                        .softcap = transformer->attention_softcap};
 }
 
 /* With a window w the i-th token sees min(i, w) tokens: w - w^2/(2s) on average, where s/2 makes s the plain length. */

@@ -92,7 +92,7 @@ struct dtp_attention_shape {
     uint32_t window;                    /* tokens it reaches back; 0: all of them */
     uint64_t queries, keys;
     bool causal;
-    bool capped; /* scores x become c tanh(x / c): no kernel of cuDNN */
+    double softcap; /* c: scores x become c tanh(x / c); 0: not */
 };
 struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t layer,
                                                      uint64_t sequence);

@@ -296,7 +296,10 @@ static const char *fault_of_shapes(const struct dtp_op *op)
 {
     const struct dtp_attention_shape *a = &op->demand.attention;
     enum dtp_op_class class = dtp_op_kind_class(op->kind);
-    bool none = !a->heads && !a->kv_heads && !a->head_dim && !a->window && !a->queries && !a->keys && !a->causal;
+    bool none = !a->heads && !a->kv_heads && !a->head_dim && !a->window && !a->queries && !a->keys && !a->causal &&
+                a->softcap == 0;
+    if (!is_amount(a->softcap, DTP_DEMAND_MAX))
+        return "a soft cap is negative, not finite or absurdly large";
     if (class != DTP_CLASS_ATTENTION && !none)
         return "only attention has its shape";
     if (class == DTP_CLASS_ATTENTION && op->demand.tokens > 0 &&

@@ -214,6 +214,7 @@ static const char *const op_keys[] = {"buffers",
                                       "tag",
                                       "groups",
                                       "causal",
+                                      "softcap",
 #define X(field, most) #field,
                                       DTP_ATTENTION_TABLE(X)
 #undef X
@@ -235,6 +236,7 @@ enum {
     KEY_TAG,
     KEY_GROUPS,
     KEY_CAUSAL,
+    KEY_SOFTCAP,
 #define X(field, most) KEY_ATTENTION_##field,
     DTP_ATTENTION_TABLE(X)
 #undef X
@@ -301,6 +303,7 @@ static void read_op_key(struct reader *reader, int key, struct op_line *line)
     case KEY_NAME: read_name(reader, line->name); break;
     case KEY_RECOMPUTE: op->demand.recompute = 1; break;
     case KEY_CAUSAL: op->demand.attention.causal = true; break;
+    case KEY_SOFTCAP: read_number(reader, "softcap", &op->demand.attention.softcap); break;
     case KEY_GROUPS:
         if (read_whole(reader, "groups", 0, UINT32_MAX, &value))
             op->demand.groups = (uint32_t)value;

@@ -12,8 +12,7 @@
     X(head_dim, UINT32_MAX)                                                                                            \
     X(window, UINT32_MAX)                                                                                              \
     X(queries, DTP_BUFFER_MAX_BYTES)                                                                                   \
-    X(keys, DTP_BUFFER_MAX_BYTES)                                                                                      \
-    X(capped, 1)
+    X(keys, DTP_BUFFER_MAX_BYTES)
 
 /* By enum dtp_space and enum dtp_memory_kernel. */
 #define DTP_SPACE_WORDS                                                                                                \

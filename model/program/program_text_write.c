@@ -80,6 +80,7 @@ static void write_demand(FILE *file, const struct dtp_op *op)
         fprintf(file, " " #field " %" PRIu64, (uint64_t)demand->attention.field);
         DTP_ATTENTION_TABLE(X)
 #undef X
+        write_number(file, "softcap", demand->attention.softcap);
         fputs(demand->attention.causal ? " causal" : "", file);
     }
     if (demand->groups)

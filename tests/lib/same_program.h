@@ -29,7 +29,8 @@ static inline bool same_demand(const struct dtp_demand *a, const struct dtp_dema
            a->attention.kv_heads == b->attention.kv_heads && a->attention.head_dim == b->attention.head_dim &&
            a->attention.window == b->attention.window && a->attention.queries == b->attention.queries &&
            a->attention.keys == b->attention.keys && a->attention.causal == b->attention.causal &&
-           a->memory_kernel == b->memory_kernel && a->recompute == b->recompute;
+           same_number(a->attention.softcap, b->attention.softcap) && a->memory_kernel == b->memory_kernel &&
+           a->recompute == b->recompute;
 }
 
 static inline bool same_op(const struct dtp_program *p, const struct dtp_op *a, const struct dtp_program *q,

@@ -100,7 +100,8 @@ static void test_shapes_of_attention_and_groups_of_matmuls(void **state)
 {
     static const char text[] =
         "program 1\n"
-        "op 0 attention compute flops 4096 tokens 16 heads 8 kv_heads 2 head_dim 64 window 4 queries 8 keys 16 causal "
+        "op 0 attention compute flops 4096 tokens 16 heads 8 kv_heads 2 head_dim 64 window 4 queries 8 keys 16 softcap "
+        "50 causal "
         "kernels 1\n"
         "op 1 attention_backward compute tokens 16 heads 8 kv_heads 8 head_dim 64 queries 8 keys 8\n"
         "op 2 matmul compute m 4 n 5 k 6 groups 3 dtype bf16\n"
