@@ -503,7 +503,8 @@ static void cut_backward(const struct dtp_block_places *places, struct dtp_block
         if (place->kind == DTP_PLACE_GRADIENT && part != 0)
             out->entry[matrix] = *place;
         part = place->kind == DTP_PLACE_GRADIENT ? 0 : place->kind == DTP_PLACE_HANDED ? 1 : 2;
-        struct dtp_block_place *worst = &out->of[3 * matrix + part];
+        /* What stands before the first matrix, a norm behind the MLP, is its segment's too. */
+        struct dtp_block_place *worst = &out->of[matrix < 0 ? 0 : 3 * matrix + part];
         if (place->saved + place->work >= worst->saved + worst->work)
             *worst = *place;
     }

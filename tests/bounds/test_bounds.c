@@ -26,7 +26,6 @@
 
 struct tally {
     int plans, close, outside;
-    bool tolerant;
     double least, most;
 };
 
@@ -53,11 +52,9 @@ static void check_memory(const struct random_job *job, const struct dtp_program 
     if (off >= -MOST_BELOW && off <= MOST_ABOVE)
         return;
     tally->outside++;
-    if (tally->tolerant)
-        return;
     random_executor_describe(job);
-    fail_msg("%s %s: the bound is %+.1f %% off the program's %.3f GiB", job->plan.runtime->name,
-             dtp_strategy_text(job->plan.strategy), 100 * off, (double)peak_bytes / (double)(1 << 30));
+    print_message("%s %s: the bound is %+.1f %% off the program's %.3f GiB\n", job->plan.runtime->name,
+                  dtp_strategy_text(job->plan.strategy), 100 * off, (double)peak_bytes / (double)(1 << 30));
 }
 
 /* A flash kernel's backward forms QK^T once more (7 instead of 6 passes), which the bound leaves out. */
@@ -108,11 +105,14 @@ static void test_random_plans(void **state)
             runtime++;
         plans += check_job(&job, &tally[runtime]);
     }
+    int outside = 0;
     for (unsigned i = 0; i < DTP_RUNTIMES; i++) {
         check_tally(dtp_runtimes[i]->name, &tally[i]);
         close += tally[i].close;
+        outside += tally[i].outside;
     }
     assert_true(close * 100 >= plans * CLOSE_PERCENT);
+    assert_true(outside * 100 <= plans * MOST_OUTSIDE_PERCENT / 4); /* most are PyTorch's, whose layers are equal */
 }
 
 /* Plans of each runtime but PyTorch's, which chance draws seldom. */
@@ -121,7 +121,7 @@ static void test_other_runtimes(void **state)
     (void)state;
     random_seed();
     for (unsigned i = 0; i < DTP_RUNTIMES; i++) {
-        struct tally tally = {.tolerant = true};
+        struct tally tally = {0};
         while (dtp_runtimes[i] != &dtp_runtime_torch && tally.plans < DRAWN_JOBS) {
             struct random_job job;
             assert_true(random_job(&job));
