@@ -36,16 +36,12 @@ static double seconds_of(struct slot *slots, const struct dtp_measured *measured
 }
 
 /* Whose kernels these are; cluster_cost.h. */
-static bool counts(const struct dtp_measured_row *row, const struct dtp_op *op, const struct dtp_cluster *cluster,
-                   const struct dtp_plan *plan)
+static bool counts(const struct dtp_measured_row *row, const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
     switch (row->measurement) {
     case DTP_MEASUREMENT_MATMUL:
     case DTP_MEASUREMENT_COPY: return true;
-    case DTP_MEASUREMENT_ATTENTION:
-        return plan->attention == DTP_ATTENTION_FLASH &&
-               op->demand.attention.softcap <= 0 && /* of cuDNN, which has none */
-               dtp_attention_length(&op->demand.attention) >= (double)op->demand.attention.keys;
+    case DTP_MEASUREMENT_ATTENTION: return plan->attention == DTP_ATTENTION_FLASH;
     case DTP_MEASUREMENT_KERNEL:
     case DTP_MEASUREMENT_HOST_ADAM: return plan->runtime->own_kernels;
     case DTP_MEASUREMENT_COLLECTIVE: return dtp_cluster_is_host(cluster); /* else collective_cost.h knows more */
@@ -80,7 +76,7 @@ double *dtp_measured_op_seconds(const struct dtp_program *program, const struct 
     for (size_t i = 0; i < count && seconds && slots; i++) {
         struct dtp_measured_row row;
         seconds[i] = (double)NAN;
-        if (!dtp_measured_row_of_op(program, &ops[i], cluster, plan, &row) || !counts(&row, &ops[i], cluster, plan))
+        if (!dtp_measured_row_of_op(program, &ops[i], cluster, plan, &row) || !counts(&row, cluster, plan))
             continue;
         if (row.measurement == DTP_MEASUREMENT_MATMUL &&
             !(ops[i].demand.m > 0 && ops[i].demand.n > 0 && ops[i].demand.k > 0))

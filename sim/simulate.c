@@ -140,8 +140,10 @@ static bool run_at_power_limit(struct roles *all)
         all->out[r].matmul_speedup =
             headroom ? dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, s->other_s) : 1;
     }
-    if (!run(all) || !headroom)
-        return !headroom;
+    if (!run(all))
+        return false;
+    if (!headroom)
+        return true;
     double end_s = end_of_step_s(all);
     for (uint32_t r = 0; r < all->count; r++) {
         struct simulation *s = &all->role[r];

@@ -280,7 +280,7 @@ static enum dtp_status split_groups(struct nccl_communicator *c, const struct dt
         struct member *member = &c->member[i];
         ncclResult_t code = ncclSuccess;
         member->ranks = place.ranks, member->first = place.first, member->stride = place.stride;
-        member->copies = options->copy_groups & 1u << i;
+        member->copies = i < 32 && options->copy_groups & 1u << i;
         member->windowed = member->copies || (options->choice.windows && place.ranks > 1 &&
                                               inside_a_node(&place, options->ranks->local_world));
         ncclConfig_t config = configure(&options->choice, member->copies);

@@ -110,13 +110,17 @@ enum dtp_status dtp_world_join_set(const struct dtp_ranks *ranks, const struct d
                                    struct dtp_world *out, struct dtp_faults *faults)
 {
     uint64_t hash;
-    uint32_t needed = dtp_program_set_ranks(set);
+    uint32_t needed = set->role_count ? dtp_program_set_ranks(set) : 0;
     if (ranks->world != needed)
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "the program set has %u ranks, %u were started", needed,
                          ranks->world);
-    enum dtp_status status = dtp_program_set_digest(set, &hash, faults);
+    /* In line on GPUs too: the first send or receive of a pair connects it, which holds up the host. */
+    enum dtp_status status = dtp_program_set_verify(set, DTP_ISSUE_IN_LINE, faults);
+    status = status == DTP_OK ? dtp_program_set_digest(set, &hash, faults) : status;
+    if (status != DTP_OK)
+        return status;
     uint32_t role = dtp_program_set_role_of(set, ranks->rank);
-    return status == DTP_OK ? join(ranks, set->roles[role].program, hash, out, faults) : status;
+    return join(ranks, set->roles[role].program, hash, out, faults);
 }
 
 /* Of the collectives that copy engines carry; lowering gives each of these kinds a group of its own. */
@@ -126,7 +130,7 @@ static uint32_t copy_groups(const struct dtp_program *program, uint32_t collecti
     uint32_t groups = 0;
     for (size_t i = 0; i < dtp_program_op_count(program); i++)
         if (dtp_op_kind_class(ops[i].kind) == DTP_CLASS_COLLECTIVE &&
-            collectives & 1u << dtp_op_kind_collective(ops[i].kind))
+            collectives & 1u << dtp_op_kind_collective(ops[i].kind) && ops[i].group < 32)
             groups |= 1u << ops[i].group;
     return groups;
 }

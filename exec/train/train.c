@@ -197,10 +197,12 @@ static enum dtp_status check_tokens(struct dtp_trainer *t)
     return status == DTP_OK ? dtp_token_source_refuse(t->source, found, t->faults) : status;
 }
 
-/* Details that few models have, named where they are there: other checkpoints say what they always said. */
+/* Details that few models have, named where they are there, and windows where they cut: other checkpoints say what they
+ * always said. */
 static void describe_details(struct dtp_trainer *t)
 {
     const struct dtp_transformer *m = &t->job->transformer;
+    bool cuts = m->sliding_window > 0 && m->sliding_window < t->job->plan.sequence;
     const struct {
         const char *name;
         double value;
@@ -209,8 +211,8 @@ static void describe_details(struct dtp_trainer *t)
                    {"norm_unit_offset", m->norm_unit_offset},
                    {"attention_softcap", m->attention_softcap},
                    {"final_softcap", m->final_softcap},
-                   {"sliding_window", (double)m->sliding_window},
-                   {"sliding_window_pattern", (double)m->sliding_window_pattern}};
+                   {"sliding_window", cuts ? (double)m->sliding_window : 0},
+                   {"sliding_window_pattern", cuts ? (double)m->sliding_window_pattern : 0}};
     for (size_t i = 0, used; i < sizeof details / sizeof *details; i++)
         if (details[i].value != 0 && (used = strlen(t->model)) < sizeof t->model)
             snprintf(t->model + used, sizeof t->model - used, ", %s %g", details[i].name, details[i].value);

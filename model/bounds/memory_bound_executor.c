@@ -1,7 +1,8 @@
-/* Our executor: one arena. A block has 11 tensors: input, two norms' results with their statistics, qkv, the core's
- * result with its log-sum-exp, the sum behind attention, up (gate and up as one), the product. Its backward makes the
- * product's gradient in place, so that the worst stage is either the whole block with the stream's gradient and one of
- * the MLP's [c f], or attention's tensors with the gradients of the core and its workspace. */
+/* Our executor: one arena. A block has 11 tensors, with norms of q and k 13: input, two norms' results with their
+ * statistics, qkv, the core's result with its log-sum-exp, the sum behind attention, up (gate and up as one), the
+ * product. Its backward makes the product's gradient in place, so that the worst stage is either the whole block with
+ * the stream's gradient and one of the MLP's [c f], or attention's tensors with the gradients of the core and its
+ * workspace. */
 #include "bounds/memory_bound.h"
 
 #include "cost/attention_workspace.h"

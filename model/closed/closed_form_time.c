@@ -90,8 +90,12 @@ static bool replays_attention(const struct dtp_plan *plan)
     return plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || plan->attention == DTP_ATTENTION_MATH;
 }
 
+/* Of the layers that run again, over the mean of all: where windows alternate; math attention computes what a window
+ * hides as well. */
 static double attention_again(const struct dtp_timing *c)
 {
+    if (c->plan->attention == DTP_ATTENTION_MATH)
+        return 1;
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(c->plan);
     return dtp_checkpointed_attention(&rule, c->transformer, c->plan->sequence);
 }

@@ -210,8 +210,18 @@ static void finish_gemma2(struct dtp_hf_reader *reader, struct dtp_transformer *
     t->norm_unit_offset = true;
     t->attention_softcap = read_cap(reader, "attn_logit_softcapping", 50);
     t->final_softcap = read_cap(reader, "final_logit_softcapping", 30);
-    read_window(reader, 4096, t);
+    read_window(reader, json_object_get(reader->object, "sliding_window") ? MAX_SEQUENCE : 4096, t);
     t->sliding_window_pattern = t->sliding_window ? 2 : 0;
+    const json_t *types = dtp_hf_value(reader, "layer_types");
+    for (size_t i = 0; types && (!json_is_array(types) || i < json_array_size(types)); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (type && !strcmp(type, i % 2 ? "full_attention" : "sliding_attention"))
+            continue;
+        dtp_hf_refuse(reader, "layer_types",
+                      "does not let every second layer slide, beginning with the first; no other "
+                      "order is modelled");
+        break;
+    }
 }
 
 /* Norms of q and k over all heads, and of what attention and MLP return, none of what they read: Olmo2DecoderLayer. */
@@ -358,11 +368,11 @@ static const struct {
     {"mamba", "state space layers instead of attention"},
     {"mamba2", "state space layers instead of attention"},
     {"rwkv", "no softmax attention"},
-    {"gemma", "GELU in a gated MLP"},
+    {"gemma", "keys that are not read yet; its shape can be given with --activation geglu --norm-unit-offset"},
     {"gemma3", "a vision model beside the decoder"},
-    {"gemma3_text", "GELU in a gated MLP and norms after each block"},
-    {"phi", "one norm shared by attention and MLP"},
-    {"cohere", "one norm shared by attention and MLP"},
+    {"gemma3_text", "another base of RoPE in the layers that slide, five of six"},
+    {"phi", "keys that are not read yet; its shape can be given with --parallel-block one_norm"},
+    {"cohere", "keys that are not read yet; its shape can be given with --parallel-block one_norm"},
     {"olmo", "norms without weights"},
     {"t5", "an encoder beside the decoder"},
     {"bart", "an encoder beside the decoder"},

@@ -78,6 +78,16 @@ static uint64_t read_integer(struct row *row, const char *column, uint64_t absen
     return value;
 }
 
+/* A cap on scores or logits; empty: none. */
+static double read_cap(struct row *row, const char *column)
+{
+    const char *text = field(row, column);
+    double value = 0;
+    if (*text && (!dtp_number_parse(text, &value) || !(value >= 0 && value <= 1e6)))
+        FAULT(row, "%s is '%.40s'; a number up to 1e6 is needed, 0 for none", column, text);
+    return value;
+}
+
 static uint64_t read_dimension(struct row *row, const char *column)
 {
     if (!*field(row, column))
@@ -153,6 +163,9 @@ static void read_choices(struct row *row, struct dtp_transformer *out)
     if (*field(row, "norm_place"))
         out->norm_place = (enum dtp_norm_place)read_word(row, "norm_place", place_texts, COUNT(place_texts));
     out->qk_norm_wide = read_switch(row, "qk_norm_wide", false);
+    out->norm_unit_offset = read_switch(row, "norm_unit_offset", false);
+    out->attention_softcap = read_cap(row, "attention_softcap");
+    out->final_softcap = read_cap(row, "final_softcap");
     out->norm_bias = read_switch(row, "norm_bias", false);
     out->qkv_bias = read_switch(row, "qkv_bias", false);
     out->attention_output_bias = read_switch(row, "attention_output_bias", false);

@@ -11,8 +11,7 @@ static bool cut_by_ddp(const struct dtp_transformer *t, const struct dtp_cluster
     return plan->compile && dtp_plan_has_ddp_buckets(plan, cluster) && 4 * t->hidden * t->ffn >= DDP_FIRST_BUCKET_BYTES;
 }
 
-/* ---- operators on the tensors that the runtime has
- * ------------------------------------------------------------------- */
+/* ---- operators on the tensors that the runtime has -------------------------------------------------------------- */
 
 /* Where fp32 RoPE ends in a cat, q is contiguous by heads, the core's result follows it, and putting the heads side by
  * side copies; Transformer Engine casts the core's result for the output matmul. */

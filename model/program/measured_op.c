@@ -50,6 +50,12 @@ static struct dtp_measured_row matmul_row(const struct dtp_program *program, con
     return dtp_measured_row_of_matmul(dtp_measured_matmul_of_op(program, op), d->dtype, d->m, d->n, d->k);
 }
 
+/* A row is of cuDNN's kernels over whole sequences: its columns say neither a window nor a cap. */
+static bool attention_has_row(const struct dtp_attention_shape *shape)
+{
+    return shape->softcap <= 0 && dtp_attention_length(shape) >= (double)shape->keys;
+}
+
 static struct dtp_measured_row attention_row(const struct dtp_op *op, const struct dtp_plan *plan)
 {
     bool backward = op->kind == DTP_OP_ATTENTION_BACKWARD;
@@ -70,7 +76,7 @@ static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op
 {
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_MATMUL: *out = matmul_row(program, op); return true;
-    case DTP_CLASS_ATTENTION: *out = attention_row(op, plan); return true;
+    case DTP_CLASS_ATTENTION: *out = attention_row(op, plan); return attention_has_row(&op->demand.attention);
     case DTP_CLASS_MEMORY:
         *out = dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, dtp_op_kind_text(op->kind));
         set(out, DTP_MEASURED_bytes, op->demand.bytes);

@@ -349,6 +349,7 @@ static void check_group(struct reader *reader, const struct dtp_op *op)
 static void read_op(struct reader *reader)
 {
     struct op_line line = {.op = {.layer = DTP_NO_LAYER, .group = DTP_NO_INDEX}};
+    _Static_assert(sizeof op_keys / sizeof *op_keys <= 32, "a bit of `seen` each");
     uint32_t seen = 0;
     reader->operand_count = 0;
     bool complete = read_index(reader, "op", reader->op_count) && read_kind(reader, &line.op.kind) &&

@@ -146,6 +146,8 @@ static void test_missing_keys_take_the_defaults(void **state)
     assert_int_equal(gemma.sliding_window_pattern, 2);
     assert_true(gemma.norm_unit_offset && gemma.tied_head);
     assert_int_equal((int)(gemma.attention_softcap + gemma.final_softcap), 80);
+    gemma = good("{\"model_type\": \"gemma2\", \"sliding_window\": null}");
+    assert_true(gemma.sliding_window == 0 || gemma.sliding_window > 1000000);
     gemma = good("{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": null, \"final_logit_softcapping\": 20.0}");
     assert_int_equal((int)(gemma.attention_softcap + gemma.final_softcap), 20);
     assert_int_equal(good("{\"model_type\": \"mpt\"}").position, DTP_POSITION_ALIBI);
