@@ -444,6 +444,15 @@ static void note_sequence(struct dtp_resolution *r, uint64_t sequence)
                    sequence, t->sliding_window, t->sliding_window_pattern ? " where a layer has the window" : "");
 }
 
+/* No fused kernel of cuDNN's backward knows a cap, and the plain one has not been measured. */
+static void note_cap(struct dtp_resolution *r)
+{
+    if (r->job->transformer.attention_softcap > 0 && !dtp_cluster_is_host(&r->job->cluster))
+        note_model(
+            r, "attention with a soft cap runs on a plain kernel on GPUs and is priced as a flash kernel: its time is "
+               "a lower bound");
+}
+
 static void resolve_plan(struct dtp_resolution *r)
 {
     struct dtp_plan *plan = &r->draft.plan;
@@ -456,6 +465,7 @@ static void resolve_plan(struct dtp_resolution *r)
         plan->accumulate = 1; /* to find the other faults */
     r->job->asked = r->job->plan = *plan;
     note_sequence(r, plan->sequence);
+    note_cap(r);
     struct dtp_plan_source source = {find_place, r->scenario};
     enum dtp_status status =
         dtp_plan_resolve_from(&r->job->plan, &r->job->transformer, &r->job->cluster, &source, r->faults);
