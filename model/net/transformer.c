@@ -9,6 +9,7 @@
 #define MAX_WIDTH 100000000u /* any one dimension of a matrix */
 #define MAX_SEQUENCE 1000000000u
 #define MAX_PARAMETERS 1e15
+#define MIN_SOFTCAP 1e-3 /* smaller ones leave nothing of the scores, in the end not even a float */
 #define MAX_SOFTCAP 1e6
 
 struct dtp_transformer dtp_transformer_default(void)
@@ -36,6 +37,11 @@ static void check_range(struct place *place, const char *field, uint64_t value, 
         FAULT(place, "%s is 0; a transformer needs at least 1", field);
     else if (value > maximum)
         FAULT(place, "%s is %" PRIu64 "; at most %" PRIu64 " is supported", field, value, maximum);
+}
+
+static bool is_softcap(double cap)
+{
+    return cap == 0 || (cap >= MIN_SOFTCAP && cap <= MAX_SOFTCAP);
 }
 
 static void check_dimensions(const struct dtp_transformer *t, struct place *place)
@@ -84,10 +90,12 @@ static void check_choices(const struct dtp_transformer *t, struct place *place)
         FAULT(place, "norm_bias needs norm layer_norm; RMSNorm has no bias");
     if (t->norm != DTP_RMS_NORM && t->norm_unit_offset)
         FAULT(place, "norm_unit_offset needs norm rms_norm; LayerNorm multiplies by its weight");
-    if (!(t->attention_softcap >= 0 && t->attention_softcap <= MAX_SOFTCAP))
-        FAULT(place, "attention_softcap is %g; 0 (none) to %g is supported", t->attention_softcap, MAX_SOFTCAP);
-    if (!(t->final_softcap >= 0 && t->final_softcap <= MAX_SOFTCAP))
-        FAULT(place, "final_softcap is %g; 0 (none) to %g is supported", t->final_softcap, MAX_SOFTCAP);
+    if (!is_softcap(t->attention_softcap))
+        FAULT(place, "attention_softcap is %g; 0 (none) or %g to %g is supported", t->attention_softcap, MIN_SOFTCAP,
+              MAX_SOFTCAP);
+    if (!is_softcap(t->final_softcap))
+        FAULT(place, "final_softcap is %g; 0 (none) or %g to %g is supported", t->final_softcap, MIN_SOFTCAP,
+              MAX_SOFTCAP);
     if (t->position == DTP_POSITION_ROPE && t->head_dim % 2)
         FAULT(place, "head_dim is %" PRIu64 "; rope turns pairs, so it must be even", t->head_dim);
     if (t->position == DTP_POSITION_LEARNED) {

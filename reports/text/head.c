@@ -49,21 +49,48 @@ static const char *activation_words(enum dtp_activation activation)
     return "";
 }
 
+/* What few models have: ", QK-norm, window of 4096 tokens in all layers but one in 2". */
+static void describe_details(const struct dtp_transformer *m, char *out, size_t bytes)
+{
+    static const char *const blocks[] = {[DTP_PARALLEL_NONE] = "",
+                                         [DTP_PARALLEL_ONE_NORM] = ", attention and MLP side by side behind one norm",
+                                         [DTP_PARALLEL_TWO_NORMS] =
+                                             ", attention and MLP side by side behind two norms"};
+    static const char *const places[] = {[DTP_NORMS_BEFORE] = "",
+                                         [DTP_NORMS_AFTER] = ", norms behind attention and MLP",
+                                         [DTP_NORMS_BOTH] = ", norms before and behind attention and MLP"};
+    char window[80] = "", every[40] = "", caps[80] = "";
+    if (m->sliding_window_pattern > 1)
+        snprintf(every, sizeof every, " but one in %llu", (unsigned long long)m->sliding_window_pattern);
+    if (m->sliding_window)
+        snprintf(window, sizeof window, ", window of %llu tokens in all layers%s",
+                 (unsigned long long)m->sliding_window, every);
+    if (m->attention_softcap > 0 || m->final_softcap > 0)
+        snprintf(caps, sizeof caps, ", soft caps %g of scores and %g of logits", m->attention_softcap,
+                 m->final_softcap);
+    snprintf(out, bytes, "%s%s%s%s%s%s", blocks[m->parallel_block], places[m->norm_place],
+             m->qk_norm_wide ? ", QK-norm over all heads"
+             : m->qk_norm    ? ", QK-norm"
+                             : "",
+             m->norm_unit_offset ? ", norms with a unit offset" : "", window, caps);
+}
+
 static void print_model(const struct dtp_job *job, const struct dtp_page *page)
 {
     const struct dtp_transformer *m = &job->transformer;
-    char line[400], count[32], kv[48] = "";
+    char line[800], count[32], kv[48] = "", details[400];
+    describe_details(m, details, sizeof details);
     if (m->kv_heads != m->heads)
         snprintf(kv, sizeof kv, " (%llu for k, v)", (unsigned long long)m->kv_heads);
     print_label(page, "model");
-    snprintf(
-        line, sizeof line,
-        "%s: %s parameters; %llu layers, hidden %llu, %llu heads of %llu%s, ffn %llu, vocab %llu; %s, %s, %s, %s head",
-        m->name[0] ? m->name : "custom", dtp_page_grouped(dtp_transformer_count(m).total, count, sizeof count),
-        (unsigned long long)m->layers, (unsigned long long)m->hidden, (unsigned long long)m->heads,
-        (unsigned long long)m->head_dim, kv, (unsigned long long)m->ffn, (unsigned long long)m->vocab,
-        m->norm == DTP_RMS_NORM ? "RMSNorm" : "LayerNorm", activation_words(m->activation), position_words(m->position),
-        m->tied_head ? "tied" : "untied");
+    snprintf(line, sizeof line,
+             "%s: %s parameters; %llu layers, hidden %llu, %llu heads of %llu%s, ffn %llu, vocab %llu; %s, %s, %s, %s "
+             "head%s",
+             m->name[0] ? m->name : "custom", dtp_page_grouped(dtp_transformer_count(m).total, count, sizeof count),
+             (unsigned long long)m->layers, (unsigned long long)m->hidden, (unsigned long long)m->heads,
+             (unsigned long long)m->head_dim, kv, (unsigned long long)m->ffn, (unsigned long long)m->vocab,
+             m->norm == DTP_RMS_NORM ? "RMSNorm" : "LayerNorm", activation_words(m->activation),
+             position_words(m->position), m->tied_head ? "tied" : "untied", details);
     dtp_page_wrap(page, 9, 9, line);
     print_note(page, job->shape_note);
     print_note(page, job->model_note);

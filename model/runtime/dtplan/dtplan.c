@@ -80,7 +80,11 @@ static void check_collective_choices(struct dtp_resolver *r)
 static void check_block(struct dtp_resolver *r)
 {
     const char *key = dtp_executor_unknown_block(r->transformer);
-    if (key)
+    if (key && (r->transformer->attention_softcap > 0 || r->transformer->final_softcap > 0))
+        dtp_plan_refuse(r, key,
+                        "makes blocks that runtime dtplan does not know yet, and the other runtimes predict no soft "
+                        "caps: with attention_softcap and final_softcap 0 they predict the rest");
+    else if (key)
         dtp_plan_refuse(r, key, "%s", DTP_EXECUTOR_UNKNOWN_BLOCK);
 }
 
