@@ -13,7 +13,7 @@
 
 #include "lib/random_executor_plans.h"
 
-#define JOBS 1200
+#define JOBS RANDOM_DRAWS(1200)
 #define DRAWN_JOBS 150
 
 /* What bounds.h promises, relative to the program's peak of live bytes. */
@@ -22,7 +22,7 @@
 #define CLOSE_PERCENT 95
 #define MOST_ABOVE 0.20
 
-#define MOST_OUTSIDE_PERCENT 2 /* of plans of one runtime that are further off */
+#define MOST_OUTSIDE_PERCENT 8 /* of plans of one runtime that are further off; of all, an eighth of that */
 
 struct tally {
     int plans, close, outside;
@@ -112,7 +112,7 @@ static void test_random_plans(void **state)
         outside += tally[i].outside;
     }
     assert_true(close * 100 >= plans * CLOSE_PERCENT);
-    assert_true(outside * 100 <= plans * MOST_OUTSIDE_PERCENT / 4); /* most are PyTorch's, whose layers are equal */
+    assert_true(outside * 100 <= plans * MOST_OUTSIDE_PERCENT / 8); /* most are PyTorch's, whose layers are equal */
 }
 
 /* Plans of each runtime but PyTorch's, which chance draws seldom. */
