@@ -59,7 +59,7 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
     static const char *const places[] = {[DTP_NORMS_BEFORE] = "",
                                          [DTP_NORMS_AFTER] = ", norms behind attention and MLP",
                                          [DTP_NORMS_BOTH] = ", norms before and behind attention and MLP"};
-    char window[80] = "", every[40] = "", caps[80] = "";
+    char window[120] = "", every[40] = "", caps[120] = "";
     if (m->sliding_window_pattern > 1)
         snprintf(every, sizeof every, " but one in %llu", (unsigned long long)m->sliding_window_pattern);
     if (m->sliding_window)
@@ -78,7 +78,7 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
 static void print_model(const struct dtp_job *job, const struct dtp_page *page)
 {
     const struct dtp_transformer *m = &job->transformer;
-    char line[800], count[32], kv[48] = "", details[400];
+    char line[1200], count[32], kv[48] = "", details[600];
     describe_details(m, details, sizeof details);
     if (m->kv_heads != m->heads)
         snprintf(kv, sizeof kv, " (%llu for k, v)", (unsigned long long)m->kv_heads);
