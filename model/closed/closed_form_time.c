@@ -90,14 +90,19 @@ static bool replays_attention(const struct dtp_plan *plan)
     return plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL || plan->attention == DTP_ATTENTION_MATH;
 }
 
-/* Of the layers that run again, over the mean of all: where windows alternate; math attention computes what a window
- * hides as well. */
+/* FLOPs of attention in the layers that run again, over the mean of all: where windows alternate. */
 static double attention_again(const struct dtp_timing *c)
 {
-    if (c->plan->attention == DTP_ATTENTION_MATH)
-        return 1;
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(c->plan);
     return dtp_checkpointed_attention(&rule, c->transformer, c->plan->sequence);
+}
+
+/* Seconds of it in one such layer; math attention computes what a window hides as well. */
+static double attention_again_s(const struct dtp_timing *c, const struct dtp_attention_time *attention)
+{
+    if (!replays_attention(c->plan))
+        return 0;
+    return attention->forward_s * (c->plan->attention == DTP_ATTENTION_MATH ? 1 : attention_again(c));
 }
 
 static void add_recompute(const struct dtp_timing *c, const struct dtp_attention_time *attention, struct micro_step *m)
@@ -111,11 +116,11 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
     }
     m->recompute_matmul_s = layers * (sum_matmuls(c, false, matmul_selective) - early_stop_s(c));
     if (c->own) { /* its launches are counted with the others */
-        m->recompute_other_s = (replays_attention(c->plan) ? layers * attention->forward_s * attention_again(c) : 0) +
-                               c->own->recompute_bytes / c->eager_bytes_per_s;
+        m->recompute_other_s =
+            layers * attention_again_s(c, attention) + c->own->recompute_bytes / c->eager_bytes_per_s;
         return;
     }
-    m->recompute_other_s = layers * ((replays_attention(c->plan) ? attention->forward_s * attention_again(c) : 0) +
+    m->recompute_other_s = layers * (attention_again_s(c, attention) +
                                      c->block.forward_bytes_per_token * c->tokens / c->eager_bytes_per_s);
     m->kernels += layers * c->block.forward_kernels;
 }

@@ -289,7 +289,7 @@ static enum dtp_status check_lowered(const struct dtp_transformer *t, const stru
 {
     if (dtp_plan_model_parallel(plan))
         return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, plan->tp > 1 ? "tp" : "pp",
-                               "above 1 has no step program yet; its closed form is available (--fidelity closed)");
+                               "above 1 has no step program yet; dtplan plan --fidelity closed predicts it");
     const struct dtp_lower_hooks *hooks = plan->runtime->lower(plan);
     if (hooks->check)
         return hooks->check(t, cluster, plan, faults);

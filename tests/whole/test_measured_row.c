@@ -138,10 +138,37 @@ static void operations_find_their_rows(void **state)
     assert_true(count_rows(&job, "norm", DTP_MEASUREMENT_KERNEL, 0, 0, 0) > 0);
 }
 
+/* Attention with a window or a cap is another kernel's or does less: of layers 0 and 1 the second sees all. */
+static void attention_that_is_cut_or_capped_has_no_row(void **state)
+{
+    (void)state;
+    static const char *const keys[][2] = {{"layers", "2"},
+                                          {"hidden", "256"},
+                                          {"heads", "4"},
+                                          {"ffn", "512"},
+                                          {"vocab", "1000"},
+                                          {"seq", "64"},
+                                          {"gpus", "8"},
+                                          {"runtime", "dtplan"},
+                                          {"gpu", "h200-sxm"},
+                                          {"sliding_window_pattern", "2"},
+                                          {"sliding_window", "32"},
+                                          {"attention_softcap", "50"}};
+    static struct dtp_job job;
+    const size_t count = sizeof keys / sizeof *keys;
+    make_job(keys, count - 3, &job);
+    assert_int_equal(count_rows(&job, "backward", DTP_MEASUREMENT_ATTENTION, 0, 0, 0), 2);
+    make_job(keys, count - 1, &job);
+    assert_int_equal(count_rows(&job, "backward", DTP_MEASUREMENT_ATTENTION, 0, 0, 0), 1);
+    make_job(keys, count, &job);
+    assert_int_equal(count_rows(&job, "backward", DTP_MEASUREMENT_ATTENTION, 0, 0, 0), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_missing_or_odd_is_refused), cmocka_unit_test(contention_may_be_none),
-        cmocka_unit_test(results_are_no_part_of_the_key), cmocka_unit_test(operations_find_their_rows)};
+        cmocka_unit_test(results_are_no_part_of_the_key), cmocka_unit_test(operations_find_their_rows),
+        cmocka_unit_test(attention_that_is_cut_or_capped_has_no_row)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }

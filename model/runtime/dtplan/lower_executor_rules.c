@@ -113,7 +113,7 @@ struct checker {
     do {                                                                                                               \
         (c)->status = dtp_fault_about((c)->faults, DTP_BAD_INPUT, NULL, 0, key, __VA_ARGS__);                          \
     } while (0)
-#define NOT_RUN "has no step program under runtime dtplan; its closed form is available (--fidelity closed)"
+#define NOT_RUN "has no step program under runtime dtplan; dtplan plan --fidelity closed predicts it"
 
 const char *dtp_executor_unknown_block(const struct dtp_transformer *transformer)
 {
