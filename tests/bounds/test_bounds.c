@@ -22,7 +22,7 @@
 #define CLOSE_PERCENT 95
 #define MOST_ABOVE 0.20
 
-#define MOST_OUTSIDE_PERCENT 8 /* of plans of one runtime that are further off; of all, an eighth of that */
+#define MOST_OUTSIDE_PERCENT 6 /* of plans of one runtime that are further off; of all, an eighth of that */
 
 struct tally {
     int plans, close, outside;
