@@ -1,24 +1,31 @@
 #!/usr/bin/env bash
 # What the folders' libraries call: check_symbols.sh TABLE
 #
-# TABLE has a line for each folder, low to high: its name, its static library, and the folders that it may use, separated by
-# spaces. Every symbol that a library leaves undefined and another defines must lie in a folder that the first may use. A
+# TABLE has a line for each folder, low to high: its name, its static library, and the folders that it may use, with spaces
+# between these and tabs between the three. Every symbol that a library leaves undefined and another defines must lie in a folder that the first may use. A
 # function that is declared by hand, or in a header of somewhere else, gets past the check of includes, not past this one.
 set -euo pipefail
 table=$1
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 
-while read -r folder library _; do
+while IFS=$'\t' read -r folder library _; do
     # "folder defines symbol" and "folder object uses symbol"
-    nm -A -P -- "$library" | awk -v folder="$folder" '
+    (cd -- "${library%/*}" && nm -A -P -- "${library##*/}") | awk -v folder="$folder" '
         { sub(/^.*\[/, "", $1); sub(/\].*$/, "", $1) }
         $3 == "U" { print folder, $1, "uses", $2; next }
         $3 ~ /^[TDRBC]$/ { print folder, $1, "defines", $2 }'
 done <"$table" >"$scratch/symbols"
 
 awk '
-    FILENAME == ARGV[1] { for (i = 3; i <= NF; i++) may[$1, $i] = 1; may[$1, $1] = 1; next }
+    FILENAME == ARGV[1] {
+        split($0, column, "\t")
+        n = split(column[3], lower, " ")
+        for (i = 1; i <= n; i++)
+            may[column[1], lower[i]] = 1
+        may[column[1], column[1]] = 1
+        next
+    }
     $3 == "defines" { home[$4] = $1; file[$4] = $2; next }
     $3 == "uses" { use[$1 " " $2 " " $4] = 1 }
     END {

@@ -181,7 +181,8 @@ examples=0
 for command in plan explain backtest catalog help; do
     while read -r _ line; do
         [[ $line == *path/to/* ]] && continue
-        read -ra words <<<"${line//scenarios\//$source/scenarios/}"
+        read -ra words <<<"$line"
+        words=("${words[@]//scenarios\//$source/scenarios/}")
         run "${words[@]}"
         ((status <= 1)) || failed "example of help $command: $line: $(cat err)"
         examples=$((examples + 1))

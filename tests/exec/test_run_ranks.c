@@ -158,13 +158,13 @@ static void test_other_ranks_resume(void **state)
     rank_run(line, "--steps 10 --lr 1e-3", &alone);
     for (size_t i = 0; i < 4; i++) {
         snprintf(line, sizeof line, RUN_LLAMA "%s", words[i]);
-        snprintf(flags, sizeof flags, "--steps 10 --lr 1e-3 --checkpoint %s --checkpoint-every %d%s", directory,
+        snprintf(flags, sizeof flags, "--steps 10 --lr 1e-3 --checkpoint '%s' --checkpoint-every %d%s", directory,
                  i == 0 ? 2 : 100,
                  i == 0   ? ""
                  : i == 1 ? " --resume-previous"
                           : " --resume");
         if (i >= 2) /* steps 10 exist: the schedule goes on where a longer run would be */
-            snprintf(flags, sizeof flags, "--steps %zu --lr 1e-3 --checkpoint %s --resume", 8 + 2 * i, directory);
+            snprintf(flags, sizeof flags, "--steps %zu --lr 1e-3 --checkpoint '%s' --resume", 8 + 2 * i, directory);
         rank_run(line, flags, &together);
         if (together.status != DTP_OK || together.steps != (i == 0 ? 10 : 2))
             fail_msg("%s: status %d after %zu steps", words[i], (int)together.status, together.steps);

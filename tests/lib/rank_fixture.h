@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #define RANK_EXEC                                                                                                      \
-    TEST_BINARY_DIR "/dtplan-exec --data-directory " TEST_SOURCE_DIR "/scenarios --device host --threads 1 --poison "
+    "'" TEST_BINARY_DIR "/dtplan-exec' --data-directory '" TEST_SOURCE_DIR                                             \
+    "/scenarios' --device host --threads 1 --poison "
 
-/* Key=value words become --set of each; `flags` go as they are. */
+/* A line for a shell: a checkout may stand in a folder with spaces. Key=value words become --set of each; `flags` go as
+ * they are. */
 static inline void rank_command_line(const char *words, const char *flags, char *out, size_t bytes)
 {
     char copy[1200], *save = NULL;
