@@ -1,7 +1,6 @@
 #include "net/parameter_layout.h"
 
 #include "base/bytes.h"
-#include "net/layer_kind.h"
 
 #include <math.h>
 
@@ -85,15 +84,20 @@ static double norm_start(const struct dtp_transformer *t)
     return t->norm_unit_offset ? 0 : 1;
 }
 
-/* Projections packed. Those that write into the residual stream start smaller. */
-static void add_block_matrix(const struct dtp_transformer *t, const struct dtp_layer_matrix *matrix,
-                             struct dtp_parameter_module *out)
+enum dtp_parameter dtp_parameter_of_matrix(enum dtp_layer_matrix_id matrix)
 {
     static const enum dtp_parameter weights[DTP_MATRIX_COUNT] = {[DTP_MATRIX_QKV] = DTP_PARAMETER_QKV,
                                                                  [DTP_MATRIX_OUTPUT] = DTP_PARAMETER_OUTPUT,
                                                                  [DTP_MATRIX_UP] = DTP_PARAMETER_UP,
                                                                  [DTP_MATRIX_DOWN] = DTP_PARAMETER_DOWN};
-    enum dtp_parameter weight = weights[matrix->id];
+    return weights[matrix];
+}
+
+/* Those that write into the residual stream start smaller. */
+static void add_block_matrix(const struct dtp_transformer *t, const struct dtp_layer_matrix *matrix,
+                             struct dtp_parameter_module *out)
+{
+    enum dtp_parameter weight = dtp_parameter_of_matrix(matrix->id);
     bool residual = weight == DTP_PARAMETER_OUTPUT || weight == DTP_PARAMETER_DOWN;
     add(out, weight, matrix->out, matrix->in, 0, residual ? 0.02 / sqrt(2 * (double)t->layers) : 0.02);
     add_vector(out, weight + 1, matrix->bias, matrix->out, 0);

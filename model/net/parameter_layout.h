@@ -20,7 +20,7 @@
 #ifndef DTP_PARAMETER_LAYOUT_H
 #define DTP_PARAMETER_LAYOUT_H
 
-#include "net/transformer.h"
+#include "net/layer_kind.h"
 
 #define DTP_PARAMETER_ALIGNMENT 8u
 #define DTP_PARAMETER_SHARD_ALIGNMENT 256u
@@ -55,6 +55,8 @@ enum dtp_parameter {
         DTP_PARAMETER_COUNT
 };
 const char *dtp_parameter_text(enum dtp_parameter parameter);
+/* Of a block's matrix with projections packed; its bias is the parameter after it. */
+enum dtp_parameter dtp_parameter_of_matrix(enum dtp_layer_matrix_id matrix);
 
 struct dtp_parameter_tensor {
     uint64_t rows, columns;         /* rows 1: a vector */
