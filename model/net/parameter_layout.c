@@ -120,7 +120,12 @@ static void add_block(const struct dtp_transformer *t, struct dtp_parameter_modu
             add_norm(t, DTP_PARAMETER_NORM2, out);
         add_block_matrix(t, &block.matrix[i], out);
     }
-    add_vector(out, DTP_PARAMETER_QK_NORM, t->qk_norm, 2 * t->head_dim, norm_start(t));
+    add_vector(out, DTP_PARAMETER_QK_NORM, t->qk_norm, t->qk_norm_wide ? block.d_q + block.d_kv : 2 * t->head_dim,
+               norm_start(t));
+    if (block.norms_after) {
+        add_norm(t, DTP_PARAMETER_POST_NORM1, out);
+        add_norm(t, DTP_PARAMETER_POST_NORM2, out);
+    }
 }
 
 void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t shard_group, uint64_t module,

@@ -64,7 +64,10 @@ static struct dtp_executor_operator *add(struct dtp_executor_block *b, enum dtp_
 
 static enum dtp_parameter norm_weight(int result)
 {
-    return result == T(NORM1) ? DTP_PARAMETER_NORM1 : DTP_PARAMETER_NORM2;
+    return result == T(NORM1)   ? DTP_PARAMETER_NORM1
+           : result == T(NORM2) ? DTP_PARAMETER_NORM2
+           : result == T(POST1) ? DTP_PARAMETER_POST_NORM1
+                                : DTP_PARAMETER_POST_NORM2;
 }
 
 static void add_norm(struct dtp_executor_block *b, const struct dtp_layer_operator *from)
@@ -241,7 +244,9 @@ uint64_t dtp_executor_norm_elements(const struct dtp_executor_block *block, cons
 {
     if (op->kind == DTP_OP_NORM)
         return block->kind.hidden * (block->kind.norm_bias ? 2 : 1);
-    return op->kind == DTP_OP_QK_NORM ? 2 * block->kind.head_dim : 0;
+    if (op->kind != DTP_OP_QK_NORM)
+        return 0;
+    return block->kind.qk_norm_wide ? block->kind.d_q + block->kind.d_kv : 2 * block->kind.head_dim;
 }
 
 /* Partial sums of the gradient of a norm's weights, written and read. */
