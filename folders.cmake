@@ -44,6 +44,8 @@ endmacro()
 dtp_folder(model/base SYSTEM libc gsl csv)
 # what is computed: kinds of layers, shapes, names of models
 dtp_folder(model/net USES model/base SYSTEM libc jansson)
+# in which order the stages of a pipeline compute, and which layers they hold
+dtp_folder(model/schedule USES model/base SYSTEM libc)
 # on what: GPUs, nodes, links, as catalogued and as measured
 dtp_folder(model/machine USES model/net SYSTEM libc gsl)
 # what is chosen: sharding, precision, batches; rules that follow from the choices
