@@ -11,8 +11,8 @@
 #include "sim/share.h"
 
 struct dtp_op_rates {
-    const struct dtp_cluster *cluster; /* borrowed, like the program's groups */
-    const struct dtp_plan *plan;       /* borrowed */
+    const struct dtp_cluster *cluster;     /* borrowed, like the program's groups */
+    const struct dtp_execution *execution; /* the program's */
     double memory_kernel_bytes_per_s[3];
     double copy_bytes_per_s, host_optimizer_bytes_per_s, storage_read_bytes_per_s, storage_write_bytes_per_s;
     double host_memory_bytes_per_s; /* one GPU's share of the node's; 0 unknown */
@@ -34,7 +34,7 @@ struct dtp_op_rates {
 
 /* Caller frees with dtp_op_rates_release. Inputs are borrowed until then. */
 enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_cluster *cluster,
-                                     const struct dtp_plan *plan, struct dtp_op_rates *out, struct dtp_faults *faults);
+                                     struct dtp_op_rates *out, struct dtp_faults *faults);
 void dtp_op_rates_release(struct dtp_op_rates *rates);
 
 /* Seconds alone on its stream, gaps between its kernels included; 0 for events. */

@@ -159,13 +159,13 @@ static bool run_at_power_limit(struct roles *all)
     return !again || run(all);
 }
 
-static enum dtp_status replay_allocator(const struct simulation *s, bool expandable_segments, struct dtp_timeline *out,
-                                        struct dtp_faults *faults)
+static enum dtp_status replay_allocator(const struct simulation *s, struct dtp_timeline *out, struct dtp_faults *faults)
 {
     if (!s->options->replay_allocator)
         return DTP_OK;
     struct dtp_allocator_replay replay;
-    enum dtp_status status = dtp_allocator_replay(s->program, out, expandable_segments, 0, &replay, faults);
+    bool expandable = dtp_program_execution(s->program)->allocator == DTP_ALLOCATOR_EXPANDABLE;
+    enum dtp_status status = dtp_allocator_replay(s->program, out, expandable, 0, &replay, faults);
     out->allocated_peak_bytes = replay.state.allocated_peak_bytes;
     out->reserved_peak_bytes = replay.state.reserved_peak_bytes;
     return status;
@@ -192,9 +192,8 @@ static bool simulate_all(struct roles *all)
     return true;
 }
 
-/* Roles and what the engine takes of them are made; on one cluster by one plan. */
-static enum dtp_status simulate(struct roles *all, const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                                struct dtp_faults *faults)
+/* Roles and what the engine takes of them are made, on one cluster. */
+static enum dtp_status simulate(struct roles *all, const struct dtp_cluster *cluster, struct dtp_faults *faults)
 {
     double slowest = dtp_cluster_slowest_rank(cluster, dtp_calibration.simulated_rank_deviation);
     enum dtp_status status = DTP_OK;
@@ -205,12 +204,12 @@ static enum dtp_status simulate(struct roles *all, const struct dtp_cluster *clu
         all->role[r].count = dtp_program_op_count(all->role[r].program);
     }
     for (uint32_t r = 0; r < all->count && status == DTP_OK; r++)
-        status = dtp_op_rates_prepare(all->role[r].program, cluster, plan, &all->role[r].rates, faults);
+        status = dtp_op_rates_prepare(all->role[r].program, cluster, &all->role[r].rates, faults);
     if (status == DTP_OK && !simulate_all(all))
         status = out_of_memory(all, faults);
     for (uint32_t r = 0; r < all->count; r++) {
         if (status == DTP_OK)
-            status = replay_allocator(&all->role[r], plan->expandable_segments, &all->out[r], faults);
+            status = replay_allocator(&all->role[r], &all->out[r], faults);
         dtp_host_arena_release(&all->role[r].scratch);
         dtp_op_rates_release(&all->role[r].rates);
     }
@@ -220,20 +219,20 @@ static enum dtp_status simulate(struct roles *all, const struct dtp_cluster *clu
 }
 
 enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp_cluster *cluster,
-                             const struct dtp_plan *plan, const struct dtp_simulation_options *options,
-                             struct dtp_timeline *out, struct dtp_faults *faults)
+                             const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                             struct dtp_faults *faults)
 {
     struct simulation s = {.program = program, .options = options};
     struct dtp_engine_job job;
     struct dtp_engine_graph graph;
     uint32_t *pending;
     struct roles all = {&s, out, 1, &job, &graph, &pending};
-    return simulate(&all, cluster, plan, faults);
+    return simulate(&all, cluster, faults);
 }
 
 enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
-                                 const struct dtp_plan *plan, const struct dtp_simulation_options *options,
-                                 struct dtp_timeline *out, struct dtp_faults *faults)
+                                 const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                                 struct dtp_faults *faults)
 {
     enum dtp_issue_order order = dtp_cluster_is_host(cluster) ? DTP_ISSUE_IN_LINE : DTP_ISSUE_STREAMS;
     struct dtp_host_arena arena = {0};
@@ -258,7 +257,7 @@ enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct
         all.role[r].partner = partner[r];
     }
     if (status == DTP_OK)
-        status = simulate(&all, cluster, plan, faults);
+        status = simulate(&all, cluster, faults);
     dtp_host_arena_release(&arena);
     return status;
 }

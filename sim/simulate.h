@@ -7,7 +7,7 @@
 #define DTP_SIMULATE_H
 
 #include "base/host_arena.h"
-#include "plan/plan.h"
+#include "machine/machine.h"
 #include "program/program_set.h"
 
 struct dtp_span {
@@ -59,18 +59,17 @@ struct dtp_simulation_options dtp_simulation_options_default(void);
 
 /* Caller frees with dtp_timeline_release. Time and memory linear in operations and dependencies. */
 enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp_cluster *cluster,
-                             const struct dtp_plan *plan, const struct dtp_simulation_options *options,
-                             struct dtp_timeline *out, struct dtp_faults *faults);
+                             const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                             struct dtp_faults *faults);
 /* The same of a program set, every role on a rank of its own: out[role]. All end with the whole step, which is each
  * timeline's step_s; what a role waits for others is its bubble. Proves the set first; `options` without op_s. On
  * failure every out[role] is empty. */
 enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
-                                 const struct dtp_plan *plan, const struct dtp_simulation_options *options,
-                                 struct dtp_timeline *out, struct dtp_faults *faults);
+                                 const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                                 struct dtp_faults *faults);
 void dtp_timeline_release(struct dtp_timeline *timeline);
 
 /* Isolated seconds of one operation: op_cost and collective_cost on its demand. NAN without memory. */
-double dtp_op_isolated_s(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster,
-                         const struct dtp_plan *plan);
+double dtp_op_isolated_s(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster);
 
 #endif

@@ -1,6 +1,5 @@
 #include "sim/simulated.h"
 
-#include "plan/runtime.h"
 #include "cost/calibration.h"
 #include "lower/lower.h"
 #include "program/live_runs.h"
@@ -23,7 +22,8 @@ static void fill_memory(const struct dtp_simulated *s, const struct dtp_live_byt
     m->grads_bytes = live->most_bytes[DTP_OWNER_GRADS];
     m->optimizer_bytes = live->most_bytes[DTP_OWNER_OPTIMIZER];
     m->activations_bytes = live->most_bytes[DTP_OWNER_ACTIVATIONS];
-    bool arena = s->job.plan.runtime->arena; /* our executor owns its memory: no segments, no rounding */
+    bool arena = dtp_program_execution(s->program)->allocator ==
+                 DTP_ALLOCATOR_ARENA; /* our executor owns its memory: no segments, no rounding */
     m->allocated_peak_bytes = arena ? s->placement.arena_bytes : s->timeline.allocated_peak_bytes;
     const uint64_t *peak = m->phase_bytes[m->peak_phase];
     m->temporary_bytes = m->allocated_peak_bytes - peak[DTP_OWNER_PARAMS] - peak[DTP_OWNER_GRADS] -
@@ -129,7 +129,7 @@ static enum dtp_status add_alone_times(struct dtp_simulated *s, struct dtp_fault
     s->alone_s = dtp_host_arena_take(&s->timeline.memory, s->timeline.op_count + 1, sizeof *s->alone_s);
     if (!s->alone_s)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    enum dtp_status status = dtp_op_rates_prepare(s->program, &s->job.cluster, &s->job.plan, &rates, faults);
+    enum dtp_status status = dtp_op_rates_prepare(s->program, &s->job.cluster, &rates, faults);
     if (status != DTP_OK)
         return status;
     for (size_t i = 0; i < s->timeline.op_count; i++)
@@ -141,7 +141,7 @@ static enum dtp_status add_alone_times(struct dtp_simulated *s, struct dtp_fault
 /* Who owns an arena packs it tightly, as long as that takes no longer than the simulation. */
 static enum dtp_status place(struct dtp_simulated *s, struct dtp_faults *faults)
 {
-    bool owned = s->job.plan.runtime->arena;
+    bool owned = dtp_program_execution(s->program)->allocator == DTP_ALLOCATOR_ARENA;
     if (owned && dtp_program_buffer_count(s->program) <= TIGHT_MAX_BUFFERS)
         return dtp_program_place_tight(s->program, &s->placement, faults);
     return dtp_program_place(s->program, &s->placement, faults);
@@ -176,7 +176,7 @@ enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp
     if (status == DTP_OK)
         status = place(out, faults);
     if (status == DTP_OK)
-        status = dtp_simulate(out->program, cluster, plan, options, &out->timeline, faults);
+        status = dtp_simulate(out->program, cluster, options, &out->timeline, faults);
     if (status == DTP_OK)
         status = add_alone_times(out, faults);
     if (status == DTP_OK)
@@ -206,8 +206,7 @@ enum dtp_status dtp_simulated_scatter(struct dtp_simulated *s, const struct dtp_
         return DTP_OK;
     s->deviation = deviation > 0 ? deviation : dtp_calibration.simulated_rank_deviation;
     s->samples = samples;
-    return dtp_noise_step_quantiles(s->program, &s->job.cluster, &s->job.plan, options, deviation, samples,
-                                    &s->quantiles, faults);
+    return dtp_noise_step_quantiles(s->program, &s->job.cluster, options, deviation, samples, &s->quantiles, faults);
 }
 
 static enum dtp_status predict(const struct dtp_job *job, const struct dtp_simulation_options *options,

@@ -163,7 +163,7 @@ static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
     struct dtp_matmul_args g = {.m = (uint64_t)b->op->demand.m,
                                 .n = (uint64_t)b->op->demand.n,
                                 .k = (uint64_t)b->op->demand.k,
-                                .sms = b->binding->job.plan->executor.matmul_sms};
+                                .sms = dtp_program_execution(b->binding->job.program)->matmul_sms};
     const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
     g.workspace = maybe(b, DTP_ROLE_WORKSPACE);
     g.workspace_bytes = workspace ? operand_bytes(b, workspace) : 0;
@@ -281,7 +281,7 @@ static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .window = window(b),
                                              .scale = (float)(1 / sqrt((double)t->head_dim)),
                                              .softcap = (float)t->attention_softcap,
-                                             .atomic = b->binding->job.plan->executor.atomic_attention,
+                                             .atomic = b->op->demand.attention.atomic,
                                              .element = element_of(b, DTP_ROLE_INPUT)};
 }
 

@@ -405,7 +405,7 @@ enum dtp_status dtp_run_begin(struct dtp_run *run, enum dtp_run_mode mode, struc
 {
     const struct dtp_device_verbs *verbs = run->device->verbs;
     void *stream = verbs->stream(run->device, DTP_STREAM_COMPUTE);
-    bool graph = run->binding->job.plan->executor.cuda_graph && mode == DTP_RUN_PLAIN;
+    bool graph = dtp_program_execution(run->binding->job.program)->graph && mode == DTP_RUN_PLAIN;
     enum dtp_status status = mode == DTP_RUN_PLAIN ? DTP_OK : make_op_events(run, faults);
     if (status == DTP_OK && graph && !run->graph)
         status = capture(run, faults);

@@ -16,7 +16,8 @@
  * those between the second and the last repeat, which is compared as well.
  *
  * Where runs do not line up (DDP's and DeepSpeed's buckets end anywhere in a layer), or where the net is hardly larger
- * than its miniatures, the step is lowered whole. So the answer is always that of the program. */
+ * than its miniatures, all layers are lowered, of many micro-steps again three where those between leave nothing
+ * behind. So the answer is always that of the program. */
 #ifndef DTP_MINIATURE_H
 #define DTP_MINIATURE_H
 
@@ -25,7 +26,7 @@
 
 struct dtp_miniature {
     struct dtp_live_bytes live;
-    uint64_t layers; /* of the larger miniature; 0: the step was lowered whole */
+    uint64_t layers; /* of the larger miniature; 0: all layers were lowered */
 };
 
 /* Inputs as for dtp_lower, whose faults are returned; `op_limit` is that of a step that is lowered whole. */

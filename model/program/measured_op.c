@@ -1,7 +1,6 @@
 #include "program/measured_op.h"
 
 #include "machine/group.h"
-#include "plan/rules.h"
 
 #include <string.h>
 
@@ -56,13 +55,13 @@ static bool attention_has_row(const struct dtp_attention_shape *shape)
     return shape->softcap <= 0 && dtp_attention_length(shape) >= (double)shape->keys;
 }
 
-static struct dtp_measured_row attention_row(const struct dtp_op *op, const struct dtp_plan *plan)
+static struct dtp_measured_row attention_row(const struct dtp_program *program, const struct dtp_op *op)
 {
     bool backward = op->kind == DTP_OP_ATTENTION_BACKWARD;
-    struct dtp_measured_row row = dtp_measured_row_of(
-        DTP_MEASUREMENT_ATTENTION, dtp_measured_attention_text(dtp_measured_attention_of(plan, backward)));
-    row.dtype = plan->precision.compute;
     const struct dtp_attention_shape *shape = &op->demand.attention;
+    struct dtp_measured_row row = dtp_measured_row_of(
+        DTP_MEASUREMENT_ATTENTION, dtp_measured_attention_text(dtp_measured_attention_of(shape->atomic, backward)));
+    row.dtype = dtp_program_execution(program)->compute;
     set(&row, DTP_MEASURED_m, op->demand.tokens / (double)shape->queries);
     set(&row, DTP_MEASURED_sequence, (double)shape->keys);
     set(&row, DTP_MEASURED_heads, shape->heads);
@@ -72,11 +71,11 @@ static struct dtp_measured_row attention_row(const struct dtp_op *op, const stru
 }
 
 static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster,
-                      const struct dtp_plan *plan, struct dtp_measured_row *out)
+                      struct dtp_measured_row *out)
 {
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_MATMUL: *out = matmul_row(program, op); return true;
-    case DTP_CLASS_ATTENTION: *out = attention_row(op, plan); return attention_has_row(&op->demand.attention);
+    case DTP_CLASS_ATTENTION: *out = attention_row(program, op); return attention_has_row(&op->demand.attention);
     case DTP_CLASS_MEMORY:
         *out = dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, dtp_op_kind_text(op->kind));
         set(out, DTP_MEASURED_bytes, op->demand.bytes);
@@ -104,11 +103,10 @@ static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op
 }
 
 bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
-                            const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                            struct dtp_measured_row *out)
+                            const struct dtp_cluster *cluster, struct dtp_measured_row *out)
 {
-    bool is = row_of_op(program, op, cluster, plan, out);
-    const struct dtp_precision *p = &plan->precision;
+    bool is = row_of_op(program, op, cluster, out);
+    const struct dtp_execution *p = dtp_program_execution(program);
     if (is && dtp_cluster_is_host(cluster))
         dtp_measured_row_of_host(out, out->measurement == DTP_MEASUREMENT_COLLECTIVE ? p->reduce : p->compute,
                                  cluster->gpus);

@@ -28,6 +28,7 @@ struct dtp_program {
     struct dtp_host_arena names;
     struct known_name by_pointer[NAME_SLOTS];
     const char *by_spelling[NAME_SLOTS];
+    struct dtp_execution execution;
     uint32_t op_limit;
     bool sealed;
     enum dtp_status status; /* of the first fault while building */
@@ -214,6 +215,22 @@ void dtp_program_set_content(struct dtp_program *program, dtp_buffer_id id, enum
     change_buffer(program, id, &changed);
 }
 
+void dtp_program_set_execution(struct dtp_program *program, const struct dtp_execution *execution)
+{
+    assert(!program->sealed);
+    program->execution = *execution;
+    bool known = execution->issuer < DTP_ISSUER_COUNT && execution->allocator < DTP_ALLOCATOR_COUNT &&
+                 execution->compute < DTP_DTYPE_COUNT && execution->reduce < DTP_DTYPE_COUNT &&
+                 execution->copied < 1u << DTP_COLLECTIVE_COUNT;
+    if (!known)
+        REFUSE(program, DTP_BAD_INPUT, "its execution has an issuer, allocator, format or collective that is none");
+}
+
+const struct dtp_execution *dtp_program_execution(const struct dtp_program *program)
+{
+    return &program->execution;
+}
+
 uint32_t dtp_program_add_group(struct dtp_program *program, struct dtp_program_group group)
 {
     assert(!program->sealed);
@@ -297,7 +314,7 @@ static const char *fault_of_shapes(const struct dtp_op *op)
     const struct dtp_attention_shape *a = &op->demand.attention;
     enum dtp_op_class class = dtp_op_kind_class(op->kind);
     bool none = !a->heads && !a->kv_heads && !a->head_dim && !a->window && !a->queries && !a->keys && !a->causal &&
-                a->softcap == 0;
+                !a->kernel && !a->wide && !a->atomic && a->softcap == 0;
     if (!is_amount(a->softcap, DTP_DEMAND_MAX))
         return "a soft cap is negative, not finite or absurdly large";
     if (class != DTP_CLASS_ATTENTION && !none)
@@ -305,6 +322,8 @@ static const char *fault_of_shapes(const struct dtp_op *op)
     if (class == DTP_CLASS_ATTENTION && op->demand.tokens > 0 &&
         !(a->heads && a->kv_heads && a->head_dim && a->queries && a->keys))
         return "attention needs heads, kv_heads, head_dim, queries and keys";
+    if (a->kernel >= DTP_ATTENTION_COUNT)
+        return "no such kernel of attention";
     return class != DTP_CLASS_MATMUL && op->demand.groups ? "only a matmul has groups" : NULL;
 }
 

@@ -15,7 +15,7 @@
 #define DTP_PROGRAM_H
 
 #include "base/bytes.h"
-#include "base/dtype.h"
+#include "base/execution.h"
 #include "base/status.h"
 #include "base/words.h"
 #include "net/transformer.h"
@@ -129,6 +129,8 @@ dtp_buffer_id dtp_program_add_buffer(struct dtp_program *program, const struct d
 void dtp_program_set_element(struct dtp_program *program, dtp_buffer_id buffer, enum dtp_dtype dtype);
 void dtp_program_set_content(struct dtp_program *program, dtp_buffer_id buffer, enum dtp_content content,
                              uint32_t module);
+/* Whose kernels its operations are, and what else they have in common; all 0 where it is not said. Copied. */
+void dtp_program_set_execution(struct dtp_program *program, const struct dtp_execution *execution);
 uint32_t dtp_program_add_group(struct dtp_program *program, struct dtp_program_group group);
 dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
                              size_t operand_count);
@@ -143,6 +145,7 @@ void dtp_program_expect_again(struct dtp_program *program, uint32_t times);
  * collective without group, a demand that is no amount, too many operations, no memory. */
 enum dtp_status dtp_program_seal(struct dtp_program *program, struct dtp_faults *faults);
 
+const struct dtp_execution *dtp_program_execution(const struct dtp_program *program);
 size_t dtp_program_op_count(const struct dtp_program *program);
 size_t dtp_program_buffer_count(const struct dtp_program *program);
 size_t dtp_program_group_count(const struct dtp_program *program);

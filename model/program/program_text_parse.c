@@ -6,6 +6,105 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+static void read_dtype(struct reader *reader, enum dtp_dtype *out)
+{
+    if (read_word(reader, "dtype") && !dtp_dtype_parse(reader->word, out))
+        REFUSE(reader, "unknown dtype \"%s\"", reader->word);
+}
+
+/* ---- execution ------------------------------------------------------------------------------------------------- */
+
+static void read_copies(struct reader *reader, uint32_t *copied)
+{
+    static const char *const collectives[] = {
+#define X(suffix, text) text,
+        DTP_COLLECTIVE_TABLE(X)
+#undef X
+    };
+    int choice;
+    if (read_choice(reader, "collective", collectives, ARRAY_COUNT(collectives), &choice))
+        *copied |= 1u << choice;
+}
+
+static const char *const execution_keys[] = {"issuer",
+                                             "allocator",
+                                             "compute",
+                                             "reduce",
+                                             "copies",
+#define X(field) #field,
+                                             DTP_EXECUTION_FLAGS(X) DTP_EXECUTION_NUMBERS(X)
+#undef X
+};
+enum {
+    EXECUTION_ISSUER,
+    EXECUTION_ALLOCATOR,
+    EXECUTION_COMPUTE,
+    EXECUTION_REDUCE,
+    EXECUTION_COPIES,
+#define X(field) EXECUTION_##field,
+    DTP_EXECUTION_FLAGS(X) DTP_EXECUTION_NUMBERS(X)
+#undef X
+};
+
+static void read_execution_key(struct reader *reader, int key, struct dtp_execution *out)
+{
+    static const char *const issuers[] = {
+#define X(suffix, text) text,
+        DTP_ISSUER_TABLE(X)
+#undef X
+    };
+    static const char *const allocators[] = {
+#define X(suffix, text) text,
+        DTP_ALLOCATOR_TABLE(X)
+#undef X
+    };
+    int choice = 0;
+    uint64_t value = 0;
+    switch (key) {
+    case EXECUTION_ISSUER:
+        if (read_choice(reader, "issuer", issuers, DTP_ISSUER_COUNT, &choice))
+            out->issuer = (enum dtp_issuer)choice;
+        break;
+    case EXECUTION_ALLOCATOR:
+        if (read_choice(reader, "allocator", allocators, DTP_ALLOCATOR_COUNT, &choice))
+            out->allocator = (enum dtp_allocator)choice;
+        break;
+    case EXECUTION_COMPUTE: read_dtype(reader, &out->compute); break;
+    case EXECUTION_REDUCE: read_dtype(reader, &out->reduce); break;
+    case EXECUTION_COPIES: read_copies(reader, &out->copied); break;
+#define X(field)                                                                                                       \
+    case EXECUTION_##field: out->field = true; break;
+        DTP_EXECUTION_FLAGS(X)
+#undef X
+#define X(field)                                                                                                       \
+    case EXECUTION_##field:                                                                                            \
+        if (read_whole(reader, #field, 1, UINT32_MAX, &value))                                                         \
+            out->field = (uint32_t)value;                                                                              \
+        break;
+        DTP_EXECUTION_NUMBERS(X)
+#undef X
+    }
+}
+
+static void read_execution(struct reader *reader)
+{
+    struct dtp_execution execution = {0};
+    unsigned seen = 0;
+    if (reader->executions++ || reader->op_count || reader->buffer_count || reader->group_count)
+        REFUSE(reader, "the line \"execution\" stands once, before all others");
+    while (!reader->line_failed && !at_line_end(reader)) {
+        int key;
+        if (!read_choice(reader, "key", execution_keys, ARRAY_COUNT(execution_keys), &key))
+            return;
+        if (key != EXECUTION_COPIES && (seen & 1u << key))
+            REFUSE(reader, "%s is given twice", execution_keys[key]);
+        seen |= 1u << key;
+        read_execution_key(reader, key, &execution);
+    }
+    if (reader->status == DTP_OK)
+        dtp_program_set_execution(reader->program, &execution);
+}
+
 /* ---- groups and buffers ---------------------------------------------------------------------------------------- */
 
 static void read_group(struct reader *reader)
@@ -33,12 +132,6 @@ static bool read_owner(struct reader *reader, enum dtp_owner *out)
         }
     REFUSE(reader, "unknown owner \"%s\"", reader->word);
     return false;
-}
-
-static void read_dtype(struct reader *reader, enum dtp_dtype *out)
-{
-    if (read_word(reader, "dtype") && !dtp_dtype_parse(reader->word, out))
-        REFUSE(reader, "unknown dtype \"%s\"", reader->word);
 }
 
 static void read_content(struct reader *reader, uint8_t *out)
@@ -215,6 +308,8 @@ static const char *const op_keys[] = {"buffers",
                                       "groups",
                                       "causal",
                                       "softcap",
+                                      "wide",
+                                      "atomic",
 #define X(field, most) #field,
                                       DTP_ATTENTION_TABLE(X)
 #undef X
@@ -237,6 +332,8 @@ enum {
     KEY_GROUPS,
     KEY_CAUSAL,
     KEY_SOFTCAP,
+    KEY_WIDE,
+    KEY_ATOMIC,
 #define X(field, most) KEY_ATTENTION_##field,
     DTP_ATTENTION_TABLE(X)
 #undef X
@@ -266,6 +363,7 @@ static void read_attention(struct reader *reader, int key, struct dtp_attention_
 static void read_op_key(struct reader *reader, int key, struct op_line *line)
 {
     static const char *const memory_kernels[] = DTP_MEMORY_KERNEL_WORDS;
+    static const char *const attention_kernels[DTP_ATTENTION_COUNT] = DTP_ATTENTION_KERNEL_WORDS;
     struct dtp_op *op = &line->op;
     uint64_t value = 0;
     int choice = 0;
@@ -295,7 +393,10 @@ static void read_op_key(struct reader *reader, int key, struct op_line *line)
             op->demand.kernels = (uint32_t)value;
         break;
     case KEY_KERNEL:
-        if (read_choice(reader, "kernel", memory_kernels, ARRAY_COUNT(memory_kernels), &choice))
+        if (dtp_op_kind_class(op->kind) == DTP_CLASS_ATTENTION) {
+            if (read_choice(reader, "kernel", attention_kernels, DTP_ATTENTION_COUNT, &choice))
+                op->demand.attention.kernel = (uint8_t)choice;
+        } else if (read_choice(reader, "kernel", memory_kernels, ARRAY_COUNT(memory_kernels), &choice))
             op->demand.memory_kernel = (uint8_t)choice;
         break;
     case KEY_AFTER: read_dependencies(reader, &line->dependency_count); break;
@@ -303,6 +404,8 @@ static void read_op_key(struct reader *reader, int key, struct op_line *line)
     case KEY_NAME: read_name(reader, line->name); break;
     case KEY_RECOMPUTE: op->demand.recompute = 1; break;
     case KEY_CAUSAL: op->demand.attention.causal = true; break;
+    case KEY_WIDE: op->demand.attention.wide = true; break;
+    case KEY_ATOMIC: op->demand.attention.atomic = true; break;
     case KEY_SOFTCAP: read_number(reader, "softcap", &op->demand.attention.softcap); break;
     case KEY_GROUPS:
         if (read_whole(reader, "groups", 0, UINT32_MAX, &value))
@@ -349,8 +452,8 @@ static void check_group(struct reader *reader, const struct dtp_op *op)
 static void read_op(struct reader *reader)
 {
     struct op_line line = {.op = {.layer = DTP_NO_LAYER, .group = DTP_NO_INDEX}};
-    _Static_assert(sizeof op_keys / sizeof *op_keys <= 32, "a bit of `seen` each");
-    uint32_t seen = 0;
+    _Static_assert(sizeof op_keys / sizeof *op_keys <= 64, "a bit of `seen` each");
+    uint64_t seen = 0;
     reader->operand_count = 0;
     bool complete = read_index(reader, "op", reader->op_count) && read_kind(reader, &line.op.kind) &&
                     read_stream(reader, "stream", &line.op.stream);
@@ -358,14 +461,15 @@ static void read_op(struct reader *reader)
         int key;
         if (!read_choice(reader, "key", op_keys, ARRAY_COUNT(op_keys), &key))
             break;
-        if (key >= KEY_LAYER && (seen & 1u << key))
+        if (key >= KEY_LAYER && (seen & UINT64_C(1) << key))
             REFUSE(reader, "%s is given twice", op_keys[key]);
-        seen |= 1u << key;
+        seen |= UINT64_C(1) << key;
         read_op_key(reader, key, &line);
     }
     if (!reader->line_failed)
         check_group(reader, &line.op);
-    if (!reader->line_failed && dtp_op_kind_is_transfer(line.op.kind) && (~seen & (1u << KEY_PEER | 1u << KEY_TAG)))
+    if (!reader->line_failed && dtp_op_kind_is_transfer(line.op.kind) &&
+        (~seen & (UINT64_C(1) << KEY_PEER | UINT64_C(1) << KEY_TAG)))
         REFUSE(reader, "a %s needs a peer and a tag", dtp_op_kind_text(line.op.kind));
     line.op.name = line.name;
     if (reader->status == DTP_OK)
@@ -391,7 +495,7 @@ static void read_end(struct reader *reader)
 
 static void read_line(struct reader *reader)
 {
-    static const char *const things[] = {"op", "buffer", "group", "end"};
+    static const char *const things[] = {"op", "buffer", "group", "end", "execution"};
     int thing = 0;
     if (reader->ended) {
         REFUSE(reader, "the program goes on behind its end");
@@ -409,6 +513,7 @@ static void read_line(struct reader *reader)
     case 0: read_op(reader); break;
     case 1: read_buffer(reader); break;
     case 2: read_group(reader); break;
+    case 4: read_execution(reader); break;
     default: reader->ended = true; read_end(reader);
     }
 }

@@ -18,6 +18,7 @@ struct reader {
     char word[WORD_BYTES]; /* last one read */
     struct dtp_program *program;
     uint32_t op_count, buffer_count, group_count; /* lines so far, faulty ones included */
+    uint32_t executions;                          /* lines of that name so far */
     bool begun, ended, line_failed;
     enum dtp_status status;       /* worst so far */
     struct dtp_operand *operands; /* of the operation under way */

@@ -46,6 +46,23 @@ static void write_buffer(FILE *file, const struct dtp_buffer *buffer, size_t ind
     fputs(buffer->persistent ? " persistent\n" : "\n", file);
 }
 
+static void write_execution(FILE *file, const struct dtp_execution *execution)
+{
+    fprintf(file, "execution issuer %s allocator %s compute %s reduce %s", dtp_issuer_text(execution->issuer),
+            dtp_allocator_text(execution->allocator), dtp_dtype_text(execution->compute),
+            dtp_dtype_text(execution->reduce));
+#define X(field) fputs(execution->field ? " " #field : "", file);
+    DTP_EXECUTION_FLAGS(X)
+#undef X
+#define X(field) write_number(file, #field, execution->field);
+    DTP_EXECUTION_NUMBERS(X)
+#undef X
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        if (dtp_execution_copies(execution, (enum dtp_collective)i))
+            fprintf(file, " copies %s", dtp_collective_text((enum dtp_collective)i));
+    fputc('\n', file);
+}
+
 /* A verb stands before the first operand of each run that shares it. */
 static void write_operands(FILE *file, const struct dtp_operand *operands, uint32_t count)
 {
@@ -70,6 +87,7 @@ static void write_operands(FILE *file, const struct dtp_operand *operands, uint3
 static void write_demand(FILE *file, const struct dtp_op *op)
 {
     static const char *const memory_kernels[] = DTP_MEMORY_KERNEL_WORDS;
+    static const char *const attention_kernels[DTP_ATTENTION_COUNT] = DTP_ATTENTION_KERNEL_WORDS;
     const struct dtp_demand *demand = &op->demand;
 #define X(field) write_number(file, #field, demand->field);
     DTP_DEMAND_TABLE(X)
@@ -82,6 +100,10 @@ static void write_demand(FILE *file, const struct dtp_op *op)
 #undef X
         write_number(file, "softcap", demand->attention.softcap);
         fputs(demand->attention.causal ? " causal" : "", file);
+        fputs(demand->attention.wide ? " wide" : "", file);
+        fputs(demand->attention.atomic ? " atomic" : "", file);
+        if (demand->attention.kernel)
+            fprintf(file, " kernel %s", attention_kernels[demand->attention.kernel]);
     }
     if (demand->groups)
         fprintf(file, " groups %u", demand->groups);
@@ -118,6 +140,7 @@ enum dtp_status dtp_program_write_text(const struct dtp_program *program, FILE *
     size_t ops = dtp_program_op_count(program), buffers = dtp_program_buffer_count(program);
     size_t groups = dtp_program_group_count(program);
     fputs("program 1\n", file);
+    write_execution(file, dtp_program_execution(program));
     for (size_t i = 0; i < groups; i++)
         fprintf(file, "group %zu ranks %u stride %u\n", i, dtp_program_groups(program)[i].ranks,
                 dtp_program_groups(program)[i].stride);

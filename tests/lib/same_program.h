@@ -29,8 +29,9 @@ static inline bool same_demand(const struct dtp_demand *a, const struct dtp_dema
            a->attention.kv_heads == b->attention.kv_heads && a->attention.head_dim == b->attention.head_dim &&
            a->attention.window == b->attention.window && a->attention.queries == b->attention.queries &&
            a->attention.keys == b->attention.keys && a->attention.causal == b->attention.causal &&
-           same_number(a->attention.softcap, b->attention.softcap) && a->memory_kernel == b->memory_kernel &&
-           a->recompute == b->recompute;
+           a->attention.kernel == b->attention.kernel && a->attention.wide == b->attention.wide &&
+           a->attention.atomic == b->attention.atomic && same_number(a->attention.softcap, b->attention.softcap) &&
+           a->memory_kernel == b->memory_kernel && a->recompute == b->recompute;
 }
 
 static inline bool same_op(const struct dtp_program *p, const struct dtp_op *a, const struct dtp_program *q,
@@ -52,11 +53,20 @@ static inline bool same_op(const struct dtp_program *p, const struct dtp_op *a, 
     return true;
 }
 
+static inline bool same_execution(const struct dtp_execution *a, const struct dtp_execution *b)
+{
+    return a->issuer == b->issuer && a->allocator == b->allocator && a->compute == b->compute &&
+           a->reduce == b->reduce && a->own_kernels == b->own_kernels && a->graph == b->graph &&
+           a->plain_host_adam == b->plain_host_adam && a->windows == b->windows && a->matmul_sms == b->matmul_sms &&
+           a->collective_ctas == b->collective_ctas && a->copied == b->copied;
+}
+
 static inline bool same_program(const struct dtp_program *p, const struct dtp_program *q)
 {
     if (dtp_program_op_count(p) != dtp_program_op_count(q) ||
         dtp_program_buffer_count(p) != dtp_program_buffer_count(q) ||
-        dtp_program_group_count(p) != dtp_program_group_count(q))
+        dtp_program_group_count(p) != dtp_program_group_count(q) ||
+        !same_execution(dtp_program_execution(p), dtp_program_execution(q)))
         return false;
     for (size_t i = 0; i < dtp_program_group_count(p); i++)
         if (dtp_program_groups(p)[i].ranks != dtp_program_groups(q)[i].ranks ||

@@ -48,6 +48,9 @@ static void expect_round_trip(struct dtp_program *program)
 
 static const char golden[] =
     "program 1\n"
+    "execution issuer native allocator arena compute bf16 reduce fp32 own_kernels graph matmul_sms 116 collective_ctas "
+    "2 "
+    "copies all_gather copies all_to_all\n"
     "group 0 ranks 8 stride 1\n"
     "buffer 0 \"params\" bytes 3500000000 owner params space device pool compute dtype bf16 content weights module 1 "
     "persistent\n"
@@ -100,10 +103,10 @@ static void test_shapes_of_attention_and_groups_of_matmuls(void **state)
 {
     static const char text[] =
         "program 1\n"
+        "execution issuer pytorch allocator segments compute fp32 reduce fp32\n"
         "op 0 attention compute flops 4096 tokens 16 heads 8 kv_heads 2 head_dim 64 window 4 queries 8 keys 16 softcap "
-        "50 causal "
-        "kernels 1\n"
-        "op 1 attention_backward compute tokens 16 heads 8 kv_heads 8 head_dim 64 queries 8 keys 8\n"
+        "50 causal wide kernel math kernels 1\n"
+        "op 1 attention_backward compute tokens 16 heads 8 kv_heads 8 head_dim 64 queries 8 keys 8 atomic\n"
         "op 2 matmul compute m 4 n 5 k 6 groups 3 dtype bf16\n"
         "end ops 3 buffers 0 groups 0\n";
     (void)state;
@@ -114,8 +117,26 @@ static void test_shapes_of_attention_and_groups_of_matmuls(void **state)
     const struct dtp_attention_shape *shape = &dtp_program_ops(p)[0].demand.attention;
     assert_true(shape->heads == 8 && shape->kv_heads == 2 && shape->head_dim == 64 && shape->window == 4);
     assert_true(shape->queries == 8 && shape->keys == 16 && shape->causal);
-    assert_false(dtp_program_ops(p)[1].demand.attention.causal);
+    assert_true(shape->kernel == DTP_ATTENTION_MATH && shape->wide && !shape->atomic);
+    shape = &dtp_program_ops(p)[1].demand.attention;
+    assert_true(!shape->causal && shape->kernel == DTP_ATTENTION_FLASH && !shape->wide && shape->atomic);
     assert_int_equal(dtp_program_ops(p)[2].demand.groups, 3);
+    dtp_program_destroy(p);
+}
+
+static void test_execution(void **state)
+{
+    (void)state;
+    struct dtp_program *p = parse(golden);
+    const struct dtp_execution *e = dtp_program_execution(p);
+    assert_true(e->issuer == DTP_ISSUER_NATIVE && e->allocator == DTP_ALLOCATOR_ARENA);
+    assert_true(e->compute == DTP_BF16 && e->reduce == DTP_FP32 && e->own_kernels && e->graph);
+    assert_true(!e->plain_host_adam && !e->windows && e->matmul_sms == 116 && e->collective_ctas == 2);
+    assert_int_equal(e->copied, 1u << DTP_ALL_GATHER | 1u << DTP_ALL_TO_ALL);
+    dtp_program_destroy(p);
+    p = parse("program 1\nend ops 0 buffers 0 groups 0\n"); /* as PyTorch runs, where nothing is said */
+    const struct dtp_execution none = {0};
+    assert_memory_equal(dtp_program_execution(p), &none, sizeof none);
     dtp_program_destroy(p);
 }
 
@@ -158,6 +179,19 @@ static void expect_refused_bytes(const char *text, size_t bytes, size_t count, c
 #define EXPECT_REFUSED(text, count, first) expect_refused_bytes(text, strlen(text), count, first)
 #define HEAD "program 1\ngroup 0 ranks 2 stride 1\nbuffer 0 \"x\" bytes 1 owner grads space device pool compute\n"
 #define BUFFER "buffer 0 \"x\" bytes 1 owner grads space device pool compute"
+
+static const struct {
+    const char *line, *reason; /* second line */
+} faulty_executions[] = {
+    {"execution issuer jax", "step:2: unknown issuer \"jax\""},
+    {"execution allocator heap", "step:2: unknown allocator \"heap\""},
+    {"execution compute bf17", "step:2: unknown dtype \"bf17\""},
+    {"execution copies all", "step:2: unknown collective \"all\""},
+    {"execution graph graph", "step:2: graph is given twice"},
+    {"execution matmul_sms 0", "step:2: matmul_sms is \"0\""},
+    {"execution fast", "step:2: unknown key \"fast\""},
+    {"execution\nexecution", "step:3: the line \"execution\" stands once"},
+};
 
 static const struct {
     const char *line, *reason; /* fourth line, behind HEAD */
@@ -203,6 +237,9 @@ static const struct {
     {"op 0 norm compute flops 9007199254740993", "flops is \"9007199254740993\""},
     {"op 0 norm compute flop 1", "unknown key \"flop\""},
     {"op 0 norm compute kernel slow", "unknown kernel \"slow\""},
+    {"op 0 norm compute kernel flash", "unknown kernel \"flash\""},
+    {"op 0 attention compute kernel fused", "unknown kernel \"fused\""},
+    {"op 0 norm compute atomic", "only attention has its shape"},
     {"op 0 norm compute kernels 4294967296", "kernels is \"4294967296\""},
     {"op 0 norm compute dtype bf17", "unknown dtype \"bf17\""},
     {"op 0 norm compute group 0", "only collectives have a group"},
@@ -261,6 +298,12 @@ static void test_faults_of_the_whole(void **state)
     EXPECT_REFUSED("program 1 x\nend ops 0 buffers 0 groups 0\n", 1, "step:1: the line goes on");
     EXPECT_REFUSED("end ops 0 buffers 0 groups 0\n", 2, "step:1: \"end\", where \"program\" is expected");
     EXPECT_REFUSED("program 1\n", 1, "cut off");
+    for (size_t i = 0; i < sizeof faulty_executions / sizeof *faulty_executions; i++) {
+        char text[200];
+        snprintf(text, sizeof text, "program 1\n%s\nend ops 0 buffers 0 groups 0\n", faulty_executions[i].line);
+        EXPECT_REFUSED(text, 1, faulty_executions[i].reason);
+    }
+    EXPECT_REFUSED(HEAD "execution\nend ops 0 buffers 1 groups 1\n", 1, "step:4: the line \"execution\" stands once");
     EXPECT_REFUSED(HEAD "end ops 0 buffers 1 groups 1\nop 0 norm compute\n", 1, "step:5: the program goes on behind");
     EXPECT_REFUSED(HEAD "end ops 1 buffers 1 groups 1\n", 1, "step:4: there are 0 ops, 1 buffers and 1 groups above");
     EXPECT_REFUSED(HEAD "end ops 0 buffers 1\n", 1, "step:4: the line ends");
@@ -324,6 +367,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_text_of_a_program),
                                        cmocka_unit_test(test_steps_go_there_and_back),
                                        cmocka_unit_test(test_shapes_of_attention_and_groups_of_matmuls),
+                                       cmocka_unit_test(test_execution),
                                        cmocka_unit_test(test_numbers_keep_their_bits),
                                        cmocka_unit_test(test_comments_and_blank_lines),
                                        cmocka_unit_test(test_faults_of_lines),

@@ -102,7 +102,7 @@ static void test_operations_take_what_was_measured(void **state)
     size_t matmuls = 0, attention = 0, kernels = 0, collectives = 0;
     for (size_t i = 0; i < simulated.timeline.op_count; i++) {
         struct dtp_measured_row row;
-        if (!dtp_measured_row_of_op(simulated.program, &ops[i], &job.cluster, &job.plan, &row))
+        if (!dtp_measured_row_of_op(simulated.program, &ops[i], &job.cluster, &row))
             continue;
         double seconds = dtp_measured_s(job.cluster.measured, &row);
         double gaps_s = row.measurement <= DTP_MEASUREMENT_KERNEL ? ops[i].demand.kernels * 1.1e-6 : 0;
