@@ -48,7 +48,9 @@ sim/search.h 0.05 a search's margin
 sim/search.h 365.0 days
 sim/search_scan.h 0.15 a search's margin
 sim/share.c 1e300 infinity
-sim/simulate.c 0.003 tolerance of an iteration
+sim/miniature_time.c 1e-4 tolerance of a check
+sim/miniature_time.c 1e-5 tolerance of a check
+sim/simulate.h 0.003 tolerance of an iteration
 sim/trace.c 1e6 microseconds
 sim/trace.c 0.01 where an arrow of a picture begins
 END
