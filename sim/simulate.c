@@ -64,27 +64,15 @@ static bool price(struct simulation *s)
     bool jitters = s->options->seed && s->options->jitter_deviation > 0;
     if (jitters && !dtp_noise_jitter(s->options->seed, s->options->jitter_deviation, s->alone_s, s->count))
         return false;
-    for (size_t i = 0; i < s->count; i++) {
-        bool computes = s->ops[i].stream == DTP_STREAM_COMPUTE || s->ops[i].stream == DTP_STREAM_WEIGHT_GRADIENT;
-        if (!computes || !dtp_op_is_kernel(&s->ops[i]))
-            continue;
-        double gaps_s = s->ops[i].demand.kernels * s->rates.gap_s;
-        bool matmul = dtp_op_kind_class(s->ops[i].kind) == DTP_CLASS_MATMUL;
-        s->matmul_s += matmul ? s->alone_s[i] - gaps_s : 0;
-        s->other_s += matmul ? gaps_s : s->alone_s[i];
-    }
+    dtp_op_sum_kernels(&s->rates, s->alone_s, &s->matmul_s, &s->other_s);
     return true;
 }
 
-/* The engine's times: kernels are those of the slowest rank, matmuls run faster by what power allows. */
+/* The engine's times. */
 static void scale(struct simulation *s, double factor, double speedup)
 {
-    for (size_t i = 0; i < s->count; i++) {
-        double gaps_s = s->ops[i].demand.kernels * s->rates.gap_s, seconds = s->alone_s[i];
-        if (dtp_op_kind_class(s->ops[i].kind) == DTP_CLASS_MATMUL)
-            seconds = fmax(0, seconds - gaps_s) / speedup + gaps_s;
-        s->seconds[i] = dtp_op_is_kernel(&s->ops[i]) ? seconds * factor : seconds;
-    }
+    for (size_t i = 0; i < s->count; i++)
+        s->seconds[i] = dtp_op_in_step_s(&s->rates, &s->ops[i], s->alone_s[i], factor, speedup);
 }
 
 /* The roles of a set, or one program. */

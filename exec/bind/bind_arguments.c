@@ -76,6 +76,7 @@ static void fill_norm(struct dtp_binder *b, struct dtp_bound_op *out)
     out->arguments.norm = (struct dtp_norm_args){.x = need(b, DTP_ROLE_INPUT),
                                                  .weight = need(b, DTP_ROLE_WEIGHT),
                                                  .bias = maybe(b, DTP_ROLE_BIAS),
+                                                 .addend = maybe(b, DTP_ROLE_ADDEND),
                                                  .result = need(b, DTP_ROLE_RESULT),
                                                  .inverse_deviation = statistics,
                                                  .mean = has_mean(b) ? statistics + rows(b) : NULL,
@@ -137,6 +138,7 @@ static void fill_matmul_input_gradient(struct dtp_binder *b, struct dtp_matmul_a
     g->element = element_of(b, DTP_ROLE_GRADIENT);
     g->b = need(b, DTP_ROLE_WEIGHT);
     g->result = need(b, DTP_ROLE_INPUT_GRADIENT);
+    g->addend = updates(b, DTP_ROLE_INPUT_GRADIENT) ? g->result : NULL;
     g->aux = maybe(b, DTP_ROLE_AUX);
     g->epilogue = g->aux ? DTP_EPILOGUE_DGELU : DTP_EPILOGUE_NONE;
     g->lda = g->k;
@@ -213,7 +215,8 @@ static void fill_qk_norm(struct dtp_binder *b, struct dtp_bound_op *out)
                                                        .epsilon = NORM_EPSILON,
                                                        .weight_offset = weight_offset(b),
                                                        .element = element_of(b, DTP_ROLE_RESULT),
-                                                       .weight_element = element_of(b, DTP_ROLE_WEIGHT)};
+                                                       .weight_element = element_of(b, DTP_ROLE_WEIGHT),
+                                                       .wide = t->wide};
 }
 
 static void fill_qk_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -235,7 +238,8 @@ static void fill_qk_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out
                                            .element = element_of(b, DTP_ROLE_RESULT),
                                            .weight_element = element_of(b, DTP_ROLE_WEIGHT),
                                            .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
-                                           .accumulate = updates(b, DTP_ROLE_WEIGHT_GRADIENT)};
+                                           .accumulate = updates(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                           .wide = t->wide};
 }
 
 static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)

@@ -56,13 +56,13 @@ static void norm(struct dtp_binder *b)
     static const enum dtp_role vectors[] = {DTP_ROLE_WEIGHT, DTP_ROLE_BIAS, DTP_ROLE_WEIGHT_GRADIENT,
                                             DTP_ROLE_BIAS_GRADIENT};
     static const enum dtp_role matrices[] = {DTP_ROLE_INPUT, DTP_ROLE_RESULT, DTP_ROLE_GRADIENT,
-                                             DTP_ROLE_RESIDUAL_GRADIENT};
+                                             DTP_ROLE_RESIDUAL_GRADIENT, DTP_ROLE_ADDEND};
     uint32_t form = b->op->demand.form;
     demand(b, DTP_ROLE_INPUT, width(b) > 0 && form >= DTP_FORM_LAYER_NORM && form <= DTP_FORM_RMS_NORM_PLUS_ONE);
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
         room(b, vectors[i], 1, width(b));
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++)
         room(b, matrices[i], rows(b), width(b));
-    }
     room_bytes(b, DTP_ROLE_STATISTICS, rows(b), has_mean(b) ? 8 : 4);
     room_bytes(b, DTP_ROLE_WORKSPACE, 2 * DTP_EXECUTOR_PARTIAL_ROWS * UINT64_C(4), width(b));
 }
@@ -88,17 +88,18 @@ static void matmul(struct dtp_binder *b)
 /* Rotary and norms of q and k, which work on packed projections in place. */
 static void heads_in_place(struct dtp_binder *b)
 {
-    uint64_t normed = ((uint64_t)heads(b)->heads + heads(b)->kv_heads) * heads(b)->head_dim;
+    uint64_t vectors = (uint64_t)heads(b)->heads + heads(b)->kv_heads, normed = vectors * heads(b)->head_dim;
+    uint64_t weights = heads(b)->wide ? normed : 2 * (uint64_t)heads(b)->head_dim;
     demand(b, DTP_ROLE_RESULT,
            whole_sequences(b) && packed_width(b) > 0 && heads(b)->head_dim % 2 == 0 && heads(b)->kv_heads > 0 &&
                heads(b)->heads % heads(b)->kv_heads == 0);
     room(b, DTP_ROLE_RESULT, rows(b), packed_width(b));
     room_bytes(b, DTP_ROLE_TABLES, sequence(b), 4 * (uint64_t)heads(b)->head_dim);
-    room(b, DTP_ROLE_WEIGHT, 2, heads(b)->head_dim);
-    room(b, DTP_ROLE_WEIGHT_GRADIENT, 2, heads(b)->head_dim);
+    room(b, DTP_ROLE_WEIGHT, 1, weights);
+    room(b, DTP_ROLE_WEIGHT_GRADIENT, 1, weights);
     room(b, DTP_ROLE_SAVED, rows(b), normed);
-    room_bytes(b, DTP_ROLE_STATISTICS, rows(b), 4 * ((uint64_t)heads(b)->heads + heads(b)->kv_heads));
-    room_bytes(b, DTP_ROLE_WORKSPACE, 2 * DTP_EXECUTOR_PARTIAL_ROWS * UINT64_C(4), heads(b)->head_dim);
+    room_bytes(b, DTP_ROLE_STATISTICS, rows(b), 4 * (heads(b)->wide ? 2 : vectors));
+    room_bytes(b, DTP_ROLE_WORKSPACE, DTP_EXECUTOR_PARTIAL_ROWS * UINT64_C(4), weights);
 }
 
 static void attention(struct dtp_binder *b)

@@ -1,4 +1,5 @@
-/* Inside of the scenario: how the keys of job_keys.def are read, and the draft that they fill.
+/* Inside of the scenario: what the keys of job_keys.def are called (key_names.c), how their values are
+ * read, and the draft that they fill (scenario_keys.c).
  *
  * A draft holds every value a key can set, at the same types as the structs it ends up in, so that a row of the table
  * needs only an offset. Values are read twice: when they are set, to refuse them where they stand, and again when the
@@ -60,6 +61,7 @@ enum dtp_key dtp_key_find_word(const char *name, const struct dtp_scenario_alias
 enum dtp_key dtp_key_find(const char *name);
 /* The row of a word that people type for a value of this key, or NULL. */
 const struct dtp_scenario_alias *dtp_key_value_alias(enum dtp_key key, const char *value);
+const struct dtp_scenario_key *dtp_key_row(enum dtp_key key);
 const char *dtp_key_name(enum dtp_key key);
 const char *dtp_key_section(enum dtp_key key);
 bool dtp_key_is_switch(enum dtp_key key);

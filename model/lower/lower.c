@@ -272,6 +272,7 @@ static void derive(struct dtp_lowering *l)
     l->rope = t->position == DTP_POSITION_ROPE;
     l->keeps_fp8 = dtp_plan_keeps_fp8(plan);
     l->whole_gradients = plan->accumulate > 1 && !plan->accumulate_sync;
+    l->between = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     l->d_q = t->heads * t->head_dim;
     l->d_kv = t->kv_heads * t->head_dim;
     if (plan->attention == DTP_ATTENTION_MATH)

@@ -1,7 +1,6 @@
 #include "net/parameter_layout.h"
 
 #include "base/bytes.h"
-#include "net/layer_kind.h"
 
 #include <math.h>
 #include <string.h>
@@ -97,15 +96,20 @@ static double norm_start(const struct dtp_transformer *t)
     return t->norm_unit_offset ? 0 : 1;
 }
 
-/* Projections packed. Those that write into the residual stream start smaller. */
-static void add_block_matrix(const struct dtp_transformer *t, const struct dtp_layer_matrix *matrix,
-                             struct dtp_parameter_module *out)
+enum dtp_parameter dtp_parameter_of_matrix(enum dtp_layer_matrix_id matrix)
 {
     static const enum dtp_parameter weights[DTP_MATRIX_COUNT] = {[DTP_MATRIX_QKV] = DTP_PARAMETER_QKV,
                                                                  [DTP_MATRIX_OUTPUT] = DTP_PARAMETER_OUTPUT,
                                                                  [DTP_MATRIX_UP] = DTP_PARAMETER_UP,
                                                                  [DTP_MATRIX_DOWN] = DTP_PARAMETER_DOWN};
-    enum dtp_parameter weight = weights[matrix->id];
+    return weights[matrix];
+}
+
+/* Those that write into the residual stream start smaller. */
+static void add_block_matrix(const struct dtp_transformer *t, const struct dtp_layer_matrix *matrix,
+                             struct dtp_parameter_module *out)
+{
+    enum dtp_parameter weight = dtp_parameter_of_matrix(matrix->id);
     bool residual = weight == DTP_PARAMETER_OUTPUT || weight == DTP_PARAMETER_DOWN;
     add(out, weight, matrix->out, matrix->in, 0, residual ? 0.02 / sqrt(2 * (double)t->layers) : 0.02);
     add_vector(out, weight + 1, matrix->bias, matrix->out, 0);
@@ -128,7 +132,12 @@ static void add_block(const struct dtp_transformer *t, struct dtp_parameter_modu
             add_norm(t, DTP_PARAMETER_NORM2, out);
         add_block_matrix(t, &block.matrix[i], out);
     }
-    add_vector(out, DTP_PARAMETER_QK_NORM, t->qk_norm, 2 * t->head_dim, norm_start(t));
+    add_vector(out, DTP_PARAMETER_QK_NORM, t->qk_norm, t->qk_norm_wide ? block.d_q + block.d_kv : 2 * t->head_dim,
+               norm_start(t));
+    if (block.norms_after) {
+        add_norm(t, DTP_PARAMETER_POST_NORM1, out);
+        add_norm(t, DTP_PARAMETER_POST_NORM2, out);
+    }
 }
 
 void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t shard_group, uint64_t module,

@@ -41,7 +41,7 @@ static uint64_t whole(const struct dtp_transformer *transformer, const struct dt
     dtp_live_bytes_sum(&runs, transformer->layers, &live);
     dtp_live_runs_release(&runs);
     dtp_program_destroy(program);
-    return live.peak_blocks_bytes;
+    return live.phase_total_bytes[live.peak_phase];
 }
 
 static void measure(const char *name, struct dtp_plan plan)
@@ -68,7 +68,7 @@ static void measure(const char *name, struct dtp_plan plan)
     }
     printf("%-34s miniature of %2d layers %6.1f us, whole step %6.1f us, %+.4f %%\n", name, (int)miniature.layers,
            1e6 * miniature_s, 1e6 * whole_s,
-           100 * ((double)miniature.live.peak_blocks_bytes / (double)whole_bytes - 1));
+           100 * ((double)miniature.live.phase_total_bytes[miniature.live.peak_phase] / (double)whole_bytes - 1));
 }
 
 int main(void)

@@ -83,18 +83,36 @@ static void test_last_wave(void **state)
                     rows[i].seconds, 0.12);
 }
 
-/* GPT-2's head over 4096 tokens; the same file, where 50304 columns take 426, 433 and 423 us. */
+/* GPT-2's head over 4096 tokens, forward, input gradient and weight gradient, reports/h200/machine.csv: rows at odd
+ * multiples of 2 bytes take so many times as long as 50304 columns. Seconds are held looser than that: the probe's
+ * bursts run at a clock 9 % above what is sustained, and the input gradient's 128 tiles of 128 x 192, of 50304 products
+ * each, are priced as one wave of an odd tile, though libraries also cut so long a sum into parts. */
 static void test_unaligned_rows(void **state)
 {
     (void)state;
+    static const struct {
+        double aligned[3], odd[3], aligned_seconds, odd_seconds, seconds_bound;
+        bool weight_gradient;
+    } rows[] = {
+        {{4096, 50304, 768}, {4096, 50257, 768}, 426e-6, 3037e-6, 0.15, false},
+        {{4096, 768, 50304}, {4096, 768, 50257}, 433e-6, 2511e-6, 0.24, false},
+        {{50304, 768, 4096}, {50257, 768, 4096}, 423e-6, 656e-6, 0.15, true},
+    };
     struct dtp_gpu gpu = test_h200(), a100 = test_a100();
-    assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 4096, 50257, 768), 3037e-6, 0.15);
-    assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 4096, 768, 50257), 2511e-6, 0.25); /* 768 columns: 132 odd tiles */
-    assert_near(dtp_matmul_s(&gpu, DTP_BF16, true, 50257, 768, 4096), 656e-6, 0.15);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const double *m = rows[i].aligned, *o = rows[i].odd;
+        double aligned_s = dtp_matmul_s(&gpu, DTP_BF16, rows[i].weight_gradient, m[0], m[1], m[2]);
+        double odd_s = dtp_matmul_s(&gpu, DTP_BF16, rows[i].weight_gradient, o[0], o[1], o[2]);
+        assert_near(odd_s / aligned_s, rows[i].odd_seconds / rows[i].aligned_seconds, 0.02);
+        assert_near(aligned_s, rows[i].aligned_seconds, rows[i].seconds_bound);
+        assert_near(odd_s, rows[i].odd_seconds, rows[i].seconds_bound);
+    }
     double aligned_s = dtp_matmul_s(&gpu, DTP_BF16, false, 4096, 50264, 768);
-    assert_near(aligned_s, 426e-6, 0.15);
-    /* Tokens are rows, not their length: one more begins a row of tiles and no slower loads. */
-    assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 4097, 50264, 768), aligned_s, 0.05);
+    /* Tokens are rows, not their length: an odd number loads no slower. It begins a row of 393 tiles of 128 x 128 more:
+     * 99 waves of 132 for 96, of which 0.8 of what idles is lost. */
+    const double wave = 132.0 * 128 * 128, full = 4096 * 50264.0, more = 4097 * 50264.0;
+    assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 4097, 50264, 768) / aligned_s,
+                (0.2 * more + 0.8 * 99 * wave) / (0.2 * full + 0.8 * 96 * wave), 2e-3);
     assert_near(dtp_matmul_s(&gpu, DTP_BF16, true, 50264, 768, 4097),
                 dtp_matmul_s(&gpu, DTP_BF16, true, 50264, 768, 4096), 1e-3);
     /* fp32 does not care: 3112 and 2951 us in the same file. fp8 takes 16 elements. */

@@ -6,18 +6,27 @@
  *
  * Roles by kind. T rows are demand.tokens (of a matmul: m, n, k as in dtp_draft_matmul); shapes are those of the
  * transformer and the plan, which operations say (lower_executor_shapes.c); element types are the buffers'. UPDATE
- * where "+=" may stand. UPLOAD, DOWNLOAD         INPUT -> RESULT, demand.sent_bytes of them; one of the two is in
- * DTP_SPACE_HOST EMBEDDING                BATCH, WEIGHT, POSITION (learned positions) -> RESULT [T, h] NORM INPUT [T,
- * h], WEIGHT, BIAS -> RESULT [T, h], STATISTICS (fp32: inverse deviations [T], then for LayerNorm means [T]) MATMUL
- * forward           INPUT [m, k], WEIGHT [n, k], BIAS [n], ADDEND [m, n] -> RESULT [m, n]; with AUX: GELU epilogue, AUX
- * receives the product with bias MATMUL input gradient    GRADIENT [m, k], WEIGHT [k, n] -> INPUT_GRADIENT [m, n]; with
- * AUX: times gelu'(AUX) MATMUL weight gradient   GRADIENT [k, m], INPUT [k, n] -> WEIGHT_GRADIENT [m, n], BIAS_GRADIENT
- * [m]; adds where these are UPDATE MATMUL, all three        WORKSPACE; which of the three it is is told by the role of
- * its result ROTARY(_BACKWARD)        RESULT [T, d_q + 2 d_kv] UPDATE, in place; TABLES (fp32: cosines [s, head_dim /
- * 2], then sines) QK_NORM                  RESULT [T, d_q + 2 d_kv] UPDATE, in place; WEIGHT [2, head_dim] -> SAVED (q
- * and k before: [T, d_q + d_kv]), STATISTICS (fp32 [T, heads + kv_heads]) QK_NORM_BACKWARD         RESULT (packed
- * gradient) UPDATE, SAVED, STATISTICS, WEIGHT -> WEIGHT_GRADIENT, WORKSPACE (2 DTP_EXECUTOR_PARTIAL_ROWS head_dim
- * floats) ATTENTION                INPUT (packed qkv) -> RESULT [T, d_q], STATISTICS (log-sum-exp fp32 [B, heads, s]),
+ * where "+=" may stand.
+ *
+ *   UPLOAD, DOWNLOAD         INPUT -> RESULT, demand.sent_bytes of them; one of the two is in DTP_SPACE_HOST
+ *   EMBEDDING                BATCH, WEIGHT, POSITION (learned positions) -> RESULT [T, h]
+ *   NORM                     INPUT [T, h], WEIGHT, BIAS, ADDEND [T, h] -> RESULT [T, h], STATISTICS (fp32: inverse
+ *                            deviations [T], then for LayerNorm means [T])
+ *   MATMUL forward           INPUT [m, k], WEIGHT [n, k], BIAS [n], ADDEND [m, n] -> RESULT [m, n]; with AUX: GELU
+ *                            epilogue, AUX receives the product with bias
+ *   MATMUL input gradient    GRADIENT [m, k], WEIGHT [k, n] -> INPUT_GRADIENT [m, n]; with AUX: times gelu'(AUX);
+ *                            adds where it is UPDATE
+ *   MATMUL weight gradient   GRADIENT [k, m], INPUT [k, n] -> WEIGHT_GRADIENT [m, n], BIAS_GRADIENT [m]; adds where
+ *                            these are UPDATE
+ *   MATMUL, all three        WORKSPACE; which of the three it is is told by the role of its result
+ *   ROTARY(_BACKWARD)        RESULT [T, d_q + 2 d_kv] UPDATE, in place; TABLES (fp32: cosines [s, head_dim / 2], then
+ *                            sines)
+ *   QK_NORM                  RESULT [T, d_q + 2 d_kv] UPDATE, in place; WEIGHT [2, head_dim] -> SAVED (q and k before:
+ *                            [T, d_q + d_kv]), STATISTICS (fp32 [T, heads + kv_heads]); over all heads at once, where
+ *                            the model has it so: WEIGHT [d_q + d_kv], STATISTICS [T, 2]
+ *   QK_NORM_BACKWARD         RESULT (packed gradient) UPDATE, SAVED, STATISTICS, WEIGHT -> WEIGHT_GRADIENT, WORKSPACE
+ *                            (DTP_EXECUTOR_PARTIAL_ROWS floats for each element of WEIGHT)
+ *   ATTENTION                INPUT (packed qkv) -> RESULT [T, d_q], STATISTICS (log-sum-exp fp32 [B, heads, s]),
  *                            WORKSPACE
  *   ATTENTION_BACKWARD       INPUT, SAVED (RESULT of forward), STATISTICS, GRADIENT [T, d_q] -> INPUT_GRADIENT
  *                            (packed), WORKSPACE
@@ -157,11 +166,5 @@ struct dtp_gradient_dtypes dtp_executor_gradient_dtypes(const struct dtp_transfo
 /* Refuses what the executor cannot run, all faults at once, each with a reason. */
 enum dtp_status dtp_executor_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                    const struct dtp_plan *plan, struct dtp_faults *faults);
-
-/* The key by which a model has blocks in another order or with other norms than programs and formulas know; NULL: none.
- */
-const char *dtp_executor_unknown_block(const struct dtp_transformer *transformer);
-#define DTP_EXECUTOR_UNKNOWN_BLOCK                                                                                     \
-    "makes blocks that runtime dtplan does not know yet; --runtime torch, deepspeed or megatron predicts them"
 
 #endif

@@ -50,11 +50,12 @@ void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft)
     case DTP_OP_QK_NORM:
     case DTP_OP_QK_NORM_BACKWARD:
         take_heads(x, demand);
+        demand->attention.wide = x->t->qk_norm_wide;
         demand->form = (uint8_t)(x->t->norm_unit_offset ? DTP_FORM_RMS_NORM_PLUS_ONE : DTP_FORM_RMS_NORM);
         break;
     case DTP_OP_ACTIVATION:
     case DTP_OP_ACTIVATION_BACKWARD:
-        demand->n = (double)x->f;
+        demand->n = (double)x->t->ffn;
         demand->form = (uint8_t)activation_form(x->t);
         break;
     case DTP_OP_LOSS_BACKWARD:
