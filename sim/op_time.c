@@ -212,7 +212,9 @@ static struct dtp_usage kernel_usage(const struct dtp_op_rates *rates, const str
         usage.of[DTP_RESOURCE_SM] = busy - usage.of[DTP_RESOURCE_HBM];
         return usage;
     }
-    double operand_bytes = ((d->m + d->n) * d->k + d->m * d->n) * dtp_dtype_bytes(d->dtype);
+    double operand_bytes = dtp_op_kind_class(op->kind) != DTP_CLASS_MATMUL
+                               ? 0
+                               : ((d->m + d->n) * d->k + d->m * d->n) * dtp_dtype_bytes(d->dtype);
     usage.of[DTP_RESOURCE_HBM] = least(1, operand_bytes / attainable / seconds);
     usage.of[DTP_RESOURCE_SM] = dtp_op_kind_class(op->kind) == DTP_CLASS_MATMUL ? rates->matmul_share : 1;
     return usage;
