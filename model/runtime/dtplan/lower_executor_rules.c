@@ -3,6 +3,7 @@
 
 #include "closed/activations.h"
 #include "cost/attention_workspace.h"
+#include "lower/lower.h"
 #include "base/bytes.h"
 #include "closed/sharding.h"
 
@@ -178,8 +179,8 @@ static void check_sizes(struct checker *c)
     if (dtp_bytes_product(c->plan->micro_batch, c->plan->sequence) >= INT32_MAX)
         REFUSE(c, "micro_batch", "%" PRIu32 " x seq %" PRIu64 " makes 2^31 rows or more; use less",
                c->plan->micro_batch, c->plan->sequence);
-    if (t->layers >= DTP_NO_LAYER || c->plan->accumulate > UINT16_MAX)
-        REFUSE(c, "layers", "a step program holds at most 65534 layers and 65535 micro-steps");
+    if (dtp_lower_check_counts(t, c->plan, c->faults) != DTP_OK)
+        c->status = DTP_BAD_INPUT;
 }
 
 enum dtp_status dtp_executor_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
