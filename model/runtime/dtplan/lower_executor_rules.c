@@ -11,16 +11,11 @@
 
 /* ---- rules ------------------------------------------------------------------------------------------------------- */
 
-/* A chunk's logits stay below this: large enough that the head's matmuls fill the device and its weight gradient, which
- * each chunk adds to, is a small part of the traffic. */
-#define LOSS_CHUNK_BYTES (UINT64_C(512) << 20)
-#define LOSS_CHUNK_LEAST 128u
-
 /* The largest power of two that fits, so that the usual batches divide. */
 static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint64_t row_bytes)
 {
-    uint64_t most = plan->executor.loss_chunk ? plan->executor.loss_chunk : LOSS_CHUNK_LEAST;
-    while (!plan->executor.loss_chunk && dtp_bytes_product(2 * most, row_bytes) <= LOSS_CHUNK_BYTES)
+    uint64_t most = plan->executor.loss_chunk ? plan->executor.loss_chunk : DTP_EXECUTOR_LOSS_CHUNK_LEAST;
+    while (!plan->executor.loss_chunk && dtp_bytes_product(2 * most, row_bytes) <= DTP_EXECUTOR_LOSS_CHUNK_BYTES)
         most *= 2;
     return tokens < most ? tokens : most;
 }
