@@ -3,15 +3,27 @@
 #include "base/bytes.h"
 
 #include <math.h>
+#include <string.h>
+
+static const char *const texts[DTP_PARAMETER_COUNT] = {
+#define DTP_PARAMETER_TEXT(suffix, text) text,
+    DTP_PARAMETER_TABLE(DTP_PARAMETER_TEXT)
+#undef DTP_PARAMETER_TEXT
+};
 
 const char *dtp_parameter_text(enum dtp_parameter parameter)
 {
-    static const char *const texts[DTP_PARAMETER_COUNT] = {
-#define DTP_PARAMETER_TEXT(suffix, text) text,
-        DTP_PARAMETER_TABLE(DTP_PARAMETER_TEXT)
-#undef DTP_PARAMETER_TEXT
-    };
     return texts[parameter];
+}
+
+bool dtp_parameter_parse(const char *text, enum dtp_parameter *out)
+{
+    for (int i = 0; i < DTP_PARAMETER_COUNT; i++)
+        if (!strcmp(text, texts[i])) {
+            *out = (enum dtp_parameter)i;
+            return true;
+        }
+    return false;
 }
 
 uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer)
@@ -150,8 +162,13 @@ void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t sh
         add_vector(out, DTP_PARAMETER_HEAD_BIAS, t->head_bias, t->vocab, 0);
         pad_head(out, t, DTP_PARAMETER_HEAD_BIAS);
     }
-    out->shard_elements = round_up(dtp_divide_up(out->elements, shard_group), DTP_PARAMETER_SHARD_ALIGNMENT);
-    out->elements = out->shard_elements * shard_group;
+    dtp_parameter_shard(out, shard_group);
+}
+
+void dtp_parameter_shard(struct dtp_parameter_module *module, uint64_t shard_group)
+{
+    module->shard_elements = round_up(dtp_divide_up(module->elements, shard_group), DTP_PARAMETER_SHARD_ALIGNMENT);
+    module->elements = module->shard_elements * shard_group;
 }
 
 uint32_t dtp_parameter_key(uint64_t module, enum dtp_parameter parameter)

@@ -79,6 +79,10 @@ struct dtp_parameter_module {
     uint64_t shard_elements;  /* elements / shard_group, a multiple of DTP_PARAMETER_SHARD_ALIGNMENT */
 };
 
+/* Fills shard_elements, and elements from where the last tensor ends, for `shard_group` equal shards. */
+void dtp_parameter_shard(struct dtp_parameter_module *module, uint64_t shard_group);
+bool dtp_parameter_parse(const char *text, enum dtp_parameter *out);
+
 /* L + 2. */
 uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer);
 /* All blocks are alike, so any of 1 .. L gives the same. Matrices start with deviation 0.02, those that write into the

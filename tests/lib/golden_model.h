@@ -146,9 +146,6 @@ static void set_up(struct stand *s, const char *words)
     must(s->device->verbs->allocate(s->device, s->arena.device_bytes, &s->device_base, &golden_faults));
     must(s->device->verbs->allocate_host(s->device, s->arena.host_bytes, &s->host_base, &golden_faults));
     struct dtp_bind_job job = {.program = s->program,
-                               .transformer = &s->job.transformer,
-                               .cluster = &s->job.cluster,
-                               .plan = &s->job.plan,
                                .arena = &s->arena,
                                .device = s->device,
                                .device_base = s->device_base,

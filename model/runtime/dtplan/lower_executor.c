@@ -28,6 +28,7 @@ void dtp_executor_begin(struct dtp_executor *x, struct dtp_draft *draft, enum dt
 
 dtp_op_id dtp_executor_end(struct dtp_executor *x, struct dtp_draft *draft)
 {
+    dtp_executor_shape(x, draft);
     for (int s = 0; s < DTP_STREAM_COUNT; s++) {
         dtp_draft_after(draft, x->await[s]);
         x->await[s] = DTP_NO_OP;
@@ -329,6 +330,7 @@ enum dtp_status dtp_lower_executor(struct dtp_lowering *l)
     derive(&x, l);
     bool memory = take_memory(&x);
     if (memory) {
+        dtp_executor_describe(&x);
         make_modules(&x);
         make_standing_buffers(&x);
         dtp_executor_make_groups(&x);

@@ -77,6 +77,9 @@ struct dtp_executor {
 
 /* ---- drafts ------------------------------------------------------------------------------------------------------ */
 
+/* lower_executor_shapes.c: shapes of an operation, as its kind needs them; what all of them have in common. */
+void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft);
+void dtp_executor_describe(struct dtp_executor *x);
 /* A compute operation; takes over what is awaited. */
 void dtp_executor_begin(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name);
 void dtp_executor_await(struct dtp_executor *x, enum dtp_stream stream, dtp_op_id earlier);
