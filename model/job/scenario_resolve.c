@@ -42,6 +42,8 @@ static const enum dtp_key dimension_keys[] = {DTP_KEY_layers,
                                               DTP_KEY_norm_place,
                                               DTP_KEY_qk_norm_wide,
                                               DTP_KEY_norm_unit_offset,
+                                              DTP_KEY_norm_eps,
+                                              DTP_KEY_embedding_scale,
                                               DTP_KEY_attention_softcap,
                                               DTP_KEY_final_softcap};
 #define DIMENSION_COUNT (sizeof dimension_keys / sizeof *dimension_keys)
