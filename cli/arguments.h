@@ -25,6 +25,7 @@ enum dtp_command {
     DTP_COMMAND_VALIDATE,
     DTP_COMMAND_PROBE,
     DTP_COMMAND_CATALOG,
+    DTP_COMMAND_SCHEDULE,
     DTP_COMMAND_HELP,
     DTP_COMMAND_COUNT
 };
@@ -50,7 +51,8 @@ struct dtp_typed_key {
     const char *word;               /* what was typed for it: the key, or another word */
 };
 
-/* A flag of `run` and `validate` that dtplan-exec reads; value NULL: a switch. */
+/* A flag of `run` and `validate` that dtplan-exec reads, or of `schedule`, which reads its own; value NULL: a switch.
+ */
 struct dtp_passed_flag {
     const char *flag, *value;
 };
@@ -85,7 +87,7 @@ struct dtp_arguments {
     const char *output;                    /* -o FILE, or NULL: none, or standard output asked for by "-" */
     bool resume, force;                    /* validate --resume; --force of all that write files */
     double tolerance;                      /* validate: a fraction; 0: not given */
-    const char *chart, *refit;             /* validate: a figure, a machine file; or NULL */
+    const char *chart, *refit;             /* a figure; of validate, a machine file; or NULL */
     const char *only;                      /* --only PREFIX, or NULL */
     const char *trace, *timeline, *memory; /* files of simulate, or NULL */
     const char **catalogs;                 /* --catalog FILE ... */
@@ -107,6 +109,8 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
 void dtp_arguments_destroy(struct dtp_arguments *arguments);
 /* Whether it takes a job: scenario files and --KEY VALUE. */
 bool dtp_command_takes_job(enum dtp_command command);
+/* A sweep, a search, a validation: a key may have several values (axes.h). */
+bool dtp_command_takes_lists(enum dtp_command command);
 /* The command of that name; false when there is none. */
 bool dtp_command_parse(const char *text, enum dtp_command *out);
 /* Fault "unknown command" with the nearest names. */

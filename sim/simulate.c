@@ -118,15 +118,17 @@ static double end_of_step_s(const struct roles *all)
 
 /* Chips at their power limit run matmuls faster the smaller their share of the time is (op_cost.h). The share is known
  * only after a simulation: a first one with the share among computing kernels, as if nothing else took time,
- * and a second one where waiting for collectives, copies or the host made that share wrong by more than 0.3 % of speed.
+ * and a second one where waiting for collectives, copies or the host made that share wrong.
  */
 static bool run_at_power_limit(struct roles *all)
 {
-    bool headroom = all->role->options->power_headroom, again = false;
+    double given = all->role->options->matmul_speedup;
+    bool headroom = all->role->options->power_headroom && !(given > 0), again = false;
     for (uint32_t r = 0; r < all->count; r++) {
         struct simulation *s = &all->role[r];
-        all->out[r].matmul_speedup =
-            headroom ? dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, s->other_s) : 1;
+        all->out[r].matmul_speedup = headroom    ? dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, s->other_s)
+                                     : given > 0 ? given
+                                                 : 1;
     }
     if (!run(all))
         return false;
@@ -139,7 +141,7 @@ static bool run_at_power_limit(struct roles *all)
         double step_s = end_s / out->compute_factor;
         double speedup = dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s,
                                                     fmax(0, step_s - s->matmul_s / out->matmul_speedup));
-        if (fabs(speedup / out->matmul_speedup - 1) <= 0.003)
+        if (fabs(speedup / out->matmul_speedup - 1) <= DTP_SPEEDUP_TOLERANCE)
             continue;
         out->matmul_speedup = speedup;
         again = true;

@@ -9,6 +9,7 @@
 #include "cost/attention_workspace.h"
 #include "net/parameter_layout.h"
 #include "plan/runtime.h"
+#include "plan/runtime_sizes.h"
 
 /* Elements of the three kinds of modules, each padded to equal shards, and of all. */
 struct modules {
@@ -79,11 +80,12 @@ static void size_block(struct dtp_bound *b)
     b->stage[2] = b->stage[3] = b->stage[1];
 }
 
-/* A chunk of logits: the largest power of two of tokens, at least 128, that takes at most 512 MiB. */
+/* A chunk of logits: the largest power of two of tokens, at least LOSS_CHUNK_LEAST, that takes at most
+ * LOSS_CHUNK_BYTES. */
 static uint64_t logits_bytes(const struct dtp_bound *b)
 {
-    uint64_t row = dtp_bytes_product(b->transformer->vocab, b->bytes.compute), most = 128;
-    while (2 * most * row <= UINT64_C(512) << 20)
+    uint64_t row = dtp_bytes_product(b->transformer->vocab, b->bytes.compute), most = DTP_EXECUTOR_LOSS_CHUNK_LEAST;
+    while (2 * most * row <= DTP_EXECUTOR_LOSS_CHUNK_BYTES)
         most *= 2;
     most = b->plan->executor.loss_chunk ? b->plan->executor.loss_chunk : most;
     return dtp_bytes_product(most < b->tokens ? most : b->tokens, row);
@@ -96,7 +98,7 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct modules *m, b
     const struct dtp_plan *plan = b->plan;
     uint64_t c = b->bytes.compute, own = m->total / b->units.ranks;
     uint64_t ring = plan->prefetch ? plan->prefetch_depth + UINT64_C(1) : 1;
-    uint64_t workspaces = (plan->executor.gradient_stream ? 2 : 1) * (UINT64_C(32) << 20);
+    uint64_t workspaces = (plan->executor.gradient_stream ? 2 : 1) * DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES;
     uint64_t tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * plan->sequence : 0;
     uint64_t optimizer = plan->offload == DTP_OFFLOAD_NONE ? (b->bytes.moments + b->bytes.master) * own : 0;
     bool host_params = plan->offload == DTP_OFFLOAD_PARAMS;

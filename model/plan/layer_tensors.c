@@ -1,14 +1,16 @@
 #include "plan/layer_tensors.h"
 
+#include "plan/runtime_sizes.h"
+
 #define BIT(suffix) DTP_TENSOR_BIT(suffix)
 
 /* DDPOptimizer ends its first graph where DDP's first bucket is full, 1 MiB: the down matrix's fp32 gradient fills it,
  * so a compiled layer is cut before that matmul. */
-#define DDP_FIRST_BUCKET_BYTES (1u << 20)
 
 static bool cut_by_ddp(const struct dtp_transformer *t, const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
-    return plan->compile && dtp_plan_has_ddp_buckets(plan, cluster) && 4 * t->hidden * t->ffn >= DDP_FIRST_BUCKET_BYTES;
+    return plan->compile && dtp_plan_has_ddp_buckets(plan, cluster) &&
+           4 * t->hidden * t->ffn >= DTP_DDP_FIRST_BUCKET_BYTES;
 }
 
 /* ---- operators on the tensors that the runtime has -------------------------------------------------------------- */

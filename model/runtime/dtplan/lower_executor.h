@@ -63,14 +63,12 @@
 #include "net/parameter_layout.h"
 #include "program/placement.h"
 #include "plan/plan.h"
+#include "plan/runtime_sizes.h"
 
 /* What kernels/kernels.h asks for; exec/ asserts that they agree. */
 #define DTP_EXECUTOR_PARTIAL_ROWS 264u
 #define DTP_EXECUTOR_SQUARE_SUM_PARTIALS 512u
 #define DTP_EXECUTOR_SCALARS_BYTES 64u /* at least sizeof(struct dtp_step_scalars) */
-
-/* cuBLASLt's recommendation for Hopper, one for each stream that runs matmuls. */
-#define DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES (UINT64_C(32) << 20)
 
 /* State over steps, of each module: the embedding is 0, blocks follow, the head is the last. In the program a buffer of
  * enum dtp_content, in this order, in DTP_SPACE_HOST where the plan offloads it; whoever fills, saves or reads it finds

@@ -3,6 +3,7 @@
 
 #include "closed/activations.h"
 #include "cost/attention_workspace.h"
+#include "lower/lower.h"
 #include "base/bytes.h"
 #include "closed/sharding.h"
 
@@ -10,16 +11,11 @@
 
 /* ---- rules ------------------------------------------------------------------------------------------------------- */
 
-/* A chunk's logits stay below this: large enough that the head's matmuls fill the device and its weight gradient, which
- * each chunk adds to, is a small part of the traffic. */
-#define LOSS_CHUNK_BYTES (UINT64_C(512) << 20)
-#define LOSS_CHUNK_LEAST 128u
-
 /* The largest power of two that fits, so that the usual batches divide. */
 static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint64_t row_bytes)
 {
-    uint64_t most = plan->executor.loss_chunk ? plan->executor.loss_chunk : LOSS_CHUNK_LEAST;
-    while (!plan->executor.loss_chunk && dtp_bytes_product(2 * most, row_bytes) <= LOSS_CHUNK_BYTES)
+    uint64_t most = plan->executor.loss_chunk ? plan->executor.loss_chunk : DTP_EXECUTOR_LOSS_CHUNK_LEAST;
+    while (!plan->executor.loss_chunk && dtp_bytes_product(2 * most, row_bytes) <= DTP_EXECUTOR_LOSS_CHUNK_BYTES)
         most *= 2;
     return tokens < most ? tokens : most;
 }
@@ -168,8 +164,8 @@ static void check_sizes(struct checker *c)
     if (dtp_bytes_product(c->plan->micro_batch, c->plan->sequence) >= INT32_MAX)
         REFUSE(c, "micro_batch", "%" PRIu32 " x seq %" PRIu64 " makes 2^31 rows or more; use less",
                c->plan->micro_batch, c->plan->sequence);
-    if (t->layers >= DTP_NO_LAYER || c->plan->accumulate > UINT16_MAX)
-        REFUSE(c, "layers", "a step program holds at most 65534 layers and 65535 micro-steps");
+    if (dtp_lower_check_counts(t, c->plan, c->faults) != DTP_OK)
+        c->status = DTP_BAD_INPUT;
 }
 
 enum dtp_status dtp_executor_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
