@@ -122,8 +122,7 @@ static const struct dtp_option options[OPTION_COUNT] = {
                         "predict runs on the GPU of a machine file of dtplan probe by what it measured", DTP_FILE_READ},
     [OPTION_PROGRAM] = {"--program", NULL, ON(EXPLAIN), "list the step's operations with what each takes alone"},
     [OPTION_PROGRAM_FILE] = {"--program-file", "FILE", ON(SIMULATE) | ON(RUN),
-                             "a step program, or a set of one for each role, in place of a model and a plan; "
-                             "dtplan(1) says how one is written",
+                             "a step program, or a set of one for each role, in place of model and plan",
                              DTP_FILE_READ},
     [OPTION_WRITE_PROGRAM] = {"--write-program", "FILE", ON(SIMULATE),
                               "write the step program as text, which --program-file reads", DTP_FILE_WRITTEN,
