@@ -1,6 +1,7 @@
 #include "cli/arguments.h"
 
 #include "cli/arguments_parts.h"
+#include "base/nearest.h"
 #include "base/number.h"
 #include "job/scenario.h"
 
@@ -17,7 +18,8 @@
 #define ON_PLANS                                                                                                       \
     (ON(PLAN) | ON(EXPLAIN) | ON(SIMULATE) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(REPORT) | ON(RUN) |              \
      ON(VALIDATE) | ON(PROBE))
-#define ON_RUNS (ON(RUN) | ON(VALIDATE)) /* what trains */
+#define ON_LISTS (ON(SWEEP) | ON(SEARCH) | ON(VALIDATE)) /* whose keys take lists of values */
+#define ON_RUNS (ON(RUN) | ON(VALIDATE))                 /* what trains */
 #define ON_EXECUTOR (ON_RUNS | ON(PROBE))
 /* what replaces files */
 #define ON_WRITERS (ON(SIMULATE) | ON(BACKTEST) | ON(CHART) | ON(REPORT) | ON(SCHEDULE) | ON_EXECUTOR)
@@ -220,6 +222,11 @@ bool dtp_command_takes_job(enum dtp_command command)
     return (ON_PLANS & (1u << command)) != 0;
 }
 
+bool dtp_command_takes_lists(enum dtp_command command)
+{
+    return (ON_LISTS & (1u << command)) != 0;
+}
+
 /* A first word that can only be a file is no mistyped command. */
 static bool looks_like_file(const char *text)
 {
@@ -239,6 +246,27 @@ static enum option find_option(const char *flag)
         if (strlen(options[i].flag) == length && strncmp(options[i].flag, flag, length) == 0)
             return (enum option)i;
     return OPTION_COUNT;
+}
+
+/* An option of other commands, named. */
+static void fault_other_commands(enum option option, enum dtp_command command, struct dtp_faults *faults)
+{
+    char others[256] = "";
+    for (int i = 0; i < DTP_COMMAND_COUNT; i++)
+        if (options[option].commands & (1u << i)) {
+            size_t used = strlen(others);
+            snprintf(others + used, sizeof others - used, "%s%s", used ? ", " : "",
+                     dtp_command_text((enum dtp_command)i));
+        }
+    dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: not a flag of '%s', but of %s; see dtplan help %s",
+              options[option].flag, dtp_command_text(command), others, dtp_command_text(command));
+}
+
+/* What stands behind a refused flag is most likely its value: no scenario file to complain about. */
+static void skip_value(int argc, char **argv, int *at)
+{
+    if (!strchr(argv[*at], '=') && *at + 1 < argc && argv[*at + 1][0] != '-')
+        ++*at;
 }
 
 /* The value of argv[*at]: after '=', else the next argument (which is then used up). NULL after a fault. */
@@ -427,6 +455,21 @@ static bool is_said_otherwise(const struct dtp_arguments *a, const struct dtp_sc
     return false;
 }
 
+/* A switch with "true" or "false" as the next word: elsewhere that is its value, here it would be a scenario file. */
+static bool is_switched_by_word(int argc, char **argv, int *at, struct dtp_faults *faults)
+{
+    static const char *const words[] = {"true", "false", "yes", "no", "on", "off"};
+    const char *flag = argv[*at], *word = *at + 1 < argc ? argv[*at + 1] : "";
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (dtp_names_equal(word, words[i])) {
+            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s %s: a switch takes its value behind '='; write %s=%s", flag,
+                      word, flag, word);
+            ++*at;
+            return true;
+        }
+    return false;
+}
+
 /* A key of the scenario table, or no_ before a switch. False when it is neither. */
 static bool take_setting(struct dtp_arguments *a, int argc, char **argv, int *at, struct dtp_faults *faults)
 {
@@ -443,6 +486,8 @@ static bool take_setting(struct dtp_arguments *a, int argc, char **argv, int *at
         value = "false";
     } else if (found && (found->value || strchr(flag, '='))) {
         value = take_value(argc, argv, at, faults);
+    } else if (found && is_switched_by_word(argc, argv, at, faults)) {
+        return true;
     }
     if (found && value && is_said_otherwise(a, found, key, flag, faults))
         return true;
@@ -460,13 +505,13 @@ static void take_flag(struct dtp_arguments *a, int argc, char **argv, int *at, s
         take_option(a, option, argc, argv, at, faults);
     else if (strncmp(flag, "--", 2) == 0 && (ON_PLANS & command) && take_setting(a, argc, argv, at, faults))
         return;
-    else if (option != OPTION_COUNT)
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: not a flag of '%s'; see dtplan help %s", flag,
-                  dtp_command_text(a->command), dtp_command_text(a->command));
-    else {
+    else if (option != OPTION_COUNT) {
+        fault_other_commands(option, a->command, faults);
+        if (options[option].value)
+            skip_value(argc, argv, at);
+    } else {
         dtp_fault_unknown_flag(flag, a->command, faults);
-        if (!strchr(flag, '=') && *at + 1 < argc && argv[*at + 1][0] != '-')
-            ++*at; /* most likely its value: no scenario file to complain about */
+        skip_value(argc, argv, at);
     }
 }
 

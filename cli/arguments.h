@@ -107,6 +107,8 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
 void dtp_arguments_destroy(struct dtp_arguments *arguments);
 /* Whether it takes a job: scenario files and --KEY VALUE. */
 bool dtp_command_takes_job(enum dtp_command command);
+/* A sweep, a search, a validation: a key may have several values (axes.h). */
+bool dtp_command_takes_lists(enum dtp_command command);
 /* The command of that name; false when there is none. */
 bool dtp_command_parse(const char *text, enum dtp_command *out);
 /* Fault "unknown command" with the nearest names. */

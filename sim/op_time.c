@@ -149,6 +149,32 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     return 0;
 }
 
+double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,
+                        double speedup)
+{
+    double gaps_s = op->demand.kernels * rates->gap_s;
+    if (!dtp_op_is_kernel(op))
+        return alone_s;
+    if (dtp_op_kind_class(op->kind) == DTP_CLASS_MATMUL)
+        alone_s = fmax(0, alone_s - gaps_s) / speedup + gaps_s;
+    return alone_s * factor;
+}
+
+void dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s, double *matmul_s, double *other_s)
+{
+    const struct dtp_op *ops = dtp_program_ops(rates->program);
+    *matmul_s = *other_s = 0;
+    for (size_t i = 0; i < dtp_program_op_count(rates->program); i++) {
+        bool computes = ops[i].stream == DTP_STREAM_COMPUTE || ops[i].stream == DTP_STREAM_WEIGHT_GRADIENT;
+        if (!computes || !dtp_op_is_kernel(&ops[i]))
+            continue;
+        double gaps_s = ops[i].demand.kernels * rates->gap_s;
+        bool matmul = dtp_op_kind_class(ops[i].kind) == DTP_CLASS_MATMUL;
+        *matmul_s += matmul ? alone_s[i] - gaps_s : 0;
+        *other_s += matmul ? gaps_s : alone_s[i];
+    }
+}
+
 /* A collective takes its share of the SMs for as long as it runs: its CTAs sit there (contention_sm_share; none where
  * copy engines do its work), and what its buffers move through L2 and HBM slows every kernel beside it, matmuls too
  * (contention_memory_passes; a profiled down projection's backward took 410 us instead of 261). Both are counted as
@@ -186,7 +212,9 @@ static struct dtp_usage kernel_usage(const struct dtp_op_rates *rates, const str
         usage.of[DTP_RESOURCE_SM] = busy - usage.of[DTP_RESOURCE_HBM];
         return usage;
     }
-    double operand_bytes = ((d->m + d->n) * d->k + d->m * d->n) * dtp_dtype_bytes(d->dtype);
+    double operand_bytes = dtp_op_kind_class(op->kind) != DTP_CLASS_MATMUL
+                               ? 0
+                               : ((d->m + d->n) * d->k + d->m * d->n) * dtp_dtype_bytes(d->dtype);
     usage.of[DTP_RESOURCE_HBM] = least(1, operand_bytes / attainable / seconds);
     usage.of[DTP_RESOURCE_SM] = dtp_op_kind_class(op->kind) == DTP_CLASS_MATMUL ? rates->matmul_share : 1;
     return usage;

@@ -40,6 +40,15 @@ void dtp_op_rates_release(struct dtp_op_rates *rates);
 /* Seconds alone on its stream, gaps between its kernels included; 0 for events. */
 double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op);
 
+/* The same in a step, of what takes `alone_s` at the sustained rate: kernels are those of the slowest rank, `factor`
+ * times as long, and matmuls run `speedup` times as fast by what power allows. */
+double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,
+                        double speedup);
+
+/* What that speed-up follows from (dtp_matmul_speedup): matmuls and all else that computes, gaps between kernels as
+ * else; `alone_s` is of each of the program's operations. */
+void dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s, double *matmul_s, double *other_s);
+
 /* What it uses at the speed at which it takes `seconds` > 0. */
 struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds);
 

@@ -64,27 +64,15 @@ static bool price(struct simulation *s)
     bool jitters = s->options->seed && s->options->jitter_deviation > 0;
     if (jitters && !dtp_noise_jitter(s->options->seed, s->options->jitter_deviation, s->alone_s, s->count))
         return false;
-    for (size_t i = 0; i < s->count; i++) {
-        bool computes = s->ops[i].stream == DTP_STREAM_COMPUTE || s->ops[i].stream == DTP_STREAM_WEIGHT_GRADIENT;
-        if (!computes || !dtp_op_is_kernel(&s->ops[i]))
-            continue;
-        double gaps_s = s->ops[i].demand.kernels * s->rates.gap_s;
-        bool matmul = dtp_op_kind_class(s->ops[i].kind) == DTP_CLASS_MATMUL;
-        s->matmul_s += matmul ? s->alone_s[i] - gaps_s : 0;
-        s->other_s += matmul ? gaps_s : s->alone_s[i];
-    }
+    dtp_op_sum_kernels(&s->rates, s->alone_s, &s->matmul_s, &s->other_s);
     return true;
 }
 
-/* The engine's times: kernels are those of the slowest rank, matmuls run faster by what power allows. */
+/* The engine's times. */
 static void scale(struct simulation *s, double factor, double speedup)
 {
-    for (size_t i = 0; i < s->count; i++) {
-        double gaps_s = s->ops[i].demand.kernels * s->rates.gap_s, seconds = s->alone_s[i];
-        if (dtp_op_kind_class(s->ops[i].kind) == DTP_CLASS_MATMUL)
-            seconds = fmax(0, seconds - gaps_s) / speedup + gaps_s;
-        s->seconds[i] = dtp_op_is_kernel(&s->ops[i]) ? seconds * factor : seconds;
-    }
+    for (size_t i = 0; i < s->count; i++)
+        s->seconds[i] = dtp_op_in_step_s(&s->rates, &s->ops[i], s->alone_s[i], factor, speedup);
 }
 
 /* The roles of a set, or one program. */
@@ -130,15 +118,17 @@ static double end_of_step_s(const struct roles *all)
 
 /* Chips at their power limit run matmuls faster the smaller their share of the time is (op_cost.h). The share is known
  * only after a simulation: a first one with the share among computing kernels, as if nothing else took time,
- * and a second one where waiting for collectives, copies or the host made that share wrong by more than 0.3 % of speed.
+ * and a second one where waiting for collectives, copies or the host made that share wrong.
  */
 static bool run_at_power_limit(struct roles *all)
 {
-    bool headroom = all->role->options->power_headroom, again = false;
+    double given = all->role->options->matmul_speedup;
+    bool headroom = all->role->options->power_headroom && !(given > 0), again = false;
     for (uint32_t r = 0; r < all->count; r++) {
         struct simulation *s = &all->role[r];
-        all->out[r].matmul_speedup =
-            headroom ? dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, s->other_s) : 1;
+        all->out[r].matmul_speedup = headroom    ? dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, s->other_s)
+                                     : given > 0 ? given
+                                                 : 1;
     }
     if (!run(all))
         return false;
@@ -151,7 +141,7 @@ static bool run_at_power_limit(struct roles *all)
         double step_s = end_s / out->compute_factor;
         double speedup = dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s,
                                                     fmax(0, step_s - s->matmul_s / out->matmul_speedup));
-        if (fabs(speedup / out->matmul_speedup - 1) <= 0.003)
+        if (fabs(speedup / out->matmul_speedup - 1) <= DTP_SPEEDUP_TOLERANCE)
             continue;
         out->matmul_speedup = speedup;
         again = true;

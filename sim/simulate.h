@@ -49,11 +49,14 @@ struct dtp_simulation_options {
     bool power_headroom;     /* matmuls clock up by the share of the step in which none runs */
     bool replay_allocator;
     const double *op_s;      /* seconds alone of each operation, NAN: as predicted; NULL: all as predicted. Borrowed */
+    double matmul_speedup;   /* at which matmuls run; 0: by what power_headroom says */
     double compute_factor;   /* on the time of kernels; 0: of the slowest of the cluster's ranks, as expected */
     uint64_t seed;           /* of jitter; 0: none */
     double jitter_deviation; /* relative, per operation of a rank */
     uint32_t op_limit;       /* of the program that dtp_simulated_create lowers; 0: DTP_SIMULATED_MAX_OPS */
 };
+/* By how much a clock may be off that was assumed before the step's time was known; beyond, the step runs again. */
+#define DTP_SPEEDUP_TOLERANCE 0.003
 /* Contention, power headroom and the allocator; no jitter. */
 struct dtp_simulation_options dtp_simulation_options_default(void);
 

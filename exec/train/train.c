@@ -127,9 +127,6 @@ static enum dtp_status bind(struct dtp_trainer *t)
     const struct dtp_settings *s = t->settings;
     struct dtp_bind_job job = {
         .program = t->program,
-        .transformer = &t->job->transformer,
-        .cluster = &t->job->cluster,
-        .plan = &t->job->plan,
         .arena = &t->arena,
         .device = t->device,
         .device_base = t->device_base,

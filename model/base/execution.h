@@ -35,6 +35,9 @@ struct dtp_execution {
     bool graph;                     /* the step is launched as one captured graph */
     bool plain_host_adam;           /* AdamW on the host is PyTorch's, not a vectorised one */
     bool windows;                   /* collectives find each other's buffers in symmetric windows */
+    bool stochastic_rounding;       /* AdamW rounds 16-bit weights by chance */
+    uint32_t shards;                /* ranks that share a copy of what is sharded; 0: one */
+    double clip_norm;               /* of gradients; 0: they are not clipped */
     uint32_t matmul_sms;            /* that matmuls are made for; 0: all */
     uint32_t collective_ctas;       /* most that a collective may take; 0: the library's choice */
     uint32_t copied;                /* a bit for each enum dtp_collective that copy engines carry */

@@ -2,7 +2,7 @@
 #include "closed/closed_form_hooks.h"
 
 #include "cost/cluster_cost.h"
-#include "plan/deepspeed.h"
+#include "plan/runtime_sizes.h"
 #include "closed/sharding.h"
 
 #include <math.h>

@@ -73,6 +73,16 @@ static inline void relay(struct dtp_resolution *r, enum dtp_key key, const struc
     worsen(r, from->status);
 }
 
+/* scenario_notes.c: into job->model_note and job->plan_note, behind what is there. */
+void dtp_note_model(struct dtp_resolution *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Words that mean something else elsewhere, or more than one thing: what they were taken for. */
+void dtp_note_words(struct dtp_resolution *r);
+/* Attention over more tokens, or of another form, than the model or a kernel is stated for. */
+void dtp_note_attention(struct dtp_resolution *r, uint64_t sequence);
+/* Keys of the resolved plan that nothing reads. Not refused: a comparison of strategies, a sweep, or a scenario that
+ * commands share sets them for those who do. */
+void dtp_note_unread(struct dtp_resolution *r);
+
 /* scenario_cluster.c: job->cluster, with its note; false after a fault. */
 bool dtp_resolve_cluster(struct dtp_resolution *r);
 /* The machine that was given; NULL after a fault. */

@@ -54,20 +54,6 @@ static enum dtp_key first_dimension(const struct dtp_resolution *r)
     return DTP_KEY_COUNT;
 }
 
-/* One more thing about the model that the user should know, behind those before it. */
-__attribute__((format(printf, 2, 3))) static void note_model(struct dtp_resolution *r, const char *format, ...)
-{
-    char *note = r->job->model_note;
-    size_t used = strlen(note), bytes = sizeof r->job->model_note;
-    va_list arguments;
-    if (used && used < bytes)
-        used += (size_t)snprintf(note + used, bytes - used, "; ");
-    va_start(arguments, format);
-    if (used < bytes)
-        vsnprintf(note + used, bytes - used, format, arguments);
-    va_end(arguments);
-}
-
 static bool base_from_model(struct dtp_resolution *r, struct dtp_transformer *out)
 {
     const char *model = text_of(r, DTP_KEY_model);
@@ -79,7 +65,7 @@ static bool base_from_model(struct dtp_resolution *r, struct dtp_transformer *ou
         config = config ? config : &now;
         *out = config->transformer;
         if (config->unused[0])
-            note_model(r, "not used of the file: %s", config->unused);
+            dtp_note_model(r, "not used of the file: %s", config->unused);
         /* "meta-llama/Llama-3.1-8B", as a model is called on its hub. */
         const char *last = strrchr(model, '/');
         if (status != DTP_OK && last && dtp_catalog_model(r->catalog, last + 1, NULL, 0, NULL))
@@ -305,25 +291,6 @@ static void choose_offload(struct dtp_resolution *r, struct dtp_plan *plan)
     plan->offload = zero && !dtp_plan_is_fsdp(plan) ? DTP_OFFLOAD_OPTIMIZER : DTP_OFFLOAD_PARAMS;
 }
 
-/* Says what was taken for words that mean something else elsewhere, or more than one thing. */
-static void note_words(struct dtp_resolution *r, const struct dtp_plan *plan)
-{
-    char *note = r->job->plan_note;
-    size_t bytes = sizeof r->job->plan_note;
-    for (int i = 0; i < DTP_KEY_COUNT; i++) {
-        const struct dtp_setting *s = &r->scenario->settings[i];
-        const struct dtp_scenario_alias *value = s->value ? dtp_key_value_alias((enum dtp_key)i, s->value) : NULL;
-        const char *join = note[0] ? "; " : "", *name = dtp_key_name((enum dtp_key)i);
-        size_t used = strlen(note);
-        if (s->value && s->alias)
-            snprintf(note + used, bytes - used, "%s%s %.24s: %s, %s", join, s->alias->word, s->value, name,
-                     s->alias->words);
-        else if (value)
-            snprintf(note + used, bytes - used, "%s%s %s: %s", join, name, value->word,
-                     *value->value ? value->words : dtp_offload_text(plan->offload));
-    }
-}
-
 /* Recipe, the runtime's form of it, then single dtypes on top. */
 static void choose_precision(struct dtp_resolution *r, struct dtp_plan *plan)
 {
@@ -430,29 +397,6 @@ static void check_switches(struct dtp_resolution *r)
     }
 }
 
-/* Predicted all the same: the arithmetic is that of any sequence. What it means is for the user to know. */
-static void note_sequence(struct dtp_resolution *r, uint64_t sequence)
-{
-    const struct dtp_transformer *t = &r->job->transformer;
-    if (t->max_sequence && sequence > t->max_sequence)
-        note_model(r, "seq %" PRIu64 " is beyond the %" PRIu64 " positions that the model is stated for", sequence,
-                   t->max_sequence);
-    if (dtp_transformer_layer_window(t, 0, sequence))
-        note_model(r,
-                   "seq %" PRIu64 " is beyond the sliding window: attention is counted over %" PRIu64
-                   " tokens back%s, which takes a kernel that knows windows",
-                   sequence, t->sliding_window, t->sliding_window_pattern ? " where a layer has the window" : "");
-}
-
-/* No fused kernel of cuDNN's backward knows a cap, and the plain one has not been measured. */
-static void note_cap(struct dtp_resolution *r)
-{
-    if (r->job->transformer.attention_softcap > 0 && !dtp_cluster_is_host(&r->job->cluster))
-        note_model(
-            r, "attention with a soft cap runs on a plain kernel on GPUs and is priced as a flash kernel: its time is "
-               "a lower bound");
-}
-
 static void resolve_plan(struct dtp_resolution *r)
 {
     struct dtp_plan *plan = &r->draft.plan;
@@ -464,15 +408,16 @@ static void resolve_plan(struct dtp_resolution *r)
     if (!choose_accumulation(r, plan))
         plan->accumulate = 1; /* to find the other faults */
     r->job->asked = r->job->plan = *plan;
-    note_sequence(r, plan->sequence);
-    note_cap(r);
+    dtp_note_attention(r, plan->sequence);
     struct dtp_plan_source source = {find_place, r->scenario};
     enum dtp_status status =
         dtp_plan_resolve_from(&r->job->plan, &r->job->transformer, &r->job->cluster, &source, r->faults);
     worsen(r, status);
-    note_words(r, &r->job->plan);
-    if (status == DTP_OK)
-        check_switches(r);
+    dtp_note_words(r);
+    if (status != DTP_OK)
+        return;
+    check_switches(r);
+    dtp_note_unread(r);
 }
 
 enum dtp_status dtp_scenario_resolve(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,

@@ -98,7 +98,7 @@ struct dtp_attention_shape {
     uint64_t queries, keys;
     bool causal;
     uint8_t kernel; /* enum dtp_attention */
-    bool wide;      /* of math attention: scores of 16-bit inputs are fp32 */
+    bool wide;      /* of math attention: scores of 16-bit inputs are fp32; of norms of q and k: over all heads */
     bool atomic;    /* of backward: gradients of queries are summed by atomics, in any order */
     double softcap; /* c: scores x become c tanh(x / c); 0: not */
 };

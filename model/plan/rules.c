@@ -198,6 +198,8 @@ struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan)
         .graph = executor->cuda_graph,
         .plain_host_adam = runtime->plain_host_adam,
         .windows = executor->symmetric_windows,
+        .stochastic_rounding = executor->stochastic_rounding,
+        .clip_norm = executor->clip_norm,
         .matmul_sms = executor->matmul_sms,
         .collective_ctas = executor->collective_ctas,
         .copied = (executor->gather_engine == DTP_ENGINE_COPY ? 1u << DTP_ALL_GATHER : 0) |

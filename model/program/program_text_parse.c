@@ -6,105 +6,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-static void read_dtype(struct reader *reader, enum dtp_dtype *out)
-{
-    if (read_word(reader, "dtype") && !dtp_dtype_parse(reader->word, out))
-        REFUSE(reader, "unknown dtype \"%s\"", reader->word);
-}
-
-/* ---- execution ------------------------------------------------------------------------------------------------- */
-
-static void read_copies(struct reader *reader, uint32_t *copied)
-{
-    static const char *const collectives[] = {
-#define X(suffix, text) text,
-        DTP_COLLECTIVE_TABLE(X)
-#undef X
-    };
-    int choice;
-    if (read_choice(reader, "collective", collectives, ARRAY_COUNT(collectives), &choice))
-        *copied |= 1u << choice;
-}
-
-static const char *const execution_keys[] = {"issuer",
-                                             "allocator",
-                                             "compute",
-                                             "reduce",
-                                             "copies",
-#define X(field) #field,
-                                             DTP_EXECUTION_FLAGS(X) DTP_EXECUTION_NUMBERS(X)
-#undef X
-};
-enum {
-    EXECUTION_ISSUER,
-    EXECUTION_ALLOCATOR,
-    EXECUTION_COMPUTE,
-    EXECUTION_REDUCE,
-    EXECUTION_COPIES,
-#define X(field) EXECUTION_##field,
-    DTP_EXECUTION_FLAGS(X) DTP_EXECUTION_NUMBERS(X)
-#undef X
-};
-
-static void read_execution_key(struct reader *reader, int key, struct dtp_execution *out)
-{
-    static const char *const issuers[] = {
-#define X(suffix, text) text,
-        DTP_ISSUER_TABLE(X)
-#undef X
-    };
-    static const char *const allocators[] = {
-#define X(suffix, text) text,
-        DTP_ALLOCATOR_TABLE(X)
-#undef X
-    };
-    int choice = 0;
-    uint64_t value = 0;
-    switch (key) {
-    case EXECUTION_ISSUER:
-        if (read_choice(reader, "issuer", issuers, DTP_ISSUER_COUNT, &choice))
-            out->issuer = (enum dtp_issuer)choice;
-        break;
-    case EXECUTION_ALLOCATOR:
-        if (read_choice(reader, "allocator", allocators, DTP_ALLOCATOR_COUNT, &choice))
-            out->allocator = (enum dtp_allocator)choice;
-        break;
-    case EXECUTION_COMPUTE: read_dtype(reader, &out->compute); break;
-    case EXECUTION_REDUCE: read_dtype(reader, &out->reduce); break;
-    case EXECUTION_COPIES: read_copies(reader, &out->copied); break;
-#define X(field)                                                                                                       \
-    case EXECUTION_##field: out->field = true; break;
-        DTP_EXECUTION_FLAGS(X)
-#undef X
-#define X(field)                                                                                                       \
-    case EXECUTION_##field:                                                                                            \
-        if (read_whole(reader, #field, 1, UINT32_MAX, &value))                                                         \
-            out->field = (uint32_t)value;                                                                              \
-        break;
-        DTP_EXECUTION_NUMBERS(X)
-#undef X
-    }
-}
-
-static void read_execution(struct reader *reader)
-{
-    struct dtp_execution execution = {0};
-    unsigned seen = 0;
-    if (reader->executions++ || reader->op_count || reader->buffer_count || reader->group_count)
-        REFUSE(reader, "the line \"execution\" stands once, before all others");
-    while (!reader->line_failed && !at_line_end(reader)) {
-        int key;
-        if (!read_choice(reader, "key", execution_keys, ARRAY_COUNT(execution_keys), &key))
-            return;
-        if (key != EXECUTION_COPIES && (seen & 1u << key))
-            REFUSE(reader, "%s is given twice", execution_keys[key]);
-        seen |= 1u << key;
-        read_execution_key(reader, key, &execution);
-    }
-    if (reader->status == DTP_OK)
-        dtp_program_set_execution(reader->program, &execution);
-}
-
 /* ---- groups and buffers ---------------------------------------------------------------------------------------- */
 
 static void read_group(struct reader *reader)
@@ -162,7 +63,7 @@ static void read_buffer_options(struct reader *reader, struct dtp_buffer *buffer
         switch (key) {
         case 0: buffer->layer = (uint16_t)value; break;
         case 1: buffer->micro_step = (uint16_t)value; break;
-        case 2: read_dtype(reader, &dtype), buffer->element = (uint8_t)(dtype + 1); break;
+        case 2: dtp_text_read_dtype(reader, &dtype), buffer->element = (uint8_t)(dtype + 1); break;
         case 3: read_content(reader, &buffer->content); break;
         case 4: buffer->module = (uint32_t)value; break;
         default: buffer->persistent = true;
@@ -310,6 +211,7 @@ static const char *const op_keys[] = {"buffers",
                                       "softcap",
                                       "wide",
                                       "atomic",
+                                      "form",
 #define X(field, most) #field,
                                       DTP_ATTENTION_TABLE(X)
 #undef X
@@ -334,6 +236,7 @@ enum {
     KEY_SOFTCAP,
     KEY_WIDE,
     KEY_ATOMIC,
+    KEY_FORM,
 #define X(field, most) KEY_ATTENTION_##field,
     DTP_ATTENTION_TABLE(X)
 #undef X
@@ -358,6 +261,14 @@ static void read_attention(struct reader *reader, int key, struct dtp_attention_
 #undef X
     default: break;
     }
+}
+
+static void read_form(struct reader *reader, uint8_t *out)
+{
+    enum dtp_form form = DTP_FORM_NONE;
+    if (read_word(reader, "form") && !dtp_form_parse(reader->word, &form))
+        REFUSE(reader, "unknown form \"%s\"", reader->word);
+    *out = (uint8_t)form;
 }
 
 static void read_op_key(struct reader *reader, int key, struct op_line *line)
@@ -400,12 +311,13 @@ static void read_op_key(struct reader *reader, int key, struct op_line *line)
             op->demand.memory_kernel = (uint8_t)choice;
         break;
     case KEY_AFTER: read_dependencies(reader, &line->dependency_count); break;
-    case KEY_DTYPE: read_dtype(reader, &op->demand.dtype); break;
+    case KEY_DTYPE: dtp_text_read_dtype(reader, &op->demand.dtype); break;
     case KEY_NAME: read_name(reader, line->name); break;
     case KEY_RECOMPUTE: op->demand.recompute = 1; break;
     case KEY_CAUSAL: op->demand.attention.causal = true; break;
     case KEY_WIDE: op->demand.attention.wide = true; break;
     case KEY_ATOMIC: op->demand.attention.atomic = true; break;
+    case KEY_FORM: read_form(reader, &op->demand.form); break;
     case KEY_SOFTCAP: read_number(reader, "softcap", &op->demand.attention.softcap); break;
     case KEY_GROUPS:
         if (read_whole(reader, "groups", 0, UINT32_MAX, &value))
@@ -481,21 +393,26 @@ static void read_op(struct reader *reader)
 
 static void read_end(struct reader *reader)
 {
-    uint64_t ops = 0, buffers = 0, groups = 0;
+    uint64_t ops = 0, buffers = 0, groups = 0, tensors = 0;
     if (!expect_word(reader, "ops") || !read_whole(reader, "ops", 0, DTP_NO_INDEX, &ops) ||
         !expect_word(reader, "buffers") || !read_whole(reader, "buffers", 0, DTP_NO_INDEX, &buffers) ||
         !expect_word(reader, "groups") || !read_whole(reader, "groups", 0, DTP_NO_INDEX, &groups))
+        return;
+    if (!at_line_end(reader) &&
+        (!expect_word(reader, "tensors") || !read_whole(reader, "tensors", 1, DTP_NO_INDEX, &tensors)))
         return;
     if (!at_line_end(reader))
         REFUSE(reader, "the line goes on behind its end");
     else if (ops != reader->op_count || buffers != reader->buffer_count || groups != reader->group_count)
         REFUSE(reader, "there are %u ops, %u buffers and %u groups above: lines are missing or too many",
                reader->op_count, reader->buffer_count, reader->group_count);
+    else if (tensors != reader->tensor_count)
+        REFUSE(reader, "there are %u tensors above: lines are missing or too many", reader->tensor_count);
 }
 
 static void read_line(struct reader *reader)
 {
-    static const char *const things[] = {"op", "buffer", "group", "end", "execution"};
+    static const char *const things[] = {"op", "buffer", "group", "end", "execution", "tensor"};
     int thing = 0;
     if (reader->ended) {
         REFUSE(reader, "the program goes on behind its end");
@@ -513,7 +430,8 @@ static void read_line(struct reader *reader)
     case 0: read_op(reader); break;
     case 1: read_buffer(reader); break;
     case 2: read_group(reader); break;
-    case 4: read_execution(reader); break;
+    case 4: dtp_text_read_execution(reader); break;
+    case 5: dtp_text_read_tensor(reader); break;
     default: reader->ended = true; read_end(reader);
     }
 }

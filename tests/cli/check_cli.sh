@@ -254,6 +254,11 @@ grep -q '"micro_batch": 3' out || failed "a flag overrides the file, whatever th
     careless backtest
     careless help foo
     careless explain --csv
+    # The value of a flag of another command is no scenario file; a switch takes none behind a blank; lists stay lists.
+    careless simulate --params 7e9 --steps 3
+    careless --params 7e9 --compile true
+    careless sweep --params 7e9 --seq 128,256 --json
+    careless simulate --params 7e9 --accumulate 70000
 } >cli_errors.txt
 compare cli_errors.txt
 run help catalog

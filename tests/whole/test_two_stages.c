@@ -98,9 +98,6 @@ static void set_up(struct stand *s, const struct dtp_program_set *set, struct dt
     if (world)
         must(dtp_world_connect(world, false, &faults));
     struct dtp_bind_job job = {.program = s->program,
-                               .transformer = &s->job.transformer,
-                               .cluster = &s->job.cluster,
-                               .plan = &s->job.plan,
                                .arena = &s->arena,
                                .device = s->device,
                                .device_base = s->device_base,

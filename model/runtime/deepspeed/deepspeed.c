@@ -3,7 +3,7 @@
 
 #include "cost/calibration.h"
 #include "lower/lower_hooks.h"
-#include "plan/deepspeed.h"
+#include "plan/runtime_sizes.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
 #include "runtime/deepspeed/zero3_fetch.h"

@@ -14,7 +14,7 @@
 #include "runtime/deepspeed/deepspeed.h"
 
 #include "base/bytes.h"
-#include "plan/deepspeed.h"
+#include "plan/runtime_sizes.h"
 #include "runtime/deepspeed/zeropp.h"
 
 #include <assert.h>

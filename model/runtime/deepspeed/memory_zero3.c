@@ -1,6 +1,6 @@
 /* Peak memory under DeepSpeed's ZeRO-3: parameters are fetched tensor by tensor (zero3_fetch.h). */
 #include "runtime/deepspeed/closed_form_deepspeed.h"
-#include "plan/deepspeed.h"
+#include "plan/runtime_sizes.h"
 #include "runtime/deepspeed/deepspeed_hooks.h"
 #include "runtime/deepspeed/zeropp.h"
 
