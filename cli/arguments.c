@@ -1,4 +1,5 @@
 #include "cli/arguments.h"
+#include "cli/flag_faults.h"
 
 #include "base/nearest.h"
 #include "base/number.h"
@@ -206,17 +207,6 @@ static bool looks_like_file(const char *text)
 
 /* ---- flags ------------------------------------------------------------------------------------------------------ */
 
-/* "--micro-batch" without its leading hyphens and any "=value", as a key: "micro_batch". */
-static void key_of_flag(const char *flag, char *key, size_t bytes)
-{
-    size_t length = strcspn(flag + 2, "=");
-    if (length >= bytes)
-        length = bytes - 1;
-    for (size_t i = 0; i < length; i++)
-        key[i] = flag[2 + i] == '-' ? '_' : flag[2 + i];
-    key[length] = '\0';
-}
-
 static enum option find_option(const char *flag)
 {
     size_t length = strcspn(flag, "=");
@@ -228,65 +218,6 @@ static enum option find_option(const char *flag)
         if (strlen(options[i].flag) == length && strncmp(options[i].flag, flag, length) == 0)
             return (enum option)i;
     return OPTION_COUNT;
-}
-
-/* "micro_batch" as it is typed: "--micro-batch". Valid until DTP_NEAREST_KEPT later calls. */
-static const char *flag_of_name(const char *name)
-{
-    static char flags[DTP_NEAREST_KEPT][64];
-    static size_t turn;
-    char *flag = flags[turn++ % DTP_NEAREST_KEPT];
-    snprintf(flag, sizeof flags[0], "%s%s", name[0] == '-' ? "" : "--", name);
-    for (char *c = flag; *c; c++)
-        *c = *c == '_' ? '-' : *c;
-    return flag;
-}
-
-/* Names the flags of the command that resemble the typed one. */
-static void fault_unknown_flag(const char *flag, enum dtp_command command, struct dtp_faults *faults)
-{
-    struct dtp_nearest nearest;
-    char typed[64], hint[192], fallback[64], key[64];
-    size_t key_count, alias_count;
-    const struct dtp_scenario_key *keys = dtp_scenario_keys(&key_count);
-    const struct dtp_scenario_alias *aliases = dtp_scenario_aliases(&alias_count);
-    key_of_flag(flag, key, sizeof key);
-    if (!(ON_PLANS & (1u << command)) && strncmp(flag, "--", 2) == 0 && dtp_scenario_key_of(key)) {
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: a key of jobs, of which '%s' takes none%s; see dtplan help %s",
-                  flag, dtp_command_text(command), command == DTP_COMMAND_BACKTEST ? ": they stand in its table" : "",
-                  dtp_command_text(command));
-        return;
-    }
-    snprintf(typed, sizeof typed, "%.*s", (int)strcspn(flag, "="), flag);
-    dtp_nearest_begin(&nearest, typed);
-    for (int i = 0; i < OPTION_COUNT; i++)
-        if (options[i].commands & (1u << command))
-            dtp_nearest_offer(&nearest, options[i].flag);
-    for (size_t i = 0; i < key_count && (ON_PLANS & (1u << command)); i++)
-        dtp_nearest_offer(&nearest, keys[i].key);
-    for (size_t i = 0; i < alias_count && (ON_PLANS & (1u << command)); i++)
-        if (!aliases[i].value)
-            dtp_nearest_offer(&nearest, aliases[i].word);
-    for (size_t i = 0; i < nearest.count; i++)
-        nearest.names[i] = flag_of_name(nearest.names[i]);
-    dtp_nearest_text(&nearest, hint, sizeof hint);
-    snprintf(fallback, sizeof fallback, "see dtplan help %s", dtp_command_text(command));
-    dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: unknown flag of '%s'; %s", flag, dtp_command_text(command),
-              hint[0] ? hint : fallback);
-}
-
-/* An option of other commands, named. */
-static void fault_other_commands(enum option option, enum dtp_command command, struct dtp_faults *faults)
-{
-    char others[256] = "";
-    for (int i = 0; i < DTP_COMMAND_COUNT; i++)
-        if (options[option].commands & (1u << i)) {
-            size_t used = strlen(others);
-            snprintf(others + used, sizeof others - used, "%s%s", used ? ", " : "",
-                     dtp_command_text((enum dtp_command)i));
-        }
-    dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: not a flag of '%s', but of %s; see dtplan help %s",
-              options[option].flag, dtp_command_text(command), others, dtp_command_text(command));
 }
 
 /* What stands behind a refused flag is most likely its value: no scenario file to complain about. */
@@ -471,7 +402,7 @@ static bool is_said_otherwise(const struct dtp_arguments *a, const struct dtp_sc
 {
     for (size_t i = 0; i < a->setting_count; i++) {
         char before[64];
-        key_of_flag(a->settings[i].flag, before, sizeof before);
+        dtp_flag_key(a->settings[i].flag, before, sizeof before);
         bool switches = !found->value; /* --no-compile and --compile are one word */
         if (strcmp(a->settings[i].key, found->key) != 0 || strcmp(before, key) == 0 || switches)
             continue;
@@ -502,7 +433,7 @@ static bool take_setting(struct dtp_arguments *a, int argc, char **argv, int *at
 {
     char key[64];
     const char *flag = argv[*at], *value = "true";
-    key_of_flag(flag, key, sizeof key);
+    dtp_flag_key(flag, key, sizeof key);
     const struct dtp_scenario_key *found = dtp_scenario_key_of(key);
     if (!found && strncmp(key, "no_", 3) == 0 && (found = dtp_scenario_key_of(key + 3)) != NULL) {
         if (found->value || strchr(flag, '=')) {
@@ -533,11 +464,11 @@ static void take_flag(struct dtp_arguments *a, int argc, char **argv, int *at, s
     else if (strncmp(flag, "--", 2) == 0 && (ON_PLANS & command) && take_setting(a, argc, argv, at, faults))
         return;
     else if (option != OPTION_COUNT) {
-        fault_other_commands(option, a->command, faults);
+        dtp_flag_of_others(&options[option], a->command, faults);
         if (options[option].value)
             skip_value(argc, argv, at);
     } else {
-        fault_unknown_flag(flag, a->command, faults);
+        dtp_flag_unknown(flag, a->command, faults);
         skip_value(argc, argv, at);
     }
 }
