@@ -1,6 +1,6 @@
 #include "cli/arguments.h"
-#include "cli/flag_faults.h"
 
+#include "cli/arguments_parts.h"
 #include "base/nearest.h"
 #include "base/number.h"
 #include "job/scenario.h"
@@ -21,9 +21,10 @@
 #define ON_LISTS (ON(SWEEP) | ON(SEARCH) | ON(VALIDATE)) /* whose keys take lists of values */
 #define ON_RUNS (ON(RUN) | ON(VALIDATE))                 /* what trains */
 #define ON_EXECUTOR (ON_RUNS | ON(PROBE))
-#define ON_WRITERS (ON(SIMULATE) | ON(BACKTEST) | ON(CHART) | ON(REPORT) | ON_EXECUTOR) /* what replaces files */
+/* what replaces files */
+#define ON_WRITERS (ON(SIMULATE) | ON(BACKTEST) | ON(CHART) | ON(REPORT) | ON(SCHEDULE) | ON_EXECUTOR)
 #define ON_PRINTERS (ON(SWEEP) | ON(CHART) | ON(REPORT)) /* whose output, without -o, is all of standard output */
-#define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(HELP))
+#define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(SCHEDULE) | ON(HELP))
 
 enum option {
     OPTION_JSON,
@@ -57,7 +58,7 @@ enum option {
     OPTION_FORCE,
     OPTION_HELP,
     OPTION_VERSION,
-    OPTION_PASSED, /* what follows is the executor's to read */
+    OPTION_PASSED, /* what follows is the executor's to read, or that of schedule, its own */
     OPTION_STEPS = OPTION_PASSED,
     OPTION_DEVICE,
     OPTION_DATA,
@@ -79,20 +80,30 @@ enum option {
     OPTION_THREADS,
     OPTION_SECONDS,
     OPTION_MATMUL_CHOICES,
+    OPTION_SCHEDULE,
+    OPTION_STAGES,
+    OPTION_MICRO_BATCHES,
+    OPTION_VIRTUAL_STAGES,
+    OPTION_GROUP,
+    OPTION_TIMES,
+    OPTION_PAIR,
+    OPTION_SENDS,
+    OPTION_PASSES,
     OPTION_COUNT
 };
 
 static const struct dtp_option options[OPTION_COUNT] = {
-    [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP) & ~ON(SWEEP) & ~ON(CHART) & ~ON(REPORT) & ~ON(PROBE),
+    [OPTION_JSON] = {"--json", NULL,
+                     ON_ALL & ~ON(HELP) & ~ON(SWEEP) & ~ON(CHART) & ~ON(REPORT) & ~ON(PROBE) & ~ON(SCHEDULE),
                      "print one JSON object, for programs"},
-    [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(SEARCH) | ON(CATALOG) | ON(BACKTEST),
+    [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(SEARCH) | ON(CATALOG) | ON(BACKTEST) | ON(SCHEDULE),
                     "print a CSV table with units in its header"},
     [OPTION_MAX_MICRO_BATCH] = {"--max-micro-batch", NULL, ON(PLAN),
                                 "find the largest micro batch that fits, plan with it"},
     [OPTION_MAX_SEQ] = {"--max-seq", NULL, ON(PLAN), "find the longest sequence that fits, in steps of 128 tokens"},
     [OPTION_MIN_GPUS] = {"--min-gpus", NULL, ON(PLAN),
                          "find the fewest GPUs that fit: parts of a node, then whole nodes"},
-    [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(CHART) & ~ON(HELP),
+    [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(CHART) & ~ON(SCHEDULE) & ~ON(HELP),
                         "add rows to the catalogues from a CSV file; may be repeated", DTP_FILE_READ},
     [OPTION_OUTPUT] =
         {"--output", "FILE", ON(BACKTEST) | ON(SWEEP) | ON(CHART) | ON(REPORT) | ON(VALIDATE) | ON(PROBE),
@@ -133,7 +144,8 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_EXCLUDE_GPU] = {"--exclude-gpu", "LIST", ON(SEARCH), "GPUs to leave out, as in rtx-5060-ti,a10"},
     [OPTION_TOLERANCE] = {"--tolerance", "PERCENT", ON(VALIDATE),
                           "how far off a predicted step may be, 5%; default 10%"},
-    [OPTION_CHART] = {"--chart", "FIGURE", ON(VALIDATE), "draw predicted against measured (.png .svg .pdf .txt)",
+    [OPTION_CHART] = {"--chart", "FIGURE", ON(VALIDATE) | ON(SCHEDULE),
+                      "draw predicted against measured, or the passes of a schedule (.png .svg .pdf .txt)",
                       DTP_FILE_WRITTEN, DTP_OUTPUT_FIGURE},
     [OPTION_REFIT] = {"--refit", "MACHINE.csv", ON(VALIDATE),
                       "predict with this machine file, and write what the runs correct of it to MACHINE-refit.csv",
@@ -181,6 +193,22 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_MATMUL_CHOICES] = {"--matmul-choices", "FILE", ON_EXECUTOR,
                                "matmul algorithms timed on this GPU, read and added to; default in ~/.cache/dtplan",
                                DTP_FILE_WRITTEN, DTP_OUTPUT_CHOICES},
+    [OPTION_SCHEDULE] = {"--schedule", "LIST", ON(SCHEDULE),
+                         "which: one, several as in 1f1b,zb-h1, or all; default all"},
+    [OPTION_STAGES] = {"--stages", "N", ON(SCHEDULE), "ranks of the pipeline"},
+    [OPTION_MICRO_BATCHES] = {"--micro-batches", "N", ON(SCHEDULE), "of a step"},
+    [OPTION_VIRTUAL_STAGES] = {"--virtual-stages", "N", ON(SCHEDULE), "interleaved: chunks of a rank; default 2"},
+    [OPTION_GROUP] = {"--group", "N", ON(SCHEDULE),
+                      "interleaved: micro-batches through a chunk before the next; default as many as ranks"},
+    [OPTION_TIMES] = {"--times", "F,B,W[,SEND]", ON(SCHEDULE),
+                      "of a micro-batch on a rank: forward, backward of inputs and of weights, and a transfer; default "
+                      "1,1,1,0"},
+    [OPTION_PAIR] = {"--pair", "X", ON(SCHEDULE),
+                     "dualpipe: what two passes take side by side over one after the other, 0.5 to 1; default 1"},
+    [OPTION_SENDS] = {"--sends", "buffered|rendezvous|blocking", ON(SCHEDULE),
+                      "what is sent waits at the receiver, or at the sender, or holds the sender; default buffered"},
+    [OPTION_PASSES] = {"--passes", "FILE.csv", ON(SCHEDULE), "write when each pass runs, a row a pass",
+                       DTP_FILE_WRITTEN, DTP_OUTPUT_SCHEDULE},
 };
 
 const struct dtp_option *dtp_options(size_t *count)
@@ -218,6 +246,20 @@ static enum option find_option(const char *flag)
         if (strlen(options[i].flag) == length && strncmp(options[i].flag, flag, length) == 0)
             return (enum option)i;
     return OPTION_COUNT;
+}
+
+/* An option of other commands, named. */
+static void fault_other_commands(enum option option, enum dtp_command command, struct dtp_faults *faults)
+{
+    char others[256] = "";
+    for (int i = 0; i < DTP_COMMAND_COUNT; i++)
+        if (options[option].commands & (1u << i)) {
+            size_t used = strlen(others);
+            snprintf(others + used, sizeof others - used, "%s%s", used ? ", " : "",
+                     dtp_command_text((enum dtp_command)i));
+        }
+    dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: not a flag of '%s', but of %s; see dtplan help %s",
+              options[option].flag, dtp_command_text(command), others, dtp_command_text(command));
 }
 
 /* What stands behind a refused flag is most likely its value: no scenario file to complain about. */
@@ -402,7 +444,7 @@ static bool is_said_otherwise(const struct dtp_arguments *a, const struct dtp_sc
 {
     for (size_t i = 0; i < a->setting_count; i++) {
         char before[64];
-        dtp_flag_key(a->settings[i].flag, before, sizeof before);
+        dtp_key_of_flag(a->settings[i].flag, before, sizeof before);
         bool switches = !found->value; /* --no-compile and --compile are one word */
         if (strcmp(a->settings[i].key, found->key) != 0 || strcmp(before, key) == 0 || switches)
             continue;
@@ -433,7 +475,7 @@ static bool take_setting(struct dtp_arguments *a, int argc, char **argv, int *at
 {
     char key[64];
     const char *flag = argv[*at], *value = "true";
-    dtp_flag_key(flag, key, sizeof key);
+    dtp_key_of_flag(flag, key, sizeof key);
     const struct dtp_scenario_key *found = dtp_scenario_key_of(key);
     if (!found && strncmp(key, "no_", 3) == 0 && (found = dtp_scenario_key_of(key + 3)) != NULL) {
         if (found->value || strchr(flag, '=')) {
@@ -464,11 +506,11 @@ static void take_flag(struct dtp_arguments *a, int argc, char **argv, int *at, s
     else if (strncmp(flag, "--", 2) == 0 && (ON_PLANS & command) && take_setting(a, argc, argv, at, faults))
         return;
     else if (option != OPTION_COUNT) {
-        dtp_flag_of_others(&options[option], a->command, faults);
+        fault_other_commands(option, a->command, faults);
         if (options[option].value)
             skip_value(argc, argv, at);
     } else {
-        dtp_flag_unknown(flag, a->command, faults);
+        dtp_fault_unknown_flag(flag, a->command, faults);
         skip_value(argc, argv, at);
     }
 }

@@ -25,6 +25,7 @@ enum dtp_command {
     DTP_COMMAND_VALIDATE,
     DTP_COMMAND_PROBE,
     DTP_COMMAND_CATALOG,
+    DTP_COMMAND_SCHEDULE,
     DTP_COMMAND_HELP,
     DTP_COMMAND_COUNT
 };
@@ -50,7 +51,8 @@ struct dtp_typed_key {
     const char *word;               /* what was typed for it: the key, or another word */
 };
 
-/* A flag of `run` and `validate` that dtplan-exec reads; value NULL: a switch. */
+/* A flag of `run` and `validate` that dtplan-exec reads, or of `schedule`, which reads its own; value NULL: a switch.
+ */
 struct dtp_passed_flag {
     const char *flag, *value;
 };
@@ -83,7 +85,7 @@ struct dtp_arguments {
     const char *output;                    /* -o FILE, or NULL: none, or standard output asked for by "-" */
     bool resume, force;                    /* validate --resume; --force of all that write files */
     double tolerance;                      /* validate: a fraction; 0: not given */
-    const char *chart, *refit;             /* validate: a figure, a machine file; or NULL */
+    const char *chart, *refit;             /* a figure; of validate, a machine file; or NULL */
     const char *only;                      /* --only PREFIX, or NULL */
     const char *trace, *timeline, *memory; /* files of simulate, or NULL */
     const char **catalogs;                 /* --catalog FILE ... */

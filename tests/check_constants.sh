@@ -34,7 +34,7 @@ model/runtime/deepspeed/lower_infinity.c 28.0 bytes of AdamW on the host, counte
 model/runtime/torch/lower_offload.c 28.0 bytes of AdamW on the host, counted by hand
 model/runtime/dtplan/executor_work.c 3.5 FLOPs of attention, forward and backward: seven products for two
 model/runtime/dtplan/executor_work.c 4.0 bytes, counted by hand
-model/runtime/dtplan/lower_executor_bytes.c 4.0 bytes, counted by hand
+model/runtime/dtplan/executor_block.c 4.0 bytes, counted by hand
 model/runtime/dtplan/lower_executor_step.c 4.0 bytes, counted by hand
 sim/noise.c 0.1 the slowest that a draw may make a GPU
 sim/noise.c 0.50 a quantile
@@ -49,7 +49,9 @@ sim/search.h 0.05 a search's margin
 sim/search.h 365.0 days
 sim/search_scan.h 0.15 a search's margin
 sim/share.c 1e300 infinity
-sim/simulate.c 0.003 tolerance of an iteration
+sim/miniature_time.c 1e-4 tolerance of a check
+sim/miniature_time.c 1e-5 tolerance of a check
+sim/simulate.h 0.003 tolerance of an iteration
 sim/trace.c 1e6 microseconds
 sim/trace.c 0.01 where an arrow of a picture begins
 END

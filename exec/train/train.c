@@ -2,7 +2,6 @@
 
 #include "plan/runtime.h"
 #include "decide/advise.h"
-#include "cost/collective_choice.h"
 #include "lower/lower.h"
 #include "program/program_text.h"
 #include "device/open_device.h"
@@ -107,20 +106,12 @@ static enum dtp_status take_cores(struct dtp_trainer *t)
     return dtp_take_cores(t->settings, &t->world, t->faults);
 }
 
-static uint32_t copied(const struct dtp_plan *plan)
-{
-    uint32_t collectives = 0;
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
-        collectives |= dtp_collective_copies(plan, (enum dtp_collective)i) ? 1u << i : 0;
-    return collectives;
-}
-
 static enum dtp_status connect(struct dtp_trainer *t)
 {
-    const struct dtp_plan *plan = &t->job->plan;
-    t->world.choice = (struct dtp_communicator_choice){.max_ctas = plan->executor.collective_ctas,
-                                                       .windows = plan->executor.symmetric_windows,
-                                                       .copies = copied(plan),
+    const struct dtp_execution *execution = dtp_program_execution(t->program);
+    t->world.choice = (struct dtp_communicator_choice){.max_ctas = execution->collective_ctas,
+                                                       .windows = execution->windows,
+                                                       .copies = execution->copied,
                                                        .arena = t->device_base,
                                                        .arena_bytes = t->arena.device_bytes};
     return dtp_world_connect(&t->world, t->settings->cuda, t->faults);
@@ -136,9 +127,6 @@ static enum dtp_status bind(struct dtp_trainer *t)
     const struct dtp_settings *s = t->settings;
     struct dtp_bind_job job = {
         .program = t->program,
-        .transformer = &t->job->transformer,
-        .cluster = &t->job->cluster,
-        .plan = &t->job->plan,
         .arena = &t->arena,
         .device = t->device,
         .device_base = t->device_base,

@@ -38,7 +38,13 @@ static json_t *number(double value)
 
 static uint64_t parameter_count(const struct dtp_binding *b)
 {
-    return dtp_transformer_count(b->job.transformer).total;
+    uint64_t count = 0;
+    for (uint64_t module = 0; module < b->map.module_count; module++) {
+        struct dtp_parameter_module layout;
+        dtp_program_module(b->job.program, module, &layout);
+        count += layout.used_elements;
+    }
+    return count;
 }
 
 void dtp_event_start(FILE *file, const struct dtp_binding *b, uint64_t digest, const struct dtp_token_source *source,

@@ -23,7 +23,7 @@ static enum dtp_run_mode mode_of(const struct dtp_trainer *t)
 static enum dtp_status write_inputs(struct dtp_trainer *t)
 {
     const struct dtp_settings *s = t->settings;
-    uint64_t bytes = dtp_batch_layout_of(t->binding.rules.tokens).bytes;
+    uint64_t bytes = dtp_batch_layout_of(t->binding.map.rows).bytes;
     const void *batches;
     enum dtp_status status = dtp_batches_take(t->batches, &batches, t->faults);
     if (status != DTP_OK)
@@ -84,10 +84,9 @@ static enum dtp_status read_times(struct dtp_trainer *t, enum dtp_run_mode mode)
 /* What the log says of the step that ended last, but for its loss. */
 static struct dtp_step_record record_of(const struct dtp_trainer *t, double seconds)
 {
-    double tokens = (double)t->binding.rules.tokens * t->job->plan.accumulate * t->ranks;
+    double tokens = t->binding.map.step_tokens;
     struct dtp_step_record r = {.step = t->position.step + 1,
-                                .gradient_norm =
-                                    t->binding.rules.gradient_norm ? (double)t->results.gradient_norm : NAN,
+                                .gradient_norm = t->binding.map.gradient_norm ? (double)t->results.gradient_norm : NAN,
                                 .learning_rate = dtp_settings_learning_rate(t->settings, t->position.step),
                                 .seconds = seconds,
                                 .tokens_per_s = tokens / seconds,
@@ -121,7 +120,7 @@ static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record
 static enum dtp_status judge(struct dtp_trainer *t, const struct dtp_step_record *r)
 {
     bool finite =
-        isfinite(r->loss) && (isnan(r->gradient_norm) ? !t->binding.rules.gradient_norm : isfinite(r->gradient_norm));
+        isfinite(r->loss) && (isnan(r->gradient_norm) ? !t->binding.map.gradient_norm : isfinite(r->gradient_norm));
     if (finite && !r->skipped)
         return DTP_OK;
     if (!r->skipped)
@@ -148,7 +147,7 @@ static void remember_unwritten(struct dtp_trainer *t, enum dtp_status status)
 
 static void say_step(struct dtp_trainer *t, const struct dtp_step_record *r, enum dtp_run_mode mode)
 {
-    uint64_t tokens = t->binding.rules.tokens * t->job->plan.accumulate * t->ranks;
+    uint64_t tokens = (uint64_t)t->binding.map.step_tokens;
     struct dtp_device_memory memory;
     dtp_event_step(t->events, r, tokens, mode);
     if (t->log && t->unwritten == DTP_OK)
@@ -163,7 +162,7 @@ static void say_step(struct dtp_trainer *t, const struct dtp_step_record *r, enu
 static enum dtp_status look_at(struct dtp_trainer *t, struct dtp_step_record *record, enum dtp_run_mode mode,
                                bool *stop)
 {
-    double tokens = (double)t->binding.rules.tokens * t->job->plan.accumulate * t->ranks;
+    double tokens = t->binding.map.step_tokens;
     struct dtp_world_sums sums = {(double)record->loss, t->of->stop && *t->of->stop};
     enum dtp_status status = dtp_world_sum(&t->world, &sums, t->faults);
     if (status != DTP_OK)
@@ -200,7 +199,7 @@ static bool must_look_first(const struct dtp_trainer *t)
 {
     const struct dtp_settings *s = t->settings;
     bool saves = s->checkpoint_every > 0 && t->position.step % s->checkpoint_every == 0;
-    bool ends = t->binding.rules.gradient_norm && !isfinite(t->results.gradient_norm) && !s->skip_not_finite;
+    bool ends = t->binding.map.gradient_norm && !isfinite(t->results.gradient_norm) && !s->skip_not_finite;
     return saves || ends || t->position.step == s->steps;
 }
 

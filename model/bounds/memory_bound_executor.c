@@ -1,8 +1,9 @@
 /* Our executor: one arena. A block has 11 tensors, with norms of q and k 13: input, two norms' results with their
  * statistics, qkv, the core's result with its log-sum-exp, the sum behind attention, up (gate and up as one), the
- * product. Its backward makes the product's gradient in place, so that the worst stage is either the whole block with
- * the stream's gradient and one of the MLP's [c f], or attention's tensors with the gradients of the core and its
- * workspace. */
+ * product. Branches side by side have no such sum, and one norm or two; norms behind branches keep what these returned,
+ * whose gradient then stands beside the stream's. Its backward makes the product's gradient in place, so that the worst
+ * stage is either the whole block with the stream's gradient and one of the MLP's [c f], or attention's tensors with
+ * the gradients of the core and its workspace. */
 #include "bounds/memory_bound.h"
 
 #include "cost/attention_workspace.h"
@@ -59,18 +60,23 @@ static void size_block(struct dtp_bound *b)
     uint64_t qkv = c * (q + 2 * kv), core = c * q + 4 * t->heads;
     enum dtp_checkpointing policy = b->plan->checkpointing;
     bool apart = b->plan->executor.gradient_stream;
-    uint64_t raw = t->qk_norm ? c * (q + kv) + 4 * (t->heads + t->kv_heads) : 0; /* q and k before their norms */
-    uint64_t attention = 2 * c * h + statistics + qkv + raw + core;
+    uint64_t raw = t->qk_norm ? c * (q + kv) + 4 * (t->qk_norm_wide ? 2 : t->heads + t->kv_heads) : 0; /* of q and k */
+    bool front = t->norm_place != DTP_NORMS_AFTER, behind = t->norm_place != DTP_NORMS_BEFORE;
+    uint64_t norms = front ? (t->parallel_block == DTP_PARALLEL_ONE_NORM ? 1 : 2) : 0; /* in front of branches */
+    uint64_t norm = c * h + statistics, returned = behind ? norm : 0, sum = t->parallel_block ? 0 : c * h;
+    uint64_t beside =
+        behind || norms == 1 ? c * h : 0; /* a gradient that waits for the other branch, or for its norm */
+    uint64_t attention = c * h + (front ? norm : 0) + qkv + raw + core + returned;
     a->layer_input = c * h;
-    a->layer_all = attention + 2 * c * h + statistics + c * (up + f);
+    a->layer_all = attention + sum + (norms == 2 ? norm : 0) + returned + c * (up + f);
     a->layer_kept = policy == DTP_CHECKPOINT_NONE                  ? a->layer_all
                     : policy == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? a->layer_all - core
-                    : policy == DTP_CHECKPOINT_SELECTIVE_MATMUL    ? a->layer_all - 2 * c * h - c * f
+                    : policy == DTP_CHECKPOINT_SELECTIVE_MATMUL    ? a->layer_all - norms * c * h - c * f
                                                                    : c * h;
     a->gradient = c * h;
-    b->stage[0] = (struct dtp_bound_stage){a->layer_all + (apart ? 2 * c * h + qkv : 0), 0, 0};
+    b->stage[0] = (struct dtp_bound_stage){a->layer_all + beside + (apart ? 2 * c * h + qkv : 0), 0, 0};
     b->stage[1] = (struct dtp_bound_stage){
-        attention + c * q + qkv + core_workspace(b) + (apart ? c * (up + f) + c * h : 0), 0, 0};
+        attention + beside + c * q + qkv + core_workspace(b) + (apart ? c * (up + f) + c * h : 0), 0, 0};
     b->stage[2] = b->stage[3] = b->stage[1];
 }
 

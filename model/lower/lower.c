@@ -123,7 +123,7 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
 dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
 {
     if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION)
-        draft->op.demand.attention = dtp_transformer_attention(l->transformer, l->layer, l->plan->sequence);
+        draft->op.demand.attention = dtp_plan_attention(l->transformer, l->plan, l->layer);
     dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);
     for (uint32_t i = 0; i < draft->after_count; i++)
         dtp_program_depend(l->program, id, draft->after[i]);
@@ -272,6 +272,7 @@ static void derive(struct dtp_lowering *l)
     l->rope = t->position == DTP_POSITION_ROPE;
     l->keeps_fp8 = dtp_plan_keeps_fp8(plan);
     l->whole_gradients = plan->accumulate > 1 && !plan->accumulate_sync;
+    l->between = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     l->d_q = t->heads * t->head_dim;
     l->d_kv = t->kv_heads * t->head_dim;
     if (plan->attention == DTP_ATTENTION_MATH)
@@ -369,6 +370,8 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
         status = dtp_program_create(op_limit, &l.program, faults);
     if (status != DTP_OK)
         return status;
+    struct dtp_execution execution = dtp_plan_execution(plan);
+    dtp_program_set_execution(l.program, &execution);
     status = lower(&l);
     call(&l, l.hooks->release);
     free(l.state);

@@ -93,7 +93,8 @@ static dtp_buffer_id input_gradient(const struct backward *b, int index, dtp_buf
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "input gradient");
     draft.op.name = matrix->name;
     dtp_draft_use(&draft, weight, l->autocast ? DTP_READ | DTP_FREE : DTP_READ);
-    dtp_buffer_id gradient = workspace(l, &draft, "input gradient", token_bytes(l, l->compute * matrix->in), DTP_WRITE);
+    uint64_t width = matrix->in == l->transformer->hidden ? l->between : matrix->in;
+    dtp_buffer_id gradient = workspace(l, &draft, "input gradient", token_bytes(l, l->compute * width), DTP_WRITE);
     dtp_draft_use(&draft, output_gradient,
                   output_gradient.index == l->gradient.index || shared(b, output_gradient) ? DTP_READ
                                                                                            : DTP_READ | DTP_FREE);
@@ -192,8 +193,8 @@ static void branch(struct backward *b)
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_CAST, "residual gradient");
         dtp_draft_use(&draft, l->gradient, DTP_READ);
-        gradient = workspace(l, &draft, "residual gradient in compute dtype",
-                             token_bytes(l, l->compute * l->transformer->hidden), DTP_WRITE);
+        gradient = workspace(l, &draft, "residual gradient in compute dtype", token_bytes(l, l->compute * l->between),
+                             DTP_WRITE);
         dtp_draft_memory(l, &draft, l->fused ? 0 : per_token(l, (4 + c) * h), 1);
         dtp_draft_end(l, &draft);
     }
@@ -272,8 +273,7 @@ static void norm_after(struct backward *b)
     dtp_draft_use(&draft, b->gradient[result], DTP_READ);
     b->gradient[result] = DTP_NO_BUFFER;
     workspace(l, &draft, "norm input gradient", casts ? l->tensor_bytes[wide] : 0, DTP_UPDATE | DTP_FREE);
-    b->gradient[input] =
-        workspace(l, &draft, "branch gradient", token_bytes(l, l->compute * l->transformer->hidden), DTP_WRITE);
+    b->gradient[input] = workspace(l, &draft, "branch gradient", token_bytes(l, l->compute * l->between), DTP_WRITE);
     consume(b, &draft, wide, DTP_READ | DTP_FREE);
     consume(b, &draft, input, DTP_READ | DTP_FREE);
     consume(b, &draft, dtp_layer_first(op->statistics), DTP_READ | DTP_FREE);
@@ -517,7 +517,7 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
 static uint64_t partial_sums(const struct dtp_lowering *l)
 {
     uint64_t vocab = l->transformer->vocab, segments = l->tokens < vocab ? l->tokens : vocab;
-    return dtp_bytes_product(4 * l->transformer->hidden, segments + l->tokens / 10);
+    return dtp_bytes_product(4 * l->between, segments + l->tokens / 10);
 }
 
 static void embedding_norm_backward(struct dtp_lowering *l, struct dtp_module_state *root)

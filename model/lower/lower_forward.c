@@ -381,7 +381,7 @@ static void block_result(const struct pass *pass, int index)
     read_terms(pass, &draft, op->reads, true);
     if (branches > 1 && !l->fused) /* eager adds two at a time */
         dtp_draft_new(l, &draft, "sum of branches", DTP_OWNER_WORKSPACE,
-                      dtp_bytes_product(l->tokens, l->compute * l->transformer->hidden), DTP_UPDATE | DTP_FREE);
+                      dtp_bytes_product(l->tokens, l->compute * l->between), DTP_UPDATE | DTP_FREE);
     dtp_buffer_id result = dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS,
                                          l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     double added = l->fused ? (branches - 1) * c : 3 * (branches - 1) * c;

@@ -32,7 +32,7 @@ static void head_input(struct dtp_lowering *l)
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "head input");
     dtp_draft_use(&draft, l->final_input, DTP_READ);
     l->final_norm = dtp_draft_new(l, &draft, "head input", DTP_OWNER_ACTIVATIONS,
-                                  tokens_bytes(l->tokens, l->compute * l->transformer->hidden), DTP_WRITE);
+                                  tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
     l->final_wide = l->final_input;
@@ -50,11 +50,11 @@ void dtp_lower_final_norm(struct dtp_lowering *l)
     dtp_draft_begin(l, &draft, DTP_OP_NORM, "final norm");
     dtp_draft_use(&draft, l->final_input, DTP_READ);
     l->final_norm = dtp_draft_new(l, &draft, "final norm", DTP_OWNER_ACTIVATIONS,
-                                  tokens_bytes(l->tokens, l->compute * t->hidden), DTP_WRITE);
+                                  tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
     l->final_statistics = dtp_draft_new(l, &draft, "final norm statistics", DTP_OWNER_ACTIVATIONS,
                                         l->tensor_bytes[DTP_TENSOR_STATISTICS1], DTP_WRITE);
     l->final_wide = dtp_draft_new(l, &draft, "final norm in fp32", DTP_OWNER_ACTIVATIONS,
-                                  l->autocast ? tokens_bytes(l->tokens, 4 * t->hidden) : 0, DTP_WRITE);
+                                  l->autocast ? tokens_bytes(l->tokens, 4 * l->between) : 0, DTP_WRITE);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
 }
@@ -165,7 +165,7 @@ static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens
     dtp_draft_use(&draft, weight, l->autocast && whole ? DTP_READ | DTP_FREE : DTP_READ);
     if (whole)
         into = dtp_draft_new(l, &draft, "final norm gradient", DTP_OWNER_WORKSPACE,
-                             tokens_bytes(tokens, l->compute * t->hidden), DTP_WRITE);
+                             tokens_bytes(tokens, l->compute * l->between), DTP_WRITE);
     else
         dtp_draft_use(&draft, into, DTP_UPDATE);
     dtp_draft_use(&draft, l->logits_gradient, DTP_READ | DTP_FREE);
@@ -260,7 +260,7 @@ void dtp_lower_head_backward(struct dtp_lowering *l)
 /* Head, loss and their backward for one chunk of the tokens after another. */
 static void chunked(struct dtp_lowering *l)
 {
-    uint64_t chunk = dtp_divide_up(l->tokens, LOSS_CHUNKS), hidden = 4 * l->transformer->hidden;
+    uint64_t chunk = dtp_divide_up(l->tokens, LOSS_CHUNKS), hidden = 4 * l->between;
     dtp_buffer_id gradient = dtp_lower_buffer(l, "final norm gradient", DTP_OWNER_LOGITS, DTP_STREAM_COMPUTE,
                                               tokens_bytes(l->tokens, hidden), false);
     struct dtp_draft draft;

@@ -56,6 +56,7 @@ struct dtp_lowering {
 
     struct dtp_element_bytes bytes;
     uint64_t tokens, compute, residual, d_q, d_kv;
+    uint64_t between; /* elements of a token between the matmuls: hidden, or a rank's part under sequence parallelism */
     uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
     bool autocast, compiled, fused, gated, rope;
     bool keeps_fp8;       /* Transformer Engine: matmul inputs are kept as their fp8 casts */

@@ -33,24 +33,28 @@ static uint64_t greatest_divisor(uint64_t a, uint64_t b)
     return a;
 }
 
-static uint64_t period_of(const struct dtp_plan *plan)
+static uint64_t common_multiple(uint64_t a, uint64_t b)
+{
+    return a / greatest_divisor(a, b) * b;
+}
+
+/* Units gathered further ahead than one make longer ends, and so do those that a runtime keeps in a ring of its own
+ * from forward to backward. */
+struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                                uint64_t pattern)
 {
     uint64_t unit = plan->wrap_layers ? plan->wrap_layers : 1;
     uint64_t kept = plan->checkpointing == DTP_CHECKPOINT_EVERY_N ? plan->checkpoint_every : 1;
-    return unit / greatest_divisor(unit, kept) * kept;
-}
-
-/* Layers of the smaller miniature; 0: the step is lowered whole. Units gathered further ahead than one make longer
- * ends, and so do those that a runtime keeps in a ring of its own from forward to backward. */
-static uint64_t small_layers(const struct dtp_transformer *transformer, const struct dtp_plan *plan, uint64_t period)
-{
-    uint64_t unit = plan->wrap_layers ? plan->wrap_layers : 1;
+    uint64_t period = common_multiple(common_multiple(unit, kept), pattern);
     uint64_t ahead =
         plan->runtime->own_prefetch || !plan->prefetch_depth ? plan->prefetch_depth : plan->prefetch_depth - 1;
     uint64_t least = LEAST_PERIODS * period + 2 * ahead * unit;
     least += (transformer->layers + period - least % period) % period;
     bool small = 2 * least + period < transformer->layers;
-    return small && !plan->runtime->counts_elements ? least : 0;
+    return (struct dtp_miniature_size){.period = period,
+                                       .layers = small && !plan->runtime->counts_elements ? least : 0,
+                                       .micro_steps =
+                                           plan->accumulate < MOST_MICRO_STEPS ? plan->accumulate : MOST_MICRO_STEPS};
 }
 
 static enum dtp_status runs_of(const struct step *step, uint64_t layers, uint32_t micro_steps, uint32_t op_limit,
@@ -100,11 +104,19 @@ static int64_t line(int64_t small, int64_t large, int64_t copies)
 static struct dtp_live_sum line_of_sums(const struct dtp_live_sum *small, const struct dtp_live_sum *large,
                                         int64_t copies)
 {
-    struct dtp_live_sum sum = {.total_bytes = line(small->total_bytes, large->total_bytes, copies),
-                               .blocks_bytes = line(small->blocks_bytes, large->blocks_bytes, copies)};
+    struct dtp_live_sum sum = {.total_bytes = line(small->total_bytes, large->total_bytes, copies)};
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
         sum.bytes[owner] = line(small->bytes[owner], large->bytes[owner], copies);
     return sum;
+}
+
+static struct dtp_live_pools line_of_pools(const struct dtp_live_pools *small, const struct dtp_live_pools *large,
+                                           int64_t copies)
+{
+    struct dtp_live_pools pools;
+    for (int pool = 0; pool < DTP_STREAM_COUNT; pool++)
+        pools.bytes[pool] = line(small->bytes[pool], large->bytes[pool], copies);
+    return pools;
 }
 
 /* Adds the run that is `small` in one miniature and `large` in the other. False: no memory, or layers that do not
@@ -119,7 +131,8 @@ static bool add_line(struct pair *pair, const struct dtp_live_run *small, const 
     run->layer = (uint16_t)(small->layer + copies * moved);
     run->net = line_of_sums(&small->net, &large->net, copies);
     run->full = line_of_sums(&small->full, &large->full, copies);
-    run->most_blocks_bytes = line(small->most_blocks_bytes, large->most_blocks_bytes, copies);
+    run->pools_net = line_of_pools(&small->pools_net, &large->pools_net, copies);
+    run->pools_most = line_of_pools(&small->pools_most, &large->pools_most, copies);
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
         run->most[owner] = line(small->most[owner], large->most[owner], copies);
     return moved == 0 || moved == (int64_t)pair->period;
@@ -210,7 +223,9 @@ static bool leaves_nothing(const struct dtp_live_runs *runs, uint16_t index)
 static bool line_up_all(struct pair *pair, bool several)
 {
     size_t small = 0, large = 0;
-    pair->whole.standing = line_of_sums(&pair->small.standing, &pair->large.standing, (int64_t)pair->copies);
+    int64_t copies = (int64_t)pair->copies;
+    pair->whole.standing = line_of_sums(&pair->small.standing, &pair->large.standing, copies);
+    pair->whole.pools_standing = line_of_pools(&pair->small.pools_standing, &pair->large.pools_standing, copies);
     while (small < pair->small.count && large < pair->large.count) {
         size_t small_count = stretch(&pair->small, small), large_count = stretch(&pair->large, large);
         if (!line_up(pair, &pair->small.run[small], small_count, &pair->large.run[large], large_count))
@@ -223,15 +238,27 @@ static bool line_up_all(struct pair *pair, bool several)
 
 /* ---- the step ---------------------------------------------------------------------------------------------------- */
 
-static enum dtp_status from_miniatures(const struct step *step, struct pair *pair, uint64_t layers, bool *lined_up)
+static enum dtp_status from_miniatures(const struct step *step, struct pair *pair,
+                                       const struct dtp_miniature_size *size, bool *lined_up)
 {
-    uint32_t micro_steps = step->plan->accumulate < MOST_MICRO_STEPS ? step->plan->accumulate : MOST_MICRO_STEPS;
+    uint64_t layers = size->layers;
     pair->copies = (step->transformer->layers - layers) / pair->period;
-    enum dtp_status status = runs_of(step, layers, micro_steps, 0, &pair->small);
+    enum dtp_status status = runs_of(step, layers, size->micro_steps, 0, &pair->small);
     if (status == DTP_OK)
-        status = runs_of(step, layers + pair->period, micro_steps, 0, &pair->large);
-    *lined_up = status == DTP_OK && line_up_all(pair, step->plan->accumulate > micro_steps);
+        status = runs_of(step, layers + pair->period, size->micro_steps, 0, &pair->large);
+    *lined_up = status == DTP_OK && line_up_all(pair, step->plan->accumulate > size->micro_steps);
     return status;
+}
+
+/* All layers, and of many micro-steps three where those between repeat. */
+static enum dtp_status from_all_layers(const struct step *step, uint32_t micro_steps, uint32_t op_limit,
+                                       struct dtp_live_runs *out)
+{
+    uint64_t layers = step->transformer->layers;
+    enum dtp_status status = runs_of(step, layers, micro_steps, op_limit, out);
+    if (status != DTP_OK || step->plan->accumulate == micro_steps || leaves_nothing(out, 1))
+        return status;
+    return runs_of(step, layers, step->plan->accumulate, op_limit, out);
 }
 
 enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -239,15 +266,15 @@ enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, cons
                                  struct dtp_faults *faults)
 {
     struct step step = {transformer, cluster, plan, faults};
-    struct pair pair = {.period = period_of(plan)};
-    uint64_t layers = small_layers(transformer, plan, pair.period);
+    struct dtp_miniature_size size = dtp_miniature_size_of(transformer, plan, 1);
+    struct pair pair = {.period = size.period};
     bool lined_up = false;
-    enum dtp_status status = layers ? from_miniatures(&step, &pair, layers, &lined_up) : DTP_OK;
+    enum dtp_status status = size.layers ? from_miniatures(&step, &pair, &size, &lined_up) : DTP_OK;
     if (status == DTP_OK && !lined_up)
-        status = runs_of(&step, transformer->layers, plan->accumulate, op_limit, &pair.whole);
+        status = from_all_layers(&step, size.micro_steps, op_limit, &pair.whole);
     if (status == DTP_OK) {
         dtp_live_bytes_sum(&pair.whole, transformer->layers, &out->live);
-        out->layers = lined_up ? layers + pair.period : 0;
+        out->layers = lined_up ? size.layers + pair.period : 0;
     }
     dtp_live_runs_release(&pair.small);
     dtp_live_runs_release(&pair.large);

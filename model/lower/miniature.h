@@ -16,7 +16,8 @@
  * those between the second and the last repeat, which is compared as well.
  *
  * Where runs do not line up (DDP's and DeepSpeed's buckets end anywhere in a layer), or where the net is hardly larger
- * than its miniatures, the step is lowered whole. So the answer is always that of the program. */
+ * than its miniatures, all layers are lowered, of many micro-steps again three where those between leave nothing
+ * behind. So the answer is always that of the program. */
 #ifndef DTP_MINIATURE_H
 #define DTP_MINIATURE_H
 
@@ -25,8 +26,19 @@
 
 struct dtp_miniature {
     struct dtp_live_bytes live;
-    uint64_t layers; /* of the larger miniature; 0: the step was lowered whole */
+    uint64_t layers; /* of the larger miniature; 0: all layers were lowered */
 };
+
+/* How small: what a scan shortens a step to, whatever it reads off it. */
+struct dtp_miniature_size {
+    uint64_t period;      /* layers that one layer's part of the step repeats after */
+    uint64_t layers;      /* of the smaller miniature, the net's modulo the period; 0: too few layers to shorten, or no
+                             layer's part of the step need repeat another's */
+    uint32_t micro_steps; /* the first, one between, the last */
+};
+/* `pattern`: layers after which their kind repeats in what is read off, 1 where all are alike. */
+struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                                uint64_t pattern);
 
 /* Inputs as for dtp_lower, whose faults are returned; `op_limit` is that of a step that is lowered whole. */
 enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

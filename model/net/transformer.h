@@ -86,14 +86,23 @@ double dtp_transformer_layer_attention_length(const struct dtp_transformer *tran
                                               uint64_t sequence);
 double dtp_transformer_attention_length(const struct dtp_transformer *transformer, uint64_t sequence);
 
+/* FLASH: the fastest fused kernel of today's PyTorch (cuDNN's on Hopper and Blackwell, FlashAttention-2 before);
+ * FLASH2, FLASH1: the kernels of 2024 and of 2022-23, for judging older stacks. They differ in time, not in memory. */
+enum dtp_attention { DTP_ATTENTION_FLASH, DTP_ATTENTION_MATH, DTP_ATTENTION_FLASH2, DTP_ATTENTION_FLASH1 };
+#define DTP_ATTENTION_COUNT 4
+
 /* One attention core, as an operation of a program says it. Queries and keys are tokens of a sequence. */
 struct dtp_attention_shape {
     uint32_t heads, kv_heads, head_dim; /* of queries; of keys and values; width of each */
     uint32_t window;                    /* tokens it reaches back; 0: all of them */
     uint64_t queries, keys;
     bool causal;
+    uint8_t kernel; /* enum dtp_attention */
+    bool wide;      /* of math attention: scores of 16-bit inputs are fp32; of norms of q and k: over all heads */
+    bool atomic;    /* of backward: gradients of queries are summed by atomics, in any order */
     double softcap; /* c: scores x become c tanh(x / c); 0: not */
 };
+/* Of the layer, by the kernel that is 0. */
 struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t layer,
                                                      uint64_t sequence);
 /* As dtp_transformer_layer_attention_length. */

@@ -50,10 +50,11 @@ static uint64_t math_state_bytes(const struct dtp_layer_kind *kind, const struct
 static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *plan, uint64_t made)
 {
     const uint64_t compute = dtp_plan_compute_bytes(plan);
-    const uint64_t element[DTP_ELEMENT_COUNT] = {[DTP_ELEMENT_STREAM] = dtp_plan_autocast(plan) ? 4 : compute,
-                                                 [DTP_ELEMENT_COMPUTE] = compute,
-                                                 [DTP_ELEMENT_KEPT_INPUT] = dtp_plan_keeps_fp8(plan) ? 1 : compute,
-                                                 [DTP_ELEMENT_FP32] = 4};
+    const uint64_t element[DTP_LAYER_ELEMENT_COUNT] = {
+        [DTP_LAYER_ELEMENT_STREAM] = dtp_plan_autocast(plan) ? 4 : compute,
+        [DTP_LAYER_ELEMENT_COMPUTE] = compute,
+        [DTP_LAYER_ELEMENT_KEPT_INPUT] = dtp_plan_keeps_fp8(plan) ? 1 : compute,
+        [DTP_LAYER_ELEMENT_FP32] = 4};
     struct dtp_layer_kind widths = out->kind;
     if (plan->sequence_shards > 1) /* what lies between the matmuls is split by tokens: as if it were narrower */
         widths.hidden /= plan->sequence_shards;

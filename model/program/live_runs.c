@@ -42,12 +42,17 @@ static bool phase_of_mark(const char *mark, enum dtp_phase *out)
     return false;
 }
 
-static void add(struct dtp_live_sum *sum, const struct dtp_buffer *buffer, int64_t sign)
+static void add(struct dtp_live_sum *sum, struct dtp_live_pools *pools, const struct dtp_buffer *buffer, int64_t sign)
 {
-    int64_t bytes = sign * (int64_t)buffer->bytes, block = DTP_LIVE_BLOCK_BYTES;
+    int64_t bytes = sign * (int64_t)buffer->bytes;
     sum->bytes[buffer->owner] += bytes;
     sum->total_bytes += bytes;
-    sum->blocks_bytes += sign * (((int64_t)buffer->bytes + block - 1) / block * block);
+    pools->bytes[buffer->pool] += bytes;
+}
+
+static void keep_larger(int64_t value, int64_t *most)
+{
+    *most = value > *most ? value : *most;
 }
 
 /* splitmix64's finaliser (Steele et al. 2014) */
@@ -69,9 +74,9 @@ static bool move(const struct dtp_buffer *buffers, const struct dtp_operand *ope
         const struct dtp_buffer *buffer = &buffers[operand[i].buffer.index];
         if (buffer->space != DTP_SPACE_DEVICE || !buffer->bytes)
             continue;
-        add(&run->net, buffer, sign);
-        if (run->net.bytes[buffer->owner] > run->most[buffer->owner])
-            run->most[buffer->owner] = run->net.bytes[buffer->owner];
+        add(&run->net, &run->pools_net, buffer, sign);
+        keep_larger(run->net.bytes[buffer->owner], &run->most[buffer->owner]);
+        keep_larger(run->pools_net.bytes[buffer->pool], &run->pools_most.bytes[buffer->pool]);
         uint64_t what = (uint64_t)mark << 16 | (uint64_t)buffer->owner << 8 | (uint64_t)buffer->pool;
         if (what != run->last_move)
             run->shape = mix(run->shape, what);
@@ -86,8 +91,6 @@ static void look(struct dtp_live_run *run)
 {
     if (!run->moves || run->net.total_bytes > run->full.total_bytes)
         run->full = run->net;
-    if (run->net.blocks_bytes > run->most_blocks_bytes)
-        run->most_blocks_bytes = run->net.blocks_bytes;
     run->moves = true;
 }
 
@@ -113,9 +116,10 @@ enum dtp_status dtp_live_runs_of(const struct dtp_program *program, struct dtp_l
     enum dtp_phase phase = DTP_PHASE_FORWARD_END;
     out->count = 0;
     out->standing = (struct dtp_live_sum){.total_bytes = 0};
+    out->pools_standing = (struct dtp_live_pools){{0}};
     for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
         if (buffers[i].persistent && buffers[i].space == DTP_SPACE_DEVICE)
-            add(&out->standing, &buffers[i], 1);
+            add(&out->standing, &out->pools_standing, &buffers[i], 1);
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
         const struct dtp_operand *operands = dtp_program_operands(program, &ops[i]);
         struct dtp_live_run *run = run_of(out, &ops[i], &phase);
@@ -142,14 +146,17 @@ static void keep_phase(const struct dtp_live_sum *base, const struct dtp_live_su
         out->phase_bytes[phase][owner] = (uint64_t)(base->bytes[owner] + full->bytes[owner]);
 }
 
-static void keep_most(const struct dtp_live_sum *base, const struct dtp_live_run *run, struct dtp_live_bytes *out)
+static void keep_most(const struct dtp_live_sum *base, const struct dtp_live_pools *pools,
+                      const struct dtp_live_run *run, struct dtp_live_bytes *out)
 {
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++) {
         uint64_t bytes = (uint64_t)(base->bytes[owner] + run->most[owner]);
         out->most_bytes[owner] = bytes > out->most_bytes[owner] ? bytes : out->most_bytes[owner];
     }
-    uint64_t blocks = (uint64_t)(base->blocks_bytes + run->most_blocks_bytes);
-    out->peak_blocks_bytes = blocks > out->peak_blocks_bytes ? blocks : out->peak_blocks_bytes;
+    for (int pool = 0; pool < DTP_STREAM_COUNT; pool++) {
+        uint64_t bytes = (uint64_t)(pools->bytes[pool] + run->pools_most.bytes[pool]);
+        out->pool_bytes[pool] = bytes > out->pool_bytes[pool] ? bytes : out->pool_bytes[pool];
+    }
 }
 
 static void add_sum(struct dtp_live_sum *sum, const struct dtp_live_sum *more)
@@ -157,17 +164,26 @@ static void add_sum(struct dtp_live_sum *sum, const struct dtp_live_sum *more)
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
         sum->bytes[owner] += more->bytes[owner];
     sum->total_bytes += more->total_bytes;
-    sum->blocks_bytes += more->blocks_bytes;
+}
+
+static void keep_standing(const struct dtp_live_runs *runs, struct dtp_live_bytes *out)
+{
+    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
+        out->standing_bytes[owner] = (uint64_t)runs->standing.bytes[owner];
+    for (int pool = 0; pool < DTP_STREAM_COUNT; pool++)
+        out->standing_pool_bytes[pool] = (uint64_t)runs->pools_standing.bytes[pool];
 }
 
 void dtp_live_bytes_sum(const struct dtp_live_runs *runs, uint64_t layers, struct dtp_live_bytes *out)
 {
     static const struct dtp_live_run none;
     struct dtp_live_sum now = runs->standing;
+    struct dtp_live_pools pools = runs->pools_standing;
     bool late = false;
     *out = (struct dtp_live_bytes){.peak_phase = (enum dtp_phase)0};
     keep_phase(&now, &none.full, DTP_PHASE_FORWARD_END, out);
-    keep_most(&now, &none, out);
+    keep_most(&now, &pools, &none, out);
+    keep_standing(runs, out);
     for (size_t i = 0; i < runs->count; i++) {
         const struct dtp_live_run *run = &runs->run[i];
         bool backward = run->phase == DTP_PHASE_EARLY_BACKWARD;
@@ -175,8 +191,10 @@ void dtp_live_bytes_sum(const struct dtp_live_runs *runs, uint64_t layers, struc
         if (!run->moves)
             continue;
         keep_phase(&now, &run->full, late ? DTP_PHASE_LATE_BACKWARD : run->phase, out);
-        keep_most(&now, run, out);
+        keep_most(&now, &pools, run, out);
         add_sum(&now, &run->net);
+        for (int pool = 0; pool < DTP_STREAM_COUNT; pool++)
+            pools.bytes[pool] += run->pools_net.bytes[pool];
     }
     for (int phase = 1; phase < DTP_PHASE_COUNT; phase++)
         if (out->phase_total_bytes[phase] > out->phase_total_bytes[out->peak_phase])

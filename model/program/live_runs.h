@@ -14,9 +14,11 @@
 /* Bytes by owner, and of all together. Differences may be negative. */
 struct dtp_live_sum {
     int64_t bytes[DTP_OWNER_COUNT], total_bytes;
-    int64_t blocks_bytes; /* of all: each buffer in whole blocks of DTP_LIVE_BLOCK_BYTES, as allocators round them */
 };
-#define DTP_LIVE_BLOCK_BYTES 512u
+/* Bytes in the pools of the allocator, one for each stream. */
+struct dtp_live_pools {
+    int64_t bytes[DTP_STREAM_COUNT];
+};
 
 struct dtp_live_run {
     uint64_t shape; /* hash of what its operations allocate and free in which order, sizes and how many of a kind follow
@@ -26,14 +28,15 @@ struct dtp_live_run {
     bool moves;         /* it allocates or frees; else all sums are 0 */
     enum dtp_phase phase;
     uint16_t layer, micro_step;
-    struct dtp_live_sum net;       /* after it */
-    struct dtp_live_sum full;      /* when most bytes live, of the instants after bytes came or went */
-    int64_t most[DTP_OWNER_COUNT]; /* of each owner by itself, whenever that is; at least 0 */
-    int64_t most_blocks_bytes;
+    struct dtp_live_sum net;                     /* after it */
+    struct dtp_live_sum full;                    /* when most bytes live, of the instants after bytes came or went */
+    int64_t most[DTP_OWNER_COUNT];               /* of each owner by itself, whenever that is; at least 0 */
+    struct dtp_live_pools pools_net, pools_most; /* after it | of each pool by itself */
 };
 
 struct dtp_live_runs {
     struct dtp_live_sum standing; /* persistent buffers: what every run adds to */
+    struct dtp_live_pools pools_standing;
     struct dtp_live_run *run;
     size_t count, capacity;
 };
@@ -46,12 +49,14 @@ enum dtp_status dtp_live_runs_of(const struct dtp_program *program, struct dtp_l
 struct dtp_live_run *dtp_live_runs_add(struct dtp_live_runs *runs);
 void dtp_live_runs_release(struct dtp_live_runs *runs);
 
-/* Live bytes of a step: what lives at the fullest instant of each phase, and the most that each owner ever has. */
+/* Live bytes of a step: what lives at the fullest instant of each phase, and the most that each owner and each pool
+ * ever has. */
 struct dtp_live_bytes {
     uint64_t phase_bytes[DTP_PHASE_COUNT][DTP_OWNER_COUNT], phase_total_bytes[DTP_PHASE_COUNT];
     enum dtp_phase peak_phase; /* the first of those with the largest total */
-    uint64_t most_bytes[DTP_OWNER_COUNT];
-    uint64_t peak_blocks_bytes; /* the largest sum of all, in whole blocks */
+    uint64_t most_bytes[DTP_OWNER_COUNT], pool_bytes[DTP_STREAM_COUNT];
+    uint64_t standing_bytes[DTP_OWNER_COUNT]; /* of persistent buffers: before, during and after the step */
+    uint64_t standing_pool_bytes[DTP_STREAM_COUNT];
 };
 
 /* Adds the runs up. `layers` of the net: backward is late from its lower half on. */

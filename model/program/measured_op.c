@@ -51,13 +51,13 @@ static struct dtp_measured_row matmul_row(const struct dtp_program *program, con
 }
 
 static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster,
-                      const struct dtp_plan *plan, struct dtp_measured_row *out)
+                      struct dtp_measured_row *out)
 {
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_MATMUL: *out = matmul_row(program, op); return true;
     case DTP_CLASS_ATTENTION:
-        return dtp_attention_measured_row(&op->demand.attention, plan, op->demand.tokens,
-                                          op->kind == DTP_OP_ATTENTION_BACKWARD, out);
+        return dtp_attention_measured_row(&op->demand.attention, dtp_program_execution(program)->compute,
+                                          op->demand.tokens, op->kind == DTP_OP_ATTENTION_BACKWARD, out);
     case DTP_CLASS_MEMORY:
         *out = dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, dtp_op_kind_text(op->kind));
         set(out, DTP_MEASURED_bytes, op->demand.bytes);
@@ -85,11 +85,10 @@ static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op
 }
 
 bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
-                            const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                            struct dtp_measured_row *out)
+                            const struct dtp_cluster *cluster, struct dtp_measured_row *out)
 {
-    bool is = row_of_op(program, op, cluster, plan, out);
-    const struct dtp_precision *p = &plan->precision;
+    bool is = row_of_op(program, op, cluster, out);
+    const struct dtp_execution *p = dtp_program_execution(program);
     if (is && dtp_cluster_is_host(cluster))
         dtp_measured_row_of_host(out, out->measurement == DTP_MEASUREMENT_COLLECTIVE ? p->reduce : p->compute,
                                  cluster->gpus);

@@ -12,6 +12,7 @@ static void test_norm(uint64_t rows, uint32_t width, enum dtp_element element, b
     case_begin("norm %s %s %llu x %u", kind, named(element), (unsigned long long)rows, width);
     struct tensor *x = input("x", element, all, 2), *weight = input("weight", element, width, 1);
     struct tensor *bias = input("bias", element, width, 1), *y = result("result", element, all, ulps, 32 * EPSILON);
+    struct tensor *addend = accumulate ? input("addend", element, all, 1) : NULL;
     struct tensor *inverse = result("inverse deviation", DTP_ELEMENT_FP32, rows, 4, 16 * EPSILON);
     struct tensor *mean = layer ? result("mean", DTP_ELEMENT_FP32, rows, 4, 32 * EPSILON) : NULL;
     struct dtp_norm_args a[SIDES];
@@ -19,6 +20,7 @@ static void test_norm(uint64_t rows, uint32_t width, enum dtp_element element, b
         a[s] = (struct dtp_norm_args){.x = x->at[s],
                                       .weight = weight->at[s],
                                       .bias = layer ? bias->at[s] : NULL,
+                                      .addend = addend ? addend->at[s] : NULL,
                                       .result = y->at[s],
                                       .inverse_deviation = inverse->at[s],
                                       .epsilon = 1e-5f,
@@ -118,15 +120,18 @@ void test_rotaries(void)
             test_rotary(shapes[i][0], shapes[i][1], shapes[i][2], k & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32, k & 2);
 }
 
-static void test_qk_norm(uint32_t heads, uint32_t kv_heads, uint32_t dim, enum dtp_element element, bool accumulate)
+static void test_qk_norm(uint32_t heads, uint32_t kv_heads, uint32_t dim, bool wide, enum dtp_element element,
+                         bool accumulate)
 {
     const uint32_t rows = small ? 5 : 300;
     const uint64_t packed = (uint64_t)rows * (heads + 2 * kv_heads) * dim, normed = (uint64_t)rows * (heads + kv_heads);
+    const uint64_t deviations = wide ? 2 * rows : normed;
+    const uint32_t weights = wide ? (heads + kv_heads) * dim : 2 * dim;
     const double ulps = ulps_of(element);
-    case_begin("qk_norm %s %u:%u heads of %u", named(element), heads, kv_heads, dim);
+    case_begin("qk_norm %s %u:%u heads of %u%s", named(element), heads, kv_heads, dim, wide ? " as one" : "");
     struct tensor *qkv = updated(input("qkv", element, packed, 2), ulps, 32 * EPSILON);
-    struct tensor *weight = input("weight", element, 2 * dim, 1), *raw = result("raw", element, normed * dim, 0, 0);
-    struct tensor *inverse = result("inverse deviation", DTP_ELEMENT_FP32, normed, 4, 16 * EPSILON);
+    struct tensor *weight = input("weight", element, weights, 1), *raw = result("raw", element, normed * dim, 0, 0);
+    struct tensor *inverse = result("inverse deviation", DTP_ELEMENT_FP32, deviations, 4, 16 * EPSILON);
     struct dtp_qk_norm_args a[SIDES];
     for (int s = 0; s < SIDES; s++)
         a[s] = (struct dtp_qk_norm_args){.qkv = qkv->at[s],
@@ -140,19 +145,21 @@ static void test_qk_norm(uint32_t heads, uint32_t kv_heads, uint32_t dim, enum d
                                          .epsilon = 1e-5f,
                                          .weight_offset = accumulate ? 1 : 0,
                                          .element = element,
-                                         .weight_element = element};
+                                         .weight_element = element,
+                                         .wide = wide};
     VERIFY(qk_norm, a);
 
     enum dtp_element of_gradient = accumulate ? DTP_ELEMENT_FP32 : element;
     const double sum_error = 16 * EPSILON * sqrt((double)rows * heads), sum_ulps = ulps_of(of_gradient);
-    case_begin("qk_norm_backward %s %u:%u heads of %u%s", named(element), heads, kv_heads, dim, accumulate ? " +" : "");
+    case_begin("qk_norm_backward %s %u:%u heads of %u%s%s", named(element), heads, kv_heads, dim, wide ? " as one" : "",
+               accumulate ? " +" : "");
     struct tensor *gradient = updated(input("qkv gradient", element, packed, 1), ulps, 64 * EPSILON);
-    raw = input("raw", element, normed * dim, 2), weight = input("weight", element, 2 * dim, 1);
-    inverse = input("inverse", DTP_ELEMENT_FP32, normed, 0.1);
+    raw = input("raw", element, normed * dim, 2), weight = input("weight", element, weights, 1);
+    inverse = input("inverse", DTP_ELEMENT_FP32, deviations, 0.1);
     struct tensor *workspace =
-        updated(input("workspace", DTP_ELEMENT_FP32, 2 * (uint64_t)DTP_PARTIAL_SUM_ROWS * dim, 1), 0, INFINITY);
-    struct tensor *dw = accumulate ? updated(input("weight gradient", of_gradient, 2 * dim, 1), sum_ulps, sum_error)
-                                   : result("weight gradient", of_gradient, 2 * dim, sum_ulps, sum_error);
+        updated(input("workspace", DTP_ELEMENT_FP32, (uint64_t)DTP_PARTIAL_SUM_ROWS * weights, 1), 0, INFINITY);
+    struct tensor *dw = accumulate ? updated(input("weight gradient", of_gradient, weights, 1), sum_ulps, sum_error)
+                                   : result("weight gradient", of_gradient, weights, sum_ulps, sum_error);
     struct dtp_qk_norm_backward_args back[SIDES];
     for (int s = 0; s < SIDES; s++)
         back[s] = (struct dtp_qk_norm_backward_args){.qkv_gradient = gradient->at[s],
@@ -169,16 +176,22 @@ static void test_qk_norm(uint32_t heads, uint32_t kv_heads, uint32_t dim, enum d
                                                      .element = element,
                                                      .weight_element = element,
                                                      .gradient_element = of_gradient,
-                                                     .accumulate = accumulate};
+                                                     .accumulate = accumulate,
+                                                     .wide = wide};
     VERIFY(qk_norm_backward, back);
 }
 
 void test_qk_norms(void)
 {
     const uint32_t shapes[][3] = {{8, 8, 64}, {8, 1, 128}, {6, 2, 80}, {3, 1, 96}, {2, 1, 20}, {16, 8, 256}, {1, 1, 8}};
+    const uint32_t wide[][3] = {{4, 2, 8}, {32, 32, 128}, {40, 8, 128}, {3, 1, 20}, {16, 1, 64}};
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (int k = 0; k < 4; k++)
-            test_qk_norm(shapes[i][0], shapes[i][1], shapes[i][2], k & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32, k & 2);
+            test_qk_norm(shapes[i][0], shapes[i][1], shapes[i][2], false, k & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32,
+                         k & 2);
+    for (size_t i = 0; i < COUNT(wide); i++)
+        for (int k = 0; k < 4; k++)
+            test_qk_norm(wide[i][0], wide[i][1], wide[i][2], true, k & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32, k & 2);
 }
 
 static void test_activation(uint64_t rows, uint32_t width, enum dtp_activation_kind kind, enum dtp_element element,

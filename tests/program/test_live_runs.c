@@ -20,9 +20,11 @@ struct step {
     dtp_buffer_id a0, a1, w, l, g, t;
 };
 
+/* Gradients are in the pool of the stream that reduces them. */
 static dtp_buffer_id buffer(struct step *s, enum dtp_owner owner, uint64_t bytes, bool persistent)
 {
-    struct dtp_buffer b = {.bytes = bytes, .owner = owner, .persistent = persistent};
+    enum dtp_stream pool = owner == DTP_OWNER_GRADS ? DTP_STREAM_REDUCE : DTP_STREAM_COMPUTE;
+    struct dtp_buffer b = {.bytes = bytes, .owner = owner, .pool = pool, .persistent = persistent};
     return dtp_program_add_buffer(s->program, &b);
 }
 
@@ -74,7 +76,7 @@ static void test_runs(void **state)
     make(&s);
     assert_int_equal(dtp_live_runs_of(s.program, &runs, NULL), DTP_OK);
     assert_int_equal(runs.standing.total_bytes, 200);
-    assert_int_equal(runs.standing.blocks_bytes, 1024);
+    assert_int_equal(runs.pools_standing.bytes[DTP_STREAM_COMPUTE], 200);
     assert_int_equal(runs.count, 8); /* forward and its two layers, loss, backward and its two layers, step */
     assert_true(runs.run[0].begins && !runs.run[0].moves && runs.run[0].phase == DTP_PHASE_FORWARD_END);
     assert_int_equal(runs.run[2].layer, 1);
@@ -82,8 +84,9 @@ static void test_runs(void **state)
     assert_int_equal(runs.run[2].full.total_bytes, 17);
     assert_int_equal(runs.run[2].most[DTP_OWNER_WEIGHTS], 7);
     assert_int_equal(runs.run[4].net.total_bytes, 560);
-    assert_int_equal(runs.run[4].most_blocks_bytes, 1024); /* 600 bytes are two blocks */
-    assert_int_equal(runs.run[5].full.total_bytes, -10);   /* it only frees */
+    assert_int_equal(runs.run[4].pools_net.bytes[DTP_STREAM_COMPUTE], -40); /* the gradient is another stream's */
+    assert_int_equal(runs.run[4].pools_most.bytes[DTP_STREAM_REDUCE], 600);
+    assert_int_equal(runs.run[5].full.total_bytes, -10); /* it only frees */
     assert_true(runs.run[1].shape != runs.run[2].shape);
     dtp_live_runs_release(&runs);
     dtp_program_destroy(s.program);
@@ -106,7 +109,9 @@ static void test_bytes(void **state)
     assert_int_equal(live.phase_bytes[DTP_PHASE_LATE_BACKWARD][DTP_OWNER_WORKSPACE], 5);
     assert_int_equal(live.most_bytes[DTP_OWNER_ACTIVATIONS], 20);
     assert_int_equal(live.most_bytes[DTP_OWNER_GRADS], 600);
-    assert_int_equal(live.peak_blocks_bytes, 512 * (2 + 2 + 1 + 2)); /* parameters, activations, logits, gradient */
+    assert_int_equal(live.pool_bytes[DTP_STREAM_COMPUTE], 260);
+    assert_int_equal(live.pool_bytes[DTP_STREAM_REDUCE], 600);
+    assert_int_equal(live.standing_bytes[DTP_OWNER_PARAMS], 200);
     dtp_live_runs_release(&runs);
     dtp_program_destroy(s.program);
 }

@@ -103,7 +103,7 @@ static void test_operations_take_what_was_measured(void **state)
     size_t matmuls = 0, attention = 0, kernels = 0, collectives = 0;
     for (size_t i = 0; i < simulated.timeline.op_count; i++) {
         struct dtp_measured_row row;
-        if (!dtp_measured_row_of_op(simulated.program, &ops[i], &job.cluster, &job.plan, &row))
+        if (!dtp_measured_row_of_op(simulated.program, &ops[i], &job.cluster, &row))
             continue;
         double seconds = dtp_measured_s(job.cluster.measured, &row);
         double gaps_s = row.measurement <= DTP_MEASUREMENT_KERNEL ? ops[i].demand.kernels * 1.1e-6 : 0;
@@ -170,9 +170,10 @@ static void test_attention_is_measured_layer_by_layer(void **state)
             struct dtp_measured_row row;
             if (dtp_op_kind_class(ops[k].kind) != DTP_CLASS_ATTENTION)
                 continue;
-            measured += dtp_measured_row_of_op(simulated.program, &ops[k], &job.cluster, &job.plan, &row);
+            measured += dtp_measured_row_of_op(simulated.program, &ops[k], &job.cluster, &row);
             kernels++;
-            gaps_s += ops[k].demand.kernels * dtp_cluster_kernel_gap_s(&job.cluster, &job.plan);
+            gaps_s += ops[k].demand.kernels *
+                      dtp_cluster_kernel_gap_s(&job.cluster, dtp_program_execution(simulated.program));
             seconds += simulated.alone_s[k];
         }
         struct dtp_attention_time time =

@@ -47,8 +47,14 @@ static void fail_with(const struct random_job *job, const char *what, uint64_t p
              (unsigned long long)closed);
 }
 
-/* The closed form knows every instant, so it finds the largest sum of live bytes, to the byte; a placement may need
- * more where holes are left between buffers. To find the least is NP-hard, and the search is bounded
+/* Blocks whose instants the closed form has written down: one branch after the other, norms in front of them. */
+static bool knows_instants(const struct dtp_transformer *t)
+{
+    return !t->parallel_block && t->norm_place == DTP_NORMS_BEFORE && !t->qk_norm_wide;
+}
+
+/* The closed form knows every instant of these, so it finds the largest sum of live bytes, to the byte; a placement may
+ * need more where holes are left between buffers. To find the least is NP-hard, and the search is bounded
  * (arena_fit_tight.c): of 400 plans of a seed it leaves holes in 4 to 9 %, of 2.3 % at most (seeds 1..50). */
 static void test_arena(void **state)
 {
@@ -61,7 +67,9 @@ static void test_arena(void **state)
         struct dtp_program *program;
         struct dtp_executor_arena arena;
         struct dtp_memory memory;
-        assert_true(random_executor_job(&job));
+        do
+            assert_true(random_executor_job(&job));
+        while (!knows_instants(&job.transformer));
         assert_int_equal(dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL), DTP_OK);
         dtp_closed_form_memory(&job.transformer, &job.cluster, &job.plan, &memory);
         if (live_bytes(program) != memory.allocated_peak_bytes)

@@ -98,9 +98,6 @@ static void set_up(struct stand *s, const struct dtp_program_set *set, struct dt
     if (world)
         must(dtp_world_connect(world, false, &faults));
     struct dtp_bind_job job = {.program = s->program,
-                               .transformer = &s->job.transformer,
-                               .cluster = &s->job.cluster,
-                               .plan = &s->job.plan,
                                .arena = &s->arena,
                                .device = s->device,
                                .device_base = s->device_base,
@@ -195,10 +192,10 @@ static void test_two_stages_are_simulated(void **state)
     must(dtp_program_set_verify(&set, DTP_ISSUE_IN_LINE, &faults));
     run_job(WORDS " gpus=2 gpu=h100-sxm", &job);
     options.compute_factor = 1;
-    must(dtp_simulate_set(&set, &job.cluster, &job.plan, &options, stage, &faults));
+    must(dtp_simulate_set(&set, &job.cluster, &options, stage, &faults));
     run_job(WORDS " gpus=1 gpu=h100-sxm", &job);
     must(dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, &faults));
-    must(dtp_simulate(program, &job.cluster, &job.plan, &options, &whole, &faults));
+    must(dtp_simulate(program, &job.cluster, &options, &whole, &faults));
     assert_true(stage[0].step_s == stage[1].step_s);
     for (int r = 0; r < 2; r++) {
         assert_true(stage[r].bubble_s > 0 && stage[r].compute_s < whole.compute_s);

@@ -111,21 +111,11 @@ struct checker {
     } while (0)
 #define NOT_RUN "has no step program under runtime dtplan; dtplan plan --fidelity closed predicts it"
 
-const char *dtp_executor_unknown_block(const struct dtp_transformer *transformer)
-{
-    return transformer->parallel_block                   ? "parallel_block"
-           : transformer->norm_place != DTP_NORMS_BEFORE ? "norm_place"
-           : transformer->qk_norm_wide                   ? "qk_norm_wide"
-                                                         : NULL;
-}
-
 static void check_model(struct checker *c)
 {
     const struct dtp_transformer *t = c->t;
     if (t->position == DTP_POSITION_ALIBI)
         REFUSE(c, "position", "alibi " NOT_RUN);
-    if (dtp_executor_unknown_block(t))
-        REFUSE(c, dtp_executor_unknown_block(t), DTP_EXECUTOR_UNKNOWN_BLOCK);
     if (t->embedding_norm)
         REFUSE(c, "embedding_norm", NOT_RUN);
     if (!t->final_norm)

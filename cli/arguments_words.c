@@ -1,4 +1,5 @@
-#include "cli/flag_faults.h"
+/* Flags that nobody knows: what they may have meant. */
+#include "cli/arguments_parts.h"
 
 #include "base/nearest.h"
 #include "job/scenario.h"
@@ -6,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-void dtp_flag_key(const char *flag, char *key, size_t bytes)
+void dtp_key_of_flag(const char *flag, char *key, size_t bytes)
 {
     size_t length = strcspn(flag + 2, "=");
     if (length >= bytes)
@@ -28,7 +29,7 @@ static const char *flag_of_name(const char *name)
     return flag;
 }
 
-void dtp_flag_unknown(const char *flag, enum dtp_command command, struct dtp_faults *faults)
+void dtp_fault_unknown_flag(const char *flag, enum dtp_command command, struct dtp_faults *faults)
 {
     struct dtp_nearest nearest;
     char typed[64], hint[192], fallback[64], key[64];
@@ -37,7 +38,7 @@ void dtp_flag_unknown(const char *flag, enum dtp_command command, struct dtp_fau
     const struct dtp_option *options = dtp_options(&option_count);
     const struct dtp_scenario_key *keys = dtp_scenario_keys(&key_count);
     const struct dtp_scenario_alias *aliases = dtp_scenario_aliases(&alias_count);
-    dtp_flag_key(flag, key, sizeof key);
+    dtp_key_of_flag(flag, key, sizeof key);
     if (!takes_job && strncmp(flag, "--", 2) == 0 && dtp_scenario_key_of(key)) {
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: a key of jobs, of which '%s' takes none%s; see dtplan help %s",
                   flag, dtp_command_text(command), command == DTP_COMMAND_BACKTEST ? ": they stand in its table" : "",
@@ -60,17 +61,4 @@ void dtp_flag_unknown(const char *flag, enum dtp_command command, struct dtp_fau
     snprintf(fallback, sizeof fallback, "see dtplan help %s", dtp_command_text(command));
     dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: unknown flag of '%s'; %s", flag, dtp_command_text(command),
               hint[0] ? hint : fallback);
-}
-
-void dtp_flag_of_others(const struct dtp_option *option, enum dtp_command command, struct dtp_faults *faults)
-{
-    char others[256] = "";
-    for (int i = 0; i < DTP_COMMAND_COUNT; i++)
-        if (option->commands & (1u << i)) {
-            size_t used = strlen(others);
-            snprintf(others + used, sizeof others - used, "%s%s", used ? ", " : "",
-                     dtp_command_text((enum dtp_command)i));
-        }
-    dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: not a flag of '%s', but of %s; see dtplan help %s", option->flag,
-              dtp_command_text(command), others, dtp_command_text(command));
 }
