@@ -44,10 +44,12 @@ endmacro()
 dtp_folder(model/base SYSTEM libc gsl csv)
 # what is computed: kinds of layers, shapes, names of models
 dtp_folder(model/net USES model/base SYSTEM libc jansson)
+# in which order the stages of a pipeline compute, and which layers they hold
+dtp_folder(model/schedule USES model/base SYSTEM libc)
 # on what: GPUs, nodes, links, as catalogued and as measured
 dtp_folder(model/machine USES model/net SYSTEM libc gsl)
 # what is chosen: sharding, precision, batches; rules that follow from the choices
-dtp_folder(model/plan USES model/machine SYSTEM libc)
+dtp_folder(model/plan USES model/machine model/schedule SYSTEM libc)
 # what an operation costs alone
 dtp_folder(model/cost USES model/plan SYSTEM libc gsl)
 # the step program: buffers, operations, dependencies; its text, its proof, its places

@@ -7,6 +7,7 @@
 #include "cli/call_files.h"
 #include "machine/catalog.h"
 #include "page/page.h"
+#include "job/axes.h"
 #include "job/scenario.h"
 
 struct dtp_context {
@@ -27,6 +28,7 @@ enum dtp_status dtp_command_simulate(const struct dtp_context *context);
 enum dtp_status dtp_command_backtest(const struct dtp_context *context);
 enum dtp_status dtp_command_chart(const struct dtp_context *context);
 enum dtp_status dtp_command_report(const struct dtp_context *context);
+enum dtp_status dtp_command_schedule(const struct dtp_context *context);
 enum dtp_status dtp_command_catalog(const struct dtp_context *context);
 enum dtp_status dtp_command_validate(const struct dtp_context *context);
 enum dtp_status dtp_command_run(const struct dtp_context *context);
@@ -45,6 +47,9 @@ enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_
 /* Reads the scenario files, then sets the flags over them. Caller destroys. */
 enum dtp_status dtp_context_scenario(const struct dtp_context *context, struct dtp_catalog *catalog,
                                      struct dtp_scenario **out);
+/* The typed keys as axes, each a list of values. */
+enum dtp_status dtp_context_axes(const struct dtp_arguments *arguments, const struct dtp_catalog *catalog,
+                                 const char *where, struct dtp_axes *axes, struct dtp_faults *faults);
 /* Both of them, then the job they make; calls `use` with it. */
 enum dtp_status dtp_context_with_job(const struct dtp_context *context,
                                      enum dtp_status (*use)(const struct dtp_context *context,

@@ -205,9 +205,8 @@ static enum dtp_status read_axes(struct sweep *sweep)
     const struct dtp_arguments *a = sweep->context->arguments;
     struct dtp_faults *faults = sweep->context->faults;
     enum dtp_status worst = dtp_context_files(sweep->context, &sweep->catalog, &sweep->base);
-    for (size_t i = 0; i < a->setting_count && worst != DTP_ENVIRONMENT; i++) {
-        const struct dtp_typed_key *s = &a->settings[i];
-        enum dtp_status status = dtp_axes_add(&sweep->axes, &sweep->catalog, s->key, s->value, "command line", faults);
+    if (worst != DTP_ENVIRONMENT) {
+        enum dtp_status status = dtp_context_axes(a, &sweep->catalog, "command line", &sweep->axes, faults);
         worst = status > worst ? status : worst;
     }
     if (worst == DTP_OK)

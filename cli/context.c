@@ -85,6 +85,18 @@ enum dtp_status dtp_context_scenario(const struct dtp_context *context, struct d
     return worst;
 }
 
+enum dtp_status dtp_context_axes(const struct dtp_arguments *arguments, const struct dtp_catalog *catalog,
+                                 const char *where, struct dtp_axes *axes, struct dtp_faults *faults)
+{
+    enum dtp_status worst = DTP_OK;
+    for (size_t i = 0; i < arguments->setting_count && worst != DTP_ENVIRONMENT; i++) {
+        const struct dtp_typed_key *s = &arguments->settings[i];
+        enum dtp_status status = dtp_axes_add(axes, catalog, s->key, s->value, where, faults);
+        worst = status > worst ? status : worst;
+    }
+    return worst;
+}
+
 enum dtp_status dtp_context_with_job(const struct dtp_context *context,
                                      enum dtp_status (*use)(const struct dtp_context *context,
                                                             const struct dtp_job *job,
@@ -112,7 +124,13 @@ void dtp_context_collect(const struct dtp_context *context)
     struct dtp_scenario *scenario = NULL;
     if (dtp_context_catalog(context, &catalog) != DTP_OK)
         return;
-    dtp_context_scenario(context, &catalog, &scenario);
+    if (dtp_command_takes_lists(context->arguments->command)) {
+        struct dtp_axes axes = {.count = 0};
+        dtp_context_axes(context->arguments, &catalog, "command line", &axes, context->faults);
+        dtp_axes_release(&axes);
+    } else {
+        dtp_context_scenario(context, &catalog, &scenario);
+    }
     dtp_scenario_destroy(scenario);
     dtp_catalog_destroy(&catalog);
 }

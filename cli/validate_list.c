@@ -74,18 +74,6 @@ static enum dtp_status set_refit(struct dtp_validate_group *group, const struct 
                  : dtp_axes_add(&group->axes, catalog, "machine", refit, "--refit", faults);
 }
 
-static enum dtp_status add_axes(struct dtp_validate_group *group, const struct dtp_catalog *catalog,
-                                const struct dtp_arguments *a, const char *where, struct dtp_faults *faults)
-{
-    enum dtp_status worst = DTP_OK;
-    for (size_t i = 0; i < a->setting_count && worst != DTP_ENVIRONMENT; i++) {
-        const struct dtp_typed_key *s = &a->settings[i];
-        enum dtp_status status = dtp_axes_add(&group->axes, catalog, s->key, s->value, where, faults);
-        worst = status > worst ? status : worst;
-    }
-    return worst;
-}
-
 /* Flags that are passed on: what stands later counts, so the command line's come last. */
 static enum dtp_status join_passed(struct dtp_validate_group *group, const struct dtp_arguments *line,
                                    const struct dtp_arguments *typed, struct dtp_faults *faults)
@@ -112,8 +100,8 @@ static enum dtp_status finish_group(struct dtp_validate_list *list, struct dtp_v
         status = measure(group, catalog, context);
     if (status != DTP_OK)
         return status;
-    status = add_axes(group, catalog, &group->arguments, group->where, faults);
-    enum dtp_status typed = add_axes(group, catalog, context->arguments, "command line", faults);
+    status = dtp_context_axes(&group->arguments, catalog, group->where, &group->axes, faults);
+    enum dtp_status typed = dtp_context_axes(context->arguments, catalog, "command line", &group->axes, faults);
     status = typed > status ? typed : status;
     if (status == DTP_OK && refit)
         status = set_refit(group, catalog, refit, faults);

@@ -12,7 +12,8 @@
  *
  * Functions return 0, or a code of the library that dtp_cuda_error_text names. CUDA's refuse ("invalid argument") norms
  * of rows longer than 4096 vectors of 16 bytes, or 4096 elements where they hold no whole vectors, norms of
- * heads of more than 256 such vectors or elements, heads of more than 256 in their attention, and elementwise work of
+ * heads of more than 256 such vectors or elements (wide: of more than 2048), heads of more than 256 in their attention,
+ * and elementwise work of
  * 2^32 vectors and more. */
 #ifndef DTP_KERNELS_H
 #define DTP_KERNELS_H
@@ -37,18 +38,19 @@ struct dtp_step_scalars {
     uint32_t skip; /* 1: loss or norm was not finite and the optimizer left everything as it was */
 };
 
-/* result[i] = table[tokens[i]] + positions[i mod sequence] */
+/* result[i] = scale * table[tokens[i]] + positions[i mod sequence] */
 struct dtp_embedding_args {
     const int32_t *tokens;
     const void *table, *positions; /* [vocab, width]; [sequence, width] or NULL */
     void *result;                  /* [rows, width] */
     uint64_t rows;
     uint32_t width, vocab, sequence;
+    float scale;
     enum dtp_element element, result_element; /* of the tables; of the result */
 };
 
-/* table_gradient[t] += the gradient rows whose token is t, in the order of `order`; rows no token names stay as they
- * are. `order` lists rows by token, `starts[u]` tells where those of the u-th distinct token begin
+/* table_gradient[t] += scale * the sum of the gradient rows whose token is t, in the order of `order`; rows no token
+ * names stay as they are. `order` lists rows by token, `starts[u]` tells where those of the u-th distinct token begin
  * (starts[*distinct] = rows); both are made on the host for each micro-batch. */
 struct dtp_embedding_backward_args {
     const void *gradient; /* [rows, width] */
@@ -56,14 +58,16 @@ struct dtp_embedding_backward_args {
     void *table_gradient, *positions_gradient; /* the latter [sequence, width] or NULL */
     uint64_t rows;
     uint32_t width, vocab, sequence;
+    float scale;
     enum dtp_element element, gradient_element; /* of `gradient`; of the tables' gradients */
     bool accumulate_positions;
 };
 
 /* mean NULL: RMSNorm, result = x * rsqrt(mean(x^2) + epsilon) * (weight_offset + weight); else LayerNorm with bias (may
- * be NULL). */
+ * be NULL). An addend [rows, width] that is not NULL is added to that: the residual stream, to what a branch returned.
+ */
 struct dtp_norm_args {
-    const void *x, *weight, *bias;
+    const void *x, *weight, *bias, *addend;
     void *result;
     float *inverse_deviation, *mean; /* [rows] each, written */
     uint64_t rows;
@@ -100,29 +104,31 @@ struct dtp_rotary_args {
 };
 
 /* RMSNorm in place of each head of q and of k in a packed qkv (as rotary's): x * rsqrt(mean(x^2) + epsilon) *
- * (weight_offset + weight). `raw` receives q and k as they were, which backward reads. */
+ * (weight_offset + weight). `raw` receives q and k as they were, which backward reads. `wide`: all heads of q are
+ * normed as one vector, all of k as another. */
 struct dtp_qk_norm_args {
     void *qkv;
-    const void *weight;       /* [2, head_dim]: of q, of k */
+    const void *weight;       /* [2, head_dim]: of q, of k; wide: [heads * head_dim], [kv_heads * head_dim] */
     void *raw;                /* [rows, heads + kv_heads, head_dim] */
-    float *inverse_deviation; /* [rows, heads + kv_heads], written */
+    float *inverse_deviation; /* [rows, heads + kv_heads], written; wide: [rows, 2] */
     uint64_t rows;
     uint32_t heads, kv_heads, head_dim;
     float epsilon, weight_offset;
     enum dtp_element element, weight_element;
+    bool wide;
 };
 /* The gradients of q and k in a packed gradient become, in place, those of what was normed. */
 struct dtp_qk_norm_backward_args {
     void *qkv_gradient;
     const void *raw, *weight;
     const float *inverse_deviation;
-    void *weight_gradient; /* [2, head_dim] */
-    float *workspace;      /* 2 * DTP_PARTIAL_SUM_ROWS * head_dim floats */
+    void *weight_gradient; /* as the weight */
+    float *workspace;      /* DTP_PARTIAL_SUM_ROWS floats for each element of the weight */
     uint64_t rows;
     uint32_t heads, kv_heads, head_dim;
     float weight_offset;
     enum dtp_element element, weight_element, gradient_element; /* activations; weight; weight_gradient */
-    bool accumulate;
+    bool accumulate, wide;
 };
 
 /* swiglu: `up` is [rows, 2 width], gate first, result = silu(gate) * up; geglu: gelu(gate) * up; gelu (tanh form) and

@@ -128,6 +128,12 @@ __global__ void __launch_bounds__(most_lanes) forward(const __grid_constant__ st
         read_weights<N>(weight, a.weight, a.weight_element, column, a.weight_offset);
         if (LAYER && a.bias)
             read_weights<N>(bias, a.bias, a.weight_element, column);
+        if (a.addend) {
+            packed<T, N> addend = load<N>((const T *)a.addend + row * a.width + column);
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                bias[e] += addend[e];
+        }
 #pragma unroll
         for (int e = 0; e < N; e++)
             result[e] = (x.of[v][e] - mean) * inverse * weight[e] + bias[e];

@@ -1,7 +1,7 @@
 #include "kernels/partial_sums.cuh"
 
 /* A head lies with a few neighbouring threads of a warp, in registers: heads are short, so that a block has many, and
- * sums over a head need no barrier. */
+ * sums over a head need no barrier. All heads as one lie with a block. What is normed as one is called a head below. */
 namespace dtp
 {
 namespace
@@ -14,14 +14,71 @@ struct layout {
     unsigned lanes, per_lane;
 };
 
-layout layout_of(uint32_t vectors)
+layout layout_of(uint32_t vectors, bool wide)
 {
-    layout l = {8, 1};
+    layout l = {wide ? threads : 8, 1};
     while (l.lanes < 32 && l.lanes < vectors)
         l.lanes *= 2;
     while (l.lanes * l.per_lane < vectors)
         l.per_lane *= 2;
     return l;
+}
+
+/* Heads of a row, those of q before those of k, and how many of them are q's; elements of all that is normed. */
+template <typename A> __host__ __device__ uint32_t heads_of(const A &a)
+{
+    return a.wide ? 2 : a.heads + a.kv_heads;
+}
+
+template <typename A> __host__ __device__ uint32_t query_heads(const A &a)
+{
+    return a.wide ? 1 : a.heads;
+}
+
+template <typename A> __host__ __device__ uint32_t weights_of(const A &a)
+{
+    return a.wide ? (a.heads + a.kv_heads) * a.head_dim : 2 * a.head_dim;
+}
+
+/* Where a head begins in a row of q and k, packed or kept, and in the weights; its width. */
+struct span {
+    uint32_t first, weights, dim;
+};
+
+template <typename A> __device__ span span_of(const A &a, uint32_t head)
+{
+    const uint32_t of_q = a.heads * a.head_dim;
+    if (a.wide)
+        return head ? span{of_q, of_q, a.kv_heads * a.head_dim} : span{0, 0, of_q};
+    return {head * a.head_dim, head < a.heads ? 0 : a.head_dim, a.head_dim};
+}
+
+template <typename A> __device__ uint64_t kept_row(const A &a)
+{
+    return (a.heads + (uint64_t)a.kv_heads) * a.head_dim;
+}
+
+template <typename A> __device__ uint64_t packed_row(const A &a)
+{
+    return (a.heads + 2 * (uint64_t)a.kv_heads) * a.head_dim;
+}
+
+/* Sum over a head's threads, in each of them; where these are a block, all must come here. The order is fixed. */
+__device__ float head_sum(float value, unsigned lanes)
+{
+    __shared__ float of_warp[threads / 32];
+    if (lanes <= 32)
+        return warp_sum(value, (int)lanes);
+    value = warp_sum(value);
+    __syncthreads(); /* all have read what the sum before left */
+    if (threadIdx.x % 32 == 0)
+        of_warp[threadIdx.x / 32] = value;
+    __syncthreads();
+    value = 0;
+#pragma unroll
+    for (unsigned w = 0; w < threads / 32; w++)
+        value += of_warp[w];
+    return value;
 }
 
 /* A thread's part of a head; `there` is false past the last head, whose threads still take part in sums. */
@@ -52,12 +109,12 @@ template <typename T, int N, int V> struct part {
 template <typename T, int N, int V>
 __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struct dtp_qk_norm_args a, unsigned lanes)
 {
-    const uint32_t normed = a.heads + a.kv_heads;
+    const uint32_t normed = heads_of(a);
     const uint64_t item = (uint64_t)blockIdx.x * (threads / lanes) + threadIdx.x / lanes, row = item / normed;
-    const uint32_t head = (uint32_t)(item % normed), weights = head < a.heads ? 0 : a.head_dim;
-    const part<T, N, V> own = {a.head_dim, lanes, row < a.rows};
-    T *at = (T *)a.qkv + (row * (a.heads + 2 * (uint64_t)a.kv_heads) + head) * a.head_dim;
-    T *raw = (T *)a.raw + item * a.head_dim;
+    const span head = span_of(a, (uint32_t)(item % normed));
+    const part<T, N, V> own = {head.dim, lanes, row < a.rows};
+    T *at = (T *)a.qkv + row * packed_row(a) + head.first;
+    T *raw = (T *)a.raw + row * kept_row(a) + head.first;
     packed<T, N> x[V];
     float square = 0;
 #pragma unroll
@@ -67,13 +124,13 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
         for (int e = 0; e < N; e++)
             square += x[v][e] * x[v][e];
     }
-    const float inverse = rsqrtf(warp_sum(square, (int)lanes) / (float)a.head_dim + a.epsilon);
+    const float inverse = rsqrtf(head_sum(square, lanes) / (float)head.dim + a.epsilon);
 #pragma unroll
     for (int v = 0; v < V; v++) {
         if (!own.holds(v))
             continue;
         float weight[N], result[N];
-        read_weights<N>(weight, a.weight, a.weight_element, weights + own.column(v), a.weight_offset);
+        read_weights<N>(weight, a.weight, a.weight_element, head.weights + own.column(v), a.weight_offset);
 #pragma unroll
         for (int e = 0; e < N; e++)
             result[e] = x[v][e] * inverse * weight[e];
@@ -90,25 +147,28 @@ template <typename T, int N, int V>
 __global__ void __launch_bounds__(threads)
     backward(const __grid_constant__ struct dtp_qk_norm_backward_args a, unsigned lanes)
 {
-    extern __shared__ float of_head[]; /* [head_dim] */
-    const uint32_t heads = blockIdx.y ? a.kv_heads : a.heads, before = blockIdx.y ? a.heads : 0;
-    const uint32_t at_once = threads / lanes, own_head = threadIdx.x / lanes, weights = blockIdx.y ? a.head_dim : 0;
+    extern __shared__ float of_head[]; /* [head_dim], where a block has several heads */
+    const uint32_t before = blockIdx.y ? query_heads(a) : 0;
+    const uint32_t heads = blockIdx.y ? heads_of(a) - before : query_heads(a);
+    const uint32_t at_once = threads / lanes, own_head = threadIdx.x / lanes;
+    const span first_head = span_of(a, before); /* of q or of k: their widths and weights are alike */
     const uint64_t items = a.rows * heads;
     float sums[V][N] = {};
     for (uint64_t first = (uint64_t)blockIdx.x * at_once; first < items; first += (uint64_t)gridDim.x * at_once) {
-        const uint64_t item = first + own_head, row = item / heads, head = before + item % heads;
-        const part<T, N, V> own = {a.head_dim, lanes, item < items};
-        const uint64_t normed = row * (a.heads + (uint64_t)a.kv_heads) + head;
-        const float inverse = own.there ? a.inverse_deviation[normed] : 0;
-        T *at = (T *)a.qkv_gradient + (normed + row * a.kv_heads) * a.head_dim;
+        const uint64_t item = first + own_head, row = item / heads;
+        const uint32_t which = before + (uint32_t)(item % heads);
+        const span head = span_of(a, which);
+        const part<T, N, V> own = {head.dim, lanes, item < items};
+        const float inverse = own.there ? a.inverse_deviation[row * heads_of(a) + which] : 0;
+        T *at = (T *)a.qkv_gradient + row * packed_row(a) + head.first;
         packed<T, N> gradient[V], x[V];
         float weight[V][N] = {}, hn = 0;
 #pragma unroll
         for (int v = 0; v < V; v++) {
             gradient[v] = own.read(at, v);
-            x[v] = own.read((const T *)a.raw + normed * a.head_dim, v);
+            x[v] = own.read((const T *)a.raw + row * kept_row(a) + head.first, v);
             if (own.holds(v))
-                read_weights<N>(weight[v], a.weight, a.weight_element, weights + own.column(v), a.weight_offset);
+                read_weights<N>(weight[v], a.weight, a.weight_element, head.weights + own.column(v), a.weight_offset);
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 float n = x[v][e] * inverse;
@@ -116,7 +176,7 @@ __global__ void __launch_bounds__(threads)
                 sums[v][e] += gradient[v][e] * n;
             }
         }
-        const float mean_hn = warp_sum(hn, (int)lanes) / (float)a.head_dim;
+        const float mean_hn = head_sum(hn, lanes) / (float)head.dim;
 #pragma unroll
         for (int v = 0; v < V; v++) {
             if (!own.holds(v))
@@ -128,8 +188,8 @@ __global__ void __launch_bounds__(threads)
             store(at + own.column(v), result);
         }
     }
-    float *partials = a.workspace + ((uint64_t)blockIdx.x * 2 + blockIdx.y) * a.head_dim;
-    const part<T, N, V> own = {a.head_dim, lanes, true};
+    float *partials = a.workspace + (uint64_t)blockIdx.x * weights_of(a) + first_head.weights;
+    const part<T, N, V> own = {first_head.dim, lanes, true};
     for (uint32_t turn = 0; turn < at_once; turn++) { /* in order, so that a step repeats */
 #pragma unroll
         for (int v = 0; v < V; v++) {
@@ -147,13 +207,14 @@ __global__ void __launch_bounds__(threads)
 
 unsigned backward_blocks(const struct dtp_qk_norm_backward_args &a, layout l)
 {
-    uint64_t heads_at_once = threads / l.lanes, blocks = (a.rows * a.heads + heads_at_once - 1) / heads_at_once;
+    uint64_t heads_at_once = threads / l.lanes;
+    uint64_t blocks = (a.rows * query_heads(a) + heads_at_once - 1) / heads_at_once;
     return (unsigned)(blocks < DTP_PARTIAL_SUM_ROWS ? blocks : DTP_PARTIAL_SUM_ROWS);
 }
 
 template <typename T, int N, int V> int launch(const struct dtp_qk_norm_args &a, layout l, cudaStream_t stream)
 {
-    unsigned blocks = blocks_for(a.rows * (a.heads + a.kv_heads), threads / l.lanes);
+    unsigned blocks = blocks_for(a.rows * heads_of(a), threads / l.lanes);
     forward<T, N, V><<<blocks, threads, 0, stream>>>(a, l.lanes);
     return launched();
 }
@@ -161,12 +222,13 @@ template <typename T, int N, int V> int launch(const struct dtp_qk_norm_args &a,
 template <typename T, int N, int V> int launch(const struct dtp_qk_norm_backward_args &a, layout l, cudaStream_t stream)
 {
     unsigned blocks = backward_blocks(a, l);
-    backward<T, N, V><<<dim3(blocks, 2), threads, a.head_dim * sizeof(float), stream>>>(a, l.lanes);
+    size_t of_head = l.lanes < threads ? a.head_dim * sizeof(float) : 0;
+    backward<T, N, V><<<dim3(blocks, 2), threads, of_head, stream>>>(a, l.lanes);
     int status = launched();
     if (status)
         return status;
     partial_sums sums = {{a.workspace, nullptr}, {a.weight_gradient, nullptr}, blocks,
-                         2 * a.head_dim,         a.gradient_element,           a.accumulate};
+                         weights_of(a),          a.gradient_element,           a.accumulate};
     return launch_add_partials(sums, 1, stream);
 }
 
@@ -179,7 +241,8 @@ template <typename Arguments> int launch_any(const Arguments &a, void *stream)
         using T = decltype(of);
         constexpr int N = full<T>;
         const bool whole = a.head_dim % N == 0;
-        const layout l = layout_of(a.head_dim / (whole ? N : 1));
+        const uint32_t widest = a.wide ? a.heads * a.head_dim : a.head_dim; /* there are no more heads of k than of q */
+        const layout l = layout_of(widest / (whole ? N : 1), a.wide);
         if (l.per_lane > most_vectors)
             return (int)cudaErrorInvalidValue;
         if (!whole)

@@ -18,6 +18,7 @@ int dtp_reference_norm(void *self, const struct dtp_norm_args *a, void *stream)
         for (uint32_t j = 0; j < a->width; j++) {
             double normal = (dtp_load(a->x, a->element, i * a->width + j) - mean) * inverse;
             double bias = a->bias ? dtp_load(a->bias, a->weight_element, j) : 0;
+            bias += a->addend ? dtp_load(a->addend, a->element, i * a->width + j) : 0;
             dtp_store(a->result, a->element, i * a->width + j,
                       normal * ((double)a->weight_offset + dtp_load(a->weight, a->weight_element, j)) + bias);
         }

@@ -8,7 +8,7 @@ static enum dtp_status step_with(const struct dtp_simulated *s, const struct dtp
 {
     struct dtp_timeline timeline;
     const struct dtp_job *job = &s->job;
-    enum dtp_status status = dtp_simulate(s->program, &job->cluster, &job->plan, options, &timeline, faults);
+    enum dtp_status status = dtp_simulate(s->program, &job->cluster, options, &timeline, faults);
     if (status != DTP_OK)
         return status;
     *out = timeline.step_s;

@@ -1,6 +1,5 @@
 #include "sim/measured_time.h"
 
-#include "plan/runtime.h"
 #include "program/measured_op.h"
 
 #include <math.h>
@@ -36,14 +35,15 @@ static double seconds_of(struct slot *slots, const struct dtp_measured *measured
 }
 
 /* Whose kernels these are; cluster_cost.h. */
-static bool counts(const struct dtp_measured_row *row, const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+static bool counts(const struct dtp_measured_row *row, const struct dtp_op *op, const struct dtp_cluster *cluster,
+                   const struct dtp_execution *execution)
 {
     switch (row->measurement) {
     case DTP_MEASUREMENT_MATMUL:
     case DTP_MEASUREMENT_COPY: return true;
-    case DTP_MEASUREMENT_ATTENTION: return plan->attention == DTP_ATTENTION_FLASH;
+    case DTP_MEASUREMENT_ATTENTION: return op->demand.attention.kernel == DTP_ATTENTION_FLASH;
     case DTP_MEASUREMENT_KERNEL:
-    case DTP_MEASUREMENT_HOST_ADAM: return plan->runtime->own_kernels;
+    case DTP_MEASUREMENT_HOST_ADAM: return execution->own_kernels;
     case DTP_MEASUREMENT_COLLECTIVE: return dtp_cluster_is_host(cluster); /* else collective_cost.h knows more */
     case DTP_MEASUREMENT_ABOUT:
     case DTP_MEASUREMENT_STEP:
@@ -56,19 +56,19 @@ static bool counts(const struct dtp_measured_row *row, const struct dtp_cluster 
 /* An operation may stand for several equal matmuls, and moves bytes besides where it adds to a sum that its pass was
  * not measured with. */
 static double matmul_s(double one_s, const struct dtp_op *op, const struct dtp_measured_row *row,
-                       const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+                       const struct dtp_cluster *cluster, const struct dtp_execution *execution)
 {
     const struct dtp_demand *d = &op->demand;
     enum dtp_measured_matmul sums = DTP_MEASURED_MATMUL_WEIGHT_GRADIENT_SUM;
     bool in_pass = d->bytes <= 0 || (strcmp(row->what, dtp_measured_matmul_text(sums)) == 0 &&
                                      dtp_measured_knows_pass(cluster->measured, sums, row->dtype));
     return (d->groups ? d->groups : 1) * one_s +
-           (in_pass ? 0 : d->bytes / dtp_cluster_memory_kernel_bytes_per_s(cluster, plan, DTP_KERNEL_FUSED));
+           (in_pass ? 0 : d->bytes / dtp_cluster_memory_kernel_bytes_per_s(cluster, execution, DTP_KERNEL_FUSED));
 }
 
-double *dtp_measured_op_seconds(const struct dtp_program *program, const struct dtp_cluster *cluster,
-                                const struct dtp_plan *plan)
+double *dtp_measured_op_seconds(const struct dtp_program *program, const struct dtp_cluster *cluster)
 {
+    const struct dtp_execution *execution = dtp_program_execution(program);
     size_t count = dtp_program_op_count(program);
     const struct dtp_op *ops = dtp_program_ops(program);
     double *seconds = malloc((count + 1) * sizeof *seconds);
@@ -76,13 +76,14 @@ double *dtp_measured_op_seconds(const struct dtp_program *program, const struct 
     for (size_t i = 0; i < count && seconds && slots; i++) {
         struct dtp_measured_row row;
         seconds[i] = (double)NAN;
-        if (!dtp_measured_row_of_op(program, &ops[i], cluster, plan, &row) || !counts(&row, cluster, plan))
+        if (!dtp_measured_row_of_op(program, &ops[i], cluster, &row) || !counts(&row, &ops[i], cluster, execution))
             continue;
         if (row.measurement == DTP_MEASUREMENT_MATMUL &&
             !(ops[i].demand.m > 0 && ops[i].demand.n > 0 && ops[i].demand.k > 0))
             continue;
         double one_s = seconds_of(slots, cluster->measured, &row);
-        seconds[i] = row.measurement == DTP_MEASUREMENT_MATMUL ? matmul_s(one_s, &ops[i], &row, cluster, plan) : one_s;
+        seconds[i] =
+            row.measurement == DTP_MEASUREMENT_MATMUL ? matmul_s(one_s, &ops[i], &row, cluster, execution) : one_s;
     }
     if (!slots) {
         free(seconds);

@@ -8,7 +8,6 @@
 /* Seconds of each operation, gaps between its kernels not counted; NAN where nothing measured counts for it:
  * collectives, whose cost knows it by itself, and what the runtime does with other kernels. NULL: no memory. Caller
  * frees. */
-double *dtp_measured_op_seconds(const struct dtp_program *program, const struct dtp_cluster *cluster,
-                                const struct dtp_plan *plan);
+double *dtp_measured_op_seconds(const struct dtp_program *program, const struct dtp_cluster *cluster);
 
 #endif

@@ -90,9 +90,8 @@ static void sample(const struct curve *curve, double ranks, double least_z, gsl_
 }
 
 enum dtp_status dtp_noise_step_quantiles(const struct dtp_program *program, const struct dtp_cluster *cluster,
-                                         const struct dtp_plan *plan, const struct dtp_simulation_options *options,
-                                         double deviation, size_t samples, struct dtp_step_quantiles *out,
-                                         struct dtp_faults *faults)
+                                         const struct dtp_simulation_options *options, double deviation, size_t samples,
+                                         struct dtp_step_quantiles *out, struct dtp_faults *faults)
 {
     static const double z[FACTORS] = {-2.5, 0, 1, 2, 3.5, 5.5};
     struct curve curve;
@@ -109,7 +108,7 @@ enum dtp_status dtp_noise_step_quantiles(const struct dtp_program *program, cons
         struct dtp_timeline timeline;
         curve.z[i] = z[i];
         at.compute_factor = fmax(0.1, 1 + deviation * z[i]) / known_factor;
-        enum dtp_status status = dtp_simulate(program, cluster, plan, &at, &timeline, faults);
+        enum dtp_status status = dtp_simulate(program, cluster, &at, &timeline, faults);
         if (status != DTP_OK)
             return status;
         curve.step_s[i] = timeline.step_s;

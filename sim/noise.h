@@ -18,8 +18,7 @@ struct dtp_step_quantiles {
  * Phi(z)^n, so one uniform number u per job gives it as Phi^-1(u^(1/n)); the program is simulated for a few factors and
  * step times in between are interpolated, as they are piecewise linear in it. options->compute_factor is ignored. */
 enum dtp_status dtp_noise_step_quantiles(const struct dtp_program *program, const struct dtp_cluster *cluster,
-                                         const struct dtp_plan *plan, const struct dtp_simulation_options *options,
-                                         double deviation, size_t samples, struct dtp_step_quantiles *out,
-                                         struct dtp_faults *faults);
+                                         const struct dtp_simulation_options *options, double deviation, size_t samples,
+                                         struct dtp_step_quantiles *out, struct dtp_faults *faults);
 
 #endif

@@ -20,14 +20,14 @@ static struct dtp_group place_group(const struct dtp_cluster *cluster, const str
                               : dtp_group_strided(cluster, group->stride);
 }
 
-static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
                           const struct dtp_program_group *group, struct dtp_group_rates *out)
 {
     struct dtp_group placed = place_group(cluster, group);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         out->cost[i] = dtp_collective_cost(cluster, &placed, (enum dtp_collective)i);
         double links_alone = out->cost[i].s_per_byte[DTP_PROTOCOL_SIMPLE];
-        dtp_collective_choose(cluster, &placed, plan, (enum dtp_collective)i, &out->cost[i]);
+        dtp_collective_choose(cluster, &placed, execution, (enum dtp_collective)i, &out->cost[i]);
         out->link_s_per_byte[i] = least(links_alone, out->cost[i].s_per_byte[DTP_PROTOCOL_SIMPLE]);
     }
     double bus = dtp_group_bus_bytes_per_s(cluster, &placed);
@@ -39,24 +39,25 @@ static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_pl
     out->link_use = ranks_per_node > 1 ? (placed.nodes > 1 ? least(1, bus / link) : 1) : 0;
     out->network_use = placed.nodes > 1 ? 1 : 0;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
-        out->load[i] = dtp_collective_load(cluster, &placed, plan, (enum dtp_collective)i);
+        out->load[i] = dtp_collective_load(cluster, &placed, execution, (enum dtp_collective)i);
 }
 
 enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_cluster *cluster,
-                                     const struct dtp_plan *plan, struct dtp_op_rates *out, struct dtp_faults *faults)
+                                     struct dtp_op_rates *out, struct dtp_faults *faults)
 {
+    const struct dtp_execution *execution = dtp_program_execution(program);
     double ranks = cluster->gpus_per_node;
     *out = (struct dtp_op_rates){
         .cluster = cluster,
-        .plan = plan,
+        .execution = execution,
         .copy_bytes_per_s = cluster->gpu.pcie_bytes_per_s * dtp_calibration.pcie_fraction,
-        .host_optimizer_bytes_per_s = dtp_cluster_host_adam_bytes_per_s(cluster, plan, 0),
+        .host_optimizer_bytes_per_s = dtp_cluster_host_adam_bytes_per_s(cluster, execution, 0),
         .storage_read_bytes_per_s = cluster->machine.nvme_read_bytes_per_s / ranks,
         .storage_write_bytes_per_s = cluster->machine.nvme_write_bytes_per_s / ranks,
         .host_memory_bytes_per_s = cluster->machine.host_memory_bytes_per_s / ranks,
-        .matmul_share = dtp_matmul_share(&cluster->gpu, plan),
-        .gap_s = dtp_cluster_kernel_gap_s(cluster, plan),
-        .launch_s = dtp_cluster_kernel_launch_s(cluster, plan),
+        .matmul_share = dtp_matmul_share(&cluster->gpu, execution),
+        .gap_s = dtp_cluster_kernel_gap_s(cluster, execution),
+        .launch_s = dtp_cluster_kernel_launch_s(cluster, execution),
         .group_count = dtp_program_group_count(program),
         .program = program,
         .ops = dtp_program_ops(program),
@@ -64,9 +65,9 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
     };
     for (int i = 0; i < 3; i++)
         out->memory_kernel_bytes_per_s[i] =
-            dtp_memory_kernel_bytes_per_s(&cluster->gpu, plan->runtime, (enum dtp_memory_kernel)i);
+            dtp_memory_kernel_bytes_per_s(&cluster->gpu, execution, (enum dtp_memory_kernel)i);
     if (cluster->measured) {
-        out->measured_s = dtp_measured_op_seconds(program, cluster, plan);
+        out->measured_s = dtp_measured_op_seconds(program, cluster);
         if (!out->measured_s)
             return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for measured times");
     }
@@ -78,7 +79,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for communicators");
     }
     for (size_t i = 0; i < out->group_count; i++)
-        prepare_group(cluster, plan, &dtp_program_groups(program)[i], &out->group[i]);
+        prepare_group(cluster, execution, &dtp_program_groups(program)[i], &out->group[i]);
     for (size_t i = 0; i < out->group_count; i++)
         for (int c = 0; c < DTP_COLLECTIVE_COUNT; c++)
             out->kernels_alike = out->kernels_alike || out->group[i].load[c].measured;
@@ -114,7 +115,7 @@ static double attention_seconds(const struct dtp_op_rates *rates, const struct d
     const struct dtp_demand *d = &op->demand;
     if (d->tokens <= 0)
         return 0;
-    struct dtp_attention_time token = dtp_attention_time(&rates->cluster->gpu, &d->attention, rates->plan, 1);
+    struct dtp_attention_time token = dtp_attention_time(&rates->cluster->gpu, &d->attention, rates->execution, 1);
     return d->tokens * (op->kind == DTP_OP_ATTENTION ? token.forward_s : token.backward_s);
 }
 
@@ -146,6 +147,32 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
                                                                : rates->storage_write_bytes_per_s);
     }
     return 0;
+}
+
+double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,
+                        double speedup)
+{
+    double gaps_s = op->demand.kernels * rates->gap_s;
+    if (!dtp_op_is_kernel(op))
+        return alone_s;
+    if (dtp_op_kind_class(op->kind) == DTP_CLASS_MATMUL)
+        alone_s = fmax(0, alone_s - gaps_s) / speedup + gaps_s;
+    return alone_s * factor;
+}
+
+void dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s, double *matmul_s, double *other_s)
+{
+    const struct dtp_op *ops = dtp_program_ops(rates->program);
+    *matmul_s = *other_s = 0;
+    for (size_t i = 0; i < dtp_program_op_count(rates->program); i++) {
+        bool computes = ops[i].stream == DTP_STREAM_COMPUTE || ops[i].stream == DTP_STREAM_WEIGHT_GRADIENT;
+        if (!computes || !dtp_op_is_kernel(&ops[i]))
+            continue;
+        double gaps_s = ops[i].demand.kernels * rates->gap_s;
+        bool matmul = dtp_op_kind_class(ops[i].kind) == DTP_CLASS_MATMUL;
+        *matmul_s += matmul ? alone_s[i] - gaps_s : 0;
+        *other_s += matmul ? gaps_s : alone_s[i];
+    }
 }
 
 /* A collective takes its share of the SMs for as long as it runs: its CTAs sit there (contention_sm_share; none where
@@ -185,7 +212,9 @@ static struct dtp_usage kernel_usage(const struct dtp_op_rates *rates, const str
         usage.of[DTP_RESOURCE_SM] = busy - usage.of[DTP_RESOURCE_HBM];
         return usage;
     }
-    double operand_bytes = ((d->m + d->n) * d->k + d->m * d->n) * dtp_dtype_bytes(d->dtype);
+    double operand_bytes = dtp_op_kind_class(op->kind) != DTP_CLASS_MATMUL
+                               ? 0
+                               : ((d->m + d->n) * d->k + d->m * d->n) * dtp_dtype_bytes(d->dtype);
     usage.of[DTP_RESOURCE_HBM] = least(1, operand_bytes / attainable / seconds);
     usage.of[DTP_RESOURCE_SM] = dtp_op_kind_class(op->kind) == DTP_CLASS_MATMUL ? rates->matmul_share : 1;
     return usage;
@@ -229,11 +258,10 @@ double dtp_op_speed_beside_kernels(const struct dtp_op_rates *rates, const struc
     return 1 / rates->group[op->group].load[dtp_op_kind_collective(op->kind)].slowdown;
 }
 
-double dtp_op_isolated_s(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster,
-                         const struct dtp_plan *plan)
+double dtp_op_isolated_s(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster)
 {
     struct dtp_op_rates rates;
-    if (dtp_op_rates_prepare(program, cluster, plan, &rates, NULL) != DTP_OK)
+    if (dtp_op_rates_prepare(program, cluster, &rates, NULL) != DTP_OK)
         return NAN;
     double seconds = dtp_op_seconds(&rates, op);
     dtp_op_rates_release(&rates);

@@ -11,8 +11,8 @@
 #include "sim/share.h"
 
 struct dtp_op_rates {
-    const struct dtp_cluster *cluster; /* borrowed, like the program's groups */
-    const struct dtp_plan *plan;       /* borrowed */
+    const struct dtp_cluster *cluster;     /* borrowed, like the program's groups */
+    const struct dtp_execution *execution; /* the program's */
     double memory_kernel_bytes_per_s[3];
     double copy_bytes_per_s, host_optimizer_bytes_per_s, storage_read_bytes_per_s, storage_write_bytes_per_s;
     double host_memory_bytes_per_s; /* one GPU's share of the node's; 0 unknown */
@@ -34,11 +34,20 @@ struct dtp_op_rates {
 
 /* Caller frees with dtp_op_rates_release. Inputs are borrowed until then. */
 enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const struct dtp_cluster *cluster,
-                                     const struct dtp_plan *plan, struct dtp_op_rates *out, struct dtp_faults *faults);
+                                     struct dtp_op_rates *out, struct dtp_faults *faults);
 void dtp_op_rates_release(struct dtp_op_rates *rates);
 
 /* Seconds alone on its stream, gaps between its kernels included; 0 for events. */
 double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op);
+
+/* The same in a step, of what takes `alone_s` at the sustained rate: kernels are those of the slowest rank, `factor`
+ * times as long, and matmuls run `speedup` times as fast by what power allows. */
+double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,
+                        double speedup);
+
+/* What that speed-up follows from (dtp_matmul_speedup): matmuls and all else that computes, gaps between kernels as
+ * else; `alone_s` is of each of the program's operations. */
+void dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s, double *matmul_s, double *other_s);
 
 /* What it uses at the speed at which it takes `seconds` > 0. */
 struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds);

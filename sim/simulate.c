@@ -64,27 +64,15 @@ static bool price(struct simulation *s)
     bool jitters = s->options->seed && s->options->jitter_deviation > 0;
     if (jitters && !dtp_noise_jitter(s->options->seed, s->options->jitter_deviation, s->alone_s, s->count))
         return false;
-    for (size_t i = 0; i < s->count; i++) {
-        bool computes = s->ops[i].stream == DTP_STREAM_COMPUTE || s->ops[i].stream == DTP_STREAM_WEIGHT_GRADIENT;
-        if (!computes || !dtp_op_is_kernel(&s->ops[i]))
-            continue;
-        double gaps_s = s->ops[i].demand.kernels * s->rates.gap_s;
-        bool matmul = dtp_op_kind_class(s->ops[i].kind) == DTP_CLASS_MATMUL;
-        s->matmul_s += matmul ? s->alone_s[i] - gaps_s : 0;
-        s->other_s += matmul ? gaps_s : s->alone_s[i];
-    }
+    dtp_op_sum_kernels(&s->rates, s->alone_s, &s->matmul_s, &s->other_s);
     return true;
 }
 
-/* The engine's times: kernels are those of the slowest rank, matmuls run faster by what power allows. */
+/* The engine's times. */
 static void scale(struct simulation *s, double factor, double speedup)
 {
-    for (size_t i = 0; i < s->count; i++) {
-        double gaps_s = s->ops[i].demand.kernels * s->rates.gap_s, seconds = s->alone_s[i];
-        if (dtp_op_kind_class(s->ops[i].kind) == DTP_CLASS_MATMUL)
-            seconds = fmax(0, seconds - gaps_s) / speedup + gaps_s;
-        s->seconds[i] = dtp_op_is_kernel(&s->ops[i]) ? seconds * factor : seconds;
-    }
+    for (size_t i = 0; i < s->count; i++)
+        s->seconds[i] = dtp_op_in_step_s(&s->rates, &s->ops[i], s->alone_s[i], factor, speedup);
 }
 
 /* The roles of a set, or one program. */
@@ -130,15 +118,17 @@ static double end_of_step_s(const struct roles *all)
 
 /* Chips at their power limit run matmuls faster the smaller their share of the time is (op_cost.h). The share is known
  * only after a simulation: a first one with the share among computing kernels, as if nothing else took time,
- * and a second one where waiting for collectives, copies or the host made that share wrong by more than 0.3 % of speed.
+ * and a second one where waiting for collectives, copies or the host made that share wrong.
  */
 static bool run_at_power_limit(struct roles *all)
 {
-    bool headroom = all->role->options->power_headroom, again = false;
+    double given = all->role->options->matmul_speedup;
+    bool headroom = all->role->options->power_headroom && !(given > 0), again = false;
     for (uint32_t r = 0; r < all->count; r++) {
         struct simulation *s = &all->role[r];
-        all->out[r].matmul_speedup =
-            headroom ? dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, s->other_s) : 1;
+        all->out[r].matmul_speedup = headroom    ? dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s, s->other_s)
+                                     : given > 0 ? given
+                                                 : 1;
     }
     if (!run(all))
         return false;
@@ -151,7 +141,7 @@ static bool run_at_power_limit(struct roles *all)
         double step_s = end_s / out->compute_factor;
         double speedup = dtp_cluster_matmul_speedup(s->rates.cluster, s->matmul_s,
                                                     fmax(0, step_s - s->matmul_s / out->matmul_speedup));
-        if (fabs(speedup / out->matmul_speedup - 1) <= 0.003)
+        if (fabs(speedup / out->matmul_speedup - 1) <= DTP_SPEEDUP_TOLERANCE)
             continue;
         out->matmul_speedup = speedup;
         again = true;
@@ -159,13 +149,13 @@ static bool run_at_power_limit(struct roles *all)
     return !again || run(all);
 }
 
-static enum dtp_status replay_allocator(const struct simulation *s, bool expandable_segments, struct dtp_timeline *out,
-                                        struct dtp_faults *faults)
+static enum dtp_status replay_allocator(const struct simulation *s, struct dtp_timeline *out, struct dtp_faults *faults)
 {
     if (!s->options->replay_allocator)
         return DTP_OK;
     struct dtp_allocator_replay replay;
-    enum dtp_status status = dtp_allocator_replay(s->program, out, expandable_segments, 0, &replay, faults);
+    bool expandable = dtp_program_execution(s->program)->allocator == DTP_ALLOCATOR_EXPANDABLE;
+    enum dtp_status status = dtp_allocator_replay(s->program, out, expandable, 0, &replay, faults);
     out->allocated_peak_bytes = replay.state.allocated_peak_bytes;
     out->reserved_peak_bytes = replay.state.reserved_peak_bytes;
     return status;
@@ -192,9 +182,8 @@ static bool simulate_all(struct roles *all)
     return true;
 }
 
-/* Roles and what the engine takes of them are made; on one cluster by one plan. */
-static enum dtp_status simulate(struct roles *all, const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                                struct dtp_faults *faults)
+/* Roles and what the engine takes of them are made, on one cluster. */
+static enum dtp_status simulate(struct roles *all, const struct dtp_cluster *cluster, struct dtp_faults *faults)
 {
     double slowest = dtp_cluster_slowest_rank(cluster, dtp_calibration.simulated_rank_deviation);
     enum dtp_status status = DTP_OK;
@@ -205,12 +194,12 @@ static enum dtp_status simulate(struct roles *all, const struct dtp_cluster *clu
         all->role[r].count = dtp_program_op_count(all->role[r].program);
     }
     for (uint32_t r = 0; r < all->count && status == DTP_OK; r++)
-        status = dtp_op_rates_prepare(all->role[r].program, cluster, plan, &all->role[r].rates, faults);
+        status = dtp_op_rates_prepare(all->role[r].program, cluster, &all->role[r].rates, faults);
     if (status == DTP_OK && !simulate_all(all))
         status = out_of_memory(all, faults);
     for (uint32_t r = 0; r < all->count; r++) {
         if (status == DTP_OK)
-            status = replay_allocator(&all->role[r], plan->expandable_segments, &all->out[r], faults);
+            status = replay_allocator(&all->role[r], &all->out[r], faults);
         dtp_host_arena_release(&all->role[r].scratch);
         dtp_op_rates_release(&all->role[r].rates);
     }
@@ -220,20 +209,20 @@ static enum dtp_status simulate(struct roles *all, const struct dtp_cluster *clu
 }
 
 enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp_cluster *cluster,
-                             const struct dtp_plan *plan, const struct dtp_simulation_options *options,
-                             struct dtp_timeline *out, struct dtp_faults *faults)
+                             const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                             struct dtp_faults *faults)
 {
     struct simulation s = {.program = program, .options = options};
     struct dtp_engine_job job;
     struct dtp_engine_graph graph;
     uint32_t *pending;
     struct roles all = {&s, out, 1, &job, &graph, &pending};
-    return simulate(&all, cluster, plan, faults);
+    return simulate(&all, cluster, faults);
 }
 
 enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
-                                 const struct dtp_plan *plan, const struct dtp_simulation_options *options,
-                                 struct dtp_timeline *out, struct dtp_faults *faults)
+                                 const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                                 struct dtp_faults *faults)
 {
     enum dtp_issue_order order = dtp_cluster_is_host(cluster) ? DTP_ISSUE_IN_LINE : DTP_ISSUE_STREAMS;
     struct dtp_host_arena arena = {0};
@@ -258,7 +247,7 @@ enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct
         all.role[r].partner = partner[r];
     }
     if (status == DTP_OK)
-        status = simulate(&all, cluster, plan, faults);
+        status = simulate(&all, cluster, faults);
     dtp_host_arena_release(&arena);
     return status;
 }

@@ -7,7 +7,7 @@
 #define DTP_SIMULATE_H
 
 #include "base/host_arena.h"
-#include "plan/plan.h"
+#include "machine/machine.h"
 #include "program/program_set.h"
 
 struct dtp_span {
@@ -49,28 +49,30 @@ struct dtp_simulation_options {
     bool power_headroom;     /* matmuls clock up by the share of the step in which none runs */
     bool replay_allocator;
     const double *op_s;      /* seconds alone of each operation, NAN: as predicted; NULL: all as predicted. Borrowed */
+    double matmul_speedup;   /* at which matmuls run; 0: by what power_headroom says */
     double compute_factor;   /* on the time of kernels; 0: of the slowest of the cluster's ranks, as expected */
     uint64_t seed;           /* of jitter; 0: none */
     double jitter_deviation; /* relative, per operation of a rank */
     uint32_t op_limit;       /* of the program that dtp_simulated_create lowers; 0: DTP_SIMULATED_MAX_OPS */
 };
+/* By how much a clock may be off that was assumed before the step's time was known; beyond, the step runs again. */
+#define DTP_SPEEDUP_TOLERANCE 0.003
 /* Contention, power headroom and the allocator; no jitter. */
 struct dtp_simulation_options dtp_simulation_options_default(void);
 
 /* Caller frees with dtp_timeline_release. Time and memory linear in operations and dependencies. */
 enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp_cluster *cluster,
-                             const struct dtp_plan *plan, const struct dtp_simulation_options *options,
-                             struct dtp_timeline *out, struct dtp_faults *faults);
+                             const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                             struct dtp_faults *faults);
 /* The same of a program set, every role on a rank of its own: out[role]. All end with the whole step, which is each
  * timeline's step_s; what a role waits for others is its bubble. Proves the set first; `options` without op_s. On
  * failure every out[role] is empty. */
 enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
-                                 const struct dtp_plan *plan, const struct dtp_simulation_options *options,
-                                 struct dtp_timeline *out, struct dtp_faults *faults);
+                                 const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                                 struct dtp_faults *faults);
 void dtp_timeline_release(struct dtp_timeline *timeline);
 
 /* Isolated seconds of one operation: op_cost and collective_cost on its demand. NAN without memory. */
-double dtp_op_isolated_s(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster,
-                         const struct dtp_plan *plan);
+double dtp_op_isolated_s(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster);
 
 #endif

@@ -1,13 +1,12 @@
 #include "sim/simulated.h"
 
-#include "plan/runtime.h"
 #include "cost/calibration.h"
 #include "lower/lower.h"
 #include "program/live_runs.h"
 #include "program/verify.h"
 #include "sim/op_time.h"
+#include "sim/step_time.h"
 
-#include <math.h>
 #include <string.h>
 
 #define TIGHT_MAX_BUFFERS 10000 /* 40 ms */
@@ -18,7 +17,8 @@
 static void fill_memory(const struct dtp_simulated *s, struct dtp_memory *m)
 {
     *m = s->closed.memory;
-    bool arena = s->job.plan.runtime->arena; /* our executor owns its memory: no segments, no rounding */
+    bool arena = dtp_program_execution(s->program)->allocator ==
+                 DTP_ALLOCATOR_ARENA; /* our executor owns its memory: no segments, no rounding */
     m->allocated_peak_bytes = arena ? s->placement.arena_bytes : s->timeline.allocated_peak_bytes;
     const uint64_t *peak = m->phase_bytes[m->peak_phase];
     m->temporary_bytes = m->allocated_peak_bytes - peak[DTP_OWNER_PARAMS] - peak[DTP_OWNER_GRADS] -
@@ -44,80 +44,6 @@ static enum dtp_status add_memory(struct dtp_simulated *s, struct dtp_faults *fa
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-/* Time alone by what it is for. */
-static void fill_alone_times(const struct dtp_simulated *s, struct dtp_time *t)
-{
-    const struct dtp_op *ops = dtp_program_ops(s->program);
-    t->matmul_s = t->attention_s = t->memory_bound_s = t->loss_s = t->recompute_s = 0;
-    memset(t->collective_s, 0, sizeof t->collective_s);
-    for (size_t i = 0; i < s->timeline.op_count; i++) {
-        double alone_s = s->alone_s[i];
-        enum dtp_op_class class = dtp_op_kind_class(ops[i].kind);
-        if (class == DTP_CLASS_COLLECTIVE)
-            t->collective_s[dtp_op_kind_collective(ops[i].kind)] += alone_s;
-        if (ops[i].stream != DTP_STREAM_COMPUTE || !dtp_op_is_kernel(&ops[i]) || ops[i].kind == DTP_OP_OPTIMIZER)
-            continue;
-        if (ops[i].demand.recompute)
-            t->recompute_s += alone_s;
-        if (class == DTP_CLASS_MATMUL)
-            t->matmul_s += alone_s;
-        else if (ops[i].demand.recompute)
-            continue;
-        else if (class == DTP_CLASS_ATTENTION)
-            t->attention_s += alone_s;
-        else if (ops[i].kind == DTP_OP_LOSS || ops[i].kind == DTP_OP_LOSS_BACKWARD)
-            t->loss_s += alone_s;
-        else
-            t->memory_bound_s += alone_s;
-    }
-}
-
-/* As in the closed form, what kernels lose beside collectives counts as exposed communication. */
-static void fill_time(const struct dtp_simulated *s, struct dtp_time *t)
-{
-    const struct dtp_timeline *line = &s->timeline;
-    fill_alone_times(s, t);
-    t->communication_s = 0;
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
-        t->communication_s += t->collective_s[i];
-    double hidden_s = fmax(0, t->communication_s - line->exposed_communication_s);
-    double slowed_s = fmin(hidden_s, fmax(0, line->compute_s - s->kernels_alone_s));
-    t->exposed_communication_s = line->exposed_communication_s + slowed_s;
-    t->compute_s = line->compute_s - slowed_s + line->host_bound_s;
-    t->optimizer_s = line->optimizer_s;
-    t->exposed_offload_s = line->exposed_offload_s;
-    t->bubble_s = line->bubble_s;
-    t->step_s = line->step_s;
-    double device_s = t->compute_s + t->optimizer_s;
-    t->step_perfect_overlap_s = fmin(t->step_s, fmax(device_s, fmax(t->communication_s, t->exposed_offload_s)));
-    t->step_no_overlap_s = fmax(t->step_s, device_s + t->communication_s + t->offload_s);
-}
-
-/* Throughput is inverse to the step's time; what is computed in it stays. */
-static void fill_throughput(double closed_step_s, double step_s, struct dtp_throughput *t)
-{
-    double ratio = step_s > 0 ? closed_step_s / step_s : 0;
-    t->tokens_per_s *= ratio;
-    t->tokens_per_s_per_gpu *= ratio;
-    t->flops_per_s_per_gpu *= ratio;
-    t->mfu *= ratio;
-    t->hfu *= ratio;
-}
-
-/* Kernels as the simulation scales them: of the slowest rank, matmuls at the clock that power allows. */
-static void price(const struct dtp_op_rates *rates, const struct dtp_op *op, struct dtp_simulated *s, double *alone_s)
-{
-    double gaps_s = op->demand.kernels * rates->gap_s;
-    *alone_s = dtp_op_seconds(rates, op);
-    if (!dtp_op_is_kernel(op))
-        return;
-    if (dtp_op_kind_class(op->kind) == DTP_CLASS_MATMUL)
-        *alone_s = (*alone_s - gaps_s) / s->timeline.matmul_speedup + gaps_s;
-    *alone_s *= s->timeline.compute_factor;
-    if (op->stream == DTP_STREAM_COMPUTE && op->kind != DTP_OP_OPTIMIZER)
-        s->kernels_alone_s += *alone_s;
-}
-
 static enum dtp_status add_alone_times(struct dtp_simulated *s, struct dtp_faults *faults)
 {
     const struct dtp_op *ops = dtp_program_ops(s->program);
@@ -125,11 +51,12 @@ static enum dtp_status add_alone_times(struct dtp_simulated *s, struct dtp_fault
     s->alone_s = dtp_host_arena_take(&s->timeline.memory, s->timeline.op_count + 1, sizeof *s->alone_s);
     if (!s->alone_s)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    enum dtp_status status = dtp_op_rates_prepare(s->program, &s->job.cluster, &s->job.plan, &rates, faults);
+    enum dtp_status status = dtp_op_rates_prepare(s->program, &s->job.cluster, &rates, faults);
     if (status != DTP_OK)
         return status;
     for (size_t i = 0; i < s->timeline.op_count; i++)
-        price(&rates, &ops[i], s, &s->alone_s[i]);
+        s->alone_s[i] = dtp_op_in_step_s(&rates, &ops[i], dtp_op_seconds(&rates, &ops[i]), s->timeline.compute_factor,
+                                         s->timeline.matmul_speedup);
     dtp_op_rates_release(&rates);
     return DTP_OK;
 }
@@ -137,7 +64,7 @@ static enum dtp_status add_alone_times(struct dtp_simulated *s, struct dtp_fault
 /* Who owns an arena packs it tightly, as long as that takes no longer than the simulation. */
 static enum dtp_status place(struct dtp_simulated *s, struct dtp_faults *faults)
 {
-    bool owned = s->job.plan.runtime->arena;
+    bool owned = dtp_program_execution(s->program)->allocator == DTP_ALLOCATOR_ARENA;
     if (owned && dtp_program_buffer_count(s->program) <= TIGHT_MAX_BUFFERS)
         return dtp_program_place_tight(s->program, &s->placement, faults);
     return dtp_program_place(s->program, &s->placement, faults);
@@ -172,7 +99,7 @@ enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp
     if (status == DTP_OK)
         status = place(out, faults);
     if (status == DTP_OK)
-        status = dtp_simulate(out->program, cluster, plan, options, &out->timeline, faults);
+        status = dtp_simulate(out->program, cluster, options, &out->timeline, faults);
     if (status == DTP_OK)
         status = add_alone_times(out, faults);
     if (status == DTP_OK)
@@ -182,8 +109,10 @@ enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp
         return status;
     }
     dtp_program_sum(out->program, &out->totals);
-    fill_time(out, &out->prediction.time);
-    fill_throughput(out->closed.time.step_s, out->prediction.time.step_s, &out->prediction.throughput);
+    struct dtp_step_sums sums;
+    dtp_step_sums_of(out->program, &out->timeline, out->alone_s, &sums);
+    out->kernels_alone_s = sums.kernels_s;
+    dtp_step_time_of(&sums, &out->prediction.time, &out->prediction.throughput);
     return DTP_OK;
 }
 
@@ -202,8 +131,7 @@ enum dtp_status dtp_simulated_scatter(struct dtp_simulated *s, const struct dtp_
         return DTP_OK;
     s->deviation = deviation > 0 ? deviation : dtp_calibration.simulated_rank_deviation;
     s->samples = samples;
-    return dtp_noise_step_quantiles(s->program, &s->job.cluster, &s->job.plan, options, deviation, samples,
-                                    &s->quantiles, faults);
+    return dtp_noise_step_quantiles(s->program, &s->job.cluster, options, deviation, samples, &s->quantiles, faults);
 }
 
 static enum dtp_status predict(const struct dtp_job *job, const struct dtp_simulation_options *options,

@@ -95,6 +95,18 @@ static enum dtp_status prepare(struct dtp_binding *b, struct dtp_faults *faults)
     return status;
 }
 
+uint32_t dtp_bind_role_ranks(const struct dtp_bind_job *job)
+{
+    if (job->set)
+        return job->set->roles[dtp_program_set_role_of(job->set, job->rank)].ranks;
+    return job->world ? job->world->ranks.world : 1;
+}
+
+uint32_t dtp_bind_role_rank(const struct dtp_bind_job *job)
+{
+    return job->set ? job->rank - job->set->roles[dtp_program_set_role_of(job->set, job->rank)].first_rank : job->rank;
+}
+
 /* ---- state ------------------------------------------------------------------------------------------------------- */
 
 /* What this rank has of one state of a module: elements [begin, end) at `values`. */
@@ -147,7 +159,8 @@ static bool next_run(const struct dtp_parameter_module *layout, int *next, uint6
     return found;
 }
 
-/* A buffer of whole size is this rank's to write only in its own shard; padding is in no part. False: of no format. */
+/* A buffer of whole size is this rank's to write only in its own shard; padding is in no part. False: of no format, or
+ * of neither the module's nor a shard's size. */
 static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_state state)
 {
     dtp_buffer_id id = b->map.module[module][state];
@@ -158,9 +171,13 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
     if (!dtp_bind_buffer_element(&dtp_program_buffers(b->job.program)[id.index], &element))
         return false;
     struct dtp_parameter_module layout;
-    dtp_parameter_module(b->job.transformer, b->rules.shard_ranks, module, &layout);
-    uint64_t first = b->job.rank % b->rules.shard_ranks * layout.shard_elements, last = first + layout.shard_elements;
-    bool whole = dtp_program_buffers(b->job.program)[id.index].bytes / dtp_element_bytes(element) >= layout.elements;
+    dtp_program_module(b->job.program, module, &layout);
+    uint64_t held = dtp_program_buffers(b->job.program)[id.index].bytes / dtp_element_bytes(element);
+    uint32_t rank = dtp_bind_role_rank(&b->job), shards = dtp_binding_shards(b);
+    uint64_t first = rank % shards * layout.shard_elements, last = first + layout.shard_elements;
+    bool whole = held == layout.elements;
+    if (!whole && held != layout.shard_elements)
+        return false;
     struct state_range range = {
         .kind = {.module = (uint32_t)module, .kind = (enum dtp_state_kind)state, .element = element},
         .begin = whole ? 0 : first,
@@ -169,7 +186,7 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
     uint64_t begin, end, left_out;
     for (int next = 0; next_run(&layout, &next, &begin, &end, &left_out);) {
         add_part(b->parts, &b->part_count, &range, larger(begin, range.begin), smaller(end, range.end), left_out);
-        if (b->job.rank < b->rules.shard_ranks)
+        if (rank < shards)
             add_part(b->own, &b->own_count, &range, larger(begin, first), smaller(end, last), left_out);
     }
     return true;
@@ -178,10 +195,10 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
 static enum dtp_status bind_state(struct dtp_binding *b, struct dtp_faults *faults)
 {
     _Static_assert((int)DTP_EXECUTOR_STATE_COUNT == (int)DTP_STATE_KIND_COUNT, "kinds of state");
-    enum dtp_status status = dtp_executor_find(b->job.program, b->job.transformer, &b->map, faults);
+    enum dtp_status status = dtp_executor_find(b->job.program, &b->map, faults);
     if (status != DTP_OK)
         return status;
-    size_t most = 2 * b->map.module_count * DTP_STATE_KIND_COUNT; /* before and behind the head's padding */
+    size_t most = 2 * (b->map.module_count + 1) * DTP_STATE_KIND_COUNT; /* before and behind the head's padding */
     b->parts = dtp_host_arena_take_zeroed(&b->memory, most, sizeof *b->parts);
     b->own = dtp_host_arena_take_zeroed(&b->memory, most, sizeof *b->own);
     if (!b->parts || !b->own)
@@ -190,7 +207,8 @@ static enum dtp_status bind_state(struct dtp_binding *b, struct dtp_faults *faul
         for (int state = 0; state < DTP_EXECUTOR_STATE_COUNT; state++)
             if (!add_state(b, module, (enum dtp_executor_state)state))
                 return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                                 "the program's buffer of %s of module %" PRIu64 " has no format that can be run",
+                                 "the program's buffer of %s of module %" PRIu64
+                                 " has no format that can be run, or not the size of its tensors",
                                  dtp_content_text(dtp_executor_content((enum dtp_executor_state)state)), module);
     return DTP_OK;
 }
@@ -242,7 +260,6 @@ void dtp_binding_peak(const struct dtp_binding *b, uint64_t out[DTP_OWNER_COUNT]
 enum dtp_status dtp_bind(const struct dtp_bind_job *job, struct dtp_binding *out, struct dtp_faults *faults)
 {
     *out = (struct dtp_binding){.job = *job, .op_count = dtp_program_op_count(job->program)};
-    dtp_executor_rules(job->transformer, job->cluster, job->plan, &out->rules);
     out->ops = dtp_host_arena_take_zeroed(&out->memory, out->op_count, sizeof *out->ops);
     enum dtp_status status = out->ops ? bind_state(out, faults) : out_of_memory(faults);
     if (status == DTP_OK)

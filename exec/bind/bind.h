@@ -2,8 +2,8 @@
  * stream it is issued to, and the events it waits for and records.
  *
  * The program is one of lower_executor.h, whose roles say what each operand is; addresses are arena bases plus offsets.
- * What an operation computes follows from its kind, the roles of its operands, the transformer's shapes and the plan's
- * rules; nothing is decided while a step runs. */
+ * What an operation computes follows from its kind, its form, the roles of its operands and its shapes, all of which
+ * the program says; nothing is decided while a step runs. */
 #ifndef DTP_BIND_H
 #define DTP_BIND_H
 
@@ -22,9 +22,6 @@ struct dtp_optimizer_settings {
 
 struct dtp_bind_job {
     const struct dtp_program *program;
-    const struct dtp_transformer *transformer;
-    const struct dtp_cluster *cluster;
-    const struct dtp_plan *plan;
     const struct dtp_executor_arena *arena;
     struct dtp_device *device;
     char *device_base, *host_base;
@@ -69,7 +66,6 @@ struct dtp_bound_op {
 struct dtp_binding {
     struct dtp_host_arena memory; /* of the arrays */
     struct dtp_bind_job job;
-    struct dtp_executor_rules rules;
     struct dtp_executor_map map;
     struct dtp_bound_op *ops; /* one per operation of the program */
     size_t op_count;
@@ -79,6 +75,10 @@ struct dtp_binding {
     struct dtp_state_part *own;     /* of those, what is this rank's to write: together each element once */
     size_t part_count, own_count;
 };
+
+/* Ranks that run this rank's program, and its place among them. */
+uint32_t dtp_bind_role_ranks(const struct dtp_bind_job *job);
+uint32_t dtp_bind_role_rank(const struct dtp_bind_job *job);
 
 /* Binds all operations and lets the device prepare them. `job` and what it points to stay borrowed. Caller releases.
  * DTP_BAD_INPUT: an operation that the device cannot run, or whose operands are not what its kind needs. */
@@ -90,6 +90,13 @@ enum dtp_status dtp_binding_prove(const struct dtp_binding *binding, struct dtp_
 
 /* Device bytes by owner when most are alive, as the operations bring them to life and free them. */
 void dtp_binding_peak(const struct dtp_binding *binding, uint64_t out[DTP_OWNER_COUNT]);
+
+/* Ranks that share a copy of what the program shards. */
+static inline uint32_t dtp_binding_shards(const struct dtp_binding *binding)
+{
+    uint32_t shards = dtp_program_execution(binding->job.program)->shards;
+    return shards ? shards : 1;
+}
 
 /* Address of a buffer of the program; NULL for DTP_NO_INDEX and for one that the step never uses. */
 void *dtp_binding_address(const struct dtp_binding *binding, dtp_buffer_id buffer);

@@ -7,10 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Epsilon of norms: LLaMA's and GPT-2's configuration classes (transformers: rms_norm_eps 1e-5 of LLaMA 2,
- * layer_norm_epsilon 1e-5). AdamW's comes with the settings. */
-#define NORM_EPSILON 1e-5f
-
 enum dtp_element dtp_bind_element(enum dtp_dtype dtype)
 {
     assert(dtype == DTP_FP32 || dtype == DTP_BF16);
@@ -26,6 +22,16 @@ bool dtp_bind_buffer_element(const struct dtp_buffer *buffer, enum dtp_element *
     return known;
 }
 
+static float norm_epsilon(const struct dtp_binder *b)
+{
+    return (float)(b->op->demand.epsilon > 0 ? b->op->demand.epsilon : DTP_NORM_EPSILON);
+}
+
+static float embedding_scale(const struct dtp_binder *b)
+{
+    return b->op->demand.scale > 0 ? (float)b->op->demand.scale : 1;
+}
+
 /* ---- embedding and norms ----------------------------------------------------------------------------------------- */
 
 static void fill_embedding(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -36,9 +42,10 @@ static void fill_embedding(struct dtp_binder *b, struct dtp_bound_op *out)
                                                            .positions = maybe(b, DTP_ROLE_POSITION),
                                                            .result = need(b, DTP_ROLE_RESULT),
                                                            .rows = rows(b),
-                                                           .width = hidden(b),
-                                                           .vocab = (uint32_t)shape(b)->vocab,
+                                                           .width = width(b),
+                                                           .vocab = (uint32_t)b->op->demand.k,
                                                            .sequence = sequence(b),
+                                                           .scale = embedding_scale(b),
                                                            .element = element_of(b, DTP_ROLE_WEIGHT),
                                                            .result_element = element_of(b, DTP_ROLE_RESULT)};
 }
@@ -59,9 +66,10 @@ static void fill_embedding_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .table_gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
                                              .positions_gradient = maybe(b, DTP_ROLE_POSITION_GRADIENT),
                                              .rows = rows(b),
-                                             .width = hidden(b),
-                                             .vocab = (uint32_t)shape(b)->vocab,
+                                             .width = width(b),
+                                             .vocab = (uint32_t)b->op->demand.k,
                                              .sequence = sequence(b),
+                                             .scale = embedding_scale(b),
                                              .element = element_of(b, DTP_ROLE_GRADIENT),
                                              .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
                                              .accumulate_positions = updates(b, DTP_ROLE_POSITION_GRADIENT)};
@@ -76,12 +84,13 @@ static void fill_norm(struct dtp_binder *b, struct dtp_bound_op *out)
     out->arguments.norm = (struct dtp_norm_args){.x = need(b, DTP_ROLE_INPUT),
                                                  .weight = need(b, DTP_ROLE_WEIGHT),
                                                  .bias = maybe(b, DTP_ROLE_BIAS),
+                                                 .addend = maybe(b, DTP_ROLE_ADDEND),
                                                  .result = need(b, DTP_ROLE_RESULT),
                                                  .inverse_deviation = statistics,
-                                                 .mean = shape(b)->norm == DTP_LAYER_NORM ? statistics + rows(b) : NULL,
+                                                 .mean = has_mean(b) ? statistics + rows(b) : NULL,
                                                  .rows = rows(b),
-                                                 .width = hidden(b),
-                                                 .epsilon = NORM_EPSILON,
+                                                 .width = width(b),
+                                                 .epsilon = norm_epsilon(b),
                                                  .weight_offset = weight_offset(b),
                                                  .element = element_of(b, DTP_ROLE_INPUT),
                                                  .weight_element = element_of(b, DTP_ROLE_WEIGHT)};
@@ -98,13 +107,13 @@ static void fill_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                         .x = need(b, DTP_ROLE_INPUT),
                                         .weight = need(b, DTP_ROLE_WEIGHT),
                                         .inverse_deviation = statistics,
-                                        .mean = shape(b)->norm == DTP_LAYER_NORM ? statistics + rows(b) : NULL,
+                                        .mean = has_mean(b) ? statistics + rows(b) : NULL,
                                         .residual_gradient = need(b, DTP_ROLE_RESIDUAL_GRADIENT),
                                         .weight_gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
                                         .bias_gradient = maybe(b, DTP_ROLE_BIAS_GRADIENT),
                                         .workspace = need(b, DTP_ROLE_WORKSPACE),
                                         .rows = rows(b),
-                                        .width = hidden(b),
+                                        .width = width(b),
                                         .weight_offset = weight_offset(b),
                                         .element = element_of(b, DTP_ROLE_GRADIENT),
                                         .weight_element = element_of(b, DTP_ROLE_WEIGHT),
@@ -137,6 +146,7 @@ static void fill_matmul_input_gradient(struct dtp_binder *b, struct dtp_matmul_a
     g->element = element_of(b, DTP_ROLE_GRADIENT);
     g->b = need(b, DTP_ROLE_WEIGHT);
     g->result = need(b, DTP_ROLE_INPUT_GRADIENT);
+    g->addend = updates(b, DTP_ROLE_INPUT_GRADIENT) ? g->result : NULL;
     g->aux = maybe(b, DTP_ROLE_AUX);
     g->epilogue = g->aux ? DTP_EPILOGUE_DGELU : DTP_EPILOGUE_NONE;
     g->lda = g->k;
@@ -163,7 +173,7 @@ static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
     struct dtp_matmul_args g = {.m = (uint64_t)b->op->demand.m,
                                 .n = (uint64_t)b->op->demand.n,
                                 .k = (uint64_t)b->op->demand.k,
-                                .sms = b->binding->job.plan->executor.matmul_sms};
+                                .sms = dtp_program_execution(b->binding->job.program)->matmul_sms};
     const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
     g.workspace = maybe(b, DTP_ROLE_WORKSPACE);
     g.workspace_bytes = workspace ? operand_bytes(b, workspace) : 0;
@@ -181,7 +191,7 @@ static void fill_matmul(struct dtp_binder *b, struct dtp_bound_op *out)
 
 static void fill_rotary(struct dtp_binder *b, struct dtp_bound_op *out)
 {
-    const struct dtp_transformer *t = shape(b);
+    const struct dtp_attention_shape *t = heads(b);
     const float *cosines = need(b, DTP_ROLE_TABLES);
     out->kernel = DTP_KERNEL_rotary;
     if (!cosines)
@@ -191,34 +201,35 @@ static void fill_rotary(struct dtp_binder *b, struct dtp_bound_op *out)
                                                      .sines = cosines + sequence(b) * (t->head_dim / 2),
                                                      .rows = rows(b),
                                                      .sequence = sequence(b),
-                                                     .heads = (uint32_t)t->heads,
-                                                     .kv_heads = (uint32_t)t->kv_heads,
-                                                     .head_dim = (uint32_t)t->head_dim,
+                                                     .heads = t->heads,
+                                                     .kv_heads = t->kv_heads,
+                                                     .head_dim = t->head_dim,
                                                      .element = element_of(b, DTP_ROLE_RESULT),
                                                      .inverse = b->op->kind == DTP_OP_ROTARY_BACKWARD};
 }
 
 static void fill_qk_norm(struct dtp_binder *b, struct dtp_bound_op *out)
 {
-    const struct dtp_transformer *t = shape(b);
+    const struct dtp_attention_shape *t = heads(b);
     out->kernel = DTP_KERNEL_qk_norm;
     out->arguments.qk_norm = (struct dtp_qk_norm_args){.qkv = need(b, DTP_ROLE_RESULT),
                                                        .weight = need(b, DTP_ROLE_WEIGHT),
                                                        .raw = need(b, DTP_ROLE_SAVED),
                                                        .inverse_deviation = need(b, DTP_ROLE_STATISTICS),
                                                        .rows = rows(b),
-                                                       .heads = (uint32_t)t->heads,
-                                                       .kv_heads = (uint32_t)t->kv_heads,
-                                                       .head_dim = (uint32_t)t->head_dim,
-                                                       .epsilon = NORM_EPSILON,
+                                                       .heads = t->heads,
+                                                       .kv_heads = t->kv_heads,
+                                                       .head_dim = t->head_dim,
+                                                       .epsilon = norm_epsilon(b),
                                                        .weight_offset = weight_offset(b),
                                                        .element = element_of(b, DTP_ROLE_RESULT),
-                                                       .weight_element = element_of(b, DTP_ROLE_WEIGHT)};
+                                                       .weight_element = element_of(b, DTP_ROLE_WEIGHT),
+                                                       .wide = t->wide};
 }
 
 static void fill_qk_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 {
-    const struct dtp_transformer *t = shape(b);
+    const struct dtp_attention_shape *t = heads(b);
     out->kernel = DTP_KERNEL_qk_norm_backward;
     out->arguments.qk_norm_backward =
         (struct dtp_qk_norm_backward_args){.qkv_gradient = need(b, DTP_ROLE_RESULT),
@@ -228,19 +239,20 @@ static void fill_qk_norm_backward(struct dtp_binder *b, struct dtp_bound_op *out
                                            .weight_gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
                                            .workspace = need(b, DTP_ROLE_WORKSPACE),
                                            .rows = rows(b),
-                                           .heads = (uint32_t)t->heads,
-                                           .kv_heads = (uint32_t)t->kv_heads,
-                                           .head_dim = (uint32_t)t->head_dim,
+                                           .heads = t->heads,
+                                           .kv_heads = t->kv_heads,
+                                           .head_dim = t->head_dim,
                                            .weight_offset = weight_offset(b),
                                            .element = element_of(b, DTP_ROLE_RESULT),
                                            .weight_element = element_of(b, DTP_ROLE_WEIGHT),
                                            .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
-                                           .accumulate = updates(b, DTP_ROLE_WEIGHT_GRADIENT)};
+                                           .accumulate = updates(b, DTP_ROLE_WEIGHT_GRADIENT),
+                                           .wide = t->wide};
 }
 
 static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
 {
-    const struct dtp_transformer *t = shape(b);
+    const struct dtp_attention_shape *t = heads(b);
     const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
     out->kernel = DTP_KERNEL_attention;
     out->arguments.attention =
@@ -249,20 +261,20 @@ static void fill_attention(struct dtp_binder *b, struct dtp_bound_op *out)
                                     .log_sum_exp = need(b, DTP_ROLE_STATISTICS),
                                     .workspace = maybe(b, DTP_ROLE_WORKSPACE),
                                     .workspace_bytes = workspace ? operand_bytes(b, workspace) : 0,
-                                    .batch = b->binding->job.plan->micro_batch,
+                                    .batch = (uint32_t)(rows(b) / t->queries),
                                     .sequence = sequence(b),
-                                    .heads = (uint32_t)t->heads,
-                                    .kv_heads = (uint32_t)t->kv_heads,
-                                    .head_dim = (uint32_t)t->head_dim,
-                                    .window = window(b),
+                                    .heads = t->heads,
+                                    .kv_heads = t->kv_heads,
+                                    .head_dim = t->head_dim,
+                                    .window = t->window,
                                     .scale = (float)(1 / sqrt((double)t->head_dim)),
-                                    .softcap = (float)t->attention_softcap,
+                                    .softcap = (float)t->softcap,
                                     .element = element_of(b, DTP_ROLE_INPUT)};
 }
 
 static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 {
-    const struct dtp_transformer *t = shape(b);
+    const struct dtp_attention_shape *t = heads(b);
     const struct dtp_operand *workspace = operand(b, DTP_ROLE_WORKSPACE);
     out->kernel = DTP_KERNEL_attention_backward;
     out->arguments.attention_backward =
@@ -273,15 +285,15 @@ static void fill_attention_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .qkv_gradient = need(b, DTP_ROLE_INPUT_GRADIENT),
                                              .workspace = maybe(b, DTP_ROLE_WORKSPACE),
                                              .workspace_bytes = workspace ? operand_bytes(b, workspace) : 0,
-                                             .batch = b->binding->job.plan->micro_batch,
+                                             .batch = (uint32_t)(rows(b) / t->queries),
                                              .sequence = sequence(b),
-                                             .heads = (uint32_t)t->heads,
-                                             .kv_heads = (uint32_t)t->kv_heads,
-                                             .head_dim = (uint32_t)t->head_dim,
-                                             .window = window(b),
+                                             .heads = t->heads,
+                                             .kv_heads = t->kv_heads,
+                                             .head_dim = t->head_dim,
+                                             .window = t->window,
                                              .scale = (float)(1 / sqrt((double)t->head_dim)),
-                                             .softcap = (float)t->attention_softcap,
-                                             .atomic = b->binding->job.plan->executor.atomic_attention,
+                                             .softcap = (float)t->softcap,
+                                             .atomic = t->atomic,
                                              .element = element_of(b, DTP_ROLE_INPUT)};
 }
 
@@ -291,7 +303,7 @@ static void fill_activation(struct dtp_binder *b, struct dtp_bound_op *out)
     out->arguments.activation = (struct dtp_activation_args){.up = need(b, DTP_ROLE_INPUT),
                                                              .result = need(b, DTP_ROLE_RESULT),
                                                              .rows = rows(b),
-                                                             .width = (uint32_t)shape(b)->ffn,
+                                                             .width = width(b),
                                                              .kind = activation_kind(b),
                                                              .element = element_of(b, DTP_ROLE_INPUT)};
 }
@@ -306,7 +318,7 @@ static void fill_activation_backward(struct dtp_binder *b, struct dtp_bound_op *
                                               .up_gradient = apart ? apart : up,
                                               .result = maybe(b, DTP_ROLE_RESULT),
                                               .rows = rows(b),
-                                              .width = (uint32_t)shape(b)->ffn,
+                                              .width = width(b),
                                               .kind = activation_kind(b),
                                               .element = element_of(b, DTP_ROLE_GRADIENT)};
 }
@@ -320,7 +332,7 @@ static void fill_bias_backward(struct dtp_binder *b, struct dtp_bound_op *out)
                                         .bias_gradient = need(b, DTP_ROLE_BIAS_GRADIENT),
                                         .workspace = need(b, DTP_ROLE_WORKSPACE),
                                         .rows = rows(b),
-                                        .width = (uint32_t)b->op->demand.n,
+                                        .width = width(b),
                                         .element = element_of(b, DTP_ROLE_GRADIENT),
                                         .gradient_element = element_of(b, DTP_ROLE_BIAS_GRADIENT),
                                         .accumulate = result && updates(b, DTP_ROLE_BIAS_GRADIENT)};
@@ -330,19 +342,15 @@ static void fill_bias_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 
 static void fill_loss_backward(struct dtp_binder *b, struct dtp_bound_op *out)
 {
-    const struct dtp_bind_job *job = &b->binding->job;
-    uint32_t ranks =
-        job->set ? job->set->roles[dtp_program_set_role_of(job->set, job->rank)].ranks : job->cluster->gpus;
-    double tokens = (double)b->binding->rules.tokens * job->plan->accumulate * ranks;
     out->kernel = DTP_KERNEL_loss;
     out->arguments.loss = (struct dtp_loss_args){.logits = need(b, DTP_ROLE_RESULT),
                                                  .targets = need(b, DTP_ROLE_BATCH),
                                                  .row_loss = need(b, DTP_ROLE_STATISTICS),
                                                  .rows = rows(b),
-                                                 .vocab = (uint32_t)shape(b)->vocab,
-                                                 .stride = (uint32_t)b->binding->rules.vocab_stride,
-                                                 .scale = (float)(1 / tokens),
-                                                 .softcap = (float)shape(b)->final_softcap,
+                                                 .vocab = (uint32_t)b->op->demand.k,
+                                                 .stride = width(b),
+                                                 .scale = (float)(1 / b->op->demand.m),
+                                                 .softcap = (float)heads(b)->softcap,
                                                  .element = element_of(b, DTP_ROLE_RESULT)};
 }
 
@@ -408,7 +416,8 @@ enum dtp_status dtp_bind_arguments(const struct dtp_binding *binding, const stru
 {
     struct dtp_binder b = {.binding = binding, .op = op, .faults = faults};
     memset(&out->arguments, 0, sizeof out->arguments);
-    enum dtp_status status = fill(&b, out);
+    dtp_bind_room(&b);
+    enum dtp_status status = b.missing ? DTP_OK : fill(&b, out);
     for (int role = 0; role < DTP_ROLE_COUNT && status == DTP_OK; role++)
         if (b.missing & 1u << role)
             status =

@@ -27,10 +27,11 @@ void dtp_bind_clip_scale(struct dtp_binder *b, struct dtp_bound_op *out)
 {
     const struct dtp_operand *partials = operand(b, DTP_ROLE_PARTIALS);
     out->kernel = DTP_KERNEL_clip_scale;
-    out->arguments.clip_scale = (struct dtp_clip_scale_args){.partials = need(b, DTP_ROLE_PARTIALS),
-                                                             .count = partials ? operand_bytes(b, partials) / 4 : 0,
-                                                             .clip = (float)b->binding->job.plan->executor.clip_norm,
-                                                             .scalars = need(b, DTP_ROLE_SCALARS)};
+    out->arguments.clip_scale =
+        (struct dtp_clip_scale_args){.partials = need(b, DTP_ROLE_PARTIALS),
+                                     .count = partials ? operand_bytes(b, partials) / 4 : 0,
+                                     .clip = (float)dtp_program_execution(b->binding->job.program)->clip_norm,
+                                     .scalars = need(b, DTP_ROLE_SCALARS)};
 }
 
 /* Where weight decay applies among elements [first, first + count) of a module. Neighbours that both decay are one
@@ -39,7 +40,7 @@ static enum dtp_status decay_ranges(const struct dtp_binder *b, uint64_t module,
                                     struct dtp_adamw_args *out)
 {
     struct dtp_parameter_module layout;
-    dtp_parameter_module(shape(b), b->binding->rules.shard_ranks, module, &layout);
+    dtp_program_module(b->binding->job.program, module, &layout);
     bool follows = false;
     for (int i = 0; i < DTP_PARAMETER_COUNT; i++) {
         const struct dtp_parameter_tensor *t = &layout.tensor[i];
@@ -73,7 +74,7 @@ enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *ou
     }
     struct dtp_parameter_module layout;
     uint64_t module = buffer_of(b, moment)->module;
-    dtp_parameter_module(shape(b), b->binding->rules.shard_ranks, module, &layout);
+    dtp_program_module(b->binding->job.program, module, &layout);
     struct dtp_adamw_args g = {.gradient = need(b, DTP_ROLE_WEIGHT_GRADIENT),
                                .weights = need(b, DTP_ROLE_WEIGHT),
                                .master = maybe(b, DTP_ROLE_MASTER),
@@ -86,9 +87,13 @@ enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *ou
                                .scalars = need(b, DTP_ROLE_SCALARS),
                                .weight_element = element_of(b, DTP_ROLE_WEIGHT),
                                .moment_element = element_of(b, DTP_ROLE_MOMENT1),
-                               .stochastic_rounding = job->plan->executor.stochastic_rounding};
+                               .stochastic_rounding = dtp_program_execution(job->program)->stochastic_rounding};
     g.count = operand_bytes(b, moment) / dtp_element_bytes(g.moment_element);
     g.gradient_element = element_of_all(b, DTP_ROLE_WEIGHT_GRADIENT, g.count);
+    element_of_all(b, DTP_ROLE_MOMENT2, g.count);
+    if (g.master)
+        element_of_all(b, DTP_ROLE_MASTER, g.count);
+    element_of_all(b, DTP_ROLE_WEIGHT, g.count);
     bool part = g.count < layout.elements;
     uint64_t first = part ? group_index(b) * layout.shard_elements : 0;
     g.first_element = dtp_parameter_element_key(module, first);
@@ -136,7 +141,7 @@ void dtp_bind_add(struct dtp_binder *b, struct dtp_bound_op *out)
 
 void dtp_bind_sum_parts(struct dtp_binder *b, struct dtp_bound_op *out)
 {
-    uint64_t count = rows(b), ranks = b->binding->rules.shard_ranks;
+    uint64_t count = rows(b), ranks = dtp_binding_shards(b->binding);
     out->kernel = DTP_KERNEL_sum_parts;
     out->arguments.sum_parts = (struct dtp_sum_parts_args){.parts = need(b, DTP_ROLE_INPUT),
                                                            .total = need(b, DTP_ROLE_RESULT),

@@ -35,13 +35,15 @@ static inline struct dtp_program_group shard_group(const struct dtp_binder *b)
 {
     if (b->op->group != DTP_NO_INDEX)
         return dtp_program_groups(b->binding->job.program)[b->op->group];
-    return (struct dtp_program_group){(uint32_t)b->binding->rules.shard_ranks, 1};
+    return (struct dtp_program_group){dtp_binding_shards(b->binding), 1};
 }
 
 static inline uint32_t group_index(const struct dtp_binder *b)
 {
     struct dtp_program_group group = shard_group(b);
-    return dtp_group_place(&group, b->binding->job.rank).index;
+    return dtp_group_place(&group,
+                           b->op->group == DTP_NO_INDEX ? dtp_bind_role_rank(&b->binding->job) : b->binding->job.rank)
+        .index;
 }
 
 /* Bytes of the buffer that belong to the operand, from its offset on. */
@@ -102,48 +104,71 @@ static inline enum dtp_element element_of_all(struct dtp_binder *b, enum dtp_rol
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
-static inline const struct dtp_transformer *shape(const struct dtp_binder *b)
-{
-    return b->binding->job.transformer;
-}
-
 static inline uint64_t rows(const struct dtp_binder *b)
 {
     return (uint64_t)b->op->demand.tokens;
 }
 
-static inline uint32_t hidden(const struct dtp_binder *b)
+/* Of a row. */
+static inline uint32_t width(const struct dtp_binder *b)
 {
-    return (uint32_t)shape(b)->hidden;
+    return (uint32_t)b->op->demand.n;
 }
 
+static inline const struct dtp_attention_shape *heads(const struct dtp_binder *b)
+{
+    return &b->op->demand.attention;
+}
+
+/* Columns of q, k and v side by side, and of q alone. */
+static inline uint64_t packed_width(const struct dtp_binder *b)
+{
+    return ((uint64_t)heads(b)->heads + 2 * (uint64_t)heads(b)->kv_heads) * heads(b)->head_dim;
+}
+static inline uint64_t query_width(const struct dtp_binder *b)
+{
+    return (uint64_t)heads(b)->heads * heads(b)->head_dim;
+}
+
+/* Tokens of a sequence; of an operation that needs them, a divisor of its rows. */
 static inline uint32_t sequence(const struct dtp_binder *b)
 {
-    return (uint32_t)b->binding->job.plan->sequence;
+    return (uint32_t)heads(b)->queries;
 }
 
 /* What norms add to their weights. */
 static inline float weight_offset(const struct dtp_binder *b)
 {
-    return shape(b)->norm_unit_offset ? 1 : 0;
+    return b->op->demand.form == DTP_FORM_LAYER_NORM_PLUS_ONE || b->op->demand.form == DTP_FORM_RMS_NORM_PLUS_ONE ? 1
+                                                                                                                  : 0;
 }
 
-/* Keys that the operation's layer sees; 0: all. */
-static inline uint32_t window(const struct dtp_binder *b)
+static inline bool has_mean(const struct dtp_binder *b)
 {
-    return (uint32_t)dtp_transformer_layer_window(shape(b), b->op->layer, b->binding->job.plan->sequence);
+    return b->op->demand.form == DTP_FORM_LAYER_NORM || b->op->demand.form == DTP_FORM_LAYER_NORM_PLUS_ONE;
 }
 
 static inline enum dtp_activation_kind activation_kind(const struct dtp_binder *b)
 {
-    switch (shape(b)->activation) {
-    case DTP_GELU: return DTP_ACTIVATION_GELU;
-    case DTP_RELU: return DTP_ACTIVATION_RELU;
-    case DTP_GEGLU: return DTP_ACTIVATION_GEGLU;
-    case DTP_SWIGLU: break;
+    switch (b->op->demand.form) {
+    case DTP_FORM_GELU: return DTP_ACTIVATION_GELU;
+    case DTP_FORM_RELU: return DTP_ACTIVATION_RELU;
+    case DTP_FORM_GEGLU: return DTP_ACTIVATION_GEGLU;
+    default: break;
     }
     return DTP_ACTIVATION_SWIGLU;
 }
+
+/* Rows of its input: the gate's beside the other's. */
+static inline uint64_t up_width(const struct dtp_binder *b)
+{
+    bool gated = b->op->demand.form == DTP_FORM_SWIGLU || b->op->demand.form == DTP_FORM_GEGLU;
+    return (gated ? 2 : 1) * (uint64_t)width(b);
+}
+
+/* bind_room.c: the operation's operands have room for what its shapes say, and its shapes fit each other; what does not
+ * is among b->missing. */
+void dtp_bind_room(struct dtp_binder *b);
 
 /* bind_update.c: the optimizer, element by element work, copies and collectives. */
 void dtp_bind_zero(struct dtp_binder *b, struct dtp_bound_op *out);

@@ -79,8 +79,7 @@ static struct dtp_measured_row row_of(const struct walk *w, size_t op, const cha
 {
     const struct dtp_job *job = &w->program.job;
     struct dtp_measured_row of_op, row;
-    dtp_measured_row_of_op(w->program.program, &dtp_program_ops(w->program.program)[op], &job->cluster, &job->plan,
-                           &of_op);
+    dtp_measured_row_of_op(w->program.program, &dtp_program_ops(w->program.program)[op], &job->cluster, &of_op);
     row = dtp_measured_row_of(DTP_MEASUREMENT_CONTENTION, of_op.what);
     snprintf(row.what, sizeof row.what, "%.20s%s", of_op.what, suffix);
     for (int i = DTP_MEASURED_ranks; i <= DTP_MEASURED_nodes; i++)

@@ -48,9 +48,6 @@ enum dtp_status dtp_probe_program_bytes(const struct dtp_job *job, uint64_t *dev
 static enum dtp_status bind(struct dtp_prober *p, bool together, struct dtp_probe_program *out)
 {
     struct dtp_bind_job job = {.program = out->program,
-                               .transformer = &out->job.transformer,
-                               .cluster = &out->job.cluster,
-                               .plan = &out->job.plan,
                                .arena = &out->arena,
                                .device = p->device,
                                .device_base = p->device_base,
@@ -82,7 +79,7 @@ static enum dtp_status write_inputs(struct dtp_prober *p, struct dtp_probe_progr
         status = dtp_batches_start(&job, p->device, &batches, p->faults);
     if (status == DTP_OK)
         status = dtp_batches_take(batches, &ready, p->faults);
-    uint64_t bytes = dtp_batch_layout_of(out->binding.rules.tokens).bytes;
+    uint64_t bytes = dtp_batch_layout_of(out->binding.map.rows).bytes;
     for (uint32_t m = 0; m < plan->accumulate && status == DTP_OK; m++)
         memcpy(dtp_run_host_batch(out->run, m), (const char *)ready + m * bytes, bytes);
     dtp_batches_stop(batches);
@@ -108,7 +105,7 @@ static enum dtp_status check_first_step(struct dtp_prober *p, struct dtp_probe_p
     enum dtp_status status = dtp_probe_program_step(p, program, DTP_RUN_PLAIN, &step_s, &host_s);
     if (status != DTP_OK)
         return status;
-    double tokens = (double)program->binding.rules.tokens * job->plan.accumulate;
+    double tokens = (double)program->binding.map.rows * program->binding.map.micro_steps;
     double loss = (double)dtp_run_host_results(program->run)->loss_sum / tokens;
     double variance = (double)job->transformer.hidden * HEAD_DEVIATION * HEAD_DEVIATION;
     double expected = log((double)job->transformer.vocab) + variance / 2;

@@ -117,8 +117,8 @@ static bool is_row(const struct dtp_probe_program *program, size_t i, uint32_t r
 {
     const struct dtp_op *op = &dtp_program_ops(program->program)[i];
     const struct dtp_job *job = &program->job;
-    bool is = dtp_measured_row_of_op(program->program, op, &job->cluster, &job->plan, row) &&
-              row->measurement <= DTP_MEASUREMENT_KERNEL;
+    bool is =
+        dtp_measured_row_of_op(program->program, op, &job->cluster, row) && row->measurement <= DTP_MEASUREMENT_KERNEL;
     if (is && dtp_cluster_is_host(&job->cluster)) /* a program of one rank, which all run at once */
         dtp_measured_row_of_host(row, job->plan.precision.compute, ranks);
     return is;

@@ -147,7 +147,7 @@ static int initialise_part(struct dtp_run *run, const struct dtp_state_part *par
     int code = 0;
     if (part->kind != DTP_STATE_WEIGHTS && part->kind != DTP_STATE_MASTER)
         return 0;
-    dtp_parameter_module(job->transformer, run->binding->rules.shard_ranks, part->module, &layout);
+    dtp_program_module(job->program, part->module, &layout);
     for (int i = 0; i < DTP_PARAMETER_COUNT && !code; i++)
         code = initialise_tensor(run, part, (enum dtp_parameter)i, &layout.tensor[i], seed);
     return code;
@@ -158,10 +158,14 @@ static int initialise_part(struct dtp_run *run, const struct dtp_state_part *par
 static enum dtp_status fill_tables(struct dtp_run *run, struct dtp_faults *faults)
 {
     const struct dtp_bind_job *job = &run->binding->job;
+    const struct dtp_op *ops = dtp_program_ops(job->program);
     char *tables = dtp_binding_address(run->binding, run->binding->map.buffer[DTP_CONTENT_TABLES]);
-    uint64_t half = job->transformer->head_dim / 2, count = job->plan->sequence * half;
+    uint64_t half = 0, count = 0;
     void *staging;
-    if (!tables)
+    for (size_t i = 0; i < dtp_program_op_count(job->program) && !half; i++)
+        half = ops[i].kind == DTP_OP_ROTARY ? ops[i].demand.attention.head_dim / 2 : 0;
+    count = run->binding->map.sequence * half;
+    if (!tables || !count)
         return DTP_OK;
     enum dtp_status status =
         run->device->verbs->allocate_host(run->device, 2 * count * sizeof(float), &staging, faults);
@@ -405,7 +409,7 @@ enum dtp_status dtp_run_begin(struct dtp_run *run, enum dtp_run_mode mode, struc
 {
     const struct dtp_device_verbs *verbs = run->device->verbs;
     void *stream = verbs->stream(run->device, DTP_STREAM_COMPUTE);
-    bool graph = run->binding->job.plan->executor.cuda_graph && mode == DTP_RUN_PLAIN;
+    bool graph = dtp_program_execution(run->binding->job.program)->graph && mode == DTP_RUN_PLAIN;
     enum dtp_status status = mode == DTP_RUN_PLAIN ? DTP_OK : make_op_events(run, faults);
     if (status == DTP_OK && graph && !run->graph)
         status = capture(run, faults);

@@ -38,7 +38,13 @@ static json_t *number(double value)
 
 static uint64_t parameter_count(const struct dtp_binding *b)
 {
-    return dtp_transformer_count(b->job.transformer).total;
+    uint64_t count = 0;
+    for (uint64_t module = 0; module < b->map.module_count; module++) {
+        struct dtp_parameter_module layout;
+        dtp_program_module(b->job.program, module, &layout);
+        count += layout.used_elements;
+    }
+    return count;
 }
 
 void dtp_event_start(FILE *file, const struct dtp_binding *b, uint64_t digest, const struct dtp_token_source *source,
@@ -87,6 +93,18 @@ void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory)
                             name ? name : json_null()));
     else
         json_decref(name);
+}
+
+void dtp_event_roles(FILE *file, const struct dtp_role_times *roles, uint32_t count)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < count; i++)
+        json_array_append_new(
+            list, json_pack("{s:o,s:o}", "busy_s", number(roles[i].busy_s), "step_s", number(roles[i].step_s)));
+    if (file)
+        say(file, json_pack("{s:s,s:o}", "event", "roles", "roles", list));
+    else
+        json_decref(list);
 }
 
 void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *communicator,

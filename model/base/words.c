@@ -67,6 +67,27 @@ bool dtp_stream_parse(const char *text, enum dtp_stream *out)
     return false;
 }
 
+static const char *const forms[DTP_FORM_COUNT] = {
+#define DTP_FORM_TEXT(suffix, text) text,
+    DTP_FORM_TABLE(DTP_FORM_TEXT)
+#undef DTP_FORM_TEXT
+};
+
+const char *dtp_form_text(enum dtp_form form)
+{
+    return forms[form];
+}
+
+bool dtp_form_parse(const char *text, enum dtp_form *out)
+{
+    for (int i = 1; i < DTP_FORM_COUNT; i++)
+        if (!strcmp(text, forms[i])) {
+            *out = (enum dtp_form)i;
+            return true;
+        }
+    return false;
+}
+
 const char *dtp_role_text(enum dtp_role role)
 {
     return roles[role];

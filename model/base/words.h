@@ -147,6 +147,28 @@ enum dtp_role {
 #undef DTP_ROLE_ENUM
         DTP_ROLE_COUNT
 };
+/* Which of its forms a kernel computes: X(suffix, text). Activations of the MLP; norms by mean and deviation or by the
+ * root mean square, whose weights multiply as they are or with 1 added. */
+#define DTP_FORM_TABLE(X)                                                                                              \
+    X(NONE, "")                                                                                                        \
+    X(SWIGLU, "swiglu")                                                                                                \
+    X(GEGLU, "geglu")                                                                                                  \
+    X(GELU, "gelu")                                                                                                    \
+    X(RELU, "relu")                                                                                                    \
+    X(LAYER_NORM, "layer_norm")                                                                                        \
+    X(LAYER_NORM_PLUS_ONE, "layer_norm_plus_one")                                                                      \
+    X(RMS_NORM, "rms_norm")                                                                                            \
+    X(RMS_NORM_PLUS_ONE, "rms_norm_plus_one")
+enum dtp_form {
+#define DTP_FORM_ENUM(suffix, text) DTP_FORM_##suffix,
+    DTP_FORM_TABLE(DTP_FORM_ENUM)
+#undef DTP_FORM_ENUM
+        DTP_FORM_COUNT
+};
+const char *dtp_form_text(enum dtp_form form);
+/* Of the table but NONE. */
+bool dtp_form_parse(const char *text, enum dtp_form *out);
+
 const char *dtp_role_text(enum dtp_role role);
 bool dtp_role_parse(const char *text, enum dtp_role *out);
 

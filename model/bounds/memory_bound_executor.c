@@ -1,13 +1,15 @@
 /* Our executor: one arena. A block has 11 tensors, with norms of q and k 13: input, two norms' results with their
  * statistics, qkv, the core's result with its log-sum-exp, the sum behind attention, up (gate and up as one), the
- * product. Its backward makes the product's gradient in place, so that the worst stage is either the whole block with
- * the stream's gradient and one of the MLP's [c f], or attention's tensors with the gradients of the core and its
- * workspace. */
+ * product. Branches side by side have no such sum, and one norm or two; norms behind branches keep what these returned,
+ * whose gradient then stands beside the stream's. Its backward makes the product's gradient in place, so that the worst
+ * stage is either the whole block with the stream's gradient and one of the MLP's [c f], or attention's tensors with
+ * the gradients of the core and its workspace. */
 #include "bounds/memory_bound.h"
 
 #include "cost/attention_workspace.h"
 #include "net/parameter_layout.h"
 #include "plan/runtime.h"
+#include "plan/runtime_sizes.h"
 
 /* Elements of the three kinds of modules, each padded to equal shards, and of all. */
 struct modules {
@@ -58,26 +60,32 @@ static void size_block(struct dtp_bound *b)
     uint64_t qkv = c * (q + 2 * kv), core = c * q + 4 * t->heads;
     enum dtp_checkpointing policy = b->plan->checkpointing;
     bool apart = b->plan->executor.gradient_stream;
-    uint64_t raw = t->qk_norm ? c * (q + kv) + 4 * (t->heads + t->kv_heads) : 0; /* q and k before their norms */
-    uint64_t attention = 2 * c * h + statistics + qkv + raw + core;
+    uint64_t raw = t->qk_norm ? c * (q + kv) + 4 * (t->qk_norm_wide ? 2 : t->heads + t->kv_heads) : 0; /* of q and k */
+    bool front = t->norm_place != DTP_NORMS_AFTER, behind = t->norm_place != DTP_NORMS_BEFORE;
+    uint64_t norms = front ? (t->parallel_block == DTP_PARALLEL_ONE_NORM ? 1 : 2) : 0; /* in front of branches */
+    uint64_t norm = c * h + statistics, returned = behind ? norm : 0, sum = t->parallel_block ? 0 : c * h;
+    uint64_t beside =
+        behind || norms == 1 ? c * h : 0; /* a gradient that waits for the other branch, or for its norm */
+    uint64_t attention = c * h + (front ? norm : 0) + qkv + raw + core + returned;
     a->layer_input = c * h;
-    a->layer_all = attention + 2 * c * h + statistics + c * (up + f);
+    a->layer_all = attention + sum + (norms == 2 ? norm : 0) + returned + c * (up + f);
     a->layer_kept = policy == DTP_CHECKPOINT_NONE                  ? a->layer_all
                     : policy == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? a->layer_all - core
-                    : policy == DTP_CHECKPOINT_SELECTIVE_MATMUL    ? a->layer_all - 2 * c * h - c * f
+                    : policy == DTP_CHECKPOINT_SELECTIVE_MATMUL    ? a->layer_all - norms * c * h - c * f
                                                                    : c * h;
     a->gradient = c * h;
-    b->stage[0] = (struct dtp_bound_stage){a->layer_all + (apart ? 2 * c * h + qkv : 0), 0, 0};
+    b->stage[0] = (struct dtp_bound_stage){a->layer_all + beside + (apart ? 2 * c * h + qkv : 0), 0, 0};
     b->stage[1] = (struct dtp_bound_stage){
-        attention + c * q + qkv + core_workspace(b) + (apart ? c * (up + f) + c * h : 0), 0, 0};
+        attention + beside + c * q + qkv + core_workspace(b) + (apart ? c * (up + f) + c * h : 0), 0, 0};
     b->stage[2] = b->stage[3] = b->stage[1];
 }
 
-/* A chunk of logits: the largest power of two of tokens, at least 128, that takes at most 512 MiB. */
+/* A chunk of logits: the largest power of two of tokens, at least LOSS_CHUNK_LEAST, that takes at most
+ * LOSS_CHUNK_BYTES. */
 static uint64_t logits_bytes(const struct dtp_bound *b)
 {
-    uint64_t row = dtp_bytes_product(b->transformer->vocab, b->bytes.compute), most = 128;
-    while (2 * most * row <= UINT64_C(512) << 20)
+    uint64_t row = dtp_bytes_product(b->transformer->vocab, b->bytes.compute), most = DTP_EXECUTOR_LOSS_CHUNK_LEAST;
+    while (2 * most * row <= DTP_EXECUTOR_LOSS_CHUNK_BYTES)
         most *= 2;
     most = b->plan->executor.loss_chunk ? b->plan->executor.loss_chunk : most;
     return dtp_bytes_product(most < b->tokens ? most : b->tokens, row);
@@ -90,7 +98,7 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct modules *m, b
     const struct dtp_plan *plan = b->plan;
     uint64_t c = b->bytes.compute, own = m->total / b->units.ranks;
     uint64_t ring = plan->prefetch ? plan->prefetch_depth + UINT64_C(1) : 1;
-    uint64_t workspaces = (plan->executor.gradient_stream ? 2 : 1) * (UINT64_C(32) << 20);
+    uint64_t workspaces = (plan->executor.gradient_stream ? 2 : 1) * DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES;
     uint64_t tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * plan->sequence : 0;
     uint64_t optimizer = plan->offload == DTP_OFFLOAD_NONE ? (b->bytes.moments + b->bytes.master) * own : 0;
     bool host_params = plan->offload == DTP_OFFLOAD_PARAMS;

@@ -20,7 +20,7 @@ static double group_total_s(const struct dtp_timing *c, const struct dtp_group *
     if (!count)
         return 0;
     struct dtp_collective_cost cost = dtp_collective_cost(c->cluster, group, collective);
-    dtp_collective_choose(c->cluster, group, c->plan, collective, &cost);
+    dtp_collective_choose(c->cluster, group, &c->execution, collective, &cost);
     return (double)count * dtp_collective_time(&cost, (double)bytes / (double)count);
 }
 
@@ -162,11 +162,12 @@ double dtp_timing_contention_s(const struct dtp_timing *c, const struct dtp_comm
     double hidden_s = time->communication_s - exposed_s, loss = 0;
     struct dtp_group group =
         dtp_group_consecutive(c->cluster, c->plan->shard_group > 1 ? c->plan->shard_group : c->cluster->gpus);
-    double free_share = 1 - dtp_matmul_share(&c->cluster->gpu, c->plan); /* SMs that nothing loses */
+    double free_share = 1 - dtp_matmul_share(&c->cluster->gpu, &c->execution); /* SMs that nothing loses */
     if (time->communication_s <= 0)
         return 0;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
-        struct dtp_collective_load load = dtp_collective_load(c->cluster, &group, c->plan, (enum dtp_collective)i);
+        struct dtp_collective_load load =
+            dtp_collective_load(c->cluster, &group, &c->execution, (enum dtp_collective)i);
         loss += fmax(0, load.sm_share - free_share) * load.slowdown * time->collective_s[i] +
                 load.memory_passes * (double)communication->bytes[i] / c->cluster->gpu.memory_bytes_per_s;
     }

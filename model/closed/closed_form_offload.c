@@ -2,7 +2,7 @@
 #include "closed/closed_form_hooks.h"
 
 #include "cost/cluster_cost.h"
-#include "plan/deepspeed.h"
+#include "plan/runtime_sizes.h"
 #include "closed/sharding.h"
 
 #include <math.h>
@@ -79,7 +79,7 @@ void dtp_timing_add_offload(const struct dtp_timing *c, const struct dtp_communi
     double up_s = up_bytes / pcie;
     /* AdamW on the host: reads p, g, m, v and writes p, m, v in fp32, 28 B a parameter. */
     double adam_bytes = c->own ? c->own->host_update_bytes : 28 * dtp_timing_optimizer_shard(c);
-    double host = dtp_cluster_host_adam_bytes_per_s(c->cluster, plan, adam_bytes);
+    double host = dtp_cluster_host_adam_bytes_per_s(c->cluster, &c->execution, adam_bytes);
     struct nvme_time nvme = nvme_time(c, communication, (double)element.params);
     double adam_s = adam_bytes / host, groups = ceil(dtp_timing_optimizer_shard(c) / (double)DTP_DEEPSPEED_SUB_GROUP);
     double step_s = fmax(adam_s, nvme.optimizer_s) + fmin(adam_s, nvme.optimizer_s) / fmax(1, groups);

@@ -181,7 +181,7 @@ static double fp8_cast_bytes(const struct dtp_timing *c)
 static double weight_traffic_s(const struct dtp_timing *c, bool reduces)
 {
     return weight_traffic_bytes(c, reduces) /
-           dtp_cluster_memory_kernel_bytes_per_s(c->cluster, c->plan, DTP_KERNEL_FUSED);
+           dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_FUSED);
 }
 
 /* Bytes through HBM of a micro-step's memory-bound kernels. */
@@ -236,7 +236,7 @@ static double device_optimizer_s(const struct dtp_timing *c)
 static void note_compute(const struct dtp_timing *c, const struct micro_step *m, double weights_s, double gaps_s,
                          double speedup, double n)
 {
-    double fused = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, c->plan, DTP_KERNEL_FUSED);
+    double fused = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_FUSED);
     *c->parts = (struct dtp_time_parts){
         .matmul_forward_s = n * m->matmul_forward_s,
         .matmul_backward_s = n * m->matmul_backward_s,
@@ -270,20 +270,20 @@ static void add_compute(const struct dtp_timing *c, struct dtp_time *time, struc
     double n = plan->accumulate, reductions = dtp_plan_reductions(plan);
     struct micro_step m = micro_step(c);
     double matmul = m.matmul_forward_s + m.matmul_backward_s + m.head_s + m.recompute_matmul_s;
-    double gaps = m.kernels * dtp_cluster_kernel_gap_s(c->cluster, plan);
+    double gaps = m.kernels * dtp_cluster_kernel_gap_s(c->cluster, &c->execution);
     double other = m.attention_forward_s + m.attention_backward_s + m.memory_forward_s + m.memory_backward_s +
                    m.loss_s + m.recompute_other_s + m.fp8_s + gaps;
     double quiet_s = n > reductions ? weight_traffic_s(c, false) : 0; /* of a micro-step that reduces nothing */
     double weights = (reductions * m.weights_s + (n - reductions) * quiet_s) / n;
     double speedup = dtp_cluster_matmul_speedup(c->cluster, matmul, other + weights + time->optimizer_s / n) *
-                     dtp_matmul_share(&c->cluster->gpu, plan);
+                     dtp_matmul_share(&c->cluster->gpu, &c->execution);
     time->matmul_s = n * matmul / speedup;
     time->attention_s = n * (m.attention_forward_s + m.attention_backward_s);
     time->memory_bound_s = n * (m.memory_forward_s + m.memory_backward_s + m.fp8_s + weights + gaps);
     time->loss_s = n * m.loss_s;
     time->recompute_s = n * (m.recompute_matmul_s / speedup + m.recompute_other_s);
     time->compute_s = n * (matmul / speedup + other + weights);
-    double launch_s = dtp_cluster_kernel_launch_s(c->cluster, plan);
+    double launch_s = dtp_cluster_kernel_launch_s(c->cluster, &c->execution);
     time->host_launch_s = n * m.kernels * launch_s;
     window->head_s = m.head_s / speedup + m.loss_s;
     window->forward_s = m.matmul_forward_s / speedup + m.attention_forward_s + m.memory_forward_s;
@@ -348,6 +348,7 @@ static struct dtp_timing context_of(const struct dtp_transformer *transformer, c
     return (struct dtp_timing){.transformer = transformer,
                                .cluster = cluster,
                                .plan = plan,
+                               .execution = dtp_plan_execution(plan),
                                .count = dtp_transformer_count(transformer),
                                .block = dtp_block_work(transformer, plan),
                                .tokens = (double)plan->micro_batch * (double)plan->sequence,
@@ -367,9 +368,9 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
 {
     struct dtp_timing c = context_of(transformer, cluster, plan);
     c.parts = parts;
-    c.eager_bytes_per_s =
-        dtp_cluster_memory_kernel_bytes_per_s(cluster, plan, c.block.fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
-    c.streaming_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, plan, DTP_KERNEL_STREAMING);
+    c.eager_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, &c.execution,
+                                                                c.block.fused ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER);
+    c.streaming_bytes_per_s = dtp_cluster_memory_kernel_bytes_per_s(cluster, &c.execution, DTP_KERNEL_STREAMING);
     if (plan->runtime->closed->work) {
         plan->runtime->closed->work(transformer, cluster, plan, &c.work);
         c.own = &c.work;
@@ -395,9 +396,9 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     double longest_s = out->communication_s - c.narrow_gather_s - out->collective_s[DTP_ALL_TO_ALL];
     if (dtp_plan_shards_params(plan) && plan->shard_group < cluster->gpus)
         longest_s = fmax(out->collective_s[DTP_ALL_REDUCE], longest_s - out->collective_s[DTP_ALL_REDUCE]);
-    if (dtp_collective_copies(plan, DTP_ALL_GATHER))
+    if (dtp_execution_copies(&c.execution, DTP_ALL_GATHER))
         longest_s = fmax(out->collective_s[DTP_ALL_GATHER], longest_s - out->collective_s[DTP_ALL_GATHER]);
-    if (dtp_collective_copies(plan, DTP_ALL_TO_ALL))
+    if (dtp_execution_copies(&c.execution, DTP_ALL_TO_ALL))
         longest_s = fmax(longest_s, out->collective_s[DTP_ALL_TO_ALL]);
     longest_s = fmax(longest_s, c.narrow_gather_s);
     out->step_perfect_overlap_s = fmax(out->compute_s + out->optimizer_s, fmax(longest_s, out->exposed_offload_s));

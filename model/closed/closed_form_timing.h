@@ -13,6 +13,7 @@ struct dtp_timing {
     const struct dtp_transformer *transformer;
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
+    struct dtp_execution execution; /* of the plan */
     struct dtp_parameter_count count;
     struct dtp_block_work block;
     double tokens; /* of one micro-step */

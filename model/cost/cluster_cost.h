@@ -13,7 +13,12 @@
 /* Seconds of one matmul, of the pass and with m, n, k as a step program has them. */
 double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured_matmul pass, enum dtp_dtype dtype,
                             double m, double n, double k);
-/* Of attention over `tokens` tokens of one GPU. */
+/* The row of a machine file that attention over `tokens` tokens is, by layer's shape, in a formula as in a program.
+ * False: none can be, for rows are of cuDNN's flash kernels over whole sequences, and their columns say neither a
+ * window nor a cap. Attention computes in bf16 where matmuls do in fp8. */
+bool dtp_attention_measured_row(const struct dtp_attention_shape *shape, enum dtp_dtype compute, double tokens,
+                                bool backward, struct dtp_measured_row *out);
+/* Of attention over `tokens` tokens of one GPU, on average over layers. */
 struct dtp_attention_time dtp_cluster_attention_time(const struct dtp_cluster *cluster,
                                                      const struct dtp_transformer *transformer,
                                                      const struct dtp_plan *plan, double tokens);
@@ -23,17 +28,18 @@ double dtp_cluster_matmul_speedup(const struct dtp_cluster *cluster, double matm
 double dtp_cluster_most_matmul_flops_per_s(const struct dtp_cluster *cluster, enum dtp_dtype dtype);
 
 /* The closed form's memory-bound kernels: all of a class together. */
-double dtp_cluster_memory_kernel_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+double dtp_cluster_memory_kernel_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
                                              enum dtp_memory_kernel kind);
-double dtp_cluster_kernel_gap_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
-double dtp_cluster_kernel_launch_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
+double dtp_cluster_kernel_gap_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution);
+double dtp_cluster_kernel_launch_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution);
 
 /* Bytes/s of a copy of `bytes` on each of the node's GPUs at once. */
 double dtp_cluster_copy_bytes_per_s(const struct dtp_cluster *cluster, bool upload, double bytes);
 /* Bytes/s of host memory that vectorised AdamW on the host goes through for each of `ranks` of one node at once. */
 double dtp_host_adam_bytes_per_s(const struct dtp_machine *machine, double ranks);
 /* Bytes/s of host memory that one GPU's share of AdamW on the host goes through. */
-double dtp_cluster_host_adam_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan, double bytes);
+double dtp_cluster_host_adam_bytes_per_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
+                                         double bytes);
 
 /* GPUs whose speed is known, for they were measured; 0: none. */
 uint32_t dtp_cluster_measured_gpus(const struct dtp_cluster *cluster);

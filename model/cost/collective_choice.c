@@ -5,20 +5,14 @@
 
 #include <math.h>
 
-static bool is_direct(const struct dtp_plan *plan, enum dtp_collective collective)
+static bool is_direct(const struct dtp_execution *execution, enum dtp_collective collective)
 {
-    return plan->executor.symmetric_windows || dtp_collective_copies(plan, collective);
+    return execution->windows || dtp_execution_copies(execution, collective);
 }
 
-bool dtp_collective_copies(const struct dtp_plan *plan, enum dtp_collective collective)
+bool dtp_collective_is_librarys(const struct dtp_execution *execution, enum dtp_collective collective)
 {
-    return (collective == DTP_ALL_GATHER && plan->executor.gather_engine == DTP_ENGINE_COPY) ||
-           (collective == DTP_ALL_TO_ALL && plan->executor.reduce_engine == DTP_ENGINE_COPY);
-}
-
-bool dtp_collective_is_librarys(const struct dtp_plan *plan, enum dtp_collective collective)
-{
-    return !plan->executor.collective_ctas && !is_direct(plan, collective);
+    return !execution->collective_ctas && !is_direct(execution, collective);
 }
 
 /* One way, whatever the size. */
@@ -31,13 +25,13 @@ static void one_way(double latency_s, double bytes_per_s, struct dtp_collective_
 }
 
 void dtp_collective_choose(const struct dtp_cluster *cluster, const struct dtp_group *group,
-                           const struct dtp_plan *plan, enum dtp_collective collective,
+                           const struct dtp_execution *execution, enum dtp_collective collective,
                            struct dtp_collective_cost *cost)
 {
     double link = dtp_cluster_link_bytes_per_s(cluster);
     double cta_bytes_per_s = dtp_calibration.ring_cta_bytes_per_s;
-    if (group->nodes == 1 && group->ranks > 1 && is_direct(plan, collective)) {
-        bool copies = dtp_collective_copies(plan, collective);
+    if (group->nodes == 1 && group->ranks > 1 && is_direct(execution, collective)) {
+        bool copies = dtp_execution_copies(execution, collective);
         one_way(copies ? dtp_calibration.copy_gather_s : dtp_calibration.symmetric_barrier_s,
                 link * (copies ? dtp_calibration.copy_link_fraction : dtp_calibration.symmetric_link_fraction), cost);
         if (copies)
@@ -45,14 +39,15 @@ void dtp_collective_choose(const struct dtp_cluster *cluster, const struct dtp_g
         cost->latency_s[DTP_PROTOCOL_LL] = dtp_calibration.symmetric_flag_s;
         cta_bytes_per_s = dtp_calibration.symmetric_cta_bytes_per_s;
     }
-    for (int p = 0; p < DTP_PROTOCOL_COUNT && plan->executor.collective_ctas; p++)
-        cost->s_per_byte[p] = fmax(cost->s_per_byte[p], 1 / (plan->executor.collective_ctas * cta_bytes_per_s));
+    for (int p = 0; p < DTP_PROTOCOL_COUNT && execution->collective_ctas; p++)
+        cost->s_per_byte[p] = fmax(cost->s_per_byte[p], 1 / (execution->collective_ctas * cta_bytes_per_s));
 }
 
-static bool as_measured(const struct dtp_cluster *cluster, const struct dtp_group *group, const struct dtp_plan *plan,
-                        enum dtp_collective collective, struct dtp_collective_load *out)
+static bool as_measured(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                        const struct dtp_execution *execution, enum dtp_collective collective,
+                        struct dtp_collective_load *out)
 {
-    if (!cluster->measured || !dtp_collective_is_librarys(plan, collective))
+    if (!cluster->measured || !dtp_collective_is_librarys(execution, collective))
         return false;
     struct dtp_measured_group asked = {group->ranks, group->stride, group->nodes};
     struct dtp_measured_contention of = dtp_measured_contention(cluster->measured, collective, &asked);
@@ -61,18 +56,18 @@ static bool as_measured(const struct dtp_cluster *cluster, const struct dtp_grou
 }
 
 struct dtp_collective_load dtp_collective_load(const struct dtp_cluster *cluster, const struct dtp_group *group,
-                                               const struct dtp_plan *plan, enum dtp_collective collective)
+                                               const struct dtp_execution *execution, enum dtp_collective collective)
 {
     struct dtp_collective_load load;
-    if (as_measured(cluster, group, plan, collective, &load))
+    if (as_measured(cluster, group, execution, collective, &load))
         return load;
     load = (struct dtp_collective_load){dtp_calibration.contention_sm_share, dtp_calibration.contention_memory_passes,
                                         1, false};
-    if (is_direct(plan, collective))
+    if (is_direct(execution, collective))
         load.memory_passes = dtp_calibration.direct_memory_passes;
-    if (dtp_collective_copies(plan, collective))
+    if (dtp_execution_copies(execution, collective))
         load.sm_share = 0;
-    else if (plan->executor.collective_ctas && cluster->gpu.sm_count)
-        load.sm_share = fmin(load.sm_share, (double)plan->executor.collective_ctas / cluster->gpu.sm_count);
+    else if (execution->collective_ctas && cluster->gpu.sm_count)
+        load.sm_share = fmin(load.sm_share, (double)execution->collective_ctas / cluster->gpu.sm_count);
     return load;
 }

@@ -1,21 +1,18 @@
-/* What a plan's choices of how collectives are carried (collective_ctas, symmetric_windows, gather_engine,
+/* What the choices of how collectives are carried (collective_ctas, symmetric_windows, gather_engine,
  * reduce_engine: runtime dtplan) change about their time alone, and about what they take from kernels beside them. */
 #ifndef DTP_COLLECTIVE_CHOICE_H
 #define DTP_COLLECTIVE_CHOICE_H
 
+#include "base/execution.h"
 #include "cost/collective_cost.h"
-#include "plan/plan.h"
 
-/* Whether a collective of this plan moves by copy engines, taking no SM. */
-bool dtp_collective_copies(const struct dtp_plan *plan, enum dtp_collective collective);
-
-/* Whether the plan leaves it to NCCL, which is how machine files have it. */
-bool dtp_collective_is_librarys(const struct dtp_plan *plan, enum dtp_collective collective);
+/* Whether it is left to NCCL, which is how machine files have it. */
+bool dtp_collective_is_librarys(const struct dtp_execution *execution, enum dtp_collective collective);
 
 /* Turns the cost of NCCL's own choice for this group into that of the plan's. Nothing changes where the plan leaves it
  * to NCCL. */
 void dtp_collective_choose(const struct dtp_cluster *cluster, const struct dtp_group *group,
-                           const struct dtp_plan *plan, enum dtp_collective collective,
+                           const struct dtp_execution *execution, enum dtp_collective collective,
                            struct dtp_collective_cost *cost);
 
 /* While it runs: share of the SMs that its CTAs hold, and how often a byte that it sends passes through HBM in the way
@@ -27,6 +24,6 @@ struct dtp_collective_load {
     bool measured;
 };
 struct dtp_collective_load dtp_collective_load(const struct dtp_cluster *cluster, const struct dtp_group *group,
-                                               const struct dtp_plan *plan, enum dtp_collective collective);
+                                               const struct dtp_execution *execution, enum dtp_collective collective);
 
 #endif

@@ -105,17 +105,17 @@ double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight
     return most(hidden_s, traffic_s / dtp_calibration.hbm_fraction);
 }
 
-double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_plan *plan)
+double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_execution *execution)
 {
-    return plan->executor.matmul_sms && plan->executor.matmul_sms < gpu->sm_count
-               ? (double)plan->executor.matmul_sms / gpu->sm_count
+    return execution->matmul_sms && execution->matmul_sms < gpu->sm_count
+               ? (double)execution->matmul_sms / gpu->sm_count
                : 1;
 }
 
-double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp_runtime *runtime,
+double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp_execution *execution,
                                      enum dtp_memory_kernel kind)
 {
-    double per_sm = runtime->own_kernels       ? dtp_calibration.native_sm_bytes_per_s
+    double per_sm = execution->own_kernels     ? dtp_calibration.native_sm_bytes_per_s
                     : kind == DTP_KERNEL_EAGER ? dtp_calibration.eager_sm_bytes_per_s
                     : kind == DTP_KERNEL_FUSED ? dtp_calibration.fused_sm_bytes_per_s
                                                : dtp_calibration.streaming_sm_bytes_per_s;
@@ -146,51 +146,53 @@ struct flash_rates {
     double most_backward;
 };
 
-static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dtp_plan *plan)
+static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
+                                      const struct dtp_execution *execution)
 {
     const struct dtp_calibration *c = &dtp_calibration;
     const double forward_half = c->flash_forward_half_sequence, backward_half = c->flash_backward_half_sequence;
     bool wgmma = is_hopper_or_later(gpu);
-    if (plan->attention == DTP_ATTENTION_FLASH1)
+    if (shape->kernel == DTP_ATTENTION_FLASH1)
         return (struct flash_rates){wgmma ? c->flash1_hopper_forward : c->flash1_forward,
                                     wgmma ? c->flash1_hopper_backward : c->flash1_backward, forward_half, backward_half,
                                     1};
     if (!wgmma)
         return (struct flash_rates){c->flash2_forward, c->flash2_backward, forward_half, backward_half, 1};
-    if (plan->attention == DTP_ATTENTION_FLASH2)
+    if (shape->kernel == DTP_ATTENTION_FLASH2)
         return (struct flash_rates){c->flash2_hopper_forward, c->flash2_hopper_backward, forward_half, backward_half,
                                     1};
-    if (plan->runtime->own_kernels)
+    if (execution->own_kernels)
         return (struct flash_rates){c->native_flash_forward, c->native_flash_backward,
                                     c->native_flash_forward_half_sequence, c->native_flash_backward_half_sequence,
-                                    plan->executor.atomic_attention ? 1 : c->native_flash_reproducible};
+                                    shape->atomic ? 1 : c->native_flash_reproducible};
     return (struct flash_rates){c->flash_hopper_forward, c->flash_hopper_backward, forward_half, backward_half, 1};
 }
 
 /* Math attention: two matmuls over whole rows, and scores that pass through memory, each time whole. PyTorch computes
  * 16-bit inputs in fp32 here, off the tensor cores. */
 static struct dtp_attention_time math_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
-                                                     const struct dtp_plan *plan, double causal_flops, double tokens)
+                                                     const struct dtp_execution *execution, double causal_flops,
+                                                     double tokens)
 {
-    double score_bytes = dtp_plan_score_bytes(plan);
-    enum dtp_dtype compute = plan->precision.compute == DTP_FP8 ? DTP_BF16 : plan->precision.compute;
+    enum dtp_dtype compute = execution->compute == DTP_FP8 ? DTP_BF16 : execution->compute;
+    double score_bytes = shape->wide ? 4 : dtp_dtype_bytes(compute);
     double rate = dtp_matmul_flops_per_s(gpu, score_bytes > dtp_dtype_bytes(compute) ? DTP_FP32 : compute);
     double passes_bytes =
         (double)shape->heads * (double)shape->keys * score_bytes * dtp_calibration.math_attention_passes;
-    double memory_s = passes_bytes * tokens / dtp_memory_kernel_bytes_per_s(gpu, plan->runtime, DTP_KERNEL_EAGER);
+    double memory_s = passes_bytes * tokens / dtp_memory_kernel_bytes_per_s(gpu, execution, DTP_KERNEL_EAGER);
     return (struct dtp_attention_time){2 * causal_flops / rate + memory_s, 4 * causal_flops / rate + memory_s};
 }
 
 struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
-                                             const struct dtp_plan *plan, double tokens)
+                                             const struct dtp_execution *execution, double tokens)
 {
-    enum dtp_dtype dtype = plan->precision.compute == DTP_FP8 ? DTP_BF16 : plan->precision.compute;
+    enum dtp_dtype dtype = execution->compute == DTP_FP8 ? DTP_BF16 : execution->compute;
     double rate = dtp_matmul_flops_per_s(gpu, dtype), s = (double)shape->keys;
     double d_q = (double)shape->heads * (double)shape->head_dim, width = (double)shape->head_dim;
     double flops = (shape->causal ? 2 : 4) * s * d_q * tokens; /* QK^T and PV, each 2*s*d_q, causal half */
-    if (plan->attention == DTP_ATTENTION_MATH)
-        return math_attention_time(gpu, shape, plan, flops, tokens);
-    struct flash_rates rates = flash_rates(gpu, plan);
+    if (shape->kernel == DTP_ATTENTION_MATH)
+        return math_attention_time(gpu, shape, execution, flops, tokens);
+    struct flash_rates rates = flash_rates(gpu, shape, execution);
     /* Narrow heads feed the tensor cores less per softmax; at the reference width it is 1. */
     double half = dtp_calibration.flash_head_half_width, reference = dtp_calibration.flash_reference_head;
     double head = least(1, (1 + half / reference) * width / (width + half));
@@ -213,15 +215,21 @@ double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double oth
     return 1 + headroom * other_s / total_s;
 }
 
-double dtp_kernel_launch_s(const struct dtp_plan *plan)
+double dtp_kernel_launch_s(const struct dtp_execution *execution)
 {
-    return *plan->runtime->rates.kernel_launch_s;
+    switch (execution->issuer) {
+    case DTP_ISSUER_MEGATRON: return dtp_calibration.megatron_launch_s;
+    case DTP_ISSUER_NATIVE: return dtp_calibration.native_launch_s;
+    case DTP_ISSUER_PYTORCH:
+    case DTP_ISSUER_COUNT: break;
+    }
+    return dtp_calibration.torch_launch_s;
 }
 
-double dtp_kernel_gap_s(const struct dtp_plan *plan)
+double dtp_kernel_gap_s(const struct dtp_execution *execution)
 {
-    return plan->runtime->own_kernels ? dtp_calibration.graph_kernel_gap_s + dtp_calibration.native_ramp_s
-                                      : dtp_calibration.kernel_gap_s;
+    return execution->own_kernels ? dtp_calibration.graph_kernel_gap_s + dtp_calibration.native_ramp_s
+                                  : dtp_calibration.kernel_gap_s;
 }
 
 /* Speeds of n GPUs scatter normally: the expected maximum of n standard normals by Blom's approximation, times the

@@ -15,13 +15,13 @@ double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype);
 double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n,
                     double k);
 
-/* Share of the SMs that the plan's matmuls are made for; their rate falls with it. */
-double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_plan *plan);
+/* Share of the SMs that matmuls are made for; their rate falls with it. */
+double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_execution *execution);
 
 /* Kinds of memory-bound kernels, by how close they come to HBM bandwidth (calibration.h); those of our executor all
  * come equally close. */
 enum dtp_memory_kernel { DTP_KERNEL_EAGER, DTP_KERNEL_FUSED, DTP_KERNEL_STREAMING };
-double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp_runtime *runtime,
+double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp_execution *execution,
                                      enum dtp_memory_kernel kind);
 
 /* Bytes that an optimizer step moves for each parameter that it updates, state in device memory. */
@@ -32,16 +32,16 @@ struct dtp_attention_time {
     double forward_s, backward_s;
 };
 struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
-                                             const struct dtp_plan *plan, double tokens);
+                                             const struct dtp_execution *execution, double tokens);
 
 /* Factor > 1 by which matmuls run above their sustained rate when they are only part of the work: chips at their power
  * limit clock up while memory-bound kernels run. matmul_s is at the sustained rate, other_s everything else. */
 double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double other_s);
 
 /* Host time to launch one kernel, and what a kernel takes beyond its work (the device's idle time before it; for our
- * executor also until it is under way), by runtime. */
-double dtp_kernel_launch_s(const struct dtp_plan *plan);
-double dtp_kernel_gap_s(const struct dtp_plan *plan);
+ * executor also until it is under way). */
+double dtp_kernel_launch_s(const struct dtp_execution *execution);
+double dtp_kernel_gap_s(const struct dtp_execution *execution);
 
 /* Factor >= 1 on device time because every collective waits for the slowest of `ranks` GPUs whose speeds have this
  * relative standard deviation. */

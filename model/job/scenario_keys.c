@@ -286,128 +286,9 @@ static const struct rule rules[DTP_KEY_COUNT] = {
 #undef DTP_KEY
 };
 
-#define ANYONE DTP_READER_ANYONE
-#define FOR(reader) DTP_READER_##reader
-#define ONLY(reader) DTP_READER_##reader
-static const enum dtp_key_reader readers[DTP_KEY_COUNT] = {
-#define DTP_KEY(key, section, value, how, reader, tried, words) reader,
-#include "job/job_keys.def"
-#undef DTP_KEY
-};
-
-static const struct dtp_scenario_key keys[DTP_KEY_COUNT] = {
-#define DTP_KEY(key, section, value, how, reader, tried, words) {#key, section, value, words},
-#include "job/job_keys.def"
-#undef DTP_KEY
-};
-
-const struct dtp_scenario_key *dtp_scenario_keys(size_t *count)
-{
-    *count = DTP_KEY_COUNT;
-    return keys;
-}
-
-/* ---- other words ------------------------------------------------------------------------------------------------ */
-
-static const enum dtp_key alias_keys[] = {
-#define ALIAS_KEY(key, word, value, words) DTP_KEY_##key,
-    DTP_ALIAS_TABLE(ALIAS_KEY)
-#undef ALIAS_KEY
-};
-
-static const struct dtp_scenario_alias aliases[] = {
-#define ALIAS_ROW(key, word, value, words) {#key, word, value, words},
-    DTP_ALIAS_TABLE(ALIAS_ROW)
-#undef ALIAS_ROW
-};
-#define ALIAS_COUNT (sizeof aliases / sizeof *aliases)
-
-const struct dtp_scenario_alias *dtp_scenario_aliases(size_t *count)
-{
-    *count = ALIAS_COUNT;
-    return aliases;
-}
-
-const struct dtp_scenario_alias *dtp_key_value_alias(enum dtp_key key, const char *value)
-{
-    for (size_t i = 0; i < ALIAS_COUNT; i++)
-        if (alias_keys[i] == key && aliases[i].value && dtp_names_equal(aliases[i].word, value))
-            return &aliases[i];
-    return NULL;
-}
-
-const char *dtp_scenario_key_choices(const struct dtp_scenario_key *key, char *out, size_t bytes)
-{
-    if (!key->value)
-        return NULL;
-    snprintf(out, bytes, "%s", key->value);
-    for (size_t i = 0; i < ALIAS_COUNT; i++)
-        if (aliases[i].value && strcmp(aliases[i].key, key->key) == 0 && strcmp(aliases[i].word, aliases[i].value) != 0)
-            snprintf(out + strlen(out), bytes - strlen(out), "|%s", aliases[i].word);
-    return out;
-}
-
-const char *dtp_scenario_key_words(const struct dtp_scenario_key *key, char *out, size_t bytes)
-{
-    snprintf(out, bytes, "%s", key->words);
-    for (size_t i = 0; i < ALIAS_COUNT; i++)
-        if (aliases[i].value && strcmp(aliases[i].key, key->key) == 0)
-            snprintf(out + strlen(out), bytes - strlen(out), "; %s: %s", aliases[i].word, aliases[i].words);
-    return out;
-}
-
-static bool is_word(const char *known, const char *typed)
-{
-    while (*known && (*known == *typed || (*known == '_' && *typed == '-')))
-        known++, typed++;
-    return !*known && !*typed;
-}
-
-enum dtp_key dtp_key_find_word(const char *name, const struct dtp_scenario_alias **alias)
-{
-    if (alias)
-        *alias = NULL;
-    for (int i = 0; i < DTP_KEY_COUNT; i++)
-        if (is_word(keys[i].key, name))
-            return (enum dtp_key)i;
-    for (size_t i = 0; i < ALIAS_COUNT; i++)
-        if (!aliases[i].value && is_word(aliases[i].word, name)) {
-            if (alias)
-                *alias = &aliases[i];
-            return alias_keys[i];
-        }
-    return DTP_KEY_COUNT;
-}
-
-enum dtp_key dtp_key_find(const char *name)
-{
-    return dtp_key_find_word(name, NULL);
-}
-
-const struct dtp_scenario_key *dtp_scenario_key_of(const char *name)
-{
-    enum dtp_key key = dtp_key_find(name);
-    return key == DTP_KEY_COUNT ? NULL : &keys[key];
-}
-
-const char *dtp_key_name(enum dtp_key key)
-{
-    return keys[key].key;
-}
-
-const char *dtp_key_section(enum dtp_key key)
-{
-    return keys[key].section;
-}
-
 bool dtp_key_is_switch(enum dtp_key key)
 {
     return rules[key].kind == KIND_SWITCH;
-}
-
-enum dtp_key_reader dtp_key_reader(enum dtp_key key)
-{
-    return readers[key];
 }
 
 /* ---- the draft --------------------------------------------------------------------------------------------------- */
@@ -464,7 +345,8 @@ static void explain_strategies(const char *value, char *why, size_t why_bytes)
     if (dtp_strategy_parse(name, &again))
         snprintf(why, why_bytes, "a list of different strategies: '%s' is there twice", name);
     else
-        snprintf(why, why_bytes, "a list of strategies: '%s' is not one of %s", name, keys[DTP_KEY_strategy].value);
+        snprintf(why, why_bytes, "a list of strategies: '%s' is not one of %s", name,
+                 dtp_key_row(DTP_KEY_strategy)->value);
 }
 
 static void explain(enum dtp_key key, const char *value, char *why, size_t why_bytes)
@@ -483,18 +365,18 @@ static void explain(enum dtp_key key, const char *value, char *why, size_t why_b
         break;
     case KIND_TEXT: snprintf(why, why_bytes, "a text of at most %.0f printable bytes in UTF-8", rule->maximum); break;
     case KIND_PARSED:
-        if (!strcmp(keys[key].value, "DTYPE"))
+        if (!strcmp(dtp_key_row(key)->value, "DTYPE"))
             snprintf(why, why_bytes, "one of fp32|tf32|bf16|fp16|fp8|int8");
-        else if (!strcmp(keys[key].value, "MIB"))
+        else if (!strcmp(dtp_key_row(key)->value, "MIB"))
             snprintf(why, why_bytes, "a number of MiB above 0 and up to 1048576");
-        else if (!strcmp(keys[key].value, "TIME"))
+        else if (!strcmp(dtp_key_row(key)->value, "TIME"))
             snprintf(why, why_bytes, "a time above 0 with its unit: 90s, 15min, 12h, 30d, 2w");
-        else if (!strcmp(keys[key].value, "BYTES/S"))
+        else if (!strcmp(dtp_key_row(key)->value, "BYTES/S"))
             snprintf(why, why_bytes, "a number of bytes per second above 0: 500MB, 20GB");
         else if (key == DTP_KEY_strategy && strchr(value, ','))
             explain_strategies(value, why, why_bytes);
         else
-            snprintf(why, why_bytes, "one of %s", dtp_scenario_key_choices(&keys[key], choices, sizeof choices));
+            snprintf(why, why_bytes, "one of %s", dtp_scenario_key_choices(dtp_key_row(key), choices, sizeof choices));
         break;
     }
 }
@@ -521,7 +403,7 @@ bool dtp_key_apply(enum dtp_key key, const char *value, struct dtp_draft *draft,
 bool dtp_key_parse_number(enum dtp_key key, const char *value, double *out)
 {
     uint64_t whole;
-    const char *words = keys[key].value;
+    const char *words = dtp_key_row(key)->value;
     switch (rules[key].kind) {
     case KIND_BINARY64:
         if (!dtp_number_parse_integer(value, true, 0, (uint64_t)1 << 53, &whole))
@@ -563,7 +445,7 @@ bool dtp_scenario_reads(const struct dtp_scenario *scenario, const char *key)
         if (scenario->settings[i].value)
             dtp_key_apply((enum dtp_key)i, scenario->settings[i].value, &draft, why, sizeof why);
     enum dtp_key index = dtp_key_find(key);
-    return index != DTP_KEY_COUNT && dtp_key_reader_reads(readers[index], &draft.plan);
+    return index != DTP_KEY_COUNT && dtp_key_reader_reads(dtp_key_reader(index), &draft.plan);
 }
 
 void dtp_key_value(enum dtp_key key, const struct dtp_draft *draft, struct dtp_job_value *out)

@@ -1,4 +1,5 @@
-/* Inside of the scenario: how the keys of job_keys.def are read, and the draft that they fill.
+/* Inside of the scenario: what the keys of job_keys.def are called (key_names.c), how their values are
+ * read, and the draft that they fill (scenario_keys.c).
  *
  * A draft holds every value a key can set, at the same types as the structs it ends up in, so that a row of the table
  * needs only an offset. Values are read twice: when they are set, to refuse them where they stand, and again when the
@@ -52,6 +53,7 @@ struct dtp_setting {
 struct dtp_scenario {
     struct dtp_setting settings[DTP_KEY_COUNT];
     bool without_times;
+    uint64_t base_edits; /* how often something was set or unset that is not of the plan alone (dtp_key_is_of_plan) */
 };
 
 /* Index of a key by its name or another word for it, '-' and '_' alike, or DTP_KEY_COUNT. `alias` (may be NULL) gets
@@ -60,9 +62,12 @@ enum dtp_key dtp_key_find_word(const char *name, const struct dtp_scenario_alias
 enum dtp_key dtp_key_find(const char *name);
 /* The row of a word that people type for a value of this key, or NULL. */
 const struct dtp_scenario_alias *dtp_key_value_alias(enum dtp_key key, const char *value);
+const struct dtp_scenario_key *dtp_key_row(enum dtp_key key);
 const char *dtp_key_name(enum dtp_key key);
 const char *dtp_key_section(enum dtp_key key);
 bool dtp_key_is_switch(enum dtp_key key);
+/* Whether only the plan is resolved by it: neither model nor cluster nor training depend on it. */
+bool dtp_key_is_of_plan(enum dtp_key key);
 /* Who reads it; ANYONE of keys that are not of the plan. */
 enum dtp_key_reader dtp_key_reader(enum dtp_key key);
 

@@ -15,6 +15,7 @@ struct dtp_resolution {
     struct dtp_draft draft;
     struct dtp_faults *faults;
     enum dtp_status status;
+    bool silent; /* no notes on the plan: whoever asks compares many and shows none */
 };
 
 static inline bool given(const struct dtp_resolution *r, enum dtp_key key)
@@ -50,6 +51,9 @@ static inline void refuse(struct dtp_resolution *r, enum dtp_key key, const char
 {
     char text[DTP_FAULT_TEXT_BYTES];
     va_list arguments;
+    worsen(r, DTP_BAD_INPUT);
+    if (!r->faults)
+        return;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
@@ -72,6 +76,16 @@ static inline void relay(struct dtp_resolution *r, enum dtp_key key, const struc
                         from->text[i]);
     worsen(r, from->status);
 }
+
+/* scenario_notes.c: into job->model_note and job->plan_note, behind what is there. */
+void dtp_note_model(struct dtp_resolution *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Words that mean something else elsewhere, or more than one thing: what they were taken for. */
+void dtp_note_words(struct dtp_resolution *r);
+/* Attention over more tokens, or of another form, than the model or a kernel is stated for. */
+void dtp_note_attention(struct dtp_resolution *r, uint64_t sequence);
+/* Keys of the resolved plan that nothing reads. Not refused: a comparison of strategies, a sweep, or a scenario that
+ * commands share sets them for those who do. */
+void dtp_note_unread(struct dtp_resolution *r);
 
 /* scenario_cluster.c: job->cluster, with its note; false after a fault. */
 bool dtp_resolve_cluster(struct dtp_resolution *r);

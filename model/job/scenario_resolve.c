@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SHAPE_TOLERANCE 0.02 /* of --params beside a shape: what "7B" may mean */
@@ -41,6 +42,8 @@ static const enum dtp_key dimension_keys[] = {DTP_KEY_layers,
                                               DTP_KEY_norm_place,
                                               DTP_KEY_qk_norm_wide,
                                               DTP_KEY_norm_unit_offset,
+                                              DTP_KEY_norm_eps,
+                                              DTP_KEY_embedding_scale,
                                               DTP_KEY_attention_softcap,
                                               DTP_KEY_final_softcap};
 #define DIMENSION_COUNT (sizeof dimension_keys / sizeof *dimension_keys)
@@ -54,20 +57,6 @@ static enum dtp_key first_dimension(const struct dtp_resolution *r)
     return DTP_KEY_COUNT;
 }
 
-/* One more thing about the model that the user should know, behind those before it. */
-__attribute__((format(printf, 2, 3))) static void note_model(struct dtp_resolution *r, const char *format, ...)
-{
-    char *note = r->job->model_note;
-    size_t used = strlen(note), bytes = sizeof r->job->model_note;
-    va_list arguments;
-    if (used && used < bytes)
-        used += (size_t)snprintf(note + used, bytes - used, "; ");
-    va_start(arguments, format);
-    if (used < bytes)
-        vsnprintf(note + used, bytes - used, format, arguments);
-    va_end(arguments);
-}
-
 static bool base_from_model(struct dtp_resolution *r, struct dtp_transformer *out)
 {
     const char *model = text_of(r, DTP_KEY_model);
@@ -79,7 +68,7 @@ static bool base_from_model(struct dtp_resolution *r, struct dtp_transformer *ou
         config = config ? config : &now;
         *out = config->transformer;
         if (config->unused[0])
-            note_model(r, "not used of the file: %s", config->unused);
+            dtp_note_model(r, "not used of the file: %s", config->unused);
         /* "meta-llama/Llama-3.1-8B", as a model is called on its hub. */
         const char *last = strrchr(model, '/');
         if (status != DTP_OK && last && dtp_catalog_model(r->catalog, last + 1, NULL, 0, NULL))
@@ -305,25 +294,6 @@ static void choose_offload(struct dtp_resolution *r, struct dtp_plan *plan)
     plan->offload = zero && !dtp_plan_is_fsdp(plan) ? DTP_OFFLOAD_OPTIMIZER : DTP_OFFLOAD_PARAMS;
 }
 
-/* Says what was taken for words that mean something else elsewhere, or more than one thing. */
-static void note_words(struct dtp_resolution *r, const struct dtp_plan *plan)
-{
-    char *note = r->job->plan_note;
-    size_t bytes = sizeof r->job->plan_note;
-    for (int i = 0; i < DTP_KEY_COUNT; i++) {
-        const struct dtp_setting *s = &r->scenario->settings[i];
-        const struct dtp_scenario_alias *value = s->value ? dtp_key_value_alias((enum dtp_key)i, s->value) : NULL;
-        const char *join = note[0] ? "; " : "", *name = dtp_key_name((enum dtp_key)i);
-        size_t used = strlen(note);
-        if (s->value && s->alias)
-            snprintf(note + used, bytes - used, "%s%s %.24s: %s, %s", join, s->alias->word, s->value, name,
-                     s->alias->words);
-        else if (value)
-            snprintf(note + used, bytes - used, "%s%s %s: %s", join, name, value->word,
-                     *value->value ? value->words : dtp_offload_text(plan->offload));
-    }
-}
-
 /* Recipe, the runtime's form of it, then single dtypes on top. */
 static void choose_precision(struct dtp_resolution *r, struct dtp_plan *plan)
 {
@@ -420,37 +390,15 @@ static void check_switches(struct dtp_resolution *r)
     for (int i = 0; i < DTP_KEY_COUNT; i++) {
         enum dtp_key key = (enum dtp_key)i;
         struct dtp_job_value value;
-        bool of_plan = strcmp(dtp_key_section(key), "plan") == 0 && dtp_key_is_switch(key);
+        if (!given(r, key) || !dtp_key_is_of_plan(key) || !dtp_key_is_switch(key))
+            continue;
         bool no_difference = key == DTP_KEY_accumulate_sync && plan->accumulate == 1;
-        if (!given(r, key) || !of_plan || no_difference || dtp_key_same(key, &asked, &is))
+        if (no_difference || dtp_key_same(key, &asked, &is))
             continue;
         dtp_key_value(key, &is, &value);
         refuse(r, key, "is always %s with strategy %s under runtime %s; leave it out", value.whole ? "true" : "false",
                dtp_strategy_text(plan->strategy), plan->runtime->name);
     }
-}
-
-/* Predicted all the same: the arithmetic is that of any sequence. What it means is for the user to know. */
-static void note_sequence(struct dtp_resolution *r, uint64_t sequence)
-{
-    const struct dtp_transformer *t = &r->job->transformer;
-    if (t->max_sequence && sequence > t->max_sequence)
-        note_model(r, "seq %" PRIu64 " is beyond the %" PRIu64 " positions that the model is stated for", sequence,
-                   t->max_sequence);
-    if (dtp_transformer_layer_window(t, 0, sequence))
-        note_model(r,
-                   "seq %" PRIu64 " is beyond the sliding window: attention is counted over %" PRIu64
-                   " tokens back%s, which takes a kernel that knows windows",
-                   sequence, t->sliding_window, t->sliding_window_pattern ? " where a layer has the window" : "");
-}
-
-/* No fused kernel of cuDNN's backward knows a cap, and the plain one has not been measured. */
-static void note_cap(struct dtp_resolution *r)
-{
-    if (r->job->transformer.attention_softcap > 0 && !dtp_cluster_is_host(&r->job->cluster))
-        note_model(
-            r, "attention with a soft cap runs on a plain kernel on GPUs and is priced as a flash kernel: its time is "
-               "a lower bound");
 }
 
 static void resolve_plan(struct dtp_resolution *r)
@@ -464,45 +412,107 @@ static void resolve_plan(struct dtp_resolution *r)
     if (!choose_accumulation(r, plan))
         plan->accumulate = 1; /* to find the other faults */
     r->job->asked = r->job->plan = *plan;
-    note_sequence(r, plan->sequence);
-    note_cap(r);
+    if (!r->silent)
+        dtp_note_attention(r, plan->sequence);
     struct dtp_plan_source source = {find_place, r->scenario};
     enum dtp_status status =
         dtp_plan_resolve_from(&r->job->plan, &r->job->transformer, &r->job->cluster, &source, r->faults);
     worsen(r, status);
-    note_words(r, &r->job->plan);
-    if (status == DTP_OK)
-        check_switches(r);
+    if (!r->silent)
+        dtp_note_words(r);
+    if (status != DTP_OK)
+        return;
+    check_switches(r);
+    if (!r->silent)
+        dtp_note_unread(r);
+}
+
+static void apply_all(struct dtp_resolution *r, bool of_plan)
+{
+    for (int i = 0; i < DTP_KEY_COUNT; i++)
+        if (r->scenario->settings[i].value && dtp_key_is_of_plan((enum dtp_key)i) == of_plan)
+            apply(r, (enum dtp_key)i);
+}
+
+/* What stays while only keys of the plan change: the draft without them, model, cluster and training. */
+static bool resolve_base(struct dtp_resolution *r)
+{
+    memset(r->job, 0, sizeof *r->job);
+    r->draft = dtp_draft_default();
+    apply_all(r, false);
+    r->job->training = r->draft.training;
+    bool model = resolve_model(r), cluster = dtp_resolve_cluster(r);
+    return model && cluster;
 }
 
 enum dtp_status dtp_scenario_resolve(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
                                      struct dtp_job *job, struct dtp_faults *faults)
 {
     struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .job = job, .faults = faults};
-    memset(job, 0, sizeof *job);
-    r.draft = dtp_draft_default();
-    for (int i = 0; i < DTP_KEY_COUNT; i++)
-        apply(&r, (enum dtp_key)i);
-    job->training = r.draft.training;
-    bool model = resolve_model(&r), cluster = dtp_resolve_cluster(&r);
-    if (model && cluster)
+    bool made = resolve_base(&r);
+    apply_all(&r, true);
+    if (made)
         resolve_plan(&r);
     return r.status;
+}
+
+struct dtp_resolved_base {
+    struct dtp_draft draft;
+    struct dtp_job job;
+    uint64_t edits;
+    bool made;
+};
+
+enum dtp_status dtp_resolved_base_create(struct dtp_resolved_base **out, struct dtp_faults *faults)
+{
+    *out = calloc(1, sizeof **out);
+    return *out ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+}
+
+void dtp_resolved_base_destroy(struct dtp_resolved_base *base)
+{
+    free(base);
+}
+
+enum dtp_status dtp_scenario_resolve_again(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                                           struct dtp_resolved_base *base, struct dtp_job *job,
+                                           struct dtp_faults *faults)
+{
+    struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .job = job, .faults = faults, .silent = true};
+    if (!base->made || base->edits != scenario->base_edits) {
+        base->made = resolve_base(&r) && r.status == DTP_OK;
+        base->edits = scenario->base_edits;
+        base->draft = r.draft;
+        base->job = *job;
+        if (!base->made)
+            return r.status;
+    }
+    r.draft = base->draft;
+    *job = base->job;
+    apply_all(&r, true);
+    resolve_plan(&r);
+    return r.status;
+}
+
+enum dtp_status dtp_scenario_resolve_cluster(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                                             struct dtp_cluster *out, struct dtp_faults *faults)
+{
+    struct dtp_job job = {0};
+    struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .job = &job, .faults = faults};
+    r.draft = dtp_draft_default();
+    for (int i = 0; i < DTP_KEY_COUNT; i++)
+        if (strcmp(dtp_key_section((enum dtp_key)i), "cluster") == 0)
+            apply(&r, (enum dtp_key)i);
+    bool made = dtp_resolve_cluster(&r);
+    *out = job.cluster;
+    return made || r.status != DTP_OK ? r.status : DTP_BAD_INPUT;
 }
 
 bool dtp_scenario_cluster(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
                           struct dtp_cluster *out)
 {
-    struct dtp_job job = {0};
     struct dtp_faults faults = {0};
-    struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .job = &job, .faults = &faults};
-    r.draft = dtp_draft_default();
-    for (int i = 0; i < DTP_KEY_COUNT; i++)
-        if (strcmp(dtp_key_section((enum dtp_key)i), "cluster") == 0)
-            apply(&r, (enum dtp_key)i);
-    bool made = dtp_resolve_cluster(&r) && r.status == DTP_OK;
-    *out = job.cluster;
-    return made;
+    return dtp_scenario_resolve_cluster(scenario, catalog, out, &faults) == DTP_OK;
 }
 
 uint64_t dtp_job_batch_sequences(const struct dtp_job *job)

@@ -123,7 +123,7 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
 dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
 {
     if (dtp_op_kind_class(draft->op.kind) == DTP_CLASS_ATTENTION)
-        draft->op.demand.attention = dtp_transformer_attention(l->transformer, l->layer, l->plan->sequence);
+        draft->op.demand.attention = dtp_plan_attention(l->transformer, l->plan, l->layer);
     dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);
     for (uint32_t i = 0; i < draft->after_count; i++)
         dtp_program_depend(l->program, id, draft->after[i]);
@@ -285,6 +285,21 @@ static void derive(struct dtp_lowering *l)
 
 /* ---- what is not lowered yet ------------------------------------------------------------------------------------- */
 
+enum dtp_status dtp_lower_check_counts(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                       struct dtp_faults *faults)
+{
+    const char *hint = "; dtplan plan --fidelity closed predicts it";
+    if (transformer->layers >= DTP_NO_LAYER)
+        return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "layers",
+                               "%" PRIu64 " are more than the %d that a step program can name%s", transformer->layers,
+                               DTP_NO_LAYER - 1, hint);
+    if (plan->accumulate > UINT16_MAX)
+        return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "accumulate",
+                               "%" PRIu32 " micro-steps are more than the %d that a step program can name%s",
+                               plan->accumulate, UINT16_MAX, hint);
+    return DTP_OK;
+}
+
 static enum dtp_status check_lowered(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
                                      const struct dtp_plan *plan, struct dtp_faults *faults)
 {
@@ -294,10 +309,7 @@ static enum dtp_status check_lowered(const struct dtp_transformer *t, const stru
     const struct dtp_lower_hooks *hooks = plan->runtime->lower(plan);
     if (hooks->check)
         return hooks->check(t, cluster, plan, faults);
-    if (t->layers >= DTP_NO_LAYER || plan->accumulate > UINT16_MAX)
-        return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "layers",
-                               "a step program holds at most 65534 layers and 65535 micro-steps");
-    return DTP_OK;
+    return dtp_lower_check_counts(t, plan, faults);
 }
 
 /* At least so many operations: two norms, four matmuls, attention, activation and a sum forward, more in backward. */
@@ -358,6 +370,8 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
         status = dtp_program_create(op_limit, &l.program, faults);
     if (status != DTP_OK)
         return status;
+    struct dtp_execution execution = dtp_plan_execution(plan);
+    dtp_program_set_execution(l.program, &execution);
     status = lower(&l);
     call(&l, l.hooks->release);
     free(l.state);

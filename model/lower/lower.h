@@ -18,4 +18,8 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
                           const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
                           struct dtp_faults *faults);
 
+/* Refuses more layers or micro-steps than an operation of a program can name. */
+enum dtp_status dtp_lower_check_counts(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                       struct dtp_faults *faults);
+
 #endif

@@ -33,24 +33,28 @@ static uint64_t greatest_divisor(uint64_t a, uint64_t b)
     return a;
 }
 
-static uint64_t period_of(const struct dtp_plan *plan)
+static uint64_t common_multiple(uint64_t a, uint64_t b)
+{
+    return a / greatest_divisor(a, b) * b;
+}
+
+/* Units gathered further ahead than one make longer ends, and so do those that a runtime keeps in a ring of its own
+ * from forward to backward. */
+struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                                uint64_t pattern)
 {
     uint64_t unit = plan->wrap_layers ? plan->wrap_layers : 1;
     uint64_t kept = plan->checkpointing == DTP_CHECKPOINT_EVERY_N ? plan->checkpoint_every : 1;
-    return unit / greatest_divisor(unit, kept) * kept;
-}
-
-/* Layers of the smaller miniature; 0: the step is lowered whole. Units gathered further ahead than one make longer
- * ends, and so do those that a runtime keeps in a ring of its own from forward to backward. */
-static uint64_t small_layers(const struct dtp_transformer *transformer, const struct dtp_plan *plan, uint64_t period)
-{
-    uint64_t unit = plan->wrap_layers ? plan->wrap_layers : 1;
+    uint64_t period = common_multiple(common_multiple(unit, kept), pattern);
     uint64_t ahead =
         plan->runtime->own_prefetch || !plan->prefetch_depth ? plan->prefetch_depth : plan->prefetch_depth - 1;
     uint64_t least = LEAST_PERIODS * period + 2 * ahead * unit;
     least += (transformer->layers + period - least % period) % period;
     bool small = 2 * least + period < transformer->layers;
-    return small && !plan->runtime->counts_elements ? least : 0;
+    return (struct dtp_miniature_size){.period = period,
+                                       .layers = small && !plan->runtime->counts_elements ? least : 0,
+                                       .micro_steps =
+                                           plan->accumulate < MOST_MICRO_STEPS ? plan->accumulate : MOST_MICRO_STEPS};
 }
 
 /* The step of so many layers and micro-steps; its program, which the caller destroys, where `program` is not NULL. */
@@ -238,27 +242,22 @@ static bool line_up_all(struct pair *pair, bool several)
 
 /* ---- the step ---------------------------------------------------------------------------------------------------- */
 
-static uint32_t micro_steps_of(const struct dtp_plan *plan)
+static enum dtp_status from_miniatures(const struct step *step, struct pair *pair,
+                                       const struct dtp_miniature_size *size, bool *lined_up)
 {
-    return plan->accumulate < MOST_MICRO_STEPS ? plan->accumulate : MOST_MICRO_STEPS;
-}
-
-static enum dtp_status from_miniatures(const struct step *step, struct pair *pair, uint64_t layers, bool *lined_up)
-{
-    uint32_t micro_steps = micro_steps_of(step->plan);
+    uint64_t layers = size->layers;
     pair->copies = (step->transformer->layers - layers) / pair->period;
-    enum dtp_status status = runs_of(step, layers, micro_steps, 0, &pair->small, NULL);
+    enum dtp_status status = runs_of(step, layers, size->micro_steps, 0, &pair->small, NULL);
     if (status == DTP_OK)
-        status = runs_of(step, layers + pair->period, micro_steps, 0, &pair->large, NULL);
-    *lined_up = status == DTP_OK && line_up_all(pair, step->plan->accumulate > micro_steps);
+        status = runs_of(step, layers + pair->period, size->micro_steps, 0, &pair->large, NULL);
+    *lined_up = status == DTP_OK && line_up_all(pair, step->plan->accumulate > size->micro_steps);
     return status;
 }
 
 /* All layers, and of many micro-steps three where those between repeat. */
-static enum dtp_status from_all_layers(const struct step *step, uint32_t op_limit, struct dtp_live_runs *out,
-                                       struct dtp_program **program)
+static enum dtp_status from_all_layers(const struct step *step, uint32_t micro_steps, uint32_t op_limit,
+                                       struct dtp_live_runs *out, struct dtp_program **program)
 {
-    uint32_t micro_steps = micro_steps_of(step->plan);
     uint64_t layers = step->transformer->layers;
     enum dtp_status status = runs_of(step, layers, micro_steps, op_limit, out, program);
     if (status != DTP_OK || step->plan->accumulate == micro_steps || leaves_nothing(out, 1))
@@ -274,7 +273,8 @@ enum dtp_status dtp_miniature_whole(const struct dtp_transformer *transformer, c
 {
     struct step step = {transformer, cluster, plan, faults};
     struct dtp_live_runs runs = {.run = NULL};
-    enum dtp_status status = from_all_layers(&step, op_limit, &runs, out);
+    uint32_t micro_steps = dtp_miniature_size_of(transformer, plan, 1).micro_steps;
+    enum dtp_status status = from_all_layers(&step, micro_steps, op_limit, &runs, out);
     dtp_live_runs_release(&runs);
     return status;
 }
@@ -284,15 +284,15 @@ enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, cons
                                  struct dtp_faults *faults)
 {
     struct step step = {transformer, cluster, plan, faults};
-    struct pair pair = {.period = period_of(plan)};
-    uint64_t layers = small_layers(transformer, plan, pair.period);
+    struct dtp_miniature_size size = dtp_miniature_size_of(transformer, plan, 1);
+    struct pair pair = {.period = size.period};
     bool lined_up = false;
-    enum dtp_status status = layers ? from_miniatures(&step, &pair, layers, &lined_up) : DTP_OK;
+    enum dtp_status status = size.layers ? from_miniatures(&step, &pair, &size, &lined_up) : DTP_OK;
     if (status == DTP_OK && !lined_up)
-        status = from_all_layers(&step, op_limit, &pair.whole, NULL);
+        status = from_all_layers(&step, size.micro_steps, op_limit, &pair.whole, NULL);
     if (status == DTP_OK) {
         dtp_live_bytes_sum(&pair.whole, transformer->layers, &out->live);
-        out->layers = lined_up ? layers + pair.period : 0;
+        out->layers = lined_up ? size.layers + pair.period : 0;
     }
     dtp_live_runs_release(&pair.small);
     dtp_live_runs_release(&pair.large);

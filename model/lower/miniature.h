@@ -29,6 +29,17 @@ struct dtp_miniature {
     uint64_t layers; /* of the larger miniature; 0: all layers were lowered */
 };
 
+/* How small: what a scan shortens a step to, whatever it reads off it. */
+struct dtp_miniature_size {
+    uint64_t period;      /* layers that one layer's part of the step repeats after */
+    uint64_t layers;      /* of the smaller miniature, the net's modulo the period; 0: too few layers to shorten, or no
+                             layer's part of the step need repeat another's */
+    uint32_t micro_steps; /* the first, one between, the last */
+};
+/* `pattern`: layers after which their kind repeats in what is read off, 1 where all are alike. */
+struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                                uint64_t pattern);
+
 /* Inputs as for dtp_lower, whose faults are returned; `op_limit` is that of a step that is lowered whole. */
 enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                  const struct dtp_plan *plan, uint32_t op_limit, struct dtp_miniature *out,

@@ -61,6 +61,13 @@ const char *dtp_measured_matmul_text(enum dtp_measured_matmul matmul)
     return matmul_words[matmul];
 }
 
+enum dtp_measured_attention dtp_measured_attention_of(bool atomic, bool backward)
+{
+    return !backward ? DTP_MEASURED_ATTENTION_FORWARD
+           : atomic  ? DTP_MEASURED_ATTENTION_BACKWARD_ATOMIC
+                     : DTP_MEASURED_ATTENTION_BACKWARD;
+}
+
 const char *dtp_measured_attention_text(enum dtp_measured_attention attention)
 {
     return attention_words[attention];

@@ -143,6 +143,8 @@ enum dtp_measured_attention {
 #undef DTP_MEASURED_ATTENTION_ENUM
 };
 const char *dtp_measured_attention_text(enum dtp_measured_attention attention);
+/* Under which of its words a kernel's time stands; `atomic` as of struct dtp_attention_shape. */
+enum dtp_measured_attention dtp_measured_attention_of(bool atomic, bool backward);
 /* The one word of AdamW on the host. */
 #define DTP_MEASURED_HOST_ADAM "update"
 

@@ -20,6 +20,7 @@ static void list_matrices(struct dtp_layer_kind *k)
 #define DTP_MATRIX(suffix, word, rows, columns, biased, to)                                                            \
     add_matrix(k, (struct dtp_layer_matrix){.name = word,                                                              \
                                             .gradient_name = word " weight gradient",                                  \
+                                            .input_gradient_name = word " input gradient",                             \
                                             .weight_name = word " weight",                                             \
                                             .out = rows,                                                               \
                                             .in = columns,                                                             \
@@ -125,7 +126,7 @@ uint64_t dtp_layer_tensor_width(const struct dtp_layer_kind *kind, enum dtp_laye
 enum dtp_layer_element dtp_layer_tensor_element(enum dtp_layer_tensor tensor)
 {
     static const enum dtp_layer_element elements[DTP_TENSOR_COUNT] = {
-#define DTP_TENSOR(suffix, name, width, element, part) DTP_ELEMENT_##element,
+#define DTP_TENSOR(suffix, name, width, element, part) DTP_LAYER_ELEMENT_##element,
 #include "net/layer_kind.def"
     };
     return elements[tensor];

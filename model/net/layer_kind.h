@@ -2,10 +2,10 @@
  *
  * A kind is widths and choices, its weights (matrices and the vectors of norms and biases), the tensors that its
  * forward makes and the operators between them. What counts parameters, shards, saves or lowers a block walks these
- * lists. Two things have lists of their own: our executor's lowering and its memory (DTP_EXECUTOR_TENSOR_TABLE), whose
- * blocks are packed and fused by hand, and bytes and kernels of an eager or compiled block (closed/block_work.c). How a
- * runtime stores the projections, as one matrix or apart, is part of the question: q, k and v packed are another matrix
- * with another result. All values are plain numbers; nothing fails. */
+ * lists, and so does what counts the bytes of an eager or compiled one (closed/block_work.c); what our own runtime
+ * fuses is its rule on top (runtime/dtplan/executor_block.h). How a runtime stores the projections, as one matrix or
+ * apart, is part of the question: q, k and v packed are another matrix with another result. All values are plain
+ * numbers; nothing fails. */
 #ifndef DTP_LAYER_KIND_H
 #define DTP_LAYER_KIND_H
 
@@ -23,11 +23,11 @@ const char *dtp_layer_tensor_text(enum dtp_layer_tensor tensor);
 /* Bytes of an element: of the residual stream, of results in the compute dtype, of what a matmul keeps as its input for
  * the weight gradient, and 4. */
 enum dtp_layer_element {
-    DTP_ELEMENT_STREAM,
-    DTP_ELEMENT_COMPUTE,
-    DTP_ELEMENT_KEPT_INPUT,
-    DTP_ELEMENT_FP32,
-    DTP_ELEMENT_COUNT
+    DTP_LAYER_ELEMENT_STREAM,
+    DTP_LAYER_ELEMENT_COMPUTE,
+    DTP_LAYER_ELEMENT_KEPT_INPUT,
+    DTP_LAYER_ELEMENT_FP32,
+    DTP_LAYER_ELEMENT_COUNT
 };
 enum dtp_layer_part { DTP_PART_RESIDUAL, DTP_PART_NORMS, DTP_PART_ATTENTION, DTP_PART_MLP, DTP_PART_COUNT };
 
@@ -44,9 +44,10 @@ enum dtp_layer_vector {
     DTP_VECTOR_COUNT
 };
 
-/* A weight matrix [out, in]. The three names are of the matrix, its gradient and its weight as a tensor: static. */
+/* A weight matrix [out, in]. The names are of the matrix, of its gradient and its input's as operations, and of its
+ * weight as a tensor: static. */
 struct dtp_layer_matrix {
-    const char *name, *gradient_name, *weight_name;
+    const char *name, *gradient_name, *input_gradient_name, *weight_name;
     uint64_t out, in;
     bool bias; /* [out] */
     enum dtp_layer_matrix_id id;

@@ -1,18 +1,29 @@
 #include "net/parameter_layout.h"
 
 #include "base/bytes.h"
-#include "net/layer_kind.h"
 
 #include <math.h>
+#include <string.h>
+
+static const char *const texts[DTP_PARAMETER_COUNT] = {
+#define DTP_PARAMETER_TEXT(suffix, text) text,
+    DTP_PARAMETER_TABLE(DTP_PARAMETER_TEXT)
+#undef DTP_PARAMETER_TEXT
+};
 
 const char *dtp_parameter_text(enum dtp_parameter parameter)
 {
-    static const char *const texts[DTP_PARAMETER_COUNT] = {
-#define DTP_PARAMETER_TEXT(suffix, text) text,
-        DTP_PARAMETER_TABLE(DTP_PARAMETER_TEXT)
-#undef DTP_PARAMETER_TEXT
-    };
     return texts[parameter];
+}
+
+bool dtp_parameter_parse(const char *text, enum dtp_parameter *out)
+{
+    for (int i = 0; i < DTP_PARAMETER_COUNT; i++)
+        if (!strcmp(text, texts[i])) {
+            *out = (enum dtp_parameter)i;
+            return true;
+        }
+    return false;
 }
 
 uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer)
@@ -85,15 +96,20 @@ static double norm_start(const struct dtp_transformer *t)
     return t->norm_unit_offset ? 0 : 1;
 }
 
-/* Projections packed. Those that write into the residual stream start smaller. */
-static void add_block_matrix(const struct dtp_transformer *t, const struct dtp_layer_matrix *matrix,
-                             struct dtp_parameter_module *out)
+enum dtp_parameter dtp_parameter_of_matrix(enum dtp_layer_matrix_id matrix)
 {
     static const enum dtp_parameter weights[DTP_MATRIX_COUNT] = {[DTP_MATRIX_QKV] = DTP_PARAMETER_QKV,
                                                                  [DTP_MATRIX_OUTPUT] = DTP_PARAMETER_OUTPUT,
                                                                  [DTP_MATRIX_UP] = DTP_PARAMETER_UP,
                                                                  [DTP_MATRIX_DOWN] = DTP_PARAMETER_DOWN};
-    enum dtp_parameter weight = weights[matrix->id];
+    return weights[matrix];
+}
+
+/* Those that write into the residual stream start smaller. */
+static void add_block_matrix(const struct dtp_transformer *t, const struct dtp_layer_matrix *matrix,
+                             struct dtp_parameter_module *out)
+{
+    enum dtp_parameter weight = dtp_parameter_of_matrix(matrix->id);
     bool residual = weight == DTP_PARAMETER_OUTPUT || weight == DTP_PARAMETER_DOWN;
     add(out, weight, matrix->out, matrix->in, 0, residual ? 0.02 / sqrt(2 * (double)t->layers) : 0.02);
     add_vector(out, weight + 1, matrix->bias, matrix->out, 0);
@@ -116,7 +132,12 @@ static void add_block(const struct dtp_transformer *t, struct dtp_parameter_modu
             add_norm(t, DTP_PARAMETER_NORM2, out);
         add_block_matrix(t, &block.matrix[i], out);
     }
-    add_vector(out, DTP_PARAMETER_QK_NORM, t->qk_norm, 2 * t->head_dim, norm_start(t));
+    add_vector(out, DTP_PARAMETER_QK_NORM, t->qk_norm, t->qk_norm_wide ? block.d_q + block.d_kv : 2 * t->head_dim,
+               norm_start(t));
+    if (block.norms_after) {
+        add_norm(t, DTP_PARAMETER_POST_NORM1, out);
+        add_norm(t, DTP_PARAMETER_POST_NORM2, out);
+    }
 }
 
 void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t shard_group, uint64_t module,
@@ -141,8 +162,13 @@ void dtp_parameter_module(const struct dtp_transformer *transformer, uint64_t sh
         add_vector(out, DTP_PARAMETER_HEAD_BIAS, t->head_bias, t->vocab, 0);
         pad_head(out, t, DTP_PARAMETER_HEAD_BIAS);
     }
-    out->shard_elements = round_up(dtp_divide_up(out->elements, shard_group), DTP_PARAMETER_SHARD_ALIGNMENT);
-    out->elements = out->shard_elements * shard_group;
+    dtp_parameter_shard(out, shard_group);
+}
+
+void dtp_parameter_shard(struct dtp_parameter_module *module, uint64_t shard_group)
+{
+    module->shard_elements = round_up(dtp_divide_up(module->elements, shard_group), DTP_PARAMETER_SHARD_ALIGNMENT);
+    module->elements = module->shard_elements * shard_group;
 }
 
 uint32_t dtp_parameter_key(uint64_t module, enum dtp_parameter parameter)

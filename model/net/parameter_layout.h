@@ -20,14 +20,14 @@
 #ifndef DTP_PARAMETER_LAYOUT_H
 #define DTP_PARAMETER_LAYOUT_H
 
-#include "net/transformer.h"
+#include "net/layer_kind.h"
 
 #define DTP_PARAMETER_ALIGNMENT 8u
 #define DTP_PARAMETER_SHARD_ALIGNMENT 256u
 
 /* X(suffix, name). Weight matrices are [out, in], rows of `in` elements; qkv packs q, k and v, up packs gate and up
- * (gate first) where the activation is SwiGLU. The norms of q and k are one vector of two head widths, q's first. A
- * block's tensors that stand behind the head's lie at its end. */
+ * (gate first) where the activation has a gate. The norms of q and k are one vector of two head widths, where they are
+ * wide of all heads' widths, q's first. A block's tensors that stand behind the head's lie at its end. */
 #define DTP_PARAMETER_TABLE(X)                                                                                         \
     X(EMBEDDING, "embedding")                                                                                          \
     X(POSITION, "position")                                                                                            \
@@ -47,7 +47,11 @@
     X(FINAL_NORM_BIAS, "final norm bias")                                                                              \
     X(HEAD, "head")                                                                                                    \
     X(HEAD_BIAS, "head bias")                                                                                          \
-    X(QK_NORM, "q and k norms")
+    X(QK_NORM, "q and k norms")                                                                                        \
+    X(POST_NORM1, "norm after attention")                                                                              \
+    X(POST_NORM1_BIAS, "norm after attention bias")                                                                    \
+    X(POST_NORM2, "norm after MLP")                                                                                    \
+    X(POST_NORM2_BIAS, "norm after MLP bias")
 enum dtp_parameter {
 #define DTP_PARAMETER_ENUM(suffix, text) DTP_PARAMETER_##suffix,
     DTP_PARAMETER_TABLE(DTP_PARAMETER_ENUM)
@@ -55,6 +59,8 @@ enum dtp_parameter {
         DTP_PARAMETER_COUNT
 };
 const char *dtp_parameter_text(enum dtp_parameter parameter);
+/* Of a block's matrix with projections packed; its bias is the parameter after it. */
+enum dtp_parameter dtp_parameter_of_matrix(enum dtp_layer_matrix_id matrix);
 
 struct dtp_parameter_tensor {
     uint64_t rows, columns;         /* rows 1: a vector */
@@ -72,6 +78,10 @@ struct dtp_parameter_module {
     uint64_t elements;        /* with padding: a multiple of shard_group shards; 0 for a module without tensors */
     uint64_t shard_elements;  /* elements / shard_group, a multiple of DTP_PARAMETER_SHARD_ALIGNMENT */
 };
+
+/* Fills shard_elements, and elements from where the last tensor ends, for `shard_group` equal shards. */
+void dtp_parameter_shard(struct dtp_parameter_module *module, uint64_t shard_group);
+bool dtp_parameter_parse(const char *text, enum dtp_parameter *out);
 
 /* L + 2. */
 uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer);

@@ -32,6 +32,7 @@ struct dtp_transformer {
     enum dtp_position position;
     enum dtp_parallel_block parallel_block;
     enum dtp_norm_place norm_place;
+    double norm_epsilon;   /* what norms add to the mean square before its root */
     bool norm_bias;        /* LayerNorm has a bias vector */
     bool norm_unit_offset; /* Gemma: RMSNorm multiplies by 1 + weight, and weights begin at 0 */
     bool qkv_bias;         /* Qwen: bias on q, k, v only */
@@ -39,9 +40,10 @@ struct dtp_transformer {
     bool mlp_bias;
     bool tied_head; /* lm_head shares the embedding matrix */
     bool head_bias;
-    bool embedding_norm; /* BLOOM: LayerNorm after the embedding */
-    bool qk_norm;        /* Qwen3: RMSNorm of width head_dim on q and on k */
-    bool qk_norm_wide;   /* OLMo-2: these span all heads, with a weight for each feature */
+    bool embedding_scale; /* Gemma: rows of the embedding times sqrt(hidden) */
+    bool embedding_norm;  /* BLOOM: LayerNorm after the embedding */
+    bool qk_norm;         /* Qwen3: RMSNorm of width head_dim on q and on k */
+    bool qk_norm_wide;    /* OLMo-2: these span all heads, with a weight for each feature */
     bool final_norm;
     double attention_softcap,
         final_softcap;               /* c: scores x of attention, logits, become c tanh(x / c) (Gemma 2); 0: not */
@@ -62,6 +64,9 @@ static inline bool dtp_activation_is_gated(enum dtp_activation activation)
 {
     return activation == DTP_SWIGLU || activation == DTP_GEGLU;
 }
+
+/* LLaMA 2's and GPT-2's (rms_norm_eps, layer_norm_epsilon of their configs). */
+#define DTP_NORM_EPSILON 1e-5
 
 /* LLaMA-like defaults with all dimensions zero (the caller fills them). */
 struct dtp_transformer dtp_transformer_default(void);
@@ -86,14 +91,23 @@ double dtp_transformer_layer_attention_length(const struct dtp_transformer *tran
                                               uint64_t sequence);
 double dtp_transformer_attention_length(const struct dtp_transformer *transformer, uint64_t sequence);
 
+/* FLASH: the fastest fused kernel of today's PyTorch (cuDNN's on Hopper and Blackwell, FlashAttention-2 before);
+ * FLASH2, FLASH1: the kernels of 2024 and of 2022-23, for judging older stacks. They differ in time, not in memory. */
+enum dtp_attention { DTP_ATTENTION_FLASH, DTP_ATTENTION_MATH, DTP_ATTENTION_FLASH2, DTP_ATTENTION_FLASH1 };
+#define DTP_ATTENTION_COUNT 4
+
 /* One attention core, as an operation of a program says it. Queries and keys are tokens of a sequence. */
 struct dtp_attention_shape {
     uint32_t heads, kv_heads, head_dim; /* of queries; of keys and values; width of each */
     uint32_t window;                    /* tokens it reaches back; 0: all of them */
     uint64_t queries, keys;
     bool causal;
+    uint8_t kernel; /* enum dtp_attention */
+    bool wide;      /* of math attention: scores of 16-bit inputs are fp32; of norms of q and k: over all heads */
+    bool atomic;    /* of backward: gradients of queries are summed by atomics, in any order */
     double softcap; /* c: scores x become c tanh(x / c); 0: not */
 };
+/* Of the layer, by the kernel that is 0. */
 struct dtp_attention_shape dtp_transformer_attention(const struct dtp_transformer *transformer, uint64_t layer,
                                                      uint64_t sequence);
 /* As dtp_transformer_layer_attention_length. */

@@ -1,14 +1,16 @@
 #include "plan/layer_tensors.h"
 
+#include "plan/runtime_sizes.h"
+
 #define BIT(suffix) DTP_TENSOR_BIT(suffix)
 
 /* DDPOptimizer ends its first graph where DDP's first bucket is full, 1 MiB: the down matrix's fp32 gradient fills it,
  * so a compiled layer is cut before that matmul. */
-#define DDP_FIRST_BUCKET_BYTES (1u << 20)
 
 static bool cut_by_ddp(const struct dtp_transformer *t, const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
-    return plan->compile && dtp_plan_has_ddp_buckets(plan, cluster) && 4 * t->hidden * t->ffn >= DDP_FIRST_BUCKET_BYTES;
+    return plan->compile && dtp_plan_has_ddp_buckets(plan, cluster) &&
+           4 * t->hidden * t->ffn >= DTP_DDP_FIRST_BUCKET_BYTES;
 }
 
 /* ---- operators on the tensors that the runtime has -------------------------------------------------------------- */
@@ -48,10 +50,11 @@ static uint64_t math_state_bytes(const struct dtp_layer_kind *kind, const struct
 static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *plan, uint64_t made)
 {
     const uint64_t compute = dtp_plan_compute_bytes(plan);
-    const uint64_t element[DTP_ELEMENT_COUNT] = {[DTP_ELEMENT_STREAM] = dtp_plan_autocast(plan) ? 4 : compute,
-                                                 [DTP_ELEMENT_COMPUTE] = compute,
-                                                 [DTP_ELEMENT_KEPT_INPUT] = dtp_plan_keeps_fp8(plan) ? 1 : compute,
-                                                 [DTP_ELEMENT_FP32] = 4};
+    const uint64_t element[DTP_LAYER_ELEMENT_COUNT] = {
+        [DTP_LAYER_ELEMENT_STREAM] = dtp_plan_autocast(plan) ? 4 : compute,
+        [DTP_LAYER_ELEMENT_COMPUTE] = compute,
+        [DTP_LAYER_ELEMENT_KEPT_INPUT] = dtp_plan_keeps_fp8(plan) ? 1 : compute,
+        [DTP_LAYER_ELEMENT_FP32] = 4};
     struct dtp_layer_kind widths = out->kind;
     if (plan->sequence_shards > 1) /* what lies between the matmuls is split by tokens: as if it were narrower */
         widths.hidden /= plan->sequence_shards;

@@ -1,6 +1,6 @@
 #include "plan/runtime.h"
 
-#include "plan/deepspeed.h"
+#include "plan/runtime_sizes.h"
 #include "base/nearest.h"
 #include "base/number.h"
 
@@ -31,7 +31,7 @@ static const struct dtp_plan unchosen = {
     .optimizer = DTP_ADAMW_FUSED,
     .wrap_layers = 1,
     .reshard_after_forward = true,
-    .ddp_bucket_bytes = 25u << 20,
+    .ddp_bucket_bytes = DTP_DDP_BUCKET_BYTES,
     .prefetch = true,
     .prefetch_depth = 1,
     .precision = BF16_MIXED,

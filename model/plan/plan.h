@@ -5,7 +5,7 @@
 #ifndef DTP_PLAN_H
 #define DTP_PLAN_H
 
-#include "base/dtype.h"
+#include "base/execution.h"
 #include "machine/machine.h"
 #include "base/status.h"
 #include "net/transformer.h"
@@ -41,9 +41,6 @@ enum dtp_checkpointing {
     DTP_CHECKPOINT_SELECTIVE_MATMUL /* torchtitan op-SAC: every second matmul and attention are kept. Runtime dtplan:
                                        all matmuls and attention; norms and the MLP's product are made again */
 };
-/* FLASH: the fastest fused kernel of today's PyTorch (cuDNN's on Hopper and Blackwell, FlashAttention-2 before);
- * FLASH2, FLASH1: the kernels of 2024 and of 2022-23, for judging older stacks. They differ in time, not in memory. */
-enum dtp_attention { DTP_ATTENTION_FLASH, DTP_ATTENTION_MATH, DTP_ATTENTION_FLASH2, DTP_ATTENTION_FLASH1 };
 /* Who moves bytes between the GPUs of a node: NCCL's kernels on SMs, or copy engines (runtime dtplan). */
 enum dtp_engine { DTP_ENGINE_SM, DTP_ENGINE_COPY };
 enum dtp_loss { DTP_LOSS_EAGER, DTP_LOSS_FUSED, DTP_LOSS_CHUNKED }; /* cross entropy: 12*T*V | 4*T*V | one chunk */

@@ -22,6 +22,11 @@ bool dtp_key_reader_reads(enum dtp_key_reader reader, const struct dtp_plan *p)
     return false;
 }
 
+const char *dtp_key_reader_words(enum dtp_key_reader reader)
+{
+    return reader_words[reader];
+}
+
 /* ---- keys with one reader ---------------------------------------------------------------------------------------- */
 
 /* What rows call their fields by: a plan, and beside it what a scenario alone knows. */

@@ -42,6 +42,8 @@ enum dtp_key_reader {
 };
 
 bool dtp_key_reader_reads(enum dtp_key_reader reader, const struct dtp_plan *plan);
+/* "FSDP2"; for messages. */
+const char *dtp_key_reader_words(enum dtp_key_reader reader);
 
 /* Refuses each key that is another than its default where its only reader does not read. */
 void dtp_plan_check_readers(struct dtp_resolver *resolver);

@@ -22,6 +22,9 @@ void dtp_plan_refuse(struct dtp_resolver *r, const char *key, const char *format
 {
     char text[DTP_FAULT_TEXT_BYTES];
     va_list arguments;
+    r->status = DTP_BAD_INPUT;
+    if (!r->faults)
+        return;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
@@ -343,16 +346,14 @@ static void check_checkpointing(struct dtp_resolver *r)
 static void check_softcaps(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
-    bool plain =
-        !t->parallel_block && t->norm_place == DTP_NORMS_BEFORE && !t->qk_norm_wide; /* which these kernels run */
     const struct {
         const char *key;
         double cap;
     } caps[] = {{"attention_softcap", t->attention_softcap}, {"final_softcap", t->final_softcap}};
     for (size_t i = 0; i < sizeof caps / sizeof *caps; i++)
         if (caps[i].cap > 0 && !r->plan->runtime->own_kernels)
-            dtp_plan_refuse(r, caps[i].key, "%g is not modelled under runtime %s; %sset it to 0", caps[i].cap,
-                            r->plan->runtime->name, plain ? "use runtime dtplan, or " : "");
+            dtp_plan_refuse(r, caps[i].key, "%g is not modelled under runtime %s; use runtime dtplan, or set it to 0",
+                            caps[i].cap, r->plan->runtime->name);
 }
 
 static void check_positions(struct dtp_resolver *r)

@@ -173,11 +173,38 @@ uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_clust
     return slices <= cluster->gpus ? (uint32_t)(cluster->gpus / slices) : 1;
 }
 
-enum dtp_measured_attention dtp_measured_attention_of(const struct dtp_plan *plan, bool backward)
+struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                              uint64_t layer)
 {
-    return !backward                         ? DTP_MEASURED_ATTENTION_FORWARD
-           : plan->executor.atomic_attention ? DTP_MEASURED_ATTENTION_BACKWARD_ATOMIC
-                                             : DTP_MEASURED_ATTENTION_BACKWARD;
+    struct dtp_attention_shape shape = dtp_transformer_attention(transformer, layer, plan->sequence);
+    shape.kernel = (uint8_t)plan->attention;
+    shape.wide = plan->runtime->wide_scores && plan->attention == DTP_ATTENTION_MATH;
+    shape.atomic = plan->executor.atomic_attention;
+    return shape;
+}
+
+struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan)
+{
+    const struct dtp_runtime *runtime = plan->runtime;
+    const struct dtp_executor_plan *executor = &plan->executor;
+    return (struct dtp_execution){
+        .issuer = runtime->issuer,
+        .allocator = runtime->arena              ? DTP_ALLOCATOR_ARENA
+                     : plan->expandable_segments ? DTP_ALLOCATOR_EXPANDABLE
+                                                 : DTP_ALLOCATOR_SEGMENTS,
+        .compute = plan->precision.compute,
+        .reduce = plan->precision.reduce,
+        .own_kernels = runtime->own_kernels,
+        .graph = executor->cuda_graph,
+        .plain_host_adam = runtime->plain_host_adam,
+        .windows = executor->symmetric_windows,
+        .stochastic_rounding = executor->stochastic_rounding,
+        .clip_norm = executor->clip_norm,
+        .matmul_sms = executor->matmul_sms,
+        .collective_ctas = executor->collective_ctas,
+        .copied = (executor->gather_engine == DTP_ENGINE_COPY ? 1u << DTP_ALL_GATHER : 0) |
+                  (executor->reduce_engine == DTP_ENGINE_COPY ? 1u << DTP_ALL_TO_ALL : 0),
+    };
 }
 
 uint64_t dtp_plan_head_columns(const struct dtp_plan *plan, uint64_t vocab)

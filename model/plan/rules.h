@@ -89,8 +89,11 @@ bool dtp_plan_model_parallel(const struct dtp_plan *plan);
 /* gpus / (tp pp); at least 1. */
 uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 
-/* Under which of its words a plan's attention stands. */
-enum dtp_measured_attention dtp_measured_attention_of(const struct dtp_plan *plan, bool backward);
+/* A layer's attention, by the plan's kernel. */
+struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                              uint64_t layer);
+/* What a program of the plan says of its execution. */
+struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan);
 
 /* Columns of the logits as the head's matmuls compute them: Megatron and our executor (dtp_parameter_head_rows) pad. */
 uint64_t dtp_plan_head_columns(const struct dtp_plan *plan, uint64_t vocab);

@@ -12,18 +12,12 @@
 struct dtp_closed_form_hooks; /* closed/closed_form_hooks.h */
 struct dtp_lower_hooks;       /* lower/lower_hooks.h */
 
-/* Host time to launch a kernel, seconds, and the rate of AdamW on the host: constants of cost/calibration.h. */
-struct dtp_runtime_rates {
-    const double *kernel_launch_s;
-    const double *host_adam_bytes_per_s; /* NULL: as fast as the host's memory allows */
-};
-
 struct dtp_runtime {
     const char *name, *synonym; /* words of --runtime; synonym NULL: none */
     const char *framework;      /* as people write it */
     uint32_t strategies;        /* bits of enum dtp_strategy that exist under it */
     enum dtp_strategy shards_all;
-    struct dtp_runtime_rates rates;
+    enum dtp_issuer issuer; /* of kernels: what a launch costs the host */
 
     /* ---- state and precision ---- */
     bool stores_compute_dtype; /* weights at rest are in the compute dtype, whatever the recipe calls parameters */
@@ -52,6 +46,7 @@ struct dtp_runtime {
     bool foreach_optimizer; /* PyTorch's AdamW tensor by tensor */
     bool fused_kernels;     /* one kernel between matmuls, without a compiler */
     bool own_kernels;       /* kernels of this project, whose rates are calibrated and probed apart */
+    bool plain_host_adam;   /* AdamW on the host is PyTorch's, not a vectorised one */
     bool packs_matrices;    /* q, k, v are one matmul and gate, up one, each with its result kept */
     bool chunks_loss;       /* head and loss always run chunk by chunk */
     bool copies_heads;      /* fp32 RoPE ends in a cat, after which heads are put side by side by a copy */

@@ -1,7 +1,7 @@
 #include "program/measured_op.h"
 
 #include "machine/group.h"
-#include "plan/rules.h"
+#include "cost/cluster_cost.h"
 
 #include <string.h>
 
@@ -50,33 +50,14 @@ static struct dtp_measured_row matmul_row(const struct dtp_program *program, con
     return dtp_measured_row_of_matmul(dtp_measured_matmul_of_op(program, op), d->dtype, d->m, d->n, d->k);
 }
 
-/* A row is of cuDNN's kernels over whole sequences: its columns say neither a window nor a cap. */
-static bool attention_has_row(const struct dtp_attention_shape *shape)
-{
-    return shape->softcap <= 0 && dtp_attention_length(shape) >= (double)shape->keys;
-}
-
-static struct dtp_measured_row attention_row(const struct dtp_op *op, const struct dtp_plan *plan)
-{
-    bool backward = op->kind == DTP_OP_ATTENTION_BACKWARD;
-    struct dtp_measured_row row = dtp_measured_row_of(
-        DTP_MEASUREMENT_ATTENTION, dtp_measured_attention_text(dtp_measured_attention_of(plan, backward)));
-    row.dtype = plan->precision.compute;
-    const struct dtp_attention_shape *shape = &op->demand.attention;
-    set(&row, DTP_MEASURED_m, op->demand.tokens / (double)shape->queries);
-    set(&row, DTP_MEASURED_sequence, (double)shape->keys);
-    set(&row, DTP_MEASURED_heads, shape->heads);
-    set(&row, DTP_MEASURED_kv_heads, shape->kv_heads);
-    set(&row, DTP_MEASURED_head_dim, shape->head_dim);
-    return row;
-}
-
 static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster,
-                      const struct dtp_plan *plan, struct dtp_measured_row *out)
+                      struct dtp_measured_row *out)
 {
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_MATMUL: *out = matmul_row(program, op); return true;
-    case DTP_CLASS_ATTENTION: *out = attention_row(op, plan); return attention_has_row(&op->demand.attention);
+    case DTP_CLASS_ATTENTION:
+        return dtp_attention_measured_row(&op->demand.attention, dtp_program_execution(program)->compute,
+                                          op->demand.tokens, op->kind == DTP_OP_ATTENTION_BACKWARD, out);
     case DTP_CLASS_MEMORY:
         *out = dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, dtp_op_kind_text(op->kind));
         set(out, DTP_MEASURED_bytes, op->demand.bytes);
@@ -104,11 +85,10 @@ static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op
 }
 
 bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
-                            const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                            struct dtp_measured_row *out)
+                            const struct dtp_cluster *cluster, struct dtp_measured_row *out)
 {
-    bool is = row_of_op(program, op, cluster, plan, out);
-    const struct dtp_precision *p = &plan->precision;
+    bool is = row_of_op(program, op, cluster, out);
+    const struct dtp_execution *p = dtp_program_execution(program);
     if (is && dtp_cluster_is_host(cluster))
         dtp_measured_row_of_host(out, out->measurement == DTP_MEASUREMENT_COLLECTIVE ? p->reduce : p->compute,
                                  cluster->gpus);

@@ -2,8 +2,8 @@
 #ifndef DTP_MEASURED_OP_H
 #define DTP_MEASURED_OP_H
 
+#include "machine/machine.h"
 #include "machine/measured_row.h"
-#include "plan/plan.h"
 #include "program/program.h"
 
 /* The pass of a matmul, told by the role of its result, in programs without roles by its name. */
@@ -11,7 +11,6 @@ enum dtp_measured_matmul dtp_measured_matmul_of_op(const struct dtp_program *pro
 
 /* The row, without results, that an operation's time stands in; false for one that no row times (marks, storage). */
 bool dtp_measured_row_of_op(const struct dtp_program *program, const struct dtp_op *op,
-                            const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                            struct dtp_measured_row *out);
+                            const struct dtp_cluster *cluster, struct dtp_measured_row *out);
 
 #endif

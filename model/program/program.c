@@ -23,11 +23,12 @@ struct known_name {
 };
 
 struct dtp_program {
-    struct list ops, operands, dependencies, buffers, groups;
+    struct list ops, operands, dependencies, buffers, groups, tensors;
     struct list last_ops; /* per buffer: 1 + the operation that named it last, to find it twice in one */
     struct dtp_host_arena names;
     struct known_name by_pointer[NAME_SLOTS];
     const char *by_spelling[NAME_SLOTS];
+    struct dtp_execution execution;
     uint32_t op_limit;
     bool sealed;
     enum dtp_status status; /* of the first fault while building */
@@ -134,6 +135,7 @@ void dtp_program_destroy(struct dtp_program *program)
     free(program->dependencies.items);
     free(program->buffers.items);
     free(program->groups.items);
+    free(program->tensors.items);
     free(program->last_ops.items);
     dtp_host_arena_release(&program->names);
     free(program);
@@ -214,6 +216,24 @@ void dtp_program_set_content(struct dtp_program *program, dtp_buffer_id id, enum
     change_buffer(program, id, &changed);
 }
 
+void dtp_program_set_execution(struct dtp_program *program, const struct dtp_execution *execution)
+{
+    assert(!program->sealed);
+    program->execution = *execution;
+    bool known = execution->issuer < DTP_ISSUER_COUNT && execution->allocator < DTP_ALLOCATOR_COUNT &&
+                 execution->compute < DTP_DTYPE_COUNT && execution->reduce < DTP_DTYPE_COUNT &&
+                 execution->copied < 1u << DTP_COLLECTIVE_COUNT && execution->clip_norm >= 0 &&
+                 execution->clip_norm <= DTP_DEMAND_MAX;
+    if (!known)
+        REFUSE(program, DTP_BAD_INPUT,
+               "its execution has an issuer, allocator, format, collective or limit that is none");
+}
+
+const struct dtp_execution *dtp_program_execution(const struct dtp_program *program)
+{
+    return &program->execution;
+}
+
 uint32_t dtp_program_add_group(struct dtp_program *program, struct dtp_program_group group)
 {
     assert(!program->sealed);
@@ -235,11 +255,64 @@ static bool is_amount(double value, double maximum)
     return value >= 0 && value <= maximum; /* false for NaN */
 }
 
+static bool overlap(uint64_t a, uint64_t a_count, uint64_t b, uint64_t b_count)
+{
+    return a < b + b_count && b < a + a_count;
+}
+
+static const char *fault_of_tensor(const struct dtp_program *program, const struct dtp_program_tensor *tensor)
+{
+    const struct dtp_parameter_tensor *at = &tensor->at;
+    const struct dtp_program_tensor *others = program->tensors.items;
+    const uint64_t most = DTP_BUFFER_MAX_BYTES / 16; /* of elements: sums of two stay whole */
+    if ((unsigned)tensor->parameter >= DTP_PARAMETER_COUNT || !tensor->modules ||
+        tensor->first_module >= DTP_PROGRAM_MAX_MODULES ||
+        tensor->modules > DTP_PROGRAM_MAX_MODULES - tensor->first_module)
+        return "no such parameter or modules";
+    if (!at->rows || !at->columns || at->rows > most / at->columns || at->extent_elements < at->rows * at->columns ||
+        at->extent_elements > most || at->offset_elements > most || at->saved_offset_elements > at->offset_elements)
+        return "its rows, columns and places are of no tensor";
+    if (!is_amount(at->deviation, DTP_DEMAND_MAX) || !is_amount(at->mean, DTP_DEMAND_MAX))
+        return "its mean or deviation is negative, not finite or absurdly large";
+    if (program->tensors.count >= DTP_PROGRAM_MAX_TENSORS)
+        return "there are too many";
+    for (uint32_t i = 0; i < program->tensors.count; i++) {
+        const struct dtp_parameter_tensor *other = &others[i].at;
+        bool first = tensor->parameter < others[i].parameter;
+        const struct dtp_parameter_tensor *low = first ? at : other, *high = first ? other : at;
+        if (overlap(tensor->first_module, tensor->modules, others[i].first_module, others[i].modules) &&
+            (tensor->parameter == others[i].parameter ||
+             low->offset_elements + low->extent_elements > high->offset_elements))
+            return "it is there twice, or parameters do not follow each other in their order";
+    }
+    return NULL;
+}
+
+bool dtp_program_add_tensor(struct dtp_program *program, const struct dtp_program_tensor *tensor)
+{
+    assert(!program->sealed);
+    if (program->status != DTP_OK)
+        return false;
+    const char *fault = fault_of_tensor(program, tensor);
+    if (fault) {
+        REFUSE(program, DTP_BAD_INPUT, "tensor %u: %s", program->tensors.count, fault);
+        return false;
+    }
+    struct dtp_program_tensor *place = extend(program, &program->tensors, 1, sizeof *place);
+    if (!place)
+        return false;
+    *place = *tensor;
+    place->at.exists = true;
+    program->tensors.count++;
+    return true;
+}
+
 static const char *fault_of_demand(const struct dtp_demand *demand)
 {
     const double most = DTP_DEMAND_MAX;
     if (!is_amount(demand->flops, most) || !is_amount(demand->m, most) || !is_amount(demand->n, most) ||
         !is_amount(demand->k, most) || !is_amount(demand->bytes, most) || !is_amount(demand->tokens, most) ||
+        !is_amount(demand->epsilon, 1) || !is_amount(demand->scale, most) ||
         !is_amount(demand->sent_bytes, DTP_DEMAND_MAX_SENT_BYTES))
         return "a demand is negative, not finite or absurdly large";
     if ((unsigned)demand->dtype >= DTP_DTYPE_COUNT)
@@ -291,20 +364,32 @@ static const char *fault_of_operand(struct dtp_program *program, bool memory_onl
     return fault;
 }
 
+/* Heads of rotary and norms of q and k, tokens of a sequence of an embedding, the soft cap of a loss. */
+static bool takes_shape(enum dtp_op_kind kind)
+{
+    return dtp_op_kind_class(kind) == DTP_CLASS_ATTENTION || kind == DTP_OP_ROTARY || kind == DTP_OP_ROTARY_BACKWARD ||
+           kind == DTP_OP_QK_NORM || kind == DTP_OP_QK_NORM_BACKWARD || kind == DTP_OP_EMBEDDING ||
+           kind == DTP_OP_EMBEDDING_BACKWARD || kind == DTP_OP_LOSS_BACKWARD;
+}
+
 /* What is wrong with the shapes of an operation, or NULL: without one attention has no price, and others have none. */
 static const char *fault_of_shapes(const struct dtp_op *op)
 {
     const struct dtp_attention_shape *a = &op->demand.attention;
     enum dtp_op_class class = dtp_op_kind_class(op->kind);
     bool none = !a->heads && !a->kv_heads && !a->head_dim && !a->window && !a->queries && !a->keys && !a->causal &&
-                a->softcap == 0;
+                !a->kernel && !a->wide && !a->atomic && a->softcap == 0;
     if (!is_amount(a->softcap, DTP_DEMAND_MAX))
         return "a soft cap is negative, not finite or absurdly large";
-    if (class != DTP_CLASS_ATTENTION && !none)
-        return "only attention has its shape";
+    if (op->demand.form >= DTP_FORM_COUNT)
+        return "no such form of a kernel";
+    if (!takes_shape(op->kind) && !none)
+        return "only attention and what stands around it have its shape";
     if (class == DTP_CLASS_ATTENTION && op->demand.tokens > 0 &&
         !(a->heads && a->kv_heads && a->head_dim && a->queries && a->keys))
         return "attention needs heads, kv_heads, head_dim, queries and keys";
+    if (a->kernel >= DTP_ATTENTION_COUNT)
+        return "no such kernel of attention";
     return class != DTP_CLASS_MATMUL && op->demand.groups ? "only a matmul has groups" : NULL;
 }
 
@@ -430,6 +515,33 @@ enum dtp_status dtp_program_seal(struct dtp_program *program, struct dtp_faults 
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
+size_t dtp_program_tensor_count(const struct dtp_program *program)
+{
+    return program->tensors.count;
+}
+
+const struct dtp_program_tensor *dtp_program_tensors(const struct dtp_program *program)
+{
+    return program->tensors.items;
+}
+
+void dtp_program_module(const struct dtp_program *program, uint64_t module, struct dtp_parameter_module *out)
+{
+    const struct dtp_program_tensor *tensors = program->tensors.items;
+    *out = (struct dtp_parameter_module){.elements = 0};
+    for (uint32_t i = 0; i < program->tensors.count; i++) {
+        const struct dtp_parameter_tensor *at = &tensors[i].at;
+        if (module < tensors[i].first_module || module - tensors[i].first_module >= tensors[i].modules)
+            continue;
+        out->tensor[tensors[i].parameter] = *at;
+        out->used_elements += at->rows * at->columns;
+        out->extent_elements += at->extent_elements;
+        if (out->elements < at->offset_elements + at->extent_elements)
+            out->elements = at->offset_elements + at->extent_elements;
+    }
+    dtp_parameter_shard(out, program->execution.shards ? program->execution.shards : 1);
+}
+
 size_t dtp_program_op_count(const struct dtp_program *program)
 {
     return program->ops.count;
@@ -470,29 +582,4 @@ const dtp_op_id *dtp_program_dependencies(const struct dtp_program *program, con
 {
     const dtp_op_id *dependencies = program->dependencies.items;
     return op->dependency_count ? dependencies + op->first_dependency : NULL;
-}
-
-static void add_to_totals(const struct dtp_op *op, struct dtp_program_totals *out)
-{
-    const struct dtp_demand *demand = &op->demand;
-    enum dtp_op_class class = dtp_op_kind_class(op->kind);
-    out->kernels += demand->kernels;
-    out->matmul_flops += class == DTP_CLASS_MATMUL ? demand->flops : 0;
-    out->attention_flops += class == DTP_CLASS_ATTENTION ? demand->flops : 0;
-    out->recompute_flops += demand->recompute ? demand->flops : 0;
-    out->memory_bytes += class == DTP_CLASS_MEMORY ? demand->bytes : 0;
-    if (class == DTP_CLASS_COLLECTIVE) {
-        out->sent_bytes[dtp_op_kind_collective(op->kind)] += (uint64_t)demand->sent_bytes;
-        out->count[dtp_op_kind_collective(op->kind)]++;
-    }
-    out->host_to_device_bytes += class == DTP_CLASS_UPLOAD ? (uint64_t)demand->sent_bytes : 0;
-    out->device_to_host_bytes += class == DTP_CLASS_DOWNLOAD ? (uint64_t)demand->sent_bytes : 0;
-}
-
-void dtp_program_sum(const struct dtp_program *program, struct dtp_program_totals *out)
-{
-    const struct dtp_op *ops = program->ops.items;
-    *out = (struct dtp_program_totals){0};
-    for (uint32_t i = 0; i < program->ops.count; i++)
-        add_to_totals(&ops[i], out);
 }

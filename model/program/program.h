@@ -15,10 +15,10 @@
 #define DTP_PROGRAM_H
 
 #include "base/bytes.h"
-#include "base/dtype.h"
+#include "base/execution.h"
 #include "base/status.h"
 #include "base/words.h"
-#include "net/transformer.h"
+#include "net/parameter_layout.h"
 
 typedef struct {
     uint32_t index;
@@ -51,6 +51,16 @@ struct dtp_program_group {
     uint32_t ranks, stride; /* ranks `stride` apart; stride 1 = consecutive */
 };
 
+/* A parameter of `modules` modules from first_module on, in each at the same place: what fills, saves and updates state
+ * knows by it. */
+struct dtp_program_tensor {
+    uint32_t first_module, modules;
+    enum dtp_parameter parameter;
+    struct dtp_parameter_tensor at;
+};
+#define DTP_PROGRAM_MAX_TENSORS 4096u
+#define DTP_PROGRAM_MAX_MODULES (1u << 17)
+
 /* Bits. A result is DTP_ALLOC | DTP_WRITE, a last use DTP_READ | DTP_FREE, a workspace all four of ALLOC, UPDATE, FREE.
  *
  * What FREE gives back may be handed out again at once, to whoever allocates from that pool next; the streams that use
@@ -79,18 +89,22 @@ static inline struct dtp_operand dtp_operand_of(dtp_buffer_id buffer, uint32_t a
 /* What an operation asks of the machine; fields that its class does not use are 0. */
 struct dtp_demand {
     double flops;      /* multiply-adds count 2; recompute included as it happens */
-    double m, n, k;    /* matmul */
+    double m, n, k;    /* matmul; of other kernels n is the width of a row. Embedding: k rows of its table.
+                        * Loss backward: n columns that count of k; m tokens of the step on all ranks */
     double bytes;      /* through HBM, reads + writes (of a matmul: what adding its result to a sum in
                         * another format moves beyond operands and result); host: bytes of host
                         * memory; storage: bytes */
     double sent_bytes; /* collective: bytes each rank sends (ring accounting); copies: bytes copied */
     double tokens;     /* attention: of queries */
-    struct dtp_attention_shape attention;
-    uint32_t groups;       /* matmul: so many of that shape side by side; 0: one */
+    double epsilon;    /* norms that are run: what is added to the mean square; 0: DTP_NORM_EPSILON */
+    double scale;      /* embedding that is run: what rows of the table are multiplied by; 0: 1 */
+    struct dtp_attention_shape attention; /* and what of it kernels around attention need (program.c) */
+    uint32_t groups;                      /* matmul: so many of that shape side by side; 0: one */
     uint32_t kernels;      /* launches the operation stands for (eager pointwise chains are one operation) */
     enum dtp_dtype dtype;  /* matmul */
     uint8_t memory_kernel; /* enum dtp_memory_kernel, for class MEMORY */
     uint8_t recompute;     /* 1: repeated forward work */
+    uint8_t form;          /* enum dtp_form, of a kernel that has several */
 };
 
 struct dtp_op {
@@ -129,7 +143,11 @@ dtp_buffer_id dtp_program_add_buffer(struct dtp_program *program, const struct d
 void dtp_program_set_element(struct dtp_program *program, dtp_buffer_id buffer, enum dtp_dtype dtype);
 void dtp_program_set_content(struct dtp_program *program, dtp_buffer_id buffer, enum dtp_content content,
                              uint32_t module);
+/* Whose kernels its operations are, and what else they have in common; all 0 where it is not said. Copied. */
+void dtp_program_set_execution(struct dtp_program *program, const struct dtp_execution *execution);
 uint32_t dtp_program_add_group(struct dtp_program *program, struct dtp_program_group group);
+/* False: refused. Those of a module lie one behind the other, in the order of enum dtp_parameter. */
+bool dtp_program_add_tensor(struct dtp_program *program, const struct dtp_program_tensor *tensor);
 dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_op *op, const struct dtp_operand *operands,
                              size_t operand_count);
 /* `later` waits for `earlier`; only to the operation added last, so dependencies stay contiguous. What the order of the
@@ -143,6 +161,11 @@ void dtp_program_expect_again(struct dtp_program *program, uint32_t times);
  * collective without group, a demand that is no amount, too many operations, no memory. */
 enum dtp_status dtp_program_seal(struct dtp_program *program, struct dtp_faults *faults);
 
+const struct dtp_execution *dtp_program_execution(const struct dtp_program *program);
+size_t dtp_program_tensor_count(const struct dtp_program *program);
+const struct dtp_program_tensor *dtp_program_tensors(const struct dtp_program *program);
+/* A module as its tensors make it, cut into the execution's shards; without tensors elements are 0. */
+void dtp_program_module(const struct dtp_program *program, uint64_t module, struct dtp_parameter_module *out);
 size_t dtp_program_op_count(const struct dtp_program *program);
 size_t dtp_program_buffer_count(const struct dtp_program *program);
 size_t dtp_program_group_count(const struct dtp_program *program);

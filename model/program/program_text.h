@@ -1,6 +1,7 @@
-/* The step program as text, both ways: for golden files, bug reports and `dtplan explain --program`.
+/* The step program as text, both ways: for golden files, bug reports, and who writes one (dtplan(1), STEP PROGRAMS).
  *
  *   program 1
+ *   execution issuer native allocator arena compute bf16 reduce fp32 own_kernels
  *   group 0 ranks 8 stride 1
  *   buffer 0 "params" bytes 3500000000 owner params space device pool compute dtype bf16 content weights
  *          module 1 persistent
@@ -15,9 +16,10 @@
  * behind `reads`, `writes`, `updates` or, where no byte is touched, `buffers`: +3 is allocated, 2- freed and 2~ freed
  * with DTP_DEFER by the operation; 0@4096 begins at byte 4096 of buffer 0, 0@4096+512 touches 512 bytes from there on
  * and no others, 0% is this rank's shard of it; the operand's role stands behind a colon. A send or receive says the
- * peer's role and a tag (program_set.h). Attention says its heads, kv_heads, head_dim, window, queries, keys and
- * whether it is causal, a grouped matmul its groups. What is 0 or none is left out. Numbers are whole, or MpE for M *
- * 2^E, so that reading gives the same bits in every locale. Blank lines and lines that begin with '#' are skipped. */
+ * peer's role and a tag (program_set.h). Attention says its heads, kv_heads, head_dim, window, queries, keys, whether
+ * it is causal, and its kernel, a grouped matmul its groups. What is 0 or none is left out. Numbers are whole, or MpE
+ * for M * 2^E, so that reading gives the same bits in every locale. Blank lines and lines that begin with '#' are
+ * skipped. */
 #ifndef DTP_PROGRAM_TEXT_H
 #define DTP_PROGRAM_TEXT_H
 
@@ -45,6 +47,9 @@ enum dtp_status dtp_program_parse_lines(const struct dtp_text_lines *lines, stru
 /* The text as a file, both ways. DTP_ENVIRONMENT: the file cannot be written or read; of a bad text as above. */
 enum dtp_status dtp_program_write_file(const struct dtp_program *program, const char *path, struct dtp_faults *faults);
 enum dtp_status dtp_program_read_file(const char *path, struct dtp_program **out, struct dtp_faults *faults);
+
+/* A whole file, for who parses texts of several kinds: caller frees *text. DTP_ENVIRONMENT as above. */
+enum dtp_status dtp_program_read_bytes(const char *path, char **text, size_t *bytes, struct dtp_faults *faults);
 
 /* CRC-64 of the text: programs of one digest are one program. Logs and rows of runs spell it with
  * DTP_PROGRAM_DIGEST_FORMAT. DTP_ENVIRONMENT: no memory. */

@@ -35,12 +35,6 @@ static bool read_owner(struct reader *reader, enum dtp_owner *out)
     return false;
 }
 
-static void read_dtype(struct reader *reader, enum dtp_dtype *out)
-{
-    if (read_word(reader, "dtype") && !dtp_dtype_parse(reader->word, out))
-        REFUSE(reader, "unknown dtype \"%s\"", reader->word);
-}
-
 static void read_content(struct reader *reader, uint8_t *out)
 {
     enum dtp_content content = DTP_CONTENT_NONE;
@@ -69,7 +63,7 @@ static void read_buffer_options(struct reader *reader, struct dtp_buffer *buffer
         switch (key) {
         case 0: buffer->layer = (uint16_t)value; break;
         case 1: buffer->micro_step = (uint16_t)value; break;
-        case 2: read_dtype(reader, &dtype), buffer->element = (uint8_t)(dtype + 1); break;
+        case 2: dtp_text_read_dtype(reader, &dtype), buffer->element = (uint8_t)(dtype + 1); break;
         case 3: read_content(reader, &buffer->content); break;
         case 4: buffer->module = (uint32_t)value; break;
         default: buffer->persistent = true;
@@ -215,6 +209,9 @@ static const char *const op_keys[] = {"buffers",
                                       "groups",
                                       "causal",
                                       "softcap",
+                                      "wide",
+                                      "atomic",
+                                      "form",
 #define X(field, most) #field,
                                       DTP_ATTENTION_TABLE(X)
 #undef X
@@ -237,6 +234,9 @@ enum {
     KEY_GROUPS,
     KEY_CAUSAL,
     KEY_SOFTCAP,
+    KEY_WIDE,
+    KEY_ATOMIC,
+    KEY_FORM,
 #define X(field, most) KEY_ATTENTION_##field,
     DTP_ATTENTION_TABLE(X)
 #undef X
@@ -263,9 +263,18 @@ static void read_attention(struct reader *reader, int key, struct dtp_attention_
     }
 }
 
+static void read_form(struct reader *reader, uint8_t *out)
+{
+    enum dtp_form form = DTP_FORM_NONE;
+    if (read_word(reader, "form") && !dtp_form_parse(reader->word, &form))
+        REFUSE(reader, "unknown form \"%s\"", reader->word);
+    *out = (uint8_t)form;
+}
+
 static void read_op_key(struct reader *reader, int key, struct op_line *line)
 {
     static const char *const memory_kernels[] = DTP_MEMORY_KERNEL_WORDS;
+    static const char *const attention_kernels[DTP_ATTENTION_COUNT] = DTP_ATTENTION_KERNEL_WORDS;
     struct dtp_op *op = &line->op;
     uint64_t value = 0;
     int choice = 0;
@@ -295,14 +304,20 @@ static void read_op_key(struct reader *reader, int key, struct op_line *line)
             op->demand.kernels = (uint32_t)value;
         break;
     case KEY_KERNEL:
-        if (read_choice(reader, "kernel", memory_kernels, ARRAY_COUNT(memory_kernels), &choice))
+        if (dtp_op_kind_class(op->kind) == DTP_CLASS_ATTENTION) {
+            if (read_choice(reader, "kernel", attention_kernels, DTP_ATTENTION_COUNT, &choice))
+                op->demand.attention.kernel = (uint8_t)choice;
+        } else if (read_choice(reader, "kernel", memory_kernels, ARRAY_COUNT(memory_kernels), &choice))
             op->demand.memory_kernel = (uint8_t)choice;
         break;
     case KEY_AFTER: read_dependencies(reader, &line->dependency_count); break;
-    case KEY_DTYPE: read_dtype(reader, &op->demand.dtype); break;
+    case KEY_DTYPE: dtp_text_read_dtype(reader, &op->demand.dtype); break;
     case KEY_NAME: read_name(reader, line->name); break;
     case KEY_RECOMPUTE: op->demand.recompute = 1; break;
     case KEY_CAUSAL: op->demand.attention.causal = true; break;
+    case KEY_WIDE: op->demand.attention.wide = true; break;
+    case KEY_ATOMIC: op->demand.attention.atomic = true; break;
+    case KEY_FORM: read_form(reader, &op->demand.form); break;
     case KEY_SOFTCAP: read_number(reader, "softcap", &op->demand.attention.softcap); break;
     case KEY_GROUPS:
         if (read_whole(reader, "groups", 0, UINT32_MAX, &value))
@@ -349,8 +364,8 @@ static void check_group(struct reader *reader, const struct dtp_op *op)
 static void read_op(struct reader *reader)
 {
     struct op_line line = {.op = {.layer = DTP_NO_LAYER, .group = DTP_NO_INDEX}};
-    _Static_assert(sizeof op_keys / sizeof *op_keys <= 32, "a bit of `seen` each");
-    uint32_t seen = 0;
+    _Static_assert(sizeof op_keys / sizeof *op_keys <= 64, "a bit of `seen` each");
+    uint64_t seen = 0;
     reader->operand_count = 0;
     bool complete = read_index(reader, "op", reader->op_count) && read_kind(reader, &line.op.kind) &&
                     read_stream(reader, "stream", &line.op.stream);
@@ -358,14 +373,15 @@ static void read_op(struct reader *reader)
         int key;
         if (!read_choice(reader, "key", op_keys, ARRAY_COUNT(op_keys), &key))
             break;
-        if (key >= KEY_LAYER && (seen & 1u << key))
+        if (key >= KEY_LAYER && (seen & UINT64_C(1) << key))
             REFUSE(reader, "%s is given twice", op_keys[key]);
-        seen |= 1u << key;
+        seen |= UINT64_C(1) << key;
         read_op_key(reader, key, &line);
     }
     if (!reader->line_failed)
         check_group(reader, &line.op);
-    if (!reader->line_failed && dtp_op_kind_is_transfer(line.op.kind) && (~seen & (1u << KEY_PEER | 1u << KEY_TAG)))
+    if (!reader->line_failed && dtp_op_kind_is_transfer(line.op.kind) &&
+        (~seen & (UINT64_C(1) << KEY_PEER | UINT64_C(1) << KEY_TAG)))
         REFUSE(reader, "a %s needs a peer and a tag", dtp_op_kind_text(line.op.kind));
     line.op.name = line.name;
     if (reader->status == DTP_OK)
@@ -377,21 +393,26 @@ static void read_op(struct reader *reader)
 
 static void read_end(struct reader *reader)
 {
-    uint64_t ops = 0, buffers = 0, groups = 0;
+    uint64_t ops = 0, buffers = 0, groups = 0, tensors = 0;
     if (!expect_word(reader, "ops") || !read_whole(reader, "ops", 0, DTP_NO_INDEX, &ops) ||
         !expect_word(reader, "buffers") || !read_whole(reader, "buffers", 0, DTP_NO_INDEX, &buffers) ||
         !expect_word(reader, "groups") || !read_whole(reader, "groups", 0, DTP_NO_INDEX, &groups))
+        return;
+    if (!at_line_end(reader) &&
+        (!expect_word(reader, "tensors") || !read_whole(reader, "tensors", 1, DTP_NO_INDEX, &tensors)))
         return;
     if (!at_line_end(reader))
         REFUSE(reader, "the line goes on behind its end");
     else if (ops != reader->op_count || buffers != reader->buffer_count || groups != reader->group_count)
         REFUSE(reader, "there are %u ops, %u buffers and %u groups above: lines are missing or too many",
                reader->op_count, reader->buffer_count, reader->group_count);
+    else if (tensors != reader->tensor_count)
+        REFUSE(reader, "there are %u tensors above: lines are missing or too many", reader->tensor_count);
 }
 
 static void read_line(struct reader *reader)
 {
-    static const char *const things[] = {"op", "buffer", "group", "end"};
+    static const char *const things[] = {"op", "buffer", "group", "end", "execution", "tensor"};
     int thing = 0;
     if (reader->ended) {
         REFUSE(reader, "the program goes on behind its end");
@@ -409,6 +430,8 @@ static void read_line(struct reader *reader)
     case 0: read_op(reader); break;
     case 1: read_buffer(reader); break;
     case 2: read_group(reader); break;
+    case 4: dtp_text_read_execution(reader); break;
+    case 5: dtp_text_read_tensor(reader); break;
     default: reader->ended = true; read_end(reader);
     }
 }

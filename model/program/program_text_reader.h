@@ -18,6 +18,7 @@ struct reader {
     char word[WORD_BYTES]; /* last one read */
     struct dtp_program *program;
     uint32_t op_count, buffer_count, group_count; /* lines so far, faulty ones included */
+    uint32_t executions, tensor_count;            /* lines of these so far */
     bool begun, ended, line_failed;
     enum dtp_status status;       /* worst so far */
     struct dtp_operand *operands; /* of the operation under way */
@@ -198,5 +199,10 @@ static inline void check_added(struct reader *reader, uint32_t index)
     dtp_fault(reader->faults, status, reader->name, reader->line, "%s", reason.text[0]);
     note(reader, status);
 }
+
+/* program_text_header.c: what follows behind the words `dtype`, `execution` and `tensor`. */
+void dtp_text_read_dtype(struct reader *reader, enum dtp_dtype *out);
+void dtp_text_read_execution(struct reader *reader);
+void dtp_text_read_tensor(struct reader *reader);
 
 #endif

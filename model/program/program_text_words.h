@@ -3,7 +3,7 @@
 #define DTP_PROGRAM_TEXT_WORDS_H
 
 /* Numbers of struct dtp_demand under their keys. */
-#define DTP_DEMAND_TABLE(X) X(flops) X(m) X(n) X(k) X(bytes) X(sent_bytes) X(tokens)
+#define DTP_DEMAND_TABLE(X) X(flops) X(m) X(n) X(k) X(bytes) X(sent_bytes) X(tokens) X(epsilon) X(scale)
 
 /* Whole numbers of its attention shape, and the most that each may be. */
 #define DTP_ATTENTION_TABLE(X)                                                                                         \
@@ -14,10 +14,18 @@
     X(queries, DTP_BUFFER_MAX_BYTES)                                                                                   \
     X(keys, DTP_BUFFER_MAX_BYTES)
 
-/* By enum dtp_space and enum dtp_memory_kernel. */
+/* Flags of struct dtp_execution, and its numbers. */
+#define DTP_EXECUTION_FLAGS(X) X(own_kernels) X(graph) X(plain_host_adam) X(windows) X(stochastic_rounding)
+#define DTP_EXECUTION_NUMBERS(X) X(matmul_sms) X(collective_ctas) X(shards)
+
+/* By enum dtp_space, enum dtp_attention and enum dtp_memory_kernel. */
 #define DTP_SPACE_WORDS                                                                                                \
     {                                                                                                                  \
         "device", "host", "storage"                                                                                    \
+    }
+#define DTP_ATTENTION_KERNEL_WORDS                                                                                     \
+    {                                                                                                                  \
+        "flash", "math", "flash2", "flash1"                                                                            \
     }
 #define DTP_MEMORY_KERNEL_WORDS                                                                                        \
     {                                                                                                                  \

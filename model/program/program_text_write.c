@@ -46,6 +46,41 @@ static void write_buffer(FILE *file, const struct dtp_buffer *buffer, size_t ind
     fputs(buffer->persistent ? " persistent\n" : "\n", file);
 }
 
+static void write_execution(FILE *file, const struct dtp_execution *execution)
+{
+    fprintf(file, "execution issuer %s allocator %s compute %s reduce %s", dtp_issuer_text(execution->issuer),
+            dtp_allocator_text(execution->allocator), dtp_dtype_text(execution->compute),
+            dtp_dtype_text(execution->reduce));
+#define X(field) fputs(execution->field ? " " #field : "", file);
+    DTP_EXECUTION_FLAGS(X)
+#undef X
+#define X(field) write_number(file, #field, execution->field);
+    DTP_EXECUTION_NUMBERS(X)
+#undef X
+    write_number(file, "clip_norm", execution->clip_norm);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        if (dtp_execution_copies(execution, (enum dtp_collective)i))
+            fprintf(file, " copies %s", dtp_collective_text((enum dtp_collective)i));
+    fputc('\n', file);
+}
+
+static void write_tensor(FILE *file, const struct dtp_program_tensor *tensor, size_t index)
+{
+    const struct dtp_parameter_tensor *at = &tensor->at;
+    fprintf(file, "tensor %zu \"%s\" module %u", index, dtp_parameter_text(tensor->parameter), tensor->first_module);
+    if (tensor->modules > 1)
+        fprintf(file, " modules %u", tensor->modules);
+    fprintf(file, " rows %" PRIu64 " columns %" PRIu64 " offset %" PRIu64, at->rows, at->columns, at->offset_elements);
+    if (at->extent_elements != at->rows * at->columns)
+        fprintf(file, " extent %" PRIu64, at->extent_elements);
+    if (at->saved_offset_elements != at->offset_elements)
+        fprintf(file, " saved %" PRIu64, at->saved_offset_elements);
+    fputs(at->decays ? " decays" : "", file);
+    write_number(file, "mean", at->mean);
+    write_number(file, "deviation", at->deviation);
+    fputc('\n', file);
+}
+
 /* A verb stands before the first operand of each run that shares it. */
 static void write_operands(FILE *file, const struct dtp_operand *operands, uint32_t count)
 {
@@ -67,6 +102,22 @@ static void write_operands(FILE *file, const struct dtp_operand *operands, uint3
     }
 }
 
+static void write_attention(FILE *file, const struct dtp_attention_shape *attention)
+{
+    static const char *const kernels[DTP_ATTENTION_COUNT] = DTP_ATTENTION_KERNEL_WORDS;
+#define X(field, most)                                                                                                 \
+    if (attention->field)                                                                                              \
+        fprintf(file, " " #field " %" PRIu64, (uint64_t)attention->field);
+    DTP_ATTENTION_TABLE(X)
+#undef X
+    write_number(file, "softcap", attention->softcap);
+    fputs(attention->causal ? " causal" : "", file);
+    fputs(attention->wide ? " wide" : "", file);
+    fputs(attention->atomic ? " atomic" : "", file);
+    if (attention->kernel)
+        fprintf(file, " kernel %s", kernels[attention->kernel]);
+}
+
 static void write_demand(FILE *file, const struct dtp_op *op)
 {
     static const char *const memory_kernels[] = DTP_MEMORY_KERNEL_WORDS;
@@ -74,15 +125,9 @@ static void write_demand(FILE *file, const struct dtp_op *op)
 #define X(field) write_number(file, #field, demand->field);
     DTP_DEMAND_TABLE(X)
 #undef X
-    if (dtp_op_kind_class(op->kind) == DTP_CLASS_ATTENTION) {
-#define X(field, most)                                                                                                 \
-    if (demand->attention.field)                                                                                       \
-        fprintf(file, " " #field " %" PRIu64, (uint64_t)demand->attention.field);
-        DTP_ATTENTION_TABLE(X)
-#undef X
-        write_number(file, "softcap", demand->attention.softcap);
-        fputs(demand->attention.causal ? " causal" : "", file);
-    }
+    write_attention(file, &demand->attention);
+    if (demand->form)
+        fprintf(file, " form %s", dtp_form_text((enum dtp_form)demand->form));
     if (demand->groups)
         fprintf(file, " groups %u", demand->groups);
     if (demand->kernels)
@@ -116,15 +161,21 @@ static void write_op(FILE *file, const struct dtp_program *program, const struct
 enum dtp_status dtp_program_write_text(const struct dtp_program *program, FILE *file)
 {
     size_t ops = dtp_program_op_count(program), buffers = dtp_program_buffer_count(program);
-    size_t groups = dtp_program_group_count(program);
+    size_t groups = dtp_program_group_count(program), tensors = dtp_program_tensor_count(program);
     fputs("program 1\n", file);
+    write_execution(file, dtp_program_execution(program));
     for (size_t i = 0; i < groups; i++)
         fprintf(file, "group %zu ranks %u stride %u\n", i, dtp_program_groups(program)[i].ranks,
                 dtp_program_groups(program)[i].stride);
+    for (size_t i = 0; i < tensors; i++)
+        write_tensor(file, &dtp_program_tensors(program)[i], i);
     for (size_t i = 0; i < buffers; i++)
         write_buffer(file, &dtp_program_buffers(program)[i], i);
     for (size_t i = 0; i < ops; i++)
         write_op(file, program, &dtp_program_ops(program)[i], i);
-    fprintf(file, "end ops %zu buffers %zu groups %zu\n", ops, buffers, groups);
+    fprintf(file, "end ops %zu buffers %zu groups %zu", ops, buffers, groups);
+    if (tensors)
+        fprintf(file, " tensors %zu", tensors);
+    fputc('\n', file);
     return ferror(file) ? DTP_ENVIRONMENT : DTP_OK;
 }

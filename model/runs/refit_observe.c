@@ -87,7 +87,7 @@ static bool is_chosen(const struct observed *o, size_t op)
 {
     const struct dtp_op *of = &o->ops[op];
     return dtp_op_kind_class(of->kind) == DTP_CLASS_COLLECTIVE &&
-           !dtp_collective_is_librarys(&o->run->job->plan, dtp_op_kind_collective(of->kind));
+           !dtp_collective_is_librarys(dtp_program_execution(o->run->program), dtp_op_kind_collective(of->kind));
 }
 
 static bool list_collectives(struct observed *o)
@@ -96,7 +96,7 @@ static bool list_collectives(struct observed *o)
     const struct dtp_job *job = o->run->job;
     for (size_t i = 0; i < o->op_count; i++) {
         if (dtp_op_kind_class(o->ops[i].kind) != DTP_CLASS_COLLECTIVE || !was_timed(o, i) ||
-            !dtp_measured_row_of_op(o->run->program, &o->ops[i], &job->cluster, &job->plan, &row))
+            !dtp_measured_row_of_op(o->run->program, &o->ops[i], &job->cluster, &row))
             continue;
         struct running *r = &o->running[o->running_count];
         *r = (struct running){.op = i, .start_s = o->run->start_s[i], .end_s = o->run->end_s[i]};
@@ -223,7 +223,7 @@ static bool add_shapes(struct observed *o)
     size_t count = 0;
     for (size_t i = 0; i < o->op_count && shapes; i++)
         if (isfinite(o->in_step_s[i]) && !is_chosen(o, i) &&
-            dtp_measured_row_of_op(o->run->program, &o->ops[i], &job->cluster, &job->plan, &shapes[count].row))
+            dtp_measured_row_of_op(o->run->program, &o->ops[i], &job->cluster, &shapes[count].row))
             shapes[count++].seconds = o->in_step_s[i];
     if (shapes)
         qsort(shapes, count, sizeof *shapes, by_shape);

@@ -1,4 +1,4 @@
-#include "record/probe_report.h"
+#include "record/measured_report.h"
 #include "runtime/runtimes.h"
 
 #include "cost/calibration.h"
@@ -45,16 +45,15 @@ static double amount(const struct dtp_measured_row *row)
 
 static double attention_seconds(const struct dtp_measured_row *row, const struct dtp_cluster *cluster)
 {
-    struct dtp_plan plan = dtp_plan_default();
+    const struct dtp_execution execution = {.compute = row->dtype};
     const struct dtp_attention_shape shape = {.heads = (uint32_t)at(row, DTP_MEASURED_heads),
                                               .kv_heads = (uint32_t)at(row, DTP_MEASURED_kv_heads),
                                               .head_dim = (uint32_t)at(row, DTP_MEASURED_head_dim),
                                               .queries = (uint64_t)at(row, DTP_MEASURED_sequence),
                                               .keys = (uint64_t)at(row, DTP_MEASURED_sequence),
                                               .causal = true};
-    plan.precision.compute = row->dtype;
     struct dtp_attention_time time =
-        dtp_attention_time(&cluster->gpu, &shape, &plan, at(row, DTP_MEASURED_m) * at(row, DTP_MEASURED_sequence));
+        dtp_attention_time(&cluster->gpu, &shape, &execution, at(row, DTP_MEASURED_m) * at(row, DTP_MEASURED_sequence));
     return dtp_measured_attention_is_backward(row) ? time.backward_s : time.forward_s;
 }
 
@@ -73,6 +72,7 @@ static double collective_seconds(const struct dtp_measured_row *row, const struc
 /* What the catalogue's row makes of the same; NAN where it says nothing. */
 static double catalogue_seconds(const struct dtp_measured_row *row, const struct dtp_cluster *cluster)
 {
+    const struct dtp_execution own = {.own_kernels = true};
     const struct dtp_gpu *gpu = &cluster->gpu;
     switch (row->measurement) {
     case DTP_MEASUREMENT_MATMUL:
@@ -81,8 +81,7 @@ static double catalogue_seconds(const struct dtp_measured_row *row, const struct
                                   at(row, DTP_MEASURED_m), at(row, DTP_MEASURED_n), at(row, DTP_MEASURED_k))
                    : (double)NAN;
     case DTP_MEASUREMENT_ATTENTION: return attention_seconds(row, cluster);
-    case DTP_MEASUREMENT_KERNEL:
-        return amount(row) / dtp_memory_kernel_bytes_per_s(gpu, dtp_runtime_executed(), DTP_KERNEL_FUSED);
+    case DTP_MEASUREMENT_KERNEL: return amount(row) / dtp_memory_kernel_bytes_per_s(gpu, &own, DTP_KERNEL_FUSED);
     case DTP_MEASUREMENT_COLLECTIVE: return collective_seconds(row, cluster);
     case DTP_MEASUREMENT_COPY: return amount(row) / (gpu->pcie_bytes_per_s * dtp_calibration.pcie_fraction);
     case DTP_MEASUREMENT_HOST_ADAM:

@@ -7,8 +7,11 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- a line a run ------------------------------------------------------------------------------------------------ */
+
+#define LABEL_BYTES (sizeof((struct dtp_validation *)0)->name + sizeof((struct dtp_validation *)0)->run)
 
 static const char *const titles[2][9] = {
     {"", "step, ms", "", "error", "of it, %", "", "", "", "device"},
@@ -48,12 +51,46 @@ static double device_error(const struct dtp_validation *v)
                : (double)NAN;
 }
 
-static void put_run(struct dtp_grid *grid, const struct dtp_validation *v)
+static bool has_word(const char *text, const char *word, size_t length)
+{
+    for (; *text; text += strcspn(text, " "), text += *text == ' ')
+        if (strcspn(text, " ") == length && strncmp(text, word, length) == 0)
+            return true;
+    return false;
+}
+
+/* Whether another run of the same name lacks this word of what was typed. */
+static bool tells_apart(const struct dtp_validation *rows, size_t count, const struct dtp_validation *v,
+                        const char *word, size_t length)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(rows[i].name, v->name) == 0 && !has_word(rows[i].run, word, length))
+            return true;
+    return false;
+}
+
+/* The run's name, and where others have the same, what was typed for it and not for all of them. */
+static void write_label(const struct dtp_validation *rows, size_t count, const struct dtp_validation *v, char *out,
+                        size_t bytes)
+{
+    size_t used = (size_t)snprintf(out, bytes, "%s", v->name[0] ? v->name : v->run);
+    const char *join = "; ";
+    for (const char *word = v->run; v->name[0] && *word && used < bytes; word += *word == ' ') {
+        size_t length = strcspn(word, " ");
+        if (length && tells_apart(rows, count, v, word, length)) {
+            used += (size_t)snprintf(out + used, bytes - used, "%s%.*s", join, (int)length, word);
+            join = " ";
+        }
+        word += length;
+    }
+}
+
+static void put_run(struct dtp_grid *grid, const char *label, const struct dtp_validation *v)
 {
     double measured_s = v->step_s[DTP_VALIDATION_MEASURED];
     bool failed = v->status != DTP_OK;
     dtp_grid_row(grid, failed ? DTP_INK_YELLOW : v->outside[0] ? DTP_INK_RED : DTP_INK_PLAIN);
-    dtp_grid_cell(grid, "%s", v->name[0] ? v->name : v->run);
+    dtp_grid_cell(grid, "%s", label);
     put_milliseconds(grid, v->compared || failed ? v->step_s[DTP_VALIDATION_PREDICTED] : (double)NAN);
     put_milliseconds(grid, measured_s);
     put_percent(grid, dtp_validation_step_error(v));
@@ -67,6 +104,7 @@ static void put_run(struct dtp_grid *grid, const struct dtp_validation *v)
 static void print_runs(const struct dtp_validation *rows, size_t count, const struct dtp_page *page)
 {
     struct dtp_grid grid;
+    char label[LABEL_BYTES];
     dtp_page_heading(
         page, "RUNS",
         "error: predicted / measured - 1, and its parts; bytes: of the arena, sent by collectives and copied");
@@ -76,8 +114,10 @@ static void print_runs(const struct dtp_validation *rows, size_t count, const st
         for (size_t i = 0; i < sizeof titles[0] / sizeof titles[0][0]; i++)
             dtp_grid_cell(&grid, "%s", titles[line][i]);
     }
-    for (size_t i = 0; i < count; i++)
-        put_run(&grid, &rows[i]);
+    for (size_t i = 0; i < count; i++) {
+        write_label(rows, count, &rows[i], label, sizeof label);
+        put_run(&grid, label, &rows[i]);
+    }
     dtp_grid_print(&grid, page, 2);
     dtp_grid_destroy(&grid);
 }
@@ -151,7 +191,7 @@ static void print_verdict(const struct dtp_validation *rows, size_t count, const
 {
     size_t good = 0, failed = 0, compared = 0;
     char step[48] = "";
-    char words[160], line[1100];
+    char words[160], label[LABEL_BYTES], line[LABEL_BYTES + 600];
     for (size_t i = 0; i < count; i++) {
         failed += rows[i].status != DTP_OK;
         good += rows[i].status == DTP_OK && !rows[i].outside[0];
@@ -169,7 +209,8 @@ static void print_verdict(const struct dtp_validation *rows, size_t count, const
         const struct dtp_validation *v = &rows[i];
         if (v->status == DTP_OK && !v->outside[0])
             continue;
-        snprintf(line, sizeof line, "%s: %s%s", v->name[0] ? v->name : v->run, v->status != DTP_OK ? "failed: " : "",
+        write_label(rows, count, v, label, sizeof label);
+        snprintf(line, sizeof line, "%s: %s%s", label, v->status != DTP_OK ? "failed: " : "",
                  v->status != DTP_OK ? v->reason : v->outside);
         fputs("  ", page->file);
         dtp_page_wrap(page, 2, 4, line);

@@ -1,10 +1,11 @@
-/* Microseconds that the exact live bytes of a step take on one core, from miniatures and by lowering the whole step:
- * LLaMA-7B (32 layers) on 8 GPUs. Best of several rounds, as other processes only ever add time.
- * build/bench_miniature */
+/* Microseconds that the exact live bytes of a step and its time take on one core, from miniatures and by lowering and
+ * simulating the whole step: LLaMA-7B (32 layers) on 8 GPUs. Best of several rounds, as other processes only ever add
+ * time. build/bench_miniature */
 #include "base/host_arena.h"
 #include "lower/lower.h"
 #include "lower/miniature.h"
 #include "runtime/runtimes.h"
+#include "sim/miniature_time.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -44,6 +45,46 @@ static uint64_t whole(const struct dtp_transformer *transformer, const struct dt
     return live.phase_total_bytes[live.peak_phase];
 }
 
+static double whole_step_s(const struct dtp_job *job, struct dtp_faults *faults)
+{
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    struct dtp_program *program;
+    struct dtp_timeline timeline;
+    options.replay_allocator = false;
+    if (dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &program, faults) != DTP_OK ||
+        dtp_simulate(program, &job->cluster, &options, &timeline, faults) != DTP_OK)
+        stop(faults);
+    double step_s = timeline.step_s;
+    dtp_timeline_release(&timeline);
+    dtp_program_destroy(program);
+    return step_s;
+}
+
+static void measure_time(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                         const struct dtp_plan *plan, struct dtp_faults *faults)
+{
+    struct dtp_job job = {.transformer = *transformer, .cluster = *cluster, .plan = *plan};
+    struct dtp_miniature_time miniature;
+    double miniature_s = INFINITY, whole_s = INFINITY, step_s = 0;
+    enum dtp_status status = DTP_OK;
+    for (int i = 0; i < ROUNDS; i++) {
+        double start_s = now_s();
+        status = dtp_miniature_time_of(&job, &miniature, faults);
+        if (status != DTP_OK && status != DTP_NO)
+            stop(faults);
+        double between_s = now_s();
+        step_s = whole_step_s(&job, faults);
+        double end_s = now_s();
+        miniature_s = fmin(miniature_s, between_s - start_s);
+        whole_s = fmin(whole_s, end_s - between_s);
+    }
+    printf("%34s time %s %8.1f us, whole step %6.1f us", "", status == DTP_OK ? "from miniatures" : "not from them  ",
+           1e6 * miniature_s, 1e6 * whole_s);
+    if (status == DTP_OK)
+        printf(", %+.4f %%", 100 * (miniature.sums.step_s / step_s - 1));
+    printf("\n");
+}
+
 static void measure(const char *name, struct dtp_plan plan)
 {
     static struct dtp_faults faults;
@@ -69,6 +110,7 @@ static void measure(const char *name, struct dtp_plan plan)
     printf("%-34s miniature of %2d layers %6.1f us, whole step %6.1f us, %+.4f %%\n", name, (int)miniature.layers,
            1e6 * miniature_s, 1e6 * whole_s,
            100 * ((double)miniature.live.phase_total_bytes[miniature.live.peak_phase] / (double)whole_bytes - 1));
+    measure_time(&transformer, &cluster, &plan, &faults);
 }
 
 int main(void)

@@ -54,7 +54,7 @@ static void measure(const char *name, const struct dtp_catalog *catalog, uint32_
         if (dtp_lower(model, &cluster, &plan, 0, &program, &faults) != DTP_OK)
             stop(&faults);
         double lowered_s = now_s();
-        if (dtp_simulate(program, &cluster, &plan, &options, &timeline, &faults) != DTP_OK)
+        if (dtp_simulate(program, &cluster, &options, &timeline, &faults) != DTP_OK)
             stop(&faults);
         double simulated_s = now_s();
         if (dtp_allocator_replay(program, &timeline, false, 0, &replay, &faults) != DTP_OK)

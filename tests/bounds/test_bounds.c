@@ -1,7 +1,6 @@
 /* Bounds of memory and FLOPs, which never see a program, against step programs of random plans of all runtimes. */
 #include "bounds/bounds.h"
 #include "lower/lower.h"
-#include "program/live_runs.h"
 #include "runtime/runtimes.h"
 
 #include <math.h>
@@ -11,6 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "lib/live_bytes.h"
 #include "lib/random_executor_plans.h"
 
 #define JOBS RANDOM_DRAWS(1200)
@@ -29,21 +29,12 @@ struct tally {
     double least, most;
 };
 
-static void add_up(const struct random_job *job, const struct dtp_program *program, uint64_t *peak_bytes)
-{
-    struct dtp_live_runs runs = {.run = NULL};
-    struct dtp_live_bytes live;
-    assert_int_equal(dtp_live_runs_of(program, &runs, NULL), DTP_OK);
-    dtp_live_bytes_sum(&runs, job->transformer.layers, &live);
-    dtp_live_runs_release(&runs);
-    *peak_bytes = live.phase_total_bytes[live.peak_phase];
-}
-
 static void check_memory(const struct random_job *job, const struct dtp_program *program,
                          const struct dtp_bounds *bounds, struct tally *tally)
 {
-    uint64_t peak_bytes;
-    add_up(job, program, &peak_bytes);
+    struct dtp_live_bytes live;
+    live_bytes_of(program, job->transformer.layers, &live);
+    uint64_t peak_bytes = live.phase_total_bytes[live.peak_phase];
     double off = (double)bounds->memory_bytes / (double)peak_bytes - 1;
     tally->plans++;
     tally->close += off <= CLOSE;
@@ -99,11 +90,8 @@ static void test_random_plans(void **state)
     int plans = 0, close = 0;
     while (plans < JOBS) {
         struct random_job job;
-        int runtime = 0;
         assert_true(random_job(&job));
-        while (dtp_runtimes[runtime] != job.plan.runtime)
-            runtime++;
-        plans += check_job(&job, &tally[runtime]);
+        plans += check_job(&job, &tally[random_job_runtime(&job)]);
     }
     int outside = 0;
     for (unsigned i = 0; i < DTP_RUNTIMES; i++) {

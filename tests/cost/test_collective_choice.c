@@ -1,5 +1,4 @@
 #include "cost/collective_choice.h"
-#include "runtime/runtimes.h"
 
 #include "cost/calibration.h"
 #include "cost/op_cost.h"
@@ -11,27 +10,27 @@
 
 #include "lib/hardware.h"
 
-static double chosen_s(const struct dtp_plan *plan, uint32_t ranks, uint32_t gpus, enum dtp_collective collective,
-                       double sent_bytes)
+static double chosen_s(const struct dtp_execution *chosen, uint32_t ranks, uint32_t gpus,
+                       enum dtp_collective collective, double sent_bytes)
 {
     struct dtp_cluster cluster = test_cluster(test_h200(), gpus, 8);
     struct dtp_group group = dtp_group_consecutive(&cluster, ranks);
     struct dtp_collective_cost cost = dtp_collective_cost(&cluster, &group, collective);
-    dtp_collective_choose(&cluster, &group, plan, collective, &cost);
+    dtp_collective_choose(&cluster, &group, chosen, collective, &cost);
     return dtp_collective_time(&cost, sent_bytes);
 }
 
 static void test_nothing_changes_unless_chosen(void **state)
 {
     (void)state;
-    struct dtp_plan plan = dtp_plan_default();
+    struct dtp_execution chosen = {0};
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
     struct dtp_group group = dtp_group_consecutive(&cluster, 8);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         struct dtp_collective_cost cost = dtp_collective_cost(&cluster, &group, (enum dtp_collective)i);
-        struct dtp_collective_load load = dtp_collective_load(&cluster, &group, &plan, (enum dtp_collective)i);
+        struct dtp_collective_load load = dtp_collective_load(&cluster, &group, &chosen, (enum dtp_collective)i);
         for (double bytes = 1; bytes < 1e10; bytes *= 30)
-            assert_true(chosen_s(&plan, 8, 8, (enum dtp_collective)i, bytes) == dtp_collective_time(&cost, bytes));
+            assert_true(chosen_s(&chosen, 8, 8, (enum dtp_collective)i, bytes) == dtp_collective_time(&cost, bytes));
         assert_true(load.sm_share == dtp_calibration.contention_sm_share);
         assert_true(load.memory_passes == dtp_calibration.contention_memory_passes);
     }
@@ -41,16 +40,16 @@ static void test_nothing_changes_unless_chosen(void **state)
 static void test_few_ctas_are_slower(void **state)
 {
     (void)state;
-    struct dtp_plan none = dtp_plan_default(), plan = none;
+    struct dtp_execution none = {0}, chosen = none;
     struct dtp_cluster cluster = test_cluster(test_h200(), 4, 8);
     struct dtp_group group = dtp_group_consecutive(&cluster, 4);
-    plan.executor.collective_ctas = 2;
+    chosen.collective_ctas = 2;
     double rate = 2 * dtp_calibration.ring_cta_bytes_per_s;
-    assert_near(chosen_s(&plan, 4, 4, DTP_REDUCE_SCATTER, 1e9), 1e9 / rate, 1e-2);
-    assert_near(dtp_collective_load(&cluster, &group, &plan, DTP_REDUCE_SCATTER).sm_share, 2.0 / 132, 1e-9);
-    plan.executor.collective_ctas = 64;
-    assert_true(chosen_s(&plan, 4, 4, DTP_REDUCE_SCATTER, 1e9) == chosen_s(&none, 4, 4, DTP_REDUCE_SCATTER, 1e9));
-    assert_true(dtp_collective_load(&cluster, &group, &plan, DTP_REDUCE_SCATTER).sm_share ==
+    assert_near(chosen_s(&chosen, 4, 4, DTP_REDUCE_SCATTER, 1e9), 1e9 / rate, 1e-2);
+    assert_near(dtp_collective_load(&cluster, &group, &chosen, DTP_REDUCE_SCATTER).sm_share, 2.0 / 132, 1e-9);
+    chosen.collective_ctas = 64;
+    assert_true(chosen_s(&chosen, 4, 4, DTP_REDUCE_SCATTER, 1e9) == chosen_s(&none, 4, 4, DTP_REDUCE_SCATTER, 1e9));
+    assert_true(dtp_collective_load(&cluster, &group, &chosen, DTP_REDUCE_SCATTER).sm_share ==
                 dtp_calibration.contention_sm_share);
 }
 
@@ -58,58 +57,58 @@ static void test_few_ctas_are_slower(void **state)
 static void test_matmuls_on_a_part_of_the_sms(void **state)
 {
     (void)state;
-    struct dtp_plan plan = dtp_plan_default();
+    struct dtp_execution chosen = {0};
     struct dtp_gpu gpu = test_h200();
-    assert_true(dtp_matmul_share(&gpu, &plan) == 1);
-    plan.executor.matmul_sms = 116;
-    assert_near(dtp_matmul_share(&gpu, &plan), 116.0 / 132, 1e-12);
-    plan.executor.matmul_sms = 132;
-    assert_true(dtp_matmul_share(&gpu, &plan) == 1);
+    assert_true(dtp_matmul_share(&gpu, &chosen) == 1);
+    chosen.matmul_sms = 116;
+    assert_near(dtp_matmul_share(&gpu, &chosen), 116.0 / 132, 1e-12);
+    chosen.matmul_sms = 132;
+    assert_true(dtp_matmul_share(&gpu, &chosen) == 1);
 }
 
 /* Copy engines gather, at their share of the link's 450 GB/s, and take no SM; reductions stay what they were. */
 static void test_copies_take_no_sms(void **state)
 {
     (void)state;
-    struct dtp_plan none = dtp_plan_default(), plan = none;
+    struct dtp_execution none = {0}, chosen = none;
     struct dtp_cluster cluster = test_cluster(test_h200(), 4, 8);
     struct dtp_group group = dtp_group_consecutive(&cluster, 4);
-    plan.executor.gather_engine = DTP_ENGINE_COPY, plan.executor.collective_ctas = 1;
-    assert_near(chosen_s(&plan, 4, 4, DTP_ALL_GATHER, 1e9),
+    chosen.copied = 1u << DTP_ALL_GATHER, chosen.collective_ctas = 1;
+    assert_near(chosen_s(&chosen, 4, 4, DTP_ALL_GATHER, 1e9),
                 dtp_calibration.copy_gather_s + 1e9 / (450e9 * dtp_calibration.copy_link_fraction), 1e-9);
-    assert_true(dtp_collective_load(&cluster, &group, &plan, DTP_ALL_GATHER).sm_share == 0);
-    assert_near(dtp_collective_load(&cluster, &group, &plan, DTP_ALL_GATHER).memory_passes, 2, 1e-12);
-    plan.executor.collective_ctas = 0;
-    assert_true(chosen_s(&plan, 4, 4, DTP_REDUCE_SCATTER, 1e9) == chosen_s(&none, 4, 4, DTP_REDUCE_SCATTER, 1e9));
-    assert_false(dtp_collective_copies(&plan, DTP_REDUCE_SCATTER));
-    assert_false(dtp_collective_copies(&plan, DTP_ALL_TO_ALL));
+    assert_true(dtp_collective_load(&cluster, &group, &chosen, DTP_ALL_GATHER).sm_share == 0);
+    assert_near(dtp_collective_load(&cluster, &group, &chosen, DTP_ALL_GATHER).memory_passes, 2, 1e-12);
+    chosen.collective_ctas = 0;
+    assert_true(chosen_s(&chosen, 4, 4, DTP_REDUCE_SCATTER, 1e9) == chosen_s(&none, 4, 4, DTP_REDUCE_SCATTER, 1e9));
+    assert_false(dtp_execution_copies(&chosen, DTP_REDUCE_SCATTER));
+    assert_false(dtp_execution_copies(&chosen, DTP_ALL_TO_ALL));
 }
 
 /* The same of the exchange that takes the place of a reduce-scatter, whoever gathers. */
 static void test_copies_exchange(void **state)
 {
     (void)state;
-    struct dtp_plan none = dtp_plan_default(), plan = none;
+    struct dtp_execution none = {0}, chosen = none;
     struct dtp_cluster cluster = test_cluster(test_h200(), 4, 8);
     struct dtp_group group = dtp_group_consecutive(&cluster, 4);
-    plan.executor.reduce_engine = DTP_ENGINE_COPY;
-    assert_near(chosen_s(&plan, 4, 4, DTP_ALL_TO_ALL, 1e9),
+    chosen.copied = 1u << DTP_ALL_TO_ALL;
+    assert_near(chosen_s(&chosen, 4, 4, DTP_ALL_TO_ALL, 1e9),
                 dtp_calibration.copy_gather_s + 1e9 / (450e9 * dtp_calibration.copy_link_fraction), 1e-9);
-    assert_true(dtp_collective_load(&cluster, &group, &plan, DTP_ALL_TO_ALL).sm_share == 0);
-    assert_true(chosen_s(&plan, 4, 4, DTP_ALL_GATHER, 1e9) == chosen_s(&none, 4, 4, DTP_ALL_GATHER, 1e9));
-    assert_false(dtp_collective_copies(&plan, DTP_ALL_GATHER));
+    assert_true(dtp_collective_load(&cluster, &group, &chosen, DTP_ALL_TO_ALL).sm_share == 0);
+    assert_true(chosen_s(&chosen, 4, 4, DTP_ALL_GATHER, 1e9) == chosen_s(&none, 4, 4, DTP_ALL_GATHER, 1e9));
+    assert_false(dtp_execution_copies(&chosen, DTP_ALL_GATHER));
 }
 
 /* Small messages gain most from symmetric kernels; a ring over nodes cannot use them. */
 static void test_windows_lower_the_latency_inside_a_node(void **state)
 {
     (void)state;
-    struct dtp_plan none = dtp_plan_default(), plan = none;
-    plan.executor.symmetric_windows = true;
-    assert_true(chosen_s(&plan, 8, 8, DTP_ALL_REDUCE, 1e5) < 0.7 * chosen_s(&none, 8, 8, DTP_ALL_REDUCE, 1e5));
-    assert_true(chosen_s(&plan, 16, 16, DTP_ALL_REDUCE, 1e5) == chosen_s(&none, 16, 16, DTP_ALL_REDUCE, 1e5));
-    plan.executor.collective_ctas = 1;
-    assert_near(chosen_s(&plan, 8, 8, DTP_ALL_GATHER, 1e9), 1e9 / dtp_calibration.symmetric_cta_bytes_per_s, 1e-2);
+    struct dtp_execution none = {0}, chosen = none;
+    chosen.windows = true;
+    assert_true(chosen_s(&chosen, 8, 8, DTP_ALL_REDUCE, 1e5) < 0.7 * chosen_s(&none, 8, 8, DTP_ALL_REDUCE, 1e5));
+    assert_true(chosen_s(&chosen, 16, 16, DTP_ALL_REDUCE, 1e5) == chosen_s(&none, 16, 16, DTP_ALL_REDUCE, 1e5));
+    chosen.collective_ctas = 1;
+    assert_near(chosen_s(&chosen, 8, 8, DTP_ALL_GATHER, 1e9), 1e9 / dtp_calibration.symmetric_cta_bytes_per_s, 1e-2);
 }
 
 int main(void)

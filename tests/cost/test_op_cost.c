@@ -83,18 +83,36 @@ static void test_last_wave(void **state)
                     rows[i].seconds, 0.12);
 }
 
-/* GPT-2's head over 4096 tokens; the same file, where 50304 columns take 426, 433 and 423 us. */
+/* GPT-2's head over 4096 tokens, forward, input gradient and weight gradient, reports/h200/machine.csv: rows at odd
+ * multiples of 2 bytes take so many times as long as 50304 columns. Seconds are held looser than that: the probe's
+ * bursts run at a clock 9 % above what is sustained, and the input gradient's 128 tiles of 128 x 192, of 50304 products
+ * each, are priced as one wave of an odd tile, though libraries also cut so long a sum into parts. */
 static void test_unaligned_rows(void **state)
 {
     (void)state;
+    static const struct {
+        double aligned[3], odd[3], aligned_seconds, odd_seconds, seconds_bound;
+        bool weight_gradient;
+    } rows[] = {
+        {{4096, 50304, 768}, {4096, 50257, 768}, 426e-6, 3037e-6, 0.15, false},
+        {{4096, 768, 50304}, {4096, 768, 50257}, 433e-6, 2511e-6, 0.24, false},
+        {{50304, 768, 4096}, {50257, 768, 4096}, 423e-6, 656e-6, 0.15, true},
+    };
     struct dtp_gpu gpu = test_h200(), a100 = test_a100();
-    assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 4096, 50257, 768), 3037e-6, 0.15);
-    assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 4096, 768, 50257), 2511e-6, 0.25); /* 768 columns: 132 odd tiles */
-    assert_near(dtp_matmul_s(&gpu, DTP_BF16, true, 50257, 768, 4096), 656e-6, 0.15);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const double *m = rows[i].aligned, *o = rows[i].odd;
+        double aligned_s = dtp_matmul_s(&gpu, DTP_BF16, rows[i].weight_gradient, m[0], m[1], m[2]);
+        double odd_s = dtp_matmul_s(&gpu, DTP_BF16, rows[i].weight_gradient, o[0], o[1], o[2]);
+        assert_near(odd_s / aligned_s, rows[i].odd_seconds / rows[i].aligned_seconds, 0.02);
+        assert_near(aligned_s, rows[i].aligned_seconds, rows[i].seconds_bound);
+        assert_near(odd_s, rows[i].odd_seconds, rows[i].seconds_bound);
+    }
     double aligned_s = dtp_matmul_s(&gpu, DTP_BF16, false, 4096, 50264, 768);
-    assert_near(aligned_s, 426e-6, 0.15);
-    /* Tokens are rows, not their length: one more begins a row of tiles and no slower loads. */
-    assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 4097, 50264, 768), aligned_s, 0.05);
+    /* Tokens are rows, not their length: an odd number loads no slower. It begins a row of 393 tiles of 128 x 128 more:
+     * 99 waves of 132 for 96, of which 0.8 of what idles is lost. */
+    const double wave = 132.0 * 128 * 128, full = 4096 * 50264.0, more = 4097 * 50264.0;
+    assert_near(dtp_matmul_s(&gpu, DTP_BF16, false, 4097, 50264, 768) / aligned_s,
+                (0.2 * more + 0.8 * 99 * wave) / (0.2 * full + 0.8 * 96 * wave), 2e-3);
     assert_near(dtp_matmul_s(&gpu, DTP_BF16, true, 50264, 768, 4097),
                 dtp_matmul_s(&gpu, DTP_BF16, true, 50264, 768, 4096), 1e-3);
     /* fp32 does not care: 3112 and 2951 us in the same file. fp8 takes 16 elements. */
@@ -161,10 +179,10 @@ static void test_flash_attention(void **state)
                                             .queries = rows[i].sequence,
                                             .keys = rows[i].sequence,
                                             .causal = true};
-        struct dtp_plan plan = dtp_plan_default();
-        struct dtp_attention_time time = dtp_attention_time(&gpu, &shape, &plan, 16384), whole;
+        const struct dtp_execution execution = {.compute = DTP_BF16};
+        struct dtp_attention_time time = dtp_attention_time(&gpu, &shape, &execution, 16384), whole;
         shape.causal = false;
-        whole = dtp_attention_time(&gpu, &shape, &plan, 16384);
+        whole = dtp_attention_time(&gpu, &shape, &execution, 16384);
         assert_true(whole.forward_s == 2 * time.forward_s && whole.backward_s == 2 * time.backward_s);
         double flops = 2.0 * (double)rows[i].sequence * 2048 * 16384 / 1e12;
         assert_near(flops / time.forward_s, rows[i].forward_tflops, 0.10);
@@ -175,7 +193,8 @@ static void test_flash_attention(void **state)
 static void test_older_attention_is_slower(void **state)
 {
     (void)state;
-    const struct dtp_attention_shape shape = {
+    const struct dtp_execution execution = {.compute = DTP_BF16};
+    struct dtp_attention_shape shape = {
         .heads = 32, .kv_heads = 32, .head_dim = 128, .queries = 8192, .keys = 8192, .causal = true};
     struct dtp_gpu gpus[] = {test_h200(), test_a100()};
     for (int i = 0; i < 2; i++) {
@@ -183,9 +202,9 @@ static void test_older_attention_is_slower(void **state)
                                       DTP_ATTENTION_MATH};
         double before = 0;
         for (int k = 0; k < 4; k++) {
-            struct dtp_plan plan = dtp_plan_default();
-            plan.attention = kinds[k];
-            struct dtp_attention_time time = dtp_attention_time(&gpus[i], &shape, &plan, 16384);
+            shape.kernel = (uint8_t)kinds[k];
+            shape.wide = kinds[k] == DTP_ATTENTION_MATH;
+            struct dtp_attention_time time = dtp_attention_time(&gpus[i], &shape, &execution, 16384);
             assert_true(time.forward_s >= before);
             before = time.forward_s;
         }
@@ -196,10 +215,11 @@ static void test_older_attention_is_slower(void **state)
 static void test_memory_kernels(void **state)
 {
     (void)state;
+    const struct dtp_execution theirs = {0};
     struct dtp_gpu gpu = test_h200();
-    assert_near(dtp_memory_kernel_bytes_per_s(&gpu, &dtp_runtime_torch, DTP_KERNEL_STREAMING), 3.43e12, 0.02);
-    assert_near(dtp_memory_kernel_bytes_per_s(&gpu, &dtp_runtime_torch, DTP_KERNEL_FUSED), 2.8e12, 0.03);
-    assert_near(dtp_memory_kernel_bytes_per_s(&gpu, &dtp_runtime_torch, DTP_KERNEL_EAGER), 2.45e12, 0.03);
+    assert_near(dtp_memory_kernel_bytes_per_s(&gpu, &theirs, DTP_KERNEL_STREAMING), 3.43e12, 0.02);
+    assert_near(dtp_memory_kernel_bytes_per_s(&gpu, &theirs, DTP_KERNEL_FUSED), 2.8e12, 0.03);
+    assert_near(dtp_memory_kernel_bytes_per_s(&gpu, &theirs, DTP_KERNEL_EAGER), 2.45e12, 0.03);
 }
 
 /* Profiled steps of a 1.3B LLaMA: 668 TFLOP/s back to back, 716 at a share of 0.65, 764 at 0.43. */

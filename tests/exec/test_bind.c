@@ -54,9 +54,6 @@ static void tear_down(struct stand *s)
 static enum dtp_status bind_rank(struct stand *s, uint32_t rank, struct dtp_binding *out)
 {
     struct dtp_bind_job job = {.program = s->program,
-                               .transformer = &s->job.transformer,
-                               .cluster = &s->job.cluster,
-                               .plan = &s->job.plan,
                                .arena = &s->arena,
                                .device = s->device,
                                .device_base = s->device_base,
@@ -317,10 +314,15 @@ static struct dtp_operand as(dtp_buffer_id buffer, uint32_t access, enum dtp_rol
 }
 
 /* One update of block 0 whose state is all on the host. */
-static struct dtp_program *host_update(uint64_t elements)
+static struct dtp_program *host_update(const struct dtp_parameter_module *layout)
 {
     struct dtp_program *program;
+    uint64_t elements = layout->elements;
     assert_int_equal(dtp_program_create(0, &program, &faults), DTP_OK);
+    for (int i = 0; i < DTP_PARAMETER_COUNT; i++)
+        if (layout->tensor[i].exists)
+            assert_true(dtp_program_add_tensor(
+                program, &(struct dtp_program_tensor){1, 1, (enum dtp_parameter)i, layout->tensor[i]}));
     struct dtp_operand operands[] = {
         as(host_buffer(program, DTP_CONTENT_NONE, 4 * elements, DTP_FP32), DTP_READ, DTP_ROLE_WEIGHT_GRADIENT),
         as(host_buffer(program, DTP_CONTENT_WEIGHTS, 2 * elements, DTP_BF16), DTP_WRITE, DTP_ROLE_WEIGHT),
@@ -346,7 +348,7 @@ static void test_the_host_updates_as_the_reference_does(void **state)
     dtp_program_destroy(s.program);
     dtp_executor_arena_release(&s.arena);
     dtp_parameter_module(&s.job.transformer, 1, 1, &layout);
-    s.program = host_update(layout.elements);
+    s.program = host_update(&layout);
     must(dtp_executor_arena_make(s.program, &s.arena, &faults));
     free(s.host_base);
     s.host_base = calloc(1, s.arena.host_bytes);
@@ -386,6 +388,57 @@ static void test_the_host_updates_as_the_reference_does(void **state)
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
+/* The first stage of scenarios/two-stages.set with the first `old` replaced; bound, it is refused with `said`. */
+static void refused_stage(const char *old, const char *new, const char *said)
+{
+    static char text[1 << 16], changed[1 << 16];
+    static struct stand s;
+    struct dtp_program_set set;
+    struct dtp_binding b;
+    FILE *file = fopen(TEST_SOURCE_DIR "/scenarios/two-stages.set", "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    const char *at = strstr(text, old);
+    assert_non_null(at);
+    int bytes = snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, new, at + strlen(old));
+    faults.count = 0;
+    must(dtp_program_set_parse_text("stages", changed, (size_t)bytes, &set, &faults));
+    set_up(&s, RUN_LLAMA "precision=fp32");
+    dtp_program_destroy(s.program);
+    dtp_executor_arena_release(&s.arena);
+    s.program = set.roles[0].program;
+    must(dtp_executor_arena_make(s.program, &s.arena, &faults));
+    assert_int_equal(bind_rank(&s, 0, &b), DTP_BAD_INPUT);
+    if (!strstr(faults.text[0], said))
+        fail_msg("%s, without \"%s\"", faults.text[0], said);
+    set.roles[0].program = NULL;
+    dtp_program_set_release(&set);
+    tear_down(&s);
+}
+
+/* Texts of two stages in which one number is another: nothing of them may reach a kernel. */
+static void test_shapes_without_room_are_refused(void **state)
+{
+    static const struct {
+        const char *old, *new, *said;
+    } edits[] = {{"n 16 k 50 bytes", "n 16 k 70 bytes", "differ in the tokens of a batch, a sequence or a vocabulary"},
+                 {"n 16 k 50 bytes", "n 17 k 50 bytes", "has no operand"},
+                 {"tokens 16 queries 8", "tokens 16 queries 5", "differ in the tokens of a batch"},
+                 {"queries 8 kernels 1 kernel fused name \"rotary", "queries 9 kernels 1 kernel fused name \"rotary",
+                  "differ in"},
+                 {"form rms_norm", "form layer_norm", "norm \"norm 1\" (operation 4) has no operand \"statistics\""},
+                 {"form rms_norm", "form swiglu", "norm \"norm 1\" (operation 4) has no operand \"input\""},
+                 {"n 40 bytes", "n 41 bytes", "activation \"activation\" (operation 11) has no operand"},
+                 {"m 16 n 48 k 16", "m 16 n 48 k 17", "matmul \"qkv\" (operation 5) has no operand"},
+                 {"heads 2 kv_heads 2 head_dim 8 queries 8 keys 8", "heads 3 kv_heads 2 head_dim 8 queries 8 keys 8",
+                  "attention \"attention\" (operation 7) has no operand"},
+                 {"rows 16 columns 40", "rows 99 columns 40", "not the size of its tensors"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++)
+        refused_stage(edits[i].old, edits[i].new, edits[i].said);
+}
+
 static void test_a_program_without_roles_is_refused(void **state)
 {
     static struct stand s;
@@ -412,7 +465,8 @@ static void test_a_program_without_roles_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_matmuls_stay_in_the_arena),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes_without_room_are_refused),
+                                       cmocka_unit_test(test_matmuls_stay_in_the_arena),
                                        cmocka_unit_test(test_exchanged_gradients_are_added_up),
                                        cmocka_unit_test(test_any_vocabulary_is_aligned),
                                        cmocka_unit_test(test_decay_is_of_matrices),

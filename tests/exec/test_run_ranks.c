@@ -65,6 +65,23 @@ static void test_a_tied_model_learns_the_same(void **state)
     compare(RUN_GPT2, words, 2);
 }
 
+/* Branches side by side, norms behind them, alternating windows: whatever shards, checkpoints or overlaps them. */
+static void test_other_blocks_learn_the_same(void **state)
+{
+    static const char *const words[] = {
+        "gpus=2 strategy=full_shard micro_batch=4 checkpointing=full",
+        "gpus=4 strategy=zero2 micro_batch=2 gradient_stream=true",
+        "gpus=2 strategy=zero3 micro_batch=2 accumulate=2 checkpointing=selective-matmul",
+        "gpus=2 strategy=shard_grad_op micro_batch=4 reduce_engine=copy",
+        "gpus=2 strategy=zero1 micro_batch=4 offload=optimizer checkpointing=every-2"};
+    (void)state;
+    compare(RUN_LLAMA "parallel_block=two_norms ", words, sizeof words / sizeof words[0]);
+    compare(RUN_LLAMA "norm_place=after qk_norm=true qk_norm_wide=true ", words, sizeof words / sizeof words[0]);
+    compare(RUN_LLAMA "norm_place=both activation=geglu norm_unit_offset=true attention_softcap=50 final_softcap=30 "
+                      "sliding_window=5 sliding_window_pattern=2 tied_head=true ",
+            words, sizeof words / sizeof words[0]);
+}
+
 /* Gradients exchanged and added up instead of scattered: the program that copy engines run between GPUs. */
 static void test_exchanged_gradients_learn_the_same(void **state)
 {
@@ -238,6 +255,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_strategy_learns_the_same),
                                        cmocka_unit_test(test_a_tied_model_learns_the_same),
+                                       cmocka_unit_test(test_other_blocks_learn_the_same),
                                        cmocka_unit_test(test_exchanged_gradients_learn_the_same),
                                        cmocka_unit_test(test_updates_in_backward_change_no_digit),
                                        cmocka_unit_test(test_sums_of_bf16_gradients_are_fp32),

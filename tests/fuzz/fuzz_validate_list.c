@@ -46,7 +46,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     char *argv[] = {(char[]){"dtplan"}, (char[]){"validate"}, path, (char[]){"--gpus=2,4"}, (char[]){"--steps=5"}};
     forget_faults(&faults);
     expect(dtp_arguments_read(data[0] % 2 ? 5 : 3, argv, &arguments, &faults) == DTP_OK);
-    const struct dtp_context context = {.arguments = &arguments, .faults = &faults};
+    struct dtp_call_files *files = dtp_call_files_create();
+    expect(files != NULL);
+    const struct dtp_context context = {.arguments = &arguments, .faults = &faults, .files = files};
     enum dtp_status status = dtp_validate_list_read(&context, &catalog, &list);
     expect_faults(status, &faults);
     if (status == DTP_OK) {
@@ -58,6 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     }
     free(catalog.measured); /* all else of it is the fixture's */
     dtp_validate_list_destroy(&list);
+    dtp_call_files_destroy(files);
     dtp_arguments_destroy(&arguments);
     return 0;
 }

@@ -131,7 +131,10 @@ static void test_norms(void **state)
     a.weight_offset = 1;
     run_norm(&a);
     assert_close(result[1], 12 / sqrt(12.5), 1e-6);
-    a.weight_offset = 0;
+    a.addend = (float[]){10, 20};
+    run_norm(&a);
+    assert_close(result[1], 20 + 12 / sqrt(12.5), 1e-6);
+    a.weight_offset = 0, a.addend = NULL;
     a.mean = &mean;
     run_norm(&a);
     assert_close(result[0], -1, 1e-6);
@@ -177,11 +180,12 @@ static int run_qk_norm(void *context)
     return dtp_reference_qk_norm(NULL, &run->args, NULL);
 }
 
-static void check_qk_norm(float offset)
+static void check_qk_norm(float offset, bool wide)
 {
     /* Two rows of two q heads, a k head and a v head, of five. */
     enum { ROWS = 2, HEADS = 2, KV_HEADS = 1, DIM = 5, NORMED = ROWS * (HEADS + KV_HEADS) };
-    float weight[2 * DIM], raw[NORMED * DIM], inverse[NORMED], gradient[40], dx[40], dweight[2 * DIM];
+    const uint32_t weights = wide ? (HEADS + KV_HEADS) * DIM : 2 * DIM;
+    float weight[3 * DIM], raw[NORMED * DIM], inverse[NORMED], gradient[40], dx[40], dweight[3 * DIM];
     struct qk_norm_run run = {.args = {.weight = weight,
                                        .raw = raw,
                                        .inverse_deviation = inverse,
@@ -190,8 +194,9 @@ static void check_qk_norm(float offset)
                                        .kv_heads = KV_HEADS,
                                        .head_dim = DIM,
                                        .epsilon = 1e-5f,
-                                       .weight_offset = offset}};
-    fill(run.qkv, 40, 1), fill(weight, 2 * DIM, 2), fill(gradient, 40, 3);
+                                       .weight_offset = offset,
+                                       .wide = wide}};
+    fill(run.qkv, 40, 1), fill(weight, weights, 2), fill(gradient, 40, 3);
     assert_int_equal(run_qk_norm(&run), 0);
     assert_memory_equal(run.copy + 15, run.qkv + 15, 5 * sizeof(float)); /* v stays */
     assert_memory_equal(raw, run.qkv, 15 * sizeof(float));
@@ -205,11 +210,12 @@ static void check_qk_norm(float offset)
                                              .heads = HEADS,
                                              .kv_heads = KV_HEADS,
                                              .head_dim = DIM,
-                                             .weight_offset = offset};
+                                             .weight_offset = offset,
+                                             .wide = wide};
     assert_int_equal(dtp_reference_qk_norm_backward(NULL, &back, NULL), 0);
     struct slope s = {run_qk_norm, &run, run.copy, gradient, 40};
     check_slopes(&s, run.qkv, dx, 40);
-    check_slopes(&s, weight, dweight, 2 * DIM);
+    check_slopes(&s, weight, dweight, weights);
     assert_int_equal(run_qk_norm(&run), 0); /* check_slopes left the statistics of the last shifted input */
     float once = dweight[7];
     memcpy(dx, gradient, sizeof dx);
@@ -221,8 +227,9 @@ static void check_qk_norm(float offset)
 static void test_qk_norm(void **state)
 {
     (void)state;
-    check_qk_norm(0);
-    check_qk_norm(1);
+    check_qk_norm(0, false);
+    check_qk_norm(1, false);
+    check_qk_norm(0, true);
     /* (3, 4) of q and (5, 12) of k over their root mean squares, by weights of their own. */
     float two[] = {3, 4, 5, 12, 9, 9}, weights[] = {1, 2, 3, 1}, kept[4], deviations[2];
     struct dtp_qk_norm_args by_hand = {.qkv = two,
@@ -236,6 +243,13 @@ static void test_qk_norm(void **state)
     dtp_reference_qk_norm(NULL, &by_hand, NULL);
     assert_close(two[1], 8 / sqrt(12.5), 1e-6);
     assert_close(two[2], 15 / sqrt(84.5), 1e-6);
+    /* (3, 4) and (5, 12), two heads of q, as one of four. */
+    float wide[] = {3, 4, 5, 12, 1, 1, 9, 9}, wide_weights[] = {1, 2, 3, 1, 1, 1}, wide_kept[6];
+    by_hand.qkv = wide, by_hand.weight = wide_weights, by_hand.raw = wide_kept;
+    by_hand.heads = 2, by_hand.wide = true;
+    dtp_reference_qk_norm(NULL, &by_hand, NULL);
+    assert_close(wide[2], 15 / sqrt(48.5), 1e-6);
+    assert_close(wide[5], 1, 1e-6);
 }
 
 static int run_activation(void *arguments)
@@ -300,9 +314,10 @@ static void test_embedding(void **state)
                                    .rows = 4,
                                    .width = 2,
                                    .vocab = 3,
-                                   .sequence = 2};
+                                   .sequence = 2,
+                                   .scale = 2};
     dtp_reference_embedding(NULL, &a, NULL);
-    const float expected[] = {15, 26, 31, 42, 15, 26, 35, 46};
+    const float expected[] = {20, 32, 32, 44, 20, 32, 40, 52};
     assert_memory_equal(result, expected, sizeof expected);
     float gradient[] = {1, 2, 3, 4, 5, 6, 7, 8}, table_gradient[] = {100, 0, 0, 0.5f, 0, 0},
           positions_gradient[4] = {9, 9, 9, 9};
@@ -316,9 +331,10 @@ static void test_embedding(void **state)
                                                .width = 2,
                                                .positions_gradient = positions_gradient,
                                                .vocab = 3,
-                                               .sequence = 2};
+                                               .sequence = 2,
+                                               .scale = 2};
     dtp_reference_embedding_backward(NULL, &back, NULL);
-    const float of_table[] = {103, 4, 0, 0.5f, 13, 16}, of_positions[] = {6, 8, 10, 12};
+    const float of_table[] = {106, 8, 0, 0.5f, 26, 32}, of_positions[] = {6, 8, 10, 12};
     assert_memory_equal(table_gradient, of_table, sizeof of_table);
     assert_memory_equal(positions_gradient, of_positions, sizeof of_positions);
 }

@@ -19,6 +19,15 @@
 #define GOLDEN_GPT2                                                                                                    \
     GOLDEN_SMALL                                                                                                       \
     "positions=8 norm=layer_norm activation=gelu position=learned bias=true tied_head=true "
+#define GOLDEN_PARALLEL GOLDEN_SMALL "norm=layer_norm activation=gelu "
+#define GOLDEN_GPT_J GOLDEN_PARALLEL "mlp_bias=true head_bias=true parallel_block=one_norm "
+#define GOLDEN_FALCON GOLDEN_PARALLEL "kv_heads=1 tied_head=true parallel_block=one_norm "
+#define GOLDEN_GPT_NEOX GOLDEN_PARALLEL "bias=true parallel_block=two_norms "
+#define GOLDEN_OLMO2 GOLDEN_LLAMA_GQA "norm_place=after qk_norm=true qk_norm_wide=true "
+#define GOLDEN_GEMMA2                                                                                                  \
+    "layers=2 hidden=24 heads=2 kv_heads=1 head_dim=8 ffn=40 vocab=50 seq=8 micro_batch=2 sliding_window=3 "           \
+    "sliding_window_pattern=2 embedding_scale=true norm_eps=1e-3 norm_place=both tied_head=true activation=geglu "     \
+    "norm_unit_offset=true attention_softcap=2 final_softcap=3 "
 #define GOLDEN_LLAMA_WIDE "layers=1 hidden=64 heads=1 head_dim=64 ffn=88 vocab=101 seq=128 micro_batch=2 "
 #define GOLDEN_MOST_TOKENS 256
 
@@ -137,9 +146,6 @@ static void set_up(struct stand *s, const char *words)
     must(s->device->verbs->allocate(s->device, s->arena.device_bytes, &s->device_base, &golden_faults));
     must(s->device->verbs->allocate_host(s->device, s->arena.host_bytes, &s->host_base, &golden_faults));
     struct dtp_bind_job job = {.program = s->program,
-                               .transformer = &s->job.transformer,
-                               .cluster = &s->job.cluster,
-                               .plan = &s->job.plan,
                                .arena = &s->arena,
                                .device = s->device,
                                .device_base = s->device_base,
@@ -353,6 +359,38 @@ static void golden_bf16(void **state)
     golden_compare_model("llama_wide", GOLDEN_LLAMA_WIDE "precision=bf16-mixed", 2e-3, BF16_FLOOR, BF16_SHARE);
     golden_compare_model("llama_wide", GOLDEN_LLAMA_WIDE "precision=bf16-pure loss_chunk=128", 2e-3, BF16_FLOOR,
                          BF16_SHARE);
+}
+
+/* Blocks in other orders: two branches side by side, norms behind them. However the plan keeps their tensors. */
+static void golden_blocks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *words;
+        bool gelu;
+    } models[] = {{"gpt_j", GOLDEN_GPT_J, true},
+                  {"falcon", GOLDEN_FALCON, true},
+                  {"gpt_neox", GOLDEN_GPT_NEOX, true},
+                  {"olmo2", GOLDEN_OLMO2, false},
+                  {"gemma2", GOLDEN_GEMMA2, false}};
+    static const char *const plans[] = {"",
+                                        "checkpointing=full gradient_stream=true",
+                                        "checkpointing=selective-matmul gradient_stream=true loss_chunk=5",
+                                        "checkpointing=selective-matmul",
+                                        "checkpointing=selective-attention",
+                                        "gelu_epilogue=true",
+                                        "gelu_epilogue=true checkpointing=selective-matmul gradient_stream=true"};
+    char words[1024];
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        for (size_t k = 0; k < sizeof plans / sizeof *plans; k++) {
+            if (strstr(plans[k], "gelu_epilogue") && !models[i].gelu)
+                continue;
+            snprintf(words, sizeof words, "%s precision=fp32 %s", models[i].words, plans[k]);
+            golden_compare_model(models[i].name, words, 1e-6, 1e-5, 0);
+        }
+        snprintf(words, sizeof words, "%s precision=bf16-mixed", models[i].words);
+        golden_compare_model(models[i].name, words, 2e-3, BF16_FLOOR, BF16_SHARE);
+    }
 }
 
 #endif

@@ -305,6 +305,15 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
     return plan;
 }
 
+/* Place of the job's runtime in dtp_runtimes. */
+static inline unsigned random_job_runtime(const struct random_job *job)
+{
+    unsigned runtime = 0;
+    while (dtp_runtimes[runtime] != job->plan.runtime)
+        runtime++;
+    return runtime;
+}
+
 /* Draws until a job is valid; gives up (false) after many refusals, which a test should treat as a failure. */
 static inline bool random_job(struct random_job *job)
 {

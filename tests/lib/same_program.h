@@ -29,8 +29,9 @@ static inline bool same_demand(const struct dtp_demand *a, const struct dtp_dema
            a->attention.kv_heads == b->attention.kv_heads && a->attention.head_dim == b->attention.head_dim &&
            a->attention.window == b->attention.window && a->attention.queries == b->attention.queries &&
            a->attention.keys == b->attention.keys && a->attention.causal == b->attention.causal &&
-           same_number(a->attention.softcap, b->attention.softcap) && a->memory_kernel == b->memory_kernel &&
-           a->recompute == b->recompute;
+           a->attention.kernel == b->attention.kernel && a->attention.wide == b->attention.wide &&
+           a->attention.atomic == b->attention.atomic && same_number(a->attention.softcap, b->attention.softcap) &&
+           a->memory_kernel == b->memory_kernel && a->recompute == b->recompute && a->form == b->form;
 }
 
 static inline bool same_op(const struct dtp_program *p, const struct dtp_op *a, const struct dtp_program *q,
@@ -52,15 +53,39 @@ static inline bool same_op(const struct dtp_program *p, const struct dtp_op *a, 
     return true;
 }
 
+static inline bool same_execution(const struct dtp_execution *a, const struct dtp_execution *b)
+{
+    return a->issuer == b->issuer && a->allocator == b->allocator && a->compute == b->compute &&
+           a->reduce == b->reduce && a->own_kernels == b->own_kernels && a->graph == b->graph &&
+           a->plain_host_adam == b->plain_host_adam && a->windows == b->windows && a->matmul_sms == b->matmul_sms &&
+           a->stochastic_rounding == b->stochastic_rounding && a->shards == b->shards &&
+           same_number(a->clip_norm, b->clip_norm) && a->collective_ctas == b->collective_ctas &&
+           a->copied == b->copied;
+}
+
+static inline bool same_tensor(const struct dtp_program_tensor *a, const struct dtp_program_tensor *b)
+{
+    const struct dtp_parameter_tensor *x = &a->at, *y = &b->at;
+    return a->first_module == b->first_module && a->modules == b->modules && a->parameter == b->parameter &&
+           x->rows == y->rows && x->columns == y->columns && x->offset_elements == y->offset_elements &&
+           x->extent_elements == y->extent_elements && x->saved_offset_elements == y->saved_offset_elements &&
+           x->decays == y->decays && same_number(x->mean, y->mean) && same_number(x->deviation, y->deviation);
+}
+
 static inline bool same_program(const struct dtp_program *p, const struct dtp_program *q)
 {
     if (dtp_program_op_count(p) != dtp_program_op_count(q) ||
         dtp_program_buffer_count(p) != dtp_program_buffer_count(q) ||
-        dtp_program_group_count(p) != dtp_program_group_count(q))
+        dtp_program_group_count(p) != dtp_program_group_count(q) ||
+        dtp_program_tensor_count(p) != dtp_program_tensor_count(q) ||
+        !same_execution(dtp_program_execution(p), dtp_program_execution(q)))
         return false;
     for (size_t i = 0; i < dtp_program_group_count(p); i++)
         if (dtp_program_groups(p)[i].ranks != dtp_program_groups(q)[i].ranks ||
             dtp_program_groups(p)[i].stride != dtp_program_groups(q)[i].stride)
+            return false;
+    for (size_t i = 0; i < dtp_program_tensor_count(p); i++)
+        if (!same_tensor(&dtp_program_tensors(p)[i], &dtp_program_tensors(q)[i]))
             return false;
     for (size_t i = 0; i < dtp_program_buffer_count(p); i++)
         if (!same_buffer(&dtp_program_buffers(p)[i], &dtp_program_buffers(q)[i]))

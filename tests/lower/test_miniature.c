@@ -12,6 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "lib/live_bytes.h"
 #include "lib/random_executor_plans.h"
 
 #define JOBS 1200
@@ -47,15 +48,12 @@ static double worst_off(const struct dtp_live_bytes *whole, const struct dtp_liv
 /* False where the job has no step program. */
 static bool check_job(const struct random_job *job, struct tally *tally)
 {
-    struct dtp_live_runs runs = {.run = NULL};
     struct dtp_live_bytes whole;
     struct dtp_miniature miniature;
     struct dtp_program *program;
     if (dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &program, NULL) != DTP_OK)
         return false;
-    assert_int_equal(dtp_live_runs_of(program, &runs, NULL), DTP_OK);
-    dtp_live_bytes_sum(&runs, job->transformer.layers, &whole);
-    dtp_live_runs_release(&runs);
+    live_bytes_of(program, job->transformer.layers, &whole);
     dtp_program_destroy(program);
     assert_int_equal(dtp_miniature_of(&job->transformer, &job->cluster, &job->plan, 0, &miniature, NULL), DTP_OK);
     double worst = worst_off(&whole, &miniature.live);
@@ -87,13 +85,12 @@ static void test_random_plans(void **state)
     (void)state;
     random_seed();
     struct tally tally[DTP_RUNTIMES] = {{0}};
-    int plans = 0, torch = 0;
+    int plans = 0;
+    unsigned torch = 0;
     while (plans < JOBS) {
         struct random_job job;
-        int runtime = 0;
         assert_true(random_job(&job));
-        while (dtp_runtimes[runtime] != job.plan.runtime)
-            runtime++;
+        unsigned runtime = random_job_runtime(&job);
         torch = job.plan.runtime == &dtp_runtime_torch ? runtime : torch;
         plans += check_job(&job, &tally[runtime]);
     }

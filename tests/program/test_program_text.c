@@ -48,7 +48,11 @@ static void expect_round_trip(struct dtp_program *program)
 
 static const char golden[] =
     "program 1\n"
+    "execution issuer native allocator arena compute bf16 reduce fp32 own_kernels graph stochastic_rounding "
+    "matmul_sms 116 collective_ctas 2 shards 4 clip_norm 1 copies all_gather copies all_to_all\n"
     "group 0 ranks 8 stride 1\n"
+    "tensor 0 \"qkv\" module 1 modules 80 rows 6144 columns 2048 offset 64 decays deviation 5764607523034235p-58\n"
+    "tensor 1 \"head\" module 81 rows 50 columns 16 offset 16 extent 896 saved 8 mean 1\n"
     "buffer 0 \"params\" bytes 3500000000 owner params space device pool compute dtype bf16 content weights module 1 "
     "persistent\n"
     "buffer 1 \"x y\" bytes 64 owner activations space host pool gather layer 2 micro 1\n"
@@ -58,7 +62,7 @@ static const char golden[] =
     "name \"qkv\"\n"
     "op 2 norm compute updates 0 bytes 1p-1 dtype bf16 kernel fused recompute\n"
     "op 3 free compute buffers 1~\n"
-    "end ops 4 buffers 2 groups 1\n";
+    "end ops 4 buffers 2 groups 1 tensors 2\n";
 
 static void test_the_text_of_a_program(void **state)
 {
@@ -100,10 +104,10 @@ static void test_shapes_of_attention_and_groups_of_matmuls(void **state)
 {
     static const char text[] =
         "program 1\n"
+        "execution issuer pytorch allocator segments compute fp32 reduce fp32\n"
         "op 0 attention compute flops 4096 tokens 16 heads 8 kv_heads 2 head_dim 64 window 4 queries 8 keys 16 softcap "
-        "50 causal "
-        "kernels 1\n"
-        "op 1 attention_backward compute tokens 16 heads 8 kv_heads 8 head_dim 64 queries 8 keys 8\n"
+        "50 causal wide kernel math kernels 1\n"
+        "op 1 attention_backward compute tokens 16 heads 8 kv_heads 8 head_dim 64 queries 8 keys 8 atomic\n"
         "op 2 matmul compute m 4 n 5 k 6 groups 3 dtype bf16\n"
         "end ops 3 buffers 0 groups 0\n";
     (void)state;
@@ -114,8 +118,50 @@ static void test_shapes_of_attention_and_groups_of_matmuls(void **state)
     const struct dtp_attention_shape *shape = &dtp_program_ops(p)[0].demand.attention;
     assert_true(shape->heads == 8 && shape->kv_heads == 2 && shape->head_dim == 64 && shape->window == 4);
     assert_true(shape->queries == 8 && shape->keys == 16 && shape->causal);
-    assert_false(dtp_program_ops(p)[1].demand.attention.causal);
+    assert_true(shape->kernel == DTP_ATTENTION_MATH && shape->wide && !shape->atomic);
+    shape = &dtp_program_ops(p)[1].demand.attention;
+    assert_true(!shape->causal && shape->kernel == DTP_ATTENTION_FLASH && !shape->wide && shape->atomic);
     assert_int_equal(dtp_program_ops(p)[2].demand.groups, 3);
+    dtp_program_destroy(p);
+}
+
+static void test_execution(void **state)
+{
+    (void)state;
+    struct dtp_program *p = parse(golden);
+    const struct dtp_execution *e = dtp_program_execution(p);
+    assert_true(e->issuer == DTP_ISSUER_NATIVE && e->allocator == DTP_ALLOCATOR_ARENA);
+    assert_true(e->compute == DTP_BF16 && e->reduce == DTP_FP32 && e->own_kernels && e->graph);
+    assert_true(!e->plain_host_adam && !e->windows && e->matmul_sms == 116 && e->collective_ctas == 2);
+    assert_true(e->stochastic_rounding && e->shards == 4 && e->clip_norm == 1);
+    assert_int_equal(e->copied, 1u << DTP_ALL_GATHER | 1u << DTP_ALL_TO_ALL);
+    dtp_program_destroy(p);
+    p = parse("program 1\nend ops 0 buffers 0 groups 0\n"); /* as PyTorch runs, where nothing is said */
+    const struct dtp_execution none = {0};
+    assert_memory_equal(dtp_program_execution(p), &none, sizeof none);
+    dtp_program_destroy(p);
+}
+
+static void test_tensors(void **state)
+{
+    (void)state;
+    struct dtp_parameter_module module;
+    struct dtp_program *p = parse(golden);
+    assert_int_equal(dtp_program_tensor_count(p), 2);
+    for (uint64_t m = 1; m <= 80; m += 79) {
+        dtp_program_module(p, m, &module);
+        const struct dtp_parameter_tensor *qkv = &module.tensor[DTP_PARAMETER_QKV];
+        assert_true(qkv->exists && qkv->rows == 6144 && qkv->columns == 2048 && qkv->offset_elements == 64);
+        assert_true(qkv->saved_offset_elements == 64 && qkv->decays && qkv->mean == 0 && qkv->deviation == 0.02);
+        assert_int_equal(module.shard_elements, (64 + 6144 * 2048 + 4 * 256 - 1) / (4 * 256) * 256);
+        assert_int_equal(module.elements, 4 * module.shard_elements);
+    }
+    dtp_program_module(p, 81, &module);
+    const struct dtp_parameter_tensor *head = &module.tensor[DTP_PARAMETER_HEAD];
+    assert_true(head->extent_elements == 896 && head->saved_offset_elements == 8 && !head->decays && head->mean == 1);
+    assert_int_equal(module.used_elements, 800);
+    dtp_program_module(p, 0, &module);
+    assert_int_equal(module.elements, 0);
     dtp_program_destroy(p);
 }
 
@@ -158,6 +204,32 @@ static void expect_refused_bytes(const char *text, size_t bytes, size_t count, c
 #define EXPECT_REFUSED(text, count, first) expect_refused_bytes(text, strlen(text), count, first)
 #define HEAD "program 1\ngroup 0 ranks 2 stride 1\nbuffer 0 \"x\" bytes 1 owner grads space device pool compute\n"
 #define BUFFER "buffer 0 \"x\" bytes 1 owner grads space device pool compute"
+
+static const struct {
+    const char *line, *reason; /* second line */
+} faulty_executions[] = {
+    {"execution issuer jax", "step:2: unknown issuer \"jax\""},
+    {"execution allocator heap", "step:2: unknown allocator \"heap\""},
+    {"execution compute bf17", "step:2: unknown dtype \"bf17\""},
+    {"execution copies all", "step:2: unknown collective \"all\""},
+    {"execution graph graph", "step:2: graph is given twice"},
+    {"execution matmul_sms 0", "step:2: matmul_sms is \"0\""},
+    {"execution fast", "step:2: unknown key \"fast\""},
+    {"tensor 1 \"qkv\"", "step:2: tensor 1 stands where tensor 0"},
+    {"tensor 0 \"qvk\" module 0 rows 1 columns 1 offset 0", "step:2: unknown parameter \"qvk\""},
+    {"tensor 0 \"qkv\" module 0 columns 1 offset 0", "step:2: tensor 0: its rows, columns and places"},
+    {"tensor 0 \"qkv\" module 0 rows 4611686018427387904 columns 4 offset 0", "step:2: rows is"},
+    {"tensor 0 \"qkv\" module 0 rows 99999999 columns 99999999 offset 0", "step:2: tensor 0: its rows, columns"},
+    {"tensor 0 \"qkv\" module 131072 rows 1 columns 1 offset 0", "step:2: tensor 0: no such parameter or modules"},
+    {"tensor 0 \"qkv\" module 1 modules 0 rows 1 columns 1 offset 0", "step:2: tensor 0: no such parameter or modules"},
+    {"tensor 0 \"qkv\" module 1 rows 2 columns 2 offset 0 extent 3", "step:2: tensor 0: its rows, columns"},
+    {"tensor 0 \"qkv\" module 1 rows 2 columns 2 offset 0\ntensor 1 \"output\" module 0 modules 9 rows 1 columns 1 "
+     "offset 3",
+     "step:3: tensor 1: it is there twice, or parameters do not follow"},
+    {"tensor 0 \"qkv\" module 1 rows 2 columns 2 offset 0\ntensor 1 \"qkv\" module 1 rows 1 columns 1 offset 9",
+     "step:3: tensor 1: it is there twice"},
+    {"execution\nexecution", "step:3: the line \"execution\" stands once"},
+};
 
 static const struct {
     const char *line, *reason; /* fourth line, behind HEAD */
@@ -203,6 +275,9 @@ static const struct {
     {"op 0 norm compute flops 9007199254740993", "flops is \"9007199254740993\""},
     {"op 0 norm compute flop 1", "unknown key \"flop\""},
     {"op 0 norm compute kernel slow", "unknown kernel \"slow\""},
+    {"op 0 norm compute kernel flash", "unknown kernel \"flash\""},
+    {"op 0 attention compute kernel fused", "unknown kernel \"fused\""},
+    {"op 0 norm compute atomic", "only attention and what stands around it"},
     {"op 0 norm compute kernels 4294967296", "kernels is \"4294967296\""},
     {"op 0 norm compute dtype bf17", "unknown dtype \"bf17\""},
     {"op 0 norm compute group 0", "only collectives have a group"},
@@ -221,7 +296,7 @@ static const struct {
     {"buffer 1 \"y\" bytes 2 owner grads space device pool compute module 1", "only state is a module's"},
     {"op 0 attention compute tokens 16 heads 8 kv_heads 8 head_dim 64 queries 8", "attention needs heads, kv_heads"},
     {"op 0 attention compute tokens 16 heads 4294967296", "heads is \"4294967296\""},
-    {"op 0 norm compute heads 8", "only attention has its shape"},
+    {"op 0 norm compute heads 8", "only attention and what stands around it"},
     {"op 0 norm compute groups 8", "only a matmul has groups"},
     {"op 0 norm compute causal causal", "causal is given twice"},
     {"group 0 ranks 2 stride 1", "group 0 stands where group 1 is expected"},
@@ -261,10 +336,19 @@ static void test_faults_of_the_whole(void **state)
     EXPECT_REFUSED("program 1 x\nend ops 0 buffers 0 groups 0\n", 1, "step:1: the line goes on");
     EXPECT_REFUSED("end ops 0 buffers 0 groups 0\n", 2, "step:1: \"end\", where \"program\" is expected");
     EXPECT_REFUSED("program 1\n", 1, "cut off");
+    for (size_t i = 0; i < sizeof faulty_executions / sizeof *faulty_executions; i++) {
+        char text[300];
+        const char *line = faulty_executions[i].line, *end = strstr(line, "\ntensor")     ? " tensors 2"
+                                                             : strncmp(line, "tensor", 6) ? ""
+                                                                                          : " tensors 1";
+        snprintf(text, sizeof text, "program 1\n%s\nend ops 0 buffers 0 groups 0%s\n", line, end);
+        EXPECT_REFUSED(text, 1, faulty_executions[i].reason);
+    }
+    EXPECT_REFUSED(HEAD "execution\nend ops 0 buffers 1 groups 1\n", 1, "step:4: the line \"execution\" stands once");
     EXPECT_REFUSED(HEAD "end ops 0 buffers 1 groups 1\nop 0 norm compute\n", 1, "step:5: the program goes on behind");
     EXPECT_REFUSED(HEAD "end ops 1 buffers 1 groups 1\n", 1, "step:4: there are 0 ops, 1 buffers and 1 groups above");
     EXPECT_REFUSED(HEAD "end ops 0 buffers 1\n", 1, "step:4: the line ends");
-    EXPECT_REFUSED(HEAD "end ops 0 buffers 1 groups 1 x\n", 1, "step:4: the line goes on");
+    EXPECT_REFUSED(HEAD "end ops 0 buffers 1 groups 1 x\n", 1, "step:4: \"x\", where \"tensors\" is expected");
     expect_refused_bytes("program 1\0\nend ops 0 buffers 0 groups 0\n", 39, 1, "step:1: byte 0x00");
 }
 
@@ -324,6 +408,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_text_of_a_program),
                                        cmocka_unit_test(test_steps_go_there_and_back),
                                        cmocka_unit_test(test_shapes_of_attention_and_groups_of_matmuls),
+                                       cmocka_unit_test(test_execution),
+                                       cmocka_unit_test(test_tensors),
                                        cmocka_unit_test(test_numbers_keep_their_bits),
                                        cmocka_unit_test(test_comments_and_blank_lines),
                                        cmocka_unit_test(test_faults_of_lines),

@@ -193,6 +193,30 @@ static void test_reports(void **state)
     free(text);
 }
 
+/* Runs whose names say the same are told apart by what was typed for one and not for the other. */
+static void test_like_names_are_told_apart(void **state)
+{
+    (void)state;
+    struct dtp_validation_bounds bounds = dtp_validation_bounds_default();
+    struct dtp_validation rows[3] = {row_of_report(), row_of_report(), row_of_report()};
+    char *text;
+    size_t bytes;
+    struct dtp_page page = {.file = open_memstream(&text, &bytes)};
+    snprintf(rows[0].run, sizeof rows[0].run, "layers=2 sliding_window=8 seq=128");
+    snprintf(rows[1].run, sizeof rows[1].run, "layers=2 sliding_window=16 seq=128");
+    snprintf(rows[2].run, sizeof rows[2].run, "layers=2 seq=128");
+    snprintf(rows[2].name, sizeof rows[2].name, "another");
+    rows[1].status = DTP_ENVIRONMENT;
+    dtp_validation_text(rows, 3, &bounds, &page);
+    fclose(page.file);
+    assert_non_null(strstr(text, "; sliding_window=8 "));
+    assert_non_null(strstr(text, "; sliding_window=16 "));
+    assert_non_null(strstr(text, "sliding_window=16: "));
+    assert_null(strstr(text, "layers=2"));
+    assert_null(strstr(text, "seq=128"));
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_judges),
@@ -200,6 +224,7 @@ int main(void)
                                        cmocka_unit_test(test_a_file_keeps_rows),
                                        cmocka_unit_test(test_rows_without_a_program_are_read),
                                        cmocka_unit_test(test_a_broken_file_is_refused),
-                                       cmocka_unit_test(test_reports)};
+                                       cmocka_unit_test(test_reports),
+                                       cmocka_unit_test(test_like_names_are_told_apart)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

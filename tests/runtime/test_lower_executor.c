@@ -395,7 +395,7 @@ static void test_find_and_arena(void **state)
     struct dtp_program *program = lower(&t, &plan, 1);
     struct dtp_executor_map map;
     struct dtp_executor_arena arena;
-    assert_int_equal(dtp_executor_find(program, &t, &map, NULL), DTP_OK);
+    assert_int_equal(dtp_executor_find(program, &map, NULL), DTP_OK);
     assert_int_equal(map.module_count, 4);
     const struct dtp_buffer *buffers = dtp_program_buffers(program);
     for (uint64_t m = 0; m < 4; m++)

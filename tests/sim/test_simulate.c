@@ -18,17 +18,14 @@ struct bench {
     bool sealed;
     struct dtp_transformer transformer;
     struct dtp_cluster cluster;
-    struct dtp_plan plan;
     struct dtp_simulation_options options;
     struct dtp_timeline timeline;
 };
 
 static struct bench begin(struct dtp_gpu gpu, uint32_t gpus)
 {
-    struct bench b = {.program = step_begin(),
-                      .cluster = test_cluster(gpu, gpus, 8),
-                      .plan = dtp_plan_default(),
-                      .options = dtp_simulation_options_default()};
+    struct bench b = {
+        .program = step_begin(), .cluster = test_cluster(gpu, gpus, 8), .options = dtp_simulation_options_default()};
     b.transformer = (struct dtp_transformer){
         .layers = 2, .hidden = 128, .heads = 2, .kv_heads = 2, .head_dim = 64, .ffn = 512, .vocab = 1000};
     b.options.compute_factor = 1;
@@ -41,7 +38,7 @@ static const struct dtp_timeline *simulate(struct bench *b)
         step_seal(b->program);
     b->sealed = true;
     dtp_timeline_release(&b->timeline);
-    assert_int_equal(dtp_simulate(b->program, &b->cluster, &b->plan, &b->options, &b->timeline, NULL), DTP_OK);
+    assert_int_equal(dtp_simulate(b->program, &b->cluster, &b->options, &b->timeline, NULL), DTP_OK);
     const struct dtp_timeline *t = &b->timeline;
     assert_near(t->compute_s + t->exposed_communication_s + t->exposed_offload_s + t->host_bound_s + t->optimizer_s +
                     t->bubble_s,
@@ -52,7 +49,7 @@ static const struct dtp_timeline *simulate(struct bench *b)
 
 static double alone_s(const struct bench *b, dtp_op_id op)
 {
-    return dtp_op_isolated_s(b->program, &dtp_program_ops(b->program)[op.index], &b->cluster, &b->plan);
+    return dtp_op_isolated_s(b->program, &dtp_program_ops(b->program)[op.index], &b->cluster);
 }
 
 static void finish(struct bench *b)

@@ -36,7 +36,7 @@ static struct dtp_timeline simulate(const struct dtp_program *program, const str
                                     const struct dtp_simulation_options *options)
 {
     struct dtp_timeline timeline;
-    assert_int_equal(dtp_simulate(program, &job->cluster, &job->plan, options, &timeline, NULL), DTP_OK);
+    assert_int_equal(dtp_simulate(program, &job->cluster, options, &timeline, NULL), DTP_OK);
     return timeline;
 }
 

@@ -18,15 +18,12 @@ static struct dtp_faults faults;
 struct bench {
     struct dtp_transformer transformer;
     struct dtp_cluster cluster;
-    struct dtp_plan plan;
     struct dtp_simulation_options options;
 };
 
 static struct bench bench(void)
 {
-    struct bench b = {.cluster = test_cluster(test_a100(), 2, 8),
-                      .plan = dtp_plan_default(),
-                      .options = dtp_simulation_options_default()};
+    struct bench b = {.cluster = test_cluster(test_a100(), 2, 8), .options = dtp_simulation_options_default()};
     b.transformer = (struct dtp_transformer){
         .layers = 2, .hidden = 128, .heads = 2, .kv_heads = 2, .head_dim = 64, .ffn = 512, .vocab = 1000};
     b.options.compute_factor = 1;
@@ -35,7 +32,7 @@ static struct bench bench(void)
 
 static double alone_s(const struct bench *b, const struct dtp_program *program, uint32_t op)
 {
-    return dtp_op_isolated_s(program, &dtp_program_ops(program)[op], &b->cluster, &b->plan);
+    return dtp_op_isolated_s(program, &dtp_program_ops(program)[op], &b->cluster);
 }
 
 static void adds_up(const struct dtp_timeline *t)
@@ -54,7 +51,7 @@ static void test_two_roles_wait_for_each_other(void **state)
     b.options.contention = false;
     assert_int_equal(dtp_program_set_parse_text("set", SET_THERE_AND_BACK, strlen(SET_THERE_AND_BACK), &set, &faults),
                      DTP_OK);
-    assert_int_equal(dtp_simulate_set(&set, &b.cluster, &b.plan, &b.options, t, &faults), DTP_OK);
+    assert_int_equal(dtp_simulate_set(&set, &b.cluster, &b.options, t, &faults), DTP_OK);
     const struct dtp_program *first = set.roles[0].program, *last = set.roles[1].program;
     double made_s = alone_s(&b, first, 0), sent_s = alone_s(&b, first, 1), back_s = alone_s(&b, last, 2);
     double there_s = alone_s(&b, last, 1), again_s = alone_s(&b, first, 2), end_s = alone_s(&b, first, 4);
@@ -90,8 +87,8 @@ static void test_one_role_is_the_program(void **state)
     (void)state;
     assert_int_equal(dtp_program_parse_text("alone", alone, strlen(alone), &program, &faults), DTP_OK);
     assert_int_equal(dtp_program_set_add(&set, "all", 2, program, &faults), DTP_OK);
-    assert_int_equal(dtp_simulate_set(&set, &b.cluster, &b.plan, &b.options, &of_set, &faults), DTP_OK);
-    assert_int_equal(dtp_simulate(program, &b.cluster, &b.plan, &b.options, &of_program, &faults), DTP_OK);
+    assert_int_equal(dtp_simulate_set(&set, &b.cluster, &b.options, &of_set, &faults), DTP_OK);
+    assert_int_equal(dtp_simulate(program, &b.cluster, &b.options, &of_program, &faults), DTP_OK);
     assert_true(of_set.step_s == of_program.step_s && of_set.compute_s == of_program.compute_s);
     assert_true(of_set.step_s > 0 && of_set.bubble_s == 0);
     dtp_timeline_release(&of_set);
@@ -107,7 +104,7 @@ static void test_an_unsound_set_is_refused(void **state)
     char *text = set_with(SET_THERE_AND_BACK, "peer 0 tag 7", "peer 0 tag 9");
     (void)state;
     assert_int_equal(dtp_program_set_parse_text("set", text, strlen(text), &set, &faults), DTP_OK);
-    assert_int_equal(dtp_simulate_set(&set, &b.cluster, &b.plan, &b.options, t, &faults), DTP_BAD_INPUT);
+    assert_int_equal(dtp_simulate_set(&set, &b.cluster, &b.options, t, &faults), DTP_BAD_INPUT);
     dtp_program_set_release(&set);
     free(text);
 }

@@ -1,7 +1,6 @@
 /* Plans that differ differ in what is written of them: for every key of the table two values are tried on plans that
  * know it, and the CSV row and the JSON object must tell them apart. A key that is new and has no column fails here. */
 #include "job/job_values.h"
-#include "record/report.h"
 
 #include <jansson.h>
 #include <setjmp.h>
@@ -13,6 +12,7 @@
 #include <cmocka.h>
 
 #include "lib/scenario_fixture.h"
+#include "lib/written_job.h"
 
 /* Plans that between them know every key. */
 static const char *const bases[] = {
@@ -51,35 +51,6 @@ static bool resolve(const char *base, const char *key, const char *value, struct
     return good;
 }
 
-static char *written(const struct dtp_job *job, bool json)
-{
-    static struct dtp_report report;
-    struct dtp_comparison_row row = {.strategy = "", .report = &report};
-    struct dtp_faults faults = {0};
-    char *text = NULL;
-    size_t bytes;
-    FILE *file = open_memstream(&text, &bytes);
-    memset(&report, 0, sizeof report);
-    report.job = *job;
-    report.job.cluster_note[0] = report.job.plan_note[0] = report.job.shape_note[0] = '\0'; /* words, not values */
-    snprintf(row.strategy, sizeof row.strategy, "%s", dtp_strategy_text(job->plan.strategy));
-    if (json)
-        assert_int_equal(dtp_report_plan_json(&report, file, &faults), DTP_OK);
-    else
-        dtp_report_csv_row(&row, file);
-    fclose(file);
-    return text;
-}
-
-static bool told_apart(const struct dtp_job *one, const struct dtp_job *other, bool json)
-{
-    char *first = written(one, json), *second = written(other, json);
-    bool differ = strcmp(first, second) != 0;
-    free(first);
-    free(second);
-    return differ;
-}
-
 /* Value `index` to try of a key: switches, numbers of several sizes, each of its words. */
 static bool candidate(const struct dtp_scenario_key *key, size_t index, char *out, size_t bytes)
 {
@@ -115,7 +86,7 @@ static bool key_is_told(const struct dtp_scenario_key *key)
         for (size_t i = 0; candidate(key, i, value, sizeof value); i++) {
             if (!resolve(bases[b], key->key, value, &changed))
                 continue;
-            bool csv = told_apart(&base, &changed, false), json = told_apart(&base, &changed, true);
+            bool csv = written_differ(&base, &changed, false), json = written_differ(&base, &changed, true);
             if (csv != json)
                 fail_msg("%s=%s on '%s': told apart by %s only", key->key, value, bases[b], csv ? "CSV" : "JSON");
             if (csv)
@@ -151,7 +122,7 @@ static void test_every_key_has_a_field(void **state)
     dtp_scenario_keys(&count);
     assert_true(resolve(bases[0], NULL, NULL, &job));
     assert_int_equal(dtp_job_values(&job, values), count);
-    char *text = written(&job, true);
+    char *text = written_job(&job, true);
     json_t *object = json_loads(text, 0, NULL);
     assert_non_null(object);
     for (size_t i = 0; i < count; i++) {
@@ -203,7 +174,7 @@ static void test_batch_of_model_parallel_ranks(void **state)
     struct dtp_job job;
     assert_true(
         resolve("model=llama-2-7b gpus=16 strategy=zero1 runtime=megatron tp=4 pp=2 accumulate=4", NULL, NULL, &job));
-    char *text = written(&job, true);
+    char *text = written_job(&job, true);
     json_t *object = json_loads(text, 0, NULL), *plan = json_object_get(object, "plan");
     assert_int_equal(json_integer_value(json_object_get(plan, "global_batch")), 8); /* 1 x 4 x 16 / (4 x 2) */
     assert_int_equal(json_integer_value(json_object_get(plan, "tp")), 4);

@@ -12,6 +12,7 @@
 
 #include "lib/hardware.h"
 #include "lib/llama_7b.h"
+#include "lib/scenario_fixture.h"
 
 static const char *const only_keys[] = {
 #define ANYONE NULL
@@ -141,6 +142,66 @@ static void test_read_before_it_is_resolved(void **state)
     dtp_scenario_destroy(scenario);
 }
 
+/* Resolves a small model with one more key; the note that the plan has then, or NULL where that is refused. */
+static const char *note_of(const char *runtime, const char *strategy, enum dtp_key key, const char *value,
+                           struct dtp_job *job)
+{
+    static struct dtp_faults faults;
+    const struct {
+        const char *key, *value;
+    } settings[] = {{"model", "llama-2-7b"},
+                    {"gpus", "8"},
+                    {"runtime", runtime},
+                    {"strategy", strategy},
+                    {dtp_key_name(key), value}};
+    struct dtp_catalog catalog = fixture_catalog();
+    struct dtp_scenario *scenario;
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_scenario_create(&scenario, &faults), DTP_OK);
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings && status == DTP_OK; i++)
+        status = dtp_scenario_set(scenario, settings[i].key, settings[i].value, NULL, 0, &faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(scenario, &catalog, job, &faults);
+    dtp_scenario_destroy(scenario);
+    return status == DTP_OK ? job->plan_note : NULL;
+}
+
+/* A key that may stand where nothing reads it, for the sake of comparisons, is said to change nothing there, and only
+ * there. */
+static void test_said_where_nobody_reads(void **state)
+{
+    (void)state;
+    static const char *const values[] = {"true", "false", "2"};
+    static struct dtp_job job;
+    const struct dtp_draft standard = {.plan = dtp_plan_unchosen()};
+    size_t said = 0, read = 0;
+    for (int key = 0; key < DTP_KEY_COUNT; key++)
+        for (int runtime = 0; runtime < DTP_RUNTIMES && !only_keys[key]; runtime++)
+            for (int strategy = 0; strategy < DTP_STRATEGY_COUNT; strategy++)
+                for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
+                    enum dtp_key_reader reader = dtp_key_reader((enum dtp_key)key);
+                    const char *note =
+                        reader == DTP_READER_ANYONE
+                            ? NULL
+                            : note_of(dtp_runtimes[runtime]->name, dtp_strategy_text((enum dtp_strategy)strategy),
+                                      (enum dtp_key)key, values[v], &job);
+                    const struct dtp_draft asked = {.plan = job.asked};
+                    char words[128];
+                    if (!note || dtp_key_same((enum dtp_key)key, &asked, &standard))
+                        continue;
+                    bool reads = dtp_key_reader_reads(reader, &job.plan);
+                    snprintf(words, sizeof words, "%s %s changes nothing here: it is for ",
+                             dtp_key_name((enum dtp_key)key), values[v]);
+                    if (reads != !strstr(note, words))
+                        fail_msg("%s under %s: '%s'", words, dtp_runtimes[runtime]->name, note);
+                    said += !reads, read += reads;
+                }
+    assert_true(said > 100 && read > 10);
+    assert_non_null(strstr(note_of("torch", "ddp", DTP_KEY_deadline, "2h", &job), "deadline 2h changes nothing here"));
+    assert_string_equal(note_of("torch", "ddp", DTP_KEY_rope_fp32, "true", &job), "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +209,7 @@ int main(void)
         cmocka_unit_test(test_dropped_where_nobody_reads),
         cmocka_unit_test(test_our_own_keys),
         cmocka_unit_test(test_read_before_it_is_resolved),
+        cmocka_unit_test(test_said_where_nobody_reads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -104,7 +104,7 @@ static size_t count_rows(const struct dtp_job *job, const char *what, enum dtp_m
     assert_int_equal(dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &program, &faults), DTP_OK);
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
         const struct dtp_op *op = &dtp_program_ops(program)[i];
-        if (!dtp_measured_row_of_op(program, op, &job->cluster, &job->plan, &row))
+        if (!dtp_measured_row_of_op(program, op, &job->cluster, &row))
             continue;
         row.number[DTP_MEASURED_seconds] = 1;
         assert_int_equal(dtp_measured_row_check(&row, "op", i, &faults), DTP_OK);

@@ -146,7 +146,7 @@ static enum dtp_status simulate(struct subject *subject, struct dtp_faults *faul
     struct dtp_timeline timeline = {0};
     const struct random_job *job = &subject->job;
     struct dtp_simulation_options options = dtp_simulation_options_default();
-    enum dtp_status status = dtp_simulate(subject->program, &job->cluster, &job->plan, &options, &timeline, faults);
+    enum dtp_status status = dtp_simulate(subject->program, &job->cluster, &options, &timeline, faults);
     if (status == DTP_OK)
         dtp_timeline_release(&timeline);
     return status;

@@ -32,7 +32,7 @@ static double truth_of(enum dtp_op_class class)
 
 static double file_s(size_t run, size_t op)
 {
-    return dtp_op_isolated_s(programs[run], &dtp_program_ops(programs[run])[op], &jobs[run].cluster, &jobs[run].plan);
+    return dtp_op_isolated_s(programs[run], &dtp_program_ops(programs[run])[op], &jobs[run].cluster);
 }
 
 /* Each operation after the one before, as long as the truth says. */
@@ -76,8 +76,7 @@ static int tear_down(void **state)
 
 static bool row_of(size_t run, size_t op, struct dtp_measured_row *row)
 {
-    return dtp_measured_row_of_op(programs[run], &dtp_program_ops(programs[run])[op], &jobs[run].cluster,
-                                  &jobs[run].plan, row);
+    return dtp_measured_row_of_op(programs[run], &dtp_program_ops(programs[run])[op], &jobs[run].cluster, row);
 }
 
 static void add_row(struct dtp_measured_rows *rows, const struct dtp_measured_row *row)
@@ -221,6 +220,17 @@ static void test_contention(void **state)
     dtp_refit_destroy(refit);
 }
 
+/* The program of a run with its gathers carried by `engine`; its operations stay the same. */
+static void lower_with(size_t run, enum dtp_engine engine)
+{
+    size_t count = dtp_program_op_count(programs[run]);
+    dtp_program_destroy(programs[run]);
+    jobs[run].plan.executor.gather_engine = engine;
+    assert_int_equal(dtp_lower(&jobs[run].transformer, &jobs[run].cluster, &jobs[run].plan, 0, &programs[run], &faults),
+                     DTP_OK);
+    assert_int_equal(dtp_program_op_count(programs[run]), count);
+}
+
 /* Gathers by copy engines say nothing of those that NCCL's kernels carry, whose rows the file has: their times and what
  * they cost kernels beside them stay as they were. */
 static void test_choices_of_a_plan_are_no_rows(void **state)
@@ -231,10 +241,10 @@ static void test_choices_of_a_plan_are_no_rows(void **state)
     for (size_t i = 0; i < dtp_program_op_count(programs[0]); i++)
         if (dtp_program_ops(programs[0])[i].kind == DTP_OP_ALL_GATHER)
             alone_s[0][i] *= 3, end_s[0][i] += 1;
-    jobs[0].plan.executor.gather_engine = DTP_ENGINE_COPY;
+    lower_with(0, DTP_ENGINE_COPY);
     struct dtp_refit *refit = said_by(1);
     struct dtp_measured *all = corrected(refit, base, DTP_REFIT_ALL, NULL);
-    jobs[0].plan.executor.gather_engine = DTP_ENGINE_SM;
+    lower_with(0, DTP_ENGINE_SM);
     run_one(0);
     for (size_t i = 0; i < dtp_program_op_count(programs[0]); i++) {
         struct dtp_measured_row row;
@@ -262,8 +272,7 @@ static void test_predicts_steps_of_runs_it_has_not_seen(void **state)
     (void)state;
     for (size_t r = 0; r < RUNS; r++) {
         options.op_s = alone_s[r];
-        assert_int_equal(dtp_simulate(programs[r], &jobs[r].cluster, &jobs[r].plan, &options, &truth[r], &faults),
-                         DTP_OK);
+        assert_int_equal(dtp_simulate(programs[r], &jobs[r].cluster, &options, &truth[r], &faults), DTP_OK);
         for (size_t i = 0; i < truth[r].op_count; i++) {
             start_s[r][i] = truth[r].span[i].start_s;
             end_s[r][i] = truth[r].span[i].end_s;
@@ -279,7 +288,7 @@ static void test_predicts_steps_of_runs_it_has_not_seen(void **state)
             struct dtp_timeline timeline;
             cluster.measured = after ? left_out : base;
             options.op_s = NULL;
-            assert_int_equal(dtp_simulate(programs[r], &cluster, &jobs[r].plan, &options, &timeline, &faults), DTP_OK);
+            assert_int_equal(dtp_simulate(programs[r], &cluster, &options, &timeline, &faults), DTP_OK);
             error[after] = timeline.step_s / truth[r].step_s - 1;
             dtp_timeline_release(&timeline);
         }

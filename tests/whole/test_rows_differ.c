@@ -1,8 +1,6 @@
 /* Two rows of a sweep that differ differ in a column: over frozen jobs, one key of a job is given another value, drawn
  * among those that other jobs have. Where that makes another transformer, cluster or plan, what is written of it before
  * anything is predicted must be other text, as CSV and as JSON. */
-#include "record/report.h"
-
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -10,39 +8,9 @@
 #include <cmocka.h>
 
 #include "lib/frozen_jobs.h"
+#include "lib/written_job.h"
 
 #define PAIRS 3000u
-
-/* The job alone: no figure, and no note, which are words about it. */
-static char *written(const struct dtp_job *job, bool json)
-{
-    static struct dtp_report report;
-    static struct dtp_faults faults;
-    struct dtp_comparison_row row = {.strategy = "", .report = &report};
-    char *text = NULL;
-    size_t bytes;
-    FILE *file = open_memstream(&text, &bytes);
-    assert_non_null(file);
-    memset(&report, 0, sizeof report);
-    report.job = *job;
-    report.job.cluster_note[0] = report.job.plan_note[0] = report.job.shape_note[0] = report.job.model_note[0] = '\0';
-    snprintf(row.strategy, sizeof row.strategy, "%s", dtp_strategy_text(job->plan.strategy));
-    if (json)
-        assert_int_equal(dtp_report_plan_json(&report, file, &faults), DTP_OK);
-    else
-        dtp_report_csv_row(&row, file);
-    fclose(file);
-    return text;
-}
-
-static bool same_text(const struct dtp_job *one, const struct dtp_job *other, bool json)
-{
-    char *first = written(one, json), *second = written(other, json);
-    bool same = strcmp(first, second) == 0;
-    free(first);
-    free(second);
-    return same;
-}
 
 /* Both were made by the same steps from zeroed memory, so that equal jobs are equal bytes. */
 static bool same_job(const struct dtp_job *one, const struct dtp_job *other)
@@ -83,7 +51,7 @@ static void test_rows_differ(void **state)
             continue;
         differ++, keys += !moved[key], moved[key] = true;
         for (int json = 0; json < 2; json++)
-            if (same_text(&job, &changed, json))
+            if (!written_differ(&job, &changed, json))
                 fail_msg("job %u with %s from job %u is the same %s:%s", number, dtp_key_name((enum dtp_key)key), giver,
                          json ? "JSON" : "CSV row", frozen_words(&one, words, sizeof words));
     }

@@ -258,7 +258,6 @@ static void test_path_by_hand(void **state)
     struct dtp_program *p = step_begin();
     struct dtp_cluster cluster = test_cluster(test_a100(), 8, 8);
     struct dtp_transformer transformer = dtp_transformer_default();
-    struct dtp_plan plan = dtp_plan_default();
     struct dtp_simulation_options options = dtp_simulation_options_default();
     struct dtp_timeline timeline;
     struct dtp_path_row rows[DTP_PATH_MAX_ROWS];
@@ -275,12 +274,12 @@ static void test_path_by_hand(void **state)
     dtp_op_id last = step_kernel(p, DTP_STREAM_COMPUTE, 2e9, 0);
     dtp_program_depend(p, last, gather);
     step_seal(p);
-    assert_int_equal(dtp_simulate(p, &cluster, &plan, &options, &timeline, NULL), DTP_OK);
+    assert_int_equal(dtp_simulate(p, &cluster, &options, &timeline, NULL), DTP_OK);
     size_t count = dtp_critical_path(p, &timeline, rows);
     double alone_s[3];
     for (int i = 0; i < 3; i++)
         alone_s[i] = dtp_op_isolated_s(p, &dtp_program_ops(p)[(uint32_t[]){kernel.index, gather.index, last.index}[i]],
-                                       &cluster, &plan);
+                                       &cluster);
     assert_int_equal(count, 2);
     assert_string_equal(rows[0].phase, "forward");
     assert_near(rows[0].kernels_s, alone_s[0], 1e-9);

@@ -54,7 +54,7 @@ static void simulate_row(const struct dtp_job *job, const struct dtp_run_measure
     faults = (struct dtp_faults){0};
     if (dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &program, &faults) != DTP_OK)
         fail_msg("%s", faults.text[0]);
-    assert_int_equal(dtp_simulate(program, &job->cluster, &job->plan, &options, &timeline, NULL), DTP_OK);
+    assert_int_equal(dtp_simulate(program, &job->cluster, &options, &timeline, NULL), DTP_OK);
     double tokens = (double)job->plan.micro_batch * (double)job->plan.sequence * job->plan.accumulate;
     add(&errors->allocated, (double)timeline.allocated_peak_bytes, measured->memory_bytes[DTP_RUN_ALLOCATED]);
     add(&errors->reserved, (double)timeline.reserved_peak_bytes, measured->memory_bytes[DTP_RUN_RESERVED]);

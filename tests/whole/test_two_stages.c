@@ -1,5 +1,6 @@
-/* A program set on the host device: golden/two_stages.txt, the model that the words below make, cut into two stages by
- * hand. It is proved, simulated, and trained by two ranks, one role each, with the losses of one rank that has it all.
+/* A program set on the host device: scenarios/two-stages.set, the model that the words below make, cut into two stages
+ * by hand. It is proved, simulated, and trained by two ranks, one role each, with the losses of one rank that has it
+ * all.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,12 +37,12 @@ static struct dtp_program_set two_stages(void)
 {
     static char text[1 << 16];
     struct dtp_program_set set;
-    FILE *file = fopen(TEST_SOURCE_DIR "/tests/golden/two_stages.txt", "r");
+    FILE *file = fopen(TEST_SOURCE_DIR "/scenarios/two-stages.set", "r");
     assert_non_null(file);
     size_t bytes = fread(text, 1, sizeof text, file);
     assert_true(bytes > 0 && bytes < sizeof text);
     fclose(file);
-    must(dtp_program_set_parse_text("two_stages.txt", text, bytes, &set, &faults));
+    must(dtp_program_set_parse_text("two-stages.set", text, bytes, &set, &faults));
     return set;
 }
 
@@ -98,9 +99,6 @@ static void set_up(struct stand *s, const struct dtp_program_set *set, struct dt
     if (world)
         must(dtp_world_connect(world, false, &faults));
     struct dtp_bind_job job = {.program = s->program,
-                               .transformer = &s->job.transformer,
-                               .cluster = &s->job.cluster,
-                               .plan = &s->job.plan,
                                .arena = &s->arena,
                                .device = s->device,
                                .device_base = s->device_base,
@@ -195,10 +193,10 @@ static void test_two_stages_are_simulated(void **state)
     must(dtp_program_set_verify(&set, DTP_ISSUE_IN_LINE, &faults));
     run_job(WORDS " gpus=2 gpu=h100-sxm", &job);
     options.compute_factor = 1;
-    must(dtp_simulate_set(&set, &job.cluster, &job.plan, &options, stage, &faults));
+    must(dtp_simulate_set(&set, &job.cluster, &options, stage, &faults));
     run_job(WORDS " gpus=1 gpu=h100-sxm", &job);
     must(dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, &faults));
-    must(dtp_simulate(program, &job.cluster, &job.plan, &options, &whole, &faults));
+    must(dtp_simulate(program, &job.cluster, &options, &whole, &faults));
     assert_true(stage[0].step_s == stage[1].step_s);
     for (int r = 0; r < 2; r++) {
         assert_true(stage[r].bubble_s > 0 && stage[r].compute_s < whole.compute_s);

@@ -4,7 +4,7 @@
 #include "job/estimate.h"
 
 #include "base/table.h"
-#include "record/whatif_report.h"
+#include "record/search_report.h"
 
 #include <jansson.h>
 #include <math.h>

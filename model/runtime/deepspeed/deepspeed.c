@@ -3,7 +3,7 @@
 
 #include "cost/calibration.h"
 #include "lower/lower_hooks.h"
-#include "plan/deepspeed.h"
+#include "plan/runtime_sizes.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
 #include "runtime/deepspeed/zero3_fetch.h"
@@ -108,7 +108,7 @@ const struct dtp_runtime dtp_runtime_deepspeed = {
     .framework = "DeepSpeed",
     .strategies = 1u << DTP_ZERO1 | 1u << DTP_ZERO2 | 1u << DTP_ZERO3,
     .shards_all = DTP_ZERO3,
-    .rates = {&dtp_calibration.torch_launch_s, NULL},
+    .issuer = DTP_ISSUER_PYTORCH,
     .stores_compute_dtype = true,
     .owns_master = true,
     .reduces_own_dtype = true,

@@ -2,7 +2,7 @@
 #include "runtime/deepspeed/deepspeed_hooks.h"
 
 #include "base/bytes.h"
-#include "plan/deepspeed.h"
+#include "plan/runtime_sizes.h"
 #include "runtime/deepspeed/deepspeed.h"
 #include "runtime/deepspeed/zeropp.h"
 

@@ -9,7 +9,7 @@
 #include "runtime/deepspeed/lower_infinity.h"
 
 #include "base/bytes.h"
-#include "plan/deepspeed.h"
+#include "plan/runtime_sizes.h"
 #include "runtime/deepspeed/deepspeed.h"
 
 #include <stdlib.h>

@@ -14,7 +14,7 @@
 #include "runtime/deepspeed/lower_infinity.h"
 
 #include "base/bytes.h"
-#include "plan/deepspeed.h"
+#include "plan/runtime_sizes.h"
 
 #define HOST_ADAM_BYTES 28.0 /* reads p, g, m, v and writes p, m, v in fp32 */
 

@@ -4,9 +4,7 @@
  *          all-gather stream (copy stream here), gathered, and copied out tensor by tensor when the first of them is
  *          needed; the flat buffer stays until the last of them is. A fetch of one tensor gathers straight into it
  * release  a tensor goes when its module is through (record_stream: the allocator waits for the device)
- * reduce   gradients are copied into a bucket of reduce_bucket_size, which stands all the time; before one that no
- *          longer fits, the bucket's tensors are laid side by side by rank, divided, reduce-scattered and added to the
- *          partition, all on the reduction stream. In every micro-step, at the end of which the host waits for it
+ * reduce   lower_zero3_reduce.c
  * offload  lower_infinity.c: shards come up from the host before they are gathered; a single rank gathers nothing, and
  *          fetches only what the host keeps
  * step     sub-groups of at most sub_group_size elements, one after another, each with fp32 gradients; then tensors
@@ -16,18 +14,13 @@
 #include "runtime/deepspeed/deepspeed.h"
 
 #include "base/bytes.h"
-#include "plan/deepspeed.h"
+#include "plan/runtime_sizes.h"
 #include "runtime/deepspeed/zeropp.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
 /* ---- layout ------------------------------------------------------------------------------------------------------ */
-
-static bool alone(const struct dtp_lowering *l)
-{
-    return l->plan->shard_group == 1;
-}
 
 /* Parameters live on the host. */
 static bool on_host(const struct dtp_lowering *l)
@@ -37,7 +30,7 @@ static bool on_host(const struct dtp_lowering *l)
 
 static bool fetches(const struct dtp_lowering *l)
 {
-    return !alone(l) || on_host(l);
+    return !dtp_zero3_alone(l) || on_host(l);
 }
 
 static uint64_t gathered_part(const struct dtp_lowering *l, const struct dtp_lower_module *module, int part)
@@ -124,7 +117,7 @@ static enum dtp_status make(struct dtp_lowering *l)
     make_persistent(l, z);
     for (uint64_t i = 0; i < (layers + 1) * DTP_ZERO3_PARTS; i++)
         z->second_of[i] = DTP_NO_BUFFER;
-    if (!alone(l))
+    if (!dtp_zero3_alone(l))
         make_groups(l, z);
     return DTP_OK;
 }
@@ -154,7 +147,7 @@ void dtp_zero3_wait_for(struct dtp_lowering *l, dtp_op_id op, const char *name)
     dtp_draft_end(l, &draft);
 }
 
-static void limit_pending(struct dtp_lowering *l, struct dtp_zero3_pending *pending, const char *name)
+void dtp_zero3_limit(struct dtp_lowering *l, struct dtp_zero3_pending *pending, const char *name)
 {
     if (pending->count <= DTP_ZERO3_PENDING)
         return;
@@ -164,7 +157,7 @@ static void limit_pending(struct dtp_lowering *l, struct dtp_zero3_pending *pend
     pending->count--;
 }
 
-static void add_pending(struct dtp_zero3_pending *pending, dtp_op_id op)
+void dtp_zero3_pend(struct dtp_zero3_pending *pending, dtp_op_id op)
 {
     pending->op[pending->count++] = op;
 }
@@ -286,7 +279,7 @@ static void gather(struct dtp_lowering *l, struct dtp_zero3_fetch *fetch)
     l->layer = entry->layer < l->transformer->layers ? (uint16_t)entry->layer : DTP_NO_LAYER;
     fetch->flat = fetch->scales = DTP_NO_BUFFER;
     read_ahead(l);
-    if (alone(l))
+    if (dtp_zero3_alone(l))
         upload(l, fetch);
     else if (l->plan->deepspeed.zero_quantized_weights)
         dtp_zeropp_gather(l, fetch, elements);
@@ -354,10 +347,10 @@ static void await(struct dtp_lowering *l, const struct dtp_zero3_tensor *used)
     if (!dtp_zero3_awaits(&z->walk))
         return;
     struct dtp_zero3_fetch *fetch = &z->fetches[*fetch_of(l, used->layer, used->part)];
-    limit_pending(l, &z->fetched, "fetches");
+    dtp_zero3_limit(l, &z->fetched, "fetches");
     if (!fetch->copied)
         copy_out(l, fetch);
-    add_pending(&z->fetched, fetch->ready);
+    dtp_zero3_pend(&z->fetched, fetch->ready);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MARK, "weights gathered");
     if (--fetch->unused == 0)
@@ -447,133 +440,6 @@ static void begin_micro_step(struct dtp_lowering *l)
     z->has_next = ahead_tensor(z, &z->next);
 }
 
-/* ---- reduction --------------------------------------------------------------------------------------------------- */
-
-/* Tensors of the bucket side by side by rank, with padding, then divided by the ranks; a tensor alone that needs no
- * padding is reduced where it is. */
-static dtp_buffer_id lay_by_rank(struct dtp_lowering *l)
-{
-    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
-    bool oversized = z->oversized.index != DTP_NO_INDEX,
-         in_place = z->tensors == 1 && z->filled % l->plan->shard_group == 0;
-    dtp_buffer_id source = oversized ? z->oversized : z->bucket, flat = source;
-    double bytes = (double)(l->bytes.reduce * l->plan->shard_group * z->filled_shard);
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "bucket by rank");
-    draft.op.stream = DTP_STREAM_REDUCE;
-    if (in_place) {
-        dtp_draft_use(&draft, source, DTP_UPDATE);
-    } else {
-        flat = dtp_draft_new(l, &draft, "bucket by rank", DTP_OWNER_REDUCE,
-                             l->bytes.reduce * l->plan->shard_group * z->filled_shard, DTP_WRITE);
-        dtp_draft_use(&draft, source, oversized ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
-    }
-    dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
-    dtp_draft_memory(l, &draft, (in_place ? 2 : 4) * bytes, in_place ? 1 : 2);
-    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
-    dtp_draft_end(l, &draft);
-    return flat;
-}
-
-static void scatter(struct dtp_lowering *l, dtp_buffer_id flat)
-{
-    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
-    uint64_t shard_bytes = l->bytes.reduce * z->filled_shard;
-    struct dtp_draft draft;
-    if (alone(l))
-        return;
-    dtp_draft_begin(l, &draft, DTP_OP_REDUCE_SCATTER, "bucket");
-    draft.op.stream = DTP_STREAM_REDUCE;
-    draft.op.group = z->group;
-    dtp_draft_use(&draft, flat, DTP_UPDATE);
-    draft.op.demand.sent_bytes = (double)(shard_bytes * (l->plan->shard_group - 1));
-    draft.op.demand.bytes = (double)(shard_bytes * l->plan->shard_group);
-    draft.op.demand.kernels = 1;
-    dtp_draft_end(l, &draft);
-}
-
-/* This rank's slices become the partition's gradients, or are added to those of earlier micro-steps. */
-void dtp_zero3_keep(struct dtp_lowering *l, dtp_buffer_id flat, uint64_t shard)
-{
-    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
-    bool temporary = flat.index != z->bucket.index;
-    struct dtp_draft draft;
-    if (l->plan->offload != DTP_OFFLOAD_NONE) {
-        dtp_lower_host_gradients(l, DTP_STREAM_REDUCE, flat, shard);
-        dtp_draft_begin(l, &draft, DTP_OP_FREE, "bucket by rank");
-        draft.op.stream = DTP_STREAM_REDUCE;
-        dtp_draft_use(&draft, temporary ? flat : DTP_NO_BUFFER, DTP_FREE | DTP_DEFER);
-        if (draft.operand_count)
-            dtp_draft_end(l, &draft);
-        return;
-    }
-    dtp_draft_begin(l, &draft, l->micro_step ? DTP_OP_ACCUMULATE : DTP_OP_COPY_OUT, "gradients of the partition");
-    draft.op.stream = DTP_STREAM_REDUCE;
-    dtp_draft_use(&draft, z->grads, DTP_UPDATE);
-    dtp_draft_use(&draft, flat, temporary ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
-    dtp_draft_memory(l, &draft, (l->micro_step ? 3 : 2) * (double)(l->bytes.grads * shard), 1);
-    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
-    dtp_draft_end(l, &draft);
-}
-
-static void reduce(struct dtp_lowering *l)
-{
-    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
-    if (!z->filled)
-        return;
-    limit_pending(l, &z->reduced, "reductions");
-    if (dtp_zeropp_reduces(l->plan, l->cluster)) {
-        dtp_zeropp_reduce(l);
-    } else {
-        dtp_buffer_id flat = lay_by_rank(l);
-        scatter(l, flat);
-        dtp_zero3_keep(l, flat, z->filled_shard);
-    }
-    add_pending(&z->reduced, l->last_op[DTP_STREAM_REDUCE]);
-    z->filled = z->filled_shard = z->tensors = z->in_bucket_count = 0;
-    z->oversized = DTP_NO_BUFFER;
-}
-
-static struct dtp_zero3_gradient gradient_of(const struct dtp_lowering *l, const struct dtp_lower_module *module,
-                                             int part)
-{
-    const struct dtp_transformer *t = l->transformer;
-    struct dtp_zero3_gradient gradient = {.elements = module->elements[part], .shard = module->shard[part]};
-    if (module == &l->block && part < l->matrices)
-        gradient.rows = l->matrix[part].out, gradient.columns = l->matrix[part].in;
-    else if (module == &l->root && part != DTP_ROOT_VECTORS)
-        gradient.rows = part == DTP_ROOT_POSITION ? t->positions : t->vocab, gradient.columns = t->hidden;
-    return gradient;
-}
-
-static void gradient_made(struct dtp_lowering *l, int part)
-{
-    struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
-    struct dtp_module_state *state = dtp_lower_state(l);
-    const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
-    uint64_t elements = module->elements[part], bucket = l->plan->deepspeed.reduce_bucket_size;
-    if (z->filled + elements > bucket)
-        reduce(l);
-    z->in_bucket[z->in_bucket_count++] = gradient_of(l, module, part);
-    z->filled += elements;
-    z->filled_shard += module->shard[part];
-    z->tensors += module->tensors[part];
-    if (elements > bucket) {
-        z->oversized = state->gradient[part];
-    } else {
-        struct dtp_draft draft;
-        dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, module->gradient_name[part]);
-        draft.op.stream = DTP_STREAM_REDUCE;
-        dtp_draft_use(&draft, z->bucket, DTP_UPDATE);
-        dtp_draft_use(&draft, state->gradient[part], DTP_READ | DTP_FREE | DTP_DEFER);
-        dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
-        dtp_draft_memory(l, &draft, (double)(2 * l->bytes.grads * elements), 1);
-        draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
-        dtp_draft_end(l, &draft);
-    }
-    state->gradient[part] = DTP_NO_BUFFER;
-}
-
 /* End of a micro-step. */
 static void end_micro_step(struct dtp_lowering *l)
 {
@@ -582,7 +448,7 @@ static void end_micro_step(struct dtp_lowering *l)
     unfetch(l);
     while (fetches(l) && step_on(l, &used))
         unfetch(l);
-    reduce(l);
+    dtp_zero3_reduce(l);
     dtp_zero3_wait_for(l, l->last_op[DTP_STREAM_REDUCE], "gradients reduced");
     z->reduced.count = 0;
 }
@@ -623,7 +489,7 @@ static void gather_persistent(struct dtp_lowering *l, uint64_t shard_bytes)
         shards = upload_shards(l, shard_bytes);
         z->gathers++;
     }
-    if (alone(l)) {
+    if (dtp_zero3_alone(l)) {
         dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "persistent parameters");
         dtp_draft_memory(l, &draft, 2 * (double)shard_bytes, 1);
     } else {
@@ -664,6 +530,6 @@ const struct dtp_lower_hooks dtp_lower_zero3 = {
     .end_micro_step = end_micro_step,
     .fetch = fetch_weight,
     .unfetch = unfetch,
-    .gradient_made = gradient_made,
+    .gradient_made = dtp_zero3_gradient_made,
     .step = step,
 };

@@ -1,4 +1,4 @@
-/* What lowering keeps of ZeRO stage 3, between lower_zero3.c and lower_zeropp.c. */
+/* What lowering keeps of ZeRO stage 3, between lower_zero3.c, lower_zero3_reduce.c and lower_zeropp.c. */
 #ifndef DTP_LOWER_ZERO3_H
 #define DTP_LOWER_ZERO3_H
 
@@ -69,12 +69,26 @@ static inline struct dtp_lower_zero3 *dtp_lower_zero3_of(const struct dtp_loweri
     return l->own;
 }
 
+/* A single rank: nothing is gathered, nothing reduced. */
+static inline bool dtp_zero3_alone(const struct dtp_lowering *l)
+{
+    return l->plan->shard_group == 1;
+}
+
 /* lower_zero3.c */
 const struct dtp_lower_module *dtp_zero3_module(const struct dtp_lowering *l, uint64_t layer);
 /* Elements of a tensor that this rank holds, in the shard or in a second copy. */
 uint64_t dtp_zero3_shard_of(const struct dtp_lowering *l, uint64_t layer, int part, bool second);
 dtp_buffer_id dtp_zero3_new_weight(struct dtp_lowering *l, const struct dtp_zero3_entry *entry, uint64_t bytes);
 void dtp_zero3_wait_for(struct dtp_lowering *l, dtp_op_id op, const char *name);
+/* The host waits for the oldest of what is pending while too much is; one more is. */
+void dtp_zero3_limit(struct dtp_lowering *l, struct dtp_zero3_pending *pending, const char *name);
+void dtp_zero3_pend(struct dtp_zero3_pending *pending, dtp_op_id op);
+
+/* lower_zero3_reduce.c: a gradient goes into the bucket; the bucket is reduced; this rank's slices become the
+ * partition's gradients. */
+void dtp_zero3_gradient_made(struct dtp_lowering *l, int part);
+void dtp_zero3_reduce(struct dtp_lowering *l);
 void dtp_zero3_keep(struct dtp_lowering *l, dtp_buffer_id slices, uint64_t shard);
 
 /* lower_zeropp.c: shards of a fetch side by side into a new buffer of the copy stream's pool; the gather of a fetch as

@@ -45,8 +45,8 @@ static double exposed_s(struct dtp_timing *c, const struct dtp_time *time, const
         backward_s = c->plan->prefetch ? backward_s : 0;
     }
     double reductions_s = reduce_s * (1 - embedding);
-    bool apart = dtp_collective_copies(c->plan, DTP_ALL_GATHER) ||
-                 dtp_collective_copies(c->plan, DTP_ALL_TO_ALL); /* two queues, which overlap each other */
+    bool apart = dtp_execution_copies(&c->execution, DTP_ALL_GATHER) ||
+                 dtp_execution_copies(&c->execution, DTP_ALL_TO_ALL); /* two queues, which overlap each other */
     double queue_s = apart ? fmax(backward_s, reductions_s) : backward_s + reductions_s;
     double with_reduction = fmax(0, queue_s - window->backward_s);
     c->last_backward_exposed_s += with_reduction + reduce_s * embedding;

@@ -77,21 +77,9 @@ static void check_collective_choices(struct dtp_resolver *r)
         check_peer_memory(r, "reduce_engine");
 }
 
-static void check_block(struct dtp_resolver *r)
-{
-    const char *key = dtp_executor_unknown_block(r->transformer);
-    if (key && (r->transformer->attention_softcap > 0 || r->transformer->final_softcap > 0))
-        dtp_plan_refuse(r, key,
-                        "makes blocks that runtime dtplan does not know yet, and the other runtimes predict no soft "
-                        "caps: with attention_softcap and final_softcap 0 they predict the rest");
-    else if (key)
-        dtp_plan_refuse(r, key, "%s", DTP_EXECUTOR_UNKNOWN_BLOCK);
-}
-
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    check_block(r);
     if (p->executor.gelu_epilogue && r->transformer->activation != DTP_GELU)
         dtp_plan_refuse(r, "gelu_epilogue", "needs a model with GELU");
     check_collective_choices(r);
@@ -122,7 +110,7 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .framework = "dtplan",
     .strategies = ~0u,
     .shards_all = DTP_FULL_SHARD,
-    .rates = {&dtp_calibration.native_launch_s, NULL},
+    .issuer = DTP_ISSUER_NATIVE,
     .stores_compute_dtype = true,
     .keeps_fp8 = true,
     .gradients_in_matmul = true,

@@ -1,42 +1,48 @@
 #include "runtime/dtplan/executor_work.h"
 
-#include "closed/activations.h"
+#include "plan/checkpointing.h"
+#include "plan/rules.h"
+#include "runtime/dtplan/executor_block.h"
 
 struct shape {
     const struct dtp_transformer *t;
     const struct dtp_plan *plan;
     struct dtp_executor_rules rules;
+    struct dtp_executor_block block;
     struct dtp_parameter_module layout[3]; /* embedding, a block, head */
     double element[3], shard_element[3];   /* bytes of their gradients', whole and reduced */
-    double tokens, h, f, q, kv, up, vocab, layers, modules, c, statistics, norm_width;
-    double checkpointed;  /* blocks */
-    double qk_norm_width; /* of q's and k's norm weights; 0: there are none */
-    bool rope, epilogue, replays, selective;
+    double tokens, h, vocab, layers, modules, c;
+    double checkpointed; /* blocks */
+    uint32_t again;      /* operators that a checkpointed block runs once more, as bits */
+    bool remakes;        /* its activation is made again by the activation's backward */
 };
 
-static double checkpointed_blocks(const struct shape *s)
+/* Those that make what backward reads of what is kept. */
+static uint32_t operators_again(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps)
 {
-    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(s->plan);
-    return (double)dtp_checkpointed_layers(&rule, s->t->layers);
+    uint64_t missing = block->saved & ~dtp_executor_block_keeps(block, keeps) & ~DTP_EXECUTOR_BIT(DTP_TENSOR_PRODUCT);
+    uint32_t again = 0;
+    if (keeps == DTP_KEEPS_INPUT)
+        return block->replayed;
+    for (int i = 0; i < DTP_TENSOR_COUNT; i++)
+        if (missing & DTP_EXECUTOR_BIT(i))
+            again |= UINT32_C(1) << dtp_executor_maker(block, i);
+    return again;
 }
 
 static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
                              const struct dtp_plan *plan)
 {
     struct shape s = {.t = t, .plan = plan};
-    enum dtp_checkpointing checkpointing = plan->checkpointing;
+    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
     dtp_executor_rules(t, cluster, plan, &s.rules);
-    s.tokens = (double)s.rules.tokens, s.h = (double)t->hidden, s.f = (double)t->ffn, s.vocab = (double)t->vocab;
-    s.q = (double)(t->heads * t->head_dim), s.kv = (double)(t->kv_heads * t->head_dim), s.up = (double)s.rules.up_width;
+    dtp_executor_block_of(t, plan, &s.block);
+    s.tokens = (double)s.rules.tokens, s.h = (double)t->hidden, s.vocab = (double)t->vocab;
     s.layers = (double)t->layers, s.modules = (double)dtp_parameter_module_count(t);
-    s.c = dtp_plan_compute_bytes(plan), s.statistics = (double)s.rules.statistics_bytes * s.tokens;
-    s.norm_width = s.h * (t->norm_bias ? 2 : 1);
-    s.qk_norm_width = t->qk_norm ? 2 * (double)t->head_dim : 0;
-    s.rope = t->position == DTP_POSITION_ROPE;
-    s.replays = checkpointing == DTP_CHECKPOINT_FULL || checkpointing == DTP_CHECKPOINT_EVERY_N;
-    s.selective = checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL;
-    s.epilogue = plan->executor.gelu_epilogue;
-    s.checkpointed = checkpointed_blocks(&s);
+    s.c = dtp_plan_compute_bytes(plan);
+    s.checkpointed = (double)dtp_checkpointed_layers(&rule, t->layers);
+    s.again = operators_again(&s.block, rule.keeps);
+    s.remakes = rule.keeps == DTP_KEEPS_SECOND_MATMULS;
     for (int i = 0; i < 3; i++) {
         const uint64_t module = i == 0 ? 0 : i == 1 ? 1 : t->layers + 1;
         struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &s.rules, module);
@@ -46,63 +52,56 @@ static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_c
     return s;
 }
 
-/* Three products with each weight; QK^T and PV forward, five products backward. A replay stops before the last matmul.
- */
+/* Of the operators whose bits are set: elements of the matrices that they multiply by; bytes and launches forward. */
+static double matrix_elements(const struct shape *s, uint32_t operators)
+{
+    double elements = 0;
+    for (int i = 0; i < s->block.count; i++)
+        if (operators & 1u << i && s->block.op[i].matrix)
+            elements += (double)(s->block.op[i].matrix->out * s->block.op[i].matrix->in);
+    return elements;
+}
+
+static struct dtp_executor_traffic forward_traffic(const struct shape *s, uint32_t operators)
+{
+    struct dtp_executor_traffic sum = {0, 0};
+    for (int i = 0; i < s->block.count; i++) {
+        struct dtp_executor_traffic one = dtp_executor_forward_traffic(&s->block, &s->block.op[i]);
+        sum.bytes += operators & 1u << i ? one.bytes : 0;
+        sum.kernels += operators & 1u << i ? one.kernels : 0;
+    }
+    return sum;
+}
+
+/* Without the weights' own gradient, which is counted with the gradients. Selective checkpointing makes the activation
+ * again in the pass that its backward takes, also where it was an epilogue. */
+static struct dtp_executor_traffic backward_traffic(const struct shape *s)
+{
+    const struct dtp_executor_operator activation = {.kind = DTP_OP_ACTIVATION};
+    struct dtp_executor_traffic sum = {0, 0}, one;
+    for (int i = 0; i < s->block.count; i++) {
+        one = dtp_executor_backward_traffic(&s->block, &s->block.op[i], s->remakes);
+        sum.bytes += one.bytes, sum.kernels += one.kernels;
+    }
+    one = dtp_executor_backward_traffic(&s->block, &activation, true);
+    if (s->block.epilogue && s->remakes)
+        sum.bytes += one.bytes, sum.kernels += one.kernels;
+    return sum;
+}
+
+/* Three products with each weight; QK^T and PV forward, five products backward. A replay stops before the last matmul
+ * unless a norm behind it is to be passed backward. */
 static void count_flops(const struct shape *s, struct dtp_step_work *out)
 {
-    double core = 2 * dtp_transformer_attention_length(s->t, s->plan->sequence) * s->q * s->tokens;
-    double qkv = s->h * (s->q + 2 * s->kv), output = s->q * s->h, up = s->h * s->up, down = s->f * s->h;
+    double core = 2 * dtp_transformer_attention_length(s->t, s->plan->sequence) * (double)s->block.kind.d_q * s->tokens;
     double logits = (double)s->rules.vocab_stride;
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(s->plan);
     double again = dtp_checkpointed_attention(&rule, s->t, s->plan->sequence);
-    bool core_again = s->replays || s->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION;
-    out->matmul_flops = 6 * s->tokens * (s->layers * (qkv + output + up + down) + logits * s->h);
+    int attention = dtp_executor_maker(&s->block, DTP_TENSOR_CORE);
+    out->matmul_flops = 6 * s->tokens * (s->layers * matrix_elements(s, ~0u) + logits * s->h);
     out->attention_flops = 3.5 * core * s->layers;
-    out->recompute_matmul_flops = s->replays ? 2 * s->tokens * s->checkpointed * (qkv + output + up) : 0;
-    out->recompute_attention_flops = core_again ? core * s->checkpointed * again : 0;
-}
-
-static double norm_bytes(const struct shape *s)
-{
-    return 2 * s->tokens * s->h * s->c + s->statistics + s->norm_width * s->c;
-}
-
-static double rotary_bytes(const struct shape *s)
-{
-    double tables = 4 * (double)(s->t->head_dim * s->plan->sequence);
-    return s->rope ? 2 * s->tokens * (s->q + s->kv) * s->c + tables : 0;
-}
-
-/* q and k read, kept and overwritten; backward their gradient in place and what was kept: the same. */
-static double qk_norm_bytes(const struct shape *s)
-{
-    double statistics = 4 * (double)(s->t->heads + s->t->kv_heads) * s->tokens;
-    return s->t->qk_norm ? 3 * s->tokens * (s->q + s->kv) * s->c + statistics + s->qk_norm_width * s->c : 0;
-}
-
-static double qk_norm_backward_bytes(const struct shape *s)
-{
-    return qk_norm_bytes(s) + 2 * 4.0 * DTP_EXECUTOR_PARTIAL_ROWS * s->qk_norm_width;
-}
-
-static double activation_bytes(const struct shape *s)
-{
-    return s->epilogue ? 0 : s->tokens * (s->up + s->f) * s->c;
-}
-
-/* Without the weight's own gradient, which is counted with the gradients. */
-static double norm_backward_bytes(const struct shape *s, double passes)
-{
-    double partial = 2 * 4.0 * DTP_EXECUTOR_PARTIAL_ROWS * s->norm_width;
-    return passes * s->tokens * s->h * s->c + s->statistics + s->h * s->c + partial;
-}
-
-/* In place over the up matmul's result; selective checkpointing makes the product again in the same pass. */
-static double activation_backward_bytes(const struct shape *s)
-{
-    if (s->epilogue && !s->selective)
-        return 0;
-    return s->tokens * (2 * s->up + (s->selective ? 2 : 1) * s->f) * s->c;
+    out->recompute_matmul_flops = 2 * s->tokens * s->checkpointed * matrix_elements(s, s->again);
+    out->recompute_attention_flops = s->again & 1u << attention ? core * s->checkpointed * again : 0;
 }
 
 static void count_bytes(const struct shape *s, struct dtp_step_work *out)
@@ -110,26 +109,20 @@ static void count_bytes(const struct shape *s, struct dtp_step_work *out)
     bool learned = s->t->position == DTP_POSITION_LEARNED;
     double sequence = learned ? (double)s->plan->sequence : 0;
     out->forward_bytes = 2 * s->tokens * s->h * s->c + sequence * s->h * s->c + 4 * s->tokens +
-                         s->layers * (2 * norm_bytes(s) + qk_norm_bytes(s) + rotary_bytes(s) + activation_bytes(s)) +
-                         norm_bytes(s);
+                         s->layers * forward_traffic(s, ~0u).bytes + dtp_executor_final_norm_bytes(&s->block);
     out->loss_bytes = 3 * s->tokens * s->vocab * s->c + 12 * s->tokens;
-    out->backward_bytes = s->layers * (2 * norm_backward_bytes(s, 4) + rotary_bytes(s) + qk_norm_backward_bytes(s) +
-                                       activation_backward_bytes(s)) +
-                          norm_backward_bytes(s, 3) + s->tokens * s->h * s->c + 12 * s->tokens;
-    double replay = 2 * norm_bytes(s) + (s->selective ? 0 : qk_norm_bytes(s) + rotary_bytes(s) + activation_bytes(s));
-    out->recompute_bytes = s->replays || s->selective ? s->checkpointed * replay : 0;
+    out->backward_bytes = s->layers * backward_traffic(s).bytes + dtp_executor_final_norm_backward_bytes(&s->block) +
+                          s->tokens * s->h * s->c + 12 * s->tokens;
+    out->recompute_bytes = s->checkpointed * forward_traffic(s, s->again).bytes;
 }
 
-/* Launches: norms backward two, attention backward three, learned positions one more; a head chunk's three matmuls and
- * cross entropy. */
+/* Launches: the embedding, blocks, a head chunk's three matmuls and cross entropy, the sum of the losses, the final
+ * norm's three and the embedding's backward, with learned positions one more. */
 static void count_kernels(const struct shape *s, struct dtp_step_work *out)
 {
-    double activation = s->epilogue ? 0 : 1, backward = s->epilogue && !s->selective ? 0 : 1, rotary = s->rope ? 1 : 0;
-    double qk_norm = s->t->qk_norm ? 1 : 0, forward = 2 + 4 + qk_norm + rotary + 1 + activation,
-           chunks = (double)s->rules.chunk_count;
-    double replay = s->replays ? forward - 1 : s->selective ? 2 : s->checkpointed > 0 ? 1 : 0;
-    out->kernels = 1 + s->layers * (forward + 8 + 2 * 2 + 3 + 2 * qk_norm + rotary + backward) +
-                   s->checkpointed * replay + 1 + 4 * chunks + 1 + 2 + 1 +
+    double chunks = (double)s->rules.chunk_count;
+    out->kernels = 1 + s->layers * (forward_traffic(s, ~0u).kernels + backward_traffic(s).kernels) +
+                   s->checkpointed * forward_traffic(s, s->again).kernels + 1 + 4 * chunks + 1 + 2 + 1 +
                    (s->t->position == DTP_POSITION_LEARNED ? 1 : 0);
 }
 
@@ -167,9 +160,11 @@ static double zero_launches(const struct shape *s, int i)
 /* Norm weights' gradients (and biases'), of a micro-step that overwrites them; rows of the embedding's table. */
 static double written(const struct shape *s, int i)
 {
-    double rows = s->tokens < s->vocab ? s->tokens : s->vocab;
+    double rows = s->tokens < s->vocab ? s->tokens : s->vocab, vectors = 0;
+    for (int k = 0; k < s->block.count; k++)
+        vectors += (double)dtp_executor_norm_elements(&s->block, &s->block.op[k]);
     if (i)
-        return (i == 1 ? 2 * s->norm_width + s->qk_norm_width : s->norm_width) * s->element[i];
+        return (i == 1 ? vectors : s->h * (s->t->norm_bias ? 2 : 1)) * s->element[i];
     rows += s->t->position == DTP_POSITION_LEARNED ? (double)s->plan->sequence : 0;
     return 2 * rows * s->h * s->element[i];
 }

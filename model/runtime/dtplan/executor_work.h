@@ -1,6 +1,6 @@
 /* The work of a step of our executor in closed form: FLOPs, bytes through HBM and launches, from shapes, without
- * walking a program. The kernels' bytes are those that lower_executor_bytes.c writes beside each operation, added up
- * here by tensor instead of by operation, so that one checks the other. */
+ * walking a program: what a block moves is the sum over its operators (executor_block.h), all else is counted here by
+ * tensor, so that one checks the other. */
 #ifndef DTP_EXECUTOR_WORK_H
 #define DTP_EXECUTOR_WORK_H
 

@@ -4,6 +4,7 @@
 #include "runtime/dtplan/batch_layout.h"
 #include "base/bytes.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- drafts ------------------------------------------------------------------------------------------------------ */
@@ -17,11 +18,17 @@ void dtp_executor_await(struct dtp_executor *x, enum dtp_stream stream, dtp_op_i
 
 void dtp_executor_begin(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name)
 {
+    double epsilon = x->t->norm_epsilon;
     dtp_draft_begin(x->l, draft, kind, name);
+    if ((kind == DTP_OP_NORM || kind == DTP_OP_QK_NORM) && (epsilon < DTP_NORM_EPSILON || epsilon > DTP_NORM_EPSILON))
+        draft->op.demand.epsilon = epsilon;
+    if ((kind == DTP_OP_EMBEDDING || kind == DTP_OP_EMBEDDING_BACKWARD) && x->t->embedding_scale)
+        draft->op.demand.scale = sqrt((double)x->h);
 }
 
 dtp_op_id dtp_executor_end(struct dtp_executor *x, struct dtp_draft *draft)
 {
+    dtp_executor_shape(x, draft);
     for (int s = 0; s < DTP_STREAM_COUNT; s++) {
         dtp_draft_after(draft, x->await[s]);
         x->await[s] = DTP_NO_OP;
@@ -67,37 +74,14 @@ void dtp_executor_free(struct dtp_executor *x, dtp_buffer_id buffer, const char 
 
 /* ---- standing buffers -------------------------------------------------------------------------------------------- */
 
-static uint64_t tensor_bytes(const struct dtp_executor *x, enum dtp_executor_tensor tensor)
-{
-    uint64_t element = x->element_bytes, row = 0;
-    switch (tensor) {
-    case DTP_EXECUTOR_TENSOR_INPUT:
-    case DTP_EXECUTOR_TENSOR_NORM1:
-    case DTP_EXECUTOR_TENSOR_MIDDLE:
-    case DTP_EXECUTOR_TENSOR_NORM2: row = element * x->h; break;
-    case DTP_EXECUTOR_TENSOR_STATISTICS1:
-    case DTP_EXECUTOR_TENSOR_STATISTICS2: row = x->rules.statistics_bytes; break;
-    case DTP_EXECUTOR_TENSOR_QKV: row = element * (x->d_q + 2 * x->d_kv); break;
-    case DTP_EXECUTOR_TENSOR_CORE: row = element * x->d_q; break;
-    case DTP_EXECUTOR_TENSOR_LOG_SUM_EXP: row = 4 * x->t->heads; break;
-    case DTP_EXECUTOR_TENSOR_UP: row = element * x->rules.up_width; break;
-    case DTP_EXECUTOR_TENSOR_PRODUCT: row = element * x->f; break;
-    case DTP_EXECUTOR_TENSOR_QK_RAW: row = element * (x->d_q + x->d_kv); break;
-    case DTP_EXECUTOR_TENSOR_QK_STATISTICS: row = 4 * (x->t->heads + x->t->kv_heads); break;
-    case DTP_EXECUTOR_TENSOR_COUNT: break;
-    }
-    return dtp_bytes_product(x->rules.tokens, row);
-}
-
 static void derive(struct dtp_executor *x, struct dtp_lowering *l)
 {
     const struct dtp_transformer *t = l->transformer;
     dtp_executor_rules(t, l->cluster, l->plan, &x->rules);
     x->l = l, x->t = t, x->plan = l->plan;
     x->element_bytes = dtp_dtype_bytes(x->rules.compute);
-    x->h = t->hidden, x->f = t->ffn, x->d_q = t->heads * t->head_dim, x->d_kv = t->kv_heads * t->head_dim;
-    for (int i = 0; i < DTP_EXECUTOR_TENSOR_COUNT; i++)
-        x->tensor_bytes[i] = tensor_bytes(x, (enum dtp_executor_tensor)i);
+    x->h = t->hidden;
+    dtp_executor_block_of(t, l->plan, &x->shape);
     x->module_count = dtp_parameter_module_count(t);
     dtp_parameter_module(t, x->rules.shard_ranks, 0, &x->embedding);
     dtp_parameter_module(t, x->rules.shard_ranks, 1, &x->block);
@@ -346,6 +330,7 @@ enum dtp_status dtp_lower_executor(struct dtp_lowering *l)
     derive(&x, l);
     bool memory = take_memory(&x);
     if (memory) {
+        dtp_executor_describe(&x);
         make_modules(&x);
         make_standing_buffers(&x);
         dtp_executor_make_groups(&x);

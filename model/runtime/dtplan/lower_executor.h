@@ -5,23 +5,27 @@
  * one pool, so that dtp_executor_arena places them in one arena whose size is the memory the step needs.
  *
  * Roles by kind. T rows are demand.tokens (of a matmul: m, n, k as in dtp_draft_matmul); shapes are those of the
- * transformer and the plan; element types follow from dtp_executor_rules. UPDATE where "+=" may stand.
+ * transformer and the plan, which operations say (lower_executor_shapes.c); element types are the buffers'. UPDATE
+ * where "+=" may stand.
+ *
  *   UPLOAD, DOWNLOAD         INPUT -> RESULT, demand.sent_bytes of them; one of the two is in DTP_SPACE_HOST
  *   EMBEDDING                BATCH, WEIGHT, POSITION (learned positions) -> RESULT [T, h]
- *   NORM                     INPUT [T, h], WEIGHT, BIAS -> RESULT [T, h], STATISTICS (fp32: inverse deviations [T],
- *                            then for LayerNorm means [T])
+ *   NORM                     INPUT [T, h], WEIGHT, BIAS, ADDEND [T, h] -> RESULT [T, h], STATISTICS (fp32: inverse
+ *                            deviations [T], then for LayerNorm means [T])
  *   MATMUL forward           INPUT [m, k], WEIGHT [n, k], BIAS [n], ADDEND [m, n] -> RESULT [m, n]; with AUX: GELU
  *                            epilogue, AUX receives the product with bias
- *   MATMUL input gradient    GRADIENT [m, k], WEIGHT [k, n] -> INPUT_GRADIENT [m, n]; with AUX: times gelu'(AUX)
+ *   MATMUL input gradient    GRADIENT [m, k], WEIGHT [k, n] -> INPUT_GRADIENT [m, n]; with AUX: times gelu'(AUX);
+ *                            adds where it is UPDATE
  *   MATMUL weight gradient   GRADIENT [k, m], INPUT [k, n] -> WEIGHT_GRADIENT [m, n], BIAS_GRADIENT [m]; adds where
  *                            these are UPDATE
  *   MATMUL, all three        WORKSPACE; which of the three it is is told by the role of its result
  *   ROTARY(_BACKWARD)        RESULT [T, d_q + 2 d_kv] UPDATE, in place; TABLES (fp32: cosines [s, head_dim / 2], then
  *                            sines)
  *   QK_NORM                  RESULT [T, d_q + 2 d_kv] UPDATE, in place; WEIGHT [2, head_dim] -> SAVED (q and k before:
- *                            [T, d_q + d_kv]), STATISTICS (fp32 [T, heads + kv_heads])
+ *                            [T, d_q + d_kv]), STATISTICS (fp32 [T, heads + kv_heads]); over all heads at once, where
+ *                            the model has it so: WEIGHT [d_q + d_kv], STATISTICS [T, 2]
  *   QK_NORM_BACKWARD         RESULT (packed gradient) UPDATE, SAVED, STATISTICS, WEIGHT -> WEIGHT_GRADIENT, WORKSPACE
- *                            (2 DTP_EXECUTOR_PARTIAL_ROWS head_dim floats)
+ *                            (DTP_EXECUTOR_PARTIAL_ROWS floats for each element of WEIGHT)
  *   ATTENTION                INPUT (packed qkv) -> RESULT [T, d_q], STATISTICS (log-sum-exp fp32 [B, heads, s]),
  *                            WORKSPACE
  *   ATTENTION_BACKWARD       INPUT, SAVED (RESULT of forward), STATISTICS, GRADIENT [T, d_q] -> INPUT_GRADIENT
@@ -59,14 +63,12 @@
 #include "net/parameter_layout.h"
 #include "program/placement.h"
 #include "plan/plan.h"
+#include "plan/runtime_sizes.h"
 
 /* What kernels/kernels.h asks for; exec/ asserts that they agree. */
 #define DTP_EXECUTOR_PARTIAL_ROWS 264u
 #define DTP_EXECUTOR_SQUARE_SUM_PARTIALS 512u
 #define DTP_EXECUTOR_SCALARS_BYTES 64u /* at least sizeof(struct dtp_step_scalars) */
-
-/* cuBLASLt's recommendation for Hopper, one for each stream that runs matmuls. */
-#define DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES (UINT64_C(32) << 20)
 
 /* State over steps, of each module: the embedding is 0, blocks follow, the head is the last. In the program a buffer of
  * enum dtp_content, in this order, in DTP_SPACE_HOST where the plan offloads it; whoever fills, saves or reads it finds
@@ -83,17 +85,24 @@ static inline enum dtp_content dtp_executor_content(enum dtp_executor_state stat
 {
     return (enum dtp_content)((int)DTP_CONTENT_WEIGHTS + (int)state);
 }
-/* Where every rank finds the buffers of a sealed program of this lowering. `module` has dtp_parameter_module_count
- * items. DTP_NO_INDEX where the plan has none of it. HOST_BATCH has one buffer for each micro-step, BATCH one for each
- * parity; `host_batch` is the first of them, they follow each other; the same for `batch`. */
+/* Where every rank finds the buffers of a sealed program of this lowering. `module` has an item for each up to the last
+ * that a buffer or tensor is of. DTP_NO_INDEX where the plan has none of it. HOST_BATCH has one buffer for each
+ * micro-step, BATCH one for each parity; `host_batch` is the first of them, they follow each other; the same for
+ * `batch`. */
 struct dtp_executor_map {
     dtp_buffer_id (*module)[DTP_EXECUTOR_STATE_COUNT];
     uint64_t module_count;
     dtp_buffer_id buffer[DTP_CONTENT_COUNT]; /* the first of that content; of state: of no module in particular */
+    /* What the host gives a step and hears of it, as operations say; 0: none says. */
+    uint64_t rows, sequence, vocab; /* of a micro-batch: tokens, tokens of a sequence; the tables' tokens */
+    uint32_t micro_steps;           /* that take a batch */
+    double step_tokens;             /* of the loss: of all ranks' micro-batches */
+    bool gradient_norm;             /* it is computed */
 };
-/* Caller releases. DTP_ENVIRONMENT: no memory. */
-enum dtp_status dtp_executor_find(const struct dtp_program *program, const struct dtp_transformer *transformer,
-                                  struct dtp_executor_map *out, struct dtp_faults *faults);
+/* Caller releases. DTP_BAD_INPUT: two operations differ in what a step has once, or batches have no room for it.
+ * DTP_ENVIRONMENT: no memory. */
+enum dtp_status dtp_executor_find(const struct dtp_program *program, struct dtp_executor_map *out,
+                                  struct dtp_faults *faults);
 void dtp_executor_map_release(struct dtp_executor_map *map);
 
 /* Of host buffers, as of device ones. */
@@ -155,11 +164,5 @@ struct dtp_gradient_dtypes dtp_executor_gradient_dtypes(const struct dtp_transfo
 /* Refuses what the executor cannot run, all faults at once, each with a reason. */
 enum dtp_status dtp_executor_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                    const struct dtp_plan *plan, struct dtp_faults *faults);
-
-/* The key by which a model has blocks in another order or with other norms than programs and formulas know; NULL: none.
- */
-const char *dtp_executor_unknown_block(const struct dtp_transformer *transformer);
-#define DTP_EXECUTOR_UNKNOWN_BLOCK                                                                                     \
-    "makes blocks that runtime dtplan does not know yet; --runtime torch, deepspeed or megatron predicts them"
 
 #endif

@@ -2,6 +2,7 @@
 #include "runtime/dtplan/lower_executor.h"
 
 #include "base/bytes.h"
+#include "runtime/dtplan/batch_layout.h"
 #include "program/verify.h"
 
 #include <stdlib.h>
@@ -9,15 +10,80 @@
 
 /* ---- by content -------------------------------------------------------------------------------------------------- */
 
-enum dtp_status dtp_executor_find(const struct dtp_program *program, const struct dtp_transformer *transformer,
-                                  struct dtp_executor_map *out, struct dtp_faults *faults)
+static uint64_t count_modules(const struct dtp_program *program)
 {
     const struct dtp_buffer *buffers = dtp_program_buffers(program);
-    out->module_count = dtp_parameter_module_count(transformer);
-    out->module = malloc(out->module_count * sizeof *out->module);
+    const struct dtp_program_tensor *tensors = dtp_program_tensors(program);
+    uint64_t count = 0;
+    for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
+        if (dtp_content_is_state((enum dtp_content)buffers[i].content) && buffers[i].module >= count &&
+            buffers[i].module < DTP_PROGRAM_MAX_MODULES)
+            count = buffers[i].module + UINT64_C(1);
+    for (size_t i = 0; i < dtp_program_tensor_count(program); i++)
+        if (count < (uint64_t)tensors[i].first_module + tensors[i].modules)
+            count = (uint64_t)tensors[i].first_module + tensors[i].modules;
+    return count;
+}
+
+/* Several operations may say it, all the same. */
+static void say(uint64_t *known, double said, bool *differ)
+{
+    uint64_t value = said >= 1 && said < 0x1p53 ? (uint64_t)said : 0;
+    *differ |= *known && value && *known != value;
+    *known = value ? value : *known;
+}
+
+/* Rows of the loss's chunks add up to those of a micro-batch. */
+static bool find_shape(const struct dtp_program *program, struct dtp_executor_map *out)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    uint64_t tokens = 0, loss_rows = 0;
+    bool differ = false;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_demand *d = &ops[i].demand;
+        bool embeds = ops[i].kind == DTP_OP_EMBEDDING || ops[i].kind == DTP_OP_EMBEDDING_BACKWARD;
+        bool loses = ops[i].kind == DTP_OP_LOSS_BACKWARD;
+        out->gradient_norm |= ops[i].kind == DTP_OP_CLIP_SCALE;
+        say(&out->sequence, (double)d->attention.queries, &differ);
+        if (embeds)
+            say(&out->rows, d->tokens, &differ);
+        if (embeds || loses)
+            say(&out->vocab, d->k, &differ);
+        if (loses)
+            say(&tokens, d->m, &differ);
+        loss_rows += loses && !ops[i].micro_step ? (uint64_t)d->tokens : 0;
+    }
+    say(&out->rows, (double)loss_rows, &differ);
+    out->step_tokens = (double)tokens;
+    return !differ && out->vocab <= INT32_MAX && out->rows <= INT32_MAX &&
+           (!out->rows || !out->sequence || out->rows % out->sequence == 0);
+}
+
+/* Batches have the layout that the host writes. */
+static bool batches_fit(const struct dtp_program *program, struct dtp_executor_map *out)
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    uint32_t first = out->buffer[DTP_CONTENT_HOST_BATCH].index;
+    bool fit = true;
+    for (uint32_t i = 0; i < dtp_program_buffer_count(program); i++) {
+        bool host = buffers[i].content == DTP_CONTENT_HOST_BATCH;
+        if (host || buffers[i].content == DTP_CONTENT_BATCH)
+            fit = fit && out->rows && out->sequence && buffers[i].bytes >= dtp_batch_layout_of(out->rows).bytes;
+        if (host)
+            fit = fit && i == first + out->micro_steps++;
+    }
+    return fit;
+}
+
+enum dtp_status dtp_executor_find(const struct dtp_program *program, struct dtp_executor_map *out,
+                                  struct dtp_faults *faults)
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    *out = (struct dtp_executor_map){.module_count = count_modules(program)};
+    out->module = malloc((out->module_count + 1) * sizeof *out->module);
     if (!out->module)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for the map of a program");
-    memset(out->module, 0xff, out->module_count * sizeof *out->module); /* DTP_NO_INDEX */
+    memset(out->module, 0xff, (out->module_count + 1) * sizeof *out->module); /* DTP_NO_INDEX */
     memset(out->buffer, 0xff, sizeof out->buffer);
     for (uint32_t i = 0; i < dtp_program_buffer_count(program); i++) {
         enum dtp_content content = (enum dtp_content)buffers[i].content;
@@ -26,7 +92,12 @@ enum dtp_status dtp_executor_find(const struct dtp_program *program, const struc
         if (dtp_content_is_state(content) && buffers[i].module < out->module_count)
             out->module[buffers[i].module][content - DTP_CONTENT_WEIGHTS].index = i;
     }
-    return DTP_OK;
+    if (find_shape(program, out) && batches_fit(program, out))
+        return DTP_OK;
+    dtp_executor_map_release(out);
+    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                     "the program's operations differ in the tokens of a batch, a sequence or a vocabulary, or its "
+                     "batches have no room for them");
 }
 
 void dtp_executor_map_release(struct dtp_executor_map *map)

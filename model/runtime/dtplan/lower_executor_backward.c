@@ -4,7 +4,7 @@
 
 #include <assert.h>
 
-static dtp_buffer_id tensor(const struct dtp_executor *x, uint64_t layer, enum dtp_executor_tensor which)
+static dtp_buffer_id tensor(const struct dtp_executor *x, uint64_t layer, int which)
 {
     return x->tensors[layer][which];
 }
@@ -49,228 +49,283 @@ void dtp_executor_await_gradient(struct dtp_executor *x, dtp_op_id until)
         x->held[i] = x->held[i + gone];
 }
 
-/* Of a norm whose weight is `weight`, its bias the parameter after it. Makes the residual's gradient where there is
- * none, adds to it else. What the norm's forward left goes. */
-void dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_executor_module *module, enum dtp_parameter weight,
-                                dtp_buffer_id gradient, dtp_buffer_id input, dtp_buffer_id statistics)
+dtp_buffer_id dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_executor_module *module,
+                                         const struct dtp_executor_norm_gradient *norm)
 {
     struct dtp_draft draft;
-    bool adds = x->gradient.index != DTP_NO_INDEX;
+    bool adds = x->gradient.index != DTP_NO_INDEX && !norm->apart;
+    dtp_buffer_id made = x->gradient;
     dtp_executor_await_gradient(x, x->gradient_read);
-    dtp_executor_begin(x, &draft, DTP_OP_NORM_BACKWARD,
-                       weight == DTP_PARAMETER_FINAL_NORM ? "final norm"
-                       : weight == DTP_PARAMETER_NORM1    ? "norm 1"
-                                                          : "norm 2");
-    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | DTP_FREE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, input, DTP_READ | DTP_FREE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_STATISTICS, statistics, DTP_READ | DTP_FREE, 0);
-    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, weight);
+    dtp_executor_begin(x, &draft, DTP_OP_NORM_BACKWARD, norm->name);
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, norm->gradient, norm->gradient_stays ? DTP_READ : DTP_READ | DTP_FREE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, norm->input, norm->input_stays ? DTP_READ : DTP_READ | DTP_FREE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_STATISTICS, norm->statistics, DTP_READ | DTP_FREE, 0);
+    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, norm->weight);
     if (adds)
         dtp_draft_role(&draft, DTP_ROLE_RESIDUAL_GRADIENT, x->gradient, DTP_UPDATE, 0);
     else
-        x->gradient = dtp_executor_new(x, &draft, DTP_ROLE_RESIDUAL_GRADIENT, "residual gradient", DTP_OWNER_WORKSPACE,
-                                       x->tensor_bytes[DTP_EXECUTOR_TENSOR_INPUT], DTP_WRITE);
-    bool accumulates = dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, weight);
-    if (dtp_executor_has(module, weight + 1))
-        dtp_executor_gradient(&draft, DTP_ROLE_BIAS_GRADIENT, module, weight + 1);
+        made = dtp_executor_new(x, &draft, DTP_ROLE_RESIDUAL_GRADIENT,
+                                norm->apart ? "branch gradient" : "residual gradient", DTP_OWNER_WORKSPACE,
+                                dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_INPUT), DTP_WRITE);
+    uint64_t elements = module->layout->tensor[norm->weight].columns;
+    bool accumulates = dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, norm->weight);
+    if (dtp_executor_has(module, norm->weight + 1)) {
+        dtp_executor_gradient(&draft, DTP_ROLE_BIAS_GRADIENT, module, norm->weight + 1);
+        elements *= 2;
+    }
     dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "partial sums", DTP_OWNER_WORKSPACE,
                      2 * 4 * DTP_EXECUTOR_PARTIAL_ROWS * x->h, DTP_UPDATE | DTP_FREE);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_norm_backward_bytes(x, module, adds, accumulates), 2);
+    dtp_executor_memory(&draft, x->rules.tokens,
+                        norm->bytes + (double)((accumulates ? 2 : 1) * elements * module->gradient_element_bytes), 2);
     dtp_executor_end(x, &draft);
+    if (!norm->apart)
+        x->gradient = made;
+    return made;
 }
 
-struct linear {
-    const char *weight_name, *input_name;
-    enum dtp_parameter weight, bias;
-    uint64_t out, in;
+/* ---- one operator ------------------------------------------------------------------------------------------------ */
+
+/* An operator of a block in its backward. */
+struct place {
+    struct dtp_executor *x;
+    uint64_t layer;
+    int index;
+    const struct dtp_executor_operator *op;
 };
 
-/* [out, in] (+)= gradient[T, out]^T input[T, in]. `freed`: the input goes. Returns the operation where it is on a
- * stream of its own. */
-static dtp_op_id weight_gradient(struct dtp_executor *x, uint64_t layer, const struct linear *linear,
-                                 dtp_buffer_id gradient, dtp_buffer_id input, bool freed)
+/* Whether operators before it in forward, whose backward comes later, read the tensor. */
+static bool stays(const struct place *at, int which)
 {
-    struct dtp_executor_module *module = dtp_executor_block(x, layer);
+    for (int i = 0; i < at->index; i++)
+        if (at->x->shape.op[i].needs & DTP_EXECUTOR_BIT(which))
+            return true;
+    return false;
+}
+
+static bool in_stream(int which)
+{
+    return which < DTP_TENSOR_COUNT && DTP_LAYER_STREAM & DTP_EXECUTOR_BIT(which);
+}
+
+/* What is added to the stream has the stream's gradient. */
+static bool adds_to_stream(const struct dtp_executor_operator *op)
+{
+    return op->addend != DTP_EXECUTOR_NONE;
+}
+
+static dtp_buffer_id result_gradient(const struct place *at)
+{
+    return adds_to_stream(at->op) ? at->x->gradient : at->x->gradients[at->op->result];
+}
+
+/* [out, in] (+)= gradient[T, out]^T input[T, in]. `input_goes`, `gradient_goes`: nobody reads them behind this. Of a
+ * branch's last projection, the norm that adds to the stream's gradient waits for it. */
+static void weight_gradient(const struct place *at, dtp_buffer_id gradient, dtp_buffer_id input, bool input_goes,
+                            bool gradient_goes)
+{
+    struct dtp_executor *x = at->x;
+    struct dtp_executor_module *module = dtp_executor_block(x, at->layer);
+    const struct dtp_layer_matrix *matrix = at->op->matrix;
     struct dtp_draft draft;
     bool apart = x->plan->executor.gradient_stream;
-    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, linear->weight_name);
-    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, DTP_READ, 0);
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, input, DTP_READ | (freed && !apart ? DTP_FREE : 0), 0);
-    dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, linear->weight);
-    if (dtp_executor_has(module, linear->bias))
-        dtp_executor_gradient(&draft, DTP_ROLE_BIAS_GRADIENT, module, linear->bias);
-    dtp_draft_matmul(x->l, &draft, linear->out, linear->in, x->rules.tokens, false);
+    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, matrix->gradient_name);
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | (gradient_goes && !apart ? DTP_FREE : 0), 0);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, input, DTP_READ | (input_goes && !apart ? DTP_FREE : 0), 0);
+    dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, at->op->weight);
+    if (dtp_executor_has(module, at->op->weight + 1))
+        dtp_executor_gradient(&draft, DTP_ROLE_BIAS_GRADIENT, module, at->op->weight + 1);
+    dtp_draft_matmul(x->l, &draft, matrix->out, matrix->in, x->rules.tokens, false);
     dtp_draft_role(&draft, DTP_ROLE_WORKSPACE, apart ? x->gradient_workspace : x->workspace, DTP_UPDATE, 0);
     if (!apart) {
         dtp_executor_end(x, &draft);
-        return DTP_NO_OP;
+        return;
     }
     draft.op.stream = DTP_STREAM_WEIGHT_GRADIENT;
     dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_COMPUTE]);
     dtp_op_id id = dtp_draft_end(x->l, &draft);
-    if (freed)
+    if (input_goes)
         hold(x, input);
-    return id;
+    if (gradient_goes)
+        hold(x, gradient);
+    if (at->op->weight == DTP_PARAMETER_OUTPUT || at->op->weight == DTP_PARAMETER_DOWN)
+        x->gradient_read = id;
 }
 
-/* result[T, in] = gradient[T, out] weight[out, in], times gelu'(aux) where there is one, which then goes. `freed`: the
- * gradient goes too, which the weight gradient issued last reads. */
-static dtp_buffer_id input_gradient(struct dtp_executor *x, uint64_t layer, const struct linear *linear,
-                                    dtp_buffer_id gradient, bool freed, dtp_buffer_id aux)
+/* result[T, in] (+)= gradient[T, out] weight[out, in], times gelu'(aux) where there is one, which then goes: the
+ * input's gradient, which is the stream's where the projection reads that, and is added to where another one has made
+ * it. `freed`: the gradient goes too, which the weight gradient issued last reads. */
+static void input_gradient(const struct place *at, dtp_buffer_id gradient, bool freed, dtp_buffer_id aux)
 {
+    struct dtp_executor *x = at->x;
+    const struct dtp_layer_matrix *matrix = at->op->matrix;
+    dtp_buffer_id *made = in_stream(at->op->input) ? &x->gradient : &x->gradients[at->op->input];
     struct dtp_draft draft;
-    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, linear->input_name);
+    dtp_executor_begin(x, &draft, DTP_OP_MATMUL, matrix->input_gradient_name);
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, freed ? last_read(x, gradient) : DTP_READ, 0);
-    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, dtp_executor_block(x, layer), linear->weight);
+    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, dtp_executor_block(x, at->layer), at->op->weight);
     if (aux.index != DTP_NO_INDEX)
         dtp_draft_role(&draft, DTP_ROLE_AUX, aux, DTP_READ | DTP_FREE, 0);
-    dtp_buffer_id result = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, linear->input_name, DTP_OWNER_WORKSPACE,
-                                            x->rules.tokens * linear->in * x->element_bytes, DTP_WRITE);
-    dtp_executor_matmul(x, &draft, x->rules.tokens, linear->in, linear->out);
+    if (made->index != DTP_NO_INDEX)
+        dtp_draft_role(&draft, DTP_ROLE_INPUT_GRADIENT, *made, DTP_UPDATE, 0);
+    else
+        *made = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, matrix->input_gradient_name, DTP_OWNER_WORKSPACE,
+                                 x->rules.tokens * matrix->in * x->element_bytes, DTP_WRITE);
+    dtp_executor_matmul(x, &draft, x->rules.tokens, matrix->in, matrix->out);
     dtp_executor_end(x, &draft);
-    return result;
 }
 
-/* The gradient of `up` takes its place; `product`, in the place of its own gradient, where it was not kept. */
-static void activation_backward(struct dtp_executor *x, uint64_t layer, dtp_buffer_id product_gradient, bool again)
+/* The gradient of `up` takes its place; the product, in the place of its own gradient, where it was not kept. */
+static void activation_backward(const struct place *at, bool again)
 {
+    struct dtp_executor *x = at->x;
+    const struct dtp_executor_operator activation = {.kind = DTP_OP_ACTIVATION};
+    dtp_buffer_id product_gradient = x->gradients[DTP_TENSOR_PRODUCT], up = tensor(x, at->layer, DTP_TENSOR_UP);
     struct dtp_draft draft;
     dtp_executor_begin(x, &draft, DTP_OP_ACTIVATION_BACKWARD, "activation");
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, product_gradient, again ? DTP_READ : DTP_READ | DTP_FREE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, tensor(x, layer, DTP_EXECUTOR_TENSOR_UP), DTP_UPDATE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, up, DTP_UPDATE, 0);
     if (again)
         dtp_draft_role(&draft, DTP_ROLE_RESULT, product_gradient, DTP_WRITE, 0);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_activation_backward_bytes(x, again), 1);
+    struct dtp_executor_traffic traffic = dtp_executor_backward_traffic(&x->shape, &activation, again);
+    dtp_executor_memory(&draft, x->rules.tokens, traffic.bytes, traffic.kernels);
     dtp_executor_end(x, &draft);
+    x->gradients[DTP_TENSOR_UP] = up;
 }
 
-/* The down matmul and the activation; returns the gradient of the up matmul's result. The weight gradient comes first
- * where the product was kept, so that it goes before its gradient comes. */
-static dtp_buffer_id down_backward(struct dtp_executor *x, uint64_t layer)
+/* Where the activation was not kept, its backward makes it again in the place of its gradient; the weight gradient,
+ * which reads it, comes last. */
+static void projection_of_lost_activation(const struct place *at)
 {
-    static const struct linear names = {.weight_name = "down weight gradient",
-                                        .input_name = "down input gradient",
-                                        .weight = DTP_PARAMETER_DOWN,
-                                        .bias = DTP_PARAMETER_DOWN_BIAS};
-    struct linear down = names;
-    dtp_buffer_id product = tensor(x, layer, DTP_EXECUTOR_TENSOR_PRODUCT),
-                  up = tensor(x, layer, DTP_EXECUTOR_TENSOR_UP);
-    bool again = product.index == DTP_NO_INDEX, epilogue = x->plan->executor.gelu_epilogue && !again;
-    down.out = x->h, down.in = x->f;
-    if (!again)
-        x->gradient_read = weight_gradient(x, layer, &down, x->gradient, product, true);
-    dtp_buffer_id made = input_gradient(x, layer, &down, x->gradient, false, epilogue ? up : DTP_NO_BUFFER);
-    if (epilogue)
-        return made;
-    activation_backward(x, layer, made, again);
-    if (again)
-        x->gradient_read = weight_gradient(x, layer, &down, x->gradient, made, true);
-    return up;
+    struct dtp_executor *x = at->x;
+    dtp_buffer_id gradient = result_gradient(at);
+    input_gradient(at, gradient, false, DTP_NO_BUFFER);
+    activation_backward(at, true);
+    weight_gradient(at, gradient, x->gradients[DTP_TENSOR_PRODUCT], true, !adds_to_stream(at->op));
+    x->gradients[DTP_TENSOR_PRODUCT] =
+        x->gradients[DTP_TENSOR_UP]; /* what an up projection with an epilogue asks for */
 }
 
-static void mlp_backward(struct dtp_executor *x, uint64_t layer)
+/* The weight gradient comes first, so that what it reads goes before the input's gradient comes. */
+static void projection_backward(const struct place *at)
 {
-    struct linear up = {"up weight gradient",  "up input gradient", DTP_PARAMETER_UP,
-                        DTP_PARAMETER_UP_BIAS, x->rules.up_width,   x->h};
-    dtp_buffer_id gradient = down_backward(x, layer);
-    if (tensor(x, layer, DTP_EXECUTOR_TENSOR_NORM2).index == DTP_NO_INDEX)
-        dtp_executor_norm_again(x, layer, 2);
-    weight_gradient(x, layer, &up, gradient, tensor(x, layer, DTP_EXECUTOR_TENSOR_NORM2), true);
-    dtp_buffer_id made = input_gradient(x, layer, &up, gradient, true, DTP_NO_BUFFER);
-    dtp_executor_norm_backward(x, dtp_executor_block(x, layer), DTP_PARAMETER_NORM2, made,
-                               tensor(x, layer, DTP_EXECUTOR_TENSOR_MIDDLE),
-                               tensor(x, layer, DTP_EXECUTOR_TENSOR_STATISTICS2));
+    struct dtp_executor *x = at->x;
+    int input = at->op->input, maker = dtp_executor_maker(&x->shape, input);
+    bool missing = tensor(x, at->layer, input).index == DTP_NO_INDEX;
+    if (missing && input == DTP_TENSOR_PRODUCT) {
+        projection_of_lost_activation(at);
+        return;
+    }
+    if (missing)
+        dtp_executor_block_again(x, at->layer, UINT32_C(1) << maker);
+    dtp_buffer_id gradient = result_gradient(at), aux = DTP_NO_BUFFER;
+    weight_gradient(at, gradient, tensor(x, at->layer, input), !stays(at, input), false);
+    if (maker >= 0 && x->shape.op[maker].aux != DTP_EXECUTOR_NONE)
+        aux = tensor(x, at->layer, x->shape.op[maker].aux);
+    input_gradient(at, gradient, !adds_to_stream(at->op), aux);
 }
 
-static void rotary_backward(struct dtp_executor *x, dtp_buffer_id gradient)
+/* Of what a branch returned, the stream's gradient stays; it is another tensor's then. */
+static void norm_backward(const struct place *at)
 {
+    struct dtp_executor *x = at->x;
+    const struct dtp_executor_operator *op = at->op;
+    const struct dtp_executor_norm_gradient norm = {.name = op->name,
+                                                    .weight = op->weight,
+                                                    .gradient = result_gradient(at),
+                                                    .input = tensor(x, at->layer, op->input),
+                                                    .statistics = tensor(x, at->layer, op->statistics),
+                                                    .gradient_stays = adds_to_stream(op),
+                                                    .input_stays = stays(at, op->input),
+                                                    .apart = !in_stream(op->input),
+                                                    .bytes = dtp_executor_backward_traffic(&x->shape, op, false).bytes};
+    dtp_buffer_id made = dtp_executor_norm_backward(x, dtp_executor_block(x, at->layer), &norm);
+    if (norm.apart)
+        x->gradients[op->input] = made;
+}
+
+static void rotary_backward(const struct place *at)
+{
+    struct dtp_executor *x = at->x;
     struct dtp_draft draft;
-    dtp_executor_begin(x, &draft, DTP_OP_ROTARY_BACKWARD, "rotary");
-    dtp_draft_role(&draft, DTP_ROLE_RESULT, gradient, DTP_UPDATE, 0);
+    dtp_executor_begin(x, &draft, DTP_OP_ROTARY_BACKWARD, at->op->name);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, x->gradients[at->op->result], DTP_UPDATE, 0);
     dtp_draft_role(&draft, DTP_ROLE_TABLES, x->tables, DTP_READ, 0);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_rotary_bytes(x), 1);
+    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_backward_traffic(&x->shape, at->op, false).bytes, 1);
     dtp_executor_end(x, &draft);
 }
 
 /* The gradients of q and k as the matmul made them take the place of those of the normed ones; what forward kept goes.
  */
-static void qk_norm_backward(struct dtp_executor *x, uint64_t layer, dtp_buffer_id gradient)
+static void qk_norm_backward(const struct place *at)
 {
-    struct dtp_executor_module *module = dtp_executor_block(x, layer);
+    struct dtp_executor *x = at->x;
+    struct dtp_executor_module *module = dtp_executor_block(x, at->layer);
+    uint64_t elements = dtp_executor_norm_elements(&x->shape, at->op);
     struct dtp_draft draft;
-    dtp_executor_begin(x, &draft, DTP_OP_QK_NORM_BACKWARD, "q and k norms");
-    dtp_draft_role(&draft, DTP_ROLE_RESULT, gradient, DTP_UPDATE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_SAVED, tensor(x, layer, DTP_EXECUTOR_TENSOR_QK_RAW), DTP_READ | DTP_FREE, 0);
-    dtp_draft_role(&draft, DTP_ROLE_STATISTICS, tensor(x, layer, DTP_EXECUTOR_TENSOR_QK_STATISTICS),
-                   DTP_READ | DTP_FREE, 0);
-    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, DTP_PARAMETER_QK_NORM);
-    bool accumulates = dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, DTP_PARAMETER_QK_NORM);
+    dtp_executor_begin(x, &draft, DTP_OP_QK_NORM_BACKWARD, at->op->name);
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, x->gradients[at->op->result], DTP_UPDATE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_SAVED, tensor(x, at->layer, at->op->saved), DTP_READ | DTP_FREE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_STATISTICS, tensor(x, at->layer, at->op->statistics), DTP_READ | DTP_FREE, 0);
+    dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, at->op->weight);
+    bool accumulates = dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, at->op->weight);
     dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "partial sums", DTP_OWNER_WORKSPACE,
-                     4 * DTP_EXECUTOR_PARTIAL_ROWS * 2 * x->t->head_dim, DTP_UPDATE | DTP_FREE);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_qk_norm_backward_bytes(x, module, accumulates), 2);
+                     4 * DTP_EXECUTOR_PARTIAL_ROWS * elements, DTP_UPDATE | DTP_FREE);
+    dtp_executor_memory(&draft, x->rules.tokens,
+                        dtp_executor_backward_traffic(&x->shape, at->op, false).bytes +
+                            (double)((accumulates ? 2 : 1) * elements * module->gradient_element_bytes),
+                        2);
     dtp_executor_end(x, &draft);
 }
 
-/* Returns the gradient of the packed qkv; the core's tensors go. */
-static dtp_buffer_id core_backward(struct dtp_executor *x, uint64_t layer, dtp_buffer_id gradient)
+/* Makes the gradient of the packed qkv; the core's tensors go. */
+static void attention_backward(const struct place *at)
 {
+    struct dtp_executor *x = at->x;
+    const struct dtp_executor_operator *op = at->op;
+    dtp_buffer_id core = tensor(x, at->layer, op->result);
     struct dtp_draft draft;
-    dtp_executor_begin(x, &draft, DTP_OP_ATTENTION_BACKWARD, "attention");
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, tensor(x, layer, DTP_EXECUTOR_TENSOR_QKV), DTP_READ | DTP_FREE, 0);
-    dtp_buffer_id core = tensor(x, layer, DTP_EXECUTOR_TENSOR_CORE);
+    dtp_executor_begin(x, &draft, DTP_OP_ATTENTION_BACKWARD, op->name);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, tensor(x, at->layer, op->input), DTP_READ | DTP_FREE, 0);
     dtp_draft_role(&draft, DTP_ROLE_SAVED, core, last_read(x, core), 0);
-    dtp_draft_role(&draft, DTP_ROLE_STATISTICS, tensor(x, layer, DTP_EXECUTOR_TENSOR_LOG_SUM_EXP), DTP_READ | DTP_FREE,
-                   0);
-    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | DTP_FREE, 0);
-    dtp_buffer_id made = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, "qkv gradient", DTP_OWNER_WORKSPACE,
-                                          x->tensor_bytes[DTP_EXECUTOR_TENSOR_QKV], DTP_WRITE);
+    dtp_draft_role(&draft, DTP_ROLE_STATISTICS, tensor(x, at->layer, op->statistics), DTP_READ | DTP_FREE, 0);
+    dtp_draft_role(&draft, DTP_ROLE_GRADIENT, x->gradients[op->result], DTP_READ | DTP_FREE, 0);
+    x->gradients[op->input] = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, "qkv gradient", DTP_OWNER_WORKSPACE,
+                                               dtp_executor_tensor_bytes(&x->shape, op->input), DTP_WRITE);
     dtp_executor_new(x, &draft, DTP_ROLE_WORKSPACE, "attention workspace", DTP_OWNER_WORKSPACE,
                      x->rules.attention_backward_workspace_bytes, DTP_UPDATE | DTP_FREE);
     draft.op.demand.tokens = (double)x->rules.tokens;
-    draft.op.demand.flops = DTP_ATTENTION_BACKWARD_FLOPS * dtp_executor_attention_flops(x, layer);
-    draft.op.demand.kernels = 3; /* row sums, the gradients, the cast of dq */
+    draft.op.demand.flops = DTP_ATTENTION_BACKWARD_FLOPS * dtp_executor_attention_flops(x, at->layer);
+    draft.op.demand.kernels = dtp_executor_backward_traffic(&x->shape, op, false).kernels;
     dtp_executor_end(x, &draft);
-    if (x->t->position == DTP_POSITION_ROPE)
-        rotary_backward(x, made);
-    if (x->t->qk_norm)
-        qk_norm_backward(x, layer, made);
-    return made;
 }
 
-static void attention_backward(struct dtp_executor *x, uint64_t layer)
+static void operator_backward(const struct place *at)
 {
-    struct linear output = {"output weight gradient",
-                            "output input gradient",
-                            DTP_PARAMETER_OUTPUT,
-                            DTP_PARAMETER_OUTPUT_BIAS,
-                            x->h,
-                            x->d_q};
-    struct linear qkv = {"qkv weight gradient",  "qkv input gradient", DTP_PARAMETER_QKV,
-                         DTP_PARAMETER_QKV_BIAS, x->d_q + 2 * x->d_kv, x->h};
-    if (tensor(x, layer, DTP_EXECUTOR_TENSOR_CORE).index == DTP_NO_INDEX)
-        dtp_executor_attention_again(x, layer);
-    /* the core's backward reads its result once more, so the weight gradient does not free it */
-    x->gradient_read =
-        weight_gradient(x, layer, &output, x->gradient, tensor(x, layer, DTP_EXECUTOR_TENSOR_CORE), false);
-    dtp_buffer_id gradient = input_gradient(x, layer, &output, x->gradient, false, DTP_NO_BUFFER);
-    gradient = core_backward(x, layer, gradient);
-    if (tensor(x, layer, DTP_EXECUTOR_TENSOR_NORM1).index == DTP_NO_INDEX)
-        dtp_executor_norm_again(x, layer, 1);
-    weight_gradient(x, layer, &qkv, gradient, tensor(x, layer, DTP_EXECUTOR_TENSOR_NORM1), true);
-    gradient = input_gradient(x, layer, &qkv, gradient, true, DTP_NO_BUFFER);
-    dtp_executor_norm_backward(x, dtp_executor_block(x, layer), DTP_PARAMETER_NORM1, gradient,
-                               tensor(x, layer, DTP_EXECUTOR_TENSOR_INPUT),
-                               tensor(x, layer, DTP_EXECUTOR_TENSOR_STATISTICS1));
+    switch (at->op->kind) {
+    case DTP_OP_NORM: norm_backward(at); break;
+    case DTP_OP_MATMUL: projection_backward(at); break;
+    case DTP_OP_QK_NORM: qk_norm_backward(at); break;
+    case DTP_OP_ROTARY: rotary_backward(at); break;
+    case DTP_OP_ATTENTION: attention_backward(at); break;
+    default: /* an activation, unless the projection behind it has been through it */
+        if (at->x->gradients[at->op->input].index == DTP_NO_INDEX)
+            activation_backward(at, false);
+        break;
+    }
 }
+
+/* ---- the skeleton's ---------------------------------------------------------------------------------------------- */
 
 void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer)
 {
     struct dtp_executor_module *module = dtp_executor_block(x, layer);
-    if (tensor(x, layer, DTP_EXECUTOR_TENSOR_QKV).index == DTP_NO_INDEX)
-        dtp_executor_block_replay(x, layer);
+    if (dtp_executor_kept(x, layer) == DTP_EXECUTOR_BIT(DTP_TENSOR_INPUT))
+        dtp_executor_block_again(x, layer, x->shape.replayed);
     dtp_executor_open_gradient(x, module);
-    mlp_backward(x, layer);
-    attention_backward(x, layer);
+    for (int i = 0; i < DTP_EXECUTOR_TENSORS; i++)
+        x->gradients[i] = DTP_NO_BUFFER;
+    for (int i = x->shape.count - 1; i >= 0; i--)
+        operator_backward(&(struct place){x, layer, i, &x->shape.op[i]});
     dtp_executor_close_gradient(x, module);
 }
 

@@ -25,11 +25,11 @@ static void final_norm(struct dtp_executor *x)
     if (dtp_executor_has(module, DTP_PARAMETER_FINAL_NORM_BIAS))
         dtp_executor_weight(x, &draft, DTP_ROLE_BIAS, module, DTP_PARAMETER_FINAL_NORM_BIAS);
     x->final_norm = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "final norm", DTP_OWNER_ACTIVATIONS,
-                                     x->tensor_bytes[DTP_EXECUTOR_TENSOR_NORM1], DTP_WRITE);
+                                     dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_NORM1), DTP_WRITE);
     x->final_statistics =
         dtp_executor_new(x, &draft, DTP_ROLE_STATISTICS, "final norm statistics", DTP_OWNER_ACTIVATIONS,
-                         x->tensor_bytes[DTP_EXECUTOR_TENSOR_STATISTICS1], DTP_WRITE);
-    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_norm_bytes(x), 1);
+                         dtp_executor_tensor_bytes(&x->shape, DTP_TENSOR_STATISTICS1), DTP_WRITE);
+    dtp_executor_memory(&draft, x->rules.tokens, dtp_executor_final_norm_bytes(&x->shape), 1);
     dtp_executor_end(x, &draft);
 }
 
@@ -138,6 +138,12 @@ void dtp_executor_loss(struct dtp_executor *x)
     }
     sum_losses(x, chunk.losses);
     x->gradient = DTP_NO_BUFFER;
-    dtp_executor_norm_backward(x, head, DTP_PARAMETER_FINAL_NORM, x->final_norm, x->stream_input, x->final_statistics);
+    struct dtp_executor_norm_gradient norm = {.name = "final norm",
+                                              .weight = DTP_PARAMETER_FINAL_NORM,
+                                              .gradient = x->final_norm,
+                                              .input = x->stream_input,
+                                              .statistics = x->final_statistics,
+                                              .bytes = dtp_executor_final_norm_backward_bytes(&x->shape)};
+    dtp_executor_norm_backward(x, head, &norm);
     dtp_executor_close_gradient(x, head);
 }

@@ -3,6 +3,7 @@
 
 #include "closed/activations.h"
 #include "cost/attention_workspace.h"
+#include "lower/lower.h"
 #include "base/bytes.h"
 #include "closed/sharding.h"
 
@@ -10,16 +11,11 @@
 
 /* ---- rules ------------------------------------------------------------------------------------------------------- */
 
-/* A chunk's logits stay below this: large enough that the head's matmuls fill the device and its weight gradient, which
- * each chunk adds to, is a small part of the traffic. */
-#define LOSS_CHUNK_BYTES (UINT64_C(512) << 20)
-#define LOSS_CHUNK_LEAST 128u
-
 /* The largest power of two that fits, so that the usual batches divide. */
 static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint64_t row_bytes)
 {
-    uint64_t most = plan->executor.loss_chunk ? plan->executor.loss_chunk : LOSS_CHUNK_LEAST;
-    while (!plan->executor.loss_chunk && dtp_bytes_product(2 * most, row_bytes) <= LOSS_CHUNK_BYTES)
+    uint64_t most = plan->executor.loss_chunk ? plan->executor.loss_chunk : DTP_EXECUTOR_LOSS_CHUNK_LEAST;
+    while (!plan->executor.loss_chunk && dtp_bytes_product(2 * most, row_bytes) <= DTP_EXECUTOR_LOSS_CHUNK_BYTES)
         most *= 2;
     return tokens < most ? tokens : most;
 }
@@ -115,21 +111,11 @@ struct checker {
     } while (0)
 #define NOT_RUN "has no step program under runtime dtplan; dtplan plan --fidelity closed predicts it"
 
-const char *dtp_executor_unknown_block(const struct dtp_transformer *transformer)
-{
-    return transformer->parallel_block                   ? "parallel_block"
-           : transformer->norm_place != DTP_NORMS_BEFORE ? "norm_place"
-           : transformer->qk_norm_wide                   ? "qk_norm_wide"
-                                                         : NULL;
-}
-
 static void check_model(struct checker *c)
 {
     const struct dtp_transformer *t = c->t;
     if (t->position == DTP_POSITION_ALIBI)
         REFUSE(c, "position", "alibi " NOT_RUN);
-    if (dtp_executor_unknown_block(t))
-        REFUSE(c, dtp_executor_unknown_block(t), DTP_EXECUTOR_UNKNOWN_BLOCK);
     if (t->embedding_norm)
         REFUSE(c, "embedding_norm", NOT_RUN);
     if (!t->final_norm)
@@ -178,8 +164,8 @@ static void check_sizes(struct checker *c)
     if (dtp_bytes_product(c->plan->micro_batch, c->plan->sequence) >= INT32_MAX)
         REFUSE(c, "micro_batch", "%" PRIu32 " x seq %" PRIu64 " makes 2^31 rows or more; use less",
                c->plan->micro_batch, c->plan->sequence);
-    if (t->layers >= DTP_NO_LAYER || c->plan->accumulate > UINT16_MAX)
-        REFUSE(c, "layers", "a step program holds at most 65534 layers and 65535 micro-steps");
+    if (dtp_lower_check_counts(t, c->plan, c->faults) != DTP_OK)
+        c->status = DTP_BAD_INPUT;
 }
 
 enum dtp_status dtp_executor_check(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

@@ -5,31 +5,9 @@
 #ifndef DTP_LOWER_EXECUTOR_STATE_H
 #define DTP_LOWER_EXECUTOR_STATE_H
 
+#include "runtime/dtplan/executor_block.h"
 #include "runtime/dtplan/lower_executor.h"
 #include "lower/lowering.h"
-
-/* X(suffix, name): what a block's forward makes: in its order, then what only some models have. */
-#define DTP_EXECUTOR_TENSOR_TABLE(X)                                                                                   \
-    X(INPUT, "block input")                                                                                            \
-    X(STATISTICS1, "norm 1 statistics")                                                                                \
-    X(NORM1, "norm 1")                                                                                                 \
-    X(QKV, "qkv")                                                                                                      \
-    X(CORE, "attention result")                                                                                        \
-    X(LOG_SUM_EXP, "attention log-sum-exp")                                                                            \
-    X(MIDDLE, "residual after attention")                                                                              \
-    X(STATISTICS2, "norm 2 statistics")                                                                                \
-    X(NORM2, "norm 2")                                                                                                 \
-    X(UP, "up")                                                                                                        \
-    X(PRODUCT, "activation")                                                                                           \
-    X(QK_RAW, "q and k before their norms")                                                                            \
-    X(QK_STATISTICS, "q and k norm statistics")
-enum dtp_executor_tensor {
-#define DTP_EXECUTOR_TENSOR_ENUM(suffix, text) DTP_EXECUTOR_TENSOR_##suffix,
-    DTP_EXECUTOR_TENSOR_TABLE(DTP_EXECUTOR_TENSOR_ENUM)
-#undef DTP_EXECUTOR_TENSOR_ENUM
-        DTP_EXECUTOR_TENSOR_COUNT
-};
-#define DTP_EXECUTOR_TENSOR_BIT(suffix) (1u << DTP_EXECUTOR_TENSOR_##suffix)
 
 /* One module in the step. */
 struct dtp_executor_module {
@@ -53,7 +31,7 @@ struct dtp_executor_draining {
     dtp_buffer_id buffer;
     dtp_op_id reader;
 };
-#define DTP_EXECUTOR_MOST_HELD 8
+#define DTP_EXECUTOR_MOST_HELD 12
 
 struct dtp_executor {
     struct dtp_lowering *l;
@@ -64,9 +42,10 @@ struct dtp_executor {
     struct dtp_executor_module *modules;                /* [module_count] */
     uint64_t module_count;
 
-    uint64_t element_bytes, h, f, d_q, d_kv; /* of the compute dtype; widths */
-    uint64_t tensor_bytes[DTP_EXECUTOR_TENSOR_COUNT];
-    dtp_buffer_id (*tensors)[DTP_EXECUTOR_TENSOR_COUNT]; /* [layers]; DTP_NO_BUFFER: not alive */
+    uint64_t element_bytes, h;                      /* of the compute dtype; the stream's width */
+    struct dtp_executor_block shape;                /* of each block */
+    dtp_buffer_id (*tensors)[DTP_EXECUTOR_TENSORS]; /* [layers]; DTP_NO_BUFFER: not alive */
+    dtp_buffer_id gradients[DTP_EXECUTOR_TENSORS];  /* of tensors of the block whose backward runs; the same */
 
     dtp_buffer_id batch[2], host_batch, scalars, host_scalars, host_results, tables, partials, workspace;
     dtp_buffer_id gradient_workspace; /* of the stream of weight gradients */
@@ -98,6 +77,9 @@ struct dtp_executor {
 
 /* ---- drafts ------------------------------------------------------------------------------------------------------ */
 
+/* lower_executor_shapes.c: shapes of an operation, as its kind needs them; what all of them have in common. */
+void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft);
+void dtp_executor_describe(struct dtp_executor *x);
 /* A compute operation; takes over what is awaited. */
 void dtp_executor_begin(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name);
 void dtp_executor_await(struct dtp_executor *x, enum dtp_stream stream, dtp_op_id earlier);
@@ -176,16 +158,25 @@ void dtp_executor_drain(struct dtp_executor *x, int left);
 /* lower_executor_forward.c */
 void dtp_executor_embedding(struct dtp_executor *x);
 void dtp_executor_block_forward(struct dtp_executor *x, uint64_t layer);
-void dtp_executor_block_replay(struct dtp_executor *x, uint64_t layer); /* checkpointed: all but the last matmul */
-void dtp_executor_norm_again(struct dtp_executor *x, uint64_t layer, int which); /* 1 or 2 */
-void dtp_executor_attention_again(struct dtp_executor *x, uint64_t layer);
+/* The operators whose bits are set once more, which keep what backward reads. */
+void dtp_executor_block_again(struct dtp_executor *x, uint64_t layer, uint32_t operators);
 
 /* lower_executor_loss.c: final norm, head and loss, each with its backward. */
 void dtp_executor_loss(struct dtp_executor *x);
 
 /* lower_executor_backward.c */
-void dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_executor_module *module, enum dtp_parameter weight,
-                                dtp_buffer_id gradient, dtp_buffer_id input, dtp_buffer_id statistics);
+struct dtp_executor_norm_gradient {
+    const char *name;
+    enum dtp_parameter weight; /* its bias is the parameter after it */
+    dtp_buffer_id gradient, input, statistics;
+    bool gradient_stays, input_stays; /* others read them later */
+    bool apart;                       /* makes a buffer of its own, also where the stream has a gradient */
+    double bytes;                     /* without the weight's own gradient */
+};
+/* Adds to the residual's gradient, or makes it where there is none; returns what it wrote. What the norm's forward left
+ * goes. */
+dtp_buffer_id dtp_executor_norm_backward(struct dtp_executor *x, struct dtp_executor_module *module,
+                                         const struct dtp_executor_norm_gradient *norm);
 void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer);
 void dtp_executor_embedding_backward(struct dtp_executor *x);
 
@@ -215,20 +206,11 @@ void dtp_executor_update(struct dtp_executor *x);
 double dtp_executor_attention_flops(const struct dtp_executor *x, uint64_t layer); /* forward */
 double dtp_executor_embedding_bytes(const struct dtp_executor *x);
 double dtp_executor_embedding_backward_bytes(const struct dtp_executor *x);
-double dtp_executor_norm_bytes(const struct dtp_executor *x);
-double dtp_executor_norm_backward_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module,
-                                        bool adds_to_residual, bool adds_to_weight);
-double dtp_executor_rotary_bytes(const struct dtp_executor *x);
-double dtp_executor_qk_norm_bytes(const struct dtp_executor *x);
-double dtp_executor_qk_norm_backward_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module,
-                                           bool adds_to_weight);
-double dtp_executor_activation_bytes(const struct dtp_executor *x);
-double dtp_executor_activation_backward_bytes(const struct dtp_executor *x, bool makes_product);
 double dtp_executor_loss_bytes(const struct dtp_executor *x, uint64_t rows);
 double dtp_executor_optimizer_bytes(const struct dtp_executor *x, const struct dtp_executor_module *module);
 
-/* Bits of enum dtp_executor_tensor that survive forward in block `layer`. */
-uint32_t dtp_executor_kept(const struct dtp_executor *x, uint64_t layer);
+/* Tensors that survive forward in block `layer`. */
+uint64_t dtp_executor_kept(const struct dtp_executor *x, uint64_t layer);
 
 /* lower_executor.c: the step of l->program, as dtp_lower_hooks.whole. */
 enum dtp_status dtp_lower_executor(struct dtp_lowering *l);

@@ -8,11 +8,9 @@
 #include "runtime/torch/torch.h"
 
 #include "base/bytes.h"
+#include "plan/runtime_sizes.h"
 
 #include <stdlib.h>
-
-#define DEFAULT_BUCKET_BYTES (UINT64_C(25) << 20)
-#define FIRST_BUCKET_BYTES (UINT64_C(1) << 20)
 
 struct bucket {
     dtp_buffer_id buffer;
@@ -47,8 +45,8 @@ static void place(struct layout *layout, struct dtp_module_state *state, const s
     uint64_t bytes = layout->l->bytes.grads * module->elements[part], limit = layout->l->plan->ddp_bucket_bytes;
     if (!bytes)
         return;
-    if (buckets->count <= 1 && limit == DEFAULT_BUCKET_BYTES)
-        limit = FIRST_BUCKET_BYTES;
+    if (buckets->count <= 1 && limit == DTP_DDP_BUCKET_BYTES)
+        limit = DTP_DDP_FIRST_BUCKET_BYTES;
     if (!buckets->count || buckets->bucket[buckets->count - 1].bytes >= limit)
         buckets->bucket[buckets->count++] = (struct bucket){.before = layout->before};
     struct bucket *bucket = &buckets->bucket[buckets->count - 1];

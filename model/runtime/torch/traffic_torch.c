@@ -2,11 +2,9 @@
 #include "runtime/torch/closed_form_torch.h"
 
 #include "base/bytes.h"
+#include "plan/runtime_sizes.h"
 
 /* ---- replicated parameters --------------------------------------------------------------------------------------- */
-
-#define DDP_DEFAULT_BUCKET (UINT64_C(25) << 20) /* bucket_cap_mb=None; the first bucket is then 1 MiB */
-#define DDP_FIRST_BUCKET (UINT64_C(1) << 20)
 
 struct buckets {
     uint64_t cap, limit, filled, count; /* limit: of the bucket being filled */
@@ -18,7 +16,8 @@ static void add_to_bucket(struct buckets *buckets, uint64_t bytes)
     if (!bytes)
         return;
     if (!buckets->count || buckets->filled >= buckets->limit) {
-        buckets->limit = buckets->count || buckets->cap != DDP_DEFAULT_BUCKET ? buckets->cap : DDP_FIRST_BUCKET;
+        buckets->limit =
+            buckets->count || buckets->cap != DTP_DDP_BUCKET_BYTES ? buckets->cap : DTP_DDP_FIRST_BUCKET_BYTES;
         buckets->filled = 0;
         buckets->count++;
     }

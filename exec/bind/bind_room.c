@@ -1,0 +1,186 @@
+/* Whether operands have room for what their operation reads and writes. Lowering makes them so; a program that somebody
+ * wrote may say otherwise, and a kernel believes what it is given. Shapes are those of lower_executor.h. */
+#include "bind/binder.h"
+
+#include "runtime/dtplan/batch_layout.h"
+
+/* The operand in that role, where there is one, has `rows` times `columns` elements of its format; of no format, bytes.
+ */
+static void room(struct dtp_binder *b, enum dtp_role role, uint64_t rows, uint64_t columns)
+{
+    const struct dtp_operand *o = operand(b, role);
+    enum dtp_element element;
+    if (!o)
+        return;
+    uint64_t bytes = dtp_bind_buffer_element(buffer_of(b, o), &element) ? dtp_element_bytes(element) : 1;
+    if (columns && rows > operand_bytes(b, o) / bytes / columns)
+        b->missing |= 1u << role;
+}
+
+/* The same of bytes, where kernels know the format: batches, statistics, workspaces, tables, scalars. */
+static void room_bytes(struct dtp_binder *b, enum dtp_role role, uint64_t rows, uint64_t bytes)
+{
+    const struct dtp_operand *o = operand(b, role);
+    if (o && bytes && rows > operand_bytes(b, o) / bytes)
+        b->missing |= 1u << role;
+}
+
+/* Shapes that do not fit each other are said of the operand that they are of. */
+static void demand(struct dtp_binder *b, enum dtp_role role, bool holds)
+{
+    if (!holds)
+        b->missing |= 1u << role;
+}
+
+static bool whole_sequences(const struct dtp_binder *b)
+{
+    uint64_t tokens = heads(b)->queries;
+    return tokens > 0 && tokens <= INT32_MAX && rows(b) <= INT32_MAX && rows(b) % tokens == 0;
+}
+
+static void embedding(struct dtp_binder *b)
+{
+    uint64_t vocab = (uint64_t)b->op->demand.k;
+    demand(b, DTP_ROLE_BATCH, whole_sequences(b) && vocab > 0 && vocab <= INT32_MAX);
+    room_bytes(b, DTP_ROLE_BATCH, 1, dtp_batch_layout_of(rows(b)).bytes);
+    room(b, DTP_ROLE_WEIGHT, vocab, width(b));
+    room(b, DTP_ROLE_WEIGHT_GRADIENT, vocab, width(b));
+    room(b, DTP_ROLE_POSITION, sequence(b), width(b));
+    room(b, DTP_ROLE_POSITION_GRADIENT, sequence(b), width(b));
+    room(b, DTP_ROLE_RESULT, rows(b), width(b));
+    room(b, DTP_ROLE_GRADIENT, rows(b), width(b));
+}
+
+static void norm(struct dtp_binder *b)
+{
+    static const enum dtp_role vectors[] = {DTP_ROLE_WEIGHT, DTP_ROLE_BIAS, DTP_ROLE_WEIGHT_GRADIENT,
+                                            DTP_ROLE_BIAS_GRADIENT};
+    static const enum dtp_role matrices[] = {DTP_ROLE_INPUT, DTP_ROLE_RESULT, DTP_ROLE_GRADIENT,
+                                             DTP_ROLE_RESIDUAL_GRADIENT, DTP_ROLE_ADDEND};
+    uint32_t form = b->op->demand.form;
+    demand(b, DTP_ROLE_INPUT, width(b) > 0 && form >= DTP_FORM_LAYER_NORM && form <= DTP_FORM_RMS_NORM_PLUS_ONE);
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
+        room(b, vectors[i], 1, width(b));
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++)
+        room(b, matrices[i], rows(b), width(b));
+    room_bytes(b, DTP_ROLE_STATISTICS, rows(b), has_mean(b) ? 8 : 4);
+    room_bytes(b, DTP_ROLE_WORKSPACE, 2 * DTP_EXECUTOR_PARTIAL_ROWS * UINT64_C(4), width(b));
+}
+
+/* [m, k] by [k, n]: of which of its roles each is follows from that of the result. */
+static void matmul(struct dtp_binder *b)
+{
+    uint64_t m = (uint64_t)b->op->demand.m, n = (uint64_t)b->op->demand.n, k = (uint64_t)b->op->demand.k;
+    bool weight_gradient = operand(b, DTP_ROLE_WEIGHT_GRADIENT) != NULL;
+    enum dtp_role result = weight_gradient                       ? DTP_ROLE_WEIGHT_GRADIENT
+                           : operand(b, DTP_ROLE_INPUT_GRADIENT) ? DTP_ROLE_INPUT_GRADIENT
+                                                                 : DTP_ROLE_RESULT;
+    demand(b, result, m && n && k && m <= INT32_MAX && n <= INT32_MAX && k <= INT32_MAX && b->op->demand.groups <= 1);
+    room(b, result, m, n);
+    room(b, result == DTP_ROLE_RESULT ? DTP_ROLE_INPUT : DTP_ROLE_GRADIENT, m, k);
+    room(b, weight_gradient ? DTP_ROLE_INPUT : DTP_ROLE_WEIGHT, k, n);
+    room(b, DTP_ROLE_BIAS, 1, n);
+    room(b, DTP_ROLE_BIAS_GRADIENT, 1, m);
+    room(b, DTP_ROLE_ADDEND, m, n);
+    room(b, DTP_ROLE_AUX, m, n);
+}
+
+/* Rotary and norms of q and k, which work on packed projections in place. */
+static void heads_in_place(struct dtp_binder *b)
+{
+    uint64_t vectors = (uint64_t)heads(b)->heads + heads(b)->kv_heads, normed = vectors * heads(b)->head_dim;
+    uint64_t weights = heads(b)->wide ? normed : 2 * (uint64_t)heads(b)->head_dim;
+    demand(b, DTP_ROLE_RESULT,
+           whole_sequences(b) && packed_width(b) > 0 && heads(b)->head_dim % 2 == 0 && heads(b)->kv_heads > 0 &&
+               heads(b)->heads % heads(b)->kv_heads == 0);
+    room(b, DTP_ROLE_RESULT, rows(b), packed_width(b));
+    room_bytes(b, DTP_ROLE_TABLES, sequence(b), 4 * (uint64_t)heads(b)->head_dim);
+    room(b, DTP_ROLE_WEIGHT, 1, weights);
+    room(b, DTP_ROLE_WEIGHT_GRADIENT, 1, weights);
+    room(b, DTP_ROLE_SAVED, rows(b), normed);
+    room_bytes(b, DTP_ROLE_STATISTICS, rows(b), 4 * (heads(b)->wide ? 2 : vectors));
+    room_bytes(b, DTP_ROLE_WORKSPACE, DTP_EXECUTOR_PARTIAL_ROWS * UINT64_C(4), weights);
+}
+
+static void attention(struct dtp_binder *b)
+{
+    demand(b, DTP_ROLE_INPUT,
+           whole_sequences(b) && packed_width(b) > 0 && heads(b)->kv_heads > 0 &&
+               heads(b)->heads % heads(b)->kv_heads == 0 && heads(b)->keys == heads(b)->queries && heads(b)->causal);
+    room(b, DTP_ROLE_INPUT, rows(b), packed_width(b));
+    room(b, DTP_ROLE_INPUT_GRADIENT, rows(b), packed_width(b));
+    room(b, DTP_ROLE_RESULT, rows(b), query_width(b));
+    room(b, DTP_ROLE_SAVED, rows(b), query_width(b));
+    room(b, DTP_ROLE_GRADIENT, rows(b), query_width(b));
+    room_bytes(b, DTP_ROLE_STATISTICS, rows(b), 4 * (uint64_t)heads(b)->heads);
+}
+
+static void activation(struct dtp_binder *b)
+{
+    uint32_t form = b->op->demand.form;
+    demand(b, DTP_ROLE_INPUT, width(b) > 0 && form >= DTP_FORM_SWIGLU && form <= DTP_FORM_RELU);
+    room(b, DTP_ROLE_INPUT, rows(b), up_width(b));
+    room(b, DTP_ROLE_INPUT_GRADIENT, rows(b), up_width(b));
+    room(b, DTP_ROLE_RESULT, rows(b), width(b));
+    room(b, DTP_ROLE_GRADIENT, rows(b), width(b));
+}
+
+static void loss_backward(struct dtp_binder *b)
+{
+    double vocab = b->op->demand.k;
+    demand(b, DTP_ROLE_RESULT, vocab >= 1 && vocab <= width(b) && b->op->demand.m >= 1);
+    room(b, DTP_ROLE_RESULT, rows(b), width(b));
+    room_bytes(b, DTP_ROLE_BATCH, rows(b), 4);
+    room_bytes(b, DTP_ROLE_STATISTICS, rows(b), 4);
+}
+
+/* Element by element, and bytes. */
+static void others(struct dtp_binder *b)
+{
+    const struct dtp_demand *d = &b->op->demand;
+    switch (b->op->kind) {
+    case DTP_OP_LOSS: room_bytes(b, DTP_ROLE_STATISTICS, rows(b), 4); break;
+    case DTP_OP_ACCUMULATE:
+        room(b, DTP_ROLE_INPUT, rows(b), 1);
+        room(b, DTP_ROLE_RESULT, rows(b), 1);
+        break;
+    case DTP_OP_SQUARE_SUM: room_bytes(b, DTP_ROLE_PARTIALS, DTP_EXECUTOR_SQUARE_SUM_PARTIALS, 4); break;
+    case DTP_OP_BIAS_BACKWARD:
+        room(b, DTP_ROLE_GRADIENT, rows(b), width(b));
+        room(b, DTP_ROLE_BIAS_GRADIENT, 1, width(b));
+        room_bytes(b, DTP_ROLE_WORKSPACE, DTP_EXECUTOR_PARTIAL_ROWS * UINT64_C(4), width(b));
+        break;
+    case DTP_OP_ZERO:
+    case DTP_OP_UPLOAD:
+    case DTP_OP_DOWNLOAD: {
+        uint64_t bytes = (uint64_t)(b->op->kind == DTP_OP_ZERO ? d->bytes : d->sent_bytes);
+        const struct dtp_operand *input = operand(b, DTP_ROLE_INPUT), *result = operand(b, DTP_ROLE_RESULT);
+        demand(b, DTP_ROLE_INPUT, !input || bytes <= operand_bytes(b, input));
+        demand(b, DTP_ROLE_RESULT, result && bytes <= operand_bytes(b, result));
+        break;
+    }
+    default: break;
+    }
+}
+
+void dtp_bind_room(struct dtp_binder *b)
+{
+    switch (b->op->kind) {
+    case DTP_OP_EMBEDDING:
+    case DTP_OP_EMBEDDING_BACKWARD: embedding(b); break;
+    case DTP_OP_NORM:
+    case DTP_OP_NORM_BACKWARD: norm(b); break;
+    case DTP_OP_MATMUL: matmul(b); break;
+    case DTP_OP_ROTARY:
+    case DTP_OP_ROTARY_BACKWARD:
+    case DTP_OP_QK_NORM:
+    case DTP_OP_QK_NORM_BACKWARD: heads_in_place(b); break;
+    case DTP_OP_ATTENTION:
+    case DTP_OP_ATTENTION_BACKWARD: attention(b); break;
+    case DTP_OP_ACTIVATION:
+    case DTP_OP_ACTIVATION_BACKWARD: activation(b); break;
+    case DTP_OP_LOSS_BACKWARD: loss_backward(b); break;
+    default: others(b);
+    }
+    room_bytes(b, DTP_ROLE_SCALARS, 1, DTP_EXECUTOR_SCALARS_BYTES);
+}

@@ -1,0 +1,55 @@
+/* What a step program carries of the runtime it was made for, beside its operations: who issues them and with whose
+ * kernels, who hands out memory, how collectives are carried. Whatever prices, simulates or runs a program reads it
+ * here and asks no plan. In its text it is the line `execution` (program_text.h). */
+#ifndef DTP_EXECUTION_H
+#define DTP_EXECUTION_H
+
+#include "base/dtype.h"
+#include "base/words.h"
+
+/* Whose host code launches kernels, which decides what a launch costs the host (op_cost.h). X(suffix, text) */
+#define DTP_ISSUER_TABLE(X) X(PYTORCH, "pytorch") X(MEGATRON, "megatron") X(NATIVE, "native")
+enum dtp_issuer {
+#define DTP_ISSUER_ENUM(suffix, text) DTP_ISSUER_##suffix,
+    DTP_ISSUER_TABLE(DTP_ISSUER_ENUM)
+#undef DTP_ISSUER_ENUM
+        DTP_ISSUER_COUNT
+};
+
+/* Where buffers come from: segments of PyTorch's caching allocator, of fixed size or growing by pages; or one arena
+ * that is placed before the step. X(suffix, text) */
+#define DTP_ALLOCATOR_TABLE(X) X(SEGMENTS, "segments") X(EXPANDABLE, "expandable") X(ARENA, "arena")
+enum dtp_allocator {
+#define DTP_ALLOCATOR_ENUM(suffix, text) DTP_ALLOCATOR_##suffix,
+    DTP_ALLOCATOR_TABLE(DTP_ALLOCATOR_ENUM)
+#undef DTP_ALLOCATOR_ENUM
+        DTP_ALLOCATOR_COUNT
+};
+
+/* All 0: PyTorch's kernels in fp32, launched one by one. */
+struct dtp_execution {
+    enum dtp_issuer issuer;
+    enum dtp_allocator allocator;
+    enum dtp_dtype compute, reduce; /* of activations and matmuls; of gradients on the wire */
+    bool own_kernels;               /* this project's, whose rates are calibrated and probed apart */
+    bool graph;                     /* the step is launched as one captured graph */
+    bool plain_host_adam;           /* AdamW on the host is PyTorch's, not a vectorised one */
+    bool windows;                   /* collectives find each other's buffers in symmetric windows */
+    bool stochastic_rounding;       /* AdamW rounds 16-bit weights by chance */
+    uint32_t shards;                /* ranks that share a copy of what is sharded; 0: one */
+    double clip_norm;               /* of gradients; 0: they are not clipped */
+    uint32_t matmul_sms;            /* that matmuls are made for; 0: all */
+    uint32_t collective_ctas;       /* most that a collective may take; 0: the library's choice */
+    uint32_t copied;                /* a bit for each enum dtp_collective that copy engines carry */
+};
+
+const char *dtp_issuer_text(enum dtp_issuer issuer);
+const char *dtp_allocator_text(enum dtp_allocator allocator);
+
+/* Whether copy engines carry it, taking no SM. */
+static inline bool dtp_execution_copies(const struct dtp_execution *execution, enum dtp_collective collective)
+{
+    return execution->copied >> collective & 1;
+}
+
+#endif

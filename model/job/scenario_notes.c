@@ -1,0 +1,114 @@
+/* What a user should know of a job that is predicted all the same: words that were taken for others, what of the
+ * model is beyond what it states, keys that nothing reads here. */
+#include "job/scenario_resolution.h"
+#include "plan/rules.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* One more note behind those before it. */
+__attribute__((format(printf, 3, 0))) static void add_note(char *note, size_t bytes, const char *format,
+                                                           va_list arguments)
+{
+    size_t used = strlen(note);
+    if (used && used < bytes)
+        used += (size_t)snprintf(note + used, bytes - used, "; ");
+    if (used < bytes)
+        vsnprintf(note + used, bytes - used, format, arguments);
+}
+
+void dtp_note_model(struct dtp_resolution *r, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    add_note(r->job->model_note, sizeof r->job->model_note, format, arguments);
+    va_end(arguments);
+}
+
+__attribute__((format(printf, 2, 3))) static void note_plan(struct dtp_resolution *r, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    add_note(r->job->plan_note, sizeof r->job->plan_note, format, arguments);
+    va_end(arguments);
+}
+
+/* Says what was taken for words that mean something else elsewhere, or more than one thing. */
+void dtp_note_words(struct dtp_resolution *r)
+{
+    for (int i = 0; i < DTP_KEY_COUNT; i++) {
+        const struct dtp_setting *s = &r->scenario->settings[i];
+        if (!s->value)
+            continue;
+        const struct dtp_scenario_alias *value = dtp_key_value_alias((enum dtp_key)i, s->value);
+        const char *name = dtp_key_name((enum dtp_key)i);
+        if (s->alias)
+            note_plan(r, "%s %.24s: %s, %s", s->alias->word, s->value, name, s->alias->words);
+        else if (value)
+            note_plan(r, "%s %s: %s", name, value->word,
+                      *value->value ? value->words : dtp_offload_text(r->job->plan.offload));
+    }
+}
+
+/* Predicted all the same: the arithmetic is that of any sequence. What it means is for the user to know. */
+static void note_sequence(struct dtp_resolution *r, uint64_t sequence)
+{
+    const struct dtp_transformer *t = &r->job->transformer;
+    if (t->max_sequence && sequence > t->max_sequence)
+        dtp_note_model(r, "seq %" PRIu64 " is beyond the %" PRIu64 " positions that the model is stated for", sequence,
+                       t->max_sequence);
+    if (dtp_transformer_layer_window(t, 0, sequence))
+        dtp_note_model(r,
+                       "seq %" PRIu64 " is beyond the sliding window: attention is counted over %" PRIu64
+                       " tokens back%s, which takes a kernel that knows windows",
+                       sequence, t->sliding_window, t->sliding_window_pattern ? " where a layer has the window" : "");
+}
+
+/* No fused kernel of cuDNN's backward knows a cap, and the plain one has not been measured. */
+static void note_cap(struct dtp_resolution *r)
+{
+    if (r->job->transformer.attention_softcap > 0 && !dtp_cluster_is_host(&r->job->cluster))
+        dtp_note_model(
+            r, "attention with a soft cap runs on a plain kernel on GPUs and is priced as a flash kernel: its time is "
+               "a lower bound");
+}
+
+void dtp_note_attention(struct dtp_resolution *r, uint64_t sequence)
+{
+    note_sequence(r, sequence);
+    note_cap(r);
+}
+
+static void note_unread(struct dtp_resolution *r, enum dtp_key key, const char *reader)
+{
+    note_plan(r, "%s %.24s changes nothing here: it is for %s", dtp_key_name(key), text_of(r, key), reader);
+}
+
+/* What the model, or what is asked, has no use for. */
+static void note_useless(struct dtp_resolution *r)
+{
+    const struct dtp_transformer *t = &r->job->transformer;
+    static const enum dtp_key of_training[] = {DTP_KEY_deadline,  DTP_KEY_budget,  DTP_KEY_gpu_mtbf,
+                                               DTP_KEY_detection, DTP_KEY_restart, DTP_KEY_storage};
+    if (r->job->plan.rope_fp32 && t->position != DTP_POSITION_ROPE)
+        note_unread(r, DTP_KEY_rope_fp32, "position rope");
+    if (r->job->plan.fused_gate_up && !dtp_activation_is_gated(t->activation))
+        note_unread(r, DTP_KEY_fused_gate_up, "gated activations (swiglu, geglu)");
+    for (size_t i = 0; i < sizeof of_training / sizeof *of_training; i++)
+        if (given(r, of_training[i]) && !given(r, DTP_KEY_tokens))
+            note_unread(r, of_training[i], "a whole training, whose length tokens says");
+}
+
+void dtp_note_unread(struct dtp_resolution *r)
+{
+    const struct dtp_draft asked = {.plan = r->job->asked}, standard = {.plan = dtp_plan_unchosen()};
+    for (int i = 0; i < DTP_KEY_COUNT; i++) {
+        enum dtp_key key = (enum dtp_key)i;
+        enum dtp_key_reader reader = dtp_key_reader(key);
+        if (given(r, key) && !dtp_key_reader_reads(reader, &r->job->plan) && !dtp_key_same(key, &asked, &standard))
+            note_unread(r, key, dtp_key_reader_words(reader));
+    }
+    note_useless(r);
+}

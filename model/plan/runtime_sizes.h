@@ -1,0 +1,29 @@
+/* Sizes that runtimes set by themselves and that more than one room counts with: what lowers a step, what bounds or
+ * adds up its bytes, what a plan begins with. */
+#ifndef DTP_RUNTIME_SIZES_H
+#define DTP_RUNTIME_SIZES_H
+
+#include <stdint.h>
+
+/* DDP's buckets (bucket_cap_mb=None; torch/nn/parallel/distributed.py): only with that limit is the first smaller. */
+#define DTP_DDP_BUCKET_BYTES (UINT64_C(25) << 20)
+#define DTP_DDP_FIRST_BUCKET_BYTES (UINT64_C(1) << 20)
+
+/* Of our executor: a chunk's logits stay below this, large enough that the head's matmuls fill the device and its
+ * weight gradient, which each chunk adds to, is a small part of the traffic; cuBLASLt's recommendation for Hopper, one
+ * for each stream that runs matmuls. */
+#define DTP_EXECUTOR_LOSS_CHUNK_BYTES (UINT64_C(512) << 20)
+#define DTP_EXECUTOR_LOSS_CHUNK_LEAST 128u /* tokens */
+#define DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES (UINT64_C(32) << 20)
+
+/* DeepSpeed's defaults (runtime/zero/config.py, runtime/swap_tensor), in elements unless named otherwise. */
+#define DTP_DEEPSPEED_BUCKET UINT64_C(500000000)        /* reduce_bucket_size; stages 1 to 3 */
+#define DTP_DEEPSPEED_LIVE UINT64_C(1000000000)         /* stage3_max_live_parameters */
+#define DTP_DEEPSPEED_REUSE UINT64_C(1000000000)        /* stage3_max_reuse_distance */
+#define DTP_DEEPSPEED_PREFETCH UINT64_C(50000000)       /* stage3_prefetch_bucket_size */
+#define DTP_DEEPSPEED_PERSISTENCE UINT64_C(100000)      /* stage3_param_persistence_threshold */
+#define DTP_DEEPSPEED_SUB_GROUP UINT64_C(1000000000)    /* sub_group_size: what the optimizer works on at a time */
+#define DTP_DEEPSPEED_SWAP_BUFFERS 4u                   /* of the largest sub-group: fp32 weight, moments, gradient */
+#define DTP_DEEPSPEED_PARAM_BUFFERS UINT64_C(500000000) /* 5 buffers of 1e8 for parameters read from NVMe */
+
+#endif

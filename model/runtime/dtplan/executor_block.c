@@ -1,0 +1,338 @@
+#include "runtime/dtplan/executor_block.h"
+
+#include "base/bytes.h"
+#include "plan/rules.h"
+
+#include <assert.h>
+
+#define T(suffix) DTP_TENSOR_##suffix
+#define STREAM DTP_LAYER_STREAM
+
+const char *dtp_executor_tensor_name(int tensor)
+{
+    switch (tensor) {
+    case T(CORE_STATE): return "attention log-sum-exp";
+    case T(Q_RAW): return "q and k before their norms";
+    case T(QK_STATISTICS): return "q and k norm statistics";
+    case DTP_EXECUTOR_OUT: return dtp_layer_tensor_text(T(INPUT));
+    default: return dtp_layer_tensor_text((enum dtp_layer_tensor)tensor);
+    }
+}
+
+uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int tensor)
+{
+    enum dtp_layer_tensor of = tensor == DTP_EXECUTOR_OUT ? T(INPUT) : (enum dtp_layer_tensor)tensor;
+    uint64_t width = dtp_layer_tensor_width(&block->kind, of);
+    if (tensor == T(Q_RAW))
+        width += dtp_layer_tensor_width(&block->kind, T(K_RAW));
+    bool wide = dtp_layer_tensor_element(of) == DTP_LAYER_ELEMENT_FP32;
+    return dtp_bytes_product(block->tokens, width * (wide ? 4 : block->element_bytes));
+}
+
+/* ---- the list ---------------------------------------------------------------------------------------------------- */
+
+/* The lowest tensor of a set; NONE of an empty one. */
+static int first_of(uint64_t set)
+{
+    for (int i = 0; i < DTP_TENSOR_COUNT; i++)
+        if (set & DTP_EXECUTOR_BIT(i))
+            return i;
+    return DTP_EXECUTOR_NONE;
+}
+
+static uint64_t bit_of(int tensor)
+{
+    return tensor == DTP_EXECUTOR_NONE ? 0 : DTP_EXECUTOR_BIT(tensor);
+}
+
+/* A list entry with one input and one result. */
+static struct dtp_executor_operator *add(struct dtp_executor_block *b, enum dtp_op_kind kind, const char *name,
+                                         int input, int result)
+{
+    struct dtp_executor_operator *op = &b->op[b->count++];
+    assert(b->count <= DTP_EXECUTOR_OPERATORS);
+    *op = (struct dtp_executor_operator){.kind = kind,
+                                         .name = name,
+                                         .input = input,
+                                         .result = result,
+                                         .addend = DTP_EXECUTOR_NONE,
+                                         .aux = DTP_EXECUTOR_NONE,
+                                         .statistics = DTP_EXECUTOR_NONE,
+                                         .saved = DTP_EXECUTOR_NONE};
+    return op;
+}
+
+static enum dtp_parameter norm_weight(int result)
+{
+    return result == T(NORM1)   ? DTP_PARAMETER_NORM1
+           : result == T(NORM2) ? DTP_PARAMETER_NORM2
+           : result == T(POST1) ? DTP_PARAMETER_POST_NORM1
+                                : DTP_PARAMETER_POST_NORM2;
+}
+
+static void add_norm(struct dtp_executor_block *b, const struct dtp_layer_operator *from)
+{
+    struct dtp_executor_operator *op = add(b, DTP_OP_NORM, from->name, first_of(from->reads), first_of(from->makes));
+    op->weight = norm_weight(op->result);
+    op->statistics = first_of(from->statistics);
+    op->needs = bit_of(op->input) | bit_of(op->statistics);
+}
+
+static void add_projection(struct dtp_executor_block *b, const struct dtp_layer_operator *from)
+{
+    for (int i = 0; i < b->kind.matrices; i++) {
+        const struct dtp_layer_matrix *matrix = &b->kind.matrix[i];
+        if (!(from->makes & DTP_EXECUTOR_BIT(matrix->result)))
+            continue;
+        struct dtp_executor_operator *op =
+            add(b, DTP_OP_MATMUL, matrix->name, first_of(from->reads), (int)matrix->result);
+        op->matrix = matrix;
+        op->weight = dtp_parameter_of_matrix(matrix->id);
+        op->needs = bit_of(op->input);
+    }
+}
+
+/* q and k in place: the norms first, then the turn. */
+static void add_rotary(struct dtp_executor_block *b)
+{
+    if (b->kind.qk_norm) {
+        struct dtp_executor_operator *op = add(b, DTP_OP_QK_NORM, "q and k norms", T(QKV), T(QKV));
+        op->weight = DTP_PARAMETER_QK_NORM;
+        op->saved = T(Q_RAW);
+        op->statistics = T(QK_STATISTICS);
+        op->needs = bit_of(op->saved) | bit_of(op->statistics);
+    }
+    if (b->kind.rotary)
+        add(b, DTP_OP_ROTARY, "rotary", T(QKV), T(QKV));
+}
+
+static void add_attention(struct dtp_executor_block *b)
+{
+    struct dtp_executor_operator *op = add(b, DTP_OP_ATTENTION, "attention", T(QKV), T(CORE));
+    op->statistics = T(CORE_STATE);
+    op->needs = bit_of(op->input) | bit_of(op->result) | bit_of(op->statistics);
+}
+
+/* Behind the up projection, which takes it into itself as an epilogue: that keeps what its derivative reads. */
+static void add_activation(struct dtp_executor_block *b)
+{
+    struct dtp_executor_operator *op = &b->op[b->count - 1];
+    if (b->epilogue) {
+        op->aux = op->result;
+        op->result = T(PRODUCT);
+        op->needs |= bit_of(op->aux);
+        return;
+    }
+    op = add(b, DTP_OP_ACTIVATION, "activation", T(UP), T(PRODUCT));
+    op->needs = bit_of(op->input);
+}
+
+/* Whatever makes a term of the sum adds what came before. */
+static void add_to_stream(struct dtp_executor_block *b, const struct dtp_layer_operator *from)
+{
+    uint64_t terms = from->reads & ~STREAM;
+    int stream = first_of(from->reads & STREAM);
+    for (int i = 0; i < b->count && terms; i++) {
+        struct dtp_executor_operator *op = &b->op[i];
+        if (!(terms & bit_of(op->result)))
+            continue;
+        terms &= ~bit_of(op->result);
+        op->addend = stream;
+        op->result = terms || from->makes ? T(INPUT2) : DTP_EXECUTOR_OUT;
+        stream = op->result;
+    }
+}
+
+static void add_operator(struct dtp_executor_block *b, const struct dtp_layer_operator *from)
+{
+    switch (from->kind) {
+    case DTP_LAYER_OP_NORM: add_norm(b, from); break;
+    case DTP_LAYER_OP_PROJECTION: add_projection(b, from); break;
+    case DTP_LAYER_OP_ROTARY: add_rotary(b); break;
+    case DTP_LAYER_OP_ATTENTION: add_attention(b); break;
+    case DTP_LAYER_OP_ACTIVATION: add_activation(b); break;
+    case DTP_LAYER_OP_RESIDUAL: add_to_stream(b, from); break;
+    case DTP_LAYER_OP_CAST: break; /* the stream has the format that matmuls read */
+    }
+}
+
+/* A norm that reads the block's input while a branch before it has been added already: in front of that. */
+static void norms_before_sums(struct dtp_executor_block *b)
+{
+    for (int i = 1; i < b->count; i++) {
+        struct dtp_executor_operator op = b->op[i];
+        if (op.kind != DTP_OP_NORM || op.input != T(INPUT) || b->op[i - 1].result != T(INPUT2))
+            continue;
+        b->op[i] = b->op[i - 1];
+        b->op[i - 1] = op;
+    }
+}
+
+static uint64_t made_by(const struct dtp_executor_operator *op)
+{
+    return bit_of(op->result) | bit_of(op->aux) | bit_of(op->statistics) | bit_of(op->saved);
+}
+
+/* From the end: who makes what backward reads, or what these read. */
+static void find_replayed(struct dtp_executor_block *b)
+{
+    uint64_t wanted = b->saved;
+    for (int i = b->count - 1; i >= 0; i--) {
+        const struct dtp_executor_operator *op = &b->op[i];
+        if (!(wanted & made_by(op)))
+            continue;
+        b->replayed |= UINT32_C(1) << i;
+        if (wanted & bit_of(op->result))
+            wanted |= bit_of(op->addend);
+        wanted |= bit_of(op->input);
+    }
+}
+
+void dtp_executor_block_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                           struct dtp_executor_block *out)
+{
+    struct dtp_layer_operator from[DTP_LAYER_OPERATORS];
+    *out = (struct dtp_executor_block){.tokens = dtp_bytes_product(plan->micro_batch, plan->sequence),
+                                       .sequence = plan->sequence,
+                                       .element_bytes = dtp_plan_compute_bytes(plan),
+                                       .epilogue = plan->executor.gelu_epilogue};
+    dtp_layer_kind_of(transformer, true, true, &out->kind);
+    int count = dtp_layer_operators(&out->kind, from);
+    for (int i = 0; i < count; i++)
+        add_operator(out, &from[i]);
+    norms_before_sums(out);
+    for (int i = 0; i < out->count; i++)
+        out->saved |= out->op[i].needs;
+    find_replayed(out);
+}
+
+uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps)
+{
+    uint64_t kept = block->saved;
+    switch (keeps) {
+    case DTP_KEEPS_ALL: return kept;
+    case DTP_KEEPS_INPUT: return DTP_EXECUTOR_BIT(T(INPUT));
+    case DTP_KEEPS_ALL_BUT_CORE: return kept & ~(DTP_EXECUTOR_BIT(T(CORE)) | DTP_EXECUTOR_BIT(T(CORE_STATE)));
+    case DTP_KEEPS_SECOND_MATMULS: break;
+    }
+    /* all matmuls' and attention's results and the norms' statistics; norms and activations are cheap to make again */
+    kept &= ~DTP_EXECUTOR_BIT(T(PRODUCT));
+    for (int i = 0; i < block->count; i++)
+        if (block->op[i].kind == DTP_OP_NORM && block->op[i].addend == DTP_EXECUTOR_NONE)
+            kept &= ~bit_of(block->op[i].result);
+    return kept;
+}
+
+int dtp_executor_maker(const struct dtp_executor_block *block, int tensor)
+{
+    for (int i = 0; i < block->count; i++)
+        if (made_by(&block->op[i]) & DTP_EXECUTOR_BIT(tensor))
+            return i;
+    return -1;
+}
+
+/* ---- bytes through HBM -------------------------------------------------------------------------------------------
+ *
+ * Notation: T rows of a micro-step, h hidden, f ffn, c bytes of the compute dtype. */
+
+static double rows_of(const struct dtp_executor_block *b, uint64_t width)
+{
+    return (double)b->tokens * (double)width * (double)b->element_bytes;
+}
+
+uint64_t dtp_executor_norm_elements(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
+{
+    if (op->kind == DTP_OP_NORM)
+        return block->kind.hidden * (block->kind.norm_bias ? 2 : 1);
+    if (op->kind != DTP_OP_QK_NORM)
+        return 0;
+    return block->kind.qk_norm_wide ? block->kind.d_q + block->kind.d_kv : 2 * block->kind.head_dim;
+}
+
+/* Partial sums of the gradient of a norm's weights, written and read. */
+static double partial_bytes(const struct dtp_executor_block *b, const struct dtp_executor_operator *op)
+{
+    return 2 * 4.0 * DTP_EXECUTOR_PARTIAL_ROWS * (double)dtp_executor_norm_elements(b, op);
+}
+
+static double statistics_bytes(const struct dtp_executor_block *b, const struct dtp_executor_operator *op)
+{
+    return (double)dtp_executor_tensor_bytes(b, op->statistics);
+}
+
+/* q and k in place; cosines and sines of each position. */
+static double rotary_bytes(const struct dtp_executor_block *b)
+{
+    return 2 * rows_of(b, b->kind.d_q + b->kind.d_kv) + 4 * (double)(b->kind.head_dim * b->sequence);
+}
+
+struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_executor_block *block,
+                                                         const struct dtp_executor_operator *op)
+{
+    const struct dtp_layer_kind *k = &block->kind;
+    double weights = (double)(dtp_executor_norm_elements(block, op) * block->element_bytes), passes;
+    switch (op->kind) {
+    case DTP_OP_NORM:
+        passes = op->addend == DTP_EXECUTOR_NONE ? 2 : 3;
+        return (struct dtp_executor_traffic){passes * rows_of(block, k->hidden) + statistics_bytes(block, op) + weights,
+                                             1};
+    case DTP_OP_QK_NORM: /* q and k read, kept as they were, and overwritten */
+        return (struct dtp_executor_traffic){
+            3 * rows_of(block, k->d_q + k->d_kv) + statistics_bytes(block, op) + weights, 1};
+    case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
+    case DTP_OP_ACTIVATION:
+        return (struct dtp_executor_traffic){
+            rows_of(block, dtp_layer_tensor_width(k, T(UP)) + dtp_layer_tensor_width(k, T(PRODUCT))), 1};
+    default: return (struct dtp_executor_traffic){0, 1};
+    }
+}
+
+/* Of a norm: gradient and x read, x's gradient written, or read too where it is added to the stream's. The gradients of
+ * q and k, and of what an activation reads, take the place of what they are made of. */
+struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_executor_block *block,
+                                                          const struct dtp_executor_operator *op, bool again)
+{
+    const struct dtp_layer_kind *k = &block->kind;
+    double passes;
+    switch (op->kind) {
+    case DTP_OP_NORM:
+        passes = bit_of(op->input) & STREAM ? 4 : 3;
+        return (struct dtp_executor_traffic){passes * rows_of(block, k->hidden) + statistics_bytes(block, op) +
+                                                 (double)(k->hidden * block->element_bytes) + partial_bytes(block, op),
+                                             2};
+    case DTP_OP_QK_NORM:
+        return (struct dtp_executor_traffic){dtp_executor_forward_traffic(block, op).bytes + partial_bytes(block, op),
+                                             2};
+    case DTP_OP_ROTARY: return (struct dtp_executor_traffic){rotary_bytes(block), 1};
+    case DTP_OP_ATTENTION: return (struct dtp_executor_traffic){0, 3}; /* row sums, the gradients, the cast of dq */
+    case DTP_OP_MATMUL: return (struct dtp_executor_traffic){0, 2};    /* of the weight, of the input */
+    default:
+        return (struct dtp_executor_traffic){
+            rows_of(block,
+                    2 * dtp_layer_tensor_width(k, T(UP)) + (again ? 2 : 1) * dtp_layer_tensor_width(k, T(PRODUCT))),
+            1};
+    }
+}
+
+/* It reads the stream as a block's first norm does. */
+static struct dtp_executor_operator final_norm(void)
+{
+    return (struct dtp_executor_operator){.kind = DTP_OP_NORM,
+                                          .input = T(INPUT),
+                                          .result = T(NORM1),
+                                          .addend = DTP_EXECUTOR_NONE,
+                                          .statistics = T(STATISTICS1)};
+}
+
+double dtp_executor_final_norm_bytes(const struct dtp_executor_block *block)
+{
+    struct dtp_executor_operator op = final_norm();
+    return dtp_executor_forward_traffic(block, &op).bytes;
+}
+
+double dtp_executor_final_norm_backward_bytes(const struct dtp_executor_block *block)
+{
+    struct dtp_executor_operator op = final_norm();
+    op.input = DTP_EXECUTOR_NONE;
+    return dtp_executor_backward_traffic(block, &op, false).bytes;
+}

@@ -1,0 +1,74 @@
+/* A block as our runtime runs it: the operators of net/layer_kind.def, fused.
+ *
+ * What a block consists of stands in that table. What this runtime does with it stands here and nowhere else; lowering
+ * and the closed form walk the list that comes out:
+ *   - q, k and v are one matrix, gate and up another. q and k are normed and turned in place inside the packed result;
+ *     where norms need them, they are kept as they were, side by side;
+ *   - a sum of the residual stream is the addend of whatever makes its next term, a projection or the norm behind one.
+ *     So what attention and MLP return is a tensor only where a norm reads it;
+ *   - GELU is the epilogue of the up projection where the plan says so;
+ *   - an activation's derivative reads its input, whatever the activation;
+ *   - backward is the same list from its end, and norms that read the stream add to its gradient. In a parallel block
+ *     both branches have to read that gradient first, so the second norm stands before the output projection.
+ *
+ * Shapes: T rows of a micro-step. All values are plain numbers; nothing fails. */
+#ifndef DTP_EXECUTOR_BLOCK_H
+#define DTP_EXECUTOR_BLOCK_H
+
+#include "net/layer_kind.h"
+#include "plan/checkpointing.h"
+#include "runtime/dtplan/lower_executor.h"
+
+/* Tensors of a block by enum dtp_layer_tensor; Q_RAW stands for q and k as they were. Behind them what the block
+ * returns, the next block's input, and none at all. */
+enum { DTP_EXECUTOR_OUT = DTP_TENSOR_COUNT, DTP_EXECUTOR_TENSORS, DTP_EXECUTOR_NONE = DTP_EXECUTOR_TENSORS };
+#define DTP_EXECUTOR_BIT(tensor) (UINT64_C(1) << (tensor)) /* nobody asks for that of NONE but to test for it */
+
+struct dtp_executor_operator {
+    enum dtp_op_kind kind;                 /* forward's operation */
+    const char *name;                      /* of a projection the matrix has names for backward too */
+    const struct dtp_layer_matrix *matrix; /* of projections, of the block's kind */
+    enum dtp_parameter weight;             /* its bias, where there is one, is the parameter after it */
+    int input, result, addend, aux;        /* tensors; the result of QK_NORM and ROTARY is their input, in place */
+    int statistics, saved;
+    uint64_t needs; /* tensors that backward reads */
+};
+#define DTP_EXECUTOR_OPERATORS 16
+
+struct dtp_executor_block {
+    struct dtp_layer_kind kind;
+    uint64_t tokens, sequence, element_bytes; /* T; of the compute dtype */
+    bool epilogue;
+    struct dtp_executor_operator op[DTP_EXECUTOR_OPERATORS];
+    int count;
+    uint64_t saved;    /* tensors that backward reads */
+    uint32_t replayed; /* operators, as bits, that make them of the block's input */
+};
+void dtp_executor_block_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                           struct dtp_executor_block *out);
+
+const char *dtp_executor_tensor_name(int tensor);
+uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int tensor);
+
+/* Tensors that survive forward where a checkpointed block keeps `keeps`. */
+uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps);
+/* The operator that makes a tensor of the block; -1: it is the block's input. */
+int dtp_executor_maker(const struct dtp_executor_block *block, int tensor);
+
+/* What a memory-bound operator moves through HBM, reads and writes of whole tensors, and its launches. Backward without
+ * the weights' own gradient, which is the module's; `again`: an activation that makes its result once more. */
+struct dtp_executor_traffic {
+    double bytes;
+    uint32_t kernels;
+};
+struct dtp_executor_traffic dtp_executor_forward_traffic(const struct dtp_executor_block *block,
+                                                         const struct dtp_executor_operator *op);
+struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_executor_block *block,
+                                                          const struct dtp_executor_operator *op, bool again);
+/* Elements of the operator's vectors of norms, biases with them; 0 for all but norms. */
+uint64_t dtp_executor_norm_elements(const struct dtp_executor_block *block, const struct dtp_executor_operator *op);
+/* The final norm, and what its backward moves, which makes the stream's gradient instead of adding to it. */
+double dtp_executor_final_norm_bytes(const struct dtp_executor_block *block);
+double dtp_executor_final_norm_backward_bytes(const struct dtp_executor_block *block);
+
+#endif

@@ -1,0 +1,90 @@
+/* What an operation of our executor says of shapes beside its operands, so that whoever binds it needs no model; and
+ * the tensors of its modules. */
+#include "runtime/dtplan/lower_executor_state.h"
+
+#include "plan/rules.h"
+
+static enum dtp_form norm_form(const struct dtp_transformer *t)
+{
+    if (t->norm == DTP_LAYER_NORM)
+        return t->norm_unit_offset ? DTP_FORM_LAYER_NORM_PLUS_ONE : DTP_FORM_LAYER_NORM;
+    return t->norm_unit_offset ? DTP_FORM_RMS_NORM_PLUS_ONE : DTP_FORM_RMS_NORM;
+}
+
+static enum dtp_form activation_form(const struct dtp_transformer *t)
+{
+    switch (t->activation) {
+    case DTP_GELU: return DTP_FORM_GELU;
+    case DTP_RELU: return DTP_FORM_RELU;
+    case DTP_GEGLU: return DTP_FORM_GEGLU;
+    case DTP_SWIGLU: break;
+    }
+    return DTP_FORM_SWIGLU;
+}
+
+static void take_heads(const struct dtp_executor *x, struct dtp_demand *demand)
+{
+    demand->attention.heads = (uint32_t)x->t->heads;
+    demand->attention.kv_heads = (uint32_t)x->t->kv_heads;
+    demand->attention.head_dim = (uint32_t)x->t->head_dim;
+    demand->attention.queries = x->plan->sequence;
+}
+
+void dtp_executor_shape(const struct dtp_executor *x, struct dtp_draft *draft)
+{
+    struct dtp_demand *demand = &draft->op.demand;
+    switch (draft->op.kind) {
+    case DTP_OP_EMBEDDING:
+    case DTP_OP_EMBEDDING_BACKWARD:
+        demand->n = (double)x->h;
+        demand->k = (double)x->t->vocab;
+        demand->attention.queries = x->plan->sequence;
+        break;
+    case DTP_OP_NORM:
+    case DTP_OP_NORM_BACKWARD:
+        demand->n = (double)x->h;
+        demand->form = (uint8_t)norm_form(x->t);
+        break;
+    case DTP_OP_ROTARY:
+    case DTP_OP_ROTARY_BACKWARD: take_heads(x, demand); break;
+    case DTP_OP_QK_NORM:
+    case DTP_OP_QK_NORM_BACKWARD:
+        take_heads(x, demand);
+        demand->attention.wide = x->t->qk_norm_wide;
+        demand->form = (uint8_t)(x->t->norm_unit_offset ? DTP_FORM_RMS_NORM_PLUS_ONE : DTP_FORM_RMS_NORM);
+        break;
+    case DTP_OP_ACTIVATION:
+    case DTP_OP_ACTIVATION_BACKWARD:
+        demand->n = (double)x->t->ffn;
+        demand->form = (uint8_t)activation_form(x->t);
+        break;
+    case DTP_OP_LOSS_BACKWARD:
+        demand->m = (double)x->rules.tokens * x->plan->accumulate * x->l->cluster->gpus;
+        demand->n = (double)x->rules.vocab_stride;
+        demand->k = (double)x->t->vocab;
+        demand->attention.softcap = x->t->final_softcap;
+        break;
+    default: break;
+    }
+}
+
+static void add_tensors(struct dtp_executor *x, const struct dtp_parameter_module *module, uint64_t first,
+                        uint64_t modules)
+{
+    for (int i = 0; i < DTP_PARAMETER_COUNT; i++)
+        if (module->tensor[i].exists)
+            dtp_program_add_tensor(x->l->program, &(struct dtp_program_tensor){.first_module = (uint32_t)first,
+                                                                               .modules = (uint32_t)modules,
+                                                                               .parameter = (enum dtp_parameter)i,
+                                                                               .at = module->tensor[i]});
+}
+
+void dtp_executor_describe(struct dtp_executor *x)
+{
+    struct dtp_execution execution = dtp_plan_execution(x->plan);
+    execution.shards = (uint32_t)x->rules.shard_ranks;
+    dtp_program_set_execution(x->l->program, &execution);
+    add_tensors(x, &x->embedding, 0, 1);
+    add_tensors(x, &x->block, 1, x->module_count - 2);
+    add_tensors(x, &x->head, x->module_count - 1, 1);
+}

@@ -1,0 +1,48 @@
+/* Schedules of one chunk a rank whose backward is whole: GPipe and 1F1B; and 1F1B over several chunks. */
+#include "schedule/schedule_lists.h"
+
+void dtp_list_gpipe(struct dtp_pass_list *list)
+{
+    for (uint32_t i = 0; i < list->shape->micro_batches; i++)
+        dtp_pass_add(list, DTP_PASS_FORWARD, 0, i);
+    for (uint32_t i = 0; i < list->shape->micro_batches; i++)
+        dtp_pass_add(list, DTP_PASS_WHOLE_BACKWARD, 0, i);
+}
+
+void dtp_list_1f1b(struct dtp_pass_list *list)
+{
+    uint32_t m = list->shape->micro_batches, warm_up = list->shape->ranks - 1 - list->rank;
+    for (uint32_t i = 0; i < m + warm_up; i++) {
+        if (i < m)
+            dtp_pass_add(list, DTP_PASS_FORWARD, 0, i);
+        if (i >= warm_up)
+            dtp_pass_add(list, DTP_PASS_WHOLE_BACKWARD, 0, i - warm_up);
+    }
+}
+
+/* The i-th pass forward of a rank: groups of micro-batches, each through all chunks. The i-th backward is of the same
+ * micro-batch and takes the chunks from the last. */
+static void add_interleaved(struct dtp_pass_list *list, enum dtp_pass_kind kind, uint32_t i)
+{
+    const struct dtp_schedule_shape *s = list->shape;
+    uint32_t of_group = s->group * s->chunks, start = i / of_group * s->group;
+    uint32_t in_group = s->micro_batches - start < s->group ? s->micro_batches - start : s->group;
+    uint32_t chunk = i % of_group / in_group, micro_batch = start + i % of_group % in_group;
+    dtp_pass_add(list, kind, kind == DTP_PASS_FORWARD ? chunk : s->chunks - 1 - chunk, micro_batch);
+}
+
+/* Each chunk but the last lets a whole group by before its first backward, and the way to the last rank and back takes
+ * two passes a rank. */
+void dtp_list_interleaved(struct dtp_pass_list *list)
+{
+    const struct dtp_schedule_shape *s = list->shape;
+    uint32_t count = s->micro_batches * s->chunks;
+    uint32_t warm_up = 2 * (s->ranks - 1 - list->rank) + (s->chunks - 1) * s->group;
+    warm_up = warm_up < count ? warm_up : count;
+    for (uint32_t i = 0; i < count + warm_up; i++) {
+        if (i < count)
+            add_interleaved(list, DTP_PASS_FORWARD, i);
+        if (i >= warm_up)
+            add_interleaved(list, DTP_PASS_WHOLE_BACKWARD, i - warm_up);
+    }
+}

@@ -1,0 +1,316 @@
+#include "schedule/schedule_time.h"
+
+#include <stdlib.h>
+
+struct dtp_schedule_timer {
+    const struct dtp_schedule *schedule;
+    struct dtp_host_arena arena;
+    struct dtp_schedule_order order;
+    double *begin_s, *end_s; /* per pass */
+    double *free_s;          /* per rank: the end of its last pass so far */
+    struct dtp_rank_timing *ranks;
+    uint32_t *boundary; /* per pass: the stage behind whose boundary what it waits for was made, DTP_NO_PASS where the
+                           transfer is hidden */
+    uint32_t *arrivals; /* passes that wait for another rank, queue by queue, in the order in which that rank makes
+                           what they wait for */
+    uint32_t *queue_first; /* of queue q: arrivals[queue_first[q]] to arrivals[queue_first[q + 1] - 1] */
+    uint32_t *queue_at;    /* per queue: how many have arrived so far */
+};
+
+static bool is_forward(const struct dtp_pass *pass)
+{
+    return pass->kind == DTP_PASS_FORWARD;
+}
+
+/* Whether a pass runs beside another one. */
+static bool in_pair(const struct dtp_schedule_timer *t, uint32_t i)
+{
+    uint32_t first = t->schedule->first[t->order.links[i].rank];
+    return t->schedule->passes[i].paired || (i > first && t->schedule->passes[i - 1].paired);
+}
+
+/* What a forward receives crosses the boundary behind the stage before it, a backward's behind its own. Transfers of a
+ * pair are hidden by the half that does not need them. */
+static void find_boundaries(struct dtp_schedule_timer *t)
+{
+    for (uint32_t i = 0; i < t->order.count; i++) {
+        uint32_t from = t->order.links[i].from, stage = t->order.links[i].stage;
+        bool shows = from != DTP_NO_PASS && !in_pair(t, i) && !in_pair(t, from);
+        t->boundary[i] = !shows ? DTP_NO_PASS : is_forward(&t->schedule->passes[i]) ? stage - 1 : stage;
+    }
+}
+
+/* The queue that what a pass waits for arrives in: two for each stage of each line. */
+static uint32_t queue_of(const struct dtp_schedule *schedule, const struct dtp_pass_link *links, uint32_t i)
+{
+    const struct dtp_pass *pass = &schedule->passes[i];
+    uint32_t chunk = links[i].rank * schedule->shape.chunks + pass->chunk;
+    return 2 * chunk + !is_forward(pass);
+}
+
+/* Ranks make things one after the other, so a queue fills in the order of their lists, whatever passes cost. */
+static void list_arrivals(struct dtp_schedule_timer *t)
+{
+    const struct dtp_pass_link *links = t->order.links;
+    uint32_t queues = 2 * t->schedule->shape.ranks * t->schedule->shape.chunks;
+    for (uint32_t i = 0; i < t->order.count; i++)
+        if (links[i].to != DTP_NO_PASS)
+            t->queue_first[queue_of(t->schedule, links, links[i].to) + 1]++;
+    for (uint32_t q = 0; q < queues; q++) {
+        t->queue_first[q + 1] += t->queue_first[q];
+        t->queue_at[q] = t->queue_first[q];
+    }
+    for (uint32_t i = 0; i < t->order.count; i++)
+        if (links[i].to != DTP_NO_PASS)
+            t->arrivals[t->queue_at[queue_of(t->schedule, links, links[i].to)]++] = links[i].to;
+}
+
+enum dtp_status dtp_schedule_timer_create(const struct dtp_schedule *schedule, enum dtp_send send,
+                                          struct dtp_schedule_timer **out, struct dtp_faults *faults)
+{
+    struct dtp_schedule_timer *t = *out = calloc(1, sizeof *t);
+    if (!t)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    t->schedule = schedule;
+    enum dtp_status status = dtp_schedule_order_make(schedule, send, &t->arena, &t->order, faults);
+    if (status == DTP_OK) {
+        size_t passes = t->order.count + 1, ranks = schedule->shape.ranks, queues = 2 * ranks * schedule->shape.chunks;
+        t->begin_s = dtp_host_arena_take(&t->arena, passes, sizeof *t->begin_s);
+        t->end_s = dtp_host_arena_take(&t->arena, passes, sizeof *t->end_s);
+        t->free_s = dtp_host_arena_take(&t->arena, ranks, sizeof *t->free_s);
+        t->ranks = dtp_host_arena_take(&t->arena, ranks, sizeof *t->ranks);
+        t->boundary = dtp_host_arena_take(&t->arena, passes, sizeof *t->boundary);
+        t->arrivals = dtp_host_arena_take(&t->arena, passes, sizeof *t->arrivals);
+        t->queue_first = dtp_host_arena_take_zeroed(&t->arena, queues + 1, sizeof *t->queue_first);
+        t->queue_at = dtp_host_arena_take(&t->arena, queues, sizeof *t->queue_at);
+        if (!t->begin_s || !t->end_s || !t->free_s || !t->ranks || !t->boundary || !t->arrivals || !t->queue_first ||
+            !t->queue_at)
+            status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    }
+    if (status == DTP_OK) {
+        find_boundaries(t);
+        list_arrivals(t);
+        return DTP_OK;
+    }
+    dtp_schedule_timer_destroy(t);
+    *out = NULL;
+    return status;
+}
+
+void dtp_schedule_timer_destroy(struct dtp_schedule_timer *timer)
+{
+    if (timer)
+        dtp_host_arena_release(&timer->arena);
+    free(timer);
+}
+
+/* ---- when passes run -----------------------------------------------------------------------------------------------
+ */
+
+static double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double pass_s(const struct dtp_pass *pass, const struct dtp_stage_cost *cost)
+{
+    switch (pass->kind) {
+    case DTP_PASS_FORWARD: return cost->forward_s;
+    case DTP_PASS_BACKWARD: return cost->backward_s;
+    case DTP_PASS_WEIGHT: return cost->weight_s;
+    default: return cost->backward_s + cost->weight_s;
+    }
+}
+
+/* How long what a pass waits for is on its way. */
+static double received_s(const struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs, uint32_t i)
+{
+    return t->boundary[i] == DTP_NO_PASS ? 0 : costs->stages[t->boundary[i]].send_s;
+}
+
+/* The end of what runs on a rank before a pass, 0 before its first; a pair is one piece. */
+static double ready_s(const struct dtp_schedule_timer *t, uint32_t i)
+{
+    uint32_t first = t->schedule->first[t->order.links[i].rank];
+    if (i > first && t->schedule->passes[i - 1].paired)
+        i--;
+    return i > first ? t->end_s[i - 1] : 0;
+}
+
+/* When what a pass waits for is there. */
+static double arrival_s(const struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs, uint32_t i)
+{
+    uint32_t from = t->order.links[i].from;
+    if (from == DTP_NO_PASS)
+        return 0;
+    double made_s = t->end_s[from];
+    if (t->order.send != DTP_SEND_BUFFERED)
+        made_s = later(made_s, ready_s(t, i));
+    return made_s + received_s(t, costs, i);
+}
+
+/* Blocking: when the receiver of what the pass before `i` made has it. */
+static double sent_s(const struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs, uint32_t i)
+{
+    uint32_t first = t->schedule->first[t->order.links[i].rank];
+    double done_s = 0;
+    for (bool more = i > first; more; i--) {
+        uint32_t to = t->order.links[i - 1].to;
+        if (to != DTP_NO_PASS)
+            done_s = later(done_s, later(t->end_s[i - 1], ready_s(t, to)) + received_s(t, costs, to));
+        more = i - 1 > first && t->schedule->passes[i - 2].paired;
+    }
+    return done_s;
+}
+
+/* Returns the makespan. */
+static double sweep(struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs)
+{
+    const struct dtp_pass_link *links = t->order.links;
+    const struct dtp_pass *passes = t->schedule->passes;
+    double makespan_s = 0;
+    for (uint32_t rank = 0; rank < t->schedule->shape.ranks; rank++)
+        t->free_s[rank] = 0;
+    for (uint32_t k = 0; k < t->order.count; k++) {
+        uint32_t i = t->order.order[k], rank = links[i].rank;
+        double begin_s = later(t->free_s[rank], arrival_s(t, costs, i));
+        double takes_s = pass_s(&passes[i], &costs->stages[links[i].stage]);
+        if (t->order.send == DTP_SEND_BLOCKING)
+            begin_s = later(begin_s, sent_s(t, costs, i));
+        if (passes[i].paired) {
+            begin_s = later(begin_s, arrival_s(t, costs, i + 1));
+            takes_s += pass_s(&passes[i + 1], &costs->stages[links[i + 1].stage]);
+            takes_s *= costs->pair_fraction;
+            t->begin_s[i + 1] = begin_s;
+            t->end_s[i + 1] = begin_s + takes_s;
+            k++;
+        }
+        t->begin_s[i] = begin_s;
+        t->end_s[i] = t->free_s[rank] = begin_s + takes_s;
+        makespan_s = later(makespan_s, t->end_s[i]);
+    }
+    return makespan_s;
+}
+
+double dtp_schedule_timer_makespan(struct dtp_schedule_timer *timer, const struct dtp_schedule_costs *costs)
+{
+    return sweep(timer, costs);
+}
+
+/* ---- what that leaves of a rank ------------------------------------------------------------------------------------
+ */
+
+/* Idle time before each pass and after the last, by what the rank is about. */
+static void account_time(const struct dtp_schedule_timer *t, uint32_t rank, double makespan_s,
+                         struct dtp_rank_timing *out)
+{
+    const struct dtp_pass *passes = t->schedule->passes;
+    uint32_t first = t->schedule->first[rank], end = t->schedule->first[rank + 1], backward = first, forward = end;
+    while (passes[backward].kind == DTP_PASS_FORWARD)
+        backward++;
+    do
+        forward--;
+    while (passes[forward].kind != DTP_PASS_FORWARD);
+    if (backward > first && passes[backward - 1].paired) /* the pair begins before */
+        backward--;
+    double free_s = 0;
+    for (uint32_t i = first; i < end; i++) {
+        double *idle_s = i <= backward ? &out->warm_up_idle_s : i <= forward ? &out->steady_idle_s : &out->drain_idle_s;
+        if (i > first && passes[i - 1].paired)
+            continue;
+        *idle_s += t->begin_s[i] - free_s;
+        out->busy_s += t->end_s[i] - t->begin_s[i];
+        free_s = t->end_s[i];
+    }
+    out->begin_s = t->begin_s[first];
+    out->end_s = free_s;
+    out->drain_idle_s += makespan_s - free_s;
+}
+
+/* What is kept depends on the order alone. */
+static void account_memory(const struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs, uint32_t rank,
+                           struct dtp_rank_timing *out)
+{
+    uint32_t forwards = 0, weights = 0;
+    double kept = 0;
+    for (uint32_t i = t->schedule->first[rank]; i < t->schedule->first[rank + 1]; i++) {
+        const struct dtp_stage_cost *cost = &costs->stages[t->order.links[i].stage];
+        switch (t->schedule->passes[i].kind) {
+        case DTP_PASS_FORWARD:
+            forwards++;
+            kept += cost->kept;
+            break;
+        case DTP_PASS_BACKWARD:
+            forwards--;
+            weights++;
+            kept += cost->kept_for_weight - cost->kept;
+            break;
+        case DTP_PASS_WEIGHT:
+            weights--;
+            kept -= cost->kept_for_weight;
+            break;
+        default:
+            forwards--;
+            kept -= cost->kept;
+            break;
+        }
+        out->peak_kept = later(out->peak_kept, kept);
+        out->peak_forwards = forwards > out->peak_forwards ? forwards : out->peak_forwards;
+        out->peak_weights = weights > out->peak_weights ? weights : out->peak_weights;
+    }
+}
+
+/* A queue is longest just before one of its passes begins. */
+static void account_queues(struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs, uint32_t rank,
+                           struct dtp_rank_timing *out)
+{
+    uint32_t chunks = t->schedule->shape.chunks, first = 2 * rank * chunks;
+    int64_t waiting[2] = {0, 0};
+    for (uint32_t q = first; q < first + 2 * chunks; q++)
+        t->queue_at[q] = t->queue_first[q];
+    for (uint32_t i = t->schedule->first[rank]; i < t->schedule->first[rank + 1]; i++) {
+        int way = !is_forward(&t->schedule->passes[i]);
+        if (t->order.links[i].from == DTP_NO_PASS)
+            continue;
+        for (uint32_t chunk = 0; chunk < chunks; chunk++) {
+            uint32_t q = first + 2 * chunk + (uint32_t)way;
+            for (; t->queue_at[q] < t->queue_first[q + 1]; t->queue_at[q]++, waiting[way]++)
+                if (arrival_s(t, costs, t->arrivals[t->queue_at[q]]) >= t->begin_s[i])
+                    break;
+        }
+        uint32_t *most = way ? &out->backward_queue : &out->forward_queue;
+        *most = waiting[way] > *most ? (uint32_t)waiting[way] : *most;
+        waiting[way]--; /* begun; -1 for the moment where it arrives just now */
+    }
+}
+
+void dtp_schedule_timer_run(struct dtp_schedule_timer *timer, const struct dtp_schedule_costs *costs,
+                            struct dtp_schedule_timing *out)
+{
+    *out = (struct dtp_schedule_timing){.ranks = timer->ranks, .begin_s = timer->begin_s, .end_s = timer->end_s};
+    out->makespan_s = sweep(timer, costs);
+    for (uint32_t rank = 0; rank < timer->schedule->shape.ranks; rank++) {
+        struct dtp_rank_timing *r = &timer->ranks[rank];
+        *r = (struct dtp_rank_timing){0};
+        account_time(timer, rank, out->makespan_s, r);
+        account_memory(timer, costs, rank, r);
+        if (timer->order.send == DTP_SEND_BUFFERED)
+            account_queues(timer, costs, rank, r);
+        out->span_s = later(out->span_s, r->end_s - r->begin_s);
+        out->busy_s = later(out->busy_s, r->busy_s);
+    }
+    out->bubble_s = out->makespan_s - out->busy_s;
+    out->span_bubble_s = out->span_s - out->busy_s;
+}
+
+void dtp_stage_costs_equal(const struct dtp_schedule *schedule, double forward_s, double backward_s, double weight_s,
+                           double send_s, struct dtp_stage_cost *out)
+{
+    double share = (double)dtp_schedule_lines(schedule) / schedule->shape.chunks;
+    for (uint32_t i = 0; i < schedule->stages; i++)
+        out[i] = (struct dtp_stage_cost){.forward_s = forward_s * share,
+                                         .backward_s = backward_s * share,
+                                         .weight_s = weight_s * share,
+                                         .send_s = send_s,
+                                         .kept = share};
+}

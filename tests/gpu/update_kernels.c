@@ -1,0 +1,210 @@
+/* Kernels of the step: sums and the norm of gradients, AdamW, casts and other element by element work. */
+#include "gpu/kernel_tests.h"
+
+#include <math.h>
+
+void test_sums(void)
+{
+    const uint64_t sizes[] = {1, 7, 1000, 32768, 1 << 20};
+    for (size_t i = 0; i < COUNT(sizes) - small; i++) {
+        uint64_t n = sizes[i];
+        case_begin("sum %llu", (unsigned long long)n);
+        struct tensor *values = input("values", DTP_ELEMENT_FP32, n, 1),
+                      *total = updated(input("total", DTP_ELEMENT_FP32, 1, 1), 2, EPSILON);
+        struct dtp_sum_args a[SIDES];
+        for (int s = 0; s < SIDES; s++)
+            a[s] =
+                (struct dtp_sum_args){.values = values->at[s], .total = total->at[s], .count = n, .accumulate = i % 2};
+        VERIFY(sum, a);
+
+        case_begin("square_sum and clip_scale %llu", (unsigned long long)n);
+        enum dtp_element element = i % 2 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32;
+        struct dtp_step_scalars begin = {.loss_sum = 3};
+        struct tensor *x = input("values", element, n, 1),
+                      *partial = result("partial", DTP_ELEMENT_FP32, DTP_SQUARE_SUM_PARTIALS, 1, INFINITY);
+        struct tensor *scalars = updated(bytes_of("scalars", &begin, sizeof begin), 32, 0);
+        struct dtp_square_sum_args q[SIDES];
+        struct dtp_clip_scale_args c[SIDES];
+        for (int s = 0; s < SIDES; s++) {
+            q[s] = (struct dtp_square_sum_args){
+                .values = x->at[s], .partial = partial->at[s], .count = n, .element = element};
+            c[s] = (struct dtp_clip_scale_args){
+                .partials = partial->at[s], .count = DTP_SQUARE_SUM_PARTIALS, .clip = 0.7f, .scalars = scalars->at[s]};
+        }
+        int status = dtp_reference_square_sum(NULL, &q[HOST], NULL) || dtp_reference_clip_scale(NULL, &c[HOST], NULL);
+        for (int round = 0; round < 2;
+             round++) { /* the two cut a tensor differently: their partials differ, the norm not */
+            restore_device();
+            status = status ? status : dtp_cuda_square_sum(NULL, &q[DEVICE], NULL);
+            status = status ? status : dtp_cuda_clip_scale(NULL, &c[DEVICE], NULL);
+            keep_round(round);
+        }
+        compare(status);
+    }
+}
+
+/* Seven combinations of element types stand for the precisions and what is between them. */
+static void test_adamw(uint64_t count, uint64_t first, int mode)
+{
+    const struct {
+        const char *name;
+        enum dtp_element gradient, weight, moment;
+        bool master, stochastic;
+    } modes[] = {
+        {"fp32", DTP_ELEMENT_FP32, DTP_ELEMENT_FP32, DTP_ELEMENT_FP32, false, false},
+        {"bf16-mixed", DTP_ELEMENT_FP32, DTP_ELEMENT_BF16, DTP_ELEMENT_FP32, true, false},
+        {"bf16-mixed, bf16 gradient", DTP_ELEMENT_BF16, DTP_ELEMENT_BF16, DTP_ELEMENT_FP32, true, false},
+        {"bf16-pure", DTP_ELEMENT_BF16, DTP_ELEMENT_BF16, DTP_ELEMENT_BF16, false, false},
+        {"bf16-pure stochastic", DTP_ELEMENT_BF16, DTP_ELEMENT_BF16, DTP_ELEMENT_BF16, false, true},
+        {"bf16 moments, master", DTP_ELEMENT_FP32, DTP_ELEMENT_BF16, DTP_ELEMENT_BF16, true, true},
+    };
+    if ((size_t)mode >= COUNT(modes))
+        return;
+    case_begin("adamw %s %llu from %llu", modes[mode].name, (unsigned long long)count, (unsigned long long)first);
+    struct dtp_step_scalars of_step = {.learning_rate = 1e-2f,
+                                       .correction1 = 0.271f,
+                                       .correction2 = 0.1426f,
+                                       .step = 3,
+                                       .seed = 11,
+                                       .clip_scale = 0.6f};
+    struct tensor *gradient = input("gradient", modes[mode].gradient, count, 1),
+                  *scalars = bytes_of("scalars", &of_step, sizeof of_step);
+    struct tensor *weights =
+        updated(input("weights", modes[mode].weight, count, 1), ulps_of(modes[mode].weight), 4 * EPSILON);
+    struct tensor *master =
+        modes[mode].master ? updated(input("master", DTP_ELEMENT_FP32, count, 1), 4, 4 * EPSILON) : NULL;
+    struct tensor *moment1 =
+        updated(input("moment1", modes[mode].moment, count, 1), ulps_of(modes[mode].moment), 2 * EPSILON);
+    struct tensor *moment2 = input("moment2", modes[mode].moment, count, 1);
+    for (uint64_t i = 0; i < count; i++) { /* squares have no sign */
+        dtp_store(moment2->start, moment2->element, i, fabs(dtp_load(moment2->start, moment2->element, i)) + 0.01);
+        dtp_store(moment2->at[HOST], moment2->element, i, dtp_load(moment2->start, moment2->element, i));
+    }
+    updated(moment2, ulps_of(modes[mode].moment), 2 * EPSILON);
+    struct dtp_adamw_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_adamw_args){.gradient = gradient->at[s],
+                                       .weights = weights->at[s],
+                                       .master = master ? master->at[s] : NULL,
+                                       .moment1 = moment1->at[s],
+                                       .moment2 = moment2->at[s],
+                                       .count = count,
+                                       .first_element = first,
+                                       .beta1 = 0.9f,
+                                       .beta2 = 0.95f,
+                                       .epsilon = 1e-8f,
+                                       .decay = 0.1f,
+                                       .range_count = 3,
+                                       .range_begin = {0, count / 3, count - count / 5},
+                                       .range_end = {count / 4, count / 2, count},
+                                       .scalars = scalars->at[s],
+                                       .gradient_element = modes[mode].gradient,
+                                       .weight_element = modes[mode].weight,
+                                       .moment_element = modes[mode].moment,
+                                       .stochastic_rounding = modes[mode].stochastic};
+    VERIFY(adamw, a);
+}
+
+static void test_skipped_step(void)
+{
+    case_begin("adamw skipped");
+    struct dtp_step_scalars of_step = {.correction1 = 1, .correction2 = 1, .skip = 1, .clip_scale = NAN};
+    struct tensor *scalars = bytes_of("scalars", &of_step, sizeof of_step);
+    struct tensor *state[4];
+    for (int i = 0; i < 4; i++)
+        state[i] = updated(input("state", DTP_ELEMENT_FP32, 1000, 1), 0, 0);
+    struct dtp_adamw_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_adamw_args){.gradient = state[0]->at[s],
+                                       .weights = state[1]->at[s],
+                                       .moment1 = state[2]->at[s],
+                                       .moment2 = state[3]->at[s],
+                                       .count = 1000,
+                                       .scalars = scalars->at[s]};
+    VERIFY(adamw, a);
+}
+
+void test_optimizer(void)
+{
+    for (int mode = 0; mode < 6; mode++) {
+        test_adamw(1, 0, mode);
+        test_adamw(4099, 0, mode);
+        test_adamw(4096, 24, mode);
+        test_adamw(1003, 5, mode); /* a shard that begins anywhere */
+    }
+    test_skipped_step();
+}
+
+/* Sums of up to nine numbers in fp32, each rounded once. */
+static void test_sum_parts(uint64_t count, uint32_t part_count, enum dtp_element element, enum dtp_element of_total,
+                           bool accumulate)
+{
+    case_begin("sum_parts %s to %s %u of %llu%s", named(element), named(of_total), part_count,
+               (unsigned long long)count, accumulate ? " +" : "");
+    struct tensor *parts = input("parts", element, part_count * count, 1);
+    struct tensor *total = accumulate ? updated(input("total", of_total, count, 1), ulps_of(of_total), 64 * EPSILON)
+                                      : result("total", of_total, count, ulps_of(of_total), 64 * EPSILON);
+    struct dtp_sum_parts_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_sum_parts_args){.parts = parts->at[s],
+                                           .total = total->at[s],
+                                           .count = count,
+                                           .part_count = part_count,
+                                           .element = element,
+                                           .total_element = of_total,
+                                           .accumulate = accumulate};
+    VERIFY(sum_parts, a);
+}
+
+static void test_elementwise(uint64_t count, enum dtp_element from, enum dtp_element to)
+{
+    case_begin("cast %s to %s %llu", named(from), named(to), (unsigned long long)count);
+    struct tensor *values = input("values", from, count, 1), *cast = result("result", to, count, 0.01, 0);
+    struct dtp_cast_args a[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        a[s] = (struct dtp_cast_args){
+            .values = values->at[s], .result = cast->at[s], .count = count, .element = from, .result_element = to};
+    VERIFY(cast, a);
+
+    case_begin("add %s to %s %llu", named(from), named(to), (unsigned long long)count);
+    values = input("values", from, count, 1);
+    struct tensor *total = updated(input("total", to, count, 1), 1, 0);
+    struct dtp_add_args b[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        b[s] = (struct dtp_add_args){
+            .values = values->at[s], .total = total->at[s], .count = count, .element = from, .total_element = to};
+    VERIFY(add, b);
+
+    for (uint32_t part_count = 1; part_count <= 9; part_count += 4)
+        test_sum_parts(count, part_count, from, to, part_count != 5);
+
+    case_begin("initialise %s %llu", named(to), (unsigned long long)count);
+    struct tensor *fresh = result("values", to, count, 1, 0);
+    struct dtp_initialise_args c[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        c[s] = (struct dtp_initialise_args){.values = fresh->at[s],
+                                            .count = count,
+                                            .first_element = 13,
+                                            .seed = 3,
+                                            .tensor = 9,
+                                            .mean = from == to ? 1 : 0,
+                                            .deviation = from == to ? 0 : 0.02f,
+                                            .element = to};
+    VERIFY(initialise, c);
+
+    case_begin("zero %llu", (unsigned long long)count);
+    struct tensor *zeros = result("values", to, count, 0, 0);
+    struct dtp_zero_args d[SIDES];
+    for (int s = 0; s < SIDES; s++)
+        d[s] = (struct dtp_zero_args){.values = zeros->at[s], .bytes = zeros->bytes};
+    VERIFY(zero, d);
+}
+
+void test_elementwises(void)
+{
+    const uint64_t counts[] = {1, 7, 4096, 100003};
+    for (size_t i = 0; i < COUNT(counts) - small; i++)
+        for (int k = 0; k < 4; k++)
+            test_elementwise(counts[i], k & 1 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32,
+                             k & 2 ? DTP_ELEMENT_BF16 : DTP_ELEMENT_FP32);
+}

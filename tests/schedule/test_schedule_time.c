@@ -1,0 +1,288 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "lib/schedule_fixture.h"
+
+#define CLOSE 1e-9
+
+static void expect(const char *what, const struct timed *t, double got, double wanted)
+{
+    const struct dtp_schedule_shape *s = &t->schedule.shape;
+    if (!(fabs(got - wanted) <= CLOSE))
+        fail_msg("%s, %u ranks, %u micro-batches, %u chunks: %s is %.12g, not %.12g", dtp_schedule_row(s->kind)->word,
+                 s->ranks, s->micro_batches, s->chunks, what, got, wanted);
+}
+
+/* ---- vectors -------------------------------------------------------------------------------------------------------
+ * Of an event simulation that shares no line with this one, made before it: bubble and bubble of the longest span for
+ * F = B = W = 1, for 1, 1.2, 0.6, and for 1, 1, 1 with transfers of 0.1 of what a micro-batch takes on a rank; -1: not
+ * known. Peaks in micro-batches of a rank. */
+struct vector {
+    enum dtp_schedule_kind kind;
+    uint32_t ranks, micro_batches, chunks;
+    double bubble[3], span[3];
+    double peak_kept[8];
+};
+
+static const struct vector vectors[] = {
+    {DTP_SCHEDULE_GPIPE, 4, 12, 0, {9, 8.4, 9.6}, {9, 8.4, 9.6}, {12, 12, 12, 12}},
+    {DTP_SCHEDULE_1F1B, 4, 12, 0, {9, 8.4, 11.2}, {9, 8.4, 11.2}, {4, 3, 2, 1}},
+    {DTP_SCHEDULE_INTERLEAVED, 4, 12, 2, {4.5, 4.2, 5.2}, {4.5, -1, -1}, {5.5, 4.5, 3.5, 2.5}},
+    {DTP_SCHEDULE_INTERLEAVED, 4, 12, 4, {2.25, 2.1, 3}, {-1, -1, -1}, {4.75, 4.25, 3.75, 3.25}},
+    {DTP_SCHEDULE_ZB_H1, 4, 12, 0, {3, 4.8, 4.2}, {3, -1, -1}, {4, 3, 2, 1}},
+    {DTP_SCHEDULE_ZB_H2, 4, 12, 0, {3, 3, 3.3}, {0, 3, 0.6}, {7, 5, 3, 1}},
+    {DTP_SCHEDULE_ZB_V, 4, 12, 0, {1.5, 1.8, 2.15}, {0, -1, 0.8}, {4, 4, 4, 4}},
+    {DTP_SCHEDULE_V_HALF, 4, 12, 0, {6, 7.3, 6.8}, {-1, -1, -1}, {3, 3, 3, 3}},
+    {DTP_SCHEDULE_V_MIN, 4, 12, 0, {5.5, 15.1, 8.3}, {-1, -1, -1}, {2, 2, 1.5, 2}},
+    {DTP_SCHEDULE_DUALPIPEV, 4, 12, 0, {3, 3.9, 3.45}, {-1, -1, -1}, {4.5, 4.5, 4.5, 4.5}},
+    {DTP_SCHEDULE_DUALPIPE, 4, 12, 0, {2, 2.6, 2.6}, {-1, -1, -1}, {5, 5, 5, 5}},
+    {DTP_SCHEDULE_GPIPE, 8, 24, 0, {21, -1, 22.4}, {21, -1, -1}, {24, 24, 24, 24, 24, 24, 24, 24}},
+    {DTP_SCHEDULE_1F1B, 8, 24, 0, {21, -1, 26.4}, {21, -1, -1}, {8, 7, 6, 5, 4, 3, 2, 1}},
+    {DTP_SCHEDULE_INTERLEAVED, 8, 24, 2, {10.5, -1, 12}, {-1, -1, -1}, {11.5, 10.5, 9.5, 8.5, 7.5, 6.5, 5.5, 4.5}},
+    {DTP_SCHEDULE_ZB_H1, 8, 24, 0, {7, -1, 9.8}, {-1, -1, -1}, {8, 7, 6, 5, 4, 3, 2, 1}},
+    {DTP_SCHEDULE_ZB_V, 8, 24, 0, {3.5, -1, 5.15}, {0, -1, -1}, {8, 8, 8, 8, 8, 8, 8, 8}},
+    {DTP_SCHEDULE_DUALPIPEV, 8, 24, 0, {7, -1, 8.25}, {-1, -1, -1}, {8.5, 8.5, 8.5, 8.5, 8.5, 8.5, 8.5, 8.5}},
+    {DTP_SCHEDULE_DUALPIPE, 8, 24, 0, {6, -1, 7.4}, {-1, -1, -1}, {9, 9, 9, 9, 9, 9, 9, 9}},
+};
+static const double vector_costs[3][4] = {{1, 1, 1, 0}, {1, 1.2, 0.6, 0}, {1, 1, 1, 0.1}};
+
+static void test_vectors(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
+        const struct vector *v = &vectors[i];
+        struct timed t;
+        timed_make(&t, (struct dtp_schedule_shape){v->kind, v->ranks, v->micro_batches, v->chunks, 0},
+                   DTP_SEND_BUFFERED);
+        for (int c = 0; c < 3; c++) {
+            timed_run(&t, vector_costs[c][0], vector_costs[c][1], vector_costs[c][2], vector_costs[c][3]);
+            if (v->bubble[c] >= 0)
+                expect("the bubble", &t, t.timing.bubble_s, v->bubble[c]);
+            if (v->span[c] >= 0)
+                expect("the bubble of the span", &t, t.timing.span_bubble_s, v->span[c]);
+            for (uint32_t r = 0; r < v->ranks; r++)
+                expect("the peak", &t, t.timing.ranks[r].peak_kept, v->peak_kept[r]);
+        }
+        timed_release(&t);
+    }
+}
+
+/* The pairs of DualPipe one after the other: 1 and 1.6 of its vectors, of DualPipeV 1.5 and 2.4. */
+static void test_pairs_taken_apart_wait_less(void **state)
+{
+    (void)state;
+    static const double wanted[2][2] = {{1, 1.6}, {1.5, 2.4}};
+    for (int v = 0; v < 2; v++) {
+        enum dtp_schedule_kind kind = v ? DTP_SCHEDULE_DUALPIPEV : DTP_SCHEDULE_DUALPIPE;
+        struct dtp_faults faults = {0};
+        struct timed t;
+        timed_make(&t, (struct dtp_schedule_shape){kind, 4, 12, 0, 0}, DTP_SEND_BUFFERED);
+        for (size_t i = 0; i < dtp_schedule_pass_count(&t.schedule); i++)
+            t.schedule.passes[i].paired = false;
+        dtp_schedule_timer_destroy(t.timer);
+        assert_int_equal(dtp_schedule_timer_create(&t.schedule, DTP_SEND_BUFFERED, &t.timer, &faults), DTP_OK);
+        for (int c = 0; c < 2; c++) {
+            timed_run(&t, vector_costs[c][0], vector_costs[c][1], vector_costs[c][2], 0);
+            expect("the bubble without pairs", &t, t.timing.bubble_s, wanted[v][c]);
+        }
+        timed_release(&t);
+    }
+}
+
+/* (p - r) M_B + r M_W of 2401.10241 on rank r at the peak of ZB-H1, (2p - 2r - 1) M_B + 2r M_W of ZB-H2. */
+static void test_what_weights_keep(void **state)
+{
+    (void)state;
+    const double weight = 0.625;
+    for (int h2 = 0; h2 < 2; h2++) {
+        struct timed t;
+        timed_make(&t, (struct dtp_schedule_shape){h2 ? DTP_SCHEDULE_ZB_H2 : DTP_SCHEDULE_ZB_H1, 4, 12, 0, 0},
+                   DTP_SEND_BUFFERED);
+        dtp_stage_costs_equal(&t.schedule, 1, 1, 1, 0, t.stages);
+        for (uint32_t i = 0; i < t.schedule.stages; i++)
+            t.stages[i].kept_for_weight = weight;
+        struct dtp_schedule_costs costs = {t.stages, 1};
+        dtp_schedule_timer_run(t.timer, &costs, &t.timing);
+        for (uint32_t r = 0; r < 4; r++)
+            expect("the peak with weights", &t, t.timing.ranks[r].peak_kept,
+                   h2 ? 7.0 - 2 * r + 2 * r * weight : 4.0 - r + r * weight);
+        timed_release(&t);
+    }
+}
+
+/* ---- formulas ------------------------------------------------------------------------------------------------------
+ */
+
+static void check_formula(struct dtp_schedule_shape shape, double f, double b, double w, int *checked)
+{
+    struct dtp_faults faults = {0};
+    if (dtp_schedule_resolve(&shape, &faults) != DTP_OK)
+        return;
+    struct timed t;
+    timed_make(&t, shape, DTP_SEND_BUFFERED);
+    timed_run(&t, f, b, w, 0);
+    double formula = dtp_schedule_bubble(&shape, t.stages, 1);
+    if (!isnan(formula)) {
+        expect("the bubble", &t, t.timing.bubble_s, formula);
+        (*checked)++;
+    }
+    for (uint32_t r = 0; r < shape.ranks; r++) {
+        const struct dtp_rank_timing *k = &t.timing.ranks[r];
+        expect("idle and busy", &t, k->busy_s + k->warm_up_idle_s + k->steady_idle_s + k->drain_idle_s,
+               t.timing.makespan_s);
+        assert_true(k->warm_up_idle_s >= 0 && k->steady_idle_s >= -CLOSE && k->drain_idle_s >= -CLOSE);
+    }
+    timed_release(&t);
+}
+
+static void test_formulas_and_timer_agree(void **state)
+{
+    (void)state;
+    static const double costs[][3] = {{1, 1, 1},   {1, 1.2, 0.6}, {1, 2, 0.5}, {1, 0.8, 0.7},
+                                      {1, 1, 0.5}, {2, 1, 1},     {1, 1, 0},   {1, 1.5, 1.5}};
+    int checked[DTP_SCHEDULE_COUNT] = {0};
+    for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++) {
+        for (uint32_t p = 1; p <= 9; p++)
+            for (uint32_t m = 1; m <= 40; m += m < 12 ? 1 : 7)
+                for (uint32_t v = 0; v <= (kind == DTP_SCHEDULE_INTERLEAVED ? 4 : 0); v++)
+                    for (size_t c = 0; c < sizeof costs / sizeof *costs; c++)
+                        check_formula((struct dtp_schedule_shape){(enum dtp_schedule_kind)kind, p, m, v, 0},
+                                      costs[c][0], costs[c][1], costs[c][2], &checked[kind]);
+        bool has_formula = dtp_schedule_row((enum dtp_schedule_kind)kind)->bubble[0] != '\0';
+        assert_int_equal(checked[kind] > 20, has_formula);
+    }
+}
+
+/* Fewer micro-batches than ranks: (m + p - 1)(F + B + W) of 1F1B, (m + p - 1)(F + B) + W of ZB-H1 (2401.10241, appendix
+ * H). */
+static void test_few_micro_batches(void **state)
+{
+    (void)state;
+    for (uint32_t p = 2; p <= 6; p++)
+        for (uint32_t m = 1; m <= p; m++)
+            for (int zero = 0; zero < 2; zero++) {
+                struct timed t;
+                timed_make(&t, (struct dtp_schedule_shape){zero ? DTP_SCHEDULE_ZB_H1 : DTP_SCHEDULE_1F1B, p, m, 0, 0},
+                           DTP_SEND_BUFFERED);
+                timed_run(&t, 1, 1.25, 0.5, 0);
+                expect("the makespan", &t, t.timing.makespan_s, (m + p - 1) * (zero ? 2.25 : 2.75) + (zero ? 0.5 : 0));
+                timed_release(&t);
+            }
+}
+
+/* ---- by hand -------------------------------------------------------------------------------------------------------
+ */
+
+/* 1F1B of 2 micro-batches on 2 unequal stages, transfers of 1. Rank 0: F0 0-1, F1 1-2. Rank 1: F0 arrives at 2, 2-5, B
+ * 5-9; F1 had arrived at 3, waits until 9, 9-12, B 12-16. Rank 0: B0 arrives at 10, 10-12; B1 at 17, 17-19. */
+static void test_unequal_stages_by_hand(void **state)
+{
+    (void)state;
+    struct timed t;
+    timed_make(&t, (struct dtp_schedule_shape){DTP_SCHEDULE_1F1B, 2, 2, 0, 0}, DTP_SEND_BUFFERED);
+    t.stages[0] = (struct dtp_stage_cost){.forward_s = 1, .backward_s = 1, .weight_s = 1, .send_s = 1, .kept = 10};
+    t.stages[1] = (struct dtp_stage_cost){.forward_s = 3, .backward_s = 2, .weight_s = 2, .kept = 7};
+    struct dtp_schedule_costs costs = {t.stages, 1};
+    dtp_schedule_timer_run(t.timer, &costs, &t.timing);
+    const struct dtp_rank_timing *r = t.timing.ranks;
+    expect("the makespan", &t, t.timing.makespan_s, 19);
+    expect("the makespan alone", &t, dtp_schedule_timer_makespan(t.timer, &costs), 19);
+    expect("busy", &t, r[0].busy_s, 6);
+    expect("busy", &t, r[1].busy_s, 14);
+    expect("warm-up", &t, r[0].warm_up_idle_s, 8);
+    expect("drain", &t, r[0].drain_idle_s, 5);
+    expect("warm-up", &t, r[1].warm_up_idle_s, 2);
+    expect("drain", &t, r[1].drain_idle_s, 3);
+    expect("the bubble", &t, t.timing.bubble_s, 5);
+    expect("the span", &t, t.timing.span_s, 19);
+    expect("kept", &t, r[0].peak_kept, 20);
+    expect("kept", &t, r[1].peak_kept, 7);
+    assert_int_equal(r[1].forward_queue, 1);
+    assert_int_equal(r[0].forward_queue + r[0].backward_queue + r[1].backward_queue, 0);
+    timed_release(&t);
+}
+
+/* The same where transfers wait for the receiver: F1 goes over from 9 to 10; B0 as before; so rank 1 ends at 17, and
+ * B1 arrives at 18. Where the sender waits too, rank 0 sends F0 until 2, computes F1 2-3, and is with rank 1 from 9 on:
+ * nothing else moves. */
+static void test_rendezvous_by_hand(void **state)
+{
+    (void)state;
+    for (int send = DTP_SEND_RENDEZVOUS; send <= DTP_SEND_BLOCKING; send++) {
+        struct timed t;
+        timed_make(&t, (struct dtp_schedule_shape){DTP_SCHEDULE_1F1B, 2, 2, 0, 0}, (enum dtp_send)send);
+        t.stages[0] = (struct dtp_stage_cost){.forward_s = 1, .backward_s = 1, .weight_s = 1, .send_s = 1};
+        t.stages[1] = (struct dtp_stage_cost){.forward_s = 3, .backward_s = 2, .weight_s = 2};
+        struct dtp_schedule_costs costs = {t.stages, 1};
+        dtp_schedule_timer_run(t.timer, &costs, &t.timing);
+        expect("the makespan", &t, t.timing.makespan_s, 20);
+        expect("F1 of rank 0", &t, t.timing.begin_s[1], send == DTP_SEND_BLOCKING ? 2 : 1);
+        expect("F1 of rank 1", &t, t.timing.begin_s[t.schedule.first[1] + 2], 10);
+        assert_int_equal(t.timing.ranks[1].forward_queue, 0);
+        timed_release(&t);
+    }
+}
+
+/* ---- costs at random ------------------------------------------------------------------------------------------------
+ */
+
+static double draw(uint64_t *random)
+{
+    *random = *random * 6364136223846793005u + 1442695040888963407u;
+    return (double)(*random >> 40) / (1 << 24);
+}
+
+/* Bounds that hold whatever passes cost: no rank ends before its work is done, nothing gets faster when sends wait, all
+ * times scale, and the makespan alone is the same. */
+static void test_any_costs(void **state)
+{
+    (void)state;
+    uint64_t random = 17;
+    for (int i = 0; i < 300; i++) {
+        double makespan_s[DTP_SEND_COUNT] = {0};
+        struct dtp_schedule_shape shape = {.kind = (enum dtp_schedule_kind)(draw(&random) * DTP_SCHEDULE_COUNT)};
+        shape.ranks = 2 * (1 + (uint32_t)(draw(&random) * 4));
+        shape.micro_batches = shape.ranks * 2 * (1 + (uint32_t)(draw(&random) * 3));
+        uint64_t start = random;
+        for (int send = 0; send < DTP_SEND_BLOCKING; send++) {
+            struct timed t;
+            timed_make(&t, shape, (enum dtp_send)send);
+            random = start;
+            for (uint32_t s = 0; s < t.schedule.stages; s++)
+                t.stages[s] = (struct dtp_stage_cost){draw(&random),       draw(&random), draw(&random),
+                                                      0.2 * draw(&random), draw(&random), draw(&random)};
+            struct dtp_schedule_costs costs = {t.stages, 0.7 + 0.3 * draw(&random)};
+            dtp_schedule_timer_run(t.timer, &costs, &t.timing);
+            makespan_s[send] = t.timing.makespan_s;
+            assert_true(t.timing.busy_s <= t.timing.span_s + CLOSE && t.timing.span_s <= t.timing.makespan_s + CLOSE);
+            expect("the makespan alone", &t, dtp_schedule_timer_makespan(t.timer, &costs), makespan_s[send]);
+            for (uint32_t s = 0; s < t.schedule.stages; s++) {
+                t.stages[s].forward_s *= 2;
+                t.stages[s].backward_s *= 2;
+                t.stages[s].weight_s *= 2;
+                t.stages[s].send_s *= 2;
+            }
+            expect("twice the makespan", &t, dtp_schedule_timer_makespan(t.timer, &costs), 2 * makespan_s[send]);
+            timed_release(&t);
+        }
+        assert_true(makespan_s[DTP_SEND_BUFFERED] <= makespan_s[DTP_SEND_RENDEZVOUS] + CLOSE);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_pairs_taken_apart_wait_less),
+        cmocka_unit_test(test_what_weights_keep),
+        cmocka_unit_test(test_formulas_and_timer_agree),
+        cmocka_unit_test(test_few_micro_batches),
+        cmocka_unit_test(test_unequal_stages_by_hand),
+        cmocka_unit_test(test_rendezvous_by_hand),
+        cmocka_unit_test(test_any_costs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
