@@ -1,5 +1,6 @@
 #include "cli/arguments.h"
 
+#include "cli/arguments_parts.h"
 #include "base/nearest.h"
 #include "base/number.h"
 #include "job/scenario.h"
@@ -20,9 +21,10 @@
 #define ON_LISTS (ON(SWEEP) | ON(SEARCH) | ON(VALIDATE)) /* whose keys take lists of values */
 #define ON_RUNS (ON(RUN) | ON(VALIDATE))                 /* what trains */
 #define ON_EXECUTOR (ON_RUNS | ON(PROBE))
-#define ON_WRITERS (ON(SIMULATE) | ON(BACKTEST) | ON(CHART) | ON(REPORT) | ON_EXECUTOR) /* what replaces files */
+/* what replaces files */
+#define ON_WRITERS (ON(SIMULATE) | ON(BACKTEST) | ON(CHART) | ON(REPORT) | ON(SCHEDULE) | ON_EXECUTOR)
 #define ON_PRINTERS (ON(SWEEP) | ON(CHART) | ON(REPORT)) /* whose output, without -o, is all of standard output */
-#define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(HELP))
+#define ON_ALL (ON_PLANS | ON(BACKTEST) | ON(CHART) | ON(CATALOG) | ON(SCHEDULE) | ON(HELP))
 
 enum option {
     OPTION_JSON,
@@ -38,6 +40,8 @@ enum option {
     OPTION_MACHINE,
     OPTION_WHERE,
     OPTION_PROGRAM,
+    OPTION_PROGRAM_FILE,
+    OPTION_WRITE_PROGRAM,
     OPTION_TRACE,
     OPTION_TIMELINE,
     OPTION_MEMORY,
@@ -56,7 +60,7 @@ enum option {
     OPTION_FORCE,
     OPTION_HELP,
     OPTION_VERSION,
-    OPTION_PASSED, /* what follows is the executor's to read */
+    OPTION_PASSED, /* what follows is the executor's to read, or that of schedule, its own */
     OPTION_STEPS = OPTION_PASSED,
     OPTION_DEVICE,
     OPTION_DATA,
@@ -78,20 +82,30 @@ enum option {
     OPTION_THREADS,
     OPTION_SECONDS,
     OPTION_MATMUL_CHOICES,
+    OPTION_SCHEDULE,
+    OPTION_STAGES,
+    OPTION_MICRO_BATCHES,
+    OPTION_VIRTUAL_STAGES,
+    OPTION_GROUP,
+    OPTION_TIMES,
+    OPTION_PAIR,
+    OPTION_SENDS,
+    OPTION_PASSES,
     OPTION_COUNT
 };
 
 static const struct dtp_option options[OPTION_COUNT] = {
-    [OPTION_JSON] = {"--json", NULL, ON_ALL & ~ON(HELP) & ~ON(SWEEP) & ~ON(CHART) & ~ON(REPORT) & ~ON(PROBE),
+    [OPTION_JSON] = {"--json", NULL,
+                     ON_ALL & ~ON(HELP) & ~ON(SWEEP) & ~ON(CHART) & ~ON(REPORT) & ~ON(PROBE) & ~ON(SCHEDULE),
                      "print one JSON object, for programs"},
-    [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(SEARCH) | ON(CATALOG) | ON(BACKTEST),
+    [OPTION_CSV] = {"--csv", NULL, ON(PLAN) | ON(WHATIF) | ON(SEARCH) | ON(CATALOG) | ON(BACKTEST) | ON(SCHEDULE),
                     "print a CSV table with units in its header"},
     [OPTION_MAX_MICRO_BATCH] = {"--max-micro-batch", NULL, ON(PLAN),
                                 "find the largest micro batch that fits, plan with it"},
     [OPTION_MAX_SEQ] = {"--max-seq", NULL, ON(PLAN), "find the longest sequence that fits, in steps of 128 tokens"},
     [OPTION_MIN_GPUS] = {"--min-gpus", NULL, ON(PLAN),
                          "find the fewest GPUs that fit: parts of a node, then whole nodes"},
-    [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(CHART) & ~ON(HELP),
+    [OPTION_CATALOG] = {"--catalog", "FILE", ON_ALL & ~ON(CHART) & ~ON(SCHEDULE) & ~ON(HELP),
                         "add rows to the catalogues from a CSV file; may be repeated", DTP_FILE_READ},
     [OPTION_OUTPUT] =
         {"--output", "FILE", ON(BACKTEST) | ON(SWEEP) | ON(CHART) | ON(REPORT) | ON(VALIDATE) | ON(PROBE),
@@ -107,6 +121,12 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_MACHINE] = {"--machine", "FILE.csv", ON(BACKTEST),
                         "predict runs on the GPU of a machine file of dtplan probe by what it measured", DTP_FILE_READ},
     [OPTION_PROGRAM] = {"--program", NULL, ON(EXPLAIN), "list the step's operations with what each takes alone"},
+    [OPTION_PROGRAM_FILE] = {"--program-file", "FILE", ON(SIMULATE) | ON(RUN),
+                             "a step program, or a set of one for each role, in place of model and plan",
+                             DTP_FILE_READ},
+    [OPTION_WRITE_PROGRAM] = {"--write-program", "FILE", ON(SIMULATE),
+                              "write the step program as text, which --program-file reads", DTP_FILE_WRITTEN,
+                              DTP_OUTPUT_PROGRAM},
     [OPTION_TRACE] = {"--trace", "FILE.json", ON(SIMULATE) | ON(RUN),
                       "write the step for ui.perfetto.dev or chrome://tracing", DTP_FILE_WRITTEN, DTP_OUTPUT_TRACE},
     [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE) | ON(RUN),
@@ -132,7 +152,8 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_EXCLUDE_GPU] = {"--exclude-gpu", "LIST", ON(SEARCH), "GPUs to leave out, as in rtx-5060-ti,a10"},
     [OPTION_TOLERANCE] = {"--tolerance", "PERCENT", ON(VALIDATE),
                           "how far off a predicted step may be, 5%; default 10%"},
-    [OPTION_CHART] = {"--chart", "FIGURE", ON(VALIDATE), "draw predicted against measured (.png .svg .pdf .txt)",
+    [OPTION_CHART] = {"--chart", "FIGURE", ON(VALIDATE) | ON(SCHEDULE),
+                      "draw predicted against measured, or the passes of a schedule (.png .svg .pdf .txt)",
                       DTP_FILE_WRITTEN, DTP_OUTPUT_FIGURE},
     [OPTION_REFIT] = {"--refit", "MACHINE.csv", ON(VALIDATE),
                       "predict with this machine file, and write what the runs correct of it to MACHINE-refit.csv",
@@ -180,6 +201,22 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_MATMUL_CHOICES] = {"--matmul-choices", "FILE", ON_EXECUTOR,
                                "matmul algorithms timed on this GPU, read and added to; default in ~/.cache/dtplan",
                                DTP_FILE_WRITTEN, DTP_OUTPUT_CHOICES},
+    [OPTION_SCHEDULE] = {"--schedule", "LIST", ON(SCHEDULE),
+                         "which: one, several as in 1f1b,zb-h1, or all; default all"},
+    [OPTION_STAGES] = {"--stages", "N", ON(SCHEDULE), "ranks of the pipeline"},
+    [OPTION_MICRO_BATCHES] = {"--micro-batches", "N", ON(SCHEDULE), "of a step"},
+    [OPTION_VIRTUAL_STAGES] = {"--virtual-stages", "N", ON(SCHEDULE), "interleaved: chunks of a rank; default 2"},
+    [OPTION_GROUP] = {"--group", "N", ON(SCHEDULE),
+                      "interleaved: micro-batches through a chunk before the next; default as many as ranks"},
+    [OPTION_TIMES] = {"--times", "F,B,W[,SEND]", ON(SCHEDULE),
+                      "of a micro-batch on a rank: forward, backward of inputs and of weights, and a transfer; default "
+                      "1,1,1,0"},
+    [OPTION_PAIR] = {"--pair", "X", ON(SCHEDULE),
+                     "dualpipe: what two passes take side by side over one after the other, 0.5 to 1; default 1"},
+    [OPTION_SENDS] = {"--sends", "buffered|rendezvous|blocking", ON(SCHEDULE),
+                      "what is sent waits at the receiver, or at the sender, or holds the sender; default buffered"},
+    [OPTION_PASSES] = {"--passes", "FILE.csv", ON(SCHEDULE), "write when each pass runs, a row a pass",
+                       DTP_FILE_WRITTEN, DTP_OUTPUT_SCHEDULE},
 };
 
 const struct dtp_option *dtp_options(size_t *count)
@@ -206,17 +243,6 @@ static bool looks_like_file(const char *text)
 
 /* ---- flags ------------------------------------------------------------------------------------------------------ */
 
-/* "--micro-batch" without its leading hyphens and any "=value", as a key: "micro_batch". */
-static void key_of_flag(const char *flag, char *key, size_t bytes)
-{
-    size_t length = strcspn(flag + 2, "=");
-    if (length >= bytes)
-        length = bytes - 1;
-    for (size_t i = 0; i < length; i++)
-        key[i] = flag[2 + i] == '-' ? '_' : flag[2 + i];
-    key[length] = '\0';
-}
-
 static enum option find_option(const char *flag)
 {
     size_t length = strcspn(flag, "=");
@@ -228,51 +254,6 @@ static enum option find_option(const char *flag)
         if (strlen(options[i].flag) == length && strncmp(options[i].flag, flag, length) == 0)
             return (enum option)i;
     return OPTION_COUNT;
-}
-
-/* "micro_batch" as it is typed: "--micro-batch". Valid until DTP_NEAREST_KEPT later calls. */
-static const char *flag_of_name(const char *name)
-{
-    static char flags[DTP_NEAREST_KEPT][64];
-    static size_t turn;
-    char *flag = flags[turn++ % DTP_NEAREST_KEPT];
-    snprintf(flag, sizeof flags[0], "%s%s", name[0] == '-' ? "" : "--", name);
-    for (char *c = flag; *c; c++)
-        *c = *c == '_' ? '-' : *c;
-    return flag;
-}
-
-/* Names the flags of the command that resemble the typed one. */
-static void fault_unknown_flag(const char *flag, enum dtp_command command, struct dtp_faults *faults)
-{
-    struct dtp_nearest nearest;
-    char typed[64], hint[192], fallback[64], key[64];
-    size_t key_count, alias_count;
-    const struct dtp_scenario_key *keys = dtp_scenario_keys(&key_count);
-    const struct dtp_scenario_alias *aliases = dtp_scenario_aliases(&alias_count);
-    key_of_flag(flag, key, sizeof key);
-    if (!(ON_PLANS & (1u << command)) && strncmp(flag, "--", 2) == 0 && dtp_scenario_key_of(key)) {
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: a key of jobs, of which '%s' takes none%s; see dtplan help %s",
-                  flag, dtp_command_text(command), command == DTP_COMMAND_BACKTEST ? ": they stand in its table" : "",
-                  dtp_command_text(command));
-        return;
-    }
-    snprintf(typed, sizeof typed, "%.*s", (int)strcspn(flag, "="), flag);
-    dtp_nearest_begin(&nearest, typed);
-    for (int i = 0; i < OPTION_COUNT; i++)
-        if (options[i].commands & (1u << command))
-            dtp_nearest_offer(&nearest, options[i].flag);
-    for (size_t i = 0; i < key_count && (ON_PLANS & (1u << command)); i++)
-        dtp_nearest_offer(&nearest, keys[i].key);
-    for (size_t i = 0; i < alias_count && (ON_PLANS & (1u << command)); i++)
-        if (!aliases[i].value)
-            dtp_nearest_offer(&nearest, aliases[i].word);
-    for (size_t i = 0; i < nearest.count; i++)
-        nearest.names[i] = flag_of_name(nearest.names[i]);
-    dtp_nearest_text(&nearest, hint, sizeof hint);
-    snprintf(fallback, sizeof fallback, "see dtplan help %s", dtp_command_text(command));
-    dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: unknown flag of '%s'; %s", flag, dtp_command_text(command),
-              hint[0] ? hint : fallback);
 }
 
 /* An option of other commands, named. */
@@ -430,6 +411,8 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_MACHINE: a->machine = value; break;
     case OPTION_LEAVE_ONE_OUT: a->leave_one_out = true; break;
     case OPTION_PROGRAM: a->program = true; break;
+    case OPTION_WRITE_PROGRAM: a->write_program = value; break;
+    case OPTION_PROGRAM_FILE: a->program_file = value; break;
     case OPTION_TRACE: a->trace = value; break;
     case OPTION_TIMELINE: a->timeline = value; break;
     case OPTION_MEMORY: a->memory = value; break;
@@ -471,7 +454,7 @@ static bool is_said_otherwise(const struct dtp_arguments *a, const struct dtp_sc
 {
     for (size_t i = 0; i < a->setting_count; i++) {
         char before[64];
-        key_of_flag(a->settings[i].flag, before, sizeof before);
+        dtp_key_of_flag(a->settings[i].flag, before, sizeof before);
         bool switches = !found->value; /* --no-compile and --compile are one word */
         if (strcmp(a->settings[i].key, found->key) != 0 || strcmp(before, key) == 0 || switches)
             continue;
@@ -502,7 +485,7 @@ static bool take_setting(struct dtp_arguments *a, int argc, char **argv, int *at
 {
     char key[64];
     const char *flag = argv[*at], *value = "true";
-    key_of_flag(flag, key, sizeof key);
+    dtp_key_of_flag(flag, key, sizeof key);
     const struct dtp_scenario_key *found = dtp_scenario_key_of(key);
     if (!found && strncmp(key, "no_", 3) == 0 && (found = dtp_scenario_key_of(key + 3)) != NULL) {
         if (found->value || strchr(flag, '=')) {
@@ -537,7 +520,7 @@ static void take_flag(struct dtp_arguments *a, int argc, char **argv, int *at, s
         if (options[option].value)
             skip_value(argc, argv, at);
     } else {
-        fault_unknown_flag(flag, a->command, faults);
+        dtp_fault_unknown_flag(flag, a->command, faults);
         skip_value(argc, argv, at);
     }
 }

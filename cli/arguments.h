@@ -25,6 +25,7 @@ enum dtp_command {
     DTP_COMMAND_VALIDATE,
     DTP_COMMAND_PROBE,
     DTP_COMMAND_CATALOG,
+    DTP_COMMAND_SCHEDULE,
     DTP_COMMAND_HELP,
     DTP_COMMAND_COUNT
 };
@@ -50,7 +51,8 @@ struct dtp_typed_key {
     const char *word;               /* what was typed for it: the key, or another word */
 };
 
-/* A flag of `run` and `validate` that dtplan-exec reads; value NULL: a switch. */
+/* A flag of `run` and `validate` that dtplan-exec reads, or of `schedule`, which reads its own; value NULL: a switch.
+ */
 struct dtp_passed_flag {
     const char *flag, *value;
 };
@@ -66,24 +68,26 @@ struct dtp_arguments {
     enum dtp_command command;
     bool command_named; /* false: plan by default */
     bool help, version, json, csv;
-    bool program;             /* explain --program */
-    bool simulated;           /* --fidelity simulated */
-    bool closed;              /* --fidelity closed */
-    uint32_t max_gpus;        /* of a search; 0: not given */
-    uint32_t max_nodes;       /* likewise */
-    const char *exclude_gpus; /* search --exclude-gpu LIST, or NULL */
-    bool charts;              /* simulate --charts */
-    bool model_parallel;      /* backtest --model-parallel */
-    bool leave_one_out;       /* backtest --leave-one-out */
-    const char *machine;      /* backtest --machine FILE.csv, or NULL; elsewhere a key of the job */
-    bool solves;              /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */
+    bool program;              /* explain --program */
+    const char *write_program; /* simulate --write-program, or NULL */
+    const char *program_file;  /* simulate, run --program-file, or NULL */
+    bool simulated;            /* --fidelity simulated */
+    bool closed;               /* --fidelity closed */
+    uint32_t max_gpus;         /* of a search; 0: not given */
+    uint32_t max_nodes;        /* likewise */
+    const char *exclude_gpus;  /* search --exclude-gpu LIST, or NULL */
+    bool charts;               /* simulate --charts */
+    bool model_parallel;       /* backtest --model-parallel */
+    bool leave_one_out;        /* backtest --leave-one-out */
+    const char *machine;       /* backtest --machine FILE.csv, or NULL; elsewhere a key of the job */
+    bool solves;               /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */
     enum dtp_solve_goal goal;
     uint64_t samples, seed;                /* simulate: jobs of the step's quantiles, and their seed */
     double rank_deviation, straggler;      /* simulate: 0 = not given */
     const char *output;                    /* -o FILE, or NULL: none, or standard output asked for by "-" */
     bool resume, force;                    /* validate --resume; --force of all that write files */
     double tolerance;                      /* validate: a fraction; 0: not given */
-    const char *chart, *refit;             /* validate: a figure, a machine file; or NULL */
+    const char *chart, *refit;             /* a figure; of validate, a machine file; or NULL */
     const char *only;                      /* --only PREFIX, or NULL */
     const char *trace, *timeline, *memory; /* files of simulate, or NULL */
     const char **catalogs;                 /* --catalog FILE ... */

@@ -28,6 +28,7 @@ enum dtp_status dtp_command_simulate(const struct dtp_context *context);
 enum dtp_status dtp_command_backtest(const struct dtp_context *context);
 enum dtp_status dtp_command_chart(const struct dtp_context *context);
 enum dtp_status dtp_command_report(const struct dtp_context *context);
+enum dtp_status dtp_command_schedule(const struct dtp_context *context);
 enum dtp_status dtp_command_catalog(const struct dtp_context *context);
 enum dtp_status dtp_command_validate(const struct dtp_context *context);
 enum dtp_status dtp_command_run(const struct dtp_context *context);

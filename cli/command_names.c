@@ -7,11 +7,11 @@
 #include <string.h>
 
 static const char *const command_names[DTP_COMMAND_COUNT] = {
-    [DTP_COMMAND_PLAN] = "plan",         [DTP_COMMAND_EXPLAIN] = "explain", [DTP_COMMAND_SIMULATE] = "simulate",
-    [DTP_COMMAND_WHATIF] = "whatif",     [DTP_COMMAND_SWEEP] = "sweep",     [DTP_COMMAND_SEARCH] = "search",
-    [DTP_COMMAND_BACKTEST] = "backtest", [DTP_COMMAND_CATALOG] = "catalog", [DTP_COMMAND_CHART] = "chart",
-    [DTP_COMMAND_REPORT] = "report",     [DTP_COMMAND_RUN] = "run",         [DTP_COMMAND_PROBE] = "probe",
-    [DTP_COMMAND_VALIDATE] = "validate", [DTP_COMMAND_HELP] = "help",
+    [DTP_COMMAND_PLAN] = "plan",         [DTP_COMMAND_EXPLAIN] = "explain",   [DTP_COMMAND_SIMULATE] = "simulate",
+    [DTP_COMMAND_WHATIF] = "whatif",     [DTP_COMMAND_SWEEP] = "sweep",       [DTP_COMMAND_SEARCH] = "search",
+    [DTP_COMMAND_BACKTEST] = "backtest", [DTP_COMMAND_CATALOG] = "catalog",   [DTP_COMMAND_CHART] = "chart",
+    [DTP_COMMAND_REPORT] = "report",     [DTP_COMMAND_RUN] = "run",           [DTP_COMMAND_PROBE] = "probe",
+    [DTP_COMMAND_VALIDATE] = "validate", [DTP_COMMAND_SCHEDULE] = "schedule", [DTP_COMMAND_HELP] = "help",
 };
 
 const char *dtp_command_text(enum dtp_command command)

@@ -4,6 +4,7 @@
 #include "cli/command.h"
 
 #include "chart/chart.h"
+#include "schedule/schedule.h"
 
 #include <glob.h>
 #include <string.h>
@@ -69,6 +70,13 @@ static void offer_machine_files(struct line *line)
     globfree(&found);
 }
 
+static void offer_schedules(struct line *line)
+{
+    for (int i = 0; i < DTP_SCHEDULE_COUNT; i++)
+        offer(line, dtp_schedule_row((enum dtp_schedule_kind)i)->word,
+              dtp_schedule_row((enum dtp_schedule_kind)i)->words);
+}
+
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
 /* Of "none|full|every-N": what is a word, not a number. */
@@ -103,6 +111,8 @@ static bool offer_values(struct line *line, const char *flag)
         return true;
     if (strcmp(flag, "--machine") == 0)
         offer_machine_files(line);
+    if (option && strcmp(flag, "--schedule") == 0)
+        offer_schedules(line);
     if (!option && !key)
         return false;
     if (!option &&

@@ -3,6 +3,7 @@
 
 #include "chart/chart.h"
 #include "runs/run_table.h"
+#include "schedule/schedule.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -185,6 +186,18 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
           {"dtplan catalog measured path/to/machine.csv", "how well fits describe what was measured"},
           {"dtplan catalog constants", "what the predictions rest on"},
           {"dtplan catalog models --csv", "all models as a table for a spreadsheet"}}},
+    [DTP_COMMAND_SCHEDULE] =
+        {"dtplan schedule --stages N --micro-batches N [--schedule LIST] [--times F,B,W[,SEND]] [--csv] "
+         "[--chart FIGURE] [--passes FILE.csv]",
+         "Times pipeline schedules with equal stages: when each rank computes, what it idles and why, how many "
+         "micro-batches it keeps, what waits in queues. Of one schedule it draws the passes of all ranks, several "
+         "stand "
+         "in one table. Combinations that a schedule does not know are refused with the nearest that it does.",
+         {{"dtplan schedule --stages 8 --micro-batches 24", "all schedules beside each other"},
+          {"dtplan schedule --schedule dualpipe --stages 8 --micro-batches 20", "one of them, drawn"},
+          {"dtplan schedule --stages 8 --micro-batches 24 --times 29.7,29.4,19.9,0.53 --csv",
+           "with measured times, as a table for a spreadsheet"},
+          {"dtplan schedule --schedule zb-v --stages 4 --micro-batches 12 --chart zb-v.png", "as a picture"}}},
     [DTP_COMMAND_HELP] = {"dtplan help [COMMAND]",
                           "Prints help of the program or of one command.",
                           {{"dtplan help plan", "all keys of a plan"}}},
@@ -293,6 +306,19 @@ static void print_charts(const struct dtp_page *page)
     }
 }
 
+/* Of schedule: which there are. */
+static void print_schedules(const struct dtp_page *page)
+{
+    dtp_page_heading(page, "SCHEDULES", "of p ranks, m micro-batches and v chunks a rank");
+    for (int i = 0; i < DTP_SCHEDULE_COUNT; i++) {
+        const struct dtp_schedule_row *row = dtp_schedule_row((enum dtp_schedule_kind)i);
+        char words[300];
+        snprintf(words, sizeof words, "%s%s%s%s%s (%s)", row->words, row->rule[0] ? "; takes " : "", row->rule,
+                 row->bubble[0] ? "; bubble " : "", row->bubble, row->source);
+        print_flag(page, row->word, NULL, words);
+    }
+}
+
 /* Of backtest: what a run table holds. */
 static void print_columns(const struct dtp_page *page)
 {
@@ -326,6 +352,8 @@ void dtp_help_command(enum dtp_command command, const struct dtp_page *page)
     print_examples(page, help);
     if (command == DTP_COMMAND_CHART)
         print_charts(page);
+    if (command == DTP_COMMAND_SCHEDULE)
+        print_schedules(page);
     if (command == DTP_COMMAND_BACKTEST)
         print_columns(page);
     print_options(page, command);

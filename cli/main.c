@@ -59,6 +59,7 @@ static enum dtp_status run_command(const struct dtp_context *context)
     case DTP_COMMAND_RUN: return dtp_command_run(context);
     case DTP_COMMAND_PROBE: return dtp_command_probe(context);
     case DTP_COMMAND_VALIDATE: return dtp_command_validate(context);
+    case DTP_COMMAND_SCHEDULE: return dtp_command_schedule(context);
     case DTP_COMMAND_CATALOG: return dtp_command_catalog(context);
     case DTP_COMMAND_HELP: return dtp_command_help(context);
     case DTP_COMMAND_COUNT: break;

@@ -51,6 +51,9 @@ struct dtp_job {
 /* The cluster that the settings make, whatever else they say; false where they make none. */
 bool dtp_scenario_cluster(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
                           struct dtp_cluster *out);
+/* The same with its faults; keys of other sections are not read. */
+enum dtp_status dtp_scenario_resolve_cluster(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                                             struct dtp_cluster *out, struct dtp_faults *faults);
 /* Sequences of an optimizer step over all GPUs: micro_batch * accumulate * data-parallel ranks. */
 uint64_t dtp_job_batch_sequences(const struct dtp_job *job);
 

@@ -42,6 +42,8 @@ static const enum dtp_key dimension_keys[] = {DTP_KEY_layers,
                                               DTP_KEY_norm_place,
                                               DTP_KEY_qk_norm_wide,
                                               DTP_KEY_norm_unit_offset,
+                                              DTP_KEY_norm_eps,
+                                              DTP_KEY_embedding_scale,
                                               DTP_KEY_attention_softcap,
                                               DTP_KEY_final_softcap};
 #define DIMENSION_COUNT (sizeof dimension_keys / sizeof *dimension_keys)
@@ -492,19 +494,25 @@ enum dtp_status dtp_scenario_resolve_again(const struct dtp_scenario *scenario, 
     return r.status;
 }
 
-bool dtp_scenario_cluster(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
-                          struct dtp_cluster *out)
+enum dtp_status dtp_scenario_resolve_cluster(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                                             struct dtp_cluster *out, struct dtp_faults *faults)
 {
     struct dtp_job job = {0};
-    struct dtp_faults faults = {0};
-    struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .job = &job, .faults = &faults};
+    struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .job = &job, .faults = faults};
     r.draft = dtp_draft_default();
     for (int i = 0; i < DTP_KEY_COUNT; i++)
         if (strcmp(dtp_key_section((enum dtp_key)i), "cluster") == 0)
             apply(&r, (enum dtp_key)i);
-    bool made = dtp_resolve_cluster(&r) && r.status == DTP_OK;
+    bool made = dtp_resolve_cluster(&r);
     *out = job.cluster;
-    return made;
+    return made || r.status != DTP_OK ? r.status : DTP_BAD_INPUT;
+}
+
+bool dtp_scenario_cluster(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                          struct dtp_cluster *out)
+{
+    struct dtp_faults faults = {0};
+    return dtp_scenario_resolve_cluster(scenario, catalog, out, &faults) == DTP_OK;
 }
 
 uint64_t dtp_job_batch_sequences(const struct dtp_job *job)

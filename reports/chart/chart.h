@@ -19,6 +19,8 @@
     X(MEMORY, "memory", "device memory over one step, stacked by owner", "dtplan simulate --memory FILE.csv")          \
     X(TIMELINE, "timeline", "when each operation of a step runs, a lane a stream",                                     \
       "dtplan simulate --timeline FILE.csv")                                                                           \
+    X(SCHEDULE, "schedule", "the passes of a pipeline schedule, a lane a rank, micro-batches numbered",                \
+      "dtplan schedule --schedule NAME --passes FILE.csv")                                                             \
     X(STRATEGIES, "strategies", "memory at the peak, plan by plan, with the capacity",                                 \
       "dtplan plan --strategy all --csv")                                                                              \
     X(STEP, "step", "what the time of a step goes into, plan by plan", "dtplan plan --strategy all --csv")             \

@@ -30,6 +30,7 @@ static enum dtp_status read_rows(const struct dtp_chart_source *s, struct dtp_ch
                                  struct dtp_faults *faults)
 {
     switch (data->chart) {
+    case DTP_CHART_SCHEDULE: return dtp_chart_read_schedule(s, data, faults);
     case DTP_CHART_STRATEGIES:
     case DTP_CHART_STEP: return dtp_chart_read_bars(s, data, faults);
     case DTP_CHART_MICRO_BATCH: return dtp_chart_read_micro_batch(s, data, faults);

@@ -41,6 +41,8 @@ enum dtp_status dtp_chart_read_pareto(const struct dtp_chart_source *s, struct d
                                       struct dtp_faults *faults);
 enum dtp_status dtp_chart_read_bandwidth(const struct dtp_chart_source *s, struct dtp_chart_data *data,
                                          struct dtp_faults *faults);
+enum dtp_status dtp_chart_read_schedule(const struct dtp_chart_source *s, struct dtp_chart_data *data,
+                                        struct dtp_faults *faults);
 enum dtp_status dtp_chart_read_residuals(const struct dtp_chart_source *s, struct dtp_chart_data *data,
                                          struct dtp_faults *faults);
 

@@ -29,6 +29,7 @@ static const struct {
     {"optimizer", NULL},
     {"machine", NULL},
     {"fidelity", NULL},
+    {"schedule", NULL},
 };
 #define NAMED_COUNT (sizeof named / sizeof *named)
 

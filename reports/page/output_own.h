@@ -13,6 +13,7 @@
 #define DTP_TRACE_BEGINS                                                                                               \
     "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\""
 #define DTP_TIMELINE_BEGINS "op,stream,kind,class,name,"
+#define DTP_SCHEDULE_PASSES_BEGINS "schedule,rank,stage,chunk,micro_batch,pass,"
 #define DTP_MEMORY_BEGINS "time_s,op,"
 #define DTP_BACKTEST_BEGINS "id,source,gpu_key,strategy_key,verdict,"
 
@@ -20,8 +21,10 @@
 #define DTP_OUTPUT_TABLE(X)                                                                                            \
     X(TRACE, DTP_TRACE_BEGINS, "trace")                                                                                \
     X(TIMELINE, DTP_TIMELINE_BEGINS, "timeline")                                                                       \
+    X(SCHEDULE, DTP_SCHEDULE_PASSES_BEGINS, "table of passes")                                                         \
     X(MEMORY, DTP_MEMORY_BEGINS, "table of memory")                                                                    \
     X(BACKTEST, DTP_BACKTEST_BEGINS, "table of scored runs")                                                           \
+    X(PROGRAM, "program 1\nexecution ", "step program")                                                                \
     X(STEP_LOG, DTP_STEP_LOG_BEGINS, "log of a run")                                                                   \
     X(OP_TIMES, DTP_OP_TIMES_BEGINS, "table of operations' times")                                                     \
     X(MACHINE, NULL, "machine file")                                                                                   \

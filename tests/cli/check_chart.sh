@@ -42,7 +42,8 @@ expect 0 backtest "$source/scenarios/h200_torch_runs.csv" -o backtest.csv
 expect 0 simulate "${job[@]}" --gpus 8 --memory memory.csv --timeline timeline.csv
 grep -v ',2,tcp' "$source/scenarios/h200_collectives.csv" | grep '^[#g]\|^4,' >bandwidth.csv
 "$program" catalog measured "$source/tests/data/synthetic_machine.csv" --csv >machine-residuals.csv
-kinds=(memory timeline strategies step micro-batch scaling pareto backtest bandwidth machine-residuals)
+expect 0 schedule --stages 4 --micro-batches 8 --schedule dualpipe --passes schedule.csv
+kinds=(schedule memory timeline strategies step micro-batch scaling pareto backtest bandwidth machine-residuals)
 
 # Without gnuplot: data and script are there, and a sentence says what to do with them.
 for kind in "${kinds[@]}"; do

@@ -167,7 +167,7 @@ expect 2 backtest "$source/scenarios/published_runs.csv" "$source/scenarios/h200
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv" -o rows.csv --json
 [[ $(wc -l <rows.csv) == $(wc -l <"$source/scenarios/h200_torch_runs.csv") ]] || failed "backtest -o: a row a run"
 expect 0 --version
-for command in '' plan explain simulate whatif backtest catalog help; do
+for command in '' plan explain simulate whatif backtest catalog schedule help; do
     expect 0 help ${command:+"$command"}
     expect 0 ${command:+"$command"} --help
 done
@@ -178,7 +178,7 @@ done
 
 # The examples of --help run as they stand (the file of one of them is the reader's).
 examples=0
-for command in plan explain backtest catalog help; do
+for command in plan explain backtest catalog schedule help; do
     while read -r _ line; do
         [[ $line == *path/to/* ]] && continue
         read -ra words <<<"$line"

@@ -58,6 +58,10 @@ expect llama-7b dtplan plan --model llama-7
 expect dgx-h100 dtplan --machine dgx-h1
 expect "$cli/../tests/data/synthetic_machine.csv" dtplan backtest runs.csv --machine "$cli/../tests/data/syn"
 expect machines dtplan catalog m
+expect schedule dtplan sch
+expect dualpipe dtplan schedule --schedule du
+expect --micro-batches dtplan schedule --micro
+expect rendezvous dtplan schedule --sends r
 expect constants dtplan catalog c
 expect micro-batch dtplan chart mic
 expect --where dtplan chart --w

@@ -49,8 +49,9 @@ cp strategies.csv step.csv
 cp scaling.csv pareto.csv
 cp "$source/tests/data/synthetic_machine.csv" bandwidth.csv
 "$program" catalog measured bandwidth.csv --csv >machine-residuals.csv || failed "catalog measured"
+"$program" schedule --stages 4 --micro-batches 8 --schedule zb-v --passes schedule.csv >/dev/null || failed "schedule"
 kinds=(memory timeline strategies step)
-! command -v gnuplot >/dev/null || kinds+=(micro-batch scaling pareto backtest bandwidth machine-residuals)
+! command -v gnuplot >/dev/null || kinds+=(schedule micro-batch scaling pareto backtest bandwidth machine-residuals)
 
 for width in 40 60 80 100 120 160; do
     fits "$width" plan --params 7e9 --gpus 8 --strategy full_shard --tokens 1T
@@ -66,6 +67,9 @@ for width in 40 60 80 100 120 160; do
     fits "$width" search --params 1B --gpu a10 --gpus 2 --tokens 20T --budget 5
     fits "$width" backtest runs.csv
     fits "$width" backtest --leave-one-out "$source/tests/data/runs.csv" runs.csv
+    fits "$width" schedule --stages 8 --micro-batches 20 --times 29.7,29.4,19.9,0.53
+    fits "$width" schedule --stages 8 --micro-batches 21 --schedule dualpipe,interleaved,gpipe --sends blocking
+    fits "$width" schedule --stages 8 --micro-batches 20 --schedule dualpipe
     fits "$width" catalog gpus
     fits "$width" catalog machines
     fits "$width" catalog models

@@ -1,0 +1,64 @@
+/* Flags that nobody knows: what they may have meant. */
+#include "cli/arguments_parts.h"
+
+#include "base/nearest.h"
+#include "job/scenario.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void dtp_key_of_flag(const char *flag, char *key, size_t bytes)
+{
+    size_t length = strcspn(flag + 2, "=");
+    if (length >= bytes)
+        length = bytes - 1;
+    for (size_t i = 0; i < length; i++)
+        key[i] = flag[2 + i] == '-' ? '_' : flag[2 + i];
+    key[length] = '\0';
+}
+
+/* "micro_batch" as it is typed: "--micro-batch". Valid until DTP_NEAREST_KEPT later calls. */
+static const char *flag_of_name(const char *name)
+{
+    static char flags[DTP_NEAREST_KEPT][64];
+    static size_t turn;
+    char *flag = flags[turn++ % DTP_NEAREST_KEPT];
+    snprintf(flag, sizeof flags[0], "%s%s", name[0] == '-' ? "" : "--", name);
+    for (char *c = flag; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    return flag;
+}
+
+void dtp_fault_unknown_flag(const char *flag, enum dtp_command command, struct dtp_faults *faults)
+{
+    struct dtp_nearest nearest;
+    char typed[64], hint[192], fallback[64], key[64];
+    size_t key_count, alias_count, option_count;
+    bool takes_job = dtp_command_takes_job(command);
+    const struct dtp_option *options = dtp_options(&option_count);
+    const struct dtp_scenario_key *keys = dtp_scenario_keys(&key_count);
+    const struct dtp_scenario_alias *aliases = dtp_scenario_aliases(&alias_count);
+    dtp_key_of_flag(flag, key, sizeof key);
+    if (!takes_job && strncmp(flag, "--", 2) == 0 && dtp_scenario_key_of(key)) {
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: a key of jobs, of which '%s' takes none%s; see dtplan help %s",
+                  flag, dtp_command_text(command), command == DTP_COMMAND_BACKTEST ? ": they stand in its table" : "",
+                  dtp_command_text(command));
+        return;
+    }
+    snprintf(typed, sizeof typed, "%.*s", (int)strcspn(flag, "="), flag);
+    dtp_nearest_begin(&nearest, typed);
+    for (size_t i = 0; i < option_count; i++)
+        if (options[i].commands & (1u << command))
+            dtp_nearest_offer(&nearest, options[i].flag);
+    for (size_t i = 0; i < key_count && takes_job; i++)
+        dtp_nearest_offer(&nearest, keys[i].key);
+    for (size_t i = 0; i < alias_count && takes_job; i++)
+        if (!aliases[i].value)
+            dtp_nearest_offer(&nearest, aliases[i].word);
+    for (size_t i = 0; i < nearest.count; i++)
+        nearest.names[i] = flag_of_name(nearest.names[i]);
+    dtp_nearest_text(&nearest, hint, sizeof hint);
+    snprintf(fallback, sizeof fallback, "see dtplan help %s", dtp_command_text(command));
+    dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: unknown flag of '%s'; %s", flag, dtp_command_text(command),
+              hint[0] ? hint : fallback);
+}

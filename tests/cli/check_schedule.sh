@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# dtplan schedule as a user meets it: tables, picture, files, refusals: check_schedule.sh DTPLAN SOURCE
+set -uo pipefail
+
+program=$1
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
+cd -- "$scratch" || exit 1
+failures=0
+
+failed() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+# expect STATUS ARGUMENT...: output in out and err.
+expect() {
+    local wanted=$1 status
+    shift
+    "$program" "$@" >out 2>err </dev/null
+    status=$?
+    [[ $status == "$wanted" ]] || failed "dtplan $*: exit status $status, not $wanted: $(cat err)"
+}
+
+# says TEXT: it stands in what was printed or said.
+says() {
+    grep -qF -- "$1" out err || failed "not said: $1; but: $(cat out err)"
+}
+
+# Several: a row each, by the figures of the papers; what is not possible is refused below with the nearest choice.
+expect 0 schedule --stages 4 --micro-batches 12
+grep -qE '^ *1f1b +45 +9 +20\.0 +9 +1 to 4 +1 ' out || failed "1f1b: $(cat out)"
+grep -qE '^ *zb-h2 +39 +3 +7\.7 +0 +1 to 7 +1 ' out || failed "zb-h2: $(cat out)"
+grep -qE '^ *dualpipe +38 +2 +5\.3 +2 +5 +2 ' out || failed "dualpipe: $(cat out)"
+expect 0 schedule --stages 8 --micro-batches 14 --schedule 1f1b,interleaved,dualpipe
+says "dualpipe takes two micro-batches for each rank or more: 16, not 14"
+says "the nearest are 8 and 16"
+expect 0 schedule --stages 4 --micro-batches 8 --sends blocking
+says "sends: zb-v needs sends that do not hold the sender, rendezvous or buffered"
+
+# One: a row a rank, and its picture.
+expect 0 schedule --stages 4 --micro-batches 8 --schedule 1f1b
+says "bubble 9 (27.3 %), by formula (p-1)(F+B+W) = 9"
+says "rank 3        F0B0--F1B1--F2B2--F3B3--F4B4--F5B5--F6B6--F7B7--"
+expect 0 schedule --stages 4 --micro-batches 12 --schedule interleaved --virtual-stages 4 --times 1,1,1
+says "0 4 8 12"
+says "bubble 2.25"
+expect 0 schedule --stages 64 --micro-batches 500 --schedule 1f1b
+says "Its picture is too long"
+
+# Tables.
+expect 0 schedule --stages 4 --micro-batches 6 --csv
+[[ $(wc -l <out) == $((1 + 4 * 7 + 3)) ]] || failed "--csv: rows of 7 schedules and 3 refusals: $(wc -l <out)"
+[[ $(awk -F'"' '{ print gsub(/,/, ",", $1) }' out | sort -un | wc -l) == 1 ]] || failed "--csv: rows of other lengths"
+expect 0 schedule --stages 4 --micro-batches 8 --schedule zb-v --passes passes.csv
+[[ $(wc -l <passes.csv) == $((1 + 4 * 2 * 8 * 3)) ]] || failed "--passes: $(wc -l <passes.csv) lines"
+grep -q '^zb-v,3,4,1,0,F,2,2.5,false$' passes.csv || failed "--passes: $(head -n 3 passes.csv)"
+expect 0 schedule --stages 4 --micro-batches 8 --schedule zb-v --passes passes.csv # it is ours
+echo mine >passes.csv
+expect 2 schedule --stages 4 --micro-batches 8 --schedule zb-v --passes passes.csv
+[[ $(cat passes.csv) == mine ]] || failed "--passes replaced what was not its own"
+
+# Refusals.
+expect 2 schedule
+says "--stages is missing"
+expect 2 schedule --stages 4
+says "--micro-batches is missing"
+expect 2 schedule --stages 4 --micro-batches 10 --schedule interleaved
+says "the nearest are 8 and 12"
+expect 2 schedule --stages 5 --micro-batches 10 --schedule dualpipe
+says "the nearest to 5 is 6"
+expect 2 schedule --stages 4 --micro-batches 8 --schedule 1f1
+says "there is no schedule '1f1'; did you mean '1f1b'"
+expect 2 schedule --stages 4 --micro-batches 8 --schedule 1f1b --virtual-stages 2
+says "1f1b has 1 chunk a rank, not 2"
+expect 2 schedule --stages 0 --micro-batches 8
+expect 2 schedule --stages 70000 --micro-batches 8
+expect 2 schedule --stages 60000 --micro-batches 16000000
+says "none of the schedules is possible"
+for times in 1 1,1 1,1,x 1,1,-1 0,0,0 1,1,1,1,1 nan,1,1 1e300,1,1 ',,,' ''; do
+    expect 2 schedule --stages 4 --micro-batches 8 --times "$times"
+done
+says "--times"
+expect 2 schedule --stages 4 --micro-batches 8 --sends late
+expect 2 schedule --stages 4 --micro-batches 8 --pair 2
+expect 2 schedule --stages 4 --micro-batches 8 --chart x.png
+says "--chart: draws one schedule"
+expect 2 schedule --stages 4 --micro-batches 8 job.ini
+expect 2 schedule --stages 4 --micro-batches 8 --gpus 8
+says "a key of jobs, of which 'schedule' takes none"
+expect 2 schedule --stages 4 --micro-batches 8 --json
+expect 0 schedule --stages 1 --micro-batches 1
+
+# Drawn.
+if command -v gnuplot >/dev/null; then
+    expect 0 schedule --stages 8 --micro-batches 20 --schedule dualpipe --times 1,1,1,0.1 --chart dual.png
+    [[ $(head -c 4 dual.png | tail -c 3) == PNG && -s dual.gp && -s dual.data.csv ]] || failed "--chart: no picture"
+    expect 0 schedule --stages 4 --micro-batches 8 --passes all.csv
+    expect 2 chart schedule all.csv -o all.png
+    says "choose with --where schedule=NAME"
+    expect 0 chart schedule all.csv -o all.png --where schedule=v-half
+    [[ ! -s err ]] || failed "chart schedule: gnuplot says $(cat err)"
+fi
+
+((failures == 0)) || exit 1
+echo "schedules say what they take"
