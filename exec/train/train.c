@@ -205,13 +205,19 @@ static void describe_details(struct dtp_trainer *t)
     const struct {
         const char *name;
         double value;
-    } details[] = {{"qk_norm", m->qk_norm},
-                   {"head_bias", m->head_bias},
-                   {"norm_unit_offset", m->norm_unit_offset},
-                   {"attention_softcap", m->attention_softcap},
-                   {"final_softcap", m->final_softcap},
-                   {"sliding_window", cuts ? (double)m->sliding_window : 0},
-                   {"sliding_window_pattern", cuts ? (double)m->sliding_window_pattern : 0}};
+    } details[] = {
+        {"qk_norm", m->qk_norm},
+        {"head_bias", m->head_bias},
+        {"norm_unit_offset", m->norm_unit_offset},
+        {"norm_eps", m->norm_epsilon < DTP_NORM_EPSILON || m->norm_epsilon > DTP_NORM_EPSILON ? m->norm_epsilon : 0},
+        {"embedding_scale", m->embedding_scale},
+        {"parallel_block", m->parallel_block},
+        {"norm_place", m->norm_place},
+        {"qk_norm_wide", m->qk_norm_wide},
+        {"attention_softcap", m->attention_softcap},
+        {"final_softcap", m->final_softcap},
+        {"sliding_window", cuts ? (double)m->sliding_window : 0},
+        {"sliding_window_pattern", cuts ? (double)m->sliding_window_pattern : 0}};
     for (size_t i = 0, used; i < sizeof details / sizeof *details; i++)
         if (details[i].value != 0 && (used = strlen(t->model)) < sizeof t->model)
             snprintf(t->model + used, sizeof t->model - used, ", %s %g", details[i].name, details[i].value);

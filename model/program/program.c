@@ -312,6 +312,7 @@ static const char *fault_of_demand(const struct dtp_demand *demand)
     const double most = DTP_DEMAND_MAX;
     if (!is_amount(demand->flops, most) || !is_amount(demand->m, most) || !is_amount(demand->n, most) ||
         !is_amount(demand->k, most) || !is_amount(demand->bytes, most) || !is_amount(demand->tokens, most) ||
+        !is_amount(demand->epsilon, 1) || !is_amount(demand->scale, most) ||
         !is_amount(demand->sent_bytes, DTP_DEMAND_MAX_SENT_BYTES))
         return "a demand is negative, not finite or absurdly large";
     if ((unsigned)demand->dtype >= DTP_DTYPE_COUNT)
