@@ -107,7 +107,9 @@ static enum dtp_status lower_or_take(struct dtp_trainer *t)
 static enum dtp_status make_program(struct dtp_trainer *t)
 {
     enum dtp_status status = lower_or_take(t);
-    if (status == DTP_BAD_INPUT && !t->first_rank) /* all find the same in the same text and words; the first says it */
+    /* Ranks of a machine find the same in the same text and words, and the first of them says it; another machine may
+     * have another text. */
+    if (status == DTP_BAD_INPUT && t->of->ranks.local_rank != 0)
         *t->faults = (struct dtp_faults){.count = 0};
     if (status == DTP_OK && t->set)
         status = dtp_world_join_set(&t->of->ranks, t->set, &t->world, t->faults);
