@@ -317,6 +317,16 @@ static void test_best_step(void **state)
         dtp_stages_destroy(&best);
         timed_release(&t);
     }
+    struct timed large;
+    struct dtp_part_cost one[64] = {{1, 1, 1, 0, 0}};
+    struct dtp_model_cost cost = {.layers = one};
+    struct dtp_stages none;
+    double never_s;
+    timed_make(&large, (struct dtp_schedule_shape){DTP_SCHEDULE_1F1B, 64, 8192, 0, 0}, DTP_SEND_BUFFERED);
+    expect_said(dtp_stages_best_step(&(struct dtp_stages_model){64, 0}, &cost, &large.schedule, large.timer, 1, &none,
+                                     &never_s, &faults),
+                "are too many to try every move of a layer");
+    timed_release(&large);
     if (least < draws * 3 / 4)
         fail_msg("the least step in %d of %d draws", least, draws);
 }
