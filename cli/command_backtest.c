@@ -3,7 +3,6 @@
 #include "cli/progress.h"
 
 #include "record/backtest_report.h"
-#include "record/leave_one_out_report.h"
 #include "sim/simulated.h"
 
 #define WORST_ROWS 10

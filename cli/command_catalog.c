@@ -2,7 +2,7 @@
 #include "cli/command.h"
 
 #include "cli/progress.h"
-#include "record/constants_report.h"
+#include "record/catalog_report.h"
 #include "record/measured_report.h"
 #include "sim/simulated.h"
 

@@ -5,7 +5,7 @@
 #include "base/number.h"
 #include "page/output_file.h"
 #include "cli/probe_events.h"
-#include "record/probe_report.h"
+#include "record/measured_report.h"
 #include "cli/run_process.h"
 
 #include <stdlib.h>

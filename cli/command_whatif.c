@@ -3,7 +3,7 @@
 
 #include "record/report.h"
 #include "sim/simulated.h"
-#include "record/whatif_report.h"
+#include "record/search_report.h"
 
 #include <stdlib.h>
 

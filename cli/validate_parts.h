@@ -2,7 +2,7 @@
 #ifndef DTP_VALIDATE_PARTS_H
 #define DTP_VALIDATE_PARTS_H
 
-#include "record/refit_report.h"
+#include "record/validation.h"
 #include "cli/run_job.h"
 #include "cli/validate_list.h"
 

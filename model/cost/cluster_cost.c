@@ -29,52 +29,55 @@ double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, enum dtp_measured
                                 : dtp_matmul_s(&cluster->gpu, dtype, dtp_measured_matmul_of_weights(pass), m, n, k);
 }
 
-/* The kernel that was measured is cuDNN's flash attention over whole sequences, without a soft cap. */
-static double measured_attention_s(const struct dtp_cluster *cluster, const struct dtp_transformer *transformer,
-                                   const struct dtp_plan *plan, double tokens, bool backward)
+bool dtp_attention_measured_row(const struct dtp_attention_shape *shape, enum dtp_dtype compute, double tokens,
+                                bool backward, struct dtp_measured_row *out)
 {
-    double sequence = (double)plan->sequence;
-    if (!cluster->measured || plan->attention != DTP_ATTENTION_FLASH || transformer->attention_softcap > 0 ||
-        dtp_transformer_attention_length(transformer, plan->sequence) < sequence)
-        return (double)NAN;
-    enum dtp_measured_attention what = dtp_measured_attention_of(plan->executor.atomic_attention, backward);
-    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_ATTENTION, dtp_measured_attention_text(what));
-    row.dtype = plan->precision.compute == DTP_FP8 ? DTP_BF16 : plan->precision.compute;
-    row.number[DTP_MEASURED_m] = tokens / sequence;
-    row.number[DTP_MEASURED_sequence] = sequence;
-    row.number[DTP_MEASURED_heads] = (double)transformer->heads;
-    row.number[DTP_MEASURED_kv_heads] = (double)transformer->kv_heads;
-    row.number[DTP_MEASURED_head_dim] = (double)transformer->head_dim;
-    return measured_s(cluster, &row);
+    *out = dtp_measured_row_of(DTP_MEASUREMENT_ATTENTION,
+                               dtp_measured_attention_text(dtp_measured_attention_of(shape->atomic, backward)));
+    out->dtype = compute == DTP_FP8 ? DTP_BF16 : compute;
+    out->number[DTP_MEASURED_m] = tokens / (double)shape->queries;
+    out->number[DTP_MEASURED_sequence] = (double)shape->keys;
+    out->number[DTP_MEASURED_heads] = (double)shape->heads;
+    out->number[DTP_MEASURED_kv_heads] = (double)shape->kv_heads;
+    out->number[DTP_MEASURED_head_dim] = (double)shape->head_dim;
+    return shape->kernel == DTP_ATTENTION_FLASH && shape->softcap <= 0 &&
+           dtp_attention_length(shape) >= (double)shape->keys;
+}
+
+static double measured_attention_s(const struct dtp_cluster *cluster, const struct dtp_attention_shape *shape,
+                                   enum dtp_dtype compute, double tokens, bool backward)
+{
+    struct dtp_measured_row row;
+    bool measured = cluster->measured && dtp_attention_measured_row(shape, compute, tokens, backward, &row);
+    return measured ? measured_s(cluster, &row) : (double)NAN;
+}
+
+static struct dtp_attention_time layer_attention_time(const struct dtp_cluster *cluster,
+                                                      const struct dtp_transformer *transformer, uint64_t layer,
+                                                      const struct dtp_plan *plan, double tokens)
+{
+    struct dtp_attention_shape shape = dtp_plan_attention(transformer, plan, layer);
+    struct dtp_execution execution = dtp_plan_execution(plan);
+    struct dtp_attention_time time = dtp_attention_time(&cluster->gpu, &shape, &execution, tokens);
+    double forward_s = measured_attention_s(cluster, &shape, execution.compute, tokens, false);
+    double backward_s = measured_attention_s(cluster, &shape, execution.compute, tokens, true);
+    return (struct dtp_attention_time){isfinite(forward_s) ? forward_s : time.forward_s,
+                                       isfinite(backward_s) ? backward_s : time.backward_s};
 }
 
 /* On average over layers, where some have a window and others none. */
-static struct dtp_attention_time average_attention_time(const struct dtp_cluster *cluster,
-                                                        const struct dtp_transformer *transformer,
-                                                        const struct dtp_plan *plan, double tokens)
-{
-    const uint64_t pattern = transformer->sliding_window_pattern;
-    struct dtp_attention_shape shape = dtp_plan_attention(transformer, plan, 0);
-    struct dtp_execution execution = dtp_plan_execution(plan);
-    struct dtp_attention_time windowed = dtp_attention_time(&cluster->gpu, &shape, &execution, tokens);
-    if (pattern < 2) /* layer 0 is as all others */
-        return windowed;
-    shape = dtp_plan_attention(transformer, plan, pattern - 1);
-    struct dtp_attention_time whole = dtp_attention_time(&cluster->gpu, &shape, &execution, tokens);
-    double layers = (double)transformer->layers, part = (double)(transformer->layers / pattern) / layers;
-    return (struct dtp_attention_time){part * whole.forward_s + (1 - part) * windowed.forward_s,
-                                       part * whole.backward_s + (1 - part) * windowed.backward_s};
-}
-
 struct dtp_attention_time dtp_cluster_attention_time(const struct dtp_cluster *cluster,
                                                      const struct dtp_transformer *transformer,
                                                      const struct dtp_plan *plan, double tokens)
 {
-    struct dtp_attention_time time = average_attention_time(cluster, transformer, plan, tokens);
-    double forward_s = measured_attention_s(cluster, transformer, plan, tokens, false);
-    double backward_s = measured_attention_s(cluster, transformer, plan, tokens, true);
-    return (struct dtp_attention_time){isfinite(forward_s) ? forward_s : time.forward_s,
-                                       isfinite(backward_s) ? backward_s : time.backward_s};
+    const uint64_t pattern = transformer->sliding_window_pattern;
+    struct dtp_attention_time windowed = layer_attention_time(cluster, transformer, 0, plan, tokens);
+    if (pattern < 2) /* layer 0 is as all others */
+        return windowed;
+    struct dtp_attention_time whole = layer_attention_time(cluster, transformer, pattern - 1, plan, tokens);
+    double layers = (double)transformer->layers, part = (double)(transformer->layers / pattern) / layers;
+    return (struct dtp_attention_time){part * whole.forward_s + (1 - part) * windowed.forward_s,
+                                       part * whole.backward_s + (1 - part) * windowed.backward_s};
 }
 
 static bool measured_matmuls(const struct dtp_cluster *cluster, enum dtp_dtype dtype)

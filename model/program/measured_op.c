@@ -1,6 +1,7 @@
 #include "program/measured_op.h"
 
 #include "machine/group.h"
+#include "cost/cluster_cost.h"
 
 #include <string.h>
 
@@ -49,33 +50,14 @@ static struct dtp_measured_row matmul_row(const struct dtp_program *program, con
     return dtp_measured_row_of_matmul(dtp_measured_matmul_of_op(program, op), d->dtype, d->m, d->n, d->k);
 }
 
-/* A row is of cuDNN's kernels over whole sequences: its columns say neither a window nor a cap. */
-static bool attention_has_row(const struct dtp_attention_shape *shape)
-{
-    return shape->softcap <= 0 && dtp_attention_length(shape) >= (double)shape->keys;
-}
-
-static struct dtp_measured_row attention_row(const struct dtp_program *program, const struct dtp_op *op)
-{
-    bool backward = op->kind == DTP_OP_ATTENTION_BACKWARD;
-    const struct dtp_attention_shape *shape = &op->demand.attention;
-    struct dtp_measured_row row = dtp_measured_row_of(
-        DTP_MEASUREMENT_ATTENTION, dtp_measured_attention_text(dtp_measured_attention_of(shape->atomic, backward)));
-    row.dtype = dtp_program_execution(program)->compute;
-    set(&row, DTP_MEASURED_m, op->demand.tokens / (double)shape->queries);
-    set(&row, DTP_MEASURED_sequence, (double)shape->keys);
-    set(&row, DTP_MEASURED_heads, shape->heads);
-    set(&row, DTP_MEASURED_kv_heads, shape->kv_heads);
-    set(&row, DTP_MEASURED_head_dim, shape->head_dim);
-    return row;
-}
-
 static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster,
                       struct dtp_measured_row *out)
 {
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_MATMUL: *out = matmul_row(program, op); return true;
-    case DTP_CLASS_ATTENTION: *out = attention_row(program, op); return attention_has_row(&op->demand.attention);
+    case DTP_CLASS_ATTENTION:
+        return dtp_attention_measured_row(&op->demand.attention, dtp_program_execution(program)->compute,
+                                          op->demand.tokens, op->kind == DTP_OP_ATTENTION_BACKWARD, out);
     case DTP_CLASS_MEMORY:
         *out = dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, dtp_op_kind_text(op->kind));
         set(out, DTP_MEASURED_bytes, op->demand.bytes);

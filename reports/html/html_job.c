@@ -3,7 +3,7 @@
 #include "html/html_report.h"
 #include "base/number.h"
 #include "html/svg_step.h"
-#include "record/training_report.h"
+#include "record/report.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,8 +2,9 @@
 #ifndef DTP_BACKTEST_REPORT_H
 #define DTP_BACKTEST_REPORT_H
 
-#include "runs/backtest.h"
 #include "page/page.h"
+#include "runs/backtest.h"
+#include "runs/leave_one_out.h"
 
 #include <stdio.h>
 
@@ -16,5 +17,14 @@ void dtp_backtest_print_rows(FILE *file, const struct dtp_backtest *backtest, bo
 /* One CSV line a row of the table, in its order. The file appears whole or not at all (written beside and renamed). */
 enum dtp_status dtp_backtest_write_rows(const char *path, const struct dtp_backtest *backtest,
                                         struct dtp_faults *faults);
+
+/* ---- without one source ------------------------------------------------------------------------------------------ */
+
+/* The leave-one-source-out table, likewise: one object of schema dtplan.leave_one_out/2. */
+enum dtp_status dtp_leave_one_out_write_json(FILE *file, const struct dtp_leave_one_out *result,
+                                             struct dtp_faults *faults);
+/* A row a source, and a last one with the means of the medians. */
+void dtp_leave_one_out_write_csv(FILE *file, const struct dtp_leave_one_out *result);
+void dtp_leave_one_out_write_text(const struct dtp_page *page, const struct dtp_leave_one_out *result);
 
 #endif

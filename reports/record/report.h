@@ -7,10 +7,12 @@
 
 #include "decide/advise.h"
 #include "decide/money.h"
-#include "page/page.h"
 #include "decide/scaling.h"
 #include "decide/solve.h"
 #include "decide/training_cost.h"
+#include "page/page.h"
+
+#include <jansson.h>
 
 /* Who predicts: the closed form, a simulation, or the best there is: a simulation where the job has a step program of
  * DTP_REPORT_MAX_OPS operations (0.1 s), else the closed form. */
@@ -71,5 +73,11 @@ extern const char *const dtp_report_no_times;
 void dtp_report_head(const struct dtp_job *job, enum dtp_head head, const struct dtp_page *page);
 /* The "torch FSDP2 eager" of a plan. */
 void dtp_report_runtime_words(const struct dtp_plan *plan, char *out, size_t bytes);
+
+/* The training of a given number of tokens, as a part of a plan's report: nothing where no number of tokens was given.
+ */
+void dtp_training_text(const struct dtp_report *report, const struct dtp_page *page);
+/* null where no number of tokens was given. Part of dtplan.plan/1 as cost.training. */
+json_t *dtp_training_json(const struct dtp_training_cost *cost, const struct dtp_money *money);
 
 #endif

@@ -6,8 +6,12 @@
 #ifndef DTP_VALIDATION_H
 #define DTP_VALIDATION_H
 
+#include "page/page.h"
 #include "page/row_file.h"
 #include "record/run_report.h"
+#include "runs/refit.h"
+
+#include <jansson.h>
 
 #define DTP_VALIDATION_SCHEMA "dtplan.validate/1"
 
@@ -70,14 +74,47 @@ enum dtp_status dtp_validation_widen(const char *path, struct dtp_faults *faults
 enum dtp_status dtp_validation_read(const char *path, struct dtp_validation **out, size_t *count,
                                     struct dtp_faults *faults);
 
+/* The fields of a row as a table; private to the files of table/ that write and read rows. */
+enum dtp_validation_kind { DTP_VALIDATION_TEXT, DTP_VALIDATION_WHOLE, DTP_VALIDATION_REAL };
+
+struct dtp_validation_field {
+    char name[64];
+    enum dtp_validation_kind kind;
+    size_t offset, bytes; /* in struct dtp_validation; bytes of a text */
+};
+#define DTP_VALIDATION_MAX_FIELDS 128
+
+/* Writes them to `out`, in the order of columns; returns their number. */
+size_t dtp_validation_fields(struct dtp_validation_field out[DTP_VALIDATION_MAX_FIELDS]);
+
+/* ---- a refit ------------------------------------------------------------------------------------------------------
+ */
+
+/* What runs correct of a machine file, and whether that helps on runs it was not fitted to. */
+struct dtp_refit_result {
+    const struct dtp_validation *run;
+    double left_out_s; /* its step predicted by what the other runs correct */
+    double all_s;      /* by what all runs correct, it among them */
+};
+struct dtp_refit_report {
+    const char *machine; /* file; borrowed */
+    char *written;       /* file */
+    struct dtp_refit_factors factors;
+    struct dtp_refit_result *results;
+    size_t count;
+};
+
 /* ---- reports ----------------------------------------------------------------------------------------------------- */
 
 void dtp_validation_text(const struct dtp_validation *rows, size_t count, const struct dtp_validation_bounds *bounds,
                          const struct dtp_page *page);
 /* `refit` may be NULL. */
-struct dtp_refit_report; /* refit_report.h */
 enum dtp_status dtp_validation_json(const struct dtp_validation *rows, size_t count,
                                     const struct dtp_validation_bounds *bounds, const struct dtp_refit_report *refit,
                                     FILE *file, struct dtp_faults *faults);
+
+void dtp_refit_text(const struct dtp_refit_report *report, const struct dtp_page *page);
+/* NULL: no memory. */
+json_t *dtp_refit_json(const struct dtp_refit_report *report);
 
 #endif

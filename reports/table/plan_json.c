@@ -6,7 +6,6 @@
 #include "job/scenario_keys.h"
 #include "page/json_value.h"
 #include "machine/measured.h"
-#include "record/training_report.h"
 
 #include <string.h>
 

@@ -4,7 +4,6 @@
 #include "page/json_value.h"
 #include "record/report.h"
 #include "base/table.h"
-#include "record/training_report.h"
 
 #include <math.h>
 #include <stdlib.h>

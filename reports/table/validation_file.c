@@ -1,5 +1,5 @@
 /* Rows of a validation as CSV, written and read by one table of fields. */
-#include "record/validation_fields.h"
+#include "record/validation.h"
 
 #include "base/number.h"
 #include "page/output_file.h"

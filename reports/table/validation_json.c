@@ -1,7 +1,6 @@
-#include "record/validation_fields.h"
+#include "record/validation.h"
 
 #include "page/json_value.h"
-#include "record/refit_report.h"
 
 static json_t *field_json(const struct dtp_validation *v, const struct dtp_validation_field *field)
 {

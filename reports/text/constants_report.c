@@ -1,4 +1,4 @@
-#include "record/constants_report.h"
+#include "record/catalog_report.h"
 
 #include "base/table.h"
 #include "page/json_value.h"

@@ -1,4 +1,4 @@
-#include "record/leave_one_out_report.h"
+#include "record/backtest_report.h"
 
 #include "base/table.h"
 #include "page/grid.h"

@@ -2,8 +2,6 @@
  */
 #include "record/report.h"
 
-#include "record/training_report.h"
-
 #include <math.h>
 #include <string.h>
 

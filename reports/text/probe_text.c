@@ -1,4 +1,4 @@
-#include "record/probe_report.h"
+#include "record/measured_report.h"
 #include "runtime/runtimes.h"
 
 #include "cost/calibration.h"

@@ -1,4 +1,4 @@
-#include "record/refit_report.h"
+#include "record/validation.h"
 
 #include "page/grid.h"
 #include "page/json_value.h"

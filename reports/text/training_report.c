@@ -1,4 +1,4 @@
-#include "record/training_report.h"
+#include "record/report.h"
 
 #include "page/json_value.h"
 #include "base/number.h"

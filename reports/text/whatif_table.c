@@ -1,5 +1,5 @@
 /* The table of single changes as JSON and CSV. */
-#include "record/whatif_report.h"
+#include "record/search_report.h"
 
 #include "page/json_value.h"
 #include "base/table.h"

@@ -1,4 +1,4 @@
-#include "record/whatif_report.h"
+#include "record/search_report.h"
 
 #include "page/grid.h"
 #include "record/report.h"

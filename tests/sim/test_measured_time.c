@@ -1,5 +1,6 @@
 /* A measured machine in both models: what its rows say is what operations take. */
 #include "closed/closed_form.h"
+#include "cost/cluster_cost.h"
 #include "machine/measured.h"
 #include "program/measured_op.h"
 #include "sim/op_time.h"
@@ -143,6 +144,47 @@ static void test_other_runtimes_share_libraries_only(void **state)
     dtp_simulated_release(&without);
 }
 
+/* Attention of a layer takes the row of its own shape in both models: where windows alternate, whole layers are
+ * measured and those with a window are not; under fp8 attention computes in bf16. Sums over the layers, without gaps.
+ */
+static void test_attention_is_measured_layer_by_layer(void **state)
+{
+    (void)state;
+    static const char *const more[][2][2] = {{{"sliding_window", "256"}, {"sliding_window_pattern", "2"}},
+                                             {{"precision", "fp8-tensorwise"}, {"compile", "true"}}};
+    for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
+        const char *const settings[][2] = {
+            {"model", "llama-7b"},         {"machine", machine}, {"runtime", "torch"},
+            {"strategy", "full_shard"},    {"seq", "1024"},      {more[i][0][0], more[i][0][1]},
+            {more[i][1][0], more[i][1][1]}};
+        struct dtp_job job;
+        struct dtp_faults faults = {.count = 0};
+        struct dtp_simulated simulated;
+        if (resolve(settings, sizeof settings / sizeof settings[0], &job, &faults) != DTP_OK)
+            fail_msg("%s", faults.text[0]);
+        simulate(&job, &simulated);
+        const struct dtp_op *ops = dtp_program_ops(simulated.program);
+        double seconds = 0, gaps_s = 0;
+        size_t measured = 0, kernels = 0;
+        for (size_t k = 0; k < simulated.timeline.op_count; k++) {
+            struct dtp_measured_row row;
+            if (dtp_op_kind_class(ops[k].kind) != DTP_CLASS_ATTENTION)
+                continue;
+            measured += dtp_measured_row_of_op(simulated.program, &ops[k], &job.cluster, &row);
+            kernels++;
+            gaps_s += ops[k].demand.kernels *
+                      dtp_cluster_kernel_gap_s(&job.cluster, dtp_program_execution(simulated.program));
+            seconds += simulated.alone_s[k];
+        }
+        struct dtp_attention_time time =
+            dtp_cluster_attention_time(&job.cluster, &job.transformer, &job.plan, (double)job.plan.sequence);
+        assert_int_equal(kernels, 2 * job.transformer.layers);
+        assert_int_equal(measured, i == 0 ? job.transformer.layers : 2 * job.transformer.layers);
+        assert_near((seconds - gaps_s) / (32 * (time.forward_s + time.backward_s)), 1, 1e-3);
+        dtp_simulated_release(&simulated);
+    }
+}
+
 /* The closed form knows the same rows: both within 6 % of each other, as without a file. */
 static void test_both_models_agree(void **state)
 {
@@ -205,6 +247,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_file_names_gpu_and_gpus),
                                        cmocka_unit_test(test_operations_take_what_was_measured),
                                        cmocka_unit_test(test_other_runtimes_share_libraries_only),
+                                       cmocka_unit_test(test_attention_is_measured_layer_by_layer),
                                        cmocka_unit_test(test_both_models_agree),
                                        cmocka_unit_test(test_contention_is_what_was_measured),
                                        cmocka_unit_test(test_more_gpus_than_were_measured)};

@@ -1,6 +1,6 @@
 /* Leave one source out: on the fixture's runs with a predictor whose best deviation is known by hand, and on the
  * shipped tables, where constants.def says what each source's runs made. */
-#include "record/leave_one_out_report.h"
+#include "record/backtest_report.h"
 #include "cost/calibration.h"
 #include "runs/constant_effects.h"
 #include "runtime/runtimes.h"

@@ -3,7 +3,7 @@
 #include "decide/whatif.h"
 
 #include "base/table.h"
-#include "record/whatif_report.h"
+#include "record/search_report.h"
 
 #include <jansson.h>
 #include <math.h>
