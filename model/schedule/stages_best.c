@@ -76,9 +76,10 @@ static enum dtp_status cut_best(struct cut *c, const struct dtp_model_cost *cost
     for (uint32_t stage = 1; stage < c->count; stage++)
         add_stage(c, stage, head_s);
     out->count = c->count;
-    for (uint32_t stage = c->count, end = c->layers; stage-- > 0;) {
-        uint32_t begin = c->from[(size_t)stage * row + end];
-        out->parts[stage] = (struct dtp_stage_parts){.first_layer = begin, .layers = end - begin};
+    uint32_t end = c->layers;
+    for (uint32_t stage = c->count; stage > 0; stage--) {
+        uint32_t begin = c->from[(stage - 1) * row + end];
+        out->parts[stage - 1] = (struct dtp_stage_parts){.first_layer = begin, .layers = end - begin};
         end = begin;
     }
     return DTP_OK;
