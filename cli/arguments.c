@@ -40,6 +40,8 @@ enum option {
     OPTION_MACHINE,
     OPTION_WHERE,
     OPTION_PROGRAM,
+    OPTION_PROGRAM_FILE,
+    OPTION_WRITE_PROGRAM,
     OPTION_TRACE,
     OPTION_TIMELINE,
     OPTION_MEMORY,
@@ -119,6 +121,12 @@ static const struct dtp_option options[OPTION_COUNT] = {
     [OPTION_MACHINE] = {"--machine", "FILE.csv", ON(BACKTEST),
                         "predict runs on the GPU of a machine file of dtplan probe by what it measured", DTP_FILE_READ},
     [OPTION_PROGRAM] = {"--program", NULL, ON(EXPLAIN), "list the step's operations with what each takes alone"},
+    [OPTION_PROGRAM_FILE] = {"--program-file", "FILE", ON(SIMULATE) | ON(RUN),
+                             "a step program, or a set of one for each role, in place of model and plan",
+                             DTP_FILE_READ},
+    [OPTION_WRITE_PROGRAM] = {"--write-program", "FILE", ON(SIMULATE),
+                              "write the step program as text, which --program-file reads", DTP_FILE_WRITTEN,
+                              DTP_OUTPUT_PROGRAM},
     [OPTION_TRACE] = {"--trace", "FILE.json", ON(SIMULATE) | ON(RUN),
                       "write the step for ui.perfetto.dev or chrome://tracing", DTP_FILE_WRITTEN, DTP_OUTPUT_TRACE},
     [OPTION_TIMELINE] = {"--timeline", "FILE.csv", ON(SIMULATE) | ON(RUN),
@@ -403,6 +411,8 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_MACHINE: a->machine = value; break;
     case OPTION_LEAVE_ONE_OUT: a->leave_one_out = true; break;
     case OPTION_PROGRAM: a->program = true; break;
+    case OPTION_WRITE_PROGRAM: a->write_program = value; break;
+    case OPTION_PROGRAM_FILE: a->program_file = value; break;
     case OPTION_TRACE: a->trace = value; break;
     case OPTION_TIMELINE: a->timeline = value; break;
     case OPTION_MEMORY: a->memory = value; break;

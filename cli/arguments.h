@@ -68,17 +68,19 @@ struct dtp_arguments {
     enum dtp_command command;
     bool command_named; /* false: plan by default */
     bool help, version, json, csv;
-    bool program;             /* explain --program */
-    bool simulated;           /* --fidelity simulated */
-    bool closed;              /* --fidelity closed */
-    uint32_t max_gpus;        /* of a search; 0: not given */
-    uint32_t max_nodes;       /* likewise */
-    const char *exclude_gpus; /* search --exclude-gpu LIST, or NULL */
-    bool charts;              /* simulate --charts */
-    bool model_parallel;      /* backtest --model-parallel */
-    bool leave_one_out;       /* backtest --leave-one-out */
-    const char *machine;      /* backtest --machine FILE.csv, or NULL; elsewhere a key of the job */
-    bool solves;              /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */
+    bool program;              /* explain --program */
+    const char *write_program; /* simulate --write-program, or NULL */
+    const char *program_file;  /* simulate, run --program-file, or NULL */
+    bool simulated;            /* --fidelity simulated */
+    bool closed;               /* --fidelity closed */
+    uint32_t max_gpus;         /* of a search; 0: not given */
+    uint32_t max_nodes;        /* likewise */
+    const char *exclude_gpus;  /* search --exclude-gpu LIST, or NULL */
+    bool charts;               /* simulate --charts */
+    bool model_parallel;       /* backtest --model-parallel */
+    bool leave_one_out;        /* backtest --leave-one-out */
+    const char *machine;       /* backtest --machine FILE.csv, or NULL; elsewhere a key of the job */
+    bool solves;               /* one of --max-micro-batch, --max-seq, --min-gpus was given: goal */
     enum dtp_solve_goal goal;
     uint64_t samples, seed;                /* simulate: jobs of the step's quantiles, and their seed */
     double rank_deviation, straggler;      /* simulate: 0 = not given */

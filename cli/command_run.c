@@ -3,6 +3,7 @@
 
 #include "page/output_file.h"
 #include "cli/run_job.h"
+#include "cli/set_job.h"
 #include "record/simulation_report.h"
 
 #include <inttypes.h>
@@ -91,6 +92,8 @@ enum dtp_status dtp_command_run(const struct dtp_context *context)
 {
     struct dtp_catalog catalog;
     struct dtp_scenario *scenario = NULL;
+    if (context->arguments->program_file)
+        return dtp_set_run(context);
     enum dtp_status status = dtp_context_catalog(context, &catalog);
     if (status != DTP_OK)
         return status;

@@ -4,12 +4,14 @@
 #include "chart/chart.h"
 #include "page/output_file.h"
 #include "cli/progress.h"
+#include "cli/set_job.h"
+#include "program/program_text.h"
 #include "record/simulation_report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum table { TRACE, TIMELINE, MEMORY };
+enum table { TRACE, TIMELINE, MEMORY, PROGRAM };
 
 static enum dtp_status write_table(const struct dtp_simulated *simulated, enum table table, const char *path,
                                    struct dtp_faults *faults)
@@ -21,6 +23,7 @@ static enum dtp_status write_table(const struct dtp_simulated *simulated, enum t
     switch (table) {
     case TRACE: status = dtp_simulation_write_trace(simulated, output.file, faults); break;
     case TIMELINE: dtp_simulation_write_timeline(simulated, output.file); break;
+    case PROGRAM: status = dtp_program_write_text(simulated->program, output.file); break;
     case MEMORY: status = dtp_simulation_write_memory(simulated, output.file, faults); break;
     }
     if (status == DTP_OK)
@@ -37,6 +40,8 @@ static enum dtp_status write_tables(const struct dtp_context *context, const str
         status = write_table(simulated, TIMELINE, a->timeline, context->faults);
     if (status == DTP_OK)
         status = write_table(simulated, MEMORY, a->memory, context->faults);
+    if (status == DTP_OK)
+        status = write_table(simulated, PROGRAM, a->write_program, context->faults);
     return status;
 }
 
@@ -116,6 +121,8 @@ static enum dtp_status simulate(const struct dtp_context *context, const struct 
 enum dtp_status dtp_command_simulate(const struct dtp_context *context)
 {
     const struct dtp_arguments *a = context->arguments;
+    if (a->program_file)
+        return dtp_set_simulate(context);
     if (a->straggler > 0 && a->rank_deviation > 0)
         return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
                          "--straggler: says how slow the slowest GPU is, --rank-deviation draws it; give one of them");

@@ -1,4 +1,5 @@
 #include "cli/run_process.h"
+#include "program/program_set.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -77,9 +78,11 @@ static void time_left(const struct dtp_run_listener *l, uint64_t step, char *out
 static void mfu_text(const struct dtp_run_listener *l, double tokens_per_s, char *out, size_t bytes)
 {
     const struct dtp_job *job = l->job;
+    out[0] = '\0';
+    if (!job)
+        return;
     double peak = job->cluster.gpu.peak_flops_per_s[job->plan.precision.compute] * job->cluster.gpus;
     double flops = dtp_transformer_model_flops_per_token(&job->transformer, job->plan.sequence) * tokens_per_s;
-    out[0] = '\0';
     if (l->out->gpu && peak > 0)
         snprintf(out, bytes, "  MFU %.1f %%", 100 * flops / peak);
 }
@@ -168,6 +171,19 @@ static void hear_end(struct dtp_run_listener *l, const json_t *event)
     l->out->interrupted = json_is_true(json_object_get(event, "interrupted"));
 }
 
+static void hear_roles(struct dtp_run_listener *l, const json_t *event)
+{
+    const json_t *roles = json_object_get(event, "roles");
+    size_t count = json_array_size(roles);
+    struct dtp_run_outcome *m = l->out;
+    if (m->roles || count == 0 || count > DTP_PROGRAM_SET_MAX_ROLES || !(m->roles = calloc(count, sizeof *m->roles)))
+        return;
+    m->role_count = (uint32_t)count;
+    for (size_t i = 0; i < count; i++)
+        m->roles[i] = (struct dtp_role_outcome){number(json_array_get(roles, i), "busy_s"),
+                                                number(json_array_get(roles, i), "step_s")};
+}
+
 void dtp_run_listener_hear(void *listener, const char *line)
 {
     struct dtp_run_listener *l = listener;
@@ -179,6 +195,8 @@ void dtp_run_listener_hear(void *listener, const char *line)
         hear_start(l, event);
     else if (strcmp(kind, "step") == 0)
         hear_step(l, event);
+    else if (strcmp(kind, "roles") == 0)
+        hear_roles(l, event);
     else if (strcmp(kind, "memory") == 0) {
         l->out->used_bytes = whole(event, "used_bytes");
         l->out->gpu_bytes = whole(event, "total_bytes");

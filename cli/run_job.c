@@ -205,6 +205,7 @@ enum dtp_status dtp_job_run(const struct dtp_run_job *run, struct dtp_ran_job *o
 void dtp_ran_job_release(struct dtp_ran_job *ran)
 {
     free(ran->measured.alone_s);
+    free(ran->measured.roles);
     if (ran->predicted)
         dtp_simulated_release(&ran->simulated);
 }

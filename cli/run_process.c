@@ -112,6 +112,8 @@ static enum dtp_status write_line(const struct dtp_run_process *p, const char *p
         add_two(line, "--op-times", p->op_times);
     if (p->probe)
         add(line, "--probe");
+    if (p->alone)
+        add(line, "--program-alone");
     snprintf(descriptor, sizeof descriptor, "%d", EVENTS_DESCRIPTOR);
     add_two(line, "--events", descriptor);
     return line->failed ? dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory") : DTP_OK;

@@ -15,6 +15,7 @@ struct dtp_run_process {
     const char *program;  /* file of the program's text, which is what runs; NULL where it measures */
     const char *op_times; /* file for times of operations, or NULL */
     bool probe;           /* it measures instead of training */
+    bool alone;           /* the program is a set that stands alone: of the keys the cluster's count */
     void (*hear)(void *listener, const char *line);
     void *listener;
 };
@@ -22,8 +23,8 @@ enum dtp_status dtp_run_process(const struct dtp_run_process *process);
 /* Whether such a signal ever came, even when the run was over already or had not begun. */
 bool dtp_run_process_told_to_stop(void);
 
-/* run_events.c: what the executor says, line by line, into figures; with `progress` also into a line on standard error,
- * rewritten in place on a terminal. */
+/* run_events.c: what the executor says, line by line, into figures; `job` NULL: of a program that stands alone; with
+ * `progress` also into a line on standard error, rewritten in place on a terminal. */
 struct dtp_run_listener; /* opaque */
 struct dtp_run_listener *dtp_run_listener_create(const struct dtp_job *job, bool progress, struct dtp_run_outcome *out);
 void dtp_run_listener_hear(void *listener, const char *line);

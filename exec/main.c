@@ -108,8 +108,8 @@ static enum dtp_status set_key(struct dtp_scenario *scenario, const char *text, 
 
 /* A machine file is read as dtplan does, so that the job is the same; its times are of no use here, and go with the
  * catalogue. */
-static enum dtp_status read_scenario(const struct words *w, struct dtp_catalog *catalog, struct dtp_job *job,
-                                     struct dtp_faults *faults)
+static enum dtp_status read_scenario(const struct words *w, bool alone, struct dtp_catalog *catalog,
+                                     struct dtp_job *job, struct dtp_faults *faults)
 {
     struct dtp_scenario *scenario = NULL;
     enum dtp_status status = dtp_scenario_create(&scenario, faults);
@@ -122,7 +122,8 @@ static enum dtp_status read_scenario(const struct words *w, struct dtp_catalog *
     if (status == DTP_OK && dtp_scenario_get(scenario, "machine"))
         status = dtp_catalog_measure(catalog, dtp_scenario_get(scenario, "machine"), faults);
     if (status == DTP_OK)
-        status = dtp_scenario_resolve(scenario, catalog, job, faults);
+        status = alone ? dtp_scenario_resolve_cluster(scenario, catalog, &job->cluster, faults)
+                       : dtp_scenario_resolve(scenario, catalog, job, faults);
     job->cluster.measured = NULL;
     dtp_scenario_destroy(scenario);
     return status;
@@ -187,13 +188,27 @@ static enum dtp_status share_out(char **argv, uint32_t gpus, const struct dtp_tr
                              ranks->launcher, ranks->world, gpus);
 }
 
+static enum dtp_status read_set(const struct dtp_settings *settings, uint32_t gpus, struct dtp_program_set *set,
+                                struct dtp_faults *faults)
+{
+    enum dtp_status status = dtp_program_set_read_file(settings->program, set, faults);
+    if (status == DTP_OK && dtp_program_set_ranks(set) != gpus)
+        status = dtp_fault(faults, DTP_BAD_INPUT, settings->program, 0,
+                           "has %" PRIu32 " ranks, and --gpus is %" PRIu32 "; leave that out",
+                           dtp_program_set_ranks(set), gpus);
+    return status;
+}
+
 static enum dtp_status train(char **argv, const struct words *words, struct dtp_train_job *one,
                              struct dtp_catalog *catalog, struct dtp_faults *faults)
 {
     static struct dtp_job job;
+    static struct dtp_program_set set;
     struct dtp_nodes nodes = {&job.cluster, one->settings->pretend_nodes, one->settings->cuda};
-    bool here = false;
-    enum dtp_status status = read_scenario(words, catalog, &job, faults);
+    bool here = false, alone = one->settings->alone;
+    enum dtp_status status = read_scenario(words, alone, catalog, &job, faults);
+    if (status == DTP_OK && alone)
+        status = read_set(one->settings, job.cluster.gpus, &set, faults);
     if (status == DTP_OK && one->ranks.world == 1 && job.cluster.gpus > 1)
         status = dtp_nodes_check_launch(&nodes, faults);
     if (status == DTP_OK)
@@ -203,8 +218,11 @@ static enum dtp_status train(char **argv, const struct words *words, struct dtp_
     if (!here || status != DTP_OK)
         return status;
     dtp_nodes_environment(&nodes, &one->ranks, setenv);
-    one->job = &job;
-    return dtp_train(one, faults);
+    one->job = alone ? NULL : &job;
+    one->set = alone ? &set : NULL;
+    status = dtp_train(one, faults);
+    dtp_program_set_release(&set);
+    return status;
 }
 
 /* A machine file that is probed further: only what it tells of the GPU's row is used here. */

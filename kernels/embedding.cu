@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(256) gather(struct dtp_embedding_args a, uint3
     float result[N];
 #pragma unroll
     for (int e = 0; e < N; e++)
-        result[e] = values[e];
+        result[e] = a.scale * values[e];
     if (a.positions) {
         packed<T, N> position = load<N>((const T *)a.positions + (uint64_t)(row % a.sequence) * a.width + column);
 #pragma unroll
@@ -69,12 +69,12 @@ template <typename T, int N> struct columns {
     }
 };
 
-template <typename G, int N> __device__ void add_to_table(G *to, float (&sum)[N])
+template <typename G, int N> __device__ void add_to_table(G *to, float (&sum)[N], float scale)
 {
     packed<G, N> before = load<N>(to);
 #pragma unroll
     for (int e = 0; e < N; e++)
-        sum[e] += before[e];
+        sum[e] = scale * sum[e] + before[e];
     store(to, sum);
 }
 
@@ -121,7 +121,7 @@ __device__ void sum_frequent(const struct dtp_embedding_backward_args &a, uint32
 #pragma unroll
                     for (int e = 0; e < N; e++)
                         of.sum[e] += of_warp[w][e * 32 + lane];
-                add_to_table<G, N>(row_of_table<G>(a, begin) + column, of.sum);
+                add_to_table<G, N>(row_of_table<G>(a, begin) + column, of.sum, a.scale);
             }
             __syncthreads();
         }
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(warps * 32, 2)
         columns<T, N> of;
         of.add_rows(a, begin, end, 1, column < a.width ? column : 0);
         if (column < a.width)
-            add_to_table<G, N>(row_of_table<G>(a, begin) + column, of.sum);
+            add_to_table<G, N>(row_of_table<G>(a, begin) + column, of.sum, a.scale);
     }
 }
 
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(256) sum_positions(struct dtp_embedding_backwa
         of.add(load<N>((const T *)a.gradient + from));
     G *to = (G *)a.positions_gradient + at;
     if (a.accumulate_positions)
-        add_to_table<G, N>(to, of.sum);
+        add_to_table<G, N>(to, of.sum, 1);
     else
         store(to, of.sum);
 }

@@ -38,18 +38,19 @@ struct dtp_step_scalars {
     uint32_t skip; /* 1: loss or norm was not finite and the optimizer left everything as it was */
 };
 
-/* result[i] = table[tokens[i]] + positions[i mod sequence] */
+/* result[i] = scale * table[tokens[i]] + positions[i mod sequence] */
 struct dtp_embedding_args {
     const int32_t *tokens;
     const void *table, *positions; /* [vocab, width]; [sequence, width] or NULL */
     void *result;                  /* [rows, width] */
     uint64_t rows;
     uint32_t width, vocab, sequence;
+    float scale;
     enum dtp_element element, result_element; /* of the tables; of the result */
 };
 
-/* table_gradient[t] += the gradient rows whose token is t, in the order of `order`; rows no token names stay as they
- * are. `order` lists rows by token, `starts[u]` tells where those of the u-th distinct token begin
+/* table_gradient[t] += scale * the sum of the gradient rows whose token is t, in the order of `order`; rows no token
+ * names stay as they are. `order` lists rows by token, `starts[u]` tells where those of the u-th distinct token begin
  * (starts[*distinct] = rows); both are made on the host for each micro-batch. */
 struct dtp_embedding_backward_args {
     const void *gradient; /* [rows, width] */
@@ -57,6 +58,7 @@ struct dtp_embedding_backward_args {
     void *table_gradient, *positions_gradient; /* the latter [sequence, width] or NULL */
     uint64_t rows;
     uint32_t width, vocab, sequence;
+    float scale;
     enum dtp_element element, gradient_element; /* of `gradient`; of the tables' gradients */
     bool accumulate_positions;
 };

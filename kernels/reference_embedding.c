@@ -6,7 +6,7 @@ int dtp_reference_embedding(void *self, const struct dtp_embedding_args *a, void
     for (uint64_t i = 0; i < a->rows; i++) {
         uint64_t row = (uint64_t)a->tokens[i] * a->width, position = i % a->sequence * a->width;
         for (uint32_t j = 0; j < a->width; j++) {
-            double value = dtp_load(a->table, a->element, row + j);
+            double value = (double)a->scale * dtp_load(a->table, a->element, row + j);
             if (a->positions)
                 value += dtp_load(a->positions, a->element, position + j);
             dtp_store(a->result, a->result_element, i * a->width + j, value);
@@ -22,7 +22,7 @@ static void add_token(const struct dtp_embedding_backward_args *a, int32_t u)
         double sum = 0;
         for (int32_t i = a->starts[u]; i < a->starts[u + 1]; i++)
             sum += dtp_load(a->gradient, a->element, (uint64_t)a->order[i] * a->width + j);
-        dtp_accumulate(a->table_gradient, a->gradient_element, token * a->width + j, sum, true);
+        dtp_accumulate(a->table_gradient, a->gradient_element, token * a->width + j, (double)a->scale * sum, true);
     }
 }
 

@@ -18,7 +18,7 @@ struct worker {
     struct dtp_scan scan;
     struct dtp_faults faults;
     struct dtp_variant variant;
-    char pinned_group[16]; /* of the chunk at hand: the group set last for hybrid_shard */
+    struct dtp_resolved_base *base;
 };
 
 struct scanner {
@@ -117,11 +117,13 @@ enum fate { FATE_PREDICTED, FATE_REFUSED, FATE_TOO_LARGE, FATE_PRUNED, FATE_TOO_
 
 static enum fate predict(const struct scanner *s, struct worker *w, uint64_t combination, uint32_t shard_group)
 {
+    bool first = combination < w->scan.refusal_at; /* whose words are kept */
     w->faults.status = DTP_OK;
     w->faults.count = 0;
-    if (dtp_scenario_resolve(w->scenario, s->question->catalog, &w->variant.job, &w->faults) != DTP_OK) {
+    if (dtp_scenario_resolve_again(w->scenario, s->question->catalog, w->base, &w->variant.job,
+                                   first ? &w->faults : NULL) != DTP_OK) {
         w->scan.counts.refused++;
-        if (combination < w->scan.refusal_at && w->faults.count) {
+        if (first && w->faults.count) {
             w->scan.refusal_at = combination;
             snprintf(w->scan.refusal, sizeof w->scan.refusal, "%s", w->faults.text[0]);
         }
@@ -261,6 +263,8 @@ static enum dtp_status start_workers(struct scanner *s, unsigned threads, size_t
             status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
         else
             status = dtp_scenario_copy(s->question->base, &s->workers[i].scenario, faults);
+        if (status == DTP_OK)
+            status = dtp_resolved_base_create(&s->workers[i].base, faults);
     }
     return status;
 }
@@ -269,6 +273,7 @@ static void end_workers(struct scanner *s, unsigned threads)
 {
     for (unsigned i = 0; i < threads && s->workers; i++) {
         dtp_scenario_destroy(s->workers[i].scenario);
+        dtp_resolved_base_destroy(s->workers[i].base);
         free(s->workers[i].scan.groups);
     }
     free(s->workers);

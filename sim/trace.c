@@ -22,16 +22,17 @@ static void put_name(FILE *file, const struct dtp_op *op)
     }
 }
 
-static void put_rows(FILE *file)
+/* Names of a process and its threads, one a stream. */
+static void put_rows(FILE *file, uint32_t process, const char *name)
 {
-    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-          "{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"one rank, simulated\"}}",
-          file);
+    fprintf(file, "{\"ph\":\"M\",\"pid\":%" PRIu32 ",\"name\":\"process_name\",\"args\":{\"name\":\"%s\"}}", process,
+            name);
     for (int s = 0; s < DTP_STREAM_COUNT; s++)
         fprintf(file,
-                ",\n{\"ph\":\"M\",\"pid\":0,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}"
-                ",\n{\"ph\":\"M\",\"pid\":0,\"tid\":%d,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%d}}",
-                s, dtp_stream_text((enum dtp_stream)s), s, s);
+                ",\n{\"ph\":\"M\",\"pid\":%" PRIu32 ",\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}"
+                ",\n{\"ph\":\"M\",\"pid\":%" PRIu32
+                ",\"tid\":%d,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%d}}",
+                process, s, dtp_stream_text((enum dtp_stream)s), process, s, s);
 }
 
 static const char *category(const struct dtp_op *op)
@@ -50,10 +51,11 @@ static const char *category(const struct dtp_op *op)
     return "wait";
 }
 
-static void put_slice(FILE *file, const struct dtp_op *op, const struct dtp_span *span, uint32_t index)
+static void put_slice(FILE *file, uint32_t process, const struct dtp_op *op, const struct dtp_span *span,
+                      uint32_t index)
 {
     const struct dtp_demand *d = &op->demand;
-    fputs(",\n{\"ph\":\"X\",\"pid\":0,", file);
+    fprintf(file, ",\n{\"ph\":\"X\",\"pid\":%" PRIu32 ",", process);
     fprintf(file, "\"tid\":%d,\"cat\":\"%s\",\"name\":\"", (int)op->stream, category(op));
     put_name(file, op);
     fprintf(file, "\",\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"op\":%" PRIu32 ",\"kind\":\"%s\"", span->start_s * 1e6,
@@ -72,16 +74,23 @@ static void put_slice(FILE *file, const struct dtp_op *op, const struct dtp_span
 
 /* An arrow from the end of one slice to the start of another; `id` is its number in the file. The format binds an
  * arrow's ends to the slices around their times, so the first lies just inside its slice. */
-static void put_arrow(FILE *file, const struct dtp_op *from, const struct dtp_span *from_span, const struct dtp_op *to,
-                      const struct dtp_span *to_span, uint64_t id)
+/* One end of an arrow. */
+struct end {
+    uint32_t process;
+    const struct dtp_op *op;
+    const struct dtp_span *span;
+};
+
+static void put_arrow(FILE *file, struct end from, struct end to, uint64_t id)
 {
-    double inside_s = from_span->end_s - 0.01 * (from_span->end_s - from_span->start_s);
+    double inside_s = from.span->end_s - 0.01 * (from.span->end_s - from.span->start_s);
     fprintf(file,
-            ",\n{\"ph\":\"s\",\"pid\":0,\"tid\":%d,\"cat\":\"dependency\",\"name\":\"dependency\",\"id\":%" PRIu64
-            ",\"ts\":%.3f}"
-            ",\n{\"ph\":\"f\",\"bp\":\"e\",\"pid\":0,\"tid\":%d,\"cat\":\"dependency\",\"name\":\"dependency\",\"id\":"
-            "%" PRIu64 ",\"ts\":%.3f}",
-            (int)from->stream, id, inside_s * 1e6, (int)to->stream, id, to_span->start_s * 1e6);
+            ",\n{\"ph\":\"s\",\"pid\":%" PRIu32
+            ",\"tid\":%d,\"cat\":\"dependency\",\"name\":\"dependency\",\"id\":%" PRIu64 ",\"ts\":%.3f}"
+            ",\n{\"ph\":\"f\",\"bp\":\"e\",\"pid\":%" PRIu32
+            ",\"tid\":%d,\"cat\":\"dependency\",\"name\":\"dependency\",\"id\":%" PRIu64 ",\"ts\":%.3f}",
+            from.process, (int)from.op->stream, id, inside_s * 1e6, to.process, (int)to.op->stream, id,
+            to.span->start_s * 1e6);
 }
 
 static bool is_slice(const struct dtp_op *op, const struct dtp_span *span)
@@ -90,24 +99,69 @@ static bool is_slice(const struct dtp_op *op, const struct dtp_span *span)
            (dtp_op_kind_class(op->kind) != DTP_CLASS_NONE || op->kind == DTP_OP_HOST_WAIT);
 }
 
-enum dtp_status dtp_trace_write_json(const struct dtp_program *program, const struct dtp_timeline *timeline, FILE *file)
+static void put_process(FILE *file, uint32_t process, const char *name, const struct dtp_program *program,
+                        const struct dtp_timeline *timeline, uint64_t *arrows)
 {
     const struct dtp_op *ops = dtp_program_ops(program);
-    uint64_t arrows = 0;
-    put_rows(file);
+    put_rows(file, process, name);
     for (uint32_t i = 0; i < timeline->op_count; i++) {
         if (!is_slice(&ops[i], &timeline->span[i]))
             continue;
-        put_slice(file, &ops[i], &timeline->span[i], i);
+        put_slice(file, process, &ops[i], &timeline->span[i], i);
         const dtp_op_id *dependency = dtp_program_dependencies(program, &ops[i]);
         for (uint32_t d = 0; d < ops[i].dependency_count; d++) {
             uint32_t from = dependency[d].index;
             if (is_slice(&ops[from], &timeline->span[from]))
-                put_arrow(file, &ops[from], &timeline->span[from], &ops[i], &timeline->span[i], ++arrows);
+                put_arrow(file, (struct end){process, &ops[from], &timeline->span[from]},
+                          (struct end){process, &ops[i], &timeline->span[i]}, ++*arrows);
         }
     }
-    fputs("\n]}\n", file);
+}
+
+static const char head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", foot[] = "\n]}\n";
+
+enum dtp_status dtp_trace_write_json(const struct dtp_program *program, const struct dtp_timeline *timeline, FILE *file)
+{
+    uint64_t arrows = 0;
+    fputs(head, file);
+    put_process(file, 0, "one rank, simulated", program, timeline, &arrows);
+    fputs(foot, file);
     return written(file);
+}
+
+/* An arrow from each send to its receive. */
+static void put_transfers(FILE *file, const struct dtp_program_set *set, const struct dtp_timeline *timelines,
+                          uint32_t **partner, uint64_t *arrows)
+{
+    for (uint32_t r = 0; r < set->role_count; r++) {
+        const struct dtp_op *ops = dtp_program_ops(set->roles[r].program);
+        for (uint32_t i = 0; i < timelines[r].op_count; i++) {
+            uint32_t peer = ops[i].peer, to = partner[r][i];
+            if (ops[i].kind == DTP_OP_SEND && is_slice(&ops[i], &timelines[r].span[i]))
+                put_arrow(file, (struct end){r, &ops[i], &timelines[r].span[i]},
+                          (struct end){peer, &dtp_program_ops(set->roles[peer].program)[to], &timelines[peer].span[to]},
+                          ++*arrows);
+        }
+    }
+}
+
+enum dtp_status dtp_trace_write_set_json(const struct dtp_program_set *set, const struct dtp_timeline *timelines,
+                                         FILE *file, struct dtp_faults *faults)
+{
+    struct dtp_host_arena arena = {0};
+    uint32_t **partner;
+    uint64_t arrows = 0;
+    enum dtp_status status = dtp_program_set_match(set, &arena, &partner, faults);
+    fputs(head, file);
+    for (uint32_t r = 0; r < set->role_count && status == DTP_OK; r++) {
+        fputs(r ? ",\n" : "", file);
+        put_process(file, r, set->roles[r].name, set->roles[r].program, &timelines[r], &arrows);
+    }
+    if (status == DTP_OK)
+        put_transfers(file, set, timelines, partner, &arrows);
+    fputs(foot, file);
+    dtp_host_arena_release(&arena);
+    return status == DTP_OK ? written(file) : status;
 }
 
 /* ---- tables ------------------------------------------------------------------------------------------------------ */

@@ -18,6 +18,10 @@ enum dtp_status dtp_trace_write_json(const struct dtp_program *program, const st
 enum dtp_status dtp_trace_write_timeline_csv(const struct dtp_program *program, const struct dtp_timeline *timeline,
                                              FILE *file);
 
+/* The same of a set: a process a role, with arrows from sends to receives. `timelines` has one for each role. */
+enum dtp_status dtp_trace_write_set_json(const struct dtp_program_set *set, const struct dtp_timeline *timelines,
+                                         FILE *file, struct dtp_faults *faults);
+
 /* time_s and one column of bytes per owner: device buffers in use, a row wherever that changes. A buffer counts from
  * the start of the operation that allocates it to the end of the one that frees it, so this is the device's view; what
  * the allocator holds while the host runs ahead is dtp_allocator_replay's. */

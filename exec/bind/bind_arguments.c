@@ -7,10 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Epsilon of norms: LLaMA's and GPT-2's configuration classes (transformers: rms_norm_eps 1e-5 of LLaMA 2,
- * layer_norm_epsilon 1e-5). AdamW's comes with the settings. */
-#define NORM_EPSILON 1e-5f
-
 enum dtp_element dtp_bind_element(enum dtp_dtype dtype)
 {
     assert(dtype == DTP_FP32 || dtype == DTP_BF16);
@@ -26,6 +22,16 @@ bool dtp_bind_buffer_element(const struct dtp_buffer *buffer, enum dtp_element *
     return known;
 }
 
+static float norm_epsilon(const struct dtp_binder *b)
+{
+    return (float)(b->op->demand.epsilon > 0 ? b->op->demand.epsilon : DTP_NORM_EPSILON);
+}
+
+static float embedding_scale(const struct dtp_binder *b)
+{
+    return b->op->demand.scale > 0 ? (float)b->op->demand.scale : 1;
+}
+
 /* ---- embedding and norms ----------------------------------------------------------------------------------------- */
 
 static void fill_embedding(struct dtp_binder *b, struct dtp_bound_op *out)
@@ -39,6 +45,7 @@ static void fill_embedding(struct dtp_binder *b, struct dtp_bound_op *out)
                                                            .width = width(b),
                                                            .vocab = (uint32_t)b->op->demand.k,
                                                            .sequence = sequence(b),
+                                                           .scale = embedding_scale(b),
                                                            .element = element_of(b, DTP_ROLE_WEIGHT),
                                                            .result_element = element_of(b, DTP_ROLE_RESULT)};
 }
@@ -62,6 +69,7 @@ static void fill_embedding_backward(struct dtp_binder *b, struct dtp_bound_op *o
                                              .width = width(b),
                                              .vocab = (uint32_t)b->op->demand.k,
                                              .sequence = sequence(b),
+                                             .scale = embedding_scale(b),
                                              .element = element_of(b, DTP_ROLE_GRADIENT),
                                              .gradient_element = element_of(b, DTP_ROLE_WEIGHT_GRADIENT),
                                              .accumulate_positions = updates(b, DTP_ROLE_POSITION_GRADIENT)};
@@ -82,7 +90,7 @@ static void fill_norm(struct dtp_binder *b, struct dtp_bound_op *out)
                                                  .mean = has_mean(b) ? statistics + rows(b) : NULL,
                                                  .rows = rows(b),
                                                  .width = width(b),
-                                                 .epsilon = NORM_EPSILON,
+                                                 .epsilon = norm_epsilon(b),
                                                  .weight_offset = weight_offset(b),
                                                  .element = element_of(b, DTP_ROLE_INPUT),
                                                  .weight_element = element_of(b, DTP_ROLE_WEIGHT)};
@@ -212,7 +220,7 @@ static void fill_qk_norm(struct dtp_binder *b, struct dtp_bound_op *out)
                                                        .heads = t->heads,
                                                        .kv_heads = t->kv_heads,
                                                        .head_dim = t->head_dim,
-                                                       .epsilon = NORM_EPSILON,
+                                                       .epsilon = norm_epsilon(b),
                                                        .weight_offset = weight_offset(b),
                                                        .element = element_of(b, DTP_ROLE_RESULT),
                                                        .weight_element = element_of(b, DTP_ROLE_WEIGHT),

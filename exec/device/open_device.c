@@ -33,20 +33,16 @@ static uint32_t ordinal_of(const struct dtp_ranks *ranks)
 }
 #endif
 
-static bool needs_peer_memory(const struct dtp_plan *plan)
-{
-    return plan->executor.symmetric_windows || plan->executor.gather_engine == DTP_ENGINE_COPY ||
-           plan->executor.reduce_engine == DTP_ENGINE_COPY;
-}
-
 enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struct dtp_ranks *ranks,
-                                const struct dtp_plan *plan, struct dtp_device **out, struct dtp_faults *faults)
+                                const struct dtp_execution *execution, struct dtp_device **out,
+                                struct dtp_faults *faults)
 {
     struct dtp_device_options options = {.threads = threads_of(settings, ranks->local_world),
                                          .choices_path = settings->choices,
-                                         .matmul_sms = plan ? plan->executor.matmul_sms : 0,
-                                         .peer_memory = ranks->world > 1 && plan && needs_peer_memory(plan),
-                                         .brief_search = !plan};
+                                         .matmul_sms = execution ? execution->matmul_sms : 0,
+                                         .peer_memory =
+                                             ranks->world > 1 && execution && (execution->windows || execution->copied),
+                                         .brief_search = !execution};
     if (!settings->cuda)
         return dtp_device_host_create(&options, out, faults);
 #if DTP_WITH_CUDA

@@ -3,7 +3,7 @@
 #define DTP_OPEN_DEVICE_H
 
 #include "device/device.h"
-#include "plan/plan.h"
+#include "base/execution.h"
 #include "device/settings.h"
 #include "ranks/world.h"
 
@@ -11,7 +11,8 @@
  * (brief_search). Caller destroys by device->verbs->destroy. DTP_ENVIRONMENT: no GPU of that number, or a build without
  * CUDA. */
 enum dtp_status dtp_open_device(const struct dtp_settings *settings, const struct dtp_ranks *ranks,
-                                const struct dtp_plan *plan, struct dtp_device **out, struct dtp_faults *faults);
+                                const struct dtp_execution *execution, struct dtp_device **out,
+                                struct dtp_faults *faults);
 
 /* GPUs of this machine that --device cuda may use; 1 for the host device. No context is made. */
 enum dtp_status dtp_open_device_count(const struct dtp_settings *settings, uint32_t *out, struct dtp_faults *faults);

@@ -107,6 +107,10 @@ enum dtp_status dtp_settings_check(struct dtp_settings *s, struct dtp_faults *fa
     if ((s->resume || s->checkpoint_every > 0) && !s->checkpoint)
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--%s needs --checkpoint DIR",
                            s->resume ? "resume" : "checkpoint-every");
+    if (s->alone && (!s->program || s->checkpoint || s->op_times))
+        status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                           s->program ? "--checkpoint: a program that stands alone keeps none; its model has no words"
+                                      : "--program-alone needs --program FILE");
     if (s->data_type && !s->data)
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--data-type needs --data FILE");
     return status;

@@ -13,8 +13,8 @@
 #define DTP_SETTINGS_STEPS_MAX 1000000000u
 
 /* Of `poison` see run.h; it is for tests and not among the flags of `dtplan run`. `program`: the text that dtplan
- * predicted, which is what runs; without it the job's words are lowered. `probe`: probe.h, instead of
- * training.
+ * predicted, which is what runs; without it the job's words are lowered. `alone`: that text is a set that somebody
+ * wrote, and no words of a model and a plan stand beside it. `probe`: probe.h, instead of training.
  *
  * X(field, flag, kind, parameters of the kind). WHOLE: minimum, maximum, default. NUMBER: the same. TEXT: file or
  * folder names, default NULL. SWITCH: default false. */
@@ -43,6 +43,7 @@
     SWITCH(resume, "resume")                                                                                           \
     SWITCH(resume_previous, "resume-previous")                                                                         \
     SWITCH(pretend_nodes, "pretend-nodes")                                                                             \
+    SWITCH(alone, "program-alone")                                                                                     \
     SWITCH(poison, "poison")                                                                                           \
     SWITCH(probe, "probe")
 

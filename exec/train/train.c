@@ -16,6 +16,10 @@
 /* The plan's own advice for a GPU that has only the bytes that are free. */
 static void suggest(const struct dtp_trainer *t, uint64_t free_bytes, char *out, size_t bytes)
 {
+    if (!t->job) {
+        snprintf(out, bytes, "take smaller batches, or more roles");
+        return;
+    }
     struct dtp_job smaller = *t->job;
     struct dtp_prediction prediction;
     struct dtp_advice advice;
@@ -81,6 +85,11 @@ static enum dtp_status take_text(struct dtp_trainer *t)
 static enum dtp_status lower_or_take(struct dtp_trainer *t)
 {
     const struct dtp_job *job = t->job;
+    if (t->set) {
+        t->program = t->set->roles[dtp_program_set_role_of(t->set, t->of->ranks.rank)].program;
+        enum dtp_status summed = dtp_program_set_digest(t->set, &t->digest, t->faults);
+        return summed == DTP_OK ? dtp_executor_arena_make(t->program, &t->arena, t->faults) : summed;
+    }
     if (!job->plan.runtime->executed)
         return dtp_fault(t->faults, DTP_BAD_INPUT, NULL, 0,
                          "the executor runs plans of --runtime dtplan; those of %s are only predicted",
@@ -98,7 +107,11 @@ static enum dtp_status make_program(struct dtp_trainer *t)
     enum dtp_status status = lower_or_take(t);
     if (status == DTP_BAD_INPUT && !t->first_rank) /* all find the same in the same text and words; the first says it */
         *t->faults = (struct dtp_faults){.count = 0};
-    return status == DTP_OK ? dtp_world_join(&t->of->ranks, t->program, &t->world, t->faults) : status;
+    if (status == DTP_OK && t->set)
+        status = dtp_world_join_set(&t->of->ranks, t->set, &t->world, t->faults);
+    else if (status == DTP_OK)
+        status = dtp_world_join(&t->of->ranks, t->program, &t->world, t->faults);
+    return status == DTP_OK ? dtp_train_shape(t) : status;
 }
 
 static enum dtp_status take_cores(struct dtp_trainer *t)
@@ -119,7 +132,7 @@ static enum dtp_status connect(struct dtp_trainer *t)
 
 static enum dtp_status make_device(struct dtp_trainer *t)
 {
-    return dtp_open_device(t->settings, &t->of->ranks, &t->job->plan, &t->device, t->faults);
+    return dtp_open_device(t->settings, &t->of->ranks, dtp_program_execution(t->program), &t->device, t->faults);
 }
 
 static enum dtp_status bind(struct dtp_trainer *t)
@@ -132,6 +145,7 @@ static enum dtp_status bind(struct dtp_trainer *t)
         .device_base = t->device_base,
         .host_base = t->host_base,
         .world = t->ranks > 1 ? &t->world : NULL,
+        .set = t->set,
         .optimizer = {(float)s->beta1, (float)s->beta2, (float)s->epsilon, (float)s->weight_decay},
         .rank = t->of->ranks.rank};
     enum dtp_status status = dtp_bind(&job, &t->binding, t->faults);
@@ -151,22 +165,17 @@ static enum dtp_status prove(struct dtp_trainer *t)
 static enum dtp_status open_source(struct dtp_trainer *t)
 {
     const struct dtp_settings *s = t->settings;
-    struct dtp_token_shape shape = {t->job->transformer.vocab, t->job->plan.sequence, s->seed};
+    struct dtp_token_shape shape = {t->batch.vocab, t->batch.sequence, s->seed};
     return s->data ? dtp_token_source_open(s->data, s->token_type, &shape, &t->source, t->faults)
                    : dtp_token_source_markov(&shape, &t->source, t->faults);
 }
 
 static struct dtp_batch_job batch_job(const struct dtp_trainer *t)
 {
-    const struct dtp_plan *plan = &t->job->plan;
-    return (struct dtp_batch_job){.source = t->source,
-                                  .vocab = t->job->transformer.vocab,
-                                  .sequence = plan->sequence,
-                                  .first_step = t->position.step,
-                                  .micro_batch = plan->micro_batch,
-                                  .accumulate = plan->accumulate,
-                                  .rank = t->of->ranks.rank,
-                                  .ranks = t->ranks};
+    struct dtp_batch_job job = t->batch;
+    job.source = t->source;
+    job.first_step = t->position.step;
+    return job;
 }
 
 /* Each rank looks at its part of what all will read, and all hear what any found: a token beyond the vocabulary ends
@@ -174,7 +183,7 @@ static struct dtp_batch_job batch_job(const struct dtp_trainer *t)
 static enum dtp_status check_tokens(struct dtp_trainer *t)
 {
     struct dtp_batch_job job = batch_job(t);
-    struct dtp_token_range range = {0, t->settings->steps * dtp_batch_step_samples(&job), job.rank, job.ranks};
+    struct dtp_token_range range = {0, t->settings->steps * dtp_batch_step_samples(&job), t->of->ranks.rank, t->ranks};
     uint64_t *all = calloc(t->ranks, sizeof *all), found = UINT64_MAX;
     uint64_t mine = dtp_token_source_search(t->source, &range, t->of->stop);
     enum dtp_status status = all ? dtp_world_exchange(&t->world, &mine, sizeof mine, all, t->faults)
@@ -194,13 +203,19 @@ static void describe_details(struct dtp_trainer *t)
     const struct {
         const char *name;
         double value;
-    } details[] = {{"qk_norm", m->qk_norm},
-                   {"head_bias", m->head_bias},
-                   {"norm_unit_offset", m->norm_unit_offset},
-                   {"attention_softcap", m->attention_softcap},
-                   {"final_softcap", m->final_softcap},
-                   {"sliding_window", cuts ? (double)m->sliding_window : 0},
-                   {"sliding_window_pattern", cuts ? (double)m->sliding_window_pattern : 0}};
+    } details[] = {
+        {"qk_norm", m->qk_norm},
+        {"head_bias", m->head_bias},
+        {"norm_unit_offset", m->norm_unit_offset},
+        {"norm_eps", m->norm_epsilon < DTP_NORM_EPSILON || m->norm_epsilon > DTP_NORM_EPSILON ? m->norm_epsilon : 0},
+        {"embedding_scale", m->embedding_scale},
+        {"parallel_block", m->parallel_block},
+        {"norm_place", m->norm_place},
+        {"qk_norm_wide", m->qk_norm_wide},
+        {"attention_softcap", m->attention_softcap},
+        {"final_softcap", m->final_softcap},
+        {"sliding_window", cuts ? (double)m->sliding_window : 0},
+        {"sliding_window_pattern", cuts ? (double)m->sliding_window_pattern : 0}};
     for (size_t i = 0, used; i < sizeof details / sizeof *details; i++)
         if (details[i].value != 0 && (used = strlen(t->model)) < sizeof t->model)
             snprintf(t->model + used, sizeof t->model - used, ", %s %g", details[i].name, details[i].value);
@@ -208,6 +223,8 @@ static void describe_details(struct dtp_trainer *t)
 
 static void describe_model(struct dtp_trainer *t)
 {
+    if (!t->job)
+        return; /* checkpoints are of models in words */
     const struct dtp_transformer *m = &t->job->transformer;
     snprintf(t->model, sizeof t->model,
              "layers %" PRIu64 ", hidden %" PRIu64 ", heads %" PRIu64 " of %" PRIu64 ", kv heads %" PRIu64
@@ -249,12 +266,12 @@ static enum dtp_status start_batches(struct dtp_trainer *t)
                          " steps, this one would have read %" PRIu64
                          "; resume with a batch of as many sequences a step",
                          t->position.samples, t->position.step, samples * t->position.step);
-    return dtp_batches_start(&job, t->device, &t->batches, t->faults);
+    return t->binding.map.micro_steps ? dtp_batches_start(&job, t->device, &t->batches, t->faults) : DTP_OK;
 }
 
 static enum dtp_status make_times(struct dtp_trainer *t)
 {
-    if (!t->settings->op_times)
+    if (!t->settings->op_times && !t->set)
         return DTP_OK;
     size_t count = t->binding.op_count;
     double **lists[] = {&t->times.alone_s, &t->times.start_s, &t->times.end_s};
@@ -322,7 +339,8 @@ static void tear_down(struct dtp_trainer *t, bool failed)
         t->device->verbs->destroy(t->device);
     dtp_world_leave(&t->world);
     dtp_executor_arena_release(&t->arena);
-    dtp_program_destroy(t->program);
+    if (!t->set)
+        dtp_program_destroy(t->program);
     free(t->times.alone_s);
     free(t->times.start_s);
     free(t->times.end_s);
@@ -332,10 +350,11 @@ enum dtp_status dtp_train(const struct dtp_train_job *job, struct dtp_faults *fa
 {
     struct dtp_trainer t = {.of = job,
                             .job = job->job,
+                            .set = job->set,
                             .settings = job->settings,
                             .faults = faults,
                             .first_rank = job->ranks.rank == 0,
-                            .ranks = job->job->cluster.gpus};
+                            .ranks = job->set ? dtp_program_set_ranks(job->set) : job->job->cluster.gpus};
     t.events = t.first_rank ? job->events : NULL;
     enum dtp_status status = set_up(&t);
     if (status == DTP_OK) {

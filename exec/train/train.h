@@ -8,13 +8,15 @@
 
 #include "ranks/ranks.h"
 #include "job/scenario.h"
+#include "program/program_set.h"
 #include "device/settings.h"
 
 #include <signal.h>
 #include <stdio.h>
 
 struct dtp_train_job {
-    const struct dtp_job *job;
+    const struct dtp_job *job;         /* NULL: of a set that stands alone */
+    const struct dtp_program_set *set; /* that the ranks run, each its role; NULL: the job's program */
     const struct dtp_settings *settings;
     struct dtp_ranks ranks;            /* world 1, or as many as the plan has GPUs */
     FILE *events;                      /* NULL: silent */

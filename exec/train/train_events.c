@@ -95,6 +95,18 @@ void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory)
         json_decref(name);
 }
 
+void dtp_event_roles(FILE *file, const struct dtp_role_times *roles, uint32_t count)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < count; i++)
+        json_array_append_new(
+            list, json_pack("{s:o,s:o}", "busy_s", number(roles[i].busy_s), "step_s", number(roles[i].step_s)));
+    if (file)
+        say(file, json_pack("{s:s,s:o}", "event", "roles", "roles", list));
+    else
+        json_decref(list);
+}
+
 void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *communicator,
                    const struct dtp_copied_bytes *copied, bool interrupted)
 {

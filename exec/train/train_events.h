@@ -23,6 +23,11 @@ void dtp_event_start(FILE *file, const struct dtp_binding *binding, uint64_t dig
 void dtp_event_step(FILE *file, const struct dtp_step_record *record, uint64_t tokens, enum dtp_run_mode mode);
 void dtp_event_memory(FILE *file, const struct dtp_device_memory *memory);
 void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory);
+/* What a role's ranks did in the step that was measured, on average: seconds with a kernel, of how many. */
+struct dtp_role_times {
+    double busy_s, step_s;
+};
+void dtp_event_roles(FILE *file, const struct dtp_role_times *roles, uint32_t count);
 void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *communicator,
                    const struct dtp_copied_bytes *copied, bool interrupted);
 void dtp_event_fault(FILE *file, const char *words);

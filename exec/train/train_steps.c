@@ -15,7 +15,7 @@
 static enum dtp_run_mode mode_of(const struct dtp_trainer *t)
 {
     uint64_t left = t->settings->steps - t->position.step;
-    if (!t->settings->op_times || left > 2)
+    if ((!t->settings->op_times && !t->set) || left > 2)
         return DTP_RUN_PLAIN;
     return left == 2 ? DTP_RUN_ISOLATED : DTP_RUN_MEASURED;
 }
@@ -23,21 +23,23 @@ static enum dtp_run_mode mode_of(const struct dtp_trainer *t)
 static enum dtp_status write_inputs(struct dtp_trainer *t)
 {
     const struct dtp_settings *s = t->settings;
-    uint64_t bytes = dtp_batch_layout_of(t->binding.map.rows).bytes;
-    const void *batches;
-    enum dtp_status status = dtp_batches_take(t->batches, &batches, t->faults);
+    const void *batches = NULL;
+    enum dtp_status status = t->batches ? dtp_batches_take(t->batches, &batches, t->faults) : DTP_OK;
+    uint64_t bytes = dtp_batch_layout_of((uint64_t)t->batch.micro_batch * t->batch.sequence).bytes;
     if (status != DTP_OK)
         return status;
-    for (uint32_t m = 0; m < t->job->plan.accumulate; m++)
+    for (uint32_t m = 0; m < t->binding.map.micro_steps; m++)
         memcpy(dtp_run_host_batch(t->run, m), (const char *)batches + m * bytes, bytes);
+    struct dtp_step_scalars *scalars = dtp_run_host_scalars(t->run);
+    if (!scalars)
+        return DTP_OK;
     uint64_t updates = t->position.step - t->position.skipped + 1;
-    *dtp_run_host_scalars(t->run) =
-        (struct dtp_step_scalars){.learning_rate = (float)dtp_settings_learning_rate(s, t->position.step),
-                                  .correction1 = (float)(1 - pow(s->beta1, (double)updates)),
-                                  .correction2 = (float)(1 - pow(s->beta2, (double)updates)),
-                                  .step = (uint32_t)t->position.step,
-                                  .seed = (uint32_t)s->seed,
-                                  .clip_scale = 1};
+    *scalars = (struct dtp_step_scalars){.learning_rate = (float)dtp_settings_learning_rate(s, t->position.step),
+                                         .correction1 = (float)(1 - pow(s->beta1, (double)updates)),
+                                         .correction2 = (float)(1 - pow(s->beta2, (double)updates)),
+                                         .step = (uint32_t)t->position.step,
+                                         .seed = (uint32_t)s->seed,
+                                         .clip_scale = 1};
     return DTP_OK;
 }
 
@@ -74,6 +76,7 @@ static enum dtp_status read_times(struct dtp_trainer *t, enum dtp_run_mode mode)
         if (status == DTP_OK && mode == DTP_RUN_ISOLATED) {
             t->times.alone_s[i] = end - start;
         } else if (status == DTP_OK) {
+            t->steps_measured = true;
             t->times.start_s[i] = start;
             t->times.end_s[i] = end;
         }
@@ -84,7 +87,7 @@ static enum dtp_status read_times(struct dtp_trainer *t, enum dtp_run_mode mode)
 /* What the log says of the step that ended last, but for its loss. */
 static struct dtp_step_record record_of(const struct dtp_trainer *t, double seconds)
 {
-    double tokens = t->binding.map.step_tokens;
+    double tokens = t->step_tokens;
     struct dtp_step_record r = {.step = t->position.step + 1,
                                 .gradient_norm = t->binding.map.gradient_norm ? (double)t->results.gradient_norm : NAN,
                                 .learning_rate = dtp_settings_learning_rate(t->settings, t->position.step),
@@ -106,13 +109,14 @@ static enum dtp_status finish_step(struct dtp_trainer *t, struct dtp_step_record
         status = read_times(t, t->mode);
     if (status != DTP_OK)
         return status;
-    t->results = *dtp_run_host_results(t->run);
+    const struct dtp_step_scalars *results = dtp_run_host_results(t->run);
+    t->results = results ? *results : (struct dtp_step_scalars){0};
     *record = record_of(t, end_s - t->last_end_s);
     t->last_end_s = end_s;
     t->last_step_s = record->seconds;
     t->position.step++;
     t->position.skipped += record->skipped;
-    t->position.samples += (uint64_t)t->job->plan.accumulate * t->ranks * t->job->plan.micro_batch;
+    t->position.samples += dtp_batch_step_samples(&t->batch);
     return DTP_OK;
 }
 
@@ -147,7 +151,7 @@ static void remember_unwritten(struct dtp_trainer *t, enum dtp_status status)
 
 static void say_step(struct dtp_trainer *t, const struct dtp_step_record *r, enum dtp_run_mode mode)
 {
-    uint64_t tokens = (uint64_t)t->binding.map.step_tokens;
+    uint64_t tokens = (uint64_t)t->step_tokens;
     struct dtp_device_memory memory;
     dtp_event_step(t->events, r, tokens, mode);
     if (t->log && t->unwritten == DTP_OK)
@@ -162,7 +166,7 @@ static void say_step(struct dtp_trainer *t, const struct dtp_step_record *r, enu
 static enum dtp_status look_at(struct dtp_trainer *t, struct dtp_step_record *record, enum dtp_run_mode mode,
                                bool *stop)
 {
-    double tokens = t->binding.map.step_tokens;
+    double tokens = t->step_tokens;
     struct dtp_world_sums sums = {(double)record->loss, t->of->stop && *t->of->stop};
     enum dtp_status status = dtp_world_sum(&t->world, &sums, t->faults);
     if (status != DTP_OK)
@@ -249,6 +253,8 @@ enum dtp_status dtp_train_steps(struct dtp_trainer *t)
         write_checkpoint(t);
     if (status == DTP_OK && s->op_times && !stop && t->first_rank)
         remember_unwritten(t, dtp_op_times_write(s->op_times, &t->binding, &t->times, t->faults));
+    if (status == DTP_OK && t->set && !stop && t->steps_measured)
+        status = dtp_train_say_roles(t);
     struct dtp_copied_bytes copied = dtp_run_copied(t->run);
     dtp_event_end(t->events, t->position.step, t->world.communicator, &copied, stop);
     return status;

@@ -9,15 +9,18 @@
 
 struct dtp_trainer {
     const struct dtp_train_job *of;
-    const struct dtp_job *job;
+    const struct dtp_job *job;         /* NULL where `set` stands alone */
+    const struct dtp_program_set *set; /* NULL: all ranks run the job's program */
     const struct dtp_settings *settings;
     struct dtp_faults *faults;
     FILE *events;
-    bool first_rank, reported;
+    bool first_rank, reported, steps_measured;
     uint32_t ranks;
 
-    struct dtp_program *program;
-    uint64_t digest; /* of it */
+    struct dtp_batch_job batch;  /* what the program says of batches, and which part of them is this rank's */
+    double step_tokens;          /* of the loss of a step on all ranks */
+    struct dtp_program *program; /* the set's, where there is one */
+    uint64_t digest;             /* of it */
     struct dtp_world world;
     struct dtp_executor_arena arena;
     struct dtp_device *device;
@@ -40,6 +43,11 @@ struct dtp_trainer {
 
 /* train_steps.c: all steps that are left, with what is said and saved between them. */
 enum dtp_status dtp_train_steps(struct dtp_trainer *trainer);
+/* train_roles.c: what the roles of a set say of batches, into trainer->batch and step_tokens; a program alone is its
+ * own only role. DTP_BAD_INPUT: they say different things. */
+enum dtp_status dtp_train_shape(struct dtp_trainer *trainer);
+/* What each role's ranks did in the measured step, gathered and said. All ranks call it together. */
+enum dtp_status dtp_train_say_roles(struct dtp_trainer *trainer);
 /* Identity of its checkpoints; borrowed from the trainer. */
 struct dtp_checkpoint_identity dtp_train_identity(const struct dtp_trainer *trainer);
 

@@ -21,72 +21,192 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, struct
                                                      !packed && i % 2 == 1};
 }
 
-/* Norms of a block that read the residual stream. */
-static double stream_norms(const struct dtp_layer_kind *block)
+/* ---- bytes of memory-bound kernels, operator by operator ----------------------------------------------------------
+ */
+
+/* What the operators of a block are counted with. */
+struct counted {
+    const struct dtp_plan *plan;
+    const struct dtp_layer_kind *block;
+    double h, f, q, kv, w, p;
+    double cast; /* a row of the stream between fp32 and the compute dtype, under autocast */
+    bool autocast;
+};
+/* Of one token: what an operator's kernels read and write. */
+struct moved {
+    double forward, backward;
+};
+
+static struct counted counted_of(const struct dtp_transformer *t, const struct dtp_plan *plan,
+                                 const struct dtp_layer_kind *block)
 {
-    return __builtin_popcount(block->vectors & (UINT32_C(1) << DTP_VECTOR_NORM1 | UINT32_C(1) << DTP_VECTOR_NORM2));
+    struct counted c = {.plan = plan, .block = block, .h = (double)t->hidden, .f = (double)t->ffn};
+    c.q = (double)(t->heads * t->head_dim), c.kv = (double)(t->kv_heads * t->head_dim);
+    c.w = dtp_plan_compute_bytes(plan);
+    c.autocast = dtp_plan_autocast(plan);
+    c.p = c.autocast ? 4 : c.w;
+    c.cast = c.autocast ? (4 + c.w) * c.h : 0;
+    return c;
+}
+
+static bool reads_stream(const struct dtp_layer_operator *op)
+{
+    return op->reads & DTP_LAYER_STREAM;
+}
+
+/* Projections that read what `op` does, as the runtime stores them; their biases. */
+static double linears(const struct counted *c, const struct dtp_layer_operator *op)
+{
+    double count = 0;
+    for (int i = 0; i < c->block->matrices; i++)
+        count += op->makes >> c->block->matrix[i].result & 1 ? 1 : 0;
+    return count;
+}
+
+static double bias_bytes(const struct counted *c, const struct dtp_layer_operator *op)
+{
+    double elements = 0;
+    for (int i = 0; i < c->block->matrices; i++)
+        if (op->makes >> c->block->matrix[i].result & 1 && c->block->matrix[i].bias)
+            elements += (double)c->block->matrix[i].out;
+    return elements * c->w;
+}
+
+/* A branch's first projections: they read a norm or, without one, the stream. */
+static bool begins_branch(const struct dtp_layer_operator *op)
+{
+    return op->kind == DTP_LAYER_OP_PROJECTION &&
+           op->makes & (DTP_TENSOR_BIT(QKV) | DTP_TENSOR_BIT(Q_RAW) | DTP_TENSOR_BIT(UP));
+}
+
+static double qk_norm_bytes(const struct counted *c)
+{
+    return c->block->qk_norm ? 2 * c->w * (c->q + c->kv) : 0;
+}
+
+/* RoPE per element of q and k: to fp32, 4 half-width products, sum, difference, cat, back (48 B forward, 52 with the
+ * gradient's accumulation); the usual forms (complex product, rotate-half in bf16) move about 20 B. */
+static struct moved eager_rotary(const struct counted *c)
+{
+    double forward = c->plan->rope_fp32 ? 48 : 10 * c->w, backward = c->plan->rope_fp32 ? 52 : 10 * c->w;
+    double turned = c->block->rotary ? c->q + c->kv : 0, norm = qk_norm_bytes(c);
+    return (struct moved){forward * turned + norm, backward * turned + 2.5 * norm};
+}
+
+/* Of the stream: its gradient is made (3 p), the weight's beside it (2 p), and added to the stream's (3 p); what is
+ * narrow is cast. Of what a branch returns: that is widened before, and its sum with the stream is wide. */
+static struct moved eager_norm(const struct counted *c, const struct dtp_layer_operator *op)
+{
+    double forward = 2 * c->p * c->h, backward = 5 * c->p * c->h + c->cast;
+    if (!reads_stream(op))
+        return (struct moved){forward + c->cast + (c->p - c->w) * c->h, backward};
+    return (struct moved){forward, backward + 3 * c->p * c->h};
+}
+
+/* A branch's first ones cast what they read, each for itself, and their input gradients are added up; without a norm
+ * the sum is added to the stream's gradient. */
+static struct moved eager_projection(const struct counted *c, const struct dtp_layer_operator *op)
+{
+    double sums = begins_branch(op) ? (linears(c, op) - 1) * 3 * c->w * c->h : 0;
+    double bare = begins_branch(op) && !c->block->norms_before ? 3 * c->p * c->h : 0;
+    return (struct moved){begins_branch(op) ? linears(c, op) * c->cast : 0, sums + bare + bias_bytes(c, op)};
+}
+
+/* silu 2, product 3 | gelu 2; backward of a packed gate and up puts both together again. */
+static struct moved eager_activation(const struct counted *c)
+{
+    double row = c->w * c->f, cat = c->plan->fused_gate_up ? 4 : 0;
+    return c->block->gated ? (struct moved){5 * row, (9 + cat) * row} : (struct moved){2 * row, 3 * row};
+}
+
+/* A sum of two branches adds these first. The stream's gradient is cast for what was added to it, unless norms of both
+ * kinds stand around. */
+static struct moved eager_residual(const struct counted *c)
+{
+    double forward = c->block->parallel ? (2 * c->p + 4 * c->w) * c->h : (2 * c->p + c->w) * c->h;
+    return (struct moved){forward, c->block->norms_after && c->block->norms_before ? 0 : c->cast};
 }
 
 /* Each pointwise operation is a kernel: it reads its inputs and writes its output whole. */
-static void count_eager(const struct dtp_transformer *t, const struct dtp_plan *plan,
-                        const struct dtp_layer_kind *block, struct dtp_block_work *work)
+static struct moved eager_moved(const struct counted *c, const struct dtp_layer_operator *op)
 {
-    double h = (double)t->hidden, f = (double)t->ffn, w = dtp_plan_compute_bytes(plan);
-    double q = (double)(t->heads * t->head_dim), kv = (double)(t->kv_heads * t->head_dim);
-    bool autocast = dtp_plan_autocast(plan), gated = dtp_activation_is_gated(t->activation);
-    double p = autocast ? 4 : w;
-    double qkv_linears = plan->fused_qkv ? 1 : 3, up_linears = gated && !plan->fused_gate_up ? 2 : 1;
-    double casts = autocast ? (4 + w) * h * (qkv_linears + up_linears) : 0; /* fp32 norm output -> linear input */
-    /* RoPE per element of q and k: to fp32, 4 half-width products, sum, difference, cat, back (48 B forward, 52 with
-     * the gradient's accumulation); the usual forms (complex product, rotate-half in bf16) move about 20 B. */
-    bool rope = t->position == DTP_POSITION_ROPE;
-    double rope_forward = rope ? (plan->rope_fp32 ? 48 : 10 * w) : 0;
-    double rope_backward = rope ? (plan->rope_fp32 ? 52 : 10 * w) : 0;
-    double n = stream_norms(block), biases = (double)dtp_layer_bias_elements(block);
-    /* a sum of two branches adds these first */
-    double norms = n * 2 * p * h, adds = block->parallel ? (2 * p + 4 * w) * h : 2 * (2 * p + w) * h;
-    double qk_norm = t->qk_norm ? 2 * w * (q + kv) : 0;
-    double activation = gated ? 5 * w * f : 2 * w * f;                            /* silu 2, product 3 | gelu 2 */
-    double after = block->norms_after ? 2 : 0, cast = autocast ? (4 + w) * h : 0; /* norms of what branches return */
-    norms += after * (2 * p * h + cast) + after * (p - w) * h;
-    work->forward_bytes_per_token = norms + casts + rope_forward * (q + kv) + qk_norm + adds + activation;
+    switch (op->kind) {
+    case DTP_LAYER_OP_NORM: return eager_norm(c, op);
+    case DTP_LAYER_OP_PROJECTION: return eager_projection(c, op);
+    case DTP_LAYER_OP_ROTARY: return eager_rotary(c);
+    case DTP_LAYER_OP_ATTENTION: /* its backward puts q's, k's and v's gradients together */
+        return (struct moved){0, c->plan->fused_qkv ? 2 * c->w * (c->q + 2 * c->kv) : 0};
+    case DTP_LAYER_OP_ACTIVATION: return eager_activation(c);
+    case DTP_LAYER_OP_RESIDUAL: return eager_residual(c);
+    case DTP_LAYER_OP_CAST: break; /* with the projections that read it */
+    }
+    return (struct moved){0, 0};
+}
 
-    double activation_backward = gated ? 9 * w * f + (plan->fused_gate_up ? 4 * w * f : 0) : 3 * w * f;
-    double norms_backward =
-        n * (3 * p + 2 * p + (autocast ? 4 + w : 0)) * h; /* input gradient, weight gradient, cast */
-    double residual_adds = (n > 0 ? n : 2) * 3 * p * h + after * (5 * p * h + cast);
-    double input_gradient_sums = (qkv_linears - 1 + up_linears - 1) * 3 * w * h;
-    double qkv_cat = plan->fused_qkv ? 2 * w * (q + 2 * kv) : 0;
-    double residual_casts = (block->norms_after ? block->norms_before ? 0 : 2 : block->parallel ? 1 : 2) * cast;
-    work->backward_bytes_per_token = activation_backward + norms_backward + residual_adds + input_gradient_sums +
-                                     qkv_cat + residual_casts + rope_backward * (q + kv) + 2.5 * qk_norm + biases * w;
-    work->forward_kernels = 12 + (rope ? (plan->rope_fp32 ? 20 : 10) : 0) + (gated ? 2 : 1) + (autocast ? 6 : 0);
-    work->backward_kernels =
-        26 + (rope ? (plan->rope_fp32 ? 24 : 12) : 0) + (gated ? 4 : 1) + (autocast ? 8 : 0) + (biases > 0 ? 4 : 0);
+/* The first sum with the norm before or behind it is one pass, the last one adds up what its branches returned. */
+static struct moved fused_residual(const struct counted *c, const struct dtp_layer_operator *op)
+{
+    double branches = __builtin_popcountll(op->reads & ~DTP_LAYER_STREAM);
+    return (struct moved){op->makes ? 2 * (c->p + c->w) * c->h : (2 * c->p + branches * c->w) * c->h, 0};
+}
+
+/* One that reads the block's input is a pass, the others run in a sum's. */
+static struct moved fused_norm(const struct counted *c, const struct dtp_layer_operator *op)
+{
+    if (!reads_stream(op))
+        return (struct moved){0, (c->p + 2 * c->w) * c->h};
+    return (struct moved){op->reads & DTP_TENSOR_BIT(INPUT) ? (c->p + c->w) * c->h : 0, (c->w + 3 * c->p) * c->h};
+}
+
+/* Without a norm that makes it, the block's input is narrowed for them; what they give back is added to the stream's
+ * gradient in a pass of its own. */
+static struct moved fused_projection(const struct counted *c, const struct dtp_layer_operator *op)
+{
+    bool bare = begins_branch(op) && !c->block->norms_before, first = bare && !(op->makes & DTP_TENSOR_BIT(UP));
+    return (struct moved){first ? (c->p + c->w) * c->h : 0, (bare ? (2 * c->p + c->w) * c->h : 0) + bias_bytes(c, op)};
 }
 
 /* One pass between matmuls: a tensor is read or written once per pass. */
-static void count_fused(const struct dtp_transformer *t, const struct dtp_plan *plan,
-                        const struct dtp_layer_kind *block, struct dtp_block_work *work)
+static struct moved fused_moved(const struct counted *c, const struct dtp_layer_operator *op)
 {
-    double h = (double)t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1), f = (double)t->ffn,
-           w = dtp_plan_compute_bytes(plan);
-    double q = (double)(t->heads * t->head_dim), kv = (double)(t->kv_heads * t->head_dim);
-    double p = dtp_plan_autocast(plan) ? 4 : w;
-    bool gated = dtp_activation_is_gated(t->activation), rope = t->position == DTP_POSITION_ROPE;
-    double n = stream_norms(block), biases = (double)dtp_layer_bias_elements(block);
-    double after = block->norms_after ? 2 : 0, bare = block->norms_before ? 0 : 2; /* sums behind which no norm adds */
-    double norm1 = (p + w) * h, add_norm2 = (block->parallel ? n - 1 : 2) * (p + w) * h;
-    double add = (2 * p + (block->parallel ? 2 : 1) * w) * h;
-    double rotate = rope ? 2 * w * (q + kv) : 0, qk_norm = t->qk_norm ? 2 * w * (q + kv) : 0;
-    double transposes = 2 * w * q; /* attention returns heads before tokens */
-    work->forward_bytes_per_token = norm1 + add_norm2 + add + rotate + qk_norm + (gated ? 3 : 2) * w * f;
-    work->backward_bytes_per_token = (n * (w + 3 * p) + after * (p + 2 * w) + bare * (2 * p + w)) * h +
-                                     (rope ? 2 * w * (q + 2 * kv) : 0) + transposes + 2.5 * qk_norm +
-                                     (gated ? 6 : 4) * w * f + biases * w;
-    work->forward_kernels = 12;
-    work->backward_kernels = 26 + (biases > 0 ? 4 : 0);
-    work->fused = true;
+    double row = c->w * c->f, norm = qk_norm_bytes(c);
+    switch (op->kind) {
+    case DTP_LAYER_OP_NORM: return fused_norm(c, op);
+    case DTP_LAYER_OP_PROJECTION: return fused_projection(c, op);
+    case DTP_LAYER_OP_ROTARY:
+        return (struct moved){(c->block->rotary ? 2 * c->w * (c->q + c->kv) : 0) + norm,
+                              (c->block->rotary ? 2 * c->w * (c->q + 2 * c->kv) : 0) + 2.5 * norm};
+    case DTP_LAYER_OP_ATTENTION: return (struct moved){0, 2 * c->w * c->q}; /* it returns heads before tokens */
+    case DTP_LAYER_OP_ACTIVATION:
+        return c->block->gated ? (struct moved){3 * row, 6 * row} : (struct moved){2 * row, 4 * row};
+    case DTP_LAYER_OP_RESIDUAL: return fused_residual(c, op);
+    case DTP_LAYER_OP_CAST: break;
+    }
+    return (struct moved){0, 0};
+}
+
+static void count_bytes(const struct counted *c, struct dtp_block_work *work)
+{
+    struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
+    int count = dtp_layer_operators(c->block, op);
+    for (int i = 0; i < count; i++) {
+        struct moved moved = work->fused ? fused_moved(c, &op[i]) : eager_moved(c, &op[i]);
+        work->forward_bytes_per_token += moved.forward;
+        work->backward_bytes_per_token += moved.backward;
+    }
+}
+
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
+
+static void count_launches(const struct counted *c, bool biased, struct dtp_block_work *work)
+{
+    bool eager = !work->fused, rope = eager && c->block->rotary, slow = c->plan->rope_fp32;
+    work->forward_kernels = 12 + (rope ? (slow ? 20 : 10) : 0);
+    work->backward_kernels = 26 + (rope ? (slow ? 24 : 12) : 0) + (biased ? 4 : 0);
+    if (eager) {
+        work->forward_kernels += (c->block->gated ? 2 : 1) + (c->autocast ? 6 : 0);
+        work->backward_kernels += (c->block->gated ? 4 : 1) + (c->autocast ? 8 : 0);
+    }
 }
 
 static void count_kernels(const struct dtp_transformer *t, const struct dtp_kernel_counts *kernels, bool biased,
@@ -101,18 +221,19 @@ static void count_kernels(const struct dtp_transformer *t, const struct dtp_kern
 
 struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
-    struct dtp_block_work work = {.matmul_count = 0};
     struct dtp_layer_kind block;
-    bool fused = plan->compile || plan->runtime->fused_kernels, packed = plan->runtime->packs_matrices;
+    bool packed = plan->runtime->packs_matrices;
+    struct dtp_block_work work = {.fused = plan->compile || plan->runtime->fused_kernels, .root_kernels = 40};
     dtp_layer_kind_of(transformer, plan->fused_qkv || packed, plan->fused_gate_up || packed, &block);
-    double biases = (double)dtp_layer_bias_elements(&block);
+    struct counted counted = counted_of(transformer, plan, &block);
+    bool biased = dtp_layer_bias_elements(&block) > 0;
+    if (work.fused && plan->sequence_shards > 1) /* rows of the stream are cut */
+        counted.h /= plan->sequence_shards;
     list_matmuls(&block, packed, &work);
-    count_eager(transformer, plan, &block, &work);
-    work.root_kernels = 40;
-    if (fused)
-        count_fused(transformer, plan, &block, &work);
+    count_bytes(&counted, &work);
+    count_launches(&counted, biased, &work);
     if (plan->runtime->closed->kernels)
-        count_kernels(transformer, plan->runtime->closed->kernels, biases > 0, &work);
+        count_kernels(transformer, plan->runtime->closed->kernels, biased, &work);
     return work;
 }
 

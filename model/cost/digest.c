@@ -54,7 +54,11 @@ static uint64_t add_model(uint64_t digest, const struct dtp_transformer *t)
     const struct {
         const char *name;
         double value;
-    } details[] = {{"parallel_block", (double)t->parallel_block}, {"norm_place", (double)t->norm_place}};
+    } details[] = {
+        {"parallel_block", (double)t->parallel_block},
+        {"norm_place", (double)t->norm_place},
+        {"norm_eps", t->norm_epsilon < DTP_NORM_EPSILON || t->norm_epsilon > DTP_NORM_EPSILON ? t->norm_epsilon : 0},
+        {"embedding_scale", t->embedding_scale}};
     for (size_t i = 0; i < sizeof details / sizeof *details; i++)
         if (details[i].value > 0) /* blocks of the usual kind keep the digests they had */
             digest = dtp_digest_number(dtp_digest_text(digest, details[i].name), details[i].value);

@@ -86,6 +86,9 @@ enum dtp_key dtp_key_find_word(const char *name, const struct dtp_scenario_alias
 {
     if (alias)
         *alias = NULL;
+    for (int i = 0; i < DTP_KEY_COUNT; i++) /* who asks often asks by the name that the table has */
+        if (keys[i].key == name)
+            return (enum dtp_key)i;
     for (int i = 0; i < DTP_KEY_COUNT; i++)
         if (is_word(keys[i].key, name))
             return (enum dtp_key)i;
@@ -122,6 +125,12 @@ const char *dtp_key_name(enum dtp_key key)
 const char *dtp_key_section(enum dtp_key key)
 {
     return keys[key].section;
+}
+
+/* A learned position table is as long as the sequences, where nobody says how long. */
+bool dtp_key_is_of_plan(enum dtp_key key)
+{
+    return strcmp(keys[key].section, "plan") == 0 && key != DTP_KEY_seq;
 }
 
 enum dtp_key_reader dtp_key_reader(enum dtp_key key)

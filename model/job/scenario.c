@@ -49,9 +49,10 @@ static enum dtp_status refuse_unknown(const char *key, const char *where, size_t
 }
 
 /* Keeps the text; the old one goes only when the new one is there. */
-static enum dtp_status keep(struct dtp_setting *setting, const char *value, const char *where, size_t line,
-                            const struct dtp_scenario_alias *alias, struct dtp_faults *faults)
+static enum dtp_status keep(struct dtp_scenario *scenario, enum dtp_key key, const char *value, const char *where,
+                            size_t line, const struct dtp_scenario_alias *alias, struct dtp_faults *faults)
 {
+    struct dtp_setting *setting = &scenario->settings[key];
     char *value_copy = strdup(value), *where_copy = where ? strdup(where) : NULL;
     if (!value_copy || (where && !where_copy)) {
         free(value_copy);
@@ -61,6 +62,7 @@ static enum dtp_status keep(struct dtp_setting *setting, const char *value, cons
     free(setting->value);
     free(setting->where);
     *setting = (struct dtp_setting){value_copy, where_copy, line, alias};
+    scenario->base_edits += !dtp_key_is_of_plan(key);
     return DTP_OK;
 }
 
@@ -71,7 +73,7 @@ enum dtp_status dtp_scenario_copy(const struct dtp_scenario *scenario, struct dt
     for (int i = 0; i < DTP_KEY_COUNT && status == DTP_OK; i++) {
         const struct dtp_setting *s = &scenario->settings[i];
         if (s->value)
-            status = keep(&(*out)->settings[i], s->value, s->where, s->line, s->alias, faults);
+            status = keep(*out, (enum dtp_key)i, s->value, s->where, s->line, s->alias, faults);
     }
     if (status == DTP_OK)
         (*out)->without_times = scenario->without_times;
@@ -85,6 +87,7 @@ enum dtp_status dtp_scenario_copy(const struct dtp_scenario *scenario, struct dt
 void dtp_scenario_without_times(struct dtp_scenario *scenario)
 {
     scenario->without_times = true;
+    scenario->base_edits++;
 }
 
 enum dtp_status dtp_scenario_set(struct dtp_scenario *scenario, const char *key, const char *value, const char *where,
@@ -103,7 +106,7 @@ enum dtp_status dtp_scenario_set(struct dtp_scenario *scenario, const char *key,
     if (!dtp_key_apply(index, value, &scratch, why, sizeof why))
         return dtp_fault_about(faults, DTP_BAD_INPUT, where, line, dtp_key_name(index), "'%.64s' is not %s", value,
                                why);
-    return keep(&scenario->settings[index], value, where, line, alias, faults);
+    return keep(scenario, index, value, where, line, alias, faults);
 }
 
 void dtp_scenario_unset(struct dtp_scenario *scenario, const char *key)
@@ -114,6 +117,7 @@ void dtp_scenario_unset(struct dtp_scenario *scenario, const char *key)
     free(scenario->settings[index].value);
     free(scenario->settings[index].where);
     scenario->settings[index] = (struct dtp_setting){0};
+    scenario->base_edits += !dtp_key_is_of_plan(index);
 }
 
 const char *dtp_scenario_place(const struct dtp_scenario *scenario, const char *key, size_t *line)

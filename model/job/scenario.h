@@ -51,6 +51,9 @@ struct dtp_job {
 /* The cluster that the settings make, whatever else they say; false where they make none. */
 bool dtp_scenario_cluster(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
                           struct dtp_cluster *out);
+/* The same with its faults; keys of other sections are not read. */
+enum dtp_status dtp_scenario_resolve_cluster(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                                             struct dtp_cluster *out, struct dtp_faults *faults);
 /* Sequences of an optimizer step over all GPUs: micro_batch * accumulate * data-parallel ranks. */
 uint64_t dtp_job_batch_sequences(const struct dtp_job *job);
 
@@ -129,6 +132,16 @@ size_t dtp_scenario_strategies(const char *text, enum dtp_strategy list[DTP_STRA
  * A switch given as what the runtime never does (accumulate_sync = true under megatron) is a fault. */
 enum dtp_status dtp_scenario_resolve(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
                                      struct dtp_job *job, struct dtp_faults *faults);
+/* The same again and again of one scenario by one catalogue, where most often only keys of the plan change in between:
+ * model and cluster are kept in `base` while nothing is set that they follow from. Without notes on the plan; with
+ * `faults` NULL no words are made of a refusal. For whoever compares many plans and resolves the few it shows as above.
+ */
+struct dtp_resolved_base; /* opaque */
+enum dtp_status dtp_resolved_base_create(struct dtp_resolved_base **out, struct dtp_faults *faults);
+void dtp_resolved_base_destroy(struct dtp_resolved_base *base);
+enum dtp_status dtp_scenario_resolve_again(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                                           struct dtp_resolved_base *base, struct dtp_job *job,
+                                           struct dtp_faults *faults);
 /* Of a scenario that some keys were refused of: whether the GPU, machine and preset it names exist, so that a misspelt
  * name is reported together with the other faults. Resolving it would report what only follows from them. */
 enum dtp_status dtp_scenario_check_names(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,

@@ -53,6 +53,7 @@ struct dtp_setting {
 struct dtp_scenario {
     struct dtp_setting settings[DTP_KEY_COUNT];
     bool without_times;
+    uint64_t base_edits; /* how often something was set or unset that is not of the plan alone (dtp_key_is_of_plan) */
 };
 
 /* Index of a key by its name or another word for it, '-' and '_' alike, or DTP_KEY_COUNT. `alias` (may be NULL) gets
@@ -65,6 +66,8 @@ const struct dtp_scenario_key *dtp_key_row(enum dtp_key key);
 const char *dtp_key_name(enum dtp_key key);
 const char *dtp_key_section(enum dtp_key key);
 bool dtp_key_is_switch(enum dtp_key key);
+/* Whether only the plan is resolved by it: neither model nor cluster nor training depend on it. */
+bool dtp_key_is_of_plan(enum dtp_key key);
 /* Who reads it; ANYONE of keys that are not of the plan. */
 enum dtp_key_reader dtp_key_reader(enum dtp_key key);
 

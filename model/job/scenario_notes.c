@@ -40,9 +40,11 @@ void dtp_note_words(struct dtp_resolution *r)
 {
     for (int i = 0; i < DTP_KEY_COUNT; i++) {
         const struct dtp_setting *s = &r->scenario->settings[i];
-        const struct dtp_scenario_alias *value = s->value ? dtp_key_value_alias((enum dtp_key)i, s->value) : NULL;
+        if (!s->value)
+            continue;
+        const struct dtp_scenario_alias *value = dtp_key_value_alias((enum dtp_key)i, s->value);
         const char *name = dtp_key_name((enum dtp_key)i);
-        if (s->value && s->alias)
+        if (s->alias)
             note_plan(r, "%s %.24s: %s, %s", s->alias->word, s->value, name, s->alias->words);
         else if (value)
             note_plan(r, "%s %s: %s", name, value->word,

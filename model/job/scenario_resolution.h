@@ -15,6 +15,7 @@ struct dtp_resolution {
     struct dtp_draft draft;
     struct dtp_faults *faults;
     enum dtp_status status;
+    bool silent; /* no notes on the plan: whoever asks compares many and shows none */
 };
 
 static inline bool given(const struct dtp_resolution *r, enum dtp_key key)
@@ -50,6 +51,9 @@ static inline void refuse(struct dtp_resolution *r, enum dtp_key key, const char
 {
     char text[DTP_FAULT_TEXT_BYTES];
     va_list arguments;
+    worsen(r, DTP_BAD_INPUT);
+    if (!r->faults)
+        return;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);

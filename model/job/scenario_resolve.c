@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SHAPE_TOLERANCE 0.02 /* of --params beside a shape: what "7B" may mean */
@@ -41,6 +42,8 @@ static const enum dtp_key dimension_keys[] = {DTP_KEY_layers,
                                               DTP_KEY_norm_place,
                                               DTP_KEY_qk_norm_wide,
                                               DTP_KEY_norm_unit_offset,
+                                              DTP_KEY_norm_eps,
+                                              DTP_KEY_embedding_scale,
                                               DTP_KEY_attention_softcap,
                                               DTP_KEY_final_softcap};
 #define DIMENSION_COUNT (sizeof dimension_keys / sizeof *dimension_keys)
@@ -387,9 +390,10 @@ static void check_switches(struct dtp_resolution *r)
     for (int i = 0; i < DTP_KEY_COUNT; i++) {
         enum dtp_key key = (enum dtp_key)i;
         struct dtp_job_value value;
-        bool of_plan = strcmp(dtp_key_section(key), "plan") == 0 && dtp_key_is_switch(key);
+        if (!given(r, key) || !dtp_key_is_of_plan(key) || !dtp_key_is_switch(key))
+            continue;
         bool no_difference = key == DTP_KEY_accumulate_sync && plan->accumulate == 1;
-        if (!given(r, key) || !of_plan || no_difference || dtp_key_same(key, &asked, &is))
+        if (no_difference || dtp_key_same(key, &asked, &is))
             continue;
         dtp_key_value(key, &is, &value);
         refuse(r, key, "is always %s with strategy %s under runtime %s; leave it out", value.whole ? "true" : "false",
@@ -408,46 +412,107 @@ static void resolve_plan(struct dtp_resolution *r)
     if (!choose_accumulation(r, plan))
         plan->accumulate = 1; /* to find the other faults */
     r->job->asked = r->job->plan = *plan;
-    dtp_note_attention(r, plan->sequence);
+    if (!r->silent)
+        dtp_note_attention(r, plan->sequence);
     struct dtp_plan_source source = {find_place, r->scenario};
     enum dtp_status status =
         dtp_plan_resolve_from(&r->job->plan, &r->job->transformer, &r->job->cluster, &source, r->faults);
     worsen(r, status);
-    dtp_note_words(r);
+    if (!r->silent)
+        dtp_note_words(r);
     if (status != DTP_OK)
         return;
     check_switches(r);
-    dtp_note_unread(r);
+    if (!r->silent)
+        dtp_note_unread(r);
+}
+
+static void apply_all(struct dtp_resolution *r, bool of_plan)
+{
+    for (int i = 0; i < DTP_KEY_COUNT; i++)
+        if (r->scenario->settings[i].value && dtp_key_is_of_plan((enum dtp_key)i) == of_plan)
+            apply(r, (enum dtp_key)i);
+}
+
+/* What stays while only keys of the plan change: the draft without them, model, cluster and training. */
+static bool resolve_base(struct dtp_resolution *r)
+{
+    memset(r->job, 0, sizeof *r->job);
+    r->draft = dtp_draft_default();
+    apply_all(r, false);
+    r->job->training = r->draft.training;
+    bool model = resolve_model(r), cluster = dtp_resolve_cluster(r);
+    return model && cluster;
 }
 
 enum dtp_status dtp_scenario_resolve(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
                                      struct dtp_job *job, struct dtp_faults *faults)
 {
     struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .job = job, .faults = faults};
-    memset(job, 0, sizeof *job);
-    r.draft = dtp_draft_default();
-    for (int i = 0; i < DTP_KEY_COUNT; i++)
-        apply(&r, (enum dtp_key)i);
-    job->training = r.draft.training;
-    bool model = resolve_model(&r), cluster = dtp_resolve_cluster(&r);
-    if (model && cluster)
+    bool made = resolve_base(&r);
+    apply_all(&r, true);
+    if (made)
         resolve_plan(&r);
     return r.status;
+}
+
+struct dtp_resolved_base {
+    struct dtp_draft draft;
+    struct dtp_job job;
+    uint64_t edits;
+    bool made;
+};
+
+enum dtp_status dtp_resolved_base_create(struct dtp_resolved_base **out, struct dtp_faults *faults)
+{
+    *out = calloc(1, sizeof **out);
+    return *out ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+}
+
+void dtp_resolved_base_destroy(struct dtp_resolved_base *base)
+{
+    free(base);
+}
+
+enum dtp_status dtp_scenario_resolve_again(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                                           struct dtp_resolved_base *base, struct dtp_job *job,
+                                           struct dtp_faults *faults)
+{
+    struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .job = job, .faults = faults, .silent = true};
+    if (!base->made || base->edits != scenario->base_edits) {
+        base->made = resolve_base(&r) && r.status == DTP_OK;
+        base->edits = scenario->base_edits;
+        base->draft = r.draft;
+        base->job = *job;
+        if (!base->made)
+            return r.status;
+    }
+    r.draft = base->draft;
+    *job = base->job;
+    apply_all(&r, true);
+    resolve_plan(&r);
+    return r.status;
+}
+
+enum dtp_status dtp_scenario_resolve_cluster(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
+                                             struct dtp_cluster *out, struct dtp_faults *faults)
+{
+    struct dtp_job job = {0};
+    struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .job = &job, .faults = faults};
+    r.draft = dtp_draft_default();
+    for (int i = 0; i < DTP_KEY_COUNT; i++)
+        if (strcmp(dtp_key_section((enum dtp_key)i), "cluster") == 0)
+            apply(&r, (enum dtp_key)i);
+    bool made = dtp_resolve_cluster(&r);
+    *out = job.cluster;
+    return made || r.status != DTP_OK ? r.status : DTP_BAD_INPUT;
 }
 
 bool dtp_scenario_cluster(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
                           struct dtp_cluster *out)
 {
-    struct dtp_job job = {0};
     struct dtp_faults faults = {0};
-    struct dtp_resolution r = {.scenario = scenario, .catalog = catalog, .job = &job, .faults = &faults};
-    r.draft = dtp_draft_default();
-    for (int i = 0; i < DTP_KEY_COUNT; i++)
-        if (strcmp(dtp_key_section((enum dtp_key)i), "cluster") == 0)
-            apply(&r, (enum dtp_key)i);
-    bool made = dtp_resolve_cluster(&r) && r.status == DTP_OK;
-    *out = job.cluster;
-    return made;
+    return dtp_scenario_resolve_cluster(scenario, catalog, out, &faults) == DTP_OK;
 }
 
 uint64_t dtp_job_batch_sequences(const struct dtp_job *job)

@@ -529,6 +529,8 @@ static const struct table_kind {
       "norm_place",
       "qk_norm_wide",
       "norm_unit_offset",
+      "norm_eps",
+      "embedding_scale",
       "attention_softcap",
       "final_softcap"},
      false,

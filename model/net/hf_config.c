@@ -27,9 +27,10 @@ struct family {
     struct {
         const char *keys, *absent;
     } activation;
-    bool gated; /* LLaMA-like: RMSNorm, SwiGLU, RoPE, no biases; else GPT-like: LayerNorm and biases everywhere */
-    bool gelu;  /* gated by GELU instead of SiLU, its word under hidden_activation: GeGLU */
-    bool tied;  /* default of tie_word_embeddings */
+    double epsilon; /* of norms, where the file says none; 0: 1e-6 of LLaMA-like ones, else 1e-5 */
+    bool gated;     /* LLaMA-like: RMSNorm, SwiGLU, RoPE, no biases; else GPT-like: LayerNorm and biases everywhere */
+    bool gelu;      /* gated by GELU instead of SiLU, its word under hidden_activation: GeGLU */
+    bool tied;      /* default of tie_word_embeddings */
     void (*finish)(struct dtp_hf_reader *reader, struct dtp_transformer *t);
 };
 
@@ -201,13 +202,14 @@ static double read_cap(struct dtp_hf_reader *reader, const char *key, double abs
     return absent;
 }
 
-/* Every second layer slides, norms stand on both sides of attention and MLP and multiply by 1 + weight, scores and
- * logits are capped, heads are as wide as head_dim says: Gemma2Config, Gemma2DecoderLayer. */
+/* Every second layer slides, norms stand on both sides of attention and MLP and multiply by 1 + weight, the embedding
+ * is multiplied by sqrt(hidden), scores and logits are capped, heads are as wide as head_dim says: Gemma2Config,
+ * Gemma2DecoderLayer, Gemma2Model. */
 static void finish_gemma2(struct dtp_hf_reader *reader, struct dtp_transformer *t)
 {
     t->qkv_bias = t->attention_output_bias = dtp_hf_switch(reader, "attention_bias", false);
     t->norm_place = DTP_NORMS_BOTH;
-    t->norm_unit_offset = true;
+    t->norm_unit_offset = t->embedding_scale = true;
     t->attention_softcap = read_cap(reader, "attn_logit_softcapping", 50);
     t->final_softcap = read_cap(reader, "final_logit_softcapping", 30);
     read_window(reader, json_object_get(reader->object, "sliding_window") ? MAX_SEQUENCE : 4096, t);
@@ -313,10 +315,11 @@ static const struct family families[] = {
     {.type = "mistral", MODERN_KEYS(32, 4096, 32, 8, 0, 14336, 32000, 131072), .finish = finish_mistral},
     {.type = "qwen2", MODERN_KEYS(32, 4096, 32, 32, 0, 22016, 151936, 32768), .finish = finish_qwen2},
     {.type = "qwen3", MODERN_KEYS(32, 4096, 32, 32, 128, 22016, 151936, 32768), .finish = finish_qwen3},
-    {.type = "phi3", MODERN_KEYS(32, 3072, 32, 0, 0, 8192, 32064, 4096), .finish = finish_phi3},
+    {.type = "phi3", MODERN_KEYS(32, 3072, 32, 0, 0, 8192, 32064, 4096), .epsilon = 1e-5, .finish = finish_phi3},
     {.type = "gemma2", MODERN_KEYS(26, 2304, 8, 4, 256, 9216, 256000, 8192), .gelu = true, .tied = true,
      .finish = finish_gemma2},
-    {.type = "olmo2", MODERN_KEYS(32, 4096, 32, 0, 0, 11008, 50304, 2048), .finish = finish_olmo2},
+    {.type = "olmo2", MODERN_KEYS(32, 4096, 32, 0, 0, 11008, 50304, 2048), .epsilon = 1e-5,
+     .finish = finish_olmo2},
     {.type = "gpt2", .layers = {"n_layer|num_hidden_layers", 12}, .hidden = {"n_embd|hidden_size", 768},
      .heads = {"n_head|num_attention_heads", 12}, .ffn = {"n_inner", 0}, .vocab = {"vocab_size", 50257},
      .max_sequence = {"n_positions|max_position_embeddings", 1024}, .activation = {"activation_function", "gelu_new"},
@@ -500,6 +503,13 @@ static void read_activation(struct dtp_hf_reader *reader, const struct family *f
         dtp_hf_refuse(reader, keys, "is \"%.40s\"; the gelu kinds and relu are modelled", word);
 }
 
+static void read_epsilon(struct dtp_hf_reader *reader, const struct family *family, struct dtp_transformer *t)
+{
+    const char *keys = family->gated ? "rms_norm_eps" : "layer_norm_epsilon|layer_norm_eps";
+    double absent = family->epsilon > 0 ? family->epsilon : family->gated ? 1e-6 : 1e-5;
+    t->norm_epsilon = dtp_hf_number(reader, keys, absent, 0, 1);
+}
+
 /* Keys that make another model of any family. */
 static void refuse_experts(struct dtp_hf_reader *reader)
 {
@@ -519,6 +529,7 @@ static void read_family(struct dtp_hf_reader *reader, const struct family *famil
     }
     read_dimensions(reader, family, t);
     read_activation(reader, family, t);
+    read_epsilon(reader, family, t);
     t->tied_head = dtp_hf_switch(reader, "tie_word_embeddings", family->tied);
     refuse_experts(reader);
     refuse_quantised(reader);

@@ -145,6 +145,20 @@ uint64_t dtp_hf_integer(struct dtp_hf_reader *reader, const char *keys, uint64_t
     return absent;
 }
 
+double dtp_hf_number(struct dtp_hf_reader *reader, const char *keys, double absent, double above, double maximum)
+{
+    struct found found = find(reader, keys);
+    if (!found.value)
+        return absent;
+    double value = json_number_value(found.value); /* 0 for other types */
+    if (json_is_number(found.value) && value > above && value <= maximum)
+        return value;
+    char needed[96];
+    snprintf(needed, sizeof needed, "a number above %g, at most %g", above, maximum);
+    refuse_value(reader, &found, needed);
+    return absent;
+}
+
 bool dtp_hf_switch(struct dtp_hf_reader *reader, const char *keys, bool absent)
 {
     struct found found = find(reader, keys);

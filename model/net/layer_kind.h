@@ -2,9 +2,9 @@
  *
  * A kind is widths and choices, its weights (matrices and the vectors of norms and biases), the tensors that its
  * forward makes and the operators between them. What counts parameters, shards, saves or lowers a block walks these
- * lists; what a runtime fuses is its own rule on top (runtime/dtplan/executor_block.h). Bytes and kernels of an eager
- * or compiled block have a list of their own (closed/block_work.c). How a runtime stores the projections, as one matrix
- * or apart, is part of the question: q, k and v packed are another matrix with another result. All values are plain
+ * lists, and so does what counts the bytes of an eager or compiled one (closed/block_work.c); what our own runtime
+ * fuses is its rule on top (runtime/dtplan/executor_block.h). How a runtime stores the projections, as one matrix or
+ * apart, is part of the question: q, k and v packed are another matrix with another result. All values are plain
  * numbers; nothing fails. */
 #ifndef DTP_LAYER_KIND_H
 #define DTP_LAYER_KIND_H

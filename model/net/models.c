@@ -164,6 +164,9 @@ static void read_choices(struct row *row, struct dtp_transformer *out)
         out->norm_place = (enum dtp_norm_place)read_word(row, "norm_place", place_texts, COUNT(place_texts));
     out->qk_norm_wide = read_switch(row, "qk_norm_wide", false);
     out->norm_unit_offset = read_switch(row, "norm_unit_offset", false);
+    if (*field(row, "norm_eps"))
+        out->norm_epsilon = read_cap(row, "norm_eps");
+    out->embedding_scale = read_switch(row, "embedding_scale", false);
     out->attention_softcap = read_cap(row, "attention_softcap");
     out->final_softcap = read_cap(row, "final_softcap");
     out->norm_bias = read_switch(row, "norm_bias", false);

@@ -14,8 +14,11 @@
 
 struct dtp_transformer dtp_transformer_default(void)
 {
-    return (struct dtp_transformer){
-        .norm = DTP_RMS_NORM, .activation = DTP_SWIGLU, .position = DTP_POSITION_ROPE, .final_norm = true};
+    return (struct dtp_transformer){.norm = DTP_RMS_NORM,
+                                    .norm_epsilon = DTP_NORM_EPSILON,
+                                    .activation = DTP_SWIGLU,
+                                    .position = DTP_POSITION_ROPE,
+                                    .final_norm = true};
 }
 
 /* ---- check ----------------------------------------------------------------------------------------------------- */
@@ -90,6 +93,8 @@ static void check_choices(const struct dtp_transformer *t, struct place *place)
         FAULT(place, "norm_bias needs norm layer_norm; RMSNorm has no bias");
     if (t->norm != DTP_RMS_NORM && t->norm_unit_offset)
         FAULT(place, "norm_unit_offset needs norm rms_norm; LayerNorm multiplies by its weight");
+    if (!(t->norm_epsilon > 0 && t->norm_epsilon <= 1))
+        FAULT(place, "norm_eps is %g; a number above 0 and up to 1 is needed", t->norm_epsilon);
     if (!is_softcap(t->attention_softcap))
         FAULT(place, "attention_softcap is %g; 0 (none) or %g to %g is supported", t->attention_softcap, MIN_SOFTCAP,
               MAX_SOFTCAP);

@@ -32,6 +32,7 @@ struct dtp_transformer {
     enum dtp_position position;
     enum dtp_parallel_block parallel_block;
     enum dtp_norm_place norm_place;
+    double norm_epsilon;   /* what norms add to the mean square before its root */
     bool norm_bias;        /* LayerNorm has a bias vector */
     bool norm_unit_offset; /* Gemma: RMSNorm multiplies by 1 + weight, and weights begin at 0 */
     bool qkv_bias;         /* Qwen: bias on q, k, v only */
@@ -39,9 +40,10 @@ struct dtp_transformer {
     bool mlp_bias;
     bool tied_head; /* lm_head shares the embedding matrix */
     bool head_bias;
-    bool embedding_norm; /* BLOOM: LayerNorm after the embedding */
-    bool qk_norm;        /* Qwen3: RMSNorm of width head_dim on q and on k */
-    bool qk_norm_wide;   /* OLMo-2: these span all heads, with a weight for each feature */
+    bool embedding_scale; /* Gemma: rows of the embedding times sqrt(hidden) */
+    bool embedding_norm;  /* BLOOM: LayerNorm after the embedding */
+    bool qk_norm;         /* Qwen3: RMSNorm of width head_dim on q and on k */
+    bool qk_norm_wide;    /* OLMo-2: these span all heads, with a weight for each feature */
     bool final_norm;
     double attention_softcap,
         final_softcap;               /* c: scores x of attention, logits, become c tanh(x / c) (Gemma 2); 0: not */
@@ -62,6 +64,9 @@ static inline bool dtp_activation_is_gated(enum dtp_activation activation)
 {
     return activation == DTP_SWIGLU || activation == DTP_GEGLU;
 }
+
+/* LLaMA 2's and GPT-2's (rms_norm_eps, layer_norm_epsilon of their configs). */
+#define DTP_NORM_EPSILON 1e-5
 
 /* LLaMA-like defaults with all dimensions zero (the caller fills them). */
 struct dtp_transformer dtp_transformer_default(void);

@@ -22,6 +22,9 @@ void dtp_plan_refuse(struct dtp_resolver *r, const char *key, const char *format
 {
     char text[DTP_FAULT_TEXT_BYTES];
     va_list arguments;
+    r->status = DTP_BAD_INPUT;
+    if (!r->faults)
+        return;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);

@@ -312,6 +312,7 @@ static const char *fault_of_demand(const struct dtp_demand *demand)
     const double most = DTP_DEMAND_MAX;
     if (!is_amount(demand->flops, most) || !is_amount(demand->m, most) || !is_amount(demand->n, most) ||
         !is_amount(demand->k, most) || !is_amount(demand->bytes, most) || !is_amount(demand->tokens, most) ||
+        !is_amount(demand->epsilon, 1) || !is_amount(demand->scale, most) ||
         !is_amount(demand->sent_bytes, DTP_DEMAND_MAX_SENT_BYTES))
         return "a demand is negative, not finite or absurdly large";
     if ((unsigned)demand->dtype >= DTP_DTYPE_COUNT)
@@ -581,29 +582,4 @@ const dtp_op_id *dtp_program_dependencies(const struct dtp_program *program, con
 {
     const dtp_op_id *dependencies = program->dependencies.items;
     return op->dependency_count ? dependencies + op->first_dependency : NULL;
-}
-
-static void add_to_totals(const struct dtp_op *op, struct dtp_program_totals *out)
-{
-    const struct dtp_demand *demand = &op->demand;
-    enum dtp_op_class class = dtp_op_kind_class(op->kind);
-    out->kernels += demand->kernels;
-    out->matmul_flops += class == DTP_CLASS_MATMUL ? demand->flops : 0;
-    out->attention_flops += class == DTP_CLASS_ATTENTION ? demand->flops : 0;
-    out->recompute_flops += demand->recompute ? demand->flops : 0;
-    out->memory_bytes += class == DTP_CLASS_MEMORY ? demand->bytes : 0;
-    if (class == DTP_CLASS_COLLECTIVE) {
-        out->sent_bytes[dtp_op_kind_collective(op->kind)] += (uint64_t)demand->sent_bytes;
-        out->count[dtp_op_kind_collective(op->kind)]++;
-    }
-    out->host_to_device_bytes += class == DTP_CLASS_UPLOAD ? (uint64_t)demand->sent_bytes : 0;
-    out->device_to_host_bytes += class == DTP_CLASS_DOWNLOAD ? (uint64_t)demand->sent_bytes : 0;
-}
-
-void dtp_program_sum(const struct dtp_program *program, struct dtp_program_totals *out)
-{
-    const struct dtp_op *ops = program->ops.items;
-    *out = (struct dtp_program_totals){0};
-    for (uint32_t i = 0; i < program->ops.count; i++)
-        add_to_totals(&ops[i], out);
 }

@@ -96,6 +96,8 @@ struct dtp_demand {
                         * memory; storage: bytes */
     double sent_bytes; /* collective: bytes each rank sends (ring accounting); copies: bytes copied */
     double tokens;     /* attention: of queries */
+    double epsilon;    /* norms that are run: what is added to the mean square; 0: DTP_NORM_EPSILON */
+    double scale;      /* embedding that is run: what rows of the table are multiplied by; 0: 1 */
     struct dtp_attention_shape attention; /* and what of it kernels around attention need (program.c) */
     uint32_t groups;                      /* matmul: so many of that shape side by side; 0: one */
     uint32_t kernels;      /* launches the operation stands for (eager pointwise chains are one operation) */

@@ -47,17 +47,25 @@ static char *read_all(FILE *file, size_t *bytes)
     return NULL;
 }
 
+enum dtp_status dtp_program_read_bytes(const char *path, char **text, size_t *bytes, struct dtp_faults *faults)
+{
+    FILE *file = fopen(path, "r");
+    *text = file ? read_all(file, bytes) : NULL;
+    enum dtp_status status =
+        *text ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "the program cannot be read: %s", strerror(errno));
+    if (file)
+        fclose(file);
+    return status;
+}
+
 enum dtp_status dtp_program_read_file(const char *path, struct dtp_program **out, struct dtp_faults *faults)
 {
     size_t bytes = 0;
+    char *text;
     *out = NULL;
-    FILE *file = fopen(path, "r");
-    char *text = file ? read_all(file, &bytes) : NULL;
-    enum dtp_status status =
-        text ? dtp_program_parse_text(path, text, bytes, out, faults)
-             : dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "the program cannot be read: %s", strerror(errno));
-    if (file)
-        fclose(file);
+    enum dtp_status status = dtp_program_read_bytes(path, &text, &bytes, faults);
+    if (status == DTP_OK)
+        status = dtp_program_parse_text(path, text, bytes, out, faults);
     free(text);
     return status;
 }

@@ -3,6 +3,9 @@
 #include "base/crc64.h"
 #include "program/program_text_reader.h"
 
+#include <errno.h>
+#include <stdlib.h>
+
 enum dtp_status dtp_program_set_write_text(const struct dtp_program_set *set, FILE *file)
 {
     enum dtp_status status = DTP_OK;
@@ -138,4 +141,57 @@ enum dtp_status dtp_program_set_parse_text(const char *name, const char *text, s
     if (reader.status != DTP_OK)
         dtp_program_set_release(out);
     return reader.status;
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+
+/* Of which the first line that says something begins with `word`. */
+static bool text_begins(const char *text, size_t bytes, const char *word)
+{
+    struct reader reader = {.at = text, .end = text + bytes};
+    return next_line(&reader) && begins(&reader, word);
+}
+
+static uint32_t ranks_of_groups(const struct dtp_program *program)
+{
+    uint64_t ranks = 1;
+    for (size_t i = 0; i < dtp_program_group_count(program); i++) {
+        const struct dtp_program_group *group = &dtp_program_groups(program)[i];
+        uint64_t held = (uint64_t)group->ranks * group->stride;
+        ranks = held > ranks ? held : ranks;
+    }
+    return ranks < INT32_MAX ? (uint32_t)ranks : INT32_MAX;
+}
+
+static enum dtp_status take_alone(const char *path, const char *text, size_t bytes, struct dtp_program_set *out,
+                                  struct dtp_faults *faults)
+{
+    struct dtp_program *program = NULL;
+    *out = (struct dtp_program_set){NULL, 0};
+    enum dtp_status status = dtp_program_parse_text(path, text, bytes, &program, faults);
+    return status == DTP_OK ? dtp_program_set_add(out, "all ranks", ranks_of_groups(program), program, faults) : status;
+}
+
+enum dtp_status dtp_program_set_read_file(const char *path, struct dtp_program_set *out, struct dtp_faults *faults)
+{
+    size_t bytes = 0;
+    char *text;
+    *out = (struct dtp_program_set){NULL, 0};
+    enum dtp_status status = dtp_program_read_bytes(path, &text, &bytes, faults);
+    if (status == DTP_OK)
+        status = text_begins(text, bytes, "program") ? take_alone(path, text, bytes, out, faults)
+                                                     : dtp_program_set_parse_text(path, text, bytes, out, faults);
+    free(text);
+    return status;
+}
+
+enum dtp_status dtp_program_set_write_file(const struct dtp_program_set *set, const char *path,
+                                           struct dtp_faults *faults)
+{
+    FILE *file = fopen(path, "w");
+    bool written = file && dtp_program_set_write_text(set, file) == DTP_OK;
+    if (file)
+        written = fclose(file) == 0 && written;
+    return written ? DTP_OK
+                   : dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "the set could not be written: %s", strerror(errno));
 }

@@ -1,4 +1,4 @@
-/* The step program as text, both ways: for golden files, bug reports and `dtplan explain --program`.
+/* The step program as text, both ways: for golden files, bug reports, and who writes one (dtplan(1), STEP PROGRAMS).
  *
  *   program 1
  *   execution issuer native allocator arena compute bf16 reduce fp32 own_kernels
@@ -47,6 +47,9 @@ enum dtp_status dtp_program_parse_lines(const struct dtp_text_lines *lines, stru
 /* The text as a file, both ways. DTP_ENVIRONMENT: the file cannot be written or read; of a bad text as above. */
 enum dtp_status dtp_program_write_file(const struct dtp_program *program, const char *path, struct dtp_faults *faults);
 enum dtp_status dtp_program_read_file(const char *path, struct dtp_program **out, struct dtp_faults *faults);
+
+/* A whole file, for who parses texts of several kinds: caller frees *text. DTP_ENVIRONMENT as above. */
+enum dtp_status dtp_program_read_bytes(const char *path, char **text, size_t *bytes, struct dtp_faults *faults);
 
 /* CRC-64 of the text: programs of one digest are one program. Logs and rows of runs spell it with
  * DTP_PROGRAM_DIGEST_FORMAT. DTP_ENVIRONMENT: no memory. */

@@ -3,7 +3,7 @@
 #define DTP_PROGRAM_TEXT_WORDS_H
 
 /* Numbers of struct dtp_demand under their keys. */
-#define DTP_DEMAND_TABLE(X) X(flops) X(m) X(n) X(k) X(bytes) X(sent_bytes) X(tokens)
+#define DTP_DEMAND_TABLE(X) X(flops) X(m) X(n) X(k) X(bytes) X(sent_bytes) X(tokens) X(epsilon) X(scale)
 
 /* Whole numbers of its attention shape, and the most that each may be. */
 #define DTP_ATTENTION_TABLE(X)                                                                                         \

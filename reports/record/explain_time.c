@@ -276,7 +276,8 @@ static void explain_compute(const struct dtp_job *job, const struct dtp_predicti
                             const struct dtp_time_parts *t, double tokens, struct dtp_explanation *e)
 {
     const struct dtp_transformer *m = &job->transformer;
-    double core = 2 * (double)job->plan.sequence * (double)(m->heads * m->head_dim) * (double)m->layers * tokens;
+    double core = 2 * dtp_transformer_attention_length(m, job->plan.sequence) * (double)(m->heads * m->head_dim) *
+                  (double)m->layers * tokens;
     double idle = prediction->time.compute_s - t->device_s;
     dtp_explain_group(e, "FORWARD AND BACKWARD", "seconds of a step on one GPU", DTP_EXPLAIN_SECONDS,
                       prediction->time.compute_s);

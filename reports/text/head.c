@@ -68,11 +68,12 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
     if (m->attention_softcap > 0 || m->final_softcap > 0)
         snprintf(caps, sizeof caps, ", soft caps %g of scores and %g of logits", m->attention_softcap,
                  m->final_softcap);
-    snprintf(out, bytes, "%s%s%s%s%s%s", blocks[m->parallel_block], places[m->norm_place],
+    snprintf(out, bytes, "%s%s%s%s%s%s%s", blocks[m->parallel_block], places[m->norm_place],
              m->qk_norm_wide ? ", QK-norm over all heads"
              : m->qk_norm    ? ", QK-norm"
                              : "",
-             m->norm_unit_offset ? ", norms with a unit offset" : "", window, caps);
+             m->norm_unit_offset ? ", norms with a unit offset" : "", m->embedding_scale ? ", scaled embedding" : "",
+             window, caps);
 }
 
 static void print_model(const struct dtp_job *job, const struct dtp_page *page)

@@ -2,7 +2,6 @@
  */
 #include "record/report.h"
 
-
 #include <math.h>
 #include <string.h>
 

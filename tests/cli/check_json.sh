@@ -45,6 +45,8 @@ holds dtplan.backtest-1 backtest "$source/tests/data/runs.csv"
 holds dtplan.backtest-1 backtest "$source/scenarios/holdout_torch_runs.csv"
 holds dtplan.leave_one_out-2 backtest --leave-one-out "$source/tests/data/runs.csv" "$source/scenarios/h200_torch_runs.csv"
 holds dtplan.run-1 run "${tiny[@]}" --gpus 1
+holds dtplan.roles-1 simulate --program-file "$source/scenarios/two-stages.set"
+holds dtplan.roles-1 run --program-file "$source/scenarios/two-stages.set" --device host --threads 1 --steps 5
 holds dtplan.validate-1 validate "${tiny[@]}" --gpus 1,2
 holds dtplan.catalog_gpus-1 catalog gpus
 holds dtplan.catalog_machines-1 catalog machines

@@ -388,14 +388,14 @@ static void test_the_host_updates_as_the_reference_does(void **state)
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
-/* The first stage of golden/two_stages.txt with the first `old` replaced; bound, it is refused with `said`. */
+/* The first stage of scenarios/two-stages.set with the first `old` replaced; bound, it is refused with `said`. */
 static void refused_stage(const char *old, const char *new, const char *said)
 {
     static char text[1 << 16], changed[1 << 16];
     static struct stand s;
     struct dtp_program_set set;
     struct dtp_binding b;
-    FILE *file = fopen(TEST_SOURCE_DIR "/tests/golden/two_stages.txt", "r");
+    FILE *file = fopen(TEST_SOURCE_DIR "/scenarios/two-stages.set", "r");
     assert_non_null(file);
     text[fread(text, 1, sizeof text - 1, file)] = '\0';
     fclose(file);

@@ -257,6 +257,7 @@ static void bench_embedding(uint64_t rows, uint32_t width, uint32_t vocab, bool 
                                    .width = width,
                                    .vocab = vocab,
                                    .sequence = 2048,
+                                   .scale = 1,
                                    .element = bf16,
                                    .result_element = bf16};
     BENCH(embedding, a, 2 * rows * width + 2 * (uint64_t)distinct * width, 0, "embedding %llu x %u of %u",
@@ -272,6 +273,7 @@ static void bench_embedding(uint64_t rows, uint32_t width, uint32_t vocab, bool 
                                             .width = width,
                                             .vocab = vocab,
                                             .sequence = 2048,
+                                            .scale = 1,
                                             .element = bf16,
                                             .gradient_element = fp32};
     BENCH(embedding_backward, b, 2 * rows * width + 8 * (uint64_t)distinct * width, 0,

@@ -45,6 +45,7 @@ static void test_embedding(int32_t rows, uint32_t sequence, uint32_t width, int3
                                            .width = width,
                                            .vocab = (uint32_t)vocab,
                                            .sequence = sequence,
+                                           .scale = width % 2 ? 3 : 1,
                                            .element = element,
                                            .result_element = element};
     VERIFY(embedding, a);
@@ -76,6 +77,7 @@ static void test_embedding(int32_t rows, uint32_t sequence, uint32_t width, int3
                                                        .width = width,
                                                        .vocab = (uint32_t)vocab,
                                                        .sequence = sequence,
+                                                       .scale = width % 2 ? 3 : 1,
                                                        .element = element,
                                                        .gradient_element = of_gradient,
                                                        .accumulate_positions = width % 2};

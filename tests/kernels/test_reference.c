@@ -314,9 +314,10 @@ static void test_embedding(void **state)
                                    .rows = 4,
                                    .width = 2,
                                    .vocab = 3,
-                                   .sequence = 2};
+                                   .sequence = 2,
+                                   .scale = 2};
     dtp_reference_embedding(NULL, &a, NULL);
-    const float expected[] = {15, 26, 31, 42, 15, 26, 35, 46};
+    const float expected[] = {20, 32, 32, 44, 20, 32, 40, 52};
     assert_memory_equal(result, expected, sizeof expected);
     float gradient[] = {1, 2, 3, 4, 5, 6, 7, 8}, table_gradient[] = {100, 0, 0, 0.5f, 0, 0},
           positions_gradient[4] = {9, 9, 9, 9};
@@ -330,9 +331,10 @@ static void test_embedding(void **state)
                                                .width = 2,
                                                .positions_gradient = positions_gradient,
                                                .vocab = 3,
-                                               .sequence = 2};
+                                               .sequence = 2,
+                                               .scale = 2};
     dtp_reference_embedding_backward(NULL, &back, NULL);
-    const float of_table[] = {103, 4, 0, 0.5f, 13, 16}, of_positions[] = {6, 8, 10, 12};
+    const float of_table[] = {106, 8, 0, 0.5f, 26, 32}, of_positions[] = {6, 8, 10, 12};
     assert_memory_equal(table_gradient, of_table, sizeof of_table);
     assert_memory_equal(positions_gradient, of_positions, sizeof of_positions);
 }

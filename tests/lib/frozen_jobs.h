@@ -104,6 +104,8 @@ static const struct {
     X(norm_place, TORCH, 16, "after|both")                                                                             \
     X(qk_norm_wide, TORCH, 2, "true")                                                                                  \
     X(norm_unit_offset, ALL, 80, "true")                                                                               \
+    X(norm_eps, EXECUTOR, 60, "1e-6")                                                                                  \
+    X(embedding_scale, EXECUTOR, 60, "true")                                                                           \
     X(attention_softcap, EXECUTOR, 60, "50|20")                                                                        \
     X(final_softcap, EXECUTOR, 40, "30")                                                                               \
     X(sliding_window, ALL, 80, "128|512|1000")                                                                         \

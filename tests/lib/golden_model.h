@@ -25,8 +25,9 @@
 #define GOLDEN_GPT_NEOX GOLDEN_PARALLEL "bias=true parallel_block=two_norms "
 #define GOLDEN_OLMO2 GOLDEN_LLAMA_GQA "norm_place=after qk_norm=true qk_norm_wide=true "
 #define GOLDEN_GEMMA2                                                                                                  \
-    GOLDEN_WINDOWS                                                                                                     \
-    "norm_place=both tied_head=true activation=geglu norm_unit_offset=true attention_softcap=2 final_softcap=3 "
+    "layers=2 hidden=24 heads=2 kv_heads=1 head_dim=8 ffn=40 vocab=50 seq=8 micro_batch=2 sliding_window=3 "           \
+    "sliding_window_pattern=2 embedding_scale=true norm_eps=1e-3 norm_place=both tied_head=true activation=geglu "     \
+    "norm_unit_offset=true attention_softcap=2 final_softcap=3 "
 #define GOLDEN_LLAMA_WIDE "layers=1 hidden=64 heads=1 head_dim=64 ffn=88 vocab=101 seq=128 micro_batch=2 "
 #define GOLDEN_MOST_TOKENS 256
 

@@ -74,6 +74,7 @@ static struct dtp_catalog fixture_catalog(void)
     gpt->vocab = 50257;
     gpt->positions = gpt->max_sequence = 1024;
     gpt->norm = DTP_LAYER_NORM;
+    gpt->norm_epsilon = DTP_NORM_EPSILON;
     gpt->activation = DTP_GELU;
     gpt->position = DTP_POSITION_LEARNED;
     gpt->norm_bias = gpt->qkv_bias = gpt->attention_output_bias = gpt->mlp_bias = true;

@@ -2,6 +2,7 @@
 #include "net/transformer.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -33,6 +34,7 @@ static void expect_same_shape(const struct dtp_transformer *a, const struct dtp_
     assert_int_equal(a->parallel_block, b->parallel_block);
     assert_int_equal(a->norm_place, b->norm_place);
     assert_int_equal(a->qk_norm_wide, b->qk_norm_wide);
+    assert_true(fabs(a->norm_epsilon - b->norm_epsilon) < 1e-12);
     assert_int_equal(a->norm_bias, b->norm_bias);
     assert_int_equal(a->qkv_bias, b->qkv_bias);
     assert_int_equal(a->attention_output_bias, b->attention_output_bias);
@@ -144,7 +146,7 @@ static void test_missing_keys_take_the_defaults(void **state)
     assert_int_equal(gemma.activation, DTP_GEGLU);
     assert_int_equal(gemma.norm_place, DTP_NORMS_BOTH);
     assert_int_equal(gemma.sliding_window_pattern, 2);
-    assert_true(gemma.norm_unit_offset && gemma.tied_head);
+    assert_true(gemma.norm_unit_offset && gemma.tied_head && gemma.embedding_scale);
     assert_int_equal((int)(gemma.attention_softcap + gemma.final_softcap), 80);
     gemma = good("{\"model_type\": \"gemma2\", \"sliding_window\": null}");
     assert_true(gemma.sliding_window == 0 || gemma.sliding_window > 1000000);
@@ -204,6 +206,25 @@ static void expect_fault(const char *text, const char *part)
 }
 
 #define LLAMA "{\"model_type\": \"llama\",\n"
+
+/* What the file says, or the default of the family's configuration class. */
+static void test_norm_epsilon(void **state)
+{
+    (void)state;
+    const struct {
+        const char *text;
+        double epsilon;
+    } files[] = {{"{\"model_type\": \"llama\"}", 1e-6},
+                 {"{\"model_type\": \"llama\", \"rms_norm_eps\": 1e-05}", 1e-5},
+                 {"{\"model_type\": \"phi3\"}", 1e-5},
+                 {"{\"model_type\": \"gpt2\", \"layer_norm_epsilon\": 1e-3}", 1e-3},
+                 {"{\"model_type\": \"gpt_neox\", \"layer_norm_eps\": 1e-12}", 1e-12},
+                 {"{\"model_type\": \"opt\"}", 1e-5}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        assert_true(fabs(good(files[i].text).norm_epsilon / files[i].epsilon - 1) < 1e-9);
+    expect_fault("{\"model_type\": \"llama\", \"rms_norm_eps\": 0}", "a number above 0");
+    expect_fault("{\"model_type\": \"llama\", \"rms_norm_eps\": \"small\"}", "a number above 0");
+}
 
 static void test_wrong_values_name_line_and_key(void **state)
 {
@@ -403,6 +424,7 @@ int main(void)
                                        cmocka_unit_test(test_missing_keys_take_the_defaults),
                                        cmocka_unit_test(test_switches_of_the_families),
                                        cmocka_unit_test(test_sliding_windows),
+                                       cmocka_unit_test(test_norm_epsilon),
                                        cmocka_unit_test(test_wrong_values_name_line_and_key),
                                        cmocka_unit_test(test_all_faults_at_once),
                                        cmocka_unit_test(test_what_is_no_config_is_refused),

@@ -99,9 +99,8 @@ static void test_bytes_are_exact(void **state)
 }
 
 /* The plan everybody tries first: every byte has a rule, and the rule has the numbers one expects. */
-static void test_seven_billion_on_eight(void **state)
+static void explain_seven_billion(uint64_t sliding_window)
 {
-    (void)state;
     struct random_job random = {.cluster = test_cluster(test_h200(), 8, 8)};
     struct dtp_job job;
     struct dtp_prediction prediction;
@@ -112,9 +111,35 @@ static void test_seven_billion_on_eight(void **state)
     t->head_dim = 128;
     t->ffn = 11008;
     t->vocab = 32000;
+    t->sliding_window = sliding_window;
     random.plan = random.asked = dtp_plan_default();
     assert_int_equal(dtp_plan_resolve(&random.plan, t, &random.cluster, NULL), DTP_OK);
     explain(&random, &job, &prediction);
+}
+
+static const struct dtp_term *term_called(const char *name)
+{
+    for (size_t i = 0; i < explanation.term_count; i++)
+        if (strcmp(explanation.terms[i].name, name) == 0)
+            return &explanation.terms[i];
+    fail_msg("no term \"%s\"", name);
+    return NULL;
+}
+
+/* 2 L d_q s FLOPs of 2048 tokens; a window w of s = 2048 costs what w (2 - w / s) tokens do: 896 of 512. */
+static void test_a_window_cuts_attention(void **state)
+{
+    (void)state;
+    explain_seven_billion(0);
+    assert_int_equal(strncmp(term_called("attention, forward")->numbers, "1.1e+12 FLOP", 12), 0);
+    explain_seven_billion(512);
+    assert_int_equal(strncmp(term_called("attention, forward")->numbers, "4.81e+11 FLOP", 13), 0);
+}
+
+static void test_seven_billion_on_eight(void **state)
+{
+    (void)state;
+    explain_seven_billion(0);
     bool found = false;
     for (size_t i = 0; i < explanation.term_count; i++) {
         const struct dtp_term *term = &explanation.terms[i];
@@ -131,8 +156,8 @@ static void test_seven_billion_on_eight(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_terms_sum_to_totals),
-                                       cmocka_unit_test(test_bytes_are_exact),
-                                       cmocka_unit_test(test_seven_billion_on_eight)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_terms_sum_to_totals), cmocka_unit_test(test_bytes_are_exact),
+        cmocka_unit_test(test_seven_billion_on_eight), cmocka_unit_test(test_a_window_cuts_attention)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

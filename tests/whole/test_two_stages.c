@@ -1,5 +1,6 @@
-/* A program set on the host device: golden/two_stages.txt, the model that the words below make, cut into two stages by
- * hand. It is proved, simulated, and trained by two ranks, one role each, with the losses of one rank that has it all.
+/* A program set on the host device: scenarios/two-stages.set, the model that the words below make, cut into two stages
+ * by hand. It is proved, simulated, and trained by two ranks, one role each, with the losses of one rank that has it
+ * all.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,12 +37,12 @@ static struct dtp_program_set two_stages(void)
 {
     static char text[1 << 16];
     struct dtp_program_set set;
-    FILE *file = fopen(TEST_SOURCE_DIR "/tests/golden/two_stages.txt", "r");
+    FILE *file = fopen(TEST_SOURCE_DIR "/scenarios/two-stages.set", "r");
     assert_non_null(file);
     size_t bytes = fread(text, 1, sizeof text, file);
     assert_true(bytes > 0 && bytes < sizeof text);
     fclose(file);
-    must(dtp_program_set_parse_text("two_stages.txt", text, bytes, &set, &faults));
+    must(dtp_program_set_parse_text("two-stages.set", text, bytes, &set, &faults));
     return set;
 }
 

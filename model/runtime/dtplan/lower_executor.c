@@ -4,6 +4,7 @@
 #include "runtime/dtplan/batch_layout.h"
 #include "base/bytes.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- drafts ------------------------------------------------------------------------------------------------------ */
@@ -17,7 +18,12 @@ void dtp_executor_await(struct dtp_executor *x, enum dtp_stream stream, dtp_op_i
 
 void dtp_executor_begin(struct dtp_executor *x, struct dtp_draft *draft, enum dtp_op_kind kind, const char *name)
 {
+    double epsilon = x->t->norm_epsilon;
     dtp_draft_begin(x->l, draft, kind, name);
+    if ((kind == DTP_OP_NORM || kind == DTP_OP_QK_NORM) && (epsilon < DTP_NORM_EPSILON || epsilon > DTP_NORM_EPSILON))
+        draft->op.demand.epsilon = epsilon;
+    if ((kind == DTP_OP_EMBEDDING || kind == DTP_OP_EMBEDDING_BACKWARD) && x->t->embedding_scale)
+        draft->op.demand.scale = sqrt((double)x->h);
 }
 
 dtp_op_id dtp_executor_end(struct dtp_executor *x, struct dtp_draft *draft)

@@ -1,0 +1,108 @@
+/* Which rank is where in the mesh of a job: data, context, tensor and pipeline parallel ranks, and experts folded into
+ * them.
+ *
+ * The ranks of a job are the points of a grid with an axis each way to be parallel. An *order* says which axis' ranks
+ * are neighbours: "tp-cp-dp_shard-dp_replicate-pp" has tensor parallel ranks next to each other and stages farthest
+ * apart, as Megatron-LM numbers them. Each axis cuts the ranks into groups, those whose other coordinates are equal; so
+ * do several axes together, as dp_shard and cp, over which gradients are reduced. A group is its first rank and a
+ * (stride, size) for each stretch of the order that its axes fill: rank = first + sum of stride x (0 ... size - 1),
+ * axes that are neighbours in the order joined into one.
+ *
+ * Experts divide the same ranks another way: etp x ep x edp = tp x cp x dp_shard x dp_replicate, within each stage. The
+ * fold takes the ranks of a stage in their order: etp are the nearest neighbours, then ep, then edp (Megatron-LM,
+ * parallel folding). Expert weights are data parallel over edp alone.
+ *
+ * Nothing here knows plans: pure functions of numbers, for checks, prices of groups and roles of programs to come. */
+#ifndef DTP_LAYOUT_H
+#define DTP_LAYOUT_H
+
+#include "base/status.h"
+#include "machine/machine.h"
+
+#include <stdint.h>
+
+/* X(suffix, word). In the order that ranks have by default, nearest neighbours first. */
+#define DTP_AXIS_TABLE(X)                                                                                              \
+    X(TP, "tp")                                                                                                        \
+    X(CP, "cp")                                                                                                        \
+    X(DP_SHARD, "dp_shard")                                                                                            \
+    X(DP_REPLICATE, "dp_replicate")                                                                                    \
+    X(PP, "pp")
+enum dtp_mesh_axis {
+#define DTP_AXIS_ENUM(suffix, word) DTP_AXIS_##suffix,
+    DTP_AXIS_TABLE(DTP_AXIS_ENUM)
+#undef DTP_AXIS_ENUM
+        DTP_AXIS_COUNT,
+    /* of experts; no part of the order */
+    DTP_AXIS_ETP = DTP_AXIS_COUNT,
+    DTP_AXIS_EP,
+    DTP_AXIS_EDP,
+    DTP_AXIS_ALL_COUNT
+};
+const char *dtp_axis_text(enum dtp_mesh_axis axis);
+
+/* Sets of axes, a bit 1u << axis each. */
+#define DTP_AXES(axis) (1u << DTP_AXIS_##axis)
+/* Over which dense weights' gradients are reduced and state is sharded: each context parallel rank has other tokens. */
+#define DTP_AXES_DENSE_DATA (DTP_AXES(CP) | DTP_AXES(DP_SHARD) | DTP_AXES(DP_REPLICATE))
+
+struct dtp_layout {
+    uint32_t size[DTP_AXIS_ALL_COUNT];        /* of each axis, 1: not parallel that way */
+    enum dtp_mesh_axis order[DTP_AXIS_COUNT]; /* nearest neighbours first */
+};
+
+/* Sizes of 1 in the default order. */
+struct dtp_layout dtp_layout_default(void);
+/* "tp-cp-dp_shard-dp_replicate-pp", each axis once; "dp" stands for dp_shard and dp_replicate behind it. Axes that are
+ * not named follow in the default order, pp last. DTP_BAD_INPUT: the word that is none, or stands twice. */
+enum dtp_status dtp_layout_parse_order(const char *text, struct dtp_layout *layout, struct dtp_faults *faults);
+/* Writes at most `bytes` bytes and returns `out`. */
+char *dtp_layout_order_text(const struct dtp_layout *layout, char *out, size_t bytes);
+/* Sizes are above 0 and multiply up to `ranks`; the experts' three are all 1 (no experts are divided), or multiply up
+ * to the ranks of a stage. Fills in the one of edp that is 0. All faults at once. */
+enum dtp_status dtp_layout_resolve(struct dtp_layout *layout, uint32_t ranks, struct dtp_faults *faults);
+
+/* ---- ranks and coordinates -----------------------------------------------------------------------------------------
+ */
+
+/* All ranks, those of one stage. */
+uint32_t dtp_layout_ranks(const struct dtp_layout *layout);
+uint32_t dtp_layout_ranks_of_stage(const struct dtp_layout *layout);
+/* How far neighbours along an axis of the order are apart. */
+uint32_t dtp_layout_stride(const struct dtp_layout *layout, enum dtp_mesh_axis axis);
+/* Fills coordinates[0 ... DTP_AXIS_ALL_COUNT - 1]. */
+void dtp_layout_coordinates(const struct dtp_layout *layout, uint32_t rank, uint32_t *coordinates);
+/* The rank at coordinates[0 ... DTP_AXIS_COUNT - 1]. */
+uint32_t dtp_layout_rank(const struct dtp_layout *layout, const uint32_t *coordinates);
+
+/* ---- groups --------------------------------------------------------------------------------------------------------
+ */
+
+/* A stretch of equal strides. */
+struct dtp_stretch {
+    uint32_t stride, size;
+};
+struct dtp_rank_group {
+    uint32_t first, size;
+    uint32_t stretch_count;
+    struct dtp_stretch stretches[2 * DTP_AXIS_COUNT]; /* nearest neighbours first, sizes above 1 */
+};
+
+/* The group of a rank along some axes: either axes of the order, or of experts; 0 is the rank alone. Members are in the
+ * order of ranks; each is in exactly one such group. */
+struct dtp_rank_group dtp_layout_group(const struct dtp_layout *layout, unsigned axes, uint32_t rank);
+/* The i-th member. */
+uint32_t dtp_rank_group_member(const struct dtp_rank_group *group, uint32_t i);
+
+/* What of a cluster a group's members share. Ranks lie on nodes in their order. */
+struct dtp_group_spread {
+    uint32_t nodes;         /* that the group has members on */
+    uint32_t most_of_node;  /* members on the node with most */
+    uint32_t least_of_node; /* ... with least of those */
+    uint32_t rails;         /* places within a node (GPU i is on rail i) that members have: 1, all are on one rail */
+    uint32_t leaves;        /* leaf switches: of nodes, or, in a rail-optimised fabric, of one rail of them */
+};
+/* Linear in the group's size. */
+struct dtp_group_spread dtp_group_spread_of(const struct dtp_rank_group *group, const struct dtp_cluster *cluster);
+
+#endif

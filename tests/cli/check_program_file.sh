@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# dtplan simulate and run --program-file, on the host device: check_program_file.sh DTPLAN SOURCE_TREE
+set -uo pipefail
+
+program=$1
+source=$2
+export DTPLAN_DATA=$source/scenarios LC_ALL=C.UTF-8
+scratch=$(mktemp -d)
+trap 'rm -rf -- "$scratch"' EXIT
+failures=0
+
+failed() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+# Two stages learn what one rank does, and each says how long it computed.
+DEVICE=host "$source/tests/gpu/check_two_stages.sh" "$program" "$source" >"$scratch/stages" 2>&1 ||
+    failed "two stages: $(cat "$scratch/stages")"
+cd -- "$scratch" || exit 1
+set=$source/scenarios/two-stages.set
+
+# expect STATUS ARGUMENTS: leaves out and err behind.
+expect() {
+    local wanted=$1 status
+    shift
+    timeout 300 "$program" "$@" >out 2>err </dev/null
+    status=$?
+    [[ $status == "$wanted" ]] || failed "exit status $status, not $wanted: dtplan $*: $(head -c 600 err)"
+}
+
+# says TEXT [FILE]
+says() {
+    grep -qF -e "$1" "${2:-err}" || failed "${2:-err} lacks '$1': $(head -c 600 "${2:-err}")"
+}
+
+# ---- simulated ---------------------------------------------------------------------------------------------------------
+
+expect 0 simulate --program-file "$set" --trace trace.json --timeline timeline.csv
+says 'first stage' out
+says 'STEP TIME  predicted' out
+python3 - <<'END' || failed "the trace has no process for each role, or no arrow between them"
+import json
+
+events = json.load(open("trace.json"))["traceEvents"]
+names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+assert names == {0: "first stage", 1: "last stage"}, names
+ends = {}
+for e in events:
+    if e["ph"] in "sf":
+        ends.setdefault(e["id"], []).append(e["pid"])
+assert sorted(map(tuple, ends.values())).count((0, 1)) == 1, ends
+assert sorted(map(tuple, ends.values())).count((1, 0)) == 1, ends
+END
+[[ $(grep -c ',"last stage"$' timeline.csv) == 42 ]] || failed "the timeline has $(grep -c ',"last stage"$' timeline.csv) rows"
+expect 0 simulate --program-file "$set" --trace trace.json --timeline timeline.csv # its own may be replaced
+
+# A job's program, written, is read again: the same, and as long.
+expect 0 simulate --model gpt-2 --gpus 1 --strategy ddp --runtime dtplan --write-program step.txt --json
+cp out job.json
+expect 0 simulate --program-file step.txt --json
+python3 - <<'END' || failed "a program alone takes another time than its job: $(grep step_s out job.json)"
+import json
+
+job, alone = json.load(open("job.json")), json.load(open("out"))
+assert abs(alone["predicted_step_s"] / job["time"]["step_s"] - 1) < 1e-9
+END
+
+# ---- refused -----------------------------------------------------------------------------------------------------------
+
+expect 2 run --program-file "$set" --device host --layers 3 --seq 8
+says 'layers: is what the program of --program-file says itself'
+says 'seq: is what the program'
+expect 2 run --program-file "$set" --device host --gpus 3
+says 'has 2 ranks, and the cluster 3 GPUs'
+expect 2 run --program-file "$set" --device host --checkpoint there
+says '--checkpoint'
+expect 2 simulate --program-file "$set" --memory m.csv
+says '--memory: not of a program file'
+expect 2 simulate --program-file "$source/scenarios/gpus.csv"
+says 'gpus.csv:'
+expect 3 simulate --program-file missing.set
+says 'missing.set'
+sed 's/tag 2/tag 3/' "$set" | sed '0,/tag 3/s//tag 2/' >tags.set
+expect 2 run --program-file tags.set --device host
+grep -q 'tag' err || failed "no word of tags: $(cat err)"
+sed 's/form swiglu/form gelu/' "$set" >form.set
+expect 0 simulate --program-file form.set
+sed 's/n 40 bytes 7680/n 41 bytes 7680/' "$set" >wide.set
+expect 2 run --program-file wide.set --device host --threads 1 --steps 2
+says 'activation "activation" (operation 11) has no operand'
+
+((failures == 0)) && echo "all held" && exit 0
+exit 1
