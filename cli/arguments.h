@@ -116,4 +116,11 @@ bool dtp_command_parse(const char *text, enum dtp_command *out);
 /* Fault "unknown command" with the nearest names. */
 enum dtp_status dtp_command_unknown(const char *text, struct dtp_faults *faults);
 
+/* ---- flags as words, for arguments.c (arguments_words.c) --------------------------------------------------------- */
+
+/* "--micro-batch" without its leading hyphens and any "=value", as a key: "micro_batch". */
+void dtp_key_of_flag(const char *flag, char *key, size_t bytes);
+/* Names the flags of the command that resemble the typed one. */
+void dtp_fault_unknown_flag(const char *flag, enum dtp_command command, struct dtp_faults *faults);
+
 #endif

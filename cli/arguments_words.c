@@ -1,5 +1,5 @@
 /* Flags that nobody knows: what they may have meant. */
-#include "cli/arguments_parts.h"
+#include "cli/arguments.h"
 
 #include "base/nearest.h"
 #include "job/scenario.h"
