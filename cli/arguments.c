@@ -1,6 +1,5 @@
 #include "cli/arguments.h"
 
-#include "cli/arguments_parts.h"
 #include "base/nearest.h"
 #include "base/number.h"
 #include "job/scenario.h"

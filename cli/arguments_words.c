@@ -1,5 +1,5 @@
 /* Words of flags: what those that nobody knows may have meant, and values that are numbers. */
-#include "cli/arguments_parts.h"
+#include "cli/arguments.h"
 
 #include "base/nearest.h"
 #include "base/number.h"
