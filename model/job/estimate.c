@@ -6,20 +6,41 @@
 
 #define MOST_OPS 4000000u /* of a step whose layers are all lowered: about 1 GiB */
 
-/* Of a plan on one rank's slice. Why it has no step program is told by who asks for one; here it is no fault. */
-static enum dtp_status memory_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                                       const struct dtp_plan *plan, struct dtp_memory *out,
-                                       struct dtp_memory_parts *parts, struct dtp_faults *faults)
+/* The plan itself, or what a rank runs of it under tensor and pipeline parallelism. */
+static void slice_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                     const struct dtp_plan *plan, struct dtp_slice *out)
+{
+    if (dtp_plan_model_parallel(plan))
+        plan->runtime->closed->slice(transformer, cluster, plan, out);
+    else
+        *out = (struct dtp_slice){.transformer = *transformer, .cluster = *cluster, .plan = *plan};
+}
+
+/* Why there is no step program is told by who asks for one; here it is no fault. */
+static enum dtp_status base_of_slice(const struct dtp_slice *slice, struct dtp_estimate_base *out,
+                                     struct dtp_faults *faults)
 {
     struct dtp_miniature miniature;
-    enum dtp_status status = dtp_miniature_of(transformer, cluster, plan, MOST_OPS, &miniature, NULL);
+    enum dtp_status status =
+        dtp_miniature_of(&slice->transformer, &slice->cluster, &slice->plan, MOST_OPS, &miniature, NULL);
+    out->bound = status == DTP_BAD_INPUT;
     if (status == DTP_OK)
-        dtp_memory_of_live(&miniature.live, transformer, cluster, plan, out, parts);
-    else if (status == DTP_BAD_INPUT)
-        dtp_bound_memory_of(transformer, cluster, plan, out, parts);
-    else
+        out->live = miniature.live;
+    else if (status != DTP_BAD_INPUT)
         dtp_fault(faults, status, NULL, 0, "no memory to lower the step");
-    return status == DTP_BAD_INPUT ? DTP_OK : status;
+    return out->bound ? DTP_OK : status;
+}
+
+static void memory_from(const struct dtp_estimate_base *base, const struct dtp_slice *slice,
+                        const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                        const struct dtp_plan *plan, struct dtp_memory *out, struct dtp_memory_parts *parts)
+{
+    if (base->bound)
+        dtp_bound_memory_of(&slice->transformer, &slice->cluster, &slice->plan, out, parts);
+    else
+        dtp_memory_of_live(&base->live, &slice->transformer, &slice->cluster, &slice->plan, out, parts);
+    if (dtp_plan_model_parallel(plan))
+        plan->runtime->closed->add_stages_memory(transformer, cluster, plan, out);
 }
 
 enum dtp_status dtp_estimate_memory(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -27,12 +48,11 @@ enum dtp_status dtp_estimate_memory(const struct dtp_transformer *transformer, c
                                     struct dtp_faults *faults)
 {
     struct dtp_slice slice;
-    if (!dtp_plan_model_parallel(plan))
-        return memory_of_slice(transformer, cluster, plan, out, parts, faults);
-    plan->runtime->closed->slice(transformer, cluster, plan, &slice);
-    enum dtp_status status = memory_of_slice(&slice.transformer, &slice.cluster, &slice.plan, out, parts, faults);
+    struct dtp_estimate_base base;
+    slice_of(transformer, cluster, plan, &slice);
+    enum dtp_status status = base_of_slice(&slice, &base, faults);
     if (status == DTP_OK)
-        plan->runtime->closed->add_stages_memory(transformer, cluster, plan, out);
+        memory_from(&base, &slice, transformer, cluster, plan, out, parts);
     return status;
 }
 
@@ -41,4 +61,22 @@ enum dtp_status dtp_estimate(const struct dtp_transformer *transformer, const st
 {
     dtp_closed_form(transformer, cluster, plan, out);
     return dtp_estimate_memory(transformer, cluster, plan, &out->memory, NULL, faults);
+}
+
+enum dtp_status dtp_estimate_base_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                     const struct dtp_plan *plan, struct dtp_estimate_base *out,
+                                     struct dtp_faults *faults)
+{
+    struct dtp_slice slice;
+    slice_of(transformer, cluster, plan, &slice);
+    return base_of_slice(&slice, out, faults);
+}
+
+void dtp_estimate_from(const struct dtp_estimate_base *base, const struct dtp_transformer *transformer,
+                       const struct dtp_cluster *cluster, const struct dtp_plan *plan, struct dtp_prediction *out)
+{
+    struct dtp_slice slice;
+    slice_of(transformer, cluster, plan, &slice);
+    dtp_closed_form(transformer, cluster, plan, out);
+    memory_from(base, &slice, transformer, cluster, plan, &out->memory, NULL);
 }

@@ -22,4 +22,19 @@ enum dtp_status dtp_estimate_memory(const struct dtp_transformer *transformer, c
                                     const struct dtp_plan *plan, struct dtp_memory *out, struct dtp_memory_parts *parts,
                                     struct dtp_faults *faults);
 
+/* What of a job's estimate no constant moves: the live bytes of its step program. Made once for a job that is estimated
+ * again and again while constants change (leave_one_out.h). */
+struct dtp_estimate_base {
+    struct dtp_live_bytes live;
+    bool bound; /* there is no step program */
+};
+
+/* DTP_ENVIRONMENT: no memory. */
+enum dtp_status dtp_estimate_base_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                     const struct dtp_plan *plan, struct dtp_estimate_base *out,
+                                     struct dtp_faults *faults);
+/* dtp_estimate of the same job in some 10 us. Allocates nothing. */
+void dtp_estimate_from(const struct dtp_estimate_base *base, const struct dtp_transformer *transformer,
+                       const struct dtp_cluster *cluster, const struct dtp_plan *plan, struct dtp_prediction *out);
+
 #endif

@@ -95,7 +95,13 @@ static enum dtp_status predict_closed(const void *context, const struct dtp_job 
     return dtp_estimate(&job->transformer, &job->cluster, &job->plan, out, faults);
 }
 
+static void predict_closed_from(const struct dtp_estimate_base *base, const struct dtp_job *job,
+                                struct dtp_prediction *out)
+{
+    dtp_estimate_from(base, &job->transformer, &job->cluster, &job->plan, out);
+}
+
 struct dtp_predictor dtp_predictor_closed(void)
 {
-    return (struct dtp_predictor){.name = "closed", .predict = predict_closed};
+    return (struct dtp_predictor){.name = "closed", .predict = predict_closed, .predict_from = predict_closed_from};
 }

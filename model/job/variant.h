@@ -6,7 +6,7 @@
 #ifndef DTP_VARIANT_H
 #define DTP_VARIANT_H
 
-#include "closed/closed_form.h"
+#include "job/estimate.h"
 #include "job/scenario.h"
 
 struct dtp_variant {
@@ -22,6 +22,9 @@ struct dtp_predictor {
     const char *machine; /* of measured runs: those on its GPU by this machine file, which the catalogue has; or NULL */
     enum dtp_status (*predict)(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
                                struct dtp_faults *faults);
+    /* The same of a job that `predict` does not refuse, from what constants do not move of it (dtp_estimate_base_of),
+     * in a tenth of the time or less; NULL: this predictor has no such thing. */
+    void (*predict_from)(const struct dtp_estimate_base *base, const struct dtp_job *job, struct dtp_prediction *out);
 };
 /* Refuses what only a simulation can tell. */
 struct dtp_predictor dtp_predictor_closed(void);

@@ -48,7 +48,7 @@ static void add_run(const struct search *s, size_t i)
     struct dtp_prediction now;
     double *sum = &s->sum[run->source];
     size_t *count = &s->count[run->source];
-    if (fit->response->predict(fit->response->context, &run->job, &now, NULL) != DTP_OK) {
+    if (dtp_scored_run_predict(run, fit->response, &now, NULL) != DTP_OK) {
         *sum += HOPELESS;
         *count += 1;
     } else if (fit->target == DTP_FIT_THROUGHPUT) {

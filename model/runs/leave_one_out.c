@@ -265,6 +265,8 @@ enum dtp_status dtp_leave_one_out_run(const char *const *paths, size_t path_coun
     if (status == DTP_OK && !result)
         status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     if (status == DTP_OK)
+        status = dtp_scored_runs_prepare(&runs, response, faults);
+    if (status == DTP_OK)
         status = run(&runs, predictor, response, watch, result, faults);
     if (status == DTP_OK)
         *out = result;

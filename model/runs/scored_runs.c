@@ -76,6 +76,42 @@ void dtp_scored_runs_destroy(struct dtp_scored_runs *runs)
 
 /* ---- predicting -------------------------------------------------------------------------------------------------- */
 
+static enum dtp_status prepare_some(void *context, unsigned thread, uint64_t first, uint64_t count)
+{
+    struct dtp_scored_runs *runs = context;
+    (void)thread;
+    for (uint64_t i = first; i < first + count; i++) {
+        struct dtp_scored_run *run = &runs->runs[i];
+        const struct dtp_job *job = &run->job;
+        enum dtp_status status = dtp_estimate_base_of(&job->transformer, &job->cluster, &job->plan, &run->base, NULL);
+        if (status != DTP_OK)
+            return status;
+        run->prepared = true;
+    }
+    return DTP_OK;
+}
+
+enum dtp_status dtp_scored_runs_prepare(struct dtp_scored_runs *runs, const struct dtp_predictor *predictor,
+                                        struct dtp_faults *faults)
+{
+    struct dtp_parallel job = {.count = runs->count, .chunk_items = 8, .context = runs, .work = prepare_some};
+    if (!predictor->predict_from || runs->count == 0)
+        return DTP_OK;
+    enum dtp_status status = dtp_parallel_run(&job, NULL, faults);
+    return status == DTP_ENVIRONMENT && faults && !faults->count
+               ? dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory")
+               : status;
+}
+
+enum dtp_status dtp_scored_run_predict(const struct dtp_scored_run *run, const struct dtp_predictor *predictor,
+                                       struct dtp_prediction *out, struct dtp_faults *faults)
+{
+    if (!run->prepared || !predictor->predict_from)
+        return predictor->predict(predictor->context, &run->job, out, faults);
+    predictor->predict_from(&run->base, &run->job, out);
+    return DTP_OK;
+}
+
 struct pass {
     const struct dtp_scored_runs *runs;
     const size_t *which;
@@ -92,7 +128,7 @@ static enum dtp_status predict_some(void *context, unsigned thread, uint64_t fir
     for (uint64_t i = first; i < first + count; i++) {
         struct dtp_faults refusal = {0};
         const struct dtp_scored_run *run = &pass->runs->runs[pass->which ? pass->which[i] : i];
-        enum dtp_status status = pass->predictor->predict(pass->predictor->context, &run->job, &pass->out[i], &refusal);
+        enum dtp_status status = dtp_scored_run_predict(run, pass->predictor, &pass->out[i], &refusal);
         if (status == DTP_ENVIRONMENT)
             return status;
         if (status != DTP_OK)

@@ -13,6 +13,8 @@ struct dtp_scored_run {
     double measured_tokens_per_s_per_gpu;        /* 0: not measured */
     double measured_bytes[DTP_RUN_MEMORY_COUNT]; /* 0: not measured */
     struct dtp_prediction shipped;               /* as it was predicted when it was read */
+    struct dtp_estimate_base base;               /* where `prepared`: what constants do not move of its estimate */
+    bool prepared;
 };
 
 struct dtp_run_source_name {
@@ -32,6 +34,14 @@ enum dtp_status dtp_scored_runs_read(const char *const *paths, size_t path_count
                                      const struct dtp_catalog *catalog, struct dtp_scored_runs *out,
                                      struct dtp_faults *faults);
 void dtp_scored_runs_destroy(struct dtp_scored_runs *runs);
+
+/* Makes of each run what constants do not move, where the predictor has a use for it: for whoever predicts the runs
+ * more than a few times. DTP_ENVIRONMENT: no memory. */
+enum dtp_status dtp_scored_runs_prepare(struct dtp_scored_runs *runs, const struct dtp_predictor *predictor,
+                                        struct dtp_faults *faults);
+/* One of them, by the way that is quick where it is prepared. */
+enum dtp_status dtp_scored_run_predict(const struct dtp_scored_run *run, const struct dtp_predictor *predictor,
+                                       struct dtp_prediction *out, struct dtp_faults *faults);
 
 /* Who is asked for and told of what takes long; both may be NULL. */
 struct dtp_watch {
