@@ -351,3 +351,24 @@ enum dtp_status dtp_miniature_time_of(const struct dtp_job *job, struct dtp_mini
         status = from(job, &size, 0, out, faults);
     return status;
 }
+
+static enum dtp_status predict(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
+                               struct dtp_faults *faults)
+{
+    struct dtp_miniature_time miniature;
+    (void)context;
+    enum dtp_status status = dtp_miniature_time_of(job, &miniature, faults);
+    if (status == DTP_NO)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "the time of its step does not follow from shorter steps; simulate it whole");
+    if (status != DTP_OK)
+        return status;
+    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, out);
+    dtp_step_time_of(&miniature.sums, &out->time, &out->throughput);
+    return DTP_OK;
+}
+
+struct dtp_predictor dtp_predictor_miniature(void)
+{
+    return (struct dtp_predictor){.name = "estimated", .predict = predict};
+}
