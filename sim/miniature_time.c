@@ -1,6 +1,7 @@
 #include "sim/miniature_time.h"
 
 #include "cost/cluster_cost.h"
+#include "job/estimate.h"
 #include "lower/lower.h"
 #include "lower/miniature.h"
 #include "plan/rules.h"
@@ -363,9 +364,10 @@ static enum dtp_status predict(const void *context, const struct dtp_job *job, s
                          "the time of its step does not follow from shorter steps; simulate it whole");
     if (status != DTP_OK)
         return status;
-    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, out);
-    dtp_step_time_of(&miniature.sums, &out->time, &out->throughput);
-    return DTP_OK;
+    status = dtp_estimate(&job->transformer, &job->cluster, &job->plan, out, faults);
+    if (status == DTP_OK)
+        dtp_step_time_of(&miniature.sums, &out->time, &out->throughput);
+    return status;
 }
 
 struct dtp_predictor dtp_predictor_miniature(void)
