@@ -1,6 +1,7 @@
 #include "sim/miniature_time.h"
 
 #include "cost/cluster_cost.h"
+#include "job/estimate.h"
 #include "lower/lower.h"
 #include "lower/miniature.h"
 #include "plan/rules.h"
@@ -350,4 +351,26 @@ enum dtp_status dtp_miniature_time_of(const struct dtp_job *job, struct dtp_mini
     if (status == DTP_NO && job->plan.accumulate > size.micro_steps)
         status = from(job, &size, 0, out, faults);
     return status;
+}
+
+static enum dtp_status predict(const void *context, const struct dtp_job *job, struct dtp_prediction *out,
+                               struct dtp_faults *faults)
+{
+    struct dtp_miniature_time miniature;
+    (void)context;
+    enum dtp_status status = dtp_miniature_time_of(job, &miniature, faults);
+    if (status == DTP_NO)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "the time of its step does not follow from shorter steps; simulate it whole");
+    if (status != DTP_OK)
+        return status;
+    status = dtp_estimate(&job->transformer, &job->cluster, &job->plan, out, faults);
+    if (status == DTP_OK)
+        dtp_step_time_of(&miniature.sums, &out->time, &out->throughput);
+    return status;
+}
+
+struct dtp_predictor dtp_predictor_miniature(void)
+{
+    return (struct dtp_predictor){.name = "estimated", .predict = predict};
 }

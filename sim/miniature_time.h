@@ -36,4 +36,8 @@ struct dtp_miniature_time {
 enum dtp_status dtp_miniature_time_of(const struct dtp_job *job, struct dtp_miniature_time *out,
                                       struct dtp_faults *faults);
 
+/* "estimated": all but time as dtp_estimate has it, time from miniatures. DTP_BAD_INPUT where it does not follow from
+ * them, which is no fault of the job. */
+struct dtp_predictor dtp_predictor_miniature(void);
+
 #endif

@@ -4,6 +4,7 @@
 #include "job/estimate.h"
 #include "sim/search_scan.h"
 #include "sim/simulated.h"
+#include "sim/miniature_time.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -197,15 +198,17 @@ static enum dtp_status simulate_one(void *context, unsigned thread, uint64_t fir
     for (uint64_t i = first; i < first + count; i++) {
         struct dtp_candidate *c = run->chosen[i];
         struct dtp_prediction prediction;
-        struct dtp_predictor predictor = dtp_predictor_simulated();
+        bool whole = !c->reason[0];
+        struct dtp_predictor predictor = whole ? dtp_predictor_simulated() : dtp_predictor_miniature();
         struct dtp_faults *faults = calloc(1, sizeof *faults);
         if (!faults)
             return DTP_ENVIRONMENT;
         enum dtp_status status = predictor.predict(predictor.context, &c->variant.job, &prediction, faults);
-        c->simulated = status == DTP_OK;
-        if (c->simulated)
+        c->simulated = whole && status == DTP_OK;
+        c->estimated = !whole && status == DTP_OK;
+        if (status == DTP_OK)
             c->variant.prediction = prediction;
-        else
+        else if (whole)
             snprintf(c->reason, sizeof c->reason, "%.159s", faults->count ? faults->text[0] : dtp_status_text(status));
         free(faults);
         if (status == DTP_ENVIRONMENT)
@@ -216,14 +219,14 @@ static enum dtp_status simulate_one(void *context, unsigned thread, uint64_t fir
 }
 
 /* The first of the order and the front, as many as time allows; which they are follows from their sizes, not from a
- * clock. */
+ * clock. What has a reason not to be simulated whole is to be estimated, as many at most. */
 static size_t choose(const struct dtp_search_question *question, struct dtp_search *search,
                      struct dtp_candidate **chosen)
 {
-    size_t count = 0;
+    size_t count = 0, estimated = 0;
     double all = 0;
     for (int round = 0; round < 2; round++)
-        for (size_t i = 0; i < search->count && count < question->simulate_count; i++) {
+        for (size_t i = 0; i < search->count && count - estimated < question->simulate_count; i++) {
             struct dtp_candidate *c = &search->candidates[i];
             bool first = i < question->simulate_count / 2;
             if (round == 0 ? !first : first || !c->front)
@@ -232,7 +235,10 @@ static size_t choose(const struct dtp_search_question *question, struct dtp_sear
             if (size > MAX_LAYER_STEPS || all + size > MAX_ALL_LAYER_STEPS) {
                 snprintf(c->reason, sizeof c->reason, "%" PRIu32 " micro-steps are too many to simulate in a search",
                          c->variant.job.plan.accumulate);
-                continue;
+                if (estimated == question->simulate_count)
+                    continue;
+                estimated++;
+                size = 0;
             }
             all += size;
             chosen[count++] = c;
@@ -256,7 +262,7 @@ static void drop_misfits(struct dtp_search *search)
 static enum dtp_status simulate(const struct dtp_search_question *question, struct dtp_search *search,
                                 struct dtp_faults *faults)
 {
-    struct dtp_candidate **chosen = calloc(question->simulate_count + 1, sizeof *chosen);
+    struct dtp_candidate **chosen = calloc(2 * (size_t)question->simulate_count + 1, sizeof *chosen);
     if (!chosen)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     struct simulation_run run = {question, chosen};

@@ -6,7 +6,8 @@
  *     gain; a group of combinations whose bound misses the deadline or the budget is left out (dtp_search_bound_s);
  *   - memory: tensors only grow with the micro-batch, so that where they alone exceed a GPU, larger ones are left out.
  * Of every group (GPUs, precision) the fastest few survive and are simulated where they have a step program: their time
- * then is the simulation's, and one whose allocator replay or placement does not fit is dropped.
+ * then is the simulation's, and one whose allocator replay or placement does not fit is dropped. Those of too many
+ * micro-steps to be simulated whole have their time from shorter steps, where it follows from them.
  *
  * What is only tight (dtp_memory_judge) comes after all that fits, and is recommended only where nothing within the
  * limits fits.
@@ -59,7 +60,8 @@ struct dtp_search_question {
 struct dtp_candidate {
     struct dtp_variant variant; /* prediction: simulated where `simulated`, else the closed form's */
     bool simulated;
-    char reason[160]; /* why it was not, "" where it was or was not tried */
+    bool estimated;   /* its time is that of a simulation, from shorter steps (miniature_time.h), its memory is not */
+    char reason[160]; /* why it was not simulated, "" where it was or was not tried */
     double closed_step_s;
     struct dtp_money money;
     struct dtp_training_cost cost;

@@ -54,7 +54,10 @@ static json_t *candidate_object(const struct dtp_search_question *question, cons
     json_object_set_new(object, "gpus", dtp_json_whole(c->variant.job.cluster.gpus));
     set_plan(object, &c->variant.job.plan);
     json_object_set_new(object, "model_note", dtp_json_text(c->variant.job.model_note));
-    json_object_set_new(object, "fidelity", json_string(c->simulated ? "simulated" : "closed"));
+    json_object_set_new(object, "fidelity",
+                        json_string(c->simulated   ? "simulated"
+                                    : c->estimated ? "estimated"
+                                                   : "closed"));
     json_object_set_new(object, "not_simulated_because", dtp_json_text(c->reason));
     json_object_set_new(object, "step_s", dtp_json_real(p->time.step_s));
     json_object_set_new(object, "closed_step_s", dtp_json_real(c->closed_step_s));

@@ -106,6 +106,21 @@ static void print_searched(const struct dtp_search_question *question, const str
     print_thinned(question, page);
 }
 
+static bool is_timed(const struct dtp_candidate *c)
+{
+    return c->simulated || c->estimated;
+}
+
+static bool timed_alike(const struct dtp_candidate *a, const struct dtp_candidate *b)
+{
+    return is_timed(a) == is_timed(b);
+}
+
+static const char *fidelity_words(const struct dtp_candidate *c)
+{
+    return c->simulated ? "simulated" : c->estimated ? "simulated from shorter steps" : "by the closed form";
+}
+
 static void print_memory(const struct dtp_candidate *c, const struct dtp_page *page)
 {
     const struct dtp_memory *m = &c->variant.prediction.memory;
@@ -162,7 +177,7 @@ static void print_candidate(const struct dtp_search_question *question, const st
     label(page, "time");
     fprintf(page->file, "%s with failures and checkpoints, %s of computing; MFU %.1f %%, %s\n",
             duration(c->cost.goodput.expected_s, wall), duration(c->cost.inputs.work_s, work),
-            100 * c->variant.prediction.throughput.mfu, c->simulated ? "simulated" : "by the closed form");
+            100 * c->variant.prediction.throughput.mfu, fidelity_words(c));
     if (c->cost.trials.quantile_s > 0) {
         double deadline_s = job->training.deadline_s;
         label(page, "risk");
@@ -229,7 +244,10 @@ static void add_front_row(struct dtp_grid *grid, const struct dtp_search *search
     dtp_grid_cell(grid, "%.1f", 100 * c->variant.prediction.throughput.mfu);
     dtp_grid_cell(grid, "%u", c->variant.job.cluster.gpus);
     dtp_grid_cell(grid, "%s", c->variant.job.cluster.gpu.key);
-    dtp_grid_cell(grid, "%s%s%s", c->fits ? "" : "TIGHT: ", words, c->simulated ? "" : " (closed form)");
+    dtp_grid_cell(grid, "%s%s%s", c->fits ? "" : "TIGHT: ", words,
+                  c->simulated   ? ""
+                  : c->estimated ? " (estimated)"
+                                 : " (closed form)");
 }
 
 static void print_front(const struct dtp_search *search, const struct dtp_page *page)
@@ -287,7 +305,7 @@ static void print_runner_up(const struct dtp_search *search, const struct dtp_pa
     snprintf(words, sizeof words, "%u %s %s, %s: %s and %s. Against the recommended one: %s%s.",
              c->variant.job.cluster.gpus, dtp_page_times(page), c->variant.job.cluster.gpu.key, plan, time,
              c->money.known ? money : "no price known", why,
-             best->simulated == c->simulated ? "" : " (one of the two is the closed form's)");
+             timed_alike(best, c) ? "" : " (one of the two is the closed form's)");
     fputs("  ", page->file);
     dtp_page_wrap(page, 2, 2, words);
 }

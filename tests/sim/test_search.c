@@ -2,6 +2,7 @@
 #include "sim/search.h"
 #include "job/estimate.h"
 #include "runtime/runtimes.h"
+#include "sim/simulated.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -163,6 +164,31 @@ static void test_threads_do_not_show(void **state)
     assert_true(one.counts.simulated >= 1);
     dtp_search_release(&one);
     dtp_search_release(&many);
+    tear_down(&s);
+}
+
+/* Three hundred micro-steps of 32 layers are too many to simulate whole: the time is that of the simulation all the
+ * same, from two and three of them. */
+static void test_many_micro_steps(void **state)
+{
+    static const char *const keys[] = {
+        "model",      "llama-2-7b", "tokens",     "1B",         "gpu", "h100-sxm",    "gpus", "8", "strategy",
+        "full_shard", "precision",  "bf16-mixed", "accumulate", "300", "micro_batch", "1",    NULL};
+    struct setup s;
+    struct dtp_search found;
+    struct dtp_prediction whole;
+    struct dtp_predictor simulated = dtp_predictor_simulated();
+    (void)state;
+    set_up(&s, keys);
+    s.question.simulate_count = 4;
+    assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_OK);
+    assert_true(found.count > 0);
+    const struct dtp_candidate *c = &found.candidates[0];
+    assert_true(c->estimated && !c->simulated && c->reason[0]);
+    assert_int_equal(simulated.predict(simulated.context, &c->variant.job, &whole, &faults), DTP_OK);
+    assert_close(c->variant.prediction.time.step_s, whole.time.step_s, 1e-4 * whole.time.step_s);
+    assert_true(fabs(c->closed_step_s / whole.time.step_s - 1) > 1e-3); /* or nothing is shown by that */
+    dtp_search_release(&found);
     tear_down(&s);
 }
 
@@ -409,6 +435,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_finds_the_cheapest),
                                        cmocka_unit_test(test_finds_the_fastest),
                                        cmocka_unit_test(test_threads_do_not_show),
+                                       cmocka_unit_test(test_many_micro_steps),
                                        cmocka_unit_test(test_relaxed_limit_is_tight),
                                        cmocka_unit_test(test_nothing_fits),
                                        cmocka_unit_test(test_tight_comes_after_what_fits),
