@@ -3,7 +3,7 @@
 #include "cli/run_job.h"
 #include "page/output_file.h"
 #include "program/placement.h"
-#include "record/roles_report.h"
+#include "record/run_report.h"
 #include "sim/trace.h"
 
 #include <inttypes.h>

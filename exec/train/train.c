@@ -2,6 +2,7 @@
 
 #include "plan/runtime.h"
 #include "decide/advise.h"
+#include "job/estimate.h"
 #include "lower/lower.h"
 #include "program/program_text.h"
 #include "device/open_device.h"
@@ -24,8 +25,9 @@ static void suggest(const struct dtp_trainer *t, uint64_t free_bytes, char *out,
     struct dtp_prediction prediction;
     struct dtp_advice advice;
     smaller.cluster.gpu.memory_bytes = free_bytes;
-    dtp_closed_form(&smaller.transformer, &smaller.cluster, &smaller.plan, &prediction);
-    dtp_advise(&smaller, &prediction, NULL, NULL, &advice);
+    advice.count = 0;
+    if (dtp_estimate(&smaller.transformer, &smaller.cluster, &smaller.plan, &prediction, NULL) == DTP_OK)
+        dtp_advise(&smaller, &prediction, NULL, NULL, &advice);
     bool helps = advice.count > 0 && (advice.kind == DTP_ADVICE_MAKES_FIT || advice.kind == DTP_ADVICE_MORE_GPUS);
     snprintf(out, bytes, helps ? "it would fit with %s" : "take a smaller batch, sequence or model",
              helps ? advice.changes[0].flags : "");

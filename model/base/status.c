@@ -15,6 +15,14 @@ const char *dtp_status_text(enum dtp_status status)
     return "unknown status";
 }
 
+/* Characters without a shape of their own that turn the direction of those behind them, or end a line: a name with one
+ * would show as another, and change what stands beside it. */
+static bool turns_or_breaks(unsigned code)
+{
+    return code == 0x61c || code == 0x200e || code == 0x200f || (code >= 0x2028 && code <= 0x202e) ||
+           (code >= 0x2066 && code <= 0x2069);
+}
+
 size_t dtp_printable_bytes(const char *text)
 {
     const unsigned char *c = (const unsigned char *)text;
@@ -33,7 +41,8 @@ size_t dtp_printable_bytes(const char *text)
         code = code << 6 | (c[i] & 0x3fu);
     }
     bool surrogate = code >= 0xd800 && code < 0xe000;
-    return code >= least[length] && code != 0x7f && code <= 0x10ffff && !surrogate ? length : 0;
+    bool shown = code != 0x7f && !surrogate && !turns_or_breaks(code);
+    return code >= least[length] && code <= 0x10ffff && shown ? length : 0;
 }
 
 size_t dtp_printable_length(const char *text)
@@ -56,10 +65,14 @@ static void make_printable(char *text)
 {
     for (unsigned char *c = (unsigned char *)text; *c; c++) {
         bool c1 = c[0] == 0xC2 && c[1] >= 0x80 && c[1] <= 0x9F;
-        if ((*c < 0x20 && *c != '\t') || *c == 0x7f || c1)
-            *c = '?';
-        if (c1)
-            *++c = '?';
+        bool two = (c[1] & 0xc0) == 0x80, three = two && (c[2] & 0xc0) == 0x80;
+        unsigned code = c[0] == 0xD8 && two     ? 0x600 | (c[1] & 0x3fu)
+                        : c[0] == 0xE2 && three ? 0x2000 | (c[1] & 0x3fu) << 6 | (c[2] & 0x3fu)
+                                                : 0;
+        bool control = (*c < 0x20 && *c != '\t') || *c == 0x7f;
+        size_t length = turns_or_breaks(code) ? (c[0] == 0xD8 ? 2 : 3) : c1 ? 2 : control ? 1 : 0;
+        memset(c, '?', length);
+        c += length ? length - 1 : 0;
     }
 }
 

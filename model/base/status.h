@@ -36,7 +36,8 @@ struct dtp_faults {
 };
 
 /* Length of the UTF-8 sequence at `text` when it is well-formed (no surrogates, nothing overlong) and no control
- * character (C0, DEL, and C1, which terminals obey too); else 0. What is kept and printed later consists of these. */
+ * character (C0, DEL, and C1, which terminals obey too) nor one that turns or breaks the line (bidirectional marks);
+ * else 0. What is kept and printed later consists of these. */
 size_t dtp_printable_bytes(const char *text);
 /* Bytes of `text` before the first that is not of such a character; strlen(text) where all are. */
 size_t dtp_printable_length(const char *text);

@@ -225,6 +225,8 @@ static enum dtp_status add_items(struct list *list, const char *text)
     enum dtp_status worst = DTP_OK;
     for (const char *start = text;; start++) {
         size_t length = strcspn(start, ",");
+        if (!length && *text)
+            return refuse(list, text, "has an empty item; write values with one comma between them");
         char *item = strndup(start, length);
         enum dtp_status status = item ? add_item(list, item) : out_of_memory(list);
         free(item);

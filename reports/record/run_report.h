@@ -2,9 +2,10 @@
 #ifndef DTP_RUN_REPORT_H
 #define DTP_RUN_REPORT_H
 
+#include "page/page.h"
+#include "program/program_set.h"
 #include "program/program_text.h"
 #include "sim/compare.h"
-#include "page/page.h"
 
 /* What the executor said of a run. 0 and NAN: it did not say. */
 struct dtp_run_outcome {
@@ -42,5 +43,20 @@ bool dtp_run_report_comparable(const struct dtp_run_report *report);
 
 void dtp_run_text(const struct dtp_run_report *report, const struct dtp_page *page);
 enum dtp_status dtp_run_json(const struct dtp_run_report *report, FILE *file, struct dtp_faults *faults);
+
+/* A program set: what was predicted of each role beside what was measured. Schema of the JSON: dtplan.roles/1. */
+struct dtp_roles_report {
+    const char *name; /* of the file */
+    const struct dtp_program_set *set;
+    const struct dtp_cluster *cluster;
+    const struct dtp_timeline *timelines;   /* one a role; NULL: nobody measured these cores, so no time is predicted */
+    const uint64_t *arena_bytes;            /* of each role: of its device's memory */
+    const struct dtp_run_outcome *measured; /* NULL: it was only simulated */
+};
+
+void dtp_roles_text(const struct dtp_roles_report *report, const struct dtp_page *page);
+/* A row an operation, role by role; there are timelines. */
+void dtp_roles_write_timeline(const struct dtp_roles_report *report, FILE *file);
+enum dtp_status dtp_roles_json(const struct dtp_roles_report *report, FILE *file, struct dtp_faults *faults);
 
 #endif

@@ -85,13 +85,13 @@ static void print_model(const struct dtp_job *job, const struct dtp_page *page)
         snprintf(kv, sizeof kv, " (%llu for k, v)", (unsigned long long)m->kv_heads);
     print_label(page, "model");
     snprintf(line, sizeof line,
-             "%s: %s parameters; %llu layers, hidden %llu, %llu heads of %llu%s, ffn %llu, vocab %llu; %s, %s, %s, %s "
+             "%s: %s parameters; %llu layer%s, hidden %llu, %llu heads of %llu%s, ffn %llu, vocab %llu; %s, %s, %s, %s "
              "head%s",
              m->name[0] ? m->name : "custom", dtp_page_grouped(dtp_transformer_count(m).total, count, sizeof count),
-             (unsigned long long)m->layers, (unsigned long long)m->hidden, (unsigned long long)m->heads,
-             (unsigned long long)m->head_dim, kv, (unsigned long long)m->ffn, (unsigned long long)m->vocab,
-             m->norm == DTP_RMS_NORM ? "RMSNorm" : "LayerNorm", activation_words(m->activation),
-             position_words(m->position), m->tied_head ? "tied" : "untied", details);
+             (unsigned long long)m->layers, m->layers == 1 ? "" : "s", (unsigned long long)m->hidden,
+             (unsigned long long)m->heads, (unsigned long long)m->head_dim, kv, (unsigned long long)m->ffn,
+             (unsigned long long)m->vocab, m->norm == DTP_RMS_NORM ? "RMSNorm" : "LayerNorm",
+             activation_words(m->activation), position_words(m->position), m->tied_head ? "tied" : "untied", details);
     dtp_page_wrap(page, 9, 9, line);
     print_note(page, job->shape_note);
     print_note(page, job->model_note);

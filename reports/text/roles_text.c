@@ -1,4 +1,4 @@
-#include "record/roles_report.h"
+#include "record/run_report.h"
 
 #include "page/grid.h"
 #include "page/output_own.h"

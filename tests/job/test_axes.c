@@ -62,8 +62,7 @@ static void test_refused(void **state)
     static const struct {
         const char *key, *text, *says;
     } cases[] = {{"gpus", "", "is not a whole number"},
-                 {"gpus", "8,,16", "is not a whole number"},
-                 {"gpus", "8,", "is not a whole number"},
+                 {"gpus", "8,", "has an empty item"},
                  {"gpus", "64..8", "goes down"},
                  {"gpus", "8..64x1", "factor above 1"},
                  {"gpus", "0..64x2", "first end above 0"},
@@ -78,6 +77,8 @@ static void test_refused(void **state)
                  {"gpus", "1..10x1.5", "is not a whole number"},
                  {"gpus", "8,16,8", "is there twice"},
                  {"gpus", "1..3,2", "is there twice"},
+                 {"gpus", ",", "',' has an empty item"},
+                 {"gpus", "8,,16", "'8,,16' has an empty item"},
                  {"gpus", "999999..1000001", "is not a whole number"},
                  {"gpus", "all", "is no value of this key"},
                  {"strategy", "ddp,zero9", "is not one of"},
