@@ -77,9 +77,25 @@ static void check_collective_choices(struct dtp_resolver *r)
         check_peer_memory(r, "reduce_engine");
 }
 
+/* Kernels and tensors' places know no other shape, so that nothing of the executor's would be predicted. */
+static void check_widths(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct {
+        const char *key;
+        uint64_t width;
+    } widths[] = {{"hidden", t->hidden}, {"ffn", t->ffn}, {"head_dim", t->head_dim}};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        if (widths[i].width % DTP_PARAMETER_ALIGNMENT)
+            dtp_plan_refuse(r, widths[i].key,
+                            "%" PRIu64 " is no multiple of %u, as hidden, ffn and head_dim must be for runtime dtplan",
+                            widths[i].width, DTP_PARAMETER_ALIGNMENT);
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
+    check_widths(r);
     if (p->executor.gelu_epilogue && r->transformer->activation != DTP_GELU)
         dtp_plan_refuse(r, "gelu_epilogue", "needs a model with GELU");
     check_collective_choices(r);

@@ -122,17 +122,6 @@ static void check_model(struct checker *c)
         REFUSE(c, "model", "without a final norm " NOT_RUN);
     if (t->norm_bias && t->norm == DTP_RMS_NORM)
         REFUSE(c, "norm_bias", "of an RMSNorm " NOT_RUN);
-    if (t->position == DTP_POSITION_ROPE && t->head_dim % 2)
-        REFUSE(c, "head_dim", "%" PRIu64 " is odd, RoPE turns pairs; use an even width", t->head_dim);
-    const struct {
-        const char *key;
-        uint64_t width;
-    } widths[] = {{"hidden", t->hidden}, {"ffn", t->ffn}, {"head_dim", t->head_dim}};
-    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        if (widths[i].width % DTP_PARAMETER_ALIGNMENT)
-            REFUSE(c, widths[i].key,
-                   "%" PRIu64 " is no multiple of %u, as hidden, ffn and head_dim must be for runtime dtplan",
-                   widths[i].width, DTP_PARAMETER_ALIGNMENT);
 }
 
 static void check_plan(struct checker *c)
