@@ -54,7 +54,7 @@ dtp_folder(model/plan USES model/machine model/schedule SYSTEM libc)
 dtp_folder(model/cost USES model/plan SYSTEM libc gsl)
 # the step program: buffers, operations, dependencies; its text, its proof, its places
 dtp_folder(model/program USES model/cost SYSTEM libc)
-# the closed form: memory, traffic and time by formulas
+# the closed form: traffic and time by formulas, and the memory that stands beside a program
 dtp_folder(model/closed USES model/program SYSTEM libc)
 # bounds of memory by arithmetic: what prunes searches and checks programs from outside
 dtp_folder(model/bounds USES model/closed SYSTEM libc)
@@ -68,7 +68,7 @@ dtp_folder(model/runtime/dtplan USES model/lower SYSTEM libc)
 # the one list of runtimes; plans resolved by the rules of theirs
 dtp_folder(model/runtime USES model/runtime/torch model/runtime/deepspeed model/runtime/megatron model/runtime/dtplan SYSTEM libc)
 # a job as users write it: keys, scenario files, sweeps' axes
-dtp_folder(model/job USES model/runtime SYSTEM libc inih)
+dtp_folder(model/job USES model/runtime model/bounds SYSTEM libc inih)
 # what to do: advice, what-if, solvers, money, failures
 dtp_folder(model/decide USES model/job SYSTEM libc gsl)
 # measured runs: tables, backtest, fits

@@ -90,6 +90,10 @@ enum option {
     OPTION_PAIR,
     OPTION_SENDS,
     OPTION_PASSES,
+    OPTION_LAYERS,
+    OPTION_LAYOUT,
+    OPTION_EMBEDDING,
+    OPTION_HEAD,
     OPTION_COUNT
 };
 
@@ -216,6 +220,13 @@ static const struct dtp_option options[OPTION_COUNT] = {
                       "what is sent waits at the receiver, or at the sender, or holds the sender; default buffered"},
     [OPTION_PASSES] = {"--passes", "FILE.csv", ON(SCHEDULE), "write when each pass runs, a row a pass",
                        DTP_FILE_WRITTEN, DTP_OUTPUT_SCHEDULE},
+    [OPTION_LAYERS] = {"--layers", "N", ON(SCHEDULE), "of a model that stages are cut from; default: stages are equal"},
+    [OPTION_LAYOUT] =
+        {"--layout", "even|counted|cost|best|step|TEXT", ON(SCHEDULE),
+         "how: as many layers in each; embedding and head counted as one; by cost, as nanotron; the slowest "
+         "stage or the step shortest; or Megatron's text, 'Et*3|(tt|)*29L'; default even"},
+    [OPTION_EMBEDDING] = {"--embedding", "X", ON(SCHEDULE), "what the embedding takes, in layers; default 0"},
+    [OPTION_HEAD] = {"--head", "X", ON(SCHEDULE), "what head and loss take, in layers; default 0"},
 };
 
 const struct dtp_option *dtp_options(size_t *count)
@@ -299,50 +310,12 @@ static void set_goal(struct dtp_arguments *a, enum dtp_solve_goal goal, const ch
     a->goal = goal;
 }
 
-static void set_most(uint32_t *out, const char *flag, const char *value, struct dtp_faults *faults)
-{
-    uint64_t most;
-    if (!dtp_number_parse_integer(value, false, 1, DTP_SOLVE_MAX_GPUS, &most))
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: '%.64s' is not a whole number from 1 to %u", flag, value,
-                  DTP_SOLVE_MAX_GPUS);
-    else
-        *out = (uint32_t)most;
-}
-
 static void set_fidelity(struct dtp_arguments *a, const char *value, struct dtp_faults *faults)
 {
     a->simulated = strcmp(value, "simulated") == 0;
     a->closed = strcmp(value, "closed") == 0;
     if (!a->simulated && !a->closed)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--fidelity: '%s' is neither closed nor simulated", value);
-}
-
-static void set_whole(uint64_t *out, const char *flag, const char *value, uint64_t minimum, uint64_t maximum,
-                      struct dtp_faults *faults)
-{
-    if (!dtp_number_parse_integer(value, false, minimum, maximum, out))
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: '%s' is no whole number from %" PRIu64 " to %" PRIu64, flag,
-                  value, minimum, maximum);
-}
-
-static void set_factor(double *out, const char *flag, const char *value, double minimum, double maximum,
-                       struct dtp_faults *faults)
-{
-    if (!dtp_number_parse(value, out) || *out < minimum || *out > maximum)
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: '%s' is no number from %g to %g", flag, value, minimum, maximum);
-}
-
-/* "5%" or 0.05. */
-static void set_tolerance(struct dtp_arguments *a, const char *value, struct dtp_faults *faults)
-{
-    char number[64];
-    size_t length = strlen(value);
-    bool percent = length > 0 && value[length - 1] == '%';
-    double most = percent ? 1e5 : 1;
-    snprintf(number, sizeof number, "%.*s", (int)(length - percent), value);
-    if (!dtp_number_parse(number, &a->tolerance) || !(a->tolerance > 0) || a->tolerance > most)
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--tolerance: '%.64s' is no share of a step; write 5%%", value);
-    a->tolerance /= percent ? 100 : 1;
 }
 
 /* Of a flag that is given twice the last counts, but of catalogues all do. */
@@ -416,15 +389,15 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
     case OPTION_TIMELINE: a->timeline = value; break;
     case OPTION_MEMORY: a->memory = value; break;
     case OPTION_FIDELITY: set_fidelity(a, value, faults); break;
-    case OPTION_MAX_GPUS: set_most(&a->max_gpus, flag, value, faults); break;
-    case OPTION_MAX_NODES: set_most(&a->max_nodes, flag, value, faults); break;
+    case OPTION_MAX_GPUS: dtp_argument_most(&a->max_gpus, flag, value, faults); break;
+    case OPTION_MAX_NODES: dtp_argument_most(&a->max_nodes, flag, value, faults); break;
     case OPTION_EXCLUDE_GPU: a->exclude_gpus = value; break;
     case OPTION_CHARTS: a->charts = true; break;
-    case OPTION_SAMPLES: set_whole(&a->samples, flag, value, 1, MAX_SAMPLES, faults); break;
-    case OPTION_SEED: set_whole(&a->seed, flag, value, 0, UINT32_MAX, faults); break;
-    case OPTION_RANK_DEVIATION: set_factor(&a->rank_deviation, flag, value, 1e-6, 0.3, faults); break;
-    case OPTION_STRAGGLER: set_factor(&a->straggler, flag, value, 1, 1000, faults); break;
-    case OPTION_TOLERANCE: set_tolerance(a, value, faults); break;
+    case OPTION_SAMPLES: dtp_argument_whole(&a->samples, flag, value, 1, MAX_SAMPLES, faults); break;
+    case OPTION_SEED: dtp_argument_whole(&a->seed, flag, value, 0, UINT32_MAX, faults); break;
+    case OPTION_RANK_DEVIATION: dtp_argument_factor(&a->rank_deviation, flag, value, 1e-6, 0.3, faults); break;
+    case OPTION_STRAGGLER: dtp_argument_factor(&a->straggler, flag, value, 1, 1000, faults); break;
+    case OPTION_TOLERANCE: dtp_argument_tolerance(a, value, faults); break;
     case OPTION_CHART: a->chart = value; break;
     case OPTION_REFIT: a->refit = value; break;
     case OPTION_FORCE: a->force = true; break;

@@ -1,9 +1,11 @@
-/* Flags that nobody knows: what they may have meant. */
+/* Words of flags: what those that nobody knows may have meant, and values that are numbers. */
 #include "cli/arguments.h"
 
 #include "base/nearest.h"
+#include "base/number.h"
 #include "job/scenario.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -61,4 +63,44 @@ void dtp_fault_unknown_flag(const char *flag, enum dtp_command command, struct d
     snprintf(fallback, sizeof fallback, "see dtplan help %s", dtp_command_text(command));
     dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: unknown flag of '%s'; %s", flag, dtp_command_text(command),
               hint[0] ? hint : fallback);
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+void dtp_argument_most(uint32_t *out, const char *flag, const char *value, struct dtp_faults *faults)
+{
+    uint64_t most;
+    if (!dtp_number_parse_integer(value, false, 1, DTP_SOLVE_MAX_GPUS, &most))
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: '%.64s' is not a whole number from 1 to %u", flag, value,
+                  DTP_SOLVE_MAX_GPUS);
+    else
+        *out = (uint32_t)most;
+}
+
+void dtp_argument_whole(uint64_t *out, const char *flag, const char *value, uint64_t minimum, uint64_t maximum,
+                        struct dtp_faults *faults)
+{
+    if (!dtp_number_parse_integer(value, false, minimum, maximum, out))
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: '%s' is no whole number from %" PRIu64 " to %" PRIu64, flag,
+                  value, minimum, maximum);
+}
+
+void dtp_argument_factor(double *out, const char *flag, const char *value, double minimum, double maximum,
+                         struct dtp_faults *faults)
+{
+    if (!dtp_number_parse(value, out) || *out < minimum || *out > maximum)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: '%s' is no number from %g to %g", flag, value, minimum, maximum);
+}
+
+/* "5%" or 0.05. */
+void dtp_argument_tolerance(struct dtp_arguments *a, const char *value, struct dtp_faults *faults)
+{
+    char number[64];
+    size_t length = strlen(value);
+    bool percent = length > 0 && value[length - 1] == '%';
+    double most = percent ? 1e5 : 1;
+    snprintf(number, sizeof number, "%.*s", (int)(length - percent), value);
+    if (!dtp_number_parse(number, &a->tolerance) || !(a->tolerance > 0) || a->tolerance > most)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--tolerance: '%.64s' is no share of a step; write 5%%", value);
+    a->tolerance /= percent ? 100 : 1;
 }

@@ -29,7 +29,7 @@ static enum dtp_status explain(const struct dtp_context *context, const struct d
     if (context->arguments->json)
         status = dtp_explain_json(report, context->out, context->faults);
     else
-        dtp_explain_text(report, &context->page);
+        status = dtp_explain_text(report, &context->page, context->faults);
     free(report);
     return status;
 }

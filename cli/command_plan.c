@@ -1,6 +1,7 @@
 /* dtplan plan: one plan, or several strategies in one table. */
 #include "cli/command.h"
 
+#include "job/estimate.h"
 #include "record/report.h"
 
 #include <stdlib.h>
@@ -32,8 +33,10 @@ static enum dtp_status fill_report(const struct dtp_context *context, const stru
     if (status != DTP_OK)
         return status;
     struct dtp_prediction closed = out->prediction;
-    if (out->simulated) /* the advisor goes by the closed form */
-        dtp_closed_form(&out->job.transformer, &out->job.cluster, &out->job.plan, &closed);
+    if (out->simulated) /* the advisor goes by the estimate */
+        status = dtp_estimate(&out->job.transformer, &out->job.cluster, &out->job.plan, &closed, context->faults);
+    if (status != DTP_OK)
+        return status;
     dtp_advise(&out->job, &closed, a->solves ? NULL : scenario, catalog, &out->advice);
     dtp_training_cost_of(&out->job, &out->prediction.throughput, &out->money, true, &out->training);
     return DTP_OK;

@@ -3,6 +3,7 @@
 
 #include "record/backtest_report.h"
 #include "html/html_report.h"
+#include "job/estimate.h"
 #include "page/shell_word.h"
 
 #include <stdlib.h>
@@ -222,9 +223,11 @@ static enum dtp_status gather(struct material *m)
     if (status == DTP_OK)
         status = dtp_report_predict(&job, &m->catalog, DTP_FIDELITY_BEST, &m->report, faults);
     if (status == DTP_OK) {
-        struct dtp_prediction closed; /* the advisor goes by formulas */
-        dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &closed);
-        dtp_advise(&job, &closed, m->scenario, &m->catalog, &m->report.advice);
+        struct dtp_prediction estimate; /* the advisor goes by it */
+        status = dtp_estimate(&job.transformer, &job.cluster, &job.plan, &estimate, faults);
+        if (status != DTP_OK)
+            return status;
+        dtp_advise(&job, &estimate, m->scenario, &m->catalog, &m->report.advice);
         dtp_training_cost_of(&job, &m->report.prediction.throughput, &m->report.money, true, &m->report.training);
         status = dtp_whatif(m->scenario, &m->catalog, &predictor, NULL, &m->whatif, faults);
     }

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TIME 1e12 /* of a pass, in whatever unit */
+#define MAX_TIME 1e12   /* of a pass, in whatever unit */
+#define MOST_LAYERS 1e6 /* that embedding or head take as long as */
 
 /* What the line asks for; the question borrows `kinds`. */
 struct asked {
@@ -87,9 +88,49 @@ static void read_whole(uint32_t *out, const char *flag, const char *value, struc
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: '%.64s' is not a whole number from 1", flag, value);
 }
 
+static void read_layout(struct dtp_schedule_question *q, const char *value)
+{
+    static const char *const cuts[] = {
+#define CUT_WORD(suffix, word, words) word,
+        DTP_CUT_TABLE(CUT_WORD)
+#undef CUT_WORD
+    };
+    q->cut = DTP_CUT_LAYOUT;
+    q->layout = value;
+    for (int i = 0; i < DTP_CUT_LAYOUT; i++)
+        if (strcmp(value, cuts[i]) == 0)
+            q->cut = (enum dtp_cut)i;
+}
+
+static void read_layers(double *out, const char *flag, const char *value, struct dtp_faults *faults)
+{
+    if (!dtp_number_parse(value, out) || *out < 0 || *out > MOST_LAYERS)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: '%.64s' is no number of layers from 0 to %g", flag, value,
+                  MOST_LAYERS);
+}
+
+/* Of a model that is cut. True: it is such a flag. */
+static bool read_model_flag(struct dtp_schedule_question *q, const char *flag, const char *value,
+                            struct dtp_faults *faults)
+{
+    if (strcmp(flag, "--layers") == 0)
+        read_whole(&q->layers, flag, value, faults);
+    else if (strcmp(flag, "--layout") == 0)
+        read_layout(q, value);
+    else if (strcmp(flag, "--embedding") == 0)
+        read_layers(&q->embedding_layers, flag, value, faults);
+    else if (strcmp(flag, "--head") == 0)
+        read_layers(&q->head_layers, flag, value, faults);
+    else
+        return false;
+    return true;
+}
+
 static void read_flag(struct asked *asked, const char *flag, const char *value, struct dtp_faults *faults)
 {
     struct dtp_schedule_question *q = &asked->question;
+    if (read_model_flag(q, flag, value, faults))
+        return;
     if (strcmp(flag, "--schedule") == 0)
         read_kinds(asked, value, faults);
     else if (strcmp(flag, "--stages") == 0)
@@ -129,6 +170,14 @@ static enum dtp_status read_line(const struct dtp_context *context, struct asked
     if (faults->count == before && (!asked->question.ranks || !asked->question.micro_batches))
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "schedule: %s is missing; write --stages 8 --micro-batches 24",
                   asked->question.ranks ? "--micro-batches" : "--stages");
+    const struct dtp_schedule_question *q = &asked->question;
+    if (faults->count == before && !q->layers && (q->layout || q->embedding_layers > 0 || q->head_layers > 0))
+        dtp_fault(
+            faults, DTP_BAD_INPUT, NULL, 0,
+            "--layers is missing: --layout, --embedding and --head are of a model whose layers are cut into stages");
+    if (faults->count == before && q->layers > DTP_STAGES_MAX_LAYERS)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--layers: %" PRIu32 " are more than %u", q->layers,
+                  DTP_STAGES_MAX_LAYERS);
     if (faults->count == before && a->chart && asked->question.kind_count != 1)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--chart: draws one schedule; name it with --schedule");
     return faults->count > before ? faults->status : DTP_OK;

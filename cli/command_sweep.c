@@ -238,11 +238,10 @@ static uint64_t digest(const struct sweep *sweep)
  * of files is a full disk. */
 static void catch_signals(void)
 {
-    struct sigaction on = {.sa_handler = stop}, ignore = {.sa_handler = SIG_IGN};
+    struct sigaction on = {.sa_handler = stop};
     stopped = 0;
     sigaction(SIGINT, &on, NULL);
     sigaction(SIGTERM, &on, NULL);
-    sigaction(SIGXFSZ, &ignore, NULL);
 }
 
 static enum dtp_status run_sweep(struct sweep *sweep)

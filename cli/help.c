@@ -189,7 +189,8 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_SCHEDULE] =
         {"dtplan schedule --stages N --micro-batches N [--schedule LIST] [--times F,B,W[,SEND]] [--csv] "
          "[--chart FIGURE] [--passes FILE.csv]",
-         "Times pipeline schedules with equal stages: when each rank computes, what it idles and why, how many "
+         "Times pipeline schedules, of equal stages or of layers that are cut: when each rank computes, what it idles "
+         "and why, how many "
          "micro-batches it keeps, what waits in queues. Of one schedule it draws the passes of all ranks, several "
          "stand "
          "in one table. Combinations that a schedule does not know are refused with the nearest that it does.",
@@ -197,6 +198,8 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
           {"dtplan schedule --schedule dualpipe --stages 8 --micro-batches 20", "one of them, drawn"},
           {"dtplan schedule --stages 8 --micro-batches 24 --times 29.7,29.4,19.9,0.53 --csv",
            "with measured times, as a table for a spreadsheet"},
+          {"dtplan schedule --stages 4 --micro-batches 12 --layers 30 --head 2 --layout best",
+           "of a model whose head takes as long as two of its layers"},
           {"dtplan schedule --schedule zb-v --stages 4 --micro-batches 12 --chart zb-v.png", "as a picture"}}},
     [DTP_COMMAND_HELP] = {"dtplan help [COMMAND]",
                           "Prints help of the program or of one command.",

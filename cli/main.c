@@ -139,6 +139,7 @@ int main(int argc, char **argv)
     struct output output = {0};
     setlocale(LC_CTYPE, ""); /* only to learn whether bars can be UTF-8; numbers stay in the C locale */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond a limit fails instead, and says of which file */
     bool completes =
         argc > 1 && strcmp(argv[1], "__complete") == 0; /* words as far as they are typed: no line to judge */
     enum dtp_status status = dtp_arguments_read(completes ? 1 : argc, argv, &arguments, &faults);

@@ -5,9 +5,12 @@
 #include "base/number.h"
 #include "base/table.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 /* A plan of another runtime is another program: what else of it the executor does not know follows from that, so that
@@ -146,28 +149,36 @@ static enum dtp_status execute(const struct dtp_run_job *run, struct dtp_ran_job
     return ran > status ? ran : status;
 }
 
-/* An empty file of TMPDIR, for its reader to remove. */
-static enum dtp_status make_temporary(char *path, size_t bytes, struct dtp_faults *faults)
+/* A file in memory that has no name but this process's and its children's descriptor: it goes with the last of them,
+ * however they end. Descriptors below 10 are the child's for events and the like. */
+struct memory_file {
+    int descriptor;
+    char path[32]; /* that a child opens it by */
+};
+
+static enum dtp_status make_memory_file(const char *name, struct memory_file *out, struct dtp_faults *faults)
 {
-    const char *folder = getenv("TMPDIR");
-    snprintf(path, bytes, "%s/dtplan-run-XXXXXX", folder && *folder ? folder : "/tmp");
-    int file = mkstemp(path);
-    if (file < 0)
-        return dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "cannot be made; set TMPDIR to a folder to write to");
-    close(file);
+    int made = memfd_create(name, 0);
+    out->descriptor = made < 0 ? -1 : fcntl(made, F_DUPFD, 10);
+    if (made >= 0)
+        close(made);
+    if (out->descriptor < 0)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no file in memory can be made for the executor: %s",
+                         strerror(errno));
+    snprintf(out->path, sizeof out->path, "/dev/fd/%d", out->descriptor);
     return DTP_OK;
 }
 
 static enum dtp_status with_times_file(const struct dtp_run_job *run, struct dtp_ran_job *out, const char *program)
 {
-    char path[4096];
+    struct memory_file times;
     if (run->op_times)
         return execute(run, out, program, run->op_times);
-    enum dtp_status status = make_temporary(path, sizeof path, run->context->faults);
+    enum dtp_status status = make_memory_file("times of operations", &times, run->context->faults);
     if (status != DTP_OK)
         return status;
-    status = execute(run, out, program, path);
-    unlink(path);
+    status = execute(run, out, program, times.path);
+    close(times.descriptor);
     return status;
 }
 
@@ -175,14 +186,14 @@ static enum dtp_status with_times_file(const struct dtp_run_job *run, struct dtp
 static enum dtp_status with_program_file(const struct dtp_run_job *run, struct dtp_ran_job *out)
 {
     struct dtp_faults *faults = run->context->faults;
-    char path[4096];
-    enum dtp_status status = make_temporary(path, sizeof path, faults);
+    struct memory_file program;
+    enum dtp_status status = make_memory_file("step program", &program, faults);
     if (status != DTP_OK)
         return status;
-    status = dtp_program_write_file(out->simulated.program, path, faults);
+    status = dtp_program_write_file(out->simulated.program, program.path, faults);
     if (status == DTP_OK)
-        status = with_times_file(run, out, path);
-    unlink(path);
+        status = with_times_file(run, out, program.path);
+    close(program.descriptor);
     return status;
 }
 

@@ -8,7 +8,7 @@ struct dtp_run_job {
     const struct dtp_context *context; /* faults and the flags that the executor reads */
     const struct dtp_catalog *catalog;
     struct dtp_scenario *scenario; /* dtp_run_take_defaults was called on it */
-    const char *op_times;          /* file that keeps the times of operations; NULL: one of TMPDIR, removed again */
+    const char *op_times;          /* file that keeps the times of operations; NULL: one in memory */
     bool progress;                 /* steps on standard error */
 };
 

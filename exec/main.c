@@ -12,6 +12,7 @@
 #include "device/open_device.h"
 #include "probe/probe.h"
 #include "train/train.h"
+#include "train/step_log.h"
 #include "train/train_events.h"
 
 #include <inttypes.h>
@@ -209,6 +210,8 @@ static enum dtp_status train(char **argv, const struct words *words, struct dtp_
     enum dtp_status status = read_scenario(words, alone, catalog, &job, faults);
     if (status == DTP_OK && alone)
         status = read_set(one->settings, job.cluster.gpus, &set, faults);
+    if (status == DTP_OK && one->ranks.rank == 0 && one->settings->log) /* before any rank is started */
+        status = dtp_step_log_check(one->settings->log, faults);
     if (status == DTP_OK && one->ranks.world == 1 && job.cluster.gpus > 1)
         status = dtp_nodes_check_launch(&nodes, faults);
     if (status == DTP_OK)
@@ -328,13 +331,36 @@ static enum dtp_status start(char **argv, const struct words *words, const struc
 static void catch_signals(void)
 {
     struct sigaction action = {.sa_handler = ask_to_stop, .sa_flags = SA_RESTART};
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit fails instead, and says of which file */
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGPIPE, &action, NULL); /* nobody listens any more: end in good order, with a checkpoint if asked */
 }
 
+/* Whoever calls this program by itself, as a launcher's line does, reads here what it takes. */
+static void print_help(void)
+{
+    fputs("usage: dtplan-exec --data-directory DIR [--catalog FILE]... [SCENARIO.ini]...\n"
+          "                   [--set KEY=VALUE]... [--events FD] [--FLAG [VALUE]]...\n\n"
+          "Runs one rank of a training, or all of them on this machine, or measures it (--probe).\n"
+          "`dtplan run`, `dtplan validate` and `dtplan probe` start it; torchrun, srun and mpirun\n"
+          "may as well, once for each rank, with the words that `dtplan run` would be given.\n\n"
+          "  --data-directory DIR  the catalogues\n"
+          "  --catalog FILE        rows added to them\n"
+          "  --set KEY=VALUE       a key of the job, as in a scenario file: --set gpus=2\n"
+          "  --events FD           descriptor that lines of JSON go to; default standard output\n"
+          "  --help                print this help (also -h)\n\n"
+          "Flags, of which dtplan help run and dtplan help probe say more:\n",
+          stdout);
+    dtp_settings_print(stdout);
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        print_help();
+        return fflush(stdout) == 0 ? DTP_OK : DTP_ENVIRONMENT;
+    }
     static struct dtp_faults faults;
     struct words words = {0};
     struct dtp_settings settings = dtp_settings_default();

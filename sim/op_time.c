@@ -95,12 +95,6 @@ void dtp_op_rates_release(struct dtp_op_rates *rates)
 
 /* ---- one operation ---------------------------------------------------------------------------------------------- */
 
-bool dtp_op_is_kernel(const struct dtp_op *op)
-{
-    enum dtp_op_class class = dtp_op_kind_class(op->kind);
-    return class == DTP_CLASS_MATMUL || class == DTP_CLASS_ATTENTION || class == DTP_CLASS_MEMORY;
-}
-
 static double matmul_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
     const struct dtp_demand *d = &op->demand;

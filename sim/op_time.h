@@ -56,6 +56,10 @@ struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp
 double dtp_op_speed_beside_kernels(const struct dtp_op_rates *rates, const struct dtp_op *op);
 
 /* True for kernels that compute: matmul, attention, memory-bound. */
-bool dtp_op_is_kernel(const struct dtp_op *op);
+static inline bool dtp_op_is_kernel(const struct dtp_op *op)
+{
+    enum dtp_op_class class = dtp_op_kind_class(op->kind);
+    return class == DTP_CLASS_MATMUL || class == DTP_CLASS_ATTENTION || class == DTP_CLASS_MEMORY;
+}
 
 #endif

@@ -1,6 +1,7 @@
 #include "sim/search.h"
 
 #include "base/parallel.h"
+#include "job/estimate.h"
 #include "sim/search_scan.h"
 #include "sim/simulated.h"
 
@@ -48,13 +49,11 @@ static void judge(const struct dtp_search_question *question, struct dtp_candida
     c->patient = dtp_search_has_limits(job) || c->cost.goodput.expected_s <= DTP_SEARCH_PATIENCE_S;
 }
 
-static enum dtp_status add_candidate(const struct dtp_search_question *question, const struct dtp_scan_entry *entry,
-                                     struct dtp_search *out, struct dtp_faults *faults)
+/* What the scan has kept, resolved and estimated. */
+static enum dtp_status estimate(const struct dtp_search_question *question, const struct dtp_scan_entry *entry,
+                                struct dtp_candidate *c, struct dtp_faults *faults)
 {
     struct dtp_scenario *scenario = NULL;
-    struct dtp_candidate *c = &out->candidates[out->count];
-    if (isinf(entry->work_s))
-        return DTP_OK;
     *c = (struct dtp_candidate){.combination = entry->combination, .shard_group = entry->shard_group};
     enum dtp_status status = dtp_scenario_copy(question->base, &scenario, faults);
     if (status == DTP_OK)
@@ -68,8 +67,18 @@ static enum dtp_status add_candidate(const struct dtp_search_question *question,
         return status;
     struct dtp_job *job = &c->variant.job;
     c->batch_free = batch_free;
-    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &c->variant.prediction);
+    status = dtp_estimate(&job->transformer, &job->cluster, &job->plan, &c->variant.prediction, faults);
     c->closed_step_s = c->variant.prediction.time.step_s;
+    return status;
+}
+
+static enum dtp_status add_candidate(const struct dtp_search_question *question, const struct dtp_scan_entry *entry,
+                                     struct dtp_search *out, struct dtp_faults *faults)
+{
+    struct dtp_candidate *c = &out->candidates[out->count];
+    enum dtp_status status = isinf(entry->work_s) ? DTP_OK : estimate(question, entry, c, faults);
+    if (status != DTP_OK || isinf(entry->work_s))
+        return status;
     judge(question, c);
     out->count++;
     return DTP_OK;
@@ -323,14 +332,29 @@ static void least(double value, double *out)
         *out = value;
 }
 
+/* Bytes that the nearest of those that do not fit lacks. */
+static enum dtp_status find_missing(const struct dtp_search_question *question, const struct dtp_scan *scan,
+                                    double *bytes, struct dtp_faults *faults)
+{
+    struct dtp_candidate nearest;
+    *bytes = 0;
+    if (isinf(scan->nearest_bytes))
+        return DTP_OK;
+    enum dtp_status status = estimate(question, &scan->nearest, &nearest, faults);
+    const struct dtp_memory *m = &nearest.variant.prediction.memory;
+    if (status == DTP_OK && m->device_peak_bytes > m->capacity_bytes)
+        *bytes = (double)(m->device_peak_bytes - m->capacity_bytes);
+    return status;
+}
+
 /* Which limit would have to move, and how far: from all that fits, whatever its time and money. */
-static void relax(const struct dtp_search *search, const struct dtp_scan *scan, struct dtp_search_relax *out)
+static void relax(const struct dtp_search *search, const struct dtp_scan *scan, double missing_bytes,
+                  struct dtp_search_relax *out)
 {
     bool any_margin = false; /* then a tight plan moves no limit */
     for (size_t i = 0; i < search->count; i++)
         any_margin = any_margin || search->candidates[i].fits;
-    *out = (struct dtp_search_relax){.any_fits = search->count > 0,
-                                     .missing_bytes = isinf(scan->missing_bytes) ? 0 : scan->missing_bytes};
+    *out = (struct dtp_search_relax){.any_fits = search->count > 0, .missing_bytes = missing_bytes};
     if (scan->counts.predicted == 0)
         memcpy(out->refusal, scan->refusal, sizeof out->refusal);
     for (size_t i = 0; i < search->count; i++) {
@@ -361,8 +385,11 @@ enum dtp_status dtp_search(const struct dtp_search_question *question, struct dt
     if (status == DTP_OK && out->recommended < 0) {
         struct dtp_search_counts first = out->counts;
         status = collect(question, false, out, &scan, faults); /* again, without the limits */
+        double missing_bytes = 0;
         if (status == DTP_OK)
-            relax(out, &scan, &out->relax);
+            status = find_missing(question, &scan, &missing_bytes, faults);
+        if (status == DTP_OK)
+            relax(out, &scan, missing_bytes, &out->relax);
         out->counts = first;
     }
     if (status != DTP_OK) {

@@ -3,8 +3,10 @@
  * not show. */
 #include "sim/search_scan.h"
 
-#include "cost/cluster_cost.h"
 #include "base/parallel.h"
+#include "bounds/bound_fit.h"
+#include "cost/cluster_cost.h"
+#include "job/estimate.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -89,31 +91,71 @@ static struct dtp_scan_group empty_group(void)
     return group;
 }
 
-static void keep(struct worker *w, size_t group_index, uint64_t combination, uint32_t shard_group)
+/* Whether the group would take a plan of this speed if it fitted. What is tight counts only where nothing fits. */
+static bool is_wanted(const struct dtp_scan_group *group, const struct dtp_scan_entry *entry)
 {
-    const struct dtp_memory *m = &w->variant.prediction.memory;
-    struct dtp_scan_group *group = &w->scan.groups[group_index];
-    double missing = (double)m->device_peak_bytes - (double)m->capacity_bytes;
-    struct dtp_scan_entry entry = {combination, shard_group, 0, -missing / (double)m->capacity_bytes};
-    entry.work_s = dtp_training_work_s(&w->variant.job, &w->variant.prediction.throughput);
+    return better(entry, &group->fits[DTP_SCAN_KEPT - 1]) || better(entry, &group->roomy) ||
+           (isinf(group->fits[0].work_s) && better(entry, &group->tight));
+}
+
+static void keep_estimated(const struct dtp_memory *m, struct dtp_scan_group *group, struct dtp_scan_entry *entry)
+{
+    entry->headroom = 1 - (double)m->device_peak_bytes / (double)m->capacity_bytes;
     if (m->verdict == DTP_VERDICT_FITS) {
-        w->scan.counts.fits++;
-        keep_fit(group, entry);
-        if (entry.headroom >= DTP_SCAN_ROOMY)
-            keep_one(&group->roomy, &entry);
+        keep_fit(group, *entry);
+        if (entry->headroom >= DTP_SCAN_ROOMY)
+            keep_one(&group->roomy, entry);
     } else if (m->verdict == DTP_VERDICT_TIGHT) {
-        w->scan.counts.tight++;
-        keep_one(&group->tight, &entry);
-    } else {
-        w->scan.counts.out_of_memory++;
-        w->scan.missing_bytes = fmin(w->scan.missing_bytes, missing > 0 ? missing : 0);
+        keep_one(&group->tight, entry);
     }
+}
+
+static void keep_nearest(struct dtp_scan *scan, const struct dtp_scan_entry *entry, double bytes)
+{
+    bool nearer = bytes < scan->nearest_bytes;
+    if (nearer || (bytes <= scan->nearest_bytes && entry->combination < scan->nearest.combination)) {
+        scan->nearest = *entry;
+        scan->nearest_bytes = bytes;
+    }
+}
+
+static void count(const struct dtp_memory *m, struct dtp_search_counts *counts)
+{
+    uint64_t *verdict = m->verdict == DTP_VERDICT_FITS    ? &counts->fits
+                        : m->verdict == DTP_VERDICT_TIGHT ? &counts->tight
+                                                          : &counts->out_of_memory;
+    ++*verdict;
 }
 
 /* ---- one combination
  * ---------------------------------------------------------------------------------------------------- */
 
-enum fate { FATE_PREDICTED, FATE_REFUSED, FATE_TOO_LARGE, FATE_PRUNED, FATE_TOO_MANY_NODES };
+enum fate { FATE_PREDICTED, FATE_REFUSED, FATE_TOO_LARGE, FATE_PRUNED, FATE_TOO_MANY_NODES, FATE_NO_MEMORY };
+
+/* Of a combination that is resolved: its time, and of memory as much as is needed. */
+static enum fate judge(struct worker *w, struct dtp_scan_group *group, struct dtp_scan_entry entry)
+{
+    const struct dtp_job *job = &w->variant.job;
+    struct dtp_prediction *p = &w->variant.prediction;
+    struct dtp_bound_fit fit;
+    const struct dtp_memory *bound = &fit.memory;
+    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, p);
+    dtp_bound_fit_of(&job->transformer, &job->cluster, &job->plan, &fit);
+    w->scan.counts.predicted++;
+    count(bound, &w->scan.counts);
+    entry.work_s = dtp_training_work_s(job, &p->throughput);
+    double missing_bytes = (double)bound->device_peak_bytes - (double)bound->capacity_bytes;
+    if (fit.surely_oom)
+        keep_nearest(&w->scan, &entry, missing_bytes);
+    if (fit.surely_oom || !is_wanted(group, &entry))
+        return fit.surely_oom ? FATE_TOO_LARGE : FATE_PREDICTED;
+    if (dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan, &p->memory, NULL, &w->faults) != DTP_OK)
+        return w->faults.status == DTP_ENVIRONMENT ? FATE_NO_MEMORY : FATE_REFUSED;
+    keep_estimated(&p->memory, group, &entry);
+    if (p->memory.verdict == DTP_VERDICT_OOM)
+        keep_nearest(&w->scan, &entry, missing_bytes);
+    return p->memory.allocated_peak_bytes > p->memory.capacity_bytes ? FATE_TOO_LARGE : FATE_PREDICTED;
+}
 
 static enum fate predict(const struct scanner *s, struct worker *w, uint64_t combination, uint32_t shard_group)
 {
@@ -134,11 +176,8 @@ static enum fate predict(const struct scanner *s, struct worker *w, uint64_t com
         return FATE_TOO_MANY_NODES;
     if (s->limits && beyond_limits(s, job))
         return FATE_PRUNED;
-    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &w->variant.prediction);
-    w->scan.counts.predicted++;
-    keep(w, (size_t)(combination / s->group_items), combination, shard_group);
-    const struct dtp_memory *m = &w->variant.prediction.memory;
-    return m->allocated_peak_bytes > m->capacity_bytes ? FATE_TOO_LARGE : FATE_PREDICTED;
+    return judge(w, &w->scan.groups[combination / s->group_items],
+                 (struct dtp_scan_entry){.combination = combination, .shard_group = shard_group});
 }
 
 /* hybrid_shard over groups of 2, 4, 8, ... GPUs; the others have no group to choose. The last fate speaks for all:
@@ -151,7 +190,8 @@ static enum fate predict_groups(const struct scanner *s, struct worker *w, uint6
         return predict(s, w, combination, 0);
     enum fate fate = FATE_REFUSED;
     uint32_t most = (uint32_t)strtoul(gpus, NULL, 10);
-    for (uint32_t group = 2; group < most && fate != FATE_PRUNED && fate != FATE_TOO_MANY_NODES; group *= 2) {
+    for (uint32_t group = 2;
+         group < most && fate != FATE_PRUNED && fate != FATE_TOO_MANY_NODES && fate != FATE_NO_MEMORY; group *= 2) {
         char text[16];
         snprintf(text, sizeof text, "%u", group);
         if (dtp_scenario_set(w->scenario, "shard_group", text, "search", 0, &w->faults) == DTP_OK)
@@ -173,6 +213,8 @@ static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint
         if (status != DTP_OK)
             return status;
         enum fate fate = predict_groups(s, w, i);
+        if (fate == FATE_NO_MEMORY)
+            return DTP_ENVIRONMENT;
         uint64_t left_in_run = last - 1 - i % last;
         if (fate == FATE_PRUNED || fate == FATE_TOO_MANY_NODES) { /* so is the rest of the chunk: the same GPUs */
             uint64_t *ruled_out = fate == FATE_PRUNED ? &w->scan.counts.pruned_time : &w->scan.counts.too_many_nodes;
@@ -210,7 +252,7 @@ static void merge(struct dtp_scan *into, const struct dtp_scan *from)
         keep_one(&into->groups[g].roomy, &from->groups[g].roomy);
         keep_one(&into->groups[g].tight, &from->groups[g].tight);
     }
-    into->missing_bytes = fmin(into->missing_bytes, from->missing_bytes);
+    keep_nearest(into, &from->nearest, from->nearest_bytes);
     if (from->refusal_at < into->refusal_at) {
         into->refusal_at = from->refusal_at;
         memcpy(into->refusal, from->refusal, sizeof into->refusal);
@@ -219,7 +261,7 @@ static void merge(struct dtp_scan *into, const struct dtp_scan *from)
 
 static bool prepare(size_t groups, struct dtp_scan *out)
 {
-    *out = (struct dtp_scan){.group_count = groups, .missing_bytes = INFINITY, .refusal_at = UINT64_MAX};
+    *out = (struct dtp_scan){.group_count = groups, .nearest_bytes = INFINITY, .refusal_at = UINT64_MAX};
     out->groups = malloc(groups * sizeof *out->groups);
     for (size_t i = 0; i < groups && out->groups; i++)
         out->groups[i] = empty_group();

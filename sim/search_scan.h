@@ -1,4 +1,8 @@
-/* Inside of the search: the scan of all combinations by the closed form, and what it keeps. */
+/* Inside of the search: the scan of all combinations, time by the closed form, and what it keeps.
+ *
+ * Most combinations are far from the limit of memory, or slower than what is kept: the bound counts those
+ * (bounds/bound_fit.h). What would be kept has its memory estimated first (job/estimate.h), so that only what fits by
+ * its own step program takes a place, and which those are depends on no bound and on no number of threads. */
 #ifndef DTP_SEARCH_SCAN_H
 #define DTP_SEARCH_SCAN_H
 
@@ -23,7 +27,10 @@ struct dtp_scan {
     struct dtp_search_counts counts;
     size_t group_count;
     struct dtp_scan_group *groups;
-    double missing_bytes; /* of the nearest that does not fit; infinite: none */
+    /* Of those that do not fit, the one whose bound exceeds its GPU least, by so many bytes; infinite: none. Headroom
+     * is not known. */
+    struct dtp_scan_entry nearest;
+    double nearest_bytes;
     char refusal[DTP_FAULT_TEXT_BYTES];
     uint64_t refusal_at; /* combination */
 };

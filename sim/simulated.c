@@ -13,15 +13,10 @@
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-static void fill_memory(const struct dtp_simulated *s, const struct dtp_live_bytes *live, struct dtp_memory *m)
+/* The estimate of the same program, its tensors as the allocator or the arena lays them. */
+static void fill_memory(const struct dtp_simulated *s, struct dtp_memory *m)
 {
-    memcpy(m->phase_bytes, live->phase_bytes, sizeof m->phase_bytes);
-    memcpy(m->phase_total_bytes, live->phase_total_bytes, sizeof m->phase_total_bytes);
-    m->peak_phase = live->peak_phase;
-    m->params_bytes = live->most_bytes[DTP_OWNER_PARAMS];
-    m->grads_bytes = live->most_bytes[DTP_OWNER_GRADS];
-    m->optimizer_bytes = live->most_bytes[DTP_OWNER_OPTIMIZER];
-    m->activations_bytes = live->most_bytes[DTP_OWNER_ACTIVATIONS];
+    *m = s->closed.memory;
     bool arena = dtp_program_execution(s->program)->allocator ==
                  DTP_ALLOCATOR_ARENA; /* our executor owns its memory: no segments, no rounding */
     m->allocated_peak_bytes = arena ? s->placement.arena_bytes : s->timeline.allocated_peak_bytes;
@@ -40,7 +35,8 @@ static enum dtp_status add_memory(struct dtp_simulated *s, struct dtp_faults *fa
     enum dtp_status status = dtp_live_runs_of(s->program, &runs, faults);
     if (status == DTP_OK) {
         dtp_live_bytes_sum(&runs, s->job.transformer.layers, &live);
-        fill_memory(s, &live, &s->prediction.memory);
+        dtp_memory_of_live(&live, &s->job.transformer, &s->job.cluster, &s->job.plan, &s->closed.memory, NULL);
+        fill_memory(s, &s->prediction.memory);
     }
     dtp_live_runs_release(&runs);
     return status;

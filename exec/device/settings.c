@@ -92,6 +92,19 @@ static enum dtp_status check_words(struct dtp_settings *s, struct dtp_faults *fa
     return status;
 }
 
+void dtp_settings_print(FILE *file)
+{
+#define PRINT_WHOLE(field, flag, minimum, maximum, value) fprintf(file, "  --%s N\n", flag);
+#define PRINT_NUMBER(field, flag, minimum, maximum, value) fprintf(file, "  --%s X\n", flag);
+#define PRINT_TEXT(field, flag) fprintf(file, "  --%s TEXT\n", flag);
+#define PRINT_SWITCH(field, flag) fprintf(file, "  --%s\n", flag);
+    DTP_SETTINGS_TABLE(PRINT_WHOLE, PRINT_NUMBER, PRINT_TEXT, PRINT_SWITCH)
+#undef PRINT_WHOLE
+#undef PRINT_NUMBER
+#undef PRINT_TEXT
+#undef PRINT_SWITCH
+}
+
 enum dtp_status dtp_settings_check(struct dtp_settings *s, struct dtp_faults *faults)
 {
     enum dtp_status status = check_words(s, faults);

@@ -9,6 +9,7 @@
 #include "data/token_source.h"
 
 #include <stdint.h>
+#include <stdio.h>
 
 #define DTP_SETTINGS_STEPS_MAX 1000000000u
 
@@ -63,6 +64,8 @@ struct dtp_settings {
 };
 
 struct dtp_settings dtp_settings_default(void);
+/* The flags, a line each, with what they take. */
+void dtp_settings_print(FILE *file);
 /* Sets the flag called `name` (without hyphens); *known tells whether there is one. `value` NULL sets a switch; texts
  * are borrowed. */
 enum dtp_status dtp_settings_set(struct dtp_settings *settings, const char *name, const char *value, bool *known,

@@ -17,7 +17,7 @@
 struct children {
     pid_t *pid; /* 0: ended */
     uint32_t count, running;
-    bool told_to_end, killed;
+    bool told_to_end, killed, signalled;
     double failed_s; /* when the first ended badly; 0: none has */
 };
 
@@ -95,6 +95,7 @@ static enum dtp_status reap(struct children *c, struct dtp_faults *faults)
         if (WIFSIGNALED(status) && !c->told_to_end)
             dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "rank %u was ended by signal %d (%s)", rank, WTERMSIG(status),
                       strsignal(WTERMSIG(status)));
+        c->signalled = c->signalled || (WIFSIGNALED(status) && !c->told_to_end);
         if ((code != 0 || WIFSIGNALED(status)) && c->failed_s == 0)
             c->failed_s = now_s();
     }
@@ -104,15 +105,15 @@ static enum dtp_status reap(struct children *c, struct dtp_faults *faults)
 static void end_the_rest(struct children *c, struct dtp_faults *faults)
 {
     double since_s = c->failed_s > 0 ? now_s() - c->failed_s : 0;
-    if (since_s > DTP_LAUNCH_GRACE_S && !c->told_to_end) {
+    double grace_s = c->signalled ? DTP_LAUNCH_KILLED_S : DTP_LAUNCH_GRACE_S;
+    if (since_s > grace_s && !c->told_to_end) {
         dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
-                  "%u ranks had not ended %.0f s after the first failed and were killed", c->running,
-                  DTP_LAUNCH_GRACE_S);
+                  "%u ranks had not ended %.0f s after the first failed and were killed", c->running, grace_s);
         c->told_to_end = true;
         send_to_all(c, SIGTERM);
         send_to_all(c, SIGCONT); /* a stopped one must wake to die */
     }
-    if (since_s > DTP_LAUNCH_GRACE_S + 2 && !c->killed) {
+    if (since_s > grace_s + 2 && !c->killed) {
         c->killed = true;
         send_to_all(c, SIGKILL);
     }

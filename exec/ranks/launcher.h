@@ -12,6 +12,8 @@
 #include <stdint.h>
 
 #define DTP_LAUNCH_GRACE_S 20.0
+/* The same where one was killed by a signal before any had come together: nobody will hear of it by others. */
+#define DTP_LAUNCH_KILLED_S 8.0
 
 /* `argv` is NULL-ended, argv[0] the program's path; rank 0 inherits standard output, the others' goes nowhere; all
  * inherit standard error. Status: the worst of the ranks', DTP_ENVIRONMENT for one that a signal ended. Faults name

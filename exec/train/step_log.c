@@ -66,6 +66,23 @@ static enum dtp_status keep_rows(struct dtp_step_log *log, uint64_t last, struct
     return ftruncate(log->file, log->bytes) == 0 ? DTP_OK : failed(log, faults);
 }
 
+enum dtp_status dtp_step_log_check(const char *path, struct dtp_faults *faults)
+{
+    struct stat about;
+    bool there = stat(path, &about) == 0, can = there && !S_ISDIR(about.st_mode) && access(path, W_OK) == 0;
+    if (there && S_ISDIR(about.st_mode))
+        errno = EISDIR;
+    if (!there && errno == ENOENT) {
+        const char *slash = strrchr(path, '/');
+        char *folder = slash ? strndup(path, slash > path ? (size_t)(slash - path) : 1) : strdup(".");
+        can = folder && access(folder, W_OK | X_OK) == 0;
+        free(folder);
+    }
+    return can ? DTP_OK
+               : dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "the log cannot be opened: %s; nothing was run",
+                           strerror(errno));
+}
+
 enum dtp_status dtp_step_log_open(const char *path, uint64_t first_step, uint64_t program, struct dtp_step_log **out,
                                   struct dtp_faults *faults)
 {

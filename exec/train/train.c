@@ -2,6 +2,7 @@
 
 #include "plan/runtime.h"
 #include "decide/advise.h"
+#include "job/estimate.h"
 #include "lower/lower.h"
 #include "program/program_text.h"
 #include "device/open_device.h"
@@ -24,8 +25,9 @@ static void suggest(const struct dtp_trainer *t, uint64_t free_bytes, char *out,
     struct dtp_prediction prediction;
     struct dtp_advice advice;
     smaller.cluster.gpu.memory_bytes = free_bytes;
-    dtp_closed_form(&smaller.transformer, &smaller.cluster, &smaller.plan, &prediction);
-    dtp_advise(&smaller, &prediction, NULL, NULL, &advice);
+    advice.count = 0;
+    if (dtp_estimate(&smaller.transformer, &smaller.cluster, &smaller.plan, &prediction, NULL) == DTP_OK)
+        dtp_advise(&smaller, &prediction, NULL, NULL, &advice);
     bool helps = advice.count > 0 && (advice.kind == DTP_ADVICE_MAKES_FIT || advice.kind == DTP_ADVICE_MORE_GPUS);
     snprintf(out, bytes, helps ? "it would fit with %s" : "take a smaller batch, sequence or model",
              helps ? advice.changes[0].flags : "");
@@ -105,7 +107,9 @@ static enum dtp_status lower_or_take(struct dtp_trainer *t)
 static enum dtp_status make_program(struct dtp_trainer *t)
 {
     enum dtp_status status = lower_or_take(t);
-    if (status == DTP_BAD_INPUT && !t->first_rank) /* all find the same in the same text and words; the first says it */
+    /* Ranks of a machine find the same in the same text and words, and the first of them says it; another machine may
+     * have another text. */
+    if (status == DTP_BAD_INPUT && t->of->ranks.local_rank != 0)
         *t->faults = (struct dtp_faults){.count = 0};
     if (status == DTP_OK && t->set)
         status = dtp_world_join_set(&t->of->ranks, t->set, &t->world, t->faults);

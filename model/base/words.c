@@ -1,13 +1,10 @@
-/* Spellings of the shared words, and classes of operations. */
+/* Spellings of the shared words. */
 #include "base/words.h"
 
 #include <string.h>
 
-static const struct {
-    const char *text;
-    enum dtp_op_class class;
-} kinds[DTP_OP_KIND_COUNT] = {
-#define X(suffix, spelling, class, words) {spelling, DTP_CLASS_##class},
+static const char *const kinds[DTP_OP_KIND_COUNT] = {
+#define X(suffix, spelling, class, words) spelling,
 #include "base/op_table.def"
 #undef X
 };
@@ -26,22 +23,17 @@ static const char *const roles[DTP_ROLE_COUNT] = {
 
 const char *dtp_op_kind_text(enum dtp_op_kind kind)
 {
-    return kinds[kind].text;
+    return kinds[kind];
 }
 
 bool dtp_op_kind_parse(const char *text, enum dtp_op_kind *out)
 {
     for (int i = 0; i < DTP_OP_KIND_COUNT; i++)
-        if (!strcmp(text, kinds[i].text)) {
+        if (!strcmp(text, kinds[i])) {
             *out = (enum dtp_op_kind)i;
             return true;
         }
     return false;
-}
-
-enum dtp_op_class dtp_op_kind_class(enum dtp_op_kind kind)
-{
-    return kinds[kind].class;
 }
 
 enum dtp_collective dtp_op_kind_collective(enum dtp_op_kind kind)

@@ -84,7 +84,15 @@ enum dtp_op_kind {
 #define DTP_ATTENTION_BACKWARD_FLOPS 2.5
 const char *dtp_op_kind_text(enum dtp_op_kind kind);
 bool dtp_op_kind_parse(const char *text, enum dtp_op_kind *out);
-enum dtp_op_class dtp_op_kind_class(enum dtp_op_kind kind);
+static inline enum dtp_op_class dtp_op_kind_class(enum dtp_op_kind kind)
+{
+    static const uint8_t classes[] = {
+#define X(suffix, text, class, words) DTP_CLASS_##class,
+#include "base/op_table.def"
+#undef X
+    };
+    return (enum dtp_op_class)classes[kind];
+}
 /* A send or a receive: one end of a transfer between two roles of a program set. */
 static inline bool dtp_op_kind_is_transfer(enum dtp_op_kind kind)
 {

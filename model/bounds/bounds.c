@@ -81,7 +81,7 @@ static uint64_t workspaces(const struct dtp_bound *b)
 static void find_rest(struct dtp_bound *b, struct dtp_bounds *out)
 {
     struct dtp_state_bytes state;
-    dtp_state_bytes_count(b->transformer, &b->units, b->plan, &b->bytes, NULL, &state);
+    dtp_state_bytes_count(b->transformer, b->cluster, &b->units, b->plan, &b->bytes, NULL, &state);
     out->params_bytes = state.params;
     out->optimizer_bytes = state.optimizer;
     out->grads_bytes = state.grads;

@@ -36,10 +36,11 @@ struct ends {
 static void count_loss(const struct ends *s, struct dtp_activations *out)
 {
     uint64_t vocab = s->t->vocab, chunk_vocab = (vocab + LOSS_CHUNKS - 1) / LOSS_CHUNKS;
+    uint64_t eager = 12 + (s->t->final_softcap > 0 ? s->c : 0); /* of a logit; soft caps keep their tanh */
     switch (dtp_plan_loss(s->plan)) {
     case DTP_LOSS_EAGER:
         out->logits = s->c * vocab;
-        out->loss = 12 * vocab;
+        out->loss = eager * vocab;
         out->logits_gradient = s->c * vocab;
         break;
     case DTP_LOSS_FUSED:
@@ -49,7 +50,7 @@ static void count_loss(const struct ends *s, struct dtp_activations *out)
         break;
     case DTP_LOSS_CHUNKED:
         out->logits = s->c * chunk_vocab;
-        out->loss = 12 * chunk_vocab + 4 * s->h;
+        out->loss = eager * chunk_vocab + 4 * s->h;
         out->logits_gradient = 4 * s->h; /* the hidden states' gradient, made with the loss */
         break;
     }

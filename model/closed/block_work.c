@@ -240,8 +240,9 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
 double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
     double w = dtp_plan_compute_bytes(plan), vocab = (double)transformer->vocab;
+    double cap = transformer->final_softcap > 0 ? 13 * w : 0; /* divide, tanh, multiply 2 w each; backward 2, 3, 2 */
     if (dtp_plan_loss(plan) == DTP_LOSS_EAGER)
         /* logits.float(): w+4; log_softmax 4+4; its backward reads 4+4 writes 4; cast back 4+w */
-        return vocab * (2 * (4 + w) + 8 + 12);
+        return vocab * (2 * (4 + w) + 8 + 12 + cap);
     return vocab * 4 * w; /* fused: read logits for max/sum and for the gradient, write the gradient, and read it */
 }

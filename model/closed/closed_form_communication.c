@@ -43,23 +43,13 @@ uint64_t dtp_traffic_ring(uint64_t bytes, uint64_t ranks)
 void dtp_closed_form_communication(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                    const struct dtp_plan *plan, struct dtp_communication *out)
 {
-    struct dtp_counts counts;
-    dtp_counts_of(transformer, cluster, plan, &counts);
-    dtp_counted_communication(transformer, cluster, plan, &counts, out);
-}
-
-void dtp_counted_communication(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                               const struct dtp_plan *plan, const struct dtp_counts *counts,
-                               struct dtp_communication *out)
-{
     struct dtp_traffic job = {.transformer = transformer,
                               .cluster = cluster,
                               .plan = plan,
-                              .units = counts->units,
-                              .bytes = counts->bytes,
-                              .own = counts->own,
                               .reductions = dtp_plan_reductions(plan),
                               .out = out};
+    dtp_units_count(transformer, cluster, plan, &job.units);
+    dtp_element_bytes_count(plan, &job.bytes);
     *out = (struct dtp_communication){0};
     plan->runtime->closed->traffic(&job);
 }

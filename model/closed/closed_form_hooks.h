@@ -1,11 +1,10 @@
-/* What a runtime does in the closed form: its parts of memory, traffic and time. One set for each runtime; NULL: what
- * stands here for all of them, or nothing. */
+/* What a runtime does in the closed form: its parts of traffic, time and memory beside the program. One set for each
+ * runtime; NULL: what stands here for all of them, or nothing. */
 #ifndef DTP_CLOSED_FORM_HOOKS_H
 #define DTP_CLOSED_FORM_HOOKS_H
 
-#include "closed/closed_form_counted.h"
+#include "closed/beside.h"
 #include "closed/closed_form_timing.h"
-#include "closed/memory_instant.h"
 #include "closed/traffic.h"
 
 /* Launches of a block's forward and backward, those of RoPE and of bias gradients besides; of embedding, head and loss.
@@ -14,25 +13,25 @@ struct dtp_kernel_counts {
     double forward, rotary_forward, backward, rotary_backward, biases_backward, root;
 };
 
+/* One rank's part of a plan with tensor or pipeline parallelism. */
+struct dtp_slice {
+    struct dtp_transformer transformer;
+    struct dtp_cluster cluster;
+    struct dtp_plan plan;
+};
+
 struct dtp_closed_form_hooks {
-    /* ---- memory ---- */
-    bool own_blocks; /* blocks are weighed by the runtime itself: block_places.h is not asked */
-    /* Fills counts->own, when all else is counted. */
-    void (*count)(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                  const struct dtp_plan *plan, struct dtp_counts *counts);
-    /* All instants of the step, each by dtp_memory_consider. */
-    void (*memory)(struct dtp_memory_job *job);
+    /* ---- memory beside the program ---- */
     /* Of a plan that offloads: what stands on host and NVMe, and of what stays on the GPU. `shard`: elements of a
      * rank's. */
     void (*offload_state)(const struct dtp_transformer *transformer, const struct dtp_units *units,
                           const struct dtp_plan *plan, const struct dtp_element_bytes *bytes, uint64_t shard,
                           struct dtp_state_bytes *out);
-    /* Segments of the caching allocator beside the compute stream's pool: those of other streams, and what stands in
-     * the place of tensors that were laid anew. */
-    uint64_t (*other_pools)(const struct dtp_memory_job *job, struct dtp_part_chain *chain);
-    uint64_t (*made_anew)(const struct dtp_memory_job *job, struct dtp_part_chain *chain);
+    /* Segments of the caching allocator beyond the tensors of each pool and fragments. `made_anew` gets bytes of
+     * tensors among them that were laid anew after the first step, 0 before the call. */
+    uint64_t (*own_segments)(const struct dtp_beside *beside, struct dtp_memory_list *list, uint64_t *made_anew);
     /* NCCL's bytes of several ranks, in place of one library and a communicator for each group. */
-    uint64_t (*nccl)(const struct dtp_memory_job *job, struct dtp_part_chain *chain);
+    uint64_t (*nccl)(const struct dtp_beside *beside, struct dtp_memory_list *list);
     /* Communicators beside those of the world, of shard and replicate groups and of a group that is resharded to. */
     uint32_t (*more_communicators)(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 
@@ -59,10 +58,15 @@ struct dtp_closed_form_hooks {
     bool (*copies_block)(const struct dtp_plan *plan);
     bool sums_go_up;
 
-    /* ---- the whole ---- */
-    /* A plan with tensor or pipeline parallelism, instead of all the above. */
-    void (*slices)(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                   const struct dtp_plan *plan, struct dtp_prediction *out);
+    /* ---- tensor and pipeline parallelism ---- */
+    /* One rank's slice as a data-parallel job of its own; NULL: the runtime has no such plans. */
+    void (*slice)(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                  const struct dtp_plan *plan, struct dtp_slice *out);
+    /* What the slice's prediction becomes among all the others: traffic, time and throughput; memory. */
+    void (*add_stages)(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                       const struct dtp_plan *plan, struct dtp_prediction *prediction);
+    void (*add_stages_memory)(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                              const struct dtp_plan *plan, struct dtp_memory *memory);
 };
 
 #endif

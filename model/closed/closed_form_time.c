@@ -426,13 +426,14 @@ void dtp_closed_form_time_parts(const struct dtp_transformer *transformer, const
 void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                      const struct dtp_plan *plan, struct dtp_prediction *out)
 {
+    const struct dtp_closed_form_hooks *hooks = plan->runtime->closed;
     if (dtp_plan_model_parallel(plan)) {
-        plan->runtime->closed->slices(transformer, cluster, plan, out);
+        struct dtp_slice slice;
+        hooks->slice(transformer, cluster, plan, &slice);
+        dtp_closed_form(&slice.transformer, &slice.cluster, &slice.plan, out);
+        hooks->add_stages(transformer, cluster, plan, out);
         return;
     }
-    struct dtp_counts counts;
-    dtp_counts_of(transformer, cluster, plan, &counts);
-    dtp_counted_memory(transformer, cluster, plan, &counts, &out->memory, NULL);
-    dtp_counted_communication(transformer, cluster, plan, &counts, &out->communication);
+    dtp_closed_form_communication(transformer, cluster, plan, &out->communication);
     dtp_closed_form_time(transformer, cluster, plan, &out->communication, &out->time, &out->throughput);
 }

@@ -1,34 +1,34 @@
 /* What NCCL takes of a GPU's memory: its kernels, and the buffers of every communicator that the runtime opens. */
-#include "closed/allocator.h"
+#include "closed/beside.h"
 
 #include "closed/closed_form_hooks.h"
 #include "cost/calibration.h"
 
-uint64_t dtp_nccl_library_bytes(struct dtp_part_chain *chain)
+uint64_t dtp_nccl_library_bytes(struct dtp_memory_list *list)
 {
-    return dtp_memory_part(chain, DTP_TERM_NCCL_LIBRARY, 1, 1, (uint64_t)dtp_calibration.nccl_library_bytes);
+    return dtp_memory_part(list, DTP_TERM_NCCL_LIBRARY, 1, 1, (uint64_t)dtp_calibration.nccl_library_bytes);
 }
 
 /* The world's, for hybrid_shard those of the shard and the replicate group, and of the group that parameters are
  * resharded to; the runtime's besides. */
-static uint64_t communicators(const struct dtp_memory_job *job)
+static uint64_t communicators(const struct dtp_beside *b)
 {
-    const struct dtp_plan *plan = job->plan;
-    bool hybrid = job->units.ranks > 1 && job->units.replicas > 1 && plan->strategy == DTP_HYBRID_SHARD;
+    const struct dtp_plan *plan = b->plan;
+    bool hybrid = b->units.ranks > 1 && b->units.replicas > 1 && plan->strategy == DTP_HYBRID_SHARD;
     const struct dtp_closed_form_hooks *hooks = plan->runtime->closed;
     return (hybrid ? 3u : 1u) + (plan->reshard_group ? 1u : 0u) +
-           (hooks->more_communicators ? hooks->more_communicators(plan, job->cluster) : 0u);
+           (hooks->more_communicators ? hooks->more_communicators(plan, b->cluster) : 0u);
 }
 
-uint64_t dtp_nccl_bytes(const struct dtp_memory_job *job, struct dtp_part_chain *chain)
+uint64_t dtp_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_list *list)
 {
-    const struct dtp_closed_form_hooks *hooks = job->plan->runtime->closed;
-    if (dtp_cluster_is_host(job->cluster)) /* ranks meet in shared memory */
+    const struct dtp_closed_form_hooks *hooks = b->plan->runtime->closed;
+    if (dtp_cluster_is_host(b->cluster)) /* ranks meet in shared memory */
         return 0;
     if (hooks->nccl)
-        return hooks->nccl(job, chain);
-    if (job->cluster->gpus == 1)
-        return dtp_memory_part(chain, DTP_TERM_NCCL_ONE_RANK, 1, 1, (uint64_t)dtp_calibration.nccl_one_rank_bytes);
-    return dtp_nccl_library_bytes(chain) + dtp_memory_part(chain, DTP_TERM_NCCL_COMMUNICATORS, communicators(job), 1,
-                                                           (uint64_t)dtp_calibration.nccl_communicator_bytes);
+        return hooks->nccl(b, list);
+    if (b->cluster->gpus == 1)
+        return dtp_memory_part(list, DTP_TERM_NCCL_ONE_RANK, 1, 1, (uint64_t)dtp_calibration.nccl_one_rank_bytes);
+    return dtp_nccl_library_bytes(list) + dtp_memory_part(list, DTP_TERM_NCCL_COMMUNICATORS, communicators(b), 1,
+                                                          (uint64_t)dtp_calibration.nccl_communicator_bytes);
 }

@@ -114,13 +114,13 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
 void dtp_state_add_host(struct dtp_state_bytes *state, enum dtp_memory_term term, uint64_t count, uint64_t elements,
                         uint64_t element_bytes)
 {
-    state->host += dtp_memory_part(&state->host_chain, term, count, elements, element_bytes);
+    state->host += dtp_memory_part(state->parts ? &state->parts->host : NULL, term, count, elements, element_bytes);
 }
 
 void dtp_state_add_nvme(struct dtp_state_bytes *state, enum dtp_memory_term term, uint64_t elements,
                         uint64_t element_bytes)
 {
-    state->nvme += dtp_memory_part(&state->nvme_chain, term, 1, elements, element_bytes);
+    state->nvme += dtp_memory_part(state->parts ? &state->parts->nvme : NULL, term, 1, elements, element_bytes);
 }
 
 void dtp_state_pinned_tensors(const struct dtp_transformer *transformer, const struct dtp_units *units,
@@ -136,9 +136,10 @@ void dtp_state_pinned_tensors(const struct dtp_transformer *transformer, const s
     *root_bytes = root.pinned_bytes;
 }
 
-void dtp_state_bytes_count(const struct dtp_transformer *transformer, const struct dtp_units *units,
-                           const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
-                           struct dtp_memory_parts *record, struct dtp_state_bytes *out)
+void dtp_state_bytes_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                           const struct dtp_units *units, const struct dtp_plan *plan,
+                           const struct dtp_element_bytes *bytes, struct dtp_memory_parts *parts,
+                           struct dtp_state_bytes *out)
 {
     /* FSDP2 and ZeRO-3 pad each parameter; the flat buffers of ZeRO-1, -2, Megatron and our arenas only their end. */
     bool padded = dtp_plan_shards_params(plan) && !plan->runtime->arena;
@@ -146,8 +147,8 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
     *out = (struct dtp_state_bytes){.params_elements = dtp_plan_shards_params(plan) ? shard : units->total,
                                     .grads_elements = dtp_plan_shards_grads(plan) ? shard : units->total,
                                     .optimizer_elements = dtp_plan_shards_optimizer(plan) ? shard : units->total,
-                                    .host_chain.record = record,
-                                    .nvme_chain.record = record};
+                                    .cluster = cluster,
+                                    .parts = parts};
     if (plan->offload != DTP_OFFLOAD_NONE)
         plan->runtime->closed->offload_state(transformer, units, plan, bytes, shard, out);
     out->params = bytes->params * out->params_elements;

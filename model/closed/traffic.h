@@ -14,7 +14,6 @@ struct dtp_traffic {
     const struct dtp_plan *plan;
     struct dtp_units units;
     struct dtp_element_bytes bytes;
-    const void *own;     /* dtp_counts.own */
     uint64_t reductions; /* micro-steps that reduce gradients: K, or 1 with no_sync */
     struct dtp_communication *out;
 };

@@ -3,6 +3,8 @@
 #include "plan/runtime.h"
 #include "job/change.h"
 #include "decide/solve.h"
+#include "job/estimate.h"
+#include "bounds/bound_fit.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -34,10 +36,20 @@ static void keep(struct dtp_advice *advice, const struct dtp_change *change)
     advice->changes[place] = *change;
 }
 
+/* Its time is known already; memory takes thirty times as long, so that it is asked for last, and the bound before. */
 static bool worth_keeping(const struct search *search, struct dtp_change *change)
 {
-    change->gain = change->variant.prediction.throughput.tokens_per_s / search->tokens_per_s - 1.0;
-    return change->variant.prediction.memory.verdict <= search->worst && change->gain >= search->least_gain;
+    const struct dtp_job *job = &change->variant.job;
+    struct dtp_prediction *prediction = &change->variant.prediction;
+    struct dtp_bound_fit fit;
+    change->gain = prediction->throughput.tokens_per_s / search->tokens_per_s - 1.0;
+    if (change->gain < search->least_gain)
+        return false;
+    dtp_bound_fit_of(&job->transformer, &job->cluster, &job->plan, &fit);
+    return !fit.surely_oom &&
+           dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan, &prediction->memory, NULL, NULL) ==
+               DTP_OK &&
+           prediction->memory.verdict <= search->worst;
 }
 
 /* Words the change, and makes of it what these words give, typed behind those of the scenario. False where they are
@@ -69,7 +81,7 @@ static bool consider_plan(struct search *search, const struct dtp_plan *asked, u
 {
     struct dtp_change change;
     search->advice->tried_count++;
-    if (dtp_variant_predict(search->job, asked, gpus, &change.variant, NULL, 0) != DTP_OK ||
+    if (dtp_variant_time(search->job, asked, gpus, &change.variant, NULL, 0) != DTP_OK ||
         !worth_keeping(search, &change) || !as_typed(search, asked, flags, &change))
         return false;
     dtp_change_batch_note(&search->job->asked, asked, change.note, sizeof change.note);

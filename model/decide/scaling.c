@@ -13,10 +13,10 @@ static uint32_t next_count(uint32_t gpus, uint32_t node_gpus)
     return gpus;
 }
 
-/* The plan on fewer GPUs, with `micro_steps`. Within one group hybrid_shard is full_shard: there is no replica to
- * average with. */
+/* The plan on fewer GPUs, with `micro_steps`, and whether it runs there. Within one group hybrid_shard is full_shard:
+ * there is no replica to average with. */
 static enum dtp_status predict_on(const struct dtp_job *job, uint32_t gpus, uint64_t micro_steps,
-                                  struct dtp_variant *out)
+                                  struct dtp_variant *out, bool *runs)
 {
     struct dtp_plan asked = job->asked;
     asked.accumulate = (uint32_t)micro_steps;
@@ -24,20 +24,20 @@ static enum dtp_status predict_on(const struct dtp_job *job, uint32_t gpus, uint
         asked.strategy = DTP_FULL_SHARD;
         asked.shard_group = 0;
     }
-    return dtp_variant_predict(job, &asked, gpus, out, NULL, 0);
+    enum dtp_status status = dtp_variant_time(job, &asked, gpus, out, NULL, 0);
+    return status == DTP_OK ? dtp_job_runs(&out->job, runs, NULL) : status;
 }
 
 /* The smallest count that holds the job with the same global batch; where the job itself does not fit, the smallest. */
 static void strong_scaling(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_scaling *out)
 {
     struct dtp_variant variant;
-    bool own_fits = prediction->memory.verdict != DTP_VERDICT_OOM;
+    bool runs, own_fits = prediction->memory.verdict != DTP_VERDICT_OOM;
     for (uint32_t gpus = 1; gpus < job->cluster.gpus && gpus <= UINT32_MAX / 2;
          gpus = next_count(gpus, job->node_gpus)) {
         uint64_t micro_steps = (uint64_t)job->plan.accumulate * job->cluster.gpus;
         if (micro_steps % gpus || micro_steps / gpus > UINT32_MAX ||
-            predict_on(job, gpus, micro_steps / gpus, &variant) != DTP_OK ||
-            (own_fits && variant.prediction.memory.verdict == DTP_VERDICT_OOM))
+            predict_on(job, gpus, micro_steps / gpus, &variant, &runs) != DTP_OK || (own_fits && !runs))
             continue;
         out->strong_reference_gpus = gpus;
         out->strong_efficiency =
@@ -55,9 +55,9 @@ void dtp_scaling_of(const struct dtp_job *job, const struct dtp_prediction *pred
     memset(out, 0, sizeof *out);
     for (uint32_t gpus = 1; gpus < job->cluster.gpus && gpus <= UINT32_MAX / 2;
          gpus = next_count(gpus, job->node_gpus)) {
-        if (predict_on(job, gpus, job->asked.accumulate, &variant) != DTP_OK)
+        bool fits;
+        if (predict_on(job, gpus, job->asked.accumulate, &variant, &fits) != DTP_OK)
             continue;
-        bool fits = variant.prediction.memory.verdict != DTP_VERDICT_OOM;
         bool first = out->reference_gpus == 0;
         if (fits || first) {
             out->reference_gpus = gpus;

@@ -66,13 +66,15 @@ static void note_sequence(struct dtp_resolution *r, uint64_t sequence)
                        sequence, t->sliding_window, t->sliding_window_pattern ? " where a layer has the window" : "");
 }
 
-/* No fused kernel of cuDNN's backward knows a cap, and the plain one has not been measured. */
+/* No fused kernel of cuDNN's backward knows a cap; neither the plain one nor PyTorch's have been measured. */
 static void note_cap(struct dtp_resolution *r)
 {
+    const struct dtp_runtime *runtime = r->draft.plan.runtime;
     if (r->job->transformer.attention_softcap > 0 && !dtp_cluster_is_host(&r->job->cluster))
-        dtp_note_model(
-            r, "attention with a soft cap runs on a plain kernel on GPUs and is priced as a flash kernel: its time is "
-               "a lower bound");
+        dtp_note_model(r, "attention with a soft cap %s: its time is a lower bound",
+                       runtime && runtime->own_kernels
+                           ? "runs on a plain kernel on GPUs and is priced as a flash kernel"
+                           : "is priced as a flash kernel without one");
 }
 
 void dtp_note_attention(struct dtp_resolution *r, uint64_t sequence)

@@ -1,4 +1,7 @@
 #include "job/variant.h"
+
+#include "bounds/bound_fit.h"
+#include "job/estimate.h"
 #include "runtime/runtimes.h"
 
 #include <stdio.h>
@@ -13,6 +16,13 @@ static bool resize(struct dtp_cluster *cluster, uint32_t node_gpus, uint32_t gpu
     cluster->gpus_per_node = gpus < node_gpus ? gpus : node_gpus;
     cluster->nodes = gpus / cluster->gpus_per_node;
     return true;
+}
+
+static enum dtp_status tell(enum dtp_status status, const struct dtp_faults *faults, char *reason, size_t reason_bytes)
+{
+    if (status != DTP_OK && reason)
+        snprintf(reason, reason_bytes, "%s", faults->count ? faults->text[0] : dtp_status_text(status));
+    return status;
 }
 
 enum dtp_status dtp_variant_resolve(const struct dtp_job *job, const struct dtp_plan *asked, uint32_t gpus,
@@ -32,17 +42,44 @@ enum dtp_status dtp_variant_resolve(const struct dtp_job *job, const struct dtp_
         out->plan.shard_group = 0;
     if (status == DTP_OK)
         status = dtp_plan_resolve(&out->plan, &out->transformer, &out->cluster, &faults);
-    if (status != DTP_OK && reason)
-        snprintf(reason, reason_bytes, "%s", faults.count ? faults.text[0] : dtp_status_text(status));
+    return tell(status, &faults, reason, reason_bytes);
+}
+
+enum dtp_status dtp_variant_time(const struct dtp_job *job, const struct dtp_plan *asked, uint32_t gpus,
+                                 struct dtp_variant *out, char *reason, size_t reason_bytes)
+{
+    enum dtp_status status = dtp_variant_resolve(job, asked, gpus, &out->job, reason, reason_bytes);
+    out->prediction.memory = (struct dtp_memory){.verdict = DTP_VERDICT_FITS};
+    if (status == DTP_OK)
+        dtp_closed_form(&out->job.transformer, &out->job.cluster, &out->job.plan, &out->prediction);
     return status;
 }
 
 enum dtp_status dtp_variant_predict(const struct dtp_job *job, const struct dtp_plan *asked, uint32_t gpus,
                                     struct dtp_variant *out, char *reason, size_t reason_bytes)
 {
-    enum dtp_status status = dtp_variant_resolve(job, asked, gpus, &out->job, reason, reason_bytes);
-    if (status == DTP_OK)
-        dtp_closed_form(&out->job.transformer, &out->job.cluster, &out->job.plan, &out->prediction);
+    enum dtp_status status = dtp_variant_time(job, asked, gpus, out, reason, reason_bytes);
+    if (status != DTP_OK)
+        return status;
+    struct dtp_faults faults;
+    faults.status = DTP_OK;
+    faults.count = 0;
+    const struct dtp_job *made = &out->job;
+    status =
+        dtp_estimate_memory(&made->transformer, &made->cluster, &made->plan, &out->prediction.memory, NULL, &faults);
+    return tell(status, &faults, reason, reason_bytes);
+}
+
+enum dtp_status dtp_job_runs(const struct dtp_job *job, bool *runs, struct dtp_faults *faults)
+{
+    struct dtp_bound_fit fit;
+    struct dtp_memory memory;
+    dtp_bound_fit_of(&job->transformer, &job->cluster, &job->plan, &fit);
+    *runs = fit.surely_not_oom;
+    if (fit.surely_oom || fit.surely_not_oom)
+        return DTP_OK;
+    enum dtp_status status = dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan, &memory, NULL, faults);
+    *runs = status == DTP_OK && memory.verdict != DTP_VERDICT_OOM;
     return status;
 }
 
@@ -55,8 +92,7 @@ static enum dtp_status predict_closed(const void *context, const struct dtp_job 
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                          "limit_all_gathers: without it there is no closed form; use --fidelity simulated, or dtplan "
                          "simulate");
-    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, out);
-    return DTP_OK;
+    return dtp_estimate(&job->transformer, &job->cluster, &job->plan, out, faults);
 }
 
 struct dtp_predictor dtp_predictor_closed(void)

@@ -4,6 +4,7 @@
  *   eager    logits c, fp32 copy 4, log-softmax 4 (10 V at c = 2); backward: its saved result 4, the gradients of nll
  *            and of log-softmax 4 each (12 V), then the cast c
  *   fused    logits c, their gradient c
+ *            soft-capped logits besides: the tanh that backward reads, c
  *   chunked  the same for an eighth of the tokens at a time, backward at once; the hidden states' gradient in fp32 */
 #include "lower/lowering.h"
 
@@ -61,12 +62,40 @@ void dtp_lower_final_norm(struct dtp_lowering *l)
 
 /* ---- whole ------------------------------------------------------------------------------------------------------- */
 
+/* logits / cap, tanh, times cap: three kernels of which backward reads tanh's result. */
+static void cap_logits(struct dtp_lowering *l, uint64_t tokens)
+{
+    uint64_t vocab = l->transformer->vocab;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS, "soft cap");
+    dtp_draft_use(&draft, l->logits, DTP_UPDATE);
+    l->capped = dtp_draft_new(l, &draft, "tanh of logits", DTP_OWNER_LOGITS, tokens_bytes(tokens, l->compute * vocab),
+                              DTP_WRITE);
+    dtp_draft_memory(l, &draft, 6 * (double)tokens * (double)vocab * (double)l->compute, 3);
+    dtp_draft_end(l, &draft);
+}
+
+/* Each of the three makes a tensor of its own. */
+static void cap_backward(struct dtp_lowering *l, uint64_t tokens)
+{
+    uint64_t narrow = tokens_bytes(tokens, l->compute * l->transformer->vocab);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "soft cap");
+    dtp_draft_new(l, &draft, "capped gradient", DTP_OWNER_LOGITS, narrow, DTP_UPDATE | DTP_FREE);
+    dtp_draft_use(&draft, l->logits_gradient, DTP_UPDATE);
+    dtp_draft_use(&draft, l->capped, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, 7 * (double)narrow, 3);
+    dtp_draft_end(l, &draft);
+}
+
 /* The compiler and the chunks keep nothing of the loss's forward but its logits; eager keeps log-softmax. */
 static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
 {
     uint64_t vocab = l->transformer->vocab;
     if (l->loss == DTP_LOSS_FUSED)
         return;
+    if (l->transformer->final_softcap > 0)
+        cap_logits(l, tokens);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS, "");
     dtp_draft_new(l, &draft, "logits in fp32", DTP_OWNER_LOGITS, l->compute == 4 ? 0 : tokens_bytes(tokens, 4 * vocab),
@@ -96,8 +125,8 @@ static void head_matmul(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_end(l, &draft);
 }
 
-/* Gradient of the logits in the compute dtype. */
-static void loss_backward(struct dtp_lowering *l, uint64_t tokens)
+/* Gradient of the logits that the loss read, in the compute dtype. */
+static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
 {
     uint64_t vocab = l->transformer->vocab, wide = tokens_bytes(tokens, 4 * vocab);
     uint64_t narrow = tokens_bytes(tokens, l->compute * vocab);
@@ -126,6 +155,13 @@ static void loss_backward(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, logits * (4 + c), 1);
     dtp_draft_end(l, &draft);
+}
+
+static void loss_backward(struct dtp_lowering *l, uint64_t tokens)
+{
+    logits_gradient(l, tokens);
+    if (l->transformer->final_softcap > 0 && l->loss != DTP_LOSS_FUSED)
+        cap_backward(l, tokens);
 }
 
 /* ---- backward of the head ---------------------------------------------------------------------------------------- */

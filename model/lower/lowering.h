@@ -81,7 +81,7 @@ struct dtp_lowering {
 
     dtp_buffer_id embedded;                                              /* tensor before an embedding norm */
     dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
-    dtp_buffer_id logits, loss_state, logits_gradient;
+    dtp_buffer_id logits, loss_state, capped, logits_gradient;
     dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */
     dtp_buffer_id tokens_in;
 };

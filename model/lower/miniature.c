@@ -57,19 +57,23 @@ struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *tr
                                            plan->accumulate < MOST_MICRO_STEPS ? plan->accumulate : MOST_MICRO_STEPS};
 }
 
+/* The step of so many layers and micro-steps; its program, which the caller destroys, where `program` is not NULL. */
 static enum dtp_status runs_of(const struct step *step, uint64_t layers, uint32_t micro_steps, uint32_t op_limit,
-                               struct dtp_live_runs *out)
+                               struct dtp_live_runs *out, struct dtp_program **program)
 {
     struct dtp_transformer transformer = *step->transformer;
     struct dtp_plan plan = *step->plan;
-    struct dtp_program *program;
+    struct dtp_program *made;
     transformer.layers = layers;
     plan.accumulate = micro_steps;
-    enum dtp_status status = dtp_lower(&transformer, step->cluster, &plan, op_limit, &program, step->faults);
+    enum dtp_status status = dtp_lower(&transformer, step->cluster, &plan, op_limit, &made, step->faults);
     if (status != DTP_OK)
         return status;
-    status = dtp_live_runs_of(program, out, step->faults);
-    dtp_program_destroy(program);
+    status = dtp_live_runs_of(made, out, step->faults);
+    if (program && status == DTP_OK)
+        *program = made;
+    else
+        dtp_program_destroy(made);
     return status;
 }
 
@@ -243,22 +247,36 @@ static enum dtp_status from_miniatures(const struct step *step, struct pair *pai
 {
     uint64_t layers = size->layers;
     pair->copies = (step->transformer->layers - layers) / pair->period;
-    enum dtp_status status = runs_of(step, layers, size->micro_steps, 0, &pair->small);
+    enum dtp_status status = runs_of(step, layers, size->micro_steps, 0, &pair->small, NULL);
     if (status == DTP_OK)
-        status = runs_of(step, layers + pair->period, size->micro_steps, 0, &pair->large);
+        status = runs_of(step, layers + pair->period, size->micro_steps, 0, &pair->large, NULL);
     *lined_up = status == DTP_OK && line_up_all(pair, step->plan->accumulate > size->micro_steps);
     return status;
 }
 
 /* All layers, and of many micro-steps three where those between repeat. */
 static enum dtp_status from_all_layers(const struct step *step, uint32_t micro_steps, uint32_t op_limit,
-                                       struct dtp_live_runs *out)
+                                       struct dtp_live_runs *out, struct dtp_program **program)
 {
     uint64_t layers = step->transformer->layers;
-    enum dtp_status status = runs_of(step, layers, micro_steps, op_limit, out);
+    enum dtp_status status = runs_of(step, layers, micro_steps, op_limit, out, program);
     if (status != DTP_OK || step->plan->accumulate == micro_steps || leaves_nothing(out, 1))
         return status;
-    return runs_of(step, layers, step->plan->accumulate, op_limit, out);
+    if (program)
+        dtp_program_destroy(*program);
+    return runs_of(step, layers, step->plan->accumulate, op_limit, out, program);
+}
+
+enum dtp_status dtp_miniature_whole(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                    const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
+                                    struct dtp_faults *faults)
+{
+    struct step step = {transformer, cluster, plan, faults};
+    struct dtp_live_runs runs = {.run = NULL};
+    uint32_t micro_steps = dtp_miniature_size_of(transformer, plan, 1).micro_steps;
+    enum dtp_status status = from_all_layers(&step, micro_steps, op_limit, &runs, out);
+    dtp_live_runs_release(&runs);
+    return status;
 }
 
 enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -271,7 +289,7 @@ enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, cons
     bool lined_up = false;
     enum dtp_status status = size.layers ? from_miniatures(&step, &pair, &size, &lined_up) : DTP_OK;
     if (status == DTP_OK && !lined_up)
-        status = from_all_layers(&step, size.micro_steps, op_limit, &pair.whole);
+        status = from_all_layers(&step, size.micro_steps, op_limit, &pair.whole, NULL);
     if (status == DTP_OK) {
         dtp_live_bytes_sum(&pair.whole, transformer->layers, &out->live);
         out->layers = lined_up ? size.layers + pair.period : 0;

@@ -44,5 +44,10 @@ struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *tr
 enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                  const struct dtp_plan *plan, uint32_t op_limit, struct dtp_miniature *out,
                                  struct dtp_faults *faults);
+/* For whoever must see the buffers themselves: the program of all layers with as few micro-steps as have the same live
+ * bytes. The caller destroys *out. */
+enum dtp_status dtp_miniature_whole(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                    const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
+                                    struct dtp_faults *faults);
 
 #endif

@@ -68,13 +68,41 @@ static bool is_unread(const struct read_key *key, const struct dtp_plan *plan, c
            !dtp_key_reader_reads(key->reader, plan);
 }
 
+/* The other choice of the plan without which the key would be read: a key that is not its default, and as its default
+ * lets the reader read. NULL: there is none, strategy and runtime leave no reader. */
+static const char *what_hides(const struct read_key *key, const struct dtp_plan *plan, const struct dtp_plan *standard)
+{
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        struct dtp_plan without = *plan;
+        bool whole = keys[i].bytes == sizeof without, outside = keys[i].offset + keys[i].bytes > sizeof without;
+        if (&keys[i] == key || whole || outside)
+            continue;
+        char *field = (char *)&without + keys[i].offset;
+        const char *value = (const char *)standard + keys[i].offset;
+        if (memcmp(field, value, keys[i].bytes) == 0)
+            continue;
+        memcpy(field, value, keys[i].bytes);
+        without.strategy = plan->strategy; /* that these leave no reader is said of both together */
+        without.runtime = plan->runtime;
+        if (dtp_key_reader_reads(key->reader, &without))
+            return keys[i].key;
+    }
+    return NULL;
+}
+
 void dtp_plan_check_readers(struct dtp_resolver *r)
 {
     const struct dtp_plan standard = dtp_plan_unchosen(), *p = r->plan;
     for (size_t i = 0; i < KEY_COUNT; i++)
-        if (is_unread(&keys[i], p, &standard))
-            dtp_plan_refuse(r, keys[i].key, "is for %s only; leave it out with strategy %s under runtime %s",
-                            reader_words[keys[i].reader], dtp_strategy_text(p->strategy), p->runtime->name);
+        if (is_unread(&keys[i], p, &standard)) {
+            const char *hides = what_hides(&keys[i], p, &standard);
+            if (hides)
+                dtp_plan_refuse(r, keys[i].key, "is for %s only; leave out it or %s", reader_words[keys[i].reader],
+                                hides);
+            else
+                dtp_plan_refuse(r, keys[i].key, "is for %s only; leave it out with strategy %s under runtime %s",
+                                reader_words[keys[i].reader], dtp_strategy_text(p->strategy), p->runtime->name);
+        }
 }
 
 void dtp_plan_drop_unread(struct dtp_plan *plan)

@@ -342,7 +342,8 @@ static void check_checkpointing(struct dtp_resolver *r)
                         p->checkpoint_every, r->transformer->layers);
 }
 
-/* Kernels of this project know soft caps; what they cost elsewhere is not modelled. */
+/* Kernels of this project know soft caps, and so do PyTorch's flash kernels (flash-attn 2.6, FlexAttention);
+ * Transformer Engine's do not, and scores that are written down would be capped by kernels that are not modelled. */
 static void check_softcaps(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
@@ -350,10 +351,15 @@ static void check_softcaps(struct dtp_resolver *r)
         const char *key;
         double cap;
     } caps[] = {{"attention_softcap", t->attention_softcap}, {"final_softcap", t->final_softcap}};
+    const struct dtp_runtime *runtime = r->plan->runtime;
     for (size_t i = 0; i < sizeof caps / sizeof *caps; i++)
-        if (caps[i].cap > 0 && !r->plan->runtime->own_kernels)
-            dtp_plan_refuse(r, caps[i].key, "%g is not modelled under runtime %s; use runtime dtplan, or set it to 0",
-                            caps[i].cap, r->plan->runtime->name);
+        if (caps[i].cap > 0 && runtime->fused_kernels && !runtime->own_kernels)
+            dtp_plan_refuse(r, caps[i].key,
+                            "%g is not modelled under runtime %s; use runtime dtplan or torch, or set it to 0",
+                            caps[i].cap, runtime->name);
+    if (t->attention_softcap > 0 && r->plan->attention == DTP_ATTENTION_MATH && !runtime->own_kernels)
+        dtp_plan_refuse(r, "attention",
+                        "math with an attention_softcap is not modelled; use flash, or set the cap to 0");
 }
 
 static void check_positions(struct dtp_resolver *r)

@@ -175,14 +175,16 @@ static void sort_spans(const struct dtp_fit_span *spans, uint32_t count, uint32_
         order[starts[by_last ? spans[i].last : spans[i].first]++] = i;
 }
 
-/* One pass. Backwards, a span begins at its last time and ends at its first. */
-static uint64_t sweep(struct fit *fit, const struct dtp_fit_span *spans, uint32_t count, bool backwards)
+/* One pass, given up where the arena grows to `enough_bytes`. Backwards, a span begins at its last time and ends at its
+ * first. */
+static uint64_t sweep(struct fit *fit, const struct dtp_fit_span *spans, uint32_t count, bool backwards,
+                      uint64_t enough_bytes)
 {
     fit->top = fit->youngest_hole = NONE;
     fit->extent_bytes = 0;
     fit->piece_count = 0;
     fit->unused = NONE;
-    for (uint32_t begun = 0, ended = 0; begun < count; begun++) {
+    for (uint32_t begun = 0, ended = 0; begun < count && fit->extent_bytes < enough_bytes; begun++) {
         uint32_t index = backwards ? fit->order_last[count - 1 - begun] : fit->order_first[begun];
         for (; ended < count; ended++) {
             uint32_t old = backwards ? fit->order_first[count - 1 - ended] : fit->order_last[ended];
@@ -221,10 +223,10 @@ bool dtp_arena_fit(struct dtp_fit_span *spans, uint32_t count, uint32_t time_cou
     if (done && count) {
         sort_spans(spans, count, time_count, false, starts, fit.order_first);
         sort_spans(spans, count, time_count, true, starts, fit.order_last);
-        uint64_t forward_bytes = sweep(&fit, spans, count, false);
+        uint64_t forward_bytes = sweep(&fit, spans, count, false, UINT64_MAX);
         for (uint32_t i = 0; i < count; i++)
             spans[i].offset_bytes = fit.offset_bytes[i];
-        *extent_bytes = sweep(&fit, spans, count, true);
+        *extent_bytes = sweep(&fit, spans, count, true, forward_bytes);
         for (uint32_t i = 0; i < count && *extent_bytes < forward_bytes; i++)
             spans[i].offset_bytes = fit.offset_bytes[i];
         if (*extent_bytes > forward_bytes)

@@ -179,6 +179,7 @@ void dtp_live_bytes_sum(const struct dtp_live_runs *runs, uint64_t layers, struc
     static const struct dtp_live_run none;
     struct dtp_live_sum now = runs->standing;
     struct dtp_live_pools pools = runs->pools_standing;
+    enum dtp_phase before = DTP_PHASE_FORWARD_END;
     bool late = false;
     *out = (struct dtp_live_bytes){.peak_phase = (enum dtp_phase)0};
     keep_phase(&now, &none.full, DTP_PHASE_FORWARD_END, out);
@@ -188,9 +189,13 @@ void dtp_live_bytes_sum(const struct dtp_live_runs *runs, uint64_t layers, struc
         const struct dtp_live_run *run = &runs->run[i];
         bool backward = run->phase == DTP_PHASE_EARLY_BACKWARD;
         late = backward && ((late && !run->begins) || run->layer < layers / 2);
+        enum dtp_phase phase = late ? DTP_PHASE_LATE_BACKWARD : run->phase;
+        if (phase != before) /* what the phase before it left stands while its first operation reads it */
+            keep_phase(&now, &none.full, phase, out);
+        before = phase;
         if (!run->moves)
             continue;
-        keep_phase(&now, &run->full, late ? DTP_PHASE_LATE_BACKWARD : run->phase, out);
+        keep_phase(&now, &run->full, phase, out);
         keep_most(&now, &pools, run, out);
         add_sum(&now, &run->net);
         for (int pool = 0; pool < DTP_STREAM_COUNT; pool++)

@@ -49,8 +49,8 @@ enum dtp_status dtp_live_runs_of(const struct dtp_program *program, struct dtp_l
 struct dtp_live_run *dtp_live_runs_add(struct dtp_live_runs *runs);
 void dtp_live_runs_release(struct dtp_live_runs *runs);
 
-/* Live bytes of a step: what lives at the fullest instant of each phase, and the most that each owner and each pool
- * ever has. */
+/* Live bytes of a step: what lives at the fullest instant of each phase, its beginning among them, and the most that
+ * each owner and each pool ever has. */
 struct dtp_live_bytes {
     uint64_t phase_bytes[DTP_PHASE_COUNT][DTP_OWNER_COUNT], phase_total_bytes[DTP_PHASE_COUNT];
     enum dtp_phase peak_phase; /* the first of those with the largest total */

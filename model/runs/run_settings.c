@@ -3,7 +3,7 @@
  * What a row does not state follows from its framework, by the table below. Each entry says what that framework does
  * when nobody asks for anything else; the sources are named. */
 #include "base/bytes.h"
-#include "closed/closed_form.h"
+#include "job/estimate.h"
 #include "machine/measured.h"
 #include "net/models.h"
 #include "runs/run_table.h"
@@ -550,13 +550,15 @@ static enum dtp_status settle_checkpointing(const struct dtp_run *run, const str
                                             struct dtp_scenario *scenario, struct dtp_job *job,
                                             struct dtp_faults *faults)
 {
-    struct dtp_prediction prediction;
-    const struct dtp_memory *memory = &prediction.memory;
+    struct dtp_memory estimate;
+    const struct dtp_memory *memory = &estimate;
     bool by_block = strcmp(run->checkpointing, "selective") == 0 && job->plan.checkpointing == DTP_CHECKPOINT_EVERY_N &&
                     !strstr(run->notes, "selective(layer)");
     if (*run->checkpointing && !by_block)
         return DTP_OK;
-    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &prediction);
+    enum dtp_status status = dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan, &estimate, NULL, faults);
+    if (status != DTP_OK)
+        return status;
     if (memory->allocated_peak_bytes <= memory->capacity_bytes)
         return DTP_OK;
     if (!by_block)
@@ -564,7 +566,7 @@ static enum dtp_status settle_checkpointing(const struct dtp_run *run, const str
                          "activation_checkpointing is empty, and without it the job takes %.0f of %.0f GiB",
                          (double)memory->allocated_peak_bytes / 1073741824,
                          (double)memory->capacity_bytes / 1073741824);
-    enum dtp_status status = dtp_scenario_set(scenario, "checkpointing", "full", NULL, 0, faults);
+    status = dtp_scenario_set(scenario, "checkpointing", "full", NULL, 0, faults);
     return status ? status : dtp_scenario_resolve(scenario, catalog, job, faults);
 }
 

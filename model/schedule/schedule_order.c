@@ -252,9 +252,9 @@ static void find_order(struct linking *l, struct dtp_host_arena *arena)
         l->status = dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
         return;
     }
-    for (uint32_t rank = l->ranks; rank-- > 0;) {
+    for (uint32_t rank = 0; rank < l->ranks; rank++) {
         run.next[rank] = l->schedule->first[rank];
-        look_at(&run, rank);
+        look_at(&run, l->ranks - 1 - rank);
     }
     while (run.height > 0) {
         uint32_t rank = run.stack[--run.height];

@@ -128,8 +128,10 @@ enum dtp_status dtp_schedule_resolve(struct dtp_schedule_shape *shape, struct dt
         status = check_group(shape, faults);
     if (status == DTP_OK && (shape->kind == DTP_SCHEDULE_DUALPIPE || shape->kind == DTP_SCHEDULE_DUALPIPEV))
         status = check_dual(shape, faults);
+    if (status != DTP_OK)
+        return status;
     uint64_t passes = (uint64_t)3 * shape->ranks * shape->micro_batches * shape->chunks;
-    if (status == DTP_OK && passes > MAX_PASSES) {
+    if (passes > MAX_PASSES) {
         char text[160];
         snprintf(text, sizeof text,
                  "up to %" PRIu64 " passes of all ranks are more than the %u that are listed; take fewer micro-batches",

@@ -6,7 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define MOST_CELLS 268435456u /* of the table of where stages end: 1 GiB */
+#define MOST_TIMED_PASSES 100000000u /* of all that a single move is judged by: some seconds */
+#define MOST_CELLS 268435456u        /* of the table of where stages end: 1 GiB */
 
 static double part_s(const struct dtp_part_cost *part)
 {
@@ -75,9 +76,10 @@ static enum dtp_status cut_best(struct cut *c, const struct dtp_model_cost *cost
     for (uint32_t stage = 1; stage < c->count; stage++)
         add_stage(c, stage, head_s);
     out->count = c->count;
-    for (uint32_t stage = c->count, end = c->layers; stage-- > 0;) {
-        uint32_t begin = c->from[(size_t)stage * row + end];
-        out->parts[stage] = (struct dtp_stage_parts){.first_layer = begin, .layers = end - begin};
+    uint32_t end = c->layers;
+    for (uint32_t stage = c->count; stage > 0; stage--) {
+        uint32_t begin = c->from[(stage - 1) * row + end];
+        out->parts[stage - 1] = (struct dtp_stage_parts){.first_layer = begin, .layers = end - begin};
         end = begin;
     }
     return DTP_OK;
@@ -166,6 +168,14 @@ enum dtp_status dtp_stages_best_step(const struct dtp_stages_model *model, const
                                      double pair_fraction, struct dtp_stages *out, double *makespan_s,
                                      struct dtp_faults *faults)
 {
+    uint64_t timed = 2 * (uint64_t)schedule->stages * dtp_schedule_pass_count(schedule);
+    *out = (struct dtp_stages){0};
+    if (timed > MOST_TIMED_PASSES)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "stages: %" PRIu32
+                         " stages and %zu passes are too many to try every move of a layer; cut best by "
+                         "the slowest stage",
+                         schedule->stages, dtp_schedule_pass_count(schedule));
     enum dtp_status status = dtp_stages_best(model, cost, schedule->stages, out, faults);
     if (status != DTP_OK)
         return status;

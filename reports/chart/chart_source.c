@@ -230,7 +230,8 @@ void dtp_chart_source_words(const struct dtp_chart_source *s, size_t row, char *
 
 void dtp_chart_source_shared(const struct dtp_chart_source *s, char *out, size_t bytes)
 {
-    static const char *const columns[] = {"model", "strategy", "gpus_count", "gpu", "precision", "seq_tokens"};
+    static const char *const columns[] = {"model",     "strategy",   "gpus_count", "gpu",
+                                          "precision", "seq_tokens", "schedule"};
     char words[512] = "";
     for (size_t k = 0; k < sizeof columns / sizeof *columns; k++) {
         long column = dtp_table_column(s->table, columns[k]);

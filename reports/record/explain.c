@@ -116,13 +116,17 @@ static void explain_arithmetic(const struct dtp_job *job, struct dtp_explanation
     dtp_explain_close(e, "other", "");
 }
 
-void dtp_explain(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_explanation *out)
+enum dtp_status dtp_explain(const struct dtp_job *job, const struct dtp_prediction *prediction,
+                            struct dtp_explanation *out, struct dtp_faults *faults)
 {
     out->term_count = 0;
     out->group_count = 0;
     explain_parameters(job, out);
-    dtp_explain_memory(job, prediction, out);
+    enum dtp_status status = dtp_explain_memory(job, prediction, out, faults);
+    if (status != DTP_OK)
+        return status;
     dtp_explain_communication(job, prediction, out);
     explain_arithmetic(job, out);
     dtp_explain_time(job, prediction, out);
+    return DTP_OK;
 }

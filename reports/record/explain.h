@@ -1,8 +1,9 @@
 /* Where each byte and each second comes from: terms that sum to the figures of a plan.
  *
- * A term is a rule in symbols, the numbers put into it, and its value. The numbers come from the records that the
- * closed form itself works with (memory_parts.h, time_parts.h, sharding.h), never from a second copy of a rule; what
- * no rule accounts for becomes a term of its own, so that the terms of a group always sum to its total and a gap shows.
+ * A term is a rule in symbols, the numbers put into it, and its value. Tensors are the buffers of the plan's own step
+ * program; the other numbers come from the records that the formulas themselves work with (memory_parts.h,
+ * time_parts.h, sharding.h), never from a second copy of a rule. What no rule accounts for becomes a term of its own,
+ * so that the terms of a group always sum to its total and a gap shows.
  *
  * Symbols: psi parameters, N ranks that share one copy, R replicas, K micro-steps, T tokens per micro-step and GPU,
  * L layers, P parameters of a layer, h hidden, f ffn, V vocabulary, s sequence. */
@@ -44,9 +45,12 @@ struct dtp_explanation {
     size_t group_count;
 };
 
-void dtp_explain(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_explanation *out);
+/* `prediction` is an estimate (job/estimate.h). Fails where there is no step program of the job, or no memory. */
+enum dtp_status dtp_explain(const struct dtp_job *job, const struct dtp_prediction *prediction,
+                            struct dtp_explanation *out, struct dtp_faults *faults);
 
-void dtp_explain_text(const struct dtp_report *report, const struct dtp_page *page);
+enum dtp_status dtp_explain_text(const struct dtp_report *report, const struct dtp_page *page,
+                                 struct dtp_faults *faults);
 /* Schema dtplan.explain/1: {"groups": [{title, unit, total, source, terms: [{name, rule, numbers, source,
  * value, gap}]}], "constants": [...]}. */
 enum dtp_status dtp_explain_json(const struct dtp_report *report, FILE *file, struct dtp_faults *faults);
@@ -63,7 +67,8 @@ void dtp_explain_term(struct dtp_explanation *e, const char *name, const char *r
 /* Closes the newest group: a gap beyond rounding becomes a term `name`. */
 void dtp_explain_close(struct dtp_explanation *e, const char *name, const char *rule);
 
-void dtp_explain_memory(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_explanation *e);
+enum dtp_status dtp_explain_memory(const struct dtp_job *job, const struct dtp_prediction *prediction,
+                                   struct dtp_explanation *e, struct dtp_faults *faults);
 void dtp_explain_communication(const struct dtp_job *job, const struct dtp_prediction *prediction,
                                struct dtp_explanation *e);
 void dtp_explain_time(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_explanation *e);

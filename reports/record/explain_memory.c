@@ -1,99 +1,21 @@
-/* Memory: the record of what the closed form added up (memory_parts.h), the tensors owner by owner. */
+/* Memory: the buffers that live where the step program is at its fullest, and the record of what stands beside a
+ * program (memory_parts.h). */
 #include "record/explain.h"
 
 #include "closed/activations.h"
 #include "closed/memory_parts.h"
+#include "closed/sharding.h"
+#include "job/estimate.h"
+#include "lower/miniature.h"
+#include "program/live_buffers.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define ULL(value) ((unsigned long long)(value))
 
-struct part_list {
-    const struct dtp_memory_part *parts[DTP_MEMORY_PARTS];
-    size_t count;
-};
-
-/* Appends " x " and the text of the next factor. */
-static void append_factor(char *out, size_t bytes, const char *factor)
-{
-    size_t used = strlen(out);
-    snprintf(out + used, bytes - used, "%s%s", used ? " x " : "", factor);
-}
-
-/* One part: its factors in symbols and in numbers. A node has `times` of it. */
-static void explain_part(const struct dtp_memory_part *part, const char *owner, uint64_t times,
-                         struct dtp_explanation *e)
-{
-    const struct dtp_memory_term_words *words = &dtp_memory_terms[part->term];
-    char name[64], rule[112], numbers[128], number[40];
-    double bytes = (double)times * (double)part->bytes;
-    snprintf(name, sizeof name, "%s%s%s", owner, *owner ? ": " : "", words->words);
-    snprintf(rule, sizeof rule, "%s", times > 1 ? "GPUs" : "");
-    *numbers = 0;
-    if (times > 1)
-        snprintf(numbers, sizeof numbers, "%llu", ULL(times));
-    for (int i = 0; i < DTP_MEMORY_FACTORS; i++) {
-        if (!*words->factors[i])
-            continue;
-        snprintf(number, sizeof number, "%llu%s", ULL(part->factors[i]), i + 1 == DTP_MEMORY_FACTORS ? " B" : "");
-        append_factor(rule, sizeof rule, words->factors[i]);
-        append_factor(numbers, sizeof numbers, number);
-    }
-    dtp_explain_term(e, name, rule, part->taken ? -bytes : bytes, "%s", numbers);
-    e->terms[e->term_count - 1].source = words->source;
-}
-
-/* ---- sources ---------------------------------------------------------------------------------------------------- */
-
-/* Length of the project's name in "project: file". */
-static size_t project_length(const char *source)
-{
-    const char *colon = strchr(source, ':');
-    return colon ? (size_t)(colon - source) : strlen(source);
-}
-
-static bool same_project(const char *a, const char *b)
-{
-    return project_length(a) == project_length(b) && strncmp(a, b, project_length(a)) == 0;
-}
-
-static const char *source_of(const struct part_list *list, size_t i)
-{
-    return dtp_memory_terms[list->parts[i]->term].source;
-}
-
-/* True where no part before number `i` has its source, or none of the same project. */
-static bool is_first(const struct part_list *list, size_t i, bool project)
-{
-    for (size_t before = 0; before < i; before++) {
-        const char *a = source_of(list, before), *b = source_of(list, i);
-        if (project ? same_project(a, b) : strcmp(a, b) == 0)
-            return false;
-    }
-    return true;
-}
-
-/* Every source of the newest group once: "project: file, file; project: file". */
-static void explain_sources(const struct part_list *list, struct dtp_explanation *e)
-{
-    char text[sizeof e->groups[0].source] = "";
-    for (size_t i = 0; i < list->count; i++) {
-        const char *project = source_of(list, i);
-        if (!*project || !is_first(list, i, true))
-            continue;
-        size_t used = strlen(text);
-        snprintf(text + used, sizeof text - used, "%s%s", used ? "; " : "", project);
-        for (size_t k = i + 1; k < list->count; k++) {
-            const char *source = source_of(list, k);
-            used = strlen(text);
-            if (same_project(source, project) && source[project_length(source)] && is_first(list, k, false))
-                snprintf(text + used, sizeof text - used, ",%s", source + project_length(source) + 1);
-        }
-    }
-    dtp_explain_source(e, text);
-}
-
-/* ---- groups ----------------------------------------------------------------------------------------------------- */
+/* ---- the peak ---------------------------------------------------------------------------------------------------- */
 
 static const char *owner_words(enum dtp_owner owner)
 {
@@ -112,34 +34,151 @@ static const char *owner_words(enum dtp_owner owner)
     return "";
 }
 
-static void explain_peak(const struct dtp_job *job, const struct dtp_memory *m, const struct dtp_memory_parts *parts,
+/* What the rows of the peak are worded with. */
+struct peak {
+    const struct dtp_job *job;
+    struct dtp_units units;
+    struct dtp_element_bytes bytes;
+    struct dtp_state_bytes state;
+    uint64_t tokens;
+};
+
+/* State at rest by elements, where it is just that: parameters; of the optimizer, moments and master copy. */
+static bool explain_state(const struct peak *p, const struct dtp_live_kind *kind, struct dtp_explanation *e)
+{
+    const struct dtp_plan *plan = &p->job->plan;
+    bool params = kind->owner == DTP_OWNER_PARAMS && kind->bytes == p->state.params;
+    bool optimizer = kind->owner == DTP_OWNER_OPTIMIZER && kind->bytes == p->state.optimizer;
+    if (!kind->persistent || (!params && !optimizer))
+        return false;
+    bool shards = params ? dtp_plan_shards_params(plan) : dtp_plan_shards_optimizer(plan);
+    uint64_t elements = params ? p->state.params_elements : p->state.optimizer_elements;
+    const struct {
+        const char *name, *whole, *shard;
+        uint64_t bytes;
+    } rows[] = {
+        {"parameters: at rest", "psi x parameter bytes", "padded psi / N x parameter bytes", p->bytes.params},
+        {"optimizer state: moments", "psi x moment bytes", "padded psi / N x moment bytes", p->bytes.moments},
+        {"optimizer state: master copy", "psi x master bytes", "padded psi / N x master bytes", p->bytes.master}};
+    for (int i = params ? 0 : 1; i < (params ? 1 : 3); i++)
+        dtp_explain_term(e, rows[i].name, shards ? rows[i].shard : rows[i].whole, (double)(elements * rows[i].bytes),
+                         "%llu x %llu B", ULL(elements), ULL(rows[i].bytes));
+    return true;
+}
+
+/* Activations and their gradients as bytes of a token. */
+static void explain_kind(const struct peak *p, const struct dtp_live_kind *kind, struct dtp_explanation *e)
+{
+    char name[64];
+    bool per_token = !kind->persistent &&
+                     (kind->owner == DTP_OWNER_ACTIVATIONS || kind->owner == DTP_OWNER_LOGITS ||
+                      kind->owner == DTP_OWNER_WORKSPACE) &&
+                     kind->most_bytes % p->tokens == 0;
+    const char *many = kind->in_layers ? "layers" : "buffers";
+    snprintf(name, sizeof name, "%s: %s", owner_words(kind->owner), kind->name);
+    char rule[64];
+    if (kind->least_bytes != kind->most_bytes) {
+        dtp_explain_term(e, name, "buffers of several sizes", (double)kind->bytes, "%llu of %llu to %llu B",
+                         ULL(kind->count), ULL(kind->least_bytes), ULL(kind->most_bytes));
+    } else if (kind->count == 1 && !per_token) {
+        dtp_explain_term(e, name, "bytes", (double)kind->bytes, "%llu B", ULL(kind->bytes));
+    } else if (!per_token) {
+        snprintf(rule, sizeof rule, "%s x bytes of one", many);
+        dtp_explain_term(e, name, rule, (double)kind->bytes, "%llu x %llu B", ULL(kind->count), ULL(kind->most_bytes));
+    } else if (kind->count == 1) {
+        dtp_explain_term(e, name, "T x bytes of a token", (double)kind->bytes, "%llu x %llu B", ULL(p->tokens),
+                         ULL(kind->most_bytes / p->tokens));
+    } else {
+        snprintf(rule, sizeof rule, "%s x T x bytes of a token", many);
+        dtp_explain_term(e, name, rule, (double)kind->bytes, "%llu x %llu x %llu B", ULL(kind->count), ULL(p->tokens),
+                         ULL(kind->most_bytes / p->tokens));
+    }
+}
+
+/* Of the whole program, which is the estimate's to the byte but where shares of ranks are rounded otherwise from layer
+ * to layer (miniature.h): the rest has a row of its own. */
+static void explain_peak(const struct dtp_job *job, const struct dtp_memory *m, const struct dtp_live_buffers *live,
                          struct dtp_explanation *e)
 {
-    struct part_list list;
+    struct peak p = {.job = job, .tokens = dtp_bytes_product(job->plan.micro_batch, job->plan.sequence)};
     char words[112];
-    list.count = dtp_memory_parts_of(parts, DTP_ACCOUNT_PEAK, list.parts, DTP_MEMORY_PARTS);
+    dtp_units_count(&job->transformer, &job->cluster, &job->plan, &p.units);
+    dtp_element_bytes_count(&job->plan, &p.bytes);
+    dtp_state_bytes_count(&job->transformer, &job->cluster, &p.units, &job->plan, &p.bytes, NULL, &p.state);
     snprintf(words, sizeof words, "allocated on one GPU at the %s", dtp_phase_words(m->peak_phase));
     dtp_explain_group(e, "MEMORY AT THE PEAK", words, DTP_EXPLAIN_BYTES, (double)m->allocated_peak_bytes);
-    if (job->plan.runtime->arena)
-        dtp_explain_source(e, "dtplan's own executor: buffers placed before the step starts");
-    else
-        explain_sources(&list, e);
-    for (enum dtp_owner owner = 0; owner < DTP_OWNER_COUNT; owner++)
-        for (size_t i = 0; i < list.count; i++)
-            if (dtp_memory_terms[list.parts[i]->term].owner == owner)
-                explain_part(list.parts[i], owner_words(owner), 1, e);
+    dtp_explain_source(e, "the buffers of this plan's step program that live at its fullest instant; dtplan explain "
+                          "--program lists its operations");
+    for (size_t i = 0; i < live->count; i++)
+        if (!explain_state(&p, &live->kind[i], e))
+            explain_kind(&p, &live->kind[i], e);
+    double rest = (double)m->allocated_peak_bytes - (double)live->total_bytes;
+    if (fabs(rest) <= 1e-3 * (double)live->total_bytes)
+        dtp_explain_term(e, "rounding of shares, from layer to layer", "", rest, "%.0f B", rest);
     dtp_explain_close(e, "other", "");
 }
 
-/* The parts of one account in the newest group. */
-static void explain_account(const struct dtp_memory_parts *parts, enum dtp_memory_account account, uint64_t times,
-                            struct dtp_explanation *e)
+/* Of a plan without a step program: what the bound is made of. */
+static void explain_bound(const struct dtp_memory *m, struct dtp_explanation *e)
 {
-    struct part_list list;
-    list.count = dtp_memory_parts_of(parts, account, list.parts, DTP_MEMORY_PARTS);
-    explain_sources(&list, e);
-    for (size_t i = 0; i < list.count; i++)
-        explain_part(list.parts[i], "", times, e);
+    const uint64_t *peak = m->phase_bytes[m->peak_phase];
+    dtp_explain_group(e, "MEMORY AT THE PEAK", "a bound: this plan has no step program", DTP_EXPLAIN_BYTES,
+                      (double)m->allocated_peak_bytes);
+    dtp_explain_source(e, "state at rest, what forward keeps, and beside these the worst stage of a block, a unit's "
+                          "gathered weights and gradients");
+    for (enum dtp_owner owner = 0; owner < DTP_OWNER_COUNT; owner++)
+        dtp_explain_term(e, owner_words(owner), "", (double)peak[owner], "%llu B", ULL(peak[owner]));
+    dtp_explain_close(e, "other", "");
+}
+
+/* ---- beside the program ------------------------------------------------------------------------------------------ */
+
+/* Appends " x " and the text of the next factor. */
+static void append_factor(char *out, size_t bytes, const char *factor)
+{
+    size_t used = strlen(out);
+    snprintf(out + used, bytes - used, "%s%s", used ? " x " : "", factor);
+}
+
+/* One part: its factors in symbols and in numbers. A node has `times` of it. */
+static void explain_part(const struct dtp_memory_part *part, uint64_t times, struct dtp_explanation *e)
+{
+    const struct dtp_memory_term_words *words = &dtp_memory_terms[part->term];
+    char rule[112], numbers[128], number[40];
+    snprintf(rule, sizeof rule, "%s", times > 1 ? "GPUs" : "");
+    *numbers = 0;
+    if (times > 1)
+        snprintf(numbers, sizeof numbers, "%llu", ULL(times));
+    for (int i = 0; i < DTP_MEMORY_FACTORS; i++) {
+        if (!*words->factors[i])
+            continue;
+        snprintf(number, sizeof number, "%llu%s", ULL(part->factors[i]), i + 1 == DTP_MEMORY_FACTORS ? " B" : "");
+        append_factor(rule, sizeof rule, words->factors[i]);
+        append_factor(numbers, sizeof numbers, number);
+    }
+    dtp_explain_term(e, words->words, rule, (double)times * (double)part->bytes, "%s", numbers);
+    e->terms[e->term_count - 1].source = words->source;
+}
+
+/* Every source of the newest group once. */
+static void explain_sources(const struct dtp_memory_list *list, struct dtp_explanation *e)
+{
+    char text[sizeof e->groups[0].source] = "";
+    for (size_t i = 0; i < list->count; i++) {
+        const char *source = dtp_memory_terms[list->part[i].term].source;
+        size_t used = strlen(text);
+        if (*source && !strstr(text, source))
+            snprintf(text + used, sizeof text - used, "%s%s", used ? "; " : "", source);
+    }
+    dtp_explain_source(e, text);
+}
+
+/* The parts of one sum in the newest group. */
+static void explain_list(const struct dtp_memory_list *list, uint64_t times, struct dtp_explanation *e)
+{
+    explain_sources(list, e);
+    for (size_t i = 0; i < list->count; i++)
+        explain_part(&list->part[i], times, e);
     dtp_explain_close(e, "other", "");
 }
 
@@ -170,28 +209,52 @@ static void explain_device(const struct dtp_memory *m, const struct dtp_memory_p
 {
     dtp_explain_group(e, "RESERVED MEMORY", "the allocator's segments", DTP_EXPLAIN_BYTES,
                       (double)m->reserved_peak_bytes);
-    explain_account(parts, DTP_ACCOUNT_RESERVED, 1, e);
+    explain_list(&parts->reserved, 1, e);
     dtp_explain_group(e, "DEVICE MEMORY", "what the driver reports as used", DTP_EXPLAIN_BYTES,
                       (double)m->device_peak_bytes);
     dtp_explain_term(e, "reserved", "the allocator's segments, as above", (double)m->reserved_peak_bytes, "%llu B",
                      ULL(m->reserved_peak_bytes));
-    explain_account(parts, DTP_ACCOUNT_DRIVER, 1, e);
+    explain_list(&parts->driver, 1, e);
     if (m->host_bytes > 0) {
         dtp_explain_group(e, "HOST MEMORY", "of a node", DTP_EXPLAIN_BYTES, (double)m->host_bytes);
-        explain_account(parts, DTP_ACCOUNT_HOST, parts->node_gpus, e);
+        explain_list(&parts->host, parts->node_gpus, e);
     }
     if (m->nvme_bytes > 0) {
         dtp_explain_group(e, "NVME", "of a node", DTP_EXPLAIN_BYTES, (double)m->nvme_bytes);
-        explain_account(parts, DTP_ACCOUNT_NVME, parts->node_gpus, e);
+        explain_list(&parts->nvme, parts->node_gpus, e);
     }
 }
 
-void dtp_explain_memory(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_explanation *e)
+static enum dtp_status explain_program(const struct dtp_job *job, const struct dtp_memory *memory,
+                                       struct dtp_explanation *e, struct dtp_faults *faults)
+{
+    struct dtp_program *program;
+    struct dtp_live_buffers live;
+    enum dtp_status status = dtp_miniature_whole(&job->transformer, &job->cluster, &job->plan, 0, &program, faults);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_live_buffers_of(program, &live, faults);
+    if (status == DTP_OK) {
+        explain_peak(job, memory, &live, e);
+        free(live.kind);
+    }
+    dtp_program_destroy(program);
+    return status;
+}
+
+enum dtp_status dtp_explain_memory(const struct dtp_job *job, const struct dtp_prediction *prediction,
+                                   struct dtp_explanation *e, struct dtp_faults *faults)
 {
     struct dtp_memory_parts parts;
     struct dtp_memory memory;
-    dtp_closed_form_memory_parts(&job->transformer, &job->cluster, &job->plan, &memory, &parts);
-    explain_peak(job, &prediction->memory, &parts, e);
+    enum dtp_status status = dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan, &memory, &parts, faults);
+    if (status == DTP_OK && memory.bound)
+        explain_bound(&prediction->memory, e);
+    else if (status == DTP_OK)
+        status = explain_program(job, &prediction->memory, e, faults);
+    if (status != DTP_OK)
+        return status;
     explain_layer(job, e);
     explain_device(&prediction->memory, &parts, e);
+    return DTP_OK;
 }

@@ -1,5 +1,6 @@
 #include "record/schedule_report.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -16,6 +17,81 @@ static enum dtp_status make_timer(const struct dtp_schedule_question *q, struct 
                      dtp_schedule_row(c->kind)->word);
 }
 
+static struct dtp_part_cost part_cost(const struct dtp_schedule_question *q, double layers)
+{
+    double share = layers * q->ranks / q->layers;
+    return (struct dtp_part_cost){
+        .forward_s = q->forward_s * share, .backward_s = q->backward_s * share, .weight_s = q->weight_s * share};
+}
+
+static enum dtp_status cut_model(const struct dtp_schedule_question *q, struct dtp_schedule_case *c,
+                                 const struct dtp_model_cost *cost, struct dtp_faults *faults)
+{
+    const struct dtp_stages_model model = {q->layers, 0};
+    uint32_t count = c->schedule.stages;
+    double makespan_s;
+    switch (q->cut) {
+    case DTP_CUT_EVEN: return dtp_stages_even(&model, count, false, false, &c->stages, faults);
+    case DTP_CUT_COUNTED: return dtp_stages_even(&model, count, true, true, &c->stages, faults);
+    case DTP_CUT_COST: return dtp_stages_by_cost(&model, count, 1, q->head_layers, &c->stages, faults);
+    case DTP_CUT_BEST: return dtp_stages_best(&model, cost, count, &c->stages, faults);
+    case DTP_CUT_STEP:
+        return dtp_stages_best_step(&model, cost, &c->schedule, c->timer, q->pair_fraction, &c->stages, &makespan_s,
+                                    faults);
+    case DTP_CUT_LAYOUT: break;
+    }
+    enum dtp_status status = dtp_stages_parse(q->layout, &model, q->ranks, &c->stages, faults);
+    if (status != DTP_OK || c->stages.count == count)
+        return status;
+    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                     "layout: has %" PRIu32 " stages, but %s on %" PRIu32 " ranks takes %" PRIu32, c->stages.count,
+                     dtp_schedule_row(c->kind)->word, q->ranks, count);
+}
+
+/* What the stages of the question's model cost. What a rank keeps is counted in even shares of the layers. */
+static enum dtp_status cost_of_layers(const struct dtp_schedule_question *q, struct dtp_schedule_case *c,
+                                      struct dtp_stage_cost *stages, struct dtp_faults *faults)
+{
+    struct dtp_part_cost *layers = calloc(q->layers, sizeof *layers);
+    if (!layers)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    for (uint32_t i = 0; i < q->layers; i++) {
+        layers[i] = part_cost(q, 1);
+        layers[i].kept = (double)q->ranks / q->layers;
+    }
+    struct dtp_model_cost cost = {.embedding = part_cost(q, q->embedding_layers),
+                                  .head = part_cost(q, q->head_layers),
+                                  .layers = layers,
+                                  .send_s = q->send_s};
+    enum dtp_status status = cut_model(q, c, &cost, faults);
+    if (status == DTP_OK)
+        dtp_stages_cost(&c->stages, &cost, stages);
+    free(layers);
+    return status;
+}
+
+static enum dtp_status time_case(const struct dtp_schedule_question *q, struct dtp_schedule_case *c,
+                                 struct dtp_faults *faults)
+{
+    struct dtp_stage_cost *stages = calloc(c->schedule.stages, sizeof *stages);
+    enum dtp_status status = DTP_OK;
+    c->formula_s = NAN;
+    if (!stages)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (q->layers) {
+        status = cost_of_layers(q, c, stages, faults);
+    } else {
+        dtp_stage_costs_equal(&c->schedule, q->forward_s, q->backward_s, q->weight_s, q->send_s, stages);
+        if (q->send_s == 0)
+            c->formula_s = dtp_schedule_bubble(&c->schedule.shape, stages, q->pair_fraction);
+    }
+    struct dtp_schedule_costs costs = {stages, q->pair_fraction};
+    if (status == DTP_OK)
+        dtp_schedule_timer_run(c->timer, &costs, &c->timing);
+    free(stages);
+    return status;
+}
+
 static enum dtp_status make_case(const struct dtp_schedule_question *q, struct dtp_schedule_case *c,
                                  struct dtp_faults *faults)
 {
@@ -28,17 +104,7 @@ static enum dtp_status make_case(const struct dtp_schedule_question *q, struct d
     enum dtp_status status = dtp_schedule_create(&shape, &c->schedule, faults);
     if (status == DTP_OK)
         status = make_timer(q, c, faults);
-    if (status != DTP_OK)
-        return status;
-    struct dtp_stage_cost *stages = calloc(c->schedule.stages, sizeof *stages);
-    if (!stages)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    dtp_stage_costs_equal(&c->schedule, q->forward_s, q->backward_s, q->weight_s, q->send_s, stages);
-    struct dtp_schedule_costs costs = {stages, q->pair_fraction};
-    dtp_schedule_timer_run(c->timer, &costs, &c->timing);
-    c->formula_s = q->send_s > 0 ? NAN : dtp_schedule_bubble(&c->schedule.shape, stages, q->pair_fraction);
-    free(stages);
-    return DTP_OK;
+    return status == DTP_OK ? time_case(q, c, faults) : status;
 }
 
 enum dtp_status dtp_schedule_report_make(const struct dtp_schedule_question *question, struct dtp_schedule_report *out,
@@ -73,6 +139,7 @@ void dtp_schedule_report_destroy(struct dtp_schedule_report *report)
     for (size_t i = 0; report->cases && i < report->question.kind_count; i++) {
         dtp_schedule_timer_destroy(report->cases[i].timer);
         dtp_schedule_destroy(&report->cases[i].schedule);
+        dtp_stages_destroy(&report->cases[i].stages);
     }
     free(report->cases);
     *report = (struct dtp_schedule_report){0};

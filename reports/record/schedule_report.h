@@ -3,7 +3,21 @@
 #define DTP_SCHEDULE_REPORT_H
 
 #include "page/page.h"
-#include "schedule/schedule_time.h"
+#include "schedule/stages.h"
+
+/* X(suffix, word, words): how layers are cut into stages. */
+#define DTP_CUT_TABLE(X)                                                                                               \
+    X(EVEN, "even", "as many layers in each")                                                                          \
+    X(COUNTED, "counted", "the same, embedding and head in the place of a layer each, as Megatron-LM")                 \
+    X(COST, "cost", "by what has been given out of the whole cost, as nanotron")                                       \
+    X(BEST, "best", "the slowest stage as fast as can be")                                                             \
+    X(STEP, "step", "and from there the step as short as moves of single layers make it")
+enum dtp_cut {
+#define DTP_CUT_ENUM(suffix, word, words) DTP_CUT_##suffix,
+    DTP_CUT_TABLE(DTP_CUT_ENUM)
+#undef DTP_CUT_ENUM
+        DTP_CUT_LAYOUT /* by a Megatron layout text */
+};
 
 /* What is asked, in any unit of time. */
 struct dtp_schedule_question {
@@ -14,6 +28,10 @@ struct dtp_schedule_question {
     enum dtp_send send;
     const enum dtp_schedule_kind *kinds;
     size_t kind_count;
+    uint32_t layers; /* of the model, which the times above are an even share of; 0: stages are equal */
+    enum dtp_cut cut;
+    const char *layout;                   /* of DTP_CUT_LAYOUT */
+    double embedding_layers, head_layers; /* what they cost, in layers */
 };
 
 /* One schedule of the answer. */
@@ -23,7 +41,8 @@ struct dtp_schedule_case {
     struct dtp_schedule schedule;
     struct dtp_schedule_timer *timer;
     struct dtp_schedule_timing timing;
-    double formula_s; /* the bubble by its formula; NaN: none for such costs */
+    struct dtp_stages stages; /* where the question has layers */
+    double formula_s;         /* the bubble by its formula; NaN: none for such costs */
 };
 
 struct dtp_schedule_report {

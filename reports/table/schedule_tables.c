@@ -15,6 +15,15 @@ static void write_number(FILE *file, double value)
         fputc(',', file);
 }
 
+/* Of all its chunks; of a two-way schedule each line's. */
+static uint32_t layers_of(const struct dtp_schedule_case *c, uint32_t rank)
+{
+    uint32_t layers = 0;
+    for (uint32_t chunk = 0; chunk < c->schedule.shape.chunks; chunk++)
+        layers += c->stages.parts[dtp_schedule_stage(&c->schedule, rank, chunk)].layers;
+    return layers;
+}
+
 static void write_rank(const struct dtp_schedule_case *c, uint32_t rank, FILE *file)
 {
     const struct dtp_schedule_timing *t = &c->timing;
@@ -27,7 +36,11 @@ static void write_rank(const struct dtp_schedule_case *c, uint32_t rank, FILE *f
             dtp_schedule_row(c->kind)->copies, rank);
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
         write_number(file, figures[i]);
-    fprintf(file, ",%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",\n", r->peak_weights, r->forward_queue, r->backward_queue);
+    fprintf(file, ",%" PRIu32 ",%" PRIu32 ",%" PRIu32, r->peak_weights, r->forward_queue, r->backward_queue);
+    if (c->stages.count)
+        fprintf(file, ",%" PRIu32 ",\n", layers_of(c, rank));
+    else
+        fputs(",,\n", file);
 }
 
 void dtp_schedule_report_csv(const struct dtp_schedule_report *report, FILE *file)
@@ -37,14 +50,15 @@ void dtp_schedule_report_csv(const struct dtp_schedule_report *report, FILE *fil
           "time,"
           "bubble_of_span_time,bubble_by_formula_time,busy_time,warm_up_idle_time,steady_idle_time,drain_idle_time,"
           "begin_time,"
-          "end_time,kept_micro_batches,late_weight_gradients_count,forward_queue_count,backward_queue_count,refused\n",
+          "end_time,kept_micro_batches,late_weight_gradients_count,forward_queue_count,backward_queue_count,layers_"
+          "count,refused\n",
           file);
     for (size_t i = 0; i < q->kind_count; i++) {
         const struct dtp_schedule_case *c = &report->cases[i];
         for (uint32_t rank = 0; !c->refused[0] && rank < q->ranks; rank++)
             write_rank(c, rank, file);
         if (c->refused[0]) {
-            fprintf(file, "%s,%" PRIu32 ",%" PRIu32 ",,,,,,,,,,,,,,,,,,", dtp_schedule_row(c->kind)->word, q->ranks,
+            fprintf(file, "%s,%" PRIu32 ",%" PRIu32 ",,,,,,,,,,,,,,,,,,,", dtp_schedule_row(c->kind)->word, q->ranks,
                     q->micro_batches);
             dtp_table_write_field(file, c->refused);
             fputc('\n', file);

@@ -167,16 +167,20 @@ static void print_symbols(const struct dtp_job *job, const struct dtp_page *page
     dtp_page_wrap(page, 2, 2, line);
 }
 
-void dtp_explain_text(const struct dtp_report *report, const struct dtp_page *page)
+enum dtp_status dtp_explain_text(const struct dtp_report *report, const struct dtp_page *page,
+                                 struct dtp_faults *faults)
 {
     static struct dtp_explanation explanation; /* 50 KiB; the program explains one plan at a time */
-    dtp_explain(&report->job, &report->prediction, &explanation);
+    enum dtp_status status = dtp_explain(&report->job, &report->prediction, &explanation, faults);
+    if (status != DTP_OK)
+        return status;
     dtp_report_head(&report->job, DTP_HEAD_PLAN, page);
     print_symbols(&report->job, page);
     for (size_t i = 0; i < explanation.group_count; i++)
         print_group(page, &explanation, &explanation.groups[i]);
     print_rates(report, page);
     print_constants(&report->job, page);
+    return DTP_OK;
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------- */
@@ -211,8 +215,10 @@ static json_t *group_object(const struct dtp_explanation *e, const struct dtp_te
 enum dtp_status dtp_explain_json(const struct dtp_report *report, FILE *file, struct dtp_faults *faults)
 {
     static struct dtp_explanation explanation;
+    enum dtp_status status = dtp_explain(&report->job, &report->prediction, &explanation, faults);
+    if (status != DTP_OK)
+        return status;
     json_t *object = json_object(), *groups = json_array(), *constants = json_array();
-    dtp_explain(&report->job, &report->prediction, &explanation);
     for (size_t i = 0; i < explanation.group_count; i++)
         json_array_append_new(groups, group_object(&explanation, &explanation.groups[i]));
     for (size_t i = 0; i < DTP_CONSTANT_COUNT; i++) {

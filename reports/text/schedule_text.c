@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MOST_PICTURE_LINES 80
@@ -53,10 +54,10 @@ static void print_question(const struct dtp_schedule_question *q, const struct d
     char f[32], b[32], w[32], s[32], text[400];
     snprintf(text, sizeof text,
              "%" PRIu32 " ranks in a pipeline, %" PRIu32
-             " micro-batches a step; on a rank each takes F %s, B %s, W %s, "
+             " micro-batches a step; on a rank%s each takes F %s, B %s, W %s, "
              "a transfer %s%s",
-             q->ranks, q->micro_batches, figure(q->forward_s, f), figure(q->backward_s, b), figure(q->weight_s, w),
-             figure(q->send_s, s),
+             q->ranks, q->micro_batches, q->layers ? " with an even share of the layers" : "", figure(q->forward_s, f),
+             figure(q->backward_s, b), figure(q->weight_s, w), figure(q->send_s, s),
              q->send == DTP_SEND_BUFFERED     ? ""
              : q->send == DTP_SEND_RENDEZVOUS ? "; a transfer begins when its receiver has come to it"
                                               : "; a rank waits until what it sends is taken");
@@ -197,6 +198,28 @@ static enum dtp_status print_ranks(const struct dtp_schedule_case *c, const stru
     return status;
 }
 
+/* How the model is cut, as a layout text. */
+static enum dtp_status print_layout(const struct dtp_schedule_case *c, const struct dtp_page *page,
+                                    struct dtp_faults *faults)
+{
+    uint32_t least = UINT32_MAX, most = 0;
+    if (!c->stages.count)
+        return DTP_OK;
+    for (uint32_t i = 0; i < c->stages.count; i++) {
+        uint32_t layers = c->stages.parts[i].layers;
+        least = layers < least ? layers : least;
+        most = layers > most ? layers : most;
+    }
+    char *layout = dtp_stages_text(&c->stages), text[500];
+    if (!layout)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    snprintf(text, sizeof text, "stages of %" PRIu32 " to %" PRIu32 " layers: %.400s%s", least, most, layout,
+             strlen(layout) > 400 ? " ..." : "");
+    dtp_page_wrap(page, 0, 2, text);
+    free(layout);
+    return DTP_OK;
+}
+
 static enum dtp_status print_one(const struct dtp_schedule_case *c, const struct dtp_page *page,
                                  struct dtp_faults *faults)
 {
@@ -211,7 +234,9 @@ static enum dtp_status print_one(const struct dtp_schedule_case *c, const struct
              isfinite(c->formula_s) ? " = " : "", isfinite(c->formula_s) ? figure(c->formula_s, formula) : "",
              figure(t->span_bubble_s, span));
     dtp_page_wrap(page, 0, 2, text);
-    enum dtp_status status = print_ranks(c, page, faults);
+    enum dtp_status status = print_layout(c, page, faults);
+    if (status == DTP_OK)
+        status = print_ranks(c, page, faults);
     int columns = dtp_page_columns(page) - 2;
     fputc('\n', page->file);
     if (status != DTP_OK)

@@ -12,5 +12,5 @@ static double predict(const struct random_job *job)
 
 int main(void)
 {
-    return bench_jobs("bounds", predict);
+    return bench_jobs("bounds", predict, BENCH_ROUNDS);
 }

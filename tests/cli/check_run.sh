@@ -57,6 +57,35 @@ expect 2 "$2/scenarios/llama3-8b-8xh100.ini" --device host
 says 'runtime: is torch, but the executor runs plans of --runtime dtplan: add it'
 [[ $(wc -l <err) == 1 ]] || failed "more than what matters: $(cat err)"
 
+# ---- what is left behind, and what is said early -----------------------------------------------------------------------
+
+# Killed without a chance to clean up, a run leaves no file of its own.
+mkdir spare
+TMPDIR=$PWD/spare "$program" run "${tiny[@]}" --steps 100000 >out 2>err </dev/null &
+killed=$!
+for _ in $(seq 100); do
+    grep -q '^step ' err && break
+    sleep 0.1
+done
+kill -9 "$killed"
+wait "$killed" 2>/dev/null
+[[ $(ls -A spare) == '' ]] || failed "a killed run leaves $(ls -A spare)"
+
+# A log that cannot be opened is found before anything runs, by whoever starts the ranks.
+expect 3 "${tiny[@]}" --steps 3 --gpus 2 --log nowhere/log.csv
+says 'nowhere/log.csv'
+! grep -q 'rank 1' err || failed "ranks were started: $(cat err)"
+
+# Beyond the limit on a file's size a write fails and is said; nothing dies of a signal.
+(ulimit -f 24 && timeout 300 "$program" run "${tiny[@]}" --steps 800 --log limited.csv >out 2>err </dev/null)
+status=$?
+[[ $status == 3 ]] || failed "exit status $status of a run with a full log: $(head -c 600 err)"
+says 'limited.csv: the log could not be written'
+
+"${program%/*}/dtplan-exec" --help >out 2>err || failed "dtplan-exec --help: $(cat err)"
+says 'usage: dtplan-exec' out
+says '--checkpoint-every N' out
+
 # ---- data --------------------------------------------------------------------------------------------------------------
 
 for _ in {1..40}; do echo 'to be, or not to be, that is the question'; done >text.txt

@@ -48,6 +48,30 @@ says "bubble 2.25"
 expect 0 schedule --stages 64 --micro-batches 500 --schedule 1f1b
 says "Its picture is too long"
 
+# Layers cut into stages: a head of two layers makes the last of four even stages the slowest, 9.5 of 7.5; cut best it is 8.
+expect 0 schedule --stages 4 --micro-batches 8 --schedule 1f1b --layers 30 --head 2 --layout best
+says "stages of 6 to 8 layers: Et*8|t*8|t*8|t*6L"
+says "step 35.2, bubble 9.6"
+expect 0 schedule --stages 4 --micro-batches 8 --schedule 1f1b --layers 30 --head 2 --layout counted
+says "Et*7|t*8|t*8|t*7L"
+expect 0 schedule --stages 4 --micro-batches 8 --schedule 1f1b --layers 16 --head 3 --layout cost
+says "Et*5|t*5|t*5|tL"
+expect 0 schedule --stages 4 --micro-batches 8 --schedule zb-v --layers 30 --head 2 --layout 'E(t*4|)*6t*4|ttL' --csv
+[[ $(sed -n 2p out | cut -d , -f 21) == 6 && $(tail -n 1 out | cut -d , -f 21) == 8 ]] || failed "layers: $(cat out)"
+expect 0 schedule --stages 4 --micro-batches 8 --layers 32 --layout 'E(t*8|)*3t*8L'
+says "layout: has 4 stages, but zb-v on 4 ranks takes 8"
+expect 0 schedule --stages 4 --micro-batches 8 --layers 32 --head 2.5 --layout step
+expect 2 schedule --stages 4 --micro-batches 8 --schedule 1f1b --layers 30
+says "30 layers do not divide evenly into 4 stages; the nearest numbers are 28 and 32"
+expect 2 schedule --stages 4 --micro-batches 8 --schedule 1f1b --layers 30 --layout 'Et*|L'
+says "layout: character 4: a number is missing behind '*'"
+expect 2 schedule --stages 4 --micro-batches 8 --schedule 1f1b --layers 3 --layout best
+says "3 layers are cut into 1 to 3 stages, not 4"
+expect 2 schedule --stages 4 --micro-batches 8 --head 2
+says "--layers is missing"
+expect 2 schedule --stages 4 --micro-batches 8 --layers 300000
+expect 2 schedule --stages 4 --micro-batches 8 --layers 32 --head -1
+
 # Tables.
 expect 0 schedule --stages 4 --micro-batches 6 --csv
 [[ $(wc -l <out) == $((1 + 4 * 7 + 3)) ]] || failed "--csv: rows of 7 schedules and 3 refusals: $(wc -l <out)"

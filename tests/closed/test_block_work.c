@@ -64,6 +64,9 @@ static void test_loss_bytes(void **state)
     struct dtp_plan eager = profiled_plan(DTP_DDP, false), compiled = profiled_plan(DTP_DDP, true);
     assert_near(dtp_loss_bytes_per_token(&transformer, &eager), 32.0 * 32000, 1e-12);
     assert_near(dtp_loss_bytes_per_token(&transformer, &compiled), 8.0 * 32000, 1e-12);
+    transformer.final_softcap = 30; /* eager: divide, tanh, multiply 4 each; backward 4, 6, 4 */
+    assert_near(dtp_loss_bytes_per_token(&transformer, &eager), (32.0 + 26) * 32000, 1e-12);
+    assert_near(dtp_loss_bytes_per_token(&transformer, &compiled), 8.0 * 32000, 1e-12);
 }
 
 /* The matmuls of a block hold exactly the block's matmul parameters, however projections are fused. */

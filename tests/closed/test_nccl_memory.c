@@ -18,8 +18,9 @@ static const struct dtp_cluster eight_gpus = {
 static uint64_t nccl_bytes(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
     struct dtp_transformer t = llama_7b();
+    struct dtp_live_bytes nothing = {.peak_phase = DTP_PHASE_FORWARD_END};
     struct dtp_memory memory;
-    dtp_closed_form_memory(&t, cluster, plan, &memory);
+    dtp_memory_of_live(&nothing, &t, cluster, plan, &memory, NULL);
     return memory.nccl_bytes;
 }
 

@@ -1,6 +1,7 @@
 /* Solvers, advisor and scaling reference: every answer is checked by planning it anew from its flags, as a user would.
  */
 #include "decide/advise.h"
+#include "job/estimate.h"
 #include "decide/money.h"
 #include "decide/scaling.h"
 #include "decide/solve.h"
@@ -32,7 +33,7 @@ static enum dtp_status plan_flags(const char *base, const char *more, struct dtp
     }
     enum dtp_status status = dtp_scenario_resolve(scenario, &catalog, job, &faults);
     if (status == DTP_OK)
-        dtp_closed_form(&job->transformer, &job->cluster, &job->plan, out);
+        status = dtp_estimate(&job->transformer, &job->cluster, &job->plan, out, &faults);
     dtp_scenario_destroy(scenario);
     return status;
 }
@@ -242,7 +243,7 @@ static void test_random_advice_always_fits(void **state)
                               .plan = random.plan,
                               .asked = random.asked,
                               .node_gpus = random.cluster.machine.gpus};
-        dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &prediction);
+        assert_int_equal(dtp_estimate(&job.transformer, &job.cluster, &job.plan, &prediction, NULL), DTP_OK);
         dtp_advise(&job, &prediction, NULL, NULL, &advice);
         assert_in_range(advice.count, advice.kind == DTP_ADVICE_NONE || advice.kind == DTP_ADVICE_HOPELESS ? 0 : 1,
                         DTP_ADVICE_KEPT);

@@ -74,6 +74,17 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Nobody has met yet, so nobody hears of it: those that wait are ended before their own patience is (control.h). */
+static void test_a_rank_killed_before_it_joined_is_named_soon(void **state)
+{
+    (void)state;
+    struct dtp_faults faults = {0};
+    double begin_s = seconds();
+    assert_int_equal(launch("[ $RANK = 1 ] && kill -9 $$; exec sleep 60", 2, &faults), DTP_ENVIRONMENT);
+    assert_true(seconds() - begin_s < DTP_LAUNCH_GRACE_S - 5);
+    assert_non_null(strstr(faults.text[0], "rank 1 was ended by signal 9"));
+}
+
 /* A launcher in a process of its own, so that it can be interrupted or killed. */
 static pid_t launch_apart(const char *script)
 {
@@ -169,6 +180,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_rank_knows_its_place),
         cmocka_unit_test(test_the_worst_status_counts),
+        cmocka_unit_test(test_a_rank_killed_before_it_joined_is_named_soon),
         cmocka_unit_test(test_interruption_reaches_all_ranks),
         cmocka_unit_test(test_ranks_end_with_the_launcher),
     };

@@ -93,6 +93,27 @@ static void test_another_program_is_refused(void **state)
     remove(path);
 }
 
+/* Ranks of one machine read one text, and the first says what is wrong with it; that of another may have another. */
+static void test_the_first_rank_of_each_machine_speaks(void **state)
+{
+    static struct dtp_faults faults;
+    static struct dtp_job job;
+    struct dtp_settings settings = run_settings(3, 1e-2);
+    (void)state;
+    write_program(WORDS);
+    edit("kernels 1", "kernels 2");
+    settings.program = path;
+    run_job(WORDS " gpus=2", &job);
+    struct dtp_train_job train = {.job = &job, .settings = &settings};
+    for (uint32_t local = 0; local < 2; local++) {
+        faults.count = 0;
+        train.ranks = (struct dtp_ranks){.rank = 1, .world = 2, .local_rank = local, .local_world = 1 + local};
+        assert_int_equal(dtp_train(&train, &faults), DTP_BAD_INPUT);
+        assert_int_equal(faults.count, local ? 0 : 1);
+    }
+    remove(path);
+}
+
 static void test_no_file_is_said(void **state)
 {
     struct dtp_settings settings = run_settings(3, 1e-2);
@@ -105,9 +126,9 @@ static void test_no_file_is_said(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_text_that_was_predicted_runs),
-                                       cmocka_unit_test(test_a_fault_is_refused_with_its_line),
-                                       cmocka_unit_test(test_another_program_is_refused),
-                                       cmocka_unit_test(test_no_file_is_said)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_text_that_was_predicted_runs),
+        cmocka_unit_test(test_a_fault_is_refused_with_its_line), cmocka_unit_test(test_another_program_is_refused),
+        cmocka_unit_test(test_the_first_rank_of_each_machine_speaks), cmocka_unit_test(test_no_file_is_said)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

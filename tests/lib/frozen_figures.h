@@ -6,6 +6,7 @@
 #define TEST_FROZEN_FIGURES_H
 
 #include "base/crc64.h"
+#include "job/estimate.h"
 #include "decide/money.h"
 #include "decide/scaling.h"
 #include "decide/training_cost.h"
@@ -85,7 +86,7 @@ static inline void frozen_memory(struct frozen_figures *f, const char *group, co
     frozen_digest(f, group, "phases", m->allocated_peak_bytes ? all & UINT32_MAX : 0);
 }
 
-/* What a simulation takes over from the closed form. */
+/* What a simulation takes over from the estimate. */
 static inline void frozen_other_memory(struct frozen_figures *f, const char *group, const struct dtp_memory *m)
 {
     frozen_whole(f, group, "after_init_bytes", m->after_init_bytes);
@@ -168,7 +169,7 @@ static inline void frozen_closed(struct frozen_figures *f, const struct dtp_job 
     struct dtp_prediction closed;
     memset(&closed, 0, sizeof closed);
     if (resolved)
-        dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &closed);
+        assert_int_equal(dtp_estimate(&job->transformer, &job->cluster, &job->plan, &closed, NULL), DTP_OK);
     frozen_memory(f, "closed.", &closed.memory);
     frozen_other_memory(f, "closed.", &closed.memory);
     frozen_communication(f, "closed.", &closed.communication);

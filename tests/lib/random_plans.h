@@ -89,6 +89,8 @@ static inline void random_details(struct dtp_transformer *t)
     t->qkv_bias = t->qkv_bias || random_below(8) == 0;
     t->attention_output_bias = t->attention_output_bias || random_below(8) == 0;
     t->mlp_bias = t->mlp_bias || random_below(8) == 0;
+    t->embedding_scale = random_below(8) == 0;
+    t->final_softcap = random_below(8) ? 0 : 30;
     random_state = kept;
 }
 

@@ -9,6 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The high bits are random enough to draw by. */
+static inline void next_random(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+}
+
 struct timed {
     struct dtp_schedule schedule;
     struct dtp_schedule_timer *timer;

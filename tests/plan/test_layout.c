@@ -143,9 +143,14 @@ static void test_sizes_are_refused(void **state)
 
 static uint64_t random_state = 9;
 
+static void next_random(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+}
+
 static uint32_t draw(uint32_t below)
 {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    next_random(&random_state);
     return (uint32_t)(random_state >> 33) % below;
 }
 

@@ -385,6 +385,33 @@ static void test_learned_positions_bound_the_sequence(void **state)
     assert_int_equal(dtp_plan_resolve(&plan, &t, &c, &faults), DTP_OK);
 }
 
+/* Kernels of PyTorch and of this project know them, Transformer Engine's do not. */
+static void test_soft_caps(void **state)
+{
+    (void)state;
+    const struct {
+        const struct dtp_runtime *runtime;
+        enum dtp_strategy strategy;
+        enum dtp_attention attention;
+        const char *fault;
+    } cases[] = {{&dtp_runtime_torch, DTP_FULL_SHARD, DTP_ATTENTION_FLASH, NULL},
+                 {&dtp_runtime_deepspeed, DTP_ZERO3, DTP_ATTENTION_FLASH, NULL},
+                 {&dtp_runtime_dtplan, DTP_FULL_SHARD, DTP_ATTENTION_FLASH, NULL},
+                 {&dtp_runtime_torch, DTP_FULL_SHARD, DTP_ATTENTION_MATH, "attention"},
+                 {&dtp_runtime_megatron, DTP_DDP, DTP_ATTENTION_FLASH, "attention_softcap"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dtp_transformer t = llama_7b();
+        struct dtp_cluster c = cluster(8, 8);
+        struct dtp_plan plan = dtp_plan_default();
+        t.attention_softcap = 50, t.final_softcap = 30;
+        plan.runtime = cases[i].runtime, plan.strategy = cases[i].strategy, plan.attention = cases[i].attention;
+        memset(&faults, 0, sizeof faults);
+        enum dtp_status status = dtp_plan_resolve(&plan, &t, &c, &faults);
+        assert_int_equal(status, cases[i].fault ? DTP_BAD_INPUT : DTP_OK);
+        assert_true(!cases[i].fault || strstr(faults.text[0], cases[i].fault));
+    }
+}
+
 static void test_nvme_needs_a_machine_with_it(void **state)
 {
     (void)state;
@@ -432,6 +459,7 @@ int main(void)
                                        cmocka_unit_test(test_other_combinations),
                                        cmocka_unit_test(test_ranges_and_products),
                                        cmocka_unit_test(test_learned_positions_bound_the_sequence),
+                                       cmocka_unit_test(test_soft_caps),
                                        cmocka_unit_test(test_nvme_needs_a_machine_with_it),
                                        cmocka_unit_test(test_messages_name_the_place)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -192,12 +192,46 @@ static void test_kinds(void **state)
     free(path);
 }
 
+/* A box a pass: chunks apart by odd and even, halves of a pair, and no row that is no pass. */
+static void test_schedule(void **state)
+{
+    (void)state;
+    static const char passes[] = "schedule,rank,stage,chunk,micro_batch,pass,begin_time,end_time,paired\n"
+                                 "dualpipe,0,0,0,7,F,17,20,true\n"
+                                 "dualpipe,0,7,1,13,BW,17,20,true\n"
+                                 "dualpipe,0,0,0,0,B,21,22.5,false\n"
+                                 "dualpipe,0,0,2,0,W,23,24,false\n"
+                                 "dualpipe,0,0,0,0,X,23,24,false\n"
+                                 "dualpipe,0,0,0,0,F,24,23,false\n"
+                                 "dualpipe,-1,0,0,0,F,24,25,false\n"
+                                 "dualpipe,0,0,0,0,F,24,,false\n";
+    struct dtp_chart_data data;
+    assert_int_equal(read_chart(DTP_CHART_SCHEDULE, passes, &data), DTP_OK);
+    assert_int_equal(data.row_count, 4);
+    assert_string_equal(data.rows[0].label, "forward");
+    assert_string_equal(data.rows[1].label, "backward (odd)");
+    assert_string_equal(data.rows[2].label, "input gradients");
+    assert_string_equal(data.rows[3].label, "weight gradients");
+    assert_true(data.rows[0].value[4] == 1 && data.rows[1].value[4] == 2 && data.rows[2].value[4] == 0);
+    assert_true(data.rows[1].value[0] == 0 && data.rows[1].value[1] == 13 && data.rows[2].value[3] == 22.5);
+    assert_string_equal(data.shared, "dualpipe");
+    dtp_chart_data_destroy(&data);
+    assert_int_equal(read_chart(DTP_CHART_SCHEDULE,
+                                "schedule,rank,micro_batch,pass,begin_time,end_time\n"
+                                "1f1b,0,0,F,0,1\ngpipe,0,0,F,0,1\n",
+                                &data),
+                     DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "more than one schedule; choose with --where schedule=NAME"));
+    assert_int_equal(read_chart(DTP_CHART_SCHEDULE, "schedule,rank,pass\n1f1b,0,F\n", &data), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "no column 'micro_batch'"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scaling),     cmocka_unit_test(test_filter), cmocka_unit_test(test_pareto),
         cmocka_unit_test(test_bars_add_up), cmocka_unit_test(test_fit),    cmocka_unit_test(test_labels),
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_kinds),  cmocka_unit_test(test_schedule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* The explanation checks itself: the terms of every group sum to its total, and nearly everything is accounted for by a
  * rule, over random plans. */
 #include "record/explain.h"
+#include "job/estimate.h"
 #include "runtime/runtimes.h"
 
 #include <math.h>
@@ -28,8 +29,8 @@ static void explain(const struct random_job *random, struct dtp_job *job, struct
                             .plan = random->plan,
                             .asked = random->asked,
                             .node_gpus = random->cluster.machine.gpus};
-    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, prediction);
-    dtp_explain(job, prediction, &explanation);
+    assert_int_equal(dtp_estimate(&job->transformer, &job->cluster, &job->plan, prediction, NULL), DTP_OK);
+    assert_int_equal(dtp_explain(job, prediction, &explanation, NULL), DTP_OK);
 }
 
 static double total_of(const char *title)

@@ -57,7 +57,7 @@ static void test_each_is_whole(void **state)
         assert_non_null(runtime->framework);
         assert_true(runtime->vocab_multiple >= 1);
         assert_true(runtime->issuer < DTP_ISSUER_COUNT);
-        assert_true(runtime->closed->memory && runtime->closed->traffic);
+        assert_non_null(runtime->closed->traffic);
         assert_true(hooks->whole ? hooks->check != NULL : hooks->make && hooks->release && hooks->step);
     }
 }

@@ -200,7 +200,7 @@ static void test_random_shapes(void **state)
     for (int i = 0; i < 20000; i++) {
         uint32_t draws[5];
         for (int j = 0; j < 5; j++) {
-            random = random * 6364136223846793005u + 1442695040888963407u;
+            next_random(&random);
             uint32_t wide = (uint32_t)(random >> 32);
             draws[j] = wide % 16 == 0 ? wide : wide % 16 == 1 ? UINT32_MAX - wide % 3 : (wide >> 4) % 24;
         }

@@ -231,7 +231,7 @@ static void test_rendezvous_by_hand(void **state)
 
 static double draw(uint64_t *random)
 {
-    *random = *random * 6364136223846793005u + 1442695040888963407u;
+    next_random(random);
     return (double)(*random >> 40) / (1 << 24);
 }
 

@@ -177,10 +177,10 @@ static void test_texts_come_back(void **state)
         struct dtp_stage_parts parts[40] = {{0}};
         struct dtp_stages stages = {.parts = parts}, again;
         struct dtp_stages_model model = {0};
-        random = random * 6364136223846793005u + 1442695040888963407u;
+        next_random(&random);
         stages.count = 1 + (uint32_t)(random >> 40) % 40;
         for (uint32_t k = 0; k < stages.count; k++) {
-            random = random * 6364136223846793005u + 1442695040888963407u;
+            next_random(&random);
             bool same = k && (random >> 60) > 4;
             parts[k].first_layer = model.layers;
             parts[k].layers = same ? parts[k - 1].layers : (uint32_t)(random >> 33) % 5 + (k == 0);
@@ -211,7 +211,7 @@ static void test_texts_come_back(void **state)
 
 static struct dtp_part_cost random_part(uint64_t *random)
 {
-    *random = *random * 6364136223846793005u + 1442695040888963407u;
+    next_random(random);
     double whole = 1 + (double)(*random >> 60); /* often equal */
     return (struct dtp_part_cost){.forward_s = whole, .backward_s = whole, .weight_s = whole / 2, .kept = 1};
 }
@@ -317,6 +317,16 @@ static void test_best_step(void **state)
         dtp_stages_destroy(&best);
         timed_release(&t);
     }
+    struct timed large;
+    struct dtp_part_cost one[64] = {{1, 1, 1, 0, 0}};
+    struct dtp_model_cost cost = {.layers = one};
+    struct dtp_stages none;
+    double never_s;
+    timed_make(&large, (struct dtp_schedule_shape){DTP_SCHEDULE_1F1B, 64, 8192, 0, 0}, DTP_SEND_BUFFERED);
+    expect_said(dtp_stages_best_step(&(struct dtp_stages_model){64, 0}, &cost, &large.schedule, large.timer, 1, &none,
+                                     &never_s, &faults),
+                "are too many to try every move of a layer");
+    timed_release(&large);
     if (least < draws * 3 / 4)
         fail_msg("the least step in %d of %d draws", least, draws);
 }

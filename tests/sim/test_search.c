@@ -1,5 +1,6 @@
 /* The search against the plain way: every combination predicted, the best of them picked by hand. */
 #include "sim/search.h"
+#include "job/estimate.h"
 #include "runtime/runtimes.h"
 
 #include <math.h>
@@ -56,7 +57,7 @@ static double least_of_all(const struct setup *s, double (*of)(const struct dtp_
         assert_int_equal(dtp_axes_apply(&s->axes, i, false, scenario, &faults), DTP_OK);
         if (dtp_scenario_resolve(scenario, &catalog, &job, &faults) != DTP_OK)
             continue;
-        dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &p);
+        assert_int_equal(dtp_estimate(&job.transformer, &job.cluster, &job.plan, &p, &faults), DTP_OK);
         if (p.memory.verdict == DTP_VERDICT_FITS)
             least = fmin(least, of(&job, &p));
     }
@@ -396,7 +397,7 @@ static void test_memory_grows_with_the_micro_batch(void **state)
             plan.micro_batch = batch;
             if (dtp_plan_resolve(&plan, &job.transformer, &job.cluster, NULL) != DTP_OK)
                 break;
-            dtp_closed_form(&job.transformer, &job.cluster, &plan, &p);
+            assert_int_equal(dtp_estimate(&job.transformer, &job.cluster, &plan, &p, NULL), DTP_OK);
             assert_true(p.memory.allocated_peak_bytes >= before);
             before = p.memory.allocated_peak_bytes - may_shrink_bytes(&job, &plan);
         }

@@ -1,6 +1,7 @@
 /* Predicted memory against 35 measured PyTorch runs on H200 (scenarios/h200_torch_runs.csv). The prediction reads the
  * configuration columns only. */
 #include "closed/closed_form.h"
+#include "job/estimate.h"
 #include "runtime/runtimes.h"
 #include "base/table.h"
 
@@ -82,8 +83,15 @@ static struct dtp_memory predict(struct row row)
     cluster.nodes = cluster.gpus / cluster.gpus_per_node;
     cluster.gpu.architecture = DTP_GPU_HOPPER;
     cluster.gpu.memory_bytes = UINT64_C(150754820096);
+    cluster.oversubscription = 1;
+    for (int i = 0; i < DTP_DTYPE_COUNT; i++)
+        cluster.gpu.peak_flops_per_s[i] = 1e15;
+    plan.ddp_bucket_view = plan.strategy == DTP_DDP;
+    static struct dtp_faults faults;
     struct dtp_memory memory;
-    dtp_closed_form_memory(&transformer, &cluster, &plan, &memory);
+    if (dtp_plan_resolve(&plan, &transformer, &cluster, &faults) != DTP_OK ||
+        dtp_estimate_memory(&transformer, &cluster, &plan, &memory, NULL, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
     return memory;
 }
 

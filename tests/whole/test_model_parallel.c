@@ -1,5 +1,6 @@
 /* Tensor and pipeline parallelism: counted by hand, and scored on published runs. */
 #include "runs/backtest.h"
+#include "job/estimate.h"
 #include "runtime/runtimes.h"
 #include "runtime/megatron/model_parallel.h"
 
@@ -34,7 +35,7 @@ static enum dtp_status predict(const char *settings, struct dtp_job *job, struct
     if (status == DTP_OK)
         status = dtp_scenario_resolve(scenario, &catalog, job, &faults);
     if (status == DTP_OK)
-        dtp_closed_form(&job->transformer, &job->cluster, &job->plan, out);
+        status = dtp_estimate(&job->transformer, &job->cluster, &job->plan, out, &faults);
     dtp_scenario_destroy(scenario);
     return status;
 }
@@ -219,7 +220,7 @@ static void test_random_jobs(void **state)
         if (!dtp_plan_model_parallel(&plan) || dtp_plan_resolve(&plan, &job.transformer, &job.cluster, NULL) != DTP_OK)
             continue;
         seen++;
-        dtp_closed_form(&job.transformer, &job.cluster, &plan, &p);
+        assert_int_equal(dtp_estimate(&job.transformer, &job.cluster, &plan, &p, NULL), DTP_OK);
         assert_true(isfinite(p.time.step_s) && p.time.step_s > 0 && isfinite(p.throughput.tokens_per_s));
         assert_true(p.throughput.mfu >= 0 && p.throughput.mfu <= 1);
         assert_true(p.time.exposed_communication_s >= 0);

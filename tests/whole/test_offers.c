@@ -1,6 +1,7 @@
 /* What is offered can be typed: over frozen jobs each change that whatif ranks and that the advisor names gives, typed
  * behind the job's own flags, a job that resolves and that is predicted as it was said. */
 #include "decide/advise.h"
+#include "job/estimate.h"
 #include "decide/whatif.h"
 #include "job/scenario_keys.h"
 
@@ -97,7 +98,7 @@ static void test_advice(void **state)
         struct dtp_scenario *scenario = scenario_of(&frozen, &job);
         if (!scenario)
             continue;
-        dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &closed);
+        assert_int_equal(dtp_estimate(&job.transformer, &job.cluster, &job.plan, &closed, &faults), DTP_OK);
         dtp_advise(&job, &closed, scenario, &catalog, &advice);
         for (size_t i = 0; i < advice.count; i++, offered++)
             type_back(&frozen, scenario, advice.changes[i].flags, advice.changes[i].variant.prediction.time.step_s);

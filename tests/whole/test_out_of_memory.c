@@ -7,6 +7,7 @@
 #include "lower/lower.h"
 #include "program/placement.h"
 #include "program/program_text.h"
+#include "schedule/stages.h"
 #include "sim/simulate.h"
 #include "program/verify.h"
 
@@ -174,6 +175,47 @@ static void test_a_hand_made_step(void **state)
     dtp_program_destroy(subject.program);
 }
 
+static enum dtp_status time_schedule(struct subject *subject, struct dtp_faults *faults)
+{
+    (void)subject;
+    const struct dtp_schedule_shape shape = {DTP_SCHEDULE_DUALPIPEV, 3, 6, 0, 0};
+    struct dtp_schedule schedule;
+    struct dtp_schedule_timer *timer;
+    enum dtp_status status = dtp_schedule_create(&shape, &schedule, faults);
+    if (status != DTP_OK)
+        return status;
+    status = dtp_schedule_timer_create(&schedule, DTP_SEND_RENDEZVOUS, &timer, faults);
+    dtp_schedule_timer_destroy(timer);
+    dtp_schedule_destroy(&schedule);
+    return status;
+}
+
+static enum dtp_status cut_stages(struct subject *subject, struct dtp_faults *faults)
+{
+    (void)subject;
+    const struct dtp_stages_model model = {6, 0};
+    const struct dtp_part_cost layers[6] = {{1, 1, 1, 0, 0}, {1, 1, 1, 0, 0}, {1, 1, 1, 0, 0},
+                                            {1, 1, 1, 0, 0}, {1, 1, 1, 0, 0}, {1, 1, 1, 0, 0}};
+    const struct dtp_model_cost cost = {.layers = layers};
+    struct dtp_stages stages;
+    enum dtp_status status = dtp_stages_best(&model, &cost, 3, &stages, faults);
+    assert_true((status == DTP_OK) == (stages.parts != NULL));
+    dtp_stages_destroy(&stages);
+    if (status == DTP_OK)
+        status = dtp_stages_parse("E(tt|)*3L", &model, 2, &stages, faults);
+    assert_true((status == DTP_OK) == (stages.parts != NULL));
+    dtp_stages_destroy(&stages);
+    return status;
+}
+
+static void test_schedules(void **state)
+{
+    (void)state;
+    struct subject subject = {0};
+    refuse_each(time_schedule, &subject, 3);
+    refuse_each(cut_stages, &subject, 3);
+}
+
 /* The jobs that lowering knows, of three layers and two micro-steps. */
 static void test_lowered_steps(void **state)
 {
@@ -199,6 +241,7 @@ static void test_lowered_steps(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_hand_made_step), cmocka_unit_test(test_lowered_steps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_hand_made_step), cmocka_unit_test(test_schedules),
+                                       cmocka_unit_test(test_lowered_steps)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

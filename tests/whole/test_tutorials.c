@@ -1,6 +1,7 @@
 /* The arithmetic of the tutorials that people bring along: what is right in it must come out, what is wrong in it must
  * not. LLaMA-7B has 6,738,415,616 parameters; figures of "7B" are those times 7e9 / 6,738,415,616. */
 #include "closed/activations.h"
+#include "job/estimate.h"
 #include "runtime/runtimes.h"
 #include "closed/closed_form.h"
 #include "cost/collective_cost.h"
@@ -25,7 +26,7 @@ static struct dtp_prediction predict(const struct dtp_runtime *runtime, enum dtp
     plan.runtime = runtime, plan.strategy = strategy, plan.ddp_bucket_view = true;
     assert_true(dtp_precision_recipe(precision, &plan.precision));
     assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, NULL), DTP_OK);
-    dtp_closed_form(&t, &cluster, &plan, &prediction);
+    assert_int_equal(dtp_estimate(&t, &cluster, &plan, &prediction, NULL), DTP_OK);
     return prediction;
 }
 

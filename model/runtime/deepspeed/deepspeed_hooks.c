@@ -1,45 +1,10 @@
-/* DeepSpeed's hooks of the closed form: what it counts once, state on the host. */
+/* DeepSpeed's hooks of the closed form: state on the host. */
 #include "runtime/deepspeed/deepspeed_hooks.h"
 
 #include "base/bytes.h"
 #include "plan/runtime_sizes.h"
-#include "runtime/deepspeed/closed_form_deepspeed.h"
 #include "runtime/deepspeed/deepspeed.h"
 #include "runtime/deepspeed/zeropp.h"
-
-#include <assert.h>
-
-static_assert(sizeof(struct dtp_zero3_counts) <= DTP_OWN_COUNTS_BYTES, "dtp_counts has room for them");
-
-/* Stage 3's fetches. */
-static void count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                  const struct dtp_plan *plan, struct dtp_counts *counts)
-{
-    if (!dtp_plan_shards_params(plan))
-        return;
-    const struct dtp_activations *a = &counts->activations;
-    uint64_t tokens = dtp_bytes_product(plan->micro_batch, plan->sequence);
-    const struct dtp_zero3_load load = {.tokens = tokens,
-                                        .compute = counts->bytes.compute,
-                                        .grads = counts->bytes.grads,
-                                        .layer_all = dtp_bytes_product(tokens, a->layer_all),
-                                        .layer_kept = dtp_bytes_product(tokens, a->layer_kept),
-                                        .every = a->checkpoint_every,
-                                        .stream = dtp_bytes_product(tokens, a->gradient),
-                                        .sums = a->embedding_backward,
-                                        .total = counts->units.total,
-                                        .cluster = cluster,
-                                        .places = &counts->places};
-    dtp_zero3_count(transformer, plan, counts->units.ranks, &load, (struct dtp_zero3_counts *)(void *)counts->own);
-}
-
-static void memory(struct dtp_memory_job *job)
-{
-    if (dtp_plan_shards_params(job->plan))
-        dtp_memory_zero3(job);
-    else
-        dtp_memory_zero12(job);
-}
 
 /* ZeRO-Offload: fp32 master and gradients and a buffer in the model's dtype are pinned and flat, the moments are
  * pageable. That buffer is stage 3's grad_partitions_flat_buffer, the staging copy of the parameters below it;
@@ -109,8 +74,6 @@ static void add_wire_casts(const struct dtp_timing *c, double *per_gather, doubl
 /* ---- what they are ----------------------------------------------------------------------------------------------- */
 
 const struct dtp_closed_form_hooks dtp_deepspeed_closed_form = {
-    .count = count,
-    .memory = memory,
     .offload_state = offload_state,
     .more_communicators = more_communicators,
     .traffic = dtp_deepspeed_traffic,

@@ -4,8 +4,6 @@
 
 #include "closed/closed_form_hooks.h"
 
-void dtp_memory_zero12(struct dtp_memory_job *job); /* stages 1 and 2 */
-void dtp_memory_zero3(struct dtp_memory_job *job);
 void dtp_deepspeed_traffic(struct dtp_traffic *job);
 
 #endif

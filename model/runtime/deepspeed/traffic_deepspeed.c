@@ -3,7 +3,8 @@
 
 #include "base/bytes.h"
 #include "runtime/deepspeed/zeropp.h"
-#include "runtime/deepspeed/closed_form_deepspeed.h"
+#include "runtime/deepspeed/deepspeed_buckets.h"
+#include "runtime/deepspeed/traffic_fetches.h"
 
 /* DeepSpeed stages 1 and 2 all-reduce gradients by default even where a reduce-scatter would do
  * (use_multi_rank_bucket_allreduce), stage 2 in every micro-step whatever no_sync says; one blocking all-gather of the
@@ -57,11 +58,10 @@ static void add_quantized_gradients(struct dtp_traffic *job)
 /* DeepSpeed stage 3: what its coordinator fetches in a step, tensor by tensor, padded to equal shards; a true
  * reduce-scatter in every micro-step in the model's dtype, bucket by bucket; after the step what persists, block by
  * block. */
-static void stage_3(struct dtp_traffic *job)
+static void stage_3(struct dtp_traffic *job, const struct dtp_zero3_counts *fetched)
 {
     const struct dtp_units *u = &job->units;
     uint64_t steps = job->plan->accumulate;
-    const struct dtp_zero3_counts *fetched = job->own;
     if (job->plan->deepspeed.zero_hpz_partition_size > 1) {
         add_fetches(job, &fetched->second, 0, 0, job->plan->deepspeed.zero_hpz_partition_size,
                     &job->out->narrow_gather_scales);
@@ -83,11 +83,10 @@ static void stage_3(struct dtp_traffic *job)
  * stage 2 carries the sum down after every other micro-step and up again into the next, stage 3 both in every one
  * (partition_grads copies its buffer back to use it). Offloaded parameters go up as often as they are fetched, and what
  * persists once. */
-static void add_host_copies(struct dtp_traffic *job)
+static void add_host_copies(struct dtp_traffic *job, const struct dtp_zero3_counts *fetched)
 {
     const struct dtp_plan *plan = job->plan;
     const struct dtp_units *u = &job->units;
-    const struct dtp_zero3_counts *fetched = job->own; /* of stage 3, which alone offloads parameters */
     bool third = plan->strategy == DTP_ZERO3;
     uint64_t shard = third ? u->total_shard : dtp_divide_up(u->total, u->ranks), up = shard, carried = 0;
     if (dtp_plan_shards_grads(plan))
@@ -101,10 +100,13 @@ static void add_host_copies(struct dtp_traffic *job)
 
 void dtp_deepspeed_traffic(struct dtp_traffic *job)
 {
-    if (dtp_plan_shards_params(job->plan))
-        stage_3(job);
-    else
+    struct dtp_zero3_counts fetched = {.persistent_shard = 0}; /* of stage 3, which alone offloads parameters */
+    if (dtp_plan_shards_params(job->plan)) {
+        dtp_zero3_count(job->transformer, job->plan, job->units.ranks, &fetched);
+        stage_3(job, &fetched);
+    } else {
         stages_1_and_2(job);
+    }
     if (job->plan->offload != DTP_OFFLOAD_NONE)
-        add_host_copies(job);
+        add_host_copies(job, &fetched);
 }

@@ -1,7 +1,10 @@
 /* Our executor's hooks of the closed form: what its step waits for, state on the host. */
 #include "runtime/dtplan/closed_form_executor.h"
 
+#include "base/bytes.h"
 #include "cost/collective_choice.h"
+#include "net/parameter_layout.h"
+#include "runtime/dtplan/batch_layout.h"
 #include "runtime/dtplan/dtplan.h"
 #include "runtime/dtplan/executor_work.h"
 #include "runtime/dtplan/lower_executor.h"
@@ -76,25 +79,56 @@ static double exposed_offload_s(const struct dtp_timing *c, const struct dtp_com
     return end_s + last_up_s - path_s;
 }
 
-/* Exact sizes, registered instead of rounded; gradients land beside the state. */
+/* ---- state on the host ------------------------------------------------------------------------------------------- */
+
+/* What a rank has of all modules: elements, and bytes of its gradients. All blocks are alike. */
+static uint64_t own_elements(const struct dtp_transformer *transformer, const struct dtp_executor_rules *rules,
+                             uint64_t *gradient_bytes)
+{
+    const uint64_t module[] = {0, 1, transformer->layers + 1}, count[] = {1, transformer->layers, 1};
+    uint64_t elements = 0;
+    *gradient_bytes = 0;
+    for (size_t i = 0; i < sizeof module / sizeof *module; i++) {
+        struct dtp_parameter_module layout;
+        dtp_parameter_module(transformer, rules->shard_ranks, module[i], &layout);
+        enum dtp_dtype shard = dtp_executor_gradient_dtypes(transformer, rules, module[i]).shard;
+        elements += count[i] * layout.shard_elements;
+        *gradient_bytes += count[i] * dtp_bytes_product(layout.shard_elements, dtp_dtype_bytes(shard));
+    }
+    return elements;
+}
+
+static uint64_t aligned(uint64_t bytes)
+{
+    return dtp_divide_up(bytes, DTP_EXECUTOR_HOST_ALIGNMENT) * DTP_EXECUTOR_HOST_ALIGNMENT;
+}
+
+/* The pinned arena, registered instead of rounded: state, the gradients it is updated with, the weights that go up,
+ * batches. */
 static void offload_state(const struct dtp_transformer *transformer, const struct dtp_units *units,
                           const struct dtp_plan *plan, const struct dtp_element_bytes *bytes, uint64_t shard,
                           struct dtp_state_bytes *out)
 {
-    (void)transformer, (void)units;
-    dtp_state_add_host(out, DTP_TERM_HOST_MASTER, 1, out->optimizer_elements, bytes->master);
-    dtp_state_add_host(out, DTP_TERM_HOST_MOMENTS, 1, out->optimizer_elements, bytes->moments);
-    dtp_state_add_host(out, DTP_TERM_HOST_GRADS, 1, shard, bytes->grads);
+    (void)units, (void)shard;
+    struct dtp_executor_rules rules;
+    uint64_t gradient_bytes;
+    dtp_executor_rules(transformer, out->cluster, plan, &rules);
+    uint64_t own = own_elements(transformer, &rules, &gradient_bytes);
+    dtp_state_add_host(out, DTP_TERM_HOST_MASTER, 1, own, bytes->master);
+    dtp_state_add_host(out, DTP_TERM_HOST_MOMENTS, 1, own, bytes->moments);
+    dtp_state_add_host(out, DTP_TERM_HOST_PARAMS, 1, own, bytes->compute);
+    dtp_state_add_host(out, DTP_TERM_OUR_HOST_GRADS, 1, 1, gradient_bytes);
+    dtp_state_add_host(out, DTP_TERM_OUR_HOST_BATCHES, plan->accumulate, 1,
+                       aligned(dtp_batch_layout_of(rules.tokens).bytes));
+    dtp_state_add_host(out, DTP_TERM_OUR_HOST_SCALARS, 2, 1, aligned(DTP_EXECUTOR_SCALARS_BYTES));
     out->optimizer_elements = 0;
-    if (plan->offload != DTP_OFFLOAD_OPTIMIZER) {
-        dtp_state_add_host(out, DTP_TERM_HOST_PARAMS, 1, out->params_elements, bytes->params);
+    if (plan->offload != DTP_OFFLOAD_OPTIMIZER)
         out->params_elements = 0;
-    }
 }
 
+/* ---- what they are ----------------------------------------------------------------------------------------------- */
+
 const struct dtp_closed_form_hooks dtp_executor_closed_form = {
-    .own_blocks = true,
-    .memory = dtp_memory_executor,
     .offload_state = offload_state,
     .nccl = dtp_executor_nccl_bytes,
     .traffic = dtp_executor_traffic,

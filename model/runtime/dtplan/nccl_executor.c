@@ -1,55 +1,54 @@
 /* What NCCL takes of a GPU's memory under our executor: its kernels, and the buffers of the groups that a plan uses. */
 #include "runtime/dtplan/closed_form_executor.h"
 
-#include "closed/allocator.h"
+#include "closed/beside.h"
 #include "cost/calibration.h"
 #include "runtime/dtplan/lower_executor.h"
 
 /* Buffers are made by a communicator's first collective, for as many rings as there are thread blocks; the world's has
  * none where only groups of it are used. Symmetric kernels and copies work in the arena, which is mapped instead. */
-static uint64_t ring_buffers(const struct dtp_memory_job *job, uint64_t ranks, uint64_t stride,
-                             struct dtp_part_chain *chain)
+static uint64_t ring_buffers(const struct dtp_beside *b, uint64_t ranks, uint64_t stride, struct dtp_memory_list *list)
 {
-    const struct dtp_cluster *cluster = job->cluster;
-    uint32_t ctas = job->plan->executor.collective_ctas;
+    const struct dtp_cluster *cluster = b->cluster;
+    uint32_t ctas = b->plan->executor.collective_ctas;
     double whole = dtp_calibration.nccl_ring_ctas, rings = ctas && ctas < whole ? ctas / whole : 1;
     bool between = ranks * stride > cluster->gpus_per_node;
     if (between && cluster->network == DTP_NETWORK_SOCKETS)
-        return dtp_memory_part(chain, DTP_TERM_NCCL_SOCKETS, 1, 1,
+        return dtp_memory_part(list, DTP_TERM_NCCL_SOCKETS, 1, 1,
                                (uint64_t)dtp_calibration.nccl_socket_communicator_bytes);
-    if (!between && job->plan->executor.symmetric_windows)
-        return dtp_memory_part(chain, DTP_TERM_NCCL_WINDOWS, 1, 1, (uint64_t)dtp_calibration.nccl_window_bytes);
-    return dtp_memory_part(chain, DTP_TERM_NCCL_COMMUNICATORS, 1, 1,
+    if (!between && b->plan->executor.symmetric_windows)
+        return dtp_memory_part(list, DTP_TERM_NCCL_WINDOWS, 1, 1, (uint64_t)dtp_calibration.nccl_window_bytes);
+    return dtp_memory_part(list, DTP_TERM_NCCL_COMMUNICATORS, 1, 1,
                            (uint64_t)(rings * dtp_calibration.nccl_communicator_bytes));
 }
 
-static uint64_t group(const struct dtp_memory_job *job, uint64_t ranks, uint64_t stride, struct dtp_part_chain *chain)
+static uint64_t group(const struct dtp_beside *b, uint64_t ranks, uint64_t stride, struct dtp_memory_list *list)
 {
     if (ranks < 2)
         return 0;
-    uint64_t bytes = ring_buffers(job, ranks, stride, chain);
-    if (ranks < job->cluster->gpus && ranks * stride <= job->cluster->gpus_per_node)
-        bytes += dtp_memory_part(chain, DTP_TERM_NCCL_SPLIT, 1, 1, (uint64_t)dtp_calibration.nccl_split_bytes);
+    uint64_t bytes = ring_buffers(b, ranks, stride, list);
+    if (ranks < b->cluster->gpus && ranks * stride <= b->cluster->gpus_per_node)
+        bytes += dtp_memory_part(list, DTP_TERM_NCCL_SPLIT, 1, 1, (uint64_t)dtp_calibration.nccl_split_bytes);
     return bytes;
 }
 
-uint64_t dtp_executor_nccl_bytes(const struct dtp_memory_job *job, struct dtp_part_chain *chain)
+uint64_t dtp_executor_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_list *list)
 {
-    const struct dtp_plan *plan = job->plan;
-    if (job->cluster->gpus == 1)
+    const struct dtp_plan *plan = b->plan;
+    if (b->cluster->gpus == 1)
         return 0;
     struct dtp_executor_rules rules;
-    dtp_executor_rules(job->transformer, job->cluster, plan, &rules);
+    dtp_executor_rules(b->transformer, b->cluster, plan, &rules);
     uint64_t copies = 0;
     if (rules.shard_ranks > 1 && plan->executor.gather_engine == DTP_ENGINE_COPY)
         copies++;
     if (rules.exchanges)
         copies++;
-    uint64_t bytes = dtp_nccl_library_bytes(chain) + group(job, rules.replicas, rules.shard_ranks, chain);
+    uint64_t bytes = dtp_nccl_library_bytes(list) + group(b, rules.replicas, rules.shard_ranks, list);
     if (copies < 2 || rules.gradient_norm) /* whose partial sums are all-reduced, whatever carries gradients */
-        bytes += group(job, rules.shard_ranks, 1, chain);
+        bytes += group(b, rules.shard_ranks, 1, list);
     if (copies)
-        bytes += dtp_memory_part(chain, DTP_TERM_NCCL_COPIES, copies, 1,
+        bytes += dtp_memory_part(list, DTP_TERM_NCCL_COPIES, copies, 1,
                                  (uint64_t)dtp_calibration.nccl_copy_communicator_bytes);
     return bytes;
 }

@@ -1,23 +1,9 @@
 /* Megatron's parts of the closed form, of one rank's slice: what it keeps and what it sends. */
 #include "closed/closed_form_hooks.h"
-#include "closed/memory_replicated.h"
 
 #include "base/bytes.h"
 #include "runtime/megatron/megatron.h"
 #include "runtime/megatron/model_parallel.h"
-
-/* One gradient buffer, allocated once, that matmuls write into. */
-static void add_gradients(const struct dtp_memory_job *job, struct dtp_instant *instant, uint64_t done)
-{
-    (void)done;
-    dtp_instant_add(instant, DTP_TERM_GRADS_BUFFER, 1, job->units.total, job->bytes.grads);
-}
-
-static void memory(struct dtp_memory_job *job)
-{
-    static const struct dtp_replicated_hooks hooks = {.add_gradients = add_gradients};
-    dtp_memory_replicated(job, &hooks);
-}
 
 #define MEGATRON_BUCKET 40000000u /* elements, or 1e6 per data parallel rank */
 
@@ -45,8 +31,9 @@ static const struct dtp_kernel_counts kernels = {
     .forward = 10, .rotary_forward = 1, .backward = 17, .rotary_backward = 3, .biases_backward = 4, .root = 11};
 
 const struct dtp_closed_form_hooks dtp_megatron_closed_form = {
-    .memory = memory,
     .traffic = traffic,
     .kernels = &kernels,
-    .slices = dtp_closed_form_model_parallel,
+    .slice = dtp_slice_of,
+    .add_stages = dtp_stages_of_slice,
+    .add_stages_memory = dtp_stages_memory_of_slice,
 };

@@ -324,18 +324,30 @@ static void fill_memory(const struct job *j, struct dtp_memory *m)
     dtp_memory_judge(m);
 }
 
-void dtp_closed_form_model_parallel(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                                    const struct dtp_plan *plan, struct dtp_prediction *out)
+static struct job job_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                         const struct dtp_plan *plan)
 {
     struct job j = {.transformer = transformer, .cluster = cluster, .plan = plan, .micro_steps = plan->accumulate};
     dtp_slice_of(transformer, cluster, plan, &j.slice);
     j.stream_bytes = dtp_bytes_product(dtp_bytes_product(plan->micro_batch, plan->sequence),
                                        transformer->hidden * dtp_plan_compute_bytes(plan));
-    dtp_closed_form(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, out);
+    return j;
+}
+
+void dtp_stages_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                         const struct dtp_plan *plan, struct dtp_prediction *out)
+{
+    struct job j = job_of(transformer, cluster, plan);
     dtp_closed_form_time_parts(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &out->communication, &j.parts);
     struct stages stages = stages_of(&j, &out->time);
     fill_time(&j, &stages, &out->time);
     fill_throughput(&j, &out->time, &out->throughput);
     fill_communication(&j, &stages, &out->communication);
-    fill_memory(&j, &out->memory);
+}
+
+void dtp_stages_memory_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                const struct dtp_plan *plan, struct dtp_memory *memory)
+{
+    struct job j = job_of(transformer, cluster, plan);
+    fill_memory(&j, memory);
 }

@@ -21,7 +21,7 @@
 #ifndef DTP_MODEL_PARALLEL_H
 #define DTP_MODEL_PARALLEL_H
 
-#include "closed/closed_form.h"
+#include "closed/closed_form_hooks.h"
 #include "plan/rules.h"
 
 /* What is wrong with tp, pp and their choices where tp or pp is above 1: the key at fault, and why in `out`; NULL where
@@ -29,17 +29,13 @@
 const char *dtp_model_parallel_fault(const struct dtp_plan *plan, const struct dtp_transformer *transformer,
                                      const struct dtp_cluster *cluster, char *out, size_t bytes);
 
-/* One rank's slice as a data-parallel job of its own. */
-struct dtp_slice {
-    struct dtp_transformer transformer;
-    struct dtp_cluster cluster;
-    struct dtp_plan plan;
-};
 void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                   const struct dtp_plan *plan, struct dtp_slice *out);
 
-/* The whole prediction; dtp_closed_form calls it where tp or pp is above 1. */
-void dtp_closed_form_model_parallel(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                                    const struct dtp_plan *plan, struct dtp_prediction *out);
+/* From the prediction of a slice to that of the plan: traffic, time and throughput; memory. */
+void dtp_stages_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                         const struct dtp_plan *plan, struct dtp_prediction *out);
+void dtp_stages_memory_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                const struct dtp_plan *plan, struct dtp_memory *memory);
 
 #endif

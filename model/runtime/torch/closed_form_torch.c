@@ -1,71 +1,41 @@
-/* PyTorch's hooks of the closed form: pools of its allocator, state on the host. */
+/* PyTorch's hooks of the closed form: segments of its allocator, state on the host. */
 #include "runtime/torch/closed_form_torch.h"
 
 #include "base/bytes.h"
 #include "runtime/torch/torch.h"
 
-/* ---- pools of the allocator -------------------------------------------------------------------------------------- */
-
-/* Pool of the all-gather stream under FSDP2: the root's cast shard and flat buffer are its first segments; a unit's
- * flat buffer is needed while the root's still stands, and a second one while the first still stands, so each takes a
- * new segment unless a free one is large enough; so does each that is gathered further ahead. */
-static uint64_t gather_pool(const struct dtp_memory_job *job, struct dtp_part_chain *chain)
-{
-    const struct dtp_units *u = &job->units;
-    uint64_t w = job->bytes.compute, unit_elements = u->layers_per_unit * u->layer;
-    uint64_t root = w * u->root, unit = w * unit_elements;
-    bool cast = job->bytes.params != w;
-    uint64_t root_cast = cast ? root / u->ranks : 0, unit_cast = cast ? unit / u->ranks : 0;
-    uint64_t units = root_cast < unit + unit_cast;
-    units += root < unit && u->count > 1;
-    units += u->count > job->plan->prefetch_depth ? job->plan->prefetch_depth - 1 : 0;
-    return dtp_memory_part(chain, DTP_TERM_POOL_ROOT, 1, u->root, w) +
-           dtp_memory_part(chain, DTP_TERM_POOL_CAST, 1, 1, root_cast) +
-           dtp_memory_part(chain, DTP_TERM_POOL_UNITS, units, unit_elements, w);
-}
-
-/* Pool of the reduce-scatter stream under FSDP2: its outputs are the sharded gradients, all of them at the end of
- * backward; with CPU offload they leave at once and one root and one unit remain. */
-static uint64_t reduce_pool(const struct dtp_memory_job *job, struct dtp_part_chain *chain)
-{
-    const struct dtp_units *u = &job->units;
-    bool offloaded = job->plan->offload != DTP_OFFLOAD_NONE;
-    uint64_t elements = offloaded ? u->root_shard + u->layers_per_unit * u->layer_shard : u->total_shard;
-    return dtp_memory_part(chain, offloaded ? DTP_TERM_POOL_NEWEST_GRADS : DTP_TERM_POOL_GRADS, 1, elements,
-                           job->bytes.grads);
-}
+/* ---- segments of the allocator ----------------------------------------------------------------------------------- */
 
 /* DDP lays its buckets anew after the first backward, in the order gradients came; the segments of the first ones go to
  * activations and optimizer state in pieces, so that the peak of later steps needs fresh ones. */
-static uint64_t made_anew(const struct dtp_memory_job *job, struct dtp_part_chain *chain)
+static uint64_t rebuilt_buckets(const struct dtp_beside *b, struct dtp_memory_list *list)
 {
-    if (job->plan->expandable_segments || !dtp_plan_has_ddp_buckets(job->plan, job->cluster))
+    if (!dtp_plan_has_ddp_buckets(b->plan, b->cluster))
         return 0;
-    return dtp_memory_part(chain, DTP_TERM_REBUILT_BUCKETS, 1, job->units.total, job->bytes.grads);
+    return dtp_memory_part(list, DTP_TERM_REBUILT_BUCKETS, 1, b->units.total, b->bytes.grads);
 }
 
 /* The root's reduce-scatter input [r R] is one block, needed at the very end of backward. Where nothing freed before it
  * is as long in one piece (the loss's blocks, a unit's own input), it takes a new segment, although much more than
  * that lies free in pieces. */
-static uint64_t root_reduce_segment(const struct dtp_memory_job *job, struct dtp_part_chain *chain)
+static uint64_t root_reduce_segment(const struct dtp_beside *b, struct dtp_memory_list *list)
 {
-    const struct dtp_units *u = &job->units;
-    uint64_t r = job->bytes.reduce, input = r * u->root, unit = r * u->layers_per_unit * u->layer;
-    enum dtp_loss loss = dtp_plan_loss(job->plan);
-    uint64_t token_bytes = loss == DTP_LOSS_EAGER   ? 4 * job->transformer->vocab
-                           : loss == DTP_LOSS_FUSED ? job->activations.logits
+    const struct dtp_units *u = &b->units;
+    uint64_t r = b->bytes.reduce, input = r * u->root, unit = r * u->layers_per_unit * u->layer;
+    enum dtp_loss loss = dtp_plan_loss(b->plan);
+    uint64_t token_bytes = loss == DTP_LOSS_EAGER   ? 4 * b->transformer->vocab
+                           : loss == DTP_LOSS_FUSED ? b->bytes.compute * b->transformer->vocab
                                                     : 0; /* no block of all logits */
-    uint64_t loss_block = dtp_bytes_product(job->tokens, token_bytes);
-    return input > loss_block && input > unit ? dtp_memory_part(chain, DTP_TERM_ROOT_SEGMENT, 1, u->root, r) : 0;
+    uint64_t loss_block = dtp_bytes_product(dtp_bytes_product(b->plan->micro_batch, b->plan->sequence), token_bytes);
+    return input > loss_block && input > unit ? dtp_memory_part(list, DTP_TERM_ROOT_SEGMENT, 1, u->root, r) : 0;
 }
 
-static uint64_t other_pools(const struct dtp_memory_job *job, struct dtp_part_chain *chain)
+static uint64_t own_segments(const struct dtp_beside *b, struct dtp_memory_list *list, uint64_t *made_anew)
 {
-    if (!dtp_plan_shards_params(job->plan))
-        return 0;
-    uint64_t reduce = reduce_pool(job, chain);
-    uint64_t root = job->plan->expandable_segments ? 0 : root_reduce_segment(job, chain);
-    return reduce + root + (job->plan->fsdp1 ? 0 : gather_pool(job, chain));
+    if (dtp_plan_shards_params(b->plan))
+        return root_reduce_segment(b, list);
+    *made_anew = rebuilt_buckets(b, list);
+    return *made_anew;
 }
 
 /* ---- state on the host ------------------------------------------------------------------------------------------- */
@@ -87,18 +57,8 @@ static void offload_state(const struct dtp_transformer *transformer, const struc
 
 /* ---- what they are ----------------------------------------------------------------------------------------------- */
 
-static void memory(struct dtp_memory_job *job)
-{
-    if (dtp_plan_shards_params(job->plan))
-        dtp_memory_fsdp(job);
-    else
-        dtp_memory_ddp(job);
-}
-
 const struct dtp_closed_form_hooks dtp_torch_closed_form = {
-    .memory = memory,
     .offload_state = offload_state,
-    .other_pools = other_pools,
-    .made_anew = made_anew,
+    .own_segments = own_segments,
     .traffic = dtp_torch_traffic,
 };

@@ -4,8 +4,6 @@
 
 #include "closed/closed_form_hooks.h"
 
-void dtp_memory_ddp(struct dtp_memory_job *job);
-void dtp_memory_fsdp(struct dtp_memory_job *job); /* FSDP2, FSDP1 */
 void dtp_torch_traffic(struct dtp_traffic *job);
 
 #endif

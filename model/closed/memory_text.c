@@ -1,4 +1,4 @@
-#include "closed/closed_form.h"
+#include "closed/memory.h"
 
 #include <stdio.h>
 

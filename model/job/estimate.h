@@ -1,0 +1,25 @@
+/* What a job needs, estimated without a simulation: memory from its step program, by miniatures where these line up
+ * (lower/miniature.h), so that bytes of tensors are exact; what stands beside a program (closed/memory.h), traffic and
+ * time by formulas (closed/closed_form.h). What searches by many plans asks.
+ *
+ * Of a plan with tensor or pipeline parallelism the program is that of one rank's slice, and what the other ranks add
+ * comes on top as the runtime says. Of a plan that has no step program (details of a model that our executor does not
+ * run, more operations than fit) memory is its bound (bounds/bound_fit.h), and says so: memory->bound.
+ *
+ * Inputs have passed dtp_transformer_check, dtp_cluster_check and dtp_plan_resolve. Some 0.1 ms for 32 layers, in
+ * proportion to the layers where all have to be lowered; programs come from the C library's heap, so keep it
+ * (dtp_host_memory_keep) where many are made. */
+#ifndef DTP_ESTIMATE_H
+#define DTP_ESTIMATE_H
+
+#include "closed/closed_form.h"
+
+/* DTP_ENVIRONMENT: no memory. */
+enum dtp_status dtp_estimate(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                             const struct dtp_plan *plan, struct dtp_prediction *out, struct dtp_faults *faults);
+/* Its memory alone. `parts` gets the record of what stands beside the program; NULL: none. */
+enum dtp_status dtp_estimate_memory(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                    const struct dtp_plan *plan, struct dtp_memory *out, struct dtp_memory_parts *parts,
+                                    struct dtp_faults *faults);
+
+#endif
