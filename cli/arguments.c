@@ -146,10 +146,10 @@ static const struct dtp_option options[OPTION_COUNT] = {
          "relative standard deviation of the GPUs' speeds; default as measured on GPUs of a kind"},
     [OPTION_STRAGGLER] = {"--straggler", "F", ON(SIMULATE),
                           "one GPU's kernels take F times as long as they should; all others wait for it"},
-    [OPTION_FIDELITY] = {"--fidelity", "closed|simulated",
-                         ON(PLAN) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(BACKTEST) | ON(CATALOG),
-                         "predict by formulas, or by simulating the step program; default closed, of plan "
-                         "and whatif simulated where the job has one"},
+    [OPTION_FIDELITY] =
+        {"--fidelity", "bounds|simulated", ON(PLAN) | ON(WHATIF) | ON(SWEEP) | ON(SEARCH) | ON(BACKTEST) | ON(CATALOG),
+         "estimate (memory of the step program, time by formulas), or simulate the step program; default "
+         "bounds, of plan and whatif simulated where the job has one"},
     [OPTION_MAX_GPUS] = {"--max-gpus", "N", ON(SEARCH), "largest number of GPUs to consider; default 1024"},
     [OPTION_MAX_NODES] = {"--max-nodes", "N", ON(SEARCH), "most nodes of a plan; default as many as the GPUs take"},
     [OPTION_EXCLUDE_GPU] = {"--exclude-gpu", "LIST", ON(SEARCH), "GPUs to leave out, as in rtx-5060-ti,a10"},
@@ -313,9 +313,9 @@ static void set_goal(struct dtp_arguments *a, enum dtp_solve_goal goal, const ch
 static void set_fidelity(struct dtp_arguments *a, const char *value, struct dtp_faults *faults)
 {
     a->simulated = strcmp(value, "simulated") == 0;
-    a->closed = strcmp(value, "closed") == 0;
+    a->closed = strcmp(value, "bounds") == 0 || strcmp(value, "closed") == 0; /* its name until 0.1 */
     if (!a->simulated && !a->closed)
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--fidelity: '%s' is neither closed nor simulated", value);
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--fidelity: '%s' is neither bounds nor simulated", value);
 }
 
 /* Of a flag that is given twice the last counts, but of catalogues all do. */
@@ -543,7 +543,7 @@ enum dtp_status dtp_arguments_read(int argc, char **argv, struct dtp_arguments *
     }
     if (out->simulated && out->solves)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                  "--fidelity simulated: solving goes by the closed form; solve first, then simulate the answer");
+                  "--fidelity simulated: solving goes by estimates; solve first, then simulate the answer");
     if (out->leave_one_out && (out->output || out->only))
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--leave-one-out: scores whole sources; leave out -o and --only");
     if (out->leave_one_out && out->machine)

@@ -1,4 +1,4 @@
-/* dtplan backtest RUNS.csv [--fidelity closed|simulated] [-o ROWS.csv]; dtplan backtest --leave-one-out RUNS.csv ... */
+/* dtplan backtest RUNS.csv [--fidelity bounds|simulated] [-o ROWS.csv]; dtplan backtest --leave-one-out RUNS.csv ... */
 #include "cli/command.h"
 #include "cli/progress.h"
 

@@ -56,7 +56,7 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
          {{"dtplan whatif --params 7e9 --gpus 8 --strategy full_shard", "what to tune first"},
           {"dtplan whatif --params 13e9 --gpus 16 --accumulate 4 --csv", "all changes as a table for a spreadsheet"}}},
     [DTP_COMMAND_SWEEP] =
-        {"dtplan sweep [SCENARIO.ini ...] [--KEY LIST ...] [-o FILE.csv] [--fidelity closed|simulated]",
+        {"dtplan sweep [SCENARIO.ini ...] [--KEY LIST ...] [-o FILE.csv] [--fidelity bounds|simulated]",
          "Predicts every combination of lists and ranges of keys: one CSV row each, memory, communication, time, "
          "throughput and money, with units in the header. A flag takes 8,16 or 8..64 or 8..64+8 or 8..1024x2 or all; "
          "switches are written --compile=true,false. A refused combination is a row with the reason. With -o a sweep "
@@ -83,7 +83,7 @@ static const struct command_help helps[DTP_COMMAND_COUNT] = {
            "which cluster to rent"},
           {"dtplan search --params 1B --gpus 2 --gpu a10 --tokens 200M --budget 15",
            "what an evening of two GPUs can do"}}},
-    [DTP_COMMAND_BACKTEST] = {"dtplan backtest RUNS.csv ... [--fidelity closed|simulated] [--machine FILE.csv] "
+    [DTP_COMMAND_BACKTEST] = {"dtplan backtest RUNS.csv ... [--fidelity bounds|simulated] [--machine FILE.csv] "
                               "[-o ROWS.csv | --leave-one-out] [--json | --csv]",
                               "Predicts measured runs from their configuration alone and reports how far off the "
                               "predictions are, beside the "

@@ -49,9 +49,9 @@ static void judge(const struct dtp_search_question *question, struct dtp_candida
     c->patient = dtp_search_has_limits(job) || c->cost.goodput.expected_s <= DTP_SEARCH_PATIENCE_S;
 }
 
-/* What the scan has kept, resolved and estimated. */
-static enum dtp_status estimate(const struct dtp_search_question *question, const struct dtp_scan_entry *entry,
-                                struct dtp_candidate *c, struct dtp_faults *faults)
+/* What the scan has kept, resolved and predicted anew but for memory that is known. */
+static enum dtp_status predict_again(const struct dtp_search_question *question, const struct dtp_scan_entry *entry,
+                                     struct dtp_candidate *c, struct dtp_faults *faults)
 {
     struct dtp_scenario *scenario = NULL;
     *c = (struct dtp_candidate){.combination = entry->combination, .shard_group = entry->shard_group};
@@ -67,16 +67,19 @@ static enum dtp_status estimate(const struct dtp_search_question *question, cons
         return status;
     struct dtp_job *job = &c->variant.job;
     c->batch_free = batch_free;
-    status = dtp_estimate(&job->transformer, &job->cluster, &job->plan, &c->variant.prediction, faults);
+    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &c->variant.prediction);
+    c->variant.prediction.memory = entry->memory;
     c->closed_step_s = c->variant.prediction.time.step_s;
-    return status;
+    return entry->estimated ? DTP_OK
+                            : dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan,
+                                                  &c->variant.prediction.memory, NULL, faults);
 }
 
 static enum dtp_status add_candidate(const struct dtp_search_question *question, const struct dtp_scan_entry *entry,
                                      struct dtp_search *out, struct dtp_faults *faults)
 {
     struct dtp_candidate *c = &out->candidates[out->count];
-    enum dtp_status status = isinf(entry->work_s) ? DTP_OK : estimate(question, entry, c, faults);
+    enum dtp_status status = isinf(entry->work_s) ? DTP_OK : predict_again(question, entry, c, faults);
     if (status != DTP_OK || isinf(entry->work_s))
         return status;
     judge(question, c);
@@ -340,7 +343,7 @@ static enum dtp_status find_missing(const struct dtp_search_question *question, 
     *bytes = 0;
     if (isinf(scan->nearest_bytes))
         return DTP_OK;
-    enum dtp_status status = estimate(question, &scan->nearest, &nearest, faults);
+    enum dtp_status status = predict_again(question, &scan->nearest, &nearest, faults);
     const struct dtp_memory *m = &nearest.variant.prediction.memory;
     if (status == DTP_OK && m->device_peak_bytes > m->capacity_bytes)
         *bytes = (double)(m->device_peak_bytes - m->capacity_bytes);

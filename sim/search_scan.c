@@ -91,23 +91,36 @@ static struct dtp_scan_group empty_group(void)
     return group;
 }
 
-/* Whether the group would take a plan of this speed if it fitted. What is tight counts only where nothing fits. */
-static bool is_wanted(const struct dtp_scan_group *group, const struct dtp_scan_entry *entry)
+/* Whether the group would take a plan of this speed if it fitted. What is tight counts only where nothing fits; what
+ * has no room by its bound is taken for roomy only where a bound is seldom as far off. */
+#define BOUND_SELDOM_ABOVE 0.1
+static bool is_wanted(const struct dtp_scan_group *group, const struct dtp_scan_entry *entry,
+                      const struct dtp_memory *bound)
 {
-    return better(entry, &group->fits[DTP_SCAN_KEPT - 1]) || better(entry, &group->roomy) ||
+    double bytes = (double)bound->device_peak_bytes / (1 + BOUND_SELDOM_ABOVE);
+    bool room = bytes <= (1 - DTP_SCAN_ROOMY) * (double)bound->capacity_bytes;
+    return better(entry, &group->fits[DTP_SCAN_KEPT - 1]) || (room && better(entry, &group->roomy)) ||
            (isinf(group->fits[0].work_s) && better(entry, &group->tight));
 }
 
-static void keep_estimated(const struct dtp_memory *m, struct dtp_scan_group *group, struct dtp_scan_entry *entry)
+static void keep_estimated(const struct dtp_memory *m, struct dtp_scan_group *group, const struct dtp_scan_entry *entry)
 {
-    entry->headroom = 1 - (double)m->device_peak_bytes / (double)m->capacity_bytes;
+    double headroom = 1 - (double)m->device_peak_bytes / (double)m->capacity_bytes;
     if (m->verdict == DTP_VERDICT_FITS) {
         keep_fit(group, *entry);
-        if (entry->headroom >= DTP_SCAN_ROOMY)
+        if (headroom >= DTP_SCAN_ROOMY)
             keep_one(&group->roomy, entry);
     } else if (m->verdict == DTP_VERDICT_TIGHT) {
         keep_one(&group->tight, entry);
     }
+}
+
+/* Whether a plan leaves so much of its GPU free, whatever of the bound's tolerance its program takes. */
+static bool leaves(const struct dtp_memory *bound, double headroom)
+{
+    double device_bytes = (double)bound->reserved_peak_bytes / (1 - DTP_BOUND_MOST_BELOW) +
+                          (double)(bound->context_bytes + bound->nccl_bytes);
+    return device_bytes <= (1 - headroom) * (double)bound->capacity_bytes;
 }
 
 static void keep_nearest(struct dtp_scan *scan, const struct dtp_scan_entry *entry, double bytes)
@@ -147,10 +160,17 @@ static enum fate judge(struct worker *w, struct dtp_scan_group *group, struct dt
     double missing_bytes = (double)bound->device_peak_bytes - (double)bound->capacity_bytes;
     if (fit.surely_oom)
         keep_nearest(&w->scan, &entry, missing_bytes);
-    if (fit.surely_oom || !is_wanted(group, &entry))
+    if (fit.surely_oom || !is_wanted(group, &entry, bound))
         return fit.surely_oom ? FATE_TOO_LARGE : FATE_PREDICTED;
+    if (bound->verdict == DTP_VERDICT_FITS && leaves(bound, DTP_SCAN_ROOMY)) {
+        keep_fit(group, entry);
+        keep_one(&group->roomy, &entry);
+        return FATE_PREDICTED;
+    }
     if (dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan, &p->memory, NULL, &w->faults) != DTP_OK)
         return w->faults.status == DTP_ENVIRONMENT ? FATE_NO_MEMORY : FATE_REFUSED;
+    entry.memory = p->memory;
+    entry.estimated = true;
     keep_estimated(&p->memory, group, &entry);
     if (p->memory.verdict == DTP_VERDICT_OOM)
         keep_nearest(&w->scan, &entry, missing_bytes);

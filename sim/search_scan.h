@@ -15,8 +15,9 @@
 struct dtp_scan_entry {
     uint64_t combination;
     uint32_t shard_group;
-    double work_s; /* of computing, without failures; infinite: empty */
-    double headroom;
+    double work_s;            /* of computing, without failures; infinite: empty */
+    bool estimated;           /* else the bound leaves no doubt that it fits, and roomily */
+    struct dtp_memory memory; /* where it is estimated */
 };
 
 struct dtp_scan_group {
@@ -27,8 +28,7 @@ struct dtp_scan {
     struct dtp_search_counts counts;
     size_t group_count;
     struct dtp_scan_group *groups;
-    /* Of those that do not fit, the one whose bound exceeds its GPU least, by so many bytes; infinite: none. Headroom
-     * is not known. */
+    /* Of those that do not fit, the one whose bound exceeds its GPU least, by so many bytes; infinite: none. */
     struct dtp_scan_entry nearest;
     double nearest_bytes;
     char refusal[DTP_FAULT_TEXT_BYTES];

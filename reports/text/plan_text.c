@@ -58,7 +58,7 @@ static void print_share(const struct dtp_page *page, const char *words, uint64_t
     print_bytes_row(page, words, bytes, whole, unit, share);
 }
 
-/* A simulated allocator hands out more than was asked for; the closed form knows tensors only. */
+/* A simulated allocator hands out more than was asked for; an estimate knows tensors only. */
 static void print_owners(const struct dtp_memory *m, const struct dtp_page *page, struct dtp_unit unit)
 {
     uint64_t whole = m->allocated_peak_bytes, tensors = m->phase_total_bytes[m->peak_phase];
@@ -71,6 +71,8 @@ static void print_phases(const struct dtp_memory *m, const struct dtp_page *page
 {
     char line[400];
     size_t used = 0;
+    if (m->bound) /* of the peak alone */
+        return;
     for (int phase = 0; phase < DTP_PHASE_COUNT; phase++) {
         int wrote =
             snprintf(line + used, sizeof line - used, "%s%s %.2f", phase ? ", " : "",
@@ -125,7 +127,8 @@ static void print_memory(const struct dtp_report *report, const struct dtp_page 
     const struct dtp_memory *m = &report->prediction.memory;
     struct dtp_unit unit = dtp_unit_memory(m->device_peak_bytes);
     char words[128], heading[128];
-    snprintf(heading, sizeof heading, "of each GPU at its peak: %s (GiB = 2^30 bytes)", dtp_phase_words(m->peak_phase));
+    snprintf(heading, sizeof heading, "of each GPU at its peak: %s (GiB = 2^30 bytes)",
+             m->bound ? "a bound, for this plan has no step program" : dtp_phase_words(m->peak_phase));
     dtp_page_heading(page, "MEMORY", heading);
     print_owners(m, page, unit);
     print_bytes_row(page, "= allocated", m->allocated_peak_bytes, 0, unit, "tensors");

@@ -386,7 +386,7 @@ static void test_memory_grows_with_the_micro_batch(void **state)
 {
     (void)state;
     random_state = 21;
-    for (int i = 0; i < 5000; i++) {
+    for (int i = 0; i < 400; i++) {
         struct random_job job;
         if (!random_job(&job))
             continue;
