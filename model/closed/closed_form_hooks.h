@@ -3,9 +3,46 @@
 #ifndef DTP_CLOSED_FORM_HOOKS_H
 #define DTP_CLOSED_FORM_HOOKS_H
 
-#include "closed/beside.h"
+#include "closed/closed_form.h"
 #include "closed/closed_form_timing.h"
-#include "closed/traffic.h"
+#include "closed/memory_parts.h"
+#include "closed/sharding.h"
+
+/* Inside of the closed form of communication: what runtimes add up there.
+ *
+ * Notation: psi parameters, N shard ranks, R replicas, K micro-steps, w bytes on the wire of gathered weights, r of
+ * reduced gradients. Recomputation gathers nothing again: weights are gathered once for backward anyway. */
+struct dtp_traffic {
+    const struct dtp_transformer *transformer;
+    const struct dtp_cluster *cluster;
+    const struct dtp_plan *plan;
+    struct dtp_units units;
+    struct dtp_element_bytes bytes;
+    uint64_t reductions; /* micro-steps that reduce gradients: K, or 1 with no_sync */
+    struct dtp_communication *out;
+};
+
+/* One kind of collective over a group: `sent` bytes from each GPU in `count` operations; `stride`: ranks apart in rank
+ * order (1: neighbours). A group of one rank sends nothing. */
+void dtp_traffic_add(struct dtp_traffic *traffic, enum dtp_collective collective, uint64_t sent, uint64_t count,
+                     uint64_t ranks, uint64_t stride);
+/* What a ring sends of a tensor of `bytes` bytes over `ranks`: the shards of all others, bytes padded to whole ones. */
+uint64_t dtp_traffic_ring(uint64_t bytes, uint64_t ranks);
+
+/* Inside of memory.h: what stands beside a step program, reckoned by formulas and by hooks of the runtime. */
+struct dtp_beside {
+    const struct dtp_transformer *transformer;
+    const struct dtp_cluster *cluster;
+    const struct dtp_plan *plan;
+    const struct dtp_live_bytes *live;
+    struct dtp_units units;
+    struct dtp_element_bytes bytes;
+};
+
+/* NCCL's kernels and the buffers of every communicator the strategy opens; its library alone. Each adds what it returns
+ * to the list, part by part. */
+uint64_t dtp_nccl_bytes(const struct dtp_beside *beside, struct dtp_memory_list *list);
+uint64_t dtp_nccl_library_bytes(struct dtp_memory_list *list);
 
 /* Launches of a block's forward and backward, those of RoPE and of bias gradients besides; of embedding, head and loss.
  */

@@ -2,7 +2,6 @@
  */
 #include "closed/memory.h"
 
-#include "closed/beside.h"
 #include "closed/closed_form_hooks.h"
 #include "cost/calibration.h"
 

@@ -1,7 +1,6 @@
 /* What NCCL takes of a GPU's memory: its kernels, and the buffers of every communicator that the runtime opens. */
-#include "closed/beside.h"
-
 #include "closed/closed_form_hooks.h"
+
 #include "cost/calibration.h"
 
 uint64_t dtp_nccl_library_bytes(struct dtp_memory_list *list)

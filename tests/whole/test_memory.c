@@ -1,6 +1,4 @@
 /* Memory of state and buffers, counted by hand for LLaMA-7B: each difference between runtimes that matters. */
-#include "closed/closed_form.h"
-#include "job/estimate.h"
 #include "runtime/runtimes.h"
 #include "closed/sharding.h"
 
@@ -12,54 +10,9 @@
 
 #include <cmocka.h>
 
-#include "lib/llama_7b.h"
+#include "lib/memory_fixture.h"
 
 #define TOKENS UINT64_C(2048)
-
-static const struct dtp_cluster eight_gpus = {
-    .gpus = 8, .gpus_per_node = 8, .nodes = 1, .gpu = {.memory_bytes = 80000000000, .architecture = DTP_GPU_HOPPER}};
-static const struct dtp_cluster one_gpu = {
-    .gpus = 1, .gpus_per_node = 1, .nodes = 1, .gpu = {.memory_bytes = 80000000000, .architecture = DTP_GPU_HOPPER}};
-
-static struct dtp_memory estimate(const struct dtp_transformer *t, const struct dtp_plan *asked,
-                                  const struct dtp_cluster *gpus)
-{
-    static struct dtp_faults faults;
-    struct dtp_plan plan = *asked;
-    struct dtp_cluster cluster = *gpus;
-    struct dtp_memory memory;
-    memset(&faults, 0, sizeof faults);
-    cluster.oversubscription = 1;
-    cluster.machine.nvme_bytes = gpus->machine.nvme_bytes ? gpus->machine.nvme_bytes : UINT64_C(30) << 40;
-    cluster.machine.nvme_read_bytes_per_s = cluster.machine.nvme_write_bytes_per_s = 20e9;
-    for (int i = 0; i < DTP_DTYPE_COUNT; i++)
-        cluster.gpu.peak_flops_per_s[i] = 1e15;
-    if (dtp_plan_resolve(&plan, t, &cluster, &faults) != DTP_OK ||
-        dtp_estimate_memory(t, &cluster, &plan, &memory, NULL, &faults) != DTP_OK)
-        fail_msg("%s", faults.text[0]);
-    assert_false(memory.bound);
-    return memory;
-}
-
-static struct dtp_memory predict(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
-{
-    struct dtp_transformer t = llama_7b();
-    struct dtp_memory memory = estimate(&t, plan, cluster);
-    for (int phase = 0; phase < DTP_PHASE_COUNT; phase++) {
-        uint64_t sum = 0;
-        for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
-            sum += memory.phase_bytes[phase][owner];
-        assert_int_equal(sum, memory.phase_total_bytes[phase]);
-        assert_true(memory.phase_total_bytes[phase] <= memory.allocated_peak_bytes);
-    }
-    assert_true(memory.reserved_peak_bytes >= memory.allocated_peak_bytes);
-    return memory;
-}
-
-static uint64_t states(const struct dtp_memory *m)
-{
-    return m->params_bytes + m->grads_bytes + m->optimizer_bytes;
-}
 
 /* ---- state at rest --------------------------------------------------------------------------------------------- */
 
@@ -319,48 +272,6 @@ static void test_workspace(void **state)
     assert_int_equal(m.after_init_bytes, 4 * (PARAMETERS / 8) + (16u << 20) + (256u << 10) + tables);
 }
 
-/* ---- offload --------------------------------------------------------------------------------------------------- */
-
-/* CPUOffloadPolicy pins each fp32 shard and gradient as a tensor of its own, rounded up to a power of two. Over 8 GPUs
- * a layer's four attention matrices are 8 MiB each; gate, up and down 21.5 MiB -> 32 MiB each; two norms 2 KiB. Root:
- * embedding and head 62.5 -> 64 MiB, norm 2 KiB. Moments are pageable and exact. */
-static void test_torch_offload(void **state)
-{
-    (void)state;
-    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
-    plan.offload = DTP_OFFLOAD_PARAMS;
-    struct dtp_memory m = predict(&plan, &eight_gpus);
-    assert_int_equal(states(&m), 0);
-    uint64_t mib = 1u << 20, layer = 4 * 8 * mib + 3 * 32 * mib + 2 * 2048, root = 2 * 64 * mib + 2048;
-    assert_int_equal(m.host_bytes, 8 * (2 * (32 * layer + root) + 8 * (PARAMETERS / 8)));
-}
-
-/* A node holds what is offloaded, or the job does not run: with 2 % to spare tightly, one byte short not at all.
- * Of a rack's memory a GPU has its share: 1/72 of what all trays hold together. */
-static void test_host_memory_is_judged(void **state)
-{
-    (void)state;
-    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
-    plan.offload = DTP_OFFLOAD_PARAMS;
-    struct dtp_cluster cluster = eight_gpus;
-    struct dtp_memory m = predict(&plan, &cluster);
-    assert_int_equal(m.verdict, DTP_VERDICT_FITS);
-    assert_true(m.host_capacity_bytes == cluster.machine.host_memory_bytes);
-    cluster.machine.host_memory_bytes = m.host_bytes + m.host_bytes / 50;
-    assert_int_equal(predict(&plan, &cluster).verdict, DTP_VERDICT_TIGHT);
-    cluster.machine.host_memory_bytes = m.host_bytes - 1;
-    assert_int_equal(predict(&plan, &cluster).verdict, DTP_VERDICT_OOM);
-    plan.offload = DTP_OFFLOAD_NONE;
-    assert_int_equal(predict(&plan, &cluster).verdict, DTP_VERDICT_FITS);
-    cluster.machine.gpus = 72;
-    assert_true(dtp_cluster_host_share(&cluster, 7200) == 800);
-    plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO3, "bf16-mixed");
-    plan.offload = DTP_OFFLOAD_NVME;
-    cluster = eight_gpus;
-    cluster.machine.nvme_bytes = 18 * PARAMETERS - 1;
-    assert_int_equal(predict(&plan, &cluster).verdict, DTP_VERDICT_OOM);
-}
-
 /* The one place that says fits, tight or oom: by the device figure, except that segments which the allocator can give
  * back do not make a plan impossible; and why. Bytes around a GPU of 1000. */
 static void test_verdicts(void **state)
@@ -393,32 +304,6 @@ static void test_verdicts(void **state)
         assert_int_equal(m.shortage, cases[i].shortage);
         assert_string_equal(dtp_shortage_text(m.shortage), cases[i].text);
     }
-}
-
-/* ZeRO-Offload pins fp32 master and gradients (3.14 -> 4 GiB each) and bf16 staging (1.57 -> 2 GiB). Stage 3 pins bf16
- * gradients instead of the staging, and offloaded bf16 parameters beside them. On NVMe: master, two moments and
- * gradients in fp32, bf16 parameters: 18 bytes; in memory four fp32 buffers of the partition, which is smaller than a
- * sub-group, bf16 gradients, and 5e8 bf16 parameters (0.93 -> 1 GiB). */
-static void test_deepspeed_offload(void **state)
-{
-    (void)state;
-    struct dtp_plan plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO2, "bf16-mixed");
-    plan.offload = DTP_OFFLOAD_OPTIMIZER;
-    struct dtp_memory m = predict(&plan, &eight_gpus);
-    uint64_t gib = 1u << 30;
-    assert_int_equal(m.optimizer_bytes, 0);
-    assert_int_equal(m.params_bytes, 2 * PARAMETERS);
-    assert_int_equal(m.host_bytes, 8 * (2 * 4 * gib + 2 * gib + 8 * (PARAMETERS / 8)));
-    assert_int_equal(m.nvme_bytes, 0);
-    plan.strategy = DTP_ZERO3;
-    assert_int_equal(predict(&plan, &eight_gpus).host_bytes, m.host_bytes);
-    plan.offload = DTP_OFFLOAD_PARAMS;
-    assert_int_equal(predict(&plan, &eight_gpus).host_bytes, m.host_bytes + 8 * 2 * gib);
-    plan.offload = DTP_OFFLOAD_NVME;
-    m = predict(&plan, &eight_gpus);
-    assert_int_equal(m.params_bytes, 0);
-    assert_int_equal(m.nvme_bytes, 18 * PARAMETERS);
-    assert_int_equal(m.host_bytes, 8 * (4 * 4 * gib + 2 * gib + gib));
 }
 
 /* ---- our executor, allocator, verdict -------------------------------------------------------------------------- */
@@ -569,22 +454,6 @@ static void test_accumulated_gradients(void **state)
     assert_int_equal(fsdp1.phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_REDUCE], 2 * PARAMETERS);
 }
 
-/* CPUOffloadPolicy at the first layer's copy-out: weights 2 and flat buffer 2 of the root, 2 V h + h parameters, and of
- * the layer, with its cast shard 2/N and the fp32 shard that came from, 4/N. */
-static void test_offloaded_root(void **state)
-{
-    (void)state;
-    struct dtp_plan plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "bf16-mixed");
-    plan.offload = DTP_OFFLOAD_PARAMS;
-    plan.checkpointing = DTP_CHECKPOINT_FULL;
-    plan.sequence = 16;
-    struct dtp_memory m = predict(&plan, &eight_gpus);
-    uint64_t root = 2 * (uint64_t)VOCAB * 4096 + 4096;
-    assert_int_equal(m.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_WEIGHTS] +
-                         m.phase_bytes[DTP_PHASE_FORWARD_END][DTP_OWNER_GATHER],
-                     4 * (root + LAYER) + (2 + 4) * LAYER / 8);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32_states),
@@ -593,7 +462,6 @@ int main(void)
                                        cmocka_unit_test(test_megatron_states),
                                        cmocka_unit_test(test_transformer_engine),
                                        cmocka_unit_test(test_accumulated_gradients),
-                                       cmocka_unit_test(test_offloaded_root),
                                        cmocka_unit_test(test_bucket_view),
                                        cmocka_unit_test(test_foreach),
                                        cmocka_unit_test(test_copy_out),
@@ -604,10 +472,7 @@ int main(void)
                                        cmocka_unit_test(test_cross_entropy),
                                        cmocka_unit_test(test_autocast_casts),
                                        cmocka_unit_test(test_workspace),
-                                       cmocka_unit_test(test_torch_offload),
-                                       cmocka_unit_test(test_host_memory_is_judged),
                                        cmocka_unit_test(test_verdicts),
-                                       cmocka_unit_test(test_deepspeed_offload),
                                        cmocka_unit_test(test_executor),
                                        cmocka_unit_test(test_verdict),
                                        cmocka_unit_test(test_more_shards_never_cost),

@@ -1,7 +1,7 @@
 /* What NCCL takes of a GPU's memory under our executor: its kernels, and the buffers of the groups that a plan uses. */
 #include "runtime/dtplan/closed_form_executor.h"
 
-#include "closed/beside.h"
+#include "closed/closed_form_hooks.h"
 #include "cost/calibration.h"
 #include "runtime/dtplan/lower_executor.h"
 
