@@ -55,7 +55,7 @@ static enum dtp_status predict_again(const struct dtp_search_question *question,
                                      struct dtp_candidate *c, struct dtp_faults *faults)
 {
     struct dtp_scenario *scenario = NULL;
-    *c = (struct dtp_candidate){.combination = entry->combination, .shard_group = entry->shard_group};
+    *c = (struct dtp_candidate){.combination = entry->place.combination, .shard_group = entry->place.shard_group};
     enum dtp_status status = dtp_scenario_copy(question->base, &scenario, faults);
     if (status == DTP_OK)
         status = dtp_search_apply(question, c, scenario, faults);
@@ -80,8 +80,8 @@ static enum dtp_status add_candidate(const struct dtp_search_question *question,
                                      struct dtp_search *out, struct dtp_faults *faults)
 {
     struct dtp_candidate *c = &out->candidates[out->count];
-    enum dtp_status status = isinf(entry->work_s) ? DTP_OK : predict_again(question, entry, c, faults);
-    if (status != DTP_OK || isinf(entry->work_s))
+    enum dtp_status status = isinf(entry->place.work_s) ? DTP_OK : predict_again(question, entry, c, faults);
+    if (status != DTP_OK || isinf(entry->place.work_s))
         return status;
     judge(question, c);
     out->count++;
@@ -92,12 +92,12 @@ static enum dtp_status add_candidate(const struct dtp_search_question *question,
 static enum dtp_status add_group(const struct dtp_search_question *question, const struct dtp_scan_group *group,
                                  struct dtp_search *out, struct dtp_faults *faults)
 {
-    bool roomy_is_there = false, none = isinf(group->fits[0].work_s);
+    bool roomy_is_there = false, none = group->fit_count == 0;
     enum dtp_status status = none ? add_candidate(question, &group->tight, out, faults) : DTP_OK;
     for (size_t i = 0; i < DTP_SCAN_KEPT && status == DTP_OK; i++) {
         status = add_candidate(question, &group->fits[i], out, faults);
-        roomy_is_there = roomy_is_there || (group->fits[i].combination == group->roomy.combination &&
-                                            group->fits[i].shard_group == group->roomy.shard_group);
+        roomy_is_there = roomy_is_there || (group->fits[i].place.combination == group->roomy.place.combination &&
+                                            group->fits[i].place.shard_group == group->roomy.place.shard_group);
     }
     if (status == DTP_OK && !roomy_is_there)
         status = add_candidate(question, &group->roomy, out, faults);

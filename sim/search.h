@@ -53,6 +53,7 @@ struct dtp_search_question {
     uint32_t max_nodes;                /* no plan has more; 0: any number */
     struct dtp_search_thinned thinned; /* for the report */
     unsigned threads;                  /* 0: all cores */
+    uint32_t queue_places; /* of a group's fastest, before it is scanned again for more; 0: as many as mostly suffice */
     void *watch_context;
     bool (*watch)(void *context, uint64_t done, uint64_t count); /* see parallel.h; may be NULL */
 };
@@ -77,10 +78,12 @@ struct dtp_candidate {
     uint32_t shard_group; /* that was chosen for hybrid_shard; 0: the rule's, or the user's */
 };
 
-/* combinations is the sum of refused, pruned and predicted ones; every group of hybrid_shard counts. */
+/* combinations is the sum of refused, pruned and predicted ones; every group of hybrid_shard counts. Of the predicted
+ * ones fits, tight and out_of_memory are by the bound, but for those whose memory was estimated. scanned_again: groups
+ * whose fastest by the bound did not suffice. */
 struct dtp_search_counts {
     uint64_t combinations, refused, too_many_nodes, pruned_time, pruned_memory, predicted, fits, tight, out_of_memory,
-        simulated, dropped;
+        simulated, dropped, estimated, scanned_again;
 };
 
 /* How far a limit would have to move for a plan to exist. */

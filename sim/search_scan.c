@@ -1,6 +1,7 @@
-/* The scan. Chunks of combinations that differ in the last axes only go to threads; each thread keeps the best of every
- * group for itself, and these are merged: by time, then by the combination's number, so that the number of threads does
- * not show. */
+/* The scan. Chunks of combinations that differ in the last axes only go to threads, which compute times and bounds of
+ * memory; each thread queues the fastest of every group that may fit for itself, and these are merged: by time, then by
+ * the combination's number, so that the number of threads does not show. Then every group's queue is gone through in
+ * that order, and memory estimated, until the group has what is kept of it. */
 #include "sim/search_scan.h"
 
 #include "base/parallel.h"
@@ -14,10 +15,36 @@
 #include <string.h>
 
 #define CHUNK_TARGET 48
+/* Of a group, places of what may fit, and of what may be roomy; and at a time where those did not suffice. */
+#define OPEN_ROOM 96
+#define ROOMY_ROOM 16
+#define AGAIN_ROOM 4096
+
+/* The fastest so far of those that may fit, in order. */
+struct queue {
+    struct dtp_scan_place *places;
+    uint32_t count, room;
+    bool overflown; /* others had no room */
+};
+
+/* Of a group: all that may fit, and those of them that may be roomy. */
+struct queues {
+    struct queue open, roomy;
+};
+
+/* What a scan of one group again looks for: what comes after a place that was looked at. */
+struct refill {
+    struct queue *queue; /* NULL: none is under way */
+    struct dtp_scan_place after;
+    bool roomy;
+};
 
 struct worker {
     struct dtp_scenario *scenario;
-    struct dtp_scan scan;
+    struct queues *queues; /* of every group */
+    struct refill refill;
+    struct dtp_scan_place *places, *again; /* of its queues; of one that is filled again, NULL before */
+    struct dtp_scan scan;                  /* without groups */
     struct dtp_faults faults;
     struct dtp_variant variant;
     struct dtp_resolved_base *base;
@@ -28,7 +55,9 @@ struct scanner {
     bool limits;
     bool group_axis; /* shard_group was given: hybrid_shard does not choose */
     size_t group_axes, last_axis_count;
-    uint64_t group_items; /* combinations of a group */
+    uint64_t count, group_items; /* combinations; of a group */
+    uint32_t chunk_items;
+    struct dtp_scan_group *groups;
     struct worker *workers;
 };
 
@@ -55,98 +84,88 @@ static bool beyond_limits(const struct scanner *s, const struct dtp_job *job)
     return t->budget_usd > 0 && money.job_hour_usd[DTP_PRICE_TYPICAL] * least_s / 3600 > t->budget_usd;
 }
 
-/* ---- what is kept
+/* ---- what may be kept
  * ------------------------------------------------------------------------------------------------------ */
 
-static bool better(const struct dtp_scan_entry *a, const struct dtp_scan_entry *b)
+static bool is_before(const struct dtp_scan_place *a, const struct dtp_scan_place *b)
 {
     if (a->work_s != b->work_s)
         return a->work_s < b->work_s;
     return a->combination != b->combination ? a->combination < b->combination : a->shard_group < b->shard_group;
 }
 
-static void keep_fit(struct dtp_scan_group *group, struct dtp_scan_entry entry)
+/* Takes a place among the fastest, if it is one; the slowest makes room. */
+static void queue_push(struct queue *queue, const struct dtp_scan_place *place)
 {
-    for (size_t i = 0; i < DTP_SCAN_KEPT; i++)
-        if (better(&entry, &group->fits[i])) {
-            struct dtp_scan_entry moved = group->fits[i];
-            group->fits[i] = entry;
-            entry = moved;
-        }
-}
-
-static void keep_one(struct dtp_scan_entry *kept, const struct dtp_scan_entry *entry)
-{
-    if (better(entry, kept))
-        *kept = *entry;
-}
-
-static struct dtp_scan_group empty_group(void)
-{
-    struct dtp_scan_group group;
-    struct dtp_scan_entry none = {.work_s = INFINITY};
-    group.roomy = group.tight = none;
-    for (size_t i = 0; i < DTP_SCAN_KEPT; i++)
-        group.fits[i] = none;
-    return group;
-}
-
-/* Whether the group would take a plan of this speed if it fitted. What is tight counts only where nothing fits; what
- * has no room by its bound is taken for roomy only where a bound is seldom as far off. */
-#define BOUND_SELDOM_ABOVE 0.1
-static bool is_wanted(const struct dtp_scan_group *group, const struct dtp_scan_entry *entry,
-                      const struct dtp_memory *bound)
-{
-    double bytes = (double)bound->device_peak_bytes / (1 + BOUND_SELDOM_ABOVE);
-    bool room = bytes <= (1 - DTP_SCAN_ROOMY) * (double)bound->capacity_bytes;
-    return better(entry, &group->fits[DTP_SCAN_KEPT - 1]) || (room && better(entry, &group->roomy)) ||
-           (isinf(group->fits[0].work_s) && better(entry, &group->tight));
-}
-
-static void keep_estimated(const struct dtp_memory *m, struct dtp_scan_group *group, const struct dtp_scan_entry *entry)
-{
-    double headroom = 1 - (double)m->device_peak_bytes / (double)m->capacity_bytes;
-    if (m->verdict == DTP_VERDICT_FITS) {
-        keep_fit(group, *entry);
-        if (headroom >= DTP_SCAN_ROOMY)
-            keep_one(&group->roomy, entry);
-    } else if (m->verdict == DTP_VERDICT_TIGHT) {
-        keep_one(&group->tight, entry);
+    bool full = queue->count == queue->room;
+    queue->overflown = queue->overflown || full;
+    if (full && !is_before(place, &queue->places[queue->count - 1]))
+        return;
+    uint32_t low = 0, high = queue->count;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (is_before(place, &queue->places[middle]))
+            high = middle;
+        else
+            low = middle + 1;
     }
+    memmove(&queue->places[low + 1], &queue->places[low], (queue->count - full - low) * sizeof *queue->places);
+    queue->places[low] = *place;
+    queue->count += !full;
 }
 
-/* Whether a plan leaves so much of its GPU free, whatever of the bound's tolerance its program takes. */
-static bool leaves(const struct dtp_memory *bound, double headroom)
+static void queue_merge(struct queue *into, const struct queue *from)
 {
-    double device_bytes = (double)bound->reserved_peak_bytes / (1 - DTP_BOUND_MOST_BELOW) +
+    into->overflown = into->overflown || from->overflown;
+    for (uint32_t i = 0; i < from->count; i++)
+        queue_push(into, &from->places[i]);
+}
+
+/* Whether a plan may leave so much of its GPU free, as far as bounds have been seen above programs. */
+static bool may_leave(const struct dtp_memory *bound, double headroom)
+{
+    double device_bytes = (double)bound->allocated_peak_bytes / (1 + DTP_BOUND_MOST_ABOVE) +
                           (double)(bound->context_bytes + bound->nccl_bytes);
     return device_bytes <= (1 - headroom) * (double)bound->capacity_bytes;
 }
 
-static void keep_nearest(struct dtp_scan *scan, const struct dtp_scan_entry *entry, double bytes)
+/* Into the queues of its group; or, where a group is gone through again, into the one that ran out. */
+static void offer(struct worker *w, size_t group, const struct dtp_scan_place *place, bool may_be_roomy)
+{
+    const struct refill *refill = &w->refill;
+    if (refill->queue) {
+        if (is_before(&refill->after, place) && (may_be_roomy || !refill->roomy))
+            queue_push(refill->queue, place);
+        return;
+    }
+    queue_push(&w->queues[group].open, place);
+    if (may_be_roomy)
+        queue_push(&w->queues[group].roomy, place);
+}
+
+static void keep_nearest(struct dtp_scan *scan, const struct dtp_scan_place *place, double bytes)
 {
     bool nearer = bytes < scan->nearest_bytes;
-    if (nearer || (bytes <= scan->nearest_bytes && entry->combination < scan->nearest.combination)) {
-        scan->nearest = *entry;
+    if (nearer || (bytes <= scan->nearest_bytes && is_before(place, &scan->nearest.place))) {
+        scan->nearest = (struct dtp_scan_entry){.place = *place};
         scan->nearest_bytes = bytes;
     }
 }
 
-static void count(const struct dtp_memory *m, struct dtp_search_counts *counts)
+static uint64_t *count_of(struct dtp_search_counts *counts, enum dtp_verdict verdict)
 {
-    uint64_t *verdict = m->verdict == DTP_VERDICT_FITS    ? &counts->fits
-                        : m->verdict == DTP_VERDICT_TIGHT ? &counts->tight
-                                                          : &counts->out_of_memory;
-    ++*verdict;
+    return verdict == DTP_VERDICT_FITS    ? &counts->fits
+           : verdict == DTP_VERDICT_TIGHT ? &counts->tight
+                                          : &counts->out_of_memory;
 }
 
 /* ---- one combination
  * ---------------------------------------------------------------------------------------------------- */
 
-enum fate { FATE_PREDICTED, FATE_REFUSED, FATE_TOO_LARGE, FATE_PRUNED, FATE_TOO_MANY_NODES, FATE_NO_MEMORY };
+enum fate { FATE_PREDICTED, FATE_REFUSED, FATE_TOO_LARGE, FATE_PRUNED, FATE_TOO_MANY_NODES };
 
-/* Of a combination that is resolved: its time, and of memory as much as is needed. */
-static enum fate judge(struct worker *w, struct dtp_scan_group *group, struct dtp_scan_entry entry)
+/* Of a combination that is resolved: its time, and of memory the bound. */
+static enum fate judge(struct worker *w, size_t group, struct dtp_scan_place place)
 {
     const struct dtp_job *job = &w->variant.job;
     struct dtp_prediction *p = &w->variant.prediction;
@@ -155,26 +174,15 @@ static enum fate judge(struct worker *w, struct dtp_scan_group *group, struct dt
     dtp_closed_form(&job->transformer, &job->cluster, &job->plan, p);
     dtp_bound_fit_of(&job->transformer, &job->cluster, &job->plan, &fit);
     w->scan.counts.predicted++;
-    count(bound, &w->scan.counts);
-    entry.work_s = dtp_training_work_s(job, &p->throughput);
-    double missing_bytes = (double)bound->device_peak_bytes - (double)bound->capacity_bytes;
+    ++*count_of(&w->scan.counts, bound->verdict);
+    place.work_s = dtp_training_work_s(job, &p->throughput);
+    place.missing_bytes = (float)((double)bound->device_peak_bytes - (double)bound->capacity_bytes);
+    place.bound_verdict = bound->verdict;
     if (fit.surely_oom)
-        keep_nearest(&w->scan, &entry, missing_bytes);
-    if (fit.surely_oom || !is_wanted(group, &entry, bound))
-        return fit.surely_oom ? FATE_TOO_LARGE : FATE_PREDICTED;
-    if (bound->verdict == DTP_VERDICT_FITS && leaves(bound, DTP_SCAN_ROOMY)) {
-        keep_fit(group, entry);
-        keep_one(&group->roomy, &entry);
-        return FATE_PREDICTED;
-    }
-    if (dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan, &p->memory, NULL, &w->faults) != DTP_OK)
-        return w->faults.status == DTP_ENVIRONMENT ? FATE_NO_MEMORY : FATE_REFUSED;
-    entry.memory = p->memory;
-    entry.estimated = true;
-    keep_estimated(&p->memory, group, &entry);
-    if (p->memory.verdict == DTP_VERDICT_OOM)
-        keep_nearest(&w->scan, &entry, missing_bytes);
-    return p->memory.allocated_peak_bytes > p->memory.capacity_bytes ? FATE_TOO_LARGE : FATE_PREDICTED;
+        keep_nearest(&w->scan, &place, (double)place.missing_bytes);
+    else if (isfinite(place.work_s))
+        offer(w, group, &place, may_leave(bound, DTP_SCAN_ROOMY));
+    return fit.surely_oom ? FATE_TOO_LARGE : FATE_PREDICTED;
 }
 
 static enum fate predict(const struct scanner *s, struct worker *w, uint64_t combination, uint32_t shard_group)
@@ -196,8 +204,8 @@ static enum fate predict(const struct scanner *s, struct worker *w, uint64_t com
         return FATE_TOO_MANY_NODES;
     if (s->limits && beyond_limits(s, job))
         return FATE_PRUNED;
-    return judge(w, &w->scan.groups[combination / s->group_items],
-                 (struct dtp_scan_entry){.combination = combination, .shard_group = shard_group});
+    return judge(w, (size_t)(combination / s->group_items),
+                 (struct dtp_scan_place){.combination = combination, .shard_group = shard_group});
 }
 
 /* hybrid_shard over groups of 2, 4, 8, ... GPUs; the others have no group to choose. The last fate speaks for all:
@@ -210,8 +218,7 @@ static enum fate predict_groups(const struct scanner *s, struct worker *w, uint6
         return predict(s, w, combination, 0);
     enum fate fate = FATE_REFUSED;
     uint32_t most = (uint32_t)strtoul(gpus, NULL, 10);
-    for (uint32_t group = 2;
-         group < most && fate != FATE_PRUNED && fate != FATE_TOO_MANY_NODES && fate != FATE_NO_MEMORY; group *= 2) {
+    for (uint32_t group = 2; group < most && fate != FATE_PRUNED && fate != FATE_TOO_MANY_NODES; group *= 2) {
         char text[16];
         snprintf(text, sizeof text, "%u", group);
         if (dtp_scenario_set(w->scenario, "shard_group", text, "search", 0, &w->faults) == DTP_OK)
@@ -233,8 +240,6 @@ static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint
         if (status != DTP_OK)
             return status;
         enum fate fate = predict_groups(s, w, i);
-        if (fate == FATE_NO_MEMORY)
-            return DTP_ENVIRONMENT;
         uint64_t left_in_run = last - 1 - i % last;
         if (fate == FATE_PRUNED || fate == FATE_TOO_MANY_NODES) { /* so is the rest of the chunk: the same GPUs */
             uint64_t *ruled_out = fate == FATE_PRUNED ? &w->scan.counts.pruned_time : &w->scan.counts.too_many_nodes;
@@ -257,6 +262,127 @@ static bool watch(void *context, uint64_t done, uint64_t count)
     return !question->watch || question->watch(question->watch_context, done, count);
 }
 
+/* ---- a group's plans
+ * ------------------------------------------------------------------------------------------------------------ */
+
+/* The memory of a place by its step program. DTP_NO: it has none. */
+static enum dtp_status estimate(const struct scanner *s, struct worker *w, const struct dtp_scan_place *place,
+                                struct dtp_scan_entry *out)
+{
+    char text[16];
+    const struct dtp_job *job = &w->variant.job;
+    *out = (struct dtp_scan_entry){.place = *place, .estimated = true};
+    w->faults.status = DTP_OK;
+    w->faults.count = 0;
+    enum dtp_status status = dtp_axes_apply(s->question->axes, place->combination, false, w->scenario, &w->faults);
+    if (status == DTP_OK && place->shard_group) {
+        snprintf(text, sizeof text, "%u", place->shard_group);
+        status = dtp_scenario_set(w->scenario, "shard_group", text, "search", 0, &w->faults);
+    }
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve_again(w->scenario, s->question->catalog, w->base, &w->variant.job, &w->faults);
+    if (status == DTP_OK)
+        status = dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan, &out->memory, NULL, &w->faults);
+    if (place->shard_group)
+        dtp_scenario_unset(w->scenario, "shard_group");
+    return status == DTP_OK || status == DTP_ENVIRONMENT ? status : DTP_NO;
+}
+
+/* Places come in order of time: the first is the fastest. */
+static void keep(struct worker *w, const struct dtp_scan_entry *entry, struct dtp_scan_group *group)
+{
+    const struct dtp_memory *m = &entry->memory;
+    double headroom = 1 - (double)m->device_peak_bytes / (double)m->capacity_bytes;
+    --*count_of(&w->scan.counts, entry->place.bound_verdict);
+    ++*count_of(&w->scan.counts, m->verdict);
+    w->scan.counts.estimated++;
+    if (m->verdict == DTP_VERDICT_FITS && group->fit_count < DTP_SCAN_KEPT)
+        group->fits[group->fit_count++] = *entry;
+    if (m->verdict == DTP_VERDICT_FITS && headroom >= DTP_SCAN_ROOMY && isinf(group->roomy.place.work_s))
+        group->roomy = *entry;
+    if (m->verdict == DTP_VERDICT_TIGHT && isinf(group->tight.place.work_s))
+        group->tight = *entry;
+    if (m->verdict == DTP_VERDICT_OOM)
+        keep_nearest(&w->scan, &entry->place, (double)entry->place.missing_bytes);
+}
+
+/* A queue that ran out although places were pushed off it: the group is scanned again for what comes after. The counts
+ * have it already. */
+static enum dtp_status refill(struct scanner *s, struct worker *w, uint64_t group, bool roomy,
+                              const struct dtp_scan_place *after, struct queue *queue)
+{
+    struct dtp_scan counted = w->scan;
+    uint64_t first = group * s->group_items, end = first + s->group_items;
+    enum dtp_status status = DTP_OK;
+    counted.counts.scanned_again++;
+    uint32_t room = s->question->queue_places ? s->question->queue_places : AGAIN_ROOM;
+    if (!w->again)
+        w->again = malloc(room * sizeof *w->again);
+    if (!w->again)
+        return DTP_ENVIRONMENT;
+    *queue = (struct queue){.places = w->again, .room = room};
+    w->refill = (struct refill){.queue = queue, .after = *after, .roomy = roomy};
+    for (uint64_t i = first; i < end && status == DTP_OK; i += s->chunk_items)
+        status = work(s, (unsigned)(w - s->workers), i, s->chunk_items);
+    w->refill.queue = NULL;
+    w->scan = counted;
+    return status;
+}
+
+static bool has_all(const struct dtp_scan_group *group, bool roomy)
+{
+    return roomy ? isfinite(group->roomy.place.work_s) : group->fit_count == DTP_SCAN_KEPT;
+}
+
+/* Goes through a queue until the group has what it is for. `last` is the last place that was looked at. */
+static enum dtp_status go_through(struct scanner *s, struct worker *w, size_t index, bool roomy,
+                                  struct dtp_scan_place *last, struct dtp_scan_group *group)
+{
+    const struct queues *queues = &s->workers[0].queues[index];
+    struct queue queue = roomy ? queues->roomy : queues->open;
+    struct dtp_scan_entry entry;
+    while (!has_all(group, roomy)) {
+        for (uint32_t i = 0; i < queue.count && !has_all(group, roomy); i++) {
+            if (!is_before(last, &queue.places[i]))
+                continue;
+            *last = queue.places[i];
+            enum dtp_status status = estimate(s, w, last, &entry);
+            if (status == DTP_ENVIRONMENT)
+                return status;
+            if (status == DTP_OK)
+                keep(w, &entry, group);
+        }
+        if (has_all(group, roomy) || !queue.overflown)
+            return DTP_OK;
+        enum dtp_status status = refill(s, w, index, roomy, last, &queue);
+        if (status != DTP_OK)
+            return status;
+    }
+    return DTP_OK;
+}
+
+static enum dtp_status settle(void *context, unsigned thread, uint64_t first, uint64_t count)
+{
+    struct scanner *s = context;
+    enum dtp_status status = DTP_OK;
+    for (uint64_t i = first; i < first + count && status == DTP_OK; i++) {
+        struct dtp_scan_place last = {.work_s = -INFINITY};
+        struct dtp_scan_group *group = &s->groups[i];
+        status = go_through(s, &s->workers[thread], (size_t)i, false, &last, group);
+        if (status == DTP_OK)
+            status = go_through(s, &s->workers[thread], (size_t)i, true, &last, group);
+    }
+    return status;
+}
+
+static bool watch_settle(void *context, uint64_t done, uint64_t count)
+{
+    const struct scanner *s = context;
+    (void)done;
+    (void)count;
+    return watch(context, s->count, s->count);
+}
+
 /* ---- the scan
  * ------------------------------------------------------------------------------------------------------------ */
 
@@ -266,26 +392,48 @@ static void merge(struct dtp_scan *into, const struct dtp_scan *from)
     const uint64_t *part = &from->counts.combinations;
     for (size_t i = 0; i < sizeof into->counts / sizeof *total; i++)
         total[i] += part[i];
-    for (size_t g = 0; g < into->group_count; g++) {
-        for (size_t i = 0; i < DTP_SCAN_KEPT; i++)
-            keep_fit(&into->groups[g], from->groups[g].fits[i]);
-        keep_one(&into->groups[g].roomy, &from->groups[g].roomy);
-        keep_one(&into->groups[g].tight, &from->groups[g].tight);
-    }
-    keep_nearest(into, &from->nearest, from->nearest_bytes);
+    keep_nearest(into, &from->nearest.place, from->nearest_bytes);
     if (from->refusal_at < into->refusal_at) {
         into->refusal_at = from->refusal_at;
         memcpy(into->refusal, from->refusal, sizeof into->refusal);
     }
 }
 
-static bool prepare(size_t groups, struct dtp_scan *out)
+/* All threads' queues in the first's. */
+static void merge_queues(struct scanner *s, unsigned threads, size_t groups)
 {
-    *out = (struct dtp_scan){.group_count = groups, .nearest_bytes = INFINITY, .refusal_at = UINT64_MAX};
-    out->groups = malloc(groups * sizeof *out->groups);
-    for (size_t i = 0; i < groups && out->groups; i++)
-        out->groups[i] = empty_group();
+    for (unsigned t = 1; t < threads; t++)
+        for (size_t g = 0; g < groups; g++) {
+            queue_merge(&s->workers[0].queues[g].open, &s->workers[t].queues[g].open);
+            queue_merge(&s->workers[0].queues[g].roomy, &s->workers[t].queues[g].roomy);
+        }
+}
+
+static bool prepare_groups(size_t groups, struct dtp_scan *out)
+{
+    const struct dtp_scan_entry none = {.place.work_s = INFINITY};
+    out->group_count = groups;
+    out->groups = calloc(groups, sizeof *out->groups);
+    for (size_t i = 0; i < groups && out->groups; i++) {
+        out->groups[i].roomy = out->groups[i].tight = none;
+        for (size_t k = 0; k < DTP_SCAN_KEPT; k++)
+            out->groups[i].fits[k] = none;
+    }
     return out->groups != NULL;
+}
+
+static bool prepare_queues(const struct scanner *s, size_t groups, struct worker *w)
+{
+    size_t open = s->question->queue_places ? s->question->queue_places : OPEN_ROOM;
+    size_t roomy = s->question->queue_places ? s->question->queue_places : ROOMY_ROOM;
+    w->queues = calloc(groups, sizeof *w->queues);
+    w->places = calloc(groups * (open + roomy), sizeof *w->places);
+    for (size_t i = 0; i < groups && w->queues && w->places; i++) {
+        struct dtp_scan_place *places = w->places + i * (open + roomy);
+        w->queues[i].open = (struct queue){.places = places, .room = (uint32_t)open};
+        w->queues[i].roomy = (struct queue){.places = places + open, .room = (uint32_t)roomy};
+    }
+    return w->queues && w->places;
 }
 
 /* Axes up to and with precision make a group. */
@@ -321,7 +469,8 @@ static enum dtp_status start_workers(struct scanner *s, unsigned threads, size_t
     if (!s->workers)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     for (unsigned i = 0; i < threads && status == DTP_OK; i++) {
-        if (!prepare(groups, &s->workers[i].scan))
+        s->workers[i].scan = (struct dtp_scan){.nearest_bytes = INFINITY, .refusal_at = UINT64_MAX};
+        if (!prepare_queues(s, groups, &s->workers[i]))
             status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
         else
             status = dtp_scenario_copy(s->question->base, &s->workers[i].scenario, faults);
@@ -336,36 +485,55 @@ static void end_workers(struct scanner *s, unsigned threads)
     for (unsigned i = 0; i < threads && s->workers; i++) {
         dtp_scenario_destroy(s->workers[i].scenario);
         dtp_resolved_base_destroy(s->workers[i].base);
-        free(s->workers[i].scan.groups);
+        free(s->workers[i].queues);
+        free(s->workers[i].places);
+        free(s->workers[i].again);
     }
     free(s->workers);
+}
+
+static enum dtp_status run(struct scanner *s, unsigned threads, struct dtp_scan *out, struct dtp_faults *faults)
+{
+    struct dtp_parallel scan = {.count = s->count,
+                                .chunk_items = s->chunk_items,
+                                .threads = threads,
+                                .context = s,
+                                .work = work,
+                                .watch = watch};
+    struct dtp_parallel groups = {.count = out->group_count,
+                                  .chunk_items = 1,
+                                  .threads = threads,
+                                  .context = s,
+                                  .work = settle,
+                                  .watch = watch_settle};
+    s->groups = out->groups;
+    enum dtp_status status = dtp_parallel_run(&scan, NULL, faults);
+    if (status == DTP_OK) {
+        merge_queues(s, threads, out->group_count);
+        status = dtp_parallel_run(&groups, NULL, faults);
+    }
+    for (unsigned i = 0; i < threads && status == DTP_OK; i++)
+        merge(out, &s->workers[i].scan);
+    return status;
 }
 
 enum dtp_status dtp_scan_run(const struct dtp_search_question *question, bool limits, struct dtp_scan *out,
                              struct dtp_faults *faults)
 {
     struct scanner s = {.question = question, .limits = limits};
-    uint64_t count;
-    *out = (struct dtp_scan){0};
-    enum dtp_status status = dtp_axes_count(question->axes, &count, faults);
+    *out = (struct dtp_scan){.nearest_bytes = INFINITY, .refusal_at = UINT64_MAX};
+    enum dtp_status status = dtp_axes_count(question->axes, &s.count, faults);
     if (status != DTP_OK)
         return status;
     measure_axes(&s);
-    size_t groups = (size_t)(count / s.group_items);
+    s.chunk_items = chunk_items(&s);
+    size_t groups = (size_t)(s.count / s.group_items);
     unsigned threads = question->threads ? question->threads : dtp_parallel_threads();
-    struct dtp_parallel job = {.count = count,
-                               .chunk_items = chunk_items(&s),
-                               .threads = threads,
-                               .context = &s,
-                               .work = work,
-                               .watch = watch};
     status = start_workers(&s, threads, groups, faults);
-    if (status == DTP_OK && !prepare(groups, out))
+    if (status == DTP_OK && !prepare_groups(groups, out))
         status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     if (status == DTP_OK)
-        status = dtp_parallel_run(&job, NULL, faults);
-    for (unsigned i = 0; i < threads && status == DTP_OK; i++)
-        merge(out, &s.workers[i].scan);
+        status = run(&s, threads, out, faults);
     struct dtp_search_counts *n = &out->counts;
     n->combinations = n->refused + n->too_many_nodes + n->pruned_time + n->pruned_memory + n->predicted;
     end_workers(&s, threads);

@@ -1,8 +1,9 @@
 /* Inside of the search: the scan of all combinations, time by the closed form, and what it keeps.
  *
  * Most combinations are far from the limit of memory, or slower than what is kept: the bound counts those
- * (bounds/bound_fit.h). What would be kept has its memory estimated first (job/estimate.h), so that only what fits by
- * its own step program takes a place, and which those are depends on no bound and on no number of threads. */
+ * (bounds/bound_fit.h). What is kept has its memory estimated (job/estimate.h), from the fastest on until enough is
+ * kept, so that only what fits by its own step program takes a place, and which those are depends on no number of
+ * threads. */
 #ifndef DTP_SEARCH_SCAN_H
 #define DTP_SEARCH_SCAN_H
 
@@ -12,16 +13,23 @@
 #define DTP_SCAN_KEPT 4
 #define DTP_SCAN_ROOMY 0.15 /* headroom */
 
-struct dtp_scan_entry {
+struct dtp_scan_place {
+    double work_s;       /* of computing, without failures; infinite: empty */
+    float missing_bytes; /* that the bound lacks; negative: it fits */
     uint64_t combination;
     uint32_t shard_group;
-    double work_s;            /* of computing, without failures; infinite: empty */
-    bool estimated;           /* else the bound leaves no doubt that it fits, and roomily */
+    enum dtp_verdict bound_verdict;
+};
+
+struct dtp_scan_entry {
+    struct dtp_scan_place place;
+    bool estimated;           /* all that is kept of a group is */
     struct dtp_memory memory; /* where it is estimated */
 };
 
 struct dtp_scan_group {
-    struct dtp_scan_entry fits[DTP_SCAN_KEPT], roomy, tight;
+    struct dtp_scan_entry fits[DTP_SCAN_KEPT], roomy, tight; /* tight: where nothing fits, the fastest that is */
+    size_t fit_count;
 };
 
 struct dtp_scan {

@@ -23,6 +23,7 @@ static json_t *counts_object(const struct dtp_search_counts *n)
                   {"fits", n->fits},
                   {"tight", n->tight},
                   {"out_of_memory", n->out_of_memory},
+                  {"memory_estimated", n->estimated},
                   {"simulated", n->simulated},
                   {"dropped_by_simulation", n->dropped}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)

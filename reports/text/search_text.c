@@ -86,9 +86,11 @@ static void print_searched(const struct dtp_search_question *question, const str
     snprintf(words + used, sizeof words - used, ", %s by the memory bound",
              dtp_page_grouped(n->pruned_memory, a, sizeof a));
     used = strlen(words);
-    snprintf(words + used, sizeof words - used, "; %s predicted, of which %s fit and %s are tight",
-             dtp_page_grouped(n->predicted, a, sizeof a), dtp_page_grouped(n->fits, b, sizeof b),
-             dtp_page_grouped(n->tight, c, sizeof c));
+    snprintf(words + used, sizeof words - used, "; %s predicted (memory of %s by step program, else by bound)",
+             dtp_page_grouped(n->predicted, a, sizeof a), dtp_page_grouped(n->estimated, b, sizeof b));
+    used = strlen(words);
+    snprintf(words + used, sizeof words - used, ", of which %s fit and %s are tight",
+             dtp_page_grouped(n->fits, b, sizeof b), dtp_page_grouped(n->tight, c, sizeof c));
     used = strlen(words);
     snprintf(words + used, sizeof words - used, "; %s candidates simulated",
              dtp_page_grouped(n->simulated, a, sizeof a));

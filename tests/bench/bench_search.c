@@ -57,12 +57,14 @@ int main(void)
     double start_s = now_s();
     check(dtp_search(&q, &search, &faults));
     double took_s = now_s() - start_s;
-    printf(
-        "search: %llu combinations (%llu refused, %llu pruned, %llu predicted, %llu simulated) in %.2f s on %u cores\n",
-        (unsigned long long)search.counts.combinations, (unsigned long long)search.counts.refused,
-        (unsigned long long)(search.counts.pruned_time + search.counts.pruned_memory),
-        (unsigned long long)search.counts.predicted, (unsigned long long)search.counts.simulated, took_s,
-        dtp_parallel_threads());
+    printf("search: %llu combinations (%llu refused, %llu pruned, %llu predicted, %llu simulated; memory of %llu "
+           "estimated, %llu groups scanned again) in %.2f s on %u "
+           "cores\n",
+           (unsigned long long)search.counts.combinations, (unsigned long long)search.counts.refused,
+           (unsigned long long)(search.counts.pruned_time + search.counts.pruned_memory),
+           (unsigned long long)search.counts.predicted, (unsigned long long)search.counts.simulated,
+           (unsigned long long)search.counts.estimated, (unsigned long long)search.counts.scanned_again, took_s,
+           dtp_parallel_threads());
     dtp_search_release(&search);
     dtp_axes_release(&axes);
     dtp_scenario_destroy(base);

@@ -167,6 +167,31 @@ static void test_threads_do_not_show(void **state)
     tear_down(&s);
 }
 
+/* A queue of one place runs out at every plan that does not fit, and the group is scanned again: what is found is the
+ * same, and every predicted combination is counted once. */
+static void test_short_queues_lose_nothing(void **state)
+{
+    struct setup s;
+    struct dtp_search wide, narrow;
+    (void)state;
+    set_up(&s, seven);
+    assert_int_equal(dtp_search(&s.question, &wide, &faults), DTP_OK);
+    s.question.queue_places = 1;
+    assert_int_equal(dtp_search(&s.question, &narrow, &faults), DTP_OK);
+    assert_int_equal(wide.counts.scanned_again, 0);
+    assert_true(narrow.counts.scanned_again > 0);
+    assert_true(wide.counts.estimated > 0 && wide.counts.estimated < wide.counts.predicted);
+    assert_int_equal(wide.counts.fits + wide.counts.tight + wide.counts.out_of_memory, wide.counts.predicted);
+    narrow.counts.scanned_again = 0;
+    assert_memory_equal(&wide.counts, &narrow.counts, sizeof wide.counts);
+    assert_int_equal(wide.count, narrow.count);
+    for (size_t i = 0; i < wide.count; i++)
+        assert_int_equal(wide.candidates[i].combination, narrow.candidates[i].combination);
+    dtp_search_release(&wide);
+    dtp_search_release(&narrow);
+    tear_down(&s);
+}
+
 /* Three hundred micro-steps of 32 layers are too many to simulate whole: the time is that of the simulation all the
  * same, from two and three of them. */
 static void test_many_micro_steps(void **state)
@@ -435,6 +460,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_finds_the_cheapest),
                                        cmocka_unit_test(test_finds_the_fastest),
                                        cmocka_unit_test(test_threads_do_not_show),
+                                       cmocka_unit_test(test_short_queues_lose_nothing),
                                        cmocka_unit_test(test_many_micro_steps),
                                        cmocka_unit_test(test_relaxed_limit_is_tight),
                                        cmocka_unit_test(test_nothing_fits),
