@@ -58,6 +58,8 @@ expect 0 simulate --program-file "$set" --trace trace.json --timeline timeline.c
 # A job's program, written, is read again: the same, and as long.
 expect 0 simulate --model gpt-2 --gpus 1 --strategy ddp --runtime dtplan --write-program step.txt --json
 cp out job.json
+expect 3 simulate --model gpt-2 --gpus 1 --strategy ddp --runtime dtplan --write-program /dev/full
+says '/dev/full'
 expect 0 simulate --program-file step.txt --json
 python3 - <<'END' || failed "a program alone takes another time than its job: $(grep step_s out job.json)"
 import json
