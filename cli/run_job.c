@@ -190,7 +190,11 @@ static enum dtp_status with_program_file(const struct dtp_run_job *run, struct d
     enum dtp_status status = make_memory_file("step program", &program, faults);
     if (status != DTP_OK)
         return status;
-    status = dtp_program_write_file(out->simulated.program, program.path, faults);
+    struct dtp_faults nameless = {0}; /* the file's name says nothing to whoever reads of it */
+    status = dtp_program_write_file(out->simulated.program, program.path, &nameless);
+    if (status != DTP_OK)
+        dtp_fault(faults, status, NULL, 0, "the step program could not be handed to the executor in memory: %s",
+                  strerror(errno));
     if (status == DTP_OK)
         status = with_times_file(run, out, program.path);
     close(program.descriptor);

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(256) gather(struct dtp_embedding_args a, uint3
     float result[N];
 #pragma unroll
     for (int e = 0; e < N; e++)
-        result[e] = a.scale * values[e];
+        result[e] = __fmul_rn(a.scale, values[e]); /* rounded before a position is added, as the reference does */
     if (a.positions) {
         packed<T, N> position = load<N>((const T *)a.positions + (uint64_t)(row % a.sequence) * a.width + column);
 #pragma unroll

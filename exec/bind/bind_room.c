@@ -32,6 +32,13 @@ static void demand(struct dtp_binder *b, enum dtp_role role, bool holds)
         b->missing |= 1u << role;
 }
 
+/* Kernels take one format for both; an operand of another would be read or written beyond its end. */
+static void alike(struct dtp_binder *b, enum dtp_role role, enum dtp_role other)
+{
+    if (operand(b, role) && operand(b, other) && element_of(b, role) != element_of(b, other))
+        b->missing |= 1u << other;
+}
+
 static bool whole_sequences(const struct dtp_binder *b)
 {
     uint64_t tokens = heads(b)->queries;
@@ -40,7 +47,7 @@ static bool whole_sequences(const struct dtp_binder *b)
 
 static void embedding(struct dtp_binder *b)
 {
-    uint64_t vocab = (uint64_t)b->op->demand.k;
+    uint64_t vocab = whole(b->op->demand.k);
     demand(b, DTP_ROLE_BATCH, whole_sequences(b) && vocab > 0 && vocab <= INT32_MAX);
     room_bytes(b, DTP_ROLE_BATCH, 1, dtp_batch_layout_of(rows(b)).bytes);
     room(b, DTP_ROLE_WEIGHT, vocab, width(b));
@@ -49,6 +56,8 @@ static void embedding(struct dtp_binder *b)
     room(b, DTP_ROLE_POSITION_GRADIENT, sequence(b), width(b));
     room(b, DTP_ROLE_RESULT, rows(b), width(b));
     room(b, DTP_ROLE_GRADIENT, rows(b), width(b));
+    alike(b, DTP_ROLE_WEIGHT, DTP_ROLE_POSITION);
+    alike(b, DTP_ROLE_WEIGHT_GRADIENT, DTP_ROLE_POSITION_GRADIENT);
 }
 
 static void norm(struct dtp_binder *b)
@@ -62,7 +71,9 @@ static void norm(struct dtp_binder *b)
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
         room(b, vectors[i], 1, width(b));
     for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++)
-        room(b, matrices[i], rows(b), width(b));
+        room(b, matrices[i], rows(b), width(b)), alike(b, DTP_ROLE_INPUT, matrices[i]);
+    alike(b, DTP_ROLE_WEIGHT, DTP_ROLE_BIAS);
+    alike(b, DTP_ROLE_WEIGHT_GRADIENT, DTP_ROLE_BIAS_GRADIENT);
     room_bytes(b, DTP_ROLE_STATISTICS, rows(b), has_mean(b) ? 8 : 4);
     room_bytes(b, DTP_ROLE_WORKSPACE, 2 * DTP_EXECUTOR_PARTIAL_ROWS * UINT64_C(4), width(b));
 }
@@ -70,15 +81,22 @@ static void norm(struct dtp_binder *b)
 /* [m, k] by [k, n]: of which of its roles each is follows from that of the result. */
 static void matmul(struct dtp_binder *b)
 {
-    uint64_t m = (uint64_t)b->op->demand.m, n = (uint64_t)b->op->demand.n, k = (uint64_t)b->op->demand.k;
+    uint64_t m = whole(b->op->demand.m), n = whole(b->op->demand.n), k = whole(b->op->demand.k);
     bool weight_gradient = operand(b, DTP_ROLE_WEIGHT_GRADIENT) != NULL;
     enum dtp_role result = weight_gradient                       ? DTP_ROLE_WEIGHT_GRADIENT
                            : operand(b, DTP_ROLE_INPUT_GRADIENT) ? DTP_ROLE_INPUT_GRADIENT
                                                                  : DTP_ROLE_RESULT;
     demand(b, result, m && n && k && m <= INT32_MAX && n <= INT32_MAX && k <= INT32_MAX && b->op->demand.groups <= 1);
     room(b, result, m, n);
-    room(b, result == DTP_ROLE_RESULT ? DTP_ROLE_INPUT : DTP_ROLE_GRADIENT, m, k);
-    room(b, weight_gradient ? DTP_ROLE_INPUT : DTP_ROLE_WEIGHT, k, n);
+    enum dtp_role left = result == DTP_ROLE_RESULT ? DTP_ROLE_INPUT : DTP_ROLE_GRADIENT;
+    enum dtp_role right = weight_gradient ? DTP_ROLE_INPUT : DTP_ROLE_WEIGHT;
+    room(b, left, m, k);
+    room(b, right, k, n);
+    alike(b, left, right);
+    alike(b, left, DTP_ROLE_BIAS);
+    alike(b, left, DTP_ROLE_AUX);
+    alike(b, result, DTP_ROLE_ADDEND);
+    alike(b, result, DTP_ROLE_BIAS_GRADIENT);
     room(b, DTP_ROLE_BIAS, 1, n);
     room(b, DTP_ROLE_BIAS_GRADIENT, 1, m);
     room(b, DTP_ROLE_ADDEND, m, n);
@@ -91,13 +109,14 @@ static void heads_in_place(struct dtp_binder *b)
     uint64_t vectors = (uint64_t)heads(b)->heads + heads(b)->kv_heads, normed = vectors * heads(b)->head_dim;
     uint64_t weights = heads(b)->wide ? normed : 2 * (uint64_t)heads(b)->head_dim;
     demand(b, DTP_ROLE_RESULT,
-           whole_sequences(b) && packed_width(b) > 0 && heads(b)->head_dim % 2 == 0 && heads(b)->kv_heads > 0 &&
+           whole_sequences(b) && query_width(b) > 0 && heads(b)->head_dim % 2 == 0 && heads(b)->kv_heads > 0 &&
                heads(b)->heads % heads(b)->kv_heads == 0);
     room(b, DTP_ROLE_RESULT, rows(b), packed_width(b));
     room_bytes(b, DTP_ROLE_TABLES, sequence(b), 4 * (uint64_t)heads(b)->head_dim);
     room(b, DTP_ROLE_WEIGHT, 1, weights);
     room(b, DTP_ROLE_WEIGHT_GRADIENT, 1, weights);
     room(b, DTP_ROLE_SAVED, rows(b), normed);
+    alike(b, DTP_ROLE_RESULT, DTP_ROLE_SAVED);
     room_bytes(b, DTP_ROLE_STATISTICS, rows(b), 4 * (heads(b)->wide ? 2 : vectors));
     room_bytes(b, DTP_ROLE_WORKSPACE, DTP_EXECUTOR_PARTIAL_ROWS * UINT64_C(4), weights);
 }
@@ -105,13 +124,17 @@ static void heads_in_place(struct dtp_binder *b)
 static void attention(struct dtp_binder *b)
 {
     demand(b, DTP_ROLE_INPUT,
-           whole_sequences(b) && packed_width(b) > 0 && heads(b)->kv_heads > 0 &&
+           whole_sequences(b) && query_width(b) > 0 && heads(b)->kv_heads > 0 &&
                heads(b)->heads % heads(b)->kv_heads == 0 && heads(b)->keys == heads(b)->queries && heads(b)->causal);
     room(b, DTP_ROLE_INPUT, rows(b), packed_width(b));
     room(b, DTP_ROLE_INPUT_GRADIENT, rows(b), packed_width(b));
     room(b, DTP_ROLE_RESULT, rows(b), query_width(b));
     room(b, DTP_ROLE_SAVED, rows(b), query_width(b));
     room(b, DTP_ROLE_GRADIENT, rows(b), query_width(b));
+    alike(b, DTP_ROLE_INPUT, DTP_ROLE_INPUT_GRADIENT);
+    alike(b, DTP_ROLE_INPUT, DTP_ROLE_RESULT);
+    alike(b, DTP_ROLE_INPUT, DTP_ROLE_SAVED);
+    alike(b, DTP_ROLE_INPUT, DTP_ROLE_GRADIENT);
     room_bytes(b, DTP_ROLE_STATISTICS, rows(b), 4 * (uint64_t)heads(b)->heads);
 }
 
@@ -123,6 +146,9 @@ static void activation(struct dtp_binder *b)
     room(b, DTP_ROLE_INPUT_GRADIENT, rows(b), up_width(b));
     room(b, DTP_ROLE_RESULT, rows(b), width(b));
     room(b, DTP_ROLE_GRADIENT, rows(b), width(b));
+    alike(b, DTP_ROLE_INPUT, DTP_ROLE_INPUT_GRADIENT);
+    alike(b, DTP_ROLE_INPUT, DTP_ROLE_RESULT);
+    alike(b, DTP_ROLE_INPUT, DTP_ROLE_GRADIENT);
 }
 
 static void loss_backward(struct dtp_binder *b)
@@ -153,7 +179,7 @@ static void others(struct dtp_binder *b)
     case DTP_OP_ZERO:
     case DTP_OP_UPLOAD:
     case DTP_OP_DOWNLOAD: {
-        uint64_t bytes = (uint64_t)(b->op->kind == DTP_OP_ZERO ? d->bytes : d->sent_bytes);
+        uint64_t bytes = whole(b->op->kind == DTP_OP_ZERO ? d->bytes : d->sent_bytes);
         const struct dtp_operand *input = operand(b, DTP_ROLE_INPUT), *result = operand(b, DTP_ROLE_RESULT);
         demand(b, DTP_ROLE_INPUT, !input || bytes <= operand_bytes(b, input));
         demand(b, DTP_ROLE_RESULT, result && bytes <= operand_bytes(b, result));

@@ -90,9 +90,10 @@ enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *ou
                                .stochastic_rounding = dtp_program_execution(job->program)->stochastic_rounding};
     g.count = operand_bytes(b, moment) / dtp_element_bytes(g.moment_element);
     g.gradient_element = element_of_all(b, DTP_ROLE_WEIGHT_GRADIENT, g.count);
-    element_of_all(b, DTP_ROLE_MOMENT2, g.count);
-    if (g.master)
-        element_of_all(b, DTP_ROLE_MASTER, g.count);
+    if (element_of_all(b, DTP_ROLE_MOMENT2, g.count) != g.moment_element)
+        b->missing |= 1u << DTP_ROLE_MOMENT2;
+    if (g.master && element_of_all(b, DTP_ROLE_MASTER, g.count) != DTP_ELEMENT_FP32)
+        b->missing |= 1u << DTP_ROLE_MASTER;
     element_of_all(b, DTP_ROLE_WEIGHT, g.count);
     bool part = g.count < layout.elements;
     uint64_t first = part ? group_index(b) * layout.shard_elements : 0;
@@ -108,6 +109,10 @@ enum dtp_status dtp_bind_optimizer(struct dtp_binder *b, struct dtp_bound_op *ou
 /* The same roles, all of them in host memory. */
 enum dtp_status dtp_bind_host_optimizer(struct dtp_binder *b, struct dtp_bound_op *out)
 {
+    const struct dtp_operand *operands = dtp_program_operands(b->binding->job.program, b->op);
+    for (uint32_t i = 0; i < b->op->operand_count; i++)
+        if (buffer_of(b, &operands[i])->space != DTP_SPACE_HOST)
+            b->missing |= 1u << operands[i].role;
     enum dtp_status status = dtp_bind_optimizer(b, out);
     struct dtp_adamw_args adamw = out->arguments.adamw;
     out->kind = DTP_BOUND_HOST;

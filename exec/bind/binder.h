@@ -97,22 +97,29 @@ static inline enum dtp_element element_of_all(struct dtp_binder *b, enum dtp_rol
 {
     const struct dtp_operand *o = operand(b, role);
     enum dtp_element element = element_of(b, role);
-    if (!o || operand_bytes(b, o) != count * dtp_element_bytes(element))
+    uint64_t bytes = dtp_element_bytes(element);
+    if (!o || operand_bytes(b, o) % bytes || operand_bytes(b, o) / bytes != count) /* no product: it might wrap */
         b->missing |= 1u << role;
     return element;
 }
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
+/* Of a demand, which may be larger than any operand is: it then stays so, and has no room. */
+static inline uint64_t whole(double amount)
+{
+    return amount < 0x1p53 ? (uint64_t)amount : UINT64_C(1) << 53;
+}
+
 static inline uint64_t rows(const struct dtp_binder *b)
 {
-    return (uint64_t)b->op->demand.tokens;
+    return whole(b->op->demand.tokens);
 }
 
 /* Of a row. */
 static inline uint32_t width(const struct dtp_binder *b)
 {
-    return (uint32_t)b->op->demand.n;
+    return b->op->demand.n < UINT32_MAX ? (uint32_t)b->op->demand.n : UINT32_MAX;
 }
 
 static inline const struct dtp_attention_shape *heads(const struct dtp_binder *b)

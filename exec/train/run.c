@@ -167,6 +167,13 @@ static enum dtp_status fill_tables(struct dtp_run *run, struct dtp_faults *fault
     count = run->binding->map.sequence * half;
     if (!tables || !count)
         return DTP_OK;
+    if (dtp_program_buffers(job->program)[run->binding->map.buffer[DTP_CONTENT_TABLES].index].bytes / sizeof(float) /
+            2 <
+        count)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "the program's buffer of tables has no room for the cosines and sines of %" PRIu64
+                         " positions of %" PRIu64 " pairs",
+                         run->binding->map.sequence, half);
     enum dtp_status status =
         run->device->verbs->allocate_host(run->device, 2 * count * sizeof(float), &staging, faults);
     if (status != DTP_OK)

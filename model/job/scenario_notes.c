@@ -1,6 +1,8 @@
 /* What a user should know of a job that is predicted all the same: words that were taken for others, what of the
  * model is beyond what it states, keys that nothing reads here. */
 #include "job/scenario_resolution.h"
+
+#include "cost/attention_workspace.h"
 #include "plan/rules.h"
 
 #include <inttypes.h>
@@ -66,21 +68,30 @@ static void note_sequence(struct dtp_resolution *r, uint64_t sequence)
                        sequence, t->sliding_window, t->sliding_window_pattern ? " where a layer has the window" : "");
 }
 
-/* No fused kernel of cuDNN's backward knows a cap; neither the plain one nor PyTorch's have been measured. */
-static void note_cap(struct dtp_resolution *r)
+/* Attention that no fused kernel of cuDNN's backward takes: a cap, heads of more than 128, lengths that are no multiple
+ * of 128, other formats than bf16. Our plain kernel does it at some 7 TFLOP/s on an H200 (heads of 256, 2048 tokens;
+ * reports/h200/README.md), which no price says yet; what PyTorch has for caps has not been measured. */
+static void note_unfused(struct dtp_resolution *r, uint64_t sequence)
 {
-    const struct dtp_runtime *runtime = r->draft.plan.runtime;
-    if (r->job->transformer.attention_softcap > 0 && !dtp_cluster_is_host(&r->job->cluster))
-        dtp_note_model(r, "attention with a soft cap %s: its time is a lower bound",
-                       runtime && runtime->own_kernels
-                           ? "runs on a plain kernel on GPUs and is priced as a flash kernel"
-                           : "is priced as a flash kernel without one");
+    const struct dtp_transformer *t = &r->job->transformer;
+    const struct dtp_plan *plan = &r->job->plan;
+    bool capped = t->attention_softcap > 0, fp32 = plan->precision.compute == DTP_FP32;
+    if (dtp_cluster_is_host(&r->job->cluster))
+        return;
+    if (plan->runtime && plan->runtime->own_kernels &&
+        !dtp_attention_is_fused(!fp32, (uint32_t)sequence, (uint32_t)t->head_dim, capped))
+        dtp_note_model(r,
+                       "attention of these heads, length, format or cap runs on a plain kernel on GPUs and is priced "
+                       "as a flash kernel, up to 50 times as fast: its time is a lower bound");
+    else if (capped)
+        dtp_note_model(r,
+                       "attention with a soft cap is priced as a flash kernel without one: its time is a lower bound");
 }
 
 void dtp_note_attention(struct dtp_resolution *r, uint64_t sequence)
 {
     note_sequence(r, sequence);
-    note_cap(r);
+    note_unfused(r, sequence);
 }
 
 static void note_unread(struct dtp_resolution *r, enum dtp_key key, const char *reader)

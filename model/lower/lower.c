@@ -288,7 +288,7 @@ static void derive(struct dtp_lowering *l)
 enum dtp_status dtp_lower_check_counts(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                        struct dtp_faults *faults)
 {
-    const char *hint = "; dtplan plan --fidelity closed predicts it";
+    const char *hint = "; dtplan plan --fidelity bounds predicts it";
     if (transformer->layers >= DTP_NO_LAYER)
         return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "layers",
                                "%" PRIu64 " are more than the %d that a step program can name%s", transformer->layers,
@@ -305,7 +305,7 @@ static enum dtp_status check_lowered(const struct dtp_transformer *t, const stru
 {
     if (dtp_plan_model_parallel(plan))
         return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, plan->tp > 1 ? "tp" : "pp",
-                               "above 1 has no step program yet; dtplan plan --fidelity closed predicts it");
+                               "above 1 has no step program yet; dtplan plan --fidelity bounds predicts it");
     const struct dtp_lower_hooks *hooks = plan->runtime->lower(plan);
     if (hooks->check)
         return hooks->check(t, cluster, plan, faults);

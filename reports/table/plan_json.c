@@ -166,6 +166,7 @@ static json_t *memory_object(const struct dtp_memory *m)
                         m->nvme_capacity_bytes ? dtp_json_whole(m->nvme_capacity_bytes) : json_null());
     json_object_set_new(object, "verdict", json_string(dtp_verdict_text(m->verdict)));
     json_object_set_new(object, "shortage", m->shortage ? json_string(dtp_shortage_text(m->shortage)) : json_null());
+    json_object_set_new(object, "is_bound", json_boolean(m->bound));
     json_object_set_new(object, "peak_phase", json_string(dtp_phase_key(m->peak_phase)));
     json_object_set_new(object, "phases", phases_object(m));
     return object;

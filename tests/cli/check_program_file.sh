@@ -58,6 +58,8 @@ expect 0 simulate --program-file "$set" --trace trace.json --timeline timeline.c
 # A job's program, written, is read again: the same, and as long.
 expect 0 simulate --model gpt-2 --gpus 1 --strategy ddp --runtime dtplan --write-program step.txt --json
 cp out job.json
+expect 3 simulate --model gpt-2 --gpus 1 --strategy ddp --runtime dtplan --write-program /dev/full
+says '/dev/full'
 expect 0 simulate --program-file step.txt --json
 python3 - <<'END' || failed "a program alone takes another time than its job: $(grep step_s out job.json)"
 import json
@@ -89,6 +91,11 @@ expect 0 simulate --program-file form.set
 sed 's/n 40 bytes 7680/n 41 bytes 7680/' "$set" >wide.set
 expect 2 run --program-file wide.set --device host --threads 1 --steps 2
 says 'activation "activation" (operation 11) has no operand'
+# Tables that the run itself fills, smaller than what it writes, and read by nobody who would miss the rest.
+sed '0,/^role 1/{s/ 11:tables/ 0:tables/;s/bytes 256 owner/bytes 64 owner/
+s/^op 2 mark compute/op 2 zero compute writes 11:result bytes 64/}' "$set" >tables.set
+expect 2 run --program-file tables.set --device host --threads 1 --steps 2
+says "buffer of tables has no room"
 
 ((failures == 0)) && echo "all held" && exit 0
 exit 1

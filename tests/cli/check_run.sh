@@ -149,6 +149,9 @@ fi
 expect 1 --model llama-2-70b --gpus 1 --strategy ddp --device host # before anything is allocated
 says 'nothing was allocated'
 [[ -e /dev/nvidiactl ]] || expect 3 "${tiny[@]}" --device cuda
+# The file that carries the program has no name that anybody knows.
+said=$(trap '' XFSZ && ulimit -f 0 && "$program" run "${tiny[@]}" --steps 2 2>&1 </dev/null | cat)
+[[ $said == *"step program could not be handed"* && $said != */dev/fd* ]] || failed "no room for the program: $said"
 expect 1 "${tiny[@]}" --steps 50 --lr 1e6 --weight-decay 1000 --precision fp32
 says 'the run stopped'
 

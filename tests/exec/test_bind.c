@@ -433,6 +433,17 @@ static void test_shapes_without_room_are_refused(void **state)
                  {"m 16 n 48 k 16", "m 16 n 48 k 17", "matmul \"qkv\" (operation 5) has no operand"},
                  {"heads 2 kv_heads 2 head_dim 8 queries 8 keys 8", "heads 3 kv_heads 2 head_dim 8 queries 8 keys 8",
                   "attention \"attention\" (operation 7) has no operand"},
+                 {"op 2 mark compute name \"forward\"",
+                  "op 2 cast compute reads 0:input writes 0:result tokens 4503599627370497p10 name \"wraps\"",
+                  "cast \"wraps\" (operation 2) has no operand"},
+                 {"bytes 1024 owner activations space device pool compute layer 0 dtype fp32\nbuffer 15",
+                  "bytes 512 owner activations space device pool compute layer 0 dtype bf16\nbuffer 15",
+                  "norm \"norm 1\" (operation 4) has no operand \"result\""},
+                 {"\"host results\" bytes 64 owner workspace space host",
+                  "\"host results\" bytes 64 owner workspace space device", "must be in space host"},
+                 {"heads 2 kv_heads 2 head_dim 8 queries 8 kernels 1 kernel fused name \"rotary\"",
+                  "kv_heads 2 head_dim 8 queries 8 kernels 1 kernel fused name \"rotary\"",
+                  "rotary \"rotary\" (operation 6) has no operand \"result\""},
                  {"rows 16 columns 40", "rows 99 columns 40", "not the size of its tensors"}};
     (void)state;
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++)

@@ -1,6 +1,7 @@
 /* Trainings whose length was published, predicted from the scenario files that are shipped with the planner. */
 #include "decide/goodput.h"
 #include "decide/training_cost.h"
+#include "job/estimate.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -39,7 +40,8 @@ static void predict(const char *file, const char *const *settings, struct outcom
     if (status != DTP_OK)
         fail_msg("%s: %s", file, faults.text[0]);
     dtp_scenario_destroy(scenario);
-    dtp_closed_form(&out->job.transformer, &out->job.cluster, &out->job.plan, &out->prediction);
+    status = dtp_estimate(&out->job.transformer, &out->job.cluster, &out->job.plan, &out->prediction, &faults);
+    assert_int_equal(status, DTP_OK);
     dtp_money_of(&out->job, &out->prediction.throughput, dtp_catalog_price(&catalog, out->job.cluster.gpu.key), &money);
     dtp_training_cost_of(&out->job, &out->prediction.throughput, &money, false, &out->cost);
 }

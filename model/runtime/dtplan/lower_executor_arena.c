@@ -59,6 +59,20 @@ static bool find_shape(const struct dtp_program *program, struct dtp_executor_ma
            (!out->rows || !out->sequence || out->rows % out->sequence == 0);
 }
 
+/* What the host writes and reads itself lies in its memory and has room for it. */
+static bool scalars_fit(const struct dtp_program *program)
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    bool fit = true;
+    for (size_t i = 0; i < dtp_program_buffer_count(program); i++) {
+        bool numbers = buffers[i].content == DTP_CONTENT_HOST_SCALARS || buffers[i].content == DTP_CONTENT_HOST_RESULTS;
+        bool host = numbers || buffers[i].content == DTP_CONTENT_HOST_BATCH;
+        fit = fit && (!host || buffers[i].space == DTP_SPACE_HOST) &&
+              (!numbers || buffers[i].bytes >= DTP_EXECUTOR_SCALARS_BYTES);
+    }
+    return fit;
+}
+
 /* Batches have the layout that the host writes. */
 static bool batches_fit(const struct dtp_program *program, struct dtp_executor_map *out)
 {
@@ -92,9 +106,16 @@ enum dtp_status dtp_executor_find(const struct dtp_program *program, struct dtp_
         if (dtp_content_is_state(content) && buffers[i].module < out->module_count)
             out->module[buffers[i].module][content - DTP_CONTENT_WEIGHTS].index = i;
     }
-    if (find_shape(program, out) && batches_fit(program, out))
+    bool scalars = scalars_fit(program);
+    if (scalars && find_shape(program, out) && batches_fit(program, out))
         return DTP_OK;
     dtp_executor_map_release(out);
+    if (!scalars)
+        return dtp_fault(
+            faults, DTP_BAD_INPUT, NULL, 0,
+            "the program's buffers of host_batch, host_scalars and host_results must be in space host, the "
+            "latter two of at least %u bytes",
+            (unsigned)DTP_EXECUTOR_SCALARS_BYTES);
     return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                      "the program's operations differ in the tokens of a batch, a sequence or a vocabulary, or its "
                      "batches have no room for them");

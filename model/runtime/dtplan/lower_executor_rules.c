@@ -109,7 +109,7 @@ struct checker {
     do {                                                                                                               \
         (c)->status = dtp_fault_about((c)->faults, DTP_BAD_INPUT, NULL, 0, key, __VA_ARGS__);                          \
     } while (0)
-#define NOT_RUN "has no step program under runtime dtplan; dtplan plan --fidelity closed predicts it"
+#define NOT_RUN "has no step program under runtime dtplan; dtplan plan --fidelity bounds predicts it"
 
 static void check_model(struct checker *c)
 {
