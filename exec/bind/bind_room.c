@@ -189,8 +189,28 @@ static void others(struct dtp_binder *b)
     }
 }
 
+/* Tokens are row numbers, and those of embedding_backward as well: only what the host fills with them may stand there,
+ * whole and where it belongs. */
+static void batch(struct dtp_binder *b)
+{
+    const struct dtp_operand *operands = dtp_program_operands(b->binding->job.program, b->op);
+    const struct dtp_operand *tokens = operand(b, DTP_ROLE_BATCH), *from = operand(b, DTP_ROLE_INPUT);
+    demand(b, DTP_ROLE_BATCH, !tokens || buffer_of(b, tokens)->content == DTP_CONTENT_BATCH);
+    for (uint32_t i = 0; i < b->op->operand_count; i++) {
+        const struct dtp_operand *o = &operands[i];
+        uint64_t bytes = buffer_of(b, o)->bytes;
+        if (!(o->access & DTP_WRITE) || buffer_of(b, o)->content != DTP_CONTENT_BATCH)
+            continue;
+        demand(b, (enum dtp_role)o->role,
+               b->op->kind == DTP_OP_UPLOAD && from && buffer_of(b, from)->content == DTP_CONTENT_HOST_BATCH &&
+                   o->offset_bytes == 0 && from->offset_bytes == 0 && !o->shard && !from->shard &&
+                   buffer_of(b, from)->bytes == bytes && whole(b->op->demand.sent_bytes) == bytes);
+    }
+}
+
 void dtp_bind_room(struct dtp_binder *b)
 {
+    batch(b);
     switch (b->op->kind) {
     case DTP_OP_EMBEDDING:
     case DTP_OP_EMBEDDING_BACKWARD: embedding(b); break;

@@ -31,19 +31,24 @@ enum dtp_status dtp_program_write_file(const struct dtp_program *program, const 
                : dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "the program could not be written: %s", strerror(errno));
 }
 
-/* Everything from where `file` stands to its end; NULL: it cannot be read, or there is no memory. */
+#define MOST_BYTES (UINT64_C(1) << 30) /* of a text; one of four million operations has some 600 MB */
+
+/* Everything from where `file` stands to its end; NULL: it cannot be read, is too long (EFBIG), there is no memory. */
 static char *read_all(FILE *file, size_t *bytes)
 {
     char part[65536], *text = NULL;
     FILE *whole = open_memstream(&text, bytes);
     bool good = whole != NULL;
-    for (size_t got; good && (got = fread(part, 1, sizeof part, file)) > 0;)
+    uint64_t all = 0;
+    for (size_t got; good && all <= MOST_BYTES && (got = fread(part, 1, sizeof part, file)) > 0; all += got)
         good = fwrite(part, 1, got, whole) == got;
+    int why = errno;
     if (whole)
         good = fclose(whole) == 0 && good;
-    if (good && !ferror(file))
+    if (good && all <= MOST_BYTES && !ferror(file))
         return text;
     free(text);
+    errno = all > MOST_BYTES ? EFBIG : why;
     return NULL;
 }
 
@@ -51,8 +56,9 @@ enum dtp_status dtp_program_read_bytes(const char *path, char **text, size_t *by
 {
     FILE *file = fopen(path, "r");
     *text = file ? read_all(file, bytes) : NULL;
+    enum dtp_status failed = errno == ENOMEM ? DTP_ENVIRONMENT : DTP_BAD_INPUT;
     enum dtp_status status =
-        *text ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "the program cannot be read: %s", strerror(errno));
+        *text ? DTP_OK : dtp_fault(faults, failed, path, 0, "the program cannot be read: %s", strerror(errno));
     if (file)
         fclose(file);
     return status;

@@ -81,7 +81,7 @@ expect 2 simulate --program-file "$set" --memory m.csv
 says '--memory: not of a program file'
 expect 2 simulate --program-file "$source/scenarios/gpus.csv"
 says 'gpus.csv:'
-expect 3 simulate --program-file missing.set
+expect 2 simulate --program-file missing.set
 says 'missing.set'
 sed 's/tag 2/tag 3/' "$set" | sed '0,/tag 3/s//tag 2/' >tags.set
 expect 2 run --program-file tags.set --device host
@@ -96,6 +96,10 @@ sed '0,/^role 1/{s/ 11:tables/ 0:tables/;s/bytes 256 owner/bytes 64 owner/
 s/^op 2 mark compute/op 2 zero compute writes 11:result bytes 64/}' "$set" >tables.set
 expect 2 run --program-file tables.set --device host --threads 1 --steps 2
 says "buffer of tables has no room"
+# Row numbers that are not tokens.
+sed '0,/reads 7:input/s//reads 0:input/' "$set" >batch.set
+expect 2 run --program-file batch.set --device host --threads 1 --steps 2
+says 'upload "batch" (operation 1) has no operand'
 
 ((failures == 0)) && echo "all held" && exit 0
 exit 1
