@@ -47,7 +47,6 @@ sim/search.c 8000.0 how much a search may cost
 sim/search.c 60000.0 how much a search may cost
 sim/search.h 0.05 a search's margin
 sim/search.h 365.0 days
-sim/search_scan.c 0.1 a search's margin
 sim/search_scan.h 0.15 a search's margin
 sim/share.c 1e300 infinity
 sim/miniature_time.c 1e-4 tolerance of a check

@@ -44,6 +44,7 @@ struct dtp_executor_block {
     uint64_t saved;    /* tensors that backward reads */
     uint32_t replayed; /* operators, as bits, that make them of the block's input */
 };
+/* *out points into itself and is not to be copied. */
 void dtp_executor_block_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                            struct dtp_executor_block *out);
 

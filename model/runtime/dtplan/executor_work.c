@@ -30,26 +30,26 @@ static uint32_t operators_again(const struct dtp_executor_block *block, enum dtp
     return again;
 }
 
-static struct shape shape_of(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
-                             const struct dtp_plan *plan)
+/* Where it stays: the block's operators point into it. */
+static void shape_of(const struct dtp_transformer *t, const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                     struct shape *s)
 {
-    struct shape s = {.t = t, .plan = plan};
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
-    dtp_executor_rules(t, cluster, plan, &s.rules);
-    dtp_executor_block_of(t, plan, &s.block);
-    s.tokens = (double)s.rules.tokens, s.h = (double)t->hidden, s.vocab = (double)t->vocab;
-    s.layers = (double)t->layers, s.modules = (double)dtp_parameter_module_count(t);
-    s.c = dtp_plan_compute_bytes(plan);
-    s.checkpointed = (double)dtp_checkpointed_layers(&rule, t->layers);
-    s.again = operators_again(&s.block, rule.keeps);
-    s.remakes = rule.keeps == DTP_KEEPS_SECOND_MATMULS;
+    *s = (struct shape){.t = t, .plan = plan};
+    dtp_executor_rules(t, cluster, plan, &s->rules);
+    dtp_executor_block_of(t, plan, &s->block);
+    s->tokens = (double)s->rules.tokens, s->h = (double)t->hidden, s->vocab = (double)t->vocab;
+    s->layers = (double)t->layers, s->modules = (double)dtp_parameter_module_count(t);
+    s->c = dtp_plan_compute_bytes(plan);
+    s->checkpointed = (double)dtp_checkpointed_layers(&rule, t->layers);
+    s->again = operators_again(&s->block, rule.keeps);
+    s->remakes = rule.keeps == DTP_KEEPS_SECOND_MATMULS;
     for (int i = 0; i < 3; i++) {
         const uint64_t module = i == 0 ? 0 : i == 1 ? 1 : t->layers + 1;
-        struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &s.rules, module);
-        dtp_parameter_module(t, s.rules.shard_ranks, module, &s.layout[i]);
-        s.element[i] = dtp_dtype_bytes(dtype.whole), s.shard_element[i] = dtp_dtype_bytes(dtype.shard);
+        struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &s->rules, module);
+        dtp_parameter_module(t, s->rules.shard_ranks, module, &s->layout[i]);
+        s->element[i] = dtp_dtype_bytes(dtype.whole), s->shard_element[i] = dtp_dtype_bytes(dtype.shard);
     }
-    return s;
 }
 
 /* Of the operators whose bits are set: elements of the matrices that they multiply by; bytes and launches forward. */
@@ -221,7 +221,8 @@ static void count_step(const struct shape *s, struct dtp_step_work *out)
 void dtp_executor_work(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                        const struct dtp_plan *plan, struct dtp_step_work *out)
 {
-    struct shape s = shape_of(transformer, cluster, plan);
+    struct shape s;
+    shape_of(transformer, cluster, plan, &s);
     count_flops(&s, out);
     count_bytes(&s, out);
     count_kernels(&s, out);
