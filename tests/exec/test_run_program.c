@@ -120,7 +120,7 @@ static void test_no_file_is_said(void **state)
     (void)state;
     settings.program = "no/such/program.txt";
     run_train(WORDS, &settings, &other);
-    assert_int_equal(other.status, DTP_ENVIRONMENT);
+    assert_int_equal(other.status, DTP_BAD_INPUT);
     assert_non_null(strstr(other.said, "no/such/program.txt: the program cannot be read"));
 }
 
