@@ -204,7 +204,7 @@ static void test_memory_shrinks_with_sharding(void **state)
         check(wide.memory.optimizer_bytes <= narrow.memory.optimizer_bytes + granule, &wider);
         compared++;
     }
-    assert_true(compared > 100);
+    assert_true(compared > 20);
 }
 
 /* The same job on more GPUs, sharded over all of them: states shrink. And stage by stage of ZeRO. */
