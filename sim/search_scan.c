@@ -121,10 +121,10 @@ static void queue_merge(struct queue *into, const struct queue *from)
         queue_push(into, &from->places[i]);
 }
 
-/* Whether a plan may leave so much of its GPU free, as far as bounds have been seen above programs. */
-static bool may_leave(const struct dtp_memory *bound, double headroom)
+/* Whether a plan may leave so much of its GPU free, as far as its bound may lie above its program. */
+static bool may_leave(const struct dtp_memory *bound, const struct dtp_plan *plan, double headroom)
 {
-    double device_bytes = (double)bound->allocated_peak_bytes / (1 + DTP_BOUND_MOST_ABOVE) +
+    double device_bytes = (double)bound->allocated_peak_bytes / (1 + dtp_bound_most_above(plan)) +
                           (double)(bound->context_bytes + bound->nccl_bytes);
     return device_bytes <= (1 - headroom) * (double)bound->capacity_bytes;
 }
@@ -181,7 +181,7 @@ static enum fate judge(struct worker *w, size_t group, struct dtp_scan_place pla
     if (fit.surely_oom)
         keep_nearest(&w->scan, &place, (double)place.missing_bytes);
     else if (isfinite(place.work_s))
-        offer(w, group, &place, may_leave(bound, DTP_SCAN_ROOMY));
+        offer(w, group, &place, may_leave(bound, &job->plan, DTP_SCAN_ROOMY));
     return fit.surely_oom ? FATE_TOO_LARGE : FATE_PREDICTED;
 }
 

@@ -92,7 +92,7 @@ enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp
     const struct dtp_plan *plan = &job->plan;
     dtp_closed_form(transformer, cluster, plan, &out->closed);
     out->prediction = out->closed;
-    uint32_t limit = options->op_limit ? options->op_limit : DTP_SIMULATED_MAX_OPS;
+    uint32_t limit = options->op_limit ? options->op_limit : DTP_LOWER_MOST_OPS;
     enum dtp_status status = dtp_lower(transformer, cluster, plan, limit, &out->program, faults);
     if (status == DTP_OK)
         status = prove(out->program, faults);

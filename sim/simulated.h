@@ -25,9 +25,6 @@ struct dtp_simulated {
     size_t samples;                      /* jobs in them; 0 before */
 };
 
-/* Most operations of a step that commands simulate: about 1 GiB of memory. */
-#define DTP_SIMULATED_MAX_OPS 4000000u
-
 /* DTP_BAD_INPUT: the job has no step program (the fault says what of it) or one of too many operations. Caller releases
  * *out, which is zeroed after a failure. */
 enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp_simulation_options *options,

@@ -95,13 +95,6 @@ static enum dtp_status prepare(struct dtp_binding *b, struct dtp_faults *faults)
     return status;
 }
 
-uint32_t dtp_bind_role_ranks(const struct dtp_bind_job *job)
-{
-    if (job->set)
-        return job->set->roles[dtp_program_set_role_of(job->set, job->rank)].ranks;
-    return job->world ? job->world->ranks.world : 1;
-}
-
 uint32_t dtp_bind_role_rank(const struct dtp_bind_job *job)
 {
     return job->set ? job->rank - job->set->roles[dtp_program_set_role_of(job->set, job->rank)].first_rank : job->rank;

@@ -76,8 +76,7 @@ struct dtp_binding {
     size_t part_count, own_count;
 };
 
-/* Ranks that run this rank's program, and its place among them. */
-uint32_t dtp_bind_role_ranks(const struct dtp_bind_job *job);
+/* This rank's place among those that run its program. */
 uint32_t dtp_bind_role_rank(const struct dtp_bind_job *job);
 
 /* Binds all operations and lets the device prepare them. `job` and what it points to stay borrowed. Caller releases.

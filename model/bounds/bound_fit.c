@@ -2,6 +2,16 @@
 
 #include "bounds/bounds.h"
 #include "closed/closed_form_hooks.h"
+#include "plan/rules.h"
+
+double dtp_bound_most_above(const struct dtp_plan *plan)
+{
+    if (!dtp_plan_shards_params(plan))
+        return 0.25;
+    if (plan->runtime->counts_elements)
+        return 0.45;
+    return plan->reshard_after_forward && !plan->runtime->own_kernels ? 0.25 : 0.35;
+}
 
 static uint64_t smaller(uint64_t a, uint64_t b)
 {
@@ -52,6 +62,6 @@ void dtp_bound_fit_of(const struct dtp_transformer *transformer, const struct dt
     bool beside = (m->host_capacity_bytes && m->host_bytes > m->host_capacity_bytes) ||
                   (m->nvme_capacity_bytes && m->nvme_bytes > m->nvme_capacity_bytes);
     /* of the node's memory and NVMe nothing is a bound */
-    out->surely_oom = beside || (!slices && is_oom(m, 1 / (1 + DTP_BOUND_MOST_ABOVE)));
+    out->surely_oom = beside || (!slices && is_oom(m, 1 / (1 + dtp_bound_most_above(plan))));
     out->surely_not_oom = !beside && !is_oom(m, 1 / (1 - DTP_BOUND_MOST_BELOW));
 }

@@ -2,16 +2,19 @@
  * from the limit. What it leaves open the step program decides (job/estimate.h).
  *
  * The bound is taken for the bytes of all tensors, and context, NCCL, host memory and NVMe come on top as they do for a
- * program (closed/memory.h). A plan is out of memory where a fifth less than the bound is still too much: bounds are to
- * lie no further above a program (bounds.h; of 6,000 plans 6 were outside of -1 to +20 %, at most by +28 %). It is not
- * where as much more fits as bounds have been seen below. */
+ * program (closed/memory.h). A plan is out of memory for sure where as much less than the bound is still too much as
+ * bounds of its kind may lie above programs, and it is not where as much more fits as they may lie below: test_bounds
+ * holds both on every plan that it draws. */
 #ifndef DTP_BOUND_FIT_H
 #define DTP_BOUND_FIT_H
 
 #include "closed/memory.h"
 
 #define DTP_BOUND_MOST_BELOW 0.15
-#define DTP_BOUND_MOST_ABOVE 0.20
+/* Of the program's peak, by who holds parameters: whole ones and FSDP's units that go after forward lie closest, those
+ * of DeepSpeed's stage 3, whose fetches pass over what a formula does not know, furthest. test_bounds fails beyond
+ * these; DTPLAN_TEST_SEED=1 to 12 hold. */
+double dtp_bound_most_above(const struct dtp_plan *plan);
 
 /* Memory whose tensors are the bound: state at rest, kept activations, and the rest of it as workspace. Inputs as for
  * dtp_bounds_of; `parts` as in dtp_memory_of_live. */

@@ -2,9 +2,8 @@
 
 #include "bounds/bound_fit.h"
 #include "closed/closed_form_hooks.h"
+#include "lower/lower.h"
 #include "lower/miniature.h"
-
-#define MOST_OPS 4000000u /* of a step whose layers are all lowered: about 1 GiB */
 
 /* The plan itself, or what a rank runs of it under tensor and pipeline parallelism. */
 static void slice_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -22,7 +21,7 @@ static enum dtp_status base_of_slice(const struct dtp_slice *slice, struct dtp_e
 {
     struct dtp_miniature miniature;
     enum dtp_status status =
-        dtp_miniature_of(&slice->transformer, &slice->cluster, &slice->plan, MOST_OPS, &miniature, NULL);
+        dtp_miniature_of(&slice->transformer, &slice->cluster, &slice->plan, DTP_LOWER_MOST_OPS, &miniature, NULL);
     out->bound = status == DTP_BAD_INPUT;
     if (status == DTP_OK)
         out->live = miniature.live;

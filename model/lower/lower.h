@@ -11,6 +11,9 @@
 #include "plan/plan.h"
 #include "program/program.h"
 
+/* Most operations of a step that commands lower: about 1 GiB of memory. */
+#define DTP_LOWER_MOST_OPS 4000000u
+
 /* Inputs as for the closed form (checked and resolved). Caller destroys *out, which is sealed. Refuses with
  * DTP_BAD_INPUT, before memory is taken, what would exceed `op_limit` operations (0: DTP_PROGRAM_MAX_OPS), and what is
  * not lowered. */

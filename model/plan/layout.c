@@ -15,11 +15,6 @@ static const char *const words[DTP_AXIS_ALL_COUNT] = {
     [DTP_AXIS_EDP] = "edp",
 };
 
-const char *dtp_axis_text(enum dtp_mesh_axis axis)
-{
-    return words[axis];
-}
-
 struct dtp_layout dtp_layout_default(void)
 {
     struct dtp_layout layout;

@@ -39,7 +39,6 @@ enum dtp_mesh_axis {
     DTP_AXIS_EDP,
     DTP_AXIS_ALL_COUNT
 };
-const char *dtp_axis_text(enum dtp_mesh_axis axis);
 
 /* Sets of axes, a bit 1u << axis each. */
 #define DTP_AXES(axis) (1u << DTP_AXIS_##axis)

@@ -68,8 +68,6 @@ enum dtp_status dtp_program_set_parse_text(const char *name, const char *text, s
                                            struct dtp_program_set *out, struct dtp_faults *faults);
 /* Such a text from a file, or that of one program: a set of one role then, run by as many ranks as its groups hold. */
 enum dtp_status dtp_program_set_read_file(const char *path, struct dtp_program_set *out, struct dtp_faults *faults);
-enum dtp_status dtp_program_set_write_file(const struct dtp_program_set *set, const char *path,
-                                           struct dtp_faults *faults);
 /* Stands for the digests of all roles' programs and how many ranks run each. DTP_ENVIRONMENT: no memory. */
 enum dtp_status dtp_program_set_digest(const struct dtp_program_set *set, uint64_t *out, struct dtp_faults *faults);
 

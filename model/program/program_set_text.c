@@ -184,14 +184,3 @@ enum dtp_status dtp_program_set_read_file(const char *path, struct dtp_program_s
     free(text);
     return status;
 }
-
-enum dtp_status dtp_program_set_write_file(const struct dtp_program_set *set, const char *path,
-                                           struct dtp_faults *faults)
-{
-    FILE *file = fopen(path, "w");
-    bool written = file && dtp_program_set_write_text(set, file) == DTP_OK;
-    if (file)
-        written = fclose(file) == 0 && written;
-    return written ? DTP_OK
-                   : dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "the set could not be written: %s", strerror(errno));
-}

@@ -9,11 +9,6 @@ static const char *const sends[DTP_SEND_COUNT] = {
 #undef SEND_TEXT
 };
 
-const char *dtp_send_text(enum dtp_send send)
-{
-    return sends[send];
-}
-
 bool dtp_send_parse(const char *word, enum dtp_send *out)
 {
     for (int i = 0; i < DTP_SEND_COUNT; i++)

@@ -30,7 +30,6 @@ enum dtp_send {
 #undef DTP_SEND_ENUM
         DTP_SEND_COUNT
 };
-const char *dtp_send_text(enum dtp_send send);
 /* False: there is no such way to send. */
 bool dtp_send_parse(const char *word, enum dtp_send *out);
 

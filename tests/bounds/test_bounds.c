@@ -1,4 +1,5 @@
 /* Bounds of memory and FLOPs, which never see a program, against step programs of random plans of all runtimes. */
+#include "bounds/bound_fit.h"
 #include "bounds/bounds.h"
 #include "lower/lower.h"
 #include "runtime/runtimes.h"
@@ -40,6 +41,11 @@ static void check_memory(const struct random_job *job, const struct dtp_program 
     tally->close += off <= CLOSE;
     tally->least = fmin(tally->least, off);
     tally->most = fmax(tally->most, off);
+    if (off < -DTP_BOUND_MOST_BELOW || off > dtp_bound_most_above(&job->plan)) { /* a search would be misled */
+        random_executor_describe(job);
+        fail_msg("%s %s: the bound is %+.1f %% off", job->plan.runtime->name, dtp_strategy_text(job->plan.strategy),
+                 100 * off);
+    }
     if (off >= -MOST_BELOW && off <= MOST_ABOVE)
         return;
     tally->outside++;

@@ -224,7 +224,7 @@ static void test_memory_shrinks_with_gpus_and_stages(void **state)
                 dtp_plan_resolve(&more.plan, &more.transformer, &more.cluster, NULL) == DTP_OK)
                 check(predict(&more).memory.optimizer_bytes <= predict(&job).memory.optimizer_bytes, &more);
         }
-        uint64_t before = UINT64_MAX;
+        uint64_t before = UINT64_MAX, whole = UINT64_MAX;
         for (int stage = 0; stage < 3; stage++) {
             struct random_job zero = job;
             zero.plan = job.asked;
@@ -234,7 +234,13 @@ static void test_memory_shrinks_with_gpus_and_stages(void **state)
             if (dtp_plan_resolve(&zero.plan, &zero.transformer, &zero.cluster, NULL) != DTP_OK)
                 break;
             struct dtp_prediction p = predict(&zero);
+            const uint64_t *step = p.memory.phase_bytes[DTP_PHASE_STEP]; /* gradients as the update finds them */
             uint64_t states = p.memory.params_bytes + p.memory.optimizer_bytes;
+            uint64_t with_gradients = states + step[DTP_OWNER_GRADS] + step[DTP_OWNER_REDUCE];
+            if (stage < 2) { /* stage 3 has full buckets beside them */
+                check(with_gradients <= whole || zero.cluster.gpus == 1, &zero);
+                whole = with_gradients + padding_bytes(&zero);
+            }
             /* zero3 pads each tensor, a bias of the head with its odd vocabulary too, to equal shards */
             check(states <= before || zero.cluster.gpus == 1, &zero);
             before = states + padding_bytes(&zero);

@@ -61,15 +61,3 @@ int dtp_deepspeed_backward_order(const struct dtp_deepspeed_parts *parts, int or
     order[count++] = parts->matrices;
     return count;
 }
-
-uint64_t dtp_deepspeed_largest_tensor(const struct dtp_transformer *t, const struct dtp_plan *plan)
-{
-    struct dtp_deepspeed_parts parts;
-    uint64_t largest = 0;
-    dtp_deepspeed_list_parts(t, plan, 1, &parts);
-    for (int i = 0; i < DTP_ZERO3_PARTS; i++)
-        largest = parts.block[i].largest > largest ? parts.block[i].largest : largest;
-    for (int i = 0; i < DTP_ZERO3_ROOT_PARTS; i++)
-        largest = parts.root[i].largest > largest ? parts.root[i].largest : largest;
-    return largest;
-}

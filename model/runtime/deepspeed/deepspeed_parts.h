@@ -24,7 +24,4 @@ void dtp_deepspeed_list_parts(const struct dtp_transformer *transformer, const s
  * their number. */
 int dtp_deepspeed_backward_order(const struct dtp_deepspeed_parts *parts, int order[DTP_ZERO3_PARTS]);
 
-/* Elements of the largest parameter. */
-uint64_t dtp_deepspeed_largest_tensor(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
-
 #endif
