@@ -131,6 +131,11 @@ dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
     return id;
 }
 
+uint32_t dtp_lower_data_group(struct dtp_lowering *l, uint32_t ranks, uint32_t apart)
+{
+    return dtp_program_add_group(l->program, (struct dtp_program_group){ranks, apart * l->data_stride});
+}
+
 uint64_t dtp_lower_ring(uint64_t bytes, uint64_t ranks)
 {
     return ranks < 2 ? 0 : dtp_bytes_product(dtp_divide_up(bytes, ranks), ranks - 1);
@@ -257,6 +262,17 @@ static void clear_states(struct dtp_lowering *l)
         l->last_op[stream] = DTP_NO_OP;
 }
 
+/* The ranks of the job as this one sees them. */
+static void derive_groups(struct dtp_lowering *l)
+{
+    struct dtp_stretch data = dtp_plan_group(l->plan, l->cluster, DTP_AXES_DENSE_DATA);
+    l->tp = l->plan->tp;
+    l->cp = l->plan->cp;
+    l->tp_group = l->cp_group = DTP_NO_INDEX;
+    l->data_ranks = data.size;
+    l->data_stride = data.stride;
+}
+
 static void derive(struct dtp_lowering *l)
 {
     const struct dtp_transformer *t = l->transformer;
@@ -360,12 +376,14 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
     enum dtp_status status = check_lowered(transformer, cluster, plan, faults);
     if (status == DTP_OK)
         status = check_limit(transformer, plan, op_limit, faults);
-    struct dtp_lowering l = {.transformer = transformer,
+    struct dtp_lowering l = {.slice = dtp_plan_slice(transformer, plan),
                              .cluster = cluster,
                              .plan = plan,
                              .checkpointing = dtp_plan_checkpoint_rule(plan),
                              .faults = faults,
                              .hooks = plan->runtime->lower(plan)};
+    l.transformer = &l.slice;
+    derive_groups(&l);
     if (status == DTP_OK)
         status = dtp_program_create(op_limit, &l.program, faults);
     if (status != DTP_OK)

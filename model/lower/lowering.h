@@ -9,6 +9,7 @@
 #include "lower/lower.h"
 #include "lower/lower_hooks.h"
 #include "plan/layer_tensors.h"
+#include "plan/slice.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
 
@@ -48,9 +49,13 @@ struct dtp_module_state {
 };
 
 struct dtp_lowering {
-    const struct dtp_transformer *transformer;
+    const struct dtp_transformer *transformer; /* a rank's slice of the model */
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
+    struct dtp_transformer slice;
+    uint32_t tp, cp;
+    uint32_t tp_group, cp_group;      /* of the program; DTP_NO_INDEX where they are 1 */
+    uint32_t data_ranks, data_stride; /* with the same slice, over which gradients are summed */
     struct dtp_program *program;
     struct dtp_faults *faults;
 
@@ -122,6 +127,8 @@ dtp_buffer_id dtp_lower_host_buffer(struct dtp_lowering *l, const char *name, en
 /* [m,k] x [k,n] in the compute dtype; fp8 only inside blocks. */
 void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k,
                       bool head);
+/* The program's group of `ranks` of those with the same slice, `apart` of them from one to the next: 1, neighbours. */
+uint32_t dtp_lower_data_group(struct dtp_lowering *l, uint32_t ranks, uint32_t apart);
 /* What each rank sends around a ring of a tensor of `bytes`: the shards of all others, padded to whole bytes. */
 uint64_t dtp_lower_ring(uint64_t bytes, uint64_t ranks);
 
