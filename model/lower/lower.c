@@ -131,6 +131,11 @@ dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
     return id;
 }
 
+uint32_t dtp_lower_data_group(struct dtp_lowering *l, uint32_t ranks, uint32_t apart)
+{
+    return dtp_program_add_group(l->program, (struct dtp_program_group){ranks, apart * l->data_stride});
+}
+
 uint64_t dtp_lower_ring(uint64_t bytes, uint64_t ranks)
 {
     return ranks < 2 ? 0 : dtp_bytes_product(dtp_divide_up(bytes, ranks), ranks - 1);
@@ -186,6 +191,17 @@ static void clear_states(struct dtp_lowering *l)
     }
     for (int stream = 0; stream < DTP_STREAM_COUNT; stream++)
         l->last_op[stream] = DTP_NO_OP;
+}
+
+/* The ranks of the job as this one sees them. */
+static void derive_groups(struct dtp_lowering *l)
+{
+    struct dtp_stretch data = dtp_plan_group(l->plan, l->cluster, DTP_AXES_DENSE_DATA);
+    l->tp = l->plan->tp;
+    l->cp = l->plan->cp;
+    l->tp_group = l->cp_group = DTP_NO_INDEX;
+    l->data_ranks = data.size;
+    l->data_stride = data.stride;
 }
 
 static void derive(struct dtp_lowering *l)
@@ -281,13 +297,18 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
                                        uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults)
 {
     *out = NULL;
-    struct dtp_lowering l = {.transformer = transformer,
+    struct dtp_lowering l = {.slice = dtp_plan_slice(transformer, plan),
                              .cluster = cluster,
                              .plan = plan,
                              .role = *role,
                              .checkpointing = dtp_plan_checkpoint_rule(plan),
                              .faults = faults,
                              .hooks = plan->runtime->lower(plan)};
+    l.slice.layers = 0;
+    for (uint32_t i = 0; i < role->chunk_count; i++)
+        l.slice.layers += role->chunks[i].layers;
+    l.transformer = &l.slice;
+    derive_groups(&l);
     enum dtp_status status = dtp_program_create(op_limit, &l.program, faults);
     if (status != DTP_OK)
         return status;
@@ -320,7 +341,8 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
     if (status != DTP_OK)
         return status;
     struct dtp_lower_chunk all = {.layers = transformer->layers, .embedding = true, .head = true};
-    struct dtp_lower_role role = {.chunks = &all, .passes = schedule.passes, .pass_count = schedule.first[1]};
+    struct dtp_lower_role role = {
+        .chunks = &all, .chunk_count = 1, .passes = schedule.passes, .pass_count = schedule.first[1]};
     status = dtp_lower_role_program(transformer, cluster, plan, &role, op_limit, out, faults);
     dtp_schedule_destroy(&schedule);
     return status;

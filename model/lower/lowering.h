@@ -9,6 +9,7 @@
 #include "lower/lower.h"
 #include "lower/lower_hooks.h"
 #include "plan/layer_tensors.h"
+#include "plan/slice.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
 #include "schedule/schedule.h"
@@ -69,14 +70,19 @@ struct dtp_lower_chunk {
 /* What one rank does of the step, and with what of the model. */
 struct dtp_lower_role {
     const struct dtp_lower_chunk *chunks;
+    uint32_t chunk_count;
     const struct dtp_pass *passes; /* in the order of the rank */
     uint32_t pass_count;
 };
 
 struct dtp_lowering {
-    const struct dtp_transformer *transformer; /* its layers are those that the rank holds */
+    const struct dtp_transformer *transformer; /* a rank's slice of the model, with the layers that it holds */
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
+    struct dtp_transformer slice;
+    uint32_t tp, cp;
+    uint32_t tp_group, cp_group;      /* of the program; DTP_NO_INDEX where they are 1 */
+    uint32_t data_ranks, data_stride; /* with the same slice, over which gradients are summed */
     struct dtp_program *program;
     struct dtp_faults *faults;
 
@@ -111,7 +117,7 @@ struct dtp_lowering {
     dtp_buffer_id tokens_in;
 };
 
-/* lower.c: the program of one rank, of a job that has one. The transformer's layers are the role's. */
+/* lower.c: the program of one rank, of a job that has one. */
 enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                        const struct dtp_plan *plan, const struct dtp_lower_role *role,
                                        uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults);
@@ -152,6 +158,8 @@ dtp_buffer_id dtp_lower_host_buffer(struct dtp_lowering *l, const char *name, en
 /* [m,k] x [k,n] in the compute dtype; fp8 only inside blocks. */
 void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k,
                       bool head);
+/* The program's group of `ranks` of those with the same slice, `apart` of them from one to the next: 1, neighbours. */
+uint32_t dtp_lower_data_group(struct dtp_lowering *l, uint32_t ranks, uint32_t apart);
 /* What each rank sends around a ring of a tensor of `bytes`: the shards of all others, padded to whole bytes. */
 uint64_t dtp_lower_ring(uint64_t bytes, uint64_t ranks);
 
