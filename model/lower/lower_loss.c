@@ -29,35 +29,35 @@ static dtp_buffer_id head_weight(struct dtp_lowering *l)
 static void head_input(struct dtp_lowering *l)
 {
     struct dtp_draft draft;
-    l->final_norm = l->final_input;
+    l->flight->final_norm = l->flight->final_input;
     if (l->residual == l->compute)
         return;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "head input");
-    dtp_draft_use(&draft, l->final_input, DTP_READ);
-    l->final_norm = dtp_draft_new(l, &draft, "head input", DTP_OWNER_ACTIVATIONS,
-                                  tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->final_input, DTP_READ);
+    l->flight->final_norm = dtp_draft_new(l, &draft, "head input", DTP_OWNER_ACTIVATIONS,
+                                          tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
-    l->final_wide = l->final_input;
+    l->flight->final_wide = l->flight->final_input;
 }
 
 void dtp_lower_final_norm(struct dtp_lowering *l)
 {
     const struct dtp_transformer *t = l->transformer;
-    l->final_statistics = l->final_wide = DTP_NO_BUFFER;
+    l->flight->final_statistics = l->flight->final_wide = DTP_NO_BUFFER;
     if (!t->final_norm) {
         head_input(l);
         return;
     }
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM, "final norm");
-    dtp_draft_use(&draft, l->final_input, DTP_READ);
-    l->final_norm = dtp_draft_new(l, &draft, "final norm", DTP_OWNER_ACTIVATIONS,
-                                  tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
-    l->final_statistics = dtp_draft_new(l, &draft, "final norm statistics", DTP_OWNER_ACTIVATIONS,
-                                        l->tensor_bytes[DTP_TENSOR_STATISTICS1], DTP_WRITE);
-    l->final_wide = dtp_draft_new(l, &draft, "final norm in fp32", DTP_OWNER_ACTIVATIONS,
-                                  l->autocast ? tokens_bytes(l->tokens, 4 * l->between) : 0, DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->final_input, DTP_READ);
+    l->flight->final_norm = dtp_draft_new(l, &draft, "final norm", DTP_OWNER_ACTIVATIONS,
+                                          tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
+    l->flight->final_statistics = dtp_draft_new(l, &draft, "final norm statistics", DTP_OWNER_ACTIVATIONS,
+                                                l->tensor_bytes[DTP_TENSOR_STATISTICS1], DTP_WRITE);
+    l->flight->final_wide = dtp_draft_new(l, &draft, "final norm in fp32", DTP_OWNER_ACTIVATIONS,
+                                          l->autocast ? tokens_bytes(l->tokens, 4 * l->between) : 0, DTP_WRITE);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
 }
@@ -70,9 +70,9 @@ static void cap_logits(struct dtp_lowering *l, uint64_t tokens)
     uint64_t vocab = l->transformer->vocab;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS, "soft cap");
-    dtp_draft_use(&draft, l->logits, DTP_UPDATE);
-    l->capped = dtp_draft_new(l, &draft, "tanh of logits", DTP_OWNER_LOGITS, tokens_bytes(tokens, l->compute * vocab),
-                              DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->logits, DTP_UPDATE);
+    l->flight->capped = dtp_draft_new(l, &draft, "tanh of logits", DTP_OWNER_LOGITS,
+                                      tokens_bytes(tokens, l->compute * vocab), DTP_WRITE);
     dtp_draft_memory(l, &draft, 6 * (double)tokens * (double)vocab * (double)l->compute, 3);
     dtp_draft_end(l, &draft);
 }
@@ -84,8 +84,8 @@ static void cap_backward(struct dtp_lowering *l, uint64_t tokens)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "soft cap");
     dtp_draft_new(l, &draft, "capped gradient", DTP_OWNER_LOGITS, narrow, DTP_UPDATE | DTP_FREE);
-    dtp_draft_use(&draft, l->logits_gradient, DTP_UPDATE);
-    dtp_draft_use(&draft, l->capped, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->logits_gradient, DTP_UPDATE);
+    dtp_draft_use(&draft, l->flight->capped, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, 7 * (double)narrow, 3);
     dtp_draft_end(l, &draft);
 }
@@ -100,13 +100,13 @@ static void loss_in_place(struct dtp_lowering *l, uint64_t tokens)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS, "logits in fp32");
     dtp_buffer_id copy = dtp_draft_new(l, &draft, "logits in fp32", DTP_OWNER_LOGITS, wide, DTP_WRITE);
-    dtp_draft_use(&draft, l->logits, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->logits, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, logits * (double)(l->compute + 4), 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
-    l->logits = DTP_NO_BUFFER;
+    l->flight->logits = DTP_NO_BUFFER;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS, "");
-    l->loss_state = dtp_draft_new(l, &draft, "probabilities", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    l->flight->loss_state = dtp_draft_new(l, &draft, "probabilities", DTP_OWNER_LOGITS, wide, DTP_WRITE);
     dtp_draft_use(&draft, copy, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, logits * 32, 12);
     draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
@@ -129,10 +129,10 @@ static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_begin(l, &draft, DTP_OP_LOSS, "");
     dtp_draft_new(l, &draft, "logits in fp32", DTP_OWNER_LOGITS, l->compute == 4 ? 0 : tokens_bytes(tokens, 4 * vocab),
                   DTP_UPDATE | DTP_FREE);
-    dtp_draft_use(&draft, l->logits, DTP_READ | DTP_FREE);
-    l->loss_state =
+    dtp_draft_use(&draft, l->flight->logits, DTP_READ | DTP_FREE);
+    l->flight->loss_state =
         dtp_draft_new(l, &draft, "log-softmax", DTP_OWNER_LOGITS, tokens_bytes(tokens, 4 * vocab), DTP_WRITE);
-    l->logits = DTP_NO_BUFFER;
+    l->flight->logits = DTP_NO_BUFFER;
     /* logits.float(): c + 4; log-softmax 4 + 4 */
     dtp_draft_memory(l, &draft, (double)tokens * (double)vocab * (double)(l->compute + 12), 3);
     dtp_draft_end(l, &draft);
@@ -144,12 +144,12 @@ static void head_matmul(struct dtp_lowering *l, uint64_t tokens)
     dtp_buffer_id weight = head_weight(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head");
-    dtp_draft_use(&draft, l->final_norm, DTP_READ);
+    dtp_draft_use(&draft, l->flight->final_norm, DTP_READ);
     dtp_draft_use(&draft, weight, DTP_READ);
-    l->logits =
+    l->flight->logits =
         dtp_draft_new(l, &draft, "logits", DTP_OWNER_LOGITS, tokens_bytes(tokens, l->compute * t->vocab), DTP_WRITE);
-    dtp_draft_use(&draft, l->final_wide, DTP_FREE);
-    l->final_wide = DTP_NO_BUFFER;
+    dtp_draft_use(&draft, l->flight->final_wide, DTP_FREE);
+    l->flight->final_wide = DTP_NO_BUFFER;
     dtp_draft_matmul(l, &draft, tokens, dtp_plan_head_columns(l->plan, t->vocab), t->hidden, true);
     dtp_draft_end(l, &draft);
 }
@@ -159,8 +159,8 @@ static void narrow_gradient(struct dtp_lowering *l, uint64_t tokens, dtp_buffer_
     double logits = (double)tokens * (double)l->transformer->vocab, c = (double)l->compute;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "logits gradient");
-    l->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS,
-                                       tokens_bytes(tokens, l->compute * l->transformer->vocab), DTP_WRITE);
+    l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS,
+                                               tokens_bytes(tokens, l->compute * l->transformer->vocab), DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, logits * (4 + c), 1);
     dtp_draft_end(l, &draft);
@@ -171,11 +171,11 @@ static void gradient_in_place(struct dtp_lowering *l, uint64_t tokens)
 {
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
-    dtp_draft_use(&draft, l->loss_state, DTP_UPDATE);
+    dtp_draft_use(&draft, l->flight->loss_state, DTP_UPDATE);
     dtp_draft_memory(l, &draft, (double)tokens * (double)l->transformer->vocab * 8, 6);
     draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
-    narrow_gradient(l, tokens, l->loss_state);
+    narrow_gradient(l, tokens, l->flight->loss_state);
 }
 
 /* Gradient of the logits that the loss read, in the compute dtype. */
@@ -192,8 +192,8 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
     }
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
     if (l->loss == DTP_LOSS_FUSED) { /* logits for max and sum, again for the gradient, which is written and read */
-        l->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, narrow, DTP_WRITE);
-        dtp_draft_use(&draft, l->logits, DTP_READ | DTP_FREE);
+        l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, narrow, DTP_WRITE);
+        dtp_draft_use(&draft, l->flight->logits, DTP_READ | DTP_FREE);
         dtp_draft_memory(l, &draft, logits * 4 * c, 2);
         dtp_draft_end(l, &draft);
         return;
@@ -201,10 +201,10 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
     dtp_buffer_id gradient = dtp_draft_new(l, &draft, casts ? "logits gradient in fp32" : "logits gradient",
                                            DTP_OWNER_LOGITS, wide, DTP_WRITE);
-    dtp_draft_use(&draft, l->loss_state, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->loss_state, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, logits * 12, 2);
     dtp_draft_end(l, &draft);
-    l->logits_gradient = gradient;
+    l->flight->logits_gradient = gradient;
     if (casts)
         narrow_gradient(l, tokens, gradient);
 }
@@ -229,8 +229,8 @@ static void head_weight_gradient(struct dtp_lowering *l, uint64_t tokens, bool f
     struct dtp_module_state *root = dtp_lower_state(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head weight gradient");
-    dtp_draft_use(&draft, l->logits_gradient, DTP_READ);
-    dtp_draft_use(&draft, l->final_norm, DTP_READ);
+    dtp_draft_use(&draft, l->flight->logits_gradient, DTP_READ);
+    dtp_draft_use(&draft, l->flight->final_norm, DTP_READ);
     if (first)
         dtp_lower_gradient_result(l, &draft, head_part(l), l->compute);
     else
@@ -256,9 +256,9 @@ static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens
                              tokens_bytes(tokens, l->compute * l->between), DTP_WRITE);
     else
         dtp_draft_use(&draft, into, DTP_UPDATE);
-    dtp_draft_use(&draft, l->logits_gradient, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->logits_gradient, DTP_READ | DTP_FREE);
     if (whole)
-        dtp_draft_use(&draft, l->final_norm, DTP_FREE);
+        dtp_draft_use(&draft, l->flight->final_norm, DTP_FREE);
     if (whole && l->autocast)
         root->weight[head_part(l)] = DTP_NO_BUFFER;
     dtp_draft_matmul(l, &draft, tokens, t->hidden, dtp_plan_head_columns(l->plan, t->vocab), true);
@@ -300,7 +300,7 @@ static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
     bool chunked = l->loss == DTP_LOSS_CHUNKED;
     if (!l->transformer->final_norm) {
         bool same = l->residual == (chunked ? 4 : l->compute);
-        l->gradient = same ? gradient : in_residual_dtype(l, gradient, "residual gradient");
+        l->flight->gradient = same ? gradient : in_residual_dtype(l, gradient, "residual gradient");
         root_vectors(l);
         return;
     }
@@ -308,11 +308,11 @@ static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
         gradient = in_residual_dtype(l, gradient, "final norm gradient in fp32");
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, "final norm");
-    l->gradient = dtp_draft_new(l, &draft, "residual gradient", DTP_OWNER_WORKSPACE, l->tensor_bytes[DTP_TENSOR_INPUT],
-                                DTP_WRITE);
+    l->flight->gradient = dtp_draft_new(l, &draft, "residual gradient", DTP_OWNER_WORKSPACE,
+                                        l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, l->final_input, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, l->final_statistics, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->final_input, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->final_statistics, DTP_READ | DTP_FREE);
     dtp_lower_gradient_result(l, &draft, DTP_ROOT_VECTORS, l->compute);
     dtp_draft_memory(l, &draft, 0, 2);
     dtp_draft_end(l, &draft);
@@ -321,14 +321,14 @@ static void final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient)
 
 void dtp_lower_head_backward(struct dtp_lowering *l)
 {
-    dtp_buffer_id gradient = l->gradient;
+    dtp_buffer_id gradient = l->flight->gradient;
     if (l->loss != DTP_LOSS_CHUNKED) {
         head_weight_gradient(l, l->tokens, true);
         gradient = head_input_gradient(l, l->tokens, DTP_NO_BUFFER);
     } else {
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "");
-        dtp_draft_use(&draft, l->final_norm, DTP_FREE);
+        dtp_draft_use(&draft, l->flight->final_norm, DTP_FREE);
         if (l->autocast) {
             dtp_draft_use(&draft, dtp_lower_state(l)->weight[head_part(l)], DTP_FREE);
             dtp_lower_state(l)->weight[head_part(l)] = DTP_NO_BUFFER;
@@ -364,7 +364,7 @@ static void chunked(struct dtp_lowering *l)
         head_weight_gradient(l, tokens, done == 0);
         head_input_gradient(l, tokens, gradient);
     }
-    l->gradient = gradient;
+    l->flight->gradient = gradient;
 }
 
 void dtp_lower_loss_forward(struct dtp_lowering *l)

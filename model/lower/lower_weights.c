@@ -83,7 +83,7 @@ void dtp_lower_cast_gradient(struct dtp_lowering *l, int part)
 {
     struct dtp_module_state *state = dtp_lower_state(l);
     uint64_t elements = module(l)->elements[part];
-    bool alone = l->cluster->gpus == 1 && !l->micro_step;
+    bool alone = l->data_ranks == 1 && !l->micro_step;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, module(l)->gradient_name[part]);
     dtp_buffer_id wide =

@@ -9,8 +9,10 @@
 #include "lower/lower.h"
 #include "lower/lower_hooks.h"
 #include "plan/layer_tensors.h"
+#include "plan/slice.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
+#include "schedule/schedule.h"
 
 #define DTP_MAX_PARTS (DTP_LAYER_MATRICES + 1) /* matrices, then all vectors as one */
 
@@ -34,10 +36,8 @@ struct dtp_lower_moments {
     uint32_t count;
 };
 
-/* Buffers of one module in the micro-step at hand. */
+/* Buffers of one module that all micro-batches share. */
 struct dtp_module_state {
-    dtp_buffer_id tensor[DTP_TENSOR_COUNT];
-    uint64_t alive;                        /* tensors that exist now, as bits */
     dtp_buffer_id weight[DTP_MAX_PARTS];   /* gathered or cast; DTP_NO_INDEX: read `params` */
     dtp_buffer_id gradient[DTP_MAX_PARTS]; /* as autograd made it in this micro-step */
     dtp_buffer_id kept[DTP_MAX_PARTS];     /* .grad, or what micro-steps accumulate into */
@@ -47,10 +47,41 @@ struct dtp_module_state {
     uint32_t bucket[DTP_MAX_PARTS]; /* the reduction bucket each part lies in */
 };
 
+/* A micro-batch on its way: what exists of it from its forward to the end of its backward. A pipeline has several under
+ * way at once, one after the other needs one of these alone. */
+struct dtp_flight_module {
+    dtp_buffer_id tensor[DTP_TENSOR_COUNT];
+    uint64_t alive; /* tensors that exist now, as bits */
+};
+struct dtp_flight {
+    struct dtp_flight_module *module;             /* of each layer */
+    dtp_buffer_id embedded, embedding_statistics; /* tensor before an embedding norm, and what that keeps */
+    dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
+    dtp_buffer_id logits, loss_state, capped, logits_gradient;
+    dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */
+};
+
+/* Consecutive layers of the model that a rank holds: all of them, or a stage of a pipeline. */
+struct dtp_lower_chunk {
+    uint64_t first, layers;  /* of the rank's own */
+    uint64_t first_of_model; /* the model's layer that `first` is */
+    bool embedding, head;    /* and what lies before its first layer, behind its last */
+};
+/* What one rank does of the step, and with what of the model. */
+struct dtp_lower_role {
+    const struct dtp_lower_chunk *chunks;
+    const struct dtp_pass *passes; /* in the order of the rank */
+    uint32_t pass_count;
+};
+
 struct dtp_lowering {
-    const struct dtp_transformer *transformer;
+    const struct dtp_transformer *transformer; /* a slice of the model, its layers those that the rank holds */
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
+    struct dtp_transformer slice;
+    uint32_t tp, cp;
+    uint32_t tp_group, cp_group;      /* of the program; DTP_NO_INDEX where they are 1 */
+    uint32_t data_ranks, data_stride; /* with the same slice, over which gradients are summed */
     struct dtp_program *program;
     struct dtp_faults *faults;
 
@@ -74,17 +105,21 @@ struct dtp_lowering {
     const struct dtp_lower_hooks *hooks; /* of the plan's runtime */
     void *own;                           /* what they keep */
 
-    uint16_t layer, micro_step; /* where the skeleton stands */
+    struct dtp_lower_role role;
+    const struct dtp_lower_chunk *chunk; /* where the skeleton stands */
+    uint16_t layer, micro_step;          /* of the rank's layers, of the step */
     bool recompute, last_micro_step, reduces;
     dtp_op_id last_op[DTP_STREAM_COUNT]; /* issued last to each stream */
     enum dtp_owner gradient_owner;       /* GRADS where autograd's own tensor becomes .grad */
 
-    dtp_buffer_id embedded;                                              /* tensor before an embedding norm */
-    dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
-    dtp_buffer_id logits, loss_state, capped, logits_gradient;
-    dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */
+    struct dtp_flight *flight; /* of the micro-batch at hand */
     dtp_buffer_id tokens_in;
 };
+
+/* lower.c: the program of one rank, of a job that has one. The transformer's layers are the role's. */
+enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                       const struct dtp_plan *plan, const struct dtp_lower_role *role,
+                                       uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults);
 
 /* ---- a draft of one operation ------------------------------------------------------------------------------------ */
 
@@ -122,6 +157,8 @@ dtp_buffer_id dtp_lower_host_buffer(struct dtp_lowering *l, const char *name, en
 /* [m,k] x [k,n] in the compute dtype; fp8 only inside blocks. */
 void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k,
                       bool head);
+/* The program's group of `ranks` of those with the same slice, `apart` of them from one to the next: 1, neighbours. */
+uint32_t dtp_lower_data_group(struct dtp_lowering *l, uint32_t ranks, uint32_t apart);
 /* What each rank sends around a ring of a tensor of `bytes`: the shards of all others, padded to whole bytes. */
 uint64_t dtp_lower_ring(uint64_t bytes, uint64_t ranks);
 
@@ -129,12 +166,22 @@ static inline struct dtp_module_state *dtp_lower_state(struct dtp_lowering *l)
 {
     return &l->state[l->layer == DTP_NO_LAYER ? l->transformer->layers : l->layer];
 }
+/* Of the layer at which the skeleton stands. */
+static inline struct dtp_flight_module *dtp_lower_flight_module(const struct dtp_lowering *l)
+{
+    return &l->flight->module[l->layer - l->chunk->first];
+}
 static inline bool dtp_lower_checkpointed(const struct dtp_lowering *l, uint64_t layer)
 {
     return dtp_checkpointed(&l->checkpointing, layer);
 }
 
 /* ---- the concerns ------------------------------------------------------------------------------------------------ */
+
+/* lower_passes.c: the rank's passes and the optimizer's step. DTP_ENVIRONMENT: no memory. */
+enum dtp_status dtp_lower_passes(struct dtp_lowering *l);
+/* `rows` of the residual stream are the input of the rank's `layer`, or what leaves its chunk. */
+void dtp_lower_hand_on(struct dtp_lowering *l, uint64_t layer, dtp_buffer_id rows);
 
 /* lower_tensors.c: modules and sizes of tensors of the plan's blocks. */
 void dtp_lower_tensors(struct dtp_lowering *l);

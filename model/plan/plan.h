@@ -83,8 +83,8 @@ struct dtp_plan {
     bool sequence_parallel;   /* with tp: norms and residual stream are spread too; default true */
     bool tp_overlap;          /* with tp: its collectives run beside matmuls; default false */
     uint32_t virtual_stages;  /* with pp: chunks of the model per GPU (interleaved schedule); default 1 */
-    uint32_t sequence_shards; /* of a slice's plan (model_parallel.h): ranks that the residual stream is spread
-                                 over; 0 and 1: none */
+    uint32_t sequence_shards; /* ranks that the residual stream is spread over, 1: none; derived: tp, where it is
+                                 sequence parallel */
     uint32_t micro_batch;     /* sequences per GPU per micro-step */
     uint32_t accumulate;      /* micro-steps per optimizer step */
     bool accumulate_sync;     /* reduce gradients in every micro-step (false: no_sync) */

@@ -125,7 +125,7 @@ static void derive_shard_group(struct dtp_resolver *r)
         p->shard_group = c->gpus_per_node;
     }
     if (p->shard_group == 0)
-        p->shard_group = dtp_plan_data_ranks(p, c);
+        p->shard_group = dtp_plan_gradient_ranks(p, c);
 }
 
 /* Groups are consecutive ranks, so that one either lies inside a node or fills whole nodes. */
@@ -140,7 +140,7 @@ static void check_shard_group(struct dtp_resolver *r)
                         p->shard_group);
         return;
     }
-    bool whole = p->shard_group == dtp_plan_data_ranks(p, c);
+    bool whole = p->shard_group == dtp_plan_gradient_ranks(p, c);
     if (p->strategy == DTP_HYBRID_SHARD && (whole || p->shard_group == 1))
         dtp_plan_refuse(r, "shard_group", "of %" PRIu32 " with %" PRIu32 " GPUs is no hybrid; use strategy %s",
                         p->shard_group, c->gpus, whole ? "full_shard" : "ddp");
@@ -394,6 +394,7 @@ void dtp_plan_derive(struct dtp_resolver *r)
     derive_shard_group(r);
     derive_reshard(r);
     derive_precision(r->plan);
+    r->plan->sequence_shards = r->plan->sequence_parallel && r->plan->tp ? r->plan->tp : 1;
 }
 
 void dtp_plan_check(struct dtp_resolver *r)

@@ -174,10 +174,16 @@ bool dtp_plan_model_parallel(const struct dtp_plan *plan)
     return plan->tp > 1 || plan->pp > 1;
 }
 
-uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
     uint64_t slices = (uint64_t)(plan->tp ? plan->tp : 1) * (plan->pp ? plan->pp : 1);
     return slices <= cluster->gpus ? (uint32_t)(cluster->gpus / slices) : 1;
+}
+
+uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+{
+    uint32_t ranks = dtp_plan_gradient_ranks(plan, cluster), cp = plan->cp ? plan->cp : 1;
+    return cp <= ranks ? ranks / cp : 1;
 }
 
 struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer, const struct dtp_plan *plan,

@@ -88,8 +88,12 @@ bool dtp_plan_axes_given(const struct dtp_plan *plan);
 
 bool dtp_plan_model_parallel(const struct dtp_plan *plan);
 
-/* gpus / (tp pp); at least 1. */
+/* gpus / (tp cp pp), which have sequences of their own; at least 1. */
 uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
+
+/* gpus / (tp pp), over which gradients are summed and state is sharded: each context parallel rank has other tokens. At
+ * least 1. */
+uint32_t dtp_plan_gradient_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 
 /* A layer's attention, by the plan's kernel. */
 struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer, const struct dtp_plan *plan,

@@ -78,8 +78,9 @@ static void compare(struct dtp_backtest_row *row, struct dtp_faults *faults)
                       measured->memory_bytes[kind]);
         any = any || !isnan(row->memory_error_pct[kind]);
     }
-    if (!any)
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "nothing measured: no tokens/s, step time or memory");
+    if (!any && measured->end == DTP_RUN_RAN)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                  "nothing measured: no tokens/s, step time or memory, and no status that says why");
 }
 
 static void forget_errors(struct dtp_backtest_row *row)
@@ -140,21 +141,25 @@ static enum dtp_status refuse_duplicates(struct dtp_backtest *backtest, struct d
     return DTP_OK;
 }
 
-/* Ids and sources name rows and groups in all reports: a table where they move the cursor, or are no text in JSON, is
- * refused whole, with all such lines. */
+/* Ids and sources name rows and groups in all reports, which repeat status too: a table where they move the cursor, or
+ * are no text in JSON, is refused whole, with all such lines. */
 static enum dtp_status check_names(const struct dtp_table *table, const struct dtp_run_columns *columns,
                                    struct dtp_faults *faults)
 {
-    static const int named[] = {DTP_RUN_TEXT_id, DTP_RUN_TEXT_source};
+    const struct {
+        const char *name;
+        long column;
+    } named[] = {{"id", columns->text[DTP_RUN_TEXT_id]},
+                 {"source", columns->text[DTP_RUN_TEXT_source]},
+                 {"status", columns->status}};
     enum dtp_status status = DTP_OK;
     for (size_t row = 0; row < dtp_table_row_count(table); row++)
         for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
-            const char *text = dtp_table_text(table, row, columns->text[named[i]]);
+            const char *text = dtp_table_text(table, row, named[i].column);
             size_t printable = dtp_printable_length(text);
             if (text[printable])
                 status = dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), dtp_table_line(table, row),
-                                   "byte %zu of %s is a control character or not UTF-8", printable + 1,
-                                   named[i] == DTP_RUN_TEXT_id ? "id" : "source");
+                                   "byte %zu of %s is a control character or not UTF-8", printable + 1, named[i].name);
         }
     return status;
 }
@@ -188,7 +193,7 @@ static enum dtp_status score_all(struct dtp_backtest *backtest, const char *only
         *(row->verdict == DTP_BACKTEST_OK ? &backtest->scored : &backtest->refused) += 1;
         if (row->verdict != DTP_BACKTEST_OK)
             continue;
-        backtest->fit_count[row->forecast.prediction.memory.verdict]++;
+        backtest->fit_count[row->measured.end][row->forecast.prediction.memory.verdict]++;
         backtest->by_machine += row->forecast.by_machine_file;
     }
     if (status == DTP_OK && predictor->machine && backtest->by_machine == 0)

@@ -3,7 +3,8 @@
  * Every row of a run table (run_table.h) is turned into a job from its configuration columns alone, predicted by the
  * closed form or by simulation, and only then compared with what was measured. A row whose configuration is not
  * modelled, not stated or contradictory is refused with the reason, and so is one that the predictor refuses: nothing
- * falls back from one kind of prediction to the other. rows = scored + refused.
+ * falls back from one kind of prediction to the other. rows = scored + refused. A row whose status says that it did not
+ * run has nothing measured and is scored by its memory verdict, if it died for want of memory, else by nothing.
  *
  * Errors are signed, 100 * (predicted / measured - 1); the statistics are over their absolute values. "macro" is the
  * mean over sources of each source's median: 184 rows of one publication count as one.
@@ -77,7 +78,9 @@ struct dtp_backtest {
     size_t row_count, scored, refused;
     struct dtp_error_statistics throughput, baseline, memory[DTP_RUN_MEMORY_COUNT];
     double macro_median_abs_pct, baseline_macro_median_abs_pct; /* NaN when nothing was scored */
-    size_t fit_count[3];                /* of the scored rows, by enum dtp_verdict; they ran, so oom is a false alarm */
+    /* Of the scored rows, by how they ended and enum dtp_verdict: oom of one that ran is a false alarm, fits or tight
+     * of one that died for want of memory a miss. Ends of other kinds say nothing of memory. */
+    size_t fit_count[DTP_RUN_END_COUNT][3];
     struct dtp_backtest_group *sources; /* in order of appearance */
     size_t source_count;
     struct dtp_backtest_group *dtypes; /* "source, dtype" for sources with rows of more than one dtype */

@@ -74,12 +74,27 @@ static json_t *throughput_object(const struct dtp_backtest *backtest)
     return object;
 }
 
-static json_t *fit_object(const struct dtp_backtest *backtest)
+static json_t *fit_object(const size_t *count)
 {
     json_t *object = json_object();
     for (int verdict = DTP_VERDICT_FITS; verdict <= DTP_VERDICT_OOM; verdict++)
         json_object_set_new(object, dtp_verdict_text((enum dtp_verdict)verdict),
-                            json_integer((json_int_t)backtest->fit_count[verdict]));
+                            json_integer((json_int_t)count[verdict]));
+    return object;
+}
+
+/* "predicted_fit" is of runs that ran; those that did not stand beside it. */
+static json_t *verdicts_object(const struct dtp_backtest *backtest)
+{
+    const size_t *ran = backtest->fit_count[DTP_RUN_RAN], *oom = backtest->fit_count[DTP_RUN_OOM];
+    double ran_count = (double)(ran[DTP_VERDICT_FITS] + ran[DTP_VERDICT_TIGHT] + ran[DTP_VERDICT_OOM]);
+    double missed = (double)(oom[DTP_VERDICT_FITS] + oom[DTP_VERDICT_TIGHT]);
+    json_t *object = json_object();
+    json_object_set_new(object, "ran", fit_object(ran));
+    json_object_set_new(object, "out_of_memory", fit_object(oom));
+    json_object_set_new(object, "failed", fit_object(backtest->fit_count[DTP_RUN_FAILED]));
+    json_object_set_new(object, "false_alarm_pct", number(100 * (double)ran[DTP_VERDICT_OOM] / ran_count));
+    json_object_set_new(object, "missed_pct", number(100 * missed / (missed + (double)oom[DTP_VERDICT_OOM])));
     return object;
 }
 
@@ -105,7 +120,8 @@ enum dtp_status dtp_backtest_write_json(FILE *file, const struct dtp_backtest *b
     json_object_set_new(root, "refused", json_integer((json_int_t)backtest->refused));
     json_object_set_new(root, "throughput", throughput_object(backtest));
     json_object_set_new(root, "memory", memory_object(backtest->memory));
-    json_object_set_new(root, "predicted_fit", fit_object(backtest));
+    json_object_set_new(root, "predicted_fit", fit_object(backtest->fit_count[DTP_RUN_RAN]));
+    json_object_set_new(root, "memory_verdicts", verdicts_object(backtest));
     json_object_set_new(root, "refusals", refusals_array(backtest));
     /* 15 digits print a double as people write it (27.3, not 27.300000000000001). */
     int failed = !root || json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) || fputc('\n', file) == EOF;

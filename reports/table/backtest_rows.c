@@ -31,7 +31,7 @@ static void write_header(FILE *file)
         fprintf(file, "predicted_%s_bytes,measured_%s_bytes,%s_error_pct,", word, word, word);
     }
     fputs("predicted_fit,matmul_s,attention_s,memory_bound_s,loss_s,recompute_s,host_launch_s,compute_s,optimizer_s,"
-          "communication_s,exposed_communication_s,exposed_offload_s,peak_phase,reason\n",
+          "communication_s,exposed_communication_s,exposed_offload_s,peak_phase,status,reason\n",
           file);
 }
 
@@ -77,6 +77,7 @@ static void write_row(FILE *file, const struct dtp_backtest_row *row)
     write_text(file, row->predicted ? dtp_verdict_text(prediction->memory.verdict) : "");
     write_parts(file, row);
     write_text(file, row->predicted ? dtp_phase_key(prediction->memory.peak_phase) : "");
+    write_text(file, row->measured.status ? row->measured.status : "");
     dtp_table_write_field(file, row->reason);
     fputc('\n', file);
 }

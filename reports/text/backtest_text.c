@@ -94,6 +94,35 @@ static void print_throughput(const struct dtp_backtest *backtest, const struct d
           page->file);
 }
 
+static void verdict_row(struct dtp_grid *grid, const char *words, const size_t *count, size_t wrong)
+{
+    size_t all = count[DTP_VERDICT_FITS] + count[DTP_VERDICT_TIGHT] + count[DTP_VERDICT_OOM];
+    dtp_grid_row(grid, DTP_INK_PLAIN);
+    dtp_grid_cell(grid, "%s", words);
+    for (int verdict = DTP_VERDICT_FITS; verdict <= DTP_VERDICT_OOM; verdict++)
+        dtp_grid_cell(grid, "%zu", count[verdict]);
+    percent_cell(grid, all ? 100 * (double)wrong / (double)all : (double)NAN);
+}
+
+/* What was said of memory against how the runs ended; a false alarm is as wrong as a miss. */
+static void print_verdicts(const struct dtp_backtest *backtest, const struct dtp_page *page)
+{
+    static const char *const names[] = {"predicted:", "fits", "tight", "out of memory", "wrong %"};
+    const size_t *ran = backtest->fit_count[DTP_RUN_RAN], *oom = backtest->fit_count[DTP_RUN_OOM],
+                 *failed = backtest->fit_count[DTP_RUN_FAILED];
+    size_t others = failed[DTP_VERDICT_FITS] + failed[DTP_VERDICT_TIGHT] + failed[DTP_VERDICT_OOM];
+    struct dtp_grid grid;
+    dtp_page_heading(page, "MEMORY VERDICTS", "of runs by how they ended");
+    dtp_grid_create(&grid, "lrrrr");
+    header_row(&grid, names, sizeof names / sizeof *names);
+    verdict_row(&grid, "ran", ran, ran[DTP_VERDICT_OOM]);
+    verdict_row(&grid, "died out of memory", oom, oom[DTP_VERDICT_FITS] + oom[DTP_VERDICT_TIGHT]);
+    dtp_grid_print(&grid, page, 2);
+    dtp_grid_destroy(&grid);
+    if (others)
+        fprintf(page->file, "  %zu ended otherwise, which says nothing of memory\n", others);
+}
+
 static void print_memory(const struct dtp_backtest *backtest, const struct dtp_page *page)
 {
     static const char *const names[] = {"kind", "scored", "median", "mean", "max", "bias"};
@@ -112,9 +141,7 @@ static void print_memory(const struct dtp_backtest *backtest, const struct dtp_p
     }
     dtp_grid_print(&grid, page, 2);
     dtp_grid_destroy(&grid);
-    fprintf(page->file, "  all of these runs ran; predicted: %zu fit, %zu tight, %zu out of memory\n",
-            backtest->fit_count[DTP_VERDICT_FITS], backtest->fit_count[DTP_VERDICT_TIGHT],
-            backtest->fit_count[DTP_VERDICT_OOM]);
+    print_verdicts(backtest, page);
 }
 
 static void print_refusals(const struct dtp_backtest *backtest, const struct dtp_page *page)

@@ -7,6 +7,7 @@
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
 #include "closed/time_parts.h"
+#include "plan/slice.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -88,12 +89,8 @@ static uint64_t part_of(uint64_t whole, uint64_t parts)
 /* The first stage holds the embedding, the last the head, tied or not: one such matrix each. */
 static struct dtp_transformer slice_of_model(const struct dtp_transformer *t, const struct dtp_plan *plan)
 {
-    struct dtp_transformer s = *t;
+    struct dtp_transformer s = dtp_plan_slice(t, plan);
     s.layers = dtp_divide_up(t->layers, plan->pp);
-    s.heads = part_of(t->heads, plan->tp);
-    s.kv_heads = part_of(t->kv_heads, plan->tp);
-    s.ffn = part_of(t->ffn, plan->tp);
-    s.vocab = dtp_divide_up(t->vocab, plan->tp);
     s.tied_head = t->tied_head || plan->pp > 1;
     return s;
 }
@@ -104,7 +101,7 @@ static struct dtp_cluster slice_of_cluster(const struct dtp_cluster *c, const st
 {
     struct dtp_cluster s = *c;
     uint32_t in_node = (uint32_t)part_of(c->gpus_per_node, plan->tp);
-    s.gpus = dtp_plan_data_ranks(plan, c);
+    s.gpus = dtp_plan_gradient_ranks(plan, c);
     while (in_node > 1 && (in_node > s.gpus || s.gpus % in_node))
         in_node--;
     uint32_t sets = c->nodes > 1 ? c->gpus_per_node / in_node : 1; /* of a node's GPUs, that share its network */
@@ -123,7 +120,6 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
     out->cluster = slice_of_cluster(cluster, plan);
     out->plan = *plan;
     out->plan.tp = out->plan.pp = 1;
-    out->plan.sequence_shards = plan->sequence_parallel ? plan->tp : 1;
     out->plan.shard_group = plan->strategy == DTP_DDP ? 1 : out->cluster.gpus;
 }
 

@@ -7,9 +7,9 @@
 
 #include <math.h>
 
-bool dtp_nanotron_wraps_ddp(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+bool dtp_nanotron_wraps_ddp(const struct dtp_plan *plan, uint64_t data_ranks)
 {
-    return plan->strategy == DTP_DDP && cluster->gpus > 1;
+    return plan->strategy == DTP_DDP && data_ranks > 1;
 }
 
 double dtp_nanotron_scatter_s(double bytes_per_s, uint64_t elements, uint64_t tensors, uint64_t ranks)
@@ -23,7 +23,7 @@ double dtp_nanotron_scatter_s(double bytes_per_s, uint64_t elements, uint64_t te
 static void traffic(struct dtp_traffic *job)
 {
     uint64_t gpus = job->cluster->gpus, total = job->units.total;
-    bool ddp = dtp_nanotron_wraps_ddp(job->plan, job->cluster);
+    bool ddp = dtp_nanotron_wraps_ddp(job->plan, gpus);
     uint64_t pieces = ddp ? dtp_traffic_ddp_buckets(job, job->bytes.params) : 1;
     dtp_traffic_add(job, DTP_ALL_REDUCE, job->reductions * 2 * dtp_traffic_ring(total * job->bytes.reduce, gpus),
                     job->reductions * pieces, gpus, 1);
@@ -49,7 +49,7 @@ static double beside_update_s(const struct dtp_timing *c)
 /* DDP lays its buckets anew in the second step, as in runtime torch. */
 static uint64_t own_segments(const struct dtp_beside *b, struct dtp_memory_list *list, uint64_t *made_anew)
 {
-    if (dtp_nanotron_wraps_ddp(b->plan, b->cluster))
+    if (dtp_nanotron_wraps_ddp(b->plan, dtp_plan_gradient_ranks(b->plan, b->cluster)))
         *made_anew = dtp_memory_part(list, DTP_TERM_REBUILT_BUCKETS, 1, b->units.total, b->bytes.params);
     return *made_anew;
 }

@@ -89,7 +89,7 @@ static enum dtp_status make(struct dtp_lowering *l)
     struct sums *s = l->own = calloc(1, sizeof *s);
     if (!s)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
-    s->ddp = dtp_nanotron_wraps_ddp(l->plan, l->cluster);
+    s->ddp = dtp_nanotron_wraps_ddp(l->plan, l->data_ranks);
     enum dtp_status status =
         dtp_ddp_buckets_lay_out(l, l->bytes.params, s->ddp ? l->plan->ddp_bucket_bytes : UINT64_MAX, &s->laid);
     if (status != DTP_OK)
@@ -105,8 +105,8 @@ static enum dtp_status make(struct dtp_lowering *l)
         s->laid.bucket[i].buffer =
             s->ddp ? dtp_lower_buffer(l, "bucket", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, bytes, true) : DTP_NO_BUFFER;
     }
-    if (l->cluster->gpus > 1)
-        s->group = dtp_program_add_group(l->program, (struct dtp_program_group){l->cluster->gpus, 1});
+    if (l->data_ranks > 1)
+        s->group = dtp_lower_data_group(l, l->data_ranks, 1);
     return DTP_OK;
 }
 
@@ -125,7 +125,7 @@ static void release(struct dtp_lowering *l)
 static void all_reduce(struct dtp_lowering *l, uint32_t index)
 {
     const struct dtp_ddp_bucket *bucket = &sums_of(l)->laid.bucket[index];
-    uint64_t gpus = l->cluster->gpus, wide = l->bytes.reduce, narrow = l->bytes.params;
+    uint64_t gpus = l->data_ranks, wide = l->bytes.reduce, narrow = l->bytes.params;
     uint64_t first = bucket->before / narrow * wide, bytes = bucket->bytes / narrow * wide;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_REDUCE, "gradient sums");
@@ -229,7 +229,7 @@ static void end_backward(struct dtp_lowering *l)
     for (uint64_t i = 0; i <= l->transformer->layers; i++)
         take_gradients(l, i);
     l->layer = DTP_NO_LAYER;
-    if (!l->reduces || l->cluster->gpus == 1)
+    if (!l->reduces || l->data_ranks == 1)
         return;
     if (!sums_of(l)->ddp)
         all_reduce(l, 0);
@@ -283,7 +283,7 @@ static void update(struct dtp_lowering *l, uint64_t index, uint64_t own)
 /* ZeRO-1's gather: flattened copies of all ranks' parts, which NCCL does not write in place. */
 static dtp_buffer_id gather_flat(struct dtp_lowering *l, uint64_t total)
 {
-    uint64_t gpus = l->cluster->gpus, bytes = l->bytes.params * total;
+    uint64_t gpus = l->data_ranks, bytes = l->bytes.params * total;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "flattened weights");
     dtp_buffer_id flat = dtp_draft_new(l, &draft, "flat weights", DTP_OWNER_WORKSPACE, bytes, DTP_WRITE);
@@ -318,8 +318,7 @@ static void gather(struct dtp_lowering *l)
     dtp_buffer_id flat = gather_flat(l, model_elements(l));
     for (uint64_t i = 0; i <= layers; i++) {
         const struct dtp_lower_module *module = module_at(l, i);
-        double seconds =
-            dtp_nanotron_scatter_s(bytes_per_s, module->all_elements, tensors_of(module), l->cluster->gpus);
+        double seconds = dtp_nanotron_scatter_s(bytes_per_s, module->all_elements, tensors_of(module), l->data_ranks);
         struct dtp_draft draft;
         stand_at(l, i);
         dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "gathered weights");
@@ -343,7 +342,7 @@ static void step(struct dtp_lowering *l)
         before = end;
     }
     l->layer = DTP_NO_LAYER;
-    if (l->plan->strategy == DTP_ZERO1 && l->cluster->gpus > 1)
+    if (l->plan->strategy == DTP_ZERO1 && l->data_ranks > 1)
         gather(l);
     pass_over_sums(l, DTP_OP_ZERO, "sums of the next step", DTP_WRITE, DTP_NANOTRON_ZERO_BYTES);
 }

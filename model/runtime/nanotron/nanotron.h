@@ -13,7 +13,7 @@ extern const struct dtp_lower_hooks dtp_lower_nanotron;             /* lower_wid
 
 /* Whether PyTorch's DDP wraps the model, as it does for more than one replica, but not where ZeRO-1 meets sums in fp32
  * (trainer.py, make_ddp): those are reduced in one piece behind the last backward. */
-bool dtp_nanotron_wraps_ddp(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
+bool dtp_nanotron_wraps_ddp(const struct dtp_plan *plan, uint64_t data_ranks);
 
 /* What the step moves beside the update itself, bytes of each parameter: of the whole model, the gradient norm (reads
  * 4), the factor that clips (reads and writes 8), zeros for the next step's sums (4); of the rank's own, the master

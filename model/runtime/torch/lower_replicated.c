@@ -58,7 +58,7 @@ static void make_state(struct dtp_lowering *l)
 static enum dtp_status make(struct dtp_lowering *l)
 {
     make_state(l);
-    if (l->cluster->gpus == 1)
+    if (l->data_ranks == 1)
         return DTP_OK;
     struct dtp_lower_buckets *made = l->own = calloc(1, sizeof *made);
     if (!made)
@@ -67,7 +67,7 @@ static enum dtp_status make(struct dtp_lowering *l)
     for (uint32_t i = 0; i < made->laid.count; i++)
         made->laid.bucket[i].buffer =
             dtp_lower_buffer(l, "bucket", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, made->laid.bucket[i].bytes, true);
-    made->group = dtp_program_add_group(l->program, (struct dtp_program_group){l->cluster->gpus, 1});
+    made->group = dtp_lower_data_group(l, l->data_ranks, 1);
     return status;
 }
 
@@ -82,7 +82,7 @@ static void release(struct dtp_lowering *l)
 
 static void all_reduce(struct dtp_lowering *l, struct dtp_ddp_bucket *bucket)
 {
-    uint64_t gpus = l->cluster->gpus;
+    uint64_t gpus = l->data_ranks;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_REDUCE, "bucket");
     draft.op.stream = DTP_STREAM_REDUCE;
@@ -161,7 +161,7 @@ static void end_backward(struct dtp_lowering *l)
  * broadcast of B is sent on by n-1 ranks; averaged over all owners each sends B(n-1)/n, as in an all-gather. */
 static void broadcast(struct dtp_lowering *l)
 {
-    uint64_t gpus = l->cluster->gpus, before = 0;
+    uint64_t gpus = l->data_ranks, before = 0;
     if (l->plan->strategy != DTP_ZERO1 || gpus == 1)
         return;
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {
