@@ -290,6 +290,7 @@ static void rotary(const struct pass *pass)
         dtp_draft_use(&draft, pass->module->tensor[DTP_TENSOR_QKV], DTP_READ);
     make(pass, &draft, DTP_TENSOR_Q);
     make(pass, &draft, DTP_TENSOR_K);
+    make(pass, &draft, DTP_TENSOR_V); /* where it is not the matmul's */
     make(pass, &draft, DTP_TENSOR_QK_STATISTICS);
     dtp_lower_rotary_tensors(l, &draft, rotary_workspace(l));
     read(pass, &draft, DTP_TENSOR_Q_RAW, true);

@@ -271,5 +271,7 @@ void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_l
 /* Adds the optimizer's tensors of one parameter of `elements` to those made just before; starts from {DTP_NO_BUFFER,
  * 0}. */
 void dtp_lower_add_moments(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t elements);
+/* Adds one tensor of `bytes`, in the same way; nothing for 0. */
+void dtp_lower_add_state(struct dtp_lowering *l, struct dtp_lower_moments *moments, uint64_t bytes);
 
 #endif
