@@ -135,6 +135,10 @@ static const struct {
     X(expandable_segments, ALLOCATOR, 6, "true")                                                                       \
     X(tp, MEGATRON, 3, "2|2|4|8")                                                                                      \
     X(pp, MEGATRON, 3, "2|4")                                                                                          \
+    X(layout_order, MEGATRON, 12, "cp-tp|tp-cp-dp-pp|dp-tp")                                                           \
+    X(schedule, MEGATRON, 2, "1f1b|interleaved|interleaved|gpipe")                                                     \
+    X(microbatch_group, MEGATRON, 2, "4|8")                                                                            \
+    X(stages, MEGATRON, 4, "even|counted|counted|cost")                                                                \
     X(cp, ALL, 200, "2")                                                                                               \
     X(accumulate, MEGATRON, 2, "4|8")                                                                                  \
     X(virtual_stages, MEGATRON, 2, "2")                                                                                \
@@ -284,6 +288,11 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {!frozen_is(job, DTP_KEY_fsdp1, "true"), DTP_KEY_limit_all_gathers},
         {!job->value[DTP_KEY_tp][0], DTP_KEY_tp_overlap},
         {!job->value[DTP_KEY_pp][0], DTP_KEY_virtual_stages},
+        {!job->value[DTP_KEY_pp][0], DTP_KEY_schedule},
+        {!job->value[DTP_KEY_pp][0], DTP_KEY_stages},
+        {!job->value[DTP_KEY_virtual_stages][0] && !frozen_is(job, DTP_KEY_schedule, "interleaved"),
+         DTP_KEY_microbatch_group},
+        {!job->value[DTP_KEY_pp][0] && !job->value[DTP_KEY_tp][0], DTP_KEY_layout_order},
         {strncmp(job->value[DTP_KEY_precision], "fp8", 3) == 0 && !frozen_takes_fp8(job), DTP_KEY_precision},
         {frozen_is(job, DTP_KEY_precision, "fp32"), DTP_KEY_reduce_dtype},
         {frozen_is(job, DTP_KEY_precision, "fp16-mixed"), DTP_KEY_reduce_dtype},
