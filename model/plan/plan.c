@@ -215,7 +215,7 @@ const char *dtp_precision_name(const struct dtp_precision *precision)
     for (size_t i = 0; i < MASTER_FORM_COUNT; i++)
         if (same_precision(&plain, &master_forms[i].precision))
             return master_forms[i].name;
-    return "custom";
+    return precision->fp8_rowwise ? "custom-rowwise" : "custom";
 }
 
 void dtp_precision_for_runtime(struct dtp_precision *precision, const struct dtp_runtime *runtime)

@@ -127,7 +127,8 @@ struct dtp_plan dtp_plan_unchosen(void);
  * change (and none to any other precision); dtp_plan_resolve calls it. */
 bool dtp_precision_recipe(const char *name, struct dtp_precision *out);
 void dtp_precision_for_runtime(struct dtp_precision *precision, const struct dtp_runtime *runtime);
-/* The name of a recipe in either form, or "custom". */
+/* The name of a recipe in either form; else "custom", or "custom-rowwise" where fp8 is scaled by rows, which dtypes do
+ * not say. */
 const char *dtp_precision_name(const struct dtp_precision *precision);
 
 /* Words of the choices and back. Parsing ignores case and takes '-', '_' or nothing between words ("zero-1",

@@ -25,6 +25,8 @@
       "FSDP2 with prefetch and runtime dtplan")                                                                        \
     X(SHARDED, dtp_plan_shards_params(p), "sharded parameters")                                                        \
     X(DDP, p->strategy == DTP_DDP && p->runtime->ddp, "ddp under runtime torch")                                       \
+    X(BUCKETS, p->strategy == DTP_DDP && (p->runtime->ddp || p->runtime->sums_gradients),                              \
+      "ddp under runtime torch and nanotron")                                                                          \
     X(ACCUMULATION, p->accumulate > 1, "accumulate above 1")                                                           \
     X(SLICER, p->runtime->slices, "runtime megatron")                                                                  \
     X(SLICES, dtp_plan_model_parallel(p), "tensor or pipeline parallelism (tp or pp above 1)")                         \

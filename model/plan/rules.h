@@ -58,6 +58,8 @@ bool dtp_plan_overlaps_gather(const struct dtp_plan *plan);
 
 /* The loss that runs: torch.compile fuses the eager one, our executor always chunks. */
 enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan);
+/* An eager loss whose probabilities are made in place of the fp32 logits, and the gradient in place of these. */
+bool dtp_plan_softmax_in_place(const struct dtp_plan *plan);
 
 /* N: ranks that share one copy: 1 under ddp, all for the ZeRO stages and FSDP, the shard group where the plan names
  * one. */
