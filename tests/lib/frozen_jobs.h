@@ -15,7 +15,8 @@
 
 #include <unistd.h>
 
-#define FROZEN_JOBS 2000u
+#define FROZEN_JOBS 2200u
+#define FROZEN_NANOTRON_FROM 2000u /* which came when the others stood: its jobs are the last */
 #define FROZEN_VALUE_BYTES 64
 
 struct frozen_job {
@@ -40,6 +41,7 @@ enum frozen_who {
     FROZEN_EXECUTOR,
     FROZEN_SCATTERING, /* our executor, on GPUs of one node that share state */
     FROZEN_ALLOCATOR,  /* whoever uses PyTorch's */
+    FROZEN_NANOTRON,
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -64,6 +66,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_SCATTERING:
         return executor && p->strategy != DTP_DDP && d->gpus > 1 && d->gpus <= d->gpus_per_node && p->shard_group != 1;
     case FROZEN_ALLOCATOR: return !executor;
+    case FROZEN_NANOTRON: return p->runtime == &dtp_runtime_nanotron;
     }
     return false;
 }
@@ -174,7 +177,21 @@ static const struct {
     X(gpu_mtbf, ALL, 24, "5000h|200h")                                                                                 \
     X(detection, ALL, 24, "30s|1h")                                                                                    \
     X(restart, ALL, 24, "20min")                                                                                       \
-    X(storage, ALL, 24, "20GB|300MB")
+    X(storage, ALL, 24, "20GB|300MB")                                                                                  \
+    X(strategy, NANOTRON, 1, "ddp|zero1")                                                                              \
+    X(checkpointing, NANOTRON, 1, "none|none|full")                                                                    \
+    X(loss, NANOTRON, 1, "eager")                                                                                      \
+    X(attention, NANOTRON, 1, "flash|flash2")                                                                          \
+    X(offload, NANOTRON, 1, "none")                                                                                    \
+    X(optimizer, NANOTRON, 1, "adamw")                                                                                 \
+    X(precision, NANOTRON, 1, "bf16-mixed")                                                                            \
+    X(reduce_dtype, NANOTRON, 1, "fp32")                                                                               \
+    X(ddp_bucket_mib, NANOTRON, 3, "1|12.5|100")                                                                       \
+    X(position, NANOTRON, 1, "rope")                                                                                   \
+    X(parallel_block, NANOTRON, 1, "none")                                                                             \
+    X(norm_place, NANOTRON, 1, "before")                                                                               \
+    X(qk_norm, NANOTRON, 1, "false")                                                                                   \
+    X(embedding_norm, NANOTRON, 1, "false")
 
 static const struct {
     enum dtp_key key;
@@ -238,6 +255,8 @@ static inline struct dtp_draft frozen_draft(void)
     random_key("torch"); /* what most people ask for */
     if (!executor && random_bool())
         draft.plan.runtime = &dtp_runtime_torch;
+    if (random_job_number >= FROZEN_NANOTRON_FROM)
+        draft.plan.runtime = &dtp_runtime_nanotron;
     draft.plan.precision = dtp_plan_default().precision; /* frozen_draws has its recipes */
     random_key("shallow");
     if (random_below(16))
@@ -312,7 +331,8 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
     char why[DTP_FAULT_TEXT_BYTES];
     for (size_t i = 0; i < sizeof frozen_draws / sizeof *frozen_draws; i++) {
         enum dtp_key key = frozen_draws[i].key;
-        if ((key == DTP_KEY_strategy) != strategies || (!wild && !frozen_knows(frozen_draws[i].who, draft)))
+        bool later = frozen_draws[i].who == FROZEN_NANOTRON; /* whose rows leave all other jobs as they are */
+        if ((key == DTP_KEY_strategy) != strategies || ((!wild || later) && !frozen_knows(frozen_draws[i].who, draft)))
             continue;
         random_key(dtp_key_name(key));
         random_state ^= frozen_draws[i].who; /* a key may have a row for each of several */
